@@ -1,0 +1,1 @@
+"""From tables to judgement: baseline, classification, signatures, proposals, preview."""

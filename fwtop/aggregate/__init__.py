@@ -1,0 +1,1 @@
+"""From packets to tables: the window, heavy hitters, ports, payload statistics."""

@@ -1,0 +1,1 @@
+"""Everything that takes measurements in: BPF, ring buffers, NFLOG, counters, capture files."""

@@ -1,0 +1,1 @@
+"""The unprivileged process: takes samples in, judges, draws and stores."""

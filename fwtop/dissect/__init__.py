@@ -1,0 +1,1 @@
+"""One packet taken apart by scapy, in a process of its own."""

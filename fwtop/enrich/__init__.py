@@ -1,0 +1,1 @@
+"""What is known about addresses: country and autonomous system."""

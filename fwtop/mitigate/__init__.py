@@ -1,0 +1,1 @@
+"""Rules and the guardian: drivers, allow-list, journal, confirm-or-revert."""

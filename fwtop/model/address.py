@@ -1,0 +1,98 @@
+"""IP addresses and prefixes as numbers: the form in which columns hold them."""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass
+
+_LOW_64 = (1 << 64) - 1
+IPNetwork = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Prefix:
+    """An IPv4 or IPv6 prefix; `value` is the whole address as a number, host bits zero."""
+
+    family: int  # 4 or 6
+    value: int
+    length: int
+
+    @staticmethod
+    def parse(text: str) -> Prefix:
+        """Read an address or prefix; IPv4-mapped IPv6 (::ffff:a.b.c.d) becomes IPv4.
+
+        Host bits are cleared. Raises ValueError with a sentence for people.
+        """
+        try:
+            network = ipaddress.ip_network(text.strip(), strict=False)
+        except ValueError:
+            raise ValueError(f"{text.strip()[:60]!r} is not an address or prefix") from None
+        if isinstance(network, ipaddress.IPv6Network):
+            mapped = network.network_address.ipv4_mapped
+            if mapped is not None and network.prefixlen >= 96:
+                return Prefix(4, int(mapped), network.prefixlen - 96)
+        return Prefix.of(network)
+
+    @staticmethod
+    def of(network: IPNetwork) -> Prefix:
+        """Take over a network of the standard library."""
+        return Prefix(network.version, int(network.network_address), network.prefixlen)
+
+    @staticmethod
+    def of_columns(family: int, hi: int, lo: int, length: int | None = None) -> Prefix:
+        """Build from a row's columns; without a length it is the single address."""
+        bits = 32 if family == 4 else 128
+        size = bits if length is None else length
+        value = ((hi << 64) | lo) >> (bits - size) << (bits - size)
+        return Prefix(family, value, size)
+
+    @property
+    def bits(self) -> int:
+        """Width of an address of this family: 32 or 128."""
+        return 32 if self.family == 4 else 128
+
+    @property
+    def hi(self) -> int:
+        """Upper 64 bits (0 for IPv4)."""
+        return self.value >> 64
+
+    @property
+    def lo(self) -> int:
+        """Lower 64 bits (the whole IPv4 address)."""
+        return self.value & _LOW_64
+
+    @property
+    def is_address(self) -> bool:
+        """Whether it is a single address."""
+        return self.length == self.bits
+
+    @property
+    def network(self) -> IPNetwork:
+        """The standard library's form."""
+        if self.family == 4:
+            return ipaddress.IPv4Network((self.value, self.length))
+        return ipaddress.IPv6Network((self.value, self.length))
+
+    def contains(self, other: Prefix) -> bool:
+        """Whether `other` lies within this prefix (or equals it)."""
+        if self.family != other.family or other.length < self.length:
+            return False
+        shift = self.bits - self.length
+        return self.value >> shift == other.value >> shift
+
+    def overlaps(self, other: Prefix) -> bool:
+        """Whether the two share any address."""
+        return self.contains(other) or other.contains(self)
+
+    def __str__(self) -> str:
+        """Write as `a.b.c.d` for a single address, else `a.b.c.d/len`."""
+        if self.is_address:
+            return format_address(self.family, self.hi, self.lo)
+        return str(self.network)
+
+
+def format_address(family: int, hi: int, lo: int) -> str:
+    """Write an address from a row's columns."""
+    if family == 4:
+        return str(ipaddress.IPv4Address(int(lo)))
+    return str(ipaddress.IPv6Address((int(hi) << 64) | int(lo)))

@@ -1,0 +1,66 @@
+"""Exact counts of one interval, as the kernel kept them: what sampling is scaled against."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class DropCount:
+    """Packets dropped for one reason in the interval."""
+
+    layer: str  # nic, xdp, tc, backlog, netfilter, conntrack, ip, socket
+    reason: str  # kernel's name without SKB_DROP_REASON_, or a counter's name
+    packets: int
+    bytes: int = 0
+    rule: str | None = None  # id of the fwtop rule that did it
+    before_delivery: bool = True  # False: after the input hook counted it as accepted
+
+
+@dataclass(frozen=True, slots=True)
+class ConntrackSample:
+    """The connection-tracking table of one namespace, rates over the interval."""
+
+    count: int
+    max: int
+    new_per_s: float = 0.0
+    insert_failed: int = 0  # in the interval
+    drop: int = 0
+    early_drop: int = 0
+    seconds_to_full: float | None = None  # at the present growth; None: not growing
+
+    @property
+    def fill(self) -> float:
+        """Share of the table in use, 0 to 1."""
+        return self.count / self.max if self.max else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class RuleCount:
+    """What an installed rule matched in the interval, from its own kernel counter."""
+
+    rule_id: str
+    packets: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """Everything exact about one interval.
+
+    `arrived` counts packets at tc ingress plus those that fwtop's XDP program dropped, GSO segments
+    counted singly. `accepted` is None where no counter could be placed at the end of the input hook.
+    """
+
+    seconds: float
+    arrived_packets: int
+    arrived_bytes: int
+    accepted_packets: int | None = None
+    accepted_bytes: int | None = None
+    protocols: dict[str, tuple[int, int]] = field(default_factory=dict)  # name → packets, bytes
+    drops: tuple[DropCount, ...] = ()
+    rules: tuple[RuleCount, ...] = ()
+    conntrack: ConntrackSample | None = None
+    records_lost: int = 0  # samples that did not fit the ring buffer or the netlink socket
+    one_in: float = 1.0  # the present 1-in-N at ingress
+    softirq_share: float | None = None  # share of CPU time in softirq over all cores, 0 to 1

@@ -1,0 +1,59 @@
+"""The door: every byte that came from the network or the kernel becomes harmless text here, once.
+
+Terminals obey control characters (ESC, C1), bidirectional overrides reorder what a person reads, and
+wide or combining characters break columns. Nothing of that passes: see Unicode TR 36 and
+https://cwe.mitre.org/data/definitions/150.html.
+"""
+
+from __future__ import annotations
+
+PLACEHOLDER = "·"
+_ELLIPSIS = "…"
+_PRINTABLE = {code: chr(code) for code in range(0x20, 0x7F)}
+_BYTE_TEXT = "".join(_PRINTABLE.get(code, PLACEHOLDER) for code in range(256))
+
+
+def payload_text(data: bytes, *, limit: int = 64) -> str:
+    """Show payload bytes as ASCII with a dot for the rest, cut to `limit` characters.
+
+    Only 0x20 to 0x7e are passed on; the exact bytes belong beside it as hex.
+    """
+    text = data[:limit].decode("latin-1").translate(_TRANSLATION)
+    return text + _ELLIPSIS if len(data) > limit else text
+
+
+def safe_text(value: object, *, limit: int = 256) -> str:
+    """Make a string from outside (an AS name, an interface, an error message) safe to show anywhere.
+
+    Printable characters of any script pass, except format, control, surrogate, private-use,
+    combining and line-separating ones, which become the placeholder. Cut to `limit` characters.
+    """
+    text = value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+    cut = text[:limit]
+    if not cut.isascii() or not cut.isprintable():
+        cut = "".join(char if _is_safe(char) else PLACEHOLDER for char in cut)
+    return cut + _ELLIPSIS if len(text) > limit else cut
+
+
+def dns_name_text(labels: list[bytes], *, limit: int = 253) -> str:
+    r"""Show DNS labels as a dotted name, escaping like RFC 1035 master files (`\.`, `\DDD`)."""
+    shown = ".".join("".join(_dns_char(code) for code in label) for label in labels)
+    return (shown[:limit] + _ELLIPSIS if len(shown) > limit else shown) or "."
+
+
+def _dns_char(code: int) -> str:
+    if code in (0x2E, 0x5C):
+        return "\\" + chr(code)
+    return _PRINTABLE[code] if 0x21 <= code < 0x7F else f"\\{code:03d}"
+
+
+def _is_safe(char: str) -> bool:
+    import unicodedata
+
+    if char == " ":
+        return True
+    category = unicodedata.category(char)
+    return category[0] not in "CMZ" and unicodedata.east_asian_width(char) not in "WF"
+
+
+_TRANSLATION = {code: _BYTE_TEXT[code] for code in range(256)}

@@ -1,0 +1,1 @@
+"""Reports of a session: HTML, Markdown, JSON, rules as a script."""

@@ -1,0 +1,1 @@
+"""The terminal UI: renders snapshots and sends keys on; nothing else."""
