@@ -1,0 +1,59 @@
+"""Fixtures that every kind of test shares."""
+
+from __future__ import annotations
+
+import os
+import runpy
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fwtop.model import paths
+
+CLONE = Path(__file__).resolve().parent.parent
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("kernel") is not None and os.geteuid() != 0:
+        pytest.skip("needs root")
+
+
+@pytest.fixture
+def root_required() -> None:
+    """Skip the test when not root; tests marked `kernel` have this already."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root")
+
+
+@pytest.fixture(scope="session")
+def installed() -> Path:
+    """The installed command, known to be built from this very clone."""
+    build_hash = runpy.run_path(str(CLONE / "scripts/build_hash.py"))["build_hash"]
+    build_file = paths.INSTALLED_APP / "BUILD"
+    present = build_file.read_text().strip() if build_file.is_file() else "nothing"
+    wanted = build_hash(CLONE)
+    if present != wanted:
+        pytest.fail(f"installed is {present}, the clone is {wanted}: run 'make setup'", pytrace=False)
+    return paths.COMMAND
+
+
+def poll_until_true(
+    predicate: Callable[[], object], deadline_s: float = 5.0, every_s: float = 0.01
+) -> object:
+    """Call `predicate` until it returns something true, and return that; fail after the deadline."""
+    end = time.monotonic() + deadline_s
+    while True:
+        result = predicate()
+        if result:
+            return result
+        if time.monotonic() > end:
+            pytest.fail(f"{getattr(predicate, '__name__', predicate)} was not true within {deadline_s} s")
+        time.sleep(every_s)
+
+
+@pytest.fixture
+def poll_until() -> Callable[..., object]:
+    """poll_until(predicate, deadline_s) → the first true result."""
+    return poll_until_true

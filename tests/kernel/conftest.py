@@ -1,0 +1,86 @@
+"""Real network namespaces for the kernel tests."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import count
+
+import pytest
+
+_serial = count()
+
+
+def ip(*words: str) -> str:
+    """Run one `ip` command that must succeed."""
+    done = subprocess.run(["ip", *words], capture_output=True, text=True, timeout=20, check=False)
+    assert done.returncode == 0, f"ip {' '.join(words)}: {done.stderr.strip()}"
+    return done.stdout
+
+
+@dataclass(frozen=True)
+class Host:
+    """One end of the pair: a namespace with one interface and an address of either family."""
+
+    netns: str
+    interface: str
+    ipv4: str
+    ipv6: str
+
+    def run(self, *argv: str, timeout: float = 20, check: bool = True) -> subprocess.CompletedProcess[str]:
+        """Run a program inside the namespace."""
+        done = subprocess.run(
+            ["ip", "netns", "exec", self.netns, *argv],
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+        assert not check or done.returncode == 0, f"{' '.join(argv)}: {done.stderr.strip()}"
+        return done
+
+
+@dataclass(frozen=True)
+class NetnsPair:
+    """Two hosts on one wire; neither has a way to anywhere else."""
+
+    victim: Host
+    attacker: Host
+
+
+@pytest.fixture
+def netns_pair() -> Iterator[NetnsPair]:
+    """Victim 10.77.0.1 and attacker 10.77.0.2 (fd77::1, fd77::2), joined by a veth pair."""
+    stem = f"fwt{os.getpid()}-{next(_serial)}"
+    victim = Host(f"{stem}v", "v0", "10.77.0.1", "fd77::1")
+    attacker = Host(f"{stem}a", "a0", "10.77.0.2", "fd77::2")
+    try:
+        for host in (victim, attacker):
+            ip("netns", "add", host.netns)
+            ip("-n", host.netns, "link", "set", "lo", "up")
+        ip(
+            "-n",
+            victim.netns,
+            "link",
+            "add",
+            "v0",
+            "type",
+            "veth",
+            "peer",
+            "name",
+            "a0",
+            "netns",
+            attacker.netns,
+        )
+        for host in (victim, attacker):
+            ip("-n", host.netns, "address", "add", f"{host.ipv4}/24", "dev", host.interface)
+            ip("-n", host.netns, "address", "add", f"{host.ipv6}/64", "dev", host.interface, "nodad")
+            ip("-n", host.netns, "link", "set", host.interface, "up")
+        yield NetnsPair(victim, attacker)
+    finally:
+        for host in (victim, attacker):
+            subprocess.run(
+                ["ip", "netns", "delete", host.netns], capture_output=True, timeout=20, check=False
+            )
