@@ -1,0 +1,44 @@
+"""`fwtop watch`, the default verb: the live screen."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from fwtop.cli.launcher import launch, require_root
+from fwtop.cli.options import add_geoip, add_interfaces
+from fwtop.console.handoff import Options
+from fwtop.model.errors import FwtopError
+from fwtop.model.protocol import Watch
+
+NAME = "watch"
+HELP = "Watch what hits this machine, live, and act on it with one key."
+EXAMPLE = "sudo fwtop -i eth0"
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the verb's arguments."""
+    add_interfaces(parser)
+    add_geoip(parser)
+    parser.add_argument(
+        "--xdp", action="store_true", help="attach XDP at the start (may re-initialise the NIC)"
+    )
+    parser.add_argument("--slow", action="store_true", help="few bytes to the terminal, for a slow SSH link")
+    parser.add_argument("--readonly", action="store_true", help="show everything, change nothing")
+    parser.add_argument("--no-store", action="store_true", help="keep no record of this session")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Open the screen; returns when the operator quits."""
+    require_root("watching")
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise FwtopError("the screen needs a terminal; nothing was started; use 'fwtop snapshot' instead", 2)
+    options = Options(
+        mode="tui",
+        slow=args.slow,
+        readonly=args.readonly,
+        netns=args.netns,
+        geoip=args.geoip,
+        store=not args.no_store,
+    )
+    return launch(options, Watch(tuple(args.interface), xdp=args.xdp))

@@ -1,0 +1,155 @@
+"""The loop of live observation: samples in, one frozen Snapshot a tick out."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+import time
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+from fwtop.console.guardian_link import GuardianLink, GuardianLost
+from fwtop.model.counters import Counters, RuleCount
+from fwtop.model.packets import PacketBatch
+from fwtop.model.protocol import Status
+from fwtop.model.rule import ACTIVE_STATES, Rule, RuleStatus, rule_status_from_dict
+from fwtop.model.snapshot import Judgement, Origin, Snapshot, Tables
+from fwtop.model.window import Window
+
+_STATUS_SECONDS = 1.0
+_JUDGE_SECONDS = 1.0
+_SURGE = 1.5  # judge at once when the packet rate changed by this factor since the last judgement
+
+
+class Source(Protocol):
+    """Delivers what was measured since the last call."""
+
+    def poll(self) -> tuple[PacketBatch, Counters]:
+        """Return the pending samples and the interval's exact counters, without blocking."""
+        ...
+
+
+class Aggregation(Protocol):
+    """fwtop.aggregate.engine.Engine, as seen from here."""
+
+    def feed(self, batch: PacketBatch, counters: Counters | None, now: float) -> None: ...  # noqa: D102
+    def window(self) -> Window: ...  # noqa: D102
+    def tables(self) -> Tables: ...  # noqa: D102
+
+
+class Judge(Protocol):
+    """fwtop.advise.advisor.Advisor, as seen from here."""
+
+    def judge(self, window: Window, tables: Tables) -> Judgement: ...  # noqa: D102
+
+
+class LiveSession:
+    """Turns polls into snapshots; `tick` is the whole of it, `run` calls it by the clock.
+
+    The guardian is asked for its rules once a second: their kernel counters tell which netfilter
+    drops are ours.
+    """
+
+    def __init__(
+        self,
+        link: GuardianLink,
+        source: Source,
+        engine: Aggregation,
+        advisor: Judge,
+        *,
+        host: str,
+        origin: Origin,
+        notes: Iterable[str] = (),
+    ) -> None:
+        self._link = link
+        self._source = source
+        self._engine = engine
+        self._advisor = advisor
+        self._host = host
+        self._origin = origin
+        self._notes = tuple(notes)
+        self._started = time.time()
+        self._rules: tuple[RuleStatus, ...] = ()
+        self._counted: dict[str, tuple[int, int]] = {}
+        self._asked_rules = -_STATUS_SECONDS
+        self._judged = -_JUDGE_SECONDS
+        self._judged_pps = 0.0
+        self._judgement = Judgement()
+        self._rule_lock = threading.Lock()
+        self.latest: Window | None = None
+
+    def rules_changed(self) -> None:
+        """Have the guardian asked again at the next tick: a key changed something."""
+        self._asked_rules = -_STATUS_SECONDS
+
+    def start(self) -> None:
+        """Begin the observation now: what was counted before belongs to nobody."""
+        self._source.poll()
+        self._rule_counts()
+        self._started = time.time()
+
+    def observe(self) -> None:
+        """Take in what is pending without building a snapshot."""
+        batch, counters = self._source.poll()
+        counters = dataclasses.replace(counters, rules=self._rule_counts())
+        self._engine.feed(batch, counters, time.time())
+
+    def tick(self) -> Snapshot:
+        """Take in what is pending and say what it means."""
+        self.observe()
+        window, tables = self._engine.window(), self._engine.tables()
+        self.latest = window
+        return Snapshot(
+            host=self._host,
+            origin=self._origin,
+            started=window.started,
+            seconds=window.seconds,
+            tables=tables,
+            judgement=self._judge(window, tables),
+            conntrack=window.counters.conntrack,
+            mitigations=self._rules,
+            guardian=f"lost: {self._link.lost}" if self._link.lost else "ready",
+            softirq_share=window.counters.softirq_share,
+            notes=self._notes,
+        )
+
+    def run(
+        self, stop: threading.Event, tick_seconds: float, on_snapshot: Callable[[Snapshot], None]
+    ) -> None:
+        """Tick until told to stop; a tick that took too long delays the next instead of piling up."""
+        due = time.monotonic()
+        while not stop.is_set():
+            on_snapshot(self.tick())
+            due = max(due + tick_seconds, time.monotonic())
+            stop.wait(due - time.monotonic())
+
+    def _judge(self, window: Window, tables: Tables) -> Judgement:
+        now, pps = time.monotonic(), tables.totals.pps
+        low, high = sorted((pps + 1.0, self._judged_pps + 1.0))
+        if now - self._judged >= _JUDGE_SECONDS or high > low * _SURGE:
+            self._judgement = self._advisor.judge(window, tables)
+            self._judged, self._judged_pps = now, pps
+        return self._judgement
+
+    def _rule_counts(self) -> tuple[RuleCount, ...]:
+        """Ask for the rules when it is time, and return what each matched since the last asking."""
+        now = time.monotonic()
+        if self._link.lost or now - self._asked_rules < _STATUS_SECONDS:
+            return ()
+        self._asked_rules = now
+        try:
+            answer = self._link.demand(Status())
+        except GuardianLost:
+            return ()
+        self._rules = tuple(rule_status_from_dict(item) for item in answer.data["rules"])
+        counts = []
+        for status in self._rules:
+            before = self._counted.get(status.rule.id, (0, 0))
+            self._counted[status.rule.id] = (status.packets, status.bytes)
+            packets, size = max(status.packets - before[0], 0), max(status.bytes - before[1], 0)
+            counts.append(RuleCount(status.rule.id, packets, size))
+        return tuple(counts)
+
+    def active_rules(self) -> list[Rule]:
+        """Return the rules that the kernel carries out now."""
+        return [status.rule for status in self._rules if status.state in ACTIVE_STATES]

@@ -1,0 +1,106 @@
+"""An observation for people who asked for no JSON: a page of plain text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from fwtop.model.snapshot import Share, Snapshot
+
+_ROWS = 10
+
+
+def render(snapshot: Snapshot, *, top: int = _ROWS) -> str:
+    """Write the observation as plain text for a terminal or a mail; every text in it is sanitised."""
+    tables, totals = snapshot.tables, snapshot.tables.totals
+    where = snapshot.origin.file or ", ".join(snapshot.origin.interfaces) or "no interface"
+    lines = [
+        f"{snapshot.host}  {where}  {snapshot.seconds:.1f} s",
+        f"{totals.packets:,} packets  {si(totals.pps)}pps  {si(totals.bps)}bit/s  "
+        f"dropped {totals.dropped:,}  accepted {totals.accepted:,}",
+        f"sampled 1 in {tables.sampling.one_in:.0f}: {tables.sampling.samples:,} samples, "
+        f"{tables.sampling.lost:,} lost",
+        "",
+    ]
+    lines += _attacks(snapshot)
+    sources = tables.sources
+    for title, entries in (("sources", sources.address), ("prefixes", sources.prefix), ("AS", sources.asn)):
+        lines += _table(
+            title,
+            (
+                (entry.key, _share(entry.share), entry.country or "", (entry.as_name or "")[:40])
+                for entry in entries[: min(top, _ROWS)]
+            ),
+        )
+    lines += _table(
+        "ports",
+        (
+            (f"{port.protocol} {port.side} {port.port}", _share(port.share), port.service or "")
+            for port in tables.ports[: min(top, _ROWS)]
+        ),
+    )
+    payloads = snapshot.judgement.payloads or tables.payloads
+    lines += _table(
+        "payloads",
+        (
+            (payload.dns_name or payload.text or payload.data.hex()[:32], _share(payload.share))
+            for payload in payloads[: min(top, _ROWS)]
+        ),
+    )
+    lines += _table(
+        "where packets ended",
+        ((f"{row.layer} {row.reason}", f"{row.packets:,}", row.rule or "") for row in tables.ledger),
+    )
+    lines += _proposals(snapshot)
+    lines += [f"note: {note}" for note in snapshot.notes]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def si(number: float) -> str:
+    """Write a rate with a metric prefix: 1234567 becomes '1.23 M'."""
+    for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if number >= size:
+            return f"{number / size:.3g} {unit}"
+    return f"{number:.3g} "
+
+
+def _attacks(snapshot: Snapshot) -> list[str]:
+    if not snapshot.judgement.attacks:
+        return ["no attack seen", ""]
+    lines = []
+    for attack in snapshot.judgement.attacks:
+        forged = ", forged sources" if attack.spoofed else ""
+        lines.append(
+            f"{attack.title}: {attack.share:.1%} of packets, {si(attack.pps)}pps{forged} "
+            f"(confidence {attack.confidence:.0%})"
+        )
+        lines += [f"    {sentence}" for sentence in attack.evidence]
+    return [*lines, ""]
+
+
+def _proposals(snapshot: Snapshot) -> list[str]:
+    lines = []
+    for proposal in snapshot.judgement.proposals:
+        guess = " (a guess)" if proposal.guess else ""
+        lines.append(
+            f"{proposal.number}. {proposal.summary}: stops {proposal.attack_share:.1%} of the attack, "
+            f"hits {proposal.collateral_share:.2%} of normal traffic{guess}"
+        )
+        if proposal.fwtop:
+            lines.append(f"       {proposal.fwtop}")
+    return ["proposals", *lines, ""] if lines else []
+
+
+def _share(share: Share) -> str:
+    return f"{share.share:6.1%}  {si(share.pps)}pps"
+
+
+def _table(title: str, rows: Iterable[Sequence[str]]) -> list[str]:
+    cells = [list(row) for row in rows]
+    if not cells:
+        return []
+    widths = [max(len(row[column]) for row in cells) for column in range(len(cells[0]))]
+    body = [
+        "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in cells
+    ]
+    return [title, *body, ""]
