@@ -1,0 +1,115 @@
+"""Snapshots survive being stored, whatever is in them."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import typing
+import zlib
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from fwtop.model import snapshot as model
+from fwtop.model.address import Prefix
+from fwtop.model.codec import (
+    decode_snapshot,
+    decode_value,
+    encode_snapshot,
+    encode_value,
+    snapshot_from_dict,
+    snapshot_to_dict,
+)
+from fwtop.model.rule import Rule
+from fwtop.model.snapshot import Snapshot
+
+FINITE = st.floats(allow_nan=False)
+TEXT = st.text(max_size=12)
+
+
+@st.composite
+def prefixes(draw: st.DrawFn) -> Prefix:
+    family = draw(st.sampled_from((4, 6)))
+    bits = 32 if family == 4 else 128
+    value = draw(st.integers(0, (1 << bits) - 1))
+    return Prefix.of_columns(family, value >> 64, value & ((1 << 64) - 1), draw(st.integers(0, bits)))
+
+
+def build(cls: type) -> st.SearchStrategy[typing.Any]:
+    """Values of a frozen class with any content that its annotations allow."""
+    hints = typing.get_type_hints(cls)
+    return st.builds(cls, **{item.name: of_hint(hints[item.name]) for item in dataclasses.fields(cls)})
+
+
+def of_hint(hint: typing.Any) -> st.SearchStrategy[typing.Any]:
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    plain = {str: TEXT, float: FINITE, bytes: st.binary(max_size=20), Prefix: prefixes()}
+    if hint in plain:
+        found = plain[hint]
+    elif dataclasses.is_dataclass(hint):
+        found = build(typing.cast(type, hint))
+    elif origin is dict:
+        found = st.dictionaries(TEXT, of_hint(arguments[1]), max_size=2)
+    elif origin is tuple and arguments[1:] == (...,):
+        found = st.lists(of_hint(arguments[0]), max_size=2).map(tuple)
+    elif origin is tuple:
+        found = st.tuples(*map(of_hint, arguments))
+    elif arguments:
+        found = st.one_of(*map(of_hint, arguments))
+    else:
+        found = st.from_type(hint)  # int, bool, None and the enumerations
+    return found
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(build(Snapshot))
+def test_a_snapshot_comes_back_equal(snapshot: Snapshot) -> None:
+    assert decode_snapshot(encode_snapshot(snapshot)) == snapshot
+    through_text = json.loads(json.dumps(snapshot_to_dict(snapshot)))
+    assert snapshot_from_dict(through_text) == snapshot
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@given(build(Rule))
+def test_a_rule_comes_back_equal(rule: Rule) -> None:
+    assert decode_value(Rule, encode_value(rule)) == rule
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.binary(max_size=200), st.integers(0, 400))
+def test_damaged_bytes_are_refused_in_one_way(noise: bytes, at: int) -> None:
+    stored = bytearray(zlib.decompress(encode_snapshot(empty())))
+    stored[at : at + len(noise)] = noise
+    for damaged in (noise, zlib.compress(noise), zlib.compress(bytes(stored)), encode_snapshot(empty())[:-9]):
+        try:
+            decode_snapshot(damaged)
+        except ValueError:
+            continue
+
+
+def empty() -> Snapshot:
+    totals = model.Totals(1, 60, 1.0, 480.0, 1, 0)
+    tables = model.Tables(totals, model.Sampling(1.0, 1, 0))
+    return Snapshot("host", model.Origin("live"), 1.5, 5.0, tables)
+
+
+def test_a_cut_value_is_refused() -> None:
+    with pytest.raises(ValueError, match="cut short"):
+        decode_snapshot(encode_snapshot(empty())[:-9])
+
+
+def test_numbers_of_arrays_are_numbers() -> None:
+    share = model.Share(np.int64(3), np.uint32(9), np.float64(0.5), 0.1, 0.0, np.float32(0.25))  # type: ignore[arg-type]
+    assert decode_value(model.Share, encode_value(share)) == model.Share(3, 9, 0.5, 0.1, 0.0, 0.25)
+
+
+def test_another_version_s_fields_are_tolerated() -> None:
+    data = snapshot_to_dict(empty())
+    names = data["fields"]["Snapshot"]
+    guardian = names.index("guardian")
+    del names[guardian], data["row"][guardian]
+    names.insert(0, "added_later")
+    data["row"].insert(0, [1, 2])
+    assert snapshot_from_dict(data) == empty()
