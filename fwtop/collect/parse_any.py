@@ -1,0 +1,286 @@
+"""The general parser: any stack of headers, row by row independent, as whole arrays.
+
+Each step gathers the bytes of one header of all rows into a small window (zero where the sample ends)
+and reads it at fixed places. A header that does not fit ends the row's parsing with a flag.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fwtop.model.packets import (
+    FLAG_IP_OPTIONS,
+    FLAG_MALFORMED,
+    FLAG_TRUNCATED,
+    FLAG_VLAN,
+    I64,
+    U8,
+    U16,
+    U32,
+    Fragment,
+    Mask,
+    PacketBatch,
+)
+
+MAX_VLAN_TAGS = 4
+MAX_EXTENSION_HEADERS = 12
+_VLAN_TYPES = (0x8100, 0x88A8, 0x9100)
+_OPTION_HEADERS = (0, 43, 60, 135, 139, 140)  # RFC 6564: next header, length in 8 bytes without the first
+_FRAGMENT_HEADER, _AH = 44, 51
+_CHAIN = np.isin(np.arange(256), (*_OPTION_HEADERS, _FRAGMENT_HEADER, _AH))
+_PORTS = np.isin(np.arange(256), (6, 17, 33, 132, 136))  # TCP, UDP, DCCP, SCTP, UDP-Lite
+# Bytes that must be there before the payload; other protocols have their payload right after IP
+_HEADER_BYTES = np.zeros(256, np.int64)
+_HEADER_BYTES[[6, 17, 33, 132, 136, 1, 58]] = [20, 8, 12, 12, 8, 8, 8]
+_OF_RECORD = {"time_ns", "weight", "length", "ifindex", "hook", "reason", "rule", "captured", "data"}
+_OUT = [item.name for item in fields(PacketBatch) if item.name not in _OF_RECORD]
+
+
+def with_link_header(data: U8, captured: U16, link: U8) -> tuple[U8, U16]:
+    """Give rows that start with the IP header (`link` 0) a blank Ethernet header with its ethertype."""
+    bare = link != 1
+    wider = np.zeros((len(data), data.shape[1] + 14), np.uint8)
+    wider[~bare, : data.shape[1]] = data[~bare]
+    wider[bare, 14:] = data[bare]
+    if data.shape[1]:
+        version = np.where(bare & (captured > 0), data[:, 0] >> 4, 0)
+        wider[version == 4, 12] = 0x08
+        wider[version == 6, 12:14] = (0x86, 0xDD)
+    return wider, np.where(bare, captured + 14, captured).astype(np.uint16)
+
+
+def parse_any(
+    data: U8, captured: U16, length: I64, wire: I64, rows: NDArray[np.intp]
+) -> dict[str, NDArray[Any]]:
+    """Parse the given rows of Ethernet frames; returns columns of PacketBatch without those of records.
+
+    `length` is the size of the frame, `wire` that which an IP length must not exceed.
+    """
+    parser = _Parser(data, captured[rows].astype(np.int64), length[rows], wire[rows], rows)
+    offset = parser.link_layer()
+    out = parser.out
+    parser.ipv4(np.flatnonzero(out.ethertype == 0x0800), offset)
+    parser.ipv6(np.flatnonzero(out.ethertype == 0x86DD), offset)
+    parser.transport()
+    return {name: getattr(out, name) for name in _OUT}
+
+
+class _Parser:
+    """The state of one call: where each row's next header is and where its IP packet ends."""
+
+    def __init__(self, data: U8, captured: I64, length: I64, wire: I64, rows: NDArray[np.intp]) -> None:
+        self.flat = np.ascontiguousarray(data).reshape(-1)
+        self.base = rows.astype(np.int64) * data.shape[1]
+        self.captured = captured
+        self.length = length
+        self.wire = wire
+        self.out = PacketBatch.zeros(len(rows), 0)
+        self.open = np.zeros(len(rows), np.bool_)  # rows whose transport header is to be read
+        self.offset = np.zeros(len(rows), np.int64)  # of the header after IP
+        self.end = np.zeros(len(rows), np.int64)  # of the IP packet, may lie behind the sample
+
+    def window(self, rows: NDArray[np.intp], offset: I64, size: int) -> U8:
+        """Gather `size` bytes of each row from its offset; zeros behind the end of the sample."""
+        places = offset[:, None] + np.arange(size)
+        inside = places < self.captured[rows][:, None]
+        if not self.flat.size:
+            return np.zeros((len(rows), size), np.uint8)
+        taken = self.flat.take(np.where(inside, self.base[rows][:, None] + places, 0))
+        return np.where(inside, taken, np.uint8(0))
+
+    def short(self, rows: NDArray[np.intp], needed: I64, end: I64) -> Mask:
+        """Tell the rows whose header ends at `needed` and does not fit; flag them.
+
+        Beyond the packet's own end it is malformed, else beyond the sample's it is truncated.
+        """
+        lies = needed > end
+        cut = ~lies & (needed > self.captured[rows])
+        self.flag(rows[lies], FLAG_MALFORMED)
+        self.flag(rows[cut], FLAG_TRUNCATED)
+        return lies | cut
+
+    def flag(self, rows: NDArray[np.intp], bit: int) -> None:
+        """Set a flag on rows."""
+        self.out.flags[rows] |= np.uint8(bit)
+
+    def link_layer(self) -> I64:
+        """Read Ethernet and VLAN tags; returns the offset of what follows."""
+        out = self.out
+        offset = np.full(len(out), 14, np.int64)
+        rows = np.arange(len(out))
+        rows = rows[~self.short(rows, offset, self.length)]
+        out.ethertype[rows] = _be16(self.window(rows, offset[rows] - 2, 2), 0)
+        for depth in range(MAX_VLAN_TAGS):
+            rows = rows[np.isin(out.ethertype[rows], _VLAN_TYPES)]
+            if not len(rows):
+                return offset
+            short = self.short(rows, offset[rows] + 4, self.length[rows])
+            rows = rows[~short]
+            tag = self.window(rows, offset[rows], 4)
+            self.flag(rows, FLAG_VLAN)
+            if depth == 0:
+                out.vlan[rows] = _be16(tag, 0) & 0xFFF
+            out.ethertype[rows] = _be16(tag, 2)
+            offset[rows] += 4
+        self.flag(rows[np.isin(out.ethertype[rows], _VLAN_TYPES)], FLAG_MALFORMED)
+        return offset
+
+    def ipv4(self, rows: NDArray[np.intp], offset: I64) -> None:
+        """Read IPv4 headers at `offset` of the rows."""
+        out = self.out
+        rows = rows[~self.short(rows, offset[rows] + 20, self.length[rows])]
+        head = self.window(rows, offset[rows], 20)
+        right = head[:, 0] >> 4 == 4
+        self.flag(rows[~right], FLAG_MALFORMED)
+        rows, head = rows[right], head[right]
+        total = _be16(head, 2)
+        fragment = _be16(head, 6)
+        out.family[rows] = 4
+        out.src_lo[rows] = _be32(head, 12)
+        out.dst_lo[rows] = _be32(head, 16)
+        out.protocol[rows] = head[:, 9]
+        out.ttl[rows] = head[:, 8]
+        out.ip_id[rows] = _be16(head, 4)
+        out.ip_length[rows] = total
+        out.fragment[rows] = np.where(
+            fragment & 0x1FFF, Fragment.LATER, np.where(fragment & 0x2000, Fragment.FIRST, Fragment.NONE)
+        )
+        header = (head[:, 0] & 15).astype(np.int64) * 4
+        self.flag(rows[header > 20], FLAG_IP_OPTIONS)
+        # Total length 0: the kernel's own segmentation (a packet beyond 64 KiB), so the frame's end counts
+        size = np.where(total == 0, self.length[rows] - offset[rows], total.astype(np.int64))
+        self.close_ip(rows, offset[rows], size, header)
+
+    def close_ip(self, rows: NDArray[np.intp], start: I64, size: I64, header: I64) -> None:
+        """Check lengths of IP packets that start at `start`, and open those that may go on."""
+        end = start + size
+        wrong = (header < 20) | (size < header) | (end > self.wire[rows])
+        self.flag(rows[wrong], FLAG_MALFORMED)
+        rows, start, end, header = rows[~wrong], start[~wrong], end[~wrong], header[~wrong]
+        self.end[rows] = end
+        self.offset[rows] = start + header
+        rows = rows[~self.short(rows, start + header, end)]
+        self.open[rows] = True
+
+    def ipv6(self, rows: NDArray[np.intp], offset: I64) -> None:
+        """Read IPv6 headers at `offset` of the rows, with their extension headers."""
+        out = self.out
+        rows = rows[~self.short(rows, offset[rows] + 40, self.length[rows])]
+        head = self.window(rows, offset[rows], 40)
+        right = head[:, 0] >> 4 == 6
+        self.flag(rows[~right], FLAG_MALFORMED)
+        rows, head = rows[right], head[right]
+        size = _be16(head, 4).astype(np.int64)
+        out.family[rows] = 6
+        out.src_hi[rows], out.src_lo[rows] = _be64(head, 8), _be64(head, 16)
+        out.dst_hi[rows], out.dst_lo[rows] = _be64(head, 24), _be64(head, 32)
+        out.protocol[rows] = head[:, 6]
+        out.ttl[rows] = head[:, 7]
+        out.ip_length[rows] = np.minimum(size + 40, 0xFFFF)
+        # Payload length 0 with something behind it: a jumbogram or the kernel's own segmentation
+        beyond = (size == 0) & (head[:, 6] != 59)
+        size = np.where(beyond, np.maximum(self.length[rows] - offset[rows] - 40, 0), size)
+        self.close_ip(rows, offset[rows], size + 40, np.full(len(rows), 40))
+        rows = rows[self.open[rows]]
+        for _ in range(MAX_EXTENSION_HEADERS):
+            rows = rows[self.open[rows]]
+            rows = rows[_CHAIN[out.protocol[rows]] & (out.fragment[rows] != Fragment.LATER)]
+            if not len(rows):
+                return
+            self.extension_header(rows)
+        rest = rows[self.open[rows]]
+        rest = rest[_CHAIN[out.protocol[rest]] & (out.fragment[rest] != Fragment.LATER)]
+        self.flag(rest, FLAG_MALFORMED)
+        self.open[rest] = False
+
+    def extension_header(self, rows: NDArray[np.intp]) -> None:
+        """Step over one extension header of each row."""
+        out = self.out
+        short = self.short(rows, self.offset[rows] + 8, self.end[rows])
+        self.open[rows[short]] = False
+        rows = rows[~short]
+        head = self.window(rows, self.offset[rows], 8)
+        kind = out.protocol[rows]
+        units = head[:, 1].astype(np.int64)
+        size = np.where(kind == _AH, (units + 2) * 4, np.where(kind == _FRAGMENT_HEADER, 8, (units + 1) * 8))
+        self.flag(rows[kind != _FRAGMENT_HEADER], FLAG_IP_OPTIONS)
+        fragments = kind == _FRAGMENT_HEADER
+        if fragments.any():
+            place = _be16(head[fragments], 2)
+            out.fragment[rows[fragments]] = np.where(
+                place & 0xFFF8, Fragment.LATER, np.where(place & 1, Fragment.FIRST, Fragment.NONE)
+            )
+            out.ip_id[rows[fragments]] = _be32(head[fragments], 4)
+        out.protocol[rows] = head[:, 0]
+        self.offset[rows] += size
+        short = self.short(rows, self.offset[rows], self.end[rows])
+        self.open[rows[short]] = False
+
+    def transport(self) -> None:
+        """Read transport headers of the open rows and find their payload."""
+        out = self.out
+        rows = np.flatnonzero(self.open)
+        whole = out.fragment[rows] != Fragment.LATER
+        self.payload(rows[~whole], self.offset[rows[~whole]], self.end[rows[~whole]])
+        rows = rows[whole]
+        protocol = out.protocol[rows]
+        icmp = ((protocol == 1) & (out.family[rows] == 4)) | ((protocol == 58) & (out.family[rows] == 6))
+        needed = np.where(_PORTS[protocol] | icmp, _HEADER_BYTES[protocol], 0)
+        head = self.window(rows, self.offset[rows], 20)
+        there = np.minimum(self.captured[rows], self.end[rows]) - self.offset[rows]
+        ports = _PORTS[protocol] & (there >= 4)
+        out.sport[rows[ports]], out.dport[rows[ports]] = _be16(head[ports], 0), _be16(head[ports], 2)
+        icmp &= there >= 4
+        out.icmp_type[rows[icmp]], out.icmp_code[rows[icmp]] = head[icmp, 0], head[icmp, 1]
+        fits = ~self.short(rows, self.offset[rows] + needed, self.end[rows])
+        rows, head, protocol, needed = rows[fits], head[fits], protocol[fits], needed[fits]
+        tcp, udp = protocol == 6, protocol == 17
+        self.tcp(rows[tcp], head[tcp])
+        self.udp(rows[udp], head[udp])
+        rest = ~(tcp | udp)
+        self.payload(rows[rest], self.offset[rows[rest]] + needed[rest], self.end[rows[rest]])
+
+    def tcp(self, rows: NDArray[np.intp], head: U8) -> None:
+        """Take over the fields of TCP headers."""
+        out = self.out
+        out.tcp_seq[rows] = _be32(head, 4)
+        out.tcp_flags[rows] = head[:, 13]
+        out.tcp_window[rows] = _be16(head, 14)
+        header = (head[:, 12] >> 4).astype(np.int64) * 4
+        wrong = header < 20
+        self.flag(rows[wrong], FLAG_MALFORMED)
+        rows, start = rows[~wrong], self.offset[rows[~wrong]] + header[~wrong]
+        short = self.short(rows, start, self.end[rows])
+        self.payload(rows[~short], start[~short], self.end[rows[~short]])
+
+    def udp(self, rows: NDArray[np.intp], head: U8) -> None:
+        """Check the length of UDP headers: beyond the packet is right in a first fragment only."""
+        size = _be16(head, 4).astype(np.int64)
+        room = self.end[rows] - self.offset[rows]
+        first = self.out.fragment[rows] == Fragment.FIRST
+        wrong = (size != 0) & ((size < 8) | ((size > room) & ~first))
+        self.flag(rows[wrong], FLAG_MALFORMED)
+        size = np.where((size == 0) | first, room, size)
+        rows, size = rows[~wrong], size[~wrong]
+        self.payload(rows, self.offset[rows] + 8, self.offset[rows] + size)
+
+    def payload(self, rows: NDArray[np.intp], start: I64, end: I64) -> None:
+        """Say where the transport payload is."""
+        self.out.payload_offset[rows] = start
+        self.out.payload_length[rows] = np.minimum(end - start, 0xFFFF)
+
+
+def _be16(head: U8, offset: int) -> U16:
+    return head[:, offset : offset + 2].view(">u2")[:, 0].astype(np.uint16)
+
+
+def _be32(head: U8, offset: int) -> U32:
+    return head[:, offset : offset + 4].view(">u4")[:, 0].astype(np.uint32)
+
+
+def _be64(head: U8, offset: int) -> NDArray[np.uint64]:
+    return head[:, offset : offset + 8].view(">u8")[:, 0].astype(np.uint64)
