@@ -1,0 +1,107 @@
+"""Classic pcap (draft-ietf-opsawg-pcap): records found one by one or by the run, read as arrays."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+
+import numpy as np
+
+from fwtop.collect.capture_records import MAX_RECORD, ROWS, Records, Stream, check_link_type, to_batch, words
+from fwtop.model.errors import FwtopError
+from fwtop.model.packets import I64, PacketBatch
+
+MAGICS = {
+    bytes.fromhex("d4c3b2a1"): ("<", 1000),
+    bytes.fromhex("a1b2c3d4"): (">", 1000),
+    bytes.fromhex("4d3cb2a1"): ("<", 1),
+    bytes.fromhex("a1b23c4d"): (">", 1),
+}
+_FILE_HEADER, _RECORD_HEADER = 24, 16
+_RUN = 4  # records of one size in a row before the next ones are guessed to have it too
+
+
+class PcapReader:
+    """The packets of a classic pcap file."""
+
+    kind = "pcap"
+
+    def __init__(self, stream: Stream, notes: list[str]) -> None:
+        if not stream.have(_FILE_HEADER):
+            raise FwtopError("the capture ends within its file header; it holds no packets")
+        self._stream = stream
+        self._notes = notes
+        head = stream.data[stream.pos : stream.pos + _FILE_HEADER].tobytes()
+        self._order, self._tick_ns = MAGICS[head[:4]]
+        # The upper bits tell of a frame check sequence
+        self._link_type = check_link_type(struct.unpack(f"{self._order}I", head[20:24])[0] & 0xFFFF)
+        stream.pos += _FILE_HEADER
+
+    @property
+    def link_types(self) -> list[int]:
+        """Link types seen so far."""
+        return [self._link_type]
+
+    def batches(self) -> Iterator[PacketBatch]:
+        """Yield the packets in file order."""
+        stream, broken, count = self._stream, False, 0
+        while not broken:
+            places, broken = self._find()
+            for first in range(0, len(places), ROWS):
+                count += len(places[first : first + ROWS])
+                yield self._batch(places[first : first + ROWS])
+            if not broken and not stream.more():
+                break
+        if broken:
+            self._notes.append(f"record {count + 1} is broken (impossible length); read up to there")
+        elif stream.pos < stream.end:
+            self._notes.append(f"record {count + 1} is cut off; read up to there")
+        if stream.note:
+            self._notes.append(stream.note)
+
+    def _batch(self, places: I64) -> PacketBatch:
+        head = words(self._stream, places, 4, self._order)
+        time_ns = head[:, 0] * 1_000_000_000 + head[:, 1] * self._tick_ns
+        return to_batch(
+            self._stream, Records(self._link_type, places + _RECORD_HEADER, head[:, 2], head[:, 3], time_ns)
+        )
+
+    def _find(self) -> tuple[I64, bool]:
+        """Find the whole records of the stream's present part; tells whether a broken one follows."""
+        stream, order = self._stream, self._order
+        memory = stream.data.data
+        size_of = struct.Struct(f"{order}I").unpack_from
+        pos, end = stream.pos, stream.end
+        found: list[I64] = []
+        singles: list[int] = []
+        last, same = -1, 0
+        broken = False
+        while pos + _RECORD_HEADER <= end:
+            (size,) = size_of(memory, pos + 8)
+            if size > MAX_RECORD:
+                broken = True
+                break
+            after = pos + _RECORD_HEADER + size
+            if after > end:
+                break
+            singles.append(pos)
+            pos = after
+            same = same + 1 if size == last else 0
+            last = size
+            if same >= _RUN:
+                run = self._run(pos, end, size)
+                found += [np.array(singles, np.int64), run]
+                singles, same = [], 0
+                pos += len(run) * (_RECORD_HEADER + size)
+        stream.pos = pos
+        return np.concatenate([*found, np.array(singles, np.int64)]), broken
+
+    def _run(self, pos: int, end: int, size: int) -> I64:
+        """Return the records from `pos` on that have this size, as many as follow each other."""
+        stride = _RECORD_HEADER + size
+        count = (end - pos) // stride
+        if count <= 0:
+            return np.zeros(0, np.int64)
+        sizes = np.ndarray(count, f"{self._order}u4", self._stream.data, pos + 8, (stride,))
+        differ = np.flatnonzero(sizes != size)
+        return pos + np.arange(differ[0] if len(differ) else count, dtype=np.int64) * stride

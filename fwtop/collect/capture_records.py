@@ -1,0 +1,183 @@
+"""What the capture formats share: a window on a stream of bytes, and records in it to packets."""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass, replace
+from typing import Protocol, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fwtop.collect.parse import parse_packets
+from fwtop.model.errors import FwtopError
+from fwtop.model.packets import FLAG_OUTBOUND, I64, U8, U16, Hook, Mask, PacketBatch
+
+MAX_WIDTH = 640  # bytes kept of a packet: enough for a TLS ClientHello
+MAX_RECORD = 1 << 20  # a longer record is a broken file: the largest snap length in use is 256 KiB
+ROWS = 16_384  # packets a batch: stays in the processor's cache, and in little memory
+_BLOCK = 4 << 20
+
+ETHERNET, NULL, LOOP, SLL, SLL2 = 1, 0, 108, 113, 276
+RAW = (12, 14, 101, 228, 229)  # DLT_RAW of several systems, LINKTYPE_RAW, _IPV4, _IPV6
+LINK_TYPES = {ETHERNET: "Ethernet", NULL: "null", LOOP: "loop", SLL: "Linux SLL", SLL2: "Linux SLL2"}
+LINK_TYPES |= dict.fromkeys(RAW, "raw IP")
+# Bytes to leave out at the start. What is left of SLL then looks like Ethernet: 12 bytes, the ethertype.
+_STRIP = {ETHERNET: 0, NULL: 4, LOOP: 4, SLL: 2, SLL2: 6} | dict.fromkeys(RAW, 0)
+
+
+class Source(Protocol):
+    """Something to read bytes from: fewer than asked for mean nothing, none mean the end."""
+
+    def read(self, size: int, /) -> bytes:
+        """Read up to `size` bytes."""
+        ...
+
+
+class Gunzip:
+    """A gzip stream of any number of members; one that is cut off still gives all that is in it.
+
+    (The standard library's GzipFile raises at the cut and keeps what it had decompressed.)
+    """
+
+    def __init__(self, file: Source, first: bytes) -> None:
+        self._file = file
+        self._packed = first
+        self._inflate = zlib.decompressobj(31)
+
+    def read(self, size: int, /) -> bytes:
+        """Return up to `size` bytes; raises EOFError or zlib.error where nothing more can be had."""
+        while True:
+            if self._inflate.eof:
+                self._packed = self._inflate.unused_data or self._file.read(_BLOCK >> 4)
+                self._inflate = zlib.decompressobj(31)
+                if not self._packed.strip(b"\0"):  # the end, or the padding of a tape
+                    return b""
+            packed = self._packed or self._file.read(_BLOCK >> 4)
+            if not packed:
+                raise EOFError("its gzip stream is cut off")
+            data = self._inflate.decompress(packed, size)
+            self._packed = self._inflate.unconsumed_tail
+            if data:
+                return data
+
+
+class Stream:
+    """The present part of a file, in `data[pos:end]`, with MAX_WIDTH spare bytes behind `end`."""
+
+    def __init__(self, file: Source, first: bytes) -> None:
+        self._file = file
+        self._first = first
+        self._store = np.zeros(_BLOCK + MAX_RECORD + MAX_WIDTH, np.uint8)
+        self.data: U8 = self._store
+        self.pos = 0
+        self.end = 0
+        self.note = ""  # why reading ended early, if it did
+
+    def more(self) -> bool:
+        """Move the unread rest to the front and read on; False at the end of the file.
+
+        Arrays taken from `data` before are overwritten.
+        """
+        rest = self.end - self.pos
+        self._store[:rest] = self._store[self.pos : self.end].copy()
+        self.pos, self.end = 0, rest
+        wanted = min(_BLOCK, len(self._store) - MAX_WIDTH - rest)
+        chunk = self._first or self._read(wanted)
+        self._first = b""
+        self._store[rest : rest + len(chunk)] = np.frombuffer(chunk, np.uint8)
+        self.end += len(chunk)
+        return bool(chunk)
+
+    def _read(self, size: int) -> bytes:
+        try:
+            return self._file.read(size)
+        except (OSError, EOFError, zlib.error) as error:
+            self.note = f"the file cannot be read further ({error}); read up to there"
+            return b""
+
+    def have(self, size: int) -> bool:
+        """Make `size` bytes available at `pos`; False where the file ends before."""
+        while self.end - self.pos < size:
+            if not self.more():
+                return False
+        return True
+
+    def gather(self, places: I64, size: int) -> U8:
+        """Return (n, size): the bytes at each of the places."""
+        windows = np.ndarray(len(self.data) - size + 1, f"V{size}", self.data, strides=(1,))
+        return cast(U8, windows[places].view(np.uint8).reshape(len(places), size))
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """Packets of one link type in a Stream: where they are and what their record said."""
+
+    link_type: int
+    start: I64
+    captured: I64
+    length: I64
+    time_ns: I64
+
+
+def check_link_type(link_type: int) -> int:
+    """Return the link type; raises FwtopError when packets of it cannot be read."""
+    if link_type not in LINK_TYPES:
+        known = ", ".join(dict.fromkeys(LINK_TYPES.values()))
+        raise FwtopError(f"the capture's link type {link_type} is not supported; supported: {known}")
+    return link_type
+
+
+def to_batch(stream: Stream, records: Records) -> PacketBatch:
+    """Take the packets out of the stream and parse them."""
+    link_type, strip = records.link_type, _STRIP[records.link_type]
+    captured = np.maximum(records.captured - strip, 0)
+    width = int(min(MAX_WIDTH, captured.max(initial=0)))
+    width += -width % 8  # whole words: faster to copy
+    data = stream.gather(records.start + strip, width) if width else np.zeros((len(captured), 0), np.uint8)
+    captured = np.minimum(captured, width)
+    _clear_behind(data, captured)
+    outbound = _cooked(stream, records, data)
+    n = len(captured)
+    batch = parse_packets(
+        data,
+        captured.astype(np.uint16),
+        link=0 if link_type in (NULL, LOOP, *RAW) else 1,
+        length=np.maximum(records.length - strip, 0).astype(np.uint32),
+        time_ns=records.time_ns,
+        weight=np.ones(n),
+        hook=Hook.INGRESS,
+        whole=True,
+    )
+    flags = batch.flags | np.where(outbound, np.uint8(FLAG_OUTBOUND), np.uint8(0))
+    return replace(batch, length=records.length.astype(np.uint32), flags=flags)
+
+
+def _clear_behind(data: U8, captured: I64) -> None:
+    shortest = int(captured.min(initial=0))
+    if shortest < data.shape[1]:
+        keep = np.arange(shortest, data.shape[1], dtype=np.uint16) < captured.astype(np.uint16)[:, None]
+        np.multiply(data[:, shortest:], keep, out=data[:, shortest:], casting="unsafe")
+
+
+def _cooked(stream: Stream, records: Records, data: U8) -> Mask:
+    """Put the ethertype of Linux cooked captures where Ethernet has it; tells outbound packets."""
+    if records.link_type == SLL:
+        kind = stream.gather(records.start, 2)
+        return np.asarray((kind[:, 1] == 4) & (records.captured >= 2))
+    if records.link_type == SLL2:
+        head = stream.gather(records.start, 12)
+        if data.shape[1] >= 14:
+            data[:, 12:14] = head[:, :2]
+        return np.asarray((head[:, 10] == 4) & (records.captured >= 11))
+    return np.zeros(len(data), np.bool_)
+
+
+def words(stream: Stream, places: NDArray[np.int64], count: int, order: str) -> NDArray[np.int64]:
+    """Return (n, count) 32-bit words in the given byte order ("<" or ">")."""
+    return stream.gather(places, count * 4).view(f"{order}u4").astype(np.int64)
+
+
+def words16(stream: Stream, places: NDArray[np.int64], order: str) -> U16:
+    """Return n 16-bit words in the given byte order."""
+    return stream.gather(places, 2).view(f"{order}u2")[:, 0].astype(np.uint16)
