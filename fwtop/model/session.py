@@ -1,0 +1,119 @@
+"""A stored session as frozen values: what the store yields and reports are made from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from fwtop.model.rule import Rule
+from fwtop.model.snapshot import Snapshot
+
+
+class EventKind(StrEnum):
+    """What happened between two snapshots."""
+
+    ATTACK_BEGAN = "attack_began"
+    ATTACK_CHANGED = "attack_changed"  # another vector joined or took over while the attack went on
+    ATTACK_ENDED = "attack_ended"
+    RULE_PROPOSED = "rule_proposed"
+    RULE_APPLIED = "rule_applied"
+    RULE_CONFIRMED = "rule_confirmed"
+    RULE_UNDONE = "rule_undone"
+    RULE_EXPIRED = "rule_expired"
+    GUARDIAN_LOST = "guardian_lost"
+    GUARDIAN_BACK = "guardian_back"
+    RECORDS_LOST = "records_lost"
+    STORING_RESUMED = "storing_resumed"  # after a time in which the disk took nothing
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One thing that happened; `subject` is an attack's kind, a rule's id or a proposal's command."""
+
+    at: float  # Unix seconds
+    kind: EventKind
+    subject: str
+    text: str  # one sanitised sentence
+
+
+@dataclass(frozen=True, slots=True)
+class AttackTick:
+    """An attack's figures at one moment."""
+
+    at: float
+    kind: str
+    pps: float
+    share: float
+    confidence: float
+
+
+@dataclass(frozen=True, slots=True)
+class RuleTick:
+    """What a rule had matched at one moment."""
+
+    at: float
+    rule_id: str
+    state: str  # rule.State
+    packets: int
+    bytes: int
+    pps: float
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """The figures of a snapshot that a timeline needs; rates are those of its window."""
+
+    at: float  # Unix seconds: the end of the window
+    pps: float
+    bps: float
+    dropped_pps: float
+    accepted_pps: float
+    one_in: float
+    lost: int  # records, in the window
+    conntrack: int | None = None  # entries
+    conntrack_max: int | None = None
+    conntrack_new_per_s: float | None = None
+    softirq_share: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SessionInfo:
+    """One line of the list of sessions."""
+
+    id: str
+    path: Path
+    host: str
+    interfaces: tuple[str, ...]
+    netns: str | None
+    version: str  # of the fwtop that wrote it
+    started: float  # Unix seconds
+    ended: float  # of the last snapshot when it did not end cleanly
+    state: str  # "running", "clean", "crashed"
+    peak_pps: float
+    attacks: tuple[str, ...]  # kinds, in the order of their first appearance
+    rules: int
+    size_bytes: int
+
+    @property
+    def seconds(self) -> float:
+        """How long it lasted, up to now or its last snapshot."""
+        return max(self.ended - self.started, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class SessionRecord:
+    """A whole session; snapshots are read on demand, because there can be thousands.
+
+    `snapshots(limit)` yields at most about `limit` of them in order of time, evenly picked, and always
+    those that an event or the peak marked.
+    """
+
+    info: SessionInfo
+    ticks: tuple[Tick, ...]
+    events: tuple[Event, ...]
+    attacks: tuple[AttackTick, ...]
+    rule_ticks: tuple[RuleTick, ...]
+    rules: tuple[Rule, ...]
+    snapshots: Callable[[int], Iterator[Snapshot]]

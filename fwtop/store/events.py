@@ -1,0 +1,141 @@
+"""What happened between two snapshots: a pure comparison, so that the store and any test agree on it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fwtop.model.rule import ACTIVE_STATES, RuleStatus, State
+from fwtop.model.session import Event, EventKind
+from fwtop.model.snapshot import Attack, Snapshot
+from fwtop.model.text import safe_text
+
+_EXPIRY_SLACK_SECONDS = 3.0  # between a kernel timeout and the tick that no longer shows the rule
+_LOST_EVENT_SECONDS = 60.0
+_MAX_SEEN = 1_000
+_ENDS = {State.REVERTED: EventKind.RULE_UNDONE, State.EXPIRED: EventKind.RULE_EXPIRED}
+
+
+def derive(before: Snapshot | None, after: Snapshot) -> list[Event]:
+    """Compare two snapshots of one session, the earlier first (None: `after` is the first)."""
+    at = after.started + after.seconds
+    return [
+        *_attack_events(before.judgement.attacks if before else (), after.judgement.attacks, at),
+        *_rule_events(before.mitigations if before else (), after.mitigations, at, first=before is None),
+        *_proposal_events(before, after, at),
+        *_guardian_events(before.guardian if before else "", after.guardian, at),
+        *_loss_events(before, after, at),
+    ]
+
+
+class EventLog:
+    """Derives the events of a running session and drops those that merely repeat.
+
+    A proposal is told once, and lost records at most once a minute; memory is bounded.
+    """
+
+    def __init__(self) -> None:
+        self._last: Snapshot | None = None
+        self._proposed: set[str] = set()
+        self._lost_told = float("-inf")
+
+    def next(self, snapshot: Snapshot) -> list[Event]:
+        """Return what is new with this snapshot."""
+        events = [event for event in derive(self._last, snapshot) if self._is_news(event)]
+        self._last = snapshot
+        return events
+
+    def _is_news(self, event: Event) -> bool:
+        if event.kind is EventKind.RULE_PROPOSED:
+            if event.subject in self._proposed or len(self._proposed) >= _MAX_SEEN:
+                return False
+            self._proposed.add(event.subject)
+        if event.kind is EventKind.RECORDS_LOST:
+            if event.at - self._lost_told < _LOST_EVENT_SECONDS:
+                return False
+            self._lost_told = event.at
+        return True
+
+
+def _attack_events(before: tuple[Attack, ...], after: tuple[Attack, ...], at: float) -> Iterator[Event]:
+    old = {attack.kind: attack for attack in before}
+    new = {attack.kind: attack for attack in after}
+    for kind, attack in new.items():
+        if kind not in old:
+            text = f"{attack.title}: {attack.share:.0%} of packets, {attack.pps:,.0f} packets a second"
+            yield _event(at, EventKind.ATTACK_BEGAN, kind, text)
+    for kind, attack in old.items():
+        if kind not in new:
+            yield _event(at, EventKind.ATTACK_ENDED, kind, f"{attack.title} is over")
+    if old and new and old.keys() != new.keys():
+        text = f"from {', '.join(a.title for a in before)} to {', '.join(a.title for a in after)}"
+        yield _event(at, EventKind.ATTACK_CHANGED, after[0].kind, text)
+
+
+def _rule_events(
+    before: tuple[RuleStatus, ...], after: tuple[RuleStatus, ...], at: float, *, first: bool
+) -> Iterator[Event]:
+    old = {status.rule.id: status for status in before}
+    new = {status.rule.id: status for status in after}
+    for rule_id, status in new.items():
+        yield from _state_events(old.get(rule_id), status, at, first=first)
+    for rule_id, status in old.items():
+        if rule_id not in new and status.state in ACTIVE_STATES:
+            yield _vanished(status, at)
+
+
+def _state_events(old: RuleStatus | None, new: RuleStatus, at: float, *, first: bool) -> Iterator[Event]:
+    rule = new.rule
+    was = old.state if old else State.INTENT
+    if was == new.state:
+        return
+    if was not in ACTIVE_STATES and new.state in ACTIVE_STATES:
+        text = f"{rule.summary} (active since before the session)" if first else rule.summary
+        yield _event(at, EventKind.RULE_APPLIED, rule.id, text)
+    if new.state is State.CONFIRMED:
+        yield _event(at, EventKind.RULE_CONFIRMED, rule.id, rule.summary)
+    # A rule that was over before the session began, or fell before it was ever seen active, is no news.
+    if new.state in _ENDS and was in ACTIVE_STATES:
+        text = f"{rule.summary}: {new.note}" if new.note else rule.summary
+        yield _event(at, _ENDS[new.state], rule.id, text)
+
+
+def _vanished(status: RuleStatus, at: float) -> Event:
+    """Say why a rule that was active is no longer listed: the guardian lists only active ones."""
+    summary, late = status.rule.summary, at + _EXPIRY_SLACK_SECONDS
+    if status.state is State.PROVISIONAL and status.confirm_by is not None and late >= status.confirm_by:
+        return _event(at, EventKind.RULE_UNDONE, status.rule.id, f"{summary}: not confirmed in time")
+    if status.expires is not None and late >= status.expires:
+        return _event(at, EventKind.RULE_EXPIRED, status.rule.id, summary)
+    return _event(at, EventKind.RULE_UNDONE, status.rule.id, summary)
+
+
+def _proposal_events(before: Snapshot | None, after: Snapshot, at: float) -> Iterator[Event]:
+    old = {proposal.fwtop or proposal.summary for proposal in before.judgement.proposals} if before else set()
+    for proposal in after.judgement.proposals:
+        subject = proposal.fwtop or proposal.summary
+        if subject in old:
+            continue
+        text = (
+            f"{proposal.summary}: would stop {proposal.attack_share:.0%} of the attack "
+            f"and hit {proposal.collateral_share:.2%} of other traffic"
+        )
+        yield _event(at, EventKind.RULE_PROPOSED, subject, text)
+
+
+def _guardian_events(before: str, after: str, at: float) -> Iterator[Event]:
+    was_lost, is_lost = before.startswith("lost"), after.startswith("lost")
+    if is_lost and not was_lost:
+        yield _event(at, EventKind.GUARDIAN_LOST, "guardian", f"guardian {after}")
+    if was_lost and not is_lost:
+        yield _event(at, EventKind.GUARDIAN_BACK, "guardian", "the guardian answers again")
+
+
+def _loss_events(before: Snapshot | None, after: Snapshot, at: float) -> Iterator[Event]:
+    lost = after.tables.sampling.lost
+    if lost and not (before and before.tables.sampling.lost):
+        text = f"{lost:,} samples did not fit the buffers; totals are exact, shares are less so"
+        yield _event(at, EventKind.RECORDS_LOST, "records", text)
+
+
+def _event(at: float, kind: EventKind, subject: str, text: str) -> Event:
+    return Event(at, kind, safe_text(subject), safe_text(text, limit=400))

@@ -1,0 +1,154 @@
+"""Stored sessions read back: the list, a whole one for a report, its snapshots for a replay."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from fwtop.model.codec import decode_snapshot, decode_value
+from fwtop.model.errors import FwtopError
+from fwtop.model.rule import Rule
+from fwtop.model.session import AttackTick, Event, EventKind, RuleTick, SessionInfo, SessionRecord, Tick
+from fwtop.model.snapshot import Snapshot
+from fwtop.model.text import safe_text
+from fwtop.store.directory import SESSION_DIRECTORY, is_running, session_paths, size_bytes
+from fwtop.store.schema import reading
+
+_CHUNK = 64
+_EVENT_KINDS = frozenset(kind.value for kind in EventKind)
+_TICK_COLUMNS = (
+    "at, pps, bps, dropped_pps, accepted_pps, one_in, lost, conntrack, conntrack_max, "
+    "conntrack_new_per_s, softirq_share"
+)
+
+
+def list_sessions(directory: Path = SESSION_DIRECTORY) -> list[SessionInfo]:
+    """List all sessions, the oldest first; one that can't be read is listed as "damaged"."""
+    listed = []
+    for path in session_paths(directory):
+        try:
+            listed.append(session_info(path))
+        except FwtopError:
+            listed.append(_damaged(path))
+    return listed
+
+
+def session_info(path: Path) -> SessionInfo:
+    """Return what the list says about one session; raises FwtopError when it can't be read."""
+    with reading(path) as database:
+        return _info(database, path)
+
+
+def load_session(path: Path) -> SessionRecord:
+    """Read a whole session, except for its snapshots, which are read when asked for."""
+    with reading(path) as database:
+        database.execute("BEGIN")  # one moment of a session that goes on
+        info = _info(database, path)
+        ticks = database.execute(f"SELECT {_TICK_COLUMNS} FROM tick ORDER BY n")  # noqa: S608
+        events = database.execute("SELECT at, kind, subject, text FROM event ORDER BY n")
+        attacks = database.execute("SELECT at, kind, pps, share, confidence FROM attack ORDER BY n")
+        rule_ticks = database.execute(
+            "SELECT at, rule_id, state, packets, bytes, pps FROM rule_tick ORDER BY n"
+        )
+        return SessionRecord(
+            info,
+            tuple(Tick(*row) for row in ticks),
+            tuple(_event(row) for row in events if row[1] in _EVENT_KINDS),
+            tuple(AttackTick(*row) for row in attacks),
+            tuple(RuleTick(*row) for row in rule_ticks),
+            tuple(_rules(database)),
+            lambda limit: _picked(path, limit),
+        )
+
+
+def replay(path: Path) -> Iterator[Snapshot]:
+    """Yield a session's snapshots in order, at the resolution that is stored.
+
+    A snapshot's time is `started + seconds`. Of a session that is still running, what is there when
+    the end is reached. Raises FwtopError when it can't be read.
+    """
+    with reading(path) as database:
+        after = 0
+        while True:
+            # Short reads: a reader that keeps one transaction open would make the writer's WAL grow.
+            query = "SELECT n, data FROM snapshot WHERE n > ? ORDER BY n LIMIT ?"
+            rows = database.execute(query, (after, _CHUNK)).fetchall()
+            if not rows:
+                return
+            yield from _decoded(row[1] for row in rows)
+            after = rows[-1][0]
+
+
+def _picked(path: Path, limit: int) -> Iterator[Snapshot]:
+    with reading(path) as database:
+        every = database.execute("SELECT n, pinned FROM snapshot ORDER BY n").fetchall()
+        step = max(len(every) / max(limit, 1), 1.0)
+        chosen, due = [], 0.0
+        for place, (row_id, pinned) in enumerate(every):
+            if pinned or place >= due or place == len(every) - 1:
+                chosen.append(row_id)
+            if place >= due:
+                due += step
+        for row_id in chosen:
+            row = database.execute("SELECT data FROM snapshot WHERE n = ?", (row_id,)).fetchone()
+            yield from _decoded((row[0],) if row else ())
+
+
+def _decoded(blobs: Iterator[bytes] | tuple[bytes, ...]) -> Iterator[Snapshot]:
+    for blob in blobs:
+        try:
+            yield decode_snapshot(blob)
+        except (ValueError, TypeError):
+            continue  # one damaged snapshot is no reason to withhold the others
+
+
+def _info(database: sqlite3.Connection, path: Path) -> SessionInfo:
+    meta = dict(database.execute("SELECT name, value FROM meta").fetchall())
+    first, last, peak = database.execute("SELECT min(at), max(at), max(pps) FROM tick").fetchone()
+    began = "SELECT subject FROM event WHERE kind = ? GROUP BY subject ORDER BY min(n)"
+    kinds = tuple(safe_text(row[0]) for row in database.execute(began, (EventKind.ATTACK_BEGAN.value,)))
+    rules = database.execute("SELECT count(*) FROM rule").fetchone()[0]
+    running = is_running(path)
+    started = _number(meta.get("started"), first)
+    netns = meta.get("netns")
+    return SessionInfo(
+        id=safe_text(path.stem),
+        path=path,
+        host=safe_text(meta.get("host") or ""),
+        interfaces=tuple(safe_text(name) for name in (meta.get("interfaces") or "").split("\n") if name),
+        netns=safe_text(netns) if netns else None,
+        version=safe_text(meta.get("version") or ""),
+        started=started,
+        ended=time.time() if running else _number(last, started),
+        state="running" if running else "clean" if "ended" in meta else "crashed",
+        peak_pps=_number(peak, 0.0),
+        attacks=kinds,
+        rules=int(rules),
+        size_bytes=size_bytes(path),
+    )
+
+
+def _damaged(path: Path) -> SessionInfo:
+    size = size_bytes(path)
+    return SessionInfo(safe_text(path.stem), path, "", (), None, "", 0.0, 0.0, "damaged", 0.0, (), 0, size)
+
+
+def _event(row: tuple[float, str, str, str]) -> Event:
+    return Event(row[0], EventKind(row[1]), safe_text(row[2]), safe_text(row[3], limit=400))
+
+
+def _rules(database: sqlite3.Connection) -> Iterator[Rule]:
+    for (data,) in database.execute("SELECT data FROM rule ORDER BY CAST(id AS INTEGER), id"):
+        try:
+            yield decode_value(Rule, data)
+        except (ValueError, TypeError):
+            continue
+
+
+def _number(value: object, otherwise: float | None) -> float:
+    try:
+        return float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return otherwise or 0.0

@@ -1,0 +1,248 @@
+"""The session being recorded: one transaction a snapshot, and never a reason for the screen to stop."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from fwtop.model.codec import encode_snapshot, encode_value
+from fwtop.model.errors import FwtopError
+from fwtop.model.session import Event, EventKind
+from fwtop.model.snapshot import Snapshot
+from fwtop.model.text import safe_text
+from fwtop.store.bounds import bounded
+from fwtop.store.directory import (
+    DEFAULT_MAX_BYTES,
+    SESSION_DIRECTORY,
+    drop_old,
+    hold,
+    session_id,
+    session_paths,
+)
+from fwtop.store.events import EventLog
+from fwtop.store.schema import create
+from fwtop.store.thinning import FULL_SECONDS, PINNED_EVENT, PINNED_PEAK, halve, thin
+
+_RETRY_SECONDS = 30.0
+_TIDY_SECONDS = 30.0
+_MIN_SPACING_SECONDS = 0.9  # of snapshots; of a faster tick the series keeps every row, not the tables
+_MAX_PENDING_EVENTS = 200
+
+
+class SessionWriter:
+    """Stores the snapshots of one session.
+
+    The file is made with the first snapshot. A disk that is full, read-only or not ours never raises:
+    `problem` then holds one line for people ("" while all is well), the session goes on unstored, and
+    every 30 s it is tried again. `write` may be called from any thread, one call at a time.
+    """
+
+    def __init__(
+        self,
+        directory: Path = SESSION_DIRECTORY,
+        *,
+        host: str,
+        interfaces: tuple[str, ...] = (),
+        netns: str | None = None,
+        version: str = "",
+        max_bytes: int = DEFAULT_MAX_BYTES,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._directory = directory
+        self._meta = {"host": host, "interfaces": "\n".join(interfaces), "netns": netns, "version": version}
+        self._interfaces = interfaces
+        self._max_bytes = max_bytes
+        self._clock = clock
+        self._database: sqlite3.Connection | None = None
+        self._lock: int | None = None
+        self._log = EventLog()
+        self._rules_stored: set[str] = set()
+        self._peak: tuple[float, int, int] | None = None  # packets a second, row, what it is without the peak
+        self._retry_at = float("-inf")
+        self._tidy_at = float("-inf")
+        self._last_at = float("-inf")
+        self._missed = 0
+        self._pending: list[Event] = []  # found while nothing could be stored
+        self.problem = ""
+        self.path: Path | None = None
+
+    def write(self, snapshot: Snapshot, events: Iterable[Event] = ()) -> list[Event]:
+        """Store a snapshot and what happened since the last; returns the events, stored or not.
+
+        `events` adds to those that the comparison with the last snapshot finds.
+        """
+        found = [*self._log.next(snapshot), *events]
+        now = self._clock()
+        self._pending = [*self._pending, *found][-_MAX_PENDING_EVENTS:]
+        if self.problem and now < self._retry_at:
+            self._missed += 1
+            return found
+        try:
+            database = self._opened(snapshot)
+            self._tidy(database, snapshot, now)
+            if self._missed:
+                text = f"{self._missed} snapshots before this one could not be stored"
+                self._pending.append(Event(_end(snapshot), EventKind.STORING_RESUMED, "storing", text))
+            self._transaction(database, lambda: self._insert(database, snapshot, self._pending))
+        except (sqlite3.Error, OSError, FwtopError) as error:
+            self._failed(error, now)
+            return found
+        self.problem, self._missed, self._pending = "", 0, []
+        return found
+
+    def close(self) -> None:
+        """End the session cleanly: fold everything into one plain file that can be copied."""
+        database, self._database = self._database, None
+        if database is not None:
+            try:
+                self._set_meta(database, {"ended": repr(time.time())})
+                database.execute("PRAGMA journal_mode=DELETE")
+            except sqlite3.Error:
+                pass  # a full disk, or a reader at work: the session then counts as one that crashed
+            database.close()
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def _opened(self, snapshot: Snapshot) -> sqlite3.Connection:
+        if self._database is not None:
+            return self._database
+        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        drop_old(self._directory, self._max_bytes // 2 + self._max_bytes // 4)
+        stem = session_id(_end(snapshot), self._interfaces)
+        taken = {path.stem for path in session_paths(self._directory)}
+        name = next(
+            candidate
+            for candidate in (stem, *(f"{stem}-{number}" for number in range(2, 1_000)))
+            if candidate not in taken
+        )
+        path = self._directory / f"{name}.db"
+        lock = hold(path)
+        try:
+            self._database = create(path, max_bytes=self._max_bytes // 2)
+            self._set_meta(self._database, {**self._meta, "started": repr(_end(snapshot))})
+        except BaseException:
+            os.close(lock)
+            self._discard(path)
+            raise
+        self._lock, self.path = lock, path
+        return self._database
+
+    def _discard(self, path: Path) -> None:
+        """Leave nothing behind of a file that could not be made."""
+        if self._database is not None:
+            self._database.close()
+            self._database = None
+        for side in (path, Path(f"{path}-wal"), Path(f"{path}-shm"), path.with_suffix(".lock")):
+            try:
+                side.unlink(missing_ok=True)
+            except OSError:
+                return
+
+    def _failed(self, error: Exception, now: float) -> None:
+        why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        self.problem = (
+            f"the session is not being stored ({safe_text(why, limit=80)}); watching goes on; "
+            f"look at {self._directory}"
+        )
+        self._missed += 1
+        self._retry_at = now + _RETRY_SECONDS
+        # What this transaction had stored was rolled back with it.
+        self._rules_stored.clear()
+        self._peak = None
+
+    def _transaction(self, database: sqlite3.Connection, work: Callable[[], None]) -> None:
+        database.execute("BEGIN IMMEDIATE")
+        try:
+            work()
+            database.execute("COMMIT")
+        except BaseException:
+            if database.in_transaction:
+                database.execute("ROLLBACK")
+            raise
+
+    def _set_meta(self, database: sqlite3.Connection, values: dict[str, str | None]) -> None:
+        database.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", values.items())
+
+    def _tidy(self, database: sqlite3.Connection, snapshot: Snapshot, now: float) -> None:
+        if now < self._tidy_at:
+            return
+        self._tidy_at = now + _TIDY_SECONDS
+        self._transaction(database, lambda: thin(database, _end(snapshot)))
+        for before in (_end(snapshot) - FULL_SECONDS, _end(snapshot)):
+            if _used_bytes(database) > self._max_bytes // 2 * 3 // 4:
+                self._halve(database, before)
+        drop_old(self._directory, self._max_bytes)
+
+    def _halve(self, database: sqlite3.Connection, before: float) -> None:
+        self._transaction(database, lambda: halve(database, before))
+
+    def _insert(self, database: sqlite3.Connection, snapshot: Snapshot, events: list[Event]) -> None:
+        at = _end(snapshot)
+        self._insert_series(database, snapshot, at)
+        for event in events:
+            told = (event.at, event.kind.value, event.subject, event.text)
+            database.execute("INSERT INTO event(at, kind, subject, text) VALUES (?, ?, ?, ?)", told)
+        for status in snapshot.mitigations:
+            if status.rule.id not in self._rules_stored:
+                values = (status.rule.id, encode_value(status.rule))
+                database.execute("INSERT OR REPLACE INTO rule VALUES (?, ?)", values)
+                self._rules_stored.add(status.rule.id)
+        pps = snapshot.tables.totals.pps
+        is_peak = self._peak is None or pps > self._peak[0]
+        if not events and not is_peak and 0 <= at - self._last_at < _MIN_SPACING_SECONDS:
+            return
+        otherwise = PINNED_EVENT if events else 0
+        row = (at, PINNED_PEAK if is_peak else otherwise, encode_snapshot(bounded(snapshot)))
+        cursor = database.execute("INSERT INTO snapshot(at, pinned, data) VALUES (?, ?, ?)", row)
+        self._last_at = at
+        if is_peak:
+            if self._peak is not None:
+                database.execute("UPDATE snapshot SET pinned = ? WHERE n = ?", (self._peak[2], self._peak[1]))
+            self._peak = (pps, cursor.lastrowid or 0, otherwise)
+
+    def _insert_series(self, database: sqlite3.Connection, snapshot: Snapshot, at: float) -> None:
+        totals, sampling, conntrack = snapshot.tables.totals, snapshot.tables.sampling, snapshot.conntrack
+        seconds = max(snapshot.seconds, 1e-3)
+        table = (conntrack.count, conntrack.max, conntrack.new_per_s) if conntrack else (None, None, None)
+        row = (
+            at,
+            totals.pps,
+            totals.bps,
+            totals.dropped / seconds,
+            totals.accepted / seconds,
+            sampling.one_in,
+            sampling.lost,
+            *table,
+            snapshot.softirq_share,
+        )
+        database.execute(f"INSERT INTO tick VALUES (NULL{', ?' * len(row)})", row)  # noqa: S608
+        database.executemany(
+            "INSERT INTO attack VALUES (NULL, ?, ?, ?, ?, ?)",
+            [
+                (at, attack.kind, attack.pps, attack.share, attack.confidence)
+                for attack in snapshot.judgement.attacks
+            ],
+        )
+        database.executemany(
+            "INSERT INTO rule_tick VALUES (NULL, ?, ?, ?, ?, ?, ?)",
+            [
+                (at, item.rule.id, item.state.value, item.packets, item.bytes, item.pps)
+                for item in snapshot.mitigations
+            ],
+        )
+
+
+def _end(snapshot: Snapshot) -> float:
+    return snapshot.started + snapshot.seconds
+
+
+def _used_bytes(database: sqlite3.Connection) -> int:
+    pages, free, size = (
+        int(database.execute(f"PRAGMA {name}").fetchone()[0])
+        for name in ("page_count", "freelist_count", "page_size")
+    )
+    return (pages - free) * size
