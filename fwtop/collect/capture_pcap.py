@@ -18,7 +18,7 @@ MAGICS = {
     bytes.fromhex("a1b23c4d"): (">", 1),
 }
 _FILE_HEADER, _RECORD_HEADER = 24, 16
-_RUN = 4  # records of one size in a row before the next ones are guessed to have it too
+_RUN = 6  # records of one size in a row before the next ones are guessed to have it too
 
 
 class PcapReader:
@@ -97,11 +97,21 @@ class PcapReader:
         return np.concatenate([*found, np.array(singles, np.int64)]), broken
 
     def _run(self, pos: int, end: int, size: int) -> I64:
-        """Return the records from `pos` on that have this size, as many as follow each other."""
+        """Return the records from `pos` on that have this size, as many as follow each other.
+
+        Looks at four times as many each time, so that a short run costs little and a long one too.
+        """
         stride = _RECORD_HEADER + size
-        count = (end - pos) // stride
-        if count <= 0:
-            return np.zeros(0, np.int64)
-        sizes = np.ndarray(count, f"{self._order}u4", self._stream.data, pos + 8, (stride,))
-        differ = np.flatnonzero(sizes != size)
-        return pos + np.arange(differ[0] if len(differ) else count, dtype=np.int64) * stride
+        most = (end - pos) // stride
+        count = 0
+        guess = 4 * _RUN
+        while count < most:
+            guess = min(4 * guess, most - count)
+            first = pos + count * stride + 8
+            sizes = np.ndarray(guess, f"{self._order}u4", self._stream.data, first, (stride,))
+            same = sizes == size
+            if not same.all():
+                count += int(same.argmin())
+                break
+            count += guess
+        return pos + np.arange(count, dtype=np.int64) * stride
