@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
 from typing import Any
 
@@ -141,6 +141,17 @@ class RuleStatus:
     confirm_by: float | None = None  # provisional only: Unix seconds
     note: str = ""  # why it was reverted, or what is odd about it
     entries: dict[str, int] = field(default_factory=dict)  # source → packets, where counted
+
+
+def rule_status_to_dict(status: RuleStatus) -> dict[str, Any]:
+    """Return JSON-ready data: what the guardian answers to `status`."""
+    return {**asdict(status), "rule": status.rule.to_dict(), "state": status.state.value}
+
+
+def rule_status_from_dict(data: dict[str, Any]) -> RuleStatus:
+    """Read what `rule_status_to_dict` wrote, other keys ignored; raises as `Rule.from_dict` does."""
+    known = {item.name: data[item.name] for item in fields(RuleStatus) if item.name in data}
+    return RuleStatus(**known | {"rule": Rule.from_dict(data["rule"]), "state": State(data["state"])})
 
 
 def _plain(data: dict[str, Any], rule: Rule) -> dict[str, Any]:

@@ -1,0 +1,54 @@
+"""What a rule is in the kernel: sets with a clock, and lines of the FWTOP chain that ask them.
+
+A driver is a function from a Rule to Artifacts, so that planning, installing, removing and counting are
+written once, and every kind can be tested without a kernel.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fwtop.model.address import Prefix
+
+PREROUTING = "PREROUTING"
+OUTPUT = "OUTPUT"
+HOOK_CHAINS = {PREROUTING: "FWTOP", OUTPUT: "FWTOP-OUT"}
+
+
+@dataclass(frozen=True, slots=True)
+class SetSpec:
+    """An ipset hash:net of this rule; every element gets the rule's timeout."""
+
+    name: str
+    family: int
+    elements: tuple[Prefix, ...]
+    exceptions: tuple[Prefix, ...] = ()  # `nomatch` elements: inside a listed prefix, but not meant
+
+
+@dataclass(frozen=True, slots=True)
+class ChainLine:
+    """One line of a chain: arguments of iptables without the comment that names the rule."""
+
+    family: int
+    match: tuple[str, ...]
+    target: tuple[str, ...]
+    hook: str = PREROUTING
+
+
+@dataclass(frozen=True, slots=True)
+class Artifacts:
+    """Everything that a rule puts into the kernel."""
+
+    sets: tuple[SetSpec, ...]
+    lines: tuple[ChainLine, ...]
+    notes: tuple[str, ...] = ()  # what the preview should tell about cost or side effects
+
+
+def comment_of(rule_id: str) -> str:
+    """Return the comment that marks a rule's chain lines."""
+    return f"fwtop-{rule_id}"
+
+
+def set_name(rule_id: str, family: int, role: str = "") -> str:
+    """Return the name of a rule's set (at most 31 characters, IPSET_MAXNAMELEN)."""
+    return f"fwtop-{rule_id}-{role}{family}"

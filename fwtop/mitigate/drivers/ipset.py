@@ -1,0 +1,18 @@
+"""Block sources: an ipset of prefixes with timeouts, asked by one line a family."""
+
+from __future__ import annotations
+
+from fwtop.mitigate.artifacts import Artifacts, ChainLine
+from fwtop.mitigate.drivers.common import base, field_args
+from fwtop.model.address import Prefix
+from fwtop.model.rule import Rule
+
+
+def build(rule: Rule, exceptions: tuple[Prefix, ...]) -> Artifacts:
+    """Return the sets and lines that drop packets from the rule's sources."""
+    clock = base(rule, exceptions)
+    lines = tuple(
+        ChainLine(family, (*field_args(rule.match, family), *asks), ("-j", "DROP"))
+        for family, asks in clock.asks.items()
+    )
+    return Artifacts(clock.sets, lines)

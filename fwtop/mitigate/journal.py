@@ -1,0 +1,162 @@
+"""The guardian's memory: what was intended, what the kernel got, how it ended.
+
+Written before the kernel is touched and again after, so that the next start knows what a crash left.
+One database serves the guardians of all namespaces; rows carry the boot and the namespace they belong to.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from fwtop.model.errors import FwtopError
+from fwtop.model.rule import Rule, State
+
+_SCHEMA_VERSION = 1
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS rules (
+  id INTEGER PRIMARY KEY AUTOINCREMENT,
+  boot TEXT NOT NULL, netns INTEGER NOT NULL, variant TEXT NOT NULL,
+  rule TEXT NOT NULL, state TEXT NOT NULL,
+  expires REAL NOT NULL, confirm_by REAL,
+  packets INTEGER NOT NULL DEFAULT 0, bytes INTEGER NOT NULL DEFAULT 0,
+  ended REAL, note TEXT NOT NULL DEFAULT '');
+CREATE INDEX IF NOT EXISTS rules_of ON rules (boot, netns, state);
+CREATE TABLE IF NOT EXISTS before (
+  boot TEXT NOT NULL, netns INTEGER NOT NULL, family INTEGER NOT NULL, chains TEXT,
+  PRIMARY KEY (boot, netns, family));
+"""
+_KEPT_ROWS = 1000  # of finished rules
+_OPEN = "state IN ('intent', 'provisional', 'confirmed')"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A rule and its life. Times are CLOCK_MONOTONIC seconds, which hold across processes of one boot."""
+
+    rule: Rule
+    variant: str
+    state: State
+    expires: float
+    confirm_by: float | None = None
+    packets: int = 0
+    bytes: int = 0
+    ended: float | None = None  # Unix seconds
+    note: str = ""
+
+
+class Journal:
+    """The rows of one namespace in the present boot."""
+
+    def __init__(self, path: Path, netns: int) -> None:
+        """Open or make the database (0600); raises FwtopError with one line when that is not possible."""
+        self._netns = netns
+        self._boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        try:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            path.touch(mode=0o600, exist_ok=True)
+            self._db = sqlite3.connect(path, timeout=5.0, isolation_level=None)
+            self._db.execute("PRAGMA synchronous=FULL")
+            self._db.executescript(_SCHEMA)
+            version = int(self._db.execute("PRAGMA user_version").fetchone()[0])
+            if version not in (0, _SCHEMA_VERSION):
+                raise FwtopError(f"{path} was written by a newer fwtop; nothing was installed", 1)
+            self._db.execute(f"PRAGMA user_version={_SCHEMA_VERSION}")
+        except (OSError, sqlite3.Error) as error:
+            line = f"cannot keep the journal {path} ({error}); nothing was installed: make it writable"
+            raise FwtopError(line, 1) from None
+
+    def close(self) -> None:
+        """Close the database."""
+        self._db.close()
+
+    def intend(self, rule: Rule, variant: str, expires: float, confirm_by: float | None) -> Entry:
+        """Write a rule down before the kernel gets it; the entry's rule has its number."""
+        cursor = self._db.execute(
+            "INSERT INTO rules (boot, netns, variant, rule, state, expires, confirm_by) "
+            "VALUES (?, ?, ?, ?, 'intent', ?, ?)",
+            (self._boot, self._netns, variant, json.dumps(rule.to_dict()), expires, confirm_by),
+        )
+        named = replace(rule, id=str(cursor.lastrowid))
+        return Entry(named, variant, State.INTENT, expires, confirm_by)
+
+    def update(self, entry: Entry) -> None:
+        """Write an entry's state, times, counts and note."""
+        times = (entry.expires, entry.confirm_by, entry.ended)
+        counts = (entry.packets, entry.bytes)
+        self._db.execute(
+            "UPDATE rules SET state=?, note=?, expires=?, confirm_by=?, ended=?, packets=?, bytes=? "
+            "WHERE id=?",
+            (entry.state.value, entry.note, *times, *counts, int(entry.rule.id)),
+        )
+
+    def open_entries(self) -> list[Entry]:
+        """Return the rules of this namespace and boot that are not over, oldest first."""
+        return self._select(f"{_OPEN} ORDER BY id")
+
+    def finished_entries(self, limit: int = 50) -> list[Entry]:
+        """Return the rules of this namespace that are over, latest first."""
+        return self._select(f"NOT {_OPEN} ORDER BY id DESC LIMIT {limit:d}")
+
+    def close_other_boots(self) -> None:
+        """Mark what a reboot ended, and forget all but the last finished rules."""
+        self._db.execute(
+            f"UPDATE rules SET state='expired', ended=?, note=? WHERE boot<>? AND {_OPEN}",  # noqa: S608
+            (time.time(), "ended by a restart of the machine", self._boot),
+        )
+        self._db.execute("DELETE FROM before WHERE boot<>?", (self._boot,))
+        self._db.execute(
+            f"DELETE FROM rules WHERE NOT {_OPEN} "  # noqa: S608
+            "AND id <= (SELECT COALESCE(MAX(id), 0) FROM rules) - ?",
+            (_KEPT_ROWS,),
+        )
+
+    def remember_before(self, family: int, chains: frozenset[str] | None) -> None:
+        """Keep what table raw held before the first rule (None: there was no such table)."""
+        text = json.dumps(sorted(chains)) if chains is not None else None
+        self._db.execute(
+            "INSERT OR REPLACE INTO before VALUES (?,?,?,?)", (self._boot, self._netns, family, text)
+        )
+
+    def forget_before(self, family: int) -> None:
+        """Forget it: nothing of ours is left, and what others make from now on is theirs."""
+        self._db.execute(
+            "DELETE FROM before WHERE boot=? AND netns=? AND family=?", (self._boot, self._netns, family)
+        )
+
+    def before(self, family: int) -> frozenset[str] | None:
+        """Return what `remember_before` kept; unknown counts as: everything was there, so it stays."""
+        row = self._db.execute(
+            "SELECT chains FROM before WHERE boot=? AND netns=? AND family=?",
+            (self._boot, self._netns, family),
+        ).fetchone()
+        if row is None:
+            return frozenset(("PREROUTING", "OUTPUT"))
+        return frozenset(json.loads(row[0])) if row[0] is not None else None
+
+    def _select(self, condition: str) -> list[Entry]:
+        rows = self._db.execute(
+            "SELECT id, rule, variant, state, expires, confirm_by, packets, bytes, ended, note FROM rules "  # noqa: S608
+            f"WHERE boot=? AND netns=? AND {condition}",
+            (self._boot, self._netns),
+        ).fetchall()
+        return [_entry(row) for row in rows]
+
+
+def _entry(row: tuple[Any, ...]) -> Entry:
+    number, rule, variant, state, expires, confirm_by, packets, size, ended, note = row
+    return Entry(
+        replace(Rule.from_dict(json.loads(rule)), id=str(number)),
+        variant,
+        State(state),
+        expires,
+        confirm_by,
+        packets,
+        size,
+        ended,
+        note,
+    )

@@ -1,0 +1,165 @@
+"""Artifacts into the kernel and out again: the four verbs that every kind of rule shares.
+
+Sets first, then the chain lines that ask them, IPv4 then IPv6; whatever fails, what was done is taken
+back. Each verb can be repeated: after a crash it finds what is there and does the rest.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from fwtop.mitigate import sets
+from fwtop.mitigate.allowlist import AllowList
+from fwtop.mitigate.artifacts import Artifacts, ChainLine
+from fwtop.mitigate.chain import ALLOW_SETS, Chains, TableState, add_text
+from fwtop.mitigate.steps import Step, Steps
+from fwtop.model.address import Prefix
+from fwtop.model.errors import FwtopError
+
+FAMILIES = (4, 6)
+_SHOWN_ELEMENTS = 5
+_CHAIN_STEPS = {4: Step.CHAIN_V4, 6: Step.CHAIN_V6}
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """What a rule matched since it was installed."""
+
+    packets: int
+    bytes: int
+
+
+class Memory(Protocol):
+    """Keeps what table raw held before the first rule, across restarts of the guardian."""
+
+    def remember_before(self, family: int, chains: frozenset[str] | None) -> None: ...  # noqa: D102
+    def before(self, family: int) -> frozenset[str] | None: ...  # noqa: D102
+    def forget_before(self, family: int) -> None: ...  # noqa: D102
+
+
+class Kernel:
+    """One namespace's netfilter, as far as it is ours."""
+
+    def __init__(self, chains: Chains, memory: Memory, steps: Steps) -> None:
+        self.chains = chains
+        self._memory = memory
+        self._steps = steps
+        self._allowed: dict[int, list[Prefix]] = {}
+
+    def plan(self, rule_id: str, artifacts: Artifacts, timeout_seconds: int) -> list[str]:
+        """Return what `install` would run, as text for people; long sets are cut."""
+        text: list[str] = []
+        for spec in artifacts.sets:
+            lines = sets.fill_text(spec, timeout_seconds).splitlines()
+            text += [f"ipset {line}" for line in lines[: 1 + _SHOWN_ELEMENTS]]
+            if len(lines) > 1 + _SHOWN_ELEMENTS:
+                text.append(f"# … and {len(lines) - 1 - _SHOWN_ELEMENTS:,} more elements, by ipset restore")
+        for family, lines_of_family in _by_family(artifacts):
+            state = self.chains.read(family)
+            program = self.chains.variant.program(family)
+            for line in add_text(state, family, rule_id, lines_of_family).splitlines():
+                if line.startswith("-"):
+                    text.append(f"{program} -t raw {line}")
+                elif line.startswith(":"):
+                    text.append(f"{program} -t raw -N {line[1:].split()[0]}")
+        return text
+
+    def install(self, rule_id: str, artifacts: Artifacts, allow: AllowList, timeout_seconds: int) -> None:
+        """Put a rule into the kernel, both families or neither; raises FwtopError."""
+        try:
+            self.fill_allow(allow, [family for family, _ in _by_family(artifacts)])
+            self._steps.reached(Step.ALLOW)
+            sets.restore("".join(sets.fill_text(spec, timeout_seconds) for spec in artifacts.sets))
+            self._steps.reached(Step.SETS)
+            for family, lines in _by_family(artifacts):
+                self._hook(family, rule_id, lines)
+                self._steps.reached(_CHAIN_STEPS[family])
+        except FwtopError:
+            self.remove({rule_id})
+            raise
+
+    def renew(self, artifacts: Artifacts, timeout_seconds: int) -> None:
+        """Give a rule that is installed another time to live; elements that expired come back."""
+        sets.restore("".join(sets.renew_text(spec, timeout_seconds) for spec in artifacts.sets))
+
+    def remove(self, rule_ids: set[str]) -> None:
+        """Take rules out, and everything of ours with the last one; what is not there is no error.
+
+        Tries both families before it raises.
+        """
+        errors: list[FwtopError] = []
+        for family in FAMILIES:
+            try:
+                if self.chains.remove(family, rule_ids, self._memory.before(family)):
+                    self._memory.forget_before(family)
+            except FwtopError as error:
+                errors.append(error)
+        self._steps.reached(Step.UNCHAINED)
+        if errors:
+            raise errors[0]
+        self._destroy_sets(rule_ids)
+        self._steps.reached(Step.UNSET)
+
+    def present(self, rule_id: str, artifacts: Artifacts) -> bool:
+        """Say whether the kernel has all of a rule (its elements may have expired)."""
+        if not {spec.name for spec in artifacts.sets} <= sets.names():
+            return False
+        found = sum(len(self.chains.read(family).lines_of(rule_id)) for family in FAMILIES)
+        return found == len(artifacts.lines)
+
+    def rule_ids(self) -> set[str]:
+        """Return the ids of all rules of which the kernel holds anything."""
+        in_chains = {rule_id for family in FAMILIES for rule_id in self.chains.read(family).rule_ids()}
+        in_sets = {name.split("-")[1] for name in sets.names() if name.split("-")[1].isdigit()}
+        return in_chains | in_sets
+
+    def counts(self) -> dict[str, Count]:
+        """Return what each rule matched since it was installed."""
+        found: dict[str, Count] = {}
+        for family in FAMILIES:
+            state: TableState = self.chains.read(family)
+            for rule_id in state.rule_ids():
+                lines = state.lines_of(rule_id)
+                before = found.get(rule_id, Count(0, 0))
+                found[rule_id] = Count(
+                    before.packets + sum(line.packets for line in lines),
+                    before.bytes + sum(line.bytes for line in lines),
+                )
+        return found
+
+    def fill_allow(self, allow: AllowList, families: list[int]) -> None:
+        """Bring the allow-list's sets up to date where they are not; one step for the kernel."""
+        have = sets.names()
+        for family in families:
+            wanted = allow.of_family(family)
+            if self._allowed.get(family) != wanted or ALLOW_SETS[family] not in have:
+                sets.replace(ALLOW_SETS[family], family, wanted)
+                self._allowed[family] = wanted
+
+    def refresh_allow(self, allow: AllowList) -> None:
+        """Follow the allow-list in the families that have rules."""
+        have = sets.names()
+        self.fill_allow(allow, [family for family in FAMILIES if ALLOW_SETS[family] in have])
+
+    def _hook(self, family: int, rule_id: str, lines: list[ChainLine]) -> None:
+        if not self.chains.read(family).chains:
+            self._memory.remember_before(family, self.chains.native_chains(family))
+        self.chains.add(family, rule_id, lines)
+
+    def _destroy_sets(self, rule_ids: set[str]) -> None:
+        have = sets.names()
+        for name in sorted(have):
+            if name.split("-")[1] in rule_ids:
+                sets.destroy(name)
+        for family in FAMILIES:
+            name = ALLOW_SETS[family]
+            if name in have and not self.chains.read(family).chains:
+                for doomed in (name, f"{name}-new"):
+                    sets.destroy(doomed)
+                self._allowed.pop(family, None)
+
+
+def _by_family(artifacts: Artifacts) -> list[tuple[int, list[ChainLine]]]:
+    grouped = [(family, [line for line in artifacts.lines if line.family == family]) for family in FAMILIES]
+    return [(family, lines) for family, lines in grouped if lines]

@@ -1,0 +1,163 @@
+"""Observers for consoles: a short-lived loader child attaches them, the guardian keeps what holds them.
+
+The child (`fwtop.collect.loader`) is another process because libLLVM costs 100 MB that the guardian must
+not carry. Descriptors whose name begins with `hold:` keep something attached and stay here.
+"""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import time
+from dataclasses import dataclass
+
+from fwtop.mitigate.peer import Peer
+from fwtop.mitigate.run import ENVIRONMENT, module_argv
+from fwtop.model.protocol import MAX_MESSAGE, Answer, ProtocolError, Watch, parse_answer
+
+_LOADER = "fwtop.collect.loader"
+_LOAD_SECONDS = 20.0
+_DETACH_SECONDS = 10.0
+_MAX_DESCRIPTORS = 64
+_HOLD = "hold:"
+
+
+@dataclass(eq=False, slots=True)
+class Loading:
+    """A loader child at work for a client."""
+
+    peer: Peer
+    sock: socket.socket
+    child: subprocess.Popen[bytes]
+    slot: int
+    started: float
+
+
+class Observers:
+    """The loader children and the slots in use."""
+
+    def __init__(self) -> None:
+        self._loading: set[Loading] = set()
+        self._children: list[subprocess.Popen[bytes]] = []
+        self._slots: set[int] = set()
+
+    def detach_stale(self) -> None:
+        """Remove what a killed guardian left attached, before anything new is attached."""
+        self._spawn_detach("all")
+        self.finish()
+
+    def start(self, peer: Peer, request: Watch) -> Loading:
+        """Start a loader for a client."""
+        slot = next(number for number in range(len(self._slots) + 1) if number not in self._slots)
+        mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            child = subprocess.Popen(
+                module_argv(_LOADER, str(theirs.fileno())),
+                pass_fds=[theirs.fileno()],
+                env=ENVIRONMENT,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
+        order = {"interfaces": list(request.interfaces), "xdp": request.xdp, "slot": slot}
+        mine.send(json.dumps(order).encode())
+        self._slots.add(slot)
+        peer.slot = slot
+        loading = Loading(peer, mine, child, slot, time.monotonic())
+        self._loading.add(loading)
+        return loading
+
+    def take(self, loading: Loading) -> tuple[Answer, list[int]]:
+        """Read the child's answer; holds what must be held and returns the descriptors to pass on."""
+        self._loading.discard(loading)
+        self._children.append(loading.child)
+        descriptors: list[int] = []
+        try:
+            answer, descriptors = _receive(loading.sock)
+            names = [str(name) for name in answer.data.get("fds", [])]
+            if answer.ok and len(names) != len(descriptors):
+                raise ProtocolError("descriptors are missing")
+        except (OSError, ProtocolError) as error:
+            answer, names = Answer(False, f"the observers could not be attached: {error}", 1), []
+        finally:
+            loading.sock.close()
+        if not answer.ok:
+            _close(descriptors)
+            self.detach(loading.slot)
+            loading.peer.slot = None
+            return answer, []
+        pairs = list(zip(names, descriptors, strict=True))
+        loading.peer.held += [descriptor for name, descriptor in pairs if name.startswith(_HOLD)]
+        forward = [(name, descriptor) for name, descriptor in pairs if not name.startswith(_HOLD)]
+        data = {**answer.data, "fds": [name for name, _ in forward]}
+        return Answer(True, data=data), [descriptor for _, descriptor in forward]
+
+    def detach(self, slot: int) -> None:
+        """Remove what closing descriptors does not: filters, tables, links of one slot."""
+        self._spawn_detach(str(slot))
+        self._slots.discard(slot)
+
+    def next_timeout(self) -> float | None:
+        """End loaders that take too long (their socket then reports it); returns the next one's time."""
+        now = time.monotonic()
+        for loading in self._loading:
+            if now - loading.started > _LOAD_SECONDS:
+                loading.child.kill()
+        return min((max(0.05, item.started + _LOAD_SECONDS - now) for item in self._loading), default=None)
+
+    def reap(self) -> None:
+        """Collect children that ended."""
+        self._children = [child for child in self._children if child.poll() is None]
+
+    def finish(self) -> None:
+        """Wait for all children, ending those that don't come to an end."""
+        for loading in self._loading:
+            loading.child.kill()
+            self._children.append(loading.child)
+            loading.sock.close()
+        self._loading.clear()
+        for child in self._children:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.wait(_DETACH_SECONDS)
+            if child.poll() is None:
+                child.kill()
+                child.wait()
+        self._children.clear()
+
+    def _spawn_detach(self, which: str) -> None:
+        self._children.append(
+            subprocess.Popen(
+                module_argv(_LOADER, "--detach", which),
+                env=ENVIRONMENT,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
+        )
+
+
+def _receive(sock: socket.socket) -> tuple[Answer, list[int]]:
+    room = socket.CMSG_SPACE(_MAX_DESCRIPTORS * array.array("i").itemsize)
+    message, ancillary, flags, _ = sock.recvmsg(MAX_MESSAGE, room, socket.MSG_CMSG_CLOEXEC)
+    descriptors = array.array("i")
+    for level, kind, data in ancillary:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            descriptors.frombytes(data[: len(data) - len(data) % descriptors.itemsize])
+    try:
+        if not message:
+            raise ProtocolError("the loader ended without an answer")
+        if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
+            raise ProtocolError("the loader's answer is too long")
+        return parse_answer(message), list(descriptors)
+    except ProtocolError:
+        _close(list(descriptors))
+        raise
+
+
+def _close(descriptors: list[int]) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)

@@ -1,0 +1,74 @@
+"""Run the system's own programs: fixed PATH, no user environment, a time limit, errors as one line."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from fwtop.model.errors import FwtopError
+from fwtop.model.text import safe_text
+
+ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8", "LC_ALL": "C.UTF-8"}
+XTABLES_LOCKED = 4  # iptables-legacy's exit status while another process holds /run/xtables.lock
+_LOCK_RETRIES = 20
+_BOOT = (
+    "import runpy, sys; root, module = sys.argv[1:3]; del sys.argv[1:3]; sys.path.insert(0, root);"
+    "runpy.run_module(module, run_name='__main__', alter_sys=True)"
+)
+
+
+class CommandError(FwtopError):
+    """A system program failed; `status` is its exit status and the message its first line of complaint."""
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message, 1)
+        self.status = status
+
+
+def run(argv: list[str], *, text: str | None = None, timeout: float = 60.0) -> str:
+    """Run a program, with `text` on its standard input, and return its standard output.
+
+    Raises FwtopError (code 3) where the program is missing, CommandError where it fails or takes
+    longer than `timeout` seconds. Waits for the xtables lock up to two seconds.
+    """
+    for _ in range(_LOCK_RETRIES):
+        done = _run_once(argv, text, timeout)
+        if done.returncode != XTABLES_LOCKED or "tables" not in argv[0]:
+            break
+        time.sleep(0.1)  # the lock has no wait queue that one could poll
+    if done.returncode:
+        first = next((line for line in done.stderr.splitlines() if line.strip()), "no message")
+        raise CommandError(f"{argv[0]} failed: {safe_text(first, limit=200)}", done.returncode)
+    return done.stdout
+
+
+def _run_once(argv: list[str], text: str | None, timeout: float) -> subprocess.CompletedProcess[str]:
+    try:
+        return subprocess.run(
+            argv,
+            input=text if text is not None else "",
+            capture_output=True,
+            text=True,
+            errors="replace",
+            env=ENVIRONMENT,
+            timeout=timeout,
+            check=False,
+        )
+    except FileNotFoundError:
+        package = "ipset" if argv[0] == "ipset" else "nftables" if argv[0] == "nft" else "iptables"
+        line = f"{argv[0]} is not installed; nothing was changed: apt-get install {package}"
+        raise FwtopError(line, 3) from None
+    except subprocess.TimeoutExpired:
+        raise CommandError(f"{argv[0]} did not finish within {timeout:.0f} s and was ended", 124) from None
+
+
+def module_argv(module: str, *arguments: str) -> list[str]:
+    """Return the argv that runs a module of this very copy of fwtop in an isolated interpreter.
+
+    `-m` alone would not find a clone that is not installed, because `-I` ignores the directory and the
+    environment; the copy's own parent directory is named instead.
+    """
+    root = str(Path(__file__).resolve().parents[2])
+    return [sys.executable, "-I", "-c", _BOOT, root, module, *arguments]

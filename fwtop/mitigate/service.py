@@ -1,0 +1,293 @@
+"""What the guardian does with rules: plan, apply, keep, undo, status, and the clock.
+
+Plain functions over journal, guard and kernel, so that they can be tested without a socket.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from fwtop.mitigate import drivers, guard, timers
+from fwtop.mitigate.allowlist import OWN_ADDRESS, AllowList
+from fwtop.mitigate.artifacts import Artifacts
+from fwtop.mitigate.journal import Entry, Journal
+from fwtop.mitigate.kernel import Count, Kernel
+from fwtop.mitigate.sets import MAX_TIMEOUT_SECONDS, entry_counters
+from fwtop.mitigate.steps import Step, Steps
+from fwtop.mitigate.wire import MAX_TTL_SECONDS, rule_of_wire
+from fwtop.model.errors import FwtopError
+from fwtop.model.rule import ACTIVE_STATES, Rule, RuleStatus, State, rule_status_to_dict
+
+MAX_CONFIRM_SECONDS = 3600
+ALLOW_REFRESH_SECONDS = 5.0
+_COUNT_SECONDS = 0.9  # kernel counters are read at most this often, whoever asks
+_SHOWN_SOURCES = 200  # of a rule in a status answer
+_SHOWN_ENTRIES = 50
+_COUNTED_ELEMENTS = 65_536  # sets beyond this are not listed element by element: it costs CPU
+
+
+class Service:
+    """The rules of one namespace. `owner` is the console that a provisional rule falls with."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        kernel: Kernel,
+        allow: Callable[[], AllowList],
+        steps: Steps,
+        warnings: tuple[str, ...] = (),
+    ) -> None:
+        self._journal = journal
+        self._kernel = kernel
+        self._gather_allow = allow
+        self._steps = steps
+        self._warnings = warnings  # about this machine, shown with every plan
+        self._active: dict[str, Entry] = {}
+        self._owners: dict[str, object] = {}
+        self._allow = AllowList(())
+        self._allow_at = 0.0
+        self._counted_at = 0.0
+        self._counts: dict[str, Count] = {}
+        self._pps: dict[str, float] = {}
+
+    @property
+    def active(self) -> dict[str, Entry]:
+        """The active rules by id."""
+        return self._active
+
+    def reconcile(self) -> list[str]:
+        """Adopt what a former guardian left alive, remove what is half done; returns what was done."""
+        self._journal.close_other_boots()
+        done: list[str] = []
+        alive: set[str] = set()
+        now = time.monotonic()
+        for entry in self._journal.open_entries():
+            done.append(self._adopt(entry, now))
+            if entry.rule.id in self._active:
+                alive.add(entry.rule.id)
+        strangers = self._kernel.rule_ids() - alive
+        if strangers or not alive:
+            self._kernel.remove(strangers)  # also chains and sets that no rule is left in
+        return done
+
+    def plan(self, data: dict[str, Any]) -> dict[str, Any]:
+        """Return the commands, warnings and the guard's verdict for a rule; nothing is done."""
+        rule = replace(rule_of_wire(data), id="0")
+        verdict = guard.judge(rule, self._fresh_allow(), len(self._active))
+        commands: list[str] = []
+        notes: tuple[str, ...] = ()
+        refused = verdict.refused
+        if refused is None:
+            try:
+                artifacts = drivers.build(rule, guard.exceptions(rule, self._allow))
+                commands = self._kernel.plan("0", artifacts, rule.ttl_seconds)
+                notes = artifacts.notes
+            except FwtopError as error:
+                refused = str(error)
+        return {
+            "commands": [line.replace("fwtop-0", "fwtop-N") for line in commands],
+            "warnings": [*self._warnings, *verdict.warnings, *notes],
+            "refused": refused,
+            "needs_force": verdict.broad or "",
+        }
+
+    def apply(
+        self, data: dict[str, Any], confirm_seconds: int, *, force: bool, owner: object | None
+    ) -> dict[str, Any]:
+        """Install a rule, provisionally when `confirm_seconds` is above 0; raises FwtopError."""
+        if not 0 <= confirm_seconds <= MAX_CONFIRM_SECONDS:
+            raise FwtopError(f"confirm_seconds goes from 0 to {MAX_CONFIRM_SECONDS}", 2)
+        rule = replace(rule_of_wire(data), created=time.time())
+        verdict = guard.judge(rule, self._fresh_allow(), len(self._active))
+        if verdict.refused is not None:
+            raise FwtopError(f"refused: {verdict.refused}")
+        if verdict.broad is not None and not force:
+            raise FwtopError(f"refused without confirmation: {verdict.broad}; --force installs it")
+        return self._install(rule, confirm_seconds, owner)
+
+    def keep(self, rule_id: str, ttl_seconds: int | None) -> dict[str, Any]:
+        """Confirm a rule, or renew a confirmed one; its time to live begins anew."""
+        entry = self._known(rule_id)
+        ttl = entry.rule.ttl_seconds if ttl_seconds is None else ttl_seconds
+        if not 1 <= ttl <= MAX_TTL_SECONDS:
+            raise FwtopError(f"a time to live goes from 1 s to {MAX_TTL_SECONDS} s; nothing was changed", 2)
+        self._kernel.renew(self._artifacts(entry.rule), ttl)
+        self._steps.reached(Step.RENEWED)
+        kept = replace(entry, state=State.CONFIRMED, expires=time.monotonic() + ttl, confirm_by=None, note="")
+        self._journal.update(kept)
+        self._steps.reached(Step.KEPT)
+        self._active[rule_id] = kept
+        self._owners.pop(rule_id, None)
+        return {"status": self._status_of(kept)}
+
+    def undo(self, ids: tuple[str, ...], *, everything: bool) -> dict[str, Any]:
+        """Take rules back; raises FwtopError when one is unknown, before any is touched."""
+        wanted = list(self._active) if everything else list(dict.fromkeys(ids))
+        entries = [self._known(rule_id) for rule_id in wanted]
+        self._end([(entry, State.REVERTED, "undone") for entry in entries])
+        if everything:
+            self._kernel.remove(self._kernel.rule_ids())
+        return {"undone": wanted}
+
+    def status(self, *, finished: bool) -> dict[str, Any]:
+        """Return active rules with counters (then finished ones, latest first) and the allow-list."""
+        if self._active:
+            self._count()
+        else:
+            self._fresh_allow()
+        rules = [self._status_of(entry, entries=True) for entry in self._active.values()]
+        if finished:
+            rules += [self._status_of(entry) for entry in self._journal.finished_entries()]
+        allow = [{"prefix": str(entry.prefix), "why": entry.why} for entry in self._allow.entries]
+        return {"rules": rules, "allow": allow}
+
+    def surroundings(self) -> dict[str, Any]:
+        """Return what a console should know of this host: own addresses and the allow-list."""
+        entries = self._fresh_allow().entries
+        return {
+            "own": [str(entry.prefix) for entry in entries if entry.why == OWN_ADDRESS],
+            "allow": [str(entry.prefix) for entry in entries],
+        }
+
+    def owner_gone(self, owner: object) -> None:
+        """Take back what a console that went away had not confirmed."""
+        mine = [self._active[rule_id] for rule_id, who in self._owners.items() if who is owner]
+        self._end([(entry, State.REVERTED, "the console went away before confirming") for entry in mine])
+
+    def tick(self) -> float | None:
+        """Do what is due; returns the seconds until the next time, None without active rules."""
+        if not self._active:
+            return None
+        self._end(timers.due(self._active.values(), time.monotonic()))
+        if self._active and time.monotonic() - self._allow_at >= ALLOW_REFRESH_SECONDS:
+            self._kernel.refresh_allow(self._fresh_allow())
+        deadline = timers.next_deadline(self._active.values())
+        if deadline is None:
+            return None
+        now = time.monotonic()
+        return max(0.0, min(deadline - now, self._allow_at + ALLOW_REFRESH_SECONDS - now))
+
+    def _install(self, rule: Rule, confirm_seconds: int, owner: object | None) -> dict[str, Any]:
+        now = time.monotonic()
+        variant = self._kernel.chains.variant.name
+        confirm_by = now + confirm_seconds if confirm_seconds else None
+        entry = self._journal.intend(rule, variant, now + rule.ttl_seconds, confirm_by)
+        self._steps.reached(Step.INTENT)
+        timeout = rule.ttl_seconds
+        if confirm_seconds:
+            timeout = min(timeout, timers.kernel_timeout(confirm_seconds, len(rule.match.sources)))
+        try:
+            artifacts = self._artifacts(entry.rule)
+            self._kernel.install(entry.rule.id, artifacts, self._allow, min(timeout, MAX_TIMEOUT_SECONDS))
+        except FwtopError as error:
+            self._journal.update(
+                replace(entry, state=State.REVERTED, ended=time.time(), note=f"not installed: {error}")
+            )
+            raise
+        done = replace(entry, state=State.PROVISIONAL if confirm_seconds else State.CONFIRMED)
+        self._journal.update(done)
+        self._steps.reached(Step.INSTALLED)
+        self._active[done.rule.id] = done
+        if owner is not None and confirm_seconds:
+            self._owners[done.rule.id] = owner
+        return {"status": self._status_of(done)}
+
+    def _end(self, over: list[tuple[Entry, State, str]]) -> None:
+        """Take rules out of the kernel and write down how they ended."""
+        if not over:
+            return
+        self._count(force=True)
+        for entry, _, note in over:
+            self._journal.update(replace(self._counted(entry), state=State.INTENT, note=f"ending: {note}"))
+        self._steps.reached(Step.UNDO)
+        self._kernel.remove({entry.rule.id for entry, _, _ in over})
+        for entry, state, note in over:
+            ended = replace(self._counted(entry), state=state, ended=time.time(), note=note)
+            self._journal.update(ended)
+            self._active.pop(entry.rule.id, None)
+            self._owners.pop(entry.rule.id, None)
+            self._pps.pop(entry.rule.id, None)
+        self._steps.reached(Step.UNDONE)
+
+    def _adopt(self, entry: Entry, now: float) -> str:
+        rule_id, name = entry.rule.id, f"rule {entry.rule.id}"
+        state, note = State.REVERTED, "half done when the guardian died"
+        if entry.state in ACTIVE_STATES:
+            over = timers.due([entry], now)
+            if over:
+                _, state, note = over[0]
+            elif self._kernel.present(rule_id, self._artifacts(entry.rule)):
+                self._active[rule_id] = entry
+                return f"{name} adopted"
+            else:
+                note = "gone from the kernel"
+        self._kernel.remove({rule_id})
+        self._journal.update(replace(entry, state=state, ended=time.time(), note=note))
+        return f"{name} removed: {note}"
+
+    def _artifacts(self, rule: Rule) -> Artifacts:
+        return drivers.build(rule, guard.exceptions(rule, self._allow))
+
+    def _known(self, rule_id: str) -> Entry:
+        entry = self._active.get(rule_id)
+        if entry is None:
+            known = ", ".join(self._active) or "none"
+            raise FwtopError(f"no active rule {rule_id[:20]!r}; active: {known}; nothing was changed")
+        return entry
+
+    def _fresh_allow(self) -> AllowList:
+        self._allow = self._gather_allow()
+        self._allow_at = time.monotonic()
+        return self._allow
+
+    def _count(self, *, force: bool = False) -> None:
+        now = time.monotonic()
+        elapsed = now - self._counted_at
+        if elapsed < _COUNT_SECONDS and not force:
+            return
+        counts = self._kernel.counts()
+        for rule_id, count in counts.items():
+            before = self._counts.get(rule_id)
+            if before is not None and elapsed >= _COUNT_SECONDS:
+                self._pps[rule_id] = max(0, count.packets - before.packets) / elapsed
+        self._counts, self._counted_at = counts, now
+
+    def _counted(self, entry: Entry) -> Entry:
+        count = self._counts.get(entry.rule.id)
+        return replace(entry, packets=count.packets, bytes=count.bytes) if count is not None else entry
+
+    def _status_of(self, entry: Entry, *, entries: bool = False) -> dict[str, Any]:
+        counted = self._counted(entry)
+        active = entry.state in ACTIVE_STATES
+        wall = time.time() - time.monotonic()
+        status = RuleStatus(
+            rule=entry.rule,
+            state=entry.state,
+            packets=counted.packets,
+            bytes=counted.bytes,
+            pps=self._pps.get(entry.rule.id, 0.0) if active else 0.0,
+            expires=wall + entry.expires if active else entry.ended,
+            confirm_by=wall + entry.confirm_by if active and entry.confirm_by is not None else None,
+            note=entry.note,
+            entries=self._entries(entry.rule) if entries else {},
+        )
+        return _cut(rule_status_to_dict(status))
+
+    def _entries(self, rule: Rule) -> dict[str, int]:
+        if not 0 < len(rule.match.sources) <= _COUNTED_ELEMENTS:
+            return {}
+        counted: dict[str, int] = {}
+        for spec in self._artifacts(rule).sets[:2]:
+            counted |= entry_counters(spec.name, top=_SHOWN_ENTRIES)
+        return counted
+
+
+def _cut(status: dict[str, Any]) -> dict[str, Any]:
+    """Shorten a long list of sources: an answer must fit one message, and nobody reads 50,000 lines."""
+    sources = status["rule"]["match"]["sources"]
+    status["sources_total"] = len(sources)
+    status["rule"]["match"]["sources"] = sources[:_SHOWN_SOURCES]
+    return status

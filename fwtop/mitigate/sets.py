@@ -1,0 +1,99 @@
+"""ipset: sets of our own, filled in one go, swapped when rebuilt.
+
+hash:net refuses /0 (linux/net/netfilter/ipset/ip_set_hash_net.c); `ipset restore` stops at the first
+bad line, so everything is checked before it is sent.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from fwtop.mitigate.artifacts import SetSpec
+from fwtop.mitigate.run import CommandError, run
+from fwtop.model.address import Prefix
+
+PREFIX = "fwtop-"
+MAX_TIMEOUT_SECONDS = 2147483  # ipset(8): the kernel's milliseconds are 32 bits wide
+_MIN_ELEMENTS = 64
+_RESTORE_TIMEOUT_SECONDS = 120.0
+_ENTRY = re.compile(r"^(\S+) .*?packets (\d+) bytes (\d+)")
+
+
+def create_line(name: str, family: int, count: int, timeout_seconds: int | None) -> str:
+    """Return the line of `ipset restore` that makes a set big enough for `count` elements."""
+    size = max(_MIN_ELEMENTS, count)
+    hashsize = 1 << max(6, (size - 1).bit_length() - 1)
+    clock = f" timeout {timeout_seconds}" if timeout_seconds is not None else ""
+    inet = "inet" if family == 4 else "inet6"
+    return f"create {name} hash:net family {inet} hashsize {hashsize} maxelem {size}{clock} counters"
+
+
+def fill_text(spec: SetSpec, timeout_seconds: int) -> str:
+    """Return what `ipset -exist restore` reads to make and fill a rule's set.
+
+    Given again with another timeout it renews every element.
+    """
+    head = create_line(spec.name, spec.family, len(spec.elements) + len(spec.exceptions), timeout_seconds)
+    lines = [head]
+    lines += [f"add {spec.name} {prefix} timeout {timeout_seconds}" for prefix in spec.elements]
+    lines += [f"add {spec.name} {prefix} timeout {timeout_seconds} nomatch" for prefix in spec.exceptions]
+    return "\n".join(lines) + "\n"
+
+
+def renew_text(spec: SetSpec, timeout_seconds: int) -> str:
+    """Return what `ipset -exist restore` reads to give every element a new timeout."""
+    return fill_text(spec, timeout_seconds).split("\n", 1)[1]
+
+
+def restore(text: str) -> None:
+    """Hand lines to `ipset restore`; existing sets and elements are taken over."""
+    run(["ipset", "-exist", "restore"], text=text, timeout=_RESTORE_TIMEOUT_SECONDS)
+
+
+def names() -> set[str]:
+    """Return the names of all sets of ours in this namespace."""
+    return {name for name in run(["ipset", "list", "-n"]).split() if name.startswith(PREFIX)}
+
+
+def destroy(name: str) -> None:
+    """Destroy a set if it is there; raises CommandError while something refers to it."""
+    if name in names():
+        run(["ipset", "destroy", name])
+
+
+def replace(name: str, family: int, elements: Iterable[Prefix]) -> None:
+    """Give a set without timeouts a new content in one step: build aside, swap, destroy the old one."""
+    wanted = list(elements)
+    aside = f"{name}-new"
+    have = names()
+    lines = [f"flush {aside}", f"destroy {aside}"] if aside in have else []
+    if name not in have:
+        lines.append(create_line(name, family, len(wanted), None))
+    lines.append(create_line(aside, family, len(wanted), None))
+    lines += [f"add {aside} {prefix}" for prefix in wanted]
+    lines += [f"swap {aside} {name}", f"destroy {aside}"]
+    restore("\n".join(lines) + "\n")
+
+
+def element_count(name: str) -> int | None:
+    """Return how many elements a set holds, None if there is no such set.
+
+    The kernel counts expired elements too until its next sweep.
+    """
+    try:
+        listing = run(["ipset", "list", "-t", name])
+    except CommandError:
+        return None
+    found = re.search(r"^Number of entries: (\d+)", listing, re.MULTILINE)
+    return int(found.group(1)) if found else None
+
+
+def entry_counters(name: str, *, top: int) -> dict[str, int]:
+    """Return the `top` elements that matched most: prefix → packets."""
+    counted: list[tuple[int, str]] = []
+    for line in run(["ipset", "list", name]).splitlines():
+        found = _ENTRY.match(line)
+        if found:
+            counted.append((int(found.group(2)), found.group(1)))
+    return {prefix: packets for packets, prefix in sorted(counted, reverse=True)[:top]}

@@ -1,0 +1,39 @@
+"""The points of an install and an undo at which a crash must leave nothing half done.
+
+The code that changes the kernel passes each of these; tests end the guardian with SIGKILL at every one.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from enum import StrEnum
+
+
+class Step(StrEnum):
+    """Where the guardian is; the value is what `--crash-at` takes."""
+
+    INTENT = "intent"  # journalled, kernel untouched
+    ALLOW = "allow"  # allow-list sets exist
+    SETS = "sets"  # the rule's sets exist and are filled
+    CHAIN_V4 = "chain4"  # IPv4 chain asks them
+    CHAIN_V6 = "chain6"  # IPv6 chain too
+    INSTALLED = "installed"  # journal says so, the client doesn't know yet
+    RENEWED = "renewed"  # keep: kernel has the new time, journal not yet
+    KEPT = "kept"
+    UNDO = "undo"  # journalled, kernel untouched
+    UNCHAINED = "unchained"  # chains don't ask any more
+    UNSET = "unset"  # sets are gone, journal not told yet
+    UNDONE = "undone"
+
+
+class Steps:
+    """Told of every step; ends the process at one of them when a test asked for it."""
+
+    def __init__(self, crash_at: str | None = None) -> None:
+        self._crash_at = Step(crash_at) if crash_at else None
+
+    def reached(self, step: Step) -> None:
+        """Pass a step."""
+        if step is self._crash_at:
+            os.kill(os.getpid(), signal.SIGKILL)
