@@ -1,0 +1,175 @@
+"""The judge: from a window of packets to attacks, signatures and proposals, with memory between ticks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from fwtop.advise.baseline import Baseline
+from fwtop.advise.classify import find_attacks
+from fwtop.advise.config import AdviseConfig
+from fwtop.advise.effect import Normal
+from fwtop.advise.facts import Facts
+from fwtop.advise.propose import proposals
+from fwtop.advise.scanmemory import ScanMemory
+from fwtop.advise.scene import Finding, Scene
+from fwtop.advise.signature import shares
+from fwtop.advise.timeline import Timeline
+from fwtop.advise.traffic import Traffic
+from fwtop.model.packets import PacketBatch
+from fwtop.model.rule import PayloadMatch
+from fwtop.model.snapshot import Attack, Judgement, Payload, Tables
+from fwtop.model.window import Window
+
+
+@dataclass
+class _Pending:
+    """Packets of a quiet tick that wait: the onset of an attack may be among them."""
+
+    end: float
+    seconds: float
+    packets: PacketBatch
+
+
+class Advisor:
+    """Judges one window after the other. Not thread-safe; one for each observation."""
+
+    def __init__(self, config: AdviseConfig | None = None, baseline: Baseline | None = None) -> None:
+        self.config = config or AdviseConfig()
+        self.baseline = baseline or Baseline(self.config.baseline_rows)
+        self._timeline = Timeline(self.config.linger_seconds)
+        self._scans = ScanMemory()
+        self._pending: list[_Pending] = []
+        self._last_ns = -1
+        self._last_end = 0.0
+
+    def judge(self, window: Window, tables: Tables) -> Judgement:
+        """Name the attacks of a window, say what would stop them, and learn from it when it is quiet."""
+        scene = make_scene(window, self.config, self.baseline, self._scans)
+        findings = find_attacks(scene)
+        attacks = tuple(self._attack(scene, finding) for finding in findings)
+        attacks = tuple(sorted(attacks, key=lambda attack: -attack.share))
+        self._learn(scene, window, quiet=not attacks)
+        normal = normal_traffic(scene)
+        proposed = proposals(scene, normal) if attacks else []
+        return Judgement(
+            attacks=attacks,
+            proposals=tuple(proposed),
+            payloads=_payloads(tables.payloads, normal),
+            baseline=normal.sentence,
+            baseline_packets=len(normal.packets),
+        )
+
+    def _attack(self, scene: Scene, finding: Finding) -> Attack:
+        facts = Facts(scene.traffic, finding.rows)
+        end = scene.traffic.started + scene.traffic.seconds
+        pps = finding.pps if finding.pps is not None else facts.pps
+        since, notes = self._timeline.note(finding, pps, _onset(scene, finding), end)
+        spoofed = finding.spoof.probability > self.config.spoof_threshold
+        evidence = list(finding.evidence)
+        if finding.spoof.evidence:
+            verdict = (
+                "forged" if spoofed else "real" if finding.spoof.probability < 0.3 else "of uncertain origin"
+            )
+            evidence.append(f"sources look {verdict}: {'; '.join(finding.spoof.evidence[:3])}")
+        if spoofed:
+            evidence.append("blocking sources is not offered: it would hit those whose addresses were forged")
+        return Attack(
+            finding.kind,
+            finding.title,
+            min(1.0, facts.share),
+            pps,
+            finding.confidence,
+            spoofed,
+            (*evidence, *notes),
+            since,
+        )
+
+    def _learn(self, scene: Scene, window: Window, *, quiet: bool) -> None:
+        """Take quiet packets into the baseline, late; during an attack only connections that are real."""
+        if not window.live or len(scene.traffic) == 0:
+            return
+        packets = scene.traffic.packets
+        new = packets.time_ns > self._last_ns
+        self._last_ns = max(self._last_ns, int(packets.time_ns.max()))
+        end = window.started + window.seconds
+        seconds = min(window.seconds, max(0.0, end - self._last_end))
+        self._last_end = end
+        if not quiet:
+            self._pending.clear()
+            if self.baseline.ready:
+                self.baseline.keep_rows(packets.select(new & scene.tcp.real & scene.free))
+            return
+        fresh = packets.select(new)
+        fresh = replace(fresh, weight=scene.traffic.weight[new])
+        self._pending.append(_Pending(end, seconds, fresh))
+        while self._pending and self._pending[0].end <= end - self.config.settle_seconds:
+            settled = self._pending.pop(0)
+            self.baseline.keep_rates(settled.packets, settled.packets.weight, settled.seconds)
+            self.baseline.keep_rows(settled.packets)
+
+
+def make_scene(
+    window: Window, config: AdviseConfig, baseline: Baseline, scans: ScanMemory | None = None
+) -> Scene:
+    """Prepare a window for the rules."""
+    traffic = Traffic.of(window, config)
+    free = np.ones(len(traffic), np.bool_)
+    return Scene(traffic, config, baseline, window.counters, window.own, free, scans or ScanMemory())
+
+
+def normal_traffic(scene: Scene) -> Normal:
+    """Return what harm is counted on: the baseline, else a guess from what the attacks don't explain."""
+    baseline, traffic = scene.baseline, scene.traffic
+    if baseline.ready:
+        rows = baseline.rows
+        total = sum(baseline.mean.values())
+        weights = float(rows.weight.sum())
+        pps = rows.weight * (total / weights if weights else 0.0)
+        sentence = (
+            f"normal traffic: {len(rows):,} packets sampled over {baseline.seconds:,.0f} quiet seconds "
+            f"({total:,.0f} packets a second)"
+        )
+        return Normal(rows, pps, sentence, guess=False)
+    rows_left = traffic.rows(scene.free)
+    real = float(scene.tcp.real[rows_left].mean()) if len(rows_left) else 0.0
+    if len(rows_left) == 0:
+        sentence = "no normal traffic was seen: harm can't be counted"
+    elif scene.findings:
+        sentence = (
+            f"no quiet time was seen before the attack: harm is guessed from {len(rows_left):,} packets "
+            f"that the attack doesn't explain, {real:.0%} of them of established connections"
+        )
+    else:
+        sentence = f"learning what is normal: {baseline.seconds:.0f} quiet seconds so far"
+    packets = traffic.packets.select(rows_left)
+    return Normal(packets, traffic.weight[rows_left] / traffic.seconds, sentence, guess=True)
+
+
+def _onset(scene: Scene, finding: Finding) -> float:
+    """Find when the vector reached a tenth of its peak (Unix seconds), in bins of a fiftieth of the window."""
+    traffic = scene.traffic
+    if len(finding.rows) == 0:
+        return traffic.started + traffic.seconds
+    time = traffic.packets.time_ns
+    first, last = int(time.min()), int(time.max())
+    span = max(1, last - first)
+    place = (time[finding.rows] - first) * 50 // (span + 1)
+    rates = np.bincount(place, traffic.weight[finding.rows], 50)
+    start = int(np.argmax(rates >= 0.1 * rates.max()))
+    inside = time[finding.rows][place >= start]
+    moment = float(int(inside.min()) - first) / 1e9
+    return traffic.started + min(moment, traffic.seconds)
+
+
+def _payloads(payloads: tuple[Payload, ...], normal: Normal) -> tuple[Payload, ...]:
+    """Fill in how many normal packets have each of the tables' payloads."""
+    if len(normal.packets) == 0 or normal.guess:
+        return ()
+    found = []
+    for payload in payloads:
+        match = PayloadMatch(payload.data, payload.offset)
+        _, have = shares(match, PacketBatch.empty(), normal.packets)
+        found.append(replace(payload, baseline_share=have))
+    return tuple(found)

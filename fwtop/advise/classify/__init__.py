@@ -1,0 +1,58 @@
+"""The rules that name attacks: one small function a rule, in the order in which they claim packets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from fwtop.advise.classify import (
+    amplification,
+    dns,
+    fragments,
+    http,
+    icmp,
+    protocols,
+    scan,
+    state,
+    tcp,
+    tls,
+    udp,
+)
+from fwtop.advise.scene import Finding, Scene
+
+Rule = Callable[[Scene], list[Finding]]
+
+# What proves itself by its content comes first; what is only "too much" comes last.
+RULES: tuple[Rule, ...] = (
+    amplification.by_port,
+    amplification.by_payload,
+    dns.queries,
+    scan.port_scan,
+    tcp.odd_flags,
+    tcp.syn_ack_reflection,
+    tcp.syn_flood,
+    http.requests,
+    tls.hellos,
+    tcp.ack_flood,
+    tcp.rst_flood,
+    tcp.fin_flood,
+    amplification.unknown_service,
+    udp.flood,
+    icmp.flood,
+    protocols.gre,
+    protocols.esp,
+    protocols.other,
+    fragments.flood,
+    udp.unknown,
+)
+STATE_RULES: tuple[Rule, ...] = (state.carpet_bombing, state.conntrack_exhaustion)
+
+
+def find_attacks(scene: Scene) -> list[Finding]:
+    """Run all rules; each claims the packets that it explains."""
+    for rule in RULES:
+        for finding in rule(scene):
+            scene.claim(finding)
+            fragments.attach(scene)
+    for rule in STATE_RULES:
+        scene.findings.extend(rule(scene))
+    return scene.findings

@@ -1,0 +1,190 @@
+"""Reflected answers: many servers answer a question that this host never asked.
+
+Sources: CISA TA14-017A; Rossow, "Amplification Hell" (NDSS 2014); RFC 5358 (DNS), RFC 8085 6.1.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fwtop.advise import dns
+from fwtop.advise.facts import Facts
+from fwtop.advise.icmp import quoted_requests
+from fwtop.advise.scene import Finding, Scene, count, sure
+from fwtop.advise.services import ANYWHERE, BY_PORT, SHAPE_WIDTH, Service, tftp_data
+from fwtop.advise.traffic import UDP, Rows, payload, weighted_top
+from fwtop.model.packets import Mask
+from fwtop.model.rule import Match
+
+_TFTP = Service("tftp", "TFTP", (), tftp_data)
+_FEW = 3  # resolvers that a host really uses
+
+
+def by_port(scene: Scene) -> list[Finding]:
+    """Answers from the port of a service that is known to reflect."""
+    packets = scene.traffic.packets
+    pool = scene.udp & scene.free & ~scene.solicited
+    rows = scene.traffic.rows(pool)
+    if len(rows) < scene.config.min_samples:
+        return []
+    findings = []
+    ports, weights = weighted_top(packets.sport[rows], scene.traffic.weight[rows])
+    groups: dict[str, list[int]] = {}
+    for port, weight in zip(ports.tolist(), weights.tolist(), strict=True):
+        if weight < 0.002 * scene.traffic.total or len(groups) >= 24:
+            break
+        if port in BY_PORT:
+            groups.setdefault(BY_PORT[port].name, []).append(port)
+    for used in groups.values():
+        finding = _judge(scene, BY_PORT[used[0]], pool & np.isin(packets.sport, used), used)
+        if finding is not None:
+            findings.append(finding)
+    return findings
+
+
+def by_payload(scene: Scene) -> list[Finding]:
+    """Answers that are told by their bytes, from whatever port (SSDP, DHT and TFTP answer so)."""
+    pool = scene.udp & scene.free & ~scene.solicited
+    rows = scene.traffic.rows(pool)
+    if len(rows) < scene.config.min_samples:
+        return []
+    matrix, length = payload(scene.traffic.packets, rows, SHAPE_WIDTH)
+    findings = []
+    taken = np.zeros(len(rows), np.bool_)
+    for service in (*ANYWHERE, _TFTP):
+        assert service.shape is not None  # noqa: S101 - both tables hold services with a shape
+        fits = service.shape(matrix, length) & ~taken
+        mask = np.zeros(len(scene.traffic), np.bool_)
+        mask[rows[fits]] = True
+        facts = scene.facts(mask)
+        shaped = scene.significant(facts, floor_pps=scene.config.reflection_pps, normal="udp", shaped=True)
+        if not shaped or facts.sources < 8 or _one_to_one(facts):
+            continue
+        taken |= fits
+        findings.append(_finding(scene, service, facts, [], 0.92, 1.0))
+    return findings
+
+
+def unknown_service(scene: Scene) -> list[Finding]:
+    """Large packets of many sources from one and the same source port that no table knows."""
+    packets = scene.traffic.packets
+    pool = scene.udp & scene.free & ~scene.solicited
+    facts = scene.facts(pool)
+    if facts.n < scene.config.min_samples:
+        return []
+    top = facts.top("sport")
+    mask = pool & (packets.sport == top.value)
+    facts = scene.facts(mask)
+    spoof = scene.spoof(facts.rows)
+    spread = facts.sources >= 20 and top.value not in (0, 443) and top.value < 49_152
+    answers = facts.mean_length >= 300 and facts.payload_variety > 0.02 and facts.top("ip_length").share < 0.9
+    if not (top.share > 0.3 and spread and answers) or spoof.probability > 0.5 or _one_to_one(facts):
+        return []
+    if facts.top("dport").value == top.value and facts.top("dport").share > 0.9:
+        return []  # peers of one symmetric protocol: two ports that are the same
+    if not scene.significant(facts, floor_pps=scene.config.flood_pps, normal="udp"):
+        return []
+    service = Service("udp", f"UDP (unknown service on port {top.value})", (top.value,))
+    return [_finding(scene, service, facts, [top.value], 0.75, 0.0)]
+
+
+def _judge(scene: Scene, service: Service, mask: Mask, ports: list[int]) -> Finding | None:
+    facts = scene.facts(mask)
+    matrix, length = facts.head
+    enough = length >= 4
+    shaped = service.shape(matrix, length)[enough] if service.shape else np.zeros(0, np.bool_)
+    fit = float(shaped.mean()) if len(shaped) >= 10 else None
+    proven = fit is not None and fit >= 0.5
+    if not scene.significant(facts, floor_pps=scene.config.reflection_pps, normal="udp", shaped=proven):
+        return None
+    if fit is not None and fit < 0.5 and _forged_answers(scene, facts, fit):
+        return None
+    if _ordinary(scene, service, facts, fit):
+        return None
+    confidence = 0.97 if proven else 0.8 if fit is None else 0.7
+    return _finding(scene, service, facts, ports, confidence, fit)
+
+
+def _forged_answers(scene: Scene, facts: Facts, fit: float) -> bool:
+    """A flood that only borrows the source port: contents of no service, forged or few sources."""
+    constant = facts.top("ip_length").share > 0.95 and (
+        facts.payload_entropy > 7.2 or facts.zero_bytes > 0.95
+    )
+    forged = scene.spoof(facts.rows).probability > scene.config.spoof_threshold
+    return forged or constant or (facts.sources < 8 and fit < 0.2)
+
+
+def _ordinary(scene: Scene, service: Service, facts: Facts, fit: float | None) -> bool:
+    """Traffic that a host has anyway: a few servers or peers that it talks with."""
+    if _requests_instead(service, facts):
+        return True
+    if facts.sources <= _FEW:
+        # One reflector is enough only when it sends what nobody asks for so often.
+        return not (
+            facts.pps > 20 * scene.config.flood_pps and facts.mean_length > 400 and scene.traffic.live
+        )
+    if facts.sources < 8 and facts.mean_length < 400:
+        return True
+    if service.name == "dns":
+        return dns.resolver_traffic(scene.traffic, facts)
+    if service.name in ("ntp", "stun") and facts.mean_length < 120 and facts.pps_per_source < 2:
+        return facts.share < 0.2
+    small_peers = service.name in ("openvpn", "l2tp", "sip", "isakmp", "dtls", "rdp", "teamspeak", "mumble")
+    return small_peers and fit != 1.0 and _one_to_one(facts)
+
+
+def _requests_instead(service: Service, facts: Facts) -> bool:
+    """Both ports are the service's: symmetric peers or queries, not answers, unless the shape says so."""
+    dport = facts.top("dport")
+    if dport.value not in service.ports or dport.share < 0.9:
+        return False
+    if service.shape is None:
+        return True
+    matrix, length = facts.head
+    fits = service.shape(matrix, length)
+    return bool(len(fits) and fits.mean() < 0.5)
+
+
+def _one_to_one(facts: Facts) -> bool:
+    """Conversations: every source has packets of many sizes for one port, few sources in all."""
+    return facts.sources < 20 and facts.flow_singles < 0.1 and facts.top("ip_length").distinct > facts.sources
+
+
+def _finding(
+    scene: Scene, service: Service, facts: Facts, ports: list[int], confidence: float, fit: float | None
+) -> Finding:
+    spoof = scene.spoof(facts.rows, prior=-5.0)
+    origin = f"from port {', '.join(map(str, ports[:4]))}" if ports else "from many ports"
+    evidence = [
+        f"{count(facts.packets)} unsolicited UDP packets {origin} of {facts.sources:,} servers, "
+        f"{facts.mean_length:.0f} bytes on average"
+    ]
+    if fit is not None and fit >= 0.5 and service.shape is not None:
+        evidence.append(f"{fit:.0%} of the payloads are answers of {service.title}")
+    elif service.shape is not None and fit is not None:
+        evidence.append(f"only {fit:.0%} of the payloads begin like answers of {service.title}")
+    name = None
+    if service.name in ("dns", "mdns", "llmnr"):
+        sentences, name = dns.answer_evidence(scene.traffic, facts)
+        evidence += sentences
+    request = quoted_requests(scene.traffic, ports)
+    if request:
+        evidence.append(request)
+    dport = facts.top("dport")
+    match = Match(
+        protocol=UDP,
+        sport=ports[0] if len(ports) == 1 else None,
+        dport=dport.value if dport.share > 0.98 and not ports else None,
+    )
+    title = f"{service.title} amplification"
+    rows: Rows = facts.rows
+    return Finding(
+        f"{service.name}_amplification",
+        title,
+        rows,
+        sure(confidence, facts.n),
+        tuple(evidence),
+        spoof,
+        match,
+        dns_name=name,
+    )

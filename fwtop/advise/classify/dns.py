@@ -1,0 +1,113 @@
+"""Floods of DNS questions. Sources: RFC 8482; "water torture" (Secure64 2014, Luo et al. 2018)."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+
+from fwtop.advise import dns
+from fwtop.advise.scene import Finding, Scene, count, sure
+from fwtop.advise.services import dns_query
+from fwtop.advise.traffic import UDP, payload
+from fwtop.model.rule import Match
+from fwtop.model.text import dns_name_text, safe_text
+
+
+def queries(scene: Scene) -> list[Finding]:
+    """Many questions: for random names under one parent, or too many of the same, or forged."""
+    packets = scene.traffic.packets
+    to_server = scene.traffic.rows(scene.udp & scene.free & (packets.dport == 53))
+    if len(to_server) < scene.config.min_samples:
+        return []
+    matrix, length = payload(packets, to_server, 32)
+    asks = dns_query(matrix, length)
+    if asks.mean() < 0.5:
+        return []  # a flood to port 53 that isn't DNS: the UDP rule's
+    rows = to_server[asks]
+    facts = scene.facts(rows)
+    if not scene.significant(facts, floor_pps=scene.config.flood_pps, normal="dns"):
+        return []
+    parsed = dns.questions(scene.traffic, rows)
+    if len(parsed) < 20:
+        return []
+    random_names = _random_subdomains(parsed)
+    if random_names is not None:
+        parent, share, distinct = random_names
+        shown = safe_text(dns_name_text(list(parent)), limit=80)
+        kind, title = "dns_random_subdomain", f"DNS random-subdomain attack on {shown}"
+        sentence = (
+            f"{share:.0%} of the questions are for names under {shown}, {distinct:.0%} of them different"
+        )
+        confidence, wire = 0.95, _wire(parent)
+    else:
+        name, share = _top_name(parsed)
+        spoof = scene.spoof(rows)
+        per_source = facts.pps_per_source
+        crowded = share >= 0.5 and (facts.sources >= 20 or per_source > scene.config.flood_pps / 10)
+        if not (crowded or spoof.probability > 0.7 or per_source > scene.config.flood_pps):
+            return []
+        kind, title = "dns_query_flood", "DNS query flood"
+        sentence = f"{share:.0%} of the questions are for {safe_text(dns_name_text(list(name)), limit=80)}"
+        confidence, wire = 0.85, _wire(name) if share >= 0.5 else None
+    types = Counter(dns.type_name(question.qtype) for question in parsed)
+    kind_of, n = types.most_common(1)[0]
+    evidence = (
+        f"{count(facts.packets)} DNS questions from {facts.sources:,} sources seen",
+        sentence,
+        f"{n / len(parsed):.0%} ask for type {kind_of}",
+    )
+    return [
+        Finding(
+            kind,
+            title,
+            rows,
+            sure(confidence, facts.n),
+            evidence,
+            scene.spoof(rows),
+            Match(protocol=UDP, dport=53),
+            dns_name=wire,
+        )
+    ]
+
+
+def _random_subdomains(parsed: list[dns.Question]) -> tuple[tuple[bytes, ...], float, float] | None:
+    """Find a parent under which nearly every question has another first label, as hashes would."""
+    parents = Counter(question.parent for question in parsed if len(question.parent) >= 1)
+    # Where the random part has several labels, a shorter common end shows it.
+    for depth in (3, 2):
+        parents.update(
+            {q: n for q, n in Counter(x.labels[-depth:] for x in parsed if len(x.labels) > depth + 1).items()}
+        )
+    for parent, n in sorted(parents.items(), key=lambda item: (-item[1], -len(item[0]))):
+        share = n / len(parsed)
+        if share < 0.4:
+            return None
+        below = [q.labels[: -len(parent)] for q in parsed if q.labels[-len(parent) :] == parent]
+        below = [labels for labels in below if labels]
+        distinct = len(set(below)) / max(1, len(below))
+        if len(below) >= 15 and distinct > 0.7 and _looks_random([labels[0] for labels in below]):
+            return parent, len(below) / len(parsed), distinct
+    return None
+
+
+def _looks_random(labels: list[bytes]) -> bool:
+    """Names that people made share letters and words; random ones have flat letters and even lengths."""
+    text = np.frombuffer(b"".join(labels), np.uint8)
+    if len(text) == 0:
+        return False
+    p = np.bincount(text, minlength=256) / len(text)
+    p = p[p > 0]
+    entropy = float(-(p * np.log2(p)).sum())
+    starts = Counter(label[:3] for label in labels).most_common(1)[0][1] / len(labels)
+    return entropy > 2.8 and (starts < 0.2 or entropy > 3.2)
+
+
+def _top_name(parsed: list[dns.Question]) -> tuple[tuple[bytes, ...], float]:
+    name, n = Counter(question.labels for question in parsed).most_common(1)[0]
+    return name, n / len(parsed)
+
+
+def _wire(labels: tuple[bytes, ...]) -> bytes | None:
+    wire = b"".join(bytes([len(label)]) + label for label in labels) + b"\0"
+    return wire if len(wire) > 2 else None

@@ -1,0 +1,72 @@
+"""Floods of GRE, ESP and rarer protocols. Sources: RFC 2784, 4303; Mirai's source (GRE IP and Ethernet)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fwtop.advise.facts import Facts
+from fwtop.advise.scene import Finding, Scene, count, sure
+from fwtop.advise.traffic import ESP, GRE, ICMP, ICMP6, TCP, UDP, payload
+from fwtop.model.packets import Mask
+from fwtop.model.rule import Match
+
+# IGMP, IPv6 header types that are no protocol, EIGRP, OSPF, PIM, VRRP: a network's own housekeeping
+_HOUSEKEEPING = (0, 2, 59, 88, 89, 103, 112)
+
+
+def gre(scene: Scene) -> list[Finding]:
+    """GRE of more peers, or faster from one, than tunnels are."""
+    return _by_protocol(scene, GRE, "gre_flood", "GRE flood", "gre")
+
+
+def esp(scene: Scene) -> list[Finding]:
+    """ESP with more security associations than peers could have."""
+    return _by_protocol(scene, ESP, "esp_flood", "ESP flood", "esp")
+
+
+def other(scene: Scene) -> list[Finding]:
+    """Protocols that a server never sees."""
+    packets = scene.traffic.packets
+    known = np.isin(packets.protocol, (TCP, UDP, ICMP, ICMP6, GRE, ESP, *_HOUSEKEEPING))
+    facts = scene.facts(~known & scene.free & (packets.family != 0) & ~scene.traffic.later)
+    odd_zero = scene.facts((packets.protocol == 0) & (packets.family == 4) & scene.free)
+    if odd_zero.n > facts.n:
+        facts = odd_zero
+    if not scene.significant(facts, floor_pps=scene.config.flood_pps, normal="other") or _tunnel(facts):
+        return []
+    top = facts.top("protocol")
+    what = f"IP protocol {top.value}" if top.share > 0.9 else f"{top.distinct} IP protocols"
+    evidence = (
+        f"{count(facts.packets)} packets of {what} from {facts.sources:,} sources, "
+        f"{facts.mean_length:.0f} bytes on average",
+    )
+    match = Match(protocol=top.value if top.share > 0.98 else None)
+    spoof = scene.spoof(facts.rows)
+    title = f"Flood of {what}"
+    return [Finding("ip_protocol_flood", title, facts.rows, sure(0.9, facts.n), evidence, spoof, match)]
+
+
+def _by_protocol(scene: Scene, protocol: int, kind: str, title: str, normal: str) -> list[Finding]:
+    mask: Mask = (scene.traffic.packets.protocol == protocol) & scene.free & ~scene.traffic.later
+    facts = scene.facts(mask)
+    if not scene.significant(facts, floor_pps=scene.config.flood_pps, normal=normal) or _tunnel(facts):
+        return []
+    matrix, _ = payload(scene.traffic.packets, facts.sample, 8)
+    first = np.ascontiguousarray(matrix[:, :4]).view(">u4").reshape(-1)
+    evidence = [
+        f"{count(facts.packets)} {title.split(maxsplit=1)[0]} packets of {facts.sources:,} sources, "
+        f"{facts.mean_length:.0f} bytes on average"
+    ]
+    if protocol == ESP:
+        evidence.append(f"{len(np.unique(first)):,} different SPIs in {len(first):,} packets")
+    spoof = scene.spoof(facts.rows)
+    match = Match(protocol=protocol)
+    return [Finding(kind, title, facts.rows, sure(0.93, facts.n), tuple(evidence), spoof, match)]
+
+
+def _tunnel(facts: Facts) -> bool:
+    """A few peers with packets of many sizes at a moderate rate."""
+    lengths = facts.top("ip_length")
+    return (
+        facts.sources < 10 and facts.pps_per_source < 20_000 and lengths.distinct > 10 and lengths.share < 0.8
+    )

@@ -1,0 +1,76 @@
+"""What shows in state rather than in packets. Sources: nf_conntrack-sysctl.rst; NETSCOUT on carpet bombing."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fwtop.advise.scene import Finding, Scene, count
+from fwtop.advise.traffic import weighted_top
+from fwtop.model.address import format_address
+from fwtop.model.rule import Match
+
+_NO_ROWS = np.zeros(0, np.intp)
+
+
+def carpet_bombing(scene: Scene) -> list[Finding]:
+    """An attack spread over many own addresses, so that none of them stands out."""
+    config, traffic = scene.config, scene.traffic
+    floods = [finding for finding in scene.findings if finding.kind != "port_scan"]
+    if not floods:
+        return []
+    rows = np.sort(np.concatenate([finding.rows for finding in floods]))
+    targets, weights = weighted_top(traffic.dest_key[rows], traffic.weight[rows])
+    total = float(weights.sum())
+    if len(targets) < config.carpet_addresses or weights[0] / total > config.carpet_top_share:
+        return []
+    # One address with crumbs beside is no carpet: half of the attack must need that many addresses
+    half = int(np.searchsorted(np.cumsum(weights), total / 2)) + 1
+    if half < config.carpet_addresses // 2:
+        return []
+    packets = traffic.packets
+    family = int(packets.family[rows[0]])
+    low, high = int(packets.dst_lo[rows].min()), int(packets.dst_lo[rows].max())
+    hi = int(packets.dst_hi[rows[0]])
+    ends = f"{format_address(family, hi, low)} to {format_address(family, hi, high)}"
+    evidence = (
+        f"{len(targets):,} addresses ({ends}) are hit; the busiest gets {weights[0] / total:.1%}",
+        f"by {', '.join(sorted({finding.title for finding in floods}))}",
+    )
+    spoof = max((finding.spoof for finding in floods), key=lambda verdict: verdict.probability)
+    title = f"Carpet bombing of {len(targets):,} addresses"
+    return [Finding("carpet_bombing", title, rows, 0.93, evidence, spoof, Match(), state=True)]
+
+
+def conntrack_exhaustion(scene: Scene) -> list[Finding]:
+    """The table of connections is full or will be within a minute."""
+    table, config = scene.counters.conntrack, scene.config
+    if table is None or table.max <= 0:
+        return []
+    losing = table.drop + table.early_drop > 0 and table.fill > 0.8
+    filling = table.seconds_to_full is not None and table.seconds_to_full < config.conntrack_seconds
+    growing = filling and table.fill > 0.3 and table.new_per_s > config.flood_pps
+    full = table.fill >= config.conntrack_fill and table.new_per_s > config.reflection_pps
+    if not (losing or growing or full):
+        return []
+    evidence = [f"{count(table.count)} of {count(table.max)} entries in use ({table.fill:.0%})"]
+    evidence.append(f"{count(table.new_per_s)} new entries a second")
+    if table.seconds_to_full is not None:
+        evidence.append(f"full in {table.seconds_to_full:.0f} s at this rate")
+    if table.drop or table.early_drop or table.insert_failed:
+        evidence.append(
+            f"dropped for want of room: {count(table.drop)}, older ones thrown out: {count(table.early_drop)}, "
+            f"insertions failed: {count(table.insert_failed)}"
+        )
+    confidence = 0.97 if losing else 0.9 if full else 0.75
+    title = "Exhaustion of the connection table"
+    return [
+        Finding(
+            "conntrack_exhaustion",
+            title,
+            _NO_ROWS,
+            confidence,
+            tuple(evidence),
+            state=True,
+            pps=table.new_per_s,
+        )
+    ]

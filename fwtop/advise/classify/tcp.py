@@ -1,0 +1,231 @@
+"""Floods of TCP packets by their flags. Sources: RFC 4987 (SYN), RFC 9293, Bock et al. 2021 (reflection)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fwtop.advise.facts import Facts
+from fwtop.advise.scene import Finding, Scene, count, sure
+from fwtop.advise.spoof import Spoof
+from fwtop.advise.tcpview import ACK, FIN, PSH, RST, SYN, URG
+from fwtop.advise.traffic import TCP
+from fwtop.model.packets import Mask
+from fwtop.model.rule import Match
+
+_NAMES = ((FIN, "FIN"), (SYN, "SYN"), (RST, "RST"), (PSH, "PSH"), (ACK, "ACK"), (URG, "URG"))
+
+
+def odd_flags(scene: Scene) -> list[Finding]:
+    """Flag combinations that no TCP implementation sends: Xmas, null, SYN+FIN and the like."""
+    facts = scene.facts(scene.tcp.odd & scene.free)
+    config = scene.config
+    if not scene.significant(facts, floor_pps=config.reflection_pps, normal="tcp.odd", shaped=True):
+        return []
+    top = facts.top("tcp_flags")
+    name = flag_names(top.value)
+    evidence = [f"{count(facts.packets)} TCP packets with impossible flags; {top.share:.0%} have {name}"]
+    flags = (63, top.value & 63) if top.share > 0.9 else None
+    return [
+        _finding(scene, "tcp_anomaly", f"TCP packets with odd flags ({name})", facts, 0.95, evidence, flags)
+    ]
+
+
+def syn_ack_reflection(scene: Scene) -> list[Finding]:
+    """SYN-ACKs that answer SYNs sent by somebody else in this host's name, from many servers."""
+    rows = scene.tcp.syn_ack & scene.free & ~_answered(scene)
+    facts = scene.facts(rows)
+    config = scene.config
+    if not scene.significant(facts, floor_pps=config.reflection_pps, normal="tcp.syn_ack"):
+        return []
+    if facts.sources < 8:
+        return []  # backscatter: a few hosts are flooded with forged sources, among them this one's
+    others = scene.facts((scene.tcp.ack | scene.tcp.fin) & ~scene.tcp.syn_ack)
+    if others.packets > facts.packets:
+        return []  # a client: its connections go on
+    sport, spoof = facts.top("sport"), scene.spoof(facts.rows, prior=-2.5)
+    resets = scene.facts(scene.tcp.rst & scene.free)
+    evidence = [
+        f"{count(facts.packets)} SYN-ACKs from {facts.sources:,} servers, to connections that nobody here opened",
+        f"{sport.share:.0%} come from port {sport.value}, to {facts.top('dport').distinct:,} ports here",
+    ]
+    if 0 < resets.packets < facts.packets:
+        evidence.append(f"{count(resets.packets)} RSTs beside them are answers of the same kind")
+    title = "SYN-ACK reflection"
+    return [
+        _finding(scene, "syn_ack_reflection", title, facts, 0.95, evidence, (SYN | ACK, SYN | ACK), spoof)
+    ]
+
+
+def syn_flood(scene: Scene) -> list[Finding]:
+    """SYNs that are not followed by the rest of a connection."""
+    tcp = scene.tcp
+    facts = scene.facts(tcp.syn & scene.free & ~tcp.completed)
+    config = scene.config
+    if not scene.significant(facts, floor_pps=config.flood_pps, normal="tcp.syn"):
+        return []
+    rest = (tcp.ack | tcp.fin) if scene.thin else (tcp.ack | tcp.fin) & (tcp.real | ~_lonely(scene))
+    followed = scene.traffic.weight[rest].sum()
+    ratio = float(followed) / facts.packets
+    crafted = facts.tcp_header_words.value == 5 and facts.tcp_header_words.share > 0.8
+    signs = _constants(facts, ("tcp_window", "tcp_seq", "ip_id", "sport", "ttl"))
+    alone = facts.share > 0.5 or ratio < 1
+    if not (alone or (crafted and ratio < 10)) or (not crafted and _crowd(scene, facts, ratio)):
+        return []
+    if not scene.traffic.live and facts.pps < 20 and facts.top("dport").share < 0.5:
+        return []  # the internet's background of scans
+    completed = float(tcp.completed[tcp.syn & scene.free].mean())
+    spoof = scene.spoof(facts.rows, completed=completed)
+    dport = facts.top("dport")
+    evidence = [
+        f"{count(facts.packets)} SYNs from {facts.sources:,} sources seen; {completed:.0%} of them led to a connection"
+    ]
+    evidence.append(
+        f"{dport.share:.0%} are for port {dport.value}"
+        if dport.share > 0.3
+        else f"they are spread over {dport.distinct:,} ports"
+    )
+    if crafted:
+        evidence.append("they carry no TCP options, which no operating system's SYN lacks (RFC 9293 3.7.1)")
+    load = facts.traffic.packets.payload_length[facts.rows]
+    if (load > 0).mean() > 0.5:
+        evidence.append(f"they carry data ({load.mean():.0f} bytes on average)")
+    flags = (SYN | ACK, SYN)
+    confidence = 0.97 if crafted or signs or spoof.probability > 0.8 else 0.85
+    return [_finding(scene, "syn_flood", "SYN flood", facts, confidence, evidence + signs, flags, spoof)]
+
+
+def ack_flood(scene: Scene) -> list[Finding]:
+    """ACK or PSH-ACK packets that belong to no connection."""
+    tcp = scene.tcp
+    stray = tcp.ack & scene.free & ~tcp.real
+    facts = scene.facts(stray)
+    config = scene.config
+    if not scene.significant(facts, floor_pps=config.flood_pps, normal="tcp.ack"):
+        return []
+    openings = scene.facts((tcp.syn | tcp.syn_ack | tcp.fin) & (scene.free | tcp.real))
+    spoof = scene.spoof(facts.rows)
+    lonely = facts.flow_singles > 0.7 and openings.packets < 0.05 * facts.packets
+    replayed = facts.flow_singles < 0.3 and facts.n / max(1, _flows(scene, facts)) > 20
+    if not (lonely or replayed or spoof.probability > 0.8):
+        return []
+    if scene.thin and lonely and spoof.probability < 0.5 and facts.payload_variety > 0.5:
+        return []  # at a thin sample, many real connections look the same
+    dport = facts.top("dport")
+    data = float((facts.traffic.packets.payload_length[facts.rows] > 0).mean())
+    evidence = [
+        f"{count(facts.packets)} ACK packets of {facts.sources:,} sources belong to no connection: "
+        f"{facts.flow_singles:.0%} are the only one of theirs"
+        if lonely
+        else f"{count(facts.packets)} ACK packets whose numbers don't advance as a connection's do",
+        f"{data:.0%} carry data; {dport.share:.0%} are for port {dport.value}",
+    ]
+    evidence += _constants(facts, ("tcp_window", "tcp_seq", "ip_id", "ttl", "ip_length"))
+    title = "PSH-ACK flood" if data > 0.5 else "ACK flood"
+    flags = (SYN | RST | FIN | ACK, ACK)
+    confidence = 0.92 if spoof.probability > 0.8 or replayed else 0.8
+    return [_finding(scene, "ack_flood", title, facts, confidence, evidence, flags, spoof)]
+
+
+def rst_flood(scene: Scene) -> list[Finding]:
+    """RSTs that reset nothing: more than connections could have been there."""
+    facts = scene.facts(scene.tcp.rst & scene.free & ~scene.tcp.real)
+    return _ends(scene, facts, "rst_flood", "RST flood", "tcp.rst", (RST | SYN, RST))
+
+
+def fin_flood(scene: Scene) -> list[Finding]:
+    """FINs that end nothing."""
+    facts = scene.facts(scene.tcp.fin & scene.free & ~scene.tcp.real)
+    return _ends(scene, facts, "fin_flood", "FIN flood", "tcp.fin", (FIN | SYN | RST, FIN))
+
+
+def flag_names(flags: int) -> str:
+    """Write TCP flags as people do: SYN+ACK."""
+    return "+".join(name for bit, name in _NAMES if flags & bit) or "no flags"
+
+
+def _ends(
+    scene: Scene, facts: Facts, kind: str, title: str, normal: str, flags: tuple[int, int]
+) -> list[Finding]:
+    config = scene.config
+    if not scene.significant(facts, floor_pps=config.flood_pps, normal=normal):
+        return []
+    tcp = scene.tcp
+    # Each SYN, SYN-ACK or real packet may be answered by one of these.
+    causes = scene.traffic.weight[tcp.syn | tcp.syn_ack | tcp.real].sum()
+    attacks = [finding for finding in scene.findings if finding.kind in ("syn_ack_reflection", "ack_flood")]
+    if float(causes) > facts.packets * (0.3 if not attacks else 0.1) or facts.share < 0.02:
+        return []
+    spoof = scene.spoof(facts.rows)
+    if facts.sources < 3 and facts.pps < config.flood_pps:
+        return []
+    dport = facts.top("dport")
+    evidence = [
+        f"{count(facts.packets)} {title.split(maxsplit=1)[0]} packets of {facts.sources:,} sources and "
+        f"{count(causes)} packets that could have led to them",
+        f"{dport.share:.0%} are for port {dport.value}",
+    ]
+    evidence += _constants(facts, ("tcp_window", "tcp_seq", "ip_id", "ttl"))
+    return [_finding(scene, kind, title, facts, 0.88, evidence, flags, spoof)]
+
+
+def _finding(
+    scene: Scene,
+    kind: str,
+    title: str,
+    facts: Facts,
+    confidence: float,
+    evidence: list[str],
+    flags: tuple[int, int] | None,
+    spoof: Spoof | None = None,
+) -> Finding:
+    verdict = spoof or scene.spoof(facts.rows)
+    dport, sport = facts.top("dport"), facts.top("sport")
+    match = Match(
+        protocol=TCP,
+        dport=dport.value if dport.share > 0.98 else None,
+        sport=sport.value if sport.share > 0.98 and sport.value else None,
+        tcp_flags=flags,
+    )
+    return Finding(kind, title, facts.rows, sure(confidence, facts.n), tuple(evidence), verdict, match)
+
+
+def _constants(facts: Facts, columns: tuple[str, ...]) -> list[str]:
+    """Name the fields where one value dominates although real hosts would differ."""
+    names = {
+        "tcp_window": "window",
+        "tcp_seq": "sequence number",
+        "ip_id": "IP id",
+        "sport": "source port",
+        "ttl": "TTL",
+        "ip_length": "IP length",
+    }
+    if facts.sources < 20:
+        return []
+    found = facts.constants(columns, 0.9)
+    # A modern Linux sends SYNs with IP id 0 only when it replies; TTL 64 or 128 on a LAN is usual too.
+    return [f"{top.share:.0%} have {names[name]} {top.value}" for name, top in found.items()]
+
+
+def _answered(scene: Scene) -> Mask:
+    """SYN-ACKs of connections that this host was seen to open, or that went on."""
+    return scene.tcp.real | scene.solicited
+
+
+def _lonely(scene: Scene) -> Mask:
+    """Packets whose source shows only one packet in the sample."""
+    _, inverse, counts = np.unique(scene.traffic.source_key, return_inverse=True, return_counts=True)
+    return np.asarray(counts[inverse] == 1)
+
+
+def _crowd(scene: Scene, facts: Facts, ratio: float) -> bool:
+    """A flash crowd: the clients of those SYNs also send the other packets of a connection."""
+    tcp = scene.tcp
+    packets = scene.traffic.packets
+    talk = (tcp.ack | tcp.fin) & np.isin(packets.dport, [facts.top("dport").value])
+    speakers = np.unique(scene.traffic.source_key[talk])
+    known = float(np.isin(scene.traffic.source_key[facts.rows], speakers).mean())
+    return known > 0.5 or (scene.thin and ratio > 1.5)
+
+
+def _flows(scene: Scene, facts: Facts) -> int:
+    return len(np.unique(scene.traffic.flow_key[facts.rows]))

@@ -1,0 +1,58 @@
+"""Floods of TLS handshakes: cheap for the client, dear for the server (RFC 8446 appendix, THC-SSL-DOS)."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from fwtop.advise import tls
+from fwtop.advise.classify.http import fast_sources
+from fwtop.advise.scene import Finding, Scene, count, sure
+from fwtop.advise.traffic import TCP
+from fwtop.model.rule import Match
+from fwtop.model.text import payload_text
+
+
+def hellos(scene: Scene) -> list[Finding]:
+    """Client hellos faster than browsers open connections, or outside of any connection."""
+    packets = scene.traffic.packets
+    data = scene.traffic.rows(scene.tcp.ack & scene.free & (packets.payload_length > 0))
+    if len(data) < scene.config.min_samples:
+        return []
+    rows = data[tls.hello_mask(scene.traffic, data)]
+    facts = scene.facts(rows)
+    if not scene.significant(facts, floor_pps=scene.config.reflection_pps, normal="tcp.ack", shaped=True):
+        return []
+    limit = scene.config.request_rate_per_source
+    reasons = []
+    busy = fast_sources(facts, limit)
+    if busy > 0.5:
+        reasons.append(f"{busy:.0%} come from sources that open more than {limit:.0f} sessions a second each")
+    openings = float(scene.traffic.weight[scene.tcp.syn].sum())
+    stray = float((~scene.tcp.real[rows]).mean()) > 0.9
+    if stray and facts.flow_singles > 0.8 and openings < 0.1 * facts.packets:
+        reasons.append("they belong to no connection: nobody did a handshake before")
+    if not reasons:
+        return []
+    evidence = [
+        f"{count(facts.packets)} TLS client hellos ({count(facts.pps)}/s) of {facts.sources:,} sources"
+    ]
+    evidence += reasons + _describe(tls.hellos(scene.traffic, facts.sample[:512]))
+    spoof = scene.spoof(rows, prior=0.0 if stray and not scene.thin else -4.0)
+    dport = facts.top("dport")
+    match = Match(protocol=TCP, dport=dport.value if dport.share > 0.98 else None)
+    return [
+        Finding("tls_flood", "TLS handshake flood", rows, sure(0.9, facts.n), tuple(evidence), spoof, match)
+    ]
+
+
+def _describe(parsed: list[tls.Hello]) -> list[str]:
+    sentences = []
+    names = Counter(hello.server_name for hello in parsed if hello.server_name)
+    prints = Counter(hello.ja4 for hello in parsed if hello.ja4)
+    if names:
+        name, n = names.most_common(1)[0]
+        sentences.append(f"{n / len(parsed):.0%} ask for server name {payload_text(name, limit=60)!r}")
+    if prints:
+        ja4, n = prints.most_common(1)[0]
+        sentences.append(f"{n / len(parsed):.0%} have JA4 {ja4}")
+    return sentences

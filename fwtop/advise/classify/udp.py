@@ -1,0 +1,192 @@
+"""Floods of UDP without a service's answers in it, and what no rule can name. Source: RFC 8085."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from fwtop.advise import quic
+from fwtop.advise.facts import Facts
+from fwtop.advise.scene import Finding, Scene, count
+from fwtop.advise.services import BY_PORT
+from fwtop.advise.traffic import UDP, weighted_top
+from fwtop.model.packets import Fragment, Mask
+from fwtop.model.rule import Match
+
+_GROUPS = 4
+_ASYMMETRIC = 3.0  # later fragments a first one: then fragments are the weapon
+
+
+def flood(scene: Scene) -> list[Finding]:
+    """UDP to one port or to random ones, told from calls, games and downloads by its structure."""
+    packets = scene.traffic.packets
+    pool = scene.udp & scene.free & ~scene.solicited
+    if int(pool.sum()) < scene.config.min_samples:
+        return []
+    findings = []
+    for mask in _by_port(scene, pool):
+        finding = _judge(scene, mask)
+        if finding is not None:
+            findings.append(finding)
+    if len(findings) > 1:
+        return [_join(scene, findings)]
+    rest = packets.fragment == Fragment.LATER
+    return [_with_fragments(scene, finding, rest) for finding in findings]
+
+
+def unknown(scene: Scene) -> list[Finding]:
+    """A surge that no rule explains: named honestly, with what is odd about it."""
+    config, traffic = scene.config, scene.traffic
+    rows = traffic.rows(scene.free & ~scene.tcp.real & ~scene.solicited)
+    facts = scene.facts(rows)
+    if facts.n < 200:
+        return []
+    spoof = scene.spoof(rows)
+    usual = [scene.baseline.rate(name) for name in scene.baseline.mean]
+    normal = sum(rate for rate in usual if rate is not None)
+    if traffic.live:
+        surge = scene.baseline.ready and facts.pps > config.baseline_factor * normal + 10 * config.flood_pps
+        if not (surge and facts.share > 0.5):
+            return []
+    elif facts.share < 0.8 or spoof.probability < 0.8:
+        return []
+    evidence = [
+        f"{count(facts.packets)} packets that no rule explains, {facts.mean_length:.0f} bytes on average"
+    ]
+    if traffic.live:
+        evidence.append(f"{count(facts.pps)} a second against {count(normal)} usually")
+    for column in ("protocol", "dport", "sport", "ip_length", "ttl"):
+        top = facts.top(column)
+        if top.share > 0.8:
+            evidence.append(f"{top.share:.0%} have {column} {top.value}")
+    return [Finding("unknown_flood", "Unknown flood", rows, 0.5, tuple(evidence), spoof)]
+
+
+def _by_port(scene: Scene, pool: Mask) -> list[Mask]:
+    """Cut by destination port where single ones dominate; the rest stays together."""
+    packets = scene.traffic.packets
+    rows = scene.traffic.rows(pool)
+    ports, weights = weighted_top(packets.dport[rows], scene.traffic.weight[rows])
+    heavy = [int(port) for port in ports[:_GROUPS][weights[:_GROUPS] > 0.1 * weights.sum()]]
+    groups = [np.asarray(pool & (packets.dport == port)) for port in heavy]
+    rest = pool & ~np.isin(packets.dport, heavy)
+    return [*groups, np.asarray(rest)]
+
+
+def _judge(scene: Scene, mask: Mask) -> Finding | None:
+    facts = scene.facts(mask)
+    if not scene.significant(facts, floor_pps=scene.config.flood_pps, normal="udp"):
+        return None
+    spoof = scene.spoof(facts.rows)
+    odds, signs = _odds(scene, facts, spoof.probability)
+    if odds < 1.5:
+        return None
+    dport, sport = facts.top("dport"), facts.top("sport")
+    where = f"to port {dport.value}" if dport.share > 0.9 else f"to {dport.distinct:,} ports"
+    evidence = [
+        f"{count(facts.packets)} UDP packets {where} from {facts.sources:,} sources seen, "
+        f"{facts.mean_length:.0f} bytes on average",
+        *signs,
+    ]
+    known = BY_PORT.get(dport.value)
+    if known is not None and dport.share > 0.9:
+        evidence.append(f"the port is that of {known.title}, the payload isn't its questions")
+    match = Match(
+        protocol=UDP,
+        dport=dport.value if dport.share > 0.98 else None,
+        sport=sport.value if sport.share > 0.98 and sport.value else None,
+    )
+    confidence = round(min(0.95, 1 / (1 + math.exp(-odds + 0.5))), 3)
+    return Finding("udp_flood", "UDP flood", facts.rows, confidence, tuple(evidence), spoof, match)
+
+
+def _odds(scene: Scene, facts: Facts, forged: float) -> tuple[float, list[str]]:
+    """Add up what speaks for a flood; each sign is worth about what it would be to an expert."""
+    odds, signs = 0.0, []
+    if forged > 0.7:
+        odds += 2.0
+    if facts.share > 0.6:
+        odds += 1.0
+    dport, length = facts.top("dport"), facts.top("ip_length")
+    if facts.n >= 100 and dport.distinct > 0.3 * min(facts.n, 20_000) and dport.share < 0.1:
+        odds += 2.0
+        signs.append(f"destination ports are random ({dport.distinct:,} seen)")
+    if length.share > 0.9:
+        odds += 1.0
+        signs.append(f"{length.share:.0%} have an IP length of {length.value}")
+    odds += _contents(facts, signs)
+    per_source = facts.pps_per_source
+    if per_source > 1_000:
+        odds += 1.5
+        signs.append(f"each source sends {count(per_source)} packets a second")
+    elif facts.sources < 10 and per_source < 200:
+        odds -= 3.0
+    usual = scene.baseline.rate("udp")
+    if usual is not None and scene.traffic.live:
+        odds += 2.0
+        signs.append(f"{count(facts.pps)} UDP packets a second against {count(usual)} usually")
+    if _conversation(facts):
+        odds -= 4.0
+    return odds, signs
+
+
+def _contents(facts: Facts, signs: list[str]) -> float:
+    matrix, held = facts.head
+    if not (held > 0).any():
+        signs.append("they carry no payload")
+        return 1.5
+    if facts.zero_bytes > 0.95:
+        signs.append("the payload is all zeros")
+        return 2.5
+    if facts.payload_variety < 0.02 and facts.n >= 50:
+        signs.append("the payload is the same in all")
+        return 2.0
+    if facts.payload_entropy > 7.5 and facts.payload_variety > 0.9:
+        if quic.plausible(matrix, held).mean() > 0.9:
+            return -2.0
+        signs.append(f"the payload is random ({facts.payload_entropy:.1f} bits a byte)")
+        return 1.0
+    return 0.0
+
+
+def _conversation(facts: Facts) -> bool:
+    """Long flows of packets of many sizes: a tunnel, a game, a call, a download."""
+    lengths = facts.top("ip_length")
+    varied = lengths.distinct > 10 and lengths.share < 0.8
+    matrix, held = facts.head
+    download = facts.top("sport").value == 443 and quic.plausible(matrix, held).mean() > 0.9
+    return facts.flow_singles < 0.3 and facts.pps_per_source < 5_000 and (varied or download)
+
+
+def _join(scene: Scene, findings: list[Finding]) -> Finding:
+    """One tool on several ports is one attack."""
+    largest = max(findings, key=lambda finding: len(finding.rows))
+    rows = np.sort(np.concatenate([finding.rows for finding in findings]))
+    ports = [str(finding.match.dport) for finding in findings if finding.match.dport is not None]
+    more = f"the same goes to ports {', '.join(ports)}" if len(ports) > 1 else "other ports get the same"
+    return Finding(
+        "udp_flood",
+        "UDP flood",
+        rows,
+        max(finding.confidence for finding in findings),
+        (*largest.evidence, more),
+        scene.spoof(rows),
+        Match(protocol=UDP),
+    )
+
+
+def _with_fragments(scene: Scene, finding: Finding, later: Mask) -> Finding:
+    """Call it by its fragments when those are most of it."""
+    packets, weight = scene.traffic.packets, scene.traffic.weight
+    first = packets.fragment[finding.rows] == Fragment.FIRST
+    mine = scene.traffic.rows(later & scene.free & (packets.protocol == UDP))
+    heads, tails = float(weight[finding.rows][first].sum()), float(weight[mine].sum())
+    if first.mean() < 0.8 or tails < _ASYMMETRIC * heads:
+        return finding
+    rows = np.sort(np.concatenate([finding.rows, mine]))
+    evidence = (f"{tails / max(heads, 1):.0f} later fragments for each first one", *finding.evidence)
+    match = Match(protocol=UDP, fragment=True)
+    return Finding(
+        "fragment_flood", "UDP fragment flood", rows, finding.confidence, evidence, finding.spoof, match
+    )

@@ -1,0 +1,140 @@
+"""DNS as it is in packets: names, types, sizes of answers. Reads hostile bytes; never raises on them.
+
+Sources: RFC 1035 (wire form), 6891 (EDNS), 8482 (ANY).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+
+from fwtop.advise.facts import Facts
+from fwtop.advise.traffic import Rows, Traffic
+from fwtop.model.text import dns_name_text, safe_text
+
+HEADER = 12
+TYPES = {
+    1: "A",
+    2: "NS",
+    5: "CNAME",
+    6: "SOA",
+    12: "PTR",
+    15: "MX",
+    16: "TXT",
+    28: "AAAA",
+    33: "SRV",
+    43: "DS",
+    46: "RRSIG",
+    47: "NSEC",
+    48: "DNSKEY",
+    52: "TLSA",
+    64: "SVCB",
+    65: "HTTPS",
+    99: "SPF",
+    255: "ANY",
+}
+_LARGE_TYPES = frozenset({16, 46, 48, 99, 255})  # types that are asked for to get large answers
+_PARSED = 1_024
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """The first question of a message. `wire` is the name as it stands in the packet."""
+
+    labels: tuple[bytes, ...]  # lower-cased
+    wire: bytes
+    qtype: int | None  # None: cut off
+    answers: int
+    response: bool
+
+    @property
+    def name(self) -> str:
+        """Dotted name, safe to show."""
+        return dns_name_text(list(self.labels))
+
+    @property
+    def parent(self) -> tuple[bytes, ...]:
+        """The labels after the first."""
+        return self.labels[1:]
+
+
+def parse_question(message: bytes) -> Question | None:
+    """Read a DNS message's first question; None where there is none or its name is broken or cut."""
+    if len(message) < HEADER + 1 or int.from_bytes(message[4:6], "big") == 0:
+        return None
+    labels: list[bytes] = []
+    at = HEADER
+    while True:
+        if at >= len(message):
+            return None
+        size = message[at]
+        if size == 0:
+            break
+        if size > 63 or at + 1 + size > len(message) or at - HEADER + size > 254:
+            return None  # compression makes no sense in the first name
+        labels.append(message[at + 1 : at + 1 + size].lower())
+        at += 1 + size
+    wire = message[HEADER : at + 1]
+    qtype = int.from_bytes(message[at + 1 : at + 3], "big") if at + 3 <= len(message) else None
+    return Question(tuple(labels), wire, qtype, int.from_bytes(message[6:8], "big"), message[2] >= 0x80)
+
+
+def questions(traffic: Traffic, rows: Rows, limit: int = _PARSED) -> list[Question]:
+    """Parse the questions of at most `limit` of the rows, evenly taken."""
+    if len(rows) > limit:
+        rows = rows[np.linspace(0, len(rows) - 1, limit).astype(np.intp)]
+    packets = traffic.packets
+    found = []
+    for row in rows.tolist():
+        start = int(packets.payload_offset[row])
+        message = packets.data[row, start : int(packets.captured[row])].tobytes()
+        question = parse_question(message)
+        if question is not None:
+            found.append(question)
+    return found
+
+
+def type_name(qtype: int | None) -> str:
+    """Return the mnemonic of a type, or TYPEn (RFC 3597)."""
+    return "?" if qtype is None else TYPES.get(qtype, f"TYPE{qtype}")
+
+
+def resolver_traffic(traffic: Traffic, facts: Facts) -> bool:
+    """Tell the ordinary answers to a resolver from reflected ones.
+
+    Ordinary: many different names, small, to many ports. Reflected: one or two names that give large
+    answers, or a type that nobody asks for so often, or all to one port.
+    """
+    parsed = questions(traffic, facts.sample, 256)
+    if facts.top("dport").share > 0.9 and facts.sources > 8:
+        return False
+    if len(parsed) < 10:
+        return facts.mean_length < 400
+    names = Counter(question.labels for question in parsed)
+    types = Counter(question.qtype for question in parsed)
+    repeated = names.most_common(1)[0][1] / len(parsed)
+    large = sum(n for qtype, n in types.items() if qtype in _LARGE_TYPES) / len(parsed)
+    return not (repeated > 0.3 or large > 0.4 or facts.mean_length > 900)
+
+
+def answer_evidence(traffic: Traffic, facts: Facts) -> tuple[list[str], bytes | None]:
+    """Say what the answers are about; also return the name in wire form when most share it."""
+    parsed = questions(traffic, facts.sample)
+    if not parsed:
+        return [], None
+    names = Counter((question.wire.lower(), question.labels) for question in parsed)
+    (wire, labels), most = names.most_common(1)[0]
+    types = Counter(type_name(question.qtype) for question in parsed)
+    kind, of_kind = types.most_common(1)[0]
+    share = most / len(parsed)
+    sentences = [f"{of_kind / len(parsed):.0%} answer a question of type {kind}"]
+    if share >= 0.2:
+        shown = dns_name_text(list(labels))
+        sentences.append(f"{share:.0%} are about the name {safe_text(shown, limit=80)}")
+    else:
+        sentences.append(f"{len(names):,} different names in {len(parsed):,} parsed answers")
+    records = sum(question.answers for question in parsed) / len(parsed)
+    sentences.append(f"{records:.0f} answer records each on average")
+    return sentences, wire if share >= 0.5 and len(wire) > 1 else None

@@ -1,0 +1,118 @@
+"""What a rule would stop and harm, replayed on samples and on normal traffic."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fwtop.advise.matching import dropped_part, match_rows
+from fwtop.advise.tcpview import ACK, SYN
+from fwtop.advise.traffic import TCP, Rows, Traffic
+from fwtop.model.address import format_address
+from fwtop.model.packets import F64, Mask, PacketBatch
+from fwtop.model.rule import Match, RateLimit
+
+_EXAMPLES = 4
+_PROTOCOLS = {1: "icmp", 6: "tcp", 17: "udp", 47: "gre", 50: "esp", 58: "icmpv6"}
+
+
+@dataclass(frozen=True)
+class Normal:
+    """Packets that are taken as normal, with the packets a second that each stands for."""
+
+    packets: PacketBatch
+    pps: F64
+    sentence: str
+    guess: bool  # no baseline from before the attack
+
+    @property
+    def total_pps(self) -> float:
+        """All of it."""
+        return float(self.pps.sum())
+
+
+@dataclass(frozen=True, slots=True)
+class Harm:
+    """What a rule does to normal traffic."""
+
+    share: float
+    pps: float
+    examples: tuple[str, ...]
+
+
+def stopped(match: Match, limit: RateLimit | None, traffic: Traffic) -> F64:
+    """Return for each arrived row the part (0 to 1) that the rule would drop."""
+    hit = match_rows(match, traffic.packets)
+    part = hit.astype(np.float64)
+    if limit is not None:
+        rows = np.flatnonzero(hit)
+        pps = traffic.weight[rows] / traffic.seconds
+        part[rows] = dropped_part(limit, traffic.packets.select(rows), pps, traffic.seconds)
+    return part
+
+
+def share_of(part: F64, traffic: Traffic, rows: Rows) -> float:
+    """Return the part of an attack's packets that is dropped."""
+    total = float(traffic.weight[rows].sum())
+    return float((part[rows] * traffic.weight[rows]).sum()) / total if total else 0.0
+
+
+def harm(match: Match, limit: RateLimit | None, normal: Normal) -> Harm:
+    """Count what the rule would hit of normal traffic, with the flows that suffer most."""
+    packets = normal.packets
+    if len(packets) == 0:
+        return Harm(0.0, 0.0, ())
+    hit = match_rows(match, packets)
+    part = hit.astype(np.float64)
+    if limit is not None:
+        rows = np.flatnonzero(hit)
+        part[rows] = dropped_part(limit, packets.select(rows), normal.pps[rows], 1.0)
+    else:
+        part = np.maximum(part, _lost_connections(match, hit, packets, normal.pps))
+    pps = float((part * normal.pps).sum())
+    total = normal.total_pps
+    return Harm(pps / total if total else 0.0, pps, _examples(part, normal))
+
+
+def _lost_connections(match: Match, hit: Mask, packets: PacketBatch, pps: F64) -> F64:
+    """A dropped SYN costs its whole connection: spread the SYNs' loss over the packets that follow them.
+
+    Among the connections within the rule's addresses and ports, as many are lost as SYNs are hit.
+    """
+    nothing = np.zeros(len(packets))
+    if match.tcp_flags is not None and not _matches_syn(match.tcp_flags):
+        return nothing
+    scope = Match(match.sources, match.destinations, match.family, TCP, match.sport, match.dport)
+    within = match_rows(scope, packets)
+    syn = within & ((packets.tcp_flags & (SYN | ACK)) == SYN)
+    openings = float(pps[syn].sum())
+    if openings == 0 or match.protocol not in (None, TCP):
+        return nothing
+    return np.asarray(np.where(within, float(pps[syn & hit].sum()) / openings, 0.0))
+
+
+def _matches_syn(flags: tuple[int, int]) -> bool:
+    mask, value = flags
+    return (SYN & mask) == value
+
+
+def _examples(part: F64, normal: Normal) -> tuple[str, ...]:
+    rows = np.flatnonzero(part > 0.005)
+    if len(rows) == 0:
+        return ()
+    packets = normal.packets
+    service = np.where(packets.dport[rows] <= packets.sport[rows], packets.dport[rows], packets.sport[rows])
+    table = np.stack([packets.src_hi[rows], packets.src_lo[rows], service.astype(np.uint64)], 1)
+    _, first, inverse = np.unique(table, axis=0, return_index=True, return_inverse=True)
+    lost = np.bincount(inverse.reshape(-1), part[rows] * normal.pps[rows])
+    total = normal.total_pps
+    sentences = []
+    for group in np.argsort(lost)[::-1][:_EXAMPLES].tolist():
+        row = int(rows[first[group]])
+        who = format_address(int(packets.family[row]), int(packets.src_hi[row]), int(packets.src_lo[row]))
+        protocol = _PROTOCOLS.get(int(packets.protocol[row]), f"protocol {packets.protocol[row]}")
+        port = int(service[first[group]])
+        what = f"{protocol} port {port}" if port else protocol
+        sentences.append(f"{who} ({what}): {lost[group] / total:.2%} of normal traffic")
+    return tuple(sentences)

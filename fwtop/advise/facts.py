@@ -1,0 +1,171 @@
+"""What a set of packets looks like: the numbers that rules compare and evidence sentences quote."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fwtop.advise.traffic import Rows, Traffic, payload, transport_start, weighted_top
+from fwtop.model.address import format_address
+from fwtop.model.packets import F64, I64, U8
+
+
+@dataclass(frozen=True, slots=True)
+class Top:
+    """The commonest value of a field: how much of the weight it has, and how many values there are."""
+
+    value: int
+    share: float
+    distinct: int
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Statistics of some rows of the traffic, each computed when first asked for."""
+
+    traffic: Traffic
+    rows: Rows
+    feature_rows: int = 4_096
+
+    @cached_property
+    def weight(self) -> F64:
+        """Weights of the rows."""
+        return self.traffic.weight[self.rows]
+
+    @cached_property
+    def packets(self) -> float:
+        """Estimated packets."""
+        return float(self.weight.sum())
+
+    @property
+    def n(self) -> int:
+        """Sampled packets."""
+        return len(self.rows)
+
+    @cached_property
+    def share(self) -> float:
+        """Part of all arrived packets."""
+        return self.traffic.share(self.rows)
+
+    @cached_property
+    def pps(self) -> float:
+        """Packets a second."""
+        return self.packets / self.traffic.seconds
+
+    @cached_property
+    def source_counts(self) -> NDArray[np.intp]:
+        """Sampled packets of each distinct source."""
+        _, counts = np.unique(self.traffic.source_key[self.rows], return_counts=True)
+        return counts
+
+    @property
+    def sources(self) -> int:
+        """Distinct sources seen."""
+        return len(self.source_counts)
+
+    @cached_property
+    def singles(self) -> float:
+        """Part of the sampled packets whose source was seen once."""
+        return float((self.source_counts == 1).sum()) / self.n if self.n else 0.0
+
+    @cached_property
+    def flow_singles(self) -> float:
+        """Part of the sampled packets whose flow was seen once."""
+        if not self.n:
+            return 0.0
+        _, counts = np.unique(self.traffic.flow_key[self.rows], return_counts=True)
+        return float((counts == 1).sum()) / self.n
+
+    @cached_property
+    def pps_per_source(self) -> float:
+        """Mean packets a second of a source; too low when sampling misses sources."""
+        return self.pps / self.sources if self.sources else 0.0
+
+    @cached_property
+    def mean_length(self) -> float:
+        """Mean IP length in bytes."""
+        lengths = self.traffic.packets.ip_length[self.rows]
+        return float((lengths * self.weight).sum() / self.packets) if self.packets else 0.0
+
+    def top(self, column: str) -> Top:
+        """Return the commonest value of a packet column."""
+        return top_of(getattr(self.traffic.packets, column)[self.rows], self.weight)
+
+    @cached_property
+    def destinations(self) -> Top:
+        """The commonest destination (as key) and how many there are."""
+        return top_of(self.traffic.dest_key[self.rows], self.weight)
+
+    @cached_property
+    def target(self) -> str:
+        """The commonest destination as text."""
+        at = self.rows[np.argmax(self.traffic.dest_key[self.rows] == np.uint64(self.destinations.value))]
+        packets = self.traffic.packets
+        return format_address(int(packets.family[at]), int(packets.dst_hi[at]), int(packets.dst_lo[at]))
+
+    @cached_property
+    def sample(self) -> Rows:
+        """At most `feature_rows` of the rows, evenly taken, for statistics of contents."""
+        if self.n <= self.feature_rows:
+            return self.rows
+        return self.rows[np.linspace(0, self.n - 1, self.feature_rows).astype(np.intp)]
+
+    @cached_property
+    def head(self) -> tuple[U8, I64]:
+        """The first 64 payload bytes of the sample rows, and how many of each are real."""
+        return payload(self.traffic.packets, self.sample, 64)
+
+    @cached_property
+    def payload_variety(self) -> float:
+        """Distinct payload beginnings (32 bytes) a sampled packet: near 0 constant, near 1 all differ."""
+        matrix, length = self.head
+        full = matrix[length > 0]
+        if len(full) == 0:
+            return 0.0
+        rows = np.ascontiguousarray(full[:, :32]).view("V32").reshape(-1)
+        return len(np.unique(rows)) / len(full)
+
+    @cached_property
+    def payload_entropy(self) -> float:
+        """Bits a byte over all captured payload bytes of the sample: 8 is random, 0 constant."""
+        matrix, length = self.head
+        real = matrix[np.arange(64) < length[:, None]]
+        if len(real) == 0:
+            return 0.0
+        p = np.bincount(real, minlength=256) / len(real)
+        p = p[p > 0]
+        return float(-(p * np.log2(p)).sum())
+
+    @cached_property
+    def zero_bytes(self) -> float:
+        """Part of the captured payload bytes that are zero."""
+        matrix, length = self.head
+        real = int(length.sum())
+        return float((matrix[np.arange(64) < length[:, None]] == 0).sum()) / real if real else 0.0
+
+    @cached_property
+    def tcp_header_words(self) -> Top:
+        """Commonest TCP data offset: 5 means no options."""
+        start = transport_start(self.traffic.packets, self.sample)
+        packets = self.traffic.packets
+        good = (start >= 0) & (start + 13 <= packets.captured[self.sample])
+        values = packets.data[self.sample[good], start[good] + 12] >> 4
+        return top_of(values, np.ones(len(values)))
+
+    def constants(self, columns: tuple[str, ...], floor: float = 0.95) -> dict[str, Top]:
+        """Return those columns where one value dominates: many floods have one odd constant."""
+        found = {name: self.top(name) for name in columns}
+        return {name: top for name, top in found.items() if top.share >= floor}
+
+
+def top_of(values: NDArray[Any], weight: F64) -> Top:
+    """Return the commonest value by weight."""
+    if len(values) == 0:
+        return Top(0, 0.0, 0)
+    distinct, sums = weighted_top(values, weight)
+    total = float(sums.sum())
+    return Top(int(distinct[0]), float(sums[0]) / total if total else 0.0, len(distinct))

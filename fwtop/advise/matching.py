@@ -1,0 +1,144 @@
+"""A rule's match, evaluated on packet columns exactly as the kernel would on packets."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fwtop.advise.traffic import TCP, UDP, mix
+from fwtop.model.address import Prefix
+from fwtop.model.packets import F64, I64, U8, U64, Fragment, Mask, PacketBatch
+from fwtop.model.rule import Match, PayloadMatch, RateLimit
+
+_FULL = np.uint64(0xFFFFFFFFFFFFFFFF)
+
+
+def match_rows(match: Match, packets: PacketBatch) -> Mask:
+    """Tell which packets all conditions of the match hold for.
+
+    Later fragments have no ports, flags or payload beginning: conditions on those don't hold for them.
+    """
+    hit: Mask = packets.family != 0
+    if match.family is not None:
+        hit = hit & (packets.family == match.family)
+    if match.protocol is not None:
+        hit = hit & (packets.protocol == match.protocol)
+    later = packets.fragment == Fragment.LATER
+    for name, port in (("sport", match.sport), ("dport", match.dport)):
+        if port is not None:
+            ported = np.isin(packets.protocol, (TCP, UDP, 132, 136)) & ~later
+            hit = hit & ported & (getattr(packets, name) == port)
+    for name, limits in (("ip_length", match.ip_length), ("ttl", match.ttl)):
+        if limits is not None:
+            column = getattr(packets, name)
+            hit = hit & (column >= limits.low) & (column <= limits.high)
+    if match.tcp_flags is not None:
+        mask, value = match.tcp_flags
+        hit = hit & (packets.protocol == TCP) & ~later & ((packets.tcp_flags & mask) == value)
+    if match.fragment is not None:
+        hit = hit & ((packets.fragment != Fragment.NONE) == match.fragment)
+    if match.icmp_type is not None:
+        icmp = np.isin(packets.protocol, (1, 58)) & ~later
+        hit = hit & icmp & (packets.icmp_type == match.icmp_type)
+    for side, prefixes in (("src", match.sources), ("dst", match.destinations)):
+        if prefixes:
+            columns = (getattr(packets, f"{side}_hi"), getattr(packets, f"{side}_lo"))
+            hit = hit & in_prefixes(packets.family, *columns, prefixes)
+    for payload in match.payload:
+        rows = np.flatnonzero(hit)
+        found = payload_rows(payload, packets.select(rows)) if len(rows) else np.zeros(0, np.bool_)
+        hit = np.zeros(len(packets), np.bool_)
+        hit[rows[found]] = True
+    return np.asarray(hit)
+
+
+def in_prefixes(family: U8, hi: U64, lo: U64, prefixes: tuple[Prefix, ...]) -> Mask:
+    """Tell which addresses lie in any of the prefixes: one set lookup a prefix length."""
+    hit = np.zeros(len(family), np.bool_)
+    groups: dict[tuple[int, int], list[Prefix]] = {}
+    for prefix in prefixes:
+        groups.setdefault((prefix.family, prefix.length), []).append(prefix)
+    for (version, length), group in groups.items():
+        of_family = np.flatnonzero(family == version)
+        if len(of_family) == 0:
+            continue
+        key_hi, key_lo = cut(hi[of_family], lo[of_family], version, length)
+        wanted_hi = np.array([prefix.hi for prefix in group], np.uint64)
+        wanted_lo = np.array([prefix.lo for prefix in group], np.uint64)
+        hit[of_family] |= np.isin(mix(key_hi, key_lo), mix(wanted_hi, wanted_lo))
+    return hit
+
+
+def cut(hi: U64, lo: U64, family: int, length: int) -> tuple[U64, U64]:
+    """Clear the host bits of addresses."""
+    if family == 4:
+        return hi, lo & np.uint64((0xFFFFFFFF << (32 - length)) & 0xFFFFFFFF)
+    high = _FULL if length >= 64 else np.uint64((0xFFFFFFFFFFFFFFFF << (64 - length)) & 0xFFFFFFFFFFFFFFFF)
+    low_bits = max(0, length - 64)
+    low = (
+        np.uint64((0xFFFFFFFFFFFFFFFF << (64 - low_bits)) & 0xFFFFFFFFFFFFFFFF) if low_bits else np.uint64(0)
+    )
+    return hi & high, lo & low
+
+
+def payload_rows(match: PayloadMatch, packets: PacketBatch) -> Mask:
+    """Tell which packets have the bytes in their captured transport payload."""
+    n, width = packets.data.shape
+    size = len(match.data)
+    if n == 0 or size == 0 or size > width:
+        return np.zeros(n, np.bool_)
+    want = np.frombuffer(match.data, np.uint8)
+    care = np.frombuffer(match.mask, np.uint8) if match.mask is not None else np.full(size, 255, np.uint8)
+    start = packets.payload_offset.astype(np.int64)
+    end = np.minimum(packets.captured, start + packets.payload_length).astype(np.int64)
+    if match.offset is None:
+        return _anywhere(want & care, care, packets.data, start, end)
+    at = start + match.offset
+    good = np.flatnonzero((at + size <= end) & (at + size <= width))
+    window = packets.data[good[:, None], at[good][:, None] + np.arange(size)]
+    hit = np.zeros(n, np.bool_)
+    hit[good[((window & care) == (want & care)).all(1)]] = True
+    return hit
+
+
+def _anywhere(want: U8, care: U8, data: U8, start: I64, end: I64) -> Mask:
+    """Search by sieving: the rarest byte first, so that few places remain for the others."""
+    n, width = data.shape
+    flat = data.reshape(-1)
+    seen = np.bincount(flat[:: max(1, len(flat) // 65_536)], minlength=256)
+    order = sorted(np.flatnonzero(care), key=lambda i: int(seen[want[i]]) if care[i] == 255 else 1 << 60)
+    hit = np.zeros(n, np.bool_)
+    if not order:
+        return hit
+    first = order[0]
+    places = np.flatnonzero((flat & care[first]) == want[first]) - first
+    row = places // width
+    column = places - row * width
+    inside = (places >= 0) & (column >= start[row]) & (column + len(want) <= np.minimum(end[row], width))
+    places = places[inside]
+    for i in order[1:]:
+        places = places[(flat[places + i] & care[i]) == want[i]]
+    hit[places // width] = True
+    return hit
+
+
+def limit_groups(limit: RateLimit, packets: PacketBatch) -> U64:
+    """Return each packet's bucket: its source prefix, and its destination port where asked."""
+    four = packets.family == 4
+    hi4, lo4 = cut(packets.src_hi, packets.src_lo, 4, limit.prefix_v4)
+    hi6, lo6 = cut(packets.src_hi, packets.src_lo, 6, limit.prefix_v6)
+    key = mix(np.where(four, hi4, hi6), np.where(four, lo4, lo6))
+    return mix(key, packets.dport.astype(np.uint64)) if limit.by_dport else key
+
+
+def dropped_part(limit: RateLimit, packets: PacketBatch, pps: F64, seconds: float) -> F64:
+    """Return the part of each packet's bucket that a token bucket would drop.
+
+    `pps` is what each row stands for in packets a second, `seconds` the time over which the burst is spread.
+    """
+    amount = pps * packets.ip_length if limit.in_bytes else pps
+    _, inverse = np.unique(limit_groups(limit, packets), return_inverse=True)
+    rate = np.bincount(inverse, amount)
+    allowed = limit.per_second + limit.burst / max(seconds, 1.0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        part = np.where(rate > allowed, 1.0 - allowed / rate, 0.0)
+    return np.asarray(part[inverse], np.float64)

@@ -1,0 +1,98 @@
+"""The fewest prefixes that hold a given share of an attack's packets and next to no normal source."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fwtop.model.address import Prefix
+from fwtop.model.packets import F64, U64, Mask, PacketBatch
+
+_DENSE = 0.5  # a prefix of 2**b addresses must hold 2**(b/2) attackers, while they are few
+_SPARSE = 0.35  # and fewer of them when the list would be long otherwise
+_LONG = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Cover:
+    """Prefixes, heaviest first, and the share of the attack's weight that lies in them."""
+
+    prefixes: tuple[Prefix, ...]
+    share: float
+    sources: int
+
+
+def fewest_prefixes(
+    attack: PacketBatch, weight: F64, normal: PacketBatch, *, target: float, limit: int
+) -> Cover:
+    """Choose prefixes that together hold `target` of the weight, at most `limit`.
+
+    From short to long: a prefix is taken when enough of its addresses attack and no normal source lies
+    in it. IPv6 is cut at /64, which one machine owns whole (RFC 6177).
+    """
+    total = float(weight.sum())
+    if total == 0:
+        return Cover((), 0.0, 0)
+    parts: list[tuple[Prefix, float]] = []
+    sources = 0
+    for family in (4, 6):
+        rows = np.flatnonzero(attack.family == family)
+        if len(rows) == 0:
+            continue
+        column = "src_lo" if family == 4 else "src_hi"
+        values, inverse = np.unique(getattr(attack, column)[rows], return_inverse=True)
+        sums = np.asarray(np.bincount(inverse, weight[rows], len(values)), np.float64)
+        good = np.unique(getattr(normal, column)[normal.family == family])
+        heavy = _heaviest(sums, target)
+        sources += int(heavy.sum())
+        parts += _cover(family, values[heavy], sums[heavy], good)
+    parts.sort(key=lambda item: -item[1])
+    chosen: list[Prefix] = []
+    covered = 0.0
+    for prefix, mass in parts[:limit]:
+        chosen.append(prefix)
+        covered += mass
+        if covered >= target * total:
+            break
+    return Cover(tuple(chosen), covered / total, sources)
+
+
+def _heaviest(sums: F64, target: float) -> Mask:
+    """Mark the fewest sources that carry the target share: the tail isn't worth its entries."""
+    order = np.argsort(sums)[::-1]
+    needed = int(np.searchsorted(np.cumsum(sums[order]), target * sums.sum() * (1 - 1e-9))) + 1
+    mask = np.zeros(len(sums), np.bool_)
+    mask[order[:needed]] = True
+    return mask
+
+
+def _cover(family: int, values: U64, sums: F64, normal: U64) -> list[tuple[Prefix, float]]:
+    bits = 32 if family == 4 else 64
+    exponent = _DENSE if len(values) <= _LONG else _SPARSE
+    found: list[tuple[Prefix, float]] = []
+    left = np.ones(len(values), np.bool_)
+    for length in range(8 if family == 4 else 20, bits + 1):
+        live = np.flatnonzero(left)
+        if len(live) == 0:
+            break
+        shift = np.uint64(bits - length)
+        keys = values[live] >> shift
+        edges = np.flatnonzero(np.concatenate(([True], keys[1:] != keys[:-1])))
+        counts = np.diff(np.append(edges, len(live)))
+        enough = counts >= (1 if length == bits else max(2.0, 2.0 ** ((bits - length) * exponent)))
+        if length < bits:
+            enough &= ~np.isin(keys[edges], normal >> shift)
+        for edge, n in zip(edges[enough].tolist(), counts[enough].tolist(), strict=True):
+            members = live[edge : edge + n]
+            found.append((_common(family, values[members], bits), float(sums[members].sum())))
+            left[members] = False
+    return found
+
+
+def _common(family: int, members: U64, bits: int) -> Prefix:
+    """Return the longest prefix that holds all members (sorted)."""
+    low, high = int(members[0]), int(members[-1])
+    length = bits - (low ^ high).bit_length()
+    value = low >> (bits - length) << (bits - length)
+    return Prefix(family, value if family == 4 else value << 64, length)

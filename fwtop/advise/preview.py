@@ -1,0 +1,65 @@
+"""Any rule replayed on the present window: what the operator sees before Enter."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fwtop.advise.advisor import make_scene, normal_traffic
+from fwtop.advise.baseline import Baseline
+from fwtop.advise.classify import find_attacks
+from fwtop.advise.config import AdviseConfig
+from fwtop.advise.effect import harm, share_of, stopped
+from fwtop.advise.scene import Scene
+from fwtop.model.preview import Preview
+from fwtop.model.rule import Kind, Rule
+from fwtop.model.window import Window
+
+_BROAD = 0.05
+
+
+def preview(
+    rule: Rule, window: Window, baseline: Baseline | None = None, config: AdviseConfig | None = None
+) -> Preview:
+    """Return what the rule would stop of the attacks seen now, and what it would hit of normal traffic."""
+    config = config or AdviseConfig()
+    scene = make_scene(window, config, baseline or Baseline())
+    findings = [finding for finding in find_attacks(scene) if not finding.state]
+    normal = normal_traffic(scene)
+    traffic = scene.traffic
+    if rule.kind is Kind.NOTRACK:
+        return Preview(0.0, 0.0, 0.0, 0.0, 0.0, warnings=("it drops nothing",), guess=normal.guess)
+    part = stopped(rule.match, rule.limit, traffic)
+    total_pps = float((part * traffic.weight).sum()) / traffic.seconds
+    empty = np.zeros(0, np.intp)
+    rows = np.sort(np.concatenate([finding.rows for finding in findings])) if findings else empty
+    attack = share_of(part, traffic, rows)
+    cost = harm(rule.match, rule.limit, normal)
+    warnings = _warnings(scene, rule, total_pps, cost.share, guess=normal.guess)
+    return Preview(
+        attack_share=attack,
+        attack_pps=float((part[rows] * traffic.weight[rows]).sum()) / traffic.seconds,
+        collateral_share=cost.share,
+        collateral_pps=cost.pps,
+        total_pps=total_pps,
+        examples=cost.examples,
+        warnings=warnings,
+        guess=normal.guess,
+    )
+
+
+def _warnings(scene: Scene, rule: Rule, total_pps: float, share: float, *, guess: bool) -> tuple[str, ...]:
+    found = []
+    forged = [f for f in scene.findings if f.spoof.probability > scene.config.spoof_threshold and not f.state]
+    if rule.match.sources and forged:
+        found.append(
+            f"the sources of the {forged[0].title} look forged: blocking them stops little and hits others"
+        )
+    if not scene.findings:
+        found.append("no attack is seen now")
+    if total_pps == 0:
+        found.append("nothing that arrived in this window matches")
+    if share > _BROAD:
+        found.append(f"it would hit {share:.0%} of normal traffic")
+    if guess:
+        found.append("no quiet time was seen before: the harm is a guess")
+    return tuple(found)

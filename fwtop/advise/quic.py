@@ -1,0 +1,39 @@
+"""QUIC headers (RFC 8999, 9000 17): version and connection-id lengths. Never raises on bytes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fwtop.model.packets import I64, U8, Mask
+
+
+@dataclass(frozen=True, slots=True)
+class QuicHeader:
+    """The invariant part of a long header."""
+
+    version: int
+    dcid_length: int
+    scid_length: int
+    initial: bool
+
+
+def parse_long_header(data: bytes) -> QuicHeader | None:
+    """Read a long header; None when it isn't one (or an impossible one: ids have at most 20 bytes)."""
+    if len(data) < 7 or data[0] & 0xC0 != 0xC0:
+        return None
+    version, dcid = int.from_bytes(data[1:5], "big"), data[5]
+    if dcid > 20 or 6 + dcid >= len(data) or data[6 + dcid] > 20:
+        return None
+    return QuicHeader(version, dcid, data[6 + dcid], (data[0] >> 4) & 3 == 0)
+
+
+def plausible(matrix: U8, length: I64) -> Mask:
+    """Tell which payloads can be QUIC: the fixed bit, and a known version in long headers."""
+    long = matrix[:, 0] >= 0x80
+    fixed = (matrix[:, 0] & 0x40) != 0
+    one = (matrix[:, 1:5] == np.array([0, 0, 0, 1], np.uint8)).all(1)
+    two = (matrix[:, 1:5] == np.array([0x6B, 0x33, 0x43, 0xCF], np.uint8)).all(1)
+    negotiation = (matrix[:, 1:5] == 0).all(1)
+    return np.asarray((length >= 20) & np.where(long, one | two | negotiation, fixed))

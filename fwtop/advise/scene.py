@@ -1,0 +1,116 @@
+"""What every rule reads, and what it returns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+
+from fwtop.advise.baseline import Baseline
+from fwtop.advise.config import AdviseConfig
+from fwtop.advise.facts import Facts
+from fwtop.advise.scanmemory import ScanMemory
+from fwtop.advise.spoof import Spoof, spoof_estimate
+from fwtop.advise.tcpview import TcpView, view_tcp
+from fwtop.advise.traffic import UDP, Rows, Traffic, flow_key
+from fwtop.model.address import Prefix
+from fwtop.model.counters import Counters
+from fwtop.model.packets import Mask
+from fwtop.model.rule import Match
+
+
+@dataclass(frozen=True)
+class Finding:
+    """An attack found: its rows in the traffic, and what the rule knows about it."""
+
+    kind: str
+    title: str
+    rows: Rows
+    confidence: float
+    evidence: tuple[str, ...]
+    spoof: Spoof = Spoof(0.0, ())
+    match: Match = Match()  # header fields that all of it shares
+    state: bool = False  # about state (conntrack, carpet), not a vector of its own
+    pps: float | None = None  # where it isn't counted in packets (new conntrack entries a second)
+    dns_name: bytes | None = None  # wire form of the name that it asks for
+
+
+@dataclass
+class Scene:
+    """One window under judgement. `free` shrinks as rules claim rows."""
+
+    traffic: Traffic
+    config: AdviseConfig
+    baseline: Baseline
+    counters: Counters
+    own: tuple[Prefix, ...]
+    free: Mask
+    scans: ScanMemory = field(default_factory=ScanMemory)
+    findings: list[Finding] = field(default_factory=list)
+
+    @cached_property
+    def tcp(self) -> TcpView:
+        """TCP sorted by flags and behaviour."""
+        return view_tcp(self.traffic)
+
+    @cached_property
+    def udp(self) -> Mask:
+        """UDP packets with ports."""
+        packets = self.traffic.packets
+        return np.asarray((packets.protocol == UDP) & ~self.traffic.later & (packets.family != 0))
+
+    @cached_property
+    def solicited(self) -> Mask:
+        """UDP answers to what this host was seen to send (two-way captures only)."""
+        traffic = self.traffic
+        if len(traffic.outbound) == 0:
+            return np.zeros(len(traffic), np.bool_)
+        return np.isin(traffic.flow_key, np.unique(flow_key(traffic.outbound, reverse=True)))
+
+    def facts(self, rows: Rows | Mask) -> Facts:
+        """Return statistics of rows or of a mask."""
+        numbers = np.flatnonzero(rows) if rows.dtype == np.bool_ else rows.astype(np.intp)
+        return Facts(self.traffic, numbers, self.config.feature_rows)
+
+    def significant(self, facts: Facts, *, floor_pps: float, normal: str, shaped: bool = False) -> bool:
+        """Tell whether a vector is large enough to be called an attack.
+
+        `normal` is the traffic class whose baseline rate it is compared with; `shaped` says that the
+        packets themselves prove the kind, so that less of it is enough.
+        """
+        config = self.config
+        share = config.live_share if self.traffic.live else config.capture_share
+        if shaped:
+            share = min(share, config.shaped_share)
+        by_bytes = self.traffic.byte_share(facts.rows)
+        if facts.n < config.min_samples or max(facts.share, by_bytes if shaped else 0.0) < share:
+            return False
+        if not self.traffic.live:
+            return True
+        usual = self.baseline.rate(normal)
+        return facts.pps >= floor_pps and (usual is None or facts.pps >= config.baseline_factor * usual)
+
+    def spoof(self, rows: Rows, *, prior: float = 0.0, completed: float = 0.0) -> Spoof:
+        """Estimate whether the rows' sources are forged."""
+        return spoof_estimate(self.traffic, rows, prior=prior, own=self.own, completed=completed)
+
+    @property
+    def thin(self) -> bool:
+        """Whether sampling is so thin that packets of one connection are rarely seen together."""
+        return self.traffic.one_in > 8
+
+    def claim(self, finding: Finding) -> None:
+        """Keep a finding; its rows are explained."""
+        self.findings.append(finding)
+        self.free[finding.rows] = False
+
+
+def sure(base: float, samples: int) -> float:
+    """Lower a rule's own probability of being right when few packets were seen (Laplace's rule)."""
+    return round(base * (samples + 1) / (samples + 3) if samples < 200 else base, 3)
+
+
+def count(number: float) -> str:
+    """Write a number with thousands separators."""
+    return f"{number:,.0f}"

@@ -1,0 +1,226 @@
+"""UDP services that answer more than they are asked: their ports and what their answers look like.
+
+Ports and answers are those of CISA alert TA14-017A (UDP-Based Amplification Attacks), the Shadowserver
+"accessible" reports, RFC 8085 section 6.1 and the amplification field reports of Akamai SIRT, Cloudflare
+and NETSCOUT ASERT named beside the rarer ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from fwtop.model.packets import I64, U8, Mask
+
+SHAPE_WIDTH = 64
+Shape = Callable[[U8, I64], Mask]
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """A service that can be made to reflect; `shape` tells its answers, None: no fixed beginning."""
+
+    name: str
+    title: str
+    ports: tuple[int, ...]
+    shape: Shape | None = None
+    anywhere: bool = False  # the shape is so particular that it needs no port
+
+
+def starts(*beginnings: bytes, at: int = 0) -> Shape:
+    """Make a shape: the payload has one of these strings at an offset."""
+
+    def shape(payload: U8, length: I64) -> Mask:
+        found = np.zeros(len(payload), np.bool_)
+        for text in beginnings:
+            want = np.frombuffer(text, np.uint8)
+            end = at + len(want)
+            found |= (payload[:, at:end] == want).all(1) & (length >= end)
+        return found
+
+    return shape
+
+
+def dns_answer(payload: U8, length: I64) -> Mask:
+    """RFC 1035 4.1.1: QR set, standard opcode, Z zero, few questions, plausible counts.
+
+    A mask, not a parse, because it runs over whole columns; more than 4 questions don't occur.
+    """
+    flags, opcode = payload[:, 2], (payload[:, 2] >> 3) & 15
+    questions = _be16(payload, 4)
+    counts = _be16(payload, 6) + _be16(payload, 8) + _be16(payload, 10)
+    return np.asarray((length >= 12) & (flags >= 0x80) & (opcode <= 5) & (questions <= 4) & (counts < 2048))
+
+
+def dns_query(payload: U8, length: I64) -> Mask:
+    """RFC 1035 4.1.1: QR clear, opcode 0 to 5, one question and no answer, a label that can be one."""
+    opcode = (payload[:, 2] >> 3) & 15
+    plain = (payload[:, 2] < 0x80) & (opcode <= 5) & ((payload[:, 3] & 0x40) == 0)
+    counts = (_be16(payload, 4) == 1) & (_be16(payload, 6) == 0) & (_be16(payload, 10) <= 2)
+    return np.asarray((length >= 17) & plain & counts & (payload[:, 12] < 64))
+
+
+def ntp_answer(payload: U8, length: I64) -> Mask:
+    """RFC 5905 and ntpd's private mode: mode 7 or 6 with the response bit, or a server's reply."""
+    mode = payload[:, 0] & 7
+    private = (mode == 7) & (payload[:, 0] >= 0x80)
+    control = (mode == 6) & (payload[:, 1] >= 0x80)
+    server = (mode == 4) & (length >= 48)
+    return np.asarray((length >= 8) & (private | control | server))
+
+
+def memcached_answer(payload: U8, length: I64) -> Mask:
+    """Memcached protocol.txt: a UDP frame of 8 bytes, then text; later datagrams hold data only."""
+    frame = (payload[:, 6] == 0) & (payload[:, 7] == 0) & (length >= 8)
+    count, number = _be16(payload, 4), _be16(payload, 2)
+    return np.asarray(frame & (count > 0) & (number < count))
+
+
+def printable(payload: U8, length: I64) -> Mask:
+    """RFC 864, 865: ASCII text only."""
+    column = np.arange(payload.shape[1])
+    text = ((payload >= 0x20) & (payload < 0x7F)) | ((payload >= 9) & (payload <= 13))
+    return np.asarray((text | (column >= length[:, None])).all(1) & (length >= 1))
+
+
+def ber_sequence(payload: U8, length: I64) -> Mask:
+    """X.690: SNMP (RFC 3416) and CLDAP (RFC 1798) messages are a SEQUENCE with an INTEGER in front."""
+    first = payload[:, 1]
+    skip = np.where(first < 0x80, 2, 2 + (first & 0x7F).astype(np.int64))
+    inner = payload[np.arange(len(payload)), np.minimum(skip, payload.shape[1] - 1)]
+    return np.asarray((payload[:, 0] == 0x30) & (length >= 5) & (skip <= 6) & (inner == 2))
+
+
+def isakmp_answer(payload: U8, length: I64) -> Mask:
+    """RFC 7296 3.1: version 1.x or 2.x in the header of 28 bytes."""
+    return np.asarray((length >= 18) & np.isin(payload[:, 17], (0x10, 0x20)))
+
+
+def coap_answer(payload: U8, length: I64) -> Mask:
+    """RFC 7252 3: version 1, a response code (2.xx to 5.xx)."""
+    return np.asarray((length >= 4) & (payload[:, 0] >> 6 == 1) & np.isin(payload[:, 1] >> 5, (2, 4, 5)))
+
+
+def rpc_answer(payload: U8, length: I64) -> Mask:
+    """RFC 5531: message type 1 (reply) after the transaction id."""
+    return np.asarray((length >= 8) & (payload[:, 4:8] == np.array([0, 0, 0, 1], np.uint8)).all(1))
+
+
+def openvpn_answer(payload: U8, length: I64) -> Mask:
+    """OpenVPN's opcodes 1 to 11 in the upper five bits of the first byte."""
+    opcode = payload[:, 0] >> 3
+    return np.asarray((length >= 14) & (opcode >= 1) & (opcode <= 11))
+
+
+def bittorrent_answer(payload: U8, length: I64) -> Mask:
+    """BEP 5 (bencoded dictionary) or BEP 29 (uTP version 1 with a known type)."""
+    bencoded = (payload[:, 0] == 0x64) & (payload[:, 2] == 0x3A) & np.isin(payload[:, 1], (0x31, 0x32))
+    utp = np.isin(payload[:, 0], (0x11, 0x21, 0x31)) & (payload[:, 1] <= 2) & (length >= 20)
+    return np.asarray((length >= 4) & (bencoded | utp))
+
+
+def bencoded_answer(payload: U8, length: I64) -> Mask:
+    """BEP 5: a dictionary whose first key has one or two letters ("r", "t", "ip")."""
+    key = payload[:, 3]
+    letter = (key >= 0x61) & (key <= 0x7A)
+    known = np.isin(payload[:, 1], (0x31, 0x32)) & letter
+    return np.asarray((length >= 8) & (payload[:, 0] == 0x64) & (payload[:, 2] == 0x3A) & known)
+
+
+def dtls_answer(payload: U8, length: I64) -> Mask:
+    """RFC 6347: a handshake or alert record of DTLS 1.0 or 1.2."""
+    return np.asarray((length >= 13) & np.isin(payload[:, 0], (21, 22)) & (payload[:, 1] == 0xFE))
+
+
+def _be16(payload: U8, at: int) -> I64:
+    return (payload[:, at].astype(np.int64) << 8) | payload[:, at + 1]
+
+
+_QUAKE = starts(
+    b"\xff\xff\xff\xffstatusResponse",
+    b"\xff\xff\xff\xffinfoResponse",
+    b"\xff\xff\xff\xffgetserversResponse",
+    b"\xff\xff\xff\xffprint",
+    b"\xff\xff\xff\xffn",
+    b"\xff\xff\xffinfo",
+)
+_STEAM = starts(*(b"\xff\xff\xff\xff" + bytes([c]) for c in b"IDEAmjl"), b"\xfe\xff\xff\xff")
+_XML = starts(b"<?xml", b"<SOAP", b"<soap", b"<s:Env", b"<env", b"<Env", b"\xef\xbb\xbf<")
+_SSDP = starts(b"HTTP/1.1 200", b"NOTIFY * HTTP", b"HTTP/1.0 200")
+
+SERVICES: tuple[Service, ...] = (
+    Service("echo", "Echo", (7,)),
+    Service("qotd", "Quote of the day", (17,), printable),
+    Service("chargen", "Character generator", (19,), printable),
+    Service("dns", "DNS", (53,), dns_answer),
+    Service("tftp", "TFTP", (69,), starts(b"\0\x03", b"\0\x05", b"\0\x06")),
+    Service("rpcbind", "RPC portmapper", (111,), rpc_answer),
+    Service("ntp", "NTP", (123,), ntp_answer),
+    Service("netbios", "NetBIOS name service", (137, 138), dns_answer),
+    Service("snmp", "SNMP", (161,), ber_sequence),
+    Service("xdmcp", "XDMCP", (177,), starts(b"\0\x01")),
+    Service("cldap", "CLDAP", (389,), ber_sequence),
+    Service("slp", "Service Location Protocol", (427,), starts(b"\x02", b"\x01")),
+    Service("isakmp", "ISAKMP/IKE", (500, 4500), isakmp_answer),
+    Service("ripv1", "RIPv1", (520,), starts(b"\x02\x01", b"\x02\x02")),
+    Service("db2", "DB2 discovery", (523,), starts(b"DB2")),
+    Service("ipmi", "IPMI/RMCP", (623,), starts(b"\x06\0")),
+    Service("openvpn", "OpenVPN", (1194,), openvpn_answer),
+    Service("mssql", "MS SQL Server Browser", (1434,), starts(b"\x05")),
+    Service("citrix", "Citrix ICA browser", (1604,)),
+    Service("l2tp", "L2TP", (1701,), starts(b"\xc8\x02", b"\xc8\x03", b"\xc0\x02")),
+    Service("ssdp", "SSDP", (1900,), _SSDP, anywhere=True),
+    Service("digiman", "Digiman", (2362,), starts(b"DIGI")),
+    Service("arms", "Apple Remote Management", (3283,), starts(b"\0\x01", b"\0\x02")),
+    Service("rdp", "Remote Desktop over UDP", (3389,)),
+    Service("dtls", "DTLS", (443, 3391, 4433, 5684, 10443), dtls_answer),
+    Service("quic", "QUIC", (), None),
+    Service("stun", "STUN", (3478,), starts(b"\x01\x01", b"\x01\x11")),
+    Service("ws_discovery", "WS-Discovery", (3702,), _XML),
+    Service("sip", "SIP", (5060, 5061), starts(b"SIP/2.0"), anywhere=True),
+    Service("sentinel", "Sentinel licence manager", (5093,)),
+    Service("nat_pmp", "NAT-PMP", (5351,), starts(b"\0\x80", b"\0\x81")),
+    Service("mdns", "Multicast DNS", (5353,), dns_answer),
+    Service("llmnr", "LLMNR", (5355,), dns_answer),
+    Service("pcanywhere", "pcAnywhere", (5632,)),
+    Service("mndp", "MikroTik discovery", (5678,)),
+    Service("coap", "CoAP", (5683,), coap_answer),
+    Service("bittorrent", "BitTorrent", (6881, 6882, 6889, 6969, 51413), bittorrent_answer),
+    Service("bittorrent", "BitTorrent DHT", (), bencoded_answer, anywhere=True),
+    Service("bjnp", "Canon BJNP", (8610, 8611, 8612), starts(b"BJNP")),
+    Service("teamspeak", "TeamSpeak", (8767, 9987)),
+    Service("ubiquiti", "Ubiquiti discovery", (10001,), starts(b"\x01", b"\x02")),
+    # Akamai, "CVE-2022-26143: TP240PhoneHome reflection/amplification" (2022)
+    Service("tp240", "Mitel TP-240", (10074,)),
+    Service("memcached", "Memcached", (11211,), memcached_answer),
+    Service("vxworks", "VxWorks debug agent", (17185,)),
+    Service("minecraft", "Minecraft Bedrock", (19132,), starts(b"\x1c")),
+    Service("quake", "Quake", (26000, 27500, 27910, 27950, 27960, 27961, 28960, 30120), _QUAKE),
+    Service("steam", "Steam (A2S)", (2303, *range(27005, 27051), 27960), _STEAM),
+    Service("lantronix", "Lantronix discovery", (30718,)),
+    Service("plex", "Plex Media Server", (32410, 32414), starts(b"HTTP/1.0 200", b"HTTP/1.1 200")),
+    Service("jenkins", "Jenkins discovery", (33848,), starts(b"<hudson")),
+    Service("hikvision", "Hikvision SADP", (37020,), _XML),
+    Service("dvr_dhcpdiscover", "DVR DHCPDiscover", (37810,)),
+    Service("crestron", "Crestron CIP", (41794,), starts(b"\x14")),
+    Service("bacnet", "BACnet", (47808,), starts(b"\x81")),
+    Service("mumble", "Mumble", (64738,)),
+    # Game and file-transfer answers that are told by their bytes, whatever the port
+    Service("quake", "Quake", (), _QUAKE, anywhere=True),
+    Service("steam", "Steam (A2S)", (), _STEAM, anywhere=True),
+    Service("ws_discovery", "WS-Discovery", (), _XML, anywhere=True),
+)
+
+BY_PORT: dict[int, Service] = {}
+for _service in SERVICES:
+    for _port in _service.ports:
+        BY_PORT.setdefault(_port, _service)
+ANYWHERE = tuple(service for service in SERVICES if service.anywhere)
+
+
+def tftp_data(payload: U8, length: I64) -> Mask:
+    """RFC 1350: a DATA packet (opcode 3) of the first blocks; answers come from a random port."""
+    data = (payload[:, :2] == np.array([0, 3], np.uint8)).all(1)
+    return np.asarray((length >= 5) & data & (_be16(payload, 2) <= 64))

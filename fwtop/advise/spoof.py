@@ -1,0 +1,178 @@
+"""Whether sources are forged: independent signs, each with its sentence, added up as log-odds.
+
+Sources: RFC 2827 and 6890 (addresses that can't arrive), RFC 5635, "Inferring Internet Denial-of-Service
+Activity" (Moore 2001), "Hop-count filtering" (Jin 2003), CAIDA Spoofer.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from fwtop.advise.traffic import Rows, Traffic
+from fwtop.model.address import Prefix
+from fwtop.model.packets import U64, Mask
+
+# Not routed on the internet (RFC 6890), without private and test networks, which laboratories use.
+_BOGONS = ((0, 8), (100 << 24 | 64 << 16, 10), (127 << 24, 8), (169 << 24 | 254 << 16, 16), (224 << 24, 3))
+# Legacy /8s of the US DoD and similar: a twentieth of the space and next to no traffic, so uniformly
+# random addresses show there and real ones don't.
+_QUIET = np.array([6, 7, 11, 21, 22, 25, 26, 28, 29, 30, 33, 55, 56, 214, 215], np.uint64)
+_MANY = 200  # sources from which on their distribution says something
+
+
+@dataclass(frozen=True, slots=True)
+class Spoof:
+    """How likely the sources are forged, and why."""
+
+    probability: float
+    evidence: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Sign:
+    """One observation: what it adds to the log-odds, and the sentence."""
+
+    weight: float
+    sentence: str
+
+
+def spoof_estimate(
+    traffic: Traffic, rows: Rows, *, prior: float = 0.0, own: tuple[Prefix, ...] = (), completed: float = 0.0
+) -> Spoof:
+    """Judge the sources of an attack's rows.
+
+    `prior` is the log-odds that the kind itself gives (reflectors and completed handshakes are real);
+    `completed` the share of its flows that went on after the handshake.
+    """
+    if len(rows) == 0:
+        return Spoof(0.0, ())
+    packets = traffic.packets
+    _, first, counts = np.unique(traffic.source_key[rows], return_index=True, return_counts=True)
+    hi, lo, family = (getattr(packets, name)[rows][first] for name in ("src_hi", "src_lo", "family"))
+    signs = [*_reuse(counts, traffic), *_own(traffic, rows, own)]
+    four = lo[family == 4]
+    if len(four) >= len(lo) / 2:
+        signs += [*_space(four), *_pattern(four)]
+    else:
+        signs += _space6(hi[family == 6], lo[family == 6])
+    signs += _ttl(traffic, rows, len(first))
+    if completed > 0.2:
+        signs.append(Sign(-4.0, f"{completed:.0%} of the flows went on after the handshake"))
+    odds = prior + sum(sign.weight for sign in signs)
+    telling = sorted(signs, key=lambda sign: -abs(sign.weight))
+    agreeing = tuple(sign.sentence for sign in telling if (sign.weight > 0) == (odds > 0))
+    return Spoof(1.0 / (1.0 + math.exp(-max(-30.0, min(30.0, odds)))), agreeing)
+
+
+def _reuse(counts: np.ndarray[tuple[int], np.dtype[np.intp]], traffic: Traffic) -> list[Sign]:
+    """Real machines send more than one packet; forged sources are drawn anew for each."""
+    sources, packets = len(counts), int(counts.sum())
+    once = float((counts == 1).sum()) / packets
+    if sources < 50:
+        return [Sign(-3.0, f"only {sources} sources for {packets:,} sampled packets: each is used again")]
+    if sources >= _MANY and once > 0.9:
+        return [Sign(1.2, f"{once:.0%} of the sampled packets have a source of their own ({sources:,})")]
+    per = packets / sources
+    if per >= 3 and traffic.one_in * per > 10:
+        return [Sign(-1.0, f"sources send {per:.0f} sampled packets each")]
+    return []
+
+
+def _space(addresses: U64) -> list[Sign]:
+    """Random addresses fall where nobody is."""
+    n = len(addresses)
+    if n < 50:
+        return []
+    bogon = np.zeros(n, np.bool_)
+    for base, length in _BOGONS:
+        shift = np.uint64(32 - length)
+        bogon |= addresses >> shift == np.uint64(base) >> shift
+    quiet = np.isin(addresses >> np.uint64(24), _QUIET)
+    signs = []
+    if bogon.mean() > 0.01:
+        signs.append(Sign(4.0, f"{bogon.mean():.1%} of the sources are addresses that are not routed"))
+    if n >= _MANY:
+        if quiet.mean() > 0.03:
+            signs.append(Sign(3.0, f"{quiet.mean():.1%} of the sources lie in networks that are never seen"))
+        elif quiet.mean() < 0.01 and bogon.mean() < 0.002:
+            signs.append(Sign(-1.5, "no source lies in unused networks, as random ones would"))
+    return signs
+
+
+def _pattern(addresses: U64) -> list[Sign]:
+    """Some generators leave one octet nearly constant while the others are random."""
+    if len(addresses) < _MANY:
+        return []
+    entropies = [_entropy((addresses >> np.uint64(shift)) & np.uint64(255)) for shift in (24, 16, 8, 0)]
+    full = min(8.0, math.log2(len(addresses)))
+    signs = []
+    if entropies[3] < 3.0 and max(entropies[:3]) > 0.85 * full:
+        signs.append(Sign(3.0, "the last octet of the sources is nearly constant while others are random"))
+    flat = sum(entropy > 0.97 * full for entropy in entropies)
+    if flat == 4 and len(addresses) >= 1000:
+        signs.append(Sign(1.5, "all four octets of the sources are uniformly random"))
+    networks = len(np.unique(addresses >> np.uint64(16)))
+    expected = 65_536 * (1 - math.exp(-len(addresses) / 65_536))
+    if networks > 0.8 * expected:
+        signs.append(Sign(1.0, f"the sources are spread over {networks:,} /16s without clusters"))
+    elif networks < 0.35 * min(expected, len(addresses)) and flat < 3:
+        signs.append(Sign(-1.0, f"the sources cluster in {networks:,} /16s"))
+    return signs
+
+
+def _space6(hi: U64, lo: U64) -> list[Sign]:
+    n = len(hi)
+    if n < 50:
+        return []
+    signs = []
+    unrouted = (hi >> np.uint64(61) != np.uint64(1)) & (hi >> np.uint64(57) != np.uint64(0x7E))
+    if unrouted.mean() > 0.01:
+        signs.append(Sign(4.0, f"{unrouted.mean():.1%} of the sources lie outside 2000::/3"))
+    networks = len(np.unique(hi))
+    if n >= _MANY and networks > 0.95 * n and len(np.unique(hi >> np.uint64(32))) > 0.5 * n:
+        signs.append(Sign(2.0, f"nearly every source is in a /32 of its own ({n:,})"))
+    elif n >= _MANY and networks < n / 20:
+        signs.append(
+            Sign(2.0, f"{n:,} sources lie in only {networks:,} /64s: interface ids are drawn at random")
+        )
+    small = lo < np.uint64(1 << 16)
+    if n >= _MANY and small.mean() > 0.3:
+        signs.append(Sign(-1.0, "many sources have hand-made interface ids, as servers do"))
+    return signs
+
+
+def _ttl(traffic: Traffic, rows: Rows, sources: int) -> list[Sign]:
+    """Packets from all over the world travel different distances, and one source always the same."""
+    ttl = traffic.packets.ttl[rows]
+    counts = np.bincount(ttl, minlength=256)
+    top, share = int(counts.argmax()), counts.max() / len(ttl)
+    if sources >= 100 and share > 0.95:
+        return [Sign(1.5, f"all sources arrive with TTL {top}: they have the same way here")]
+    used = int((counts > len(ttl) / 2048).sum())
+    if sources >= _MANY and used > 160:
+        return [Sign(2.5, f"TTLs are random ({used} values)")]
+    if sources >= 50 and 5 <= used <= 120 and share < 0.5:
+        return [Sign(-1.0, f"TTLs spread as from real distances ({used} values)")]
+    return []
+
+
+def _own(traffic: Traffic, rows: Rows, own: tuple[Prefix, ...]) -> list[Sign]:
+    packets = traffic.packets
+    same = (packets.src_hi[rows] == packets.dst_hi[rows]) & (packets.src_lo[rows] == packets.dst_lo[rows])
+    ours: Mask = same.copy()
+    for prefix in own:
+        if prefix.is_address:
+            equal = (packets.src_hi[rows] == prefix.hi) & (packets.src_lo[rows] == prefix.lo)
+            ours |= equal & (packets.family[rows] == prefix.family)
+    if ours.mean() > 0.01:
+        return [Sign(5.0, f"{ours.mean():.0%} of the packets claim to come from this machine itself")]
+    return []
+
+
+def _entropy(values: U64) -> float:
+    counts = np.bincount(values.astype(np.intp), minlength=256)
+    p = counts[counts > 0] / counts.sum()
+    return float(-(p * np.log2(p)).sum())

@@ -1,0 +1,144 @@
+"""TCP as conversations: which packets belong to connections that behave like real ones.
+
+Only what arrives is seen, so a connection shows itself by sequence or acknowledgement numbers that
+advance (RFC 9293 3.4): floods send random or constant ones.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fwtop.advise.traffic import TCP, Rows, Traffic, transport_start, word
+from fwtop.model.packets import U32, U64, Mask
+
+FIN, SYN, RST, PSH, ACK, URG = 1, 2, 4, 8, 16, 32
+_SIX = 63
+_WINDOW = 1 << 26  # an advance between two samples of one connection: 64 MiB at most
+_BACK = 1 << 18  # and retransmissions reach back that far
+
+
+@dataclass(frozen=True)
+class TcpView:
+    """Masks over the traffic's rows."""
+
+    tcp: Mask
+    syn: Mask
+    syn_ack: Mask
+    rst: Mask
+    fin: Mask  # FIN without SYN or RST, with or without ACK; bare packets only
+    ack: Mask  # ACK with or without data, no SYN, FIN, RST
+    odd: Mask  # combinations that no TCP sends
+    established: Mask  # of connections that advance
+    completed: Mask  # of connections whose SYN was followed by an ACK
+
+    @property
+    def real(self) -> Mask:
+        """Packets of connections that are real by their numbers."""
+        return np.asarray(self.established | self.completed)
+
+
+def view_tcp(traffic: Traffic) -> TcpView:
+    """Sort the TCP packets of a window."""
+    packets = traffic.packets
+    tcp = (packets.protocol == TCP) & ~traffic.later & (packets.family != 0)
+    six = packets.tcp_flags & _SIX
+    odd = tcp & _impossible(packets.tcp_flags)
+    good = tcp & ~odd
+    syn = good & ((six & (SYN | ACK)) == SYN)
+    syn_ack = good & ((six & (SYN | ACK)) == (SYN | ACK))
+    rst = good & ((six & RST) != 0)
+    fin = good & ((six & FIN) != 0)
+    ack = good & ~syn & ~syn_ack & ~rst & ~fin
+    established, completed = _conversations(traffic, traffic.rows(tcp), syn)
+    return TcpView(tcp, syn, syn_ack, rst, fin, ack, odd, established, completed)
+
+
+def _impossible(flags: np.ndarray[tuple[int], np.dtype[np.uint8]]) -> Mask:
+    """Null, Xmas, SYN with FIN or RST, FIN with RST, and data or URG without ACK (RFC 9293 3.10.7).
+
+    A lone FIN or RST is left to the rules of those floods.
+    """
+    six = flags & _SIX
+    clash = ((six & SYN) != 0) & ((six & (FIN | RST)) != 0)
+    clash |= ((six & FIN) != 0) & ((six & RST) != 0)
+    bare = (six & (SYN | ACK | RST)) == 0
+    unacknowledged = bare & (six != FIN)  # null, PSH, URG, FIN+PSH+URG…
+    urgent_syn = ((six & SYN) != 0) & ((six & URG) != 0)
+    return np.asarray(clash | unacknowledged | urgent_syn)
+
+
+def _conversations(traffic: Traffic, rows: Rows, syn: Mask) -> tuple[Mask, Mask]:
+    established = np.zeros(len(traffic), np.bool_)
+    completed = np.zeros(len(traffic), np.bool_)
+    if len(rows) < 2:
+        return established, completed
+    key, time = traffic.flow_key[rows], traffic.packets.time_ns[rows]
+    order = np.lexsort((time, key))
+    rows, key = rows[order], key[order]
+    edges = np.flatnonzero(np.concatenate(([True], key[1:] != key[:-1])))
+    counts = np.diff(np.append(edges, len(rows)))
+    flow = np.repeat(np.arange(len(edges)), counts)
+    advances, sane = _steps(traffic, rows, key, flow, len(edges))
+    multiple = counts >= 2
+    good_flow = multiple & (advances >= 1) & (sane >= 0.8 * np.maximum(counts - 1, 1))
+    established[rows] = good_flow[flow]
+    completed[rows] = _completed(traffic, rows, flow, len(edges), syn)[flow]
+    talking = _talking(traffic, rows, established)
+    established[rows] |= talking
+    return established, completed
+
+
+def _steps(
+    traffic: Traffic, rows: Rows, key: U64, flow: Rows, flows: int
+) -> tuple[np.ndarray[tuple[int], np.dtype[np.intp]], np.ndarray[tuple[int], np.dtype[np.intp]]]:
+    """Count, for each flow, the steps in which numbers advance, and those that are possible at all."""
+    packets = traffic.packets
+    start = transport_start(packets, rows)
+    acks = word(packets, rows, np.where(start < 0, -1, start + 8))
+    same = key[1:] == key[:-1]
+    six = packets.tcp_flags[rows] & _SIX
+    plain = ((six[1:] | six[:-1]) & (SYN | RST)) == 0
+    seq_step, ack_step = _delta(packets.tcp_seq[rows]), _delta(acks)
+    possible = same & (_near(seq_step) & _near(ack_step) | ~plain)
+    moved = same & plain & possible & ((seq_step > 0) | (ack_step > 0))
+    pair_flow = flow[1:]
+    return (
+        np.bincount(pair_flow[moved], minlength=flows),
+        np.bincount(pair_flow[possible], minlength=flows),
+    )
+
+
+def _completed(traffic: Traffic, rows: Rows, flow: Rows, flows: int, syn: Mask) -> Mask:
+    """Tell flows in which one SYN number is followed by an ACK of exactly the next number or beyond."""
+    packets = traffic.packets
+    is_syn = syn[rows]
+    first_seq = np.zeros(flows, np.uint32)
+    has_syn = np.zeros(flows, np.bool_)
+    first_seq[flow[is_syn]] = packets.tcp_seq[rows[is_syn]]
+    has_syn[flow[is_syn]] = True
+    six = packets.tcp_flags[rows] & _SIX
+    follows = ((six & ACK) != 0) & ((six & (SYN | RST)) == 0)
+    ahead = (packets.tcp_seq[rows] - first_seq[flow]).view(np.int32)
+    good = follows & has_syn[flow] & (ahead >= 1) & (ahead < _WINDOW)
+    result = np.zeros(flows, np.bool_)
+    result[flow[good]] = True
+    return result
+
+
+def _talking(traffic: Traffic, rows: Rows, established: Mask) -> Mask:
+    """Take the other packets of peers with two or more good packets on the same service as real too."""
+    source = traffic.source_key[rows]
+    real = np.unique(source[established[rows]])
+    ours = np.isin(source, real)
+    six = traffic.packets.tcp_flags[rows] & _SIX
+    return np.asarray(ours & ((six & (FIN | ACK)) != 0))
+
+
+def _delta(values: U32) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
+    return (values[1:] - values[:-1]).view(np.int32)
+
+
+def _near(step: np.ndarray[tuple[int], np.dtype[np.int32]]) -> Mask:
+    return (step > -_BACK) & (step < _WINDOW)

@@ -1,0 +1,218 @@
+"""The arrived packets of a window in the form that every rule of judgement reads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fwtop.advise.config import AdviseConfig
+from fwtop.model.packets import (
+    F64,
+    FLAG_OUTBOUND,
+    I64,
+    U8,
+    U16,
+    U32,
+    U64,
+    Fragment,
+    Mask,
+    PacketBatch,
+)
+from fwtop.model.window import Window
+
+Rows = NDArray[np.intp]
+_MIX_A, _MIX_B, _MIX_C = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F), np.uint64(29))
+TCP, UDP, ICMP, ICMP6, GRE, ESP = 6, 17, 1, 58, 47, 50
+
+
+def mix(left: U64, right: U64) -> U64:
+    """Hash two columns into one (the multipliers are those of splitmix64 and xxHash)."""
+    with np.errstate(over="ignore"):
+        value = (left ^ (right * _MIX_B)) * _MIX_A
+        return (value ^ (value >> _MIX_C)) * _MIX_B
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Inbound packets and, in a two-way capture, the outbound ones that answer for them.
+
+    `weight` is scaled so that its sum estimates all arrived packets of the window.
+    """
+
+    packets: PacketBatch
+    outbound: PacketBatch
+    weight: F64
+    seconds: float
+    started: float
+    live: bool
+    one_in: float  # samples' mean weight: how thin the sampling is
+
+    @staticmethod
+    def of(window: Window, config: AdviseConfig) -> Traffic:
+        """Take the window's arrived packets, at most the configured number of rows, evenly chosen."""
+        limit = config.max_rows if window.live else config.max_capture_rows
+        packets, scale = thin(window.arrived, limit)
+        outbound = _outbound(packets, window)
+        inbound = packets.select(~outbound) if outbound.any() else packets
+        weight = inbound.weight * scale
+        one_in = float(weight.mean()) if len(weight) else 1.0
+        leaving = packets.select(outbound)
+        seconds = max(window.seconds, 1e-6)
+        return Traffic(inbound, leaving, weight, seconds, window.started, window.live, one_in)
+
+    def __len__(self) -> int:
+        return len(self.packets)
+
+    @cached_property
+    def total(self) -> float:
+        """Packets that arrived."""
+        return float(self.weight.sum())
+
+    @cached_property
+    def total_bytes(self) -> float:
+        """Bytes that arrived."""
+        return float((self.weight * self.packets.length).sum())
+
+    @cached_property
+    def source_key(self) -> U64:
+        """One number a source address."""
+        return mix(self.packets.src_hi, self.packets.src_lo)
+
+    @cached_property
+    def dest_key(self) -> U64:
+        """One number a destination address."""
+        return mix(self.packets.dst_hi, self.packets.dst_lo)
+
+    @cached_property
+    def flow_key(self) -> U64:
+        """One number a flow: addresses, ports, protocol."""
+        return flow_key(self.packets)
+
+    @cached_property
+    def later(self) -> Mask:
+        """Later fragments: no transport header."""
+        return np.asarray(self.packets.fragment == Fragment.LATER)
+
+    def rows(self, mask: Mask) -> Rows:
+        """Turn a mask into row numbers."""
+        return np.flatnonzero(mask)
+
+    def share(self, rows: Rows) -> float:
+        """Return the rows' part of all arrived packets."""
+        return float(self.weight[rows].sum()) / self.total if self.total else 0.0
+
+    def byte_share(self, rows: Rows) -> float:
+        """Return the rows' part of all arrived bytes."""
+        part = float((self.weight[rows] * self.packets.length[rows]).sum())
+        return part / self.total_bytes if self.total_bytes else 0.0
+
+    def pps(self, rows: Rows) -> float:
+        """Return the rows' packets a second."""
+        return float(self.weight[rows].sum()) / self.seconds
+
+
+def thin(packets: PacketBatch, limit: int) -> tuple[PacketBatch, float]:
+    """Choose at most `limit` rows at random (fixed seed), with the factor for their weights."""
+    n = len(packets)
+    if n <= limit:
+        return packets, 1.0
+    chosen = np.random.default_rng(n).permutation(n)[:limit]
+    chosen.sort()
+    return packets.select(chosen), n / limit
+
+
+def flow_key(packets: PacketBatch, *, reverse: bool = False) -> U64:
+    """Hash addresses, ports and protocol; `reverse` gives the key that the answers have."""
+    src = mix(packets.src_hi, packets.src_lo)
+    dst = mix(packets.dst_hi, packets.dst_lo)
+    sport, dport = packets.sport.astype(np.uint64), packets.dport.astype(np.uint64)
+    if reverse:
+        src, dst, sport, dport = dst, src, dport, sport
+    shift = np.uint64(16)
+    ports = (packets.protocol.astype(np.uint64) << (shift * np.uint64(2))) | (sport << shift) | dport
+    return mix(mix(src, dst), ports)
+
+
+def payload(packets: PacketBatch, rows: Rows, width: int) -> tuple[U8, I64]:
+    """Gather the first `width` bytes of each row's transport payload, zero-padded.
+
+    Returns the matrix (len(rows), width) and how many bytes of each row are real. Bytes beyond the
+    snap length or the payload's end are 0 and don't count.
+    """
+    start = packets.payload_offset[rows].astype(np.int64)
+    held = packets.captured[rows].astype(np.int64) - start
+    length = np.clip(np.minimum(held, packets.payload_length[rows]), 0, width)
+    data_width = packets.data.shape[1]
+    if data_width == 0 or width == 0 or len(rows) == 0:
+        return np.zeros((len(rows), width), np.uint8), np.zeros(len(rows), np.int64)
+    columns = np.arange(width)
+    flat = rows[:, None] * data_width + np.minimum(start[:, None] + columns, data_width - 1)
+    matrix = packets.data.reshape(-1)[flat]
+    matrix[columns >= length[:, None]] = 0
+    return matrix, length
+
+
+def word(packets: PacketBatch, rows: Rows, at: I64) -> U32:
+    """Read a big-endian 32-bit number at a place in each row's data; 0 where it was not captured."""
+    data_width = packets.data.shape[1]
+    good = (at >= 0) & (at + 4 <= packets.captured[rows]) & (at + 4 <= data_width)
+    value = np.zeros(len(rows), np.uint32)
+    for i in range(4):
+        byte = packets.data[rows[good], at[good] + i].astype(np.uint32)
+        value[good] = (value[good] << np.uint32(8)) | byte
+    return value
+
+
+def ip_start(packets: PacketBatch, rows: Rows) -> I64:
+    """Find where the IP header starts: the payload's place less what the headers say lies between."""
+    headers = packets.ip_length[rows].astype(np.int64) - packets.payload_length[rows]
+    return packets.payload_offset[rows].astype(np.int64) - headers
+
+
+def transport_start(packets: PacketBatch, rows: Rows) -> I64:
+    """Find where the transport header starts; -1 where IPv6 extension headers hide it."""
+    start = ip_start(packets, rows)
+    data_width = packets.data.shape[1]
+    good = (start >= 0) & (start < min(data_width, 1 << 15))
+    result = np.full(len(rows), -1, np.int64)
+    first = packets.data[rows[good], start[good]]
+    version, words = first >> 4, (first & 15).astype(np.int64)
+    result[good] = start[good] + np.where(version == 4, words * 4, 40)
+    return result
+
+
+def weighted_top(values: U8 | U16 | U32 | U64 | I64, weight: F64) -> tuple[NDArray[np.generic], F64]:
+    """Return the distinct values and their weights, heaviest first."""
+    distinct, inverse = np.unique(values, return_inverse=True)
+    sums = np.asarray(np.bincount(inverse, weight, len(distinct)), np.float64)
+    order = np.argsort(sums)[::-1]
+    return distinct[order], sums[order]
+
+
+def _outbound(packets: PacketBatch, window: Window) -> Mask:
+    """Tell what left the host: marked by the capture, or from its own address."""
+    marked = (packets.flags & FLAG_OUTBOUND) != 0
+    if window.live or marked.any() or len(packets) == 0:
+        return np.asarray(marked)
+    for prefix in window.own:
+        if prefix.is_address:
+            same = (packets.src_hi == prefix.hi) & (packets.src_lo == prefix.lo)
+            marked |= same & (packets.family == prefix.family)
+    if marked.any() or window.own:
+        return np.asarray(marked)
+    return _guessed_outbound(packets)
+
+
+def _guessed_outbound(packets: PacketBatch) -> Mask:
+    """Take the busiest destination as the host when it also sends a good part: a two-way capture."""
+    source, dest = mix(packets.src_hi, packets.src_lo), mix(packets.dst_hi, packets.dst_lo)
+    hosts, weights = weighted_top(dest, packets.weight)
+    from_host = source == hosts[0]
+    sent, total = float(packets.weight[from_host].sum()), float(packets.weight.sum())
+    looped = bool((from_host & (dest == hosts[0])).any())
+    if sent > 0.2 * total and float(weights[0]) > 0.2 * total and not looped:
+        return np.asarray(from_host)
+    return np.zeros(len(packets), np.bool_)
