@@ -14,7 +14,7 @@ enum fwtop_hook {
 	FWTOP_INGRESS = 1, /* tc ingress */
 	FWTOP_DROP = 2,    /* skb:kfree_skb */
 	FWTOP_XDP = 3,     /* dropped by our XDP program */
-	/* 4 is NFLOG (accepted), which comes by netlink */
+	FWTOP_ACCEPTED = 4, /* end of the input or forward hook (by netlink where NFLOG has to do it) */
 };
 
 struct fwtop_record {

@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/* The very end of the netfilter input and forward hooks: count and sample what the rules let through. */
+#include "skb.h"
+
+#define ACCEPT 1
+#define HOOK_FORWARD 2
+
+/* A reassembled packet arrived as several: all of the greatest fragment's size but the last. */
+INLINE u32 fragments_of(u64 skb, u64 state, u32 length)
+{
+	u32 version4 = LOAD8(state, OFF_STATE_PF) == 2 /* NFPROTO_IPV4 */;
+	u32 header = version4 ? 20 : 40;
+	u32 size = version4 ? LOAD16(skb, OFF_CB + OFF_FRAG_MAX_V4) : LOAD16(skb, OFF_CB + OFF_FRAG_MAX_V6);
+
+	if (size <= header + 8 || length <= size)
+		return 1;
+	return (length - header + size - header - 1) / (size - header);
+}
+
+#ifdef OFF_NFCT
+#define IP_CT_NEW 2 /* in the low bits beside the entry's address */
+#define IPS_CONFIRMED (1 << 3)
+
+/* This hook runs just before conntrack confirms: a new entry that is not confirmed is one more in the table. */
+INLINE u32 opens_connection(u64 skb)
+{
+	u64 entry = LOAD64(skb, OFF_NFCT), status = IPS_CONFIRMED;
+
+	if ((entry & 7) != IP_CT_NEW || entry < 8)
+		return 0;
+	bpf_probe_read_kernel(&status, sizeof(status), (void *)((entry & ~7ull) + OFF_CT_STATUS));
+	return !(status & IPS_CONFIRMED);
+}
+#endif
+
+PROGRAM(fwtop_accepted)
+int fwtop_accepted(u64 *context)
+{
+	u64 state = LOAD64(context, 0), skb = LOAD64(context, 8);
+	u64 dev = LOAD64(state, OFF_STATE_IN);
+	u32 ifindex, weight, fragments;
+	struct fwtop_cell *cell;
+	struct packet packet;
+
+	if (!dev)
+		return ACCEPT;
+	ifindex = LOAD32(dev, OFF_DEV_IFINDEX);
+	if (!FWTOP_WATCHED(ifindex))
+		return ACCEPT;
+	cell = this_cell();
+	if (!cell)
+		return ACCEPT;
+	packet = packet_of(skb);
+	count(&cell->accepted[LOAD8(state, OFF_STATE_HOOK) == HOOK_FORWARD], packet.segments, packet.length);
+	fragments = fragments_of(skb, state, LOAD32(skb, OFF_LEN));
+	if (fragments > 1)
+		cell->reassembled += fragments - 1;
+#ifdef OFF_NFCT
+	if (opens_connection(skb))
+		cell->new_connections++;
+#endif
+	weight = sampled(cell, FWTOP_ACCEPTED);
+	if (weight)
+		emit(cell, FWTOP_ACCEPTED, weight, &packet, ifindex, 0);
+	return ACCEPT;
+}

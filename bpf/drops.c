@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/* skb:kfree_skb: every packet that the kernel drops on its way in, by reason, sampled 1 in N.
+ *
+ * The tracepoint fires for all namespaces and for outgoing packets too. Ours are those that came in by a
+ * watched interface (skb_iif) of our namespace; whose namespace it is, the device tells. Where a packet has
+ * none any more the receiving socket does (kernels since 6.11), else the route that the packet had. On a UDP
+ * socket's queue and in a fragment queue other data lies where `dev` was: the namespace's number then doesn't
+ * fit, and the verifier has made the loads safe. */
+#include "skb.h"
+
+INLINE u32 is_ours(u64 skb, u64 dev, u64 *context)
+{
+	u64 net = 0, out_dev = 0, route;
+	u32 number = 0;
+
+	if (dev)
+		return LOAD32(LOAD64(dev, OFF_DEV_NET), OFF_NET_INUM) == FWTOP_NETNS;
+#ifdef FWTOP_HAS_RX_SK
+	u64 socket = LOAD64(context, 24);
+
+	if (socket)
+		return LOAD32(LOAD64(socket, OFF_SOCK_NET), OFF_NET_INUM) == FWTOP_NETNS;
+#endif
+	route = LOAD64(skb, OFF_REFDST) & ~1ull;
+	if (!route || bpf_probe_read_kernel(&out_dev, 8, (void *)(route + OFF_DST_DEV)) ||
+	    bpf_probe_read_kernel(&net, 8, (void *)(out_dev + OFF_DEV_NET)))
+		return 0;
+	bpf_probe_read_kernel(&number, 4, (void *)(net + OFF_NET_INUM));
+	return number == FWTOP_NETNS;
+}
+
+/* "Not specified" says nothing: the place in the kernel's code does. */
+INLINE void count_site(struct fwtop_cell *cell, u64 address, u32 packets)
+{
+	u64 slot = (address >> 2) & 15;
+
+#pragma unroll
+	for (int i = 0; i < 8; i++) {
+		struct fwtop_site *site = &cell->sites[slot + i];
+		if (!site->address)
+			site->address = address;
+		if (site->address == address) {
+			site->packets += packets;
+			return;
+		}
+	}
+	cell->sites[FWTOP_SITES - 1].packets += packets;
+}
+
+PROGRAM(fwtop_drop)
+int fwtop_drop(u64 *context)
+{
+	u64 skb = LOAD64(context, 0), dev;
+	u32 ifindex = LOAD32(skb, OFF_SKB_IIF), outbound = 0, weight;
+	u64 reason = FWTOP_NOT_SPECIFIED;
+	struct fwtop_cell *cell;
+	struct packet packet;
+
+#ifdef FWTOP_HAS_REASON
+	reason = (u32)LOAD64(context, 16);
+#endif
+	dev = LOAD64(skb, OFF_DEV);
+	if (!ifindex && dev && reason == FWTOP_CPU_BACKLOG) /* before the stack noted where it came in */
+		ifindex = LOAD32(dev, OFF_DEV_IFINDEX);
+	else if (dev)
+		outbound = LOAD32(dev, OFF_DEV_IFINDEX) != ifindex;
+	if (!FWTOP_WATCHED(ifindex) || !is_ours(skb, dev, context))
+		return 0;
+	cell = this_cell();
+	if (!cell)
+		return 0;
+	OPAQUE(reason);
+	if (reason >= FWTOP_REASONS)
+		reason = FWTOP_REASONS - 1;
+	packet = packet_of(skb);
+	count(&cell->drops[outbound != 0][reason], packet.segments, packet.length);
+	if (reason == FWTOP_NOT_SPECIFIED)
+		count_site(cell, LOAD64(context, 8), packet.segments);
+	weight = sampled(cell, FWTOP_DROP);
+	if (weight)
+		emit(cell, FWTOP_DROP, weight, &packet, ifindex, reason);
+	return 0;
+}

@@ -1,0 +1,156 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/* tc ingress: count every arriving packet by protocol, sample 1 in N, and pass everything on untouched. */
+#include "cell.h"
+
+#define NEXT (-1) /* TC_ACT_UNSPEC, TCX_NEXT: as if this program were not there */
+
+INLINE u32 class_of_protocol(u32 protocol)
+{
+	switch (protocol) {
+	case 6:
+		return FWTOP_TCP;
+	case 17:
+		return FWTOP_UDP;
+	case 1:
+		return FWTOP_ICMP;
+	case 58:
+		return FWTOP_ICMP6;
+	case 47:
+		return FWTOP_GRE;
+	case 50:
+		return FWTOP_ESP;
+	}
+	return FWTOP_OTHER_IP;
+}
+
+/* The protocol behind at most three extension headers (RFC 8200); fragments name theirs in the header. */
+INLINE u32 protocol_v6(u8 *header, u8 *end)
+{
+	u32 protocol = header[6];
+	u8 *next = header + 40;
+
+#pragma unroll
+	for (int i = 0; i < 3; i++) {
+		if (protocol != 0 && protocol != 43 && protocol != 44 && protocol != 60)
+			break;
+		if (next + 8 > end)
+			break;
+		u32 length = protocol == 44 ? 8 : 8 + next[1] * 8;
+		protocol = next[0];
+		next += length;
+	}
+	return protocol;
+}
+
+INLINE u32 class_of(struct __sk_buff *skb, u32 link)
+{
+	u8 *data = (u8 *)(long)skb->data, *end = (u8 *)(long)skb->data_end;
+	u8 *header = data + link;
+
+	if (skb->protocol == 0x0008) /* ETH_P_IP in network order */
+		return header + 20 <= end ? class_of_protocol(header[9]) : FWTOP_OTHER_IP;
+	if (skb->protocol == 0xdd86)
+		return header + 40 <= end ? class_of_protocol(protocol_v6(header, end)) : FWTOP_OTHER_IP;
+	if (skb->protocol != 0x0081 || link == 0) /* 802.1Q under another tag, which the kernel took off */
+		return FWTOP_NOT_IP;
+	if (header + 24 <= end && header[2] == 0x08 && header[3] == 0x00)
+		return class_of_protocol(header[13]);
+	if (header + 44 <= end && header[2] == 0x86 && header[3] == 0xdd)
+		return class_of_protocol(protocol_v6(header + 4, end));
+	return FWTOP_NOT_IP;
+}
+
+/* Length of the headers that GRO left once for all its segments. */
+INLINE u32 header_bytes(struct __sk_buff *skb, u32 link)
+{
+	u8 *end = (u8 *)(long)skb->data_end, *header = (u8 *)(long)skb->data + link;
+	u32 length = 40, protocol;
+
+	if (header + 40 > end)
+		return link + length;
+	if (skb->protocol == 0x0008) {
+		length = (header[0] & 15) * 4;
+		protocol = header[9];
+	} else {
+		protocol = header[6];
+	}
+	header += length;
+	if (protocol == 6 && header + 20 <= end)
+		return link + length + (header[12] >> 4) * 4;
+	return link + length + 8;
+}
+
+/* Bytes on the wire: older kernels leave wire_len at the length of the merged packet. */
+INLINE u64 wire_bytes(struct __sk_buff *skb, u32 segments, u32 link)
+{
+	if (segments < 2)
+		return skb->len;
+	if (skb->wire_len > skb->len)
+		return skb->wire_len;
+	return skb->len + (segments - 1) * header_bytes(skb, link);
+}
+
+/* Copy the beginning; a tag that the kernel took off is put back, so that the console sees the frame. */
+INLINE u32 copy(struct __sk_buff *skb, u8 *data, u32 link)
+{
+	u64 size = skb->len;
+
+	if (size < 14)
+		return 0;
+	if (link && skb->vlan_present) {
+		if (bpf_skb_load_bytes(skb, 0, data, 12))
+			return 0;
+		*(u16 *)(data + 12) = skb->vlan_proto;
+		*(u16 *)(data + 14) = __builtin_bswap16(skb->vlan_tci);
+		size -= 12;
+		OPAQUE(size);
+		if (size > FWTOP_DATA - 16)
+			size = FWTOP_DATA - 16;
+		return size && bpf_skb_load_bytes(skb, 12, data + 16, size) ? 16 : 16 + size;
+	}
+	OPAQUE(size);
+	if (size > FWTOP_DATA)
+		size = FWTOP_DATA;
+	return size && bpf_skb_load_bytes(skb, 0, data, size) ? 0 : size;
+}
+
+INLINE int ingress(struct __sk_buff *skb, u32 link)
+{
+	struct fwtop_cell *cell = this_cell();
+	struct fwtop_record *record;
+	u32 segments = skb->gso_segs, weight;
+	u64 length;
+
+	if (!cell)
+		return NEXT;
+	if (segments < 1)
+		segments = 1;
+	length = wire_bytes(skb, segments, link);
+	count(&cell->arrived[class_of(skb, link) & (FWTOP_CLASSES - 1)], segments, length);
+	weight = sampled(cell, FWTOP_INGRESS);
+	if (!weight)
+		return NEXT;
+	record = reserve(cell, FWTOP_INGRESS, weight);
+	if (!record)
+		return NEXT;
+	record->length = length;
+	record->ifindex = skb->ifindex;
+	record->segments = segments;
+	record->link = link != 0;
+	record->captured = copy(skb, record->data, link);
+	submit(record);
+	return NEXT;
+}
+
+PROGRAM(fwtop_ingress)
+int fwtop_ingress(struct __sk_buff *skb)
+{
+	return ingress(skb, 14);
+}
+
+/* For interfaces without a link header: tun, WireGuard, PPP. */
+PROGRAM(fwtop_ingress_ip)
+int fwtop_ingress_ip(struct __sk_buff *skb)
+{
+	return ingress(skb, 0);
+}

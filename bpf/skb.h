@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/* A kernel packet buffer as drops.c and accepted.c need it. The offsets (OFF_…) come from BTF. */
+#ifndef FWTOP_SKB_H
+#define FWTOP_SKB_H
+
+#include "cell.h"
+
+#define NO_HEADER 0xffff /* a header offset that was never set */
+
+struct packet {
+	u64 start;    /* address of the first byte that is worth showing */
+	u32 length;   /* bytes on the wire from there on, of all segments */
+	u32 linear;   /* bytes from there on that lie in the buffer itself */
+	u32 segments; /* at least 1 */
+	u32 link;     /* 1: starts with an Ethernet header */
+};
+
+/* GRO merges into page fragments only, so packets without any need no look at the shared info. */
+INLINE u32 segments_of(u64 skb, u64 head)
+{
+	u16 segments = 0;
+
+	if (LOAD32(skb, OFF_DATA_LEN) == 0)
+		return 1;
+	bpf_probe_read_kernel(&segments, sizeof(segments),
+			      (void *)(head + LOAD32(skb, OFF_END) + OFF_GSO_SEGS));
+	return segments ? segments : 1;
+}
+
+/* Since 6.17 the verifier takes `head` and `data` for pointers: subtracting makes a number of them. */
+INLINE u64 distance(u64 from, u64 to)
+{
+	asm volatile("%0 -= %1" : "+r"(to) : "r"(from));
+	return to;
+}
+
+INLINE struct packet packet_of(u64 skb)
+{
+	u64 head = LOAD64(skb, OFF_HEAD);
+	u32 headroom = distance(head, LOAD64(skb, OFF_DATA));
+	u32 mac = LOAD16(skb, OFF_MAC_HEADER), network = LOAD16(skb, OFF_NETWORK_HEADER);
+	u32 transport = LOAD16(skb, OFF_TRANSPORT_HEADER), first;
+	struct packet packet = {};
+	u8 offset = 0;
+
+	packet.link = mac != NO_HEADER && network >= mac + 14;
+	first = packet.link ? mac : network;
+	packet.start = head + first;
+	packet.length = LOAD32(skb, OFF_LEN) + headroom - first;
+	packet.linear = packet.length - LOAD32(skb, OFF_DATA_LEN);
+	packet.segments = segments_of(skb, head);
+	if (packet.segments > 1 && transport != NO_HEADER) { /* merged TCP: each had its own headers */
+		bpf_probe_read_kernel(&offset, 1, (void *)(head + transport + 12));
+		packet.length += (packet.segments - 1) * (transport + (offset >> 4) * 4 - first);
+	}
+	return packet;
+}
+
+INLINE void emit(struct fwtop_cell *cell, u32 hook, u32 weight, struct packet *packet, u32 ifindex, u32 reason)
+{
+	struct fwtop_record *record = reserve(cell, hook, weight);
+	u64 size = packet->linear;
+
+	if (!record)
+		return;
+	/* Beyond the packet's end in the buffer is memory of the kernel's own: it must not be shown. */
+	OPAQUE(size);
+	if (size > FWTOP_DATA)
+		size = FWTOP_DATA;
+	record->length = packet->length;
+	record->ifindex = ifindex;
+	record->segments = packet->segments;
+	record->reason = reason;
+	record->link = packet->link;
+	record->captured = size;
+	if (bpf_probe_read_kernel(record->data, size, (void *)packet->start))
+		record->captured = 0;
+	submit(record);
+}
+
+#endif

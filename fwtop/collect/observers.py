@@ -1,0 +1,144 @@
+"""Create the maps, load the programs and attach them: what the loader's child does between its messages."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from pathlib import Path
+from typing import Any
+
+from fwtop.collect import bpf, clsact
+from fwtop.collect.cell import HOOKS, cell_bytes
+from fwtop.collect.compiler import compile_programs
+from fwtop.collect.kernel import Kernel
+from fwtop.collect.links import Link, choose_links, list_addresses, list_links, lowest_links, watched_indexes
+from fwtop.model.text import safe_text
+
+RING_BYTES = 1 << 22  # 16,384 records: at 20,000 samples a second and 4 reads a second, a third of it
+_CONTROL_BYTES = 4 * HOOKS
+_INPUT, _FORWARD = 1, 2  # NF_INET_LOCAL_IN, NF_INET_FORWARD
+_IPV4, _IPV6 = 2, 10  # NFPROTO_*
+_LAST = (1 << 31) - 2  # the greatest priority that bpf links may have: after every rule
+_PROGRAMS = ["fwtop_ingress", "fwtop_ingress_ip", "fwtop_drop", "fwtop_accepted"]
+# For tests: a list of what to do without, though this kernel has it.
+_WITHOUT = "FWTOP_WITHOUT"
+
+
+class Observers:
+    """Everything that one console's observation holds open; `close` takes all of it away again."""
+
+    def __init__(self, slot: int) -> None:
+        self._slot = slot
+        self._open: list[tuple[str, int]] = []
+        self._without = frozenset(os.environ.get(_WITHOUT, "").split(","))
+        self._ingress = "tcx"
+
+    @property
+    def descriptors(self) -> list[int]:
+        """The descriptors, in the order of data["fds"]."""
+        return [descriptor for _, descriptor in self._open]
+
+    def close(self) -> None:
+        """Close every descriptor, which detaches, and take away what that leaves."""
+        while self._open:
+            os.close(self._open.pop()[1])
+        if self._ingress == "clsact":
+            clsact.detach(self._slot)
+
+    def attach(self, names: list[str]) -> dict[str, Any]:
+        """Attach to the named interfaces (none: by default route) and return the answer's data.
+
+        Raises FwtopError or OSError; the caller closes.
+        """
+        links = list_links()
+        chosen = choose_links(links, names)
+        watched = watched_indexes(links, chosen)
+        kernel = Kernel.read()
+        cpus = _possible_cpus()
+        definitions = {
+            **kernel.definitions,
+            **self._create_maps(cpus * cell_bytes(kernel.reason_slots)),
+            "FWTOP_CPUS": cpus,
+            "FWTOP_REASONS": kernel.reason_slots,
+            "FWTOP_RING_BYTES": RING_BYTES,
+            "FWTOP_NETNS": f"{os.stat('/proc/self/ns/net').st_ino}u",
+            "FWTOP_WATCHED(i)": "(" + "||".join(f"(i)=={index}" for index in watched) + ")",
+        }
+        code = compile_programs(["ingress.c", "drops.c", "accepted.c"], definitions, _PROGRAMS)
+        self._attach_drops(code["fwtop_drop"], kernel.tracepoint)
+        self._attach_accepted(code["fwtop_accepted"])
+        self._attach_ingress(code, lowest_links(links, chosen))
+        with contextlib.suppress(OSError):
+            self._keep("kallsyms", os.open("/proc/kallsyms", os.O_RDONLY | os.O_CLOEXEC))
+        return {
+            "fds": [name for name, _ in self._open],
+            "interfaces": [safe_text(link.name) for link in chosen],
+            "indexes": [link.index for link in lowest_links(links, chosen)],
+            "own": list_addresses(),
+            "warnings": self._warnings(kernel),
+            "reasons": {str(number): name for number, name in kernel.reasons.items()},
+            "reason_slots": kernel.reason_slots,
+            "counts_new": kernel.counts_new,
+            "cpus": cpus,
+            "ring_bytes": RING_BYTES,
+            "ingress": self._ingress,
+        }
+
+    def _warnings(self, kernel: Kernel) -> list[str]:
+        if kernel.reasons:
+            return []
+        return ["this kernel (before 5.17) gives no drop reasons: drops are told by the place in its code"]
+
+    def _keep(self, name: str, descriptor: int) -> int:
+        self._open.append((name, descriptor))
+        return descriptor
+
+    def _create_maps(self, cells: int) -> dict[str, object]:
+        ring = bpf.create_map(bpf.MAP_RINGBUF, "fwtop_ring", entries=RING_BYTES)
+        definitions: dict[str, object] = {"FWTOP_RING_FD": self._keep("ring", ring)}
+        for name, size in (("cells", cells), ("control", _CONTROL_BYTES)):
+            descriptor = bpf.create_map(
+                bpf.MAP_ARRAY, f"fwtop_{name}", entries=1, key_size=4, value_size=size, flags=bpf.F_MMAPABLE
+            )
+            definitions[f"FWTOP_{name.upper()}_FD"] = self._keep(name, descriptor)
+        return definitions
+
+    def _attach_drops(self, code: bytes, tracepoint: int) -> None:
+        program = bpf.load_program(bpf.TRACEPOINT, "fwtop_drop", code, tracepoint)
+        self._keep("hold:drops", bpf.attach_tracepoint(program))
+        os.close(program)
+
+    def _attach_accepted(self, code: bytes) -> None:
+        program = bpf.load_program(bpf.NETFILTER, "fwtop_accepted", code)
+        for family in (_IPV4, _IPV6):
+            for hook in (_INPUT, _FORWARD):
+                link = bpf.attach_netfilter(program, family=family, hook=hook, priority=_LAST)
+                self._keep(f"hold:accepted:{family}:{hook}", link)
+        os.close(program)
+
+    def _attach_ingress(self, code: dict[str, bytes], chosen: list[Link]) -> None:
+        for link in chosen:
+            name = "fwtop_ingress" if link.ethernet else "fwtop_ingress_ip"
+            program = bpf.load_program(bpf.TC, name, code[name])
+            try:
+                self._attach_ingress_one(program, link.index)
+            finally:
+                os.close(program)
+
+    def _attach_ingress_one(self, program: int, ifindex: int) -> None:
+        if "tcx" not in self._without:
+            try:
+                self._keep(f"hold:ingress:{ifindex}", bpf.attach_tcx_ingress(program, ifindex))
+            except OSError as error:
+                if error.errno != errno.EINVAL:  # a kernel before 6.6 doesn't know it
+                    raise
+            else:
+                return
+        self._ingress = "clsact"
+        clsact.attach(program, ifindex, self._slot)
+
+
+def _possible_cpus() -> int:
+    last = Path("/sys/devices/system/cpu/possible").read_text().strip().split(",")[-1].split("-")[-1]
+    return int(last) + 1

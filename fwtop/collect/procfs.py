@@ -1,0 +1,56 @@
+"""Counters that /proc keeps for this process's own network namespace, readable without privilege.
+
+Sources: proc(5), net/netfilter/nf_conntrack_standalone.c, net/ipv4/proc.c.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class ConntrackStats:
+    """Running sums over all CPUs of /proc/net/stat/nf_conntrack."""
+
+    insert_failed: int = 0
+    drop: int = 0
+    early_drop: int = 0
+
+
+def read_text(path: str) -> str:
+    """Return a file's text, or nothing where the kernel lacks the feature."""
+    try:
+        return Path(path).read_text()
+    except OSError:
+        return ""
+
+
+def parse_conntrack_stats(text: str) -> ConntrackStats:
+    """Sum the per-CPU rows: a line of column names, then hexadecimal numbers."""
+    lines = text.splitlines()
+    if len(lines) < 2:
+        return ConntrackStats()
+    names = lines[0].split()
+    rows = [[int(word, 16) for word in line.split()] for line in lines[1:]]
+    totals = dict(zip(names, (sum(column) for column in zip(*rows, strict=True)), strict=False))
+    return ConntrackStats(
+        insert_failed=totals.get("insert_failed", 0),
+        drop=totals.get("drop", 0),
+        early_drop=totals.get("early_drop", 0),
+    )
+
+
+def parse_softirq(text: str) -> tuple[int, int]:
+    """Return (softirq, all) jiffies over all CPUs from /proc/stat."""
+    words = text.partition("\n")[0].split()
+    if len(words) < 9 or words[0] != "cpu":
+        return 0, 0
+    ticks = [int(word) for word in words[1:9]]  # user nice system idle iowait irq softirq steal
+    return ticks[6], sum(ticks)
+
+
+def read_int(path: str) -> int:
+    """Return a file's number, 0 where there is none."""
+    text = read_text(path).strip()
+    return int(text) if text.isdigit() else 0

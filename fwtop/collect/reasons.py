@@ -1,0 +1,38 @@
+"""Which layer of the way in a drop reason belongs to, and whether the input hook had let it pass.
+
+The kernel's names are the interface: numbers and new names change with every release, so names are told by
+what they begin with, and a name that nobody knows yet is the IP layer's. Sources:
+include/net/dropreason-core.h (what each means) and
+net/ipv4/{ip_input,tcp_ipv4,udp}.c (on which side of the hook it is given).
+"""
+
+from __future__ import annotations
+
+BEFORE_TC = frozenset({"CPU_BACKLOG", "XDP"})  # such packets never reached the counter at tc ingress
+NOT_A_LOSS = frozenset({"PACKET_SOCK_ERROR"})  # a packet socket's copy; the packet itself goes on
+NOT_IP = frozenset({"UNHANDLED_PROTO", "ARP_PVLAN_DISABLE", "MAC_IEEE_MAC_CONTROL", "LOCAL_MAC"})
+
+_LAYERS = {
+    "CPU_BACKLOG": "backlog",
+    "XDP": "xdp",
+    "TC_INGRESS": "tc",
+    "TC_COOKIE_ERROR": "tc",
+    "TC_CHAIN_NOTFOUND": "tc",
+    "TC_RECLASSIFY_LOOP": "tc",
+    "NETFILTER_DROP": "netfilter",
+}
+# Given by protocols and sockets, behind the input hook.
+_SOCKET = ("NO_SOCKET", "SOCKET_", "TCP_", "UDP_", "PROTO_MEM", "SKB_UCOPY_FAULT", "QUEUE_PURGE", "PSP_INPUT")
+_BEHIND_INPUT = ("ICMP_CSUM", "IP_NOPROTO", "XFRM_POLICY", "IPV6_NDISC_", "SKB_CSUM", "VXLAN_", "IP_TUNNEL_")
+
+
+def place(reason: str, *, outbound: bool) -> tuple[str, bool]:
+    """Return (layer, before delivery) of a reason without its SKB_DROP_REASON_.
+
+    `outbound`: the packet had already been given its way out, so the forward hook had let it pass.
+    """
+    if reason.startswith(_SOCKET):
+        return "socket", False
+    if reason.startswith(_BEHIND_INPUT):
+        return "ip", False
+    return _LAYERS.get(reason, "ip"), not outbound
