@@ -13,7 +13,7 @@ from pathlib import Path
 
 FOLDERS = ("fwtop", "bpf", "geoip")
 FILES = ("LICENSE", "pyproject.toml")
-LEFT_OUT = ("__pycache__", "build.py")  # caches, and the tool that makes the GeoIP data
+LEFT_OUT = ("__pycache__", "build.py", "mmdb_writer.py")  # caches, and what makes the GeoIP data
 LEFT_OUT_SUFFIXES = (".pyc", ".mmdb", ".tmp", ".swp")
 
 

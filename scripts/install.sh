@@ -66,7 +66,8 @@ install_venv() {
     rm -rf "${prefix:?}/$target"
     "$clone/scripts/venv.sh" "$prefix/$target" "$clone/requirements.lock" "$log" || exit 1
     # The real path, so that a running program keeps to the copy that it was started from.
-    echo "import os, sys; sys.path.append(os.path.realpath('$prefix/app'))" \
+    # Debian's site.py reads .pth files twice in an environment: lib64 is a link to lib.
+    echo "import os, sys; p = os.path.realpath('$prefix/app'); p in sys.path or sys.path.append(p)" \
       >"$(echo "$prefix/$target"/lib/python3*/site-packages)/fwtop.pth"
     echo "$hash" >"$prefix/$target/.lock-hash"
   fi

@@ -1,1 +1,1 @@
-"""What is known about addresses: country and autonomous system."""
+"""Country and autonomous system of addresses; the only importer of maxminddb."""

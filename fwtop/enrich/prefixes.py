@@ -1,0 +1,69 @@
+"""The prefixes of an autonomous system or a country, as few as possible: what `block asn:N` installs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import numpy as np
+
+from fwtop.enrich.geoip import Database, open_databases
+from fwtop.model.address import Prefix
+from fwtop.model.errors import FwtopError
+from fwtop.model.packets import Mask
+from fwtop.model.window import OriginColumns
+
+
+def prefixes_of_asn(asn: int, path: str | None = None) -> list[Prefix]:
+    """Return what the autonomous system announces; FwtopError when no database knows it."""
+    return _prefixes(f"AS{asn}", path, lambda origin: origin.asn == asn)
+
+
+def prefixes_of_country(code: str, path: str | None = None) -> list[Prefix]:
+    """Return the networks of a country by its two letters (ISO 3166-1); FwtopError when it is unknown."""
+    if len(code) != 2 or not (code.isascii() and code.isalpha()):
+        raise FwtopError(f"{code[:20]!r} is not a country: give two letters, as in country:NL", 2)
+    number = int.from_bytes(code.upper().encode(), "big")
+    return _prefixes(f"country {code.upper()}", path, lambda origin: origin.country == number)
+
+
+def _prefixes(what: str, path: str | None, wanted: Callable[[OriginColumns], Mask]) -> list[Prefix]:
+    """Ask the databases in order of trust; the first that knows any network of it is believed."""
+    databases, _ = open_databases(path)
+    if not databases:
+        raise FwtopError(
+            "there is no GeoIP data here; nothing was changed; run 'make setup', or give --geoip FILE"
+        )
+    for database in databases:
+        found = collapse(_matching(database, wanted))
+        if found:
+            return found
+    raise FwtopError(f"no network of {what} is known; nothing was changed")
+
+
+def _matching(database: Database, wanted: Callable[[OriginColumns], Mask]) -> Iterable[Prefix]:
+    for leaves in database.file.leaves():
+        origin = database.by_record(leaves.record)
+        for row in np.flatnonzero(wanted(origin)):
+            yield leaves.prefix(int(row))
+
+
+def collapse(prefixes: Iterable[Prefix]) -> list[Prefix]:
+    """Return the fewest prefixes that cover exactly the same addresses, sorted."""
+    ranges: list[list[int]] = []  # family, first, last
+    for prefix in sorted(prefixes):
+        last = prefix.value | ((1 << (prefix.bits - prefix.length)) - 1)
+        if ranges and ranges[-1][0] == prefix.family and prefix.value <= ranges[-1][2] + 1:
+            ranges[-1][2] = max(ranges[-1][2], last)
+        else:
+            ranges.append([prefix.family, prefix.value, last])
+    return [prefix for family, first, last in ranges for prefix in _cover(family, first, last)]
+
+
+def _cover(family: int, first: int, last: int) -> Iterable[Prefix]:
+    """Split a range into aligned blocks, the largest that fits each time."""
+    bits = 32 if family == 4 else 128
+    while first <= last:
+        aligned = (first & -first).bit_length() - 1 if first else bits
+        size = min(aligned, (last - first + 1).bit_length() - 1)
+        yield Prefix(family, first, bits - size)
+        first += 1 << size

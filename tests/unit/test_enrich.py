@@ -1,0 +1,288 @@
+"""Lookups against the reference reader, on databases of every record size and on damaged ones."""
+
+from __future__ import annotations
+
+import importlib.util
+import ipaddress
+import itertools
+import random
+import runpy
+import sys
+from pathlib import Path
+
+import maxminddb
+import numpy as np
+import pytest
+
+from fwtop.enrich import geoip, prefixes
+from fwtop.enrich.mmdb import CorruptDatabaseError, MmdbFile
+from fwtop.model import paths
+from fwtop.model.address import Prefix
+from fwtop.model.errors import FwtopError
+
+_spec = importlib.util.spec_from_file_location("mmdb_writer", paths.ROOT / "geoip/mmdb_writer.py")
+writer = importlib.util.module_from_spec(_spec)
+sys.modules["mmdb_writer"] = writer
+_spec.loader.exec_module(writer)
+
+NETWORKS = {
+    "192.0.2.0/24": ("NL", 64500, "First Example"),
+    "192.0.2.128/25": ("DE", 64501, "Second Example"),
+    "198.51.100.0/22": ("", 64502, "No Country"),
+    "203.0.113.7/32": ("US", 0, ""),
+    "2001:db8::/32": ("JP", 64503, "Six"),
+    "2001:db8:1::/48": ("NL", 64500, "First Example"),
+    "2001:db8:2::5/128": ("BR", 4200000000, "Big"),
+}
+
+
+def write_database(path: Path, networks: dict[str, tuple[str, int, str]], *, record_size: int = 24) -> Path:
+    """Write a database in which the more specific network wins."""
+    cuts = sorted(
+        {int(n.network_address) for n in map(ipaddress.ip_network, networks)}
+        | {int(n.broadcast_address) + 1 for n in map(ipaddress.ip_network, networks)}
+    )
+    parsed = sorted(
+        (
+            (
+                n.prefixlen + (96 if n.version == 4 else 0),
+                int(n.network_address),
+                int(n.broadcast_address),
+                value,
+            )
+            for n, value in ((ipaddress.ip_network(text), value) for text, value in networks.items())
+        ),
+        key=lambda row: row[0],
+    )
+    section, rows = writer.DataSection(), []
+    for low, after in itertools.pairwise(cuts):
+        covering = [value for _, first, last, value in parsed if first <= low and after - 1 <= last]
+        if covering:
+            rows.append((low, after - 1, section.record(*covering[-1])))
+    tree = writer.Tree(*([list(column) for column in zip(*rows, strict=True)]))
+    encoded = encode_nodes(tree, record_size)
+    meta = writer.metadata(len(tree.nodes), 1_700_000_000, "Test", "a test").replace(
+        writer._text("record_size") + writer._number(24, 5),
+        writer._text("record_size") + writer._number(record_size, 5),
+    )
+    path.write_bytes(encoded + bytes(16) + bytes(section.data) + meta)
+    return path
+
+
+def encode_nodes(tree, record_size: int) -> bytes:
+    count = len(tree.nodes)
+    number = [
+        [count if c == -1 else c if c >= 0 else count + 16 - 2 - c for c in node] for node in tree.nodes
+    ]
+    if record_size == 28:
+        return b"".join(
+            (left & 0xFFFFFF).to_bytes(3, "big")
+            + bytes([left >> 24 << 4 | right >> 24])
+            + (right & 0xFFFFFF).to_bytes(3, "big")
+            for left, right in number
+        )
+    return b"".join(child.to_bytes(record_size // 8, "big") for node in number for child in node)
+
+
+def columns_of(addresses: list[str]):
+    parsed = [ipaddress.ip_address(address) for address in addresses]
+    values = [int(address) for address in parsed]
+    return (
+        np.array([address.version for address in parsed], np.uint8),
+        np.array([value >> 64 for value in values], np.uint64),
+        np.array([value & (1 << 64) - 1 for value in values], np.uint64),
+    )
+
+
+def expected(reader: maxminddb.Reader, address: str) -> tuple[str, int]:
+    record = reader.get(address) or {}
+    return record.get("country", {}).get("iso_code", ""), record.get("autonomous_system_number", 0)
+
+
+def found(lookup, addresses: list[str]) -> list[tuple[str, int]]:
+    origin = lookup.columns(*columns_of(addresses))
+    countries = [int(c).to_bytes(2, "big").decode() if c else "" for c in origin.country]
+    return list(zip(countries, origin.asn.tolist(), strict=True))
+
+
+def some_addresses(count: int, seed: int) -> list[str]:
+    chance = random.Random(seed)
+    addresses = []
+    for _ in range(count):
+        network = ipaddress.ip_network(chance.choice(list(NETWORKS)))
+        wider = network.supernet(prefixlen_diff=min(4, network.prefixlen))
+        addresses.append(str(wider[chance.randrange(min(wider.num_addresses, 1 << 62))]))
+    return [
+        *addresses,
+        "0.0.0.1",
+        "255.255.255.255",
+        "::",
+        "ffff:" * 7 + "ffff",
+        "2001:db8:2::5",
+        "203.0.113.7",
+    ]
+
+
+@pytest.fixture(scope="session")
+def bundled(tmp_path_factory) -> Path:
+    """The data that fwtop brings, unpacked by the code that set-up uses."""
+    target = tmp_path_factory.mktemp("geoip") / "origin.mmdb"
+    unpack = runpy.run_path(str(paths.ROOT / "scripts/unpack_geoip.py"))["unpack"]
+    unpack(paths.GEOIP_DIRECTORY / "origin.mmdb.xz", target)
+    return target
+
+
+@pytest.fixture
+def no_own_data(monkeypatch, tmp_path):
+    monkeypatch.setattr(geoip, "USUAL_PLACES", (tmp_path / "usual",))
+    monkeypatch.setattr(geoip, "BUNDLED", tmp_path / "bundled.mmdb")
+    (tmp_path / "usual").mkdir()
+    return tmp_path
+
+
+@pytest.mark.parametrize("record_size", [24, 28, 32])
+def test_lookup_agrees_with_the_reference_reader(tmp_path, no_own_data, record_size):
+    path = write_database(tmp_path / "a.mmdb", NETWORKS, record_size=record_size)
+    addresses = some_addresses(400, seed=record_size)
+    with maxminddb.open_database(path) as reader:
+        wanted = [expected(reader, address) for address in addresses]
+    assert len(set(wanted)) == len(NETWORKS), "every record must be among the expected ones, and the miss"
+    assert found(geoip.open_lookup(str(path)), addresses) == wanted
+
+
+def test_bundled_data_agree_with_the_reference_reader_on_random_addresses(bundled):
+    chance = random.Random(7)
+    addresses = [str(ipaddress.IPv4Address(chance.getrandbits(32))) for _ in range(1500)]
+    addresses += [str(ipaddress.IPv6Address(0x2 << 124 | chance.getrandbits(124))) for _ in range(1500)]
+    with maxminddb.open_database(bundled) as reader:
+        wanted = [expected(reader, address) for address in addresses]
+    assert found(geoip.GeoLookup((geoip.Database(bundled),)), addresses) == wanted
+    assert sum(asn > 0 for _, asn in wanted) > 1000
+
+
+def test_well_known_addresses_in_the_bundled_data(bundled):
+    lookup = geoip.GeoLookup((geoip.Database(bundled),))
+    known = found(lookup, ["8.8.8.8", "193.0.6.139", "2a01:4f8::1", "10.0.0.1", "2001:200::1"])
+    assert known == [("US", 15169), ("NL", 3333), ("DE", 24940), ("", 0), ("JP", 2500)]
+    assert "Google" in lookup.as_name(15169)
+    assert lookup.as_name(64999) is None
+
+
+def test_description_names_data_age_and_attribution(bundled):
+    text = geoip.GeoLookup((geoip.Database(bundled),)).describe()
+    for part in ("days old", "PDDL 1.0", "CC BY 4.0", "https://db-ip.com", "Route Views", "NRO"):
+        assert part in text
+
+
+def test_repeated_lookups_learn_nothing_new(tmp_path):
+    database = geoip.Database(write_database(tmp_path / "a.mmdb", NETWORKS))
+    columns = columns_of(some_addresses(500, seed=3))
+    first, known = database.columns(*columns), len(database._records)
+    again = database.columns(*columns)
+    assert np.array_equal(first.asn, again.asn)
+    assert np.array_equal(first.country, again.country)
+    assert len(database._records) == known == len(set(NETWORKS.values())) + 1
+
+
+def test_names_from_the_file_are_made_safe(tmp_path):
+    path = write_database(tmp_path / "a.mmdb", {"192.0.2.0/24": ("NL", 64500, "Evil\x1b[2J\u202enet")})
+    lookup = geoip.GeoLookup((geoip.Database(path),))
+    found(lookup, ["192.0.2.1"])
+    assert lookup.as_name(64500) == "Evil·[2J·net"
+
+
+def test_later_databases_fill_what_the_first_does_not_know(tmp_path, no_own_data):
+    country = write_database(no_own_data / "usual/GeoLite2-Country.mmdb", {"192.0.2.0/24": ("FR", 0, "")})
+    bundled = write_database(no_own_data / "bundled.mmdb", {"192.0.0.0/16": ("NL", 64500, "Wide")})
+    lookup = geoip.open_lookup()
+    assert found(lookup, ["192.0.2.1", "192.0.3.1"]) == [("FR", 64500), ("NL", 64500)]
+    assert str(country) in lookup.describe()
+    assert str(bundled) in lookup.describe()
+
+
+def test_a_directory_can_be_given(tmp_path, no_own_data):
+    (tmp_path / "mine").mkdir()
+    write_database(tmp_path / "mine/asn.mmdb", {"192.0.2.0/24": ("", 64500, "Own")})
+    assert found(geoip.open_lookup(str(tmp_path / "mine")), ["192.0.2.1"]) == [("", 64500)]
+
+
+@pytest.mark.parametrize("content", [b"", b"not a database", b"\xab\xcd\xefMaxMind.com", None])
+def test_a_bad_database_that_was_named_is_one_clear_error(tmp_path, no_own_data, content):
+    path = tmp_path / "bad.mmdb"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(FwtopError) as caught:
+        geoip.open_lookup(str(path))
+    assert caught.value.code == 1
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_bad_database_that_was_found_is_passed_over_with_a_warning(no_own_data):
+    (no_own_data / "usual/GeoLite2-ASN.mmdb").write_bytes(b"damaged")
+    write_database(no_own_data / "bundled.mmdb", NETWORKS)
+    lookup = geoip.open_lookup()
+    assert found(lookup, ["192.0.2.1"]) == [("NL", 64500)]
+    assert len(lookup.warnings) == 1
+    assert "GeoLite2-ASN.mmdb" in lookup.warnings[0]
+
+
+def test_without_any_data_everything_is_unknown(no_own_data):
+    assert found(geoip.open_lookup(), ["8.8.8.8"]) == [("", 0)]
+
+
+def test_a_damaged_file_never_crashes_a_lookup(tmp_path):
+    whole = write_database(tmp_path / "a.mmdb", NETWORKS).read_bytes()
+    columns, chance, opened = columns_of(some_addresses(60, seed=1)), random.Random(5), 0
+    for round_number in range(250):
+        damaged = bytearray(whole)
+        if round_number % 3 == 0:
+            del damaged[chance.randrange(len(damaged)) :]
+        for _ in range(chance.randrange(1, 6)):
+            if damaged:
+                damaged[chance.randrange(len(damaged))] = chance.randrange(256)
+        path = tmp_path / f"damaged{round_number}.mmdb"
+        path.write_bytes(damaged)
+        try:
+            database = geoip.Database(path)
+        except CorruptDatabaseError:
+            continue
+        opened += 1
+        assert len(database.columns(*columns).asn) == len(columns[0])
+    assert opened > 20, "too few damaged files got as far as a lookup to prove anything"
+
+
+def test_leaves_are_the_networks_that_the_reference_reader_lists(tmp_path):
+    path = write_database(tmp_path / "a.mmdb", NETWORKS)
+    mine = {leaves.prefix(row) for leaves in MmdbFile(path).leaves() for row in range(len(leaves.length))}
+    with maxminddb.open_database(path) as reader:
+        assert mine == {Prefix.of(network) for network, _ in reader}
+
+
+def test_prefixes_of_a_system_and_of_a_country(tmp_path, no_own_data):
+    path = str(write_database(tmp_path / "a.mmdb", NETWORKS))
+    assert [str(p) for p in prefixes.prefixes_of_asn(64500, path)] == ["192.0.2.0/25", "2001:db8:1::/48"]
+    assert [str(p) for p in prefixes.prefixes_of_country("nl", path)] == ["192.0.2.0/25", "2001:db8:1::/48"]
+    assert [str(p) for p in prefixes.prefixes_of_country("US", path)] == ["203.0.113.7"]
+
+
+def test_an_unknown_system_or_country_is_an_error(tmp_path, no_own_data):
+    path = str(write_database(tmp_path / "a.mmdb", NETWORKS))
+    with pytest.raises(FwtopError, match="no network of AS1 is known") as caught:
+        prefixes.prefixes_of_asn(1, path)
+    assert caught.value.code == 1
+    with pytest.raises(FwtopError, match="two letters") as caught:
+        prefixes.prefixes_of_country("Narnia", path)
+    assert caught.value.code == 2
+
+
+def test_collapse_covers_the_same_addresses_with_the_fewest_prefixes():
+    chance = random.Random(11)
+    for _ in range(200):
+        networks = [
+            ipaddress.ip_network((chance.getrandbits(10) << 22, length), strict=False)
+            for length in (chance.randrange(10, 25) for _ in range(chance.randrange(1, 40)))
+        ]
+        mine = prefixes.collapse([Prefix.of(network) for network in networks])
+        assert mine == [Prefix.of(network) for network in ipaddress.collapse_addresses(networks)]
+    assert prefixes.collapse([Prefix.parse("0.0.0.0/1"), Prefix.parse("128.0.0.0/1")]) == [Prefix(4, 0, 0)]
