@@ -126,7 +126,7 @@ def _serve(options: argparse.Namespace, ready: Callable[[], None]) -> int:
     except OSError as error:
         raise FwtopError(f"cannot use {directory}: {error.strerror}; nothing was started", 1) from None
     path = directory / f"{number}.sock"
-    journal = Journal(options.journal, number)
+    journal = Journal(options.journal, netns.cookie())
     try:
         server = _server(options, number, journal)
         listener = _listen(path)

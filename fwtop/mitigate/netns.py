@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import ctypes
 import os
+import socket
+import sys
 from pathlib import Path
 
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
 
 CLONE_NEWNET = 0x40000000  # linux/sched.h
+_SO_NETNS_COOKIE = 71  # asm-generic/socket.h
 NAMED = "/run/netns"
 
 
@@ -35,6 +38,20 @@ def open_netns(name: str | None) -> int:
 def inode(descriptor: int) -> int:
     """Return the number that identifies the namespace as long as it lives."""
     return os.fstat(descriptor).st_ino
+
+
+def cookie() -> int:
+    """Return the number of the present namespace that no other gets in this boot (inodes are used again).
+
+    SO_NETNS_COOKIE is Linux 5.14; older kernels give the inode.
+    """
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        try:
+            return int.from_bytes(
+                any_socket.getsockopt(socket.SOL_SOCKET, _SO_NETNS_COOKIE, 8), sys.byteorder
+            )
+        except OSError:
+            return os.stat("/proc/self/ns/net").st_ino
 
 
 def enter(descriptor: int) -> None:

@@ -1,0 +1,80 @@
+"""fwtop block: drop what comes from prefixes, an autonomous system, a country, or a file's entries."""
+
+from __future__ import annotations
+
+import argparse
+
+from fwtop.cli.mitigation import add_rule_options, carry_out
+from fwtop.cli.prefix_file import read_prefix_file
+from fwtop.model.address import Prefix
+from fwtop.model.errors import FwtopError
+from fwtop.model.rule import Kind, Match, Rule
+from fwtop.model.text import safe_text
+
+NAME = "block"
+HELP = "Drop what comes from prefixes, an autonomous system (asn:64500), a country (country:NL) or a file."
+EXAMPLE = "fwtop block 198.51.100.0/24 2001:db8::/32 --ttl 30m --yes"
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the verb's arguments."""
+    parser.add_argument("target", nargs="+", metavar="PREFIX|asn:N|country:CC|@FILE", help="whom to block")
+    parser.add_argument(
+        "--via", choices=("ipset", "xdp"), default="ipset", help="where to drop (default ipset)"
+    )
+    add_rule_options(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Install one rule for the prefixes named, and one for each list."""
+    kind = Kind(args.via)
+    listed = [target for target in args.target if _is_list(target)]
+    named = tuple(dict.fromkeys(_prefix(target) for target in args.target if not _is_list(target)))
+    rules = [_rule(kind, args, _of_family(named, args.family), None)] if named else []
+    rules += [
+        _rule(kind, args, _of_family(_expand(origin), args.family), origin)
+        for origin in dict.fromkeys(listed)
+    ]
+    return carry_out(args, rules)
+
+
+def _rule(kind: Kind, args: argparse.Namespace, sources: tuple[Prefix, ...], origin: str | None) -> Rule:
+    if not sources:
+        raise FwtopError(
+            f"{safe_text(origin or 'the list')} holds no prefix of this family; nothing was changed", 2
+        )
+    if origin is not None:
+        what = f"{origin} ({len(sources):,} prefixes)"
+    else:
+        what = ", ".join(map(str, sources[:3])) + (
+            f" and {len(sources) - 3} more" if len(sources) > 3 else ""
+        )
+    match = Match(sources=sources, family=args.family)
+    return Rule("", kind, match, safe_text(f"block {what}"), args.ttl, created_by="cli", origin=origin)
+
+
+def _is_list(target: str) -> bool:
+    return target.startswith(("@", "asn:", "country:"))
+
+
+def _prefix(target: str) -> Prefix:
+    try:
+        return Prefix.parse(target)
+    except ValueError as error:
+        raise FwtopError(f"{safe_text(error)}; nothing was changed", 2) from None
+
+
+def _of_family(prefixes: tuple[Prefix, ...], family: int | None) -> tuple[Prefix, ...]:
+    return tuple(prefix for prefix in prefixes if family in (None, prefix.family))
+
+
+def _expand(origin: str) -> tuple[Prefix, ...]:
+    kind, _, name = origin.partition(":")
+    if origin.startswith("@"):
+        return read_prefix_file(origin[1:])
+    if kind == "asn" and not (name.isascii() and name.isdigit() and 0 < int(name) < 1 << 32):
+        raise FwtopError(f"{safe_text(origin, limit=60)!r}: an AS is a number, as in asn:64500", 2)
+    from fwtop.enrich.prefixes import prefixes_of_asn, prefixes_of_country
+
+    found = prefixes_of_asn(int(name)) if kind == "asn" else prefixes_of_country(name)
+    return tuple(found)

@@ -1,0 +1,77 @@
+"""Read a file of addresses and prefixes, a million of them in a second or two."""
+
+from __future__ import annotations
+
+import socket
+import sys
+from pathlib import Path
+
+from fwtop.model.address import Prefix
+from fwtop.model.errors import FwtopError
+from fwtop.model.text import safe_text
+
+MAX_PREFIXES = 1_000_000
+MAX_FILE_BYTES = 128 << 20
+_SHOWN_ERRORS = 3
+
+
+def read_prefix_file(name: str) -> tuple[Prefix, ...]:
+    """Read one address or prefix a line; # starts a comment, `-` is standard input.
+
+    Raises FwtopError (code 2) naming bad lines by number; then nothing of the file is used.
+    """
+    lines = _text(name).split("\n")
+    found: dict[Prefix, None] = {}
+    bad: list[int] = []
+    for number, line in enumerate(lines, 1):
+        text = line.partition("#")[0].strip()
+        if not text:
+            continue
+        prefix = _parse(text)
+        if prefix is None:
+            bad.append(number)
+        else:
+            found[prefix] = None
+    shown = safe_text(name, limit=100)
+    if bad:
+        first = ", ".join(
+            f"line {number}: {safe_text(lines[number - 1].strip(), limit=40)!r}" for number in bad[:3]
+        )
+        more = f" and {len(bad) - _SHOWN_ERRORS:,} more" if len(bad) > _SHOWN_ERRORS else ""
+        raise FwtopError(f"{shown}: not an address or prefix: {first}{more}; nothing was changed", 2)
+    if len(found) > MAX_PREFIXES:
+        raise FwtopError(
+            f"{shown} holds {len(found):,} prefixes, at most {MAX_PREFIXES:,} fit; nothing was changed", 2
+        )
+    return tuple(found)
+
+
+def _text(name: str) -> str:
+    try:
+        if name == "-":
+            return sys.stdin.read(MAX_FILE_BYTES)
+        path = Path(name)
+        if path.stat().st_size > MAX_FILE_BYTES:
+            raise FwtopError(
+                f"{safe_text(name)} is larger than {MAX_FILE_BYTES >> 20} MiB; nothing was changed", 2
+            )
+        return path.read_text("utf-8", "replace")
+    except OSError as error:
+        raise FwtopError(f"cannot read {safe_text(name)}: {error.strerror}; nothing was changed", 2) from None
+
+
+def _parse(text: str) -> Prefix | None:
+    """Read the usual forms quickly, the others as Prefix.parse does; None when it is neither."""
+    address, slash, length = text.partition("/")
+    if ":" not in address:
+        try:
+            value = int.from_bytes(socket.inet_pton(socket.AF_INET, address), "big")
+            bits = 32 if not slash else int(length) if length.isascii() and length.isdigit() else -1
+            if 0 <= bits <= 32:
+                return Prefix(4, value >> (32 - bits) << (32 - bits), bits)
+        except OSError:
+            return None
+    try:
+        return Prefix.parse(text)
+    except ValueError:
+        return None
