@@ -45,20 +45,18 @@ def launch(options: Options, watch: Watch) -> int:
     console = _start_console(options, theirs)
     theirs.close()
     try:
-        handoff, descriptors, keep = _prepare(options, watch)
+        handoff, descriptors = _prepare(options, watch)
     except FwtopError as error:
-        handoff, descriptors, keep = Handoff({}, error=str(error), code=error.code), [], None
+        handoff, descriptors = Handoff({}, error=str(error), code=error.code), []
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         send_handoff(mine, handoff, descriptors)
     mine.close()
     for descriptor in descriptors:
         os.close(descriptor)
-    if keep is not None:
-        keep()
     return _wait(console)
 
 
-def _prepare(options: Options, watch: Watch) -> tuple[Handoff, list[int], Callable[[], None] | None]:
+def _prepare(options: Options, watch: Watch) -> tuple[Handoff, list[int]]:
     from fwtop.mitigate import client
 
     guardian = client.connect(role="console", readonly=options.readonly)
@@ -67,7 +65,7 @@ def _prepare(options: Options, watch: Watch) -> tuple[Handoff, list[int], Callab
         guardian.close()
         raise FwtopError(answer.error, answer.code or 1)
     names = list(answer.data.get("fds", []))
-    return Handoff(answer.data, names), [guardian.detach(), *descriptors], None
+    return Handoff(answer.data, names), [guardian.detach(), *descriptors]
 
 
 def _start_console(options: Options, handoff: socket.socket) -> int:
@@ -81,7 +79,10 @@ def _start_console(options: Options, handoff: socket.socket) -> int:
         os.chdir("/")
         drop_privileges()
         arguments = [str(handoff.fileno()), json.dumps(asdict(options))]
-        os.execve(sys.executable, [sys.executable, "-I", "-m", "fwtop.console", *arguments], _environment())
+        # No shell: an argument list, and an environment of our own.
+        os.execve(  # noqa: S606
+            sys.executable, [sys.executable, "-I", "-m", "fwtop.console", *arguments], _environment()
+        )
     except BaseException as error:
         print(f"fwtop: the console could not be started: {error}", file=sys.stderr)
     finally:

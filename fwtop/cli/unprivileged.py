@@ -6,13 +6,15 @@ import json
 import os
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import TypeVar, cast
 
 from fwtop.console.privileges import drop_privileges
 from fwtop.model.errors import FwtopError
 
+T = TypeVar("T")
 
-def run_unprivileged(function: Callable[[], Any]) -> Any:
+
+def run_unprivileged(function: Callable[[], T]) -> T:
     """Call `function` in a child without privileges and return its JSON-ready result.
 
     A FwtopError in the child is raised here again. Not being root, it is called in place.
@@ -34,15 +36,15 @@ def run_unprivileged(function: Callable[[], Any]) -> Any:
         raise FwtopError("reading as user fwtop failed without a word; nothing was changed") from None
     if "error" in outcome:
         raise FwtopError(str(outcome["error"]), int(outcome["code"]))
-    return outcome["result"]
+    return cast(T, outcome["result"])
 
 
-def _serve(function: Callable[[], Any], writing: int) -> None:
+def _serve(function: Callable[[], object], writing: int) -> None:
     status = 1
     try:
         drop_privileges()
         try:
-            outcome = {"result": function()}
+            outcome: dict[str, object] = {"result": function()}
         except FwtopError as error:
             outcome = {"error": str(error), "code": error.code}
         with open(writing, "wb") as pipe:

@@ -98,11 +98,16 @@ class ReadOnlyControls:
     """Controls where there is nothing to change: a capture or a stored session."""
 
     def __init__(
-        self, why: str, *, preview: Callable[[Rule], Preview] | None, export: Callable[[str], str]
+        self,
+        why: str,
+        *,
+        preview: Callable[[Rule], Preview] | None,
+        export: Callable[[str], str],
+        export_formats: tuple[str, ...],
     ) -> None:
         self.readonly = why
         self.confirm_seconds = DEFAULT_CONFIRM_SECONDS
-        self.export_formats = EXPORT_FORMATS
+        self.export_formats = export_formats
         self._preview = preview
         self._export = export
 

@@ -75,7 +75,7 @@ class LiveSession:
         self._judged = -_JUDGE_SECONDS
         self._judged_pps = 0.0
         self._judgement = Judgement()
-        self._rule_lock = threading.Lock()
+        self.judging = threading.Lock()  # held while the advisor works
         self.latest: Window | None = None
 
     def rules_changed(self) -> None:
@@ -127,7 +127,8 @@ class LiveSession:
         now, pps = time.monotonic(), tables.totals.pps
         low, high = sorted((pps + 1.0, self._judged_pps + 1.0))
         if now - self._judged >= _JUDGE_SECONDS or high > low * _SURGE:
-            self._judgement = self._advisor.judge(window, tables)
+            with self.judging:
+                self._judgement = self._advisor.judge(window, tables)
             self._judged, self._judged_pps = now, pps
         return self._judgement
 

@@ -7,66 +7,60 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from fwtop import __version__
 from fwtop.model.errors import FwtopError
 from fwtop.model.paths import STATE_DIRECTORY
 from fwtop.model.snapshot import Origin, Snapshot
-from fwtop.report.render import render_session
-from fwtop.store.sessions import SessionWriter
+from fwtop.report import export_snapshot, render
+from fwtop.store.baselines import BaselineStore
+from fwtop.store.reader import load_session
+from fwtop.store.writer import SessionWriter
 
 _BASELINE_SECONDS = 60.0
 
 
 class Recorder:
-    """One session's writer; the first failure to write ends it with a note on the screen."""
+    """One session's writer, and the baseline that is carried from one session to the next."""
 
-    def __init__(self, writer: SessionWriter, host: str) -> None:
-        self._writer = writer
+    def __init__(self, host: str, origin: Origin) -> None:
         self._host = host
-        self._failed = ""
+        self._netns = origin.netns
+        self._writer = SessionWriter(
+            host=host, interfaces=origin.interfaces, netns=origin.netns, version=__version__
+        )
+        self._baselines = BaselineStore()
         self._baseline_saved = time.monotonic()
         self.baseline: Callable[[], bytes] | None = None
 
-    @staticmethod
-    def open(host: str, origin: Origin, directory: Path = STATE_DIRECTORY) -> tuple[Recorder | None, str]:
-        """Begin a session; returns None and a sentence where it can't be stored."""
-        try:
-            return Recorder(SessionWriter(directory, host=host, origin=origin), host), ""
-        except FwtopError as error:
-            return None, f"this session is not stored: {error}"
+    @property
+    def problem(self) -> str:
+        """Why the session is not stored at the moment, in a line; empty while it is."""
+        return self._writer.problem
 
     @property
-    def session_id(self) -> str:
-        """Name of the session for `fwtop report`."""
-        return self._writer.session_id
+    def path(self) -> Path | None:
+        """The session's file, once there is one."""
+        return self._writer.path
 
     def load_baseline(self) -> bytes | None:
         """Return what was normal on this host before, if it was kept."""
-        return self._writer.load_baseline(self._host)
+        return self._baselines.get(self._host, self._netns)
 
-    def write(self, snapshot: Snapshot) -> None:
-        """Store a snapshot, and now and then the baseline."""
-        if self._failed:
-            return
-        try:
-            self._writer.write(snapshot)
-            if self.baseline is not None and time.monotonic() - self._baseline_saved > _BASELINE_SECONDS:
-                self._baseline_saved = time.monotonic()
-                self._writer.save_baseline(self._host, self.baseline())
-        except FwtopError as error:
-            self._failed = f"storing stopped: {error}"
-
-    def annotate(self, snapshot: Snapshot) -> Snapshot:
-        """Return the snapshot with a note if storing has failed."""
-        if not self._failed:
+    def write(self, snapshot: Snapshot) -> Snapshot:
+        """Store a snapshot, now and then the baseline; returns it with a note where storing fails."""
+        self._writer.write(snapshot)
+        if time.monotonic() - self._baseline_saved > _BASELINE_SECONDS:
+            self._save_baseline()
+        if not self.problem:
             return snapshot
-        return dataclasses.replace(snapshot, notes=(*snapshot.notes, self._failed))
+        return dataclasses.replace(snapshot, notes=(*snapshot.notes, self.problem))
 
     def export(self, format_name: str) -> str:
         """Write a report of the session so far beside its database and return its path."""
-        if self._failed:
-            raise FwtopError(self._failed)
-        text = render_session(self._writer.path, format_name)
-        path = self._writer.path.with_suffix(f".{format_name}")
+        if self.path is None:
+            raise FwtopError(self.problem or "nothing has been stored yet; try again in a second")
+        text = render(load_session(self.path), format_name)
+        path = self.path.with_suffix(f".{format_name}")
         try:
             path.write_text(text, encoding="utf-8")
         except OSError as error:
@@ -74,9 +68,22 @@ class Recorder:
         return str(path)
 
     def close(self, *, clean: bool) -> None:
-        """End the session, keeping the baseline."""
-        if self._failed:
-            return
+        """Keep the baseline, and end the session; one that crashed is left as such."""
+        self._save_baseline()
+        if clean:
+            self._writer.close()
+
+    def _save_baseline(self) -> None:
+        self._baseline_saved = time.monotonic()
         if self.baseline is not None:
-            self._writer.save_baseline(self._host, self.baseline())
-        self._writer.close(clean=clean)
+            self._baselines.put(self._host, self.baseline(), self._netns)
+
+
+def export_once(snapshot: Snapshot, format_name: str) -> str:
+    """Write a single snapshot beside the sessions, or in the present directory, and return its path."""
+    for directory in (STATE_DIRECTORY, Path.cwd()):
+        try:
+            return str(export_snapshot(snapshot, directory, format_name))
+        except FwtopError as error:
+            failure = error
+    raise failure

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import socket
-import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -45,10 +44,7 @@ class LiveConsole:
 
     def take(self, snapshot: Snapshot) -> Snapshot:
         """Store a snapshot, and return it with the notes that storing left."""
-        if self.recorder is None:
-            return snapshot
-        self.recorder.write(snapshot)
-        return self.recorder.annotate(snapshot)
+        return snapshot if self.recorder is None else self.recorder.write(snapshot)
 
     def run(
         self, stop: threading.Event, tick_seconds: float, on_snapshot: Callable[[Snapshot], None]
@@ -75,20 +71,20 @@ def build(
     host = safe_text(socket.gethostname(), limit=64)
     own = tuple(Prefix.parse(text) for text in handoff.watch.get("own", ()))
     lookup = open_lookup(options.geoip)
-    recorder, unstored = Recorder.open(host, origin) if options.store else (None, "")
-    stored = recorder.load_baseline() if recorder is not None else None
-    advisor = Advisor(baseline=Baseline.from_bytes(stored) if stored else None)
+    recorder = Recorder(host, origin) if options.store else None
+    advisor = Advisor(baseline=_stored_baseline(recorder))
     engine = Engine(lookup, window_seconds=window_seconds, top=options.top, live=True, own=own)
-    warnings = [*handoff.watch.get("warnings", ()), unstored]
-    notes = [safe_text(warning) for warning in warnings if warning]
+    notes = [safe_text(warning) for warning in handoff.watch.get("warnings", ())]
     session = LiveSession(link, source, engine, advisor, host=host, origin=origin, notes=notes)
     if recorder is not None:
-        recorder.baseline = lambda: advisor.baseline.to_bytes()
+        recorder.baseline = advisor.baseline.to_bytes
 
     def try_rule(rule: Rule) -> Preview:
-        if session.latest is None:
-            raise FwtopError("nothing has been observed yet; try again in a second")
-        return preview(rule, session.latest, advisor.baseline)
+        # The baseline learns at every judgement, on the observing thread.
+        with session.judging:
+            if session.latest is None:
+                raise FwtopError("nothing has been observed yet; try again in a second")
+            return preview(rule, session.latest, advisor.baseline)
 
     def export(format_name: str) -> str:
         if recorder is None:
@@ -106,6 +102,14 @@ def build(
     return LiveConsole(options, link, source, session, recorder, controls)
 
 
+def _stored_baseline(recorder: Recorder | None) -> Baseline | None:
+    stored = recorder.load_baseline() if recorder is not None else None
+    try:
+        return Baseline.from_bytes(stored) if stored else None
+    except ValueError:
+        return None  # of another version, or damaged: a new one is learnt
+
+
 def expand_origin(rule: Rule) -> Rule:
     """Fill in the prefixes of `asn:N` or `country:CC` where the rule names its sources so."""
     kind, _, name = (rule.origin or "").partition(":")
@@ -117,8 +121,3 @@ def expand_origin(rule: Rule) -> Rule:
             f"the address database knows no prefixes of {safe_text(rule.origin)}; nothing was blocked"
         )
     return dataclasses.replace(rule, match=dataclasses.replace(rule.match, sources=tuple(prefixes)))
-
-
-def warn(line: str) -> None:
-    """Say something on standard error that is not fatal."""
-    print(f"fwtop: {line}", file=sys.stderr)
