@@ -1,0 +1,226 @@
+"""From batches and exact counts to a Window and Tables: the one door of this package."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from fwtop.aggregate import ledger, payloads, ports, sources
+from fwtop.aggregate.digest import Digest
+from fwtop.aggregate.interval import add_counters
+from fwtop.aggregate.shares import Scale
+from fwtop.aggregate.tally import BYTES, DROPPED, SAMPLES, WEIGHT
+from fwtop.aggregate.window import Reservoir, SlidingRows
+from fwtop.model.address import Prefix
+from fwtop.model.counters import Counters
+from fwtop.model.packets import Hook, PacketBatch
+from fwtop.model.snapshot import Sampling, Share, Tables, Totals
+from fwtop.model.window import OriginLookup, Window
+
+_JOIN_ROWS = 200_000  # digests wait until they have so many packets: joining costs as much as the whole
+_JOIN_FEEDINGS = 256
+_KEPT_DROPPED = 20_000  # rows kept of the other hooks where everything since the start counts
+
+
+@dataclass(frozen=True, slots=True)
+class _Fed:
+    """One feeding of a sliding window."""
+
+    now: float
+    counters: Counters | None
+    digest: Digest
+    rows: tuple[int, int, int]  # arrived, dropped, accepted
+
+
+class Engine:
+    """Takes batches in and counts them over the last `window_seconds`, or since the start when None.
+
+    `live`: times are of this moment and exact counters come beside the samples; else the batches are a
+    capture and every packet is there. Memory is bounded in either case, whatever is sent. `own` are this
+    host's addresses; `top` is the most rows a table has.
+    """
+
+    def __init__(
+        self,
+        lookup: OriginLookup,
+        *,
+        window_seconds: float | None,
+        top: int = 50,
+        live: bool,
+        own: tuple[Prefix, ...] = (),
+    ) -> None:
+        self._lookup = lookup
+        self._window_seconds = window_seconds
+        self._top = top
+        self._live = live
+        self._own = own
+        self._fed: deque[_Fed] = deque()
+        self._digest: Digest | None = None  # since the start only: what left `_fed`
+        self._counters: Counters | None = None
+        self._waiting_rows = 0
+        self._first_ns, self._last_ns = 1 << 62, -(1 << 62)
+        self._started: float | None = None
+        self._now = 0.0
+        self._stores: tuple[SlidingRows | Reservoir, ...]
+        if window_seconds is None:
+            self._stores = (Reservoir(), Reservoir(_KEPT_DROPPED), Reservoir(_KEPT_DROPPED))
+        else:
+            self._stores = (SlidingRows(), SlidingRows(), SlidingRows())
+        self._sum: tuple[Digest, Counters] | None = None
+
+    def feed(self, batch: PacketBatch, counters: Counters | None, now: float) -> None:
+        """Take a batch in, with the exact counts of the interval in which it was sampled.
+
+        `now` is the end of that interval in Unix seconds (a capture's own times count instead).
+        """
+        batch = _with_losses(batch, counters)
+        arrived, dropped, accepted = _by_hook(batch)
+        if len(arrived) and not self._live:
+            self._first_ns = min(self._first_ns, int(arrived.time_ns.min()))
+            self._last_ns = max(self._last_ns, int(arrived.time_ns.max()))
+        if self._started is None:
+            self._started = now - (counters.seconds if counters else 0.0)
+        self._now = now
+        one_in = counters.one_in if counters else 1.0
+        digest = Digest.of(arrived, dropped, one_in, self._lookup)
+        parts = (arrived, dropped, accepted)
+        for store, part in zip(self._stores, parts, strict=True):
+            store.append(part)
+        self._fed.append(_Fed(now, counters, digest, (len(arrived), len(dropped), len(accepted))))
+        self._waiting_rows += len(batch)
+        if self._window_seconds is not None:
+            self._forget(now - self._window_seconds)
+        elif self._waiting_rows >= _JOIN_ROWS or len(self._fed) >= _JOIN_FEEDINGS:
+            self._join()
+        self._sum = None
+
+    def _forget(self, before: float) -> None:
+        """Let go of what is older; the last feeding stays."""
+        while len(self._fed) > 1 and self._fed[0].now <= before + 1e-6:
+            gone = self._fed.popleft()
+            for store, count in zip(self._stores, gone.rows, strict=True):
+                assert isinstance(store, SlidingRows)  # noqa: S101 - window_seconds is given
+                store.forget(count)
+
+    def _join(self) -> None:
+        """Add waiting feedings to what is counted since the start."""
+        digests = [fed.digest for fed in self._fed]
+        counters = [fed.counters for fed in self._fed if fed.counters is not None]
+        if self._digest is not None:
+            digests.insert(0, self._digest)
+        if self._counters is not None:
+            counters.insert(0, self._counters)
+        self._digest = Digest.join(digests).bounded() if digests else None
+        self._counters = add_counters(counters) if counters else None
+        self._fed.clear()
+        self._waiting_rows = 0
+
+    def _summed(self) -> tuple[Digest, Counters]:
+        """Return all counts of the window."""
+        if self._sum is None:
+            digests = [fed.digest for fed in self._fed]
+            counters = [fed.counters for fed in self._fed if fed.counters is not None]
+            if self._window_seconds is None:
+                self._join()
+                digests = [self._digest] if self._digest is not None else []
+                counters = [self._counters] if self._counters is not None else []
+            if not digests:
+                empty = PacketBatch.empty()
+                digests = [Digest.of(empty, empty, 1.0, self._lookup)]
+            digest = Digest.join(digests)
+            self._sum = digest, self._exact(digest, counters)
+        return self._sum
+
+    def _exact(self, digest: Digest, counters: list[Counters]) -> Counters:
+        """Return the interval's counters; where there are none, what the packets themselves add up to."""
+        if counters:
+            return add_counters(counters)
+        packets, size = round(digest.total[WEIGHT]), round(digest.total[BYTES])
+        seconds = max(self._last_ns - self._first_ns, 0) / 1e9
+        if self._live:
+            seconds = self._now - (self._started or self._now)
+        return Counters(seconds, packets, size)
+
+    def window(self) -> Window:
+        """Return the packets and exact counts of the window."""
+        _, counters = self._summed()
+        arrived, dropped, accepted = (store.rows() for store in self._stores)
+        if self._live:
+            started = self._now - counters.seconds
+        else:
+            started = self._first_ns / 1e9 if self._last_ns >= self._first_ns else self._now
+        return Window(started, counters.seconds, arrived, dropped, accepted, counters, self._live, self._own)
+
+    def tables(self) -> Tables:
+        """Return everything that is counted in the window."""
+        digest, counters = self._summed()
+        known = any(fed.counters is not None for fed in self._fed) or self._counters is not None
+        seconds = counters.seconds
+        scale = Scale(digest.total, counters.arrived_packets, counters.arrived_bytes, seconds)
+        book = ledger.balance(counters) if known else ledger.recorded(counters.arrived_packets, seconds)
+        drops = _drops(digest, counters)
+        return Tables(
+            totals=_totals(counters, book),
+            sampling=_sampling(digest, counters),
+            ledger=book.rows,
+            sources=sources.tables(digest.sources, scale, drops, self._lookup, self._top),
+            ports=ports.table(digest.ports, scale, self._top),
+            payloads=payloads.table(digest.payloads, scale, self._top),
+            protocols=_protocols(digest, counters, scale),
+        )
+
+
+def _by_hook(batch: PacketBatch) -> tuple[PacketBatch, PacketBatch, PacketBatch]:
+    """Split into arrived, dropped and accepted."""
+    arrived = (batch.hook == Hook.INGRESS) | (batch.hook == Hook.XDP)
+    if arrived.all():
+        none = batch.select(slice(0, 0))
+        return batch, none, none
+    return (
+        batch.select(arrived),
+        batch.select(batch.hook == Hook.DROP),
+        batch.select(batch.hook == Hook.ACCEPTED),
+    )
+
+
+def _with_losses(batch: PacketBatch, counters: Counters | None) -> PacketBatch:
+    """Let the samples that came through stand for those that were lost in the same interval, too."""
+    if counters is None or not counters.records_lost or not len(batch):
+        return batch
+    return replace(batch, weight=batch.weight * (1.0 + counters.records_lost / len(batch)))
+
+
+def _drops(digest: Digest, counters: Counters) -> sources.Drops:
+    sampled = float(digest.total[DROPPED])
+    hooked = sum(drop.packets for drop in counters.drops if drop.layer not in ("nic", "xdp"))
+    exact = sum(drop.packets for drop in counters.drops)
+    overall = min(exact / counters.arrived_packets, 1.0) if counters.arrived_packets else 0.0
+    return sources.Drops(hooked / sampled if sampled > 0 and hooked else 1.0, overall)
+
+
+def _totals(counters: Counters, book: ledger.Ledger) -> Totals:
+    seconds = counters.seconds
+    packets, size = counters.arrived_packets, counters.arrived_bytes
+    pps, bps = (packets / seconds, size * 8 / seconds) if seconds > 0 else (float(packets), size * 8.0)
+    return Totals(packets, size, pps, bps, book.delivered, book.dropped)
+
+
+def _sampling(digest: Digest, counters: Counters) -> Sampling:
+    samples = int(digest.total[SAMPLES])
+    one_in = counters.arrived_packets / samples if samples else counters.one_in
+    return Sampling(max(one_in, 1.0), samples, counters.records_lost)
+
+
+def _protocols(digest: Digest, counters: Counters, scale: Scale) -> dict[str, Share]:
+    """Return the share of each protocol: exact where the kernel counted them."""
+    if not counters.protocols:
+        return ports.protocols(digest.protocols, scale)
+    packets = max(counters.arrived_packets, 1)
+    out = {}
+    for name, (count, size) in sorted(counters.protocols.items(), key=lambda item: -item[1][0]):
+        part = float(np.clip(count / packets, 0.0, 1.0))
+        pps = count / counters.seconds if counters.seconds > 0 else float(count)
+        out[name] = Share(count, size, pps, part, part, part)
+    return out

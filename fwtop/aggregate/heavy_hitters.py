@@ -1,0 +1,171 @@
+"""Hierarchical heavy hitters: the shortest list of prefixes that explains where packets come from.
+
+A prefix is listed when what is left of it, after the listed prefixes below it are taken out, is a fair
+part of all packets (discounted counts: Cormode, Korn, Muthukrishnan, Srivastava, "Finding hierarchical
+heavy hitters in streaming data", TKDD 2008). Their definition prefers the longest prefixes, so a /24
+that attacks with all its hosts falls into many /28; here a prefix over which sources are spread evenly is
+one row, with the addresses that stick out of it beside. The search goes top down through sorted
+addresses, so its cost depends on what is heavy and not on how many sources there are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fwtop.aggregate.tally import SAMPLES, WEIGHT, Tally
+from fwtop.model.address import Prefix
+from fwtop.model.packets import F64
+
+THRESHOLD = 0.01  # of all packets
+_BROADEST = {4: 8, 6: 16}  # /8 and /16: a shorter prefix explains nothing and blocks too much
+_BROAD = {4: 16, 6: 32}  # a prefix shorter than this must explain up to four times THRESHOLD
+_SINGLE = {4: 32, 6: 128}
+_FEW_SAMPLES = 3
+_OUTSTANDING = 0.2  # an address with this part of its prefix is shown beside it
+_BLOCK_BITS, _FINE_BITS = 4, 8
+_EVEN_BLOCKS, _EVEN_FINE = 10.0, 64.0  # of 16 and of 256 parts, in effect, for sources to be evenly spread
+
+
+@dataclass(frozen=True, slots=True)
+class HeavyPrefix:
+    """A listed prefix: the sums without its listed descendants, and all its rows of the tally."""
+
+    prefix: Prefix
+    sums: F64
+    rows: NDArray[np.intp]
+
+
+def heavy_prefixes(counted: Tally, total: float, top: int) -> list[HeavyPrefix]:
+    """Return at most `top` prefixes, heaviest first; `total` is the weight of everything.
+
+    `counted` has tags family, length, hi and lo; keys may be prefixes too (folded addresses).
+    """
+    if total <= 0:
+        return []
+    found: list[HeavyPrefix] = []
+    for family in (4, 6):
+        rows = np.flatnonzero(counted.tags["family"] == family)
+        if len(rows):
+            found += _Search(counted, rows, family, total * THRESHOLD).run()
+    found.sort(key=lambda item: (-item.sums[WEIGHT], item.prefix))
+    return found[:top]
+
+
+class _Search:
+    """The addresses of one family in ascending order, with running sums over them."""
+
+    def __init__(self, counted: Tally, rows: NDArray[np.intp], family: int, least: float) -> None:
+        hi, lo = counted.tags["hi"][rows], counted.tags["lo"][rows]
+        order = np.argsort(lo) if family == 4 else np.lexsort((lo, hi))
+        self.rows = rows[order]
+        self.hi, self.lo = hi[order], lo[order]
+        self.length = counted.tags["length"][self.rows]
+        self.sums = counted.sums[:, self.rows]
+        self.running = np.concatenate((np.zeros((len(self.sums), 1)), np.cumsum(self.sums, axis=1)), axis=1)
+        self.weight = self.running[WEIGHT]
+        self.family = family
+        self.least = least
+        self.found: list[HeavyPrefix] = []
+
+    def run(self) -> list[HeavyPrefix]:
+        """Search below each of the broadest prefixes."""
+        length = _BROADEST[self.family]
+        column, width = (self.lo, 32) if self.family == 4 else (self.hi, 64)
+        head = column >> np.uint64(width - length)
+        edges = np.flatnonzero(np.concatenate(([True], head[1:] != head[:-1], [True])))
+        for start, stop in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
+            if self.total(start, stop) >= self.least:
+                self.explain(start, stop, length)
+        return self.found
+
+    def total(self, start: int, stop: int) -> float:
+        """Return the weight of a slice."""
+        return float(self.weight[stop] - self.weight[start])
+
+    def explain(self, start: int, stop: int, length: int) -> F64:
+        """List what explains the slice, all of it within one prefix; returns the sums that were listed."""
+        length = self.tightest(start, stop, length)
+        if length >= int(self.length[start:stop].min()):  # one address, or folded ones
+            return self.list_even(start, stop, length)
+        if self.is_even(start, stop, length):
+            return self.list_even(start, stop, length)
+        listed = np.zeros(len(self.sums))
+        middle = self.middle(start, stop, length)
+        for first, last in ((start, middle), (middle, stop)):
+            if last > first and self.total(first, last) >= self.least:
+                listed = listed + self.explain(first, last, length + 1)
+        # What is left is this prefix's own, unless it is a fringe that belongs to nobody in particular
+        left = self.total(start, stop) - listed[WEIGHT]
+        return self.list_node(start, stop, length, listed) if left >= self.needed(length) else listed
+
+    def needed(self, length: int) -> float:
+        """Return the weight that makes a remainder worth a row: more for a broad prefix."""
+        broad = _BROAD[self.family]
+        span = broad - _BROADEST[self.family]
+        return self.least * (1.0 + 3.0 * max(0, broad - length) / span)
+
+    def tightest(self, start: int, stop: int, length: int) -> int:
+        """Return the length of the longest prefix that holds the whole slice, at least `length`."""
+        first, last = start, stop - 1
+        high = int(self.hi[first] ^ self.hi[last]).bit_length()
+        low = int(self.lo[first] ^ self.lo[last]).bit_length()
+        return max(length, 64 - high if high else _SINGLE[self.family] - low)
+
+    def place(self, length: int) -> tuple[NDArray[np.uint64], int]:
+        """Return the column in which the bit after `length` is, and how many bits of it follow."""
+        if self.family == 4:
+            return self.lo, 32 - length
+        return (self.hi, 64 - length) if length < 64 else (self.lo, 128 - length)
+
+    def middle(self, start: int, stop: int, length: int) -> int:
+        """Return where the second half of the prefix begins in the slice."""
+        column, rest = self.place(length)
+        bound = (int(column[start]) >> rest << rest) + (1 << (rest - 1))
+        return start + int(np.searchsorted(column[start:stop], np.uint64(bound)))
+
+    def is_even(self, start: int, stop: int, length: int) -> bool:
+        """Tell whether sources are spread over the whole prefix, apart from a few that stick out."""
+        fine = (self.family == 4 and length < 24) or (self.family == 6 and length < 48)
+        if stop - start < (_EVEN_FINE if fine else _EVEN_BLOCKS):
+            return False
+        if self.effective_parts(start, stop, length, _BLOCK_BITS) < _EVEN_BLOCKS:
+            return False
+        return not fine or self.effective_parts(start, stop, length, _FINE_BITS) >= _EVEN_FINE
+
+    def effective_parts(self, start: int, stop: int, length: int, bits: int) -> float:
+        """Return e to the entropy of weight over the prefix's parts `bits` further down."""
+        column, rest = self.place(length)
+        bits = min(bits, rest)
+        base = int(column[start]) >> rest << rest
+        bounds = base + (np.arange(1, 1 << bits, dtype=np.uint64) << np.uint64(rest - bits))
+        edges = start + np.searchsorted(column[start:stop], bounds.astype(np.uint64))
+        weight = self.weight[np.concatenate(([start], edges, [stop]))]
+        part = np.diff(weight)
+        for row in self.outstanding(start, stop):
+            part[int(column[row]) - base >> rest - bits] -= self.sums[WEIGHT, row]
+        part = part[part > 0] / max(float(part.sum()), 1e-12)
+        return float(np.exp(-(part * np.log(part)).sum()))
+
+    def outstanding(self, start: int, stop: int) -> list[int]:
+        """Return the rows that alone have a good part of the slice."""
+        weight = self.sums[WEIGHT, start:stop]
+        return (start + np.flatnonzero(weight >= _OUTSTANDING * self.total(start, stop))).tolist()
+
+    def list_even(self, start: int, stop: int, length: int) -> F64:
+        """List an evenly used prefix, and before it the addresses that stick out of it."""
+        listed = np.zeros(len(self.sums))
+        for row in self.outstanding(start, stop) if stop - start > 1 else ():
+            listed = listed + self.list_node(row, row + 1, int(self.length[row]), np.zeros(len(self.sums)))
+        return self.list_node(start, stop, length, listed)
+
+    def list_node(self, start: int, stop: int, length: int, below: F64) -> F64:
+        """List a prefix without what is listed below it, if enough is left; returns all listed sums."""
+        left = self.running[:, stop] - self.running[:, start] - below
+        if left[WEIGHT] < self.least or (left[SAMPLES] < _FEW_SAMPLES and left[WEIGHT] < 10 * self.least):
+            return below
+        prefix = Prefix.of_columns(self.family, int(self.hi[start]), int(self.lo[start]), length)
+        self.found.append(HeavyPrefix(prefix, np.maximum(left, 0.0), self.rows[start:stop]))
+        return below + left

@@ -1,0 +1,197 @@
+"""What payloads commonly begin with, and which DNS names are asked for or answered."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fwtop.aggregate.dns_names import DnsNames, find_names, labels_of
+from fwtop.aggregate.shares import Scale
+from fwtop.aggregate.tally import SAMPLES, WEIGHT, Tally, mixed
+from fwtop.model.packets import F64, I64, U8, Fragment, PacketBatch
+from fwtop.model.snapshot import Payload
+from fwtop.model.text import dns_name_text, payload_text
+
+LENGTHS = (4, 8, 16, 32, 64)  # bytes of the beginnings that are compared
+_MOST_IN_BATCH = 512  # keys kept of one batch and length; what is rarer in it is not common
+_MOST = 4096
+_SAME = 0.9  # a longer beginning with this part of the shorter one's packets says more and takes its place
+_PART = 0.2  # one with this part is listed too
+_RARE = 0.001  # of all packets: below this a beginning is not common
+_FEW_ROWS = 20  # with so few samples each counts
+
+
+@dataclass(frozen=True, slots=True)
+class PayloadTallies:
+    """Beginnings of each of LENGTHS (tags: data, size), and DNS names (tags: data, size)."""
+
+    beginnings: tuple[Tally, ...]
+    names: Tally
+    samples: int  # packets with payload
+
+    @staticmethod
+    def join(tallies: list[PayloadTallies]) -> PayloadTallies:
+        """Add up."""
+        return PayloadTallies(
+            tuple(
+                Tally.join(list(same)) for same in zip(*(tally.beginnings for tally in tallies), strict=True)
+            ),
+            Tally.join([tally.names for tally in tallies]),
+            sum(tally.samples for tally in tallies),
+        )
+
+    def bounded(self) -> PayloadTallies:
+        """Keep the commonest only."""
+        cut = tuple(tally.cut(_MOST) for tally in self.beginnings)
+        return PayloadTallies(cut, self.names.cut(_MOST), self.samples)
+
+
+def tally(batch: PacketBatch, sums: F64) -> PayloadTallies:
+    """Count the beginnings of all payloads that were sampled, DNS messages by their names instead.
+
+    (A DNS message begins with a random number, so its first bytes are never common.)
+    """
+    rows = np.flatnonzero(
+        (batch.payload_length > 0)
+        & (batch.captured > batch.payload_offset)
+        & (batch.fragment != Fragment.LATER)
+    )
+    names = find_names(batch, rows)
+    rows = np.setdiff1d(rows, names.rows, assume_unique=True) if len(names.rows) else rows
+    data, size = window(batch, rows, LENGTHS[-1])
+    beginnings, part = [], sums[:, rows]
+    for length, keys in zip(LENGTHS, _prefix_keys(data, size), strict=True):
+        tags = {"data": data, "size": np.minimum(size, length).astype(np.uint8)}
+        beginnings.append(_top(keys, part, tags))
+    return PayloadTallies(tuple(beginnings), _name_tally(names, sums), len(rows) + len(names.rows))
+
+
+def _top(keys: NDArray[np.uint64], sums: F64, tags: dict[str, NDArray[np.uint8]]) -> Tally:
+    """Group and keep the most common; only theirs is the data that is copied."""
+    place = {"row": np.arange(len(keys))}
+    counted = Tally.of(keys, sums, place).cut(_MOST_IN_BATCH)
+    chosen = counted.tags["row"]
+    return Tally(counted.keys, counted.sums, {name: tag[chosen] for name, tag in tags.items()})
+
+
+def _name_tally(names: DnsNames, sums: F64) -> Tally:
+    words = names.data.view(np.uint64)
+    keys = names.size.astype(np.uint64)
+    for column in range(words.shape[1]):
+        keys = mixed(words[:, column], keys)
+    return _top(keys, sums[:, names.rows], {"data": names.data, "size": names.size.astype(np.uint8)})
+
+
+def window(batch: PacketBatch, rows: NDArray[np.intp], size: int) -> tuple[U8, I64]:
+    """Return the first `size` bytes of the rows' payloads (zero-padded) and how many of them are there."""
+    offset = batch.payload_offset[rows].astype(np.int64)
+    there = np.minimum(batch.captured[rows].astype(np.int64) - offset, batch.payload_length[rows])
+    there = np.minimum(there, size)
+    width = batch.data.shape[1]
+    first = int(offset[0]) if len(offset) else 0
+    if len(rows) and first + size <= width and bool((offset == first).all()):
+        data = batch.data[:, first : first + size]
+        data = data.copy() if len(rows) == len(batch) else data[rows]
+    else:
+        data = _gathered(batch.data, rows, offset, there, size)
+    short = there < size
+    if short.any():
+        data[short] *= np.arange(size) < there[short, None]
+    return data, there
+
+
+def _gathered(data: U8, rows: NDArray[np.intp], offset: I64, there: I64, size: int) -> U8:
+    flat = np.ascontiguousarray(data).reshape(-1)
+    places = rows * data.shape[1] + offset
+    out = np.zeros((len(rows), size), np.uint8)
+    inside = places + size <= len(flat)
+    if inside.any():
+        windows = np.ndarray(len(flat) - size + 1, f"V{size}", flat, strides=(1,))
+        out[inside] = windows[places[inside]].view(np.uint8).reshape(-1, size)
+    for row in np.flatnonzero(~inside).tolist():  # the last few rows: their window ends behind the array
+        taken = flat[places[row] : places[row] + there[row]]
+        out[row, : len(taken)] = taken
+    return out
+
+
+def _prefix_keys(data: U8, size: I64) -> list[NDArray[np.uint64]]:
+    """Return a hash of the first 4, 8, 16, 32, 64 bytes, each with how many of them there are."""
+    words = data.view(np.uint64)
+    four = np.frombuffer(b"\xff" * 4 + b"\0" * 4, np.uint64)[0]
+    count = size.astype(np.uint64)
+    running = words[:, 0].copy()
+    keys = [mixed(running & four, np.minimum(count, np.uint64(4)))]
+    done = 1
+    for length in LENGTHS[1:]:
+        while done * 8 < length:
+            running = mixed(words[:, done], running)
+            done += 1
+        keys.append(mixed(running, np.minimum(count, np.uint64(length))))
+    return keys
+
+
+def table(counted: PayloadTallies, scale: Scale, top: int) -> tuple[Payload, ...]:
+    """Return the commonest beginnings and DNS names, most packets first."""
+    least = _RARE * float(scale.total[WEIGHT])
+    picks = _pick_names(counted.names, least, counted.samples) + _pick_beginnings(counted, least)
+    picks.sort(key=lambda pick: (-pick.sums[WEIGHT], pick.data))
+    picks = picks[:top]
+    if not picks:
+        return ()
+    shares = scale.shares(np.stack([pick.sums for pick in picks], axis=1))
+    return tuple(
+        Payload(pick.data, payload_text(pick.data), pick.offset, pick.dns_name, share, 0.0)
+        for pick, share in zip(picks, shares, strict=True)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Pick:
+    data: bytes
+    offset: int
+    dns_name: str | None
+    sums: F64
+
+
+def _common(counted: Tally, least: float, samples: int) -> list[int]:
+    rows = counted.largest(_MOST_IN_BATCH)
+    seen, weight = counted.sums[SAMPLES, rows], counted.sums[WEIGHT, rows]
+    enough = (weight >= least) & ((seen >= 2) | (samples <= _FEW_ROWS))
+    return [int(row) for row in rows[enough]]
+
+
+def _pick_names(names: Tally, least: float, samples: int) -> list[_Pick]:
+    out = []
+    for row in _common(names, least, samples):
+        data = names.tags["data"][row, : int(names.tags["size"][row])].tobytes()
+        out.append(_Pick(data, 12, dns_name_text(labels_of(data)), names.sums[:, row]))
+    return out
+
+
+def _pick_beginnings(counted: PayloadTallies, least: float) -> list[_Pick]:
+    """Choose of each family of beginnings those that say most: see _SAME and _PART."""
+    levels = [
+        {_bytes(level, row): level.sums[:, row] for row in _common(level, least, counted.samples)}
+        for level in counted.beginnings
+    ]
+    out: list[_Pick] = []
+    for data, sums in levels[0].items():
+        _descend(levels, 0, data, sums, out)
+    return out
+
+
+def _bytes(level: Tally, row: int) -> bytes:
+    return level.tags["data"][row, : int(level.tags["size"][row])].tobytes()
+
+
+def _descend(levels: list[dict[bytes, F64]], depth: int, data: bytes, sums: F64, out: list[_Pick]) -> None:
+    longer = levels[depth + 1] if depth + 1 < len(levels) else {}
+    children = {key: value for key, value in longer.items() if key.startswith(data)}
+    weights = {key: float(value[WEIGHT]) / float(sums[WEIGHT]) for key, value in children.items()}
+    if not weights or max(weights.values()) < _SAME:
+        out.append(_Pick(data, 0, None, sums))
+    for key, part in weights.items():
+        if part >= _PART:
+            _descend(levels, depth + 1, key, children[key], out)

@@ -1,0 +1,67 @@
+"""Shares with their 95 % intervals, from sums of weighted samples and exact totals."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fwtop.aggregate.tally import BYTES, SAMPLES, VARIANCE, WEIGHT
+from fwtop.model.packets import F64
+from fwtop.model.snapshot import Share
+
+_Z = 1.959964  # 95 %
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """What sums are measured against: the sums of all samples, and the exact counts of the interval."""
+
+    total: F64  # (SUMS,)
+    packets: float
+    bytes: float
+    seconds: float
+
+    def shares(self, sums: F64) -> list[Share]:
+        """Return a Share for each column of `sums` (SUMS, n)."""
+        part, low, high = intervals(sums, self.total)
+        if self.packets > 0:  # what was seen is certain
+            low = np.maximum(low, np.minimum(sums[SAMPLES] / self.packets, part))
+        packets = np.rint(part * self.packets)
+        size = np.rint(_ratio(sums[BYTES], self.total[BYTES]) * self.bytes)
+        return [
+            Share(int(n), int(b), n / self.seconds if self.seconds > 0 else n, p, lo, hi)
+            for n, b, p, lo, hi in zip(
+                packets.tolist(), size.tolist(), part.tolist(), low.tolist(), high.tolist(), strict=True
+            )
+        ]
+
+
+def intervals(sums: F64, total: F64) -> tuple[F64, F64, F64]:
+    """Return share, lower and upper 95 % limit of each column.
+
+    Wilson's score interval (1927) on the effective number of samples. With A the part and B the rest,
+    the ratio's variance is ((1−p)² V_A + p² V_B) / T², that is p (1−p) / n with
+    n = T / ((1−p) V_A/A + p V_B/B): finite weights and the finite population are in V (digest.py).
+    Where every packet was seen the interval has no width.
+    """
+    weight, variance = sums[WEIGHT], sums[VARIANCE]
+    part = np.clip(_ratio(weight, total[WEIGHT]), 0.0, 1.0)
+    overall = _ratio(total[VARIANCE], total[WEIGHT])
+    rest = np.maximum(total[WEIGHT] - weight, 0.0)
+    inside = np.where(weight > 0, _ratio(variance, weight), overall)
+    outside = np.where(rest > 0, _ratio(np.maximum(total[VARIANCE] - variance, 0.0), rest), overall)
+    # One sample less known: z² / n of Wilson's formula
+    squeeze = _Z * _Z * _ratio((1 - part) * inside + part * outside, total[WEIGHT])
+    centre = (part + squeeze / 2) / (1 + squeeze)
+    half = np.sqrt(squeeze * part * (1 - part) + squeeze * squeeze / 4) / (1 + squeeze)
+    exact = squeeze < 1e-12
+    low = np.where(exact, part, np.clip(np.minimum(centre - half, part), 0.0, 1.0))
+    high = np.where(exact, part, np.clip(np.maximum(centre + half, part), 0.0, 1.0))
+    return part, low, high
+
+
+def _ratio(part: F64 | np.float64, whole: F64 | np.float64) -> F64:
+    """Divide, 0 where there is nothing to divide by."""
+    part, whole = np.broadcast_arrays(np.asarray(part, np.float64), np.asarray(whole, np.float64))
+    return np.divide(part, whole, out=np.zeros(part.shape), where=whole > 0)

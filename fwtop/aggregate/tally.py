@@ -1,0 +1,92 @@
+"""Sums by key that can be joined: the one form in which every table is counted."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fwtop.model.packets import F64, U64
+
+# Rows of `Tally.sums`
+SAMPLES = 0
+WEIGHT = 1  # packets that the samples stand for
+VARIANCE = 2  # estimated variance of WEIGHT; 0 where every packet was seen
+BYTES = 3
+XDP_DROPPED = 4  # part of WEIGHT that XDP dropped
+DROPPED = 5  # packets that samples of the drop hook stand for; these are in no other row
+SUMS = 6
+
+# Hashes are salted: nobody outside can make two keys collide
+_SALT = np.frombuffer(os.urandom(8), np.uint64)[0]
+_FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)  # splitmix64
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """n distinct keys in ascending order, their sums (SUMS, n), and columns that a key determines."""
+
+    keys: U64
+    sums: F64
+    tags: dict[str, NDArray[Any]]
+
+    def __len__(self) -> int:
+        """Return n."""
+        return len(self.keys)
+
+    @staticmethod
+    def of(keys: U64, sums: F64, tags: dict[str, NDArray[Any]]) -> Tally:
+        """Group rows by key; tags are those of any row with the key."""
+        if len(keys) == 0:
+            return Tally(keys, sums, tags)
+        order = np.argsort(keys)
+        keys = keys[order]
+        first = np.flatnonzero(np.concatenate(([True], keys[1:] != keys[:-1])))
+        if len(first) == len(keys):
+            return Tally(keys, sums[:, order], {name: tag[order] for name, tag in tags.items()})
+        chosen = order[first]
+        grouped = np.add.reduceat(sums[:, order], first, axis=1)
+        return Tally(keys[first], grouped, {name: tag[chosen] for name, tag in tags.items()})
+
+    @staticmethod
+    def join(tallies: list[Tally]) -> Tally:
+        """Add tallies of the same kind up; at least one."""
+        filled = [tally for tally in tallies if len(tally)]
+        if len(filled) < 2:
+            return filled[0] if filled else tallies[0]
+        return Tally.of(
+            np.concatenate([tally.keys for tally in filled]),
+            np.concatenate([tally.sums for tally in filled], axis=1),
+            {name: np.concatenate([tally.tags[name] for tally in filled]) for name in filled[0].tags},
+        )
+
+    def rows(self, rows: NDArray[Any]) -> Tally:
+        """Return some of the keys: a mask, or indices in ascending order."""
+        return Tally(
+            self.keys[rows], self.sums[:, rows], {name: tag[rows] for name, tag in self.tags.items()}
+        )
+
+    def largest(self, count: int) -> NDArray[np.intp]:
+        """Return the indices of the `count` keys of greatest weight, greatest first."""
+        weight = self.sums[WEIGHT]
+        if count < len(weight):
+            chosen = np.argpartition(weight, len(weight) - count)[len(weight) - count :]
+        else:
+            chosen = np.arange(len(weight))
+        # Equal weights keep the order of their keys, so that rows don't dance on the screen
+        return chosen[np.lexsort((self.keys[chosen], -weight[chosen]))]
+
+    def cut(self, count: int) -> Tally:
+        """Return the `count` keys of greatest weight; the rest is forgotten."""
+        return self if len(self) <= count else self.rows(np.sort(self.largest(count)))
+
+
+def mixed(values: U64, seed: U64 | int = 0) -> U64:
+    """Hash 64-bit values (splitmix64's finaliser), chained to an earlier hash by `seed`."""
+    hashed = (values ^ _SALT) + np.asarray(seed, np.uint64) * _SECOND
+    hashed = (hashed ^ (hashed >> np.uint64(30))) * _FIRST
+    hashed = (hashed ^ (hashed >> np.uint64(27))) * _SECOND
+    return np.asarray(hashed ^ (hashed >> np.uint64(31)))
