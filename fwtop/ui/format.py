@@ -1,0 +1,139 @@
+"""Numbers as people read them on a narrow screen; every function is pure and its width is bounded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+_SUFFIXES = ("k", "M", "G", "T", "P")
+_EIGHTHS = " ▏▎▍▌▋▊▉█"
+_SPARKS = "▁▂▃▄▅▆▇█"
+_SCALES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+
+
+def number(value: float) -> str:
+    """Write a count or rate with three significant digits: 843, 1.23k, 312k, 9.84M (5 cells at most)."""
+    size = abs(value)
+    if size < 999.5:
+        return f"{value:.0f}" if size >= 10 or value == round(value) else f"{value:.1f}"
+    suffixes = iter(_SUFFIXES)
+    suffix = ""
+    while size >= 999.5 and (following := next(suffixes, None)) is not None:
+        size, suffix = size / 1000, following
+    digits = 2 if size < 9.995 else 1 if size < 99.95 else 0
+    return f"{size:.{digits}f}{suffix}"
+
+
+def bits(bps: float) -> str:
+    """Write bits a second with its unit: 160 Mbit/s."""
+    text = number(bps)
+    if text[-1].isalpha():
+        return f"{text[:-1]} {text[-1]}bit/s"
+    return f"{text} bit/s"
+
+
+def octets(count: float) -> str:
+    """Write a number of bytes in thousands: 1.20 MB."""
+    text = number(count)
+    return f"{text[:-1]} {text[-1]}B" if text[-1].isalpha() else f"{text} B"
+
+
+def percent(share: float) -> str:
+    """Write a share of 0 to 1 as percent, never rounding something up to all or down to nothing."""
+    value = share * 100
+    if value <= 0:
+        return "0 %"
+    if value < 0.1:
+        return "<0.1 %"
+    if 99.9 < value < 100:
+        return ">99.9 %"
+    return f"{value:.0f} %" if value >= 99.95 else f"{value:.1f} %"
+
+
+def error_bar(low: float, high: float) -> str:
+    """Write half the width of a 95 % interval in percentage points: ±0.6."""
+    half = max(high - low, 0.0) * 50
+    if half == 0:
+        return "exact"
+    return f"±{half:.1f}" if half >= 0.1 else "±<0.1"
+
+
+def duration(seconds: float) -> str:
+    """Write a time span in at most two units: 42 s, 3m10s, 2h05m, 4d06h."""
+    whole = max(int(seconds), 0)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60}m{whole % 60:02}s"
+    if whole < 86400:
+        return f"{whole // 3600}h{whole % 3600 // 60:02}m"
+    return f"{whole // 86400}d{whole % 86400 // 3600:02}h"
+
+
+def scale_of(shares: Sequence[float]) -> float:
+    """Choose the full length of a panel's bars: steps, so that bars don't jump at every tick."""
+    greatest = max(shares, default=0.0)
+    return next((scale for scale in _SCALES if greatest <= scale), 1.0)
+
+
+def bar(share: float, low: float, high: float, *, scale: float, width: int) -> tuple[str, str]:
+    """Draw a share as blocks: what is certain, and the shaded part up to the interval's end.
+
+    Returns both texts; together they are at most `width` cells. Where the interval is narrower than
+    a cell the estimate is drawn to an eighth of a cell instead.
+    """
+    limit = max(scale, 1e-9)
+    sure, most = (max(min(end / limit, 1.0), 0.0) * width for end in (low, high))
+    if most - sure < 1:
+        eighths = round(max(min(share / limit, 1.0), 0.0) * width * 8)
+        eighths = max(eighths, 1) if share > 0 else eighths
+        return "█" * (eighths // 8) + (_EIGHTHS[eighths % 8] if eighths % 8 else ""), ""
+    solid = int(sure)
+    return "█" * solid, "░" * (max(round(most), solid + 1) - solid)
+
+
+def gauge(fill: float, width: int) -> tuple[str, str]:
+    """Draw a fill level of 0 to 1: the full and the empty part."""
+    full = min(max(round(fill * width), 1 if fill > 0 else 0), width)
+    return "━" * full, "─" * (width - full)
+
+
+def sparkline(values: Sequence[float], width: int) -> str:
+    """Draw the last `width` values against their greatest; padded on the left."""
+    shown = list(values)[-width:]
+    top = max(shown, default=0.0) or 1.0
+    line = "".join(_SPARKS[min(int(value / top * 8), 7)] for value in shown)
+    return line.rjust(width)
+
+
+def cut(text: str, width: int) -> str:
+    """Shorten to `width` cells, saying so by an ellipsis."""
+    return text if len(text) <= width else text[: max(width - 1, 0)] + "…" if width > 0 else ""
+
+
+def wrap(text: str, width: int) -> list[str]:
+    """Break into lines at spaces, and within words that are longer than a line."""
+    lines: list[str] = []
+    line = ""
+    for word in text.split(" "):
+        rest = word
+        if line and len(line) + 1 + len(rest) <= width:
+            line += " " + rest
+            continue
+        if line:
+            lines.append(line)
+        while len(rest) > width:
+            lines.append(rest[:width])
+            rest = rest[width:]
+        line = rest
+    return [*lines, line]
+
+
+def hex_dump(data: bytes) -> list[tuple[str, str, str]]:
+    """Split bytes into rows of 16: offset, hex, harmless text."""
+    rows = []
+    for start in range(0, len(data), 16):
+        chunk = data[start : start + 16]
+        pairs = " ".join(f"{byte:02x}" for byte in chunk[:8]) + "  " + " ".join(f"{b:02x}" for b in chunk[8:])
+        text = "".join(chr(byte) if 0x20 <= byte < 0x7F else "·" for byte in chunk)
+        rows.append((f"{start:04x}", pairs.ljust(48), text))
+    return rows

@@ -1,0 +1,184 @@
+"""The lines above and below the panels: header, attack banner, status, footer. All pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from fwtop.model.rule import RuleStatus, State
+from fwtop.model.snapshot import Attack, Snapshot
+from fwtop.ui.cells import Line, spread, width_of
+from fwtop.ui.format import bits, duration, number, percent, sparkline, wrap
+from fwtop.ui.keys import footer_keys
+from fwtop.ui.palette import (
+    ACCENT,
+    ALARM,
+    BAD,
+    BRAND,
+    CALM,
+    DIM,
+    GOOD,
+    NOTICE,
+    STRONG,
+    TEXT,
+    TITLE,
+    WARN,
+)
+from fwtop.ui.verdict_panels import gauge_line
+
+HISTORY_SECONDS = 60
+
+
+@dataclass(slots=True)
+class History:
+    """The packet rate of the last seconds, one value a second."""
+
+    values: list[float] = field(default_factory=list)
+    second: int = 0
+
+    def add(self, pps: float, now: float) -> None:
+        """Note a rate; within a second the greatest counts, missed seconds repeat the last."""
+        second = int(now)
+        if self.values and second <= self.second:
+            self.values[-1] = max(self.values[-1], pps)
+            return
+        if self.values:
+            missed = min(second - self.second - 1, HISTORY_SECONDS)
+            self.values += [self.values[-1]] * missed
+        self.values.append(pps)
+        del self.values[:-HISTORY_SECONDS]
+        self.second = second
+
+
+@dataclass(frozen=True, slots=True)
+class Mood:
+    """What the lines say beside the snapshot."""
+
+    now: float
+    paused: bool = False
+    readonly: str = ""
+    slow: bool = False
+
+
+def header_lines(snapshot: Snapshot, history: History, mood: Mood, width: int) -> list[Line]:
+    """Write who is watched, by what, and the figures that matter most."""
+    return [_who(snapshot, mood, width), _figures(snapshot, history, mood, width)]
+
+
+def _who(snapshot: Snapshot, mood: Mood, width: int) -> Line:
+    origin = snapshot.origin
+    left: Line = [(" fwtop ", BRAND), (f" {snapshot.host}", STRONG)]
+    where = ", ".join(origin.interfaces) if origin.kind == "live" else origin.file or origin.kind
+    left.append((f"  {where}", TEXT))
+    if origin.netns:
+        left.append((f"  netns {origin.netns}", DIM))
+    right = [*_sampling(snapshot, width), *_guardian(snapshot, mood)]
+    if width_of(left) + width_of(right) + 2 > width:
+        right = _guardian(snapshot, mood)
+    return spread(left, [*right, (" ", TEXT)], width)
+
+
+def _sampling(snapshot: Snapshot, width: int) -> Line:
+    sampling = snapshot.tables.sampling
+    words = "every packet" if sampling.one_in <= 1 else f"1 in {number(sampling.one_in)}"
+    line: Line = [(f"seen {words}" if width < 100 else f"contents of {words} seen", DIM)]
+    if sampling.lost:
+        line.append((f", {number(sampling.lost)} lost", WARN))
+    return [*line, ("   ", TEXT)]
+
+
+def _guardian(snapshot: Snapshot, mood: Mood) -> Line:
+    line: Line = []
+    if mood.paused:
+        line += [(" PAUSED ", NOTICE), ("  ", TEXT)]
+    if snapshot.guardian.startswith("lost"):
+        return [*line, (" GUARDIAN LOST ", ALARM)]
+    if mood.readonly:
+        return [*line, ("read-only", WARN)]
+    return [*line, (f"guardian {snapshot.guardian}", GOOD)] if snapshot.guardian else line
+
+
+def _figures(snapshot: Snapshot, history: History, mood: Mood, width: int) -> Line:
+    totals, conntrack = snapshot.tables.totals, snapshot.conntrack
+    dropped = totals.dropped / totals.packets if totals.packets else 0.0
+    wide = width >= 132
+    line: Line = [(" ", TEXT)]
+    if not mood.slow:
+        line += [(sparkline(history.values, 40 if wide else 12), ACCENT), ("  ", TEXT)]
+    line += [(f"{number(totals.pps):>5}", STRONG), (" pps  ", TEXT), (f"{bits(totals.bps):>11}", TEXT)]
+    line += [("   dropped ", DIM), (f"{percent(dropped):>6}", BAD if dropped >= 0.05 else TEXT)]
+    if conntrack is not None and conntrack.max:
+        fill = conntrack.fill
+        line += [("   conntrack ", DIM), *gauge_line(fill, 16 if wide else 6)]
+        line.append((f" {percent(fill)}", BAD if fill >= 0.8 else TEXT))
+        if wide and conntrack.seconds_to_full is not None:
+            line.append((f" full in {duration(conntrack.seconds_to_full)}", WARN))
+    if wide and snapshot.softirq_share is not None:
+        line += [("   softirq ", DIM), (f"{percent(snapshot.softirq_share)} of CPU", TEXT)]
+    return line
+
+
+def banner_lines(snapshot: Snapshot, now: float, width: int, height: int) -> list[Line]:
+    """Name the attacks in plain words, the greatest first, with the evidence where there is room."""
+    attacks = snapshot.judgement.attacks
+    if not attacks:
+        return [[(" CALM ", CALM), ("  no attack in what arrives", TEXT), *_notes(snapshot)]]
+    if height == 1:
+        return [_attack(attacks[0], now, len(attacks) - 1, width)]
+    lines = [_attack(attack, now, 0, width) for attack in attacks[: height - 1]]
+    hidden = len(attacks) - len(lines)
+    if hidden:
+        lines[-1] = _attack(attacks[len(lines) - 1], now, hidden, width)
+    room = height - len(lines)
+    evidence = " · ".join(attacks[0].evidence)
+    return lines + [[(" " * 10, TEXT), (row, DIM)] for row in wrap(evidence, width - 11)[:room]]
+
+
+def _notes(snapshot: Snapshot) -> Line:
+    return [(f"   {snapshot.notes[0]}", WARN)] if snapshot.notes else []
+
+
+def _attack(attack: Attack, now: float, more: int, width: int) -> Line:
+    line: Line = [(" ATTACK ", ALARM), ("  ", TEXT), (attack.title, STRONG)]
+    line += [(f"  {percent(attack.share)} of traffic", TEXT), (f"  {number(attack.pps)} pps", TEXT)]
+    if attack.spoofed:
+        line.append(("  sources forged", WARN))
+    line.append((f"  {attack.confidence * 100:.0f} % sure", DIM))
+    since: Line = [(f"{duration(now - attack.since)} ago", DIM), (" ", TEXT)]
+    if more:
+        since = [(f"+{more} more: a", WARN), (" ", TEXT)]
+    return spread(line, since, width)
+
+
+def pending(mitigations: Sequence[RuleStatus]) -> list[RuleStatus]:
+    """Return the unconfirmed rules, the most urgent first."""
+    found = [status for status in mitigations if status.state is State.PROVISIONAL]
+    return sorted(found, key=lambda status: status.confirm_by or 0.0)
+
+
+def status_line(snapshot: Snapshot | None, message: Line, now: float, width: int) -> Line:
+    """Say what just happened, and what waits for the operator."""
+    if snapshot is None:
+        return message or [(" waiting for the first numbers …", DIM)]
+    if snapshot.guardian.startswith("lost") and not message:
+        lost = snapshot.guardian.removeprefix("lost").removeprefix(":").strip()
+        return [(f" guardian lost: {lost or 'no answer'}; rules expire by themselves", BAD)]
+    waiting = pending(snapshot.mitigations)
+    if not waiting:
+        return message or [(f" {note}", DIM) for note in snapshot.notes[:1]]
+    first = waiting[0]
+    left = duration((first.confirm_by or now) - now)
+    prompt: Line = [(f" rule {first.rule.id} is taken back in {left} ", NOTICE)]
+    prompt += [("  y", TITLE), (" keeps it  ", TEXT), ("u", TITLE), (" undoes it now", TEXT)]
+    if message and width_of(prompt) + width_of(message) + 3 <= width:
+        return [*prompt, ("  ", TEXT), *message]
+    return message or prompt
+
+
+def footer_line(width: int, *, waiting: bool) -> Line:
+    """List the keys that matter most."""
+    line: Line = []
+    for row in footer_keys(width, pending=waiting):
+        style = NOTICE if row.action == "confirm" else TITLE
+        line += [(" ", TEXT), (row.label, style), (f" {row.footer}", TEXT), (" ", TEXT)]
+    return line

@@ -1,0 +1,95 @@
+"""A feed and controls that a test drives by hand: they remember what they were asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from fwtop.model.errors import FwtopError
+from fwtop.model.preview import PlanView, Preview
+from fwtop.model.rule import Rule, RuleStatus, State
+from fwtop.model.snapshot import Snapshot
+from screen_factory import NOW, block_rule
+
+COMMANDS = (
+    "ipset create fwtop-4 hash:net family inet timeout 32",
+    "ipset add fwtop-4 203.0.113.1 timeout 32",
+    "iptables -w -t raw -A FWTOP -m set --match-set fwtop-4 src -m comment --comment fwtop:8 -j DROP",
+)
+
+
+class FakeControls:
+    def __init__(self) -> None:
+        self.readonly = ""
+        self.confirm_seconds = 30
+        self.export_formats: tuple[str, ...] = ("html", "md", "json")
+        self.calls: list[tuple[str, object]] = []
+        self.preview_answer = Preview(
+            0.121, 37_440.0, 0.002, 2.0, 37_442.0, ("1 of 460 HTTPS clients, 203.0.113.1",)
+        )
+        self.plan_answer = PlanView(COMMANDS)
+        self.failure: FwtopError | None = None
+        self.rules: dict[str, RuleStatus] = {}
+
+    def _note(self, verb: str, value: object) -> None:
+        self.calls.append((verb, value))
+        if self.failure is not None:
+            raise self.failure
+
+    async def expand(self, rule: Rule) -> Rule:
+        self._note("expand", rule)
+        return rule
+
+    async def preview(self, rule: Rule) -> Preview:
+        self._note("preview", rule)
+        return self.preview_answer
+
+    async def plan(self, rule: Rule) -> PlanView:
+        self._note("plan", rule)
+        return self.plan_answer
+
+    async def apply(self, rule: Rule, *, force: bool = False) -> RuleStatus:
+        self._note("apply", (rule, force))
+        status = RuleStatus(
+            replace(rule, id="8"), State.PROVISIONAL, expires=NOW + 32, confirm_by=NOW + self.confirm_seconds
+        )
+        self.rules["8"] = status
+        return status
+
+    async def keep(self, rule_id: str) -> RuleStatus:
+        self._note("keep", rule_id)
+        status = self.rules.get(rule_id) or RuleStatus(block_rule(rule_id), State.PROVISIONAL)
+        return replace(status, state=State.CONFIRMED, confirm_by=None, expires=NOW + 600)
+
+    async def undo(self, rule_id: str) -> RuleStatus:
+        self._note("undo", rule_id)
+        status = self.rules.get(rule_id) or RuleStatus(block_rule(rule_id), State.PROVISIONAL)
+        return replace(status, state=State.REVERTED, confirm_by=None, note="undone")
+
+    async def export(self, format_name: str) -> str:
+        self._note("export", format_name)
+        return f"/var/lib/fwtop/report.{format_name}"
+
+    def verbs(self) -> list[str]:
+        return [verb for verb, _ in self.calls]
+
+
+class FakeFeed:
+    def __init__(self, first: Snapshot | None = None) -> None:
+        self.controls = FakeControls()
+        self.first = first
+        self.paused: list[bool] = []
+        self.stopped = 0
+        self.send: Callable[[Snapshot], None] = lambda _: None
+        self.fail: Callable[[Exception], None] = lambda _: None
+
+    def start(self, on_snapshot: Callable[[Snapshot], None], on_error: Callable[[Exception], None]) -> None:
+        self.send, self.fail = on_snapshot, on_error
+        if self.first is not None:
+            on_snapshot(self.first)
+
+    def pause(self, paused: bool) -> None:
+        self.paused.append(paused)
+
+    def stop(self) -> None:
+        self.stopped += 1
