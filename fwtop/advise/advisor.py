@@ -132,7 +132,7 @@ def normal_traffic(scene: Scene) -> Normal:
             f"({total:,.0f} packets a second)"
         )
         return Normal(rows, pps, sentence, guess=False)
-    rows_left = traffic.rows(scene.free)
+    rows_left = traffic.rows(scene.free & ~scene.echo if scene.findings else scene.free)
     real = float(scene.tcp.real[rows_left].mean()) if len(rows_left) else 0.0
     if len(rows_left) == 0:
         sentence = "no normal traffic was seen: harm can't be counted"
@@ -148,7 +148,7 @@ def normal_traffic(scene: Scene) -> Normal:
 
 
 def _onset(scene: Scene, finding: Finding) -> float:
-    """Find when the vector reached a tenth of its peak (Unix seconds), in bins of a fiftieth of the window."""
+    """Find when the vector reached a tenth of its peak (Unix seconds), in fiftieths of the window."""
     traffic = scene.traffic
     if len(finding.rows) == 0:
         return traffic.started + traffic.seconds

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from fwtop.model.rule import Kind, Match, PayloadMatch, Range, Rule
 
 _NAMES = {1: "icmp", 6: "tcp", 17: "udp", 47: "gre", 50: "esp", 58: "ipv6-icmp"}
@@ -65,27 +67,49 @@ def conditions(match: Match, family: int) -> str:
 
 def fwtop_line(rule: Rule, number: int) -> str:
     """Return the fwtop command line of a rule; `fwtop apply N` where no line can say it."""
+    words = _LINES[rule.kind](rule)
+    if words is None:
+        return f"fwtop apply {number}"
+    return f"fwtop {words} --ttl {_seconds(rule.ttl_seconds)}"
+
+
+def _block_words(rule: Rule) -> str | None:
+    sources = rule.match.sources
+    return f"block {' '.join(map(str, sources))}" if len(sources) <= _ON_ONE_LINE else None
+
+
+def _limit_words(rule: Rule) -> str | None:
+    match, limit = rule.match, rule.limit
+    if limit is None or limit.in_bytes or match.tcp_flags is not None or match.sport is not None:
+        return None
+    return f"limit{_scope(match)} --per {limit.prefix_v4} --rate {limit.per_second}/s"
+
+
+def _match_words(rule: Rule) -> str | None:
     match = rule.match
-    ttl = f"--ttl {_seconds(rule.ttl_seconds)}"
-    apply = f"fwtop apply {number}"
-    if rule.kind is Kind.IPSET:
-        if len(match.sources) > _ON_ONE_LINE:
-            return apply
-        return f"fwtop block {' '.join(map(str, match.sources))} {ttl}"
-    scope = _scope(match)
-    if rule.kind is Kind.HASHLIMIT and rule.limit is not None:
-        if rule.limit.in_bytes or match.tcp_flags is not None or match.sport is not None:
-            return apply
-        return f"fwtop limit{scope} --per {rule.limit.prefix_v4} --rate {rule.limit.per_second}/s {ttl}"
-    if rule.kind is Kind.NOTRACK:
-        return f"fwtop notrack{scope} {ttl}"
-    if rule.kind is Kind.STRING:
-        if len(match.payload) != 1 or match.sport is not None or match.payload[0].mask is not None:
-            return apply
-        return f"fwtop match {_what(match.payload[0])}{scope} {ttl}"
+    if len(match.payload) != 1 or match.sport is not None or match.payload[0].mask is not None:
+        return None
+    return f"match {_what(match.payload[0])}{_scope(match)}"
+
+
+def _drop_words(rule: Rule) -> str | None:
+    match = rule.match
     if match.payload or match.sources or match.destinations or match.icmp_type is not None:
-        return apply
-    return f"fwtop drop{scope}{_fields(match)} --via xdp {ttl}"
+        return None
+    return f"drop{_scope(match)}{_fields(match)} --via xdp"
+
+
+def _notrack_words(rule: Rule) -> str | None:
+    return f"notrack{_scope(rule.match)}"
+
+
+_LINES: dict[Kind, Callable[[Rule], str | None]] = {
+    Kind.IPSET: _block_words,
+    Kind.HASHLIMIT: _limit_words,
+    Kind.STRING: _match_words,
+    Kind.XDP: _drop_words,
+    Kind.NOTRACK: _notrack_words,
+}
 
 
 def _ipset(rule: Rule) -> tuple[str, ...]:

@@ -40,6 +40,7 @@ class AdviseConfig:
     baseline_rows: int = 8_192
     collateral_limit: float = 0.005  # a signature that hits more of normal traffic doesn't separate
     target_share: float = 0.95  # of an attack that a proposal should stop
+    source_share: float = 0.97  # that a block list should hold: more than the target, as sources change
     max_prefixes: int = 4_096  # in one block list that is proposed
     ttl_seconds: int = 600
     link_bits_per_second: float | None = None  # of the uplink, where the operator told it

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from fwtop.advise.facts import Facts
-from fwtop.advise.traffic import Rows, Traffic
+from fwtop.advise.traffic import Rows, Traffic, payload
+from fwtop.model.packets import U8
 from fwtop.model.text import dns_name_text, safe_text
 
 HEADER = 12
@@ -37,6 +38,7 @@ TYPES = {
 }
 _LARGE_TYPES = frozenset({16, 46, 48, 99, 255})  # types that are asked for to get large answers
 _PARSED = 1_024
+_SMALL = 600  # payload bytes: a resolver's ordinary answer is no larger
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +78,7 @@ def parse_question(message: bytes) -> Question | None:
             return None  # compression makes no sense in the first name
         labels.append(message[at + 1 : at + 1 + size].lower())
         at += 1 + size
-    wire = message[HEADER : at + 1]
+    wire = message[HEADER : at + 1].lower()
     qtype = int.from_bytes(message[at + 1 : at + 3], "big") if at + 3 <= len(message) else None
     return Question(tuple(labels), wire, qtype, int.from_bytes(message[6:8], "big"), message[2] >= 0x80)
 
@@ -119,12 +121,37 @@ def resolver_traffic(traffic: Traffic, facts: Facts) -> bool:
     return not (repeated > 0.3 or large > 0.4 or facts.mean_length > 900)
 
 
+def without_other_names(traffic: Traffic, facts: Facts) -> Rows:
+    """Leave out small answers about other names than the reflected ones: a resolver's ordinary work."""
+    parsed = questions(traffic, facts.sample)
+    names = Counter(question.wire for question in parsed)
+    if len(parsed) < 20 or names.most_common(1)[0][1] < 0.5 * len(parsed):
+        return facts.rows
+    used = [wire for wire, n in names.items() if n > 0.02 * len(parsed)]
+    packets = traffic.packets
+    candidates = np.flatnonzero(packets.payload_length[facts.rows] < _SMALL)
+    matrix, length = payload(packets, facts.rows[candidates], HEADER + 255)
+    other = length >= HEADER + 5
+    for wire in used:
+        want = np.frombuffer(wire, np.uint8)
+        end = np.minimum(HEADER + len(want), length)
+        agree = (_lower(matrix[:, HEADER : HEADER + len(want)]) == want).cumprod(1).sum(1)
+        other &= agree < end - HEADER
+    keep = np.ones(facts.n, np.bool_)
+    keep[candidates[other]] = False
+    return facts.rows[keep]
+
+
+def _lower(text: U8) -> U8:
+    return np.where((text >= 0x41) & (text <= 0x5A), text | 0x20, text)
+
+
 def answer_evidence(traffic: Traffic, facts: Facts) -> tuple[list[str], bytes | None]:
     """Say what the answers are about; also return the name in wire form when most share it."""
     parsed = questions(traffic, facts.sample)
     if not parsed:
         return [], None
-    names = Counter((question.wire.lower(), question.labels) for question in parsed)
+    names = Counter((question.wire, question.labels) for question in parsed)
     (wire, labels), most = names.most_common(1)[0]
     types = Counter(type_name(question.qtype) for question in parsed)
     kind, of_kind = types.most_common(1)[0]

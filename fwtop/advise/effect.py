@@ -61,6 +61,9 @@ def share_of(part: F64, traffic: Traffic, rows: Rows) -> float:
 def harm(match: Match, limit: RateLimit | None, normal: Normal) -> Harm:
     """Count what the rule would hit of normal traffic, with the flows that suffer most."""
     packets = normal.packets
+    if normal.guess and _bars_every_connection(match, limit):
+        # Not counted but certain, as no opening connection is among what is left of normal traffic
+        return Harm(1.0, normal.total_pps, (f"every new connection{_to_port(match)}",))
     if len(packets) == 0:
         return Harm(0.0, 0.0, ())
     hit = match_rows(match, packets)
@@ -90,6 +93,16 @@ def _lost_connections(match: Match, hit: Mask, packets: PacketBatch, pps: F64) -
     if openings == 0 or match.protocol not in (None, TCP):
         return nothing
     return np.asarray(np.where(within, float(pps[syn & hit].sum()) / openings, 0.0))
+
+
+def _bars_every_connection(match: Match, limit: RateLimit | None) -> bool:
+    """Tell a rule that drops SYNs by nothing but port and flags: no real client passes it."""
+    narrow = (match.sources, match.payload, match.ip_length, match.ttl, match.sport, match.fragment)
+    return limit is None and match.tcp_flags is not None and _matches_syn(match.tcp_flags) and not any(narrow)
+
+
+def _to_port(match: Match) -> str:
+    return f" to TCP port {match.dport}" if match.dport is not None else ""
 
 
 def _matches_syn(flags: tuple[int, int]) -> bool:

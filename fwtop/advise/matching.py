@@ -17,6 +17,20 @@ def match_rows(match: Match, packets: PacketBatch) -> Mask:
 
     Later fragments have no ports, flags or payload beginning: conditions on those don't hold for them.
     """
+    hit = _header_rows(match, packets)
+    for side, prefixes in (("src", match.sources), ("dst", match.destinations)):
+        if prefixes:
+            columns = (getattr(packets, f"{side}_hi"), getattr(packets, f"{side}_lo"))
+            hit = hit & in_prefixes(packets.family, *columns, prefixes)
+    for payload in match.payload:
+        rows = np.flatnonzero(hit)
+        found = payload_rows(payload, packets.select(rows)) if len(rows) else np.zeros(0, np.bool_)
+        hit = np.zeros(len(packets), np.bool_)
+        hit[rows[found]] = True
+    return np.asarray(hit)
+
+
+def _header_rows(match: Match, packets: PacketBatch) -> Mask:
     hit: Mask = packets.family != 0
     if match.family is not None:
         hit = hit & (packets.family == match.family)
@@ -39,15 +53,6 @@ def match_rows(match: Match, packets: PacketBatch) -> Mask:
     if match.icmp_type is not None:
         icmp = np.isin(packets.protocol, (1, 58)) & ~later
         hit = hit & icmp & (packets.icmp_type == match.icmp_type)
-    for side, prefixes in (("src", match.sources), ("dst", match.destinations)):
-        if prefixes:
-            columns = (getattr(packets, f"{side}_hi"), getattr(packets, f"{side}_lo"))
-            hit = hit & in_prefixes(packets.family, *columns, prefixes)
-    for payload in match.payload:
-        rows = np.flatnonzero(hit)
-        found = payload_rows(payload, packets.select(rows)) if len(rows) else np.zeros(0, np.bool_)
-        hit = np.zeros(len(packets), np.bool_)
-        hit[rows[found]] = True
     return np.asarray(hit)
 
 

@@ -9,8 +9,9 @@ import numpy as np
 from fwtop.model.address import Prefix
 from fwtop.model.packets import F64, U64, Mask, PacketBatch
 
-_DENSE = 0.5  # a prefix of 2**b addresses must hold 2**(b/2) attackers, while they are few
-_SPARSE = 0.35  # and fewer of them when the list would be long otherwise
+# A prefix of 2**b addresses must hold 2**(b*d) attackers: dense ones first, sparser ones when the list
+# would be long otherwise. At 0.25 a /24 needs 4 of them, a /16 needs 16.
+_DENSITIES = (0.5, 0.35, 0.25)
 _LONG = 256
 
 
@@ -24,11 +25,11 @@ class Cover:
 
 
 def fewest_prefixes(
-    attack: PacketBatch, weight: F64, normal: PacketBatch, *, target: float, limit: int
+    attack: PacketBatch, weight: F64, normal: PacketBatch, *, target: float, limit: int, shortest: int = 8
 ) -> Cover:
     """Choose prefixes that together hold `target` of the weight, at most `limit`.
 
-    From short to long: a prefix is taken when enough of its addresses attack and no normal source lies
+    From short (at least `shortest` for IPv4, twice that for IPv6) to long: a prefix is taken when enough of its addresses attack and no normal source lies
     in it. IPv6 is cut at /64, which one machine owns whole (RFC 6177).
     """
     total = float(weight.sum())
@@ -46,7 +47,11 @@ def fewest_prefixes(
         good = np.unique(getattr(normal, column)[normal.family == family])
         heavy = _heaviest(sums, target)
         sources += int(heavy.sum())
-        parts += _cover(family, values[heavy], sums[heavy], good)
+        for density in _DENSITIES:
+            found = _cover(family, values[heavy], sums[heavy], good, (density, shortest))
+            if len(found) <= _LONG:
+                break
+        parts += found
     parts.sort(key=lambda item: -item[1])
     chosen: list[Prefix] = []
     covered = 0.0
@@ -67,12 +72,12 @@ def _heaviest(sums: F64, target: float) -> Mask:
     return mask
 
 
-def _cover(family: int, values: U64, sums: F64, normal: U64) -> list[tuple[Prefix, float]]:
+def _cover(family: int, values: U64, sums: F64, normal: U64, density: float) -> list[tuple[Prefix, float]]:
     bits = 32 if family == 4 else 64
-    exponent = _DENSE if len(values) <= _LONG else _SPARSE
+    density, shortest = bounds
     found: list[tuple[Prefix, float]] = []
     left = np.ones(len(values), np.bool_)
-    for length in range(8 if family == 4 else 20, bits + 1):
+    for length in range(shortest if family == 4 else 2 * shortest, bits + 1):
         live = np.flatnonzero(left)
         if len(live) == 0:
             break
@@ -80,7 +85,7 @@ def _cover(family: int, values: U64, sums: F64, normal: U64) -> list[tuple[Prefi
         keys = values[live] >> shift
         edges = np.flatnonzero(np.concatenate(([True], keys[1:] != keys[:-1])))
         counts = np.diff(np.append(edges, len(live)))
-        enough = counts >= (1 if length == bits else max(2.0, 2.0 ** ((bits - length) * exponent)))
+        enough = counts >= (1 if length == bits else max(2.0, 2.0 ** ((bits - length) * density)))
         if length < bits:
             enough &= ~np.isin(keys[edges], normal >> shift)
         for edge, n in zip(edges[enough].tolist(), counts[enough].tolist(), strict=True):

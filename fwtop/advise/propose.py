@@ -50,7 +50,7 @@ def proposals(scene: Scene, normal: Normal) -> list[Proposal]:
         measured = [
             _measured(scene, finding, candidate, normal) for candidate in _candidates(scene, finding, normal)
         ]
-        useful = [p for p in measured if p.attack_share >= _USEFUL or p.kind == "notrack"]
+        useful = [p for p in measured if p.kind == "notrack" or _worth(p)]
         useful = _distinct(sorted(useful, key=_rank))[:_PER_ATTACK]
         found += useful
         call = upstream(scene, finding, helped=any(p.kind != "notrack" for p in useful))
@@ -74,7 +74,7 @@ def _candidates(scene: Scene, finding: Finding, normal: Normal) -> Iterator[Cand
     if not forged:
         yield from _by_sources(scene, finding, normal, config)
         yield from _by_rate(scene, finding, base, normal, config)
-    yield from _untracked(scene, finding, base, config)
+    yield from _untracked(scene, base, config)
 
 
 def _by_fields(scene: Scene, finding: Finding, base: Match, config: AdviseConfig) -> Iterator[Candidate]:
@@ -150,13 +150,24 @@ def _by_payload(
 def _by_sources(scene: Scene, finding: Finding, normal: Normal, config: AdviseConfig) -> Iterator[Candidate]:
     attack = scene.traffic.packets.select(finding.rows)
     weight = scene.traffic.weight[finding.rows]
-    for target in (config.target_share, 0.5):
-        cover = fewest_prefixes(attack, weight, normal.packets, target=target, limit=config.max_prefixes)
+    for target in (config.source_share, 0.5):
+        # Where little is known of normal sources, shorter prefixes than /16 would hit too many unseen ones
+        cover = fewest_prefixes(
+            attack,
+            weight,
+            normal.packets,
+            target=target,
+            limit=config.max_prefixes,
+            shortest=16 if normal.guess else 10,
+        )
         if not cover.prefixes or cover.share < _USEFUL:
             continue
         count = len(cover.prefixes)
         single = all(prefix.is_address for prefix in cover.prefixes)
         what = f"{count:,} {'address' if single else 'prefix'}{'' if count == 1 else 'es'}"
+        if not single:
+            held = sum(1 << (32 - p.length) for p in cover.prefixes if p.family == 4)
+            what += f" ({held:,} addresses)" if held else ""
         rule = _rule(Kind.IPSET, Match(sources=cover.prefixes), f"block {what}", config)
         yield Candidate(rule, f"{cover.sources:,} sources send {cover.share:.0%} of it")
         if count <= 20:
@@ -185,7 +196,13 @@ def _by_rate(
         return
 
 
-def _untracked(scene: Scene, finding: Finding, base: Match, config: AdviseConfig) -> Iterator[Candidate]:
+def _why_limit(normal: Normal) -> str:
+    if len(normal.packets) < 30:
+        return "how much normal sources send was not seen"
+    return "normal sources send less than half of that"
+
+
+def _untracked(scene: Scene, base: Match, config: AdviseConfig) -> Iterator[Candidate]:
     table = scene.counters.conntrack
     pressed = any(f.kind == "conntrack_exhaustion" for f in scene.findings)
     if table is None or not pressed or base.protocol not in (TCP, UDP) or base.dport is None:
@@ -224,11 +241,26 @@ def _measured(scene: Scene, finding: Finding, candidate: Candidate, normal: Norm
     )
 
 
+def _worth(proposal: Proposal) -> bool:
+    """Nobody wants a rule that stops little, or one that hits normal traffic harder than the attack."""
+    return proposal.attack_share >= max(_USEFUL, proposal.collateral_share)
+
+
 def _rank(proposal: Proposal) -> float:
     """Order by attack stopped, with harm weighing much more, then by cost and by how fragile it is."""
     cost = (proposal.cost_ns or 1000.0) / 50_000
     fragile = 0.02 if proposal.kind in ("string", "hashlimit") else 0.0
-    return -(proposal.attack_share - 8 * proposal.collateral_share - cost - fragile)
+    blunt = 0.03 * _bluntness(proposal.rule) if proposal.guess else 0.0
+    return -(proposal.attack_share - 8 * proposal.collateral_share - cost - fragile - blunt)
+
+
+def _bluntness(rule: Rule | None) -> int:
+    """Count what a rule leaves open: without a baseline, the narrower of two equal rules is the safer."""
+    if rule is None:
+        return 0
+    match = rule.match
+    narrow = (match.sources, match.payload, match.ip_length, match.ttl, match.sport)
+    return max(0, 2 - sum(map(bool, narrow)))
 
 
 def _distinct(ranked: list[Proposal]) -> list[Proposal]:
@@ -236,7 +268,8 @@ def _distinct(ranked: list[Proposal]) -> list[Proposal]:
     kept: list[Proposal] = []
     for proposal in ranked:
         same = [p for p in kept if p.kind == proposal.kind]
-        if len(same) < 2 and not any(abs(p.attack_share - proposal.attack_share) < 0.005 for p in same):
+        near = [p for p in same if abs(p.attack_share - proposal.attack_share) < 0.005]
+        if len(same) < 2 and not near:
             kept.append(proposal)
     return kept
 

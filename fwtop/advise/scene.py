@@ -10,6 +10,7 @@ import numpy as np
 from fwtop.advise.baseline import Baseline
 from fwtop.advise.config import AdviseConfig
 from fwtop.advise.facts import Facts
+from fwtop.advise.icmp import errors
 from fwtop.advise.scanmemory import ScanMemory
 from fwtop.advise.spoof import Spoof, spoof_estimate
 from fwtop.advise.tcpview import TcpView, view_tcp
@@ -18,6 +19,9 @@ from fwtop.model.address import Prefix
 from fwtop.model.counters import Counters
 from fwtop.model.packets import Mask
 from fwtop.model.rule import Match
+
+NO_SPOOF = Spoof(0.0, ())
+ANY = Match()
 
 
 @dataclass(frozen=True)
@@ -29,8 +33,8 @@ class Finding:
     rows: Rows
     confidence: float
     evidence: tuple[str, ...]
-    spoof: Spoof = Spoof(0.0, ())
-    match: Match = Match()  # header fields that all of it shares
+    spoof: Spoof = NO_SPOOF
+    match: Match = ANY  # header fields that all of it shares
     state: bool = False  # about state (conntrack, carpet), not a vector of its own
     pps: float | None = None  # where it isn't counted in packets (new conntrack entries a second)
     dns_name: bytes | None = None  # wire form of the name that it asks for
@@ -94,6 +98,12 @@ class Scene:
     def spoof(self, rows: Rows, *, prior: float = 0.0, completed: float = 0.0) -> Spoof:
         """Estimate whether the rows' sources are forged."""
         return spoof_estimate(self.traffic, rows, prior=prior, own=self.own, completed=completed)
+
+    @cached_property
+    def echo(self) -> Mask:
+        """Unclaimed ICMP errors and stray RSTs: in an attack its echo, not normal traffic."""
+        stray = self.tcp.rst & ~self.tcp.real
+        return np.asarray((errors(self.traffic) | stray) & self.free)
 
     @property
     def thin(self) -> bool:

@@ -61,7 +61,7 @@ def by_payload(scene: Scene) -> list[Finding]:
         if not shaped or facts.sources < 8 or _one_to_one(facts):
             continue
         taken |= fits
-        findings.append(_finding(scene, service, facts, [], 0.92, 1.0))
+        findings.append(_finding(scene, service, facts, [], confidence=0.92, fit=1.0))
     return findings
 
 
@@ -85,7 +85,7 @@ def unknown_service(scene: Scene) -> list[Finding]:
     if not scene.significant(facts, floor_pps=scene.config.flood_pps, normal="udp"):
         return []
     service = Service("udp", f"UDP (unknown service on port {top.value})", (top.value,))
-    return [_finding(scene, service, facts, [top.value], 0.75, 0.0)]
+    return [_finding(scene, service, facts, [top.value], confidence=0.75, fit=None)]
 
 
 def _judge(scene: Scene, service: Service, mask: Mask, ports: list[int]) -> Finding | None:
@@ -102,7 +102,9 @@ def _judge(scene: Scene, service: Service, mask: Mask, ports: list[int]) -> Find
     if _ordinary(scene, service, facts, fit):
         return None
     confidence = 0.97 if proven else 0.8 if fit is None else 0.7
-    return _finding(scene, service, facts, ports, confidence, fit)
+    if service.name == "dns":
+        facts = scene.facts(dns.without_other_names(scene.traffic, facts))
+    return _finding(scene, service, facts, ports, confidence=confidence, fit=fit)
 
 
 def _forged_answers(scene: Scene, facts: Facts, fit: float) -> bool:
@@ -151,7 +153,7 @@ def _one_to_one(facts: Facts) -> bool:
 
 
 def _finding(
-    scene: Scene, service: Service, facts: Facts, ports: list[int], confidence: float, fit: float | None
+    scene: Scene, service: Service, facts: Facts, ports: list[int], *, confidence: float, fit: float | None
 ) -> Finding:
     spoof = scene.spoof(facts.rows, prior=-5.0)
     origin = f"from port {', '.join(map(str, ports[:4]))}" if ports else "from many ports"

@@ -26,7 +26,7 @@ def attach(scene: Scene) -> None:
     mine = _same_datagram(scene, heads, later)
     if "amplification" in finding.kind:
         mine |= np.isin(traffic.source_key[later], np.unique(traffic.source_key[finding.rows]))
-    if scene.thin and (mine.mean() > 0.5 or _as_many(scene, heads, later)):
+    if mine.mean() > 0.9 or (scene.thin and (mine.mean() > 0.5 or _as_many(scene, heads, later))):
         mine[:] = True  # the rest are the same with a first fragment that was not sampled
     if not mine.any():
         return

@@ -1,4 +1,4 @@
-"""What shows in state rather than in packets. Sources: nf_conntrack-sysctl.rst; NETSCOUT on carpet bombing."""
+"""What shows in state rather than in packets. Source: the kernel's nf_conntrack-sysctl.rst."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ def conntrack_exhaustion(scene: Scene) -> list[Finding]:
         evidence.append(f"full in {table.seconds_to_full:.0f} s at this rate")
     if table.drop or table.early_drop or table.insert_failed:
         evidence.append(
-            f"dropped for want of room: {count(table.drop)}, older ones thrown out: {count(table.early_drop)}, "
-            f"insertions failed: {count(table.insert_failed)}"
+            f"dropped for want of room: {count(table.drop)}, older ones thrown out: "
+            f"{count(table.early_drop)}, insertions failed: {count(table.insert_failed)}"
         )
     confidence = 0.97 if losing else 0.9 if full else 0.75
     title = "Exhaustion of the connection table"

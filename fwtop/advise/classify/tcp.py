@@ -26,7 +26,15 @@ def odd_flags(scene: Scene) -> list[Finding]:
     evidence = [f"{count(facts.packets)} TCP packets with impossible flags; {top.share:.0%} have {name}"]
     flags = (63, top.value & 63) if top.share > 0.9 else None
     return [
-        _finding(scene, "tcp_anomaly", f"TCP packets with odd flags ({name})", facts, 0.95, evidence, flags)
+        _finding(
+            facts,
+            "tcp_anomaly",
+            f"TCP packets with odd flags ({name})",
+            confidence=0.95,
+            evidence=evidence,
+            flags=flags,
+            spoof=scene.spoof(facts.rows),
+        )
     ]
 
 
@@ -45,14 +53,21 @@ def syn_ack_reflection(scene: Scene) -> list[Finding]:
     sport, spoof = facts.top("sport"), scene.spoof(facts.rows, prior=-2.5)
     resets = scene.facts(scene.tcp.rst & scene.free)
     evidence = [
-        f"{count(facts.packets)} SYN-ACKs from {facts.sources:,} servers, to connections that nobody here opened",
+        f"{count(facts.packets)} SYN-ACKs of {facts.sources:,} servers, for connections nobody here opened",
         f"{sport.share:.0%} come from port {sport.value}, to {facts.top('dport').distinct:,} ports here",
     ]
     if 0 < resets.packets < facts.packets:
         evidence.append(f"{count(resets.packets)} RSTs beside them are answers of the same kind")
-    title = "SYN-ACK reflection"
     return [
-        _finding(scene, "syn_ack_reflection", title, facts, 0.95, evidence, (SYN | ACK, SYN | ACK), spoof)
+        _finding(
+            facts,
+            "syn_ack_reflection",
+            "SYN-ACK reflection",
+            confidence=0.95,
+            evidence=evidence,
+            flags=(SYN | ACK, SYN | ACK),
+            spoof=spoof,
+        )
     ]
 
 
@@ -77,7 +92,8 @@ def syn_flood(scene: Scene) -> list[Finding]:
     spoof = scene.spoof(facts.rows, completed=completed)
     dport = facts.top("dport")
     evidence = [
-        f"{count(facts.packets)} SYNs from {facts.sources:,} sources seen; {completed:.0%} of them led to a connection"
+        f"{count(facts.packets)} SYNs of {facts.sources:,} sources seen; "
+        f"{completed:.0%} of them led to a connection"
     ]
     evidence.append(
         f"{dport.share:.0%} are for port {dport.value}"
@@ -89,9 +105,18 @@ def syn_flood(scene: Scene) -> list[Finding]:
     load = facts.traffic.packets.payload_length[facts.rows]
     if (load > 0).mean() > 0.5:
         evidence.append(f"they carry data ({load.mean():.0f} bytes on average)")
-    flags = (SYN | ACK, SYN)
     confidence = 0.97 if crafted or signs or spoof.probability > 0.8 else 0.85
-    return [_finding(scene, "syn_flood", "SYN flood", facts, confidence, evidence + signs, flags, spoof)]
+    return [
+        _finding(
+            facts,
+            "syn_flood",
+            "SYN flood",
+            confidence=confidence,
+            evidence=evidence + signs,
+            flags=(SYN | ACK, SYN),
+            spoof=spoof,
+        )
+    ]
 
 
 def ack_flood(scene: Scene) -> list[Finding]:
@@ -121,21 +146,30 @@ def ack_flood(scene: Scene) -> list[Finding]:
     ]
     evidence += _constants(facts, ("tcp_window", "tcp_seq", "ip_id", "ttl", "ip_length"))
     title = "PSH-ACK flood" if data > 0.5 else "ACK flood"
-    flags = (SYN | RST | FIN | ACK, ACK)
     confidence = 0.92 if spoof.probability > 0.8 or replayed else 0.8
-    return [_finding(scene, "ack_flood", title, facts, confidence, evidence, flags, spoof)]
+    return [
+        _finding(
+            facts,
+            "ack_flood",
+            title,
+            confidence=confidence,
+            evidence=evidence,
+            flags=(SYN | RST | FIN | ACK, ACK),
+            spoof=spoof,
+        )
+    ]
 
 
 def rst_flood(scene: Scene) -> list[Finding]:
     """RSTs that reset nothing: more than connections could have been there."""
     facts = scene.facts(scene.tcp.rst & scene.free & ~scene.tcp.real)
-    return _ends(scene, facts, "rst_flood", "RST flood", "tcp.rst", (RST | SYN, RST))
+    return _ends(scene, facts, "rst_flood", title="RST flood", normal="tcp.rst", flags=(RST | SYN, RST))
 
 
 def fin_flood(scene: Scene) -> list[Finding]:
     """FINs that end nothing."""
     facts = scene.facts(scene.tcp.fin & scene.free & ~scene.tcp.real)
-    return _ends(scene, facts, "fin_flood", "FIN flood", "tcp.fin", (FIN | SYN | RST, FIN))
+    return _ends(scene, facts, "fin_flood", title="FIN flood", normal="tcp.fin", flags=(FIN | SYN | RST, FIN))
 
 
 def flag_names(flags: int) -> str:
@@ -144,7 +178,7 @@ def flag_names(flags: int) -> str:
 
 
 def _ends(
-    scene: Scene, facts: Facts, kind: str, title: str, normal: str, flags: tuple[int, int]
+    scene: Scene, facts: Facts, kind: str, *, title: str, normal: str, flags: tuple[int, int]
 ) -> list[Finding]:
     config = scene.config
     if not scene.significant(facts, floor_pps=config.flood_pps, normal=normal):
@@ -165,20 +199,29 @@ def _ends(
         f"{dport.share:.0%} are for port {dport.value}",
     ]
     evidence += _constants(facts, ("tcp_window", "tcp_seq", "ip_id", "ttl"))
-    return [_finding(scene, kind, title, facts, 0.88, evidence, flags, spoof)]
+    return [
+        _finding(
+            facts,
+            kind,
+            title,
+            confidence=0.88,
+            evidence=evidence,
+            flags=flags,
+            spoof=spoof,
+        )
+    ]
 
 
 def _finding(
-    scene: Scene,
+    facts: Facts,
     kind: str,
     title: str,
-    facts: Facts,
+    *,
     confidence: float,
     evidence: list[str],
     flags: tuple[int, int] | None,
-    spoof: Spoof | None = None,
+    spoof: Spoof,
 ) -> Finding:
-    verdict = spoof or scene.spoof(facts.rows)
     dport, sport = facts.top("dport"), facts.top("sport")
     match = Match(
         protocol=TCP,
@@ -186,7 +229,7 @@ def _finding(
         sport=sport.value if sport.share > 0.98 and sport.value else None,
         tcp_flags=flags,
     )
-    return Finding(kind, title, facts.rows, sure(confidence, facts.n), tuple(evidence), verdict, match)
+    return Finding(kind, title, facts.rows, sure(confidence, facts.n), tuple(evidence), spoof, match)
 
 
 def _constants(facts: Facts, columns: tuple[str, ...]) -> list[str]:
