@@ -71,7 +71,7 @@ class Tick:
     dropped_pps: float
     accepted_pps: float
     one_in: float
-    lost: int  # records, in the window
+    lost_per_s: float  # samples that did not fit the buffers
     conntrack: int | None = None  # entries
     conntrack_max: int | None = None
     conntrack_new_per_s: float | None = None

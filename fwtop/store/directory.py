@@ -13,7 +13,8 @@ from fwtop.model.errors import FwtopError
 from fwtop.model.paths import STATE_DIRECTORY
 from fwtop.model.text import safe_text
 
-SESSION_DIRECTORY = STATE_DIRECTORY / "sessions"
+SESSIONS = "sessions"  # within the state directory
+SESSION_DIRECTORY = STATE_DIRECTORY / SESSIONS
 DEFAULT_MAX_BYTES = 256 << 20  # of all sessions together
 
 
@@ -117,7 +118,7 @@ def drop_old(directory: Path, max_bytes: int) -> list[Path]:
         if is_running(path):
             continue
         try:
-            _delete(path)
+            discard(path)
         except OSError:
             continue
         total -= sizes[path]
@@ -125,7 +126,7 @@ def drop_old(directory: Path, max_bytes: int) -> list[Path]:
     return dropped
 
 
-def _delete(path: Path) -> None:
-    path.unlink()
-    for side in (Path(f"{path}-wal"), Path(f"{path}-shm"), path.with_suffix(".lock")):
-        side.unlink(missing_ok=True)
+def discard(path: Path) -> None:
+    """Delete a session with the files beside it; raises OSError."""
+    for one in (path, Path(f"{path}-wal"), Path(f"{path}-shm"), path.with_suffix(".lock")):
+        one.unlink(missing_ok=True)

@@ -19,7 +19,7 @@ from fwtop.store.schema import reading
 _CHUNK = 64
 _EVENT_KINDS = frozenset(kind.value for kind in EventKind)
 _TICK_COLUMNS = (
-    "at, pps, bps, dropped_pps, accepted_pps, one_in, lost, conntrack, conntrack_max, "
+    "at, pps, bps, dropped_pps, accepted_pps, one_in, lost_per_s, conntrack, conntrack_max, "
     "conntrack_new_per_s, softirq_share"
 )
 

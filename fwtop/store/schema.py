@@ -24,7 +24,7 @@ CREATE TABLE meta(name TEXT PRIMARY KEY, value TEXT) WITHOUT ROWID;
 CREATE TABLE snapshot(n INTEGER PRIMARY KEY, at REAL, pinned INTEGER, data BLOB);
 CREATE INDEX snapshot_at ON snapshot(at, pinned);
 CREATE TABLE tick(n INTEGER PRIMARY KEY, at REAL, pps REAL, bps REAL, dropped_pps REAL, accepted_pps REAL,
-  one_in REAL, lost INTEGER, conntrack INTEGER, conntrack_max INTEGER, conntrack_new_per_s REAL,
+  one_in REAL, lost_per_s REAL, conntrack INTEGER, conntrack_max INTEGER, conntrack_new_per_s REAL,
   softirq_share REAL);
 CREATE INDEX tick_at ON tick(at);
 CREATE TABLE attack(n INTEGER PRIMARY KEY, at REAL, kind TEXT, pps REAL, share REAL, confidence REAL);

@@ -6,17 +6,22 @@ import os
 import sqlite3
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 
+from fwtop import __version__
 from fwtop.model.codec import encode_snapshot, encode_value
 from fwtop.model.errors import FwtopError
+from fwtop.model.paths import STATE_DIRECTORY
 from fwtop.model.session import Event, EventKind
-from fwtop.model.snapshot import Snapshot
+from fwtop.model.snapshot import Origin, Snapshot
 from fwtop.model.text import safe_text
+from fwtop.store.baselines import BaselineStore
 from fwtop.store.bounds import bounded
 from fwtop.store.directory import (
     DEFAULT_MAX_BYTES,
-    SESSION_DIRECTORY,
+    SESSIONS,
+    discard,
     drop_old,
     hold,
     session_id,
@@ -33,31 +38,30 @@ _MAX_PENDING_EVENTS = 200
 
 
 class SessionWriter:
-    """Stores the snapshots of one session.
+    """Stores the snapshots of one session in a database of its own.
 
-    The file is made with the first snapshot. A disk that is full, read-only or not ours never raises:
-    `problem` then holds one line for people ("" while all is well), the session goes on unstored, and
-    every 30 s it is tried again. `write` may be called from any thread, one call at a time.
+    The file is made at once: raises FwtopError where that is not possible. Later failures (a full disk)
+    raise it from `write`, once per attempt: between attempts, 30 s apart, `write` returns at once, and
+    `problem` holds the line ("" while all is well). So a caller may show it and just go on.
+    `write` may be called from any thread, one call at a time.
     """
 
     def __init__(
         self,
-        directory: Path = SESSION_DIRECTORY,
+        directory: Path = STATE_DIRECTORY,
         *,
         host: str,
-        interfaces: tuple[str, ...] = (),
-        netns: str | None = None,
-        version: str = "",
+        origin: Origin,
+        started: float | None = None,
+        version: str = __version__,
         max_bytes: int = DEFAULT_MAX_BYTES,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._directory = directory
-        self._meta = {"host": host, "interfaces": "\n".join(interfaces), "netns": netns, "version": version}
-        self._interfaces = interfaces
+        self._directory = directory / SESSIONS
+        self._baselines = BaselineStore(directory)
+        self._netns = origin.netns
         self._max_bytes = max_bytes
         self._clock = clock
-        self._database: sqlite3.Connection | None = None
-        self._lock: int | None = None
         self._log = EventLog()
         self._rules_stored: set[str] = set()
         self._peak: tuple[float, int, int] | None = None  # packets a second, row, what it is without the peak
@@ -66,87 +70,98 @@ class SessionWriter:
         self._last_at = float("-inf")
         self._missed = 0
         self._pending: list[Event] = []  # found while nothing could be stored
+        self._empty = True
         self.problem = ""
-        self.path: Path | None = None
+        begun = time.time() if started is None else started
+        meta = {
+            "host": host,
+            "interfaces": "\n".join(origin.interfaces),
+            "netns": origin.netns,
+            "version": version,
+            "started": repr(begun),
+        }
+        try:
+            self.path, self._lock, self._database = self._create(session_id(begun, origin.interfaces), meta)
+        except (sqlite3.Error, OSError) as error:
+            raise FwtopError(
+                f"nothing can be stored in {directory} ({_reason(error)}); "
+                "the traffic can be watched all the same"
+            ) from None
+
+    @property
+    def session_id(self) -> str:
+        """Name of the session for `fwtop report`."""
+        return self.path.stem
 
     def write(self, snapshot: Snapshot, events: Iterable[Event] = ()) -> list[Event]:
-        """Store a snapshot and what happened since the last; returns the events, stored or not.
+        """Store a snapshot and what happened since the last; returns what happened.
 
-        `events` adds to those that the comparison with the last snapshot finds.
+        `events` adds to those that the comparison with the last snapshot finds. Raises FwtopError when
+        the attempt to store failed.
         """
         found = [*self._log.next(snapshot), *events]
-        now = self._clock()
         self._pending = [*self._pending, *found][-_MAX_PENDING_EVENTS:]
+        now = self._clock()
         if self.problem and now < self._retry_at:
             self._missed += 1
             return found
         try:
-            database = self._opened(snapshot)
-            self._tidy(database, snapshot, now)
+            self._tidy(snapshot, now)
             if self._missed:
                 text = f"{self._missed} snapshots before this one could not be stored"
                 self._pending.append(Event(_end(snapshot), EventKind.STORING_RESUMED, "storing", text))
-            self._transaction(database, lambda: self._insert(database, snapshot, self._pending))
+            self._transaction(lambda: self._insert(snapshot, self._pending))
         except (sqlite3.Error, OSError, FwtopError) as error:
             self._failed(error, now)
-            return found
-        self.problem, self._missed, self._pending = "", 0, []
+            raise FwtopError(self.problem) from None
+        self.problem, self._missed, self._pending, self._empty = "", 0, [], False
         return found
 
-    def close(self) -> None:
-        """End the session cleanly: fold everything into one plain file that can be copied."""
-        database, self._database = self._database, None
-        if database is not None:
-            try:
-                self._set_meta(database, {"ended": repr(time.time())})
-                database.execute("PRAGMA journal_mode=DELETE")
-            except sqlite3.Error:
-                pass  # a full disk, or a reader at work: the session then counts as one that crashed
-            database.close()
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
+    def load_baseline(self, host: str) -> bytes | None:
+        """Return what was normal on this host and in this namespace before, if it was kept."""
+        return self._baselines.get(host, self._netns)
 
-    def _opened(self, snapshot: Snapshot) -> sqlite3.Connection:
-        if self._database is not None:
-            return self._database
+    def save_baseline(self, host: str, data: bytes) -> str:
+        """Keep what is normal for the next session; returns "" or why it was not kept."""
+        return self._baselines.put(host, data, self._netns)
+
+    def close(self, *, clean: bool = True) -> None:
+        """End the session: fold everything into one plain file that can be copied.
+
+        Without a snapshot in it, it is deleted. `clean` False leaves it marked as one that crashed.
+        """
+        try:
+            if clean:
+                self._set_meta(self._database, {"ended": repr(time.time())})
+            self._database.execute("PRAGMA journal_mode=DELETE")
+        except sqlite3.Error:
+            pass  # a full disk, or a reader at work: then it counts as one that crashed
+        self._database.close()
+        if self._empty:
+            discard(self.path)
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+    def _create(self, stem: str, meta: dict[str, str | None]) -> tuple[Path, int, sqlite3.Connection]:
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        drop_old(self._directory, self._max_bytes // 2 + self._max_bytes // 4)
-        stem = session_id(_end(snapshot), self._interfaces)
+        drop_old(self._directory, self._max_bytes // 4 * 3)
         taken = {path.stem for path in session_paths(self._directory)}
-        name = next(
-            candidate
-            for candidate in (stem, *(f"{stem}-{number}" for number in range(2, 1_000)))
-            if candidate not in taken
-        )
-        path = self._directory / f"{name}.db"
+        names = (stem, *(f"{stem}-{number}" for number in range(2, 1_000)))
+        path = self._directory / f"{next(name for name in names if name not in taken)}.db"
         lock = hold(path)
         try:
-            self._database = create(path, max_bytes=self._max_bytes // 2)
-            self._set_meta(self._database, {**self._meta, "started": repr(_end(snapshot))})
+            database = create(path, max_bytes=self._max_bytes // 2)
+            self._set_meta(database, meta)
         except BaseException:
+            discard(path)
             os.close(lock)
-            self._discard(path)
             raise
-        self._lock, self.path = lock, path
-        return self._database
-
-    def _discard(self, path: Path) -> None:
-        """Leave nothing behind of a file that could not be made."""
-        if self._database is not None:
-            self._database.close()
-            self._database = None
-        for side in (path, Path(f"{path}-wal"), Path(f"{path}-shm"), path.with_suffix(".lock")):
-            try:
-                side.unlink(missing_ok=True)
-            except OSError:
-                return
+        return path, lock, database
 
     def _failed(self, error: Exception, now: float) -> None:
-        why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         self.problem = (
-            f"the session is not being stored ({safe_text(why, limit=80)}); watching goes on; "
-            f"look at {self._directory}"
+            f"the session is not being stored ({_reason(error)}); watching goes on; look at {self._directory}"
         )
         self._missed += 1
         self._retry_at = now + _RETRY_SECONDS
@@ -154,7 +169,8 @@ class SessionWriter:
         self._rules_stored.clear()
         self._peak = None
 
-    def _transaction(self, database: sqlite3.Connection, work: Callable[[], None]) -> None:
+    def _transaction(self, work: Callable[[], None]) -> None:
+        database = self._database
         database.execute("BEGIN IMMEDIATE")
         try:
             work()
@@ -167,21 +183,19 @@ class SessionWriter:
     def _set_meta(self, database: sqlite3.Connection, values: dict[str, str | None]) -> None:
         database.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", values.items())
 
-    def _tidy(self, database: sqlite3.Connection, snapshot: Snapshot, now: float) -> None:
+    def _tidy(self, snapshot: Snapshot, now: float) -> None:
         if now < self._tidy_at:
             return
         self._tidy_at = now + _TIDY_SECONDS
-        self._transaction(database, lambda: thin(database, _end(snapshot)))
-        for before in (_end(snapshot) - FULL_SECONDS, _end(snapshot)):
-            if _used_bytes(database) > self._max_bytes // 2 * 3 // 4:
-                self._halve(database, before)
+        end = _end(snapshot)
+        self._transaction(lambda: thin(self._database, end))
+        for before in (end - FULL_SECONDS, end):
+            if _used_bytes(self._database) > self._max_bytes // 2 * 3 // 4:
+                self._transaction(partial(halve, self._database, before))
         drop_old(self._directory, self._max_bytes)
 
-    def _halve(self, database: sqlite3.Connection, before: float) -> None:
-        self._transaction(database, lambda: halve(database, before))
-
-    def _insert(self, database: sqlite3.Connection, snapshot: Snapshot, events: list[Event]) -> None:
-        at = _end(snapshot)
+    def _insert(self, snapshot: Snapshot, events: list[Event]) -> None:
+        database, at = self._database, _end(snapshot)
         self._insert_series(database, snapshot, at)
         for event in events:
             told = (event.at, event.kind.value, event.subject, event.text)
@@ -215,7 +229,7 @@ class SessionWriter:
             totals.dropped / seconds,
             totals.accepted / seconds,
             sampling.one_in,
-            sampling.lost,
+            sampling.lost / seconds,
             *table,
             snapshot.softirq_share,
         )
@@ -238,6 +252,11 @@ class SessionWriter:
 
 def _end(snapshot: Snapshot) -> float:
     return snapshot.started + snapshot.seconds
+
+
+def _reason(error: Exception) -> str:
+    why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return safe_text(why, limit=80)
 
 
 def _used_bytes(database: sqlite3.Connection) -> int:

@@ -1,0 +1,126 @@
+"""The report as JSON: all that the other formats show, and the figures behind it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import Any
+
+from fwtop.model.snapshot import SCHEMA, rfc3339
+from fwtop.report.chart import resample
+from fwtop.report.digest import Digest
+from fwtop.report.effects import RuleEffect
+from fwtop.report.script import command_line
+from fwtop.report.spans import AttackSpan
+from fwtop.report.tops import Row
+
+_MAX_TICKS = 5_000
+
+
+def render_json(digest: Digest) -> str:
+    """Write one JSON document; the peak's snapshot in it is an observation as of `fwtop snapshot`."""
+    return json.dumps(to_json(digest), indent=1, allow_nan=False, default=_number) + "\n"
+
+
+def to_json(digest: Digest) -> dict[str, Any]:
+    """Return the document."""
+    info = digest.info
+    return {
+        "schema": SCHEMA,
+        "session": {
+            "id": info.id,
+            "host": info.host,
+            "interfaces": list(info.interfaces),
+            "netns": info.netns,
+            "version": info.version,
+            "started": rfc3339(info.started),
+            "ended": rfc3339(info.ended),
+            "seconds": round(info.seconds, 3),
+            "state": info.state,
+        },
+        "headline": digest.headline,
+        "summary": list(digest.summary),
+        "totals": _rounded(asdict(digest.sums)) | {"peak_at": rfc3339(digest.sums.peak_at)},
+        "attacks": [_span(span) for span in digest.spans],
+        "rules": [_effect(effect) for effect in digest.effects],
+        "tops": {
+            "during_attack": digest.tops.during_attack,
+            "seconds": round(digest.tops.seconds, 3),
+            "snapshots": digest.tops.snapshots,
+            **{name: [_row(row) for row in rows] for name, rows in digest.tops.tables.items()},
+        },
+        "events": [
+            {"at": rfc3339(event.at), "kind": event.kind.value, "subject": event.subject, "text": event.text}
+            for event in digest.events
+        ],
+        "timeline": [
+            _rounded(asdict(tick)) | {"at": rfc3339(tick.at)} for tick in resample(digest.ticks, _MAX_TICKS)
+        ],
+        "peak": digest.peak.to_json() if digest.peak else None,
+        "notes": list(digest.notes),
+    }
+
+
+def _span(span: AttackSpan) -> dict[str, Any]:
+    return {
+        "kind": span.kind,
+        "title": span.title,
+        "began": rfc3339(span.began),
+        "ended": _time(span.ended),
+        "seconds": round(span.seconds, 3),
+        "peak_pps": round(span.peak_pps, 3),
+        "peak_at": rfc3339(span.peak_at),
+        "share": round(span.share, 6),
+        "confidence": round(span.confidence, 3),
+        "spoofed": span.spoofed,
+        "evidence": list(span.evidence),
+    }
+
+
+def _effect(effect: RuleEffect) -> dict[str, Any]:
+    rule = effect.rule
+    return {
+        "id": rule.id,
+        "kind": rule.kind.value,
+        "summary": rule.summary,
+        "created_by": rule.created_by,
+        "applied": _time(effect.applied),
+        "confirmed": _time(effect.confirmed),
+        "ended": _time(effect.ended),
+        "ending": effect.ending or None,
+        "packets": effect.packets,
+        "bytes": effect.bytes,
+        "predicted_pps": rule.predicted_pps,
+        "actual_pps": round(effect.actual_pps, 3),
+        "predicted_collateral_share": rule.predicted_collateral_share,
+        "changes": [_rounded(asdict(change)) for change in effect.changes],
+        "fwtop": command_line(rule) or None,
+        "commands": list(effect.commands),
+    }
+
+
+def _row(row: Row) -> dict[str, Any]:
+    return {
+        "key": row.key,
+        "detail": row.detail,
+        "hex": row.hex or None,
+        "packets": round(row.packets),
+        "share": round(row.share, 6),
+        "peak_pps": round(row.peak_pps, 3),
+        "dropped_share": round(row.dropped_share, 6),
+    }
+
+
+def _rounded(values: dict[str, Any]) -> dict[str, Any]:
+    return {key: round(value, 6) if isinstance(value, float) else value for key, value in values.items()}
+
+
+def _time(at: float | None) -> str | None:
+    return rfc3339(at) if at is not None else None
+
+
+def _number(value: object) -> object:
+    item = getattr(value, "item", None)  # a numpy scalar out of an aggregation
+    if item is None:
+        raise TypeError(f"{type(value).__name__} is no JSON")
+    return item()

@@ -1,0 +1,130 @@
+"""What was done and what it did: each rule's prediction against what it matched, before against after."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from statistics import fmean, median
+
+from fwtop.model.rule import ACTIVE_STATES, Match, Rule
+from fwtop.model.session import Event, EventKind, SessionRecord, Tick
+from fwtop.model.snapshot import Proposal, Snapshot
+
+_BEFORE_SECONDS = 10.0
+_AFTER_SECONDS = 20.0
+_MAX_WINDOW_SECONDS = 10.0
+_COMPARED_PREFIXES = 256  # of a long rule the store keeps so many with a proposal
+_ACTIVE = {state.value for state in ACTIVE_STATES}
+_ENDINGS = {EventKind.RULE_UNDONE: "taken back", EventKind.RULE_EXPIRED: "expired"}
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One figure of the machine before a rule and after it; `unit` is "pps" or "share"."""
+
+    name: str
+    unit: str
+    before: float
+    after: float
+
+
+@dataclass(frozen=True, slots=True)
+class RuleEffect:
+    """One rule's life within the record."""
+
+    rule: Rule
+    applied: float | None  # Unix seconds; None: nobody saw it become active
+    confirmed: float | None
+    ended: float | None
+    ending: str  # "", "taken back", "expired"
+    packets: int
+    bytes: int
+    actual_pps: float  # median over the time in which it matched anything
+    changes: tuple[Change, ...]
+    commands: tuple[str, ...]  # as the proposal that it came from showed them, where known
+
+
+def rule_effects(record: SessionRecord, snapshots: Iterable[Snapshot]) -> tuple[RuleEffect, ...]:
+    """Measure all rules of a session, in the order in which they were applied."""
+    proposals: list[Proposal] = []
+    window = 0.0
+    for snapshot in snapshots:
+        window = max(window, min(snapshot.seconds, _MAX_WINDOW_SECONDS))
+        proposals += [item for item in snapshot.judgement.proposals if item not in proposals[-20:]]
+    effects = [_effect(record, rule, window, proposals) for rule in record.rules]
+    return tuple(sorted(effects, key=lambda effect: effect.applied or effect.rule.created))
+
+
+def _effect(record: SessionRecord, rule: Rule, window: float, proposals: list[Proposal]) -> RuleEffect:
+    events = [event for event in record.events if event.subject == rule.id]
+    points = [point for point in record.rule_ticks if point.rule_id == rule.id]
+    applied = _when(events, EventKind.RULE_APPLIED)
+    end = next((event for event in reversed(events) if event.kind in _ENDINGS), None)
+    rates = [point.pps for point in points if point.state in _ACTIVE and point.pps > 0]
+    return RuleEffect(
+        rule=rule,
+        applied=applied,
+        confirmed=_when(events, EventKind.RULE_CONFIRMED),
+        ended=end.at if end else None,
+        ending=_ENDINGS[end.kind] if end else "",
+        packets=max((point.packets for point in points), default=0),
+        bytes=max((point.bytes for point in points), default=0),
+        actual_pps=median(rates) if rates else 0.0,
+        changes=_changes(record.ticks, applied, end.at if end else None, window),
+        commands=_commands(rule, proposals),
+    )
+
+
+def _when(events: list[Event], kind: EventKind) -> float | None:
+    return next((event.at for event in events if event.kind is kind), None)
+
+
+def _changes(
+    ticks: tuple[Tick, ...], applied: float | None, ended: float | None, window: float
+) -> tuple[Change, ...]:
+    """Compare the seconds before with those after, leaving out the windows that hold both."""
+    if applied is None:
+        return ()
+    first = applied + window
+    last = min(first + _AFTER_SECONDS, ended if ended is not None else float("inf"))
+    before = [tick for tick in ticks if applied - _BEFORE_SECONDS <= tick.at < applied]
+    after = [tick for tick in ticks if first <= tick.at < last]
+    figures: tuple[tuple[str, str, Callable[[Tick], float | None]], ...] = (
+        ("arrived", "pps", lambda tick: tick.pps),
+        ("dropped", "pps", lambda tick: tick.dropped_pps),
+        ("delivered", "pps", lambda tick: tick.accepted_pps),
+        ("connection tracking", "share", _conntrack_fill),
+        ("CPU time in softirq", "share", lambda tick: tick.softirq_share),
+    )
+    changes = []
+    for name, unit, take in figures:
+        old = [value for tick in before if (value := take(tick)) is not None]
+        new = [value for tick in after if (value := take(tick)) is not None]
+        if old and new:
+            changes.append(Change(name, unit, fmean(old), fmean(new)))
+    return tuple(changes)
+
+
+def _conntrack_fill(tick: Tick) -> float | None:
+    if tick.conntrack is None or not tick.conntrack_max:
+        return None
+    return tick.conntrack / tick.conntrack_max
+
+
+def _commands(rule: Rule, proposals: list[Proposal]) -> tuple[str, ...]:
+    for proposal in proposals:
+        proposed = proposal.rule
+        if proposed and proposed.kind is rule.kind and _same(proposed.match, rule.match):
+            return proposal.commands
+    return ()
+
+
+def _same(proposed: Match, applied: Match) -> bool:
+    return _beginning(proposed) == _beginning(applied)
+
+
+def _beginning(match: Match) -> tuple[object, ...]:
+    cut = _COMPARED_PREFIXES
+    rest = (match.family, match.protocol, match.sport, match.dport, match.ip_length, match.ttl)
+    more = (match.tcp_flags, match.fragment, match.icmp_type, match.payload)
+    return (match.sources[:cut], match.destinations[:cut], *rest, *more)

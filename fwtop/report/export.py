@@ -1,0 +1,93 @@
+"""One snapshot as a file, for the export key: JSON as of `fwtop snapshot`, or CSV tables."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from fwtop.model.errors import FwtopError
+from fwtop.model.snapshot import Snapshot, rfc3339
+from fwtop.model.text import safe_text
+
+FORMATS = ("json", "csv")
+_FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
+
+
+def export_snapshot(snapshot: Snapshot, directory: Path, format: str) -> Path:
+    """Write a snapshot into a new file of `directory` and return its path; never overwrites.
+
+    Raises FwtopError for an unknown format, or when the file can't be written.
+    """
+    writers = {"json": _json, "csv": snapshot_csv}
+    if format not in writers:
+        raise FwtopError(
+            f"a snapshot can be written as json or csv, not as {safe_text(format, limit=20)!r}", 2
+        )
+    moment = rfc3339(snapshot.started + snapshot.seconds)[:19].replace(":", "-")
+    content = writers[format](snapshot)
+    try:
+        for number in range(1, 1_000):
+            path = directory / f"fwtop-{moment}{f'-{number}' if number > 1 else ''}.{format}"
+            try:
+                handle = os.open(
+                    path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600
+                )
+            except FileExistsError:
+                continue
+            with open(handle, "w", encoding="utf-8", newline="") as file:
+                file.write(content)
+            return path
+    except OSError as error:
+        raise FwtopError(f"nothing was exported to {directory}: {error.strerror}") from None
+    raise FwtopError(f"{directory} holds a thousand exports of this second; nothing was written")
+
+
+def snapshot_csv(snapshot: Snapshot) -> str:
+    """Write the snapshot's tables one below the other, each with its name in the first column.
+
+    A cell that a spreadsheet would take for a formula begins with an apostrophe (CWE-1236).
+    """
+    out = io.StringIO()
+    writer = csv.writer(out)
+    for row in _tables(snapshot.to_json(top=1_000)):
+        writer.writerow([_cell(value) for value in row])
+    return out.getvalue()
+
+
+def _json(snapshot: Snapshot) -> str:
+    return json.dumps(snapshot.to_json(), indent=1, default=lambda value: value.item()) + "\n"
+
+
+def _tables(data: dict[str, Any]) -> Iterable[Sequence[object]]:
+    yield ("table", "name", "value")
+    for name in ("host", "started", "seconds"):
+        yield ("observation", name, data[name])
+    for part in ("totals", "sampling", "conntrack"):
+        for name, value in data[part].items():
+            yield (part, name, value)
+    tables = {f"sources.{name}": rows for name, rows in data["sources"].items()}
+    tables |= {name: data[name] for name in ("ports", "payloads", "ledger", "attacks", "mitigations")}
+    for name, rows in tables.items():
+        if not rows:
+            continue
+        columns = list(rows[0])
+        yield ()
+        yield ("table", *columns)
+        for row in rows:
+            yield (name, *(row[column] for column in columns))
+
+
+def _cell(value: object) -> object:
+    if value is None:
+        return ""
+    if isinstance(value, list):
+        value = "; ".join(str(item) for item in value)
+    if isinstance(value, str):
+        shown = safe_text(value, limit=1_000)
+        return f"'{shown}" if shown.lstrip().startswith(_FORMULA_STARTS) else shown
+    return value

@@ -1,0 +1,134 @@
+"""The report as Markdown, for a ticket or a mail; no text in it can become markup or a link."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from fwtop.model.text import safe_text
+from fwtop.report.digest import Digest
+from fwtop.report.effects import RuleEffect
+from fwtop.report.html import EVENT_NAMES, TABLES
+from fwtop.report.script import command_line
+from fwtop.report.spans import AttackSpan
+from fwtop.report.wording import clock, day_and_time, duration, percent, si
+
+_ROWS = 10
+_MAX_EVENTS = 60
+_SPECIAL = re.compile(r"([\\`*_{}\[\]()#+!|<>~&$])")
+_LINK = re.compile(r"(?i)(:)(//)|(www)(\.)|(@)")
+
+
+def render_markdown(digest: Digest) -> str:
+    """Write the whole report."""
+    info = digest.info
+    where = ", ".join(info.interfaces) + (f" in {info.netns}" if info.netns else "")
+    lines = [
+        f"# {escape(digest.headline)}",
+        "",
+        escape(" · ".join(part for part in (info.host, where, day_and_time(info.started)) if part)),
+        "",
+        escape(" ".join(digest.summary)),
+        "",
+        "## What it was",
+        "",
+        *_attacks(digest.spans),
+        "## What was done, and what it did",
+        "",
+        *_actions(digest.effects),
+        *_tables(digest),
+        "## What happened, in order",
+        "",
+    ]
+    lines += [
+        f"- {clock(event.at)} **{EVENT_NAMES[event.kind.value]}**: {escape(event.text)}"
+        for event in digest.events[-_MAX_EVENTS:]
+    ]
+    lines += ["", *(f"> {escape(note)}  " for note in digest.notes)]
+    lines += ["", escape(f"Session {info.id}, recorded by fwtop {info.version}. Times are UTC.")]
+    return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).rstrip() + "\n"
+
+
+def escape(text: str) -> str:
+    """Make any text plain in Markdown: one line, no emphasis, no HTML, no link that finds itself."""
+    plain = _SPECIAL.sub(r"\\\1", safe_text(text, limit=1_000))
+    return _LINK.sub(_unlink, plain)
+
+
+def _unlink(found: re.Match[str]) -> str:
+    before, after = (found[1] or found[3] or ""), (found[2] or found[4] or found[5])
+    return f"{before}\\{after}"
+
+
+def _attacks(spans: Sequence[AttackSpan]) -> list[str]:
+    if not spans:
+        return ["Nothing in the traffic looked like an attack.", ""]
+    lines = []
+    for span in spans[:20]:
+        end = clock(span.ended) if span.ended is not None else "the end of the record"
+        forged = ", sources look forged" if span.spoofed else ""
+        lines.append(
+            f"**{escape(span.title)}**, {clock(span.began)} to {end} ({duration(span.seconds)}): at its "
+            f"height {si(span.peak_pps, 'pps')}, {percent(span.share)} of all packets; "
+            f"{percent(span.confidence)} sure{forged}."
+        )
+        lines += ["", *(f"- {escape(sentence)}" for sentence in span.evidence), ""]
+    return lines
+
+
+def _actions(effects: Sequence[RuleEffect]) -> list[str]:
+    if not effects:
+        return ["No rule was installed.", ""]
+    rows = [
+        (
+            escape(effect.rule.id),
+            escape(effect.rule.summary),
+            clock(effect.applied) if effect.applied is not None else "before",
+            f"{clock(effect.ended)} ({effect.ending})" if effect.ended is not None else "still active",
+            si(effect.rule.predicted_pps, "pps") if effect.rule.predicted_pps is not None else "",
+            si(effect.actual_pps, "pps"),
+            si(effect.packets),
+        )
+        for effect in effects
+    ]
+    head = ("rule", "what", "applied", "ended", "predicted", "actual", "packets")
+    lines = [*_table(head, rows), ""]
+    for effect in effects:
+        figures = [
+            f"{change.name} {_figure(change.before, change.unit)} → {_figure(change.after, change.unit)}"
+            for change in effect.changes
+        ]
+        if figures:
+            lines.append(f"Rule {escape(effect.rule.id)}, before → after: {', '.join(figures)}.")
+        line = command_line(effect.rule)
+        if line and line.isprintable() and "```" not in line:
+            lines += ["", "```sh", line[:2_000], "```"]
+        lines.append("")
+    return lines
+
+
+def _figure(value: float, unit: str) -> str:
+    return percent(value) if unit == "share" else si(value, "pps")
+
+
+def _tables(digest: Digest) -> list[str]:
+    tops = digest.tops
+    lines = ["## Who sent what", ""]
+    if tops.during_attack:
+        lines += ["Summed while it was attacked.", ""]
+    for name, title in (*TABLES, ("payload", "Payloads")):
+        rows = [
+            (escape(row.key), escape(row.detail), si(row.packets), percent(row.share))
+            for row in tops.tables.get(name, [])[:_ROWS]
+        ]
+        if rows:
+            lines += [*_table((title, "", "packets", "share"), rows), ""]
+    return lines
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    return [
+        f"| {' | '.join(head)} |",
+        f"|{'---|' * len(head)}",
+        *(f"| {' | '.join(cell.strip() for cell in row)} |" for row in rows),
+    ]

@@ -1,0 +1,108 @@
+"""When each attack was on, how strong, and the evidence at its height."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from fwtop.model.session import Event, EventKind, SessionRecord
+from fwtop.model.snapshot import Attack, Snapshot
+
+_MERGE_SECONDS = 10.0  # a pause shorter than this is the same attack
+
+
+@dataclass(frozen=True, slots=True)
+class AttackSpan:
+    """One attack from its beginning to its end; `ended` is None when the record ends first."""
+
+    kind: str
+    title: str
+    began: float
+    ended: float | None
+    until: float  # `ended`, or the end of the record
+    peak_pps: float
+    peak_at: float
+    share: float  # of all packets, at the peak
+    confidence: float
+    spoofed: bool
+    evidence: tuple[str, ...]
+
+    @property
+    def seconds(self) -> float:
+        """How long it was on within the record."""
+        return max(self.until - self.began, 0.0)
+
+
+def attack_spans(record: SessionRecord, snapshots: Iterable[Snapshot]) -> tuple[AttackSpan, ...]:
+    """Find the spans of all attacks, in the order in which they began."""
+    heights = _heights(snapshots)
+    kinds = dict.fromkeys(event.subject for event in record.events if event.kind is EventKind.ATTACK_BEGAN)
+    spans = [
+        _measured(record, kind, time, heights.get(kind, []))
+        for kind in kinds
+        for time in _merged(_pairs(record.events, kind))
+    ]
+    return tuple(sorted(spans, key=lambda span: (span.began, -span.peak_pps)))
+
+
+def _pairs(events: tuple[Event, ...], kind: str) -> list[tuple[float, float | None]]:
+    pairs: list[tuple[float, float | None]] = []
+    began: float | None = None
+    for event in events:
+        if event.subject != kind:
+            continue
+        if event.kind is EventKind.ATTACK_BEGAN and began is None:
+            began = event.at
+        elif event.kind is EventKind.ATTACK_ENDED and began is not None:
+            pairs.append((began, event.at))
+            began = None
+    if began is not None:
+        pairs.append((began, None))
+    return pairs
+
+
+def _merged(pairs: list[tuple[float, float | None]]) -> list[tuple[float, float | None]]:
+    merged: list[tuple[float, float | None]] = []
+    for began, ended in pairs:
+        previous = merged[-1][1] if merged else None
+        if previous is not None and began - previous <= _MERGE_SECONDS:
+            merged[-1] = (merged[-1][0], ended)
+        else:
+            merged.append((began, ended))
+    return merged
+
+
+def _heights(snapshots: Iterable[Snapshot]) -> dict[str, list[tuple[float, Attack]]]:
+    found: dict[str, list[tuple[float, Attack]]] = {}
+    for snapshot in snapshots:
+        for attack in snapshot.judgement.attacks:
+            found.setdefault(attack.kind, []).append((snapshot.started + snapshot.seconds, attack))
+    return found
+
+
+def _measured(
+    record: SessionRecord, kind: str, time: tuple[float, float | None], heights: list[tuple[float, Attack]]
+) -> AttackSpan:
+    began, ended = time
+    last = record.ticks[-1].at if record.ticks else record.info.ended
+    until = last if ended is None else ended
+    span = AttackSpan(
+        kind, kind.replace("_", " "), began, ended, until, 0.0, began, 0.0, 0.0, spoofed=False, evidence=()
+    )
+    shown = [attack for at, attack in heights if began <= at <= until]
+    if shown:
+        best = max(shown, key=lambda attack: attack.pps)
+        span = replace(
+            span,
+            title=best.title,
+            peak_pps=best.pps,
+            share=best.share,
+            confidence=best.confidence,
+            spoofed=best.spoofed,
+            evidence=best.evidence,
+        )
+    points = [point for point in record.attacks if point.kind == kind and began <= point.at <= until]
+    peak = max(points, key=lambda point: point.pps, default=None)
+    if peak is not None:
+        span = replace(span, peak_pps=peak.pps, peak_at=peak.at, share=peak.share, confidence=peak.confidence)
+    return span

@@ -1,0 +1,66 @@
+"""Numbers and times as people read them; the same in every format."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+_UNITS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+
+
+def si(number: float, unit: str = "") -> str:
+    """Write a number with three digits, a metric prefix and its unit: "1.23 M", "178 kpps", "5 pps"."""
+    for size, prefix in _UNITS:
+        if number >= size * 0.9995:
+            return f"{_three(number / size)} {prefix}{unit}"
+    return f"{_three(number)} {unit}".rstrip()
+
+
+def _three(number: float) -> str:
+    if number >= 100 or number == int(number):
+        return f"{number:.0f}"
+    return f"{number:.1f}" if number >= 10 else f"{number:.2f}"
+
+
+def percent(share: float, *, digits: int | None = None) -> str:
+    """Write a share, with more digits the smaller it is; what is not nothing never shows as 0 %."""
+    value = share * 100
+    if digits is None:
+        digits = 0 if value >= 10 else 1 if value >= 1 else 2
+    if 0 < value < 0.005:
+        return "< 0.01 %"
+    if value == 0:
+        return "0 %"
+    return f"{value:.{digits}f} %"
+
+
+def duration(seconds: float) -> str:
+    """Write a length of time with its two largest units: "1 min 20 s"."""
+    whole = max(round(seconds), 0)
+    parts: list[str] = []
+    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s")):
+        number, whole = divmod(whole, size)
+        if number or (parts and len(parts) < 2):
+            parts.append(f"{number} {unit}")
+    kept = parts[:2]
+    if len(kept) == 2 and kept[1].startswith("0 "):
+        kept.pop()
+    return " ".join(kept) or "0 s"
+
+
+def clock(at: float, *, seconds: bool = True) -> str:
+    """Write the time of day in UTC."""
+    return _moment(at).strftime("%H:%M:%S" if seconds else "%H:%M")
+
+
+def day_and_time(at: float) -> str:
+    """Write date and time in UTC."""
+    return _moment(at).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def plural(number: int, noun: str) -> str:
+    """Write a count with its noun."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def _moment(at: float) -> datetime:
+    return datetime.fromtimestamp(min(max(at, 0.0), 253_402_300_799.0), UTC)
