@@ -29,8 +29,8 @@ def fewest_prefixes(
 ) -> Cover:
     """Choose prefixes that together hold `target` of the weight, at most `limit`.
 
-    From short (at least `shortest` for IPv4, twice that for IPv6) to long: a prefix is taken when enough of its addresses attack and no normal source lies
-    in it. IPv6 is cut at /64, which one machine owns whole (RFC 6177).
+    From short (at least `shortest` for IPv4, twice that for IPv6) to long: a prefix is taken when enough
+    of its addresses attack and no normal source lies in it. IPv6 is cut at /64, which one machine owns whole (RFC 6177).
     """
     total = float(weight.sum())
     if total == 0:
@@ -72,7 +72,9 @@ def _heaviest(sums: F64, target: float) -> Mask:
     return mask
 
 
-def _cover(family: int, values: U64, sums: F64, normal: U64, density: float) -> list[tuple[Prefix, float]]:
+def _cover(
+    family: int, values: U64, sums: F64, normal: U64, bounds: tuple[float, int]
+) -> list[tuple[Prefix, float]]:
     bits = 32 if family == 4 else 64
     density, shortest = bounds
     found: list[tuple[Prefix, float]] = []

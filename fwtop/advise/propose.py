@@ -190,9 +190,7 @@ def _by_rate(
         if share_of(part, traffic, finding.rows) < _USEFUL:
             continue
         text = f"limit each /{per} to {rate:,} packets a second of {describe(scope)}"
-        yield Candidate(
-            _rule(Kind.HASHLIMIT, scope, text, config, limit), "normal sources send less than half of that"
-        )
+        yield Candidate(_rule(Kind.HASHLIMIT, scope, text, config, limit), _why_limit(normal))
         return
 
 
