@@ -1,0 +1,117 @@
+"""What doctor says about the machine that the test runs on, and about one that lacks things."""
+
+from __future__ import annotations
+
+import json
+import os
+
+from fwtop.cli import doctor, main
+from fwtop.cli.probes import check, installed, interfaces, machine
+from fwtop.model import paths
+
+STATES = {check.OK, check.WARNING, check.MISSING, check.UNKNOWN}
+CHANNELS = """Channel parameters for eth0:
+Pre-set maximums:
+RX:\t\tn/a
+TX:\t\tn/a
+Other:\t\t1
+Combined:\t8
+Current hardware settings:
+RX:\t\tn/a
+TX:\t\tn/a
+Other:\t\t1
+Combined:\t2
+"""
+
+
+def by_name(checks):
+    return {(item.group, item.name): item for item in checks}
+
+
+def test_every_check_is_told_once_and_what_is_missing_has_a_way_on():
+    checks = doctor.examine([])
+    assert len(by_name(checks)) == len(checks)
+    assert {item.state for item in checks} <= STATES
+    for item in checks:
+        assert item.detail
+        assert "\n" not in item.detail
+        assert item.mend or not item.fatal, f"{item.name} is missing, and no command mends it"
+
+
+def test_facts_that_can_be_checked_otherwise():
+    checks = by_name(doctor.examine(["lo"]))
+    assert os.uname().release in checks["kernel", "version"].detail
+    privileges = checks["kernel", "privileges"].state
+    assert privileges == (check.OK if os.geteuid() == 0 else check.UNKNOWN)
+    btf = checks["kernel", "BTF"].state
+    assert (btf != check.MISSING) == os.path.exists("/sys/kernel/btf/vmlinux")
+    assert checks["interface lo", "XDP program"].detail == "none attached"
+
+
+def test_json_is_one_document_and_agrees_with_the_exit_status(capsys):
+    status = main.main(["doctor", "--json", "-i", "lo"])
+    document = json.loads(capsys.readouterr().out)
+    fatal = [item for item in document["checks"] if item["essential"] and item["state"] == "missing"]
+    assert document["ok"] is (not fatal)
+    assert status == (3 if fatal else 0)
+
+
+def test_an_unknown_interface_is_wrong_usage(capsys):
+    assert main.main(["doctor", "-i", "no\x1bsuch"]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith("fwtop: there is no interface")
+    assert printed.err.count("\n") == 1
+    assert "\x1b" not in printed.err
+
+
+def test_without_the_system_programs_it_says_so_and_exits_3(monkeypatch, tmp_path, capsys):
+    monkeypatch.setitem(check.ENVIRONMENT, "PATH", str(tmp_path))
+    assert main.main(["doctor", "-i", "lo"]) == 3
+    printed = capsys.readouterr().out
+    assert "apt-get install ipset" in printed
+    assert "fwtop can't work here yet: ip, iptables, ipset" in printed
+
+
+def test_an_old_kernel_is_an_essential_lack(monkeypatch):
+    monkeypatch.setattr(
+        machine.os, "uname", lambda: os.uname_result(("Linux", "h", "5.4.0-1-amd64", "v", "x86_64"))
+    )
+    version = by_name(machine.checks())["kernel", "version"]
+    assert version.fatal
+    assert "5.8" in version.detail
+
+
+def test_a_directory_that_others_can_read_is_a_warning_with_the_command(monkeypatch, tmp_path):
+    open_directory = tmp_path / "open"
+    open_directory.mkdir(mode=0o755)
+    monkeypatch.setattr(paths, "STATE_DIRECTORY", open_directory)
+    monkeypatch.setattr(paths, "GUARDIAN_DIRECTORY", tmp_path / "absent")
+    checks = {item.name: item for item in installed.checks(None)}
+    found = checks[f"sessions: {open_directory}"]
+    assert found.state == check.WARNING
+    assert found.mend == f"chown fwtop {open_directory} && chmod 0700 {open_directory}"
+    assert checks[f"journal of rules: {tmp_path / 'absent'}"].detail == "not there"
+
+
+def test_a_damaged_geoip_database_that_was_named_is_missing(tmp_path):
+    bad = tmp_path / "bad.mmdb"
+    bad.write_bytes(b"no database")
+    geoip = next(item for item in installed.checks(str(bad)) if item.name == "GeoIP")
+    assert geoip.state == check.MISSING
+    assert str(bad) in geoip.detail
+
+
+def test_queues_are_read_from_the_right_half():
+    assert interfaces._current(CHANNELS) == {"Other": 1, "Combined": 2}
+    assert interfaces._maximum(CHANNELS) == {"Other": 1, "Combined": 8}
+
+
+def test_the_report_names_what_is_missing_last_and_what_mends_it_below():
+    lacking = check.Check("filters", "ipset", check.MISSING, "not installed", "apt-get install ipset", True)
+    fine = check.Check("filters", "nft", check.OK, "/usr/sbin/nft", "never shown")
+    shown = doctor.lines([lacking, fine])
+    assert shown[1].split() == ["MISSING", "ipset", "not", "installed"]
+    assert shown[2].strip() == "→ apt-get install ipset"
+    assert shown[-1] == "fwtop can't work here yet: ipset"
+    assert "never shown" not in "\n".join(shown)

@@ -1,0 +1,57 @@
+"""The files that set-up lays down know every verb, and the build hash knows every file."""
+
+from __future__ import annotations
+
+import runpy
+import shutil
+import subprocess
+
+import pytest
+
+from fwtop.cli import main
+from fwtop.model import paths
+
+FILES = paths.ROOT / "scripts/files"
+HASH = runpy.run_path(str(paths.ROOT / "scripts/build_hash.py"))
+
+
+def complete(*words: str) -> list[str]:
+    """Return what the completion offers for the last word."""
+    script = (
+        f'source {FILES / "fwtop.bash"}; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _fwtop;'
+        'printf "%s\\n" "${COMPREPLY[@]}"'
+    )
+    done = subprocess.run(
+        ["bash", "-c", script, "bash", *words], capture_output=True, text=True, timeout=10, check=True
+    )
+    return done.stdout.split()
+
+
+@pytest.mark.parametrize("verb", list(main.VERBS))
+def test_man_page_and_completion_know_the_verb(verb):
+    page = (FILES / "fwtop.8").read_text()
+    assert f"fB{verb}" in page or f".B {verb}" in page or f'.BI {verb} "' in page
+    assert verb in complete("fwtop", verb[:-1])
+
+
+def test_completion_offers_options_of_the_verb_and_interfaces():
+    assert complete("fwtop", "block", "--v") == ["--via"]
+    assert "xdp" in complete("fwtop", "block", "--via", "")
+    assert "lo" in complete("fwtop", "watch", "-i", "")
+
+
+def test_the_build_hash_changes_with_every_installed_file_and_with_nothing_else(tmp_path):
+    copy = tmp_path / "clone"
+    for path in HASH["program_files"](paths.ROOT):
+        if "geoip" not in path.parts:
+            (copy / path).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(paths.ROOT / path, copy / path)
+    before = HASH["build_hash"](copy)
+    (copy / "fwtop/__pycache__").mkdir(exist_ok=True)
+    (copy / "fwtop/__pycache__/x.pyc").write_bytes(b"cache")
+    (copy / "README.md").write_text("not installed")
+    assert HASH["build_hash"](copy) == before
+    (copy / "bpf/record.h").write_text("changed")
+    changed = HASH["build_hash"](copy)
+    (copy / "fwtop/added.py").write_text("")
+    assert len({before, changed, HASH["build_hash"](copy)}) == 3
