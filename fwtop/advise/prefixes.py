@@ -25,12 +25,19 @@ class Cover:
 
 
 def fewest_prefixes(
-    attack: PacketBatch, weight: F64, normal: PacketBatch, *, target: float, limit: int, shortest: int = 8
+    attack: PacketBatch,
+    weight: F64,
+    normal: PacketBatch,
+    *,
+    target: float,
+    limit: int,
+    shortest: int = 10,
 ) -> Cover:
     """Choose prefixes that together hold `target` of the weight, at most `limit`.
 
     From short (at least `shortest` for IPv4, twice that for IPv6) to long: a prefix is taken when enough
-    of its addresses attack and no normal source lies in it. IPv6 is cut at /64, which one machine owns whole (RFC 6177).
+    of its addresses attack and no normal source lies in it. IPv6 is cut at /64, which one machine owns
+    whole (RFC 6177).
     """
     total = float(weight.sum())
     if total == 0:

@@ -65,6 +65,11 @@ class Scene:
         return np.asarray((packets.protocol == UDP) & ~self.traffic.later & (packets.family != 0))
 
     @cached_property
+    def ordinary(self) -> Mask:
+        """UDP that a rule found to be normal, such as a resolver's answers; rules add to it."""
+        return self.solicited.copy()
+
+    @cached_property
     def solicited(self) -> Mask:
         """UDP answers to what this host was seen to send (two-way captures only)."""
         traffic = self.traffic

@@ -68,7 +68,7 @@ def by_payload(scene: Scene) -> list[Finding]:
 def unknown_service(scene: Scene) -> list[Finding]:
     """Large packets of many sources from one and the same source port that no table knows."""
     packets = scene.traffic.packets
-    pool = scene.udp & scene.free & ~scene.solicited
+    pool = scene.udp & scene.free & ~scene.ordinary
     facts = scene.facts(pool)
     if facts.n < scene.config.min_samples:
         return []
@@ -100,6 +100,8 @@ def _judge(scene: Scene, service: Service, mask: Mask, ports: list[int]) -> Find
     if fit is not None and fit < 0.5 and _forged_answers(scene, facts, fit):
         return None
     if _ordinary(scene, service, facts, fit):
+        if service.name == "dns" and proven:
+            scene.ordinary[facts.rows] = True
         return None
     confidence = 0.97 if proven else 0.8 if fit is None else 0.7
     if service.name == "dns":

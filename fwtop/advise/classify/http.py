@@ -9,7 +9,7 @@ import numpy as np
 from fwtop.advise import http
 from fwtop.advise.facts import Facts
 from fwtop.advise.scene import Finding, Scene, count, sure
-from fwtop.advise.traffic import TCP
+from fwtop.advise.traffic import TCP, Rows
 from fwtop.model.rule import Match
 
 
@@ -36,10 +36,12 @@ def requests(scene: Scene) -> list[Finding]:
         *reasons,
         *http.describe(parsed),
     )
-    stray = float((~scene.tcp.real[rows]).mean()) > 0.9 and not scene.thin
+    stray = outside_connections(scene, facts)
     spoof = scene.spoof(rows, prior=0.0 if stray else -4.0)
     dport = facts.top("dport")
     match = Match(protocol=TCP, dport=dport.value if dport.share > 0.98 else None)
+    if not stray:
+        rows = with_connections(scene, facts)
     return [Finding("http_flood", "HTTP flood", rows, sure(0.9, facts.n), evidence, spoof, match)]
 
 
@@ -49,9 +51,7 @@ def _reasons(scene: Scene, facts: Facts, parsed: list[http.Request]) -> list[str
     busy = fast_sources(facts, limit)
     if busy > 0.5:
         reasons.append(f"{busy:.0%} come from sources that send more than {limit:.0f} a second each")
-    real = float(scene.tcp.real[facts.rows].mean())
-    openings = float(scene.traffic.weight[scene.tcp.syn].sum())
-    if real < 0.1 and facts.flow_singles > 0.8 and openings < 0.1 * facts.packets:
+    if outside_connections(scene, facts):
         reasons.append("they belong to no connection: nobody did a handshake before")
     asked = [request for request in parsed if request.query]
     if len(asked) > 0.8 * len(parsed) and len(asked) >= 30:
@@ -61,6 +61,21 @@ def _reasons(scene: Scene, facts: Facts, parsed: list[http.Request]) -> list[str
         if paths > 0.8 and distinct > 0.8 and tools > 0.5:
             reasons.append(f"{distinct:.0%} have a query of their own for one path, to get around caches")
     return reasons
+
+
+def outside_connections(scene: Scene, facts: Facts) -> bool:
+    """Tell packets that claim to be of connections, but one of each only, and hardly any was opened."""
+    real = float(scene.tcp.real[facts.rows].mean())
+    openings = float(scene.traffic.weight[scene.tcp.syn].sum())
+    return real < 0.1 and facts.flow_singles > 0.8 and openings < 0.1 * facts.packets
+
+
+def with_connections(scene: Scene, facts: Facts) -> Rows:
+    """Count the handshakes and acknowledgements of the same clients on the same ports to the flood."""
+    traffic = scene.traffic
+    clients = np.isin(traffic.source_key, np.unique(traffic.source_key[facts.rows]))
+    ports = np.isin(traffic.packets.dport, np.unique(traffic.packets.dport[facts.rows]))
+    return traffic.rows(scene.tcp.tcp & scene.free & clients & ports)
 
 
 def fast_sources(facts: Facts, limit: float) -> float:

@@ -27,9 +27,8 @@ def hellos(scene: Scene) -> list[Finding]:
     busy = fast_sources(facts, limit)
     if busy > 0.5:
         reasons.append(f"{busy:.0%} come from sources that open more than {limit:.0f} sessions a second each")
-    openings = float(scene.traffic.weight[scene.tcp.syn].sum())
-    stray = float((~scene.tcp.real[rows]).mean()) > 0.9
-    if stray and facts.flow_singles > 0.8 and openings < 0.1 * facts.packets:
+    stray = outside_connections(scene, facts)
+    if stray:
         reasons.append("they belong to no connection: nobody did a handshake before")
     if not reasons:
         return []
@@ -37,7 +36,9 @@ def hellos(scene: Scene) -> list[Finding]:
         f"{count(facts.packets)} TLS client hellos ({count(facts.pps)}/s) of {facts.sources:,} sources"
     ]
     evidence += reasons + _describe(tls.hellos(scene.traffic, facts.sample[:512]))
-    spoof = scene.spoof(rows, prior=0.0 if stray and not scene.thin else -4.0)
+    spoof = scene.spoof(rows, prior=0.0 if stray else -4.0)
+    if not stray:
+        rows = with_connections(scene, facts)
     dport = facts.top("dport")
     match = Match(protocol=TCP, dport=dport.value if dport.share > 0.98 else None)
     return [

@@ -21,7 +21,7 @@ _ASYMMETRIC = 3.0  # later fragments a first one: then fragments are the weapon
 def flood(scene: Scene) -> list[Finding]:
     """UDP to one port or to random ones, told from calls, games and downloads by its structure."""
     packets = scene.traffic.packets
-    pool = scene.udp & scene.free & ~scene.solicited
+    pool = scene.udp & scene.free & ~scene.ordinary
     if int(pool.sum()) < scene.config.min_samples:
         return []
     findings = []
@@ -38,7 +38,7 @@ def flood(scene: Scene) -> list[Finding]:
 def unknown(scene: Scene) -> list[Finding]:
     """A surge that no rule explains: named honestly, with what is odd about it."""
     config, traffic = scene.config, scene.traffic
-    rows = traffic.rows(scene.free & ~scene.tcp.real & ~scene.solicited)
+    rows = traffic.rows(scene.free & ~scene.tcp.real & ~scene.ordinary)
     facts = scene.facts(rows)
     if facts.n < 200:
         return []
