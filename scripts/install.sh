@@ -102,6 +102,7 @@ install_file() { # MODE FROM TO: by rename, so that a running shell never reads 
 }
 
 started=$SECONDS
+rm -rf "$prefix"/making-* # of a set-up that did not get to its end
 install_packages
 make_user_and_directories
 mkdir -p "$prefix"
