@@ -63,7 +63,8 @@ def gather(operators: Iterable[Prefix], netns_name: str | None, allow_file: str 
     """Read the whole list now; `operators` are peers of the sessions that started our clients."""
     sessions = ssh_sessions()
     listed, warnings = read_allow_file(Path(allow_file))
-    found = [Allowed(prefix, "operator's session (SSH_CONNECTION)") for prefix in operators]
+    found = [Allowed(prefix, OWN_ADDRESS) for prefix in own_addresses()]
+    found += [Allowed(prefix, "operator's session (SSH_CONNECTION)") for prefix in operators]
     found += [Allowed(item.peer, f"logged in by ssh on port {item.local_port}") for item in sessions]
     found += [Allowed(prefix, "default gateway") for prefix in gateways()]
     found += [Allowed(prefix, "DNS resolver") for prefix in resolvers(netns_name)]

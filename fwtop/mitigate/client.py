@@ -110,7 +110,7 @@ def connect(
             client = _try(path, hello)
             if client is not None:
                 return client
-            _spawn(descriptor, run_directory, guardian_arguments)
+            _spawn(descriptor, run_directory, ("--build", hello.build, *guardian_arguments))
     finally:
         os.close(descriptor)
     raise FwtopError(f"no guardian answers on {path}; nothing was changed")

@@ -47,6 +47,7 @@ def main(arguments: list[str] | None = None) -> int:
             raise FwtopError("the guardian needs root; nothing was started; try: sudo fwtop", 3)
         descriptor = options.netns_fd if options.netns_fd is not None else netns.open_netns(options.netns)
         netns.enter(descriptor)
+        os.close(descriptor)
         if options.foreground:
             return _serve(options, lambda: None)
         return _daemonise(options)
@@ -60,6 +61,7 @@ def _parser() -> argparse.ArgumentParser:
     where = parser.add_mutually_exclusive_group()
     where.add_argument("--netns", help="work in this named network namespace")
     where.add_argument("--netns-fd", type=int, help="work in the namespace of this inherited descriptor")
+    parser.add_argument("--build", default=paths.build_id(), help="hash of the program that starts it")
     parser.add_argument("--run-directory", type=Path, default=paths.RUN_DIRECTORY)
     parser.add_argument("--journal", type=Path, default=paths.JOURNAL)
     parser.add_argument("--allow-file", default=allowlist.ALLOW_FILE)
@@ -150,7 +152,8 @@ def _server(options: argparse.Namespace, number: int, journal: Journal) -> Serve
     )
     for line in service.reconcile():
         syslog.syslog(syslog.LOG_NOTICE, line)
-    identity = Identity(os.getpid(), paths.build_id(), number, choice.variant.name)
+    steps.armed = True
+    identity = Identity(os.getpid(), options.build, number, choice.variant.name)
     return Server(service, identity, operators)
 
 

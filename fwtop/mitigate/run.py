@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
 
 ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8", "LC_ALL": "C.UTF-8"}
-XTABLES_LOCKED = 4  # iptables-legacy's exit status while another process holds /run/xtables.lock
-_LOCK_RETRIES = 20
 _BOOT = (
     "import runpy, sys; root, module = sys.argv[1:3]; del sys.argv[1:3]; sys.path.insert(0, root);"
     "runpy.run_module(module, run_name='__main__', alter_sys=True)"
@@ -31,13 +28,9 @@ def run(argv: list[str], *, text: str | None = None, timeout: float = 60.0) -> s
     """Run a program, with `text` on its standard input, and return its standard output.
 
     Raises FwtopError (code 3) where the program is missing, CommandError where it fails or takes
-    longer than `timeout` seconds. Waits for the xtables lock up to two seconds.
+    longer than `timeout` seconds.
     """
-    for _ in range(_LOCK_RETRIES):
-        done = _run_once(argv, text, timeout)
-        if done.returncode != XTABLES_LOCKED or "tables" not in argv[0]:
-            break
-        time.sleep(0.1)  # the lock has no wait queue that one could poll
+    done = _run_once(argv, text, timeout)
     if done.returncode:
         first = next((line for line in done.stderr.splitlines() if line.strip()), "no message")
         raise CommandError(f"{argv[0]} failed: {safe_text(first, limit=200)}", done.returncode)

@@ -102,7 +102,7 @@ class Server:
             pause = late if pause is None else min(pause, late)
         now = time.monotonic()
         if self._peers or self._service.active:
-            self._idle_at = max(self._idle_at, now + _LINGER_SECONDS)
+            self._idle_at = now + _LINGER_SECONDS
             return pause
         if now >= self._idle_at:
             self._stop = True

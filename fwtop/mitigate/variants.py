@@ -33,8 +33,11 @@ class Variant:
         return [f"{self.program(family)}-save", "-c", "-t", "raw"]
 
     def restore(self, family: int) -> list[str]:
-        """Return the argv that applies a transaction; legacy waits for its lock, nft ignores -w."""
-        wait = ["-w", "5"] if self.name == LEGACY else []
+        """Return the argv that applies a transaction.
+
+        Legacy returns 4 while another process holds its lock, so it is told to wait; nft has none.
+        """
+        wait = ["-w", "10"] if self.name == LEGACY else []
         return [f"{self.program(family)}-restore", "--noflush", *wait]
 
 

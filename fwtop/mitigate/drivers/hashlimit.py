@@ -13,6 +13,7 @@ from fwtop.model.errors import FwtopError
 from fwtop.model.rule import RateLimit, Rule
 
 MAX_PACKETS_PER_SECOND = 1_000_000  # XT_HASHLIMIT_SCALE_v2: iptables refuses more
+MIN_BYTES_PER_SECOND = 64  # below 16, its unit, iptables 1.8.9 divides by zero
 MAX_BYTES_PER_SECOND = (1 << 32) - 1
 _TABLE_MAX = 262_144  # source prefixes remembered; beyond that the kernel drops (hotdrop)
 _EXPIRE_MS = 10_000
@@ -37,10 +38,13 @@ def build(rule: Rule, exceptions: tuple[Prefix, ...]) -> Artifacts:
 def limit_args(rule_id: str, limit: RateLimit, family: int) -> tuple[str, ...]:
     """Return the match for packets above the limit; raises FwtopError (code 2) on impossible rates."""
     most = MAX_BYTES_PER_SECOND if limit.in_bytes else MAX_PACKETS_PER_SECOND
-    if limit.per_second > most:
-        raise FwtopError(f"hashlimit takes at most {most:,} a second; nothing was installed", 2)
+    least = MIN_BYTES_PER_SECOND if limit.in_bytes else 1
+    if not least <= limit.per_second <= most:
+        raise FwtopError(f"hashlimit takes {least} to {most:,} a second; nothing was installed", 2)
     above = f"{limit.per_second}b/s" if limit.in_bytes else f"{limit.per_second}/sec"
-    burst = f"{limit.burst}b" if limit.in_bytes else str(limit.burst)
+    # Counted in bytes, the bucket must hold a second's worth and one packet: iptables refuses less.
+    fullest = max(limit.burst, limit.per_second + limit.per_second // 16 + 1500)
+    burst = f"{fullest}b" if limit.in_bytes else str(limit.burst)
     return (
         "-m", "hashlimit",
         "--hashlimit-above", above,
