@@ -1,6 +1,6 @@
 # Sourced by the other scripts: messages, the log, and what set-up lays where.
 # All messages go to standard error: `make demo` keeps standard output for its JSON.
-# shellcheck shell=bash
+# shellcheck shell=bash disable=SC2034 # what is unused here is used by those who source it
 
 clone=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 prefix=/usr/local/lib/fwtop

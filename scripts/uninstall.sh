@@ -5,10 +5,19 @@ set -euo pipefail
 source "$(dirname "$0")/common.sh"
 [[ $(id -u) == 0 ]] || { as_root "$clone/scripts/uninstall.sh"; exit; }
 
+# undo_all [--netns NAME]: without the program nobody would take the rules back before they expire.
+undo_all() {
+  "$command" undo --all "$@" >&2 </dev/null ||
+    fail "'fwtop undo --all $*' failed, so rules may still be installed; nothing was removed. Mend that, or remove the rules yourself and then $command, and run it again"
+}
+
 if [[ -x $command ]]; then
-  # First the rules: without the program nobody would take them back before they expire.
-  "$command" undo --all >&2 </dev/null ||
-    fail "'fwtop undo --all' failed, so that rules may still be installed; nothing was removed. Mend that, or remove the rules yourself and then $command, and run it again"
+  undo_all
+  for namespace in /run/netns/*; do
+    if [[ -e /run/fwtop/$(stat -Lc %i "$namespace" 2>/dev/null).sock ]]; then
+      undo_all --netns "$(basename "$namespace")"
+    fi
+  done
 fi
 
 mapfile -t installed_packages < <(sed -n 's/^package //p' "$manifest" 2>/dev/null)
@@ -17,7 +26,8 @@ if grep -qx "user $user" "$manifest" 2>/dev/null && id "$user" >/dev/null 2>&1; 
 fi
 rm -rf "$prefix" "$command" "$man_page" "$completion" /run/fwtop "$state_directory" "$guardian_directory" \
   /var/log/fwtop-setup.log /run/lock/fwtop-setup.lock
-rmdir --ignore-fail-on-non-empty /sys/fs/bpf/fwtop 2>/dev/null || true
+rmdir /sys/fs/bpf/fwtop "$(dirname "$man_page")" "$(dirname "$completion")" 2>/dev/null || true # where empty
+rmdir "$(dirname "$(dirname "$completion")")" 2>/dev/null || true
 say "removed: program, user, sessions, journal"
 if [[ ${#installed_packages[@]} -gt 0 ]]; then
   say "left in place, as others may use them by now; set-up had installed: ${installed_packages[*]}"
