@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import time
 from typing import Any
 
@@ -43,7 +44,9 @@ def run(args: argparse.Namespace) -> int:
         rule = Rule.from_dict(found["rule"])
     except (ValueError, KeyError, TypeError):
         raise FwtopError("the stored proposal is not understood; nothing was changed") from None
-    return carry_out(args, [rule])
+    return carry_out(
+        args, [dataclasses.replace(rule, ttl_seconds=args.ttl, created_by=f"proposal {args.number}")]
+    )
 
 
 def _last_proposal(number: int, netns: str | None) -> dict[str, Any]:

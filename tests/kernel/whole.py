@@ -16,7 +16,12 @@ FWTOP = "/usr/local/bin/fwtop"
 def fwtop(*arguments: str, timeout: float = 60) -> subprocess.CompletedProcess[str]:
     """Run the installed program without a terminal."""
     return subprocess.run(
-        [FWTOP, *arguments], capture_output=True, text=True, timeout=timeout, stdin=subprocess.DEVNULL, check=False
+        [FWTOP, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        stdin=subprocess.DEVNULL,
+        check=False,
     )
 
 
