@@ -3,7 +3,7 @@
 from fwtop.store.baselines import BaselineStore
 from fwtop.store.directory import SESSION_DIRECTORY, find_session
 from fwtop.store.reader import list_sessions, load_session, replay, session_info
-from fwtop.store.sessions import SessionWriter
+from fwtop.store.writer import SessionWriter
 
 __all__ = [
     "SESSION_DIRECTORY",

@@ -13,8 +13,7 @@ from fwtop.model.errors import FwtopError
 from fwtop.model.paths import STATE_DIRECTORY
 from fwtop.model.text import safe_text
 
-SESSIONS = "sessions"  # within the state directory
-SESSION_DIRECTORY = STATE_DIRECTORY / SESSIONS
+SESSION_DIRECTORY = STATE_DIRECTORY / "sessions"
 DEFAULT_MAX_BYTES = 256 << 20  # of all sessions together
 
 
@@ -32,7 +31,9 @@ def session_paths(directory: Path) -> list[Path]:
     except FileNotFoundError:
         return []
     except PermissionError:
-        raise FwtopError(f"{directory} belongs to fwtop; try the same with sudo", 3) from None
+        raise FwtopError(
+            f"{directory} may not be read: sessions belong to user fwtop; try the same with sudo", 3
+        ) from None
     except OSError as error:
         raise FwtopError(f"{directory} can't be read: {error.strerror}") from None
     return sorted(

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from fwtop.model.codec import decode_snapshot, decode_value
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Rule
 from fwtop.model.session import AttackTick, Event, EventKind, RuleTick, SessionInfo, SessionRecord, Tick
-from fwtop.model.snapshot import Snapshot
+from fwtop.model.snapshot import Origin, Snapshot
 from fwtop.model.text import safe_text
 from fwtop.store.directory import SESSION_DIRECTORY, is_running, session_paths, size_bytes
 from fwtop.store.schema import reading
@@ -66,8 +67,8 @@ def load_session(path: Path) -> SessionRecord:
 def replay(path: Path) -> Iterator[Snapshot]:
     """Yield a session's snapshots in order, at the resolution that is stored.
 
-    A snapshot's time is `started + seconds`. Of a session that is still running, what is there when
-    the end is reached. Raises FwtopError when it can't be read.
+    Each says that it comes from a session; its time is `started + seconds`. Of a session that
+    is still running, what is there when the end is reached. Raises FwtopError when it can't be read.
     """
     with reading(path) as database:
         after = 0
@@ -77,7 +78,7 @@ def replay(path: Path) -> Iterator[Snapshot]:
             rows = database.execute(query, (after, _CHUNK)).fetchall()
             if not rows:
                 return
-            yield from _decoded(row[1] for row in rows)
+            yield from _decoded(path, (row[1] for row in rows))
             after = rows[-1][0]
 
 
@@ -93,15 +94,17 @@ def _picked(path: Path, limit: int) -> Iterator[Snapshot]:
                 due += step
         for row_id in chosen:
             row = database.execute("SELECT data FROM snapshot WHERE n = ?", (row_id,)).fetchone()
-            yield from _decoded((row[0],) if row else ())
+            yield from _decoded(path, (row[0],) if row else ())
 
 
-def _decoded(blobs: Iterator[bytes] | tuple[bytes, ...]) -> Iterator[Snapshot]:
+def _decoded(path: Path, blobs: Iterable[bytes]) -> Iterator[Snapshot]:
     for blob in blobs:
         try:
-            yield decode_snapshot(blob)
+            snapshot = decode_snapshot(blob)
         except (ValueError, TypeError):
             continue  # one damaged snapshot is no reason to withhold the others
+        origin = Origin("session", snapshot.origin.interfaces, snapshot.origin.netns, safe_text(path.stem))
+        yield replace(snapshot, origin=origin)
 
 
 def _info(database: sqlite3.Connection, path: Path) -> SessionInfo:

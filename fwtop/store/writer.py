@@ -12,15 +12,13 @@ from pathlib import Path
 from fwtop import __version__
 from fwtop.model.codec import encode_snapshot, encode_value
 from fwtop.model.errors import FwtopError
-from fwtop.model.paths import STATE_DIRECTORY
 from fwtop.model.session import Event, EventKind
-from fwtop.model.snapshot import Origin, Snapshot
+from fwtop.model.snapshot import Snapshot
 from fwtop.model.text import safe_text
-from fwtop.store.baselines import BaselineStore
 from fwtop.store.bounds import bounded
 from fwtop.store.directory import (
     DEFAULT_MAX_BYTES,
-    SESSIONS,
+    SESSION_DIRECTORY,
     discard,
     drop_old,
     hold,
@@ -38,30 +36,31 @@ _MAX_PENDING_EVENTS = 200
 
 
 class SessionWriter:
-    """Stores the snapshots of one session in a database of its own.
+    """Stores the snapshots of one session in a database of its own, made with the first of them.
 
-    The file is made at once: raises FwtopError where that is not possible. Later failures (a full disk)
-    raise it from `write`, once per attempt: between attempts, 30 s apart, `write` returns at once, and
-    `problem` holds the line ("" while all is well). So a caller may show it and just go on.
-    `write` may be called from any thread, one call at a time.
+    A directory that is not ours, or a disk that is full or read-only, never raises: `problem` then holds
+    one line for people ("" while all is well), and every 30 s it is tried again. `write` may be called
+    from any thread, one call at a time.
     """
 
     def __init__(
         self,
-        directory: Path = STATE_DIRECTORY,
+        directory: Path = SESSION_DIRECTORY,
         *,
         host: str,
-        origin: Origin,
-        started: float | None = None,
+        interfaces: tuple[str, ...] = (),
+        netns: str | None = None,
         version: str = __version__,
         max_bytes: int = DEFAULT_MAX_BYTES,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._directory = directory / SESSIONS
-        self._baselines = BaselineStore(directory)
-        self._netns = origin.netns
+        self._directory = directory
+        self._interfaces = interfaces
+        self._meta = {"host": host, "interfaces": "\n".join(interfaces), "netns": netns, "version": version}
         self._max_bytes = max_bytes
         self._clock = clock
+        self._database: sqlite3.Connection | None = None
+        self._lock: int | None = None
         self._log = EventLog()
         self._rules_stored: set[str] = set()
         self._peak: tuple[float, int, int] | None = None  # packets a second, row, what it is without the peak
@@ -72,32 +71,12 @@ class SessionWriter:
         self._pending: list[Event] = []  # found while nothing could be stored
         self._empty = True
         self.problem = ""
-        begun = time.time() if started is None else started
-        meta = {
-            "host": host,
-            "interfaces": "\n".join(origin.interfaces),
-            "netns": origin.netns,
-            "version": version,
-            "started": repr(begun),
-        }
-        try:
-            self.path, self._lock, self._database = self._create(session_id(begun, origin.interfaces), meta)
-        except (sqlite3.Error, OSError) as error:
-            raise FwtopError(
-                f"nothing can be stored in {directory} ({_reason(error)}); "
-                "the traffic can be watched all the same"
-            ) from None
-
-    @property
-    def session_id(self) -> str:
-        """Name of the session for `fwtop report`."""
-        return self.path.stem
+        self.path: Path | None = None
 
     def write(self, snapshot: Snapshot, events: Iterable[Event] = ()) -> list[Event]:
-        """Store a snapshot and what happened since the last; returns what happened.
+        """Store a snapshot and what happened since the last; returns what happened, stored or not.
 
-        `events` adds to those that the comparison with the last snapshot finds. Raises FwtopError when
-        the attempt to store failed.
+        `events` adds to those that the comparison with the last snapshot finds.
         """
         found = [*self._log.next(snapshot), *events]
         self._pending = [*self._pending, *found][-_MAX_PENDING_EVENTS:]
@@ -106,58 +85,55 @@ class SessionWriter:
             self._missed += 1
             return found
         try:
-            self._tidy(snapshot, now)
+            database = self._database or self._create(_end(snapshot))
+            self._tidy(database, snapshot, now)
             if self._missed:
                 text = f"{self._missed} snapshots before this one could not be stored"
                 self._pending.append(Event(_end(snapshot), EventKind.STORING_RESUMED, "storing", text))
-            self._transaction(lambda: self._insert(snapshot, self._pending))
+            self._transaction(database, lambda: self._insert(database, snapshot, self._pending))
         except (sqlite3.Error, OSError, FwtopError) as error:
             self._failed(error, now)
-            raise FwtopError(self.problem) from None
+            return found
         self.problem, self._missed, self._pending, self._empty = "", 0, [], False
         return found
 
-    def load_baseline(self, host: str) -> bytes | None:
-        """Return what was normal on this host and in this namespace before, if it was kept."""
-        return self._baselines.get(host, self._netns)
+    def close(self) -> None:
+        """End the session cleanly: fold everything into one plain file that can be copied.
 
-    def save_baseline(self, host: str, data: bytes) -> str:
-        """Keep what is normal for the next session; returns "" or why it was not kept."""
-        return self._baselines.put(host, data, self._netns)
-
-    def close(self, *, clean: bool = True) -> None:
-        """End the session: fold everything into one plain file that can be copied.
-
-        Without a snapshot in it, it is deleted. `clean` False leaves it marked as one that crashed.
+        Without a snapshot in it, it is deleted.
         """
-        try:
-            if clean:
+        if self._database is not None:
+            try:
                 self._set_meta(self._database, {"ended": repr(time.time())})
-            self._database.execute("PRAGMA journal_mode=DELETE")
-        except sqlite3.Error:
-            pass  # a full disk, or a reader at work: then it counts as one that crashed
-        self._database.close()
-        if self._empty:
+                self._database.execute("PRAGMA journal_mode=DELETE")
+            except sqlite3.Error:
+                pass  # a full disk, or a reader at work: it may then count as one that crashed
+            self._database.close()
+            self._database = None
+        if self._empty and self.path is not None:
             discard(self.path)
-        if self._lock >= 0:
+            self.path = None
+        if self._lock is not None:
             os.close(self._lock)
-            self._lock = -1
+            self._lock = None
 
-    def _create(self, stem: str, meta: dict[str, str | None]) -> tuple[Path, int, sqlite3.Connection]:
+    def _create(self, started: float) -> sqlite3.Connection:
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         drop_old(self._directory, self._max_bytes // 4 * 3)
         taken = {path.stem for path in session_paths(self._directory)}
+        stem = session_id(started, self._interfaces)
         names = (stem, *(f"{stem}-{number}" for number in range(2, 1_000)))
         path = self._directory / f"{next(name for name in names if name not in taken)}.db"
         lock = hold(path)
         try:
             database = create(path, max_bytes=self._max_bytes // 2)
-            self._set_meta(database, meta)
+            self._set_meta(database, {**self._meta, "started": repr(started)})
         except BaseException:
             discard(path)
             os.close(lock)
             raise
-        return path, lock, database
+        self.path, self._lock, self._database = path, lock, database
+        return database
 
     def _failed(self, error: Exception, now: float) -> None:
         self.problem = (
@@ -169,8 +145,7 @@ class SessionWriter:
         self._rules_stored.clear()
         self._peak = None
 
-    def _transaction(self, work: Callable[[], None]) -> None:
-        database = self._database
+    def _transaction(self, database: sqlite3.Connection, work: Callable[[], None]) -> None:
         database.execute("BEGIN IMMEDIATE")
         try:
             work()
@@ -183,19 +158,19 @@ class SessionWriter:
     def _set_meta(self, database: sqlite3.Connection, values: dict[str, str | None]) -> None:
         database.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", values.items())
 
-    def _tidy(self, snapshot: Snapshot, now: float) -> None:
+    def _tidy(self, database: sqlite3.Connection, snapshot: Snapshot, now: float) -> None:
         if now < self._tidy_at:
             return
         self._tidy_at = now + _TIDY_SECONDS
         end = _end(snapshot)
-        self._transaction(lambda: thin(self._database, end))
+        self._transaction(database, lambda: thin(database, end))
         for before in (end - FULL_SECONDS, end):
-            if _used_bytes(self._database) > self._max_bytes // 2 * 3 // 4:
-                self._transaction(partial(halve, self._database, before))
+            if _used_bytes(database) > self._max_bytes // 2 * 3 // 4:
+                self._transaction(database, partial(halve, database, before))
         drop_old(self._directory, self._max_bytes)
 
-    def _insert(self, snapshot: Snapshot, events: list[Event]) -> None:
-        database, at = self._database, _end(snapshot)
+    def _insert(self, database: sqlite3.Connection, snapshot: Snapshot, events: list[Event]) -> None:
+        at = _end(snapshot)
         self._insert_series(database, snapshot, at)
         for event in events:
             told = (event.at, event.kind.value, event.subject, event.text)

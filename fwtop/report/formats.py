@@ -1,0 +1,26 @@
+"""A session as a report, in the format asked for."""
+
+from __future__ import annotations
+
+from fwtop.model.errors import FwtopError
+from fwtop.model.session import SessionRecord
+from fwtop.model.text import safe_text
+from fwtop.report.data import render_json
+from fwtop.report.digest import digest
+from fwtop.report.html import render_html
+from fwtop.report.markdown import render_markdown
+from fwtop.report.script import rules_script
+
+_WRITERS = {"html": render_html, "md": render_markdown, "json": render_json, "sh": rules_script}
+FORMATS = tuple(_WRITERS)
+
+
+def render(session: SessionRecord, format_name: str = "html") -> str:
+    """Write a session as html, md, json, or as a shell script of the rules that helped (sh).
+
+    Reads the snapshots through `session.snapshots`; raises FwtopError for an unknown format.
+    """
+    if format_name not in _WRITERS:
+        shown = safe_text(format_name, limit=20)
+        raise FwtopError(f"a report can be {', '.join(FORMATS)}, not {shown!r}; nothing was written", 2)
+    return _WRITERS[format_name](digest(session))
