@@ -7,9 +7,8 @@ import sys
 import threading
 
 from fwtop.console.handoff import Handoff, Options
+from fwtop.console.recorder import Recorder
 from fwtop.console.wiring import WINDOW_SECONDS, build
-from fwtop.model.errors import FwtopError
-from fwtop.model.snapshot import Snapshot
 
 _TICK_SECONDS = 1.0
 
@@ -20,25 +19,27 @@ def run_record(options: Options, handoff: Handoff, descriptors: list[int]) -> in
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         signal.signal(number, lambda _number, _frame: stop.set())
     console = build(options, handoff, descriptors, window_seconds=WINDOW_SECONDS)
-    if console.recorder is None:
-        console.close()
-        raise FwtopError(f"there is nowhere to record to: {console.unstored}")
-    _say(f"recording session {console.recorder.session_id}; stop with Ctrl-C or SIGTERM")
-    told = ""
-
-    def tell(_snapshot: Snapshot) -> None:
-        nonlocal told
-        problem = console.recorder.problem if console.recorder is not None else ""
-        if problem != told:
-            told = problem
-            _say(problem or "storing works again")
-
+    say = _Teller(console.recorder)
     try:
-        console.run(stop, _TICK_SECONDS, tell)
+        console.run(stop, _TICK_SECONDS, lambda _snapshot: say.changes())
     finally:
         console.close()
     return 0
 
 
-def _say(line: str) -> None:
-    print(f"fwtop: {line}", file=sys.stderr)
+class _Teller:
+    """Says on standard error where the session is stored, and when it can't be."""
+
+    def __init__(self, recorder: Recorder | None) -> None:
+        self._recorder = recorder
+        self._said = ""
+
+    def changes(self) -> None:
+        """Say what is new since the last call."""
+        if self._recorder is None:
+            return
+        name = self._recorder.path.stem if self._recorder.path is not None else ""
+        line = self._recorder.problem or f"recording session {name}; stop with Ctrl-C or SIGTERM"
+        if line != self._said:
+            self._said = line
+            print(f"fwtop: {line}", file=sys.stderr)

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+from fwtop import __version__
 from fwtop.model.errors import FwtopError
 from fwtop.model.paths import STATE_DIRECTORY
 from fwtop.model.snapshot import Origin, Snapshot
-from fwtop.report.export import export_snapshot
-from fwtop.report.render import render_session
+from fwtop.report import export_snapshot, render
+from fwtop.store.baselines import BaselineStore
 from fwtop.store.reader import load_session
-from fwtop.store.sessions import SessionWriter
+from fwtop.store.writer import SessionWriter
 
 _BASELINE_SECONDS = 60.0
 
@@ -22,38 +22,33 @@ _BASELINE_SECONDS = 60.0
 class Recorder:
     """One session's writer, and the baseline that is carried from one session to the next."""
 
-    def __init__(self, writer: SessionWriter, host: str) -> None:
-        self._writer = writer
+    def __init__(self, host: str, origin: Origin) -> None:
         self._host = host
+        self._netns = origin.netns
+        self._writer = SessionWriter(
+            host=host, interfaces=origin.interfaces, netns=origin.netns, version=__version__
+        )
+        self._baselines = BaselineStore()
         self._baseline_saved = time.monotonic()
         self.baseline: Callable[[], bytes] | None = None
-
-    @staticmethod
-    def begin(host: str, origin: Origin) -> tuple[Recorder | None, str]:
-        """Begin a session; returns None and a line for people where it can't be stored."""
-        try:
-            return Recorder(SessionWriter(host=host, origin=origin), host), ""
-        except FwtopError as error:
-            return None, str(error)
-
-    @property
-    def session_id(self) -> str:
-        """Name of the session for `fwtop report`."""
-        return self._writer.session_id
 
     @property
     def problem(self) -> str:
         """Why the session is not stored at the moment, in a line; empty while it is."""
         return self._writer.problem
 
+    @property
+    def path(self) -> Path | None:
+        """The session's file, once there is one."""
+        return self._writer.path
+
     def load_baseline(self) -> bytes | None:
         """Return what was normal on this host before, if it was kept."""
-        return self._writer.load_baseline(self._host)
+        return self._baselines.get(self._host, self._netns)
 
     def write(self, snapshot: Snapshot) -> Snapshot:
         """Store a snapshot, now and then the baseline; returns it with a note where storing fails."""
-        with contextlib.suppress(FwtopError):  # told by `problem`, and tried again
-            self._writer.write(snapshot)
+        self._writer.write(snapshot)
         if time.monotonic() - self._baseline_saved > _BASELINE_SECONDS:
             self._save_baseline()
         if not self.problem:
@@ -62,8 +57,10 @@ class Recorder:
 
     def export(self, format_name: str) -> str:
         """Write a report of the session so far beside its database and return its path."""
-        text = render_session(load_session(self._writer.path), format_name)
-        path = self._writer.path.with_suffix(f".{format_name}")
+        if self.path is None:
+            raise FwtopError(self.problem or "nothing has been stored yet; try again in a second")
+        text = render(load_session(self.path), format_name)
+        path = self.path.with_suffix(f".{format_name}")
         try:
             path.write_text(text, encoding="utf-8")
         except OSError as error:
@@ -71,18 +68,22 @@ class Recorder:
         return str(path)
 
     def close(self, *, clean: bool) -> None:
-        """Keep the baseline, and end the session."""
+        """Keep the baseline, and end the session; one that crashed is left as such."""
         self._save_baseline()
-        self._writer.close(clean=clean)
+        if clean:
+            self._writer.close()
 
     def _save_baseline(self) -> None:
         self._baseline_saved = time.monotonic()
         if self.baseline is not None:
-            self._writer.save_baseline(self._host, self.baseline())
+            self._baselines.put(self._host, self.baseline(), self._netns)
 
 
 def export_once(snapshot: Snapshot, format_name: str) -> str:
     """Write a single snapshot beside the sessions, or in the present directory, and return its path."""
-    with contextlib.suppress(FwtopError):
-        return str(export_snapshot(snapshot, STATE_DIRECTORY, format_name))
-    return str(export_snapshot(snapshot, Path.cwd(), format_name))
+    for directory in (STATE_DIRECTORY, Path.cwd()):
+        try:
+            return str(export_snapshot(snapshot, directory, format_name))
+        except FwtopError as error:
+            failure = error
+    raise failure

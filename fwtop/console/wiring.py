@@ -41,7 +41,6 @@ class LiveConsole:
     session: LiveSession
     recorder: Recorder | None
     controls: LiveControls
-    unstored: str = ""  # why there is no recorder
 
     def take(self, snapshot: Snapshot) -> Snapshot:
         """Store a snapshot, and return it with the notes that storing left."""
@@ -72,11 +71,10 @@ def build(
     host = safe_text(socket.gethostname(), limit=64)
     own = tuple(Prefix.parse(text) for text in handoff.watch.get("own", ()))
     lookup = open_lookup(options.geoip)
-    recorder, unstored = Recorder.begin(host, origin) if options.store else (None, "")
+    recorder = Recorder(host, origin) if options.store else None
     advisor = Advisor(baseline=_stored_baseline(recorder))
     engine = Engine(lookup, window_seconds=window_seconds, top=options.top, live=True, own=own)
-    warnings = [*handoff.watch.get("warnings", ()), unstored]
-    notes = [safe_text(warning) for warning in warnings if warning]
+    notes = [safe_text(warning) for warning in handoff.watch.get("warnings", ())]
     session = LiveSession(link, source, engine, advisor, host=host, origin=origin, notes=notes)
     if recorder is not None:
         recorder.baseline = advisor.baseline.to_bytes
@@ -101,7 +99,7 @@ def build(
         changed=session.rules_changed,
         readonly="started with --readonly" if options.readonly else "",
     )
-    return LiveConsole(options, link, source, session, recorder, controls, unstored)
+    return LiveConsole(options, link, source, session, recorder, controls)
 
 
 def _stored_baseline(recorder: Recorder | None) -> Baseline | None:
