@@ -50,6 +50,7 @@ class Question:
     qtype: int | None  # None: cut off
     answers: int
     response: bool
+    cut: bool = False  # the sample ends within the name
 
     @property
     def name(self) -> str:
@@ -70,17 +71,27 @@ def parse_question(message: bytes) -> Question | None:
     at = HEADER
     while True:
         if at >= len(message):
-            return None
+            return _cut(message, labels)
         size = message[at]
         if size == 0:
             break
-        if size > 63 or at + 1 + size > len(message) or at - HEADER + size > 254:
+        if size > 63 or at - HEADER + size > 254:
             return None  # compression makes no sense in the first name
         labels.append(message[at + 1 : at + 1 + size].lower())
+        if at + 1 + size > len(message):
+            return _cut(message, labels)
         at += 1 + size
     wire = message[HEADER : at + 1].lower()
     qtype = int.from_bytes(message[at + 1 : at + 3], "big") if at + 3 <= len(message) else None
     return Question(tuple(labels), wire, qtype, int.from_bytes(message[6:8], "big"), message[2] >= 0x80)
+
+
+def _cut(message: bytes, labels: list[bytes]) -> Question | None:
+    """Return what a sample that ends within the name shows of it."""
+    if not labels or not labels[0]:
+        return None
+    answers, response = int.from_bytes(message[6:8], "big"), message[2] >= 0x80
+    return Question(tuple(labels), message[HEADER:].lower(), None, answers, response, cut=True)
 
 
 def questions(traffic: Traffic, rows: Rows, limit: int = _PARSED) -> list[Question]:
@@ -153,10 +164,11 @@ def answer_evidence(traffic: Traffic, facts: Facts) -> tuple[list[str], bytes | 
         return [], None
     names = Counter((question.wire, question.labels) for question in parsed)
     (wire, labels), most = names.most_common(1)[0]
+    whole = not any(question.cut for question in parsed)
     types = Counter(type_name(question.qtype) for question in parsed)
     kind, of_kind = types.most_common(1)[0]
     share = most / len(parsed)
-    sentences = [f"{of_kind / len(parsed):.0%} answer a question of type {kind}"]
+    sentences = [f"{of_kind / len(parsed):.0%} answer a question of type {kind}"] if kind != "?" else []
     if share >= 0.2:
         shown = dns_name_text(list(labels))
         sentences.append(f"{share:.0%} are about the name {safe_text(shown, limit=80)}")
@@ -164,4 +176,4 @@ def answer_evidence(traffic: Traffic, facts: Facts) -> tuple[list[str], bytes | 
         sentences.append(f"{len(names):,} different names in {len(parsed):,} parsed answers")
     records = sum(question.answers for question in parsed) / len(parsed)
     sentences.append(f"{records:.0f} answer records each on average")
-    return sentences, wire if share >= 0.5 and len(wire) > 1 else None
+    return sentences, wire if share >= 0.5 and len(wire) > 1 and whole else None

@@ -54,6 +54,13 @@ def parse_request(data: bytes) -> Request | None:
     )
 
 
+def path_mask(traffic: Traffic, rows: Rows, method: bytes, path: bytes) -> Mask:
+    """Tell which rows ask for this path with a query."""
+    text = method + b" " + path + b"?"
+    matrix, length = payload(traffic.packets, rows, len(text))
+    return np.asarray((matrix == np.frombuffer(text, np.uint8)).all(1) & (length == len(text)))
+
+
 def requests(traffic: Traffic, rows: Rows) -> list[Request]:
     """Parse the given rows' requests."""
     packets = traffic.packets

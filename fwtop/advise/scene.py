@@ -105,6 +105,12 @@ class Scene:
         return spoof_estimate(self.traffic, rows, prior=prior, own=self.own, completed=completed)
 
     @cached_property
+    def strangers(self) -> Mask:
+        """Packets of sources without any real TCP connection; at a thin sample that says nothing."""
+        talkers = np.unique(self.traffic.source_key[self.tcp.real])
+        return np.isin(self.traffic.source_key, talkers, invert=True)
+
+    @cached_property
     def echo(self) -> Mask:
         """Unclaimed ICMP errors and stray RSTs: in an attack its echo, not normal traffic."""
         stray = self.tcp.rst & ~self.tcp.real

@@ -71,7 +71,7 @@ def _reuse(counts: np.ndarray[tuple[int], np.dtype[np.intp]], traffic: Traffic) 
     """Real machines send more than one packet; forged sources are drawn anew for each."""
     sources, packets = len(counts), int(counts.sum())
     once = float((counts == 1).sum()) / packets
-    if sources < 50:
+    if sources < 50 and once < 0.9:
         return [Sign(-3.0, f"only {sources} sources for {packets:,} sampled packets: each is used again")]
     if sources >= _MANY and once > 0.9:
         return [Sign(1.2, f"{once:.0%} of the sampled packets have a source of their own ({sources:,})")]
@@ -84,7 +84,7 @@ def _reuse(counts: np.ndarray[tuple[int], np.dtype[np.intp]], traffic: Traffic) 
 def _space(addresses: U64) -> list[Sign]:
     """Random addresses fall where nobody is."""
     n = len(addresses)
-    if n < 50:
+    if n < 30:
         return []
     bogon = np.zeros(n, np.bool_)
     for base, length in _BOGONS:
@@ -94,6 +94,8 @@ def _space(addresses: U64) -> list[Sign]:
     signs = []
     if bogon.mean() > 0.01:
         signs.append(Sign(4.0, f"{bogon.mean():.1%} of the sources are addresses that are not routed"))
+    if n < _MANY and bogon.mean() <= 0.01 and (quiet | bogon).mean() > 0.06:
+        signs.append(Sign(2.0, f"{quiet.mean():.0%} of the sources lie in networks that are never seen"))
     if n >= _MANY:
         if quiet.mean() > 0.03:
             signs.append(Sign(3.0, f"{quiet.mean():.1%} of the sources lie in networks that are never seen"))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fwtop.advise.traffic import TCP, Rows, Traffic, transport_start, word
-from fwtop.model.packets import U32, U64, Mask
+from fwtop.model.packets import FLAG_TRUNCATED, U32, U64, Mask
 
 FIN, SYN, RST, PSH, ACK, URG = 1, 2, 4, 8, 16, 32
 _SIX = 63
@@ -42,7 +42,9 @@ class TcpView:
 def view_tcp(traffic: Traffic) -> TcpView:
     """Sort the TCP packets of a window."""
     packets = traffic.packets
-    tcp = (packets.protocol == TCP) & ~traffic.later & (packets.family != 0)
+    unseen = ((packets.flags & FLAG_TRUNCATED) != 0) & (packets.tcp_flags == 0)
+    whole = ~traffic.later & ~unseen
+    tcp = (packets.protocol == TCP) & whole & (packets.family != 0)
     six = packets.tcp_flags & _SIX
     odd = tcp & _impossible(packets.tcp_flags)
     good = tcp & ~odd

@@ -169,7 +169,7 @@ _PLAIN: dict[str, Payload] = {
 
 
 def payload(spec: str) -> Payload:
-    """Return a builder: a name above, or `answer NAME TYPE SIZE`, `query NAME TYPE`, `random_query PARENT`."""
+    """Return a builder: a name above, or one with arguments (`answer NAME TYPE SIZE`, `query NAME TYPE`)."""
     words = spec.split()
     if words[0] == "answer":
         return lambda rng: dns_answer(rng, words[1], int(words[2]), int(words[3]))

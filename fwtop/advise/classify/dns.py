@@ -31,8 +31,16 @@ def queries(scene: Scene) -> list[Finding]:
     parsed = dns.questions(scene.traffic, rows)
     if len(parsed) < 20:
         return []
-    random_names = _random_subdomains(parsed)
-    if random_names is not None:
+    cut = sum(question.cut for question in parsed) > 0.5 * len(parsed)
+    random_names = None if cut else _random_subdomains(parsed)
+    first = [question.labels[0] for question in parsed if question.labels]
+    if cut and len(set(first)) > 0.7 * len(parsed) and _looks_random(first):
+        kind, title = "dns_random_subdomain", "DNS random-subdomain attack"
+        sentence = (
+            f"{len(set(first)) / len(parsed):.0%} of the first labels are different; the names are cut off"
+        )
+        confidence, wire = 0.75, None
+    elif random_names is not None:
         parent, share, distinct = random_names
         shown = safe_text(dns_name_text(list(parent)), limit=80)
         kind, title = "dns_random_subdomain", f"DNS random-subdomain attack on {shown}"
@@ -49,13 +57,13 @@ def queries(scene: Scene) -> list[Finding]:
             return []
         kind, title = "dns_query_flood", "DNS query flood"
         sentence = f"{share:.0%} of the questions are for {safe_text(dns_name_text(list(name)), limit=80)}"
-        confidence, wire = 0.85, _wire(name) if share >= 0.5 else None
+        confidence, wire = 0.85, _wire(name) if share >= 0.5 and not cut else None
     types = Counter(dns.type_name(question.qtype) for question in parsed)
     kind_of, n = types.most_common(1)[0]
     evidence = (
         f"{count(facts.packets)} DNS questions from {facts.sources:,} sources seen",
         sentence,
-        f"{n / len(parsed):.0%} ask for type {kind_of}",
+        f"{n / len(parsed):.0%} ask for type {kind_of}" if kind_of != "?" else "the types are cut off",
     )
     return [
         Finding(

@@ -10,6 +10,7 @@ from fwtop.advise import http
 from fwtop.advise.facts import Facts
 from fwtop.advise.scene import Finding, Scene, count, sure
 from fwtop.advise.traffic import TCP, Rows
+from fwtop.model.packets import Mask
 from fwtop.model.rule import Match
 
 
@@ -28,13 +29,14 @@ def requests(scene: Scene) -> list[Finding]:
     if not scene.significant(facts, floor_pps=scene.config.reflection_pps, normal="tcp.ack", shaped=True):
         return []
     parsed = http.requests(scene.traffic, facts.sample[:1024])
-    reasons = _reasons(scene, facts, parsed)
-    if not reasons:
+    rows, reasons = _flood_rows(scene, facts, parsed)
+    facts = scene.facts(rows)
+    if not reasons or facts.n < scene.config.min_samples:
         return []
     evidence = (
         f"{count(facts.packets)} HTTP requests ({count(facts.pps)}/s) of {facts.sources:,} sources",
         *reasons,
-        *http.describe(parsed),
+        *http.describe(http.requests(scene.traffic, facts.sample[:512])),
     )
     stray = outside_connections(scene, facts)
     spoof = scene.spoof(rows, prior=0.0 if stray else -4.0)
@@ -45,22 +47,45 @@ def requests(scene: Scene) -> list[Finding]:
     return [Finding("http_flood", "HTTP flood", rows, sure(0.9, facts.n), evidence, spoof, match)]
 
 
-def _reasons(scene: Scene, facts: Facts, parsed: list[http.Request]) -> list[str]:
-    reasons = []
-    limit = scene.config.request_rate_per_source
-    busy = fast_sources(facts, limit)
-    if busy > 0.5:
-        reasons.append(f"{busy:.0%} come from sources that send more than {limit:.0f} a second each")
+def _flood_rows(scene: Scene, facts: Facts, parsed: list[http.Request]) -> tuple[Rows, list[str]]:
+    """Find the requests that aren't people's, and say why."""
     if outside_connections(scene, facts):
-        reasons.append("they belong to no connection: nobody did a handshake before")
+        return facts.rows, ["they belong to no connection: nobody did a handshake before"]
+    if not scene.thin:
+        opened = np.unique(scene.traffic.source_key[scene.tcp.syn])
+        stray = scene.strangers[facts.rows] & np.isin(
+            scene.traffic.source_key[facts.rows], opened, invert=True
+        )
+        if stray.mean() > 0.3 and stray.sum() > 50:
+            return facts.rows[stray], ["they belong to no connection: their sources did no handshake"]
+    busting = _cache_busting(parsed)
+    if busting is not None:
+        request, sentence = busting
+        return facts.rows[http.path_mask(scene.traffic, facts.rows, request.method, request.path)], [sentence]
+    limit = scene.config.request_rate_per_source
+    fast = fast_rows(facts, limit)
+    if fast.mean() > 0.3:
+        share = float(facts.weight[fast].sum()) / facts.packets
+        reason = (
+            f"{share:.0%} of all requests come from sources that send more than {limit:.0f} a second each"
+        )
+        return facts.rows[fast], [reason]
+    return facts.rows, []
+
+
+def _cache_busting(parsed: list[http.Request]) -> tuple[http.Request, str] | None:
+    """Find one path that is asked for with another query each time, by one tool."""
     asked = [request for request in parsed if request.query]
-    if len(asked) > 0.8 * len(parsed) and len(asked) >= 30:
-        paths = Counter(request.path for request in asked).most_common(1)[0][1] / len(asked)
-        distinct = len({request.query for request in asked}) / len(asked)
-        tools = Counter(request.template for request in asked).most_common(1)[0][1] / len(asked)
-        if paths > 0.8 and distinct > 0.8 and tools > 0.5:
-            reasons.append(f"{distinct:.0%} have a query of their own for one path, to get around caches")
-    return reasons
+    if len(asked) < 30 or len(asked) < 0.2 * len(parsed):
+        return None
+    (method, path), n = Counter((request.method, request.path) for request in asked).most_common(1)[0]
+    mine = [request for request in asked if (request.method, request.path) == (method, path)]
+    distinct = len({request.query for request in mine}) / n
+    tool = Counter(request.template for request in mine).most_common(1)[0][1] / n
+    if n < 0.5 * len(asked) or distinct < 0.8 or tool < 0.5:
+        return None
+    sentence = f"{distinct:.0%} have a query of their own for one path, to get around caches"
+    return mine[0], sentence
 
 
 def outside_connections(scene: Scene, facts: Facts) -> bool:
@@ -78,11 +103,11 @@ def with_connections(scene: Scene, facts: Facts) -> Rows:
     return traffic.rows(scene.tcp.tcp & scene.free & clients & ports)
 
 
-def fast_sources(facts: Facts, limit: float) -> float:
-    """Return the part of the rows whose source sends more than `limit` a second (by its samples)."""
+def fast_rows(facts: Facts, limit: float) -> Mask:
+    """Tell which rows' source sends more than `limit` a second (by its samples)."""
     traffic = facts.traffic
     _, inverse, counts = np.unique(traffic.source_key[facts.rows], return_inverse=True, return_counts=True)
     sums = np.bincount(inverse, facts.weight)
-    # Two samples of a thinly sampled source say little about its rate
+    # A few samples of a thinly sampled source say little about its rate
     fast = (sums / max(traffic.seconds, 1.0) > limit) & (counts >= 5)
-    return float(facts.weight[fast[inverse]].sum()) / facts.packets if facts.packets else 0.0
+    return np.asarray(fast[inverse])

@@ -34,7 +34,8 @@ def flood(scene: Scene) -> list[Finding]:
     plain = scene.facts(pool & ~errors)
     every = scene.facts(pool)
     others = sum(scene.traffic.share(finding.rows) for finding in scene.findings)
-    facts = every if every.share > 0.5 and others < 0.1 else plain
+    weapon = every.share > 0.5 or every.pps_per_source > 50
+    facts = every if weapon and others < 0.1 else plain
     if not scene.significant(facts, floor_pps=scene.config.flood_pps, normal="icmp"):
         return []
     if facts.sources < 20 and facts.pps < 50:

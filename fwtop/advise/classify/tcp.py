@@ -47,8 +47,7 @@ def syn_ack_reflection(scene: Scene) -> list[Finding]:
         return []
     if facts.sources < 8:
         return []  # backscatter: a few hosts are flooded with forged sources, among them this one's
-    others = scene.facts((scene.tcp.ack | scene.tcp.fin) & ~scene.tcp.syn_ack)
-    if others.packets > facts.packets:
+    if _goes_on(scene, facts):
         return []  # a client: its connections go on
     sport, spoof = facts.top("sport"), scene.spoof(facts.rows, prior=-2.5)
     resets = scene.facts(scene.tcp.rst & scene.free)
@@ -74,23 +73,23 @@ def syn_ack_reflection(scene: Scene) -> list[Finding]:
 def syn_flood(scene: Scene) -> list[Finding]:
     """SYNs that are not followed by the rest of a connection."""
     tcp = scene.tcp
-    facts = scene.facts(tcp.syn & scene.free & ~tcp.completed)
+    unanswered = tcp.syn & scene.free & ~tcp.completed
+    if not scene.thin:
+        unanswered &= scene.strangers
+    facts = scene.facts(unanswered)
     config = scene.config
     if not scene.significant(facts, floor_pps=config.flood_pps, normal="tcp.syn"):
         return []
-    rest = (tcp.ack | tcp.fin) if scene.thin else (tcp.ack | tcp.fin) & (tcp.real | ~_lonely(scene))
-    followed = scene.traffic.weight[rest].sum()
-    ratio = float(followed) / facts.packets
     crafted = facts.tcp_header_words.value == 5 and facts.tcp_header_words.share > 0.8
     signs = _constants(facts, ("tcp_window", "tcp_seq", "ip_id", "sport", "ttl"))
-    alone = facts.share > 0.5 or ratio < 1
-    if not (alone or (crafted and ratio < 10)) or (not crafted and _crowd(scene, facts, ratio)):
+    if not crafted and _crowd(scene, facts):
         return []
-    if not scene.traffic.live and facts.pps < 20 and facts.top("dport").share < 0.5:
-        return []  # the internet's background of scans
     completed = float(tcp.completed[tcp.syn & scene.free].mean())
     spoof = scene.spoof(facts.rows, completed=completed)
     dport = facts.top("dport")
+    background = facts.pps < 20 or (facts.share < 0.5 and spoof.probability < 0.7)
+    if dport.share < 0.5 and background and not scene.traffic.live:
+        return []  # the scans that every address on the internet gets
     evidence = [
         f"{count(facts.packets)} SYNs of {facts.sources:,} sources seen; "
         f"{completed:.0%} of them led to a connection"
@@ -122,18 +121,18 @@ def syn_flood(scene: Scene) -> list[Finding]:
 def ack_flood(scene: Scene) -> list[Finding]:
     """ACK or PSH-ACK packets that belong to no connection."""
     tcp = scene.tcp
-    stray = tcp.ack & scene.free & ~tcp.real
-    facts = scene.facts(stray)
+    facts = scene.facts(_stray(scene, tcp.ack))
     config = scene.config
     if not scene.significant(facts, floor_pps=config.flood_pps, normal="tcp.ack"):
         return []
     openings = scene.facts((tcp.syn | tcp.syn_ack | tcp.fin) & (scene.free | tcp.real))
     spoof = scene.spoof(facts.rows)
-    lonely = facts.flow_singles > 0.7 and openings.packets < 0.05 * facts.packets
-    replayed = facts.flow_singles < 0.3 and facts.n / max(1, _flows(scene, facts)) > 20
+    signs = _constants(facts, ("tcp_window", "tcp_seq", "ip_id", "ttl", "ip_length"))
+    lonely = facts.flow_singles > 0.5 and (openings.packets < 0.05 * facts.packets or len(signs) > 1)
+    replayed = facts.flow_singles <= 0.5
     if not (lonely or replayed or spoof.probability > 0.8):
         return []
-    if scene.thin and lonely and spoof.probability < 0.5 and facts.payload_variety > 0.5:
+    if scene.thin and not replayed and spoof.probability < 0.5 and facts.payload_variety > 0.5:
         return []  # at a thin sample, many real connections look the same
     dport = facts.top("dport")
     data = float((facts.traffic.packets.payload_length[facts.rows] > 0).mean())
@@ -144,7 +143,7 @@ def ack_flood(scene: Scene) -> list[Finding]:
         else f"{count(facts.packets)} ACK packets whose numbers don't advance as a connection's do",
         f"{data:.0%} carry data; {dport.share:.0%} are for port {dport.value}",
     ]
-    evidence += _constants(facts, ("tcp_window", "tcp_seq", "ip_id", "ttl", "ip_length"))
+    evidence += signs
     title = "PSH-ACK flood" if data > 0.5 else "ACK flood"
     confidence = 0.92 if spoof.probability > 0.8 or replayed else 0.8
     return [
@@ -162,13 +161,13 @@ def ack_flood(scene: Scene) -> list[Finding]:
 
 def rst_flood(scene: Scene) -> list[Finding]:
     """RSTs that reset nothing: more than connections could have been there."""
-    facts = scene.facts(scene.tcp.rst & scene.free & ~scene.tcp.real)
+    facts = scene.facts(_stray(scene, scene.tcp.rst))
     return _ends(scene, facts, "rst_flood", title="RST flood", normal="tcp.rst", flags=(RST | SYN, RST))
 
 
 def fin_flood(scene: Scene) -> list[Finding]:
     """FINs that end nothing."""
-    facts = scene.facts(scene.tcp.fin & scene.free & ~scene.tcp.real)
+    facts = scene.facts(_stray(scene, scene.tcp.fin))
     return _ends(scene, facts, "fin_flood", title="FIN flood", normal="tcp.fin", flags=(FIN | SYN | RST, FIN))
 
 
@@ -177,17 +176,23 @@ def flag_names(flags: int) -> str:
     return "+".join(name for bit, name in _NAMES if flags & bit) or "no flags"
 
 
+def _stray(scene: Scene, mask: Mask) -> Mask:
+    """Take those of no known connection and, where the sample shows that, of nobody who has one."""
+    stray = mask & scene.free & ~scene.tcp.real
+    return stray if scene.thin else np.asarray(stray & scene.strangers)
+
+
 def _ends(
     scene: Scene, facts: Facts, kind: str, *, title: str, normal: str, flags: tuple[int, int]
 ) -> list[Finding]:
     config = scene.config
     if not scene.significant(facts, floor_pps=config.flood_pps, normal=normal):
         return []
-    tcp = scene.tcp
-    # Each SYN, SYN-ACK or real packet may be answered by one of these.
-    causes = scene.traffic.weight[tcp.syn | tcp.syn_ack | tcp.real].sum()
-    attacks = [finding for finding in scene.findings if finding.kind in ("syn_ack_reflection", "ack_flood")]
-    if float(causes) > facts.packets * (0.3 if not attacks else 0.1) or facts.share < 0.02:
+    tcp, weight = scene.tcp, scene.traffic.weight
+    # Connections end about as often as they begin, and reflected SYN-ACKs bring RSTs with them. At a thin
+    # sample the ends of real connections are among the rows.
+    causes = float(weight[(tcp.syn & scene.free) | tcp.syn_ack].sum())
+    if causes * (2 if scene.thin else 1) > facts.packets or facts.share < 0.02:
         return []
     spoof = scene.spoof(facts.rows)
     if facts.sources < 3 and facts.pps < config.flood_pps:
@@ -195,7 +200,7 @@ def _ends(
     dport = facts.top("dport")
     evidence = [
         f"{count(facts.packets)} {title.split(maxsplit=1)[0]} packets of {facts.sources:,} sources and "
-        f"{count(causes)} packets that could have led to them",
+        f"{count(causes)} SYNs or SYN-ACKs that could have led to them",
         f"{dport.share:.0%} are for port {dport.value}",
     ]
     evidence += _constants(facts, ("tcp_window", "tcp_seq", "ip_id", "ttl"))
@@ -254,21 +259,20 @@ def _answered(scene: Scene) -> Mask:
     return scene.tcp.real | scene.solicited
 
 
-def _lonely(scene: Scene) -> Mask:
-    """Packets whose source shows only one packet in the sample."""
-    _, inverse, counts = np.unique(scene.traffic.source_key, return_inverse=True, return_counts=True)
-    return np.asarray(counts[inverse] == 1)
+def _crowd(scene: Scene, facts: Facts) -> bool:
+    """A flash crowd: most SYNs become connections; at a thin sample, several packets follow each SYN."""
+    tcp, weight = scene.tcp, scene.traffic.weight
+    if scene.thin:
+        return float(weight[tcp.ack | tcp.fin].sum()) > 1.5 * facts.packets
+    return facts.packets < 0.5 * float(weight[tcp.syn].sum())
 
 
-def _crowd(scene: Scene, facts: Facts, ratio: float) -> bool:
-    """A flash crowd: the clients of those SYNs also send the other packets of a connection."""
-    tcp = scene.tcp
-    packets = scene.traffic.packets
-    talk = (tcp.ack | tcp.fin) & np.isin(packets.dport, [facts.top("dport").value])
-    speakers = np.unique(scene.traffic.source_key[talk])
-    known = float(np.isin(scene.traffic.source_key[facts.rows], speakers).mean())
-    return known > 0.5 or (scene.thin and ratio > 1.5)
-
-
-def _flows(scene: Scene, facts: Facts) -> int:
-    return len(np.unique(scene.traffic.flow_key[facts.rows]))
+def _goes_on(scene: Scene, facts: Facts) -> bool:
+    """Answers to this host's own connections: the servers send more than their SYN-ACK."""
+    tcp, traffic = scene.tcp, scene.traffic
+    more = (tcp.ack | tcp.fin) & ~tcp.syn_ack
+    if scene.thin:
+        same_port = np.isin(traffic.packets.sport, [facts.top("sport").value])
+        return float(traffic.weight[more & same_port].sum()) > 1.5 * facts.packets
+    talking = np.unique(traffic.source_key[more])
+    return float(np.isin(traffic.source_key[facts.rows], talking).mean()) > 0.5

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from fwtop.advise import tls
-from fwtop.advise.classify.http import fast_sources
+from fwtop.advise.classify.http import fast_rows, outside_connections, with_connections
 from fwtop.advise.scene import Finding, Scene, count, sure
 from fwtop.advise.traffic import TCP
 from fwtop.model.rule import Match
@@ -24,9 +24,10 @@ def hellos(scene: Scene) -> list[Finding]:
         return []
     limit = scene.config.request_rate_per_source
     reasons = []
-    busy = fast_sources(facts, limit)
-    if busy > 0.5:
-        reasons.append(f"{busy:.0%} come from sources that open more than {limit:.0f} sessions a second each")
+    fast = fast_rows(facts, limit)
+    if fast.mean() > 0.3:
+        facts = scene.facts(facts.rows[fast])
+        reasons.append(f"their sources open more than {limit:.0f} sessions a second each")
     stray = outside_connections(scene, facts)
     if stray:
         reasons.append("they belong to no connection: nobody did a handshake before")
@@ -36,9 +37,8 @@ def hellos(scene: Scene) -> list[Finding]:
         f"{count(facts.packets)} TLS client hellos ({count(facts.pps)}/s) of {facts.sources:,} sources"
     ]
     evidence += reasons + _describe(tls.hellos(scene.traffic, facts.sample[:512]))
-    spoof = scene.spoof(rows, prior=0.0 if stray else -4.0)
-    if not stray:
-        rows = with_connections(scene, facts)
+    spoof = scene.spoof(facts.rows, prior=0.0 if stray else -4.0)
+    rows = facts.rows if stray else with_connections(scene, facts)
     dport = facts.top("dport")
     match = Match(protocol=TCP, dport=dport.value if dport.share > 0.98 else None)
     return [
