@@ -10,6 +10,7 @@ from typing import Any
 
 from fwtop.cli.probes.check import OK, UNKNOWN, WARNING, Check
 from fwtop.mitigate.run import ENVIRONMENT
+from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
 
 
@@ -21,8 +22,15 @@ def checks(names: list[str]) -> Iterator[Check]:
     from fwtop.cli.probes.xdp_features import native_xdp
     from fwtop.collect.links import choose_links, list_links
 
+    try:
+        chosen = choose_links(list_links(), names)
+    except FwtopError as error:
+        if names:
+            raise
+        yield Check("interface", "default", WARNING, str(error), "fwtop doctor -i IF")
+        return
     native = native_xdp()
-    for link in choose_links(list_links(), names):
+    for link in chosen:
         group = f"interface {safe_text(link.name)}"
         if not link.up:
             mend = f"ip link set {safe_text(link.name)} up"
