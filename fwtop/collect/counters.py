@@ -13,7 +13,7 @@ from fwtop.collect.cell import CLASSES, HOOKS, NON_IP, cell_bytes, cell_dtype
 from fwtop.collect.conntrack import ConntrackMeter
 from fwtop.collect.links import LinkStats, list_links
 from fwtop.collect.procfs import parse_softirq, read_text
-from fwtop.collect.reasons import BEFORE_TC, NOT_A_LOSS, NOT_IP, place
+from fwtop.collect.reasons import NOT_A_LOSS, NOT_IP, place
 from fwtop.model.counters import ConntrackSample, Counters, DropCount
 from fwtop.model.text import safe_text
 
@@ -122,14 +122,13 @@ class CounterReader:
         drops = self._kernel_drops(_minus(now.drops, before.drops), conntrack)
         not_ip_dropped = sum(drop.packets for drop in drops if drop.reason in NOT_IP)
         drops += self._driver_drops(drops)
-        early = [drop for drop in drops if drop.reason in BEFORE_TC or drop.layer == "nic"]
         accepted = _minus(now.accepted, before.accepted)
         not_ip = arrived[NON_IP]  # ARP and the like are delivered without passing the input hook
         not_ip_delivered = max(0, int(not_ip["packets"]) - not_ip_dropped)
         return Counters(
             seconds=seconds,
-            arrived_packets=int(arrived["packets"].sum()) + sum(drop.packets for drop in early),
-            arrived_bytes=int(arrived["bytes"].sum()) + sum(drop.bytes for drop in early),
+            arrived_packets=int(arrived["packets"].sum()),
+            arrived_bytes=int(arrived["bytes"].sum()),
             accepted_packets=int(accepted["packets"].sum())
             + now.reassembled
             - before.reassembled

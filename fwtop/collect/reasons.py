@@ -8,7 +8,6 @@ net/ipv4/{ip_input,tcp_ipv4,udp}.c (on which side of the hook it is given).
 
 from __future__ import annotations
 
-BEFORE_TC = frozenset({"CPU_BACKLOG", "XDP"})  # such packets never reached the counter at tc ingress
 NOT_A_LOSS = frozenset({"PACKET_SOCK_ERROR"})  # a packet socket's copy; the packet itself goes on
 NOT_IP = frozenset({"UNHANDLED_PROTO", "ARP_PVLAN_DISABLE", "MAC_IEEE_MAC_CONTROL", "LOCAL_MAC"})
 
