@@ -50,15 +50,23 @@ def spread(left: Sequence[Span], right: Sequence[Span], width: int) -> Line:
 
 
 def strip_of(line: Sequence[Span], width: int, *, over: Style | None = None) -> Strip:
-    """Turn a line into a strip of `width` cells; `over` replaces all styles (a selected row)."""
+    """Turn a line into a strip of `width` cells; `over` replaces all styles (a selected row).
+
+    Neighbours of one style are joined, and spaces take the style before them: every change of style
+    costs escape sequences on the way to the terminal.
+    """
     merged: list[tuple[str, Style]] = []
     for text, style in fit(line, width):
         shown = over if over is not None else style
-        if merged and merged[-1][1] == shown:
-            merged[-1] = (merged[-1][0] + text, shown)
+        if merged and (merged[-1][1] == shown or _carries_on(text, shown, merged[-1][1])):
+            merged[-1] = (merged[-1][0] + text, merged[-1][1])
         elif text:
-            merged.append((text, shown))
+            merged.append((text, TEXT if _carries_on(text, shown, TEXT) else shown))
     return Strip([Segment(text, style) for text, style in merged], width)
+
+
+def _carries_on(text: str, style: Style, before: Style) -> bool:
+    return text.isspace() and not style.reverse and not before.reverse
 
 
 def last_difference(old: Strip, new: Strip) -> int:

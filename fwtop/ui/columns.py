@@ -97,7 +97,7 @@ def share_columns(*, bar_width: int, keep: int) -> tuple[Column, ...]:
 
     return (
         Column("", bar_width, drawn, keep=keep + 40),
-        Column("share   95 %", 14, written, right=True, keep=keep + 1),
+        Column("share  ±95 %", 14, written, right=True, keep=keep + 1),
         Column("pps", 5, lambda item, _: [(number(item.share.pps), TEXT)], right=True, keep=keep),
     )
 

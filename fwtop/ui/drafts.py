@@ -8,7 +8,7 @@ from typing import Any
 
 from fwtop.model.rule import Kind, Match, PayloadMatch, RateLimit, Rule
 from fwtop.model.snapshot import Payload, Port, Proposal, Source
-from fwtop.ui.format import cut, duration, number
+from fwtop.ui.format import cut, number, span
 from fwtop.ui.items import Item
 from fwtop.ui.traffic_panels import payload_name, port_name
 
@@ -69,7 +69,7 @@ def _rate_text(limit: RateLimit) -> str:
 _TTL = Choice(
     "for",
     TTL_CHOICES,
-    duration,
+    span,
     lambda rule: rule.ttl_seconds,
     lambda rule, value: replace(rule, ttl_seconds=value),
 )

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 _SUFFIXES = ("k", "M", "G", "T", "P")
-_EIGHTHS = " ▏▎▍▌▋▊▉█"
 _SPARKS = "▁▂▃▄▅▆▇█"
 _SCALES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 
@@ -76,19 +75,19 @@ def scale_of(shares: Sequence[float]) -> float:
 
 
 def bar(share: float, low: float, high: float, *, scale: float, width: int) -> tuple[str, str]:
-    """Draw a share as blocks: what is certain, and the shaded part up to the interval's end.
+    """Draw a share as a thin bar to half a cell, and the part that the 95 % interval leaves open.
 
     Returns both texts; together they are at most `width` cells. Where the interval is narrower than
-    a cell the estimate is drawn to an eighth of a cell instead.
+    a cell the estimate itself is drawn and the second text is empty.
     """
     limit = max(scale, 1e-9)
     sure, most = (max(min(end / limit, 1.0), 0.0) * width for end in (low, high))
     if most - sure < 1:
-        eighths = round(max(min(share / limit, 1.0), 0.0) * width * 8)
-        eighths = max(eighths, 1) if share > 0 else eighths
-        return "█" * (eighths // 8) + (_EIGHTHS[eighths % 8] if eighths % 8 else ""), ""
+        halves = round(max(min(share / limit, 1.0), 0.0) * width * 2)
+        halves = max(halves, 1) if share > 0 else halves
+        return "━" * (halves // 2) + "╸" * (halves % 2), ""
     solid = int(sure)
-    return "█" * solid, "░" * (max(round(most), solid + 1) - solid)
+    return "━" * solid, "┄" * (max(round(most), solid + 1) - solid)
 
 
 def gauge(fill: float, width: int) -> tuple[str, str]:
@@ -97,12 +96,27 @@ def gauge(fill: float, width: int) -> tuple[str, str]:
     return "━" * full, "─" * (width - full)
 
 
-def sparkline(values: Sequence[float], width: int) -> str:
-    """Draw the last `width` values against their greatest; padded on the left."""
-    shown = list(values)[-width:]
+def sparkline(values: Sequence[float], span: int, width: int) -> str:
+    """Draw the last `span` values in `width` cells against their greatest, the newest at the right.
+
+    Where several values share a cell the greatest is drawn: a short peak is not averaged away.
+    """
+    shown = list(values)[-span:]
     top = max(shown, default=0.0) or 1.0
-    line = "".join(_SPARKS[min(int(value / top * 8), 7)] for value in shown)
-    return line.rjust(width)
+    cells = []
+    for cell in range(width):
+        start, end = (len(shown) - span + span * edge // width for edge in (cell, cell + 1))
+        group = shown[max(start, 0) : max(end, 0)]
+        cells.append(_SPARKS[min(int(max(group) / top * 8), 7)] if group else " ")
+    return "".join(cells)
+
+
+def span(seconds: int) -> str:
+    """Write a chosen length of time without empty units: 30 s, 10 min, 2 h, 1 d."""
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= size and seconds % size == 0:
+            return f"{seconds // size} {unit}"
+    return duration(seconds)
 
 
 def cut(text: str, width: int) -> str:

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from fwtop.model.rule import RuleStatus, State
 from fwtop.model.snapshot import Attack, Snapshot
-from fwtop.ui.cells import Line, spread, width_of
-from fwtop.ui.format import bits, duration, number, percent, sparkline, wrap
+from fwtop.ui.cells import Line, Span, fit, spread, width_of
+from fwtop.ui.format import bits, cut, duration, number, percent, sparkline, wrap
 from fwtop.ui.keys import footer_keys
 from fwtop.ui.palette import (
     ACCENT,
@@ -99,22 +99,28 @@ def _guardian(snapshot: Snapshot, mood: Mood) -> Line:
 
 
 def _figures(snapshot: Snapshot, history: History, mood: Mood, width: int) -> Line:
+    """Write the figures in the order of their weight, as many as fit."""
     totals, conntrack = snapshot.tables.totals, snapshot.conntrack
     dropped = totals.dropped / totals.packets if totals.packets else 0.0
-    wide = width >= 132
+    wide = width >= 120
     line: Line = [(" ", TEXT)]
     if not mood.slow:
-        line += [(sparkline(history.values, 40 if wide else 12), ACCENT), ("  ", TEXT)]
+        line += [(sparkline(history.values, HISTORY_SECONDS, 40 if wide else 12), ACCENT), ("  ", TEXT)]
     line += [(f"{number(totals.pps):>5}", STRONG), (" pps  ", TEXT), (f"{bits(totals.bps):>11}", TEXT)]
-    line += [("   dropped ", DIM), (f"{percent(dropped):>6}", BAD if dropped >= 0.05 else TEXT)]
+    parts: list[Line] = [[("dropped ", DIM), (f"{percent(dropped):>6}", BAD if dropped >= 0.05 else TEXT)]]
     if conntrack is not None and conntrack.max:
         fill = conntrack.fill
-        line += [("   conntrack ", DIM), *gauge_line(fill, 16 if wide else 6)]
-        line.append((f" {percent(fill)}", BAD if fill >= 0.8 else TEXT))
-        if wide and conntrack.seconds_to_full is not None:
-            line.append((f" full in {duration(conntrack.seconds_to_full)}", WARN))
-    if wide and snapshot.softirq_share is not None:
-        line += [("   softirq ", DIM), (f"{percent(snapshot.softirq_share)} of CPU", TEXT)]
+        style = BAD if fill >= 0.8 else TEXT
+        parts.append(
+            [("conntrack ", DIM), *gauge_line(fill, 16 if wide else 6), (f" {percent(fill)}", style)]
+        )
+        if conntrack.seconds_to_full is not None and fill < 0.995:
+            parts.append([(f"full in {duration(conntrack.seconds_to_full)}", WARN)])
+    if snapshot.softirq_share is not None:
+        parts.append([("softirq ", DIM), (f"{percent(snapshot.softirq_share)} of CPU", TEXT)])
+    for part in parts:
+        if width_of(line) + width_of(part) + 3 <= width:
+            line += [("   ", TEXT), *part]
     return line
 
 
@@ -130,8 +136,12 @@ def banner_lines(snapshot: Snapshot, now: float, width: int, height: int) -> lis
     if hidden:
         lines[-1] = _attack(attacks[len(lines) - 1], now, hidden, width)
     room = height - len(lines)
-    evidence = " · ".join(attacks[0].evidence)
-    return lines + [[(" " * 10, TEXT), (row, DIM)] for row in wrap(evidence, width - 11)[:room]]
+    if room <= 0:
+        return lines
+    rows = wrap("; ".join(attacks[0].evidence), width - 12)
+    if len(rows) > room:
+        rows[room - 1 :] = [cut(" ".join(rows[room - 1 :]), width - 12)]
+    return lines + [[(" " * 10, TEXT), (row, DIM)] for row in rows]
 
 
 def _notes(snapshot: Snapshot) -> Line:
@@ -139,15 +149,17 @@ def _notes(snapshot: Snapshot) -> Line:
 
 
 def _attack(attack: Attack, now: float, more: int, width: int) -> Line:
+    """Write an attack on one line; what matters least is left out where there is no room."""
     line: Line = [(" ATTACK ", ALARM), ("  ", TEXT), (attack.title, STRONG)]
-    line += [(f"  {percent(attack.share)} of traffic", TEXT), (f"  {number(attack.pps)} pps", TEXT)]
-    if attack.spoofed:
-        line.append(("  sources forged", WARN))
-    line.append((f"  {attack.confidence * 100:.0f} % sure", DIM))
-    since: Line = [(f"{duration(now - attack.since)} ago", DIM), (" ", TEXT)]
-    if more:
-        since = [(f"+{more} more: a", WARN), (" ", TEXT)]
-    return spread(line, since, width)
+    tail: Line = [(f"  +{more} more: ", WARN), ("a", TITLE), (" ", TEXT)] if more else []
+    parts: list[Span] = [(f"{percent(attack.share)} of traffic", TEXT)]
+    parts += [("sources forged", WARN)] if attack.spoofed else []
+    parts += [(f"{number(attack.pps)} pps", TEXT), (f"{attack.confidence * 100:.0f} % sure", DIM)]
+    parts.append((f"since {duration(now - attack.since)}", DIM))
+    for part in parts:
+        if width_of([*line, part, *tail]) + 2 <= width:
+            line += [("  ", TEXT), part]
+    return spread(fit(line, min(width_of(line), width - width_of(tail))), tail, width)
 
 
 def pending(mitigations: Sequence[RuleStatus]) -> list[RuleStatus]:

@@ -33,7 +33,7 @@ def conntrack_figures(sample: ConntrackSample | None) -> tuple[Figure, ...]:
             sample.fill >= 0.8,
             "connections in the table; when it is full, new ones are dropped",
         ),
-        Figure("full", to_full, left is not None and left < 300, "at the present growth"),
+        Figure("fills up", to_full, left is not None and left < 300, "at the present growth"),
         Figure(
             "new",
             f"{number(sample.new_per_s)}/s",

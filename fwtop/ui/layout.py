@@ -68,12 +68,12 @@ def _frame(width: int, height: int, banner: int) -> dict[str, Box]:
 
 
 def _wide(width: int, height: int) -> Arrangement:
-    boxes = _frame(width, height, 4)
-    top, bottom = 7, height - 2
+    boxes = _frame(width, height, 3)
+    top, bottom = 6, height - 2
     left = (width - 3) * 57 // 100
     right = width - left - 3
     _stack(boxes, Box(0, top, left, bottom - top), (("sources", 62), ("payloads", 38)))
-    conntrack = 8
+    conntrack = 7
     room = bottom - top - conntrack
     parts = (("proposals", 28), ("rules", 20), ("ledger", 28), ("ports", 24))
     _stack(boxes, Box(left + 3, top, right, room), parts)
@@ -82,12 +82,12 @@ def _wide(width: int, height: int) -> Arrangement:
 
 
 def _stack(boxes: dict[str, Box], column: Box, parts: tuple[tuple[str, int], ...]) -> None:
-    """Divide a column by weights."""
+    """Divide a column by weights; an empty line follows each panel."""
     total = sum(weight for _, weight in parts)
     y, left = column.y, column.height
     for name, weight in parts:
         height = left * weight // total
-        boxes[name] = Box(column.x, y, column.width, height)
+        boxes[name] = Box(column.x, y, column.width, height - 1)
         left -= height
         total -= weight
         y += height

@@ -160,7 +160,7 @@ class RuleSheet(Sheet[Decision | None], inherit_bindings=False):
         elif self.preview is None:
             lines.append([("counting on the samples …", DIM)])
         if self.preview is not None:
-            lines += _effect(self.preview, width)
+            lines += _effect(self.preview)
         if self.plan is not None and self.plan.refused:
             lines += [[], *paragraph(f"Refused: {safe_text(self.plan.refused)}", width, BAD)]
         for warning in self._warnings():
@@ -218,7 +218,7 @@ _HINT: Line = [
 ]
 
 
-def _effect(preview: Preview, width: int) -> list[Line]:
+def _effect(preview: Preview) -> list[Line]:
     stops: Line = [(percent(preview.attack_share), STRONG), (" of the attack, ", TEXT)]
     stops += [(number(preview.attack_pps), STRONG), (" packets a second", TEXT)]
     harms: Line = [*harm(preview.collateral_share, guess=False), (" of normal traffic, ", TEXT)]
@@ -232,4 +232,4 @@ def _effect(preview: Preview, width: int) -> list[Line]:
     if not preview.examples and preview.collateral_share == 0:
         lines.append(labelled("", [("no normal packet seen would be hit", GOOD)]))
     lines.append(labelled("in all", [(f"{number(preview.total_pps)} packets a second match now", DIM)]))
-    return [*lines, []] if width else lines
+    return lines

@@ -73,7 +73,7 @@ class Sheet(ModalScreen[Result], inherit_bindings=False):
     def draw(self) -> None:
         """Compose frame, body and foot for the present size."""
         columns, rows = self.app.size
-        width = min(self.WIDTH, columns - 2)
+        width = self.WIDTH if columns >= self.WIDTH + 6 else columns  # no slivers beside it
         inner = width - 4
         body, foot = self.body(inner), self.foot(inner)
         room = max(min(len(body), rows - 3 - len(foot) - 1), 1)

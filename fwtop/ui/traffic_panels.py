@@ -48,7 +48,7 @@ def _source_view(name: str, title: str, width: int, *, origin: bool, country: bo
     if country:
         columns.append(Column("from", 4, lambda item, _: [(item.country or "–", DIM)], keep=15))
     if origin:
-        columns.append(Column("network", 14, _as_name, grow=2, keep=30))
+        columns.append(Column("network", 14, _as_name, grow=3, keep=30))
     columns += share_columns(bar_width=12, keep=5)
     columns.append(Column("dropped", 8, _dropped, right=True, keep=10))
     return View(name, tuple(columns), _SOURCE_ORDER, share=lambda item: item.share.share)

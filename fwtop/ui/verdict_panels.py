@@ -19,7 +19,7 @@ CONNTRACK_VIEW = View(
     (
         Column("", 13, lambda item, _: [(item.name, DIM)]),
         Column("", 16, lambda item, _: [(item.value, BAD if item.alarm else TEXT)], right=True),
-        Column("", 8, lambda item, _: [(item.meaning, DIM)], grow=1, keep=10),
+        Column("", 24, lambda item, _: [(item.meaning, DIM)], grow=1, keep=10),
     ),
     Ordering(key=lambda item: item.name, search=lambda item: f"{item.name} {item.meaning}"),
     header=False,
@@ -81,7 +81,7 @@ RULES_VIEW = View(
     (
         Column("id", 3, lambda item, _: [(item.rule.id, TEXT)]),
         Column("state", 16, lambda item, scene: rule_state(item, scene.now)),
-        Column("rule", 14, lambda item, _: [(item.rule.summary, TEXT)], grow=1, keep=3),
+        Column("rule", 20, lambda item, _: [(item.rule.summary, TEXT)], grow=1, keep=3),
         Column("pps", 5, _rate, right=True, keep=1),
         Column("foreseen", 8, _predicted, right=True, keep=6),
         Column("packets", 7, lambda item, _: [(number(item.packets), DIM)], right=True, keep=9),
@@ -109,7 +109,7 @@ PROPOSAL_VIEW = View(
     "",
     (
         Column("", 1, lambda item, _: [(str(item.number), STRONG)]),
-        Column("proposal", 14, lambda item, _: [(item.summary, TEXT)], grow=1),
+        Column("proposal", 26, lambda item, _: [(item.summary, TEXT)], grow=1),
         Column("stops", 7, lambda item, _: [(percent(item.attack_share), STRONG)], right=True, keep=1),
         Column("harms", 8, lambda item, _: harm(item.collateral_share, guess=item.guess), right=True, keep=2),
         Column("cost", 6, _cost, right=True, keep=9),

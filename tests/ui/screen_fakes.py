@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from screen_factory import NOW, block_rule
+
 from fwtop.model.errors import FwtopError
 from fwtop.model.preview import PlanView, Preview
 from fwtop.model.rule import Rule, RuleStatus, State
 from fwtop.model.snapshot import Snapshot
-from screen_factory import NOW, block_rule
 
 COMMANDS = (
     "ipset create fwtop-4 hash:net family inet timeout 32",

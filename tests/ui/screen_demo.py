@@ -1,0 +1,117 @@
+"""Run the screen in a real terminal on a made-up flood: python tests/ui/screen_demo.py [--slow] [--seconds S].
+
+With FWTOP_DEMO_FAIL=feed or screen it breaks on purpose after a second. FWTOP_DEMO_BYTES names a
+file that gets the bytes sent to the terminal.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import screen_factory
+from screen_factory import PPS, SCENES
+from screen_fakes import FakeFeed
+
+from fwtop.model.errors import FwtopError
+from fwtop.model.rule import RuleStatus
+from fwtop.model.snapshot import Share, Snapshot, Source
+from fwtop.ui.app import FwtopApp
+from fwtop.ui.terminal import SturdyDriver
+
+TICK_SECONDS = 0.25
+
+
+def shaken(share: Share, dice: random.Random) -> Share:
+    """Vary an estimate as sampling does."""
+    factor = dice.gauss(1, 0.03)
+    part = min(share.share * factor, 1.0)
+    return replace(share, packets=int(share.packets * factor), pps=share.pps * factor, share=part)
+
+
+def busy(base: Snapshot, dice: random.Random) -> Snapshot:
+    """A snapshot in which every figure differs from the last."""
+    tables = base.tables
+    moved: list[Source] = [replace(item, share=shaken(item.share, dice)) for item in tables.sources.address]
+    moved.sort(key=lambda item: -item.share.packets)
+    factor = dice.gauss(1, 0.02)
+    totals = replace(tables.totals, pps=PPS * factor, bps=tables.totals.bps * factor)
+    payloads = tuple(replace(item, share=shaken(item.share, dice)) for item in tables.payloads)
+    tables = replace(
+        tables,
+        totals=totals,
+        sources=replace(tables.sources, address=tuple(moved)),
+        ports=tuple(replace(item, share=shaken(item.share, dice)) for item in tables.ports),
+        payloads=payloads,
+        ledger=tuple(replace(row, pps=row.pps * dice.gauss(1, 0.02)) for row in tables.ledger),
+    )
+    rules: tuple[RuleStatus, ...] = tuple(
+        replace(status, pps=status.pps * dice.gauss(1, 0.02), expires=None, confirm_by=None)
+        for status in base.mitigations
+    )
+    return replace(
+        base, tables=tables, judgement=replace(base.judgement, payloads=payloads), mitigations=rules
+    )
+
+
+class DemoFeed(FakeFeed):
+    """Sends a busy snapshot four times a second."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._play, daemon=True)
+
+    def start(self, on_snapshot: Callable[[Snapshot], None], on_error: Callable[[Exception], None]) -> None:
+        super().start(on_snapshot, on_error)
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join(1.0)
+
+    def _play(self) -> None:
+        dice = random.Random(1)
+        base = SCENES[os.environ.get("FWTOP_DEMO_SCENE", "provisional")]()
+        begun = time.monotonic()
+        while not self._stop.wait(TICK_SECONDS):
+            if os.environ.get("FWTOP_DEMO_FAIL") == "feed" and time.monotonic() - begun > 1:
+                self.fail(FwtopError("the observer went away; nothing was changed", 3))
+                return
+            if not (self.paused and self.paused[-1]):
+                self.send(busy(base, dice))
+
+
+def main() -> int:
+    app = FwtopApp(
+        DemoFeed(), clock=lambda: screen_factory.NOW + time.monotonic() % 1000, slow="--slow" in sys.argv
+    )
+    report = os.environ.get("FWTOP_DEMO_BYTES")
+    if os.environ.get("FWTOP_DEMO_FAIL") == "screen":
+        app.main.redraw_lines = lambda: 1 // 0  # type: ignore[assignment, return-value]
+    if "--seconds" in sys.argv:
+        seconds = float(sys.argv[sys.argv.index("--seconds") + 1])
+        threading.Timer(seconds, lambda: app.call_from_thread(app.exit)).start()
+    drivers: list[SturdyDriver] = []
+    if report:
+        made = app._build_driver
+
+        def remember(*args: object, **named: object) -> object:
+            drivers.append(made(*args, **named))  # type: ignore[arg-type]
+            return drivers[-1]
+
+        app._build_driver = remember  # type: ignore[method-assign, assignment]
+    status = app.run_to_exit()
+    if report:
+        Path(report).write_text(f"{drivers[0].bytes_written} {time.process_time():.2f}")
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,93 @@
+"""Run the screen on hand-made snapshots at a fixed clock, and read what it shows."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from screen_factory import NOW
+from screen_fakes import FakeFeed
+from textual.pilot import Pilot
+
+from fwtop.model.snapshot import Snapshot
+from fwtop.ui.app import FwtopApp
+
+SMALL = (80, 24)
+LARGE = (200, 50)
+
+
+@dataclass
+class Run:
+    app: FwtopApp
+    pilot: Pilot[None]
+    feed: FakeFeed
+    clock: list[float]
+
+    async def press(self, *keys: str) -> None:
+        for key in keys:
+            await self.pilot.press(key)
+            await self.pilot.pause()
+        await self.settle()
+
+    async def settle(self) -> None:
+        """Wait until no worker is left but the one that waits for the dialog."""
+        for _ in range(20):
+            await self.pilot.pause()
+
+    async def send(self, snapshot: Snapshot) -> None:
+        self.app.main.take(snapshot)
+        await self.pilot.pause()
+
+    async def until(self, true: Callable[[], bool], seconds: float = 5.0) -> None:
+        end = time.monotonic() + seconds
+        while not true():
+            assert time.monotonic() < end, "did not come true in time"
+            await asyncio.sleep(0.01)
+
+    def lines(self) -> list[str]:
+        """The visible screen as text, dialogs over the main screen."""
+        shown = [strip.text for strip in self.app.main._compositor.render_strips()]
+        if self.app.screen is not self.app.main:
+            for frame in self.app.screen.query("Lines"):
+                for y, line in enumerate(frame.render_line(y).text for y in range(frame.size.height)):
+                    x, row = frame.region.x, frame.region.y + y
+                    shown[row] = shown[row][:x] + line + shown[row][x + len(line) :]
+        return shown
+
+    def text(self) -> str:
+        return "\n".join(self.lines())
+
+    @property
+    def status(self) -> str:
+        return self.lines()[-2].strip()
+
+    def selected_key(self) -> str:
+        panel = self.app.main.panel
+        item = panel.current()
+        assert item is not None
+        return panel.view.ordering.key(item)
+
+    @property
+    def dialog(self) -> str:
+        return type(self.app.screen).__name__
+
+
+@asynccontextmanager
+async def running(
+    snapshot: Snapshot | None,
+    size: tuple[int, int] = SMALL,
+    *,
+    feed: FakeFeed | None = None,
+    slow: bool = False,
+) -> AsyncIterator[Run]:
+    clock = [NOW]
+    source = feed or FakeFeed()
+    source.first = snapshot
+    app = FwtopApp(source, clock=lambda: clock[0], slow=slow)
+    async with app.run_test(size=size) as pilot:
+        run = Run(app, pilot, source, clock)
+        await run.settle()
+        yield run

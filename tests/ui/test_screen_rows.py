@@ -1,0 +1,172 @@
+"""Selection and order of rows while the list moves."""
+
+from __future__ import annotations
+
+from screen_factory import NOW, few_addresses
+
+from fwtop.model.snapshot import Source
+from fwtop.ui.format import bar, bits, cut, duration, number, percent, sparkline, wrap
+from fwtop.ui.header import HISTORY_SECONDS, History
+from fwtop.ui.layout import LOWER, UPPER, arrange
+from fwtop.ui.table import HOLD_SECONDS, RowList
+from fwtop.ui.traffic_panels import SOURCE_VIEWS
+
+ROWS = few_addresses(6)
+
+
+def rows(items: tuple[Source, ...] = ROWS) -> RowList:
+    made = RowList(SOURCE_VIEWS[0].ordering)
+    made.update(items, NOW)
+    return made
+
+
+def keys(made: RowList) -> list[str]:
+    return [made.ordering.key(item) for item in made.items]
+
+
+def test_untouched_selection_follows_the_greatest() -> None:
+    made = rows()
+    made.update(ROWS[::-1], NOW)
+    assert made.current() is ROWS[5]
+
+
+def test_selected_key_stays_selected_when_rows_move() -> None:
+    made = rows()
+    made.select(2, NOW)
+    made.update(ROWS[::-1], NOW + HOLD_SECONDS + 1)
+    assert made.current() is ROWS[2]
+    assert made.selected == 3
+
+
+def test_rows_hold_still_for_a_moment_after_a_key_press() -> None:
+    made = rows()
+    made.select(1, NOW)
+    made.update(ROWS[::-1], NOW + HOLD_SECONDS - 0.1)
+    assert keys(made) == [row.key for row in ROWS]
+    made.update(ROWS[::-1], NOW + HOLD_SECONDS)
+    assert keys(made) == [row.key for row in ROWS[::-1]]
+
+
+def test_new_rows_come_below_while_rows_hold_still() -> None:
+    made = rows(ROWS[2:])
+    made.select(0, NOW)
+    made.update(ROWS, NOW + 1)
+    assert keys(made) == [row.key for row in (*ROWS[2:], *ROWS[:2])]
+
+
+def test_selected_row_that_vanishes_stays_until_the_selection_moves() -> None:
+    made = rows()
+    made.select(1, NOW)
+    made.update((ROWS[0], *ROWS[2:]), NOW + 10)
+    assert made.current() is ROWS[1]
+    assert made.gone
+    made.select(0, NOW + 10)
+    made.update((ROWS[0], *ROWS[2:]), NOW + 20)
+    assert ROWS[1].key not in keys(made)
+    assert not made.gone
+
+
+def test_filter_counts_what_it_hides() -> None:
+    made = rows()
+    made.filter = "beispiel"
+    made.update(ROWS, NOW)
+    assert [row.as_name for row in made.items if isinstance(row, Source)] == ["Beispiel Netze GmbH"]
+    assert made.hidden == 5
+
+
+def test_sort_orders_cycle_back_to_the_lists_own() -> None:
+    made = rows()
+    names = [made.next_sort() for _ in range(4)]
+    assert names == ["dropped", "bytes", "name", ""]
+
+
+def test_empty_list_has_no_selection() -> None:
+    made = rows(())
+    made.select(3, NOW)
+    assert made.current() is None
+
+
+def test_numbers_keep_three_digits_and_five_cells() -> None:
+    cases = {
+        0: "0",
+        7: "7",
+        0.5: "0.5",
+        843.4: "843",
+        999.6: "1.00k",
+        1234: "1.23k",
+        99_950: "100k",
+        9_840_000: "9.84M",
+    }
+    assert {value: number(value) for value in cases} == cases
+    assert all(len(number(10.0**power * 9.996)) <= 5 for power in range(17))
+
+
+def test_shares_are_never_rounded_to_none_or_all() -> None:
+    assert [percent(value) for value in (0, 0.0001, 0.5, 0.9999, 1)] == [
+        "0 %",
+        "<0.1 %",
+        "50.0 %",
+        ">99.9 %",
+        "100 %",
+    ]
+
+
+def test_units_and_spans() -> None:
+    assert bits(224_640_000) == "225 Mbit/s"
+    assert bits(12) == "12 bit/s"
+    assert [duration(value) for value in (-3, 59.9, 190, 7500, 367_200)] == [
+        "0 s",
+        "59 s",
+        "3m10s",
+        "2h05m",
+        "4d06h",
+    ]
+    assert cut("abcdef", 4) == "abc…"
+    assert wrap("one two threeandmore", 6) == ["one", "two", "threea", "ndmore"]
+
+
+def test_bars_show_the_interval_and_stay_in_their_width() -> None:
+    assert bar(0.5, 0.5, 0.5, scale=1.0, width=10) == ("━━━━━", "")
+    assert bar(0.5, 0.3, 0.7, scale=1.0, width=10) == ("━━━", "┄┄┄┄")
+    for part in (0.0, 0.001, 0.2, 0.999, 1.0, 1.7):
+        sure, maybe = bar(part, part - 0.2, part + 0.2, scale=1.0, width=8)
+        assert len(sure) + len(maybe) <= 8
+    assert bar(0.0001, 0.0001, 0.0001, scale=1.0, width=8)[0], "something is never drawn as nothing"
+
+
+def test_history_repeats_what_it_missed_and_keeps_peaks() -> None:
+    history = History()
+    for second, rate in ((0.0, 5.0), (0.5, 9.0), (3.0, 1.0)):
+        history.add(rate, second)
+    assert history.values == [9.0, 9.0, 9.0, 1.0]
+    history.add(2.0, 1e6)
+    assert len(history.values) == HISTORY_SECONDS
+    assert sparkline([0.0] * 59 + [8.0], 60, 12) == "▁" * 11 + "█"
+    assert sparkline([4.0], 60, 12) == " " * 11 + "█"
+
+
+def test_every_layout_is_complete_and_without_overlap() -> None:
+    shown = {"upper": "ledger", "lower": "rules", "only": "ports"}
+    for width in range(60, 230, 7):
+        for height in range(15, 70, 3):
+            arrangement = arrange(width, height, shown)
+            assert arrangement is not None
+            cells: set[tuple[int, int]] = set()
+            for box in arrangement.boxes.values():
+                assert box.width > 0
+                assert box.height > 0
+                assert box.x + box.width <= width
+                assert box.y + box.height <= height
+                area = {
+                    (x, y) for x in range(box.x, box.x + box.width) for y in range(box.y, box.y + box.height)
+                }
+                assert not area & cells
+                cells |= area
+            reachable = set(arrangement.boxes) | {name for tabs in arrangement.tabs.values() for name in tabs}
+            assert set(UPPER + LOWER) <= reachable
+
+
+def test_below_the_minimum_there_is_no_layout() -> None:
+    shown = {"upper": "sources", "lower": "rules", "only": "sources"}
+    assert arrange(59, 40, shown) is None
+    assert arrange(100, 14, shown) is None
