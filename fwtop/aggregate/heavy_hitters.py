@@ -59,7 +59,9 @@ class _Search:
 
     def __init__(self, counted: Tally, rows: NDArray[np.intp], family: int, least: float) -> None:
         hi, lo = counted.tags["hi"][rows], counted.tags["lo"][rows]
-        order = np.argsort(lo) if family == 4 else np.lexsort((lo, hi))
+        length = counted.tags["length"][rows]
+        self.folded = bool((length < _SINGLE[family]).any())
+        order = np.argsort(lo) if family == 4 and not self.folded else np.lexsort((length, lo, hi))
         self.rows = rows[order]
         self.hi, self.lo = hi[order], lo[order]
         self.length = counted.tags["length"][self.rows]
@@ -88,18 +90,25 @@ class _Search:
     def explain(self, start: int, stop: int, length: int) -> F64:
         """List what explains the slice, all of it within one prefix; returns the sums that were listed."""
         length = self.tightest(start, stop, length)
-        if length >= int(self.length[start:stop].min()):  # one address, or folded ones
-            return self.list_even(start, stop, length)
-        if self.is_even(start, stop, length):
+        inner = self.behind_own(start, stop, length)
+        if inner == stop:
+            return self.list_node(start, stop, length, np.zeros(len(self.sums)))
+        if 2 * self.total(start, inner) >= self.total(start, stop) or self.is_even(inner, stop, length):
             return self.list_even(start, stop, length)
         listed = np.zeros(len(self.sums))
-        middle = self.middle(start, stop, length)
-        for first, last in ((start, middle), (middle, stop)):
+        middle = self.middle(inner, stop, length)
+        for first, last in ((inner, middle), (middle, stop)):
             if last > first and self.total(first, last) >= self.least:
                 listed = listed + self.explain(first, last, length + 1)
         # What is left is this prefix's own, unless it is a fringe that belongs to nobody in particular
         left = self.total(start, stop) - listed[WEIGHT]
         return self.list_node(start, stop, length, listed) if left >= self.needed(length) else listed
+
+    def behind_own(self, start: int, stop: int, length: int) -> int:
+        """Return where the rows end that are this very prefix: an address, or light ones folded into it."""
+        while start < stop and self.length[start] <= length:
+            start += 1
+        return start
 
     def needed(self, length: int) -> float:
         """Return the weight that makes a remainder worth a row: more for a broad prefix."""
@@ -112,7 +121,10 @@ class _Search:
         first, last = start, stop - 1
         high = int(self.hi[first] ^ self.hi[last]).bit_length()
         low = int(self.lo[first] ^ self.lo[last]).bit_length()
-        return max(length, 64 - high if high else _SINGLE[self.family] - low)
+        common = 64 - high if high else _SINGLE[self.family] - low
+        if self.folded:
+            common = min(common, int(self.length[start:stop].min()))
+        return max(length, common)
 
     def place(self, length: int) -> tuple[NDArray[np.uint64], int]:
         """Return the column in which the bit after `length` is, and how many bits of it follow."""

@@ -17,8 +17,8 @@ from fwtop.model.text import dns_name_text, payload_text
 LENGTHS = (4, 8, 16, 32, 64)  # bytes of the beginnings that are compared
 _MOST_IN_BATCH = 512  # keys kept of one batch and length; what is rarer in it is not common
 _MOST = 4096
-_SAME = 0.9  # a longer beginning with this part of the shorter one's packets says more and takes its place
-_PART = 0.2  # one with this part is listed too
+_PART = 0.2  # a longer beginning with this part of the shorter one's packets is listed
+_SAME = 0.9  # where the longer ones make up this part they say it all, and take the shorter one's place
 _RARE = 0.001  # of all packets: below this a beginning is not common
 _FEW_ROWS = 20  # with so few samples each counts
 
@@ -171,7 +171,7 @@ def _pick_names(names: Tally, least: float, samples: int) -> list[_Pick]:
 
 
 def _pick_beginnings(counted: PayloadTallies, least: float) -> list[_Pick]:
-    """Choose of each family of beginnings those that say most: see _SAME and _PART."""
+    """Choose of each family of beginnings those that say most: see _PART and _SAME."""
     levels = [
         {_bytes(level, row): level.sums[:, row] for row in _common(level, least, counted.samples)}
         for level in counted.beginnings
@@ -189,9 +189,9 @@ def _bytes(level: Tally, row: int) -> bytes:
 def _descend(levels: list[dict[bytes, F64]], depth: int, data: bytes, sums: F64, out: list[_Pick]) -> None:
     longer = levels[depth + 1] if depth + 1 < len(levels) else {}
     children = {key: value for key, value in longer.items() if key.startswith(data)}
-    weights = {key: float(value[WEIGHT]) / float(sums[WEIGHT]) for key, value in children.items()}
-    if not weights or max(weights.values()) < _SAME:
+    parts = {key: float(value[WEIGHT]) / float(sums[WEIGHT]) for key, value in children.items()}
+    listed = [key for key, part in parts.items() if part >= _PART]
+    if sum(parts[key] for key in listed) < _SAME:
         out.append(_Pick(data, 0, None, sums))
-    for key, part in weights.items():
-        if part >= _PART:
-            _descend(levels, depth + 1, key, children[key], out)
+    for key in listed:
+        _descend(levels, depth + 1, key, children[key], out)

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from fwtop.aggregate.services import SERVICES
 from fwtop.aggregate.shares import Scale
-from fwtop.aggregate.tally import SUMS, Tally
+from fwtop.aggregate.tally import SAMPLES, SUMS, WEIGHT, Tally
 from fwtop.model.packets import F64, FLAG_MALFORMED, FLAG_TRUNCATED, Fragment, PacketBatch
 from fwtop.model.snapshot import Port, Share
 
@@ -44,8 +44,11 @@ def tally(batch: PacketBatch, sums: F64) -> Tally:
     counts = np.bincount(places, minlength=_DENSE)
     present = np.flatnonzero(counts)
     grouped = np.zeros((SUMS, len(present)))
-    for row in range(SUMS):
-        if part[row].any():
+    grouped[SAMPLES] = counts[present]
+    for row in range(WEIGHT, SUMS):
+        if row == WEIGHT and bool((part[WEIGHT] == 1.0).all()):
+            grouped[WEIGHT] = grouped[SAMPLES]
+        elif part[row].any():
             doubled = np.concatenate((part[row], part[row]))
             grouped[row] = np.bincount(places, doubled, _DENSE)[present]
     return Tally(present.astype(np.uint64), grouped, {})
@@ -54,7 +57,7 @@ def tally(batch: PacketBatch, sums: F64) -> Tally:
 def table(counted: Tally, scale: Scale, top: int) -> tuple[Port, ...]:
     """Return the ports with most packets."""
     rows = counted.largest(top)
-    shares = scale.shares(counted.sums[:, rows])
+    shares = scale.top_shares(counted, rows)
     return tuple(_port(int(key), share) for key, share in zip(counted.keys[rows], shares, strict=True))
 
 

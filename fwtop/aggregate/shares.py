@@ -5,12 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
-from fwtop.aggregate.tally import BYTES, SAMPLES, VARIANCE, WEIGHT
+from fwtop.aggregate.tally import BYTES, SAMPLES, VARIANCE, WEIGHT, Tally
+from fwtop.aggregate.winners import in_crowd, posterior
 from fwtop.model.packets import F64
 from fwtop.model.snapshot import Share
 
 _Z = 1.959964  # 95 %
+_FEW = 20.0  # samples
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,18 +26,50 @@ class Scale:
     seconds: float
 
     def shares(self, sums: F64) -> list[Share]:
-        """Return a Share for each column of `sums` (SUMS, n)."""
+        """Return a Share for each column of `sums` (SUMS, n): parts that were not picked by their size."""
+        return self._written(sums, *intervals(sums, self.total))
+
+    def top_shares(self, counted: Tally, rows: NDArray[np.intp]) -> list[Share]:
+        """Return a Share for each of the rows that were picked as the largest of a tally (winners.py)."""
+        sums = counted.sums[:, rows]
         part, low, high = intervals(sums, self.total)
+        if len(rows) and self.total[VARIANCE] > 0:
+            alike = _is_alike(counted.sums, self.total)
+            mean = float(self.total[WEIGHT] / self.total[SAMPLES])
+            finite = 1.0 - 1.0 / mean  # part of the population is seen: counts vary less than Poisson's
+            counts, own = counted.sums[SAMPLES, alike] / finite, sums[SAMPLES] / finite
+            crowd = np.flatnonzero(alike[rows] & in_crowd(counts, own))
+            if len(crowd):
+                # Packets a sample: the row's own, drawn to the mean while there are few
+                each = (sums[WEIGHT] + _FEW * mean) / (sums[SAMPLES] + _FEW) * finite / self.total[WEIGHT]
+                found = posterior(counts, own[crowd], 1.0 / mean)
+                for column, value in zip((part, low, high), found, strict=True):
+                    column[crowd] = np.minimum(value * each[crowd], 1.0)
+        return self._written(sums, part, low, high)
+
+    def _written(self, sums: F64, part: F64, low: F64, high: F64) -> list[Share]:
         if self.packets > 0:  # what was seen is certain
-            low = np.maximum(low, np.minimum(sums[SAMPLES] / self.packets, part))
+            certain = np.minimum(sums[SAMPLES] / self.packets, 1.0)
+            part, low, high = np.maximum(part, certain), np.maximum(low, certain), np.maximum(high, certain)
         packets = np.rint(part * self.packets)
-        size = np.rint(_ratio(sums[BYTES], self.total[BYTES]) * self.bytes)
+        size = np.rint(_ratio(sums[BYTES], sums[WEIGHT]) * part * self.total[WEIGHT] * self.byte_scale)
         return [
             Share(int(n), int(b), n / self.seconds if self.seconds > 0 else n, p, lo, hi)
             for n, b, p, lo, hi in zip(
                 packets.tolist(), size.tolist(), part.tolist(), low.tolist(), high.tolist(), strict=True
             )
         ]
+
+    @property
+    def byte_scale(self) -> float:
+        """Return exact bytes a sampled byte."""
+        return self.bytes / float(self.total[BYTES]) if self.total[BYTES] > 0 else 0.0
+
+
+def _is_alike(sums: F64, total: F64) -> NDArray[np.bool_]:
+    """Tell the rows whose samples have about the weight of all: their counts can be compared."""
+    own, every = _ratio(sums[VARIANCE], sums[WEIGHT]), _ratio(total[VARIANCE], total[WEIGHT])
+    return np.asarray((own > every / 4) & (own < every * 4))
 
 
 def intervals(sums: F64, total: F64) -> tuple[F64, F64, F64]:

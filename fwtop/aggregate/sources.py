@@ -160,7 +160,9 @@ class _Maker:
         sums = counted.sums[:, rows]
         out = []
         dropped = self.drops.share(sums, self.factor)
-        for row, share, lost in zip(rows.tolist(), self.scale.shares(sums), dropped, strict=True):
+        for row, share, lost in zip(
+            rows.tolist(), self.scale.top_shares(counted, rows), dropped, strict=True
+        ):
             tags = {name: int(tag[row]) for name, tag in counted.tags.items()}
             prefix = Prefix.of_columns(tags["family"], tags["hi"], tags["lo"])
             country, asn = country_text(tags["country"]), tags["asn"] or None

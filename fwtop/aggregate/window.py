@@ -59,49 +59,50 @@ class SlidingRows:
 class Reservoir:
     """A uniform random choice of at most `most` packets of any number, their weights scaled up.
 
-    Every row draws a number; the rows with the lowest numbers stay (bottom-k sampling, Cohen and Kaplan
-    2007). Order of arrival is kept. Memory is bounded by about 1.5 times `most` rows.
+    Algorithm R (Vitter 1985), a batch at a time: the t-th packet takes a random place of t, and stays out
+    where that is not one of the `most`.
     """
 
     def __init__(self, most: int = RESERVOIR_ROWS, seed: int | None = None) -> None:
         self._most = most
         self._random = np.random.default_rng(seed)
-        self._batches: list[PacketBatch] = []
-        self._numbers: list[NDArray[np.float64]] = []
-        self._held = 0
-        self._limit = 1.0
+        self._store = PacketBatch.empty()
+        self._number = np.zeros(most, np.int64)  # which packet holds a place: rows come out in this order
         self._seen = 0
 
     def append(self, batch: PacketBatch) -> None:
         """Offer packets."""
+        if not len(batch):
+            return
+        number = self._seen + np.arange(len(batch))
+        free = number < self._most
+        place = np.where(free, number, (self._random.random(len(batch)) * (number + 1)).astype(np.int64))
         self._seen += len(batch)
-        numbers = self._random.random(len(batch))
-        if self._limit < 1.0:
-            chosen = np.flatnonzero(numbers < self._limit)
-            batch, numbers = batch.select(chosen), numbers[chosen]
-        if len(batch):
-            self._batches.append(batch)
-            self._numbers.append(numbers)
-            self._held += len(batch)
-        if self._held > self._most * 3 // 2:
-            self._thin()
+        taken = np.flatnonzero(place < self._most)[::-1]
+        _, last = np.unique(place[taken], return_index=True)  # of those for one place the latest holds it
+        rows = taken[last]
+        if len(rows):
+            self._grow(int(place[rows].max()) + 1, batch.data.shape[1])
+            self._write(place[rows], batch.select(rows))
+            self._number[place[rows]] = number[rows]
 
-    def _thin(self) -> None:
-        numbers = np.concatenate(self._numbers)
-        self._limit = float(np.partition(numbers, self._most)[self._most])
-        kept = numbers < self._limit
-        self._batches = [PacketBatch.concat(self._batches).select(kept)]
-        self._numbers = [numbers[kept]]
-        self._held = len(self._numbers[0])
+    def _grow(self, rows: int, width: int) -> None:
+        old = self._store
+        if rows <= len(old) and width <= old.data.shape[1]:
+            return
+        rows = len(old) if rows <= len(old) else min(2 * rows, self._most)
+        self._store = PacketBatch.zeros(rows, max(width, old.data.shape[1]))
+        self._write(slice(0, len(old)), old)
+
+    def _write(self, place: NDArray[np.int64] | slice, rows: PacketBatch) -> None:
+        for name in _NAMES[:-1]:
+            getattr(self._store, name)[place] = getattr(rows, name)
+        self._store.data[place, : rows.data.shape[1]] = rows.data
+        if rows.data.shape[1] < self._store.data.shape[1]:
+            self._store.data[place, rows.data.shape[1] :] = 0
 
     def rows(self) -> PacketBatch:
         """Return the chosen rows; the sum of their weights estimates that of all rows."""
-        if self._held > self._most:
-            self._thin()
-        if len(self._batches) > 1:
-            self._batches = [PacketBatch.concat(self._batches)]
-            self._numbers = [np.concatenate(self._numbers)]
-        batch = self._batches[0] if self._batches else PacketBatch.empty()
-        if self._held in (0, self._seen):
-            return batch
-        return replace(batch, weight=batch.weight * (self._seen / self._held))
+        held = min(self._seen, self._most)
+        batch = self._store.select(np.argsort(self._number[:held]))
+        return replace(batch, weight=batch.weight * (self._seen / held)) if held < self._seen else batch

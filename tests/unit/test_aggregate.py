@@ -1,0 +1,377 @@
+"""Aggregation: exact where every packet is there, right intervals where it is sampled, bounded memory."""
+
+import ipaddress
+import random
+import tracemalloc
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from frames import batch_of, ethernet, ipv4, tcp, udp
+
+from fwtop.aggregate import sources as sources_module
+from fwtop.aggregate.digest import Digest
+from fwtop.aggregate.engine import Engine
+from fwtop.aggregate.interval import add_counters
+from fwtop.aggregate.ledger import balance
+from fwtop.aggregate.tally import SAMPLES, SUMS, WEIGHT, Tally
+from fwtop.aggregate.window import Reservoir, SlidingRows
+from fwtop.collect.capture import read_capture
+from fwtop.model.counters import ConntrackSample, Counters, DropCount, RuleCount
+from fwtop.model.packets import U8, U64, Hook, PacketBatch
+from fwtop.model.window import NoOrigin, OriginColumns
+
+CAPTURES = Path("/work/shared/captures")
+
+
+def packets(count: int, width: int = 60) -> PacketBatch:
+    """Rows that can be told apart by tcp_seq."""
+    batch = PacketBatch.zeros(count, width)
+    batch.hook[:] = Hook.INGRESS
+    batch.weight[:] = 1.0
+    batch.family[:] = 4
+    batch.protocol[:] = 17
+    batch.length[:] = 60
+    batch.tcp_seq[:] = np.arange(count)
+    return batch
+
+
+def test_tallies_add_up_in_any_order() -> None:
+    random_numbers = np.random.default_rng(1)
+    keys = random_numbers.integers(0, 50, 1000).astype(np.uint64)
+    sums = random_numbers.random((SUMS, 1000))
+    whole = Tally.of(keys, sums, {"tag": keys * np.uint64(3)})
+    parts = [Tally.of(keys[i::7], sums[:, i::7], {"tag": keys[i::7] * np.uint64(3)}) for i in range(7)]
+    joined = Tally.join(parts[::-1])
+    assert joined.keys.tolist() == whole.keys.tolist() == sorted(set(keys.tolist()))
+    np.testing.assert_allclose(joined.sums, whole.sums)
+    assert (joined.tags["tag"] == joined.keys * np.uint64(3)).all()
+    assert whole.sums[WEIGHT, whole.largest(3)].tolist() == sorted(whole.sums[WEIGHT], reverse=True)[:3]
+
+
+def test_a_view_of_the_sliding_rows_is_never_overwritten() -> None:
+    rows = SlidingRows()
+    views = []
+    for tick in range(40):
+        batch = packets(50, 60 + tick % 3 * 8)
+        batch.tcp_seq[:] = tick
+        batch.data[:] = tick
+        rows.append(batch)
+        if tick >= 4:
+            rows.forget(50)
+        views.append((tick, rows.rows()))
+    for tick, view in views:
+        expected = np.repeat(np.arange(max(0, tick - 4) if tick >= 4 else 0, tick + 1), 50)[-len(view) :]
+        assert view.tcp_seq.tolist() == expected.tolist()
+        assert (view.data[:, 0] == expected).all()
+    assert len(views[-1][1]) == 200
+
+
+def test_the_reservoir_is_uniform_ordered_and_keeps_the_sum_of_weights() -> None:
+    hits = np.zeros(10_000)
+    for seed in range(60):
+        reservoir = Reservoir(500, seed)
+        for start in range(0, 10_000, 700):
+            part = packets(10_000).select(slice(start, start + 700))
+            reservoir.append(part)
+        rows = reservoir.rows()
+        assert len(rows) == 500
+        assert rows.weight.sum() == pytest.approx(10_000)
+        assert (np.diff(rows.tcp_seq.astype(np.int64)) > 0).all()
+        hits[rows.tcp_seq] += 1
+    by_tenth = hits.reshape(10, -1).sum(axis=1)
+    assert by_tenth.sum() == 30_000
+    assert abs(by_tenth - 3000).max() < 6 * np.sqrt(3000 * 0.9)
+
+
+def test_a_reservoir_that_is_not_full_holds_everything() -> None:
+    reservoir = Reservoir(500, 1)
+    reservoir.append(packets(20, 60))
+    reservoir.append(packets(30, 90))
+    assert reservoir.rows().tcp_seq.tolist() == [*range(20), *range(30)]
+    assert reservoir.rows().weight.sum() == 50
+    assert len(Reservoir(5).rows()) == 0
+
+
+class TwoNetworks:
+    """Everything in 10.0.0.0/8 belongs to AS64500 in NL, the rest to nobody."""
+
+    def columns(self, family: U8, hi: U64, lo: U64) -> OriginColumns:
+        ours = lo >> np.uint64(24) == 10
+        return OriginColumns(
+            np.where(ours, ord("N") << 8 | ord("L"), 0).astype(np.uint16),
+            np.where(ours, 64500, 0).astype(np.uint32),
+        )
+
+    def as_name(self, asn: int) -> str | None:
+        return "Example" if asn == 64500 else None
+
+
+def test_origins_are_counted_and_named() -> None:
+    frames = [ethernet(ipv4(udp(1, 2), 17, f"10.0.{i % 5}.1"), 0x0800) for i in range(60)]
+    frames += [ethernet(ipv4(udp(1, 2), 17, "192.0.2.9"), 0x0800)] * 40
+    engine = Engine(TwoNetworks(), window_seconds=None, live=False)
+    engine.feed(batch_of(frames), None, 0.0)
+    found = engine.tables().sources
+    assert [(row.key, row.share.packets, row.as_name) for row in found.asn] == [("AS64500", 60, "Example")]
+    assert [(row.key, row.share.packets) for row in found.country] == [("NL", 60)]
+    by_key = {row.key: row for row in found.address}
+    assert (by_key["10.0.3.1"].asn, by_key["10.0.3.1"].country) == (64500, "NL")
+    assert (by_key["192.0.2.9"].asn, by_key["192.0.2.9"].country) == (None, None)
+    assert found.prefix[0].key == "192.0.2.9"
+
+
+def test_memory_is_bounded_and_heavy_sources_survive_a_forged_flood(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources_module, "MOST", 8000)
+    monkeypatch.setattr(sources_module, "_KEPT", 4000)
+    numbers = np.random.default_rng(4)
+    engine = Engine(NoOrigin(), window_seconds=None, live=False)
+    heavy = int(ipaddress.ip_address("198.51.100.7"))
+    for _ in range(40):
+        batch = packets(20_000)
+        batch.src_lo[:] = numbers.integers(0, 1 << 32, 20_000)
+        batch.src_lo[:600] = heavy
+        batch.src_lo[600:1200] = int(ipaddress.ip_address("203.0.113.0")) + numbers.integers(0, 256, 600)
+        batch.family[1200:4000] = 6
+        batch.src_hi[1200:4000] = numbers.integers(0, 1 << 63, 2800)
+        engine.feed(batch, None, 0.0)
+    tables = engine.tables()
+    digest = engine._digest
+    assert digest is not None
+    assert len(digest.sources.address) <= 2 * 65_536 + 4000, "in the end all are folded to /16"
+    assert digest.sources.address.sums[SAMPLES].sum() == 800_000, "folding loses no packet"
+    assert tables.sources.address[0].key == "198.51.100.7"
+    assert tables.sources.address[0].share.packets == 24_000
+    assert {row.key for row in tables.sources.prefix} == {"198.51.100.7", "203.0.113.0/24"}
+    assert tables.totals.packets == 800_000
+
+
+def test_a_long_capture_takes_no_more_memory_than_a_short_one() -> None:
+    numbers = np.random.default_rng(4)
+    engine = Engine(NoOrigin(), window_seconds=None, live=False)
+    tracemalloc.start()
+    try:
+        sizes = []
+        for round_number in range(60):
+            batch = packets(16_384, 128)
+            batch.src_lo[:] = numbers.integers(0, 1 << 32, len(batch))
+            batch.payload_offset[:], batch.payload_length[:], batch.captured[:] = 42, 80, 122
+            batch.data[:] = numbers.integers(0, 256, batch.data.shape)
+            engine.feed(batch, None, 0.0)
+            if round_number % 20 == 19:
+                sizes.append(tracemalloc.get_traced_memory()[0])
+    finally:
+        tracemalloc.stop()
+    assert sizes[2] < 160e6
+    assert engine.tables().totals.packets == 60 * 16_384
+    assert len(engine.window().arrived) == 100_000
+
+
+def sampled(truth: dict[str, int], one_in: int, chance: np.random.Generator, ticks: int = 4) -> Engine:
+    """An engine that saw a flood 1 in N, with N different in every tick."""
+    engine = Engine(NoOrigin(), window_seconds=10.0, live=True)
+    names = np.array([int(ipaddress.ip_address(name)) for name in truth])
+    sent = np.repeat(names, list(truth.values()))
+    chance.shuffle(sent)
+    for tick, part in enumerate(np.array_split(sent, ticks)):
+        now_in = one_in * (1 + tick % 3)
+        seen = part[chance.random(len(part)) < 1 / now_in]
+        batch = packets(len(seen))
+        batch.src_lo[:] = seen
+        batch.weight[:] = now_in
+        engine.feed(batch, Counters(0.25, len(part), len(part) * 60, one_in=float(now_in)), tick * 0.25)
+    return engine
+
+
+FEW = {f"198.51.100.{i}": 300 * i * i for i in range(1, 21)}
+EQUAL = {f"10.{i // 250}.0.{i % 250}": 700 for i in range(1000)}
+MIXED = {
+    **{f"192.0.2.{i}": 20_000 for i in range(10)},
+    **{f"10.1.{i // 250}.{i % 250}": 150 for i in range(2000)},
+}
+
+
+@pytest.mark.parametrize(("truth", "one_in"), [(FEW, 30), (FEW, 150), (EQUAL, 40), (MIXED, 60)])
+def test_intervals_cover_the_truth_in_about_95_of_100_rows(truth: dict[str, int], one_in: int) -> None:
+    chance = np.random.default_rng(20261121)
+    total = sum(truth.values())
+    covered = []
+    for _ in range(25):
+        tables = sampled(truth, one_in, chance).tables()
+        assert tables.totals.packets == total
+        for row in tables.sources.address:
+            covered.append(row.share.share_low <= truth[row.key] / total <= row.share.share_high)  # noqa: PERF401
+    assert len(covered) > 300
+    assert np.mean(covered) > 0.93
+    if truth is FEW:  # no crowd of equals, so the intervals are as narrow as they should be
+        assert np.mean(covered) < 0.975
+
+
+def test_a_sampled_forged_flood_does_not_call_its_lucky_addresses_big() -> None:
+    chance = np.random.default_rng(3)
+    batch = packets(20_000)
+    batch.src_lo[:] = chance.integers(0, 1 << 32, len(batch))
+    batch.weight[:] = 1000.0
+    engine = Engine(NoOrigin(), window_seconds=3.0, live=True)
+    engine.feed(batch, Counters(1.0, 20_000_000, 1_200_000_000, one_in=1000.0), 1.0)
+    top = engine.tables().sources.address[0].share
+    assert top.share_low <= 1 / 20_000_000 * 1.01
+    assert top.packets < 100, "one sample of a forged source is not a thousand packets of it"
+
+
+def test_where_everything_is_seen_intervals_have_no_width() -> None:
+    engine = sampled({"192.0.2.1": 30, "192.0.2.2": 70}, 1, np.random.default_rng(1), ticks=1)
+    for row in engine.tables().sources.address:
+        assert row.share.share_low == row.share.share == row.share.share_high
+
+
+def test_the_top_20_are_found() -> None:
+    truth = {f"10.0.{i // 200}.{i % 200}": int(60_000 / (i + 1)) for i in range(3000)}
+    found = []
+    chance = np.random.default_rng(9)
+    for _ in range(5):
+        rows = sampled(truth, 10, chance).tables().sources.address[:20]
+        best = sorted(truth.values(), reverse=True)[19]
+        found += [truth[row.key] >= best for row in rows]
+    assert np.mean(found) >= 0.95
+
+
+def test_lost_records_are_made_up_for_by_the_others_of_their_interval() -> None:
+    engine = Engine(NoOrigin(), window_seconds=10.0, live=True)
+    quiet, flood = packets(100), packets(100)
+    quiet.src_lo[:], flood.src_lo[:] = 1, 2
+    engine.feed(quiet, Counters(0.25, 100, 6000), 0.25)
+    engine.feed(flood, Counters(0.25, 900, 54_000, records_lost=800), 0.5)
+    tables = engine.tables()
+    assert {row.key: row.share.packets for row in tables.sources.address} == {"0.0.0.2": 900, "0.0.0.1": 100}
+    assert tables.sampling.lost == 800
+
+
+def test_the_window_slides_by_the_clock() -> None:
+    engine = Engine(NoOrigin(), window_seconds=1.0, live=True)
+    for tick in range(20):
+        batch = packets(10)
+        batch.src_lo[:] = tick
+        engine.feed(batch, Counters(0.25, 10, 600, protocols={"udp": (10, 600)}), 100 + tick * 0.25)
+    window, tables = engine.window(), engine.tables()
+    assert sorted(set(window.arrived.src_lo.tolist())) == [16, 17, 18, 19]
+    assert (window.seconds, window.started) == (1.0, 103.75)
+    assert (tables.totals.packets, tables.totals.pps) == (40, 40.0)
+    assert tables.protocols["udp"].packets == 40
+
+
+def test_drops_of_xdp_count_as_arrived_and_as_dropped() -> None:
+    batch = packets(300)
+    batch.src_lo[:] = np.repeat([1, 2, 3], 100)
+    batch.hook[:100] = Hook.XDP
+    engine = Engine(NoOrigin(), window_seconds=1.0, live=True)
+    drops = (DropCount("xdp", "RULE", 100, rule="7"),)
+    engine.feed(batch, Counters(1.0, 300, 18_000, 200, 12_000, drops=drops), 1.0)
+    tables = engine.tables()
+    assert [round(row.dropped_share, 3) for row in tables.sources.address] == [1.0, 0.0, 0.0]
+    assert [(row.layer, row.packets, row.rule) for row in tables.ledger] == [
+        ("xdp", 100, "7"), ("delivered", 200, None),
+    ]  # fmt: skip
+
+
+def test_the_ledger_always_adds_up() -> None:
+    chance = random.Random(5)
+    layers = ("xdp", "tc", "netfilter", "ip", "socket")
+    for _ in range(300):
+        drops = tuple(
+            DropCount(layer, "NETFILTER_DROP" if layer == "netfilter" else "R", chance.randrange(100),
+                      rule="x" if layer == "xdp" else None, before_delivery=layer != "socket")
+            for layer in layers
+        )  # fmt: skip
+        rules = tuple(RuleCount(str(i), chance.randrange(60), 0) for i in range(2))
+        accepted = chance.choice((None, chance.randrange(100, 300)))
+        counters = Counters(1.0, chance.randrange(600, 900), 0, accepted, drops=drops, rules=rules)
+        book = balance(counters)
+        assert sum(row.packets for row in book.rows) == counters.arrived_packets
+        netfilter = sum(row.packets for row in book.rows if row.layer == "netfilter")
+        assert netfilter == drops[2].packets
+        assert all(row.packets > 0 for row in book.rows if row.layer == "netfilter")
+
+
+def test_counters_of_intervals_add_up() -> None:
+    one = Counters(0.5, 100, 6000, None, drops=(DropCount("ip", "R", 1),), protocols={"udp": (1, 2)},
+                   conntrack=ConntrackSample(5, 10, insert_failed=2),
+                   records_lost=3, softirq_share=0.2)  # fmt: skip
+    two = Counters(0.5, 50, 3000, 40, 2400, drops=(DropCount("ip", "R", 2), DropCount("ip", "Q", 4)),
+                   protocols={"udp": (3, 4), "tcp": (5, 6)}, rules=(RuleCount("1", 5, 50),),
+                   conntrack=ConntrackSample(7, 10, insert_failed=1), softirq_share=0.4)  # fmt: skip
+    both = add_counters([one, two])
+    assert (both.seconds, both.arrived_packets, both.accepted_packets, both.records_lost) == (1.0, 150, 40, 3)
+    assert {(drop.reason, drop.packets) for drop in both.drops} == {("R", 3), ("Q", 4)}
+    assert both.protocols == {"udp": (4, 6), "tcp": (5, 6)}
+    assert both.rules == (RuleCount("1", 5, 50),)
+    assert both.conntrack is not None
+    assert (both.conntrack.count, both.conntrack.insert_failed) == (7, 3)
+    assert both.softirq_share == pytest.approx(0.3)
+
+
+def test_nothing_fed_gives_empty_tables() -> None:
+    for live, seconds in ((True, 3.0), (True, None), (False, None)):
+        engine = Engine(NoOrigin(), window_seconds=seconds, live=live)
+        assert engine.tables().totals.packets == 0
+        assert len(engine.window().arrived) == 0
+        engine.feed(PacketBatch.empty(), Counters(0.25, 0, 0, 0, 0) if live else None, 5.0)
+        tables = engine.tables()
+        assert (tables.totals.packets, tables.sources.address, tables.payloads) == (0, (), ())
+
+
+def test_since_the_start_equals_one_big_window() -> None:
+    chance = random.Random(2)
+    frames = [
+        ethernet(
+            ipv4(tcp(chance.randrange(9), 80, 2, b"payload %d" % chance.randrange(4)), 6, f"10.0.0.{i % 40}"),
+            0x0800,
+        )
+        for i in range(4000)
+    ]
+    whole, parts = (Engine(NoOrigin(), window_seconds=None, live=False) for _ in range(2))
+    batch = batch_of(frames)
+    whole.feed(batch, None, 0.0)
+    for start in range(0, 4000, 13):
+        parts.feed(batch.select(slice(start, start + 13)), None, 0.0)
+    assert whole.tables() == parts.tables()
+
+
+def test_one_digest_of_random_bytes() -> None:
+    chance = random.Random(1)
+    frames = [chance.randbytes(chance.randrange(120)) for _ in range(2000)]
+    udp_frames = [
+        ethernet(ipv4(udp(53, 53, chance.randbytes(chance.randrange(200))), 17), 0x0800) for _ in range(2000)
+    ]
+    for width in (216, 64, 44, 20, 0):
+        batch = batch_of(frames + udp_frames, width=width)
+        digest = Digest.of(batch, batch.select(slice(0, 0)), 1.0, NoOrigin())
+        assert digest.total[SAMPLES] == 4000
+
+
+@pytest.mark.skipif(not CAPTURES.is_dir(), reason="needs the captures")
+def test_captures_are_counted_exactly() -> None:
+    for path in sorted(CAPTURES.glob("*.pcap*")):
+        batches = list(read_capture(path).batches())
+        engine = Engine(NoOrigin(), window_seconds=None, live=False)
+        for batch in batches:
+            engine.feed(batch, None, 0.0)
+        rows = PacketBatch.concat(batches)
+        tables = engine.tables()
+        assert tables.totals.packets == len(rows)
+        assert tables.totals.bytes == int(rows.length.sum())
+        best = Counter(rows.src_lo[rows.family == 4].tolist()).most_common(20)
+        assert [row.share.packets for row in tables.sources.address[:20]] == [number for _, number in best]
+        for row in tables.sources.address[:20]:
+            assert row.share.packets == int((rows.src_lo == int(ipaddress.ip_address(row.key))).sum())
+        for prefix in tables.sources.prefix:
+            assert prefix.prefix is not None
+            shift = np.uint64(32 - prefix.prefix.length)
+            inside = int((rows.src_lo >> shift == np.uint64(prefix.prefix.lo) >> shift).sum())
+            below = sum(
+                other.share.packets
+                for other in tables.sources.prefix
+                if other.prefix and other is not prefix and prefix.prefix.contains(other.prefix)
+            )
+            assert prefix.share.packets == inside - below
