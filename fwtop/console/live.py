@@ -8,11 +8,12 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
+from fwtop.console.coverage import Coverage
 from fwtop.console.guardian_link import GuardianLink, GuardianLost
 from fwtop.model.counters import Counters, RuleCount
 from fwtop.model.packets import PacketBatch
 from fwtop.model.protocol import Status
-from fwtop.model.rule import ACTIVE_STATES, Rule, RuleStatus, rule_status_from_dict
+from fwtop.model.rule import RuleStatus, rule_status_from_dict
 from fwtop.model.snapshot import Judgement, Origin, Snapshot, Tables
 from fwtop.model.window import Window
 
@@ -70,6 +71,7 @@ class LiveSession:
         self._notes = tuple(notes)
         self._started = time.time()
         self._rules: tuple[RuleStatus, ...] = ()
+        self._coverage = Coverage(())
         self._counted: dict[str, tuple[int, int]] = {}
         self._asked_rules = -_STATUS_SECONDS
         self._judged = -_JUDGE_SECONDS
@@ -99,6 +101,7 @@ class LiveSession:
         self.observe()
         window, tables = self._engine.window(), self._engine.tables()
         self.latest = window
+        tables = dataclasses.replace(tables, sources=self._coverage.mark(tables.sources))
         return Snapshot(
             host=self._host,
             origin=self._origin,
@@ -143,6 +146,7 @@ class LiveSession:
         except GuardianLost:
             return ()
         self._rules = tuple(rule_status_from_dict(item) for item in answer.data["rules"])
+        self._coverage = Coverage(self._rules)
         counts = []
         for status in self._rules:
             before = self._counted.get(status.rule.id, (0, 0))
@@ -150,7 +154,3 @@ class LiveSession:
             packets, size = max(status.packets - before[0], 0), max(status.bytes - before[1], 0)
             counts.append(RuleCount(status.rule.id, packets, size))
         return tuple(counts)
-
-    def active_rules(self) -> list[Rule]:
-        """Return the rules that the kernel carries out now."""
-        return [status.rule for status in self._rules if status.state in ACTIVE_STATES]
