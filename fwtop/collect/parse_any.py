@@ -85,12 +85,22 @@ class _Parser:
 
     def window(self, rows: NDArray[np.intp], offset: I64, size: int) -> U8:
         """Gather `size` bytes of each row from its offset; zeros behind the end of the sample."""
-        places = offset[:, None] + np.arange(size)
-        inside = places < self.captured[rows][:, None]
-        if not self.flat.size:
-            return np.zeros((len(rows), size), np.uint8)
-        taken = self.flat.take(np.where(inside, self.base[rows][:, None] + places, 0))
-        return np.where(inside, taken, np.uint8(0))
+        out = np.zeros((len(rows), size), np.uint8)
+        places = self.base[rows] + offset
+        inside = np.flatnonzero(places + size <= len(self.flat))
+        if len(inside):
+            windows = np.ndarray(len(self.flat) - size + 1, f"V{size}", self.flat, strides=(1,))
+            out[inside] = windows[places[inside]].view(np.uint8).reshape(-1, size)
+        there = self.captured[rows] - offset
+        cut = np.flatnonzero(there < size)
+        if len(cut):
+            out[cut] *= np.arange(size) < there[cut, None]
+        for row in cut[
+            places[cut] + size > len(self.flat)
+        ].tolist():  # in the last rows: ends behind the array
+            taken = self.flat[places[row] : places[row] + max(int(there[row]), 0)]
+            out[row, : len(taken)] = taken
+        return out
 
     def short(self, rows: NDArray[np.intp], needed: I64, end: I64) -> Mask:
         """Tell the rows whose header ends at `needed` and does not fit; flag them.
