@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -71,7 +72,7 @@ def traffic_chart(
     runs = _runs(columns)
     shapes = [
         *(_band(frame, span) for span in spans),
-        _grid(frame, si, "packets/s"),
+        _grid(frame, _axis_label, "packets/s"),
         *(_area(frame, run, lambda tick: tick.accepted_pps, lambda _: 0.0, "delivered") for run in runs),
         *(_area(frame, run, _stacked, lambda tick: tick.accepted_pps, "dropped") for run in runs),
         *(_line(frame, run, lambda tick: tick.pps, "arrived") for run in runs),
@@ -131,6 +132,10 @@ def nice_ceiling(value: float) -> float:
         return 1.0
     size = 10.0 ** floor(log10(value))
     return next(step * size for step in (1, 2, 2.5, 4, 5, 8, 10) if step * size >= value * 0.999)
+
+
+def _axis_label(value: float) -> str:
+    return re.sub(r"\.?0+( |$)", r"\1", si(value)) if "." in si(value) else si(value)
 
 
 def _stacked(tick: Tick) -> float:

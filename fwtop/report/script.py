@@ -46,7 +46,8 @@ def _rule_lines(effect: RuleEffect) -> list[str]:
 def command_line(rule: Rule) -> str:
     """Write a rule as the `fwtop` command that makes it, quoted for a shell; "" where there is none."""
     argv = _argv(rule)
-    return shlex.join(["fwtop", *argv, "--ttl", _ttl(rule.ttl_seconds)]) if argv else ""
+    line = shlex.join(["fwtop", *argv, "--ttl", _ttl(rule.ttl_seconds)])
+    return line if argv and line.isprintable() else ""
 
 
 def _argv(rule: Rule) -> list[str]:

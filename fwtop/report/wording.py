@@ -12,13 +12,14 @@ def si(number: float, unit: str = "") -> str:
     for size, prefix in _UNITS:
         if number >= size * 0.9995:
             return f"{_three(number / size)} {prefix}{unit}"
-    return f"{_three(number)} {unit}".rstrip()
+    whole = number == int(number)
+    return f"{f'{number:.0f}' if whole else _three(number)} {unit}".rstrip()
 
 
 def _three(number: float) -> str:
-    if number >= 100 or number == int(number):
+    if number >= 99.95:
         return f"{number:.0f}"
-    return f"{number:.1f}" if number >= 10 else f"{number:.2f}"
+    return f"{number:.1f}" if number >= 9.995 else f"{number:.2f}"
 
 
 def percent(share: float, *, digits: int | None = None) -> str:

@@ -1,0 +1,159 @@
+"""The verbs on stored sessions, as a person types them."""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from stored_samples import session_ticks
+
+from fwtop.store import SessionWriter
+
+HERE = Path(__file__).resolve().parent
+
+
+def reader_account() -> pwd.struct_passwd:
+    """Whom root becomes for reading: the console's user, where `make setup` has made it."""
+    try:
+        return pwd.getpwnam("fwtop")
+    except KeyError:
+        return pwd.getpwnam("nobody")
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """A directory with one session, owned by the console's user as in /var/lib/fwtop."""
+    session = SessionWriter(tmp_path / "sessions", host="web-1", interfaces=("eth0",), version="0.1.0")
+    for tick in session_ticks():
+        session.write(tick)
+    session.close()
+    if os.geteuid() == 0:
+        account = reader_account()
+        for path in (tmp_path / "sessions", *(tmp_path / "sessions").iterdir()):
+            os.chown(path, account.pw_uid, account.pw_gid)
+    open_to_all(tmp_path)
+    return tmp_path / "sessions"
+
+
+def open_to_all(directory: Path) -> None:
+    for parent in (directory, *directory.parents):
+        if parent.name.startswith("pytest-") or parent == directory:
+            parent.chmod(0o755)
+
+
+def fwtop(*words: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "fwtop", *map(str, words)],
+        env={"PYTHONPATH": str(HERE.parents[1]), "PATH": os.environ["PATH"]},
+        cwd=cwd,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_sessions_are_listed(place: Path) -> None:
+    done = fwtop("sessions", "--directory", place)
+    assert (done.returncode, done.stderr) == (0, "")
+    head, line = done.stdout.splitlines()
+    assert head.split()[:3] == ["SESSION", "STARTED", "(UTC)"]
+    assert line.split() == [
+        "2026-11-21T03-12-44Z-eth0", "2026-11-21", "03:12", "1:59", "web-1", "eth0", "200", "kpps",
+        "dns_amplification", "1",
+    ]  # fmt: skip
+    data = json.loads(fwtop("sessions", "--json", "--directory", place).stdout)
+    assert data["sessions"][0]["state"] == "clean"
+    assert data["sessions"][0]["attacks"] == ["dns_amplification"]
+
+
+def test_no_sessions_yet(tmp_path: Path) -> None:
+    open_to_all(tmp_path)
+    done = fwtop("sessions", "--directory", tmp_path / "none")
+    assert done.returncode == 0
+    assert "no session is stored" in done.stdout
+    assert json.loads(fwtop("sessions", "--json", "--directory", tmp_path / "none").stdout)["sessions"] == []
+    done = fwtop("report", "--directory", tmp_path / "none")
+    assert done.returncode == 1
+    assert done.stderr.startswith("fwtop: no session is stored in")
+
+
+def test_a_report_goes_where_it_is_asked(place: Path, tmp_path: Path) -> None:
+    piped = fwtop("report", "--directory", place)
+    assert piped.stdout.startswith("<!doctype html>")
+    target = tmp_path / "incident.md"
+    target.write_text("an earlier one")
+    written = fwtop("report", "2026-11-21T03", "--directory", place, "-o", target)
+    assert (written.returncode, written.stdout) == (0, "")
+    assert written.stderr == f"fwtop: wrote {target}\n"
+    assert target.read_text().startswith("# DNS amplification, 1 min 20 s")
+    assert (
+        json.loads(fwtop("report", "--format", "json", "--directory", place, "-o", "-").stdout)["schema"] == 1
+    )
+    assert fwtop("report", "--format", "sh", "--directory", place).stdout.startswith("#!/bin/sh")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["incident.md", "sessions"]
+
+
+def test_a_device_is_written_to_and_not_replaced(place: Path) -> None:
+    assert fwtop("report", "--directory", place, "-o", "/dev/null").returncode == 0
+    assert Path("/dev/null").is_char_device()
+
+
+def test_a_session_file_of_one_s_own(place: Path, tmp_path: Path) -> None:
+    own = tmp_path / "own"
+    own.mkdir(mode=0o700)
+    copy = own / "copied.db"
+    copy.write_bytes(next(place.glob("*.db")).read_bytes())
+    done = fwtop("report", copy, "--format", "md")
+    assert done.returncode == 0, done.stderr
+    assert "Session copied, recorded by fwtop 0.1.0" in done.stdout
+    assert sorted(path.name for path in own.iterdir()) == ["copied.db"]
+
+
+def test_replay_prints_observations(place: Path) -> None:
+    done = fwtop("replay", "--json", "--top", 3, "--directory", place)
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(lines) == 120
+    assert lines[50]["source"] == {
+        "kind": "session",
+        "interfaces": ["eth0"],
+        "netns": None,
+        "file": "2026-11-21T03-12-44Z-eth0",
+    }
+    assert len(lines[50]["sources"]["address"]) == 3
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "says"),
+    [
+        (("report", "2031"), 2, "there is no session '2031'; 'fwtop sessions' lists what there is"),
+        (("report", "./none.db"), 1, "there is no session file ./none.db"),
+        (("report", "--format", "pdf"), 2, "invalid choice: 'pdf'"),
+        (("report", "-o", "/nonexistent/x.md"), 1, "was not written: No such file"),
+        (("replay",), 2, "needs a terminal; --json prints"),
+        (("replay", "--json", "--top", "0"), 2, "a number from 1 on"),
+        (("replay", "--speed", "nan"), 2, "a factor above 0"),
+        (("replay", "2031\x1b[2J", "--json"), 2, "there is no session '2031·[2J'"),
+    ],
+)
+def test_mistakes_are_one_line(place: Path, words: tuple[str, ...], status: int, says: str) -> None:
+    done = fwtop(*words, "--directory", place)
+    assert (done.returncode, done.stdout) == (status, "")
+    assert says in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert "\x1b" not in done.stderr
+
+
+def test_a_damaged_session_is_listed_and_refused(place: Path) -> None:
+    (place / "2020-01-01T00-00-00Z-eth0.db").write_bytes(b"noise" * 999)
+    done = fwtop("sessions", "--directory", place)
+    assert done.stdout.splitlines()[1].split() == ["2020-01-01T00-00-00Z-eth0", "damaged"]
+    refused = fwtop("report", "2020", "--directory", place)
+    assert refused.returncode == 1
+    assert "damaged or no session of fwtop" in refused.stderr

@@ -1,0 +1,368 @@
+"""Reports say what happened, in every format, and no text in them becomes anything but text."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+import json
+import os
+import re
+import subprocess
+from collections.abc import Iterable
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from stored_samples import (
+    POISON,
+    START,
+    attack,
+    other_rules,
+    poisoned,
+    rule,
+    session_ticks,
+    snapshot,
+    status,
+)
+
+from fwtop.model.address import Prefix
+from fwtop.model.errors import FwtopError
+from fwtop.model.session import SessionRecord
+from fwtop.model.snapshot import Snapshot
+from fwtop.report import FORMATS, export_snapshot, render
+from fwtop.report.chart import nice_ceiling, resample
+from fwtop.report.digest import digest
+from fwtop.report.export import snapshot_csv
+from fwtop.report.markdown import escape
+from fwtop.report.script import command_line
+from fwtop.report.wording import duration, percent, si
+from fwtop.store import SessionWriter, load_session
+
+GOLDEN = Path(__file__).parent / "golden/report.md"
+
+
+def record_of(directory: Path, ticks: Iterable[Snapshot], **named: object) -> SessionRecord:
+    given = {"host": "web-1", "interfaces": ("eth0",), "version": "0.1.0", **named}
+    session = SessionWriter(directory, **given)  # type: ignore[arg-type]
+    for tick in ticks:
+        session.write(tick)
+    assert session.problem == ""
+    assert session.path is not None
+    session.close()
+    return load_session(session.path)
+
+
+@pytest.fixture(scope="module")
+def record(tmp_path_factory: pytest.TempPathFactory) -> SessionRecord:
+    return record_of(tmp_path_factory.mktemp("report"), session_ticks())
+
+
+@pytest.fixture(scope="module")
+def poison(tmp_path_factory: pytest.TempPathFactory) -> SessionRecord:
+    ticks = [poisoned(START + second) for second in range(5)]
+    named = {"host": POISON, "interfaces": (POISON,), "netns": POISON, "version": POISON}
+    return record_of(tmp_path_factory.mktemp("poison"), ticks, **named)
+
+
+def test_the_digest_of_the_sample_session(record: SessionRecord) -> None:
+    found = digest(record)
+    assert found.headline == "DNS amplification, 1 min 20 s"
+    (span,) = found.spans
+    assert (span.began - START, (span.ended or 0) - START) == (20, 100)
+    assert (span.peak_pps, span.share) == (185_000, 0.93)
+    assert span.evidence == attack().evidence
+    (effect,) = found.effects
+    assert (effect.applied or 0) - START == 30
+    assert (effect.confirmed or 0) - START == 40
+    assert ((effect.ended or 0) - START, effect.ending) == (110, "taken back")
+    assert effect.actual_pps == 178_000
+    changes = {change.name: (change.before, change.after) for change in effect.changes}
+    assert changes["dropped"] == (40, 178_000)
+    assert changes["arrived"] == (200_000, 200_000)
+    assert changes["delivered"] == (199_960, 22_000)
+    assert effect.commands[0].startswith("ipset create")
+    assert found.sums.packets == pytest.approx(80 * 200_000 + 40 * 9_000)
+    assert found.sums.dropped == pytest.approx(68 * 178_000 + 52 * 40)
+    assert (found.sums.peak_pps, found.sums.conntrack_peak) == (200_000, 120_000)
+    top = found.tops.tables["address"][0]
+    assert found.tops.during_attack
+    assert (top.share, top.packets) == (pytest.approx(0.5), pytest.approx(80 * 100_000))
+    assert top.dropped_share == pytest.approx(0.9)
+
+
+def test_an_attack_that_pauses_is_one_and_one_that_lasts_is_open(tmp_path: Path) -> None:
+    ticks = [
+        snapshot(START + second, busy=False, attacks=(attack(),) if second not in range(12, 18) else ())
+        for second in range(4, 40)
+    ]
+    (span,) = digest(record_of(tmp_path, ticks)).spans
+    assert (span.began, span.ended, span.until) == (START + 4, None, START + 39)
+    assert "until" not in span.title
+    assert "still on when the record ended" in " ".join(digest(record_of(tmp_path, ticks)).summary)
+
+
+def test_a_calm_and_a_tiny_session(tmp_path: Path) -> None:
+    calm = digest(record_of(tmp_path, [snapshot(START + second, busy=False) for second in range(90)]))
+    assert calm.headline == "No attack in 1 min 29 s"
+    tiny = record_of(tmp_path, [snapshot(START, busy=False)])
+    for name in FORMATS:
+        assert render(tiny, name)
+    assert "Too short for a timeline" in render(tiny, "html")
+
+
+class Page(HTMLParser):
+    """Collects what a browser would see."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: set[str] = set()
+        self.attributes: set[str] = set()
+        self.values: list[str] = []
+        self.policy = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        given = dict(attrs)
+        self.attributes |= given.keys()
+        self.values += [value or "" for value in given.values()]
+        if given.get("http-equiv") == "Content-Security-Policy":
+            self.policy = given["content"] or ""
+
+
+KNOWN_TAGS = (
+    "html head meta title style body main header p h1 h2 h3 h4 dl div dt dd small section svg rect line path "
+    "circle text ul li i span table tr th td pre figure footer"
+)
+KNOWN_ATTRIBUTES = (
+    "lang charset http-equiv content name class viewbox role aria-label x y x1 x2 y1 y2 cx cy r width height "
+    "d style"
+)
+
+
+@pytest.mark.parametrize("which", ["record", "poison"])
+def test_html_holds_only_its_own_markup(which: str, request: pytest.FixtureRequest) -> None:
+    text = render(request.getfixturevalue(which), "html")
+    page = Page(text)
+    assert page.tags <= set(KNOWN_TAGS.split())
+    assert page.attributes <= set(KNOWN_ATTRIBUTES.split())
+    assert page.policy.startswith("default-src 'none'")
+    assert not re.search(r"https?:|url\(|@import|<script|<img", text)
+    assert not any("expression" in value or "url" in value for value in page.values)
+    assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]", text)
+
+
+def test_html_tells_the_story(record: SessionRecord) -> None:
+    text = render(record, "html")
+    for words in (
+        "DNS amplification, 1 min 20 s",
+        "41 reflectors answer with the same name",
+        "block 203.0.113.0/24 and 1 more",
+        "180 kpps",
+        "178 kpps",
+        "isc.org",
+        "fwtop block 203.0.113.0/24 198.51.100.7",
+        "rule taken back",
+        "prefers-color-scheme:dark",
+        "@media print",
+    ):
+        assert words in text
+    assert text.count('class="attack"') == 3  # the band in the timeline and in both gauges
+    assert len(text) < 150_000
+
+
+def test_the_curves_are_whole(record: SessionRecord) -> None:
+    paths = re.findall(r'<path class="(\w+)" d="([^"]*)"', render(record, "html"))
+    assert {name for name, _ in paths} == {"arrived", "delivered", "dropped", "gauge"}
+    for _, drawn in paths:
+        assert re.fullmatch(r"M[\d. L]+Z?", drawn)
+
+
+def test_markdown_is_as_it_was(record: SessionRecord) -> None:
+    text = render(record, "md")
+    if os.environ.get("FWTOP_WRITE_GOLDEN"):
+        GOLDEN.parent.mkdir(exist_ok=True)
+        GOLDEN.write_text(text)
+    assert text == GOLDEN.read_text()
+
+
+def test_markdown_has_no_markup_of_others(poison: SessionRecord) -> None:
+    from markdown_it import MarkdownIt
+
+    text = render(poison, "md")
+    tokens = MarkdownIt("gfm-like", {"html": True}).parse(text)
+    inline = [child for token in tokens for child in token.children or []]
+    kinds = {token.type for token in (*tokens, *inline)}
+    assert "strong_open" in kinds
+    assert not kinds & {"html_block", "html_inline", "link_open", "image", "code_inline", "em_open", "s_open"}
+    assert "\x1b" not in text
+    assert "\u202e" not in text
+
+
+def test_markdown_escapes_whatever_could_be_markup() -> None:
+    assert escape("a|b *c* <d> [e](f) `g` #h") == r"a\|b \*c\* \<d\> \[e\]\(f\) \`g\` \#h"
+    assert escape("see https://evil.example, www.evil.example or a@b.example") == (
+        r"see https:\//evil.example, www\.evil.example or a\@b.example"
+    )
+    assert "\n" not in escape("a\n# b")
+
+
+def test_json_is_complete(record: SessionRecord, poison: SessionRecord) -> None:
+    data = json.loads(render(record, "json"))
+    assert data["schema"] == 1
+    assert data["session"]["id"] == "2026-11-21T03-12-44Z-eth0"
+    assert data["attacks"][0]["kind"] == "dns_amplification"
+    assert data["rules"][0]["predicted_pps"] == 180_000
+    assert len(data["timeline"]) == 120
+    assert data["peak"]["totals"]["pps"] == 200_000
+    assert data["tops"]["address"][0]["share"] == pytest.approx(0.5)
+    assert {event["kind"] for event in data["events"]} >= {"attack_began", "rule_confirmed", "attack_ended"}
+    assert json.loads(render(poison, "json"))["session"]["state"] == "clean"
+
+
+def shell_runs(script: str, directory: Path) -> list[list[str]]:
+    """Run a script with an `fwtop` that writes down its arguments, and nothing else to run."""
+    log = directory / "log"
+    fake = directory / "fwtop"
+    fake.write_text(f"#!/bin/sh\nprintf '%s\\037' \"$@\" >>{log}\nprintf '\\036' >>{log}\n")
+    fake.chmod(0o755)
+    path = {"PATH": str(directory)}
+    done = subprocess.run(
+        ["/bin/sh", "-s"],
+        input=script,
+        text=True,
+        capture_output=True,
+        timeout=10,
+        env=path,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    runs = log.read_text().split("\x1e")[:-1] if log.exists() else []
+    log.unlink(missing_ok=True)
+    return [run.split("\x1f")[:-1] for run in runs]
+
+
+def test_the_script_puts_back_what_helped(record: SessionRecord, tmp_path: Path) -> None:
+    script = render(record, "sh")
+    assert "#   as run then: ipset create fwtop-1 hash:net timeout 600" in script
+    expected = ["block", "203.0.113.0/24", "198.51.100.7", "--via", "ipset", "--ttl", "10m", "--yes"]
+    assert shell_runs(script, tmp_path) == [expected]
+
+
+def test_a_script_of_poison_runs_nothing_else(poison: SessionRecord, tmp_path: Path) -> None:
+    assert shell_runs(render(poison, "sh"), tmp_path) == []
+    evil = "asn:1; reboot `reboot` $(reboot) ' reboot"
+    line = command_line(dataclasses.replace(rule(), origin=evil))
+    assert shell_runs(line + "\n", tmp_path) == [["block", evil, "--via", "ipset", "--ttl", "10m"]]
+    assert command_line(dataclasses.replace(rule(), origin="asn:1\nreboot")) == ""
+
+
+def test_rules_as_command_lines() -> None:
+    limit, strings, xdp, notrack, by_asn = other_rules()
+    assert command_line(limit) == "fwtop limit --proto udp --dport 53 --per 24 --rate 1000/s --ttl 10m"
+    assert command_line(strings) == "", "two strings of one rule have no command line"
+    one = dataclasses.replace(
+        strings, match=dataclasses.replace(strings.match, payload=strings.match.payload[:1])
+    )
+    assert command_line(one) == """fwtop match --dns 'evil'"'"'.com' --offset 12 --proto udp --ttl 10m"""
+    assert command_line(xdp) == ""
+    whole = dataclasses.replace(xdp, match=dataclasses.replace(xdp.match, fragment=None))
+    assert command_line(whole) == "fwtop drop --proto tcp --sport 80 --tcp-flags 0x12/0x12 --via xdp --ttl 1m"
+    assert command_line(notrack) == "fwtop notrack --proto udp --dport 53 --ttl 2h"
+    assert command_line(by_asn) == "fwtop block asn:64500 --via ipset --ttl 10m"
+
+
+def test_an_unknown_format_is_one_line(record: SessionRecord, tmp_path: Path) -> None:
+    with pytest.raises(FwtopError, match="nothing was written"):
+        render(record, "pdf\x1b")
+    with pytest.raises(FwtopError, match="json or csv"):
+        export_snapshot(snapshot(START), tmp_path, "xls")
+    with pytest.raises(FwtopError, match="nothing was exported"):
+        export_snapshot(snapshot(START), tmp_path / "none", "json")
+
+
+def test_exports_never_overwrite(tmp_path: Path) -> None:
+    first = export_snapshot(snapshot(START), tmp_path, "json")
+    second = export_snapshot(snapshot(START, busy=False), tmp_path, "json")
+    assert (first.name, second.name) == ("fwtop-2026-11-21T03-12-44.json", "fwtop-2026-11-21T03-12-44-2.json")
+    assert json.loads(first.read_text()) == snapshot(START).to_json()
+    assert first.stat().st_mode & 0o777 == 0o600
+
+
+def test_csv_tables(tmp_path: Path) -> None:
+    path = export_snapshot(snapshot(START, 200_000.0), tmp_path, "csv")
+    rows = list(csv.reader(io.StringIO(path.read_text())))
+    assert ["totals", "pps", "200000.0"] in rows
+    sources = [row for row in rows if row[:1] == ["sources.address"]]
+    assert len(sources) == 50
+    assert sources[0][1] == "203.0.0.0"
+
+
+def test_csv_cells_are_no_formulas() -> None:
+    for start in ("=1+1", "+1", "-1", "@SUM(A1)", " =1", "\t=1"):
+        evil = poisoned(START)
+        entry = dataclasses.replace(evil.tables.sources.asn[0], as_name=start)
+        sources = dataclasses.replace(evil.tables.sources, asn=(entry,))
+        tables = dataclasses.replace(evil.tables, sources=sources)
+        text = snapshot_csv(dataclasses.replace(evil, tables=tables))
+        cells = [cell for row in csv.reader(io.StringIO(text)) for cell in row]
+        assert not [
+            cell for cell in cells if cell.lstrip()[:1] in "=+-@" and cell.strip() and not is_number(cell)
+        ]
+        assert "\x1b" not in text
+
+
+def is_number(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
+
+
+def test_wording() -> None:
+    assert [si(number) for number in (0, 5, 999, 999.9, 1_234_567, 178_000)] == [
+        "0",
+        "5",
+        "999",
+        "1.00 k",
+        "1.23 M",
+        "178 k",
+    ]
+    assert (si(5, "pps"), si(178_000, "pps")) == ("5 pps", "178 kpps")
+    assert [percent(share) for share in (0, 0.00001, 0.002, 0.034, 0.5, 1)] == [
+        "0 %",
+        "< 0.01 %",
+        "0.20 %",
+        "3.4 %",
+        "50 %",
+        "100 %",
+    ]
+    assert [duration(seconds) for seconds in (0, 59.6, 80, 3600, 3725, 90_000)] == [
+        "0 s",
+        "1 min",
+        "1 min 20 s",
+        "1 h",
+        "1 h 2 min",
+        "1 d 1 h",
+    ]
+    assert [nice_ceiling(value) for value in (0, 1, 9, 306_000, 410)] == [1, 1, 10, 400_000, 500]
+
+
+def test_resampling_keeps_peaks(record: SessionRecord) -> None:
+    few = resample(record.ticks, 10)
+    assert len(few) <= 10
+    assert max(tick.pps for tick in few) == 200_000
+    assert [tick.at for tick in few] == sorted(tick.at for tick in few)
+
+
+def test_a_long_list_of_commands_stays_readable(tmp_path: Path) -> None:
+    many = tuple(Prefix(4, (10 << 24) + place * 256, 24) for place in range(5_000))
+    huge = dataclasses.replace(rule(), match=dataclasses.replace(rule().match, sources=many))
+    held = [snapshot(START + at, busy=False, mitigations=(status(huge, START + at),)) for at in range(40)]
+    record = record_of(tmp_path, held)
+    assert len(render(record, "html")) < 80_000
+    assert len(render(record, "md")) < 20_000
+    (run,) = shell_runs(render(record, "sh"), tmp_path)
+    assert run[1:5_001] == [str(prefix) for prefix in many]
