@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from fwtop.cli.options import add_netns, ttl
 from fwtop.model.errors import FwtopError
-from fwtop.model.protocol import DEFAULT_CONFIRM_SECONDS, Apply, Keep, Plan
-from fwtop.model.rule import Rule, RuleStatus, State, rule_status_from_dict
+from fwtop.model.protocol import DEFAULT_CONFIRM_SECONDS, Keep
+from fwtop.model.rule import Match, Rule, RuleStatus, State, rule_status_from_dict
 from fwtop.model.snapshot import mitigation_json
 from fwtop.model.text import safe_text
 
@@ -71,6 +71,23 @@ def port(text: str) -> int:
     return int(text)
 
 
+def traffic_text(match: Match) -> str:
+    """Say what a match's header fields mean, in words."""
+    names = {number: name for name, number in PROTOCOLS.items()}
+    parts = [f"IPv{match.family}"] if match.family is not None else []
+    if match.protocol is not None:
+        parts.append(names.get(match.protocol, f"protocol {match.protocol}"))
+    parts += [f"from port {match.sport}"] if match.sport is not None else []
+    parts += [f"to port {match.dport}"] if match.dport is not None else []
+    parts += ["fragments"] if match.fragment else []
+    for name, span in (("length", match.ip_length), ("TTL", match.ttl)):
+        if span is not None:
+            parts.append(f"{name} {span.low}" + (f" to {span.high}" if span.high != span.low else ""))
+    if match.tcp_flags is not None:
+        parts.append(f"TCP flags {match.tcp_flags[1]:#04x} of {match.tcp_flags[0]:#04x}")
+    return " ".join(parts) or "everything"
+
+
 def carry_out(args: argparse.Namespace, rules: list[Rule]) -> int:
     """Show the plans of rules and install them as the options say; returns the exit status."""
     from fwtop.mitigate import client
@@ -82,26 +99,26 @@ def carry_out(args: argparse.Namespace, rules: list[Rule]) -> int:
         results = [_carry_out_one(args, guardian, rule) for rule in rules]
     if args.json:
         print(json.dumps(results[0] if len(results) == 1 else {"rules": results}))
-    refused = any((result.get("plan") or {}).get("refused") for result in results)
-    cancelled = not args.preview and any("status" not in result for result in results)
-    return 1 if refused or cancelled else 0
+    if args.preview:
+        return max(int(result["plan"]["code"]) for result in results)
+    return 0 if all("status" in result for result in results) else 1
 
 
 def _carry_out_one(args: argparse.Namespace, guardian: GuardianClient, rule: Rule) -> dict[str, Any]:
-    plan = guardian.demand(Plan(rule.to_dict())).data
+    plan = guardian.plan(rule).data
     if args.preview or not args.yes:
         _show_plan(rule, plan, sys.stderr if args.json else sys.stdout)
     if args.preview:
         return {"plan": plan}
     if plan["refused"]:
-        raise FwtopError(f"refused: {plan['refused']}")
+        raise FwtopError(f"refused: {plan['refused']}", plan["code"])
     force, confirm_seconds = args.force, 0
     if not args.yes:
         force, confirm_seconds = force or bool(plan["needs_force"]), DEFAULT_CONFIRM_SECONDS
         if not _agreed(plan["needs_force"] if not args.force else ""):
             print("nothing was changed", file=sys.stderr)
             return {"plan": plan}
-    data = guardian.demand(Apply(rule.to_dict(), confirm_seconds, force=force)).data
+    data = guardian.apply(rule, confirm_seconds, force=force).data
     status = rule_status_from_dict(data["status"])
     if confirm_seconds and _keeps(status):
         status = rule_status_from_dict(guardian.demand(Keep(status.rule.id)).data["status"])

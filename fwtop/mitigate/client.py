@@ -13,17 +13,21 @@ from fwtop.mitigate import netns as namespaces
 from fwtop.mitigate.peer import enlarge
 from fwtop.mitigate.run import ENVIRONMENT, module_argv
 from fwtop.model import paths
+from fwtop.model.bulk import detach_sources
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import (
     MAX_MESSAGE,
     Answer,
+    Apply,
     Hello,
+    Plan,
     ProtocolError,
     Request,
     Watch,
     encode_request,
     parse_answer,
 )
+from fwtop.model.rule import Rule
 from fwtop.model.text import safe_text
 
 ANSWER_SECONDS = 60.0  # a list of a million prefixes takes a while
@@ -50,6 +54,25 @@ class GuardianClient:
     def demand(self, request: Request, *, timeout: float = ANSWER_SECONDS) -> Answer:
         """Send a request; raises FwtopError with the guardian's words and code when it refuses."""
         answer = self.request(request, timeout=timeout)
+        if not answer.ok:
+            raise FwtopError(answer.error, answer.code or 1)
+        return answer
+
+    def plan(self, rule: Rule) -> Answer:
+        """Ask what a rule would run, however long its list of sources is; raises FwtopError when refused."""
+        return self._demand_with_sources(Plan({}), rule)
+
+    def apply(self, rule: Rule, confirm_seconds: int, *, force: bool = False) -> Answer:
+        """Install a rule, however long its list of sources is; raises FwtopError when refused."""
+        return self._demand_with_sources(Apply({}, confirm_seconds, force), rule)
+
+    def _demand_with_sources(self, request: Plan | Apply, rule: Rule) -> Answer:
+        whole, attached = detach_sources(request, rule)
+        try:
+            answer, _ = _exchange(self._sock, whole, ANSWER_SECONDS, attached)
+        finally:
+            if attached is not None:
+                os.close(attached)
         if not answer.ok:
             raise FwtopError(answer.error, answer.code or 1)
         return answer
@@ -162,7 +185,9 @@ def _spawn(netns_descriptor: int, run_directory: Path, arguments: tuple[str, ...
         )
 
 
-def _exchange(sock: socket.socket, request: Request, timeout: float) -> tuple[Answer, list[int]]:
+def _exchange(
+    sock: socket.socket, request: Request, timeout: float, attached: int | None = None
+) -> tuple[Answer, list[int]]:
     message = encode_request(request)
     if len(message) > MAX_MESSAGE:
         raise FwtopError("this rule is too long for one message; nothing was changed", 2)
@@ -170,7 +195,7 @@ def _exchange(sock: socket.socket, request: Request, timeout: float) -> tuple[An
     room = socket.CMSG_SPACE(_MAX_DESCRIPTORS * descriptors.itemsize)
     try:
         sock.settimeout(timeout)
-        sock.send(message)
+        socket.send_fds(sock, [message], [attached] if attached is not None else [])
         received, ancillary, _, _ = sock.recvmsg(MAX_MESSAGE, room, socket.MSG_CMSG_CLOEXEC)
     except OSError as error:
         line = f"the guardian does not answer ({error.strerror or error}); active rules end by themselves"

@@ -124,19 +124,21 @@ def _serve(options: argparse.Namespace, ready: Callable[[], None]) -> int:
     try:
         directory.mkdir(mode=0o755, parents=True, exist_ok=True)
         directory.chmod(0o755)
-        lock = _lock(directory / f"{number}.lock")
+        lock_path = directory / f"{number}.lock"
+        lock = _lock(lock_path)
     except OSError as error:
         raise FwtopError(f"cannot use {directory}: {error.strerror}; nothing was started", 1) from None
     path = directory / f"{number}.sock"
-    journal = Journal(options.journal, netns.cookie())
     try:
+        journal = Journal(options.journal, netns.cookie())
         server = _server(options, number, journal)
         listener = _listen(path)
         ready()
         server.run(listener)
+        journal.close()
     finally:
         path.unlink(missing_ok=True)
-        journal.close()
+        lock_path.unlink(missing_ok=True)
         os.close(lock)
     return 0
 
@@ -159,17 +161,24 @@ def _server(options: argparse.Namespace, number: int, journal: Journal) -> Serve
 
 def _lock(path: Path) -> int:
     """Take the lock that makes this the namespace's only guardian, waiting for one that hands over."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    descriptor = _open_lock(path)
     end = time.monotonic() + _LOCK_SECONDS
     while True:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return descriptor
+            if path.exists() and path.stat().st_ino == os.fstat(descriptor).st_ino:
+                return descriptor
+            os.close(descriptor)  # its last holder removed it when it ended
+            descriptor = _open_lock(path)
         except BlockingIOError:
             if time.monotonic() > end:
                 os.close(descriptor)
                 raise FwtopError("another guardian holds this namespace; nothing was started") from None
             time.sleep(0.02)  # flock(2) has no time limit of its own
+
+
+def _open_lock(path: Path) -> int:
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
 
 
 def _listen(path: Path) -> socket.socket:

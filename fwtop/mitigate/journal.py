@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from fwtop.model.bulk import pack_prefixes, unpack_prefixes
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Rule, State
 
@@ -21,7 +22,7 @@ _SCHEMA = """
 CREATE TABLE IF NOT EXISTS rules (
   id INTEGER PRIMARY KEY AUTOINCREMENT,
   boot TEXT NOT NULL, netns INTEGER NOT NULL, variant TEXT NOT NULL,
-  rule TEXT NOT NULL, state TEXT NOT NULL,
+  rule TEXT NOT NULL, sources BLOB NOT NULL, state TEXT NOT NULL,
   expires REAL NOT NULL, confirm_by REAL,
   packets INTEGER NOT NULL DEFAULT 0, bytes INTEGER NOT NULL DEFAULT 0,
   ended REAL, note TEXT NOT NULL DEFAULT '');
@@ -76,10 +77,12 @@ class Journal:
 
     def intend(self, rule: Rule, variant: str, expires: float, confirm_by: float | None) -> Entry:
         """Write a rule down before the kernel gets it; the entry's rule has its number."""
+        short = replace(rule, match=replace(rule.match, sources=()))
+        texts = (variant, json.dumps(short.to_dict()), pack_prefixes(rule.match.sources))
         cursor = self._db.execute(
-            "INSERT INTO rules (boot, netns, variant, rule, state, expires, confirm_by) "
-            "VALUES (?, ?, ?, ?, 'intent', ?, ?)",
-            (self._boot, self._netns, variant, json.dumps(rule.to_dict()), expires, confirm_by),
+            "INSERT INTO rules (boot, netns, variant, rule, sources, state, expires, confirm_by) "
+            "VALUES (?, ?, ?, ?, ?, 'intent', ?, ?)",
+            (self._boot, self._netns, *texts, expires, confirm_by),
         )
         named = replace(rule, id=str(cursor.lastrowid))
         return Entry(named, variant, State.INTENT, expires, confirm_by)
@@ -140,17 +143,19 @@ class Journal:
 
     def _select(self, condition: str) -> list[Entry]:
         rows = self._db.execute(
-            "SELECT id, rule, variant, state, expires, confirm_by, packets, bytes, ended, note FROM rules "  # noqa: S608
-            f"WHERE boot=? AND netns=? AND {condition}",
+            "SELECT id, rule, sources, variant, state, expires, confirm_by, packets, bytes, ended, note "  # noqa: S608
+            f"FROM rules WHERE boot=? AND netns=? AND {condition}",
             (self._boot, self._netns),
         ).fetchall()
         return [_entry(row) for row in rows]
 
 
 def _entry(row: tuple[Any, ...]) -> Entry:
-    number, rule, variant, state, expires, confirm_by, packets, size, ended, note = row
+    number, text, sources, variant, state, expires, confirm_by, packets, size, ended, note = row
+    rule = Rule.from_dict(json.loads(text))
+    match = replace(rule.match, sources=unpack_prefixes(sources))
     return Entry(
-        replace(Rule.from_dict(json.loads(rule)), id=str(number)),
+        replace(rule, id=str(number), match=match),
         variant,
         State(state),
         expires,

@@ -51,10 +51,7 @@ class Kernel:
         """Return what `install` would run, as text for people; long sets are cut."""
         text: list[str] = []
         for spec in artifacts.sets:
-            lines = sets.fill_text(spec, timeout_seconds).splitlines()
-            text += [f"ipset {line}" for line in lines[: 1 + _SHOWN_ELEMENTS]]
-            if len(lines) > 1 + _SHOWN_ELEMENTS:
-                text.append(f"# … and {len(lines) - 1 - _SHOWN_ELEMENTS:,} more elements, by ipset restore")
+            text += sets.shown_text(spec, timeout_seconds, _SHOWN_ELEMENTS)
         for family, lines_of_family in _by_family(artifacts):
             state = self.chains.read(family)
             program = self.chains.variant.program(family)

@@ -44,14 +44,18 @@ class Observers:
         self._loading: set[Loading] = set()
         self._children: list[subprocess.Popen[bytes]] = []
         self._slots: set[int] = set()
+        self._stale: subprocess.Popen[bytes] | None = None
 
     def detach_stale(self) -> None:
-        """Remove what a killed guardian left attached, before anything new is attached."""
-        self._spawn_detach("all")
-        self.finish()
+        """Begin to remove what a killed guardian left attached; `start` waits for it."""
+        self._stale = self._spawn_detach("all")
 
     def start(self, peer: Peer, request: Watch) -> Loading:
         """Start a loader for a client."""
+        if self._stale is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._stale.wait(_DETACH_SECONDS)
+            self._stale = None
         slot = next(number for number in range(len(self._slots) + 1) if number not in self._slots)
         mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
@@ -128,16 +132,16 @@ class Observers:
                 child.wait()
         self._children.clear()
 
-    def _spawn_detach(self, which: str) -> None:
-        self._children.append(
-            subprocess.Popen(
-                module_argv(_LOADER, "--detach", which),
-                env=ENVIRONMENT,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-            )
+    def _spawn_detach(self, which: str) -> subprocess.Popen[bytes]:
+        child = subprocess.Popen(
+            module_argv(_LOADER, "--detach", which),
+            env=ENVIRONMENT,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
         )
+        self._children.append(child)
+        return child
 
 
 def _receive(sock: socket.socket) -> tuple[Answer, list[int]]:

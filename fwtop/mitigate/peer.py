@@ -47,17 +47,24 @@ class Peer:
         enlarge(sock)
         return Peer(sock, operator_of(pid))
 
-    def receive(self) -> bytes:
-        """Return one message; raises PeerGone at the end or when it is too long."""
+    def receive(self) -> tuple[bytes, int | None]:
+        """Return one message and the descriptor that came with it, if one did.
+
+        Raises PeerGone at the end, or when it is too long or brings more than one.
+        """
         try:
-            message, _, flags, _ = self.sock.recvmsg(MAX_MESSAGE)
+            message, descriptors, flags, _ = socket.recv_fds(
+                self.sock, MAX_MESSAGE, 1, socket.MSG_CMSG_CLOEXEC
+            )
         except BlockingIOError:
-            return b""
+            return b"", None
         except OSError:
             raise PeerGone from None
-        if not message or flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
+        if not message or flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC) or len(descriptors) > 1:
+            for descriptor in descriptors:
+                os.close(descriptor)
             raise PeerGone
-        return message
+        return message, descriptors[0] if descriptors else None
 
     def send(self, answer: Answer, descriptors: list[int] | None = None) -> None:
         """Send one answer; raises PeerGone when the client lets its answers pile up."""

@@ -16,6 +16,7 @@ from fwtop.mitigate.observers import Loading, Observers
 from fwtop.mitigate.peer import Peer, PeerGone
 from fwtop.mitigate.service import Service
 from fwtop.model.address import Prefix
+from fwtop.model.bulk import read_sources
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import (
     Answer,
@@ -23,7 +24,6 @@ from fwtop.model.protocol import (
     Hello,
     Keep,
     Plan,
-    ProtocolError,
     Request,
     Status,
     Undo,
@@ -37,6 +37,9 @@ MAX_CLIENTS = 16
 _FIRST_CLIENT_SECONDS = 10.0  # whoever started us connects at once
 _LINGER_SECONDS = 0.5  # the next command of a script finds us still there
 _MAX_OPERATORS = 32
+
+
+Sources = tuple[Prefix, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,23 +135,28 @@ class Server:
 
     def _read(self, peer: Peer) -> None:
         """Serve one request; the loop comes back for the next, so that no client starves the others."""
+        attached: int | None = None
         try:
-            message = peer.receive()
+            message, attached = peer.receive()
             if not message:
                 return
-            answer = self._answer(peer, message)
+            answer = self._answer(peer, message, attached)
             if answer is not None:
                 peer.send(answer)
         except PeerGone:
             self._drop(peer)
+        finally:
+            if attached is not None:
+                os.close(attached)
 
-    def _answer(self, peer: Peer, message: bytes) -> Answer | None:
+    def _answer(self, peer: Peer, message: bytes, attached: int | None) -> Answer | None:
         try:
             request = parse_request(message)
-        except ProtocolError as error:
+            sources = _sources(request, attached)
+        except ValueError as error:
             return Answer(False, safe_text(f"not understood: {error}"), 2)
         try:
-            return self._serve(peer, request)
+            return self._serve(peer, request, sources)
         except PeerGone:
             raise
         except FwtopError as error:
@@ -159,7 +167,7 @@ class Server:
             syslog.syslog(syslog.LOG_ERR, line)
             return Answer(False, line, 1)
 
-    def _serve(self, peer: Peer, request: Request) -> Answer | None:
+    def _serve(self, peer: Peer, request: Request, sources: Sources) -> Answer | None:
         if peer.hello is None:
             if not isinstance(request, Hello):
                 raise PeerGone
@@ -172,18 +180,18 @@ class Server:
             case Status():
                 data = self._status(peer, request)
             case Plan():
-                data = self._service.plan(request.rule)
+                data = self._service.plan(request.rule, sources)
             case _ if peer.hello.readonly:
                 return Answer(False, "read-only: nothing was changed", 1)
             case _:
-                data = self._change(peer, request)
+                data = self._change(peer, request, sources)
         return Answer(True, data=data)
 
-    def _change(self, peer: Peer, request: Apply | Keep | Undo) -> dict[str, Any]:
+    def _change(self, peer: Peer, request: Apply | Keep | Undo, sources: Sources) -> dict[str, Any]:
         if isinstance(request, Apply):
             owner = peer if peer.hello is not None and peer.hello.role == "console" else None
             return self._service.apply(
-                request.rule, request.confirm_seconds, force=request.force, owner=owner
+                request.rule, sources, request.confirm_seconds, force=request.force, owner=owner
             )
         if isinstance(request, Keep):
             return self._service.keep(request.id, request.ttl_seconds)
@@ -251,3 +259,11 @@ class Server:
             self._service.owner_gone(peer)
         except FwtopError as error:
             syslog.syslog(syslog.LOG_ERR, safe_text(error))
+
+
+def _sources(request: Request, attached: int | None) -> Sources:
+    """Return the list that came beside a request; raises ValueError unless both agree that there is one."""
+    announced = isinstance(request, Plan | Apply) and request.attached
+    if announced != (attached is not None):
+        raise ValueError("a list is announced or attached, but not both")
+    return read_sources(attached) if attached is not None else ()

@@ -18,6 +18,7 @@ from fwtop.mitigate.kernel import Count, Kernel
 from fwtop.mitigate.sets import MAX_TIMEOUT_SECONDS, entry_counters
 from fwtop.mitigate.steps import Step, Steps
 from fwtop.mitigate.wire import MAX_TTL_SECONDS, rule_of_wire
+from fwtop.model.address import Prefix
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import ACTIVE_STATES, Rule, RuleStatus, State, rule_status_to_dict
 
@@ -73,34 +74,41 @@ class Service:
             self._kernel.remove(strangers)  # also chains and sets that no rule is left in
         return done
 
-    def plan(self, data: dict[str, Any]) -> dict[str, Any]:
+    def plan(self, data: dict[str, Any], sources: tuple[Prefix, ...] = ()) -> dict[str, Any]:
         """Return the commands, warnings and the guard's verdict for a rule; nothing is done."""
-        rule = replace(rule_of_wire(data), id="0")
+        rule = replace(rule_of_wire(data, sources), id="0")
         verdict = guard.judge(rule, self._fresh_allow(), len(self._active))
         commands: list[str] = []
         notes: tuple[str, ...] = ()
-        refused = verdict.refused
+        refused, code = verdict.refused, 1 if verdict.refused else 0
         if refused is None:
             try:
                 artifacts = drivers.build(rule, guard.exceptions(rule, self._allow))
                 commands = self._kernel.plan("0", artifacts, rule.ttl_seconds)
                 notes = artifacts.notes
             except FwtopError as error:
-                refused = str(error)
+                refused, code = str(error), error.code
         return {
             "commands": [line.replace("fwtop-0", "fwtop-N") for line in commands],
             "warnings": [*self._warnings, *verdict.warnings, *notes],
             "refused": refused,
+            "code": code,
             "needs_force": verdict.broad or "",
         }
 
     def apply(
-        self, data: dict[str, Any], confirm_seconds: int, *, force: bool, owner: object | None
+        self,
+        data: dict[str, Any],
+        sources: tuple[Prefix, ...],
+        confirm_seconds: int,
+        *,
+        force: bool,
+        owner: object | None,
     ) -> dict[str, Any]:
         """Install a rule, provisionally when `confirm_seconds` is above 0; raises FwtopError."""
         if not 0 <= confirm_seconds <= MAX_CONFIRM_SECONDS:
             raise FwtopError(f"confirm_seconds goes from 0 to {MAX_CONFIRM_SECONDS}", 2)
-        rule = replace(rule_of_wire(data), created=time.time())
+        rule = replace(rule_of_wire(data, sources), created=time.time())
         verdict = guard.judge(rule, self._fresh_allow(), len(self._active))
         if verdict.refused is not None:
             raise FwtopError(f"refused: {verdict.refused}")
@@ -264,7 +272,7 @@ class Service:
         active = entry.state in ACTIVE_STATES
         wall = time.time() - time.monotonic()
         status = RuleStatus(
-            rule=entry.rule,
+            rule=_shortened(entry.rule),
             state=entry.state,
             packets=counted.packets,
             bytes=counted.bytes,
@@ -274,7 +282,7 @@ class Service:
             note=entry.note,
             entries=self._entries(entry.rule) if entries else {},
         )
-        return _cut(rule_status_to_dict(status))
+        return {**rule_status_to_dict(status), "sources_total": len(entry.rule.match.sources)}
 
     def _entries(self, rule: Rule) -> dict[str, int]:
         if not 0 < len(rule.match.sources) <= _COUNTED_ELEMENTS:
@@ -285,9 +293,6 @@ class Service:
         return counted
 
 
-def _cut(status: dict[str, Any]) -> dict[str, Any]:
-    """Shorten a long list of sources: an answer must fit one message, and nobody reads 50,000 lines."""
-    sources = status["rule"]["match"]["sources"]
-    status["sources_total"] = len(sources)
-    status["rule"]["match"]["sources"] = sources[:_SHOWN_SOURCES]
-    return status
+def _shortened(rule: Rule) -> Rule:
+    """Cut a long list of sources: an answer must fit one message, and nobody reads 50,000 lines."""
+    return replace(rule, match=replace(rule.match, sources=rule.match.sources[:_SHOWN_SOURCES]))

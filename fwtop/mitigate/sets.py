@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from fwtop.mitigate.artifacts import SetSpec
 from fwtop.mitigate.run import CommandError, run
 from fwtop.model.address import Prefix
+from fwtop.model.bulk import prefix_text
 
 PREFIX = "fwtop-"
 MAX_TIMEOUT_SECONDS = 2147483  # ipset(8): the kernel's milliseconds are 32 bits wide
@@ -36,9 +37,20 @@ def fill_text(spec: SetSpec, timeout_seconds: int) -> str:
     """
     head = create_line(spec.name, spec.family, len(spec.elements) + len(spec.exceptions), timeout_seconds)
     lines = [head]
-    lines += [f"add {spec.name} {prefix} timeout {timeout_seconds}" for prefix in spec.elements]
-    lines += [f"add {spec.name} {prefix} timeout {timeout_seconds} nomatch" for prefix in spec.exceptions]
+    clock = f"timeout {timeout_seconds}"
+    lines += [f"add {spec.name} {prefix_text(prefix)} {clock}" for prefix in spec.elements]
+    lines += [f"add {spec.name} {prefix} {clock} nomatch" for prefix in spec.exceptions]
     return "\n".join(lines) + "\n"
+
+
+def shown_text(spec: SetSpec, timeout_seconds: int, count: int) -> list[str]:
+    """Return the first lines of `fill_text`, `count` elements of them, and how many more there are."""
+    head = create_line(spec.name, spec.family, len(spec.elements) + len(spec.exceptions), timeout_seconds)
+    cut = SetSpec(spec.name, spec.family, spec.elements[:count], spec.exceptions[:count])
+    lines = [head, *fill_text(cut, timeout_seconds).splitlines()[1:]]
+    more = len(spec.elements) + len(spec.exceptions) - (len(lines) - 1)
+    shown = [f"ipset {line}" for line in lines]
+    return [*shown, f"# … and {more:,} more elements, by ipset restore"] if more else shown
 
 
 def renew_text(spec: SetSpec, timeout_seconds: int) -> str:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from fwtop.mitigate.sets import MAX_TIMEOUT_SECONDS
+from fwtop.model.address import Prefix
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Kind, Match, PayloadMatch, Range, RateLimit, Rule
 from fwtop.model.text import safe_text
@@ -18,10 +19,15 @@ MAX_RATE = 1_000_000_000
 MAX_TEXT = 300
 
 
-def rule_of_wire(data: dict[str, Any]) -> Rule:
-    """Read a rule of a request; raises FwtopError (code 2) naming the first field that is wrong."""
+def rule_of_wire(data: dict[str, Any], sources: tuple[Prefix, ...] = ()) -> Rule:
+    """Read a rule of a request; raises FwtopError (code 2) naming the first field that is wrong.
+
+    `sources` are those that came beside the message, already checked; they come after the rule's own.
+    """
     try:
         rule = Rule.from_dict(data)
+        if sources:
+            rule = replace(rule, match=replace(rule.match, sources=rule.match.sources + sources))
         _check_rule(rule)
     except FwtopError:
         raise

@@ -42,6 +42,7 @@ class Plan:
     """Say what a rule would run and whether the guard would let it, without doing it."""
 
     rule: dict[str, Any]
+    attached: bool = False  # the rule's sources come with the message as a descriptor: model/bulk.py
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,7 @@ class Apply:
     rule: dict[str, Any]
     confirm_seconds: int = DEFAULT_CONFIRM_SECONDS
     force: bool = False  # the operator typed the confirmation that a broad rule needs
+    attached: bool = False  # as in Plan
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,7 +82,7 @@ def test_fast_rates_and_bytes_are_taken(bench: Bench) -> None:
             RateLimit(50_000, 100_000),
             RateLimit(1_000_000, 1_000_000),
             RateLimit(100_000_000, 10_000_000, in_bytes=True),
-            RateLimit(7, 3000, in_bytes=True, by_dport=True),
+            RateLimit(64, 3000, in_bytes=True, by_dport=True),
         ):
             apply(guardian, Rule("", Kind.HASHLIMIT, Match(protocol=UDP), "limit", 60, limit=limit))
         guardian.demand(Undo(all=True))
@@ -95,6 +95,7 @@ def test_fast_rates_and_bytes_are_taken(bench: Bench) -> None:
     [
         (PayloadMatch(b"attack"), b"any attack at all", b"any attac"),
         (PayloadMatch(b'q"\\| \x00\xff'), b'before q"\\| \x00\xff', b'before q"\\| \x00\xfe'),
+        (PayloadMatch(b"\x03bad\x02eu\0", dns_name="bad.eu"), b"..\x03bAd\x02Eu\0", b"..\x03bad\x03eu\0"),
         (PayloadMatch(b"GET /", 0), b"GET /", b"xGET /"),
         (
             PayloadMatch(b"longer than forty bytes, so that u32 needs two matches", 3),

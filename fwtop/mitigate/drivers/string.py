@@ -41,7 +41,9 @@ def payload_args(item: PayloadMatch, family: int, protocol: int | None) -> tuple
         return _anchored_args(item, item.offset, family, protocol)
     if item.mask is not None:
         raise FwtopError("a masked string needs an offset; nothing was installed", 2)
-    return ("-m", "string", "--algo", "bm", "--hex-string", f"|{item.data.hex()}|")
+    # Resolvers keep the case of a name, whatever it is, and attackers vary it (RFC 4343, 4.1).
+    case = ("--icase",) if item.dns_name is not None else ()
+    return ("-m", "string", "--algo", "bm", *case, "--hex-string", f"|{item.data.hex()}|")
 
 
 def _anchored_args(item: PayloadMatch, offset: int, family: int, protocol: int | None) -> tuple[str, ...]:

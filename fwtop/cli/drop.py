@@ -1,0 +1,94 @@
+"""fwtop drop: drop packets by header fields, in the driver."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+
+from fwtop.cli.mitigation import add_rule_options, carry_out, port, protocol, traffic_text
+from fwtop.model.errors import FwtopError
+from fwtop.model.rule import Kind, Match, Range, Rule
+
+NAME = "drop"
+HELP = "Drop packets by their header fields, in the network driver (XDP)."
+EXAMPLE = "fwtop drop --proto udp --sport 123 --length 400:500 --via xdp --yes"
+_FLAGS = {
+    "fin": 1,
+    "syn": 2,
+    "rst": 4,
+    "psh": 8,
+    "ack": 16,
+    "urg": 32,
+    "ece": 64,
+    "cwr": 128,
+    "none": 0,
+    "all": 63,
+}
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the verb's arguments."""
+    parser.add_argument("--proto", type=protocol, metavar="P", help="tcp, udp, icmp, … or a number")
+    parser.add_argument("--sport", type=port, metavar="N", help="source port")
+    parser.add_argument("--dport", type=port, metavar="N", help="destination port")
+    parser.add_argument("--length", type=_range(65535), metavar="A:B", help="IP total length in bytes")
+    parser.add_argument("--ttl-field", type=_range(255), metavar="A:B", help="TTL or hop limit of the packet")
+    parser.add_argument(
+        "--tcp-flags", type=tcp_flags, metavar="M/F", help="of flags M, exactly F set: syn,ack/syn"
+    )
+    parser.add_argument("--fragment", action="store_true", help="fragments only")
+    parser.add_argument("--via", choices=("xdp",), required=True, help="where to drop")
+    add_rule_options(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Install the rule."""
+    match = Match(
+        family=args.family,
+        protocol=args.proto,
+        sport=args.sport,
+        dport=args.dport,
+        ip_length=args.length,
+        ttl=args.ttl_field,
+        tcp_flags=args.tcp_flags,
+        fragment=True if args.fragment else None,
+    )
+    if match == Match(family=args.family):
+        raise FwtopError(
+            "a drop needs at least one field, or it would drop everything; nothing was changed", 2
+        )
+    summary = f"drop {traffic_text(match)}"
+    return carry_out(args, [Rule("", Kind(args.via), match, summary, args.ttl, created_by="cli")])
+
+
+def tcp_flags(text: str) -> tuple[int, int]:
+    """Read MASK/FLAGS by names or numbers; returns mask and value."""
+    mask, slash, value = text.partition("/")
+    numbers = (_flags(mask), _flags(value if slash else mask))
+    if numbers[1] & ~numbers[0]:
+        raise argparse.ArgumentTypeError(f"{text[:40]!r}: a flag is wanted that the mask leaves out")
+    return numbers
+
+
+def _flags(text: str) -> int:
+    if text.isascii() and text.isdigit() and int(text) <= 255:
+        return int(text)
+    total = 0
+    for name in text.lower().split(","):
+        if name not in _FLAGS:
+            raise argparse.ArgumentTypeError(f"{name[:20]!r} is not a TCP flag: {', '.join(_FLAGS)}")
+        total |= _FLAGS[name]
+    return total
+
+
+def _range(most: int) -> Callable[[str], Range]:
+    def read(text: str) -> Range:
+        low, colon, high = text.partition(":")
+        ends = [low or "0", (high or str(most)) if colon else low]
+        if not all(end.isascii() and end.isdigit() and int(end) <= most for end in ends) or not low + high:
+            raise argparse.ArgumentTypeError(f"{text[:40]!r} is not a range like 40:100 up to {most}")
+        if int(ends[0]) > int(ends[1]):
+            raise argparse.ArgumentTypeError(f"{text[:40]!r} ends before it begins")
+        return Range(int(ends[0]), int(ends[1]))
+
+    return read

@@ -1,0 +1,26 @@
+"""fwtop notrack: keep packets out of connection tracking, when its table is what breaks first."""
+
+from __future__ import annotations
+
+import argparse
+
+from fwtop.cli.mitigation import add_rule_options, carry_out, port, protocol, traffic_text
+from fwtop.model.rule import Kind, Match, Rule
+
+NAME = "notrack"
+HELP = "Keep packets (and the answers to them) out of connection tracking."
+EXAMPLE = "fwtop notrack --proto udp --dport 53 --yes"
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the verb's arguments."""
+    parser.add_argument("--proto", type=protocol, metavar="P", help="tcp, udp, icmp, … or a number")
+    parser.add_argument("--dport", type=port, metavar="N", help="destination port")
+    add_rule_options(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Install the exemption."""
+    match = Match(family=args.family, protocol=args.proto, dport=args.dport)
+    summary = f"do not track {traffic_text(match)}"
+    return carry_out(args, [Rule("", Kind.NOTRACK, match, summary, args.ttl, created_by="cli")])
