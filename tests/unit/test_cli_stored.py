@@ -7,6 +7,8 @@ import os
 import pwd
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -26,6 +28,14 @@ def reader_account() -> pwd.struct_passwd:
 
 
 @pytest.fixture
+def tmp_path() -> Iterator[Path]:
+    """A directory that others can enter; pytest's own are shut again by every run that starts."""
+    with tempfile.TemporaryDirectory(prefix="fwtop-test-") as name:
+        os.chmod(name, 0o755)
+        yield Path(name)
+
+
+@pytest.fixture
 def place(tmp_path: Path) -> Path:
     """A directory with one session, owned by the console's user as in /var/lib/fwtop."""
     session = SessionWriter(tmp_path / "sessions", host="web-1", interfaces=("eth0",), version="0.1.0")
@@ -36,14 +46,7 @@ def place(tmp_path: Path) -> Path:
         account = reader_account()
         for path in (tmp_path / "sessions", *(tmp_path / "sessions").iterdir()):
             os.chown(path, account.pw_uid, account.pw_gid)
-    open_to_all(tmp_path)
     return tmp_path / "sessions"
-
-
-def open_to_all(directory: Path) -> None:
-    for parent in (directory, *directory.parents):
-        if parent.name.startswith("pytest-") or parent == directory:
-            parent.chmod(0o755)
 
 
 def fwtop(*words: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -74,7 +77,6 @@ def test_sessions_are_listed(place: Path) -> None:
 
 
 def test_no_sessions_yet(tmp_path: Path) -> None:
-    open_to_all(tmp_path)
     done = fwtop("sessions", "--directory", tmp_path / "none")
     assert done.returncode == 0
     assert "no session is stored" in done.stdout
