@@ -63,9 +63,8 @@ class Advisor:
 
     def _attack(self, scene: Scene, finding: Finding) -> Attack:
         facts = Facts(scene.traffic, finding.rows)
-        end = scene.traffic.started + scene.traffic.seconds
         pps = finding.pps if finding.pps is not None else facts.pps
-        since, notes = self._timeline.note(finding, pps, _onset(scene, finding), end)
+        since, notes = self._timeline.note(finding, pps, *_active(scene, finding))
         spoofed = finding.spoof.probability > self.config.spoof_threshold
         evidence = list(finding.evidence)
         if finding.spoof.evidence:
@@ -147,20 +146,24 @@ def normal_traffic(scene: Scene) -> Normal:
     return Normal(packets, traffic.weight[rows_left] / traffic.seconds, sentence, guess=True)
 
 
-def _onset(scene: Scene, finding: Finding) -> float:
-    """Find when the vector reached a tenth of its peak (Unix seconds), in fiftieths of the window."""
+def _active(scene: Scene, finding: Finding) -> tuple[float, float]:
+    """Return when the vector first and last had a tenth of its peak rate in the window (Unix seconds).
+
+    In fiftieths of the window, so that a stray packet before the onset doesn't count.
+    """
     traffic = scene.traffic
     if len(finding.rows) == 0:
-        return traffic.started + traffic.seconds
+        end = traffic.started + traffic.seconds
+        return end, end
     time = traffic.packets.time_ns
     first, last = int(time.min()), int(time.max())
-    span = max(1, last - first)
-    place = (time[finding.rows] - first) * 50 // (span + 1)
+    mine = time[finding.rows]
+    place = (mine - first) * 50 // (last - first + 1)
     rates = np.bincount(place, traffic.weight[finding.rows], 50)
-    start = int(np.argmax(rates >= 0.1 * rates.max()))
-    inside = time[finding.rows][place >= start]
-    moment = float(int(inside.min()) - first) / 1e9
-    return traffic.started + min(moment, traffic.seconds)
+    strong = np.flatnonzero(rates >= 0.1 * rates.max())
+    active = mine[(place >= strong[0]) & (place <= strong[-1])]
+    begin, end = (float(int(at) - first) / 1e9 for at in (active.min(), active.max()))
+    return traffic.started + min(begin, traffic.seconds), traffic.started + min(end, traffic.seconds)
 
 
 def _payloads(payloads: tuple[Payload, ...], normal: Normal) -> tuple[Payload, ...]:

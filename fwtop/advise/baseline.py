@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import math
 import zipfile
+import zlib
 from dataclasses import dataclass, field, fields
 
 import numpy as np
@@ -104,7 +105,7 @@ class Baseline:
             with np.load(io.BytesIO(data), allow_pickle=False) as archive:
                 header, rates = archive["header"], archive["rates"]
                 columns = [archive[f"rows_{item.name}"] for item in fields(PacketBatch)]
-        except (KeyError, OSError, EOFError, zipfile.BadZipFile) as error:
+        except (KeyError, OSError, EOFError, ValueError, zipfile.BadZipFile, zlib.error) as error:
             raise ValueError(f"not a stored baseline: {error}") from error
         wanted = PacketBatch.zeros(0, 0)
         types = [getattr(wanted, item.name).dtype for item in fields(PacketBatch)]

@@ -37,7 +37,7 @@ TYPES = {
     255: "ANY",
 }
 _LARGE_TYPES = frozenset({16, 46, 48, 99, 255})  # types that are asked for to get large answers
-_PARSED = 1_024
+_PARSED = 512
 _SMALL = 600  # payload bytes: a resolver's ordinary answer is no larger
 
 
@@ -96,9 +96,8 @@ def _cut(message: bytes, labels: list[bytes]) -> Question | None:
 
 def questions(traffic: Traffic, rows: Rows, limit: int = _PARSED) -> list[Question]:
     """Parse the questions of at most `limit` of the rows, evenly taken."""
-    if len(rows) > limit:
-        rows = rows[np.linspace(0, len(rows) - 1, limit).astype(np.intp)]
     packets = traffic.packets
+    rows = Facts(traffic, rows).spread(limit)
     found = []
     for row in rows.tolist():
         start = int(packets.payload_offset[row])
@@ -124,7 +123,7 @@ def resolver_traffic(traffic: Traffic, facts: Facts) -> bool:
     if facts.top("dport").share > 0.9 and facts.sources > 8:
         return False
     if len(parsed) < 10:
-        return facts.mean_length < 400
+        return facts.mean_length < 400 and facts.sources < 20
     names = Counter(question.labels for question in parsed)
     types = Counter(question.qtype for question in parsed)
     repeated = names.most_common(1)[0][1] / len(parsed)

@@ -48,7 +48,7 @@ def stopped(match: Match, limit: RateLimit | None, traffic: Traffic) -> F64:
     if limit is not None:
         rows = np.flatnonzero(hit)
         pps = traffic.weight[rows] / traffic.seconds
-        part[rows] = dropped_part(limit, traffic.packets.select(rows), pps, traffic.seconds)
+        part[rows] = dropped_part(limit, traffic.packets, rows, pps, seconds=traffic.seconds)
     return part
 
 
@@ -70,7 +70,7 @@ def harm(match: Match, limit: RateLimit | None, normal: Normal) -> Harm:
     part = hit.astype(np.float64)
     if limit is not None:
         rows = np.flatnonzero(hit)
-        part[rows] = dropped_part(limit, packets.select(rows), normal.pps[rows], 1.0)
+        part[rows] = dropped_part(limit, packets, rows, normal.pps[rows], seconds=1.0)
     else:
         part = np.maximum(part, _lost_connections(match, hit, packets, normal.pps))
     pps = float((part * normal.pps).sum())

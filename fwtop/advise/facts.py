@@ -57,6 +57,16 @@ class Facts:
         return self.packets / self.traffic.seconds
 
     @cached_property
+    def peak_pps(self) -> float:
+        """Packets in the busiest second of the window: an onset must not wait for the window to fill."""
+        seconds = int(self.traffic.seconds)
+        if seconds < 2 or not self.n:
+            return self.pps
+        time = self.traffic.packets.time_ns
+        place = np.minimum((time[self.rows] - int(time.min())) // 1_000_000_000, seconds - 1)
+        return max(self.pps, float(np.bincount(place, self.weight).max()))
+
+    @cached_property
     def source_counts(self) -> NDArray[np.intp]:
         """Sampled packets of each distinct source."""
         _, counts = np.unique(self.traffic.source_key[self.rows], return_counts=True)
@@ -93,7 +103,13 @@ class Facts:
 
     def top(self, column: str) -> Top:
         """Return the commonest value of a packet column."""
-        return top_of(getattr(self.traffic.packets, column)[self.rows], self.weight)
+        if column not in self._tops:
+            self._tops[column] = top_of(getattr(self.traffic.packets, column)[self.rows], self.weight)
+        return self._tops[column]
+
+    @cached_property
+    def _tops(self) -> dict[str, Top]:
+        return {}
 
     @cached_property
     def destinations(self) -> Top:
@@ -110,9 +126,13 @@ class Facts:
     @cached_property
     def sample(self) -> Rows:
         """At most `feature_rows` of the rows, evenly taken, for statistics of contents."""
-        if self.n <= self.feature_rows:
+        return self.spread(self.feature_rows)
+
+    def spread(self, limit: int) -> Rows:
+        """Take at most `limit` of the rows, evenly."""
+        if self.n <= limit:
             return self.rows
-        return self.rows[np.linspace(0, self.n - 1, self.feature_rows).astype(np.intp)]
+        return self.rows[np.linspace(0, self.n - 1, limit).astype(np.intp)]
 
     @cached_property
     def head(self) -> tuple[U8, I64]:

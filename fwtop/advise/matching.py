@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fwtop.advise.traffic import TCP, UDP, mix
+from fwtop.advise.traffic import TCP, UDP, Rows, mix
 from fwtop.model.address import Prefix
 from fwtop.model.packets import F64, I64, U8, U64, Fragment, Mask, PacketBatch
 from fwtop.model.rule import Match, PayloadMatch, RateLimit
@@ -24,9 +24,8 @@ def match_rows(match: Match, packets: PacketBatch) -> Mask:
             hit = hit & in_prefixes(packets.family, *columns, prefixes)
     for payload in match.payload:
         rows = np.flatnonzero(hit)
-        found = payload_rows(payload, packets.select(rows)) if len(rows) else np.zeros(0, np.bool_)
         hit = np.zeros(len(packets), np.bool_)
-        hit[rows[found]] = True
+        hit[rows[payload_rows(payload, packets, rows)]] = True
     return np.asarray(hit)
 
 
@@ -85,21 +84,23 @@ def cut(hi: U64, lo: U64, family: int, length: int) -> tuple[U64, U64]:
     return hi & high, lo & low
 
 
-def payload_rows(match: PayloadMatch, packets: PacketBatch) -> Mask:
-    """Tell which packets have the bytes in their captured transport payload."""
-    n, width = packets.data.shape
+def payload_rows(match: PayloadMatch, packets: PacketBatch, rows: Rows | None = None) -> Mask:
+    """Tell which packets (of those rows; None: all) have the bytes in their captured transport payload."""
+    rows = np.arange(len(packets)) if rows is None else rows
+    n, width = len(rows), packets.data.shape[1]
     size = len(match.data)
     if n == 0 or size == 0 or size > width:
         return np.zeros(n, np.bool_)
     want = np.frombuffer(match.data, np.uint8)
     care = np.frombuffer(match.mask, np.uint8) if match.mask is not None else np.full(size, 255, np.uint8)
-    start = packets.payload_offset.astype(np.int64)
-    end = np.minimum(packets.captured, start + packets.payload_length).astype(np.int64)
+    start = packets.payload_offset[rows].astype(np.int64)
+    end = np.minimum(packets.captured[rows], start + packets.payload_length[rows]).astype(np.int64)
     if match.offset is None:
-        return _anywhere(want & care, care, packets.data, start, end)
+        data = packets.data if n == len(packets) else packets.data[rows]
+        return _anywhere(want & care, care, data, start, end)
     at = start + match.offset
     good = np.flatnonzero((at + size <= end) & (at + size <= width))
-    window = packets.data[good[:, None], at[good][:, None] + np.arange(size)]
+    window = packets.data[rows[good][:, None], at[good][:, None] + np.arange(size)]
     hit = np.zeros(n, np.bool_)
     hit[good[((window & care) == (want & care)).all(1)]] = True
     return hit
@@ -126,22 +127,23 @@ def _anywhere(want: U8, care: U8, data: U8, start: I64, end: I64) -> Mask:
     return hit
 
 
-def limit_groups(limit: RateLimit, packets: PacketBatch) -> U64:
-    """Return each packet's bucket: its source prefix, and its destination port where asked."""
-    four = packets.family == 4
-    hi4, lo4 = cut(packets.src_hi, packets.src_lo, 4, limit.prefix_v4)
-    hi6, lo6 = cut(packets.src_hi, packets.src_lo, 6, limit.prefix_v6)
+def limit_groups(limit: RateLimit, packets: PacketBatch, rows: Rows) -> U64:
+    """Return each row's bucket: its source prefix, and its destination port where asked."""
+    four = packets.family[rows] == 4
+    hi, lo = packets.src_hi[rows], packets.src_lo[rows]
+    hi4, lo4 = cut(hi, lo, 4, limit.prefix_v4)
+    hi6, lo6 = cut(hi, lo, 6, limit.prefix_v6)
     key = mix(np.where(four, hi4, hi6), np.where(four, lo4, lo6))
-    return mix(key, packets.dport.astype(np.uint64)) if limit.by_dport else key
+    return mix(key, packets.dport[rows].astype(np.uint64)) if limit.by_dport else key
 
 
-def dropped_part(limit: RateLimit, packets: PacketBatch, pps: F64, seconds: float) -> F64:
-    """Return the part of each packet's bucket that a token bucket would drop.
+def dropped_part(limit: RateLimit, packets: PacketBatch, rows: Rows, pps: F64, *, seconds: float) -> F64:
+    """Return the part of each row's bucket that a token bucket would drop.
 
     `pps` is what each row stands for in packets a second, `seconds` the time over which the burst is spread.
     """
-    amount = pps * packets.ip_length if limit.in_bytes else pps
-    _, inverse = np.unique(limit_groups(limit, packets), return_inverse=True)
+    amount = pps * packets.ip_length[rows] if limit.in_bytes else pps
+    _, inverse = np.unique(limit_groups(limit, packets, rows), return_inverse=True)
     rate = np.bincount(inverse, amount)
     allowed = limit.per_second + limit.burst / max(seconds, 1.0)
     with np.errstate(divide="ignore", invalid="ignore"):

@@ -6,13 +6,28 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fwtop.advise.traffic import Rows
 from fwtop.model.address import Prefix
-from fwtop.model.packets import F64, U64, Mask, PacketBatch
+from fwtop.model.packets import F64, U8, U64, Mask, PacketBatch
 
 # A prefix of 2**b addresses must hold 2**(b*d) attackers: dense ones first, sparser ones when the list
 # would be long otherwise. At 0.25 a /24 needs 4 of them, a /16 needs 16.
 _DENSITIES = (0.5, 0.35, 0.25)
 _LONG = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Addresses:
+    """Source addresses as columns."""
+
+    family: U8
+    src_hi: U64
+    src_lo: U64
+
+    @staticmethod
+    def of(packets: PacketBatch, rows: Rows | slice = slice(None)) -> Addresses:
+        """Take the sources of rows."""
+        return Addresses(packets.family[rows], packets.src_hi[rows], packets.src_lo[rows])
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,9 +40,9 @@ class Cover:
 
 
 def fewest_prefixes(
-    attack: PacketBatch,
+    attack: Addresses,
     weight: F64,
-    normal: PacketBatch,
+    normal: Addresses,
     *,
     target: float,
     limit: int,

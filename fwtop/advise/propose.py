@@ -12,7 +12,7 @@ from fwtop.advise.config import AdviseConfig
 from fwtop.advise.effect import Normal, harm, share_of, stopped
 from fwtop.advise.facts import Facts
 from fwtop.advise.matching import limit_groups
-from fwtop.advise.prefixes import fewest_prefixes
+from fwtop.advise.prefixes import Addresses, fewest_prefixes
 from fwtop.advise.scene import Finding, Scene
 from fwtop.advise.signature import find_signatures
 from fwtop.advise.traffic import TCP, UDP, Rows
@@ -148,14 +148,15 @@ def _by_payload(
 
 
 def _by_sources(scene: Scene, finding: Finding, normal: Normal, config: AdviseConfig) -> Iterator[Candidate]:
-    attack = scene.traffic.packets.select(finding.rows)
     weight = scene.traffic.weight[finding.rows]
+    attack = Addresses.of(scene.traffic.packets, finding.rows)
+    known = Addresses.of(normal.packets)
     for target in (config.source_share, 0.5):
         # Where little is known of normal sources, shorter prefixes than /16 would hit too many unseen ones
         cover = fewest_prefixes(
             attack,
             weight,
-            normal.packets,
+            known,
             target=target,
             limit=config.max_prefixes,
             shortest=16 if normal.guess else 10,
@@ -182,7 +183,9 @@ def _by_rate(
     scope = Match(family=base.family, protocol=base.protocol, dport=base.dport)
     for per in (32, 24):
         limit = RateLimit(1, 1, prefix_v4=per, prefix_v6=64 if per == 32 else 56)
-        _, inverse = np.unique(limit_groups(limit, normal.packets), return_inverse=True)
+        _, inverse = np.unique(
+            limit_groups(limit, normal.packets, np.arange(len(normal.packets))), return_inverse=True
+        )
         usual = float(np.quantile(np.bincount(inverse, normal.pps), 0.99)) if len(inverse) else 0.0
         rate = _round_up(max(10.0, 2 * usual))
         limit = replace(limit, per_second=rate, burst=min(10_000, max(5, rate)))

@@ -98,7 +98,9 @@ class Scene:
         if not self.traffic.live:
             return True
         usual = self.baseline.rate(normal)
-        return facts.pps >= floor_pps and (usual is None or facts.pps >= config.baseline_factor * usual)
+        if usual is not None:
+            floor_pps = max(floor_pps, config.baseline_factor * usual)
+        return facts.peak_pps >= floor_pps
 
     def spoof(self, rows: Rows, *, prior: float = 0.0, completed: float = 0.0) -> Spoof:
         """Estimate whether the rows' sources are forged."""

@@ -116,9 +116,7 @@ def openvpn_answer(payload: U8, length: I64) -> Mask:
 
 def bittorrent_answer(payload: U8, length: I64) -> Mask:
     """BEP 5 (bencoded dictionary) or BEP 29 (uTP version 1 with a known type)."""
-    bencoded = (payload[:, 0] == 0x64) & (payload[:, 2] == 0x3A) & np.isin(payload[:, 1], (0x31, 0x32))
-    utp = np.isin(payload[:, 0], (0x11, 0x21, 0x31)) & (payload[:, 1] <= 2) & (length >= 20)
-    return np.asarray((length >= 4) & (bencoded | utp))
+    return bencoded_answer(payload, length) | utp_packet(payload, length)
 
 
 def bencoded_answer(payload: U8, length: I64) -> Mask:
@@ -127,6 +125,12 @@ def bencoded_answer(payload: U8, length: I64) -> Mask:
     letter = (key >= 0x61) & (key <= 0x7A)
     known = np.isin(payload[:, 1], (0x31, 0x32)) & letter
     return np.asarray((length >= 8) & (payload[:, 0] == 0x64) & (payload[:, 2] == 0x3A) & known)
+
+
+def utp_packet(payload: U8, length: I64) -> Mask:
+    """BEP 29: uTP version 1 of a known type, with no or a known extension."""
+    kind = np.isin(payload[:, 0], (0x01, 0x11, 0x21, 0x31, 0x41))
+    return np.asarray(kind & (payload[:, 1] <= 2) & (length >= 20))
 
 
 def dtls_answer(payload: U8, length: I64) -> Mask:
@@ -188,7 +192,7 @@ SERVICES: tuple[Service, ...] = (
     Service("mndp", "MikroTik discovery", (5678,)),
     Service("coap", "CoAP", (5683,), coap_answer),
     Service("bittorrent", "BitTorrent", (6881, 6882, 6889, 6969, 51413), bittorrent_answer),
-    Service("bittorrent", "BitTorrent DHT", (), bencoded_answer, anywhere=True),
+    Service("bittorrent", "BitTorrent", (), bittorrent_answer, anywhere=True),
     Service("bjnp", "Canon BJNP", (8610, 8611, 8612), starts(b"BJNP")),
     Service("teamspeak", "TeamSpeak", (8767, 9987)),
     Service("ubiquiti", "Ubiquiti discovery", (10001,), starts(b"\x01", b"\x02")),

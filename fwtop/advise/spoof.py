@@ -52,13 +52,13 @@ def spoof_estimate(
     packets = traffic.packets
     _, first, counts = np.unique(traffic.source_key[rows], return_index=True, return_counts=True)
     hi, lo, family = (getattr(packets, name)[rows][first] for name in ("src_hi", "src_lo", "family"))
-    signs = [*_reuse(counts, traffic), *_own(traffic, rows, own)]
+    signs = [*_reuse(counts), *_own(traffic, rows, own)]
     four = lo[family == 4]
     if len(four) >= len(lo) / 2:
         signs += [*_space(four), *_pattern(four)]
     else:
         signs += _space6(hi[family == 6], lo[family == 6])
-    signs += _ttl(traffic, rows, len(first))
+    signs += [*_ttl(traffic, rows, len(first)), *_ttl_kept(traffic, rows)]
     if completed > 0.2:
         signs.append(Sign(-4.0, f"{completed:.0%} of the flows went on after the handshake"))
     odds = prior + sum(sign.weight for sign in signs)
@@ -67,7 +67,7 @@ def spoof_estimate(
     return Spoof(1.0 / (1.0 + math.exp(-max(-30.0, min(30.0, odds)))), agreeing)
 
 
-def _reuse(counts: np.ndarray[tuple[int], np.dtype[np.intp]], traffic: Traffic) -> list[Sign]:
+def _reuse(counts: np.ndarray[tuple[int], np.dtype[np.intp]]) -> list[Sign]:
     """Real machines send more than one packet; forged sources are drawn anew for each."""
     sources, packets = len(counts), int(counts.sum())
     once = float((counts == 1).sum()) / packets
@@ -76,8 +76,8 @@ def _reuse(counts: np.ndarray[tuple[int], np.dtype[np.intp]], traffic: Traffic) 
     if sources >= _MANY and once > 0.9:
         return [Sign(1.2, f"{once:.0%} of the sampled packets have a source of their own ({sources:,})")]
     per = packets / sources
-    if per >= 3 and traffic.one_in * per > 10:
-        return [Sign(-1.0, f"sources send {per:.0f} sampled packets each")]
+    if per >= 3:
+        return [Sign(-5.5 if per >= 8 else -3.0, f"{sources:,} sources send {per:.0f} sampled packets each")]
     return []
 
 
@@ -158,6 +158,26 @@ def _ttl(traffic: Traffic, rows: Rows, sources: int) -> list[Sign]:
         return [Sign(2.5, f"TTLs are random ({used} values)")]
     if sources >= 50 and 5 <= used <= 120 and share < 0.5:
         return [Sign(-1.0, f"TTLs spread as from real distances ({used} values)")]
+    return []
+
+
+def _ttl_kept(traffic: Traffic, rows: Rows) -> list[Sign]:
+    """Tell whether sources that are seen repeatedly keep their own TTL: real machines do."""
+    ttl = traffic.packets.ttl[rows].astype(np.int64)
+    key = traffic.source_key[rows]
+    order = np.lexsort((ttl, key))
+    key, ttl = key[order], ttl[order]
+    edges = np.flatnonzero(np.concatenate(([True], key[1:] != key[:-1])))
+    counts = np.diff(np.append(edges, len(key)))
+    repeated = counts >= 3
+    if repeated.sum() < 20 or np.unique(ttl).size < 5:
+        return []
+    spread = ttl[edges + counts - 1] - ttl[edges]
+    kept = float((spread[repeated] <= 1).mean())
+    if kept > 0.9:
+        return [Sign(-3.0, "each source keeps its own TTL")]
+    if kept < 0.3:
+        return [Sign(3.0, "the same source arrives with many TTLs")]
     return []
 
 

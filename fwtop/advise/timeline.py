@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from fwtop.advise.scene import Finding
 
 _REMEMBERED = 256
+_FORGET_SECONDS = 3600.0
+_PAUSE_SECONDS = 2.0  # without packets: then it has stopped, and what comes is another wave
 
 
 @dataclass
@@ -15,9 +17,10 @@ class Track:
 
     title: str
     since: float
-    last: float
+    until: float  # its last packets
     peak_pps: float
-    pulses: int = 1
+    waves: int = 1
+    follows: str = ""
 
 
 @dataclass
@@ -27,40 +30,41 @@ class Timeline:
     linger_seconds: float
     tracks: dict[tuple[str, int | None], Track] = field(default_factory=dict)
 
-    def note(self, finding: Finding, pps: float, onset: float, now: float) -> tuple[float, list[str]]:
-        """Record a sighting; return the vector's onset and sentences about its history."""
+    def note(self, finding: Finding, pps: float, onset: float, until: float) -> tuple[float, list[str]]:
+        """Record that a vector was active from `onset` to `until` in the present window.
+
+        Returns when it began at all, and sentences about its history.
+        """
         key = (finding.kind, finding.match.sport)
         track = self.tracks.get(key)
-        ended = self._just_ended(key, onset)
-        if track is None or now - track.last > self.linger_seconds:
-            track = Track(finding.title, min(onset, now), now, pps)
+        if track is None or onset - track.until > self.linger_seconds:
+            track = Track(finding.title, onset, until, pps)
             self.tracks[key] = track
-        elif now - track.last > 2.5:
-            track.pulses += 1
-        track.last, track.peak_pps = now, max(track.peak_pps, pps)
-        self._trim(now)
+        elif onset - track.until > _PAUSE_SECONDS:
+            track.waves += 1
+        track.until, track.peak_pps = max(track.until, until), max(track.peak_pps, pps)
+        track.follows = track.follows or self._predecessor(key, track)
+        self._trim(until)
         notes = []
         if track.peak_pps > 1.2 * pps:
             notes.append(f"its peak was {track.peak_pps:,.0f} packets a second")
-        if track.pulses > 1:
-            notes.append(f"it comes in waves: {track.pulses} so far")
-        if ended is not None:
-            notes.append(f"it follows {ended}")
+        if track.waves > 1:
+            notes.append(f"it comes in waves: {track.waves} so far")
+        if track.follows:
+            notes.append(f"it follows {track.follows}: the vector was changed")
         return track.since, notes
 
-    def _just_ended(self, key: tuple[str, int | None], onset: float) -> str | None:
-        """Name the vector that stopped when this one began: the attacker changed it."""
-        for other, track in self.tracks.items():
-            if other != key and abs(onset - track.last) < self.linger_seconds / 3 and track.since < onset:
-                current = self.tracks.get(key)
-                if current is None or current.since > track.since:
-                    return track.title if track.last < onset else None
-        return None
+    def _predecessor(self, key: tuple[str, int | None], track: Track) -> str:
+        """Name the vector that ended when this one began, and has not come back."""
+        for other, earlier in self.tracks.items():
+            ended = abs(earlier.until - track.since) < _PAUSE_SECONDS < track.until - earlier.until
+            if other != key and ended and earlier.since < track.since:
+                return earlier.title
+        return ""
 
     def _trim(self, now: float) -> None:
-        if len(self.tracks) > _REMEMBERED:
-            keep = sorted(self.tracks.items(), key=lambda item: -item[1].last)[:_REMEMBERED]
-            self.tracks = dict(keep)
-        stale = [key for key, track in self.tracks.items() if now - track.last > 20 * self.linger_seconds]
+        stale = [key for key, track in self.tracks.items() if now - track.until > _FORGET_SECONDS]
         for key in stale:
             del self.tracks[key]
+        if len(self.tracks) > _REMEMBERED:
+            del self.tracks[min(self.tracks, key=lambda key: self.tracks[key].until)]

@@ -17,6 +17,7 @@ from fwtop.model.packets import Mask
 from fwtop.model.rule import Match
 
 _TFTP = Service("tftp", "TFTP", (), tftp_data)
+_SHAPES = [(service, service.shape) for service in (*ANYWHERE, _TFTP) if service.shape is not None]
 _FEW = 3  # resolvers that a host really uses
 
 
@@ -48,12 +49,15 @@ def by_payload(scene: Scene) -> list[Finding]:
     rows = scene.traffic.rows(pool)
     if len(rows) < scene.config.min_samples:
         return []
+    sample = scene.facts(rows).head
+    likely = [(service, shape) for service, shape in _SHAPES if shape(*sample).mean() > 0.005]
+    if not likely:
+        return []
     matrix, length = payload(scene.traffic.packets, rows, SHAPE_WIDTH)
     findings = []
     taken = np.zeros(len(rows), np.bool_)
-    for service in (*ANYWHERE, _TFTP):
-        assert service.shape is not None  # noqa: S101 - both tables hold services with a shape
-        fits = service.shape(matrix, length) & ~taken
+    for service, shape in likely:
+        fits = shape(matrix, length) & ~taken
         mask = np.zeros(len(scene.traffic), np.bool_)
         mask[rows[fits]] = True
         facts = scene.facts(mask)
@@ -114,6 +118,7 @@ def _forged_answers(scene: Scene, facts: Facts, fit: float) -> bool:
     constant = facts.top("ip_length").share > 0.95 and (
         facts.payload_entropy > 7.2 or facts.zero_bytes > 0.95
     )
+    constant |= facts.payload_variety < 0.02 and fit < 0.2 and facts.n >= 50
     forged = scene.spoof(facts.rows).probability > scene.config.spoof_threshold
     return forged or constant or (facts.sources < 8 and fit < 0.2)
 
@@ -157,7 +162,8 @@ def _one_to_one(facts: Facts) -> bool:
 def _finding(
     scene: Scene, service: Service, facts: Facts, ports: list[int], *, confidence: float, fit: float | None
 ) -> Finding:
-    spoof = scene.spoof(facts.rows, prior=-5.0)
+    # Answers of a service come from who runs it; only imitations could be forged
+    spoof = scene.spoof(facts.rows, prior=-9.0 if fit is not None and fit >= 0.5 else -5.0)
     origin = f"from port {', '.join(map(str, ports[:4]))}" if ports else "from many ports"
     evidence = [
         f"{count(facts.packets)} unsolicited UDP packets {origin} of {facts.sources:,} servers, "

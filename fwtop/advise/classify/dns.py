@@ -25,6 +25,7 @@ def queries(scene: Scene) -> list[Finding]:
     if asks.mean() < 0.5:
         return []  # a flood to port 53 that isn't DNS: the UDP rule's
     rows = to_server[asks]
+    scene.ordinary[rows] = True  # what this rule doesn't name is a name server's daily work
     facts = scene.facts(rows)
     if not scene.significant(facts, floor_pps=scene.config.flood_pps, normal="dns"):
         return []

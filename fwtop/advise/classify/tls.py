@@ -36,7 +36,7 @@ def hellos(scene: Scene) -> list[Finding]:
     evidence = [
         f"{count(facts.packets)} TLS client hellos ({count(facts.pps)}/s) of {facts.sources:,} sources"
     ]
-    evidence += reasons + _describe(tls.hellos(scene.traffic, facts.sample[:512]))
+    evidence += reasons + _describe(tls.hellos(scene.traffic, facts.spread(384)))
     spoof = scene.spoof(facts.rows, prior=0.0 if stray else -4.0)
     rows = facts.rows if stray else with_connections(scene, facts)
     dport = facts.top("dport")
