@@ -47,11 +47,21 @@ def heavy_prefixes(counted: Tally, total: float, top: int) -> list[HeavyPrefix]:
         return []
     found: list[HeavyPrefix] = []
     for family in (4, 6):
-        rows = np.flatnonzero(counted.tags["family"] == family)
+        rows = _in_heavy_broadest(counted, family, total * THRESHOLD)
         if len(rows):
             found += _Search(counted, rows, family, total * THRESHOLD).run()
     found.sort(key=lambda item: (-item.sums[WEIGHT], item.prefix))
     return found[:top]
+
+
+def _in_heavy_broadest(counted: Tally, family: int, least: float) -> NDArray[np.intp]:
+    """Return the rows in heavy ones of the broadest prefixes: usually few, so that little is sorted."""
+    rows = np.flatnonzero(counted.tags["family"] == family)
+    column, width = ("lo", 32) if family == 4 else ("hi", 64)
+    length = _BROADEST[family]
+    head = (counted.tags[column][rows] >> np.uint64(width - length)).astype(np.int64)
+    heavy = np.bincount(head, counted.sums[WEIGHT, rows], 1 << length) >= least
+    return rows[heavy[head]]
 
 
 class _Search:

@@ -79,8 +79,8 @@ def _top(keys: NDArray[np.uint64], sums: F64, tags: dict[str, NDArray[np.uint8]]
 def _name_tally(names: DnsNames, sums: F64) -> Tally:
     words = names.data.view(np.uint64)
     keys = names.size.astype(np.uint64)
-    for column in range(words.shape[1]):
-        keys = mixed(words[:, column], keys)
+    for column in range(-(-int(names.size.max(initial=0)) // 8)):
+        keys = np.where(names.size > column * 8, mixed(words[:, column], keys), keys)
     return _top(keys, sums[:, names.rows], {"data": names.data, "size": names.size.astype(np.uint8)})
 
 

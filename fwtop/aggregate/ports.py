@@ -7,13 +7,11 @@ from numpy.typing import NDArray
 
 from fwtop.aggregate.services import SERVICES
 from fwtop.aggregate.shares import Scale
-from fwtop.aggregate.tally import SAMPLES, SUMS, WEIGHT, Tally
+from fwtop.aggregate.tally import Tally
 from fwtop.model.packets import F64, FLAG_MALFORMED, FLAG_TRUNCATED, Fragment, PacketBatch
 from fwtop.model.snapshot import Port, Share
 
 _UDP, _DST = 1 << 17, 1 << 16  # bits of a port's key
-_DENSE = 1 << 18
-_DENSE_FROM = 4096  # rows from which on counting into an array of all keys is faster than sorting
 PROTOCOLS = {
     **{1: "icmp", 2: "igmp", 4: "ipip", 6: "tcp", 17: "udp", 33: "dccp", 41: "6in4", 47: "gre"},
     **{50: "esp", 51: "ah", 58: "icmpv6", 89: "ospf", 103: "pim", 112: "vrrp", 132: "sctp", 136: "udplite"},
@@ -38,20 +36,7 @@ def tally(batch: PacketBatch, sums: F64) -> Tally:
     protocol = np.where(udp[rows], np.uint64(_UDP), np.uint64(0))
     keys = np.concatenate((protocol | batch.sport[rows], protocol | batch.dport[rows] | np.uint64(_DST)))
     part = sums[:, rows]
-    if len(rows) < _DENSE_FROM:
-        return Tally.of(keys, np.concatenate((part, part), axis=1), {})
-    places = keys.astype(np.int64)
-    counts = np.bincount(places, minlength=_DENSE)
-    present = np.flatnonzero(counts)
-    grouped = np.zeros((SUMS, len(present)))
-    grouped[SAMPLES] = counts[present]
-    for row in range(WEIGHT, SUMS):
-        if row == WEIGHT and bool((part[WEIGHT] == 1.0).all()):
-            grouped[WEIGHT] = grouped[SAMPLES]
-        elif part[row].any():
-            doubled = np.concatenate((part[row], part[row]))
-            grouped[row] = np.bincount(places, doubled, _DENSE)[present]
-    return Tally(present.astype(np.uint64), grouped, {})
+    return Tally.of(keys, np.concatenate((part, part), axis=1), {})
 
 
 def table(counted: Tally, scale: Scale, top: int) -> tuple[Port, ...]:

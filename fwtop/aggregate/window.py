@@ -11,7 +11,7 @@ from fwtop.model.packets import PacketBatch
 
 RESERVOIR_ROWS = 100_000
 _NAMES = [item.name for item in fields(PacketBatch)]
-_SPARE = 1.5  # storage for so many times the present rows
+_SPARE = 2.0  # storage for so many times the present rows
 
 
 class SlidingRows:
@@ -27,16 +27,18 @@ class SlidingRows:
         self._end = 0
 
     def append(self, batch: PacketBatch) -> None:
-        """Add packets; their `data` is widened or the storage's is, as needed."""
+        """Add packets; of `data` only the columns in which any of them has bytes are kept."""
         if not len(batch):
             return
-        width = max(self._store.data.shape[1], batch.data.shape[1])
+        used = (int(batch.captured.max()) + 7) & ~7
+        data = batch.data[:, : min(used, batch.data.shape[1])]
+        width = max(self._store.data.shape[1], data.shape[1])
         if self._end + len(batch) > len(self._store) or width > self._store.data.shape[1]:
             self._move(len(batch), width)
         place = slice(self._end, self._end + len(batch))
         for name in _NAMES[:-1]:
             getattr(self._store, name)[place] = getattr(batch, name)
-        self._store.data[place, : batch.data.shape[1]] = batch.data
+        self._store.data[place, : data.shape[1]] = data
         self._end += len(batch)
 
     def _move(self, extra: int, width: int) -> None:

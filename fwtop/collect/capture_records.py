@@ -15,7 +15,7 @@ from fwtop.model.packets import FLAG_OUTBOUND, I64, U8, U16, Hook, Mask, PacketB
 
 MAX_WIDTH = 640  # bytes kept of a packet: enough for a TLS ClientHello
 MAX_RECORD = 1 << 20  # a longer record is a broken file: the largest snap length in use is 256 KiB
-ROWS = 16_384  # packets a batch: stays in the processor's cache, and in little memory
+ROWS = 8192  # packets a batch: stays in the cache, and in little memory
 _BLOCK = 4 << 20
 
 ETHERNET, NULL, LOOP, SLL, SLL2 = 1, 0, 108, 113, 276

@@ -57,6 +57,7 @@ def test_a_view_of_the_sliding_rows_is_never_overwritten() -> None:
         batch = packets(50, 60 + tick % 3 * 8)
         batch.tcp_seq[:] = tick
         batch.data[:] = tick
+        batch.captured[:] = batch.data.shape[1]
         rows.append(batch)
         if tick >= 4:
             rows.forget(50)
