@@ -46,7 +46,7 @@ class LiveControls:
 
     async def plan(self, rule: Rule) -> PlanView:
         """Ask the guardian what it would run."""
-        answer = await asyncio.to_thread(self._link.demand, Plan(rule.to_dict()))
+        answer = await asyncio.to_thread(self._link.demand_for_rule, Plan({}), rule)
         data = answer.data
         return PlanView(
             commands=tuple(data["commands"]),
@@ -58,9 +58,8 @@ class LiveControls:
     async def apply(self, rule: Rule, *, force: bool = False) -> RuleStatus:
         """Install a rule, provisionally."""
         self._writable()
-        answer = await asyncio.to_thread(
-            self._link.demand, Apply(rule.to_dict(), confirm_seconds=self.confirm_seconds, force=force)
-        )
+        request = Apply({}, confirm_seconds=self.confirm_seconds, force=force)
+        answer = await asyncio.to_thread(self._link.demand_for_rule, request, rule)
         self._changed()
         return rule_status_from_dict(answer.data["status"])
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import threading
 
+from fwtop.model.bulk import detach_sources
 from fwtop.model.errors import FwtopError
-from fwtop.model.protocol import MAX_MESSAGE, Answer, Request, encode_request, parse_answer
+from fwtop.model.protocol import MAX_MESSAGE, Answer, Apply, Plan, Request, encode_request, parse_answer
+from fwtop.model.rule import Rule
 
 _ANSWER_SECONDS = 30.0
 
@@ -24,13 +27,17 @@ class GuardianLink:
         self._lock = threading.Lock()
         self.lost = ""  # why, once it is
 
-    def ask(self, request: Request) -> Answer:
-        """Send a request and return its answer, whatever it says; raises GuardianLost."""
+    def ask(self, request: Request, attached: int | None = None) -> Answer:
+        """Send a request and return its answer, whatever it says; raises GuardianLost.
+
+        `attached` is a descriptor that goes with the message; it stays the caller's.
+        """
         with self._lock:
             if self.lost:
                 raise GuardianLost(self.lost)
             try:
-                self._socket.send(encode_request(request))
+                descriptors = [] if attached is None else [attached]
+                socket.send_fds(self._socket, [encode_request(request)], descriptors)
                 message = self._socket.recv(MAX_MESSAGE)
             except OSError as error:
                 raise self._give_up(f"the guardian does not answer ({error.strerror or error})") from None
@@ -40,10 +47,16 @@ class GuardianLink:
 
     def demand(self, request: Request) -> Answer:
         """Ask and raise FwtopError when the guardian refuses."""
-        answer = self.ask(request)
-        if not answer.ok:
-            raise FwtopError(answer.error, answer.code or 1)
-        return answer
+        return _agreed(self.ask(request))
+
+    def demand_for_rule(self, request: Plan | Apply, rule: Rule) -> Answer:
+        """Ask for a rule, however long its list of sources is; raises FwtopError when refused."""
+        whole, attached = detach_sources(request, rule)
+        try:
+            return _agreed(self.ask(whole, attached))
+        finally:
+            if attached is not None:
+                os.close(attached)
 
     def close(self) -> None:
         """Hang up: the guardian takes unconfirmed rules back."""
@@ -54,3 +67,9 @@ class GuardianLink:
         self.lost = why
         self._socket.close()
         return GuardianLost(why)
+
+
+def _agreed(answer: Answer) -> Answer:
+    if not answer.ok:
+        raise FwtopError(answer.error, answer.code or 1)
+    return answer
