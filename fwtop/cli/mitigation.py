@@ -7,10 +7,13 @@ import json
 import sys
 import time
 from collections.abc import Iterable
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, TextIO
 
+from fwtop.cli.harm import harm_line, measure
 from fwtop.cli.options import add_netns, ttl
 from fwtop.model.errors import FwtopError
+from fwtop.model.preview import Preview
 from fwtop.model.protocol import DEFAULT_CONFIRM_SECONDS, Keep
 from fwtop.model.rule import Match, Rule, RuleStatus, State, rule_status_from_dict
 from fwtop.model.snapshot import mitigation_json
@@ -95,8 +98,13 @@ def carry_out(args: argparse.Namespace, rules: list[Rule]) -> int:
     if not (args.preview or args.yes or sys.stdin.isatty()):
         line = "there is no terminal to ask on; nothing was changed; --yes installs, --preview shows the plan"
         raise FwtopError(line, 2)
+    measured = None if args.yes and not args.preview else measure(rules, args.netns)
+    previews: list[Preview | None] = [*measured] if measured is not None else [None] * len(rules)
     with client.connect(netns=args.netns, readonly=args.preview) as guardian:
-        results = [_carry_out_one(args, guardian, rule) for rule in rules]
+        results = [
+            _carry_out_one(args, guardian, rule, preview)
+            for rule, preview in zip(rules, previews, strict=True)
+        ]
     if args.json:
         print(json.dumps(results[0] if len(results) == 1 else {"rules": results}))
     if args.preview:
@@ -104,12 +112,14 @@ def carry_out(args: argparse.Namespace, rules: list[Rule]) -> int:
     return 0 if all("status" in result for result in results) else 1
 
 
-def _carry_out_one(args: argparse.Namespace, guardian: GuardianClient, rule: Rule) -> dict[str, Any]:
+def _carry_out_one(
+    args: argparse.Namespace, guardian: GuardianClient, rule: Rule, preview: Preview | None
+) -> dict[str, Any]:
     plan = guardian.plan(rule).data
     if args.preview or not args.yes:
-        _show_plan(rule, plan, sys.stderr if args.json else sys.stdout)
+        _show_plan(rule, plan, preview, sys.stderr if args.json else sys.stdout)
     if args.preview:
-        return {"plan": plan}
+        return {"plan": plan, "preview": asdict(preview) if preview is not None else None}
     if plan["refused"]:
         raise FwtopError(f"refused: {plan['refused']}", plan["code"])
     force, confirm_seconds = args.force, 0
@@ -126,8 +136,16 @@ def _carry_out_one(args: argparse.Namespace, guardian: GuardianClient, rule: Rul
     return {"status": mitigation_json(status)}
 
 
-def _show_plan(rule: Rule, plan: dict[str, Any], to: TextIO) -> None:
+def _show_plan(rule: Rule, plan: dict[str, Any], preview: Preview | None, to: TextIO) -> None:
     print(f"{rule.summary}, for {duration(rule.ttl_seconds)}", file=to)
+    if preview is None:
+        print("  what it would hit could not be measured on the traffic of this machine", file=to)
+    else:
+        print(f"  {harm_line(preview)}", file=to)
+        for example in preview.examples:
+            print(f"    hit: {example}", file=to)
+        for warning in preview.warnings:
+            print(f"  warning: {warning}", file=to)
     for line in plan["commands"]:
         print(f"  {safe_text(line, limit=2000)}", file=to)
     for warning in plan["warnings"]:

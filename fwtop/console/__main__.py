@@ -28,6 +28,8 @@ def _run(options: Options, launcher: socket.socket) -> int:
         from fwtop.console.screen import run_screen as run
     elif options.mode == "record":
         from fwtop.console.record import run_record as run
+    elif options.mode == "trial":
+        from fwtop.console.trial import run_trial as run
     else:
         from fwtop.console.observe import run_snapshot as run
     handoff, descriptors = receive_handoff(launcher)

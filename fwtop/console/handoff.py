@@ -16,7 +16,7 @@ _MAX_MESSAGE = 1 << 20
 class Options:
     """How the console was asked to run."""
 
-    mode: str  # tui, snapshot, record
+    mode: str  # tui, snapshot, record, trial
     seconds: float = 5.0
     json: bool = False
     top: int = 50

@@ -41,6 +41,7 @@ class LiveConsole:
     session: LiveSession
     recorder: Recorder | None
     controls: LiveControls
+    try_rule: Callable[[Rule], Preview]
 
     def take(self, snapshot: Snapshot) -> Snapshot:
         """Store a snapshot, and return it with the notes that storing left."""
@@ -99,7 +100,7 @@ def build(
         changed=session.rules_changed,
         readonly="started with --readonly" if options.readonly else "",
     )
-    return LiveConsole(options, link, source, session, recorder, controls)
+    return LiveConsole(options, link, source, session, recorder, controls, try_rule)
 
 
 def _stored_baseline(recorder: Recorder | None) -> Baseline | None:
