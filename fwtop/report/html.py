@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fwtop.model.session import Event, Tick
+from fwtop.model.text import safe_text
 from fwtop.report.chart import gauge_chart, traffic_chart
 from fwtop.report.digest import Digest
 from fwtop.report.effects import Change, RuleEffect
@@ -28,10 +29,10 @@ EVENT_NAMES = {
     "attack_changed": "attack changed",
     "attack_ended": "attack ended",
     "rule_proposed": "proposed",
-    "rule_applied": "rule applied",
-    "rule_confirmed": "rule confirmed",
-    "rule_undone": "rule taken back",
-    "rule_expired": "rule expired",
+    "rule_applied": "rule {} applied",
+    "rule_confirmed": "rule {} confirmed",
+    "rule_undone": "rule {} taken back",
+    "rule_expired": "rule {} expired",
     "guardian_lost": "guardian lost",
     "guardian_back": "guardian back",
     "records_lost": "samples lost",
@@ -340,9 +341,15 @@ def _log(digest: Digest) -> Markup:
 
 
 def _event(event: Event) -> Markup:
-    name = EVENT_NAMES[event.kind.value]
     look = "what name-attack" if event.kind.value.startswith("attack") else "what"
-    return tag("tr", tag("td", clock(event.at)), tag("td", name, class_=look), tag("td", event.text))
+    return tag(
+        "tr", tag("td", clock(event.at)), tag("td", event_name(event), class_=look), tag("td", event.text)
+    )
+
+
+def event_name(event: Event) -> str:
+    """Say in two or three words what happened."""
+    return EVENT_NAMES[event.kind.value].format(safe_text(event.subject, limit=8))
 
 
 def _footer(digest: Digest) -> Markup:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from fwtop.model.text import safe_text
 from fwtop.report.digest import Digest
 from fwtop.report.effects import RuleEffect
-from fwtop.report.html import EVENT_NAMES, TABLES
+from fwtop.report.html import TABLES, event_name
 from fwtop.report.script import command_line
 from fwtop.report.spans import AttackSpan
 from fwtop.report.wording import clock, day_and_time, duration, percent, si
@@ -41,7 +41,7 @@ def render_markdown(digest: Digest) -> str:
         "",
     ]
     lines += [
-        f"- {clock(event.at)} **{EVENT_NAMES[event.kind.value]}**: {escape(event.text)}"
+        f"- {clock(event.at)} **{escape(event_name(event))}**: {escape(event.text)}"
         for event in digest.events[-_MAX_EVENTS:]
     ]
     lines += ["", *(f"> {escape(note)}  " for note in digest.notes)]

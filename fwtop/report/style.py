@@ -5,7 +5,7 @@ from __future__ import annotations
 from fwtop.report.markup import Markup
 
 STYLE = Markup("""
-:root{color-scheme:light dark;--paper:#fcfcfa;--card:#fff;--ink:#1d2126;--soft:#5d6670;--faint:#8b949e;
+:root{color-scheme:light dark;--paper:#fcfcfa;--card:#fff;--ink:#1d2126;--soft:#5d6670;--faint:#6f7882;
 --rule:#e4e5e1;--delivered:#3f7fb0;--dropped:#c9cdd2;--arrived:#1d2126;--attack:#c4412f;
 --attack-soft:rgba(196,65,47,.09);--act:#5a4fb0;--bar:#dfe9f1;--bar-attack:#f4d9d4;--good:#2d7a4f}
 @media (prefers-color-scheme:dark){:root{--paper:#14171a;--card:#1a1e22;--ink:#e4e7ea;--soft:#a3acb5;
@@ -73,11 +73,11 @@ th+th,td+td{padding-left:14px}
 .key{position:relative;overflow-wrap:anywhere}
 .key .fill{position:absolute;top:3px;bottom:3px;left:0;border-radius:3px;background:var(--bar)}
 .key .text{position:relative;display:block;padding:1px 0 1px 8px}
-.key small{display:block;color:var(--faint);font-size:12.5px;overflow-wrap:anywhere}
+.key small{display:block;color:var(--soft);font-size:12.5px;overflow-wrap:anywhere}
 .mono{font-family:ui-monospace,SFMono-Regular,Menlo,Consolas,"DejaVu Sans Mono",monospace;font-size:12.5px}
 .tables th:first-child{padding-left:8px}.tables th{color:var(--soft);font-weight:600}
 .tables{display:grid;align-items:start;grid-template-columns:minmax(0,1fr) minmax(0,1fr);gap:38px 48px}
-.wide{grid-column:1/-1}
+.wide{grid-column:1/-1}.wide td:first-child{padding-left:8px}
 .log td:first-child{width:1%;padding-right:6px;color:var(--faint);white-space:nowrap}
 .log td{overflow-wrap:anywhere}
 .log .what{width:1%;white-space:nowrap;font-weight:550}

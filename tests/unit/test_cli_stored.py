@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pwd
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -31,17 +32,25 @@ def reader_account() -> pwd.struct_passwd:
 def tmp_path() -> Iterator[Path]:
     """A directory that others can enter; pytest's own are shut again by every run that starts."""
     with tempfile.TemporaryDirectory(prefix="fwtop-test-") as name:
-        os.chmod(name, 0o755)
+        Path(name).chmod(0o755)
         yield Path(name)
 
 
-@pytest.fixture
-def place(tmp_path: Path) -> Path:
-    """A directory with one session, owned by the console's user as in /var/lib/fwtop."""
-    session = SessionWriter(tmp_path / "sessions", host="web-1", interfaces=("eth0",), version="0.1.0")
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with one session."""
+    directory = tmp_path_factory.mktemp("recorded")
+    session = SessionWriter(directory, host="web-1", interfaces=("eth0",), version="0.1.0")
     for tick in session_ticks():
         session.write(tick)
     session.close()
+    return directory
+
+
+@pytest.fixture
+def place(tmp_path: Path, recorded: Path) -> Path:
+    """The same, owned by the console's user as in /var/lib/fwtop."""
+    shutil.copytree(recorded, tmp_path / "sessions")
     if os.geteuid() == 0:
         account = reader_account()
         for path in (tmp_path / "sessions", *(tmp_path / "sessions").iterdir()):

@@ -163,7 +163,7 @@ def test_html_tells_the_story(record: SessionRecord) -> None:
         "178 kpps",
         "isc.org",
         "fwtop block 203.0.113.0/24 198.51.100.7",
-        "rule taken back",
+        "rule 1 taken back",
         "prefers-color-scheme:dark",
         "@media print",
     ):
