@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from fwtop.model.text import safe_text
 from fwtop.report.digest import Digest
 from fwtop.report.effects import RuleEffect
-from fwtop.report.html import TABLES, event_name
+from fwtop.report.html import event_name
+from fwtop.report.html_tables import TABLES
 from fwtop.report.script import command_line
 from fwtop.report.spans import AttackSpan
 from fwtop.report.wording import clock, day_and_time, duration, percent, si
