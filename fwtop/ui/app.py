@@ -26,7 +26,7 @@ from fwtop.ui.feed import Feed
 from fwtop.ui.main_screen import MainScreen
 from fwtop.ui.palette import PICTURE_THEME, THEME
 from fwtop.ui.picture import SVG_FORMAT
-from fwtop.ui.terminal import SturdyDriver
+from fwtop.ui.terminal import GONE_STATUS, SturdyDriver
 
 FRAME_SECONDS = 0.25
 SLOW_FRAME_SECONDS = 1.0
@@ -59,7 +59,8 @@ class FwtopApp(App[None]):
             self.error = error
 
     def __init__(self, feed: Feed, *, clock: Callable[[], float] = time.time, slow: bool = False) -> None:
-        super().__init__(driver_class=None if sys.platform == "win32" else SturdyDriver)
+        # ansi_color at once: Textual chooses its NO_COLOR filter while it is being made
+        super().__init__(driver_class=SturdyDriver, ansi_color=True)
         self.register_theme(THEME)
         self.theme = THEME.name
         self.feed = feed
@@ -75,6 +76,7 @@ class FwtopApp(App[None]):
     def on_mount(self) -> None:
         """Show the screen first, then start the feed."""
         self._catch_signals()
+        self.set_interval(1.0, self._leave_if_hung_up)
         self.push_screen(self.main)
         self.feed.start(self._deliver, self._break)
 
@@ -121,6 +123,10 @@ class FwtopApp(App[None]):
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
             loop.add_signal_handler(number, self._leave, number)
+
+    def _leave_if_hung_up(self) -> None:
+        if isinstance(self._driver, SturdyDriver) and self._driver.hung_up:
+            self.exit(return_code=GONE_STATUS)
 
     def _leave(self, number: int) -> None:
         self.exit(return_code=128 + number)

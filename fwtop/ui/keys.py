@@ -17,34 +17,26 @@ class Key:
     footer: str  # one or two words; empty: not in the footer
     help: str
     group: str
-    changes: bool = False  # changes the machine: refused in read-only mode and without a guardian
 
 
 KEYS = (
     Key(
         ("b",),
         "b",
-        "block",
+        "draft('block')",
         "block",
         "block what is selected: shows what it stops and harms first",
         "Act",
-        True,
     ),
-    Key(("l",), "l", "limit", "", "limit the rate per source prefix of what is selected", "Act", True),
-    Key(("s",), "s", "string", "", "drop packets with the selected payload", "Act", True),
-    Key(("x",), "x", "xdp", "", "drop what is selected in the driver (XDP)", "Act", True),
-    Key(("n",), "n", "notrack", "", "keep what is selected out of connection tracking", "Act", True),
-    Key(tuple("123456789"), "1…9", "proposal", "propose", "take the proposal of that number", "Act", True),
+    Key(("l",), "l", "draft('limit')", "", "limit the rate per source prefix of what is selected", "Act"),
+    Key(("s",), "s", "draft('string')", "", "drop packets with the selected payload", "Act"),
+    Key(("x",), "x", "draft('xdp')", "", "drop what is selected in the driver (XDP)", "Act"),
+    Key(("n",), "n", "draft('notrack')", "", "keep what is selected out of connection tracking", "Act"),
+    Key(tuple("123456789"), "1…9", "proposal", "propose", "take the proposal of that number", "Act"),
     Key(
-        ("y",),
-        "y",
-        "confirm",
-        "confirm",
-        "confirm the unconfirmed rules: they stay until they expire",
-        "Act",
-        True,
+        ("y",), "y", "confirm", "confirm", "confirm the unconfirmed rules: they stay until they expire", "Act"
     ),
-    Key(("u",), "u", "undo", "undo", "take the selected rule back, else the last one", "Act", True),
+    Key(("u",), "u", "undo", "undo", "take the selected rule back, else the last one", "Act"),
     Key(("up", "k"), "↑ ↓", "move(-1)", "", "select a row (also k and j)", "Look"),
     Key(("down", "j"), "", "move(1)", "", "", "Look"),
     Key(("pageup",), "PgUp PgDn", "page(-1)", "", "select a page up or down", "Look"),
@@ -75,7 +67,7 @@ KEYS = (
 FOOTER_ORDER = (
     "help",
     "leave",
-    "block",
+    "draft('block')",
     "undo",
     "confirm",
     "pause",

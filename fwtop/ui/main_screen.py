@@ -259,25 +259,14 @@ class MainScreen(Screen[None], inherit_bindings=False):
 
     # -- acting
 
-    def action_block(self) -> None:
-        """Block what is selected."""
-        self._propose("block")
-
-    def action_limit(self) -> None:
-        """Limit the rate of what is selected."""
-        self._propose("limit")
-
-    def action_string(self) -> None:
-        """Match the selected payload."""
-        self._propose("string")
-
-    def action_xdp(self) -> None:
-        """Drop what is selected in the driver."""
-        self._propose("xdp")
-
-    def action_notrack(self) -> None:
-        """Keep what is selected out of connection tracking."""
-        self._propose("notrack")
+    def action_draft(self, kind: str) -> None:
+        """Preview what a mitigation key means on the selected row."""
+        item = self.panel.current()
+        self.panel.rows.hold(self.now())
+        if isinstance(item, RuleStatus):
+            self.say("that is a rule already: u takes it back, Enter shows it")
+            return
+        self._start(kind, item)
 
     def action_proposal(self, number: int) -> None:
         """Take a proposal by its number."""
@@ -287,14 +276,6 @@ class MainScreen(Screen[None], inherit_bindings=False):
             self.say(f"there is no proposal {number}")
             return
         self._start("proposal", chosen)
-
-    def _propose(self, action: str) -> None:
-        item = self.panel.current()
-        self.panel.rows.hold(self.now())
-        if isinstance(item, RuleStatus):
-            self.say("that is a rule already: u takes it back, Enter shows it")
-            return
-        self._start(action, item)
 
     def _start(self, action: str, item: Item | None) -> None:
         obstacle = self.desk.obstacle(self.snapshot, previews=True)
@@ -308,23 +289,24 @@ class MainScreen(Screen[None], inherit_bindings=False):
 
     def action_confirm(self) -> None:
         """Keep the unconfirmed rules."""
-        snapshot = self.current_snapshot()
-        obstacle = self.desk.obstacle(snapshot)
-        if obstacle or snapshot is None:
-            self.say(obstacle, BAD)
-            return
-        self.run_worker(self.desk.confirm(snapshot), group="desk")
+        snapshot = self._changeable()
+        if snapshot is not None:
+            self.run_worker(self.desk.confirm(snapshot), group="desk")
 
     def action_undo(self) -> None:
-        """Take a rule back."""
+        """Take the selected rule back, or the newest."""
+        snapshot = self._changeable()
+        if snapshot is not None:
+            selected = self.panel.current()
+            chosen = selected if isinstance(selected, RuleStatus) else None
+            self.run_worker(self.desk.undo(snapshot, chosen), group="desk")
+
+    def _changeable(self) -> Snapshot | None:
         snapshot = self.current_snapshot()
         obstacle = self.desk.obstacle(snapshot)
-        if obstacle or snapshot is None:
+        if obstacle:
             self.say(obstacle, BAD)
-            return
-        selected = self.panel.current()
-        chosen = selected if isinstance(selected, RuleStatus) else None
-        self.run_worker(self.desk.undo(snapshot, chosen), group="desk")
+        return None if obstacle else snapshot
 
     # -- the session
 

@@ -25,7 +25,6 @@ class TerminalFile:
         self._descriptor = descriptor
         self.gone = False
         self.closing = False
-        self.bytes_written = 0
 
     def write(self, text: str) -> int:
         """Write all of it, or give up when the terminal is gone or won't take it while closing."""
@@ -34,9 +33,7 @@ class TerminalFile:
             try:
                 _, ready, _ = select.select([], [self._descriptor], [], _WRITE_SECONDS)
                 if ready:
-                    written = os.write(self._descriptor, data)
-                    self.bytes_written += written
-                    data = data[written:]
+                    data = data[os.write(self._descriptor, data) :]
                 elif self.closing:
                     self.gone = True
             except BlockingIOError:
@@ -73,11 +70,6 @@ class SturdyDriver(LinuxDriver):
         writer = self._writer_thread
         return isinstance(writer, WriterThread) and writer._queue.qsize() > _STALLED_WRITES
 
-    @property
-    def bytes_written(self) -> int:
-        """Bytes sent so far."""
-        return self._terminal.bytes_written
-
     def disable_input(self) -> None:
         """Stop waiting for a terminal that doesn't take anything: this is the way out."""
         self._terminal.closing = True
@@ -96,9 +88,13 @@ class SturdyDriver(LinuxDriver):
             writer._queue.put(None)
             writer.join(_CLOSE_SECONDS)
 
+    @property
+    def hung_up(self) -> bool:
+        """Whether the terminal is gone; Textual's reader would spin on its end of file."""
+        poll = select.poll()
+        poll.register(self.fileno, 0)
+        return self._terminal.gone or any(event & select.POLLHUP for _, event in poll.poll(0))
+
     def _run_input_thread(self) -> None:
-        try:
+        with contextlib.suppress(OSError):  # the terminal is gone: `hung_up` tells
             self.run_input_thread()
-        except OSError:
-            with contextlib.suppress(RuntimeError):
-                self._app.call_later(self._app.exit, None, GONE_STATUS)

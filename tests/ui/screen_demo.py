@@ -1,7 +1,7 @@
-"""Run the screen in a real terminal on a made-up flood: python tests/ui/screen_demo.py [--slow] [--seconds S].
+"""Run the screen in a real terminal on a made-up flood: python tests/ui/screen_demo.py [--slow].
 
-With FWTOP_DEMO_FAIL=feed or screen it breaks on purpose after a second. FWTOP_DEMO_BYTES names a
-file that gets the bytes sent to the terminal.
+FWTOP_DEMO_SCENE chooses a scene of screen_factory; with FWTOP_DEMO_FAIL=feed or screen it breaks on
+purpose.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import screen_factory
 from screen_factory import PPS, SCENES
@@ -23,7 +22,6 @@ from fwtop.model.errors import FwtopError
 from fwtop.model.rule import RuleStatus
 from fwtop.model.snapshot import Share, Snapshot, Source
 from fwtop.ui.app import FwtopApp
-from fwtop.ui.terminal import SturdyDriver
 
 TICK_SECONDS = 0.25
 
@@ -52,8 +50,7 @@ def busy(base: Snapshot, dice: random.Random) -> Snapshot:
         ledger=tuple(replace(row, pps=row.pps * dice.gauss(1, 0.02)) for row in tables.ledger),
     )
     rules: tuple[RuleStatus, ...] = tuple(
-        replace(status, pps=status.pps * dice.gauss(1, 0.02), expires=None, confirm_by=None)
-        for status in base.mitigations
+        replace(status, pps=status.pps * dice.gauss(1, 0.02)) for status in base.mitigations
     )
     return replace(
         base, tables=tables, judgement=replace(base.judgement, payloads=payloads), mitigations=rules
@@ -89,28 +86,15 @@ class DemoFeed(FakeFeed):
 
 
 def main() -> int:
+    begun = time.monotonic()
     app = FwtopApp(
-        DemoFeed(), clock=lambda: screen_factory.NOW + time.monotonic() % 1000, slow="--slow" in sys.argv
+        DemoFeed(),
+        clock=lambda: screen_factory.NOW + time.monotonic() - begun,
+        slow="--slow" in sys.argv,
     )
-    report = os.environ.get("FWTOP_DEMO_BYTES")
     if os.environ.get("FWTOP_DEMO_FAIL") == "screen":
         app.main.redraw_lines = lambda: 1 // 0  # type: ignore[assignment, return-value]
-    if "--seconds" in sys.argv:
-        seconds = float(sys.argv[sys.argv.index("--seconds") + 1])
-        threading.Timer(seconds, lambda: app.call_from_thread(app.exit)).start()
-    drivers: list[SturdyDriver] = []
-    if report:
-        made = app._build_driver
-
-        def remember(*args: object, **named: object) -> object:
-            drivers.append(made(*args, **named))  # type: ignore[arg-type]
-            return drivers[-1]
-
-        app._build_driver = remember  # type: ignore[method-assign, assignment]
-    status = app.run_to_exit()
-    if report:
-        Path(report).write_text(f"{drivers[0].bytes_written} {time.process_time():.2f}")
-    return status
+    return app.run_to_exit()
 
 
 if __name__ == "__main__":

@@ -169,9 +169,7 @@ def proposals() -> tuple[Proposal, ...]:
             0.0,
             (),
             410.0,
-            (
-                "iptables -w -t raw -A FWTOP -p udp -m string --algo bm --hex-string '|ffffffff|getstatus' -j DROP",
-            ),
+            ("iptables -w -t raw -A FWTOP -p udp -m string --hex-string '|ffffffff|getstatus' -j DROP",),
             "fwtop match --hex ffffffff676574737461747573 --proto udp",
             string,
             stopped_pps=221_000.0,

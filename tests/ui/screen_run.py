@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 from screen_factory import NOW
 from screen_fakes import FakeFeed
+from textual import events
+from textual.keys import _character_to_key
 from textual.pilot import Pilot
 
 from fwtop.model.snapshot import Snapshot
@@ -27,19 +29,29 @@ class Run:
     clock: list[float]
 
     async def press(self, *keys: str) -> None:
+        """Send keys as the terminal does; Pilot's own press waits 60 ms of wall time after each."""
+        driver = self.app._driver
+        assert driver is not None
         for key in keys:
-            await self.pilot.press(key)
-            await self.pilot.pause()
-        await self.settle()
+            name = _character_to_key(key) if len(key) == 1 and not key.isalnum() else key
+            event = events.Key(name, key if len(key) == 1 else None)
+            event.set_sender(self.app)
+            driver.send_message(event)
+            await self.settle()
 
     async def settle(self) -> None:
-        """Wait until no worker is left but the one that waits for the dialog."""
-        for _ in range(20):
-            await self.pilot.pause()
+        """Wait until every queue has been worked off, also those that the messages in it filled."""
+        for _ in range(4):
+            if self.app._exit:
+                return
+            await self.pilot._wait_for_screen()
+            for _ in range(10):
+                await asyncio.sleep(0)
+            self.app.screen._on_timer_update()  # a layout or repaint that waits for the next frame
 
     async def send(self, snapshot: Snapshot) -> None:
         self.app.main.take(snapshot)
-        await self.pilot.pause()
+        await self.settle()
 
     async def until(self, true: Callable[[], bool], seconds: float = 5.0) -> None:
         end = time.monotonic() + seconds

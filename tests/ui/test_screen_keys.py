@@ -31,14 +31,14 @@ def drafted(run: Run) -> Rule:
     return run.app.screen.rule
 
 
-@checks("block")
+@checks("draft('block')")
 async def block(run: Run, key: str) -> None:
     await run.press(key)
     rule = drafted(run)
     assert (rule.kind, [str(prefix) for prefix in rule.match.sources]) == (Kind.IPSET, ["203.0.113.1"])
 
 
-@checks("limit")
+@checks("draft('limit')")
 async def limit(run: Run, key: str) -> None:
     await run.press("tab", key)
     rule = drafted(run)
@@ -47,7 +47,7 @@ async def limit(run: Run, key: str) -> None:
     assert rule.limit.per_second == 1000
 
 
-@checks("string")
+@checks("draft('string')")
 async def string(run: Run, key: str) -> None:
     await run.press(key)
     assert "select a row of Payloads" in run.status
@@ -56,14 +56,14 @@ async def string(run: Run, key: str) -> None:
     assert (rule.kind, rule.match.payload[0].offset) == (Kind.STRING, 0)
 
 
-@checks("xdp")
+@checks("draft('xdp')")
 async def xdp(run: Run, key: str) -> None:
     await run.press("tab", "down", key)
     rule = drafted(run)
     assert (rule.kind, rule.match.protocol, rule.match.sport) == (Kind.XDP, 17, 53)
 
 
-@checks("notrack")
+@checks("draft('notrack')")
 async def notrack(run: Run, key: str) -> None:
     await run.press("tab", key)
     assert drafted(run).kind is Kind.NOTRACK
@@ -217,7 +217,6 @@ async def helped(run: Run, key: str) -> None:
 async def leave(run: Run, key: str) -> None:
     await run.press(key)
     assert run.app.return_code == 0
-    assert not run.app.is_running or run.app._exit
 
 
 def test_every_action_of_the_table_is_checked() -> None:
@@ -246,7 +245,7 @@ def test_help_names_every_labelled_key_and_fits_80_columns() -> None:
 @pytest.mark.parametrize("pending", [False, True])
 def test_footer_fits_and_shows_the_way_out(width: int, pending: bool) -> None:
     shown = footer_keys(width, pending=pending)
-    assert {"help", "leave", "block"} <= {row.action for row in shown}
+    assert {"help", "leave", "draft('block')"} <= {row.action for row in shown}
     assert ("confirm" in {row.action for row in shown}) is pending
     assert sum(len(row.label) + len(row.footer) + 3 for row in shown) <= width
 
@@ -259,9 +258,6 @@ async def test_no_key_breaks_any_scene(scene: str, size: tuple[int, int]) -> Non
             if row.action == "leave":
                 continue
             for key in row.keys:
-                await run.pilot.press(key)
-                await run.pilot.pause()
-                await run.pilot.press("escape")
-                await run.pilot.pause()
+                await run.press(key, "escape")
         assert run.app.is_running
     assert calm().judgement.attacks == ()
