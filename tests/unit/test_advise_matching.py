@@ -1,0 +1,120 @@
+"""A rule's match on columns against the same match on single packets, and what limits and blocks hit."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from advise_factory import ethernet, ip, make_batch, make_frames, tcp, udp
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fwtop.advise.matching import dropped_part, match_rows, payload_rows
+from fwtop.advise.prefixes import Addresses, fewest_prefixes
+from fwtop.model.address import Prefix
+from fwtop.model.packets import PacketBatch
+from fwtop.model.rule import Match, PayloadMatch, Range, RateLimit
+
+A, B, SIX = bytes([203, 0, 113, 7]), bytes([10, 0, 0, 1]), bytes.fromhex("20010db8" + "00" * 11 + "05")
+
+
+def batch_of(*packets: bytes, snap: int = 216) -> PacketBatch:
+    return make_batch([(0.001 * i, ethernet(packet)) for i, packet in enumerate(packets)], snap=snap)
+
+
+PACKETS = batch_of(
+    ip(A, B, 17, udp(53, 4000, b"\0\1answer"), ttl=50),
+    ip(A, B, 17, udp(4000, 53, b"question"), ttl=64),
+    ip(A, B, 6, tcp(1000, 80, 2, seq=1, ack=0), ttl=64),
+    ip(A, B, 6, tcp(1000, 80, 18, seq=1, ack=2, data=b"GET / HTTP"), ttl=64),
+    ip(SIX, SIX, 17, udp(53, 99, b"six answer"), ttl=64),
+    ip(A, B, 17, b"later part answer", ttl=50, offset=1480),
+    ip(A, B, 17, udp(53, 4000, b"first")[:8] + bytes(16), ttl=50, more=True),
+)
+
+
+@pytest.mark.parametrize(
+    ("match", "rows"),
+    [
+        (Match(), [0, 1, 2, 3, 4, 5, 6]),
+        (Match(family=6), [4]),
+        (Match(protocol=17, sport=53), [0, 4, 6]),
+        (Match(dport=53), [1]),
+        (Match(fragment=True), [5, 6]),
+        (Match(fragment=False, protocol=17), [0, 1, 4]),
+        (Match(ttl=Range(40, 60)), [0, 5, 6]),
+        (Match(tcp_flags=(18, 2)), [2]),
+        (Match(ip_length=Range(40, 40)), [2]),
+        (Match(sources=(Prefix.parse("203.0.113.0/29"),)), [0, 1, 2, 3, 5, 6]),
+        (Match(sources=(Prefix.parse("203.0.113.8/29"),)), []),
+        (Match(sources=(Prefix.parse("2001:db8::/64"), Prefix.parse("10.0.0.0/8"))), [4]),
+        (Match(destinations=(Prefix.parse("10.0.0.1"),), protocol=6), [2, 3]),
+        (Match(payload=(PayloadMatch(b"answer"),)), [0, 4, 5]),
+        (Match(payload=(PayloadMatch(b"answer", 2),)), [0]),
+        (Match(payload=(PayloadMatch(b"\xff1answer"[1:], 1, b"\x00" + b"\xff" * 6),)), [0]),
+        (Match(payload=(PayloadMatch(b"GET "), PayloadMatch(b"HTTP"))), [3]),
+    ],
+)
+def test_conditions(match: Match, rows: list[int]) -> None:
+    assert np.flatnonzero(match_rows(match, PACKETS)).tolist() == rows
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.binary(max_size=40), min_size=1, max_size=8),
+    st.binary(min_size=1, max_size=5),
+    st.one_of(st.none(), st.integers(0, 30)),
+)
+def test_payload_search_agrees_with_bytes(payloads: list[bytes], wanted: bytes, offset: int | None) -> None:
+    batch = batch_of(*(ip(A, B, 17, udp(1, 2, data), ttl=9) for data in payloads))
+    found = payload_rows(PayloadMatch(wanted, offset), batch)
+    for data, hit in zip(payloads, found.tolist(), strict=True):
+        assert hit == (wanted in data if offset is None else data[offset : offset + len(wanted)] == wanted)
+
+
+def test_search_stops_where_the_sample_ends() -> None:
+    batch = batch_of(ip(A, B, 17, udp(1, 2, b"x" * 60 + b"needle"), ttl=9), snap=100)
+    assert not payload_rows(PayloadMatch(b"needle"), batch).any()
+    assert not payload_rows(PayloadMatch(b"\0\0\0\0"), batch).any()
+
+
+def test_limit_drops_what_is_above_per_prefix() -> None:
+    frames = make_frames([{"src": "9.9.9.9", "count": 900}, {"src": "8.8.8.8", "count": 100}], 1.0)
+    batch = make_batch(frames)
+    part = dropped_part(RateLimit(200, 10), batch, np.arange(len(batch)), batch.weight, seconds=10.0)
+    fast = batch.src_lo == 0x09090909
+    assert part[fast] == pytest.approx(1 - 201 / 900)
+    assert not part[~fast].any()
+    in_bytes = RateLimit(100, 0, in_bytes=True)
+    assert dropped_part(in_bytes, batch, np.arange(len(batch)), batch.weight, seconds=1.0).min() > 0.9
+
+
+def addresses(*texts: str) -> Addresses:
+    prefixes = [Prefix.parse(text) for text in texts]
+    columns = (np.array([getattr(p, name) for p in prefixes]) for name in ("family", "hi", "lo"))
+    family, hi, lo = columns
+    return Addresses(family.astype(np.uint8), hi.astype(np.uint64), lo.astype(np.uint64))
+
+
+NOBODY = Addresses(np.zeros(0, np.uint8), np.zeros(0, np.uint64), np.zeros(0, np.uint64))
+
+
+def test_single_sources_stay_single_and_dense_ones_become_one_prefix() -> None:
+    dense = [f"45.9.8.{i}" for i in range(64, 128)]
+    attack = addresses("81.2.3.4", *dense)
+    cover = fewest_prefixes(attack, np.ones(65), NOBODY, target=1.0, limit=100)
+    assert sorted(map(str, cover.prefixes)) == ["45.9.8.64/26", "81.2.3.4"]
+    assert cover.share == pytest.approx(1.0)
+
+
+def test_no_prefix_holds_a_normal_source() -> None:
+    dense = [f"45.9.8.{i}" for i in range(256) if i != 77]
+    cover = fewest_prefixes(addresses(*dense), np.ones(255), addresses("45.9.8.77"), target=1.0, limit=300)
+    assert not any(prefix.contains(Prefix.parse("45.9.8.77")) for prefix in cover.prefixes)
+    assert sum(1 << (32 - prefix.length) for prefix in cover.prefixes) == 255
+
+
+def test_the_tail_is_left_out_and_six_is_cut_at_64() -> None:
+    heavy = addresses("2a01:1:2:3::5", "2a01:1:2:3::6", "45.1.1.1", "46.2.2.2")
+    cover = fewest_prefixes(heavy, np.array([50.0, 40.0, 9.0, 1.0]), NOBODY, target=0.95, limit=10)
+    assert [str(prefix) for prefix in cover.prefixes] == ["2a01:1:2:3::/64", "45.1.1.1"]
+    assert cover.share == pytest.approx(0.99)

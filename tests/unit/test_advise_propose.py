@@ -1,0 +1,213 @@
+"""Proposals: what they stop and harm, in which order, with commands that can be typed."""
+
+from __future__ import annotations
+
+import shlex
+from typing import Any
+
+import numpy as np
+import pytest
+from advise_factory import make_batch, make_frames, make_tables, make_window
+
+from fwtop.advise.advisor import Advisor
+from fwtop.advise.commands import fwtop_line, shell_commands
+from fwtop.advise.config import AdviseConfig
+from fwtop.advise.preview import preview
+from fwtop.model.address import Prefix
+from fwtop.model.counters import Counters, DropCount
+from fwtop.model.rule import Kind, Match, PayloadMatch, Range, RateLimit, Rule
+from fwtop.model.snapshot import Judgement
+from fwtop.model.window import Window
+
+VISITORS = {"make": "connections", "src": "60", "count": 300}
+
+
+def window_of(items: list[dict[str, Any]], seconds: float = 5.0, *, live: bool = False) -> Window:
+    return make_window(make_batch(make_frames(items, seconds)), seconds, live=live)
+
+
+def judged(items: list[dict[str, Any]], advisor: Advisor | None = None, *, live: bool = False) -> Judgement:
+    window = window_of(items, live=live)
+    return (advisor or Advisor()).judge(window, make_tables(window))
+
+
+def learned() -> Advisor:
+    """An advisor that has watched visitors for 20 quiet seconds."""
+    advisor = Advisor()
+    batch = make_batch(make_frames([{**VISITORS, "count": 800}], 20.0))
+    first = int(batch.time_ns.min())
+    for end in range(1, 21):
+        inside = (batch.time_ns >= first + (end - 2) * 10**9) & (batch.time_ns < first + end * 10**9)
+        window = make_window(batch.select(inside), 2.0, live=True, started=float(end - 2))
+        advisor.judge(window, make_tables(window))
+    assert advisor.baseline.ready
+    return advisor
+
+
+def rule(kind: Kind, match: Match, limit: RateLimit | None = None) -> Rule:
+    return Rule("", kind, match, "a rule", 600, limit=limit)
+
+
+def test_forged_sources_are_not_blocked_and_the_reason_is_given() -> None:
+    judgement = judged([VISITORS, {"dport": 80, "payload": "zeros", "count": 3000}])
+    assert judgement.attacks[0].spoofed
+    assert not [proposal for proposal in judgement.proposals if proposal.kind == "ipset"]
+    assert any("blocking sources is not offered" in sentence for sentence in judgement.attacks[0].evidence)
+
+
+def test_few_real_sources_are_blocked_one_by_one() -> None:
+    flood = {"src": "20", "dport": 27015, "payload": "random_any", "count": 6000}
+    judgement = judged([VISITORS, flood], learned(), live=True)
+    block = next(proposal for proposal in judgement.proposals if proposal.kind == "ipset")
+    assert block.attack_share >= 0.95
+    assert block.collateral_share == 0
+    assert not block.guess
+    assert block.rule is not None
+    assert len(block.rule.match.sources) <= 20
+    assert block.fwtop.startswith("fwtop block ")
+    assert block.stopped_pps == pytest.approx(0.97 * 1200, rel=0.06)
+
+
+def test_dropping_every_syn_costs_every_connection() -> None:
+    """A rule on SYNs that real clients send too must show their loss, though SYNs are few packets."""
+    syn = {
+        "protocol": "tcp",
+        "flags": "S",
+        "dport": 80,
+        "count": 4000,
+        "options": "020405b40402080a" + "0" * 24,
+    }
+    advisor = learned()
+    window = window_of([VISITORS, syn], live=True)
+    blunt = rule(Kind.XDP, Match(protocol=6, dport=80, tcp_flags=(18, 2)))
+    shown = preview(blunt, window, advisor.baseline)
+    assert shown.attack_share == pytest.approx(1.0)
+    assert shown.collateral_share > 0.95
+    assert any("normal traffic" in warning for warning in shown.warnings)
+    best = advisor.judge(window, make_tables(window)).proposals[0]
+    assert best.collateral_share < 0.05  # those visitors whose SYNs have the flood's TTL, too
+
+
+def test_harm_of_a_block_is_the_share_of_the_blocked_clients() -> None:
+    advisor = learned()
+    rows = advisor.baseline.rows
+    keys, counts = np.unique(rows.src_lo, return_counts=True)
+    busiest = int(keys[counts.argmax()])
+    window = window_of([VISITORS, {"dport": 80, "payload": "zeros", "count": 3000}], live=True)
+    block = rule(Kind.IPSET, Match(sources=(Prefix(4, busiest, 32),)))
+    shown = preview(block, window, advisor.baseline)
+    assert shown.collateral_share == pytest.approx(counts.max() / counts.sum(), abs=0.001)
+    assert str(Prefix(4, busiest, 32)) in shown.examples[0]
+    assert any("forged" in warning for warning in shown.warnings)
+
+
+def test_signature_of_a_constant_part_separates() -> None:
+    judgement = judged(
+        [VISITORS, {"dport": 25565, "payload": "constant", "count": 3000}], learned(), live=True
+    )
+    string = next(proposal for proposal in judgement.proposals if proposal.kind == "string")
+    assert string.attack_share >= 0.95
+    assert string.collateral_share <= 0.005
+    assert string.rule is not None
+    assert string.rule.match.payload[0].data in b"\x13\x37flood-tool/2.1 hello there"
+
+
+def test_signature_at_a_moving_place_is_found_too() -> None:
+    import advise_payloads
+
+    advise_payloads._PLAIN["moving"] = lambda rng: (
+        rng.randbytes(rng.randrange(4, 40)) + b"stresser.example/v7" + rng.randbytes(20)
+    )
+    judgement = judged([VISITORS, {"dport": 4444, "payload": "moving", "count": 3000}], learned(), live=True)
+    string = next(proposal for proposal in judgement.proposals if proposal.kind == "string")
+    assert string.attack_share >= 0.95
+    assert string.rule is not None
+    assert string.rule.match.payload[0].offset is None
+
+
+def test_dns_names_are_matched_in_wire_form() -> None:
+    judgement = judged(
+        [{"src": "500", "dport": 53, "payload": "random_query victim.example.com", "count": 2000}]
+    )
+    string = next(proposal for proposal in judgement.proposals if proposal.kind == "string")
+    assert string.rule is not None
+    assert string.rule.match.payload[0].data == b"\x06victim\x07example\x03com\x00"
+    assert "--dns victim.example.com" in string.fwtop
+    assert string.attack_share == pytest.approx(1.0)
+
+
+def test_every_proposal_can_be_typed_and_read_back() -> None:
+    items = [
+        VISITORS,
+        {"protocol": "tcp", "flags": "S", "dport": 80, "count": 2000},
+        {"src": "100", "sport": 123, "payload": "ntp", "count": 2000},
+        {
+            "protocol": "icmp6",
+            "icmp_type": 128,
+            "src": "50 6",
+            "dst": "2001:db8::1",
+            "payload": "blank",
+            "count": 1500,
+        },
+    ]
+    proposals = judged(items).proposals
+    assert {"xdp", "ipset"} <= {proposal.kind for proposal in proposals}
+    for number, proposal in enumerate(proposals, 1):
+        assert proposal.number == number
+        assert 0 <= proposal.attack_share <= 1
+        assert 0 <= proposal.collateral_share <= 1
+        if proposal.rule is None:
+            assert proposal.kind == "upstream"
+            continue
+        assert Rule.from_dict(proposal.rule.to_dict()) == proposal.rule
+        assert shlex.split(proposal.fwtop)[0] == "fwtop"
+        assert proposal.commands
+        for line in proposal.commands:
+            assert line.startswith(("iptables ", "ip6tables ", "ipset "))
+
+
+def test_commands_are_exact() -> None:
+    match = Match(family=4, protocol=17, sport=53, ip_length=Range(1200, 1500), ttl=Range(60, 60))
+    drop = rule(Kind.XDP, match)
+    assert shell_commands(drop) == (
+        "iptables -t raw -I PREROUTING -p udp --sport 53 -m length --length 1200:1500 -m ttl --ttl-eq 60 -j DROP",
+    )
+    assert fwtop_line(drop, 3) == (
+        "fwtop drop --proto udp --sport 53 --length 1200:1500 --ttl-field 60:60 -4 --via xdp --ttl 10m"
+    )
+    block = rule(Kind.IPSET, Match(sources=(Prefix.parse("203.0.113.0/24"), Prefix.parse("2001:db8::/48"))))
+    assert fwtop_line(block, 1) == "fwtop block 203.0.113.0/24 2001:db8::/48 --ttl 10m"
+    assert "ipset add ops-block6 2001:db8::/48" in shell_commands(block)
+    limit = rule(Kind.HASHLIMIT, Match(protocol=17, dport=53), RateLimit(100, 100, prefix_v4=24))
+    assert fwtop_line(limit, 1) == "fwtop limit --proto udp --dport 53 --per 24 --rate 100/s --ttl 10m"
+    text = rule(Kind.STRING, Match(protocol=17, dport=80, payload=(PayloadMatch(b"\xff\x00", 4),)))
+    assert fwtop_line(text, 1) == "fwtop match --hex ff00 --offset 4 --proto udp --dport 80 --ttl 10m"
+
+
+def test_a_full_link_calls_for_the_provider() -> None:
+    items = [VISITORS, {"src": "300", "sport": 123, "payload": "ntp", "count": 3000}]
+    window = window_of(items, live=True)
+    lost = (DropCount("nic", "rx_missed", 50_000),)
+    full = Counters(
+        window.seconds, window.counters.arrived_packets, window.counters.arrived_bytes, drops=lost
+    )
+    window = Window(window.started, window.seconds, window.arrived, window.dropped, window.accepted, full)
+    proposals = Advisor().judge(window, make_tables(window)).proposals
+    call = next(proposal for proposal in proposals if proposal.kind == "upstream")
+    assert call.rule is None
+    assert "network card" in call.summary
+    assert "Top sources:" in call.commands[0]
+    assert "destination 10.10.10.10/32; protocol =17; source-port =123;" in call.commands[1]
+    narrow = AdviseConfig(link_bits_per_second=1_000_000.0)
+    window = window_of(items, live=True)
+    calls = [p for p in Advisor(narrow).judge(window, make_tables(window)).proposals if p.kind == "upstream"]
+    assert "link is full" in calls[0].summary
+
+
+def test_preview_of_a_quiet_window_says_so() -> None:
+    window = window_of([VISITORS], live=True)
+    shown = preview(rule(Kind.IPSET, Match(sources=(Prefix.parse("1.2.3.4"),))), window)
+    assert shown.total_pps == 0
+    assert shown.guess
+    assert any("no attack" in warning for warning in shown.warnings)
+    assert any("nothing" in warning for warning in shown.warnings)
