@@ -13,8 +13,9 @@ guardian_directory=/var/lib/fwtop-guardian
 user=fwtop
 python=/usr/bin/python3
 
-# Names are the same in Debian 12 and Ubuntu 24.04. kmod: the kernel loads xt_set and its like by modprobe.
-packages=(python3 python3-venv python3-bpfcc iptables ipset nftables conntrack iproute2 ethtool kmod)
+# Names are the same in Debian 12 and Ubuntu 24.04. kmod: the kernel loads xt_set and its like by modprobe;
+# procps: sysctl.
+packages=(python3 python3-venv python3-bpfcc iptables ipset nftables conntrack iproute2 ethtool kmod procps)
 
 say() { printf 'fwtop: %s\n' "$*" >&2; }
 
