@@ -36,12 +36,14 @@ INLINE u32 opens_connection(u64 skb)
 PROGRAM(fwtop_accepted)
 int fwtop_accepted(u64 *context)
 {
-	u64 state = LOAD64(context, 0), skb = LOAD64(context, 8);
-	u64 dev = LOAD64(state, OFF_STATE_IN);
+	u64 state = LOAD64(context, 0), skb = LOAD64(context, 8), dev;
 	u32 ifindex, weight, fragments;
 	struct fwtop_cell *cell;
 	struct packet packet;
 
+	if (!is_open())
+		return ACCEPT;
+	dev = LOAD64(state, OFF_STATE_IN);
 	if (!dev)
 		return ACCEPT;
 	ifindex = LOAD32(dev, OFF_DEV_IFINDEX);

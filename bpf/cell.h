@@ -49,6 +49,8 @@ struct fwtop_cell {
 
 struct fwtop_control { /* written by the console */
 	u32 one_in[FWTOP_HOOKS];
+	u32 armed; /* the next arriving packet opens */
+	u32 open;  /* what is not open counts and samples nothing */
 };
 
 INLINE struct fwtop_cell *this_cell(void)
@@ -58,6 +60,27 @@ INLINE struct fwtop_cell *this_cell(void)
 
 	OPAQUE(cpu);
 	return cpu < FWTOP_CPUS ? cells + cpu : NULL;
+}
+
+/* The hooks are attached one after the other; that all of them begin with the same packet, and end together,
+ * makes what arrived within such a window comparable with what was dropped and accepted in it. */
+INLINE u32 is_open(void)
+{
+	struct fwtop_control *control = MAP_VALUE(FWTOP_CONTROL_FD);
+
+	return *(volatile u32 *)&control->open;
+}
+
+INLINE u32 opens(void)
+{
+	struct fwtop_control *control = MAP_VALUE(FWTOP_CONTROL_FD);
+
+	if (*(volatile u32 *)&control->open)
+		return 1;
+	if (!*(volatile u32 *)&control->armed)
+		return 0;
+	control->open = 1;
+	return 1;
 }
 
 INLINE void count(struct fwtop_count *counter, u64 packets, u64 bytes)

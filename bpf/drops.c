@@ -50,16 +50,18 @@ INLINE void count_site(struct fwtop_cell *cell, u64 address, u32 packets)
 PROGRAM(fwtop_drop)
 int fwtop_drop(u64 *context)
 {
-	u64 skb = LOAD64(context, 0), dev;
-	u32 ifindex = LOAD32(skb, OFF_SKB_IIF), outbound = 0, weight;
-	u64 reason = FWTOP_NOT_SPECIFIED;
+	u64 skb = LOAD64(context, 0), reason = FWTOP_NOT_SPECIFIED, dev;
+	u32 ifindex, outbound = 0, weight;
 	struct fwtop_cell *cell;
 	struct packet packet;
 
+	if (!is_open())
+		return 0;
 #ifdef FWTOP_HAS_REASON
 	reason = (u32)LOAD64(context, 16);
 #endif
 	dev = LOAD64(skb, OFF_DEV);
+	ifindex = LOAD32(skb, OFF_SKB_IIF);
 	if (!ifindex && dev && reason == FWTOP_CPU_BACKLOG) /* before the stack noted where it came in */
 		ifindex = LOAD32(dev, OFF_DEV_IFINDEX);
 	else if (dev)

@@ -116,11 +116,14 @@ INLINE u32 copy(struct __sk_buff *skb, u8 *data, u32 link)
 
 INLINE int ingress(struct __sk_buff *skb, u32 link)
 {
-	struct fwtop_cell *cell = this_cell();
-	struct fwtop_record *record;
 	u32 segments = skb->gso_segs, weight;
+	struct fwtop_record *record;
+	struct fwtop_cell *cell;
 	u64 length;
 
+	if (!opens())
+		return NEXT;
+	cell = this_cell();
 	if (!cell)
 		return NEXT;
 	if (segments < 1)

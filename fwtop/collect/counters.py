@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import mmap
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fwtop.collect.cell import CLASSES, HOOKS, NON_IP, cell_bytes, cell_dtype
+from fwtop.collect.cell import CLASSES, CONTROL_WORDS, HOOKS, NON_IP, cell_bytes, cell_dtype
 from fwtop.collect.conntrack import ConntrackMeter
 from fwtop.collect.links import LinkStats, list_links
 from fwtop.collect.procfs import parse_softirq, read_text
@@ -17,21 +17,56 @@ from fwtop.collect.reasons import NOT_A_LOSS, NOT_IP, place
 from fwtop.model.counters import ConntrackSample, Counters, DropCount
 from fwtop.model.text import safe_text
 
+Count = NDArray[np.int64]  # (…, 2): packets, bytes
+PACKETS, BYTES = 0, 1
+_ARMED, _OPEN = HOOKS, HOOKS + 1  # words of struct fwtop_control behind one_in
 _NETFILTER = "NETFILTER_DROP"
-_NOT_SPECIFIED = "NOT_SPECIFIED"
+_LEAST_SEEN = 50  # packets in windows, below which they say nothing about the rest
 
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Sums over all CPUs since the programs were attached, as the arrays of one cell."""
+    """What the programs counted since they were attached, or in an interval."""
 
-    arrived: NDArray[Any]  # (classes,) packets, bytes
-    accepted: NDArray[Any]  # (2,): input, forward
+    arrived: Count  # (classes,)
+    accepted: Count  # (2,): input, forward
+    drops: Count  # (2, reasons): inbound, outbound
     reassembled: int
-    lost: int
     new_connections: int
-    drops: NDArray[Any]  # (2, reasons): inbound, outbound
-    sites: dict[int, int]  # address → packets; 0: the rest
+    lost: int
+    sites: dict[int, int]  # where packets were dropped for no stated reason: address → packets
+    per_cpu: NDArray[np.int64]  # (cpus, 3): arrived, dropped, accepted packets
+
+    def since(self, before: Totals) -> Totals:
+        """Return the interval between two readings."""
+        return Totals(
+            self.arrived - before.arrived,
+            self.accepted - before.accepted,
+            self.drops - before.drops,
+            self.reassembled - before.reassembled,
+            self.new_connections - before.new_connections,
+            self.lost - before.lost,
+            {at: count - before.sites.get(at, 0) for at, count in self.sites.items()},
+            self.per_cpu - before.per_cpu,
+        )
+
+    def scaled(self, factor: float) -> Totals:
+        """Return the whole of which this was counted in windows of time; losses are losses, not samples."""
+        return Totals(
+            np.rint(self.arrived * factor).astype(np.int64),
+            np.rint(self.accepted * factor).astype(np.int64),
+            np.rint(self.drops * factor).astype(np.int64),
+            round(self.reassembled * factor),
+            round(self.new_connections * factor),
+            self.lost,
+            {at: round(count * factor) for at, count in self.sites.items()},
+            np.rint(self.per_cpu * factor).astype(np.int64),
+        )
+
+    @property
+    def arrived_packets(self) -> int:
+        """Packets of all classes."""
+        return int(self.arrived[:, PACKETS].sum())
 
 
 class Cells:
@@ -39,26 +74,34 @@ class Cells:
 
     def __init__(self, cells_fd: int, control_fd: int, *, cpus: int, reasons: int) -> None:
         self._cells_map = mmap.mmap(cells_fd, _pages(cpus * cell_bytes(reasons)))
-        self._control_map = mmap.mmap(control_fd, _pages(4 * HOOKS))
+        self._control_map = mmap.mmap(control_fd, _pages(4 * CONTROL_WORDS))
         self._cells = np.frombuffer(self._cells_map, cell_dtype(reasons), cpus)
-        self._control = np.frombuffer(self._control_map, np.uint32, HOOKS)
+        self._control = np.frombuffer(self._control_map, np.uint32, CONTROL_WORDS)
 
     def totals(self) -> Totals:
         """Add the CPUs up."""
         cells = self._cells.copy()
+        arrived, accepted, drops = (_counts(cells[name]) for name in ("arrived", "accepted", "drops"))
         sites: dict[int, int] = {}
-        for row in cells["sites"]:
-            for address, packets in zip(row["address"].tolist(), row["packets"].tolist(), strict=True):
-                if packets:
-                    sites[address] = sites.get(address, 0) + packets
+        named = cells["sites"][cells["sites"]["packets"] > 0]
+        for address, packets in zip(named["address"].tolist(), named["packets"].tolist(), strict=True):
+            sites[address] = sites.get(address, 0) + packets
         return Totals(
-            arrived=_sum(cells["arrived"]),
-            accepted=_sum(cells["accepted"]),
+            arrived=arrived.sum(axis=0),
+            accepted=accepted.sum(axis=0),
+            drops=drops.sum(axis=0),
             reassembled=int(cells["reassembled"].sum()),
-            lost=int(cells["lost"].sum()),
             new_connections=int(cells["new_connections"].sum()),
-            drops=_sum(cells["drops"]),
+            lost=int(cells["lost"].sum()),
             sites=sites,
+            per_cpu=np.stack(
+                [
+                    arrived[..., PACKETS].sum(axis=1),
+                    drops[..., PACKETS].sum(axis=(1, 2)),
+                    accepted[..., PACKETS].sum(axis=1),
+                ],
+                axis=1,
+            ),
         )
 
     def set_one_in(self, hook: int, n: int) -> None:
@@ -68,6 +111,15 @@ class Cells:
         if longer.any():
             self._cells["left"][longer, hook] = np.minimum(self._cells["left"][longer, hook], n)
             self._cells["drawn"][longer, hook] = n
+
+    def arm(self) -> None:
+        """Let the next arriving packet open: from it on, all hooks count."""
+        self._control[_ARMED] = 1
+
+    def shut(self) -> None:
+        """Stop all counting at once."""
+        self._control[_ARMED] = 0
+        self._control[_OPEN] = 0
 
     def close(self) -> None:
         """Unmap; the descriptors stay the caller's."""
@@ -80,18 +132,18 @@ def _pages(size: int) -> int:
     return -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
 
 
-def _sum(counts: NDArray[Any]) -> NDArray[Any]:
-    total: NDArray[Any] = np.zeros(counts.shape[1:], counts.dtype)
-    for field in ("packets", "bytes"):
-        total[field] = counts[field].sum(axis=0)
-    return total
+def _counts(pairs: NDArray[Any]) -> Count:
+    """Return packets and bytes as a last axis of 2."""
+    return np.stack([pairs["packets"], pairs["bytes"]], axis=-1).astype(np.int64)
 
 
-def _minus(now: NDArray[Any], before: NDArray[Any]) -> NDArray[Any]:
-    difference: NDArray[Any] = np.zeros_like(now)
-    for field in ("packets", "bytes"):
-        difference[field] = now[field] - before[field]
-    return difference
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """An interval's counters, what they were made of, and how much more than was counted it is."""
+
+    counters: Counters
+    counted: Totals
+    factor: float
 
 
 class CounterReader:
@@ -109,74 +161,82 @@ class CounterReader:
         self._counts_new = counts_new
         self._conntrack = ConntrackMeter()
         self._totals = cells.totals()
+        self._seen: Totals | None = None  # by the last windows
         self._links = self._link_stats()
         self._softirq = parse_softirq(read_text("/proc/stat"))
 
-    def read(self, seconds: float, *, one_in: float, also_lost: int) -> Counters:
-        """Return everything exact about the interval since the last call."""
+    def read(self, seconds: float, *, one_in: float, windows: bool) -> Interval:
+        """Return everything exact about the interval since the last call.
+
+        With `windows` the programs counted only at times: what they counted is scaled up to what the
+        interfaces received.
+        """
         now, before = self._cells.totals(), self._totals
-        self._totals = now
-        arrived = _minus(now.arrived, before.arrived)
-        new = now.new_connections - before.new_connections
-        conntrack = self._conntrack.sample(seconds, new if self._counts_new else None)
-        drops = self._kernel_drops(_minus(now.drops, before.drops), conntrack)
+        links, links_before = self._link_stats(), self._links
+        self._totals, self._links = now, links
+        counted = now.since(before)
+        factor = 1.0
+        if windows:
+            counted, factor = self._whole(counted, _grown(links, links_before, "packets"))
+        conntrack = self._conntrack.sample(seconds, counted.new_connections if self._counts_new else None)
+        drops = self._kernel_drops(counted.drops, conntrack)
+        drops += driver_drops(links, links_before, drops)
+        counters = self._counters(
+            counted, drops, conntrack, seconds=seconds, one_in=one_in * factor, watched=1.0 / factor
+        )
+        return Interval(counters, counted, factor)
+
+    def _whole(self, counted: Totals, arrived: int) -> tuple[Totals, float]:
+        """Scale what windows saw up to all that arrived; without a window since, go by the last one."""
+        if counted.arrived_packets >= _LEAST_SEEN or self._seen is None:
+            self._seen = counted
+        factor = max(1.0, arrived / max(self._seen.arrived_packets, 1))
+        return replace(self._seen.scaled(factor), lost=counted.lost), factor
+
+    def _counters(
+        self,
+        counted: Totals,
+        drops: list[DropCount],
+        conntrack: ConntrackSample | None,
+        *,
+        seconds: float,
+        one_in: float,
+        watched: float,
+    ) -> Counters:
+        not_ip = counted.arrived[NON_IP]  # ARP and the like are delivered without passing the input hook
         not_ip_dropped = sum(drop.packets for drop in drops if drop.reason in NOT_IP)
-        drops += self._driver_drops(drops)
-        accepted = _minus(now.accepted, before.accepted)
-        not_ip = arrived[NON_IP]  # ARP and the like are delivered without passing the input hook
-        not_ip_delivered = max(0, int(not_ip["packets"]) - not_ip_dropped)
+        not_ip_delivered = max(0, int(not_ip[PACKETS]) - not_ip_dropped)
+        accepted = counted.accepted.sum(axis=0)
         return Counters(
             seconds=seconds,
-            arrived_packets=int(arrived["packets"].sum()),
-            arrived_bytes=int(arrived["bytes"].sum()),
-            accepted_packets=int(accepted["packets"].sum())
-            + now.reassembled
-            - before.reassembled
-            + not_ip_delivered,
-            accepted_bytes=int(accepted["bytes"].sum()) + (int(not_ip["bytes"]) if not_ip_delivered else 0),
+            arrived_packets=counted.arrived_packets,
+            arrived_bytes=int(counted.arrived[:, BYTES].sum()),
+            accepted_packets=int(accepted[PACKETS]) + counted.reassembled + not_ip_delivered,
+            accepted_bytes=int(accepted[BYTES]) + (int(not_ip[BYTES]) if not_ip_delivered else 0),
             protocols={
-                name: (int(row["packets"]), int(row["bytes"]))
-                for name, row in zip(CLASSES, arrived, strict=True)
-                if row["packets"]
+                name: (int(row[PACKETS]), int(row[BYTES]))
+                for name, row in zip(CLASSES, counted.arrived, strict=True)
+                if row[PACKETS]
             },
             drops=tuple(drops),
             conntrack=conntrack,
-            records_lost=now.lost - before.lost + also_lost,
+            records_lost=counted.lost,
             one_in=one_in,
             softirq_share=self._softirq_share(),
+            watched=watched,
         )
 
-    def _kernel_drops(self, counts: NDArray[Any], conntrack: ConntrackSample | None) -> list[DropCount]:
+    def _kernel_drops(self, counts: Count, conntrack: ConntrackSample | None) -> list[DropCount]:
         found: list[DropCount] = []
-        for outbound, number in zip(*np.nonzero(counts["packets"]), strict=True):
+        for outbound, number in zip(*np.nonzero(counts[..., PACKETS]), strict=True):
             reason = safe_text(self._reasons.get(int(number), f"reason {number}"))
             if reason in NOT_A_LOSS:
                 continue
             layer, before_delivery = place(reason, outbound=bool(outbound))
-            row = counts[outbound, number]
-            drop = DropCount(
-                layer, reason, int(row["packets"]), int(row["bytes"]), before_delivery=before_delivery
-            )
+            packets, size = counts[outbound, number].tolist()
+            drop = DropCount(layer, reason, packets, size, before_delivery=before_delivery)
             found += split_conntrack(drop, conntrack) if reason == _NETFILTER else [drop]
         return found
-
-    def _driver_drops(self, drops: list[DropCount]) -> list[DropCount]:
-        """Return what the drivers dropped before the stack, less what the stack counted there as well."""
-        now, before = self._link_stats(), self._links
-        self._links = now
-        totals = dict.fromkeys(("missed", "fifo", "errors", "dropped"), 0)
-        for index, stats in now.items():
-            last = before.get(index, stats)
-            for name in totals:
-                totals[name] += max(0, getattr(stats, name) - getattr(last, name))
-        twice = sum(drop.packets for drop in drops if drop.reason in ("CPU_BACKLOG", "UNHANDLED_PROTO"))
-        totals["dropped"] = max(0, totals["dropped"] - twice)
-        totals["errors"] = max(0, totals["errors"] - totals["fifo"] - totals["missed"])
-        if totals["missed"]:  # drivers that count both mean the same packets
-            totals["fifo"] = 0
-        return [
-            DropCount("nic", f"RX_{name.upper()}", packets) for name, packets in totals.items() if packets
-        ]
 
     def _link_stats(self) -> dict[int, LinkStats]:
         try:
@@ -189,6 +249,28 @@ class CounterReader:
         self._softirq = now
         spent = now[1] - before[1]
         return (now[0] - before[0]) / spent if spent > 0 else None
+
+
+def _grown(now: dict[int, LinkStats], before: dict[int, LinkStats], field: str) -> int:
+    """Add up by how much a counter of all interfaces grew; one that began anew counts from nothing."""
+    return sum(
+        max(0, getattr(stats, field) - getattr(before[index], field))
+        for index, stats in now.items()
+        if index in before
+    )
+
+
+def driver_drops(
+    now: dict[int, LinkStats], before: dict[int, LinkStats], drops: list[DropCount]
+) -> list[DropCount]:
+    """Return what the drivers dropped before the stack, less what the stack counted there as well."""
+    totals = {name: _grown(now, before, name) for name in ("missed", "fifo", "errors", "dropped")}
+    twice = sum(drop.packets for drop in drops if drop.reason in ("CPU_BACKLOG", "UNHANDLED_PROTO"))
+    totals["dropped"] = max(0, totals["dropped"] - twice)
+    totals["errors"] = max(0, totals["errors"] - totals["fifo"] - totals["missed"])
+    if totals["missed"]:  # drivers that count both mean the same packets
+        totals["fifo"] = 0
+    return [DropCount("nic", f"RX_{name.upper()}", packets) for name, packets in totals.items() if packets]
 
 
 def split_conntrack(drop: DropCount, conntrack: ConntrackSample | None) -> list[DropCount]:

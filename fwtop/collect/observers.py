@@ -5,18 +5,20 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from fwtop.collect import bpf, clsact
-from fwtop.collect.cell import HOOKS, cell_bytes
+from fwtop.collect.cell import CONTROL_WORDS, cell_bytes
 from fwtop.collect.compiler import compile_programs
 from fwtop.collect.kernel import Kernel
 from fwtop.collect.links import Link, choose_links, list_addresses, list_links, lowest_links, watched_indexes
+from fwtop.collect.shutter import Place
 from fwtop.model.text import safe_text
 
 RING_BYTES = 1 << 22  # 16,384 records: at 20,000 samples a second and 4 reads a second, a third of it
-_CONTROL_BYTES = 4 * HOOKS
+_CONTROL_BYTES = 4 * CONTROL_WORDS
 _INPUT, _FORWARD = 1, 2  # NF_INET_LOCAL_IN, NF_INET_FORWARD
 _IPV4, _IPV6 = 2, 10  # NFPROTO_*
 _LAST = (1 << 31) - 2  # the greatest priority that bpf links may have: after every rule
@@ -33,6 +35,7 @@ class Observers:
         self._open: list[tuple[str, int]] = []
         self._without = frozenset(os.environ.get(_WITHOUT, "").split(","))
         self._ingress = "tcx"
+        self._attachments: list[dict[str, Any]] = []
 
     @property
     def descriptors(self) -> list[int]:
@@ -83,6 +86,8 @@ class Observers:
             "cpus": cpus,
             "ring_bytes": RING_BYTES,
             "ingress": self._ingress,
+            # In the order in which they are to be attached: what counts arrivals comes last.
+            "attachments": self._attachments if self._ingress == "tcx" else [],
         }
 
     def _warnings(self, kernel: Kernel) -> list[str]:
@@ -106,37 +111,40 @@ class Observers:
 
     def _attach_drops(self, code: bytes, tracepoint: int) -> None:
         program = bpf.load_program(bpf.TRACEPOINT, "fwtop_drop", code, tracepoint)
-        self._keep("hold:drops", bpf.attach_tracepoint(program))
-        os.close(program)
+        self._attach_program(program, [Place("tracepoint")])
 
     def _attach_accepted(self, code: bytes) -> None:
         program = bpf.load_program(bpf.NETFILTER, "fwtop_accepted", code)
-        for family in (_IPV4, _IPV6):
-            for hook in (_INPUT, _FORWARD):
-                link = bpf.attach_netfilter(program, family=family, hook=hook, priority=_LAST)
-                self._keep(f"hold:accepted:{family}:{hook}", link)
-        os.close(program)
+        hooks = [(family, hook) for family in (_IPV4, _IPV6) for hook in (_INPUT, _FORWARD)]
+        places = [Place("netfilter", family=family, hook=hook, priority=_LAST) for family, hook in hooks]
+        self._attach_program(program, places)
 
     def _attach_ingress(self, code: dict[str, bytes], chosen: list[Link]) -> None:
         for link in chosen:
             name = "fwtop_ingress" if link.ethernet else "fwtop_ingress_ip"
             program = bpf.load_program(bpf.TC, name, code[name])
             try:
-                self._attach_ingress_one(program, link.index)
-            finally:
-                os.close(program)
-
-    def _attach_ingress_one(self, program: int, ifindex: int) -> None:
-        if "tcx" not in self._without:
-            try:
-                self._keep(f"hold:ingress:{ifindex}", bpf.attach_tcx_ingress(program, ifindex))
+                if "tcx" in self._without:
+                    raise OSError(errno.EINVAL, "TCX was ruled out")
+                self._attach_program(program, [Place("tcx", ifindex=link.index)])
             except OSError as error:
                 if error.errno != errno.EINVAL:  # a kernel before 6.6 doesn't know it
+                    os.close(program)
                     raise
-            else:
-                return
-        self._ingress = "clsact"
-        clsact.attach(program, ifindex, self._slot)
+                self._ingress = "clsact"
+                clsact.attach(program, link.index, self._slot)
+                os.close(program)
+
+    def _attach_program(self, program: int, places: list[Place]) -> None:
+        """Attach at each place; the console may close such a link and attach the program there again."""
+        links = [place.attach(program) for place in places]
+        number = len(self._attachments)
+        self._keep(f"program:{number}", program)
+        for at, (place, link) in enumerate(zip(places, links, strict=True)):
+            self._keep(f"link:{number}:{at}", link)
+            self._attachments.append(
+                {"program": f"program:{number}", "link": f"link:{number}:{at}", **asdict(place)}
+            )
 
 
 def _possible_cpus() -> int:

@@ -64,3 +64,4 @@ class Counters:
     records_lost: int = 0  # samples that did not fit the ring buffer or the netlink socket
     one_in: float = 1.0  # the present 1-in-N at ingress
     softirq_share: float | None = None  # share of CPU time in softirq over all cores, 0 to 1
+    watched: float = 1.0  # below 1: counted in windows of time only, and scaled up from this share

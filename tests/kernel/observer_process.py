@@ -1,7 +1,8 @@
 """An observation in a process of its own, as the console runs it: started in a namespace, then unprivileged.
 
 Commands come as lines on standard input, answers go as lines of JSON to standard output: `poll` gives
-everything since the last one, `wait N` polls until N packets have arrived (or 5 s are over) and adds up.
+everything since the last one, `wait N` polls until N packets have arrived (or 5 s are over) and adds up,
+`watch S` polls for S seconds.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from typing import Any
 
 import numpy as np
 
+from fwtop.collect import shutter
+from fwtop.collect.links import list_links
 from fwtop.collect.live import LiveSource
 from fwtop.model.packets import Hook, PacketBatch
 from fwtop.model.protocol import MAX_MESSAGE, parse_answer
@@ -103,9 +106,10 @@ class Observer:
                 drops[key] = drops.get(key, 0) + drop.packets
             if counters.conntrack is not None:
                 new += counters.conntrack.new_per_s * counters.seconds
-            if total["arrived"] >= arrived or time.monotonic() > end:
+            if 0 < arrived <= total["arrived"] or time.monotonic() > end:
                 break
-            time.sleep(0.02)
+            time.sleep(0.02 if arrived else 0.2)
+        link_packets = sum(link.stats.packets for link in list_links() if not link.loopback)
         joined = PacketBatch.concat(batches)
         ingress = joined.hook == Hook.INGRESS
         return {
@@ -115,6 +119,8 @@ class Observer:
             "ingress_weight": float(np.sum(joined.weight[ingress])),
             "new_connections": round(new),
             "one_in": counters.one_in,
+            "watched": counters.watched,
+            "link_packets": link_packets,
             "protocols": protocols,
             "uid": os.getuid(),
         }
@@ -124,12 +130,15 @@ def main() -> None:
     """Load, give up privileges, obey."""
     data, descriptors = load(sys.argv[1:])
     become_nobody()
+    if os.environ.get("FWTOP_TEST_WINDOWS"):  # as if the machine were at its limit already
+        shutter.LIMIT = shutter.RELEASE = 1e-6
     shared = {name: number for name, number in descriptors.items() if not name.startswith("hold:")}
     observer = Observer(LiveSource(data, shared), data["reasons"])
     print(json.dumps({key: data[key] for key in ("interfaces", "own", "ingress")}), flush=True)
     for line in sys.stdin:
         verb, _, number = line.strip().partition(" ")
-        answer = observer.until(int(number or 0), 5.0 if verb == "wait" else 0.0)
+        seconds = {"wait": 5.0, "watch": float(number or 0)}.get(verb, 0.0)
+        answer = observer.until(int(number) if verb == "wait" else 0, seconds)
         print(json.dumps(answer), flush=True)
 
 

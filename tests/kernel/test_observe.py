@@ -35,8 +35,13 @@ for number in range(int(sys.argv[3])):
 class Observer:
     """The observing process of one host."""
 
-    def __init__(self, host: Host, interfaces: list[str], without: str = "") -> None:
-        environment = {**os.environ, "PYTHONPATH": str(CLONE), "FWTOP_WITHOUT": without}
+    def __init__(self, host: Host, interfaces: list[str], without: str = "", windows: str = "") -> None:
+        environment = {
+            **os.environ,
+            "PYTHONPATH": str(CLONE),
+            "FWTOP_WITHOUT": without,
+            "FWTOP_TEST_WINDOWS": windows,
+        }
         self.process = subprocess.Popen(
             [
                 "ip",
@@ -142,7 +147,7 @@ def test_packets_without_a_socket_are_accepted_then_dropped(netns_pair: NetnsPai
     assert answer["drops"]["socket/NO_SOCKET/after"] == 50
     (accepted,) = samples(answer, hook="ACCEPTED", dport=4242)
     assert accepted["weight"] == 50
-    assert answer["accepted"] == answer["arrived"]  # neighbour discovery may be among them
+    assert 50 <= answer["accepted"] <= answer["arrived"]  # besides, there is IPv6 talking to itself
 
 
 def test_nft_drop_in_input_is_not_accepted(netns_pair: NetnsPair) -> None:
@@ -217,7 +222,7 @@ def test_fragments_are_all_accounted_for(netns_pair: NetnsPair) -> None:
         send(netns_pair, 4242, 10, "x" * 4000)
         answer = observer.ask("wait 30")
     assert answer["protocols"]["udp"][0] == 30
-    assert answer["accepted"] == answer["arrived"]
+    assert 30 <= answer["accepted"] <= answer["arrived"]  # besides, there is IPv6 talking to itself
     assert answer["drops"] == {"socket/NO_SOCKET/after": 10}
 
 
@@ -308,6 +313,30 @@ def test_a_foreign_clsact_and_its_filters_stay(netns_pair: NetnsPair) -> None:
         assert "fwtop_ingress" in attached(victim)
     victim.run(sys.executable, "-m", "fwtop.collect.loader", "--detach", "all")
     assert attached(victim) == before
+
+
+def test_windows_of_time_give_the_whole(netns_pair: NetnsPair) -> None:
+    """Where watching everything would cost too much, an unprivileged process detaches and attaches again."""
+    meet(netns_pair)
+    every_second = "-p udp --dport 9 -m statistic --mode nth --every 2 --packet 0 -j DROP"
+    netns_pair.victim.run("iptables", "-t", "raw", "-A", "PREROUTING", *every_second.split())
+    observer = Observer(netns_pair.victim, [netns_pair.victim.interface], windows="1")
+    flood = [sys.executable, "-c", SENDER, netns_pair.victim.ipv4, "9", "10000000", "attack"]
+    sender = subprocess.Popen(["ip", "netns", "exec", netns_pair.attacker.netns, *flood])
+    try:
+        first = observer.ask("watch 0.5")
+        answer = observer.ask("watch 2.5")
+    finally:
+        sender.kill()
+        sender.wait()
+        observer.close()
+    assert answer["watched"] < 0.9
+    arrived = answer["link_packets"] - first["link_packets"]
+    assert arrived > 10_000
+    assert answer["arrived"] == pytest.approx(arrived, rel=0.02)
+    assert answer["drops"]["netfilter/NETFILTER_DROP/before"] == pytest.approx(arrived / 2, rel=0.03)
+    assert answer["accepted"] == pytest.approx(arrived / 2, rel=0.03)
+    assert answer["ingress_weight"] == pytest.approx(arrived, rel=0.1)
 
 
 def test_default_interfaces_are_those_with_a_default_route(netns_pair: NetnsPair) -> None:
