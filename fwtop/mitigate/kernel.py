@@ -78,7 +78,8 @@ class Kernel:
 
     def renew(self, artifacts: Artifacts, timeout_seconds: int) -> None:
         """Give a rule that is installed another time to live; elements that expired come back."""
-        sets.restore("".join(sets.renew_text(spec, timeout_seconds) for spec in artifacts.sets))
+        for spec in artifacts.sets:
+            sets.renew(spec, timeout_seconds)
 
     def remove(self, rule_ids: set[str]) -> None:
         """Take rules out, and everything of ours with the last one; what is not there is no error.

@@ -16,6 +16,8 @@ from fwtop.model.bulk import prefix_text
 
 PREFIX = "fwtop-"
 MAX_TIMEOUT_SECONDS = 2147483  # ipset(8): the kernel's milliseconds are 32 bits wide
+_ASIDE = "-new"
+_RENEWED_IN_PLACE = 1_000
 _MIN_ELEMENTS = 64
 _RESTORE_TIMEOUT_SECONDS = 120.0
 _ENTRY = re.compile(r"^(\S+) .*?packets (\d+) bytes (\d+)")
@@ -31,10 +33,7 @@ def create_line(name: str, family: int, count: int, timeout_seconds: int | None)
 
 
 def fill_text(spec: SetSpec, timeout_seconds: int) -> str:
-    """Return what `ipset -exist restore` reads to make and fill a rule's set.
-
-    Given again with another timeout it renews every element.
-    """
+    """Return what `ipset -exist restore` reads to make and fill a rule's set."""
     head = create_line(spec.name, spec.family, len(spec.elements) + len(spec.exceptions), timeout_seconds)
     lines = [head]
     clock = f"timeout {timeout_seconds}"
@@ -53,9 +52,19 @@ def shown_text(spec: SetSpec, timeout_seconds: int, count: int) -> list[str]:
     return [*shown, f"# … and {more:,} more elements, by ipset restore"] if more else shown
 
 
-def renew_text(spec: SetSpec, timeout_seconds: int) -> str:
-    """Return what `ipset -exist restore` reads to give every element a new timeout."""
-    return fill_text(spec, timeout_seconds).split("\n", 1)[1]
+def renew(spec: SetSpec, timeout_seconds: int) -> None:
+    """Give every element of a set a new timeout, those that expired too.
+
+    A short list is added again. A long one is built aside and swapped: the kernel needs ten times as long
+    to renew a million elements as to add them (54 s against 5 s, Linux 6.18). Elements' counters begin
+    anew either way, the rule's own do not.
+    """
+    if len(spec.elements) <= _RENEWED_IN_PLACE:
+        restore(fill_text(spec, timeout_seconds))
+        return
+    aside = SetSpec(f"{spec.name}{_ASIDE}", spec.family, spec.elements, spec.exceptions)
+    destroy(aside.name)
+    restore(fill_text(aside, timeout_seconds) + f"swap {aside.name} {spec.name}\ndestroy {aside.name}\n")
 
 
 def restore(text: str) -> None:
@@ -77,7 +86,7 @@ def destroy(name: str) -> None:
 def replace(name: str, family: int, elements: Iterable[Prefix]) -> None:
     """Give a set without timeouts a new content in one step: build aside, swap, destroy the old one."""
     wanted = list(elements)
-    aside = f"{name}-new"
+    aside = f"{name}{_ASIDE}"
     have = names()
     lines = [f"flush {aside}", f"destroy {aside}"] if aside in have else []
     if name not in have:

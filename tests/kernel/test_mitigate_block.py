@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -261,3 +262,26 @@ def test_command_line_blocks_reports_and_undoes(bench: Bench) -> None:
     finally:
         assert fwtop(bench, "undo", "--all").returncode == 0
     assert bench.path(4).passes(wait_s=2)
+
+
+def test_long_list_is_carried_renewed_and_taken_back(bench: Bench, tmp_path: Path) -> None:
+    """More than fits a message; the attacker is in it, and stays blocked while the list is swapped."""
+    before = bench.state()
+    sources = tuple(Prefix(4, 0x0B000000 + 16 * number, 32) for number in range(60_000))
+    sources += (Prefix.parse(bench.attacker(4)),)
+    rule = Rule("", Kind.IPSET, Match(sources=sources), "a list", 60, origin="@list")
+    with bench.connect() as guardian:
+        status = guardian.apply(rule, 0).data["status"]
+        assert (status["sources_total"], len(status["rule"]["match"]["sources"])) == (60_001, 200)
+        assert not bench.path(4).passes()
+        guardian.demand(Keep("1", 600))
+        listed = bench.pair.victim.run("ipset", "list", "fwtop-1-4").stdout
+        assert "Number of entries: 60001" in listed
+        assert re.search(rf"^{bench.attacker(4)} timeout 59\d ", listed, re.MULTILINE)
+        assert not bench.path(4).passes()
+        assert rules_of(guardian)["1"]["packets"] == 2
+    bench.kill_guardian()
+    with bench.connect() as successor:
+        assert rules_of(successor)["1"]["sources_total"] == 60_001
+        successor.demand(Undo(all=True))
+    assert bench.state() == before

@@ -1,0 +1,61 @@
+"""Long lists come through unchanged, and nothing else does."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fwtop.model import bulk
+from fwtop.model.address import Prefix
+from fwtop.model.protocol import Apply
+from fwtop.model.rule import Kind, Match, Rule
+
+
+def prefix(family: int, value: int, length: int) -> Prefix:
+    bits = 32 if family == 4 else 128
+    length = length % (bits + 1)
+    return Prefix.of_columns(
+        family, value >> 64 if family == 6 else 0, value & (1 << min(bits, 64)) - 1, length
+    )
+
+
+prefixes = st.lists(
+    st.builds(prefix, st.sampled_from([4, 6]), st.integers(0, 2**128 - 1), st.integers(0, 128)), max_size=20
+)
+
+
+@given(prefixes)
+def test_lists_come_back(listed: list[Prefix]) -> None:
+    assert bulk.unpack_prefixes(bulk.pack_prefixes(listed)) == tuple(listed)
+    assert [bulk.prefix_text(item) for item in listed] == [str(item) for item in listed]
+
+
+@given(st.binary(max_size=90))
+def test_other_bytes_are_prefixes_or_an_error(data: bytes) -> None:
+    try:
+        found = bulk.unpack_prefixes(data)
+    except ValueError:
+        return
+    assert all(Prefix.parse(str(item)).value == item.value for item in found if item.family == 4)
+
+
+def test_long_list_travels_beside_the_message() -> None:
+    sources = tuple(Prefix(4, number, 32) for number in range(bulk.ATTACH_ABOVE + 1))
+    rule = Rule("", Kind.IPSET, Match(sources=sources), "x", 60)
+    request, descriptor = bulk.detach_sources(Apply({}, 0), rule)
+    assert descriptor is not None
+    try:
+        assert (request.attached, request.rule["match"]["sources"]) == (True, [])
+        assert bulk.read_sources(descriptor) == sources
+        with pytest.raises(OSError):  # noqa: PT011
+            os.write(descriptor, b"more")
+    finally:
+        os.close(descriptor)
+
+
+def test_short_list_stays_in_it() -> None:
+    rule = Rule("", Kind.IPSET, Match(sources=(Prefix.parse("192.0.2.1"),)), "x", 60)
+    assert bulk.detach_sources(Apply({}, 0), rule) == (Apply(rule.to_dict(), 0), None)

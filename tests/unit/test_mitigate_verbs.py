@@ -1,0 +1,94 @@
+"""The words of the command line and what rules they make."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import pytest
+
+from fwtop.cli import block, drop, limit, match, mitigation
+from fwtop.cli.prefix_file import read_prefix_file
+from fwtop.model.errors import FwtopError
+from fwtop.model.rule import Range
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("1000/s", (1000, False)),
+        ("600/m", (10, False)),
+        ("2MB/s", (2_000_000, True)),
+        ("50k/s", (50_000, False)),
+    ],
+)
+def test_rates(text: str, wanted: tuple[int, bool]) -> None:
+    assert limit.rate(text) == wanted
+
+
+@pytest.mark.parametrize("text", ["", "1000", "0/s", "-1/s", "1/x", "1e3/s", "9999999999/s", "１/s"])
+def test_no_rates(text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError):
+        limit.rate(text)
+
+
+def test_dns_name_in_wire_form() -> None:
+    assert match.wire_name(match.dns_labels("Example.com.")) == b"\x07Example\x03com\x00"
+    for name in ("", "a..b", "x" * 64, "."):
+        with pytest.raises(FwtopError):
+            match.dns_labels(name)
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [("syn,ack/syn", (18, 2)), ("all/none", (63, 0)), ("0x12", None), ("syn/ack", None), ("syn", (2, 2))],
+)
+def test_tcp_flags(text: str, wanted: tuple[int, int] | None) -> None:
+    if wanted is None:
+        with pytest.raises(argparse.ArgumentTypeError):
+            drop.tcp_flags(text)
+    else:
+        assert drop.tcp_flags(text) == wanted
+
+
+def arguments(module, *words: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(exit_on_error=False)
+    module.arguments(parser)
+    return parser.parse_args(list(words))
+
+
+def test_ranges() -> None:
+    args = arguments(drop, "--via", "xdp", "--length", "40:", "--ttl-field", "64", "--proto", "udp")
+    assert (args.length, args.ttl_field) == (Range(40, 65535), Range(64, 64))
+    for text in ("", ":", "9:3", "a:b", "0:70000"):
+        with pytest.raises(argparse.ArgumentError):
+            arguments(drop, "--via", "xdp", f"--length={text}")
+
+
+@pytest.mark.parametrize(
+    "word", ["10.0.0.0/33", "asn:x", "asn:0", "country:XYZ", "example.com", "@/nonexistent"]
+)
+def test_bad_target_is_wrong_usage(word: str) -> None:
+    with pytest.raises(FwtopError) as caught:
+        block.run(arguments(block, word, "--yes"))
+    assert caught.value.code == 2
+
+
+def test_prefix_file_names_bad_lines(tmp_path: Path) -> None:
+    file = tmp_path / "list"
+    file.write_text("# list\n192.0.2.1\n\n198.51.100.9/24 # net\n::ffff:203.0.113.1\n192.0.2.1\n")
+    assert [str(item) for item in read_prefix_file(str(file))] == [
+        "192.0.2.1",
+        "198.51.100.0/24",
+        "203.0.113.1",
+    ]
+    file.write_text("192.0.2.1\nnonsense\n1.2.3.4/33\n1.2.3.4/x\n1.2.3.4/\n")
+    with pytest.raises(FwtopError, match=r"line 2: 'nonsense'.*line 3: '1.2.3.4/33'.* and 1 more"):
+        read_prefix_file(str(file))
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(5, "5s"), (60, "1m"), (90, "1m30s"), (7500, "2h05m"), (97200, "1d03h")]
+)
+def test_durations(seconds: int, text: str) -> None:
+    assert mitigation.duration(seconds) == text
