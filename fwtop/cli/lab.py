@@ -1,0 +1,100 @@
+"""`fwtop lab`: an attack on a victim in namespaces of its own, watched by fwtop."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import sys
+from types import FrameType, TracebackType
+
+from fwtop.cli.options import seconds
+from fwtop.model.errors import FwtopError
+
+NAME = "lab"
+HELP = "Attack a victim in network namespaces of their own, and watch it with fwtop. Nothing leaves them."
+EXAMPLE = "sudo fwtop lab dns_amplification --seconds 5 --json | jq .truth"
+_DEFAULT = "few_sources"
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the verb's arguments."""
+    parser.add_argument(
+        "scenario",
+        nargs="?",
+        default=None,
+        help=f"a scenario's name, a TOML file of your own, or 'list' (default {_DEFAULT})",
+    )
+    parser.add_argument(
+        "--seconds", type=seconds, default=5.0, metavar="S", help="without a screen: how long (default 5)"
+    )
+    parser.add_argument(
+        "--pps", type=_rate, metavar="N", help="packets a second (default the scenario's; 0: no limit)"
+    )
+    parser.add_argument("--json", action="store_true", help="print what was sent and what was seen, as JSON")
+    parser.add_argument("--store", action="store_true", help="keep the observation as a session")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run a scenario, or list them."""
+    if args.scenario == "list":
+        return _list(as_json=args.json)
+    from fwtop.lab import watch
+    from fwtop.lab.run import Lab
+
+    lab = Lab(args.scenario or _DEFAULT)
+    on_screen = not args.json and sys.stdin.isatty() and sys.stdout.isatty()
+    with _ending_signals(), lab:
+        if on_screen:
+            return watch.show(lab, args.pps, store=args.store)
+        result = watch.observe(lab, args.seconds, args.pps, store=args.store)
+    print(json.dumps(result, indent=None if args.json else 1))
+    return 0
+
+
+def _rate(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or int(text) > 100_000_000:
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} is not a rate from 0 to 100,000,000")
+    return int(text)
+
+
+def _list(*, as_json: bool) -> int:
+    from fwtop.lab import scenario
+
+    found = [scenario.load(name) for name in scenario.names()]
+    if as_json:
+        rows = [{"scenario": item.name, "title": item.title, "kinds": list(item.kinds)} for item in found]
+        print(json.dumps(rows))
+        return 0
+    width = max(len(item.name) for item in found)
+    for item in found:
+        print(f"{item.name:<{width}}  {item.title}")
+    return 0
+
+
+class _Ended(BaseException):
+    """A signal asked the lab to end; BaseException, so that nothing on the way catches it."""
+
+
+class _ending_signals:
+    """Turn SIGTERM and SIGHUP into an exception that unwinds through the clean-up, once."""
+
+    def __enter__(self) -> None:
+        self._before = {number: signal.signal(number, self._end) for number in _SIGNALS}
+
+    def _end(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002
+        for ignored in _SIGNALS:
+            signal.signal(ignored, signal.SIG_IGN)
+        raise _Ended(number)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        if isinstance(error, _Ended):
+            name = signal.Signals(error.args[0]).name
+            raise FwtopError(f"ended by {name}; the lab was taken down") from None
+
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

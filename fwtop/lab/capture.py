@@ -1,0 +1,1 @@
+"""A capture replayed into the lab."""

@@ -1,0 +1,227 @@
+"""The legitimate clients: `python -I -m fwtop.lab.clients`, in the attacker's namespace.
+
+Visitors fetch pages and resolve names from addresses of their own; the operator types into one long TCP
+session. Crowds of a scenario (floods with real connections, or a flash crowd) run here too. Commands are
+JSON lines: phase NAME, pause, crowd on/off, fare. Ends with its standard input.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import random
+import signal
+import socket
+import struct
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from fwtop.lab import network as net
+from fwtop.lab.crowd import Crowds
+from fwtop.lab.legit import HOSTS, OPERATOR_PORT, PAGES, ZONE
+from fwtop.lab.payloads import dns_query
+
+_HTTP_SECONDS, _DNS_SECONDS, _ECHO_SECONDS = 1.0, 0.5, 1.0
+_THINKING_SECONDS = 0.15
+_KEYSTROKE_SECONDS = 0.05
+
+
+@dataclass(slots=True)
+class Tally:
+    """How one kind of work went in one phase."""
+
+    tried: int = 0
+    latencies: list[float] = field(default_factory=list)
+
+    def summary(self) -> dict[str, Any]:
+        """Return counts, the success rate and latencies in milliseconds."""
+        ranked = sorted(self.latencies)
+        succeeded = len(ranked)
+        return {
+            "tried": self.tried,
+            "succeeded": succeeded,
+            "success": succeeded / self.tried if self.tried else None,
+            "median_ms": round(ranked[succeeded // 2] * 1000, 3) if ranked else None,
+            "p95_ms": round(ranked[min(succeeded - 1, succeeded * 95 // 100)] * 1000, 3) if ranked else None,
+        }
+
+
+class Clients:
+    """All who mean no harm, and what became of what they tried."""
+
+    def __init__(self, clients: list[str], operator: str, seed: int) -> None:
+        self._clients = clients
+        self._operator = operator
+        self._rng = random.Random(f"clients/{seed}")  # noqa: S311
+        self._phase = "before"
+        self._tallies: dict[str, dict[str, Tally]] = {}
+        self._running = asyncio.Event()
+        self._running.set()
+        self._busy = 0
+        self._cuts = 0
+
+    def phase(self, name: str) -> None:
+        """Count what is tried from now on under this name."""
+        self._phase = name
+        self._running.set()
+
+    async def pause(self) -> None:
+        """Start nothing new, and wait until what was begun has come to its end."""
+        self._running.clear()
+        while self._busy:
+            await asyncio.sleep(0.005)
+
+    def fare(self) -> dict[str, Any]:
+        """Return the tallies by phase and kind of work."""
+        phases = {
+            phase: {work: tally.summary() for work, tally in works.items()}
+            for phase, works in self._tallies.items()
+        }
+        return {"phases": phases, "operator_session_cuts": self._cuts}
+
+    def tasks(self) -> list[asyncio.Task[None]]:
+        """Set everybody to work."""
+        jobs: list[Awaitable[None]] = [self._operate()]
+        for address in self._clients:
+            jobs.append(self._work(address, "http", self._fetch))
+            if ":" not in address:
+                jobs.append(self._work(address, "dns", self._resolve))
+        return [asyncio.ensure_future(job) for job in jobs]
+
+    async def _work(self, address: str, work: str, once: Callable[[str], Awaitable[None]]) -> None:
+        while True:
+            await asyncio.sleep(self._rng.expovariate(1 / _THINKING_SECONDS))
+            await self._running.wait()
+            await self._try(work, lambda: once(address))
+
+    async def _try(self, work: str, action: Callable[[], Awaitable[None]]) -> bool:
+        tally = self._tallies.setdefault(self._phase, {}).setdefault(work, Tally())
+        self._busy += 1
+        started = time.monotonic()
+        try:
+            await action()
+        except (OSError, TimeoutError, asyncio.IncompleteReadError):
+            return False
+        else:
+            tally.latencies.append(time.monotonic() - started)
+            return True
+        finally:
+            tally.tried += 1
+            self._busy -= 1
+
+    async def _fetch(self, address: str) -> None:
+        async with asyncio.timeout(_HTTP_SECONDS):
+            victim = net.VICTIM_6 if ":" in address else net.VICTIM_4
+            reader, writer = await asyncio.open_connection(victim, net.PORT_HTTP, local_addr=(address, 0))
+            try:
+                page = self._rng.choice(PAGES)
+                writer.write(
+                    f"GET {page} HTTP/1.1\r\nHost: {ZONE}\r\nUser-Agent: Mozilla/5.0\r\n"
+                    "Accept: */*\r\nConnection: close\r\n\r\n".encode()
+                )
+                while await reader.read(65_536):
+                    pass
+            finally:
+                writer.close()
+
+    async def _resolve(self, address: str) -> None:
+        loop = asyncio.get_running_loop()
+        question = dns_query(self._rng, {"name": f"{self._rng.choice(HOSTS)}.{ZONE}", "edns": 1232})
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as end:
+            end.setblocking(False)
+            end.bind((address, 0))
+            end.connect((net.VICTIM_4, net.PORT_DNS))
+            async with asyncio.timeout(_DNS_SECONDS):
+                await loop.sock_sendall(end, question)
+                while (await loop.sock_recv(end, 4096))[:2] != question[:2]:
+                    pass
+
+    async def _operate(self) -> None:
+        """Keep one session open, as an operator's SSH is; when it breaks, count the cut and connect again."""
+        port = OPERATOR_PORT
+        while True:
+            with contextlib.suppress(OSError, asyncio.IncompleteReadError, TimeoutError):
+                async with asyncio.timeout(_ECHO_SECONDS):
+                    reader, writer = await asyncio.open_connection(
+                        net.VICTIM_4, net.PORT_SSH, local_addr=(self._operator, port)
+                    )
+                _linger_none(writer)
+                try:
+                    await self._type(reader, writer)
+                finally:
+                    writer.close()
+            self._cuts += 1
+            port += 1  # the old one may still be waiting in the kernel
+            await asyncio.sleep(0.1)
+
+    async def _type(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        missed = 0
+
+        async def keystroke() -> None:
+            sent = self._rng.randbytes(16)
+            writer.write(sent)
+            async with asyncio.timeout(_ECHO_SECONDS):
+                while await reader.readexactly(16) != sent:
+                    pass
+
+        while missed < 15:  # a person gives up after that many seconds of silence
+            await asyncio.sleep(_KEYSTROKE_SECONDS)
+            await self._running.wait()
+            missed = 0 if await self._try("operator", keystroke) else missed + 1
+            if writer.is_closing() or reader.at_eof():
+                return
+
+
+def _linger_none(writer: asyncio.StreamWriter) -> None:
+    end = writer.get_extra_info("socket")
+    end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+
+async def _obey(command: dict[str, Any], clients: Clients, crowds: Crowds) -> dict[str, Any]:
+    match command["do"]:
+        case "phase":
+            clients.phase(str(command["name"]))
+        case "pause":
+            await clients.pause()
+        case "crowd":
+            await (crowds.start() if command["on"] else crowds.stop())
+        case "fare":
+            return {**clients.fare(), "crowds": crowds.fare()}
+    return {"time": time.monotonic()}
+
+
+async def _serve() -> None:
+    loop = asyncio.get_running_loop()
+    reader = asyncio.StreamReader()
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    setup = json.loads(await reader.readline())
+    clients = Clients(setup["clients"], setup["operator"], setup["seed"])
+    crowds = Crowds(setup["crowds"], setup["seed"])
+    tasks = clients.tasks()
+    _answer({"ready": True})
+    while line := await reader.readline():
+        _answer(await _obey(json.loads(line), clients, crowds))
+    for task in tasks:
+        task.cancel()
+
+
+def _answer(value: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps(value) + "\n")
+    sys.stdout.flush()
+
+
+def main() -> int:
+    """Serve one lab until the end of standard input."""
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    asyncio.run(_serve())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,71 @@
+"""The victim's own firewall, as its administrator laid it down, and the lab's counters beside the clients."""
+
+from __future__ import annotations
+
+import json
+
+from fwtop.lab import network as net
+from fwtop.lab.namespaces import run
+from fwtop.lab.scenario import Scenario
+
+_ACCEPT = """
+        ct state established,related accept
+        ct state invalid drop
+        iif "lo" accept
+        meta l4proto { icmp, ipv6-icmp } accept
+        tcp dport { 22, 80, 443 } ct state new accept
+        udp dport 53 accept"""
+
+
+def victim_rules(scenario: Scenario) -> str:
+    """Return the ruleset: drop by default (stateful), track and accept all (open), or none at all."""
+    if scenario.firewall == "none":
+        return ""
+    policy = "drop" if scenario.firewall == "stateful" else "accept"
+    lines = [_ACCEPT.lstrip("\n")]
+    for port in scenario.open_ports:
+        protocol, _, number = port.partition("/")
+        lines.append(f"        {protocol} dport {number} accept")
+    return (
+        "table inet filter {\n    chain input {\n"
+        f"        type filter hook input priority filter; policy {policy};\n"
+        + "\n".join(lines)
+        + "\n    }\n}\n"
+    )
+
+
+def install_victim_rules(victim: str, scenario: Scenario) -> None:
+    """Lay the victim's ruleset down."""
+    if rules := victim_rules(scenario):
+        run("ip", "netns", "exec", victim, "nft", "-f", "-", text=rules)
+
+
+def install_counters(attacker: str, clients: list[str]) -> None:
+    """Count what each client sends, as it leaves its kernel: packets of their own TCP are not templates."""
+    families = {"4": [a for a in clients if ":" not in a], "6": [a for a in clients if ":" in a]}
+    sets, rules = [], []
+    for family, addresses in families.items():
+        kind = "ipv4_addr" if family == "4" else "ipv6_addr"
+        if addresses:
+            elements = ", ".join(addresses)
+            sets.append(f"    set clients{family} {{ type {kind}; counter; elements = {{ {elements} }} }}")
+            keyword = "ip" if family == "4" else "ip6"
+            rules.append(f"        {keyword} saddr @clients{family}")
+    text = (
+        "table inet lab {\n" + "\n".join(sets) + "\n    chain leaving {\n"
+        "        type filter hook postrouting priority 300; policy accept;\n"
+        f'        oifname != "{net.ATTACKER_INTERFACE}" accept\n' + "\n".join(rules) + "\n    }\n}\n"
+    )
+    run("ip", "netns", "exec", attacker, "nft", "-f", "-", text=text)
+
+
+def read_counters(attacker: str) -> dict[str, tuple[int, int]]:
+    """Return packets and bytes on the wire (link header included) that each client has sent."""
+    listing = json.loads(run("ip", "netns", "exec", attacker, "nft", "-j", "list", "table", "inet", "lab"))
+    counts: dict[str, tuple[int, int]] = {}
+    for item in listing["nftables"]:
+        for entry in item.get("set", {}).get("elem", []):
+            element = entry["elem"]
+            counter = element["counter"]
+            counts[element["val"]] = (counter["packets"], counter["bytes"] + 14 * counter["packets"])
+    return counts

@@ -1,0 +1,252 @@
+"""The lab's namespaces: made, marked, found again after a crash, and removed with whatever runs in them.
+
+A lab is known by its process: namespaces fwtop-lab-<pid>-victim and -attacker, and a lock file that the
+process holds while it lives. A lab whose lock is free is stale, whatever its process id means by now.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import os
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from fwtop.lab import network as net
+from fwtop.lab.network import Wire
+from fwtop.model.errors import FwtopError
+from fwtop.model.text import safe_text
+
+PREFIX = "fwtop-lab-"
+ROLES = ("victim", "attacker")
+LOCKS = Path("/run/fwtop-lab")
+NETNS = Path("/run/netns")
+PACED_PPS = 500_000  # beyond this a victim of one receiving processor is overloaded
+_NAME = re.compile(rf"{PREFIX}(\d+)-({'|'.join(ROLES)})")
+_CLONE_NEWNET = 0x40000000
+_SYSCTLS = (
+    "net.ipv4.conf.all.rp_filter=0",
+    "net.ipv6.conf.all.accept_ra=0",
+    "net.ipv6.conf.default.accept_ra=0",
+    "net.ipv6.conf.default.router_solicitations=0",
+    "net.ipv6.conf.default.dad_transmits=0",
+)
+
+
+def name(role: str, pid: int) -> str:
+    """Return the name of a lab's namespace."""
+    return f"{PREFIX}{pid}-{role}"
+
+
+def run(*argv: str, text: str | None = None) -> str:
+    """Run a system tool that must succeed; raises FwtopError with its complaint."""
+    try:
+        done = subprocess.run(argv, input=text, capture_output=True, text=True, timeout=30, check=False)
+    except FileNotFoundError:
+        raise FwtopError(f"{argv[0]} is not installed; nothing was started; see 'fwtop doctor'", 3) from None
+    except subprocess.TimeoutExpired:
+        raise FwtopError(f"{argv[0]} did not answer within 30 s; the lab is taken down again") from None
+    if done.returncode:
+        complaint = (done.stderr or done.stdout).strip().splitlines()[:1]
+        raise FwtopError(
+            f"{' '.join(argv[:4])}: {safe_text(''.join(complaint))}; the lab is taken down again"
+        )
+    return done.stdout
+
+
+def hold_lock(pid: int) -> int:
+    """Take this process's lock and return its descriptor: open means that the lab is alive."""
+    LOCKS.mkdir(mode=0o700, exist_ok=True)
+    lock = os.open(LOCKS / str(pid), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    return lock
+
+
+def release_lock(pid: int, lock: int) -> None:
+    """Give the lock back and remove its file."""
+    (LOCKS / str(pid)).unlink(missing_ok=True)
+    os.close(lock)
+
+
+def is_alive(pid: int) -> bool:
+    """Whether the process of a lab still holds its lock."""
+    try:
+        lock = os.open(LOCKS / str(pid), os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(lock)
+    return False
+
+
+def remove_stale() -> list[str]:
+    """Remove the namespaces of labs whose process is gone; returns their names."""
+    found = [entry.name for entry in NETNS.iterdir()] if NETNS.is_dir() else []
+    stale = [entry for entry in found if (match := _NAME.fullmatch(entry)) and not is_alive(int(match[1]))]
+    remove(stale)
+    if LOCKS.is_dir():
+        for lock in LOCKS.iterdir():
+            if lock.name.isdigit() and not is_alive(int(lock.name)):
+                lock.unlink(missing_ok=True)
+    return stale
+
+
+def processes_in(names: list[str]) -> list[int]:
+    """Return the processes whose network namespace is one of those named."""
+    inodes = set()
+    for entry in names:
+        with contextlib.suppress(OSError):
+            inodes.add((NETNS / entry).stat().st_ino)
+    found = []
+    for entry in os.listdir("/proc"):
+        with contextlib.suppress(OSError):
+            if entry.isdigit() and os.stat(f"/proc/{entry}/ns/net").st_ino in inodes:
+                found.append(int(entry))
+    return found
+
+
+def remove(names: list[str], grace_seconds: float = 2.0) -> None:
+    """End what still runs in own namespaces (asked first, then killed), then remove them."""
+    if not names:
+        return
+    end = time.monotonic() + grace_seconds
+    asked: set[int] = set()
+    while (left := set(processes_in(names)) - {os.getpid()}) and time.monotonic() < end:
+        for pid in left - asked:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGTERM)
+        asked |= left
+        time.sleep(0.02)
+    for pid in set(processes_in(names)) - {os.getpid()}:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    for entry in names:
+        subprocess.run(["ip", "netns", "delete", entry], capture_output=True, timeout=30, check=False)
+
+
+def create(pid: int, clients: list[str]) -> tuple[Wire, set[int]]:
+    """Make both namespaces with all their settings.
+
+    Returns the hardware addresses, and the kernel threads that do the victim's receiving.
+    """
+    victim, attacker = (name(role, pid) for role in ROLES)
+    run("ip", "-batch", "-", text=f"netns add {victim}\nnetns add {attacker}\n")
+    for own in (victim, attacker):
+        run("ip", "netns", "exec", own, "sysctl", "-q", "-w", *_SYSCTLS)
+    run(
+        "ip", "-n", attacker, "link", "add", net.ATTACKER_INTERFACE, "numrxqueues", "1", "numtxqueues", "1",
+        "type", "veth", "peer", "name", net.VICTIM_INTERFACE, "netns", victim, "numrxqueues", "1",
+        "numtxqueues", "1",
+    )  # fmt: skip
+    wire = Wire(_hardware(victim, net.VICTIM_INTERFACE), _hardware(attacker, net.ATTACKER_INTERFACE))
+    run("ip", "-n", victim, "-batch", "-", text=_victim_commands(victim, wire))
+    run("ip", "-n", attacker, "-batch", "-", text=_attacker_commands(attacker, wire, clients))
+    for own, interface in ((victim, net.VICTIM_INTERFACE), (attacker, net.ATTACKER_INTERFACE)):
+        # Segmentation offloads would make one packet of many before the wire, and counts disagree.
+        run("ip", "netns", "exec", own, "ethtool", "-K", interface, "gro", "on", "tso", "off", "gso", "off")
+    _thread_napi(attacker, net.ATTACKER_INTERFACE)
+    return wire, _thread_napi(victim, net.VICTIM_INTERFACE)
+
+
+def _thread_napi(own: str, interface: str) -> set[int]:
+    """Move an interface's receive work into a kernel thread, and return that thread."""
+    before = _napi_threads(interface)
+    run("ip", "netns", "exec", own, "sh", "-c", f"echo 1 > /sys/class/net/{interface}/threaded")
+    return _napi_threads(interface) - before
+
+
+def _napi_threads(interface: str) -> set[int]:
+    found = set()
+    for entry in os.listdir("/proc"):
+        with contextlib.suppress(OSError):
+            if entry.isdigit() and Path(f"/proc/{entry}/comm").read_text().startswith(f"napi/{interface}-"):
+                found.add(int(entry))
+    return found
+
+
+def schedule_receiving(threads: set[int], *, paced: bool) -> None:
+    """Say where and how urgently the kernel threads that receive for the victim run.
+
+    Paced: on the sender's processor and before it, so that every batch is taken in before the next one is
+    made. Nothing is lost between the two, as long as that processor can do the work; pages go round in
+    one processor's cache; the other processors are the victim's programs'. Otherwise: on other processors
+    than the sender's, as one process among equals, which is what ksoftirqd is under too much load.
+    """
+    processors = sorted(os.sched_getaffinity(0))
+    policy, priority = (os.SCHED_FIFO, 2) if paced else (os.SCHED_OTHER, 0)
+    for thread in threads:
+        with contextlib.suppress(OSError):
+            os.sched_setscheduler(thread, policy, os.sched_param(priority))
+            os.sched_setaffinity(thread, processors[-1:] if paced else processors[:-1] or processors)
+
+
+def _victim_commands(mark: str, wire: Wire) -> str:
+    own, far = net.VICTIM_INTERFACE, wire.attacker.hex(":")
+    return "\n".join(
+        [
+            "link set lo up",
+            f"link set {own} alias {mark}",
+            f"address add {net.VICTIM_4}/{net.LENGTH_4} dev {own}",
+            f"address add {net.VICTIM_6}/{net.LENGTH_6} dev {own} nodad",
+            f"address add {net.WIDE_4} dev lo",
+            f"link set {own} up",
+            f"neighbour replace {net.GATEWAY_4} lladdr {far} dev {own} nud permanent",
+            f"neighbour replace {net.GATEWAY_6} lladdr {far} dev {own} nud permanent",
+            f"route add default via {net.GATEWAY_4}",
+            f"route add default via {net.GATEWAY_6}",
+            f"route add local {net.WIDE_6} dev lo",
+            "",
+        ]
+    )
+
+
+def _attacker_commands(mark: str, wire: Wire, clients: list[str]) -> str:
+    own, far = net.ATTACKER_INTERFACE, wire.victim.hex(":")
+    lines = [
+        "link set lo up",
+        f"link set {own} alias {mark}",
+        f"address add {net.GATEWAY_4}/{net.LENGTH_4} dev {own}",
+        f"address add {net.GATEWAY_6}/{net.LENGTH_6} dev {own} nodad",
+        f"link set {own} up",
+        "link add {} type veth peer name {}".format(*net.PARKED_INTERFACES),
+        f"neighbour replace {net.VICTIM_4} lladdr {far} dev {own} nud permanent",
+        f"neighbour replace {net.VICTIM_6} lladdr {far} dev {own} nud permanent",
+        f"route add {net.WIDE_4} via {net.VICTIM_4}",
+        f"route add {net.WIDE_6} via {net.VICTIM_6}",
+    ]
+    lines += [f"address add {client} dev lo" for client in clients]
+    return "\n".join(lines) + "\n"
+
+
+def _hardware(own: str, interface: str) -> bytes:
+    text = run("ip", "netns", "exec", own, "cat", f"/sys/class/net/{interface}/address")
+    return bytes.fromhex(text.strip().replace(":", ""))
+
+
+@contextlib.contextmanager
+def inside(own: str) -> Iterator[None]:
+    """Run a few lines of this thread in a namespace, and come back."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    here = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        there = os.open(NETNS / own, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            if libc.setns(there, _CLONE_NEWNET):
+                raise OSError(ctypes.get_errno(), f"can't enter {own}")
+        finally:
+            os.close(there)
+        try:
+            yield
+        finally:
+            libc.setns(here, _CLONE_NEWNET)
+    finally:
+        os.close(here)
