@@ -130,8 +130,8 @@ def _serve(options: argparse.Namespace, ready: Callable[[], None]) -> int:
         raise FwtopError(f"cannot use {directory}: {error.strerror}; nothing was started", 1) from None
     path = directory / f"{number}.sock"
     try:
-        journal = Journal(options.journal, netns.cookie())
-        server = _server(options, number, journal)
+        journal, unable = _open_journal(options.journal)
+        server = _server(options, number, journal, unable)
         listener = _listen(path)
         ready()
         server.run(listener)
@@ -143,14 +143,28 @@ def _serve(options: argparse.Namespace, ready: Callable[[], None]) -> int:
     return 0
 
 
-def _server(options: argparse.Namespace, number: int, journal: Journal) -> Server:
+def _open_journal(path: Path) -> tuple[Journal, str]:
+    """Open the journal; where it can't be kept nothing may be installed, but watching goes on."""
+    try:
+        return Journal(path, netns.cookie()), ""
+    except FwtopError as error:
+        syslog.syslog(syslog.LOG_ERR, str(error))
+        return Journal(None, netns.cookie()), str(error)
+
+
+def _server(options: argparse.Namespace, number: int, journal: Journal, unable: str) -> Server:
     choice = variants.choose()
     steps = Steps(options.crash_at)
     kernel = Kernel(Chains(choice.variant), journal, steps)
     operators: dict[Prefix, float] = {}
     name = netns.name_of(number)
     service = Service(
-        journal, kernel, lambda: allowlist.gather(operators, name, options.allow_file), steps, choice.warnings
+        journal,
+        kernel,
+        lambda: allowlist.gather(operators, name, options.allow_file),
+        steps,
+        warnings=choice.warnings,
+        unable=unable,
     )
     for line in service.reconcile():
         syslog.syslog(syslog.LOG_NOTICE, line)

@@ -53,14 +53,18 @@ class Entry:
 class Journal:
     """The rows of one namespace in the present boot."""
 
-    def __init__(self, path: Path, netns: int) -> None:
-        """Open or make the database (0600); raises FwtopError with one line when that is not possible."""
+    def __init__(self, path: Path | None, netns: int) -> None:
+        """Open or make the database (0600); raises FwtopError with one line when that is not possible.
+
+        Without a path it is kept in memory: enough for a guardian that only watches.
+        """
         self._netns = netns
         self._boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         try:
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            path.touch(mode=0o600, exist_ok=True)
-            self._db = sqlite3.connect(path, timeout=5.0, isolation_level=None)
+            if path is not None:
+                path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                path.touch(mode=0o600, exist_ok=True)
+            self._db = sqlite3.connect(path or ":memory:", timeout=5.0, isolation_level=None)
             self._db.execute("PRAGMA synchronous=FULL")
             self._db.executescript(_SCHEMA)
             version = int(self._db.execute("PRAGMA user_version").fetchone()[0])

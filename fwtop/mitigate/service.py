@@ -39,13 +39,16 @@ class Service:
         kernel: Kernel,
         allow: Callable[[], AllowList],
         steps: Steps,
+        *,
         warnings: tuple[str, ...] = (),
+        unable: str = "",
     ) -> None:
         self._journal = journal
         self._kernel = kernel
         self._gather_allow = allow
         self._steps = steps
         self._warnings = warnings  # about this machine, shown with every plan
+        self._unable = unable  # why nothing may be changed: there is no journal
         self._active: dict[str, Entry] = {}
         self._owners: dict[str, object] = {}
         self._allow = AllowList(())
@@ -61,6 +64,8 @@ class Service:
 
     def reconcile(self) -> list[str]:
         """Adopt what a former guardian left alive, remove what is half done; returns what was done."""
+        if self._unable:
+            return []  # without a journal nobody knows whose rules these are
         self._journal.close_other_boots()
         done: list[str] = []
         alive: set[str] = set()
@@ -80,7 +85,8 @@ class Service:
         verdict = guard.judge(rule, self._fresh_allow(), len(self._active))
         commands: list[str] = []
         notes: tuple[str, ...] = ()
-        refused, code = verdict.refused, 1 if verdict.refused else 0
+        refused = self._unable or verdict.refused
+        code = 1 if refused else 0
         if refused is None:
             try:
                 artifacts = drivers.build(rule, guard.exceptions(rule, self._allow))
@@ -108,6 +114,8 @@ class Service:
         """Install a rule, provisionally when `confirm_seconds` is above 0; raises FwtopError."""
         if not 0 <= confirm_seconds <= MAX_CONFIRM_SECONDS:
             raise FwtopError(f"confirm_seconds goes from 0 to {MAX_CONFIRM_SECONDS}", 2)
+        if self._unable:
+            raise FwtopError(self._unable)
         rule = replace(rule_of_wire(data, sources), created=time.time())
         verdict = guard.judge(rule, self._fresh_allow(), len(self._active))
         if verdict.refused is not None:
@@ -133,6 +141,8 @@ class Service:
 
     def undo(self, ids: tuple[str, ...], *, everything: bool) -> dict[str, Any]:
         """Take rules back; raises FwtopError when one is unknown, before any is touched."""
+        if self._unable:
+            raise FwtopError(self._unable)
         wanted = list(self._active) if everything else list(dict.fromkeys(ids))
         entries = [self._known(rule_id) for rule_id in wanted]
         self._end([(entry, State.REVERTED, "undone") for entry in entries])

@@ -285,3 +285,16 @@ def test_long_list_is_carried_renewed_and_taken_back(bench: Bench, tmp_path: Pat
         assert rules_of(successor)["1"]["sources_total"] == 60_001
         successor.demand(Undo(all=True))
     assert bench.state() == before
+
+
+def test_without_a_journal_nothing_is_installed_but_status_answers(bench: Bench) -> None:
+    (bench.directory / "journal.db").mkdir()  # as good as a read-only /var/lib: root may write anywhere else
+    before = bench.state()
+    with bench.connect() as guardian:
+        answer = guardian.request(Apply(bench.block_rule(4).to_dict(), 0))
+        assert not answer.ok
+        assert "cannot keep the journal" in answer.error
+        assert "nothing was installed" in answer.error
+        assert "journal" in guardian.demand(Plan(bench.block_rule(4).to_dict())).data["refused"]
+        assert rules_of(guardian) == {}
+    assert bench.state() == before
