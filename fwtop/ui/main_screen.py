@@ -40,6 +40,7 @@ _QUIT = "Quit"
 class MainScreen(Screen[None], inherit_bindings=False):
     """Panels, header, status and footer."""
 
+    AUTO_FOCUS = ""  # only the filter's input line ever has Textual's focus
     BINDINGS: ClassVar[list[BindingType]] = list(bindings())
     CSS = """
     #filter {
@@ -110,14 +111,13 @@ class MainScreen(Screen[None], inherit_bindings=False):
         for name, widget in (*self._lines.items(), *self.panels.items()):
             widget.place(boxes.get(name))
         for name, panel in self.panels.items():
+            panel.active = name == self._focused
             panel.tabs = arrangement.tabs.get(name, ()) if arrangement is not None else ()
         if arrangement is None:
             self._filter.display = False
             self._lines["notice"].place(Box(0, 0, width, height))
             self._lines["notice"].show(_too_small(width, height))
             return
-        if not self._filter.display:
-            self.panels[self._focused].focus()
         status = boxes["status"]
         self._filter.styles.offset = (status.x, status.y)
         self._filter.styles.width = status.width
@@ -142,7 +142,8 @@ class MainScreen(Screen[None], inherit_bindings=False):
         message = self._message if now < self._message_until else []
         waiting = bool(snapshot and header.pending(snapshot.mitigations))
         lines["status"].show([header.status_line(snapshot, message, self.now(), width)])
-        lines["footer"].show([header.footer_line(width, waiting=waiting)])
+        keys = header.footer_line(width, waiting=waiting) if self.app.screen is self else []
+        lines["footer"].show([keys])
         if snapshot is None:
             return
         mood = header.Mood(self.now(), self.paused, self.feed.controls.readonly, self._slow)
@@ -155,6 +156,10 @@ class MainScreen(Screen[None], inherit_bindings=False):
         self._message = [(f" {text}", style)]
         self._message_until = self._clock() + _MESSAGE_SECONDS
         self.redraw()
+
+    def on_screen_suspend(self) -> None:
+        """Take the footer's keys away: a dialog has its own."""
+        self.redraw_lines()
 
     def on_screen_resume(self) -> None:
         """Show what came in while a dialog was open."""
@@ -255,7 +260,7 @@ class MainScreen(Screen[None], inherit_bindings=False):
 
     def _close_filter(self) -> None:
         self._filter.display = False
-        self.panel.focus()
+        self.set_focus(None)
 
     # -- acting
 

@@ -16,7 +16,7 @@ from fwtop.ui.table import RowList
 from fwtop.ui.widgets import Lines
 
 
-class Panel(Lines, can_focus=True):
+class Panel(Lines):
     """Shows one PanelSpec; keeps a RowList for each of its views."""
 
     class Pointed(Message):
@@ -31,6 +31,7 @@ class Panel(Lines, can_focus=True):
         super().__init__(spec.name)
         self.spec = spec
         self.tabs: tuple[str, ...] = ()
+        self.active = False  # the panel that keys refer to
         self.view_index = 0
         self.lists = [RowList(view.ordering) for view in spec.views]
         self._top = 0
@@ -99,12 +100,12 @@ class Panel(Lines, can_focus=True):
         over: dict[int, Style] = {}
         for line, item in enumerate(shown, start=self._top):
             chosen = line == rows.selected
-            if chosen and self.has_focus:
+            if chosen and self.active:
                 over[len(lines)] = SELECTED
             mark = "▸ " if chosen else "  "
             lines.append([(mark, ACCENT), *row_line(layout, item, scene)])
             if chosen and rows.gone:
-                over[len(lines) - 1] = SELECTED + DIM if self.has_focus else DIM
+                over[len(lines) - 1] = SELECTED + DIM if self.active else DIM
         if not rows.items:
             lines.append([("  ", TEXT), (self._empty_text(), DIM)])
         self.show(lines, over)
@@ -140,12 +141,13 @@ class Panel(Lines, can_focus=True):
 
     def _label(self, spec: PanelSpec, *, active: bool) -> Line:
         count = 0
-        if spec.counted and self._snapshot is not None:
+        roomy = len(self.tabs) <= 5 or self.box.width >= 72  # seven tabs need 57 cells and their counts 10
+        if spec.counted and roomy and self._snapshot is not None:
             count = len(spec.items(self._snapshot, ""))
         text = f"{spec.title} {count}" if count else spec.title
         if not active:
             return [(text, DIM)]
-        return [(f" {text} ", BRAND)] if self.has_focus else [(text, STRONG)]
+        return [(f" {text} ", BRAND)] if self.active else [(text, STRONG)]
 
     def _facts(self, room: int) -> Line:
         """Say what is filtered, sorted, scrolled and which view it is, as far as there is room."""
@@ -173,14 +175,6 @@ class Panel(Lines, can_focus=True):
         for view in self.spec.views:
             line.append((f"{view.name} ", STRONG if view is self.view else DIM))
         return [*line[:-1], (line[-1][0].rstrip(), line[-1][1])]
-
-    def on_focus(self) -> None:
-        """Show the focus."""
-        self.draw()
-
-    def on_blur(self) -> None:
-        """Show that the focus is elsewhere."""
-        self.draw()
 
     def on_click(self, event: events.Click) -> None:
         """Select the row under the pointer."""

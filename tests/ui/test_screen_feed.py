@@ -185,3 +185,22 @@ async def test_only_changed_lines_are_repainted() -> None:
             replace(base, tables=replace(base.tables, sources=replace(base.tables.sources, address=rows)))
         )
         assert repainted == [1]
+
+
+@pytest.mark.parametrize("size", [SMALL, LARGE, (60, 15)])
+async def test_panel_that_keys_refer_to_is_marked(size: tuple[int, int]) -> None:
+    async with running(snapshot(), size) as run:
+        for name in ("ports", "payloads", "ledger", "conntrack", "proposals", "rules", "sources"):
+            await run.press("tab")
+            title = run.app.main.panels[name].render_line(0)
+            marked = [segment.text for segment in title if segment.style and segment.style.reverse]
+            assert [text.split()[0] for text in marked] == [run.app.main.panels[name].spec.title]
+
+
+async def test_dialog_takes_the_footers_keys_away() -> None:
+    async with running(snapshot(), LARGE) as run:
+        assert "b block" in run.lines()[-1]
+        await run.press("enter")
+        assert run.lines()[-1].strip() == ""
+        await run.press("escape")
+        assert "b block" in run.lines()[-1]
