@@ -1,0 +1,163 @@
+"""From the kernel's counters to the ledger's rows, without a kernel."""
+
+from __future__ import annotations
+
+import pytest
+
+from fwtop.collect.conntrack import seconds_to_full
+from fwtop.collect.counters import driver_drops, split_conntrack
+from fwtop.collect.links import Link, LinkStats, choose_links, lowest_links, watched_indexes
+from fwtop.collect.live import choose_one_in
+from fwtop.collect.procfs import parse_conntrack_stats, parse_softirq
+from fwtop.collect.reasons import place
+from fwtop.model.counters import ConntrackSample, DropCount
+from fwtop.model.errors import FwtopError
+from fwtop.model.packets import Hook
+
+CONNTRACK_STATS = """\
+entries  clashres found new invalid ignore delete chainlength insert insert_failed drop early_drop icmp_error
+0000001b 00000002 00000000 00000000 00000000 00000000 00000000 00000000 00000000 0000000a 00000010 00000001 0
+0000001b 00000000 00000000 00000000 00000000 00000000 00000000 00000000 00000000 00000001 000000f0 00000000 0
+"""
+
+
+def test_conntrack_statistics_are_hexadecimal_and_per_cpu() -> None:
+    stats = parse_conntrack_stats(CONNTRACK_STATS)
+    assert (stats.insert_failed, stats.drop, stats.early_drop) == (11, 256, 1)
+
+
+def test_no_conntrack_is_no_drops() -> None:
+    assert parse_conntrack_stats("").drop == 0
+
+
+def test_softirq_share_counts_all_states() -> None:
+    text = "cpu  10 1 20 300 4 5 60 7 8 9\ncpu0 1 2 3 4 5 6 7 8 9 10\n"
+    assert parse_softirq(text) == (60, 10 + 1 + 20 + 300 + 4 + 5 + 60 + 7)  # guest time is in user's already
+    assert parse_softirq("") == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("free", "growth", "expected"),
+    [(1000, 100.0, 10.0), (1000, 0.0, None), (1000, -5.0, None), (0, 5.0, 0.0), (10**9, 1.0, None)],
+)
+def test_seconds_to_full(free: int, growth: float, expected: float | None) -> None:
+    assert seconds_to_full(free, growth) == expected
+
+
+@pytest.mark.parametrize(
+    ("reason", "outbound", "expected"),
+    [
+        ("NETFILTER_DROP", False, ("netfilter", True)),
+        ("NETFILTER_DROP", True, ("netfilter", False)),
+        ("NO_SOCKET", False, ("socket", False)),
+        ("SOCKET_RCVBUFF", False, ("socket", False)),
+        ("TCP_INVALID_SEQUENCE", False, ("socket", False)),
+        ("UDP_CSUM", False, ("socket", False)),
+        ("IP_NOPROTO", False, ("ip", False)),
+        ("IP_RPFILTER", False, ("ip", True)),
+        ("CPU_BACKLOG", False, ("backlog", True)),
+        ("XDP", False, ("xdp", True)),
+        ("TC_INGRESS", False, ("tc", True)),
+        ("A_REASON_OF_LINUX_9", False, ("ip", True)),
+    ],
+)
+def test_every_reason_has_a_layer(reason: str, outbound: bool, expected: tuple[str, bool]) -> None:
+    assert place(reason, outbound=outbound) == expected
+
+
+def test_what_conntrack_refused_is_taken_out_of_netfilters_drops() -> None:
+    drop = DropCount("netfilter", "NETFILTER_DROP", 100, 10_000)
+    parts = split_conntrack(drop, ConntrackSample(10, 10, drop=60, insert_failed=10))
+    assert [(part.layer, part.reason, part.packets, part.before_delivery) for part in parts] == [
+        ("conntrack", "TABLE_FULL", 60, True),
+        ("conntrack", "INSERT_FAILED", 10, False),
+        ("netfilter", "NETFILTER_DROP", 30, True),
+    ]
+    assert sum(part.bytes for part in parts) == 10_000
+
+
+def test_conntrack_never_explains_more_than_was_dropped() -> None:
+    drop = DropCount("netfilter", "NETFILTER_DROP", 5, 500)
+    parts = split_conntrack(drop, ConntrackSample(10, 10, drop=60, insert_failed=10))
+    assert [(part.layer, part.packets) for part in parts] == [("conntrack", 5)]
+    assert split_conntrack(drop, None) == [drop]
+
+
+def stats(**fields: int) -> LinkStats:
+    return LinkStats(**{**dict.fromkeys(("packets", "errors", "dropped", "missed", "fifo"), 0), **fields})
+
+
+def test_drivers_drops_are_not_counted_twice() -> None:
+    before = {2: stats(dropped=100, missed=7)}
+    now = {2: stats(dropped=150, missed=27, fifo=20, errors=25), 9: stats(missed=1000)}
+    stack = [DropCount("backlog", "CPU_BACKLOG", 30), DropCount("ip", "UNHANDLED_PROTO", 5)]
+    found = {drop.reason: drop.packets for drop in driver_drops(now, before, stack)}
+    assert found == {"RX_MISSED": 20, "RX_DROPPED": 15}
+
+
+def test_a_counter_that_began_anew_drops_nothing() -> None:
+    assert driver_drops({2: stats(dropped=3)}, {2: stats(dropped=500)}, []) == []
+
+
+def link(index: int, name: str, **fields: int | bool) -> Link:
+    plain = {"ethernet": True, "up": True, "loopback": False, "link": 0, "master": 0}
+    return Link(index=index, name=name, stats=stats(), **{**plain, **fields})  # type: ignore[arg-type]
+
+
+LINKS = [
+    link(1, "lo", loopback=True),
+    link(2, "eth0", master=4),
+    link(3, "eth1", master=4),
+    link(4, "bond0"),
+    link(5, "bond0.7", link=4),
+    link(6, "other", up=False),
+]
+
+
+def test_what_stands_on_a_watched_interface_is_watched() -> None:
+    assert watched_indexes(LINKS, [LINKS[1]]) == [2, 4, 5]
+    assert watched_indexes(LINKS, [LINKS[4]]) == [5]
+
+
+def test_packets_are_counted_at_the_lowest_of_the_chosen() -> None:
+    assert [item.name for item in lowest_links(LINKS, [LINKS[3], LINKS[4]])] == ["bond0"]
+    assert [item.name for item in lowest_links(LINKS, [LINKS[4]])] == ["bond0.7"]
+    assert [item.name for item in lowest_links(LINKS, [LINKS[1], LINKS[2]])] == ["eth0", "eth1"]
+
+
+def test_an_unknown_interface_is_answered_with_the_known() -> None:
+    with pytest.raises(FwtopError, match=r"'eth9'.*lo, eth0, eth1, bond0") as raised:
+        choose_links(LINKS, ["eth0", "eth9"])
+    assert raised.value.code == 2
+
+
+def test_an_interface_named_twice_is_watched_once() -> None:
+    assert [item.name for item in choose_links(LINKS, ["eth0", "eth0"])] == ["eth0"]
+
+
+def test_a_hostile_interface_name_is_shown_harmless() -> None:
+    with pytest.raises(FwtopError) as raised:
+        choose_links([link(1, "a\x1b[31mb")], ["x\x1b]0;y"])
+    assert "\x1b" not in str(raised.value)
+
+
+def test_a_quiet_machine_is_seen_whole() -> None:
+    assert set(choose_one_in({Hook.INGRESS: 900.0, Hook.DROP: 10.0, Hook.ACCEPTED: 890.0}).values()) == {1}
+
+
+@pytest.mark.parametrize(
+    "rates",
+    [(1e7, 1e7, 0.0), (1e6, 5e5, 5e5), (1e6, 0.0, 1e6), (50_000.0, 30_000.0, 20_000.0), (3e5, 2.9e5, 1e4)],
+)
+def test_samples_a_second_keep_to_the_budget(rates: tuple[float, float, float]) -> None:
+    hooks = dict(zip((Hook.INGRESS, Hook.DROP, Hook.ACCEPTED), rates, strict=True))
+    chosen = choose_one_in(hooks, 20_000)
+    samples = sum(rate / chosen[hook] for hook, rate in hooks.items())
+    assert 13_000 < samples <= 20_000  # N is a whole number, so a little of the budget is left
+    assert all(n == 1 for hook, n in chosen.items() if hooks[hook] == 0)
+
+
+def test_an_absurd_rate_keeps_within_what_the_kernel_side_takes() -> None:
+    assert (
+        max(choose_one_in(dict.fromkeys((Hook.INGRESS, Hook.DROP, Hook.ACCEPTED), 1e15)).values()) == 1 << 18
+    )

@@ -1,0 +1,182 @@
+"""The ring buffer reader on a file laid out as the kernel lays the ring out, and the two shared layouts."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import shutil
+import struct
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fwtop.collect.cell import CLASSES, CONTROL_WORDS, RECORD_BYTES, cell_bytes, cell_dtype, record_dtype
+from fwtop.collect.ringbuf import SLOT_BYTES, RingBuffer
+
+BPF = Path(__file__).resolve().parents[2] / "bpf"
+SLOTS = 16
+SIZE = SLOTS * SLOT_BYTES
+BUSY, DISCARDED = 1 << 31, 1 << 30
+DATA = 2 * mmap.PAGESIZE
+# cell.h wants the helpers, though nothing calls them here
+C_HEAD = """
+#include <stdio.h>
+#include <stddef.h>
+#include <linux/kconfig.h>
+static unsigned bpf_get_smp_processor_id(void) { return 0; }
+static unsigned bpf_get_prandom_u32(void) { return 0; }
+static u64 bpf_ktime_get_ns(void) { return 0; }
+static u64 bpf_pseudo_fd(u64 kind, u64 fd) { return kind + fd; }
+static u64 bpf_ringbuf_query(void *ring, u64 flags) { return 0; }
+static void *bpf_ringbuf_reserve(void *ring, u64 size, u64 flags) { return NULL; }
+static void bpf_ringbuf_submit(void *record, u64 flags) {}
+#include "cell.h"
+"""
+
+
+class Ring:
+    """A writer that plays the kernel; the data area is there twice, as the kernel maps it."""
+
+    def __init__(self, path: Path) -> None:
+        self.fd = os.open(path, os.O_RDWR | os.O_CREAT)
+        os.ftruncate(self.fd, DATA + 2 * SIZE)
+        self.position = 0
+
+    def write(self, mark: int, flags: int = 0) -> None:
+        record = np.zeros(1, record_dtype())
+        record["rule"] = mark
+        slot = struct.pack("<II", RECORD_BYTES | flags, 0) + record.tobytes()
+        for half in (0, SIZE):
+            os.pwrite(self.fd, slot, DATA + half + self.position % SIZE)
+        self.position += SLOT_BYTES
+        os.pwrite(self.fd, struct.pack("<Q", self.position), mmap.PAGESIZE)
+
+    def finish(self, number: int) -> None:
+        for half in (0, SIZE):
+            os.pwrite(self.fd, struct.pack("<I", RECORD_BYTES), DATA + half + number * SLOT_BYTES % SIZE)
+
+    @property
+    def consumed(self) -> int:
+        return int(struct.unpack("<Q", os.pread(self.fd, 8, 0))[0])
+
+
+@pytest.fixture
+def ring(tmp_path: Path) -> Iterator[Ring]:
+    made = Ring(tmp_path / "ring")
+    yield made
+    os.close(made.fd)
+
+
+def marks(reader: RingBuffer, limit: int = 1000) -> list[int]:
+    return [int(record["rule"]) for record in reader.read(limit)]
+
+
+def test_records_come_once_and_in_order(ring: Ring) -> None:
+    reader = RingBuffer(ring.fd, SIZE)
+    assert marks(reader) == []
+    for mark in range(5):
+        ring.write(mark)
+    assert reader.pending == 5
+    assert marks(reader) == [0, 1, 2, 3, 4]
+    assert marks(reader) == []
+    assert ring.consumed == 5 * SLOT_BYTES
+    reader.close()
+
+
+def test_reading_goes_on_around_the_end(ring: Ring) -> None:
+    reader = RingBuffer(ring.fd, SIZE)
+    for start in range(0, 100, 10):
+        for mark in range(start, start + 10):
+            ring.write(mark)
+        assert marks(reader) == list(range(start, start + 10))
+    reader.close()
+
+
+def test_a_record_being_written_holds_the_rest_back(ring: Ring) -> None:
+    reader = RingBuffer(ring.fd, SIZE)
+    ring.write(0)
+    ring.write(1, BUSY)
+    ring.write(2)
+    assert marks(reader) == [0]
+    assert marks(reader) == []
+    ring.finish(1)
+    assert marks(reader) == [1, 2]
+    reader.close()
+
+
+def test_discarded_records_are_skipped(ring: Ring) -> None:
+    reader = RingBuffer(ring.fd, SIZE)
+    ring.write(0)
+    ring.write(1, DISCARDED)
+    ring.write(2)
+    assert marks(reader) == [0, 2]
+    assert reader.pending == 0
+    reader.close()
+
+
+def test_a_limit_leaves_the_rest_for_the_next_time(ring: Ring) -> None:
+    reader = RingBuffer(ring.fd, SIZE)
+    for mark in range(8):
+        ring.write(mark)
+    assert marks(reader, 3) == [0, 1, 2]
+    assert marks(reader, 3) == [3, 4, 5]
+    assert marks(reader) == [6, 7]
+    reader.close()
+
+
+def test_what_was_read_stays_when_the_ring_is_written_over(ring: Ring) -> None:
+    reader = RingBuffer(ring.fd, SIZE)
+    ring.write(7)
+    kept = reader.read(1)
+    for mark in range(100, 100 + SLOTS):
+        ring.write(mark)
+    assert kept["rule"].tolist() == [7]
+    reader.close()
+
+
+@pytest.mark.parametrize("size", [SLOT_BYTES * 3, SLOT_BYTES // 2, 0x1001])
+def test_a_ring_that_holds_no_whole_records_is_refused(ring: Ring, size: int) -> None:
+    with pytest.raises(ValueError, match="whole records"):
+        RingBuffer(ring.fd, size)
+
+
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="needs a C compiler")
+@pytest.mark.parametrize("reasons", [3, 129])
+def test_numpy_and_c_agree_on_every_member(tmp_path: Path, reasons: int) -> None:
+    cell, record = cell_dtype(reasons), record_dtype()
+    members = [("fwtop_cell", name) for name in cell.names or () if name != "padding"]
+    members += [("fwtop_record", name) for name in record.names or ()]
+    lines = [f'printf("%zu\\n", offsetof(struct {kind}, {name}));' for kind, name in members]
+    lines += [
+        f'printf("%zu\\n", sizeof(struct {kind}));'
+        for kind in ("fwtop_cell", "fwtop_record", "fwtop_control")
+    ]
+    source = tmp_path / "layout.c"
+    checks = "".join(lines)
+    source.write_text(f"{C_HEAD}int main(void) {{ {checks} return FWTOP_CLASSES != {len(CLASSES)}; }}")
+    definitions = [f"-DFWTOP_REASONS={reasons}", "-DFWTOP_CPUS=2", "-DFWTOP_RING_BYTES=4096"]
+    definitions += [f"-DFWTOP_{name}_FD=3" for name in ("CELLS", "CONTROL", "RING")]
+    program = tmp_path / "layout"
+    build = [
+        "gcc",
+        "-w",
+        "-fno-builtin",
+        f"-I{BPF}",
+        f"-I{BPF}/include",
+        *definitions,
+        str(source),
+        "-o",
+        str(program),
+    ]
+    subprocess.run(build, check=True, timeout=60)
+    done = subprocess.run([str(program)], capture_output=True, text=True, check=True, timeout=10)
+    c_side = [int(line) for line in done.stdout.split()]
+    fields = {"fwtop_cell": cell.fields or {}, "fwtop_record": record.fields or {}}
+    numpy_side = [int(fields[kind][name][1]) for kind, name in members]
+    assert c_side[:-3] == numpy_side
+    assert c_side[-3:] == [cell.itemsize, record.itemsize, 4 * CONTROL_WORDS]
+    assert cell_bytes(reasons) == cell.itemsize
+    assert record.itemsize == RECORD_BYTES
