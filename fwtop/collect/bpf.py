@@ -117,6 +117,9 @@ def _load(
     return _bpf(_PROG_LOAD, attributes)
 
 
+_PRIORITIES_TRIED = 32
+
+
 def attach_tracepoint(program: int) -> int:
     """Attach a BTF-typed raw tracepoint program; it stays while the returned descriptor is open."""
     return _bpf(_RAW_TRACEPOINT_OPEN, struct.pack("<QI", 0, program))
@@ -128,6 +131,16 @@ def attach_tcx_ingress(program: int, ifindex: int) -> int:
 
 
 def attach_netfilter(program: int, *, family: int, hook: int, priority: int) -> int:
-    """Attach at a netfilter hook of the own namespace; it stays while the returned descriptor is open."""
+    """Attach at a netfilter hook of the own namespace; it stays while the returned descriptor is open.
+
+    A BPF program shares its priority with nobody (EBUSY, net/netfilter/core.c): the next lower free one
+    is taken then.
+    """
     target = struct.pack("<IIII", program, 0, _NETFILTER, 0)
-    return _bpf(_LINK_CREATE, target + struct.pack("<IIiI", family, hook, priority, 0))
+    for wanted in range(priority, priority - _PRIORITIES_TRIED, -1):
+        try:
+            return _bpf(_LINK_CREATE, target + struct.pack("<IIiI", family, hook, wanted, 0))
+        except OSError as error:
+            if error.errno != errno.EBUSY:
+                raise
+    raise OSError(errno.EBUSY, "every priority at the end of the hook is taken")
