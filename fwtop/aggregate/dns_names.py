@@ -7,13 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from fwtop.aggregate.payload_bytes import window
 from fwtop.model.packets import I64, U8, Fragment, PacketBatch
 
 NAME_BYTES = 96  # of the wire form that are kept
 _HEADER = 12
 _PORTS = (53, 5353, 5355)
 _MOST_LABELS = 40
-_LONGEST = 255
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,52 +39,47 @@ def find_names(batch: PacketBatch, rows: NDArray[np.intp]) -> DnsNames:
     flags, count = data[rows, offset + 3], data[rows, offset + 5]
     plausible = (data[rows, offset + 2] & 0x70 == 0) & (flags & 0x40 == 0)
     plausible &= (data[rows, offset + 4] == 0) & (count == 1)
-    rows, offset, there = rows[plausible], offset[plausible], there[plausible]
-    size, complete = _walk(data, rows, offset + _HEADER, there - _HEADER)
+    rows = rows[plausible]
+    bytes_, there = window(batch, rows, _HEADER + NAME_BYTES)
+    size, complete = _walk(bytes_[:, _HEADER:], there - _HEADER)
     known = np.isin(batch.sport[rows], _PORTS) | np.isin(batch.dport[rows], _PORTS)
-    good = (size > 0) & (known | (complete & _is_internet(data, rows, offset + _HEADER + size + 2)))
-    rows, offset, size = rows[good], offset[good], np.minimum(size[good], NAME_BYTES)
-    return DnsNames(rows, _bytes(data, rows, offset + _HEADER, size), size)
+    good = (size > 0) & known
+    other = np.flatnonzero((size > 0) & complete & ~known)
+    good[other] = _is_internet(batch, rows[other], _HEADER + size[other] + 2)
+    names, size = bytes_[good, _HEADER:], size[good]
+    names *= np.arange(NAME_BYTES) < size[:, None]
+    return DnsNames(rows[good], names, size)
 
 
-def _walk(data: U8, rows: NDArray[np.intp], start: I64, there: I64) -> tuple[I64, NDArray[np.bool_]]:
-    """Step from label to label; returns the name's size (0: no name) and whether its end was sampled."""
-    size = np.zeros(len(rows), np.int64)
-    complete = np.zeros(len(rows), np.bool_)
-    walking = np.arange(len(rows))
-    at = np.zeros(len(rows), np.int64)
+def _walk(data: U8, there: I64) -> tuple[I64, NDArray[np.bool_]]:
+    """Step from label to label; returns the name's size (0: no name) and whether its end is there."""
+    size = np.zeros(len(data), np.int64)
+    complete = np.zeros(len(data), np.bool_)
+    walking = np.arange(len(data))
+    at = np.zeros(len(data), np.int64)
     for _ in range(_MOST_LABELS):
         if not len(walking):
             break
-        label = data[rows[walking], start[walking] + at[walking]].astype(np.int64)
-        ended = label == 0
-        done = walking[ended]
+        label = data[walking, at[walking]].astype(np.int64)
+        done = walking[label == 0]
         size[done] = at[done] + 1
         complete[done] = True
         going = (label > 0) & (label < 64)
         walking, label = walking[going], label[going]
         at[walking] += 1 + label
-        cut = at[walking] >= there[walking]  # the sample ends within the name: keep what there is
+        cut = at[walking] >= there[walking]  # the bytes end within the name: keep what there is
         size[walking[cut]] = there[walking[cut]]
-        walking = walking[~cut & (at[walking] < _LONGEST)]
+        walking = walking[~cut]
     return size, complete
 
 
-def _is_internet(data: U8, rows: NDArray[np.intp], at: I64) -> NDArray[np.bool_]:
-    """Tell whether the question's class is IN or ANY (the places may lie behind the sample)."""
-    inside = at + 2 <= data.shape[1]
-    at = np.where(inside, at, 0)
-    high, low = data[rows, at] if data.shape[1] else at, data[rows, at + 1] if data.shape[1] > 1 else at
-    return np.asarray(inside & (high == 0) & ((low == 1) | (low == 255)))
-
-
-def _bytes(data: U8, rows: NDArray[np.intp], start: I64, size: I64) -> U8:
-    places = start[:, None] + np.arange(NAME_BYTES)
-    inside = np.arange(NAME_BYTES) < size[:, None]
-    out = np.zeros((len(rows), NAME_BYTES), np.uint8)
-    if len(rows):
-        out[:] = np.where(inside, data[rows[:, None], np.where(inside, places, 0)], 0)
-    return out
+def _is_internet(batch: PacketBatch, rows: NDArray[np.intp], at: I64) -> NDArray[np.bool_]:
+    """Tell whether the question's class, `at` bytes into the payload, is IN or ANY."""
+    place = batch.payload_offset[rows] + at
+    inside = place + 2 <= batch.captured[rows]
+    place = np.where(inside, place, 0)
+    low = batch.data[rows, place + 1]
+    return np.asarray(inside & (batch.data[rows, place] == 0) & ((low == 1) | (low == 255)))
 
 
 def labels_of(wire: bytes) -> list[bytes]:

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fwtop.aggregate.dns_names import DnsNames, find_names, labels_of
+from fwtop.aggregate.payload_bytes import window
 from fwtop.aggregate.shares import Scale
 from fwtop.aggregate.tally import SAMPLES, WEIGHT, Tally, mixed
 from fwtop.model.packets import F64, I64, U8, Fragment, PacketBatch
@@ -61,17 +62,29 @@ def tally(batch: PacketBatch, sums: F64) -> PayloadTallies:
     names = find_names(batch, rows)
     rows = np.setdiff1d(rows, names.rows, assume_unique=True) if len(names.rows) else rows
     data, size = window(batch, rows, LENGTHS[-1])
-    beginnings, part = [], sums[:, rows]
-    for length, keys in zip(LENGTHS, _prefix_keys(data, size), strict=True):
+    return PayloadTallies(
+        _beginnings(data, size, sums[:, rows]), _name_tally(names, sums), len(rows) + len(names.rows)
+    )
+
+
+def _beginnings(data: U8, size: I64, sums: F64) -> tuple[Tally, ...]:
+    """Group by the first 64 bytes, and the groups by ever fewer: who shares many bytes shares few, too."""
+    running = _prefix_hashes(data)
+    longest = Tally.of(_keyed(running[-1], size, LENGTHS[-1]), sums, {"row": np.arange(len(data))})
+    row = longest.tags["row"]
+    out = []
+    for length, hashed in zip(LENGTHS, running, strict=True):
+        keys = _keyed(hashed[row], size[row], length)
         tags = {"data": data, "size": np.minimum(size, length).astype(np.uint8)}
-        beginnings.append(_top(keys, part, tags))
-    return PayloadTallies(tuple(beginnings), _name_tally(names, sums), len(rows) + len(names.rows))
+        out.append(_top(keys, longest.sums, row, tags))
+    return tuple(out)
 
 
-def _top(keys: NDArray[np.uint64], sums: F64, tags: dict[str, NDArray[np.uint8]]) -> Tally:
-    """Group and keep the most common; only theirs is the data that is copied."""
-    place = {"row": np.arange(len(keys))}
-    counted = Tally.of(keys, sums, place).cut(_MOST_IN_BATCH)
+def _top(
+    keys: NDArray[np.uint64], sums: F64, rows: NDArray[np.int64], tags: dict[str, NDArray[np.uint8]]
+) -> Tally:
+    """Group and keep the most common; only theirs are the tags that are copied, from `rows`."""
+    counted = Tally.of(keys, sums, {"row": rows}).cut(_MOST_IN_BATCH)
     chosen = counted.tags["row"]
     return Tally(counted.keys, counted.sums, {name: tag[chosen] for name, tag in tags.items()})
 
@@ -81,55 +94,28 @@ def _name_tally(names: DnsNames, sums: F64) -> Tally:
     keys = names.size.astype(np.uint64)
     for column in range(-(-int(names.size.max(initial=0)) // 8)):
         keys = np.where(names.size > column * 8, mixed(words[:, column], keys), keys)
-    return _top(keys, sums[:, names.rows], {"data": names.data, "size": names.size.astype(np.uint8)})
+    tags = {"data": names.data, "size": names.size.astype(np.uint8)}
+    return _top(keys, sums[:, names.rows], np.arange(len(keys)), tags)
 
 
-def window(batch: PacketBatch, rows: NDArray[np.intp], size: int) -> tuple[U8, I64]:
-    """Return the first `size` bytes of the rows' payloads (zero-padded) and how many of them are there."""
-    offset = batch.payload_offset[rows].astype(np.int64)
-    there = np.minimum(batch.captured[rows].astype(np.int64) - offset, batch.payload_length[rows])
-    there = np.minimum(there, size)
-    width = batch.data.shape[1]
-    first = int(offset[0]) if len(offset) else 0
-    if len(rows) and first + size <= width and bool((offset == first).all()):
-        data = batch.data[:, first : first + size]
-        data = data.copy() if len(rows) == len(batch) else data[rows]
-    else:
-        data = _gathered(batch.data, rows, offset, there, size)
-    short = there < size
-    if short.any():
-        data[short] *= np.arange(size) < there[short, None]
-    return data, there
-
-
-def _gathered(data: U8, rows: NDArray[np.intp], offset: I64, there: I64, size: int) -> U8:
-    flat = np.ascontiguousarray(data).reshape(-1)
-    places = rows * data.shape[1] + offset
-    out = np.zeros((len(rows), size), np.uint8)
-    inside = places + size <= len(flat)
-    if inside.any():
-        windows = np.ndarray(len(flat) - size + 1, f"V{size}", flat, strides=(1,))
-        out[inside] = windows[places[inside]].view(np.uint8).reshape(-1, size)
-    for row in np.flatnonzero(~inside).tolist():  # the last few rows: their window ends behind the array
-        taken = flat[places[row] : places[row] + there[row]]
-        out[row, : len(taken)] = taken
-    return out
-
-
-def _prefix_keys(data: U8, size: I64) -> list[NDArray[np.uint64]]:
-    """Return a hash of the first 4, 8, 16, 32, 64 bytes, each with how many of them there are."""
+def _prefix_hashes(data: U8) -> list[NDArray[np.uint64]]:
+    """Return hashes of the first 4, 8, 16, 32, 64 bytes."""
     words = data.view(np.uint64)
     four = np.frombuffer(b"\xff" * 4 + b"\0" * 4, np.uint64)[0]
-    count = size.astype(np.uint64)
-    running = words[:, 0].copy()
-    keys = [mixed(running & four, np.minimum(count, np.uint64(4)))]
+    running = words[:, 0]
+    out = [running & four]
     done = 1
     for length in LENGTHS[1:]:
         while done * 8 < length:
             running = mixed(words[:, done], running)
             done += 1
-        keys.append(mixed(running, np.minimum(count, np.uint64(length))))
-    return keys
+        out.append(running)
+    return out
+
+
+def _keyed(hashed: NDArray[np.uint64], size: I64, length: int) -> NDArray[np.uint64]:
+    """Make keys of hashes that also tell how many of the bytes are there."""
+    return mixed(hashed, np.minimum(size, length).astype(np.uint64))
 
 
 def table(counted: PayloadTallies, scale: Scale, top: int) -> tuple[Payload, ...]:

@@ -45,10 +45,13 @@ class Tally:
         order = np.argsort(keys)
         keys = keys[order]
         first = np.flatnonzero(np.concatenate(([True], keys[1:] != keys[:-1])))
-        if len(first) == len(keys):
-            return Tally(keys, sums[:, order], {name: tag[order] for name, tag in tags.items()})
-        chosen = order[first]
-        grouped = np.add.reduceat(sums[:, order], first, axis=1)
+        chosen = order if len(first) == len(keys) else order[first]
+        grouped = np.zeros((SUMS, len(first)))
+        for row in np.flatnonzero(
+            sums.any(axis=1)
+        ):  # some sums are rarely used: nothing dropped, nothing estimated
+            part = sums[row, order]
+            grouped[row] = part if len(first) == len(keys) else np.add.reduceat(part, first)
         return Tally(keys[first], grouped, {name: tag[chosen] for name, tag in tags.items()})
 
     @staticmethod

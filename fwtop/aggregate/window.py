@@ -71,20 +71,32 @@ class Reservoir:
         self._store = PacketBatch.empty()
         self._number = np.zeros(most, np.int64)  # which packet holds a place: rows come out in this order
         self._seen = 0
+        self._lent = False  # somebody has a view of the storage: it must not be written again
 
     def append(self, batch: PacketBatch) -> None:
         """Offer packets."""
-        if not len(batch):
-            return
+        if self._seen < self._most:  # there is room for all of these
+            first = batch.select(slice(0, self._most - self._seen))
+            place = slice(self._seen, self._seen + len(first))
+            self._grow(place.stop, batch.data.shape[1])
+            self._write(place, first)
+            self._number[place] = np.arange(place.start, place.stop)
+            self._seen += len(first)
+            batch = batch.select(slice(len(first), None))
+        if len(batch):
+            self._replace(batch)
+
+    def _replace(self, batch: PacketBatch) -> None:
         number = self._seen + np.arange(len(batch))
-        free = number < self._most
-        place = np.where(free, number, (self._random.random(len(batch)) * (number + 1)).astype(np.int64))
+        place = (self._random.random(len(batch)) * (number + 1)).astype(np.int64)
         self._seen += len(batch)
         taken = np.flatnonzero(place < self._most)[::-1]
         _, last = np.unique(place[taken], return_index=True)  # of those for one place the latest holds it
         rows = taken[last]
         if len(rows):
-            self._grow(int(place[rows].max()) + 1, batch.data.shape[1])
+            if self._lent:
+                self._store, self._lent = self._store.select(np.arange(self._most)), False
+            self._grow(self._most, batch.data.shape[1])
             self._write(place[rows], batch.select(rows))
             self._number[place[rows]] = number[rows]
 
@@ -105,6 +117,8 @@ class Reservoir:
 
     def rows(self) -> PacketBatch:
         """Return the chosen rows; the sum of their weights estimates that of all rows."""
-        held = min(self._seen, self._most)
-        batch = self._store.select(np.argsort(self._number[:held]))
-        return replace(batch, weight=batch.weight * (self._seen / held)) if held < self._seen else batch
+        if self._seen <= self._most:
+            self._lent = True
+            return self._store.select(slice(0, self._seen))
+        batch = self._store.select(np.argsort(self._number))
+        return replace(batch, weight=batch.weight * (self._seen / self._most))

@@ -86,6 +86,17 @@ def test_the_reservoir_is_uniform_ordered_and_keeps_the_sum_of_weights() -> None
     assert abs(by_tenth - 3000).max() < 6 * np.sqrt(3000 * 0.9)
 
 
+def test_a_view_of_the_reservoir_is_never_overwritten() -> None:
+    reservoir = Reservoir(100, 1)
+    reservoir.append(packets(100))
+    full = reservoir.rows()
+    later = packets(1000)
+    later.tcp_seq[:] = 9999
+    reservoir.append(later)
+    assert full.tcp_seq.tolist() == list(range(100))
+    assert (reservoir.rows().tcp_seq == 9999).sum() > 50
+
+
 def test_a_reservoir_that_is_not_full_holds_everything() -> None:
     reservoir = Reservoir(500, 1)
     reservoir.append(packets(20, 60))

@@ -1,0 +1,243 @@
+"""How fast packets go through: parse, aggregate, read a capture (targets P3 and P9).
+
+The traffic is made here from seeds, so that a machine is compared with itself. Rows are measured in
+alternating rounds of processor time of this process; tshark, where it is installed, runs beside.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+import platform
+import resource
+import shutil
+import statistics
+import struct
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fwtop.aggregate.engine import Engine
+from fwtop.collect.capture import read_capture
+from fwtop.collect.parse import parse_packets
+from fwtop.model.counters import Counters
+from fwtop.model.packets import U8, U16, Hook, PacketBatch
+from fwtop.model.window import NoOrigin
+
+_TICK_ROWS = 5000  # 20,000 samples a second at 4 Hz
+_TICKS = 24
+_WIDTH = 216  # of a live record
+_TSHARK_SECONDS = 120
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One way of measuring: `run` handles `packets` packets."""
+
+    name: str
+    packets: int
+    run: Callable[[], object]
+    versus: str | None = None
+    is_child: bool = False  # the work is another process's
+
+
+def pipeline(rounds: int = 5, *, captured: int = 300_000) -> dict[str, Any]:
+    """Measure and return the table in the form of INTERFACE.md; `captured` is the size of the captures."""
+    with tempfile.TemporaryDirectory(prefix="fwtop-bench-") as directory:
+        rows = [*_live_rows(), *_capture_rows(Path(directory), captured)]
+        speeds: dict[str, list[float]] = {row.name: [] for row in rows}
+        for row in rows:
+            row.run()  # caches, imports and the allocator are warm in every measured round
+        for _ in range(rounds):
+            for row in rows:
+                speeds[row.name].append(row.packets / _seconds(row))
+    return {
+        "table": "pipeline",
+        "machine": _machine(),
+        "kernel": platform.release(),
+        "rounds": rounds,
+        "rows": [_row(row, speeds) for row in rows],
+    }
+
+
+def _row(row: Row, speeds: dict[str, list[float]]) -> dict[str, Any]:
+    own = speeds[row.name]
+    ratio = None
+    if row.versus in speeds:
+        ratio = statistics.median(mine / other for mine, other in zip(own, speeds[row.versus], strict=True))
+    return {
+        "name": row.name,
+        "unit": "packets/s and core",
+        "median": statistics.median(own),
+        "low": min(own),
+        "high": max(own),
+        "ratio": ratio,
+        "versus": row.versus if ratio is not None else None,
+    }
+
+
+def _seconds(row: Row) -> float:
+    who = resource.RUSAGE_CHILDREN if row.is_child else resource.RUSAGE_SELF
+    before = resource.getrusage(who)
+    row.run()
+    after = resource.getrusage(who)
+    return after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
+
+
+def _machine() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    model = next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "")
+    return f"{model or platform.machine()}, {os.cpu_count()} CPUs"
+
+
+def _live_rows() -> list[Row]:
+    count = _TICKS * _TICK_ROWS
+    rows = []
+    for name, (data, captured) in _floods().items():
+        parse = partial(_parse, data, captured)
+        parsed = parse()
+        rows += [
+            Row(f"parse {name}", count, partial(_ticks, parse)),
+            Row(f"aggregate {name}", count, partial(_observe, partial(_as_it_is, parsed))),
+            Row(f"parse and aggregate {name}", count, partial(_observe, parse)),
+        ]
+    return rows
+
+
+def _as_it_is(batch: PacketBatch) -> PacketBatch:
+    return batch
+
+
+def _ticks(step: Callable[[], object]) -> None:
+    for _ in range(_TICKS):
+        step()
+
+
+def _observe(batch: Callable[[], PacketBatch]) -> None:
+    """Feed a window of three seconds and read its tables once a second, as a display does."""
+    engine = Engine(NoOrigin(), window_seconds=3.0, live=True)
+    for tick in range(_TICKS):
+        counters = Counters(0.25, _TICK_ROWS * 500, _TICK_ROWS * 50_000, one_in=500.0)
+        engine.feed(batch(), counters, tick * 0.25)
+        if tick % 4 == 3:
+            engine.tables()
+
+
+def _parse(data: U8, captured: U16) -> PacketBatch:
+    n = len(captured)
+    return parse_packets(
+        data,
+        captured,
+        link=1,
+        length=captured.astype(np.uint32),
+        time_ns=np.arange(n, dtype=np.int64),
+        weight=np.full(n, 500.0),
+        hook=Hook.INGRESS,
+    )
+
+
+def _floods() -> dict[str, tuple[U8, U16]]:
+    """Return records of floods as the ring buffer gives them: forged sources, 1 tick of each."""
+    chance = np.random.default_rng(20261121)
+    text = b"ATTACK" * 16
+    answer = (
+        bytes.fromhex("000081800001000f00000000") + b"\x08pizzaseo\x03com\x00\x00\xff\x00\x01" + bytes(300)
+    )
+    out = {}
+    for name, frame, source, port in (
+        ("SYN", _ipv4(6, struct.pack(">HHIIBBHHH", 1, 80, 1, 0, 0x50, 2, 8192, 0, 0)), 26, 34),
+        ("UDP", _ipv4(17, _udp(4000, 9999, text)), 26, 34),
+        ("DNS", _ipv4(17, _udp(53, 9999, answer)), 26, 42),
+        ("UDP over IPv6", _ipv6(17, _udp(4000, 9999, text)), 30, 54),
+    ):
+        data = np.zeros((_TICK_ROWS, _WIDTH), np.uint8)
+        kept = frame[:_WIDTH]
+        data[:, : len(kept)] = np.frombuffer(kept, np.uint8)
+        data[:, source : source + 4] = chance.integers(0, 256, (_TICK_ROWS, 4))
+        data[:, port : port + 2] = chance.integers(0, 256, (_TICK_ROWS, 2))
+        out[name] = data, np.full(_TICK_ROWS, len(kept), np.uint16)
+    return out
+
+
+def _udp(sport: int, dport: int, payload: bytes) -> bytes:
+    return struct.pack(">HHHH", sport, dport, 8 + len(payload), 0) + payload
+
+
+def _ipv4(protocol: int, body: bytes) -> bytes:
+    head = struct.pack(">BBHHHBBHII", 0x45, 0, 20 + len(body), 1, 0, 60, protocol, 0, 0, 0xC6336401)
+    return bytes(12) + b"\x08\x00" + head + body
+
+
+def _ipv6(protocol: int, body: bytes) -> bytes:
+    head = struct.pack(">IHBB", 6 << 28, len(body), protocol, 60)
+    return bytes(12) + b"\x86\xdd" + head + b"\x20\x01" + bytes(30) + body
+
+
+def _capture_rows(directory: Path, packets: int) -> list[Row]:
+    """Write a capture of mixed floods and return rows that read it."""
+    plain = directory / "floods.pcap"
+    count = _write_pcap(plain, packets)
+    packed = directory / "floods.pcap.gz"
+    packed.write_bytes(gzip.compress(plain.read_bytes(), 1))
+    rows = [
+        Row("read pcap", count, lambda: _count(plain), "tshark fields"),
+        Row("read pcap, gzip", count, lambda: _count(packed), "tshark fields"),
+    ]
+    if shutil.which("tshark"):
+        rows.append(Row("tshark fields", count, lambda: _tshark(plain), is_child=True))
+    return rows
+
+
+def _count(path: Path) -> None:
+    capture = read_capture(path)
+    engine = Engine(NoOrigin(), window_seconds=None, live=False)
+    for batch in capture.batches():
+        engine.feed(batch, None, capture.started)
+    engine.tables()
+    engine.window()
+
+
+def _tshark(path: Path) -> None:
+    command = ["tshark", "-n", "-r", str(path), "-T", "fields"]
+    for name in ("ip.src", "ip.proto", "udp.dstport", "tcp.dstport", "frame.len"):
+        command += ["-e", name]
+    subprocess.run(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=_TSHARK_SECONDS, check=True
+    )
+
+
+def _write_pcap(path: Path, packets: int) -> int:
+    """Write floods mixed at random, as they follow each other on a wire; returns how many packets."""
+    chance = np.random.default_rng(7)
+    records = []
+    for number, (data, captured) in enumerate(_floods().values()):
+        for row in range(_TICK_ROWS):
+            size = int(captured[row])
+            records.append(
+                struct.pack("<IIII", 1_700_000_000 + number, row, size, size) + data[row, :size].tobytes()
+            )
+    order = chance.integers(0, len(records), packets)
+    with path.open("wb") as file:
+        file.write(struct.pack("<IHHiIII", 0xA1B2C3D4, 2, 4, 0, 0, 65535, 1))
+        file.write(b"".join(records[index] for index in order.tolist()))
+    return packets
+
+
+if __name__ == "__main__":
+    started = time.monotonic()
+    for line in pipeline()["rows"]:
+        versus = f"  {line['ratio']:.1f} x {line['versus']}" if line["ratio"] else ""
+        print(
+            f"{line['name']:36} {line['median']:12,.0f} ({line['low']:,.0f} to {line['high']:,.0f}){versus}"
+        )
+    print(f"{time.monotonic() - started:.0f} s")
