@@ -167,19 +167,20 @@ class Facts:
         real = int(length.sum())
         return float((matrix[np.arange(64) < length[:, None]] == 0).sum()) / real if real else 0.0
 
-    @cached_property
-    def tcp_header_words(self) -> Top:
-        """Commonest TCP data offset: 5 means no options."""
-        start = transport_start(self.traffic.packets, self.sample)
-        packets = self.traffic.packets
-        good = (start >= 0) & (start + 13 <= packets.captured[self.sample])
-        values = packets.data[self.sample[good], start[good] + 12] >> 4
-        return top_of(values, np.ones(len(values)))
-
     def constants(self, columns: tuple[str, ...], floor: float = 0.95) -> dict[str, Top]:
         """Return those columns where one value dominates: many floods have one odd constant."""
         found = {name: self.top(name) for name in columns}
         return {name: top for name, top in found.items() if top.share >= floor}
+
+
+def header_words(traffic: Traffic, rows: Rows) -> U8:
+    """Return the TCP data offset of each row (5: no options); 0 where it was not captured."""
+    packets = traffic.packets
+    start = transport_start(packets, rows)
+    good = (start >= 0) & (start + 13 <= packets.captured[rows])
+    words = np.zeros(len(rows), np.uint8)
+    words[good] = packets.data[rows[good], start[good] + 12] >> 4
+    return words
 
 
 def top_of(values: NDArray[Any], weight: F64) -> Top:

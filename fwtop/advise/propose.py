@@ -24,6 +24,7 @@ from fwtop.model.text import dns_name_text
 
 _USEFUL = 0.3  # of the attack: less isn't worth a rule
 _PER_ATTACK = 5
+_TOLERABLE = 0.1  # of normal traffic: when every rule hits more, the provider may know better
 _LASTS = {
     Kind.IPSET: "lasts while these sources are used",
     Kind.HASHLIMIT: "lasts as long as sources are few enough to be fast",
@@ -53,7 +54,8 @@ def proposals(scene: Scene, normal: Normal) -> list[Proposal]:
         useful = [p for p in measured if p.kind == "notrack" or _worth(p)]
         useful = _distinct(sorted(useful, key=_rank))[:_PER_ATTACK]
         found += useful
-        call = upstream(scene, finding, helped=any(p.kind != "notrack" for p in useful))
+        helped = any(p.attack_share >= 0.5 and p.collateral_share <= _TOLERABLE for p in useful)
+        call = upstream(scene, finding, helped=helped)
         if call is not None:
             found.append(call)
     numbered = []

@@ -224,6 +224,7 @@ def connections(item: dict[str, Any], rng: Random, seconds: float) -> Iterator[t
         )
         at = start + rng.random() * (stop - start) * 0.9
         step = 0.01 + rng.random() * 0.05
+        window = rng.randrange(500, 65_536)
         packets = [(2, 0, bytes.fromhex(SYN_OPTIONS), b""), (16, 1, b"", b"")]
         for _ in range(item.get("requests", 1)):
             packets.append((24, 0, bytes.fromhex(STAMPS), content(rng)))
@@ -236,7 +237,8 @@ def connections(item: dict[str, Any], rng: Random, seconds: float) -> Iterator[t
                 ack = (ack + 1448) % (1 << 32)
             if advance == 1:
                 seq = (seq + 1) % (1 << 32)
-            body = tcp(sport, dport, flags, seq=seq, ack=ack if flags & 16 else 0, options=options, data=data)
+            acked = ack if flags & 16 else 0
+            body = tcp(sport, dport, flags, seq=seq, ack=acked, window=window, options=options, data=data)
             seq = (seq + len(data)) % (1 << 32)
             yield at, ip(src, dst, 6, body, ttl=ttl or 52, ip_id=rng.getrandbits(16))
             at += step

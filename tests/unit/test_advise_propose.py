@@ -170,7 +170,8 @@ def test_commands_are_exact() -> None:
     match = Match(family=4, protocol=17, sport=53, ip_length=Range(1200, 1500), ttl=Range(60, 60))
     drop = rule(Kind.XDP, match)
     assert shell_commands(drop) == (
-        "iptables -t raw -I PREROUTING -p udp --sport 53 -m length --length 1200:1500 -m ttl --ttl-eq 60 -j DROP",
+        "iptables -t raw -I PREROUTING -p udp --sport 53 "
+        "-m length --length 1200:1500 -m ttl --ttl-eq 60 -j DROP",
     )
     assert fwtop_line(drop, 3) == (
         "fwtop drop --proto udp --sport 53 --length 1200:1500 --ttl-field 60:60 -4 --via xdp --ttl 10m"

@@ -70,7 +70,8 @@ def _flood_rows(scene: Scene, facts: Facts, parsed: list[http.Request]) -> tuple
             f"{share:.0%} of all requests come from sources that send more than {limit:.0f} a second each"
         )
         return facts.rows[fast], [reason]
-    return facts.rows, []
+    same = _one_tool(facts, parsed)
+    return facts.rows, [same] if same else []
 
 
 def _cache_busting(parsed: list[http.Request]) -> tuple[http.Request, str] | None:
@@ -101,6 +102,19 @@ def with_connections(scene: Scene, facts: Facts) -> Rows:
     clients = np.isin(traffic.source_key, np.unique(traffic.source_key[facts.rows]))
     ports = np.isin(traffic.packets.dport, np.unique(traffic.packets.dport[facts.rows]))
     return traffic.rows(scene.tcp.tcp & scene.free & clients & ports)
+
+
+def _one_tool(facts: Facts, parsed: list[http.Request]) -> str:
+    """Say so when all ask for one and the same thing in the same words: people's browsers differ."""
+    if len(parsed) < 100 or facts.sources < 20:
+        return ""
+    n = Counter((request.method, request.path) for request in parsed).most_common(1)[0][1]
+    words, m = Counter(request.template for request in parsed).most_common(1)[0]
+    if min(n, m) < 0.9 * len(parsed) or len(words) < 40:
+        return ""
+    return (
+        f"{m / len(parsed):.0%} of {facts.sources:,} sources' requests are alike to the letter, for one path"
+    )
 
 
 def fast_rows(facts: Facts, limit: float) -> Mask:

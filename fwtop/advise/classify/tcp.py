@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
-from fwtop.advise.facts import Facts
+from fwtop.advise.facts import Facts, header_words
 from fwtop.advise.scene import Finding, Scene, count, sure
 from fwtop.advise.spoof import Spoof
 from fwtop.advise.tcpview import ACK, FIN, PSH, RST, SYN, URG
@@ -80,7 +82,12 @@ def syn_flood(scene: Scene) -> list[Finding]:
     config = scene.config
     if not scene.significant(facts, floor_pps=config.flood_pps, normal="tcp.syn"):
         return []
-    crafted = facts.tcp_header_words.value == 5 and facts.tcp_header_words.share > 0.8
+    bare = scene.facts(facts.rows[header_words(scene.traffic, facts.rows) == 5])
+    crafted = bare.share > 0.1 * facts.share and scene.significant(
+        bare, floor_pps=config.flood_pps, normal="tcp.syn"
+    )
+    if crafted and bare.share < 0.9 * facts.share and _crowd(scene, facts):
+        facts = bare  # crafted ones among those of real clients
     signs = _constants(facts, ("tcp_window", "tcp_seq", "ip_id", "sport", "ttl"))
     if not crafted and _crowd(scene, facts):
         return []
@@ -125,15 +132,17 @@ def ack_flood(scene: Scene) -> list[Finding]:
     config = scene.config
     if not scene.significant(facts, floor_pps=config.flood_pps, normal="tcp.ack"):
         return []
-    openings = scene.facts((tcp.syn | tcp.syn_ack | tcp.fin) & (scene.free | tcp.real))
+    # Where a SYN flood has claimed the SYNs of real clients too, FINs tell how many those are
+    weight, mine = scene.traffic.weight, scene.free | tcp.real
+    ends = float(weight[tcp.fin & mine].sum())
+    openings = max(2 * ends, ends + float(weight[(tcp.syn | tcp.syn_ack) & mine].sum()))
     spoof = scene.spoof(facts.rows)
-    signs = _constants(facts, ("tcp_window", "tcp_seq", "ip_id", "ttl", "ip_length"))
-    lonely = facts.flow_singles > 0.5 and (openings.packets < 0.05 * facts.packets or len(signs) > 1)
+    signs = _constants(facts, ("tcp_window", "tcp_seq", "ip_id", "ttl")) + _one_size(scene, facts)
+    lonely = facts.flow_singles > 0.5 and _unopened(scene, facts, openings)
     replayed = facts.flow_singles <= 0.5
-    if not (lonely or replayed or spoof.probability > 0.8):
+    backed = bool(signs) or spoof.probability > 0.5 or not scene.traffic.live or scene.baseline.ready
+    if not ((lonely and backed) or replayed or spoof.probability > 0.8):
         return []
-    if scene.thin and not replayed and spoof.probability < 0.5 and facts.payload_variety > 0.5:
-        return []  # at a thin sample, many real connections look the same
     dport = facts.top("dport")
     data = float((facts.traffic.packets.payload_length[facts.rows] > 0).mean())
     evidence = [
@@ -176,6 +185,27 @@ def flag_names(flags: int) -> str:
     return "+".join(name for bit, name in _NAMES if flags & bit) or "no flags"
 
 
+def _one_size(scene: Scene, facts: Facts) -> list[str]:
+    """Say so when data comes in packets of one odd size: requests differ, and uploads are full-sized."""
+    packets = scene.traffic.packets
+    data = scene.facts(facts.rows[packets.payload_length[facts.rows] > 0])
+    length = data.top("ip_length")
+    if data.n < 50 or data.share < 0.3 * facts.share or length.share < 0.8 or length.value >= 1_300:
+        return []
+    return [f"{length.share:.0%} of those with data have IP length {length.value}"]
+
+
+def _unopened(scene: Scene, facts: Facts, openings: float) -> bool:
+    """Tell whether fewer connections were opened than those single packets would need.
+
+    When one in N is sampled and a part s of the packets is alone in its flow, flows have about
+    -ln(s) N packets (Poisson), of which one opens and one closes the connection.
+    """
+    length = max(2.0, -math.log(min(0.999, facts.flow_singles)) * facts.traffic.one_in)
+    expected = min(0.1, 0.75 / length) if not scene.thin else 0.75 / length
+    return openings < expected * facts.packets
+
+
 def _stray(scene: Scene, mask: Mask) -> Mask:
     """Take those of no known connection and, where the sample shows that, of nobody who has one."""
     stray = mask & scene.free & ~scene.tcp.real
@@ -192,7 +222,9 @@ def _ends(
     # Connections end about as often as they begin, and reflected SYN-ACKs bring RSTs with them. At a thin
     # sample the ends of real connections are among the rows.
     causes = float(weight[(tcp.syn & scene.free) | tcp.syn_ack].sum())
-    if causes * (2 if scene.thin else 1) > facts.packets or facts.share < 0.02:
+    if scene.thin:  # there, a connection's other packets tell how many there are
+        causes = 2 * causes + float(weight[tcp.ack & scene.free].sum())
+    if causes > facts.packets or facts.share < 0.02:
         return []
     spoof = scene.spoof(facts.rows)
     if facts.sources < 3 and facts.pps < config.flood_pps:
