@@ -12,10 +12,11 @@ from typing import Any
 
 from fwtop.mitigate import drivers, guard, timers
 from fwtop.mitigate.allowlist import OWN_ADDRESS, AllowList
-from fwtop.mitigate.artifacts import Artifacts
+from fwtop.mitigate.artifacts import Artifacts, set_name
+from fwtop.mitigate.entries import EntryCounts
 from fwtop.mitigate.journal import Entry, Journal
 from fwtop.mitigate.kernel import Count, Kernel
-from fwtop.mitigate.sets import MAX_TIMEOUT_SECONDS, entry_counters
+from fwtop.mitigate.sets import MAX_TIMEOUT_SECONDS
 from fwtop.mitigate.steps import Step, Steps
 from fwtop.mitigate.wire import MAX_TTL_SECONDS, rule_of_wire
 from fwtop.model.address import Prefix
@@ -26,7 +27,6 @@ MAX_CONFIRM_SECONDS = 3600
 ALLOW_REFRESH_SECONDS = 5.0
 _COUNT_SECONDS = 0.9  # kernel counters are read at most this often, whoever asks
 _SHOWN_SOURCES = 200  # of a rule in a status answer
-_SHOWN_ENTRIES = 50
 _COUNTED_ELEMENTS = 65_536  # sets beyond this are not listed element by element: it costs CPU
 
 
@@ -56,6 +56,7 @@ class Service:
         self._counted_at = 0.0
         self._counts: dict[str, Count] = {}
         self._pps: dict[str, float] = {}
+        self._entry_counts = EntryCounts()
 
     @property
     def active(self) -> dict[str, Entry]:
@@ -228,6 +229,7 @@ class Service:
             self._active.pop(entry.rule.id, None)
             self._owners.pop(entry.rule.id, None)
             self._pps.pop(entry.rule.id, None)
+            self._entry_counts.forget(entry.rule.id)
         self._steps.reached(Step.UNDONE)
 
     def _adopt(self, entry: Entry, now: float) -> str:
@@ -248,6 +250,13 @@ class Service:
 
     def _artifacts(self, rule: Rule) -> Artifacts:
         return drivers.build(rule, guard.exceptions(rule, self._allow))
+
+    def _set_names(self, rule: Rule) -> list[str]:
+        """Return the sets whose elements are worth counting singly."""
+        if not 0 < len(rule.match.sources) <= _COUNTED_ELEMENTS:
+            return []
+        families = sorted({prefix.family for prefix in rule.match.sources})
+        return [set_name(rule.id, family) for family in families if family in rule.match.families]
 
     def _known(self, rule_id: str) -> Entry:
         entry = self._active.get(rule_id)
@@ -290,17 +299,9 @@ class Service:
             expires=wall + entry.expires if active else entry.ended,
             confirm_by=wall + entry.confirm_by if active and entry.confirm_by is not None else None,
             note=entry.note,
-            entries=self._entries(entry.rule) if entries else {},
+            entries=self._entry_counts.of(entry.rule.id, self._set_names(entry.rule)) if entries else {},
         )
         return {**rule_status_to_dict(status), "sources_total": len(entry.rule.match.sources)}
-
-    def _entries(self, rule: Rule) -> dict[str, int]:
-        if not 0 < len(rule.match.sources) <= _COUNTED_ELEMENTS:
-            return {}
-        counted: dict[str, int] = {}
-        for spec in self._artifacts(rule).sets[:2]:
-            counted |= entry_counters(spec.name, top=_SHOWN_ENTRIES)
-        return counted
 
 
 def _shortened(rule: Rule) -> Rule:

@@ -60,7 +60,7 @@ def renew(spec: SetSpec, timeout_seconds: int) -> None:
     anew either way, the rule's own do not.
     """
     if len(spec.elements) <= _RENEWED_IN_PLACE:
-        restore(fill_text(spec, timeout_seconds))
+        restore(fill_text(spec, timeout_seconds).partition("\n")[2])  # a set's own default can't be changed
         return
     aside = SetSpec(f"{spec.name}{_ASIDE}", spec.family, spec.elements, spec.exceptions)
     destroy(aside.name)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -298,3 +300,20 @@ def test_without_a_journal_nothing_is_installed_but_status_answers(bench: Bench)
         assert "journal" in guardian.demand(Plan(bench.block_rule(4).to_dict())).data["refused"]
         assert rules_of(guardian) == {}
     assert bench.state() == before
+
+
+def test_terminated_guardian_reverts_the_unconfirmed_and_leaves_the_confirmed(
+    bench: Bench, poll_until
+) -> None:
+    with bench.connect("console") as guardian:
+        unconfirmed = apply(guardian, bench.block_rule(6), 30)
+        confirmed = apply(guardian, bench.block_rule(4))
+        pid = int(guardian.about["pid"])
+        os.kill(pid, signal.SIGTERM)
+        poll_until(lambda: ended(pid), deadline_s=5)
+    assert bench.path(6).passes(wait_s=2)
+    assert not bench.path(4).passes()
+    assert list(bench.directory.glob("*.sock")) == []
+    with bench.connect() as successor:
+        assert list(rules_of(successor)) == [confirmed]
+        assert rules_of(successor, finished=True)[unconfirmed]["state"] == "reverted"

@@ -1,0 +1,139 @@
+"""Never lock out, never touch what is somebody else's: tried with many rules and many neighbours."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from mitigate_bench import PORT, VARIANTS, Bench, apply
+
+from fwtop.model.address import Prefix
+from fwtop.model.protocol import Apply, Undo
+from fwtop.model.rule import Kind, Match, PayloadMatch, Range, RateLimit, Rule
+
+pytestmark = pytest.mark.kernel
+ROUNDS, RULES_A_ROUND = 8, 8
+
+
+@pytest.fixture
+def bench(netns_pair, tmp_path: Path) -> Iterator[Bench]:
+    made = Bench(netns_pair, tmp_path)
+    yield made
+    made.close()
+
+
+def random_rule(rng: random.Random) -> Rule:
+    """A rule as broad as it may get, of any kind, near the operator's addresses."""
+    kind = rng.choice([Kind.IPSET, Kind.HASHLIMIT, Kind.STRING, Kind.NOTRACK])
+    family = rng.choice([4, 6])
+    base = Prefix.parse("10.77.0.2" if family == 4 else "fd77::2")
+    sources = tuple(
+        Prefix.of_columns(
+            family, base.hi, base.lo ^ rng.getrandbits(rng.choice([1, 4, 20])), rng.randint(8, base.bits)
+        )
+        for _ in range(rng.randint(1, 4))
+    )
+    match = Match(
+        sources=sources if kind is Kind.IPSET or rng.random() < 0.3 else (),
+        family=family,
+        protocol=17 if rng.random() < 0.6 else None,
+        ip_length=Range(0, 65535) if rng.random() < 0.2 else None,
+        payload=(PayloadMatch(b"operator"[: rng.randint(1, 8)]),) if kind is Kind.STRING else (),
+    )
+    limit = RateLimit(1, 1, prefix_v4=rng.randint(1, 32)) if kind is Kind.HASHLIMIT else None
+    origin = "@list" if kind is Kind.IPSET and rng.random() < 0.5 else None
+    return Rule("", kind, match, "random", 60, limit=limit, origin=origin)
+
+
+def test_random_rules_never_cut_the_operator_off(bench: Bench) -> None:
+    """64 seeded rules, forced: each is refused or installed, and the operator passes in any case."""
+    rng = random.Random(20)
+    bench.allow = f"{bench.attacker(4)}\n{bench.attacker(6)}\n"
+    before = bench.state()
+    installed = 0
+    with bench.connect() as guardian:
+        for _ in range(ROUNDS):
+            for _ in range(RULES_A_ROUND):
+                installed += guardian.request(Apply(random_rule(rng).to_dict(), 0, force=True)).ok
+            for family in (4, 6):
+                assert all(bench.path(family).passes(b"operator", wait_s=2) for _ in range(4))
+            guardian.demand(Undo(all=True))
+            assert bench.state() == before
+    assert installed > ROUNDS * RULES_A_ROUND // 2
+
+
+def test_neighbour_discovery_survives_a_limit_on_everything(bench: Bench) -> None:
+    """A limit on all IPv6 must not cut the link itself: NS and NA pass before it."""
+    rule = Rule("", Kind.HASHLIMIT, Match(family=6), "x", 60, limit=RateLimit(1, 1, prefix_v6=1))
+    path = bench.path(6)
+    assert path.passes(wait_s=2)
+    with bench.connect() as guardian:
+        apply(guardian, rule, force=True)
+        for _ in range(5):
+            path.send()
+        bench.pair.attacker.run("ip", "-6", "neigh", "flush", "dev", "a0")
+        bench.pair.victim.run("ip", "-6", "neigh", "flush", "dev", "v0")
+        path.send()  # asks for the neighbour again; itself it may be above the limit
+        found = bench.pair.attacker.run("ip", "-6", "neigh", "show", bench.pair.victim.ipv6).stdout
+        assert "FAILED" not in found
+        guardian.demand(Undo(all=True))
+        assert path.passes(wait_s=2)
+
+
+NEIGHBOURS = """*nat
+:DOCKER - [0:0]
+-A PREROUTING -m addrtype --dst-type LOCAL -j DOCKER
+-A POSTROUTING -s 172.17.0.0/16 ! -o docker0 -j MASQUERADE
+COMMIT
+*raw
+:DOCKER-RAW - [0:0]
+-A PREROUTING -d 172.17.0.2/32 ! -i docker0 -j DROP
+-A PREROUTING -j DOCKER-RAW
+-A OUTPUT -p udp -m udp --dport 53 -j CT --notrack
+COMMIT
+*filter
+:f2b-sshd - [0:0]
+:ufw-before-input - [0:0]
+:DOCKER-USER - [0:0]
+-A INPUT -p tcp -m multiport --dports 22 -j f2b-sshd
+-A INPUT -j ufw-before-input
+-A FORWARD -j DOCKER-USER
+-A f2b-sshd -m set --match-set f2b-sshd src -j REJECT --reject-with icmp-port-unreachable
+-A f2b-sshd -j RETURN
+-A ufw-before-input -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT
+-A DOCKER-USER -j RETURN
+COMMIT
+"""
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_docker_fail2ban_ufw_and_firewalld_are_left_alone(bench: Bench, variant: str) -> None:
+    victim = bench.pair.victim
+    victim.run("ipset", "create", "f2b-sshd", "hash:ip", "timeout", "0")
+    victim.run("ipset", "add", "f2b-sshd", "192.0.2.66", "timeout", "0")
+    (bench.directory / "rules").write_text(NEIGHBOURS)
+    victim.run("sh", "-c", f"iptables-{variant}-restore < {bench.directory}/rules")
+    victim.run("nft", "add", "table", "inet", "firewalld")
+    victim.run(
+        "nft", "add chain inet firewalld raw_PREROUTING { type filter hook prerouting priority -290 ; }"
+    )
+    victim.run(
+        "nft", "add", "rule", "inet", "firewalld", "raw_PREROUTING", "meta", "nfproto", "ipv6", "accept"
+    )
+    # A legacy table shows in -save from its first use on and can't be unloaded: it is there before us.
+    victim.run(f"ip6tables-{variant}", "-t", "raw", "-S")
+    before = bench.state()
+    path = bench.path(4)
+    with bench.connect() as guardian:
+        assert guardian.about["variant"] == variant
+        apply(guardian, bench.block_rule(4, 6))
+        apply(guardian, Rule("", Kind.NOTRACK, Match(protocol=17, dport=PORT), "x", 60))
+        assert not path.passes()
+        saved = victim.run(f"iptables-{variant}-save", "-t", "raw").stdout
+        jumps = [line for line in saved.splitlines() if line.startswith("-A PREROUTING")]
+        assert jumps[0] == "-A PREROUTING -j FWTOP"
+        guardian.demand(Undo(all=True))
+        assert path.passes(wait_s=2)
+    assert bench.state() == before
