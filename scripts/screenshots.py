@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -62,7 +63,7 @@ SHOTS = (
             Step(NAMED, picture="few_sources-200x50", settle=True),
             Step(r"would run", ("b",), "few_sources-preview-200x50"),
             Step(r"unconfirmed", ("Enter",), "few_sources-installed-200x50", settle=True),
-            Step(r"is confirmed|confirmed", ("y",), "few_sources-kept-200x50", settle=True),
+            Step(r"rule \d+ is confirmed", ("y",), "few_sources-kept-200x50", settle=True),
         ),
     ),
     Shot("dns_amplification", 120, 40, (Step(NAMED, picture="dns_amplification-120x40", settle=True),)),
@@ -72,7 +73,7 @@ SHOTS = (
         24,
         (
             Step(NAMED, picture="syn_flood-80x24", settle=True),
-            Step(r"(?i)undo", ("?",), "help-80x24"),
+            Step(r"block what is selected", ("?",), "help-80x24"),
         ),
     ),
 )
@@ -95,10 +96,21 @@ class Terminal:
         return self
 
     def __exit__(self, *_: object) -> None:
+        """End the program, and the server only after it: the lab takes its namespaces down at its end."""
         self.press("q")
-        time.sleep(1.0)  # for the program to take its watching away before the window goes
+        if not self._ended(within=8.0):  # it asks, as a rule is unconfirmed
+            os.kill(int(self._tmux("display-message", "-p", "#{pane_pid}")), signal.SIGTERM)
+            self._ended(within=15.0)
         self._tmux("kill-server")
         self._folder.cleanup()
+
+    def _ended(self, within: float) -> bool:
+        end = time.monotonic() + within
+        while self._tmux("display-message", "-p", "#{pane_dead}").strip() == "0":
+            if time.monotonic() > end:
+                return False
+            time.sleep(0.05)
+        return True
 
     def _tmux(self, *words: str, environment: dict[str, str] | None = None) -> str:
         argv = ["tmux", "-S", self._socket, *words]
