@@ -95,18 +95,31 @@ class Tmux:
             assert time.monotonic() < end, f"never on the screen: {shown}\n{screen}"
             time.sleep(0.05)
 
+    def resize(self, width: int, height: int) -> None:
+        """Give the terminal another size."""
+        self._tmux("resize-window", "-t", "t", "-x", str(width), "-y", str(height))
+
     def kill(self) -> None:
         """End the terminal with everything in it."""
         self._tmux("kill-server")
 
 
 def console_pid(netns: str) -> int | None:
-    """Find the console process that works in a namespace, by its own namespace and command line."""
+    """Find the console process that works in a namespace."""
+    return _process_of(b"fwtop.console", netns)
+
+
+def guardian_pid(netns: str) -> int | None:
+    """Find the guardian of a namespace."""
+    return _process_of(b"fwtop.mitigate.guardian", netns)
+
+
+def _process_of(module: bytes, netns: str) -> int | None:
     wanted = os.stat(f"/run/netns/{netns}").st_ino
     for entry in Path("/proc").glob("[0-9]*"):
         try:
             command = (entry / "cmdline").read_bytes().split(b"\0")
-            if b"fwtop.console" in command and os.stat(entry / "ns/net").st_ino == wanted:
+            if module in command and os.stat(entry / "ns/net").st_ino == wanted:
                 return int(entry.name)
         except OSError:
             continue

@@ -1,0 +1,27 @@
+"""The README names what is there: every key, every verb, every picture."""
+
+import re
+from pathlib import Path
+
+from fwtop.cli.main import VERBS
+from fwtop.ui.keys import KEYS
+
+CLONE = Path(__file__).resolve().parents[2]
+README = (CLONE / "README.md").read_text(encoding="utf-8")
+
+
+def test_every_key_stands_in_the_readme_with_what_it_does():
+    for key in KEYS:
+        if key.label:
+            assert f"| `{key.label}` | {key.help} |" in README
+
+
+def test_every_verb_that_exists_stands_in_the_readme():
+    for verb in VERBS:
+        if (CLONE / f"fwtop/cli/{verb}.py").exists():
+            assert re.search(rf"\b{verb}\b", README), verb
+
+
+def test_every_picture_and_file_that_it_names_is_there():
+    for name in re.findall(r"\]\(([^)#:]+)\)", README):
+        assert (CLONE / name).exists(), name
