@@ -32,6 +32,7 @@ CREATE TABLE IF NOT EXISTS before (
   PRIMARY KEY (boot, netns, family));
 """
 _KEPT_ROWS = 1000  # of finished rules
+_KEPT_SOURCES = 200  # of each of them
 _OPEN = "state IN ('intent', 'provisional', 'confirmed')"
 
 
@@ -92,7 +93,7 @@ class Journal:
         return Entry(named, variant, State.INTENT, expires, confirm_by)
 
     def update(self, entry: Entry) -> None:
-        """Write an entry's state, times, counts and note."""
+        """Write an entry's state, times, counts and note; of a rule that is over, a long list is cut."""
         times = (entry.expires, entry.confirm_by, entry.ended)
         counts = (entry.packets, entry.bytes)
         self._db.execute(
@@ -100,6 +101,11 @@ class Journal:
             "WHERE id=?",
             (entry.state.value, entry.note, *times, *counts, int(entry.rule.id)),
         )
+        if entry.ended is not None:
+            self._db.execute(
+                "UPDATE rules SET sources=substr(sources, 1, ?) WHERE id=?",
+                (len(pack_prefixes(entry.rule.match.sources[:_KEPT_SOURCES])), int(entry.rule.id)),
+            )
 
     def open_entries(self) -> list[Entry]:
         """Return the rules of this namespace and boot that are not over, oldest first."""
