@@ -1,9 +1,9 @@
 """Packet headers to columns, as whole arrays: what turns records of any hook into a PacketBatch.
 
-Two ways to the same answer: plain IPv4 in Ethernet is read at fixed places; everything else (VLAN,
-options, IPv6, fragments, short or lying packets) goes through `parse_any`, which gathers a small window
-a header and row. Loops are over header depth only. Sources: IEEE 802.1Q and 802.1ad, RFC 791, 8200 with
-6946 (atomic fragments), 4302, 9293, 768, 792, 4443.
+Two ways to the same answer: plain IPv4 and IPv6 in Ethernet are read at fixed places; everything else
+(VLAN, options, extension headers, fragments, short or lying packets) goes through `parse_any`, which
+gathers a small window a header and row. Loops are over header depth only. Sources: IEEE 802.1Q and
+802.1ad, RFC 791, 8200 with 6946 (atomic fragments), 4302, 9293, 768, 792, 4443.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fwtop.collect.parse_any import parse_any, with_link_header
-from fwtop.model.packets import F64, FLAG_TUNNEL, I64, U8, U16, U32, Mask, PacketBatch
+from fwtop.model.packets import F64, FLAG_TUNNEL, I64, U8, U16, U32, U64, Mask, PacketBatch
 
 _ETHERNET_IPV4_PLAIN = 0x080045  # ethertype, then version 4 with a header of 20 bytes
 _AT_ONCE = 4096  # rows of the general parser: its many small steps then stay in the processor's cache
-_HEAD = 54  # Ethernet, IPv4 and TCP without options
+_HEAD_SIX = 74  # Ethernet, IPv6 and TCP without options
 TUNNELS = (4, 41, 47, 97, 115, 137)  # IPIP, 6in4, GRE, EtherIP, L2TPv3, MPLS in IP
+Columns = dict[str, NDArray[Any]]
 _IS_TUNNEL = np.isin(np.arange(256), TUNNELS)
 
 
@@ -56,7 +57,16 @@ def parse_packets(
     frame = np.maximum(length.astype(np.int64) + added, captured)
     wire = np.where(np.broadcast_to(whole, n), frame, 1 << 32)
     columns = _parse_plain(data, captured, wire)
-    slow = np.flatnonzero(~columns.pop("plain"))
+    six = np.flatnonzero(~columns["plain"] & _is_six(data))
+    if len(six):
+        found = _parse_plain_six(data[six, :_HEAD_SIX], captured[six], wire[six])
+        if len(six) == n:
+            columns = found
+        else:
+            for name, values in found.items():
+                columns[name][six] = values
+    plain = columns.pop("plain")
+    slow = np.flatnonzero(~plain)
     for start in range(0, len(slow), _AT_ONCE):
         part = slow[start : start + _AT_ONCE]
         for name, values in parse_any(data, captured, frame, wire, part).items():
@@ -82,51 +92,93 @@ def _column(value: NDArray[Any] | int, n: int, dtype: type[np.generic]) -> NDArr
     return np.asarray(value, dtype)
 
 
-def _parse_plain(data: U8, captured: U16, wire: I64) -> dict[str, NDArray[Any]]:
+def _parse_plain(data: U8, captured: U16, wire: I64) -> Columns:
     """Read every row as Ethernet, IPv4 without options or fragments, TCP, UDP or ICMP.
 
     The column `plain` tells the rows for which this was right; the other rows hold nonsense.
     """
-    head = np.zeros((len(data), 64), np.uint8)
-    width = min(_HEAD, data.shape[1])
-    head[:, :width] = data[:, :width]
+    head = _head(data, 34)
     ip_length = _be16(head, 16)
-    total = ip_length.astype(np.int64)
+    end = 14 + ip_length.astype(np.int64)
     protocol = head[:, 23].copy()
-    tcp, udp, icmp = protocol == 6, protocol == 17, protocol == 1
-    udp_length = _be16(head, 38).astype(np.int64)
-    header = np.where(tcp, (head[:, 46] >> 4).astype(np.int64) << 2, 8)
-    fits = (header + 20 <= total) & (captured >= header + 34) & (total + 14 <= wire)
-    udp_fits = (udp_length >= 8) & (udp_length + 20 <= total)
     plain = (_be32(head, 12) >> 8 == _ETHERNET_IPV4_PLAIN) & (_be16(head, 20) & 0x3FFF == 0)
-    plain &= fits & ((tcp & (header >= 20)) | (udp & udp_fits) | icmp)
-    payload = np.where(udp, udp_length - 8, total - 20 - header)
-    zero64 = np.zeros(len(data), np.uint64)
+    zero = np.zeros(len(data), np.uint64)
     return {
-        "plain": plain,
         "family": np.full(len(data), 4, np.uint8),
         "ethertype": np.full(len(data), 0x0800, np.uint16),
         "vlan": np.zeros(len(data), np.uint16),
-        "src_hi": zero64,
+        "src_hi": zero,
         "src_lo": _be32(head, 26).astype(np.uint64),
-        "dst_hi": zero64.copy(),
+        "dst_hi": zero.copy(),
         "dst_lo": _be32(head, 30).astype(np.uint64),
         "protocol": protocol,
         "ttl": head[:, 22].copy(),
         "ip_id": _be16(head, 18).astype(np.uint32),
         "ip_length": ip_length,
         "fragment": np.zeros(len(data), np.uint8),
-        "sport": np.where(icmp, np.uint16(0), _be16(head, 34)),
-        "dport": np.where(icmp, np.uint16(0), _be16(head, 36)),
-        "tcp_flags": np.where(tcp, head[:, 47], np.uint8(0)),
-        "tcp_window": np.where(tcp, _be16(head, 48), np.uint16(0)),
-        "tcp_seq": np.where(tcp, _be32(head, 38), np.uint32(0)),
-        "icmp_type": np.where(icmp, head[:, 34], np.uint8(0)),
-        "icmp_code": np.where(icmp, head[:, 35], np.uint8(0)),
-        "payload_offset": (header + 34).astype(np.uint16),
-        "payload_length": payload.astype(np.uint16),
         "flags": np.zeros(len(data), np.uint8),
+        **_plain_transport(
+            head, 34, end, captured=captured, wire=wire, protocol=protocol, plain=plain, icmp=1
+        ),
     }
+
+
+def _parse_plain_six(data: U8, captured: U16, wire: I64) -> Columns:
+    """Read every row as Ethernet, IPv6 without extension headers, TCP, UDP or ICMPv6; see _parse_plain."""
+    head = _head(data, 54)
+    size = _be16(head, 18).astype(np.int64)
+    end = 54 + size
+    protocol = head[:, 20].copy()
+    plain = (_be16(head, 12) == 0x86DD) & (head[:, 14] >> 4 == 6) & (size > 0)
+    return {
+        "family": np.full(len(data), 6, np.uint8),
+        "ethertype": np.full(len(data), 0x86DD, np.uint16),
+        "vlan": np.zeros(len(data), np.uint16),
+        "src_hi": _be64(head, 22),
+        "src_lo": _be64(head, 30),
+        "dst_hi": _be64(head, 38),
+        "dst_lo": _be64(head, 46),
+        "protocol": protocol,
+        "ttl": head[:, 21].copy(),
+        "ip_id": np.zeros(len(data), np.uint32),
+        "ip_length": np.minimum(size + 40, 0xFFFF).astype(np.uint16),
+        "fragment": np.zeros(len(data), np.uint8),
+        "flags": np.zeros(len(data), np.uint8),
+        **_plain_transport(
+            head, 54, end, captured=captured, wire=wire, protocol=protocol, plain=plain, icmp=58
+        ),
+    }
+
+
+def _plain_transport(
+    head: U8, at: int, end: I64, *, captured: U16, wire: I64, protocol: U8, plain: Mask, icmp: int
+) -> Columns:
+    """Read the transport header at `at` of packets that end at `end`; `plain` so far is what IP says."""
+    is_tcp, is_udp, is_icmp = protocol == 6, protocol == 17, protocol == icmp
+    udp_end = at + _be16(head, at + 4).astype(np.int64)
+    start = at + np.where(is_tcp, (head[:, at + 12] >> 4).astype(np.int64) << 2, 8)
+    fits = (start <= end) & (start <= captured) & (end <= wire)
+    right = (is_tcp & (start >= at + 20)) | (is_udp & (udp_end >= at + 8) & (udp_end <= end)) | is_icmp
+    return {
+        "plain": plain & fits & right,
+        "sport": np.where(is_icmp, np.uint16(0), _be16(head, at)),
+        "dport": np.where(is_icmp, np.uint16(0), _be16(head, at + 2)),
+        "tcp_flags": np.where(is_tcp, head[:, at + 13], np.uint8(0)),
+        "tcp_window": np.where(is_tcp, _be16(head, at + 14), np.uint16(0)),
+        "tcp_seq": np.where(is_tcp, _be32(head, at + 4), np.uint32(0)),
+        "icmp_type": np.where(is_icmp, head[:, at], np.uint8(0)),
+        "icmp_code": np.where(is_icmp, head[:, at + 1], np.uint8(0)),
+        "payload_offset": start.astype(np.uint16),
+        "payload_length": (np.where(is_udp, udp_end, end) - start).astype(np.uint16),
+    }
+
+
+def _head(data: U8, transport: int) -> U8:
+    """Return the first bytes of each row, up to where TCP without options ends, close together."""
+    head = np.zeros((len(data), (transport + 20 + 7) & ~7), np.uint8)
+    width = min(transport + 20, data.shape[1])
+    head[:, :width] = data[:, :width]
+    return head
 
 
 def _be16(head: U8, offset: int) -> U16:
@@ -135,3 +187,14 @@ def _be16(head: U8, offset: int) -> U16:
 
 def _be32(head: U8, offset: int) -> U32:
     return head[:, offset : offset + 4].view(">u4")[:, 0].astype(np.uint32)
+
+
+def _be64(head: U8, offset: int) -> U64:
+    return head[:, offset : offset + 8].view(">u8")[:, 0].astype(np.uint64)
+
+
+def _is_six(data: U8) -> Mask:
+    """Tell the rows whose ethertype is that of IPv6, without a VLAN tag before it."""
+    if data.shape[1] < 14:
+        return np.zeros(len(data), np.bool_)
+    return np.asarray((data[:, 12] == 0x86) & (data[:, 13] == 0xDD))
