@@ -52,7 +52,7 @@ def proposals(scene: Scene, normal: Normal) -> list[Proposal]:
             _measured(scene, finding, candidate, normal) for candidate in _candidates(scene, finding, normal)
         ]
         useful = [p for p in measured if p.kind == "notrack" or _worth(p)]
-        useful = _distinct(sorted(useful, key=_rank))[:_PER_ATTACK]
+        useful = _choice(_distinct(sorted(useful, key=_rank)))
         found += useful
         helped = any(p.attack_share >= 0.5 and p.collateral_share <= _TOLERABLE for p in useful)
         call = upstream(scene, finding, helped=helped)
@@ -275,6 +275,14 @@ def _distinct(ranked: list[Proposal]) -> list[Proposal]:
         if len(same) < 2 and not near:
             kept.append(proposal)
     return kept
+
+
+def _choice(ranked: list[Proposal]) -> list[Proposal]:
+    """Keep the best of each kind, and further ones while there is room, in their order."""
+    first = {proposal.kind: proposal for proposal in reversed(ranked)}
+    second = [proposal for proposal in ranked if proposal is not first[proposal.kind]]
+    kept = [*first.values(), *second][:_PER_ATTACK]
+    return [proposal for proposal in ranked if any(proposal is one for one in kept)]
 
 
 def describe(match: Match) -> str:

@@ -48,7 +48,7 @@ def find_signatures(
     attack = traffic.packets.select(sample)
     matrix, length = payload(traffic.packets, sample, _WIDTH)
     shortest = _SHORTEST_GUESS if guess else _SHORTEST
-    candidates = _anchored(matrix, length, shortest)
+    candidates = _anchored(matrix, length)
     found = _scored(candidates, attack, normal, shortest)
     if not any(s.attack_share >= config.target_share for s in found):
         found += _scored(_free(matrix, length), attack, normal, shortest)
@@ -72,7 +72,7 @@ def _scored(
     return found
 
 
-def _anchored(matrix: U8, length: I64, shortest: int) -> list[PayloadMatch]:
+def _anchored(matrix: U8, length: I64) -> list[PayloadMatch]:
     """Find runs of columns in which one byte has nearly all packets."""
     n, width = matrix.shape
     flat = matrix.astype(np.intp) + np.arange(width) * 256
@@ -86,7 +86,7 @@ def _anchored(matrix: U8, length: I64, shortest: int) -> list[PayloadMatch]:
         if column < width and common[column]:
             start = column if start is None else start
         elif start is not None:
-            if column - start >= shortest:
+            if column - start >= _SHORTEST:
                 runs.append(PayloadMatch(bytes(best[start:column].astype(np.uint8)), start))
             start = None
     return sorted(runs, key=lambda run: -_richness(run.data))[:3]

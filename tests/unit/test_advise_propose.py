@@ -212,3 +212,14 @@ def test_preview_of_a_quiet_window_says_so() -> None:
     assert shown.guess
     assert any("no attack" in warning for warning in shown.warnings)
     assert any("nothing" in warning for warning in shown.warnings)
+
+
+def test_a_short_constant_beginning_is_a_signature_too() -> None:
+    import advise_payloads
+
+    advise_payloads._PLAIN["short"] = lambda rng: b"flood:" + rng.randbytes(32)
+    judgement = judged([VISITORS, {"src": "20", "dport": 27015, "payload": "short", "count": 3000}])
+    string = next(proposal for proposal in judgement.proposals if proposal.kind == "string")
+    assert string.rule is not None
+    assert string.rule.match.payload[0] == PayloadMatch(b"flood:", 0)
+    assert string.attack_share == pytest.approx(1.0)

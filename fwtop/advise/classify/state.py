@@ -53,8 +53,9 @@ def conntrack_exhaustion(scene: Scene) -> list[Finding]:
     if not (losing or growing or full):
         return []
     evidence = [f"{count(table.count)} of {count(table.max)} entries in use ({table.fill:.0%})"]
-    evidence.append(f"{count(table.new_per_s)} new entries a second")
-    if table.seconds_to_full is not None:
+    if table.new_per_s > 0:
+        evidence.append(f"{count(table.new_per_s)} new entries a second")
+    if table.seconds_to_full:
         evidence.append(f"full in {table.seconds_to_full:.0f} s at this rate")
     if table.drop or table.early_drop or table.insert_failed:
         evidence.append(
