@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fwtop.collect.accepted import LoggedAccepted
 from fwtop.collect.counters import Cells, CounterReader, Interval
 from fwtop.collect.parse import parse_packets
 from fwtop.collect.ringbuf import RingBuffer
@@ -48,6 +49,8 @@ class LiveSource:
         self._shutter = Shutter(self._cells, answer_data["attachments"], fds)
         for item in answer_data["attachments"]:
             del self._fds[item["link"]]  # the shutter's from now on
+        log = self._fds.pop("nflog", None)
+        self._logged = LoggedAccepted(log, int(answer_data["log_one_in"])) if log is not None else None
         self._time = time.monotonic()
         self._one_in = dict.fromkeys(_SHARES, 1)
 
@@ -71,7 +74,11 @@ class LiveSource:
         )
         if seconds >= _SHORTEST_SECONDS:
             self._adapt(interval, seconds)
-        return _batch(records, interval.factor), interval.counters
+        batch, counters = _batch(records, interval.factor), interval.counters
+        if self._logged is not None:
+            accepted, counters = self._logged.add(counters, time.monotonic_ns())
+            batch = PacketBatch.concat([batch, accepted])
+        return batch, counters
 
     def _adapt(self, interval: Interval, seconds: float) -> None:
         packets = interval.counted.per_cpu / seconds
@@ -86,6 +93,8 @@ class LiveSource:
     def close(self) -> None:
         """Detach, unmap and close everything."""
         self._shutter.close()
+        if self._logged is not None:
+            self._logged.close()
         self._ring.close()
         self._cells.close()
         for descriptor in self._fds.values():

@@ -54,13 +54,17 @@ def _serve(message: bytes) -> tuple[Answer, list[int]]:
 
 
 def _detach(slot: str) -> int:
-    from fwtop.collect.clsact import detach
+    from fwtop.collect import clsact, nftables
 
     if slot != "all" and not slot.isdigit():
         print("fwtop: --detach takes a slot's number, or all", file=sys.stderr)
         return 2
     try:
-        detach(None if slot == "all" else int(slot))
+        clsact.detach(None if slot == "all" else int(slot))
+        nftables.detach(None if slot == "all" else int(slot))
+    except FwtopError as error:
+        print(f"fwtop: {error}", file=sys.stderr)
+        return error.code
     except OSError as error:
         print(f"fwtop: taking the observers off failed: {safe_text(error)}", file=sys.stderr)
         return 3 if isinstance(error, PermissionError) else 1

@@ -9,8 +9,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from fwtop.collect import bpf, clsact
-from fwtop.collect.cell import CONTROL_WORDS, cell_bytes
+from fwtop.collect import bpf, clsact, nflog, nftables
+from fwtop.collect.cell import CONTROL_WORDS, DATA_BYTES, cell_bytes
 from fwtop.collect.compiler import compile_programs
 from fwtop.collect.kernel import Kernel
 from fwtop.collect.links import Link, choose_links, list_addresses, list_links, lowest_links, watched_indexes
@@ -18,6 +18,7 @@ from fwtop.collect.shutter import Place
 from fwtop.model.text import safe_text
 
 RING_BYTES = 1 << 22  # 16,384 records: at 20,000 samples a second and 4 reads a second, a third of it
+LOG_ONE_IN = 64  # fixed, as only root can change a rule: 16,000 messages a second at a million packets
 _CONTROL_BYTES = 4 * CONTROL_WORDS
 _INPUT, _FORWARD = 1, 2  # NF_INET_LOCAL_IN, NF_INET_FORWARD
 _IPV4, _IPV6 = 2, 10  # NFPROTO_*
@@ -34,7 +35,7 @@ class Observers:
         self._slot = slot
         self._open: list[tuple[str, int]] = []
         self._without = frozenset(os.environ.get(_WITHOUT, "").split(","))
-        self._ingress = "tcx"
+        self._ingress, self._accepted = "tcx", "netfilter"
         self._attachments: list[dict[str, Any]] = []
 
     @property
@@ -48,6 +49,8 @@ class Observers:
             os.close(self._open.pop()[1])
         if self._ingress == "clsact":
             clsact.detach(self._slot)
+        if self._accepted == "nflog":
+            nftables.detach(self._slot)
 
     def attach(self, names: list[str]) -> dict[str, Any]:
         """Attach to the named interfaces (none: by default route) and return the answer's data.
@@ -70,7 +73,7 @@ class Observers:
         }
         code = compile_programs(["ingress.c", "drops.c", "accepted.c"], definitions, _PROGRAMS)
         self._attach_drops(code["fwtop_drop"], kernel.tracepoint)
-        self._attach_accepted(code["fwtop_accepted"])
+        self._attach_accepted(code["fwtop_accepted"], watched)
         self._attach_ingress(code, lowest_links(links, chosen))
         with contextlib.suppress(OSError):
             self._keep("kallsyms", os.open("/proc/kallsyms", os.O_RDONLY | os.O_CLOEXEC))
@@ -86,9 +89,15 @@ class Observers:
             "cpus": cpus,
             "ring_bytes": RING_BYTES,
             "ingress": self._ingress,
+            "accepted": self._accepted,
             # In the order in which they are to be attached: what counts arrivals comes last.
-            "attachments": self._attachments if self._ingress == "tcx" else [],
+            "attachments": self._attachments if self._by_links else [],
+            "log_one_in": LOG_ONE_IN,
         }
+
+    @property
+    def _by_links(self) -> bool:
+        return (self._ingress, self._accepted) == ("tcx", "netfilter")
 
     def _warnings(self, kernel: Kernel) -> list[str]:
         if kernel.reasons:
@@ -113,11 +122,26 @@ class Observers:
         program = bpf.load_program(bpf.TRACEPOINT, "fwtop_drop", code, tracepoint)
         self._attach_program(program, [Place("tracepoint")])
 
-    def _attach_accepted(self, code: bytes) -> None:
-        program = bpf.load_program(bpf.NETFILTER, "fwtop_accepted", code)
+    def _attach_accepted(self, code: bytes, watched: list[int]) -> None:
+        try:
+            if "netfilter" in self._without:
+                raise OSError(errno.EINVAL, "netfilter links were ruled out")
+            program = bpf.load_program(bpf.NETFILTER, "fwtop_accepted", code)
+        except OSError as error:
+            if error.errno != errno.EINVAL:  # a kernel before 6.4 doesn't know the type
+                raise
+            self._log_accepted(watched)
+            return
         hooks = [(family, hook) for family in (_IPV4, _IPV6) for hook in (_INPUT, _FORWARD)]
         places = [Place("netfilter", family=family, hook=hook, priority=_LAST) for family, hook in hooks]
         self._attach_program(program, places)
+
+    def _log_accepted(self, watched: list[int]) -> None:
+        self._accepted = "nflog"
+        self._keep("nflog", nflog.bind(nftables.FIRST_GROUP + self._slot))
+        owner = nftables.add_table(watched, slot=self._slot, one_in=LOG_ONE_IN, bytes_each=DATA_BYTES)
+        if owner is not None:
+            self._keep("hold:table", owner)
 
     def _attach_ingress(self, code: dict[str, bytes], chosen: list[Link]) -> None:
         for link in chosen:

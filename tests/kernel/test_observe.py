@@ -339,6 +339,32 @@ def test_windows_of_time_give_the_whole(netns_pair: NetnsPair) -> None:
     assert answer["ingress_weight"] == pytest.approx(arrived, rel=0.1)
 
 
+def test_accepted_packets_by_nflog_on_older_kernels(netns_pair: NetnsPair) -> None:
+    meet(netns_pair)
+    before = attached(netns_pair.victim)
+    with observing(netns_pair.victim, without="netfilter") as observer:
+        assert "table inet fwtop" in attached(netns_pair.victim)
+        send(netns_pair, 4242, 2000, "logged")
+        answer = observer.ask("wait 2000")
+        late = observer.ask("watch 0.5")
+    logged = samples(answer, hook="ACCEPTED", dport=4242) + samples(late, hook="ACCEPTED", dport=4242)
+    assert sum(row["weight"] for row in logged) == pytest.approx(2000, abs=128)
+    assert {row["payload"] for row in logged} == {b"logged".hex()}
+    assert answer["accepted"] + late["accepted"] == pytest.approx(2000, abs=150)
+    assert answer["drops"]["socket/NO_SOCKET/after"] == 2000
+    assert attached(netns_pair.victim) == before  # the table went with the socket that owned it
+
+
+def test_a_stale_table_is_taken_away_by_detach(netns_pair: NetnsPair) -> None:
+    before = attached(netns_pair.victim)
+    netns_pair.victim.run("nft", "table inet fwtop { chain input { type filter hook input priority 5; }; }")
+    netns_pair.victim.run("nft", "table inet fwtop_3 { }")
+    netns_pair.victim.run("nft", "table inet mine { }")
+    netns_pair.victim.run(sys.executable, "-m", "fwtop.collect.loader", "--detach", "all")
+    netns_pair.victim.run("nft", "delete table inet mine")
+    assert attached(netns_pair.victim) == before
+
+
 def test_default_interfaces_are_those_with_a_default_route(netns_pair: NetnsPair) -> None:
     ip("-n", netns_pair.victim.netns, "route", "add", "default", "via", netns_pair.attacker.ipv4)
     with observing(netns_pair.victim, []) as observer:
