@@ -13,12 +13,13 @@ from fwtop.console.guardian_link import GuardianLink, GuardianLost
 from fwtop.model.counters import Counters, RuleCount
 from fwtop.model.packets import PacketBatch
 from fwtop.model.protocol import Status
-from fwtop.model.rule import RuleStatus, rule_status_from_dict
+from fwtop.model.rule import Kind, RuleStatus, rule_status_from_dict
 from fwtop.model.snapshot import Judgement, Origin, Snapshot, Tables
 from fwtop.model.window import Window
 
 _STATUS_SECONDS = 1.0
 _JUDGE_SECONDS = 1.0
+_NETFILTER_DROPS = frozenset({Kind.IPSET, Kind.HASHLIMIT, Kind.STRING})
 _SURGE = 1.5  # judge at once when the packet rate changed by this factor since the last judgement
 
 
@@ -149,6 +150,8 @@ class LiveSession:
         self._coverage = Coverage(self._rules)
         counts = []
         for status in self._rules:
+            if status.rule.kind not in _NETFILTER_DROPS:
+                continue
             before = self._counted.get(status.rule.id, (0, 0))
             self._counted[status.rule.id] = (status.packets, status.bytes)
             packets, size = max(status.packets - before[0], 0), max(status.bytes - before[1], 0)
