@@ -101,10 +101,10 @@ class Journal:
             "WHERE id=?",
             (entry.state.value, entry.note, *times, *counts, int(entry.rule.id)),
         )
-        if entry.ended is not None:
+        kept = entry.rule.match.sources[:_KEPT_SOURCES]
+        if entry.ended is not None and len(kept) < len(entry.rule.match.sources):
             self._db.execute(
-                "UPDATE rules SET sources=substr(sources, 1, ?) WHERE id=?",
-                (len(pack_prefixes(entry.rule.match.sources[:_KEPT_SOURCES])), int(entry.rule.id)),
+                "UPDATE rules SET sources=? WHERE id=?", (pack_prefixes(kept), int(entry.rule.id))
             )
 
     def open_entries(self) -> list[Entry]:
