@@ -21,7 +21,8 @@ _MAP_CREATE, _PROG_LOAD, _RAW_TRACEPOINT_OPEN, _LINK_CREATE = 0, 5, 17, 28
 MAP_ARRAY, MAP_RINGBUF = 2, 27
 F_MMAPABLE = 1 << 10
 _NETFILTER, _TCX_INGRESS = 45, 46  # enum bpf_attach_type
-_F_BEFORE = 1 << 3
+_F_BEFORE, _F_AFTER = 1 << 3, 1 << 4
+_XDP_GENERIC, _XDP_NATIVE = 1 << 1, 1 << 2  # XDP_FLAGS_SKB_MODE, XDP_FLAGS_DRV_MODE
 _LICENSE = b"GPL\0"
 _LOG_BYTES = 1 << 18
 
@@ -32,16 +33,20 @@ class ProgramType:
 
     kind: int
     attach_type: int = 0
+    flags: int = 0  # BPF_F_* of BPF_PROG_LOAD
 
 
 TC = ProgramType(3)
+XDP = ProgramType(6, 37)
+XDP_FRAGMENTS = ProgramType(6, 37, 1 << 5)  # also takes frames of several buffers: a large MTU
 TRACEPOINT = ProgramType(26, 23)  # BTF-typed raw tracepoint
 NETFILTER = ProgramType(32, _NETFILTER)
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def _bpf(command: int, attributes: bytes) -> int:
+def call(command: int, attributes: bytes) -> int:
+    """Make the system call; raises OSError, or FwtopError (code 3) where a privilege is missing."""
     number = _NUMBER.get(platform.machine())
     if number is None:
         raise FwtopError(f"fwtop doesn't know the bpf system call of a {platform.machine()} machine", 3)
@@ -63,7 +68,7 @@ def create_map(
 ) -> int:
     """Create a map and return its descriptor; raises OSError."""
     attributes = struct.pack("<IIIIIII", kind, key_size, value_size, entries, flags, 0, 0)
-    return _bpf(_MAP_CREATE, attributes + name.encode()[:15].ljust(16, b"\0"))
+    return call(_MAP_CREATE, attributes + name.encode()[:15].ljust(16, b"\0"))
 
 
 def load_program(kind: ProgramType, name: str, code: bytes, target: int = 0) -> int:
@@ -100,7 +105,7 @@ def _load(
         log_size,
         log_at,
         0,  # kern_version
-        0,  # prog_flags
+        kind.flags,
         name.encode()[:15],
         0,  # prog_ifindex
         kind.attach_type,
@@ -114,7 +119,7 @@ def _load(
         target,  # attach_btf_id
         0,  # attach_prog_fd
     )
-    return _bpf(_PROG_LOAD, attributes)
+    return call(_PROG_LOAD, attributes)
 
 
 _PRIORITIES_TRIED = 32
@@ -122,12 +127,22 @@ _PRIORITIES_TRIED = 32
 
 def attach_tracepoint(program: int) -> int:
     """Attach a BTF-typed raw tracepoint program; it stays while the returned descriptor is open."""
-    return _bpf(_RAW_TRACEPOINT_OPEN, struct.pack("<QI", 0, program))
+    return call(_RAW_TRACEPOINT_OPEN, struct.pack("<QI", 0, program))
 
 
-def attach_tcx_ingress(program: int, ifindex: int) -> int:
-    """Attach first in the line at tc ingress; it stays while the returned descriptor is open."""
-    return _bpf(_LINK_CREATE, struct.pack("<IIII", program, ifindex, _TCX_INGRESS, _F_BEFORE) + bytes(16))
+def attach_tcx_ingress(program: int, ifindex: int, *, last: bool = False) -> int:
+    """Attach first (or last) in the line at tc ingress; it stays while the returned descriptor is open."""
+    flags = _F_AFTER if last else _F_BEFORE
+    return call(_LINK_CREATE, struct.pack("<IIII", program, ifindex, _TCX_INGRESS, flags) + bytes(16))
+
+
+def attach_xdp(program: int, ifindex: int, *, native: bool) -> int:
+    """Attach as XDP where no program is; it stays while the returned descriptor is open.
+
+    Raises OSError: EBUSY or EEXIST where there is a program already, which is never replaced.
+    """
+    mode = _XDP_NATIVE if native else _XDP_GENERIC
+    return call(_LINK_CREATE, struct.pack("<IIII", program, ifindex, XDP.attach_type, mode))
 
 
 def attach_netfilter(program: int, *, family: int, hook: int, priority: int) -> int:
@@ -139,7 +154,7 @@ def attach_netfilter(program: int, *, family: int, hook: int, priority: int) -> 
     target = struct.pack("<IIII", program, 0, _NETFILTER, 0)
     for wanted in range(priority, priority - _PRIORITIES_TRIED, -1):
         try:
-            return _bpf(_LINK_CREATE, target + struct.pack("<IIiI", family, hook, wanted, 0))
+            return call(_LINK_CREATE, target + struct.pack("<IIiI", family, hook, wanted, 0))
         except OSError as error:
             if error.errno != errno.EBUSY:
                 raise

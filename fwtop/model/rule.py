@@ -53,6 +53,17 @@ class PayloadMatch:
     mask: bytes | None = None
     dns_name: str | None = None
 
+    @property
+    def care(self) -> bytes:
+        """Which bits count: the mask's; and the letters of a DNS name in either case (RFC 4343, 4.1)."""
+        mask = self.mask if self.mask is not None else b"\xff" * len(self.data)
+        if self.dns_name is None:
+            return mask
+        folded = zip(self.data, mask, strict=True)
+        return bytes(
+            bits & 0xDF if chr(byte).isascii() and chr(byte).isalpha() else bits for byte, bits in folded
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Match:
