@@ -29,6 +29,14 @@ def parse_long_header(data: bytes) -> QuicHeader | None:
     return QuicHeader(version, dcid, data[6 + dcid], (data[0] >> 4) & 3 == 0)
 
 
+def looks_like_quic(matrix: U8, length: I64) -> bool:
+    """Tell whether a set of payloads is QUIC: nearly all can be, and their first bytes differ.
+
+    Header protection makes the lower five bits of short headers random (RFC 9001 5.4).
+    """
+    return bool(plausible(matrix, length).mean() > 0.9 and len(np.unique(matrix[:, 0])) >= 8)
+
+
 def plausible(matrix: U8, length: I64) -> Mask:
     """Tell which payloads can be QUIC: the fixed bit, and a known version in long headers."""
     long = matrix[:, 0] >= 0x80

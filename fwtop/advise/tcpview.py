@@ -15,6 +15,7 @@ from fwtop.model.packets import FLAG_TRUNCATED, U32, U64, Mask
 
 FIN, SYN, RST, PSH, ACK, URG = 1, 2, 4, 8, 16, 32
 _SIX = 63
+_NAMES = ((FIN, "FIN"), (SYN, "SYN"), (RST, "RST"), (PSH, "PSH"), (ACK, "ACK"), (URG, "URG"))
 _WINDOW = 1 << 26  # an advance between two samples of one connection: 64 MiB at most
 _BACK = 1 << 18  # and retransmissions reach back that far
 
@@ -144,3 +145,8 @@ def _delta(values: U32) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
 
 def _near(step: np.ndarray[tuple[int], np.dtype[np.int32]]) -> Mask:
     return (step > -_BACK) & (step < _WINDOW)
+
+
+def flag_names(flags: int) -> str:
+    """Write TCP flags as people do: SYN+ACK."""
+    return "+".join(name for bit, name in _NAMES if flags & bit) or "no flags"

@@ -9,12 +9,10 @@ import numpy as np
 from fwtop.advise.facts import Facts, header_words
 from fwtop.advise.scene import Finding, Scene, count, sure
 from fwtop.advise.spoof import Spoof
-from fwtop.advise.tcpview import ACK, FIN, PSH, RST, SYN, URG
+from fwtop.advise.tcpview import ACK, FIN, RST, SYN, flag_names
 from fwtop.advise.traffic import TCP
 from fwtop.model.packets import Mask
 from fwtop.model.rule import Match
-
-_NAMES = ((FIN, "FIN"), (SYN, "SYN"), (RST, "RST"), (PSH, "PSH"), (ACK, "ACK"), (URG, "URG"))
 
 
 def odd_flags(scene: Scene) -> list[Finding]:
@@ -178,11 +176,6 @@ def fin_flood(scene: Scene) -> list[Finding]:
     """FINs that end nothing."""
     facts = scene.facts(_stray(scene, scene.tcp.fin))
     return _ends(scene, facts, "fin_flood", title="FIN flood", normal="tcp.fin", flags=(FIN | SYN | RST, FIN))
-
-
-def flag_names(flags: int) -> str:
-    """Write TCP flags as people do: SYN+ACK."""
-    return "+".join(name for bit, name in _NAMES if flags & bit) or "no flags"
 
 
 def _one_size(scene: Scene, facts: Facts) -> list[str]:

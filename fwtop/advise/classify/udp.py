@@ -115,6 +115,9 @@ def _odds(scene: Scene, facts: Facts, forged: float) -> tuple[float, list[str]]:
     if length.share > 0.9:
         odds += 1.0
         signs.append(f"{length.share:.0%} have an IP length of {length.value}")
+    if facts.n >= 5 * facts.sources and facts.flow_singles > 0.8 and facts.pps_per_source > 5:
+        odds += 1.5
+        signs.append("the sources take another port for nearly every packet")
     odds += _contents(facts, signs)
     per_source = facts.pps_per_source
     if per_source > 1_000:
@@ -143,7 +146,7 @@ def _contents(facts: Facts, signs: list[str]) -> float:
         signs.append("the payload is the same in all")
         return 2.0
     if facts.payload_entropy > 7.5 and facts.payload_variety > 0.9:
-        if quic.plausible(matrix, held).mean() > 0.9:
+        if quic.looks_like_quic(matrix, held):
             return -2.0
         signs.append(f"the payload is random ({facts.payload_entropy:.1f} bits a byte)")
         return 1.0
@@ -155,7 +158,7 @@ def _conversation(facts: Facts) -> bool:
     lengths = facts.top("ip_length")
     varied = lengths.distinct > 10 and lengths.share < 0.8
     matrix, held = facts.head
-    download = facts.top("sport").value == 443 and quic.plausible(matrix, held).mean() > 0.9
+    download = facts.top("sport").value == 443 and quic.looks_like_quic(matrix, held)
     return facts.flow_singles < 0.3 and facts.pps_per_source < 5_000 and (varied or download)
 
 
