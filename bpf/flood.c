@@ -26,6 +26,7 @@
 #define REWRITE_HALF_8 1024 /* 2 bytes at L4 + 8: the id of a DNS message */
 #define NO_PSEUDO 2048       /* ICMP over IPv4: the checksum covers no addresses */
 
+#define SMALL 128
 #define RANDOM_WORDS 192 /* 8 bytes each: at most 1,536 random bytes */
 
 struct source {
@@ -114,40 +115,41 @@ static inline u16 network16(u16 value)
 }
 
 /* Choose where the packet seems to come from; a later fragment keeps its first one's choice. */
-static inline void choose_source(struct state *s, struct packet *p)
+static inline struct source *choose_source(struct state *s, struct packet *p)
 {
-	u64 a = draw(s), b;
-	u32 slot;
+	u64 a, b, c;
+	u32 slot = s->source;
 	struct source *from;
 
 	if (p->rewrite & CONTINUES)
-		return;
+		return sources.lookup(&slot);
+	a = draw(s);
 	slot = p->source_first + (u32)(((a & 0xffffffff) * p->source_count) >> 32);
 	from = sources.lookup(&slot);
 	if (!from)
-		return;
+		return NULL;
 	s->source = slot;
 	s->id = a >> 32;
 	b = draw(s);
 	s->ttl = from->ttl + ((b >> 48) & from->ttl_spread);
 	s->address[0] = from->base[0] | ((u32)b & from->spread[0]);
 	if (p->rewrite & IS_IPV6) {
-		u64 c = draw(s);
-
+		c = draw(s);
 		s->address[1] = from->base[1] | ((u32)(b >> 32) & from->spread[1]);
 		s->address[2] = from->base[2] | ((u32)c & from->spread[2]);
 		s->address[3] = from->base[3] | ((u32)(c >> 32) & from->spread[3]);
 	}
+	return from;
 }
 
-static inline u64 write_ipv4(struct state *s, struct packet *p, u8 *ip, u64 bits)
+static inline u64 write_ipv4(struct state *s, struct packet *p, u8 *ip)
 {
 	u64 sum = p->ip_sum, pseudo = s->address[0];
 	u16 id;
 
 	*(u32 *)(ip + 12) = s->address[0];
 	if (p->rewrite & REWRITE_TARGET) {
-		u32 target = p->target[0] | ((u32)bits & p->target_spread[0]);
+		u32 target = p->target[0] | ((u32)draw(s) & p->target_spread[0]);
 
 		*(u32 *)(ip + 16) = target;
 		pseudo += target;
@@ -164,7 +166,7 @@ static inline u64 write_ipv4(struct state *s, struct packet *p, u8 *ip, u64 bits
 	return pseudo;
 }
 
-static inline u64 write_ipv6(struct state *s, struct packet *p, u8 *ip, u64 bits)
+static inline u64 write_ipv6(struct state *s, struct packet *p, u8 *ip)
 {
 	u64 pseudo = (u64)s->address[0] + s->address[1] + s->address[2] + s->address[3];
 	u32 *to = (u32 *)(ip + 8);
@@ -176,6 +178,7 @@ static inline u64 write_ipv6(struct state *s, struct packet *p, u8 *ip, u64 bits
 	to[2] = s->address[2];
 	to[3] = s->address[3];
 	if (p->rewrite & REWRITE_TARGET) {
+		u64 bits = draw(s);
 		u32 low = p->target[3] | ((u32)bits & p->target_spread[3]);
 		u32 high = p->target[2] | ((u32)(bits >> 32) & p->target_spread[2]);
 
@@ -186,13 +189,14 @@ static inline u64 write_ipv6(struct state *s, struct packet *p, u8 *ip, u64 bits
 	return pseudo;
 }
 
-static inline u64 write_ports(struct state *s, struct packet *p, u8 *l4, void *end, u64 bits)
+static inline u64 write_ports(struct state *s, struct packet *p, u8 *l4, void *end)
 {
-	u64 sum = 0;
+	u64 bits, sum = 0;
 	u16 port;
 
-	if (l4 + 4 > (u8 *)end)
+	if (!(p->rewrite & (REWRITE_SPORT | REWRITE_DPORT)) || l4 + 4 > (u8 *)end)
 		return 0;
+	bits = draw(s);
 	if (p->rewrite & REWRITE_SPORT) {
 		port = network16(p->sport + below(bits, p->sport_count));
 		*(u16 *)l4 = port;
@@ -270,17 +274,40 @@ static inline struct packet *next_packet(struct state *s)
 	return packets.lookup(&slot);
 }
 
-static inline void count(struct state *s, struct packet *p, u32 length)
+static inline void count(struct packet *p, struct source *from, u32 length)
 {
-	u32 slot = s->source;
-	struct source *from = sources.lookup(&slot);
-
 	p->packets++;
 	p->bytes += length;
-	if (from) {
-		from->packets++;
-		from->bytes += length;
+	from->packets++;
+	from->bytes += length;
+}
+
+/* Copy a template into the frame, which has its length: small ones word by word, cheaper than the helper. */
+static inline int copy(struct xdp_md *ctx, struct packet *p, u64 length)
+{
+	u8 *to = (u8 *)(long)ctx->data, *end = (u8 *)(long)ctx->data_end;
+	u32 i;
+
+	if (length > SMALL)
+		return bpf_xdp_store_bytes(ctx, 0, p->data, length);
+	if (to + 56 > end)
+		return -1;
+#pragma unroll
+	for (i = 0; i < 7; i++)
+		((u64 *)to)[i] = ((u64 *)p->data)[i];
+#pragma clang loop unroll(disable)
+	for (i = 56; i < SMALL; i += 8) {
+		if (i + 8 > length || to + i + 8 > end)
+			break;
+		*(u64 *)(to + i) = *(u64 *)(p->data + i);
 	}
+	length -= 8;
+	asm volatile("" : "+r"(length)); /* or it is subtracted from the pointer, which the verifier can't bound */
+	to += length;
+	if (to + 8 > end)
+		return -1;
+	*(u64 *)to = *(u64 *)(p->data + length);
+	return 0;
 }
 
 static inline void complete(struct packet *p, u8 *data, void *end, u64 sum)
@@ -301,7 +328,8 @@ int flood(struct xdp_md *ctx)
 	struct state *s = states.lookup(&zero);
 	u32 *left = budget.lookup(&zero);
 	struct packet *p;
-	u64 bits, sum;
+	struct source *from;
+	u64 sum;
 	u8 *data, *ip, *l4;
 	void *end;
 
@@ -320,22 +348,23 @@ int flood(struct xdp_md *ctx)
 	present = (u64)(long)ctx->data_end - (u64)(long)ctx->data;
 	if (length != present && bpf_xdp_adjust_tail(ctx, (int)(length - present)))
 		return XDP_DROP;
-	if (bpf_xdp_store_bytes(ctx, 0, p->data, length))
+	if (copy(ctx, p, length))
+		return XDP_DROP;
+	from = choose_source(s, p);
+	if (!from)
 		return XDP_DROP;
 
-	choose_source(s, p);
-	bits = draw(s);
 	data = (u8 *)(long)ctx->data;
 	end = (void *)(long)ctx->data_end;
 	ip = data + (p->l3 & 0x1f);
 	if (p->rewrite & IS_IPV6) {
 		if (ip + 40 > (u8 *)end)
 			return XDP_DROP;
-		sum = write_ipv6(s, p, ip, bits);
+		sum = write_ipv6(s, p, ip);
 	} else {
 		if (ip + 20 > (u8 *)end)
 			return XDP_DROP;
-		sum = write_ipv4(s, p, ip, bits);
+		sum = write_ipv4(s, p, ip);
 	}
 	if (p->rewrite & NO_PSEUDO)
 		sum = 0;
@@ -346,11 +375,10 @@ int flood(struct xdp_md *ctx)
 			*(u32 *)id = s->id;
 	}
 	l4 = data + (p->l4 & 0xff);
-	bits = draw(s);
-	sum += write_ports(s, p, l4, end, bits);
+	sum += write_ports(s, p, l4, end);
 	sum += write_words(s, p, l4, end);
 	sum += write_payload(s, p, data, end);
 	complete(p, data, end, sum);
-	count(s, p, length);
+	count(p, from, length);
 	return XDP_TX;
 }

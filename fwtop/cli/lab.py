@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import signal
 import sys
-from types import FrameType, TracebackType
 
+from fwtop.cli.ending import EndingSignals
 from fwtop.cli.options import seconds
-from fwtop.model.errors import FwtopError
 
 NAME = "lab"
 HELP = "Attack a victim in network namespaces of their own, and watch it with fwtop. Nothing leaves them."
@@ -44,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
 
     lab = Lab(args.scenario or _DEFAULT)
     on_screen = not args.json and sys.stdin.isatty() and sys.stdout.isatty()
-    with _ending_signals(), lab:
+    with EndingSignals(), lab:
         if on_screen:
             return watch.show(lab, args.pps, store=args.store)
         result = watch.observe(lab, args.seconds, args.pps, store=args.store)
@@ -70,31 +68,3 @@ def _list(*, as_json: bool) -> int:
     for item in found:
         print(f"{item.name:<{width}}  {item.title}")
     return 0
-
-
-class _Ended(BaseException):
-    """A signal asked the lab to end; BaseException, so that nothing on the way catches it."""
-
-
-class _ending_signals:
-    """Turn SIGTERM and SIGHUP into an exception that unwinds through the clean-up, once."""
-
-    def __enter__(self) -> None:
-        self._before = {number: signal.signal(number, self._end) for number in _SIGNALS}
-
-    def _end(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002
-        for ignored in _SIGNALS:
-            signal.signal(ignored, signal.SIG_IGN)
-        raise _Ended(number)
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-        if isinstance(error, _Ended):
-            name = signal.Signals(error.args[0]).name
-            raise FwtopError(f"ended by {name}; the lab was taken down") from None
-
-
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

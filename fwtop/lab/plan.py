@@ -178,7 +178,7 @@ def lay_out(scenario: Scenario, wire: Wire) -> Plan:
         raise ScenarioError(f"scenario {scenario.name}: {len(made)} packets to send are more than 65,536")
     schedule, phases = _schedule(scenario, groups)
     return Plan(
-        scenario, tuple(made), tuple(owner), tuple(table), _packet_rows(made, where),
+        scenario, tuple(made), tuple(owner), tuple(table), packet_rows(made, where),
         _source_rows(table, ranges), schedule, phases,
     )  # fmt: skip
 
@@ -251,7 +251,8 @@ def _spread(prefix: Prefix) -> NDArray[np.uint8]:
     return _address_bytes((1 << (prefix.bits - prefix.length)) - 1, prefix.family)
 
 
-def _packet_rows(made: list[Template], where: list[tuple[int, int]]) -> NDArray[np.void]:
+def packet_rows(made: list[Template], where: list[tuple[int, int]]) -> NDArray[np.void]:
+    """Write templates as the kernel's rows; a destination outside the lab raises ScenarioError."""
     rows = np.zeros(max(1, len(made)), PACKET)
     for row, item, (first, count) in zip(rows, made, where, strict=False):
         if not is_own(item.target):

@@ -13,6 +13,7 @@ import signal
 import socket
 import struct
 import sys
+from typing import cast
 
 from fwtop.lab.network import PORT_DNS, PORT_HTTP, PORT_SSH, PORT_TLS
 
@@ -55,11 +56,8 @@ async def _echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 class _Dns(asyncio.DatagramProtocol):
     """Answers every question for an address with one (RFC 1035)."""
 
-    transport: asyncio.DatagramTransport
-
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.DatagramTransport)  # noqa: S101 - what asyncio promises
-        self.transport = transport
+        self._transport = cast(asyncio.DatagramTransport, transport)
 
     def datagram_received(self, data: bytes, addr: tuple[str, int]) -> None:
         end = data.find(b"\0", 12) + 5
@@ -67,7 +65,7 @@ class _Dns(asyncio.DatagramProtocol):
             return
         head = data[:2] + struct.pack("!5H", 0x8580, 1, 1, 0, 0)
         answer = b"\xc0\x0c" + struct.pack("!HHIH", 1, 1, 60, 4) + b"\xc6\x12\x00\x02"
-        self.transport.sendto(head + data[12:end] + answer, addr)
+        self._transport.sendto(head + data[12:end] + answer, addr)
 
 
 def _datagram_socket(host: str) -> socket.socket:

@@ -27,11 +27,12 @@ def observe(
 ) -> dict[str, Any]:
     """Run the scenario once under fwtop's eyes; returns scenario, truth and observation.
 
-    Clients work before the watcher starts (phase "before") and all through it. The flood begins a little
-    after the watcher says that it counts, and all ends, drained, a little before it stops: everything that
-    the truth counts lies within the observation. `watcher` is the argv to run instead of fwtop (tests).
+    Clients work for a second unwatched (phase "before"), pause until the watcher says that it counts, go on
+    for a while (phase "watched"), and then under attack (phase "during"). All ends, drained, a little before
+    the watcher stops: everything that the truth counts lies within the observation, and nothing else does. `watcher` is the argv to run instead of fwtop (tests).
     """
     time.sleep(_CALM_SECONDS)
+    lab.pause_clients()
     options = ["--netns", lab.victim, "--seconds", f"{seconds:g}", "--json"]
     argv = watcher or module_argv("fwtop", "snapshot", *options, *([] if store else ["--no-store"]))
     with _Watcher(argv, _environment(lab)) as watching:
@@ -108,6 +109,7 @@ class _Watcher:
 
 def _play(lab: Lab, started: float, seconds: float, pps: int | None) -> None:
     lab.mark()
+    lab.phase("watched")
     time.sleep(min(_CALM_SECONDS, seconds * 0.2))
     lab.start_flood(pps)
     time.sleep(max(0.0, started + seconds - min(_TAIL_SECONDS, seconds * 0.2) - time.monotonic()))
