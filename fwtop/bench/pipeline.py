@@ -7,24 +7,19 @@ alternating rounds of processor time of this process; tshark, where it is instal
 from __future__ import annotations
 
 import gzip
-import os
-import platform
 import resource
 import shutil
-import statistics
 import struct
 import subprocess
 import tempfile
-import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from fwtop.aggregate.engine import Engine
+from fwtop.bench.frame import Document, Options, Row, measure
 from fwtop.collect.capture import read_capture
 from fwtop.collect.parse import parse_packets
 from fwtop.model.counters import Counters
@@ -37,67 +32,29 @@ _WIDTH = 216  # of a live record
 _TSHARK_SECONDS = 120
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One way of measuring: `run` handles `packets` packets."""
-
-    name: str
-    packets: int
-    run: Callable[[], object]
-    versus: str | None = None
-    is_child: bool = False  # the work is another process's
-
-
-def pipeline(rounds: int = 5, *, captured: int = 300_000) -> dict[str, Any]:
-    """Measure and return the table in the form of INTERFACE.md; `captured` is the size of the captures."""
+def run(options: Options, *, captured: int | None = None) -> Document:
+    """Measure the table; `captured` is the size of the captures that are read."""
+    rounds = options.choose(5, 2)
+    size = captured or (60_000 if options.quick else 300_000)
     with tempfile.TemporaryDirectory(prefix="fwtop-bench-") as directory:
-        rows = [*_live_rows(), *_capture_rows(Path(directory), captured)]
-        speeds: dict[str, list[float]] = {row.name: [] for row in rows}
-        for row in rows:
-            row.run()  # caches, imports and the allocator are warm in every measured round
-        for _ in range(rounds):
-            for row in rows:
-                speeds[row.name].append(row.packets / _seconds(row))
-    return {
-        "table": "pipeline",
-        "machine": _machine(),
-        "kernel": platform.release(),
-        "rounds": rounds,
-        "rows": [_row(row, speeds) for row in rows],
-    }
+        rows = [*_live_rows(), *_capture_rows(Path(directory), size)]
+        # Warm: caches, imports and the allocator are the same in every measured round.
+        return Document("pipeline", rounds, measure(rows, rounds, warm=True))
 
 
-def _row(row: Row, speeds: dict[str, list[float]]) -> dict[str, Any]:
-    own = speeds[row.name]
-    ratio = None
-    if row.versus in speeds:
-        ratio = statistics.median(mine / other for mine, other in zip(own, speeds[row.versus], strict=True))
-    return {
-        "name": row.name,
-        "unit": "packets/s and core",
-        "median": statistics.median(own),
-        "low": min(own),
-        "high": max(own),
-        "ratio": ratio,
-        "versus": row.versus if ratio is not None else None,
-    }
+def _row(
+    name: str, packets: int, work: Callable[[], object], *, versus: str | None = None, is_child: bool = False
+) -> Row:
+    """Return a row of work that handles so many packets; `is_child`: another process does it."""
+    return Row(name, "packets/s and core", lambda: packets / _seconds(work, is_child=is_child), versus)
 
 
-def _seconds(row: Row) -> float:
-    who = resource.RUSAGE_CHILDREN if row.is_child else resource.RUSAGE_SELF
+def _seconds(work: Callable[[], object], *, is_child: bool) -> float:
+    who = resource.RUSAGE_CHILDREN if is_child else resource.RUSAGE_SELF
     before = resource.getrusage(who)
-    row.run()
+    work()
     after = resource.getrusage(who)
     return after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
-
-
-def _machine() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    model = next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "")
-    return f"{model or platform.machine()}, {os.cpu_count()} CPUs"
 
 
 def _live_rows() -> list[Row]:
@@ -107,9 +64,9 @@ def _live_rows() -> list[Row]:
         parse = partial(_parse, data, captured)
         parsed = parse()
         rows += [
-            Row(f"parse {name}", count, partial(_ticks, parse)),
-            Row(f"aggregate {name}", count, partial(_observe, partial(_as_it_is, parsed))),
-            Row(f"parse and aggregate {name}", count, partial(_observe, parse)),
+            _row(f"parse {name}", count, partial(_ticks, parse)),
+            _row(f"aggregate {name}", count, partial(_observe, partial(_as_it_is, parsed))),
+            _row(f"parse and aggregate {name}", count, partial(_observe, parse)),
         ]
     return rows
 
@@ -190,11 +147,11 @@ def _capture_rows(directory: Path, packets: int) -> list[Row]:
     packed = directory / "floods.pcap.gz"
     packed.write_bytes(gzip.compress(plain.read_bytes(), 1))
     rows = [
-        Row("read pcap", count, lambda: _count(plain), "tshark fields"),
-        Row("read pcap, gzip", count, lambda: _count(packed), "tshark fields"),
+        _row("read pcap", count, lambda: _count(plain), versus="tshark fields"),
+        _row("read pcap, gzip", count, lambda: _count(packed), versus="tshark fields"),
     ]
     if shutil.which("tshark"):
-        rows.append(Row("tshark fields", count, lambda: _tshark(plain), is_child=True))
+        rows.append(_row("tshark fields", count, lambda: _tshark(plain), is_child=True))
     return rows
 
 
@@ -231,13 +188,3 @@ def _write_pcap(path: Path, packets: int) -> int:
         file.write(struct.pack("<IHHiIII", 0xA1B2C3D4, 2, 4, 0, 0, 65535, 1))
         file.write(b"".join(records[index] for index in order.tolist()))
     return packets
-
-
-if __name__ == "__main__":
-    started = time.monotonic()
-    for line in pipeline()["rows"]:
-        versus = f"  {line['ratio']:.1f} x {line['versus']}" if line["ratio"] else ""
-        print(
-            f"{line['name']:36} {line['median']:12,.0f} ({line['low']:,.0f} to {line['high']:,.0f}){versus}"
-        )
-    print(f"{time.monotonic() - started:.0f} s")

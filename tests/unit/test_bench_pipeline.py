@@ -1,15 +1,14 @@
-"""The pipeline table in small: its form, and that every row measured something."""
+from __future__ import annotations
 
-from fwtop.bench.pipeline import pipeline
+from fwtop.bench import pipeline
+from fwtop.bench.frame import Options
 
 
-def test_the_table_has_the_fixed_form() -> None:
-    table = pipeline(rounds=1, captured=3000)
-    assert set(table) == {"table", "machine", "kernel", "rounds", "rows"}
-    assert (table["table"], table["rounds"]) == ("pipeline", 1)
+def test_the_pipeline_table_measures_every_row_in_every_round() -> None:
+    table = pipeline.run(Options(rounds=1), captured=3000).to_json()
+    assert table["table"] == "pipeline"
+    assert table["rounds"] == 1
     names = [row["name"] for row in table["rows"]]
-    assert {"parse SYN", "parse and aggregate UDP over IPv6", "read pcap"} <= set(names)
-    for row in table["rows"]:
-        assert set(row) == {"name", "unit", "median", "low", "high", "ratio", "versus"}
-        assert 0 < row["low"] <= row["median"] <= row["high"]
-        assert (row["ratio"] is None) == (row["versus"] is None)
+    assert "parse and aggregate SYN" in names
+    assert "read pcap" in names
+    assert all(row["median"] > 0 and row["low"] <= row["median"] <= row["high"] for row in table["rows"])

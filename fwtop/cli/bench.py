@@ -1,0 +1,61 @@
+"""`fwtop bench`: measured tables."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+
+from fwtop.cli.ending import EndingSignals
+from fwtop.cli.options import positive
+from fwtop.model.errors import FwtopError
+
+NAME = "bench"
+HELP = "Measure this machine and fwtop on it. Only namespaces of fwtop's own lab are flooded."
+EXAMPLE = "sudo fwtop bench ladder --quick"
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the verb's arguments."""
+    parser.add_argument("table", metavar="TABLE", help="a table's name, or 'list'")
+    parser.add_argument(
+        "captures",
+        nargs="*",
+        metavar="CAPTURE",
+        help="accuracy only: captures to judge as well; FILE=kind,kind says what they hold",
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    parser.add_argument("--quick", action="store_true", help="a reduced run, under a minute a table")
+    parser.add_argument("--rounds", type=positive, metavar="N", help="measure each row so many times")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measure one table and print it, or list them."""
+    from fwtop.bench.frame import Options
+    from fwtop.bench.tables import TABLES, find
+    from fwtop.bench.tables import run as measure
+    from fwtop.bench.text import render
+
+    if args.table == "list":
+        if args.json:
+            print(json.dumps([{"table": table.name, "title": table.title} for table in TABLES]))
+        else:
+            for table in TABLES:
+                print(f"{table.name:<10} {table.title}")
+        return 0
+    table = find(args.table)
+    if args.captures and table.name != "accuracy":
+        raise FwtopError(f"table {table.name} takes no captures; nothing was measured", 2)
+    if table.needs_root and os.geteuid() != 0:
+        raise FwtopError(
+            f"table {table.name} needs root to make namespaces; nothing was measured; use sudo", 3
+        )
+    with EndingSignals():
+        document = measure(table, Options(args.rounds, args.quick, tuple(args.captures)))
+    if args.json:
+        json.dump(document.to_json(), sys.stdout, indent=1)
+        sys.stdout.write("\n")
+    else:
+        sys.stdout.write(render(document))
+    return 0
