@@ -64,8 +64,8 @@ def rate_of(lab: Lab, source: str) -> float:
 def watch_source(lab: Lab, source: str) -> Callable[[], bool]:
     """Lay a foreign counter after fwtop's chain; returns whether the source's packets get through now."""
     text = (
-        "table inet probe { chain input { type filter hook prerouting priority -150; "
-        f"ip saddr {source} counter; }} }}"
+        "table inet probe {\n chain input {\n type filter hook prerouting priority -150\n"
+        f"ip saddr {source} counter\n }}\n}}\n"
     )
     subprocess.run(
         ["ip", "netns", "exec", lab.victim, "nft", "-f", "-"], input=text, text=True, check=True, timeout=10
@@ -252,7 +252,11 @@ def test_the_screen_survives_resizing_and_leaves_a_clean_terminal(
         assert "UDP flood" not in shown, "the alternate screen was left"
         before, after = tmp_path / "before", tmp_path / "after"
         poll_until(lambda: after.exists() and after.read_text(), 5)
-        rows = re.compile(r"(rows|columns) \d+")
-        assert rows.sub("", before.read_text()) == rows.sub("", after.read_text())
+        assert _settings(before) == _settings(after)
     finally:
         terminal.kill()
+
+
+def _settings(saved: Path) -> list[str]:
+    """Return what `stty -a` said but for the size, which also decides where it breaks its lines."""
+    return re.sub(r"(rows|columns) \d+;", "", saved.read_text()).split()
