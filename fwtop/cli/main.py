@@ -56,6 +56,9 @@ def main(arguments: list[str]) -> int:
         return error.code
     except KeyboardInterrupt:
         return 130
+    except MemoryError:
+        print("fwtop: there is not enough memory for this; nothing was changed", file=sys.stderr)
+        return 1
     except BrokenPipeError:
         # The reader of our output is gone (fwtop … | head); nothing is wrong with us.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from pathlib import Path
 
@@ -27,7 +26,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Read, judge, show. As root, the file is opened first and root is given away before it is read."""
     try:
-        descriptor = os.open(args.capture, os.O_RDONLY | os.O_CLOEXEC)
+        file = open(args.capture, "rb")  # noqa: SIM115 - closed below, once root is given away
     except OSError as error:
         raise FwtopError(f"{safe_text(args.capture)}: {error.strerror}; nothing was read") from None
     from fwtop.console.capture import observe_capture
@@ -36,7 +35,7 @@ def run(args: argparse.Namespace) -> int:
     if on_screen:
         import fwtop.console.stored_screen
     drop_privileges()
-    with open(descriptor, "rb") as file:
+    with file:
         result = observe_capture(file, args.capture.name, top=args.top, geoip=args.geoip)
     if on_screen:
         return fwtop.console.stored_screen.show_capture(result)
