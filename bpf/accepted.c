@@ -47,7 +47,7 @@ int fwtop_accepted(u64 *context)
 	if (!dev)
 		return ACCEPT;
 	ifindex = LOAD32(dev, OFF_DEV_IFINDEX);
-	if (!FWTOP_WATCHED(ifindex))
+	if (!is_watched(ifindex))
 		return ACCEPT;
 	cell = this_cell();
 	if (!cell)

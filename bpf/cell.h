@@ -2,7 +2,7 @@
 /* The exact counters and the samplers' state, one cell a CPU, in a map that the console has mapped.
  *
  * The second contract of kernel and user space: fwtop/collect/cell.py has the same layout, and a test
- * compares the two. FWTOP_CPUS and FWTOP_REASONS come from the loader.
+ * compares the two. FWTOP_CPUS, FWTOP_REASONS and FWTOP_WATCHED come from the loader.
  */
 #ifndef FWTOP_CELL_H
 #define FWTOP_CELL_H
@@ -51,6 +51,8 @@ struct fwtop_control { /* written by the console */
 	u32 one_in[FWTOP_HOOKS];
 	u32 armed; /* the next arriving packet opens */
 	u32 open;  /* what is not open counts and samples nothing */
+	u32 netns; /* number of the namespace that is watched; this and what follows are the loader's */
+	u32 watched[FWTOP_WATCHED]; /* interfaces; how many is a constant, so that no loop is needed */
 };
 
 INLINE struct fwtop_cell *this_cell(void)
@@ -81,6 +83,24 @@ INLINE u32 opens(void)
 		return 0;
 	control->open = 1;
 	return 1;
+}
+
+INLINE u32 is_watched(u32 ifindex)
+{
+	struct fwtop_control *control = MAP_VALUE(FWTOP_CONTROL_FD);
+
+#pragma unroll
+	for (int i = 0; i < FWTOP_WATCHED; i++)
+		if (control->watched[i] == ifindex)
+			return 1;
+	return 0;
+}
+
+INLINE u32 is_our_netns(u32 number)
+{
+	struct fwtop_control *control = MAP_VALUE(FWTOP_CONTROL_FD);
+
+	return control->netns == number;
 }
 
 INLINE void count(struct fwtop_count *counter, u64 packets, u64 bytes)

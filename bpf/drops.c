@@ -14,19 +14,19 @@ INLINE u32 is_ours(u64 skb, u64 dev, u64 *context)
 	u32 number = 0;
 
 	if (dev)
-		return LOAD32(LOAD64(dev, OFF_DEV_NET), OFF_NET_INUM) == FWTOP_NETNS;
+		return is_our_netns(LOAD32(LOAD64(dev, OFF_DEV_NET), OFF_NET_INUM));
 #ifdef FWTOP_HAS_RX_SK
 	u64 socket = LOAD64(context, 24);
 
 	if (socket)
-		return LOAD32(LOAD64(socket, OFF_SOCK_NET), OFF_NET_INUM) == FWTOP_NETNS;
+		return is_our_netns(LOAD32(LOAD64(socket, OFF_SOCK_NET), OFF_NET_INUM));
 #endif
 	route = LOAD64(skb, OFF_REFDST) & ~1ull;
 	if (!route || bpf_probe_read_kernel(&out_dev, 8, (void *)(route + OFF_DST_DEV)) ||
 	    bpf_probe_read_kernel(&net, 8, (void *)(out_dev + OFF_DEV_NET)))
 		return 0;
 	bpf_probe_read_kernel(&number, 4, (void *)(net + OFF_NET_INUM));
-	return number == FWTOP_NETNS;
+	return is_our_netns(number);
 }
 
 /* "Not specified" says nothing: the place in the kernel's code does. */
@@ -66,7 +66,7 @@ int fwtop_drop(u64 *context)
 		ifindex = LOAD32(dev, OFF_DEV_IFINDEX);
 	else if (dev)
 		outbound = LOAD32(dev, OFF_DEV_IFINDEX) != ifindex;
-	if (!FWTOP_WATCHED(ifindex) || !is_ours(skb, dev, context))
+	if (!is_watched(ifindex) || !is_ours(skb, dev, context))
 		return 0;
 	cell = this_cell();
 	if (!cell)

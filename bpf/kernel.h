@@ -2,8 +2,8 @@
 /* How fwtop's programs reach the kernel's structures and their own maps.
  *
  * bcc neither relocates members nor knows newer program types, so: members are read at offsets that the
- * loader takes from the running kernel's BTF and passes as -D; maps are created by the loader, which passes
- * their descriptors as -D; the loader loads the byte code itself (fwtop/collect/bpf.py). The loads are inline
+ * loader takes from the running kernel's BTF and passes as -D; maps are created by the loader, which puts
+ * their descriptors where the byte code names them by number, and loads it itself (fwtop/collect/bpf.py). The loads are inline
  * assembly so that bcc's rewriter leaves them alone: in BTF-typed programs the verifier checks each against
  * the structure and makes it safe against bad pointers, at the cost of one instruction.
  */
@@ -33,7 +33,5 @@
 /* What follows is computed from `value` as it is now: a check of it then holds for its use, which the verifier
  * wants to see and the optimiser likes to hide. */
 #define OPAQUE(value) asm volatile("" : "+r"(value))
-
-/* FWTOP_WATCHED(i) is a chain of comparisons that the loader writes: the watched interfaces are few. */
 
 #endif

@@ -2,34 +2,76 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from fwtop.collect import codecache
 from fwtop.model.errors import FwtopError
 
 SOURCES = Path(__file__).resolve().parents[2] / "bpf"
+_LD_IMM64 = 0x18
+_MAP, _MAP_VALUE = 1, 2  # BPF_PSEUDO_MAP_FD, BPF_PSEUDO_MAP_VALUE
 _DISTRIBUTION_PACKAGES = "/usr/lib/python3/dist-packages"
 
 
+def byte_code(files: list[str], definitions: Mapping[str, object], programs: list[str]) -> dict[str, bytes]:
+    """Return the byte code of the named programs in files of bpf/, compiled now or on an earlier start.
+
+    Maps are named by number in it: see `relocate`. Raises what `compile_programs` does.
+    """
+    key = [_sources_hash(), dict(definitions), files]
+    kept = codecache.recall("code", key)
+    if isinstance(kept, dict) and set(kept) == set(programs):
+        return {name: base64.b64decode(text) for name, text in kept.items()}
+    code = compile_programs(files, definitions, programs)
+    codecache.remember("code", key, {name: base64.b64encode(data).decode() for name, data in code.items()})
+    return code
+
+
+def relocate(code: bytes, descriptors: dict[int, int]) -> bytes:
+    """Put descriptors where the byte code names maps by number (struct bpf_insn, BPF_LD_IMM64)."""
+    patched = bytearray(code)
+    for at in range(0, len(code), 8):
+        source = code[at + 1] >> 4
+        if code[at] == _LD_IMM64 and source in (_MAP, _MAP_VALUE):
+            number = int.from_bytes(code[at + 4 : at + 8], "little")
+            patched[at + 4 : at + 8] = descriptors[number].to_bytes(4, "little")
+    return bytes(patched)
+
+
 def compile_programs(
-    files: list[str], definitions: dict[str, object], programs: list[str]
+    files: list[str], definitions: Mapping[str, object], programs: list[str]
 ) -> dict[str, bytes]:
-    """Compile files of bpf/ as one module and return the byte code of the named programs.
+    """Compile files of bpf/ as one module now and return the byte code of the named programs.
 
     Raises FwtopError: code 3 without bcc, 1 when the compiler refuses (its words go to standard error).
     """
+    text = "".join(f'#include "{SOURCES / name}"\n' for name in files)
+    return compile_text(text, definitions, programs)
+
+
+def compile_text(text: str, definitions: Mapping[str, object], programs: list[str]) -> dict[str, bytes]:
+    """Compile C that includes headers of bpf/ by their full path; raises as `compile_programs` does."""
     bpf = _bcc()
     flags = [f"-D{name}={value}" for name, value in definitions.items()]
-    text = "".join(f'#include "{SOURCES / name}"\n' for name in files)
     os.environ["BCC_KERNEL_SOURCE"] = str(SOURCES)  # bcc looks for include/linux/… below it
     try:
         module = bpf(text=text.encode(), cflags=["-D__LINUX_BPF_H__", *flags])
     except Exception as error:  # bcc raises nothing narrower
         raise FwtopError(f"bcc could not compile fwtop's programs: {error}") from None
     return {name: module.dump_func(name.encode()) for name in programs}
+
+
+def _sources_hash() -> str:
+    digest = hashlib.sha256()
+    for path in sorted(SOURCES.rglob("*.[ch]")):
+        digest.update(str(path).encode() + path.read_bytes())
+    return digest.hexdigest()
 
 
 def _bcc() -> Callable[..., Any]:

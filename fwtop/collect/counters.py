@@ -13,7 +13,8 @@ from fwtop.collect.cell import CLASSES, CONTROL_WORDS, HOOKS, NON_IP, cell_bytes
 from fwtop.collect.conntrack import ConntrackMeter
 from fwtop.collect.links import LinkStats, list_links
 from fwtop.collect.procfs import parse_softirq, read_text
-from fwtop.collect.reasons import NOT_A_LOSS, NOT_IP, place
+from fwtop.collect.reasons import NOT_A_LOSS, NOT_IP, place, place_of_function
+from fwtop.collect.symbols import Symbols
 from fwtop.model.counters import ConntrackSample, Counters, DropCount
 from fwtop.model.text import safe_text
 
@@ -21,6 +22,7 @@ Count = NDArray[np.int64]  # (…, 2): packets, bytes
 PACKETS, BYTES = 0, 1
 _ARMED, _OPEN = HOOKS, HOOKS + 1  # words of struct fwtop_control behind one_in
 _NETFILTER = "NETFILTER_DROP"
+_NOT_SPECIFIED = "NOT_SPECIFIED"
 _LEAST_SEEN = 50  # packets in windows, below which they say nothing about the rest
 
 
@@ -46,7 +48,7 @@ class Totals:
             self.reassembled - before.reassembled,
             self.new_connections - before.new_connections,
             self.lost - before.lost,
-            {at: count - before.sites.get(at, 0) for at, count in self.sites.items()},
+            {at: n - before.sites.get(at, 0) for at, n in self.sites.items() if n > before.sites.get(at, 0)},
             self.per_cpu - before.per_cpu,
         )
 
@@ -153,12 +155,19 @@ class CounterReader:
     """
 
     def __init__(
-        self, cells: Cells, reasons: dict[int, str], indexes: list[int], *, counts_new: bool
+        self,
+        cells: Cells,
+        reasons: dict[int, str],
+        indexes: list[int],
+        *,
+        counts_new: bool,
+        symbols: Symbols,
     ) -> None:
         self._cells = cells
         self._reasons = reasons
         self._indexes = frozenset(indexes)
         self._counts_new = counts_new
+        self._symbols = symbols
         self._conntrack = ConntrackMeter()
         self._totals = cells.totals()
         self._seen: Totals | None = None  # by the last windows
@@ -179,7 +188,7 @@ class CounterReader:
         if windows:
             counted, factor = self._whole(counted, _grown(links, links_before, "packets"))
         conntrack = self._conntrack.sample(seconds, counted.new_connections if self._counts_new else None)
-        drops = self._kernel_drops(counted.drops, conntrack)
+        drops = self._kernel_drops(counted, conntrack)
         drops += driver_drops(links, links_before, drops)
         counters = self._counters(
             counted, drops, conntrack, seconds=seconds, one_in=one_in * factor, watched=1.0 / factor
@@ -190,8 +199,9 @@ class CounterReader:
         """Scale what windows saw up to all that arrived; without a window since, go by the last one."""
         if counted.arrived_packets >= _LEAST_SEEN or self._seen is None:
             self._seen = counted
-        factor = max(1.0, arrived / max(self._seen.arrived_packets, 1))
-        return replace(self._seen.scaled(factor), lost=counted.lost), factor
+        whole = self._seen.scaled(arrived / max(self._seen.arrived_packets, 1))
+        factor = arrived / counted.arrived_packets if counted.arrived_packets else 1.0
+        return replace(whole, lost=counted.lost), max(1.0, factor)
 
     def _counters(
         self,
@@ -226,8 +236,9 @@ class CounterReader:
             watched=watched,
         )
 
-    def _kernel_drops(self, counts: Count, conntrack: ConntrackSample | None) -> list[DropCount]:
+    def _kernel_drops(self, counted: Totals, conntrack: ConntrackSample | None) -> list[DropCount]:
         found: list[DropCount] = []
+        counts = counted.drops
         for outbound, number in zip(*np.nonzero(counts[..., PACKETS]), strict=True):
             reason = safe_text(self._reasons.get(int(number), f"reason {number}"))
             if reason in NOT_A_LOSS:
@@ -235,7 +246,12 @@ class CounterReader:
             layer, before_delivery = place(reason, outbound=bool(outbound))
             packets, size = counts[outbound, number].tolist()
             drop = DropCount(layer, reason, packets, size, before_delivery=before_delivery)
-            found += split_conntrack(drop, conntrack) if reason == _NETFILTER else [drop]
+            if reason == _NETFILTER:
+                found += split_conntrack(drop, conntrack)
+            elif reason == _NOT_SPECIFIED and not outbound:
+                found += split_sites(drop, counted.sites, self._symbols.names(list(counted.sites)))
+            else:
+                found.append(drop)
         return found
 
     def _link_stats(self) -> dict[int, LinkStats]:
@@ -295,3 +311,22 @@ def split_conntrack(drop: DropCount, conntrack: ConntrackSample | None) -> list[
         left = drop.bytes - sum(part.bytes for part in parts)
         parts.append(DropCount(drop.layer, drop.reason, rest, left, before_delivery=drop.before_delivery))
     return parts
+
+
+def split_sites(drop: DropCount, sites: dict[int, int], names: dict[int, str]) -> list[DropCount]:
+    """Tell drops without a reason by the function that dropped, as far as that is known."""
+    parts: dict[str, int] = {}
+    rest = drop.packets
+    for address, packets in sites.items():
+        taken = min(rest, packets)
+        rest -= taken
+        parts[names[address]] = parts.get(names[address], 0) + taken
+    parts[""] = parts.get("", 0) + rest
+    found = []
+    for name, packets in parts.items():
+        layer, before = place_of_function(name, outbound=False)
+        if packets and layer:
+            reason = f"{drop.reason} ({name})" if name else drop.reason
+            size = drop.bytes * packets // drop.packets
+            found.append(DropCount(layer, reason, packets, size, before_delivery=before))
+    return found

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
+from fwtop.collect import codecache
 from fwtop.collect.btf import Btf
 
 REASON_PREFIX = "SKB_DROP_REASON_"
+_VERSION = 1  # of what is kept: to be raised when Kernel changes
 _TRACEPOINT = "kfree_skb"
 _NONE = 1 << 30  # a number that no reason has
 _OFFSETS = {
@@ -52,8 +54,21 @@ class Kernel:
 
     @staticmethod
     def read() -> Kernel:
-        """Look everything up in the running kernel's BTF; raises FwtopError (code 3) where it lacks."""
-        types = Btf.read()
+        """Look everything up in the running kernel's BTF, or where an earlier start noted it.
+
+        Raises FwtopError (code 3) where the kernel has no BTF or lacks a member.
+        """
+        key = [_OFFSETS, _VERSION]
+        kept = codecache.recall("kernel", key)
+        if isinstance(kept, dict):
+            kept["reasons"] = {int(number): str(name) for number, name in kept["reasons"].items()}
+            return Kernel(**kept)
+        kernel = Kernel._look_up(Btf.read())
+        codecache.remember("kernel", key, asdict(kernel))
+        return kernel
+
+    @staticmethod
+    def _look_up(types: Btf) -> Kernel:
         names = types.enum("skb_drop_reason")
         # Numbers from 65536 on are subsystems' own (mac80211, openvswitch)
         reasons = {

@@ -14,6 +14,7 @@ from fwtop.collect.counters import Cells, CounterReader, Interval
 from fwtop.collect.parse import parse_packets
 from fwtop.collect.ringbuf import RingBuffer
 from fwtop.collect.shutter import Shutter
+from fwtop.collect.symbols import Symbols
 from fwtop.model.counters import Counters
 from fwtop.model.packets import Hook, PacketBatch
 
@@ -44,7 +45,11 @@ class LiveSource:
         )
         indexes = [int(index) for index in answer_data["indexes"]]
         self._counters = CounterReader(
-            self._cells, reasons, indexes, counts_new=bool(answer_data["counts_new"])
+            self._cells,
+            reasons,
+            indexes,
+            counts_new=bool(answer_data["counts_new"]),
+            symbols=Symbols(fds.get("kallsyms")),
         )
         self._shutter = Shutter(self._cells, answer_data["attachments"], fds)
         for item in answer_data["attachments"]:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import mmap
 import os
+import struct
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from fwtop.collect import bpf, clsact, nflog, nftables
 from fwtop.collect.cell import CONTROL_WORDS, DATA_BYTES, cell_bytes
-from fwtop.collect.compiler import compile_programs
+from fwtop.collect.compiler import byte_code, relocate
 from fwtop.collect.kernel import Kernel
 from fwtop.collect.links import Link, choose_links, list_addresses, list_links, lowest_links, watched_indexes
 from fwtop.collect.shutter import Place
@@ -19,7 +21,7 @@ from fwtop.model.text import safe_text
 
 RING_BYTES = 1 << 22  # 16,384 records: at 20,000 samples a second and 4 reads a second, a third of it
 LOG_ONE_IN = 64  # fixed, as only root can change a rule: 16,000 messages a second at a million packets
-_CONTROL_BYTES = 4 * CONTROL_WORDS
+_MAP_NUMBERS = {"ring": 1, "cells": 2, "control": 3}
 _INPUT, _FORWARD = 1, 2  # NF_INET_LOCAL_IN, NF_INET_FORWARD
 _IPV4, _IPV6 = 2, 10  # NFPROTO_*
 _LAST = (1 << 31) - 2  # the greatest priority that bpf links may have: after every rule
@@ -62,16 +64,17 @@ class Observers:
         watched = watched_indexes(links, chosen)
         kernel = Kernel.read()
         cpus = _possible_cpus()
+        maps = self._create_maps(cpus * cell_bytes(kernel.reason_slots), watched)
         definitions = {
             **kernel.definitions,
-            **self._create_maps(cpus * cell_bytes(kernel.reason_slots)),
+            **{f"FWTOP_{name.upper()}_FD": number for name, number in _MAP_NUMBERS.items()},
             "FWTOP_CPUS": cpus,
             "FWTOP_REASONS": kernel.reason_slots,
             "FWTOP_RING_BYTES": RING_BYTES,
-            "FWTOP_NETNS": f"{os.stat('/proc/self/ns/net').st_ino}u",
-            "FWTOP_WATCHED(i)": "(" + "||".join(f"(i)=={index}" for index in watched) + ")",
+            "FWTOP_WATCHED": len(watched),
         }
-        code = compile_programs(["ingress.c", "drops.c", "accepted.c"], definitions, _PROGRAMS)
+        code = byte_code(["ingress.c", "drops.c", "accepted.c"], definitions, _PROGRAMS)
+        code = {name: relocate(data, maps) for name, data in code.items()}
         self._attach_drops(code["fwtop_drop"], kernel.tracepoint)
         self._attach_accepted(code["fwtop_accepted"], watched)
         self._attach_ingress(code, lowest_links(links, chosen))
@@ -108,15 +111,19 @@ class Observers:
         self._open.append((name, descriptor))
         return descriptor
 
-    def _create_maps(self, cells: int) -> dict[str, object]:
+    def _create_maps(self, cells: int, watched: list[int]) -> dict[int, int]:
+        """Create the maps and return their descriptors by the numbers that the byte code has for them."""
         ring = bpf.create_map(bpf.MAP_RINGBUF, "fwtop_ring", entries=RING_BYTES)
-        definitions: dict[str, object] = {"FWTOP_RING_FD": self._keep("ring", ring)}
-        for name, size in (("cells", cells), ("control", _CONTROL_BYTES)):
+        descriptors = {_MAP_NUMBERS["ring"]: self._keep("ring", ring)}
+        words = [0] * CONTROL_WORDS + [os.stat("/proc/self/ns/net").st_ino, *watched]
+        for name, size in (("cells", cells), ("control", 4 * len(words))):
             descriptor = bpf.create_map(
                 bpf.MAP_ARRAY, f"fwtop_{name}", entries=1, key_size=4, value_size=size, flags=bpf.F_MMAPABLE
             )
-            definitions[f"FWTOP_{name.upper()}_FD"] = self._keep(name, descriptor)
-        return definitions
+            descriptors[_MAP_NUMBERS[name]] = self._keep(name, descriptor)
+        with mmap.mmap(descriptors[_MAP_NUMBERS["control"]], _pages(4 * len(words))) as control:
+            struct.pack_into(f"<{len(words)}I", control, 0, *words)
+        return descriptors
 
     def _attach_drops(self, code: bytes, tracepoint: int) -> None:
         program = bpf.load_program(bpf.TRACEPOINT, "fwtop_drop", code, tracepoint)
@@ -169,6 +176,10 @@ class Observers:
             self._attachments.append(
                 {"program": f"program:{number}", "link": f"link:{number}:{at}", **asdict(place)}
             )
+
+
+def _pages(size: int) -> int:
+    return -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
 
 
 def _possible_cpus() -> int:

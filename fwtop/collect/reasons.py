@@ -35,3 +35,20 @@ def place(reason: str, *, outbound: bool) -> tuple[str, bool]:
     if reason.startswith(_BEHIND_INPUT):
         return "ip", False
     return _LAYERS.get(reason, "ip"), not outbound
+
+
+# What the functions that drop without a reason are called, most telling beginning first.
+_FUNCTIONS = (
+    (("packet_rcv", "tpacket_rcv"), "", False),  # a packet socket's copy
+    (("tcp_", "udp", "__udp", "sctp_", "raw_", "rawv6_", "sock_", "sk_", "__sk_", "ping_"), "socket", False),
+    (("icmp", "igmp", "__mld", "mld", "ndisc", "ipv6_mc", "ip6_mc", "pim"), "ip", False),
+    (("nf_", "nft_", "ipt_", "ip6t_", "xt_", "__nf_"), "netfilter", True),
+)
+
+
+def place_of_function(function: str, *, outbound: bool) -> tuple[str, bool]:
+    """Return (layer, before delivery) of a drop without a reason; layer "" where it is no loss."""
+    for beginnings, layer, before in _FUNCTIONS:
+        if function.startswith(beginnings):
+            return layer, before and not outbound
+    return "ip", not outbound

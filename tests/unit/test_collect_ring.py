@@ -157,7 +157,12 @@ def test_numpy_and_c_agree_on_every_member(tmp_path: Path, reasons: int) -> None
     source = tmp_path / "layout.c"
     checks = "".join(lines)
     source.write_text(f"{C_HEAD}int main(void) {{ {checks} return FWTOP_CLASSES != {len(CLASSES)}; }}")
-    definitions = [f"-DFWTOP_REASONS={reasons}", "-DFWTOP_CPUS=2", "-DFWTOP_RING_BYTES=4096"]
+    definitions = [
+        f"-DFWTOP_REASONS={reasons}",
+        "-DFWTOP_CPUS=2",
+        "-DFWTOP_WATCHED=3",
+        "-DFWTOP_RING_BYTES=4096",
+    ]
     definitions += [f"-DFWTOP_{name}_FD=3" for name in ("CELLS", "CONTROL", "RING")]
     program = tmp_path / "layout"
     build = [
@@ -177,6 +182,6 @@ def test_numpy_and_c_agree_on_every_member(tmp_path: Path, reasons: int) -> None
     fields = {"fwtop_cell": cell.fields or {}, "fwtop_record": record.fields or {}}
     numpy_side = [int(fields[kind][name][1]) for kind, name in members]
     assert c_side[:-3] == numpy_side
-    assert c_side[-3:] == [cell.itemsize, record.itemsize, 4 * CONTROL_WORDS]
+    assert c_side[-3:] == [cell.itemsize, record.itemsize, 4 * (CONTROL_WORDS + 1 + 3)]
     assert cell_bytes(reasons) == cell.itemsize
     assert record.itemsize == RECORD_BYTES

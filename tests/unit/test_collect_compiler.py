@@ -1,0 +1,95 @@
+"""What surrounds the compiler: byte code finds its maps, and what was compiled once is kept safely."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fwtop.collect import codecache, compiler
+from fwtop.model.errors import FwtopError
+
+NEXT = bytes([0xB7, 0, 0, 0, 7, 0, 0, 0])  # r0 = 7: looks like map number 7, but is none
+
+
+def load_map(number: int, source: int, register: int = 1) -> bytes:
+    return bytes([0x18, source << 4 | register, 0, 0, number, 0, 0, 0]) + bytes(8)
+
+
+def test_maps_are_put_where_the_code_names_them() -> None:
+    code = load_map(1, 1) + NEXT + load_map(2, 2, register=7) + load_map(1, 0)
+    patched = compiler.relocate(code, {1: 300, 2: 11})
+    assert patched == load_map(0, 1)[:4] + (300).to_bytes(4, "little") + bytes(8) + NEXT + load_map(
+        11, 2, register=7
+    ) + load_map(1, 0)  # the last is a plain number
+
+
+def test_a_map_that_nobody_made_is_an_error() -> None:
+    with pytest.raises(KeyError):
+        compiler.relocate(load_map(9, 1), {1: 3})
+
+
+@pytest.fixture
+def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "run"
+    monkeypatch.setattr(codecache, "SOCKET_DIRECTORY", str(folder))
+    return folder
+
+
+def test_what_is_remembered_is_recalled_by_the_same_key_only(kept: Path) -> None:
+    assert codecache.recall("code", [1, {"a": 2}]) is None
+    codecache.remember("code", [1, {"a": 2}], {"x": "y"})
+    assert codecache.recall("code", [1, {"a": 2}]) == {"x": "y"}
+    assert codecache.recall("code", [1, {"a": 3}]) is None
+    assert codecache.recall("kernel", [1, {"a": 2}]) is None
+    assert [path.stat().st_mode & 0o777 for path in kept.iterdir()] == [0o600]
+
+
+@pytest.mark.parametrize("damage", ["writable", "cut"])
+def test_what_others_could_have_written_or_is_broken_is_not_recalled(kept: Path, damage: str) -> None:
+    codecache.remember("code", 1, {"x": "y"})
+    (path,) = kept.iterdir()
+    if damage == "writable":
+        path.chmod(0o666)
+    else:
+        path.write_text(path.read_text()[:5])
+    assert codecache.recall("code", 1) is None
+
+
+def test_a_folder_that_cannot_be_made_costs_only_the_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr(codecache, "SOCKET_DIRECTORY", str(tmp_path / "file" / "run"))
+    codecache.remember("code", 1, {})
+    assert codecache.recall("code", 1) is None
+
+
+def test_changed_sources_are_compiled_anew(
+    kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled: list[Any] = []
+
+    def pretend(files: list[str], definitions: Any, programs: list[str]) -> dict[str, bytes]:
+        compiled.append(definitions)
+        return {name: b"code of " + name.encode() for name in programs}
+
+    (tmp_path / "a.c").write_text("one")
+    monkeypatch.setattr(compiler, "SOURCES", tmp_path)
+    monkeypatch.setattr(compiler, "compile_programs", pretend)
+    for _ in range(2):
+        assert compiler.byte_code(["a.c"], {"N": 1}, ["p"]) == {"p": b"code of p"}
+    assert len(compiled) == 1
+    compiler.byte_code(["a.c"], {"N": 2}, ["p"])
+    (tmp_path / "a.c").write_text("two")
+    compiler.byte_code(["a.c"], {"N": 2}, ["p"])
+    assert len(compiled) == 3
+
+
+def test_without_bcc_the_line_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "bcc", None)  # what makes an import fail
+    with pytest.raises(FwtopError, match="apt install python3-bpfcc") as raised:
+        compiler._bcc()
+    assert raised.value.code == 3
