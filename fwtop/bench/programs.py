@@ -1,0 +1,93 @@
+"""fwtop's own programs as children of a bench: the same copy, run as people run it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import time
+from types import TracebackType
+
+from fwtop.lab.child import module_argv
+from fwtop.model.errors import FwtopError
+from fwtop.model.text import safe_text
+
+_READY_SECONDS = 30.0
+_COMMAND_SECONDS = 120.0
+
+
+def fwtop_argv(*arguments: str) -> list[str]:
+    """Return the argv of a verb of this copy of fwtop."""
+    return module_argv("fwtop", *arguments)
+
+
+def run_fwtop(*arguments: str, environment: dict[str, str] | None = None) -> str:
+    """Run a verb that must succeed and return what it printed; raises FwtopError with its complaint."""
+    done = subprocess.run(
+        fwtop_argv(*arguments),
+        env={**os.environ, **(environment or {})},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=_COMMAND_SECONDS,
+        check=False,
+    )
+    if done.returncode:
+        lines = done.stderr.decode("utf-8", "replace").strip().splitlines() or [f"status {done.returncode}"]
+        raise FwtopError(f"fwtop {' '.join(arguments[:3])}: {safe_text(lines[-1].removeprefix('fwtop: '))}")
+    return done.stdout.decode("utf-8", "replace")
+
+
+class Program:
+    """A program that runs beside a measurement, ended by SIGTERM when the block is left.
+
+    With `ready`, entering waits for the line that fwtop writes to FWTOP_READY_FD as soon as it counts.
+    """
+
+    def __init__(self, argv: list[str], *, ready: bool = False) -> None:
+        self._argv, self._ready = argv, ready
+
+    def __enter__(self) -> Program:
+        """Start it."""
+        reader, writer = os.pipe()
+        environment = {**os.environ, "FWTOP_READY_FD": str(writer)} if self._ready else dict(os.environ)
+        try:
+            self.process = subprocess.Popen(
+                self._argv,
+                env=environment,
+                pass_fds=[writer] if self._ready else [],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
+            os.close(writer)
+            if self._ready and not self._is_ready(reader):
+                self.close()
+                raise FwtopError(f"{self._argv[-1]} was not ready in time; the lab is taken down")
+        finally:
+            os.close(reader)
+        return self
+
+    def _is_ready(self, reader: int) -> bool:
+        end = time.monotonic() + _READY_SECONDS
+        while time.monotonic() < end and self.process.poll() is None:
+            if select.select([reader], [], [], 0.1)[0]:
+                return bool(os.read(reader, 64))
+        return False
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End it."""
+        self.close()
+
+    def close(self) -> None:
+        """End it by SIGTERM, or else by force."""
+        with contextlib.suppress(ProcessLookupError):
+            self.process.send_signal(signal.SIGTERM)
+        try:
+            self.process.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait(timeout=5)
