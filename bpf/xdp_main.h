@@ -1,0 +1,154 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/* The programs around the compiled rules: count what they hit exactly, sample it 1 in N, and drop it. */
+#ifndef FWTOP_XDP_MAIN_H
+#define FWTOP_XDP_MAIN_H
+
+#include "xdp.h"
+
+INLINE struct xdp_cell *this_xdp_cell(void)
+{
+	struct xdp_cell *cells = MAP_VALUE(FWTOP_XDP_CELLS_FD);
+	u64 cpu = bpf_get_smp_processor_id();
+
+	OPAQUE(cpu);
+	return cpu < FWTOP_CPUS ? cells + cpu : NULL;
+}
+
+/* As class_of_protocol in ingress.c. */
+INLINE u32 xdp_class(u32 protocol)
+{
+	return protocol == 6 ? 0 : protocol == 17 ? 1 : protocol == 1 ? 2 : protocol == 58 ? 3 :
+	       protocol == 47 ? 4 : protocol == 50 ? 5 : 6;
+}
+
+INLINE void xdp_add(struct xdp_count *counter, u64 packets, u64 bytes)
+{
+	counter->packets += packets;
+	counter->bytes += bytes;
+}
+
+/* Returns the slot of the rule that hits, XDP_NONE to let the packet pass. */
+INLINE u32 judge(struct frame *f, struct xdp_cell *cell, u32 wire)
+{
+	struct view *p = &cell->view;
+
+	__builtin_memset(p, 0, sizeof(*p));
+	p->wire = wire;
+	parse(f, p);
+	if (p->malformed)
+		cell->unparsed++;
+	if (p->family == 0 || allowed(p))
+		return XDP_NONE;
+	return verdict(f, p);
+}
+
+#ifndef FWTOP_TC
+
+INLINE u32 xdp_one_in(void)
+{
+	u32 *control = MAP_VALUE(FWTOP_XDP_CONTROL_FD);
+	u32 n = *(volatile u32 *)control;
+
+	return n < 1 ? 1 : n > 1 << 18 ? 1 << 18 : n;
+}
+
+/* A countdown with a random start, as in cell.h; a long one is cut when N falls. Returns how many packets the
+ * one sampled stands for, 0: it is not sampled. */
+INLINE u32 xdp_sampled(struct xdp_cell *cell)
+{
+	u32 left = cell->left, n = xdp_one_in(), weight;
+
+	if (left > 1 && left <= 2 * n) {
+		cell->left = left - 1;
+		return 0;
+	}
+	weight = left > 1 ? n : cell->drawn;
+	cell->drawn = n;
+	cell->left = n > 1 ? 1 + bpf_get_prandom_u32() % (2 * n - 1) : 1;
+	return weight ? weight : 1;
+}
+
+INLINE void xdp_emit(struct xdp_md *ctx, struct xdp_cell *cell, void *ring, u32 weight, u32 slot, u32 wire)
+{
+	struct xdp_slot *slots = MAP_VALUE(FWTOP_XDP_SLOTS_FD);
+	struct fwtop_record *record = bpf_ringbuf_reserve(ring, sizeof(*record), 0);
+	u64 size = ctx->data_end - ctx->data;
+
+	if (!record) {
+		cell->lost++;
+		return;
+	}
+	record->time_ns = bpf_ktime_get_ns();
+	record->one_in = weight;
+	record->length = wire;
+	record->ifindex = ctx->ingress_ifindex;
+	record->segments = 1;
+	record->reason = 0;
+	record->rule = slots[slot & (XDP_MAX_RULES - 1)].number;
+	record->hook = FWTOP_XDP;
+	record->link = 1;
+	record->reserved = 0;
+	__builtin_memset(record->data, 0, FWTOP_DATA);
+	OPAQUE(size);
+	if (size > FWTOP_DATA)
+		size = FWTOP_DATA;
+	record->captured = size && bpf_xdp_load_bytes(ctx, 0, record->data, size) ? 0 : size;
+	bpf_ringbuf_submit(record, 1 /* BPF_RB_NO_WAKEUP */);
+}
+
+PROGRAM(fwtop_xdp)
+int fwtop_xdp(struct xdp_md *ctx)
+{
+	struct frame f = {(u8 *)(long)ctx->data, (u8 *)(long)ctx->data_end};
+	u32 wire = bpf_xdp_get_buff_len(ctx), slot, weight;
+	struct xdp_cell *cell = this_xdp_cell();
+
+	if (!cell)
+		return XDP_PASS;
+	slot = judge(&f, cell, wire);
+	if (slot >= XDP_MAX_RULES)
+		return XDP_PASS;
+	xdp_add(&cell->rules[slot], 1, wire);
+	xdp_add(&cell->classes[xdp_class(cell->view.protocol)], 1, wire);
+	weight = xdp_sampled(cell);
+	if (!weight)
+		return XDP_DROP;
+	for (u32 i = 0; i < XDP_RINGS; i++) {
+		u32 key = i;
+		void *ring = bpf_map_lookup_elem(MAP(FWTOP_XDP_RINGS_FD), &key);
+
+		if (ring)
+			xdp_emit(ctx, cell, ring, weight, slot, wire);
+	}
+	return XDP_DROP;
+}
+
+#else
+
+#define NEXT (-1) /* TCX_NEXT: as if this program were not there */
+#define SHOT 2
+#define READ_BYTES 256 /* of headers and payload, that must lie in one piece */
+
+/* At tc the observers sample what arrives and what is dropped; here is only counted. */
+PROGRAM(fwtop_tc)
+int fwtop_tc(struct __sk_buff *skb)
+{
+	u32 linear = skb->data_end - skb->data, segments = skb->gso_segs, slot;
+	struct xdp_cell *cell = this_xdp_cell();
+	struct frame f;
+
+	if (!cell)
+		return NEXT;
+	if (linear < READ_BYTES && linear < skb->len)
+		bpf_skb_pull_data(skb, skb->len < READ_BYTES ? skb->len : READ_BYTES);
+	f.data = (u8 *)(long)skb->data;
+	f.end = (u8 *)(long)skb->data_end;
+	slot = judge(&f, cell, skb->len);
+	if (slot >= XDP_MAX_RULES)
+		return NEXT;
+	xdp_add(&cell->rules[slot], segments ? segments : 1, skb->len);
+	return SHOT;
+}
+
+#endif
+#endif
