@@ -86,7 +86,7 @@ def _run(arguments: list[str]) -> int:
         allow_abbrev=False,
     )
     module.arguments(parser)
-    return int(module.run(parser.parse_args(arguments)))
+    return int(module.run(parser.parse_intermixed_args(arguments)))
 
 
 def _available() -> list[str]:
