@@ -13,12 +13,9 @@ from dataclasses import dataclass
 
 from fwtop.collect.xdp_tree import lookup_lines
 from fwtop.model.address import Prefix
-from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Match, PayloadMatch, Range
+from fwtop.model.xdp import SEARCHED_BYTES
 
-ANYWHERE_BYTES = 128  # of the payload are searched for bytes without an offset
-FURTHEST_BYTE = 2048  # of the payload that an offset may reach
-MAX_COMPILED = 64  # prefixes; longer lists are looked up in maps
 _PORTED = "(p->protocol == 6 || p->protocol == 17 || p->protocol == 132 || p->protocol == 136)"
 _WHOLE = "p->fragment != LATER_FRAGMENT"
 
@@ -45,7 +42,9 @@ Lists = Mapping[tuple[str, int], "List4 | List6"]  # by side ("src", "dst") and 
 
 @dataclass(frozen=True, slots=True)
 class SlotRule:
-    """A rule in its slot; `lists` has the maps of those lists of prefixes that are too long to compile."""
+    """A rule in its slot. `lists` has the maps of prefixes that are too many to compile; they take the place
+    of those of that side and family in `match`, which may leave them out.
+    """
 
     slot: int
     match: Match
@@ -53,10 +52,7 @@ class SlotRule:
 
 
 def program_text(rules: Iterable[SlotRule], allow: tuple[Prefix, ...]) -> str:
-    """Return the C functions `allowed` and `verdict` for bpf/xdp_main.h.
-
-    Raises FwtopError (code 2) for a condition that can't be compiled.
-    """
+    """Return the C functions `allowed` and `verdict` for bpf/xdp_main.h, of rules that passed check_xdp."""
     rules = list(rules)
     parts = [*_prefix_function("allow_src", "src", allow, {})]
     parts += ["INLINE u32 allowed(struct view *p)", "{", "\treturn allow_src(p);", "}", ""]
@@ -68,25 +64,12 @@ def program_text(rules: Iterable[SlotRule], allow: tuple[Prefix, ...]) -> str:
     return "\n".join([*parts, "\treturn XDP_NONE;", "}", ""])
 
 
-def check_match(match: Match) -> None:
-    """Raise FwtopError (code 2) for what no program can be written for."""
-    for item in match.payload:
-        if not item.data:
-            raise FwtopError("a payload match needs at least one byte; nothing was installed", 2)
-        if item.offset is None and len(item.data) > ANYWHERE_BYTES:
-            line = f"XDP searches the first {ANYWHERE_BYTES} bytes of the payload: the string is longer"
-            raise FwtopError(f"{line}; nothing was installed", 2)
-        if item.offset is not None and item.offset + len(item.data) > FURTHEST_BYTE:
-            raise FwtopError(f"XDP reads {FURTHEST_BYTE} bytes of the payload; nothing was installed", 2)
-
-
 def _rule_function(rule: SlotRule) -> list[str]:
     match, slot = rule.match, rule.slot
-    check_match(match)
     lines: list[str] = []
     conditions = _header_conditions(match)
     for side, prefixes in (("src", match.sources), ("dst", match.destinations)):
-        if prefixes:
+        if prefixes or any(of == side for of, _ in rule.lists):
             lines += _prefix_function(f"rule_{slot}_{side}", side, prefixes, rule.lists)
             conditions.append(f"rule_{slot}_{side}(p)")
     lines += [f"INLINE u32 rule_{slot}(struct frame *f, struct view *p)", "{"]
@@ -138,7 +121,7 @@ def _anywhere(item: PayloadMatch) -> list[str]:
         "\t{",
         "\t\tu32 hit = 0;",
         "",
-        f"\t\tfor (u32 i = 0; i <= {ANYWHERE_BYTES - size}; i++) {{",
+        f"\t\tfor (u32 i = 0; i <= {SEARCHED_BYTES - size}; i++) {{",
         f"\t\t\tu8 *found = payload_at(f, p, i, {size});",
         "",
         "\t\t\tif (!found)",
@@ -176,10 +159,10 @@ def _prefix_function(name: str, side: str, prefixes: tuple[Prefix, ...], lists: 
     lines += [f"\tu64 hi = p->{side}_hi, lo = p->{side}_lo;", ""]
     for family in (4, 6):
         mine = [prefix for prefix in prefixes if prefix.family == family]
-        if not mine:
+        maps = lists.get((side, family))
+        if not mine and maps is None:
             continue
         lines.append(f"\tif (p->family == {family}) {{")
-        maps = lists.get((side, family))
         if isinstance(maps, List4):
             blocks, parts = f"MAP_VALUE({maps.blocks})", f"MAP({maps.parts})"
             lines.append(f"\t\treturn in_list4({blocks}, {parts}, lo);")

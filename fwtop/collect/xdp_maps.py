@@ -28,6 +28,16 @@ FOR_CONSOLE = ("cells", "control", "slots")  # all but control for reading only
 _RING_BYTES = 4096  # of the ring that says what may be put into the array of rings
 
 
+def layout() -> dict[str, int]:
+    """Return what a reader of the cells needs to know of their layout: bytes, and how many there are."""
+    offsets = cell_dtype().fields
+    return {
+        "cpus": possible_cpus(),
+        "cell_bytes": CELL_BYTES,
+        "rules_at": int(offsets["rules"][1]) if offsets is not None else 0,
+    }
+
+
 def create_shared() -> dict[str, int]:
     """Create the maps that no rule is in yet; returns descriptors by name. Raises OSError."""
     cpus = possible_cpus()

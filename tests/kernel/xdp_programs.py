@@ -18,9 +18,10 @@ from reference_parser import reference
 
 from fwtop.collect import bpf, xdp_lists, xdp_maps
 from fwtop.collect.xdp_build import build_xdp
-from fwtop.collect.xdp_generate import MAX_COMPILED, SlotRule
+from fwtop.collect.xdp_generate import SlotRule
 from fwtop.model.address import Prefix
 from fwtop.model.rule import Match, PayloadMatch
+from fwtop.model.xdp import COMPILED_PREFIXES
 
 _TEST_RUN = 10
 XDP_DROP, XDP_PASS = 1, 2
@@ -31,7 +32,7 @@ class Compiled:
     """A rule set in the kernel, attached nowhere: rule number n (from 1) in slot n - 1."""
 
     def __init__(
-        self, matches: list[Match], allow: tuple[Prefix, ...] = (), limit: int = MAX_COMPILED
+        self, matches: list[Match], allow: tuple[Prefix, ...] = (), limit: int = COMPILED_PREFIXES
     ) -> None:
         self.shared = xdp_maps.create_shared()
         self._open = list(self.shared.values())

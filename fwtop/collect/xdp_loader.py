@@ -1,0 +1,119 @@
+"""The short-lived child that compiles XDP rules and swaps them in, so that the guardian never carries LLVM.
+
+`python -I -m fwtop.collect.xdp_loader FD` takes one message on the socket FD, {"fds": [names]};
+the first descriptor, "request", is a memory file with the request as JSON. The answer is an `Answer` with the
+shared maps' descriptors, named in data["fds"]. Verbs: `apply` makes exactly the given rules the compiled,
+`open` only looks, `clear` takes everything away.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from fwtop.collect import bpffs, xdp_attach, xdp_pins
+from fwtop.collect.links import choose_links, list_links, lowest_links
+from fwtop.collect.xdp_attach import Attachment, Programs
+from fwtop.collect.xdp_build import build_tc, build_xdp
+from fwtop.collect.xdp_maps import SHARED, layout
+from fwtop.model.address import Prefix
+from fwtop.model.bulk import read_sources
+from fwtop.model.errors import FwtopError
+from fwtop.model.protocol import MAX_MESSAGE, Answer, encode_answer
+from fwtop.model.text import safe_text
+
+_MAX_DESCRIPTORS = 250
+
+
+def main(arguments: list[str]) -> int:
+    """Answer one request and return the exit status."""
+    if len(arguments) != 1 or not arguments[0].isdigit():
+        print("usage: python -I -m fwtop.collect.xdp_loader FD", file=sys.stderr)
+        return 2
+    bpffs.enter_first_mounts()
+    with socket.socket(fileno=int(arguments[0])) as channel:
+        message, descriptors, _, _ = socket.recv_fds(channel, MAX_MESSAGE, _MAX_DESCRIPTORS)
+        answer, shared = _serve(message, descriptors)
+        socket.send_fds(channel, [encode_answer(answer)], list(shared.values()))
+    return answer.code
+
+
+def _serve(message: bytes, descriptors: list[int]) -> tuple[Answer, dict[str, int]]:
+    try:
+        given = dict(zip(json.loads(message)["fds"], descriptors, strict=True))
+        with open(given["request"], "rb", closefd=False) as file:
+            file.seek(0)
+            request = json.loads(file.read())
+        with bpffs.locked():
+            attachments, shared = _carry_out(request, given)
+    except FwtopError as error:
+        return Answer(False, str(error), error.code), {}
+    except OSError as error:
+        return Answer(False, f"XDP rules could not be changed: {safe_text(error)}", 1), {}
+    except (ValueError, KeyError, TypeError) as error:
+        return Answer(False, f"the XDP loader can't read its request: {safe_text(error)}", 2), {}
+    listed = [asdict(item) for item in attachments]
+    return Answer(True, data={"fds": list(shared), "layout": layout(), "attachments": listed}), shared
+
+
+def _carry_out(request: dict[str, Any], given: dict[str, int]) -> tuple[list[Attachment], dict[str, int]]:
+    netns = os.stat("/proc/self/ns/net").st_ino
+    directory = bpffs.directory_of(netns)
+    match request["verb"]:
+        case "apply":
+            try:
+                return _apply(bpffs.make_directory(netns), request, given)
+            except BaseException:
+                if not xdp_attach.pinned(directory):  # nothing runs: the first rule failed
+                    bpffs.remove_directory(netns)
+                raise
+        case "open":
+            return _attachments(directory), xdp_pins.open_shared(directory)
+        case "clear":
+            xdp_attach.detach_all(directory)
+            bpffs.remove_directory(netns)
+            return [], {}
+        case _:
+            raise ValueError("unknown verb")
+
+
+def _apply(
+    directory: Path, request: dict[str, Any], given: dict[str, int]
+) -> tuple[list[Attachment], dict[str, int]]:
+    shared = xdp_pins.shared_maps(directory, {name: given[name] for name in SHARED if name in given})
+    prefixes = {
+        int(name.partition(":")[2]): read_sources(descriptor)
+        for name, descriptor in given.items()
+        if name.startswith("sources:")
+    }
+    rules = xdp_pins.slot_rules(directory, request["rules"], prefixes)
+    numbers = {int(item["slot"]): int(item["number"]) for item in request["rules"]}
+    xdp_pins.occupy(shared, numbers)
+    allow = tuple(Prefix.parse(text) for text in request["allow"])
+    programs = Programs(lambda: build_xdp(rules, allow, shared), lambda: build_tc(rules, allow, shared))
+    links = list_links()
+    wanted = lowest_links(links, choose_links(links, [str(name) for name in request["interfaces"]]))
+    attachments = xdp_attach.swap_or_attach(directory, links, wanted, programs)
+    programs.close()
+    xdp_pins.forget(directory, shared, numbers)
+    return attachments, shared
+
+
+def _attachments(directory: Path) -> list[Attachment]:
+    names = {link.index: link.name for link in list_links()}
+    found = []
+    for _, ifindex, mode in xdp_attach.pinned(directory):
+        if ifindex in names:
+            foreign = xdp_attach.foreign_program(ifindex) if mode == xdp_attach.TC else ""
+            found.append(Attachment(ifindex, safe_text(names[ifindex]), mode, foreign))
+    return found
+
+
+if __name__ == "__main__":
+    os.umask(0o077)
+    sys.exit(main(sys.argv[1:]))

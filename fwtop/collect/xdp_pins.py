@@ -1,0 +1,134 @@
+"""What the compiled rules of a namespace keep in bpffs: the shared maps, and the long lists of each rule."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from fwtop.collect import bpf_objects, xdp_lists
+from fwtop.collect.xdp_generate import List4, List6, Lists, SlotRule
+from fwtop.collect.xdp_maps import (
+    CELL_BYTES,
+    MAX_RULES,
+    SHARED,
+    SLOT_BYTES,
+    cell_dtype,
+    create_shared,
+    map_array,
+    possible_cpus,
+    slot_dtype,
+)
+from fwtop.model.address import Prefix
+from fwtop.model.errors import FwtopError
+from fwtop.model.rule import Match, Rule
+from fwtop.model.xdp import check_xdp
+
+_LENGTHS = 129
+
+
+def open_shared(directory: Path) -> dict[str, int]:
+    """Open the shared maps; nothing where they are not pinned. Raises OSError."""
+    if not all((directory / name).exists() for name in SHARED):
+        return {}
+    return {name: bpf_objects.open_pin(directory / name) for name in SHARED}
+
+
+def shared_maps(directory: Path, given: dict[str, int]) -> dict[str, int]:
+    """Open the pinned maps, or pin those given (a console watches already), or new ones."""
+    found = open_shared(directory)
+    if found:
+        return found
+    found = given if set(given) == set(SHARED) else create_shared()
+    for name in SHARED:
+        (directory / name).unlink(missing_ok=True)
+        bpf_objects.pin(found[name], directory / name)
+    return found
+
+
+def slot_rules(
+    directory: Path, items: list[dict[str, Any]], prefixes: dict[int, tuple[Prefix, ...]]
+) -> list[SlotRule]:
+    """Read the request's rules; `prefixes` are the long lists of new ones, by number.
+
+    Lists of rules that are installed already are found by their pins. Raises FwtopError, OSError.
+    """
+    rules = []
+    for item in items:
+        slot, number = int(item["slot"]), int(item["number"])
+        if not 0 <= slot < MAX_RULES:
+            raise FwtopError(f"there is no slot {slot}; nothing was installed")
+        rule = Rule.from_dict(item["rule"])
+        check_xdp(rule)
+        lists = _pinned_lists(directory, number)
+        if item["listed"] and not lists:
+            if number not in prefixes:
+                raise FwtopError(f"the list of rule {number} is gone from the kernel; undo {number}")
+            lists = _build_lists(directory, number, prefixes[number])
+        rules.append(SlotRule(slot, rule.match, lists))
+    return rules
+
+
+def occupy(shared: dict[str, int], numbers: dict[int, int]) -> None:
+    """Give slots to rules that have none yet: inert, counters at zero. `numbers` is rule number by slot."""
+    import numpy as np
+
+    size = possible_cpus() * CELL_BYTES
+    with (
+        map_array(shared["slots"], MAX_RULES * SLOT_BYTES, writable=True) as slots_map,
+        map_array(shared["cells"], size, writable=True) as cells_map,
+    ):
+        slots = np.frombuffer(slots_map, slot_dtype(), MAX_RULES)
+        cells = np.frombuffer(cells_map, cell_dtype(), possible_cpus())
+        for slot, number in numbers.items():
+            if slots["number"][slot] != number:
+                slots["deadline"][slot] = 0
+                cells["rules"][:, slot] = 0
+                slots["number"][slot] = number
+        del slots, cells
+
+
+def forget(directory: Path, shared: dict[str, int], numbers: dict[int, int]) -> None:
+    """Free the slots and lists that no rule of `numbers` has any more."""
+    import numpy as np
+
+    with map_array(shared["slots"], MAX_RULES * SLOT_BYTES, writable=True) as slots_map:
+        slots = np.frombuffer(slots_map, slot_dtype(), MAX_RULES)
+        for slot in np.flatnonzero(slots["number"]).tolist():
+            if slot not in numbers:
+                slots["deadline"][slot] = 0
+                slots["number"][slot] = 0
+        del slots
+    kept = {str(number) for number in numbers.values()}
+    for path in list(directory.iterdir()):
+        kind, _, rest = path.name.partition("-")
+        if kind == "list" and rest.partition("-")[0] not in kept:
+            path.unlink()
+
+
+def _build_lists(directory: Path, number: int, sources: tuple[Prefix, ...]) -> Lists:
+    lists = xdp_lists.build_lists(Match(sources=sources), 0)
+    for (side, family), maps in lists.items():
+        stem = f"list-{number}-{side}{family}"
+        if isinstance(maps, List4):
+            names = ("blocks", "parts")
+        else:
+            names = ("filter", f"prefixes-{sum(1 << length for length in maps.lengths):x}")
+        for name, descriptor in zip(names, xdp_lists.descriptors(maps), strict=True):
+            bpf_objects.pin(descriptor, directory / f"{stem}-{name}")
+    return lists
+
+
+def _pinned_lists(directory: Path, number: int) -> Lists:
+    found: dict[tuple[str, int], List4 | List6] = {}
+    paths = {path.name: path for path in directory.glob(f"list-{number}-*")}
+    for name, path in paths.items():
+        _, _, where, role, *rest = name.split("-")
+        side, family = where[:-1], int(where[-1])
+        if role == "parts":
+            blocks = paths[f"list-{number}-{where}-blocks"]
+            found[side, family] = List4(bpf_objects.open_pin(blocks), bpf_objects.open_pin(path))
+        elif role == "prefixes":
+            sieve = paths[f"list-{number}-{where}-filter"]
+            lengths = tuple(length for length in range(_LENGTHS) if int(rest[0], 16) >> length & 1)
+            found[side, family] = List6(bpf_objects.open_pin(sieve), bpf_objects.open_pin(path), lengths)
+    return found
