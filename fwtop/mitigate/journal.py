@@ -57,7 +57,8 @@ class Journal:
     def __init__(self, path: Path | None, netns: int) -> None:
         """Open or make the database (0600); raises FwtopError with one line when that is not possible.
 
-        Without a path it is kept in memory: enough for a guardian that only watches.
+        Without a path it is kept in memory: enough for a guardian that only watches. Threads may share
+        it: sqlite3 serialises their statements.
         """
         self._netns = netns
         self._boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
@@ -65,7 +66,9 @@ class Journal:
             if path is not None:
                 path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
                 path.touch(mode=0o600, exist_ok=True)
-            self._db = sqlite3.connect(path or ":memory:", timeout=5.0, isolation_level=None)
+            self._db = sqlite3.connect(
+                path or ":memory:", timeout=5.0, isolation_level=None, check_same_thread=False
+            )
             self._db.execute("PRAGMA synchronous=FULL")
             self._db.executescript(_SCHEMA)
             version = int(self._db.execute("PRAGMA user_version").fetchone()[0])
@@ -114,6 +117,12 @@ class Journal:
     def finished_entries(self, limit: int = 50) -> list[Entry]:
         """Return the rules of this namespace that are over, latest first."""
         return self._select(f"NOT {_OPEN} ORDER BY id DESC LIMIT {limit:d}")
+
+    def find(self, rule_id: str) -> Entry | None:
+        """Return a rule of this namespace and boot by its number, over or not."""
+        if not (rule_id.isascii() and rule_id.isdigit() and len(rule_id) < 19):  # SQLite's 64 bits
+            return None
+        return next(iter(self._select(f"id = {int(rule_id)}")), None)
 
     def close_other_boots(self) -> None:
         """Mark what a reboot ended, and forget all but the last finished rules."""

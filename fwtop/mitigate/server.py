@@ -9,9 +9,11 @@ import signal
 import socket
 import syslog
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from fwtop.mitigate.jobs import Job, Jobs
 from fwtop.mitigate.observers import Loading, Observers
 from fwtop.mitigate.peer import Peer, PeerGone
 from fwtop.mitigate.service import Service
@@ -28,6 +30,7 @@ from fwtop.model.protocol import (
     Status,
     Undo,
     Watch,
+    Why,
     parse_request,
 )
 from fwtop.model.text import safe_text
@@ -37,9 +40,6 @@ MAX_CLIENTS = 16
 _FIRST_CLIENT_SECONDS = 10.0  # whoever started us connects at once
 _LINGER_SECONDS = 0.5  # the next command of a script finds us still there
 _MAX_OPERATORS = 32
-
-
-Sources = tuple[Prefix, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +62,8 @@ class Server:
         self._selector = selectors.DefaultSelector()
         self._peers: set[Peer] = set()
         self._observers = Observers()
+        self._jobs = Jobs()
+        self._gone: list[Peer] = []  # whose unconfirmed rules fall as soon as no change is under way
         self._stop = False
         self._idle_at = time.monotonic() + _FIRST_CLIENT_SECONDS
 
@@ -71,10 +73,12 @@ class Server:
         self._observers.detach_stale()
         self._selector.register(listener, selectors.EVENT_READ, listener)
         self._selector.register(wake, selectors.EVENT_READ, wake)
+        self._selector.register(self._jobs.wake, selectors.EVENT_READ, self._jobs)
         while not self._stop:
             for key, _ in self._selector.select(self._pause()):
                 self._ready(key.data, listener, wake)
             self._observers.reap()
+        self._jobs.finish()
         for peer in list(self._peers):
             self._drop(peer)
         listener.close()
@@ -93,8 +97,14 @@ class Server:
         return wake, waker
 
     def _pause(self) -> float | None:
-        """Run the clocks and return how long nothing can happen by itself."""
+        """Run the clocks and return how long nothing can happen by itself.
+
+        They rest while a change is under way; the kernel's own clocks never do.
+        """
+        if self._jobs.changing:
+            return self._observers.next_timeout()
         try:
+            self._let_go()
             pause = self._service.tick()
         except FwtopError as error:
             # The kernel's own timeouts end the rule all the same; its remains are tried again.
@@ -118,6 +128,8 @@ class Server:
         elif source is wake:
             with contextlib.suppress(BlockingIOError):
                 wake.recv(4096)
+        elif source is self._jobs:
+            self._finished()
         elif isinstance(source, Loading):
             self._loaded(source)
         elif source in self._peers:
@@ -150,24 +162,15 @@ class Server:
                 os.close(attached)
 
     def _answer(self, peer: Peer, message: bytes, attached: int | None) -> Answer | None:
+        """Return the answer, or None when it comes later."""
         try:
             request = parse_request(message)
-            sources = _sources(request, attached)
+            _check_attached(request, attached)
         except ValueError as error:
             return Answer(False, safe_text(f"not understood: {error}"), 2)
-        try:
-            return self._serve(peer, request, sources)
-        except PeerGone:
-            raise
-        except FwtopError as error:
-            return Answer(False, safe_text(error, limit=1000), error.code)
-        except Exception as error:
-            # Whatever a request broke, the other clients' rules still need their guardian.
-            line = safe_text(f"{type(request).__name__.lower()} failed: {type(error).__name__}: {error}")
-            syslog.syslog(syslog.LOG_ERR, line)
-            return Answer(False, line, 1)
+        return self._serve(peer, request, attached)
 
-    def _serve(self, peer: Peer, request: Request, sources: Sources) -> Answer | None:
+    def _serve(self, peer: Peer, request: Request, attached: int | None) -> Answer | None:
         if peer.hello is None:
             if not isinstance(request, Hello):
                 raise PeerGone
@@ -178,24 +181,54 @@ class Server:
             case Watch():
                 return self._start_watching(peer, request)
             case Status():
-                data = self._status(peer, request)
-            case Plan():
-                data = self._service.plan(request.rule, sources)
-            case _ if peer.hello.readonly:
+                return _guarded(request, lambda: self._status(peer, request))
+            case Apply() | Keep() | Undo() if peer.hello.readonly:
                 return Answer(False, "read-only: nothing was changed", 1)
-            case _:
-                data = self._change(peer, request, sources)
-        return Answer(True, data=data)
+        self._start_job(peer, request, os.dup(attached) if attached is not None else None)
+        return None
 
-    def _change(self, peer: Peer, request: Apply | Keep | Undo, sources: Sources) -> dict[str, Any]:
-        if isinstance(request, Apply):
-            owner = peer if peer.hello is not None and peer.hello.role == "console" else None
-            return self._service.apply(
-                request.rule, sources, request.confirm_seconds, force=request.force, owner=owner
-            )
-        if isinstance(request, Keep):
-            return self._service.keep(request.id, request.ttl_seconds)
-        return self._service.undo(request.ids, everything=request.all)
+    def _start_job(self, peer: Peer, request: Request, attached: int | None) -> None:
+        def work() -> Answer:
+            try:
+                return _guarded(request, lambda: self._carry_out(peer, request, attached))
+            finally:
+                if attached is not None:
+                    os.close(attached)
+
+        peer.waiting = True
+        self._selector.unregister(peer.sock)  # its next request waits until this one is answered
+        self._jobs.start(Job(peer, work, changes=not isinstance(request, Why)))
+
+    def _finished(self) -> None:
+        for job, answer in self._jobs.done():
+            job.peer.waiting = False
+            try:
+                job.peer.send(answer)
+                self._selector.register(job.peer.sock, selectors.EVENT_READ, job.peer)
+            except PeerGone:
+                self._drop(job.peer)
+
+    def _carry_out(self, peer: Peer, request: Request, attached: int | None) -> dict[str, Any]:
+        """Do what takes time; runs in a job's thread."""
+        match request:
+            case Why():
+                return {"sentences": self._service.why(request.id)}
+            case Keep():
+                return self._service.keep(request.id, request.ttl_seconds)
+            case Undo():
+                return self._service.undo(request.ids, everything=request.all)
+            case Plan():
+                return self._service.plan(request.rule, _sources(attached))
+            case Apply():
+                owner = peer if peer.hello is not None and peer.hello.role == "console" else None
+                return self._service.apply(
+                    request.rule,
+                    _sources(attached),
+                    request.confirm_seconds,
+                    force=request.force,
+                    owner=owner,
+                )
+        raise TypeError("not a request that takes time")
 
     def _greet(self, peer: Peer, hello: Hello) -> Answer:
         if hello.role not in ROLES:
@@ -255,15 +288,40 @@ class Server:
         peer.close()
         if peer.slot is not None:
             self._observers.detach(peer.slot)
-        try:
-            self._service.owner_gone(peer)
-        except FwtopError as error:
-            syslog.syslog(syslog.LOG_ERR, safe_text(error))
+        self._gone.append(peer)
+        if not self._jobs.changing:
+            try:
+                self._let_go()
+            except FwtopError as error:
+                syslog.syslog(syslog.LOG_ERR, safe_text(error))
+
+    def _let_go(self) -> None:
+        """Take back what clients that went away had not confirmed."""
+        while self._gone:
+            self._service.owner_gone(self._gone.pop())
 
 
-def _sources(request: Request, attached: int | None) -> Sources:
-    """Return the list that came beside a request; raises ValueError unless both agree that there is one."""
+def _sources(attached: int | None) -> tuple[Prefix, ...]:
+    return read_sources(attached) if attached is not None else ()
+
+
+def _check_attached(request: Request, attached: int | None) -> None:
+    """Raise ValueError unless request and message agree on whether a list came along."""
     announced = isinstance(request, Plan | Apply) and request.attached
     if announced != (attached is not None):
         raise ValueError("a list is announced or attached, but not both")
-    return read_sources(attached) if attached is not None else ()
+
+
+def _guarded(request: Request, work: Callable[[], dict[str, Any]]) -> Answer:
+    """Return the answer to a request, whatever happens while it is worked on."""
+    try:
+        return Answer(True, data=work())
+    except FwtopError as error:
+        return Answer(False, safe_text(error, limit=1000), error.code)
+    except ValueError as error:
+        return Answer(False, safe_text(f"not understood: {error}"), 2)
+    except Exception as error:
+        # Whatever a request broke, the other clients' rules still need their guardian.
+        line = safe_text(f"{type(request).__name__.lower()} failed: {type(error).__name__}: {error}")
+        syslog.syslog(syslog.LOG_ERR, line)
+        return Answer(False, line, 1)

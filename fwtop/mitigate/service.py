@@ -18,10 +18,12 @@ from fwtop.mitigate.journal import Entry, Journal
 from fwtop.mitigate.kernel import Count, Kernel
 from fwtop.mitigate.sets import MAX_TIMEOUT_SECONDS
 from fwtop.mitigate.steps import Step, Steps
+from fwtop.mitigate.why import Subject, explain, over_text
 from fwtop.mitigate.wire import MAX_TTL_SECONDS, rule_of_wire
 from fwtop.model.address import Prefix
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import ACTIVE_STATES, Rule, RuleStatus, State, rule_status_to_dict
+from fwtop.model.text import safe_text
 
 MAX_CONFIRM_SECONDS = 3600
 ALLOW_REFRESH_SECONDS = 5.0
@@ -157,11 +159,26 @@ class Service:
             self._count()
         else:
             self._fresh_allow()
-        rules = [self._status_of(entry, entries=True) for entry in self._active.values()]
+        rules = [self._status_of(entry, entries=True) for entry in list(self._active.values())]
         if finished:
             rules += [self._status_of(entry) for entry in self._journal.finished_entries()]
         allow = [{"prefix": str(entry.prefix), "why": entry.why} for entry in self._allow.entries]
         return {"rules": rules, "allow": allow}
+
+    def why(self, rule_id: str) -> list[str]:
+        """Say in sentences what a rule matches or what keeps it from matching; takes about a second."""
+        entry = self._active.get(rule_id)
+        if entry is None:
+            over = self._journal.find(rule_id)
+            if over is None:
+                raise FwtopError(
+                    f"there is no rule {safe_text(rule_id, limit=20)!r}: see 'fwtop status --all'"
+                )
+            return [over_text(over)]
+        count = self._kernel.counts().get(rule_id, Count(0, 0))
+        busiest = self._entry_counts.of(rule_id, self._set_names(entry.rule))
+        artifacts = self._artifacts(entry.rule)
+        return explain(Subject(entry, artifacts, self._kernel.chains, count.packets, busiest))
 
     def surroundings(self) -> dict[str, Any]:
         """Return what a console should know of this host: own addresses and the allow-list."""

@@ -78,9 +78,16 @@ class Status:
     finished: bool = False  # also rules that are over
 
 
-Request = Hello | Watch | Plan | Apply | Keep | Undo | Status
+@dataclass(frozen=True, slots=True)
+class Why:
+    """Say in sentences (data["sentences"]) what a rule matches, or what keeps it from matching."""
+
+    id: str
+
+
+Request = Hello | Watch | Plan | Apply | Keep | Undo | Status | Why
 _REQUESTS: dict[str, type[Request]] = {
-    cls.__name__.lower(): cls for cls in (Hello, Watch, Plan, Apply, Keep, Undo, Status)
+    cls.__name__.lower(): cls for cls in (Hello, Watch, Plan, Apply, Keep, Undo, Status, Why)
 }
 _TYPES: dict[str, tuple[type, ...]] = {
     "str": (str,),

@@ -1,0 +1,238 @@
+"""`fwtop why` names the true cause, each laid down for real while packets arrive."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from mitigate_bench import PORT, VARIANTS, Bench, apply, inside
+
+from fwtop.model.errors import FwtopError
+from fwtop.model.protocol import Undo, Why
+from fwtop.model.rule import Kind, Match, Rule
+
+pytestmark = pytest.mark.kernel
+UDP = 17
+
+
+@pytest.fixture
+def bench(netns_pair, tmp_path: Path) -> Iterator[Bench]:
+    made = Bench(netns_pair, tmp_path)
+    yield made
+    made.close()
+
+
+@contextmanager
+def traffic(bench: Bench, family: int = 4, payload: bytes = b"") -> Iterator[None]:
+    """Send a few hundred packets a second while the block runs."""
+    path, over = bench.path(family), threading.Event()
+    path.passes(payload)
+
+    def send() -> None:
+        while not over.wait(0.004):
+            path.send(payload)
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def why(guardian, rule_id: str) -> str:
+    return "\n".join(guardian.demand(Why(rule_id)).data["sentences"])
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_working_rule_says_what_it_matched(bench: Bench, variant: str) -> None:
+    for program in (f"iptables-{variant}", f"ip6tables-{variant}"):
+        bench.pair.victim.run(program, "-A", "INPUT", "-p", "tcp", "--dport", "7", "-j", "ACCEPT")
+    with bench.connect() as guardian, traffic(bench):
+        rule_id = apply(guardian, bench.block_rule(4))
+        said = why(guardian, rule_id)
+    assert said.startswith(f"rule {rule_id} works: it matched ")
+    assert f"most from {bench.attacker(4)}" in said
+    assert said.count("\n") == 0
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("how", ["line", "chain"])
+def test_rule_above_that_takes_the_packets_is_named(bench: Bench, variant: str, how: str) -> None:
+    tool = f"iptables-{variant}"
+    bench.pair.victim.run(tool, "-A", "INPUT", "-p", "tcp", "--dport", "7", "-j", "ACCEPT")
+    with bench.connect() as guardian, traffic(bench):
+        rule_id = apply(guardian, bench.block_rule(4))
+        target = "ACCEPT"
+        if how == "chain":
+            bench.pair.victim.run(tool, "-t", "raw", "-N", "THEIRS")
+            bench.pair.victim.run(tool, "-t", "raw", "-A", "THEIRS", "-p", "udp", "-j", "ACCEPT")
+            target = "THEIRS"
+        bench.pair.victim.run(tool, "-t", "raw", "-I", "PREROUTING", "-p", "udp", "-j", target)
+        said = why(guardian, rule_id)
+    assert "takes packets first: '-A PREROUTING -p udp" in said
+    assert "just now" in said
+
+
+def test_foreign_nft_chain_is_named(bench: Bench) -> None:
+    with bench.connect() as guardian, traffic(bench):
+        rule_id = apply(guardian, bench.block_rule(4))
+        for words in (
+            "add table inet theirs",
+            "add chain inet theirs early { type filter hook prerouting priority -400 ; }",
+            "add rule inet theirs early udp dport 5353 counter drop",
+        ):
+            bench.pair.victim.run("nft", words)
+        said = why(guardian, rule_id)
+    assert "inet theirs early (prerouting, priority -400) sees packets before fwtop's rules" in said
+    assert "udp dport 5353" in said
+
+
+def test_other_iptables_variant_is_named(bench: Bench) -> None:
+    with bench.connect() as guardian, traffic(bench):
+        assert guardian.about["variant"] == "nft"
+        rule_id = apply(guardian, bench.block_rule(4))
+        tool = ("iptables-legacy", "-t", "raw", "-A", "PREROUTING", "-p", "udp", "-j", "DROP")
+        bench.pair.victim.run(*tool)  # registered last, so it is called first
+        said = why(guardian, rule_id)
+    assert "the other iptables variant (legacy)" in said
+
+
+def test_family_that_the_rule_lacks_is_named(bench: Bench) -> None:
+    with bench.connect() as guardian, traffic(bench, 6):
+        said = why(guardian, apply(guardian, bench.block_rule(4)))
+    assert "the rule is about IPv4" in said
+    assert "IPv6 brought" in said
+
+
+def test_fragments_are_named(bench: Bench) -> None:
+    rule = Rule(
+        "", Kind.IPSET, Match(sources=bench.block_rule(4).match.sources, protocol=UDP, dport=9), "x", 60
+    )
+    with bench.connect() as guardian, traffic(bench, 4, b"x" * 4000):
+        said = why(guardian, apply(guardian, rule))
+    assert "later fragments carry no ports" in said
+
+
+def test_emptied_set_and_flushed_chain_are_named(bench: Bench) -> None:
+    with bench.connect() as guardian, traffic(bench):
+        rule_id = apply(guardian, bench.block_rule(4))
+        bench.pair.victim.run("ipset", "flush", f"fwtop-{rule_id}-4")
+        said = why(guardian, rule_id)
+        assert f"set fwtop-{rule_id}-4 doesn't hold {bench.attacker(4)} any more" in said
+        bench.pair.victim.run("iptables-nft", "-t", "raw", "-F", "FWTOP")
+        assert "1 of its 1 lines are gone" in why(guardian, rule_id)
+
+
+def test_allow_listed_sender_is_named(bench: Bench) -> None:
+    """An operator who tries a rule from the own machine is never matched."""
+    bench.allow = f"{bench.attacker(4)}\n"
+    rule = Rule("", Kind.NOTRACK, Match(protocol=UDP, dport=PORT, family=4), "x", 60)
+    with bench.connect() as guardian, traffic(bench):
+        said = why(guardian, apply(guardian, rule))
+    assert "the allow-list let" in said
+
+
+def test_vlan_without_an_interface_is_named(bench: Bench) -> None:
+    header = bytes.fromhex("ffffffffffff 020000000001 8100 0005 0800")  # tag 5 before IPv4
+    with inside(bench.pair.attacker.netns):
+        wire = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
+    wire.bind(("a0", 0))
+    over = threading.Event()
+
+    def send() -> None:
+        while not over.wait(0.004):
+            wire.send(header + bytes(60))
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    try:
+        with bench.connect() as guardian:
+            said = why(guardian, apply(guardian, bench.block_rule(4)))
+    finally:
+        over.set()
+        thread.join()
+        wire.close()
+    assert "v0 received" in said
+    assert "VLAN-tagged without an interface here" in said
+
+
+def test_other_namespace_and_other_chain_are_named(bench: Bench) -> None:
+    """Traffic for the attacker's side: here it is quiet, and a process lives where it is not."""
+    rule = Rule("", Kind.IPSET, Match(sources=bench.block_rule(6).match.sources), "x", 60)
+    with inside(bench.pair.attacker.netns):
+        witness = subprocess.Popen(["sleep", "30"])
+    try:
+        with bench.connect() as guardian:
+            rule_id = apply(guardian, rule)
+            bench.pair.victim.run(
+                "iptables-nft", "-A", "INPUT", "-p", "udp", "--dport", str(PORT), "-j", "DROP"
+            )
+            with traffic(bench):
+                said = why(guardian, rule_id)
+            assert "IPv4 brought" in said
+            bench.pair.attacker.run("ip", "link", "add", "x0", "type", "veth", "peer", "name", "x1")
+            for link, address in (("x0", "10.99.0.1/24"), ("x1", "10.98.0.1/24")):
+                bench.pair.attacker.run("ip", "address", "add", address, "dev", link)
+                bench.pair.attacker.run("ip", "link", "set", link, "up")
+            bench.pair.attacker.run(
+                "ip", "neigh", "add", "10.99.0.9", "lladdr", "02:00:00:00:00:09", "dev", "x0"
+            )
+            with inside(bench.pair.attacker.netns):
+                out = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+            over = threading.Event()
+
+            def send() -> None:
+                while not over.wait(0.004):
+                    out.sendto(b"x", ("10.99.0.9", 9))
+
+            thread = threading.Thread(target=send)
+            thread.start()
+            said = why(guardian, rule_id)
+            over.set()
+            thread.join()
+            out.close()
+    finally:
+        witness.kill()
+        witness.wait()
+    assert "other network namespaces more" in said
+    assert bench.pair.attacker.netns in said
+
+
+def test_drop_further_down_is_named(bench: Bench) -> None:
+    rule = Rule("", Kind.NOTRACK, Match(protocol=UDP, dport=9), "x", 60)
+    bench.pair.victim.run("iptables-nft", "-A", "INPUT", "-p", "udp", "--dport", str(PORT), "-j", "DROP")
+    with bench.connect() as guardian, traffic(bench):
+        said = why(guardian, apply(guardian, rule))
+    assert "none fits its conditions" in said
+    assert "meanwhile filter INPUT dropped" in said
+
+
+def test_rule_that_is_over_or_unknown(bench: Bench) -> None:
+    with bench.connect() as guardian:
+        rule_id = apply(guardian, bench.block_rule(4))
+        guardian.demand(Undo((rule_id,)))
+        assert "is over, reverted: undone; it matched 0 packets" in why(guardian, rule_id)
+        for unknown in ("99", "x", "9" * 40):
+            with pytest.raises(FwtopError, match="there is no rule"):
+                why(guardian, unknown)
+
+
+def test_others_are_answered_while_it_watches(bench: Bench) -> None:
+    with bench.connect() as asking, bench.connect() as other:
+        rule_id = apply(asking, bench.block_rule(4))
+        asker = threading.Thread(target=why, args=(asking, rule_id))
+        asker.start()
+        begun = time.monotonic()
+        apply(other, bench.block_rule(6))
+        assert time.monotonic() - begun < 0.9
+        assert asker.is_alive()
+        asker.join()
