@@ -58,7 +58,7 @@ def digest(record: SessionRecord) -> Digest:
     """Boil a session down; reads about 600 of its snapshots once."""
     snapshots = list(record.snapshots(_MAX_SNAPSHOTS))
     spans, effects = attack_spans(record, snapshots), rule_effects(record, snapshots)
-    sums = _sums(record.ticks)
+    sums = _sums(record.ticks, record.info.started)
     events, left_out = _told(record.events)
     return Digest(
         info=record.info,
@@ -76,10 +76,10 @@ def digest(record: SessionRecord) -> Digest:
     )
 
 
-def _sums(ticks: tuple[Tick, ...]) -> Sums:
-    gaps = [min(max(after.at - before.at, 0.0), _MAX_TICK_SECONDS) for before, after in pairwise(ticks)]
-    if ticks:
-        gaps.append(gaps[-1] if gaps else 1.0)
+def _sums(ticks: tuple[Tick, ...], started: float) -> Sums:
+    # A tick's rates are those of the time before it.
+    times = [started, *(tick.at for tick in ticks)]
+    gaps = [min(max(after - before, 0.0), _MAX_TICK_SECONDS) for before, after in pairwise(times)]
     timed = list(zip(ticks, gaps, strict=True))
     peak = max(ticks, key=lambda tick: tick.pps, default=None)
     tables = [tick for tick in ticks if tick.conntrack is not None]

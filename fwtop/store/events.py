@@ -62,7 +62,7 @@ def _attack_events(before: tuple[Attack, ...], after: tuple[Attack, ...], at: fl
     for kind, attack in new.items():
         if kind not in old:
             text = f"{attack.title}: {attack.share:.0%} of packets, {attack.pps:,.0f} packets a second"
-            yield _event(at, EventKind.ATTACK_BEGAN, kind, text)
+            yield _event(min(at, attack.since), EventKind.ATTACK_BEGAN, kind, text)
     for kind, attack in old.items():
         if kind not in new:
             yield _event(at, EventKind.ATTACK_ENDED, kind, f"{attack.title} is over")

@@ -85,7 +85,7 @@ class SessionWriter:
             self._missed += 1
             return found
         try:
-            database = self._database or self._create(_end(snapshot))
+            database = self._database or self._create(snapshot.started)
             self._tidy(database, snapshot, now)
             if self._missed:
                 text = f"{self._missed} snapshots before this one could not be stored"

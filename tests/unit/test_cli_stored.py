@@ -77,7 +77,7 @@ def test_sessions_are_listed(place: Path) -> None:
     head, line = done.stdout.splitlines()
     assert head.split()[:3] == ["SESSION", "STARTED", "(UTC)"]
     assert line.split() == [
-        "2026-11-21T03-12-44Z-eth0", "2026-11-21", "03:12", "1:59", "web-1", "eth0", "200", "kpps",
+        "2026-11-21T03-12-39Z-eth0", "2026-11-21", "03:12", "2:04", "web-1", "eth0", "200", "kpps",
         "dns_amplification", "1",
     ]  # fmt: skip
     data = json.loads(fwtop("sessions", "--json", "--directory", place).stdout)
@@ -135,7 +135,7 @@ def test_replay_prints_observations(place: Path) -> None:
         "kind": "session",
         "interfaces": ["eth0"],
         "netns": None,
-        "file": "2026-11-21T03-12-44Z-eth0",
+        "file": "2026-11-21T03-12-39Z-eth0",
     }
     assert len(lines[50]["sources"]["address"]) == 3
 

@@ -82,8 +82,8 @@ def test_the_digest_of_the_sample_session(record: SessionRecord) -> None:
     assert changes["arrived"] == (200_000, 200_000)
     assert changes["delivered"] == (199_960, 22_000)
     assert effect.commands[0].startswith("ipset create")
-    assert found.sums.packets == pytest.approx(80 * 200_000 + 40 * 9_000)
-    assert found.sums.dropped == pytest.approx(68 * 178_000 + 52 * 40)
+    assert found.sums.packets == pytest.approx(80 * 200_000 + 44 * 9_000)
+    assert found.sums.dropped == pytest.approx(68 * 178_000 + 56 * 40)
     assert (found.sums.peak_pps, found.sums.conntrack_peak) == (200_000, 120_000)
     top = found.tops.tables["address"][0]
     assert found.tops.during_attack
@@ -104,7 +104,7 @@ def test_an_attack_that_pauses_is_one_and_one_that_lasts_is_open(tmp_path: Path)
 
 def test_a_calm_and_a_tiny_session(tmp_path: Path) -> None:
     calm = digest(record_of(tmp_path, [snapshot(START + second, busy=False) for second in range(90)]))
-    assert calm.headline == "No attack in 1 min 29 s"
+    assert calm.headline == "No attack in 1 min 34 s"
     tiny = record_of(tmp_path, [snapshot(START, busy=False)])
     for name in FORMATS:
         assert render(tiny, name)
@@ -211,7 +211,7 @@ def test_markdown_escapes_whatever_could_be_markup() -> None:
 def test_json_is_complete(record: SessionRecord, poison: SessionRecord) -> None:
     data = json.loads(render(record, "json"))
     assert data["schema"] == 1
-    assert data["session"]["id"] == "2026-11-21T03-12-44Z-eth0"
+    assert data["session"]["id"] == "2026-11-21T03-12-39Z-eth0"
     assert data["attacks"][0]["kind"] == "dns_amplification"
     assert data["rules"][0]["predicted_pps"] == 180_000
     assert len(data["timeline"]) == 120
