@@ -8,6 +8,7 @@ import numpy as np
 
 from fwtop.collect.nflog import Logged, NflogReader
 from fwtop.collect.parse import parse_packets
+from fwtop.collect.reasons import reached_tc
 from fwtop.model.counters import Counters
 from fwtop.model.packets import Hook, PacketBatch
 
@@ -28,7 +29,7 @@ class LoggedAccepted:
         segments = logged.segments
         joined = float(segments.mean()) if len(segments) else 1.0
         measured = logged.count * self._one_in * joined
-        before = sum(drop.packets for drop in counters.drops if drop.before_delivery and drop.layer != "nic")
+        before = sum(drop.packets for drop in counters.drops if drop.before_delivery and reached_tc(drop))
         accepted = self._settle(max(0, counters.arrived_packets - before), measured)
         size = float((logged.length + _ETHERNET_BYTES).mean() / joined) if len(segments) else 0.0
         batch = self._batch(logged, time_ns)

@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 
 from fwtop.collect.cell import CLASSES, CONTROL_WORDS, HOOKS, NON_IP, cell_bytes, cell_dtype
 from fwtop.collect.conntrack import ConntrackMeter
+from fwtop.collect.fragments import FragmentMeter
 from fwtop.collect.links import LinkStats, list_links
 from fwtop.collect.procfs import parse_softirq, read_text
-from fwtop.collect.reasons import NOT_A_LOSS, NOT_IP, place, place_of_function
+from fwtop.collect.reasons import NOT_A_LOSS, NOT_IP, place, place_of_function, reached_tc
 from fwtop.collect.symbols import Symbols
 from fwtop.model.counters import ConntrackSample, Counters, DropCount
 from fwtop.model.text import safe_text
@@ -170,6 +171,7 @@ class CounterReader:
         self._symbols = symbols
         self._conntrack = ConntrackMeter()
         self._totals = cells.totals()
+        self._fragments = FragmentMeter()
         self._seen: Totals | None = None  # by the last windows
         self._links = self._link_stats()
         self._softirq = parse_softirq(read_text("/proc/stat"))
@@ -193,7 +195,10 @@ class CounterReader:
         counters = self._counters(
             counted, drops, conntrack, seconds=seconds, one_in=one_in * factor, watched=1.0 / factor
         )
-        return Interval(counters, counted, factor)
+        before_delivery = sum(drop.packets for drop in drops if drop.before_delivery and reached_tc(drop))
+        missing = counters.arrived_packets - before_delivery - (counters.accepted_packets or 0)
+        waiting = self._fragments.sample(counted.reassembled, missing, drops)
+        return Interval(replace(counters, drops=(*counters.drops, *waiting)), counted, factor)
 
     def _whole(self, counted: Totals, arrived: int) -> tuple[Totals, float]:
         """Scale what windows saw up to all that arrived; without a window since, go by the last one."""

@@ -16,6 +16,7 @@ from fwtop.collect.ringbuf import RingBuffer
 from fwtop.collect.shutter import Shutter
 from fwtop.collect.symbols import Symbols
 from fwtop.model.counters import Counters
+from fwtop.model.errors import FwtopError
 from fwtop.model.packets import Hook, PacketBatch
 
 SAMPLES_PER_SECOND = 20_000
@@ -63,13 +64,13 @@ class LiveSource:
         """Return the ring's descriptor; it is readable while records are pending."""
         return self._fds["ring"]
 
-    @property
-    def error(self) -> str:
-        """Why nothing is observed any more; empty while all is well."""
-        return self._shutter.error
-
     def poll(self) -> tuple[PacketBatch, Counters]:
-        """Return the packets sampled and everything counted since the last call; never blocks."""
+        """Return the packets sampled and everything counted since the last call; never blocks.
+
+        Raises FwtopError when observing has become impossible.
+        """
+        if self._shutter.error:
+            raise FwtopError(self._shutter.error)
         records = self._ring.read(_RECORDS_PER_POLL)
         now = time.monotonic()
         seconds = now - self._time

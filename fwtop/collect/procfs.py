@@ -41,6 +41,23 @@ def parse_conntrack_stats(text: str) -> ConntrackStats:
     )
 
 
+def parse_paired(text: str) -> dict[str, dict[str, int]]:
+    """Read /proc/net/snmp: pairs of lines, `Ip: NAME …` and `Ip: NUMBER …`."""
+    tables: dict[str, dict[str, int]] = {}
+    lines = text.splitlines()
+    for names, values in zip(lines[::2], lines[1::2], strict=False):
+        group, *keys = names.split()
+        numbers = values.split()[1:]
+        tables[group.rstrip(":")] = {key: int(number) for key, number in zip(keys, numbers, strict=False)}
+    return tables
+
+
+def parse_single(text: str) -> dict[str, int]:
+    """Read /proc/net/snmp6: a name and a number a line."""
+    pairs = (line.split() for line in text.splitlines())
+    return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2}
+
+
 def parse_softirq(text: str) -> tuple[int, int]:
     """Return (softirq, all) jiffies over all CPUs from /proc/stat."""
     words = text.partition("\n")[0].split()

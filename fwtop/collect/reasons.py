@@ -8,6 +8,8 @@ net/ipv4/{ip_input,tcp_ipv4,udp}.c (on which side of the hook it is given).
 
 from __future__ import annotations
 
+from fwtop.model.counters import DropCount
+
 NOT_A_LOSS = frozenset({"PACKET_SOCK_ERROR"})  # a packet socket's copy; the packet itself goes on
 NOT_IP = frozenset({"UNHANDLED_PROTO", "ARP_PVLAN_DISABLE", "MAC_IEEE_MAC_CONTROL", "LOCAL_MAC"})
 
@@ -23,6 +25,11 @@ _LAYERS = {
 # Given by protocols and sockets, behind the input hook.
 _SOCKET = ("NO_SOCKET", "SOCKET_", "TCP_", "UDP_", "PROTO_MEM", "SKB_UCOPY_FAULT", "QUEUE_PURGE", "PSP_INPUT")
 _BEHIND_INPUT = ("ICMP_CSUM", "IP_NOPROTO", "XFRM_POLICY", "IPV6_NDISC_", "SKB_CSUM", "VXLAN_", "IP_TUNNEL_")
+
+
+def reached_tc(drop: DropCount) -> bool:
+    """Whether the counter of arrivals, at tc ingress, had seen the packet."""
+    return drop.layer not in ("nic", "backlog", "xdp")
 
 
 def place(reason: str, *, outbound: bool) -> tuple[str, bool]:

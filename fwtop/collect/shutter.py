@@ -15,6 +15,7 @@ kernel spends waiting (RCU), not working; so a thread does it.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import random
 import threading
@@ -26,7 +27,7 @@ from fwtop.collect import bpf
 
 LIMIT = 0.04  # of a core: up to this, everything is watched
 RELEASE = 0.03  # below this, everything is watched again
-_BUDGET = 0.015  # of a core: what the windows may cost
+_BUDGET = 0.012  # of a core: what the windows may cost
 _WINDOW_SECONDS = 0.004  # beyond the time that attaching takes with the window already open
 _LONGEST_PAUSE_SECONDS = 0.4  # an attack that changes must be seen within a second
 _JOIN_SECONDS = 2.0
@@ -155,7 +156,7 @@ class Shutter:
                 if attachment is last:
                     self._gate.arm()
                     opened = time.monotonic()
-                attachment.link = attachment.place.attach(attachment.program)
+                attachment.link = _attach(attachment)
         except OSError as error:
             self._error = f"the observers could not be attached again: {error.strerror}"
             self._stop = True
@@ -164,6 +165,15 @@ class Shutter:
     def _sleep(self, seconds: float) -> None:
         with self._wake:
             self._wake.wait_for(lambda: self._stop or not self._windows, seconds)
+
+
+def _attach(attachment: _Attachment) -> int | None:
+    try:
+        return attachment.place.attach(attachment.program)
+    except OSError as error:
+        if error.errno != errno.ENODEV:  # the interface is gone; there may be others
+            raise
+        return None
 
 
 def _close_link(attachment: _Attachment) -> None:

@@ -220,7 +220,8 @@ import socket, sys
 sender = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
 sender.bind((sys.argv[1], 0))
 for _ in range(int(sys.argv[3])):
-    sender.send(bytes.fromhex(sys.argv[2]))
+    for frame in sys.argv[2].split(","):
+        sender.send(bytes.fromhex(frame))
 """
 
 
@@ -252,6 +253,27 @@ def test_fragments_are_all_accounted_for(netns_pair: NetnsPair) -> None:
     assert answer["protocols"]["udp"][0] == 30
     assert 30 <= answer["accepted"] <= answer["arrived"]  # besides, there is IPv6 talking to itself
     assert named(answer) == {"socket/NO_SOCKET/after": 10}
+
+
+def test_fragments_that_wait_for_the_rest_are_told(netns_pair: NetnsPair) -> None:
+    meet(netns_pair)
+    frames = []
+    for number in range(40):
+        header = struct.pack(
+            "!BBHHHBBH4s4s",
+            *(0x45, 0, 36, 1000 + number, 0x2000, 64, 17, 0),  # more fragments follow, but never do
+            *(bytes((10, 77, 0, 2)), bytes((10, 77, 0, 1))),
+        )
+        frames.append(
+            bytes.fromhex(mac(netns_pair.victim)) + bytes(6) + b"\x08\x00" + checksummed(header, 10)
+        )
+    payload = struct.pack("!HHHH", 1234, 4242, 100, 0) + b"waiting!"
+    with observing(netns_pair.victim) as observer:
+        raw = [netns_pair.attacker.interface, ",".join((frame + payload).hex() for frame in frames), "1"]
+        netns_pair.attacker.run(sys.executable, "-c", RAW_SENDER, *raw)
+        first, second = observer.ask("wait 40"), observer.ask("poll")
+    waiting = [answer["drops"].get("ip/FRAGMENTS_WAITING/before", 0) for answer in (first, second)]
+    assert sum(waiting) == 40
 
 
 def test_merged_tcp_is_counted_in_packets_of_the_wire(netns_pair: NetnsPair) -> None:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import pytest
 
 from fwtop.collect.conntrack import seconds_to_full
-from fwtop.collect.counters import driver_drops, split_conntrack
+from fwtop.collect.counters import driver_drops, split_conntrack, split_sites
+from fwtop.collect.fragments import FragmentMeter
 from fwtop.collect.links import Link, LinkStats, choose_links, lowest_links, watched_indexes
 from fwtop.collect.live import choose_one_in
-from fwtop.collect.procfs import parse_conntrack_stats, parse_softirq
+from fwtop.collect.procfs import parse_conntrack_stats, parse_paired, parse_single, parse_softirq
 from fwtop.collect.reasons import place
+from fwtop.collect.symbols import Symbols
 from fwtop.model.counters import ConntrackSample, DropCount
 from fwtop.model.errors import FwtopError
 from fwtop.model.packets import Hook
@@ -161,3 +166,85 @@ def test_an_absurd_rate_keeps_within_what_the_kernel_side_takes() -> None:
     assert (
         max(choose_one_in(dict.fromkeys((Hook.INGRESS, Hook.DROP, Hook.ACCEPTED), 1e15)).values()) == 1 << 18
     )
+
+
+def test_drops_without_a_reason_are_split_by_function() -> None:
+    drop = DropCount("ip", "NOT_SPECIFIED", 100, 10_000)
+    sites = {0x1000: 50, 0x2000: 20, 0x3000: 10, 0x4000: 5}
+    names = {0x1000: "tcp_v4_rcv", 0x2000: "igmp_rcv", 0x3000: "", 0x4000: "packet_rcv"}
+    parts = split_sites(drop, sites, names)
+    assert [(part.layer, part.reason, part.packets, part.before_delivery) for part in parts] == [
+        ("socket", "NOT_SPECIFIED (tcp_v4_rcv)", 50, False),
+        ("ip", "NOT_SPECIFIED (igmp_rcv)", 20, False),
+        ("ip", "NOT_SPECIFIED", 25, True),  # the nameless, and what found no place among the sites
+    ]  # a packet socket's copies are no loss
+
+
+def meter(monkeypatch: pytest.MonkeyPatch) -> tuple[FragmentMeter, list[tuple[int, int]]]:
+    readings = [(0, 0)]
+    monkeypatch.setattr(FragmentMeter, "_read", lambda self: readings[-1])
+    return FragmentMeter(), readings
+
+
+def test_fragments_that_never_complete_are_told_one_interval_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    fragments, readings = meter(monkeypatch)
+    readings.append((100, 0))
+    assert fragments.sample(0, 100, []) == []
+    assert [drop.packets for drop in fragments.sample(0, 0, [])] == [100]
+    assert fragments.sample(0, 0, []) == []
+
+
+def test_fragments_that_complete_in_the_next_interval_never_waited(monkeypatch: pytest.MonkeyPatch) -> None:
+    fragments, readings = meter(monkeypatch)
+    readings.append((2, 0))
+    assert fragments.sample(0, 2, []) == []
+    readings.append((3, 1))  # the third came, and one packet of three came out
+    assert fragments.sample(2, -2, []) == []
+    assert fragments.sample(0, 0, []) == []
+
+
+def test_fragments_explain_no_more_than_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    fragments, readings = meter(monkeypatch)
+    readings.append((100, 0))  # most of them on an interface that isn't watched
+    fragments.sample(0, 10, [DropCount("ip", "DUP_FRAG", 5), DropCount("ip", "NOT_SPECIFIED (ip_defrag)", 5)])
+    assert [drop.packets for drop in fragments.sample(0, 0, [])] == [10]
+
+
+def test_snmp_tables() -> None:
+    table = parse_paired("Ip: Forwarding ReasmReqds ReasmOKs\nIp: 1 30 10\nTcp: RtoMin\nTcp: 200\n")
+    assert table == {"Ip": {"Forwarding": 1, "ReasmReqds": 30, "ReasmOKs": 10}, "Tcp": {"RtoMin": 200}}
+    assert parse_single("Ip6ReasmReqds   \t7\nbroken\n") == {"Ip6ReasmReqds": 7}
+
+
+KALLSYMS = b"""\
+ffffffff81000000 T first
+ffffffff81000100 t ip_defrag
+ffffffff81000180 d data_in_between
+ffffffff81000200 T tcp_v4_rcv
+ffffffffc0001000 t nf_drop\t[nf_tables]
+short
+"""
+
+
+def test_places_in_the_code_get_their_functions(tmp_path: Path) -> None:
+    (tmp_path / "kallsyms").write_bytes(KALLSYMS)
+    descriptor = os.open(tmp_path / "kallsyms", os.O_RDONLY)
+    symbols = Symbols(descriptor)
+    wanted = {
+        0: "",
+        0xFFFFFFFF81000105: "ip_defrag",
+        0xFFFFFFFF810001FF: "ip_defrag",
+        0xFFFFFFFF81000200: "tcp_v4_rcv",
+        0xFFFFFFFFC0001050: "nf_drop",
+        0xFFFFFFFFD0000000: "",
+    }
+    assert symbols.names(list(wanted)) == wanted
+    os.close(descriptor)
+    assert symbols.names([0xFFFFFFFF81000105, 0xFFFFFFFF81000001]) == {
+        0xFFFFFFFF81000105: "ip_defrag",
+        0xFFFFFFFF81000001: "",  # it was read a moment ago: not again so soon
+    }
+
+
+def test_without_a_descriptor_places_have_no_names() -> None:
+    assert Symbols(None).names([5]) == {5: ""}
