@@ -75,10 +75,9 @@ def _sources(cases: list[Case], results: list[Result], notes: list[str]) -> None
         shown = [row["key"] for row in case.observation["sources"]["address"]]
         strict = scores.strict_recall(case.sources, shown)
         sampled = scores.top_recall(case.sources, shown, case.one_in)
-        if not strict.wanted:
-            continue
-        recalls["strict"].append(strict.found / strict.wanted)
-        recalls["sampled"].append(sampled.found / sampled.wanted)
+        for kind, recall in (("strict", strict), ("sampled", sampled)):
+            if recall.wanted:
+                recalls[kind].append(recall.found / recall.wanted)
         if sampled.found < 0.95 * sampled.wanted:
             lost = ", ".join(f"{key} ({case.sources[key]:,})" for key in sampled.missed[:4])
             notes.append(
@@ -87,7 +86,7 @@ def _sources(cases: list[Case], results: list[Result], notes: list[str]) -> None
     _add(results, "A1 true top 20 sources among the first 20 shown", "share", recalls["strict"])
     _add(
         results,
-        "A1 the same, counts that the sample can't tell apart being equal",
+        "A1 the same, as far as the sample can tell",
         "share",
         recalls["sampled"],
     )
@@ -143,11 +142,11 @@ def _kinds(cases: list[Case], results: list[Result], notes: list[str]) -> None:
     clean = [case for case in known if not case.kinds]
     _add(
         results, "A4 attacks named rightly", "share",
-        [scores.named_rightly(case.kinds or (), case.seen_kinds) for case in attacked],
+        [scores.named_rightly(case.kinds or (), case.named_kinds) for case in attacked],
     )  # fmt: skip
-    _add(results, "A4 false alarms on clean traffic", "attacks", [len(case.seen_kinds) for case in clean])
+    _add(results, "A4 false alarms on clean traffic", "attacks", [len(case.named_kinds) for case in clean])
     for case in known:
-        if set(case.kinds or ()) != set(case.seen_kinds):
+        if set(case.kinds or ()) != set(case.named_kinds):
             said = ", ".join(
                 f"{attack['kind']} ({attack['share']:.1%})" for attack in case.observation["attacks"]
             )

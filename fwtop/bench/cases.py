@@ -14,12 +14,14 @@ from fwtop.bench.programs import fwtop_argv
 from fwtop.bench.recorder import Recorder
 from fwtop.bench.scores import Interval, Signature
 from fwtop.bench.slow_parser import Packet, capture_records, parse
+from fwtop.lab.namespaces import inside
 from fwtop.lab.run import Lab
 from fwtop.lab.watch import observe
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
 
 _READ_SECONDS = 120
+_EXHAUSTION, _FULL = "conntrack_exhaustion", 0.75
 _CLIENT_PORTS = (22, 53, 80, 443)  # of the victim: clients' packets there are not in the flood's count
 _NAMES = {6: "tcp", 17: "udp"}
 
@@ -39,6 +41,7 @@ class Case:
     legitimate: tuple[Packet, ...] = ()
     attack: tuple[Packet, ...] = ()
     shares: Mapping[str, float] = field(default_factory=dict)  # kind → share of all packets
+    conntrack_fill: float = 0.0  # of the victim's table at the end, as the kernel says
 
     @property
     def one_in(self) -> float:
@@ -49,6 +52,12 @@ class Case:
     def seen_kinds(self) -> tuple[str, ...]:
         """The attacks that fwtop named."""
         return tuple(attack["kind"] for attack in self.observation["attacks"])
+
+    @property
+    def named_kinds(self) -> tuple[str, ...]:
+        """The same without what is the consequence of another: a table that is full indeed."""
+        is_full = self.conntrack_fill >= _FULL and _EXHAUSTION not in (self.kinds or ())
+        return tuple(kind for kind in self.seen_kinds if not (is_full and kind == _EXHAUSTION))
 
     @property
     def unexplained(self) -> float:
@@ -110,6 +119,7 @@ def run_scenario(lab: Lab, seconds: float) -> Case:
     clients = {*lab.people.all}
     with Recorder(lab.victim, clients) as recorder:
         result = observe(lab, seconds, watcher=fwtop_argv(*_watching(lab, seconds)))
+    fill = _conntrack_fill(lab)
     truth = result["truth"]
     total = truth["packets"]
     kinds = Counter[str]()
@@ -131,7 +141,16 @@ def run_scenario(lab: Lab, seconds: float) -> Case:
         legitimate=tuple(recorder.legitimate),
         attack=tuple(recorder.other),
         shares={kind: packets / total for kind, packets in kinds.items() if kind and total},
+        conntrack_fill=fill,
     )
+
+
+def _conntrack_fill(lab: Lab) -> float:
+    with inside(lab.victim):
+        count, most = (
+            int(Path(f"/proc/sys/net/netfilter/nf_conntrack_{name}").read_text()) for name in ("count", "max")
+        )
+    return count / most
 
 
 def _watching(lab: Lab, seconds: float) -> list[str]:

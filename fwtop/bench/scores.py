@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from math import sqrt
 
 TOP = 20
+_SAMPLES = 10
 _STEP = 2e-6  # shares are printed with six decimals
 
 
@@ -20,12 +21,16 @@ class Recall:
 
 
 def top_recall(true: Mapping[str, int], shown: Sequence[str], one_in: float, top: int = TOP) -> Recall:
-    """Compare the first `top` shown with the true `top`.
+    """Compare the first `top` shown with the true `top`, as far as a sample of 1 in `one_in` can tell.
 
-    What is as great as the last of the true ones counts as well as that one (ties), and so does what a
-    sample of 1 in `one_in` can't tell from it: within two standard errors of the difference.
+    Asked for are sources of which ten samples are to be expected. What is as great as the least of those
+    counts as well as that one (ties), and so does what the sample can't tell from it: within two standard
+    errors of the difference.
     """
-    ranked = sorted(true.items(), key=lambda item: -item[1])
+    resolved = _SAMPLES * one_in if one_in > 1 else 0.0
+    ranked = sorted(
+        ((key, count) for key, count in true.items() if count >= resolved), key=lambda item: -item[1]
+    )
     wanted = min(top, len(ranked))
     if not wanted:
         return Recall(0, 0)

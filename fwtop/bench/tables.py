@@ -22,6 +22,8 @@ class Table:
 TABLES = (
     Table("accuracy", "what fwtop says against what the lab really sent, and against captures given"),
     Table("pipeline", "packets a second and core: parse, aggregate, read a capture", needs_root=False),
+    Table("observe", "what watching costs: drops and deliveries, with fwtop and with tcpdump beside"),
+    Table("react", "how soon: numbers after the start, an attack's name, drops after the key"),
 )
 
 

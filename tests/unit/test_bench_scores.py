@@ -97,6 +97,7 @@ def test_recall_does_not_ask_for_what_a_sample_cannot_tell() -> None:
     assert scores.top_recall(true, ["b"], 20.0, top=1).found == 1
     assert scores.top_recall(true, ["b"], 1.0, top=1).found == 0
     assert scores.top_recall(true, ["c"], 20.0, top=1).found == 0
+    assert scores.top_recall({"a": 150, "b": 3}, [], 20.0).wanted == 0  # 8 samples at most
 
 
 def test_coverage() -> None:

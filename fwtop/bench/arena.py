@@ -1,0 +1,114 @@
+"""A lab for speed: a victim without firewall and clients at rest, and a flood as fast as it can be made.
+
+The flood runs only while something is measured. What is counted is what the victim's one receiving processor
+gets through: frames that find its queue full are lost before it and don't count.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from types import TracebackType
+
+from fwtop.bench.receiver import PORT
+from fwtop.lab import scenario
+from fwtop.lab.child import Child
+from fwtop.lab.namespaces import run
+from fwtop.lab.run import Lab
+
+SOURCES = "198.19.0.0/24"  # of the benchmarking range, like everything in a lab
+SMALL, STRONGARM = 18, 100  # bytes of payload: frames of 60 bytes, IP packets of 128
+PAYLOAD_START = "fwtop-bench"
+_SETTLE_SECONDS = 0.3
+
+
+def flood_text(payload: int = SMALL, *, sources: str = SOURCES, sport: int | str = 4000) -> str:
+    """Return a scenario: UDP to the receiver's port from a few sources."""
+    port = f'"{sport}"' if isinstance(sport, str) else sport
+    rest = payload - len(PAYLOAD_START)
+    return (
+        'title = "UDP as fast as possible"\nseed = 1\nfirewall = "none"\npps = 0\n\n'
+        '[[vector]]\nname = "bench"\nkind = "udp_flood"\nprotocol = "udp"\n'
+        f'source = {{ prefixes = ["{sources}"], forged = false }}\nsport = {port}\ndport = {PORT}\n'
+        f'payload = [{{ text = "{PAYLOAD_START}" }}, {{ hex = "{"00" * rest}" }}]\nttl = 60\n'
+    )
+
+
+class Arena:
+    """A lab with its flood; entering sets it up, leaving takes it down."""
+
+    def __init__(self, text: str | None = None) -> None:
+        text = text or flood_text()
+        self.lab = Lab(scenario.parse(text, "bench"), source=text)
+
+    def __enter__(self) -> Arena:
+        """Set up."""
+        self.lab.__enter__()
+        self.lab.pause_clients()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Take down."""
+        self.lab.close()
+
+    @property
+    def victim(self) -> str:
+        """The victim's namespace."""
+        return self.lab.victim
+
+    def run(self, *argv: str, text: str | None = None) -> str:
+        """Run a system tool on the victim; raises FwtopError when it fails."""
+        return run("ip", "netns", "exec", self.victim, *argv, text=text)
+
+    @contextlib.contextmanager
+    def flooded(self, pps: int = 0) -> Iterator[None]:
+        """Flood while the block lasts, settled at its beginning."""
+        self.lab.start_flood(pps)
+        try:
+            time.sleep(_SETTLE_SECONDS)
+            yield
+        finally:
+            self.lab.stop()
+            self.lab.pause_clients()
+
+    def arrived_pps(self, seconds: float) -> float:
+        """Return packets a second that the victim's processor took in under a flood."""
+        with self.flooded():
+            return per_second(lambda: self.lab.arrived()[0], seconds)
+
+    @contextlib.contextmanager
+    def receiver(self) -> Iterator[Child]:
+        """Run the receiving application on the victim."""
+        child = Child(self.victim, "fwtop.bench.receiver")
+        try:
+            child.wait_ready()
+            yield child
+        finally:
+            child.close()
+
+    def received_pps(self, child: Child, seconds: float) -> float:
+        """Return datagrams a second that the application got under a flood."""
+        with self.flooded():
+            return per_second(lambda: int(child.ask(do="count")["datagrams"]), seconds)
+
+    @contextlib.contextmanager
+    def rules(self, on: list[list[str]], off: list[list[str]]) -> Iterator[None]:
+        """Run tools before and after the block."""
+        try:
+            for argv in on:
+                self.run(*argv)
+            yield
+        finally:
+            for argv in off:
+                self.run(*argv)
+
+
+def per_second(count: Callable[[], int], seconds: float) -> float:
+    """Return how fast a count rises over so many seconds."""
+    first, started = count(), time.monotonic()
+    time.sleep(seconds)
+    last, ended = count(), time.monotonic()
+    return float(last - first) / (ended - started)

@@ -1,0 +1,114 @@
+"""A program on a pseudo-terminal: what it writes is counted and timed, keys go in."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import pty
+import re
+import select
+import signal
+import struct
+import termios
+import threading
+import time
+from pathlib import Path
+from types import TracebackType
+
+from fwtop.bench.frame import until
+from fwtop.lab.namespaces import NETNS
+from fwtop.model.errors import FwtopError
+
+WIDTH, HEIGHT = 200, 50
+_ESCAPES = re.compile(rb"\x1b\[[0-9;?<>=]*[ -/]*[@-~]|\x1b[@-Z\\-_]|\x1b\][^\x07]*\x07")
+_KEPT_BYTES = 1 << 20  # of the newest output: what is searched for a text
+
+
+class Terminal:
+    """While the `with` block lasts, `argv` runs on a terminal of 200×50 cells."""
+
+    def __init__(self, argv: list[str], environment: dict[str, str] | None = None) -> None:
+        self._argv = argv
+        self._environment = {
+            **os.environ, "TERM": "xterm-256color", "COLORTERM": "truecolor", **(environment or {}),
+        }  # fmt: skip
+        self.bytes = 0
+        self._output = bytearray()
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> Terminal:
+        """Start it."""
+        self.started = time.monotonic()
+        self.pid, self._end = pty.fork()
+        if self.pid == 0:
+            os.execve(self._argv[0], self._argv, self._environment)  # noqa: S606 - no shell: a list of words
+        fcntl.ioctl(self._end, termios.TIOCSWINSZ, struct.pack("HHHH", HEIGHT, WIDTH, 0, 0))
+        self._ending = threading.Event()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+        return self
+
+    def _read(self) -> None:
+        while not self._ending.is_set():
+            if not select.select([self._end], [], [], 0.1)[0]:
+                continue
+            try:
+                chunk = os.read(self._end, 65_536)
+            except OSError:  # the last program on the terminal is gone
+                return
+            with self._lock:
+                self.bytes += len(chunk)
+                self._output += chunk
+                del self._output[:-_KEPT_BYTES]
+
+    def forget(self) -> None:
+        """Search only what is written from now on."""
+        with self._lock:
+            self._output.clear()
+
+    def has(self, text: str) -> bool:
+        """Whether a text was written since the start or the last `forget`."""
+        with self._lock:
+            output = bytes(self._output)
+        return text.encode() in _ESCAPES.sub(b"", output)
+
+    def wait_for(self, text: str, seconds: float) -> float:
+        """Wait until a text is written and return the time; raises FwtopError."""
+        if not until(lambda: self.has(text), seconds, every=0.005):
+            raise FwtopError(f"{text!r} was not on the screen within {seconds:g} s; the lab is taken down")
+        return time.monotonic()
+
+    def press(self, keys: str) -> None:
+        """Send keys."""
+        os.write(self._end, keys.encode())
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End it by SIGTERM, or else by force; its output is read to the end, so that it can't hang on it."""
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+            if until(self._is_gone, 5):
+                break
+        self._ending.set()
+        self._reader.join(timeout=2)
+        os.close(self._end)
+
+    def _is_gone(self) -> bool:
+        try:
+            return os.waitpid(self.pid, os.WNOHANG)[0] == self.pid
+        except ChildProcessError:
+            return True
+
+
+def process_in(netns: str, module: str) -> int | None:
+    """Find the process in a named namespace that runs a Python module."""
+    wanted = (NETNS / netns).stat().st_ino
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            words = (entry / "cmdline").read_bytes().split(b"\0")
+            if module.encode() in words and os.stat(entry / "ns/net").st_ino == wanted:
+                return int(entry.name)
+    return None
