@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fwtop.collect.accepted import LoggedAccepted
-from fwtop.collect.counters import Cells, CounterReader, Interval
+from fwtop.collect.counters import CounterReader, Interval
+from fwtop.collect.mapped import Cells
 from fwtop.collect.parse import parse_packets
 from fwtop.collect.ringbuf import RingBuffer
 from fwtop.collect.shutter import Shutter

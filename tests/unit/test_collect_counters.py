@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fwtop.collect.conntrack import seconds_to_full
-from fwtop.collect.counters import driver_drops, split_conntrack, split_sites
+from fwtop.collect.drops import driver_drops, split_conntrack, split_sites
 from fwtop.collect.fragments import FragmentMeter
 from fwtop.collect.links import Link, LinkStats, choose_links, lowest_links, watched_indexes
 from fwtop.collect.live import choose_one_in
