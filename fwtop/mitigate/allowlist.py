@@ -13,8 +13,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from fwtop.mitigate import timeservers
 from fwtop.mitigate.run import CommandError, run
-from fwtop.model.address import Prefix, format_address
+from fwtop.model.address import Prefix
 from fwtop.model.text import safe_text
 
 ALLOW_FILE = "/etc/fwtop/allow"
@@ -68,6 +69,9 @@ def gather(operators: Iterable[Prefix], netns_name: str | None, allow_file: str 
     found += [Allowed(item.peer, f"logged in by ssh on port {item.local_port}") for item in sessions]
     found += [Allowed(prefix, "default gateway") for prefix in gateways()]
     found += [Allowed(prefix, "DNS resolver") for prefix in resolvers(netns_name)]
+    found += [
+        Allowed(prefix, "NTP server") for prefix in (*timeservers.configured(), *timeservers.talked_to())
+    ]
     found += listed
     unique: dict[Prefix, Allowed] = {}
     for entry in found:
@@ -186,21 +190,12 @@ def _daemon_sockets() -> set[int]:
 
 
 def _established() -> Iterator[_Connection]:
-    for name, family in (("/proc/net/tcp", 4), ("/proc/net/tcp6", 6)):
+    for name in ("/proc/net/tcp", "/proc/net/tcp6"):
         for fields in _table(name):
             if fields[3] != _ESTABLISHED:
                 continue
-            peer = _hex_address(fields[2].split(":")[0], family)
+            peer = timeservers.hex_address(fields[2].split(":")[0])
             yield _Connection(peer, int(fields[1].split(":")[1], 16), int(fields[9]))
-
-
-def _hex_address(text: str, family: int) -> Prefix:
-    """Read an address of /proc/net/tcp*: 32-bit words in host (little-endian) order."""
-    words = [bytes.fromhex(text[start : start + 8])[::-1] for start in range(0, len(text), 8)]
-    value = int.from_bytes(b"".join(words), "big")
-    if family == 6:
-        return Prefix.parse(format_address(6, value >> 64, value & (1 << 64) - 1))  # IPv4-mapped: IPv4
-    return Prefix(4, value, 32)
 
 
 def _address(text: str) -> Prefix | None:

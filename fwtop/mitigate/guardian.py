@@ -23,6 +23,7 @@ from fwtop.mitigate import allowlist, netns, variants
 from fwtop.mitigate.chain import Chains
 from fwtop.mitigate.journal import Journal
 from fwtop.mitigate.kernel import Kernel
+from fwtop.mitigate.limits import LIMITS_FILE, read_limits
 from fwtop.mitigate.run import ENVIRONMENT
 from fwtop.mitigate.server import Identity, Server
 from fwtop.mitigate.service import Service
@@ -65,6 +66,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--run-directory", type=Path, default=paths.RUN_DIRECTORY)
     parser.add_argument("--journal", type=Path, default=paths.JOURNAL)
     parser.add_argument("--allow-file", default=allowlist.ALLOW_FILE)
+    parser.add_argument("--limits-file", type=Path, default=Path(LIMITS_FILE))
     parser.add_argument("--foreground", action="store_true", help="do not detach")
     parser.add_argument("--crash-at", choices=[step.value for step in Step], help="for tests: SIGKILL there")
     return parser
@@ -128,6 +130,7 @@ def _serve(options: argparse.Namespace, ready: Callable[[], None]) -> int:
         lock = _lock(lock_path)
     except OSError as error:
         raise FwtopError(f"cannot use {directory}: {error.strerror}; nothing was started", 1) from None
+    remove_stale(directory)
     path = directory / f"{number}.sock"
     try:
         journal, unable = _open_journal(options.journal)
@@ -165,6 +168,7 @@ def _server(options: argparse.Namespace, number: int, journal: Journal, unable: 
         steps,
         warnings=choice.warnings,
         unable=unable,
+        limits=lambda: read_limits(options.limits_file),
     )
     for line in service.reconcile():
         syslog.syslog(syslog.LOG_NOTICE, line)
@@ -189,6 +193,21 @@ def _lock(path: Path) -> int:
                 os.close(descriptor)
                 raise FwtopError("another guardian holds this namespace; nothing was started") from None
             time.sleep(0.02)  # flock(2) has no time limit of its own
+
+
+def remove_stale(directory: Path) -> None:
+    """Remove sockets and locks of guardians that were killed: nobody holds their lock any more."""
+    for path in directory.glob("*.lock"):
+        if not path.stem.isdigit():
+            continue
+        with contextlib.suppress(OSError):
+            descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                path.with_suffix(".sock").unlink(missing_ok=True)
+                path.unlink()
+            finally:
+                os.close(descriptor)
 
 
 def _open_lock(path: Path) -> int:

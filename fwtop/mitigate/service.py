@@ -13,16 +13,18 @@ from typing import Any
 from fwtop.mitigate import drivers, guard, timers
 from fwtop.mitigate.allowlist import OWN_ADDRESS, AllowList
 from fwtop.mitigate.artifacts import Artifacts, set_name
+from fwtop.mitigate.dependents import notrack_warnings
 from fwtop.mitigate.entries import EntryCounts
 from fwtop.mitigate.journal import Entry, Journal
 from fwtop.mitigate.kernel import Count, Kernel
+from fwtop.mitigate.limits import Limits, check_share, read_limits
 from fwtop.mitigate.sets import MAX_TIMEOUT_SECONDS
 from fwtop.mitigate.steps import Step, Steps
 from fwtop.mitigate.why import Subject, explain, over_text
 from fwtop.mitigate.wire import MAX_TTL_SECONDS, rule_of_wire
 from fwtop.model.address import Prefix
 from fwtop.model.errors import FwtopError
-from fwtop.model.rule import ACTIVE_STATES, Rule, RuleStatus, State, rule_status_to_dict
+from fwtop.model.rule import ACTIVE_STATES, Kind, Rule, RuleStatus, State, rule_status_to_dict
 from fwtop.model.text import safe_text
 
 MAX_CONFIRM_SECONDS = 3600
@@ -44,12 +46,14 @@ class Service:
         *,
         warnings: tuple[str, ...] = (),
         unable: str = "",
+        limits: Callable[[], tuple[Limits, tuple[str, ...]]] = read_limits,
     ) -> None:
         self._journal = journal
         self._kernel = kernel
         self._gather_allow = allow
         self._steps = steps
         self._warnings = warnings  # about this machine, shown with every plan
+        self._limits = limits
         self._unable = unable  # why nothing may be changed: there is no journal
         self._active: dict[str, Entry] = {}
         self._owners: dict[str, object] = {}
@@ -87,14 +91,17 @@ class Service:
         rule = replace(rule_of_wire(data, sources), id="0")
         verdict = guard.judge(rule, self._fresh_allow(), len(self._active))
         commands: list[str] = []
-        notes: tuple[str, ...] = ()
+        limits, notes = self._limits()
         refused = self._unable or verdict.refused
         code = 1 if refused else 0
         if refused is None:
             try:
+                check_share(rule, self._active_rules(), limits)
                 artifacts = drivers.build(rule, guard.exceptions(rule, self._allow))
                 commands = self._kernel.plan("0", artifacts, rule.ttl_seconds)
-                notes = artifacts.notes
+                notes += artifacts.notes
+                if rule.kind is Kind.NOTRACK:
+                    notes += notrack_warnings(self._kernel.chains.variant, rule.match)
             except FwtopError as error:
                 refused, code = str(error), error.code
         return {
@@ -125,6 +132,7 @@ class Service:
             raise FwtopError(f"refused: {verdict.refused}")
         if verdict.broad is not None and not force:
             raise FwtopError(f"refused without confirmation: {verdict.broad}; --force installs it")
+        check_share(rule, self._active_rules(), self._limits()[0])
         return self._install(rule, confirm_seconds, owner)
 
     def keep(self, rule_id: str, ttl_seconds: int | None) -> dict[str, Any]:
@@ -264,6 +272,9 @@ class Service:
         self._kernel.remove({rule_id})
         self._journal.update(replace(entry, state=state, ended=time.time(), note=note))
         return f"{name} removed: {note}"
+
+    def _active_rules(self) -> list[Rule]:
+        return [entry.rule for entry in self._active.values()]
 
     def _artifacts(self, rule: Rule) -> Artifacts:
         return drivers.build(rule, guard.exceptions(rule, self._allow))

@@ -97,6 +97,8 @@ class Bench:
             str(self.directory / "journal.db"),
             "--allow-file",
             str(self.directory / "allow"),
+            "--limits-file",
+            str(self.directory / "guard.toml"),
         )
         return (*base, "--crash-at", crash_at) if crash_at else base
 
