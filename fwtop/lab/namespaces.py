@@ -63,7 +63,11 @@ def hold_lock(pid: int) -> int:
     """Take this process's lock and return its descriptor: open means that the lab is alive."""
     LOCKS.mkdir(mode=0o700, exist_ok=True)
     lock = os.open(LOCKS / str(pid), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(lock)
+        raise FwtopError("this process has a lab already; end it before starting another") from None
     return lock
 
 
@@ -151,8 +155,9 @@ def create(pid: int, clients: list[str]) -> tuple[Wire, set[int]]:
     run("ip", "-n", victim, "-batch", "-", text=_victim_commands(victim, wire))
     run("ip", "-n", attacker, "-batch", "-", text=_attacker_commands(attacker, wire, clients))
     for own, interface in ((victim, net.VICTIM_INTERFACE), (attacker, net.ATTACKER_INTERFACE)):
-        # Segmentation offloads would make one packet of many before the wire, and counts disagree.
-        run("ip", "netns", "exec", own, "ethtool", "-K", interface, "gro", "on", "tso", "off", "gso", "off")
+        # As on a wire: what arrives has its checksum, and is one packet (offloads leave both for later).
+        offloads = ("gro", "on", "tx", "off", "tso", "off", "gso", "off")
+        run("ip", "netns", "exec", own, "ethtool", "-K", interface, *offloads)
     _thread_napi(attacker, net.ATTACKER_INTERFACE)
     return wire, _thread_napi(victim, net.VICTIM_INTERFACE)
 

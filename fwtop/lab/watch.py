@@ -29,7 +29,8 @@ def observe(
 
     Clients work for a second unwatched (phase "before"), pause until the watcher says that it counts, go on
     for a while (phase "watched"), and then under attack (phase "during"). All ends, drained, a little before
-    the watcher stops: everything that the truth counts lies within the observation, and nothing else does. `watcher` is the argv to run instead of fwtop (tests).
+    the watcher stops: everything that the truth counts lies within the observation, and nothing else does.
+    `watcher` is the argv to run instead of fwtop (tests).
     """
     time.sleep(_CALM_SECONDS)
     lab.pause_clients()
