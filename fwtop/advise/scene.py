@@ -134,6 +134,11 @@ def sure(base: float, samples: int) -> float:
     return round(base * (samples + 1) / (samples + 3) if samples < 200 else base, 3)
 
 
+def plural(number: int, what: str) -> str:
+    """Write a number of things: 1 source, 2,000 sources."""
+    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
+
+
 def count(number: float) -> str:
     """Write a number with thousands separators."""
     return f"{number:,.0f}"

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fwtop.advise import quic
 from fwtop.model.packets import I64, U8, Mask
 
 SHAPE_WIDTH = 64
@@ -138,6 +139,11 @@ def dtls_answer(payload: U8, length: I64) -> Mask:
     return np.asarray((length >= 13) & np.isin(payload[:, 0], (21, 22)) & (payload[:, 1] == 0xFE))
 
 
+def quic_answer(payload: U8, length: I64) -> Mask:
+    """RFC 9000 17.2: a long header of a known version; a server that was never asked gets no further."""
+    return np.asarray(quic.plausible(payload, length) & (payload[:, 0] >= 0x80))
+
+
 def _be16(payload: U8, at: int) -> I64:
     return (payload[:, at].astype(np.int64) << 8) | payload[:, at + 1]
 
@@ -180,7 +186,7 @@ SERVICES: tuple[Service, ...] = (
     Service("arms", "Apple Remote Management", (3283,), starts(b"\0\x01", b"\0\x02")),
     Service("rdp", "Remote Desktop over UDP", (3389,)),
     Service("dtls", "DTLS", (443, 3391, 4433, 5684, 10443), dtls_answer),
-    Service("quic", "QUIC", (), None),
+    Service("quic", "QUIC", (443, 80), quic_answer),
     Service("stun", "STUN", (3478,), starts(b"\x01\x01", b"\x01\x11")),
     Service("ws_discovery", "WS-Discovery", (3702,), _XML),
     Service("sip", "SIP", (5060, 5061), starts(b"SIP/2.0"), anywhere=True),
@@ -217,10 +223,24 @@ SERVICES: tuple[Service, ...] = (
     Service("ws_discovery", "WS-Discovery", (), _XML, anywhere=True),
 )
 
-BY_PORT: dict[int, Service] = {}
+# What floods of questions ask, each with the words for it
+QUESTIONS: tuple[tuple[str, Shape], ...] = (
+    ("queries of the Source engine (A2S)", starts(*(b"\xff\xff\xff\xff" + bytes([c]) for c in b"TUVWi"))),
+    ("status requests of Quake's engine", starts(b"\xff\xff\xff\xffget", b"\xff\xff\xff\xffstatus")),
+    ("openings of TeamSpeak 3 connections", starts(b"TS3INIT1")),
+    ("pings of Minecraft Bedrock or RakNet", starts(b"\x01\0\0\0\0\0\0")),
+    ("SIP requests", starts(b"REGISTER ", b"OPTIONS sip", b"INVITE ")),
+    ("STUN requests", starts(b"\0\x01\0", b"\0\x03\0")),
+    ("NTP monlist requests", starts(b"\x17\0\x03\x2a")),
+    ("SSDP searches", starts(b"M-SEARCH")),
+    ("first packets of QUIC connections", quic_answer),
+)
+
+BY_PORT: dict[int, tuple[Service, ...]] = {}
 for _service in SERVICES:
     for _port in _service.ports:
-        BY_PORT.setdefault(_port, _service)
+        BY_PORT[_port] = (*BY_PORT.get(_port, ()), _service)
+WEB = (80, 443)  # from there come downloads too: nothing but the bytes proves a reflection
 ANYWHERE = tuple(service for service in SERVICES if service.anywhere)
 
 

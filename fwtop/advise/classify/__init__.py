@@ -53,6 +53,7 @@ def find_attacks(scene: Scene) -> list[Finding]:
         for finding in rule(scene):
             scene.claim(finding)
             fragments.attach(scene)
+    scene.findings[:] = amplification.merged(scene.findings)
     for rule in STATE_RULES:
         scene.findings.extend(rule(scene))
     return scene.findings

@@ -5,14 +5,16 @@ Sources: CISA TA14-017A; Rossow, "Amplification Hell" (NDSS 2014); RFC 5358 (DNS
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from fwtop.advise import dns
 from fwtop.advise.facts import Facts
 from fwtop.advise.icmp import quoted_requests
 from fwtop.advise.scene import Finding, Scene, count, sure
-from fwtop.advise.services import ANYWHERE, BY_PORT, SHAPE_WIDTH, Service, tftp_data
-from fwtop.advise.traffic import UDP, Rows, payload, weighted_top
+from fwtop.advise.services import ANYWHERE, BY_PORT, SHAPE_WIDTH, WEB, Service, tftp_data
+from fwtop.advise.traffic import UDP, payload, weighted_top
 from fwtop.model.packets import Mask
 from fwtop.model.rule import Match
 
@@ -35,9 +37,9 @@ def by_port(scene: Scene) -> list[Finding]:
         if weight < 0.002 * scene.traffic.total or len(groups) >= 24:
             break
         if port in BY_PORT:
-            groups.setdefault(BY_PORT[port].name, []).append(port)
+            groups.setdefault(BY_PORT[port][0].name, []).append(port)
     for used in groups.values():
-        finding = _judge(scene, BY_PORT[used[0]], pool & np.isin(packets.sport, used), used)
+        finding = _judge(scene, pool & np.isin(packets.sport, used), used)
         if finding is not None:
             findings.append(finding)
     return findings
@@ -69,6 +71,26 @@ def by_payload(scene: Scene) -> list[Finding]:
     return findings
 
 
+def merged(findings: list[Finding]) -> list[Finding]:
+    """Join answers of one service that came from its own port and from others: one attack."""
+    result: dict[str, Finding] = {}
+    for finding in findings:
+        first = result.get(finding.kind)
+        if first is None or not finding.kind.endswith("_amplification"):
+            result[finding.kind if first is None else f"{finding.kind} {len(result)}"] = finding
+            continue
+        large, small = sorted((first, finding), key=lambda one: -len(one.rows))
+        result[finding.kind] = replace(
+            large,
+            rows=np.sort(np.concatenate([large.rows, small.rows])),
+            confidence=max(large.confidence, small.confidence),
+            evidence=(large.evidence[0], f"beside them {small.evidence[0]}", *large.evidence[1:]),
+            match=Match(protocol=UDP),
+            dns_name=large.dns_name if large.dns_name == small.dns_name else None,
+        )
+    return list(result.values())
+
+
 def unknown_service(scene: Scene) -> list[Finding]:
     """Large packets of many sources from one and the same source port that no table knows."""
     packets = scene.traffic.packets
@@ -92,13 +114,13 @@ def unknown_service(scene: Scene) -> list[Finding]:
     return [_finding(scene, service, facts, [top.value], confidence=0.75, fit=None)]
 
 
-def _judge(scene: Scene, service: Service, mask: Mask, ports: list[int]) -> Finding | None:
+def _judge(scene: Scene, mask: Mask, ports: list[int]) -> Finding | None:
     facts = scene.facts(mask)
-    matrix, length = facts.head
-    enough = length >= 4
-    shaped = service.shape(matrix, length)[enough] if service.shape else np.zeros(0, np.bool_)
-    fit = float(shaped.mean()) if len(shaped) >= 10 else None
+    fits = [(service, _fit(service, facts)) for service in BY_PORT[ports[0]]]
+    service, fit = max(fits, key=lambda pair: -1.0 if pair[1] is None else pair[1])
     proven = fit is not None and fit >= 0.5
+    if ports[0] in WEB and (fit is None or fit < 0.8):
+        return None  # a page's downloads begin with such packets, and go on with others
     if not scene.significant(facts, floor_pps=scene.config.reflection_pps, normal="udp", shaped=proven):
         return None
     if fit is not None and fit < 0.5 and _forged_answers(scene, facts, fit):
@@ -111,6 +133,15 @@ def _judge(scene: Scene, service: Service, mask: Mask, ports: list[int]) -> Find
     if service.name == "dns":
         facts = scene.facts(dns.without_other_names(scene.traffic, facts))
     return _finding(scene, service, facts, ports, confidence=confidence, fit=fit)
+
+
+def _fit(service: Service, facts: Facts) -> float | None:
+    """Part of the payloads that are this service's answers; None where too little can be seen."""
+    matrix, length = facts.head
+    enough = length >= 4
+    if service.shape is None or enough.sum() < 10:
+        return None
+    return float(service.shape(matrix, length)[enough].mean())
 
 
 def _forged_answers(scene: Scene, facts: Facts, fit: float) -> bool:
@@ -187,11 +218,10 @@ def _finding(
         dport=dport.value if dport.share > 0.98 and not ports else None,
     )
     title = f"{service.title} amplification"
-    rows: Rows = facts.rows
     return Finding(
         f"{service.name}_amplification",
         title,
-        rows,
+        facts.rows,
         sure(confidence, facts.n),
         tuple(evidence),
         spoof,

@@ -7,11 +7,15 @@ from collections import Counter
 import numpy as np
 
 from fwtop.advise import dns
-from fwtop.advise.scene import Finding, Scene, count, sure
+from fwtop.advise.scene import Finding, Scene, count, plural, sure
 from fwtop.advise.services import dns_query
-from fwtop.advise.traffic import UDP, payload
+from fwtop.advise.traffic import UDP, Rows, payload
+from fwtop.model.packets import Mask
 from fwtop.model.rule import Match
 from fwtop.model.text import dns_name_text, safe_text
+
+_NAME = 24  # bytes of a name that are compared
+_AGAIN = 10  # times that a random name doesn't come up
 
 
 def queries(scene: Scene) -> list[Finding]:
@@ -49,6 +53,7 @@ def queries(scene: Scene) -> list[Finding]:
             f"{share:.0%} of the questions are for names under {shown}, {distinct:.0%} of them different"
         )
         confidence, wire = 0.95, _wire(parent)
+        rows = rows[~_repeated(scene, rows)]
     else:
         name, share = _top_name(parsed)
         spoof = scene.spoof(rows)
@@ -61,8 +66,9 @@ def queries(scene: Scene) -> list[Finding]:
         confidence, wire = 0.85, _wire(name) if share >= 0.5 and not cut else None
     types = Counter(dns.type_name(question.qtype) for question in parsed)
     kind_of, n = types.most_common(1)[0]
+    facts = scene.facts(rows)
     evidence = (
-        f"{count(facts.packets)} DNS questions from {facts.sources:,} sources seen",
+        f"{count(facts.packets)} DNS questions from {plural(facts.sources, 'source')}",
         sentence,
         f"{n / len(parsed):.0%} ask for type {kind_of}" if kind_of != "?" else "the types are cut off",
     )
@@ -98,6 +104,15 @@ def _random_subdomains(parsed: list[dns.Question]) -> tuple[tuple[bytes, ...], f
         if len(below) >= 15 and distinct > 0.7 and _looks_random([labels[0] for labels in below]):
             return parent, len(below) / len(parsed), distinct
     return None
+
+
+def _repeated(scene: Scene, rows: Rows) -> Mask:
+    """Tell questions for names that are asked for again and again: those who live there, not the attack."""
+    matrix, length = payload(scene.traffic.packets, rows, dns.HEADER + _NAME)
+    begin = np.ascontiguousarray(matrix[:, dns.HEADER :] & np.uint8(0xDF)).view(f"V{_NAME}").reshape(-1)
+    _, inverse, counts = np.unique(begin, return_inverse=True, return_counts=True)
+    often = counts >= max(_AGAIN, 5 * len(rows) / len(counts))
+    return np.asarray(often[inverse] & (length > dns.HEADER))
 
 
 def _looks_random(labels: list[bytes]) -> bool:

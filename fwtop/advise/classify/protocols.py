@@ -12,6 +12,9 @@ from fwtop.model.rule import Match
 
 # IGMP, IPv6 header types that are no protocol, EIGRP, OSPF, PIM, VRRP: a network's own housekeeping
 _HOUSEKEEPING = (0, 2, 59, 88, 89, 103, 112)
+_NEIGHBOURS = 20
+_MANY = 20  # protocols at once: no network has so many
+_FOUR, _SIX = np.uint64(28), np.uint64(56)  # what is left of a multicast address: 0xE, 0xFF
 
 
 def gre(scene: Scene) -> list[Finding]:
@@ -27,11 +30,12 @@ def esp(scene: Scene) -> list[Finding]:
 def other(scene: Scene) -> list[Finding]:
     """Protocols that a server never sees."""
     packets = scene.traffic.packets
-    known = np.isin(packets.protocol, (TCP, UDP, ICMP, ICMP6, GRE, ESP, *_HOUSEKEEPING))
-    facts = scene.facts(~known & scene.free & (packets.family != 0) & ~scene.traffic.later)
-    odd_zero = scene.facts((packets.protocol == 0) & (packets.family == 4) & scene.free)
-    if odd_zero.n > facts.n:
-        facts = odd_zero
+    known = np.isin(packets.protocol, (TCP, UDP, ICMP, ICMP6, GRE, ESP))
+    pool = ~known & scene.free & (packets.family != 0) & ~scene.traffic.later
+    facts = scene.facts(pool & ~_housekeeping(scene, pool))
+    if facts.top("protocol").distinct >= _MANY:  # drawn at random: then those with a rule of their own too
+        rest = scene.free & ~np.isin(packets.protocol, (TCP, UDP)) & (packets.family == 4)
+        facts = scene.facts(np.asarray(rest & ~scene.traffic.later))
     if not scene.significant(facts, floor_pps=scene.config.flood_pps, normal="other") or _tunnel(facts):
         return []
     top = facts.top("protocol")
@@ -44,6 +48,17 @@ def other(scene: Scene) -> list[Finding]:
     spoof = scene.spoof(facts.rows)
     title = f"Flood of {what}"
     return [Finding("ip_protocol_flood", title, facts.rows, sure(0.9, facts.n), evidence, spoof, match)]
+
+
+def _housekeeping(scene: Scene, pool: Mask) -> Mask:
+    """Routers' own traffic: to groups, or of the few neighbours that a link has."""
+    packets = scene.traffic.packets
+    mask = np.asarray(pool & np.isin(packets.protocol, _HOUSEKEEPING))
+    group = np.where(packets.family == 4, packets.dst_lo >> _FOUR == 0xE, packets.dst_hi >> _SIX == 0xFF)
+    unicast = scene.facts(mask & ~group)
+    if unicast.sources > _NEIGHBOURS:
+        mask[unicast.rows] = False
+    return mask
 
 
 def _by_protocol(scene: Scene, protocol: int, kind: str, title: str, normal: str) -> list[Finding]:

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from collections import Counter
 
+import numpy as np
+
 from fwtop.advise import tls
 from fwtop.advise.classify.http import fast_rows, outside_connections, with_connections
+from fwtop.advise.facts import Facts
 from fwtop.advise.scene import Finding, Scene, count, sure
 from fwtop.advise.traffic import TCP
 from fwtop.model.rule import Match
 from fwtop.model.text import payload_text
+
+_PATIENCE_NS = 500_000_000  # after that a client has had its answer and gone on
+_ENOUGH = 100
+_BARE = 5  # SYN, ACK, hello, ACK of the server's answer, FIN or RST
 
 
 def hellos(scene: Scene) -> list[Finding]:
@@ -31,12 +38,17 @@ def hellos(scene: Scene) -> list[Finding]:
     stray = outside_connections(scene, facts)
     if stray:
         reasons.append("they belong to no connection: nobody did a handshake before")
+    parsed = tls.hellos(scene.traffic, facts.spread(384))
+    if not reasons and (facts.n >= 3 * facts.sources or _one_print(parsed)):
+        stalled = _stalled(scene, facts)
+        if stalled > 0.9:
+            reasons.append(f"{stalled:.0%} of their connections send nothing after it")
     if not reasons:
         return []
     evidence = [
         f"{count(facts.packets)} TLS client hellos ({count(facts.pps)}/s) of {facts.sources:,} sources"
     ]
-    evidence += reasons + _describe(tls.hellos(scene.traffic, facts.spread(384)))
+    evidence += reasons + _describe(parsed)
     spoof = scene.spoof(facts.rows, prior=0.0 if stray else -4.0)
     rows = facts.rows if stray else with_connections(scene, facts)
     dport = facts.top("dport")
@@ -44,6 +56,30 @@ def hellos(scene: Scene) -> list[Finding]:
     return [
         Finding("tls_flood", "TLS handshake flood", rows, sure(0.9, facts.n), tuple(evidence), spoof, match)
     ]
+
+
+def _stalled(scene: Scene, facts: Facts) -> float:
+    """Part of the connections, of those that had time, that end with the hello.
+
+    Browsers finish the handshake, ask and acknowledge; they ask again where the server is too slow.
+    0 where sampling or too short a capture hides that.
+    """
+    traffic = scene.traffic
+    time = traffic.packets.time_ns
+    old = facts.rows[time[facts.rows] < time.max() - _PATIENCE_NS]
+    if traffic.one_in > 1.5 or len(old) < _ENOUGH:
+        return 0.0
+    rows = traffic.rows(scene.tcp.tcp)
+    flows, place, packets = np.unique(traffic.flow_key[rows], return_inverse=True, return_counts=True)
+    data = np.bincount(place, traffic.packets.payload_length[rows] > 0)
+    mine = np.isin(flows, traffic.flow_key[old])
+    return float(((data == 1) & (packets <= _BARE))[mine].mean())
+
+
+def _one_print(parsed: list[tls.Hello]) -> bool:
+    """Tell whether nearly all have one JA4: a crowd has many browsers."""
+    prints = Counter(hello.ja4 for hello in parsed if hello.ja4)
+    return len(parsed) >= _ENOUGH and prints.total() > 0 and max(prints.values()) > 0.95 * len(parsed)
 
 
 def _describe(parsed: list[tls.Hello]) -> list[str]:

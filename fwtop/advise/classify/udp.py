@@ -6,15 +6,16 @@ import math
 
 import numpy as np
 
-from fwtop.advise import quic
+from fwtop.advise import quic, sequence
 from fwtop.advise.facts import Facts
-from fwtop.advise.scene import Finding, Scene, count
-from fwtop.advise.services import BY_PORT
+from fwtop.advise.scene import Finding, Scene, count, plural
+from fwtop.advise.services import QUESTIONS
 from fwtop.advise.traffic import UDP, weighted_top
 from fwtop.model.packets import Fragment, Mask
 from fwtop.model.rule import Match
 
 _GROUPS = 4
+_TINY = 128  # bytes: links carry 576 or more, whatever the least of 68 in RFC 791
 _ASYMMETRIC = 3.0  # later fragments a first one: then fragments are the weapon
 
 
@@ -84,21 +85,33 @@ def _judge(scene: Scene, mask: Mask) -> Finding | None:
         return None
     dport, sport = facts.top("dport"), facts.top("sport")
     where = f"to port {dport.value}" if dport.share > 0.9 else f"to {dport.distinct:,} ports"
-    evidence = [
-        f"{count(facts.packets)} UDP packets {where} from {facts.sources:,} sources seen, "
-        f"{facts.mean_length:.0f} bytes on average",
-        *signs,
-    ]
-    known = BY_PORT.get(dport.value)
-    if known is not None and dport.share > 0.9:
-        evidence.append(f"the port is that of {known.title}, the payload isn't its questions")
+    evidence = [_size(facts, where), *_asked(facts), *signs]
     match = Match(
         protocol=UDP,
         dport=dport.value if dport.share > 0.98 else None,
         sport=sport.value if sport.share > 0.98 and sport.value else None,
     )
-    confidence = round(min(0.95, 1 / (1 + math.exp(-odds + 0.5))), 3)
-    return Finding("udp_flood", "UDP flood", facts.rows, confidence, tuple(evidence), spoof, match)
+    return Finding("udp_flood", "UDP flood", facts.rows, _sure(odds), tuple(evidence), spoof, match)
+
+
+def _sure(odds: float) -> float:
+    return round(min(0.95, 1 / (1 + math.exp(-odds + 0.5))), 3)
+
+
+def _size(facts: Facts, where: str) -> str:
+    return (
+        f"{count(facts.packets)} UDP packets {where} from {plural(facts.sources, 'source')}, "
+        f"{facts.mean_length:.0f} bytes on average"
+    )
+
+
+def _asked(facts: Facts) -> list[str]:
+    """Say what the packets ask for, where they are a known service's questions."""
+    for title, shape in QUESTIONS:
+        fit = float(shape(*facts.head).mean()) if facts.n else 0.0
+        if fit > 0.5:
+            return [f"{fit:.0%} are {title}"]
+    return []
 
 
 def _odds(scene: Scene, facts: Facts, forged: float) -> tuple[float, list[str]]:
@@ -159,24 +172,26 @@ def _conversation(facts: Facts) -> bool:
     varied = lengths.distinct > 10 and lengths.share < 0.8
     matrix, held = facts.head
     download = facts.top("sport").value == 443 and quic.looks_like_quic(matrix, held)
-    return facts.flow_singles < 0.3 and facts.pps_per_source < 5_000 and (varied or download)
+    if facts.flow_singles >= 0.3:
+        return False
+    if facts.pps_per_source < 5_000 and (varied or download):
+        return True
+    # A fast tunnel has few sizes, but each of its packets bears a number
+    return facts.sources < 50 and facts.payload_entropy > 6 and sequence.counts_up(facts.traffic, facts.rows)
 
 
 def _join(scene: Scene, findings: list[Finding]) -> Finding:
     """One tool on several ports is one attack."""
-    largest = max(findings, key=lambda finding: len(finding.rows))
     rows = np.sort(np.concatenate([finding.rows for finding in findings]))
-    ports = [str(finding.match.dport) for finding in findings if finding.match.dport is not None]
-    more = f"the same goes to ports {', '.join(ports)}" if len(ports) > 1 else "other ports get the same"
-    return Finding(
-        "udp_flood",
-        "UDP flood",
-        rows,
-        max(finding.confidence for finding in findings),
-        (*largest.evidence, more),
-        scene.spoof(rows),
-        Match(protocol=UDP),
-    )
+    facts, spoof = scene.facts(rows), scene.spoof(rows)
+    ports = sorted(finding.match.dport for finding in findings if finding.match.dport is not None)
+    where = f"to ports {', '.join(map(str, ports))}" if len(ports) > 1 else f"to port {ports[0]}"
+    if len(ports) < len(findings):
+        where += " and others"
+    odds, signs = _odds(scene, facts, spoof.probability)
+    confidence = max(_sure(odds), *(finding.confidence for finding in findings))
+    evidence = (_size(facts, where), *_asked(facts), *signs)
+    return Finding("udp_flood", "UDP flood", rows, confidence, evidence, spoof, Match(protocol=UDP))
 
 
 def _with_fragments(scene: Scene, finding: Finding, later: Mask) -> Finding:
@@ -185,10 +200,17 @@ def _with_fragments(scene: Scene, finding: Finding, later: Mask) -> Finding:
     first = packets.fragment[finding.rows] == Fragment.FIRST
     mine = scene.traffic.rows(later & scene.free & (packets.protocol == UDP))
     heads, tails = float(weight[finding.rows][first].sum()), float(weight[mine].sum())
-    if first.mean() < 0.8 or tails < _ASYMMETRIC * heads:
+    length = float(packets.ip_length[finding.rows].mean())
+    tiny = length < _TINY
+    if first.mean() < 0.8 or not (tiny or tails >= _ASYMMETRIC * heads):
         return finding
     rows = np.sort(np.concatenate([finding.rows, mine]))
-    evidence = (f"{tails / max(heads, 1):.0f} later fragments for each first one", *finding.evidence)
+    odd = (
+        f"first fragments have {length:.0f} bytes on average: no network cuts so small (RFC 1858)"
+        if tiny
+        else f"{tails / max(heads, 1):.0f} later fragments for each first one"
+    )
+    evidence = (odd, *finding.evidence)
     match = Match(protocol=UDP, fragment=True)
     return Finding(
         "fragment_flood", "UDP fragment flood", rows, finding.confidence, evidence, finding.spoof, match
