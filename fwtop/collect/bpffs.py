@@ -21,6 +21,7 @@ from fwtop.model.protocol import SOCKET_DIRECTORY
 
 _ROOT = PIN_DIRECTORY.parent
 _CLONE_NEWNS = 0x00020000  # linux/sched.h
+_KERNELS = ("maps.debug", "progs.debug")  # in every one (kernel/bpf/preload)
 _NOTE = Path(SOCKET_DIRECTORY) / "bpffs-mounted"
 _LOCK = Path(SOCKET_DIRECTORY) / "bpffs.lock"
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -79,7 +80,7 @@ def remove_directory(netns: int) -> None:
         directory.rmdir()
     with contextlib.suppress(OSError):  # not empty: another namespace's rules
         PIN_DIRECTORY.rmdir()
-    if _NOTE.exists() and _is_mounted() and not any(_ROOT.iterdir()):
+    if _NOTE.exists() and _is_mounted() and all(path.name in _KERNELS for path in _ROOT.iterdir()):
         _libc.umount2(os.fsencode(_ROOT), 0)
     if not _is_mounted():
         _NOTE.unlink(missing_ok=True)

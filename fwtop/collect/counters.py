@@ -59,8 +59,10 @@ class CounterReader:
         self._links = self._link_stats()
         self._softirq = parse_softirq(read_text("/proc/stat"))
 
-    def read(self, seconds: float, *, one_in: float, windows: bool) -> Interval:
+    def read(self, seconds: float, *, one_in: float, windows: bool, unseen: int = 0) -> Interval:
         """Return everything exact about the interval since the last call.
+
+        `unseen` are the packets that an interface received and XDP dropped, which no hook here saw.
 
         With `windows` the programs counted only at times: what they counted is scaled up to what the
         interfaces received.
@@ -71,7 +73,7 @@ class CounterReader:
         counted = now.since(before)
         factor = 1.0
         if windows:
-            counted, factor = self._whole(counted, grown(links, links_before, "packets"))
+            counted, factor = self._whole(counted, grown(links, links_before, "packets") - unseen)
         conntrack = self._conntrack.sample(seconds, counted.new_connections if self._counts_new else None)
         drops = self._kernel_drops(counted, conntrack)
         drops += driver_drops(links, links_before, drops)

@@ -16,16 +16,19 @@ from fwtop.collect.parse import parse_packets
 from fwtop.collect.ringbuf import RingBuffer
 from fwtop.collect.shutter import Shutter
 from fwtop.collect.symbols import Symbols
+from fwtop.collect.xdp_counts import XdpCounts
 from fwtop.model.counters import Counters
 from fwtop.model.errors import FwtopError
 from fwtop.model.packets import Hook, PacketBatch
 
 SAMPLES_PER_SECOND = 20_000
 _RECORDS_PER_POLL = 1 << 14
-_SHARES = {Hook.INGRESS: 2, Hook.DROP: 1, Hook.ACCEPTED: 1}  # what arrives is what most tables show
+# What arrives is what most tables show.
+_SHARES = {Hook.INGRESS: 2, Hook.XDP: 2, Hook.DROP: 1, Hook.ACCEPTED: 1}
 # What watching adds for each packet that arrived, was dropped, was accepted: measured here, with retpolines.
 _NANOSECONDS = np.array([45.0, 75.0, 85.0])
 _SHORTEST_SECONDS = 0.02  # an interval below says nothing about rates
+_FAST = "xdp:"  # descriptors of what compiled XDP rules count
 _MOST = 1 << 18  # the kernel's side takes no greater N
 
 
@@ -58,6 +61,8 @@ class LiveSource:
             del self._fds[item["link"]]  # the shutter's from now on
         log = self._fds.pop("nflog", None)
         self._logged = LoggedAccepted(log, int(answer_data["log_one_in"])) if log is not None else None
+        fast = {name.removeprefix(_FAST): item for name, item in fds.items() if name.startswith(_FAST)}
+        self._xdp = XdpCounts(fast, cpus=int(answer_data["fast_layout"]["cpus"])) if fast else None
         self._time = time.monotonic()
         self._one_in = dict.fromkeys(_SHARES, 1)
 
@@ -76,32 +81,44 @@ class LiveSource:
         now = time.monotonic()
         seconds = now - self._time
         self._time = now
+        early = self._xdp.read() if self._xdp is not None else None
+        early_packets = early.packets if early is not None else 0
         interval = self._counters.read(
-            seconds, one_in=self._one_in[Hook.INGRESS], windows=self._shutter.was_shut()
+            seconds,
+            one_in=self._one_in[Hook.INGRESS],
+            windows=self._shutter.was_shut(),
+            unseen=early_packets,
         )
         if seconds >= _SHORTEST_SECONDS:
-            self._adapt(interval, seconds)
+            self._adapt(interval, early_packets, seconds)
         batch, counters = _batch(records, interval.factor), interval.counters
+        if early is not None:
+            counters = early.added_to(counters)
         if self._logged is not None:
             accepted, counters = self._logged.add(counters, time.monotonic_ns())
             batch = PacketBatch.concat([batch, accepted])
         return batch, counters
 
-    def _adapt(self, interval: Interval, seconds: float) -> None:
+    def _adapt(self, interval: Interval, early_packets: int, seconds: float) -> None:
         packets = interval.counted.per_cpu / seconds
         self._shutter.set_cost(float((packets @ _NANOSECONDS).max()) / 1e9)
         arrived, dropped, accepted = (packets.sum(axis=0) / interval.factor).tolist()
         rates = {Hook.INGRESS: arrived, Hook.DROP: dropped, Hook.ACCEPTED: accepted}
+        rates[Hook.XDP] = early_packets / seconds
         for hook, n in choose_one_in(rates).items():
             if n != self._one_in[hook]:
                 self._one_in[hook] = n
                 self._cells.set_one_in(hook, n)
+                if hook is Hook.XDP and self._xdp is not None:
+                    self._xdp.set_one_in(n)
 
     def close(self) -> None:
         """Detach, unmap and close everything."""
         self._shutter.close()
         if self._logged is not None:
             self._logged.close()
+        if self._xdp is not None:
+            self._xdp.close()
         self._ring.close()
         self._cells.close()
         for descriptor in self._fds.values():
@@ -131,13 +148,14 @@ def choose_one_in(rates: dict[Hook, float], budget: float = SAMPLES_PER_SECOND) 
 
 def _batch(records: NDArray[Any], factor: float) -> PacketBatch:
     segments = np.maximum(records["segments"], 1)
+    factors = np.where(records["hook"] == Hook.XDP, 1.0, factor)  # XDP rules sample all the time
     return parse_packets(
         np.ascontiguousarray(records["data"]),
         records["captured"].astype(np.uint16),
         link=records["link"],
         length=records["length"] // segments,
         time_ns=records["time_ns"].astype(np.int64),
-        weight=records["one_in"].astype(np.float64) * segments * factor,
+        weight=records["one_in"].astype(np.float64) * segments * factors,
         hook=records["hook"],
         reason=records["reason"],
         rule=records["rule"],

@@ -5,7 +5,8 @@ console ever carries that. What stays attached does so through the descriptors t
 last process that holds one ends, however it ends, the kernel detaches.
 
 `python -I -m fwtop.collect.loader FD` answers one request on the SOCK_SEQPACKET socket FD;
-`python -I -m fwtop.collect.loader --detach SLOT|all` takes away what descriptors don't release.
+`python -I -m fwtop.collect.loader --detach SLOT|all [RINGS]` takes away what descriptors don't release;
+RINGS is the descriptor of the array of rings that XDP rules sample into.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import os
 import socket
 import sys
 
+from fwtop.collect.xdp_maps import SHARED, put_ring
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import MAX_MESSAGE, Answer, encode_answer
 from fwtop.model.text import safe_text
@@ -22,28 +24,30 @@ from fwtop.model.text import safe_text
 
 def main(arguments: list[str]) -> int:
     """Run one of the two forms and return the exit status."""
-    if len(arguments) == 2 and arguments[0] == "--detach":
-        return _detach(arguments[1])
+    if len(arguments) in (2, 3) and arguments[0] == "--detach":
+        return _detach(arguments[1], arguments[2] if len(arguments) == 3 else "")
     if len(arguments) != 1 or not arguments[0].isdigit():
-        print("usage: python -I -m fwtop.collect.loader FD | --detach SLOT|all", file=sys.stderr)
+        print("usage: python -I -m fwtop.collect.loader FD | --detach SLOT|all [RINGS]", file=sys.stderr)
         return 2
     with socket.socket(fileno=int(arguments[0])) as channel:
-        answer, descriptors = _serve(channel.recv(MAX_MESSAGE))
+        message, given, _, _ = socket.recv_fds(channel, MAX_MESSAGE, len(SHARED))
+        answer, descriptors = _serve(message, given)
         socket.send_fds(channel, [encode_answer(answer)], descriptors)
     return answer.code
 
 
-def _serve(message: bytes) -> tuple[Answer, list[int]]:
+def _serve(message: bytes, given: list[int]) -> tuple[Answer, list[int]]:
     from fwtop.collect.observers import Observers
 
     try:
         request = json.loads(message)
         names, slot = [str(name) for name in request["interfaces"]], int(request.get("slot", 0))
+        fast = dict(zip(request.get("fast", []), given, strict=True))
     except (ValueError, KeyError, TypeError) as error:
         return Answer(False, f"the loader can't read its request: {safe_text(error)}", 2), []
     observers = Observers(slot)
     try:
-        return Answer(True, data=observers.attach(names)), observers.descriptors
+        return Answer(True, data=observers.attach(names, fast)), observers.descriptors
     except FwtopError as error:
         observers.close()
         return Answer(False, str(error), error.code), []
@@ -53,7 +57,7 @@ def _serve(message: bytes) -> tuple[Answer, list[int]]:
         return Answer(False, line, 1), []
 
 
-def _detach(slot: str) -> int:
+def _detach(slot: str, rings: str) -> int:
     from fwtop.collect import clsact, nftables
 
     if slot != "all" and not slot.isdigit():
@@ -62,6 +66,8 @@ def _detach(slot: str) -> int:
     try:
         clsact.detach(None if slot == "all" else int(slot))
         nftables.detach(None if slot == "all" else int(slot))
+        if slot != "all" and rings.isdigit():
+            put_ring({"rings": int(rings)}, int(slot), None)
     except FwtopError as error:
         print(f"fwtop: {error}", file=sys.stderr)
         return error.code

@@ -11,7 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from fwtop.collect import bpf, clsact, nflog, nftables
+from fwtop.collect import bpf, clsact, nflog, nftables, xdp_maps
 from fwtop.collect.cell import CONTROL_WORDS, DATA_BYTES, cell_bytes
 from fwtop.collect.compiler import byte_code, relocate
 from fwtop.collect.kernel import Kernel
@@ -54,9 +54,10 @@ class Observers:
         if self._accepted == "nflog":
             nftables.detach(self._slot)
 
-    def attach(self, names: list[str]) -> dict[str, Any]:
+    def attach(self, names: list[str], fast: dict[str, int] | None = None) -> dict[str, Any]:
         """Attach to the named interfaces (none: by default route) and return the answer's data.
 
+        `fast` are the maps of compiled XDP rules, if there are any: what these drop is sampled, too.
         Raises FwtopError or OSError; the caller closes.
         """
         links = list_links()
@@ -64,6 +65,7 @@ class Observers:
         watched = watched_indexes(links, chosen)
         kernel = Kernel.read()
         cpus = _possible_cpus()
+        layout = self._share_fast(fast or {})
         maps = self._create_maps(cpus * cell_bytes(kernel.reason_slots), watched)
         definitions = {
             **kernel.definitions,
@@ -96,6 +98,7 @@ class Observers:
             # In the order in which they are to be attached: what counts arrivals comes last.
             "attachments": self._attachments if self._by_links else [],
             "log_one_in": LOG_ONE_IN,
+            "fast_layout": layout,
         }
 
     @property
@@ -115,6 +118,9 @@ class Observers:
         """Create the maps and return their descriptors by the numbers that the byte code has for them."""
         ring = bpf.create_map(bpf.MAP_RINGBUF, "fwtop_ring", entries=RING_BYTES)
         descriptors = {_MAP_NUMBERS["ring"]: self._keep("ring", ring)}
+        rings = dict(self._open).get("fast:rings")
+        if rings is not None:
+            xdp_maps.put_ring({"rings": rings}, self._slot, ring)
         words = [0] * CONTROL_WORDS + [os.stat("/proc/self/ns/net").st_ino, *watched]
         for name, size in (("cells", cells), ("control", 4 * len(words))):
             descriptor = bpf.create_map(
@@ -124,6 +130,20 @@ class Observers:
         with mmap.mmap(descriptors[_MAP_NUMBERS["control"]], _pages(4 * len(words))) as control:
             struct.pack_into(f"<{len(words)}I", control, 0, *words)
         return descriptors
+
+    def _share_fast(self, given: dict[str, int]) -> dict[str, int]:
+        """Have what compiled XDP rules drop, now or later, sampled into the ring; return the maps' layout.
+
+        Watching goes on without where the kernel can't make the maps.
+        """
+        with contextlib.suppress(OSError):
+            shared = given or xdp_maps.create_shared()
+            for name, descriptor in shared.items():
+                self._keep(f"fast:{name}", descriptor)
+            for name, descriptor in xdp_maps.console_descriptors(shared).items():
+                self._keep(f"xdp:{name}", descriptor)
+            return xdp_maps.layout()
+        return {}
 
     def _attach_drops(self, code: bytes, tracepoint: int) -> None:
         program = bpf.load_program(bpf.TRACEPOINT, "fwtop_drop", code, tracepoint)

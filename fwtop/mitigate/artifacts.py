@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fwtop.model.address import Prefix
+from fwtop.model.rule import Rule
 
 PREROUTING = "PREROUTING"
 OUTPUT = "OUTPUT"
@@ -42,6 +43,7 @@ class Artifacts:
     sets: tuple[SetSpec, ...]
     lines: tuple[ChainLine, ...]
     notes: tuple[str, ...] = ()  # what the preview should tell about cost or side effects
+    compiled: Rule | None = None  # for the fast path, which has neither sets nor lines
 
 
 def comment_of(rule_id: str) -> str:

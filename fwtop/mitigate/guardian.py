@@ -28,6 +28,7 @@ from fwtop.mitigate.run import ENVIRONMENT
 from fwtop.mitigate.server import Identity, Server
 from fwtop.mitigate.service import Service
 from fwtop.mitigate.steps import Step, Steps
+from fwtop.mitigate.xdp import FastPath
 from fwtop.model import paths
 from fwtop.model.address import Prefix
 from fwtop.model.errors import FwtopError
@@ -158,7 +159,8 @@ def _open_journal(path: Path) -> tuple[Journal, str]:
 def _server(options: argparse.Namespace, number: int, journal: Journal, unable: str) -> Server:
     choice = variants.choose()
     steps = Steps(options.crash_at)
-    kernel = Kernel(Chains(choice.variant), journal, steps)
+    fast = FastPath(steps, number)
+    kernel = Kernel(Chains(choice.variant), journal, steps, fast)
     operators: dict[Prefix, float] = {}
     name = netns.name_of(number)
     service = Service(
@@ -170,11 +172,15 @@ def _server(options: argparse.Namespace, number: int, journal: Journal, unable: 
         unable=unable,
         limits=lambda: read_limits(options.limits_file),
     )
+    try:
+        fast.find()
+    except FwtopError as error:
+        syslog.syslog(syslog.LOG_ERR, f"what is left of XDP rules could not be looked at: {error}")
     for line in service.reconcile():
         syslog.syslog(syslog.LOG_NOTICE, line)
     steps.armed = True
     identity = Identity(os.getpid(), options.build, number, choice.variant.name)
-    return Server(service, identity, operators)
+    return Server(service, identity, operators, fast)
 
 
 def _lock(path: Path) -> int:

@@ -1,5 +1,7 @@
 """Artifacts into the kernel and out again: the four verbs that every kind of rule shares.
 
+What is compiled goes to the fast path; everything else is sets and chain lines.
+
 Sets first, then the chain lines that ask them, IPv4 then IPv6; whatever fails, what was done is taken
 back. Each verb can be repeated: after a crash it finds what is there and does the rest.
 """
@@ -14,6 +16,7 @@ from fwtop.mitigate.allowlist import AllowList
 from fwtop.mitigate.artifacts import Artifacts, ChainLine
 from fwtop.mitigate.chain import ALLOW_SETS, Chains, TableState, add_text
 from fwtop.mitigate.steps import Step, Steps
+from fwtop.mitigate.xdp import FastPath
 from fwtop.model.address import Prefix
 from fwtop.model.errors import FwtopError
 
@@ -39,16 +42,19 @@ class Memory(Protocol):
 
 
 class Kernel:
-    """One namespace's netfilter, as far as it is ours."""
+    """One namespace's netfilter and XDP, as far as they are ours."""
 
-    def __init__(self, chains: Chains, memory: Memory, steps: Steps) -> None:
+    def __init__(self, chains: Chains, memory: Memory, steps: Steps, fast: FastPath) -> None:
         self.chains = chains
+        self.fast = fast
         self._memory = memory
         self._steps = steps
         self._allowed: dict[int, list[Prefix]] = {}
 
     def plan(self, rule_id: str, artifacts: Artifacts, timeout_seconds: int) -> list[str]:
         """Return what `install` would run, as text for people; long sets are cut."""
+        if artifacts.compiled is not None:
+            return self.fast.plan(artifacts.compiled)
         text: list[str] = []
         for spec in artifacts.sets:
             text += sets.shown_text(spec, timeout_seconds, _SHOWN_ELEMENTS)
@@ -62,8 +68,13 @@ class Kernel:
                     text.append(f"{program} -t raw -N {line[1:].split()[0]}")
         return text
 
-    def install(self, rule_id: str, artifacts: Artifacts, allow: AllowList, timeout_seconds: int) -> None:
-        """Put a rule into the kernel, both families or neither; raises FwtopError."""
+    def install(self, rule_id: str, artifacts: Artifacts, allow: AllowList, timeout_seconds: int) -> str:
+        """Put a rule into the kernel, both families or neither; returns what is to be known about where.
+
+        Raises FwtopError.
+        """
+        if artifacts.compiled is not None:
+            return self.fast.install(artifacts.compiled, allow, timeout_seconds)
         try:
             self.fill_allow(allow, [family for family, _ in _by_family(artifacts)])
             self._steps.reached(Step.ALLOW)
@@ -75,18 +86,25 @@ class Kernel:
         except FwtopError:
             self.remove({rule_id})
             raise
+        return ""
 
     def renew(self, artifacts: Artifacts, timeout_seconds: int) -> None:
         """Give a rule that is installed another time to live; elements that expired come back."""
+        if artifacts.compiled is not None:
+            self.fast.renew(artifacts.compiled.id, timeout_seconds)
         for spec in artifacts.sets:
             sets.renew(spec, timeout_seconds)
 
     def remove(self, rule_ids: set[str]) -> None:
         """Take rules out, and everything of ours with the last one; what is not there is no error.
 
-        Tries both families before it raises.
+        Tries XDP and both families before it raises.
         """
         errors: list[FwtopError] = []
+        try:
+            self.fast.remove(rule_ids)
+        except FwtopError as error:
+            errors.append(error)
         for family in FAMILIES:
             try:
                 if self.chains.remove(family, rule_ids, self._memory.before(family)):
@@ -101,6 +119,8 @@ class Kernel:
 
     def present(self, rule_id: str, artifacts: Artifacts) -> bool:
         """Say whether the kernel has all of a rule (its elements may have expired)."""
+        if artifacts.compiled is not None:
+            return self.fast.present(artifacts.compiled)
         if not {spec.name for spec in artifacts.sets} <= sets.names():
             return False
         found = sum(len(self.chains.read(family).lines_of(rule_id)) for family in FAMILIES)
@@ -110,11 +130,11 @@ class Kernel:
         """Return the ids of all rules of which the kernel holds anything."""
         in_chains = {rule_id for family in FAMILIES for rule_id in self.chains.read(family).rule_ids()}
         in_sets = {name.split("-")[1] for name in sets.names() if name.split("-")[1].isdigit()}
-        return in_chains | in_sets
+        return in_chains | in_sets | self.fast.rule_ids()
 
     def counts(self) -> dict[str, Count]:
         """Return what each rule matched since it was installed."""
-        found: dict[str, Count] = {}
+        found = {rule_id: Count(*pair) for rule_id, pair in self.fast.counts().items()}
         for family in FAMILIES:
             state: TableState = self.chains.read(family)
             for rule_id in state.rule_ids():
@@ -136,9 +156,10 @@ class Kernel:
                 self._allowed[family] = wanted
 
     def refresh_allow(self, allow: AllowList) -> None:
-        """Follow the allow-list in the families that have rules."""
+        """Follow the allow-list in the families that have rules, and in XDP."""
         have = sets.names()
         self.fill_allow(allow, [family for family in FAMILIES if ALLOW_SETS[family] in have])
+        self.fast.refresh_allow(allow)
 
     def _hook(self, family: int, rule_id: str, lines: list[ChainLine]) -> None:
         if not self.chains.read(family).chains:

@@ -17,6 +17,8 @@ from dataclasses import dataclass
 
 from fwtop.mitigate.peer import Peer
 from fwtop.mitigate.run import ENVIRONMENT, module_argv
+from fwtop.mitigate.xdp import FastPath
+from fwtop.mitigate.xdp_child import Loaded
 from fwtop.model.protocol import MAX_MESSAGE, Answer, ProtocolError, Watch, parse_answer
 
 _LOADER = "fwtop.collect.loader"
@@ -24,6 +26,7 @@ _LOAD_SECONDS = 20.0
 _DETACH_SECONDS = 10.0
 _MAX_DESCRIPTORS = 64
 _HOLD = "hold:"
+_FAST = "fast:"  # maps of the compiled rules: the guardian's
 
 
 @dataclass(eq=False, slots=True)
@@ -40,7 +43,8 @@ class Loading:
 class Observers:
     """The loader children and the slots in use."""
 
-    def __init__(self) -> None:
+    def __init__(self, fast: FastPath) -> None:
+        self._fast = fast
         self._loading: set[Loading] = set()
         self._children: list[subprocess.Popen[bytes]] = []
         self._slots: set[int] = set()
@@ -67,8 +71,9 @@ class Observers:
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
             )
-        order = {"interfaces": list(request.interfaces), "xdp": request.xdp, "slot": slot}
-        mine.send(json.dumps(order).encode())
+        maps = self._fast.descriptors
+        order = {"interfaces": list(request.interfaces), "slot": slot, "fast": list(maps)}
+        socket.send_fds(mine, [json.dumps(order).encode()], list(maps.values()))
         self._slots.add(slot)
         peer.slot = slot
         loading = Loading(peer, mine, child, slot, time.monotonic())
@@ -96,7 +101,9 @@ class Observers:
             return answer, []
         pairs = list(zip(names, descriptors, strict=True))
         loading.peer.held += [descriptor for name, descriptor in pairs if name.startswith(_HOLD)]
-        forward = [(name, descriptor) for name, descriptor in pairs if not name.startswith(_HOLD)]
+        fast = {name.removeprefix(_FAST): item for name, item in pairs if name.startswith(_FAST)}
+        self._fast.take_maps(Loaded((), dict(answer.data.get("fast_layout", {})), fast))
+        forward = [(name, item) for name, item in pairs if not name.startswith((_HOLD, _FAST))]
         data = {**answer.data, "fds": [name for name, _ in forward]}
         return Answer(True, data=data), [descriptor for _, descriptor in forward]
 
@@ -133,8 +140,10 @@ class Observers:
         self._children.clear()
 
     def _spawn_detach(self, which: str) -> subprocess.Popen[bytes]:
+        rings = [item for name, item in self._fast.descriptors.items() if name == "rings"]
         child = subprocess.Popen(
-            module_argv(_LOADER, "--detach", which),
+            module_argv(_LOADER, "--detach", which, *map(str, rings)),
+            pass_fds=rings,
             env=ENVIRONMENT,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,

@@ -17,6 +17,7 @@ from fwtop.mitigate.jobs import Job, Jobs
 from fwtop.mitigate.observers import Loading, Observers
 from fwtop.mitigate.peer import Peer, PeerGone
 from fwtop.mitigate.service import Service
+from fwtop.mitigate.xdp import FastPath
 from fwtop.model.address import Prefix
 from fwtop.model.bulk import read_sources
 from fwtop.model.errors import FwtopError
@@ -55,13 +56,16 @@ class Identity:
 class Server:
     """Serves clients until there are neither clients nor active rules."""
 
-    def __init__(self, service: Service, identity: Identity, operators: dict[Prefix, float]) -> None:
+    def __init__(
+        self, service: Service, identity: Identity, operators: dict[Prefix, float], fast: FastPath
+    ) -> None:
         self._service = service
         self._identity = identity
         self._operators = operators  # of all sessions that had a client here → when last seen
         self._selector = selectors.DefaultSelector()
         self._peers: set[Peer] = set()
-        self._observers = Observers()
+        self._fast = fast
+        self._observers = Observers(fast)
         self._jobs = Jobs()
         self._gone: list[Peer] = []  # whose unconfirmed rules fall as soon as no change is under way
         self._stop = False
@@ -258,6 +262,7 @@ class Server:
     def _start_watching(self, peer: Peer, request: Watch) -> Answer | None:
         if peer.slot is not None:
             return Answer(False, "this client watches already", 1)
+        self._fast.interfaces.update(request.interfaces)
         loading = self._observers.start(peer, request)
         peer.waiting = True
         self._selector.unregister(peer.sock)  # its next request waits until this one is answered

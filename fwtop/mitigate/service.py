@@ -143,7 +143,7 @@ class Service:
             raise FwtopError(f"a time to live goes from 1 s to {MAX_TTL_SECONDS} s; nothing was changed", 2)
         self._kernel.renew(self._artifacts(entry.rule), ttl)
         self._steps.reached(Step.RENEWED)
-        kept = replace(entry, state=State.CONFIRMED, expires=time.monotonic() + ttl, confirm_by=None, note="")
+        kept = replace(entry, state=State.CONFIRMED, expires=time.monotonic() + ttl, confirm_by=None)
         self._journal.update(kept)
         self._steps.reached(Step.KEPT)
         self._active[rule_id] = kept
@@ -225,13 +225,14 @@ class Service:
             timeout = min(timeout, timers.kernel_timeout(confirm_seconds, len(rule.match.sources)))
         try:
             artifacts = self._artifacts(entry.rule)
-            self._kernel.install(entry.rule.id, artifacts, self._allow, min(timeout, MAX_TIMEOUT_SECONDS))
+            timeout = min(timeout, MAX_TIMEOUT_SECONDS)
+            note = self._kernel.install(entry.rule.id, artifacts, self._allow, timeout)
         except FwtopError as error:
             self._journal.update(
                 replace(entry, state=State.REVERTED, ended=time.time(), note=f"not installed: {error}")
             )
             raise
-        done = replace(entry, state=State.PROVISIONAL if confirm_seconds else State.CONFIRMED)
+        done = replace(entry, state=State.PROVISIONAL if confirm_seconds else State.CONFIRMED, note=note)
         self._journal.update(done)
         self._steps.reached(Step.INSTALLED)
         self._active[done.rule.id] = done

@@ -18,10 +18,14 @@ class Step(StrEnum):
     SETS = "sets"  # the rule's sets exist and are filled
     CHAIN_V4 = "chain4"  # IPv4 chain asks them
     CHAIN_V6 = "chain6"  # IPv6 chain too
+    COMPILED = "compiled"  # XDP: the program with the rule runs, the rule is inert
+    ARMED = "armed"  # XDP: it hits
     INSTALLED = "installed"  # journal says so, the client doesn't know yet
     RENEWED = "renewed"  # keep: kernel has the new time, journal not yet
     KEPT = "kept"
     UNDO = "undo"  # journalled, kernel untouched
+    DISARMED = "disarmed"  # XDP: inert, but still in the program
+    UNLOADED = "unloaded"  # XDP: out of the program
     UNCHAINED = "unchained"  # chains don't ask any more
     UNSET = "unset"  # sets are gone, journal not told yet
     UNDONE = "undone"

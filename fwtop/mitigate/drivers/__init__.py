@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fwtop.mitigate.artifacts import Artifacts
-from fwtop.mitigate.drivers import hashlimit, ipset, notrack, string
+from fwtop.mitigate.drivers import hashlimit, ipset, notrack, string, xdp
 from fwtop.model.address import Prefix
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Kind, Rule
@@ -13,6 +13,7 @@ _BUILDERS = {
     Kind.HASHLIMIT: hashlimit.build,
     Kind.STRING: string.build,
     Kind.NOTRACK: notrack.build,
+    Kind.XDP: xdp.build,
 }
 
 

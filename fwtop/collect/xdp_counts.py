@@ -1,0 +1,129 @@
+"""What compiled XDP rules dropped, read from their shared maps by an unprivileged console.
+
+Packets that end in XDP never reach the counters at tc ingress: they are added to what arrived here. Rules at
+tc ingress (where XDP was taken) are different: the observers before them saw the packets arrive and be
+dropped, and only whose rule it was is to be added.
+"""
+
+from __future__ import annotations
+
+import mmap
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fwtop.collect.cell import CLASSES
+from fwtop.collect.xdp_maps import CELL_BYTES, MAX_RULES, SLOT_BYTES, cell_dtype, map_array, slot_dtype
+from fwtop.model.counters import Counters, DropCount
+
+_REASON = "XDP_RULE"
+_TC = ("tc", "TC_INGRESS")
+_GENERIC = ("do_xdp_generic", "netif_receive_generic_xdp", "bpf_prog_run_generic_xdp")
+_Rules = dict[tuple[int, int], NDArray[np.int64]]  # by slot and rule number: packets, bytes
+
+
+@dataclass(frozen=True, slots=True)
+class XdpInterval:
+    """What was dropped since the last reading: by rule, by protocol class (at XDP only), samples lost."""
+
+    rules: dict[str, tuple[int, int]]
+    classes: NDArray[np.int64]  # (classes, 2): packets, bytes
+    lost: int
+
+    @property
+    def packets(self) -> int:
+        """Packets that XDP dropped, which tc never saw."""
+        return int(self.classes[:, 0].sum())
+
+    def added_to(self, counters: Counters) -> Counters:
+        """Return an interval's counters with these drops in them."""
+        total = sum(packets for packets, _ in self.rules.values())
+        if not total:
+            return counters
+        # Rules on several interfaces may be at XDP on one and at tc on another: split by what each had
+        early = min(1.0, self.packets / total)
+        drops = _without(counters.drops, self.packets, total - self.packets)
+        for rule_id, (packets, size) in self.rules.items():
+            at_xdp = round(packets * early)
+            if at_xdp:
+                drops.append(DropCount("xdp", _REASON, at_xdp, round(size * early), rule_id))
+            if packets > at_xdp:
+                drops.append(DropCount(*_TC, packets - at_xdp, size - round(size * early), rule_id))
+        protocols = dict(counters.protocols)
+        for name, (packets, size) in zip(CLASSES, self.classes.tolist(), strict=True):
+            if packets:
+                before = protocols.get(name, (0, 0))
+                protocols[name] = (before[0] + packets, before[1] + size)
+        return replace(
+            counters,
+            arrived_packets=counters.arrived_packets + self.packets,
+            arrived_bytes=counters.arrived_bytes + int(self.classes[:, 1].sum()),
+            drops=tuple(drops),
+            protocols=protocols,
+            records_lost=counters.records_lost + self.lost,
+        )
+
+
+class XdpCounts:
+    """The shared maps, mapped; `fds` are those of xdp_maps.console_descriptors and stay the caller's."""
+
+    def __init__(self, fds: dict[str, int], *, cpus: int) -> None:
+        self._maps: list[mmap.mmap] = []
+        self._cells = self._array(fds["cells"], cell_dtype(), cpus, CELL_BYTES)
+        self._slots = self._array(fds["slots"], slot_dtype(), MAX_RULES, SLOT_BYTES)
+        self._control = self._array(fds["control"], np.dtype("<u4"), 1, 4, writable=True)
+        self._rules, self._classes, self._lost = self._totals()
+
+    def _array(
+        self, descriptor: int, dtype: np.dtype[Any], count: int, size: int, *, writable: bool = False
+    ) -> NDArray[Any]:
+        self._maps.append(map_array(descriptor, count * size, writable=writable))
+        return np.frombuffer(self._maps[-1], dtype, count)
+
+    def _totals(self) -> tuple[_Rules, NDArray[np.int64], int]:
+        cells, slots = self._cells.copy(), self._slots["number"].copy()
+        rules = _pairs(cells["rules"]).sum(axis=0)
+        used = np.flatnonzero(slots).tolist()
+        by_rule = {(slot, int(slots[slot])): rules[slot] for slot in used}
+        return by_rule, _pairs(cells["classes"]).sum(axis=0), int(cells["lost"].sum())
+
+    def read(self) -> XdpInterval:
+        """Return the interval since the last call."""
+        rules, classes, lost = self._totals()
+        grown: dict[str, tuple[int, int]] = {}
+        for key, total in rules.items():
+            packets, size = (total - self._rules.get(key, 0)).tolist()
+            if packets > 0:
+                grown[str(key[1])] = (packets, size)
+        interval = XdpInterval(grown, classes - self._classes, lost - self._lost)
+        self._rules, self._classes, self._lost = rules, classes, lost
+        return interval
+
+    def set_one_in(self, n: int) -> None:
+        """Sample 1 in n of the dropped packets from now on."""
+        self._control[0] = n
+
+    def close(self) -> None:
+        """Unmap."""
+        del self._cells, self._slots, self._control
+        for mapped in self._maps:
+            mapped.close()
+
+
+def _pairs(counts: NDArray[Any]) -> NDArray[np.int64]:
+    return np.stack([counts["packets"], counts["bytes"]], axis=-1).astype(np.int64)
+
+
+def _without(drops: tuple[DropCount, ...], at_xdp: int, at_tc: int) -> list[DropCount]:
+    """Take out what the kernel's own drop counter saw of the same packets: generic XDP and tc free them."""
+    left: list[DropCount] = []
+    for drop in drops:
+        same = drop.rule is None and (drop.layer, drop.reason) == _TC
+        generic = drop.rule is None and any(name in drop.reason for name in _GENERIC)
+        taken = min(drop.packets, at_tc if same else at_xdp if generic else 0)
+        if taken < drop.packets:
+            size = drop.bytes - drop.bytes * taken // drop.packets
+            left.append(replace(drop, packets=drop.packets - taken, bytes=size))
+    return left

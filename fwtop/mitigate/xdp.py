@@ -1,0 +1,225 @@
+"""XDP rules of one namespace: all of them are one compiled program, swapped for another when they change.
+
+A rule is compiled in while inert, and armed by a deadline in a map (the dead man's switch); it ends by the
+clock in the program itself, whoever lives. What is pinned in bpffs outlives the guardian; the next one finds
+it there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import socket
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from fwtop.mitigate import xdp_child
+from fwtop.mitigate.allowlist import AllowList
+from fwtop.mitigate.steps import Step, Steps
+from fwtop.mitigate.xdp_slots import Slots, free_slot
+from fwtop.model.bulk import pack_prefixes
+from fwtop.model.errors import FwtopError
+from fwtop.model.paths import PIN_DIRECTORY
+from fwtop.model.rule import Rule
+from fwtop.model.xdp import COMPILED_PREFIXES
+
+MAX_ALLOWED = 4096
+_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL
+_MODES = {
+    "native": "XDP in the driver of {name}",
+    "generic": "generic XDP on {name}, as its driver has none: about three times the cost",
+    "tc": "tc ingress of {name}, about four times the cost: XDP there is {foreign}'s, which was left alone",
+}
+
+
+class FastPath:
+    """The compiled rules. `interfaces` are those that consoles watch; none: those with a default route."""
+
+    def __init__(self, steps: Steps, netns: int) -> None:
+        self.interfaces: set[str] = set()
+        self._steps = steps
+        self._netns = netns
+        self._slots: Slots | None = None
+        self._rules: dict[str, Rule] = {}  # whose compilation is known; all but those not adopted yet
+        self._listed: set[str] = set()  # whose long lists the kernel has
+        self._allow: list[str] = []
+        self._attachments: tuple[dict[str, Any], ...] = ()
+
+    @property
+    def descriptors(self) -> dict[str, int]:
+        """The shared maps for an observers' loader, which lets dropped packets be sampled; still ours."""
+        return dict(self._slots.maps) if self._slots is not None else {}
+
+    def take_maps(self, loaded: xdp_child.Loaded) -> None:
+        """Use the maps that an observers' loader made, unless there are some already."""
+        if self._slots is None and loaded.maps:
+            self._slots = Slots(loaded)
+            return
+        for descriptor in loaded.maps.values():
+            os.close(descriptor)
+
+    def find(self) -> None:
+        """Look for what a former guardian left; raises FwtopError."""
+        if _is_there(self._pins):
+            found = xdp_child.ask({"verb": "open"}, {})
+            self.take_maps(found)
+            self._attachments = found.attachments
+
+    @property
+    def _pins(self) -> Path:
+        return PIN_DIRECTORY / str(self._netns)
+
+    def plan(self, rule: Rule) -> list[str]:
+        """Say what `install` would do; nothing is done."""
+        where = ", ".join(sorted(self.interfaces)) or "the interfaces with a default route"
+        lines = [] if self._pins.parent.parent.is_dir() and _is_bpffs() else ["mount -t bpf bpf /sys/fs/bpf"]
+        count = len(self._rules) + 1
+        lines.append(
+            f"bcc: compile {count} rule{'s' if count > 1 else ''} and the allow-list into program fwtop_xdp"
+        )
+        if len(rule.match.sources) > COMPILED_PREFIXES:
+            lines.append(f"bpf map: {len(rule.match.sources):,} prefixes, pinned as {self._pins}/list-N-*")
+        if self._attachments:
+            names = ", ".join(item["name"] for item in self._attachments)
+            lines.append(f"bpf link update: swap program fwtop_xdp on {names}")
+        else:
+            lines.append(f"bpf link create: XDP on {where}, in the driver or else generic")
+            lines.append(f"bpf link pin {self._pins}/link-*")
+        lines.append(
+            f"bpf map update {self._pins}/slots: rule N ends in {rule.ttl_seconds} s by the kernel's clock"
+        )
+        return lines
+
+    def install(self, rule: Rule, allow: AllowList, timeout_seconds: int) -> str:
+        """Compile a rule in, swap, arm it; returns where it runs. Raises FwtopError, nothing changed."""
+        used = self._slots.numbers() if self._slots is not None else {}
+        slot = free_slot(used)
+        if any(str(number) not in self._rules for number in used.values()):
+            raise FwtopError("XDP rules of a former guardian are still being looked at; try again")
+        self._rules[rule.id] = rule
+        try:
+            self._compile(used | {slot: int(rule.id)}, _allow_texts(allow))
+        except FwtopError:
+            del self._rules[rule.id]
+            if self._slots is not None:
+                self._slots.free(slot)
+            raise
+        self._steps.reached(Step.COMPILED)
+        if self._slots is not None:
+            self._slots.arm(slot, timeout_seconds)
+        self._steps.reached(Step.ARMED)
+        return "; ".join(_MODES[item["mode"]].format(**item) for item in self._attachments)
+
+    def renew(self, rule_id: str, timeout_seconds: int) -> None:
+        """Give a rule another time to live: one store into its deadline."""
+        slot = self._slots.slot_of(rule_id) if self._slots is not None else None
+        if self._slots is None or slot is None:
+            raise FwtopError(f"rule {rule_id} is gone from the kernel; nothing was changed")
+        self._slots.arm(slot, timeout_seconds)
+
+    def remove(self, rule_ids: set[str]) -> None:
+        """Make rules inert at once, then take them out of the program, and all of it with the last one."""
+        if self._slots is None:
+            return
+        used = self._slots.numbers()
+        gone = {slot for slot, number in used.items() if str(number) in rule_ids}
+        for slot in gone:
+            self._slots.disarm(slot)
+            self._rules.pop(str(used[slot]), None)
+        if gone:
+            self._steps.reached(Step.DISARMED)
+        left = {slot: number for slot, number in used.items() if slot not in gone}
+        if not left and (gone or self._attachments):
+            xdp_child.ask({"verb": "clear"}, {})
+            self._attachments = ()
+            self._listed.clear()
+        elif gone and all(str(number) in self._rules for number in left.values()):
+            self._compile(left, self._allow)
+        else:
+            return  # nothing of ours went, or rules that are not adopted yet: they stay compiled, inert
+        for slot in gone:
+            self._slots.free(slot)
+        self._steps.reached(Step.UNLOADED)
+
+    def present(self, rule: Rule) -> bool:
+        """Say whether the kernel has a rule; from then on it is compiled in again with the others."""
+        if self._slots is None or self._slots.slot_of(rule.id) is None or not self._attachments:
+            return False
+        self._rules[rule.id] = rule
+        if len(rule.match.sources) > COMPILED_PREFIXES:
+            self._listed.add(rule.id)
+        return True
+
+    def rule_ids(self) -> set[str]:
+        """Return the ids of all rules that have a slot."""
+        return (
+            {str(number) for number in self._slots.numbers().values()} if self._slots is not None else set()
+        )
+
+    def counts(self) -> dict[str, tuple[int, int]]:
+        """Return the packets and bytes that each rule dropped since it was installed."""
+        if self._slots is None:
+            return {}
+        return {str(number): self._slots.count(slot) for slot, number in self._slots.numbers().items()}
+
+    def refresh_allow(self, allow: AllowList) -> None:
+        """Follow the allow-list: it is part of the program. Raises FwtopError, the old one stays."""
+        wanted = _allow_texts(allow)
+        if self._rules and self._slots is not None and wanted != self._allow:
+            self._compile(self._slots.numbers(), wanted)
+
+    def _compile(self, used: dict[int, int], allow: list[str]) -> None:
+        """Make the rules in these slots, and only them, the compiled ones."""
+        items, sent = [], {}
+        try:
+            for slot, number in used.items():
+                rule = self._rules[str(number)]
+                listed = len(rule.match.sources) > COMPILED_PREFIXES
+                if listed and rule.id not in self._listed:
+                    sent[f"sources:{number}"] = _sealed(pack_prefixes(rule.match.sources))
+                short = replace(rule, match=replace(rule.match, sources=())) if listed else rule
+                items.append({"slot": slot, "number": number, "rule": short.to_dict(), "listed": listed})
+            there = {name for _, name in socket.if_nameindex()}
+            order = {"verb": "apply", "rules": items, "allow": allow}
+            order["interfaces"] = sorted(self.interfaces & there)
+            loaded = xdp_child.ask(order, self.descriptors | sent)
+        finally:
+            for descriptor in sent.values():
+                os.close(descriptor)
+        self.take_maps(loaded)
+        self._attachments, self._allow = loaded.attachments, allow
+        self._listed |= {name.partition(":")[2] for name in sent}
+
+
+def _allow_texts(allow: AllowList) -> list[str]:
+    found = [str(prefix) for family in (4, 6) for prefix in allow.of_family(family)]
+    if len(found) > MAX_ALLOWED:
+        raise FwtopError(
+            f"XDP rules take an allow-list of up to {MAX_ALLOWED} prefixes; nothing was installed"
+        )
+    return found
+
+
+def _sealed(data: bytes) -> int:
+    descriptor = os.memfd_create("fwtop-sources", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    with open(descriptor, "wb", closefd=False) as file:
+        file.write(data)
+    fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _SEALS)
+    return descriptor
+
+
+def _is_there(pins: Path) -> bool:
+    """Look where process 1 sees it, too: inside `ip netns exec` our own /sys is another one."""
+    for path in (pins, Path(f"/proc/1/root{pins}")):
+        with contextlib.suppress(OSError):
+            if path.is_dir():
+                return True
+    return False
+
+
+def _is_bpffs() -> bool:
+    with contextlib.suppress(OSError):
+        return " /sys/fs/bpf " in Path("/proc/1/mountinfo").read_text()
+    return False
