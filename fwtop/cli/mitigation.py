@@ -15,7 +15,7 @@ from fwtop.cli.options import add_netns, ttl
 from fwtop.model.errors import FwtopError
 from fwtop.model.preview import Preview
 from fwtop.model.protocol import DEFAULT_CONFIRM_SECONDS, Keep
-from fwtop.model.rule import Match, Rule, RuleStatus, State, rule_status_from_dict
+from fwtop.model.rule import Kind, Match, Rule, RuleStatus, State, rule_status_from_dict
 from fwtop.model.snapshot import mitigation_json
 from fwtop.model.text import safe_text
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from fwtop.mitigate.client import GuardianClient
 
 DEFAULT_TTL_SECONDS = 600
+_DROP_NOTHING = frozenset({Kind.NOTRACK, Kind.SYSCTL})
 PROTOCOLS = {
     "icmp": 1,
     "igmp": 2,
@@ -98,7 +99,8 @@ def carry_out(args: argparse.Namespace, rules: list[Rule]) -> int:
     if not (args.preview or args.yes or sys.stdin.isatty()):
         line = "there is no terminal to ask on; nothing was changed; --yes installs, --preview shows the plan"
         raise FwtopError(line, 2)
-    measured = None if args.yes and not args.preview else measure(rules, args.netns)
+    drops = any(rule.kind not in _DROP_NOTHING for rule in rules)
+    measured = measure(rules, args.netns) if drops and (args.preview or not args.yes) else None
     previews: list[Preview | None] = [*measured] if measured is not None else [None] * len(rules)
     with client.connect(netns=args.netns, readonly=args.preview) as guardian:
         results = [
@@ -138,7 +140,9 @@ def _carry_out_one(
 
 def _show_plan(rule: Rule, plan: dict[str, Any], preview: Preview | None, to: TextIO) -> None:
     print(f"{rule.summary}, for {duration(rule.ttl_seconds)}", file=to)
-    if preview is None:
+    if rule.kind in _DROP_NOTHING:
+        print("  it drops nothing", file=to)
+    elif preview is None:
         print("  what it would hit could not be measured on the traffic of this machine", file=to)
     else:
         print(f"  {harm_line(preview)}", file=to)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fwtop.model.address import Prefix
-from fwtop.model.rule import Rule
+from fwtop.model.rule import Rule, Setting
 
 PREROUTING = "PREROUTING"
 OUTPUT = "OUTPUT"
@@ -44,6 +44,7 @@ class Artifacts:
     lines: tuple[ChainLine, ...]
     notes: tuple[str, ...] = ()  # what the preview should tell about cost or side effects
     compiled: Rule | None = None  # for the fast path, which has neither sets nor lines
+    settings: tuple[Setting, ...] = ()  # sysctls
 
 
 def comment_of(rule_id: str) -> str:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from fwtop.mitigate.sysctls import Changed
 from fwtop.model.bulk import pack_prefixes, unpack_prefixes
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Rule, State
@@ -30,6 +31,10 @@ CREATE INDEX IF NOT EXISTS rules_of ON rules (boot, netns, state);
 CREATE TABLE IF NOT EXISTS before (
   boot TEXT NOT NULL, netns INTEGER NOT NULL, family INTEGER NOT NULL, chains TEXT,
   PRIMARY KEY (boot, netns, family));
+CREATE TABLE IF NOT EXISTS settings (
+  boot TEXT NOT NULL, netns INTEGER NOT NULL, rule INTEGER NOT NULL, name TEXT NOT NULL,
+  old INTEGER NOT NULL, new INTEGER NOT NULL, done INTEGER NOT NULL,
+  PRIMARY KEY (boot, netns, rule, name));
 """
 _KEPT_ROWS = 1000  # of finished rules
 _KEPT_SOURCES = 200  # of each of them
@@ -130,7 +135,8 @@ class Journal:
             f"UPDATE rules SET state='expired', ended=?, note=? WHERE boot<>? AND {_OPEN}",  # noqa: S608
             (time.time(), "ended by a restart of the machine", self._boot),
         )
-        self._db.execute("DELETE FROM before WHERE boot<>?", (self._boot,))
+        for table in ("before", "settings"):
+            self._db.execute(f"DELETE FROM {table} WHERE boot<>?", (self._boot,))  # noqa: S608
         self._db.execute(
             f"DELETE FROM rules WHERE NOT {_OPEN} "  # noqa: S608
             "AND id <= (SELECT COALESCE(MAX(id), 0) FROM rules) - ?",
@@ -159,6 +165,31 @@ class Journal:
         if row is None:
             return frozenset(("PREROUTING", "OUTPUT"))
         return frozenset(json.loads(row[0])) if row[0] is not None else None
+
+    def remember_setting(self, changed: Changed) -> None:
+        """Keep a sysctl's old value; called again when the kernel has the new one."""
+        self._db.execute(
+            "INSERT OR REPLACE INTO settings VALUES (?,?,?,?,?,?,?)",
+            (
+                *(self._boot, self._netns, int(changed.rule_id), changed.name),
+                *(changed.old, changed.new, changed.done),
+            ),
+        )
+
+    def settings(self) -> list[Changed]:
+        """Return the sysctls that rules of this namespace changed, the latest first."""
+        rows = self._db.execute(
+            "SELECT rule, name, old, new, done FROM settings WHERE boot=? AND netns=? ORDER BY rowid DESC",
+            (self._boot, self._netns),
+        ).fetchall()
+        return [Changed(str(rule), name, old, new, bool(done)) for rule, name, old, new, done in rows]
+
+    def forget_setting(self, rule_id: str, name: str) -> None:
+        """Forget one that has its old value again."""
+        self._db.execute(
+            "DELETE FROM settings WHERE boot=? AND netns=? AND rule=? AND name=?",
+            (self._boot, self._netns, int(rule_id), name),
+        )
 
     def _select(self, condition: str) -> list[Entry]:
         rows = self._db.execute(

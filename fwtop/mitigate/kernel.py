@@ -16,6 +16,7 @@ from fwtop.mitigate.allowlist import AllowList
 from fwtop.mitigate.artifacts import Artifacts, ChainLine
 from fwtop.mitigate.chain import ALLOW_SETS, Chains, TableState, add_text
 from fwtop.mitigate.steps import Step, Steps
+from fwtop.mitigate.sysctls import Remembers, Sysctls
 from fwtop.mitigate.xdp import FastPath
 from fwtop.model.address import Prefix
 from fwtop.model.errors import FwtopError
@@ -33,7 +34,7 @@ class Count:
     bytes: int
 
 
-class Memory(Protocol):
+class Memory(Remembers, Protocol):
     """Keeps what table raw held before the first rule, across restarts of the guardian."""
 
     def remember_before(self, family: int, chains: frozenset[str] | None) -> None: ...  # noqa: D102
@@ -50,6 +51,7 @@ class Kernel:
         self._memory = memory
         self._steps = steps
         self._allowed: dict[int, list[Prefix]] = {}
+        self.sysctls = Sysctls(memory, steps)
 
     def plan(self, rule_id: str, artifacts: Artifacts, timeout_seconds: int) -> list[str]:
         """Return what `install` would run, as text for people; long sets are cut."""
@@ -66,6 +68,7 @@ class Kernel:
                     text.append(f"{program} -t raw {line}")
                 elif line.startswith(":"):
                     text.append(f"{program} -t raw -N {line[1:].split()[0]}")
+        text += self.sysctls.plan(artifacts.settings)
         return text
 
     def install(self, rule_id: str, artifacts: Artifacts, allow: AllowList, timeout_seconds: int) -> str:
@@ -83,6 +86,7 @@ class Kernel:
             for family, lines in _by_family(artifacts):
                 self._hook(family, rule_id, lines)
                 self._steps.reached(_CHAIN_STEPS[family])
+            self.sysctls.install(rule_id, artifacts.settings)
         except FwtopError:
             self.remove({rule_id})
             raise
@@ -111,6 +115,7 @@ class Kernel:
                     self._memory.forget_before(family)
             except FwtopError as error:
                 errors.append(error)
+        self.sysctls.restore(rule_ids)
         self._steps.reached(Step.UNCHAINED)
         if errors:
             raise errors[0]
@@ -123,12 +128,15 @@ class Kernel:
             return self.fast.present(artifacts.compiled)
         if not {spec.name for spec in artifacts.sets} <= sets.names():
             return False
+        if not self.sysctls.present(rule_id, artifacts.settings):
+            return False
         found = sum(len(self.chains.read(family).lines_of(rule_id)) for family in FAMILIES)
         return found == len(artifacts.lines)
 
     def rule_ids(self) -> set[str]:
         """Return the ids of all rules of which the kernel holds anything."""
         in_chains = {rule_id for family in FAMILIES for rule_id in self.chains.read(family).rule_ids()}
+        in_chains |= self.sysctls.rule_ids()
         in_sets = {name.split("-")[1] for name in sets.names() if name.split("-")[1].isdigit()}
         return in_chains | in_sets | self.fast.rule_ids()
 

@@ -183,6 +183,8 @@ class Service:
                     f"there is no rule {safe_text(rule_id, limit=20)!r}: see 'fwtop status --all'"
                 )
             return [over_text(over)]
+        if entry.rule.kind is Kind.SYSCTL:
+            return self._kernel.sysctls.sentences(rule_id)
         count = self._kernel.counts().get(rule_id, Count(0, 0))
         busiest = self._entry_counts.of(rule_id, self._set_names(entry.rule))
         artifacts = self._artifacts(entry.rule)

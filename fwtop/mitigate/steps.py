@@ -20,12 +20,14 @@ class Step(StrEnum):
     CHAIN_V6 = "chain6"  # IPv6 chain too
     COMPILED = "compiled"  # XDP: the program with the rule runs, the rule is inert
     ARMED = "armed"  # XDP: it hits
+    SETTING = "setting"  # a sysctl is written, the journal knows the old value
     INSTALLED = "installed"  # journal says so, the client doesn't know yet
     RENEWED = "renewed"  # keep: kernel has the new time, journal not yet
     KEPT = "kept"
     UNDO = "undo"  # journalled, kernel untouched
     DISARMED = "disarmed"  # XDP: inert, but still in the program
     UNLOADED = "unloaded"  # XDP: out of the program
+    RESTORED = "restored"  # a sysctl has its old value, the journal thinks it has not
     UNCHAINED = "unchained"  # chains don't ask any more
     UNSET = "unset"  # sets are gone, journal not told yet
     UNDONE = "undone"

@@ -10,6 +10,7 @@ from fwtop.model.address import Prefix
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Kind, Match, PayloadMatch, Range, RateLimit, Rule
 from fwtop.model.text import safe_text
+from fwtop.model.tunables import TUNABLES
 
 MAX_TTL_SECONDS = MAX_TIMEOUT_SECONDS - 3600
 MAX_PAYLOAD_BYTES = 128  # xt_string.h: XT_STRING_MAX_PATTERN_SIZE
@@ -49,9 +50,22 @@ def _check_rule(rule: Rule) -> None:
     _check_match(rule.match)
     if rule.limit is not None:
         _check_limit(rule.limit)
+    _check_settings(rule)
     _require(rule.kind is not Kind.HASHLIMIT or rule.limit is not None, "limit (hashlimit needs one)")
     _require(rule.kind is not Kind.IPSET or bool(rule.match.sources), "sources (a block needs some)")
     _require(rule.kind is not Kind.STRING or bool(rule.match.payload), "payload (a match needs one)")
+
+
+def _check_settings(rule: Rule) -> None:
+    _require((rule.kind is Kind.SYSCTL) == bool(rule.settings), "settings (a sysctl rule's)")
+    _require(not rule.settings or rule.match == Match(), "match (a sysctl rule has none)")
+    names = [item.name for item in rule.settings]
+    _require(len(set(names)) == len(names), "settings (one named twice)")
+    for item in rule.settings:
+        tunable = TUNABLES.get(item.name)
+        if tunable is None:
+            raise FwtopError(f"not a rule: {safe_text(item.name, limit=60)!r} is not a setting to change", 2)
+        _whole(tunable.short, item.value, tunable.low, tunable.high)
 
 
 def _check_match(match: Match) -> None:

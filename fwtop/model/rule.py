@@ -17,6 +17,7 @@ class Kind(StrEnum):
     STRING = "string"  # payload match
     XDP = "xdp"  # drop in the driver
     NOTRACK = "notrack"  # keep out of conntrack
+    SYSCTL = "sysctl"  # kernel settings, given back at the end
 
 
 class State(StrEnum):
@@ -104,6 +105,14 @@ class RateLimit:
 
 
 @dataclass(frozen=True, slots=True)
+class Setting:
+    """A sysctl by its dotted name (one of model/tunables.py) and the value that it is to have."""
+
+    name: str
+    value: int
+
+
+@dataclass(frozen=True, slots=True)
 class Rule:
     """One mitigation. `origin` says how its sources were chosen (asn:N, country:CC, @file), if so."""
 
@@ -119,6 +128,7 @@ class Rule:
     predicted_pps: float | None = None
     predicted_attack_share: float | None = None
     predicted_collateral_share: float | None = None
+    settings: tuple[Setting, ...] = ()  # of a SYSCTL rule
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON-ready data; bytes as hex, prefixes as text."""
@@ -136,6 +146,7 @@ class Rule:
         match["payload"] = tuple(_payload_of(item) for item in match["payload"])
         limit = RateLimit(**data["limit"]) if data["limit"] is not None else None
         rest = {key: value for key, value in data.items() if key not in ("match", "limit", "kind")}
+        rest["settings"] = tuple(Setting(**item) for item in data.get("settings", ()))
         return Rule(kind=Kind(data["kind"]), match=Match(**match), limit=limit, **rest)
 
 
@@ -180,6 +191,7 @@ def _plain(data: dict[str, Any], rule: Rule) -> dict[str, Any]:
         for item in rule.match.payload
     ]
     data["kind"] = rule.kind.value
+    data["settings"] = [asdict(item) for item in rule.settings]
     return data
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fwtop.mitigate.artifacts import Artifacts
-from fwtop.mitigate.drivers import hashlimit, ipset, notrack, string, xdp
+from fwtop.mitigate.drivers import hashlimit, ipset, notrack, string, sysctl, xdp
 from fwtop.model.address import Prefix
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Kind, Rule
@@ -14,6 +14,7 @@ _BUILDERS = {
     Kind.STRING: string.build,
     Kind.NOTRACK: notrack.build,
     Kind.XDP: xdp.build,
+    Kind.SYSCTL: sysctl.build,
 }
 
 

@@ -1,0 +1,172 @@
+"""Sysctls as rules: the old value is journalled before the new one is written, and given back at the end.
+
+The kernel has no clock for them. The guardian's timer and undo give the old value back; where it was killed,
+the next guardian of the namespace does; a restart of the machine forgets them anyway.
+"""
+
+from __future__ import annotations
+
+import errno
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from fwtop.mitigate.steps import Step, Steps
+from fwtop.model.errors import FwtopError
+from fwtop.model.rule import Setting
+from fwtop.model.tunables import TUNABLES, Tunable, Way
+
+NO_CLOCK = (
+    "sysctls have no clock in the kernel: fwtop's guardian gives the old value back when the time is over or "
+    "the rule is undone; if it is killed, the next fwtop in this namespace does"
+)
+_ENTRY_BYTES = 320  # of a tracked connection: struct nf_conn and its extensions, Linux 6.x
+_MUCH_MEMORY = 0.25  # of the machine's
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """A sysctl that a rule changed, as the journal knows it."""
+
+    rule_id: str
+    name: str
+    old: int
+    new: int
+    done: bool  # False: intended, the kernel may or may not have it
+
+
+class Remembers(Protocol):
+    """Keeps old values across restarts of the guardian."""
+
+    def remember_setting(self, changed: Changed) -> None: ...  # noqa: D102
+    def settings(self) -> list[Changed]: ...  # noqa: D102
+    def forget_setting(self, rule_id: str, name: str) -> None: ...  # noqa: D102
+
+
+class Sysctls:
+    """The sysctls of one namespace that rules changed."""
+
+    def __init__(self, memory: Remembers, steps: Steps) -> None:
+        self._memory = memory
+        self._steps = steps
+
+    def plan(self, settings: tuple[Setting, ...]) -> list[str]:
+        """Return the commands that would do it; raises FwtopError where it is not possible here."""
+        self._check_free(settings)
+        return [f"sysctl -w {item.name}={item.value}  # now {_possible(item)}" for item in settings]
+
+    def install(self, rule_id: str, settings: tuple[Setting, ...]) -> None:
+        """Write all or none; raises FwtopError."""
+        self._check_free(settings)
+        before = [(item, _possible(item)) for item in settings]
+        try:
+            for item, old in before:
+                self._memory.remember_setting(Changed(rule_id, item.name, old, item.value, done=False))
+                _write(TUNABLES[item.name], item.value)
+                self._steps.reached(Step.SETTING)
+                now = _read(TUNABLES[item.name])  # the kernel may round
+                self._memory.remember_setting(Changed(rule_id, item.name, old, now, done=True))
+        except FwtopError:
+            self.restore({rule_id})
+            raise
+
+    def restore(self, rule_ids: set[str]) -> None:
+        """Give old values back, except where somebody else has changed the value since."""
+        for item in self._memory.settings():
+            if item.rule_id not in rule_ids:
+                continue
+            tunable = TUNABLES[item.name]
+            if not item.done or _read(tunable) == item.new:
+                _write(tunable, item.old)
+            self._steps.reached(Step.RESTORED)
+            self._memory.forget_setting(item.rule_id, item.name)
+
+    def present(self, rule_id: str, settings: tuple[Setting, ...]) -> bool:
+        """Say whether all of a rule's settings were made."""
+        made = {item.name for item in self._memory.settings() if item.rule_id == rule_id and item.done}
+        return {item.name for item in settings} <= made
+
+    def rule_ids(self) -> set[str]:
+        """Return the ids of the rules that changed anything."""
+        return {item.rule_id for item in self._memory.settings()}
+
+    def sentences(self, rule_id: str) -> list[str]:
+        """Say what a rule's settings were and are."""
+        found = []
+        for item in self._memory.settings():
+            if item.rule_id != rule_id:
+                continue
+            now = _read(TUNABLES[item.name])
+            kept = "still so" if now == item.new else f"but somebody set it to {now} since: it will stay so"
+            found.append(f"rule {rule_id} changed {item.name} from {item.old} to {item.new}, {kept}")
+        return found
+
+    def _check_free(self, settings: tuple[Setting, ...]) -> None:
+        taken = {item.name: item.rule_id for item in self._memory.settings()}
+        for item in settings:
+            if item.name in taken:
+                raise FwtopError(
+                    f"rule {taken[item.name]} changed {item.name} already; nothing was changed; "
+                    f"'fwtop undo {taken[item.name]}' first"
+                )
+
+
+def notes(settings: tuple[Setting, ...]) -> tuple[str, ...]:
+    """Return what the preview of a rule with these settings should tell."""
+    found = [NO_CLOCK]
+    for item in settings:
+        if item.name == "net.netfilter.nf_conntrack_max":
+            size, total = item.value * _ENTRY_BYTES, _memory_bytes()
+            found.append(f"a full table of {item.value:,} connections takes about {size >> 20:,} MiB")
+            if total and size > total * _MUCH_MEMORY:
+                found.append(f"that is {size / total:.0%} of this machine's memory")
+    return tuple(found)
+
+
+def _possible(item: Setting) -> int:
+    """Return the present value; raises FwtopError where this setting can't be made here."""
+    tunable = TUNABLES[item.name]
+    now = _read(tunable)
+    try:
+        with open(tunable.path, "r+b", buffering=0):
+            pass
+    except PermissionError:
+        raise FwtopError(
+            f"{tunable.name} can be changed in the initial network namespace only; nothing was changed; "
+            "try it without --netns",
+            3,
+        ) from None
+    except OSError as error:
+        raise FwtopError(f"cannot change {tunable.name}: {error.strerror}; nothing was changed", 3) from None
+    wrong = (tunable.way is Way.UP and item.value < now) or (tunable.way is Way.DOWN and item.value > now)
+    if wrong:
+        raise FwtopError(
+            f"{tunable.name} is {now}: under attack it can only be {tunable.way.value}; nothing was changed",
+            2,
+        )
+    return now
+
+
+def _read(tunable: Tunable) -> int:
+    try:
+        return int(Path(tunable.path).read_text(encoding="ascii").split()[0])
+    except (OSError, ValueError, IndexError):
+        raise FwtopError(
+            f"this namespace has no {tunable.name} (no connection tracking?); nothing was changed",
+            3,
+        ) from None
+
+
+def _write(tunable: Tunable, value: int) -> None:
+    try:
+        Path(tunable.path).write_text(str(value), encoding="ascii")
+    except OSError as error:
+        reason = "not permitted here" if error.errno in (errno.EACCES, errno.EPERM) else error.strerror
+        raise FwtopError(f"cannot set {tunable.name} to {value}: {reason}") from None
+
+
+def _memory_bytes() -> int:
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemTotal:"):
+            return int(line.split()[1]) << 10
+    return 0

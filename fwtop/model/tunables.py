@@ -1,0 +1,63 @@
+"""The kernel settings that help under attack: their names, what they do and which way they may go."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Way(Enum):
+    """Which way a mitigation may move a setting; the other way would help the attack."""
+
+    UP = "raised"
+    DOWN = "shortened"
+    EITHER = "changed"
+
+
+@dataclass(frozen=True, slots=True)
+class Tunable:
+    """A sysctl that a rule may set (Documentation/networking/{ip-sysctl,nf_conntrack-sysctl}.rst)."""
+
+    short: str  # as the command line takes it
+    name: str  # dotted
+    low: int
+    high: int
+    way: Way
+    text: str
+
+    @property
+    def path(self) -> str:
+        """Where it is below /proc/sys."""
+        return "/proc/sys/" + self.name.replace(".", "/")
+
+
+def _timeout(protocol: str, text: str) -> Tunable:
+    short = f"conntrack_{protocol}"
+    return Tunable(short, f"net.netfilter.nf_{short}", 1, 432_000, Way.DOWN, f"seconds: {text}")
+
+
+_ALL = (
+    Tunable("syncookies", "net.ipv4.tcp_syncookies", 1, 2, Way.EITHER, "SYN cookies: 1 when full, 2 always"),
+    Tunable("syn_backlog", "net.ipv4.tcp_max_syn_backlog", 64, 1 << 20, Way.UP, "half-open connections kept"),
+    Tunable("synack_retries", "net.ipv4.tcp_synack_retries", 0, 10, Way.DOWN, "SYN-ACKs sent again"),
+    Tunable("conntrack_max", "net.netfilter.nf_conntrack_max", 1024, 1 << 28, Way.UP, "connections tracked"),
+    Tunable(
+        "conntrack_buckets", "net.netfilter.nf_conntrack_buckets", 1024, 1 << 26, Way.UP, "size of its hash"
+    ),
+    _timeout("tcp_timeout_syn_sent", "after a SYN"),
+    _timeout("tcp_timeout_syn_recv", "after a SYN-ACK"),
+    _timeout("tcp_timeout_established", "idle connections"),
+    _timeout("tcp_timeout_unacknowledged", "connections with data that nobody acknowledges"),
+    _timeout("tcp_timeout_fin_wait", "after the first FIN"),
+    _timeout("tcp_timeout_close_wait", "after the other side's FIN"),
+    _timeout("tcp_timeout_last_ack", "after the last FIN"),
+    _timeout("tcp_timeout_time_wait", "after the end"),
+    _timeout("tcp_timeout_close", "after a reset"),
+    _timeout("udp_timeout", "UDP without an answer"),
+    _timeout("udp_timeout_stream", "UDP with answers"),
+    _timeout("icmp_timeout", "ICMP"),
+    _timeout("icmpv6_timeout", "ICMPv6"),
+    _timeout("generic_timeout", "other protocols"),
+)
+TUNABLES = {item.name: item for item in _ALL}
+SHORT_NAMES = {item.short: item for item in _ALL}
