@@ -16,6 +16,7 @@ pytestmark = pytest.mark.kernel
 INSTALL = (Step.INTENT, Step.ALLOW, Step.SETS, Step.CHAIN_V4, Step.CHAIN_V6, Step.INSTALLED)
 KEEP = (Step.RENEWED, Step.KEPT)
 UNDO = (Step.UNDO, Step.UNCHAINED, Step.UNSET, Step.UNDONE)
+COMPILED = (Step.COMPILED, Step.ARMED, Step.DISARMED, Step.UNLOADED)  # test_xdp_rules.py tries these
 SYSCTL = (Step.SETTING, Step.RESTORED)  # tried in test_mitigate_sysctl.py
 
 

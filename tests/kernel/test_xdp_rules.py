@@ -1,0 +1,370 @@
+"""XDP rules through the guardian: a packet passes, is blocked, passes again; and nothing is left behind."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from mitigate_bench import PORT, Bench, apply, inside, rules_of
+from xdp_frames import ethernet, ipv4, ipv6, udp
+
+from fwtop.mitigate.client import GuardianClient
+from fwtop.model.address import Prefix
+from fwtop.model.errors import FwtopError
+from fwtop.model.protocol import Keep, Plan, Undo
+from fwtop.model.rule import Kind, Match, PayloadMatch, Range, RateLimit, Rule
+
+pytestmark = pytest.mark.kernel
+BPFFS = Path("/sys/fs/bpf")
+
+
+class XdpBench(Bench):
+    def state(self) -> dict[str, str]:
+        """Return all that undo must leave as it was, what XDP touches included."""
+        found = super().state()
+        found["link"] = self.pair.victim.run("ip", "-d", "link").stdout
+        found["tc"] = self.pair.victim.run("tc", "qdisc").stdout
+        found["features"] = self.pair.victim.run("ethtool", "-k", "v0").stdout
+        pins = BPFFS / "fwtop" / str(os.stat(f"/run/netns/{self.netns}").st_ino)
+        found["pins"] = ", ".join(sorted(path.name for path in pins.iterdir())) if pins.exists() else "none"
+        return found
+
+    def links(self) -> str:
+        return self.pair.victim.run("ip", "link", "show", "v0").stdout
+
+
+@pytest.fixture
+def bench(netns_pair, tmp_path: Path) -> Iterator[XdpBench]:
+    made = XdpBench(netns_pair, tmp_path)
+    yield made
+    with made.connect() as guardian:
+        guardian.demand(Undo(all=True))
+    made.close()
+
+
+def xdp(match: Match, ttl: int = 60, **options) -> Rule:
+    return Rule("", Kind.XDP, match, "drop by XDP", ttl, **options)
+
+
+@pytest.mark.parametrize("family", [4, 6])
+def test_passes_then_blocked_then_passes_again(bench: XdpBench, family: int) -> None:
+    before = bench.state()
+    path = bench.path(family)
+    assert path.passes(wait_s=2)
+    with bench.connect() as guardian:
+        rule_id = apply(guardian, xdp(Match(family=family, protocol=17, dport=PORT)))
+        assert not path.passes()
+        assert not path.passes()
+        status = rules_of(guardian)[rule_id]
+        assert status["packets"] == 2
+        assert status["bytes"] > 2 * 42
+        assert "XDP in the driver of v0" in status["note"]
+        assert "xdp" in bench.links()
+        guardian.demand(Undo((rule_id,)))
+        assert path.passes(wait_s=2)
+    assert bench.state() == before
+
+
+MATCHES = {
+    "source": (lambda b: Match(sources=(Prefix.parse(b.pair.attacker.ipv4),)), b"", True),
+    "other source": (lambda b: Match(sources=(Prefix.parse("10.77.9.0/24"),)), b"", False),
+    "destination": (lambda b: Match(destinations=(Prefix.parse("10.77.0.1"),), protocol=17), b"", True),
+    "length": (lambda b: Match(protocol=17, ip_length=Range(100, 200)), bytes(100), True),
+    "shorter": (lambda b: Match(protocol=17, ip_length=Range(100, 200)), b"", False),
+    "ttl": (lambda b: Match(protocol=17, ttl=Range(64, 64)), b"", True),
+    "payload at": (lambda b: Match(payload=(PayloadMatch(b"cde", 2),)), b"abcdefg", True),
+    "payload elsewhere": (lambda b: Match(payload=(PayloadMatch(b"cde", 3),)), b"abcdefg", False),
+    "payload anywhere": (lambda b: Match(payload=(PayloadMatch(b"attack"),)), b"x" * 90 + b"attack", True),
+    "too deep": (lambda b: Match(payload=(PayloadMatch(b"attack"),)), b"x" * 125 + b"attack", False),
+    "name in any case": (
+        lambda b: Match(payload=(PayloadMatch(b"\x04evil\x04test\x00", 12, None, "evil.test."),)),
+        bytes(12) + b"\x04EvIl\x04tEST\x00",
+        True,
+    ),
+    "not a fragment": (lambda b: Match(fragment=True), b"", False),
+}
+
+
+@pytest.mark.parametrize("name", MATCHES)
+def test_conditions(bench: XdpBench, name: str) -> None:
+    match, payload, hits = MATCHES[name]
+    assert bench.path(4).passes(payload, wait_s=2)
+    with bench.connect() as guardian:
+        apply(guardian, xdp(match(bench)), force=True)
+        assert bench.path(4).passes(payload) != hits
+        guardian.demand(Undo(all=True))
+        assert bench.path(4).passes(payload, wait_s=2)
+
+
+def test_fragments(bench: XdpBench) -> None:
+    with bench.connect() as guardian:
+        apply(guardian, xdp(Match(protocol=17, fragment=True)), force=True)
+        assert not bench.path(4).passes(bytes(3000))
+        assert not bench.path(6).passes(bytes(3000))
+        assert bench.path(4).passes(b"whole", wait_s=2)
+
+
+def test_behind_vlan_tags(bench: XdpBench, poll_until) -> None:
+    """This kernel has no VLAN devices: frames are made by hand, and looked for by a packet socket."""
+    with inside(bench.pair.attacker.netns):
+        sender = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
+    with inside(bench.pair.victim.netns):
+        receiver = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
+    with sender, receiver:
+        sender.bind(("a0", 0))
+        receiver.bind(("v0", 0))
+        receiver.setblocking(False)
+
+        def arrives(frame: bytes) -> bool:
+            sender.send(frame)
+            end = time.monotonic() + 0.3
+            while time.monotonic() < end:
+                try:
+                    if frame[-16:] in receiver.recv(2048):
+                        return True
+                except BlockingIOError:
+                    time.sleep(0.005)
+            return False
+
+        tags = ((0x88A8, 7), (0x8100, 5))
+        hit = ethernet(ipv4(udp(9, PORT, bytes(range(16))), 17), 0x0800, tags)
+        other = ethernet(ipv6(udp(9, PORT, bytes(range(1, 17))), 17), 0x86DD, tags)
+        assert arrives(hit)
+        with bench.connect() as guardian:
+            apply(guardian, xdp(Match(family=4, protocol=17, dport=PORT)))
+            assert not arrives(hit)
+            assert arrives(other)
+            guardian.demand(Undo(all=True))
+        assert arrives(hit)
+
+
+def test_allow_list_comes_first_and_is_followed(bench: XdpBench, poll_until) -> None:
+    other = bench.pair.attacker
+    other.run("ip", "address", "add", "10.77.0.9/24", "dev", other.interface)
+    path = bench.path(4)
+    with bench.connect() as guardian:
+        apply(guardian, xdp(Match(protocol=17, dport=PORT)))
+        assert not path.passes()
+        (bench.directory / "allow").write_text("10.77.0.2\n")
+        poll_until(path.passes, deadline_s=10)
+        (bench.directory / "allow").write_text("")
+        poll_until(lambda: not path.passes(), deadline_s=10)
+
+
+def test_ends_by_the_kernels_clock_without_any_process(bench: XdpBench, poll_until) -> None:
+    path = bench.path(4)
+    with bench.connect() as guardian:
+        apply(guardian, xdp(Match(protocol=17, dport=PORT), ttl=3))
+    bench.kill_guardian()
+    assert not path.passes()
+    poll_until(path.passes, deadline_s=6)
+    with bench.connect() as successor:
+        assert rules_of(successor) == {}
+        assert rules_of(successor, finished=True)["1"]["state"] == "expired"
+    assert "xdp" not in bench.links()
+
+
+def test_provisional_rule_is_taken_back_and_a_kept_one_stays(bench: XdpBench, poll_until) -> None:
+    path = bench.path(4)
+    with bench.connect() as guardian:
+        apply(guardian, xdp(Match(protocol=17, dport=PORT)), 1)
+        assert not path.passes()
+        poll_until(path.passes, deadline_s=5)
+        kept = apply(guardian, xdp(Match(protocol=17, dport=PORT)), 1)
+        guardian.demand(Keep(kept))
+        time.sleep(3.2)  # beyond the confirmation window and the kernel's own
+        assert not path.passes()
+
+
+def test_a_successor_adopts_and_counts_go_on(bench: XdpBench, poll_until) -> None:
+    path = bench.path(4)
+
+    def counted(guardian: GuardianClient, packets: int) -> None:
+        poll_until(lambda: rules_of(guardian)[first]["packets"] == packets, deadline_s=3)
+
+    with bench.connect() as guardian:
+        first = apply(guardian, xdp(Match(protocol=17, dport=PORT)))
+        assert not path.passes()
+    bench.kill_guardian()
+    assert not path.passes()
+    with bench.connect() as successor:
+        counted(successor, 2)
+        second = apply(successor, xdp(Match(protocol=17, dport=PORT + 1)))
+        assert not path.passes()
+        counted(successor, 3)
+        successor.demand(Undo((second,)))
+        assert not path.passes()
+        counted(successor, 4)
+        successor.demand(Undo((first,)))
+        assert path.passes(wait_s=2)
+
+
+def test_no_packet_slips_through_while_rules_are_swapped(bench: XdpBench) -> None:
+    """While another rule comes and goes, every packet meets a program with the first."""
+    path = bench.path(4)
+    with bench.connect() as guardian:
+        apply(guardian, xdp(Match(protocol=17, dport=PORT)))
+        flood = subprocess.Popen(
+            ["ip", "netns", "exec", bench.pair.attacker.netns, "python3", "-c", _FLOOD],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            for _ in range(3):
+                other = apply(guardian, xdp(Match(protocol=17, dport=9)))
+                guardian.demand(Undo((other,)))
+        finally:
+            sent, _ = flood.communicate("", timeout=20)
+        time.sleep(0.2)  # for what is in the receive queues
+        status = next(iter(rules_of(guardian).values()))
+        assert status["packets"] == int(sent)
+    path.receiver.setblocking(False)
+    with pytest.raises(BlockingIOError):
+        path.receiver.recv(100)
+
+
+_FLOOD = f"""
+import socket, time
+sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+sock.connect(("10.77.0.1", {PORT}))
+sent, end = 0, time.monotonic() + 3.0
+while time.monotonic() < end:
+    sock.send(b"x")
+    sent += 1
+    time.sleep(0.0002)
+print(sent)
+"""
+
+
+def test_a_foreign_program_is_left_alone_and_tc_does_it(bench: XdpBench, tmp_path: Path) -> None:
+    path = bench.path(4)
+    foreign = load_foreign(bench)
+    try:
+        with bench.connect() as guardian:
+            rule_id = apply(guardian, xdp(Match(protocol=17, dport=PORT)))
+            assert not path.passes()
+            status = rules_of(guardian)[rule_id]
+            assert "tc ingress of v0" in status["note"]
+            assert f"somebody_else (id {foreign})" in status["note"]
+            assert status["packets"] == 1
+            assert f"id {foreign}" in bench.links()
+            guardian.demand(Undo(all=True))
+        assert path.passes(wait_s=2)
+        assert f"id {foreign}" in bench.links()
+    finally:
+        bench.pair.victim.run("ip", "link", "set", "dev", "v0", "xdp", "off")
+
+
+def load_foreign(bench: XdpBench) -> int:
+    """Attach somebody else's program (return XDP_PASS) and return its id."""
+    program = (
+        "import struct, sys; sys.path.insert(0, sys.argv[1])\n"
+        "from fwtop.collect import bpf, bpf_objects, netlink\n"
+        "import socket\n"
+        "code = struct.pack('<BBhi', 0xB7, 0, 0, 2) + struct.pack('<BBhi', 0x95, 0, 0, 0)\n"
+        "fd = bpf.load_program(bpf.XDP, 'somebody_else', code)\n"
+        "inner = netlink.attribute(1, struct.pack('<i', fd)) + netlink.attribute(3, struct.pack('<I', 5))\n"
+        "index = socket.if_nametoindex('v0')\n"
+        "body = struct.pack('<BBHiII', 0, 0, 0, index, 0, 0) + netlink.nested(43, inner)\n"
+        "netlink.request(socket.NETLINK_ROUTE, 19, body)\n"
+        "print(struct.unpack_from('<I', bpf_objects._info(fd), 4)[0])\n"
+    )
+    root = str(Path(__file__).resolve().parents[2])
+    return int(bench.pair.victim.run("python3", "-I", "-c", program, root).stdout)
+
+
+def test_generic_where_the_driver_has_none(bench: XdpBench) -> None:
+    """A bridge has no XDP of its own; the rule says what that costs."""
+    victim = bench.pair.victim
+    victim.run("ip", "link", "add", "br0", "type", "bridge")
+    victim.run("ip", "address", "flush", "dev", "v0")
+    victim.run("ip", "link", "set", "v0", "master", "br0")
+    victim.run("ip", "link", "set", "br0", "up")
+    victim.run("ip", "address", "add", f"{victim.ipv4}/24", "dev", "br0")
+    victim.run("ip", "route", "add", "default", "dev", "br0")
+    path = bench.path(4)
+    assert path.passes(wait_s=3)
+    with bench.connect() as guardian:
+        rule_id = apply(guardian, xdp(Match(protocol=17, dport=PORT)))
+        assert not path.passes()
+        status = rules_of(guardian)[rule_id]
+        assert "generic XDP on br0" in status["note"]
+        assert status["packets"] == 1
+        guardian.demand(Undo(all=True))
+        assert path.passes(wait_s=2)
+
+
+def test_long_lists(bench: XdpBench) -> None:
+    path = bench.path(4)
+    sources = tuple(Prefix(4, (203 << 24) + (n << 8), 24) for n in range(3000))
+    mine = (Prefix.parse(bench.pair.attacker.ipv4), Prefix.parse("fd77::2/127"))
+    with bench.connect() as guardian:
+        rule = xdp(Match(sources=sources + mine))
+        rule_id = guardian.apply(rule, 0).data["status"]["rule"]["id"]
+        assert not path.passes()
+        assert not bench.path(6).passes()
+        other = apply(guardian, xdp(Match(protocol=17, dport=9)))
+        assert not path.passes()
+        guardian.demand(Undo((other,)))
+        assert rules_of(guardian)[rule_id]["packets"] >= 3
+    bench.kill_guardian()
+    with bench.connect() as successor:
+        apply(successor, xdp(Match(protocol=17, dport=9)))
+        assert not path.passes()
+
+
+def test_what_cant_be_compiled_is_refused(bench: XdpBench) -> None:
+    before = bench.state()
+    with bench.connect() as guardian:
+        with pytest.raises(FwtopError, match="2048 bytes of the payload"):
+            apply(guardian, xdp(Match(payload=(PayloadMatch(b"x", 2048),))))
+        with pytest.raises(FwtopError, match="no rate limit"):
+            apply(guardian, xdp(Match(protocol=17, dport=1), limit=RateLimit(1, 1)))
+    assert bench.state() == before
+
+
+def test_plan_says_what_is_done(bench: XdpBench) -> None:
+    with bench.connect() as guardian:
+        data = guardian.demand(Plan(xdp(Match(protocol=17, dport=PORT)).to_dict())).data
+        assert data["refused"] is None
+        assert any("bpf link create: XDP" in line for line in data["commands"])
+        assert "xdp" not in bench.links()
+
+
+INSTALL = ("intent", "compiled", "armed", "installed")
+UNDO = ("undo", "disarmed", "unloaded", "undone")
+
+
+@pytest.mark.parametrize("step", INSTALL)
+def test_crash_while_installing(bench: XdpBench, step: str) -> None:
+    before = bench.state()
+    guardian = bench.connect(crash_at=step)
+    with guardian, pytest.raises(FwtopError, match="ended before it answered"):
+        apply(guardian, xdp(Match(protocol=17, dport=PORT)))
+    with bench.connect() as successor:
+        if step == "installed":
+            assert not bench.path(4).passes()
+            successor.demand(Undo(all=True))
+        else:
+            assert rules_of(successor) == {}
+        assert bench.path(4).passes(wait_s=2)
+    assert bench.state() == before
+
+
+@pytest.mark.parametrize("step", UNDO)
+def test_crash_while_undoing_one_of_two(bench: XdpBench, step: str) -> None:
+    guardian = bench.connect(crash_at=step)
+    with guardian:
+        stays = apply(guardian, xdp(Match(family=6, protocol=17, dport=PORT)))
+        gone = apply(guardian, xdp(Match(family=4, protocol=17, dport=PORT)))
+        with pytest.raises(FwtopError, match="ended before it answered"):
+            guardian.demand(Undo((gone,)))
+    with bench.connect() as successor:
+        assert list(rules_of(successor)) == [stays]
+        assert bench.path(4).passes(wait_s=2)
+        assert not bench.path(6).passes()
