@@ -8,7 +8,7 @@ from collections.abc import Callable
 from fwtop.console.guardian_link import GuardianLink
 from fwtop.model.errors import FwtopError
 from fwtop.model.preview import PlanView, Preview
-from fwtop.model.protocol import DEFAULT_CONFIRM_SECONDS, Apply, Keep, Plan, Status, Undo
+from fwtop.model.protocol import DEFAULT_CONFIRM_SECONDS, Apply, Keep, Plan, Status, Undo, Why
 from fwtop.model.rule import Rule, RuleStatus, rule_status_from_dict
 
 EXPORT_FORMATS = ("html", "md", "json")
@@ -63,10 +63,10 @@ class LiveControls:
         self._changed()
         return rule_status_from_dict(answer.data["status"])
 
-    async def keep(self, rule_id: str) -> RuleStatus:
+    async def keep(self, rule_id: str, *, ttl_seconds: int | None = None) -> RuleStatus:
         """Confirm or renew a rule."""
         self._writable()
-        await asyncio.to_thread(self._link.demand, Keep(rule_id))
+        await asyncio.to_thread(self._link.demand, Keep(rule_id, ttl_seconds))
         return await self._status_of(rule_id)
 
     async def undo(self, rule_id: str) -> RuleStatus:
@@ -74,6 +74,15 @@ class LiveControls:
         self._writable()
         await asyncio.to_thread(self._link.demand, Undo((rule_id,)))
         return await self._status_of(rule_id)
+
+    async def why(self, rule_id: str) -> tuple[str, ...]:
+        """Ask the guardian what the rule matches, or what keeps it from matching."""
+        answer = await asyncio.to_thread(self._link.ask, Why(rule_id))
+        if not answer.ok and answer.error == "unknown verb":  # a guardian of an older build
+            raise FwtopError(f"this guardian can't say why; look at: fwtop status, rule {rule_id}")
+        if not answer.ok:
+            raise FwtopError(answer.error, answer.code or 1)
+        return tuple(answer.data["sentences"])
 
     async def export(self, format_name: str) -> str:
         """Write a report of the session so far and return its path."""
@@ -128,13 +137,17 @@ class ReadOnlyControls:
         """Refuse."""
         raise self._refusal()
 
-    async def keep(self, rule_id: str) -> RuleStatus:  # noqa: ARG002
+    async def keep(self, rule_id: str, *, ttl_seconds: int | None = None) -> RuleStatus:  # noqa: ARG002
         """Refuse."""
         raise self._refusal()
 
     async def undo(self, rule_id: str) -> RuleStatus:  # noqa: ARG002
         """Refuse."""
         raise self._refusal()
+
+    async def why(self, rule_id: str) -> tuple[str, ...]:
+        """Say that a rule of the past can't be looked into."""
+        raise FwtopError(f"rule {rule_id} is not in this kernel: {self.readonly}")
 
     async def export(self, format_name: str) -> str:
         """Write what is shown and return its path."""

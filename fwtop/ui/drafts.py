@@ -3,102 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
 
 from fwtop.model.rule import Kind, Match, PayloadMatch, RateLimit, Rule
 from fwtop.model.snapshot import Payload, Port, Proposal, Source
-from fwtop.ui.format import cut, number, span
+from fwtop.ui.format import cut
 from fwtop.ui.items import Item
 from fwtop.ui.traffic_panels import payload_name, port_name
+from fwtop.ui.wording import rate_text
 
 TTL_SECONDS = 600
-TTL_CHOICES = (30, 60, 300, 600, 1800, 3600, 7200, 21600, 86400)
-RATE_CHOICES = (1, 5, 10, 50, 100, 500, 1000, 5000, 10_000, 50_000, 100_000)
-PREFIX_CHOICES = ((32, 64), (24, 56), (16, 48), (8, 32))
 _PROTOCOLS = {"icmp": 1, "tcp": 6, "udp": 17, "dccp": 33, "sctp": 132, "udplite": 136}
+
+
+_PROPOSAL_KEYS = {
+    kind: ("block", "proposal", key)
+    for kind, key in (("hashlimit", "limit"), ("string", "string"), ("xdp", "xdp"), ("notrack", "notrack"))
+}
 
 
 class NoRule(ValueError):
     """This key means nothing on this row; the text says what to do instead."""
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """Something the operator can change before a rule goes in."""
-
-    name: str
-    values: tuple[Any, ...]
-    show: Callable[[Any], str]
-    read: Callable[[Rule], Any]
-    write: Callable[[Rule, Any], Rule]
-
-    def step(self, rule: Rule, delta: int) -> Rule:
-        """Return the rule with the next or previous value; a value not listed goes to its neighbour."""
-        present = self.read(rule)
-        if present in self.values:
-            index = self.values.index(present) + delta
-        else:
-            index = sum(value < present for value in self.values) - (1 if delta < 0 else 0)
-        return self.write(rule, self.values[max(min(index, len(self.values) - 1), 0)])
-
-
-def choices_of(rule: Rule) -> tuple[Choice, ...]:
-    """Return what can be changed about a rule."""
-    found = [_TTL]
-    if rule.limit is not None:
-        found += [_RATE, _PER]
-    return tuple(found)
-
-
-def _limit(rule: Rule) -> RateLimit:
-    if rule.limit is None:
-        raise ValueError("a rule without a rate has no rate to change")
-    return rule.limit
-
-
-def _with_limit(rule: Rule, limit: RateLimit) -> Rule:
-    head = rule.summary.partition(" to ")[0]
-    return replace(rule, limit=limit, summary=f"{head} to {_rate_text(limit)}")
-
-
-def _rate_text(limit: RateLimit) -> str:
-    return f"{number(limit.per_second)}/s per /{limit.prefix_v4} (IPv6 /{limit.prefix_v6})"
-
-
-_TTL = Choice(
-    "for",
-    TTL_CHOICES,
-    span,
-    lambda rule: rule.ttl_seconds,
-    lambda rule, value: replace(rule, ttl_seconds=value),
-)
-_RATE = Choice(
-    "rate",
-    RATE_CHOICES,
-    lambda value: f"{number(value)} packets a second",
-    lambda rule: _limit(rule).per_second,
-    lambda rule, value: _with_limit(rule, replace(_limit(rule), per_second=value, burst=value)),
-)
-_PER = Choice(
-    "per",
-    PREFIX_CHOICES,
-    lambda value: f"/{value[0]} (IPv6 /{value[1]})",
-    lambda rule: (_limit(rule).prefix_v4, _limit(rule).prefix_v6),
-    lambda rule, value: _with_limit(rule, replace(_limit(rule), prefix_v4=value[0], prefix_v6=value[1])),
-)
-
-
 def draft(action: str, item: Item | None, now: float) -> Rule:
     """Return the rule that a key means on a row; raises NoRule with a line for people."""
     if isinstance(item, Proposal):
+        if action not in _PROPOSAL_KEYS.get(item.kind, ("block", "proposal")):
+            raise NoRule(f"proposal {item.number} is another kind of rule: {item.number} or b takes it")
         return of_proposal(item, now)
     if item is None:
         raise NoRule("nothing is selected: Tab goes to a panel, the arrows select a row")
     kind, match, summary = _MAKERS[action](item)
     limit = RateLimit(1000, 1000, 24, 56) if kind is Kind.HASHLIMIT else None
     if limit is not None:
-        summary = f"{summary} to {_rate_text(limit)}"
+        summary = f"{summary} to {rate_text(limit)}"
     origin = _origin(item) if isinstance(item, Source) else None
     return Rule("", kind, match, summary, TTL_SECONDS, now, "key", limit=limit, origin=origin)
 

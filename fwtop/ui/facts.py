@@ -8,15 +8,13 @@ from typing import Any
 from fwtop.model.rule import RuleStatus
 from fwtop.model.snapshot import Attack, Payload, Port, Proposal, Share, Snapshot, Source, rfc3339
 from fwtop.ui.cells import Line
-from fwtop.ui.format import duration, hex_dump, number, octets, percent, wrap
+from fwtop.ui.format import duration, hex_dump, number, octets, percent
 from fwtop.ui.items import Figure, Item, LedgerLine
 from fwtop.ui.palette import ACCENT, DIM, GOOD, STRONG, TEXT, WARN
-from fwtop.ui.sheet import labelled
+from fwtop.ui.rule_facts import rule_facts
+from fwtop.ui.sheet import LABEL, fact, labelled, wrapped
 from fwtop.ui.traffic_panels import payload_name, port_name
-from fwtop.ui.verdict_panels import harm, rule_state
-
-WIDTH = 74  # fits the dialog at 80 columns
-_LABEL = 13
+from fwtop.ui.verdict_panels import harm
 
 
 def facts_of(item: Item, now: float) -> tuple[str, list[Line]]:
@@ -33,9 +31,9 @@ def attack_facts(snapshot: Snapshot, now: float) -> list[Line]:
     if not lines:
         lines.append([("no attack in what arrives", GOOD)])
     if snapshot.judgement.baseline:
-        lines += [[], *_wrapped("normal", snapshot.judgement.baseline)]
+        lines += [[], *wrapped("normal", snapshot.judgement.baseline)]
     for note in snapshot.notes:
-        lines += _wrapped("note", note)
+        lines += wrapped("note", note)
     return lines
 
 
@@ -43,41 +41,41 @@ def _attack(attack: Attack, now: float) -> list[Line]:
     facts = (
         f"{percent(attack.share)} of traffic, {number(attack.pps)} pps, {attack.confidence * 100:.0f} % sure"
     )
-    lines: list[Line] = [[(attack.title, STRONG)], _fact("share", facts)]
-    lines.append(_fact("since", f"{rfc3339(attack.since)}, {duration(now - attack.since)} ago"))
+    lines: list[Line] = [[(attack.title, STRONG)], fact("share", facts)]
+    lines.append(fact("since", f"{rfc3339(attack.since)}, {duration(now - attack.since)} ago"))
     forged = "forged: blocking them one by one won't help" if attack.spoofed else "look real"
-    lines.append(_fact("sources", forged))
+    lines.append(fact("sources", forged))
     for number_of, sentence in enumerate(attack.evidence):
-        lines += _wrapped("evidence" if number_of == 0 else "", sentence)
+        lines += wrapped("evidence" if number_of == 0 else "", sentence)
     return lines
 
 
 def _source(item: Source, _: float) -> tuple[str, list[Line]]:
-    lines = [_fact("source", item.key)]
-    lines.append(_fact("country", item.country or "not known"))
+    lines = [fact("source", item.key)]
+    lines.append(fact("country", item.country or "not known"))
     network = f"AS{item.asn} {item.as_name or ''}" if item.asn is not None else "not known"
-    lines.append(_fact("network", network.strip()))
+    lines.append(fact("network", network.strip()))
     lines += _share(item.share)
-    lines.append(_fact("dropped", f"{percent(item.dropped_share)} of its own packets"))
+    lines.append(fact("dropped", f"{percent(item.dropped_share)} of its own packets"))
     rule = f"rule {item.active_rule} covers it" if item.active_rule else "none covers it"
-    lines.append(_fact("rule", rule))
+    lines.append(fact("rule", rule))
     return item.key, lines
 
 
 def _port(item: Port, _: float) -> tuple[str, list[Line]]:
     side = "destination" if item.side == "dst" else "source"
-    lines = [_fact("port", f"{item.protocol} {side} port {item.port}")]
-    lines.append(_fact("service", item.service or "not known"))
+    lines = [fact("port", f"{item.protocol} {side} port {item.port}")]
+    lines.append(fact("service", item.service or "not known"))
     return port_name(item), [*lines, *_share(item.share)]
 
 
 def _payload(item: Payload, _: float) -> tuple[str, list[Line]]:
     where = "anywhere in the payload" if item.offset is None else f"at byte {item.offset} of the payload"
-    lines = [_fact("place", where), _fact("length", f"{len(item.data)} bytes")]
+    lines = [fact("place", where), fact("length", f"{len(item.data)} bytes")]
     if item.dns_name is not None:
-        lines += _wrapped("DNS name", item.dns_name)
+        lines += wrapped("DNS name", item.dns_name)
     lines += _share(item.share)
-    lines.append(_fact("normal", f"{percent(item.baseline_share)} of normal packets have it too"))
+    lines.append(fact("normal", f"{percent(item.baseline_share)} of normal packets have it too"))
     lines += [[], [("bytes", DIM)]]
     for offset, pairs, text in hex_dump(item.data):
         lines.append([(f"{offset}  ", DIM), (pairs, TEXT), (f"  {text}", ACCENT)])
@@ -86,73 +84,42 @@ def _payload(item: Payload, _: float) -> tuple[str, list[Line]]:
 
 def _ledger(item: LedgerLine, _: float) -> tuple[str, list[Line]]:
     row = item.row
-    lines = [_fact("layer", row.layer), *_wrapped("reason", row.reason)]
-    lines.append(_fact("rule", f"fwtop rule {row.rule}" if row.rule else "none of fwtop's"))
-    lines.append(_fact("packets", f"{row.packets:,} ({percent(item.part)} of what arrived)"))
-    lines.append(_fact("rate", f"{number(row.pps)} packets a second"))
+    lines = [fact("layer", row.layer), *wrapped("reason", row.reason)]
+    lines.append(fact("rule", f"fwtop rule {row.rule}" if row.rule else "none of fwtop's"))
+    lines.append(fact("packets", f"{row.packets:,} ({percent(item.part)} of what arrived)"))
+    lines.append(fact("rate", f"{number(row.pps)} packets a second"))
     return f"{row.layer}: {row.reason}", lines
 
 
 def _figure(item: Figure, _: float) -> tuple[str, list[Line]]:
-    return f"conntrack {item.name}", [_fact(item.name, item.value), *_wrapped("", item.meaning)]
-
-
-def _rule(item: RuleStatus, now: float) -> tuple[str, list[Line]]:
-    rule = item.rule
-    lines = [*_wrapped("rule", rule.summary), labelled("state", rule_state(item, now), width=_LABEL)]
-    if item.note:
-        lines += _wrapped("note", item.note)
-    lines.append(_fact("way", f"{rule.kind.value}, made by {rule.created_by or 'unknown'}"))
-    lines.append(_fact("matched", f"{item.packets:,} packets, {octets(item.bytes)}"))
-    lines.append(_fact("now", f"{number(item.pps)} packets a second"))
-    if rule.predicted_pps is not None:
-        lines.append(_fact("foreseen", f"{number(rule.predicted_pps)} packets a second"))
-    if item.expires is not None:
-        left = duration(item.expires - now)
-        lines.append(_fact("expires", f"{rfc3339(item.expires)}, in {left}, without any process"))
-    for number_of, prefix in enumerate(rule.match.sources[:200]):
-        hits = item.entries.get(str(prefix))
-        counted = f"{prefix}" if hits is None else f"{prefix}  {number(hits)} packets"
-        lines.append(_fact("sources" if number_of == 0 else "", counted))
-    return f"rule {rule.id}", lines
+    return f"conntrack {item.name}", [fact(item.name, item.value), *wrapped("", item.meaning)]
 
 
 def _proposal(item: Proposal, _: float) -> tuple[str, list[Line]]:
-    lines = _wrapped("does", item.summary)
-    lines.append(
-        _fact("stops", f"{percent(item.attack_share)} of the attack, {number(item.stopped_pps)} pps")
-    )
+    lines = wrapped("does", item.summary)
+    lines.append(fact("stops", f"{percent(item.attack_share)} of the attack, {number(item.stopped_pps)} pps"))
     harmed: Line = [*harm(item.collateral_share, guess=item.guess), (" of normal traffic", TEXT)]
-    lines.append(labelled("harms", harmed, width=_LABEL))
+    lines.append(labelled("harms", harmed, width=LABEL))
     if item.guess:
-        lines.append(labelled("", [("a guess: nothing was seen before the attack", WARN)], width=_LABEL))
+        lines.append(labelled("", [("a guess: nothing was seen before the attack", WARN)], width=LABEL))
     for number_of, example in enumerate(item.collateral_examples):
-        lines += _wrapped("such as" if number_of == 0 else "", example)
+        lines += wrapped("such as" if number_of == 0 else "", example)
     if item.cost_ns is not None:
-        lines.append(_fact("costs", f"{number(item.cost_ns)} ns a packet on this machine"))
+        lines.append(fact("costs", f"{number(item.cost_ns)} ns a packet on this machine"))
     if item.fwtop:
-        lines += _wrapped("the same", item.fwtop)
+        lines += wrapped("the same", item.fwtop)
     for number_of, command in enumerate(item.commands):
-        lines += _wrapped("runs" if number_of == 0 else "", command)
+        lines += wrapped("runs" if number_of == 0 else "", command)
     return f"proposal {item.number}", lines
 
 
 def _share(share: Share) -> list[Line]:
     low, high = percent(share.share_low), percent(share.share_high)
     return [
-        _fact("share", f"{percent(share.share)} of what arrives; with 95 % surety {low} to {high}"),
-        _fact("packets", f"{share.packets:,}, {number(share.pps)} a second"),
-        _fact("bytes", octets(share.bytes)),
+        fact("share", f"{percent(share.share)} of what arrives; with 95 % surety {low} to {high}"),
+        fact("packets", f"{share.packets:,}, {number(share.pps)} a second"),
+        fact("bytes", octets(share.bytes)),
     ]
-
-
-def _fact(label: str, text: str) -> Line:
-    return labelled(label, [(text, TEXT)], width=_LABEL)
-
-
-def _wrapped(label: str, text: str) -> list[Line]:
-    rows = wrap(text, WIDTH - _LABEL)
-    return [_fact(label if number_of == 0 else "", row) for number_of, row in enumerate(rows)]
 
 
 _WRITERS: dict[type, Callable[[Any, float], tuple[str, list[Line]]]] = {
@@ -161,6 +128,6 @@ _WRITERS: dict[type, Callable[[Any, float], tuple[str, list[Line]]]] = {
     Payload: _payload,
     LedgerLine: _ledger,
     Figure: _figure,
-    RuleStatus: _rule,
+    RuleStatus: rule_facts,
     Proposal: _proposal,
 }

@@ -52,12 +52,16 @@ class Controls(Protocol):
         """Install it, provisional for `confirm_seconds`; returns it with its id."""
         ...
 
-    async def keep(self, rule_id: str) -> RuleStatus:
-        """Confirm a provisional rule, or renew a confirmed one."""
+    async def keep(self, rule_id: str, *, ttl_seconds: int | None = None) -> RuleStatus:
+        """Confirm a provisional rule, or renew a confirmed one; for `ttl_seconds`, else its own time."""
         ...
 
     async def undo(self, rule_id: str) -> RuleStatus:
         """Take a rule back."""
+        ...
+
+    async def why(self, rule_id: str) -> tuple[str, ...]:
+        """Say in sentences what a rule matches, or what keeps it from matching."""
         ...
 
     async def export(self, format_name: str) -> str:

@@ -72,16 +72,16 @@ def _who(snapshot: Snapshot, mood: Mood, width: int) -> Line:
     left.append((f"  {where}", TEXT))
     if origin.netns:
         left.append((f"  netns {origin.netns}", DIM))
-    right = [*_sampling(snapshot, width), *_guardian(snapshot, mood)]
+    right = [*_sampling(snapshot), *_guardian(snapshot, mood)]
     if width_of(left) + width_of(right) + 2 > width:
         right = _guardian(snapshot, mood)
     return spread(left, [*right, (" ", TEXT)], width)
 
 
-def _sampling(snapshot: Snapshot, width: int) -> Line:
+def _sampling(snapshot: Snapshot) -> Line:
     sampling = snapshot.tables.sampling
     words = "every packet" if sampling.one_in <= 1 else f"1 in {number(sampling.one_in)}"
-    line: Line = [(f"seen {words}" if width < 100 else f"contents of {words} seen", DIM)]
+    line: Line = [(f"seen {words}" if sampling.one_in <= 1 else f"sampled {words}", DIM)]
     if sampling.lost:
         line.append((f", {number(sampling.lost)} lost", WARN))
     return [*line, ("   ", TEXT)]
@@ -111,11 +111,17 @@ def _figures(snapshot: Snapshot, history: History, mood: Mood, width: int) -> Li
     if conntrack is not None and conntrack.max:
         fill = conntrack.fill
         style = BAD if fill >= 0.8 else TEXT
-        parts.append(
-            [("conntrack ", DIM), *gauge_line(fill, 16 if wide else 6), (f" {percent(fill)}", style)]
-        )
+        gauge: Line = [
+            ("conntrack ", DIM),
+            *gauge_line(fill, 10 if wide else 6),
+            (f" {percent(fill)}", style),
+        ]
         if conntrack.seconds_to_full is not None and fill < 0.995:
-            parts.append([(f"full in {duration(conntrack.seconds_to_full)}", WARN)])
+            gauge.append((f", full in {duration(conntrack.seconds_to_full)}", WARN))
+        parts.append(gauge)
+    ours = sum(row.packets for row in snapshot.tables.ledger if row.rule)
+    if ours and totals.packets:
+        parts.append([("by rules ", DIM), (percent(min(ours / totals.packets, 1.0)), GOOD)])
     if snapshot.softirq_share is not None:
         parts.append([("softirq ", DIM), (f"{percent(snapshot.softirq_share)} of CPU", TEXT)])
     for part in parts:
@@ -173,8 +179,8 @@ def status_line(snapshot: Snapshot | None, message: Line, now: float, width: int
     if snapshot is None:
         return message or [(" waiting for the first numbers …", DIM)]
     if snapshot.guardian.startswith("lost") and not message:
-        lost = snapshot.guardian.removeprefix("lost").removeprefix(":").strip()
-        return [(f" guardian lost: {lost or 'no answer'}; rules expire by themselves", BAD)]
+        why = snapshot.guardian.removeprefix("lost").removeprefix(":").strip() or "no answer"
+        return [(" rules expire by themselves; q, then start fwtop again", BAD), (f"   ({why})", DIM)]
     waiting = pending(snapshot.mitigations)
     if not waiting:
         return message or [(f" {note}", DIM) for note in snapshot.notes[:1]]
@@ -187,10 +193,10 @@ def status_line(snapshot: Snapshot | None, message: Line, now: float, width: int
     return message or prompt
 
 
-def footer_line(width: int, *, waiting: bool) -> Line:
-    """List the keys that matter most."""
+def footer_line(width: int, *, waiting: bool, rules: bool = False) -> Line:
+    """List the keys that matter most; on the screen of rules those that count there."""
     line: Line = []
-    for row in footer_keys(width, pending=waiting):
+    for row, word in footer_keys(width, pending=waiting, rules=rules):
         style = NOTICE if row.action == "confirm" else TITLE
-        line += [(" ", TEXT), (row.label, style), (f" {row.footer}", TEXT), (" ", TEXT)]
+        line += [(" ", TEXT), (row.label, style), (f" {word}", TEXT), (" ", TEXT)]
     return line

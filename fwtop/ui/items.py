@@ -26,6 +26,7 @@ def conntrack_figures(sample: ConntrackSample | None) -> tuple[Figure, ...]:
         return ()
     left = sample.seconds_to_full
     to_full = "not growing" if left is None else "now" if left < 1 else f"in {duration(left)}"
+    growth = "at the present growth" if left is not None else "as many connections end as begin"
     return (
         Figure(
             "tracked",
@@ -33,7 +34,7 @@ def conntrack_figures(sample: ConntrackSample | None) -> tuple[Figure, ...]:
             sample.fill >= 0.8,
             "connections in the table; when it is full, new ones are dropped",
         ),
-        Figure("fills up", to_full, left is not None and left < 300, "at the present growth"),
+        Figure("fills up", to_full, left is not None and left < 300, growth),
         Figure(
             "new",
             f"{number(sample.new_per_s)}/s",

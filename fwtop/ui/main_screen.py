@@ -1,4 +1,4 @@
-"""The one screen: places the panels, hands snapshots to them and keys to whoever knows."""
+"""The main screen: places the panels, hands snapshots to them and keys to whoever knows."""
 
 from __future__ import annotations
 
@@ -9,35 +9,31 @@ from rich.style import Style
 from textual import events
 from textual.app import ComposeResult
 from textual.binding import BindingType
-from textual.screen import Screen
 from textual.widgets import Input
 
-from fwtop.model.errors import FwtopError
-from fwtop.model.rule import Rule, RuleStatus
+from fwtop.model.rule import RuleStatus
 from fwtop.model.snapshot import Snapshot
 from fwtop.model.text import safe_text
-from fwtop.ui import header
-from fwtop.ui.cells import Line
 from fwtop.ui.columns import Scene
 from fwtop.ui.desk import Desk
+from fwtop.ui.desk_screen import DeskScreen, Dialogs
+from fwtop.ui.effects import Effects
+from fwtop.ui.face import Face, Message
 from fwtop.ui.facts import attack_facts, facts_of
 from fwtop.ui.feed import Feed
+from fwtop.ui.header import Mood
 from fwtop.ui.items import Item
 from fwtop.ui.keys import bindings
-from fwtop.ui.layout import LOWER, MINIMUM, UPPER, Box, arrange
-from fwtop.ui.palette import BAD, GOOD, TEXT, WARN
+from fwtop.ui.layout import LOWER, UPPER, arrange
+from fwtop.ui.palette import BAD, TEXT
 from fwtop.ui.panel import Panel
 from fwtop.ui.panels import PANELS
-from fwtop.ui.rule_sheet import Decision, RuleSheet
-from fwtop.ui.sheets import AskSheet, FactsSheet, help_lines
-from fwtop.ui.widgets import Lines
-
-_MESSAGE_SECONDS = 8.0
-_KEEP_AND_QUIT = "Keep and quit"
-_QUIT = "Quit"
+from fwtop.ui.rules_screen import RulesScreen
+from fwtop.ui.session_desk import SessionDesk
+from fwtop.ui.sheets import FactsSheet, help_lines
 
 
-class MainScreen(Screen[None], inherit_bindings=False):
+class MainScreen(DeskScreen, inherit_bindings=False):
     """Panels, header, status and footer."""
 
     AUTO_FOCUS = ""  # only the filter's input line ever has Textual's focus
@@ -57,22 +53,28 @@ class MainScreen(Screen[None], inherit_bindings=False):
         super().__init__()
         self.feed = feed
         self.snapshot: Snapshot | None = None
-        self.paused = False
         self.panels = {spec.name: Panel(spec) for spec in PANELS}
-        self.desk = Desk(feed.controls, ask=self._ask, say=self.say, clock=clock)
+        self.face = Face(Message(clock))
+        self.effects = Effects()
         self._clock = clock
         self._slow = slow
-        self._history = header.History()
         self._focused = "sources"
         self._shown = {"upper": "sources", "lower": "proposals", "only": "sources"}
-        self._message: Line = []
-        self._message_until = 0.0
-        self._lines = {name: Lines(name) for name in ("header", "banner", "status", "footer", "notice")}
         self._filter = Input(id="filter", placeholder="show only rows with …", compact=True)
+        dialogs = Dialogs(self, feed.controls)
+        self.desk = Desk(feed.controls, dialogs, say=self.say, clock=clock, installed=self._show_rules)
+        self.session = SessionDesk(
+            feed,
+            self.desk,
+            choose=dialogs.choose,
+            say=self.say,
+            current=self.current_snapshot,
+            leave=lambda: self.app.exit(return_code=0),
+        )
 
     def compose(self) -> ComposeResult:
         """Hold all widgets; where they go is `arrange`'s business."""
-        yield from self._lines.values()
+        yield from self.face
         yield from self.panels.values()
         yield self._filter
 
@@ -90,7 +92,8 @@ class MainScreen(Screen[None], inherit_bindings=False):
     def take(self, snapshot: Snapshot) -> None:
         """Take a new snapshot over."""
         self.snapshot = snapshot
-        self._history.add(snapshot.tables.totals.pps, self.now())
+        self.effects.take(snapshot)
+        self.face.history.add(snapshot.tables.totals.pps, self.now())
         self.redraw()
 
     def now(self) -> float:
@@ -103,20 +106,23 @@ class MainScreen(Screen[None], inherit_bindings=False):
         """Return the snapshot with the guardian's newest answers."""
         return self.desk.news.over(self.snapshot, self._clock()) if self.snapshot is not None else None
 
+    def mood(self) -> Mood:
+        """Return what the lines say beside the snapshot."""
+        return Mood(self.now(), self.session.paused, self.feed.controls.readonly, self._slow)
+
     def place(self) -> None:
         """Give every widget its box."""
         width, height = self.app.size
         arrangement = arrange(width, height, self._shown)
         boxes = arrangement.boxes if arrangement is not None else {}
-        for name, widget in (*self._lines.items(), *self.panels.items()):
-            widget.place(boxes.get(name))
+        self.face.place(boxes)
         for name, panel in self.panels.items():
+            panel.place(boxes.get(name))
             panel.active = name == self._focused
             panel.tabs = arrangement.tabs.get(name, ()) if arrangement is not None else ()
         if arrangement is None:
             self._filter.display = False
-            self._lines["notice"].place(Box(0, 0, width, height))
-            self._lines["notice"].show(_too_small(width, height))
+            self.face.apologise(width, height)
             return
         status = boxes["status"]
         self._filter.styles.offset = (status.x, status.y)
@@ -125,8 +131,12 @@ class MainScreen(Screen[None], inherit_bindings=False):
 
     def redraw(self) -> None:
         """Draw everything from the last snapshot; only what changed goes to the terminal."""
+        front = self.app.screen
+        if isinstance(front, RulesScreen):
+            front.redraw()
+            return
         snapshot = self.current_snapshot()
-        if snapshot is not None and self.app.screen is self:
+        if snapshot is not None and front is self:
             scene = Scene(self.now(), slow=self._slow, attack=bool(snapshot.judgement.attacks))
             for panel in self.panels.values():
                 panel.take(snapshot, scene)
@@ -134,28 +144,16 @@ class MainScreen(Screen[None], inherit_bindings=False):
 
     def redraw_lines(self) -> None:
         """Draw header, banner, status and footer: their clocks go on while panels stand still."""
-        snapshot, now = self.current_snapshot(), self._clock()
-        lines = self._lines
-        width = lines["status"].box.width
-        if not lines["status"].display:
-            return
-        message = self._message if now < self._message_until else []
-        waiting = bool(snapshot and header.pending(snapshot.mitigations))
-        lines["status"].show([header.status_line(snapshot, message, self.now(), width)])
-        keys = header.footer_line(width, waiting=waiting) if self.app.screen is self else []
-        lines["footer"].show([keys])
-        if snapshot is None:
-            return
-        mood = header.Mood(self.now(), self.paused, self.feed.controls.readonly, self._slow)
-        lines["header"].show(header.header_lines(snapshot, self._history, mood, width))
-        height = lines["banner"].box.height
-        lines["banner"].show(header.banner_lines(snapshot, self.now(), width, height))
+        self.face.draw(self.current_snapshot(), self.mood(), keys=self.app.screen is self)
 
     def say(self, text: str, style: Style = TEXT) -> None:
         """Show a line of news for a while."""
-        self._message = [(f" {text}", style)]
-        self._message_until = self._clock() + _MESSAGE_SECONDS
+        self.face.message.say(text, style)
         self.redraw()
+
+    def refuse(self, line: str) -> None:
+        """Say why a key does nothing."""
+        self.say(line, BAD)
 
     def on_screen_suspend(self) -> None:
         """Take the footer's keys away: a dialog has its own."""
@@ -264,12 +262,17 @@ class MainScreen(Screen[None], inherit_bindings=False):
 
     # -- acting
 
+    def selected_rule(self) -> RuleStatus | None:
+        """Return the selected row if it is a rule."""
+        item = self.panel.current()
+        return item if isinstance(item, RuleStatus) else None
+
     def action_draft(self, kind: str) -> None:
         """Preview what a mitigation key means on the selected row."""
         item = self.panel.current()
         self.panel.rows.hold(self.now())
         if isinstance(item, RuleStatus):
-            self.say("that is a rule already: u takes it back, Enter shows it")
+            self.say("that is a rule already: u takes it back, c changes it, Enter shows it")
             return
         self._start(kind, item)
 
@@ -285,87 +288,36 @@ class MainScreen(Screen[None], inherit_bindings=False):
     def _start(self, action: str, item: Item | None) -> None:
         obstacle = self.desk.obstacle(self.snapshot, previews=True)
         if obstacle:
-            self.say(obstacle, BAD)
+            self.refuse(obstacle)
             return
         self.run_worker(self.desk.propose(action, item), group="desk")
 
-    async def _ask(self, rule: Rule) -> Decision | None:
-        return await self.app.push_screen_wait(RuleSheet(rule, self.feed.controls))
+    def _show_rules(self) -> None:
+        """Bring the rules into sight when one went in, and leave the keys where they are."""
+        if self._focused not in LOWER:
+            self._shown["lower"] = "rules"
+            self.place()
 
-    def action_confirm(self) -> None:
-        """Keep the unconfirmed rules."""
-        snapshot = self._changeable()
-        if snapshot is not None:
-            self.run_worker(self.desk.confirm(snapshot), group="desk")
-
-    def action_undo(self) -> None:
-        """Take the selected rule back, or the newest."""
-        snapshot = self._changeable()
-        if snapshot is not None:
-            selected = self.panel.current()
-            chosen = selected if isinstance(selected, RuleStatus) else None
-            self.run_worker(self.desk.undo(snapshot, chosen), group="desk")
-
-    def _changeable(self) -> Snapshot | None:
-        snapshot = self.current_snapshot()
-        obstacle = self.desk.obstacle(snapshot)
-        if obstacle:
-            self.say(obstacle, BAD)
-        return None if obstacle else snapshot
+    def action_rules(self) -> None:
+        """Open the screen of rules."""
+        screen = RulesScreen(
+            self.desk, self.face, self.effects, current=self.current_snapshot, mood=self.mood
+        )
+        self.app.push_screen(screen)
 
     # -- the session
 
     def action_pause(self) -> None:
         """Stop or resume taking snapshots."""
-        self.paused = not self.paused
-        self.feed.pause(self.paused)
-        if self.paused:
-            self.say("paused: nothing new is shown until p; observing, rules and timers go on", WARN)
-        else:
-            self.say("resumed")
+        self.session.pause()
 
     def action_export(self) -> None:
         """Write a report."""
-        self.run_worker(self._export(), group="export", exclusive=True)
-
-    async def _export(self) -> None:
-        formats = self.feed.controls.export_formats
-        chosen: str | None = formats[0]
-        if len(formats) > 1:
-            question = AskSheet("export", "Write a report of the session so far as", formats)
-            chosen = await self.app.push_screen_wait(question)
-        if chosen is None:
-            return
-        try:
-            path = await self.feed.controls.export(chosen)
-        except FwtopError as error:
-            self.say(safe_text(error), BAD)
-            return
-        self.say(f"written to {safe_text(path)}", GOOD)
+        self.run_worker(self.session.export(), group="export", exclusive=True)
 
     def action_leave(self) -> None:
         """Leave; ask first if that takes rules back."""
-        snapshot = self.current_snapshot()
-        waiting = header.pending(snapshot.mitigations) if snapshot is not None else []
-        if not waiting or self.feed.controls.readonly:
+        if self.session.must_ask():
+            self.run_worker(self.session.leave(), group="leave", exclusive=True)
+        else:
             self.app.exit(return_code=0)
-            return
-        self.run_worker(self._leave(len(waiting)), group="leave", exclusive=True)
-
-    async def _leave(self, count: int) -> None:
-        rules = "1 rule is" if count == 1 else f"{count} rules are"
-        text = f"{rules} not confirmed. Leaving takes that back; the traffic it stops will return."
-        answer = await self.app.push_screen_wait(AskSheet("quit", text, ("Stay", _KEEP_AND_QUIT, _QUIT)))
-        snapshot = self.current_snapshot()
-        if answer == _KEEP_AND_QUIT and snapshot is not None:
-            await self.desk.confirm(snapshot)
-            if header.pending(self.desk.news.over(snapshot, self._clock()).mitigations):
-                return  # the status line says why
-        if answer in (_KEEP_AND_QUIT, _QUIT):
-            self.app.exit(return_code=0)
-
-
-def _too_small(width: int, height: int) -> list[Line]:
-    text = f"fwtop needs {MINIMUM[0]}×{MINIMUM[1]}; this is {width}×{height}"[:width]
-    line: Line = [(" " * ((width - len(text)) // 2) + text, WARN)]
-    return [*([[]] * ((height - 1) // 2)), line]

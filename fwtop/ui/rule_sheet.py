@@ -13,14 +13,15 @@ from fwtop.model.preview import PlanView, Preview
 from fwtop.model.rule import Rule
 from fwtop.model.text import safe_text
 from fwtop.ui.cells import Line
-from fwtop.ui.drafts import choices_of
+from fwtop.ui.editor import Editor
+from fwtop.ui.effect_facts import effect_of
 from fwtop.ui.feed import Controls
-from fwtop.ui.format import number, percent
-from fwtop.ui.palette import ACCENT, BAD, BUTTON, BUTTON_BAD, DIM, GOOD, STRONG, TEXT, TITLE, WARN
-from fwtop.ui.sheet import Sheet, labelled, paragraph
-from fwtop.ui.verdict_panels import HARM_LIMIT, harm
+from fwtop.ui.palette import ACCENT, BAD, BUTTON, BUTTON_BAD, DIM, STRONG, TEXT, TITLE, WARN
+from fwtop.ui.sheet import Sheet, paragraph
+from fwtop.ui.verdict_panels import HARM_LIMIT
 
 FORCE_WORD = "install"
+INSTALL, CANCEL = "install", "cancel"
 _SHOWN_COMMANDS = 200
 
 
@@ -33,7 +34,7 @@ class Decision:
 
 
 class RuleSheet(Sheet[Decision | None], inherit_bindings=False):
-    """Previews one rule, frozen when the dialog was opened; Enter does what the marked button says."""
+    """Previews one rule, which the operator may edit; Enter does what the marked button says."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("tab,down", "focus_part(1)", show=False),
@@ -48,14 +49,14 @@ class RuleSheet(Sheet[Decision | None], inherit_bindings=False):
 
     def __init__(self, rule: Rule, controls: Controls) -> None:
         super().__init__()
-        self.rule = rule
+        self.editor = Editor.of(rule)
         self.preview: Preview | None = None
         self.plan: PlanView | None = None
         self.failure = ""
-        self.typed = ""
+        self.word = ""  # typed confirmation of a broad rule
+        self.measuring = True  # what is shown does not belong to the rule as it is now
         self._controls = controls
-        self._parts = [*(choice.name for choice in choices_of(rule)), "install", "cancel"]
-        self._part = "cancel"
+        self._part = CANCEL
         self._default_set = False
 
     def on_mount(self) -> None:
@@ -68,36 +69,52 @@ class RuleSheet(Sheet[Decision | None], inherit_bindings=False):
         return self.rule.summary
 
     @property
+    def rule(self) -> Rule:
+        """The rule as edited so far."""
+        return self.editor.rule
+
+    @property
     def part(self) -> str:
-        """What is marked: a choice's name, "install" or "cancel"."""
+        """What is marked: a field's name, "install" or "cancel"."""
         return self._part
+
+    @property
+    def refused(self) -> bool:
+        """Whether no answer of the operator could install it as it is."""
+        return not self.measuring and bool(self.failure or (self.plan and self.plan.refused))
 
     @property
     def may_install(self) -> bool:
         """Whether Install would do anything."""
-        if self.plan is None or self.failure or self.plan.refused:
+        if self.measuring or self.plan is None or self.refused:
             return False
-        return not self.plan.needs_force or self.typed == FORCE_WORD
+        return not self.plan.needs_force or self.word == FORCE_WORD
+
+    # -- measuring
 
     def _ask(self) -> None:
-        self.preview, self.plan, self.failure = None, None, ""
+        self.measuring, self.word = True, ""
         self.run_worker(self._fetch(self.rule), exclusive=True, exit_on_error=True)
 
     async def _fetch(self, rule: Rule) -> None:
+        preview: Preview | None = None
+        plan: PlanView | None = None
+        failure = ""
         try:
             rule = await self._controls.expand(rule)
             preview = await self._controls.preview(rule)
-            self.rule = replace(
+            rule = replace(
                 rule,
                 predicted_pps=preview.total_pps,
                 predicted_attack_share=preview.attack_share,
                 predicted_collateral_share=preview.collateral_share,
             )
-            self.preview = preview
-            self.draw()
-            self.plan = await self._controls.plan(self.rule)
+            plan = await self._controls.plan(rule)
         except FwtopError as error:
-            self.failure = safe_text(error)
+            failure = safe_text(error)
+        # All at once: a dialog that grows twice is hard to read.
+        self.editor.rule, self.preview, self.plan, self.failure = rule, preview, plan, failure
+        self.measuring = False
         self._set_default()
         self.draw()
 
@@ -106,106 +123,147 @@ class RuleSheet(Sheet[Decision | None], inherit_bindings=False):
             return
         self._default_set = True
         harmless = self.preview is not None and self.preview.collateral_share < HARM_LIMIT
-        self._part = "install" if harmless and self.may_install else "cancel"
+        self._part = INSTALL if harmless and self.may_install else CANCEL
+
+    # -- keys
+
+    def _parts(self) -> list[str]:
+        return [*self.editor.names, *([] if self.refused else [INSTALL]), CANCEL]
 
     def action_focus_part(self, delta: int) -> None:
-        """Mark the next part."""
+        """Mark the next part; what was typed is taken over first."""
+        if not self._settle():
+            return
         self._default_set = True
-        self._part = self._parts[(self._parts.index(self._part) + delta) % len(self._parts)]
+        parts = self._parts()
+        present = parts.index(self._part) if self._part in parts else len(parts) - 1
+        self._part = parts[(present + delta) % len(parts)]
         self.draw()
 
     def action_turn(self, delta: int) -> None:
-        """Change the marked choice, or go to the other button."""
-        for choice in choices_of(self.rule):
-            if choice.name == self._part:
-                changed = choice.step(self.rule, delta)
-                if changed != self.rule:
-                    self.rule = changed
-                    self._ask()
-                self.draw()
-                return
-        self.action_focus_part(delta if self._part == ("install" if delta > 0 else "cancel") else 0)
+        """Change the marked field, or go to the other button."""
+        if self._part in (INSTALL, CANCEL):
+            self.action_focus_part(delta if self._part == (INSTALL if delta > 0 else CANCEL) else 0)
+            return
+        before = self.rule
+        if self.editor.step(self._part, delta) and self.rule != before:
+            self._ask()
+        self.draw()
 
     def action_choose(self) -> None:
-        """Do what is marked."""
-        if self._part == "cancel":
-            self.dismiss(None)
-        elif self._part == "install":
-            if self.may_install and self.plan is not None:
-                self.dismiss(Decision(self.rule, force=bool(self.plan.needs_force)))
-        else:
-            self._part = "install"
+        """Do what is marked; before the first measurement nothing is, as nobody has read it."""
+        if self._part not in (INSTALL, CANCEL):
+            if self.editor.typed is None:
+                self._part = CANCEL if self.refused else INSTALL
+            else:
+                self._settle()
             self.draw()
+        elif not self._default_set:
+            return
+        elif self._part == CANCEL:
+            self.dismiss(None)
+        elif self.may_install and self.plan is not None:
+            self.dismiss(Decision(self.rule, force=bool(self.plan.needs_force)))
+
+    def action_close(self) -> None:
+        """Drop what is being typed, else leave without doing anything."""
+        if self.editor.typed is None:
+            self.dismiss(None)
+            return
+        self.editor.drop()
+        self.draw()
+
+    def _settle(self) -> bool:
+        before = self.rule
+        understood = self.editor.settle(self._part)
+        if self.rule != before:
+            self._ask()
+        self.draw()
+        return understood
 
     def on_key(self, event: events.Key) -> None:
-        """Collect the typed confirmation that a broad rule needs."""
-        if self.plan is None or not self.plan.needs_force:
+        """Collect what is typed into the marked field, or the word that a broad rule needs."""
+        character = event.character if event.character and event.character.isprintable() else ""
+        if event.key != "backspace" and not character:
             return
-        if event.key == "backspace":
-            self.typed = self.typed[:-1]
-        elif event.character and event.character.isalpha():
-            self.typed = (self.typed + event.character)[-len(FORCE_WORD) :]
-            if self.typed == FORCE_WORD:
-                self._part = "install"
+        if self._part in self.editor.names:
+            if event.key == "backspace":
+                self.editor.erase(self._part)
+            else:
+                self.editor.type(safe_text(character))
+        elif self._default_set and self.plan is not None and self.plan.needs_force:
+            self._type_word(event.key, character)
         else:
             return
         event.stop()
         self.draw()
 
+    def _type_word(self, key: str, character: str) -> None:
+        if key == "backspace":
+            self.word = self.word[:-1]
+        elif character.isalpha():
+            self.word = (self.word + character)[-len(FORCE_WORD) :]
+            if self.word == FORCE_WORD:
+                self._part = INSTALL
+
+    # -- drawing
+
     def body(self, width: int) -> list[Line]:
-        """Write effect, harm, warnings and commands."""
+        """Write the refusal, if any, then effect, harm, warnings and commands."""
+        if self.preview is None and self.measuring:
+            return [[("counting on the samples …", DIM)]]
         lines: list[Line] = []
         if self.failure:
             lines += paragraph(self.failure, width, BAD)
-        elif self.preview is None:
-            lines.append([("counting on the samples …", DIM)])
-        if self.preview is not None:
-            lines += _effect(self.preview)
         if self.plan is not None and self.plan.refused:
-            lines += [[], *paragraph(f"Refused: {safe_text(self.plan.refused)}", width, BAD)]
+            lines += [*paragraph(f"Refused: {safe_text(self.plan.refused)}", width, BAD), []]
+        if self.preview is not None:
+            lines += effect_of(self.preview)
         for warning in self._warnings():
             lines += paragraph(f"! {safe_text(warning)}", width, WARN)
-        if self.plan is not None and self.plan.commands:
-            lines += [[], [("would run", DIM)]]
-            shown = self.plan.commands[:_SHOWN_COMMANDS]
-            for command in shown:
-                lines += [
-                    [("  ", TEXT), *line] for line in paragraph(safe_text(command, limit=2000), width - 2)
-                ]
-            if len(self.plan.commands) > len(shown):
-                lines.append([(f"  … and {len(self.plan.commands) - len(shown)} more", DIM)])
+        return lines + self._commands(width)
+
+    def _commands(self, width: int) -> list[Line]:
+        if self.plan is None or not self.plan.commands:
+            return []
+        lines: list[Line] = [[], [("would run", DIM)]]
+        shown = self.plan.commands[:_SHOWN_COMMANDS]
+        for command in shown:
+            lines += [[("  ", TEXT), *line] for line in paragraph(safe_text(command, limit=2000), width - 2)]
+        if len(self.plan.commands) > len(shown):
+            lines.append([(f"  … and {len(self.plan.commands) - len(shown)} more", DIM)])
         return lines
 
     def _warnings(self) -> list[str]:
         found = list(self.preview.warnings) if self.preview is not None else []
         return found + [text for text in (self.plan.warnings if self.plan else ()) if text not in found]
 
+    def position(self, room: int, total: int) -> str:
+        """Say on the line over the foot that the numbers are being counted anew."""
+        return "counting again …" if self.measuring and self.preview else super().position(room, total)
+
     def foot(self, width: int) -> list[Line]:
-        """Write the choices, what happens next, and the buttons."""
-        lines: list[Line] = []
-        for choice in choices_of(self.rule):
-            marked = choice.name == self._part
-            shown = choice.show(choice.read(self.rule))
-            value: Line = [(f"‹ {shown} ›", BUTTON)] if marked else [(f"  {shown}  ", TEXT)]
-            lines.append(labelled(choice.name, [*value, ("  ← → change" if marked else "", DIM)]))
-        if self.plan is not None and self.plan.needs_force:
+        """Write the fields, what happens next, and the buttons."""
+        lines = self.editor.lines(self._part, width)
+        if self.plan is not None and self.plan.needs_force and not self.refused:
             lines += paragraph(safe_text(self.plan.needs_force), width, WARN)
-            lines.append([(f"type {FORCE_WORD} to allow it: ", STRONG), (f"{self.typed}▏", ACCENT)])
+            lines.append([(f"type {FORCE_WORD} to allow it: ", STRONG), (f"{self.word}▏", ACCENT)])
+        elif self.refused:
+            lines.append([("it can't be installed like this: change it, or close", DIM)])
         else:
             seconds = self._controls.confirm_seconds
             lines.append([(f"taken back after {seconds} s unless you press ", DIM), ("y", TITLE)])
-        lines.append([])
-        lines.append([*self._button("install"), ("   ", TEXT), *self._button("cancel"), *_HINT])
-        return lines
+        buttons = [] if self.refused else [*self._button(INSTALL), ("   ", TEXT)]
+        return [*lines, [], [*buttons, *self._button(CANCEL), *_HINT]]
 
     def _button(self, name: str) -> Line:
-        text = f" {name.capitalize()} "
-        if name == "install" and not self.may_install:
+        text = " Close " if name == CANCEL and self.refused else f" {name.capitalize()} "
+        if name == INSTALL and not self.may_install:
             return [(f"▸{text}" if self._part == name else f" {text}", DIM)]
-        if self._part != name:
+        if self._part != name or not self._default_set:
             return [(f" {text}", TEXT)]
         risky = self.preview is not None and self.preview.collateral_share >= HARM_LIMIT
-        return [(f"▸{text}", BUTTON_BAD if name == "install" and risky else BUTTON)]
+        return [(f"▸{text}", BUTTON_BAD if name == INSTALL and risky else BUTTON)]
 
 
 _HINT: Line = [
@@ -216,20 +274,3 @@ _HINT: Line = [
     ("Esc", TITLE),
     (" cancels", DIM),
 ]
-
-
-def _effect(preview: Preview) -> list[Line]:
-    stops: Line = [(percent(preview.attack_share), STRONG), (" of the attack, ", TEXT)]
-    stops += [(number(preview.attack_pps), STRONG), (" packets a second", TEXT)]
-    harms: Line = [*harm(preview.collateral_share, guess=False), (" of normal traffic, ", TEXT)]
-    harms += [(f"{number(preview.collateral_pps)} packets a second", TEXT)]
-    lines = [labelled("stops", stops), labelled("harms", harms)]
-    if preview.guess:
-        lines.append(labelled("", [("a guess: nothing was seen before the attack", WARN)]))
-    for number_of, example in enumerate(preview.examples):
-        line: Line = [(safe_text(example), TEXT)]
-        lines.append(labelled("such as" if number_of == 0 else "", line))
-    if not preview.examples and preview.collateral_share == 0:
-        lines.append(labelled("", [("no normal packet seen would be hit", GOOD)]))
-    lines.append(labelled("in all", [(f"{number(preview.total_pps)} packets a second match now", DIM)]))
-    return lines

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar, TypeVar
 
+from rich.style import Style
 from textual import events
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
@@ -16,6 +17,8 @@ from fwtop.ui.palette import ACCENT, DIM, TEXT, TITLE
 from fwtop.ui.widgets import Lines
 
 Result = TypeVar("Result")
+FACTS_WIDTH = 74  # fits the dialog at 80 columns
+LABEL = 13
 
 
 class Sheet(ModalScreen[Result], inherit_bindings=False):
@@ -84,26 +87,35 @@ class Sheet(ModalScreen[Result], inherit_bindings=False):
         shown = body[self._top : self._top + room]
         lines = [_edge("╭", "╮", self.title_line(), width)]
         lines += [_framed(line, inner) for line in shown]
-        lines.append(_edge("├", "┤", self._position(room, len(body)), width, quiet=True))
+        lines.append(_edge("├", "┤", self.position(room, len(body)), width, quiet=True))
         lines += [_framed(line, inner) for line in foot]
         lines.append(_edge("╰", "╯", "", width))
         self._frame.show(lines)
 
-    def _position(self, room: int, total: int) -> str:
+    def position(self, room: int, total: int) -> str:
+        """Return what the line between body and foot says."""
         return f"{self._top + 1}–{self._top + room} of {total} lines ↑ ↓" if self._most else ""
 
 
-def paragraph(text: str, width: int, style: object = None) -> list[Line]:
+def paragraph(text: str, width: int, style: Style = TEXT) -> list[Line]:
     """Wrap a text into lines of one style."""
-    from rich.style import Style
-
-    shown = style if isinstance(style, Style) else TEXT
-    return [[(line, shown)] for line in wrap(text, width)]
+    return [[(line, style)] for line in wrap(text, width)]
 
 
 def labelled(label: str, line: Line, *, width: int = 10) -> Line:
     """Set a line beside its dim label."""
     return [(label.ljust(width), DIM), *line]
+
+
+def fact(label: str, text: str) -> Line:
+    """Set a plain text beside its label, as in a list of facts."""
+    return labelled(label, [(text, TEXT)], width=LABEL)
+
+
+def wrapped(label: str, text: str) -> list[Line]:
+    """Set a text of several lines beside its label."""
+    rows = wrap(text, FACTS_WIDTH - LABEL)
+    return [fact(label if number_of == 0 else "", row) for number_of, row in enumerate(rows)]
 
 
 def _edge(left: str, right: str, text: str, width: int, *, quiet: bool = False) -> Line:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
+
 from fwtop.model.rule import ACTIVE_STATES, RuleStatus, State
 from fwtop.model.snapshot import Proposal
 from fwtop.ui.cells import Line
 from fwtop.ui.columns import Column, Scene, View
-from fwtop.ui.format import duration, gauge, number, percent
+from fwtop.ui.format import duration, gauge, number, octets, percent
 from fwtop.ui.items import LedgerLine
 from fwtop.ui.palette import BAD, DIM, GOOD, STRONG, TEXT, WARN
 from fwtop.ui.table import Ordering
@@ -59,6 +61,8 @@ LEDGER_VIEW = View(
 
 def rule_state(status: RuleStatus, now: float) -> Line:
     """Write a rule's state with the time it has left."""
+    if status.state in ACTIVE_STATES and status.expires is not None and status.expires <= now:
+        return [("over, expired", DIM)]  # the kernel does that, also when the guardian is lost
     if status.state is State.PROVISIONAL and status.confirm_by is not None:
         return [(f"unconfirmed {duration(status.confirm_by - now)}", WARN)]
     if status.state is State.CONFIRMED:
@@ -92,6 +96,30 @@ RULES_VIEW = View(
         sorts=(("pps", lambda item: item.pps),),
     ),
     empty="none: b blocks what is selected, 1 to 9 take a proposal",
+)
+
+
+def _expires(item: RuleStatus, _: Scene) -> Line:
+    if item.expires is None:
+        return [("–", DIM)]
+    return [(time.strftime("%H:%M:%S", time.gmtime(item.expires)), DIM)]
+
+
+ALL_RULES_VIEW = View(
+    "",
+    (
+        Column("id", 3, lambda item, _: [(item.rule.id, TEXT)]),
+        Column("state", 16, lambda item, scene: rule_state(item, scene.now)),
+        Column("by", 9, lambda item, _: [(item.rule.kind.value, DIM)], keep=30),
+        Column("rule", 20, lambda item, _: [(item.rule.summary, TEXT)], grow=1, keep=3),
+        Column("pps", 5, _rate, right=True, keep=1),
+        Column("foreseen", 8, _predicted, right=True, keep=2),
+        Column("packets", 7, lambda item, _: [(number(item.packets), DIM)], right=True, keep=9),
+        Column("bytes", 7, lambda item, _: [(octets(item.bytes), DIM)], right=True, keep=25),
+        Column("ends UTC", 8, _expires, right=True, keep=20),
+    ),
+    RULES_VIEW.ordering,
+    empty="no rule is active: b blocks what is selected on the main screen, 1 to 9 take a proposal",
 )
 
 

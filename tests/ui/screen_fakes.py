@@ -29,6 +29,7 @@ class FakeControls:
             0.121, 37_440.0, 0.002, 2.0, 37_442.0, ("1 of 460 HTTPS clients, 203.0.113.1",)
         )
         self.plan_answer = PlanView(COMMANDS)
+        self.why_answer: tuple[str, ...] = ("rule 5 stands above it and takes the same packets.",)
         self.failure: FwtopError | None = None
         self.rules: dict[str, RuleStatus] = {}
 
@@ -57,10 +58,14 @@ class FakeControls:
         self.rules["8"] = status
         return status
 
-    async def keep(self, rule_id: str) -> RuleStatus:
-        self._note("keep", rule_id)
+    async def keep(self, rule_id: str, *, ttl_seconds: int | None = None) -> RuleStatus:
+        self._note("keep", rule_id if ttl_seconds is None else (rule_id, ttl_seconds))
         status = self.rules.get(rule_id) or RuleStatus(block_rule(rule_id), State.PROVISIONAL)
-        return replace(status, state=State.CONFIRMED, confirm_by=None, expires=NOW + 600)
+        return replace(status, state=State.CONFIRMED, confirm_by=None, expires=NOW + (ttl_seconds or 600))
+
+    async def why(self, rule_id: str) -> tuple[str, ...]:
+        self._note("why", rule_id)
+        return self.why_answer
 
     async def undo(self, rule_id: str) -> RuleStatus:
         self._note("undo", rule_id)

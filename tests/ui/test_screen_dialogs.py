@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 
 import pytest
 from screen_factory import NOW, few_addresses, provisional, snapshot
+from screen_fakes import FakeControls, FakeFeed
 from screen_run import Run, running
 
 from fwtop.model.errors import FwtopError
@@ -91,6 +93,50 @@ async def test_refusal_of_the_guard_is_shown_and_final() -> None:
         assert applied(run) == []
 
 
+async def test_refused_dialog_can_only_be_closed() -> None:
+    async with running(snapshot()) as run:
+        run.feed.controls.plan_answer = PlanView(refused="203.0.113.1 is the peer of your SSH session")
+        await run.press("b")
+        assert "▸ Close" in run.text()
+        assert "Install" not in run.text()
+        await run.press("enter")
+        assert run.app.screen is run.app.main
+
+
+async def test_enter_before_the_first_measurement_does_nothing() -> None:
+    gate = asyncio.Event()
+
+    class Slow(FakeControls):
+        async def plan(self, rule: Rule) -> PlanView:
+            await gate.wait()
+            return await super().plan(rule)
+
+    feed = FakeFeed()
+    feed.controls = Slow()
+    async with running(snapshot(), feed=feed) as run:
+        await run.press("b", "enter")
+        assert "counting on the samples" in run.text()
+        gate.set()
+        await run.settle()
+        assert sheet(run).part == "install"
+        await run.press("enter")
+        assert len(applied(run)) == 1
+
+
+async def test_lost_guardian_does_not_hold_back_who_leaves() -> None:
+    async with running(replace(provisional(), guardian="lost: the socket closed")) as run:
+        await run.press("q")
+        assert run.app.return_code == 0
+
+
+async def test_installing_brings_the_rules_into_sight() -> None:
+    async with running(snapshot()) as run:
+        assert "unconfirmed" not in run.text()
+        await run.press("b", "enter")
+        assert "unconfirmed 30 s" in run.text()
+        assert run.app.main.panel.spec.name == "sources", "the keys stay where they were"
+
+
 async def test_failures_are_lines_not_crashes() -> None:
     async with running(snapshot()) as run:
         run.feed.controls.failure = FwtopError("the guardian did not answer; nothing was changed")
@@ -122,7 +168,7 @@ async def test_time_to_live_can_be_changed_and_is_previewed_again() -> None:
 
 async def test_rate_and_prefix_can_be_changed() -> None:
     async with running(snapshot()) as run:
-        await run.press("tab", "l", "up", "up", "right", "down", "left")
+        await run.press("tab", "l", "up", "up", "up", "right", "down", "left")
         limit = sheet(run).rule.limit
         assert limit is not None
         assert (limit.per_second, limit.prefix_v4, limit.prefix_v6) == (5000, 32, 64)

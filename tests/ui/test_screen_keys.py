@@ -94,6 +94,33 @@ async def undo(run: Run, key: str) -> None:
     assert "rule 7 was taken back" in run.status
 
 
+@checks("rules", provisional)
+async def rules(run: Run, key: str) -> None:
+    await run.press(key)
+    assert run.dialog == "RulesScreen"
+
+
+@checks("extend", provisional)
+async def extend(run: Run, key: str) -> None:
+    await run.press(key, "tab", "enter")
+    assert run.feed.controls.calls == [("keep", ("7", 1800))], "the newest active rule goes first"
+    assert "rule 7 is extended" in run.status
+
+
+@checks("change", provisional)
+async def change(run: Run, key: str) -> None:
+    await run.press(key)
+    rule = drafted(run)
+    assert (rule.id, rule.created_by, len(rule.match.sources)) == ("", "change of rule 7", 3)
+
+
+@checks("why", provisional)
+async def why(run: Run, key: str) -> None:
+    await run.press(key)
+    assert run.feed.controls.calls == [("why", "7")]
+    assert "rule 5 stands above it and takes the same packets." in run.text()
+
+
 @checks("move(-1)")
 async def up(run: Run, key: str) -> None:
     await run.press("down", "down", key)
@@ -245,9 +272,9 @@ def test_help_names_every_labelled_key_and_fits_80_columns() -> None:
 @pytest.mark.parametrize("pending", [False, True])
 def test_footer_fits_and_shows_the_way_out(width: int, pending: bool) -> None:
     shown = footer_keys(width, pending=pending)
-    assert {"help", "leave", "draft('block')"} <= {row.action for row in shown}
-    assert ("confirm" in {row.action for row in shown}) is pending
-    assert sum(len(row.label) + len(row.footer) + 3 for row in shown) <= width
+    assert {"help", "leave", "draft('block')"} <= {row.action for row, _ in shown}
+    assert ("confirm" in {row.action for row, _ in shown}) is pending
+    assert sum(len(row.label) + len(word) + 3 for row, word in shown) <= width
 
 
 @pytest.mark.parametrize("size", [SMALL, LARGE])

@@ -17,6 +17,9 @@ DIALOGS = [
     ("poison", SMALL, ("tab", "tab", "enter")),
     ("spoofed", SMALL, ("a",)),
     ("calm", SMALL, ("question_mark",)),
+    ("provisional", SMALL, ("m",)),
+    ("provisional", LARGE, ("m",)),
+    ("provisional", (120, 40), ()),
 ]
 
 

@@ -1,0 +1,97 @@
+"""What can be edited about a rule before it goes in: typed text that is checked, or steps by arrows."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from fwtop.model.rule import Kind, RateLimit, Rule
+from fwtop.ui.field import PREFIXES, BadText, Field, described, lengths, stepped, whole_number
+from fwtop.ui.format import span
+from fwtop.ui.match_fields import PROTOCOL, payload_fields, port_field, range_field, sources_field
+
+_UNITS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
+_TTL_STEPS = (30, 60, 300, 600, 1800, 3600, 7200, 21600, 86400)
+_RATE_STEPS = (1, 5, 10, 50, 100, 500, 1000, 5000, 10_000, 50_000, 100_000)
+_LONGEST_SECONDS = 30 * 86400
+
+
+def fields_of(original: Rule) -> tuple[Field, ...]:
+    """Return what can be edited about a rule, given as it was when the dialog was opened."""
+    match = original.match
+    found: list[Field] = []
+    if match.sources and original.origin is None:
+        found.append(sources_field(match.sources))
+    if len(match.payload) == 1:
+        found += payload_fields(match.payload[0])
+    found.append(PROTOCOL)
+    if original.kind in (Kind.HASHLIMIT, Kind.XDP, Kind.NOTRACK) or match.sport is not None:
+        found.append(port_field("sport"))
+    found.append(port_field("dport"))
+    if original.kind is Kind.XDP or match.ip_length is not None:
+        found.append(range_field("length", "ip_length", 20, 65535))
+    if match.ttl is not None:
+        found.append(range_field("ttl", "ttl", 1, 255))
+    if original.limit is not None:
+        found += [_RATE, _PER]
+    return (*found, _FOR)
+
+
+# -- how long
+
+
+def _write_for(rule: Rule, text: str) -> Rule:
+    found = re.fullmatch(r"(\d{1,7})\s*(s|min|m|h|d)", text.strip().lower(), re.ASCII)
+    seconds = int(found[1]) * _UNITS[found[2]] if found else 0
+    if not 1 <= seconds <= _LONGEST_SECONDS:
+        raise BadText("a time is a number with s, m, h or d, up to 30d: 30s, 10m, 2h, 1d")
+    return replace(rule, ttl_seconds=seconds)
+
+
+_FOR = Field(
+    "for",
+    lambda rule: span(rule.ttl_seconds),
+    _write_for,
+    lambda rule, delta: replace(rule, ttl_seconds=stepped(_TTL_STEPS, rule.ttl_seconds, delta)),
+)
+
+
+# -- how much
+
+
+def _limit(rule: Rule) -> RateLimit:
+    if rule.limit is None:
+        raise BadText("this rule has no rate")
+    return rule.limit
+
+
+def _with_limit(rule: Rule, limit: RateLimit) -> Rule:
+    return described(replace(rule, limit=limit))
+
+
+def _write_rate(rule: Rule, text: str) -> Rule:
+    value = text.strip().lower().removesuffix("/s")
+    thousands = value.endswith("k")
+    number_of = whole_number(value.removesuffix("k"), 1, 10_000_000, "a rate a second (5k: 5000)")
+    rate = number_of * 1000 if thousands else number_of
+    return _with_limit(rule, replace(_limit(rule), per_second=rate, burst=rate))
+
+
+def _write_per(rule: Rule, text: str) -> Rule:
+    four, six = lengths(text, whole=64)
+    return _with_limit(rule, replace(_limit(rule), prefix_v4=four, prefix_v6=six))
+
+
+def _step_rate(rule: Rule, delta: int) -> Rule:
+    rate = stepped(_RATE_STEPS, _limit(rule).per_second, delta)
+    return _with_limit(rule, replace(_limit(rule), per_second=rate, burst=rate))
+
+
+def _step_per(rule: Rule, delta: int) -> Rule:
+    present = (_limit(rule).prefix_v4, _limit(rule).prefix_v6)
+    four, six = stepped(PREFIXES, present, -delta)
+    return _with_limit(rule, replace(_limit(rule), prefix_v4=four, prefix_v6=six))
+
+
+_RATE = Field("rate", lambda rule: f"{_limit(rule).per_second}/s", _write_rate, _step_rate)
+_PER = Field("per", lambda rule: f"/{_limit(rule).prefix_v4}/{_limit(rule).prefix_v6}", _write_per, _step_per)

@@ -1,0 +1,158 @@
+"""The fields that say which packets a rule means: sources, protocol, ports, lengths, payload."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from fwtop.model.address import Prefix
+from fwtop.model.rule import PayloadMatch, Range, Rule
+from fwtop.ui.field import PREFIXES, BadText, Field, edited, lengths, stepped, whole_number
+from fwtop.ui.wording import PROTOCOLS, protocol_text, range_text
+
+_WITH_PORTS = frozenset({6, 17, 33, 132, 136})  # TCP, UDP, DCCP, SCTP, UDP-Lite
+
+
+def _write_protocol(rule: Rule, text: str) -> Rule:
+    name = text.strip().lower()
+    if name in ("", "any"):
+        protocol = None
+    elif name in PROTOCOLS:
+        protocol = PROTOCOLS[name]
+    else:
+        protocol = whole_number(name, 0, 255, "a protocol is tcp, udp, icmp, any, or its number: that")
+    match = rule.match
+    if protocol not in _WITH_PORTS and (match.sport is not None or match.dport is not None):
+        raise BadText("ports need udp or tcp: set the ports to any first")
+    if match.tcp_flags is not None and protocol != 6:
+        raise BadText("this rule looks at TCP flags, so the protocol stays tcp")
+    return edited(rule, replace(match, protocol=protocol))
+
+
+PROTOCOL = Field("protocol", lambda rule: protocol_text(rule.match.protocol), _write_protocol)
+
+
+def port_field(side: str) -> Field:
+    """Make the field of one side's port: "sport" or "dport" of the match."""
+
+    def read(rule: Rule) -> str:
+        port = getattr(rule.match, side)
+        return "any" if port is None else str(port)
+
+    def write(rule: Rule, text: str) -> Rule:
+        value = text.strip().lower()
+        port = None if value in ("", "any") else whole_number(value, 0, 65535, "a port, or any, ")
+        if port is not None and rule.match.protocol not in _WITH_PORTS:
+            raise BadText("a port needs a protocol that has ports: set udp or tcp first")
+        changes: dict[str, Any] = {side: port}
+        return edited(rule, replace(rule.match, **changes))
+
+    return Field("to port" if side == "dport" else "from port", read, write)
+
+
+def range_field(name: str, attribute: str, low: int, high: int) -> Field:
+    """Make the field of a range of the match, whose ends lie within `low` and `high`."""
+
+    def write(rule: Rule, text: str) -> Rule:
+        value = text.replace(" ", "").lower()
+        wanted: Range | None = None
+        if value not in ("", "any"):
+            first, _, second = value.replace(":", "-").partition("-")
+            start = whole_number(first, low, high, f"{name} (66, 60-70 or any)")
+            wanted = Range(
+                start, whole_number(second, start, high, f"{name}'s upper end") if second else start
+            )
+        changes: dict[str, Any] = {attribute: wanted}
+        return edited(rule, replace(rule.match, **changes))
+
+    return Field(name, lambda rule: range_text(getattr(rule.match, attribute)), write)
+
+
+def sources_field(originals: tuple[Prefix, ...]) -> Field:
+    """One source is typed as a prefix; of several the prefix length is: each as a /24, say."""
+    if len(originals) == 1:
+        return _source_field(originals[0])
+
+    def widened(rule: Rule, four: int, six: int) -> Rule:
+        wide = (_widen(prefix, four if prefix.family == 4 else six) for prefix in originals)
+        return edited(rule, replace(rule.match, sources=tuple(dict.fromkeys(wide))))
+
+    def read(rule: Rule) -> str:
+        longest = {family: 0 for family in (4, 6)}
+        for prefix in rule.match.sources:
+            longest[prefix.family] = max(longest[prefix.family], prefix.length)
+        return "/" + "/".join(str(longest[family]) for family in (4, 6) if longest[family])
+
+    def write(rule: Rule, text: str) -> Rule:
+        return widened(rule, *lengths(text, whole=128))
+
+    def step(rule: Rule, delta: int) -> Rule:
+        lengths = [prefix.length for prefix in rule.match.sources if prefix.family == 4]
+        present = max(lengths, default=32)
+        chosen = stepped((8, 16, 24, 32), present, delta)
+        return widened(rule, chosen, 128 if chosen == 32 else dict(PREFIXES)[chosen])
+
+    return Field("each as", read, write, step)
+
+
+def _source_field(original: Prefix) -> Field:
+    def write(rule: Rule, text: str) -> Rule:
+        try:
+            wanted = Prefix.parse(text.strip())
+        except ValueError:
+            raise BadText("a source is an address or a prefix: 203.0.113.7 or 203.0.113.0/24") from None
+        if wanted.length == 0:
+            raise BadText("/0 is everybody: give a longer prefix")
+        return edited(rule, replace(rule.match, sources=(wanted,)))
+
+    def step(rule: Rule, delta: int) -> Rule:
+        lengths = (8, 16, 24, 32) if original.family == 4 else (32, 48, 56, 64, 128)
+        chosen = stepped(lengths, rule.match.sources[0].length, delta)
+        return edited(rule, replace(rule.match, sources=(_widen(original, chosen),)))
+
+    return Field("source", lambda rule: str(rule.match.sources[0]), write, step)
+
+
+def _widen(prefix: Prefix, length: int) -> Prefix:
+    if length >= prefix.length:
+        return prefix
+    return Prefix.of_columns(prefix.family, prefix.hi, prefix.lo, length)
+
+
+def payload_fields(original: PayloadMatch) -> list[Field]:
+    """Make the fields of the bytes: their place, and how many of them count."""
+
+    def at(rule: Rule) -> str:
+        offset = rule.match.payload[0].offset
+        return "any" if offset is None else f"+{offset}"
+
+    def put(rule: Rule, wanted: PayloadMatch) -> Rule:
+        return edited(rule, replace(rule.match, payload=(wanted,)))
+
+    def write_at(rule: Rule, text: str) -> Rule:
+        value = text.strip().lower().lstrip("+")
+        offset = (
+            None if value in ("", "any") else whole_number(value, 0, 65535, "a place (from byte 0), or any, ")
+        )
+        if offset is None and original.mask is not None:
+            raise BadText("these bytes are compared in part, which needs their place")
+        return put(rule, replace(rule.match.payload[0], offset=offset))
+
+    def cut_to(rule: Rule, length: int) -> Rule:
+        mask = original.mask[:length] if original.mask is not None else None
+        return put(rule, replace(rule.match.payload[0], data=original.data[:length], mask=mask))
+
+    def write_length(rule: Rule, text: str) -> Rule:
+        return cut_to(rule, whole_number(text.strip(), 1, len(original.data), "the number of bytes compared"))
+
+    def step_length(rule: Rule, delta: int) -> Rule:
+        length = len(rule.match.payload[0].data) + delta
+        return cut_to(rule, max(min(length, len(original.data)), 1))
+
+    place = Field("at byte", at, write_at)
+    if original.dns_name is not None:
+        return [place]  # a name that is cut is no name
+    return [
+        place,
+        Field("bytes", lambda rule: str(len(rule.match.payload[0].data)), write_length, step_length),
+    ]

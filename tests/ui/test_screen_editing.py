@@ -1,0 +1,177 @@
+"""Editing a rule before it goes in: what is understood is measured again, what isn't is explained."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from screen_factory import NOW, QUERY, block_rule, snapshot
+from screen_run import Run, running
+
+from fwtop.model.address import Prefix
+from fwtop.model.rule import Kind, Match, PayloadMatch, Range, RateLimit, Rule
+from fwtop.ui.field import BadText, Field
+from fwtop.ui.fields import fields_of
+from fwtop.ui.rule_sheet import RuleSheet
+
+PORT = Rule("", Kind.XDP, Match(protocol=17, dport=53), "drop udp dst 53 in the driver", 600, NOW)
+LIMIT = replace(PORT, kind=Kind.HASHLIMIT, limit=RateLimit(1000, 1000, 24, 56))
+BYTES = replace(PORT, kind=Kind.STRING, match=Match(protocol=17, payload=(PayloadMatch(b"flood:", 0),)))
+ONE = replace(block_rule(), match=Match(sources=(Prefix.parse("203.0.113.7"),)))
+
+
+def field(rule: Rule, name: str) -> Field:
+    return next(item for item in fields_of(rule) if item.name == name)
+
+
+def names(rule: Rule) -> list[str]:
+    return [item.name for item in fields_of(rule)]
+
+
+@pytest.mark.parametrize(
+    ("rule", "name", "typed", "summary"),
+    [
+        (ONE, "source", "203.0.113.0/24", "block 203.0.113.0/24"),
+        (ONE, "source", " 2001:db8::1 ", "block 2001:db8::1"),
+        (ONE, "protocol", "udp", "block udp from 203.0.113.7"),
+        (block_rule(), "each as", "24", "block 203.0.113.0/24"),
+        (PORT, "to port", "any", "drop udp in the driver"),
+        (PORT, "from port", "123", "drop udp src 123 dst 53 in the driver"),
+        (PORT, "length", "60-70", "drop udp dst 53 of 60-70 bytes in the driver"),
+        (PORT, "protocol", "TCP", "drop tcp dst 53 in the driver"),
+        (LIMIT, "rate", "5k", "limit udp dst 53 to 5.00k/s per /24 (IPv6 /56)"),
+        (LIMIT, "rate", "250/s", "limit udp dst 53 to 250/s per /24 (IPv6 /56)"),
+        (LIMIT, "per", "32", "limit udp dst 53 to 1.00k/s per /32 (IPv6 /64)"),
+        (LIMIT, "per", "/16/40", "limit udp dst 53 to 1.00k/s per /16 (IPv6 /40)"),
+        (BYTES, "at byte", "any", "drop udp with “flood:”"),
+        (BYTES, "bytes", "5", "drop udp with “flood” at +0"),
+    ],
+)
+def test_what_was_typed_becomes_the_rule_and_its_summary(
+    rule: Rule, name: str, typed: str, summary: str
+) -> None:
+    changed = field(rule, name).write(rule, typed)
+    assert changed.summary == summary
+    again = field(rule, name).write(changed, field(rule, name).read(changed))
+    assert again == changed, "what is shown can be typed"
+
+
+@pytest.mark.parametrize(
+    ("rule", "name", "typed", "says"),
+    [
+        (ONE, "source", "203.0.113", "an address or a prefix"),
+        (ONE, "source", "0.0.0.0/0", "everybody"),
+        (block_rule(), "each as", "33", "from 1 to 32"),
+        (PORT, "to port", "65536", "from 0 to 65,535"),
+        (PORT, "to port", "٣", "from 0 to 65,535"),
+        (PORT, "protocol", "icmp", "set the ports to any first"),
+        (PORT, "protocol", "upd", "tcp, udp, icmp"),
+        (PORT, "length", "70-60", "upper end"),
+        (replace(ONE, kind=Kind.XDP), "to port", "53", "set udp or tcp first"),
+        (LIMIT, "rate", "0", "from 1"),
+        (LIMIT, "rate", "9" * 60, "from 1"),
+        (LIMIT, "per", "24/", ""),
+        (BYTES, "bytes", "7", "from 1 to 6"),
+        (BYTES, "at byte", "-1", "a place"),
+        (PORT, "for", "forever", "30s, 10m, 2h, 1d"),
+        (PORT, "for", "0s", "30s, 10m, 2h, 1d"),
+        (PORT, "for", "31d", "up to 30d"),
+    ],
+)
+def test_what_means_nothing_is_explained(rule: Rule, name: str, typed: str, says: str) -> None:
+    if not says:
+        assert field(rule, name).write(rule, typed).limit == LIMIT.limit
+        return
+    with pytest.raises(BadText, match=says):
+        field(rule, name).write(rule, typed)
+
+
+@pytest.mark.parametrize(("typed", "seconds"), [("30s", 30), ("10 min", 600), ("2h", 7200), ("1 d", 86400)])
+def test_times(typed: str, seconds: int) -> None:
+    assert field(PORT, "for").write(PORT, typed).ttl_seconds == seconds
+
+
+def test_arrows_widen_one_source_and_come_back() -> None:
+    step = field(ONE, "source").step
+    assert step is not None
+    wide = step(step(ONE, -1), -1)
+    assert str(wide.match.sources[0]) == "203.0.0.0/16"
+    assert step(step(wide, 1), 1).match.sources == ONE.match.sources, "the address is not forgotten"
+
+
+def test_widening_many_sources_joins_them_and_keeps_ipv6_apart() -> None:
+    sources = tuple(Prefix.parse(text) for text in ("203.0.113.7", "203.0.113.9", "2001:db8::1"))
+    rule = replace(ONE, match=Match(sources=sources))
+    wide = field(rule, "each as").write(rule, "24")
+    assert [str(prefix) for prefix in wide.match.sources] == ["203.0.113.0/24", "2001:db8::/56"]
+    assert wide.summary == "block 2 sources"
+    assert field(rule, "each as").write(wide, "32").match.sources == sources
+
+
+def test_fields_follow_the_kind() -> None:
+    assert names(ONE) == ["source", "protocol", "to port", "for"]
+    assert names(LIMIT) == ["protocol", "from port", "to port", "rate", "per", "for"]
+    assert names(BYTES) == ["at byte", "bytes", "protocol", "to port", "for"]
+    name = replace(BYTES, match=Match(payload=(PayloadMatch(QUERY, 12, None, "example.org"),)))
+    assert "bytes" not in names(name), "a DNS name that is cut is no name"
+    country = replace(ONE, origin="country:NL")
+    assert "source" not in names(country)
+    assert field(country, "protocol").write(country, "udp").summary == "block udp from NL"
+
+
+def test_range_of_ttl_and_flags_stay_in_the_words() -> None:
+    odd = replace(PORT, match=Match(protocol=6, dport=80, ttl=Range(50, 60), tcp_flags=(0x12, 0x02)))
+    assert "ttl" in names(odd)
+    changed = field(odd, "to port").write(odd, "443")
+    assert changed.summary == "drop tcp dst 443 with TTL 50-60 with flags 0x02 of 0x12 in the driver"
+    with pytest.raises(BadText, match="TCP flags"):
+        field(odd, "protocol").write(replace(odd, match=replace(odd.match, dport=None)), "udp")
+
+
+def sheet(run: Run) -> RuleSheet:
+    assert isinstance(run.app.screen, RuleSheet)
+    return run.app.screen
+
+
+async def test_typed_source_is_measured_again_and_installed() -> None:
+    async with running(snapshot()) as run:
+        await run.press("b", "up", "up", "up", "up")
+        assert sheet(run).part == "source"
+        await run.press(*"203.0.113.0/25", "enter")
+        assert "block 203.0.113.0/25" in run.text()
+        assert run.feed.controls.verbs().count("preview") == 2
+        await run.press("enter", "enter")
+        ((rule, _),) = [value for verb, value in run.feed.controls.calls if verb == "apply"]  # type: ignore[misc]
+        assert str(rule.match.sources[0]) == "203.0.113.0/25"
+
+
+async def test_bad_input_is_explained_in_place_and_holds_the_mark() -> None:
+    async with running(snapshot()) as run:
+        await run.press("b", "up", *"5 years", "tab")
+        assert sheet(run).part == "for"
+        assert "a time is a number with s, m, h or d" in run.text()
+        assert sheet(run).rule.ttl_seconds == 600
+        await run.press("escape")
+        assert run.dialog == "RuleSheet", "the first Escape drops what was typed"
+        assert "10 min" in run.text()
+        await run.press("escape")
+        assert run.app.screen is run.app.main
+
+
+async def test_letters_and_backspace_edit_the_marked_field_only() -> None:
+    async with running(snapshot()) as run:
+        await run.press("b", "q", "x", "y")
+        assert run.dialog == "RuleSheet"
+        assert sheet(run).editor.typed is None, "a button takes no letters"
+        await run.press("up", "backspace")
+        assert sheet(run).editor.typed == "10 mi"
+        await run.press("n", "enter")
+        assert sheet(run).rule.ttl_seconds == 600
+
+
+async def test_poison_typed_into_a_field_is_harmless() -> None:
+    async with running(snapshot()) as run:
+        await run.press("b", "up", *"[@click=app.quit]x[/]")
+        assert "[@click=app.quit]x[/]" in run.text()
+        await run.press("enter")
+        assert "a time is a number" in run.text()

@@ -1,0 +1,155 @@
+"""The screen of rules: what each does, what changed with it, and the keys that change it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from screen_factory import NOW, conntrack, ledger, provisional, snapshot
+from screen_run import LARGE, SMALL, Run, running
+
+from fwtop.model.errors import FwtopError
+from fwtop.ui.effects import Effects
+
+
+def rule_line(run: Run, rule_id: str) -> str:
+    return next(line for line in run.lines() if line[2:].startswith(f"{rule_id} "))
+
+
+@pytest.mark.parametrize("size", [SMALL, LARGE, (60, 15), (120, 40)])
+async def test_shows_state_time_left_and_actual_against_foreseen(size: tuple[int, int]) -> None:
+    async with running(provisional(), size) as run:
+        await run.press("m")
+        line = rule_line(run, "7")
+        for wanted in ("unconfirmed 21 s", "95.4k", "96.0k"):
+            assert wanted in line
+        assert "active 6m32s" in rule_line(run, "5")
+        assert all(len(text) == size[0] for text in run.lines())
+        assert "Esc back" in run.lines()[-1]
+
+
+async def test_tells_what_changed_since_the_rule_went_in() -> None:
+    async with running(replace(snapshot(), conntrack=conntrack(0.9))) as run:
+        await run.send(replace(provisional(), conntrack=conntrack(0.2)))
+        await run.press("m")
+        shown = run.text()
+        assert "matches      95.4k packets a second; 96.0k were foreseen" in shown
+        assert "to stop 33.0 % of the attack and to hit 0.1 % of normal traffic" in shown
+        assert "90.0 % →  20.0 %  full" in shown
+        assert " 187k →   18.7k  packets a second" in shown, "drops that are not the rule's"
+
+
+async def test_rule_from_before_has_no_comparison() -> None:
+    async with running(provisional()) as run:
+        await run.press("m")
+        assert "before this screen was opened" in run.text()
+
+
+def test_effects_forget_rules_that_are_over() -> None:
+    effects = Effects()
+    effects.take(snapshot())
+    effects.take(provisional())
+    assert set(effects.before) == {"7", "5"}
+    assert effects.before["7"].other_drops_pps == pytest.approx(
+        sum(row.pps for row in ledger(0.6)[:1] + ledger(0.6)[2:4])
+    )
+    effects.take(snapshot())
+    assert effects.before == {}
+
+
+async def test_keys_refer_to_the_selected_rule() -> None:
+    async with running(provisional()) as run:
+        await run.press("m", "down", "u")
+        assert run.feed.controls.calls == [("undo", "5")]
+        assert "rule 5 was taken back" in run.status
+        await run.press("up", "plus", "enter")
+        assert run.feed.controls.calls[-1] == ("keep", ("7", 600))
+        assert run.dialog == "RulesScreen", "dialogs come back to it"
+
+
+async def test_idle_rule_points_to_why_and_why_shows_the_guardians_sentences() -> None:
+    base = provisional()
+    idle = tuple(replace(status, pps=0.0) for status in base.mitigations)
+    async with running(replace(base, mitigations=idle)) as run:
+        await run.press("m")
+        assert "w says why" in run.text()
+        run.feed.controls.why_answer = ("rule 5 takes \x1b[31mthe same packets first", "and its set is empty")
+        await run.press("w")
+        assert run.feed.controls.calls == [("why", "7")]
+        assert "▪ rule 5 takes" in run.text()
+        assert "▪ and its set is empty" in run.text()
+        assert all(line.isprintable() for line in run.lines())
+        await run.press("escape")
+        assert run.dialog == "RulesScreen"
+
+
+async def test_guardian_that_cannot_say_why_is_a_line() -> None:
+    async with running(provisional()) as run:
+        await run.press("m")
+        run.feed.controls.failure = FwtopError("this guardian can't say why")
+        await run.press("w")
+        assert "this guardian can't say why" in run.status
+
+
+async def test_changed_rule_replaces_the_old_one_only_when_it_is_kept() -> None:
+    async with running(provisional()) as run:
+        await run.press("m", "c", "up", "right", "enter", "enter")
+        controls = run.feed.controls
+        assert controls.verbs()[-1] == "apply"
+        assert "y keeps it and takes rule 7 back" in run.status
+        kept = replace(provisional().mitigations[1])
+        old = replace(provisional().mitigations[0])
+        now = (replace(controls.rules["8"]), old, kept)
+        await run.send(replace(provisional(), mitigations=now))
+        await run.press("y")
+        assert ("keep", "8") in controls.calls
+        assert ("undo", "7") in controls.calls
+        assert controls.calls.index(("undo", "7")) > controls.calls.index(("keep", "8"))
+
+
+async def test_countdown_and_new_snapshots_go_on() -> None:
+    async with running(provisional(21.0)) as run:
+        await run.press("m")
+        run.clock[0] = NOW + 15
+        await run.send(provisional(21.0))
+        assert "unconfirmed 6 s" in rule_line(run, "7")
+
+
+async def test_rule_that_expired_while_the_guardian_is_lost_is_over() -> None:
+    lost = replace(provisional(21.0), guardian="lost: the socket closed")
+    async with running(lost) as run:
+        await run.press("m")
+        run.clock[0] = NOW + 24
+        await run.send(lost)
+        assert "over, expired" in rule_line(run, "7")
+        await run.press("u")
+        assert "the guardian is lost" in run.status
+        assert run.feed.controls.calls == []
+
+
+@pytest.mark.parametrize(
+    "key", ["u", "plus", "c", "w", "enter", "y", "question_mark", "end", "home", "pagedown"]
+)
+async def test_empty_screen_answers_every_key(key: str) -> None:
+    async with running(snapshot()) as run:
+        await run.press("m", key)
+        assert run.feed.controls.calls == []
+        await run.press("escape", "escape")
+        assert run.app.screen is run.app.main
+
+
+@pytest.mark.parametrize("key", ["escape", "m", "q"])
+async def test_ways_back(key: str) -> None:
+    async with running(provisional()) as run:
+        await run.press("m", key)
+        assert run.app.screen is run.app.main
+        assert run.app.return_code is None
+
+
+async def test_resize_to_tiny_and_back() -> None:
+    async with running(provisional()) as run:
+        await run.press("m")
+        for size in ((40, 10), (200, 50), (60, 15), SMALL):
+            await run.pilot.resize_terminal(*size)
+            await run.settle()
+        assert "unconfirmed 21 s" in rule_line(run, "7")
