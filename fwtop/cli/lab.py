@@ -5,9 +5,11 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from pathlib import Path
 
 from fwtop.cli.ending import EndingSignals
 from fwtop.cli.options import seconds
+from fwtop.model.errors import FwtopError
 
 NAME = "lab"
 HELP = "Attack a victim in network namespaces of their own, and watch it with fwtop. Nothing leaves them."
@@ -29,6 +31,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--pps", type=_rate, metavar="N", help="packets a second (default the scenario's; 0: no limit)"
     )
+    parser.add_argument(
+        "--capture",
+        metavar="FILE",
+        help="send a capture's packets (pcap, pcapng, gzip), readdressed, at its rate",
+    )
     parser.add_argument("--json", action="store_true", help="print what was sent and what was seen, as JSON")
     parser.add_argument("--store", action="store_true", help="keep the observation as a session")
 
@@ -40,7 +47,9 @@ def run(args: argparse.Namespace) -> int:
     from fwtop.lab import watch
     from fwtop.lab.run import Lab
 
-    lab = Lab(args.scenario or _DEFAULT)
+    if args.capture and args.scenario:
+        raise FwtopError("either a scenario or --capture: a capture is a scenario of its own", 2)
+    lab = Lab("calm", capture=Path(args.capture)) if args.capture else Lab(args.scenario or _DEFAULT)
     on_screen = not args.json and sys.stdin.isatty() and sys.stdout.isatty()
     with EndingSignals(), lab:
         if on_screen:

@@ -46,9 +46,9 @@ class Child:
         if setup is not None:
             self._write(setup)
 
-    def wait_ready(self) -> None:
-        """Wait for the first line; raises FwtopError with the child's own words."""
-        self._read()
+    def wait_ready(self) -> dict[str, Any]:
+        """Wait for the first line and return it; raises FwtopError with the child's own words."""
+        return self._read()
 
     def ask(self, **command: object) -> dict[str, Any]:
         """Send a command and return the answer."""

@@ -80,7 +80,7 @@ class Crowd:
             writer.close()
 
     def _request(self) -> bytes:
-        path = self._table["path"].replace("{random}", f"{self._rng.getrandbits(40):010x}")
+        path = self._rng.choice(self._table["paths"]).replace("{random}", f"{self._rng.getrandbits(40):010x}")
         agent = self._rng.choice(self._table["agents"])
         return (
             f"GET {path} HTTP/1.1\r\nHost: {self._table['host']}\r\nUser-Agent: {agent}\r\n"

@@ -137,7 +137,7 @@ def remove(names: list[str], grace_seconds: float = 2.0) -> None:
         subprocess.run(["ip", "netns", "delete", entry], capture_output=True, timeout=30, check=False)
 
 
-def create(pid: int, clients: list[str]) -> tuple[Wire, set[int]]:
+def create(pid: int, clients: list[str], vlans: list[int]) -> tuple[Wire, set[int]]:
     """Make both namespaces with all their settings.
 
     Returns the hardware addresses, and the kernel threads that do the victim's receiving.
@@ -153,6 +153,23 @@ def create(pid: int, clients: list[str]) -> tuple[Wire, set[int]]:
     )  # fmt: skip
     wire = Wire(_hardware(victim, net.VICTIM_INTERFACE), _hardware(attacker, net.ATTACKER_INTERFACE))
     run("ip", "-n", victim, "-batch", "-", text=_victim_commands(victim, wire))
+    for vlan in vlans:
+        own = f"{net.VICTIM_INTERFACE}.{vlan}"
+        run(
+            "ip",
+            "-n",
+            victim,
+            "link",
+            "add",
+            "link",
+            net.VICTIM_INTERFACE,
+            own,
+            "type",
+            "vlan",
+            "id",
+            str(vlan),
+        )
+        run("ip", "-n", victim, "link", "set", own, "up")
     run("ip", "-n", attacker, "-batch", "-", text=_attacker_commands(attacker, wire, clients))
     for own, interface in ((victim, net.VICTIM_INTERFACE), (attacker, net.ATTACKER_INTERFACE)):
         # As on a wire: what arrives has its checksum, and is one packet (offloads leave both for later).

@@ -41,6 +41,11 @@ def dns_query(rng: random.Random, table: dict[str, Any]) -> bytes:
     return header + question + (_opt(edns) if edns else b"")
 
 
+def dns_header(rng: random.Random, table: dict[str, Any]) -> bytes:
+    """Write the header of a query with one question and `additional` records."""
+    return struct.pack("!6H", rng.getrandbits(16), 0x0010, 1, 0, 0, int(table.get("additional", 0)))
+
+
 def dns_response(rng: random.Random, table: dict[str, Any]) -> bytes:
     """Write an answer of about `size` bytes: TXT, RRSIG or DNSKEY records for `name`, and EDNS."""
     kind = DNS_TYPES[table.get("type", "ANY")]
@@ -268,7 +273,7 @@ def quic_initial(rng: random.Random, table: dict[str, Any]) -> bytes:  # noqa: A
 MAKERS: dict[str, Maker] = {
     function.__name__: function
     for function in (
-        dns_query, dns_response, ntp_monlist, snmp_response, ssdp_response, memcached_response,
+        dns_header, dns_query, dns_response, ntp_monlist, snmp_response, ssdp_response, memcached_response,
         cldap_response, chargen_response, qotd_response, rpcbind_response, netbios_response,
         ripv1_response, mssql_response, mdns_response, ws_discovery_response, coap_response,
         steam_response, sip_response, tftp_response, quic_initial,

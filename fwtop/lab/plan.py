@@ -179,7 +179,7 @@ def lay_out(scenario: Scenario, wire: Wire) -> Plan:
     schedule, phases = _schedule(scenario, groups)
     return Plan(
         scenario, tuple(made), tuple(owner), tuple(table), packet_rows(made, where),
-        _source_rows(table, ranges), schedule, phases,
+        source_rows(table, ranges), schedule, phases,
     )  # fmt: skip
 
 
@@ -270,7 +270,8 @@ def packet_rows(made: list[Template], where: list[tuple[int, int]]) -> NDArray[n
     return rows
 
 
-def _source_rows(table: list[Slot], ranges: _Ranges) -> NDArray[np.void]:
+def source_rows(table: list[Slot], ranges: _Ranges) -> NDArray[np.void]:
+    """Write source slots as the kernel's rows."""
     rows = np.zeros(max(1, len(table)), SOURCE)
     for row, slot in zip(rows, table, strict=False):
         row["base"] = _address_bytes(slot.prefix.value, slot.prefix.family)

@@ -19,6 +19,7 @@ from fwtop.lab.namespaces import inside
 from fwtop.lab.plan import TOP
 from fwtop.lab.scenario import DIRECTORY, Scenario, load
 from fwtop.model.errors import FwtopError
+from fwtop.model.text import safe_text
 
 _DRAIN_SECONDS = 2.0
 
@@ -31,8 +32,12 @@ class Lab:
     """
 
     def __init__(self, scenario: Scenario | str, *, capture: Path | None = None, source: str = "") -> None:
+        """Take a scenario by name or path, or parsed with its TOML text as `source`.
+
+        With `capture` its packets are sent instead of the scenario's; the clients are the scenario's.
+        """
         self.scenario = load(scenario) if isinstance(scenario, str) else scenario
-        self._text = source or _source(self.scenario.name)
+        self._text = source or _source(scenario if isinstance(scenario, str) else self.scenario.name)
         self._capture = capture
         pid = os.getpid()
         self.victim, self.attacker = (namespaces.name(role, pid) for role in namespaces.ROLES)
@@ -48,6 +53,7 @@ class Lab:
         self._children: list[Child] = []
         self._sender: Child | None = None
         self._clients: Child | None = None
+        self._pps = self.scenario.pps
         self._seconds = 0.0
         self._flood_started: float | None = None
         self._at_mark: dict[str, tuple[int, int]] = {}
@@ -68,7 +74,8 @@ class Lab:
 
     def _set_up(self) -> None:
         everyone = [*self.people.all, *self._crowd]
-        wire, self._receiving = namespaces.create(os.getpid(), everyone)
+        vlans = {vector.vlan[0] for vector in self.scenario.vectors if vector.vlan}
+        wire, self._receiving = namespaces.create(os.getpid(), everyone, sorted(vlans))
         firewall.install_victim_rules(self.victim, self.scenario)
         firewall.install_counters(self.attacker, everyone)
         servers = self._spawn(self.victim, "fwtop.lab.servers")
@@ -87,7 +94,7 @@ class Lab:
                 "crowds": [asdict(crowd) for crowd in self.scenario.crowds],
             },
         )
-        self._sender.wait_ready()
+        self._pps = int(self._sender.wait_ready()["pps"])
         self._clients.wait_ready()
 
     def _spawn(self, netns: str, module: str, setup: dict[str, Any] | None = None) -> Child:
@@ -112,6 +119,11 @@ class Lab:
             self._lock = -1
 
     @property
+    def name(self) -> str:
+        """Return what is sent: the scenario's name, or the capture's."""
+        return f"capture {safe_text(self._capture.name)}" if self._capture else self.scenario.name
+
+    @property
     def ssh_connection(self) -> str:
         """Return what sshd would put into the operator's environment on the victim (sshd(8))."""
         return f"{self.people.operator} {OPERATOR_PORT} {net.VICTIM_4} {net.PORT_SSH}"
@@ -121,7 +133,7 @@ class Lab:
         self._ask_clients(do="phase", name="during")
         if self.scenario.crowds:
             self._ask_clients(do="crowd", on=True)
-        rate = self.scenario.pps if pps is None else pps
+        rate = self._pps if pps is None else pps
         namespaces.schedule_receiving(self._receiving, paced=0 < rate <= namespaces.PACED_PPS)
         self._flood_started = self._ask_sender(do="start", pps=rate)["time"]
 
@@ -164,6 +176,11 @@ class Lab:
         with inside(self.victim):
             return _statistics(net.VICTIM_INTERFACE, "rx")
 
+    def receiving_seconds(self) -> float:
+        """Return the processor time that the victim's receiving has taken since its interface was made."""
+        used = (Path(f"/proc/{thread}/schedstat").read_text(encoding="ascii") for thread in self._receiving)
+        return sum(int(text.split()[0]) for text in used) / 1e9  # scheduler/sched-stats.rst: nanoseconds
+
     def link_full(self) -> int:
         """Return packets lost before the victim's interface, because its queue was full."""
         with inside(self.attacker):
@@ -183,8 +200,8 @@ class Lab:
         packets = flood["packets"] - lost + legitimate["packets"] + crowd["packets"]
         size = round(flood["bytes"] * kept) + legitimate["bytes"] + crowd["bytes"]
         return {
-            "title": self.scenario.title,
-            "kinds": list(self.scenario.kinds),
+            "title": f"replay of {self.name}" if self._capture else self.scenario.title,
+            "kinds": self._kinds_sent(flood["vectors"]),
             "packets": packets,
             "bytes": size,
             "arrived_packets": arrived[0] - self._arrived_at_mark[0],
@@ -201,6 +218,12 @@ class Lab:
             "crowd": {key: crowd[key] for key in ("packets", "bytes")},
             "legitimate": {**legitimate, "operator": self.people.operator, "fared": self.fare()},
         }
+
+    def _kinds_sent(self, vectors: list[dict[str, Any]]) -> list[str]:
+        """Return the attacks that an observer should name: those of which anything was sent."""
+        sent = [row["kind"] for row in vectors if row["packets"]]
+        sent += [crowd.kind for crowd in self.scenario.crowds]
+        return list(dict.fromkeys(kind for kind in sent if kind))
 
     def _clients_sent(self) -> tuple[dict[str, Any], dict[str, Any]]:
         crowd = set(self._crowd)
@@ -227,7 +250,7 @@ class Lab:
 
 
 def _source(name: str) -> str:
-    path = DIRECTORY / f"{name}.toml"
+    path = Path(name) if name.endswith(".toml") else DIRECTORY / f"{name}.toml"
     return path.read_text(encoding="utf-8") if path.is_file() else ""
 
 

@@ -91,7 +91,7 @@ class Crowd:
     kind: str = ""
     clients: int = 200
     rate: float = 2000.0  # requests a second in all
-    path: str = "/"  # {random} in it becomes ten hex digits
+    paths: tuple[str, ...] = ("/",)  # {random} in one becomes ten hex digits
     host: str = "shop.example"
     agents: tuple[str, ...] = ("Mozilla/5.0 (X11; Linux x86_64; rv:128.0) Gecko/20100101 Firefox/128.0",)
 
@@ -143,9 +143,7 @@ def parse(text: str, name: str) -> Scenario:
         raise ScenarioError(f"scenario {name}: not TOML: {error}") from None
     try:
         vectors = tuple(_vector(item, number) for number, item in enumerate(table.pop("vector", []), 1))
-        crowds = tuple(
-            _build(Crowd, item, f"crowd {number}") for number, item in enumerate(table.pop("crowd", []), 1)
-        )
+        crowds = tuple(_crowd(item, number) for number, item in enumerate(table.pop("crowd", []), 1))
         table["open_ports"] = tuple(_open_port(port) for port in table.get("open_ports", ()))
         scenario: Scenario = _build(
             Scenario, {**table, "name": name, "vectors": vectors, "crowds": crowds}, ""
@@ -227,6 +225,21 @@ def _vector(table: dict[str, Any], number: int) -> Vector:
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise ValueError(f"{where}: {error}") from None
     return vector
+
+
+def _crowd(table: dict[str, Any], number: int) -> Crowd:
+    given = dict(table)
+    for key in ("paths", "agents"):
+        if key in given:
+            given[key] = _texts(given[key], f"crowd {number}: {key}")
+    crowd: Crowd = _build(Crowd, given, f"crowd {number}")
+    return crowd
+
+
+def _texts(value: object, what: str) -> tuple[str, ...]:
+    if not isinstance(value, list) or not value or not all(isinstance(text, str) for text in value):
+        raise ValueError(f"{what} must be a list of texts")
+    return tuple(value)
 
 
 def _protocol(value: object) -> int:

@@ -18,8 +18,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from fwtop.lab import capture, scenario
 from fwtop.lab import network as net
-from fwtop.lab import scenario
 from fwtop.lab.flood import Flood
 from fwtop.lab.link import Link
 from fwtop.lab.namespaces import NETNS, PACED_PPS, PREFIX
@@ -191,9 +191,12 @@ def main() -> int:
         with open(0, "rb", buffering=0, closefd=False) as commands:
             setup = json.loads(commands.readline())
         wire = Wire(bytes.fromhex(setup["victim"]), bytes.fromhex(setup["attacker"]))
-        plan = lay_out(scenario.parse(setup["text"], setup["name"]), wire)
+        if setup.get("capture"):
+            plan = capture.lay_out(Path(setup["capture"]), wire)
+        else:
+            plan = lay_out(scenario.parse(setup["text"], setup["name"]), wire)
         sender = Sender(plan)
-        _answer({"ready": True})
+        _answer({"ready": True, "pps": plan.scenario.pps, "templates": len(plan.templates)})
         _commands(sender)
     except FwtopError as error:
         _answer({"error": str(error), "code": error.code})

@@ -42,7 +42,7 @@ def observe(
         _play(lab, started, seconds, pps)
         truth = lab.truth()
         observation = watching.finish(seconds + _READY_SECONDS)
-    return {"scenario": lab.scenario.name, "truth": truth, "observation": observation}
+    return {"scenario": lab.name, "truth": truth, "observation": observation}
 
 
 class _Watcher:

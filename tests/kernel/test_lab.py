@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 from scapy.layers.inet import IP, TCP, UDP
 from scapy.layers.inet6 import IPv6, IPv6ExtHdrFragment
-from scapy.layers.l2 import Dot1Q
+from scapy.layers.l2 import Dot1Q, Ether
 from scapy.packet import Packet
-from scapy.utils import rdpcap
+from scapy.utils import rdpcap, wrpcap
 
 from fwtop.lab import namespaces, scenario
 from fwtop.lab.child import module_argv
@@ -348,3 +348,22 @@ def test_the_sender_refuses_foreign_namespaces(name: str, link: str, reason: str
         assert reason in str(run_sender(netns)["error"])
     finally:
         subprocess.run(["ip", "netns", "delete", netns], check=True, timeout=10)
+
+
+def test_a_capture_is_replayed_packet_by_packet(tmp_path: Path) -> None:
+    file = tmp_path / "few.pcap"
+    wrpcap(
+        str(file), [Ether() / IP(src=f"20.0.0.{n}", dst="203.0.113.9") / UDP(dport=99) for n in range(1, 11)]
+    )
+    with Lab("calm", capture=file) as lab:
+        hits = count_at_victim(lab, "udp dport 99")
+        lab.mark()
+        lab.start_flood(5000)
+        time.sleep(0.3)
+        lab.stop()
+        truth = lab.truth()
+        sent = {row["key"]: row["packets"] for row in truth["sources"] if row["key"].startswith("20.0.0.")}
+        assert len(sent) == 10
+        assert sum(sent.values()) == hits() + truth["link_full"]
+        assert max(sent.values()) - min(sent.values()) <= 1
+        assert truth["ports"][0]["port"] in (53, 99)

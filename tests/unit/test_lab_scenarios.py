@@ -97,7 +97,8 @@ def test_every_template_is_a_correct_packet(name: str) -> None:
         rebuilt = frame.copy()
         layers = [layer for layer in (IP, TCP, UDP, ICMP) if layer in rebuilt]
         for layer in layers:
-            if not item.fragment or layer is IP:
+            tunnelled = layer is UDP and vector.protocol == 47  # whose checksum 0 means none
+            if (not item.fragment or layer is IP) and not tunnelled:
                 del rebuilt[layer].chksum
                 again = Ether(bytes(rebuilt))
                 assert again[layer].chksum == frame[layer].chksum, f"{name}: {layer.__name__}"
