@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import TracebackType
 
 from fwtop.bench.receiver import PORT
@@ -79,6 +80,17 @@ class Arena:
         with self.flooded():
             return per_second(lambda: self.lab.arrived()[0], seconds)
 
+    def core_pps(self, seconds: float) -> float:
+        """Return packets a second of the time that the victim's receiving thread had a processor.
+
+        The same as the wall clock's on an idle machine whose sender is faster than the receiver, and not
+        disturbed by others who want processors.
+        """
+        with self.flooded():
+            packets, used = self.lab.arrived()[0], self.lab.receiving_seconds()
+            time.sleep(seconds)
+            return (self.lab.arrived()[0] - packets) / max(self.lab.receiving_seconds() - used, 1e-6)
+
     @contextlib.contextmanager
     def receiver(self) -> Iterator[Child]:
         """Run the receiving application on the victim."""
@@ -93,6 +105,19 @@ class Arena:
         """Return datagrams a second that the application got under a flood."""
         with self.flooded():
             return per_second(lambda: int(child.ask(do="count")["datagrams"]), seconds)
+
+    def core_received_pps(self, child: Child, seconds: float) -> float:
+        """Return datagrams a second of the busier processor's time: the thread's or the application's.
+
+        See `core_pps`.
+        """
+        with self.flooded():
+            used = self.lab.receiving_seconds(), processor_seconds(child.process.pid)
+            first = int(child.ask(do="count")["datagrams"])
+            time.sleep(seconds)
+            got = int(child.ask(do="count")["datagrams"]) - first
+            now = self.lab.receiving_seconds(), processor_seconds(child.process.pid)
+            return got / max(now[0] - used[0], now[1] - used[1], 1e-6)
 
     @contextlib.contextmanager
     def rules(self, on: list[list[str]], off: list[list[str]]) -> Iterator[None]:
@@ -112,3 +137,12 @@ def per_second(count: Callable[[], int], seconds: float) -> float:
     time.sleep(seconds)
     last, ended = count(), time.monotonic()
     return float(last - first) / (ended - started)
+
+
+def processor_seconds(pid: int) -> float:
+    """Return the processor time of all threads of a process."""
+    total = 0.0
+    for thread in Path(f"/proc/{pid}/task").iterdir():
+        with contextlib.suppress(OSError):  # a thread may end meanwhile
+            total += int((thread / "schedstat").read_text(encoding="ascii").split()[0]) / 1e9
+    return total

@@ -24,6 +24,12 @@ TABLES = (
     Table("pipeline", "packets a second and core: parse, aggregate, read a capture", needs_root=False),
     Table("observe", "what watching costs: drops and deliveries, with fwtop and with tcpdump beside"),
     Table("react", "how soon: numbers after the start, an attack's name, drops after the key"),
+    Table("ladder", "packets a second that one core gets rid of, by the place (Cloudflare)"),
+    Table("rules", "packets a second that one core gets through, by the rules (Strongarm)"),
+    Table("bulk", "seconds for a million entries, by the way into the kernel (Akamai)"),
+    Table("screen", "the open screen under a full flood: bytes to the terminal, processor time, memory"),
+    Table("conntrack", "what tracked connections and long rule lists cost (University of Washington)"),
+    Table("xdp", "drops in the driver: nothing but a drop, xdp-filter, fwtop's compiled rules"),
 )
 
 

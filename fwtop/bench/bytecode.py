@@ -1,0 +1,69 @@
+"""The smallest BPF programs there are: one verdict for every packet, the floor that real ones stand on.
+
+Two instructions need no compiler. Attached by links (bpf(2) LINK_CREATE), which end with their descriptors.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import platform
+import socket
+import struct
+from collections.abc import Iterator
+
+from fwtop.lab.namespaces import inside
+from fwtop.lab.network import VICTIM_INTERFACE
+from fwtop.model.errors import FwtopError
+
+_CALLS = {"x86_64": 321, "aarch64": 280, "riscv64": 280, "s390x": 351, "ppc64le": 361}
+_PROG_LOAD, _LINK_CREATE = 5, 28
+_TYPE_CLS, _TYPE_XDP = 3, 6
+_ATTACH_XDP, _ATTACH_TCX_INGRESS = 37, 46
+_DROP = {_TYPE_CLS: 2, _TYPE_XDP: 1}  # TC_ACT_SHOT, XDP_DROP
+_GENERIC, _NATIVE = 1 << 1, 1 << 2
+_ATTRIBUTES_BYTES = 128
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def _bpf(command: int, attributes: bytes) -> int:
+    number = _CALLS.get(platform.machine())
+    if number is None:
+        raise FwtopError(f"the bpf system call of a {platform.machine()} machine is not known here", 3)
+    room = ctypes.create_string_buffer(attributes.ljust(_ATTRIBUTES_BYTES, b"\0"), _ATTRIBUTES_BYTES)
+    result = int(_libc.syscall(number, command, room, _ATTRIBUTES_BYTES))
+    if result < 0:
+        raise FwtopError(f"bpf: {os.strerror(ctypes.get_errno())}; the lab is taken down", 3)
+    return result
+
+
+def _load(kind: int) -> int:
+    """Load `r0 = verdict; exit` and return its descriptor."""
+    code = struct.pack("<BBhiBBhi", 0xB7, 0, 0, _DROP[kind], 0x95, 0, 0, 0)
+    program, licence = ctypes.create_string_buffer(code), ctypes.create_string_buffer(b"GPL")
+    return _bpf(
+        _PROG_LOAD, struct.pack("<IIQQ", kind, 2, ctypes.addressof(program), ctypes.addressof(licence))
+    )
+
+
+@contextlib.contextmanager
+def _attached(netns: str, kind: int, place: int, flags: int) -> Iterator[None]:
+    with contextlib.ExitStack() as descriptors:
+        program = _load(kind)
+        descriptors.callback(os.close, program)
+        with inside(netns):
+            index = socket.if_nametoindex(VICTIM_INTERFACE)
+            link = _bpf(_LINK_CREATE, struct.pack("<IIII", program, index, place, flags))
+        descriptors.callback(os.close, link)
+        yield
+
+
+def xdp_drop(netns: str, *, native: bool = True) -> contextlib.AbstractContextManager[None]:
+    """Drop everything in the victim's driver, or in the generic hook behind it."""
+    return _attached(netns, _TYPE_XDP, _ATTACH_XDP, _NATIVE if native else _GENERIC)
+
+
+def tc_drop(netns: str) -> contextlib.AbstractContextManager[None]:
+    """Drop everything at the victim's tc ingress (tcx, Linux 6.6)."""
+    return _attached(netns, _TYPE_CLS, _ATTACH_TCX_INGRESS, 0)
