@@ -15,6 +15,7 @@ from fwtop.collect.bpf import call
 MAP_HASH, MAP_ARRAY_OF_MAPS = 1, 12
 F_NO_PREALLOC = 1 << 0
 _F_RDONLY = 1 << 3
+_MAP_LOOKUP = 1
 _MAP_UPDATE, _MAP_DELETE, _OBJ_PIN, _OBJ_GET = 2, 3, 6, 7
 _PROG_GET_FD_BY_ID, _MAP_GET_FD_BY_ID, _OBJ_GET_INFO = 13, 14, 15
 _MAP_UPDATE_BATCH, _LINK_UPDATE, _LINK_DETACH = 26, 29, 34
@@ -46,6 +47,14 @@ def set_element(descriptor: int, key: bytes, value: bytes) -> None:
     held_key, held_value = _held(key), _held(value)
     where = struct.pack("<IxxxxQQQ", descriptor, ctypes.addressof(held_key), ctypes.addressof(held_value), 0)
     call(_MAP_UPDATE, where)
+
+
+def get_element(descriptor: int, key: bytes, value_bytes: int) -> bytes:
+    """Read one element of a map, for which a descriptor for reading only is enough; raises OSError."""
+    held_key, held_value = _held(key), ctypes.create_string_buffer(value_bytes)
+    where = struct.pack("<IxxxxQQQ", descriptor, ctypes.addressof(held_key), ctypes.addressof(held_value), 0)
+    call(_MAP_LOOKUP, where)
+    return held_value.raw
 
 
 def delete_element(descriptor: int, key: bytes) -> None:

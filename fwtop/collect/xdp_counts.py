@@ -7,13 +7,13 @@ dropped, and only whose rule it was is to be added.
 
 from __future__ import annotations
 
-import mmap
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fwtop.collect.bpf_objects import get_element
 from fwtop.collect.cell import CLASSES
 from fwtop.collect.xdp_maps import CELL_BYTES, MAX_RULES, SLOT_BYTES, cell_dtype, map_array, slot_dtype
 from fwtop.model.counters import Counters, DropCount
@@ -67,23 +67,24 @@ class XdpInterval:
 
 
 class XdpCounts:
-    """The shared maps, mapped; `fds` are those of xdp_maps.console_descriptors and stay the caller's."""
+    """The shared maps; `fds` are those of xdp_maps.console_descriptors and stay the caller's.
+
+    What is for reading only is read by a system call: the kernel maps arrays for writers only.
+    """
 
     def __init__(self, fds: dict[str, int], *, cpus: int) -> None:
-        self._maps: list[mmap.mmap] = []
-        self._cells = self._array(fds["cells"], cell_dtype(), cpus, CELL_BYTES)
-        self._slots = self._array(fds["slots"], slot_dtype(), MAX_RULES, SLOT_BYTES)
-        self._control = self._array(fds["control"], np.dtype("<u4"), 1, 4, writable=True)
+        self._fds = fds
+        self._cpus = cpus
+        self._control_map = map_array(fds["control"], 4, writable=True)
+        self._control = np.frombuffer(self._control_map, np.dtype("<u4"), 1)
         self._rules, self._classes, self._lost = self._totals()
 
-    def _array(
-        self, descriptor: int, dtype: np.dtype[Any], count: int, size: int, *, writable: bool = False
-    ) -> NDArray[Any]:
-        self._maps.append(map_array(descriptor, count * size, writable=writable))
-        return np.frombuffer(self._maps[-1], dtype, count)
+    def _array(self, name: str, dtype: np.dtype[Any], count: int, size: int) -> NDArray[Any]:
+        return np.frombuffer(get_element(self._fds[name], bytes(4), count * size), dtype, count)
 
     def _totals(self) -> tuple[_Rules, NDArray[np.int64], int]:
-        cells, slots = self._cells.copy(), self._slots["number"].copy()
+        cells = self._array("cells", cell_dtype(), self._cpus, CELL_BYTES)
+        slots = self._array("slots", slot_dtype(), MAX_RULES, SLOT_BYTES)["number"]
         rules = _pairs(cells["rules"]).sum(axis=0)
         used = np.flatnonzero(slots).tolist()
         by_rule = {(slot, int(slots[slot])): rules[slot] for slot in used}
@@ -107,9 +108,8 @@ class XdpCounts:
 
     def close(self) -> None:
         """Unmap."""
-        del self._cells, self._slots, self._control
-        for mapped in self._maps:
-            mapped.close()
+        del self._control
+        self._control_map.close()
 
 
 def _pairs(counts: NDArray[Any]) -> NDArray[np.int64]:
