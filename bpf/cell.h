@@ -163,7 +163,6 @@ INLINE struct fwtop_record *reserve(struct fwtop_cell *cell, u32 hook, u32 weigh
 	record->reason = 0;
 	record->rule = 0;
 	record->reserved = 0;
-	__builtin_memset(record->data, 0, FWTOP_DATA); /* the ring still holds an older packet here */
 	return record;
 }
 

@@ -26,7 +26,7 @@ struct fwtop_record {
 	u16 reason;   /* enum skb_drop_reason, FWTOP_DROP only */
 	u32 rule;     /* number of the rule that dropped it, FWTOP_XDP only */
 	u8 hook;      /* enum fwtop_hook */
-	u8 captured;  /* valid bytes in data */
+	u8 captured;  /* valid bytes in data; behind them are an older packet's, as clearing would cost more here */
 	u8 link;      /* 1: data starts with an Ethernet header; 0: with the IP header */
 	u8 reserved;
 	u8 data[FWTOP_DATA];

@@ -14,10 +14,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fwtop.collect.cell import RECORD_BYTES, record_dtype
+from fwtop.collect.cell import DATA_BYTES, RECORD_BYTES, record_dtype
 
 _HEADER_BYTES = 8
 _BUSY, _DISCARDED = 1 << 31, 1 << 30
+_WORD_BYTES = 8
+_HEAD_WORDS = (RECORD_BYTES - DATA_BYTES) // _WORD_BYTES  # of a record before its data
+# Row n keeps the first n bytes of a record's data, which is taken as words.
+_KEPT = (
+    np.where(np.arange(DATA_BYTES) < np.arange(DATA_BYTES + 1)[:, np.newaxis], 0xFF, 0)
+    .astype(np.uint8)
+    .view(np.uint64)
+)
 SLOT_BYTES = RECORD_BYTES + _HEADER_BYTES
 
 
@@ -49,7 +57,8 @@ class RingBuffer:
     def read(self, limit: int) -> NDArray[Any]:
         """Take up to `limit` complete records (dtype of `record_dtype`), oldest first, as a copy.
 
-        It stops at the first record that is still being written, so order is kept.
+        It stops at the first record that is still being written, so order is kept. What lies behind the
+        captured bytes is cleared.
         """
         position = int(self._consumer[0])
         count = min((int(self._producer[0]) - position) // SLOT_BYTES, limit)
@@ -59,6 +68,9 @@ class RingBuffer:
         if len(busy):
             slots = slots[: busy[0]]
         records: NDArray[Any] = slots["record"].copy()
+        words = records.view(np.uint64).reshape(len(records), RECORD_BYTES // _WORD_BYTES)
+        data = words[:, _HEAD_WORDS:]
+        np.bitwise_and(data, _KEPT.take(records["captured"], axis=0, mode="clip"), out=data)
         discarded = slots["header"] & _DISCARDED != 0
         if discarded.any():
             records = records[~discarded]

@@ -48,6 +48,9 @@ class Ring:
     def write(self, mark: int, flags: int = 0) -> None:
         record = np.zeros(1, record_dtype())
         record["rule"] = mark
+        self.write_record(record, flags)
+
+    def write_record(self, record: np.ndarray, flags: int = 0) -> None:
         slot = struct.pack("<II", RECORD_BYTES | flags, 0) + record.tobytes()
         for half in (0, SIZE):
             os.pwrite(self.fd, slot, DATA + half + self.position % SIZE)
@@ -124,6 +127,21 @@ def test_a_limit_leaves_the_rest_for_the_next_time(ring: Ring) -> None:
     assert marks(reader, 3) == [0, 1, 2]
     assert marks(reader, 3) == [3, 4, 5]
     assert marks(reader) == [6, 7]
+    reader.close()
+
+
+@pytest.mark.parametrize("captured", [0, 1, 60, 215, 216, 255])
+def test_bytes_of_older_packets_are_not_shown(ring: Ring, captured: int) -> None:
+    reader = RingBuffer(ring.fd, SIZE)
+    record = np.zeros(1, record_dtype())
+    record["data"] = 0xAA
+    record["captured"] = captured
+    record["reserved"] = 0x77
+    ring.write_record(record)
+    (read,) = reader.read(1)
+    kept = min(captured, 216)
+    assert read["data"].tolist() == [0xAA] * kept + [0] * (216 - kept)
+    assert (read["captured"], read["reserved"]) == (captured, 0x77)
     reader.close()
 
 
