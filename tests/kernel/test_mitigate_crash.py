@@ -28,7 +28,7 @@ def bench(netns_pair, tmp_path: Path) -> Iterator[Bench]:
 
 
 def test_every_step_is_tried() -> None:
-    assert set(INSTALL + KEEP + UNDO + SYSCTL) == set(Step)
+    assert set(INSTALL + KEEP + UNDO + COMPILED + SYSCTL) == set(Step)
 
 
 @pytest.mark.parametrize("step", INSTALL)
