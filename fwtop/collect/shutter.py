@@ -29,7 +29,7 @@ LIMIT = 0.04  # of a core: up to this, everything is watched
 RELEASE = 0.03  # below this, everything is watched again
 _BUDGET = 0.012  # of a core: what the windows may cost
 _WINDOW_SECONDS = 0.004  # beyond the time that attaching takes with the window already open
-_LONGEST_PAUSE_SECONDS = 0.4  # an attack that changes must be seen within a second
+_LONGEST_PAUSE_SECONDS = 0.5  # an attack that changes must be seen within a second
 _JOIN_SECONDS = 2.0
 
 
