@@ -60,9 +60,9 @@ class Scene:
 
     @cached_property
     def udp(self) -> Mask:
-        """UDP packets with ports."""
-        packets = self.traffic.packets
-        return np.asarray((packets.protocol == UDP) & ~self.traffic.later & (packets.family != 0))
+        """UDP packets with ports to hosts; what goes to groups is a network's own discovery."""
+        packets, traffic = self.traffic.packets, self.traffic
+        return np.asarray((packets.protocol == UDP) & ~traffic.later & (packets.family != 0) & ~traffic.group)
 
     @cached_property
     def ordinary(self) -> Mask:

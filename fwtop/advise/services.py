@@ -72,6 +72,12 @@ def ntp_answer(payload: U8, length: I64) -> Mask:
     return np.asarray((length >= 8) & (private | control | server))
 
 
+def ntp_question(payload: U8, length: I64) -> Mask:
+    """RFC 5905 7.3: mode 3 (client), versions 1 to 4."""
+    version = (payload[:, 0] >> 3) & 7
+    return np.asarray((length >= 48) & ((payload[:, 0] & 7) == 3) & (version >= 1) & (version <= 4))
+
+
 def memcached_answer(payload: U8, length: I64) -> Mask:
     """Memcached protocol.txt: a UDP frame of 8 bytes, then text; later datagrams hold data only."""
     frame = (payload[:, 6] == 0) & (payload[:, 7] == 0) & (length >= 8)
@@ -121,11 +127,14 @@ def bittorrent_answer(payload: U8, length: I64) -> Mask:
 
 
 def bencoded_answer(payload: U8, length: I64) -> Mask:
-    """BEP 5: a dictionary whose first key has one or two letters ("r", "t", "ip")."""
+    """BEP 5: a dictionary whose first key has one or two letters ("r", "t", "ip"), no question's "a"."""
     key = payload[:, 3]
-    letter = (key >= 0x61) & (key <= 0x7A)
+    letter = (key > 0x61) & (key <= 0x7A)
     known = np.isin(payload[:, 1], (0x31, 0x32)) & letter
     return np.asarray((length >= 8) & (payload[:, 0] == 0x64) & (payload[:, 2] == 0x3A) & known)
+
+
+bencoded_question = starts(b"d1:ad2:id")
 
 
 def utp_packet(payload: U8, length: I64) -> Mask:
@@ -232,6 +241,7 @@ QUESTIONS: tuple[tuple[str, Shape], ...] = (
     ("SIP requests", starts(b"REGISTER ", b"OPTIONS sip", b"INVITE ")),
     ("STUN requests", starts(b"\0\x01\0", b"\0\x03\0")),
     ("NTP monlist requests", starts(b"\x17\0\x03\x2a")),
+    ("NTP clients' requests", ntp_question),
     ("SSDP searches", starts(b"M-SEARCH")),
     ("first packets of QUIC connections", quic_answer),
 )

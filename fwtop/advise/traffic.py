@@ -96,6 +96,13 @@ class Traffic:
         """Later fragments: no transport header."""
         return np.asarray(self.packets.fragment == Fragment.LATER)
 
+    @cached_property
+    def group(self) -> Mask:
+        """Packets to multicast and limited-broadcast addresses, which no router brings (RFC 5771, 4291)."""
+        packets = self.packets
+        four = (packets.dst_lo >> np.uint64(28) == 0xE) | (packets.dst_lo == 0xFFFFFFFF)
+        return np.asarray(np.where(packets.family == 4, four, packets.dst_hi >> np.uint64(56) == 0xFF))
+
     def rows(self, mask: Mask) -> Rows:
         """Turn a mask into row numbers."""
         return np.flatnonzero(mask)

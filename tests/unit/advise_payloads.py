@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from itertools import count
 from random import Random
 
 Payload = Callable[[Random], bytes]
@@ -164,6 +165,24 @@ _PLAIN: dict[str, Payload] = {
         f"GET /search?q={rng.randbytes(6).hex()} HTTP/1.1\r\nHost: v\r\nUser-Agent: x\r\n\r\n".encode()
     ),
     "hello": client_hello,
+    "random_64": lambda rng: rng.randbytes(64),
+    "quic_initial": lambda rng: (
+        bytes([0xC0 | rng.randrange(48)])
+        + b"\0\0\0\x01\x08"
+        + rng.randbytes(8)
+        + b"\x08"
+        + rng.randbytes(1180)
+    ),
+    "a2s_query": lambda rng: b"\xff\xff\xff\xffTSource Engine Query\0",
+    "ntp_question": lambda rng: b"\x23\0\x06\x20" + bytes(36) + rng.randbytes(8),
+    "bittorrent_question": lambda rng: (
+        b"d1:ad2:id20:"
+        + rng.randbytes(20)
+        + b"9:info_hash20:"
+        + rng.randbytes(20)
+        + b"e1:q9:get_peers1:y1:qe"
+    ),
+    "snmp_small": lambda rng: b"\x30\x50\x02\x01\x01\x04\x06public\xa2\x43" + rng.randbytes(67),
     "blank": lambda rng: b"X" * 900,
 }
 
@@ -188,7 +207,16 @@ def payload(spec: str) -> Payload:
         return lambda rng: dns_answer(
             rng, f"{rng.choice(_WORDS)}.{rng.choice(_WORDS)}.com", 1, rng.randrange(60, 300)
         )
-    return _PLAIN[words[0]]
+    return _wireguard() if words[0] == "wireguard" else _PLAIN[words[0]]
+
+
+def _wireguard() -> Payload:
+    number = count()
+    return lambda rng: (
+        b"\x04\0\0\0\x11\x22\x33\x44"
+        + struct.pack("<Q", next(number))
+        + rng.randbytes(rng.choice((96, 160, 1424, 1424)))
+    )
 
 
 _WORDS = [

@@ -13,13 +13,14 @@ from fwtop.advise import dns
 from fwtop.advise.facts import Facts
 from fwtop.advise.icmp import quoted_requests
 from fwtop.advise.scene import Finding, Scene, count, sure
-from fwtop.advise.services import ANYWHERE, BY_PORT, SHAPE_WIDTH, WEB, Service, tftp_data
+from fwtop.advise.services import ANYWHERE, BY_PORT, SHAPE_WIDTH, WEB, Service, bencoded_question, tftp_data
 from fwtop.advise.traffic import UDP, payload, weighted_top
 from fwtop.model.packets import Mask
 from fwtop.model.rule import Match
 
 _TFTP = Service("tftp", "TFTP", (), tftp_data)
 _SHAPES = [(service, service.shape) for service in (*ANYWHERE, _TFTP) if service.shape is not None]
+_LONG = 10.0  # seconds: a capture that isn't just a cut, so its rates mean something
 _FEW = 3  # resolvers that a host really uses
 
 
@@ -64,7 +65,7 @@ def by_payload(scene: Scene) -> list[Finding]:
         mask[rows[fits]] = True
         facts = scene.facts(mask)
         shaped = scene.significant(facts, floor_pps=scene.config.reflection_pps, normal="udp", shaped=True)
-        if not shaped or facts.sources < 8 or _one_to_one(facts):
+        if not shaped or facts.sources < 8 or _one_to_one(facts) or _peers(scene, service, facts):
             continue
         taken |= fits
         findings.append(_finding(scene, service, facts, [], confidence=0.92, fit=1.0))
@@ -126,7 +127,7 @@ def _judge(scene: Scene, mask: Mask, ports: list[int]) -> Finding | None:
     if fit is not None and fit < 0.5 and _forged_answers(scene, facts, fit):
         return None
     if _ordinary(scene, service, facts, fit):
-        if service.name == "dns" and proven:
+        if proven and (service.name == "dns" or _polled(scene, facts)):
             scene.ordinary[facts.rows] = True
         return None
     confidence = 0.97 if proven else 0.8 if fit is None else 0.7
@@ -156,7 +157,7 @@ def _forged_answers(scene: Scene, facts: Facts, fit: float) -> bool:
 
 def _ordinary(scene: Scene, service: Service, facts: Facts, fit: float | None) -> bool:
     """Traffic that a host has anyway: a few servers or peers that it talks with."""
-    if _requests_instead(service, facts):
+    if _requests_instead(service, facts) or _peers(scene, service, facts) or _polled(scene, facts):
         return True
     if facts.sources <= _FEW:
         # One reflector is enough only when it sends what nobody asks for so often.
@@ -183,6 +184,21 @@ def _requests_instead(service: Service, facts: Facts) -> bool:
     matrix, length = facts.head
     fits = service.shape(matrix, length)
     return bool(len(fits) and fits.mean() < 0.5)
+
+
+def _polled(scene: Scene, facts: Facts) -> bool:
+    """Small and slow for long: what a host gets that asks many devices in turn."""
+    slow = facts.pps < scene.config.reflection_pps and scene.traffic.seconds >= _LONG
+    return slow and facts.mean_length < 300
+
+
+def _peers(scene: Scene, service: Service, facts: Facts) -> bool:
+    """BitTorrent's peers ask as well as answer, and on one port; reflected packets only answer."""
+    dport = facts.top("dport")
+    if service.name != "bittorrent" or dport.share < 0.9:
+        return False
+    all_of_port = scene.facts(scene.udp & (scene.traffic.packets.dport == dport.value))
+    return float(bencoded_question(*all_of_port.head).mean()) > 0.05
 
 
 def _one_to_one(facts: Facts) -> bool:

@@ -14,7 +14,6 @@ from fwtop.model.rule import Match
 _HOUSEKEEPING = (0, 2, 59, 88, 89, 103, 112)
 _NEIGHBOURS = 20
 _MANY = 20  # protocols at once: no network has so many
-_FOUR, _SIX = np.uint64(28), np.uint64(56)  # what is left of a multicast address: 0xE, 0xFF
 
 
 def gre(scene: Scene) -> list[Finding]:
@@ -54,8 +53,7 @@ def _housekeeping(scene: Scene, pool: Mask) -> Mask:
     """Routers' own traffic: to groups, or of the few neighbours that a link has."""
     packets = scene.traffic.packets
     mask = np.asarray(pool & np.isin(packets.protocol, _HOUSEKEEPING))
-    group = np.where(packets.family == 4, packets.dst_lo >> _FOUR == 0xE, packets.dst_hi >> _SIX == 0xFF)
-    unicast = scene.facts(mask & ~group)
+    unicast = scene.facts(mask & ~scene.traffic.group)
     if unicast.sources > _NEIGHBOURS:
         mask[unicast.rows] = False
     return mask

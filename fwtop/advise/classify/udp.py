@@ -16,6 +16,7 @@ from fwtop.model.rule import Match
 
 _GROUPS = 4
 _TINY = 128  # bytes: links carry 576 or more, whatever the least of 68 in RFC 791
+_CLIENT_PPS = 0.5  # questions a second of a real client of NTP, STUN or a game, for long
 _ASYMMETRIC = 3.0  # later fragments a first one: then fragments are the weapon
 
 
@@ -142,7 +143,8 @@ def _odds(scene: Scene, facts: Facts, forged: float) -> tuple[float, list[str]]:
     if usual is not None and scene.traffic.live:
         odds += 2.0
         signs.append(f"{count(facts.pps)} UDP packets a second against {count(usual)} usually")
-    if _conversation(facts):
+    clients = forged < scene.config.spoof_threshold and per_source < _CLIENT_PPS
+    if _conversation(facts) or (clients and _asked(facts)):
         odds -= 4.0
     return odds, signs
 
@@ -177,7 +179,7 @@ def _conversation(facts: Facts) -> bool:
     if facts.pps_per_source < 5_000 and (varied or download):
         return True
     # A fast tunnel has few sizes, but each of its packets bears a number
-    return facts.sources < 50 and facts.payload_entropy > 6 and sequence.counts_up(facts.traffic, facts.rows)
+    return facts.payload_entropy > 6 and sequence.counts_up(facts.traffic, facts.rows)
 
 
 def _join(scene: Scene, findings: list[Finding]) -> Finding:
