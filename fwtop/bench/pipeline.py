@@ -34,8 +34,8 @@ _TSHARK_SECONDS = 120
 
 def run(options: Options, *, captured: int | None = None) -> Document:
     """Measure the table; `captured` is the size of the captures that are read."""
-    rounds = options.choose(5, 2)
-    size = captured or (60_000 if options.quick else 300_000)
+    rounds = options.choose(5, 1)
+    size = captured or (40_000 if options.quick else 300_000)
     with tempfile.TemporaryDirectory(prefix="fwtop-bench-") as directory:
         rows = [*_live_rows(), *_capture_rows(Path(directory), size)]
         # Warm: caches, imports and the allocator are the same in every measured round.

@@ -1,0 +1,82 @@
+"""`fwtop bench` as a person runs it: the document's form, and that a lab's table measures and clears up."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fwtop.bench.tables import TABLES
+from fwtop.model.paths import ROOT
+
+pytestmark = pytest.mark.kernel
+_DOCUMENT = {"table": str, "machine": str, "kernel": str, "rounds": int, "rows": list, "notes": list}
+_ROW = {"name", "unit", "median", "low", "high", "ratio", "versus"}
+
+
+def _bench(*words: str, timeout: float = 240) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "fwtop", "bench", *words],
+        capture_output=True, text=True, timeout=timeout, check=False, cwd=ROOT, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+
+
+def _document(*words: str) -> dict[str, Any]:
+    done = _bench(*words)
+    assert done.returncode == 0, done.stderr
+    document: dict[str, Any] = json.loads(done.stdout)
+    return document
+
+
+def _check(document: dict[str, Any], table: str) -> None:
+    assert {key: type(value) for key, value in document.items()} == _DOCUMENT
+    assert document["table"] == table
+    names = [row["name"] for row in document["rows"]]
+    assert len(names) == len(set(names)) > 1
+    for row in document["rows"]:
+        assert set(row) - {"published_ratio"} == _ROW
+        assert 0 < row["low"] <= row["median"] <= row["high"]
+        assert (row["ratio"] is None) == (row["versus"] is None)
+        assert row["versus"] is None or row["versus"] in names
+
+
+def test_a_quick_pipeline_prints_one_document_and_its_progress_elsewhere() -> None:
+    _check(_document("pipeline", "--quick", "--json"), "pipeline")
+
+
+def test_a_table_of_the_lab_measures_and_leaves_no_namespace_behind() -> None:
+    document = _document("xdp", "--quick", "--rounds", "1", "--json")
+    # Without fwtop's own rows there are notes that say why
+    assert document["rounds"] == 1
+    assert document["rows"][0]["name"] == "XDP_DROP alone"
+    assert all(row["median"] > 0 for row in document["rows"])
+    left = [entry.name for entry in Path("/run/netns").glob("fwtop-lab-*")]
+    running = {path.name for path in Path("/run/fwtop-lab").glob("*")}
+    assert [name for name in left if name.split("-")[2] not in running] == []
+
+
+def test_every_table_of_the_list_has_its_module() -> None:
+    listed = json.loads(_bench("list", "--json").stdout)
+    assert [entry["table"] for entry in listed] == [table.name for table in TABLES]
+    assert all((ROOT / "fwtop/bench" / f"{entry['table']}.py").is_file() for entry in listed)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["nonsense"], "no table 'nonsense'"),
+        (["xdp", "some.pcap"], "takes no captures"),
+        (["pipeline", "--rounds", "0"], "not a whole number above 0"),
+        (["accuracy", "/no/such.pcap", "--quick"], "No such file"),
+    ],
+)
+def test_bad_input_gets_one_line(words: list[str], said: str) -> None:
+    done = _bench(*words)
+    assert done.returncode in (1, 2)
+    assert said in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert done.stdout == ""
