@@ -33,3 +33,8 @@ def effect_of(preview: Preview) -> list[Line]:
         lines.append(labelled("", [(unhit, DIM if preview.guess else GOOD)]))
     lines.append(labelled("in all", [(f"{number(preview.total_pps)} packets a second match now", DIM)]))
     return lines
+
+
+def relief() -> list[Line]:
+    """Say what a rule does that drops nothing."""
+    return [labelled("effect", [("drops nothing: its packets stay out of the connection table", TEXT)])]

@@ -117,7 +117,8 @@ def _figures(snapshot: Snapshot, history: History, mood: Mood, width: int) -> Li
             (f" {percent(fill)}", style),
         ]
         if conntrack.seconds_to_full is not None and fill < 0.995:
-            gauge.append((f", full in {duration(conntrack.seconds_to_full)}", WARN))
+            to_full = (f", full in {duration(conntrack.seconds_to_full)}", WARN)
+            gauge += [to_full] if width_of(line) + width_of([*parts[0], *gauge, to_full]) + 6 <= width else []
         parts.append(gauge)
     ours = sum(row.packets for row in snapshot.tables.ledger if row.rule)
     if ours and totals.packets:

@@ -77,7 +77,7 @@ def arrange_rules(width: int, height: int) -> dict[str, Box] | None:
         return None
     boxes = _frame(width, height, 1)
     room = height - 3 - 2
-    facts = min(max(room // 2, 5), 13)
+    facts = max(min(room - 6, 13), 4)
     boxes["rules"] = Box(0, 3, width, room - facts)
     boxes["facts"] = Box(0, 3 + room - facts, width, facts)
     return boxes

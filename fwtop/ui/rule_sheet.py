@@ -10,11 +10,11 @@ from textual.binding import Binding, BindingType
 
 from fwtop.model.errors import FwtopError
 from fwtop.model.preview import PlanView, Preview
-from fwtop.model.rule import Rule
+from fwtop.model.rule import Kind, Rule
 from fwtop.model.text import safe_text
 from fwtop.ui.cells import Line
 from fwtop.ui.editor import Editor
-from fwtop.ui.effect_facts import effect_of
+from fwtop.ui.effect_facts import effect_of, relief
 from fwtop.ui.feed import Controls
 from fwtop.ui.palette import ACCENT, BAD, BUTTON, BUTTON_BAD, DIM, STRONG, TEXT, TITLE, WARN
 from fwtop.ui.sheet import Sheet, paragraph
@@ -123,6 +123,8 @@ class RuleSheet(Sheet[Decision | None], inherit_bindings=False):
             return
         self._default_set = True
         harmless = self.preview is not None and self.preview.collateral_share < HARM_LIMIT
+        if self.rule.kind is Kind.NOTRACK and self.plan is not None and self.plan.warnings:
+            harmless = False  # other rules need the tracking: what they let in would be shut out
         self._part = INSTALL if harmless and self.may_install else CANCEL
 
     # -- keys
@@ -218,7 +220,7 @@ class RuleSheet(Sheet[Decision | None], inherit_bindings=False):
         if self.plan is not None and self.plan.refused:
             lines += [*paragraph(f"Refused: {safe_text(self.plan.refused)}", width, BAD), []]
         if self.preview is not None:
-            lines += effect_of(self.preview)
+            lines += relief() if self.rule.kind is Kind.NOTRACK else effect_of(self.preview)
         for warning in self._warnings():
             lines += paragraph(f"! {safe_text(warning)}", width, WARN)
         return lines + self._commands(width)

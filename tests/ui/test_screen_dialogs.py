@@ -56,6 +56,20 @@ async def test_default_is_cancel_when_too_much_normal_traffic_is_hit(collateral:
         assert len(applied(run)) == (default == "install")
 
 
+@pytest.mark.parametrize(
+    ("warnings", "default"), [((), "install"), (("untracked packets won't get rule 3",), "cancel")]
+)
+async def test_notrack_is_cancelled_by_default_where_other_rules_need_the_tracking(
+    warnings: tuple[str, ...], default: str
+) -> None:
+    async with running(snapshot()) as run:
+        run.feed.controls.plan_answer = PlanView(("x",), warnings)
+        await run.press("tab", "n")
+        assert sheet(run).part == default
+        assert "drops nothing" in run.text()
+        assert "of normal traffic" not in run.text()
+
+
 async def test_operator_can_install_in_spite_of_the_harm() -> None:
     async with running(snapshot()) as run:
         controls = run.feed.controls
