@@ -7,12 +7,14 @@ import sys
 from pathlib import Path
 
 from fwtop.model.address import Prefix
+from fwtop.model.bulk import collection_paused
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
 
 MAX_PREFIXES = 1_000_000
 MAX_FILE_BYTES = 128 << 20
 _SHOWN_ERRORS = 3
+_WORTH_IT = 100_000  # characters: below, importing numpy takes longer than reading
 
 
 def read_prefix_file(name: str) -> tuple[Prefix, ...]:
@@ -20,7 +22,18 @@ def read_prefix_file(name: str) -> tuple[Prefix, ...]:
 
     Raises FwtopError (code 2) naming bad lines by number; then nothing of the file is used.
     """
-    lines = _text(name).split("\n")
+    text = _text(name)
+    with collection_paused():
+        if len(text) >= _WORTH_IT and text.isascii():
+            from fwtop.cli.plain_prefixes import plain_ipv4
+
+            plain = plain_ipv4(text)
+            if plain is not None and len(plain) <= MAX_PREFIXES:
+                return plain
+        return _read_lines(name, text.split("\n"))
+
+
+def _read_lines(name: str, lines: list[str]) -> tuple[Prefix, ...]:
     found: dict[Prefix, None] = {}
     bad: list[int] = []
     for number, line in enumerate(lines, 1):

@@ -81,7 +81,8 @@ class Kernel:
         try:
             self.fill_allow(allow, [family for family, _ in _by_family(artifacts)])
             self._steps.reached(Step.ALLOW)
-            sets.restore("".join(sets.fill_text(spec, timeout_seconds) for spec in artifacts.sets))
+            for spec in artifacts.sets:
+                sets.restore(sets.fill_chunks(spec, timeout_seconds))
             self._steps.reached(Step.SETS)
             for family, lines in _by_family(artifacts):
                 self._hook(family, rule_id, lines)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
+import tempfile
+import threading
+from collections.abc import Iterable
 from pathlib import Path
 
 from fwtop.model.errors import FwtopError
@@ -37,6 +41,38 @@ def run(argv: list[str], *, text: str | None = None, timeout: float = 60.0) -> s
     return done.stdout
 
 
+def feed(argv: list[str], chunks: Iterable[str], *, timeout: float) -> None:
+    """Run a program that reads what `chunks` yields while they are made; raises as `run` does."""
+    with tempfile.TemporaryFile() as complaints:
+        try:
+            process = subprocess.Popen(
+                argv, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=complaints, env=ENVIRONMENT
+            )
+        except FileNotFoundError:
+            raise _missing(argv[0]) from None
+        late = threading.Timer(timeout, process.kill)
+        late.start()
+        try:
+            with process:
+                assert process.stdin is not None  # noqa: S101
+                with contextlib.suppress(BrokenPipeError):  # it gave up and says why
+                    for chunk in chunks:
+                        process.stdin.write(chunk.encode())
+                    process.stdin.close()
+        finally:
+            late.cancel()
+        if process.returncode:
+            complaints.seek(0)
+            lines = complaints.read(4096).decode("utf-8", "replace").splitlines()
+            first = next((line for line in lines if line.strip()), "no message")
+            raise CommandError(f"{argv[0]} failed: {safe_text(first, limit=200)}", process.returncode)
+
+
+def _missing(program: str) -> FwtopError:
+    package = "ipset" if program == "ipset" else "nftables" if program == "nft" else "iptables"
+    return FwtopError(f"{program} is not installed; nothing was changed: apt-get install {package}", 3)
+
+
 def _run_once(argv: list[str], text: str | None, timeout: float) -> subprocess.CompletedProcess[str]:
     try:
         return subprocess.run(
@@ -50,9 +86,7 @@ def _run_once(argv: list[str], text: str | None, timeout: float) -> subprocess.C
             check=False,
         )
     except FileNotFoundError:
-        package = "ipset" if argv[0] == "ipset" else "nftables" if argv[0] == "nft" else "iptables"
-        line = f"{argv[0]} is not installed; nothing was changed: apt-get install {package}"
-        raise FwtopError(line, 3) from None
+        raise _missing(argv[0]) from None
     except subprocess.TimeoutExpired:
         raise CommandError(f"{argv[0]} did not finish within {timeout:.0f} s and was ended", 124) from None
 

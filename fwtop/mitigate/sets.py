@@ -7,10 +7,10 @@ bad line, so everything is checked before it is sent.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from fwtop.mitigate.artifacts import SetSpec
-from fwtop.mitigate.run import CommandError, run
+from fwtop.mitigate.run import CommandError, feed, run
 from fwtop.model.address import Prefix
 from fwtop.model.bulk import prefix_text
 
@@ -19,6 +19,7 @@ MAX_TIMEOUT_SECONDS = 2147483  # ipset(8): the kernel's milliseconds are 32 bits
 _ASIDE = "-new"
 _RENEWED_IN_PLACE = 1_000
 _MIN_ELEMENTS = 64
+_CHUNK_ELEMENTS = 20_000
 _RESTORE_TIMEOUT_SECONDS = 120.0
 _ENTRY = re.compile(r"^(\S+) .*?packets (\d+) bytes (\d+)")
 
@@ -34,12 +35,21 @@ def create_line(name: str, family: int, count: int, timeout_seconds: int | None)
 
 def fill_text(spec: SetSpec, timeout_seconds: int) -> str:
     """Return what `ipset -exist restore` reads to make and fill a rule's set."""
-    head = create_line(spec.name, spec.family, len(spec.elements) + len(spec.exceptions), timeout_seconds)
-    lines = [head]
-    clock = f"timeout {timeout_seconds}"
-    lines += [f"add {spec.name} {prefix_text(prefix)} {clock}" for prefix in spec.elements]
-    lines += [f"add {spec.name} {prefix} {clock} nomatch" for prefix in spec.exceptions]
-    return "\n".join(lines) + "\n"
+    return "".join(fill_chunks(spec, timeout_seconds))
+
+
+def fill_chunks(spec: SetSpec, timeout_seconds: int) -> Iterator[str]:
+    """Return the same in pieces, so that ipset works on one while the next is written.
+
+    Elements of a long list get the set's own timeout, which is the same and needn't be read each time.
+    """
+    count = len(spec.elements) + len(spec.exceptions)
+    clock = f" timeout {timeout_seconds}" if count <= _RENEWED_IN_PLACE else ""
+    yield create_line(spec.name, spec.family, count, timeout_seconds) + "\n"
+    for start in range(0, len(spec.elements), _CHUNK_ELEMENTS):
+        part = spec.elements[start : start + _CHUNK_ELEMENTS]
+        yield "".join([f"add {spec.name} {prefix_text(prefix)}{clock}\n" for prefix in part])
+    yield "".join([f"add {spec.name} {prefix}{clock} nomatch\n" for prefix in spec.exceptions])
 
 
 def shown_text(spec: SetSpec, timeout_seconds: int, count: int) -> list[str]:
@@ -67,9 +77,10 @@ def renew(spec: SetSpec, timeout_seconds: int) -> None:
     restore(fill_text(aside, timeout_seconds) + f"swap {aside.name} {spec.name}\ndestroy {aside.name}\n")
 
 
-def restore(text: str) -> None:
+def restore(text: str | Iterable[str]) -> None:
     """Hand lines to `ipset restore`; existing sets and elements are taken over."""
-    run(["ipset", "-exist", "restore"], text=text, timeout=_RESTORE_TIMEOUT_SECONDS)
+    chunks = [text] if isinstance(text, str) else text
+    feed(["ipset", "-exist", "restore"], chunks, timeout=_RESTORE_TIMEOUT_SECONDS)
 
 
 def names() -> set[str]:

@@ -7,11 +7,13 @@ as a sealed memory file (memfd_create(2)) whose descriptor goes with the message
 from __future__ import annotations
 
 import fcntl
+import gc
 import os
 import socket
 import stat
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 
 from fwtop.model.address import Prefix
@@ -24,8 +26,24 @@ _ENTRY = struct.Struct("!BB16s")  # family, length, address (IPv4 in the last fo
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL
 
 
-def pack_prefixes(prefixes: Iterable[Prefix]) -> bytes:
+@contextmanager
+def collection_paused() -> Iterator[None]:
+    """Keep the garbage collector from looking at a million new objects again and again."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+def pack_prefixes(prefixes: Sequence[Prefix]) -> bytes:
     """Write prefixes as 18 bytes each."""
+    if len(prefixes) > ATTACH_ABOVE:
+        from fwtop.model.bulk_rows import pack_many
+
+        return pack_many(prefixes)
     pack = _ENTRY.pack
     return b"".join([pack(item.family, item.length, item.value.to_bytes(16, "big")) for item in prefixes])
 
@@ -34,6 +52,11 @@ def unpack_prefixes(data: bytes) -> tuple[Prefix, ...]:
     """Read what `pack_prefixes` wrote; raises ValueError on anything else (host bits set, too)."""
     if len(data) % _ENTRY.size or len(data) > MAX_PREFIXES * _ENTRY.size:
         raise ValueError("not a list of prefixes, or too long")
+    if len(data) > ATTACH_ABOVE * _ENTRY.size:
+        from fwtop.model.bulk_rows import unpack_many
+
+        with collection_paused():
+            return unpack_many(data)
     number = int.from_bytes
     found = []
     for family, length, address in _ENTRY.iter_unpack(data):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 
 import pytest
 from hypothesis import given
@@ -40,6 +41,34 @@ def test_other_bytes_are_prefixes_or_an_error(data: bytes) -> None:
     except ValueError:
         return
     assert all(Prefix.parse(str(item)).value == item.value for item in found if item.family == 4)
+
+
+def test_many_come_back_as_few_do() -> None:
+    rng = random.Random(3)
+    listed = [prefix(rng.choice([4, 6]), rng.getrandbits(128), rng.randrange(129)) for _ in range(6000)]
+    listed += [Prefix(6, 0, 0), Prefix(4, 0, 0), Prefix(6, 2**128 - 1, 128), Prefix(4, 2**32 - 1, 32)]
+    packed = bulk.pack_prefixes(listed)
+    assert packed == b"".join(bulk.pack_prefixes(listed[at : at + 100]) for at in range(0, len(listed), 100))
+    assert bulk.unpack_prefixes(packed) == tuple(listed)
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        b"\x05\x20" + bytes(16),
+        b"\x04\x21" + bytes(16),
+        b"\x06\x81" + bytes(16),
+        b"\x04\x18" + bytes(15) + b"\x01",
+        b"\x04\x20" + bytes(11) + b"\x01" + bytes(4),
+        b"\x06\x40" + bytes(15) + b"\x01",
+        b"\x06\x3f" + bytes(7) + b"\x01" + bytes(8),
+    ],
+)
+def test_one_bad_row_among_many_is_an_error(row: bytes) -> None:
+    many = bulk.pack_prefixes([Prefix(4, number, 32) for number in range(6000)])
+    assert len(bulk.unpack_prefixes(many)) == 6000
+    with pytest.raises(ValueError, match="not a list"):
+        bulk.unpack_prefixes(many + row)
 
 
 def test_long_list_travels_beside_the_message() -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import random
 from pathlib import Path
 
 import pytest
 
 from fwtop.cli import block, drop, limit, match, mitigation
+from fwtop.cli.plain_prefixes import plain_ipv4
 from fwtop.cli.prefix_file import read_prefix_file
+from fwtop.model.address import Prefix
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Range
 
@@ -85,6 +88,29 @@ def test_prefix_file_names_bad_lines(tmp_path: Path) -> None:
     file.write_text("192.0.2.1\nnonsense\n1.2.3.4/33\n1.2.3.4/x\n1.2.3.4/\n")
     with pytest.raises(FwtopError, match=r"line 2: 'nonsense'.*line 3: '1.2.3.4/33'.* and 1 more"):
         read_prefix_file(str(file))
+
+
+def test_many_plain_lines_are_read_as_few_are(tmp_path: Path) -> None:
+    rng = random.Random(4)
+    lines = [
+        ".".join(str(rng.randrange(256)) for _ in range(4)) + rng.choice(["", f"/{rng.randrange(33)}"])
+        for _ in range(20_000)
+    ]
+    plain = plain_ipv4("\n".join(lines + lines[:5]))
+    assert plain is not None
+    file = tmp_path / "list"
+    file.write_text("\n".join(lines) + "\n# a comment takes the slower way\n")
+    assert plain == read_prefix_file(str(file))
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["1.2.3", "1.2.3.4.5", "1.2.3.256", "1.2.3.4/33", "1.2.3.04", "1.2..4", "1.2.3.4/", "1/2.3.4", "/8", "",
+     "1.2.3.4/1/2", "1.2.3/4.5", "1234.1.1.1", "2001:db8::1", "1.2.3.4/08"],
+)  # fmt: skip
+def test_what_is_not_plain_is_left_to_the_slower_way(line: str) -> None:
+    assert plain_ipv4("192.0.2.1\n" * 20_000 + line + "\n192.0.2.2") is None
+    assert plain_ipv4("192.0.2.1\n" * 20_000) == (Prefix.parse("192.0.2.1"),)
 
 
 @pytest.mark.parametrize(
