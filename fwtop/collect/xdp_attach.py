@@ -26,6 +26,7 @@ NATIVE, GENERIC, TC = "native", "generic", "tc"
 _RTM_GETLINK = 18
 _IFLA_XDP = 43
 _XDP_PROGRAM_IDS = (4, 5, 6, 7)  # IFLA_XDP_PROG_ID, and those of each mode when there are several
+_XDP_ATTACHED, _ATTACHED_GENERIC = 2, 2  # IFLA_XDP_ATTACHED, XDP_ATTACHED_SKB
 _TAKEN = (errno.EBUSY, errno.EEXIST)
 
 
@@ -114,6 +115,16 @@ def foreign_program(ifindex: int) -> str:
         numbers = {struct.unpack("<I", inner[key])[0] for key in _XDP_PROGRAM_IDS if key in inner} - {0}
         return ", ".join(f"{_name_of(number)} (id {number})" for number in sorted(numbers))
     return ""
+
+
+def generic_links() -> set[int]:
+    """Return the interfaces on which generic XDP runs, whosever program it is."""
+    found = set()
+    for body in netlink.dump(socket.NETLINK_ROUTE, _RTM_GETLINK, struct.pack("<BBHiII", 0, 0, 0, 0, 0, 0)):
+        nested = dict(netlink.attributes(body, 16)).get(_IFLA_XDP, b"")
+        if dict(netlink.attributes(nested)).get(_XDP_ATTACHED, b"\0")[0] == _ATTACHED_GENERIC:
+            found.add(struct.unpack_from("<BBHi", body)[3])
+    return found
 
 
 def _name_of(number: int) -> str:

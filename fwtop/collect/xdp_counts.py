@@ -7,6 +7,7 @@ dropped, and only whose rule it was is to be added.
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,12 +16,14 @@ from numpy.typing import NDArray
 
 from fwtop.collect.bpf_objects import get_element
 from fwtop.collect.cell import CLASSES
+from fwtop.collect.xdp_attach import generic_links
 from fwtop.collect.xdp_maps import CELL_BYTES, MAX_RULES, SLOT_BYTES, cell_dtype, map_array, slot_dtype
 from fwtop.model.counters import Counters, DropCount
 
 _REASON = "XDP_RULE"
 _TC = ("tc", "TC_INGRESS")
-_GENERIC = ("do_xdp_generic", "netif_receive_generic_xdp", "bpf_prog_run_generic_xdp")
+_FREED = ("XDP", "NOT_SPECIFIED")  # what generic XDP frees is given, by newer and by older kernels
+_LOOK_SECONDS = 1.0  # at most this often is asked where generic XDP runs
 _Rules = dict[tuple[int, int], NDArray[np.int64]]  # by slot and rule number: packets, bytes
 
 
@@ -31,6 +34,7 @@ class XdpInterval:
     rules: dict[str, tuple[int, int]]
     classes: NDArray[np.int64]  # (classes, 2): packets, bytes
     lost: int
+    generic: bool = False  # some of them may have been freed by generic XDP, which the kernel counts, too
 
     @property
     def packets(self) -> int:
@@ -44,7 +48,7 @@ class XdpInterval:
             return counters
         # Rules on several interfaces may be at XDP on one and at tc on another: split by what each had
         early = min(1.0, self.packets / total)
-        drops = _without(counters.drops, self.packets, total - self.packets)
+        drops = _without(counters.drops, self.packets if self.generic else 0, total - self.packets)
         for rule_id, (packets, size) in self.rules.items():
             at_xdp = round(packets * early)
             if at_xdp:
@@ -78,6 +82,7 @@ class XdpCounts:
         self._control_map = map_array(fds["control"], 4, writable=True)
         self._control = np.frombuffer(self._control_map, np.dtype("<u4"), 1)
         self._rules, self._classes, self._lost = self._totals()
+        self._generic, self._looked = False, -_LOOK_SECONDS
 
     def _array(self, name: str, dtype: np.dtype[Any], count: int, size: int) -> NDArray[Any]:
         return np.frombuffer(get_element(self._fds[name], bytes(4), count * size), dtype, count)
@@ -98,7 +103,9 @@ class XdpCounts:
             packets, size = (total - self._rules.get(key, 0)).tolist()
             if packets > 0:
                 grown[str(key[1])] = (packets, size)
-        interval = XdpInterval(grown, classes - self._classes, lost - self._lost)
+        if grown and time.monotonic() - self._looked >= _LOOK_SECONDS:
+            self._generic, self._looked = bool(generic_links()), time.monotonic()
+        interval = XdpInterval(grown, classes - self._classes, lost - self._lost, self._generic)
         self._rules, self._classes, self._lost = rules, classes, lost
         return interval
 
@@ -116,13 +123,14 @@ def _pairs(counts: NDArray[Any]) -> NDArray[np.int64]:
     return np.stack([counts["packets"], counts["bytes"]], axis=-1).astype(np.int64)
 
 
-def _without(drops: tuple[DropCount, ...], at_xdp: int, at_tc: int) -> list[DropCount]:
+def _without(drops: tuple[DropCount, ...], freed: int, at_tc: int) -> list[DropCount]:
     """Take out what the kernel's own drop counter saw of the same packets: generic XDP and tc free them."""
     left: list[DropCount] = []
     for drop in drops:
         same = drop.rule is None and (drop.layer, drop.reason) == _TC
-        generic = drop.rule is None and any(name in drop.reason for name in _GENERIC)
-        taken = min(drop.packets, at_tc if same else at_xdp if generic else 0)
+        by_xdp = drop.rule is None and drop.reason.partition(" ")[0] in _FREED
+        taken = min(drop.packets, at_tc if same else freed if by_xdp else 0)
+        freed -= taken if by_xdp else 0
         if taken < drop.packets:
             size = drop.bytes - drop.bytes * taken // drop.packets
             left.append(replace(drop, packets=drop.packets - taken, bytes=size))

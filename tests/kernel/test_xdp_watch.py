@@ -1,0 +1,165 @@
+"""A console sees what XDP rules drop: as arrived, in the ledger by rule, and as samples."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+from mitigate_bench import PORT, Bench, apply, inside
+from test_xdp_rules import load_foreign, xdp
+
+from fwtop.aggregate.ledger import balance
+from fwtop.collect.live import LiveSource
+from fwtop.mitigate.client import GuardianClient
+from fwtop.model.counters import Counters
+from fwtop.model.packets import Hook, PacketBatch
+from fwtop.model.protocol import Undo, Watch
+from fwtop.model.rule import Match
+
+pytestmark = pytest.mark.kernel
+RULE = Match(protocol=17, dport=PORT)
+
+
+@dataclass
+class Watching:
+    bench: Bench
+    source: LiveSource
+
+    def poll(self) -> tuple[PacketBatch, Counters]:
+        with inside(self.bench.netns):
+            return self.source.poll()
+
+    def send(self, count: int) -> tuple[PacketBatch, Counters]:
+        """Send packets and return what is seen of them when all have come."""
+        self.poll()
+        for _ in range(count):
+            self.bench.path(4).send()
+        time.sleep(0.1)
+        return self.poll()
+
+
+@pytest.fixture
+def bench(netns_pair, tmp_path: Path) -> Iterator[Bench]:
+    made = Bench(netns_pair, tmp_path)
+    yield made
+    with made.connect() as guardian:
+        guardian.demand(Undo(all=True))
+    made.close()
+
+
+def watch(bench: Bench, guardian: GuardianClient) -> Watching:
+    answer, descriptors = guardian.watch(Watch(("v0",)))
+    assert answer.ok, answer.error
+    with inside(bench.netns):
+        source = LiveSource(answer.data, dict(zip(answer.data["fds"], descriptors, strict=True)))
+    return Watching(bench, source)
+
+
+def xdp_rows(batch: PacketBatch) -> PacketBatch:
+    return batch.select(batch.hook == Hook.XDP)
+
+
+def check(watching: Watching, rule_id: str) -> None:
+    batch, counters = watching.send(50)
+    drops = [drop for drop in counters.drops if drop.rule == rule_id]
+    assert [(drop.layer, drop.packets) for drop in drops] == [("xdp", 50)]
+    assert counters.protocols["udp"][0] == 50  # beside ARP, which may come in between
+    assert counters.arrived_packets == sum(packets for packets, _ in counters.protocols.values())
+    ledger = balance(counters)
+    assert [row.packets for row in ledger.rows if row.layer == "unexplained"] == []
+    seen = xdp_rows(batch)
+    assert seen.weight.sum() == 50
+    assert set(seen.rule.tolist()) == {int(rule_id)}
+    assert np.all(seen.dport == PORT)
+    assert np.all(seen.ifindex > 0)
+
+
+def test_a_rule_installed_after_the_watch_began(bench: Bench) -> None:
+    with bench.connect("console") as console, bench.connect() as guardian:
+        watching = watch(bench, console)
+        batch, counters = watching.send(5)
+        assert counters.protocols["udp"][0] == 5
+        assert len(xdp_rows(batch)) == 0
+        rule_id = apply(guardian, xdp(RULE))
+        check(watching, rule_id)
+        guardian.demand(Undo((rule_id,)))
+        again = apply(guardian, xdp(RULE))
+        check(watching, again)
+        watching.source.close()
+
+
+def test_a_watch_that_began_after_the_rule_and_a_second_one(bench: Bench) -> None:
+    with bench.connect() as guardian:
+        rule_id = apply(guardian, xdp(RULE))
+        with bench.connect("console") as one, bench.connect("console") as two:
+            first, second = watch(bench, one), watch(bench, two)
+            check(first, rule_id)
+            batch, counters = second.poll()
+            assert xdp_rows(batch).weight.sum() == 50
+            assert counters.protocols["udp"][0] == 50
+            first.source.close()
+            second.source.close()
+        with bench.connect("console") as third:  # the rings of those that left are not in the way
+            later = watch(bench, third)
+            check(later, rule_id)
+            later.source.close()
+
+
+def test_what_is_given_to_a_console_cant_change_rules(bench: Bench) -> None:
+    with bench.connect("console") as console:
+        answer, descriptors = console.watch(Watch(("v0",)))
+        names = answer.data["fds"]
+        assert not any(name.startswith("fast:") for name in names)
+        from fwtop.collect.xdp_maps import map_array
+
+        slots = descriptors[names.index("xdp:slots")]
+        with pytest.raises(PermissionError):
+            map_array(slots, 4096, writable=True)
+        for descriptor in descriptors:
+            os.close(descriptor)
+
+
+def test_at_tc_the_observers_see_it_and_the_rule_gets_it(bench: Bench) -> None:
+    load_foreign(bench)
+    try:
+        with bench.connect("console") as console, bench.connect() as guardian:
+            watching = watch(bench, console)
+            rule_id = apply(guardian, xdp(RULE))
+            batch, counters = watching.send(50)
+            drops = [(drop.layer, drop.reason, drop.packets, drop.rule) for drop in counters.drops]
+            assert drops == [("tc", "TC_INGRESS", 50, rule_id)]
+            assert counters.protocols["udp"][0] == 50
+            assert len(xdp_rows(batch)) == 0
+            arrived = batch.select((batch.hook == Hook.INGRESS) & (batch.dport == PORT))
+            assert arrived.weight.sum() == 50
+            watching.source.close()
+    finally:
+        bench.pair.victim.run("ip", "link", "set", "dev", "v0", "xdp", "off")
+
+
+def test_generic_drops_are_counted_once(bench: Bench) -> None:
+    """The kernel frees what generic XDP drops like any packet, so its own drop counter sees it too."""
+    victim = bench.pair.victim
+    victim.run("ip", "link", "add", "br0", "type", "bridge")
+    victim.run("ip", "address", "flush", "dev", "v0")
+    victim.run("ip", "link", "set", "v0", "master", "br0")
+    victim.run("ip", "link", "set", "br0", "up")
+    victim.run("ip", "address", "add", f"{victim.ipv4}/24", "dev", "br0")
+    victim.run("ip", "route", "add", "default", "dev", "br0")
+    assert bench.path(4).passes(wait_s=3)
+    with bench.connect("console") as console, bench.connect() as guardian:
+        answer, descriptors = console.watch(Watch())
+        with inside(bench.netns):
+            source = LiveSource(answer.data, dict(zip(answer.data["fds"], descriptors, strict=True)))
+        watching = Watching(bench, source)
+        rule_id = apply(guardian, xdp(RULE))
+        _, counters = watching.send(50)
+        assert [(d.layer, d.packets, d.rule) for d in counters.drops if d.packets > 9] == [
+            ("xdp", 50, rule_id)
+        ], counters.drops
+        source.close()
