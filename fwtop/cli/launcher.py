@@ -24,6 +24,10 @@ _RESTORE_SCREEN = (
     b"\x1b[?1049l\x1b[?25h\x1b[?1000l\x1b[?1003l\x1b[?1006l\x1b[?1015l\x1b[?1004l\x1b[?2004l\x1b[<u\x1b[0m"
 )
 
+# Arrays of a tick live for a tick: glibc would keep their pages in an arena for each thread, and a pool of
+# BLAS threads, which nothing here uses, would bring stacks and buffers (mallopt(3)).
+_FRUGAL = {"MALLOC_ARENA_MAX": "1", "MALLOC_TRIM_THRESHOLD_": "4194304", "OPENBLAS_NUM_THREADS": "1"}
+
 
 def require_root(doing: str) -> None:
     """Raise FwtopError (3) unless running as root."""
@@ -94,7 +98,7 @@ def _environment() -> dict[str, str]:
     wanted = ("TERM", "COLORTERM", "NO_COLOR", "COLUMNS", "LINES", "TZ", "TEXTUAL_THEME", "TERM_PROGRAM")
     kept = {name: os.environ[name] for name in wanted if name in os.environ}
     kept |= {name: value for name, value in os.environ.items() if name == "LANG" or name.startswith("LC_")}
-    return kept | {"PATH": "/usr/bin:/bin", "HOME": "/var/lib/fwtop", "PYTHONUTF8": "1"}
+    return kept | {"PATH": "/usr/bin:/bin", "HOME": "/var/lib/fwtop", "PYTHONUTF8": "1"} | _FRUGAL
 
 
 def _wait(console: int) -> int:
