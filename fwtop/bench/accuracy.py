@@ -13,6 +13,7 @@ from fwtop.lab import scenario
 from fwtop.lab.run import Lab
 
 _SECONDS, _QUICK_SECONDS = 6.0, 3.0
+_BEFORE_SECONDS = 2.0  # of calm, and of the drained end
 _QUICK_FIRST = ("calm", "few_sources", "dns_amplification")
 _QUICK_LIMIT_SECONDS = 35.0
 _HARM_SCENARIOS = ("few_sources", "udp_flood", "dns_amplification")
@@ -23,10 +24,12 @@ _CONSTANT = 0.9  # of a recorded attack's packets: what makes a scenario one wit
 
 
 def run(options: Options) -> Document:
-    """Run every scenario (a quick run: those that fit) and judge what fwtop said."""
-    cases = [read_capture(argument) for argument in options.captures]
+    """Run every scenario (quick: those that fit; or those that were named) and judge what fwtop said."""
+    every = scenario.names()
+    chosen = [argument for argument in options.captures if argument in every]
+    cases = [read_capture(argument) for argument in options.captures if argument not in every]
     harms: list[Harm] = []
-    left_out = _run_scenarios(options, cases, harms)
+    left_out = _run_scenarios(chosen or every, options, cases, harms)
     progress("")
     results, notes = judge(cases, harms)
     if left_out:
@@ -34,8 +37,7 @@ def run(options: Options) -> Document:
     return Document("accuracy", 1, tuple(results), tuple(notes))
 
 
-def _run_scenarios(options: Options, cases: list[Case], harms: list[Harm]) -> list[str]:
-    names = scenario.names()
+def _run_scenarios(names: list[str], options: Options, cases: list[Case], harms: list[Harm]) -> list[str]:
     started, left_out = time.monotonic(), []
     if options.quick:
         names = [name for name in _QUICK_FIRST if name in names] + [
@@ -47,7 +49,10 @@ def _run_scenarios(options: Options, cases: list[Case], harms: list[Harm]) -> li
             continue
         progress(f"scenario {number} of {len(names)}: {name}")
         with Lab(name) as lab:
-            cases.append(run_scenario(lab, _QUICK_SECONDS if options.quick else _SECONDS))
+            seconds = _QUICK_SECONDS if options.quick else _SECONDS
+            if lab.scenario.cycle:  # what comes one after the other has to be seen once
+                seconds = max(seconds, lab.scenario.cycle + _BEFORE_SECONDS)
+            cases.append(run_scenario(lab, seconds))
             if name in _HARM_SCENARIOS and not options.quick:
                 progress(f"harm of the proposals for {name}")
                 harms.extend(try_proposals(lab, cases[-1].observation, _HARM_SECONDS))

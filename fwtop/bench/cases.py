@@ -125,6 +125,9 @@ def run_scenario(lab: Lab, seconds: float) -> Case:
     kinds = Counter[str]()
     for vector in truth["vectors"]:
         kinds[vector["kind"]] += vector["packets"]
+    crowds = {crowd.kind for crowd in lab.scenario.crowds}
+    if len(crowds) == 1:  # the crowds' packets are counted together
+        kinds[crowds.pop()] += truth["crowd"]["packets"]
     return Case(
         name=lab.scenario.name,
         kinds=lab.scenario.kinds,

@@ -23,7 +23,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "captures",
         nargs="*",
         metavar="CAPTURE",
-        help="accuracy only: captures to judge as well; FILE=kind,kind says what they hold",
+        help="accuracy only: captures to judge as well (FILE=kind,kind says what they hold), or names of "
+        "scenarios, to run only those",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.add_argument("--quick", action="store_true", help="a reduced run, under a minute a table")
