@@ -56,20 +56,39 @@ def _header_rows(match: Match, packets: PacketBatch) -> Mask:
 
 
 def in_prefixes(family: U8, hi: U64, lo: U64, prefixes: tuple[Prefix, ...]) -> Mask:
-    """Tell which addresses lie in any of the prefixes: one set lookup a prefix length."""
+    """Tell which addresses lie in any of the prefixes: one search in their ranges a family.
+
+    IPv6 prefixes longer than /64 take one set lookup a length.
+    """
     hit = np.zeros(len(family), np.bool_)
-    groups: dict[tuple[int, int], list[Prefix]] = {}
-    for prefix in prefixes:
-        groups.setdefault((prefix.family, prefix.length), []).append(prefix)
-    for (version, length), group in groups.items():
+    four = [(prefix.lo, 32 - prefix.length) for prefix in prefixes if prefix.family == 4]
+    six = [
+        (prefix.hi, 64 - prefix.length) for prefix in prefixes if prefix.family == 6 and prefix.length <= 64
+    ]
+    for version, ranges, column in ((4, four, lo), (6, six, hi)):
         of_family = np.flatnonzero(family == version)
-        if len(of_family) == 0:
-            continue
-        key_hi, key_lo = cut(hi[of_family], lo[of_family], version, length)
+        if ranges and len(of_family):
+            hit[of_family] = _in_ranges(column[of_family], ranges)
+    groups: dict[int, list[Prefix]] = {}
+    for prefix in prefixes:
+        if prefix.family == 6 and prefix.length > 64:
+            groups.setdefault(prefix.length, []).append(prefix)
+    of_family = np.flatnonzero(family == 6)
+    for length, group in groups.items():
+        key_hi, key_lo = cut(hi[of_family], lo[of_family], 6, length)
         wanted_hi = np.array([prefix.hi for prefix in group], np.uint64)
         wanted_lo = np.array([prefix.lo for prefix in group], np.uint64)
         hit[of_family] |= np.isin(mix(key_hi, key_lo), mix(wanted_hi, wanted_lo))
     return hit
+
+
+def _in_ranges(values: U64, ranges: list[tuple[int, int]]) -> Mask:
+    """Tell which values lie in a range (first value, number of free bits); ranges may overlap."""
+    ranges = sorted(ranges)
+    first = np.array([start for start, _ in ranges], np.uint64)
+    last = np.maximum.accumulate(np.array([start + (1 << bits) - 1 for start, bits in ranges], np.uint64))
+    at = np.searchsorted(first, values, side="right")
+    return np.asarray((at > 0) & (values <= last[np.maximum(at, 1) - 1]))
 
 
 def cut(hi: U64, lo: U64, family: int, length: int) -> tuple[U64, U64]:

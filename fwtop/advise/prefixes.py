@@ -14,6 +14,7 @@ from fwtop.model.packets import F64, U8, U64, Mask, PacketBatch
 # would be long otherwise. At 0.25 a /24 needs 4 of them, a /16 needs 16.
 _DENSITIES = (0.5, 0.35, 0.25)
 _LONG = 256
+_Groups = tuple[U64, U64, F64]  # each group's lowest and highest address and its weight
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +72,9 @@ def fewest_prefixes(
         sources += int(heavy.sum())
         for density in _DENSITIES:
             found = _cover(family, values[heavy], sums[heavy], good, (density, shortest))
-            if len(found) <= _LONG:
+            if len(found[0]) <= _LONG:
                 break
-        parts += found
+        parts += _prefixes(family, found)
     parts.sort(key=lambda item: -item[1])
     chosen: list[Prefix] = []
     covered = 0.0
@@ -94,15 +95,13 @@ def _heaviest(sums: F64, target: float) -> Mask:
     return mask
 
 
-def _cover(
-    family: int, values: U64, sums: F64, normal: U64, bounds: tuple[float, int]
-) -> list[tuple[Prefix, float]]:
+def _cover(family: int, values: U64, sums: F64, normal: U64, bounds: tuple[float, int]) -> _Groups:
+    """Group the (ordered) addresses into prefixes that are dense enough and hold no normal source."""
     bits = 32 if family == 4 else 64
     density, shortest = bounds
-    found: list[tuple[Prefix, float]] = []
-    left = np.ones(len(values), np.bool_)
+    found: list[_Groups] = [(values[:0], values[:0], sums[:0])]
+    live = np.arange(len(values))
     for length in range(shortest if family == 4 else 2 * shortest, bits + 1):
-        live = np.flatnonzero(left)
         if len(live) == 0:
             break
         shift = np.uint64(bits - length)
@@ -111,17 +110,36 @@ def _cover(
         counts = np.diff(np.append(edges, len(live)))
         enough = counts >= (1 if length == bits else max(2.0, 2.0 ** ((bits - length) * density)))
         if length < bits:
-            enough &= ~np.isin(keys[edges], normal >> shift)
-        for edge, n in zip(edges[enough].tolist(), counts[enough].tolist(), strict=True):
-            members = live[edge : edge + n]
-            found.append((_common(family, values[members], bits), float(sums[members].sum())))
-            left[members] = False
-    return found
+            enough[enough] = ~_holds(normal >> shift, keys[edges[enough]])
+        if not enough.any():
+            continue
+        first, last = live[edges[enough]], live[edges[enough] + counts[enough] - 1]
+        masses = np.add.reduceat(sums[live], edges)[enough]
+        found.append((values[first], values[last], masses))
+        live = live[~np.repeat(enough, counts)]
+    low, high, mass = (np.concatenate(column) for column in zip(*found, strict=True))
+    return low, high, mass
 
 
-def _common(family: int, members: U64, bits: int) -> Prefix:
-    """Return the longest prefix that holds all members (sorted)."""
-    low, high = int(members[0]), int(members[-1])
+def _holds(ordered: U64, keys: U64) -> Mask:
+    """Tell which keys are among the ordered ones."""
+    if len(ordered) == 0:
+        return np.zeros(len(keys), np.bool_)
+    at = np.minimum(np.searchsorted(ordered, keys), len(ordered) - 1)
+    return np.asarray(ordered[at] == keys)
+
+
+def _prefixes(family: int, groups: _Groups) -> list[tuple[Prefix, float]]:
+    """Turn each group into the longest prefix that holds it, with its weight."""
+    low, high, mass = groups
+    return [
+        (_common(family, first, last), weight)
+        for first, last, weight in zip(low.tolist(), high.tolist(), mass.tolist(), strict=True)
+    ]
+
+
+def _common(family: int, low: int, high: int) -> Prefix:
+    bits = 32 if family == 4 else 64
     length = bits - (low ^ high).bit_length()
     value = low >> (bits - length) << (bits - length)
     return Prefix(family, value if family == 4 else value << 64, length)
