@@ -188,7 +188,11 @@ class Service:
         count = self._kernel.counts().get(rule_id, Count(0, 0))
         busiest = self._entry_counts.of(rule_id, self._set_names(entry.rule))
         artifacts = self._artifacts(entry.rule)
-        return explain(Subject(entry, artifacts, self._kernel.chains, count.packets, busiest))
+
+        def recount() -> int:
+            return self._kernel.counts().get(rule_id, Count(0, 0)).packets
+
+        return explain(Subject(entry, artifacts, self._kernel.chains, count.packets, busiest, recount))
 
     def surroundings(self) -> dict[str, Any]:
         """Return what a console should know of this host: own addresses and the allow-list."""

@@ -7,7 +7,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -36,7 +36,8 @@ def traffic(bench: Bench, family: int = 4, payload: bytes = b"") -> Iterator[Non
 
     def send() -> None:
         while not over.wait(0.004):
-            path.send(payload)
+            with suppress(ConnectionRefusedError):  # where nobody listens
+                path.send(payload)
 
     thread = threading.Thread(target=send)
     thread.start()
@@ -213,6 +214,27 @@ def test_drop_further_down_is_named(bench: Bench) -> None:
         said = why(guardian, apply(guardian, rule))
     assert "none fits its conditions" in said
     assert "meanwhile filter INPUT dropped" in said
+
+
+def test_xdp_rule_says_what_it_matched_and_where_it_is_not(bench: Bench) -> None:
+    rule = Rule("", Kind.XDP, Match(protocol=UDP, dport=PORT), "x", 60)
+    with bench.connect() as guardian, traffic(bench):
+        rule_id = apply(guardian, rule)
+        try:
+            assert why(guardian, rule_id).startswith(f"rule {rule_id} works: it matched ")
+            victim, attacker = bench.pair.victim, bench.pair.attacker
+            victim.run(*f"ip link add v1 type veth peer name a1 netns {attacker.netns}".split())
+            for host, link, address in ((victim, "v1", "10.78.0.1/24"), (attacker, "a1", "10.78.0.2/24")):
+                host.run("ip", "address", "add", address, "dev", link)
+                host.run("ip", "link", "set", link, "up")
+            bench.path(4).sender.connect(("10.78.0.1", PORT))
+            said = why(guardian, rule_id)
+        finally:
+            guardian.demand(Undo(all=True))
+    assert "none in the last 1 s" in said
+    assert "v1 received" in said
+    assert "carries no XDP program" in said
+    assert "v0 received" not in said
 
 
 def test_rule_that_is_over_or_unknown(bench: Bench) -> None:

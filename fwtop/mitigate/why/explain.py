@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from fwtop.mitigate import sets
@@ -32,6 +33,7 @@ class Subject:
     chains: Chains
     packets: int
     busiest: dict[str, int]  # element of its sets → packets
+    recount: Callable[[], int]  # packets now: for rules that no chain line counts
 
 
 def explain(subject: Subject, sample_seconds: float = SAMPLE_SECONDS) -> list[str]:
@@ -44,6 +46,8 @@ def explain(subject: Subject, sample_seconds: float = SAMPLE_SECONDS) -> list[st
     time.sleep(sample_seconds)
     after = read_all(subject.chains.variant, families)
     gained = moved(before, after)
+    if subject.artifacts.compiled is not None:
+        return _explain_compiled(subject, gained, sample_seconds)
     mine = [line for line in after.lines if comment_of(subject.entry.rule.id) in line.words]
     now_matched = sum(gained.lines.get(line, 0) for line in mine)
     damage = _damage(subject, len(mine), after)
@@ -55,6 +59,24 @@ def explain(subject: Subject, sample_seconds: float = SAMPLE_SECONDS) -> list[st
     if not causes:
         causes = [_nothing_fits(subject.entry.rule, gained, sample_seconds)]
     return [first, *causes, *_what_moves(after, gained)]
+
+
+def _explain_compiled(subject: Subject, gained: Reading, seconds: float) -> list[str]:
+    """Say it of an XDP rule: only interfaces that carry the program are watched by it."""
+    rule = subject.entry.rule
+    now_matched = subject.recount() - subject.packets
+    if now_matched > 0:
+        return [_works(subject, now_matched, seconds)]
+    bare = {str(link.get("ifname")) for link in links() if not link.get("xdp")} - {LOOPBACK}
+    causes = [
+        f"{safe_text(name)} received {count:,} packets in {seconds:g} s and carries no XDP program: the rule "
+        "is not on it; 'fwtop watch -i' names the interfaces"
+        for name, count in gained.devices.items()
+        if name in bare and count > _FEW
+    ]
+    causes += _other_family(rule, gained, seconds) + _fragments(rule, gained, seconds)
+    causes += _other_namespaces(gained, seconds)
+    return [_quiet(subject, seconds), *(causes or [_nothing_fits(rule, gained, seconds)])]
 
 
 def over_text(entry: Entry) -> str:
@@ -123,6 +145,11 @@ def _in_the_way(subject: Subject, now: Reading, gained: Reading) -> list[str]:
 
 def _elsewhere(rule: Rule, gained: Reading, seconds: float) -> list[str]:
     """Name the traffic that this rule can't see: another family, fragments, layer 2, another namespace."""
+    found = _other_family(rule, gained, seconds) + _fragments(rule, gained, seconds)
+    return found + _below_ip(gained, seconds) + _other_namespaces(gained, seconds)
+
+
+def _other_family(rule: Rule, gained: Reading, seconds: float) -> list[str]:
     found: list[str] = []
     mine = sum(gained.ip[family] for family in rule.match.families)
     others = {family: count for family, count in gained.ip.items() if family not in rule.match.families}
@@ -133,13 +160,17 @@ def _elsewhere(rule: Rule, gained: Reading, seconds: float) -> list[str]:
                 f"the rule is about {covered}, which brought {mine:,} packets in {seconds:g} s; "
                 f"IPv{family} brought {count:,}"
             )
+    return found
+
+
+def _fragments(rule: Rule, gained: Reading, seconds: float) -> list[str]:
     fragments = sum(gained.fragments[family] for family in rule.match.families)
-    if fragments > _FEW and _needs_header(rule):
-        found.append(
-            f"{fragments:,} fragments came in {seconds:g} s: later fragments carry no ports, flags or "
-            "payload start, so it can't match them; 'fwtop drop --fragment --via xdp' can"
-        )
-    return found + _below_ip(gained, seconds) + _other_namespaces(gained, seconds)
+    if fragments <= _FEW or not _needs_header(rule):
+        return []
+    return [
+        f"{fragments:,} fragments came in {seconds:g} s: later fragments carry no ports, flags or "
+        "payload start, so it can't match them; 'fwtop drop --fragment --via xdp' can"
+    ]
 
 
 def _needs_header(rule: Rule) -> bool:
