@@ -37,7 +37,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="send a capture's packets (pcap, pcapng, gzip), readdressed, at its rate",
     )
     parser.add_argument("--json", action="store_true", help="print what was sent and what was seen, as JSON")
-    parser.add_argument("--store", action="store_true", help="keep the observation as a session")
+    parser.add_argument(
+        "--store",
+        action="store_true",
+        help="without a screen: keep the observation as a session (the screen always does)",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -53,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
     on_screen = not args.json and sys.stdin.isatty() and sys.stdout.isatty()
     with EndingSignals(), lab:
         if on_screen:
-            return watch.show(lab, args.pps, store=args.store)
+            return watch.show(lab, args.pps)
         result = watch.observe(lab, args.seconds, args.pps, store=args.store)
     print(json.dumps(result, indent=None if args.json else 1))
     return 0

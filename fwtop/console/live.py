@@ -13,7 +13,7 @@ from fwtop.console.guardian_link import GuardianLink, GuardianLost
 from fwtop.model.counters import Counters, RuleCount
 from fwtop.model.packets import PacketBatch
 from fwtop.model.protocol import Status
-from fwtop.model.rule import Kind, RuleStatus, rule_status_from_dict
+from fwtop.model.rule import ACTIVE_STATES, Kind, RuleStatus, rule_status_from_dict
 from fwtop.model.snapshot import Judgement, Origin, Snapshot, Tables
 from fwtop.model.window import Window
 
@@ -48,8 +48,8 @@ class Judge(Protocol):
 class LiveSession:
     """Turns polls into snapshots; `tick` is the whole of it, `run` calls it by the clock.
 
-    The guardian is asked for its rules once a second: their kernel counters tell which netfilter
-    drops are ours.
+    The guardian is asked for its rules once a second, at every tick while there are any: their kernel
+    counters tell which netfilter drops are ours.
     """
 
     def __init__(
@@ -139,7 +139,9 @@ class LiveSession:
     def _rule_counts(self) -> tuple[RuleCount, ...]:
         """Ask for the rules when it is time, and return what each matched since the last asking."""
         now = time.monotonic()
-        if self._link.lost or now - self._asked_rules < _STATUS_SECONDS:
+        # What a rule dropped must be counted for the same time as what netfilter dropped in all.
+        wait = 0.0 if any(status.state in ACTIVE_STATES for status in self._rules) else _STATUS_SECONDS
+        if self._link.lost or now - self._asked_rules < wait:
             return ()
         self._asked_rules = now
         try:

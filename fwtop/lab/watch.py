@@ -118,11 +118,11 @@ def _play(lab: Lab, started: float, seconds: float, pps: int | None) -> None:
     lab.pause_clients()
 
 
-def show(lab: Lab, pps: int | None = None, *, store: bool = False) -> int:
+def show(lab: Lab, pps: int | None = None) -> int:
     """Flood the victim for as long as fwtop's screen on it is open; returns fwtop's exit status."""
     lab.mark()
     lab.start_flood(pps)
-    argv = module_argv("fwtop", "watch", "--netns", lab.victim, *([] if store else ["--no-store"]))
+    argv = module_argv("fwtop", "watch", "--netns", lab.victim)
     process = subprocess.Popen(argv, env=_environment(lab))
     try:
         return process.wait()
