@@ -111,14 +111,15 @@ def payload_rows(match: PayloadMatch, packets: PacketBatch, rows: Rows | None = 
     if n == 0 or size == 0 or size > width:
         return np.zeros(n, np.bool_)
     want = np.frombuffer(match.data, np.uint8)
-    care = np.frombuffer(match.mask, np.uint8) if match.mask is not None else np.full(size, 255, np.uint8)
+    care = np.frombuffer(match.care, np.uint8)
     start = packets.payload_offset[rows].astype(np.int64)
     end = np.minimum(packets.captured[rows], start + packets.payload_length[rows]).astype(np.int64)
     if match.offset is None:
         data = packets.data if n == len(packets) else packets.data[rows]
         return _anywhere(want & care, care, data, start, end)
     at = start + match.offset
-    good = np.flatnonzero((at + size <= end) & (at + size <= width))
+    begins = packets.fragment[rows] != Fragment.LATER
+    good = np.flatnonzero(begins & (at + size <= end) & (at + size <= width))
     window = packets.data[rows[good][:, None], at[good][:, None] + np.arange(size)]
     hit = np.zeros(n, np.bool_)
     hit[good[((window & care) == (want & care)).all(1)]] = True

@@ -97,7 +97,9 @@ def _apply(
     allow = tuple(Prefix.parse(text) for text in request["allow"])
     programs = Programs(lambda: build_xdp(rules, allow, shared), lambda: build_tc(rules, allow, shared))
     links = list_links()
-    wanted = lowest_links(links, choose_links(links, [str(name) for name in request["interfaces"]]))
+    chosen = choose_links(links, [str(name) for name in request["interfaces"]])
+    # Two ends of one cable in this namespace stand on each other: then each is a way in
+    wanted = lowest_links(links, chosen) or chosen
     attachments = xdp_attach.swap_or_attach(directory, links, wanted, programs)
     programs.close()
     xdp_pins.forget(directory, shared, numbers)

@@ -1,0 +1,94 @@
+"""The C that rules become: only what is asked, lists without overlap, and what is refused."""
+
+import ipaddress
+import random
+import re
+
+import pytest
+from frames import batch_of, ethernet, ipv4, udp
+
+from fwtop.advise.matching import match_rows
+from fwtop.collect.xdp_generate import SlotRule, program_text
+from fwtop.collect.xdp_tree import disjoint, lookup_lines
+from fwtop.model.address import Prefix
+from fwtop.model.errors import FwtopError
+from fwtop.model.rule import Kind, Match, PayloadMatch, RateLimit, Rule
+from fwtop.model.xdp import check_xdp
+
+
+def test_a_rule_asks_only_for_its_conditions() -> None:
+    text = program_text([SlotRule(3, Match(protocol=17, sport=161), {})], ())
+    body = text[text.index("rule_3(struct frame") : text.index("verdict(")]
+    assert "p->protocol == 17" in body
+    assert "p->sport == 161" in body
+    assert not re.search(r"ttl|ip_length|payload|src_", body)
+    assert "if (rule_3(f, p) && alive(3))" in text
+
+
+def lookup(lines: list[str], hi: int, lo: int) -> bool:
+    """Run the generated decision tree."""
+    code = "\n".join(lines).replace("ULL", "").replace("&&", " and ").replace("||", " or ")
+    depth, out = 0, []
+    for line in code.splitlines():
+        word = line.strip().rstrip(";")
+        if word.startswith("if"):
+            out.append("    " * depth + re.sub(r"^if \((.*)\) \{$", r"if (\1):", word))
+            depth += 1
+        elif word == "}":
+            depth -= 1
+        else:
+            out.append("    " * depth + word)
+    scope: dict[str, object] = {}
+    body = "\n".join(f"    {line}" for line in out)
+    exec(f"def found(hi, lo):\n{body}", scope)  # noqa: S102 - our own generated comparisons
+    return bool(scope["found"](hi, lo))
+
+
+@pytest.mark.parametrize("family", [4, 6])
+def test_the_tree_finds_what_a_walk_over_the_list_finds(family: int) -> None:
+    chance = random.Random(family)
+    bits = 32 if family == 4 else 128
+    for _ in range(30):
+        prefixes = [_prefix(chance, family, bits) for _ in range(chance.randrange(1, 20))]
+        lines = lookup_lines(prefixes)
+        for _ in range(40):
+            address = chance.choice(prefixes).value ^ chance.choice((0, 1, 1 << (bits - 9), 1 << 3))
+            wanted = any(p.contains(Prefix(family, address, bits)) for p in prefixes)
+            assert lookup(lines, address >> 64, address & (1 << 64) - 1) == wanted
+
+
+def _prefix(chance: random.Random, family: int, bits: int) -> Prefix:
+    length = chance.choice((8, 9, bits // 2, bits - 4, bits))
+    value = chance.choice((10, 11)) << (bits - 8) | chance.randrange(4) << 2
+    return Prefix(family, value >> (bits - length) << (bits - length), length)
+
+
+def test_prefixes_within_others_are_left_out() -> None:
+    texts = ("10.0.0.0/8", "10.1.0.0/16", "9.0.0.1", "10.0.0.0/8")
+    assert disjoint(map(Prefix.parse, texts)) == [Prefix.parse("9.0.0.1"), Prefix.parse("10.0.0.0/8")]
+    assert ipaddress.ip_network("10.0.0.0/8") == disjoint(map(Prefix.parse, texts))[1].network
+
+
+@pytest.mark.parametrize(
+    ("match", "limit", "words"),
+    [
+        (Match(protocol=17), RateLimit(1, 1), "no rate limit"),
+        (Match(payload=(PayloadMatch(bytes(129)),)), None, "first 128 bytes"),
+        (Match(payload=(PayloadMatch(b"x", 2048),)), None, "2048 bytes"),
+        (Match(destinations=(Prefix(4, 0, 8),) * 1025), None, "1024 destinations"),
+    ],
+)
+def test_what_cant_be_compiled(match: Match, limit: RateLimit | None, words: str) -> None:
+    with pytest.raises(FwtopError, match=words) as caught:
+        check_xdp(Rule("", Kind.XDP, match, "", 60, limit=limit))
+    assert caught.value.code == 2
+
+
+def test_previews_read_names_in_any_case_and_later_fragments_as_rules_do() -> None:
+    name = PayloadMatch(b"\x04evil\x00", 0, None, "evil.")
+    frames = [
+        ethernet(ipv4(udp(1, 53, b"\x04EvIl\x00"), 17), 0x0800),
+        ethernet(ipv4(udp(1, 53, b"\x04evi1\x00"), 17), 0x0800),
+        ethernet(ipv4(b"\x04evil\x00" + bytes(20), 17, frag=5), 0x0800),
+    ]
+    assert match_rows(Match(payload=(name,)), batch_of(frames)).tolist() == [True, False, False]
