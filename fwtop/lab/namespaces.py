@@ -154,22 +154,7 @@ def create(pid: int, clients: list[str], vlans: list[int]) -> tuple[Wire, set[in
     wire = Wire(_hardware(victim, net.VICTIM_INTERFACE), _hardware(attacker, net.ATTACKER_INTERFACE))
     run("ip", "-n", victim, "-batch", "-", text=_victim_commands(victim, wire))
     for vlan in vlans:
-        own = f"{net.VICTIM_INTERFACE}.{vlan}"
-        run(
-            "ip",
-            "-n",
-            victim,
-            "link",
-            "add",
-            "link",
-            net.VICTIM_INTERFACE,
-            own,
-            "type",
-            "vlan",
-            "id",
-            str(vlan),
-        )
-        run("ip", "-n", victim, "link", "set", own, "up")
+        _add_vlan(victim, f"{net.VICTIM_INTERFACE}.{vlan}", vlan)
     run("ip", "-n", attacker, "-batch", "-", text=_attacker_commands(attacker, wire, clients))
     for own, interface in ((victim, net.VICTIM_INTERFACE), (attacker, net.ATTACKER_INTERFACE)):
         # As on a wire: what arrives has its checksum, and is one packet (offloads leave both for later).
@@ -177,6 +162,12 @@ def create(pid: int, clients: list[str], vlans: list[int]) -> tuple[Wire, set[in
         run("ip", "netns", "exec", own, "ethtool", "-K", interface, *offloads)
     _thread_napi(attacker, net.ATTACKER_INTERFACE)
     return wire, _thread_napi(victim, net.VICTIM_INTERFACE)
+
+
+def _add_vlan(victim: str, own: str, vlan: int) -> None:
+    """Give the victim the VLAN's interface; a kernel without 802.1Q drops the tagged packets instead."""
+    link = ("link", "add", "link", net.VICTIM_INTERFACE, "name", own, "up", "type", "vlan", "id", str(vlan))
+    subprocess.run(["ip", "-n", victim, *link], capture_output=True, timeout=30, check=False)
 
 
 def _thread_napi(own: str, interface: str) -> set[int]:

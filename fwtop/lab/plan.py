@@ -102,6 +102,7 @@ class Plan:
                 {
                     "name": vector.name,
                     "kind": vector.kind,
+                    "also": list(vector.also),
                     "protocol": _NAMES.get(vector.protocol, str(vector.protocol)),
                     "family": vector.family,
                     "forged": vector.source.forged,

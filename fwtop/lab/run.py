@@ -128,14 +128,18 @@ class Lab:
         """Return what sshd would put into the operator's environment on the victim (sshd(8))."""
         return f"{self.people.operator} {OPERATOR_PORT} {net.VICTIM_4} {net.PORT_SSH}"
 
-    def start_flood(self, pps: int | None = None) -> None:
-        """Start sending, `pps` packets a second in all (None: the scenario's, 0: as fast as possible)."""
+    def start_flood(self, pps: int | None = None, *, seconds: float | None = None) -> None:
+        """Start sending, `pps` packets a second in all (None: the scenario's, 0: as fast as possible).
+
+        After so many `seconds` the sender stops by itself, which holds on a busy machine as well; `stop`
+        must be called all the same.
+        """
         self._ask_clients(do="phase", name="during")
         if self.scenario.crowds:
             self._ask_clients(do="crowd", on=True)
         rate = self._pps if pps is None else pps
         namespaces.schedule_receiving(self._receiving, paced=0 < rate <= namespaces.PACED_PPS)
-        self._flood_started = self._ask_sender(do="start", pps=rate)["time"]
+        self._flood_started = self._ask_sender(do="start", pps=rate, seconds=seconds)["time"]
 
     def stop(self) -> None:
         """Stop the flood; returns when the last packet has reached the victim's interface."""
@@ -202,6 +206,9 @@ class Lab:
         return {
             "title": f"replay of {self.name}" if self._capture else self.scenario.title,
             "kinds": self._kinds_sent(flood["vectors"]),
+            "kinds_also": sorted(
+                {name for row in flood["vectors"] if row["packets"] for name in row["also"]}
+            ),
             "packets": packets,
             "bytes": size,
             "arrived_packets": arrived[0] - self._arrived_at_mark[0],

@@ -81,6 +81,7 @@ class Vector:
     vlan: tuple[int, ...] = ()  # outermost first
     target: str = "address"  # or "network": every address of the victim's network
     active: tuple[float, float] = (0.0, 1.0)  # part of the cycle in which it is sent
+    also: tuple[str, ...] = ()  # further names that are right for it, as a carpet of UDP is a UDP flood
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,6 +206,7 @@ def _vector(table: dict[str, Any], number: int) -> Vector:
         "icmp": _range,
         "vlan": _lengths,
         "active": _share,
+        "also": _texts,
     }
     given: dict[str, Any] = {"name": f"vector-{number}", "kind": "", **table}
     try:
@@ -236,7 +238,7 @@ def _crowd(table: dict[str, Any], number: int) -> Crowd:
     return crowd
 
 
-def _texts(value: object, what: str) -> tuple[str, ...]:
+def _texts(value: object, what: str = "also") -> tuple[str, ...]:
     if not isinstance(value, list) or not value or not all(isinstance(text, str) for text in value):
         raise ValueError(f"{what} must be a list of texts")
     return tuple(value)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import select
 import signal
@@ -90,19 +91,23 @@ class Sender:
         self._lost = self._link.lost()
         self._window = _BATCH
         self._pps: float | None = None  # None: stopped
-        self._started = self._due = self._next = 0.0
+        self._started = self._due = self._next = self._end = 0.0
         self._phase = plan.phases[0]
 
-    def start(self, pps: float) -> None:
-        """Begin; 0 is as fast as possible."""
+    def start(self, pps: float, seconds: float | None) -> None:
+        """Begin, for so many seconds or until stopped; a rate of 0 is as fast as possible."""
         self._started = self._due = self._next = time.monotonic()
+        self._end = self._started + seconds if seconds is not None else math.inf
         self._pps = pps
         _run_ahead(0 < pps <= PACED_PPS)
 
-    def stop(self) -> None:
-        """Stop after the batch that is on its way."""
+    def stop(self) -> float:
+        """Stop after the batch that is on its way; returns when it stopped."""
+        if self._pps is not None:
+            self._end = min(self._end, time.monotonic())
         self._pps = None
         _run_ahead(False)
+        return self._end
 
     def wait_seconds(self) -> float | None:
         """Return how long there is nothing to send (None: until the next command)."""
@@ -115,6 +120,9 @@ class Sender:
         if self._pps is None:
             return
         now = time.monotonic()
+        if now >= self._end:
+            self.stop()
+            return
         phase = self._plan.phase(now - self._started)
         if phase is not self._phase:
             self._phase = phase
@@ -168,9 +176,10 @@ def _commands(sender: Sender) -> None:
 
 def _obey(sender: Sender, command: dict[str, Any]) -> dict[str, Any]:
     if command["do"] == "start":
-        sender.start(float(command["pps"]))
+        seconds = command.get("seconds")
+        sender.start(float(command["pps"]), None if seconds is None else float(seconds))
     elif command["do"] == "stop":
-        sender.stop()
+        return {"time": sender.stop()}
     elif command["do"] == "truth":
         return sender.truth()
     return {"time": time.monotonic()}

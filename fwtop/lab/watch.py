@@ -112,8 +112,9 @@ def _play(lab: Lab, started: float, seconds: float, pps: int | None) -> None:
     lab.mark()
     lab.phase("watched")
     time.sleep(min(_CALM_SECONDS, seconds * 0.2))
-    lab.start_flood(pps)
-    time.sleep(max(0.0, started + seconds - min(_TAIL_SECONDS, seconds * 0.2) - time.monotonic()))
+    end = started + seconds - min(_TAIL_SECONDS, seconds * 0.2)
+    lab.start_flood(pps, seconds=max(0.0, end - time.monotonic()))
+    time.sleep(max(0.0, end - time.monotonic()))
     lab.stop()
     lab.pause_clients()
 
