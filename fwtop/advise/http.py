@@ -85,5 +85,7 @@ def describe(parsed: list[Request]) -> list[str]:
         if given:
             value, n = Counter(given).most_common(1)[0]
             shown = payload_text(value, limit=50)
-            sentences.append(f"{n / len(given):.0%} have {name} {shown!r} ({len(set(given)):,} different)")
+            others = len(set(given)) - 1
+            beside = f", beside {others:,} other{'s' * (others != 1)}" if others else ""
+            sentences.append(f"{n / len(given):.0%} have {name} {shown!r}{beside}")
     return sentences

@@ -232,18 +232,22 @@ SERVICES: tuple[Service, ...] = (
     Service("ws_discovery", "WS-Discovery", (), _XML, anywhere=True),
 )
 
-# What floods of questions ask, each with the words for it
-QUESTIONS: tuple[tuple[str, Shape], ...] = (
-    ("queries of the Source engine (A2S)", starts(*(b"\xff\xff\xff\xff" + bytes([c]) for c in b"TUVWi"))),
-    ("status requests of Quake's engine", starts(b"\xff\xff\xff\xffget", b"\xff\xff\xff\xffstatus")),
-    ("openings of TeamSpeak 3 connections", starts(b"TS3INIT1")),
-    ("pings of Minecraft Bedrock or RakNet", starts(b"\x01\0\0\0\0\0\0")),
-    ("SIP requests", starts(b"REGISTER ", b"OPTIONS sip", b"INVITE ")),
-    ("STUN requests", starts(b"\0\x01\0", b"\0\x03\0")),
-    ("NTP monlist requests", starts(b"\x17\0\x03\x2a")),
-    ("NTP clients' requests", ntp_question),
-    ("SSDP searches", starts(b"M-SEARCH")),
-    ("first packets of QUIC connections", quic_answer),
+# What floods of questions ask: the words for it, and the port where the bytes alone say too little
+QUESTIONS: tuple[tuple[str, int | None, Shape], ...] = (
+    (
+        "queries of the Source engine (A2S)",
+        None,
+        starts(*(b"\xff\xff\xff\xff" + bytes([c]) for c in b"TUVWi")),
+    ),
+    ("status requests of Quake's engine", None, starts(b"\xff\xff\xff\xffget", b"\xff\xff\xff\xffstatus")),
+    ("openings of TeamSpeak 3 connections", None, starts(b"TS3INIT1")),
+    ("pings of Minecraft Bedrock or RakNet", None, starts(b"\x01\0\0\0\0\0\0")),
+    ("SIP requests", None, starts(b"REGISTER ", b"OPTIONS sip", b"INVITE ")),
+    ("STUN requests", 3478, starts(b"\0\x01\0", b"\0\x03\0")),
+    ("NTP monlist requests", 123, starts(b"\x17\0\x03\x2a")),
+    ("NTP clients' requests", 123, ntp_question),
+    ("SSDP searches", None, starts(b"M-SEARCH")),
+    ("first packets of QUIC connections", 443, quic_answer),
 )
 
 BY_PORT: dict[int, tuple[Service, ...]] = {}

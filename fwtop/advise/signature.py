@@ -19,6 +19,7 @@ from fwtop.model.rule import PayloadMatch
 
 _WIDTH = 160
 _ROWS = 1_024
+_SEEDED = 160  # packets show whether most of them share a string; random payloads are found out fast
 _COMMON = 0.97  # of the packets must have a byte at a place for it to be part of a signature
 _SHORTEST = 4  # fewer bytes appear by chance: 2**-24 a place
 _SHORTEST_GUESS = 8  # without a baseline, longer ones are safer
@@ -97,23 +98,22 @@ def _free(matrix: U8, length: I64) -> list[PayloadMatch]:
     n, width = matrix.shape
     if width < _GRAM or n == 0:
         return []
-    matrix = matrix[: _ROWS // 2]
-    length = length[: len(matrix)]
-    grams = _grams(matrix)
-    valid = np.arange(grams.shape[1]) + _GRAM <= length[:, None]
-    packet = np.broadcast_to(np.arange(len(matrix))[:, None], grams.shape)[valid]
+    few = np.linspace(0, n - 1, min(n, _SEEDED)).astype(np.intp)
+    grams = _grams(matrix[few])
+    valid = np.arange(grams.shape[1]) + _GRAM <= length[few][:, None]
+    packet = np.broadcast_to(np.arange(len(few))[:, None], grams.shape)[valid]
     values, inverse = np.unique(grams[valid], return_inverse=True)
     if len(values) == 0:
         return []
-    pairs = np.unique(inverse.astype(np.int64) * len(matrix) + packet)
-    counts = np.bincount(pairs // len(matrix), minlength=len(values))
+    pairs = np.unique(inverse.astype(np.int64) * len(few) + packet)
+    counts = np.bincount(pairs // len(few), minlength=len(values))
     order = np.argsort(counts)[::-1][:16]
-    strings = [int(values[i]).to_bytes(_GRAM, "big") for i in order if counts[i] > 0.5 * len(matrix)]
+    strings = [int(values[i]).to_bytes(_GRAM, "big") for i in order if counts[i] > 0.5 * len(few)]
     strings = [text for text in strings if len(set(text)) > 2]
     if not strings:
         return []
     seed = max(strings, key=_richness)
-    return [PayloadMatch(_extended(seed, matrix, length), None)]
+    return [PayloadMatch(_extended(seed, matrix[: _ROWS // 2], length[: _ROWS // 2]), None)]
 
 
 def _grams(matrix: U8) -> U64:

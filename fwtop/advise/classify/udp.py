@@ -9,7 +9,7 @@ import numpy as np
 from fwtop.advise import quic, sequence
 from fwtop.advise.facts import Facts
 from fwtop.advise.scene import Finding, Scene, count, plural
-from fwtop.advise.services import QUESTIONS
+from fwtop.advise.services import BY_PORT, QUESTIONS
 from fwtop.advise.traffic import UDP, weighted_top
 from fwtop.model.packets import Fragment, Mask
 from fwtop.model.rule import Match
@@ -17,6 +17,7 @@ from fwtop.model.rule import Match
 _GROUPS = 4
 _TINY = 128  # bytes: links carry 576 or more, whatever the least of 68 in RFC 791
 _CLIENT_PPS = 0.5  # questions a second of a real client of NTP, STUN or a game, for long
+_BEGIN = 8  # payload bytes that are the same in all sources' packets by a tool's constant
 _ASYMMETRIC = 3.0  # later fragments a first one: then fragments are the weapon
 
 
@@ -108,8 +109,9 @@ def _size(facts: Facts, where: str) -> str:
 
 def _asked(facts: Facts) -> list[str]:
     """Say what the packets ask for, where they are a known service's questions."""
-    for title, shape in QUESTIONS:
-        fit = float(shape(*facts.head).mean()) if facts.n else 0.0
+    dport = facts.top("dport").value
+    for title, port, shape in QUESTIONS:
+        fit = float(shape(*facts.head).mean()) if facts.n and port in (None, dport) else 0.0
         if fit > 0.5:
             return [f"{fit:.0%} are {title}"]
     return []
@@ -132,6 +134,7 @@ def _odds(scene: Scene, facts: Facts, forged: float) -> tuple[float, list[str]]:
     if facts.n >= 5 * facts.sources and facts.flow_singles > 0.8 and facts.pps_per_source > 5:
         odds += 1.5
         signs.append("the sources take another port for nearly every packet")
+    odds += _tool_marks(facts, signs)
     odds += _contents(facts, signs)
     per_source = facts.pps_per_source
     if per_source > 1_000:
@@ -147,6 +150,25 @@ def _odds(scene: Scene, facts: Facts, forged: float) -> tuple[float, list[str]]:
     if _conversation(facts) or (clients and _asked(facts)):
         odds -= 4.0
     return odds, signs
+
+
+def _tool_marks(facts: Facts, signs: list[str]) -> float:
+    """Weigh what clients of many sources don't share: a source port, a beginning of no known protocol."""
+    odds = 0.0
+    sport, dport = facts.top("sport"), facts.top("dport")
+    odd_port = sport.value >= 1024 and sport.value not in BY_PORT and sport.value != dport.value
+    if sport.share > 0.95 and facts.sources >= 10 and odd_port:
+        odds += 1.5
+        signs.append(f"all sources use port {sport.value}: clients would differ")
+    matrix, held = facts.head
+    begin = matrix[held >= _BEGIN, :_BEGIN]
+    plain = facts.payload_variety < 0.02 or facts.zero_bytes > 0.95 or dport.value in BY_PORT
+    if plain or facts.sources < 8 or len(begin) < max(50, 0.9 * len(matrix)):
+        return odds
+    if (begin == begin[0]).all(1).mean() > 0.95:
+        odds += 1.0
+        signs.append(f"the payloads of all sources begin with {begin[0].tobytes().hex()}")
+    return odds
 
 
 def _contents(facts: Facts, signs: list[str]) -> float:
