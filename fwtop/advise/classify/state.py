@@ -62,6 +62,9 @@ def conntrack_exhaustion(scene: Scene) -> list[Finding]:
             f"dropped for want of room: {count(table.drop)}, older ones thrown out: "
             f"{count(table.early_drop)}, insertions failed: {count(table.insert_failed)}"
         )
+    causes = sorted({finding.title for finding in scene.findings if not finding.state})
+    if causes:
+        evidence.append(f"a consequence of {', '.join(causes)}, not an attack of its own")
     confidence = 0.97 if losing else 0.9 if full else 0.75
     title = "Exhaustion of the connection table"
     return [
