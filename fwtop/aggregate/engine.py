@@ -195,9 +195,7 @@ def _with_losses(batch: PacketBatch, counters: Counters | None) -> PacketBatch:
 def _drops(digest: Digest, counters: Counters) -> sources.Drops:
     sampled = float(digest.total[DROPPED])
     hooked = sum(drop.packets for drop in counters.drops if drop.layer not in ("nic", "xdp"))
-    exact = sum(drop.packets for drop in counters.drops)
-    overall = min(exact / counters.arrived_packets, 1.0) if counters.arrived_packets else 0.0
-    return sources.Drops(hooked / sampled if sampled > 0 and hooked else 1.0, overall)
+    return sources.Drops(hooked / sampled if sampled > 0 and hooked else 1.0)
 
 
 def _totals(counters: Counters, book: ledger.Ledger) -> Totals:

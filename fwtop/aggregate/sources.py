@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from fwtop.aggregate.heavy_hitters import HeavyPrefix, heavy_prefixes
 from fwtop.aggregate.shares import Scale
-from fwtop.aggregate.tally import DROPPED, SAMPLES, VARIANCE, WEIGHT, XDP_DROPPED, Tally, mixed
+from fwtop.aggregate.tally import DROPPED, SAMPLES, WEIGHT, XDP_DROPPED, Tally, mixed
 from fwtop.model.address import Prefix
 from fwtop.model.packets import F64, U8, U64, PacketBatch
 from fwtop.model.snapshot import Source, Sources
@@ -108,26 +108,19 @@ def _masked(family: int, length: int, hi: U64, lo: U64) -> tuple[U64, U64]:
 
 @dataclass(frozen=True, slots=True)
 class Drops:
-    """How samples of the drop hook are scaled to its exact count, and the share dropped of everything."""
+    """How samples of the drop hook are scaled to its exact count."""
 
     scale: float
-    overall: float
 
     def share(self, sums: F64, factor: float) -> list[float]:
         """Return for each column the share of its packets that was dropped; `factor` scales arrivals.
 
-        Few samples say little about a quotient of two samples: it is drawn towards the overall share
-        with the weight of four samples, and of none where every packet is seen.
+        A quotient of two samples, noisy where they are few. It is not drawn towards the overall share:
+        under a flood that is nearly 1, and real users with few packets would look dropped.
         """
         arrived = sums[WEIGHT] * factor
         dropped = sums[XDP_DROPPED] * factor + sums[DROPPED] * self.scale
-        four = (
-            4.0
-            * factor
-            * np.divide(sums[VARIANCE], sums[WEIGHT], out=np.zeros(sums.shape[1]), where=sums[WEIGHT] > 0)
-        )
-        share = (dropped + four * self.overall) / np.maximum(arrived + four, 1e-9)
-        return [float(value) for value in np.clip(share, 0.0, 1.0)]
+        return [float(value) for value in np.clip(dropped / np.maximum(arrived, 1e-9), 0.0, 1.0)]
 
 
 def tables(counted: SourceTallies, scale: Scale, drops: Drops, lookup: OriginLookup, top: int) -> Sources:
