@@ -7,6 +7,7 @@ gets through: frames that find its queue full are lost before it and don't count
 from __future__ import annotations
 
 import contextlib
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,13 +16,15 @@ from types import TracebackType
 from fwtop.bench.receiver import PORT
 from fwtop.lab import scenario
 from fwtop.lab.child import Child
-from fwtop.lab.namespaces import run
 from fwtop.lab.run import Lab
+from fwtop.model.errors import FwtopError
+from fwtop.model.text import safe_text
 
 SOURCES = "198.19.0.0/24"  # of the benchmarking range, like everything in a lab
 SMALL, STRONGARM = 18, 100  # bytes of payload: frames of 60 bytes, IP packets of 128
 PAYLOAD_START = "fwtop-bench"
 _SETTLE_SECONDS = 0.3
+_TOOL_SECONDS = 180.0
 
 
 def flood_text(payload: int = SMALL, *, sources: str = SOURCES, sport: int | str = 4000) -> str:
@@ -61,8 +64,18 @@ class Arena:
         return self.lab.victim
 
     def run(self, *argv: str, text: str | None = None) -> str:
-        """Run a system tool on the victim; raises FwtopError when it fails."""
-        return run("ip", "netns", "exec", self.victim, *argv, text=text)
+        """Run a system tool on the victim, long lists in mind; raises FwtopError with its complaint."""
+        words = ["ip", "netns", "exec", self.victim, *argv]
+        try:
+            done = subprocess.run(
+                words, input=text, capture_output=True, text=True, timeout=_TOOL_SECONDS, check=False
+            )
+        except subprocess.TimeoutExpired:
+            raise FwtopError(f"{argv[0]} took over {_TOOL_SECONDS:.0f} s; the lab is taken down") from None
+        if done.returncode:
+            complaint = (done.stderr or done.stdout).strip().splitlines()[:1]
+            raise FwtopError(f"{' '.join(argv[:4])}: {safe_text(''.join(complaint))}; the lab is taken down")
+        return done.stdout
 
     @contextlib.contextmanager
     def flooded(self, pps: int = 0) -> Iterator[None]:
