@@ -41,6 +41,7 @@ class Advisor:
         self._timeline = Timeline(self.config.linger_seconds)
         self._scans = ScanMemory()
         self._pending: list[_Pending] = []
+        self._order: tuple[str, ...] = ()  # kinds of the last proposals
         self._last_ns = -1
         self._last_end = 0.0
 
@@ -52,7 +53,8 @@ class Advisor:
         attacks = tuple(sorted(attacks, key=lambda attack: -attack.share))
         self._learn(scene, window, quiet=not attacks)
         normal = normal_traffic(scene)
-        proposed = proposals(scene, normal) if attacks else []
+        proposed = proposals(scene, normal, self._order) if attacks else []
+        self._order = tuple(dict.fromkeys(proposal.kind for proposal in proposed))
         return Judgement(
             attacks=attacks,
             proposals=tuple(proposed),

@@ -25,8 +25,15 @@ _LASTS = {
 }
 
 
-def proposals(scene: Scene, normal: Normal) -> list[Proposal]:
-    """Return the proposals for all findings, numbered, those for the largest attack first."""
+_STEADY = 0.015
+
+
+def proposals(scene: Scene, normal: Normal, before: tuple[str, ...] = ()) -> list[Proposal]:
+    """Return the proposals for all findings, numbered, those for the largest attack first.
+
+    `before` lists the kinds in the order that the operator saw last: among near equals it stays, so that
+    a number does not change its meaning under the finger.
+    """
     found: list[Proposal] = []
     vectors = [finding for finding in scene.findings if not finding.state]
     vectors.sort(key=lambda finding: -scene.traffic.share(finding.rows))
@@ -35,7 +42,7 @@ def proposals(scene: Scene, normal: Normal) -> list[Proposal]:
             _measured(scene, finding, candidate, normal) for candidate in candidates(scene, finding, normal)
         ]
         useful = [p for p in measured if p.kind == "notrack" or _worth(p)]
-        useful = _choice(_distinct(sorted(useful, key=_rank)))
+        useful = _choice(_distinct(sorted(useful, key=lambda one: _rank(one, before))))
         found += useful
         helped = any(p.attack_share >= 0.5 and p.collateral_share <= _TOLERABLE for p in useful)
         call = upstream(scene, finding, helped=helped)
@@ -83,12 +90,14 @@ def _worth(proposal: Proposal) -> bool:
     return proposal.attack_share >= max(USEFUL, proposal.collateral_share)
 
 
-def _rank(proposal: Proposal) -> float:
+def _rank(proposal: Proposal, before: tuple[str, ...] = ()) -> float:
     """Order by attack stopped, with harm weighing much more, then by cost and by how fragile it is."""
     cost = (proposal.cost_ns or 1000.0) / 50_000
     fragile = 0.02 if proposal.kind in ("string", "hashlimit") else 0.0
     blunt = 0.03 * _bluntness(proposal.rule) if proposal.guess else 0.0
-    return -(proposal.attack_share - 8 * proposal.collateral_share - cost - fragile - blunt)
+    place = before.index(proposal.kind) if proposal.kind in before else len(before)
+    score = proposal.attack_share - 8 * proposal.collateral_share - cost - fragile - blunt
+    return _STEADY * place - score
 
 
 def _bluntness(rule: Rule | None) -> int:
