@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 
 from fwtop.bench import scores
 from fwtop.bench.cases import Case, read_capture, run_scenario
@@ -11,6 +12,8 @@ from fwtop.bench.frame import Document, Options, Result, progress
 from fwtop.bench.harm import Harm, try_proposals
 from fwtop.lab import scenario
 from fwtop.lab.run import Lab
+from fwtop.model.errors import FwtopError
+from fwtop.model.text import safe_text
 
 _SECONDS, _QUICK_SECONDS = 6.0, 3.0
 _BEFORE_SECONDS = 2.0  # of calm, and of the drained end
@@ -23,40 +26,53 @@ _NOTES_EACH = 8
 _CONSTANT = 0.9  # of a recorded attack's packets: what makes a scenario one with a constant part
 
 
+@dataclass(slots=True)
+class _Run:
+    """What has been gathered."""
+
+    cases: list[Case] = field(default_factory=list)
+    harms: list[Harm] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
+
+
 def run(options: Options) -> Document:
     """Run every scenario (quick: those that fit; or those that were named) and judge what fwtop said."""
     every = scenario.names()
     chosen = [argument for argument in options.captures if argument in every]
-    cases = [read_capture(argument) for argument in options.captures if argument not in every]
-    harms: list[Harm] = []
-    left_out = _run_scenarios(chosen or every, options, cases, harms)
+    gathered = _Run([read_capture(argument) for argument in options.captures if argument not in every])
+    _run_scenarios(chosen or every, options, gathered)
     progress("")
-    results, notes = judge(cases, harms)
-    if left_out:
-        notes.insert(0, f"quick run: left out {', '.join(left_out)}")
-    return Document("accuracy", 1, tuple(results), tuple(notes))
+    results, notes = judge(gathered.cases, gathered.harms)
+    if not results:
+        raise FwtopError(f"nothing was measured; {'; '.join(gathered.left_out)}")
+    return Document("accuracy", 1, tuple(results), (*gathered.left_out, *notes))
 
 
-def _run_scenarios(names: list[str], options: Options, cases: list[Case], harms: list[Harm]) -> list[str]:
-    started, left_out = time.monotonic(), []
+def _run_scenarios(names: list[str], options: Options, gathered: _Run) -> None:
+    started = time.monotonic()
     if options.quick:
-        names = [name for name in _QUICK_FIRST if name in names] + [
-            name for name in names if name not in _QUICK_FIRST
-        ]
+        names = sorted(names, key=lambda name: name not in _QUICK_FIRST)
     for number, name in enumerate(names, 1):
         if options.quick and time.monotonic() - started > _QUICK_LIMIT_SECONDS:
-            left_out.append(name)
-            continue
+            gathered.left_out.append(f"left out for quickness: {', '.join(names[number - 1 :])}")
+            return
         progress(f"scenario {number} of {len(names)}: {name}")
-        with Lab(name) as lab:
-            seconds = _QUICK_SECONDS if options.quick else _SECONDS
-            if lab.scenario.cycle:  # what comes one after the other has to be seen once
-                seconds = max(seconds, lab.scenario.cycle + _BEFORE_SECONDS)
-            cases.append(run_scenario(lab, seconds))
-            if name in _HARM_SCENARIOS and not options.quick:
-                progress(f"harm of the proposals for {name}")
-                harms.extend(try_proposals(lab, cases[-1].observation, _HARM_SECONDS))
-    return left_out
+        try:
+            _run_scenario(name, options, gathered)
+        except FwtopError as error:  # the others can still be measured
+            gathered.left_out.append(f"left out: {name}: {safe_text(error)}")
+
+
+def _run_scenario(name: str, options: Options, gathered: _Run) -> None:
+    with Lab(name) as lab:
+        seconds = _QUICK_SECONDS if options.quick else _SECONDS
+        if lab.scenario.cycle:  # what comes one after the other has to be seen once
+            seconds = max(seconds, lab.scenario.cycle + _BEFORE_SECONDS)
+        case = run_scenario(lab, seconds)
+        gathered.cases.append(case)
+        if name in _HARM_SCENARIOS and not options.quick:
+            progress(f"harm of the proposals for {name}")
+            gathered.harms.extend(try_proposals(lab, case.observation, _HARM_SECONDS))
 
 
 def judge(cases: list[Case], harms: list[Harm]) -> tuple[list[Result], list[str]]:
