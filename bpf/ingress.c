@@ -83,11 +83,14 @@ INLINE u32 header_bytes(struct __sk_buff *skb, u32 link)
 /* Bytes on the wire: older kernels leave wire_len at the length of the merged packet. */
 INLINE u64 wire_bytes(struct __sk_buff *skb, u32 segments, u32 link)
 {
+	/* the tag that the kernel took off was on the wire with every segment */
+	u32 tags = link && skb->vlan_present ? 4 * (segments ? segments : 1) : 0;
+
 	if (segments < 2)
-		return skb->len;
+		return skb->len + tags;
 	if (skb->wire_len > skb->len)
-		return skb->wire_len;
-	return skb->len + (segments - 1) * header_bytes(skb, link);
+		return skb->wire_len + tags;
+	return skb->len + (segments - 1) * header_bytes(skb, link) + tags;
 }
 
 /* Copy the beginning; a tag that the kernel took off is put back, so that the console sees the frame. */
