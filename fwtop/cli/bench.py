@@ -6,10 +6,16 @@ import argparse
 import json
 import os
 import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fwtop.cli.ending import EndingSignals
 from fwtop.cli.options import positive
 from fwtop.model.errors import FwtopError
+from fwtop.model.text import safe_text
+
+if TYPE_CHECKING:
+    from fwtop.bench.frame import Document
 
 NAME = "bench"
 HELP = "Measure this machine and fwtop on it. Only namespaces of fwtop's own lab are flooded."
@@ -26,6 +32,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="accuracy only: captures to judge as well (FILE=kind,kind says what they hold), or names of "
         "scenarios, to run only those",
     )
+    parser.add_argument("--svg", type=Path, metavar="FILE", help="also draw the table into this file")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.add_argument("--quick", action="store_true", help="a reduced run, under a minute a table")
     parser.add_argument("--rounds", type=positive, metavar="N", help="measure each row so many times")
@@ -54,9 +61,20 @@ def run(args: argparse.Namespace) -> int:
         )
     with EndingSignals():
         document = measure(table, Options(args.rounds, args.quick, tuple(args.captures)))
+    if args.svg is not None:
+        _draw(document, args.svg)
     if args.json:
         json.dump(document.to_json(), sys.stdout, indent=1)
         sys.stdout.write("\n")
     else:
         sys.stdout.write(render(document))
     return 0
+
+
+def _draw(document: Document, path: Path) -> None:
+    from fwtop.bench.picture import draw
+
+    try:
+        path.write_text(draw(document), encoding="utf-8")
+    except OSError as error:
+        print(f"fwtop: {safe_text(path)}: {error.strerror}; the table was not drawn", file=sys.stderr)

@@ -3,12 +3,14 @@ from __future__ import annotations
 import json
 import struct
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
 from fwtop.bench import frame, scores
 from fwtop.bench.frame import Document, Options, Row, measure, median_ratio
 from fwtop.bench.harm import suffered
+from fwtop.bench.picture import draw
 from fwtop.bench.scores import Interval, Signature
 from fwtop.bench.slow_parser import capture_records, parse
 from fwtop.bench.text import number, render
@@ -68,6 +70,15 @@ def test_the_document_is_the_interface_s_and_its_text_shows_every_figure() -> No
     }  # fmt: skip
     text = render(document)
     assert all(word in text for word in ("a machine", "6.1", "1,234", "617.2", "0.5", "a note"))
+
+
+def test_the_picture_is_well_formed_and_shows_every_row() -> None:
+    results = measure([Row("raw <drop>", "pps", lambda: 1200.0), Row("fwtop block", "pps", lambda: 90.0)], 2)
+    root = ElementTree.fromstring(draw(Document("ladder", 2, results, (), "a & b", "6.1")))
+    texts = [element.text for element in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert {"raw <drop>", "fwtop block", "1,200", "90", "a & b, kernel 6.1"} <= set(texts)
+    bars = [float(bar.get("width", "0")) for bar in root.iter("{http://www.w3.org/2000/svg}rect")]
+    assert bars[0] > bars[1] > 0
 
 
 @pytest.mark.parametrize(
