@@ -15,6 +15,8 @@ from fwtop.bench.recorder import Recorder
 from fwtop.bench.scores import Interval, Signature
 from fwtop.bench.slow_parser import Packet, capture_records, parse
 from fwtop.lab.namespaces import inside
+from fwtop.lab.network import Wire
+from fwtop.lab.plan import TOP, lay_out
 from fwtop.lab.run import Lab
 from fwtop.lab.watch import observe
 from fwtop.model.errors import FwtopError
@@ -102,7 +104,7 @@ class Case:
 
     def _payload_count(self, row: dict[str, Any]) -> int | None:
         """Return how many packets were sent with a shown payload; None where the truth can't tell."""
-        if row["offset"] is None or not self.payloads:
+        if row["offset"] is None or not 0 < len(self.payloads) < TOP:  # a full list was cut
             return None
         first, shown = row["offset"], bytes.fromhex(row["hex"])
         count = 0
@@ -133,7 +135,7 @@ def run_scenario(lab: Lab, seconds: float) -> Case:
         kinds=lab.scenario.kinds,
         packets=total,
         bytes=truth["bytes"],
-        sources={row["key"]: row["packets"] for row in truth["sources"]},
+        sources=_sent_sources(lab, truth, result["observation"]),
         ports=_sent_ports(truth),
         observation=result["observation"],
         payloads=tuple(
@@ -158,6 +160,21 @@ def _conntrack_fill(lab: Lab) -> float:
 
 def _watching(lab: Lab, seconds: float) -> list[str]:
     return ["snapshot", "--netns", lab.victim, "--seconds", f"{seconds:g}", "--json", "--no-store"]
+
+
+def _sent_sources(lab: Lab, truth: dict[str, Any], observation: dict[str, Any]) -> dict[str, int]:
+    """Return what each source sent.
+
+    The truth's list is cut. Of a source that was shown but is not listed we know whether the flood has it: if
+    so it counts as the last one listed, which it can't have exceeded; if not, it sent next to nothing.
+    """
+    counts = {row["key"]: int(row["packets"]) for row in truth["sources"]}
+    if len(counts) < TOP:
+        return counts
+    plan = lay_out(lab.scenario, Wire(bytes(6), bytes(6)))
+    pool = {str(slot.prefix) for slot in plan.slots if slot.prefix.is_address}
+    shown = {row["key"] for row in observation["sources"]["address"]} & pool
+    return {key: min(counts.values()) for key in shown} | counts
 
 
 def _sent_ports(truth: dict[str, Any]) -> dict[tuple[str, str, int], int]:
