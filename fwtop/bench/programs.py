@@ -7,6 +7,7 @@ import os
 import select
 import signal
 import subprocess
+import tempfile
 import time
 from types import TracebackType
 
@@ -47,6 +48,7 @@ class Program:
 
     def __init__(self, argv: list[str], *, ready: bool = False) -> None:
         self._argv, self._ready = argv, ready
+        self._said = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the program
 
     def __enter__(self) -> Program:
         """Start it."""
@@ -59,12 +61,11 @@ class Program:
                 pass_fds=[writer] if self._ready else [],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
+                stderr=self._said,
             )
             os.close(writer)
             if self._ready and not self._is_ready(reader):
-                self.close()
-                raise FwtopError(f"{self._argv[-1]} was not ready in time; the lab is taken down")
+                raise self._failure()
         finally:
             os.close(reader)
         return self
@@ -75,6 +76,14 @@ class Program:
             if select.select([reader], [], [], 0.1)[0]:
                 return bool(os.read(reader, 64))
         return False
+
+    def _failure(self) -> FwtopError:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(timeout=1)
+        self._said.seek(0)
+        last = self._said.read().decode("utf-8", "replace").strip().splitlines()[-1:] or ["not ready in time"]
+        self.close()
+        return FwtopError(f"watching failed: {safe_text(last[0])}; the lab is taken down")
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -91,3 +100,4 @@ class Program:
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait(timeout=5)
+        self._said.close()
