@@ -4,7 +4,6 @@
 .PHONY: help setup setup-dev demo test test-unit check screenshots geoip lock uninstall
 # Targets share one machine (namespaces, the installed copy): never two at once.
 .NOTPARALLEL:
-MAKEFLAGS += --no-print-directory
 
 help: ## this list
 	sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
