@@ -129,6 +129,21 @@ def show(lab: Lab, pps: int | None = None) -> int:
         return process.wait()
     finally:
         _end(process)
+        _undo_all(lab)
+
+
+def _undo_all(lab: Lab) -> None:
+    """Take confirmed rules back: what is pinned in bpffs would outlive the victim's namespace."""
+    argv = module_argv("fwtop", "undo", "--all", "--netns", lab.victim)
+    with contextlib.suppress(subprocess.TimeoutExpired, OSError):
+        subprocess.run(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            timeout=10,
+            check=False,
+        )
 
 
 def _environment(lab: Lab) -> dict[str, str]:
