@@ -18,6 +18,9 @@ class Kind(StrEnum):
     XDP = "xdp"  # drop in the driver
     NOTRACK = "notrack"  # keep out of conntrack
     SYSCTL = "sysctl"  # kernel settings, given back at the end
+    SYNPROXY = "synproxy"  # answer handshakes with cookies, let only finished ones through
+    NFTABLES = "nftables"  # drop at netdev ingress, where there is no XDP
+    TC = "tc"  # the compiled rules at tc ingress
 
 
 class State(StrEnum):
