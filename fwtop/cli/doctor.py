@@ -9,7 +9,7 @@ from itertools import groupby
 
 from fwtop.cli.options import add_geoip
 from fwtop.cli.probes.check import MISSING, OK, UNKNOWN, WARNING, Check
-from fwtop.model.snapshot import SCHEMA
+from fwtop.model.observation import SCHEMA
 from fwtop.model.text import safe_text
 
 NAME = "doctor"

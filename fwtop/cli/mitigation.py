@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, TextIO
 from fwtop.cli.harm import harm_line, measure
 from fwtop.cli.options import add_netns, ttl
 from fwtop.model.errors import FwtopError
+from fwtop.model.observation import mitigation_json
 from fwtop.model.preview import Preview
 from fwtop.model.protocol import DEFAULT_CONFIRM_SECONDS, Keep
 from fwtop.model.rule import Kind, Match, Rule, RuleStatus, State, rule_status_from_dict
-from fwtop.model.snapshot import mitigation_json
 from fwtop.model.text import safe_text
 
 if TYPE_CHECKING:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from fwtop.cli.stored import StoredSession, add_session
 from fwtop.console.privileges import drop_privileges
 from fwtop.model.errors import FwtopError
+from fwtop.model.observation import observation_json
 from fwtop.model.snapshot import Snapshot
 from fwtop.store.reader import replay
 
@@ -49,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _print(snapshots: Iterator[Snapshot], top: int) -> int:
     for snapshot in snapshots:
-        sys.stdout.write(json.dumps(snapshot.to_json(top=top), separators=(",", ":")) + "\n")
+        sys.stdout.write(json.dumps(observation_json(snapshot, top=top), separators=(",", ":")) + "\n")
     return 0
 
 

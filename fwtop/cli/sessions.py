@@ -10,8 +10,8 @@ from typing import Any
 
 from fwtop.cli.stored import add_directory
 from fwtop.cli.unprivileged import run_unprivileged
+from fwtop.model.observation import rfc3339
 from fwtop.model.session import SessionInfo
-from fwtop.model.snapshot import rfc3339
 from fwtop.store.reader import list_sessions
 
 NAME = "sessions"

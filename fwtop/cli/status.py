@@ -8,9 +8,9 @@ import time
 
 from fwtop.cli.mitigation import status_lines
 from fwtop.cli.options import add_netns
+from fwtop.model.observation import SCHEMA, mitigation_json
 from fwtop.model.protocol import Status
 from fwtop.model.rule import rule_status_from_dict
-from fwtop.model.snapshot import SCHEMA, mitigation_json
 from fwtop.model.text import safe_text
 
 NAME = "status"

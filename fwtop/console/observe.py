@@ -10,6 +10,7 @@ import time
 from fwtop.console.handoff import Handoff, Options
 from fwtop.console.text import render
 from fwtop.console.wiring import build
+from fwtop.model.observation import observation_json
 from fwtop.model.snapshot import Snapshot
 
 _POLL_SECONDS = 0.1  # the ring buffer is emptied this often; nothing is judged before the end
@@ -36,7 +37,7 @@ def run_snapshot(options: Options, handoff: Handoff, descriptors: list[int]) -> 
 def show(snapshot: Snapshot, *, as_json: bool, top: int) -> None:
     """Print an observation, as one JSON document or as text."""
     if as_json:
-        json.dump(snapshot.to_json(top=top), sys.stdout, indent=1)
+        json.dump(observation_json(snapshot, top=top), sys.stdout, indent=1)
         sys.stdout.write("\n")
     else:
         sys.stdout.write(render(snapshot, top=top))

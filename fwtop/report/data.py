@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict
 from typing import Any
 
-from fwtop.model.snapshot import SCHEMA, rfc3339
+from fwtop.model.observation import SCHEMA, observation_json, rfc3339
 from fwtop.report.chart import resample
 from fwtop.report.digest import Digest
 from fwtop.report.effects import RuleEffect
@@ -56,7 +56,7 @@ def to_json(digest: Digest) -> dict[str, Any]:
         "timeline": [
             _rounded(asdict(tick)) | {"at": rfc3339(tick.at)} for tick in resample(digest.ticks, _MAX_TICKS)
         ],
-        "peak": digest.peak.to_json() if digest.peak else None,
+        "peak": observation_json(digest.peak) if digest.peak else None,
         "notes": list(digest.notes),
     }
 

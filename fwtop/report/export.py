@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from fwtop.model.errors import FwtopError
-from fwtop.model.snapshot import Snapshot, rfc3339
+from fwtop.model.observation import observation_json, rfc3339
+from fwtop.model.snapshot import Snapshot
 from fwtop.model.text import safe_text
 
 FORMATS = ("json", "csv")
@@ -54,13 +55,13 @@ def snapshot_csv(snapshot: Snapshot) -> str:
     """
     out = io.StringIO()
     writer = csv.writer(out)
-    for row in _tables(snapshot.to_json(top=1_000)):
+    for row in _tables(observation_json(snapshot, top=1_000)):
         writer.writerow([_cell(value) for value in row])
     return out.getvalue()
 
 
 def _json(snapshot: Snapshot) -> str:
-    return json.dumps(snapshot.to_json(), indent=1, default=lambda value: value.item()) + "\n"
+    return json.dumps(observation_json(snapshot), indent=1, default=lambda value: value.item()) + "\n"
 
 
 def _tables(data: dict[str, Any]) -> Iterable[Sequence[object]]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from fwtop.model.observation import rfc3339
 from fwtop.model.rule import RuleStatus
-from fwtop.model.snapshot import Attack, Payload, Port, Proposal, Share, Snapshot, Source, rfc3339
+from fwtop.model.snapshot import Attack, Payload, Port, Proposal, Share, Snapshot, Source
 from fwtop.ui.cells import Line
 from fwtop.ui.format import duration, hex_dump, number, octets, percent
 from fwtop.ui.items import Figure, Item, LedgerLine

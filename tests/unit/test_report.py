@@ -28,6 +28,7 @@ from stored_samples import (
 
 from fwtop.model.address import Prefix
 from fwtop.model.errors import FwtopError
+from fwtop.model.observation import observation_json
 from fwtop.model.session import SessionRecord
 from fwtop.model.snapshot import Snapshot
 from fwtop.report import FORMATS, export_snapshot, render
@@ -286,7 +287,7 @@ def test_exports_never_overwrite(tmp_path: Path) -> None:
     first = export_snapshot(snapshot(START), tmp_path, "json")
     second = export_snapshot(snapshot(START, busy=False), tmp_path, "json")
     assert (first.name, second.name) == ("fwtop-2026-11-21T03-12-44.json", "fwtop-2026-11-21T03-12-44-2.json")
-    assert json.loads(first.read_text()) == snapshot(START).to_json()
+    assert json.loads(first.read_text()) == observation_json(snapshot(START))
     assert first.stat().st_mode & 0o777 == 0o600
 
 
