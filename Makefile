@@ -23,7 +23,8 @@ test: setup-dev ## every test (needs root or sudo)
 test-unit: setup-dev ## the tests that need no root
 	.venv/bin/python -m pytest tests/unit tests/ui
 
-check: setup-dev ## lint, format, types, import directions
+check: ## lint, format, types, import directions
+	scripts/setup.sh tools
 	.venv/bin/ruff check
 	.venv/bin/ruff format --check
 	.venv/bin/mypy

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Set-up: `setup.sh` installs the program, `setup.sh dev` also what tests and checks need.
+# Set-up: `setup.sh` installs the program, `setup.sh dev` also what tests and checks need,
+# `setup.sh tools` only the latter: checks leave the installed program as it is.
 # A second run finds everything in place and takes a moment.
 set -euo pipefail
 # shellcheck source=scripts/common.sh
@@ -29,11 +30,15 @@ set_up_dev() {
   "$python" -I "$clone/scripts/unpack_geoip.py" "$clone/geoip" "$clone/geoip"
 }
 
+if [[ ${1:-} == tools && -z $(missing_packages) ]]; then
+  set_up_dev
+  exit
+fi
 if is_installed; then
   say "installed and current"
 else
   as_root "$clone/scripts/install.sh"
 fi
-if [[ ${1:-} == dev ]]; then
+if [[ -n ${1:-} ]]; then
   set_up_dev
 fi
