@@ -50,8 +50,3 @@ class Artifacts:
 def comment_of(rule_id: str) -> str:
     """Return the comment that marks a rule's chain lines."""
     return f"fwtop-{rule_id}"
-
-
-def set_name(rule_id: str, family: int, role: str = "") -> str:
-    """Return the name of a rule's set (at most 31 characters, IPSET_MAXNAMELEN)."""
-    return f"fwtop-{rule_id}-{role}{family}"

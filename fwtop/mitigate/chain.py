@@ -14,6 +14,7 @@ from fwtop.mitigate.artifacts import HOOK_CHAINS, PREROUTING, ChainLine, comment
 from fwtop.mitigate.run import CommandError, run
 from fwtop.mitigate.variants import NFT, Variant
 from fwtop.model.errors import FwtopError
+from fwtop.model.xtables import quote
 
 ALLOW_SETS = {4: "fwtop-allow4", 6: "fwtop-allow6"}
 _ALL_THERE = frozenset(HOOK_CHAINS)  # nothing of the table is ours to remove
@@ -177,13 +178,6 @@ def line_text(line: ChainLine, rule_id: str) -> str:
     """Return a line of `iptables-restore`, arguments quoted as it wants them."""
     comment = ("-m", "comment", "--comment", comment_of(rule_id))
     return " ".join(map(quote, ("-A", HOOK_CHAINS[line.hook], *line.match, *comment, *line.target)))
-
-
-def quote(argument: str) -> str:
-    """Quote an argument for `iptables-restore`, which knows double quotes and backslashes only."""
-    if re.fullmatch(r"[\w./:,=+-]+", argument):
-        return argument
-    return '"' + argument.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 def remove_text(state: TableState, rule_ids: set[str]) -> str:

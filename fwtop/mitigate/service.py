@@ -12,7 +12,7 @@ from typing import Any
 
 from fwtop.mitigate import drivers, guard, timers
 from fwtop.mitigate.allowlist import OWN_ADDRESS, AllowList
-from fwtop.mitigate.artifacts import Artifacts, set_name
+from fwtop.mitigate.artifacts import Artifacts
 from fwtop.mitigate.dependents import notrack_warnings
 from fwtop.mitigate.entries import EntryCounts
 from fwtop.mitigate.journal import Entry, Journal
@@ -26,6 +26,7 @@ from fwtop.model.address import Prefix
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import ACTIVE_STATES, Kind, Rule, RuleStatus, State, rule_status_to_dict
 from fwtop.model.text import safe_text
+from fwtop.model.xtables import set_name
 
 MAX_CONFIRM_SECONDS = 3600
 ALLOW_REFRESH_SECONDS = 5.0

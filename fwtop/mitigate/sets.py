@@ -13,24 +13,15 @@ from fwtop.mitigate.artifacts import SetSpec
 from fwtop.mitigate.run import CommandError, feed, run
 from fwtop.model.address import Prefix
 from fwtop.model.bulk import prefix_text
+from fwtop.model.xtables import create_line
 
 PREFIX = "fwtop-"
 MAX_TIMEOUT_SECONDS = 2147483  # ipset(8): the kernel's milliseconds are 32 bits wide
 _ASIDE = "-new"
 _RENEWED_IN_PLACE = 1_000
-_MIN_ELEMENTS = 64
 _CHUNK_ELEMENTS = 20_000
 _RESTORE_TIMEOUT_SECONDS = 120.0
 _ENTRY = re.compile(r"^(\S+) .*?packets (\d+) bytes (\d+)")
-
-
-def create_line(name: str, family: int, count: int, timeout_seconds: int | None) -> str:
-    """Return the line of `ipset restore` that makes a set big enough for `count` elements."""
-    size = max(_MIN_ELEMENTS, count)
-    hashsize = 1 << max(6, (size - 1).bit_length() - 1)
-    clock = f" timeout {timeout_seconds}" if timeout_seconds is not None else ""
-    inet = "inet" if family == 4 else "inet6"
-    return f"create {name} hash:net family {inet} hashsize {hashsize} maxelem {size}{clock} counters"
 
 
 def fill_text(spec: SetSpec, timeout_seconds: int) -> str:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from fwtop.mitigate.artifacts import Artifacts, ChainLine
-from fwtop.mitigate.drivers.common import base, field_args
+from fwtop.mitigate.drivers.common import base
 from fwtop.model.address import Prefix
 from fwtop.model.rule import Rule
+from fwtop.model.xtables import field_args
 
 
 def build(rule: Rule, exceptions: tuple[Prefix, ...]) -> Artifacts:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fwtop.mitigate.artifacts import OUTPUT, Artifacts, ChainLine
-from fwtop.mitigate.drivers.common import base, field_args
+from fwtop.mitigate.drivers.common import base
 from fwtop.model.address import Prefix
 from fwtop.model.rule import Rule
+from fwtop.model.xtables import field_args
 
 _TARGET = ("-j", "CT", "--notrack")
 

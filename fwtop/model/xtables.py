@@ -1,0 +1,188 @@
+"""A rule in the words of iptables and ipset: what the drivers install is what proposals show.
+
+Pure text, so that the unprivileged side can write the same commands that the guardian runs.
+xt_string counts its offsets from the IP header and doesn't know how long that or TCP's is; u32 follows the
+header lengths (iptables-extensions(8), u32) and takes masks, so anchored bytes are its job. The kernel keeps
+the first parameters given under a hashlimit table's name, so the name holds the rule's number and a changed
+rate is a new rule with a new table (net/netfilter/xt_hashlimit.c, htable_find_get).
+"""
+
+from __future__ import annotations
+
+import re
+
+from fwtop.model.address import Prefix
+from fwtop.model.errors import FwtopError
+from fwtop.model.rule import Match, PayloadMatch, Range, RateLimit, Rule
+
+TCP, UDP, ICMP, ICMPV6 = 6, 17, 1, 58
+MAX_PACKETS_PER_SECOND = 1_000_000  # XT_HASHLIMIT_SCALE_v2: iptables refuses more
+MIN_BYTES_PER_SECOND = 64  # below 16, its unit, iptables 1.8.9 divides by zero
+MAX_BYTES_PER_SECOND = (1 << 32) - 1
+_TABLE_MAX = 262_144  # source prefixes remembered; beyond that the kernel drops (hotdrop)
+_EXPIRE_MS = 10_000
+_MIN_ELEMENTS = 64
+_PORT_PROTOCOLS = {6: "tcp", 17: "udp", 33: "dccp", 132: "sctp", 136: "udplite"}
+_FLAG_NAMES = ((1, "FIN"), (2, "SYN"), (4, "RST"), (8, "PSH"), (16, "ACK"), (32, "URG"))
+_TESTS_PER_MATCH = 10  # xt_u32.h: XT_U32_MAXSIZE
+_SHORT_HEADER = 8  # UDP, and ICMP's common part
+_NO_LATER_FRAGMENT = "4&0x1FFF=0x0"  # a later fragment has no transport header to count from
+
+
+def set_name(rule_id: str, family: int, role: str = "") -> str:
+    """Return the name of a rule's set (at most 31 characters, IPSET_MAXNAMELEN)."""
+    return f"fwtop-{rule_id}-{role}{family}"
+
+
+def halves(family: int) -> tuple[Prefix, Prefix]:
+    """Return the two halves of all addresses: hash:net can't hold /0."""
+    return Prefix(family, 0, 1), Prefix(family, 1 << (31 if family == 4 else 127), 1)
+
+
+def create_line(name: str, family: int, count: int, timeout_seconds: int | None) -> str:
+    """Return the line of `ipset restore` that makes a set big enough for `count` elements."""
+    size = max(_MIN_ELEMENTS, count)
+    hashsize = 1 << max(6, (size - 1).bit_length() - 1)
+    clock = f" timeout {timeout_seconds}" if timeout_seconds is not None else ""
+    inet = "inet" if family == 4 else "inet6"
+    return f"create {name} hash:net family {inet} hashsize {hashsize} maxelem {size}{clock} counters"
+
+
+def field_args(match: Match, family: int, protocol: int | None = None) -> tuple[str, ...]:
+    """Return a Match's header fields as iptables arguments (sets and payload not included).
+
+    `protocol` overrides the match's. Raises FwtopError (code 2) on what iptables can't express.
+    """
+    wanted = match.protocol if protocol is None else protocol
+    args: list[str] = ["-p", str(wanted)] if wanted is not None else []
+    args += _port_args(match, wanted)
+    if match.icmp_type is not None:
+        args += _icmp_args(match.icmp_type, wanted, family)
+    if match.tcp_flags is not None:
+        if wanted != TCP:
+            raise FwtopError("TCP flags need --proto tcp; nothing was installed", 2)
+        args += ["--tcp-flags", *_flag_names(*match.tcp_flags)]
+    if match.ip_length is not None:
+        args += ["-m", "length", "--length", f"{match.ip_length.low}:{match.ip_length.high}"]
+    if match.ttl is not None:
+        args += _ttl_args(match.ttl, family)
+    if match.fragment is not None:
+        args += _fragment_args(match.fragment, family)
+    return tuple(args)
+
+
+def _port_args(match: Match, protocol: int | None) -> list[str]:
+    if match.sport is None and match.dport is None:
+        return []
+    if protocol not in _PORT_PROTOCOLS:
+        raise FwtopError("a port needs --proto tcp or udp; nothing was installed", 2)
+    args = ["-m", _PORT_PROTOCOLS[protocol]]
+    args += ["--sport", str(match.sport)] if match.sport is not None else []
+    return args + (["--dport", str(match.dport)] if match.dport is not None else [])
+
+
+def _icmp_args(kind: int, protocol: int | None, family: int) -> list[str]:
+    if protocol != (ICMP if family == 4 else ICMPV6):
+        raise FwtopError(
+            "an ICMP type needs --proto icmp with -4, or icmpv6 with -6; nothing was installed", 2
+        )
+    return ["--icmp-type" if family == 4 else "--icmpv6-type", str(kind)]
+
+
+def _flag_names(mask: int, value: int) -> tuple[str, str]:
+    if mask & ~0x3F or value & ~mask:
+        raise FwtopError("iptables knows FIN, SYN, RST, PSH, ACK and URG only; nothing was installed", 2)
+    named = [",".join(name for bit, name in _FLAG_NAMES if number & bit) for number in (mask, value)]
+    return named[0] or "NONE", named[1] or "NONE"
+
+
+def _ttl_args(wanted: Range, family: int) -> list[str]:
+    module, option = ("ttl", "--ttl") if family == 4 else ("hl", "--hl")
+    if wanted.low == wanted.high:
+        return ["-m", module, f"{option}-eq", str(wanted.low)]
+    args = ["-m", module, f"{option}-gt", str(wanted.low - 1)] if wanted.low > 0 else []
+    return args + (["-m", module, f"{option}-lt", str(wanted.high + 1)] if wanted.high < 255 else [])
+
+
+def _fragment_args(wanted: bool, family: int) -> list[str]:
+    if family == 4:  # more-fragments bit or an offset: `-f` would miss the first fragment
+        return ["-m", "u32", "--u32", "4&0x3FFF=0x1:0x3FFF" if wanted else "4&0x3FFF=0x0"]
+    header = ["--header", "frag", "--soft"]
+    return ["-m", "ipv6header", *header] if wanted else ["-m", "ipv6header", "!", *header]
+
+
+def match_protocols(rule: Rule) -> tuple[int | None, ...]:
+    """Return the protocols that get a line each: an offset counts from a header, so each needs its own."""
+    anchored = any(item.offset is not None for item in rule.match.payload)
+    return (TCP, UDP) if anchored and rule.match.protocol is None else (rule.match.protocol,)
+
+
+def payload_args(item: PayloadMatch, family: int, protocol: int | None) -> tuple[str, ...]:
+    """Return the matches for one byte string; raises FwtopError (code 2) on a mask without an offset."""
+    if item.offset is not None:
+        return _anchored_args(item, item.offset, family, protocol)
+    if item.mask is not None:
+        raise FwtopError("a masked string needs an offset; nothing was installed", 2)
+    # Resolvers keep the case of a name, whatever it is, and attackers vary it (RFC 4343, 4.1).
+    case = ("--icase",) if item.dns_name is not None else ()
+    return ("-m", "string", "--algo", "bm", *case, "--hex-string", f"|{item.data.hex()}|")
+
+
+def _anchored_args(item: PayloadMatch, offset: int, family: int, protocol: int | None) -> tuple[str, ...]:
+    start = _start(family, protocol)
+    mask = item.mask or b"\xff" * len(item.data)
+    tests = [_NO_LATER_FRAGMENT] if family == 4 else []
+    # A word that reached past the packet's end would never match: the last one is moved to the left.
+    shift = -(len(item.data) % 4) % 4
+    lead = min(shift, offset) if protocol == TCP else shift
+    data, bits = b"\0" * lead + item.data, b"\0" * lead + mask
+    for at in range(0, len(data), 4):
+        word = int.from_bytes(data[at : at + 4].ljust(4, b"\0"), "big")
+        care = int.from_bytes(bits[at : at + 4].ljust(4, b"\0"), "big")
+        if care:
+            tests.append(f"{_place(start, offset - lead + at)}&0x{care:X}=0x{word & care:X}")
+    args: list[str] = []
+    for at in range(0, len(tests), _TESTS_PER_MATCH):
+        args += ["-m", "u32", "--u32", "&&".join(tests[at : at + _TESTS_PER_MATCH])]
+    return tuple(args)
+
+
+def _start(family: int, protocol: int | None) -> tuple[str, int]:
+    """Return u32's way to the transport payload: the jumps, and what to add to an offset."""
+    if protocol == TCP:
+        return ("0>>22&0x3C@12>>26&0x3C@", 0) if family == 4 else ("52>>26&0x3C@", 40)
+    return ("0>>22&0x3C@", _SHORT_HEADER) if family == 4 else ("", 40 + _SHORT_HEADER)
+
+
+def _place(start: tuple[str, int], offset: int) -> str:
+    jumps, add = start
+    return f"{jumps}{add + offset}"
+
+
+def limit_args(rule_id: str, limit: RateLimit, family: int) -> tuple[str, ...]:
+    """Return the match for packets above the limit; raises FwtopError (code 2) on impossible rates."""
+    most = MAX_BYTES_PER_SECOND if limit.in_bytes else MAX_PACKETS_PER_SECOND
+    least = MIN_BYTES_PER_SECOND if limit.in_bytes else 1
+    if not least <= limit.per_second <= most:
+        raise FwtopError(f"hashlimit takes {least} to {most:,} a second; nothing was installed", 2)
+    above = f"{limit.per_second}b/s" if limit.in_bytes else f"{limit.per_second}/sec"
+    # Counted in bytes, the bucket must hold a second's worth and one packet: iptables refuses less.
+    fullest = max(limit.burst, limit.per_second + limit.per_second // 16 + 1500)
+    burst = f"{fullest}b" if limit.in_bytes else str(limit.burst)
+    return (
+        "-m", "hashlimit",
+        "--hashlimit-above", above,
+        "--hashlimit-burst", burst,
+        "--hashlimit-mode", "srcip,dstport" if limit.by_dport else "srcip",
+        "--hashlimit-srcmask", str(limit.prefix_v4 if family == 4 else limit.prefix_v6),
+        "--hashlimit-htable-max", str(_TABLE_MAX),
+        "--hashlimit-htable-expire", str(_EXPIRE_MS),
+        "--hashlimit-name", f"fwtop-{rule_id}-{family}",
+    )  # fmt: skip
+
+
+def quote(argument: str) -> str:
+    """Quote an argument for `iptables-restore`, which knows double quotes and backslashes only."""
+    if re.fullmatch(r"[\w./:,=+-]+", argument):
+        return argument
+    return '"' + argument.replace("\\", "\\\\").replace('"', '\\"') + '"'
