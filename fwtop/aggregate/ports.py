@@ -9,13 +9,10 @@ from fwtop.aggregate.services import SERVICES
 from fwtop.aggregate.shares import Scale
 from fwtop.aggregate.tally import Tally
 from fwtop.model.packets import F64, FLAG_MALFORMED, FLAG_TRUNCATED, Fragment, PacketBatch
+from fwtop.model.protocols import NAMES
 from fwtop.model.snapshot import Port, Share
 
 _UDP, _DST = 1 << 17, 1 << 16  # bits of a port's key
-PROTOCOLS = {
-    **{1: "icmp", 2: "igmp", 4: "ipip", 6: "tcp", 17: "udp", 33: "dccp", 41: "6in4", 47: "gre"},
-    **{50: "esp", 51: "ah", 58: "icmpv6", 89: "ospf", 103: "pim", 112: "vrrp", 132: "sctp", 136: "udplite"},
-}
 _ETHERTYPES = {
     0x0806: "arp",
     0x88CC: "lldp",
@@ -68,5 +65,5 @@ def protocols(counted: Tally, scale: Scale) -> dict[str, Share]:
 
 def _name(key: int) -> str:
     if key < 1 << 16:
-        return PROTOCOLS.get(key, f"ip-{key}")
+        return NAMES.get(key, f"ip-{key}")
     return _ETHERTYPES.get(key & 0xFFFF, f"ethertype-0x{key & 0xFFFF:04x}")

@@ -5,25 +5,15 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 
-from fwtop.cli.mitigation import add_rule_options, carry_out, port, protocol, traffic_text
+from fwtop.cli.mitigation import add_rule_options, carry_out, port, protocol
 from fwtop.model.errors import FwtopError
+from fwtop.model.protocols import read_flags
 from fwtop.model.rule import Kind, Match, Range, Rule
+from fwtop.model.wording import summarised
 
 NAME = "drop"
 HELP = "Drop packets by their header fields, in the network driver (XDP)."
 EXAMPLE = "fwtop drop --proto udp --sport 123 --length 400:500 --via xdp --yes"
-_FLAGS = {
-    "fin": 1,
-    "syn": 2,
-    "rst": 4,
-    "psh": 8,
-    "ack": 16,
-    "urg": 32,
-    "ece": 64,
-    "cwr": 128,
-    "none": 0,
-    "all": 63,
-}
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -57,28 +47,15 @@ def run(args: argparse.Namespace) -> int:
         raise FwtopError(
             "a drop needs at least one field, or it would drop everything; nothing was changed", 2
         )
-    summary = f"drop {traffic_text(match)}"
-    return carry_out(args, [Rule("", Kind(args.via), match, summary, args.ttl, created_by="cli")])
+    return carry_out(args, [summarised(Rule("", Kind(args.via), match, "", args.ttl, created_by="cli"))])
 
 
 def tcp_flags(text: str) -> tuple[int, int]:
-    """Read MASK/FLAGS by names or numbers; returns mask and value."""
-    mask, slash, value = text.partition("/")
-    numbers = (_flags(mask), _flags(value if slash else mask))
-    if numbers[1] & ~numbers[0]:
-        raise argparse.ArgumentTypeError(f"{text[:40]!r}: a flag is wanted that the mask leaves out")
-    return numbers
-
-
-def _flags(text: str) -> int:
-    if text.isascii() and text.isdigit() and int(text) <= 255:
-        return int(text)
-    total = 0
-    for name in text.lower().split(","):
-        if name not in _FLAGS:
-            raise argparse.ArgumentTypeError(f"{name[:20]!r} is not a TCP flag: {', '.join(_FLAGS)}")
-        total |= _FLAGS[name]
-    return total
+    """Read MASK/FLAGS for an option."""
+    try:
+        return read_flags(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _range(most: int) -> Callable[[str], Range]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 import re
 
-from fwtop.cli.mitigation import add_rule_options, carry_out, port, protocol, traffic_text
+from fwtop.cli.mitigation import add_rule_options, carry_out, port, protocol
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Kind, Match, RateLimit, Rule
+from fwtop.model.wording import summarised
 
 NAME = "limit"
 HELP = "Limit what each source prefix may send; what is above is dropped."
@@ -47,12 +48,8 @@ def run(args: argparse.Namespace) -> int:
     v4, v6 = _lengths(args)
     limit = RateLimit(per_second, args.burst or per_second, v4, v6, in_bytes, args.by_port)
     match = Match(family=args.family, protocol=args.proto, dport=args.dport)
-    shown = {4: f"/{v4}", 6: f"/{v6}"}.get(args.family, f"/{v4} (IPv6: /{v6})")
-    unit = "bytes" if in_bytes else "packets"
-    summary = f"limit {traffic_text(match)} to {per_second:,} {unit} a second per source {shown}"
-    return carry_out(
-        args, [Rule("", Kind.HASHLIMIT, match, summary, args.ttl, created_by="cli", limit=limit)]
-    )
+    rule = Rule("", Kind.HASHLIMIT, match, "", args.ttl, created_by="cli", limit=limit)
+    return carry_out(args, [summarised(rule)])
 
 
 def rate(text: str) -> tuple[int, bool]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 
-from fwtop.cli.mitigation import add_rule_options, carry_out, port, protocol, traffic_text
+from fwtop.cli.mitigation import add_rule_options, carry_out, port, protocol
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Kind, Match, PayloadMatch, Rule
-from fwtop.model.text import dns_name_text, payload_text
+from fwtop.model.text import dns_name_text
+from fwtop.model.wording import summarised
 
 NAME = "match"
 HELP = "Drop packets that carry these bytes: text, hex, or a DNS name as it looks on the wire."
@@ -31,10 +32,7 @@ def run(args: argparse.Namespace) -> int:
     """Install the match."""
     payload = _payload(args)
     match = Match(family=args.family, protocol=args.proto, dport=args.dport, payload=(payload,))
-    name = f"DNS name {payload.dns_name}" if payload.dns_name else repr(payload_text(payload.data))
-    where = f" at byte {payload.offset}" if payload.offset is not None else ""
-    summary = f"drop {traffic_text(match)} with {name}{where}"
-    return carry_out(args, [Rule("", Kind.STRING, match, summary, args.ttl, created_by="cli")])
+    return carry_out(args, [summarised(Rule("", Kind.STRING, match, "", args.ttl, created_by="cli"))])
 
 
 def _payload(args: argparse.Namespace) -> PayloadMatch:

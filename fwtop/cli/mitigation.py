@@ -16,7 +16,8 @@ from fwtop.model.errors import FwtopError
 from fwtop.model.observation import mitigation_json
 from fwtop.model.preview import Preview
 from fwtop.model.protocol import DEFAULT_CONFIRM_SECONDS, Keep
-from fwtop.model.rule import Kind, Match, Rule, RuleStatus, State, rule_status_from_dict
+from fwtop.model.protocols import NUMBERS
+from fwtop.model.rule import Kind, Rule, RuleStatus, State, rule_status_from_dict
 from fwtop.model.text import safe_text
 
 if TYPE_CHECKING:
@@ -24,17 +25,6 @@ if TYPE_CHECKING:
 
 DEFAULT_TTL_SECONDS = 600
 _DROP_NOTHING = frozenset({Kind.NOTRACK, Kind.SYSCTL})
-PROTOCOLS = {
-    "icmp": 1,
-    "igmp": 2,
-    "ipip": 4,
-    "tcp": 6,
-    "udp": 17,
-    "gre": 47,
-    "esp": 50,
-    "icmpv6": 58,
-    "sctp": 132,
-}
 
 
 def add_rule_options(parser: argparse.ArgumentParser, *, families: bool = True) -> None:
@@ -61,9 +51,9 @@ def add_rule_options(parser: argparse.ArgumentParser, *, families: bool = True) 
 
 def protocol(text: str) -> int:
     """Read a protocol's name or number."""
-    number = PROTOCOLS.get(text.lower(), int(text) if text.isascii() and text.isdigit() else -1)
+    number = NUMBERS.get(text.lower(), int(text) if text.isascii() and text.isdigit() else -1)
     if not 0 <= number <= 255:
-        known = ", ".join(PROTOCOLS)
+        known = ", ".join(NUMBERS)
         raise argparse.ArgumentTypeError(f"{text[:40]!r} is not a protocol: a number to 255, or {known}")
     return number
 
@@ -73,23 +63,6 @@ def port(text: str) -> int:
     if not (text.isascii() and text.isdigit() and int(text) <= 65535):
         raise argparse.ArgumentTypeError(f"{text[:40]!r} is not a port from 0 to 65535")
     return int(text)
-
-
-def traffic_text(match: Match) -> str:
-    """Say what a match's header fields mean, in words."""
-    names = {number: name for name, number in PROTOCOLS.items()}
-    parts = [f"IPv{match.family}"] if match.family is not None else []
-    if match.protocol is not None:
-        parts.append(names.get(match.protocol, f"protocol {match.protocol}"))
-    parts += [f"from port {match.sport}"] if match.sport is not None else []
-    parts += [f"to port {match.dport}"] if match.dport is not None else []
-    parts += ["fragments"] if match.fragment else []
-    for name, span in (("length", match.ip_length), ("TTL", match.ttl)):
-        if span is not None:
-            parts.append(f"{name} {span.low}" + (f" to {span.high}" if span.high != span.low else ""))
-    if match.tcp_flags is not None:
-        parts.append(f"TCP flags {match.tcp_flags[1]:#04x} of {match.tcp_flags[0]:#04x}")
-    return " ".join(parts) or "everything"
 
 
 def carry_out(args: argparse.Namespace, rules: list[Rule]) -> int:

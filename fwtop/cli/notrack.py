@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 
-from fwtop.cli.mitigation import add_rule_options, carry_out, port, protocol, traffic_text
+from fwtop.cli.mitigation import add_rule_options, carry_out, port, protocol
 from fwtop.model.rule import Kind, Match, Rule
+from fwtop.model.wording import summarised
 
 NAME = "notrack"
 HELP = "Keep packets (and the answers to them) out of connection tracking."
@@ -22,5 +23,4 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Install the exemption."""
     match = Match(family=args.family, protocol=args.proto, dport=args.dport)
-    summary = f"do not track {traffic_text(match)}"
-    return carry_out(args, [Rule("", Kind.NOTRACK, match, summary, args.ttl, created_by="cli")])
+    return carry_out(args, [summarised(Rule("", Kind.NOTRACK, match, "", args.ttl, created_by="cli"))])

@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 from fwtop.lab.craft import DPORT, FRAME_BYTES, SPORT, Template, templates
 from fwtop.lab.network import Wire, is_own
 from fwtop.lab.pools import Slot, slots
-from fwtop.lab.scenario import PROTOCOLS, Pool, Scenario, ScenarioError, Vector
+from fwtop.lab.scenario import Pool, Scenario, ScenarioError, Vector
 from fwtop.model.address import Prefix
+from fwtop.model.protocols import NAMES, protocol_name
 
 SOURCE = np.dtype(
     [("base", "u1", 16), ("spread", "u1", 16), ("packets", "u8"), ("bytes", "u8"), ("ttl", "u1"),
@@ -38,7 +39,6 @@ TOP = 50
 _SLOTS = 4096
 _Ranges = dict[tuple[Pool, int, tuple[int, int]], tuple[int, int]]  # pool, family, TTL → first, count
 _MAX_TEMPLATES = 65_536
-_NAMES = {number: name for name, number in PROTOCOLS.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ class Plan:
                     "name": vector.name,
                     "kind": vector.kind,
                     "also": list(vector.also),
-                    "protocol": _NAMES.get(vector.protocol, str(vector.protocol)),
+                    "protocol": protocol_name(vector.protocol),
                     "family": vector.family,
                     "forged": vector.source.forged,
                     "packets": packets,
@@ -131,7 +131,7 @@ class Plan:
     def _ports(self, counted: list[tuple[int, int]]) -> list[dict[str, Any]]:
         totals: dict[tuple[str, str, int | str], list[int]] = {}
         for item, owner, (packets, size) in zip(self.templates, self.owner, counted, strict=True):
-            protocol = _NAMES.get(self.scenario.vectors[owner].protocol, "")
+            protocol = NAMES.get(self.scenario.vectors[owner].protocol, "")
             if protocol not in ("tcp", "udp") or item.later or not packets:
                 continue
             for side, (low, count), bit in (("src", item.sport, SPORT), ("dst", item.dport, DPORT)):

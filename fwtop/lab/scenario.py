@@ -13,11 +13,10 @@ from typing import Any
 
 from fwtop.model.address import Prefix
 from fwtop.model.errors import FwtopError
+from fwtop.model.protocols import NUMBERS, TCP_FLAGS
 
 DIRECTORY = Path(__file__).resolve().parent / "scenarios"
 DEFAULT_PPS = 300_000
-PROTOCOLS = {"icmp": 1, "igmp": 2, "ipip": 4, "tcp": 6, "udp": 17, "gre": 47, "esp": 50, "icmpv6": 58}
-TCP_FLAGS = {"FIN": 1, "SYN": 2, "RST": 4, "PSH": 8, "ACK": 16, "URG": 32, "ECE": 64, "CWR": 128}
 FIREWALLS = ("stateful", "open", "none")
 CROWDS = ("http", "tls")
 
@@ -247,9 +246,9 @@ def _texts(value: object, what: str = "also") -> tuple[str, ...]:
 def _protocol(value: object) -> int:
     if isinstance(value, int) and 0 <= value <= 255:
         return value
-    if isinstance(value, str) and value in PROTOCOLS:
-        return PROTOCOLS[value]
-    raise ValueError(f"protocol is {value!r}, but must be 0 to 255 or one of {', '.join(PROTOCOLS)}")
+    if isinstance(value, str) and value in NUMBERS:
+        return NUMBERS[value]
+    raise ValueError(f"protocol is {value!r}, but must be 0 to 255 or one of {', '.join(NUMBERS)}")
 
 
 def _pool(value: object) -> Pool:

@@ -6,11 +6,11 @@ import json
 from dataclasses import asdict
 from typing import Any
 
+from fwtop.model.command_line import command_line
 from fwtop.model.observation import SCHEMA, observation_json, rfc3339
 from fwtop.report.chart import resample
 from fwtop.report.digest import Digest
 from fwtop.report.effects import RuleEffect
-from fwtop.report.script import command_line
 from fwtop.report.spans import AttackSpan
 from fwtop.report.tops import Row
 
@@ -94,7 +94,7 @@ def _effect(effect: RuleEffect) -> dict[str, Any]:
         "actual_pps": round(effect.actual_pps, 3),
         "predicted_collateral_share": rule.predicted_collateral_share,
         "changes": [_rounded(asdict(change)) for change in effect.changes],
-        "fwtop": command_line(rule) or None,
+        "fwtop": command_line(rule, most_sources=None),
         "commands": list(effect.commands),
     }
 

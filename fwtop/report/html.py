@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from fwtop.model.command_line import command_line
 from fwtop.model.session import Event, Tick
 from fwtop.model.text import safe_text
 from fwtop.report.chart import gauge_chart, traffic_chart
@@ -11,7 +12,6 @@ from fwtop.report.digest import Digest
 from fwtop.report.effects import Change, RuleEffect
 from fwtop.report.html_tables import tables_section
 from fwtop.report.markup import Markup, join, tag
-from fwtop.report.script import command_line
 from fwtop.report.spans import AttackSpan
 from fwtop.report.style import STYLE
 from fwtop.report.wording import clock, day_and_time, duration, percent, plural, si
@@ -146,7 +146,7 @@ def _action(effect: RuleEffect) -> Markup:
     meta.append(f"matched {si(effect.packets)} packets, {si(effect.bytes, 'B')}")
     if rule.predicted_collateral_share is not None:
         meta.append(f"expected to hit {percent(rule.predicted_collateral_share)} of other traffic")
-    line = command_line(rule)
+    line = command_line(rule, most_sources=None)
     return tag(
         "div",
         tag("h3", tag("span", rule.id, class_="number"), rule.summary),

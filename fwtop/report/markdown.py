@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from fwtop.model.command_line import command_line
 from fwtop.model.text import safe_text
 from fwtop.report.digest import Digest
 from fwtop.report.effects import RuleEffect
 from fwtop.report.html import event_name
 from fwtop.report.html_tables import TABLES
-from fwtop.report.script import command_line
 from fwtop.report.spans import AttackSpan
 from fwtop.report.wording import clock, day_and_time, duration, percent, si
 
@@ -101,7 +101,7 @@ def _actions(effects: Sequence[RuleEffect]) -> list[str]:
         ]
         if figures:
             lines.append(f"Rule {escape(effect.rule.id)}, before → after: {', '.join(figures)}.")
-        line = command_line(effect.rule)
+        line = command_line(effect.rule, most_sources=None)
         if line and line.isprintable() and "```" not in line:
             lines += ["", "```sh", line[:2_000], "```"]
         lines.append("")

@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from fwtop.model.protocols import NUMBERS, WITH_PORTS
 from fwtop.model.rule import Kind, Match, PayloadMatch, RateLimit, Rule
 from fwtop.model.snapshot import Payload, Port, Proposal, Source
-from fwtop.ui.format import cut
+from fwtop.model.wording import summarised
 from fwtop.ui.items import Item
-from fwtop.ui.traffic_panels import payload_name, port_name
-from fwtop.ui.wording import rate_text
 
 TTL_SECONDS = 600
-_PROTOCOLS = {"icmp": 1, "tcp": 6, "udp": 17, "dccp": 33, "sctp": 132, "udplite": 136}
-
 
 _PROPOSAL_KEYS = {
     kind: ("block", "proposal", key)
@@ -34,12 +31,13 @@ def draft(action: str, item: Item | None, now: float) -> Rule:
         return of_proposal(item, now)
     if item is None:
         raise NoRule("nothing is selected: Tab goes to a panel, the arrows select a row")
-    kind, match, summary = _MAKERS[action](item)
+    kind, match = _MAKERS[action](item)
     limit = RateLimit(1000, 1000, 24, 56) if kind is Kind.HASHLIMIT else None
-    if limit is not None:
-        summary = f"{summary} to {rate_text(limit)}"
     origin = _origin(item) if isinstance(item, Source) else None
-    return Rule("", kind, match, summary, TTL_SECONDS, now, "key", limit=limit, origin=origin)
+    rule = summarised(Rule("", kind, match, "", TTL_SECONDS, now, "key", limit=limit, origin=origin))
+    if isinstance(item, Source) and origin is not None and item.as_name:
+        return replace(rule, summary=rule.summary.replace(item.key, f"{item.key} {item.as_name}", 1))
+    return rule
 
 
 def of_proposal(proposal: Proposal, now: float) -> Rule:
@@ -49,39 +47,32 @@ def of_proposal(proposal: Proposal, now: float) -> Rule:
     return replace(proposal.rule, created=now, created_by=f"proposal {proposal.number}")
 
 
-def _block(item: Item) -> tuple[Kind, Match, str]:
-    match, what = _matched(item)
-    if isinstance(item, Source):
-        return Kind.IPSET, match, f"block {what}"
-    if isinstance(item, Payload):
-        return Kind.STRING, match, f"drop packets with {what}"
-    return Kind.XDP, match, f"drop {what}"
+def _block(item: Item) -> tuple[Kind, Match]:
+    kinds = {Source: Kind.IPSET, Payload: Kind.STRING}
+    return kinds.get(type(item), Kind.XDP), _matched(item)
 
 
-def _string(item: Item) -> tuple[Kind, Match, str]:
+def _string(item: Item) -> tuple[Kind, Match]:
     if not isinstance(item, Payload):
         raise NoRule("s drops packets with the selected bytes: select a row of Payloads first")
     return _block(item)
 
 
-def _xdp(item: Item) -> tuple[Kind, Match, str]:
-    match, what = _matched(item)
-    return Kind.XDP, match, f"drop {what} in the driver"
+def _xdp(item: Item) -> tuple[Kind, Match]:
+    return Kind.XDP, _matched(item)
 
 
-def _limited(item: Item) -> tuple[Kind, Match, str]:
-    match, what = _matched(item)
-    return Kind.HASHLIMIT, match, f"limit {what}"
+def _limited(item: Item) -> tuple[Kind, Match]:
+    return Kind.HASHLIMIT, _matched(item)
 
 
-def _untracked(item: Item) -> tuple[Kind, Match, str]:
+def _untracked(item: Item) -> tuple[Kind, Match]:
     if isinstance(item, Payload):
         raise NoRule("n keeps a port or a source out of connection tracking: select one of those")
-    match, what = _matched(item)
-    return Kind.NOTRACK, match, f"do not track {what}"
+    return Kind.NOTRACK, _matched(item)
 
 
-_MAKERS: dict[str, Callable[[Item], tuple[Kind, Match, str]]] = {
+_MAKERS: dict[str, Callable[[Item], tuple[Kind, Match]]] = {
     "block": _block,
     "limit": _limited,
     "string": _string,
@@ -90,27 +81,18 @@ _MAKERS: dict[str, Callable[[Item], tuple[Kind, Match, str]]] = {
 }
 
 
-def _matched(item: Item) -> tuple[Match, str]:
+def _matched(item: Item) -> Match:
     if isinstance(item, Source):
-        return Match(sources=(item.prefix,) if item.prefix is not None else ()), _source_name(item)
+        return Match(sources=(item.prefix,) if item.prefix is not None else ())
     if isinstance(item, Port):
-        number_of = _PROTOCOLS.get(item.protocol)
-        if number_of is None:
+        number_of = NUMBERS.get(item.protocol)
+        if number_of not in WITH_PORTS:
             raise NoRule(f"fwtop has no rule for ports of {item.protocol}")
         match = Match(protocol=number_of)
-        if item.side == "src":
-            return replace(match, sport=item.port), port_name(item)
-        return replace(match, dport=item.port), port_name(item)
+        return replace(match, sport=item.port) if item.side == "src" else replace(match, dport=item.port)
     if isinstance(item, Payload):
-        wanted = PayloadMatch(item.data, item.offset, None, item.dns_name)
-        return Match(payload=(wanted,)), f"“{cut(payload_name(item), 40)}”"
+        return Match(payload=(PayloadMatch(item.data, item.offset, None, item.dns_name),))
     raise NoRule("that row is a figure: select a source, a port or a payload, or press a proposal's number")
-
-
-def _source_name(item: Source) -> str:
-    if item.prefix is None and item.asn is not None and item.as_name:
-        return f"{item.key} {item.as_name}"
-    return item.key
 
 
 def _origin(item: Source) -> str | None:

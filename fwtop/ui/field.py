@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from fwtop.model.rule import Match, Rule
-from fwtop.ui.wording import describe
+from fwtop.model.wording import summarised
 
 Step = TypeVar("Step", int, tuple[int, int])
 PREFIXES = ((8, 32), (16, 48), (24, 56), (32, 64))  # IPv4 and IPv6 lengths that mean about the same
@@ -29,12 +29,7 @@ class Field:
 
 def edited(rule: Rule, match: Match) -> Rule:
     """Return the rule with another match, and a summary that says so."""
-    return described(replace(rule, match=match))
-
-
-def described(rule: Rule) -> Rule:
-    """Return the rule with a summary of what it is now."""
-    return replace(rule, summary=describe(rule))
+    return summarised(replace(rule, match=match))
 
 
 def whole_number(text: str, low: int, high: int, what: str) -> int:

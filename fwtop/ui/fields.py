@@ -6,10 +6,12 @@ import re
 from dataclasses import replace
 
 from fwtop.model.rule import Kind, RateLimit, Rule
-from fwtop.ui.field import PREFIXES, BadText, Field, described, lengths, stepped, whole_number
+from fwtop.model.wording import summarised
+from fwtop.ui.field import PREFIXES, BadText, Field, lengths, stepped, whole_number
 from fwtop.ui.format import span
-from fwtop.ui.match_fields import PROTOCOL, payload_fields, port_field, range_field, sources_field
+from fwtop.ui.match_fields import PROTOCOL, TCP_FLAGS, payload_fields, port_field, range_field, sources_field
 
+_RUNGS = (Kind.NFTABLES, Kind.TC, Kind.XDP)  # from the stack down to the driver
 _UNITS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
 _TTL_STEPS = (30, 60, 300, 600, 1800, 3600, 7200, 21600, 86400)
 _RATE_STEPS = (1, 5, 10, 50, 100, 500, 1000, 5000, 10_000, 50_000, 100_000)
@@ -25,16 +27,47 @@ def fields_of(original: Rule) -> tuple[Field, ...]:
     if len(match.payload) == 1:
         found += payload_fields(match.payload[0])
     found.append(PROTOCOL)
-    if original.kind in (Kind.HASHLIMIT, Kind.XDP, Kind.NOTRACK) or match.sport is not None:
+    if original.kind in (Kind.HASHLIMIT, Kind.NOTRACK, *_RUNGS) or match.sport is not None:
         found.append(port_field("sport"))
     found.append(port_field("dport"))
-    if original.kind is Kind.XDP or match.ip_length is not None:
+    if original.kind in _RUNGS or match.ip_length is not None:
         found.append(range_field("length", "ip_length", 20, 65535))
+    if match.tcp_flags is not None or (original.kind in _RUNGS and match.protocol == 6):
+        found.append(TCP_FLAGS)
     if match.ttl is not None:
         found.append(range_field("ttl", "ttl", 1, 255))
     if original.limit is not None:
         found += [_RATE, _PER]
+    if len(_ways(original)) > 1:
+        found.append(_VIA)
     return (*found, _FOR)
+
+
+# -- by which mechanism
+
+
+def _ways(rule: Rule) -> tuple[Kind, ...]:
+    """Return the kinds that can carry out what a rule asks."""
+    if rule.limit is not None or rule.kind not in (*_RUNGS, Kind.IPSET, Kind.STRING):
+        return (rule.kind,)
+    if rule.match.payload:
+        return (Kind.STRING, *_RUNGS)
+    return (Kind.IPSET, *_RUNGS) if rule.match.sources or rule.origin else _RUNGS
+
+
+def _write_via(rule: Rule, text: str) -> Rule:
+    ways = _ways(rule)
+    if text.strip().lower() not in ways:
+        raise BadText(f"this rule can go in by {', '.join(ways)}")
+    return summarised(replace(rule, kind=Kind(text.strip().lower())))
+
+
+def _step_via(rule: Rule, delta: int) -> Rule:
+    ways = _ways(rule)
+    return summarised(replace(rule, kind=ways[(ways.index(rule.kind) + delta) % len(ways)]))
+
+
+_VIA = Field("via", lambda rule: rule.kind.value, _write_via, _step_via)
 
 
 # -- how long
@@ -66,7 +99,7 @@ def _limit(rule: Rule) -> RateLimit:
 
 
 def _with_limit(rule: Rule, limit: RateLimit) -> Rule:
-    return described(replace(rule, limit=limit))
+    return summarised(replace(rule, limit=limit))
 
 
 def _write_rate(rule: Rule, text: str) -> Rule:

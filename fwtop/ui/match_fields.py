@@ -6,30 +6,51 @@ from dataclasses import replace
 from typing import Any
 
 from fwtop.model.address import Prefix
+from fwtop.model.protocols import NUMBERS, WITH_PORTS, flags_option, protocol_name, read_flags
 from fwtop.model.rule import PayloadMatch, Range, Rule
 from fwtop.ui.field import PREFIXES, BadText, Field, edited, lengths, stepped, whole_number
-from fwtop.ui.wording import PROTOCOLS, protocol_text, range_text
-
-_WITH_PORTS = frozenset({6, 17, 33, 132, 136})  # TCP, UDP, DCCP, SCTP, UDP-Lite
 
 
 def _write_protocol(rule: Rule, text: str) -> Rule:
     name = text.strip().lower()
     if name in ("", "any"):
         protocol = None
-    elif name in PROTOCOLS:
-        protocol = PROTOCOLS[name]
+    elif name in NUMBERS:
+        protocol = NUMBERS[name]
     else:
         protocol = whole_number(name, 0, 255, "a protocol is tcp, udp, icmp, any, or its number: that")
     match = rule.match
-    if protocol not in _WITH_PORTS and (match.sport is not None or match.dport is not None):
+    if protocol not in WITH_PORTS and (match.sport is not None or match.dport is not None):
         raise BadText("ports need udp or tcp: set the ports to any first")
     if match.tcp_flags is not None and protocol != 6:
         raise BadText("this rule looks at TCP flags, so the protocol stays tcp")
     return edited(rule, replace(match, protocol=protocol))
 
 
-PROTOCOL = Field("protocol", lambda rule: protocol_text(rule.match.protocol), _write_protocol)
+def _read_protocol(rule: Rule) -> str:
+    return "any" if rule.match.protocol is None else protocol_name(rule.match.protocol)
+
+
+PROTOCOL = Field("protocol", _read_protocol, _write_protocol)
+
+
+def _read_flags(rule: Rule) -> str:
+    flags = rule.match.tcp_flags
+    return "any" if flags is None else flags_option(*flags)
+
+
+def _write_flags(rule: Rule, text: str) -> Rule:
+    value = text.replace(" ", "").lower()
+    try:
+        flags = None if value in ("", "any") else read_flags(value)
+    except ValueError as error:
+        raise BadText(f"{error}; syn,ack/syn is SYN without ACK") from None
+    if flags is not None and rule.match.protocol != 6:
+        raise BadText("TCP flags need the protocol tcp: set that first")
+    return edited(rule, replace(rule.match, tcp_flags=flags))
+
+
+TCP_FLAGS = Field("flags", _read_flags, _write_flags)
 
 
 def port_field(side: str) -> Field:
@@ -42,7 +63,7 @@ def port_field(side: str) -> Field:
     def write(rule: Rule, text: str) -> Rule:
         value = text.strip().lower()
         port = None if value in ("", "any") else whole_number(value, 0, 65535, "a port, or any, ")
-        if port is not None and rule.match.protocol not in _WITH_PORTS:
+        if port is not None and rule.match.protocol not in WITH_PORTS:
             raise BadText("a port needs a protocol that has ports: set udp or tcp first")
         changes: dict[str, Any] = {side: port}
         return edited(rule, replace(rule.match, **changes))
@@ -65,7 +86,13 @@ def range_field(name: str, attribute: str, low: int, high: int) -> Field:
         changes: dict[str, Any] = {attribute: wanted}
         return edited(rule, replace(rule.match, **changes))
 
-    return Field(name, lambda rule: range_text(getattr(rule.match, attribute)), write)
+    def read(rule: Rule) -> str:
+        present: Range | None = getattr(rule.match, attribute)
+        if present is None:
+            return "any"
+        return f"{present.low}" if present.low == present.high else f"{present.low}-{present.high}"
+
+    return Field(name, read, write)
 
 
 def sources_field(originals: tuple[Prefix, ...]) -> Field:

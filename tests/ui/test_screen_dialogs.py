@@ -186,7 +186,7 @@ async def test_rate_and_prefix_can_be_changed() -> None:
         limit = sheet(run).rule.limit
         assert limit is not None
         assert (limit.per_second, limit.prefix_v4, limit.prefix_v6) == (5000, 32, 64)
-        assert sheet(run).rule.summary == "limit udp dst 27015 to 5.00k/s per /32 (IPv6 /64)"
+        assert sheet(run).rule.summary == "limit UDP to port 27015 to 5,000/s per /32 (IPv6 /64)"
 
 
 async def test_subject_is_frozen_while_rows_move() -> None:

@@ -14,7 +14,8 @@ from fwtop.ui.field import BadText, Field
 from fwtop.ui.fields import fields_of
 from fwtop.ui.rule_sheet import RuleSheet
 
-PORT = Rule("", Kind.XDP, Match(protocol=17, dport=53), "drop udp dst 53 in the driver", 600, NOW)
+PORT = Rule("", Kind.XDP, Match(protocol=17, dport=53), "drop UDP to port 53 in the driver", 600, NOW)
+TCP = replace(PORT, match=Match(protocol=6, dport=443))
 LIMIT = replace(PORT, kind=Kind.HASHLIMIT, limit=RateLimit(1000, 1000, 24, 56))
 BYTES = replace(PORT, kind=Kind.STRING, match=Match(protocol=17, payload=(PayloadMatch(b"flood:", 0),)))
 ONE = replace(block_rule(), match=Match(sources=(Prefix.parse("203.0.113.7"),)))
@@ -33,18 +34,24 @@ def names(rule: Rule) -> list[str]:
     [
         (ONE, "source", "203.0.113.0/24", "block 203.0.113.0/24"),
         (ONE, "source", " 2001:db8::1 ", "block 2001:db8::1"),
-        (ONE, "protocol", "udp", "block udp from 203.0.113.7"),
+        (ONE, "protocol", "udp", "block UDP from 203.0.113.7"),
         (block_rule(), "each as", "24", "block 203.0.113.0/24"),
-        (PORT, "to port", "any", "drop udp in the driver"),
-        (PORT, "from port", "123", "drop udp src 123 dst 53 in the driver"),
-        (PORT, "length", "60-70", "drop udp dst 53 of 60-70 bytes in the driver"),
-        (PORT, "protocol", "TCP", "drop tcp dst 53 in the driver"),
-        (LIMIT, "rate", "5k", "limit udp dst 53 to 5.00k/s per /24 (IPv6 /56)"),
-        (LIMIT, "rate", "250/s", "limit udp dst 53 to 250/s per /24 (IPv6 /56)"),
-        (LIMIT, "per", "32", "limit udp dst 53 to 1.00k/s per /32 (IPv6 /64)"),
-        (LIMIT, "per", "/16/40", "limit udp dst 53 to 1.00k/s per /16 (IPv6 /40)"),
-        (BYTES, "at byte", "any", "drop udp with “flood:”"),
-        (BYTES, "bytes", "5", "drop udp with “flood” at +0"),
+        (PORT, "to port", "any", "drop UDP in the driver"),
+        (PORT, "from port", "123", "drop UDP from port 123 to port 53 in the driver"),
+        (PORT, "length", "60-70", "drop UDP to port 53 of 60 to 70 bytes in the driver"),
+        (PORT, "protocol", "TCP", "drop TCP to port 53 in the driver"),
+        (PORT, "via", "tc", "drop UDP to port 53 at tc ingress"),
+        (PORT, "via", "NFTables", "drop UDP to port 53 at netdev ingress"),
+        (ONE, "via", "xdp", "drop 203.0.113.7 in the driver"),
+        (TCP, "flags", "syn,ack/syn", "drop TCP to port 443 with SYN, not ACK in the driver"),
+        (TCP, "flags", "all/none", "drop TCP to port 443 with no flags in the driver"),
+        (TCP, "flags", "any", "drop TCP to port 443 in the driver"),
+        (LIMIT, "rate", "5k", "limit UDP to port 53 to 5,000/s per /24 (IPv6 /56)"),
+        (LIMIT, "rate", "250/s", "limit UDP to port 53 to 250/s per /24 (IPv6 /56)"),
+        (LIMIT, "per", "32", "limit UDP to port 53 to 1,000/s per /32 (IPv6 /64)"),
+        (LIMIT, "per", "/16/40", "limit UDP to port 53 to 1,000/s per /16 (IPv6 /40)"),
+        (BYTES, "at byte", "any", "drop UDP with “flood:”"),
+        (BYTES, "bytes", "5", "drop UDP with “flood” at byte 0"),
     ],
 )
 def test_what_was_typed_becomes_the_rule_and_its_summary(
@@ -67,6 +74,9 @@ def test_what_was_typed_becomes_the_rule_and_its_summary(
         (PORT, "protocol", "icmp", "set the ports to any first"),
         (PORT, "protocol", "upd", "tcp, udp, icmp"),
         (PORT, "length", "70-60", "upper end"),
+        (PORT, "via", "string", "nftables, tc, xdp"),
+        (TCP, "flags", "syn/ack", "the mask leaves out"),
+        (TCP, "flags", "sin", "syn,ack/syn"),
         (replace(ONE, kind=Kind.XDP), "to port", "53", "set udp or tcp first"),
         (LIMIT, "rate", "0", "from 1"),
         (LIMIT, "rate", "9" * 60, "from 1"),
@@ -109,21 +119,23 @@ def test_widening_many_sources_joins_them_and_keeps_ipv6_apart() -> None:
 
 
 def test_fields_follow_the_kind() -> None:
-    assert names(ONE) == ["source", "protocol", "to port", "for"]
+    assert names(ONE) == ["source", "protocol", "to port", "via", "for"]
+    assert "flags" in names(TCP)
+    assert "flags" not in names(PORT)
     assert names(LIMIT) == ["protocol", "from port", "to port", "rate", "per", "for"]
-    assert names(BYTES) == ["at byte", "bytes", "protocol", "to port", "for"]
+    assert names(BYTES) == ["at byte", "bytes", "protocol", "to port", "via", "for"]
     name = replace(BYTES, match=Match(payload=(PayloadMatch(QUERY, 12, None, "example.org"),)))
     assert "bytes" not in names(name), "a DNS name that is cut is no name"
     country = replace(ONE, origin="country:NL")
     assert "source" not in names(country)
-    assert field(country, "protocol").write(country, "udp").summary == "block udp from NL"
+    assert field(country, "protocol").write(country, "udp").summary == "block UDP from NL"
 
 
 def test_range_of_ttl_and_flags_stay_in_the_words() -> None:
     odd = replace(PORT, match=Match(protocol=6, dport=80, ttl=Range(50, 60), tcp_flags=(0x12, 0x02)))
     assert "ttl" in names(odd)
     changed = field(odd, "to port").write(odd, "443")
-    assert changed.summary == "drop tcp dst 443 with TTL 50-60 with flags 0x02 of 0x12 in the driver"
+    assert changed.summary == "drop TCP to port 443 with TTL 50 to 60 with SYN, not ACK in the driver"
     with pytest.raises(BadText, match="TCP flags"):
         field(odd, "protocol").write(replace(odd, match=replace(odd.match, dport=None)), "udp")
 
@@ -135,7 +147,7 @@ def sheet(run: Run) -> RuleSheet:
 
 async def test_typed_source_is_measured_again_and_installed() -> None:
     async with running(snapshot()) as run:
-        await run.press("b", "up", "up", "up", "up")
+        await run.press("b", *["up"] * 5)
         assert sheet(run).part == "source"
         await run.press(*"203.0.113.0/25", "enter")
         assert "block 203.0.113.0/25" in run.text()

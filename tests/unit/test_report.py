@@ -27,6 +27,7 @@ from stored_samples import (
 )
 
 from fwtop.model.address import Prefix
+from fwtop.model.command_line import command_line
 from fwtop.model.errors import FwtopError
 from fwtop.model.observation import observation_json
 from fwtop.model.session import SessionRecord
@@ -36,7 +37,6 @@ from fwtop.report.chart import nice_ceiling, resample
 from fwtop.report.digest import digest
 from fwtop.report.export import snapshot_csv
 from fwtop.report.markdown import escape
-from fwtop.report.script import command_line
 from fwtop.report.wording import duration, percent, si
 from fwtop.store import SessionWriter, load_session
 
@@ -256,20 +256,26 @@ def test_a_script_of_poison_runs_nothing_else(poison: SessionRecord, tmp_path: P
     evil = "asn:1; reboot `reboot` $(reboot) ' reboot"
     line = command_line(dataclasses.replace(rule(), origin=evil))
     assert shell_runs(line + "\n", tmp_path) == [["block", evil, "--via", "ipset", "--ttl", "10m"]]
-    assert command_line(dataclasses.replace(rule(), origin="asn:1\nreboot")) == ""
+    assert command_line(dataclasses.replace(rule(), origin="asn:1\nreboot")) is None
 
 
 def test_rules_as_command_lines() -> None:
     limit, strings, xdp, notrack, by_asn = other_rules()
-    assert command_line(limit) == "fwtop limit --proto udp --dport 53 --per 24 --rate 1000/s --ttl 10m"
-    assert command_line(strings) == "", "two strings of one rule have no command line"
+    assert (
+        command_line(limit)
+        == "fwtop limit --proto udp --dport 53 --per 24 --per6 56 --rate 1000/s --burst 2000 --ttl 10m"
+    )
+    assert command_line(strings) is None, "two strings of one rule have no command line"
     one = dataclasses.replace(
         strings, match=dataclasses.replace(strings.match, payload=strings.match.payload[:1])
     )
     assert command_line(one) == """fwtop match --dns 'evil'"'"'.com' --offset 12 --proto udp --ttl 10m"""
-    assert command_line(xdp) == ""
+    assert command_line(xdp) is None
     whole = dataclasses.replace(xdp, match=dataclasses.replace(xdp.match, fragment=None))
-    assert command_line(whole) == "fwtop drop --proto tcp --sport 80 --tcp-flags 0x12/0x12 --via xdp --ttl 1m"
+    assert (
+        command_line(whole)
+        == "fwtop drop --proto tcp --sport 80 --tcp-flags syn,ack/syn,ack --via xdp --ttl 1m"
+    )
     assert command_line(notrack) == "fwtop notrack --proto udp --dport 53 --ttl 2h"
     assert command_line(by_asn) == "fwtop block asn:64500 --via ipset --ttl 10m"
 

@@ -1,0 +1,118 @@
+"""A rule as the `fwtop` command that makes it."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable
+
+from fwtop.model.protocols import flags_option, protocol_name
+from fwtop.model.rule import Kind, Match, PayloadMatch, Rule
+
+_BLOCKS = (Kind.IPSET, Kind.XDP, Kind.NFTABLES, Kind.TC)
+_MANY_SOURCES = 32  # more than fit on a line that people still read
+
+
+def command_line(rule: Rule, *, most_sources: int | None = _MANY_SOURCES) -> str | None:
+    """Return a rule as a line for a shell; None where no line can say it, or it has more sources than that.
+
+    The line is printable whatever the rule holds.
+    """
+    sources = rule.match.sources
+    if most_sources is not None and rule.origin is None and len(sources) > most_sources:
+        return None
+    words = _words(rule)
+    if words is None:
+        return None
+    line = shlex.join(["fwtop", *words, "--ttl", _time(rule.ttl_seconds)])
+    return line if line.isprintable() else None
+
+
+def _words(rule: Rule) -> list[str] | None:
+    if rule.kind is Kind.SYSCTL:
+        return ["sysctl", *(f"{item.name}={item.value}" for item in rule.settings)]
+    match = rule.match
+    if match.destinations or match.icmp_type is not None or match.fragment is False:
+        return None
+    if rule.kind in _BLOCKS and match.sources:
+        alone = rule.limit is None and match == Match(sources=match.sources, family=match.family)
+        sources = [rule.origin] if rule.origin else [str(prefix) for prefix in match.sources]
+        return ["block", *sources, "--via", rule.kind.value] if alone else None
+    maker = _MAKERS.get(rule.kind)
+    return maker(rule) if maker is not None and not match.sources else None
+
+
+def _limit(rule: Rule) -> list[str] | None:
+    match, limit = rule.match, rule.limit
+    if limit is None or match.payload or match.sport is not None or _has_fields(match):
+        return None
+    length = limit.prefix_v6 if match.family == 6 else limit.prefix_v4
+    words = ["limit", *_scope(match), "--per", str(length)]
+    words += ["--per6", str(limit.prefix_v6)] if match.family is None else []
+    words += ["--rate", f"{limit.per_second}{'B' if limit.in_bytes else ''}/s"]
+    words += ["--burst", str(limit.burst)] if limit.burst != limit.per_second else []
+    return words + ["--by-port"] * limit.by_dport
+
+
+def _match(rule: Rule) -> list[str] | None:
+    match = rule.match
+    if len(match.payload) != 1 or match.payload[0].mask is not None or match.sport is not None:
+        return None
+    if _has_fields(match):
+        return None
+    offset = match.payload[0].offset
+    place = [] if offset is None else ["--offset", str(offset)]
+    return ["match", *_bytes(match.payload[0]), *place, *_scope(match)]
+
+
+def _drop(rule: Rule) -> list[str] | None:
+    match = rule.match
+    if match.payload or rule.limit is not None:
+        return None
+    words = ["drop", *_scope(match)]
+    words += ["--sport", str(match.sport)] if match.sport is not None else []
+    for option, span in (("--length", match.ip_length), ("--ttl-field", match.ttl)):
+        words += [option, f"{span.low}:{span.high}"] if span else []
+    if match.tcp_flags is not None:
+        words += ["--tcp-flags", flags_option(*match.tcp_flags)]
+    words += ["--fragment"] if match.fragment else []
+    return [*words, "--via", rule.kind.value]
+
+
+def _untracked(rule: Rule) -> list[str] | None:
+    match = rule.match
+    if match.payload or match.sport is not None or _has_fields(match):
+        return None
+    return ["notrack", *_scope(match)]
+
+
+_MAKERS: dict[Kind, Callable[[Rule], list[str] | None]] = {
+    Kind.HASHLIMIT: _limit,
+    Kind.STRING: _match,
+    Kind.XDP: _drop,
+    Kind.TC: _drop,
+    Kind.NFTABLES: _drop,
+    Kind.NOTRACK: _untracked,
+}
+
+
+def _has_fields(match: Match) -> bool:
+    return any(item is not None for item in (match.ip_length, match.ttl, match.tcp_flags, match.fragment))
+
+
+def _bytes(payload: PayloadMatch) -> list[str]:
+    if payload.dns_name is not None:
+        return ["--dns", payload.dns_name]
+    return ["--hex", payload.data.hex()]
+
+
+def _scope(match: Match) -> list[str]:
+    words = [f"-{match.family}"] if match.family is not None else []
+    words += ["--proto", protocol_name(match.protocol)] if match.protocol is not None else []
+    return words + (["--dport", str(match.dport)] if match.dport is not None else [])
+
+
+def _time(seconds: int) -> str:
+    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "m")):
+        if seconds >= size and seconds % size == 0:
+            return f"{seconds // size}{unit}"
+    return f"{seconds}s"

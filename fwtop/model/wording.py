@@ -1,0 +1,110 @@
+"""A rule in words: which packets it means and what becomes of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from fwtop.model.protocols import flags_text, spoken_protocol
+from fwtop.model.rule import Kind, Match, PayloadMatch, Range, RateLimit, Rule
+from fwtop.model.text import payload_text, safe_text
+
+_LONGEST_BYTES = 40  # characters of a payload that are shown
+_PLACES = {Kind.XDP: " in the driver", Kind.TC: " at tc ingress", Kind.NFTABLES: " at netdev ingress"}
+_SHORTEST, _LONGEST = 20, 65_535  # of an IP packet, bytes
+
+
+def summarise(rule: Rule) -> str:
+    """Say in one line what a rule does."""
+    what = describe(rule.match, origin=rule.origin)
+    if rule.kind is Kind.SYSCTL:
+        return "set " + ", ".join(f"{item.name}={item.value}" for item in rule.settings)
+    if rule.kind is Kind.NOTRACK:
+        return f"do not track {what}"
+    if rule.kind is Kind.SYNPROXY:
+        return f"answer handshakes of {what} with SYN cookies"
+    place = _PLACES.get(rule.kind, "")
+    if rule.limit is not None:
+        return f"limit {what} to {rate_text(rule.limit)}{place}"
+    return f"block {what}" if rule.kind is Kind.IPSET else f"drop {what}{place}"
+
+
+def summarised(rule: Rule) -> Rule:
+    """Return the rule with a summary of what it is."""
+    return replace(rule, summary=summarise(rule))
+
+
+def rate_text(limit: RateLimit) -> str:
+    """Say a limit as 1,000/s per /24 (IPv6 /56)."""
+    unit = " bytes" if limit.in_bytes else ""
+    each = " and port" if limit.by_dport else ""
+    return f"{limit.per_second:,}{unit}/s per /{limit.prefix_v4} (IPv6 /{limit.prefix_v6}){each}"
+
+
+def describe(match: Match, *, origin: str | None = None) -> str:
+    """Say which packets a match means; "everything" for one without a condition.
+
+    `origin` names what the sources were made of: asn:N, country:CC or @file.
+    """
+    words = [*_traffic(match), *_header(match), *(f"with {_bytes(item)}" for item in match.payload)]
+    if match.destinations:
+        words.append(f"to {_counted(match.destinations, 'destinations')}")
+    if origin is not None:
+        return " ".join([*words, *(["from"] if words else []), _origin(origin)])
+    if match.sources:
+        words += [*(["from"] if words else []), _counted(match.sources, "sources")]
+    return " ".join(words) or "everything"
+
+
+def range_text(wanted: Range) -> str:
+    """Write a range as 66, or 60 to 70."""
+    return f"{wanted.low}" if wanted.low == wanted.high else f"{wanted.low} to {wanted.high}"
+
+
+def _traffic(match: Match) -> list[str]:
+    words = [f"IPv{match.family}"] if match.family is not None else []
+    if match.protocol is not None:
+        words.append(spoken_protocol(match.protocol))
+    elif match.fragment is not True and (_header(match) or match.payload):
+        words.append("packets")
+    if match.fragment is not None:
+        words.append("fragments" if match.fragment else "unfragmented")
+    words += [f"from port {match.sport}"] if match.sport is not None else []
+    return words + ([f"to port {match.dport}"] if match.dport is not None else [])
+
+
+def _header(match: Match) -> list[str]:
+    words = []
+    if match.icmp_type is not None:
+        words.append(f"of type {match.icmp_type}")
+    if match.ip_length is not None:
+        words.append(_length(match.ip_length))
+    if match.ttl is not None:
+        words.append(f"with TTL {range_text(match.ttl)}")
+    if match.tcp_flags is not None:
+        words.append(f"with {flags_text(*match.tcp_flags)}")
+    return words
+
+
+def _length(wanted: Range) -> str:
+    if wanted.high >= _LONGEST:
+        return f"of {wanted.low} bytes or more"
+    if wanted.low <= _SHORTEST < wanted.high:
+        return f"of up to {wanted.high} bytes"
+    return f"of {range_text(wanted)} bytes"
+
+
+def _bytes(wanted: PayloadMatch) -> str:
+    shown = wanted.dns_name if wanted.dns_name is not None else payload_text(wanted.data)
+    text = shown if len(shown) <= _LONGEST_BYTES else f"{shown[: _LONGEST_BYTES - 1]}…"
+    return f"“{text}”" + ("" if wanted.offset is None else f" at byte {wanted.offset}")
+
+
+def _origin(origin: str) -> str:
+    kind, colon, name = origin.partition(":")
+    if not colon:
+        return safe_text(origin)
+    return f"AS{safe_text(name)}" if kind == "asn" else safe_text(name)
+
+
+def _counted(prefixes: tuple[object, ...], noun: str) -> str:
+    return str(prefixes[0]) if len(prefixes) == 1 else f"{len(prefixes):,} {noun}"

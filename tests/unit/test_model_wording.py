@@ -1,0 +1,110 @@
+"""A rule in words and as a command: both say the same rule, whatever it holds."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import shlex
+from dataclasses import replace
+
+import pytest
+
+from fwtop.model.address import Prefix
+from fwtop.model.command_line import command_line
+from fwtop.model.protocols import flags_option, flags_text, read_flags
+from fwtop.model.rule import Kind, Match, PayloadMatch, Range, RateLimit, Rule, Setting
+from fwtop.model.wording import describe, summarise
+
+NET = Prefix.parse("203.0.113.0/24")
+
+
+def rule(kind: Kind, match: Match, **more: object) -> Rule:
+    return replace(Rule("", kind, match, "", 600), **more)
+
+
+@pytest.mark.parametrize(
+    ("match", "words"),
+    [
+        (Match(), "everything"),
+        (Match(sources=(NET,)), "203.0.113.0/24"),
+        (Match(protocol=17, sources=(NET, Prefix.parse("10.0.0.0/8"))), "UDP from 2 sources"),
+        (Match(family=6, protocol=17, fragment=True), "IPv6 UDP fragments"),
+        (Match(ip_length=Range(20, 80)), "packets of up to 80 bytes"),
+        (
+            Match(protocol=17, sport=53, ip_length=Range(1000, 65535)),
+            "UDP from port 53 of 1000 bytes or more",
+        ),
+        (Match(protocol=1, icmp_type=8), "ICMP of type 8"),
+        (Match(protocol=6, dport=80, tcp_flags=(63, 0)), "TCP to port 80 with no flags"),
+        (Match(payload=(PayloadMatch(b"\x1b[2J"),)), "packets with “·[2J”"),
+    ],
+)
+def test_a_match_in_words(match: Match, words: str) -> None:
+    assert describe(match) == words
+
+
+@pytest.mark.parametrize(
+    ("made", "words"),
+    [
+        (rule(Kind.IPSET, Match(), origin="asn:64500"), "block AS64500"),
+        (rule(Kind.IPSET, Match(protocol=17), origin="country:NL"), "block UDP from NL"),
+        (rule(Kind.IPSET, Match(), origin="@/tmp/bad.txt"), "block @/tmp/bad.txt"),
+        (rule(Kind.TC, Match(protocol=17)), "drop UDP at tc ingress"),
+        (
+            rule(Kind.XDP, Match(protocol=17), limit=RateLimit(500, 500, 32, 64)),
+            "limit UDP to 500/s per /32 (IPv6 /64) in the driver",
+        ),
+        (
+            rule(Kind.SYNPROXY, Match(protocol=6, dport=443)),
+            "answer handshakes of TCP to port 443 with SYN cookies",
+        ),
+        (
+            rule(Kind.SYSCTL, Match(), settings=(Setting("net.ipv4.tcp_syncookies", 2),)),
+            "set net.ipv4.tcp_syncookies=2",
+        ),
+    ],
+)
+def test_a_rule_in_words(made: Rule, words: str) -> None:
+    assert summarise(made) == words
+
+
+@pytest.mark.parametrize("mask", range(0, 256, 5))
+def test_flags_are_read_as_they_are_written(mask: int) -> None:
+    for value in {0, mask, mask & 18}:
+        assert read_flags(flags_option(mask, value)) == (mask, value)
+    assert flags_text(18, 2) == "SYN, not ACK"
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        rule(Kind.HASHLIMIT, Match(protocol=17, dport=53), limit=RateLimit(1000, 2000, 24, 56)),
+        rule(Kind.HASHLIMIT, Match(family=6), limit=RateLimit(9, 9, 32, 48, in_bytes=True, by_dport=True)),
+        rule(Kind.STRING, Match(family=4, protocol=17, payload=(PayloadMatch(b"\x00'$(x)", 7),))),
+        rule(Kind.XDP, Match(protocol=6, sport=1, dport=2, ip_length=Range(40, 90), tcp_flags=(18, 2))),
+        rule(Kind.XDP, Match(protocol=132, ttl=Range(0, 255), fragment=True)),
+        rule(Kind.NOTRACK, Match(protocol=47)),
+    ],
+)
+def test_the_program_reads_the_command_as_the_same_rule(made: Rule, monkeypatch: pytest.MonkeyPatch) -> None:
+    line = command_line(made)
+    assert line is not None
+    program, verb, *words = shlex.split(line)
+    module = importlib.import_module(f"fwtop.cli.{verb}")
+    parser = argparse.ArgumentParser(exit_on_error=False)
+    module.arguments(parser)
+    read: list[Rule] = []
+    monkeypatch.setattr(module, "carry_out", lambda _, rules: read.extend(rules) or 0)
+    assert module.run(parser.parse_args(words)) == 0
+    assert program == "fwtop"
+    assert read == [replace(made, summary=summarise(made), created_by="cli")]
+
+
+def test_what_no_command_can_say_has_none() -> None:
+    assert command_line(rule(Kind.XDP, Match(protocol=1, icmp_type=8))) is None
+    assert command_line(rule(Kind.XDP, Match(), limit=RateLimit(1, 1))) is None
+    many = tuple(Prefix(4, number << 8, 24) for number in range(40))
+    assert command_line(rule(Kind.IPSET, Match(sources=many))) is None
+    whole = command_line(rule(Kind.IPSET, Match(sources=many)), most_sources=None)
+    assert whole is not None
+    assert whole.count("/24") == 40
