@@ -10,6 +10,7 @@ man_page=/usr/local/share/man/man8/fwtop.8
 completion=/usr/local/share/bash-completion/completions/fwtop
 state_directory=/var/lib/fwtop
 guardian_directory=/var/lib/fwtop-guardian
+costs_file=/var/lib/fwtop-costs.json
 user=fwtop
 python=/usr/bin/python3
 

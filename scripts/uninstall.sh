@@ -25,7 +25,7 @@ if grep -qx "user $user" "$manifest" 2>/dev/null && id "$user" >/dev/null 2>&1; 
   userdel "$user" 2>/dev/null || fail "could not delete the user $user: is a console of it still running? Nothing was removed"
 fi
 rm -rf "$prefix" "$command" "$man_page" "$completion" /run/fwtop "$state_directory" "$guardian_directory" \
-  /var/log/fwtop-setup.log /run/lock/fwtop-setup.lock
+  "$costs_file" /var/log/fwtop-setup.log /run/lock/fwtop-setup.lock
 rmdir /sys/fs/bpf/fwtop "$(dirname "$man_page")" "$(dirname "$completion")" 2>/dev/null || true # where empty
 rmdir "$(dirname "$(dirname "$completion")")" 2>/dev/null || true
 say "removed: program, user, sessions, journal"

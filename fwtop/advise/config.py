@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-# Nanoseconds a dropped packet on the machine where fwtop was made; `fwtop bench` gives one's own
-_COSTS = {"xdp": 105.0, "ipset": 570.0, "hashlimit": 530.0, "string": 945.0, "notrack": 100.0}
+from fwtop.model.costs import DEFAULT_COST_NS
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,4 +44,5 @@ class AdviseConfig:
     ttl_seconds: int = 600
     link_bits_per_second: float | None = None  # of the uplink, where the operator told it
     link_full: float = 0.9
-    cost_ns: Mapping[str, float] = field(default_factory=lambda: dict(_COSTS))
+    cost_ns: Mapping[str, float] = field(default_factory=lambda: dict(DEFAULT_COST_NS))  # a packet
+    measured_costs: frozenset[str] = frozenset()  # kinds whose cost was measured on this machine

@@ -78,6 +78,7 @@ def _measured(scene: Scene, finding: Finding, candidate: Candidate, normal: Norm
         collateral_share=collateral,
         collateral_examples=cost.examples if cost else (),
         cost_ns=scene.config.cost_ns.get(rule.kind.value),
+        cost_measured=rule.kind.value in scene.config.measured_costs,
         commands=shell_commands(rule),
         rule=rule,
         guess=normal.guess,

@@ -6,25 +6,15 @@ the ratio of a row is the median of its rounds' ratios, not the ratio of medians
 
 from __future__ import annotations
 
-import os
 import platform
 import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-
-def machine_name() -> str:
-    """Name the processor and how many of it may be used."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    model = next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "")
-    return f"{model or platform.machine()}, {len(os.sched_getaffinity(0))} CPUs"
+from fwtop.model.costs import machine_name
 
 
 @dataclass(frozen=True, slots=True)

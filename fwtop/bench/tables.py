@@ -29,6 +29,7 @@ TABLES = (
     Table("bulk", "seconds for a million entries, by the way into the kernel (Akamai)"),
     Table("screen", "the open screen under a full flood: bytes to the terminal, processor time, memory"),
     Table("conntrack", "what tracked connections and long rule lists cost (University of Washington)"),
+    Table("calibrate", "what a packet costs by the kind of rule; --calibrate keeps it for the proposals"),
     Table("xdp", "drops in the driver: nothing but a drop, xdp-filter, fwtop's compiled rules"),
 )
 

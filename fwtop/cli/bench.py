@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,13 +25,18 @@ EXAMPLE = "sudo fwtop bench ladder --quick"
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's arguments."""
-    parser.add_argument("table", metavar="TABLE", help="a table's name, or 'list'")
+    parser.add_argument("table", nargs="?", metavar="TABLE", help="a table's name, or 'list'")
     parser.add_argument(
         "captures",
         nargs="*",
         metavar="CAPTURE",
         help="accuracy only: captures to judge as well (FILE=kind,kind says what they hold), or names of "
         "scenarios, to run only those",
+    )
+    parser.add_argument(
+        "--calibrate",
+        action="store_true",
+        help="measure what a packet costs by each kind of rule here , and rank proposals by it",
     )
     parser.add_argument("--svg", type=Path, metavar="FILE", help="also draw the table into this file")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
@@ -41,18 +47,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Measure one table and print it, or list them."""
     from fwtop.bench.frame import Options
-    from fwtop.bench.tables import TABLES, find
+    from fwtop.bench.tables import find
     from fwtop.bench.tables import run as measure
-    from fwtop.bench.text import render
 
     if args.table == "list":
-        if args.json:
-            print(json.dumps([{"table": table.name, "title": table.title} for table in TABLES]))
-        else:
-            for table in TABLES:
-                print(f"{table.name:<10} {table.title}")
-        return 0
-    table = find(args.table)
+        return _list(as_json=args.json)
+    table = find(_name(args))
     if args.captures and table.name != "accuracy":
         raise FwtopError(f"table {table.name} takes no captures; nothing was measured", 2)
     if table.needs_root and os.geteuid() != 0:
@@ -61,14 +61,51 @@ def run(args: argparse.Namespace) -> int:
         )
     with EndingSignals():
         document = measure(table, Options(args.rounds, args.quick, tuple(args.captures)))
+    if args.calibrate:
+        document = _kept(document)
     if args.svg is not None:
         _draw(document, args.svg)
-    if args.json:
+    _print(document, as_json=args.json)
+    return 0
+
+
+def _list(*, as_json: bool) -> int:
+    from fwtop.bench.tables import TABLES
+
+    if as_json:
+        print(json.dumps([{"table": table.name, "title": table.title} for table in TABLES]))
+    else:
+        for table in TABLES:
+            print(f"{table.name:<10} {table.title}")
+    return 0
+
+
+def _name(args: argparse.Namespace) -> str:
+    """Return the table that is meant; --calibrate means one, and goes with no other."""
+    if args.calibrate and args.table not in (None, "calibrate"):
+        raise FwtopError(
+            f"--calibrate measures its own table, not {safe_text(args.table, limit=40)!r}",
+            2,
+        )
+    if args.table is None and not args.calibrate:
+        raise FwtopError("which table? 'fwtop bench list' names them; nothing was measured", 2)
+    return "calibrate" if args.calibrate else str(args.table)
+
+
+def _kept(document: Document) -> Document:
+    from fwtop.bench.calibrate import keep
+
+    return replace(document, notes=(*document.notes, keep(document)))
+
+
+def _print(document: Document, *, as_json: bool) -> None:
+    from fwtop.bench.text import render
+
+    if as_json:
         json.dump(document.to_json(), sys.stdout, indent=1)
         sys.stdout.write("\n")
     else:
         sys.stdout.write(render(document))
-    return 0
 
 
 def _draw(document: Document, path: Path) -> None:

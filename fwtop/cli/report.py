@@ -10,6 +10,7 @@ from pathlib import Path
 
 from fwtop.cli.stored import StoredSession, add_session
 from fwtop.cli.unprivileged import run_unprivileged
+from fwtop.model.costs import load_costs
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
 from fwtop.report import FORMATS, render
@@ -43,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
 
     def rendered() -> tuple[str, str]:
         with session.located() as path:
-            return path.stem, render(load_session(path), format_name)
+            return path.stem, render(load_session(path), format_name, load_costs().costs)
 
     name, text = run_unprivileged(rendered)
     output = args.output

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from typing import BinaryIO
 
 from fwtop.advise.advisor import Advisor
+from fwtop.advise.config import AdviseConfig
 from fwtop.aggregate.engine import Engine
 from fwtop.collect.capture import read_capture
 from fwtop.enrich.geoip import open_lookup
+from fwtop.model.costs import load_costs
 from fwtop.model.errors import FwtopError
 from fwtop.model.snapshot import Origin, Snapshot
 from fwtop.model.text import safe_text
@@ -34,7 +36,8 @@ def observe_capture(file: BinaryIO, name: str, *, top: int, geoip: str | None = 
     window, tables = engine.window(), engine.tables()
     if tables.totals.packets == 0:
         raise FwtopError(f"{safe_text(name)} holds no packets; nothing to judge")
-    advisor = Advisor()
+    costs = load_costs()
+    advisor = Advisor(AdviseConfig(cost_ns=costs.cost_ns, measured_costs=costs.measured))
     snapshot = Snapshot(
         host=safe_text(socket.gethostname(), limit=64),
         origin=Origin("capture", file=safe_text(name)),

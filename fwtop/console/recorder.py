@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from fwtop import __version__
+from fwtop.model.costs import load_costs
 from fwtop.model.errors import FwtopError
 from fwtop.model.paths import STATE_DIRECTORY
 from fwtop.model.snapshot import Origin, Snapshot
@@ -59,7 +60,7 @@ class Recorder:
         """Write a report of the session so far beside its database and return its path."""
         if self.path is None:
             raise FwtopError(self.problem or "nothing has been stored yet; try again in a second")
-        text = render(load_session(self.path), format_name)
+        text = render(load_session(self.path), format_name, load_costs().costs)
         path = self.path.with_suffix(f".{format_name}")
         try:
             path.write_text(text, encoding="utf-8")

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from fwtop.advise.advisor import Advisor
 from fwtop.advise.baseline import Baseline
+from fwtop.advise.config import AdviseConfig
 from fwtop.advise.preview import preview
 from fwtop.aggregate.engine import Engine
 from fwtop.collect.live import LiveSource
@@ -22,6 +23,7 @@ from fwtop.console.recorder import Recorder
 from fwtop.enrich.geoip import open_lookup
 from fwtop.enrich.prefixes import prefixes_of_asn, prefixes_of_country
 from fwtop.model.address import Prefix
+from fwtop.model.costs import load_costs
 from fwtop.model.errors import FwtopError
 from fwtop.model.preview import Preview
 from fwtop.model.rule import Rule
@@ -73,9 +75,12 @@ def build(
     own = tuple(Prefix.parse(text) for text in handoff.watch.get("own", ()))
     lookup = open_lookup(options.geoip)
     recorder = Recorder(host, origin) if options.store else None
-    advisor = Advisor(baseline=_stored_baseline(recorder))
+    costs = load_costs()
+    config = AdviseConfig(cost_ns=costs.cost_ns, measured_costs=costs.measured)
+    advisor = Advisor(config, baseline=_stored_baseline(recorder))
     engine = Engine(lookup, window_seconds=window_seconds, top=options.top, live=True, own=own)
     notes = [safe_text(warning) for warning in handoff.watch.get("warnings", ())]
+    notes += [costs.note] if costs.stale else []
     session = LiveSession(link, source, engine, advisor, host=host, origin=origin, notes=notes)
     if recorder is not None:
         recorder.baseline = advisor.baseline.to_bytes

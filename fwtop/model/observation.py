@@ -193,6 +193,7 @@ def _proposal_json(proposal: Proposal) -> dict[str, Any]:
         "collateral_examples": list(proposal.collateral_examples),
         "collateral_is_guess": proposal.guess,
         "cost_ns": proposal.cost_ns,
+        "cost_measured": proposal.cost_measured,
         "commands": list(proposal.commands),
         "fwtop": proposal.fwtop,
     }

@@ -22,6 +22,7 @@ CONSOLE_USER = "fwtop"  # system user without a shell and without a home
 STATE_DIRECTORY = Path("/var/lib/fwtop")  # 0700, CONSOLE_USER's: session databases
 GUARDIAN_DIRECTORY = Path("/var/lib/fwtop-guardian")  # 0700, root's
 JOURNAL = GUARDIAN_DIRECTORY / "journal.db"
+COSTS_FILE = Path("/var/lib/fwtop-costs.json")  # 0644, root's: what a packet costs here, see model/costs.py
 RUN_DIRECTORY = Path("/run/fwtop")  # 0755, root's; sockets in it 0600: protocol.SOCKET_DIRECTORY
 PIN_DIRECTORY = Path("/sys/fs/bpf/fwtop")
 

@@ -133,6 +133,7 @@ class Proposal:
     rule: Rule | None = None
     guess: bool = False  # True: no baseline from before the attack, collateral is estimated
     stopped_pps: float = 0.0
+    cost_measured: bool = False  # on this machine (model/costs.py); else a default
 
 
 @dataclass(frozen=True, slots=True)

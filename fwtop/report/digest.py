@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import pairwise
 
+from fwtop.model.costs import Costs
 from fwtop.model.session import Event, EventKind, SessionInfo, SessionRecord, Tick
 from fwtop.model.snapshot import Snapshot
 from fwtop.report.effects import RuleEffect, rule_effects
@@ -52,9 +53,10 @@ class Digest:
     events_left_out: int
     peak: Snapshot | None
     notes: tuple[str, ...]
+    costs: Costs | None = None  # of dropping, where they were measured on the machine that reports
 
 
-def digest(record: SessionRecord) -> Digest:
+def digest(record: SessionRecord, costs: Costs | None = None) -> Digest:
     """Boil a session down; reads about 600 of its snapshots once."""
     snapshots = list(record.snapshots(_MAX_SNAPSHOTS))
     spans, effects = attack_spans(record, snapshots), rule_effects(record, snapshots)
@@ -73,6 +75,7 @@ def digest(record: SessionRecord) -> Digest:
         events_left_out=left_out,
         peak=max(snapshots, key=lambda item: item.tables.totals.pps, default=None),
         notes=_notes(record.info, sums, snapshots),
+        costs=costs,
     )
 
 

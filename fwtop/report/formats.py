@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fwtop.model.costs import Costs
 from fwtop.model.errors import FwtopError
 from fwtop.model.session import SessionRecord
 from fwtop.model.text import safe_text
@@ -15,12 +16,13 @@ _WRITERS = {"html": render_html, "md": render_markdown, "json": render_json, "sh
 FORMATS = tuple(_WRITERS)
 
 
-def render(session: SessionRecord, format_name: str = "html") -> str:
+def render(session: SessionRecord, format_name: str = "html", costs: Costs | None = None) -> str:
     """Write a session as html, md, json, or as a shell script of the rules that helped (sh).
 
-    Reads the snapshots through `session.snapshots`; raises FwtopError for an unknown format.
+    With `costs`, as measured on this machine, html shows them as a ladder. Reads the snapshots
+    through `session.snapshots`; raises FwtopError for an unknown format.
     """
     if format_name not in _WRITERS:
         shown = safe_text(format_name, limit=20)
         raise FwtopError(f"a report can be {', '.join(FORMATS)}, not {shown!r}; nothing was written", 2)
-    return _WRITERS[format_name](digest(session))
+    return _WRITERS[format_name](digest(session, costs))

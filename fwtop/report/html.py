@@ -11,6 +11,7 @@ from fwtop.report.chart import gauge_chart, traffic_chart
 from fwtop.report.digest import Digest
 from fwtop.report.effects import Change, RuleEffect
 from fwtop.report.html_tables import tables_section
+from fwtop.report.ladder import cost_ladder
 from fwtop.report.markup import Markup, join, tag
 from fwtop.report.spans import AttackSpan
 from fwtop.report.style import STYLE
@@ -53,6 +54,7 @@ def render_html(digest: Digest) -> str:
         _actions(digest.effects),
         tables_section(digest),
         _machine(digest),
+        cost_ladder(digest.costs, {effect.rule.kind for effect in digest.effects}),
         _log(digest),
         _footer(digest),
     )

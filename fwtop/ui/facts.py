@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from fwtop.model.costs import CALIBRATE
 from fwtop.model.observation import rfc3339
 from fwtop.model.rule import RuleStatus
 from fwtop.model.snapshot import Attack, Payload, Port, Proposal, Share, Snapshot, Source
@@ -106,7 +107,8 @@ def _proposal(item: Proposal, _: float) -> tuple[str, list[Line]]:
     for number_of, example in enumerate(item.collateral_examples):
         lines += wrapped("such as" if number_of == 0 else "", example)
     if item.cost_ns is not None:
-        lines.append(fact("costs", f"{number(item.cost_ns)} ns a packet on this machine"))
+        where = "measured on this machine" if item.cost_measured else f"a default; '{CALIBRATE}' measures"
+        lines += wrapped("costs", f"{number(item.cost_ns)} ns a packet ({where})")
     if item.fwtop:
         lines += wrapped("the same", item.fwtop)
     for number_of, command in enumerate(item.commands):

@@ -64,6 +64,13 @@ def test_a_table_of_the_lab_measures_and_leaves_no_namespace_behind(installed: P
     assert [name for name in left if name.split("-")[2] not in running] == []
 
 
+def test_calibrating_prints_every_kind_with_its_cost() -> None:
+    document = _document("calibrate", "--quick", "--json")
+    _check(document, "calibrate")
+    assert {row["name"] for row in document["rows"]} >= {"xdp", "ipset", "hashlimit", "string", "notrack"}
+    assert {row["unit"] for row in document["rows"]} == {"ns a packet"}
+
+
 def test_every_table_of_the_list_has_its_module() -> None:
     listed = json.loads(_bench("list", "--json").stdout)
     assert [entry["table"] for entry in listed] == [table.name for table in TABLES]
@@ -74,6 +81,8 @@ def test_every_table_of_the_list_has_its_module() -> None:
     ("words", "said"),
     [
         (["nonsense"], "no table 'nonsense'"),
+        ([], "which table?"),
+        (["ladder", "--calibrate"], "measures its own table"),
         (["xdp", "some.pcap"], "takes no captures"),
         (["pipeline", "--rounds", "0"], "not a whole number above 0"),
         (["accuracy", "/no/such.pcap", "--quick"], "No such file"),

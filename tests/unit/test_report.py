@@ -28,6 +28,7 @@ from stored_samples import (
 
 from fwtop.model.address import Prefix
 from fwtop.model.command_line import command_line
+from fwtop.model.costs import Costs
 from fwtop.model.errors import FwtopError
 from fwtop.model.observation import observation_json
 from fwtop.model.session import SessionRecord
@@ -373,3 +374,15 @@ def test_a_long_list_of_commands_stays_readable(tmp_path: Path) -> None:
     assert len(render(record, "md")) < 20_000
     (run,) = shell_runs(render(record, "sh"), tmp_path)
     assert run[1:5_001] == [str(prefix) for prefix in many]
+
+
+def test_costs_measured_here_are_a_ladder_and_others_are_not_there(record: SessionRecord) -> None:
+    measured = {"xdp": 100.0, "ipset": 500.0, "notrack": 50.0}
+    page = render(record, "html", Costs(f"CPU {POISON}", "6.18", "2026-11-21T10:00:00Z", measured))
+    ladder = page[page.index("What this machine can drop") :]
+    assert ladder.index("(XDP)") < ladder.index("10.0 Mpps") < ladder.index("(ipset)")
+    assert ladder.index("(ipset)") < ladder.index("2.00 Mpps")
+    assert 'style="width:20.0%"' in ladder
+    assert "notrack" not in ladder.split("</section>")[0]
+    assert "<script" not in page
+    assert "What this machine can drop" not in render(record, "html")

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from fwtop.cli.probes.check import MISSING, OK, UNKNOWN, WARNING, Check
 from fwtop.model import paths
+from fwtop.model.costs import load_costs
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
 
@@ -28,6 +29,7 @@ def checks(geoip: str | None) -> Iterator[Check]:
     yield _directory(paths.STATE_DIRECTORY, paths.CONSOLE_USER, "sessions")
     yield _directory(paths.GUARDIAN_DIRECTORY, "root", "journal of rules")
     yield from _geoip(geoip)
+    yield Check(_GROUP, "costs of rules", OK, load_costs().note)
     yield _terminal()
 
 
