@@ -1,4 +1,4 @@
-"""The main screen: places the panels, hands snapshots to them and keys to whoever knows."""
+"""The main screen: snapshots go to its panels, keys to whoever changes the machine or the session."""
 
 from __future__ import annotations
 
@@ -9,58 +9,38 @@ from rich.style import Style
 from textual import events
 from textual.app import ComposeResult
 from textual.binding import BindingType
-from textual.widgets import Input
 
 from fwtop.model.rule import RuleStatus
 from fwtop.model.snapshot import Snapshot
-from fwtop.model.text import safe_text
 from fwtop.ui.columns import Scene
 from fwtop.ui.desk import Desk
-from fwtop.ui.desk_screen import DeskScreen, Dialogs
+from fwtop.ui.desk_screen import Dialogs
 from fwtop.ui.effects import Effects
 from fwtop.ui.face import Face, Message
-from fwtop.ui.facts import attack_facts, facts_of
+from fwtop.ui.facts import attack_facts
 from fwtop.ui.feed import Feed
 from fwtop.ui.header import Mood
 from fwtop.ui.items import Item
 from fwtop.ui.keys import bindings
-from fwtop.ui.layout import LOWER, UPPER, arrange
 from fwtop.ui.palette import BAD, TEXT
-from fwtop.ui.panel import Panel
-from fwtop.ui.panels import PANELS
+from fwtop.ui.panel_screen import PanelScreen
 from fwtop.ui.rules_screen import RulesScreen
 from fwtop.ui.session_desk import SessionDesk
 from fwtop.ui.sheets import FactsSheet, help_lines
 
 
-class MainScreen(DeskScreen, inherit_bindings=False):
-    """Panels, header, status and footer."""
+class MainScreen(PanelScreen, inherit_bindings=False):
+    """Hands snapshots to the panels and keys to whoever acts on the machine."""
 
-    AUTO_FOCUS = ""  # only the filter's input line ever has Textual's focus
     BINDINGS: ClassVar[list[BindingType]] = list(bindings())
-    CSS = """
-    #filter {
-        position: absolute;
-        display: none;
-        height: 1;
-        border: none;
-        padding: 0 1;
-        background: ansi_default;
-    }
-    """
 
     def __init__(self, feed: Feed, *, clock: Callable[[], float], slow: bool) -> None:
-        super().__init__()
+        super().__init__(Face(Message(clock)))
         self.feed = feed
         self.snapshot: Snapshot | None = None
-        self.panels = {spec.name: Panel(spec) for spec in PANELS}
-        self.face = Face(Message(clock))
         self.effects = Effects()
         self._clock = clock
         self._slow = slow
-        self._focused = "sources"
-        self._shown = {"upper": "sources", "lower": "proposals", "only": "sources"}
-        self._filter = Input(id="filter", placeholder="show only rows with …", compact=True)
         dialogs = Dialogs(self, feed.controls)
         self.desk = Desk(feed.controls, dialogs, say=self.say, clock=clock, installed=self._show_rules)
         self.session = SessionDesk(
@@ -75,8 +55,7 @@ class MainScreen(DeskScreen, inherit_bindings=False):
     def compose(self) -> ComposeResult:
         """Hold all widgets; where they go is `arrange`'s business."""
         yield from self.face
-        yield from self.panels.values()
-        yield self._filter
+        yield from self.compose_panels()
 
     def on_mount(self) -> None:
         """Lay out and start the countdowns."""
@@ -109,25 +88,6 @@ class MainScreen(DeskScreen, inherit_bindings=False):
     def mood(self) -> Mood:
         """Return what the lines say beside the snapshot."""
         return Mood(self.now(), self.session.paused, self.feed.controls.readonly, self._slow)
-
-    def place(self) -> None:
-        """Give every widget its box."""
-        width, height = self.app.size
-        arrangement = arrange(width, height, self._shown)
-        boxes = arrangement.boxes if arrangement is not None else {}
-        self.face.place(boxes)
-        for name, panel in self.panels.items():
-            panel.place(boxes.get(name))
-            panel.active = name == self._focused
-            panel.tabs = arrangement.tabs.get(name, ()) if arrangement is not None else ()
-        if arrangement is None:
-            self._filter.display = False
-            self.face.apologise(width, height)
-            return
-        status = boxes["status"]
-        self._filter.styles.offset = (status.x, status.y)
-        self._filter.styles.width = status.width
-        self.redraw()
 
     def redraw(self) -> None:
         """Draw everything from the last snapshot; only what changed goes to the terminal."""
@@ -163,66 +123,7 @@ class MainScreen(DeskScreen, inherit_bindings=False):
         """Show what came in while a dialog was open."""
         self.redraw()
 
-    # -- looking
-
-    @property
-    def panel(self) -> Panel:
-        """The panel that keys refer to."""
-        return self.panels[self._focused]
-
-    def focus_panel(self, name: str) -> None:
-        """Bring a panel to the front and give it the keys."""
-        self._focused = name
-        self._shown["only"] = name
-        self._shown["upper" if name in UPPER else "lower"] = name
-        self.place()
-
-    def on_panel_pointed(self, message: Panel.Pointed) -> None:
-        """Select what was clicked."""
-        self.focus_panel(message.panel.spec.name)
-        if message.index < len(message.panel.rows.items):
-            message.panel.move(message.index - message.panel.rows.selected, self.now())
-
-    def action_move(self, delta: int) -> None:
-        """Select another row."""
-        self.panel.move(delta, self.now())
-
-    def action_page(self, delta: int) -> None:
-        """Select a row a page away."""
-        self.panel.move(delta * self.panel.page, self.now())
-
-    def action_top(self) -> None:
-        """Select the first row and follow whatever comes first."""
-        self.panel.follow()
-
-    def action_bottom(self) -> None:
-        """Select the last row."""
-        self.panel.move(len(self.panel.rows.items), self.now())
-
-    def action_panel(self, delta: int) -> None:
-        """Go to the next panel."""
-        names = UPPER + LOWER
-        self.focus_panel(names[(names.index(self._focused) + delta) % len(names)])
-
-    def action_view(self) -> None:
-        """Change how sources are listed."""
-        if len(self.panel.spec.views) == 1:
-            self.focus_panel("sources")
-        self.panel.next_view()
-
-    def action_sort(self) -> None:
-        """Change the order."""
-        name = self.panel.rows.next_sort()
-        self.panel.retake()
-        self.say(f"{self.panel.spec.title} sorted by {name or 'packets'}")
-
-    def action_details(self) -> None:
-        """Show everything about the selected row."""
-        item = self.panel.current()
-        if item is None:
-            self.say("nothing is selected")
-            return
-        self.app.push_screen(FactsSheet(*facts_of(item, self.now())))
+    # -- acting
 
     def action_attacks(self) -> None:
         """Show the evidence."""
@@ -232,35 +133,6 @@ class MainScreen(DeskScreen, inherit_bindings=False):
     def action_help(self) -> None:
         """Show the keys."""
         self.app.push_screen(FactsSheet("keys", help_lines()))
-
-    def action_filter(self) -> None:
-        """Ask for a text that rows must contain."""
-        self._filter.value = self.panel.rows.filter
-        self._filter.display = True
-        self._filter.focus()
-
-    def on_input_changed(self, event: Input.Changed) -> None:
-        """Filter while typing."""
-        if self._filter.display:
-            self.panel.rows.filter = safe_text(event.value, limit=60)
-            self.panel.retake()
-
-    def on_input_submitted(self, _: Input.Submitted) -> None:
-        """Keep the filter."""
-        self._close_filter()
-
-    def on_key(self, event: events.Key) -> None:
-        """Escape drops the filter."""
-        if event.key == "escape":
-            self.panel.rows.filter = ""
-            self._close_filter()
-            self.panel.retake()
-
-    def _close_filter(self) -> None:
-        self._filter.display = False
-        self.set_focus(None)
-
-    # -- acting
 
     def selected_rule(self) -> RuleStatus | None:
         """Return the selected row if it is a rule."""
@@ -293,10 +165,8 @@ class MainScreen(DeskScreen, inherit_bindings=False):
         self.run_worker(self.desk.propose(action, item), group="desk")
 
     def _show_rules(self) -> None:
-        """Bring the rules into sight when one went in, and leave the keys where they are."""
-        if self._focused not in LOWER:
-            self._shown["lower"] = "rules"
-            self.place()
+        """Bring the rules into sight when one went in."""
+        self.reveal("rules")
 
     def action_rules(self) -> None:
         """Open the screen of rules."""
