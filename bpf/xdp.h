@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /* The fixed part of the compiled rules: where packets are taken apart, and what happens to those that a rule hits.
  *
- * The loader writes the rules behind this file as two functions, `allowed` and `verdict`, and includes
- * xdp_main.h after them. Headers are read as fwtop/collect/parse_any.py reads them, field by field, so that a
+ * The loader writes the rules behind this file as functions, one of them `any_verdict`, and includes xdp_main.h
+ * after them. Headers are read as fwtop/collect/parse_any.py reads them, field by field, so that a
  * rule hits here what its preview hit in the samples; a property test compares the two.
  */
 #ifndef FWTOP_XDP_H
@@ -15,6 +15,7 @@
 #define XDP_RINGS 8   /* consoles that can watch at once */
 #define XDP_CLASSES 8 /* as enum fwtop_class, without the packets that are not IP: those pass */
 #define XDP_NONE 0xffffffff
+#define NOT_PLAIN 0xfffffffe /* for xdp_plain.h: not judged yet */
 
 enum { NOT_FRAGMENTED, FIRST_FRAGMENT, LATER_FRAGMENT };
 
@@ -40,12 +41,22 @@ struct view {
 
 #define MEET() asm volatile("" ::: "memory")
 
+/* A packet whose headers are where they nearly always are: see xdp_plain.h. */
+struct plain {
+	u8 *ip, *transport;
+	u32 payload, payload_end; /* as in struct view */
+};
+
 /* One a CPU, written here only. fwtop/collect/xdp_maps.py has the same layout. */
 struct xdp_cell {
 	u64 unparsed; /* headers that contradict themselves or the frame's length */
 	u64 lost;     /* samples for which a ring had no room */
 	u32 left;     /* packets until the next sample */
 	u32 drawn;    /* the 1-in-N with which `left` was drawn */
+	u64 tick;     /* the timer tick at which `now` was read */
+	u64 now;      /* bpf_ktime_get_ns, as of that tick */
+	u32 slot;     /* the verdict on the packet at hand */
+	u32 protocol; /* of the packet at hand */
 	struct xdp_count classes[XDP_CLASSES];
 	struct xdp_count rules[XDP_MAX_RULES];
 	struct view view;
@@ -79,11 +90,11 @@ INLINE u8 *at(struct frame *f, u64 offset, u32 size)
 #define BE32(place) ((u64)__builtin_bswap32(*(u32 *)(place)))
 #define BE64(place) __builtin_bswap64(*(u64 *)(place))
 
-INLINE u8 *payload_at(struct frame *f, struct view *p, u32 offset, u32 size)
+INLINE u8 *payload_at(struct frame *f, u32 start, u32 end, u32 offset, u32 size)
 {
-	if (p->payload + offset + size > p->payload_end)
+	if (start + offset + size > end)
 		return NULL;
-	return at(f, p->payload + offset, size);
+	return at(f, start + offset, size);
 }
 
 INLINE void set_payload(struct view *p, u32 start, u32 end)
@@ -297,12 +308,23 @@ INLINE void parse(struct frame *f, struct view *p)
 	MEET();
 }
 
-/* Whether a rule's time has not come: the coarse clock is bpf_ktime_get_ns at the last timer tick. */
-INLINE u32 alive(u32 slot)
+/* The coarse clock moves with the timer tick, so that it need not be asked for every packet. */
+INLINE void tell_time(struct xdp_cell *cell)
+{
+	u64 tick = bpf_jiffies64();
+
+	if (cell->tick == tick)
+		return;
+	cell->tick = tick;
+	cell->now = bpf_ktime_get_coarse_ns();
+}
+
+/* Whether a rule's time has not come. */
+INLINE u32 alive(struct xdp_cell *cell, u32 slot)
 {
 	struct xdp_slot *slots = MAP_VALUE(FWTOP_XDP_SLOTS_FD);
 
-	return bpf_ktime_get_coarse_ns() < *(volatile u64 *)&slots[slot].deadline;
+	return cell->now < *(volatile u64 *)&slots[slot].deadline;
 }
 
 /* Long lists. IPv4: two bits for every /24: none of it, all of it, or look at its 256 bits. */

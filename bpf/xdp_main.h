@@ -4,6 +4,9 @@
 #define FWTOP_XDP_MAIN_H
 
 #include "xdp.h"
+#ifdef FWTOP_PLAIN
+#include "xdp_plain.h"
+#endif
 
 INLINE struct xdp_cell *this_xdp_cell(void)
 {
@@ -27,8 +30,11 @@ INLINE void xdp_add(struct xdp_count *counter, u64 packets, u64 bytes)
 	counter->bytes += bytes;
 }
 
-/* Returns the slot of the rule that hits, XDP_NONE to let the packet pass. */
-INLINE u32 judge(struct frame *f, struct xdp_cell *cell, u32 wire)
+/* Judge any frame: cell->slot is then that of the rule that hits, XDP_NONE to let the packet pass.
+ *
+ * Through the cell, because the verifier then doesn't know the slot: what follows is looked at once, not once
+ * for each rule. */
+INLINE void judge(struct frame *f, struct xdp_cell *cell, u32 wire)
 {
 	struct view *p = &cell->view;
 
@@ -37,9 +43,11 @@ INLINE u32 judge(struct frame *f, struct xdp_cell *cell, u32 wire)
 	parse(f, p);
 	if (p->malformed)
 		cell->unparsed++;
-	if (p->family == 0 || allowed(p))
-		return XDP_NONE;
-	return verdict(f, p);
+	cell->protocol = p->protocol;
+	cell->slot = p->family == 0 ? XDP_NONE : any_verdict(f, p, cell);
+	MEET();
+	if (cell->slot < XDP_MAX_RULES && any_allowed(p))
+		cell->slot = XDP_NONE;
 }
 
 #ifndef FWTOP_TC
@@ -100,16 +108,27 @@ PROGRAM(fwtop_xdp)
 int fwtop_xdp(struct xdp_md *ctx)
 {
 	struct frame f = {(u8 *)(long)ctx->data, (u8 *)(long)ctx->data_end};
-	u32 wire = bpf_xdp_get_buff_len(ctx), slot, weight;
+	u32 wire = ctx->data_end - ctx->data, slot, weight;
 	struct xdp_cell *cell = this_xdp_cell();
 
 	if (!cell)
 		return XDP_PASS;
-	slot = judge(&f, cell, wire);
+	tell_time(cell);
+	cell->slot = NOT_PLAIN;
+#ifdef FWTOP_PLAIN
+	if (wire <= PLAIN_BYTES)
+		judge_plain(&f, cell, wire);
+#endif
+	if (cell->slot == NOT_PLAIN) {
+		wire = bpf_xdp_get_buff_len(ctx);
+		judge(&f, cell, wire);
+	}
+	MEET();
+	slot = cell->slot;
 	if (slot >= XDP_MAX_RULES)
 		return XDP_PASS;
 	xdp_add(&cell->rules[slot], 1, wire);
-	xdp_add(&cell->classes[xdp_class(cell->view.protocol)], 1, wire);
+	xdp_add(&cell->classes[xdp_class(cell->protocol)], 1, wire);
 	weight = xdp_sampled(cell);
 	if (!weight)
 		return XDP_DROP;
@@ -143,7 +162,17 @@ int fwtop_tc(struct __sk_buff *skb)
 		bpf_skb_pull_data(skb, skb->len < READ_BYTES ? skb->len : READ_BYTES);
 	f.data = (u8 *)(long)skb->data;
 	f.end = (u8 *)(long)skb->data_end;
-	slot = judge(&f, cell, skb->len);
+	linear = f.end - f.data;
+	tell_time(cell);
+	cell->slot = NOT_PLAIN;
+#ifdef FWTOP_PLAIN
+	if (linear >= READ_BYTES || linear == skb->len)
+		judge_plain(&f, cell, skb->len);
+#endif
+	if (cell->slot == NOT_PLAIN)
+		judge(&f, cell, skb->len);
+	MEET();
+	slot = cell->slot;
 	if (slot >= XDP_MAX_RULES)
 		return NEXT;
 	xdp_add(&cell->rules[slot], segments ? segments : 1, skb->len);

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import errno
 from dataclasses import replace
 
 from fwtop.collect import bpf, codecache
@@ -13,9 +14,10 @@ from fwtop.model.address import Prefix
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
 
-_HEADERS = ("kernel.h", "record.h", "xdp.h", "xdp_main.h")
+_HEADERS = ("kernel.h", "record.h", "xdp.h", "xdp_plain.h", "xdp_main.h")
 _KEPT = 64  # compiled rule sets
-_TOO_LARGE = 7  # E2BIG: the verifier gave up
+_TOO_LARGE = (errno.E2BIG, errno.EFAULT)  # the verifier gave up: too many steps, too many branches
+_REFUSED = "the kernel refused the compiled rules: {}; nothing was changed"
 
 
 def build_xdp(rules: list[SlotRule], allow: tuple[Prefix, ...], shared: dict[str, int]) -> int:
@@ -36,19 +38,21 @@ def _build(
     name: str,
 ) -> int:
     maps = dict(enumerate((shared[part] for part in SHARED), 1))
-    generated = program_text([_numbered(rule, maps) for rule in rules], allow)
+    numbered = [_numbered(rule, maps) for rule in rules]
     definitions: dict[str, object] = {
         f"FWTOP_XDP_{part.upper()}_FD": number for number, part in enumerate(SHARED, 1)
     }
     definitions["FWTOP_CPUS"] = possible_cpus()
     if kind == bpf.TC:
         definitions["FWTOP_TC"] = 1
-    code = relocate(_compiled(generated, definitions, name), maps)
-    try:
-        return bpf.load_program(kind, name, code)
-    except OSError as error:
-        why = "the rules are too many for one program" if error.errno == _TOO_LARGE else safe_text(error)
-        raise FwtopError(f"the kernel refused the compiled rules: {why}; nothing was changed") from None
+    for plain in (True, False):
+        code = relocate(_compiled(program_text(numbered, allow, plain=plain), definitions, name), maps)
+        try:
+            return bpf.load_program(kind, name, code)
+        except OSError as error:
+            if error.errno not in _TOO_LARGE:
+                raise FwtopError(_REFUSED.format(safe_text(error))) from None
+    raise FwtopError(_REFUSED.format("the rules are too many for one program"))
 
 
 def _numbered(rule: SlotRule, maps: dict[int, int]) -> SlotRule:

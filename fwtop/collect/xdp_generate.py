@@ -7,17 +7,13 @@ The fixed part is bpf/xdp.h; semantics are those of `Match`.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from fwtop.collect.xdp_conditions import ANY, PLAIN, Headers, header_conditions, payload_lines
 from fwtop.collect.xdp_tree import lookup_lines
 from fwtop.model.address import Prefix
-from fwtop.model.rule import Match, PayloadMatch, Range
-from fwtop.model.xdp import SEARCHED_BYTES
-
-_PORTED = "(p->protocol == 6 || p->protocol == 17 || p->protocol == 132 || p->protocol == 136)"
-_WHOLE = "p->fragment != LATER_FRAGMENT"
+from fwtop.model.rule import Match
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,118 +47,81 @@ class SlotRule:
     lists: Lists
 
 
-def program_text(rules: Iterable[SlotRule], allow: tuple[Prefix, ...]) -> str:
-    """Return the C functions `allowed` and `verdict` for bpf/xdp_main.h, of rules that passed check_xdp."""
+def program_text(rules: Iterable[SlotRule], allow: tuple[Prefix, ...], *, plain: bool = True) -> str:
+    """Return the C functions that bpf/xdp_main.h calls, of rules that passed check_xdp.
+
+    Without `plain`, all packets go the way of any, which is slower and a seventh as much code.
+    """
     rules = list(rules)
-    parts = [*_prefix_function("allow_src", "src", allow, {})]
-    parts += ["INLINE u32 allowed(struct view *p)", "{", "\treturn allow_src(p);", "}", ""]
-    for rule in rules:
-        parts += _rule_function(rule)
-    parts += ["INLINE u32 verdict(struct frame *f, struct view *p)", "{"]
-    for rule in rules:
-        parts += [f"\tif (rule_{rule.slot}(f, p) && alive({rule.slot}))", f"\t\treturn {rule.slot};"]
-    return "\n".join([*parts, "\treturn XDP_NONE;", "}", ""])
+    parts: list[str] = []
+    for headers in (ANY, *((Headers(4), Headers(6)) if plain else ())):
+        parts += _prefix_function(headers, "allowed", "src", allow, {})
+    for headers in (ANY, *(PLAIN if plain else ())):
+        parts += _verdict(rules, headers)
+    if plain:
+        parts.append("#define FWTOP_PLAIN")
+    return "\n".join([*parts, ""])
 
 
-def _rule_function(rule: SlotRule) -> list[str]:
-    match, slot = rule.match, rule.slot
+def _verdict(rules: list[SlotRule], headers: Headers) -> list[str]:
+    """Write the rules that can hit such packets, and the function that asks them one after the other."""
+    functions: list[str] = []
+    calls: list[str] = []
+    for rule in rules:
+        lines = _rule_function(rule, headers)
+        functions += lines
+        if lines:
+            calls += [f"\tif ({headers.name}_rule_{rule.slot}(f, p) && alive(cell, {rule.slot}))"]
+            calls += [f"\t\treturn {_answer(rule, headers)};", "\tMEET();"]
+    head = f"INLINE u32 {headers.name}_verdict(struct frame *f, {headers.parameter}, struct xdp_cell *cell)"
+    return [*functions, head, "{", *calls, "\treturn XDP_NONE;", "}", ""]
+
+
+def _answer(rule: SlotRule, headers: Headers) -> int | str:
+    """A search through the payload is compiled once only: other packets that come so far go that way."""
+    return "NOT_PLAIN" if headers.family and _searches(rule) else rule.slot
+
+
+def _searches(rule: SlotRule) -> bool:
+    return any(item.offset is None for item in rule.match.payload)
+
+
+def _rule_function(rule: SlotRule, headers: Headers) -> list[str]:
+    """Return nothing where the rule can't hit such packets."""
+    match, name = rule.match, f"{headers.name}_rule_{rule.slot}"
+    conditions = header_conditions(match, headers)
+    if conditions is None:
+        return []
     lines: list[str] = []
-    conditions = _header_conditions(match)
     for side, prefixes in (("src", match.sources), ("dst", match.destinations)):
-        if prefixes or any(of == side for of, _ in rule.lists):
-            lines += _prefix_function(f"rule_{slot}_{side}", side, prefixes, rule.lists)
-            conditions.append(f"rule_{slot}_{side}(p)")
-    lines += [f"INLINE u32 rule_{slot}(struct frame *f, struct view *p)", "{"]
+        families = {prefix.family for prefix in prefixes} | {of for on, of in rule.lists if on == side}
+        if not families:
+            continue
+        if headers.family and headers.family not in families:
+            return []
+        lines += _prefix_function(headers, f"rule_{rule.slot}_{side}", side, prefixes, rule.lists)
+        conditions.append(f"{headers.name}_rule_{rule.slot}_{side}(p)")
+    lines += [f"INLINE u32 {name}(struct frame *f, {headers.parameter})", "{"]
     for condition in conditions:
         lines += [f"\tif (!({condition}))", "\t\treturn 0;"]
-    for item in match.payload:
-        lines += _anywhere(item) if item.offset is None else _anchored(item, item.offset)
+    for item in match.payload if _answer(rule, headers) == rule.slot else ():
+        lines += payload_lines(item, headers)
     return [*lines, "\treturn 1;", "}", ""]
 
 
-def _header_conditions(match: Match) -> list[str]:
-    found = []
-    if match.family is not None:
-        found.append(f"p->family == {match.family:d}")
-    if match.protocol is not None:
-        found.append(f"p->protocol == {match.protocol:d}")
-    for name, port in (("sport", match.sport), ("dport", match.dport)):
-        if port is not None:
-            found.append(f"{_PORTED} && {_WHOLE} && p->{name} == {port:d}")
-    if match.fragment is not None:
-        found.append(f"p->fragment {'!=' if match.fragment else '=='} NOT_FRAGMENTED")
-    for name, span in (("ip_length", match.ip_length), ("ttl", match.ttl)):
-        if span is not None:
-            found.append(_within(f"p->{name}", span))
-    if match.tcp_flags is not None:
-        mask, value = match.tcp_flags
-        found.append(f"p->protocol == 6 && {_WHOLE} && (p->tcp_flags & {mask:d}) == {value:d}")
-    if match.icmp_type is not None:
-        icmp = f"(p->protocol == 1 || p->protocol == 58) && {_WHOLE}"
-        found.append(f"{icmp} && p->icmp_type == {match.icmp_type:d}")
-    return found
-
-
-def _within(value: str, span: Range) -> str:
-    if span.low == span.high:
-        return f"{value} == {span.low:d}"
-    return f"{value} >= {max(span.low, 0):d} && {value} <= {span.high:d}"
-
-
-def _anchored(item: PayloadMatch, offset: int) -> list[str]:
-    lines = ["\t{", f"\t\tu8 *found = payload_at(f, p, {offset:d}, {len(item.data):d});", ""]
-    lines += [f"\t\tif ({_WHOLE.replace('!=', '==')} || !found)", "\t\t\treturn 0;"]
-    return [*lines, f"\t\tif ({_differs(item, 'found')})", "\t\t\treturn 0;", "\t}"]
-
-
-def _anywhere(item: PayloadMatch) -> list[str]:
-    size = len(item.data)
-    return [
-        "\t{",
-        "\t\tu32 hit = 0;",
-        "",
-        f"\t\tfor (u32 i = 0; i <= {SEARCHED_BYTES - size}; i++) {{",
-        f"\t\t\tu8 *found = payload_at(f, p, i, {size});",
-        "",
-        "\t\t\tif (!found)",
-        "\t\t\t\tbreak;",
-        f"\t\t\tif ({_differs(item, 'found')})",
-        "\t\t\t\tcontinue;",
-        "\t\t\thit = 1;",
-        "\t\t\tbreak;",
-        "\t\t}",
-        "\t\tif (!hit)",
-        "\t\t\treturn 0;",
-        "\t}",
-    ]
-
-
-def _differs(item: PayloadMatch, place: str) -> str:
-    """Compare in the widest words that fit; bits outside the mask don't count."""
-    terms = []
-    at, care = 0, item.care
-    while at < len(item.data):
-        size = next(size for size in (8, 4, 2, 1) if at + size <= len(item.data))
-        want = int.from_bytes(item.data[at : at + size], sys.byteorder)
-        bits = int.from_bytes(care[at : at + size], sys.byteorder)
-        if bits:
-            word = f"*(u{size * 8} *)({place} + {at})"
-            masked = f"({word} & 0x{bits:x}ULL)" if bits != (1 << size * 8) - 1 else word
-            terms.append(f"{masked} != 0x{want & bits:x}ULL")
-        at += size
-    return " || ".join(terms) or "0"
-
-
-def _prefix_function(name: str, side: str, prefixes: tuple[Prefix, ...], lists: Lists) -> list[str]:
+def _prefix_function(
+    headers: Headers, name: str, side: str, prefixes: tuple[Prefix, ...], lists: Lists
+) -> list[str]:
     """Write the function that tells whether an address of the packet lies in any of the prefixes."""
-    lines = [f"INLINE u32 {name}(struct view *p)", "{"]
-    lines += [f"\tu64 hi = p->{side}_hi, lo = p->{side}_lo;", ""]
-    for family in (4, 6):
+    lines = [f"INLINE u32 {headers.name}_{name}({headers.parameter})", "{"]
+    high, low = headers.address(side)
+    lines += [f"\tu64 hi = {high}, lo = {low};", ""]
+    for family in (headers.family,) if headers.family else (4, 6):
         mine = [prefix for prefix in prefixes if prefix.family == family]
         maps = lists.get((side, family))
         if not mine and maps is None:
             continue
-        lines.append(f"\tif (p->family == {family}) {{")
+        lines.append("\t{" if headers.family else f"\tif (p->family == {family}) {{")
         if isinstance(maps, List4):
             blocks, parts = f"MAP_VALUE({maps.blocks})", f"MAP({maps.parts})"
             lines.append(f"\t\treturn in_list4({blocks}, {parts}, lo);")

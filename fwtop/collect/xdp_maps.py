@@ -22,7 +22,8 @@ RINGS = 8
 CLASSES = 8
 SLOT_BYTES = 16  # struct xdp_slot
 VIEW_BYTES = 96  # struct view: what the programs know of the packet at hand
-CELL_BYTES = 64 * -(-(2 * 8 + 2 * 4 + 16 * (CLASSES + MAX_RULES) + VIEW_BYTES) // 64)  # struct xdp_cell
+_COUNTS_AT = 48  # in struct xdp_cell: what comes before is 4 numbers of 8 bytes and 4 of 4
+CELL_BYTES = 64 * -(-(_COUNTS_AT + 16 * (CLASSES + MAX_RULES) + VIEW_BYTES) // 64)
 SHARED = ("cells", "control", "slots", "rings")
 FOR_CONSOLE = ("cells", "control", "slots")  # all but control for reading only
 _RING_BYTES = 4096  # of the ring that says what may be put into the array of rings
@@ -85,7 +86,7 @@ def cell_dtype() -> np.dtype[Any]:
         {
             "names": ["unparsed", "lost", "left", "drawn", "classes", "rules"],
             "formats": ["<u8", "<u8", "<u4", "<u4", (count, (CLASSES,)), (count, (MAX_RULES,))],
-            "offsets": [0, 8, 16, 20, 24, 24 + 16 * CLASSES],
+            "offsets": [0, 8, 16, 20, _COUNTS_AT, _COUNTS_AT + 16 * CLASSES],
             "itemsize": CELL_BYTES,
         }
     )

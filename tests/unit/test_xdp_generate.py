@@ -16,13 +16,33 @@ from fwtop.model.rule import Kind, Match, PayloadMatch, RateLimit, Rule
 from fwtop.model.xdp import check_xdp
 
 
+def body_of(text: str, function: str) -> str:
+    return text[text.index(f" {function}(") :].partition("\n}")[0]
+
+
 def test_a_rule_asks_only_for_its_conditions() -> None:
     text = program_text([SlotRule(3, Match(protocol=17, sport=161), {})], ())
-    body = text[text.index("rule_3(struct frame") : text.index("verdict(")]
+    body = body_of(text, "any_rule_3")
     assert "p->protocol == 17" in body
     assert "p->sport == 161" in body
     assert not re.search(r"ttl|ip_length|payload|src_", body)
-    assert "if (rule_3(f, p) && alive(3))" in text
+    assert "if (any_rule_3(f, p) && alive(cell, 3))" in text
+
+
+def test_what_is_known_of_a_packet_is_not_asked() -> None:
+    match = Match(protocol=17, sport=161, fragment=False, sources=(Prefix.parse("10.0.0.0/8"),))
+    text = program_text([SlotRule(0, match, {})], ())
+    body = body_of(text, "plain_4_17_rule_0")
+    assert "BE16(p->transport + 0) == 161" in body
+    assert not re.search(r"protocol|fragment|family", body)
+    assert "plain_4_6_rule_0" not in text  # TCP can't meet it
+    assert "plain_6_17_rule_0" not in text  # nor can IPv6
+
+
+def test_a_search_through_the_payload_is_compiled_once() -> None:
+    text = program_text([SlotRule(0, Match(dport=53, payload=(PayloadMatch(b"evil"),)), {})], ())
+    assert text.count("for (u32 i") == 1
+    assert "return NOT_PLAIN;" in body_of(text, "plain_4_17_verdict")
 
 
 def lookup(lines: list[str], hi: int, lo: int) -> bool:
