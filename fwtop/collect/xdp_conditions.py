@@ -18,7 +18,7 @@ PORTED = frozenset({6, 17, 132, 136})
 
 @dataclass(frozen=True, slots=True)
 class Headers:
-    """Packets as a generated function gets them in `p`; 0: family and protocol are anything, fragments too."""
+    """Packets as a generated function gets them in `p`; 0: any family and protocol, fragments too."""
 
     family: int = 0
     protocol: int = 0
@@ -66,10 +66,11 @@ _NEVER = None
 
 def header_conditions(match: Match, headers: Headers) -> list[str] | None:
     """Return what of a match but addresses and payload must be asked; None where it can't hold."""
+    ports = [_is(headers, "sport", match.sport), _is(headers, "dport", match.dport)]
     tests = [
         _equal("family", match.family, headers.family),
         _equal("protocol", match.protocol, headers.protocol),
-        _of_transport(headers, PORTED, [_is(headers, "sport", match.sport), _is(headers, "dport", match.dport)]),
+        _of_transport(headers, PORTED, ports),
         _fragment(match.fragment, headers),
         _range(headers, "ip_length", match.ip_length),
         _range(headers, "ttl", match.ttl),
