@@ -10,7 +10,7 @@ from typing import Protocol
 
 from fwtop.console.coverage import Coverage
 from fwtop.console.guardian_link import GuardianLink, GuardianLost
-from fwtop.model.counters import Counters, RuleCount
+from fwtop.model.counters import Counters, RuleCount, TcpService
 from fwtop.model.packets import PacketBatch
 from fwtop.model.protocol import Status
 from fwtop.model.rule import ACTIVE_STATES, Kind, RuleStatus, rule_status_from_dict
@@ -28,6 +28,14 @@ class Source(Protocol):
 
     def poll(self) -> tuple[PacketBatch, Counters]:
         """Return the pending samples and the interval's exact counters, without blocking."""
+        ...
+
+
+class ServiceMeter(Protocol):
+    """fwtop.collect.tcp_service.TcpServiceMeter, as seen from here."""
+
+    def sample(self) -> TcpService | None:
+        """Return how this machine's own TCP connections fare."""
         ...
 
 
@@ -58,6 +66,7 @@ class LiveSession:
         source: Source,
         engine: Aggregation,
         advisor: Judge,
+        service: ServiceMeter,
         *,
         host: str,
         origin: Origin,
@@ -67,6 +76,7 @@ class LiveSession:
         self._source = source
         self._engine = engine
         self._advisor = advisor
+        self._service = service
         self._host = host
         self._origin = origin
         self._notes = tuple(notes)
@@ -88,6 +98,7 @@ class LiveSession:
     def start(self) -> None:
         """Begin the observation now: what was counted before belongs to nobody."""
         self._source.poll()
+        self._service.sample()
         self._rule_counts()
         self._started = time.time()
 
@@ -114,6 +125,7 @@ class LiveSession:
             mitigations=self._rules,
             guardian=f"lost: {self._link.lost}" if self._link.lost else "ready",
             softirq_share=window.counters.softirq_share,
+            tcp=self._service.sample(),
             notes=self._notes,
         )
 

@@ -15,6 +15,7 @@ from fwtop.advise.config import AdviseConfig
 from fwtop.advise.preview import preview
 from fwtop.aggregate.engine import Engine
 from fwtop.collect.live import LiveSource
+from fwtop.collect.tcp_service import TcpServiceMeter
 from fwtop.console.controls import LiveControls
 from fwtop.console.guardian_link import GuardianLink
 from fwtop.console.handoff import Handoff, Options
@@ -81,7 +82,9 @@ def build(
     engine = Engine(lookup, window_seconds=window_seconds, top=options.top, live=True, own=own)
     notes = [safe_text(warning) for warning in handoff.watch.get("warnings", ())]
     notes += [costs.note] if costs.stale else []
-    session = LiveSession(link, source, engine, advisor, host=host, origin=origin, notes=notes)
+    session = LiveSession(
+        link, source, engine, advisor, TcpServiceMeter(), host=host, origin=origin, notes=notes
+    )
     if recorder is not None:
         recorder.baseline = advisor.baseline.to_bytes
 

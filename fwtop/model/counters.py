@@ -36,6 +36,18 @@ class ConntrackSample:
 
 
 @dataclass(frozen=True, slots=True)
+class TcpService:
+    """How this machine's own TCP connections fare, by counters that no forged packet moves.
+
+    All are of one network namespace and both families; a machine that only forwards shows zeros.
+    """
+
+    established: int  # connections now
+    handshakes_per_s: float  # that clients finished
+    acknowledged_per_s: float  # segments that the peers of established connections confirmed
+
+
+@dataclass(frozen=True, slots=True)
 class RuleCount:
     """What an installed rule matched in the interval, from its own kernel counter."""
 

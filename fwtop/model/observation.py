@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from fwtop.model.counters import ConntrackSample
+from fwtop.model.counters import ConntrackSample, TcpService
 from fwtop.model.rule import RuleStatus
 from fwtop.model.snapshot import (
     Attack,
@@ -43,6 +43,7 @@ def observation_json(snapshot: Snapshot, *, top: int = 50) -> dict[str, Any]:
         "payloads": [_payload_json(payload) for payload in payloads[:top]],
         "protocols": {name: share_json(share) for name, share in tables.protocols.items()},
         "conntrack": _conntrack_json(snapshot.conntrack),
+        "tcp": _tcp_json(snapshot.tcp),
         "attacks": [_attack_json(attack) for attack in judgement.attacks[:top]],
         "proposals": [_proposal_json(proposal) for proposal in judgement.proposals[:top]],
         "mitigations": [mitigation_json(status) for status in snapshot.mitigations[:top]],
@@ -167,6 +168,16 @@ def _conntrack_json(sample: ConntrackSample | None) -> dict[str, Any]:
         "drop": sample.drop,
         "early_drop": sample.early_drop,
         "seconds_to_full": sample.seconds_to_full,
+    }
+
+
+def _tcp_json(service: TcpService | None) -> dict[str, Any] | None:
+    if service is None:
+        return None
+    return {
+        "established": service.established,
+        "handshakes_per_s": round(service.handshakes_per_s, 3),
+        "acknowledged_per_s": round(service.acknowledged_per_s, 3),
     }
 
 

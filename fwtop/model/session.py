@@ -76,6 +76,8 @@ class Tick:
     conntrack_max: int | None = None
     conntrack_new_per_s: float | None = None
     softirq_share: float | None = None
+    tcp_handshakes_per_s: float | None = None
+    tcp_acknowledged_per_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

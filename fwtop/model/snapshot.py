@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from fwtop.model.address import Prefix
-from fwtop.model.counters import ConntrackSample
+from fwtop.model.counters import ConntrackSample, TcpService
 from fwtop.model.rule import Rule, RuleStatus
 
 
@@ -184,4 +184,5 @@ class Snapshot:
     mitigations: tuple[RuleStatus, ...] = ()
     guardian: str = ""  # "", "ready", "lost: …"
     softirq_share: float | None = None
+    tcp: TcpService | None = None
     notes: tuple[str, ...] = ()  # what the operator should know about this observation

@@ -20,7 +20,7 @@ _ENDINGS = {EventKind.RULE_UNDONE: "taken back", EventKind.RULE_EXPIRED: "expire
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One figure of the machine before a rule and after it; `unit` is "pps" or "share"."""
+    """One figure of the machine before a rule and after it; `unit` is "pps", "/s" or "share"."""
 
     name: str
     unit: str
@@ -93,6 +93,8 @@ def _changes(
         ("arrived", "pps", lambda tick: tick.pps),
         ("dropped", "pps", lambda tick: tick.dropped_pps),
         ("delivered", "pps", lambda tick: tick.accepted_pps),
+        ("handshakes that clients finished", "/s", lambda tick: tick.tcp_handshakes_per_s),
+        ("segments that clients acknowledged", "pps", lambda tick: tick.tcp_acknowledged_per_s),
         ("connection tracking", "share", _conntrack_fill),
         ("CPU time in softirq", "share", lambda tick: tick.softirq_share),
     )

@@ -204,7 +204,7 @@ def _changes(changes: Sequence[Change]) -> Markup:
 
 
 def _figure(value: float, unit: str) -> str:
-    return percent(value) if unit == "share" else si(value, "pps")
+    return percent(value) if unit == "share" else si(value, unit)
 
 
 def _machine(digest: Digest) -> Markup:

@@ -109,7 +109,7 @@ def _actions(effects: Sequence[RuleEffect]) -> list[str]:
 
 
 def _figure(value: float, unit: str) -> str:
-    return percent(value) if unit == "share" else si(value, "pps")
+    return percent(value) if unit == "share" else si(value, unit)
 
 
 def _tables(digest: Digest) -> list[str]:

@@ -21,7 +21,7 @@ _CHUNK = 64
 _EVENT_KINDS = frozenset(kind.value for kind in EventKind)
 _TICK_COLUMNS = (
     "at, pps, bps, dropped_pps, accepted_pps, one_in, lost_per_s, conntrack, conntrack_max, "
-    "conntrack_new_per_s, softirq_share"
+    "conntrack_new_per_s, softirq_share, tcp_handshakes_per_s, tcp_acknowledged_per_s"
 )
 
 

@@ -16,7 +16,7 @@ from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
 
 APPLICATION_ID = 0x66777470  # "fwtp" in the file's header: file(1) and a reader know whose it is
-VERSION = 1
+VERSION = 2
 _MAX_VALUE_BYTES = 64 << 20
 
 TABLES = """
@@ -25,7 +25,7 @@ CREATE TABLE snapshot(n INTEGER PRIMARY KEY, at REAL, pinned INTEGER, data BLOB)
 CREATE INDEX snapshot_at ON snapshot(at, pinned);
 CREATE TABLE tick(n INTEGER PRIMARY KEY, at REAL, pps REAL, bps REAL, dropped_pps REAL, accepted_pps REAL,
   one_in REAL, lost_per_s REAL, conntrack INTEGER, conntrack_max INTEGER, conntrack_new_per_s REAL,
-  softirq_share REAL);
+  softirq_share REAL, tcp_handshakes_per_s REAL, tcp_acknowledged_per_s REAL);
 CREATE INDEX tick_at ON tick(at);
 CREATE TABLE attack(n INTEGER PRIMARY KEY, at REAL, kind TEXT, pps REAL, share REAL, confidence REAL);
 CREATE INDEX attack_at ON attack(at);

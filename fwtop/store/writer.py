@@ -196,6 +196,8 @@ class SessionWriter:
     def _insert_series(self, database: sqlite3.Connection, snapshot: Snapshot, at: float) -> None:
         totals, sampling, conntrack = snapshot.tables.totals, snapshot.tables.sampling, snapshot.conntrack
         seconds = max(snapshot.seconds, 1e-3)
+        tcp = snapshot.tcp
+        service = (tcp.handshakes_per_s, tcp.acknowledged_per_s) if tcp else (None, None)
         table = (conntrack.count, conntrack.max, conntrack.new_per_s) if conntrack else (None, None, None)
         row = (
             at,
@@ -207,6 +209,7 @@ class SessionWriter:
             sampling.lost / seconds,
             *table,
             snapshot.softirq_share,
+            *service,
         )
         database.execute(f"INSERT INTO tick VALUES (NULL{', ?' * len(row)})", row)  # noqa: S608
         database.executemany(

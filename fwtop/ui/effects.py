@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from fwtop.model.counters import TcpService
 from fwtop.model.rule import ACTIVE_STATES
 from fwtop.model.snapshot import Snapshot
 
@@ -17,6 +18,7 @@ class Machine:
     other_drops_pps: float  # dropped further down, or by others' rules
     conntrack_fill: float | None
     softirq_share: float | None
+    tcp: TcpService | None
 
 
 def machine_of(snapshot: Snapshot) -> Machine:
@@ -29,6 +31,7 @@ def machine_of(snapshot: Snapshot) -> Machine:
         sum(row.pps for row in counted if not row.rule),
         conntrack.fill if conntrack is not None and conntrack.max else None,
         snapshot.softirq_share,
+        snapshot.tcp,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+from fwtop.model.counters import TcpService
 from fwtop.model.rule import Rule, RuleStatus
 from fwtop.ui.cells import Line
 from fwtop.ui.effects import Effects, Machine
@@ -92,10 +93,21 @@ def _changes(before: Machine, after: Machine) -> list[Line]:
         ("softirq", before.softirq_share, after.softirq_share, "of the CPU"),
     )
     lines = [_change(name, number(old), number(new), "packets a second") for name, old, new in rates]
+    if before.tcp is not None and after.tcp is not None:
+        lines += _service_changes(before.tcp, after.tcp)
     for name, was, share, unit in shares:
         if was is not None and share is not None:
             lines.append(_change(name, percent(was), percent(share), unit))
     return lines
+
+
+def _service_changes(before: TcpService, after: TcpService) -> list[Line]:
+    """Write whether real clients are better off: only they finish handshakes and acknowledge."""
+    figures = (
+        ("handshakes", before.handshakes_per_s, after.handshakes_per_s, "finished by clients a second"),
+        ("clients", before.acknowledged_per_s, after.acknowledged_per_s, "segments acknowledged a second"),
+    )
+    return [_change(name, number(old), number(new), unit) for name, old, new, unit in figures if old or new]
 
 
 def _change(name: str, old: str, new: str, unit: str) -> Line:

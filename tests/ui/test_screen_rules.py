@@ -8,6 +8,7 @@ import pytest
 from screen_factory import NOW, conntrack, ledger, provisional, snapshot
 from screen_run import LARGE, SMALL, Run, running
 
+from fwtop.model.counters import TcpService
 from fwtop.model.errors import FwtopError
 from fwtop.ui.effects import Effects
 
@@ -29,13 +30,15 @@ async def test_shows_state_time_left_and_actual_against_foreseen(size: tuple[int
 
 
 async def test_tells_what_changed_since_the_rule_went_in() -> None:
-    async with running(replace(snapshot(), conntrack=conntrack(0.9))) as run:
-        await run.send(replace(provisional(), conntrack=conntrack(0.2)))
+    async with running(replace(snapshot(), conntrack=conntrack(0.9), tcp=TcpService(2, 3.0, 80.0))) as run:
+        await run.send(replace(provisional(), conntrack=conntrack(0.2), tcp=TcpService(90, 24.0, 1200.0)))
         await run.press("m")
         shown = run.text()
         assert "matches      95.4k packets a second; 96.0k were foreseen" in shown
         assert "to stop 33.0 % of the attack and to hit 0.1 % of normal traffic" in shown
         assert "90.0 % →  20.0 %  full" in shown
+        assert "3 →      24  finished by clients a second" in shown
+        assert "80 →   1.20k  segments acknowledged a second" in shown
         assert " 187k →   18.7k  packets a second" in shown, "drops that are not the rule's"
 
 
