@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from fwtop.advise.advisor import make_scene, normal_traffic
@@ -9,7 +11,9 @@ from fwtop.advise.baseline import Baseline
 from fwtop.advise.classify import find_attacks
 from fwtop.advise.config import AdviseConfig
 from fwtop.advise.effect import harm, share_of, stopped
-from fwtop.advise.scene import Scene
+from fwtop.advise.scene import Finding, Scene
+from fwtop.advise.traffic import Traffic
+from fwtop.model.packets import F64
 from fwtop.model.preview import Preview
 from fwtop.model.rule import Kind, Rule
 from fwtop.model.window import Window
@@ -44,7 +48,13 @@ def preview(
         examples=cost.examples,
         warnings=warnings,
         guess=normal.guess,
+        attacks=_by_attack(findings, part, traffic),
     )
+
+
+def _by_attack(findings: Sequence[Finding], part: F64, traffic: Traffic) -> tuple[tuple[str, float], ...]:
+    shares = [(finding.title, share_of(part, traffic, finding.rows)) for finding in findings]
+    return tuple(sorted(shares, key=lambda item: -item[1]))
 
 
 def _warnings(scene: Scene, rule: Rule, total_pps: float, share: float, *, guess: bool) -> tuple[str, ...]:

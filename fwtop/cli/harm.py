@@ -44,8 +44,9 @@ def measure(rules: list[Rule], netns: str | None) -> list[Preview] | None:
 def harm_line(preview: Preview) -> str:
     """Say in a line what a rule would stop and hit."""
     guess = " (a guess: no baseline from before the attack)" if preview.guess else ""
+    what = "all attacks" if len(preview.attacks) > 1 else "the attack"
     return (
-        f"would stop {preview.attack_share:.1%} of the attack ({si(preview.attack_pps)}pps) and hit "
+        f"would stop {preview.attack_share:.1%} of {what} ({si(preview.attack_pps)}pps) and hit "
         f"{preview.collateral_share:.2%} of normal traffic ({si(preview.collateral_pps)}pps){guess}"
     )
 
@@ -70,6 +71,7 @@ def _read(text: bytes) -> list[Preview] | None:
                     **item,
                     "examples": tuple(map(safe_text, item["examples"])),
                     "warnings": tuple(map(safe_text, item["warnings"])),
+                    "attacks": tuple((safe_text(title), float(share)) for title, share in item["attacks"]),
                 }
             )
             for item in json.loads(text)

@@ -203,7 +203,7 @@ def _proposal_json(proposal: Proposal) -> dict[str, Any]:
         "collateral_share": round(proposal.collateral_share, 6),
         "collateral_examples": list(proposal.collateral_examples),
         "collateral_is_guess": proposal.guess,
-        "cost_ns": proposal.cost_ns,
+        "cost_ns": round(proposal.cost_ns, 1) if proposal.cost_ns is not None else None,
         "cost_measured": proposal.cost_measured,
         "commands": list(proposal.commands),
         "fwtop": proposal.fwtop,

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 class Preview:
     """A rule replayed on the samples of the present window and on the baseline.
 
-    Shares are 0 to 1: `attack_share` of the attack's packets, `collateral_share` of normal traffic.
-    `examples` name normal flows that would be hit, sanitised.
+    Shares are 0 to 1: `attack_share` of all attacks' packets, `collateral_share` of normal traffic.
+    `examples` name normal flows that would be hit, sanitised; `attacks` what is stopped of each attack.
     """
 
     attack_share: float
@@ -21,6 +21,7 @@ class Preview:
     examples: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     guess: bool = False  # True: no baseline from before the attack, collateral is estimated
+    attacks: tuple[tuple[str, float], ...] = ()  # title and share stopped, the most stopped first
 
 
 @dataclass(frozen=True, slots=True)

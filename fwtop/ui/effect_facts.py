@@ -10,14 +10,22 @@ from fwtop.ui.palette import DIM, GOOD, STRONG, TEXT, WARN
 from fwtop.ui.sheet import labelled
 from fwtop.ui.verdict_panels import harm
 
+_ATTACKS = 3  # named; what is stopped of the others is less
+
 
 def effect_of(preview: Preview) -> list[Line]:
     """Write attack share, collateral share with its examples, and the whole."""
-    stops: Line = [(percent(preview.attack_share), STRONG), (" of the attack, ", TEXT)]
+    several = len(preview.attacks) > 1
+    whole = " of all attacks, " if several else " of the attack, "
+    stops: Line = [(percent(preview.attack_share), STRONG), (whole, TEXT)]
     stops += [(number(preview.attack_pps), STRONG), (" packets a second", TEXT)]
     harms: Line = [*harm(preview.collateral_share, guess=False), (" of normal traffic, ", TEXT)]
     harms += [(f"{number(preview.collateral_pps)} packets a second", TEXT)]
-    lines = [labelled("stops", stops), labelled("harms", harms)]
+    lines = [labelled("stops", stops)]
+    if several:
+        each = (f"{safe_text(title)} {percent(share)}" for title, share in preview.attacks[:_ATTACKS])
+        lines.append(labelled("", [(", ".join(each), DIM)]))
+    lines.append(labelled("harms", harms))
     warned = any("guess" in warning for warning in preview.warnings)
     if preview.guess and not warned:
         lines.append(labelled("", [("a guess: nothing was seen before the attack", WARN)]))

@@ -328,3 +328,13 @@ async def test_empty_list_has_nothing_to_block() -> None:
         assert "nothing is selected" in run.status
         await run.press("enter")
         assert run.status == "nothing is selected"
+
+
+async def test_of_several_attacks_the_dialog_says_what_is_stopped_of_each() -> None:
+    async with running(snapshot()) as run:
+        answer = run.feed.controls.preview_answer
+        both = (("SYN flood", 0.999), ("UDP flood", 0.0))
+        run.feed.controls.preview_answer = replace(answer, attacks=both)
+        await run.press("b")
+        assert "12.1 % of all attacks" in run.text()
+        assert "SYN flood 99.9 %, UDP flood 0 %" in run.text()
