@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from fwtop.advise.traffic import TCP, UDP, Rows, mix
@@ -55,7 +57,7 @@ def _header_rows(match: Match, packets: PacketBatch) -> Mask:
     return np.asarray(hit)
 
 
-def in_prefixes(family: U8, hi: U64, lo: U64, prefixes: tuple[Prefix, ...]) -> Mask:
+def in_prefixes(family: U8, hi: U64, lo: U64, prefixes: Sequence[Prefix]) -> Mask:
     """Tell which addresses lie in any of the prefixes: one search in their ranges a family.
 
     IPv6 prefixes longer than /64 take one set lookup a length.

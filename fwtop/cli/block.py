@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 
 from fwtop.cli.mitigation import add_rule_options, carry_out
 from fwtop.cli.prefix_file import read_prefix_file
 from fwtop.model.address import Prefix
 from fwtop.model.errors import FwtopError
-from fwtop.model.rule import Kind, Match, Rule
+from fwtop.model.rule import Kind, Match, Rule, families_of
 from fwtop.model.text import safe_text
 
 NAME = "block"
@@ -38,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
     return carry_out(args, rules)
 
 
-def _rule(kind: Kind, args: argparse.Namespace, sources: tuple[Prefix, ...], origin: str | None) -> Rule:
+def _rule(kind: Kind, args: argparse.Namespace, sources: Sequence[Prefix], origin: str | None) -> Rule:
     if not sources:
         raise FwtopError(
             f"{safe_text(origin or 'the list')} holds no prefix of this family; nothing was changed", 2
@@ -64,11 +65,13 @@ def _prefix(target: str) -> Prefix:
         raise FwtopError(f"{safe_text(error)}; nothing was changed", 2) from None
 
 
-def _of_family(prefixes: tuple[Prefix, ...], family: int | None) -> tuple[Prefix, ...]:
-    return tuple(prefix for prefix in prefixes if family in (None, prefix.family))
+def _of_family(prefixes: Sequence[Prefix], family: int | None) -> Sequence[Prefix]:
+    if family is None or families_of(prefixes) == {family}:
+        return prefixes
+    return tuple(prefix for prefix in prefixes if prefix.family == family)
 
 
-def _expand(origin: str) -> tuple[Prefix, ...]:
+def _expand(origin: str) -> Sequence[Prefix]:
     kind, _, name = origin.partition(":")
     if origin.startswith("@"):
         return read_prefix_file(origin[1:])

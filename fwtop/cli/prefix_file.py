@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from fwtop.model.address import Prefix
@@ -14,23 +16,43 @@ from fwtop.model.text import safe_text
 MAX_PREFIXES = 1_000_000
 MAX_FILE_BYTES = 128 << 20
 _SHOWN_ERRORS = 3
-_WORTH_IT = 100_000  # characters: below, importing numpy takes longer than reading
+_WORTH_IT = 100_000  # bytes: below, importing numpy takes longer than reading
+_ODD_LINE = re.compile(rb"[^0-9./]|^$")
 
 
-def read_prefix_file(name: str) -> tuple[Prefix, ...]:
+def read_prefix_file(name: str) -> Sequence[Prefix]:
     """Read one address or prefix a line; # starts a comment, `-` is standard input.
+
+    A long list comes as PrefixRows (model/bulk_rows.py), in order.
 
     Raises FwtopError (code 2) naming bad lines by number; then nothing of the file is used.
     """
-    text = _text(name)
+    data = _contents(name)
     with collection_paused():
-        if len(text) >= _WORTH_IT and text.isascii():
-            from fwtop.cli.plain_prefixes import plain_ipv4
+        if len(data) >= _WORTH_IT:
+            found = _read_quickly(data)
+            if found is not None and len(found) <= MAX_PREFIXES:
+                return found
+        return _read_lines(name, data.decode("utf-8", "replace").split("\n"))
 
-            plain = plain_ipv4(text)
-            if plain is not None and len(plain) <= MAX_PREFIXES:
-                return plain
-        return _read_lines(name, text.split("\n"))
+
+def _read_quickly(data: bytes) -> Sequence[Prefix] | None:
+    """Read plain IPv4 lines as an array and only the others one by one; None where any is not a prefix."""
+    from fwtop.cli.plain_prefixes import plain_ipv4
+    from fwtop.model.bulk_rows import PrefixRows
+
+    data = data.replace(b"\r\n", b"\n")
+    plain = plain_ipv4(data)
+    if plain is not None:
+        return plain
+    lines = data.split(b"\n")
+    is_odd = _ODD_LINE.search
+    odd = [line.partition(b"#")[0].decode("utf-8", "replace").strip() for line in lines if is_odd(line)]
+    parsed = [_parse(line) for line in odd if line]
+    plain = plain_ipv4(b"\n".join([line for line in lines if not is_odd(line)]))
+    if plain is None or None in parsed:
+        return None
+    return PrefixRows.joined((plain, tuple(item for item in parsed if item is not None)))
 
 
 def _read_lines(name: str, lines: list[str]) -> tuple[Prefix, ...]:
@@ -59,16 +81,16 @@ def _read_lines(name: str, lines: list[str]) -> tuple[Prefix, ...]:
     return tuple(found)
 
 
-def _text(name: str) -> str:
+def _contents(name: str) -> bytes:
     try:
         if name == "-":
-            return sys.stdin.read(MAX_FILE_BYTES)
+            return sys.stdin.buffer.read(MAX_FILE_BYTES)
         path = Path(name)
         if path.stat().st_size > MAX_FILE_BYTES:
             raise FwtopError(
                 f"{safe_text(name)} is larger than {MAX_FILE_BYTES >> 20} MiB; nothing was changed", 2
             )
-        return path.read_text("utf-8", "replace")
+        return path.read_bytes()
     except OSError as error:
         raise FwtopError(f"cannot read {safe_text(name)}: {error.strerror}; nothing was changed", 2) from None
 

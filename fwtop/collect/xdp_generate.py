@@ -7,7 +7,7 @@ The fixed part is bpf/xdp.h; semantics are those of `Match`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from fwtop.collect.xdp_conditions import ANY, PLAIN, Headers, header_conditions, payload_lines
@@ -110,7 +110,7 @@ def _rule_function(rule: SlotRule, headers: Headers) -> list[str]:
 
 
 def _prefix_function(
-    headers: Headers, name: str, side: str, prefixes: tuple[Prefix, ...], lists: Lists
+    headers: Headers, name: str, side: str, prefixes: Sequence[Prefix], lists: Lists
 ) -> list[str]:
     """Write the function that tells whether an address of the packet lies in any of the prefixes."""
     lines = [f"INLINE u32 {headers.name}_{name}({headers.parameter})", "{"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,7 @@ def shared_maps(directory: Path, given: dict[str, int]) -> dict[str, int]:
 
 
 def slot_rules(
-    directory: Path, items: list[dict[str, Any]], prefixes: dict[int, tuple[Prefix, ...]]
+    directory: Path, items: list[dict[str, Any]], prefixes: Mapping[int, Sequence[Prefix]]
 ) -> list[SlotRule]:
     """Read the request's rules; `prefixes` are the long lists of new ones, by number.
 
@@ -105,7 +106,7 @@ def forget(directory: Path, shared: dict[str, int], numbers: dict[int, int]) -> 
             path.unlink()
 
 
-def _build_lists(directory: Path, number: int, sources: tuple[Prefix, ...]) -> Lists:
+def _build_lists(directory: Path, number: int, sources: Sequence[Prefix]) -> Lists:
     lists = xdp_lists.build_lists(Match(sources=sources), 0)
     for (side, family), maps in lists.items():
         stem = f"list-{number}-{side}{family}"

@@ -6,6 +6,7 @@ written once, and every kind can be tested without a kernel.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fwtop.model.address import Prefix
@@ -14,16 +15,18 @@ from fwtop.model.rule import Rule, Setting
 PREROUTING = "PREROUTING"
 OUTPUT = "OUTPUT"
 HOOK_CHAINS = {PREROUTING: "FWTOP", OUTPUT: "FWTOP-OUT"}
+TIMED_ELEMENTS = 1_000  # a longer list has no clock of its own: renewing it would take seconds
 
 
 @dataclass(frozen=True, slots=True)
 class SetSpec:
-    """An ipset hash:net of this rule; every element gets the rule's timeout."""
+    """An ipset hash:net of this rule; every element of a timed one gets the rule's timeout."""
 
     name: str
     family: int
-    elements: tuple[Prefix, ...]
+    elements: Sequence[Prefix]
     exceptions: tuple[Prefix, ...] = ()  # `nomatch` elements: inside a listed prefix, but not meant
+    timed: bool = True  # False: a long list, whose lines ask a switch set as well
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from fwtop.mitigate import netns as namespaces
 from fwtop.mitigate.peer import enlarge
-from fwtop.mitigate.run import ENVIRONMENT, module_argv
+from fwtop.mitigate.run import GUARDIAN_ENVIRONMENT, module_argv
 from fwtop.model import paths
 from fwtop.model.bulk import detach_sources
 from fwtop.model.errors import FwtopError
@@ -167,7 +167,7 @@ def _spawn(netns_descriptor: int, run_directory: Path, arguments: tuple[str, ...
         done = subprocess.run(
             argv,
             pass_fds=[netns_descriptor],
-            env=ENVIRONMENT,
+            env=GUARDIAN_ENVIRONMENT,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fwtop.mitigate.allowlist import AllowList
+from fwtop.mitigate.listed import listed
 from fwtop.model.address import Prefix
 from fwtop.model.rule import Kind, Rule
 
@@ -43,11 +44,12 @@ def _hits_allowed(rule: Rule, allow: AllowList) -> str | None:
     Lists that somebody else compiled (asn:, country:, @file) are cut around it instead: see
     `exceptions`. Rules that name no source can't reach it, as the allow-list returns before them.
     """
-    if any(prefix.length == 0 for prefix in rule.match.sources):
+    broadest = [listed(rule.match.sources).shortest(family) for family in rule.match.families]
+    if any(prefix is not None and prefix.length == 0 for prefix in broadest):
         return "a source of /0 is everybody; nothing was installed"
     if rule.origin is not None or rule.kind is Kind.NOTRACK:
         return None
-    index = _Index(rule.match.sources)
+    index = listed(rule.match.sources)
     for entry in allow.entries:
         hit = index.overlapping(entry.prefix)
         if hit is not None:
@@ -59,13 +61,14 @@ def exceptions(rule: Rule, allow: AllowList) -> tuple[Prefix, ...]:
     """Return the allow-listed prefixes that a compiled list must be cut around."""
     if rule.origin is None:
         return ()
-    index = _Index(rule.match.sources)
+    index = listed(rule.match.sources)
     return tuple(entry.prefix for entry in allow.entries if index.overlapping(entry.prefix) is not None)
 
 
 def _broad(rule: Rule, allow: AllowList) -> str | None:
     match = rule.match
-    wide = next((p for p in match.sources if p.length < SHORTEST[p.family]), None)
+    broadest = [listed(match.sources).shortest(family) for family in match.families]
+    wide = next((p for p in broadest if p is not None and p.length < SHORTEST[p.family]), None)
     if wide is not None:
         return f"{wide} is broader than /{SHORTEST[wide.family]}"
     if match.sources or rule.kind in (Kind.HASHLIMIT, Kind.NOTRACK, Kind.SYSCTL) or match.payload:
@@ -79,27 +82,3 @@ def _broad(rule: Rule, allow: AllowList) -> str | None:
         if match.protocol == TCP:
             return "it matches all TCP"
     return None
-
-
-class _Index:
-    """Prefixes by length, so that asking for an overlap costs one lookup a length in use."""
-
-    def __init__(self, prefixes: tuple[Prefix, ...]) -> None:
-        self._by_length: dict[tuple[int, int], set[int]] = {}
-        for prefix in prefixes:
-            self._by_length.setdefault((prefix.family, prefix.length), set()).add(prefix.value)
-
-    def overlapping(self, other: Prefix) -> Prefix | None:
-        for (family, length), values in self._by_length.items():
-            if family != other.family:
-                continue
-            if length <= other.length:
-                shift = other.bits - length
-                value = other.value >> shift << shift
-                if value in values:
-                    return Prefix(family, value, length)
-            else:
-                for value in values:
-                    if other.contains(Prefix(family, value, length)):
-                        return Prefix(family, value, length)
-        return None

@@ -24,7 +24,7 @@ from fwtop.mitigate.chain import Chains
 from fwtop.mitigate.journal import Journal
 from fwtop.mitigate.kernel import Kernel
 from fwtop.mitigate.limits import LIMITS_FILE, read_limits
-from fwtop.mitigate.run import ENVIRONMENT
+from fwtop.mitigate.run import GUARDIAN_ENVIRONMENT
 from fwtop.mitigate.server import Identity, Server
 from fwtop.mitigate.service import Service
 from fwtop.mitigate.steps import Step, Steps
@@ -43,7 +43,7 @@ def main(arguments: list[str] | None = None) -> int:
     os.umask(0o077)
     os.chdir("/")
     os.environ.clear()
-    os.environ.update(ENVIRONMENT)
+    os.environ.update(GUARDIAN_ENVIRONMENT)
     try:
         if os.geteuid() != 0:
             raise FwtopError("the guardian needs root; nothing was started; try: sudo fwtop", 3)

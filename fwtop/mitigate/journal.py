@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from fwtop.mitigate.sysctls import Changed
-from fwtop.model.bulk import pack_prefixes, unpack_prefixes
+from fwtop.model.bulk import ATTACH_ABOVE, pack_prefixes, unpack_prefixes
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Rule, State
 
-_SCHEMA_VERSION = 1
+_SCHEMA_VERSION = 2
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS rules (
   id INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -28,6 +28,7 @@ CREATE TABLE IF NOT EXISTS rules (
   packets INTEGER NOT NULL DEFAULT 0, bytes INTEGER NOT NULL DEFAULT 0,
   ended REAL, note TEXT NOT NULL DEFAULT '');
 CREATE INDEX IF NOT EXISTS rules_of ON rules (boot, netns, state);
+CREATE TABLE IF NOT EXISTS lists (rule INTEGER PRIMARY KEY, sources BLOB NOT NULL);
 CREATE TABLE IF NOT EXISTS before (
   boot TEXT NOT NULL, netns INTEGER NOT NULL, family INTEGER NOT NULL, chains TEXT,
   PRIMARY KEY (boot, netns, family));
@@ -77,7 +78,7 @@ class Journal:
             self._db.execute("PRAGMA synchronous=FULL")
             self._db.executescript(_SCHEMA)
             version = int(self._db.execute("PRAGMA user_version").fetchone()[0])
-            if version not in (0, _SCHEMA_VERSION):
+            if version > _SCHEMA_VERSION:
                 raise FwtopError(f"{path} was written by a newer fwtop; nothing was installed", 1)
             self._db.execute(f"PRAGMA user_version={_SCHEMA_VERSION}")
         except (OSError, sqlite3.Error) as error:
@@ -91,12 +92,18 @@ class Journal:
     def intend(self, rule: Rule, variant: str, expires: float, confirm_by: float | None) -> Entry:
         """Write a rule down before the kernel gets it; the entry's rule has its number."""
         short = replace(rule, match=replace(rule.match, sources=()))
-        texts = (variant, json.dumps(short.to_dict()), pack_prefixes(rule.match.sources))
+        sources = rule.match.sources
+        is_long = len(sources) > ATTACH_ABOVE
+        inline = pack_prefixes(sources[:_KEPT_SOURCES] if is_long else sources)
+        texts = (variant, json.dumps(short.to_dict()), inline)
         cursor = self._db.execute(
             "INSERT INTO rules (boot, netns, variant, rule, sources, state, expires, confirm_by) "
             "VALUES (?, ?, ?, ?, ?, 'intent', ?, ?)",
             (self._boot, self._netns, *texts, expires, confirm_by),
         )
+        if is_long:  # in a row of its own: an update writes a whole row anew
+            row = (cursor.lastrowid, pack_prefixes(sources))
+            self._db.execute("INSERT OR REPLACE INTO lists VALUES (?, ?)", row)
         named = replace(rule, id=str(cursor.lastrowid))
         return Entry(named, variant, State.INTENT, expires, confirm_by)
 
@@ -109,11 +116,12 @@ class Journal:
             "WHERE id=?",
             (entry.state.value, entry.note, *times, *counts, int(entry.rule.id)),
         )
-        kept = entry.rule.match.sources[:_KEPT_SOURCES]
-        if entry.ended is not None and len(kept) < len(entry.rule.match.sources):
-            self._db.execute(
-                "UPDATE rules SET sources=? WHERE id=?", (pack_prefixes(kept), int(entry.rule.id))
-            )
+        sources = entry.rule.match.sources
+        if entry.ended is None or len(sources) <= _KEPT_SOURCES:
+            return
+        kept = (pack_prefixes(sources[:_KEPT_SOURCES]), int(entry.rule.id))
+        self._db.execute("UPDATE rules SET sources=? WHERE id=?", kept)
+        self._db.execute("DELETE FROM lists WHERE rule=?", (int(entry.rule.id),))
 
     def open_entries(self) -> list[Entry]:
         """Return the rules of this namespace and boot that are not over, oldest first."""
@@ -135,6 +143,7 @@ class Journal:
             f"UPDATE rules SET state='expired', ended=?, note=? WHERE boot<>? AND {_OPEN}",  # noqa: S608
             (time.time(), "ended by a restart of the machine", self._boot),
         )
+        self._db.execute(f"DELETE FROM lists WHERE rule NOT IN (SELECT id FROM rules WHERE {_OPEN})")  # noqa: S608
         for table in ("before", "settings"):
             self._db.execute(f"DELETE FROM {table} WHERE boot<>?", (self._boot,))  # noqa: S608
         self._db.execute(
@@ -193,7 +202,8 @@ class Journal:
 
     def _select(self, condition: str) -> list[Entry]:
         rows = self._db.execute(
-            "SELECT id, rule, sources, variant, state, expires, confirm_by, packets, bytes, ended, note "  # noqa: S608
+            "SELECT id, rule, COALESCE((SELECT sources FROM lists WHERE lists.rule = rules.id), sources), "  # noqa: S608
+            "variant, state, expires, confirm_by, packets, bytes, ended, note "
             f"FROM rules WHERE boot=? AND netns=? AND {condition}",
             (self._boot, self._netns),
         ).fetchall()

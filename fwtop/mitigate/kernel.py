@@ -82,7 +82,7 @@ class Kernel:
             self.fill_allow(allow, [family for family, _ in _by_family(artifacts)])
             self._steps.reached(Step.ALLOW)
             for spec in artifacts.sets:
-                sets.restore(sets.fill_chunks(spec, timeout_seconds))
+                sets.fill(spec, timeout_seconds)
             self._steps.reached(Step.SETS)
             for family, lines in _by_family(artifacts):
                 self._hook(family, rule_id, lines)

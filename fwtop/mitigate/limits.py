@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from fwtop.model.address import Prefix
+from fwtop.mitigate.listed import covered, sizes
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Kind, Match, Rule
 from fwtop.model.text import safe_text
@@ -50,28 +50,17 @@ def check_share(rule: Rule, active: Iterable[Rule], limits: Limits) -> None:
         return
     blocking = [rule, *(other for other in active if _blocks(other))]
     for family in rule.match.families:
-        parts = [p for item in blocking for p in item.match.sources if p.family == family]
+        lists = [item.match.sources for item in blocking]
         most = limits.max_blocked_share * _SPACE[family]
-        if sum(1 << p.bits - p.length for p in parts) <= most:  # quick: overlaps counted twice
+        if sum(sizes(item, family) for item in lists) <= most:
             continue
-        blocked = covered(parts)
+        blocked = covered(lists, family)
         if blocked > most:
             raise FwtopError(
                 f"refused: with this rule {blocked / _SPACE[family]:.0%} of all IPv{family} addresses would "
                 f"be blocked, at most {limits.max_blocked_share:.0%} may be ({_KEY} in {limits.file}); "
                 "nothing was installed"
             )
-
-
-def covered(prefixes: Iterable[Prefix]) -> int:
-    """Return how many addresses of one family prefixes cover together, each counted once."""
-    total, end = 0, 0
-    for prefix in sorted(prefixes):
-        stop = prefix.value + (1 << prefix.bits - prefix.length)
-        if stop > end:
-            total += stop - max(prefix.value, end)
-            end = stop
-    return total
 
 
 def _blocks(rule: Rule) -> bool:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
 import subprocess
 import sys
-import tempfile
-import threading
-from collections.abc import Iterable
 from pathlib import Path
 
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
 
 ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8", "LC_ALL": "C.UTF-8"}
+# Long lists are arrays that live for a moment: their pages go back to the system (mallopt(3)), and no BLAS
+# threads, which nothing here uses, keep stacks and buffers.
+GUARDIAN_ENVIRONMENT = ENVIRONMENT | {
+    "MALLOC_ARENA_MAX": "1",
+    "MALLOC_MMAP_THRESHOLD_": "1048576",
+    "MALLOC_TRIM_THRESHOLD_": "4194304",
+    "OPENBLAS_NUM_THREADS": "1",
+}
 _BOOT = (
     "import runpy, sys; root, module = sys.argv[1:3]; del sys.argv[1:3]; sys.path.insert(0, root);"
     "runpy.run_module(module, run_name='__main__', alter_sys=True)"
@@ -39,33 +43,6 @@ def run(argv: list[str], *, text: str | None = None, timeout: float = 60.0) -> s
         first = next((line for line in done.stderr.splitlines() if line.strip()), "no message")
         raise CommandError(f"{argv[0]} failed: {safe_text(first, limit=200)}", done.returncode)
     return done.stdout
-
-
-def feed(argv: list[str], chunks: Iterable[str], *, timeout: float) -> None:
-    """Run a program that reads what `chunks` yields while they are made; raises as `run` does."""
-    with tempfile.TemporaryFile() as complaints:
-        try:
-            process = subprocess.Popen(
-                argv, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=complaints, env=ENVIRONMENT
-            )
-        except FileNotFoundError:
-            raise _missing(argv[0]) from None
-        late = threading.Timer(timeout, process.kill)
-        late.start()
-        try:
-            with process:
-                assert process.stdin is not None  # noqa: S101
-                with contextlib.suppress(BrokenPipeError):  # it gave up and says why
-                    for chunk in chunks:
-                        process.stdin.write(chunk.encode())
-                    process.stdin.close()
-        finally:
-            late.cancel()
-        if process.returncode:
-            complaints.seek(0)
-            lines = complaints.read(4096).decode("utf-8", "replace").splitlines()
-            first = next((line for line in lines if line.strip()), "no message")
-            raise CommandError(f"{argv[0]} failed: {safe_text(first, limit=200)}", process.returncode)
 
 
 def _missing(program: str) -> FwtopError:

@@ -9,7 +9,7 @@ import signal
 import socket
 import syslog
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -306,7 +306,7 @@ class Server:
             self._service.owner_gone(self._gone.pop())
 
 
-def _sources(attached: int | None) -> tuple[Prefix, ...]:
+def _sources(attached: int | None) -> Sequence[Prefix]:
     return read_sources(attached) if attached is not None else ()
 
 

@@ -6,7 +6,7 @@ Plain functions over journal, guard and kernel, so that they can be tested witho
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -24,15 +24,14 @@ from fwtop.mitigate.why import Subject, explain, over_text
 from fwtop.mitigate.wire import MAX_TTL_SECONDS, rule_of_wire
 from fwtop.model.address import Prefix
 from fwtop.model.errors import FwtopError
-from fwtop.model.rule import ACTIVE_STATES, Kind, Rule, RuleStatus, State, rule_status_to_dict
+from fwtop.model.rule import ACTIVE_STATES, Kind, Rule, RuleStatus, State, families_of, rule_status_to_dict
 from fwtop.model.text import safe_text
-from fwtop.model.xtables import set_name
+from fwtop.model.xtables import COUNTED_ELEMENTS, set_name
 
 MAX_CONFIRM_SECONDS = 3600
 ALLOW_REFRESH_SECONDS = 5.0
 _COUNT_SECONDS = 0.9  # kernel counters are read at most this often, whoever asks
 _SHOWN_SOURCES = 200  # of a rule in a status answer
-_COUNTED_ELEMENTS = 65_536  # sets beyond this are not listed element by element: it costs CPU
 
 
 class Service:
@@ -87,7 +86,7 @@ class Service:
             self._kernel.remove(strangers)  # also chains and sets that no rule is left in
         return done
 
-    def plan(self, data: dict[str, Any], sources: tuple[Prefix, ...] = ()) -> dict[str, Any]:
+    def plan(self, data: dict[str, Any], sources: Sequence[Prefix] = ()) -> dict[str, Any]:
         """Return the commands, warnings and the guard's verdict for a rule; nothing is done."""
         rule = replace(rule_of_wire(data, sources), id="0")
         verdict = guard.judge(rule, self._fresh_allow(), len(self._active))
@@ -116,7 +115,7 @@ class Service:
     def apply(
         self,
         data: dict[str, Any],
-        sources: tuple[Prefix, ...],
+        sources: Sequence[Prefix],
         confirm_seconds: int,
         *,
         force: bool,
@@ -229,7 +228,7 @@ class Service:
         self._steps.reached(Step.INTENT)
         timeout = rule.ttl_seconds
         if confirm_seconds:
-            timeout = min(timeout, timers.kernel_timeout(confirm_seconds, len(rule.match.sources)))
+            timeout = min(timeout, timers.kernel_timeout(confirm_seconds))
         try:
             artifacts = self._artifacts(entry.rule)
             timeout = min(timeout, MAX_TIMEOUT_SECONDS)
@@ -289,10 +288,10 @@ class Service:
 
     def _set_names(self, rule: Rule) -> list[str]:
         """Return the sets whose elements are worth counting singly."""
-        if not 0 < len(rule.match.sources) <= _COUNTED_ELEMENTS:
+        if not 0 < len(rule.match.sources) <= COUNTED_ELEMENTS:
             return []
-        families = sorted({prefix.family for prefix in rule.match.sources})
-        return [set_name(rule.id, family) for family in families if family in rule.match.families]
+        families = families_of(rule.match.sources)
+        return [set_name(rule.id, family) for family in rule.match.families if family in families]
 
     def _known(self, rule_id: str) -> Entry:
         entry = self._active.get(rule_id)

@@ -7,71 +7,70 @@ bad line, so everything is checked before it is sent.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from fwtop.mitigate.artifacts import SetSpec
-from fwtop.mitigate.run import CommandError, feed, run
+from fwtop.mitigate.run import CommandError, run
 from fwtop.model.address import Prefix
-from fwtop.model.bulk import prefix_text
 from fwtop.model.xtables import create_line
 
 PREFIX = "fwtop-"
 MAX_TIMEOUT_SECONDS = 2147483  # ipset(8): the kernel's milliseconds are 32 bits wide
 _ASIDE = "-new"
-_RENEWED_IN_PLACE = 1_000
-_CHUNK_ELEMENTS = 20_000
 _RESTORE_TIMEOUT_SECONDS = 120.0
 _ENTRY = re.compile(r"^(\S+) .*?packets (\d+) bytes (\d+)")
 
 
+def fill(spec: SetSpec, timeout_seconds: int) -> None:
+    """Make a rule's set and fill it; what is there already is taken over. Raises FwtopError."""
+    if spec.timed:
+        restore(fill_text(spec, timeout_seconds))
+        return
+    restore(_head(spec, timeout_seconds) + "\n")
+    # Imported here: a guardian without a long list needn't carry numpy.
+    from fwtop.mitigate.ipset_wire import add_all
+    from fwtop.model.bulk_rows import PrefixRows
+
+    add_all(spec.name, spec.family, PrefixRows.of(spec.elements))
+    restore("".join([f"add {spec.name} {prefix} nomatch\n" for prefix in spec.exceptions]))
+
+
 def fill_text(spec: SetSpec, timeout_seconds: int) -> str:
     """Return what `ipset -exist restore` reads to make and fill a rule's set."""
-    return "".join(fill_chunks(spec, timeout_seconds))
+    clock = f" timeout {timeout_seconds}" if spec.timed else ""
+    lines = [_head(spec, timeout_seconds)]
+    lines += [f"add {spec.name} {prefix}{clock}" for prefix in spec.elements]
+    lines += [f"add {spec.name} {prefix}{clock} nomatch" for prefix in spec.exceptions]
+    return "\n".join([*lines, ""])
 
 
-def fill_chunks(spec: SetSpec, timeout_seconds: int) -> Iterator[str]:
-    """Return the same in pieces, so that ipset works on one while the next is written.
-
-    Elements of a long list get the set's own timeout, which is the same and needn't be read each time.
-    """
+def _head(spec: SetSpec, timeout_seconds: int) -> str:
     count = len(spec.elements) + len(spec.exceptions)
-    clock = f" timeout {timeout_seconds}" if count <= _RENEWED_IN_PLACE else ""
-    yield create_line(spec.name, spec.family, count, timeout_seconds) + "\n"
-    for start in range(0, len(spec.elements), _CHUNK_ELEMENTS):
-        part = spec.elements[start : start + _CHUNK_ELEMENTS]
-        yield "".join([f"add {spec.name} {prefix_text(prefix)}{clock}\n" for prefix in part])
-    yield "".join([f"add {spec.name} {prefix}{clock} nomatch\n" for prefix in spec.exceptions])
+    return create_line(spec.name, spec.family, count, timeout_seconds if spec.timed else None)
 
 
 def shown_text(spec: SetSpec, timeout_seconds: int, count: int) -> list[str]:
     """Return the first lines of `fill_text`, `count` elements of them, and how many more there are."""
-    head = create_line(spec.name, spec.family, len(spec.elements) + len(spec.exceptions), timeout_seconds)
-    cut = SetSpec(spec.name, spec.family, spec.elements[:count], spec.exceptions[:count])
-    lines = [head, *fill_text(cut, timeout_seconds).splitlines()[1:]]
+    cut = SetSpec(spec.name, spec.family, spec.elements[:count], spec.exceptions[:count], spec.timed)
+    lines = [_head(spec, timeout_seconds), *fill_text(cut, timeout_seconds).splitlines()[1:]]
     more = len(spec.elements) + len(spec.exceptions) - (len(lines) - 1)
     shown = [f"ipset {line}" for line in lines]
-    return [*shown, f"# … and {more:,} more elements, by ipset restore"] if more else shown
+    how = "ipset restore" if spec.timed else "netlink in batches"
+    return [*shown, f"# … and {more:,} more elements, by {how}"] if more else shown
 
 
 def renew(spec: SetSpec, timeout_seconds: int) -> None:
-    """Give every element of a set a new timeout, those that expired too.
-
-    A short list is added again. A long one is built aside and swapped: the kernel needs ten times as long
-    to renew a million elements as to add them (54 s against 5 s, Linux 6.18). Elements' counters begin
-    anew either way, the rule's own do not.
-    """
-    if len(spec.elements) <= _RENEWED_IN_PLACE:
+    """Give every element of a set a new timeout; those that expired or were deleted come back."""
+    if spec.timed:
         restore(fill_text(spec, timeout_seconds).partition("\n")[2])  # a set's own default can't be changed
-        return
-    aside = SetSpec(f"{spec.name}{_ASIDE}", spec.family, spec.elements, spec.exceptions)
-    destroy(aside.name)
-    restore(fill_text(aside, timeout_seconds) + f"swap {aside.name} {spec.name}\ndestroy {aside.name}\n")
+    elif element_count(spec.name) != len(spec.elements) + len(spec.exceptions):
+        fill(spec, timeout_seconds)
 
 
-def restore(text: str | Iterable[str]) -> None:
+def restore(text: str) -> None:
     """Hand lines to `ipset restore`; existing sets and elements are taken over."""
-    chunks = [text] if isinstance(text, str) else text
-    feed(["ipset", "-exist", "restore"], chunks, timeout=_RESTORE_TIMEOUT_SECONDS)
+    if text:
+        run(["ipset", "-exist", "restore"], text=text, timeout=_RESTORE_TIMEOUT_SECONDS)
 
 
 def names() -> set[str]:

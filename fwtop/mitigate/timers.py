@@ -8,12 +8,11 @@ from fwtop.mitigate.journal import Entry
 from fwtop.model.rule import State
 
 KERNEL_SLACK_SECONDS = 2  # the guardian takes a provisional rule back before the kernel lets it lapse
-_ELEMENTS_PER_SECOND = 50_000  # a slow `ipset restore`: a long list must not lapse while it is renewed
 
 
-def kernel_timeout(seconds: int, elements: int) -> int:
-    """Return the timeout that a provisional rule's elements get."""
-    return seconds + KERNEL_SLACK_SECONDS + elements // _ELEMENTS_PER_SECOND
+def kernel_timeout(seconds: int) -> int:
+    """Return the timeout that a provisional rule gets in the kernel."""
+    return seconds + KERNEL_SLACK_SECONDS
 
 
 def deadline(entry: Entry) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -20,15 +21,15 @@ MAX_RATE = 1_000_000_000
 MAX_TEXT = 300
 
 
-def rule_of_wire(data: dict[str, Any], sources: tuple[Prefix, ...] = ()) -> Rule:
+def rule_of_wire(data: dict[str, Any], sources: Sequence[Prefix] = ()) -> Rule:
     """Read a rule of a request; raises FwtopError (code 2) naming the first field that is wrong.
 
-    `sources` are those that came beside the message, already checked; they come after the rule's own.
+    `sources` are those that came beside the message, already checked, and take its own's place.
     """
     try:
         rule = Rule.from_dict(data)
         if sources:
-            rule = replace(rule, match=replace(rule.match, sources=rule.match.sources + sources))
+            rule = replace(rule, match=replace(rule.match, sources=sources))
         _check_rule(rule)
     except FwtopError:
         raise

@@ -39,24 +39,26 @@ def collection_paused() -> Iterator[None]:
 
 
 def pack_prefixes(prefixes: Sequence[Prefix]) -> bytes:
-    """Write prefixes as 18 bytes each."""
+    """Write prefixes as 18 bytes each; a long list in order and without doubles."""
     if len(prefixes) > ATTACH_ABOVE:
-        from fwtop.model.bulk_rows import pack_many
+        from fwtop.model.bulk_rows import PrefixRows
 
-        return pack_many(prefixes)
+        return PrefixRows.of(prefixes).tobytes()
     pack = _ENTRY.pack
     return b"".join([pack(item.family, item.length, item.value.to_bytes(16, "big")) for item in prefixes])
 
 
-def unpack_prefixes(data: bytes) -> tuple[Prefix, ...]:
-    """Read what `pack_prefixes` wrote; raises ValueError on anything else (host bits set, too)."""
+def unpack_prefixes(data: bytes) -> Sequence[Prefix]:
+    """Read what `pack_prefixes` wrote; raises ValueError on anything else (host bits set, too).
+
+    A long list comes back as PrefixRows (model/bulk_rows.py), in order and without doubles.
+    """
     if len(data) % _ENTRY.size or len(data) > MAX_PREFIXES * _ENTRY.size:
         raise ValueError("not a list of prefixes, or too long")
     if len(data) > ATTACH_ABOVE * _ENTRY.size:
-        from fwtop.model.bulk_rows import unpack_many
+        from fwtop.model.bulk_rows import PrefixRows
 
-        with collection_paused():
-            return unpack_many(data)
+        return PrefixRows.of_bytes(data)
     number = int.from_bytes
     found = []
     for family, length, address in _ENTRY.iter_unpack(data):
@@ -91,7 +93,7 @@ def detach_sources(request: Plan | Apply, rule: Rule) -> tuple[Plan | Apply, int
     return replace(request, rule=short.to_dict(), attached=True), descriptor
 
 
-def read_sources(descriptor: int) -> tuple[Prefix, ...]:
+def read_sources(descriptor: int) -> Sequence[Prefix]:
     """Read the list behind a descriptor that somebody else sent; raises ValueError.
 
     Only a sealed memory file is taken: nothing that could block, grow, or change while it is read.

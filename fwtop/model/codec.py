@@ -12,7 +12,7 @@ import json
 import types
 import typing
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from functools import cache
@@ -186,7 +186,7 @@ def _row_decoder(cls: _Hint, names: _Names) -> _Convert:
 
 
 def _container(hint: _Hint, inner: Callable[[_Hint], _Convert | None], *, as_tuple: bool) -> _Convert | None:
-    """Convert tuples, dicts with text keys and optional values around what `inner` converts."""
+    """Convert sequences (to tuples), text-keyed dicts and optional values around what `inner` converts."""
     if hint in _SCALARS:
         return None
     origin: _Hint = typing.get_origin(hint)
@@ -196,7 +196,7 @@ def _container(hint: _Hint, inner: Callable[[_Hint], _Convert | None], *, as_tup
     if origin is dict and arguments[0] is str:
         convert = inner(arguments[1])
         return (lambda items: {key: convert(item) for key, item in items.items()}) if convert else None
-    if origin is tuple and len(arguments) == 2 and arguments[1] is Ellipsis:
+    if origin is Sequence or (origin is tuple and len(arguments) == 2 and arguments[1] is Ellipsis):
         return _sequence(inner(arguments[0]), as_tuple=as_tuple)
     if origin is tuple and all(argument in _SCALARS for argument in arguments):
         return _sequence(None, as_tuple=as_tuple)

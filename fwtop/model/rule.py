@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
 from typing import Any
@@ -73,7 +74,7 @@ class PayloadMatch:
 class Match:
     """Which packets: all given conditions must hold; None or empty means any."""
 
-    sources: tuple[Prefix, ...] = ()
+    sources: Sequence[Prefix] = ()  # a tuple, or the rows of a long list (model/bulk_rows.py)
     destinations: tuple[Prefix, ...] = ()
     family: int | None = None  # 4 or 6
     protocol: int | None = None
@@ -91,8 +92,14 @@ class Match:
         """The address families that this can match."""
         if self.family is not None:
             return (self.family,)
-        given = {prefix.family for prefix in self.sources + self.destinations}
+        given = families_of(self.sources) | families_of(self.destinations)
         return tuple(sorted(given)) if given else (4, 6)
+
+
+def families_of(prefixes: Sequence[Prefix]) -> frozenset[int]:
+    """Return the address families in a list; a long one (model/bulk_rows.py) knows its own."""
+    known: frozenset[int] | None = getattr(prefixes, "families", None)
+    return known if known is not None else frozenset(prefix.family for prefix in prefixes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from fwtop.model.protocols import flags_text, spoken_protocol
@@ -106,5 +107,5 @@ def _origin(origin: str) -> str:
     return f"AS{safe_text(name)}" if kind == "asn" else safe_text(name)
 
 
-def _counted(prefixes: tuple[object, ...], noun: str) -> str:
+def _counted(prefixes: Sequence[object], noun: str) -> str:
     return str(prefixes[0]) if len(prefixes) == 1 else f"{len(prefixes):,} {noun}"

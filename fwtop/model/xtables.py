@@ -22,6 +22,7 @@ MAX_BYTES_PER_SECOND = (1 << 32) - 1
 _TABLE_MAX = 262_144  # source prefixes remembered; beyond that the kernel drops (hotdrop)
 _EXPIRE_MS = 10_000
 _MIN_ELEMENTS = 64
+COUNTED_ELEMENTS = 65_536  # of a bigger set nobody lists the elements' counters: it costs CPU
 _PORT_PROTOCOLS = {6: "tcp", 17: "udp", 33: "dccp", 132: "sctp", 136: "udplite"}
 _FLAG_NAMES = ((1, "FIN"), (2, "SYN"), (4, "RST"), (8, "PSH"), (16, "ACK"), (32, "URG"))
 _TESTS_PER_MATCH = 10  # xt_u32.h: XT_U32_MAXSIZE
@@ -45,7 +46,8 @@ def create_line(name: str, family: int, count: int, timeout_seconds: int | None)
     hashsize = 1 << max(6, (size - 1).bit_length() - 1)
     clock = f" timeout {timeout_seconds}" if timeout_seconds is not None else ""
     inet = "inet" if family == 4 else "inet6"
-    return f"create {name} hash:net family {inet} hashsize {hashsize} maxelem {size}{clock} counters"
+    counted = " counters" if count <= COUNTED_ELEMENTS else ""
+    return f"create {name} hash:net family {inet} hashsize {hashsize} maxelem {size}{clock}{counted}"
 
 
 def field_args(match: Match, family: int, protocol: int | None = None) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -95,7 +96,7 @@ def range_field(name: str, attribute: str, low: int, high: int) -> Field:
     return Field(name, read, write)
 
 
-def sources_field(originals: tuple[Prefix, ...]) -> Field:
+def sources_field(originals: Sequence[Prefix]) -> Field:
     """One source is typed as a prefix; of several the prefix length is: each as a /24, say."""
     if len(originals) == 1:
         return _source_field(originals[0])

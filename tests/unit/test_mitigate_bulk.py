@@ -9,10 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fwtop.mitigate import listed
 from fwtop.model import bulk
 from fwtop.model.address import Prefix
+from fwtop.model.bulk_rows import PrefixRows
 from fwtop.model.protocol import Apply
-from fwtop.model.rule import Kind, Match, Rule
+from fwtop.model.rule import Kind, Match, Rule, families_of
 
 
 def prefix(family: int, value: int, length: int) -> Prefix:
@@ -47,9 +49,31 @@ def test_many_come_back_as_few_do() -> None:
     rng = random.Random(3)
     listed = [prefix(rng.choice([4, 6]), rng.getrandbits(128), rng.randrange(129)) for _ in range(6000)]
     listed += [Prefix(6, 0, 0), Prefix(4, 0, 0), Prefix(6, 2**128 - 1, 128), Prefix(4, 2**32 - 1, 32)]
+    ordered = sorted(set(listed))
     packed = bulk.pack_prefixes(listed)
-    assert packed == b"".join(bulk.pack_prefixes(listed[at : at + 100]) for at in range(0, len(listed), 100))
-    assert bulk.unpack_prefixes(packed) == tuple(listed)
+    assert packed == b"".join(bulk.pack_prefixes(ordered[at : at + 99]) for at in range(0, len(ordered), 99))
+    found = bulk.unpack_prefixes(packed)
+    assert (found, found[-1], found[7:9]) == (tuple(ordered), ordered[-1], tuple(ordered[7:9]))
+    assert found == bulk.unpack_prefixes(b"".join(bulk.pack_prefixes([item]) for item in listed))
+    with pytest.raises(IndexError):
+        found[len(found)]
+
+
+@given(prefixes, prefixes, st.sampled_from([4, 6]))
+def test_rows_answer_as_short_lists_do(many: list[Prefix], others: list[Prefix], family: int) -> None:
+    short, rows = tuple(many), PrefixRows.of(many)
+    assert rows.families == families_of(short)
+    assert listed.listed(rows).shortest(family) == listed.listed(short).shortest(family)
+    kept = listed.of_family(short, family, others)
+    assert listed.of_family(rows, family, others) == tuple(sorted(kept))
+    for other in others:
+        found = listed.listed(rows).overlapping(other)
+        assert (found is None) == (listed.listed(short).overlapping(other) is None)
+        assert found is None or (found in short and found.overlaps(other))
+    both = [rows, tuple(others)]
+    assert listed.covered(both, 4) == listed.covered([short, tuple(others)], 4)
+    short_six = [tuple(item for item in part if item.length <= 64) for part in (many, others)]
+    assert listed.covered([PrefixRows.of(short_six[0]), short_six[1]], 6) == listed.covered(short_six, 6)
 
 
 @pytest.mark.parametrize(

@@ -91,12 +91,12 @@ def test_clock_ends_the_unconfirmed_before_the_expired(journal: Journal) -> None
 
 
 def test_kernel_outlasts_the_guardians_clock_by_a_little() -> None:
-    assert timers.kernel_timeout(30, 3) == 32
-    assert timers.kernel_timeout(30, 1_000_000) == 52
+    assert timers.kernel_timeout(30) == 32
 
 
-def test_long_list_of_a_finished_rule_is_cut(journal: Journal) -> None:
-    sources = tuple(Prefix(4, number, 32) for number in range(1000))
+@pytest.mark.parametrize("count", [1000, 6000])
+def test_long_list_of_a_finished_rule_is_cut(journal: Journal, count: int) -> None:
+    sources = tuple(Prefix(4, number, 32) for number in range(count))
     entry = journal.intend(replace(RULE, match=Match(sources=sources)), "nft", 1.0, None)
     assert journal.open_entries()[0].rule.match.sources == sources
     journal.update(replace(entry, state=State.EXPIRED, ended=1.0))

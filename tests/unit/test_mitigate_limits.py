@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from fwtop.mitigate import timeservers
 from fwtop.mitigate.dependents import may_meet, needs_tracking
-from fwtop.mitigate.limits import Limits, check_share, covered, read_limits
+from fwtop.mitigate.limits import Limits, check_share, read_limits
+from fwtop.mitigate.listed import covered
 from fwtop.mitigate.why.readings import parse_lines
 from fwtop.model.address import Prefix
 from fwtop.model.errors import FwtopError
@@ -77,7 +78,7 @@ prefixes = st.lists(
 @given(prefixes)
 def test_covered_counts_each_address_once(listed: list[Prefix]) -> None:
     kept = [p for p in set(listed) if not any(q != p and q.contains(p) for q in listed)]
-    assert covered(listed) == sum(1 << 32 - p.length for p in kept)
+    assert covered([tuple(listed)], 4) == sum(1 << 32 - p.length for p in kept)
 
 
 @pytest.mark.parametrize(

@@ -96,11 +96,18 @@ def test_many_plain_lines_are_read_as_few_are(tmp_path: Path) -> None:
         ".".join(str(rng.randrange(256)) for _ in range(4)) + rng.choice(["", f"/{rng.randrange(33)}"])
         for _ in range(20_000)
     ]
-    plain = plain_ipv4("\n".join(lines + lines[:5]))
+    plain = plain_ipv4("\n".join(lines + lines[:5]).encode())
     assert plain is not None
     file = tmp_path / "list"
-    file.write_text("\n".join(lines) + "\n# a comment takes the slower way\n")
-    assert plain == read_prefix_file(str(file))
+    assert plain == tuple(sorted({Prefix.parse(line) for line in lines}))
+    file.write_text(
+        "# a comment\r\n" + "\r\n".join(lines) + "\n\n 2001:db8::/32 # and more\n::ffff:192.0.2.1\n"
+    )
+    more = {Prefix.parse("2001:db8::/32"), Prefix.parse("192.0.2.1")}
+    assert read_prefix_file(str(file)) == tuple(sorted({*plain, *more}))
+    file.write_text("\n".join(lines) + "\n# fine\nnot fine\n")
+    with pytest.raises(FwtopError, match="line 20002: 'not fine'"):
+        read_prefix_file(str(file))
 
 
 @pytest.mark.parametrize(
@@ -109,8 +116,8 @@ def test_many_plain_lines_are_read_as_few_are(tmp_path: Path) -> None:
      "1.2.3.4/1/2", "1.2.3/4.5", "1234.1.1.1", "2001:db8::1", "1.2.3.4/08"],
 )  # fmt: skip
 def test_what_is_not_plain_is_left_to_the_slower_way(line: str) -> None:
-    assert plain_ipv4("192.0.2.1\n" * 20_000 + line + "\n192.0.2.2") is None
-    assert plain_ipv4("192.0.2.1\n" * 20_000) == (Prefix.parse("192.0.2.1"),)
+    assert plain_ipv4(b"192.0.2.1\n" * 20_000 + line.encode() + b"\n192.0.2.2") is None
+    assert plain_ipv4(b"192.0.2.1\n" * 60_000) == (Prefix.parse("192.0.2.1"),)
 
 
 @pytest.mark.parametrize(

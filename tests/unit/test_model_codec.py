@@ -7,6 +7,7 @@ import dataclasses
 import json
 import typing
 import zlib
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -53,7 +54,7 @@ def of_hint(hint: typing.Any) -> st.SearchStrategy[typing.Any]:
         found = build(typing.cast(type, hint))
     elif origin is dict:
         found = st.dictionaries(TEXT, of_hint(arguments[1]), max_size=2)
-    elif origin is tuple and arguments[1:] == (...,):
+    elif origin is Sequence or (origin is tuple and arguments[1:] == (...,)):
         found = st.lists(of_hint(arguments[0]), max_size=2).map(tuple)
     elif origin is tuple:
         found = st.tuples(*map(of_hint, arguments))

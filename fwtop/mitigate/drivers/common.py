@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fwtop.mitigate.artifacts import SetSpec
+from fwtop.mitigate.artifacts import TIMED_ELEMENTS, SetSpec
+from fwtop.mitigate.listed import of_family
 from fwtop.model.address import Prefix
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Rule
@@ -22,9 +23,9 @@ class Base:
 def base(rule: Rule, exceptions: tuple[Prefix, ...], *, side: str = "src") -> Base:
     """Return the sets whose elements' timeouts end the rule without any process.
 
-    With sources the set holds them; without, a switch set holds both halves of the address space. Several
-    destinations are a set too. `exceptions` are allow-listed: what lies inside them is left out, and where
-    they lie inside a source they become `nomatch` elements.
+    With sources the set holds them; without, and beside a long list, a switch set holds both halves of the
+    address space. Several destinations are a set too. `exceptions` are allow-listed: what lies inside them
+    is left out, and where they lie inside a source they become `nomatch` elements.
     """
     sets: list[SetSpec] = []
     asks: dict[int, tuple[str, ...]] = {}
@@ -34,13 +35,15 @@ def base(rule: Rule, exceptions: tuple[Prefix, ...], *, side: str = "src") -> Ba
             if not spec.elements:
                 continue
         else:
-            spec = SetSpec(set_name(rule.id, family, "on"), family, halves(family))
-        sets.append(spec)
+            spec = _switch(rule, family)
         ask = ["-m", "set", "--match-set", spec.name, side]
+        if not spec.timed:  # the list first: most packets are not on it, and the switch is never asked
+            switch = _switch(rule, family)
+            ask += ["-m", "set", "--match-set", switch.name, side]
         targets = tuple(prefix for prefix in rule.match.destinations if prefix.family == family)
         if rule.match.destinations and not targets:
-            sets.pop()
             continue
+        sets += [spec] if spec.timed else [spec, switch]
         if len(targets) == 1:
             ask += ["-d" if side == "src" else "-s", str(targets[0])]
         elif targets:
@@ -52,10 +55,11 @@ def base(rule: Rule, exceptions: tuple[Prefix, ...], *, side: str = "src") -> Ba
     return Base(tuple(sets), asks)
 
 
+def _switch(rule: Rule, family: int) -> SetSpec:
+    return SetSpec(set_name(rule.id, family, "on"), family, halves(family))
+
+
 def _source_set(rule: Rule, family: int, exceptions: tuple[Prefix, ...]) -> SetSpec:
-    listed = [prefix for prefix in rule.match.sources if prefix.family == family]
-    spared = [prefix for prefix in exceptions if prefix.family == family]
-    if not spared:
-        return SetSpec(set_name(rule.id, family), family, tuple(dict.fromkeys(listed)))
-    kept = [prefix for prefix in listed if not any(entry.contains(prefix) for entry in spared)]
-    return SetSpec(set_name(rule.id, family), family, tuple(dict.fromkeys(kept)), tuple(spared))
+    spared = tuple(prefix for prefix in exceptions if prefix.family == family)
+    kept = of_family(rule.match.sources, family, spared)
+    return SetSpec(set_name(rule.id, family), family, kept, spared, timed=len(kept) <= TIMED_ELEMENTS)
