@@ -109,25 +109,24 @@ INLINE void count(struct fwtop_count *counter, u64 packets, u64 bytes)
 	counter->bytes += bytes;
 }
 
-/* As the ring fills faster than the console can adapt N (an attack starts), N grows here: the second half
- * of the ring then holds 4,000 times as many packets as the first, each record still with its weight. */
+/* As the ring fills faster than the console can adapt N (an attack starts), N grows here: it is at least 2, 4, 8
+ * and so on in each 32nd of the ring beyond its half. The second half then holds 8,000 times as many packets as
+ * the first, and no record stands for more than a 500th of what came before it. */
 INLINE u32 one_in(u32 hook)
 {
 	struct fwtop_control *control = MAP_VALUE(FWTOP_CONTROL_FD);
 	u64 pending = bpf_ringbuf_query(MAP(FWTOP_RING_FD), 0 /* BPF_RB_AVAIL_DATA */);
-	u32 n = control->one_in[hook];
+	u32 n = control->one_in[hook], least;
 
 	if (n < 1)
 		n = 1;
 	if (n > 1 << 18)
 		n = 1 << 18;
-	if (pending > FWTOP_RING_BYTES / 8 * 7)
-		n <<= 12;
-	else if (pending > FWTOP_RING_BYTES / 4 * 3)
-		n <<= 8;
-	else if (pending > FWTOP_RING_BYTES / 2)
-		n <<= 4;
-	return n;
+	if (pending <= FWTOP_RING_BYTES / 2)
+		return n;
+	pending = (pending - FWTOP_RING_BYTES / 2) / (FWTOP_RING_BYTES / 32);
+	least = 2 << (pending & 15);
+	return n > least ? n : least;
 }
 
 /* Whether this packet is sampled, and for how many it stands; 0: it is not.

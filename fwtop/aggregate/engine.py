@@ -75,7 +75,7 @@ class Engine:
 
         `now` is the end of that interval in Unix seconds (a capture's own times count instead).
         """
-        batch = _with_losses(batch, counters)
+        batch, lost_scale = _with_losses(batch, counters)
         arrived, dropped, accepted = _by_hook(batch)
         if len(arrived) and not self._live:
             self._first_ns = min(self._first_ns, int(arrived.time_ns.min()))
@@ -83,7 +83,7 @@ class Engine:
         if self._started is None:
             self._started = now - (counters.seconds if counters else 0.0)
         self._now = now
-        one_in = counters.one_in if counters else 1.0
+        one_in = counters.one_in * lost_scale if counters else 1.0
         digest = Digest.of(arrived, dropped, one_in, self._lookup)
         parts = (arrived, dropped, accepted)
         for store, part in zip(self._stores, parts, strict=True):
@@ -185,11 +185,15 @@ def _by_hook(batch: PacketBatch) -> tuple[PacketBatch, PacketBatch, PacketBatch]
     )
 
 
-def _with_losses(batch: PacketBatch, counters: Counters | None) -> PacketBatch:
-    """Let the samples that came through stand for those that were lost in the same interval, too."""
+def _with_losses(batch: PacketBatch, counters: Counters | None) -> tuple[PacketBatch, float]:
+    """Let the samples that came through stand for those that were lost in the same interval, too.
+
+    Returns also by how much they weigh more.
+    """
     if counters is None or not counters.records_lost or not len(batch):
-        return batch
-    return replace(batch, weight=batch.weight * (1.0 + counters.records_lost / len(batch)))
+        return batch, 1.0
+    scale = 1.0 + counters.records_lost / len(batch)
+    return replace(batch, weight=batch.weight * scale), scale
 
 
 def _drops(digest: Digest, counters: Counters) -> sources.Drops:

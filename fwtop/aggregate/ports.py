@@ -38,9 +38,7 @@ def tally(batch: PacketBatch, sums: F64) -> Tally:
 
 def table(counted: Tally, scale: Scale, top: int) -> tuple[Port, ...]:
     """Return the ports with most packets."""
-    rows = counted.largest(top)
-    shares = scale.top_shares(counted, rows)
-    return tuple(_port(int(key), share) for key, share in zip(counted.keys[rows], shares, strict=True))
+    return tuple(_port(int(counted.keys[row]), share) for row, share in scale.top(counted, top))
 
 
 def _port(key: int, share: Share) -> Port:

@@ -29,10 +29,19 @@ class Scale:
         """Return a Share for each column of `sums` (SUMS, n): parts that were not picked by their size."""
         return self._written(sums, *intervals(sums, self.total))
 
-    def top_shares(self, counted: Tally, rows: NDArray[np.intp]) -> list[Share]:
+    def top(self, counted: Tally, count: int) -> list[tuple[int, Share]]:
+        """Return the `count` largest rows of a tally with their shares, most packets first."""
+        rows = counted.largest(count)
+        found = list(zip(rows.tolist(), self._top_shares(counted, rows), strict=True))
+        found.sort(key=lambda item: -item[1].packets)
+        return found
+
+    def _top_shares(self, counted: Tally, rows: NDArray[np.intp]) -> list[Share]:
         """Return a Share for each of the rows that were picked as the largest of a tally (winners.py)."""
         sums = counted.sums[:, rows]
         part, low, high = intervals(sums, self.total)
+        evident = _ratio(counted.evident()[rows], sums[WEIGHT])
+        part, low = part * evident, low * evident
         if len(rows) and self.total[VARIANCE] > 0:
             alike = _is_alike(counted.sums, self.total)
             mean = float(self.total[WEIGHT] / self.total[SAMPLES])

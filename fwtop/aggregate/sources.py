@@ -149,13 +149,10 @@ class _Maker:
     lookup: OriginLookup
 
     def addresses(self, counted: Tally, top: int) -> tuple[Source, ...]:
-        rows = counted.largest(top)
-        sums = counted.sums[:, rows]
+        found = self.scale.top(counted, top)
+        dropped = self.drops.share(counted.sums[:, [row for row, _ in found]], self.factor)
         out = []
-        dropped = self.drops.share(sums, self.factor)
-        for row, share, lost in zip(
-            rows.tolist(), self.scale.top_shares(counted, rows), dropped, strict=True
-        ):
+        for (row, share), lost in zip(found, dropped, strict=True):
             tags = {name: int(tag[row]) for name, tag in counted.tags.items()}
             prefix = Prefix.of_columns(tags["family"], tags["hi"], tags["lo"])
             country, asn = country_text(tags["country"]), tags["asn"] or None

@@ -72,9 +72,28 @@ class Tally:
             self.keys[rows], self.sums[:, rows], {name: tag[rows] for name, tag in self.tags.items()}
         )
 
+    def evident(self) -> F64:
+        """Return by what keys are ranked: the weight that is left when one too heavy sample is given up.
+
+        N differs from sample to sample: it jumps when an attack begins. Keys with one of the few samples of
+        great weight would come before all that are known from many. What is that one sample worth? Sizes of
+        traffic sources follow Zipf's law, a density of about λ^-2 for the expected number of samples λ; with
+        k samples the posterior is then the gamma distribution with mean k - 1 (conjugate to Poisson: Gelman
+        et al., "Bayesian Data Analysis", section 2.6), so that one sample says that a source is there and
+        not that it is great. So a key gives up one sample's weight as far as that is above the mean of all;
+        where all samples weigh the same nothing changes. A sample's weight is Σw²/Σw, from VARIANCE.
+        """
+        weight, samples = self.sums[WEIGHT], float(self.sums[SAMPLES].sum())
+        if not samples or not self.sums[VARIANCE].any():
+            return np.asarray(weight, np.float64)
+        heavy = np.divide(self.sums[VARIANCE], weight, out=np.zeros(len(weight)), where=weight > 0) + 1.0
+        excess = np.maximum(heavy - weight.sum() / samples, 0.0)
+        least = np.minimum(weight, self.sums[SAMPLES])
+        return np.asarray(np.maximum(weight - excess, least), np.float64)
+
     def largest(self, count: int) -> NDArray[np.intp]:
-        """Return the indices of the `count` keys of greatest weight, greatest first."""
-        weight = self.sums[WEIGHT]
+        """Return the indices of the `count` keys that are evidently the greatest, greatest first."""
+        weight = self.evident()
         if count < len(weight):
             chosen = np.argpartition(weight, len(weight) - count)[len(weight) - count :]
         else:
@@ -83,7 +102,7 @@ class Tally:
         return chosen[np.lexsort((self.keys[chosen], -weight[chosen]))]
 
     def cut(self, count: int) -> Tally:
-        """Return the `count` keys of greatest weight; the rest is forgotten."""
+        """Return the `count` keys that are evidently the greatest; the rest is forgotten."""
         return self if len(self) <= count else self.rows(np.sort(self.largest(count)))
 
 

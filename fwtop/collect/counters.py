@@ -25,11 +25,11 @@ _LEAST_SEEN = 50  # packets in windows, below which they say nothing about the r
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """An interval's counters, what they were made of, and how much more than was counted it is."""
+    """An interval's counters, what they were made of, and how many packets the programs saw of all."""
 
     counters: Counters
     counted: Totals
-    factor: float
+    seen: int
 
 
 class CounterReader:
@@ -71,27 +71,27 @@ class CounterReader:
         links, links_before = self._link_stats(), self._links
         self._totals, self._links = now, links
         counted = now.since(before)
-        factor = 1.0
+        seen = counted.arrived_packets
         if windows:
-            counted, factor = self._whole(counted, grown(links, links_before, "packets") - unseen)
+            counted = self._whole(counted, grown(links, links_before, "packets") - unseen)
         conntrack = self._conntrack.sample(seconds, counted.new_connections if self._counts_new else None)
         drops = self._kernel_drops(counted, conntrack)
         drops += driver_drops(links, links_before, drops)
+        watched = min(1.0, seen / counted.arrived_packets) if counted.arrived_packets else 1.0
         counters = self._counters(
-            counted, drops, conntrack, seconds=seconds, one_in=one_in * factor, watched=1.0 / factor
+            counted, drops, conntrack, seconds=seconds, one_in=one_in / (watched or 1.0), watched=watched
         )
         before_delivery = sum(drop.packets for drop in drops if drop.before_delivery and reached_tc(drop))
         missing = counters.arrived_packets - before_delivery - (counters.accepted_packets or 0)
         waiting = self._fragments.sample(counted.reassembled, missing, drops)
-        return Interval(replace(counters, drops=(*counters.drops, *waiting)), counted, factor)
+        return Interval(replace(counters, drops=(*counters.drops, *waiting)), counted, seen)
 
-    def _whole(self, counted: Totals, arrived: int) -> tuple[Totals, float]:
+    def _whole(self, counted: Totals, arrived: int) -> Totals:
         """Scale what windows saw up to all that arrived; without a window since, go by the last one."""
         if counted.arrived_packets >= _LEAST_SEEN or self._seen is None:
             self._seen = counted
         whole = self._seen.scaled(arrived / max(self._seen.arrived_packets, 1))
-        factor = arrived / counted.arrived_packets if counted.arrived_packets else 1.0
-        return replace(whole, lost=counted.lost), max(1.0, factor)
+        return replace(whole, lost=counted.lost)
 
     def _counters(
         self,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 
 from fwtop.collect.accepted import LoggedAccepted
 from fwtop.collect.counters import CounterReader, Interval
+from fwtop.collect.holding import HeldSamples
 from fwtop.collect.mapped import Cells
 from fwtop.collect.parse import parse_packets
 from fwtop.collect.ringbuf import RingBuffer
@@ -67,6 +69,7 @@ class LiveSource:
         if fast:
             with contextlib.suppress(FwtopError, OSError):  # before Linux 5.19 only root may read maps
                 self._xdp = XdpCounts(fast, cpus=int(answer_data["fast_layout"]["cpus"]))
+        self._held = HeldSamples()
         self._time = time.monotonic()
         self._one_in = dict.fromkeys(_SHARES, 1)
 
@@ -95,7 +98,15 @@ class LiveSource:
         )
         if seconds >= _SHORTEST_SECONDS:
             self._adapt(interval, early_packets, seconds)
-        batch, counters = _batch(records, interval.factor), interval.counters
+        records, factor = self._held.add(
+            records,
+            seen=interval.seen,
+            arrived=interval.counted.arrived_packets,
+            duty=self._shutter.duty,
+            seconds=seconds,
+        )
+        batch, counters = _batch(records, factor), interval.counters
+        counters = replace(counters, one_in=_one_in(records, factor) or counters.one_in)
         if early is not None:
             counters = early.added_to(counters)
         if self._logged is not None:
@@ -106,15 +117,15 @@ class LiveSource:
     def _adapt(self, interval: Interval, early_packets: int, seconds: float) -> None:
         packets = interval.counted.per_cpu / seconds
         self._shutter.set_cost(float((packets @ _NANOSECONDS).max()) / 1e9)
-        arrived, dropped, accepted = (packets.sum(axis=0) / interval.factor).tolist()
+        # The samples are to be taken from what will be watched
+        arrived, dropped, accepted = (packets.sum(axis=0) * self._shutter.duty).tolist()
         rates = {Hook.INGRESS: arrived, Hook.DROP: dropped, Hook.ACCEPTED: accepted}
         rates[Hook.XDP] = early_packets / seconds
-        for hook, n in choose_one_in(rates).items():
-            if n != self._one_in[hook]:
-                self._one_in[hook] = n
-                self._cells.set_one_in(hook, n)
-                if hook is Hook.XDP and self._xdp is not None:
-                    self._xdp.set_one_in(n)
+        self._one_in |= choose_one_in(rates)
+        for hook, n in self._one_in.items():
+            self._cells.set_one_in(hook, n)  # also where N stays: a ring that was full may have raised it
+        if self._xdp is not None:
+            self._xdp.set_one_in(self._one_in[Hook.XDP])
 
     def close(self) -> None:
         """Detach, unmap and close everything."""
@@ -148,6 +159,14 @@ def choose_one_in(rates: dict[Hook, float], budget: float = SAMPLES_PER_SECOND) 
             chosen[hook] = 1
             budget -= waiting.pop(hook)
     return chosen
+
+
+def _one_in(records: NDArray[Any], factor: float) -> float:
+    """Return the greatest N with which arrivals were sampled, 0 of none.
+
+    A record's weight beyond it is the number of packets that were joined in it.
+    """
+    return float(records["one_in"].max(where=records["hook"] == Hook.INGRESS, initial=0)) * factor
 
 
 def _batch(records: NDArray[Any], factor: float) -> PacketBatch:

@@ -101,6 +101,11 @@ class Shutter:
         """Why nothing is watched any more, if so."""
         return self._error
 
+    @property
+    def duty(self) -> float:
+        """Which share of the time is to be watched from now on."""
+        return self._duty
+
     def was_shut(self) -> bool:
         """Whether it was shut at any time since the last call."""
         with self._wake:

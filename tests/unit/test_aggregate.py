@@ -15,7 +15,7 @@ from fwtop.aggregate.digest import Digest
 from fwtop.aggregate.engine import Engine
 from fwtop.aggregate.interval import add_counters
 from fwtop.aggregate.ledger import balance
-from fwtop.aggregate.tally import SAMPLES, SUMS, WEIGHT, Tally
+from fwtop.aggregate.tally import SAMPLES, SUMS, VARIANCE, WEIGHT, Tally
 from fwtop.aggregate.window import Reservoir, SlidingRows
 from fwtop.collect.capture import read_capture
 from fwtop.model.counters import ConntrackSample, Counters, DropCount, RuleCount
@@ -41,6 +41,7 @@ def test_tallies_add_up_in_any_order() -> None:
     random_numbers = np.random.default_rng(1)
     keys = random_numbers.integers(0, 50, 1000).astype(np.uint64)
     sums = random_numbers.random((SUMS, 1000))
+    sums[VARIANCE] = 0.0
     whole = Tally.of(keys, sums, {"tag": keys * np.uint64(3)})
     parts = [Tally.of(keys[i::7], sums[:, i::7], {"tag": keys[i::7] * np.uint64(3)}) for i in range(7)]
     joined = Tally.join(parts[::-1])
@@ -249,6 +250,51 @@ def test_the_top_20_are_found() -> None:
     assert np.mean(found) >= 0.95
 
 
+def onset(heavy: U64) -> Engine:
+    """Twenty clients seen whole; then a forged flood 1 in 20, but for a moment 1 in 1,800 (`heavy`)."""
+    chance = np.random.default_rng(11)
+    engine = Engine(NoOrigin(), window_seconds=10.0, live=True)
+    calm = packets(20 * 180)
+    calm.src_lo[:] = np.repeat(np.arange(1, 21), 180)
+    engine.feed(calm, Counters(1.0, 3600, 216_000), 1.0)
+    for one_in, sources in (
+        (1800, heavy),
+        (20, chance.integers(1 << 24, 1 << 32, 40_000).astype(np.uint64)),
+    ):
+        batch = packets(len(sources))
+        batch.src_lo[:] = sources
+        batch.weight[:] = one_in
+        sent = one_in * len(sources)
+        engine.feed(batch, Counters(1.0, sent, sent * 60, one_in=float(one_in)), 2.0)
+    return engine
+
+
+def test_single_samples_of_great_weight_do_not_outrank_sources_that_are_known() -> None:
+    forged = np.random.default_rng(12).integers(1 << 24, 1 << 32, 25).astype(np.uint64)
+    rows = onset(forged).tables().sources.address
+    assert {row.key for row in rows[:20]} == {f"0.0.0.{number}" for number in range(1, 21)}
+    assert [row.share.packets for row in rows] == sorted((row.share.packets for row in rows), reverse=True)
+    assert all(row.share.share_low <= row.share.share <= row.share.share_high for row in rows)
+
+
+def test_a_source_of_many_heavy_samples_stays_on_top() -> None:
+    burst = np.full(12, 99, np.uint64)
+    first = onset(burst).tables().sources.address[0]
+    assert first.key == "0.0.0.99"
+    assert first.share.packets == pytest.approx(12 * 1800, rel=0.1)
+    assert first.share.share_low < 12 * 1800 / (12 * 1800 + 800_000 + 3600) < first.share.share_high
+
+
+def test_keys_whose_samples_weigh_the_same_are_ranked_by_weight() -> None:
+    sums = np.zeros((SUMS, 3))
+    sums[SAMPLES] = [1, 7, 3]
+    sums[WEIGHT] = sums[SAMPLES] * 50
+    sums[VARIANCE] = sums[SAMPLES] * 50 * 49
+    counted = Tally(np.arange(3, dtype=np.uint64), sums, {})
+    assert counted.evident().tolist() == sums[WEIGHT].tolist()
+    assert counted.largest(2).tolist() == [1, 2]
+
+
 def test_lost_records_are_made_up_for_by_the_others_of_their_interval() -> None:
     engine = Engine(NoOrigin(), window_seconds=10.0, live=True)
     quiet, flood = packets(100), packets(100)
@@ -256,7 +302,11 @@ def test_lost_records_are_made_up_for_by_the_others_of_their_interval() -> None:
     engine.feed(quiet, Counters(0.25, 100, 6000), 0.25)
     engine.feed(flood, Counters(0.25, 900, 54_000, records_lost=800), 0.5)
     tables = engine.tables()
-    assert {row.key: row.share.packets for row in tables.sources.address} == {"0.0.0.2": 900, "0.0.0.1": 100}
+    first, second = tables.sources.address
+    assert (first.key, second.key) == ("0.0.0.2", "0.0.0.1")
+    assert first.share.packets == pytest.approx(900, rel=0.01)
+    assert second.share.packets == 100
+    assert first.share.share_low < 0.9 < first.share.share_high, "what stands for lost ones is uncertain"
     assert tables.sampling.lost == 800
 
 

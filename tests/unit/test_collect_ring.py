@@ -161,6 +161,41 @@ def test_a_ring_that_holds_no_whole_records_is_refused(ring: Ring, size: int) ->
         RingBuffer(ring.fd, size)
 
 
+def run_c(source: Path, *, reasons: int = 3, ring: int = 4096) -> list[int]:
+    """Compile a program with cell.h in it and return the numbers that it prints."""
+    definitions = [f"-DFWTOP_REASONS={reasons}", "-DFWTOP_CPUS=2", "-DFWTOP_WATCHED=3"]
+    definitions += [f"-DFWTOP_RING_BYTES={ring}"]
+    definitions += [f"-DFWTOP_{name}_FD=3" for name in ("CELLS", "CONTROL", "RING")]
+    program = source.with_suffix("")
+    options = ["-w", "-fno-builtin", f"-I{BPF}", f"-I{BPF}/include", *definitions]
+    subprocess.run(["gcc", *options, str(source), "-o", str(program)], check=True, timeout=60)
+    done = subprocess.run([str(program)], capture_output=True, text=True, check=True, timeout=10)
+    return [int(line) for line in done.stdout.split()]
+
+
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="needs a C compiler")
+@pytest.mark.parametrize("given", [1, 24, 500])
+def test_no_sample_stands_for_more_than_a_500th_of_what_came_before(tmp_path: Path, given: int) -> None:
+    """A flood into a ring that nobody reads: N grows with it, step by step, until the ring is full."""
+    slots = 16384
+    source = tmp_path / "onset.c"
+    head = C_HEAD.replace("return kind + fd;", "return (u64)words;").replace(
+        "static u64 bpf_pseudo_fd", "static unsigned words[16];\nstatic u64 bpf_pseudo_fd"
+    )
+    head = head.replace("{ return 0; }\nstatic void *", "{ return filled * 256; }\nstatic void *")
+    head = head.replace("static u64 bpf_ringbuf_query", "static u64 filled;\nstatic u64 bpf_ringbuf_query")
+    source.write_text(
+        f"{head}int main(void) {{ words[1] = {given};"
+        f'for (filled = 0; filled < {slots}; filled++) printf("%u\\n", one_in(1)); return 0; }}'
+    )
+    steps = np.array(run_c(source, ring=slots * SLOT_BYTES))
+    assert (steps[: slots // 2] == given).all()
+    assert (np.diff(steps) >= 0).all()
+    before = np.concatenate(([0], np.cumsum(steps)[:-1]))
+    assert (steps[slots // 2 + 1 :] <= before[slots // 2 + 1 :] / 500).all()
+    assert steps.sum() > 60_000_000, "a second of the fastest flood on a fast link, before anybody reads"
+
+
 @pytest.mark.skipif(shutil.which("gcc") is None, reason="needs a C compiler")
 @pytest.mark.parametrize("reasons", [3, 129])
 def test_numpy_and_c_agree_on_every_member(tmp_path: Path, reasons: int) -> None:
@@ -175,28 +210,7 @@ def test_numpy_and_c_agree_on_every_member(tmp_path: Path, reasons: int) -> None
     source = tmp_path / "layout.c"
     checks = "".join(lines)
     source.write_text(f"{C_HEAD}int main(void) {{ {checks} return FWTOP_CLASSES != {len(CLASSES)}; }}")
-    definitions = [
-        f"-DFWTOP_REASONS={reasons}",
-        "-DFWTOP_CPUS=2",
-        "-DFWTOP_WATCHED=3",
-        "-DFWTOP_RING_BYTES=4096",
-    ]
-    definitions += [f"-DFWTOP_{name}_FD=3" for name in ("CELLS", "CONTROL", "RING")]
-    program = tmp_path / "layout"
-    build = [
-        "gcc",
-        "-w",
-        "-fno-builtin",
-        f"-I{BPF}",
-        f"-I{BPF}/include",
-        *definitions,
-        str(source),
-        "-o",
-        str(program),
-    ]
-    subprocess.run(build, check=True, timeout=60)
-    done = subprocess.run([str(program)], capture_output=True, text=True, check=True, timeout=10)
-    c_side = [int(line) for line in done.stdout.split()]
+    c_side = run_c(source, reasons=reasons)
     fields = {"fwtop_cell": cell.fields or {}, "fwtop_record": record.fields or {}}
     numpy_side = [int(fields[kind][name][1]) for kind, name in members]
     assert c_side[:-3] == numpy_side
