@@ -5,18 +5,6 @@
 #define ACCEPT 1
 #define HOOK_FORWARD 2
 
-/* A reassembled packet arrived as several: all of the greatest fragment's size but the last. */
-INLINE u32 fragments_of(u64 skb, u64 state, u32 length)
-{
-	u32 version4 = LOAD8(state, OFF_STATE_PF) == 2 /* NFPROTO_IPV4 */;
-	u32 header = version4 ? 20 : 40;
-	u32 size = version4 ? LOAD16(skb, OFF_CB + OFF_FRAG_MAX_V4) : LOAD16(skb, OFF_CB + OFF_FRAG_MAX_V6);
-
-	if (size <= header + 8 || length <= size)
-		return 1;
-	return (length - header + size - header - 1) / (size - header);
-}
-
 #ifdef OFF_NFCT
 #define IP_CT_NEW 2 /* in the low bits beside the entry's address */
 #define IPS_CONFIRMED (1 << 3)
@@ -54,7 +42,7 @@ int fwtop_accepted(u64 *context)
 		return ACCEPT;
 	packet = packet_of(skb);
 	count(&cell->accepted[LOAD8(state, OFF_STATE_HOOK) == HOOK_FORWARD], packet.segments, packet.length);
-	fragments = fragments_of(skb, state, LOAD32(skb, OFF_LEN));
+	fragments = fragments_of(skb, LOAD8(state, OFF_STATE_PF) == 2 /* NFPROTO_IPV4 */);
 	if (fragments > 1)
 		cell->reassembled += fragments - 1;
 #ifdef OFF_NFCT

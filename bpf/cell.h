@@ -39,6 +39,7 @@ struct fwtop_cell {
 	struct fwtop_count arrived[FWTOP_CLASSES];
 	struct fwtop_count accepted[2]; /* at the end of the input hook, of the forward hook */
 	u64 reassembled;                /* fragments within accepted packets beyond the first of each */
+	u64 refused;                    /* the same within dropped packets; `drops` counts all of theirs */
 	u64 new_connections;            /* first packets of flows that conntrack is about to confirm */
 	u64 lost;                       /* records for which the ring had no room */
 	u32 left[FWTOP_HOOKS];          /* packets until the next sample */

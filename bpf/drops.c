@@ -47,6 +47,21 @@ INLINE void count_site(struct fwtop_cell *cell, u64 address, u32 packets)
 	cell->sites[FWTOP_SITES - 1].packets += packets;
 }
 
+/* Where connection tracking put fragments together, a rule drops all of them as one packet. Only between the
+ * netfilter hooks and the sockets is it certain that the buffer's scratch space (cb) is the IP layer's. */
+INLINE void count_fragments(struct fwtop_cell *cell, u64 skb, u64 reason, struct packet *packet)
+{
+	u32 fragments;
+
+	if ((reason != FWTOP_NETFILTER_DROP && reason != FWTOP_IP_RPFILTER) || packet->segments > 1)
+		return;
+	fragments = fragments_of(skb, LOAD16(skb, OFF_PROTOCOL) == 0x0008 /* ETH_P_IP in network order */);
+	if (fragments < 2)
+		return;
+	packet->segments = fragments;
+	cell->refused += fragments - 1;
+}
+
 PROGRAM(fwtop_drop)
 int fwtop_drop(u64 *context)
 {
@@ -75,6 +90,7 @@ int fwtop_drop(u64 *context)
 	if (reason >= FWTOP_REASONS)
 		reason = FWTOP_REASONS - 1;
 	packet = packet_of(skb);
+	count_fragments(cell, skb, reason, &packet);
 	count(&cell->drops[outbound != 0][reason], packet.segments, packet.length);
 	if (reason == FWTOP_NOT_SPECIFIED)
 		count_site(cell, LOAD64(context, 8), packet.segments);

@@ -56,6 +56,17 @@ INLINE struct packet packet_of(u64 skb)
 	return packet;
 }
 
+/* A reassembled packet arrived as several: all of the greatest fragment's size but the last. */
+INLINE u32 fragments_of(u64 skb, u32 version4)
+{
+	u32 header = version4 ? 20 : 40, length = LOAD32(skb, OFF_LEN);
+	u32 size = version4 ? LOAD16(skb, OFF_CB + OFF_FRAG_MAX_V4) : LOAD16(skb, OFF_CB + OFF_FRAG_MAX_V6);
+
+	if (size <= header + 8 || length <= size)
+		return 1;
+	return (length - header + size - header - 1) / (size - header);
+}
+
 INLINE void emit(struct fwtop_cell *cell, u32 hook, u32 weight, struct packet *packet, u32 ifindex, u32 reason)
 {
 	struct fwtop_record *record = reserve(cell, hook, weight);

@@ -83,7 +83,7 @@ class CounterReader:
         )
         before_delivery = sum(drop.packets for drop in drops if drop.before_delivery and reached_tc(drop))
         missing = counters.arrived_packets - before_delivery - (counters.accepted_packets or 0)
-        waiting = self._fragments.sample(counted.reassembled, missing, drops)
+        waiting = self._fragments.sample(counted.reassembled + counted.refused, missing, drops)
         return Interval(replace(counters, drops=(*counters.drops, *waiting)), counted, seen)
 
     def _whole(self, counted: Totals, arrived: int) -> Totals:

@@ -36,7 +36,7 @@ class FragmentMeter:
     def sample(self, reassembled: int, unexplained: int, drops: list[DropCount]) -> list[DropCount]:
         """Return the row of what waits, if any.
 
-        `reassembled`: fragments beyond the first in the packets that came out and were accepted;
+        `reassembled`: fragments beyond the first in the packets that came out and were accepted or dropped;
         `unexplained`: arrived, but neither dropped before delivery nor accepted. The counters are those of
         the whole namespace, so they explain at most that much.
         """

@@ -8,9 +8,10 @@ from fwtop.collect import codecache
 from fwtop.collect.btf import Btf
 
 REASON_PREFIX = "SKB_DROP_REASON_"
-_VERSION = 1  # of what is kept: to be raised when Kernel changes
+_VERSION = 2  # of what is kept: to be raised when Kernel changes
 _TRACEPOINT = "kfree_skb"
 _NONE = 1 << 30  # a number that no reason has
+_REASONS = ("CPU_BACKLOG", "NETFILTER_DROP", "IP_RPFILTER")  # those that the programs tell apart
 _OFFSETS = {
     "OFF_HEAD": "sk_buff.head",
     "OFF_DATA": "sk_buff.data",
@@ -20,6 +21,7 @@ _OFFSETS = {
     "OFF_DEV": "sk_buff.dev",
     "OFF_CB": "sk_buff.cb",
     "OFF_SKB_IIF": "sk_buff.skb_iif",
+    "OFF_PROTOCOL": "sk_buff.protocol",
     "OFF_REFDST": "sk_buff._skb_refdst",
     "OFF_MAC_HEADER": "sk_buff.mac_header",
     "OFF_NETWORK_HEADER": "sk_buff.network_header",
@@ -92,7 +94,7 @@ def _drop_arguments(types: Btf, reasons: dict[int, str]) -> dict[str, object]:
     arguments = types.arguments(_TRACEPOINT)
     definitions: dict[str, object] = {
         "FWTOP_NOT_SPECIFIED": numbers.get("NOT_SPECIFIED", 2),
-        "FWTOP_CPU_BACKLOG": numbers.get("CPU_BACKLOG", _NONE),
+        **{f"FWTOP_{name}": numbers.get(name, _NONE) for name in _REASONS},
     }
     if arguments >= 3:
         definitions["FWTOP_HAS_REASON"] = 1

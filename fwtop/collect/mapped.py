@@ -23,7 +23,8 @@ class Totals:
     arrived: Count  # (classes,)
     accepted: Count  # (2,): input, forward
     drops: Count  # (2, reasons): inbound, outbound
-    reassembled: int
+    reassembled: int  # fragments beyond the first of each packet that was accepted
+    refused: int  # of each that was dropped
     new_connections: int
     lost: int
     sites: dict[int, int]  # where packets were dropped for no stated reason: address → packets
@@ -36,6 +37,7 @@ class Totals:
             self.accepted - before.accepted,
             self.drops - before.drops,
             self.reassembled - before.reassembled,
+            self.refused - before.refused,
             self.new_connections - before.new_connections,
             self.lost - before.lost,
             {at: n - before.sites.get(at, 0) for at, n in self.sites.items() if n > before.sites.get(at, 0)},
@@ -49,6 +51,7 @@ class Totals:
             np.rint(self.accepted * factor).astype(np.int64),
             np.rint(self.drops * factor).astype(np.int64),
             round(self.reassembled * factor),
+            round(self.refused * factor),
             round(self.new_connections * factor),
             self.lost,
             {at: round(count * factor) for at, count in self.sites.items()},
@@ -83,6 +86,7 @@ class Cells:
             accepted=accepted.sum(axis=0),
             drops=drops.sum(axis=0),
             reassembled=int(cells["reassembled"].sum()),
+            refused=int(cells["refused"].sum()),
             new_connections=int(cells["new_connections"].sum()),
             lost=int(cells["lost"].sum()),
             sites=sites,
