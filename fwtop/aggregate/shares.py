@@ -13,7 +13,7 @@ from fwtop.model.packets import F64
 from fwtop.model.snapshot import Share
 
 _Z = 1.959964  # 95 %
-_FEW = 20.0  # samples
+_FEW = 50.0  # samples
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,16 +45,29 @@ class Scale:
         if len(rows) and self.total[VARIANCE] > 0:
             alike = _is_alike(counted.sums, self.total)
             mean = float(self.total[WEIGHT] / self.total[SAMPLES])
-            finite = 1.0 - 1.0 / mean  # part of the population is seen: counts vary less than Poisson's
-            counts, own = counted.sums[SAMPLES, alike] / finite, sums[SAMPLES] / finite
+            counts, own = self._effective(counted.sums[SAMPLES, alike]), self._effective(sums[SAMPLES])
             crowd = np.flatnonzero(alike[rows] & in_crowd(counts, own))
             if len(crowd):
                 # Packets a sample: the row's own, drawn to the mean while there are few
-                each = (sums[WEIGHT] + _FEW * mean) / (sums[SAMPLES] + _FEW) * finite / self.total[WEIGHT]
+                packets = sums[SAMPLES] * (sums[WEIGHT] + _FEW * mean) / (sums[SAMPLES] + _FEW)
+                each = packets / own / self.total[WEIGHT]
                 found = posterior(counts, own[crowd], 1.0 / mean)
                 for column, value in zip((part, low, high), found, strict=True):
                     column[crowd] = np.minimum(value * each[crowd], 1.0)
         return self._written(sums, part, low, high)
+
+    def _effective(self, samples: F64) -> F64:
+        """Return how many samples of equal weight would tell as much.
+
+        With c the weights' coefficient of variation k samples tell as much as k / (1 + c²) of equal weight
+        (Kish, "Survey Sampling", 1965), as far as a row goes by its own weights and not by the mean of all. And
+        part of the population is seen, so that counts vary less than Poisson's.
+        """
+        mean = float(self.total[WEIGHT] / self.total[SAMPLES])
+        squares = float(self.total[VARIANCE] + self.total[WEIGHT])
+        spread = max(0.0, squares / float(self.total[WEIGHT]) / mean - 1.0)
+        of_its_own = samples / (samples + _FEW)
+        return np.asarray(samples / (1.0 + of_its_own**2 * spread) / (1.0 - 1.0 / mean), np.float64)
 
     def _written(self, sums: F64, part: F64, low: F64, high: F64) -> list[Share]:
         if self.packets > 0:  # what was seen is certain

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from fwtop.model.packets import F64
 
 _STEP = 0.06  # of the grid of rates, in logarithms
-_ROUNDS = 30  # of EM
+_ROUNDS = 15  # of EM: more of them, and the prior believes the luck of the draw
 _BINS = 160
 _TAIL = 0.025
 _CROWD = 30  # so many rows of about the same count, and chance decides which of them are on top
@@ -51,9 +51,11 @@ def posterior(counts: F64, chosen: F64, smallest: float) -> tuple[F64, F64, F64]
     after = _likelihood(unique, rate) * prior
     after /= after.sum(axis=1, keepdims=True)
     running = np.cumsum(after, axis=1)
-    low = np.array([np.interp(_TAIL, row, np.log(rate)) for row in running])
-    high = np.array([np.interp(1 - _TAIL, row, np.log(rate)) for row in running])
-    half = _STEP / 2  # a grid point stands for rates around it
+    half = _STEP / 2  # a grid point stands for the rates around it: the sum up to it ends that much behind it
+    edge = np.log(rate) + half
+    low = np.array([np.interp(_TAIL, row, edge) for row in running])
+    high = np.array([np.interp(1 - _TAIL, row, edge) for row in running])
+    # Where all are about equal one point takes all: nothing is known within it
     return (after @ rate)[place], np.exp(low - half)[place], np.exp(high + half)[place]
 
 

@@ -221,6 +221,28 @@ def test_intervals_cover_the_truth_in_about_95_of_100_rows(truth: dict[str, int]
         assert np.mean(covered) < 0.975
 
 
+def test_intervals_hold_where_n_jumped_at_the_onset_of_an_attack() -> None:
+    """Weights from 1 to 64 in one window: fifty equal sources amid 20,000 that send next to nothing."""
+    chance = np.random.default_rng(8)
+    likely = np.concatenate((np.full(50, 0.01), np.full(20_000, 0.5 / 20_000)))
+    covered: list[bool] = []
+    for _ in range(3):
+        engine = Engine(NoOrigin(), window_seconds=10.0, live=True)
+        sent = np.zeros(len(likely))
+        for count, one_in in ((8000, 1), (2400, 8), (17_000, 64), *[(33_000, 24)] * 12):
+            part = chance.choice(len(likely), count, p=likely / likely.sum())
+            sent += np.bincount(part, minlength=len(likely))
+            seen = part[chance.random(count) < 1 / one_in]
+            batch = packets(len(seen))
+            batch.src_lo[:] = seen
+            batch.weight[:] = one_in
+            engine.feed(batch, Counters(0.1, count, count * 60, one_in=float(one_in)), 1.0)
+        for row in engine.tables().sources.address:
+            true = sent[int(ipaddress.ip_address(row.key))] / sent.sum()
+            covered.append(row.share.share_low <= true <= row.share.share_high)
+    assert np.mean(covered) > 0.93
+
+
 def test_a_sampled_forged_flood_does_not_call_its_lucky_addresses_big() -> None:
     chance = np.random.default_rng(3)
     batch = packets(20_000)
