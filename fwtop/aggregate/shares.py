@@ -60,8 +60,8 @@ class Scale:
         """Return how many samples of equal weight would tell as much.
 
         With c the weights' coefficient of variation k samples tell as much as k / (1 + c²) of equal weight
-        (Kish, "Survey Sampling", 1965), as far as a row goes by its own weights and not by the mean of all. And
-        part of the population is seen, so that counts vary less than Poisson's.
+        (Kish, "Survey Sampling", 1965), as far as a row goes by its own weights and not by the mean of all.
+        And part of the population is seen, so that counts vary less than Poisson's.
         """
         mean = float(self.total[WEIGHT] / self.total[SAMPLES])
         squares = float(self.total[VARIANCE] + self.total[WEIGHT])
