@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fwtop.advise.traffic import ICMP, UDP, Traffic, payload
+from fwtop.advise.traffic import ICMP, ICMP6, UDP, Traffic, payload
 from fwtop.model.packets import Mask
 from fwtop.model.text import payload_text
 
@@ -18,6 +18,15 @@ def errors(traffic: Traffic) -> Mask:
     four = (packets.protocol == ICMP) & np.isin(packets.icmp_type, ERRORS)
     six = (packets.protocol == 58) & (packets.icmp_type < 128)
     return np.asarray((four | six) & ~traffic.later & (packets.family != 0))
+
+
+_NEIGHBOURS = (130, 131, 132, 133, 134, 135, 136, 137, 143)
+
+
+def neighbours(traffic: Traffic) -> Mask:
+    """Tell neighbour and group discovery, which every link has (RFC 4861, 2710, 3810)."""
+    packets = traffic.packets
+    return np.asarray((packets.protocol == ICMP6) & np.isin(packets.icmp_type, _NEIGHBOURS))
 
 
 def quoted_requests(traffic: Traffic, ports: list[int]) -> str:

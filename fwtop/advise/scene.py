@@ -11,13 +11,14 @@ from fwtop.advise.baseline import Baseline
 from fwtop.advise.config import AdviseConfig
 from fwtop.advise.facts import Facts
 from fwtop.advise.icmp import errors
+from fwtop.advise.sampling import looks_sampled
 from fwtop.advise.scanmemory import ScanMemory
 from fwtop.advise.spoof import Spoof, spoof_estimate
 from fwtop.advise.tcpview import TcpView, view_tcp
-from fwtop.advise.traffic import UDP, Rows, Traffic, flow_key
+from fwtop.advise.traffic import TCP, UDP, Rows, Traffic, flow_key
 from fwtop.model.address import Prefix
 from fwtop.model.counters import Counters
-from fwtop.model.packets import Mask
+from fwtop.model.packets import I64, U64, Mask
 from fwtop.model.rule import Match
 
 NO_SPOOF = Spoof(0.0, ())
@@ -71,11 +72,22 @@ class Scene:
 
     @cached_property
     def solicited(self) -> Mask:
-        """UDP answers to what this host was seen to send (two-way captures only)."""
+        """Answers to what this host was seen to send first (two-way captures only).
+
+        A flow whose first packet came from outside was not asked for, whatever this host answered; nor is
+        one asked for by a RST or a SYN-ACK.
+        """
         traffic = self.traffic
-        if len(traffic.outbound) == 0:
+        sent, packets = traffic.outbound, traffic.packets
+        six = sent.tcp_flags & 63
+        sent = sent.select((sent.protocol != TCP) | ((six & 4) == 0) & ((six & 18) != 18))
+        if len(sent) == 0:
             return np.zeros(len(traffic), np.bool_)
-        return np.isin(traffic.flow_key, np.unique(flow_key(traffic.outbound, reverse=True)))
+        asked, when = _first_times(flow_key(sent, reverse=True), sent.time_ns)
+        came, first = _first_times(traffic.flow_key, packets.time_ns)
+        place = np.minimum(np.searchsorted(asked, came), len(asked) - 1)
+        good = (asked[place] == came) & (when[place] <= first)
+        return np.isin(traffic.flow_key, came[good])
 
     def facts(self, rows: Rows | Mask) -> Facts:
         """Return statistics of rows or of a mask."""
@@ -118,15 +130,34 @@ class Scene:
         stray = self.tcp.rst & ~self.tcp.real
         return np.asarray((errors(self.traffic) | stray) & self.free)
 
+    def scattered(self, facts: Facts) -> bool:
+        """Whether hardly two packets go to the same address: what reaches any network (a telescope's view).
+
+        Source: Moore et al., "Network Telescopes" (CAIDA 2004).
+        """
+        return facts.n >= 30 and facts.destinations.distinct > max(64, 0.25 * facts.n)
+
     @property
     def thin(self) -> bool:
         """Whether sampling is so thin that packets of one connection are rarely seen together."""
-        return self.traffic.one_in > 8
+        return self.traffic.one_in > 8 or self.sampled
+
+    @cached_property
+    def sampled(self) -> bool:
+        """Whether a capture holds one packet in many without saying so (sFlow, NetFlow, a thinned mirror)."""
+        return not self.traffic.live and looks_sampled(self.traffic, self.tcp)
 
     def claim(self, finding: Finding) -> None:
         """Keep a finding; its rows are explained."""
         self.findings.append(finding)
         self.free[finding.rows] = False
+
+
+def _first_times(keys: U64, time_ns: I64) -> tuple[U64, I64]:
+    """Return the distinct keys in order, and the earliest time of each."""
+    order = np.lexsort((time_ns, keys))
+    distinct, first = np.unique(keys[order], return_index=True)
+    return distinct, time_ns[order][first]
 
 
 def sure(base: float, samples: int) -> float:

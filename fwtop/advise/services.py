@@ -100,6 +100,25 @@ def ber_sequence(payload: U8, length: I64) -> Mask:
     return np.asarray((payload[:, 0] == 0x30) & (length >= 5) & (skip <= 6) & (inner == 2))
 
 
+def cldap_search(payload: U8, length: I64) -> Mask:
+    """RFC 4511 4.5.1: a searchRequest (0x63) behind the message id."""
+    found = np.zeros(len(payload), np.bool_)
+    for at in (5, 9):  # with short and long lengths
+        found |= payload[:, at] == 0x63
+    return np.asarray(ber_sequence(payload, length) & found)
+
+
+def snmp_bulk(payload: U8, length: I64) -> Mask:
+    """RFC 3416 4.2.3: a GetBulkRequest (0xA5) behind version and community, wherever that ends."""
+    asks = (payload[:, 8:40] == 0xA5).any(1)
+    return np.asarray(ber_sequence(payload, length) & asks)
+
+
+def anything(payload: U8, length: I64) -> Mask:
+    """RFC 864, 865: the server answers whatever it gets."""
+    return np.ones(len(payload), np.bool_) & (length >= 0)
+
+
 def isakmp_answer(payload: U8, length: I64) -> Mask:
     """RFC 7296 3.1: version 1.x or 2.x in the header of 28 bytes."""
     return np.asarray((length >= 18) & np.isin(payload[:, 17], (0x10, 0x20)))
@@ -146,6 +165,13 @@ def utp_packet(payload: U8, length: I64) -> Mask:
 def dtls_answer(payload: U8, length: I64) -> Mask:
     """RFC 6347: a handshake or alert record of DTLS 1.0 or 1.2."""
     return np.asarray((length >= 13) & np.isin(payload[:, 0], (21, 22)) & (payload[:, 1] == 0xFE))
+
+
+def stun_answer(payload: U8, length: I64) -> Mask:
+    """RFC 8489 5 and 6.3: a success or error response, with the magic cookie where it is captured."""
+    kind = (payload[:, 0] == 1) & np.isin(payload[:, 1], (0x01, 0x11))
+    cookie = (payload[:, 4:8] == np.array([0x21, 0x12, 0xA4, 0x42], np.uint8)).all(1)
+    return np.asarray((length >= 8) & kind & cookie)
 
 
 def quic_answer(payload: U8, length: I64) -> Mask:
@@ -196,7 +222,7 @@ SERVICES: tuple[Service, ...] = (
     Service("rdp", "Remote Desktop over UDP", (3389,)),
     Service("dtls", "DTLS", (443, 3391, 4433, 5684, 10443), dtls_answer),
     Service("quic", "QUIC", (443, 80), quic_answer),
-    Service("stun", "STUN", (3478,), starts(b"\x01\x01", b"\x01\x11")),
+    Service("stun", "STUN", (3478,), stun_answer, anywhere=True),
     Service("ws_discovery", "WS-Discovery", (3702,), _XML),
     Service("sip", "SIP", (5060, 5061), starts(b"SIP/2.0"), anywhere=True),
     Service("sentinel", "Sentinel licence manager", (5093,)),
@@ -207,7 +233,7 @@ SERVICES: tuple[Service, ...] = (
     Service("mndp", "MikroTik discovery", (5678,)),
     Service("coap", "CoAP", (5683,), coap_answer),
     Service("bittorrent", "BitTorrent", (6881, 6882, 6889, 6969, 51413), bittorrent_answer),
-    Service("bittorrent", "BitTorrent", (), bittorrent_answer, anywhere=True),
+    Service("bittorrent", "BitTorrent", (), bencoded_answer, anywhere=True),
     Service("bjnp", "Canon BJNP", (8610, 8611, 8612), starts(b"BJNP")),
     Service("teamspeak", "TeamSpeak", (8767, 9987)),
     Service("ubiquiti", "Ubiquiti discovery", (10001,), starts(b"\x01", b"\x02")),
@@ -250,15 +276,41 @@ QUESTIONS: tuple[tuple[str, int | None, Shape], ...] = (
     ("first packets of QUIC connections", 443, quic_answer),
 )
 
+# Requests for which servers answer many times more: who sends them in masses forges the victim's address
+REFLECTED_REQUESTS: dict[str, tuple[int, Shape]] = {
+    "ntp": (
+        123,
+        starts(b"\x17\0\x03\x2a", b"\x17\0\x02\x2a", b"\x27\0\x03\x2a", b"\x16\x02\0", b"\x16\x01\0"),
+    ),
+    "memcached": (11211, starts(b"stats", b"get", b"gets ", at=8)),
+    "ssdp": (1900, starts(b"M-SEARCH")),
+    "cldap": (389, cldap_search),
+    "snmp": (161, snmp_bulk),
+    "chargen": (19, anything),
+    "qotd": (17, anything),
+    "rpcbind": (111, starts(b"\0\0\0\0\0\0\0\x02\0\x01\x86\xa0", at=4)),
+    "netbios": (137, starts(b"\x20CKAAAAAAAAAAAAAAAA", at=12)),
+    "mssql": (1434, starts(b"\x02", b"\x03")),
+    "ripv1": (520, starts(b"\x01\x01\0\0")),
+    "ws_discovery": (3702, _XML),
+    "arms": (3283, starts(b"\0\x14\0\0")),
+    "ubiquiti": (10001, starts(b"\x01\0\0\0", b"\x02\x08\0\0")),
+    "dvr_dhcpdiscover": (37810, anything),
+}
+
 BY_PORT: dict[int, tuple[Service, ...]] = {}
 for _service in SERVICES:
     for _port in _service.ports:
         BY_PORT[_port] = (*BY_PORT.get(_port, ()), _service)
+# Where machines report to: syslog, traps, RADIUS accounting, NetFlow and IPFIX, sFlow, GELF, StatsD
+COLLECTORS = (162, 514, 1813, 2055, 4739, 5140, 6343, 6831, 8089, 8125, 9125, 9995, 9996, 12201, 25826)
 WEB = (80, 443)  # from there come downloads too: nothing but the bytes proves a reflection
 ANYWHERE = tuple(service for service in SERVICES if service.anywhere)
 
 
 def tftp_data(payload: U8, length: I64) -> Mask:
-    """RFC 1350: a DATA packet (opcode 3) of the first blocks; answers come from a random port."""
-    data = (payload[:, :2] == np.array([0, 3], np.uint8)).all(1)
-    return np.asarray((length >= 5) & data & (_be16(payload, 2) <= 64))
+    """RFC 1350: DATA (opcode 3) of the first blocks or an ERROR of its 8 codes; the port is random."""
+    data = (payload[:, :2] == np.array([0, 3], np.uint8)).all(1) & (_be16(payload, 2) <= 64)
+    error = (payload[:, :3] == np.array([0, 5, 0], np.uint8)).all(1) & (payload[:, 3] <= 8)
+    text = (payload[:, 4] == 0) | ((payload[:, 4] >= 0x20) & (payload[:, 4] < 0x7F))
+    return np.asarray((length >= 5) & (data | (error & text)))

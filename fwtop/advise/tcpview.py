@@ -18,6 +18,7 @@ _SIX = 63
 _NAMES = ((FIN, "FIN"), (SYN, "SYN"), (RST, "RST"), (PSH, "PSH"), (ACK, "ACK"), (URG, "URG"))
 _WINDOW = 1 << 26  # an advance between two samples of one connection: 64 MiB at most
 _BACK = 1 << 18  # and retransmissions reach back that far
+_ENOUGH = 8  # packets of a flow after which impossible numbers outweigh its handshake
 
 
 @dataclass(frozen=True)
@@ -84,10 +85,11 @@ def _conversations(traffic: Traffic, rows: Rows, syn: Mask) -> tuple[Mask, Mask]
     counts = np.diff(np.append(edges, len(rows)))
     flow = np.repeat(np.arange(len(edges)), counts)
     advances, sane = _steps(traffic, rows, key, flow, len(edges))
+    broken = (counts >= _ENOUGH) & (sane < 0.5 * (counts - 1))
     multiple = counts >= 2
     good_flow = multiple & (advances >= 1) & (sane >= 0.8 * np.maximum(counts - 1, 1))
     established[rows] = good_flow[flow]
-    completed[rows] = _completed(traffic, rows, flow, len(edges), syn)[flow]
+    completed[rows] = (_completed(traffic, rows, flow, len(edges), syn) & ~broken)[flow]
     talking = _talking(traffic, rows, established)
     established[rows] |= talking
     return established, completed
@@ -98,13 +100,15 @@ def _steps(
 ) -> tuple[np.ndarray[tuple[int], np.dtype[np.intp]], np.ndarray[tuple[int], np.dtype[np.intp]]]:
     """Count, for each flow, the steps in which numbers advance, and those that are possible at all."""
     packets = traffic.packets
-    start = transport_start(packets, rows)
-    acks = word(packets, rows, np.where(start < 0, -1, start + 8))
+    acks = ack_numbers(traffic, rows)
     same = key[1:] == key[:-1]
     six = packets.tcp_flags[rows] & _SIX
     plain = ((six[1:] | six[:-1]) & (SYN | RST)) == 0
     seq_step, ack_step = _delta(packets.tcp_seq[rows]), _delta(acks)
-    possible = same & (_near(seq_step) & _near(ack_step) | ~plain)
+    # New data begins where the last ended: a smaller step is a tool that only counts its packets
+    load = packets.payload_length[rows].astype(np.int32)
+    overlap = (seq_step > 0) & (seq_step < load[:-1]) & (load[1:] > 0)
+    possible = same & (_near(seq_step) & _near(ack_step) & ~overlap | ~plain)
     moved = same & plain & possible & ((seq_step > 0) | (ack_step > 0))
     pair_flow = flow[1:]
     return (
@@ -137,6 +141,12 @@ def _talking(traffic: Traffic, rows: Rows, established: Mask) -> Mask:
     ours = np.isin(source, real)
     six = traffic.packets.tcp_flags[rows] & _SIX
     return np.asarray(ours & ((six & (FIN | ACK)) != 0))
+
+
+def ack_numbers(traffic: Traffic, rows: Rows) -> U32:
+    """Read the rows' acknowledgement numbers; 0 where they were not captured."""
+    start = transport_start(traffic.packets, rows)
+    return word(traffic.packets, rows, np.where(start < 0, -1, start + 8))
 
 
 def _delta(values: U32) -> np.ndarray[tuple[int], np.dtype[np.int32]]:

@@ -53,6 +53,13 @@ def hello_mask(traffic: Traffic, rows: Rows) -> Mask:
     )
 
 
+def record_mask(traffic: Traffic, rows: Rows) -> Mask:
+    """Tell which rows' payload begins with a TLS record (RFC 8446 5.1)."""
+    matrix, length = payload(traffic.packets, rows, 3)
+    known = (matrix[:, 0] >= 0x14) & (matrix[:, 0] <= 0x18) & (matrix[:, 1] == 3) & (matrix[:, 2] <= 4)
+    return np.asarray(known & (length == 3))
+
+
 def parse_hello(data: bytes) -> Hello | None:
     """Read a client hello; None when it isn't one."""
     if len(data) < 11 or data[0] != 0x16 or data[5] != 1:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -12,6 +12,8 @@ from fwtop.advise.config import AdviseConfig
 from fwtop.model.packets import (
     F64,
     FLAG_OUTBOUND,
+    FLAG_TRUNCATED,
+    FLAG_VLAN,
     I64,
     U8,
     U16,
@@ -26,6 +28,7 @@ from fwtop.model.window import Window
 Rows = NDArray[np.intp]
 _MIX_A, _MIX_B, _MIX_C = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F), np.uint64(29))
 TCP, UDP, ICMP, ICMP6, GRE, ESP = 6, 17, 1, 58, 47, 50
+_HOST_SHARE = 0.75  # of a capture's packets have its host at one end, where it was recorded on a host
 
 
 def mix(left: U64, right: U64) -> U64:
@@ -56,7 +59,7 @@ class Traffic:
         limit = config.max_rows if window.live else config.max_capture_rows
         packets, scale = thin(window.arrived, limit)
         outbound = _outbound(packets, window)
-        inbound = packets.select(~outbound) if outbound.any() else packets
+        inbound = with_cut_flags(packets.select(~outbound) if outbound.any() else packets)
         weight = inbound.weight * scale
         one_in = float(weight.mean()) if len(weight) else 1.0
         leaving = packets.select(outbound)
@@ -98,9 +101,11 @@ class Traffic:
 
     @cached_property
     def group(self) -> Mask:
-        """Packets to multicast and limited-broadcast addresses, which no router brings (RFC 5771, 4291)."""
+        """Packets to multicast and broadcast addresses, which no router brings (RFC 5771, 4291, 2644)."""
         packets = self.packets
         four = (packets.dst_lo >> np.uint64(28) == 0xE) | (packets.dst_lo == 0xFFFFFFFF)
+        near = packets.src_lo >> np.uint64(8) == packets.dst_lo >> np.uint64(8)
+        four |= near & (packets.dst_lo & np.uint64(255) == np.uint64(255))
         return np.asarray(np.where(packets.family == 4, four, packets.dst_hi >> np.uint64(56) == 0xFF))
 
     def rows(self, mask: Mask) -> Rows:
@@ -204,6 +209,29 @@ def weighted_top(values: U8 | U16 | U32 | U64 | I64, weight: F64) -> tuple[NDArr
     return distinct[order], sums[order]
 
 
+def with_cut_flags(packets: PacketBatch) -> PacketBatch:
+    """Fill in the flags of TCP headers that the sample ends within.
+
+    They stand in byte 13. Where even that is missing (IPv6 at 64 bytes), a header with nothing behind it
+    of 24, 28, 36, 40 or 44 bytes can only be a SYN's: its options fill it, and ACKs have 20 or 32.
+    """
+    cut = ((packets.flags & FLAG_TRUNCATED) != 0) & (packets.tcp_flags == 0) & (packets.protocol == TCP)
+    rows = np.flatnonzero(cut & (packets.sport != 0) & np.isin(packets.family, (4, 6)))
+    if len(rows) == 0:
+        return packets
+    width = packets.data.shape[1]
+    start = np.where((packets.flags[rows] & FLAG_VLAN) != 0, 18, 14)
+    words = np.where(packets.family[rows] == 4, packets.data[rows, np.minimum(start, width - 1)] & 15, 10)
+    header = words.astype(np.int64) * 4
+    at = start + header + 13
+    held = (at < packets.captured[rows]) & (at < width)
+    flags = packets.tcp_flags.copy()
+    flags[rows[held]] = packets.data[rows[held], at[held]]
+    syn = ~held & np.isin(packets.ip_length[rows] - header, (24, 28, 36, 40, 44))
+    flags[rows[syn]] = 2
+    return replace(packets, tcp_flags=flags)
+
+
 def _outbound(packets: PacketBatch, window: Window) -> Mask:
     """Tell what left the host: marked by the capture, or from its own address."""
     marked = (packets.flags & FLAG_OUTBOUND) != 0
@@ -219,12 +247,25 @@ def _outbound(packets: PacketBatch, window: Window) -> Mask:
 
 
 def _guessed_outbound(packets: PacketBatch) -> Mask:
-    """Take the busiest destination as the host when it also sends a good part: a two-way capture."""
+    """Find the host of a two-way capture: it is at one end of nearly all packets, and is asked first."""
     source, dest = mix(packets.src_hi, packets.src_lo), mix(packets.dst_hi, packets.dst_lo)
-    hosts, weights = weighted_top(dest, packets.weight)
-    from_host = source == hosts[0]
-    sent, total = float(packets.weight[from_host].sum()), float(packets.weight.sum())
-    looped = bool((from_host & (dest == hosts[0])).any())
-    if sent > 0.2 * total and float(weights[0]) > 0.2 * total and not looped:
-        return np.asarray(from_host)
-    return np.zeros(len(packets), np.bool_)
+    ends, weights = weighted_top(np.concatenate([source, dest]), np.tile(packets.weight, 2))
+    total = float(packets.weight.sum())
+    nowhere = np.zeros(len(packets), np.bool_)
+    if weights[0] < _HOST_SHARE * total:
+        return nowhere
+    asked = _first_asked(packets, dest)
+    near = ends[:2][weights[:2] > 0.95 * weights[0]]
+    host = max(near.tolist(), key=lambda one: int((asked == np.uint64(one)).sum()))
+    from_host, to_host = source == np.uint64(host), dest == np.uint64(host)
+    if (from_host & to_host).any() or not to_host.any():
+        return nowhere  # its own address as a source is forged; and who only sends is no host here
+    return np.asarray(from_host)
+
+
+def _first_asked(packets: PacketBatch, dest: U64) -> U64:
+    """Return the destination of each flow's first packet, whichever way the flow goes on."""
+    both = np.minimum(flow_key(packets), flow_key(packets, reverse=True))
+    order = np.argsort(packets.time_ns, kind="stable")
+    _, first = np.unique(both[order], return_index=True)
+    return dest[order][first]

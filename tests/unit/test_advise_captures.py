@@ -28,7 +28,7 @@ def judge(name: str) -> tuple[Judgement, PacketBatch]:
     ("name", "kind", "share", "spoofed"),
     [
         ("pkt.TCP.synflood.spoofed.pcap", "syn_flood", 1.0, True),
-        ("amp.TCP.reflection.SYNACK.pcap", "syn_ack_reflection", 0.831, False),
+        ("amp.TCP.reflection.SYNACK.pcap", "syn_ack_reflection", 0.959, False),
         ("amp.UDP.snmp.src161.pcapng", "snmp_amplification", 0.933, False),
         ("amp.dns.RRSIG.fragmented.pcap", "dns_amplification", 0.283, False),
     ],

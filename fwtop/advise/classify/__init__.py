@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from fwtop.advise.classify import (
+    abuse,
     amplification,
     dns,
     fragments,
@@ -14,6 +15,9 @@ from fwtop.advise.classify import (
     scan,
     state,
     tcp,
+    tcp_ack,
+    tcp_ends,
+    tcp_reflection,
     tls,
     udp,
 )
@@ -25,16 +29,19 @@ Rule = Callable[[Scene], list[Finding]]
 RULES: tuple[Rule, ...] = (
     amplification.by_port,
     amplification.by_payload,
+    abuse.requests,
     dns.queries,
     scan.port_scan,
     tcp.odd_flags,
-    tcp.syn_ack_reflection,
+    tcp_reflection.middlebox,
+    tcp_reflection.syn_ack,
     tcp.syn_flood,
     http.requests,
     tls.hellos,
-    tcp.ack_flood,
-    tcp.rst_flood,
-    tcp.fin_flood,
+    tcp_ack.stomp,
+    tcp_ack.ack_flood,
+    tcp_ends.rst_flood,
+    tcp_ends.fin_flood,
     amplification.unknown_service,
     udp.flood,
     icmp.flood,

@@ -20,8 +20,10 @@ from fwtop.model.rule import Match
 
 _TFTP = Service("tftp", "TFTP", (), tftp_data)
 _SHAPES = [(service, service.shape) for service in (*ANYWHERE, _TFTP) if service.shape is not None]
-_LONG = 10.0  # seconds: a capture that isn't just a cut, so its rates mean something
+_LONG = 8.0  # seconds: a capture that isn't just a cut, so its rates mean something
 _FEW = 3  # resolvers that a host really uses
+# What hosts talk with a single server in bulk; a few reflectors of these don't show in packets alone
+_SPOKEN = ("dns", "quic", "dtls", "openvpn", "l2tp", "sip", "stun", "rdp", "steam", "quake", "tftp", "isakmp")
 
 
 def by_port(scene: Scene) -> list[Finding]:
@@ -65,7 +67,9 @@ def by_payload(scene: Scene) -> list[Finding]:
         mask[rows[fits]] = True
         facts = scene.facts(mask)
         shaped = scene.significant(facts, floor_pps=scene.config.reflection_pps, normal="udp", shaped=True)
-        if not shaped or facts.sources < 8 or _one_to_one(facts) or _peers(scene, service, facts):
+        if not shaped or facts.sources < 8 or _one_to_one(facts) or _polled(scene, facts):
+            continue
+        if _peers(scene, service, facts):
             continue
         taken |= fits
         findings.append(_finding(scene, service, facts, [], confidence=0.92, fit=1.0))
@@ -161,9 +165,8 @@ def _ordinary(scene: Scene, service: Service, facts: Facts, fit: float | None) -
         return True
     if facts.sources <= _FEW:
         # One reflector is enough only when it sends what nobody asks for so often.
-        return not (
-            facts.pps > 20 * scene.config.flood_pps and facts.mean_length > 400 and scene.traffic.live
-        )
+        strange = scene.traffic.live or (service.name not in _SPOKEN and fit is not None and fit >= 0.5)
+        return not (facts.pps > 20 * scene.config.flood_pps and facts.mean_length > 400 and strange)
     if facts.sources < 8 and facts.mean_length < 400:
         return True
     if service.name == "dns":

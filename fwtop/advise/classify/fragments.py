@@ -6,10 +6,16 @@ from dataclasses import replace
 
 import numpy as np
 
+from fwtop.advise.facts import Facts
 from fwtop.advise.scene import Finding, Scene, count, sure
 from fwtop.advise.traffic import Rows, mix
 from fwtop.model.packets import Fragment
 from fwtop.model.rule import Match
+
+_MOST = 0.9  # of the later fragments: then the rest are of datagrams whose beginning was lost
+_MOST_OF_ANSWERS = 0.6  # reflectors answer in fragments, and routers drop some of any datagram
+_SERVERS = 10  # storage and video servers that a host has, which send in whole datagrams
+_HONEST_BYTES = 500
 
 
 def attach(scene: Scene) -> None:
@@ -26,7 +32,8 @@ def attach(scene: Scene) -> None:
     mine = _same_datagram(scene, heads, later)
     if "amplification" in finding.kind:
         mine |= np.isin(traffic.source_key[later], np.unique(traffic.source_key[finding.rows]))
-    if mine.mean() > 0.9 or (scene.thin and (mine.mean() > 0.5 or _as_many(scene, heads, later))):
+    most = _MOST_OF_ANSWERS if "amplification" in finding.kind else _MOST
+    if mine.mean() > most or (scene.thin and (mine.mean() > 0.5 or _as_many(scene, heads, later))):
         mine[:] = True  # the rest are the same with a first fragment that was not sampled
     if not mine.any():
         return
@@ -44,6 +51,8 @@ def flood(scene: Scene) -> list[Finding]:
         return []
     later = float((packets.fragment[facts.rows] == Fragment.LATER).mean())
     datagrams = len(np.unique(_datagrams(scene, facts.rows)))
+    if _whole(scene, facts, datagrams):
+        return []
     evidence = (
         f"{count(facts.packets)} fragments of {facts.sources:,} sources, {later:.0%} of them later ones",
         f"{facts.n / max(datagrams, 1):.1f} seen of each datagram, {facts.mean_length:.0f} bytes on average",
@@ -54,6 +63,13 @@ def flood(scene: Scene) -> list[Finding]:
     return [
         Finding("fragment_flood", "Fragment flood", facts.rows, sure(0.88, facts.n), evidence, spoof, match)
     ]
+
+
+def _whole(scene: Scene, facts: Facts, datagrams: int) -> bool:
+    """Large datagrams of a few servers, each with its beginning: NFS, video or a DNS transfer."""
+    packets = scene.traffic.packets
+    heads = int((packets.fragment[facts.rows] == Fragment.FIRST).sum())
+    return facts.sources < _SERVERS and heads > 0.8 * datagrams and facts.mean_length > _HONEST_BYTES
 
 
 def _datagrams(scene: Scene, rows: Rows) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:

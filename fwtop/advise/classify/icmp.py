@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from fwtop.advise import icmp
 from fwtop.advise.scene import Finding, Scene, count, sure
 from fwtop.advise.traffic import ICMP, ICMP6
@@ -17,7 +15,6 @@ _NAMES = {
     13: "timestamp",
 }
 _NAMES6 = {1: "destination unreachable", 3: "time exceeded", 128: "echo request", 129: "echo reply"}
-_NEIGHBOURS = (130, 131, 132, 133, 134, 135, 136, 137, 143)  # RFC 4861, 2710, 3810: always there
 
 
 def flood(scene: Scene) -> list[Finding]:
@@ -26,9 +23,7 @@ def flood(scene: Scene) -> list[Finding]:
     Errors beside another attack are its echo (backscatter), not a further one.
     """
     packets = scene.traffic.packets
-    family = (packets.protocol == ICMP) | (
-        (packets.protocol == ICMP6) & ~np.isin(packets.icmp_type, _NEIGHBOURS)
-    )
+    family = (packets.protocol == ICMP) | ((packets.protocol == ICMP6) & ~icmp.neighbours(scene.traffic))
     pool = family & scene.free & (packets.family != 0)
     errors = icmp.errors(scene.traffic)
     plain = scene.facts(pool & ~errors)

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 
+from fwtop.advise import sequence
 from fwtop.advise.facts import Facts
 from fwtop.advise.scene import Finding, Scene, count, sure
-from fwtop.advise.traffic import ESP, GRE, ICMP, ICMP6, TCP, UDP, payload
+from fwtop.advise.traffic import ESP, GRE, ICMP, ICMP6, TCP, UDP, mix, payload
 from fwtop.model.packets import Mask
 from fwtop.model.rule import Match
 
 # IGMP, IPv6 header types that are no protocol, EIGRP, OSPF, PIM, VRRP: a network's own housekeeping
 _HOUSEKEEPING = (0, 2, 59, 88, 89, 103, 112)
 _NEIGHBOURS = 20
+_SPIS = 4  # of one peer: one each way, two while keys are renewed
 _MANY = 20  # protocols at once: no network has so many
 
 
@@ -64,6 +66,8 @@ def _by_protocol(scene: Scene, protocol: int, kind: str, title: str, normal: str
     facts = scene.facts(mask)
     if not scene.significant(facts, floor_pps=scene.config.flood_pps, normal=normal) or _tunnel(facts):
         return []
+    if protocol == ESP and _associations(scene, facts):
+        return []
     matrix, _ = payload(scene.traffic.packets, facts.sample, 8)
     first = np.ascontiguousarray(matrix[:, :4]).view(">u4").reshape(-1)
     evidence = [
@@ -75,6 +79,14 @@ def _by_protocol(scene: Scene, protocol: int, kind: str, title: str, normal: str
     spoof = scene.spoof(facts.rows)
     match = Match(protocol=protocol)
     return [Finding(kind, title, facts.rows, sure(0.93, facts.n), tuple(evidence), spoof, match)]
+
+
+def _associations(scene: Scene, facts: Facts) -> bool:
+    """ESP as peers send it: few SPIs each, and sequence numbers that rise (RFC 4303 2.2)."""
+    matrix, _ = payload(scene.traffic.packets, facts.rows, 4)
+    spi = np.ascontiguousarray(matrix).view(">u4").reshape(-1).astype(np.uint64)
+    pairs = len(np.unique(mix(scene.traffic.source_key[facts.rows], spi)))
+    return pairs <= _SPIS * facts.sources and sequence.counts_up(scene.traffic, facts.rows)
 
 
 def _tunnel(facts: Facts) -> bool:

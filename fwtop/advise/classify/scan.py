@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from fwtop.advise.scene import Finding, Scene, sure
+from fwtop.advise.services import BY_PORT
 from fwtop.advise.spoof import Spoof
 from fwtop.advise.traffic import TCP, UDP, Rows, mix
 from fwtop.model.address import format_address
@@ -13,6 +14,9 @@ from fwtop.model.rule import Match
 
 _FLOOD_PPS = 20_000.0  # of one source: then it is a flood, whatever it looks for
 _TRIES = 4.0  # probes of one port: scanners retry twice or thrice
+_EPHEMERAL = 32_768
+_LONG = 8.0  # seconds after which a rate means something
+_SERVICES = np.array([*BY_PORT, 1812, 1813], np.uint16)
 _NEW_SOURCES = 1_024  # a window with more unknown sources is a flood; don't remember them all
 
 
@@ -47,7 +51,9 @@ def _probes(scene: Scene) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
     """Packets that ask whether somebody listens: SYN or odd flags, and nearly empty UDP."""
     tcp = scene.tcp
     packets = scene.traffic.packets
-    small = scene.udp & (packets.payload_length <= 64) & (packets.dport < 49_152) & ~scene.solicited
+    # Answers go from a service's port to those that clients choose (Linux: 32,768 on)
+    answers = (packets.dport >= _EPHEMERAL) | (np.isin(packets.sport, _SERVICES) & (packets.dport >= 1024))
+    small = scene.udp & (packets.payload_length <= 64) & ~answers & ~scene.solicited
     asks = (tcp.syn & ~tcp.completed) | tcp.odd | (tcp.fin & ~tcp.real & ((packets.tcp_flags & 16) == 0))
     return np.asarray((asks | small) & scene.free)
 
@@ -74,8 +80,10 @@ def _scanners(scene: Scene, rows: Rows) -> list[tuple[int, int]]:
         if len(probes.pairs) >= config.scan_ports and tries <= _TRIES and quiet:
             found.append((int(keys[i]), max(len(probes.pairs), int(pairs_of[i]))))
     scanning = {key for key, _ in found}
-    # When a large part of all sources "scans", ports are drawn at random by a flood.
-    return [] if len(scanning) > max(8, len(keys) // 4) else found
+    # When a large part of all sources "scans", ports are drawn at random by a flood; but not slowly
+    together = float(weights[np.isin(keys, np.array(sorted(scanning), np.uint64))].sum()) / traffic.seconds
+    slow = together < config.flood_pps and traffic.seconds >= _LONG
+    return [] if len(scanning) > max(8, len(keys) // 4) and not slow else found
 
 
 def _unique_pairs(source: U64, pair: U64) -> np.ndarray[tuple[int, int], np.dtype[np.uint64]]:

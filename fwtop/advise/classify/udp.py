@@ -6,10 +6,10 @@ import math
 
 import numpy as np
 
-from fwtop.advise import quic, sequence
+from fwtop.advise import icmp, quic, sequence
 from fwtop.advise.facts import Facts
 from fwtop.advise.scene import Finding, Scene, count, plural
-from fwtop.advise.services import BY_PORT, QUESTIONS
+from fwtop.advise.services import BY_PORT, COLLECTORS, QUESTIONS
 from fwtop.advise.traffic import UDP, weighted_top
 from fwtop.model.packets import Fragment, Mask
 from fwtop.model.rule import Match
@@ -17,6 +17,8 @@ from fwtop.model.rule import Match
 _GROUPS = 4
 _TINY = 128  # bytes: links carry 576 or more, whatever the least of 68 in RFC 791
 _CLIENT_PPS = 0.5  # questions a second of a real client of NTP, STUN or a game, for long
+_CHOSEN = 10_000  # ports below are hardly ever given to clients
+_SERVER_PPS = 1_000.0  # of one server that answers or reports: more is a flood whatever it says
 _BEGIN = 8  # payload bytes that are the same in all sources' packets by a tool's constant
 _ASYMMETRIC = 3.0  # later fragments a first one: then fragments are the weapon
 
@@ -41,9 +43,10 @@ def flood(scene: Scene) -> list[Finding]:
 def unknown(scene: Scene) -> list[Finding]:
     """A surge that no rule explains: named honestly, with what is odd about it."""
     config, traffic = scene.config, scene.traffic
-    rows = traffic.rows(scene.free & ~scene.tcp.real & ~scene.ordinary)
+    plain = scene.free & ~scene.tcp.real & ~scene.ordinary & ~traffic.group & (traffic.packets.family != 0)
+    rows = traffic.rows(plain & ~icmp.neighbours(traffic))
     facts = scene.facts(rows)
-    if facts.n < 200:
+    if facts.n < 200 or scene.scattered(facts):
         return []
     spoof = scene.spoof(rows)
     usual = [scene.baseline.rate(name) for name in scene.baseline.mean]
@@ -80,6 +83,8 @@ def _by_port(scene: Scene, pool: Mask) -> list[Mask]:
 def _judge(scene: Scene, mask: Mask) -> Finding | None:
     facts = scene.facts(mask)
     if not scene.significant(facts, floor_pps=scene.config.flood_pps, normal="udp"):
+        return None
+    if scene.scattered(facts):
         return None
     spoof = scene.spoof(facts.rows)
     odds, signs = _odds(scene, facts, spoof.probability)
@@ -147,7 +152,7 @@ def _odds(scene: Scene, facts: Facts, forged: float) -> tuple[float, list[str]]:
         odds += 2.0
         signs.append(f"{count(facts.pps)} UDP packets a second against {count(usual)} usually")
     clients = forged < scene.config.spoof_threshold and per_source < _CLIENT_PPS
-    if _conversation(facts) or (clients and _asked(facts)):
+    if _conversation(facts) or (clients and _asked(facts)) or _answers(facts) or _telemetry(facts):
         odds -= 4.0
     return odds, signs
 
@@ -202,6 +207,21 @@ def _conversation(facts: Facts) -> bool:
         return True
     # A fast tunnel has few sizes, but each of its packets bears a number
     return facts.payload_entropy > 6 and sequence.counts_up(facts.traffic, facts.rows)
+
+
+def _answers(facts: Facts) -> bool:
+    """Answers of a few servers to ports that this host chose, a new one for each question."""
+    packets = facts.traffic.packets
+    chosen = float((packets.dport[facts.rows] >= _CHOSEN).mean())
+    few = facts.sources < 20 and facts.top("sport").distinct <= 4 and facts.top("sport").value < _CHOSEN
+    return few and chosen > 0.95 and facts.pps_per_source < _SERVER_PPS
+
+
+def _telemetry(facts: Facts) -> bool:
+    """Records of machines to a collector: syslog, metrics, flows; each differs, none comes that fast."""
+    dport = facts.top("dport")
+    sized = dport.value in COLLECTORS and dport.share > 0.9 and facts.payload_variety > 0.1
+    return sized and facts.pps_per_source < _SERVER_PPS
 
 
 def _join(scene: Scene, findings: list[Finding]) -> Finding:
