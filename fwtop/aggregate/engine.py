@@ -159,7 +159,10 @@ class Engine:
         known = any(fed.counters is not None for fed in self._fed) or self._counters is not None
         seconds = counters.seconds
         scale = Scale(digest.total, counters.arrived_packets, counters.arrived_bytes, seconds)
-        book = ledger.balance(counters) if known else ledger.recorded(counters.arrived_packets, seconds)
+        if known:
+            book = ledger.balance(counters, self._stores[1].rows(), self._stores[2].rows())
+        else:
+            book = ledger.recorded(counters.arrived_packets, seconds)
         drops = _drops(digest, counters)
         return Tables(
             totals=_totals(counters, book),

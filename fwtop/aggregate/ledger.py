@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from fwtop.aggregate.ledger_traffic import with_traffic
 from fwtop.model.counters import Counters, DropCount
+from fwtop.model.packets import PacketBatch
 from fwtop.model.snapshot import LedgerRow
 
 FOREIGN = "foreign"  # netfilter drops that no rule of fwtop's accounts for
@@ -21,18 +23,18 @@ class Ledger:
     dropped: int
 
 
-def balance(counters: Counters) -> Ledger:
-    """Draw up the ledger of an interval.
+def balance(counters: Counters, dropped: PacketBatch, accepted: PacketBatch) -> Ledger:
+    """Draw up the ledger of an interval, with the samples of the same interval to say what ended where.
 
     `counters.rules` are attributed to netfilter's drops, so they must be of rules that drop there (or
     of XDP rules, whose drops carry their rule already).
     """
     drops = _attributed(counters)
-    dropped = sum(drop.packets for drop in drops)
+    lost = sum(drop.packets for drop in drops)
     # These came before the counter of arrivals saw the packet, so they explain none of it
     unseen = sum(drop.packets for drop in drops if _is_before_arrival(drop))
     late = sum(drop.packets for drop in drops if not drop.before_delivery)
-    left = counters.arrived_packets - (dropped - unseen - late)
+    left = counters.arrived_packets - (lost - unseen - late)
     rows = [LedgerRow(drop.layer, drop.reason, drop.packets, 0.0, drop.rule) for drop in drops]
     if counters.accepted_packets is None:
         delivered = max(left - late, 0)
@@ -44,12 +46,9 @@ def balance(counters: Counters) -> Ledger:
         if rest:
             reason = "neither dropped nor accepted" if rest > 0 else "more accepted and dropped than arrived"
             rows.append(LedgerRow("unexplained", reason, rest, 0.0))
-    seconds = counters.seconds
-    rated = (
-        LedgerRow(row.layer, row.reason, row.packets, row.packets / seconds if seconds > 0 else 0.0, row.rule)
-        for row in rows
-    )
-    return Ledger(tuple(sorted(rated, key=_order)), delivered, dropped)
+    per_second = 1.0 / counters.seconds if counters.seconds > 0 else 0.0
+    rows = [replace(row, pps=row.packets * per_second) for row in rows]
+    return Ledger(tuple(sorted(with_traffic(rows, drops, dropped, accepted), key=_order)), delivered, lost)
 
 
 def recorded(packets: int, seconds: float) -> Ledger:
@@ -79,11 +78,9 @@ def _attributed(counters: Counters) -> list[DropCount]:
                 taken = min(rule.packets, left)
                 left -= taken
                 if taken:
-                    out.append(
-                        DropCount(_NETFILTER, _DROP, taken, rule.bytes, rule.rule_id, drop.before_delivery)
-                    )
+                    out.append(replace(drop, packets=taken, bytes=rule.bytes, rule=rule.rule_id))
             waiting = []
         if left:
             reason = f"{drop.reason} ({FOREIGN})" if left < drop.packets else drop.reason
-            out.append(DropCount(drop.layer, reason, left, drop.bytes, drop.rule, drop.before_delivery))
+            out.append(replace(drop, reason=reason, packets=left))
     return out

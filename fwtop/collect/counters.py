@@ -135,7 +135,7 @@ class CounterReader:
                 continue
             layer, before_delivery = place(reason, outbound=bool(outbound))
             packets, size = counts[outbound, number].tolist()
-            drop = DropCount(layer, reason, packets, size, before_delivery=before_delivery)
+            drop = DropCount(layer, reason, packets, size, before_delivery=before_delivery, code=int(number))
             if reason == _NETFILTER:
                 found += split_conntrack(drop, conntrack)
             elif reason == _NOT_SPECIFIED and not outbound:

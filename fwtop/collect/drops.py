@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from fwtop.collect.links import LinkStats
 from fwtop.collect.reasons import place_of_function
 from fwtop.model.counters import ConntrackSample, DropCount
@@ -49,7 +51,7 @@ def split_conntrack(drop: DropCount, conntrack: ConntrackSample | None) -> list[
             rest -= taken
     if rest:
         left = drop.bytes - sum(part.bytes for part in parts)
-        parts.append(DropCount(drop.layer, drop.reason, rest, left, before_delivery=drop.before_delivery))
+        parts.append(replace(drop, packets=rest, bytes=left))
     return parts
 
 
@@ -68,5 +70,5 @@ def split_sites(drop: DropCount, sites: dict[int, int], names: dict[int, str]) -
         if packets and layer:
             reason = f"{drop.reason} ({name})" if name else drop.reason
             size = drop.bytes * packets // drop.packets
-            found.append(DropCount(layer, reason, packets, size, before_delivery=before))
+            found.append(DropCount(layer, reason, packets, size, before_delivery=before, code=drop.code))
     return found

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from fwtop.model.snapshot import Share, Snapshot
+from fwtop.model.snapshot import LedgerRow, Share, Snapshot
+from fwtop.model.wording import describe
 
 _ROWS = 10
 
@@ -48,11 +49,17 @@ def render(snapshot: Snapshot, *, top: int = _ROWS) -> str:
     )
     lines += _table(
         "where packets ended",
-        ((f"{row.layer} {row.reason}", f"{row.packets:,}", row.rule or "") for row in tables.ledger),
+        ((f"{row.layer} {row.reason}", f"{row.packets:,}", _ends_there(row)) for row in tables.ledger),
     )
     lines += _proposals(snapshot)
     lines += [f"note: {note}" for note in snapshot.notes]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def _ends_there(row: LedgerRow) -> str:
+    if row.rule:
+        return f"rule {row.rule}"
+    return f"{row.mostly_share:.0%} {describe(row.mostly)}" if row.mostly is not None else ""
 
 
 def si(number: float) -> str:

@@ -15,6 +15,7 @@ class DropCount:
     bytes: int = 0
     rule: str | None = None  # id of the fwtop rule that did it
     before_delivery: bool = True  # False: after the input hook counted it as accepted
+    code: int | None = None  # the number of the reason in samples of the drop hook, where it has one
 
 
 @dataclass(frozen=True, slots=True)

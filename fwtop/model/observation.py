@@ -19,6 +19,7 @@ from fwtop.model.snapshot import (
     Source,
     Tables,
 )
+from fwtop.model.wording import describe
 
 SCHEMA = 1
 
@@ -121,6 +122,8 @@ def _ledger_json(row: LedgerRow) -> dict[str, Any]:
         "packets": row.packets,
         "pps": round(row.pps, 3),
         "rule": row.rule,
+        "mostly": describe(row.mostly) if row.mostly is not None else None,
+        "mostly_share": round(row.mostly_share, 3),
     }
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from fwtop.model.address import Prefix
 from fwtop.model.counters import ConntrackSample, TcpService
-from fwtop.model.rule import Rule, RuleStatus
+from fwtop.model.rule import Match, Rule, RuleStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,13 +73,18 @@ class Payload:
 
 @dataclass(frozen=True, slots=True)
 class LedgerRow:
-    """Where packets ended: a layer and the reason it gave, or delivered, or unexplained."""
+    """Where packets ended: a layer and the reason it gave, or delivered, or unexplained.
+
+    `mostly` is what most of them have in common (by the samples), `mostly_share` how many of them, 0 to 1.
+    """
 
     layer: str
     reason: str
     packets: int
     pps: float
     rule: str | None = None
+    mostly: Match | None = None
+    mostly_share: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from fwtop.model.protocols import NUMBERS, WITH_PORTS
 from fwtop.model.rule import Kind, Match, PayloadMatch, RateLimit, Rule
 from fwtop.model.snapshot import Payload, Port, Proposal, Source
 from fwtop.model.wording import summarised
-from fwtop.ui.items import Item
+from fwtop.ui.items import Item, LedgerLine
 
 TTL_SECONDS = 600
 
@@ -92,6 +92,10 @@ def _matched(item: Item) -> Match:
         return replace(match, sport=item.port) if item.side == "src" else replace(match, dport=item.port)
     if isinstance(item, Payload):
         return Match(payload=(PayloadMatch(item.data, item.offset, None, item.dns_name),))
+    if isinstance(item, LedgerLine):
+        if item.row.mostly is None:
+            raise NoRule("what ends there is a mixture: select a source, a port or a payload")
+        return item.row.mostly
     raise NoRule("that row is a figure: select a source, a port or a payload, or press a proposal's number")
 
 

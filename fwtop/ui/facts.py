@@ -9,6 +9,7 @@ from fwtop.model.costs import CALIBRATE
 from fwtop.model.observation import rfc3339
 from fwtop.model.rule import RuleStatus
 from fwtop.model.snapshot import Attack, Payload, Port, Proposal, Share, Snapshot, Source
+from fwtop.model.wording import describe
 from fwtop.ui.cells import Line
 from fwtop.ui.format import duration, hex_dump, number, octets, percent
 from fwtop.ui.items import Figure, Item, LedgerLine
@@ -88,6 +89,8 @@ def _ledger(item: LedgerLine, _: float) -> tuple[str, list[Line]]:
     row = item.row
     lines = [fact("layer", row.layer), *wrapped("reason", row.reason)]
     lines.append(fact("rule", f"fwtop rule {row.rule}" if row.rule else "none of fwtop's"))
+    if row.mostly is not None:
+        lines.append(fact("mostly", f"{describe(row.mostly)}: {percent(row.mostly_share)} of the samples"))
     lines.append(fact("packets", f"{row.packets:,} ({percent(item.part)} of what arrived)"))
     lines.append(fact("rate", f"{number(row.pps)} packets a second"))
     return f"{row.layer}: {row.reason}", lines

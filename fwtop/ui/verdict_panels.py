@@ -6,6 +6,7 @@ import time
 
 from fwtop.model.rule import ACTIVE_STATES, RuleStatus, State
 from fwtop.model.snapshot import Proposal
+from fwtop.model.wording import describe
 from fwtop.ui.cells import Line
 from fwtop.ui.columns import Column, Scene, View
 from fwtop.ui.format import duration, gauge, number, octets, percent
@@ -41,11 +42,17 @@ def _ledger_reason(item: LedgerLine, _: Scene) -> Line:
     return [*rule, (item.row.reason, DIM)]
 
 
+def _ledger_mostly(item: LedgerLine, _: Scene) -> Line:
+    row = item.row
+    return [] if row.mostly is None else [(f"{percent(row.mostly_share)} {describe(row.mostly)}", TEXT)]
+
+
 LEDGER_VIEW = View(
     "",
     (
         Column("where", 11, _ledger_style),
-        Column("why", 18, _ledger_reason, grow=1, keep=5),
+        Column("why", 15, _ledger_reason, grow=1, keep=5),
+        Column("mostly", 24, _ledger_mostly, keep=9),
         Column("packets", 7, lambda item, _: [(number(item.row.packets), DIM)], right=True, keep=10),
         Column("part", 7, lambda item, _: [(percent(item.part), DIM)], right=True, keep=8),
         Column("pps", 5, lambda item, _: [(number(item.row.pps), TEXT)], right=True, keep=1),

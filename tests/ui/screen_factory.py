@@ -116,14 +116,17 @@ def ports() -> tuple[Port, ...]:
 
 
 def ledger(dropped: float, rule: str | None = None) -> tuple[LedgerRow, ...]:
-    def row(layer: str, reason: str, part: float, by: str | None = None) -> LedgerRow:
-        return LedgerRow(layer, reason, round(part * PPS * SECONDS), part * PPS, by)
+    def row(
+        layer: str, reason: str, part: float, by: str | None = None, mostly: Match | None = None
+    ) -> LedgerRow:
+        count = round(part * PPS * SECONDS)
+        return LedgerRow(layer, reason, count, part * PPS, by, mostly, 0.992 if mostly else 0.0)
 
     ours = (row("netfilter", "NETFILTER_DROP", dropped * 0.9, rule),) if rule else ()
     rest = dropped * (0.1 if rule else 1.0)
     return (
         *ours,
-        row("socket", "SOCKET_RCVBUFF", rest * 0.7),
+        row("socket", "SOCKET_RCVBUFF", rest * 0.7, mostly=Match(protocol=17, dport=27015)),
         row("delivered", "to a socket", 1 - dropped),
         row("ip", "NO_SOCKET", rest * 0.2),
         row("netfilter", "NETFILTER_DROP", rest * 0.1),

@@ -210,12 +210,20 @@ async def test_network_is_blocked_by_its_number() -> None:
         assert sheet(run).rule.origin == "country:NL"
 
 
-@pytest.mark.parametrize(("tabs", "says"), [(3, "that row is a figure"), (4, "that row is a figure")])
-async def test_rows_that_cannot_be_blocked_say_what_can(tabs: int, says: str) -> None:
+@pytest.mark.parametrize(
+    ("keys", "says"), [(["tab"] * 3 + ["end"], "is a mixture"), (["tab"] * 4, "that row is a figure")]
+)
+async def test_rows_that_cannot_be_blocked_say_what_can(keys: list[str], says: str) -> None:
     async with running(snapshot()) as run:
-        await run.press(*["tab"] * tabs, "b")
+        await run.press(*keys, "b")
         assert run.app.screen is run.app.main
-        assert says in run.status
+        assert says in run.text()
+
+
+async def test_what_mostly_ends_in_a_place_can_be_dropped_before_it() -> None:
+    async with running(snapshot()) as run:
+        await run.press("tab", "tab", "tab", "x")
+        assert sheet(run).rule.summary == "drop UDP to port 27015 in the driver"
 
 
 async def test_rule_row_says_what_to_press() -> None:

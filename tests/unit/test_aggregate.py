@@ -371,7 +371,7 @@ def test_the_ledger_always_adds_up() -> None:
         rules = tuple(RuleCount(str(i), chance.randrange(60), 0) for i in range(2))
         accepted = chance.choice((None, chance.randrange(100, 300)))
         counters = Counters(1.0, chance.randrange(600, 900), 0, accepted, drops=drops, rules=rules)
-        book = balance(counters)
+        book = balance(counters, PacketBatch.empty(), PacketBatch.empty())
         assert sum(row.packets for row in book.rows) == counters.arrived_packets
         netfilter = sum(row.packets for row in book.rows if row.layer == "netfilter")
         assert netfilter == drops[2].packets
