@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 import numpy as np
 
 from fwtop.advise.baseline import Baseline
 from fwtop.advise.classify import find_attacks
 from fwtop.advise.config import AdviseConfig
+from fwtop.advise.contents import signatures
 from fwtop.advise.effect import Normal
 from fwtop.advise.facts import Facts
-from fwtop.advise.propose import proposals
+from fwtop.advise.normal import normal_traffic, with_unexplained
+from fwtop.advise.numbering import Numbering
+from fwtop.advise.panel import shown_payloads
+from fwtop.advise.propose import numbered, offers
 from fwtop.advise.scanmemory import ScanMemory
 from fwtop.advise.scene import Finding, Scene
-from fwtop.advise.signature import shares
+from fwtop.advise.signature import Signature
 from fwtop.advise.timeline import Timeline
 from fwtop.advise.traffic import Traffic
 from fwtop.model.packets import PacketBatch
-from fwtop.model.rule import PayloadMatch
-from fwtop.model.snapshot import Attack, Judgement, Payload, Tables
+from fwtop.model.snapshot import Attack, Judgement, Proposal, Tables
 from fwtop.model.window import Window
 
 
@@ -41,7 +46,8 @@ class Advisor:
         self._timeline = Timeline(self.config.linger_seconds)
         self._scans = ScanMemory()
         self._pending: list[_Pending] = []
-        self._order: tuple[str, ...] = ()  # kinds of the last proposals
+        self._order: tuple[str, ...] = ()  # keys of the last proposals, best first
+        self._numbers = Numbering()
         self._last_ns = -1
         self._last_end = 0.0
 
@@ -53,15 +59,24 @@ class Advisor:
         attacks = tuple(sorted(attacks, key=lambda attack: -attack.share))
         self._learn(scene, window, quiet=not attacks)
         normal = normal_traffic(scene)
-        proposed = proposals(scene, normal, self._order) if attacks else []
-        self._order = tuple(dict.fromkeys(proposal.kind for proposal in proposed))
+        found = {finding.key: signatures(scene, finding, normal) for finding in findings}
+        normal = with_unexplained(scene, normal, found)
         return Judgement(
             attacks=attacks,
-            proposals=tuple(proposed),
-            payloads=_payloads(tables.payloads, normal),
+            proposals=self._proposals(scene, normal, found, window.started + window.seconds),
+            payloads=shown_payloads(tables, scene.traffic, chain.from_iterable(found.values()), normal),
             baseline=normal.sentence,
             baseline_packets=len(normal.packets),
         )
+
+    def _proposals(
+        self, scene: Scene, normal: Normal, found: Mapping[str, Sequence[Signature]], now: float
+    ) -> tuple[Proposal, ...]:
+        offered = offers(scene, normal, found, self._order)
+        self._order = tuple(offer.key for offer in offered)
+        numbers = self._numbers.assign(self._order, now)
+        made = [numbered(offer, number) for offer, number in zip(offered, numbers, strict=True)]
+        return tuple(sorted(made, key=lambda proposal: proposal.number))
 
     def _attack(self, scene: Scene, finding: Finding) -> Attack:
         facts = Facts(scene.traffic, finding.rows)
@@ -120,34 +135,6 @@ def make_scene(
     return Scene(traffic, config, baseline, window.counters, window.own, free, scans or ScanMemory())
 
 
-def normal_traffic(scene: Scene) -> Normal:
-    """Return what harm is counted on: the baseline, else a guess from what the attacks don't explain."""
-    baseline, traffic = scene.baseline, scene.traffic
-    if baseline.ready:
-        rows = baseline.rows
-        total = sum(baseline.mean.values())
-        weights = float(rows.weight.sum())
-        pps = rows.weight * (total / weights if weights else 0.0)
-        sentence = (
-            f"normal traffic: {len(rows):,} packets sampled over {baseline.seconds:,.0f} quiet seconds "
-            f"({total:,.0f} packets a second)"
-        )
-        return Normal(rows, pps, sentence, guess=False)
-    rows_left = traffic.rows(scene.free & ~scene.echo if scene.findings else scene.free)
-    real = float(scene.tcp.real[rows_left].mean()) if len(rows_left) else 0.0
-    if len(rows_left) == 0:
-        sentence = "no normal traffic was seen: harm can't be counted"
-    elif scene.findings:
-        sentence = (
-            f"no quiet time was seen before the attack: harm is guessed from {len(rows_left):,} packets "
-            f"that the attack doesn't explain, {real:.0%} of them of established connections"
-        )
-    else:
-        sentence = f"learning what is normal: {baseline.seconds:.0f} quiet seconds so far"
-    packets = traffic.packets.select(rows_left)
-    return Normal(packets, traffic.weight[rows_left] / traffic.seconds, sentence, guess=True)
-
-
 def _active(scene: Scene, finding: Finding) -> tuple[float, float]:
     """Return when the vector first and last had a tenth of its peak rate in the window (Unix seconds).
 
@@ -166,15 +153,3 @@ def _active(scene: Scene, finding: Finding) -> tuple[float, float]:
     active = mine[(place >= strong[0]) & (place <= strong[-1])]
     begin, end = (float(int(at) - first) / 1e9 for at in (active.min(), active.max()))
     return traffic.started + min(begin, traffic.seconds), traffic.started + min(end, traffic.seconds)
-
-
-def _payloads(payloads: tuple[Payload, ...], normal: Normal) -> tuple[Payload, ...]:
-    """Fill in how many normal packets have each of the tables' payloads."""
-    if len(normal.packets) == 0 or normal.guess:
-        return ()
-    found = []
-    for payload in payloads:
-        match = PayloadMatch(payload.data, payload.offset)
-        _, have = shares(match, PacketBatch.empty(), normal.packets)
-        found.append(replace(payload, baseline_share=have))
-    return tuple(found)

@@ -12,30 +12,11 @@ import numpy as np
 
 from fwtop.advise.facts import Facts
 from fwtop.advise.traffic import Rows, Traffic, payload
+from fwtop.model.dns import TYPES
 from fwtop.model.packets import U8
 from fwtop.model.text import dns_name_text, safe_text
 
 HEADER = 12
-TYPES = {
-    1: "A",
-    2: "NS",
-    5: "CNAME",
-    6: "SOA",
-    12: "PTR",
-    15: "MX",
-    16: "TXT",
-    28: "AAAA",
-    33: "SRV",
-    43: "DS",
-    46: "RRSIG",
-    47: "NSEC",
-    48: "DNSKEY",
-    52: "TLSA",
-    64: "SVCB",
-    65: "HTTPS",
-    99: "SPF",
-    255: "ANY",
-}
 _LARGE_TYPES = frozenset({16, 46, 48, 99, 255})  # types that are asked for to get large answers
 _PARSED = 512
 _SMALL = 600  # payload bytes: a resolver's ordinary answer is no larger

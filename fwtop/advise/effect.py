@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
-from fwtop.advise.matching import dropped_part, match_rows
+from fwtop.advise.limits import replayed, sustained
+from fwtop.advise.matching import limit_groups, match_rows
 from fwtop.advise.tcpview import ACK, SYN
+from fwtop.advise.texts import Texts
 from fwtop.advise.traffic import TCP, Rows, Traffic
 from fwtop.model.address import format_address
 from fwtop.model.packets import F64, Mask, PacketBatch
@@ -25,6 +28,17 @@ class Normal:
     pps: F64
     sentence: str
     guess: bool  # no baseline from before the attack
+    seconds: float = 1.0  # of normal traffic that the packets are taken from
+
+    @cached_property
+    def loaded(self) -> Rows:
+        """Those that have a payload."""
+        return np.flatnonzero(self.packets.payload_length > 0)
+
+    @cached_property
+    def texts(self) -> Texts:
+        """The payloads of those that have one."""
+        return Texts.of(self.packets, self.loaded)
 
     @property
     def total_pps(self) -> float:
@@ -47,8 +61,7 @@ def stopped(match: Match, limit: RateLimit | None, traffic: Traffic) -> F64:
     part = hit.astype(np.float64)
     if limit is not None:
         rows = np.flatnonzero(hit)
-        pps = traffic.weight[rows] / traffic.seconds
-        part[rows] = dropped_part(limit, traffic.packets, rows, pps, seconds=traffic.seconds)
+        part[rows] = sustained(limit, traffic.packets, rows, traffic.weight[rows], traffic.seconds)
     return part
 
 
@@ -58,8 +71,11 @@ def share_of(part: F64, traffic: Traffic, rows: Rows) -> float:
     return float((part[rows] * traffic.weight[rows]).sum()) / total if total else 0.0
 
 
-def harm(match: Match, limit: RateLimit | None, normal: Normal) -> Harm:
-    """Count what the rule would hit of normal traffic, with the flows that suffer most."""
+def harm(match: Match, limit: RateLimit | None, normal: Normal, traffic: Traffic) -> Harm:
+    """Count what the rule would hit of normal traffic, with the flows that suffer most.
+
+    A limit is shared with what attacks from the same prefixes at present.
+    """
     packets = normal.packets
     if normal.guess and _bars_every_connection(match, limit):
         # Not counted but certain, as no opening connection is among what is left of normal traffic
@@ -70,7 +86,8 @@ def harm(match: Match, limit: RateLimit | None, normal: Normal) -> Harm:
     part = hit.astype(np.float64)
     if limit is not None:
         rows = np.flatnonzero(hit)
-        part[rows] = dropped_part(limit, packets, rows, normal.pps[rows], seconds=1.0)
+        alone = replayed(limit, packets, rows, normal.pps[rows] * normal.seconds, normal.seconds)
+        part[rows] = np.maximum(alone, _crowded_out(match, limit, packets, rows, traffic))
     else:
         part = np.maximum(part, _lost_connections(match, hit, packets, normal.pps))
     pps = float((part * normal.pps).sum())
@@ -78,27 +95,42 @@ def harm(match: Match, limit: RateLimit | None, normal: Normal) -> Harm:
     return Harm(pps / total if total else 0.0, pps, _examples(part, normal))
 
 
-def _lost_connections(match: Match, hit: Mask, packets: PacketBatch, pps: F64) -> F64:
-    """A dropped SYN costs its whole connection: spread the SYNs' loss over the packets that follow them.
+def _crowded_out(match: Match, limit: RateLimit, packets: PacketBatch, rows: Rows, traffic: Traffic) -> F64:
+    """Return the part of normal rows that is lost because attackers of the same prefix use its rate up."""
+    now = np.flatnonzero(match_rows(match, traffic.packets))
+    if len(now) == 0 or len(rows) == 0:
+        return np.zeros(len(rows))
+    lost = sustained(limit, traffic.packets, now, traffic.weight[now], traffic.seconds)
+    keys, first = np.unique(limit_groups(limit, traffic.packets, now), return_index=True)
+    mine = limit_groups(limit, packets, rows)
+    at = np.minimum(np.searchsorted(keys, mine), len(keys) - 1)
+    return np.asarray(np.where(keys[at] == mine, lost[first[at]], 0.0), np.float64)
 
-    Among the connections within the rule's addresses and ports, as many are lost as SYNs are hit.
+
+def _lost_connections(match: Match, hit: Mask, packets: PacketBatch, pps: F64) -> F64:
+    """A dropped SYN, or a dropped request, costs its whole connection: spread the loss over its packets.
+
+    Among the connections within the rule's addresses and ports, as many are lost as SYNs, or packets with
+    data, are hit: what is sent again is dropped again. A lost bare ACK or FIN costs nothing.
     """
     nothing = np.zeros(len(packets))
-    if match.tcp_flags is not None and not _matches_syn(match.tcp_flags):
+    if match.protocol not in (None, TCP):
         return nothing
     scope = Match(match.sources, match.destinations, match.family, TCP, match.sport, match.dport)
     within = match_rows(scope, packets)
-    syn = within & ((packets.tcp_flags & (SYN | ACK)) == SYN)
-    openings = float(pps[syn].sum())
-    if openings == 0 or match.protocol not in (None, TCP):
-        return nothing
-    return np.asarray(np.where(within, float(pps[syn & hit].sum()) / openings, 0.0))
+    opening = within & ((packets.tcp_flags & (SYN | ACK)) == SYN)
+    carrying = within & (packets.payload_length > 0)
+    parts = [
+        float(pps[kind & hit].sum()) / float(pps[kind].sum()) for kind in (opening, carrying) if kind.any()
+    ]
+    return np.asarray(np.where(within, max(parts, default=0.0), 0.0))
 
 
 def _bars_every_connection(match: Match, limit: RateLimit | None) -> bool:
-    """Tell a rule that drops SYNs by nothing but port and flags: no real client passes it."""
+    """Tell a rule that drops SYNs, or all of TCP, by nothing but port and flags: no real client passes it."""
     narrow = (match.sources, match.payload, match.ip_length, match.ttl, match.sport, match.fragment)
-    return limit is None and match.tcp_flags is not None and _matches_syn(match.tcp_flags) and not any(narrow)
+    opens = match.protocol == TCP if match.tcp_flags is None else _matches_syn(match.tcp_flags)
+    return limit is None and opens and not any(narrow)
 
 
 def _to_port(match: Match) -> str:

@@ -8,7 +8,7 @@ import numpy as np
 
 from fwtop.advise.traffic import TCP, UDP, Rows, mix
 from fwtop.model.address import Prefix
-from fwtop.model.packets import F64, I64, U8, U64, Fragment, Mask, PacketBatch
+from fwtop.model.packets import I64, U8, U64, Fragment, Mask, PacketBatch
 from fwtop.model.rule import Match, PayloadMatch, RateLimit
 
 _FULL = np.uint64(0xFFFFFFFFFFFFFFFF)
@@ -157,17 +157,3 @@ def limit_groups(limit: RateLimit, packets: PacketBatch, rows: Rows) -> U64:
     hi6, lo6 = cut(hi, lo, 6, limit.prefix_v6)
     key = mix(np.where(four, hi4, hi6), np.where(four, lo4, lo6))
     return mix(key, packets.dport[rows].astype(np.uint64)) if limit.by_dport else key
-
-
-def dropped_part(limit: RateLimit, packets: PacketBatch, rows: Rows, pps: F64, *, seconds: float) -> F64:
-    """Return the part of each row's bucket that a token bucket would drop.
-
-    `pps` is what each row stands for in packets a second, `seconds` the time over which the burst is spread.
-    """
-    amount = pps * packets.ip_length[rows] if limit.in_bytes else pps
-    _, inverse = np.unique(limit_groups(limit, packets, rows), return_inverse=True)
-    rate = np.bincount(inverse, amount)
-    allowed = limit.per_second + limit.burst / max(seconds, 1.0)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        part = np.where(rate > allowed, 1.0 - allowed / rate, 0.0)
-    return np.asarray(part[inverse], np.float64)

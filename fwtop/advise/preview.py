@@ -6,11 +6,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fwtop.advise.advisor import make_scene, normal_traffic
+from fwtop.advise.advisor import make_scene
 from fwtop.advise.baseline import Baseline
 from fwtop.advise.classify import find_attacks
 from fwtop.advise.config import AdviseConfig
+from fwtop.advise.contents import signatures
 from fwtop.advise.effect import harm, share_of, stopped
+from fwtop.advise.normal import normal_traffic, with_unexplained
 from fwtop.advise.scene import Finding, Scene
 from fwtop.advise.traffic import Traffic
 from fwtop.model.packets import F64
@@ -29,15 +31,19 @@ def preview(
     scene = make_scene(window, config, baseline or Baseline())
     findings = [finding for finding in find_attacks(scene) if not finding.state]
     normal = normal_traffic(scene)
+    if normal.guess:
+        found = {finding.key: signatures(scene, finding, normal) for finding in findings}
+        normal = with_unexplained(scene, normal, found)
     traffic = scene.traffic
-    if rule.kind is Kind.NOTRACK:
-        return Preview(0.0, 0.0, 0.0, 0.0, 0.0, warnings=("it drops nothing",), guess=normal.guess)
     part = stopped(rule.match, rule.limit, traffic)
+    if rule.kind in (Kind.NOTRACK, Kind.SYSCTL):
+        pps = float((part * traffic.weight).sum()) / traffic.seconds if rule.kind is Kind.NOTRACK else 0.0
+        return Preview(0.0, 0.0, 0.0, 0.0, pps, warnings=("it drops nothing",), guess=normal.guess)
     total_pps = float((part * traffic.weight).sum()) / traffic.seconds
     empty = np.zeros(0, np.intp)
     rows = np.sort(np.concatenate([finding.rows for finding in findings])) if findings else empty
     attack = share_of(part, traffic, rows)
-    cost = harm(rule.match, rule.limit, normal)
+    cost = harm(rule.match, rule.limit, normal, traffic)
     warnings = _warnings(scene, rule, total_pps, cost.share, guess=normal.guess)
     return Preview(
         attack_share=attack,

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-import numpy as np
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from fwtop.advise.candidates import USEFUL, Candidate, candidates
 from fwtop.advise.commands import fwtop_line, shell_commands
 from fwtop.advise.effect import Normal, harm, share_of, stopped
 from fwtop.advise.scene import Finding, Scene
+from fwtop.advise.signature import Signature
 from fwtop.advise.upstream import upstream
 from fwtop.model.rule import Kind, Rule
 from fwtop.model.snapshot import Proposal
 
 _PER_ATTACK = 5
-_TOLERABLE = 0.1  # of normal traffic: when every rule hits more, the provider may know better
+_STEADY = 0.015  # of the score a place: near equals keep the order that the operator saw last
 _LASTS = {
     Kind.IPSET: "lasts while these sources are used",
     Kind.HASHLIMIT: "lasts as long as sources are few enough to be fast",
@@ -23,46 +23,73 @@ _LASTS = {
     Kind.XDP: "lasts until the tool changes its headers",
     Kind.NOTRACK: "lasts; stateful rules don't see these packets",
 }
+_DROP_NOTHING = frozenset({Kind.NOTRACK, Kind.SYSCTL})
 
 
-_STEADY = 0.015
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A proposal without its number. `key` names the same rule in the next judgement, too."""
+
+    key: str
+    proposal: Proposal
 
 
-def proposals(scene: Scene, normal: Normal, before: tuple[str, ...] = ()) -> list[Proposal]:
-    """Return the proposals for all findings, numbered, those for the largest attack first.
+def offers(
+    scene: Scene,
+    normal: Normal,
+    found: Mapping[str, Sequence[Signature]],
+    before: Sequence[str] = (),
+) -> list[Offer]:
+    """Return what could be done about all findings: the best of each attack first.
 
-    `before` lists the kinds in the order that the operator saw last: among near equals it stays, so that
-    a number does not change its meaning under the finger.
+    `found` has the signatures of each finding (by `Finding.key`), `before` the keys in the order that the
+    operator saw last: among near equals it stays.
     """
-    found: list[Proposal] = []
     vectors = [finding for finding in scene.findings if not finding.state]
     vectors.sort(key=lambda finding: -scene.traffic.share(finding.rows))
-    for finding in vectors:
-        measured = [
-            _measured(scene, finding, candidate, normal) for candidate in candidates(scene, finding, normal)
-        ]
-        useful = [p for p in measured if p.kind == "notrack" or _worth(p)]
-        useful = _choice(_distinct(sorted(useful, key=lambda one: _rank(one, before))))
-        found += useful
-        helped = any(p.attack_share >= 0.5 and p.collateral_share <= _TOLERABLE for p in useful)
-        call = upstream(scene, finding, helped=helped)
-        if call is not None:
-            found.append(call)
-    numbered = []
-    for number, proposal in enumerate(found, 1):
-        line = fwtop_line(proposal.rule, number) if proposal.rule is not None else ""
-        rule = replace(proposal.rule, created_by=f"proposal {number}") if proposal.rule is not None else None
-        numbered.append(replace(proposal, number=number, fwtop=line, rule=rule))
-    return numbered
+    lists = [_of_attack(scene, finding, normal, found.get(finding.key, ()), before) for finding in vectors]
+    if not lists:
+        return []
+    first = [offers[0] for offers in lists if offers]
+    rest = [offer for offers in lists for offer in offers[1:]]
+    unique = {offer.key: offer for offer in (*first, *rest)}
+    return list(unique.values())
+
+
+def numbered(offer: Offer, number: int) -> Proposal:
+    """Return the proposal under its number."""
+    proposal = replace(offer.proposal, number=number)
+    if proposal.rule is None:
+        return proposal
+    rule = replace(proposal.rule, created_by=f"proposal {number}")
+    return replace(proposal, fwtop=fwtop_line(rule, number), rule=rule)
+
+
+def _of_attack(
+    scene: Scene, finding: Finding, normal: Normal, found: Sequence[Signature], before: Sequence[str]
+) -> list[Offer]:
+    measured = [
+        Offer(
+            f"{finding.key} {candidate.rule.kind.value} {candidate.form}",
+            _measured(scene, finding, candidate, normal),
+        )
+        for candidate in candidates(scene, finding, normal, found)
+    ]
+    useful = [offer for offer in measured if _is_worth(offer.proposal)]
+    useful = _choice(_distinct(sorted(useful, key=lambda one: rank(one, before))))
+    call = upstream(scene, finding, [offer.proposal for offer in useful])
+    if call is not None:
+        useful.append(Offer(f"{finding.key} upstream", call))
+    return useful
 
 
 def _measured(scene: Scene, finding: Finding, candidate: Candidate, normal: Normal) -> Proposal:
     rule, traffic = candidate.rule, scene.traffic
-    drops = rule.kind is not Kind.NOTRACK
-    part = stopped(rule.match, rule.limit, traffic) if drops else np.zeros(len(traffic))
-    share = share_of(part, traffic, finding.rows)
-    cost = harm(rule.match, rule.limit, normal) if drops else None
-    pps = float((part * traffic.weight).sum()) / traffic.seconds
+    drops = rule.kind not in _DROP_NOTHING
+    part = stopped(rule.match, rule.limit, traffic)
+    share = share_of(part, traffic, finding.rows) if drops else 0.0
+    cost = harm(rule.match, rule.limit, normal, traffic) if drops else None
+    pps = float((part * traffic.weight).sum()) / traffic.seconds if drops else 0.0
     collateral = cost.share if cost else 0.0
     rule = replace(
         rule,
@@ -86,17 +113,26 @@ def _measured(scene: Scene, finding: Finding, candidate: Candidate, normal: Norm
     )
 
 
-def _worth(proposal: Proposal) -> bool:
+def _is_worth(proposal: Proposal) -> bool:
     """Nobody wants a rule that stops little, or one that hits normal traffic harder than the attack."""
+    if proposal.rule is not None and proposal.rule.kind in _DROP_NOTHING:
+        return True
     return proposal.attack_share >= max(USEFUL, proposal.collateral_share)
 
 
-def _rank(proposal: Proposal, before: tuple[str, ...] = ()) -> float:
-    """Order by attack stopped, with harm weighing much more, then by cost and by how fragile it is."""
-    cost = (proposal.cost_ns or 1000.0) / 50_000
+def rank(offer: Offer, before: Sequence[str] = ()) -> float:
+    """Order by attack stopped, with harm weighing much more, then by cost and by how fragile it is.
+
+    A rule's cost counts as the part of a core that it takes at the rate that it drops, and beyond a core
+    it counts in full: such a rule can't keep up.
+    """
+    proposal = offer.proposal
+    cost_ns = proposal.cost_ns or 1000.0
+    cores = proposal.stopped_pps * cost_ns * 1e-9
+    cost = 0.1 * min(1.0, cores) + cost_ns / 50_000
     fragile = 0.02 if proposal.kind in ("string", "hashlimit") else 0.0
     blunt = 0.03 * _bluntness(proposal.rule) if proposal.guess else 0.0
-    place = before.index(proposal.kind) if proposal.kind in before else len(before)
+    place = before.index(offer.key) if offer.key in before else len(before)
     score = proposal.attack_share - 8 * proposal.collateral_share - cost - fragile - blunt
     return _STEADY * place - score
 
@@ -110,20 +146,20 @@ def _bluntness(rule: Rule | None) -> int:
     return max(0, 2 - sum(map(bool, narrow)))
 
 
-def _distinct(ranked: list[Proposal]) -> list[Proposal]:
+def _distinct(ranked: list[Offer]) -> list[Offer]:
     """Drop what stops no more than a better one of the same kind does."""
-    kept: list[Proposal] = []
-    for proposal in ranked:
-        same = [p for p in kept if p.kind == proposal.kind]
-        near = [p for p in same if abs(p.attack_share - proposal.attack_share) < 0.005]
+    kept: list[Offer] = []
+    for offer in ranked:
+        same = [one.proposal for one in kept if one.proposal.kind == offer.proposal.kind]
+        near = [one for one in same if abs(one.attack_share - offer.proposal.attack_share) < 0.005]
         if len(same) < 2 and not near:
-            kept.append(proposal)
+            kept.append(offer)
     return kept
 
 
-def _choice(ranked: list[Proposal]) -> list[Proposal]:
+def _choice(ranked: list[Offer]) -> list[Offer]:
     """Keep the best of each kind, and further ones while there is room, in their order."""
-    first = {proposal.kind: proposal for proposal in reversed(ranked)}
-    second = [proposal for proposal in ranked if proposal is not first[proposal.kind]]
+    first = {offer.proposal.kind: offer for offer in reversed(ranked)}
+    second = [offer for offer in ranked if offer is not first[offer.proposal.kind]]
     kept = [*first.values(), *second][:_PER_ATTACK]
-    return [proposal for proposal in ranked if any(proposal is one for one in kept)]
+    return [offer for offer in ranked if any(offer is one for one in kept)]

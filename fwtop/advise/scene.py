@@ -40,6 +40,12 @@ class Finding:
     pps: float | None = None  # where it isn't counted in packets (new conntrack entries a second)
     dns_name: bytes | None = None  # wire form of the name that it asks for
 
+    @property
+    def key(self) -> str:
+        """What stays the same from one judgement to the next while the vector lasts."""
+        match = self.match
+        return f"{self.kind} {match.family} {match.protocol} {match.sport} {match.dport}"
+
 
 @dataclass
 class Scene:

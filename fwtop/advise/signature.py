@@ -1,8 +1,9 @@
 """Byte strings that an attack's packets share and normal ones lack.
 
-Anchored ones come from columns of the payload matrix where one byte dominates; free ones from 8-byte
-windows counted over packets (the idea of Autograph and EarlyBird, 2004). Each is extended as far as it
-holds and then cut to the shortest piece that still separates.
+Anchored ones come from columns of the payload matrix where one byte dominates, with masks for bytes that
+vary between them; free ones from 6-byte windows counted over packets (the idea of Autograph and EarlyBird,
+2004). Each is extended as far as it holds, for people, and cut to the shortest piece that still separates,
+for rules. Where a tool sends several payloads, the search goes on in what is not explained yet.
 """
 
 from __future__ import annotations
@@ -10,110 +11,151 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fwtop.advise.config import AdviseConfig
-from fwtop.advise.matching import payload_rows
-from fwtop.advise.traffic import Rows, Traffic, payload
-from fwtop.model.packets import I64, U8, U64, PacketBatch
+from fwtop.advise.texts import WIDTH, Texts
+from fwtop.advise.traffic import Rows, Traffic
+from fwtop.model.packets import U8, U64, Mask
 from fwtop.model.rule import PayloadMatch
 
-_WIDTH = 160
-_ROWS = 1_024
-_SEEDED = 160  # packets show whether most of them share a string; random payloads are found out fast
+_ROWS = 512
+_SEEDED = 128  # packets show whether most of them share a string; random payloads are found out fast
 _COMMON = 0.97  # of the packets must have a byte at a place for it to be part of a signature
-_SHORTEST = 4  # fewer bytes appear by chance: 2**-24 a place
-_SHORTEST_GUESS = 8  # without a baseline, longer ones are safer
-_LONGEST = 24
-_GRAM = 8
+_PIECES = (8, 16, 32)  # bytes tried for a rule: shorter ones appear by chance in traffic never seen
+_PIECES_GUESS = (16, 32)  # without a baseline, longer ones are safer
+_SHORTEST = 4  # bytes of a whole constant part: 2**-32 at a fixed place
+_FILLED = 16  # bytes of one value: fewer are padding
+_LONGEST = 64  # that are shown
+_GRAM = 6
+_SHARED = 0.15  # of the packets must have a string for it to be one of a tool's payloads
+_GAP = 8  # varying bytes that a mask bridges
+_MASKED_BITS = 40  # that a signature with holes must fix
+_ROUNDS = 4
+_REST = 0.05  # of the packets: less isn't worth another signature
+_WORTH = 0.04
 
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """A payload match with the share of the attack's and of the baseline's packets that have it."""
+    """What an attack's payloads have in common; shares (0 to 1) are of packets that have a payload.
+
+    `match` is the shortest piece that separates, `whole` all of the constant part.
+    """
 
     match: PayloadMatch
+    whole: PayloadMatch
     attack_share: float
     baseline_share: float
 
 
 def find_signatures(
-    traffic: Traffic, rows: Rows, normal: PacketBatch, config: AdviseConfig, *, guess: bool
+    traffic: Traffic, rows: Rows, normal: Texts, config: AdviseConfig, *, guess: bool
 ) -> list[Signature]:
     """Return the signatures that separate, the best first; empty when the payload has no constant part."""
-    if len(rows) == 0:
-        return []
     loaded = rows[traffic.packets.payload_length[rows] > 0]
-    if len(loaded) < max(10, 0.5 * len(rows)):
+    if len(loaded) < max(10, 0.2 * len(rows)):
         return []
     sample = loaded[np.linspace(0, len(loaded) - 1, min(_ROWS, len(loaded))).astype(np.intp)]
-    attack = traffic.packets.select(sample)
-    matrix, length = payload(traffic.packets, sample, _WIDTH)
-    shortest = _SHORTEST_GUESS if guess else _SHORTEST
-    candidates = _anchored(matrix, length)
-    found = _scored(candidates, attack, normal, shortest)
-    if not any(s.attack_share >= config.target_share for s in found):
-        found += _scored(_free(matrix, length), attack, normal, shortest)
-    good = [s for s in found if s.baseline_share <= config.collateral_limit and s.attack_share >= 0.3]
-    return sorted(good, key=lambda s: (-round(s.attack_share, 2), s.match.offset is None, len(s.match.data)))
+    attack = Texts.of(traffic.packets, sample)
+    found: list[Signature] = []
+    left = np.ones(len(attack), np.bool_)
+    for _ in range(_ROUNDS):
+        if left.sum() < max(10, _REST * len(attack)):
+            break
+        best = _best(attack, left, normal, config, guess=guess)
+        if best is None:
+            break
+        found.append(best)
+        left &= ~attack.hits(best.match)
+    return sorted(found, key=lambda one: -round(one.attack_share, 2))
 
 
-def shares(match: PayloadMatch, attack: PacketBatch, normal: PacketBatch) -> tuple[float, float]:
-    """Return the shares (unweighted) of two batches that have a payload match."""
-    hits = [float(payload_rows(match, batch).mean()) if len(batch) else 0.0 for batch in (attack, normal)]
-    return hits[0], hits[1]
+def _best(attack: Texts, left: Mask, normal: Texts, config: AdviseConfig, *, guess: bool) -> Signature | None:
+    """Return the signature that explains most of what is left."""
+    rest = attack.select(left)
+    pieces = _PIECES_GUESS if guess else _PIECES
+    for candidates in (_runs, _masked, _free):
+        scored = [_scored(whole, attack, normal, pieces) for whole in candidates(rest)]
+        good = [
+            one
+            for one in scored
+            if one.baseline_share <= config.collateral_limit and one.attack_share >= _WORTH
+        ]
+        if good:
+            # Of equals the richer: more bytes of it are unlikely elsewhere
+            return max(good, key=lambda one: (round(one.attack_share, 2), _richness(one.whole.data)))
+    return None
 
 
-def _scored(
-    candidates: list[PayloadMatch], attack: PacketBatch, normal: PacketBatch, shortest: int
-) -> list[Signature]:
-    found = []
-    for candidate in candidates:
-        short = _shortened(candidate, normal, shortest)
-        found.append(Signature(short, *shares(short, attack, normal)))
-    return found
+def _scored(whole: PayloadMatch, attack: Texts, normal: Texts, pieces: tuple[int, ...]) -> Signature:
+    match = _shortened(whole, normal, pieces)
+    return Signature(match, whole, attack.share(match), normal.share(match))
 
 
-def _anchored(matrix: U8, length: I64) -> list[PayloadMatch]:
+def _runs(texts: Texts) -> list[PayloadMatch]:
     """Find runs of columns in which one byte has nearly all packets."""
-    n, width = matrix.shape
-    flat = matrix.astype(np.intp) + np.arange(width) * 256
-    inside = np.arange(width) < length[:, None]
-    counts = np.bincount(flat[inside], minlength=width * 256).reshape(width, 256)
-    best, top = counts.argmax(1), counts.max(1)
-    common = top >= _COMMON * n
-    runs = []
-    start = None
-    for column in range(width + 1):
-        if column < width and common[column]:
-            start = column if start is None else start
-        elif start is not None:
-            if column - start >= _SHORTEST:
-                runs.append(PayloadMatch(bytes(best[start:column].astype(np.uint8)), start))
-            start = None
+    best, share = _columns(texts)
+    common = share >= _COMMON
+    edges = np.flatnonzero(np.diff(np.concatenate(([0], common.view(np.int8), [0]))))
+    spans = [(int(a), int(b)) for a, b in zip(edges[::2], edges[1::2], strict=True) if b - a >= _SHORTEST]
+    runs = [PayloadMatch(best[a : min(b, a + _LONGEST)].tobytes(), a) for a, b in spans]
     return sorted(runs, key=lambda run: -_richness(run.data))[:3]
 
 
-def _free(matrix: U8, length: I64) -> list[PayloadMatch]:
-    """Find an 8-byte window that most packets have somewhere, and extend it while they agree."""
-    n, width = matrix.shape
-    if width < _GRAM or n == 0:
+def _masked(texts: Texts) -> list[PayloadMatch]:
+    """Find constant bytes and halves of bytes with varying ones between them."""
+    best, share = _columns(texts)
+    top_half, half_share = _majority(texts.matrix >> np.uint8(4), texts)
+    care = np.where(share >= _COMMON, 0xFF, np.where(half_share >= _COMMON, 0xF0, 0)).astype(np.uint8)
+    data = np.where(care == 0xFF, best, top_half << 4).astype(np.uint8) & care
+    fixed = np.flatnonzero(care)
+    if len(fixed) == 0:
         return []
-    few = np.linspace(0, n - 1, min(n, _SEEDED)).astype(np.intp)
-    grams = _grams(matrix[few])
-    valid = np.arange(grams.shape[1]) + _GRAM <= length[few][:, None]
+    groups = np.split(fixed, np.flatnonzero(np.diff(fixed) > _GAP) + 1)
+    found = []
+    for group in groups:
+        first, end = int(group[0]), min(int(group[-1]) + 1, int(group[0]) + _LONGEST)
+        bits = int(np.unpackbits(care[first:end]).sum())
+        if bits >= _MASKED_BITS and (care[first:end] == 0xFF).sum() >= 2:
+            found.append(PayloadMatch(data[first:end].tobytes(), first, care[first:end].tobytes()))
+    return found
+
+
+def _columns(texts: Texts) -> tuple[U8, NDArray[np.float64]]:
+    return _majority(texts.matrix, texts)
+
+
+def _majority(matrix: U8, texts: Texts) -> tuple[U8, NDArray[np.float64]]:
+    """Return each column's commonest value and its part of all packets; padding doesn't count."""
+    n, width = matrix.shape
+    flat = matrix.astype(np.intp) + np.arange(width) * 256
+    inside = np.arange(width) < texts.length[:, None]
+    counts = np.bincount(flat[inside], minlength=width * 256).reshape(width, 256)
+    return counts.argmax(1).astype(np.uint8), counts.max(1) / max(n, 1)
+
+
+def _free(texts: Texts) -> list[PayloadMatch]:
+    """Find a window that most packets have somewhere, and extend it while they agree."""
+    n = len(texts)
+    if n == 0:
+        return []
+    few = texts.select(np.linspace(0, n - 1, min(n, _SEEDED)).astype(np.intp))
+    grams = _grams(few.matrix)
+    valid = np.arange(grams.shape[1]) + _GRAM <= few.length[:, None]
     packet = np.broadcast_to(np.arange(len(few))[:, None], grams.shape)[valid]
     values, inverse = np.unique(grams[valid], return_inverse=True)
     if len(values) == 0:
         return []
     pairs = np.unique(inverse.astype(np.int64) * len(few) + packet)
     counts = np.bincount(pairs // len(few), minlength=len(values))
-    order = np.argsort(counts)[::-1][:16]
-    strings = [int(values[i]).to_bytes(_GRAM, "big") for i in order if counts[i] > 0.5 * len(few)]
-    strings = [text for text in strings if len(set(text)) > 2]
-    if not strings:
+    most = int(counts.max())
+    if most < _SHARED * len(few):
         return []
-    seed = max(strings, key=_richness)
-    return [PayloadMatch(_extended(seed, matrix[: _ROWS // 2], length[: _ROWS // 2]), None)]
+    strings = [int(values[i]).to_bytes(_GRAM, "big") for i in np.flatnonzero(counts >= 0.9 * most)[:256]]
+    strings = [text for text in strings if len(set(text)) > 2]
+    seeds = sorted(strings, key=lambda text: -_richness(text))[:1]
+    return [_extended(seed, texts) for seed in seeds]
 
 
 def _grams(matrix: U8) -> U64:
@@ -124,50 +166,43 @@ def _grams(matrix: U8) -> U64:
     return grams
 
 
-def _extended(seed: bytes, matrix: U8, length: I64) -> bytes:
+def _extended(seed: bytes, texts: Texts) -> PayloadMatch:
     """Grow a string by the bytes that nearly all its occurrences have beside it."""
-    texts = [row[:size].tobytes() for row, size in zip(matrix, length.tolist(), strict=True)]
-    text = seed
-    for forward in (True, False):
-        while len(text) < _LONGEST:
-            step = _neighbour(text, texts, forward=forward)
-            if step is None:
-                break
-            text = text + step if forward else step + text
-    return text
+    have = np.flatnonzero(texts.hits(PayloadMatch(seed)))
+    starts = np.array([texts.matrix[row].tobytes().find(seed) for row in have], np.int64)
+    reach = np.arange(-_LONGEST, _LONGEST)
+    places = starts[:, None] + reach
+    inside = (places >= 0) & (places < texts.length[have][:, None])
+    around = texts.matrix[have[:, None], np.clip(places, 0, WIDTH - 1)].astype(np.intp)
+    flat = around + np.arange(len(reach)) * 256
+    counts = np.bincount(flat[inside], minlength=len(reach) * 256).reshape(len(reach), 256)
+    common = counts.max(1) >= _COMMON * len(have)
+    best = counts.argmax(1).astype(np.uint8)
+    first = last = _LONGEST
+    while first > 0 and common[first - 1]:
+        first -= 1
+    while last < 2 * _LONGEST and common[last]:
+        last += 1
+    data = best[first : min(last, first + _LONGEST)].tobytes()
+    fixed = int(starts.min()) == int(starts.max())
+    return PayloadMatch(data, int(starts[0]) - (_LONGEST - first) if fixed else None)
 
 
-def _neighbour(text: bytes, texts: list[bytes], *, forward: bool) -> bytes | None:
-    counts: dict[bytes, int] = {}
-    have = 0
-    for whole in texts:
-        at = whole.find(text)
-        if at < 0:
-            continue
-        have += 1
-        beside = whole[at + len(text) : at + len(text) + 1] if forward else whole[max(0, at - 1) : at]
-        if beside:
-            counts[beside] = counts.get(beside, 0) + 1
-    if not counts:
-        return None
-    byte = max(counts, key=lambda key: counts[key])
-    return byte if counts[byte] >= _COMMON * have else None
-
-
-def _shortened(candidate: PayloadMatch, normal: PacketBatch, shortest: int) -> PayloadMatch:
+def _shortened(whole: PayloadMatch, normal: Texts, pieces: tuple[int, ...]) -> PayloadMatch:
     """Cut to the shortest piece that normal traffic doesn't have; the richest piece of that length."""
-    data = candidate.data
-    for size in (shortest, 2 * shortest, _LONGEST):
+    data = whole.data
+    if whole.mask is not None:
+        return whole
+    for size in pieces:
         if size >= len(data):
             break
-        pieces = range(len(data) - size + 1)
-        at = max(pieces, key=lambda i: _richness(data[i : i + size]))
-        offset = None if candidate.offset is None else candidate.offset + at
+        at = max(range(len(data) - size + 1), key=lambda i: _richness(data[i : i + size]))
+        offset = None if whole.offset is None else whole.offset + at
         piece = PayloadMatch(data[at : at + size], offset)
-        if len(set(piece.data)) > 1 and not payload_rows(piece, normal).any():
+        filled = len(set(data)) == 1 and size >= _FILLED
+        if (filled or len(set(piece.data)) > 1) and not normal.hits(piece).any():
             return piece
-    offset = candidate.offset
-    return PayloadMatch(data[:_LONGEST], offset)
+    return whole
 
 
 def _richness(data: bytes) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from fwtop.advise.facts import Facts
@@ -11,12 +13,14 @@ from fwtop.model.address import format_address
 from fwtop.model.rule import Match
 from fwtop.model.snapshot import Proposal
 
+_HELPS = 0.5  # of the attack stopped: then the machine can go on
+_TOLERABLE = 0.1  # of normal traffic: when every rule hits more, the provider may know better
 _NIC_LOSS = 0.02  # of what arrived lost in the card's ring: the machine is beyond its link or its core
 
 
-def upstream(scene: Scene, finding: Finding, *, helped: bool) -> Proposal | None:
+def upstream(scene: Scene, finding: Finding, others: Sequence[Proposal]) -> Proposal | None:
     """Return the call for help where the link is full, packets are lost before any rule, or nothing fits."""
-    reason = _full(scene) or ("" if helped else "no rule on this machine tells it from normal traffic")
+    reason = _full(scene) or _unhelped(others)
     if not reason:
         return None
     facts = Facts(scene.traffic, finding.rows)
@@ -59,6 +63,16 @@ def flowspec(match: Match, facts: Facts) -> str:
     if length.share > 0.95:
         parts.append(f"packet-length ={length.value};")
     return f"flow {{ match {{ {' '.join(parts)} }} then {{ rate-limit 0; }} }}"
+
+
+def _unhelped(others: Sequence[Proposal]) -> str:
+    """Say why none of the other proposals is enough; "" where one is."""
+    if any(p.attack_share >= _HELPS and p.collateral_share <= _TOLERABLE for p in others):
+        return ""
+    mild = [p.attack_share for p in others if p.collateral_share <= _TOLERABLE]
+    if mild and max(mild) > 0:
+        return f"what can be dropped here without much harm is {max(mild):.0%} of it"
+    return "no rule on this machine tells it from normal traffic"
 
 
 def _full(scene: Scene) -> str:

@@ -28,6 +28,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Install one rule for the prefixes named, and one for each list."""
+    return carry_out(args, rules_of(args))
+
+
+def rules_of(args: argparse.Namespace) -> list[Rule]:
+    """Return the rules that were asked for; raises FwtopError."""
     kind = Kind(args.via)
     listed = [target for target in args.target if _is_list(target)]
     named = tuple(dict.fromkeys(_prefix(target) for target in args.target if not _is_list(target)))
@@ -36,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
         _rule(kind, args, _of_family(_expand(origin), args.family), origin)
         for origin in dict.fromkeys(listed)
     ]
-    return carry_out(args, rules)
+    return rules
 
 
 def _rule(kind: Kind, args: argparse.Namespace, sources: Sequence[Prefix], origin: str | None) -> Rule:

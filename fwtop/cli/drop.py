@@ -26,6 +26,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--tcp-flags", type=tcp_flags, metavar="M/F", help="of flags M, exactly F set: syn,ack/syn"
     )
+    parser.add_argument("--icmp-type", type=_icmp_type, metavar="N", help="ICMP or ICMPv6 type")
     parser.add_argument("--fragment", action="store_true", help="fragments only")
     parser.add_argument("--via", choices=("xdp",), required=True, help="where to drop")
     add_rule_options(parser)
@@ -33,6 +34,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Install the rule."""
+    return carry_out(args, [rule_of(args)])
+
+
+def rule_of(args: argparse.Namespace) -> Rule:
+    """Return the rule that was asked for; raises FwtopError (code 2)."""
     match = Match(
         family=args.family,
         protocol=args.proto,
@@ -42,12 +48,13 @@ def run(args: argparse.Namespace) -> int:
         ttl=args.ttl_field,
         tcp_flags=args.tcp_flags,
         fragment=True if args.fragment else None,
+        icmp_type=args.icmp_type,
     )
     if match == Match(family=args.family):
         raise FwtopError(
             "a drop needs at least one field, or it would drop everything; nothing was changed", 2
         )
-    return carry_out(args, [summarised(Rule("", Kind(args.via), match, "", args.ttl, created_by="cli"))])
+    return summarised(Rule("", Kind(args.via), match, "", args.ttl, created_by="cli"))
 
 
 def tcp_flags(text: str) -> tuple[int, int]:
@@ -56,6 +63,12 @@ def tcp_flags(text: str) -> tuple[int, int]:
         return read_flags(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _icmp_type(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and int(text) <= 255):
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} is not an ICMP type from 0 to 255")
+    return int(text)
 
 
 def _range(most: int) -> Callable[[str], Range]:

@@ -44,12 +44,17 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Install the limit."""
+    return carry_out(args, [rule_of(args)])
+
+
+def rule_of(args: argparse.Namespace) -> Rule:
+    """Return the rule that was asked for; raises FwtopError (code 2)."""
     per_second, in_bytes = args.rate
     v4, v6 = _lengths(args)
     limit = RateLimit(per_second, args.burst or per_second, v4, v6, in_bytes, args.by_port)
     match = Match(family=args.family, protocol=args.proto, dport=args.dport)
     rule = Rule("", Kind.HASHLIMIT, match, "", args.ttl, created_by="cli", limit=limit)
-    return carry_out(args, [summarised(rule)])
+    return summarised(rule)
 
 
 def rate(text: str) -> tuple[int, bool]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from fwtop.cli.mitigation import add_rule_options, carry_out, port, protocol
+from fwtop.model.dns import type_number, wire_name
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Kind, Match, PayloadMatch, Rule
 from fwtop.model.text import dns_name_text
@@ -22,6 +23,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--string", metavar="TEXT", help="this text, as UTF-8")
     what.add_argument("--hex", metavar="HEX", help="these bytes")
     what.add_argument("--dns", metavar="NAME", help="this name in a DNS message, as it is written there")
+    parser.add_argument("--type", type=_type, metavar="T", help="with --dns: only this type: A, ANY, …")
+    parser.add_argument("--mask", metavar="HEX", help="with --hex: which bits count; those that are 0 do not")
     parser.add_argument("--offset", type=_offset, metavar="N", help="at this byte of the payload only")
     parser.add_argument("--proto", type=protocol, metavar="P", help="tcp, udp, … or a number")
     parser.add_argument("--dport", type=port, metavar="N", help="destination port")
@@ -30,22 +33,34 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Install the match."""
+    return carry_out(args, [rule_of(args)])
+
+
+def rule_of(args: argparse.Namespace) -> Rule:
+    """Return the rule that was asked for; raises FwtopError (code 2)."""
     payload = _payload(args)
     match = Match(family=args.family, protocol=args.proto, dport=args.dport, payload=(payload,))
-    return carry_out(args, [summarised(Rule("", Kind.STRING, match, "", args.ttl, created_by="cli"))])
+    return summarised(Rule("", Kind.STRING, match, "", args.ttl, created_by="cli"))
 
 
 def _payload(args: argparse.Namespace) -> PayloadMatch:
+    if (args.type is not None and args.dns is None) or (args.mask is not None and args.hex is None):
+        raise FwtopError("--type goes with --dns, and --mask with --hex; nothing was changed", 2)
     if args.dns is not None:
         labels = dns_labels(args.dns)
-        return _checked(PayloadMatch(wire_name(labels), args.offset, dns_name=dns_name_text(labels)))
+        asked = args.type.to_bytes(2, "big") if args.type is not None else b""
+        return _checked(PayloadMatch(wire_name(labels) + asked, args.offset, dns_name=dns_name_text(labels)))
     if args.string is not None:
         return _checked(PayloadMatch(args.string.encode("utf-8", "surrogateescape"), args.offset))
+    mask = _hex(args.mask) if args.mask is not None else None
+    return _checked(PayloadMatch(_hex(args.hex), args.offset, mask))
+
+
+def _hex(text: str) -> bytes:
     try:
-        data = bytes.fromhex(args.hex.removeprefix("0x"))
+        return bytes.fromhex(text.removeprefix("0x"))
     except ValueError:
-        raise FwtopError(f"{args.hex[:40]!r} is not hex; nothing was changed", 2) from None
-    return _checked(PayloadMatch(data, args.offset))
+        raise FwtopError(f"{text[:40]!r} is not hex; nothing was changed", 2) from None
 
 
 def _checked(payload: PayloadMatch) -> PayloadMatch:
@@ -53,6 +68,12 @@ def _checked(payload: PayloadMatch) -> PayloadMatch:
         raise FwtopError(
             f"a match takes 1 to {_MAX_BYTES} bytes, not {len(payload.data)}; nothing was changed", 2
         )
+    if payload.mask is None:
+        return payload
+    if len(payload.mask) != len(payload.data) or not any(payload.mask):
+        raise FwtopError("a mask is as long as the bytes and not all 0; nothing was changed", 2)
+    if payload.offset is None:
+        raise FwtopError("a mask needs --offset; nothing was changed", 2)
     return payload
 
 
@@ -72,12 +93,14 @@ def dns_labels(name: str) -> list[bytes]:
     return labels
 
 
-def wire_name(labels: list[bytes]) -> bytes:
-    """Write labels as they stand in a message: each after its length, and the root's zero."""
-    return b"".join(bytes([len(label)]) + label for label in labels) + b"\0"
-
-
 def _offset(text: str) -> int:
     if not (text.isascii() and text.isdigit() and int(text) <= 65535):
         raise argparse.ArgumentTypeError(f"{text[:40]!r} is not a byte offset from 0 to 65535")
     return int(text)
+
+
+def _type(text: str) -> int:
+    try:
+        return type_number(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None

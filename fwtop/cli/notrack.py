@@ -22,5 +22,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Install the exemption."""
+    return carry_out(args, [rule_of(args)])
+
+
+def rule_of(args: argparse.Namespace) -> Rule:
+    """Return the rule that was asked for."""
     match = Match(family=args.family, protocol=args.proto, dport=args.dport)
-    return carry_out(args, [summarised(Rule("", Kind.NOTRACK, match, "", args.ttl, created_by="cli"))])
+    return summarised(Rule("", Kind.NOTRACK, match, "", args.ttl, created_by="cli"))

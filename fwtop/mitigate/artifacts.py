@@ -15,7 +15,6 @@ from fwtop.model.rule import Rule, Setting
 PREROUTING = "PREROUTING"
 OUTPUT = "OUTPUT"
 HOOK_CHAINS = {PREROUTING: "FWTOP", OUTPUT: "FWTOP-OUT"}
-TIMED_ELEMENTS = 1_000  # a longer list has no clock of its own: renewing it would take seconds
 
 
 @dataclass(frozen=True, slots=True)

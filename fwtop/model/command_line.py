@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Callable
 
+from fwtop.model.dns import split_wire, type_text, wire_name
 from fwtop.model.protocols import flags_option, protocol_name
 from fwtop.model.rule import Kind, Match, PayloadMatch, Rule
+from fwtop.model.text import dns_name_text
 
 _BLOCKS = (Kind.IPSET, Kind.XDP, Kind.NFTABLES, Kind.TC)
+_PLAIN_LABEL = re.compile(rb"(?!-)[^\x00-\x20.\\\x7f-\xff]+")  # printable, no dot or backslash, no leading -
 _MANY_SOURCES = 32  # more than fit on a line that people still read
 
 
@@ -31,7 +35,7 @@ def _words(rule: Rule) -> list[str] | None:
     if rule.kind is Kind.SYSCTL:
         return ["sysctl", *(f"{item.name}={item.value}" for item in rule.settings)]
     match = rule.match
-    if match.destinations or match.icmp_type is not None or match.fragment is False:
+    if match.destinations or match.fragment is False:
         return None
     if rule.kind in _BLOCKS and match.sources:
         alone = rule.limit is None and match == Match(sources=match.sources, family=match.family)
@@ -55,13 +59,12 @@ def _limit(rule: Rule) -> list[str] | None:
 
 def _match(rule: Rule) -> list[str] | None:
     match = rule.match
-    if len(match.payload) != 1 or match.payload[0].mask is not None or match.sport is not None:
-        return None
-    if _has_fields(match):
+    if len(match.payload) != 1 or match.sport is not None or _has_fields(match):
         return None
     offset = match.payload[0].offset
     place = [] if offset is None else ["--offset", str(offset)]
-    return ["match", *_bytes(match.payload[0]), *place, *_scope(match)]
+    what = _bytes(match.payload[0])
+    return ["match", *what, *place, *_scope(match)] if what is not None else None
 
 
 def _drop(rule: Rule) -> list[str] | None:
@@ -70,6 +73,7 @@ def _drop(rule: Rule) -> list[str] | None:
         return None
     words = ["drop", *_scope(match)]
     words += ["--sport", str(match.sport)] if match.sport is not None else []
+    words += ["--icmp-type", str(match.icmp_type)] if match.icmp_type is not None else []
     for option, span in (("--length", match.ip_length), ("--ttl-field", match.ttl)):
         words += [option, f"{span.low}:{span.high}"] if span else []
     if match.tcp_flags is not None:
@@ -96,13 +100,20 @@ _MAKERS: dict[Kind, Callable[[Rule], list[str] | None]] = {
 
 
 def _has_fields(match: Match) -> bool:
-    return any(item is not None for item in (match.ip_length, match.ttl, match.tcp_flags, match.fragment))
+    fields = (match.ip_length, match.ttl, match.tcp_flags, match.fragment, match.icmp_type)
+    return any(item is not None for item in fields)
 
 
-def _bytes(payload: PayloadMatch) -> list[str]:
-    if payload.dns_name is not None:
-        return ["--dns", payload.dns_name]
-    return ["--hex", payload.data.hex()]
+def _bytes(payload: PayloadMatch) -> list[str] | None:
+    """Return the options for bytes; None for a name that an option can't say as it is in the packets."""
+    if payload.dns_name is None:
+        return ["--hex", payload.data.hex(), *(["--mask", payload.mask.hex()] if payload.mask else [])]
+    labels, rest = split_wire(payload.data)
+    plain = all(_PLAIN_LABEL.fullmatch(label) for label in labels)
+    same = wire_name(labels) + rest == payload.data and payload.dns_name == dns_name_text(labels)
+    if not (plain and same and payload.mask is None and len(rest) in (0, 2)):
+        return None
+    return ["--dns", payload.dns_name, *(["--type", type_text(int.from_bytes(rest, "big"))] if rest else [])]
 
 
 def _scope(match: Match) -> list[str]:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from fwtop.model.dns import split_wire, type_text
 from fwtop.model.protocols import flags_text, spoken_protocol
 from fwtop.model.rule import Kind, Match, PayloadMatch, Range, RateLimit, Rule
 from fwtop.model.text import payload_text, safe_text
 
+_TEXTUAL = 0.75  # of the bytes printable: then it is a text with a few others in it
 _LONGEST_BYTES = 40  # characters of a payload that are shown
 _PLACES = {Kind.XDP: " in the driver", Kind.TC: " at tc ingress", Kind.NFTABLES: " at netdev ingress"}
 _SHORTEST, _LONGEST = 20, 65_535  # of an IP packet, bytes
@@ -95,9 +97,31 @@ def _length(wanted: Range) -> str:
 
 
 def _bytes(wanted: PayloadMatch) -> str:
-    shown = wanted.dns_name if wanted.dns_name is not None else payload_text(wanted.data)
-    text = shown if len(shown) <= _LONGEST_BYTES else f"{shown[: _LONGEST_BYTES - 1]}…"
-    return f"“{text}”" + ("" if wanted.offset is None else f" at byte {wanted.offset}")
+    return f"{bytes_text(wanted)}{'' if wanted.offset is None else f' at byte {wanted.offset}'}"
+
+
+def bytes_text(wanted: PayloadMatch) -> str:
+    """Write the bytes of a match as people read them: a name, a text in quotes, or hex (?? for any byte)."""
+    if wanted.dns_name is not None:
+        rest = split_wire(wanted.data)[1]
+        asked = f" type {type_text(int.from_bytes(rest, 'big'))}" if len(rest) == 2 else ""
+        return f"“{_cut(wanted.dns_name)}”{asked}"
+    data = wanted.data
+    if wanted.mask is None and sum(0x20 <= byte < 0x7F for byte in data) >= _TEXTUAL * len(data):
+        return f"“{_cut(payload_text(data))}”"
+    mask = wanted.mask or b"\xff" * len(data)
+    hexed = [
+        f"{byte:02x}" if care == 0xFF else _half(byte, care) for byte, care in zip(data, mask, strict=True)
+    ]
+    return f"hex {_cut(''.join(hexed))}"
+
+
+def _half(byte: int, care: int) -> str:
+    return f"{byte >> 4:x}?" if care & 0xF0 == 0xF0 else "??"
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _LONGEST_BYTES else f"{text[: _LONGEST_BYTES - 1]}…"
 
 
 def _origin(origin: str) -> str:

@@ -22,6 +22,7 @@ MAX_BYTES_PER_SECOND = (1 << 32) - 1
 _TABLE_MAX = 262_144  # source prefixes remembered; beyond that the kernel drops (hotdrop)
 _EXPIRE_MS = 10_000
 _MIN_ELEMENTS = 64
+TIMED_ELEMENTS = 1_000  # a longer list has no clock of its own: renewing it would take seconds
 COUNTED_ELEMENTS = 65_536  # of a bigger set nobody lists the elements' counters: it costs CPU
 _PORT_PROTOCOLS = {6: "tcp", 17: "udp", 33: "dccp", 132: "sctp", 136: "udplite"}
 _FLAG_NAMES = ((1, "FIN"), (2, "SYN"), (4, "RST"), (8, "PSH"), (16, "ACK"), (32, "URG"))
@@ -132,7 +133,7 @@ def payload_args(item: PayloadMatch, family: int, protocol: int | None) -> tuple
 
 def _anchored_args(item: PayloadMatch, offset: int, family: int, protocol: int | None) -> tuple[str, ...]:
     start = _start(family, protocol)
-    mask = item.mask or b"\xff" * len(item.data)
+    mask = item.care
     tests = [_NO_LATER_FRAGMENT] if family == 4 else []
     # A word that reached past the packet's end would never match: the last one is moved to the left.
     shift = -(len(item.data) % 4) % 4

@@ -50,7 +50,7 @@ def rule(number: int = 1, *, created: float = START + 30, predicted: float = 180
 
 
 def other_rules() -> tuple[Rule, ...]:
-    payload = (PayloadMatch(b"\x05evil'\x03com", 12, None, "evil'.com"), PayloadMatch(b"$(reboot)", None))
+    payload = (PayloadMatch(b"\x05evil'\x03com\x00", 12, None, "evil'.com"), PayloadMatch(b"$(reboot)", None))
     return (
         Rule(
             "2",

@@ -8,7 +8,8 @@ from advise_factory import ethernet, ip, make_batch, make_frames, tcp, udp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fwtop.advise.matching import dropped_part, match_rows, payload_rows
+from fwtop.advise.limits import replayed, sustained, usual_rate
+from fwtop.advise.matching import match_rows, payload_rows
 from fwtop.advise.prefixes import Addresses, fewest_prefixes
 from fwtop.model.address import Prefix
 from fwtop.model.packets import PacketBatch
@@ -77,15 +78,68 @@ def test_search_stops_where_the_sample_ends() -> None:
     assert not payload_rows(PayloadMatch(b"\0\0\0\0"), batch).any()
 
 
+def rows_of(batch: PacketBatch) -> np.ndarray:
+    return np.arange(len(batch))
+
+
 def test_limit_drops_what_is_above_per_prefix() -> None:
     frames = make_frames([{"src": "9.9.9.9", "count": 900}, {"src": "8.8.8.8", "count": 100}], 1.0)
     batch = make_batch(frames)
-    part = dropped_part(RateLimit(200, 10), batch, np.arange(len(batch)), batch.weight, seconds=10.0)
+    part = sustained(RateLimit(200, 10), batch, rows_of(batch), batch.weight, 1.0)
     fast = batch.src_lo == 0x09090909
-    assert part[fast] == pytest.approx(1 - 201 / 900)
+    assert part[fast] == pytest.approx(1 - 200 / 900)
     assert not part[~fast].any()
     in_bytes = RateLimit(100, 0, in_bytes=True)
-    assert dropped_part(in_bytes, batch, np.arange(len(batch)), batch.weight, seconds=1.0).min() > 0.9
+    assert sustained(in_bytes, batch, rows_of(batch), batch.weight, 1.0).min() > 0.9
+
+
+def test_a_source_that_was_sampled_once_has_no_known_rate() -> None:
+    batch = make_batch(make_frames([{"src": "random", "count": 500}], 1.0))
+    thin = np.full(len(batch), 1000.0)
+    assert not sustained(RateLimit(100, 100), batch, rows_of(batch), thin, 1.0).any()
+    steady = make_batch(make_frames([{"src": "9.9.9.9", "count": 50}], 1.0))
+    part = sustained(RateLimit(100, 100), steady, rows_of(steady), np.full(50, 20.0), 1.0)
+    assert part == pytest.approx(1 - 100 / 981)
+
+
+def test_normal_bursts_are_replayed_through_the_bucket() -> None:
+    """Fifty packets at once every five seconds are 10 a second: a bucket of 50 takes them, one of 10 not."""
+    frames = [frame for at in range(10) for frame in bursts("9.9.9.9", 50, at * 5.0)]
+    batch = make_batch(frames)
+    part = replayed(RateLimit(20, 50), batch, rows_of(batch), batch.weight, 50.0)
+    assert not part.any()
+    part = replayed(RateLimit(20, 10), batch, rows_of(batch), batch.weight, 50.0)
+    assert part.mean() == pytest.approx(0.8, abs=0.02)
+    assert usual_rate(RateLimit(1, 1), batch, batch.weight, 50.0) == pytest.approx(11.1, abs=0.2)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(st.integers(0, 40), min_size=1, max_size=120),
+    st.integers(1, 60),
+    st.integers(1, 60),
+)
+def test_the_replay_agrees_with_a_bucket_of_single_packets(
+    steps: list[int], per_second: int, burst: int
+) -> None:
+    """xt_hashlimit.c with one packet after the other, all in the middle of a tenth of a second."""
+    times = np.cumsum(steps) * 0.1 + 0.05
+    batch = batch_of(*(ip(A, B, 17, udp(1, 2, b""), ttl=9) for _ in steps))
+    batch.time_ns[:] = (times * 1e9).astype(np.int64)
+    tokens, last, passed = float(burst), times[0], 0
+    for at in times:
+        tokens = min(float(burst), tokens + (at - last) * per_second)
+        last = at
+        if tokens >= 1 - 1e-6:
+            tokens, passed = tokens - 1, passed + 1
+    part = replayed(RateLimit(per_second, max(burst, 4)), batch, rows_of(batch), batch.weight, 60.0)
+    if burst >= 4:
+        assert len(steps) - part.sum() == pytest.approx(passed, abs=1 + 0.05 * len(steps))
+
+
+def bursts(source: str, count: int, at: float) -> list[tuple[float, bytes]]:
+    src = Prefix.parse(source).lo.to_bytes(4, "big")
+    return [(at + i * 1e-4, ethernet(ip(src, B, 17, udp(1, 2, b"x"), ttl=9))) for i in range(count)]
 
 
 def addresses(*texts: str) -> Addresses:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import shlex
 from typing import Any
 
 import numpy as np
 import pytest
+from advise_commands import check_commands
 from advise_factory import make_batch, make_frames, make_tables, make_window
 
 from fwtop.advise.advisor import Advisor
@@ -16,7 +16,7 @@ from fwtop.advise.preview import preview
 from fwtop.model.address import Prefix
 from fwtop.model.counters import Counters, DropCount
 from fwtop.model.rule import Kind, Match, PayloadMatch, Range, RateLimit, Rule
-from fwtop.model.snapshot import Judgement
+from fwtop.model.snapshot import Judgement, Proposal
 from fwtop.model.window import Window
 
 VISITORS = {"make": "connections", "src": "60", "count": 300}
@@ -160,29 +160,57 @@ def test_every_proposal_can_be_typed_and_read_back() -> None:
             assert proposal.kind == "upstream"
             continue
         assert Rule.from_dict(proposal.rule.to_dict()) == proposal.rule
-        assert shlex.split(proposal.fwtop)[0] == "fwtop"
         assert proposal.commands
-        for line in proposal.commands:
-            assert line.startswith(("iptables ", "ip6tables ", "ipset "))
+        check_commands(proposal)
 
 
 def test_commands_are_exact() -> None:
     match = Match(family=4, protocol=17, sport=53, ip_length=Range(1200, 1500), ttl=Range(60, 60))
     drop = rule(Kind.XDP, match)
-    assert shell_commands(drop) == (
-        "iptables -t raw -I PREROUTING -p udp --sport 53 "
-        "-m length --length 1200:1500 -m ttl --ttl-eq 60 -j DROP",
+    assert shell_commands(drop)[1] == (
+        "# the same in netfilter: iptables -t raw -I PREROUTING -p 17 -m udp --sport 53 "
+        "-m length --length 1200:1500 -m ttl --ttl-eq 60 -j DROP"
     )
     assert fwtop_line(drop, 3) == (
-        "fwtop drop --proto udp --sport 53 --length 1200:1500 --ttl-field 60:60 -4 --via xdp --ttl 10m"
+        "fwtop drop -4 --proto udp --sport 53 --length 1200:1500 --ttl-field 60:60 --via xdp --ttl 10m"
     )
     block = rule(Kind.IPSET, Match(sources=(Prefix.parse("203.0.113.0/24"), Prefix.parse("2001:db8::/48"))))
-    assert fwtop_line(block, 1) == "fwtop block 203.0.113.0/24 2001:db8::/48 --ttl 10m"
-    assert "ipset add ops-block6 2001:db8::/48" in shell_commands(block)
-    limit = rule(Kind.HASHLIMIT, Match(protocol=17, dport=53), RateLimit(100, 100, prefix_v4=24))
-    assert fwtop_line(limit, 1) == "fwtop limit --proto udp --dport 53 --per 24 --rate 100/s --ttl 10m"
+    assert fwtop_line(block, 1) == "fwtop block 203.0.113.0/24 2001:db8::/48 --via ipset --ttl 10m"
+    assert "ipset add fwtop-N-6 2001:db8::/48 timeout 600" in shell_commands(block)
+    limit = rule(Kind.HASHLIMIT, Match(family=4, protocol=17, dport=53), RateLimit(100, 100, prefix_v4=24))
+    assert fwtop_line(limit, 1) == "fwtop limit -4 --proto udp --dport 53 --per 24 --rate 100/s --ttl 10m"
     text = rule(Kind.STRING, Match(protocol=17, dport=80, payload=(PayloadMatch(b"\xff\x00", 4),)))
     assert fwtop_line(text, 1) == "fwtop match --hex ff00 --offset 4 --proto udp --dport 80 --ttl 10m"
+    many = rule(Kind.IPSET, Match(sources=tuple(Prefix(4, i << 8, 24) for i in range(1, 2000))))
+    assert fwtop_line(many, 7) == "fwtop apply 7"
+
+
+ODD_RULES = [
+    (Kind.STRING, Match(protocol=17, payload=(PayloadMatch(b"\x10\x00\x20", 3, b"\xf0\x00\xff"),))),
+    (Kind.STRING, Match(protocol=6, payload=(PayloadMatch(b"\x03abc\x00\x00\xff", 12, None, "abc"),))),
+    (Kind.STRING, Match(protocol=17, payload=(PayloadMatch(b"\x03a\x01c\x00", None, None, "a\\001c"),))),
+    (Kind.STRING, Match(payload=(PayloadMatch(b"moving"),))),
+    (Kind.XDP, Match(family=6, protocol=58, icmp_type=128)),
+    (Kind.XDP, Match(protocol=6, tcp_flags=(0xFF, 0xC2), fragment=None)),
+    (Kind.XDP, Match(protocol=17, fragment=True, ttl=Range(0, 9))),
+    (Kind.NOTRACK, Match(family=4, protocol=17, dport=53)),
+    (Kind.IPSET, Match(sources=tuple(Prefix(4, i << 8, 24) for i in range(1, 2000)))),
+]
+
+
+@pytest.mark.parametrize(("kind", "match"), ODD_RULES)
+def test_commands_say_the_rule_and_nothing_else(kind: Kind, match: Match) -> None:
+    made = rule(kind, match)
+    line, commands = fwtop_line(made, 3), shell_commands(made)
+    check_commands(Proposal(3, kind.value, "", 1.0, 0.0, commands=commands, fwtop=line, rule=made))
+
+
+def test_untracked_packets_are_counted_though_nothing_is_dropped() -> None:
+    window = window_of([VISITORS, {"dport": 53, "payload": "zeros", "count": 3000}], live=True)
+    shown = preview(rule(Kind.NOTRACK, Match(protocol=17, dport=53)), window)
+    assert shown.total_pps == pytest.approx(600, rel=0.02)
+    assert shown.attack_share == shown.collateral_share == 0
+    assert "it drops nothing" in shown.warnings
 
 
 def test_a_full_link_calls_for_the_provider() -> None:

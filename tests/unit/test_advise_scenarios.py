@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from advise_commands import check_commands
 from advise_factory import make_batch, make_frames, make_tables, make_window
 
 from fwtop.advise.advisor import Advisor
@@ -47,6 +48,10 @@ def test_scenario_is_judged_rightly(path: Path, snap: int, live: bool) -> None:
         assert found[kind].spoofed, told
     for kind in scenario.get("not_spoofed", {}).get("kinds", []):
         assert not found[kind].spoofed, told
+    for proposal in judgement.proposals:
+        check_commands(proposal)
+    vectors = [attack for attack in judgement.attacks if attack.kind not in STATE]
+    assert len(judgement.proposals) >= len(vectors)
     if "signature" in scenario:
         best = max((p.attack_share for p in judgement.proposals if p.kind == "string"), default=0.0)
         assert best >= scenario["signature"]["at_least"]

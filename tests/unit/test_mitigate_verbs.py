@@ -12,6 +12,7 @@ from fwtop.cli import block, drop, limit, match, mitigation
 from fwtop.cli.plain_prefixes import plain_ipv4
 from fwtop.cli.prefix_file import read_prefix_file
 from fwtop.model.address import Prefix
+from fwtop.model.dns import wire_name
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Range
 
@@ -36,7 +37,7 @@ def test_no_rates(text: str) -> None:
 
 
 def test_dns_name_in_wire_form() -> None:
-    assert match.wire_name(match.dns_labels("Example.com.")) == b"\x07Example\x03com\x00"
+    assert wire_name(match.dns_labels("Example.com.")) == b"\x07Example\x03com\x00"
     for name in ("", "a..b", "x" * 64, "."):
         with pytest.raises(FwtopError):
             match.dns_labels(name)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fwtop.mitigate.artifacts import TIMED_ELEMENTS, SetSpec
+from fwtop.mitigate.artifacts import SetSpec
 from fwtop.mitigate.listed import of_family
 from fwtop.model.address import Prefix
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Rule
-from fwtop.model.xtables import halves, set_name
+from fwtop.model.xtables import TIMED_ELEMENTS, halves, set_name
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,65 @@
+"""What the payloads of an attack have in common: DNS names as names, other bytes as signatures."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+
+from fwtop.advise.effect import Normal
+from fwtop.advise.scene import Finding, Scene
+from fwtop.advise.signature import Signature, find_signatures
+from fwtop.advise.texts import Texts
+from fwtop.advise.traffic import ICMP, ICMP6, TCP, UDP
+from fwtop.model.dns import split_wire
+from fwtop.model.packets import Fragment
+from fwtop.model.rule import PayloadMatch
+from fwtop.model.text import dns_name_text
+
+_HEADER = 12  # bytes of a DNS message before its question (RFC 1035, 4.1.1)
+_SAMPLE = 512
+_SAME_TYPE = 0.97
+_ENOUGH = 0.95
+
+
+def signatures(scene: Scene, finding: Finding, normal: Normal) -> list[Signature]:
+    """Return what separates the finding's payloads from normal ones, the best first."""
+    if finding.state or finding.match.protocol not in (TCP, UDP, ICMP, ICMP6):
+        return []
+    config = scene.config
+    named = _named(scene, finding, normal)
+    if any(s.attack_share >= _ENOUGH and s.baseline_share <= config.collateral_limit for s in named):
+        return named
+    found = find_signatures(scene.traffic, finding.rows, normal.texts, config, guess=normal.guess)
+    return [*named, *found]
+
+
+def _named(scene: Scene, finding: Finding, normal: Normal) -> list[Signature]:
+    """Return matches for the DNS name that the finding is about: with its type, and alone."""
+    wire, packets = finding.dns_name, scene.traffic.packets
+    if wire is None:
+        return []
+    rows = finding.rows[
+        (packets.payload_length[finding.rows] > _HEADER) & (packets.fragment[finding.rows] != Fragment.LATER)
+    ]
+    if len(rows) == 0:
+        return []
+    sample = rows[np.linspace(0, len(rows) - 1, min(_SAMPLE, len(rows))).astype(np.intp)]
+    attack = Texts.of(packets, sample)
+    moving = finding.kind == "dns_random_subdomain"
+    name = PayloadMatch(wire, None if moving else _HEADER, None, dns_name_text(split_wire(wire)[0]))
+    wanted = [name]
+    if not moving and (asked := _asked_type(attack, name)) is not None:
+        wanted.insert(0, PayloadMatch(wire + asked, name.offset, None, name.dns_name))
+    return [Signature(match, match, attack.share(match), normal.texts.share(match)) for match in wanted]
+
+
+def _asked_type(attack: Texts, name: PayloadMatch) -> bytes | None:
+    """Return the question's type as it stands behind the name where nearly all ask for the same."""
+    end = _HEADER + len(name.data)
+    rows = np.flatnonzero(attack.hits(name) & (attack.length >= end + 2))
+    if len(rows) == 0 or len(rows) < _SAME_TYPE * attack.hits(name).sum():
+        return None
+    types = Counter(attack.matrix[row, end : end + 2].tobytes() for row in rows)
+    asked, n = types.most_common(1)[0]
+    return asked if n >= _SAME_TYPE * len(rows) else None

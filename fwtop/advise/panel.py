@@ -1,0 +1,88 @@
+"""What the payload panel shows under attack: the signatures in place of the beginnings that they explain."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from math import sqrt
+
+import numpy as np
+
+from fwtop.advise.effect import Normal
+from fwtop.advise.matching import payload_rows
+from fwtop.advise.signature import Signature
+from fwtop.advise.traffic import Traffic
+from fwtop.model.packets import Mask
+from fwtop.model.rule import PayloadMatch
+from fwtop.model.snapshot import Payload, Share, Tables
+from fwtop.model.text import payload_text
+
+_SAME = 0.1  # of a signature's share: a beginning that has no more is explained by it
+_Z = 1.959964  # 95 %
+
+
+def shown_payloads(
+    tables: Tables, traffic: Traffic, found: Iterable[Signature], normal: Normal
+) -> tuple[Payload, ...]:
+    """Return the tables' payloads and the signatures, each with its share of normal packets.
+
+    A beginning that is only a part of a signature, or the same thing, gives way to it.
+    """
+    if len(normal.packets) == 0:
+        return ()
+    made = [_payload(one.whole, traffic, tables) for one in found if one.whole.mask is None]
+    made.sort(key=lambda row: -len(row.data))
+    signatures: list[Payload] = []
+    for row in made:  # a longer one may say a shorter one already
+        if not any(_explains(one, row) for one in signatures):
+            signatures.append(row)
+    kept = [row for row in tables.payloads if not any(_explains(one, row) for one in signatures)]
+    rows = [*kept, *(one for one in signatures if not any(_says_more(row, one) for row in kept))]
+    weight = max(1e-9, float(normal.pps.sum()))
+    shown = []
+    for row in rows:
+        match = PayloadMatch(row.data, row.offset, None, row.dns_name)
+        have = float(normal.pps[normal.loaded][normal.texts.hits(match)].sum()) / weight
+        shown.append(replace(row, baseline_share=have))
+    return tuple(sorted(shown, key=lambda row: (-row.share.packets, row.data)))
+
+
+def _payload(match: PayloadMatch, traffic: Traffic, tables: Tables) -> Payload:
+    share = estimate(payload_rows(match, traffic.packets), traffic, tables)
+    return Payload(match.data, payload_text(match.data), match.offset, match.dns_name, share, 0.0)
+
+
+def _explains(signature: Payload, row: Payload) -> bool:
+    """Tell whether a row is a part of a signature and no commoner."""
+    if row.share.share > signature.share.share * (1 + _SAME):
+        return False
+    if signature.offset is None or row.offset is None:
+        return signature.offset is row.offset and row.data in signature.data
+    inner = row.offset - signature.offset
+    return inner >= 0 and signature.data[inner : inner + len(row.data)] == row.data
+
+
+def _says_more(row: Payload, signature: Payload) -> bool:
+    """Tell whether a row holds all of a signature, and as many packets."""
+    if row.offset is None or signature.offset is None or row.dns_name != signature.dns_name:
+        return False
+    inner = signature.offset - row.offset
+    same = inner >= 0 and row.data[inner : inner + len(signature.data)] == signature.data
+    return same and row.share.share >= signature.share.share * (1 - _SAME)
+
+
+def estimate(hit: Mask, traffic: Traffic, tables: Tables) -> Share:
+    """Return the share of the packets marked, with its 95 % interval (Wilson 1927, effective samples)."""
+    weight, packets = traffic.weight, traffic.packets
+    total, part = traffic.total, float(weight[hit].sum())
+    share = part / total if total else 0.0
+    squared = float((weight * np.maximum(weight - 1.0, 0.0)).sum())  # a packet that was seen is certain
+    low = high = share
+    if squared > 0:
+        n = total * total / squared
+        centre = (share + _Z * _Z / (2 * n)) / (1 + _Z * _Z / n)
+        half = _Z * sqrt(share * (1 - share) / n + _Z * _Z / (4 * n * n)) / (1 + _Z * _Z / n)
+        low, high = max(0.0, min(share, centre - half)), min(1.0, max(share, centre + half))
+    count = share * tables.totals.packets
+    size = float((weight[hit] * packets.length[hit]).sum()) / part if part else 0.0
+    return Share(round(count), round(count * size), count / traffic.seconds, share, low, high)

@@ -1,0 +1,73 @@
+"""Payloads of many packets as one matrix, searched for byte strings without touching their headers again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from fwtop.advise.traffic import Rows, payload
+from fwtop.model.packets import I64, U8, Mask, PacketBatch
+from fwtop.model.rule import PayloadMatch
+
+WIDTH = 160  # bytes that live samples hold of a payload, about
+
+
+@dataclass(frozen=True)
+class Texts:
+    """The first WIDTH payload bytes of n packets, zero-padded, and how many of each are real."""
+
+    matrix: U8
+    length: I64
+
+    @staticmethod
+    def of(packets: PacketBatch, rows: Rows | None = None) -> Texts:
+        """Take the payloads of rows; of all packets that have one when None."""
+        chosen = np.flatnonzero(packets.payload_length > 0) if rows is None else rows
+        return Texts(*payload(packets, chosen, WIDTH))
+
+    def __len__(self) -> int:
+        return len(self.length)
+
+    def select(self, rows: Rows | Mask) -> Texts:
+        """Return some of them."""
+        return Texts(self.matrix[rows], self.length[rows])
+
+    @cached_property
+    def _blob(self) -> bytes:
+        return self.matrix.tobytes()
+
+    @cached_property
+    def _lowered(self) -> bytes:
+        return self._blob.lower()
+
+    def hits(self, match: PayloadMatch) -> Mask:
+        """Tell which packets have the bytes; only those that are real count. A mask needs an offset."""
+        size = len(match.data)
+        if size == 0 or (match.offset or 0) + size > WIDTH or len(self) == 0:
+            return np.zeros(len(self), np.bool_)
+        if match.offset is None:
+            if match.dns_name is None:
+                return self._found(match.data, self._blob)
+            return self._found(match.data.lower(), self._lowered)
+        care = np.frombuffer(match.care, np.uint8)
+        window = self.matrix[:, match.offset : match.offset + size]
+        same = (window & care == np.frombuffer(match.data, np.uint8) & care).all(1)
+        return np.asarray(same & (self.length >= match.offset + size))
+
+    def _found(self, data: bytes, blob: bytes) -> Mask:
+        hit = np.zeros(len(self), np.bool_)
+        at = blob.find(data)
+        while at >= 0:
+            row, column = divmod(at, WIDTH)
+            if column + len(data) <= self.length[row]:
+                hit[row] = True
+                at = blob.find(data, (row + 1) * WIDTH)
+            else:  # in the padding, or over a row's end
+                at = blob.find(data, at + 1)
+        return hit
+
+    def share(self, match: PayloadMatch) -> float:
+        """Return the part (0 to 1) of the packets that have the bytes."""
+        return float(self.hits(match).mean()) if len(self) else 0.0
