@@ -52,8 +52,8 @@ struct fwtop_control { /* written by the console */
 	u32 one_in[FWTOP_HOOKS];
 	u32 armed; /* the next arriving packet opens */
 	u32 open;  /* what is not open counts and samples nothing */
-	u32 netns; /* number of the namespace that is watched; this and what follows are the loader's */
-	u32 watched[FWTOP_WATCHED]; /* interfaces; how many is a constant, so that no loop is needed */
+	u32 netns; /* number of the namespace that is watched; the loader's */
+	u32 watched[FWTOP_WATCHED]; /* interfaces or ~0; how many is a constant, so that no loop is needed */
 };
 
 INLINE struct fwtop_cell *this_cell(void)

@@ -10,7 +10,8 @@ if TYPE_CHECKING:
 CLASSES = ("tcp", "udp", "icmp", "icmpv6", "gre", "esp", "other", "non_ip")  # enum fwtop_class
 NON_IP = CLASSES.index("non_ip")
 HOOKS = 5
-CONTROL_WORDS = HOOKS + 2  # struct fwtop_control: one_in, armed, open; the rest is the loader's
+CONTROL_WORDS = HOOKS + 3  # struct fwtop_control: one_in, armed, open, netns; watched follows
+NO_INTERFACE = 0xFFFFFFFF  # in a place of `watched` that isn't used
 SITES = 24
 DATA_BYTES = 216
 RECORD_BYTES = 248  # 256 in the ring, with its own header of 8

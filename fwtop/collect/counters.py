@@ -10,7 +10,7 @@ from fwtop.collect.cell import CLASSES, NON_IP
 from fwtop.collect.conntrack import ConntrackMeter
 from fwtop.collect.drops import driver_drops, grown, split_conntrack, split_sites
 from fwtop.collect.fragments import FragmentMeter
-from fwtop.collect.links import LinkStats, list_links
+from fwtop.collect.interfaces import Interfaces
 from fwtop.collect.mapped import BYTES, PACKETS, Cells, Totals
 from fwtop.collect.procfs import parse_softirq, read_text
 from fwtop.collect.reasons import NOT_A_LOSS, NOT_IP, place, reached_tc
@@ -35,28 +35,28 @@ class Interval:
 class CounterReader:
     """Turns running sums into the Counters of each interval.
 
-    `reasons` maps a number to its name; `indexes` are the interfaces whose drivers' drops count.
+    `reasons` maps a number to its name; `interfaces` are those whose drivers' drops count.
     """
 
     def __init__(
         self,
         cells: Cells,
         reasons: dict[int, str],
-        indexes: list[int],
+        interfaces: Interfaces,
         *,
         counts_new: bool,
         symbols: Symbols,
     ) -> None:
         self._cells = cells
         self._reasons = reasons
-        self._indexes = frozenset(indexes)
+        self._interfaces = interfaces
         self._counts_new = counts_new
         self._symbols = symbols
         self._conntrack = ConntrackMeter()
         self._totals = cells.totals()
         self._fragments = FragmentMeter()
         self._seen: Totals | None = None  # by the last windows
-        self._links = self._link_stats()
+        self._links = interfaces.look()
         self._softirq = parse_softirq(read_text("/proc/stat"))
 
     def read(self, seconds: float, *, one_in: float, windows: bool, unseen: int = 0) -> Interval:
@@ -68,7 +68,7 @@ class CounterReader:
         interfaces received.
         """
         now, before = self._cells.totals(), self._totals
-        links, links_before = self._link_stats(), self._links
+        links, links_before = self._interfaces.look(), self._links
         self._totals, self._links = now, links
         counted = now.since(before)
         seen = counted.arrived_packets
@@ -143,12 +143,6 @@ class CounterReader:
             else:
                 found.append(drop)
         return found
-
-    def _link_stats(self) -> dict[int, LinkStats]:
-        try:
-            return {link.index: link.stats for link in list_links() if link.index in self._indexes}
-        except OSError:
-            return {}
 
     def _softirq_share(self) -> float | None:
         now, before = parse_softirq(read_text("/proc/stat")), self._softirq

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import socket
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fwtop.collect import netlink
@@ -52,10 +52,11 @@ class Link:
 def list_links() -> list[Link]:
     """List all interfaces of this namespace; raises OSError."""
     # struct ifinfomsg: family, padding, type, index, flags, change
-    return [
-        _link(body)
-        for body in netlink.dump(socket.NETLINK_ROUTE, _RTM_GETLINK, struct.pack("<BBHiII", 0, 0, 0, 0, 0, 0))
-    ]
+    request = struct.pack("<BBHiII", 0, 0, 0, 0, 0, 0)
+    links = [_link(body) for body in netlink.dump(socket.NETLINK_ROUTE, _RTM_GETLINK, request)]
+    lower = {link.index: link.link for link in links}
+    # The two ends of a veth pair name each other: neither stands on the other
+    return [replace(link, link=0) if lower.get(link.link) == link.index else link for link in links]
 
 
 def list_addresses() -> list[str]:
@@ -151,16 +152,19 @@ def watched_indexes(links: list[Link], chosen: list[Link]) -> list[int]:
 
     The stack renames a packet's way in when it passes a VLAN, bond or bridge on to the upper interface.
     """
-    watched = {link.index for link in chosen}
-    grown = True
-    while grown:
-        grown = False
-        for link in links:
-            on_watched = link.link in watched
-            masters = {lower.master for lower in links if lower.index in watched and lower.master}
-            if link.index not in watched and (on_watched or link.index in masters):
-                watched.add(link.index)
-                grown = True
+    above: dict[int, list[int]] = {}
+    for link in links:
+        above.setdefault(link.link, []).append(link.index)
+        above.setdefault(link.index, []).append(link.master)
+    above[0] = []  # 0: there is none
+    watched: set[int] = set()
+    waiting = [link.index for link in chosen]
+    while waiting:
+        index = waiting.pop()
+        if index not in watched:
+            watched.add(index)
+            waiting += above.get(index, [])
+    watched.discard(0)
     return sorted(watched)
 
 

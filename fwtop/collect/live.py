@@ -14,8 +14,10 @@ from numpy.typing import NDArray
 from fwtop.collect.accepted import LoggedAccepted
 from fwtop.collect.counters import CounterReader, Interval
 from fwtop.collect.holding import HeldSamples
+from fwtop.collect.interfaces import Interfaces
 from fwtop.collect.mapped import Cells
 from fwtop.collect.parse import parse_packets
+from fwtop.collect.processors import Processors
 from fwtop.collect.ringbuf import RingBuffer
 from fwtop.collect.shutter import Shutter
 from fwtop.collect.symbols import Symbols
@@ -50,16 +52,21 @@ class LiveSource:
             fds["control"],
             cpus=int(answer_data["cpus"]),
             reasons=int(answer_data["reason_slots"]),
+            places=int(answer_data["places"]),
         )
-        indexes = [int(index) for index in answer_data["indexes"]]
+        self._shutter = Shutter(self._cells, answer_data["attachments"], fds)
+        self._interfaces = Interfaces(
+            [(str(name), int(index), bool(ethernet)) for name, index, ethernet in answer_data["chosen"]],
+            move=self._shutter.move if answer_data["attachments"] else None,
+            watch=self._cells.watch,
+        )
         self._counters = CounterReader(
             self._cells,
             reasons,
-            indexes,
+            self._interfaces,
             counts_new=bool(answer_data["counts_new"]),
             symbols=Symbols(fds.get("kallsyms")),
         )
-        self._shutter = Shutter(self._cells, answer_data["attachments"], fds)
         for item in answer_data["attachments"]:
             del self._fds[item["link"]]  # the shutter's from now on
         log = self._fds.pop("nflog", None)
@@ -70,12 +77,18 @@ class LiveSource:
             with contextlib.suppress(FwtopError, OSError):  # before Linux 5.19 only root may read maps
                 self._xdp = XdpCounts(fast, cpus=int(answer_data["fast_layout"]["cpus"]))
         self._held = HeldSamples()
+        self._processors = Processors()
         self._time = time.monotonic()
         self._one_in = dict.fromkeys(_SHARES, 1)
 
     def fileno(self) -> int:
         """Return the ring's descriptor; it is readable while records are pending."""
         return self._fds["ring"]
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What became of the watched interfaces, as lines for people."""
+        return self._interfaces.notes
 
     def poll(self) -> tuple[PacketBatch, Counters]:
         """Return the packets sampled and everything counted since the last call; never blocks.
@@ -116,7 +129,11 @@ class LiveSource:
 
     def _adapt(self, interval: Interval, early_packets: int, seconds: float) -> None:
         packets = interval.counted.per_cpu / seconds
-        self._shutter.set_cost(float((packets @ _NANOSECONDS).max()) / 1e9)
+        costs = packets @ _NANOSECONDS / 1e9
+        idle = self._processors.idle()
+        self._processors.keep_off(costs.tolist(), idle)
+        busiest = int(costs.argmax())
+        self._shutter.set_cost(float(costs[busiest]), idle.get(busiest, 0.0))
         # The samples are to be taken from what will be watched
         arrived, dropped, accepted = (packets.sum(axis=0) * self._shutter.duty).tolist()
         rates = {Hook.INGRESS: arrived, Hook.DROP: dropped, Hook.ACCEPTED: accepted}

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fwtop.collect.cell import CONTROL_WORDS, HOOKS, cell_bytes, cell_dtype
+from fwtop.collect.cell import CONTROL_WORDS, HOOKS, NO_INTERFACE, cell_bytes, cell_dtype
 
 Count = NDArray[np.int64]  # (…, 2): packets, bytes
 PACKETS, BYTES = 0, 1
@@ -65,13 +65,17 @@ class Totals:
 
 
 class Cells:
-    """The kernel's cells and the samplers' control, mapped into this process."""
+    """The kernel's cells and the samplers' control, mapped into this process.
 
-    def __init__(self, cells_fd: int, control_fd: int, *, cpus: int, reasons: int) -> None:
+    `places` is how many interfaces the programs can watch (FWTOP_WATCHED).
+    """
+
+    def __init__(self, cells_fd: int, control_fd: int, *, cpus: int, reasons: int, places: int) -> None:
+        words = CONTROL_WORDS + places
         self._cells_map = mmap.mmap(cells_fd, _pages(cpus * cell_bytes(reasons)))
-        self._control_map = mmap.mmap(control_fd, _pages(4 * CONTROL_WORDS))
+        self._control_map = mmap.mmap(control_fd, _pages(4 * words))
         self._cells = np.frombuffer(self._cells_map, cell_dtype(reasons), cpus)
-        self._control = np.frombuffer(self._control_map, np.uint32, CONTROL_WORDS)
+        self._control = np.frombuffer(self._control_map, np.uint32, words)
 
     def totals(self) -> Totals:
         """Add the CPUs up."""
@@ -107,6 +111,15 @@ class Cells:
         if longer.any():
             self._cells["left"][longer, hook] = np.minimum(self._cells["left"][longer, hook], n)
             self._cells["drawn"][longer, hook] = n
+
+    def watch(self, indexes: list[int]) -> bool:
+        """Have these interfaces watched from now on; returns whether there was a place for all."""
+        places = self._control[CONTROL_WORDS:]
+        wanted = np.full(len(places), NO_INTERFACE, np.uint32)
+        fitting = indexes[: len(places)]
+        wanted[: len(fitting)] = fitting
+        places[:] = wanted
+        return len(fitting) == len(indexes)
 
     def arm(self) -> None:
         """Let the next arriving packet open: from it on, all hooks count."""

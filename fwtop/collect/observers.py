@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fwtop.collect import bpf, clsact, nflog, nftables, xdp_maps
-from fwtop.collect.cell import CONTROL_WORDS, DATA_BYTES, cell_bytes
+from fwtop.collect.cell import CONTROL_WORDS, DATA_BYTES, NO_INTERFACE, cell_bytes
 from fwtop.collect.compiler import byte_code, relocate
 from fwtop.collect.kernel import Kernel
 from fwtop.collect.links import Link, choose_links, list_addresses, list_links, lowest_links, watched_indexes
@@ -25,6 +25,7 @@ _MAP_NUMBERS = {"ring": 1, "cells": 2, "control": 3}
 _INPUT, _FORWARD = 1, 2  # NF_INET_LOCAL_IN, NF_INET_FORWARD
 _IPV4, _IPV6 = 2, 10  # NFPROTO_*
 _LAST = (1 << 31) - 2  # the greatest priority that bpf links may have: after every rule
+_SPARE_PLACES = 3
 _PROGRAMS = ["fwtop_ingress", "fwtop_ingress_ip", "fwtop_drop", "fwtop_accepted"]
 # For tests: a list of what to do without, though this kernel has it.
 _WITHOUT = "FWTOP_WITHOUT"
@@ -63,17 +64,20 @@ class Observers:
         links = list_links()
         chosen = choose_links(links, names)
         watched = watched_indexes(links, chosen)
+        # Some may come to stand on them later. Few different numbers, so that compiled code is found again.
+        places = -(-(len(watched) + _SPARE_PLACES) // 4) * 4
+        watched_places = watched + [NO_INTERFACE] * (places - len(watched))
         kernel = Kernel.read()
         cpus = _possible_cpus()
         layout = self._share_fast(fast or {})
-        maps = self._create_maps(cpus * cell_bytes(kernel.reason_slots), watched)
+        maps = self._create_maps(cpus * cell_bytes(kernel.reason_slots), watched_places)
         definitions = {
             **kernel.definitions,
             **{f"FWTOP_{name.upper()}_FD": number for name, number in _MAP_NUMBERS.items()},
             "FWTOP_CPUS": cpus,
             "FWTOP_REASONS": kernel.reason_slots,
             "FWTOP_RING_BYTES": RING_BYTES,
-            "FWTOP_WATCHED": len(watched),
+            "FWTOP_WATCHED": places,
         }
         code = byte_code(["ingress.c", "drops.c", "accepted.c"], definitions, _PROGRAMS)
         code = {name: relocate(data, maps) for name, data in code.items()}
@@ -85,7 +89,8 @@ class Observers:
         return {
             "fds": [name for name, _ in self._open],
             "interfaces": [safe_text(link.name) for link in chosen],
-            "indexes": [link.index for link in lowest_links(links, chosen)],
+            "chosen": [(link.name, link.index, link.ethernet) for link in chosen],
+            "places": places,
             "own": list_addresses(),
             "warnings": self._warnings(kernel),
             "reasons": {str(number): name for number, name in kernel.reasons.items()},
@@ -121,7 +126,7 @@ class Observers:
         rings = dict(self._open).get("fast:rings")
         if rings is not None:
             xdp_maps.put_ring({"rings": rings}, self._slot, ring)
-        words = [0] * CONTROL_WORDS + [os.stat("/proc/self/ns/net").st_ino, *watched]
+        words = [0] * (CONTROL_WORDS - 1) + [os.stat("/proc/self/ns/net").st_ino, *watched]
         for name, size in (("cells", cells), ("control", 4 * len(words))):
             descriptor = bpf.create_map(
                 bpf.MAP_ARRAY, f"fwtop_{name}", entries=1, key_size=4, value_size=size, flags=bpf.F_MMAPABLE

@@ -67,6 +67,17 @@ def parse_softirq(text: str) -> tuple[int, int]:
     return ticks[6], sum(ticks)
 
 
+def parse_idle(text: str) -> dict[int, tuple[int, int]]:
+    """Return (idle, all) jiffies of each processor from /proc/stat; waiting for disks is idling, too."""
+    found: dict[int, tuple[int, int]] = {}
+    for line in text.splitlines():
+        name, *words = line.split()
+        if name.startswith("cpu") and name[3:].isdigit() and len(words) >= 8:
+            ticks = [int(word) for word in words[:8]]
+            found[int(name[3:])] = ticks[3] + ticks[4], sum(ticks)
+    return found
+
+
 def read_int(path: str) -> int:
     """Return a file's number, 0 where there is none."""
     text = read_text(path).strip()

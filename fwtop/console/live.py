@@ -26,6 +26,11 @@ _SURGE = 1.5  # judge at once when the packet rate changed by this factor since 
 class Source(Protocol):
     """Delivers what was measured since the last call."""
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the operator should know of the watched interfaces now."""
+        ...
+
     def poll(self) -> tuple[PacketBatch, Counters]:
         """Return the pending samples and the interval's exact counters, without blocking."""
         ...
@@ -126,7 +131,7 @@ class LiveSession:
             guardian=f"lost: {self._link.lost}" if self._link.lost else "ready",
             softirq_share=window.counters.softirq_share,
             tcp=self._service.sample(),
-            notes=self._notes,
+            notes=(*self._notes, *self._source.notes),
         )
 
     def run(

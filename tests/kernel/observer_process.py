@@ -122,6 +122,7 @@ class Observer:
             "watched": counters.watched,
             "link_packets": link_packets,
             "protocols": protocols,
+            "notes": list(self._source.notes),
             "uid": os.getuid(),
         }
 
@@ -132,6 +133,7 @@ def main() -> None:
     become_nobody()
     if os.environ.get("FWTOP_TEST_WINDOWS"):  # as if the machine were at its limit already
         shutter.LIMIT = shutter.RELEASE = 1e-6
+        shutter.SPARE = shutter.SPARE_AGAIN = 2.0
     shared = {name: number for name, number in descriptors.items() if not name.startswith("hold:")}
     observer = Observer(LiveSource(data, shared), data["reasons"])
     print(json.dumps({key: data[key] for key in ("interfaces", "own", "ingress")}), flush=True)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from fwtop.collect import shutter
-from fwtop.collect.shutter import LIMIT, Place, Shutter
+from fwtop.collect.shutter import LIMIT, SPARE, SPARE_AGAIN, Place, Shutter
 
 
 class Machine:
@@ -18,12 +18,14 @@ class Machine:
 
     def __init__(self) -> None:
         self.events: list[str] = []
+        self.attached: list[int] = []  # interfaces
         self.fail: int | None = None
 
     def attach(self, place: Place, program: int) -> int:
         self.events.append(f"attach {place.kind}")
         if self.fail is not None:
             raise OSError(self.fail, os.strerror(self.fail))
+        self.attached.append(place.ifindex)
         return os.open("/dev/null", os.O_RDONLY)
 
     def arm(self) -> None:
@@ -58,7 +60,7 @@ def attachments() -> tuple[list[dict[str, Any]], dict[str, int]]:
 def test_it_is_open_as_long_as_watching_is_cheap(machine: Machine) -> None:
     items, fds = attachments()
     made = Shutter(machine, items, fds)
-    made.set_cost(LIMIT)
+    made.set_cost(LIMIT, 0.0)
     assert not made.was_shut()
     assert machine.events == ["arm"]
     made.close()
@@ -73,15 +75,15 @@ def test_windows_open_and_shut_in_order_until_it_is_cheap_again(
 ) -> None:
     items, fds = attachments()
     made = Shutter(machine, items, fds)
-    made.set_cost(0.2)
+    made.set_cost(0.2, 0.0)
     assert made.was_shut()
     poll_until(lambda: machine.events.count("attach tcx") >= 3)
-    made.set_cost(0.001)
+    made.set_cost(0.001, 0.0)
     assert made.was_shut()  # the interval until now had windows
     assert not made.was_shut()
     made.close()
-    # The gate opens when all but the last are attached: what counts arrivals then opens it for all
-    cycle = ["shut", "attach tracepoint", "attach netfilter", "arm", "attach tcx"]
+    # What is slow to attach comes first, and the gate opens when all are attached
+    cycle = ["shut", "attach tcx", "attach tracepoint", "attach netfilter", "arm"]
     assert machine.events[1:11] == cycle * 2
     assert machine.events[-1] == "shut"
     assert made.error == ""
@@ -91,12 +93,40 @@ def test_between_the_two_limits_it_stays_as_it_is(machine: Machine) -> None:
     items, fds = attachments()
     made = Shutter(machine, items, fds)
     between = (shutter.RELEASE + LIMIT) / 2
-    made.set_cost(between)
+    made.set_cost(between, 0.0)
     assert not made.was_shut()
-    made.set_cost(0.2)
-    made.set_cost(between)
+    made.set_cost(0.2, 0.0)
+    made.set_cost(between, 0.0)
     made.was_shut()
     assert made.was_shut()
+    made.close()
+
+
+def test_all_is_watched_while_the_core_has_time_to_spare(
+    machine: Machine, poll_until: Callable[..., object]
+) -> None:
+    made = Shutter(machine, *attachments())
+    made.set_cost(0.2, SPARE + 0.01)
+    assert not made.was_shut()
+    made.set_cost(0.2, SPARE - 0.01)
+    assert made.was_shut()
+    made.set_cost(0.2, SPARE_AGAIN + 0.19)  # with everything watched it would be 0.01 less than it must be
+    made.was_shut()
+    assert made.was_shut()
+    made.set_cost(0.2, SPARE_AGAIN + 0.21)
+    poll_until(lambda: not made.was_shut())
+    made.close()
+
+
+def test_an_interface_made_anew_is_watched_in_the_place_of_the_old(machine: Machine) -> None:
+    items, fds = attachments()
+    items[2]["ifindex"] = 7
+    made = Shutter(machine, items, fds)
+    made.move(3, 9)  # not ours
+    assert machine.events == ["arm"]
+    made.move(7, 9)
+    assert machine.events == ["arm", "attach tcx"]
+    assert machine.attached == [9]
     made.close()
 
 
@@ -106,7 +136,7 @@ def test_an_interface_that_went_away_is_no_reason_to_stop(
     items, fds = attachments()
     made = Shutter(machine, items, fds)
     machine.fail = errno.ENODEV
-    made.set_cost(0.2)
+    made.set_cost(0.2, 0.0)
     poll_until(lambda: machine.events.count("attach tcx") >= 3)
     assert made.error == ""
     made.close()
@@ -116,7 +146,7 @@ def test_a_refusal_is_told(machine: Machine, poll_until: Callable[..., object]) 
     items, fds = attachments()
     made = Shutter(machine, items, fds)
     machine.fail = errno.EPERM
-    made.set_cost(0.2)
+    made.set_cost(0.2, 0.0)
     poll_until(lambda: made.error)
     assert "not permitted" in made.error
     made.close()
@@ -124,6 +154,6 @@ def test_a_refusal_is_told(machine: Machine, poll_until: Callable[..., object]) 
 
 def test_without_links_it_is_always_open(machine: Machine) -> None:
     made = Shutter(machine, [], {})
-    made.set_cost(5.0)
+    made.set_cost(5.0, 0.0)
     assert not made.was_shut()
     made.close()

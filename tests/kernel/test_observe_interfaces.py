@@ -1,0 +1,211 @@
+"""Interfaces that come, go and change while they are watched, and those that are not plain Ethernet."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.kernel.conftest import NetnsPair, ip
+from tests.kernel.test_observe import Observer, checksummed, meet, named, observing, samples, send
+
+pytestmark = pytest.mark.kernel
+GONE = "v0 is gone: it is watched again when it is back"
+
+# Writes IP packets into a tun interface, as a VPN's daemon does.
+TUN_WRITER = """
+import fcntl, os, struct, sys
+tun = os.open("/dev/net/tun", os.O_RDWR)
+fcntl.ioctl(tun, 0x400454CA, struct.pack("16sH22x", sys.argv[1].encode(), 0x1001))  # IFF_TUN | IFF_NO_PI
+for _ in range(int(sys.argv[3])):
+    os.write(tun, bytes.fromhex(sys.argv[2]))
+"""
+
+
+def count_udp(pair: NetnsPair, observer: Observer, to: str = "", wait: int = 20) -> dict[str, Any]:
+    """Send 20 packets that no socket wants, and return what was seen of them."""
+    observer.ask("poll")
+    send(pair, 4242, 20, to=to)
+    answer = observer.ask(f"wait {wait}")
+    assert answer["protocols"]["udp"][0] == 20
+    assert named(answer) == {"socket/NO_SOCKET/after": 20}
+    (accepted,) = samples(answer, hook="ACCEPTED", dport=4242)
+    assert accepted["weight"] == 20
+    return answer
+
+
+def notes(observer: Observer) -> list[str]:
+    listed: list[str] = observer.ask("poll")["notes"]
+    return listed
+
+
+def make_again(pair: NetnsPair) -> None:
+    """Join the two hosts anew, with an interface of another number."""
+    victim, attacker = pair.victim, pair.attacker
+    peer = ("type", "veth", "peer", "name", "a0", "netns", attacker.netns)
+    ip("-n", victim.netns, "link", "add", "v0", *peer)
+    for host in (victim, attacker):
+        ip("-n", host.netns, "address", "add", f"{host.ipv4}/24", "dev", host.interface)
+        ip("-n", host.netns, "link", "set", host.interface, "up")
+
+
+def test_down_and_up_mtu_and_another_name(netns_pair: NetnsPair) -> None:
+    meet(netns_pair)
+    victim = netns_pair.victim
+    with observing(victim) as observer:
+        ip("-n", victim.netns, "link", "set", "v0", "mtu", "1280")
+        assert notes(observer) == []
+        ip("-n", victim.netns, "link", "set", "v0", "down")
+        assert notes(observer) == ["v0 is down"]
+        ip("-n", victim.netns, "link", "set", "v0", "name", "w0")
+        ip("-n", victim.netns, "link", "set", "w0", "up")
+        assert notes(observer) == ["v0 is called w0 now"]
+        send(netns_pair, 7, 1)  # the neighbours meet again
+        count_udp(netns_pair, observer)
+        ip("-n", victim.netns, "link", "set", "w0", "down")
+        ip("-n", victim.netns, "link", "set", "w0", "name", "v0")
+        ip("-n", victim.netns, "link", "set", "v0", "up")
+        assert notes(observer) == []
+
+
+@pytest.mark.parametrize("windows", ["", "1"])
+def test_an_interface_made_anew_is_watched_on(
+    netns_pair: NetnsPair, windows: str, poll_until: Callable[..., object]
+) -> None:
+    meet(netns_pair)
+    observer = Observer(netns_pair.victim, ["v0"], windows=windows)
+    try:
+        assert notes(observer) == []
+        ip("-n", netns_pair.victim.netns, "link", "delete", "v0")
+        poll_until(lambda: notes(observer) == [GONE])
+        make_again(netns_pair)
+        poll_until(lambda: notes(observer) == [])
+        send(netns_pair, 7, 1)
+        if windows:  # whatever the windows saw, all is counted that the new interface received
+            observer.ask("poll")
+            send(netns_pair, 4242, 20_000)
+            counted = observer.ask("watch 1")["arrived"]
+            assert counted == pytest.approx(20_000, rel=0.05)
+        else:
+            count_udp(netns_pair, observer)
+    finally:
+        observer.close()
+
+
+def test_an_interface_that_leaves_the_namespace_and_comes_back(netns_pair: NetnsPair) -> None:
+    """It keeps its number, and elsewhere its packets are not ours."""
+    meet(netns_pair)
+    victim, attacker = netns_pair.victim, netns_pair.attacker
+    with observing(victim) as observer:
+        ip("-n", victim.netns, "link", "set", "v0", "netns", attacker.netns)
+        assert notes(observer) == [GONE]
+        ip("-n", attacker.netns, "link", "set", "v0", "up")
+        ip("-n", attacker.netns, "link", "set", "v0", "netns", victim.netns)
+        ip("-n", victim.netns, "address", "add", f"{victim.ipv4}/24", "dev", "v0")
+        ip("-n", victim.netns, "link", "set", "v0", "up")
+        assert notes(observer) == []
+        send(netns_pair, 7, 1)
+        count_udp(netns_pair, observer)
+
+
+def test_the_filter_of_older_kernels_needs_another_start(netns_pair: NetnsPair) -> None:
+    with observing(netns_pair.victim, without="tcx") as observer:
+        ip("-n", netns_pair.victim.netns, "link", "delete", "v0")
+        assert notes(observer) == ["v0 is gone"]
+        make_again(netns_pair)
+        told = "v0 was made anew, and this kernel lets only root attach: start fwtop again"
+        assert notes(observer) == [told]
+
+
+def add_bridge(pair: NetnsPair) -> None:
+    """Have v0 carry a bridge, which the kernel hands packets on to as it does to a VLAN or a bond."""
+    victim = pair.victim
+    ip("-n", victim.netns, "link", "add", "br0", "type", "bridge")
+    ip("-n", victim.netns, "link", "set", "v0", "master", "br0")
+    ip("-n", victim.netns, "link", "set", "br0", "up")
+    ip("-n", victim.netns, "address", "add", "10.79.0.1/24", "dev", "br0")
+    ip("-n", pair.attacker.netns, "address", "add", "10.79.0.2/24", "dev", "a0")
+    send(pair, 7, 1, to="10.79.0.1")
+
+
+@pytest.mark.parametrize("watched", [["v0"], ["br0", "v0"], ["br0"]])
+def test_what_passes_from_one_interface_to_another_is_counted_once(
+    netns_pair: NetnsPair, watched: list[str]
+) -> None:
+    add_bridge(netns_pair)
+    with observing(netns_pair.victim, watched) as observer:
+        count_udp(netns_pair, observer, to="10.79.0.1")
+
+
+def test_an_interface_that_comes_to_stand_on_a_watched_one_is_taken_in(netns_pair: NetnsPair) -> None:
+    with observing(netns_pair.victim) as observer:
+        add_bridge(netns_pair)
+        assert notes(observer) == []
+        count_udp(netns_pair, observer, to="10.79.0.1")
+
+
+def add_macvlan(pair: NetnsPair) -> None:
+    """Have v0 carry an interface with a hardware address of its own."""
+    netns = pair.victim.netns
+    ip("-n", netns, "link", "add", "link", "v0", "name", "m0", "type", "macvlan", "mode", "bridge")
+    ip("-n", netns, "address", "add", "10.79.0.1/24", "dev", "m0")
+    ip("-n", netns, "link", "set", "m0", "up")
+    ip("-n", pair.attacker.netns, "address", "add", "10.79.0.2/24", "dev", "a0")
+    send(pair, 7, 1, to="10.79.0.1")
+
+
+@pytest.mark.parametrize("watched", [["v0"], ["v0", "m0"], ["m0"]])
+def test_an_interface_on_another_is_counted_once(netns_pair: NetnsPair, watched: list[str]) -> None:
+    add_macvlan(netns_pair)
+    with observing(netns_pair.victim, watched) as observer:
+        count_udp(netns_pair, observer, to="10.79.0.1")
+
+
+def ipv4_datagram(payload: bytes) -> bytes:
+    addresses = socket.inet_aton("10.80.0.2") + socket.inet_aton("10.80.0.1")
+    header = struct.pack("!BBHHHBBH", 0x45, 0, 28 + len(payload), 1, 0, 64, 17, 0) + addresses
+    return checksummed(header, 10) + struct.pack("!HHHH", 1234, 4242, 8 + len(payload), 0) + payload
+
+
+def ipv6_datagram(payload: bytes) -> bytes:
+    addresses = socket.inet_pton(socket.AF_INET6, "fd80::2") + socket.inet_pton(socket.AF_INET6, "fd80::1")
+    size = 8 + len(payload)
+    checked = addresses + struct.pack("!IIHHHH", size, 17, 1234, 4242, size, 0) + payload
+    checksum = checksummed(checked + bytes(len(checked) % 2), 38)[38:40]
+    udp = struct.pack("!HHH", 1234, 4242, size) + checksum
+    return struct.pack("!IHBB", 6 << 28, size, 17, 64) + addresses + udp + payload
+
+
+@pytest.mark.parametrize("datagram", [ipv4_datagram(b"inner"), ipv6_datagram(b"inner")])
+def test_an_interface_without_ethernet_headers(netns_pair: NetnsPair, datagram: bytes) -> None:
+    victim = netns_pair.victim
+    ip("-n", victim.netns, "tuntap", "add", "mode", "tun", "name", "tun0")
+    ip("-n", victim.netns, "address", "add", "10.80.0.1/24", "dev", "tun0")
+    ip("-n", victim.netns, "address", "add", "fd80::1/64", "dev", "tun0", "nodad")
+    ip("-n", victim.netns, "link", "set", "tun0", "up")
+    with observing(victim, ["tun0"]) as observer:
+        victim.run(sys.executable, "-c", TUN_WRITER, "tun0", datagram.hex(), "25")
+        answer = observer.ask("wait 25")
+    assert answer["protocols"]["udp"] == [25, 25 * len(datagram)]
+    assert named(answer)["socket/NO_SOCKET/after"] == 25
+    for hook in ("INGRESS", "DROP", "ACCEPTED"):
+        (seen,) = samples(answer, hook=hook, dport=4242)
+        assert (seen["records"], seen["payload"]) == (25, b"inner".hex())
+
+
+def test_loopback(netns_pair: NetnsPair) -> None:
+    victim = netns_pair.victim
+    with observing(victim, ["lo"]) as observer:
+        sender = (
+            "import socket\ns = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\n"
+            "for _ in range(20): s.sendto(b'self', ('127.0.0.1', 4242))"
+        )
+        victim.run(sys.executable, "-c", sender)
+        answer = observer.ask("wait 20")
+    (arrived,) = samples(answer, hook="INGRESS", dport=4242)
+    assert (arrived["records"], arrived["payload"]) == (20, b"self".hex())
+    assert answer["drops"]["socket/NO_SOCKET/after"] == 20

@@ -1,0 +1,60 @@
+"""Which processors the console leaves alone, on figures as the kernel gives them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from fwtop.collect import processors
+from fwtop.collect.processors import FULL, Processors, choose_avoided
+from fwtop.collect.procfs import parse_idle
+
+STAT = """cpu  10 0 10 80 0 0 0 0 0 0
+cpu0 5 0 5 30 10 0 0 0 0 0
+cpu1 5 1 5 50 0 0 4 2 7 0
+intr 1 2 3
+"""
+
+
+@pytest.fixture
+def own_processors() -> Iterator[set[int]]:
+    before = os.sched_getaffinity(0)
+    yield before
+    os.sched_setaffinity(0, before)
+
+
+def test_waiting_for_disks_is_idling() -> None:
+    assert parse_idle(STAT) == {0: (40, 50), 1: (50, 67)}
+    assert parse_idle("cpu0 1 2\n") == {}
+
+
+def test_idling_is_told_since_the_last_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = iter([STAT, STAT.replace("cpu0 5 0 5 30", "cpu0 5 0 20 35"), STAT])
+    monkeypatch.setattr(processors, "read_text", lambda path: next(texts))
+    made = Processors()
+    assert made.idle() == {0: 0.25}  # no tick of the other
+
+
+def test_a_full_receiver_is_left_alone_until_it_receives_little() -> None:
+    busy, spare = {0: FULL - 0.1, 1: 0.9}, {0: 0.9, 1: 0.9}
+    none: frozenset[int] = frozenset()
+    assert choose_avoided([0.2, 0.001], busy, none) == {0}
+    assert choose_avoided([0.2, 0.001], spare, none) == none
+    assert choose_avoided([0.2, 0.001], spare, frozenset({0})) == {0}
+    assert choose_avoided([0.005, 0.001], busy, frozenset({0})) == none
+    assert choose_avoided([0.001, 0.001], {0: 0.0, 1: 0.0}, none) == none  # busy with something else
+
+
+def test_this_process_moves_away_and_back(own_processors: set[int]) -> None:
+    if len(own_processors) < 2:
+        pytest.skip("needs two processors")
+    made, first = Processors(), min(own_processors)
+    costs = [0.2 if number == first else 0.0 for number in range(max(own_processors) + 1)]
+    made.keep_off(costs, dict.fromkeys(own_processors, 0.0))
+    assert os.sched_getaffinity(0) == own_processors - {first}
+    made.keep_off([0.2] * len(costs), dict.fromkeys(own_processors, 0.0))
+    assert os.sched_getaffinity(0) == own_processors  # nowhere to go
+    made.keep_off([0.0] * len(costs), dict.fromkeys(own_processors, 1.0))
+    assert os.sched_getaffinity(0) == own_processors
