@@ -60,6 +60,9 @@ class Traffic:
         packets, scale = thin(window.arrived, limit)
         outbound = _outbound(packets, window)
         inbound = with_cut_flags(packets.select(~outbound) if outbound.any() else packets)
+        if window.live and window.counters.arrived_packets and len(window.arrived):
+            # Exact counts know better than samples, of which a burst may have cost some
+            scale *= window.counters.arrived_packets / float(window.arrived.weight.sum())
         weight = inbound.weight * scale
         one_in = float(weight.mean()) if len(weight) else 1.0
         leaving = packets.select(outbound)

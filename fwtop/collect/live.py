@@ -137,7 +137,8 @@ class LiveSource:
         # The samples are to be taken from what will be watched
         arrived, dropped, accepted = (packets.sum(axis=0) * self._shutter.duty).tolist()
         rates = {Hook.INGRESS: arrived, Hook.DROP: dropped, Hook.ACCEPTED: accepted}
-        rates[Hook.XDP] = early_packets / seconds
+        # Before the first XDP drop: a rule that goes in now may take all that arrives
+        rates[Hook.XDP] = early_packets / seconds or arrived
         self._one_in |= choose_one_in(rates)
         for hook, n in self._one_in.items():
             self._cells.set_one_in(hook, n)  # also where N stays: a ring that was full may have raised it

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -61,3 +62,11 @@ def test_floods_among_visitors_are_named(items: list[dict[str, Any]], kinds: set
     assert {attack.kind for attack in judgement.attacks} == kinds, judgement.attacks
     shares = sum(attack.share for attack in judgement.attacks)
     assert 0.5 < shares <= 1.0
+
+
+def test_rates_add_up_to_what_the_kernel_counted_though_samples_were_lost() -> None:
+    batch = make_batch(make_frames([SYN], 5.0))
+    window = make_window(batch.select(slice(None, None, 2)), 5.0, live=True)
+    counters = replace(window.counters, arrived_packets=len(batch))
+    (attack,) = Advisor().judge(replace(window, counters=counters), make_tables(window)).attacks
+    assert attack.pps == pytest.approx(len(batch) / 5.0)
