@@ -15,6 +15,7 @@ from fwtop.model.rule import Match
 from fwtop.model.text import dns_name_text, safe_text
 
 _NAME = 24  # bytes of a name that are compared
+_INVENTED = 200  # questions before that is said
 _AGAIN = 10  # times that a random name doesn't come up
 
 
@@ -54,6 +55,11 @@ def queries(scene: Scene) -> list[Finding]:
         )
         confidence, wire = 0.95, _wire(parent)
         rows = rows[~_repeated(scene, rows)]
+    elif not cut and _invented(parsed, first):
+        kind, title = "dns_query_flood", "DNS flood of invented names"
+        different = len({question.labels for question in parsed}) / len(parsed)
+        sentence = f"{different:.0%} of the names are different and random"
+        confidence, wire = 0.8, None
     else:
         name, share = _top_name(parsed)
         spoof = scene.spoof(rows)
@@ -104,6 +110,14 @@ def _random_subdomains(parsed: list[dns.Question]) -> tuple[tuple[bytes, ...], f
         if len(below) >= 15 and distinct > 0.7 and _looks_random([labels[0] for labels in below]):
             return parent, len(below) / len(parsed), distinct
     return None
+
+
+def _invented(parsed: list[dns.Question], first: list[bytes]) -> bool:
+    """Tell names that nobody made and nobody asks for twice, under no common parent (NXDOMAIN floods)."""
+    distinct = len({question.labels for question in parsed})
+    second = [question.labels[-2] for question in parsed if len(question.labels) >= 2]
+    many = len(parsed) >= _INVENTED and distinct > 0.95 * len(parsed) and len(second) > 0.9 * len(parsed)
+    return many and len(set(second)) > 0.9 * len(second) and _looks_random(second) and _looks_random(first)
 
 
 def _repeated(scene: Scene, rows: Rows) -> Mask:

@@ -9,9 +9,14 @@ import numpy as np
 from fwtop.advise import http
 from fwtop.advise.facts import Facts
 from fwtop.advise.scene import Finding, Scene, count, sure
-from fwtop.advise.traffic import TCP, Rows
+from fwtop.advise.traffic import TCP, Rows, mix, payload
 from fwtop.model.packets import Mask
 from fwtop.model.rule import Match
+
+_PEOPLE = 5  # browsers behind one source
+_LINE = 40  # bytes of a request that are compared
+_TIMES = 10
+_REPEATS_A_SECOND = 3.0
 
 
 def requests(scene: Scene) -> list[Finding]:
@@ -64,14 +69,40 @@ def _flood_rows(scene: Scene, facts: Facts, parsed: list[http.Request]) -> tuple
         return facts.rows[http.path_mask(scene.traffic, facts.rows, request.method, request.path)], [sentence]
     limit = scene.config.request_rate_per_source
     fast = fast_rows(facts, limit)
-    if fast.mean() > 0.3:
+    if fast.mean() > 0.3 and not _proxies(scene, facts.rows[fast]):
         share = float(facts.weight[fast].sum()) / facts.packets
         reason = (
             f"{share:.0%} of all requests come from sources that send more than {limit:.0f} a second each"
         )
         return facts.rows[fast], [reason]
+    again = _again_and_again(facts)
+    if again.mean() > 0.5:
+        reason = (
+            f"{again.mean():.0%} ask for the same thing as their source did before, several times a second"
+        )
+        return facts.rows[again], [reason]
     same = _one_tool(facts, parsed)
     return facts.rows, [same] if same else []
+
+
+def _proxies(scene: Scene, rows: Rows) -> bool:
+    """Tell sources that speak for many people: load balancers, content networks, large NATs."""
+    parsed = http.requests(scene.traffic, scene.facts(rows).spread(384))
+    agents = Counter(request.agent for request in parsed if request.agent)
+    paths = Counter(request.path for request in parsed)
+    sources = scene.facts(rows).sources
+    return len(agents) >= _PEOPLE * min(sources, 4) and max(paths.values()) < 0.3 * len(parsed)
+
+
+def _again_and_again(facts: Facts) -> Mask:
+    """Tell requests that their source repeats to the letter, faster than a page reloads itself."""
+    matrix, length = payload(facts.traffic.packets, facts.rows, _LINE)
+    text = np.ascontiguousarray(matrix).view(f"V{_LINE}").reshape(-1)
+    _, words = np.unique(text, return_inverse=True)
+    asked = mix(facts.traffic.source_key[facts.rows], words.astype(np.uint64))
+    _, inverse, counts = np.unique(asked, return_inverse=True, return_counts=True)
+    rate = np.bincount(inverse, facts.weight) / max(facts.traffic.seconds, 1.0)
+    return np.asarray(((counts >= _TIMES) & (rate > _REPEATS_A_SECOND))[inverse] & (length >= _LINE // 2))
 
 
 def _cache_busting(parsed: list[http.Request]) -> tuple[http.Request, str] | None:
@@ -91,8 +122,12 @@ def _cache_busting(parsed: list[http.Request]) -> tuple[http.Request, str] | Non
 
 def outside_connections(scene: Scene, facts: Facts) -> bool:
     """Tell packets that claim to be of connections, but one of each only, and hardly any was opened."""
-    real = float(scene.tcp.real[facts.rows].mean())
-    openings = float(scene.traffic.weight[scene.tcp.syn].sum())
+    tcp, weight = scene.tcp, scene.traffic.weight
+    real = float(tcp.real[facts.rows].mean())
+    openings = float(weight[tcp.syn].sum())
+    if scene.thin:  # clients acknowledge what they get; at a thin sample that is what shows connections
+        bare = tcp.ack & (scene.traffic.packets.payload_length == 0)
+        openings += 0.2 * float(weight[bare].sum())
     return real < 0.1 and facts.flow_singles > 0.8 and openings < 0.1 * facts.packets
 
 

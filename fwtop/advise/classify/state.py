@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from fwtop.advise.scene import Finding, Scene, count
 from fwtop.advise.traffic import weighted_top
 from fwtop.model.address import format_address
-from fwtop.model.rule import Match
 
+_NAMELESS = ("udp_flood", "unknown_flood")
 _NO_ROWS = np.zeros(0, np.intp)
 
 
 def carpet_bombing(scene: Scene) -> list[Finding]:
-    """An attack spread over many own addresses, so that none of them stands out."""
+    """An attack spread over many own addresses, so that none of them stands out.
+
+    What is only "too much" besides has no better name than this one, and takes it; a vector that has one
+    (SYN flood, NTP amplification) keeps it and its share, so that shares still add up to at most one.
+    """
     config, traffic = scene.config, scene.traffic
     floods = [finding for finding in scene.findings if finding.kind != "port_scan"]
     if not floods:
@@ -38,7 +44,17 @@ def carpet_bombing(scene: Scene) -> list[Finding]:
     )
     spoof = max((finding.spoof for finding in floods), key=lambda verdict: verdict.probability)
     title = f"Carpet bombing of {len(targets):,} addresses"
-    return [Finding("carpet_bombing", title, rows, 0.93, evidence, spoof, Match(), state=True)]
+    plain = [finding for finding in floods if finding.kind in _NAMELESS]
+    if len(plain) != 1:
+        return [Finding("carpet_bombing", title, _NO_ROWS, 0.93, evidence, spoof, state=True)]
+    flood = plain[0]
+    scene.findings.remove(flood)
+    title = f"{title} ({flood.title})"
+    return [
+        replace(
+            flood, kind="carpet_bombing", title=title, confidence=0.93, evidence=(*evidence, *flood.evidence)
+        )
+    ]
 
 
 def conntrack_exhaustion(scene: Scene) -> list[Finding]:

@@ -10,12 +10,14 @@ from fwtop.advise import tls
 from fwtop.advise.classify.http import fast_rows, outside_connections, with_connections
 from fwtop.advise.facts import Facts
 from fwtop.advise.scene import Finding, Scene, count, sure
-from fwtop.advise.traffic import TCP
+from fwtop.advise.traffic import TCP, payload
 from fwtop.model.rule import Match
 from fwtop.model.text import payload_text
 
 _PATIENCE_NS = 500_000_000  # after that a client has had its answer and gone on
 _ENOUGH = 100
+_APPLICATION_DATA = 23
+_TINY_RECORD = 96  # bytes: a HEADERS frame of an indexed request, or a reset
 _BARE = 5  # SYN, ACK, hello, ACK of the server's answer, FIN or RST
 
 
@@ -56,6 +58,40 @@ def hellos(scene: Scene) -> list[Finding]:
     return [
         Finding("tls_flood", "TLS handshake flood", rows, sure(0.9, facts.n), tuple(evidence), spoof, match)
     ]
+
+
+def small_records(scene: Scene) -> list[Finding]:
+    """Segments packed with tiny TLS records, one after the other: HTTP/2 requests by the dozen.
+
+    Source: CVE-2023-44487 (rapid reset), as Cloudflare and Google described it in 2023: HEADERS and
+    RST_STREAM frames of some 40 bytes each, and no flow control that would slow them.
+    """
+    packets, config = scene.traffic.packets, scene.config
+    data = scene.traffic.rows(scene.tcp.ack & scene.free & (packets.payload_length > 3 * _TINY_RECORD))
+    if scene.thin or len(data) < config.min_samples:
+        return []
+    data = data[tls.record_mask(scene.traffic, data)]
+    head, length = payload(packets, data, 5)
+    record = (head[:, 3].astype(np.int64) << 8) | head[:, 4]
+    tiny = (head[:, 0] == _APPLICATION_DATA) & (record <= _TINY_RECORD) & (length == 5)
+    facts = scene.facts(data[tiny])
+    if not scene.significant(facts, floor_pps=config.reflection_pps, normal="tcp.ack", shaped=True):
+        return []
+    fast = fast_rows(facts, config.request_rate_per_source)
+    if fast.mean() < 0.5:
+        return []
+    facts = scene.facts(facts.rows[fast])
+    each = float(packets.payload_length[facts.rows].mean()) / (float(record[tiny].mean()) + 5)
+    evidence = (
+        f"{count(facts.packets)} segments ({count(facts.pps)}/s) of {facts.sources:,} sources hold about "
+        f"{each:.0f} TLS records of {record[tiny].mean():.0f} bytes each: requests by the dozen",
+        "HTTP/2 clients that wait for answers don't send so (CVE-2023-44487)",
+    )
+    dport = facts.top("dport")
+    match = Match(protocol=TCP, dport=dport.value if dport.share > 0.98 else None)
+    spoof = scene.spoof(facts.rows, prior=-4.0)
+    rows = with_connections(scene, facts)
+    return [Finding("http_flood", "HTTP/2 request flood", rows, sure(0.75, facts.n), evidence, spoof, match)]
 
 
 def _stalled(scene: Scene, facts: Facts) -> float:
