@@ -147,7 +147,7 @@ def _active(scene: Scene, finding: Finding) -> tuple[float, float]:
     time = traffic.packets.time_ns
     first, last = int(time.min()), int(time.max())
     mine = time[finding.rows]
-    place = (mine - first) * 50 // (last - first + 1)
+    place = np.minimum((mine - first) / (last - first + 1) * 50, 49).astype(np.intp)
     rates = np.bincount(place, traffic.weight[finding.rows], 50)
     strong = np.flatnonzero(rates >= 0.1 * rates.max())
     active = mine[(place >= strong[0]) & (place <= strong[-1])]

@@ -60,7 +60,7 @@ class Engine:
         self._digest: Digest | None = None  # since the start only: what left `_fed`
         self._counters: Counters | None = None
         self._waiting_rows = 0
-        self._first_ns, self._last_ns = 1 << 62, -(1 << 62)
+        self._first_ns, self._last_ns = 1 << 63, -(1 << 63)
         self._started: float | None = None
         self._now = 0.0
         self._stores: tuple[SlidingRows | Reservoir, ...]

@@ -11,12 +11,27 @@ from typing import BinaryIO, Protocol
 from fwtop.collect.capture_pcap import MAGICS, PcapReader
 from fwtop.collect.capture_pcapng import MAGIC, PcapngReader
 from fwtop.collect.capture_records import LINK_TYPES, Gunzip, Source, Stream
+from fwtop.collect.capture_times import with_possible_times
 from fwtop.model.errors import FwtopError
 from fwtop.model.packets import PacketBatch
 from fwtop.model.text import safe_text
 
 _GZIP = b"\x1f\x8b"
 _PEEK = 65_536
+_CONVERT = "convert it with: editcap -F pcap FILE NEW"
+_FOREIGN = {
+    b"snoop\0\0\0": ("is a snoop file (RFC 1761), not pcap", _CONVERT),
+    b"GMBU": ("is a Network Monitor file, not pcap", _CONVERT),
+    b"RTSS": ("is a Network Monitor file, not pcap", _CONVERT),
+    bytes.fromhex("34cdb2a1"): ("is a modified pcap file", _CONVERT),
+    bytes.fromhex("a1b2cd34"): ("is a modified pcap file", _CONVERT),
+    _GZIP: ("is gzip within gzip", "unpack it once: gunzip FILE"),
+    b"\xfd7zXZ\0": ("is compressed with xz", "unpack it first: unxz FILE"),
+    b"\x28\xb5\x2f\xfd": ("is compressed with zstd", "unpack it first: unzstd FILE"),
+    b"\x04\x22\x4d\x18": ("is compressed with lz4", "unpack it first: unlz4 FILE"),
+    b"BZh": ("is compressed with bzip2", "unpack it first: bunzip2 FILE"),
+    b"PK\3\4": ("is a zip archive", "unpack it first: unzip FILE"),
+}
 
 
 class _Reader(Protocol):
@@ -35,7 +50,7 @@ class CaptureFile:
         self.name = name
         self.notes = notes
         self._reader = reader
-        self._rest = _closing(file, name, reader.batches())
+        self._rest = with_possible_times(_closing(file, name, reader.batches()), notes)
         first = next(self._rest, None)
         self._first = [] if first is None else [first]
         # Unix seconds of the first packet; 0 where there is none
@@ -99,8 +114,16 @@ def _open(file: BinaryIO, name: str) -> CaptureFile:
             return CaptureFile(file, name, PcapngReader(stream, notes), notes)
     except FwtopError as error:
         raise FwtopError(f"{name}: {error}", error.code) from None
-    what = "is empty" if not first else "is neither pcap nor pcapng"
-    raise FwtopError(f"{name} {what}; nothing was read; record one with: tcpdump -w FILE")
+    raise FwtopError(f"{name} {_foreign(first)}")
+
+
+def _foreign(first: bytes) -> str:
+    """Say what a file is that can't be read, and what to do."""
+    for magic, (what, remedy) in _FOREIGN.items():
+        if first.startswith(magic):
+            return f"{what}; nothing was read; {remedy}"
+    what = "is neither pcap nor pcapng" if first else "is empty"
+    return f"{what}; nothing was read; record one with: tcpdump -w FILE"
 
 
 def _closing(file: BinaryIO, name: str, batches: Iterator[PacketBatch]) -> Iterator[PacketBatch]:

@@ -18,7 +18,8 @@ MAGICS = {
     bytes.fromhex("a1b23c4d"): (">", 1),
 }
 _FILE_HEADER, _RECORD_HEADER = 24, 16
-_RUN = 6  # records of one size in a row before the next ones are guessed to have it too
+_STEP_BYTES = 1 << 18  # before looking whether they all have one size
+_RUN = 6  # so many of one size in a row, and the next ones are guessed to have it too
 
 
 class PcapReader:
@@ -68,33 +69,45 @@ class PcapReader:
 
     def _find(self) -> tuple[I64, bool]:
         """Find the whole records of the stream's present part; tells whether a broken one follows."""
-        stream, order = self._stream, self._order
-        memory = stream.data.data
-        size_of = struct.Struct(f"{order}I").unpack_from
+        stream, broken = self._stream, False
         pos, end = stream.pos, stream.end
         found: list[I64] = []
-        singles: list[int] = []
-        last, same = -1, 0
-        broken = False
-        while pos + _RECORD_HEADER <= end:
-            (size,) = size_of(memory, pos + 8)
-            if size > MAX_RECORD:
-                broken = True
+        while pos + _RECORD_HEADER <= end and not broken:
+            starts, after, broken = self._steps(pos, end)
+            found.append(starts)
+            if after == pos:  # the next record is not all there
                 break
-            after = pos + _RECORD_HEADER + size
-            if after > end:
-                break
-            singles.append(pos)
             pos = after
-            same = same + 1 if size == last else 0
-            last = size
-            if same >= _RUN:
-                run = self._run(pos, end, size)
-                found += [np.array(singles, np.int64), run]
-                singles, same = [], 0
-                pos += len(run) * (_RECORD_HEADER + size)
+            if len(starts) >= _RUN and pos - int(starts[-_RUN]) == _RUN * (pos - int(starts[-1])):
+                stride = pos - int(starts[-1])
+                found.append(self._run(pos, end, stride - _RECORD_HEADER))
+                pos += len(found[-1]) * stride
         stream.pos = pos
-        return np.concatenate([*found, np.array(singles, np.int64)]), broken
+        return np.concatenate([np.zeros(0, np.int64), *found]), broken
+
+    def _steps(self, pos: int, end: int) -> tuple[I64, int, bool]:
+        """Step from record to record, for _STEP_BYTES at most: the one loop with a turn for every packet.
+
+        Returns their places, the place behind them, and whether the record there is broken.
+        """
+        memory = self._stream.data.data
+        size_of = struct.Struct(f"{self._order}I").unpack_from
+        starts: list[int] = []
+        add = starts.append
+        last = end - _RECORD_HEADER
+        most = min(last, pos + _STEP_BYTES)
+        while pos <= most:
+            add(pos)
+            pos += 16 + size_of(memory, pos + 8)[0]
+        add(pos)
+        places = np.array(starts, np.int64)
+        large = places[1:] - places[:-1] > _RECORD_HEADER + MAX_RECORD
+        if large.any():
+            first = int(large.argmax())
+            return places[:first], starts[first], True
+        if pos > end:
+            return places[:-2], starts[-2], False
+        return places[:-1], pos, False
 
     def _run(self, pos: int, end: int, size: int) -> I64:
         """Return the records from `pos` on that have this size, as many as follow each other.

@@ -15,6 +15,7 @@ from fwtop.collect.capture_records import (
     Records,
     Stream,
     check_link_type,
+    link_type_name,
     to_batch,
     words,
     words16,
@@ -97,7 +98,9 @@ class PcapngReader:
         unread = [kind for kind in self._link_types if kind not in LINK_TYPES]
         if unread and len(unread) == len(self._link_types):
             check_link_type(unread[0])
-        self._notes.extend(f"packets of link type {kind} were left out: not supported" for kind in unread)
+        self._notes.extend(
+            f"packets of link type {link_type_name(kind)} were left out: not supported" for kind in unread
+        )
 
     def _present(self) -> Iterator[PacketBatch]:
         """Read the whole blocks of the stream's present part."""

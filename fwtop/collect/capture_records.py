@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Protocol, cast
 
@@ -17,11 +18,20 @@ MAX_WIDTH = 640  # bytes kept of a packet: enough for a TLS ClientHello
 MAX_RECORD = 1 << 20  # a longer record is a broken file: the largest snap length in use is 256 KiB
 ROWS = 8192  # packets a batch: stays in the cache, and in little memory
 _BLOCK = 4 << 20
+_PACKED = 1 << 18  # of gzip at a time: what it holds fits a block, as a rule
 
 ETHERNET, NULL, LOOP, SLL, SLL2 = 1, 0, 108, 113, 276
 RAW = (12, 14, 101, 228, 229)  # DLT_RAW of several systems, LINKTYPE_RAW, _IPV4, _IPV6
 LINK_TYPES = {ETHERNET: "Ethernet", NULL: "null", LOOP: "loop", SLL: "Linux SLL", SLL2: "Linux SLL2"}
 LINK_TYPES |= dict.fromkeys(RAW, "raw IP")
+# Some that are not read, by name (www.tcpdump.org/linktypes.html): so that the message says something
+_OTHER_LINK_TYPES = {
+    **{6: "Token Ring", 7: "ARCNET", 9: "PPP", 10: "FDDI", 50: "PPP with HDLC framing", 51: "PPPoE"},
+    **{104: "Cisco HDLC", 105: "802.11", 107: "Frame Relay", 119: "802.11 with Prism header", 123: "ATM"},
+    **{127: "802.11 with radiotap", 163: "802.11 with AVS header", 187: "Bluetooth", 189: "USB"},
+    **{192: "PPI", 195: "802.15.4", 197: "ERF", 201: "Bluetooth", 220: "USB", 226: "Solaris ipnet"},
+    **{239: "NFLOG", 249: "USB", 251: "Bluetooth LE", 253: "netlink"},
+}
 # Bytes to leave out at the start. What is left of SLL then looks like Ethernet: 12 bytes, the ethertype.
 _STRIP = {ETHERNET: 0, NULL: 4, LOOP: 4, SLL: 2, SLL2: 6} | dict.fromkeys(RAW, 0)
 
@@ -37,26 +47,39 @@ class Source(Protocol):
 class Gunzip:
     """A gzip stream of any number of members; one that is cut off still gives all that is in it.
 
-    (The standard library's GzipFile raises at the cut and keeps what it had decompressed.)
+    (The standard library's GzipFile raises at the cut and keeps what it had decompressed.) The next block is
+    inflated by a thread while the present one is read: zlib lets other threads run meanwhile.
     """
 
     def __init__(self, file: Source, first: bytes) -> None:
         self._file = file
         self._packed = first
         self._inflate = zlib.decompressobj(31)
+        self._worker = ThreadPoolExecutor(1, "fwtop-gunzip")
+        self._coming = self._worker.submit(self._block)
+        self._ready = memoryview(b"")
 
     def read(self, size: int, /) -> bytes:
         """Return up to `size` bytes; raises EOFError or zlib.error where nothing more can be had."""
+        if not self._ready:
+            self._ready = memoryview(self._coming.result())
+            if self._ready:
+                self._coming = self._worker.submit(self._block)
+        taken = bytes(self._ready[:size])
+        self._ready = self._ready[size:]
+        return taken
+
+    def _block(self) -> bytes:
         while True:
             if self._inflate.eof:
-                self._packed = self._inflate.unused_data or self._file.read(_BLOCK >> 4)
+                self._packed = self._inflate.unused_data or self._file.read(_PACKED)
                 self._inflate = zlib.decompressobj(31)
                 if not self._packed.strip(b"\0"):  # the end, or the padding of a tape
                     return b""
-            packed = self._packed or self._file.read(_BLOCK >> 4)
+            packed = self._packed or self._file.read(_PACKED)
             if not packed:
                 raise EOFError("its gzip stream is cut off")
-            data = self._inflate.decompress(packed, size)
+            data = self._inflate.decompress(packed, _BLOCK)
             self._packed = self._inflate.unconsumed_tail
             if data:
                 return data
@@ -124,8 +147,15 @@ def check_link_type(link_type: int) -> int:
     """Return the link type; raises FwtopError when packets of it cannot be read."""
     if link_type not in LINK_TYPES:
         known = ", ".join(dict.fromkeys(LINK_TYPES.values()))
-        raise FwtopError(f"the capture's link type {link_type} is not supported; supported: {known}")
+        name = link_type_name(link_type)
+        raise FwtopError(f"the capture's link type {name} is not supported; supported: {known}")
     return link_type
+
+
+def link_type_name(link_type: int) -> str:
+    """Return the number of a link type, with its name where it is known."""
+    name = LINK_TYPES.get(link_type) or _OTHER_LINK_TYPES.get(link_type)
+    return f"{link_type} ({name})" if name else str(link_type)
 
 
 def to_batch(stream: Stream, records: Records) -> PacketBatch:
@@ -149,8 +179,12 @@ def to_batch(stream: Stream, records: Records) -> PacketBatch:
         hook=Hook.INGRESS,
         whole=True,
     )
+    # The size on the wire is a claim, too: it is neither less than what is there nor a gigabyte
+    wire = np.where(
+        records.length > MAX_RECORD, records.captured, np.maximum(records.length, records.captured)
+    )
     flags = batch.flags | np.where(outbound, np.uint8(FLAG_OUTBOUND), np.uint8(0))
-    return replace(batch, length=records.length.astype(np.uint32), flags=flags)
+    return replace(batch, length=wire.astype(np.uint32), flags=flags)
 
 
 def _clear_behind(data: U8, captured: I64) -> None:

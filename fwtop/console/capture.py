@@ -35,7 +35,8 @@ def observe_capture(file: BinaryIO, name: str, *, top: int, geoip: str | None = 
         engine.feed(batch, None, capture.started)
     window, tables = engine.window(), engine.tables()
     if tables.totals.packets == 0:
-        raise FwtopError(f"{safe_text(name)} holds no packets; nothing to judge")
+        why = f" ({'; '.join(capture.notes)})" if capture.notes else ""
+        raise FwtopError(f"{safe_text(name)} holds no packets{safe_text(why)}; nothing to judge")
     costs = load_costs()
     advisor = Advisor(AdviseConfig(cost_ns=costs.cost_ns, measured_costs=costs.measured))
     snapshot = Snapshot(

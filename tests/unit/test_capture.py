@@ -185,6 +185,52 @@ def test_unsupported_link_types_are_left_out_or_refused() -> None:
         read(pcap(sample(), link_type=127))
 
 
+FORMATS = {
+    **{b"snoop\0\0\0": "snoop", b"GMBU": "editcap", b"\x34\xcd\xb2\xa1": "editcap", b"BZh9": "bunzip2"},
+    **{b"PK\3\4": "unzip", b"\xfd7zXZ\0": "unxz", b"\x28\xb5\x2f\xfd": "unzstd"},
+    gzip.compress(gzip.compress(b"")): "within gzip",
+}
+
+
+@pytest.mark.parametrize(("start", "said"), FORMATS.items())
+def test_formats_that_are_not_read_are_named_with_a_way_out(start: bytes, said: str) -> None:
+    with pytest.raises(FwtopError, match=said) as caught:
+        read(start + bytes(100))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("stray", [0, 4_294_967_295 * 10**9])
+@pytest.mark.parametrize("place", [0, 1, 9])
+def test_a_stray_time_does_not_stretch_the_capture(stray: int, place: int) -> None:
+    packets = sample(9)
+    packets.insert(place, (stray, FRAME, len(FRAME)))
+    batch, notes = read(pcap(packets, nano=True))
+    assert len(batch) == 10
+    assert int(batch.time_ns.max()) - int(batch.time_ns.min()) == 8_000_000
+    assert notes == ["1 packets have impossible times; those of packets near them were taken"]
+
+
+def test_times_that_go_backwards_or_lie_far_away_are_kept() -> None:
+    backwards = [START_NS - i * 1_000_000_000 for i in range(20)]
+    for times in (backwards, [0] * 5, [4_294_967_295 * 10**9] * 5):
+        batch, notes = read(pcap([(time, FRAME, len(FRAME)) for time in times], nano=True))
+        assert (batch.time_ns.tolist(), notes) == (times, [])
+
+
+def test_times_at_both_ends_of_what_64_bits_hold_come_near_each_other() -> None:
+    far = section() + interface(options=option(9, b"\x09"))
+    far += b"".join(enhanced(FRAME, ticks) for ticks in (1 << 62, (1 << 62) + 5, (1 << 63) + 9))
+    batch, notes = read(far)
+    assert batch.time_ns.tolist() == [1 << 62, (1 << 62) + 5, 1 << 62]
+    assert len(notes) == 1
+
+
+@pytest.mark.parametrize("claimed", [0, 0xFFFFFFFF])
+def test_an_impossible_size_on_the_wire_is_that_of_the_captured_bytes(claimed: int) -> None:
+    batch, _ = read(pcap([(START_NS, FRAME, claimed)]))
+    assert batch.length.tolist() == [len(FRAME)]
+
+
 FOREIGN = [b"", b"hello", b"\x1f\x8b", b"\x1f\x8bgarbage", gzip.compress(b"text"), b"\x7fELF" + b"\0" * 99]
 
 
