@@ -23,7 +23,6 @@ USEFUL = 0.3  # of the attack: less isn't worth a rule
 _FEW_SOURCES = 20
 _SIGNATURES = 3
 _RATE_FACTORS = (2.0, 4.0, 8.0)  # times what normal sources send
-_REQUESTS = ("http_flood", "tls_flood")  # real connections: their fields are those of everybody
 
 
 @dataclass(frozen=True)
@@ -57,7 +56,7 @@ def _by_fields(scene: Scene, finding: Finding, base: Match, config: AdviseConfig
         return
     packets = scene.traffic.packets
     facts = Facts(scene.traffic, finding.rows)
-    for form, match, why in _narrowed(facts, base, requests=finding.kind in _REQUESTS):
+    for form, match, why in _narrowed(facts, base, requests=finding.requests):
         yield Candidate(_rule(Kind.XDP, match, config), why, form)
     fragments = packets.fragment[finding.rows] != Fragment.NONE
     if float(facts.weight[fragments].sum()) > 0.5 * facts.packets and not base.fragment:

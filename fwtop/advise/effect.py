@@ -9,6 +9,7 @@ import numpy as np
 
 from fwtop.advise.limits import replayed, sustained
 from fwtop.advise.matching import limit_groups, match_rows
+from fwtop.advise.scene import Finding
 from fwtop.advise.tcpview import ACK, SYN
 from fwtop.advise.texts import Texts
 from fwtop.advise.traffic import TCP, Rows, Traffic
@@ -63,6 +64,17 @@ def stopped(match: Match, limit: RateLimit | None, traffic: Traffic) -> F64:
         rows = np.flatnonzero(hit)
         part[rows] = sustained(limit, traffic.packets, rows, traffic.weight[rows], traffic.seconds)
     return part
+
+
+def share_stopped(part: F64, match: Match, traffic: Traffic, finding: Finding) -> float:
+    """Return the part of an attack that is stopped: of its packets, or of its requests.
+
+    A flood of requests over real connections is stopped by dropping these; its other packets still come.
+    """
+    rows = finding.rows
+    if finding.requests and match.payload:
+        rows = rows[traffic.packets.payload_length[rows] > 0]
+    return share_of(part, traffic, rows)
 
 
 def share_of(part: F64, traffic: Traffic, rows: Rows) -> float:

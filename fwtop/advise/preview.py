@@ -11,11 +11,9 @@ from fwtop.advise.baseline import Baseline
 from fwtop.advise.classify import find_attacks
 from fwtop.advise.config import AdviseConfig
 from fwtop.advise.contents import signatures
-from fwtop.advise.effect import harm, share_of, stopped
+from fwtop.advise.effect import harm, share_stopped, stopped
 from fwtop.advise.normal import normal_traffic, with_unexplained
 from fwtop.advise.scene import Finding, Scene
-from fwtop.advise.traffic import Traffic
-from fwtop.model.packets import F64
 from fwtop.model.preview import Preview
 from fwtop.model.rule import Kind, Rule
 from fwtop.model.window import Window
@@ -42,7 +40,9 @@ def preview(
     total_pps = float((part * traffic.weight).sum()) / traffic.seconds
     empty = np.zeros(0, np.intp)
     rows = np.sort(np.concatenate([finding.rows for finding in findings])) if findings else empty
-    attack = share_of(part, traffic, rows)
+    shares = [share_stopped(part, rule.match, traffic, finding) for finding in findings]
+    weights = [traffic.share(finding.rows) for finding in findings]
+    attack = float(np.average(shares, weights=weights)) if findings else 0.0
     cost = harm(rule.match, rule.limit, normal, traffic)
     warnings = _warnings(scene, rule, total_pps, cost.share, guess=normal.guess)
     return Preview(
@@ -54,13 +54,13 @@ def preview(
         examples=cost.examples,
         warnings=warnings,
         guess=normal.guess,
-        attacks=_by_attack(findings, part, traffic),
+        attacks=_by_attack(findings, shares),
     )
 
 
-def _by_attack(findings: Sequence[Finding], part: F64, traffic: Traffic) -> tuple[tuple[str, float], ...]:
-    shares = [(finding.title, share_of(part, traffic, finding.rows)) for finding in findings]
-    return tuple(sorted(shares, key=lambda item: -item[1]))
+def _by_attack(findings: Sequence[Finding], shares: Sequence[float]) -> tuple[tuple[str, float], ...]:
+    named = zip((finding.title for finding in findings), shares, strict=True)
+    return tuple(sorted(named, key=lambda item: -item[1]))
 
 
 def _warnings(scene: Scene, rule: Rule, total_pps: float, share: float, *, guess: bool) -> tuple[str, ...]:

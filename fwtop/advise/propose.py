@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from fwtop.advise.candidates import USEFUL, Candidate, candidates
 from fwtop.advise.commands import fwtop_line, shell_commands
-from fwtop.advise.effect import Normal, harm, share_of, stopped
+from fwtop.advise.effect import Normal, harm, share_stopped, stopped
 from fwtop.advise.scene import Finding, Scene
 from fwtop.advise.signature import Signature
 from fwtop.advise.upstream import upstream
@@ -15,6 +15,7 @@ from fwtop.model.rule import Kind, Rule
 from fwtop.model.snapshot import Proposal
 
 _PER_ATTACK = 5
+_WORTH = 3.0  # times as much of the attack as of normal traffic
 _STEADY = 0.015  # of the score a place: near equals keep the order that the operator saw last
 _LASTS = {
     Kind.IPSET: "lasts while these sources are used",
@@ -87,7 +88,7 @@ def _measured(scene: Scene, finding: Finding, candidate: Candidate, normal: Norm
     rule, traffic = candidate.rule, scene.traffic
     drops = rule.kind not in _DROP_NOTHING
     part = stopped(rule.match, rule.limit, traffic)
-    share = share_of(part, traffic, finding.rows) if drops else 0.0
+    share = share_stopped(part, rule.match, traffic, finding) if drops else 0.0
     cost = harm(rule.match, rule.limit, normal, traffic) if drops else None
     pps = float((part * traffic.weight).sum()) / traffic.seconds if drops else 0.0
     collateral = cost.share if cost else 0.0
@@ -114,10 +115,10 @@ def _measured(scene: Scene, finding: Finding, candidate: Candidate, normal: Norm
 
 
 def _is_worth(proposal: Proposal) -> bool:
-    """Nobody wants a rule that stops little, or one that hits normal traffic harder than the attack."""
+    """Nobody wants a rule that stops little, or one that hits normal traffic about as hard as the attack."""
     if proposal.rule is not None and proposal.rule.kind in _DROP_NOTHING:
         return True
-    return proposal.attack_share >= max(USEFUL, proposal.collateral_share)
+    return proposal.attack_share >= max(USEFUL, _WORTH * proposal.collateral_share)
 
 
 def rank(offer: Offer, before: Sequence[str] = ()) -> float:

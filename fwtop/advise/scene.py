@@ -41,6 +41,11 @@ class Finding:
     dns_name: bytes | None = None  # wire form of the name that it asks for
 
     @property
+    def requests(self) -> bool:
+        """Whether it is made of requests over real connections."""
+        return self.kind in ("http_flood", "tls_flood")
+
+    @property
     def key(self) -> str:
         """What stays the same from one judgement to the next while the vector lasts."""
         match = self.match

@@ -20,12 +20,14 @@ from fwtop.model.packets import U8, U64, Mask
 from fwtop.model.rule import PayloadMatch
 
 _ROWS = 512
+_LOADED = 0.1  # of the packets have a payload at all: a request needs some that have none
 _SEEDED = 128  # packets show whether most of them share a string; random payloads are found out fast
 _COMMON = 0.97  # of the packets must have a byte at a place for it to be part of a signature
 _PIECES = (8, 16, 32)  # bytes tried for a rule: shorter ones appear by chance in traffic never seen
 _PIECES_GUESS = (16, 32)  # without a baseline, longer ones are safer
 _SHORTEST = 4  # bytes of a whole constant part: 2**-32 at a fixed place
 _FILLED = 16  # bytes of one value: fewer are padding
+_TRIED = 6  # pieces of one length
 _LONGEST = 64  # that are shown
 _GRAM = 6
 _SHARED = 0.15  # of the packets must have a string for it to be one of a tool's payloads
@@ -54,7 +56,7 @@ def find_signatures(
 ) -> list[Signature]:
     """Return the signatures that separate, the best first; empty when the payload has no constant part."""
     loaded = rows[traffic.packets.payload_length[rows] > 0]
-    if len(loaded) < max(10, 0.2 * len(rows)):
+    if len(loaded) < max(10, _LOADED * len(rows)):
         return []
     sample = loaded[np.linspace(0, len(loaded) - 1, min(_ROWS, len(loaded))).astype(np.intp)]
     attack = Texts.of(traffic.packets, sample)
@@ -189,20 +191,31 @@ def _extended(seed: bytes, texts: Texts) -> PayloadMatch:
 
 
 def _shortened(whole: PayloadMatch, normal: Texts, pieces: tuple[int, ...]) -> PayloadMatch:
-    """Cut to the shortest piece that normal traffic doesn't have; the richest piece of that length."""
+    """Cut to the shortest piece that normal traffic doesn't have; of one length the richest that separates."""
     data = whole.data
     if whole.mask is not None:
         return whole
     for size in pieces:
         if size >= len(data):
             break
-        at = max(range(len(data) - size + 1), key=lambda i: _richness(data[i : i + size]))
-        offset = None if whole.offset is None else whole.offset + at
-        piece = PayloadMatch(data[at : at + size], offset)
-        filled = len(set(data)) == 1 and size >= _FILLED
-        if (filled or len(set(piece.data)) > 1) and not normal.hits(piece).any():
-            return piece
+        for at in _richest(data, size):
+            offset = None if whole.offset is None else whole.offset + at
+            piece = PayloadMatch(data[at : at + size], offset)
+            filled = len(set(data)) == 1 and size >= _FILLED
+            if (filled or len(set(piece.data)) > 1) and not normal.hits(piece).any():
+                return piece
     return whole
+
+
+def _richest(data: bytes, size: int) -> list[int]:
+    """Return where the richest pieces of a size begin, no two of them much alike."""
+    chosen: list[int] = []
+    for at in sorted(range(len(data) - size + 1), key=lambda i: -_richness(data[i : i + size])):
+        if all(abs(at - other) >= size // 2 for other in chosen):
+            chosen.append(at)
+            if len(chosen) == _TRIED:
+                break
+    return chosen
 
 
 def _richness(data: bytes) -> int:
