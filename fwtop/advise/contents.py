@@ -31,7 +31,7 @@ def signatures(scene: Scene, finding: Finding, normal: Normal) -> list[Signature
     named = _named(scene, finding, normal)
     if any(s.attack_share >= _ENOUGH and s.baseline_share <= config.collateral_limit for s in named):
         return named
-    if finding.requests and normal.guess and not _visited(scene, finding, normal):
+    if finding.requests and not _visited(scene, finding, normal):
         return named
     found = find_signatures(scene.traffic, finding.rows, normal.texts, config, guess=normal.guess)
     return [*named, *found]

@@ -191,7 +191,7 @@ def _extended(seed: bytes, texts: Texts) -> PayloadMatch:
 
 
 def _shortened(whole: PayloadMatch, normal: Texts, pieces: tuple[int, ...]) -> PayloadMatch:
-    """Cut to the shortest piece that normal traffic doesn't have; of one length the richest that separates."""
+    """Cut to the shortest piece that normal traffic lacks; of one length the richest that separates."""
     data = whole.data
     if whole.mask is not None:
         return whole
