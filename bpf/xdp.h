@@ -65,7 +65,7 @@ struct xdp_cell {
 struct xdp_slot { /* written by the guardian */
 	u64 deadline; /* bpf_ktime_get_ns: the rule is inert from then on, with or without any process */
 	u32 number;   /* of the rule; 0: free */
-	u32 reserved;
+	u32 at_tc;    /* it is not for XDP: for readers of the counters */
 };
 
 struct frame {
@@ -352,6 +352,30 @@ INLINE u32 may_list6(u64 *filter, u64 hi)
 	OPAQUE(word);
 	word &= 0x3ffff;
 	return filter[word] >> (bit & 63) & 1;
+}
+
+/* One for each source prefix that a limit counts. */
+struct bucket_key {
+	u64 hi, lo;
+	u32 family, dport;
+};
+
+/* Whether a packet is above a rule's rate: the generic cell rate algorithm (ITU-T I.371, annex A), which needs
+ * one number a bucket, the time at which it will be empty again, and writes it for packets that pass only.
+ * `cost` of the packet and `room` of the bucket are times in 1/64 ns. */
+INLINE u32 over_limit(void *buckets, struct bucket_key *key, u64 cost, u64 room)
+{
+	u64 now = bpf_ktime_get_ns() << 6, empty, *bucket = bpf_map_lookup_elem(buckets, key);
+
+	empty = bucket && *bucket > now ? *bucket : now;
+	if (empty + cost > now + (room > cost ? room : cost))
+		return 1;
+	empty += cost;
+	if (bucket)
+		*bucket = empty;
+	else
+		bpf_map_update_elem(buckets, key, &empty, 0);
+	return 0;
 }
 
 struct list6_key {

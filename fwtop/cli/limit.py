@@ -39,6 +39,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--burst", type=_burst, default=None, metavar="N", help="at once (default: a second's worth)"
     )
     parser.add_argument("--by-port", action="store_true", help="count each destination port for itself")
+    parser.add_argument(
+        "--via", choices=("hashlimit", "xdp", "tc"), default="hashlimit", help="where (default hashlimit)"
+    )
     add_rule_options(parser)
 
 
@@ -53,7 +56,7 @@ def rule_of(args: argparse.Namespace) -> Rule:
     v4, v6 = _lengths(args)
     limit = RateLimit(per_second, args.burst or per_second, v4, v6, in_bytes, args.by_port)
     match = Match(family=args.family, protocol=args.proto, dport=args.dport)
-    rule = Rule("", Kind.HASHLIMIT, match, "", args.ttl, created_by="cli", limit=limit)
+    rule = Rule("", Kind(args.via), match, "", args.ttl, created_by="cli", limit=limit)
     return summarised(rule)
 
 

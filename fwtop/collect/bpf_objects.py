@@ -12,7 +12,7 @@ from pathlib import Path
 
 from fwtop.collect.bpf import call
 
-MAP_HASH, MAP_ARRAY_OF_MAPS = 1, 12
+MAP_HASH, MAP_LRU_HASH, MAP_ARRAY_OF_MAPS = 1, 9, 12
 F_NO_PREALLOC = 1 << 0
 _F_RDONLY = 1 << 3
 _MAP_LOOKUP = 1

@@ -17,6 +17,7 @@ from fwtop.model.text import safe_text
 
 _RTM_GETLINK, _RTM_GETADDR = 18, 22
 _IFLA_IFNAME, _IFLA_LINK, _IFLA_MASTER, _IFLA_STATS64, _IFLA_LINK_NETNSID = 3, 5, 10, 23, 37
+_IFLA_LINKINFO, _IFLA_INFO_KIND = 18, 1
 _IFA_ADDRESS, _IFA_LOCAL = 1, 2
 _SCOPE_GLOBAL = 0
 _IFF_UP, _IFF_LOOPBACK = 1, 8
@@ -47,6 +48,7 @@ class Link:
     link: int  # a VLAN's lower interface, else 0
     master: int  # the bond or bridge that it belongs to, else 0
     stats: LinkStats
+    kind: str = ""  # vlan, bond, bridge, veth, …; empty for hardware
 
 
 def list_links() -> list[Link]:
@@ -81,14 +83,19 @@ def _link(body: bytes) -> Link:
         lower = 0
     return Link(
         index=index,
-        name=attributes.get(_IFLA_IFNAME, b"").rstrip(b"\0").decode("utf-8", "replace"),
+        name=_text(attributes.get(_IFLA_IFNAME, b"")),
         ethernet=arp_type in _WITH_ETHERNET_HEADER,
         up=bool(flags & _IFF_UP),
         loopback=bool(flags & _IFF_LOOPBACK),
         link=lower,
         master=_number(attributes.get(_IFLA_MASTER)),
         stats=_stats(attributes.get(_IFLA_STATS64, b"")),
+        kind=_text(dict(netlink.attributes(attributes.get(_IFLA_LINKINFO, b""))).get(_IFLA_INFO_KIND, b"")),
     )
+
+
+def _text(value: bytes) -> str:
+    return value.rstrip(b"\0").decode("utf-8", "replace")
 
 
 def _number(value: bytes | None) -> int:

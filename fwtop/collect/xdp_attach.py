@@ -13,46 +13,61 @@ import errno
 import os
 import socket
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from fwtop.collect import bpf, bpf_objects, netlink
 from fwtop.collect.links import Link
+from fwtop.collect.xdp_targets import Target, targets
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
 
-NATIVE, GENERIC, TC = "native", "generic", "tc"
+NATIVE, GENERIC, TC, INGRESS = "native", "generic", "tc", "ingress"
+XDP_MODES = (NATIVE, GENERIC, TC)  # of rules for XDP: TC where XDP is taken, with the rules for tc among them
 _RTM_GETLINK = 18
 _IFLA_XDP = 43
 _XDP_PROGRAM_IDS = (4, 5, 6, 7)  # IFLA_XDP_PROG_ID, and those of each mode when there are several
 _XDP_ATTACHED, _ATTACHED_GENERIC = 2, 2  # IFLA_XDP_ATTACHED, XDP_ATTACHED_SKB
 _TAKEN = (errno.EBUSY, errno.EEXIST)
+_REASONS = {
+    errno.EOPNOTSUPP: "its driver has no XDP, or not with the offloads that are on",
+    errno.ERANGE: "its MTU is too large for the driver's XDP",
+    errno.EINVAL: "its driver refuses XDP as the interface is set up (MTU, offloads, queues)",
+    errno.ENOSPC: "its driver has too few queues for XDP",
+    errno.ENOMEM: "its driver has too little memory for XDP",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Attachment:
-    """Where the rules are; `foreign` names the XDP program that made it tc."""
+    """Where rules are. `foreign` names the XDP program that made it tc, `above` the interface asked for."""
 
     ifindex: int
     name: str
     mode: str
     foreign: str = ""
+    above: str = ""
+    reason: str = ""  # why it is not native
 
 
 class Programs:
-    """The compiled rules for each place, built when first needed."""
+    """The compiled rules by mode, built when first needed; a mode without a builder has no rules."""
 
-    def __init__(self, xdp: Callable[[], int], tc: Callable[[], int]) -> None:
-        self._build = {False: xdp, True: tc}
-        self._built: dict[bool, int] = {}
+    def __init__(self, builders: Mapping[str, Callable[[], int]]) -> None:
+        self._builders = builders
+        self._built: dict[Callable[[], int], int] = {}
+
+    def wanted(self, mode: str) -> bool:
+        """Say whether there are rules for a mode."""
+        return mode in self._builders
 
     def of(self, mode: str) -> int:
         """Return the descriptor of the program for a mode; raises FwtopError."""
-        for_tc = mode == TC
-        if for_tc not in self._built:
-            self._built[for_tc] = self._build[for_tc]()
-        return self._built[for_tc]
+        build = self._builders[mode]
+        if build not in self._built:
+            self._built[build] = build()
+        return self._built[build]
 
     def close(self) -> None:
         """Close what was built; links hold what they need."""
@@ -61,24 +76,40 @@ class Programs:
 
 
 def swap_or_attach(
-    directory: Path, links: list[Link], wanted: list[Link], programs: Programs
+    directory: Path, links: list[Link], chosen: list[Link], programs: Programs
 ) -> list[Attachment]:
-    """Put the programs on every wanted interface and wherever they are already; returns where they are.
+    """Put the programs on the chosen interfaces and wherever they are already; returns where they are.
 
-    Raises FwtopError; what was swapped until then stays, as rules are inert until they are given a deadline.
+    What no rule needs any more is detached last, so that no packet passes between two programs. Raises
+    FwtopError; what was swapped until then stays, as rules are inert until they are given a deadline.
     """
-    by_index = {link.index: link for link in links}
-    done: dict[int, Attachment] = {}
-    for path, ifindex, mode in pinned(directory):
-        name = by_index[ifindex].name if ifindex in by_index else ""
-        if name and _swap(path, programs.of(mode)):
-            done[ifindex] = Attachment(ifindex, safe_text(name), mode)
-        else:  # the interface is gone
-            path.unlink()
-    for link in wanted:
-        if link.index not in done:
-            done[link.index] = _attach(directory, link, programs)
+    before = pinned(directory)
+    done = _swap_all(before, {link.index: safe_text(link.name) for link in links}, programs)
+    if programs.wanted(NATIVE):
+        for target in targets(links, chosen):
+            reached = {one.index for one in (target.link, *target.members)}
+            if not any(ifindex in reached and mode in XDP_MODES for ifindex, mode in done):
+                done |= {(item.ifindex, item.mode): item for item in _attach(directory, target, programs)}
+    if programs.wanted(INGRESS):
+        for link in chosen:
+            if not {(link.index, TC), (link.index, INGRESS)} & done.keys():
+                done[link.index, INGRESS] = _attach_ingress(directory, link, programs)
+    for path, ifindex, mode in before:
+        if (ifindex, mode) not in done or (mode == INGRESS and (ifindex, TC) in done):
+            done.pop((ifindex, mode), None)
+            _detach(path)
     return list(done.values())
+
+
+def _swap_all(
+    before: list[tuple[Path, int, str]], names: dict[int, str], programs: Programs
+) -> dict[tuple[int, str], Attachment]:
+    """Swap the programs where they are attached and have rules; a link without its interface stays out."""
+    return {
+        (ifindex, mode): Attachment(ifindex, names[ifindex], mode)
+        for path, ifindex, mode in before
+        if ifindex in names and programs.wanted(mode) and _swap(path, programs.of(mode))
+    }
 
 
 def pinned(directory: Path) -> list[tuple[Path, int, str]]:
@@ -95,13 +126,17 @@ def pinned(directory: Path) -> list[tuple[Path, int, str]]:
 def detach_all(directory: Path) -> None:
     """Detach every pinned link now, even if somebody else still holds it open."""
     for path, _, _ in pinned(directory):
-        with contextlib.suppress(OSError):
-            link = bpf_objects.open_pin(path)
-            try:
-                bpf_objects.detach_link(link)
-            finally:
-                os.close(link)
-        path.unlink()
+        _detach(path)
+
+
+def _detach(path: Path) -> None:
+    with contextlib.suppress(OSError):
+        link = bpf_objects.open_pin(path)
+        try:
+            bpf_objects.detach_link(link)
+        finally:
+            os.close(link)
+    path.unlink(missing_ok=True)
 
 
 def foreign_program(ifindex: int) -> str:
@@ -147,35 +182,70 @@ def _swap(path: Path, program: int) -> bool:
     return True
 
 
-def _attach(directory: Path, link: Link, programs: Programs) -> Attachment:
-    name = safe_text(link.name)
+def _attach(directory: Path, target: Target, programs: Programs) -> list[Attachment]:
+    """Attach for XDP: on the bond or its members, in the driver or generic, or at tc where XDP is taken."""
+    link = target.link
     if not link.ethernet:
-        line = f"{name} has no Ethernet header, which XDP rules need; nothing was installed"
+        line = f"{safe_text(link.name)} has no Ethernet header, which XDP rules need; nothing was installed"
         raise FwtopError(f"{line}: use ipset or string rules instead", 3)
-    mode, descriptor, foreign = _open_link(link, programs)
-    try:
-        bpf_objects.pin(descriptor, directory / f"link-{mode}-{link.index}")
-    finally:
-        os.close(descriptor)
-    return Attachment(link.index, name, mode, foreign)
-
-
-def _open_link(link: Link, programs: Programs) -> tuple[str, int, str]:
-    for mode in (NATIVE, GENERIC):
-        try:
-            return mode, bpf.attach_xdp(programs.of(mode), link.index, native=mode == NATIVE), ""
-        except OSError as error:
-            if error.errno in _TAKEN:
-                break
-            if mode == GENERIC:
-                line = f"XDP can't be attached to {safe_text(link.name)}: {safe_text(error.strerror)}"
-                raise FwtopError(f"{line}; nothing was installed") from None
+    program = programs.of(NATIVE)
+    why, code = _try_xdp(directory, link, program, NATIVE)
+    if not code:
+        return [Attachment(link.index, safe_text(link.name), NATIVE, above=safe_text(target.above))]
+    if target.members and code not in _TAKEN:
+        return [
+            item
+            for member in target.members
+            for item in _attach(directory, Target(member, target.above or link.name), programs)
+        ]
+    if code not in _TAKEN:
+        failed, code = _try_xdp(directory, link, program, GENERIC)
+        if not code:
+            return [
+                Attachment(link.index, safe_text(link.name), GENERIC, "", safe_text(target.above), reason=why)
+            ]
+        if code not in _TAKEN:
+            line = f"XDP can't be attached to {safe_text(link.name)}: {failed}"
+            raise FwtopError(f"{line}; nothing was installed")
     foreign = foreign_program(link.index)
     try:
-        return TC, bpf.attach_tcx_ingress(programs.of(TC), link.index, last=True), foreign
+        descriptor = bpf.attach_tcx_ingress(programs.of(TC), link.index, last=True)
     except OSError as error:
-        line = (
-            f"{safe_text(link.name)} has the XDP program {foreign}, which was left alone, and its tc ingress"
-        )
-        line += f" takes no program: {safe_text(error.strerror)}"
+        line = f"{safe_text(link.name)} has the XDP program {foreign}, which was left alone, and its tc"
+        line += f" ingress takes no program: {safe_text(error.strerror)}"
         raise FwtopError(f"{line} (Linux 6.6 or newer does); nothing was installed", 3) from None
+    _pin(descriptor, directory / f"link-{TC}-{link.index}")
+    return [Attachment(link.index, safe_text(link.name), TC, foreign, safe_text(target.above))]
+
+
+def _try_xdp(directory: Path, link: Link, program: int, mode: str) -> tuple[str, int]:
+    """Attach and pin; else return why the kernel refused, for people and as a number."""
+    try:
+        descriptor = bpf.attach_xdp(program, link.index, native=mode == NATIVE)
+    except OSError as error:
+        code = error.errno or errno.EINVAL
+        return _REASONS.get(code, safe_text(error.strerror)), code
+    _pin(descriptor, directory / f"link-{mode}-{link.index}")
+    return "", 0
+
+
+def _attach_ingress(directory: Path, link: Link, programs: Programs) -> Attachment:
+    name = safe_text(link.name)
+    if not link.ethernet:
+        raise FwtopError(
+            f"{name} has no Ethernet header, which compiled rules need; nothing was installed", 3
+        )
+    try:
+        descriptor = bpf.attach_tcx_ingress(programs.of(INGRESS), link.index, last=True)
+    except OSError as error:
+        line = f"tc ingress of {name} takes no program: {safe_text(error.strerror)}"
+        raise FwtopError(f"{line} (Linux 6.6 or newer does); nothing was installed", 3) from None
+    _pin(descriptor, directory / f"link-{INGRESS}-{link.index}")
+    return Attachment(link.index, name, INGRESS)
+
+
+def _pin(descriptor: int, path: Path) -> None:
+    try:
+        bpf_objects.pin(descriptor, path)
+    finally:
+        os.close(descriptor)

@@ -68,7 +68,7 @@ def _numbered(rule: SlotRule, maps: dict[int, int]) -> SlotRule:
             lists[key] = List4(number(found.blocks), number(found.parts))
         else:
             lists[key] = List6(number(found.filter), number(found.prefixes), found.lengths)
-    return replace(rule, lists=lists)
+    return replace(rule, lists=lists, buckets=number(rule.buckets) if rule.limit is not None else 0)
 
 
 def _compiled(generated: str, definitions: dict[str, object], name: str) -> bytes:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 
-from fwtop.model.rule import Match, PayloadMatch, Range
+from fwtop.model.rule import Match, PayloadMatch, Range, RateLimit
 from fwtop.model.xdp import SEARCHED_BYTES
 
 _ICMP = {4: 1, 6: 58}
@@ -37,6 +37,11 @@ class Headers:
     def _known(self) -> tuple[int, ...]:
         return tuple(number for number in (self.family, self.protocol) if number)
 
+    @property
+    def of_family(self) -> Headers:
+        """The same with less known: for functions that don't ask for the protocol."""
+        return Headers(self.family)
+
     def field(self, name: str) -> str:
         """Return the expression that reads a field in host order."""
         if not self.family:
@@ -62,6 +67,8 @@ class Headers:
 ANY = Headers()
 PLAIN = tuple(Headers(family, protocol) for family in (4, 6) for protocol in (17, 6, _ICMP[family]))
 _NEVER = None
+_LOW_64 = (1 << 64) - 1
+_LIMIT_SECOND = 64 * 10**9  # in the units of bpf/xdp.h's over_limit
 
 
 def header_conditions(match: Match, headers: Headers) -> list[str] | None:
@@ -126,6 +133,28 @@ def _flags(headers: Headers, wanted: tuple[int, int] | None) -> str:
         return ""
     mask, value = wanted
     return f"({headers.field('tcp_flags')} & {mask:d}) == {value:d}"
+
+
+def limit_function(name: str, limit: RateLimit, buckets: int, headers: Headers) -> list[str]:
+    """Write the function that tells whether a packet that meets a rule is above its rate."""
+    high, low = headers.address("src")
+    masks = {4: _mask(limit.prefix_v4 + 96), 6: _mask(limit.prefix_v6)}
+    lines = [f"INLINE u32 {headers.name}_{name}_over({headers.parameter})", "{"]
+    lines += [f"\tstruct bucket_key key = {{{high}, {low}, {headers.family or 'p->family'}, 0}};", ""]
+    for family in (headers.family,) if headers.family else (4, 6):
+        lines += [f"\tif (key.family == {family}) {{"]
+        lines += [f"\t\tkey.hi &= 0x{masks[family] >> 64:x}ULL;"]
+        lines += [f"\t\tkey.lo &= 0x{masks[family] & _LOW_64:x}ULL;", "\t}"]
+    if limit.by_dport and headers.protocol in PORTED | {0}:
+        lines.append(f"\tkey.dport = {headers.field('dport')};")
+    cost = max(1, _LIMIT_SECOND // limit.per_second)
+    packet = f"(u64){headers.field('ip_length')} * {cost}" if limit.in_bytes else f"{cost}"
+    lines.append(f"\treturn over_limit(MAP({buckets}), &key, {packet}, {cost * limit.burst}ULL);")
+    return [*lines, "}", ""]
+
+
+def _mask(length: int) -> int:
+    return (1 << 128) - (1 << 128 - length)
 
 
 def payload_lines(item: PayloadMatch, headers: Headers) -> list[str]:

@@ -34,6 +34,7 @@ class XdpInterval:
     rules: dict[str, tuple[int, int]]
     classes: NDArray[np.int64]  # (classes, 2): packets, bytes
     lost: int
+    at_tc: frozenset[str] = frozenset()  # rules that are not for XDP
     generic: bool = False  # some of them may have been freed by generic XDP, which the kernel counts, too
 
     @property
@@ -47,14 +48,16 @@ class XdpInterval:
         if not total:
             return counters
         # Rules on several interfaces may be at XDP on one and at tc on another: split by what each had
-        early = min(1.0, self.packets / total)
+        tried = sum(packets for rule_id, (packets, _) in self.rules.items() if rule_id not in self.at_tc)
+        early = min(1.0, self.packets / tried) if tried else 0.0
         drops = _without(counters.drops, self.packets if self.generic else 0, total - self.packets)
         for rule_id, (packets, size) in self.rules.items():
-            at_xdp = round(packets * early)
+            share = 0.0 if rule_id in self.at_tc else early
+            at_xdp = round(packets * share)
             if at_xdp:
-                drops.append(DropCount("xdp", _REASON, at_xdp, round(size * early), rule_id))
+                drops.append(DropCount("xdp", _REASON, at_xdp, round(size * share), rule_id))
             if packets > at_xdp:
-                drops.append(DropCount(*_TC, packets - at_xdp, size - round(size * early), rule_id))
+                drops.append(DropCount(*_TC, packets - at_xdp, size - round(size * share), rule_id))
         protocols = dict(counters.protocols)
         for name, (packets, size) in zip(CLASSES, self.classes.tolist(), strict=True):
             if packets:
@@ -81,6 +84,7 @@ class XdpCounts:
         self._cpus = cpus
         self._control_map = map_array(fds["control"], 4, writable=True)
         self._control = np.frombuffer(self._control_map, np.dtype("<u4"), 1)
+        self._at_tc: frozenset[str] = frozenset()
         self._rules, self._classes, self._lost = self._totals()
         self._generic, self._looked = False, -_LOOK_SECONDS
 
@@ -89,9 +93,11 @@ class XdpCounts:
 
     def _totals(self) -> tuple[_Rules, NDArray[np.int64], int]:
         cells = self._array("cells", cell_dtype(), self._cpus, CELL_BYTES)
-        slots = self._array("slots", slot_dtype(), MAX_RULES, SLOT_BYTES)["number"]
+        table = self._array("slots", slot_dtype(), MAX_RULES, SLOT_BYTES)
+        slots = table["number"]
         rules = _pairs(cells["rules"]).sum(axis=0)
         used = np.flatnonzero(slots).tolist()
+        self._at_tc = frozenset(str(number) for number in slots[table["at_tc"] != 0].tolist())
         by_rule = {(slot, int(slots[slot])): rules[slot] for slot in used}
         return by_rule, _pairs(cells["classes"]).sum(axis=0), int(cells["lost"].sum())
 
@@ -105,7 +111,7 @@ class XdpCounts:
                 grown[str(key[1])] = (packets, size)
         if grown and time.monotonic() - self._looked >= _LOOK_SECONDS:
             self._generic, self._looked = bool(generic_links()), time.monotonic()
-        interval = XdpInterval(grown, classes - self._classes, lost - self._lost, self._generic)
+        interval = XdpInterval(grown, classes - self._classes, lost - self._lost, self._at_tc, self._generic)
         self._rules, self._classes, self._lost = rules, classes, lost
         return interval
 

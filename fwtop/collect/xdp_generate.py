@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from fwtop.collect.xdp_conditions import ANY, PLAIN, Headers, header_conditions, payload_lines
+from fwtop.collect.xdp_conditions import ANY, PLAIN, Headers, header_conditions, limit_function, payload_lines
 from fwtop.collect.xdp_tree import lookup_lines
 from fwtop.model.address import Prefix
-from fwtop.model.rule import Match
+from fwtop.model.rule import Match, RateLimit
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +45,9 @@ class SlotRule:
     slot: int
     match: Match
     lists: Lists
+    limit: RateLimit | None = None
+    buckets: int = 0  # the map that keeps the limit's
+    at_tc: bool = False  # not for XDP
 
 
 def program_text(rules: Iterable[SlotRule], allow: tuple[Prefix, ...], *, plain: bool = True) -> str:
@@ -71,7 +74,12 @@ def _verdict(rules: list[SlotRule], headers: Headers) -> list[str]:
         lines = _rule_function(rule, headers)
         functions += lines
         if lines:
-            calls += [f"\tif ({headers.name}_rule_{rule.slot}(f, p) && alive(cell, {rule.slot}))"]
+            tests = [f"{headers.name}_rule_{rule.slot}(f, p)", f"alive(cell, {rule.slot})"]
+            if rule.limit is not None and _answer(rule, headers) == rule.slot:
+                functions += limit_function(f"rule_{rule.slot}", rule.limit, rule.buckets, headers)
+                # Who is allowed has no bucket: this must be asked here, not once a rule has hit
+                tests += [f"!{headers.of_family.name}_allowed(p)", f"{headers.name}_rule_{rule.slot}_over(p)"]
+            calls += [f"\tif ({' && '.join(tests)})"]
             calls += [f"\t\treturn {_answer(rule, headers)};", "\tMEET();"]
     head = f"INLINE u32 {headers.name}_verdict(struct frame *f, {headers.parameter}, struct xdp_cell *cell)"
     return [*functions, head, "{", *calls, "\treturn XDP_NONE;", "}", ""]

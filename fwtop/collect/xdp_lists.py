@@ -17,6 +17,7 @@ from fwtop.collect.xdp_generate import List4, List6, Lists
 from fwtop.collect.xdp_maps import map_array
 from fwtop.model.address import Prefix
 from fwtop.model.rule import Match
+from fwtop.model.xdp import BUCKETS
 
 if TYPE_CHECKING:
     import numpy as np
@@ -44,6 +45,13 @@ def build_lists(match: Match, limit: int) -> dict[tuple[str, int], List4 | List6
         close_lists(found)
         raise
     return found
+
+
+def create_buckets() -> int:
+    """Create the map for a limit's buckets: the one that was unused for longest gives way to a new one."""
+    return bpf.create_map(
+        bpf_objects.MAP_LRU_HASH, "fwtop_buckets", entries=BUCKETS, key_size=24, value_size=8
+    )
 
 
 def descriptors(maps: List4 | List6) -> tuple[int, int]:

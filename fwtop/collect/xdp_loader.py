@@ -12,14 +12,17 @@ import json
 import os
 import socket
 import sys
+from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from fwtop.collect import bpffs, xdp_attach, xdp_pins
 from fwtop.collect.links import choose_links, list_links, lowest_links
-from fwtop.collect.xdp_attach import Attachment, Programs
+from fwtop.collect.xdp_attach import GENERIC, INGRESS, NATIVE, TC, Attachment, Programs
 from fwtop.collect.xdp_build import build_tc, build_xdp
+from fwtop.collect.xdp_generate import SlotRule
 from fwtop.collect.xdp_maps import SHARED, layout
 from fwtop.model.address import Prefix
 from fwtop.model.bulk import read_sources
@@ -93,17 +96,30 @@ def _apply(
     }
     rules = xdp_pins.slot_rules(directory, request["rules"], prefixes)
     numbers = {int(item["slot"]): int(item["number"]) for item in request["rules"]}
-    xdp_pins.occupy(shared, numbers)
+    xdp_pins.occupy(shared, rules, numbers)
     allow = tuple(Prefix.parse(text) for text in request["allow"])
-    programs = Programs(lambda: build_xdp(rules, allow, shared), lambda: build_tc(rules, allow, shared))
+    at_xdp, at_tc = ([rule for rule in rules if rule.at_tc is tc] for tc in (False, True))
+    programs = Programs(_builders(at_xdp, at_tc, allow, shared))
     links = list_links()
     chosen = choose_links(links, [str(name) for name in request["interfaces"]])
     # Two ends of one cable in this namespace stand on each other: then each is a way in
-    wanted = lowest_links(links, chosen) or chosen
-    attachments = xdp_attach.swap_or_attach(directory, links, wanted, programs)
+    attachments = xdp_attach.swap_or_attach(directory, links, lowest_links(links, chosen) or chosen, programs)
     programs.close()
     xdp_pins.forget(directory, shared, numbers)
     return attachments, shared
+
+
+def _builders(
+    at_xdp: list[SlotRule], at_tc: list[SlotRule], allow: tuple[Prefix, ...], shared: dict[str, int]
+) -> dict[str, Callable[[], int]]:
+    """Return how the program of each mode that has rules is made."""
+    found: dict[str, Callable[[], int]] = {}
+    if at_xdp:
+        for_xdp = partial(build_xdp, at_xdp, allow, shared)
+        found |= {NATIVE: for_xdp, GENERIC: for_xdp, TC: partial(build_tc, at_xdp + at_tc, allow, shared)}
+    if at_tc:
+        found[INGRESS] = partial(build_tc, at_tc, allow, shared)
+    return found
 
 
 def _attachments(directory: Path) -> list[Attachment]:

@@ -96,7 +96,7 @@ def slot_dtype() -> np.dtype[Any]:
     """Return struct xdp_slot."""
     import numpy as np
 
-    return np.dtype([("deadline", "<u8"), ("number", "<u4"), ("reserved", "<u4")])
+    return np.dtype([("deadline", "<u8"), ("number", "<u4"), ("at_tc", "<u4")])
 
 
 def map_array(descriptor: int, size: int, *, writable: bool) -> mmap.mmap:

@@ -21,7 +21,7 @@ from fwtop.collect.xdp_maps import (
 )
 from fwtop.model.address import Prefix
 from fwtop.model.errors import FwtopError
-from fwtop.model.rule import Match, Rule
+from fwtop.model.rule import Kind, Match, Rule
 from fwtop.model.xdp import check_xdp
 
 _LENGTHS = 129
@@ -65,11 +65,20 @@ def slot_rules(
             if number not in prefixes:
                 raise FwtopError(f"the list of rule {number} is gone from the kernel; undo {number}")
             lists = _build_lists(directory, number, prefixes[number])
-        rules.append(SlotRule(slot, rule.match, lists))
+        buckets = _buckets(directory / f"limit-{number}") if rule.limit is not None else 0
+        rules.append(SlotRule(slot, rule.match, lists, rule.limit, buckets, rule.kind is Kind.TC))
     return rules
 
 
-def occupy(shared: dict[str, int], numbers: dict[int, int]) -> None:
+def _buckets(path: Path) -> int:
+    if path.exists():
+        return bpf_objects.open_pin(path)
+    descriptor = xdp_lists.create_buckets()
+    bpf_objects.pin(descriptor, path)
+    return descriptor
+
+
+def occupy(shared: dict[str, int], rules: list[SlotRule], numbers: dict[int, int]) -> None:
     """Give slots to rules that have none yet: inert, counters at zero. `numbers` is rule number by slot."""
     import numpy as np
 
@@ -80,16 +89,17 @@ def occupy(shared: dict[str, int], numbers: dict[int, int]) -> None:
     ):
         slots = np.frombuffer(slots_map, slot_dtype(), MAX_RULES)
         cells = np.frombuffer(cells_map, cell_dtype(), possible_cpus())
-        for slot, number in numbers.items():
-            if slots["number"][slot] != number:
-                slots["deadline"][slot] = 0
-                cells["rules"][:, slot] = 0
-                slots["number"][slot] = number
+        for rule in rules:
+            if slots["number"][rule.slot] != numbers[rule.slot]:
+                slots["deadline"][rule.slot] = 0
+                cells["rules"][:, rule.slot] = 0
+                slots["at_tc"][rule.slot] = rule.at_tc
+                slots["number"][rule.slot] = numbers[rule.slot]
         del slots, cells
 
 
 def forget(directory: Path, shared: dict[str, int], numbers: dict[int, int]) -> None:
-    """Free the slots and lists that no rule of `numbers` has any more."""
+    """Free the slots, lists and buckets that no rule of `numbers` has any more."""
     import numpy as np
 
     with map_array(shared["slots"], MAX_RULES * SLOT_BYTES, writable=True) as slots_map:
@@ -102,7 +112,7 @@ def forget(directory: Path, shared: dict[str, int], numbers: dict[int, int]) -> 
     kept = {str(number) for number in numbers.values()}
     for path in list(directory.iterdir()):
         kind, _, rest = path.name.partition("-")
-        if kind == "list" and rest.partition("-")[0] not in kept:
+        if kind in ("list", "limit") and rest.partition("-")[0] not in kept:
             path.unlink()
 
 

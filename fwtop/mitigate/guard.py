@@ -71,7 +71,7 @@ def _broad(rule: Rule, allow: AllowList) -> str | None:
     wide = next((p for p in broadest if p is not None and p.length < SHORTEST[p.family]), None)
     if wide is not None:
         return f"{wide} is broader than /{SHORTEST[wide.family]}"
-    if match.sources or rule.kind in (Kind.HASHLIMIT, Kind.NOTRACK, Kind.SYSCTL) or match.payload:
+    if match.sources or rule.limit is not None or rule.kind in (Kind.NOTRACK, Kind.SYSCTL) or match.payload:
         return None
     narrow = (match.sport, match.dport, match.ip_length, match.ttl, match.tcp_flags, match.icmp_type)
     if match.dport is not None and match.dport in allow.session_ports | {22}:

@@ -22,16 +22,19 @@ from fwtop.mitigate.xdp_slots import Slots, free_slot
 from fwtop.model.bulk import pack_prefixes
 from fwtop.model.errors import FwtopError
 from fwtop.model.paths import PIN_DIRECTORY
-from fwtop.model.rule import Rule
-from fwtop.model.xdp import COMPILED_PREFIXES
+from fwtop.model.rule import Kind, Rule
+from fwtop.model.xdp import BUCKETS, COMPILED_PREFIXES
 
 MAX_ALLOWED = 4096
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL
 _MODES = {
     "native": "XDP in the driver of {name}",
-    "generic": "generic XDP on {name}, as its driver has none: about three times the cost",
+    "generic": "generic XDP on {name}, about three times the cost: {reason}",
     "tc": "tc ingress of {name}, about four times the cost: XDP there is {foreign}'s, which was left alone",
+    "ingress": "tc ingress of {name}",
 }
+_ABOVE = ", below {above}: it sees all that arrives there"
+_XDP_MODES = ("native", "generic", "tc")
 
 
 class FastPath:
@@ -75,17 +78,21 @@ class FastPath:
         """Say what `install` would do; nothing is done."""
         where = ", ".join(sorted(self.interfaces)) or "the interfaces with a default route"
         lines = [] if self._pins.parent.parent.is_dir() and _is_bpffs() else ["mount -t bpf bpf /sys/fs/bpf"]
-        count = len(self._rules) + 1
-        lines.append(
-            f"bcc: compile {count} rule{'s' if count > 1 else ''} and the allow-list into program fwtop_xdp"
-        )
+        count = 1 + sum(other.kind is rule.kind for other in self._rules.values())
+        program = "fwtop_tc" if rule.kind is Kind.TC else "fwtop_xdp"
+        rules = f"{count} rule{'s' if count > 1 else ''}"
+        lines.append(f"bcc: compile {rules} and the allow-list into program {program}")
         if len(rule.match.sources) > COMPILED_PREFIXES:
             lines.append(f"bpf map: {len(rule.match.sources):,} prefixes, pinned as {self._pins}/list-N-*")
-        if self._attachments:
-            names = ", ".join(item["name"] for item in self._attachments)
-            lines.append(f"bpf link update: swap program fwtop_xdp on {names}")
+        if rule.limit is not None:
+            lines.append(f"bpf map: {BUCKETS:,} source prefixes at most, pinned as {self._pins}/limit-N")
+        there = [item["name"] for item in self._attachments if _carries(item, rule)]
+        if there:
+            lines.append(f"bpf link update: swap program {program} on {', '.join(there)}")
         else:
-            lines.append(f"bpf link create: XDP on {where}, in the driver or else generic")
+            hook = "tcx ingress" if rule.kind is Kind.TC else "XDP"
+            way = "" if rule.kind is Kind.TC else ", in the driver or else generic"
+            lines.append(f"bpf link create: {hook} on {where}{way}")
             lines.append(f"bpf link pin {self._pins}/link-*")
         lines.append(
             f"bpf map update {self._pins}/slots: rule N ends in {rule.ttl_seconds} s by the kernel's clock"
@@ -110,7 +117,11 @@ class FastPath:
         if self._slots is not None:
             self._slots.arm(slot, timeout_seconds)
         self._steps.reached(Step.ARMED)
-        return "; ".join(_MODES[item["mode"]].format(**item) for item in self._attachments)
+        return "; ".join(
+            (_MODES[item["mode"]] + (_ABOVE if item["above"] else "")).format(**item)
+            for item in self._attachments
+            if _carries(item, rule)
+        )
 
     def renew(self, rule_id: str, timeout_seconds: int) -> None:
         """Give a rule another time to live: one store into its deadline."""
@@ -191,6 +202,11 @@ class FastPath:
         self.take_maps(loaded)
         self._attachments, self._allow = loaded.attachments, allow
         self._listed |= {name.partition(":")[2] for name in sent}
+
+
+def _carries(attachment: dict[str, Any], rule: Rule) -> bool:
+    """Say whether a program there has this rule."""
+    return attachment["mode"] in (("tc", "ingress") if rule.kind is Kind.TC else _XDP_MODES)
 
 
 def _allow_texts(allow: AllowList) -> list[str]:

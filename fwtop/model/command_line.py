@@ -69,7 +69,10 @@ def _match(rule: Rule) -> list[str] | None:
 
 def _drop(rule: Rule) -> list[str] | None:
     match = rule.match
-    if match.payload or rule.limit is not None:
+    if rule.limit is not None:
+        limited = _limit(rule)
+        return [*limited, "--via", rule.kind.value] if limited is not None else None
+    if match.payload:
         return None
     words = ["drop", *_scope(match)]
     words += ["--sport", str(match.sport)] if match.sport is not None else []

@@ -8,13 +8,12 @@ from fwtop.model.rule import Rule
 COMPILED_PREFIXES = 64  # of a rule become comparisons in the program; more of them become maps
 MAX_DESTINATIONS = 1024
 SEARCHED_BYTES = 128  # of the payload, for bytes without an offset
+BUCKETS = 65_536  # source prefixes that a rate limit tells apart; 6 MiB of the kernel's memory
 FURTHEST_BYTE = 2048  # of the payload that an offset may reach
 
 
 def check_xdp(rule: Rule) -> None:
-    """Raise FwtopError (code 2) for a rule that no program can be compiled for."""
-    if rule.limit is not None:
-        raise FwtopError("an XDP rule has no rate limit: use fwtop limit; nothing was installed", 2)
+    """Raise FwtopError (code 2) for a rule (of kind XDP or TC) that no program can be compiled for."""
     if len(rule.match.destinations) > MAX_DESTINATIONS:
         line = f"an XDP rule takes up to {MAX_DESTINATIONS} destinations; nothing was installed"
         raise FwtopError(line, 2)

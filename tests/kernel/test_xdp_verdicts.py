@@ -6,10 +6,11 @@ import os
 import random
 
 import pytest
-from xdp_frames import random_frame, random_matches
+from xdp_frames import ethernet, ipv4, ipv6, random_frame, random_matches, udp
 from xdp_programs import Compiled, verdict
 
 from fwtop.model.address import Prefix
+from fwtop.model.rule import Match, RateLimit
 
 pytestmark = pytest.mark.kernel
 PACKETS = int(os.environ.get("FWTOP_XDP_PACKETS", "500"))
@@ -30,3 +31,54 @@ def test_same_verdict_as_the_slow_reference(seed: int, root_required: None) -> N
                 expected[wanted] += 1
         assert compiled.counts()[: len(matches)] == expected
     assert sum(expected) > PACKETS / 20  # the packets do meet the rules
+
+
+def packet(source: str, dport: int = 53, tags: tuple[tuple[int, int], ...] = (), size: int = 0) -> bytes:
+    make, protocol, kind = (ipv6, 17, 0x86DD) if ":" in source else (ipv4, 17, 0x0800)
+    target = "2001:db8::9" if ":" in source else "198.51.100.9"
+    return ethernet(make(udp(9, dport, bytes(size)), protocol, source, target), kind, tags)
+
+
+TAGGED = ((0x8100, 5),)
+
+
+@pytest.mark.parametrize(
+    ("inside", "outside"),
+    [("192.0.2.1 192.0.2.200", "192.0.3.1"), ("2001:db8::1 2001:db8::ff", "2001:db8:0:1::1")],
+)
+def test_a_limit_counts_each_source_prefix(inside: str, outside: str, root_required: None) -> None:
+    """Tagged packets are not judged the quick way and still come out of the same bucket."""
+    rate = RateLimit(1, 4, prefix_v4=24, prefix_v6=64)
+    first, second = inside.split()
+    with Compiled([Match(protocol=17)], rates={0: rate}) as compiled:
+        seen = [
+            compiled.drops(packet(source, tags=tags)) for tags in ((), TAGGED) for source in (first, second)
+        ]
+        assert seen == [False] * 4
+        assert compiled.drops(packet(first))
+        assert compiled.drops(packet(second, dport=99, tags=TAGGED))
+        assert not compiled.drops(packet(outside))
+        assert compiled.counts()[0] == 2
+
+
+def test_a_limit_lets_through_again_what_its_rate_allows(root_required: None, poll_until) -> None:
+    with Compiled([Match()], rates={0: RateLimit(20, 1)}) as compiled:
+        assert not compiled.drops(packet("192.0.2.1"))
+        assert compiled.drops(packet("192.0.2.1"))
+        poll_until(lambda: not compiled.drops(packet("192.0.2.1")), deadline_s=2)
+
+
+def test_a_limit_by_port_and_in_bytes(root_required: None) -> None:
+    with Compiled([Match()], rates={0: RateLimit(10, 300, in_bytes=True, by_dport=True)}) as compiled:
+        assert [compiled.drops(packet("192.0.2.1", size=100)) for _ in range(3)] == [False, False, True]
+        assert not compiled.drops(packet("192.0.2.1", dport=54, size=100))
+        assert not compiled.drops(packet("192.0.2.2", size=2000))  # more than the bucket holds, and alone
+
+
+def test_what_is_below_a_limit_meets_the_rules_behind_it(root_required: None) -> None:
+    matches = [Match(protocol=17), Match(dport=53)]
+    with Compiled(matches, rates={0: RateLimit(1, 1)}, allow=(Prefix.parse("192.0.2.7"),)) as compiled:
+        assert compiled.drops(packet("192.0.2.1", dport=53))
+        assert compiled.drops(packet("192.0.2.1", dport=54))
+        assert compiled.counts()[:2] == [1, 1]
+        assert [compiled.drops(packet("192.0.2.7", dport=54)) for _ in range(3)] == [False] * 3

@@ -6,7 +6,7 @@ import ctypes
 import os
 import struct
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -20,7 +20,7 @@ from fwtop.collect import bpf, xdp_lists, xdp_maps
 from fwtop.collect.xdp_build import build_xdp
 from fwtop.collect.xdp_generate import SlotRule
 from fwtop.model.address import Prefix
-from fwtop.model.rule import Match, PayloadMatch
+from fwtop.model.rule import Match, PayloadMatch, RateLimit
 from fwtop.model.xdp import COMPILED_PREFIXES
 
 _TEST_RUN = 10
@@ -32,7 +32,12 @@ class Compiled:
     """A rule set in the kernel, attached nowhere: rule number n (from 1) in slot n - 1."""
 
     def __init__(
-        self, matches: list[Match], allow: tuple[Prefix, ...] = (), limit: int = COMPILED_PREFIXES
+        self,
+        matches: list[Match],
+        allow: tuple[Prefix, ...] = (),
+        limit: int = COMPILED_PREFIXES,
+        rates: dict[int, RateLimit] | None = None,
+        build: Callable[[list[SlotRule], tuple[Prefix, ...], dict[str, int]], int] = build_xdp,
     ) -> None:
         self.shared = xdp_maps.create_shared()
         self._open = list(self.shared.values())
@@ -40,12 +45,15 @@ class Compiled:
         for slot, match in enumerate(matches):
             lists = xdp_lists.build_lists(match, limit)
             self._open += [fd for maps in lists.values() for fd in xdp_lists.descriptors(maps)]
-            rules.append(SlotRule(slot, match, lists))
+            rate = (rates or {}).get(slot)
+            buckets = xdp_lists.create_buckets() if rate is not None else 0
+            self._open += [buckets] if rate is not None else []
+            rules.append(SlotRule(slot, match, lists, rate, buckets))
         self._slots_map = xdp_maps.map_array(self.shared["slots"], 4096, writable=True)
         self.slots = np.frombuffer(self._slots_map, xdp_maps.slot_dtype(), xdp_maps.MAX_RULES)
         for slot in range(len(matches)):
             self.slots[slot] = (FOREVER, slot + 1, 0)
-        self.program = build_xdp(rules, allow, self.shared)
+        self.program = build(rules, allow, self.shared)
         self._open.append(self.program)
 
     def __enter__(self) -> Compiled:

@@ -14,6 +14,7 @@ _BUILDERS = {
     Kind.STRING: string.build,
     Kind.NOTRACK: notrack.build,
     Kind.XDP: xdp.build,
+    Kind.TC: xdp.build,
     Kind.SYSCTL: sysctl.build,
 }
 
