@@ -327,20 +327,32 @@ INLINE u32 alive(struct xdp_cell *cell, u32 slot)
 	return cell->now < *(volatile u64 *)&slots[slot].deadline;
 }
 
-/* Long lists. IPv4: two bits for every /24: none of it, all of it, or look at its 256 bits. */
-INLINE u32 in_list4(u64 *blocks, void *parts, u64 address)
-{
-	u32 block = address >> 8 & 0xffffff;
-	u64 word = block >> 5;
-	u64 state, *bits;
+/* Long lists. IPv4: two bits for every /24: none of it (0), all of it (1), or look at its 256 bits (2). These are
+ * found by rank: `ranks` says how many such /24s there are before each word of 32, the rest is counted here. */
+#define LIST4_WORDS (1 << 19)
 
+INLINE u64 pairs_set(u64 pairs)
+{
+	u64 sums = (pairs & 0x3333333333333333ULL) + (pairs >> 2 & 0x3333333333333333ULL);
+
+	return ((sums + (sums >> 4)) & 0x0f0f0f0f0f0f0f0fULL) * 0x0101010101010101ULL >> 56;
+}
+
+INLINE u32 in_list4(u64 *blocks, u64 *parts, u64 count, u64 address)
+{
+	u64 word = address >> 13, shift = (address >> 8 & 31) * 2, states, place;
+	u32 *ranks = (u32 *)(blocks + LIST4_WORDS);
+
+	word &= LIST4_WORDS - 1;
 	OPAQUE(word);
-	word &= 0x7ffff;
-	state = blocks[word] >> (block & 31) * 2 & 3;
-	if (state < 2)
-		return state;
-	bits = bpf_map_lookup_elem(parts, &block);
-	return bits ? bits[address >> 6 & 3] >> (address & 63) & 1 : 0;
+	word &= LIST4_WORDS - 1;
+	states = blocks[word];
+	if ((states >> shift & 3) < 2)
+		return states >> shift & 3;
+	place = ranks[word] + pairs_set((states & ((1ULL << shift) - 1)) >> 1 & 0x5555555555555555ULL);
+	place = place * 4 + (address >> 6 & 3);
+	OPAQUE(place);
+	return place < count * 4 ? parts[place] >> (address & 63) & 1 : 0;
 }
 
 /* IPv6: a bit for the hash of the first 32 address bits, before any of the exact lookups. */

@@ -65,7 +65,7 @@ def _numbered(rule: SlotRule, maps: dict[int, int]) -> SlotRule:
     lists: dict[tuple[str, int], List4 | List6] = {}
     for key, found in rule.lists.items():
         if isinstance(found, List4):
-            lists[key] = List4(number(found.blocks), number(found.parts))
+            lists[key] = List4(number(found.blocks), number(found.parts), found.count)
         else:
             lists[key] = List6(number(found.filter), number(found.prefixes), found.lengths)
     return replace(rule, lists=lists, buckets=number(rule.buckets) if rule.limit is not None else 0)

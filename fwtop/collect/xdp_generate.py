@@ -22,6 +22,7 @@ class List4:
 
     blocks: int
     parts: int
+    count: int  # of the /24s that are listed in part
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,8 +132,8 @@ def _prefix_function(
             continue
         lines.append("\t{" if headers.family else f"\tif (p->family == {family}) {{")
         if isinstance(maps, List4):
-            blocks, parts = f"MAP_VALUE({maps.blocks})", f"MAP({maps.parts})"
-            lines.append(f"\t\treturn in_list4({blocks}, {parts}, lo);")
+            blocks, parts = f"MAP_VALUE({maps.blocks})", f"MAP_VALUE({maps.parts})"
+            lines.append(f"\t\treturn in_list4({blocks}, {parts}, {maps.count}, lo);")
         elif isinstance(maps, List6):
             lines += _list6_lines(maps)
         else:

@@ -121,7 +121,7 @@ def _build_lists(directory: Path, number: int, sources: Sequence[Prefix]) -> Lis
     for (side, family), maps in lists.items():
         stem = f"list-{number}-{side}{family}"
         if isinstance(maps, List4):
-            names = ("blocks", "parts")
+            names = ("blocks", f"parts-{maps.count:x}")
         else:
             names = ("filter", f"prefixes-{sum(1 << length for length in maps.lengths):x}")
         for name, descriptor in zip(names, xdp_lists.descriptors(maps), strict=True):
@@ -137,7 +137,8 @@ def _pinned_lists(directory: Path, number: int) -> Lists:
         side, family = where[:-1], int(where[-1])
         if role == "parts":
             blocks = paths[f"list-{number}-{where}-blocks"]
-            found[side, family] = List4(bpf_objects.open_pin(blocks), bpf_objects.open_pin(path))
+            opened = bpf_objects.open_pin(blocks), bpf_objects.open_pin(path)
+            found[side, family] = List4(*opened, int(rest[0], 16))
         elif role == "prefixes":
             sieve = paths[f"list-{number}-{where}-filter"]
             lengths = tuple(length for length in range(_LENGTHS) if int(rest[0], 16) >> length & 1)

@@ -9,7 +9,7 @@ import pytest
 from xdp_frames import ethernet, ipv4, ipv6, random_frame, random_matches, udp
 from xdp_programs import Compiled, verdict
 
-from fwtop.model.address import Prefix
+from fwtop.model.address import Prefix, format_address
 from fwtop.model.rule import Match, RateLimit
 
 pytestmark = pytest.mark.kernel
@@ -37,6 +37,35 @@ def packet(source: str, dport: int = 53, tags: tuple[tuple[int, int], ...] = (),
     make, protocol, kind = (ipv6, 17, 0x86DD) if ":" in source else (ipv4, 17, 0x0800)
     target = "2001:db8::9" if ":" in source else "198.51.100.9"
     return ethernet(make(udp(9, dport, bytes(size)), protocol, source, target), kind, tags)
+
+
+@pytest.mark.parametrize("family", [4, 6])
+def test_a_long_list_hits_what_a_walk_over_it_hits(family: int, root_required: None) -> None:
+    chance = random.Random(family)
+    bits = 32 if family == 4 else 128
+    prefixes = [listed_prefix(chance, family, bits) for _ in range(3000)]
+    by_length: dict[int, set[int]] = {}
+    for prefix in prefixes:
+        by_length.setdefault(prefix.length, set()).add(prefix.value >> (bits - prefix.length))
+    seen = [0, 0]
+    with Compiled([Match(sources=tuple(prefixes))], limit=0) as compiled:
+        for _ in range(PACKETS * 4):
+            address = chance.choice(prefixes).value ^ chance.choice((0, 1, 3 << 6, 5 << 8, 1 << bits - 12))
+            listed = any(address >> (bits - length) in values for length, values in by_length.items())
+            text = format_address(family, address >> 64, address & (1 << 64) - 1)
+            assert compiled.drops(packet(text)) == listed, text
+            seen[listed] += 1
+    assert min(seen) > PACKETS / 4
+
+
+def listed_prefix(chance: random.Random, family: int, bits: int) -> Prefix:
+    """Draw from few /16s (IPv6: /32s), so that prefixes meet, are within each other and side by side."""
+    length = chance.choice(
+        (8, 15, 20, 23, 24, 25, 26, 27, 31, 32) if family == 4 else (12, 33, 48, 64, 65, 128)
+    )
+    value = chance.randrange(1 << 8, 200 << 8) if chance.random() < 0.3 else 0xC000 + chance.randrange(8)
+    value = value << (bits - 16) | chance.randrange(1 << (bits - 16))
+    return Prefix(family, value >> (bits - length) << (bits - length), length)
 
 
 TAGGED = ((0x8100, 5),)

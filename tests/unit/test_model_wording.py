@@ -102,7 +102,7 @@ def test_the_program_reads_the_command_as_the_same_rule(made: Rule, monkeypatch:
 
 def test_what_no_command_can_say_has_none() -> None:
     assert command_line(rule(Kind.XDP, Match(protocol=1, fragment=False))) is None
-    assert command_line(rule(Kind.XDP, Match(), limit=RateLimit(1, 1))) is None
+    assert command_line(rule(Kind.XDP, Match(sport=53), limit=RateLimit(1, 1))) is None
     many = tuple(Prefix(4, number << 8, 24) for number in range(40))
     assert command_line(rule(Kind.IPSET, Match(sources=many))) is None
     whole = command_line(rule(Kind.IPSET, Match(sources=many)), most_sources=None)
