@@ -21,7 +21,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the verb's arguments."""
     parser.add_argument("target", nargs="+", metavar="PREFIX|asn:N|country:CC|@FILE", help="whom to block")
     parser.add_argument(
-        "--via", choices=("ipset", "xdp", "tc"), default="ipset", help="where to drop (default ipset)"
+        "--via",
+        choices=("ipset", "xdp", "tc", "nftables"),
+        default="ipset",
+        help="where to drop (default ipset)",
     )
     add_rule_options(parser)
 

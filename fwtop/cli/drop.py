@@ -12,7 +12,7 @@ from fwtop.model.rule import Kind, Match, Range, Rule
 from fwtop.model.wording import summarised
 
 NAME = "drop"
-HELP = "Drop packets by their header fields, in the network driver (XDP) or at tc ingress."
+HELP = "Drop packets by their header fields: in the driver (XDP), at tc or at nftables' netdev ingress."
 EXAMPLE = "fwtop drop --proto udp --sport 123 --length 400:500 --via xdp --yes"
 
 
@@ -29,7 +29,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--icmp-type", type=_icmp_type, metavar="N", help="ICMP or ICMPv6 type")
     parser.add_argument("--fragment", action="store_true", help="fragments only")
     parser.add_argument(
-        "--via", choices=("xdp", "tc"), required=True, help="where to drop: in the driver, or at tc ingress"
+        "--via",
+        choices=("xdp", "tc", "nftables"),
+        required=True,
+        help="where to drop: in the driver, at tc ingress, or at nftables' netdev ingress",
     )
     add_rule_options(parser)
 

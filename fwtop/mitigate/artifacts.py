@@ -8,9 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from fwtop.model.address import Prefix
 from fwtop.model.rule import Rule, Setting
+
+if TYPE_CHECKING:
+    from fwtop.mitigate.nft import NftRule
 
 PREROUTING = "PREROUTING"
 OUTPUT = "OUTPUT"
@@ -47,6 +51,7 @@ class Artifacts:
     notes: tuple[str, ...] = ()  # what the preview should tell about cost or side effects
     compiled: Rule | None = None  # for the fast path, which has neither sets nor lines
     settings: tuple[Setting, ...] = ()  # sysctls
+    nft: NftRule | None = None  # in a table of our own, instead of sets and lines
 
 
 def comment_of(rule_id: str) -> str:

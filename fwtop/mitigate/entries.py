@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import time
 
+from fwtop.mitigate import nft
 from fwtop.mitigate.run import CommandError
 from fwtop.mitigate.sets import entry_counters
+from fwtop.model.rule import Kind, Rule, families_of
+from fwtop.model.xtables import COUNTED_ELEMENTS, set_name
 
 _SECONDS = 2.9  # between two readings of a rule's sets, whoever asks
 _SHOWN = 50
@@ -17,21 +20,31 @@ class EntryCounts:
     def __init__(self) -> None:
         self._read: dict[str, tuple[float, dict[str, int]]] = {}
 
-    def of(self, rule_id: str, set_names: list[str]) -> dict[str, int]:
-        """Return the elements of a rule that matched most; a set that is gone counts as empty."""
+    def of(self, rule: Rule) -> dict[str, int]:
+        """Return the sources of a rule that matched most; a set that is gone counts as empty."""
+        if not 0 < len(rule.match.sources) <= COUNTED_ELEMENTS:
+            return {}
         now = time.monotonic()
-        before = self._read.get(rule_id)
+        before = self._read.get(rule.id)
         if before is not None and now - before[0] < _SECONDS:
             return before[1]
-        counted: dict[str, int] = {}
-        for name in set_names:
-            try:
-                counted |= entry_counters(name, top=_SHOWN)
-            except CommandError:
-                continue
-        self._read[rule_id] = (now, counted)
+        counted = _counted(rule)
+        self._read[rule.id] = (now, counted)
         return counted
 
     def forget(self, rule_id: str) -> None:
         """Drop what was read of a rule that is over."""
         self._read.pop(rule_id, None)
+
+
+def _counted(rule: Rule) -> dict[str, int]:
+    if rule.kind is Kind.NFTABLES:
+        return nft.entry_counters(rule.id, top=_SHOWN)
+    counted: dict[str, int] = {}
+    families = families_of(rule.match.sources)
+    for name in [set_name(rule.id, family) for family in rule.match.families if family in families]:
+        try:
+            counted |= entry_counters(name, top=_SHOWN)
+        except CommandError:
+            continue
+    return counted

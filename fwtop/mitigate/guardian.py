@@ -19,11 +19,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
-from fwtop.mitigate import allowlist, netns, variants
+from fwtop.mitigate import allowlist, links, netns, variants
 from fwtop.mitigate.chain import Chains
 from fwtop.mitigate.journal import Journal
 from fwtop.mitigate.kernel import Kernel
 from fwtop.mitigate.limits import LIMITS_FILE, read_limits
+from fwtop.mitigate.nft import NftTables
 from fwtop.mitigate.run import GUARDIAN_ENVIRONMENT
 from fwtop.mitigate.server import Identity, Server
 from fwtop.mitigate.service import Service
@@ -160,7 +161,8 @@ def _server(options: argparse.Namespace, number: int, journal: Journal, unable: 
     choice = variants.choose()
     steps = Steps(options.crash_at)
     fast = FastPath(steps, number)
-    kernel = Kernel(Chains(choice.variant), journal, steps, fast)
+    tables = NftTables(steps, lambda: links.incoming(fast.interfaces))
+    kernel = Kernel(Chains(choice.variant), journal, steps, fast, tables)
     operators: dict[Prefix, float] = {}
     name = netns.name_of(number)
     service = Service(

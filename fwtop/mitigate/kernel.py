@@ -15,6 +15,7 @@ from fwtop.mitigate import sets
 from fwtop.mitigate.allowlist import AllowList
 from fwtop.mitigate.artifacts import Artifacts, ChainLine
 from fwtop.mitigate.chain import ALLOW_SETS, Chains, TableState, add_text
+from fwtop.mitigate.nft import NftRule, NftTables
 from fwtop.mitigate.steps import Step, Steps
 from fwtop.mitigate.sysctls import Remembers, Sysctls
 from fwtop.mitigate.xdp import FastPath
@@ -45,19 +46,24 @@ class Memory(Remembers, Protocol):
 class Kernel:
     """One namespace's netfilter and XDP, as far as they are ours."""
 
-    def __init__(self, chains: Chains, memory: Memory, steps: Steps, fast: FastPath) -> None:
+    def __init__(
+        self, chains: Chains, memory: Memory, steps: Steps, fast: FastPath, tables: NftTables
+    ) -> None:
         self.chains = chains
         self.fast = fast
+        self.tables = tables
         self._memory = memory
         self._steps = steps
         self._allowed: dict[int, list[Prefix]] = {}
         self.sysctls = Sysctls(memory, steps)
 
-    def plan(self, rule_id: str, artifacts: Artifacts, timeout_seconds: int) -> list[str]:
+    def plan(self, rule_id: str, artifacts: Artifacts, timeout_seconds: int, allow: AllowList) -> list[str]:
         """Return what `install` would run, as text for people; long sets are cut."""
         if artifacts.compiled is not None:
             return self.fast.plan(artifacts.compiled)
         text: list[str] = []
+        if artifacts.nft is not None:
+            text += self.tables.plan(rule_id, artifacts.nft, timeout_seconds, allow)
         for spec in artifacts.sets:
             text += sets.shown_text(spec, timeout_seconds, _SHOWN_ELEMENTS)
         for family, lines_of_family in _by_family(artifacts):
@@ -78,6 +84,8 @@ class Kernel:
         """
         if artifacts.compiled is not None:
             return self.fast.install(artifacts.compiled, allow, timeout_seconds)
+        if artifacts.nft is not None:
+            return self._install_tables(rule_id, artifacts, artifacts.nft, allow, timeout_seconds)
         try:
             self.fill_allow(allow, [family for family, _ in _by_family(artifacts)])
             self._steps.reached(Step.ALLOW)
@@ -93,23 +101,26 @@ class Kernel:
             raise
         return ""
 
-    def renew(self, artifacts: Artifacts, timeout_seconds: int) -> None:
+    def renew(self, rule_id: str, artifacts: Artifacts, timeout_seconds: int) -> None:
         """Give a rule that is installed another time to live; elements that expired come back."""
         if artifacts.compiled is not None:
             self.fast.renew(artifacts.compiled.id, timeout_seconds)
+        if artifacts.nft is not None:
+            self.tables.renew(rule_id, artifacts.nft, timeout_seconds)
         for spec in artifacts.sets:
             sets.renew(spec, timeout_seconds)
 
     def remove(self, rule_ids: set[str]) -> None:
         """Take rules out, and everything of ours with the last one; what is not there is no error.
 
-        Tries XDP and both families before it raises.
+        Tries XDP, our tables and both families before it raises.
         """
         errors: list[FwtopError] = []
-        try:
-            self.fast.remove(rule_ids)
-        except FwtopError as error:
-            errors.append(error)
+        for remove in (self.fast.remove, self.tables.remove):
+            try:
+                remove(rule_ids)
+            except FwtopError as error:
+                errors.append(error)
         for family in FAMILIES:
             try:
                 if self.chains.remove(family, rule_ids, self._memory.before(family)):
@@ -127,6 +138,8 @@ class Kernel:
         """Say whether the kernel has all of a rule (its elements may have expired)."""
         if artifacts.compiled is not None:
             return self.fast.present(artifacts.compiled)
+        if artifacts.nft is not None and not self.tables.present(rule_id, artifacts.nft):
+            return False
         if not {spec.name for spec in artifacts.sets} <= sets.names():
             return False
         if not self.sysctls.present(rule_id, artifacts.settings):
@@ -139,11 +152,12 @@ class Kernel:
         in_chains = {rule_id for family in FAMILIES for rule_id in self.chains.read(family).rule_ids()}
         in_chains |= self.sysctls.rule_ids()
         in_sets = {name.split("-")[1] for name in sets.names() if name.split("-")[1].isdigit()}
-        return in_chains | in_sets | self.fast.rule_ids()
+        return in_chains | in_sets | self.fast.rule_ids() | self.tables.rule_ids()
 
     def counts(self) -> dict[str, Count]:
         """Return what each rule matched since it was installed."""
-        found = {rule_id: Count(*pair) for rule_id, pair in self.fast.counts().items()}
+        elsewhere = self.fast.counts() | self.tables.counts()
+        found = {rule_id: Count(*pair) for rule_id, pair in elsewhere.items()}
         for family in FAMILIES:
             state: TableState = self.chains.read(family)
             for rule_id in state.rule_ids():
@@ -169,6 +183,17 @@ class Kernel:
         have = sets.names()
         self.fill_allow(allow, [family for family in FAMILIES if ALLOW_SETS[family] in have])
         self.fast.refresh_allow(allow)
+        self.tables.refresh_allow(allow)
+
+    def _install_tables(
+        self, rule_id: str, artifacts: Artifacts, rule: NftRule, allow: AllowList, timeout_seconds: int
+    ) -> str:
+        try:
+            self.sysctls.install(rule_id, artifacts.settings)
+            return self.tables.install(rule_id, rule, allow, timeout_seconds)
+        except FwtopError:
+            self.remove({rule_id})
+            raise
 
     def _hook(self, family: int, rule_id: str, lines: list[ChainLine]) -> None:
         if not self.chains.read(family).chains:

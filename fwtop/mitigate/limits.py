@@ -14,6 +14,7 @@ from fwtop.model.text import safe_text
 
 LIMITS_FILE = "/etc/fwtop/guard.toml"
 DEFAULT_SHARE = 0.5
+_BLOCKING = (Kind.IPSET, Kind.XDP, Kind.NFTABLES, Kind.TC)
 _KEY = "max_blocked_share"
 # Of IPv6 only 2000::/3 is in use as global unicast (IANA IPv6 address space registry).
 _SPACE = {4: 1 << 32, 6: 1 << 125}
@@ -66,4 +67,4 @@ def check_share(rule: Rule, active: Iterable[Rule], limits: Limits) -> None:
 def _blocks(rule: Rule) -> bool:
     """Whether a rule drops whatever its sources send: one with further conditions leaves the rest."""
     only_sources = Match(sources=rule.match.sources, family=rule.match.family)
-    return rule.kind in (Kind.IPSET, Kind.XDP) and bool(rule.match.sources) and rule.match == only_sources
+    return rule.kind in _BLOCKING and bool(rule.match.sources) and rule.match == only_sources

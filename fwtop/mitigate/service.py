@@ -5,6 +5,7 @@ Plain functions over journal, guard and kernel, so that they can be tested witho
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -24,9 +25,8 @@ from fwtop.mitigate.why import Subject, explain, over_text
 from fwtop.mitigate.wire import MAX_TTL_SECONDS, rule_of_wire
 from fwtop.model.address import Prefix
 from fwtop.model.errors import FwtopError
-from fwtop.model.rule import ACTIVE_STATES, Kind, Rule, RuleStatus, State, families_of, rule_status_to_dict
+from fwtop.model.rule import ACTIVE_STATES, Kind, Rule, RuleStatus, State, rule_status_to_dict
 from fwtop.model.text import safe_text
-from fwtop.model.xtables import COUNTED_ELEMENTS, set_name
 
 MAX_CONFIRM_SECONDS = 3600
 ALLOW_REFRESH_SECONDS = 5.0
@@ -98,14 +98,14 @@ class Service:
             try:
                 check_share(rule, self._active_rules(), limits)
                 artifacts = drivers.build(rule, guard.exceptions(rule, self._allow))
-                commands = self._kernel.plan("0", artifacts, rule.ttl_seconds)
+                commands = self._kernel.plan("0", artifacts, rule.ttl_seconds, self._allow)
                 notes += artifacts.notes
                 if rule.kind is Kind.NOTRACK:
                     notes += notrack_warnings(self._kernel.chains.variant, rule.match)
             except FwtopError as error:
                 refused, code = str(error), error.code
         return {
-            "commands": [line.replace("fwtop-0", "fwtop-N") for line in commands],
+            "commands": [re.sub(r"\b(fwtop-|r)0\b", r"\1N", line) for line in commands],
             "warnings": [*self._warnings, *verdict.warnings, *notes],
             "refused": refused,
             "code": code,
@@ -141,7 +141,7 @@ class Service:
         ttl = entry.rule.ttl_seconds if ttl_seconds is None else ttl_seconds
         if not 1 <= ttl <= MAX_TTL_SECONDS:
             raise FwtopError(f"a time to live goes from 1 s to {MAX_TTL_SECONDS} s; nothing was changed", 2)
-        self._kernel.renew(self._artifacts(entry.rule), ttl)
+        self._kernel.renew(rule_id, self._artifacts(entry.rule), ttl)
         self._steps.reached(Step.RENEWED)
         kept = replace(entry, state=State.CONFIRMED, expires=time.monotonic() + ttl, confirm_by=None)
         self._journal.update(kept)
@@ -186,7 +186,7 @@ class Service:
         if entry.rule.kind is Kind.SYSCTL:
             return self._kernel.sysctls.sentences(rule_id)
         count = self._kernel.counts().get(rule_id, Count(0, 0))
-        busiest = self._entry_counts.of(rule_id, self._set_names(entry.rule))
+        busiest = self._entry_counts.of(entry.rule)
         artifacts = self._artifacts(entry.rule)
 
         def recount() -> int:
@@ -286,13 +286,6 @@ class Service:
     def _artifacts(self, rule: Rule) -> Artifacts:
         return drivers.build(rule, guard.exceptions(rule, self._allow))
 
-    def _set_names(self, rule: Rule) -> list[str]:
-        """Return the sets whose elements are worth counting singly."""
-        if not 0 < len(rule.match.sources) <= COUNTED_ELEMENTS:
-            return []
-        families = families_of(rule.match.sources)
-        return [set_name(rule.id, family) for family in rule.match.families if family in families]
-
     def _known(self, rule_id: str) -> Entry:
         entry = self._active.get(rule_id)
         if entry is None:
@@ -334,7 +327,7 @@ class Service:
             expires=wall + entry.expires if active else entry.ended,
             confirm_by=wall + entry.confirm_by if active and entry.confirm_by is not None else None,
             note=entry.note,
-            entries=self._entry_counts.of(entry.rule.id, self._set_names(entry.rule)) if entries else {},
+            entries=self._entry_counts.of(entry.rule) if entries else {},
         )
         return {**rule_status_to_dict(status), "sources_total": len(entry.rule.match.sources)}
 

@@ -18,6 +18,7 @@ class Step(StrEnum):
     SETS = "sets"  # the rule's sets exist and are filled
     CHAIN_V4 = "chain4"  # IPv4 chain asks them
     CHAIN_V6 = "chain6"  # IPv6 chain too
+    NFT = "nft"  # nftables: the rule's lines and sets are in, its clock runs
     COMPILED = "compiled"  # XDP: the program with the rule runs, the rule is inert
     ARMED = "armed"  # XDP: it hits
     SETTING = "setting"  # a sysctl is written, the journal knows the old value
@@ -27,6 +28,7 @@ class Step(StrEnum):
     UNDO = "undo"  # journalled, kernel untouched
     DISARMED = "disarmed"  # XDP: inert, but still in the program
     UNLOADED = "unloaded"  # XDP: out of the program
+    UNNFT = "unnft"  # nftables: they are out
     RESTORED = "restored"  # a sysctl has its old value, the journal thinks it has not
     UNCHAINED = "unchained"  # chains don't ask any more
     UNSET = "unset"  # sets are gone, journal not told yet

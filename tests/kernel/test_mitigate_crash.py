@@ -17,6 +17,7 @@ INSTALL = (Step.INTENT, Step.ALLOW, Step.SETS, Step.CHAIN_V4, Step.CHAIN_V6, Ste
 KEEP = (Step.RENEWED, Step.KEPT)
 UNDO = (Step.UNDO, Step.UNCHAINED, Step.UNSET, Step.UNDONE)
 COMPILED = (Step.COMPILED, Step.ARMED, Step.DISARMED, Step.UNLOADED)  # test_xdp_rules.py tries these
+TABLES = (Step.NFT, Step.UNNFT)  # tried in test_mitigate_nftables.py
 SYSCTL = (Step.SETTING, Step.RESTORED)  # tried in test_mitigate_sysctl.py
 
 
@@ -28,7 +29,7 @@ def bench(netns_pair, tmp_path: Path) -> Iterator[Bench]:
 
 
 def test_every_step_is_tried() -> None:
-    assert set(INSTALL + KEEP + UNDO + COMPILED + SYSCTL) == set(Step)
+    assert set(INSTALL + KEEP + UNDO + COMPILED + TABLES + SYSCTL) == set(Step)
 
 
 @pytest.mark.parametrize("step", INSTALL)

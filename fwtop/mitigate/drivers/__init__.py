@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fwtop.mitigate.artifacts import Artifacts
-from fwtop.mitigate.drivers import hashlimit, ipset, notrack, string, sysctl, xdp
+from fwtop.mitigate.drivers import hashlimit, ipset, nftables, notrack, string, sysctl, xdp
 from fwtop.model.address import Prefix
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Kind, Rule
@@ -16,6 +16,7 @@ _BUILDERS = {
     Kind.XDP: xdp.build,
     Kind.TC: xdp.build,
     Kind.SYSCTL: sysctl.build,
+    Kind.NFTABLES: nftables.build,
 }
 
 

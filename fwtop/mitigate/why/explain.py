@@ -10,9 +10,10 @@ from fwtop.mitigate import sets
 from fwtop.mitigate.artifacts import Artifacts, comment_of
 from fwtop.mitigate.chain import Chains
 from fwtop.mitigate.journal import Entry
+from fwtop.mitigate.links import LOOPBACK, links
 from fwtop.mitigate.run import CommandError, run
 from fwtop.mitigate.why import obstacles
-from fwtop.mitigate.why.readings import LOOPBACK, Reading, links, moved, read_all
+from fwtop.mitigate.why.readings import Reading, moved, read_all
 from fwtop.model.bulk import prefix_text
 from fwtop.model.rule import Kind, Rule
 from fwtop.model.text import safe_text

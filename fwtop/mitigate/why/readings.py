@@ -5,20 +5,19 @@ Only text that the kernel prints is read; nothing is attached and nothing is cha
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
+from fwtop.mitigate.links import LOOPBACK
 from fwtop.mitigate.netns import name_of
-from fwtop.mitigate.run import CommandError, run
+from fwtop.mitigate.run import run
 from fwtop.mitigate.variants import Variant
 
 _COUNTED = re.compile(r"^\[(\d+):\d+\] -A (\S+) ?(.*)$")
 _MAX_NAMESPACES = 64
-LOOPBACK = "lo"
 _Key = TypeVar("_Key")
 
 
@@ -87,15 +86,6 @@ def parse_lines(saved: str, family: int) -> dict[Line, int]:
             places[chain] = places.get(chain, 0) + 1
             found[Line(family, table, chain, places[chain], rest)] = int(packets)
     return found
-
-
-def links() -> list[dict[str, object]]:
-    """Return this namespace's interfaces as `ip -d link` knows them."""
-    try:
-        found = json.loads(run(["ip", "-j", "-d", "link", "show"], timeout=10) or "[]")
-    except (CommandError, ValueError):
-        return []
-    return [link for link in found if isinstance(link, dict)]
 
 
 def _gains(before: dict[_Key, int], after: dict[_Key, int]) -> dict[_Key, int]:
