@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from fwtop.bench import scores
 from fwtop.bench.cases import Case, read_capture, run_scenario
 from fwtop.bench.frame import Document, Options, Result, progress
-from fwtop.bench.harm import Harm, try_proposals
+from fwtop.bench.harm import Harm, missed, try_proposals
 from fwtop.lab import scenario
 from fwtop.lab.run import Lab
 from fwtop.model.errors import FwtopError
@@ -220,9 +220,4 @@ def _signatures(cases: list[Case], results: list[Result], notes: list[str]) -> N
 
 def _harm(harms: list[Harm], results: list[Result], notes: list[str]) -> None:
     _add(results, "A5 collateral, predicted against suffered", "points", [harm.points for harm in harms])
-    notes.extend(
-        f"A5 {harm.scenario}: {harm.summary}: predicted {harm.predicted:.2%}, suffered "
-        f"{harm.suffered:.2%} of {harm.tried} attempts"
-        for harm in harms
-        if harm.points > 2
-    )
+    notes.extend(missed(harms))

@@ -1,40 +1,144 @@
-"""Harm: what a proposal said that it would do to legitimate clients, and what they then suffered (A5).
+"""Harm: what a rule was said to do to legitimate clients, and what they then suffered (A5).
 
-The rule goes in as an operator would put it in, by the proposal's own fwtop command line. What clients suffer
-is the share of their attempts that fail under attack with the rule, beyond those that fail in quiet times.
+The rule goes in as an operator would put it in, by a fwtop command line, and its harm is foretold twice by
+`--preview`: in quiet times, and in the middle of the attack. What clients suffer is the share of their usual
+traffic that belongs to attempts which fail with the rule and didn't before: each client's packets of each
+kind of work count by how much more often that work fails.
 """
 
 from __future__ import annotations
 
+import json
 import shlex
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from fwtop.bench.frame import Document, Options, Result, progress
 from fwtop.bench.programs import run_fwtop
+from fwtop.bench.text import number
+from fwtop.bench.trials import Trial, chosen
+from fwtop.lab import scenario
+from fwtop.lab.namespaces import run as run_tool
 from fwtop.lab.run import Lab
+from fwtop.model.errors import FwtopError
+from fwtop.model.text import safe_text
 
-KINDS = ("ipset", "string", "hashlimit")
-_PPS = 40_000  # little enough that nothing fails for want of processor time
-_SETTLE_SECONDS = 0.5
+KINDS = ("ipset", "string", "hashlimit", "xdp")
+_PROPOSAL_PPS = 40_000  # little enough that nothing fails for want of processor time
+_SECONDS, _QUICK_SECONDS = 6.0, 3.0
+_SETTLE_SECONDS = 1.0  # a limit's burst is used up by then
+_PROTOCOLS = {"http": "tcp", "operator": "tcp", "dns": "udp"}  # of each kind of work
+_QUICK = ("ipset-block", "hashlimit-shared", "string-dns")
+_LIMIT_POINTS = 2.0
+_PHASES = ("before", "under attack", "with the rule")
+_SHORT = ("quiet", "attacked", "ruled")
+
+Usual = Mapping[tuple[str, str], float]  # (client, work) → packets in quiet times
+Rows = list[dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
 class Harm:
-    """One proposal; shares from 0 to 1."""
+    """One rule; shares from 0 to 1. `foretold` by when it was: "before", "under attack", "proposed"."""
 
-    scenario: str
-    kind: str
-    summary: str
-    predicted: float
+    name: str
+    title: str
+    foretold: Mapping[str, float]
     suffered: float
     tried: int
+    success: tuple[float, ...] = ()  # of all attempts, by _PHASES
+    latency_ms: tuple[float, ...] = ()  # median
 
     @property
     def points(self) -> float:
-        """The difference in percentage points."""
-        return abs(self.predicted - self.suffered) * 100
+        """The greatest difference in percentage points."""
+        return max(abs(share - self.suffered) for share in self.foretold.values()) * 100
+
+
+def run(options: Options) -> Document:
+    """Try every rule (quick: some; or those that were named) and compare."""
+    names = options.captures or (_QUICK if options.quick else ())
+    harms: list[Harm] = []
+    notes: list[str] = []
+    picked = chosen(names)
+    for place, trial in enumerate(picked, 1):
+        progress(f"trial {place} of {len(picked)}: {trial.name}")
+        try:
+            harms.append(try_trial(trial, _QUICK_SECONDS if options.quick else _SECONDS))
+        except FwtopError as error:  # the others can still be measured
+            notes.append(f"{trial.name} is left out: {safe_text(error)}")
+    progress("")
+    if not harms:
+        raise FwtopError(f"nothing was measured; {'; '.join(notes)}")
+    results = tuple(result for harm in harms for result in _results(harm))
+    return Document("harm", 1, results, (*notes, *missed(harms)), lines=tuple(_lines(harms)))
+
+
+def _results(harm: Harm) -> Iterator[Result]:
+    suffered = f"{harm.name}: suffered"
+    for when, share in harm.foretold.items():
+        ratio = share / harm.suffered if harm.suffered else None
+        yield Result(
+            f"{harm.name}: foretold {when}", "share", (share,), ratio, suffered if ratio is not None else None
+        )
+    yield Result(suffered, "share", (harm.suffered,))
+    for what, unit, values in (("success", "share", harm.success), ("latency", "ms", harm.latency_ms)):
+        for phase, value in zip(_PHASES, values, strict=True):
+            yield Result(f"{harm.name}: {what} {phase}", unit, (value,))
+
+
+def _lines(harms: list[Harm]) -> Iterator[str]:
+    """Write the table for people: a rule a line."""
+    yield f"{'':<18}{'foretold harm':>22}{'':>10}{'success':>26}{'latency, ms':>28}"
+    heads = ("quiet", "in attack", "suffered", "off by", *_SHORT, *_SHORT)
+    yield f"{'':<18}" + "".join(f"{head:>10}" for head in heads)
+    for harm in harms:
+        foretold = [harm.foretold.get("before"), harm.foretold.get("under attack")]
+        cells = ["" if share is None else f"{share:.1%}" for share in (*foretold, harm.suffered)]
+        cells.append(f"{harm.points:.1f} pt")
+        cells += [f"{share:.1%}" for share in harm.success]
+        cells += [number(round(value, 2)) for value in harm.latency_ms]
+        yield f"{harm.name:<18}" + "".join(f"{cell:>10}" for cell in cells)
+    yield ""
+    width = max(len(harm.name) for harm in harms)
+    yield from (f"{harm.name:<{width}}  {harm.title}" for harm in harms)
+
+
+def missed(harms: list[Harm]) -> list[str]:
+    """Return a line for each forecast that was more than two points off."""
+    lines = []
+    for harm in harms:
+        if harm.points > _LIMIT_POINTS:
+            foretold = ", ".join(f"{share:.2%} {when}".rstrip() for when, share in harm.foretold.items())
+            after = f"suffered {harm.suffered:.2%} (of {harm.tried} attempts)"
+            lines.append(f"A5 {harm.name}: foretold {foretold}; {after}")
+    return lines
+
+
+def try_trial(trial: Trial, seconds: float) -> Harm:
+    """Set a lab up for a trial and run it."""
+    with Lab(scenario.parse(trial.scenario, trial.name), source=trial.scenario) as lab:
+        for argv in trial.before:
+            run_tool("ip", "netns", "exec", lab.victim, *argv)
+        usual, quiet = _quiet(lab, "before", seconds, trial.rule)
+        lab.start_flood(trial.pps)
+        time.sleep(_SETTLE_SECONDS)
+        lab.phase("under attack")
+        started = time.monotonic()
+        attacked = _foretold(lab, trial.rule)
+        time.sleep(max(0.0, started + seconds - time.monotonic()))
+        _install(lab, trial.rule)
+        _ruled(lab, "with the rule", seconds)
+        each, works = lab.each(), lab.fare()["phases"]
+        return Harm(
+            trial.name, trial.title, {"before": quiet, "under attack": attacked},
+            suffered(usual, each["before"], each["with the rule"]),
+            sum(row["tried"] for row in each["with the rule"]),
+            tuple(_success(each[phase]) for phase in _PHASES),
+            tuple(_latency_ms(works[phase]) for phase in _PHASES),
+        )  # fmt: skip
 
 
 def try_proposals(lab: Lab, observation: dict[str, Any], seconds: float) -> Iterator[Harm]:
@@ -45,31 +149,77 @@ def try_proposals(lab: Lab, observation: dict[str, Any], seconds: float) -> Iter
         if proposal["kind"] in KINDS and not proposal["fwtop"].startswith("fwtop apply"):
             proposals.setdefault(proposal["kind"], proposal)
     for kind, proposal in proposals.items():
-        lab.phase(f"quiet {kind}")
-        time.sleep(seconds)
-        words = shlex.split(proposal["fwtop"])[1:]
-        environment = {"SSH_CONNECTION": lab.ssh_connection}
-        run_fwtop(*words, "--yes", "--netns", lab.victim, environment=environment)
-        lab.start_flood(_PPS)
-        time.sleep(_SETTLE_SECONDS)
-        lab.phase(f"ruled {kind}")
-        time.sleep(seconds)
-        lab.phase("over")
-        lab.stop()
-        run_fwtop("undo", "--all", "--netns", lab.victim)
-        phases = lab.fare()["phases"]
-        quiet, ruled = phases[f"quiet {kind}"], phases[f"ruled {kind}"]
-        yield Harm(
-            lab.scenario.name, kind, proposal["summary"], proposal["collateral_share"],
-            suffered(quiet, ruled), sum(work["tried"] for work in ruled.values()),
-        )  # fmt: skip
+        usual, _ = _quiet(lab, f"quiet {kind}", seconds)
+        _install(lab, shlex.split(proposal["fwtop"])[1:])
+        lab.start_flood(_PROPOSAL_PPS)
+        _ruled(lab, f"ruled {kind}", seconds)
+        each = lab.each()
+        harm = suffered(usual, each[f"quiet {kind}"], each[f"ruled {kind}"])
+        tried = sum(row["tried"] for row in each[f"ruled {kind}"])
+        name = f"{lab.scenario.name}, {kind} proposed"
+        yield Harm(name, proposal["summary"], {"": proposal["collateral_share"]}, harm, tried)
 
 
-def suffered(quiet: dict[str, Any], ruled: dict[str, Any]) -> float:
-    """Return the share of attempts that failed beyond the quiet times' failures, 0 at least."""
-    return max(0.0, _failed(ruled) - _failed(quiet))
+def _quiet(lab: Lab, phase: str, seconds: float, rule: tuple[str, ...] = ()) -> tuple[Usual, float]:
+    """Return what clients send when nobody disturbs them, and the harm that a rule is said to do then."""
+    started, sent = time.monotonic(), lab.clients_sent()
+    lab.phase(phase)
+    foretold = _foretold(lab, rule) if rule else 0.0
+    time.sleep(max(0.0, started + seconds - time.monotonic()))
+    now = lab.clients_sent()
+    rows = lab.each()[phase]
+    return {
+        (row["client"], row["work"]): now.get(key, 0) - sent.get(key, 0)
+        for row in rows
+        if (key := (row["client"], _PROTOCOLS[row["work"]]))
+    }, foretold
 
 
-def _failed(works: dict[str, Any]) -> float:
-    tried = sum(work["tried"] for work in works.values())
-    return 1 - sum(work["succeeded"] for work in works.values()) / tried if tried else 0.0
+def _foretold(lab: Lab, rule: tuple[str, ...]) -> float:
+    """Return the share of normal traffic that `fwtop … --preview` says a rule would hit."""
+    words = (*rule, "--preview", "--json", "--netns", lab.victim)
+    answer = json.loads(run_fwtop(*words, environment={"SSH_CONNECTION": lab.ssh_connection}))
+    if answer["plan"]["refused"]:
+        raise FwtopError(f"fwtop refuses it: {answer['plan']['refused']}")
+    return float(answer["preview"]["collateral_share"]) if answer["preview"] is not None else 0.0
+
+
+def _install(lab: Lab, rule: tuple[str, ...] | list[str]) -> None:
+    environment = {"SSH_CONNECTION": lab.ssh_connection}
+    run_fwtop(*rule, "--yes", "--netns", lab.victim, environment=environment)
+
+
+def _ruled(lab: Lab, phase: str, seconds: float) -> None:
+    """Count how clients fare under the flood with the rule that is in place, and take both away."""
+    time.sleep(_SETTLE_SECONDS)
+    lab.phase(phase)
+    time.sleep(seconds)
+    lab.phase("over")
+    lab.stop()
+    run_fwtop("undo", "--all", "--netns", lab.victim)
+
+
+def suffered(usual: Usual, quiet: Rows, ruled: Rows) -> float:
+    """Return the share of the usual packets whose work fails beyond the quiet times' failures."""
+    before, after = _failures(quiet), _failures(ruled)
+    total = sum(usual.values())
+    lost = sum(
+        packets * max(0.0, after.get(key, 0.0) - before.get(key, 0.0)) for key, packets in usual.items()
+    )
+    return lost / total if total else 0.0
+
+
+def _failures(rows: Rows) -> dict[tuple[str, str], float]:
+    return {(row["client"], row["work"]): 1 - row["succeeded"] / row["tried"] for row in rows if row["tried"]}
+
+
+def _success(rows: Rows) -> float:
+    tried = sum(row["tried"] for row in rows)
+    return sum(row["succeeded"] for row in rows) / tried if tried else 0.0
+
+
+def _latency_ms(works: Mapping[str, dict[str, Any]]) -> float:
+    """Return the mean of the kinds of work's median latencies, weighed by how often each succeeded."""
+    known = [(work["median_ms"], work["succeeded"]) for work in works.values() if work["succeeded"]]
+    total = sum(count for _, count in known)
+    return sum(latency * count for latency, count in known) / total if total else 0.0

@@ -30,6 +30,7 @@ TABLES = (
     Table("screen", "the open screen under a full flood: bytes to the terminal, processor time, memory"),
     Table("conntrack", "what tracked connections and long rule lists cost (University of Washington)"),
     Table("calibrate", "what a packet costs by the kind of rule; --calibrate keeps it for the proposals"),
+    Table("harm", "what rules were said to do to legitimate clients, and what these then suffered"),
     Table("xdp", "drops in the driver: nothing but a drop, xdp-filter, fwtop's compiled rules"),
 )
 

@@ -11,6 +11,11 @@ def render(document: Document) -> str:
     heading = (
         f"{document.table} · {document.machine} · kernel {document.kernel} · {document.rounds} round{plural}"
     )
+    lines = document.lines or _lines(document)
+    return "\n".join([heading, "", *lines, *([""] if document.notes else []), *document.notes]) + "\n"
+
+
+def _lines(document: Document) -> list[str]:
     has_ratio = any(result.ratio is not None for result in document.results)
     has_published = any(result.published is not None for result in document.results)
     titles = ["", "median", "low", "high", "unit"]
@@ -26,14 +31,13 @@ def render(document: Document) -> str:
         rows.append(cells)
     widths = [max(len(row[column]) for row in rows) for column in range(len(titles))]
     left = {0, 4, len(titles) - 1} if has_ratio else {0, 4}
-    lines = [
+    return [
         "  ".join(
             cell.ljust(width) if column in left else cell.rjust(width)
             for column, (cell, width) in enumerate(zip(row, widths, strict=True))
         ).rstrip()
         for row in rows
     ]
-    return "\n".join([heading, "", *lines, *([""] if document.notes else []), *document.notes]) + "\n"
 
 
 def _figures(result: Result) -> list[str]:

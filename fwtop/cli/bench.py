@@ -30,8 +30,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "captures",
         nargs="*",
         metavar="CAPTURE",
-        help="accuracy only: captures to judge as well (FILE=kind,kind says what they hold), or names of "
-        "scenarios, to run only those",
+        help="accuracy: captures to judge as well (FILE=kind,kind says what they hold), or names of "
+        "scenarios, to run only those; harm: names of trials, to run only those",
     )
     parser.add_argument(
         "--calibrate",
@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
     if args.table == "list":
         return _list(as_json=args.json)
     table = find(_name(args))
-    if args.captures and table.name != "accuracy":
+    if args.captures and table.name not in ("accuracy", "harm"):
         raise FwtopError(f"table {table.name} takes no captures; nothing was measured", 2)
     if table.needs_root and os.geteuid() != 0:
         raise FwtopError(

@@ -1,8 +1,9 @@
 """The legitimate clients: `python -I -m fwtop.lab.clients`, in the attacker's namespace.
 
-Visitors fetch pages and resolve names from addresses of their own; the operator types into one long TCP
-session. Crowds of a scenario (floods with real connections, or a flash crowd) run here too. Commands are
-JSON lines: phase NAME, pause, crowd on/off, fare. Ends with its standard input.
+Visitors fetch pages and resolve names from addresses of their own, whether or not what they asked for before
+was answered, as many people behind one address do; the operator types into one long TCP session. Crowds of a
+scenario (floods with real connections, or a flash crowd) run here too. Commands are JSON lines: phase NAME,
+pause, crowd on/off, fare, each. Ends with its standard input.
 """
 
 from __future__ import annotations
@@ -16,18 +17,20 @@ import socket
 import struct
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
 from fwtop.lab import network as net
 from fwtop.lab.crowd import Crowds
-from fwtop.lab.legit import HOSTS, OPERATOR_PORT, PAGES, ZONE
+from fwtop.lab.legit import HOSTS, OPERATOR_PORT, PAGES, ZONE, request
 from fwtop.lab.payloads import dns_query
 
 _HTTP_SECONDS, _DNS_SECONDS, _ECHO_SECONDS = 1.0, 0.5, 1.0
 _THINKING_SECONDS = 0.15
 _KEYSTROKE_SECONDS = 0.05
+_MOST_AT_ONCE = 16  # of one client's, so that what is never answered doesn't pile up
 
 
 @dataclass(slots=True)
@@ -36,6 +39,11 @@ class Tally:
 
     tried: int = 0
     latencies: list[float] = field(default_factory=list)
+
+    def add(self, other: Tally) -> None:
+        """Count another's work in."""
+        self.tried += other.tried
+        self.latencies += other.latencies
 
     def summary(self) -> dict[str, Any]:
         """Return counts, the success rate and latencies in milliseconds."""
@@ -58,7 +66,7 @@ class Clients:
         self._operator = operator
         self._rng = random.Random(f"clients/{seed}")  # noqa: S311
         self._phase = "before"
-        self._tallies: dict[str, dict[str, Tally]] = {}
+        self._tallies: dict[str, dict[tuple[str, str], Tally]] = {}  # phase → (client, work)
         self._running = asyncio.Event()
         self._running.set()
         self._busy = 0
@@ -77,11 +85,23 @@ class Clients:
 
     def fare(self) -> dict[str, Any]:
         """Return the tallies by phase and kind of work."""
-        phases = {
-            phase: {work: tally.summary() for work, tally in works.items()}
-            for phase, works in self._tallies.items()
-        }
+        phases = {}
+        for phase, tallies in self._tallies.items():
+            works: defaultdict[str, Tally] = defaultdict(Tally)
+            for (_, work), tally in tallies.items():
+                works[work].add(tally)
+            phases[phase] = {work: tally.summary() for work, tally in works.items()}
         return {"phases": phases, "operator_session_cuts": self._cuts}
+
+    def each(self) -> dict[str, Any]:
+        """Return what each client tried and got, by phase and kind of work."""
+        return {
+            phase: [
+                {"client": client, "work": work, "tried": tally.tried, "succeeded": len(tally.latencies)}
+                for (client, work), tally in tallies.items()
+            ]
+            for phase, tallies in self._tallies.items()
+        }
 
     def tasks(self) -> list[asyncio.Task[None]]:
         """Set everybody to work."""
@@ -92,18 +112,29 @@ class Clients:
                 jobs.append(self._work(address, "dns", self._resolve))
         return [asyncio.ensure_future(job) for job in jobs]
 
-    async def _work(self, address: str, work: str, once: Callable[[str], Awaitable[None]]) -> None:
+    async def _work(self, address: str, work: str, once: Callable[[str, int], Awaitable[None]]) -> None:
+        """Begin one after the other; each client goes through the pages and names in turn."""
+        begun: set[asyncio.Task[bool]] = set()
+        turn = self._rng.randrange(60)
         while True:
             await asyncio.sleep(self._rng.expovariate(1 / _THINKING_SECONDS))
             await self._running.wait()
-            await self._try(work, lambda: once(address))
+            if len(begun) < _MOST_AT_ONCE:
+                task = asyncio.ensure_future(self._try(address, work, once(address, turn)))
+                begun.add(task)
+                task.add_done_callback(begun.discard)
+                turn += 1
 
-    async def _try(self, work: str, action: Callable[[], Awaitable[None]]) -> bool:
-        tally = self._tallies.setdefault(self._phase, {}).setdefault(work, Tally())
+    def _try(self, client: str, work: str, action: Awaitable[None]) -> Coroutine[Any, Any, bool]:
+        """Count an attempt from now on, and return what carries it out."""
+        tally = self._tallies.setdefault(self._phase, {}).setdefault((client, work), Tally())
         self._busy += 1
+        return self._tried(tally, action)
+
+    async def _tried(self, tally: Tally, action: Awaitable[None]) -> bool:
         started = time.monotonic()
         try:
-            await action()
+            await action
         except (OSError, TimeoutError, asyncio.IncompleteReadError):
             return False
         else:
@@ -113,24 +144,20 @@ class Clients:
             tally.tried += 1
             self._busy -= 1
 
-    async def _fetch(self, address: str) -> None:
+    async def _fetch(self, address: str, turn: int) -> None:
         async with asyncio.timeout(_HTTP_SECONDS):
             victim = net.VICTIM_6 if ":" in address else net.VICTIM_4
             reader, writer = await asyncio.open_connection(victim, net.PORT_HTTP, local_addr=(address, 0))
             try:
-                page = self._rng.choice(PAGES)
-                writer.write(
-                    f"GET {page} HTTP/1.1\r\nHost: {ZONE}\r\nUser-Agent: Mozilla/5.0\r\n"
-                    "Accept: */*\r\nConnection: close\r\n\r\n".encode()
-                )
+                writer.write(request(PAGES[turn % len(PAGES)]))
                 while await reader.read(65_536):
                     pass
             finally:
                 writer.close()
 
-    async def _resolve(self, address: str) -> None:
+    async def _resolve(self, address: str, turn: int) -> None:
         loop = asyncio.get_running_loop()
-        question = dns_query(self._rng, {"name": f"{self._rng.choice(HOSTS)}.{ZONE}", "edns": 1232})
+        question = dns_query(self._rng, {"name": f"{HOSTS[turn % len(HOSTS)]}.{ZONE}", "edns": 1232})
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as end:
             end.setblocking(False)
             end.bind((address, 0))
@@ -171,7 +198,7 @@ class Clients:
         while missed < 15:  # a person gives up after that many seconds of silence
             await asyncio.sleep(_KEYSTROKE_SECONDS)
             await self._running.wait()
-            missed = 0 if await self._try("operator", keystroke) else missed + 1
+            missed = 0 if await self._try(self._operator, "operator", keystroke()) else missed + 1
             if writer.is_closing() or reader.at_eof():
                 return
 
@@ -192,6 +219,8 @@ async def _obey(command: dict[str, Any], clients: Clients, crowds: Crowds) -> di
             await (crowds.start() if command["on"] else crowds.stop())
         case "fare":
             return {**clients.fare(), "crowds": crowds.fare()}
+        case "each":
+            return clients.each()
     return {"time": time.monotonic()}
 
 

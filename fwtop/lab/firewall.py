@@ -45,12 +45,14 @@ def install_counters(attacker: str, clients: list[str]) -> None:
     families = {"4": [a for a in clients if ":" not in a], "6": [a for a in clients if ":" in a]}
     sets, rules = [], []
     for family, addresses in families.items():
-        kind = "ipv4_addr" if family == "4" else "ipv6_addr"
+        kind, keyword, icmp = (
+            ("ipv4_addr", "ip", "icmp") if family == "4" else ("ipv6_addr", "ip6", "ipv6-icmp")
+        )
         if addresses:
-            elements = ", ".join(addresses)
-            sets.append(f"    set clients{family} {{ type {kind}; counter; elements = {{ {elements} }} }}")
-            keyword = "ip" if family == "4" else "ip6"
-            rules.append(f"        {keyword} saddr @clients{family}")
+            elements = ", ".join(f"{one} . {name}" for one in addresses for name in ("tcp", "udp", icmp))
+            typed = f"type {kind} . inet_proto; counter; elements = {{ {elements} }}"
+            sets.append(f"    set clients{family} {{ {typed} }}")
+            rules.append(f"        {keyword} saddr . meta l4proto @clients{family}")
     text = (
         "table inet lab {\n" + "\n".join(sets) + "\n    chain leaving {\n"
         "        type filter hook postrouting priority 300; policy accept;\n"
@@ -59,13 +61,20 @@ def install_counters(attacker: str, clients: list[str]) -> None:
     run("ip", "netns", "exec", attacker, "nft", "-f", "-", text=text)
 
 
-def read_counters(attacker: str) -> dict[str, tuple[int, int]]:
-    """Return packets and bytes on the wire (link header included) that each client has sent."""
+def read_counters(attacker: str) -> dict[tuple[str, str], tuple[int, int]]:
+    """Return packets and bytes on the wire (link header included) that each client has sent.
+
+    By address and protocol, as nft names it: tcp, udp, icmp, ipv6-icmp.
+    """
     listing = json.loads(run("ip", "netns", "exec", attacker, "nft", "-j", "list", "table", "inet", "lab"))
-    counts: dict[str, tuple[int, int]] = {}
+    counts: dict[tuple[str, str], tuple[int, int]] = {}
     for item in listing["nftables"]:
         for entry in item.get("set", {}).get("elem", []):
             element = entry["elem"]
             counter = element["counter"]
-            counts[element["val"]] = (counter["packets"], counter["bytes"] + 14 * counter["packets"])
+            address, protocol = element["val"]["concat"]
+            counts[address, str(protocol)] = (
+                counter["packets"],
+                counter["bytes"] + 14 * counter["packets"],
+            )
     return counts

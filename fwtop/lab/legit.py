@@ -14,6 +14,14 @@ ZONE = "victim.example"
 HOSTS = ("www", "mail", "ns1", "shop", "cdn")
 
 
+def request(page: str) -> bytes:
+    """Return what a visitor's browser sends for a page."""
+    return (
+        f"GET {page} HTTP/1.1\r\nHost: {ZONE}\r\nUser-Agent: Mozilla/5.0\r\n"
+        "Accept: */*\r\nConnection: close\r\n\r\n"
+    ).encode()
+
+
 @dataclass(frozen=True, slots=True)
 class People:
     """The addresses of everyone who means no harm; the operator's is one of its own."""

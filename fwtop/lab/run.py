@@ -56,7 +56,7 @@ class Lab:
         self._pps = self.scenario.pps
         self._seconds = 0.0
         self._flood_started: float | None = None
-        self._at_mark: dict[str, tuple[int, int]] = {}
+        self._at_mark: dict[tuple[str, str], tuple[int, int]] = {}
         self._arrived_at_mark = (0, 0)
 
     def __enter__(self) -> Lab:
@@ -175,6 +175,14 @@ class Lab:
         """Return how legitimate clients fared: per phase and kind of work tried, succeeded, latency."""
         return self._ask_clients(do="fare")
 
+    def each(self) -> dict[str, list[dict[str, Any]]]:
+        """Return per phase what each client tried and got: rows of client, work, tried, succeeded."""
+        return self._ask_clients(do="each")
+
+    def clients_sent(self) -> dict[tuple[str, str], int]:
+        """Return the packets that each client has sent so far, by address and protocol."""
+        return {key: packets for key, (packets, _) in firewall.read_counters(self.attacker).items()}
+
     def arrived(self) -> tuple[int, int]:
         """Return packets and bytes that reached the victim's interface since it was made."""
         with inside(self.victim):
@@ -234,12 +242,19 @@ class Lab:
 
     def _clients_sent(self) -> tuple[dict[str, Any], dict[str, Any]]:
         crowd = set(self._crowd)
-        rows: list[dict[str, Any]] = []
-        for address, (packets, size) in firewall.read_counters(self.attacker).items():
-            before = self._at_mark.get(address, (0, 0))
-            if packets > before[0]:
-                rows.append({"key": address, "packets": packets - before[0], "bytes": size - before[1]})
-        rows = _merged(rows)
+        totals: dict[str, list[int]] = {}
+        for key, (packets, size) in firewall.read_counters(self.attacker).items():
+            before = self._at_mark.get(key, (0, 0))
+            total = totals.setdefault(key[0], [0, 0])
+            total[0] += packets - before[0]
+            total[1] += size - before[1]
+        rows = _merged(
+            [
+                {"key": address, "packets": packets, "bytes": size}
+                for address, (packets, size) in totals.items()
+                if packets
+            ]
+        )
         return (
             _summed([row for row in rows if row["key"] not in crowd]),
             _summed([row for row in rows if row["key"] in crowd]),

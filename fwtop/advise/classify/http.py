@@ -55,7 +55,9 @@ def requests(scene: Scene) -> list[Finding]:
 def _flood_rows(scene: Scene, facts: Facts, parsed: list[http.Request]) -> tuple[Rows, list[str]]:
     """Find the requests that aren't people's, and say why."""
     if outside_connections(scene, facts):
-        return facts.rows, ["they belong to no connection: nobody did a handshake before"]
+        # The few that are people's must stay: harm is counted on what no attack explains
+        others = ~scene.tcp.real[facts.rows]
+        return facts.rows[others], ["they belong to no connection: nobody did a handshake before"]
     if not scene.thin:
         opened = np.unique(scene.traffic.source_key[scene.tcp.syn])
         stray = scene.strangers[facts.rows] & np.isin(

@@ -52,7 +52,7 @@ def hellos(scene: Scene) -> list[Finding]:
     ]
     evidence += reasons + _describe(parsed)
     spoof = scene.spoof(facts.rows, prior=0.0 if stray else -4.0)
-    rows = facts.rows if stray else with_connections(scene, facts)
+    rows = facts.rows[~scene.tcp.real[facts.rows]] if stray else with_connections(scene, facts)
     dport = facts.top("dport")
     match = Match(protocol=TCP, dport=dport.value if dport.share > 0.98 else None)
     return [

@@ -1,0 +1,172 @@
+"""The trials of harm: an attack, and a rule against it of which it is known whom else it hits.
+
+Each hits legitimate clients hard, or not at all, for a reason of its own: a forecast has to tell them apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from fwtop.lab.legit import PAGES, ZONE, People, people, request
+from fwtop.model.address import Prefix
+from fwtop.model.errors import FwtopError
+from fwtop.model.text import safe_text
+
+_SEED = 404
+_PPS = 20_000  # little enough that nothing fails for want of processor time
+_IP_TCP_BYTES = 20 + 32  # IPv4, and TCP with timestamps
+_DNS = ["--proto", "udp", "--dport", "53"]
+_NEAR = 4  # clients in the attackers' networks
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One attack, given as TOML, and one rule of fwtop's command line."""
+
+    name: str
+    title: str
+    scenario: str
+    rule: tuple[str, ...]
+    pps: int = _PPS
+    before: tuple[tuple[str, ...], ...] = ()  # what the victim's administrator had set, as argv
+
+
+def trials() -> list[Trial]:
+    """Return all of them, for the same clients every time."""
+    clients = people(_SEED)
+    return [make(clients) for make in _ALL]
+
+
+def chosen(names: tuple[str, ...]) -> list[Trial]:
+    """Return those that were named, or all; raises FwtopError (2) for an unknown name."""
+    found = {trial.name: trial for trial in trials()}
+    for name in names:
+        if name not in found:
+            raise FwtopError(
+                f"there is no trial {safe_text(name, limit=40)!r} (there are {', '.join(found)})", 2
+            )
+    return [found[name] for name in names] or list(found.values())
+
+
+def _scenario(vector: str, *, firewall: str = "open") -> str:
+    return (
+        f'title = "a trial of harm"\nseed = {_SEED}\nfirewall = "{firewall}"\n\n'
+        f'[[vector]]\nname = "attack"\n{vector}\n'
+    )
+
+
+def _networks(clients: People, count: int) -> list[str]:
+    """Return the /16 of so many clients, none of which is the operator's."""
+    operator = _network(clients.operator)
+    found = dict.fromkeys(_network(client) for client in clients.clients if ":" not in client)
+    return [network for network in found if network != operator][:count]
+
+
+def _network(client: str) -> str:
+    return f"{'.'.join(client.split('.')[:2])}.0.0/16"
+
+
+def _udp_flood(sources: list[str]) -> str:
+    listed = ", ".join(f'"{Prefix.parse(source)}"' for source in sources)
+    return _scenario(
+        f'kind = "udp_flood"\nprotocol = "udp"\nsource = {{ prefixes = [{listed}], forged = false }}\n'
+        'dport = 27015\nsport = "random"\npayload = [{ text = "flood:" }, { random = 64 }]'
+    )
+
+
+def _dns_flood(source: str, *, firewall: str = "open") -> str:
+    return _scenario(
+        f'kind = "dns_query_flood"\nprotocol = "udp"\nsource = {source}\ndport = 53\n'
+        f'payload = {{ make = "dns_query", name = "shop.{ZONE}", type = "ANY", edns = 4096 }}',
+        firewall=firewall,
+    )
+
+
+def _http_data(firewall: str = "none") -> str:
+    """Return a flood of TCP data to the web server that belongs to no connection."""
+    return _scenario(
+        'kind = "ack_flood"\nprotocol = "tcp"\nflags = "PSH+ACK"\nsource = "random"\nsport = "random"\n'
+        'dport = 80\npayload = [{ text = "GET /shop?page=" }, { random = 64 }]',
+        firewall=firewall,
+    )
+
+
+def _syn_flood() -> str:
+    return _scenario(
+        'kind = "syn_flood"\nprotocol = "tcp"\nflags = "SYN"\nsource = "random"\nsport = "random"\n'
+        'dport = 80\nwindow = 512\nttl = "random"',
+        firewall="none",
+    )
+
+
+def _block(clients: People, *, via: str) -> Trial:
+    near = _networks(clients, _NEAR)
+    title = f"block the attackers' /16, where {_NEAR} of 12 IPv4 clients are ({via})"
+    return Trial(f"{via}-block", title, _udp_flood(near), ("block", *near, "--via", via))
+
+
+def _block_strangers(clients: People) -> Trial:  # noqa: ARG001 - made as the others are
+    far = ["198.19.7.0/24"]
+    title = "block the attackers' /24, where no client is"
+    return Trial("ipset-clean", title, _udp_flood(far), ("block", *far))
+
+
+def _limit_each(clients: People) -> Trial:  # noqa: ARG001
+    rule = ("limit", *_DNS, "--per", "32", "--rate", "3/s")
+    title = "limit each address to 3 queries a second, half of what clients ask"
+    return Trial("hashlimit-each", title, _dns_flood("{ count = 200 }"), rule)
+
+
+def _limit_shared(clients: People) -> Trial:
+    near = _networks(clients, 2 * _NEAR)
+    listed = ", ".join(f'"{network}"' for network in near)
+    rule = ("limit", *_DNS, "--per", "16", "--rate", "500/s")
+    title = f"limit each /16, of which {len(near)} hold attackers and a client"
+    return Trial("hashlimit-shared", title, _dns_flood(f"{{ prefixes = [{listed}] }}"), rule)
+
+
+def _string_http(clients: People) -> Trial:  # noqa: ARG001
+    rule = ("match", "--string", "GET /shop", "--proto", "tcp", "--dport", "80")
+    title = f"match what the attack's data begins with, and 1 in {len(PAGES)} requests"
+    return Trial("string-http", title, _http_data(), rule)
+
+
+def _string_dns(clients: People) -> Trial:  # noqa: ARG001
+    rule = ("match", "--dns", f"shop.{ZONE}", *_DNS)
+    title = "match the name that the attack asks for, and 1 in 5 queries"
+    return Trial("string-dns", title, _dns_flood('"random"'), rule)
+
+
+def _length(clients: People, *, via: str) -> Trial:  # noqa: ARG001
+    longest = sorted(_IP_TCP_BYTES + len(request(page)) for page in PAGES)[-2:]
+    lengths = f"{longest[0]}:{longest[1]}"
+    rule = ("drop", "--proto", "tcp", "--dport", "80", "--length", lengths, "--via", via)
+    title = f"drop by a length that 2 of {len(PAGES)} requests of IPv4 clients have ({via})"
+    return Trial(f"{via}-length", title, _http_data(), rule)
+
+
+def _notrack(clients: People) -> Trial:  # noqa: ARG001
+    title = "keep DNS out of connection tracking"
+    return Trial("notrack", title, _dns_flood('"random"', firewall="none"), ("notrack", *_DNS))
+
+
+def _syncookies(clients: People) -> Trial:  # noqa: ARG001
+    before = (("sysctl", "-q", "-w", "net.ipv4.tcp_syncookies=0"),)
+    title = "switch SYN cookies on"
+    return Trial("sysctl", title, _syn_flood(), ("sysctl", "syncookies=on"), before=before)
+
+
+_ALL: tuple[Callable[[People], Trial], ...] = (
+    _block_strangers,
+    partial(_block, via="ipset"),
+    _limit_each,
+    _limit_shared,
+    _string_http,
+    _string_dns,
+    partial(_block, via="xdp"),
+    partial(_length, via="xdp"),
+    _notrack,
+    _syncookies,
+)
