@@ -29,14 +29,15 @@ def normal_traffic(scene: Scene) -> Normal:
             f"({total:,.0f} packets a second)"
         )
         return Normal(rows, pps, sentence, guess=False, seconds=baseline.seconds)
-    rows_left = traffic.rows(scene.free & ~scene.echo if scene.findings else scene.free)
+    left = (scene.free & ~scene.echo) | scene.acquaintances if scene.findings else scene.free
+    rows_left = traffic.rows(left)
     real = float(scene.tcp.real[rows_left].mean()) if len(rows_left) else 0.0
     if len(rows_left) == 0:
         sentence = "no normal traffic was seen: harm can't be counted"
     elif scene.findings:
         sentence = (
             f"no quiet time was seen before the attack: harm is guessed from "
-            f"{plural(len(rows_left), 'packet')} that the attack doesn't explain, {real:.0%} of established "
+            f"{plural(len(rows_left), 'packet')} that seem not to be the attackers', {real:.0%} of established "
             "connections"
         )
     else:
@@ -56,6 +57,7 @@ def with_unexplained(scene: Scene, normal: Normal, found: Mapping[str, Sequence[
     none = np.zeros(0, np.intp)
     rows = [none, *(_minority(scene, one, found.get(one.key, ())) for one in scene.findings)]
     more = np.unique(np.concatenate(rows))
+    more = more[~scene.acquaintances[more]]  # they are in it already
     if len(more) == 0:
         return normal
     traffic = scene.traffic

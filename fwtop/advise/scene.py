@@ -149,6 +149,21 @@ class Scene:
         return facts.n >= 30 and facts.destinations.distinct > max(64, 0.25 * facts.n)
 
     @property
+    def acquaintances(self) -> Mask:
+        """Packets that an attack explains, but of sources that have connections which none explains.
+
+        What is like the attack, such as a query for the same name, may be theirs all the same; unless they
+        send more of it than of anything else.
+        """
+        traffic, weight = self.traffic, self.traffic.weight
+        sources, inverse = np.unique(traffic.source_key, return_inverse=True)
+        free = np.bincount(inverse, weight * self.free, len(sources))
+        claimed = np.bincount(inverse, weight * ~self.free, len(sources))
+        talks = np.bincount(inverse, self.tcp.real & self.free, len(sources)) > 0
+        caught = np.bincount(inverse, self.tcp.real & ~self.free, len(sources)) > 0
+        return np.asarray((talks & ~caught & (claimed <= free))[inverse] & ~self.free)
+
+    @property
     def thin(self) -> bool:
         """Whether sampling is so thin that packets of one connection are rarely seen together."""
         return self.traffic.one_in > 8 or self.sampled

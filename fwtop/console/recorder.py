@@ -43,10 +43,6 @@ class Recorder:
         """The session's file, once there is one."""
         return self._writer.path
 
-    def load_baseline(self) -> bytes | None:
-        """Return what was normal on this host before, if it was kept."""
-        return self._baselines.get(self._host, self._netns)
-
     def write(self, snapshot: Snapshot) -> Snapshot:
         """Store a snapshot, now and then the baseline; returns it with a note where storing fails."""
         self._writer.write(snapshot)

@@ -30,6 +30,7 @@ from fwtop.model.preview import Preview
 from fwtop.model.rule import Rule
 from fwtop.model.snapshot import Origin, Snapshot
 from fwtop.model.text import safe_text
+from fwtop.store.baselines import BaselineStore
 
 WINDOW_SECONDS = 3.0  # long enough for 60,000 samples, short enough to follow a pulse wave
 
@@ -78,7 +79,7 @@ def build(
     recorder = Recorder(host, origin) if options.store else None
     costs = load_costs()
     config = AdviseConfig(cost_ns=costs.cost_ns, measured_costs=costs.measured)
-    advisor = Advisor(config, baseline=_stored_baseline(recorder))
+    advisor = Advisor(config, baseline=_stored_baseline(host, options))
     engine = Engine(lookup, window_seconds=window_seconds, top=options.top, live=True, own=own)
     notes = [safe_text(warning) for warning in handoff.watch.get("warnings", ())]
     notes += [costs.note] if costs.stale else []
@@ -111,8 +112,10 @@ def build(
     return LiveConsole(options, link, source, session, recorder, controls, try_rule)
 
 
-def _stored_baseline(recorder: Recorder | None) -> Baseline | None:
-    stored = recorder.load_baseline() if recorder is not None else None
+def _stored_baseline(host: str, options: Options) -> Baseline | None:
+    """Return what was normal here before; a rule's preview wants it too, though it stores nothing."""
+    wanted = options.store or options.mode == "trial"
+    stored = BaselineStore().get(host, options.netns) if wanted else None
     try:
         return Baseline.from_bytes(stored) if stored else None
     except ValueError:
