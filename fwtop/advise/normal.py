@@ -37,8 +37,8 @@ def normal_traffic(scene: Scene) -> Normal:
     elif scene.findings:
         sentence = (
             f"no quiet time was seen before the attack: harm is guessed from "
-            f"{plural(len(rows_left), 'packet')} that seem not to be the attackers', {real:.0%} of established "
-            "connections"
+            f"{plural(len(rows_left), 'packet')} that seem not to be the attackers', {real:.0%} of "
+            "established connections"
         )
     else:
         sentence = f"learning what is normal: {plural(round(baseline.seconds), 'quiet second')} so far"

@@ -74,9 +74,9 @@ class Document:
     rounds: int
     results: tuple[Result, ...]
     notes: tuple[str, ...] = ()
-    lines: tuple[str, ...] = ()  # for people instead of the rows, where a table of its own says it better
     machine: str = field(default_factory=machine_name)
     kernel: str = field(default_factory=platform.release)
+    lines: tuple[str, ...] = ()  # for people instead of the rows, where a table of its own says it better
 
     def to_json(self) -> dict[str, Any]:
         """Return the document of INTERFACE.md."""

@@ -58,8 +58,8 @@ class Harm:
 
     @property
     def points(self) -> float:
-        """The difference in percentage points, of what was foretold from a baseline."""
-        return abs(self.foretold[_BASELINE] - self.suffered) * 100
+        """The difference in percentage points, of what was foretold from a baseline where there is one."""
+        return abs(self.foretold.get(_BASELINE, self.foretold.get(_GUESS, 0.0)) - self.suffered) * 100
 
 
 def run(options: Options) -> Document:
@@ -71,7 +71,8 @@ def run(options: Options) -> Document:
     for place, trial in enumerate(picked, 1):
         progress(f"trial {place} of {len(picked)}: {trial.name}")
         try:
-            harms.append(try_trial(trial, _QUICK_SECONDS if options.quick else _SECONDS))
+            seconds = _QUICK_SECONDS if options.quick else _SECONDS
+            harms.append(try_trial(trial, seconds, learn=not options.quick))
         except FwtopError as error:  # the others can still be measured
             notes.append(f"{trial.name} is left out: {safe_text(error)}")
     progress("")
@@ -121,8 +122,11 @@ def missed(harms: list[Harm]) -> list[str]:
     ]
 
 
-def try_trial(trial: Trial, seconds: float) -> Harm:
-    """Set a lab up for a trial and run it: attacked, at rest, attacked with the rule."""
+def try_trial(trial: Trial, seconds: float, *, learn: bool = True) -> Harm:
+    """Set a lab up for a trial and run it: attacked, at rest, attacked with the rule.
+
+    Without `learn` harm is foretold by guess only, which saves the time that a baseline takes.
+    """
     with Lab(scenario.parse(trial.scenario, trial.name), source=trial.scenario) as lab:
         for argv in trial.before:
             run_tool("ip", "netns", "exec", lab.victim, *argv)
@@ -132,15 +136,18 @@ def try_trial(trial: Trial, seconds: float) -> Harm:
         guessed = _foretold(lab, trial.rule)
         lab.phase("over")
         lab.stop()
-        usual = _learnt(lab)
-        lab.start_flood(trial.pps)
         time.sleep(_SETTLE_SECONDS)
-        known = _foretold(lab, trial.rule)
+        usual = _learnt(lab) if learn else _quiet(lab, _QUIET, seconds)
+        lab.start_flood(trial.pps)
+        foretold = {_GUESS: guessed}
+        if learn:
+            time.sleep(_SETTLE_SECONDS)
+            foretold = {_BASELINE: _foretold(lab, trial.rule), **foretold}
         _install(lab, trial.rule)
         _ruled(lab, _RULED, seconds)
         each, works = lab.each(), lab.fare()["phases"]
         return Harm(
-            trial.name, trial.title, {_BASELINE: known, _GUESS: guessed},
+            trial.name, trial.title, foretold,
             suffered(usual, each[_QUIET], each[_RULED]),
             sum(row["tried"] for row in each[_RULED]),
             tuple(_success(each[phase]) for phase in _PHASES),
@@ -169,7 +176,6 @@ def try_proposals(lab: Lab, observation: dict[str, Any], seconds: float) -> Iter
 
 def _learnt(lab: Lab) -> Usual:
     """Let fwtop watch quiet times, which it keeps as what is normal, and return what clients send then."""
-    time.sleep(_SETTLE_SECONDS)
     with Program(fwtop_argv("record", "--netns", lab.victim)):
         usual = _quiet(lab, _QUIET, _LEARN_SECONDS)
     _forget_session(lab)

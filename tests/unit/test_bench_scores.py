@@ -9,7 +9,6 @@ import pytest
 
 from fwtop.bench import frame, scores
 from fwtop.bench.frame import Document, Options, Row, measure, median_ratio
-from fwtop.bench.harm import suffered
 from fwtop.bench.picture import draw
 from fwtop.bench.scores import Interval, Signature
 from fwtop.bench.slow_parser import capture_records, parse
@@ -148,16 +147,6 @@ def test_signatures_match_at_their_offset_or_anywhere() -> None:
     assert scores.matched([Signature(b"ATTACK", None)], payloads) == pytest.approx(2 / 3)
     assert scores.matched([], payloads) == 0.0
     assert scores.matched([Signature(b"a", None)], []) == 0.0
-
-
-def _fared(tried: int, succeeded: int) -> dict[str, dict[str, int]]:
-    return {"http": {"tried": tried, "succeeded": succeeded}}
-
-
-def test_suffering_is_what_fails_beyond_the_quiet_times() -> None:
-    assert suffered(_fared(100, 98), _fared(100, 90)) == pytest.approx(0.08)
-    assert suffered(_fared(100, 90), _fared(100, 98)) == 0.0
-    assert suffered(_fared(0, 0), _fared(0, 0)) == 0.0
 
 
 UDP = struct.pack(">HHHH", 53, 4444, 11, 0) + b"abc"
