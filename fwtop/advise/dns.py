@@ -108,6 +108,9 @@ def resolver_traffic(traffic: Traffic, facts: Facts) -> bool:
     names = Counter(question.labels for question in parsed)
     types = Counter(question.qtype for question in parsed)
     repeated = names.most_common(1)[0][1] / len(parsed)
+    # A resolver asks for a name once, of one server, from a port of its own; victims hear it from all
+    if facts.sources > 100 and len(names) < 0.1 * len(parsed):
+        return False
     large = sum(n for qtype, n in types.items() if qtype in _LARGE_TYPES) / len(parsed)
     return not (repeated > 0.3 or large > 0.4 or facts.mean_length > 900)
 

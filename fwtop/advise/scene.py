@@ -119,7 +119,7 @@ class Scene:
         if facts.n < config.min_samples or max(facts.share, by_bytes if shaped else 0.0) < share:
             return False
         if not self.traffic.live:
-            return True
+            return shaped or not self.scattered(facts)
         usual = self.baseline.rate(normal)
         if usual is not None:
             floor_pps = max(floor_pps, config.baseline_factor * usual)
@@ -146,7 +146,8 @@ class Scene:
 
         Source: Moore et al., "Network Telescopes" (CAIDA 2004).
         """
-        return facts.n >= 30 and facts.destinations.distinct > max(64, 0.25 * facts.n)
+        spread = facts.destinations.distinct > max(64, 0.25 * facts.n)
+        return facts.n >= 30 and spread and facts.pps < 10 * self.config.flood_pps
 
     @property
     def acquaintances(self) -> Mask:

@@ -302,8 +302,10 @@ BY_PORT: dict[int, tuple[Service, ...]] = {}
 for _service in SERVICES:
     for _port in _service.ports:
         BY_PORT[_port] = (*BY_PORT.get(_port, ()), _service)
-# Where machines report to: syslog, traps, RADIUS accounting, NetFlow and IPFIX, sFlow, GELF, StatsD
-COLLECTORS = (162, 514, 1813, 2055, 4739, 5140, 6343, 6831, 8089, 8125, 9125, 9995, 9996, 12201, 25826)
+# Where machines report to: DHCP relays, traps, syslog, RADIUS, NetFlow and IPFIX, sFlow, GELF, StatsD
+COLLECTORS = frozenset(
+    (67, 162, 514, 547, 1813, 2055, 4739, 5140, 6343, 6831, 8089, 8125, 9125, 9995, 9996, 12201, 25826)
+)
 WEB = (80, 443)  # from there come downloads too: nothing but the bytes proves a reflection
 ANYWHERE = tuple(service for service in SERVICES if service.anywhere)
 

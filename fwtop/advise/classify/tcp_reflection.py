@@ -41,7 +41,7 @@ def syn_ack(scene: Scene) -> list[Finding]:
     if _goes_on(scene, facts):
         return []  # a client: its connections go on
     ports = _ports(scene, facts.rows)
-    few_ports = facts.top("sport").share > 0.5 or len(ports) <= 8
+    few_ports = float(np.isin(scene.traffic.packets.sport[facts.rows], ports[:8]).mean()) > 0.8
     spoof = scene.spoof(facts.rows, prior=_SERVICE_PRIOR if few_ports else -2.5)
     every = scene.facts(np.sort(np.concatenate([facts.rows, *_beside(scene, facts, ports)])))
     sport = facts.top("sport")

@@ -84,8 +84,6 @@ def _judge(scene: Scene, mask: Mask) -> Finding | None:
     facts = scene.facts(mask)
     if not scene.significant(facts, floor_pps=scene.config.flood_pps, normal="udp"):
         return None
-    if scene.scattered(facts):
-        return None
     spoof = scene.spoof(facts.rows)
     odds, signs = _odds(scene, facts, spoof.probability)
     if odds < 1.5:
