@@ -10,6 +10,7 @@ source "$(dirname "$0")/common.sh"
 log=/var/log/fwtop-setup.log
 umask 022
 [[ $(id -u) == 0 ]] || fail "install.sh needs root"
+mkdir -p /run/lock
 exec 9>/run/lock/fwtop-setup.lock
 flock 9 # two set-ups at once take turns
 : >"$log"
