@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
@@ -12,19 +11,19 @@ from fwtop.advise.baseline import Baseline
 from fwtop.advise.classify import find_attacks
 from fwtop.advise.config import AdviseConfig
 from fwtop.advise.contents import signatures
-from fwtop.advise.effect import Normal
 from fwtop.advise.facts import Facts
+from fwtop.advise.kept import Advice, Picture
 from fwtop.advise.normal import normal_traffic, with_unexplained
 from fwtop.advise.numbering import Numbering
 from fwtop.advise.panel import shown_payloads
 from fwtop.advise.propose import numbered, offers
 from fwtop.advise.scanmemory import ScanMemory
 from fwtop.advise.scene import Finding, Scene
-from fwtop.advise.signature import Signature
 from fwtop.advise.timeline import Timeline
 from fwtop.advise.traffic import Traffic
+from fwtop.advise.upstream import pressure
 from fwtop.model.packets import PacketBatch
-from fwtop.model.snapshot import Attack, Judgement, Proposal, Tables
+from fwtop.model.snapshot import Attack, Judgement, Tables
 from fwtop.model.window import Window
 
 
@@ -46,7 +45,7 @@ class Advisor:
         self._timeline = Timeline(self.config.linger_seconds)
         self._scans = ScanMemory()
         self._pending: list[_Pending] = []
-        self._order: tuple[str, ...] = ()  # keys of the last proposals, best first
+        self._advice: Advice | None = None
         self._numbers = Numbering()
         self._last_ns = -1
         self._last_end = 0.0
@@ -58,25 +57,30 @@ class Advisor:
         attacks = tuple(self._attack(scene, finding) for finding in findings)
         attacks = tuple(sorted(attacks, key=lambda attack: -attack.share))
         self._learn(scene, window, quiet=not attacks)
-        normal = normal_traffic(scene)
-        found = {finding.key: signatures(scene, finding, normal) for finding in findings}
-        normal = with_unexplained(scene, normal, found)
+        now = window.started + window.seconds
+        advice = self._advice = self._advise(scene, now)
+        numbers = self._numbers.assign([offer.key for offer in advice.offered], now)
+        made = [numbered(offer, number) for offer, number in zip(advice.offered, numbers, strict=True)]
+        found = chain.from_iterable(advice.found.values())
         return Judgement(
             attacks=attacks,
-            proposals=self._proposals(scene, normal, found, window.started + window.seconds),
-            payloads=shown_payloads(tables, scene.traffic, chain.from_iterable(found.values()), normal),
-            baseline=normal.sentence,
-            baseline_packets=len(normal.packets),
+            proposals=tuple(sorted(made, key=lambda proposal: proposal.number)),
+            payloads=shown_payloads(tables, scene.traffic, found, advice.normal),
+            baseline=advice.normal.sentence,
+            baseline_packets=len(advice.normal.packets),
         )
 
-    def _proposals(
-        self, scene: Scene, normal: Normal, found: Mapping[str, Sequence[Signature]], now: float
-    ) -> tuple[Proposal, ...]:
-        offered = offers(scene, normal, found, self._order)
-        self._order = tuple(offer.key for offer in offered)
-        numbers = self._numbers.assign(self._order, now)
-        made = [numbered(offer, number) for offer, number in zip(offered, numbers, strict=True)]
-        return tuple(sorted(made, key=lambda proposal: proposal.number))
+    def _advise(self, scene: Scene, now: float) -> Advice:
+        """Say what would stop the attacks: what was said a moment ago, where they are the same."""
+        normal = normal_traffic(scene)
+        picture = Picture.of(scene, normal, pressed=bool(pressure(scene)))
+        before = self._advice
+        if before is not None and scene.findings and before.holds(picture, now):
+            return before
+        order = tuple(offer.key for offer in before.offered) if before is not None else ()
+        found = {finding.key: signatures(scene, finding, normal) for finding in scene.findings}
+        normal = with_unexplained(scene, normal, found)
+        return Advice(picture, now, normal, found, offers(scene, normal, found, order))
 
     def _attack(self, scene: Scene, finding: Finding) -> Attack:
         facts = Facts(scene.traffic, finding.rows)

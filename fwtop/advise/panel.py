@@ -11,13 +11,14 @@ import numpy as np
 from fwtop.advise.effect import Normal
 from fwtop.advise.matching import payload_rows
 from fwtop.advise.signature import Signature
-from fwtop.advise.traffic import Traffic
+from fwtop.advise.traffic import Rows, Traffic
 from fwtop.model.packets import Mask
 from fwtop.model.rule import PayloadMatch
 from fwtop.model.snapshot import Payload, Share, Tables
 from fwtop.model.text import payload_text
 
 _SAME = 0.1  # of a signature's share: a beginning that has no more is explained by it
+_SEARCHED = 4_096  # packets that are searched for bytes anywhere
 _Z = 1.959964  # 95 %
 
 
@@ -38,17 +39,22 @@ def shown_payloads(
             signatures.append(row)
     kept = [row for row in tables.payloads if not any(_explains(one, row) for one in signatures)]
     rows = [*kept, *(one for one in signatures if not any(_says_more(row, one) for row in kept))]
-    weight = max(1e-9, float(normal.pps.sum()))
+    loaded = normal.packets.payload_length > 0
+    part = float(normal.pps[loaded].sum()) / max(1e-9, normal.total_pps)
+    weight = max(1e-9, float(normal.pps[normal.loaded].sum()))
     shown = []
     for row in rows:
         match = PayloadMatch(row.data, row.offset, None, row.dns_name)
-        have = float(normal.pps[normal.loaded][normal.texts.hits(match)].sum()) / weight
+        have = part * float(normal.pps[normal.loaded][normal.texts.hits(match)].sum()) / weight
         shown.append(replace(row, baseline_share=have))
     return tuple(sorted(shown, key=lambda row: (-row.share.packets, row.data)))
 
 
 def _payload(match: PayloadMatch, traffic: Traffic, tables: Tables) -> Payload:
-    share = estimate(payload_rows(match, traffic.packets), traffic, tables)
+    rows = np.arange(len(traffic))
+    if match.offset is None and len(rows) > _SEARCHED:
+        rows = np.linspace(0, len(rows) - 1, _SEARCHED).astype(np.intp)
+    share = estimate(rows, payload_rows(match, traffic.packets, rows), traffic, tables)
     return Payload(match.data, payload_text(match.data), match.offset, match.dns_name, share, 0.0)
 
 
@@ -71,12 +77,16 @@ def _says_more(row: Payload, signature: Payload) -> bool:
     return same and row.share.share >= signature.share.share * (1 - _SAME)
 
 
-def estimate(hit: Mask, traffic: Traffic, tables: Tables) -> Share:
-    """Return the share of the packets marked, with its 95 % interval (Wilson 1927, effective samples)."""
-    weight, packets = traffic.weight, traffic.packets
-    total, part = traffic.total, float(weight[hit].sum())
+def estimate(rows: Rows, hit: Mask, traffic: Traffic, tables: Tables) -> Share:
+    """Return the share of the packets that are hit of evenly chosen rows, with its 95 % interval.
+
+    Wilson (1927) on the effective number of samples.
+    """
+    weight, length = traffic.weight[rows], traffic.packets.length[rows]
+    total, part = float(weight.sum()), float(weight[hit].sum())
     share = part / total if total else 0.0
-    squared = float((weight * np.maximum(weight - 1.0, 0.0)).sum())  # a packet that was seen is certain
+    chosen = len(rows) / max(1, len(traffic))
+    squared = float((weight * np.maximum(weight - chosen, 0.0)).sum())  # a packet that was seen is certain
     low = high = share
     if squared > 0:
         n = total * total / squared
@@ -84,5 +94,5 @@ def estimate(hit: Mask, traffic: Traffic, tables: Tables) -> Share:
         half = _Z * sqrt(share * (1 - share) / n + _Z * _Z / (4 * n * n)) / (1 + _Z * _Z / n)
         low, high = max(0.0, min(share, centre - half)), min(1.0, max(share, centre + half))
     count = share * tables.totals.packets
-    size = float((weight[hit] * packets.length[hit]).sum()) / part if part else 0.0
+    size = float((weight[hit] * length[hit]).sum()) / part if part else 0.0
     return Share(round(count), round(count * size), count / traffic.seconds, share, low, high)

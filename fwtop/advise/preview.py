@@ -40,7 +40,7 @@ def preview(
     total_pps = float((part * traffic.weight).sum()) / traffic.seconds
     empty = np.zeros(0, np.intp)
     rows = np.sort(np.concatenate([finding.rows for finding in findings])) if findings else empty
-    shares = [share_stopped(part, rule.match, traffic, finding) for finding in findings]
+    shares = [share_stopped(part, rule.match, traffic, finding, finding.rows) for finding in findings]
     weights = [traffic.share(finding.rows) for finding in findings]
     attack = float(np.average(shares, weights=weights)) if findings else 0.0
     cost = harm(rule.match, rule.limit, normal, traffic)

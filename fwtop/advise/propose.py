@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from fwtop.advise.candidates import USEFUL, Candidate, candidates
 from fwtop.advise.commands import fwtop_line, shell_commands
 from fwtop.advise.effect import Normal, harm, share_stopped, stopped
@@ -85,11 +87,14 @@ def _of_attack(
 
 
 def _measured(scene: Scene, finding: Finding, candidate: Candidate, normal: Normal) -> Proposal:
-    rule, traffic = candidate.rule, scene.traffic
+    rule, traffic, rows = candidate.rule, scene.traffic, finding.rows
     drops = rule.kind not in _DROP_NOTHING
+    if any(item.offset is None for item in rule.match.payload):
+        traffic, chosen = scene.few
+        rows = np.flatnonzero(np.isin(chosen, finding.rows))
     part = stopped(rule.match, rule.limit, traffic)
-    share = share_stopped(part, rule.match, traffic, finding) if drops else 0.0
-    cost = harm(rule.match, rule.limit, normal, traffic) if drops else None
+    share = share_stopped(part, rule.match, traffic, finding, rows) if drops else 0.0
+    cost = harm(rule.match, rule.limit, normal, scene.traffic) if drops else None
     pps = float((part * traffic.weight).sum()) / traffic.seconds if drops else 0.0
     collateral = cost.share if cost else 0.0
     rule = replace(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -163,6 +163,16 @@ class Scene:
         talks = np.bincount(inverse, self.tcp.real & self.free, len(sources)) > 0
         caught = np.bincount(inverse, self.tcp.real & ~self.free, len(sources)) > 0
         return np.asarray((talks & ~caught & (claimed <= free))[inverse] & ~self.free)
+
+    @cached_property
+    def few(self) -> tuple[Traffic, Rows]:
+        """Some of the packets as traffic of its own, for what costs much a packet, and their rows in all."""
+        traffic = self.traffic
+        if len(traffic) <= self.config.feature_rows:
+            return traffic, np.arange(len(traffic))
+        rows = np.linspace(0, len(traffic) - 1, self.config.feature_rows).astype(np.intp)
+        weight = traffic.weight[rows] * (len(traffic) / len(rows))
+        return replace(traffic, packets=traffic.packets.select(rows), weight=weight), rows
 
     @property
     def thin(self) -> bool:

@@ -202,7 +202,7 @@ def _shortened(whole: PayloadMatch, normal: Texts, pieces: tuple[int, ...]) -> P
             offset = None if whole.offset is None else whole.offset + at
             piece = PayloadMatch(data[at : at + size], offset)
             filled = len(set(data)) == 1 and size >= _FILLED
-            if (filled or len(set(piece.data)) > 1) and not normal.hits(piece).any():
+            if (filled or len(set(piece.data)) > 1) and not normal.has(piece):
                 return piece
     return whole
 

@@ -58,15 +58,33 @@ class Texts:
 
     def _found(self, data: bytes, blob: bytes) -> Mask:
         hit = np.zeros(len(self), np.bool_)
-        at = blob.find(data)
+        row, _ = self._first(data, blob, 0)
+        while row >= 0:
+            hit[row] = True
+            row, _ = self._first(data, blob, (row + 1) * WIDTH)
+        return hit
+
+    def _first(self, data: bytes, blob: bytes, start: int) -> tuple[int, int]:
+        """Return row and column of the first place from `start` on within real bytes; row -1: none."""
+        at = blob.find(data, start)
         while at >= 0:
             row, column = divmod(at, WIDTH)
-            if column + len(data) <= self.length[row]:
-                hit[row] = True
-                at = blob.find(data, (row + 1) * WIDTH)
-            else:  # in the padding, or over a row's end
-                at = blob.find(data, at + 1)
-        return hit
+            if column + len(data) <= self._ends[row]:
+                return row, column
+            at = blob.find(data, at + 1)  # that was in the padding, or over a row's end
+        return -1, 0
+
+    @cached_property
+    def _ends(self) -> list[int]:
+        return list(self.length.tolist())
+
+    def has(self, match: PayloadMatch) -> bool:
+        """Tell whether any packet has the bytes: quicker than counting them."""
+        if match.offset is not None:
+            return bool(self.hits(match).any())
+        if match.dns_name is None:
+            return self._first(match.data, self._blob, 0)[0] >= 0
+        return self._first(match.data.lower(), self._lowered, 0)[0] >= 0
 
     def share(self, match: PayloadMatch) -> float:
         """Return the part (0 to 1) of the packets that have the bytes."""

@@ -20,7 +20,7 @@ _NIC_LOSS = 0.02  # of what arrived lost in the card's ring: the machine is beyo
 
 def upstream(scene: Scene, finding: Finding, others: Sequence[Proposal]) -> Proposal | None:
     """Return the call for help where the link is full, packets are lost before any rule, or nothing fits."""
-    reason = _full(scene) or _unhelped(others)
+    reason = pressure(scene) or _unhelped(others)
     if not reason:
         return None
     facts = Facts(scene.traffic, finding.rows)
@@ -75,7 +75,8 @@ def _unhelped(others: Sequence[Proposal]) -> str:
     return "no rule on this machine tells it from normal traffic"
 
 
-def _full(scene: Scene) -> str:
+def pressure(scene: Scene) -> str:
+    """Say that the link is full or packets are lost before any rule; "" where neither is so."""
     config, counters = scene.config, scene.counters
     lost = sum(drop.packets for drop in counters.drops if drop.layer == "nic")
     if scene.traffic.live and lost > _NIC_LOSS * max(1, counters.arrived_packets):

@@ -86,6 +86,27 @@ def test_change_of_vector_and_waves_are_told() -> None:
     assert any("waves" in sentence for sentence in again.evidence)
 
 
+def test_proposals_stay_while_the_attack_does_and_change_with_it() -> None:
+    """A key is pressed about a second after what it answers: the number must still mean the same rule."""
+    waves = [
+        {**SYN, "count": 8_000, "start": 6.0, "stop": 20.0},
+        {**NTP, "count": 8_000, "start": 14.0, "stop": 20.0},
+    ]
+    live = Live([VISITORS, *waves], 20.0)
+    seen = live.run(0.5, 20.0)
+    first = dict(seen)[10.0].proposals
+    assert first
+    assert dict(seen)[10.5].proposals == first
+    assert any("port 123" in proposal.summary for proposal in dict(seen)[15.5].proposals)
+    recent: list[tuple[float, dict[int, str]]] = []
+    for at, judgement in seen:
+        shown = {p.number: p.summary.split(" (")[0] for p in judgement.proposals if p.kind == "xdp"}
+        for then, before in recent:
+            if at - then < 1.0:
+                assert all(before.get(number, text) == text for number, text in shown.items())
+        recent.append((at, shown))
+
+
 def test_nothing_of_an_attack_is_learned() -> None:
     live = Live([VISITORS, {**NTP, "count": 4_000, "start": 10.0, "stop": 20.0}], 20.0)
     live.run(0.5, 20.0)
