@@ -163,7 +163,7 @@ class Engine:
             book = ledger.balance(counters, self._stores[1].rows(), self._stores[2].rows())
         else:
             book = ledger.recorded(counters.arrived_packets, seconds)
-        drops = _drops(digest, counters)
+        drops = _drops(digest, counters, self._stores[1].rows())
         return Tables(
             totals=_totals(counters, book),
             sampling=_sampling(digest, counters),
@@ -199,10 +199,13 @@ def _with_losses(batch: PacketBatch, counters: Counters | None) -> tuple[PacketB
     return replace(batch, weight=batch.weight * scale), scale
 
 
-def _drops(digest: Digest, counters: Counters) -> sources.Drops:
+def _drops(digest: Digest, counters: Counters, samples: PacketBatch) -> sources.Drops:
     sampled = float(digest.total[DROPPED])
     hooked = sum(drop.packets for drop in counters.drops if drop.layer not in ("nic", "xdp"))
-    return sources.Drops(hooked / sampled if sampled > 0 and hooked else 1.0)
+    scale = hooked / sampled if sampled > 0 and hooked else 1.0
+    lost = sum(drop.packets for drop in counters.drops if drop.layer != "nic")
+    each = float(samples.weight.mean()) * scale if len(samples) else 1.0
+    return sources.Drops(scale, each, min(lost / max(counters.arrived_packets, 1), 1.0))
 
 
 def _totals(counters: Counters, book: ledger.Ledger) -> Totals:

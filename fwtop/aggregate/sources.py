@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from fwtop.aggregate.heavy_hitters import HeavyPrefix, heavy_prefixes
 from fwtop.aggregate.shares import Scale
-from fwtop.aggregate.tally import DROPPED, SAMPLES, WEIGHT, XDP_DROPPED, Tally, mixed
+from fwtop.aggregate.tally import DROPPED, SAMPLES, VARIANCE, WEIGHT, XDP_DROPPED, Tally, mixed
 from fwtop.model.address import Prefix
 from fwtop.model.packets import F64, U8, U64, PacketBatch
 from fwtop.model.snapshot import Source, Sources
@@ -21,6 +21,7 @@ from fwtop.model.window import OriginLookup
 MOST = 400_000
 _KEPT = 200_000
 _FOLDS = {4: (24, 16), 6: (64, 48, 32, 16)}
+_CHANCE = 3.0  # standard deviations: of 400 rows shown, chance takes one that far
 _SIX = np.uint64(1 << 63)  # set in keys of IPv6: they are hashes, those of IPv4 the address itself
 
 
@@ -111,16 +112,26 @@ class Drops:
     """How samples of the drop hook are scaled to its exact count."""
 
     scale: float
+    each: float  # packets that one such sample stands for
+    overall: float  # share of everything that arrived which was dropped, exact
 
     def share(self, sums: F64, factor: float) -> list[float]:
         """Return for each column the share of its packets that was dropped; `factor` scales arrivals.
 
-        A quotient of two samples, noisy where they are few. It is not drawn towards the overall share:
-        under a flood that is nearly 1, and real users with few packets would look dropped.
+        A quotient of two samples, noisy where they are few; but a rule mostly drops all of a source or
+        nothing, so a quotient is taken for the overall share or for all if chance alone would bring it that
+        far. Nothing dropped stays nothing: real users with few packets must not look dropped.
         """
-        arrived = sums[WEIGHT] * factor
-        dropped = sums[XDP_DROPPED] * factor + sums[DROPPED] * self.scale
-        return [float(value) for value in np.clip(dropped / np.maximum(arrived, 1e-9), 0.0, 1.0)]
+        arrived = np.maximum(sums[WEIGHT] * factor, 1e-9)
+        later = sums[DROPPED] * self.scale
+        part = (sums[XDP_DROPPED] * factor + later) / arrived
+        spread = later * (self.each if self.each > 1 else 0.0) + part**2 * sums[VARIANCE] * factor**2
+        reach = _CHANCE * np.sqrt(spread) / arrived
+        ends = np.array([self.overall, 1.0])[:, None]
+        nearest = np.abs(part - ends).argmin(axis=0)
+        end = ends[nearest, 0]
+        taken = np.where((np.abs(part - end) <= reach) & (part > 0), end, part)
+        return [float(value) for value in np.clip(taken, 0.0, 1.0)]
 
 
 def tables(counted: SourceTallies, scale: Scale, drops: Drops, lookup: OriginLookup, top: int) -> Sources:

@@ -19,7 +19,7 @@ from fwtop.aggregate.tally import SAMPLES, SUMS, VARIANCE, WEIGHT, Tally
 from fwtop.aggregate.window import Reservoir, SlidingRows
 from fwtop.collect.capture import read_capture
 from fwtop.model.counters import ConntrackSample, Counters, DropCount, RuleCount
-from fwtop.model.packets import U8, U64, Hook, PacketBatch
+from fwtop.model.packets import I64, U8, U64, Hook, PacketBatch
 from fwtop.model.window import NoOrigin, OriginColumns
 
 CAPTURES = Path("/work/shared/captures")
@@ -459,3 +459,29 @@ def test_captures_are_counted_exactly() -> None:
                 if other.prefix and other is not prefix and prefix.prefix.contains(other.prefix)
             )
             assert prefix.share.packets == inside - below
+
+
+def test_of_a_source_mostly_all_or_nothing_is_dropped() -> None:
+    """20 sources of which all is dropped, 200 that lose nothing, 1 in 30 sampled at either hook."""
+    chance = np.random.default_rng(3)
+    sizes = np.concatenate((np.full(20, 20_000), np.full(200, 60)))
+
+    def sampled(source_sizes: I64, hook: Hook) -> PacketBatch:
+        seen = chance.poisson(source_sizes / 30)
+        batch = packets(int(seen.sum()))
+        batch.src_lo[:] = np.repeat(np.arange(len(source_sizes)) + 1, seen)
+        batch.weight[:] = 30.0
+        batch.hook[:] = hook
+        return batch
+
+    batch = PacketBatch.concat(
+        [sampled(sizes, Hook.INGRESS), sampled(np.where(sizes > 1000, sizes, 0), Hook.DROP)]
+    )
+    drops = (DropCount("netfilter", "NETFILTER_DROP", 400_000, code=7),)
+    engine = Engine(NoOrigin(), window_seconds=3.0, live=True, top=300)
+    engine.feed(batch, Counters(3.0, 412_000, 412_000 * 60, 12_000, drops=drops, one_in=30.0), 3.0)
+    rows = engine.tables().sources.address
+    greatest = [row.dropped_share for row in rows if row.prefix is not None and row.prefix.lo <= 20]
+    assert len(greatest) == 20
+    assert min(greatest) > 0.97, "chance alone would show 85 % of one or another"
+    assert {row.dropped_share for row in rows if row.prefix is not None and row.prefix.lo > 20} == {0.0}
