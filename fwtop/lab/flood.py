@@ -12,6 +12,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from fwtop.collect.kallsyms import hide_kernel_symbols
 from fwtop.lab.craft import FRAME_BYTES
 from fwtop.lab.plan import PACKET, SOURCE, STATE, Phase, Plan
 from fwtop.model import paths
@@ -183,6 +184,7 @@ def _compile(plan: Plan):  # type: ignore[no-untyped-def]  # noqa: ANN202 - bcc 
         from bcc import BPF
     except ImportError:
         raise FwtopError("the lab needs bcc: apt install python3-bpfcc (see 'fwtop doctor')", 3) from None
+    hide_kernel_symbols()
     sizes = {
         "FRAME_BYTES": FRAME_BYTES,
         "TEMPLATES": len(plan.packets),
