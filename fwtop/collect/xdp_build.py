@@ -39,12 +39,7 @@ def _build(
 ) -> int:
     maps = dict(enumerate((shared[part] for part in SHARED), 1))
     numbered = [_numbered(rule, maps) for rule in rules]
-    definitions: dict[str, object] = {
-        f"FWTOP_XDP_{part.upper()}_FD": number for number, part in enumerate(SHARED, 1)
-    }
-    definitions["FWTOP_CPUS"] = possible_cpus()
-    if kind == bpf.TC:
-        definitions["FWTOP_TC"] = 1
+    definitions = _definitions(kind)
     for plain in (True, False):
         code = relocate(_compiled(program_text(numbered, allow, plain=plain), definitions, name), maps)
         try:
@@ -53,6 +48,22 @@ def _build(
             if error.errno not in _TOO_LARGE:
                 raise FwtopError(_REFUSED.format(safe_text(error))) from None
     raise FwtopError(_REFUSED.format("the rules are too many for one program"))
+
+
+def precompile(rules: list[SlotRule], allow: tuple[Prefix, ...], *, for_tc: bool) -> None:
+    """Compile rules that may be installed in a moment, so that it is done then; raises FwtopError."""
+    maps = dict.fromkeys(range(1, len(SHARED) + 1), 0)
+    numbered = [_numbered(rule, maps) for rule in rules]
+    kind, name = (bpf.TC, "fwtop_tc") if for_tc else (bpf.XDP_FRAGMENTS, "fwtop_xdp")
+    _compiled(program_text(numbered, allow), _definitions(kind), name)
+
+
+def _definitions(kind: bpf.ProgramType) -> dict[str, object]:
+    found: dict[str, object] = {
+        f"FWTOP_XDP_{part.upper()}_FD": number for number, part in enumerate(SHARED, 1)
+    }
+    found["FWTOP_CPUS"] = possible_cpus()
+    return found | {"FWTOP_TC": 1} if kind == bpf.TC else found
 
 
 def _numbered(rule: SlotRule, maps: dict[int, int]) -> SlotRule:

@@ -3,7 +3,7 @@
 `python -I -m fwtop.collect.xdp_loader FD` takes one message on the socket FD, {"fds": [names]};
 the first descriptor, "request", is a memory file with the request as JSON. The answer is an `Answer` with the
 shared maps' descriptors, named in data["fds"]. Verbs: `apply` makes exactly the given rules the compiled,
-`open` only looks, `clear` takes everything away.
+`open` only looks, `clear` takes everything away, `compile` compiles for an `apply` that may come.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 from fwtop.collect import bpffs, xdp_attach, xdp_pins
 from fwtop.collect.links import choose_links, list_links, lowest_links
 from fwtop.collect.xdp_attach import GENERIC, INGRESS, NATIVE, TC, Attachment, Programs
-from fwtop.collect.xdp_build import build_tc, build_xdp
+from fwtop.collect.xdp_build import build_tc, build_xdp, precompile
 from fwtop.collect.xdp_generate import SlotRule
 from fwtop.collect.xdp_maps import SHARED, layout
 from fwtop.model.address import Prefix
@@ -81,6 +81,11 @@ def _carry_out(request: dict[str, Any], given: dict[str, int]) -> tuple[list[Att
             xdp_attach.detach_all(directory)
             bpffs.remove_directory(netns)
             return [], {}
+        case "compile":
+            rules = xdp_pins.rules_to_compile(directory, request["rules"])
+            at_tc = bool(request["at_tc"])
+            precompile([rule for rule in rules if rule.at_tc is at_tc], _allowed(request), for_tc=at_tc)
+            return [], {}
         case _:
             raise ValueError("unknown verb")
 
@@ -97,7 +102,7 @@ def _apply(
     rules = xdp_pins.slot_rules(directory, request["rules"], prefixes)
     numbers = {int(item["slot"]): int(item["number"]) for item in request["rules"]}
     xdp_pins.occupy(shared, rules, numbers)
-    allow = tuple(Prefix.parse(text) for text in request["allow"])
+    allow = _allowed(request)
     at_xdp, at_tc = ([rule for rule in rules if rule.at_tc is tc] for tc in (False, True))
     programs = Programs(_builders(at_xdp, at_tc, allow, shared))
     links = list_links()
@@ -107,6 +112,10 @@ def _apply(
     programs.close()
     xdp_pins.forget(directory, shared, numbers)
     return attachments, shared
+
+
+def _allowed(request: dict[str, Any]) -> tuple[Prefix, ...]:
+    return tuple(Prefix.parse(text) for text in request["allow"])
 
 
 def _builders(

@@ -70,6 +70,17 @@ def slot_rules(
     return rules
 
 
+def rules_to_compile(directory: Path, items: list[dict[str, Any]]) -> list[SlotRule]:
+    """Read a request's rules as far as their code needs them; raises FwtopError, OSError."""
+    rules = []
+    for item in items:
+        rule = Rule.from_dict(item["rule"])
+        check_xdp(rule)
+        lists = _pinned_lists(directory, int(item["number"])) if item["listed"] else {}
+        rules.append(SlotRule(int(item["slot"]), rule.match, lists, rule.limit, 0, rule.kind is Kind.TC))
+    return rules
+
+
 def _buckets(path: Path) -> int:
     if path.exists():
         return bpf_objects.open_pin(path)

@@ -60,7 +60,7 @@ class Kernel:
     def plan(self, rule_id: str, artifacts: Artifacts, timeout_seconds: int, allow: AllowList) -> list[str]:
         """Return what `install` would run, as text for people; long sets are cut."""
         if artifacts.compiled is not None:
-            return self.fast.plan(artifacts.compiled)
+            return self.fast.plan(artifacts.compiled, allow)
         text: list[str] = []
         if artifacts.nft is not None:
             text += self.tables.plan(rule_id, artifacts.nft, timeout_seconds, allow)

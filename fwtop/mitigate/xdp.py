@@ -19,6 +19,7 @@ from fwtop.mitigate import xdp_child
 from fwtop.mitigate.allowlist import AllowList
 from fwtop.mitigate.steps import Step, Steps
 from fwtop.mitigate.xdp_slots import Slots, free_slot
+from fwtop.mitigate.xdp_warm import Warmer
 from fwtop.model.bulk import pack_prefixes
 from fwtop.model.errors import FwtopError
 from fwtop.model.paths import PIN_DIRECTORY
@@ -49,6 +50,7 @@ class FastPath:
         self._listed: set[str] = set()  # whose long lists the kernel has
         self._allow: list[str] = []
         self._attachments: tuple[dict[str, Any], ...] = ()
+        self._warmer = Warmer()
 
     @property
     def descriptors(self) -> dict[str, int]:
@@ -74,8 +76,9 @@ class FastPath:
     def _pins(self) -> Path:
         return PIN_DIRECTORY / str(self._netns)
 
-    def plan(self, rule: Rule) -> list[str]:
-        """Say what `install` would do; nothing is done."""
+    def plan(self, rule: Rule, allow: AllowList) -> list[str]:
+        """Say what `install` would do; nothing is done but to compile for it, as it may come in a moment."""
+        self._prepare(rule, allow)
         where = ", ".join(sorted(self.interfaces)) or "the interfaces with a default route"
         lines = [] if self._pins.parent.parent.is_dir() and _is_bpffs() else ["mount -t bpf bpf /sys/fs/bpf"]
         count = 1 + sum(other.kind is rule.kind for other in self._rules.values())
@@ -122,6 +125,21 @@ class FastPath:
             for item in self._attachments
             if _carries(item, rule)
         )
+
+    def _prepare(self, rule: Rule, allow: AllowList) -> None:
+        """Have a child compile what `install` will load: that finds the code in the cache, or waits for it.
+
+        The code of a new long list is not known before the list is built.
+        """
+        used = self._slots.numbers() if self._slots is not None else {}
+        known = all(str(number) in self._rules for number in used.values())
+        if not known or len(rule.match.sources) > COMPILED_PREFIXES:
+            return
+        with contextlib.suppress(FwtopError, OSError):
+            rules = {slot: self._rules[str(number)] for slot, number in used.items()}
+            items = [_item(slot, other) for slot, other in {**rules, free_slot(used): rule}.items()]
+            order = {"verb": "compile", "rules": items, "allow": _allow_texts(allow)}
+            self._warmer.start({**order, "at_tc": rule.kind is Kind.TC})
 
     def renew(self, rule_id: str, timeout_seconds: int) -> None:
         """Give a rule another time to live: one store into its deadline."""
@@ -190,10 +208,10 @@ class FastPath:
                 listed = len(rule.match.sources) > COMPILED_PREFIXES
                 if listed and rule.id not in self._listed:
                     sent[f"sources:{number}"] = _sealed(pack_prefixes(rule.match.sources))
-                short = replace(rule, match=replace(rule.match, sources=())) if listed else rule
-                items.append({"slot": slot, "number": number, "rule": short.to_dict(), "listed": listed})
+                items.append(_item(slot, rule))
             there = {name for _, name in socket.if_nameindex()}
-            order = {"verb": "apply", "rules": items, "allow": allow}
+            order: dict[str, Any] = {"verb": "apply", "rules": items, "allow": allow}
+            self._warmer.spare(order)
             order["interfaces"] = sorted(self.interfaces & there)
             loaded = xdp_child.ask(order, self.descriptors | sent)
         finally:
@@ -202,6 +220,12 @@ class FastPath:
         self.take_maps(loaded)
         self._attachments, self._allow = loaded.attachments, allow
         self._listed |= {name.partition(":")[2] for name in sent}
+
+
+def _item(slot: int, rule: Rule) -> dict[str, Any]:
+    listed = len(rule.match.sources) > COMPILED_PREFIXES
+    short = replace(rule, match=replace(rule.match, sources=())) if listed else rule
+    return {"slot": slot, "number": int(rule.id), "rule": short.to_dict(), "listed": listed}
 
 
 def _carries(attachment: dict[str, Any], rule: Rule) -> bool:

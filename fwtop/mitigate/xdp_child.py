@@ -29,12 +29,14 @@ class Loaded:
     maps: dict[str, int]
 
 
-def ask(request: dict[str, Any], descriptors: dict[str, int]) -> Loaded:
-    """Send one request with descriptors, which stay the caller's; raises FwtopError."""
-    mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with mine:
+class Running:
+    """A child with its request; closing it ends it."""
+
+    def __init__(self, request: dict[str, Any], descriptors: dict[str, int]) -> None:
+        """Start it; `descriptors` stay the caller's. Raises FwtopError."""
+        self._mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            child = subprocess.Popen(
+            self._child = subprocess.Popen(
                 module_argv(_LOADER, str(theirs.fileno())),
                 pass_fds=[theirs.fileno()],
                 env=ENVIRONMENT,
@@ -42,19 +44,43 @@ def ask(request: dict[str, Any], descriptors: dict[str, int]) -> Loaded:
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
             )
+        self._mine.settimeout(_SECONDS)
         try:
-            mine.settimeout(_SECONDS)
-            _send(mine, request, descriptors)
-            return _receive(mine)
+            _send(self._mine, request, descriptors)
+        except OSError as error:
+            self.close()
+            raise FwtopError(f"the XDP loader could not be asked: {error}") from None
+
+    @property
+    def over(self) -> bool:
+        """Whether it has ended."""
+        return self._child.poll() is not None
+
+    def answer(self) -> Loaded:
+        """Wait for the answer; raises FwtopError."""
+        try:
+            return _receive(self._mine)
         except (OSError, ProtocolError) as error:
             raise FwtopError(f"the XDP loader did not answer: {error}") from None
-        finally:
-            _end(child)
+
+    def close(self, patience: float = 1.0) -> None:
+        """Let it end, or end it."""
+        self._mine.close()
+        _end(self._child, patience)
 
 
-def _end(child: subprocess.Popen[bytes]) -> None:
+def ask(request: dict[str, Any], descriptors: dict[str, int]) -> Loaded:
+    """Send one request with descriptors, which stay the caller's; raises FwtopError."""
+    child = Running(request, descriptors)
+    try:
+        return child.answer()
+    finally:
+        child.close()
+
+
+def _end(child: subprocess.Popen[bytes], patience: float) -> None:
     with contextlib.suppress(subprocess.TimeoutExpired):
-        child.wait(1.0)
+        child.wait(patience)
     if child.poll() is None:
         child.kill()
         child.wait()

@@ -16,7 +16,7 @@ from xdp_frames import ethernet, ipv4, ipv6, udp
 from fwtop.mitigate.client import GuardianClient
 from fwtop.model.address import Prefix
 from fwtop.model.errors import FwtopError
-from fwtop.model.protocol import Keep, Plan, Undo
+from fwtop.model.protocol import SOCKET_DIRECTORY, Keep, Plan, Undo
 from fwtop.model.rule import Kind, Match, PayloadMatch, Range, RateLimit, Rule
 
 pytestmark = pytest.mark.kernel
@@ -410,6 +410,21 @@ def test_plan_says_what_is_done(bench: XdpBench) -> None:
         assert data["refused"] is None
         assert any("bpf link create: XDP" in line for line in data["commands"])
         assert "xdp" not in bench.links()
+
+
+def test_what_a_plan_compiled_is_not_compiled_again(bench: XdpBench, poll_until) -> None:
+    def kept() -> set[str]:
+        return {path.name for path in Path(SOCKET_DIRECTORY).glob("rules-*")}
+
+    rule = xdp(Match(protocol=17, dport=PORT, ip_length=Range(20, 1000 + time.time_ns() % 60_000)))
+    with bench.connect() as guardian:
+        before = kept()
+        guardian.demand(Plan(rule.to_dict()))
+        poll_until(lambda: kept() - before, deadline_s=20)
+        compiled = kept()
+        apply(guardian, rule)
+        assert kept() == compiled
+        assert not bench.path(4).passes()
 
 
 INSTALL = ("intent", "compiled", "armed", "installed")
