@@ -18,7 +18,7 @@ from fwtop.model.text import dns_name_text, safe_text
 
 HEADER = 12
 _LARGE_TYPES = frozenset({16, 46, 48, 99, 255})  # types that are asked for to get large answers
-_PARSED = 512
+_PARSED = 256  # shares to ±6 percentage points at most
 _SMALL = 600  # payload bytes: a resolver's ordinary answer is no larger
 
 
@@ -89,18 +89,26 @@ def questions(traffic: Traffic, rows: Rows, limit: int = _PARSED) -> list[Questi
     return found
 
 
+def questions_of(facts: Facts) -> list[Question]:
+    """Parse the questions of some of these rows, once."""
+    if "dns" not in facts.notes:
+        facts.notes["dns"] = questions(facts.traffic, facts.rows)
+    found: list[Question] = facts.notes["dns"]
+    return found
+
+
 def type_name(qtype: int | None) -> str:
     """Return the mnemonic of a type, or TYPEn (RFC 3597)."""
     return "?" if qtype is None else TYPES.get(qtype, f"TYPE{qtype}")
 
 
-def resolver_traffic(traffic: Traffic, facts: Facts) -> bool:
+def resolver_traffic(facts: Facts) -> bool:
     """Tell the ordinary answers to a resolver from reflected ones.
 
     Ordinary: many different names, small, to many ports. Reflected: one or two names that give large
     answers, or a type that nobody asks for so often, or all to one port.
     """
-    parsed = questions(traffic, facts.sample, 256)
+    parsed = questions_of(facts)
     if facts.top("dport").share > 0.9 and facts.sources > 8:
         return False
     if len(parsed) < 10:
@@ -117,7 +125,7 @@ def resolver_traffic(traffic: Traffic, facts: Facts) -> bool:
 
 def without_other_names(traffic: Traffic, facts: Facts) -> Rows:
     """Leave out small answers about other names than the reflected ones: a resolver's ordinary work."""
-    parsed = questions(traffic, facts.sample)
+    parsed = questions_of(facts)
     names = Counter(question.wire for question in parsed)
     if len(parsed) < 20 or names.most_common(1)[0][1] < 0.5 * len(parsed):
         return facts.rows
@@ -140,9 +148,9 @@ def _lower(text: U8) -> U8:
     return np.where((text >= 0x41) & (text <= 0x5A), text | 0x20, text)
 
 
-def answer_evidence(traffic: Traffic, facts: Facts) -> tuple[list[str], bytes | None]:
+def answer_evidence(facts: Facts) -> tuple[list[str], bytes | None]:
     """Say what the answers are about; also return the name in wire form when most share it."""
-    parsed = questions(traffic, facts.sample)
+    parsed = questions_of(facts)
     if not parsed:
         return [], None
     names = Counter((question.wire, question.labels) for question in parsed)

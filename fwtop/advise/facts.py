@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fwtop.advise.traffic import Rows, Traffic, payload, transport_start, weighted_top
+from fwtop.advise.traffic import Rows, Traffic, distinct_texts, payload, transport_start, weighted_top
 from fwtop.model.address import format_address
 from fwtop.model.packets import F64, I64, U8
 
@@ -69,8 +69,8 @@ class Facts:
     @cached_property
     def source_counts(self) -> NDArray[np.intp]:
         """Sampled packets of each distinct source."""
-        _, counts = np.unique(self.traffic.source_key[self.rows], return_counts=True)
-        return counts
+        counts = np.bincount(self.traffic.source_id[self.rows])
+        return counts[counts > 0]
 
     @property
     def sources(self) -> int:
@@ -87,7 +87,7 @@ class Facts:
         """Part of the sampled packets whose flow was seen once."""
         if not self.n:
             return 0.0
-        _, counts = np.unique(self.traffic.flow_key[self.rows], return_counts=True)
+        counts = np.bincount(self.traffic.flow_id[self.rows])
         return float((counts == 1).sum()) / self.n
 
     @cached_property
@@ -146,8 +146,7 @@ class Facts:
         full = matrix[length > 0]
         if len(full) == 0:
             return 0.0
-        rows = np.ascontiguousarray(full[:, :32]).view("V32").reshape(-1)
-        return len(np.unique(rows)) / len(full)
+        return len(np.unique(distinct_texts(full[:, :32]))) / len(full)
 
     @cached_property
     def payload_entropy(self) -> float:
@@ -166,6 +165,11 @@ class Facts:
         matrix, length = self.head
         real = int(length.sum())
         return float((matrix[np.arange(64) < length[:, None]] == 0).sum()) / real if real else 0.0
+
+    @cached_property
+    def notes(self) -> dict[str, Any]:
+        """What parsers found in these rows, so that two rules don't parse them twice."""
+        return {}
 
     def constants(self, columns: tuple[str, ...], floor: float = 0.95) -> dict[str, Top]:
         """Return those columns where one value dominates: many floods have one odd constant."""

@@ -27,6 +27,6 @@ def looks_sampled(traffic: Traffic, tcp: TcpView) -> bool:
     rows = rows[header_words(traffic, rows) == _WORDS]
     if len(rows) < _ENOUGH:
         return False
-    _, counts = np.unique(traffic.flow_key[rows], return_counts=True)
+    counts = np.bincount(traffic.flow_id[rows])
     ends = float(tcp.fin[rows].mean())
     return float((counts == 1).sum()) / len(rows) > _ALONE and _ENDS[0] <= ends <= _ENDS[1]

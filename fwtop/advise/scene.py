@@ -132,8 +132,7 @@ class Scene:
     @cached_property
     def strangers(self) -> Mask:
         """Packets of sources without any real TCP connection; at a thin sample that says nothing."""
-        talkers = np.unique(self.traffic.source_key[self.tcp.real])
-        return np.isin(self.traffic.source_key, talkers, invert=True)
+        return ~self.traffic.of_sources(self.tcp.real)
 
     @cached_property
     def echo(self) -> Mask:

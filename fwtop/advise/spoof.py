@@ -50,7 +50,11 @@ def spoof_estimate(
     if len(rows) == 0:
         return Spoof(0.0, ())
     packets = traffic.packets
-    _, first, counts = np.unique(traffic.source_key[rows], return_index=True, return_counts=True)
+    place = traffic.source_id[rows]
+    every = np.bincount(place)
+    seen = np.empty(len(every), np.intp)
+    seen[place[::-1]] = np.arange(len(rows) - 1, -1, -1)
+    first, counts = seen[every > 0], every[every > 0]
     hi, lo, family = (getattr(packets, name)[rows][first] for name in ("src_hi", "src_lo", "family"))
     signs = [*_reuse(counts), *_own(traffic, rows, own)]
     four = lo[family == 4]
@@ -163,16 +167,16 @@ def _ttl(traffic: Traffic, rows: Rows, sources: int) -> list[Sign]:
 
 def _ttl_kept(traffic: Traffic, rows: Rows) -> list[Sign]:
     """Tell whether sources that are seen repeatedly keep their own TTL: real machines do."""
-    ttl = traffic.packets.ttl[rows].astype(np.int64)
-    key = traffic.source_key[rows]
-    order = np.lexsort((ttl, key))
-    key, ttl = key[order], ttl[order]
-    edges = np.flatnonzero(np.concatenate(([True], key[1:] != key[:-1])))
-    counts = np.diff(np.append(edges, len(key)))
+    ttl = traffic.packets.ttl[rows].astype(np.int16)
+    place = traffic.source_id[rows]
+    counts = np.bincount(place)
     repeated = counts >= 3
-    if repeated.sum() < 20 or np.unique(ttl).size < 5:
+    if repeated.sum() < 20 or (np.bincount(ttl) > 0).sum() < 5:
         return []
-    spread = ttl[edges + counts - 1] - ttl[edges]
+    low, high = np.full(len(counts), 255, np.int16), np.zeros(len(counts), np.int16)
+    np.minimum.at(low, place, ttl)
+    np.maximum.at(high, place, ttl)
+    spread = high - low
     kept = float((spread[repeated] <= 1).mean())
     if kept > 0.9:
         return [Sign(-3.0, "each source keeps its own TTL")]

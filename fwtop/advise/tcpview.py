@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fwtop.advise.traffic import TCP, Rows, Traffic, transport_start, word
-from fwtop.model.packets import FLAG_TRUNCATED, U32, U64, Mask
+from fwtop.model.packets import FLAG_TRUNCATED, U32, Mask
 
 FIN, SYN, RST, PSH, ACK, URG = 1, 2, 4, 8, 16, 32
 _SIX = 63
@@ -78,8 +78,9 @@ def _conversations(traffic: Traffic, rows: Rows, syn: Mask) -> tuple[Mask, Mask]
     completed = np.zeros(len(traffic), np.bool_)
     if len(rows) < 2:
         return established, completed
-    key, time = traffic.flow_key[rows], traffic.packets.time_ns[rows]
-    order = np.lexsort((time, key))
+    key, time = traffic.flow_id[rows], traffic.packets.time_ns[rows]
+    ordered = bool((time[1:] >= time[:-1]).all())
+    order = np.argsort(key, kind="stable") if ordered else np.lexsort((time, key))
     rows, key = rows[order], key[order]
     edges = np.flatnonzero(np.concatenate(([True], key[1:] != key[:-1])))
     counts = np.diff(np.append(edges, len(rows)))
@@ -96,7 +97,7 @@ def _conversations(traffic: Traffic, rows: Rows, syn: Mask) -> tuple[Mask, Mask]
 
 
 def _steps(
-    traffic: Traffic, rows: Rows, key: U64, flow: Rows, flows: int
+    traffic: Traffic, rows: Rows, key: Rows, flow: Rows, flows: int
 ) -> tuple[np.ndarray[tuple[int], np.dtype[np.intp]], np.ndarray[tuple[int], np.dtype[np.intp]]]:
     """Count, for each flow, the steps in which numbers advance, and those that are possible at all."""
     packets = traffic.packets
@@ -136,9 +137,7 @@ def _completed(traffic: Traffic, rows: Rows, flow: Rows, flows: int, syn: Mask) 
 
 def _talking(traffic: Traffic, rows: Rows, established: Mask) -> Mask:
     """Take the other packets of peers with two or more good packets on the same service as real too."""
-    source = traffic.source_key[rows]
-    real = np.unique(source[established[rows]])
-    ours = np.isin(source, real)
+    ours = traffic.of_sources(established)[rows]
     six = traffic.packets.tcp_flags[rows] & _SIX
     return np.asarray(ours & ((six & (FIN | ACK)) != 0))
 

@@ -28,6 +28,7 @@ from fwtop.model.window import Window
 Rows = NDArray[np.intp]
 _MIX_A, _MIX_B, _MIX_C = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F), np.uint64(29))
 TCP, UDP, ICMP, ICMP6, GRE, ESP = 6, 17, 1, 58, 47, 50
+_PLACES = 12  # places where payloads begin
 _HOST_SHARE = 0.75  # of a capture's packets have its host at one end, where it was recorded on a host
 
 
@@ -98,6 +99,24 @@ class Traffic:
         return flow_key(self.packets)
 
     @cached_property
+    def source_id(self) -> Rows:
+        """The sources numbered from 0: sorting once makes counting any rows' sources cheap."""
+        return np.asarray(np.unique(self.source_key, return_inverse=True)[1], np.intp)
+
+    @cached_property
+    def flow_id(self) -> Rows:
+        """The flows numbered from 0."""
+        return np.asarray(np.unique(self.flow_key, return_inverse=True)[1], np.intp)
+
+    def of_sources(self, mask: Mask | Rows) -> Mask:
+        """Tell which rows have a source that any of the given rows has."""
+        return _members(self.source_id, mask)
+
+    def of_flows(self, mask: Mask | Rows) -> Mask:
+        """Tell which rows have a flow that any of the given rows has."""
+        return _members(self.flow_id, mask)
+
+    @cached_property
     def later(self) -> Mask:
         """Later fragments: no transport header."""
         return np.asarray(self.packets.fragment == Fragment.LATER)
@@ -130,13 +149,31 @@ class Traffic:
 
 
 def thin(packets: PacketBatch, limit: int) -> tuple[PacketBatch, float]:
-    """Choose at most `limit` rows at random (fixed seed), with the factor for their weights."""
+    """Choose at most `limit` rows, one at random of each of as many equal parts, and their weights' factor.
+
+    So every stretch of time keeps its share. The seed is fixed: the same window gives the same rows.
+    """
     n = len(packets)
     if n <= limit:
         return packets, 1.0
-    chosen = np.random.default_rng(n).permutation(n)[:limit]
-    chosen.sort()
+    edges = np.arange(limit + 1) * n // limit
+    chosen = edges[:-1] + (np.random.default_rng(n).random(limit) * np.diff(edges)).astype(np.int64)
     return packets.select(chosen), n / limit
+
+
+def _members(numbers: Rows, mask: Mask | Rows) -> Mask:
+    there = np.zeros(int(numbers.max()) + 1 if len(numbers) else 0, np.bool_)
+    there[numbers[mask]] = True
+    return there[numbers]
+
+
+def distinct_texts(matrix: U8) -> U64:
+    """Hash each row of bytes (its width a multiple of 8) into one number, to compare rows as numbers."""
+    words = np.ascontiguousarray(matrix).view("<u8")
+    result: U64 = words[:, 0].copy()
+    for column in range(1, words.shape[1]):
+        result = mix(result, words[:, column])
+    return result
 
 
 def flow_key(packets: PacketBatch, *, reverse: bool = False) -> U64:
@@ -163,10 +200,18 @@ def payload(packets: PacketBatch, rows: Rows, width: int) -> tuple[U8, I64]:
     data_width = packets.data.shape[1]
     if data_width == 0 or width == 0 or len(rows) == 0:
         return np.zeros((len(rows), width), np.uint8), np.zeros(len(rows), np.int64)
-    columns = np.arange(width)
-    flat = rows[:, None] * data_width + np.minimum(start[:, None] + columns, data_width - 1)
-    matrix = packets.data.reshape(-1)[flat]
-    matrix[columns >= length[:, None]] = 0
+    matrix = np.zeros((len(rows), width), np.uint8)
+    places = np.flatnonzero(np.bincount(start))
+    if len(places) > _PLACES:
+        columns = np.arange(width)
+        flat = rows[:, None] * data_width + np.minimum(start[:, None] + columns, data_width - 1)
+        matrix = packets.data.reshape(-1)[flat]
+    else:  # payloads begin at few places: whole stretches of rows cost less than single bytes
+        for place in places.tolist():
+            these = start == place if len(places) > 1 else slice(None)
+            stretch = packets.data[rows[these], place : place + width]
+            matrix[these, : stretch.shape[1]] = stretch
+    matrix[np.arange(width) >= length[:, None]] = 0
     return matrix, length
 
 

@@ -21,6 +21,7 @@ from fwtop.model.rule import Match
 _TFTP = Service("tftp", "TFTP", (), tftp_data)
 _SHAPES = [(service, service.shape) for service in (*ANYWHERE, _TFTP) if service.shape is not None]
 _LONG = 8.0  # seconds: a capture that isn't just a cut, so its rates mean something
+_TRIED = 1_024  # packets that are tried for a shape before all are
 _FEW = 3  # resolvers that a host really uses
 # What hosts talk with a single server in bulk; a few reflectors of these don't show in packets alone
 _SPOKEN = ("dns", "quic", "dtls", "openvpn", "l2tp", "sip", "stun", "rdp", "steam", "quake", "tftp", "isakmp")
@@ -50,15 +51,16 @@ def by_port(scene: Scene) -> list[Finding]:
 
 def by_payload(scene: Scene) -> list[Finding]:
     """Answers that are told by their bytes, from whatever port (SSDP, DHT and TFTP answer so)."""
+    packets = scene.traffic.packets
     pool = scene.udp & scene.free & ~scene.solicited
     rows = scene.traffic.rows(pool)
     if len(rows) < scene.config.min_samples:
         return []
-    sample = scene.facts(rows).head
+    sample = payload(packets, scene.facts(rows).spread(_TRIED), SHAPE_WIDTH)
     likely = [(service, shape) for service, shape in _SHAPES if shape(*sample).mean() > 0.005]
     if not likely:
         return []
-    matrix, length = payload(scene.traffic.packets, rows, SHAPE_WIDTH)
+    matrix, length = payload(packets, rows, SHAPE_WIDTH)
     findings = []
     taken = np.zeros(len(rows), np.bool_)
     for service, shape in likely:
@@ -136,7 +138,8 @@ def _judge(scene: Scene, mask: Mask, ports: list[int]) -> Finding | None:
         return None
     confidence = 0.97 if proven else 0.8 if fit is None else 0.7
     if service.name == "dns":
-        facts = scene.facts(dns.without_other_names(scene.traffic, facts))
+        rows = dns.without_other_names(scene.traffic, facts)
+        facts = scene.facts(rows) if len(rows) < facts.n else facts
     return _finding(scene, service, facts, ports, confidence=confidence, fit=fit)
 
 
@@ -170,7 +173,7 @@ def _ordinary(scene: Scene, service: Service, facts: Facts, fit: float | None) -
     if facts.sources < 8 and facts.mean_length < 400:
         return True
     if service.name == "dns":
-        return dns.resolver_traffic(scene.traffic, facts)
+        return dns.resolver_traffic(facts)
     if service.name in ("ntp", "stun") and facts.mean_length < 120 and facts.pps_per_source < 2:
         return facts.share < 0.2
     small_peers = service.name in ("openvpn", "l2tp", "sip", "isakmp", "dtls", "rdp", "teamspeak", "mumble")
@@ -225,7 +228,7 @@ def _finding(
         evidence.append(f"only {fit:.0%} of the payloads begin like answers of {service.title}")
     name = None
     if service.name in ("dns", "mdns", "llmnr"):
-        sentences, name = dns.answer_evidence(scene.traffic, facts)
+        sentences, name = dns.answer_evidence(facts)
         evidence += sentences
     request = quoted_requests(scene.traffic, ports)
     if request:

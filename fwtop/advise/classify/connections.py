@@ -86,8 +86,10 @@ def slow_requests(scene: Scene) -> list[Finding]:
     if len(rows) < 3 * _SLOW_FLOWS:
         return []
     asks = http.request_mask(traffic, rows)
-    talks = np.isin(traffic.flow_key[rows], np.unique(traffic.flow_key[rows[asks]]))
+    talks = traffic.of_flows(rows[asks])[rows]
     rows, asks = rows[talks], asks[talks]
+    if asks.sum() < _SLOW_FLOWS:
+        return []
     first, _ = payload(packets, rows, 1)
     load = packets.payload_length[rows].astype(np.float64)
     flows = _flows(scene, rows)
@@ -98,10 +100,9 @@ def slow_requests(scene: Scene) -> list[Finding]:
     slow = (requests == 1) & (crumbs >= 2) & (crumbs + 1 == flows.packets) & (pace >= _SLOW_SECONDS)
     if slow.sum() < max(_SLOW_FLOWS, 0.2 * size):
         return []
-    keys = np.unique(traffic.flow_key[rows[slow[flows.place]]])
-    facts = scene.facts(tcp.tcp & scene.free & np.isin(traffic.flow_key, keys))
+    facts = scene.facts(tcp.tcp & scene.free & traffic.of_flows(rows[slow[flows.place]]))
     evidence = (
-        f"{len(keys):,} connections of {plural(facts.sources, 'source')} began a request and never ended it: "
+        f"{slow.sum():,} connections of {plural(facts.sources, 'source')} began requests and ended none: "
         f"they send {load[crumb].mean():.0f} bytes every {np.median(pace[slow]):.0f} s",
         f"{slow.sum() / size:.0%} of the connections with requests are held so (Slowloris, R.U.D.Y.); their "
         f"{count(facts.packets)} packets are few, but each occupies a worker",
@@ -115,8 +116,8 @@ def slow_requests(scene: Scene) -> list[Finding]:
 
 def _flows(scene: Scene, rows: Rows) -> _Flows:
     traffic, tcp = scene.traffic, scene.tcp
-    keys, place = np.unique(traffic.flow_key[rows], return_inverse=True)
-    size, time = len(keys), traffic.packets.time_ns[rows]
+    _, place = np.unique(traffic.flow_id[rows], return_inverse=True)
+    size, time = int(place.max()) + 1, traffic.packets.time_ns[rows]
     first, last = np.full(size, np.iinfo(np.int64).max), np.zeros(size, np.int64)
     np.minimum.at(first, place, time)
     np.maximum.at(last, place, time)

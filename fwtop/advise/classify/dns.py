@@ -9,7 +9,7 @@ import numpy as np
 from fwtop.advise import dns
 from fwtop.advise.scene import Finding, Scene, count, plural, sure
 from fwtop.advise.services import dns_query
-from fwtop.advise.traffic import UDP, Rows, payload
+from fwtop.advise.traffic import UDP, Rows, distinct_texts, payload
 from fwtop.model.packets import Mask
 from fwtop.model.rule import Match
 from fwtop.model.text import dns_name_text, safe_text
@@ -123,7 +123,7 @@ def _invented(parsed: list[dns.Question], first: list[bytes]) -> bool:
 def _repeated(scene: Scene, rows: Rows) -> Mask:
     """Tell questions for names that are asked for again and again: those who live there, not the attack."""
     matrix, length = payload(scene.traffic.packets, rows, dns.HEADER + _NAME)
-    begin = np.ascontiguousarray(matrix[:, dns.HEADER :] & np.uint8(0xDF)).view(f"V{_NAME}").reshape(-1)
+    begin = distinct_texts(matrix[:, dns.HEADER :] & np.uint8(0xDF))
     _, inverse, counts = np.unique(begin, return_inverse=True, return_counts=True)
     often = counts >= max(_AGAIN, 5 * len(rows) / len(counts))
     return np.asarray(often[inverse] & (length > dns.HEADER))

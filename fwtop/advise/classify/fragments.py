@@ -31,7 +31,7 @@ def attach(scene: Scene) -> None:
         return
     mine = _same_datagram(scene, heads, later)
     if "amplification" in finding.kind:
-        mine |= np.isin(traffic.source_key[later], np.unique(traffic.source_key[finding.rows]))
+        mine |= traffic.of_sources(finding.rows)[later]
     most = _MOST_OF_ANSWERS if "amplification" in finding.kind else _MOST
     if mine.mean() > most or (scene.thin and (mine.mean() > 0.5 or _as_many(scene, heads, later))):
         mine[:] = True  # the rest are the same with a first fragment that was not sampled

@@ -9,7 +9,7 @@ import numpy as np
 from fwtop.advise import http
 from fwtop.advise.facts import Facts
 from fwtop.advise.scene import Finding, Scene, count, sure
-from fwtop.advise.traffic import TCP, Rows, mix, payload
+from fwtop.advise.traffic import TCP, Rows, distinct_texts, mix, payload
 from fwtop.model.packets import Mask
 from fwtop.model.rule import Match
 
@@ -59,10 +59,7 @@ def _flood_rows(scene: Scene, facts: Facts, parsed: list[http.Request]) -> tuple
         others = ~scene.tcp.real[facts.rows]
         return facts.rows[others], ["they belong to no connection: nobody did a handshake before"]
     if not scene.thin:
-        opened = np.unique(scene.traffic.source_key[scene.tcp.syn])
-        stray = scene.strangers[facts.rows] & np.isin(
-            scene.traffic.source_key[facts.rows], opened, invert=True
-        )
+        stray = (scene.strangers & ~scene.traffic.of_sources(scene.tcp.syn))[facts.rows]
         if stray.mean() > 0.3 and stray.sum() > 50:
             return facts.rows[stray], ["they belong to no connection: their sources did no handshake"]
     busting = _cache_busting(parsed)
@@ -99,9 +96,7 @@ def _proxies(scene: Scene, rows: Rows) -> bool:
 def _again_and_again(facts: Facts) -> Mask:
     """Tell requests that their source repeats to the letter, faster than a page reloads itself."""
     matrix, length = payload(facts.traffic.packets, facts.rows, _LINE)
-    text = np.ascontiguousarray(matrix).view(f"V{_LINE}").reshape(-1)
-    _, words = np.unique(text, return_inverse=True)
-    asked = mix(facts.traffic.source_key[facts.rows], words.astype(np.uint64))
+    asked = mix(facts.traffic.source_key[facts.rows], distinct_texts(matrix))
     _, inverse, counts = np.unique(asked, return_inverse=True, return_counts=True)
     rate = np.bincount(inverse, facts.weight) / max(facts.traffic.seconds, 1.0)
     return np.asarray(((counts >= _TIMES) & (rate > _REPEATS_A_SECOND))[inverse] & (length >= _LINE // 2))
@@ -136,7 +131,7 @@ def outside_connections(scene: Scene, facts: Facts) -> bool:
 def with_connections(scene: Scene, facts: Facts) -> Rows:
     """Count the handshakes and acknowledgements of the same clients on the same ports to the flood."""
     traffic = scene.traffic
-    clients = np.isin(traffic.source_key, np.unique(traffic.source_key[facts.rows]))
+    clients = traffic.of_sources(facts.rows)
     ports = np.isin(traffic.packets.dport, np.unique(traffic.packets.dport[facts.rows]))
     return traffic.rows(scene.tcp.tcp & scene.free & clients & ports)
 
@@ -157,7 +152,8 @@ def _one_tool(facts: Facts, parsed: list[http.Request]) -> str:
 def fast_rows(facts: Facts, limit: float) -> Mask:
     """Tell which rows' source sends more than `limit` a second (by its samples)."""
     traffic = facts.traffic
-    _, inverse, counts = np.unique(traffic.source_key[facts.rows], return_inverse=True, return_counts=True)
+    inverse = traffic.source_id[facts.rows]
+    counts = np.maximum(np.bincount(inverse), 1)
     sums = np.bincount(inverse, facts.weight)
     # A few samples of a thinly sampled source say little about its rate
     sure_of = 1 - 2 / np.sqrt(counts)  # lower end of a count's 95 % interval

@@ -68,7 +68,7 @@ def _scanners(scene: Scene, rows: Rows) -> list[tuple[int, int]]:
     one = _unique_pairs(source, pair)
     keys, starts, pairs_of = np.unique(one[:, 0], return_index=True, return_counts=True)
     weights = np.bincount(np.searchsorted(keys, source), traffic.weight[rows], len(keys))
-    known = np.array([key in scene.scans.sources for key in keys.tolist()], np.bool_)
+    known = np.isin(keys, np.fromiter(scene.scans.sources, np.uint64, len(scene.scans.sources)))
     remember = known | (pairs_of >= 2) if len(keys) > _NEW_SOURCES else np.ones(len(keys), np.bool_)
     order = np.argsort(pairs_of)[::-1]
     found = []

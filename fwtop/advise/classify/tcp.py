@@ -152,7 +152,7 @@ def _resets(scene: Scene, facts: Facts) -> Rows:
     pool = traffic.rows(scene.tcp.rst & scene.free)
     if len(pool) == 0:
         return pool
-    mine = pool[np.isin(traffic.flow_key[pool], np.unique(traffic.flow_key[facts.rows]))]
+    mine = pool[traffic.of_flows(facts.rows)[pool]]
     return mine if float(traffic.weight[mine].sum()) < facts.packets else pool[:0]
 
 

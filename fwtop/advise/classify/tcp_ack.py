@@ -75,22 +75,24 @@ def stomp(scene: Scene) -> list[Finding]:
     rows = rows[packets.ip_length[rows] < _FULL]
     if len(rows) < scene.config.min_samples:
         return []
-    flows, inverse, counts = np.unique(traffic.flow_key[rows], return_inverse=True, return_counts=True)
+    inverse = traffic.flow_id[rows]
+    counts = np.bincount(inverse)
     if (counts >= _TIRELESS).sum() < _FLOWS:
         return []
-    odd = (counts >= _TIRELESS) & _constant(packets.payload_length[rows], inverse, len(flows))
-    odd &= _constant(ack_numbers(traffic, rows), inverse, len(flows))
+    odd = (counts >= _TIRELESS) & _constant(packets.payload_length[rows], inverse, len(counts))
+    odd &= _constant(ack_numbers(traffic, rows), inverse, len(counts))
     junk = rows[odd[inverse]]
     junk = junk[~request_mask(traffic, junk) & ~record_mask(traffic, junk)]
-    if len(np.unique(traffic.flow_key[junk])) < _FLOWS:
+    flows = len(np.unique(inverse[odd[inverse]]))
+    if flows < _FLOWS:
         return []
-    every = traffic.rows(tcp.tcp & scene.free & np.isin(traffic.flow_key, np.unique(traffic.flow_key[junk])))
+    every = traffic.rows(tcp.tcp & scene.free & traffic.of_flows(junk))
     facts, data = scene.facts(every), scene.facts(junk)
     if not scene.significant(facts, floor_pps=scene.config.flood_pps, normal="tcp.ack"):
         return []
     size = data.top("payload_length")
     evidence = [
-        f"{count(data.packets)} packets of data on {len(np.unique(traffic.flow_key[junk])):,} connections of "
+        f"{count(data.packets)} packets of data on {flows:,} connections of "
         f"{facts.sources:,} sources, none of which acknowledges anything that this host said",
         f"{size.share:.0%} carry {size.value} bytes; they are neither TLS nor HTTP requests",
     ]

@@ -78,19 +78,18 @@ def middlebox(scene: Scene) -> list[Finding]:
     is_page = (matrix == _PAGE).all(1) & (length == len(_PAGE))
     if not is_page.any():
         return []
-    opened = np.unique(traffic.source_key[tcp.syn_ack])
-    is_page &= np.isin(traffic.source_key[data], opened, invert=True)
+    is_page &= ~traffic.of_sources(tcp.syn_ack)[data]
     pages = data[is_page]
-    boxes = np.unique(traffic.source_key[pages])
-    theirs = np.isin(traffic.source_key[data], boxes)
-    if len(boxes) < _SERVERS or is_page.sum() < 0.5 * theirs.sum() or not _unasked(scene, pages):
+    of_boxes, boxes = traffic.of_sources(pages), scene.facts(pages).sources
+    theirs = of_boxes[data]
+    if boxes < _SERVERS or is_page.sum() < 0.5 * theirs.sum() or not _unasked(scene, pages):
         return []
     ports = _ports(scene, pages)
-    mine = (np.isin(traffic.source_key, boxes) | (tcp.rst & ~tcp.real)) & np.isin(packets.sport, ports)
+    mine = (of_boxes | (tcp.rst & ~tcp.real)) & np.isin(packets.sport, ports)
     facts = scene.facts(np.asarray(mine & tcp.tcp & scene.free & ~tcp.syn & ~tcp.syn_ack))
     if not scene.significant(facts, floor_pps=config.reflection_pps, normal="tcp.ack", shaped=True):
         return []
-    return [_boxes(scene, facts, pages, len(boxes))]
+    return [_boxes(scene, facts, pages, boxes)]
 
 
 def _boxes(scene: Scene, facts: Facts, pages: Rows, boxes: int) -> Finding:
@@ -133,7 +132,7 @@ def _beside(scene: Scene, facts: Facts, ports: list[int]) -> list[Rows]:
     tcp, traffic = scene.tcp, scene.traffic
     stray: Mask = scene.free & ~tcp.real & ~scene.solicited
     same_port = np.isin(traffic.packets.sport, ports)
-    reflectors = np.isin(traffic.source_key, np.unique(traffic.source_key[facts.rows]))
+    reflectors = traffic.of_sources(facts.rows)
     resets = tcp.rst & (same_port | reflectors)
     openings = tcp.syn & same_port & (reflectors | (traffic.packets.sport < _PRIVILEGED))
     return [traffic.rows(np.asarray(stray & (resets | openings)))]
@@ -146,5 +145,4 @@ def _goes_on(scene: Scene, facts: Facts) -> bool:
     if scene.thin:
         same_port = np.isin(traffic.packets.sport, [facts.top("sport").value])
         return float(traffic.weight[more & same_port].sum()) > 1.5 * facts.packets
-    talking = np.unique(traffic.source_key[more])
-    return float(np.isin(traffic.source_key[facts.rows], talking).mean()) > 0.5
+    return float(traffic.of_sources(more)[facts.rows].mean()) > 0.5
