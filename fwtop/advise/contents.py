@@ -19,6 +19,8 @@ from fwtop.model.text import dns_name_text
 _HEADER = 12  # bytes of a DNS message before its question (RFC 1035, 4.1.1)
 _SAMPLE = 512
 _SAME = 0.97  # of the questions: then all of the attack's have it
+_EVERYDAY = (1, 28, 65)  # A, AAAA, HTTPS: what visitors ask for
+_ODD = 0.9  # of the questions for another type: the rest may be visitors'
 _ENOUGH = 0.95
 _VISITS = 20  # fewer normal requests say nothing about what all visitors' have in common
 
@@ -88,4 +90,5 @@ def _asked_type(attack: Texts, name: PayloadMatch) -> bytes | None:
         return None
     types = Counter(attack.matrix[row, end : end + 2].tobytes() for row in rows)
     asked, n = types.most_common(1)[0]
-    return asked if n >= _SAME * len(rows) else None
+    usual = int.from_bytes(asked, "big") in _EVERYDAY
+    return asked if n >= (_SAME if usual else _ODD) * len(rows) else None
