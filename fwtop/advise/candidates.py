@@ -16,9 +16,18 @@ from fwtop.advise.scene import Finding, Scene, plural
 from fwtop.advise.signature import Signature
 from fwtop.advise.traffic import TCP, UDP, Rows
 from fwtop.model.packets import Fragment
-from fwtop.model.rule import Kind, Match, Range, RateLimit, Rule
+from fwtop.model.rule import Kind, Match, Range, RateLimit, Rule, Setting
+from fwtop.model.tunables import TUNABLES
 from fwtop.model.wording import describe, summarised
 
+_TABLE_MAX = "net.netfilter.nf_conntrack_max"
+_TCP_TIMEOUTS = (
+    "net.netfilter.nf_conntrack_tcp_timeout_syn_recv",
+    "net.netfilter.nf_conntrack_tcp_timeout_syn_sent",
+)
+_TIMEOUT_SECONDS = 10  # the kernel's are 60, 120 and 30 (nf_conntrack-sysctl.rst); a handshake takes 1
+_ROOM = 4  # times the table
+_ENTRY_BYTES = 320  # of a tracked connection: struct nf_conn and its extensions, Linux 6.x
 USEFUL = 0.3  # of the attack: less isn't worth a rule
 _FEW_SOURCES = 20
 _SIGNATURES = 3
@@ -181,6 +190,32 @@ def _untracked(scene: Scene, base: Match, config: AdviseConfig) -> Iterator[Cand
         _rule(Kind.NOTRACK, match, config), summary=f"keep {describe(match)} out of the connection table"
     )
     yield Candidate(rule, "they fill it; nothing is dropped by this", "")
+
+
+def for_table(scene: Scene) -> Iterator[Candidate]:
+    """Yield what keeps a full connection table going: entries that end sooner, and room for more of them."""
+    table = scene.counters.conntrack
+    if table is None:
+        return
+    protocols = {finding.match.protocol for finding in scene.findings if not finding.state}
+    names = [*_TCP_TIMEOUTS] if TCP in protocols or not protocols else []
+    names += ["net.netfilter.nf_conntrack_udp_timeout"] if UDP in protocols or not protocols else []
+    if names:
+        rule = _settings(scene, tuple(Setting(name, _TIMEOUT_SECONDS) for name in names))
+        summary = f"let unanswered connections leave the table after {_TIMEOUT_SECONDS} s"
+        yield Candidate(replace(rule, summary=summary), "nothing is dropped by this", "timeouts")
+    most = min(_ROOM * table.max, TUNABLES[_TABLE_MAX].high)
+    if most > table.max:
+        rule = replace(
+            _settings(scene, (Setting(_TABLE_MAX, most),)),
+            summary=f"make room for {most:,} connections instead of {table.max:,}",
+        )
+        memory = most * _ENTRY_BYTES / 1e6
+        yield Candidate(rule, f"{memory:,.0f} MB of memory when full; nothing is dropped by this", "room")
+
+
+def _settings(scene: Scene, settings: tuple[Setting, ...]) -> Rule:
+    return Rule("", Kind.SYSCTL, Match(), "", scene.config.ttl_seconds, settings=settings)
 
 
 def _rule(kind: Kind, match: Match, config: AdviseConfig, limit: RateLimit | None = None) -> Rule:

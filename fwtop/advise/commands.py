@@ -31,6 +31,8 @@ def shell_commands(rule: Rule) -> tuple[str, ...]:
     """
     if rule.kind is Kind.XDP:
         return (f"# fwtop compiles this into its XDP program: {rule.summary}", *_by_hand(rule))
+    if rule.kind is Kind.SYSCTL:
+        return tuple(f"sysctl -w {item.name}={item.value}" for item in rule.settings)
     if rule.kind is Kind.NOTRACK:
         return (*_set_lines(rule), *_chain_lines(rule, ("-j", "CT", "--notrack")), *_answer_lines(rule))
     return (*_set_lines(rule), *_chain_lines(rule, ("-j", "DROP")))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fwtop.advise.candidates import USEFUL, Candidate, candidates
+from fwtop.advise.candidates import USEFUL, Candidate, candidates, for_table
 from fwtop.advise.commands import fwtop_line, shell_commands
 from fwtop.advise.effect import Normal, harm, share_stopped, stopped
 from fwtop.advise.scene import Finding, Scene
@@ -25,6 +25,7 @@ _LASTS = {
     Kind.STRING: "lasts until the tool changes its payload",
     Kind.XDP: "lasts until the tool changes its headers",
     Kind.NOTRACK: "lasts; stateful rules don't see these packets",
+    Kind.SYSCTL: "lasts until the table fills faster still",
 }
 _DROP_NOTHING = frozenset({Kind.NOTRACK, Kind.SYSCTL})
 
@@ -51,11 +52,9 @@ def offers(
     vectors = [finding for finding in scene.findings if not finding.state]
     vectors.sort(key=lambda finding: -scene.traffic.share(finding.rows))
     lists = [_of_attack(scene, finding, normal, found.get(finding.key, ()), before) for finding in vectors]
-    if not lists:
-        return []
     first = [offers[0] for offers in lists if offers]
     rest = [offer for offers in lists for offer in offers[1:]]
-    unique = {offer.key: offer for offer in (*first, *rest)}
+    unique = {offer.key: offer for offer in (*first, *rest, *_for_state(scene, normal))}
     return list(unique.values())
 
 
@@ -86,13 +85,23 @@ def _of_attack(
     return useful
 
 
+def _for_state(scene: Scene, normal: Normal) -> list[Offer]:
+    """Return what helps where it is a table that is attacked, beside what stops its vectors."""
+    state = [finding for finding in scene.findings if finding.kind == "conntrack_exhaustion"]
+    return [
+        Offer(f"{finding.key} sysctl {one.form}", _measured(scene, finding, one, normal))
+        for finding in state
+        for one in for_table(scene)
+    ]
+
+
 def _measured(scene: Scene, finding: Finding, candidate: Candidate, normal: Normal) -> Proposal:
     rule, traffic, rows = candidate.rule, scene.traffic, finding.rows
     drops = rule.kind not in _DROP_NOTHING
     if any(item.offset is None for item in rule.match.payload):
         traffic, chosen = scene.few
         rows = np.flatnonzero(np.isin(chosen, finding.rows))
-    part = stopped(rule.match, rule.limit, traffic)
+    part = stopped(rule.match, rule.limit, traffic) if drops else np.zeros(len(traffic))
     share = share_stopped(part, rule.match, traffic, finding, rows) if drops else 0.0
     cost = harm(rule.match, rule.limit, normal, scene.traffic) if drops else None
     pps = float((part * traffic.weight).sum()) / traffic.seconds if drops else 0.0

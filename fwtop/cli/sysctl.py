@@ -30,14 +30,16 @@ def run(args: argparse.Namespace) -> int:
     """Show the settings, or install one rule that changes some."""
     if not args.setting:
         return _show(args.netns, as_json=args.json)
+    return carry_out(args, [rule_of(args)])
+
+
+def rule_of(args: argparse.Namespace) -> Rule:
+    """Return the rule that was asked for; raises FwtopError (code 2)."""
     settings = tuple(setting(text) for text in args.setting)
     if len({item.name for item in settings}) < len(settings):
         raise FwtopError("a setting is named twice; nothing was changed", 2)
     what = ", ".join(f"{TUNABLES[item.name].short} to {item.value}" for item in settings)
-    return carry_out(
-        args,
-        [Rule("", Kind.SYSCTL, Match(), f"set {what}", args.ttl, created_by="cli", settings=settings)],
-    )
+    return Rule("", Kind.SYSCTL, Match(), f"set {what}", args.ttl, created_by="cli", settings=settings)
 
 
 def setting(text: str) -> Setting:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from advise_commands import check_commands
 from advise_factory import STARTED, make_batch, make_frames, make_tables, make_window
 
 from fwtop.advise.advisor import Advisor
@@ -169,7 +170,13 @@ def test_conntrack_exhaustion_comes_from_the_tables_own_figures() -> None:
     full = ConntrackSample(65_000, 65_536, new_per_s=2_000.0, insert_failed=40, drop=900, early_drop=12)
     judgement = live.tick(4.0, conntrack=full)
     assert kinds(judgement) == {"syn_flood", "conntrack_exhaustion"}
-    assert any(proposal.kind == "notrack" for proposal in judgement.proposals)
+    kept_out = next(proposal for proposal in judgement.proposals if proposal.kind == "notrack")
+    sooner, room = (proposal for proposal in judgement.proposals if proposal.kind == "sysctl")
+    assert "nf_conntrack_tcp_timeout_syn_recv=10" in sooner.commands[0]
+    assert "262,144 connections instead of 65,536" in room.summary
+    for proposal in (kept_out, sooner, room):
+        assert proposal.attack_share == proposal.stopped_pps == 0
+        check_commands(proposal)
     calm = Live([VISITORS], 5.0)
     assert not calm.tick(4.0, conntrack=ConntrackSample(9_000, 65_536, new_per_s=80.0)).attacks
 
