@@ -226,7 +226,7 @@ def test_a_full_link_calls_for_the_provider() -> None:
     assert call.rule is None
     assert "network card" in call.summary
     assert "Top sources:" in call.commands[0]
-    assert "destination 10.10.10.10/32; protocol =17; source-port =123;" in call.commands[1]
+    assert "destination 10.10.10.10/32; protocol =udp; source-port =123;" in call.commands[1]
     narrow = AdviseConfig(link_bits_per_second=1_000_000.0)
     window = window_of(items, live=True)
     calls = [p for p in Advisor(narrow).judge(window, make_tables(window)).proposals if p.kind == "upstream"]
