@@ -29,13 +29,13 @@ from fwtop.model.text import safe_text
 
 KINDS = ("ipset", "string", "hashlimit", "xdp")
 _PROPOSAL_PPS = 40_000  # little enough that nothing fails for want of processor time
-_SECONDS, _QUICK_SECONDS = 6.0, 3.0
+_SECONDS, _QUICK_SECONDS = 10.0, 3.0
 _SETTLE_SECONDS = 1.0  # a limit's burst is used up by then
 _PATIENCE_SECONDS = 1.1  # longer than any client's
 _PROTOCOLS = {"http": "tcp", "operator": "tcp", "dns": "udp"}  # of each kind of work
 _QUICK = ("ipset-block", "hashlimit-shared", "string-dns")
 _LIMIT_POINTS = 2.0
-_LEARN_SECONDS = 11.0  # what is normal is settled after 3 s and believed after 5 s of it
+_LEARN_SECONDS = 14.0  # what is normal is settled after 3 s and believed after 5 s of it
 _QUIET, _ATTACKED, _RULED = _PHASES = ("before", "under attack", "with the rule")
 _BASELINE, _GUESS = "from a baseline", "by guess"
 _SHORT = ("quiet", "attacked", "ruled")

@@ -16,6 +16,7 @@ from fwtop.model.text import safe_text
 
 _SEED = 404
 _PPS = 20_000  # little enough that nothing fails for want of processor time
+_ANSWERED_PPS = 2_000  # queries that the victim's server has time for
 _IP_TCP_BYTES = 20 + 32  # IPv4, and TCP with timestamps
 _DNS = ["--proto", "udp", "--dport", "53"]
 _NEAR = 4  # clients in the attackers' networks
@@ -149,7 +150,8 @@ def _length(clients: People, *, via: str) -> Trial:  # noqa: ARG001
 
 def _notrack(clients: People) -> Trial:  # noqa: ARG001
     title = "keep DNS out of connection tracking"
-    return Trial("notrack", title, _dns_flood('"random"', firewall="none"), ("notrack", *_DNS))
+    flood = _dns_flood('"random"', firewall="none")
+    return Trial("notrack", title, flood, ("notrack", *_DNS), pps=_ANSWERED_PPS)
 
 
 def _syncookies(clients: People) -> Trial:  # noqa: ARG001
@@ -167,6 +169,8 @@ _ALL: tuple[Callable[[People], Trial], ...] = (
     _string_dns,
     partial(_block, via="xdp"),
     partial(_length, via="xdp"),
+    partial(_length, via="tc"),
+    partial(_length, via="nftables"),
     _notrack,
     _syncookies,
 )
