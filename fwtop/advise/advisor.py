@@ -20,7 +20,7 @@ from fwtop.advise.propose import numbered, offers
 from fwtop.advise.scanmemory import ScanMemory
 from fwtop.advise.scene import Finding, Scene
 from fwtop.advise.timeline import Timeline
-from fwtop.advise.traffic import Traffic
+from fwtop.advise.traffic import TCP, Traffic
 from fwtop.advise.upstream import pressure
 from fwtop.model.packets import PacketBatch
 from fwtop.model.snapshot import Attack, Judgement, Tables
@@ -119,7 +119,8 @@ class Advisor:
         if not quiet:
             self._pending.clear()
             if self.baseline.ready:
-                self.baseline.keep_rows(packets.select(new & scene.tcp.real & scene.free))
+                real = packets.select(new & scene.tcp.real & scene.free)
+                self.baseline.renew(real, self.baseline.rows.protocol == TCP)
             return
         fresh = packets.select(new)
         fresh = replace(fresh, weight=scene.traffic.weight[new])

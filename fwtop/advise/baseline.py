@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, fields
 import numpy as np
 
 from fwtop.advise.traffic import ESP, GRE, ICMP, ICMP6, TCP, UDP
-from fwtop.model.packets import F64, U8, Fragment, PacketBatch
+from fwtop.model.packets import F64, U8, Fragment, Mask, PacketBatch
 
 _FORMAT = 1
 _LEARN_ROWS = 512  # new rows a tick at most, so that one busy tick does not fill the reservoir
@@ -77,6 +77,25 @@ class Baseline:
             rows = rows.select(np.sort(order[over:]))
         self.rows = PacketBatch.concat([rows, packets]) if len(rows) else packets
         self.learned += len(packets)
+
+    def renew(self, packets: PacketBatch, within: Mask) -> None:
+        """Put packets in the place of as many random rows `within`, which keep their part of the whole.
+
+        In an attack only some of the normal packets can be told from the others: taking more of those would
+        make the rest of normal traffic seem to vanish.
+        """
+        chance = np.random.default_rng(self.learned)
+        old = np.flatnonzero(within)
+        count = min(len(packets), len(old), _LEARN_ROWS)
+        if count == 0:
+            return
+        new = packets.select(np.sort(chance.permutation(len(packets))[:count]))
+        gone = chance.permutation(old)[:count]
+        new.weight[:] = self.rows.weight[gone].mean()
+        kept = np.ones(len(self.rows), np.bool_)
+        kept[gone] = False
+        self.rows = PacketBatch.concat([self.rows.select(kept), new])
+        self.learned += count
 
     def keep_rates(self, packets: PacketBatch, weight: F64, seconds: float) -> None:
         """Average the class rates of `seconds` of quiet traffic in."""

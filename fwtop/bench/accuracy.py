@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from fwtop.bench import scores
 from fwtop.bench.cases import Case, read_capture, run_scenario
 from fwtop.bench.frame import Document, Options, Result, progress
-from fwtop.bench.harm import Harm, missed, try_proposals
+from fwtop.bench.harm import missed
+from fwtop.bench.suffering import Harm, try_proposals
 from fwtop.lab import scenario
 from fwtop.lab.run import Lab
 from fwtop.model.errors import FwtopError

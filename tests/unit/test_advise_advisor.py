@@ -144,6 +144,26 @@ def test_the_reservoir_is_bounded_and_rolls() -> None:
     assert (baseline.rows.dport == 8080).mean() > 0.99
 
 
+def test_renewing_in_an_attack_keeps_each_part_of_normal_traffic() -> None:
+    visitors = make_batch(make_frames([VISITORS, {"dport": 53, "count": 300}], 5.0))
+    baseline = Baseline()
+    baseline.keep_rows(visitors)
+    tcp = baseline.rows.protocol == 6
+    before = float(baseline.rows.weight[tcp].sum()), len(baseline.rows)
+    seen = visitors.select(visitors.protocol == 6)
+    seen.dport[:] = 8080
+    seen.weight[:] = 50.0
+    baseline.renew(seen, tcp)
+    tcp = baseline.rows.protocol == 6
+    assert (float(baseline.rows.weight[tcp].sum()), len(baseline.rows)) == (
+        pytest.approx(before[0]),
+        before[1],
+    )
+    assert (baseline.rows.dport[tcp] == 8080).any()
+    baseline.renew(visitors, np.zeros(len(baseline.rows), np.bool_))
+    assert len(baseline.rows) == before[1]
+
+
 def test_a_surge_above_the_baseline_is_needed_where_the_class_is_usual() -> None:
     busy = {"src": "150", "dport": 53, "payload": "query example.com 1"}
     live = Live([{**busy, "count": 9_000}], 15.0, Advisor(AdviseConfig(flood_pps=1_000.0)))

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from fwtop.bench.harm import Harm, missed, suffered
+from fwtop.bench.harm import missed
+from fwtop.bench.suffering import Harm, suffered
 from fwtop.bench.trials import chosen
 from fwtop.lab import scenario
 from fwtop.lab.legit import PAGES, people, request
