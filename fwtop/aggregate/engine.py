@@ -210,7 +210,8 @@ def _drops(digest: Digest, counters: Counters, samples: PacketBatch) -> sources.
 
 def _totals(counters: Counters, book: ledger.Ledger) -> Totals:
     seconds = counters.seconds
-    packets, size = counters.arrived_packets, counters.arrived_bytes
+    packets = counters.arrived_packets + book.unseen
+    size = counters.arrived_bytes + book.unseen_bytes
     pps, bps = (packets / seconds, size * 8 / seconds) if seconds > 0 else (float(packets), size * 8.0)
     return Totals(packets, size, pps, bps, book.delivered, book.dropped)
 

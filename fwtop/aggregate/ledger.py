@@ -16,11 +16,17 @@ _LAYERS = ("nic", "xdp", "tc", "backlog", "netfilter", "conntrack", "ip", "socke
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """The rows, and what was delivered and dropped in all."""
+    """The rows, and what was delivered and dropped in all.
+
+    `unseen` of the dropped packets never reached the counter of arrivals: the NIC, its driver, another's XDP
+    program or a full backlog took them. They arrived all the same, so the rows add up to both.
+    """
 
     rows: tuple[LedgerRow, ...]
     delivered: int
     dropped: int
+    unseen: int = 0
+    unseen_bytes: int = 0  # as far as anybody counted them
 
 
 def balance(counters: Counters, dropped: PacketBatch, accepted: PacketBatch) -> Ledger:
@@ -32,7 +38,8 @@ def balance(counters: Counters, dropped: PacketBatch, accepted: PacketBatch) -> 
     drops = _attributed(counters)
     lost = sum(drop.packets for drop in drops)
     # These came before the counter of arrivals saw the packet, so they explain none of it
-    unseen = sum(drop.packets for drop in drops if _is_before_arrival(drop))
+    before = [drop for drop in drops if _is_before_arrival(drop)]
+    unseen = sum(drop.packets for drop in before)
     late = sum(drop.packets for drop in drops if not drop.before_delivery)
     left = counters.arrived_packets - (lost - unseen - late)
     rows = [LedgerRow(drop.layer, drop.reason, drop.packets, 0.0, drop.rule) for drop in drops]
@@ -48,7 +55,8 @@ def balance(counters: Counters, dropped: PacketBatch, accepted: PacketBatch) -> 
             rows.append(LedgerRow("unexplained", reason, rest, 0.0))
     per_second = 1.0 / counters.seconds if counters.seconds > 0 else 0.0
     rows = [replace(row, pps=row.packets * per_second) for row in rows]
-    return Ledger(tuple(sorted(with_traffic(rows, drops, dropped, accepted), key=_order)), delivered, lost)
+    rows = sorted(with_traffic(rows, drops, dropped, accepted), key=_order)
+    return Ledger(tuple(rows), delivered, lost, unseen, sum(drop.bytes for drop in before))
 
 
 def recorded(packets: int, seconds: float) -> Ledger:

@@ -9,6 +9,7 @@ import numpy as np
 from fwtop.collect.cell import CLASSES, NON_IP
 from fwtop.collect.conntrack import ConntrackMeter
 from fwtop.collect.drops import driver_drops, grown, split_conntrack, split_sites
+from fwtop.collect.foreign_xdp import ForeignXdp
 from fwtop.collect.fragments import FragmentMeter
 from fwtop.collect.interfaces import Interfaces
 from fwtop.collect.mapped import BYTES, PACKETS, Cells, Totals
@@ -18,6 +19,7 @@ from fwtop.collect.symbols import Symbols
 from fwtop.model.counters import ConntrackSample, Counters, DropCount
 from fwtop.model.text import safe_text
 
+FOREIGN_XDP = "XDP_DROP (foreign)"
 _NETFILTER = "NETFILTER_DROP"
 _NOT_SPECIFIED = "NOT_SPECIFIED"
 _LEAST_SEEN = 50  # packets in windows, below which they say nothing about the rest
@@ -30,6 +32,7 @@ class Interval:
     counters: Counters
     counted: Totals
     seen: int
+    foreign: int  # packets that somebody else's XDP program took
 
 
 class CounterReader:
@@ -55,6 +58,7 @@ class CounterReader:
         self._conntrack = ConntrackMeter()
         self._totals = cells.totals()
         self._fragments = FragmentMeter()
+        self._foreign = ForeignXdp()
         self._seen: Totals | None = None  # by the last windows
         self._links = interfaces.look()
         self._softirq = parse_softirq(read_text("/proc/stat"))
@@ -76,7 +80,14 @@ class CounterReader:
             counted = self._whole(counted, grown(links, links_before, "packets") - unseen)
         conntrack = self._conntrack.sample(seconds, counted.new_connections if self._counts_new else None)
         drops = self._kernel_drops(counted, conntrack)
-        drops += driver_drops(links, links_before, drops)
+        foreign = 0
+        if windows or not any(stats.native_xdp for stats in links.values()):
+            self._foreign.forget()
+        else:
+            foreign = self._foreign.sample(grown(links, links_before, "packets"), seen + unseen, seconds)
+        drops += driver_drops(links, links_before, drops, unseen + foreign)
+        if foreign:
+            drops.append(DropCount("xdp", FOREIGN_XDP, foreign))
         watched = min(1.0, seen / counted.arrived_packets) if counted.arrived_packets else 1.0
         counters = self._counters(
             counted, drops, conntrack, seconds=seconds, one_in=one_in / (watched or 1.0), watched=watched
@@ -84,7 +95,7 @@ class CounterReader:
         before_delivery = sum(drop.packets for drop in drops if drop.before_delivery and reached_tc(drop))
         missing = counters.arrived_packets - before_delivery - (counters.accepted_packets or 0)
         waiting = self._fragments.sample(counted.reassembled + counted.refused, missing, drops)
-        return Interval(replace(counters, drops=(*counters.drops, *waiting)), counted, seen)
+        return Interval(replace(counters, drops=(*counters.drops, *waiting)), counted, seen, foreign)
 
     def _whole(self, counted: Totals, arrived: int) -> Totals:
         """Scale what windows saw up to all that arrived; without a window since, go by the last one."""

@@ -19,12 +19,15 @@ def grown(now: dict[int, LinkStats], before: dict[int, LinkStats], field: str) -
 
 
 def driver_drops(
-    now: dict[int, LinkStats], before: dict[int, LinkStats], drops: list[DropCount]
+    now: dict[int, LinkStats], before: dict[int, LinkStats], drops: list[DropCount], by_xdp: int = 0
 ) -> list[DropCount]:
-    """Return what the drivers dropped before the stack, less what the stack counted there as well."""
+    """Return what the drivers dropped before the stack, less what the stack counted there as well.
+
+    `by_xdp` packets were dropped by XDP programs: some drivers (virtio_net) count these as dropped, too.
+    """
     totals = {name: grown(now, before, name) for name in ("missed", "fifo", "errors", "dropped")}
     twice = sum(drop.packets for drop in drops if drop.reason in ("CPU_BACKLOG", "UNHANDLED_PROTO"))
-    totals["dropped"] = max(0, totals["dropped"] - twice)
+    totals["dropped"] = max(0, totals["dropped"] - twice - by_xdp)
     totals["errors"] = max(0, totals["errors"] - totals["fifo"] - totals["missed"])
     if totals["missed"]:  # drivers that count both mean the same packets
         totals["fifo"] = 0

@@ -18,6 +18,8 @@ from fwtop.model.text import safe_text
 _RTM_GETLINK, _RTM_GETADDR = 18, 22
 _IFLA_IFNAME, _IFLA_LINK, _IFLA_MASTER, _IFLA_STATS64, _IFLA_LINK_NETNSID = 3, 5, 10, 23, 37
 _IFLA_LINKINFO, _IFLA_INFO_KIND = 18, 1
+_IFLA_XDP, _IFLA_XDP_ATTACHED = 43, 2
+_XDP_NATIVE = (1, 3, 4)  # XDP_ATTACHED_DRV, _HW, _MULTI: 2 is generic XDP, in the stack
 _IFA_ADDRESS, _IFA_LOCAL = 1, 2
 _SCOPE_GLOBAL = 0
 _IFF_UP, _IFF_LOOPBACK = 1, 8
@@ -34,6 +36,7 @@ class LinkStats:
     dropped: int
     missed: int
     fifo: int
+    native_xdp: bool = False  # a program runs in the driver: what it drops is among `packets`
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +92,7 @@ def _link(body: bytes) -> Link:
         loopback=bool(flags & _IFF_LOOPBACK),
         link=lower,
         master=_number(attributes.get(_IFLA_MASTER)),
-        stats=_stats(attributes.get(_IFLA_STATS64, b"")),
+        stats=_stats(attributes.get(_IFLA_STATS64, b""), attributes.get(_IFLA_XDP, b"")),
         kind=_text(dict(netlink.attributes(attributes.get(_IFLA_LINKINFO, b""))).get(_IFLA_INFO_KIND, b"")),
     )
 
@@ -102,14 +105,19 @@ def _number(value: bytes | None) -> int:
     return int(struct.unpack_from("<I", value)[0]) if value else 0
 
 
-def _stats(value: bytes) -> LinkStats:
+def _stats(value: bytes, xdp: bytes) -> LinkStats:
     if len(value) < 21 * 8:
         return LinkStats(0, 0, 0, 0, 0)
     # rx_packets tx_packets rx_bytes tx_bytes rx_errors tx_errors rx_dropped tx_dropped multicast collisions
     # rx_length rx_over rx_crc rx_frame rx_fifo rx_missed …
     fields = struct.unpack_from("<21Q", value)
     return LinkStats(
-        packets=fields[0], errors=fields[4], dropped=fields[6], missed=fields[15], fifo=fields[14]
+        packets=fields[0],
+        errors=fields[4],
+        dropped=fields[6],
+        missed=fields[15],
+        fifo=fields[14],
+        native_xdp=dict(netlink.attributes(xdp)).get(_IFLA_XDP_ATTACHED, b"\0")[0] in _XDP_NATIVE,
     )
 
 

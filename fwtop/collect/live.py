@@ -133,7 +133,9 @@ class LiveSource:
         idle = self._processors.idle()
         self._processors.keep_off(costs.tolist(), idle)
         busiest = int(costs.argmax())
-        self._shutter.set_cost(float(costs[busiest]), idle.get(busiest, 0.0))
+        # While another XDP program drops, the interface's counter doesn't say what reaches the windows
+        cost = 0.0 if interval.foreign else float(costs[busiest])
+        self._shutter.set_cost(cost, idle.get(busiest, 0.0))
         # The samples are to be taken from what will be watched
         arrived, dropped, accepted = (packets.sum(axis=0) * self._shutter.duty).tolist()
         rates = {Hook.INGRESS: arrived, Hook.DROP: dropped, Hook.ACCEPTED: accepted}

@@ -89,7 +89,11 @@ class LedgerRow:
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Exact where the kernel counts, for the whole observation."""
+    """Exact where the kernel counts, for the whole observation.
+
+    All that reached the interfaces is in it, what the NIC, its driver or another's XDP program dropped
+    included; shares are of the packets whose contents could be seen.
+    """
 
     packets: int
     bytes: int

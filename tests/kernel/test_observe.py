@@ -245,6 +245,35 @@ def test_vlan_tags_are_seen_and_what_is_behind_them_counted(netns_pair: NetnsPai
     assert sum(named(answer).values()) == 25
 
 
+ATTACH_XDP = """
+import socket, struct, sys; sys.path.insert(0, sys.argv[1])
+from fwtop.collect import bpf, netlink
+code = struct.pack("<BBhi", 0xB7, 0, 0, 1) + struct.pack("<BBhi", 0x95, 0, 0, 0)  # return XDP_DROP
+program = bpf.load_program(bpf.XDP, "somebody_else", code)
+inner = netlink.attribute(1, struct.pack("<i", program)) + netlink.attribute(3, struct.pack("<I", 4))
+index = socket.if_nametoindex(sys.argv[2])
+body = struct.pack("<BBHiII", 0, 0, 0, index, 0, 0) + netlink.nested(43, inner)
+netlink.request(socket.NETLINK_ROUTE, 19, body)
+"""
+
+
+def test_what_another_xdp_program_drops_in_the_driver_is_told(netns_pair: NetnsPair) -> None:
+    meet(netns_pair)
+    victim, attacker = netns_pair.victim, netns_pair.attacker
+    frame = bytes.fromhex(mac(victim)) + bytes(6) + b"\x08\x00" + bytes(60)
+    with observing(victim) as observer:
+        victim.run("python3", "-I", "-c", ATTACH_XDP, str(CLONE), victim.interface)
+        observer.ask("poll")
+        before = received(victim)
+        attacker.run(sys.executable, "-c", RAW_SENDER, attacker.interface, frame.hex(), "500")
+        dropped = received(victim) - before
+        answers = [observer.ask("poll") for _ in range(2)]
+    assert dropped >= 500
+    assert sum(answer["arrived"] for answer in answers) == 0
+    told = [answer["drops"].get("xdp/XDP_DROP (foreign)/before", 0) for answer in answers]
+    assert 500 <= sum(told) <= dropped + 20  # IPv6 talks to itself meanwhile
+
+
 def test_fragments_are_all_accounted_for(netns_pair: NetnsPair) -> None:
     meet(netns_pair)
     with observing(netns_pair.victim) as observer:
@@ -274,6 +303,19 @@ def test_fragments_that_wait_for_the_rest_are_told(netns_pair: NetnsPair) -> Non
         first, second = observer.ask("wait 40"), observer.ask("poll")
     waiting = [answer["drops"].get("ip/FRAGMENTS_WAITING/before", 0) for answer in (first, second)]
     assert sum(waiting) == 40
+
+
+def test_fragments_that_a_rule_drops_as_one_packet_are_all_accounted_for(netns_pair: NetnsPair) -> None:
+    meet(netns_pair)
+    victim = netns_pair.victim
+    for tool in ("iptables", "ip6tables"):  # the state match has connection tracking put them together
+        victim.run(tool, "-A", "INPUT", "-p", "udp", "-m", "conntrack", "--ctstate", "NEW", "-j", "DROP")
+    with observing(victim) as observer:
+        for address in (victim.ipv4, victim.ipv6):
+            send(netns_pair, 4242, 10, "x" * 4000, address)
+        answer = observer.ask("wait 60")
+    assert answer["protocols"]["udp"][0] == 60
+    assert answer["drops"]["netfilter/NETFILTER_DROP/before"] == 60
 
 
 def test_merged_tcp_is_counted_in_packets_of_the_wire(netns_pair: NetnsPair) -> None:

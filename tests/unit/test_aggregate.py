@@ -378,6 +378,20 @@ def test_the_ledger_always_adds_up() -> None:
         assert all(row.packets > 0 for row in book.rows if row.layer == "netfilter")
 
 
+def test_what_never_reached_tc_is_in_the_totals_and_the_ledger() -> None:
+    drops = (
+        DropCount("nic", "RX_MISSED", 500), DropCount("xdp", "XDP_DROP (foreign)", 300, 18_000),
+        DropCount("xdp", "XDP_RULE", 100, 6000, "7"), DropCount("netfilter", "NETFILTER_DROP", 40),
+    )  # fmt: skip
+    engine = Engine(NoOrigin(), window_seconds=1.0, live=True)
+    engine.feed(packets(100), Counters(1.0, 200, 12_000, 60, 3600, drops=drops), 1.0)
+    tables = engine.tables()
+    assert (tables.totals.packets, tables.totals.bytes, tables.totals.pps) == (1000, 30_000, 1000.0)
+    assert (tables.totals.dropped, tables.totals.accepted) == (940, 60)
+    assert sum(row.packets for row in tables.ledger) == 1000
+    assert {row.layer for row in tables.ledger} == {"nic", "xdp", "netfilter", "delivered"}
+
+
 def test_counters_of_intervals_add_up() -> None:
     one = Counters(0.5, 100, 6000, None, drops=(DropCount("ip", "R", 1),), protocols={"udp": (1, 2)},
                    conntrack=ConntrackSample(5, 10, insert_failed=2),

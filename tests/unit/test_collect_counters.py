@@ -9,6 +9,7 @@ import pytest
 
 from fwtop.collect.conntrack import seconds_to_full
 from fwtop.collect.drops import driver_drops, split_conntrack, split_sites
+from fwtop.collect.foreign_xdp import ForeignXdp
 from fwtop.collect.fragments import FragmentMeter
 from fwtop.collect.links import Link, LinkStats, choose_links, lowest_links, watched_indexes
 from fwtop.collect.live import choose_one_in
@@ -98,6 +99,30 @@ def test_drivers_drops_are_not_counted_twice() -> None:
     stack = [DropCount("backlog", "CPU_BACKLOG", 30), DropCount("ip", "UNHANDLED_PROTO", 5)]
     found = {drop.reason: drop.packets for drop in driver_drops(now, before, stack)}
     assert found == {"RX_MISSED": 20, "RX_DROPPED": 15}
+
+
+def test_what_xdp_dropped_is_not_the_drivers_as_well() -> None:
+    before, now = {2: stats(dropped=10)}, {2: stats(dropped=110)}
+    assert driver_drops(now, before, [], 60) == [DropCount("nic", "RX_DROPPED", 40)]
+    assert driver_drops(now, before, [], 100) == []
+
+
+def test_another_xdp_program_took_what_is_missing() -> None:
+    meter = ForeignXdp()
+    found = [meter.sample(30_000, 20_000, 0.1) for _ in range(10)]
+    assert sum(found) == pytest.approx(100_000, abs=1500)
+    assert sum(found) + meter.sample(0, 0, 0.1) == 100_000, "those on their way are told in the end"
+
+
+def test_packets_on_their_way_from_the_driver_are_not_missing() -> None:
+    meter = ForeignXdp()
+    late = [0, 600, 900, 700, 1100, 0]  # seen in the interval after that in which the driver counted them
+    found = [
+        meter.sample(30_000, 30_000 + before - now, 0.1) for before, now in zip(late, late[1:], strict=False)
+    ]
+    assert sum(found) == 0
+    meter.forget()
+    assert meter.sample(10, 10, 0.1) == 0
 
 
 def test_a_counter_that_began_anew_drops_nothing() -> None:
