@@ -42,7 +42,7 @@ int fwtop_accepted(u64 *context)
 		return ACCEPT;
 	packet = packet_of(skb);
 	count(&cell->accepted[LOAD8(state, OFF_STATE_HOOK) == HOOK_FORWARD], packet.segments, packet.length);
-	fragments = fragments_of(skb, LOAD8(state, OFF_STATE_PF) == 2 /* NFPROTO_IPV4 */);
+	fragments = fragments_of(cell, skb, LOAD8(state, OFF_STATE_PF) == 2 /* NFPROTO_IPV4 */);
 	if (fragments > 1)
 		cell->reassembled += fragments - 1;
 #ifdef OFF_NFCT

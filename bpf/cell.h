@@ -40,6 +40,8 @@ struct fwtop_cell {
 	struct fwtop_count accepted[2]; /* at the end of the input hook, of the forward hook */
 	u64 reassembled;                /* fragments within accepted packets beyond the first of each */
 	u64 refused;                    /* the same within dropped packets; `drops` counts all of theirs */
+	u64 fragments6;                 /* IPv6 fragments that arrived: nf_defrag_ipv6 counts none that it holds */
+	u64 whole6;                     /* IPv6 packets that were put together of such */
 	u64 new_connections;            /* first packets of flows that conntrack is about to confirm */
 	u64 lost;                       /* records for which the ring had no room */
 	u32 left[FWTOP_HOOKS];          /* packets until the next sample */

@@ -55,7 +55,7 @@ INLINE void count_fragments(struct fwtop_cell *cell, u64 skb, u64 reason, struct
 
 	if ((reason != FWTOP_NETFILTER_DROP && reason != FWTOP_IP_RPFILTER) || packet->segments > 1)
 		return;
-	fragments = fragments_of(skb, LOAD16(skb, OFF_PROTOCOL) == 0x0008 /* ETH_P_IP in network order */);
+	fragments = fragments_of(cell, skb, LOAD16(skb, OFF_PROTOCOL) == 0x0008 /* ETH_P_IP in network order */);
 	if (fragments < 2)
 		return;
 	packet->segments = fragments;

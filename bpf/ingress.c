@@ -60,6 +60,16 @@ INLINE u32 class_of(struct __sk_buff *skb, u32 link)
 	return FWTOP_NOT_IP;
 }
 
+/* Whether it is an IPv6 fragment, its header first behind the fixed one, and not all of its packet (RFC 6946). */
+INLINE u32 is_fragment6(struct __sk_buff *skb, u32 link)
+{
+	u8 *header = (u8 *)(long)skb->data + link;
+
+	if (skb->protocol != 0xdd86 || header + 48 > (u8 *)(long)skb->data_end || header[6] != 44)
+		return 0;
+	return header[42] || header[43] & 0xf9;
+}
+
 /* Length of the headers that GRO left once for all its segments. */
 INLINE u32 header_bytes(struct __sk_buff *skb, u32 link)
 {
@@ -133,6 +143,7 @@ INLINE int ingress(struct __sk_buff *skb, u32 link)
 		segments = 1;
 	length = wire_bytes(skb, segments, link);
 	count(&cell->arrived[class_of(skb, link) & (FWTOP_CLASSES - 1)], segments, length);
+	cell->fragments6 += is_fragment6(skb, link);
 	weight = sampled(cell, FWTOP_INGRESS);
 	if (!weight)
 		return NEXT;

@@ -57,13 +57,14 @@ INLINE struct packet packet_of(u64 skb)
 }
 
 /* A reassembled packet arrived as several: all of the greatest fragment's size but the last. */
-INLINE u32 fragments_of(u64 skb, u32 version4)
+INLINE u32 fragments_of(struct fwtop_cell *cell, u64 skb, u32 version4)
 {
 	u32 header = version4 ? 20 : 40, length = LOAD32(skb, OFF_LEN);
 	u32 size = version4 ? LOAD16(skb, OFF_CB + OFF_FRAG_MAX_V4) : LOAD16(skb, OFF_CB + OFF_FRAG_MAX_V6);
 
 	if (size <= header + 8 || length <= size)
 		return 1;
+	cell->whole6 += !version4;
 	return (length - header + size - header - 1) / (size - header);
 }
 

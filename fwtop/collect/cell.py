@@ -20,7 +20,7 @@ _ALIGNMENT = 64
 
 def cell_bytes(reasons: int) -> int:
     """Return sizeof(struct fwtop_cell)."""
-    used = (len(CLASSES) + 2) * 16 + 4 * 8 + 2 * HOOKS * 4 + 2 * reasons * 16 + SITES * 16
+    used = (len(CLASSES) + 2) * 16 + 6 * 8 + 2 * HOOKS * 4 + 2 * reasons * 16 + SITES * 16
     return -(-used // _ALIGNMENT) * _ALIGNMENT
 
 
@@ -35,6 +35,8 @@ def cell_dtype(reasons: int) -> np.dtype[Any]:
             ("accepted", count, (2,)),
             ("reassembled", "<u8"),
             ("refused", "<u8"),
+            ("fragments6", "<u8"),
+            ("whole6", "<u8"),
             ("new_connections", "<u8"),
             ("lost", "<u8"),
             ("left", "<u4", (HOOKS,)),

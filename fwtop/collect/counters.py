@@ -10,7 +10,7 @@ from fwtop.collect.cell import CLASSES, NON_IP
 from fwtop.collect.conntrack import ConntrackMeter
 from fwtop.collect.drops import driver_drops, grown, split_conntrack, split_sites
 from fwtop.collect.foreign_xdp import ForeignXdp
-from fwtop.collect.fragments import FragmentMeter
+from fwtop.collect.fragments import FragmentMeter, Sums
 from fwtop.collect.interfaces import Interfaces
 from fwtop.collect.mapped import BYTES, PACKETS, Cells, Totals
 from fwtop.collect.procfs import parse_softirq, read_text
@@ -94,7 +94,9 @@ class CounterReader:
         )
         before_delivery = sum(drop.packets for drop in drops if drop.before_delivery and reached_tc(drop))
         missing = counters.arrived_packets - before_delivery - (counters.accepted_packets or 0)
-        waiting = self._fragments.sample(counted.reassembled + counted.refused, missing, drops)
+        waiting = self._fragments.sample(
+            counted.reassembled + counted.refused, missing, drops, Sums(counted.fragments6, counted.whole6)
+        )
         return Interval(replace(counters, drops=(*counters.drops, *waiting)), counted, seen, foreign)
 
     def _whole(self, counted: Totals, arrived: int) -> Totals:

@@ -1,4 +1,4 @@
-"""What somebody else's XDP program drops in the driver: the kernel counts it nowhere, so it is what is missing.
+"""What somebody else's XDP program drops in the driver: the kernel counts it nowhere, so what is missing.
 
 A driver with an XDP program counts what it received before the program ran (veth, virtio_net, i40e, ixgbe,
 ice and others; of those that count later nothing is missing and nothing is told). What of it neither reached

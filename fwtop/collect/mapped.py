@@ -25,6 +25,8 @@ class Totals:
     drops: Count  # (2, reasons): inbound, outbound
     reassembled: int  # fragments beyond the first of each packet that was accepted
     refused: int  # of each that was dropped
+    fragments6: int  # of IPv6 that arrived
+    whole6: int  # packets of IPv6 that were put together
     new_connections: int
     lost: int
     sites: dict[int, int]  # where packets were dropped for no stated reason: address → packets
@@ -38,6 +40,8 @@ class Totals:
             self.drops - before.drops,
             self.reassembled - before.reassembled,
             self.refused - before.refused,
+            self.fragments6 - before.fragments6,
+            self.whole6 - before.whole6,
             self.new_connections - before.new_connections,
             self.lost - before.lost,
             {at: n - before.sites.get(at, 0) for at, n in self.sites.items() if n > before.sites.get(at, 0)},
@@ -52,6 +56,8 @@ class Totals:
             np.rint(self.drops * factor).astype(np.int64),
             round(self.reassembled * factor),
             round(self.refused * factor),
+            round(self.fragments6 * factor),
+            round(self.whole6 * factor),
             round(self.new_connections * factor),
             self.lost,
             {at: round(count * factor) for at, count in self.sites.items()},
@@ -91,6 +97,8 @@ class Cells:
             drops=drops.sum(axis=0),
             reassembled=int(cells["reassembled"].sum()),
             refused=int(cells["refused"].sum()),
+            fragments6=int(cells["fragments6"].sum()),
+            whole6=int(cells["whole6"].sum()),
             new_connections=int(cells["new_connections"].sum()),
             lost=int(cells["lost"].sum()),
             sites=sites,

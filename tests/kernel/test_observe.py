@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import struct
 import subprocess
 import sys
@@ -316,6 +317,26 @@ def test_fragments_that_a_rule_drops_as_one_packet_are_all_accounted_for(netns_p
         answer = observer.ask("wait 60")
     assert answer["protocols"]["udp"][0] == 60
     assert answer["drops"]["netfilter/NETFILTER_DROP/before"] == 60
+
+
+def test_fragments_that_connection_tracking_holds_are_told(netns_pair: NetnsPair) -> None:
+    meet(netns_pair)
+    victim = netns_pair.victim
+    victim.run("ip6tables", "-A", "INPUT", "-m", "conntrack", "--ctstate", "INVALID", "-j", "DROP")
+    frames = []
+    for number in range(40):
+        fragment = struct.pack("!BBHI", 17, 0, 1, 1000 + number)  # the first, more to follow
+        datagram = struct.pack("!HHHH", 1234, 4242, 100, 0) + b"waiting!"
+        header = struct.pack("!IHBB", 6 << 28, len(fragment + datagram), 44, 64)
+        ends = [socket.inet_pton(socket.AF_INET6, host.ipv6) for host in (netns_pair.attacker, victim)]
+        frames.append(bytes.fromhex(mac(victim)) + bytes(6) + b"\x86\xdd" + header + b"".join(ends))
+        frames[-1] += fragment + datagram
+    with observing(victim) as observer:
+        raw = [netns_pair.attacker.interface, ",".join(frame.hex() for frame in frames), "1"]
+        netns_pair.attacker.run(sys.executable, "-c", RAW_SENDER, *raw)
+        answers = [observer.ask("wait 40"), observer.ask("poll")]
+    waiting = [answer["drops"].get("conntrack/FRAGMENTS_WAITING/before", 0) for answer in answers]
+    assert sum(waiting) == 40
 
 
 def test_merged_tcp_is_counted_in_packets_of_the_wire(netns_pair: NetnsPair) -> None:

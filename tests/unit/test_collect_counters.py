@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from fwtop.collect.conntrack import seconds_to_full
 from fwtop.collect.drops import driver_drops, split_conntrack, split_sites
 from fwtop.collect.foreign_xdp import ForeignXdp
-from fwtop.collect.fragments import FragmentMeter
+from fwtop.collect.fragments import FragmentMeter, Sums
 from fwtop.collect.links import Link, LinkStats, choose_links, lowest_links, watched_indexes
 from fwtop.collect.live import choose_one_in
 from fwtop.collect.procfs import parse_conntrack_stats, parse_paired, parse_single, parse_softirq
@@ -117,9 +118,7 @@ def test_another_xdp_program_took_what_is_missing() -> None:
 def test_packets_on_their_way_from_the_driver_are_not_missing() -> None:
     meter = ForeignXdp()
     late = [0, 600, 900, 700, 1100, 0]  # seen in the interval after that in which the driver counted them
-    found = [
-        meter.sample(30_000, 30_000 + before - now, 0.1) for before, now in zip(late, late[1:], strict=False)
-    ]
+    found = [meter.sample(30_000, 30_000 + before - now, 0.1) for before, now in pairwise(late)]
     assert sum(found) == 0
     meter.forget()
     assert meter.sample(10, 10, 0.1) == 0
@@ -205,34 +204,45 @@ def test_drops_without_a_reason_are_split_by_function() -> None:
     ]  # a packet socket's copies are no loss
 
 
-def meter(monkeypatch: pytest.MonkeyPatch) -> tuple[FragmentMeter, list[tuple[int, int]]]:
-    readings = [(0, 0)]
+NONE = Sums(0, 0)
+
+
+def meter(monkeypatch: pytest.MonkeyPatch) -> tuple[FragmentMeter, list[tuple[Sums, Sums]]]:
+    readings = [(NONE, NONE)]
     monkeypatch.setattr(FragmentMeter, "_read", lambda self: readings[-1])
     return FragmentMeter(), readings
 
 
 def test_fragments_that_never_complete_are_told_one_interval_later(monkeypatch: pytest.MonkeyPatch) -> None:
     fragments, readings = meter(monkeypatch)
-    readings.append((100, 0))
-    assert fragments.sample(0, 100, []) == []
-    assert [drop.packets for drop in fragments.sample(0, 0, [])] == [100]
-    assert fragments.sample(0, 0, []) == []
+    readings.append((Sums(60, 0), Sums(40, 0)))
+    assert fragments.sample(0, 100, [], Sums(40, 0)) == []
+    assert fragments.sample(0, 0, [], NONE) == [DropCount("ip", "FRAGMENTS_WAITING", 100)]
+    assert fragments.sample(0, 0, [], NONE) == []
 
 
 def test_fragments_that_complete_in_the_next_interval_never_waited(monkeypatch: pytest.MonkeyPatch) -> None:
     fragments, readings = meter(monkeypatch)
-    readings.append((2, 0))
-    assert fragments.sample(0, 2, []) == []
-    readings.append((3, 1))  # the third came, and one packet of three came out
-    assert fragments.sample(2, -2, []) == []
-    assert fragments.sample(0, 0, []) == []
+    readings.append((Sums(2, 0), NONE))
+    assert fragments.sample(0, 2, [], NONE) == []
+    readings.append((Sums(3, 1), NONE))  # the third came, and one packet of three came out
+    assert fragments.sample(2, -2, [], NONE) == []
+    assert fragments.sample(0, 0, [], NONE) == []
+
+
+def test_fragments_that_connection_tracking_holds_are_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    fragments, _ = meter(monkeypatch)
+    # 30 arrived: 7 packets came out of 21 of them, and 9 wait, of which the kernel says nothing
+    assert fragments.sample(14, 9, [], Sums(30, 7)) == []
+    assert fragments.sample(0, 0, [], NONE) == [DropCount("conntrack", "FRAGMENTS_WAITING", 9)]
 
 
 def test_fragments_explain_no_more_than_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     fragments, readings = meter(monkeypatch)
-    readings.append((100, 0))  # most of them on an interface that isn't watched
-    fragments.sample(0, 10, [DropCount("ip", "DUP_FRAG", 5), DropCount("ip", "NOT_SPECIFIED (ip_defrag)", 5)])
-    assert [drop.packets for drop in fragments.sample(0, 0, [])] == [10]
+    readings.append((Sums(100, 0), NONE))  # most of them on an interface that isn't watched
+    drops = [DropCount("ip", "DUP_FRAG", 5), DropCount("ip", "NOT_SPECIFIED (ip_defrag)", 5)]
+    fragments.sample(0, 10, drops, NONE)
+    assert [drop.packets for drop in fragments.sample(0, 0, [], NONE)] == [10]
 
 
 def test_snmp_tables() -> None:
