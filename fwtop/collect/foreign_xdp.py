@@ -7,11 +7,13 @@ tc ingress nor was dropped by fwtop's own rules was dropped, or sent elsewhere, 
 
 from __future__ import annotations
 
-_ON_THEIR_WAY_SECONDS = 0.005  # between the driver's counter and tc, and between reading one and the other
+# Between the driver's counter and tc, and between reading one and the other
+_ON_THEIR_WAY_SECONDS = 0.005
+_ON_THEIR_WAY = 20  # at least
 
 
 class ForeignXdp:
-    """Follows by how much the driver's counter is ahead."""
+    """Follows by how much the driver's counter is ahead; a few packets are never told."""
 
     def __init__(self) -> None:
         self._ahead = 0.0
@@ -23,6 +25,7 @@ class ForeignXdp:
         """
         self._ahead += received - seen
         on_their_way = received / seconds * _ON_THEIR_WAY_SECONDS if seconds > 0 else float(received)
+        on_their_way = max(on_their_way, _ON_THEIR_WAY)
         missing = int(max(0.0, self._ahead - on_their_way))
         self._ahead -= missing
         return missing

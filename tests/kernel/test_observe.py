@@ -272,7 +272,7 @@ def test_what_another_xdp_program_drops_in_the_driver_is_told(netns_pair: NetnsP
     assert dropped >= 500
     assert sum(answer["arrived"] for answer in answers) == 0
     told = [answer["drops"].get("xdp/XDP_DROP (foreign)/before", 0) for answer in answers]
-    assert 500 <= sum(told) <= dropped + 20  # IPv6 talks to itself meanwhile
+    assert 480 <= sum(told) <= dropped  # twenty may be on their way
 
 
 def test_fragments_are_all_accounted_for(netns_pair: NetnsPair) -> None:
