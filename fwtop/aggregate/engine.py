@@ -219,7 +219,7 @@ def _totals(counters: Counters, book: ledger.Ledger) -> Totals:
 def _sampling(digest: Digest, counters: Counters) -> Sampling:
     samples = int(digest.total[SAMPLES])
     one_in = counters.arrived_packets / samples if samples else counters.one_in
-    return Sampling(max(one_in, 1.0), samples, counters.records_lost)
+    return Sampling(max(one_in, 1.0), samples, counters.records_lost, counters.watched)
 
 
 def _protocols(digest: Digest, counters: Counters, scale: Scale) -> dict[str, Share]:

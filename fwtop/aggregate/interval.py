@@ -26,7 +26,15 @@ def add_counters(parts: list[Counters]) -> Counters:
         conntrack=_add_conntrack([part.conntrack for part in parts if part.conntrack is not None]),
         records_lost=sum(part.records_lost for part in parts),
         softirq_share=_mean([part for part in parts if part.softirq_share is not None]),
+        watched=_watched(parts),
     )
+
+
+def _watched(parts: list[Counters]) -> float:
+    """Return the share of all packets that was counted."""
+    arrived = sum(part.arrived_packets for part in parts)
+    counted = sum(part.arrived_packets * part.watched for part in parts)
+    return counted / arrived if arrived else parts[-1].watched
 
 
 def _add_protocols(parts: list[Counters]) -> dict[str, tuple[int, int]]:

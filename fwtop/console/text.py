@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from fwtop.model.snapshot import LedgerRow, Share, Snapshot
+from fwtop.model.snapshot import LedgerRow, Sampling, Share, Snapshot
 from fwtop.model.wording import describe
 
 _ROWS = 10
@@ -19,7 +19,7 @@ def render(snapshot: Snapshot, *, top: int = _ROWS) -> str:
         f"{totals.packets:,} packets  {si(totals.pps)}pps  {si(totals.bps)}bit/s  "
         f"dropped {totals.dropped:,}  accepted {totals.accepted:,}",
         f"sampled 1 in {tables.sampling.one_in:.0f}: {tables.sampling.samples:,} samples, "
-        f"{tables.sampling.lost:,} lost",
+        f"{tables.sampling.lost:,} lost{_estimated(tables.sampling)}",
         "",
     ]
     lines += _attacks(snapshot)
@@ -68,6 +68,10 @@ def si(number: float) -> str:
         if number >= size:
             return f"{number / size:.3g} {unit}"
     return f"{number:.3g} "
+
+
+def _estimated(sampling: Sampling) -> str:
+    return f"; drops are estimated from {sampling.watched:.1%} of the packets" if sampling.watched < 1 else ""
 
 
 def _attacks(snapshot: Snapshot) -> list[str]:

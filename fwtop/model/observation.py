@@ -111,6 +111,7 @@ def _counts_json(tables: Tables) -> dict[str, Any]:
             "one_in": round(tables.sampling.one_in, 3),
             "samples": tables.sampling.samples,
             "lost": tables.sampling.lost,
+            "watched": round(tables.sampling.watched, 4),
         },
     }
 

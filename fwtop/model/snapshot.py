@@ -110,6 +110,7 @@ class Sampling:
     one_in: float
     samples: int
     lost: int
+    watched: float = 1.0  # below 1: this share of the packets was counted, and drops were scaled up from it
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,6 +82,8 @@ def _sampling(snapshot: Snapshot) -> Line:
     sampling = snapshot.tables.sampling
     words = "every packet" if sampling.one_in <= 1 else f"1 in {number(sampling.one_in)}"
     line: Line = [(f"seen {words}" if sampling.one_in <= 1 else f"sampled {words}", DIM)]
+    if sampling.watched < 1:
+        line.append((", drops estimated", DIM))
     if sampling.lost:
         line.append((f", {number(sampling.lost)} lost", WARN))
     return [*line, ("   ", TEXT)]

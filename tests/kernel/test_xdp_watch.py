@@ -133,6 +133,7 @@ def test_at_tc_the_observers_see_it_and_the_rule_gets_it(bench: Bench) -> None:
             rule_id = apply(guardian, xdp(RULE))
             batch, counters = watching.send(50)
             drops = [(drop.layer, drop.reason, drop.packets, drop.rule) for drop in counters.drops]
+            drops = [drop for drop in drops if "NOT_SPECIFIED" not in drop[1]]  # IPv6 talking to itself
             assert drops == [("tc", "TC_INGRESS", 50, rule_id)]
             assert counters.protocols["udp"][0] == 50
             assert len(xdp_rows(batch)) == 0

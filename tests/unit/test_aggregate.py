@@ -397,7 +397,7 @@ def test_counters_of_intervals_add_up() -> None:
                    conntrack=ConntrackSample(5, 10, insert_failed=2),
                    records_lost=3, softirq_share=0.2)  # fmt: skip
     two = Counters(0.5, 50, 3000, 40, 2400, drops=(DropCount("ip", "R", 2), DropCount("ip", "Q", 4)),
-                   protocols={"udp": (3, 4), "tcp": (5, 6)}, rules=(RuleCount("1", 5, 50),),
+                   protocols={"udp": (3, 4), "tcp": (5, 6)}, rules=(RuleCount("1", 5, 50),), watched=0.4,
                    conntrack=ConntrackSample(7, 10, insert_failed=1), softirq_share=0.4)  # fmt: skip
     both = add_counters([one, two])
     assert (both.seconds, both.arrived_packets, both.accepted_packets, both.records_lost) == (1.0, 150, 40, 3)
@@ -407,6 +407,7 @@ def test_counters_of_intervals_add_up() -> None:
     assert both.conntrack is not None
     assert (both.conntrack.count, both.conntrack.insert_failed) == (7, 3)
     assert both.softirq_share == pytest.approx(0.3)
+    assert both.watched == pytest.approx((100 * 1.0 + 50 * 0.4) / 150)
 
 
 def test_nothing_fed_gives_empty_tables() -> None:
