@@ -31,6 +31,8 @@ _ENTRY_BYTES = 320  # of a tracked connection: struct nf_conn and its extensions
 USEFUL = 0.3  # of the attack: less isn't worth a rule
 _FEW_SOURCES = 20
 _SIGNATURES = 3
+_BUSY = 0.5  # of a core
+_PLACES = {Kind.XDP: " in the driver"}
 _RATE_FACTORS = (2.0, 4.0, 8.0)  # times what normal sources send
 
 
@@ -127,22 +129,31 @@ def _by_sources(scene: Scene, finding: Finding, normal: Normal, config: AdviseCo
         )
         if not cover.prefixes or cover.share < USEFUL:
             continue
-        rule = replace(_rule(Kind.IPSET, Match(sources=cover.prefixes), config), summary=_blocks(cover))
+        kind = _where(scene, finding, Kind.IPSET)
+        rule = replace(_rule(kind, Match(sources=cover.prefixes), config), summary=_blocks(cover, kind))
         verb = "sends" if cover.sources == 1 else "send"
         yield Candidate(rule, f"{plural(cover.sources, 'source')} {verb} {cover.share:.0%} of it", form)
         if len(cover.prefixes) <= _FEW_SOURCES:
             return
 
 
-def _blocks(cover: Cover) -> str:
+def _where(scene: Scene, finding: Finding, kind: Kind) -> Kind:
+    """Return the driver's program instead of netfilter where the attack would take half a core there."""
+    cost = scene.config.cost_ns
+    usual, driver = cost.get(kind.value, 0.0), cost.get(Kind.XDP.value, float("inf"))
+    busy = scene.traffic.pps(finding.rows) * usual * 1e-9 > _BUSY
+    return Kind.XDP if busy and driver < usual else kind
+
+
+def _blocks(cover: Cover, kind: Kind) -> str:
     """Say how many prefixes a list has and how many IPv4 addresses lie in them."""
-    count = len(cover.prefixes)
+    count, place = len(cover.prefixes), _PLACES.get(kind, "")
     if count == 1:
-        return f"block {cover.prefixes[0]}"
+        return f"block {cover.prefixes[0]}{place}"
     if all(prefix.is_address for prefix in cover.prefixes):
-        return f"block {count:,} addresses"
+        return f"block {count:,} addresses{place}"
     held = sum(1 << (32 - prefix.length) for prefix in cover.prefixes if prefix.family == 4)
-    return f"block {count:,} prefixes" + (f" with {held:,} addresses" if held else "")
+    return f"block {count:,} prefixes{f' with {held:,} addresses' if held else ''}{place}"
 
 
 def _by_rate(
@@ -162,14 +173,14 @@ def _by_rate(
             limit = replace(limit, per_second=rate, burst=rate)
             if share_of(stopped(scope, limit, traffic), traffic, finding.rows) < USEFUL:
                 break
-            if (
-                harm(scope, limit, normal, traffic).share > config.collateral_limit
-                and factor != _RATE_FACTORS[-1]
-            ):
+            harmless = harm(scope, limit, normal, traffic).share <= config.collateral_limit
+            if not harmless and factor != _RATE_FACTORS[-1]:
                 continue
             length = limit.prefix_v6 if base.family == 6 else limit.prefix_v4
-            summary = f"limit {describe(scope)} to {rate:,} packets a second per /{length}"
-            rule = replace(_rule(Kind.HASHLIMIT, scope, config, limit), summary=summary)
+            kind = _where(scene, finding, Kind.HASHLIMIT)
+            place = _PLACES.get(kind, "")
+            summary = f"limit {describe(scope)} to {rate:,} packets a second per /{length}{place}"
+            rule = replace(_rule(kind, scope, config, limit), summary=summary)
             yield Candidate(rule, _why_limit(normal), f"/{per}")
             return
 

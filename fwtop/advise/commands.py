@@ -21,6 +21,11 @@ from fwtop.model.xtables import (
 )
 
 _ON_ONE_LINE = 32  # prefixes; longer lists are piped into ipset
+_ELSEWHERE = {
+    Kind.XDP: "compiles this into its XDP program",
+    Kind.TC: "compiles this for tc ingress",
+    Kind.NFTABLES: "puts this into a chain at nft netdev ingress",
+}
 _NUMBER = "N"  # of the rule, which the guardian gives
 
 
@@ -29,8 +34,8 @@ def shell_commands(rule: Rule) -> tuple[str, ...]:
 
     The lines of its allow-list are left out, as only the guardian knows them.
     """
-    if rule.kind is Kind.XDP:
-        return (f"# fwtop compiles this into its XDP program: {rule.summary}", *_by_hand(rule))
+    if rule.kind in _ELSEWHERE:
+        return (f"# fwtop {_ELSEWHERE[rule.kind]}: {rule.summary}", *_by_hand(rule))
     if rule.kind is Kind.SYSCTL:
         return tuple(f"sysctl -w {item.name}={item.value}" for item in rule.settings)
     if rule.kind is Kind.NOTRACK:
@@ -41,10 +46,12 @@ def shell_commands(rule: Rule) -> tuple[str, ...]:
 def _by_hand(rule: Rule) -> list[str]:
     """Say the same without XDP and without a clock, for a machine without fwtop, where it can be said."""
     try:
-        lines = _chain_lines(rule, ("-j", "DROP"))
+        lines = [*_set_lines(rule)] if rule.match.sources else []
+        lines += _chain_lines(rule, ("-j", "DROP"))
     except FwtopError:
         return []
-    return [f"# the same in netfilter: {line.replace('-A FWTOP', '-I PREROUTING', 1)}" for line in lines]
+    plain = [line.replace("-A FWTOP", "-I PREROUTING", 1) for line in lines]
+    return [f"# the same in netfilter: {line}" for command in plain for line in command.splitlines()]
 
 
 def _sets(rule: Rule, family: int) -> list[tuple[str, Sequence[Prefix], int | None]]:
@@ -87,7 +94,7 @@ def _fill(family: int, name: str, elements: Sequence[Prefix], ttl: int | None) -
 def _chain_lines(rule: Rule, target: tuple[str, ...]) -> list[str]:
     lines = []
     for family in _families(rule):
-        lines += _hook(family, "PREROUTING", "FWTOP") if rule.kind is not Kind.XDP else []
+        lines += _hook(family, "PREROUTING", "FWTOP") if rule.kind not in _ELSEWHERE else []
         for protocol in match_protocols(rule):
             words = [*field_args(rule.match, family, protocol), *_ask(rule, family, "src")]
             for item in rule.match.payload:
@@ -116,14 +123,14 @@ def _hook(family: int, hook: str, chain: str) -> list[str]:
 
 
 def _ask(rule: Rule, family: int, side: str) -> list[str]:
-    if rule.kind is Kind.XDP:
+    if rule.kind in _ELSEWHERE and not rule.match.sources:
         return []
     asked = [("-m", "set", "--match-set", name, side) for name, _, _ in _sets(rule, family)]
     return [word for words in asked for word in words]
 
 
 def _comment(rule: Rule) -> tuple[str, ...]:
-    return () if rule.kind is Kind.XDP else ("-m", "comment", "--comment", f"fwtop-{_NUMBER}")
+    return () if rule.kind in _ELSEWHERE else ("-m", "comment", "--comment", f"fwtop-{_NUMBER}")
 
 
 def _line(family: int, chain: str, words: tuple[str, ...]) -> str:

@@ -115,7 +115,7 @@ def _measured(scene: Scene, finding: Finding, candidate: Candidate, normal: Norm
     return Proposal(
         number=0,
         kind=rule.kind.value,
-        summary=f"{rule.summary} ({candidate.why}; {_LASTS[rule.kind]})",
+        summary=f"{rule.summary} ({candidate.why}; {_LASTS[_looks_at(rule)]})",
         attack_share=share,
         collateral_share=collateral,
         collateral_examples=cost.examples if cost else (),
@@ -126,6 +126,17 @@ def _measured(scene: Scene, finding: Finding, candidate: Candidate, normal: Norm
         guess=normal.guess,
         stopped_pps=pps,
     )
+
+
+def _sort_of(proposal: Proposal) -> str:
+    """Return what a rule looks at, named by the kind that usually does it, wherever this one does."""
+    return _looks_at(proposal.rule).value if proposal.rule is not None else proposal.kind
+
+
+def _looks_at(rule: Rule) -> Kind:
+    if rule.kind in _DROP_NOTHING:
+        return rule.kind
+    return Kind.HASHLIMIT if rule.limit else Kind.IPSET if rule.match.sources else rule.kind
 
 
 def _is_worth(proposal: Proposal) -> bool:
@@ -145,7 +156,7 @@ def rank(offer: Offer, before: Sequence[str] = ()) -> float:
     cost_ns = proposal.cost_ns or 1000.0
     cores = proposal.stopped_pps * cost_ns * 1e-9
     cost = 0.1 * min(1.0, cores) + cost_ns / 50_000
-    fragile = 0.02 if proposal.kind in ("string", "hashlimit") else 0.0
+    fragile = 0.02 if _sort_of(proposal) in ("string", "hashlimit") else 0.0
     blunt = 0.03 * _bluntness(proposal.rule) if proposal.guess else 0.0
     place = before.index(offer.key) if offer.key in before else len(before)
     score = proposal.attack_share - 8 * proposal.collateral_share - cost - fragile - blunt
@@ -165,7 +176,8 @@ def _distinct(ranked: list[Offer]) -> list[Offer]:
     """Drop what stops no more than a better one of the same kind does."""
     kept: list[Offer] = []
     for offer in ranked:
-        same = [one.proposal for one in kept if one.proposal.kind == offer.proposal.kind]
+        sort = _sort_of(offer.proposal)
+        same = [one.proposal for one in kept if _sort_of(one.proposal) == sort]
         near = [one for one in same if abs(one.attack_share - offer.proposal.attack_share) < 0.005]
         if len(same) < 2 and not near:
             kept.append(offer)
@@ -174,7 +186,7 @@ def _distinct(ranked: list[Offer]) -> list[Offer]:
 
 def _choice(ranked: list[Offer]) -> list[Offer]:
     """Keep the best of each kind, and further ones while there is room, in their order."""
-    first = {offer.proposal.kind: offer for offer in reversed(ranked)}
-    second = [offer for offer in ranked if offer is not first[offer.proposal.kind]]
+    first = {_sort_of(offer.proposal): offer for offer in reversed(ranked)}
+    second = [offer for offer in ranked if offer is not first[_sort_of(offer.proposal)]]
     kept = [*first.values(), *second][:_PER_ATTACK]
     return [offer for offer in ranked if any(offer is one for one in kept)]

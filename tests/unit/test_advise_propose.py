@@ -195,6 +195,7 @@ ODD_RULES = [
     (Kind.XDP, Match(protocol=17, fragment=True, ttl=Range(0, 9))),
     (Kind.NOTRACK, Match(family=4, protocol=17, dport=53)),
     (Kind.IPSET, Match(sources=tuple(Prefix(4, i << 8, 24) for i in range(1, 2000)))),
+    (Kind.XDP, Match(sources=tuple(Prefix(4, i << 8, 24) for i in range(1, 40)))),
 ]
 
 
@@ -231,6 +232,23 @@ def test_a_full_link_calls_for_the_provider() -> None:
     window = window_of(items, live=True)
     calls = [p for p in Advisor(narrow).judge(window, make_tables(window)).proposals if p.kind == "upstream"]
     assert "link is full" in calls[0].summary
+
+
+def test_what_netfilter_would_need_a_core_for_is_done_in_the_driver() -> None:
+    flood = {"src": "20", "dport": 27015, "payload": "random_any", "count": 6000}
+    frames = make_frames([VISITORS, flood], 5.0)
+    kinds = {}
+    for weight in (40.0, 4000.0):
+        window = make_window(make_batch(frames, weight=weight), 5.0, live=True)
+        proposals = Advisor().judge(window, make_tables(window)).proposals
+        block = next(proposal for proposal in proposals if proposal.rule and proposal.rule.match.sources)
+        check_commands(block)
+        assert "while these sources are used" in block.summary
+        kinds[weight] = block.kind
+    assert kinds == {40.0: "ipset", 4000.0: "xdp"}
+    cheap = AdviseConfig(cost_ns={"xdp": 900.0, "ipset": 500.0})
+    window = make_window(make_batch(frames, weight=4000.0), 5.0, live=True)
+    assert any(p.kind == "ipset" for p in Advisor(cheap).judge(window, make_tables(window)).proposals)
 
 
 def test_preview_of_a_quiet_window_says_so() -> None:
