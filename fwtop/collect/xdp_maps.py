@@ -21,10 +21,11 @@ MAX_RULES = 256
 RINGS = 8
 CLASSES = 8
 SLOT_BYTES = 16  # struct xdp_slot
+HITS, HIT_BYTES = 4096, 32  # struct xdp_hit
 VIEW_BYTES = 96  # struct view: what the programs know of the packet at hand
 _COUNTS_AT = 48  # in struct xdp_cell: what comes before is 4 numbers of 8 bytes and 4 of 4
 CELL_BYTES = 64 * -(-(_COUNTS_AT + 16 * (CLASSES + MAX_RULES) + VIEW_BYTES) // 64)
-SHARED = ("cells", "control", "slots", "rings")
+SHARED = ("cells", "control", "slots", "hits", "rings")
 FOR_CONSOLE = ("cells", "control", "slots")  # all but control for reading only
 _RING_BYTES = 4096  # of the ring that says what may be put into the array of rings
 
@@ -43,7 +44,13 @@ def create_shared() -> dict[str, int]:
     """Create the maps that no rule is in yet; returns descriptors by name. Raises OSError."""
     cpus = possible_cpus()
     found: dict[str, int] = {}
-    for name, size in (("cells", cpus * CELL_BYTES), ("control", 4), ("slots", MAX_RULES * SLOT_BYTES)):
+    sizes = {
+        "cells": cpus * CELL_BYTES,
+        "control": 4,
+        "slots": MAX_RULES * SLOT_BYTES,
+        "hits": HITS * HIT_BYTES,
+    }
+    for name, size in sizes.items():
         found[name] = bpf.create_map(
             bpf.MAP_ARRAY, f"fwtop_x{name}", entries=1, key_size=4, value_size=size, flags=bpf.F_MMAPABLE
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 from fwtop.mitigate import nft
 from fwtop.mitigate.run import CommandError
@@ -17,18 +18,21 @@ _SHOWN = 50
 class EntryCounts:
     """Packets by element, for each rule."""
 
-    def __init__(self) -> None:
+    def __init__(self, compiled: Callable[[Rule], dict[str, int]]) -> None:
+        """Take what knows the busiest sources of compiled rules."""
+        self._compiled = compiled
         self._read: dict[str, tuple[float, dict[str, int]]] = {}
 
     def of(self, rule: Rule) -> dict[str, int]:
         """Return the sources of a rule that matched most; a set that is gone counts as empty."""
-        if not 0 < len(rule.match.sources) <= COUNTED_ELEMENTS:
+        at_once = rule.kind in (Kind.XDP, Kind.TC)  # without listing the sources
+        if not rule.match.sources or (len(rule.match.sources) > COUNTED_ELEMENTS and not at_once):
             return {}
         now = time.monotonic()
         before = self._read.get(rule.id)
         if before is not None and now - before[0] < _SECONDS:
             return before[1]
-        counted = _counted(rule)
+        counted = self._compiled(rule) if at_once else _counted(rule)
         self._read[rule.id] = (now, counted)
         return counted
 

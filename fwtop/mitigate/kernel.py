@@ -182,7 +182,7 @@ class Kernel:
         """Follow the allow-list in the families that have rules, and in XDP."""
         have = sets.names()
         self.fill_allow(allow, [family for family in FAMILIES if ALLOW_SETS[family] in have])
-        self.fast.refresh_allow(allow)
+        self.fast.refresh(allow)
         self.tables.refresh_allow(allow)
 
     def _install_tables(

@@ -62,7 +62,7 @@ class Service:
         self._counted_at = 0.0
         self._counts: dict[str, Count] = {}
         self._pps: dict[str, float] = {}
-        self._entry_counts = EntryCounts()
+        self._entry_counts = EntryCounts(kernel.fast.entries)
 
     @property
     def active(self) -> dict[str, Entry]:

@@ -17,6 +17,7 @@ from typing import Any
 
 from fwtop.mitigate import xdp_child
 from fwtop.mitigate.allowlist import AllowList
+from fwtop.mitigate.listed import listed, of_family
 from fwtop.mitigate.steps import Step, Steps
 from fwtop.mitigate.xdp_slots import Slots, free_slot
 from fwtop.mitigate.xdp_warm import Warmer
@@ -27,6 +28,7 @@ from fwtop.model.rule import Kind, Rule
 from fwtop.model.xdp import BUCKETS, COMPILED_PREFIXES
 
 MAX_ALLOWED = 4096
+_MOST_HIT, _SHOWN = 500, 50  # sources that are looked up in a rule's list, and what is told of them
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL
 _MODES = {
     "native": "XDP in the driver of {name}",
@@ -50,6 +52,8 @@ class FastPath:
         self._listed: set[str] = set()  # whose long lists the kernel has
         self._allow: list[str] = []
         self._attachments: tuple[dict[str, Any], ...] = ()
+        self._places: set[str] = set()  # interfaces that have or had the rules
+        self._tried: set[int] = set()  # numbers of such that were made anew
         self._warmer = Warmer()
 
     @property
@@ -71,6 +75,7 @@ class FastPath:
             found = xdp_child.ask({"verb": "open"}, {})
             self.take_maps(found)
             self._attachments = found.attachments
+            self._places = {item["name"] for item in found.attachments}
 
     @property
     def _pins(self) -> Path:
@@ -163,6 +168,7 @@ class FastPath:
         if not left and (gone or self._attachments):
             xdp_child.ask({"verb": "clear"}, {})
             self._attachments = ()
+            self._places, self._tried = set(), set()
             self._listed.clear()
         elif gone and all(str(number) in self._rules for number in left.values()):
             self._compile(left, self._allow)
@@ -193,11 +199,43 @@ class FastPath:
             return {}
         return {str(number): self._slots.count(slot) for slot, number in self._slots.numbers().items()}
 
-    def refresh_allow(self, allow: AllowList) -> None:
-        """Follow the allow-list: it is part of the program. Raises FwtopError, the old one stays."""
+    def entries(self, rule: Rule) -> dict[str, int]:
+        """Return the sources of a rule that it hit most: packets estimated from the sampled ones.
+
+        At tc nothing is sampled here, so that nothing is known.
+        """
+        found: dict[str, int] = {}
+        if self._slots is None or not rule.match.sources:
+            return found
+        hits = self._slots.sources(rule.id, _MOST_HIT)
+        lists = {
+            family: listed(of_family(rule.match.sources, family, ()))
+            for family in {source.family for source, _ in hits}
+        }
+        for source, packets in hits:
+            prefix = lists[source.family].overlapping(source)
+            if prefix is not None:
+                found[str(prefix)] = found.get(str(prefix), 0) + packets
+        return dict(sorted(found.items(), key=lambda item: -item[1])[:_SHOWN])
+
+    def refresh(self, allow: AllowList) -> None:
+        """Follow the allow-list, which is part of the program, and interfaces that were made anew.
+
+        Raises FwtopError; what was there stays.
+        """
         wanted = _allow_texts(allow)
-        if self._rules and self._slots is not None and wanted != self._allow:
+        if not self._rules or self._slots is None:
+            return
+        if wanted != self._allow or self._has_come_back():
             self._compile(self._slots.numbers(), wanted)
+
+    def _has_come_back(self) -> bool:
+        """Say whether an interface that had the rules is there anew, without them: each time once."""
+        there = {name: index for index, name in socket.if_nameindex()}
+        attached = {int(item["ifindex"]) for item in self._attachments}
+        new = {index for name, index in there.items() if name in self._places} - attached - self._tried
+        self._tried |= new
+        return bool(new)
 
     def _compile(self, used: dict[int, int], allow: list[str]) -> None:
         """Make the rules in these slots, and only them, the compiled ones."""
@@ -205,27 +243,27 @@ class FastPath:
         try:
             for slot, number in used.items():
                 rule = self._rules[str(number)]
-                listed = len(rule.match.sources) > COMPILED_PREFIXES
-                if listed and rule.id not in self._listed:
+                if len(rule.match.sources) > COMPILED_PREFIXES and rule.id not in self._listed:
                     sent[f"sources:{number}"] = _sealed(pack_prefixes(rule.match.sources))
                 items.append(_item(slot, rule))
             there = {name for _, name in socket.if_nameindex()}
             order: dict[str, Any] = {"verb": "apply", "rules": items, "allow": allow}
             self._warmer.spare(order)
-            order["interfaces"] = sorted(self.interfaces & there)
+            order["interfaces"] = sorted((self.interfaces | self._places) & there)
             loaded = xdp_child.ask(order, self.descriptors | sent)
         finally:
             for descriptor in sent.values():
                 os.close(descriptor)
         self.take_maps(loaded)
         self._attachments, self._allow = loaded.attachments, allow
+        self._places |= {item["name"] for item in loaded.attachments}
         self._listed |= {name.partition(":")[2] for name in sent}
 
 
 def _item(slot: int, rule: Rule) -> dict[str, Any]:
-    listed = len(rule.match.sources) > COMPILED_PREFIXES
-    short = replace(rule, match=replace(rule.match, sources=())) if listed else rule
-    return {"slot": slot, "number": int(rule.id), "rule": short.to_dict(), "listed": listed}
+    is_long = len(rule.match.sources) > COMPILED_PREFIXES
+    short = replace(rule, match=replace(rule.match, sources=())) if is_long else rule
+    return {"slot": slot, "number": int(rule.id), "rule": short.to_dict(), "listed": is_long}
 
 
 def _carries(attachment: dict[str, Any], rule: Rule) -> bool:

@@ -248,6 +248,29 @@ def test_ends_by_the_kernels_clock_without_any_process(bench: XdpBench, poll_unt
     assert "xdp" not in bench.links()
 
 
+def test_an_interface_made_anew_gets_the_rules_again(bench: XdpBench, poll_until) -> None:
+    victim, attacker = bench.pair.victim, bench.pair.attacker
+    with bench.connect() as guardian:
+        rule_id = apply(guardian, xdp(Match(protocol=17, dport=PORT)))
+        assert "xdp" in bench.links()
+        victim.run("ip", "link", "del", "v0")
+        peer = ("peer", "name", "a0", "netns", attacker.netns)
+        victim.run("ip", "link", "add", "v0", "type", "veth", *peer)
+        victim.run("ip", "address", "add", f"{victim.ipv4}/24", "dev", "v0")
+        victim.run("ip", "link", "set", "v0", "up")
+        attacker.run("ip", "address", "add", f"{attacker.ipv4}/24", "dev", "a0")
+        attacker.run("ip", "link", "set", "a0", "up")
+        assert bench.path(4).passes(wait_s=2)
+        poll_until(lambda: "xdp" in bench.links(), deadline_s=10)
+        assert not bench.path(4).passes()
+        victim.run("ip", "link", "set", "v0", "down")
+        victim.run("ip", "link", "set", "v0", "name", "other0", "mtu", "1400", "up")
+        assert not bench.path(4).passes()
+        assert rules_of(guardian)[rule_id]["packets"] >= 2
+        guardian.demand(Undo(all=True))
+        assert bench.path(4).passes(wait_s=2)
+
+
 def test_provisional_rule_is_taken_back_and_a_kept_one_stays(bench: XdpBench, poll_until) -> None:
     path = bench.path(4)
     with bench.connect() as guardian:
@@ -387,6 +410,10 @@ def test_long_lists(bench: XdpBench) -> None:
         rule_id = guardian.apply(rule, 0).data["status"]["rule"]["id"]
         assert not path.passes()
         assert not bench.path(6).passes()
+        hit = rules_of(guardian)[rule_id]["entries"]
+        assert hit["fd77::2/127"] >= 1
+        assert hit[bench.pair.attacker.ipv4] >= 1
+        assert len(hit) == 2
         other = apply(guardian, xdp(Match(protocol=17, dport=9)))
         assert not path.passes()
         guardian.demand(Undo((other,)))
