@@ -11,6 +11,7 @@ import numpy as np
 from fwtop.advise.effect import Normal
 from fwtop.advise.matching import payload_rows
 from fwtop.advise.signature import Signature
+from fwtop.advise.texts import Texts
 from fwtop.advise.traffic import Rows, Traffic
 from fwtop.model.packets import Mask
 from fwtop.model.rule import PayloadMatch
@@ -18,6 +19,9 @@ from fwtop.model.snapshot import Payload, Share, Tables
 from fwtop.model.text import payload_text
 
 _SAME = 0.1  # of a signature's share: a beginning that has no more is explained by it
+_SAMPLE = 2_048  # payloads that beginnings are lengthened by
+_ENOUGH = 50  # of them that begin so: all of these must agree
+_LONGEST = 64
 _SEARCHED = 4_096  # packets that are searched for bytes anywhere
 _Z = 1.959964  # 95 %
 
@@ -31,16 +35,19 @@ def shown_payloads(
     """
     if len(normal.packets) == 0:
         return ()
+    loaded = np.flatnonzero((traffic.packets.payload_length > 0) & ~traffic.later)
+    chosen = np.linspace(0, len(loaded) - 1, min(_SAMPLE, len(loaded))).astype(np.intp)
+    sample = Texts.of(traffic.packets, loaded[chosen])
     made = [_payload(one.whole, traffic, tables) for one in found if one.whole.mask is None]
     made.sort(key=lambda row: -len(row.data))
     signatures: list[Payload] = []
     for row in made:  # a longer one may say a shorter one already
         if not any(_explains(one, row) for one in signatures):
             signatures.append(row)
-    kept = [row for row in tables.payloads if not any(_explains(one, row) for one in signatures)]
+    tabled = [_lengthened(row, sample) for row in tables.payloads] if len(sample) else tables.payloads
+    kept = [row for row in tabled if not any(_explains(one, row) for one in signatures)]
     rows = [*kept, *(one for one in signatures if not any(_says_more(row, one) for row in kept))]
-    loaded = normal.packets.payload_length > 0
-    part = float(normal.pps[loaded].sum()) / max(1e-9, normal.total_pps)
+    part = float(normal.pps[normal.packets.payload_length > 0].sum()) / max(1e-9, normal.total_pps)
     weight = max(1e-9, float(normal.pps[normal.loaded].sum()))
     shown = []
     for row in rows:
@@ -48,6 +55,23 @@ def shown_payloads(
         have = part * float(normal.pps[normal.loaded][normal.texts.hits(match)].sum()) / weight
         shown.append(replace(row, baseline_share=have))
     return tuple(sorted(shown, key=lambda row: (-row.share.packets, row.data)))
+
+
+def _lengthened(row: Payload, sample: Texts) -> Payload:
+    """Return a beginning with what all packets that begin so have next: tables compare a few lengths only."""
+    if row.offset != 0 or row.dns_name is not None or len(row.data) >= _LONGEST:
+        return row
+    same = sample.select(sample.hits(PayloadMatch(row.data, 0)))
+    if len(same) < _ENOUGH:
+        return row
+    first = same.matrix[0, :_LONGEST]
+    agree = (same.matrix[:, :_LONGEST] == first).all(0)
+    agree &= np.arange(_LONGEST) < int(same.length.min())
+    end = int(np.argmin(agree)) if not agree.all() else _LONGEST
+    if end <= len(row.data):
+        return row
+    data = first[:end].tobytes()
+    return replace(row, data=data, text=payload_text(data))
 
 
 def _payload(match: PayloadMatch, traffic: Traffic, tables: Tables) -> Payload:

@@ -16,11 +16,12 @@ from numpy.typing import NDArray
 from fwtop.advise.config import AdviseConfig
 from fwtop.advise.texts import WIDTH, Texts
 from fwtop.advise.traffic import Rows, Traffic
-from fwtop.model.packets import U8, U64, Mask
+from fwtop.model.packets import U8, U64, Fragment, Mask
 from fwtop.model.rule import PayloadMatch
 
 _ROWS = 512
 _LOADED = 0.1  # of the packets have a payload at all: a request needs some that have none
+_FRAGMENTED = 0.3  # of the packets are later fragments
 _SEEDED = 128  # packets show whether most of them share a string; random payloads are found out fast
 _COMMON = 0.97  # of the packets must have a byte at a place for it to be part of a signature
 _PIECES = (8, 16, 32)  # bytes tried for a rule: shorter ones appear by chance in traffic never seen
@@ -55,11 +56,30 @@ def find_signatures(
     traffic: Traffic, rows: Rows, normal: Texts, config: AdviseConfig, *, guess: bool
 ) -> list[Signature]:
     """Return the signatures that separate, the best first; empty when the payload has no constant part."""
-    loaded = rows[traffic.packets.payload_length[rows] > 0]
-    if len(loaded) < max(10, _LOADED * len(rows)):
-        return []
-    sample = loaded[np.linspace(0, len(loaded) - 1, min(_ROWS, len(loaded))).astype(np.intp)]
-    attack = Texts.of(traffic.packets, sample)
+    packets = traffic.packets
+    loaded = rows[packets.payload_length[rows] > 0]
+    later = packets.fragment[loaded] == Fragment.LATER
+    begun = loaded[~later]
+    found = []
+    if (
+        len(loaded) and later.mean() > _FRAGMENTED
+    ):  # a string that first and later fragments share has no place
+        attack = _sample(traffic, loaded)
+        found += _good([_scored(whole, attack, normal, guess=guess) for whole in _free(attack)], config)
+        found = [one for one in found if one.match.offset is None]
+    if len(begun) >= max(10, _LOADED * len(rows)):
+        found += _of_begun(_sample(traffic, begun), normal, config, guess=guess)
+    return sorted(found, key=lambda one: -round(one.attack_share, 2))
+
+
+def _sample(traffic: Traffic, rows: Rows) -> Texts:
+    return Texts.of(
+        traffic.packets, rows[np.linspace(0, len(rows) - 1, min(_ROWS, len(rows))).astype(np.intp)]
+    )
+
+
+def _of_begun(attack: Texts, normal: Texts, config: AdviseConfig, *, guess: bool) -> list[Signature]:
+    """Search payloads from their beginning, again and again in what is not explained yet."""
     found: list[Signature] = []
     left = np.ones(len(attack), np.bool_)
     for _ in range(_ROUNDS):
@@ -70,28 +90,33 @@ def find_signatures(
             break
         found.append(best)
         left &= ~attack.hits(best.match)
-    return sorted(found, key=lambda one: -round(one.attack_share, 2))
+    return found
 
 
 def _best(attack: Texts, left: Mask, normal: Texts, config: AdviseConfig, *, guess: bool) -> Signature | None:
     """Return the signature that explains most of what is left."""
     rest = attack.select(left)
-    pieces = _PIECES_GUESS if guess else _PIECES
     for candidates in (_runs, _masked, _free):
-        scored = [_scored(whole, attack, normal, pieces) for whole in candidates(rest)]
-        good = [
-            one
-            for one in scored
-            if one.baseline_share <= config.collateral_limit and one.attack_share >= _WORTH
-        ]
+        good = _good([_scored(whole, attack, normal, guess=guess) for whole in candidates(rest)], config)
         if good:
-            # Of equals the richer: more bytes of it are unlikely elsewhere
-            return max(good, key=lambda one: (round(one.attack_share, 2), _richness(one.whole.data)))
+            # Of equals what normal traffic has nowhere, then the richer, which is unlikelier elsewhere
+            return max(good, key=lambda one: (round(one.attack_share, 2), *_rarity(one, normal)))
     return None
 
 
-def _scored(whole: PayloadMatch, attack: Texts, normal: Texts, pieces: tuple[int, ...]) -> Signature:
-    match = _shortened(whole, normal, pieces)
+def _good(scored: list[Signature], config: AdviseConfig) -> list[Signature]:
+    return [
+        one for one in scored if one.baseline_share <= config.collateral_limit and one.attack_share >= _WORTH
+    ]
+
+
+def _rarity(one: Signature, normal: Texts) -> tuple[bool, int]:
+    nowhere = one.match.mask is None and not normal.has(PayloadMatch(one.match.data))
+    return nowhere, _richness(one.whole.data)
+
+
+def _scored(whole: PayloadMatch, attack: Texts, normal: Texts, *, guess: bool) -> Signature:
+    match = _shortened(whole, normal, _PIECES_GUESS if guess else _PIECES)
     return Signature(match, whole, attack.share(match), normal.share(match))
 
 
@@ -190,20 +215,22 @@ def _extended(seed: bytes, texts: Texts) -> PayloadMatch:
     return PayloadMatch(data, int(starts[0]) - (_LONGEST - first) if fixed else None)
 
 
-def _shortened(whole: PayloadMatch, normal: Texts, pieces: tuple[int, ...]) -> PayloadMatch:
+def _shortened(whole: PayloadMatch, normal: Texts, sizes: tuple[int, ...]) -> PayloadMatch:
     """Cut to the shortest piece that normal traffic lacks; of one length the richest that separates."""
     data = whole.data
     if whole.mask is not None:
         return whole
-    for size in pieces:
+    for size in sizes:
         if size >= len(data):
             break
-        for at in _richest(data, size):
-            offset = None if whole.offset is None else whole.offset + at
-            piece = PayloadMatch(data[at : at + size], offset)
-            filled = len(set(data)) == 1 and size >= _FILLED
-            if (filled or len(set(piece.data)) > 1) and not normal.has(piece):
-                return piece
+        pieces = [
+            PayloadMatch(data[at : at + size], None if whole.offset is None else whole.offset + at)
+            for at in _richest(data, size)
+        ]
+        filled = len(set(data)) == 1 and size >= _FILLED
+        rare = [one for one in pieces if (filled or len(set(one.data)) > 1) and not normal.has(one)]
+        if rare:  # what normal traffic has at no place is rarer than what it lacks at this one
+            return next((one for one in rare if not normal.has(PayloadMatch(one.data))), rare[0])
     return whole
 
 
