@@ -125,7 +125,8 @@ def _lost_connections(match: Match, hit: Mask, packets: PacketBatch, pps: F64) -
     """A dropped SYN, or a dropped request, costs its whole connection: spread the loss over its packets.
 
     Among the connections within the rule's addresses and ports, as many are lost as SYNs, or packets with
-    data, are hit: what is sent again is dropped again. A lost bare ACK or FIN costs nothing.
+    data, are hit: what is sent again is dropped again. A lost bare ACK or FIN costs nothing. The packets that
+    are hit are of these connections, so the other packets bear the rest of the loss only.
     """
     nothing = np.zeros(len(packets))
     if match.protocol not in (None, TCP):
@@ -137,7 +138,9 @@ def _lost_connections(match: Match, hit: Mask, packets: PacketBatch, pps: F64) -
     parts = [
         float(pps[kind & hit].sum()) / float(pps[kind].sum()) for kind in (opening, carrying) if kind.any()
     ]
-    return np.asarray(np.where(within, max(parts, default=0.0), 0.0))
+    whole, struck = float(pps[within].sum()), float(pps[within & hit].sum())
+    rest = max(parts, default=0.0) * whole - struck
+    return np.asarray(np.where(within & ~hit, rest / (whole - struck), 0.0)) if rest > 0 else nothing
 
 
 def _bars_every_connection(match: Match, limit: RateLimit | None) -> bool:
