@@ -13,6 +13,7 @@ from fwtop.advise.signature import Signature
 from fwtop.advise.traffic import Rows
 from fwtop.model.packets import PacketBatch
 
+_KNOWN = 30  # packets that are normal by other signs
 _MINORITY = 0.03  # of an attack's packets: more that a signature leaves out is another variant of the attack
 
 
@@ -50,9 +51,10 @@ def normal_traffic(scene: Scene) -> Normal:
 def with_unexplained(scene: Scene, normal: Normal, found: Mapping[str, Sequence[Signature]]) -> Normal:
     """Add to a guess what looks like the attack but lacks its signature: who else talks to the same port.
 
-    Returns `normal` itself where there is a baseline, or nobody of that kind.
+    Returns `normal` itself where there is a baseline, or nobody of that kind; and where nothing else is
+    normal, as then these few are rather the attack's own oddities.
     """
-    if not normal.guess:
+    if not normal.guess or len(normal.packets) < _KNOWN:
         return normal
     none = np.zeros(0, np.intp)
     rows = [none, *(_minority(scene, one, found.get(one.key, ())) for one in scene.findings)]
@@ -64,9 +66,7 @@ def with_unexplained(scene: Scene, normal: Normal, found: Mapping[str, Sequence[
     packets = PacketBatch.concat([normal.packets, traffic.packets.select(more)])
     pps = np.concatenate([normal.pps, traffic.weight[more] / traffic.seconds])
     beside = f"{plural(len(more), 'packet')} to the same ports without the attack's signature"
-    start = "no quiet time was seen before the attack: harm is guessed from"
-    sentence = f"{normal.sentence}, and from {beside}" if len(normal.packets) else f"{start} {beside}"
-    return Normal(packets, pps, sentence, guess=True, seconds=normal.seconds)
+    return Normal(packets, pps, f"{normal.sentence}, and from {beside}", guess=True, seconds=normal.seconds)
 
 
 def _minority(scene: Scene, finding: Finding, found: Sequence[Signature]) -> Rows:
