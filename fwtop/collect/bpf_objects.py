@@ -21,6 +21,7 @@ _PROG_GET_FD_BY_ID, _MAP_GET_FD_BY_ID, _OBJ_GET_INFO = 13, 14, 15
 _MAP_UPDATE_BATCH, _LINK_UPDATE, _LINK_DETACH = 26, 29, 34
 _INFO_BYTES = 256
 _PROGRAM_NAME_AT = 64  # struct bpf_prog_info.name
+_INTERFACE_AT = 16  # struct bpf_link_info.xdp.ifindex, .tcx.ifindex
 _MAP_ID_AT = 4  # struct bpf_map_info.id
 
 
@@ -79,6 +80,11 @@ def update_link(link: int, program: int) -> None:
 def detach_link(link: int) -> None:
     """Detach a link, whoever else holds it; raises OSError."""
     call(_LINK_DETACH, struct.pack("<I", link))
+
+
+def link_interface(link: int) -> int:
+    """Return the interface of an XDP or tcx link, 0 when it is gone; raises OSError."""
+    return int(struct.unpack_from("<I", _info(link), _INTERFACE_AT)[0])
 
 
 def read_only(descriptor: int) -> int:

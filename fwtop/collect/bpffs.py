@@ -56,6 +56,25 @@ def directory_of(netns: int) -> Path:
     return PIN_DIRECTORY / str(netns)
 
 
+def directories() -> list[Path]:
+    """Return the pins' directories of all network namespaces."""
+    found = PIN_DIRECTORY.iterdir() if PIN_DIRECTORY.is_dir() else ()
+    return [path for path in found if path.name.isdigit()]
+
+
+def namespaces() -> set[int]:
+    """Return the network namespaces that a process is in or that are mounted where process 1 sees it."""
+    found: set[int] = set()
+    for path in Path("/proc").glob("[0-9]*/ns/net"):
+        with contextlib.suppress(OSError):
+            found.add(path.stat().st_ino)
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        kind, _, number = line.split()[3].partition(":")
+        if kind == "net":
+            found.add(int(number.strip("[]")))
+    return found
+
+
 def make_directory(netns: int) -> Path:
     """Return the pins' directory, made where it is missing; raises FwtopError (code 3) without bpffs."""
     if not _is_mounted():

@@ -3,7 +3,8 @@
 `python -I -m fwtop.collect.xdp_loader FD` takes one message on the socket FD, {"fds": [names]};
 the first descriptor, "request", is a memory file with the request as JSON. The answer is an `Answer` with the
 shared maps' descriptors, named in data["fds"]. Verbs: `apply` makes exactly the given rules the compiled,
-`open` only looks, `clear` takes everything away, `compile` compiles for an `apply` that may come.
+`open` only looks, `clear` takes everything away, `sweep`
+what is left of namespaces that are gone, `compile` compiles for an `apply` that may come.
 """
 
 from __future__ import annotations
@@ -81,6 +82,9 @@ def _carry_out(request: dict[str, Any], given: dict[str, int]) -> tuple[list[Att
             xdp_attach.detach_all(directory)
             bpffs.remove_directory(netns)
             return [], {}
+        case "sweep":
+            xdp_pins.sweep(netns)
+            return _attachments(directory), {}
         case "compile":
             rules = xdp_pins.rules_to_compile(directory, request["rules"])
             at_tc = bool(request["at_tc"])

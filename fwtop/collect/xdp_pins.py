@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fwtop.collect import bpf_objects, xdp_lists
+from fwtop.collect import bpf_objects, bpffs, xdp_attach, xdp_lists
 from fwtop.collect.xdp_generate import List4, List6, Lists, SlotRule
 from fwtop.collect.xdp_maps import (
     CELL_BYTES,
@@ -125,6 +126,24 @@ def forget(directory: Path, shared: dict[str, int], numbers: dict[int, int]) -> 
         kind, _, rest = path.name.partition("-")
         if kind in ("list", "limit") and rest.partition("-")[0] not in kept:
             path.unlink()
+
+
+def sweep(keep: int) -> None:
+    """Remove the pins of network namespaces that are gone, that of `keep` left alone."""
+    alive = {keep, *bpffs.namespaces()}
+    for directory in bpffs.directories():
+        links = [path for path, _, _ in xdp_attach.pinned(directory)]
+        if int(directory.name) not in alive and not any(_is_attached(path) for path in links):
+            bpffs.remove_directory(int(directory.name))
+
+
+def _is_attached(path: Path) -> bool:
+    """Say whether a link's interface is there: a namespace may be held where nobody sees it."""
+    link = bpf_objects.open_pin(path)
+    try:
+        return bpf_objects.link_interface(link) != 0
+    finally:
+        os.close(link)
 
 
 def _build_lists(directory: Path, number: int, sources: Sequence[Prefix]) -> Lists:

@@ -159,6 +159,7 @@ class Service:
         self._end([(entry, State.REVERTED, "undone") for entry in entries])
         if everything:
             self._kernel.remove(self._kernel.rule_ids())
+            self._kernel.fast.sweep()
         return {"undone": wanted}
 
     def status(self, *, finished: bool) -> dict[str, Any]:

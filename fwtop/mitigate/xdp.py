@@ -77,6 +77,11 @@ class FastPath:
             self._attachments = found.attachments
             self._places = {item["name"] for item in found.attachments}
 
+    def sweep(self) -> None:
+        """Remove what rules left behind in namespaces that are gone; raises FwtopError."""
+        if _is_there(self._pins.parent):
+            xdp_child.ask({"verb": "sweep"}, {})
+
     @property
     def _pins(self) -> Path:
         return PIN_DIRECTORY / str(self._netns)

@@ -7,12 +7,14 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
-from mitigate_bench import PORT, Bench, apply, inside, rules_of
+from mitigate_bench import PORT, Bench, apply, inside, kill, rules_of
 from xdp_frames import ethernet, ipv4, ipv6, udp
 
+from fwtop.mitigate import client
 from fwtop.mitigate.client import GuardianClient
 from fwtop.model.address import Prefix
 from fwtop.model.errors import FwtopError
@@ -269,6 +271,28 @@ def test_an_interface_made_anew_gets_the_rules_again(bench: XdpBench, poll_until
         assert rules_of(guardian)[rule_id]["packets"] >= 2
         guardian.demand(Undo(all=True))
         assert bench.path(4).passes(wait_s=2)
+
+
+def test_undo_all_sweeps_what_a_dead_namespace_left(bench: XdpBench, tmp_path: Path, poll_until) -> None:
+    """A rule was confirmed, guardian and namespace went without taking it back."""
+    (tmp_path / "other").mkdir()
+    run = partial(subprocess.run, check=True)
+    run(["ip", "netns", "add", f"{bench.netns}-gone"])
+    number = os.stat(f"/run/netns/{bench.netns}-gone").st_ino
+    options = {"run_directory": tmp_path / "other", "guardian_arguments": bench.arguments()}
+    run(["ip", "-n", f"{bench.netns}-gone", "link", "set", "lo", "up"])
+    run(["ip", "-n", f"{bench.netns}-gone", "link", "add", "v0", "up", "type", "veth", "peer", "name", "p0"])
+    with client.connect(netns=f"{bench.netns}-gone", **options) as guardian:
+        apply(guardian, xdp(Match(protocol=17, dport=PORT)))
+        pid = int(guardian.about["pid"])
+    kill(pid)
+    pins = BPFFS / "fwtop" / str(number)
+    assert pins.exists()
+    with bench.connect() as guardian:
+        guardian.demand(Undo(all=True))
+        assert pins.exists()  # the namespace is there
+        run(["ip", "netns", "del", f"{bench.netns}-gone"])
+        poll_until(lambda: guardian.demand(Undo(all=True)) and not pins.exists(), deadline_s=5)
 
 
 def test_provisional_rule_is_taken_back_and_a_kept_one_stays(bench: XdpBench, poll_until) -> None:
