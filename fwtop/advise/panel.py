@@ -83,9 +83,11 @@ def _payload(match: PayloadMatch, traffic: Traffic, tables: Tables) -> Payload:
 
 
 def _explains(signature: Payload, row: Payload) -> bool:
-    """Tell whether a row is a part of a signature and no commoner."""
+    """Tell whether a row is a part of a signature and no commoner, or one of many payloads that have it."""
     if row.share.share > signature.share.share * (1 + _SAME):
         return False
+    if _holds(row, signature) and row.share.share < signature.share.share * (1 - _SAME):
+        return True
     if signature.offset is None or row.offset is None:
         return signature.offset is row.offset and row.data in signature.data
     inner = row.offset - signature.offset
@@ -94,11 +96,16 @@ def _explains(signature: Payload, row: Payload) -> bool:
 
 def _says_more(row: Payload, signature: Payload) -> bool:
     """Tell whether a row holds all of a signature, and as many packets."""
-    if row.offset is None or signature.offset is None or row.dns_name != signature.dns_name:
-        return False
-    inner = signature.offset - row.offset
-    same = inner >= 0 and row.data[inner : inner + len(signature.data)] == signature.data
+    same = _holds(row, signature) and row.dns_name == signature.dns_name
     return same and row.share.share >= signature.share.share * (1 - _SAME)
+
+
+def _holds(row: Payload, signature: Payload) -> bool:
+    """Tell whether a row's bytes hold a signature's, at its place."""
+    if row.offset is None or signature.offset is None:
+        return row.offset is not None and signature.data in row.data
+    inner = signature.offset - row.offset
+    return inner >= 0 and row.data[inner : inner + len(signature.data)] == signature.data
 
 
 def estimate(rows: Rows, hit: Mask, traffic: Traffic, tables: Tables) -> Share:

@@ -18,6 +18,7 @@ from fwtop.model.snapshot import Proposal
 
 _PER_ATTACK = 5
 _WORTH = 3.0  # times as much of the attack as of normal traffic
+_FEW_SOURCES = 0.03  # of the score: a handful of real senders is what it is aimed at, whatever they send next
 _STEADY = 0.015  # of the score a place: near equals keep the order that the operator saw last
 _LASTS = {
     Kind.IPSET: "lasts while these sources are used",
@@ -158,8 +159,9 @@ def rank(offer: Offer, before: Sequence[str] = ()) -> float:
     cost = 0.1 * min(1.0, cores) + cost_ns / 50_000
     fragile = 0.02 if _sort_of(proposal) in ("string", "hashlimit") else 0.0
     blunt = 0.03 * _bluntness(proposal.rule) if proposal.guess else 0.0
+    aimed = _FEW_SOURCES if proposal.rule is not None and 0 < len(proposal.rule.match.sources) <= 3 else 0.0
     place = before.index(offer.key) if offer.key in before else len(before)
-    score = proposal.attack_share - 8 * proposal.collateral_share - cost - fragile - blunt
+    score = proposal.attack_share - 8 * proposal.collateral_share - cost - fragile - blunt + aimed
     return _STEADY * place - score
 
 
