@@ -89,9 +89,16 @@ class Scale:
 
 
 def _is_alike(sums: F64, total: F64) -> NDArray[np.bool_]:
-    """Tell the rows whose samples have about the weight of all: their counts can be compared."""
-    own, every = _ratio(sums[VARIANCE], sums[WEIGHT]), _ratio(total[VARIANCE], total[WEIGHT])
-    return np.asarray((own > every / 4) & (own < every * 4))
+    """Tell the rows whose samples are a fair choice of all, as far as their weights tell.
+
+    The counts of such rows can be compared. Others were there when N was another one: clients before the
+    attack, a burst within it.
+    """
+    mean = float(total[WEIGHT] / total[SAMPLES])
+    variance = max(0.0, float((total[VARIANCE] + total[WEIGHT]) / total[SAMPLES]) - mean * mean)
+    own = _ratio(sums[WEIGHT], sums[SAMPLES])
+    room = 3.0 * np.sqrt(_ratio(np.full(own.shape, variance), sums[SAMPLES])) + 0.05 * mean
+    return np.asarray((sums[VARIANCE] > 0) & (np.abs(own - mean) <= room))
 
 
 def intervals(sums: F64, total: F64) -> tuple[F64, F64, F64]:
@@ -101,6 +108,10 @@ def intervals(sums: F64, total: F64) -> tuple[F64, F64, F64]:
     the ratio's variance is ((1−p)² V_A + p² V_B) / T², that is p (1−p) / n with
     n = T / ((1−p) V_A/A + p V_B/B): finite weights and the finite population are in V (digest.py).
     Where every packet was seen the interval has no width.
+
+    The terms of z² say what may have been missed: about two samples. For the upper limit these weigh as much
+    as samples do on the whole: of a client that was seen whole before the attack, and by chance not at all
+    since N rose, its own samples' weight says nothing.
     """
     weight, variance = sums[WEIGHT], sums[VARIANCE]
     part = np.clip(_ratio(weight, total[WEIGHT]), 0.0, 1.0)
@@ -108,13 +119,14 @@ def intervals(sums: F64, total: F64) -> tuple[F64, F64, F64]:
     rest = np.maximum(total[WEIGHT] - weight, 0.0)
     inside = np.where(weight > 0, _ratio(variance, weight), overall)
     outside = np.where(rest > 0, _ratio(np.maximum(total[VARIANCE] - variance, 0.0), rest), overall)
-    # One sample less known: z² / n of Wilson's formula
-    squeeze = _Z * _Z * _ratio((1 - part) * inside + part * outside, total[WEIGHT])
-    centre = (part + squeeze / 2) / (1 + squeeze)
-    half = np.sqrt(squeeze * part * (1 - part) + squeeze * squeeze / 4) / (1 + squeeze)
-    exact = squeeze < 1e-12
-    low = np.where(exact, part, np.clip(np.minimum(centre - half, part), 0.0, 1.0))
-    high = np.where(exact, part, np.clip(np.maximum(centre + half, part), 0.0, 1.0))
+    # z² / n of Wilson's formula, and the same for what was missed
+    own = _Z * _Z * _ratio((1 - part) * inside + part * outside, total[WEIGHT])
+    missed = _Z * _Z * _ratio((1 - part) * np.maximum(inside, overall) + part * outside, total[WEIGHT])
+    spread = own * part * (1 - part)
+    low = (part + own / 2 - np.sqrt(spread + own * own / 4)) / (1 + own)
+    high = (part + missed / 2 + np.sqrt(spread + missed * missed / 4)) / (1 + missed)
+    low = np.where(own < 1e-12, part, np.clip(np.minimum(low, part), 0.0, 1.0))
+    high = np.where(missed < 1e-12, part, np.clip(np.maximum(high, part), 0.0, 1.0))
     return part, low, high
 
 

@@ -299,6 +299,25 @@ def test_single_samples_of_great_weight_do_not_outrank_sources_that_are_known() 
     assert all(row.share.share_low <= row.share.share <= row.share.share_high for row in rows)
 
 
+def test_the_upper_limit_knows_what_was_missed_since_n_rose() -> None:
+    """Clients were seen whole, and hardly at all since: each sends as much again under the attack."""
+    chance = np.random.default_rng(6)
+    engine = Engine(NoOrigin(), window_seconds=10.0, live=True)
+    calm = packets(40 * 50)
+    calm.src_lo[:] = np.repeat(np.arange(1, 41), 50)
+    engine.feed(calm, Counters(1.0, 2000, 120_000), 1.0)
+    sent = np.concatenate((calm.src_lo, chance.integers(1 << 24, 1 << 32, 400_000).astype(np.uint64)))
+    seen = sent[chance.random(len(sent)) < 1 / 30]
+    batch = packets(len(seen))
+    batch.src_lo[:] = seen
+    batch.weight[:] = 30
+    engine.feed(batch, Counters(2.0, len(sent), len(sent) * 60, one_in=30.0), 3.0)
+    true = 100 / (2000 + len(sent))
+    rows = [row.share for row in engine.tables().sources.address if row.key.startswith("0.0.0.")]
+    assert len(rows) == 40
+    assert np.mean([row.share_low <= true <= row.share_high for row in rows]) >= 0.9
+
+
 def test_a_source_of_many_heavy_samples_stays_on_top() -> None:
     burst = np.full(12, 99, np.uint64)
     first = onset(burst).tables().sources.address[0]
