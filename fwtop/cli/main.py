@@ -24,6 +24,7 @@ VERBS = {
     "match": "drop packets by bytes in their payload",
     "drop": "drop packets by header fields, in the driver",
     "notrack": "keep packets out of connection tracking",
+    "synproxy": "answer SYNs with cookies, let finished handshakes through",
     "sysctl": "kernel settings that help under attack",
     "apply": "install a proposal of the running or last observation",
     "status": "active rules and what they drop",

@@ -24,7 +24,11 @@ if TYPE_CHECKING:
     from fwtop.mitigate.client import GuardianClient
 
 DEFAULT_TTL_SECONDS = 600
-_DROP_NOTHING = frozenset({Kind.NOTRACK, Kind.SYSCTL})
+_DROP_NOTHING = {
+    Kind.NOTRACK: "it drops nothing",
+    Kind.SYSCTL: "it drops nothing",
+    Kind.SYNPROXY: "it ends handshakes that nobody finishes, and lets the others through",
+}
 
 
 def add_rule_options(parser: argparse.ArgumentParser, *, families: bool = True) -> None:
@@ -114,7 +118,7 @@ def _carry_out_one(
 def _show_plan(rule: Rule, plan: dict[str, Any], preview: Preview | None, to: TextIO) -> None:
     print(f"{rule.summary}, for {duration(rule.ttl_seconds)}", file=to)
     if rule.kind in _DROP_NOTHING:
-        print("  it drops nothing", file=to)
+        print(f"  {_DROP_NOTHING[rule.kind]}", file=to)
     elif preview is None:
         print("  what it would hit could not be measured on the traffic of this machine", file=to)
     else:

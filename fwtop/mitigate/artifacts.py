@@ -51,6 +51,7 @@ class Artifacts:
     notes: tuple[str, ...] = ()  # what the preview should tell about cost or side effects
     compiled: Rule | None = None  # for the fast path, which has neither sets nor lines
     settings: tuple[Setting, ...] = ()  # sysctls
+    needs: tuple[Setting, ...] = ()  # sysctls that must be so; changed only where they are not
     nft: NftRule | None = None  # in a table of our own, instead of sets and lines
 
 

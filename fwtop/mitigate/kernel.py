@@ -74,7 +74,7 @@ class Kernel:
                     text.append(f"{program} -t raw {line}")
                 elif line.startswith(":"):
                     text.append(f"{program} -t raw -N {line[1:].split()[0]}")
-        text += self.sysctls.plan(artifacts.settings)
+        text += self.sysctls.plan(artifacts.settings + self.sysctls.missing(artifacts.needs))
         return text
 
     def install(self, rule_id: str, artifacts: Artifacts, allow: AllowList, timeout_seconds: int) -> str:
@@ -189,7 +189,7 @@ class Kernel:
         self, rule_id: str, artifacts: Artifacts, rule: NftRule, allow: AllowList, timeout_seconds: int
     ) -> str:
         try:
-            self.sysctls.install(rule_id, artifacts.settings)
+            self.sysctls.require(rule_id, artifacts.needs)
             return self.tables.install(rule_id, rule, allow, timeout_seconds)
         except FwtopError:
             self.remove({rule_id})

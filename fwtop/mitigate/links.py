@@ -39,3 +39,9 @@ def _with_default_route() -> set[str]:
         hops = [hop for route in routes for hop in (route, *route.get("nexthops", ()))]
         found |= {str(hop["dev"]) for hop in hops if "dev" in hop}
     return found
+
+
+def incoming_mtu() -> int:
+    """Return the smallest MTU of the interfaces with a default route, or of all that are up; bytes."""
+    there = {str(link["ifname"]): int(link.get("mtu", 1500)) for link in links()}
+    return min((there[name] for _, name in incoming(())), default=1500)

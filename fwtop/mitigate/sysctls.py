@@ -70,13 +70,34 @@ class Sysctls:
             self.restore({rule_id})
             raise
 
+    def require(self, rule_id: str, needs: tuple[Setting, ...]) -> None:
+        """Change what is not as a rule needs it; what another rule changed is held by both.
+
+        Raises FwtopError.
+        """
+        changed = {item.name: item for item in self._memory.settings()}
+        wanted = []
+        for item in needs:
+            other = changed.get(item.name)
+            if other is not None and _serves(item, other.new):
+                self._memory.remember_setting(Changed(rule_id, item.name, other.old, other.new, done=True))
+            elif not _serves(item, _read(TUNABLES[item.name])):
+                wanted.append(item)
+        self.install(rule_id, tuple(wanted))
+
+    def missing(self, needs: tuple[Setting, ...]) -> tuple[Setting, ...]:
+        """Return the needs that are not met now."""
+        return tuple(item for item in needs if not _serves(item, _read(TUNABLES[item.name])))
+
     def restore(self, rule_ids: set[str]) -> None:
-        """Give old values back, except where somebody else has changed the value since."""
-        for item in self._memory.settings():
+        """Give old values back, except where another rule holds them or somebody changed them since."""
+        changed = self._memory.settings()
+        held = {item.name for item in changed if item.rule_id not in rule_ids}
+        for item in changed:
             if item.rule_id not in rule_ids:
                 continue
             tunable = TUNABLES[item.name]
-            if not item.done or _read(tunable) == item.new:
+            if item.name not in held and (not item.done or _read(tunable) == item.new):
                 _write(tunable, item.old)
             self._steps.reached(Step.RESTORED)
             self._memory.forget_setting(item.rule_id, item.name)
@@ -121,6 +142,10 @@ def notes(settings: tuple[Setting, ...]) -> tuple[str, ...]:
             if total and size > total * _MUCH_MEMORY:
                 found.append(f"that is {size / total:.0%} of this machine's memory")
     return tuple(found)
+
+
+def _serves(need: Setting, value: int) -> bool:
+    return value <= need.value if TUNABLES[need.name].way is Way.DOWN else value >= need.value
 
 
 def _possible(item: Setting) -> int:

@@ -40,6 +40,15 @@ _ALL = (
     Tunable("syncookies", "net.ipv4.tcp_syncookies", 1, 2, Way.EITHER, "SYN cookies: 1 when full, 2 always"),
     Tunable("syn_backlog", "net.ipv4.tcp_max_syn_backlog", 64, 1 << 20, Way.UP, "half-open connections kept"),
     Tunable("synack_retries", "net.ipv4.tcp_synack_retries", 0, 10, Way.DOWN, "SYN-ACKs sent again"),
+    Tunable("tcp_timestamps", "net.ipv4.tcp_timestamps", 0, 2, Way.EITHER, "TCP time stamps"),
+    Tunable(
+        "conntrack_tcp_loose",
+        "net.netfilter.nf_conntrack_tcp_loose",
+        0,
+        1,
+        Way.DOWN,
+        "0: connections that began untracked are invalid",
+    ),
     Tunable("conntrack_max", "net.netfilter.nf_conntrack_max", 1024, 1 << 28, Way.UP, "connections tracked"),
     Tunable(
         "conntrack_buckets", "net.netfilter.nf_conntrack_buckets", 1024, 1 << 26, Way.UP, "size of its hash"

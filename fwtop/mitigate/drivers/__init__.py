@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fwtop.mitigate.artifacts import Artifacts
-from fwtop.mitigate.drivers import hashlimit, ipset, nftables, notrack, string, sysctl, xdp
+from fwtop.mitigate.drivers import hashlimit, ipset, nftables, notrack, string, synproxy, sysctl, xdp
 from fwtop.model.address import Prefix
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Kind, Rule
@@ -17,6 +17,7 @@ _BUILDERS = {
     Kind.TC: xdp.build,
     Kind.SYSCTL: sysctl.build,
     Kind.NFTABLES: nftables.build,
+    Kind.SYNPROXY: synproxy.build,
 }
 
 
