@@ -24,8 +24,8 @@ from typing import Any
 
 from fwtop.lab import network as net
 from fwtop.lab.crowd import Crowds
+from fwtop.lab.dns import dns_query
 from fwtop.lab.legit import HOSTS, OPERATOR_PORT, PAGES, ZONE, request
-from fwtop.lab.payloads import dns_query
 
 _HTTP_SECONDS, _DNS_SECONDS, _ECHO_SECONDS = 1.0, 0.5, 1.0
 _THINKING_SECONDS = 0.15

@@ -67,7 +67,7 @@ def test_bad_scenario_is_one_clear_line(text: str, line: str) -> None:
     [
         ("{ random = 7 }", "multiple of 8"),
         ('{ hex = "0g" }', "vector vector-1"),
-        ('{ make = "quake_response" }', "payload: 'make' is not text"),
+        ('{ make = "nonsense_response" }', "payload: 'make' is not text"),
         ("[{ random = 8 }, { letters = 8 }]", "given once"),
     ],
 )
