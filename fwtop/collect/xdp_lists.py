@@ -6,6 +6,16 @@ each word of the table). Most packets of a flood from other sources cost one loa
 more than three. An LPM trie walks up to 24 nodes instead.
 IPv6 prefixes are in one hash, asked once for every length in use; a bit for each hash of the first 32
 address bits (2 MiB) spares most packets all of that.
+
+A lookup among 1,000,000 prefixes of /20 to /32, nanoseconds a packet beside the same program without it, for
+one source again and again and for random ones (all misses of the caches, too); scripts/measure_lists.py on 2
+cores of an AMD EPYC, Linux 6.18:
+
+|                    | one source | random | MiB     | seconds to fill |
+|--------------------|------------|--------|---------|-----------------|
+| LPM trie           |         76 |  1,800 |      30 |             3.3 |
+| a hash, by length  |        158 |  1,150 |      80 |             1.5 |
+| table, by rank     |          4 |     79 | 6 + 13  |             0.6 |
 """
 
 from __future__ import annotations

@@ -5,13 +5,20 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from fwtop.cli.probes.check import OK, UNKNOWN, WARNING, Check
+from fwtop.cli.probes.spread import spread
 from fwtop.mitigate.run import ENVIRONMENT
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
+
+if TYPE_CHECKING:
+    from fwtop.collect.xdp_targets import Target
+
+_RING = 2048  # descriptors: a millisecond of 2 Mpps
 
 
 def checks(names: list[str]) -> Iterator[Check]:
@@ -21,22 +28,27 @@ def checks(names: list[str]) -> Iterator[Check]:
     """
     from fwtop.cli.probes.xdp_features import native_xdp
     from fwtop.collect.links import choose_links, list_links
+    from fwtop.collect.xdp_targets import targets
 
+    links = list_links()
     try:
-        chosen = choose_links(list_links(), names)
+        chosen = choose_links(links, names)
     except FwtopError as error:
         if names:
             raise
         yield Check("interface", "default", WARNING, str(error), "fwtop doctor -i IF")
         return
     native = native_xdp()
+    places = {link.index: targets(links, [link]) for link in chosen}
     for link in chosen:
         group = f"interface {safe_text(link.name)}"
         if not link.up:
             mend = f"ip link set {safe_text(link.name)} up"
             yield Check(group, "state", WARNING, "down", mend)
         yield _driver(group, link.name, None if native is None else native.get(link.index))
+        yield from _place(group, link.name, places[link.index])
         yield from _queues(group, link.name)
+        yield from spread(group, safe_text(link.name), partial(_ask, "ethtool"))
         yield from _offloads(group, link.name)
         yield _attached(group, link.name)
 
@@ -62,6 +74,15 @@ def _driver(group: str, name: str, native: bool | None) -> Check:
     return Check(group, "driver", WARNING, f"{driver}: XDP only in generic mode, which is slower")
 
 
+def _place(group: str, name: str, places: Sequence[Target]) -> Iterator[Check]:
+    """Say where XDP rules for a VLAN or bond go."""
+    for place in places:
+        below = [one.name for one in (place.link, *place.members) if one.name != name]
+        if below:
+            detail = f"on {safe_text(', '.join(below))}, which it stands on: it sees all that arrives there"
+            yield Check(group, "XDP rules", OK, detail)
+
+
 def _current(text: str) -> dict[str, int]:
     """Read the second half of what `ethtool -l` and `-g` print: the current settings."""
     current = text.partition("Current hardware settings:")[2]
@@ -83,7 +104,12 @@ def _queues(group: str, name: str) -> Iterator[Check]:
         yield Check(group, "queues", OK, f"{count} of {limit}")
     rings = _ask("ethtool", "-g", name)
     size, largest = _current(rings).get("RX", 0), _maximum(rings).get("RX", 0)
-    if size:
+    wanted = min(largest, _RING)
+    if size and size < wanted:
+        mend = f"ethtool -G {safe_text(name)} rx {wanted}"
+        detail = f"{size} of at most {largest}: a burst overruns it; a change resets the interface"
+        yield Check(group, "receive ring", WARNING, detail, mend)
+    elif size:
         yield Check(group, "receive ring", OK, f"{size} of at most {largest}")
 
 

@@ -1,0 +1,40 @@
+"""What the doctor reads from ethtool about the spread over queues; texts as ethtool 6.1 prints them."""
+
+from collections.abc import Callable
+
+from fwtop.cli.probes.check import OK, WARNING
+from fwtop.cli.probes.spread import spread
+
+TABLE = """RX flow hash indirection table for eth0 with 4 RX ring(s):
+    0:      {0}     {1}     {2}     {3}     {0}     {1}     {2}     {3}
+    8:      {0}     {1}     {2}     {3}     {0}     {1}     {2}     {3}
+RSS hash key:
+6d:5a:56:da:25:5b:0e:c2:41:67:25:3d:43:a3:8f:b0
+RSS hash function:
+    toeplitz: on
+"""
+BY_ADDRESS = "UDP over IPV4 flows use these fields for computing Hash flow key:\nIP SA\nIP DA\n\n"
+BY_PORT = BY_ADDRESS.rstrip() + "\nL4 bytes 0 & 1 [TCP/UDP src port]\nL4 bytes 2 & 3 [TCP/UDP dst port]\n\n"
+
+
+def prints(table: str, udp: str) -> Callable[..., str]:
+    return lambda option, *_: {"-x": table, "-n": udp}[option]
+
+
+def test_a_table_over_all_queues_and_ports_in_the_hash() -> None:
+    found = list(spread("g", "eth0", prints(TABLE.format(0, 1, 2, 3), BY_PORT)))
+    assert [(check.name, check.state) for check in found] == [("RSS", OK)]
+
+
+def test_queues_left_out_and_addresses_only() -> None:
+    found = list(spread("g", "eth0", prints(TABLE.format(0, 1, 0, 1), BY_ADDRESS)))
+    assert [(check.state, check.mend) for check in found] == [
+        (WARNING, "ethtool -X eth0 equal 4"),
+        (WARNING, "ethtool -N eth0 rx-flow-hash udp4 sdfn"),
+        (WARNING, "ethtool -N eth0 rx-flow-hash udp6 sdfn"),
+    ]
+    assert "2 of 4 queues" in found[0].detail
+
+
+def test_a_driver_that_tells_nothing() -> None:
+    assert list(spread("g", "eth0", prints("", ""))) == []
