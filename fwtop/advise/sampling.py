@@ -15,7 +15,7 @@ from fwtop.advise.traffic import Traffic
 
 _WORDS = 8  # of a TCP header with NOP, NOP, timestamps
 _ENOUGH = 30
-_ALONE = 0.55  # of packets are the only one of their flow
+_ALONE = 0.3  # of packets are the only one of their flow
 _ENDS = (0.003, 0.4)  # FINs among them
 
 

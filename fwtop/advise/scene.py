@@ -21,6 +21,7 @@ from fwtop.model.counters import Counters
 from fwtop.model.packets import I64, U64, Mask
 from fwtop.model.rule import Match
 
+_LONG_SECONDS, _CRAWL_PPS = 8.0, 2.0  # a capture that long, at a rate that even 1 in 1,000 shows of floods
 NO_SPOOF = Spoof(0.0, ())
 ANY = Match()
 
@@ -119,7 +120,8 @@ class Scene:
         if facts.n < config.min_samples or max(facts.share, by_bytes if shaped else 0.0) < share:
             return False
         if not self.traffic.live:
-            return shaped or not self.scattered(facts)
+            crawls = self.traffic.seconds >= _LONG_SECONDS and facts.pps < _CRAWL_PPS
+            return shaped or not (crawls or self.scattered(facts))
         usual = self.baseline.rate(normal)
         if usual is not None:
             floor_pps = max(floor_pps, config.baseline_factor * usual)

@@ -21,6 +21,7 @@ from fwtop.model.rule import Match
 _TFTP = Service("tftp", "TFTP", (), tftp_data)
 _SHAPES = [(service, service.shape) for service in (*ANYWHERE, _TFTP) if service.shape is not None]
 _LONG = 8.0  # seconds: a capture that isn't just a cut, so its rates mean something
+_PRIVILEGED = 1024
 _TRIED = 1_024  # packets that are tried for a shape before all are
 _FEW = 3  # resolvers that a host really uses
 # What hosts talk with a single server in bulk; a few reflectors of these don't show in packets alone
@@ -132,7 +133,7 @@ def _judge(scene: Scene, mask: Mask, ports: list[int]) -> Finding | None:
         return None
     if fit is not None and fit < 0.5 and _forged_answers(scene, facts, fit):
         return None
-    if _ordinary(scene, service, facts, fit):
+    if not (proven and _aimed(service, facts)) and _ordinary(scene, service, facts, fit):
         if proven and (service.name == "dns" or _polled(scene, facts)):
             scene.ordinary[facts.rows] = True
         return None
@@ -141,6 +142,13 @@ def _judge(scene: Scene, mask: Mask, ports: list[int]) -> Finding | None:
         rows = dns.without_other_names(scene.traffic, facts)
         facts = scene.facts(rows) if len(rows) < facts.n else facts
     return _finding(scene, service, facts, ports, confidence=confidence, fit=fit)
+
+
+def _aimed(service: Service, facts: Facts) -> bool:
+    """Tell answers to a port that no client has as its own: the attacker's choice, 80 or 443 most often."""
+    dport = facts.top("dport")
+    here = 0 < dport.value < _PRIVILEGED and dport.value not in service.ports
+    return here and dport.share > 0.3 and facts.sources >= 8
 
 
 def _fit(service: Service, facts: Facts) -> float | None:

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass
 
 import numpy as np
 
 from fwtop.advise import dns
+from fwtop.advise.facts import Facts
 from fwtop.advise.scene import Finding, Scene, count, plural, sure
 from fwtop.advise.services import dns_query
 from fwtop.advise.traffic import UDP, Rows, distinct_texts, payload
-from fwtop.model.packets import Mask
+from fwtop.model.packets import U64, Mask
 from fwtop.model.rule import Match
 from fwtop.model.text import dns_name_text, safe_text
 
 _NAME = 24  # bytes of a name that are compared
+_PARENT_SHARE = 0.25  # of the questions are for names under one parent
+_VECTORS = 2  # floods of questions at once
+_OFTEN = 0.15  # of the questions are for one name
 _INVENTED = 200  # questions before that is said
 _AGAIN = 10  # times that a random name doesn't come up
 
@@ -27,69 +32,109 @@ def queries(scene: Scene) -> list[Finding]:
         return []
     matrix, length = payload(packets, to_server, 32)
     asks = dns_query(matrix, length)
-    if asks.mean() < 0.5:
+    if asks.mean() < 0.1:
         return []  # a flood to port 53 that isn't DNS: the UDP rule's
     rows = to_server[asks]
     scene.ordinary[rows] = True  # what this rule doesn't name is a name server's daily work
+    findings: list[Finding] = []
+    while (finding := _judge(scene, rows, beside=bool(findings))) is not None and len(findings) < _VECTORS:
+        if any(finding.kind == earlier.kind for earlier in findings):
+            break
+        findings.append(finding)
+        rows = np.setdiff1d(rows, finding.rows)
+    return findings
+
+
+@dataclass(frozen=True)
+class _Verdict:
+    """What the questions are, by the names in them."""
+
+    kind: str
+    title: str
+    sentence: str
+    confidence: float
+    rows: Rows
+    wire: bytes | None = None
+
+
+def _judge(scene: Scene, rows: Rows, *, beside: bool) -> Finding | None:
+    """Name these questions; `beside` another flood only where they are for one and the same name."""
     facts = scene.facts(rows)
     if not scene.significant(facts, floor_pps=scene.config.flood_pps, normal="dns"):
-        return []
+        return None
     parsed = dns.questions(scene.traffic, rows)
-    if len(parsed) < 20:
-        return []
+    verdict = _by_names(scene, facts, parsed) if len(parsed) >= 20 else None
+    if verdict is None or (beside and verdict.wire is None):
+        return None
+    types = Counter(dns.type_name(question.qtype) for question in parsed)
+    kind_of, n = types.most_common(1)[0]
+    facts = scene.facts(verdict.rows)
+    evidence = (
+        f"{count(facts.packets)} DNS questions from {plural(facts.sources, 'source')}",
+        verdict.sentence,
+        f"{n / len(parsed):.0%} ask for type {kind_of}" if kind_of != "?" else "the types are cut off",
+    )
+    return Finding(
+        verdict.kind,
+        verdict.title,
+        facts.rows,
+        sure(verdict.confidence, facts.n),
+        evidence,
+        scene.spoof(facts.rows),
+        Match(protocol=UDP, dport=53),
+        dns_name=verdict.wire,
+    )
+
+
+def _by_names(scene: Scene, facts: Facts, parsed: list[dns.Question]) -> _Verdict | None:
+    rows = facts.rows
     cut = sum(question.cut for question in parsed) > 0.5 * len(parsed)
-    random_names = None if cut else _random_subdomains(parsed)
     first = [question.labels[0] for question in parsed if question.labels]
+    random_title = "DNS random-subdomain attack"
     if cut and len(set(first)) > 0.7 * len(parsed) and _looks_random(first):
-        kind, title = "dns_random_subdomain", "DNS random-subdomain attack"
-        sentence = (
-            f"{len(set(first)) / len(parsed):.0%} of the first labels are different; the names are cut off"
-        )
-        confidence, wire = 0.75, None
-    elif random_names is not None:
+        different = len(set(first)) / len(parsed)
+        sentence = f"{different:.0%} of the first labels are different; the names are cut off"
+        return _Verdict("dns_random_subdomain", random_title, sentence, 0.75, rows)
+    random_names = None if cut else _random_subdomains(parsed)
+    if random_names is not None:
         parent, share, distinct = random_names
         shown = safe_text(dns_name_text(list(parent)), limit=80)
-        kind, title = "dns_random_subdomain", f"DNS random-subdomain attack on {shown}"
         sentence = (
             f"{share:.0%} of the questions are for names under {shown}, {distinct:.0%} of them different"
         )
-        confidence, wire = 0.95, _wire(parent)
         rows = rows[~_repeated(scene, rows)]
-    elif not cut and _invented(parsed, first):
-        kind, title = "dns_query_flood", "DNS flood of invented names"
+        title = f"{random_title} on {shown}"
+        return _Verdict("dns_random_subdomain", title, sentence, 0.95, rows, _wire(parent))
+    if not cut and _invented(parsed, first):
         different = len({question.labels for question in parsed}) / len(parsed)
         sentence = f"{different:.0%} of the names are different and random"
-        confidence, wire = 0.8, None
-    else:
-        name, share = _top_name(parsed)
-        spoof = scene.spoof(rows)
-        per_source = facts.pps_per_source
-        crowded = share >= 0.5 and (facts.sources >= 20 or per_source > scene.config.flood_pps / 10)
-        if not (crowded or spoof.probability > 0.7 or per_source > scene.config.flood_pps):
-            return []
-        kind, title = "dns_query_flood", "DNS query flood"
-        sentence = f"{share:.0%} of the questions are for {safe_text(dns_name_text(list(name)), limit=80)}"
-        confidence, wire = 0.85, _wire(name) if share >= 0.5 and not cut else None
-    types = Counter(dns.type_name(question.qtype) for question in parsed)
-    kind_of, n = types.most_common(1)[0]
-    facts = scene.facts(rows)
-    evidence = (
-        f"{count(facts.packets)} DNS questions from {plural(facts.sources, 'source')}",
-        sentence,
-        f"{n / len(parsed):.0%} ask for type {kind_of}" if kind_of != "?" else "the types are cut off",
-    )
-    return [
-        Finding(
-            kind,
-            title,
-            rows,
-            sure(confidence, facts.n),
-            evidence,
-            scene.spoof(rows),
-            Match(protocol=UDP, dport=53),
-            dns_name=wire,
-        )
-    ]
+        return _Verdict("dns_query_flood", "DNS flood of invented names", sentence, 0.8, rows)
+    return _repeated_question(scene, facts, parsed, cut=cut)
+
+
+def _repeated_question(
+    scene: Scene, facts: Facts, parsed: list[dns.Question], *, cut: bool
+) -> _Verdict | None:
+    """Too many of the same question, or forged, or by one source that doesn't wait for answers."""
+    name, share = _top_name(parsed)
+    flood_pps, per_source = scene.config.flood_pps, facts.pps_per_source
+    crowded = share >= 0.5 and (facts.sources >= 20 or per_source > flood_pps / 10)
+    rows = facts.rows
+    if per_source <= flood_pps:
+        rows = _often_asked(scene, rows)  # among others' questions, the flood's stand out by their name
+        if not crowded and scene.spoof(rows).probability <= scene.config.spoof_threshold:
+            return None
+    shown = safe_text(dns_name_text(list(name)), limit=80)
+    sentence = f"{share:.0%} of the questions are for {shown}"
+    wire = _wire(name) if share >= 0.5 and not cut else None
+    return _Verdict("dns_query_flood", "DNS query flood", sentence, 0.85, rows, wire)
+
+
+def _often_asked(scene: Scene, rows: Rows) -> Rows:
+    """Take the questions for the few names that make up a good part of all, if there are such."""
+    _, inverse, counts = np.unique(_beginnings(scene, rows), return_inverse=True, return_counts=True)
+    often = rows[(counts >= _OFTEN * len(rows))[inverse]]
+    return often if len(often) >= _OFTEN * len(rows) else rows
 
 
 def _random_subdomains(parsed: list[dns.Question]) -> tuple[tuple[bytes, ...], float, float] | None:
@@ -102,12 +147,13 @@ def _random_subdomains(parsed: list[dns.Question]) -> tuple[tuple[bytes, ...], f
         )
     for parent, n in sorted(parents.items(), key=lambda item: (-item[1], -len(item[0]))):
         share = n / len(parsed)
-        if share < 0.4:
+        if share < _PARENT_SHARE:
             return None
         below = [q.labels[: -len(parent)] for q in parsed if q.labels[-len(parent) :] == parent]
         below = [labels for labels in below if labels]
         distinct = len(set(below)) / max(1, len(below))
-        if len(below) >= 15 and distinct > 0.7 and _looks_random([labels[0] for labels in below]):
+        enough = 0.7 if share >= 0.4 else 0.9  # among others' questions, a domain's own hosts are few
+        if len(below) >= 15 and distinct > enough and _looks_random([labels[0] for labels in below]):
             return parent, len(below) / len(parsed), distinct
     return None
 
@@ -122,18 +168,24 @@ def _invented(parsed: list[dns.Question], first: list[bytes]) -> bool:
 
 def _repeated(scene: Scene, rows: Rows) -> Mask:
     """Tell questions for names that are asked for again and again: those who live there, not the attack."""
-    matrix, length = payload(scene.traffic.packets, rows, dns.HEADER + _NAME)
-    begin = distinct_texts(matrix[:, dns.HEADER :] & np.uint8(0xDF))
-    _, inverse, counts = np.unique(begin, return_inverse=True, return_counts=True)
+    _, inverse, counts = np.unique(_beginnings(scene, rows), return_inverse=True, return_counts=True)
     often = counts >= max(_AGAIN, 5 * len(rows) / len(counts))
-    return np.asarray(often[inverse] & (length > dns.HEADER))
+    return np.asarray(often[inverse])
+
+
+def _beginnings(scene: Scene, rows: Rows) -> U64:
+    """Hash the first bytes of each question's name, without regard to case."""
+    matrix, _ = payload(scene.traffic.packets, rows, dns.HEADER + _NAME)
+    name = matrix[:, dns.HEADER :]
+    over = np.logical_or.accumulate(name == 0, axis=1)
+    return distinct_texts(np.where(over, np.uint8(0), name & np.uint8(0xDF)))
 
 
 def _looks_random(labels: list[bytes]) -> bool:
     """Names that people made share letters and words; random ones have flat letters and even lengths."""
     text = np.frombuffer(b"".join(labels), np.uint8)
-    if len(text) == 0:
-        return False
+    if len(text) == 0 or sum(map(bytes.isdigit, labels)) > 0.5 * len(labels):
+        return False  # numbers are addresses, in reverse zones and block lists
     p = np.bincount(text, minlength=256) / len(text)
     p = p[p > 0]
     entropy = float(-(p * np.log2(p)).sum())

@@ -13,6 +13,7 @@ from fwtop.advise.traffic import TCP, Rows, distinct_texts, mix, payload
 from fwtop.model.packets import Mask
 from fwtop.model.rule import Match
 
+_ASKED = 100  # requests with queries before their differences say something
 _PEOPLE = 5  # browsers behind one source
 _LINE = 40  # bytes of a request that are compared
 _TIMES = 10
@@ -105,16 +106,23 @@ def _again_and_again(facts: Facts) -> Mask:
 def _cache_busting(parsed: list[http.Request]) -> tuple[http.Request, str] | None:
     """Find one path that is asked for with another query each time, by one tool."""
     asked = [request for request in parsed if request.query]
-    if len(asked) < 30 or len(asked) < 0.2 * len(parsed):
+    if len(asked) < _ASKED or len(asked) < 0.2 * len(parsed):
         return None
     (method, path), n = Counter((request.method, request.path) for request in asked).most_common(1)[0]
     mine = [request for request in asked if (request.method, request.path) == (method, path)]
     distinct = len({request.query for request in mine}) / n
-    tool = Counter(request.template for request in mine).most_common(1)[0][1] / n
+    words = _whole_words(mine)
+    tool = Counter(words).most_common(1)[0][1] / n
     if n < 0.5 * len(asked) or distinct < 0.8 or tool < 0.5:
         return None
     sentence = f"{distinct:.0%} have a query of their own for one path, to get around caches"
     return mine[0], sentence
+
+
+def _whole_words(parsed: list[http.Request]) -> list[bytes]:
+    """Return what stands behind the request lines, as much of it as nearly all samples hold."""
+    held = sorted(len(request.template) for request in parsed)[len(parsed) // 20]
+    return [request.template[:held] for request in parsed]
 
 
 def outside_connections(scene: Scene, facts: Facts) -> bool:
@@ -141,7 +149,7 @@ def _one_tool(facts: Facts, parsed: list[http.Request]) -> str:
     if len(parsed) < 100 or facts.sources < 20:
         return ""
     n = Counter((request.method, request.path) for request in parsed).most_common(1)[0][1]
-    words, m = Counter(request.template for request in parsed).most_common(1)[0]
+    words, m = Counter(_whole_words(parsed)).most_common(1)[0]
     if min(n, m) < 0.9 * len(parsed) or len(words) < 40:
         return ""
     return (

@@ -56,9 +56,11 @@ def syn_flood(scene: Scene) -> list[Finding]:
     if not crafted and _crowd(scene, facts):
         return []
     completed = float(tcp.completed[tcp.syn & scene.free].mean())
-    spoof = scene.spoof(facts.rows, completed=completed)
+    # Where connections can be followed, none of these was completed; those that were are other people's
+    spoof = scene.spoof(facts.rows, completed=completed if scene.thin else 0.0)
     dport = facts.top("dport")
-    background = facts.pps < 20 or (facts.share < 0.5 and spoof.probability < 0.7)
+    scans = facts.share < 0.5 and spoof.probability < 0.7 and facts.pps < config.flood_pps
+    background = facts.pps < 20 or scans
     if dport.share < 0.5 and background and not scene.traffic.live:
         return []  # the scans that every address on the internet gets
     evidence = [

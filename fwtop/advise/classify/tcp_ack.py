@@ -19,6 +19,7 @@ from fwtop.advise.tls import record_mask
 from fwtop.advise.traffic import Rows
 
 _BARE = 5  # words of a TCP header without options
+_ALONE = 0.9  # of a capture's packets: where it cuts connections off, fewer are the only ones seen
 _FULL = 1_300  # bytes of an IP packet: full-sized ones are uploads
 _TIRELESS = 10  # packets of data on one connection without a word of the server
 _FLOWS = 5
@@ -35,13 +36,16 @@ def ack_flood(scene: Scene) -> list[Finding]:
         return []
     # Where a SYN flood has claimed the SYNs of real clients too, FINs tell how many those are
     weight, mine = scene.traffic.weight, scene.free | tcp.real
+    if not scene.thin:  # connections of other sources explain none of these
+        mine = mine & scene.traffic.of_sources(facts.rows)
     ends = float(weight[tcp.fin & mine].sum())
     openings = max(2 * ends, ends + float(weight[(tcp.syn | tcp.syn_ack) & mine].sum()))
     spoof = scene.spoof(facts.rows)
     signs = constants(facts, ("tcp_window", "tcp_seq", "ip_id", "ttl")) + _one_size(scene, facts)
     lonely = facts.flow_singles > 0.5 and _unopened(scene, facts, openings)
     replayed = facts.flow_singles <= 0.5
-    backed = bool(signs) or spoof.probability > 0.5 or not scene.traffic.live or scene.baseline.ready
+    alone = not scene.traffic.live and facts.flow_singles > _ALONE
+    backed = bool(signs) or spoof.probability > 0.5 or alone or scene.baseline.ready
     if scene.sampled and not (signs or spoof.probability > 0.8):
         return []
     if not ((lonely and backed) or replayed or spoof.probability > 0.8):

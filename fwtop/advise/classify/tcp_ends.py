@@ -27,9 +27,9 @@ def _ends(
     if not scene.significant(facts, floor_pps=config.flood_pps, normal=normal):
         return []
     tcp, weight = scene.tcp, scene.traffic.weight
-    # Connections end about as often as they begin, and reflected SYN-ACKs bring RSTs with them. At a thin
-    # sample the ends of real connections are among the rows.
-    causes = float(weight[(tcp.syn & scene.free) | tcp.syn_ack].sum())
+    # Connections end about as often as they begin; what a SYN flood or reflection claimed, RSTs included,
+    # began none. At a thin sample the ends of real connections are among the rows.
+    causes = float(weight[(tcp.syn | tcp.syn_ack) & scene.free].sum())
     if scene.thin:  # there, a connection's other packets tell how many there are
         causes = 2 * causes + float(weight[tcp.ack & scene.free].sum())
     if causes > facts.packets or facts.share < 0.02:

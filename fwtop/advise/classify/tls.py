@@ -11,6 +11,7 @@ from fwtop.advise.classify.http import fast_rows, outside_connections, with_conn
 from fwtop.advise.facts import Facts
 from fwtop.advise.scene import Finding, Scene, count, sure
 from fwtop.advise.traffic import TCP, payload
+from fwtop.model.packets import Mask
 from fwtop.model.rule import Match
 from fwtop.model.text import payload_text
 
@@ -43,8 +44,9 @@ def hellos(scene: Scene) -> list[Finding]:
     parsed = tls.hellos(scene.traffic, facts.spread(384))
     if not reasons and (facts.n >= 3 * facts.sources or _one_print(parsed)):
         stalled = _stalled(scene, facts)
-        if stalled > 0.9:
-            reasons.append(f"{stalled:.0%} of their connections send nothing after it")
+        if stalled.mean() > 0.5 and stalled.sum() >= _ENOUGH:
+            reasons.append(f"{stalled.mean():.0%} of their connections send nothing after it")
+            facts = scene.facts(facts.rows[stalled])
     if not reasons:
         return []
     evidence = [
@@ -94,22 +96,22 @@ def small_records(scene: Scene) -> list[Finding]:
     return [Finding("http_flood", "HTTP/2 request flood", rows, sure(0.75, facts.n), evidence, spoof, match)]
 
 
-def _stalled(scene: Scene, facts: Facts) -> float:
-    """Part of the connections, of those that had time, that end with the hello.
+def _stalled(scene: Scene, facts: Facts) -> Mask:
+    """Tell the hellos, of those that had time, whose connection ends with them.
 
     Browsers finish the handshake, ask and acknowledge; they ask again where the server is too slow.
-    0 where sampling or too short a capture hides that.
+    None where sampling or too short a capture hides that.
     """
     traffic = scene.traffic
     time = traffic.packets.time_ns
-    old = facts.rows[time[facts.rows] < time.max() - _PATIENCE_NS]
-    if traffic.one_in > 1.5 or len(old) < _ENOUGH:
-        return 0.0
+    old = time[facts.rows] < time.max() - _PATIENCE_NS
+    if scene.thin or traffic.one_in > 1.5 or old.sum() < _ENOUGH:
+        return np.zeros(facts.n, np.bool_)
     rows = traffic.rows(scene.tcp.tcp)
-    flows, place, packets = np.unique(traffic.flow_key[rows], return_inverse=True, return_counts=True)
-    data = np.bincount(place, traffic.packets.payload_length[rows] > 0)
-    mine = np.isin(flows, traffic.flow_key[old])
-    return float(((data == 1) & (packets <= _BARE))[mine].mean())
+    flow = traffic.flow_id
+    packets = np.bincount(flow[rows], minlength=int(flow.max()) + 1)
+    data = np.bincount(flow[rows], traffic.packets.payload_length[rows] > 0, len(packets))
+    return np.asarray(((data == 1) & (packets <= _BARE))[flow[facts.rows]] & old)
 
 
 def _one_print(parsed: list[tls.Hello]) -> bool:

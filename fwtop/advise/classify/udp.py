@@ -17,6 +17,7 @@ from fwtop.model.rule import Match
 _GROUPS = 4
 _TINY = 128  # bytes: links carry 576 or more, whatever the least of 68 in RFC 791
 _CLIENT_PPS = 0.5  # questions a second of a real client of NTP, STUN or a game, for long
+_TALK_PACKETS, _TALK_SIZES = 16, 4  # of a flow that is a conversation
 _CHOSEN = 10_000  # ports below are hardly ever given to clients
 _SERVER_PPS = 1_000.0  # of one server that answers or reports: more is a flood whatever it says
 _BEGIN = 8  # payload bytes that are the same in all sources' packets by a tool's constant
@@ -31,13 +32,26 @@ def flood(scene: Scene) -> list[Finding]:
         return []
     findings = []
     for mask in _by_port(scene, pool):
-        finding = _judge(scene, mask)
+        finding = _judge(scene, mask) or _judge(scene, mask & ~_talks(scene, mask))
         if finding is not None:
             findings.append(finding)
     if len(findings) > 1:
         return [_join(scene, findings)]
     rest = packets.fragment == Fragment.LATER
     return [_with_fragments(scene, finding, rest) for finding in findings]
+
+
+def _talks(scene: Scene, mask: Mask) -> Mask:
+    """Tell the flows that are conversations by themselves: many packets of many sizes."""
+    traffic = scene.traffic
+    rows = traffic.rows(mask)
+    flow, lengths = traffic.flow_id[rows], traffic.packets.ip_length[rows]
+    packets = np.bincount(flow)
+    _, first = np.unique(flow * 65_536 + lengths, return_index=True)
+    sizes = np.bincount(flow[first], minlength=len(packets))
+    talks = np.zeros(len(traffic), np.bool_)
+    talks[rows] = ((packets >= _TALK_PACKETS) & (sizes >= _TALK_SIZES))[flow]
+    return talks
 
 
 def unknown(scene: Scene) -> list[Finding]:
@@ -134,7 +148,8 @@ def _odds(scene: Scene, facts: Facts, forged: float) -> tuple[float, list[str]]:
     if length.share > 0.9:
         odds += 1.0
         signs.append(f"{length.share:.0%} have an IP length of {length.value}")
-    if facts.n >= 5 * facts.sources and facts.flow_singles > 0.8 and facts.pps_per_source > 5:
+    hopping = facts.n >= 5 * facts.sources and facts.flow_singles > 0.8 and facts.pps_per_source > 2
+    if hopping:
         odds += 1.5
         signs.append("the sources take another port for nearly every packet")
     odds += _tool_marks(facts, signs)
@@ -144,7 +159,7 @@ def _odds(scene: Scene, facts: Facts, forged: float) -> tuple[float, list[str]]:
         odds += 1.5
         signs.append(f"each source sends {count(per_source)} packets a second")
     elif facts.sources < 10 and per_source < 200:
-        odds -= 3.0
+        odds -= 1.5 if hopping else 3.0
     usual = scene.baseline.rate("udp")
     if usual is not None and scene.traffic.live:
         odds += 2.0
@@ -189,7 +204,10 @@ def _contents(facts: Facts, signs: list[str]) -> float:
         if quic.looks_like_quic(matrix, held):
             return -2.0
         signs.append(f"the payload is random ({facts.payload_entropy:.1f} bits a byte)")
-        return 1.0
+        once = facts.flow_singles > 0.9 and facts.sources >= 100
+        if once:
+            signs.append(f"{facts.sources:,} sources send it once from each port, as no protocol begins")
+        return 1.75 if once else 1.0
     return 0.0
 
 
