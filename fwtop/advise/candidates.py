@@ -58,6 +58,7 @@ def candidates(
     if not forged:
         yield from _by_sources(scene, finding, normal, config)
         yield from _by_rate(scene, finding, base, normal, config)
+    yield from _proxied(scene, finding, base, config)
     yield from _untracked(scene, base, config)
 
 
@@ -189,6 +190,20 @@ def _why_limit(normal: Normal) -> str:
     if len(normal.packets) < 30:
         return "how much normal sources send was not seen"
     return "normal sources send less than half of that"
+
+
+def _proxied(scene: Scene, finding: Finding, base: Match, config: AdviseConfig) -> Iterator[Candidate]:
+    """Answer handshakes with cookies where SYNs flood a port that real clients use."""
+    if finding.kind != "syn_flood" or base.dport is None:
+        return
+    packets = scene.traffic.packets
+    used = scene.tcp.real & (packets.dport == base.dport)
+    before = (scene.baseline.rows.protocol == TCP) & (scene.baseline.rows.dport == base.dport)
+    if not used.any() and not before.any():
+        return
+    match = Match(family=base.family, protocol=TCP, dport=base.dport)
+    rule = _rule(Kind.SYNPROXY, match, config)
+    yield Candidate(rule, "real clients finish their handshakes, these senders do not", "")
 
 
 def _untracked(scene: Scene, base: Match, config: AdviseConfig) -> Iterator[Candidate]:

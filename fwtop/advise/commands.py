@@ -36,11 +36,30 @@ def shell_commands(rule: Rule) -> tuple[str, ...]:
     """
     if rule.kind in _ELSEWHERE:
         return (f"# fwtop {_ELSEWHERE[rule.kind]}: {rule.summary}", *_by_hand(rule))
+    if rule.kind is Kind.SYNPROXY:
+        return (
+            f"# fwtop does this with nft and the machine's own MSS and window scale: {rule.summary}",
+            *(f"# with iptables: {line}" for line in _proxy_lines(rule)),
+        )
     if rule.kind is Kind.SYSCTL:
         return tuple(f"sysctl -w {item.name}={item.value}" for item in rule.settings)
     if rule.kind is Kind.NOTRACK:
         return (*_set_lines(rule), *_chain_lines(rule, ("-j", "CT", "--notrack")), *_answer_lines(rule))
     return (*_set_lines(rule), *_chain_lines(rule, ("-j", "DROP")))
+
+
+def _proxy_lines(rule: Rule) -> list[str]:
+    """Return a SYN proxy as iptables-extensions(8) has it, with the options of an Ethernet server."""
+    lines = []
+    for family in rule.match.families:
+        program, mss = _program(family), 1460 if family == 4 else 1440
+        to_port = f"-p tcp --dport {rule.match.dport}"
+        lines += [
+            f"{program} -t raw -I PREROUTING {to_port} --syn -j CT --notrack",
+            f"{program} -I INPUT {to_port} -m conntrack --ctstate INVALID,UNTRACKED "
+            f"-j SYNPROXY --sack-perm --timestamp --wscale 7 --mss {mss}",
+        ]
+    return [*lines, "sysctl -w net.netfilter.nf_conntrack_tcp_loose=0"]
 
 
 def _by_hand(rule: Rule) -> list[str]:

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
 from fwtop.advise.limits import replayed, sustained
 from fwtop.advise.matching import limit_groups, match_rows
-from fwtop.advise.scene import Finding
+from fwtop.advise.scene import Finding, Scene
 from fwtop.advise.tcpview import ACK, SYN
 from fwtop.advise.texts import Texts
 from fwtop.advise.traffic import TCP, Rows, Traffic, mix
 from fwtop.model.address import format_address
 from fwtop.model.packets import F64, Mask, PacketBatch
-from fwtop.model.rule import Match, RateLimit
+from fwtop.model.rule import Kind, Match, RateLimit, Rule
 
 _EXAMPLES = 4
 _LOADED = 2_048
@@ -66,6 +66,24 @@ def stopped(match: Match, limit: RateLimit | None, traffic: Traffic) -> F64:
         rows = np.flatnonzero(hit)
         part[rows] = sustained(limit, traffic.packets, rows, traffic.weight[rows], traffic.seconds)
     return part
+
+
+def stopped_by(rule: Rule, scene: Scene, traffic: Traffic) -> F64:
+    """Return what `stopped` does, for any kind of rule; of SYN proxies the handshakes that nobody finishes.
+
+    `traffic` is the scene's or a part of it; a proxy is measured on the whole.
+    """
+    if rule.kind is not Kind.SYNPROXY:
+        return stopped(rule.match, rule.limit, traffic)
+    opening = replace(rule.match, tcp_flags=(SYN | ACK, SYN))
+    return np.asarray(match_rows(opening, scene.traffic.packets) & ~scene.tcp.real, np.float64)
+
+
+def harm_by(rule: Rule, normal: Normal, traffic: Traffic) -> Harm:
+    """Return what `harm` does, for any kind of rule: a proxy's real clients get through."""
+    if rule.kind is Kind.SYNPROXY:
+        return Harm(0.0, 0.0, ())
+    return harm(rule.match, rule.limit, normal, traffic)
 
 
 def share_stopped(part: F64, match: Match, traffic: Traffic, finding: Finding, rows: Rows) -> float:

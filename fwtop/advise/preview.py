@@ -11,7 +11,7 @@ from fwtop.advise.baseline import Baseline
 from fwtop.advise.classify import find_attacks
 from fwtop.advise.config import AdviseConfig
 from fwtop.advise.contents import signatures
-from fwtop.advise.effect import harm, share_stopped, stopped
+from fwtop.advise.effect import harm_by, share_stopped, stopped_by
 from fwtop.advise.normal import normal_traffic, with_unexplained
 from fwtop.advise.scene import Finding, Scene
 from fwtop.model.preview import Preview
@@ -33,7 +33,7 @@ def preview(
         found = {finding.key: signatures(scene, finding, normal) for finding in findings}
         normal = with_unexplained(scene, normal, found)
     traffic = scene.traffic
-    part = stopped(rule.match, rule.limit, traffic)
+    part = stopped_by(rule, scene, traffic)
     if rule.kind in (Kind.NOTRACK, Kind.SYSCTL):
         pps = float((part * traffic.weight).sum()) / traffic.seconds if rule.kind is Kind.NOTRACK else 0.0
         return Preview(0.0, 0.0, 0.0, 0.0, pps, warnings=("it drops nothing",), guess=normal.guess)
@@ -43,7 +43,7 @@ def preview(
     shares = [share_stopped(part, rule.match, traffic, finding, finding.rows) for finding in findings]
     weights = [traffic.share(finding.rows) for finding in findings]
     attack = float(np.average(shares, weights=weights)) if findings else 0.0
-    cost = harm(rule.match, rule.limit, normal, traffic)
+    cost = harm_by(rule, normal, traffic)
     warnings = _warnings(scene, rule, total_pps, cost.share, guess=normal.guess)
     return Preview(
         attack_share=attack,

@@ -9,7 +9,7 @@ import numpy as np
 
 from fwtop.advise.candidates import USEFUL, Candidate, candidates, for_table
 from fwtop.advise.commands import fwtop_line, shell_commands
-from fwtop.advise.effect import Normal, harm, share_stopped, stopped
+from fwtop.advise.effect import Normal, harm_by, share_stopped, stopped_by
 from fwtop.advise.scene import Finding, Scene
 from fwtop.advise.signature import Signature
 from fwtop.advise.upstream import upstream
@@ -26,6 +26,7 @@ _LASTS = {
     Kind.STRING: "lasts until the tool changes its payload",
     Kind.XDP: "lasts until the tool changes its headers",
     Kind.NOTRACK: "lasts; stateful rules don't see these packets",
+    Kind.SYNPROXY: "lasts; each SYN still costs an answer",
     Kind.SYSCTL: "lasts until the table fills faster still",
 }
 _DROP_NOTHING = frozenset({Kind.NOTRACK, Kind.SYSCTL})
@@ -102,9 +103,9 @@ def _measured(scene: Scene, finding: Finding, candidate: Candidate, normal: Norm
     if any(item.offset is None for item in rule.match.payload):
         traffic, chosen = scene.few
         rows = np.flatnonzero(np.isin(chosen, finding.rows))
-    part = stopped(rule.match, rule.limit, traffic) if drops else np.zeros(len(traffic))
+    part = stopped_by(rule, scene, traffic) if drops else np.zeros(len(traffic))
     share = share_stopped(part, rule.match, traffic, finding, rows) if drops else 0.0
-    cost = harm(rule.match, rule.limit, normal, scene.traffic) if drops else None
+    cost = harm_by(rule, normal, scene.traffic) if drops else None
     pps = float((part * traffic.weight).sum()) / traffic.seconds if drops else 0.0
     collateral = cost.share if cost else 0.0
     rule = replace(

@@ -34,11 +34,16 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Install the proxy."""
+    return carry_out(args, [rule_of(args)])
+
+
+def rule_of(args: argparse.Namespace) -> Rule:
+    """Return the rule that was asked for; raises FwtopError (code 2)."""
     destinations = tuple(_prefix(text) for text in args.to)
     match = Match(destinations=destinations, family=args.family, protocol=_TCP, dport=args.dport)
     where = f" of {', '.join(map(str, destinations))}" if destinations else ""
     summary = f"answer SYNs to port {args.dport}{where} with cookies"
-    return carry_out(args, [Rule("", Kind.SYNPROXY, match, summary, args.ttl, created_by="cli")])
+    return Rule("", Kind.SYNPROXY, match, summary, args.ttl, created_by="cli")
 
 
 def _prefix(text: str) -> Prefix:

@@ -92,6 +92,14 @@ def _untracked(rule: Rule) -> list[str] | None:
     return ["notrack", *_scope(match)]
 
 
+def _proxy(rule: Rule) -> list[str] | None:
+    match = rule.match
+    if match != Match(family=match.family, protocol=6, dport=match.dport) or match.dport is None:
+        return None
+    family = [f"-{match.family}"] if match.family is not None else []
+    return ["synproxy", *family, "--dport", str(match.dport)]
+
+
 _MAKERS: dict[Kind, Callable[[Rule], list[str] | None]] = {
     Kind.HASHLIMIT: _limit,
     Kind.STRING: _match,
@@ -99,6 +107,7 @@ _MAKERS: dict[Kind, Callable[[Rule], list[str] | None]] = {
     Kind.TC: _drop,
     Kind.NFTABLES: _drop,
     Kind.NOTRACK: _untracked,
+    Kind.SYNPROXY: _proxy,
 }
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from advise_commands import check_commands
-from advise_factory import make_batch, make_frames, make_tables, make_window
+from advise_factory import SYN_OPTIONS, make_batch, make_frames, make_tables, make_window
 
 from fwtop.advise.advisor import Advisor
 from fwtop.advise.commands import fwtop_line, shell_commands
@@ -93,6 +93,31 @@ def test_dropping_every_syn_costs_every_connection() -> None:
     assert any("normal traffic" in warning for warning in shown.warnings)
     best = advisor.judge(window, make_tables(window)).proposals[0]
     assert best.collateral_share < 0.05  # those visitors whose SYNs have the flood's TTL, too
+
+
+def test_forged_syns_like_real_ones_are_answered_with_cookies() -> None:
+    """What looks like every client's SYN can only be told by who finishes the handshake."""
+    syn = {
+        "protocol": "tcp",
+        "flags": "S",
+        "dport": 80,
+        "ttl": "40-60",
+        "count": 6000,
+        "options": SYN_OPTIONS,
+    }
+    advisor = learned()
+    window = window_of([VISITORS, syn], live=True)
+    best = advisor.judge(window, make_tables(window)).proposals[0]
+    assert best.kind == "synproxy"
+    assert best.attack_share >= 0.95
+    assert best.collateral_share == 0
+    check_commands(best)
+    assert best.fwtop == "fwtop synproxy -4 --dport 80 --ttl 10m"
+    assert best.rule is not None
+    shown = preview(best.rule, window, advisor.baseline)
+    assert (shown.attack_share, shown.collateral_share) == (best.attack_share, best.collateral_share)
+    closed = judged([VISITORS, {**syn, "dport": 81}], learned(), live=True)
+    assert not [proposal for proposal in closed.proposals if proposal.kind == "synproxy"]
 
 
 def test_harm_of_a_block_is_the_share_of_the_blocked_clients() -> None:
