@@ -165,6 +165,29 @@ def test_an_interface_on_another_is_counted_once(netns_pair: NetnsPair, watched:
         count_udp(netns_pair, observer, to="10.79.0.1")
 
 
+def test_another_kind_of_interface_under_the_same_name_needs_another_start(netns_pair: NetnsPair) -> None:
+    netns = netns_pair.victim.netns
+    with observing(netns_pair.victim) as observer:
+        ip("-n", netns, "link", "delete", "v0")
+        ip("-n", netns, "tuntap", "add", "mode", "tun", "name", "v0")
+        told = "v0 was made anew as another kind of interface: start fwtop again to watch it"
+        assert notes(observer) == [told]
+
+
+def test_more_upper_interfaces_than_there_is_room_for_are_told(netns_pair: NetnsPair) -> None:
+    netns = netns_pair.victim.netns
+    with observing(netns_pair.victim) as observer:
+        for number in range(8):
+            name = f"m{number}"
+            ip("-n", netns, "link", "add", "link", "v0", "name", name, "type", "macvlan", "mode", "bridge")
+        assert notes(observer) == [
+            "more interfaces stand on those watched than at the start: start fwtop again"
+        ]
+        for number in range(8):
+            ip("-n", netns, "link", "delete", f"m{number}")
+        assert notes(observer) == []
+
+
 def ipv4_datagram(payload: bytes) -> bytes:
     addresses = socket.inet_aton("10.80.0.2") + socket.inet_aton("10.80.0.1")
     header = struct.pack("!BBHHHBBH", 0x45, 0, 28 + len(payload), 1, 0, 64, 17, 0) + addresses
