@@ -21,6 +21,8 @@ from fwtop.model.address import Prefix
 
 _WHOLE, _QUICK = 1_000_000, 50_000
 _ONE_BY_ONE, _BATCH = 1000, 4096
+_FEW, _ADDED = 10_000, 200
+_FEW_FILE = f"{_FEW:,}: nft -f"
 _RESTORE, _PREFIXES = "ipset restore, addresses", "ipset restore, prefixes"
 _PUBLISHED_RESTORE_SECONDS = 1.91
 _SET = "bench"
@@ -67,12 +69,18 @@ class _Lists:
     def published(self) -> list[Row]:
         """Return Akamai's rows."""
         scaled = f"({_ONE_BY_ONE:,} measured, scaled)"
+        few = f"({_ADDED:,} measured, scaled)"
         return [
             self._row(_RESTORE, 1.91, partial(self._restore, self._by_address)),
             self._row(f"ipset add, one by one {scaled}", 336.5, self._add_one_by_one),
-            self._row(f"nft add element in batches of {_BATCH:,}", 12.0, partial(self._nft, _BATCH)),
-            self._row("nft -f", 1.65, partial(self._nft, self._count)),
+            self._row(
+                f"nft add element in batches of {_BATCH:,}", 12.0, partial(self._nft, _BATCH, self._count)
+            ),
+            self._row("nft -f", 1.65, partial(self._nft, self._count, self._count)),
             self._row("ipset save", 0.85, self._save),
+            Row(_FEW_FILE, "s", partial(self._nft, _FEW, _FEW)),
+            Row(f"{_FEW:,}: ipset add, one by one {few}", "s", self._few_by_ipset, _FEW_FILE, 20.4 / 0.10),
+            Row(f"{_FEW:,}: nft add element, one by one {few}", "s", self._few_by_nft, _FEW_FILE, 214 / 0.10),
         ]
 
     def prefixes(self) -> list[Row]:
@@ -96,19 +104,36 @@ class _Lists:
         return taken
 
     def _add_one_by_one(self) -> float:
-        self._arena.run("ipset", *self._empty)
-        script = self._write(
-            "script", ["set -e"], ["ipset " + line for line in self._adding(self._addresses[:_ONE_BY_ONE])]
-        )
-        taken = _seconds(partial(self._arena.run, "sh", str(script)))
-        self._arena.run("ipset", "destroy", _SET)
-        return taken * self._count / _ONE_BY_ONE
+        return self._ipset_each(_ONE_BY_ONE) * self._count / _ONE_BY_ONE
 
-    def _nft(self, batch: int) -> float:
-        scripts = []
-        for start in range(0, self._count, batch):
-            elements = ",".join(self._addresses[start : start + batch])
-            scripts.append(f"add element inet {_TABLE} {_NFT_SET} {{ {elements} }}\n")
+    def _few_by_ipset(self) -> float:
+        return self._ipset_each(_ADDED) * _FEW / _ADDED
+
+    def _ipset_each(self, count: int) -> float:
+        """Return the seconds that so many entries take, one program each."""
+        self._arena.run("ipset", *self._empty)
+        lines = ["ipset " + line for line in self._adding(self._addresses[:count])]
+        taken = _seconds(partial(self._arena.run, "sh", str(self._write("script", ["set -e"], lines))))
+        self._arena.run("ipset", "destroy", _SET)
+        return taken
+
+    def _few_by_nft(self) -> float:
+        """Add to a set that is half full: nft reads it whole each time, so its size is the price."""
+        half = self._addresses[: _FEW // 2]
+        more = self._addresses[_FEW // 2 : _FEW // 2 + _ADDED]
+        self._arena.run("nft", "-f", "-", text=_NFT + self._elements(half))
+        lines = [f"nft add element inet {_TABLE} {_NFT_SET} '{{ {address} }}'" for address in more]
+        taken = _seconds(partial(self._arena.run, "sh", str(self._write("script", ["set -e"], lines))))
+        self._arena.run("nft", "delete", "table", "inet", _TABLE)
+        return taken * _FEW / _ADDED
+
+    @staticmethod
+    def _elements(addresses: list[str]) -> str:
+        return f"add element inet {_TABLE} {_NFT_SET} {{ {','.join(addresses)} }}\n"
+
+    def _nft(self, batch: int, count: int) -> float:
+        starts = range(0, count, batch)
+        scripts = [self._elements(self._addresses[start : min(start + batch, count)]) for start in starts]
         files = [self._write(f"nft-{number}", [""], [text]) for number, text in enumerate(scripts)]
         loading = self._write("load", ["set -e"], [f"nft -f {path}" for path in files])
         self._arena.run("nft", "-f", "-", text=_NFT)

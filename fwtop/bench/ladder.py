@@ -21,6 +21,8 @@ _OWN = {
     "fwtop block (ipset)": ["block", SOURCES],
     "fwtop limit (hashlimit)": ["limit", *FWTOP_PORT, "--per", "24", "--rate", "1000/s"],
     "fwtop match (string)": ["match", "--string", PAYLOAD_START, *FWTOP_PORT],
+    "fwtop drop (nftables)": ["drop", *FWTOP_PORT, "--via", "nftables"],
+    "fwtop drop (tc)": ["drop", *FWTOP_PORT, "--via", "tc"],
     "fwtop drop (XDP)": ["drop", *FWTOP_PORT, "--via", "xdp"],
 }
 

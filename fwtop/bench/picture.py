@@ -1,4 +1,7 @@
-"""A table as a picture: one bar a row on a logarithmic scale, in SVG that needs nothing from elsewhere."""
+"""A table as a picture: one dot a row on a logarithmic scale, in SVG that needs nothing from elsewhere.
+
+Dots, not bars: a bar's length would mean something only on a scale that begins at zero.
+"""
 
 from __future__ import annotations
 
@@ -10,66 +13,147 @@ from html import escape
 from fwtop.bench.frame import Document, Result
 from fwtop.bench.text import number
 
-_ROW, _HEAD, _FOOT = 26, 54, 34
-_NAMES, _BARS, _FIGURES = 330, 430, 130
-_OWN, _OTHER, _INK, _FAINT = "#2f81f7", "#8b949e", "#1f2328", "#d0d7de"
-_STYLE = "font-family:ui-sans-serif,system-ui,sans-serif;font-size:13px"
+_ROW, _HEAD, _GAP, _FOOT = 26, 78, 12, 40
+_NAMES, _PLOT, _FIGURE, _TIMES = 330, 400, 90, 76
+_OWN, _OTHER, _SOFT, _INK, _FAINT = "#0969da", "#57606a", "#6e7781", "#1f2328", "#d8dee4"
+_STYLE = (
+    "font-family:ui-sans-serif,system-ui,-apple-system,'Segoe UI',sans-serif;font-size:13px;"
+    "font-variant-numeric:tabular-nums;background:#fff"
+)
+_PREFIXES = ((1e9, " G"), (1e6, " M"), (1e3, " k"))
 
 
 @dataclass(frozen=True, slots=True)
 class _Scale:
-    """Powers of ten from `first` to `last` across the bars."""
+    """From one figure to another across the plot, by powers of ten."""
 
-    first: int
-    last: int
+    first: float
+    last: float
 
     @staticmethod
-    def over(rows: Sequence[Result]) -> _Scale:
-        """Return the scale that holds every figure."""
-        values = [value for result in rows for value in result.values] or [1.0]
-        first = math.floor(math.log10(min(values)))
-        return _Scale(first, max(first + 1, math.ceil(math.log10(max(values)))))
+    def over(rows: Sequence[Result], published: Sequence[float]) -> _Scale:
+        """Return the scale that holds every figure, with some air at both ends."""
+        values = [value for result in rows for value in result.values] + list(published) or [1.0]
+        return _Scale(math.log10(min(values)) - 0.15, math.log10(max(values)) + 0.08)
+
+    @property
+    def powers(self) -> list[float]:
+        """The powers of ten in it."""
+        return [10.0**power for power in range(math.ceil(self.first), math.floor(self.last) + 1)]
 
     def across(self, value: float) -> float:
         """Return where a figure lies."""
-        return _NAMES + _BARS * (math.log10(value) - self.first) / (self.last - self.first)
+        return _NAMES + _PLOT * (math.log10(value) - self.first) / (self.last - self.first)
 
 
 def draw(document: Document) -> str:
-    """Return the SVG; rows whose name begins with `fwtop` stand out, whiskers go from low to high."""
-    rows = [result for result in document.results if min(result.values) > 0]
-    scale = _Scale.over(rows)
-    width, height = _NAMES + _BARS + _FIGURES, _HEAD + _ROW * len(rows) + _FOOT
-    machine = f"{document.machine}, kernel {document.kernel}"
+    """Return the SVG; rows whose name begins with `fwtop` stand apart, a band goes from low to high.
+
+    Where a row has a published ratio, a ring shows where it would lie if the ratio were the same here.
+    """
+    rows = sorted((result for result in document.results if min(result.values) > 0), key=_is_own)
+    published = {result.name: value for result in rows if (value := _published(result, rows)) is not None}
+    scale = _Scale.over(rows, list(published.values()))
+    has_gap = any(map(_is_own, rows)) and not all(map(_is_own, rows))
+    bottom = _HEAD + _ROW * len(rows) + (_GAP if has_gap else 0)
+    width = _NAMES + _PLOT + _FIGURE + _TIMES
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img" '
-        f'aria-label="fwtop bench {escape(document.table)}" style="{_STYLE};background:#fff">',
-        f'<text x="12" y="22" font-weight="600" fill="{_INK}">fwtop bench {escape(document.table)}</text>',
-        f'<text x="12" y="40" fill="{_OTHER}">{escape(machine)}</text>',
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {bottom + _FOOT}" role="img" '
+        f'aria-label="fwtop bench {escape(document.table)}" style="{_STYLE}">',
+        *_heading(document, rows, bool(published), width),
+        *_grid(scale, bottom),
     ]
-    for power in range(scale.first, scale.last + 1):
-        at = scale.across(10.0**power)
-        parts += [
-            f'<line x1="{at:.1f}" x2="{at:.1f}" y1="{_HEAD - 6}" y2="{height - _FOOT}" stroke="{_FAINT}"/>',
-            f'<text x="{at:.1f}" y="{height - 14}" text-anchor="middle" fill="{_OTHER}">'
-            f"{number(10.0**power)}</text>",
-        ]
+    top = float(_HEAD)
     for place, result in enumerate(rows):
-        parts += _bar(result, _HEAD + place * _ROW, scale)
+        if has_gap and _is_own(result) and (place == 0 or not _is_own(rows[place - 1])):
+            top += _GAP
+        parts += _row(result, top, scale, published.get(result.name))
+        top += _ROW
     return "\n".join([*parts, "</svg>"]) + "\n"
 
 
-def _bar(result: Result, top: float, scale: _Scale) -> list[str]:
-    figures = result.to_json()
-    middle, end = top + _ROW / 2, scale.across(figures["median"])
-    low, high = scale.across(figures["low"]), scale.across(figures["high"])
-    colour = _OWN if result.name.startswith("fwtop") else _OTHER
-    return [
-        f'<text x="{_NAMES - 10}" y="{middle + 4:.1f}" text-anchor="end" fill="{_INK}">'
-        f"{escape(result.name)}</text>",
-        f'<rect x="{_NAMES}" y="{top + 4:.1f}" width="{max(end - _NAMES, 1):.1f}" height="{_ROW - 8}" '
-        f'fill="{colour}"/>',
-        f'<line x1="{low:.1f}" x2="{high:.1f}" y1="{middle:.1f}" y2="{middle:.1f}" stroke="{_INK}"/>',
-        f'<text x="{max(end, high) + 8:.1f}" y="{middle + 4:.1f}" fill="{_INK}">'
-        f"{number(figures['median'])}</text>",
+def _is_own(result: Result) -> bool:
+    return result.name.startswith("fwtop")
+
+
+def _published(result: Result, rows: Sequence[Result]) -> float | None:
+    if result.published is None or result.versus is None:
+        return None
+    base = next((row for row in rows if row.name == result.versus), None)
+    return None if base is None else result.published * base.to_json()["median"]
+
+
+def _heading(document: Document, rows: Sequence[Result], has_rings: bool, width: int) -> list[str]:
+    machine = f"{document.machine}, kernel {document.kernel}"
+    unit = rows[0].unit if rows and len({row.unit for row in rows}) == 1 else ""
+    ratios = any(row.ratio is not None for row in rows)
+    parts = [
+        _text(12, 22, f"fwtop bench {document.table}", _INK, weight=600),
+        _text(12, 41, machine, _SOFT),
+        _text(_NAMES, _HEAD - 12, unit, _SOFT),
+        _text(width - 12, _HEAD - 12, "× first" if ratios else "", _SOFT, anchor="end"),
     ]
+    if has_rings:
+        words = "as published, by the ratio to the first row"
+        parts += [
+            f'<circle cx="{_NAMES + 5}" cy="36.5" r="4.5" fill="#fff" stroke="{_SOFT}" stroke-width="1.4"/>',
+            _text(_NAMES + 17, 41, words, _SOFT),
+        ]
+    return parts
+
+
+def _grid(scale: _Scale, bottom: float) -> list[str]:
+    parts = []
+    for power in scale.powers:
+        at = scale.across(power)
+        parts += [
+            f'<line x1="{at:.1f}" x2="{at:.1f}" y1="{_HEAD - 4}" y2="{bottom + 4}" stroke="{_FAINT}"/>',
+            _text(at, bottom + 22, short(power), _SOFT, anchor="middle"),
+        ]
+    return parts
+
+
+def _row(result: Result, top: float, scale: _Scale, published: float | None) -> list[str]:
+    figures = result.to_json()
+    middle, at = top + _ROW / 2, scale.across(figures["median"])
+    low, high = scale.across(figures["low"]), scale.across(figures["high"])
+    colour = _OWN if _is_own(result) else _OTHER
+    line = f'y1="{middle:.1f}" y2="{middle:.1f}"'
+    parts = [
+        _text(_NAMES - 14, middle + 4.5, result.name, _INK, anchor="end"),
+        f'<line x1="{_NAMES}" x2="{at:.1f}" {line} stroke="{colour}" stroke-opacity="0.35" '
+        'stroke-width="2"/>',
+        f'<line x1="{low:.1f}" x2="{high:.1f}" {line} stroke="{colour}" stroke-width="3"/>',
+    ]
+    if published is not None:
+        ring = scale.across(published)
+        parts.append(
+            f'<circle cx="{ring:.1f}" cy="{middle:.1f}" r="4.5" fill="#fff" stroke="{_SOFT}" '
+            'stroke-width="1.4"/>'
+        )
+    right = _NAMES + _PLOT + _FIGURE
+    parts += [
+        f'<circle cx="{at:.1f}" cy="{middle:.1f}" r="5.5" fill="{colour}"/>',
+        _text(right, middle + 4.5, short(figures["median"]), _INK, anchor="end", weight=600),
+    ]
+    if result.ratio is not None:
+        parts.append(_text(right + _TIMES - 12, middle + 4.5, f"{result.ratio:.2g}", _SOFT, anchor="end"))
+    return parts
+
+
+def _text(x: float, y: float, text: str, fill: str, *, anchor: str = "start", weight: int = 400) -> str:
+    if not text:
+        return ""
+    return (
+        f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-weight="{weight}" fill="{fill}">'
+        f"{escape(text)}</text>"
+    )
+
+
+def short(value: float) -> str:
+    """Write a figure with three digits and its prefix: 1.52 M."""
+    for size, prefix in _PREFIXES:
+        if value >= size * 0.9995:
+            part = value / size
+            return f"{part:.0f}{prefix}" if part >= 99.95 or part == int(part) else f"{part:.3g}{prefix}"
+    return number(float(f"{value:.3g}"))
