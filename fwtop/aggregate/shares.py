@@ -14,6 +14,7 @@ from fwtop.model.snapshot import Share
 
 _Z = 1.959964  # 95 %
 _FEW = 50.0  # samples
+_SCANT = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,8 @@ class Scale:
         """Return a Share for each of the rows that were picked as the largest of a tally (winners.py)."""
         sums = counted.sums[:, rows]
         part, low, high = intervals(sums, self.total)
-        evident = _ratio(counted.evident()[rows], sums[WEIGHT])
+        # Of many samples one more or less is within the interval
+        evident = np.where(sums[SAMPLES] < _SCANT, _ratio(counted.evident()[rows], sums[WEIGHT]), 1.0)
         part, low = part * evident, low * evident
         if len(rows) and self.total[VARIANCE] > 0:
             alike = _is_alike(counted.sums, self.total)

@@ -519,3 +519,23 @@ def test_of_a_source_mostly_all_or_nothing_is_dropped() -> None:
     assert len(greatest) == 20
     assert min(greatest) > 0.97, "chance alone would show 85 % of one or another"
     assert {row.dropped_share for row in rows if row.prefix is not None and row.prefix.lo > 20} == {0.0}
+
+
+def test_a_vector_that_ended_is_gone_when_the_window_has_passed() -> None:
+    """A pulse wave: one flood for ten seconds, then another that is sampled a tenth as densely."""
+    engine = Engine(NoOrigin(), window_seconds=3.0, live=True)
+    shares = {}
+    for tick in range(80):
+        second = tick >= 40
+        batch = packets(100)
+        batch.dport[:] = 80 if second else 27_015
+        batch.weight[:] = 500 if second else 50
+        sent = int(batch.weight.sum())
+        engine.feed(batch, Counters(0.25, sent, sent * 60, one_in=float(batch.weight[0])), tick * 0.25)
+        ports = {row.port: row.share.share for row in engine.tables().ports if row.side == "dst"}
+        shares[tick] = ports.get(27_015, 0.0)
+        assert sum(ports.values()) == pytest.approx(1.0)
+    assert shares[39] == 1.0
+    assert shares[45] == pytest.approx(6 * 5000 / (6 * 5000 + 6 * 50_000), rel=0.01)
+    assert shares[50] > 0.0
+    assert shares[51] == 0.0
