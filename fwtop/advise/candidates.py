@@ -14,12 +14,20 @@ from fwtop.advise.limits import usual_rate
 from fwtop.advise.prefixes import Addresses, Cover, fewest_prefixes
 from fwtop.advise.scene import Finding, Scene, plural
 from fwtop.advise.signature import Signature
+from fwtop.advise.tcpview import ACK, FIN, RST, SYN
 from fwtop.advise.traffic import TCP, UDP, Rows
 from fwtop.model.packets import Fragment
 from fwtop.model.rule import Kind, Match, Range, RateLimit, Rule, Setting
 from fwtop.model.tunables import TUNABLES
 from fwtop.model.wording import describe, summarised
 
+# TCP flags that no stack sends: mask, value and the reason (RFC 9293, 3.10.7)
+_IMPOSSIBLE = (
+    (SYN | RST | ACK, 0, "every real segment has one of these flags"),
+    (SYN | FIN, SYN | FIN, "no connection opens and ends at once"),
+    (SYN | RST, SYN | RST, "no connection opens and ends at once"),
+    (FIN | RST, FIN | RST, "no connection ends in both ways"),
+)
 _TABLE_MAX = "net.netfilter.nf_conntrack_max"
 _TCP_TIMEOUTS = (
     "net.netfilter.nf_conntrack_tcp_timeout_syn_recv",
@@ -65,6 +73,15 @@ def candidates(
 def _by_fields(scene: Scene, finding: Finding, base: Match, config: AdviseConfig) -> Iterator[Candidate]:
     """Drop by header fields: the vector's own, then narrowed where one length or TTL dominates."""
     if finding.kind == "port_scan":
+        return
+    if finding.kind == "tcp_anomaly" and base.tcp_flags is None:
+        for (
+            mask,
+            value,
+            why,
+        ) in _IMPOSSIBLE:  # a length alone is that of bare ACKs, too
+            match = replace(base, tcp_flags=(mask, value))
+            yield Candidate(_rule(Kind.XDP, match, config), why, f"flags {mask}/{value}")
         return
     packets = scene.traffic.packets
     facts = Facts(scene.traffic, finding.rows)

@@ -120,6 +120,18 @@ def test_forged_syns_like_real_ones_are_answered_with_cookies() -> None:
     assert not [proposal for proposal in closed.proposals if proposal.kind == "synproxy"]
 
 
+def test_mixed_impossible_flags_are_dropped_by_what_real_segments_always_have() -> None:
+    odd = {"protocol": "tcp", "dport": "random", "count": 2000}
+    judgement = judged([VISITORS, {**odd, "flags": "FPU"}, {**odd, "flags": ""}], learned(), live=True)
+    best = judgement.proposals[0]
+    assert best.rule is not None
+    assert best.rule.match.tcp_flags == (22, 0)
+    assert best.rule.match.ip_length is None
+    assert best.attack_share == pytest.approx(1.0)
+    assert best.collateral_share == 0
+    check_commands(best)
+
+
 def test_harm_of_a_block_is_the_share_of_the_blocked_clients() -> None:
     advisor = learned()
     rows = advisor.baseline.rows
