@@ -186,14 +186,15 @@ class Service:
             return [over_text(over)]
         if entry.rule.kind is Kind.SYSCTL:
             return self._kernel.sysctls.sentences(rule_id)
-        count = self._kernel.counts().get(rule_id, Count(0, 0))
+        kinds = {name: item.rule.kind for name, item in list(self._active.items())}
+
+        def counts() -> dict[str, int]:
+            return {name: count.packets for name, count in self._kernel.counts().items()}
+
         busiest = self._entry_counts.of(entry.rule)
-        artifacts = self._artifacts(entry.rule)
-
-        def recount() -> int:
-            return self._kernel.counts().get(rule_id, Count(0, 0)).packets
-
-        return explain(Subject(entry, artifacts, self._kernel.chains, count.packets, busiest, recount))
+        return explain(
+            Subject(entry, self._artifacts(entry.rule), self._kernel.chains, busiest, counts, kinds)
+        )
 
     def surroundings(self) -> dict[str, Any]:
         """Return what a console should know of this host: own addresses and the allow-list."""

@@ -237,6 +237,35 @@ def test_xdp_rule_says_what_it_matched_and_where_it_is_not(bench: Bench) -> None
     assert "v0 received" not in said
 
 
+@pytest.mark.parametrize("kind", [Kind.XDP, Kind.TC, Kind.NFTABLES])
+def test_own_rule_of_an_earlier_layer_is_named_not_its_program(bench: Bench, kind: Kind) -> None:
+    early = Rule("", kind, Match(protocol=UDP, dport=PORT), "x", 60)
+    with bench.connect() as guardian, traffic(bench):
+        behind = apply(guardian, bench.block_rule(4))
+        before = apply(guardian, early)
+        try:
+            assert why(guardian, before).startswith(f"rule {before} works: it matched ")
+            said = why(guardian, behind)
+        finally:
+            guardian.demand(Undo(all=True))
+    assert f"rule {before} ({kind.value}) took" in said
+    assert "an XDP program (id" not in said
+
+
+def test_quiet_rule_at_netdev_ingress_names_the_family_and_the_chain_before(bench: Bench) -> None:
+    with bench.connect() as guardian, traffic(bench, 6):
+        rule_id = apply(guardian, Rule("", Kind.NFTABLES, Match(family=4, protocol=UDP, dport=PORT), "x", 60))
+        for words in (
+            "add table netdev theirs",
+            'add chain netdev theirs early { type filter hook ingress device "v0" priority -600 ; }',
+            "add rule netdev theirs early udp dport 7 counter drop",
+        ):
+            bench.pair.victim.run("nft", words)
+        said = why(guardian, rule_id)
+    assert "IPv6 brought" in said
+    assert "netdev theirs early (ingress, priority -600) sees packets before" in said
+
+
 def test_rule_that_is_over_or_unknown(bench: Bench) -> None:
     with bench.connect() as guardian:
         rule_id = apply(guardian, bench.block_rule(4))

@@ -13,16 +13,16 @@ from fwtop.mitigate.journal import Entry
 from fwtop.mitigate.links import LOOPBACK, links
 from fwtop.mitigate.run import CommandError, run
 from fwtop.mitigate.why import obstacles
+from fwtop.mitigate.why.elsewhere import FEW, OTHERS, elsewhere, fragments, other_family, other_namespaces
 from fwtop.mitigate.why.readings import Reading, moved, read_all
 from fwtop.model.bulk import prefix_text
 from fwtop.model.rule import Kind, Rule
 from fwtop.model.text import safe_text
 
 SAMPLE_SECONDS = 1.0
-_FEW = 5  # packets in the sample that say nothing yet
-_OTHERS = 3
-_NAMESPACES = 8
-_QUIET = 50  # packets in the sample: the attack is not here
+# Where a packet meets rules of each kind, from the wire on; the others are in raw PREROUTING or below.
+_LAYERS = {Kind.XDP: 0, Kind.TC: 1, Kind.NFTABLES: 2}
+_NETFILTER = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +32,9 @@ class Subject:
     entry: Entry
     artifacts: Artifacts
     chains: Chains
-    packets: int
     busiest: dict[str, int]  # element of its sets → packets
-    recount: Callable[[], int]  # packets now: for rules that no chain line counts
+    counts: Callable[[], dict[str, int]]  # packets of every active rule now, by id
+    kinds: dict[str, Kind]  # of every active rule, by id
 
 
 def explain(subject: Subject, sample_seconds: float = SAMPLE_SECONDS) -> list[str]:
@@ -42,42 +42,57 @@ def explain(subject: Subject, sample_seconds: float = SAMPLE_SECONDS) -> list[st
 
     Takes `sample_seconds`; raises FwtopError where the rule set can't be read.
     """
-    families = subject.entry.rule.match.families
-    before = read_all(subject.chains.variant, families)
-    time.sleep(sample_seconds)
-    after = read_all(subject.chains.variant, families)
-    gained = moved(before, after)
-    if subject.artifacts.compiled is not None:
-        return _explain_compiled(subject, gained, sample_seconds)
-    mine = [line for line in after.lines if comment_of(subject.entry.rule.id) in line.words]
-    now_matched = sum(gained.lines.get(line, 0) for line in mine)
-    damage = _damage(subject, len(mine), after)
-    if now_matched:
-        return [*damage, _works(subject, now_matched, sample_seconds)]
-    first = _quiet(subject, sample_seconds)
-    causes = damage + _in_the_way(subject, after, gained)
-    causes += _elsewhere(subject.entry.rule, gained, sample_seconds)
-    if not causes:
-        causes = [_nothing_fits(subject.entry.rule, gained, sample_seconds)]
-    return [first, *causes, *_what_moves(after, gained)]
-
-
-def _explain_compiled(subject: Subject, gained: Reading, seconds: float) -> list[str]:
-    """Say it of an XDP rule: only interfaces that carry the program are watched by it."""
     rule = subject.entry.rule
-    now_matched = subject.recount() - subject.packets
-    if now_matched > 0:
-        return [_works(subject, now_matched, seconds)]
+    counted = subject.counts()
+    before = read_all(subject.chains.variant, rule.match.families)
+    time.sleep(sample_seconds)
+    after = read_all(subject.chains.variant, rule.match.families)
+    gained, recounted = moved(before, after), subject.counts()
+    took = {name: count - counted.get(name, count) for name, count in recounted.items()}
+    mine = [line for line in after.lines if comment_of(rule.id) in line.words]
+    in_raw = subject.artifacts.compiled is None and subject.artifacts.nft is None
+    damage = _damage(subject, len(mine), after) if in_raw else []
+    if took.get(rule.id, 0) > 0:
+        return [*damage, _works(subject, recounted[rule.id], took[rule.id], sample_seconds)]
+    first = _quiet(subject, recounted.get(rule.id, 0), sample_seconds)
+    earlier = _earlier(subject, took, sample_seconds)
+    if in_raw:
+        causes = damage + earlier + _in_the_way(subject, after, gained)
+        causes += elsewhere(rule, gained, sample_seconds, own_xdp=Kind.XDP in subject.kinds.values())
+    else:
+        causes = _not_attached(rule, gained, sample_seconds) + earlier
+        if subject.artifacts.nft is not None:
+            causes += obstacles.nft_chains(subject.chains.variant, rule.match.families)
+        causes += other_family(rule, gained, sample_seconds) + fragments(rule, gained, sample_seconds)
+        causes += other_namespaces(gained, sample_seconds)
+    if not causes:
+        causes = [_nothing_fits(rule, gained, sample_seconds)]
+    return [first, *causes, *(_what_moves(after, gained) if in_raw else [])]
+
+
+def _earlier(subject: Subject, took: dict[str, int], seconds: float) -> list[str]:
+    """Name own rules of layers before this one, or of the same compiled program, that took packets."""
+    layer = _LAYERS.get(subject.entry.rule.kind, _NETFILTER)
+    found = []
+    for rule_id, kind in subject.kinds.items():
+        before = _LAYERS.get(kind, _NETFILTER)
+        count = took.get(rule_id, 0) if rule_id != subject.entry.rule.id else 0
+        if count > 0 and (before < layer or before == layer < _NETFILTER):
+            found.append(f"rule {rule_id} ({kind.value}) took {count:,} packets in {seconds:g} s before it")
+    return found
+
+
+def _not_attached(rule: Rule, gained: Reading, seconds: float) -> list[str]:
+    """Name busy interfaces that an XDP rule is not on; what a rule at tc or netdev is on, its note says."""
+    if rule.kind is not Kind.XDP:
+        return []
     bare = {str(link.get("ifname")) for link in links() if not link.get("xdp")} - {LOOPBACK}
-    causes = [
+    return [
         f"{safe_text(name)} received {count:,} packets in {seconds:g} s and carries no XDP program: the rule "
         "is not on it; 'fwtop watch -i' names the interfaces"
         for name, count in gained.devices.items()
-        if name in bare and count > _FEW
+        if name in bare and count > FEW
     ]
-    causes += _other_family(rule, gained, seconds) + _fragments(rule, gained, seconds)
-    causes += _other_namespaces(gained, seconds)
-    return [_quiet(subject, seconds), *(causes or [_nothing_fits(rule, gained, seconds)])]
 
 
 def over_text(entry: Entry) -> str:
@@ -89,21 +104,20 @@ def over_text(entry: Entry) -> str:
     )
 
 
-def _works(subject: Subject, now_matched: int, seconds: float) -> str:
+def _works(subject: Subject, total: int, now_matched: int, seconds: float) -> str:
     rule = subject.entry.rule
-    most = ", ".join(f"{name} {packets:,}" for name, packets in list(subject.busiest.items())[:_OTHERS])
+    most = ", ".join(f"{name} {packets:,}" for name, packets in list(subject.busiest.items())[:OTHERS])
     from_whom = f"; most from {most}" if most else ""
-    total = max(subject.packets, now_matched)
     return (
         f"rule {rule.id} works: it matched {total:,} packets, {now_matched:,} of them in the last "
         f"{seconds:g} s ({safe_text(rule.summary)}){from_whom}"
     )
 
 
-def _quiet(subject: Subject, seconds: float) -> str:
+def _quiet(subject: Subject, total: int, seconds: float) -> str:
     rule = subject.entry.rule
-    if subject.packets:
-        return f"rule {rule.id} matched {subject.packets:,} packets so far, none in the last {seconds:g} s"
+    if total:
+        return f"rule {rule.id} matched {total:,} packets so far, none in the last {seconds:g} s"
     return f"rule {rule.id} has matched nothing yet ({safe_text(rule.summary)})"
 
 
@@ -144,101 +158,9 @@ def _in_the_way(subject: Subject, now: Reading, gained: Reading) -> list[str]:
     return found + obstacles.other_tables(subject.chains.variant, rule.match.families)
 
 
-def _elsewhere(rule: Rule, gained: Reading, seconds: float) -> list[str]:
-    """Name the traffic that this rule can't see: another family, fragments, layer 2, another namespace."""
-    found = _other_family(rule, gained, seconds) + _fragments(rule, gained, seconds)
-    return found + _below_ip(gained, seconds) + _other_namespaces(gained, seconds)
-
-
-def _other_family(rule: Rule, gained: Reading, seconds: float) -> list[str]:
-    found: list[str] = []
-    mine = sum(gained.ip[family] for family in rule.match.families)
-    others = {family: count for family, count in gained.ip.items() if family not in rule.match.families}
-    for family, count in others.items():
-        if count > max(_FEW, 2 * mine):
-            covered = " and ".join(f"IPv{item}" for item in rule.match.families)
-            found.append(
-                f"the rule is about {covered}, which brought {mine:,} packets in {seconds:g} s; "
-                f"IPv{family} brought {count:,}"
-            )
-    return found
-
-
-def _fragments(rule: Rule, gained: Reading, seconds: float) -> list[str]:
-    fragments = sum(gained.fragments[family] for family in rule.match.families)
-    if fragments <= _FEW or not _needs_header(rule):
-        return []
-    return [
-        f"{fragments:,} fragments came in {seconds:g} s: later fragments carry no ports, flags or "
-        "payload start, so it can't match them; 'fwtop drop --fragment --via xdp' can"
-    ]
-
-
-def _needs_header(rule: Rule) -> bool:
-    match = rule.match
-    ports = match.sport is not None or match.dport is not None
-    return ports or match.tcp_flags is not None or match.icmp_type is not None or bool(match.payload)
-
-
-def _below_ip(gained: Reading, seconds: float) -> list[str]:
-    """Name interfaces that receive what this namespace's IP layer never sees."""
-    received = {name: count for name, count in gained.devices.items() if name != LOOPBACK}
-    arrived = sum(received.values())
-    entered = sum(gained.ip.values()) - gained.devices.get(LOOPBACK, 0)
-    if arrived - entered <= max(_FEW, arrived // 2):
-        return []
-    name, count = max(received.items(), key=lambda item: item[1])
-    found = links()
-    reasons = _link_reasons(name, found)
-    why = "; ".join(reasons) if reasons else "VLAN-tagged without an interface here, bridged, or not IP"
-    return [
-        f"{safe_text(name)} received {count:,} packets in {seconds:g} s, this namespace's IP layer "
-        f"only {max(0, entered):,}: {why}"
-    ]
-
-
-def _link_reasons(name: str, found: list[dict[str, object]]) -> list[str]:
-    reasons: list[str] = []
-    link = next((item for item in found if item.get("ifname") == name), {})
-    xdp = link.get("xdp")
-    if isinstance(xdp, dict):
-        program = xdp.get("prog", {})
-        number = program.get("id") if isinstance(program, dict) else None
-        reasons.append(f"an XDP program (id {number}) sees them first and may drop them")
-    master = next((item for item in found if item.get("ifname") == link.get("master")), None)
-    if master is not None:
-        kind = _kind(master)
-        reasons.append(
-            f"it is a port of {kind or 'master'} {safe_text(link.get('master'))}, which forwards them"
-        )
-    above = [
-        item for item in found if item.get("link") == name and _kind(item) in ("macvlan", "ipvlan", "macvtap")
-    ]
-    reasons += [f"{_kind(item)} {safe_text(item.get('ifname'))} sits on it" for item in above[:_OTHERS]]
-    return reasons
-
-
-def _kind(link: dict[str, object]) -> str:
-    info = link.get("linkinfo")
-    return safe_text(info.get("info_kind", "")) if isinstance(info, dict) else ""
-
-
-def _other_namespaces(gained: Reading, seconds: float) -> list[str]:
-    """Name busy namespaces where this one is quiet."""
-    here = sum(count for name, count in gained.devices.items() if name != LOOPBACK)
-    busy = sorted(gained.namespaces.items(), key=lambda item: -item[1])[:_NAMESPACES]
-    shown = [f"{safe_text(name)} {count:,}" for name, count in busy if count > max(_FEW, 2 * here)]
-    if here > _QUIET or not shown:
-        return []
-    return [
-        f"this namespace received {here:,} packets in {seconds:g} s, other network namespaces more: "
-        f"{', '.join(shown)}; rules there need --netns NAME"
-    ]
-
-
 def _nothing_fits(rule: Rule, gained: Reading, seconds: float) -> str:
     arrived = sum(gained.ip[family] for family in rule.match.families)
-    if arrived <= _FEW:
+    if arrived <= FEW:
         return f"nothing stands in its way: hardly anything arrives ({arrived:,} packets in {seconds:g} s)"
     if rule.kind is Kind.HASHLIMIT:
         return (
@@ -253,11 +175,11 @@ def _what_moves(now: Reading, gained: Reading) -> list[str]:
     droppers = [
         (gained.lines.get(line, 0), line)
         for line in now.lines
-        if line.target in ("DROP", "REJECT") and line.table != "raw" and gained.lines.get(line, 0) > _FEW
+        if line.target in ("DROP", "REJECT") and line.table != "raw" and gained.lines.get(line, 0) > FEW
     ]
     droppers.sort(key=lambda item: -item[0])
     return [
         f"meanwhile {line.table} {line.chain} dropped {count:,} packets that this rule let pass: "
         f"'{safe_text(line.text, limit=120)}' (IPv{line.family})"
-        for count, line in droppers[:_OTHERS]
+        for count, line in droppers[:OTHERS]
     ]
