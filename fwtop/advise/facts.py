@@ -77,6 +77,11 @@ class Facts:
         """Distinct sources seen."""
         return len(self.source_counts)
 
+    @property
+    def senders(self) -> str:
+        """How many sources, in words."""
+        return f"{self.sources:,} source{'' if self.sources == 1 else 's'}"
+
     @cached_property
     def singles(self) -> float:
         """Part of the sampled packets whose source was seen once."""

@@ -76,7 +76,13 @@ def _reuse(counts: np.ndarray[tuple[int], np.dtype[np.intp]]) -> list[Sign]:
     sources, packets = len(counts), int(counts.sum())
     once = float((counts == 1).sum()) / packets
     if sources < 50 and once < 0.9:
-        return [Sign(-3.0, f"only {sources} sources for {packets:,} sampled packets: each is used again")]
+        return [
+            Sign(
+                -3.0,
+                f"only {sources:,} source{'s' * (sources != 1)} for {packets:,} sampled packets: "
+                "each is used again",
+            )
+        ]
     if sources >= _MANY and once > 0.9:
         return [Sign(1.2, f"{once:.0%} of the sampled packets have a source of their own ({sources:,})")]
     per = packets / sources

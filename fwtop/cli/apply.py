@@ -69,6 +69,5 @@ def _last_proposal(number: int, netns: str | None) -> dict[str, Any]:
                 )
             return {"rule": proposal.rule.to_dict(), "at": last.started + last.seconds}
     count = len(last.judgement.proposals)
-    raise FwtopError(
-        f"the last observation has {count} proposals and no number {number}; nothing was changed"
-    )
+    some = "proposal" if count == 1 else "proposals"
+    raise FwtopError(f"the last observation has {count} {some} and no number {number}; nothing was changed")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from fwtop.advise.facts import Facts
-from fwtop.advise.scene import Finding, Scene, count, plural, sure
+from fwtop.advise.scene import Finding, Scene, count, sure
 from fwtop.advise.services import BY_PORT, REFLECTED_REQUESTS, SHAPE_WIDTH
 from fwtop.advise.spoof import Spoof
 from fwtop.advise.traffic import UDP, Rows, flow_key, payload
@@ -39,7 +39,7 @@ def requests(scene: Scene) -> list[Finding]:
 def _finding(scene: Scene, name: str, port: int, facts: Facts) -> Finding:
     title = BY_PORT[port][0].title
     evidence = [
-        f"{count(facts.packets)} {title} requests in the names of {plural(facts.sources, 'source')}, "
+        f"{count(facts.packets)} {title} requests in the names of {facts.senders}, "
         f"{count(facts.pps_per_source)} a second each: this host is used as a reflector",
         *_answers(scene, facts.rows),
     ]

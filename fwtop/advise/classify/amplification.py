@@ -12,7 +12,7 @@ import numpy as np
 from fwtop.advise import dns
 from fwtop.advise.facts import Facts
 from fwtop.advise.icmp import quoted_requests
-from fwtop.advise.scene import Finding, Scene, count, sure
+from fwtop.advise.scene import Finding, Scene, count, plural, sure
 from fwtop.advise.services import ANYWHERE, BY_PORT, SHAPE_WIDTH, WEB, Service, bencoded_question, tftp_data
 from fwtop.advise.traffic import UDP, payload, weighted_top
 from fwtop.model.packets import Mask
@@ -227,7 +227,7 @@ def _finding(
     spoof = scene.spoof(facts.rows, prior=-9.0 if fit is not None and fit >= 0.5 else -5.0)
     origin = f"from port {', '.join(map(str, ports[:4]))}" if ports else "from many ports"
     evidence = [
-        f"{count(facts.packets)} unsolicited UDP packets {origin} of {facts.sources:,} servers, "
+        f"{count(facts.packets)} unsolicited UDP packets {origin} of {plural(facts.sources, 'server')}, "
         f"{facts.mean_length:.0f} bytes on average"
     ]
     if fit is not None and fit >= 0.5 and service.shape is not None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fwtop.advise import http
-from fwtop.advise.scene import Finding, Scene, count, plural, sure
+from fwtop.advise.scene import Finding, Scene, count, sure
 from fwtop.advise.tcpview import ACK, SYN
 from fwtop.advise.traffic import TCP, Rows, payload
 from fwtop.model.packets import F64, I64, Mask
@@ -65,7 +65,7 @@ def silent(scene: Scene) -> list[Finding]:
     if not scene.significant(facts, floor_pps=scene.config.reflection_pps, normal="tcp.syn"):
         return []
     evidence = (
-        f"{opened:,} connections of {plural(facts.sources, 'source')} to port {port} ({rate:,.0f} a second) "
+        f"{opened:,} connections of {facts.senders} to port {port} ({rate:,.0f} a second) "
         "were completed and then said nothing",
         f"{opened / max(1, (settled & mine).sum()):.0%} of the connections to that port are like that",
     )
@@ -102,7 +102,7 @@ def slow_requests(scene: Scene) -> list[Finding]:
         return []
     facts = scene.facts(tcp.tcp & scene.free & traffic.of_flows(rows[slow[flows.place]]))
     evidence = (
-        f"{slow.sum():,} connections of {plural(facts.sources, 'source')} began requests and ended none: "
+        f"{slow.sum():,} connections of {facts.senders} began requests and ended none: "
         f"they send {load[crumb].mean():.0f} bytes every {np.median(pace[slow]):.0f} s",
         f"{slow.sum() / size:.0%} of the connections with requests are held so (Slowloris, R.U.D.Y.); their "
         f"{count(facts.packets)} packets are few, but each occupies a worker",

@@ -9,7 +9,7 @@ import numpy as np
 
 from fwtop.advise import dns
 from fwtop.advise.facts import Facts
-from fwtop.advise.scene import Finding, Scene, count, plural, sure
+from fwtop.advise.scene import Finding, Scene, count, sure
 from fwtop.advise.services import dns_query
 from fwtop.advise.traffic import UDP, Rows, distinct_texts, payload
 from fwtop.model.packets import U64, Mask
@@ -70,7 +70,7 @@ def _judge(scene: Scene, rows: Rows, *, beside: bool) -> Finding | None:
     kind_of, n = types.most_common(1)[0]
     facts = scene.facts(verdict.rows)
     evidence = (
-        f"{count(facts.packets)} DNS questions from {plural(facts.sources, 'source')}",
+        f"{count(facts.packets)} DNS questions from {facts.senders}",
         verdict.sentence,
         f"{n / len(parsed):.0%} ask for type {kind_of}" if kind_of != "?" else "the types are cut off",
     )

@@ -54,7 +54,7 @@ def flood(scene: Scene) -> list[Finding]:
     if _whole(scene, facts, datagrams):
         return []
     evidence = (
-        f"{count(facts.packets)} fragments of {facts.sources:,} sources, {later:.0%} of them later ones",
+        f"{count(facts.packets)} fragments of {facts.senders}, {later:.0%} of them later ones",
         f"{facts.n / max(datagrams, 1):.1f} seen of each datagram, {facts.mean_length:.0f} bytes on average",
     )
     protocol = facts.top("protocol")

@@ -40,7 +40,7 @@ def requests(scene: Scene) -> list[Finding]:
     if not reasons or facts.n < scene.config.min_samples:
         return []
     evidence = (
-        f"{count(facts.packets)} HTTP requests ({count(facts.pps)}/s) of {facts.sources:,} sources",
+        f"{count(facts.packets)} HTTP requests ({count(facts.pps)}/s) of {facts.senders}",
         *reasons,
         *http.describe(http.requests(scene.traffic, facts.spread(384))),
     )

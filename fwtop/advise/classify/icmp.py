@@ -42,7 +42,7 @@ def flood(scene: Scene) -> list[Finding]:
     if name == "echo reply" and top.share > 0.8 and facts.sources >= 8:
         title = "ICMP echo-reply reflection"
     evidence = (
-        f"{count(facts.packets)} ICMP packets of {facts.sources:,} sources, {top.share:.0%} of type {name}",
+        f"{count(facts.packets)} ICMP packets of {facts.senders}, {top.share:.0%} of type {name}",
         f"{facts.mean_length:.0f} bytes on average",
     )
     match = Match(

@@ -42,7 +42,7 @@ def other(scene: Scene) -> list[Finding]:
     top = facts.top("protocol")
     what = f"IP protocol {top.value}" if top.share > 0.9 else f"{top.distinct} IP protocols"
     evidence = (
-        f"{count(facts.packets)} packets of {what} from {facts.sources:,} sources, "
+        f"{count(facts.packets)} packets of {what} from {facts.senders}, "
         f"{facts.mean_length:.0f} bytes on average",
     )
     match = Match(protocol=top.value if top.share > 0.98 else None)
@@ -71,7 +71,7 @@ def _by_protocol(scene: Scene, protocol: int, kind: str, title: str, normal: str
     matrix, _ = payload(scene.traffic.packets, facts.sample, 8)
     first = np.ascontiguousarray(matrix[:, :4]).view(">u4").reshape(-1)
     evidence = [
-        f"{count(facts.packets)} {title.split(maxsplit=1)[0]} packets of {facts.sources:,} sources, "
+        f"{count(facts.packets)} {title.split(maxsplit=1)[0]} packets of {facts.senders}, "
         f"{facts.mean_length:.0f} bytes on average"
     ]
     if protocol == ESP:

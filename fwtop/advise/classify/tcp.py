@@ -64,8 +64,7 @@ def syn_flood(scene: Scene) -> list[Finding]:
     if dport.share < 0.5 and background and not scene.traffic.live:
         return []  # the scans that every address on the internet gets
     evidence = [
-        f"{count(facts.packets)} SYNs of {facts.sources:,} sources seen; "
-        f"{completed:.0%} of them led to a connection"
+        f"{count(facts.packets)} SYNs of {facts.senders} seen; {completed:.0%} of them led to a connection"
     ]
     evidence.append(
         f"{dport.share:.0%} are for port {dport.value}"

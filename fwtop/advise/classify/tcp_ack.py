@@ -53,7 +53,7 @@ def ack_flood(scene: Scene) -> list[Finding]:
     dport = facts.top("dport")
     data = float((facts.traffic.packets.payload_length[facts.rows] > 0).mean())
     evidence = [
-        f"{count(facts.packets)} ACK packets of {facts.sources:,} sources belong to no connection: "
+        f"{count(facts.packets)} ACK packets of {facts.senders} belong to no connection: "
         f"{facts.flow_singles:.0%} are the only one of theirs"
         if lonely
         else f"{count(facts.packets)} ACK packets whose numbers don't advance as a connection's do",
@@ -97,7 +97,7 @@ def stomp(scene: Scene) -> list[Finding]:
     size = data.top("payload_length")
     evidence = [
         f"{count(data.packets)} packets of data on {flows:,} connections of "
-        f"{facts.sources:,} sources, none of which acknowledges anything that this host said",
+        f"{facts.senders}, none of which acknowledges anything that this host said",
         f"{size.share:.0%} carry {size.value} bytes; they are neither TLS nor HTTP requests",
     ]
     spoof = scene.spoof(facts.rows, completed=1.0)

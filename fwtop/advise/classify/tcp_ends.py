@@ -38,7 +38,7 @@ def _ends(
         return []
     dport = facts.top("dport")
     evidence = [
-        f"{count(facts.packets)} {title.split(maxsplit=1)[0]} packets of {facts.sources:,} sources and "
+        f"{count(facts.packets)} {title.split(maxsplit=1)[0]} packets of {facts.senders} and "
         f"{count(causes)} SYNs or SYN-ACKs that could have led to them",
         f"{dport.share:.0%} are for port {dport.value}",
         *constants(facts, ("tcp_window", "tcp_seq", "ip_id", "ttl")),

@@ -10,7 +10,7 @@ import numpy as np
 
 from fwtop.advise.classify.tcp import tcp_finding
 from fwtop.advise.facts import Facts
-from fwtop.advise.scene import Finding, Scene, count, sure
+from fwtop.advise.scene import Finding, Scene, count, plural, sure
 from fwtop.advise.tcpview import ACK, SYN
 from fwtop.advise.traffic import TCP, Rows, payload, weighted_top
 from fwtop.model.packets import Mask
@@ -46,7 +46,8 @@ def syn_ack(scene: Scene) -> list[Finding]:
     every = scene.facts(np.sort(np.concatenate([facts.rows, *_beside(scene, facts, ports)])))
     sport = facts.top("sport")
     evidence = [
-        f"{count(facts.packets)} SYN-ACKs of {facts.sources:,} servers, for connections nobody here opened",
+        f"{count(facts.packets)} SYN-ACKs of {plural(facts.sources, 'server')}, "
+        "for connections nobody here opened",
         f"{sport.share:.0%} come from port {sport.value}, to {facts.top('dport').distinct:,} ports here",
     ]
     if every.n > facts.n:
@@ -97,8 +98,8 @@ def _boxes(scene: Scene, facts: Facts, pages: Rows, boxes: int) -> Finding:
     first, length = payload(packets, pages[:1], 40)
     line = first[0, : int(length[0])].tobytes().split(b"\r\n")[0]
     evidence = (
-        f"{count(scene.traffic.weight[pages].sum())} web pages of {boxes:,} sources for requests nobody here "
-        f"sent: none did a handshake; the first begins {payload_text(line, limit=40)!r}",
+        f"{count(scene.traffic.weight[pages].sum())} web pages of {plural(boxes, 'source')} for requests "
+        f"nobody here sent: none did a handshake; the first begins {payload_text(line, limit=40)!r}",
         f"with their resets and other packets {count(facts.packets)}, {facts.mean_length:.0f} bytes on "
         "average; middleboxes that censor answer so (Bock et al. 2021)",
     )

@@ -49,9 +49,7 @@ def hellos(scene: Scene) -> list[Finding]:
             facts = scene.facts(facts.rows[stalled])
     if not reasons:
         return []
-    evidence = [
-        f"{count(facts.packets)} TLS client hellos ({count(facts.pps)}/s) of {facts.sources:,} sources"
-    ]
+    evidence = [f"{count(facts.packets)} TLS client hellos ({count(facts.pps)}/s) of {facts.senders}"]
     evidence += reasons + _describe(parsed)
     spoof = scene.spoof(facts.rows, prior=0.0 if stray else -4.0)
     rows = facts.rows[~scene.tcp.real[facts.rows]] if stray else with_connections(scene, facts)
@@ -85,7 +83,7 @@ def small_records(scene: Scene) -> list[Finding]:
     facts = scene.facts(facts.rows[fast])
     each = float(packets.payload_length[facts.rows].mean()) / (float(record[tiny].mean()) + 5)
     evidence = (
-        f"{count(facts.packets)} segments ({count(facts.pps)}/s) of {facts.sources:,} sources hold about "
+        f"{count(facts.packets)} segments ({count(facts.pps)}/s) of {facts.senders} hold about "
         f"{each:.0f} TLS records of {record[tiny].mean():.0f} bytes each: requests by the dozen",
         "HTTP/2 clients that wait for answers don't send so (CVE-2023-44487)",
     )

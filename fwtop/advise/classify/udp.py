@@ -8,11 +8,12 @@ import numpy as np
 
 from fwtop.advise import icmp, quic, sequence
 from fwtop.advise.facts import Facts
-from fwtop.advise.scene import Finding, Scene, count, plural
+from fwtop.advise.scene import Finding, Scene, count
 from fwtop.advise.services import BY_PORT, COLLECTORS, QUESTIONS
 from fwtop.advise.traffic import UDP, weighted_top
 from fwtop.model.packets import Fragment, Mask
-from fwtop.model.rule import Match
+from fwtop.model.rule import Match, PayloadMatch
+from fwtop.model.wording import bytes_text
 
 _GROUPS = 4
 _TINY = 128  # bytes: links carry 576 or more, whatever the least of 68 in RFC 791
@@ -119,7 +120,7 @@ def _sure(odds: float) -> float:
 
 def _size(facts: Facts, where: str) -> str:
     return (
-        f"{count(facts.packets)} UDP packets {where} from {plural(facts.sources, 'source')}, "
+        f"{count(facts.packets)} UDP packets {where} from {facts.senders}, "
         f"{facts.mean_length:.0f} bytes on average"
     )
 
@@ -185,7 +186,7 @@ def _tool_marks(facts: Facts, signs: list[str]) -> float:
         return odds
     if (begin == begin[0]).all(1).mean() > 0.95:
         odds += 1.0
-        signs.append(f"the payloads of all sources begin with {begin[0].tobytes().hex()}")
+        signs.append(f"the payloads of all sources begin with {bytes_text(PayloadMatch(begin[0].tobytes()))}")
     return odds
 
 
@@ -206,7 +207,7 @@ def _contents(facts: Facts, signs: list[str]) -> float:
         signs.append(f"the payload is random ({facts.payload_entropy:.1f} bits a byte)")
         once = facts.flow_singles > 0.9 and facts.sources >= 100
         if once:
-            signs.append(f"{facts.sources:,} sources send it once from each port, as no protocol begins")
+            signs.append(f"{facts.senders} send it once from each port, as no protocol begins")
         return 1.75 if once else 1.0
     return 0.0
 
