@@ -28,6 +28,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--offset", type=_offset, metavar="N", help="at this byte of the payload only")
     parser.add_argument("--proto", type=protocol, metavar="P", help="tcp, udp, … or a number")
     parser.add_argument("--dport", type=port, metavar="N", help="destination port")
+    parser.add_argument(
+        "--via", choices=("string", "xdp", "tc"), default="string", help="where to drop (default string)"
+    )
     add_rule_options(parser)
 
 
@@ -40,7 +43,7 @@ def rule_of(args: argparse.Namespace) -> Rule:
     """Return the rule that was asked for; raises FwtopError (code 2)."""
     payload = _payload(args)
     match = Match(family=args.family, protocol=args.proto, dport=args.dport, payload=(payload,))
-    return summarised(Rule("", Kind.STRING, match, "", args.ttl, created_by="cli"))
+    return summarised(Rule("", Kind(args.via), match, "", args.ttl, created_by="cli"))
 
 
 def _payload(args: argparse.Namespace) -> PayloadMatch:

@@ -69,11 +69,10 @@ def _match(rule: Rule) -> list[str] | None:
 
 def _drop(rule: Rule) -> list[str] | None:
     match = rule.match
-    if rule.limit is not None:
-        limited = _limit(rule)
-        return [*limited, "--via", rule.kind.value] if limited is not None else None
-    if match.payload:
-        return None
+    if rule.limit is not None or match.payload:
+        other = _limit(rule) if rule.limit is not None else _match(rule)
+        known = other is not None and rule.kind is not Kind.NFTABLES
+        return [*(other or ()), "--via", rule.kind.value] if known else None
     words = ["drop", *_scope(match)]
     words += ["--sport", str(match.sport)] if match.sport is not None else []
     words += ["--icmp-type", str(match.icmp_type)] if match.icmp_type is not None else []

@@ -83,6 +83,8 @@ def test_flags_are_read_as_they_are_written(mask: int) -> None:
         rule(Kind.STRING, Match(family=4, protocol=17, payload=(PayloadMatch(b"\x00'$(x)", 7),))),
         rule(Kind.XDP, Match(protocol=6, sport=1, dport=2, ip_length=Range(40, 90), tcp_flags=(18, 2))),
         rule(Kind.XDP, Match(protocol=132, ttl=Range(0, 255), fragment=True)),
+        rule(Kind.XDP, Match(protocol=17, payload=(PayloadMatch(b"evil"),))),
+        rule(Kind.TC, Match(protocol=6, dport=80), limit=RateLimit(100, 100, 24, 64)),
         rule(Kind.NOTRACK, Match(protocol=47)),
     ],
 )
