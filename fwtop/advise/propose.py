@@ -74,7 +74,7 @@ def _of_attack(
 ) -> list[Offer]:
     measured = [
         Offer(
-            f"{finding.key} {candidate.rule.kind.value} {candidate.form}",
+            f"{finding.key} {_looks_at(candidate.rule).value} {candidate.form}",
             _measured(scene, finding, candidate, normal),
         )
         for candidate in candidates(scene, finding, normal, found)
