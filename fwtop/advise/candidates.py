@@ -61,7 +61,9 @@ def candidates(
     family = _family(scene, finding.rows)
     base = replace(finding.match, family=finding.match.family or family)
     forged = finding.spoof.probability > config.spoof_threshold
-    yield from _by_fields(scene, finding, base, config)
+    # Of requests over real connections the fields are those of real clients, too, where these were not seen
+    if not (finding.requests and normal.guess and not forged):
+        yield from _by_fields(scene, finding, base, config)
     yield from _by_payload(base, found, config)
     if not forged:
         yield from _by_sources(scene, finding, normal, config)

@@ -132,6 +132,14 @@ def test_mixed_impossible_flags_are_dropped_by_what_real_segments_always_have() 
     check_commands(best)
 
 
+def test_real_clients_headers_are_no_ground_for_a_drop_where_they_were_not_seen() -> None:
+    flood = {"make": "connections", "src": "100", "dport": 443, "payload": "hello", "count": 1500, "acks": 1}
+    judgement = judged([VISITORS, flood])
+    assert "tls_flood" in {attack.kind for attack in judgement.attacks}
+    assert judgement.proposals
+    assert not [proposal for proposal in judgement.proposals if proposal.fwtop.startswith("fwtop drop")]
+
+
 def test_harm_of_a_block_is_the_share_of_the_blocked_clients() -> None:
     advisor = learned()
     rows = advisor.baseline.rows
