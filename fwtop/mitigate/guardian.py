@@ -29,6 +29,7 @@ from fwtop.mitigate.run import GUARDIAN_ENVIRONMENT
 from fwtop.mitigate.server import Identity, Server
 from fwtop.mitigate.service import Service
 from fwtop.mitigate.steps import Step, Steps
+from fwtop.mitigate.watchdog import Watchdog
 from fwtop.mitigate.xdp import FastPath
 from fwtop.model import paths
 from fwtop.model.address import Prefix
@@ -173,6 +174,7 @@ def _server(options: argparse.Namespace, number: int, journal: Journal, unable: 
         warnings=choice.warnings,
         unable=unable,
         limits=lambda: read_limits(options.limits_file),
+        tell_watchdog=Watchdog(*_same(options)).tell,
     )
     try:
         fast.find()
@@ -183,6 +185,12 @@ def _server(options: argparse.Namespace, number: int, journal: Journal, unable: 
     steps.armed = True
     identity = Identity(os.getpid(), options.build, number, choice.variant.name)
     return Server(service, identity, operators, fast)
+
+
+def _same(options: argparse.Namespace) -> list[str]:
+    """Return the arguments for a guardian like this one."""
+    names = ("build", "run_directory", "journal", "allow_file", "limits_file")
+    return [f"--{name.replace('_', '-')}={getattr(options, name)}" for name in names]
 
 
 def _lock(path: Path) -> int:

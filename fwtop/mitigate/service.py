@@ -31,6 +31,7 @@ from fwtop.model.text import safe_text
 MAX_CONFIRM_SECONDS = 3600
 ALLOW_REFRESH_SECONDS = 5.0
 _COUNT_SECONDS = 0.9  # kernel counters are read at most this often, whoever asks
+_CLOCKLESS = frozenset({Kind.SYSCTL, Kind.SYNPROXY})  # they change sysctls
 _SHOWN_SOURCES = 200  # of a rule in a status answer
 
 
@@ -47,6 +48,7 @@ class Service:
         warnings: tuple[str, ...] = (),
         unable: str = "",
         limits: Callable[[], tuple[Limits, tuple[str, ...]]] = read_limits,
+        tell_watchdog: Callable[[float | None], None] = lambda _: None,
     ) -> None:
         self._journal = journal
         self._kernel = kernel
@@ -54,6 +56,7 @@ class Service:
         self._steps = steps
         self._warnings = warnings  # about this machine, shown with every plan
         self._limits = limits
+        self._tell_watchdog = tell_watchdog
         self._unable = unable  # why nothing may be changed: there is no journal
         self._active: dict[str, Entry] = {}
         self._owners: dict[str, object] = {}
@@ -84,6 +87,7 @@ class Service:
         strangers = self._kernel.rule_ids() - alive
         if strangers or not alive:
             self._kernel.remove(strangers)  # also chains and sets that no rule is left in
+        self._watch()
         return done
 
     def plan(self, data: dict[str, Any], sources: Sequence[Prefix] = ()) -> dict[str, Any]:
@@ -147,6 +151,7 @@ class Service:
         self._journal.update(kept)
         self._steps.reached(Step.KEPT)
         self._active[rule_id] = kept
+        self._watch()
         self._owners.pop(rule_id, None)
         return {"status": self._status_of(kept)}
 
@@ -228,6 +233,7 @@ class Service:
         confirm_by = now + confirm_seconds if confirm_seconds else None
         entry = self._journal.intend(rule, variant, now + rule.ttl_seconds, confirm_by)
         self._steps.reached(Step.INTENT)
+        self._watch(entry)
         timeout = rule.ttl_seconds
         if confirm_seconds:
             timeout = min(timeout, timers.kernel_timeout(confirm_seconds))
@@ -239,6 +245,7 @@ class Service:
             self._journal.update(
                 replace(entry, state=State.REVERTED, ended=time.time(), note=f"not installed: {error}")
             )
+            self._watch()
             raise
         done = replace(entry, state=State.PROVISIONAL if confirm_seconds else State.CONFIRMED, note=note)
         self._journal.update(done)
@@ -264,6 +271,7 @@ class Service:
             self._owners.pop(entry.rule.id, None)
             self._pps.pop(entry.rule.id, None)
             self._entry_counts.forget(entry.rule.id)
+        self._watch()
         self._steps.reached(Step.UNDONE)
 
     def _adopt(self, entry: Entry, now: float) -> str:
@@ -281,6 +289,11 @@ class Service:
         self._kernel.remove({rule_id})
         self._journal.update(replace(entry, state=state, ended=time.time(), note=note))
         return f"{name} removed: {note}"
+
+    def _watch(self, *more: Entry) -> None:
+        """Tell the watchdog when the next rule ends that the kernel has no clock for."""
+        waiting = [item for item in (*self._active.values(), *more) if item.rule.kind in _CLOCKLESS]
+        self._tell_watchdog(timers.next_deadline(waiting))
 
     def _active_rules(self) -> list[Rule]:
         return [entry.rule for entry in self._active.values()]

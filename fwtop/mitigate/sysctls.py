@@ -1,7 +1,8 @@
 """Sysctls as rules: the old value is journalled before the new one is written, and given back at the end.
 
 The kernel has no clock for them. The guardian's timer and undo give the old value back; where it was killed,
-the next guardian of the namespace does; a restart of the machine forgets them anyway.
+the next guardian of the namespace does, which watchdog.py starts in time; a restart of the machine forgets
+them anyway.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from fwtop.model.tunables import TUNABLES, Tunable, Way
 
 NO_CLOCK = (
     "sysctls have no clock in the kernel: fwtop's guardian gives the old value back when the time is over or "
-    "the rule is undone; if it is killed, the next fwtop in this namespace does"
+    "the rule is undone; if it is killed, a shell that it left waiting starts another one for that"
 )
 _ENTRY_BYTES = 320  # of a tracked connection: struct nf_conn and its extensions, Linux 6.x
 _MUCH_MEMORY = 0.25  # of the machine's

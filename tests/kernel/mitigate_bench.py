@@ -10,7 +10,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -139,9 +139,21 @@ class Bench:
         texts["nft"] = self.pair.victim.run("nft", "list", "ruleset").stdout
         return {name: normal(text) for name, text in texts.items()}
 
+    def watchdogs(self) -> list[int]:
+        """Return the shells that wait for a guardian of ours to die."""
+        found = []
+        for entry in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):
+                words = (entry / "cmdline").read_bytes()
+                if b"fwtop-watchdog" in words and str(self.directory).encode() in words:
+                    found.append(int(entry.name))
+        return [pid for pid in found if not ended(pid)]
+
     def close(self) -> None:
         for path in self.paths.values():
             path.close()
+        for pid in self.watchdogs():
+            os.kill(pid, signal.SIGKILL)
         for pid in self.pids:
             kill(pid)
 

@@ -83,18 +83,21 @@ def test_what_somebody_else_set_meanwhile_stays(bench: Bench) -> None:
     assert values(bench)[1] == 20
 
 
-def test_killed_guardian_s_successor_gives_back(bench: Bench, poll_until) -> None:
+def test_watchdog_of_a_killed_guardian_has_the_value_given_back(bench: Bench, poll_until) -> None:
     with bench.connect() as guardian:
         apply(guardian, rule(ttl=2, udp=10))
         pid = int(guardian.about["pid"])
     kill(pid)
-    assert values(bench)[1] == 10  # no clock in the kernel, and nobody there
+    assert values(bench)[1] == 10  # no clock in the kernel, and no guardian
+    poll_until(lambda: values(bench)[1] == 30, deadline_s=8)
 
-    def given_back() -> bool:
-        with bench.connect():
-            return values(bench)[1] == 30
 
-    poll_until(given_back, deadline_s=6)
+def test_watchdog_ends_with_a_guardian_that_has_nothing_left(bench: Bench, poll_until) -> None:
+    with bench.connect() as guardian:
+        rule_id = apply(guardian, rule(udp=10))
+        assert len(bench.watchdogs()) == 1
+        guardian.demand(Undo((rule_id,)))
+    poll_until(lambda: not bench.watchdogs(), deadline_s=5)
 
 
 @pytest.mark.parametrize("step", [Step.INTENT, Step.SETTING, Step.INSTALLED])
