@@ -13,7 +13,7 @@ import socket
 import struct
 from collections.abc import Iterator
 
-from fwtop.lab.namespaces import inside
+from fwtop.lab.entering import inside
 from fwtop.lab.network import VICTIM_INTERFACE
 from fwtop.model.errors import FwtopError
 

@@ -14,7 +14,7 @@ from fwtop.bench.programs import fwtop_argv
 from fwtop.bench.recorder import Recorder
 from fwtop.bench.scores import Interval, Signature
 from fwtop.bench.slow_parser import Packet, capture_records, parse
-from fwtop.lab.namespaces import inside
+from fwtop.lab.entering import inside
 from fwtop.lab.network import Wire
 from fwtop.lab.plan import TOP, lay_out
 from fwtop.lab.run import Lab

@@ -20,7 +20,7 @@ from fwtop.bench.arena import Arena
 from fwtop.bench.frame import Document, Options, Row, measure, until
 from fwtop.bench.ways import FWTOP_PORT, Way, ending
 from fwtop.lab import network as net
-from fwtop.lab.namespaces import inside
+from fwtop.lab.entering import inside
 from fwtop.model.errors import FwtopError
 
 _STATES, _RULES = 190_000, 500

@@ -9,7 +9,7 @@ from types import TracebackType
 
 from fwtop.bench.slow_parser import Packet, parse
 from fwtop.lab import network as net
-from fwtop.lab.namespaces import inside
+from fwtop.lab.entering import inside
 
 _ALL = 3  # ETH_P_ALL
 _BUFFER_BYTES = 1 << 20

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 
 from fwtop.bench.frame import until
-from fwtop.lab.namespaces import NETNS
+from fwtop.lab.entering import NETNS
 from fwtop.model.errors import FwtopError
 
 WIDTH, HEIGHT = 200, 50

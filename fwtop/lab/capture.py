@@ -36,7 +36,7 @@ from fwtop.lab.craft import (
 from fwtop.lab.network import Wire
 from fwtop.lab.plan import Phase, Plan, packet_rows, source_rows
 from fwtop.lab.pools import Slot
-from fwtop.lab.scenario import Pool, Scenario, Vector
+from fwtop.lab.vectors import Pool, Scenario, Vector
 from fwtop.model.address import Prefix
 from fwtop.model.errors import FwtopError
 from fwtop.model.packets import FLAG_MALFORMED, FLAG_OUTBOUND, PacketBatch

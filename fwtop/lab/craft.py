@@ -16,7 +16,7 @@ import numpy as np
 
 from fwtop.lab import payloads
 from fwtop.lab.network import Wire, victim_prefix
-from fwtop.lab.scenario import Vector
+from fwtop.lab.vectors import Vector
 from fwtop.model.address import Prefix
 
 # The bits of `rewrite` in bpf/flood.c

@@ -6,7 +6,7 @@ import json
 
 from fwtop.lab import network as net
 from fwtop.lab.namespaces import run
-from fwtop.lab.scenario import Scenario
+from fwtop.lab.vectors import Scenario
 
 _ACCEPT = """
         ct state established,related accept

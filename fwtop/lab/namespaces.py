@@ -7,28 +7,26 @@ process holds while it lives. A lab whose lock is free is stale, whatever its pr
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import fcntl
 import os
 import re
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 from fwtop.lab import network as net
+from fwtop.lab.entering import NETNS
 from fwtop.lab.network import Wire
+from fwtop.lab.wiring import lay
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
 
 PREFIX = "fwtop-lab-"
 ROLES = ("victim", "attacker")
 LOCKS = Path("/run/fwtop-lab")
-NETNS = Path("/run/netns")
 PACED_PPS = 500_000  # beyond this a victim of one receiving processor is overloaded
 _NAME = re.compile(rf"{PREFIX}(\d+)-({'|'.join(ROLES)})")
-_CLONE_NEWNET = 0x40000000
 _SYSCTLS = (
     "net.ipv4.conf.all.rp_filter=0",
     "net.ipv6.conf.all.accept_ra=0",
@@ -146,28 +144,13 @@ def create(pid: int, clients: list[str], vlans: list[int]) -> tuple[Wire, set[in
     run("ip", "-batch", "-", text=f"netns add {victim}\nnetns add {attacker}\n")
     for own in (victim, attacker):
         run("ip", "netns", "exec", own, "sysctl", "-q", "-w", *_SYSCTLS)
-    run(
-        "ip", "-n", attacker, "link", "add", net.ATTACKER_INTERFACE, "numrxqueues", "1", "numtxqueues", "1",
-        "type", "veth", "peer", "name", net.VICTIM_INTERFACE, "netns", victim, "numrxqueues", "1",
-        "numtxqueues", "1",
-    )  # fmt: skip
-    wire = Wire(_hardware(victim, net.VICTIM_INTERFACE), _hardware(attacker, net.ATTACKER_INTERFACE))
-    run("ip", "-n", victim, "-batch", "-", text=_victim_commands(victim, wire))
-    for vlan in vlans:
-        _add_vlan(victim, f"{net.VICTIM_INTERFACE}.{vlan}", vlan)
-    run("ip", "-n", attacker, "-batch", "-", text=_attacker_commands(attacker, wire, clients))
+    wire = lay(victim, attacker, clients, vlans)
     for own, interface in ((victim, net.VICTIM_INTERFACE), (attacker, net.ATTACKER_INTERFACE)):
         # As on a wire: what arrives has its checksum, and is one packet (offloads leave both for later).
         offloads = ("gro", "on", "tx", "off", "tso", "off", "gso", "off")
         run("ip", "netns", "exec", own, "ethtool", "-K", interface, *offloads)
     _thread_napi(attacker, net.ATTACKER_INTERFACE)
     return wire, _thread_napi(victim, net.VICTIM_INTERFACE)
-
-
-def _add_vlan(victim: str, own: str, vlan: int) -> None:
-    """Give the victim the VLAN's interface; a kernel without 802.1Q drops the tagged packets instead."""
-    link = ("link", "add", "link", net.VICTIM_INTERFACE, "name", own, "up", "type", "vlan", "id", str(vlan))
-    subprocess.run(["ip", "-n", victim, *link], capture_output=True, timeout=30, check=False)
 
 
 def _thread_napi(own: str, interface: str) -> set[int]:
@@ -200,66 +183,3 @@ def schedule_receiving(threads: set[int], *, paced: bool) -> None:
         with contextlib.suppress(OSError):
             os.sched_setscheduler(thread, policy, os.sched_param(priority))
             os.sched_setaffinity(thread, processors[-1:] if paced else processors[:-1] or processors)
-
-
-def _victim_commands(mark: str, wire: Wire) -> str:
-    own, far = net.VICTIM_INTERFACE, wire.attacker.hex(":")
-    return "\n".join(
-        [
-            "link set lo up",
-            f"link set {own} alias {mark}",
-            f"address add {net.VICTIM_4}/{net.LENGTH_4} dev {own}",
-            f"address add {net.VICTIM_6}/{net.LENGTH_6} dev {own} nodad",
-            f"address add {net.WIDE_4} dev lo",
-            f"link set {own} up",
-            f"neighbour replace {net.GATEWAY_4} lladdr {far} dev {own} nud permanent",
-            f"neighbour replace {net.GATEWAY_6} lladdr {far} dev {own} nud permanent",
-            f"route add default via {net.GATEWAY_4}",
-            f"route add default via {net.GATEWAY_6}",
-            f"route add local {net.WIDE_6} dev lo",
-            "",
-        ]
-    )
-
-
-def _attacker_commands(mark: str, wire: Wire, clients: list[str]) -> str:
-    own, far = net.ATTACKER_INTERFACE, wire.victim.hex(":")
-    lines = [
-        "link set lo up",
-        f"link set {own} alias {mark}",
-        f"address add {net.GATEWAY_4}/{net.LENGTH_4} dev {own}",
-        f"address add {net.GATEWAY_6}/{net.LENGTH_6} dev {own} nodad",
-        f"link set {own} up",
-        "link add {} type veth peer name {}".format(*net.PARKED_INTERFACES),
-        f"neighbour replace {net.VICTIM_4} lladdr {far} dev {own} nud permanent",
-        f"neighbour replace {net.VICTIM_6} lladdr {far} dev {own} nud permanent",
-        f"route add {net.WIDE_4} via {net.VICTIM_4}",
-        f"route add {net.WIDE_6} via {net.VICTIM_6}",
-    ]
-    lines += [f"address add {client} dev lo" for client in clients]
-    return "\n".join(lines) + "\n"
-
-
-def _hardware(own: str, interface: str) -> bytes:
-    text = run("ip", "netns", "exec", own, "cat", f"/sys/class/net/{interface}/address")
-    return bytes.fromhex(text.strip().replace(":", ""))
-
-
-@contextlib.contextmanager
-def inside(own: str) -> Iterator[None]:
-    """Run a few lines of this thread in a namespace, and come back."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    here = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        there = os.open(NETNS / own, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            if libc.setns(there, _CLONE_NEWNET):
-                raise OSError(ctypes.get_errno(), f"can't enter {own}")
-        finally:
-            os.close(there)
-        try:
-            yield
-        finally:
-            libc.setns(here, _CLONE_NEWNET)
-    finally:
-        os.close(here)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from fwtop.lab.craft import DPORT, FRAME_BYTES, SPORT, Template, templates
 from fwtop.lab.network import Wire, is_own
 from fwtop.lab.pools import Slot, slots
-from fwtop.lab.scenario import Pool, Scenario, ScenarioError, Vector
+from fwtop.lab.vectors import Pool, Scenario, ScenarioError, Vector
 from fwtop.model.address import Prefix
 from fwtop.model.protocols import NAMES, protocol_name
 

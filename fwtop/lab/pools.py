@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-from fwtop.lab.scenario import Pool
+from fwtop.lab.vectors import Pool
 from fwtop.model.address import Prefix
 
 # First octets with nothing but public unicast addresses: no private, shared, loopback, test, multicast ones.

@@ -13,11 +13,12 @@ from fwtop.lab import firewall, namespaces
 from fwtop.lab import network as net
 from fwtop.lab.child import Child
 from fwtop.lab.crowd import addresses as crowd_addresses
+from fwtop.lab.entering import inside
 from fwtop.lab.legit import OPERATOR_PORT, people
 from fwtop.lab.link import Link
-from fwtop.lab.namespaces import inside
 from fwtop.lab.plan import TOP
-from fwtop.lab.scenario import DIRECTORY, Scenario, load
+from fwtop.lab.scenario import DIRECTORY, load
+from fwtop.lab.vectors import Scenario
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
 

@@ -21,9 +21,10 @@ from typing import Any
 
 from fwtop.lab import capture, scenario
 from fwtop.lab import network as net
+from fwtop.lab.entering import NETNS
 from fwtop.lab.flood import Flood
 from fwtop.lab.link import Link
-from fwtop.lab.namespaces import NETNS, PACED_PPS, PREFIX
+from fwtop.lab.namespaces import PACED_PPS, PREFIX
 from fwtop.lab.network import Wire
 from fwtop.lab.plan import Plan, lay_out
 from fwtop.model.errors import FwtopError

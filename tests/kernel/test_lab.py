@@ -18,7 +18,7 @@ from scapy.layers.l2 import Dot1Q, Ether
 from scapy.packet import Packet
 from scapy.utils import rdpcap, wrpcap
 
-from fwtop.lab import namespaces, scenario
+from fwtop.lab import entering, namespaces, scenario
 from fwtop.lab.child import module_argv
 from fwtop.lab.run import Lab
 from fwtop.model import paths
@@ -58,7 +58,7 @@ def in_netns(name: str, *argv: str) -> str:
 
 
 def existing() -> set[str]:
-    return {entry.name for entry in namespaces.NETNS.iterdir()} if namespaces.NETNS.is_dir() else set()
+    return {entry.name for entry in entering.NETNS.iterdir()} if entering.NETNS.is_dir() else set()
 
 
 def count_at_victim(lab: Lab, match: str) -> Callable[[], int]:

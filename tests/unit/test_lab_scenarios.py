@@ -18,6 +18,7 @@ from fwtop.lab.craft import IPV6, NO_PSEUDO, TARGET, checksum, word_sum
 from fwtop.lab.network import Wire
 from fwtop.lab.payloads import MAKERS
 from fwtop.lab.pools import slots
+from fwtop.lab.vectors import Pool, ScenarioError
 from fwtop.model.address import Prefix
 
 WIRE = Wire(bytes.fromhex("020000000002"), bytes.fromhex("020000000001"))
@@ -54,7 +55,7 @@ def lay_out(text: str) -> plans.Plan:
     ],
 )
 def test_bad_scenario_is_one_clear_line(text: str, line: str) -> None:
-    with pytest.raises(scenario.ScenarioError) as caught:
+    with pytest.raises(ScenarioError) as caught:
         scenario.parse(text, "test")
     assert line in str(caught.value)
     assert str(caught.value).startswith("scenario test: ")
@@ -72,12 +73,12 @@ def test_bad_scenario_is_one_clear_line(text: str, line: str) -> None:
     ],
 )
 def test_bad_payload_is_one_clear_line(payload: str, line: str) -> None:
-    with pytest.raises(scenario.ScenarioError, match=line):
+    with pytest.raises(ScenarioError, match=line):
         lay_out(HEAD + f"payload = {payload}\n")
 
 
 def test_unknown_scenario_says_where_names_are() -> None:
-    with pytest.raises(scenario.ScenarioError, match="fwtop lab list"):
+    with pytest.raises(ScenarioError, match="fwtop lab list"):
         scenario.load("smurf")
 
 
@@ -174,7 +175,7 @@ def test_phases_follow_the_cycle() -> None:
 
 
 def test_skewed_sources_keep_their_proportions() -> None:
-    made = slots(scenario.Pool(forged=False, count=20, skew=1.0), 4, (50, 60), random.Random(1))
+    made = slots(Pool(forged=False, count=20, skew=1.0), 4, (50, 60), random.Random(1))
     counts = [count for _, count in Counter(slot.prefix for slot in made).most_common()]
     assert len(counts) == 20
     assert counts[0] / counts[1] == pytest.approx(2, rel=0.01)
@@ -209,5 +210,5 @@ def test_destinations_outside_the_lab_are_refused() -> None:
         **{name: getattr(plan.templates[0], name) for name in plan.templates[0].__slots__}
         | {"target": Prefix.parse("192.0.2.1")}
     )
-    with pytest.raises(scenario.ScenarioError, match=r"refused: 192\.0\.2\.1"):
+    with pytest.raises(ScenarioError, match=r"refused: 192\.0\.2\.1"):
         plans.packet_rows([foreign], [(0, 1)])
