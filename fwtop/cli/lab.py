@@ -34,7 +34,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--capture",
         metavar="FILE",
-        help="send a capture's packets (pcap, pcapng, gzip), readdressed, at its rate",
+        help="send a capture's packets (pcap, pcapng, gzip), readdressed, at its rate: its first 16,384 over "
+        "and over, of each the first 640 bytes and zeros for the rest",
     )
     parser.add_argument("--json", action="store_true", help="print what was sent and what was seen, as JSON")
     parser.add_argument(

@@ -18,7 +18,10 @@ import numpy as np
 
 from fwtop.collect.capture import read_capture
 from fwtop.lab import network as net
-from fwtop.lab.craft import (
+from fwtop.lab.network import Wire
+from fwtop.lab.plan import Phase, Plan, packet_rows, source_rows
+from fwtop.lab.pools import Slot
+from fwtop.lab.template import (
     FRAGMENT_HEADER,
     ICMP,
     ICMPV6,
@@ -33,9 +36,6 @@ from fwtop.lab.craft import (
     checksum,
     word_sum,
 )
-from fwtop.lab.network import Wire
-from fwtop.lab.plan import Phase, Plan, packet_rows, source_rows
-from fwtop.lab.pools import Slot
 from fwtop.lab.vectors import Pool, Scenario, Vector
 from fwtop.model.address import Prefix
 from fwtop.model.errors import FwtopError

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fwtop.collect.kallsyms import hide_kernel_symbols
-from fwtop.lab.craft import FRAME_BYTES
 from fwtop.lab.plan import PACKET, SOURCE, STATE, Phase, Plan
+from fwtop.lab.template import FRAME_BYTES
 from fwtop.model import paths
 from fwtop.model.errors import FwtopError
 

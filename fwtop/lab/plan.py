@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fwtop.lab.craft import DPORT, FRAME_BYTES, SPORT, Template, templates
+from fwtop.lab.craft import templates
 from fwtop.lab.network import Wire, is_own
 from fwtop.lab.pools import Slot, slots
+from fwtop.lab.template import DPORT, FRAME_BYTES, SPORT, Template
 from fwtop.lab.vectors import Pool, Scenario, ScenarioError, Vector
 from fwtop.model.address import Prefix
 from fwtop.model.protocols import NAMES, protocol_name

@@ -14,8 +14,8 @@ from scapy.utils import wrpcap
 
 from fwtop.lab import capture
 from fwtop.lab import network as net
-from fwtop.lab.craft import IPV6, NO_PSEUDO, Template, checksum, word_sum
 from fwtop.lab.network import Wire
+from fwtop.lab.template import IPV6, NO_PSEUDO, Template, checksum, word_sum
 from fwtop.model.address import Prefix
 from fwtop.model.errors import FwtopError
 

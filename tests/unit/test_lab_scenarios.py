@@ -14,10 +14,10 @@ from scapy.layers.l2 import Ether
 from fwtop.lab import network as net
 from fwtop.lab import plan as plans
 from fwtop.lab import scenario
-from fwtop.lab.craft import IPV6, NO_PSEUDO, TARGET, checksum, word_sum
 from fwtop.lab.network import Wire
 from fwtop.lab.payloads import MAKERS
 from fwtop.lab.pools import slots
+from fwtop.lab.template import IPV6, NO_PSEUDO, TARGET, checksum, word_sum
 from fwtop.lab.vectors import Pool, ScenarioError
 from fwtop.model.address import Prefix
 
