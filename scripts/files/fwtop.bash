@@ -2,7 +2,7 @@
 # shellcheck shell=bash
 
 _fwtop() {
-  local verbs="watch snapshot read record block limit match drop notrack sysctl apply status keep undo why sessions report replay doctor lab bench"
+  local verbs="watch snapshot read record block limit match drop notrack synproxy sysctl apply status keep undo why sessions report replay doctor lab bench"
   local current=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD - 1]} verb="" word
   for word in "${COMP_WORDS[@]:1:COMP_CWORD-1}"; do
     [[ " $verbs " == *" $word "* ]] && verb=$word && break
@@ -24,9 +24,10 @@ _fwtop() {
     record) options+=" -i" ;;
     block) options+=" --via --ttl --preview --yes --netns" ;;
     limit) options+=" --proto --dport --per --rate --ttl --preview --yes --netns -4 -6" ;;
-    match) options+=" --string --hex --dns --offset --proto --dport --ttl --preview --yes --netns -4 -6" ;;
-    drop) options+=" --proto --sport --dport --length --ttl-field --tcp-flags --fragment --via --ttl --preview --yes --netns -4 -6" ;;
+    match) options+=" --string --hex --mask --dns --type --offset --proto --dport --ttl --preview --yes --netns -4 -6" ;;
+    drop) options+=" --proto --sport --dport --length --ttl-field --tcp-flags --icmp-type --fragment --via --ttl --preview --yes --netns -4 -6" ;;
     notrack) options+=" --proto --dport --ttl --preview --yes --netns -4 -6" ;;
+    synproxy) options+=" --dport --to --ttl --preview --yes --netns -4 -6" ;;
     sysctl) options+=" --ttl --preview --yes --netns --json" ;;
     why) options+=" --netns --json" ;;
     status) options+=" --netns --json" ;;
