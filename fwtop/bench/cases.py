@@ -43,6 +43,7 @@ class Case:
     legitimate: tuple[Packet, ...] = ()
     attack: tuple[Packet, ...] = ()
     shares: Mapping[str, float] = field(default_factory=dict)  # kind → share of all packets
+    also: tuple[str, ...] = ()  # further right names, which need not be said
     conntrack_fill: float = 0.0  # of the victim's table at the end, as the kernel says
 
     @property
@@ -57,9 +58,10 @@ class Case:
 
     @property
     def named_kinds(self) -> tuple[str, ...]:
-        """The same without what is the consequence of another: a table that is full indeed."""
+        """The same without what is right as well: a cause's own name, and a table that is full indeed."""
         is_full = self.conntrack_fill >= _FULL and _EXHAUSTION not in (self.kinds or ())
-        return tuple(kind for kind in self.seen_kinds if not (is_full and kind == _EXHAUSTION))
+        spare = {*self.also, _EXHAUSTION} if is_full else set(self.also)
+        return tuple(kind for kind in self.seen_kinds if kind not in spare)
 
     @property
     def unexplained(self) -> float:
@@ -145,7 +147,11 @@ def run_scenario(lab: Lab, seconds: float) -> Case:
         ),
         legitimate=tuple(recorder.legitimate),
         attack=tuple(recorder.other),
-        shares={kind: packets / total for kind, packets in kinds.items() if kind and total},
+        # A full table has no packets of its own: what fills it is counted under the cause's name
+        shares={
+            kind: packets / total for kind, packets in kinds.items() if kind and total and kind != _EXHAUSTION
+        },
+        also=tuple(truth["kinds_also"]),
         conntrack_fill=fill,
     )
 

@@ -105,6 +105,10 @@ def test_a_case_compares_only_what_the_truth_can_tell() -> None:
     assert case.signatures == [Signature(b"ab", 0)]  # the other one is common in the baseline
 
 
+def test_a_cause_may_be_named_beside_its_consequence() -> None:
+    assert _case(also=("syn_flood",), kinds=("conntrack_exhaustion",)).named_kinds == ("conntrack_exhaustion",)
+
+
 def test_a_full_table_is_a_consequence_and_no_false_name() -> None:
     assert _case().named_kinds == ("syn_flood", "conntrack_exhaustion")
     assert _case(conntrack_fill=0.9).named_kinds == ("syn_flood",)
