@@ -1,4 +1,16 @@
-"""Every threshold of the judgement in one place, each with the reason for its value."""
+"""Every threshold of the judgement in one place, each with the reason for its value.
+
+How sure is sure: the confidence that rules give, against how often the name was right. Counted on captures
+that were written with their expectations before the judgement saw them (every kind, real payload shapes,
+one to three vectors, clean traffic of 80 sorts, snap lengths from 64 bytes, sampled, fragmented, IPv6):
+
+    confidence                  below 0.8   0.8     0.85    0.9     0.95 on
+    first 304, before mending   3 of 10     16/20   16/27   53/66   136/139
+    last 319, random mixtures   4 of 4      19/19   66/66   76/81   186/186
+
+So 0.95 and more is what the packets prove, and 0.85 to 0.93 has been right in 95 of 100 at most: names by
+behaviour, which a new tool or a new kind of ordinary traffic may mock.
+"""
 
 from __future__ import annotations
 

@@ -106,7 +106,8 @@ def test_a_case_compares_only_what_the_truth_can_tell() -> None:
 
 
 def test_a_cause_may_be_named_beside_its_consequence() -> None:
-    assert _case(also=("syn_flood",), kinds=("conntrack_exhaustion",)).named_kinds == ("conntrack_exhaustion",)
+    alone = ("conntrack_exhaustion",)
+    assert _case(also=("syn_flood",), kinds=alone).named_kinds == alone
 
 
 def test_a_full_table_is_a_consequence_and_no_false_name() -> None:
