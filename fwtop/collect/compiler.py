@@ -21,6 +21,7 @@ from fwtop.model.errors import FwtopError
 
 SOURCES = Path(__file__).resolve().parents[2] / "bpf"
 _LD_IMM64 = 0x18
+_KEPT = 16  # sets of programs: by version of fwtop and number of interfaces
 _MAP, _MAP_VALUE = 1, 2  # BPF_PSEUDO_MAP_FD, BPF_PSEUDO_MAP_VALUE
 _DISTRIBUTION_PACKAGES = "/usr/lib/python3/dist-packages"
 
@@ -36,6 +37,7 @@ def byte_code(files: list[str], definitions: Mapping[str, object], programs: lis
         return {name: base64.b64decode(text) for name, text in kept.items()}
     code = compile_programs(files, definitions, programs)
     codecache.remember("code", key, {name: base64.b64encode(data).decode() for name, data in code.items()})
+    codecache.prune("code", _KEPT)
     return code
 
 

@@ -11,7 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from fwtop.collect import bpf, clsact, nflog, nftables, xdp_maps
+from fwtop.collect import bpf, clsact, nftables, xdp_maps
 from fwtop.collect.cell import CONTROL_WORDS, DATA_BYTES, NO_INTERFACE, cell_bytes
 from fwtop.collect.compiler import byte_code, relocate
 from fwtop.collect.kernel import Kernel
@@ -169,6 +169,8 @@ class Observers:
         self._attach_program(program, places)
 
     def _log_accepted(self, watched: list[int]) -> None:
+        from fwtop.collect import nflog  # with numpy, for which nobody should wait who doesn't need it
+
         self._accepted = "nflog"
         self._keep("nflog", nflog.bind(nftables.FIRST_GROUP + self._slot))
         owner = nftables.add_table(watched, slot=self._slot, one_in=LOG_ONE_IN, bytes_each=DATA_BYTES)

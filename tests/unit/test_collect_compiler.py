@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -93,3 +94,13 @@ def test_without_bcc_the_line_names_the_package(monkeypatch: pytest.MonkeyPatch)
     with pytest.raises(FwtopError, match="apt install python3-bpfcc") as raised:
         compiler._bcc()
     assert raised.value.code == 3
+
+
+def test_the_loader_waits_for_nothing_that_it_does_not_need() -> None:
+    """It stands between the start and the first numbers; numpy takes longer than all it does."""
+    heavy = "[name for name in ('numpy', 'bcc', 'subprocess', 'asyncio') if name in sys.modules]"
+    code = f"import sys, fwtop.collect.loader, fwtop.collect.observers; print({heavy})"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=20, check=True
+    )
+    assert done.stdout == "[]\n"
