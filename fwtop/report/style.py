@@ -61,6 +61,7 @@ background:var(--act);color:var(--paper);font-size:12px;line-height:21px;text-al
 font-size:14px}
 .pair span:first-child{color:var(--soft)}
 .pair.ladder{grid-template-columns:max-content minmax(0,1fr) auto;max-width:720px}
+.pair.ladder span:nth-child(3n+1){color:var(--soft)}
 .meter{display:block;height:9px;border-radius:2px;background:var(--act)}
 .meter.expected{background:none;box-shadow:inset 0 0 0 1.3px var(--act)}
 pre{margin:14px 0 0;padding:11px 14px;border:1px solid var(--rule);border-radius:5px;background:var(--card);
