@@ -18,8 +18,8 @@ from fwtop.model.window import OriginLookup
 
 # Whoever forges sources could send any number of them: beyond MOST keys the lightest are folded into
 # their prefixes of the next length, of which there are fewer and fewer (65,536 of /16 at most).
-MOST = 200_000
-_KEPT = 100_000
+MOST = 300_000
+_KEPT = 160_000  # more than there are prefixes in the end, so that addresses are among them
 _FOLDS = {4: (24, 16), 6: (64, 48, 32, 16)}
 _CHANCE = 3.0  # standard deviations: of 400 rows shown, chance takes one that far
 _SIX = np.uint64(1 << 63)  # set in keys of IPv6: they are hashes, those of IPv4 the address itself
