@@ -14,7 +14,7 @@ import os
 import socket
 import struct
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fwtop.collect import bpf, bpf_objects, netlink
@@ -85,11 +85,11 @@ def swap_or_attach(
     """
     before = pinned(directory)
     done = _swap_all(before, {link.index: safe_text(link.name) for link in links}, programs)
-    if programs.wanted(NATIVE):
-        for target in targets(links, chosen):
-            reached = {one.index for one in (target.link, *target.members)}
-            if not any(ifindex in reached and mode in XDP_MODES for ifindex, mode in done):
-                done |= {(item.ifindex, item.mode): item for item in _attach(directory, target, programs)}
+    places = targets(links, chosen) if programs.wanted(NATIVE) else []
+    for target in places:
+        reached = {one.index for one in (target.link, *target.members)}
+        if not any(ifindex in reached and mode in XDP_MODES for ifindex, mode in done):
+            done |= {(item.ifindex, item.mode): item for item in _attach(directory, target, programs)}
     if programs.wanted(INGRESS):
         for link in chosen:
             if not {(link.index, TC), (link.index, INGRESS)} & done.keys():
@@ -98,7 +98,9 @@ def swap_or_attach(
         if (ifindex, mode) not in done or (mode == INGRESS and (ifindex, TC) in done):
             done.pop((ifindex, mode), None)
             _detach(path)
-    return list(done.values())
+    above = {one.index: place.above or place.link.name for place in places for one in place.members}
+    above |= {place.link.index: place.above for place in places}
+    return [replace(item, above=safe_text(above.get(item.ifindex, ""))) for item in done.values()]
 
 
 def _swap_all(
@@ -106,7 +108,9 @@ def _swap_all(
 ) -> dict[tuple[int, str], Attachment]:
     """Swap the programs where they are attached and have rules; a link without its interface stays out."""
     return {
-        (ifindex, mode): Attachment(ifindex, names[ifindex], mode)
+        (ifindex, mode): Attachment(
+            ifindex, names[ifindex], mode, foreign_program(ifindex) if mode == TC else ""
+        )
         for path, ifindex, mode in before
         if ifindex in names and programs.wanted(mode) and _swap(path, programs.of(mode))
     }
@@ -191,19 +195,13 @@ def _attach(directory: Path, target: Target, programs: Programs) -> list[Attachm
     program = programs.of(NATIVE)
     why, code = _try_xdp(directory, link, program, NATIVE)
     if not code:
-        return [Attachment(link.index, safe_text(link.name), NATIVE, above=safe_text(target.above))]
+        return [Attachment(link.index, safe_text(link.name), NATIVE)]
     if target.members and code not in _TAKEN:
-        return [
-            item
-            for member in target.members
-            for item in _attach(directory, Target(member, target.above or link.name), programs)
-        ]
+        return [item for member in target.members for item in _attach(directory, Target(member), programs)]
     if code not in _TAKEN:
         failed, code = _try_xdp(directory, link, program, GENERIC)
         if not code:
-            return [
-                Attachment(link.index, safe_text(link.name), GENERIC, "", safe_text(target.above), reason=why)
-            ]
+            return [Attachment(link.index, safe_text(link.name), GENERIC, reason=why)]
         if code not in _TAKEN:
             line = f"XDP can't be attached to {safe_text(link.name)}: {failed}"
             raise FwtopError(f"{line}; nothing was installed")
@@ -215,7 +213,7 @@ def _attach(directory: Path, target: Target, programs: Programs) -> list[Attachm
         line += f" ingress takes no program: {safe_text(error.strerror)}"
         raise FwtopError(f"{line} (Linux 6.6 or newer does); nothing was installed", 3) from None
     _pin(descriptor, directory / f"link-{TC}-{link.index}")
-    return [Attachment(link.index, safe_text(link.name), TC, foreign, safe_text(target.above))]
+    return [Attachment(link.index, safe_text(link.name), TC, foreign)]
 
 
 def _try_xdp(directory: Path, link: Link, program: int, mode: str) -> tuple[str, int]:

@@ -131,7 +131,7 @@ class FastPath:
             self._slots.arm(slot, timeout_seconds)
         self._steps.reached(Step.ARMED)
         return "; ".join(
-            (_MODES[item["mode"]] + (_ABOVE if item["above"] else "")).format(**item)
+            (_MODES[item["mode"]] + (_ABOVE if item["above"] else "")).format(**_worded(item))
             for item in self._attachments
             if _carries(item, rule)
         )
@@ -269,6 +269,11 @@ def _item(slot: int, rule: Rule) -> dict[str, Any]:
     is_long = len(rule.match.sources) > COMPILED_PREFIXES
     short = replace(rule, match=replace(rule.match, sources=())) if is_long else rule
     return {"slot": slot, "number": int(rule.id), "rule": short.to_dict(), "listed": is_long}
+
+
+def _worded(attachment: dict[str, Any]) -> dict[str, Any]:
+    """Fill in what is known only when a program is attached, not when it is swapped."""
+    return attachment | {"reason": attachment["reason"] or "its driver has no XDP, or not as it is set up"}
 
 
 def _carries(attachment: dict[str, Any], rule: Rule) -> bool:

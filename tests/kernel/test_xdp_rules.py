@@ -379,6 +379,8 @@ def test_a_foreign_program_is_left_alone_and_tc_does_it(bench: XdpBench, tmp_pat
             assert f"somebody_else (id {foreign})" in status["note"]
             assert status["packets"] == 1
             assert f"id {foreign}" in bench.links()
+            second = apply(guardian, xdp(Match(protocol=17, dport=9)))
+            assert rules_of(guardian)[second]["note"] == status["note"]
             guardian.demand(Undo(all=True))
         assert path.passes(wait_s=2)
         assert f"id {foreign}" in bench.links()
