@@ -1,6 +1,6 @@
 """The smallest BPF programs there are: one verdict for every packet, the floor that real ones stand on.
 
-Two instructions need no compiler. Attached by links (bpf(2) LINK_CREATE), which end with their descriptors.
+So few instructions need no compiler. Attached by links (bpf(2)), which end with their descriptors.
 """
 
 from __future__ import annotations
@@ -38,19 +38,43 @@ def _bpf(command: int, attributes: bytes) -> int:
     return result
 
 
-def _load(kind: int) -> int:
-    """Load `r0 = verdict; exit` and return its descriptor."""
-    code = struct.pack("<BBhiBBhi", 0xB7, 0, 0, _DROP[kind], 0x95, 0, 0, 0)
-    program, licence = ctypes.create_string_buffer(code), ctypes.create_string_buffer(b"GPL")
-    return _bpf(
-        _PROG_LOAD, struct.pack("<IIQQ", kind, 2, ctypes.addressof(program), ctypes.addressof(licence))
+def _instruction(code: int, to: int = 0, source: int = 0, offset: int = 0, number: int = 0) -> bytes:
+    """Return one struct bpf_insn."""
+    return struct.pack("<BBhi", code, source << 4 | to, offset, number)
+
+
+def _drop(kind: int) -> bytes:
+    """Return `r0 = verdict; exit`."""
+    return _instruction(0xB7, number=_DROP[kind]) + _instruction(0x95)
+
+
+_READ_AND_DROP = b"".join(
+    (
+        _instruction(0x61, 2, 1, 0),  # r2 = ctx->data
+        _instruction(0x61, 3, 1, 4),  # r3 = ctx->data_end
+        _instruction(0xBF, 4, 2),
+        _instruction(0x07, 4, number=42),  # r4 = r2 + the headers of UDP over IPv4
+        _instruction(0xB7, 0, number=1),  # r0 = XDP_DROP
+        _instruction(0x2D, 4, 3, 3),  # if r4 > r3 goto exit
+        _instruction(0x69, 5, 2, 12),  # r5 = the EtherType
+        _instruction(0x55, 5, 0, 1, 0x1234),  # if r5 != … goto exit
+        _instruction(0xB7, 0, number=2),  # r0 = XDP_PASS
+        _instruction(0x95),
     )
+)
+
+
+def _load(kind: int, code: bytes) -> int:
+    """Load a program and return its descriptor."""
+    program, licence = ctypes.create_string_buffer(code), ctypes.create_string_buffer(b"GPL")
+    addresses = ctypes.addressof(program), ctypes.addressof(licence)
+    return _bpf(_PROG_LOAD, struct.pack("<IIQQ", kind, len(code) // 8, *addresses))
 
 
 @contextlib.contextmanager
-def _attached(netns: str, kind: int, place: int, flags: int) -> Iterator[None]:
+def _attached(netns: str, kind: int, place: int, flags: int, code: bytes = b"") -> Iterator[None]:
     with contextlib.ExitStack() as descriptors:
-        program = _load(kind)
+        program = _load(kind, code or _drop(kind))
         descriptors.callback(os.close, program)
         with inside(netns):
             index = socket.if_nametoindex(VICTIM_INTERFACE)
@@ -62,6 +86,14 @@ def _attached(netns: str, kind: int, place: int, flags: int) -> Iterator[None]:
 def xdp_drop(netns: str, *, native: bool = True) -> contextlib.AbstractContextManager[None]:
     """Drop everything in the victim's driver, or in the generic hook behind it."""
     return _attached(netns, _TYPE_XDP, _ATTACH_XDP, _NATIVE if native else _GENERIC)
+
+
+def xdp_read_and_drop(netns: str) -> contextlib.AbstractContextManager[None]:
+    """Drop everything in the driver after one look at the packet, whose bytes another core has written.
+
+    What that look costs, every program pays that asks what it drops.
+    """
+    return _attached(netns, _TYPE_XDP, _ATTACH_XDP, _NATIVE, _READ_AND_DROP)
 
 
 def tc_drop(netns: str) -> contextlib.AbstractContextManager[None]:

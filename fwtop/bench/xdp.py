@@ -10,7 +10,7 @@ from functools import partial
 
 from fwtop.bench import ways
 from fwtop.bench.arena import SOURCES, Arena
-from fwtop.bench.bytecode import xdp_drop
+from fwtop.bench.bytecode import xdp_drop, xdp_read_and_drop
 from fwtop.bench.frame import Document, Options, Row, measure
 from fwtop.bench.programs import Program, fwtop_argv, run_fwtop
 from fwtop.bench.receiver import PORT
@@ -30,7 +30,10 @@ def run(options: Options) -> Document:
     rounds, seconds = options.choose(7, 1), 0.7 if options.quick else 1.5
     notes: list[str] = []
     with Arena() as arena:
-        table: dict[str, Way] = {_FIRST: partial(xdp_drop, arena.victim)}
+        table: dict[str, Way] = {
+            _FIRST: partial(xdp_drop, arena.victim),
+            "XDP_DROP after a look at the packet": partial(xdp_read_and_drop, arena.victim),
+        }
         if shutil.which("xdp-filter"):
             table["xdp-filter, one port and one address"] = partial(_xdp_filter, arena)
         own = ways.usable(arena, _OWN, notes)
