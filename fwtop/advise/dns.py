@@ -127,7 +127,7 @@ def without_other_names(traffic: Traffic, facts: Facts) -> Rows:
     """Leave out small answers about other names than the reflected ones: a resolver's ordinary work."""
     parsed = questions_of(facts)
     names = Counter(question.wire for question in parsed)
-    if len(parsed) < 20 or names.most_common(1)[0][1] < 0.5 * len(parsed):
+    if len(parsed) < 20 or names.most_common(1)[0][1] < 0.25 * len(parsed):
         return facts.rows
     used = [wire for wire, n in names.items() if n > 0.02 * len(parsed)]
     packets = traffic.packets

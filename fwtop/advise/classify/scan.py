@@ -15,6 +15,7 @@ from fwtop.model.rule import Match
 _FLOOD_PPS = 20_000.0  # of one source: then it is a flood, whatever it looks for
 _TRIES = 4.0  # probes of one port: scanners retry twice or thrice
 _EPHEMERAL = 32_768
+_COMMON = 8  # ports tried by half of all sources
 _LONG = 8.0  # seconds after which a rate means something
 _SERVICES = np.array([*BY_PORT, 1812, 1813], np.uint16)
 _NEW_SOURCES = 1_024  # a window with more unknown sources is a flood; don't remember them all
@@ -83,7 +84,8 @@ def _scanners(scene: Scene, rows: Rows) -> list[tuple[int, int]]:
     # When a large part of all sources "scans", ports are drawn at random by a flood; but not slowly
     together = float(weights[np.isin(keys, np.array(sorted(scanning), np.uint64))].sum()) / traffic.seconds
     slow = together < config.flood_pps and traffic.seconds >= _LONG
-    return [] if len(scanning) > max(8, len(keys) // 4) and not slow else found
+    common = len(keys) >= 8 and float(np.median(pairs_of)) >= _COMMON  # these only do more of what all do
+    return [] if (common or len(scanning) > max(8, len(keys) // 4)) and not slow else found
 
 
 def _unique_pairs(source: U64, pair: U64) -> np.ndarray[tuple[int, int], np.dtype[np.uint64]]:
