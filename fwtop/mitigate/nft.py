@@ -39,12 +39,11 @@ class Layout:
     switch_elements: dict[int, str]
     switch_ask: str  # what a line's set is asked with
     chains: dict[str, str]  # name → its hook; "" for one that others jump to
-    deciding: str  # the chain that begins with the allow-list
-    per_interface: str = ""  # a base chain for each interface, with this hook, jumps to `deciding`
+    per_interface: str = ""  # a base chain for each interface, with this hook, jumps to the first chain
 
 
 NETDEV = Layout(
-    "netdev fwtop", "ether_type", {4: "0x0800", 6: "0x86dd"}, "meta protocol", {"rules": ""}, "rules",
+    "netdev fwtop", "ether_type", {4: "0x0800", 6: "0x86dd"}, "meta protocol", {"rules": ""},
     'type filter hook ingress device "{}" priority -500; policy accept;',
 )  # fmt: skip
 PROXY = Layout(
@@ -55,7 +54,6 @@ PROXY = Layout(
         "in": "type filter hook input priority -1; policy accept;",
         "forward": "type filter hook forward priority -1; policy accept;",
     },
-    "raw",
 )  # fmt: skip
 LAYOUTS = (NETDEV, PROXY)
 
@@ -190,8 +188,7 @@ class NftTables:
         for name, hook in layout.chains.items():
             if name not in table.chains:
                 lines.append(f"add chain {layout.table} {name}" + (f" {{ {hook} }}" if hook else ""))
-                if name == layout.deciding:
-                    lines += [f"add rule {layout.table} {name} {text}" for text in _head(layout)]
+                lines += [f"add rule {layout.table} {name} {text}" for text in _head(layout)]
         if layout.per_interface:
             lines += self._base_chains(layout, table)
         for item in rule.sets:
@@ -212,7 +209,7 @@ class NftTables:
             if not _PLAIN_NAME.fullmatch(name):
                 raise FwtopError(f"nftables can't name interface {safe_text(name)!r}; nothing was installed")
             lines.append(f"add chain {layout.table} {chain} {{ {layout.per_interface.format(name)} }}")
-            lines.append(f"add rule {layout.table} {chain} jump {layout.deciding}")
+            lines.append(f"add rule {layout.table} {chain} jump {next(iter(layout.chains))}")
         return lines
 
     def _remember(self, layout: Layout, allow: AllowList) -> None:

@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import os
 import random
+import socket
+import time
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
-from mitigate_bench import PORT, VARIANTS, Bench, apply
+from mitigate_bench import PORT, VARIANTS, Bench, apply, inside
 
 from fwtop.model.address import Prefix
 from fwtop.model.protocol import Apply, Undo
-from fwtop.model.rule import Kind, Match, PayloadMatch, Range, RateLimit, Rule
+from fwtop.model.rule import Kind, Match, PayloadMatch, Range, RateLimit, Rule, Setting
 
 pytestmark = pytest.mark.kernel
-ROUNDS, RULES_A_ROUND = 8, 8
+RULES = int(os.environ.get("FWTOP_RANDOM_RULES", "64"))
+SEED = int(os.environ.get("FWTOP_RANDOM_SEED", str(int(time.time()) // 86_400)))  # others every day
+RULES_A_ROUND, LOGIN = 8, 2222
+_KINDS = {
+    Kind.IPSET: 6, Kind.HASHLIMIT: 6, Kind.STRING: 6, Kind.NOTRACK: 6, Kind.NFTABLES: 6, Kind.SYNPROXY: 3,
+    Kind.SYSCTL: 2, Kind.XDP: 1, Kind.TC: 1,
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -26,7 +36,13 @@ def bench(netns_pair, tmp_path: Path) -> Iterator[Bench]:
 
 def random_rule(rng: random.Random) -> Rule:
     """A rule as broad as it may get, of any kind, near the operator's addresses."""
-    kind = rng.choice([Kind.IPSET, Kind.HASHLIMIT, Kind.STRING, Kind.NOTRACK])
+    kind = rng.choices([*_KINDS], [*_KINDS.values()])[0]
+    if kind is Kind.SYSCTL:
+        setting = Setting("net.netfilter.nf_conntrack_udp_timeout", rng.randint(1, 29))
+        return Rule("", kind, Match(), "random", 60, settings=(setting,))
+    if kind is Kind.SYNPROXY:
+        match = Match(family=rng.choice([4, 6, None]), protocol=6, dport=rng.choice([LOGIN, 80]))
+        return Rule("", kind, match, "random", 60)
     family = rng.choice([4, 6])
     base = Prefix.parse("10.77.0.2" if family == 4 else "fd77::2")
     sources = tuple(
@@ -35,33 +51,67 @@ def random_rule(rng: random.Random) -> Rule:
         )
         for _ in range(rng.randint(1, 4))
     )
+    protocol = rng.choice([6, 17, 17, 17, None])
+    offset = 0 if kind is Kind.NFTABLES or rng.random() < 0.3 else None
     match = Match(
         sources=sources if kind is Kind.IPSET or rng.random() < 0.3 else (),
         family=family,
-        protocol=17 if rng.random() < 0.6 else None,
+        protocol=protocol,
+        dport=LOGIN if protocol == 6 and rng.random() < 0.5 else None,
         ip_length=Range(0, 65535) if rng.random() < 0.2 else None,
-        payload=(PayloadMatch(b"operator"[: rng.randint(1, 8)]),) if kind is Kind.STRING else (),
+        payload=(PayloadMatch(b"operator"[: rng.randint(1, 8)], offset),) if kind is Kind.STRING else (),
     )
     limit = RateLimit(1, 1, prefix_v4=rng.randint(1, 32)) if kind is Kind.HASHLIMIT else None
-    origin = "@list" if kind is Kind.IPSET and rng.random() < 0.5 else None
+    origin = "@list" if kind in (Kind.IPSET, Kind.NFTABLES) and rng.random() < 0.5 else None
     return Rule("", kind, match, "random", 60, limit=limit, origin=origin)
 
 
+@contextmanager
+def sessions(bench: Bench) -> Iterator[list[tuple[socket.socket, socket.socket]]]:
+    """Logins of the operator over either family, open before the first rule."""
+    with ExitStack() as stack:
+        found = []
+        for kind, address in (
+            (socket.AF_INET, bench.pair.victim.ipv4),
+            (socket.AF_INET6, bench.pair.victim.ipv6),
+        ):
+            with inside(bench.netns):
+                server = stack.enter_context(socket.create_server((address, LOGIN), family=kind))
+            with inside(bench.pair.attacker.netns):
+                client = stack.enter_context(socket.create_connection((address, LOGIN), timeout=5))
+            found.append((client, stack.enter_context(server.accept()[0])))
+        yield found
+
+
+def is_alive(client: socket.socket, server: socket.socket) -> bool:
+    for sender, receiver in ((client, server), (server, client)):
+        receiver.settimeout(5)
+        sender.send(b"operator")
+        if receiver.recv(100) != b"operator":
+            return False
+    return True
+
+
 def test_random_rules_never_cut_the_operator_off(bench: Bench) -> None:
-    """64 seeded rules, forced: each is refused or installed, and the operator passes in any case."""
-    rng = random.Random(20)
+    """Seeded rules, forced: each is refused or installed, and the operator passes in any case.
+
+    FWTOP_RANDOM_RULES says how many, FWTOP_RANDOM_SEED which.
+    """
+    rng = random.Random(SEED)
     bench.allow = f"{bench.attacker(4)}\n{bench.attacker(6)}\n"
     before = bench.state()
     installed = 0
-    with bench.connect() as guardian:
-        for _ in range(ROUNDS):
+    print(f"seed {SEED}, {RULES} rules")
+    with sessions(bench) as logins, bench.connect() as guardian:
+        for _ in range(max(1, RULES // RULES_A_ROUND)):
             for _ in range(RULES_A_ROUND):
                 installed += guardian.request(Apply(random_rule(rng).to_dict(), 0, force=True)).ok
             for family in (4, 6):
                 assert all(bench.path(family).passes(b"operator", wait_s=2) for _ in range(4))
+            assert all(is_alive(client, server) for client, server in logins)
             guardian.demand(Undo(all=True))
             assert bench.state() == before
-    assert installed > ROUNDS * RULES_A_ROUND // 2
+    assert installed > RULES // 2
 
 
 def test_neighbour_discovery_survives_a_limit_on_everything(bench: Bench) -> None:

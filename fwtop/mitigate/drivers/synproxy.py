@@ -63,7 +63,7 @@ def _lines(rule_id: str, family: int, port: int, where: str, options: str) -> li
     unknown = f"{ip} saddr . tcp sport != @{set_of(rule_id, f'known{family}')}"
     lines = [("raw", family, f"{to_port} tcp flags & (fin | syn | rst | ack) == syn notrack")]
     for chain in ("in", "forward"):
-        way_in = f'iif != "lo" {to_port} {unknown}'
+        way_in = f"{to_port} {unknown}"
         lines.append((chain, family, f"{way_in} ct state invalid,untracked counter synproxy {options}"))
         lines.append((chain, family, f"{way_in} ct state invalid counter drop"))
     return lines
