@@ -160,6 +160,12 @@ def _syncookies(clients: People) -> Trial:  # noqa: ARG001
     return Trial("sysctl", title, _syn_flood(), ("sysctl", "syncookies=on"), before=before)
 
 
+def _synproxy(clients: People) -> Trial:  # noqa: ARG001
+    before = (("sysctl", "-q", "-w", "net.ipv4.tcp_syncookies=0"),)
+    title = "answer SYNs to the web server with cookies before it sees them"
+    return Trial("synproxy", title, _syn_flood(), ("synproxy", "--dport", "80"), before=before)
+
+
 _ALL: tuple[Callable[[People], Trial], ...] = (
     _block_strangers,
     partial(_block, via="ipset"),
@@ -173,4 +179,5 @@ _ALL: tuple[Callable[[People], Trial], ...] = (
     partial(_length, via="nftables"),
     _notrack,
     _syncookies,
+    _synproxy,
 )
