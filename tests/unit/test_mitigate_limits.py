@@ -16,7 +16,7 @@ from fwtop.mitigate.listed import covered
 from fwtop.mitigate.why.readings import parse_lines
 from fwtop.model.address import Prefix
 from fwtop.model.errors import FwtopError
-from fwtop.model.rule import Kind, Match, Rule
+from fwtop.model.rule import Kind, Match, RateLimit, Rule
 
 SAVED = """*nat
 [3:180] -A PREROUTING -p tcp -m tcp --dport 80 -j REDIRECT --to-ports 8080
@@ -63,6 +63,18 @@ def test_rules_with_further_conditions_do_not_count() -> None:
     check_share(blocking("0.0.0.0/1", protocol=17, dport=53), [], Limits(0.1))
     limit = replace(blocking("0.0.0.0/1"), kind=Kind.HASHLIMIT)
     check_share(blocking("192.0.2.1"), [limit], Limits(0.1))
+
+
+@pytest.mark.parametrize("kind", [Kind.IPSET, Kind.XDP, Kind.TC, Kind.NFTABLES])
+def test_every_kind_that_blocks_counts_unless_it_only_limits(kind: Kind) -> None:
+    half = replace(blocking("0.0.0.0/1"), kind=kind)
+    with pytest.raises(FwtopError, match="IPv4"):
+        check_share(half, [], Limits(0.1))
+    with pytest.raises(FwtopError, match="IPv4"):
+        check_share(blocking("192.0.2.1"), [half], Limits(0.1))
+    slowed = replace(half, limit=RateLimit(1, 1))
+    check_share(slowed, [], Limits(0.1))
+    check_share(blocking("192.0.2.1"), [slowed], Limits(0.1))
 
 
 prefixes = st.lists(
