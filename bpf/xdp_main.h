@@ -30,6 +30,14 @@ INLINE void xdp_add(struct xdp_count *counter, u64 packets, u64 bytes)
 	counter->bytes += bytes;
 }
 
+/* Neighbour discovery is to IPv6 what ARP is to IPv4: no rule may cut it. Hop limit 255 proves that it comes from
+ * the link (RFC 4861, 6.1 and 7.1): router advertisement, neighbour solicitation and advertisement. */
+INLINE u32 any_neighbour(struct view *p)
+{
+	return p->protocol == 58 && p->family == 6 && p->ttl == 255 && p->fragment == NOT_FRAGMENTED &&
+	       p->icmp_type >= 134 && p->icmp_type <= 136;
+}
+
 /* Judge any frame: cell->slot is then that of the rule that hits, XDP_NONE to let the packet pass.
  *
  * Through the cell, because the verifier then doesn't know the slot: what follows is looked at once, not once
@@ -46,7 +54,7 @@ INLINE void judge(struct frame *f, struct xdp_cell *cell, u32 wire)
 	cell->protocol = p->protocol;
 	cell->slot = p->family == 0 ? XDP_NONE : any_verdict(f, p, cell);
 	MEET();
-	if (cell->slot < XDP_MAX_RULES && any_allowed(p))
+	if (cell->slot < XDP_MAX_RULES && (any_allowed(p) || any_neighbour(p)))
 		cell->slot = XDP_NONE;
 }
 

@@ -71,6 +71,12 @@ INLINE void judge_plain4(struct frame *f, struct xdp_cell *cell, u32 wire)
 		cell->slot = XDP_NONE;
 }
 
+/* As any_neighbour. */
+INLINE u32 plain_neighbour(struct plain *p)
+{
+	return p->ip[6] == 58 && p->ip[7] == 255 && p->transport[0] >= 134 && p->transport[0] <= 136;
+}
+
 INLINE void judge_plain6(struct frame *f, struct xdp_cell *cell, u32 wire)
 {
 	const u32 start = MAC_HEADER + 40;
@@ -88,7 +94,7 @@ INLINE void judge_plain6(struct frame *f, struct xdp_cell *cell, u32 wire)
 		PLAIN_CASE(6, 58, plain_icmp(&p, start));
 	}
 	MEET();
-	if (cell->slot < XDP_MAX_RULES && plain_6_allowed(&p))
+	if (cell->slot < XDP_MAX_RULES && (plain_6_allowed(&p) || plain_neighbour(&p)))
 		cell->slot = XDP_NONE;
 }
 

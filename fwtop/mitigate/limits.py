@@ -65,7 +65,7 @@ def check_share(rule: Rule, active: Iterable[Rule], limits: Limits) -> None:
 
 
 def _blocks(rule: Rule) -> bool:
-    """Whether a rule drops whatever its sources send: one with a limit or further conditions leaves the rest."""
+    """Whether a rule drops all that its sources send: a limit or further conditions leave the rest."""
     if rule.kind not in _BLOCKING or rule.limit is not None or not rule.match.sources:
         return False
     return rule.match == Match(sources=rule.match.sources, family=rule.match.family)

@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import socket
+import struct
 import subprocess
 import time
 from collections.abc import Iterator
@@ -156,6 +157,26 @@ class Bench:
             os.kill(pid, signal.SIGKILL)
         for pid in self.pids:
             kill(pid)
+
+
+def answers(bench: Bench, family: int, echo: int, wait_s: float = 0.3) -> bool:
+    """Send an echo request (its type as `echo`) and say whether the reply comes within `wait_s`."""
+    kind, protocol = (socket.AF_INET, 1) if family == 4 else (socket.AF_INET6, 58)
+    head = struct.pack("!BBHHH", echo, 0, 0, 1, 1)
+    check = 0xFFFF & ~sum(struct.unpack("!4H", head))
+    with inside(bench.pair.attacker.netns):
+        sock = socket.socket(kind, socket.SOCK_RAW, protocol)
+    with sock:
+        sock.settimeout(wait_s)
+        sock.connect((bench.pair.victim.ipv4 if family == 4 else bench.pair.victim.ipv6, 0))
+        sock.send(head[:2] + struct.pack("!H", check) + head[4:])
+        try:
+            while True:
+                packet = sock.recv(100)
+                if packet[20 if family == 4 else 0] == (0 if family == 4 else 129):
+                    return True
+        except TimeoutError:
+            return False
 
 
 def normal(saved: str) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from mitigate_bench import PORT, VARIANTS, Bench, apply, inside, kill, rules_of
+from mitigate_bench import PORT, VARIANTS, Bench, answers, apply, inside, kill, rules_of
 
 from fwtop.model.protocol import Plan, Undo
 from fwtop.model.rule import Kind, Match, PayloadMatch, Range, RateLimit, Rule
@@ -119,6 +119,27 @@ def test_string_matches_those_bytes_only(  # noqa: PLR0917
         guardian.demand(Undo((rule_id,)))
         assert path.passes(hit, wait_s=2)
     assert bench.state() == before
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize(("family", "echo", "protocol"), [(4, 8, 1), (6, 128, 58)])
+def test_icmp_type_is_matched_and_neighbours_live(
+    bench: Bench, family: int, echo: int, protocol: int, variant: str
+) -> None:
+    use_variant(bench, variant)
+    assert answers(bench, family, echo, wait_s=2)
+    match = Match(family=family, protocol=protocol, icmp_type=echo)
+    with bench.connect() as guardian:
+        rule_id = apply(guardian, Rule("", Kind.STRING, match, "match", 60))
+        assert not answers(bench, family, echo)
+        assert rules_of(guardian)[rule_id]["packets"] == 1
+        guardian.demand(Undo((rule_id,)))
+        assert answers(bench, family, echo, wait_s=2)
+        all_of_it = Match(family=family, protocol=protocol)
+        apply(guardian, Rule("", Kind.STRING, all_of_it, "match", 60), force=True)
+        assert not answers(bench, family, echo)
+        bench.pair.attacker.run("ip", "neighbour", "flush", "all")
+        assert bench.path(family).passes(wait_s=3)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from mitigate_bench import PORT, Bench, apply, inside, kill, rules_of
+from mitigate_bench import PORT, Bench, answers, apply, inside, kill, rules_of
 
 from fwtop.mitigate.steps import Step
 from fwtop.model.address import Prefix
@@ -128,26 +128,6 @@ def test_icmp_type_is_matched_and_neighbours_live(bench: Bench, family: int, ech
         assert not answers(bench, family, echo)
         bench.pair.attacker.run("ip", "neighbour", "flush", "all")
         assert bench.path(family).passes(wait_s=3)
-
-
-def answers(bench: Bench, family: int, echo: int) -> bool:
-    """Send an echo request and wait for the reply."""
-    kind, protocol = (socket.AF_INET, 1) if family == 4 else (socket.AF_INET6, 58)
-    head = struct.pack("!BBHHH", echo, 0, 0, 1, 1)
-    check = 0xFFFF & ~sum(struct.unpack("!4H", head))
-    with inside(bench.pair.attacker.netns):
-        sock = socket.socket(kind, socket.SOCK_RAW, protocol)
-    with sock:
-        sock.settimeout(0.4)
-        sock.connect((bench.pair.victim.ipv4 if family == 4 else bench.pair.victim.ipv6, 0))
-        sock.send(head[:2] + struct.pack("!H", check) + head[4:])
-        try:
-            while True:
-                packet = sock.recv(100)
-                if packet[20 if family == 4 else 0] == (0 if family == 4 else 129):
-                    return True
-        except TimeoutError:
-            return False
 
 
 @pytest.mark.parametrize("family", FAMILIES)

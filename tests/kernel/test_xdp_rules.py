@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from mitigate_bench import PORT, Bench, apply, inside, kill, rules_of
+from mitigate_bench import PORT, Bench, answers, apply, inside, kill, rules_of
 from xdp_frames import ethernet, ipv4, ipv6, udp
 
 from fwtop.mitigate import client
@@ -162,6 +162,8 @@ MATCHES = {
     "payload elsewhere": (lambda b: Match(payload=(PayloadMatch(b"cde", 3),)), b"abcdefg", False),
     "payload anywhere": (lambda b: Match(payload=(PayloadMatch(b"attack"),)), b"x" * 90 + b"attack", True),
     "too deep": (lambda b: Match(payload=(PayloadMatch(b"attack"),)), b"x" * 125 + b"attack", False),
+    "masked bits": (lambda b: Match(payload=(PayloadMatch(b"\x10\x20", 1, b"\xf0\x00"),)), b"a\x1fz", True),
+    "other bits": (lambda b: Match(payload=(PayloadMatch(b"\x10\x20", 1, b"\xf0\x00"),)), b"a\x2fz", False),
     "name in any case": (
         lambda b: Match(payload=(PayloadMatch(b"\x04evil\x04test\x00", 12, None, "evil.test."),)),
         bytes(12) + b"\x04EvIl\x04tEST\x00",
@@ -180,6 +182,26 @@ def test_conditions(bench: XdpBench, name: str) -> None:
         assert bench.path(4).passes(payload) != hits
         guardian.demand(Undo(all=True))
         assert bench.path(4).passes(payload, wait_s=2)
+
+
+@pytest.mark.parametrize("kind", [Kind.XDP, Kind.TC])
+def test_icmp_type_is_matched_and_neighbours_live(bench: XdpBench, kind: Kind) -> None:
+    """Neighbour discovery passes even a rule against all of ICMPv6: without it IPv6 would be cut."""
+    path = bench.path(6)
+    assert path.passes(wait_s=2)
+    with bench.connect() as guardian:
+        for family, echo in ((4, 8), (6, 128)):
+            assert answers(bench, family, echo, wait_s=2)
+            rule_id = apply(guardian, Rule("", kind, Match(family=family, icmp_type=echo), "drop", 60))
+            assert not answers(bench, family, echo)
+            assert rules_of(guardian)[rule_id]["packets"] == 1
+            guardian.demand(Undo((rule_id,)))
+            assert answers(bench, family, echo, wait_s=2)
+        apply(guardian, Rule("", kind, Match(family=6, protocol=58), "drop", 60), force=True)
+        assert not answers(bench, 6, 128)
+        for end in (bench.pair.attacker, bench.pair.victim):
+            end.run("ip", "neighbour", "flush", "all")
+        assert path.passes(wait_s=3)
 
 
 def test_fragments(bench: XdpBench) -> None:

@@ -49,8 +49,9 @@ def _transport(chance: random.Random, family: int) -> tuple[bytes, int]:
         flags = chance.choice((2, 16, 18, 4, 255))
         return tcp(*ports, flags, _payload(chance), options=bytes(chance.choice((0, 12)))), 6
     if kind == "icmp":
-        body = bytes([chance.choice((0, 8, 128)), 0, 0, 0, 0, 0, 0, 0]) + _payload(chance)
-        return body, chance.choice((1, 58, 1 if family == 4 else 58))
+        icmp_type = chance.choice((0, 8, 128, 133, 134, 135, 136, 137))
+        protocol = chance.choice((1, 58, 1 if family == 4 else 58))
+        return bytes([icmp_type, *bytes(7)]) + _payload(chance), protocol
     return ports[0].to_bytes(2, "big") + chance.randbytes(chance.randrange(40)), chance.choice((132, 47, 33))
 
 
@@ -100,7 +101,7 @@ def _match(chance: random.Random) -> Match:
         "ttl": some(chance.choice((Range(55, 55), Range(50, 100))), 0.2),
         "tcp_flags": some(chance.choice(((18, 2), (255, 18), (4, 0))), 0.1),
         "fragment": some(chance.random() < 0.5, 0.2),
-        "icmp_type": some(chance.choice((0, 8, 128)), 0.1),
+        "icmp_type": some(chance.choice((0, 8, 128, 135)), 0.1),
         "sources": some(_prefixes(chance)) or (),
         "destinations": some(_prefixes(chance), 0.1) or (),
         "payload": some((_payload_match(chance),), 0.3) or (),

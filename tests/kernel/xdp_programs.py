@@ -101,9 +101,14 @@ class Compiled:
 def verdict(matches: list[Match], allow: tuple[Prefix, ...], frame: bytes) -> int | None:
     """Return the index of the first rule that hits a frame, from the rule's words alone."""
     fields = reference(frame, len(frame))
-    if fields["family"] == 0 or _in(allow, fields, "src"):
+    if fields["family"] == 0 or _in(allow, fields, "src") or _is_neighbour(fields):
         return None
     return next((at for at, match in enumerate(matches) if hits(match, fields, frame)), None)
+
+
+def _is_neighbour(fields: dict[str, int]) -> bool:
+    link_only = fields["family"] == 6 and fields["ttl"] == 255 and fields["fragment"] == 0
+    return link_only and fields["protocol"] == 58 and fields["icmp_type"] in (134, 135, 136)
 
 
 def hits(match: Match, fields: dict[str, int], frame: bytes) -> bool:
