@@ -36,7 +36,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--calibrate",
         action="store_true",
-        help="measure what a packet costs by each kind of rule here , and rank proposals by it",
+        help="measure what a packet costs by each kind of rule here, and rank proposals by it",
     )
     parser.add_argument("--svg", type=Path, metavar="FILE", help="also draw the table into this file")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
@@ -84,7 +84,7 @@ def _name(args: argparse.Namespace) -> str:
     """Return the table that is meant; --calibrate means one, and goes with no other."""
     if args.calibrate and args.table not in (None, "calibrate"):
         raise FwtopError(
-            f"--calibrate measures its own table, not {safe_text(args.table, limit=40)!r}",
+            f"--calibrate measures its own table, not {safe_text(args.table, limit=40)!r}; nothing was measured",
             2,
         )
     if args.table is None and not args.calibrate:

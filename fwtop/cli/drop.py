@@ -1,4 +1,4 @@
-"""fwtop drop: drop packets by header fields, in the driver."""
+"""fwtop drop: drop packets by header fields, in the driver, at tc ingress or at netdev ingress."""
 
 from __future__ import annotations
 

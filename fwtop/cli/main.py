@@ -6,6 +6,7 @@ import argparse
 import importlib
 import os
 import sys
+import textwrap
 from types import ModuleType
 from typing import NoReturn
 
@@ -20,9 +21,9 @@ VERBS = {
     "read": "the same judgement on a capture file",
     "record": "watch and store without a screen, until stopped",
     "block": "block sources: prefixes, an AS, a country, a file",
-    "limit": "limit packets a second per source prefix",
+    "limit": "limit what each source prefix may send a second",
     "match": "drop packets by bytes in their payload",
-    "drop": "drop packets by header fields, in the driver",
+    "drop": "drop packets by header fields, before the stack sees them",
     "notrack": "keep packets out of connection tracking",
     "synproxy": "answer SYNs with cookies, let finished handshakes through",
     "sysctl": "kernel settings that help under attack",
@@ -32,11 +33,11 @@ VERBS = {
     "undo": "take rules back",
     "why": "why a rule does nothing",
     "sessions": "stored sessions",
-    "report": "a session as html, md or json",
+    "report": "a session as html, md or json, or its rules as a script",
     "replay": "a session on the screen again",
     "doctor": "what this machine can do, and what is missing",
     "lab": "an attack on a victim in namespaces of its own",
-    "bench": "measured tables",
+    "bench": "measured tables; --calibrate: what each kind of rule costs here",
 }
 
 
@@ -82,7 +83,7 @@ def _run(arguments: list[str]) -> int:
     module = _verb_module(verb)
     parser = _Parser(
         prog=f"fwtop {verb}",
-        description=module.HELP,
+        description=textwrap.fill(module.HELP, 80),
         epilog=f"example: {module.EXAMPLE}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,

@@ -38,7 +38,7 @@ def add_rule_options(parser: argparse.ArgumentParser, *, families: bool = True) 
         type=ttl,
         default=DEFAULT_TTL_SECONDS,
         metavar="TIME",
-        help="how long it lasts: 30s, 10m, 2h, 1d",
+        help="how long it lasts: 30s, 10m, 2h, 1d (default 10m)",
     )
     parser.add_argument("--preview", action="store_true", help="show what would be run, install nothing")
     parser.add_argument("--yes", action="store_true", help="install at once, ask nothing")

@@ -39,6 +39,8 @@ def run(args: argparse.Namespace) -> int:
 
 def rule_of(args: argparse.Namespace) -> Rule:
     """Return the rule that was asked for; raises FwtopError (code 2)."""
+    if args.dport == 0:
+        raise FwtopError("no server listens on port 0; nothing was changed", 2)
     destinations = tuple(_prefix(text) for text in args.to)
     match = Match(destinations=destinations, family=args.family, protocol=_TCP, dport=args.dport)
     where = f" of {', '.join(map(str, destinations))}" if destinations else ""

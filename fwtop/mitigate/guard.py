@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fwtop.mitigate.allowlist import AllowList
 from fwtop.mitigate.listed import listed
 from fwtop.model.address import Prefix
-from fwtop.model.rule import Kind, Rule
+from fwtop.model.rule import Kind, Match, Rule
 
 TCP = 6
 SHORTEST = {4: 8, 6: 16}  # broader source prefixes need force
@@ -71,8 +71,13 @@ def _broad(rule: Rule, allow: AllowList) -> str | None:
     wide = next((p for p in broadest if p is not None and p.length < SHORTEST[p.family]), None)
     if wide is not None:
         return f"{wide} is broader than /{SHORTEST[wide.family]}"
-    if match.sources or rule.limit is not None or rule.kind in (Kind.NOTRACK, Kind.SYSCTL) or match.payload:
+    if match.sources or rule.limit is not None or rule.kind is Kind.SYSCTL or match.payload:
         return None
+    if rule.kind is Kind.NOTRACK:
+        everything = match == Match(family=match.family)
+        return (
+            "it has no condition: rules on connections and NAT would work for nobody" if everything else None
+        )
     narrow = (match.sport, match.dport, match.ip_length, match.ttl, match.tcp_flags, match.icmp_type)
     if match.dport is not None and match.dport in allow.session_ports | {22}:
         return f"port {match.dport} is where operators log in"

@@ -8,35 +8,41 @@ _fwtop() {
     [[ " $verbs " == *" $word "* ]] && verb=$word && break
   done
   COMPREPLY=()
+  local -A places=([block]="ipset xdp tc nftables" [limit]="hashlimit xdp tc" [match]="string xdp tc" [drop]="xdp tc nftables")
   case $previous in
-    -i) mapfile -t COMPREPLY < <(compgen -W "$(command ls /sys/class/net)" -- "$current") && return ;;
+    -i | --interface) mapfile -t COMPREPLY < <(compgen -W "$(command ls /sys/class/net)" -- "$current") && return ;;
     --netns) mapfile -t COMPREPLY < <(compgen -W "$(command ls /run/netns 2>/dev/null)" -- "$current") && return ;;
-    --format) mapfile -t COMPREPLY < <(compgen -W "html md json" -- "$current") && return ;;
-    --via) mapfile -t COMPREPLY < <(compgen -W "ipset xdp" -- "$current") && return ;;
+    --format) mapfile -t COMPREPLY < <(compgen -W "html md json sh" -- "$current") && return ;;
+    --via) mapfile -t COMPREPLY < <(compgen -W "${places[$verb]}" -- "$current") && return ;;
+    --proto) mapfile -t COMPREPLY < <(compgen -W "tcp udp icmp icmpv6 gre" -- "$current") && return ;;
     --ttl) mapfile -t COMPREPLY < <(compgen -W "30s 10m 2h 1d" -- "$current") && return ;;
-    -o | --geoip) mapfile -t COMPREPLY < <(compgen -f -- "$current") && return ;;
+    -o | --output | --geoip | --svg | --capture) mapfile -t COMPREPLY < <(compgen -f -- "$current") && return ;;
+    --directory) mapfile -t COMPREPLY < <(compgen -d -- "$current") && return ;;
   esac
-  local options="--help"
+  local options="--help" rule="--ttl --preview --yes --force --json --netns"
   case $verb in
-    "" | watch) options+=" -i --netns --xdp --slow" ;;
-    snapshot) options+=" -i --netns --seconds --json --top" ;;
-    read) mapfile -t COMPREPLY < <(compgen -f -W "$options --json" -- "$current") && return ;;
-    record) options+=" -i" ;;
-    block) options+=" --via --ttl --preview --yes --netns" ;;
-    limit) options+=" --proto --dport --per --rate --ttl --preview --yes --netns -4 -6" ;;
-    match) options+=" --string --hex --mask --dns --type --offset --proto --dport --ttl --preview --yes --netns -4 -6" ;;
-    drop) options+=" --proto --sport --dport --length --ttl-field --tcp-flags --icmp-type --fragment --via --ttl --preview --yes --netns -4 -6" ;;
-    notrack) options+=" --proto --dport --ttl --preview --yes --netns -4 -6" ;;
-    synproxy) options+=" --dport --to --ttl --preview --yes --netns -4 -6" ;;
-    sysctl) options+=" --ttl --preview --yes --netns --json" ;;
-    why) options+=" --netns --json" ;;
-    status) options+=" --netns --json" ;;
+    "" | watch) options+=" -i --interface --netns --geoip --xdp --slow --readonly --no-store" ;;
+    snapshot) options+=" -i --interface --netns --seconds --xdp --no-store --json --top --geoip" ;;
+    read) mapfile -t COMPREPLY < <(compgen -f -W "$options --text --json --top --geoip" -- "$current") && return ;;
+    record) options+=" -i --interface --netns --geoip --xdp" ;;
+    block) options+=" --via $rule -4 -6" ;;
+    limit) options+=" --proto --dport --per --per6 --rate --burst --by-port --via $rule -4 -6" ;;
+    match) options+=" --string --hex --dns --type --mask --offset --proto --dport --via $rule -4 -6" ;;
+    drop) options+=" --proto --sport --dport --length --ttl-field --tcp-flags --icmp-type --fragment --via $rule -4 -6" ;;
+    notrack) options+=" --proto --dport $rule -4 -6" ;;
+    synproxy) options+=" --dport --to $rule -4 -6" ;;
+    sysctl) options+=" $rule" ;;
+    apply) options+=" --old $rule" ;;
+    status) options+=" --all --json --netns" ;;
+    keep) options+=" --ttl --netns" ;;
     undo) options+=" --all --netns" ;;
-    keep) options+=" --netns" ;;
-    report) options+=" --format -o" ;;
-    doctor) options+=" -i --json" ;;
-    lab) options+=" list --seconds --pps --json" ;;
-    bench) options+=" list --json" ;;
+    why) options+=" --json --netns" ;;
+    sessions) options+=" --json --directory" ;;
+    report) options+=" --directory --format -o --output" ;;
+    replay) options+=" --directory --json --top --speed" ;;
+    doctor) options+=" -i --interface --json --geoip" ;;
+    lab) options+=" list --seconds --pps --capture --json --store" ;;
+    bench) options+=" list --calibrate --svg --json --quick --rounds" ;;
   esac
   [[ $verb ]] || options+=" $verbs"
   mapfile -t COMPREPLY < <(compgen -W "$options" -- "$current")

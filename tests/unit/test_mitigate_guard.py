@@ -59,6 +59,8 @@ def test_number_of_rules_is_bounded() -> None:
         (rule(Kind.IPSET, "2000::/15"), "/16"),
         (rule(Kind.XDP, protocol=6), "all TCP"),
         (rule(Kind.XDP), "every packet"),
+        (rule(Kind.NOTRACK), "NAT"),
+        (rule(Kind.NOTRACK, family=4), "NAT"),
         (rule(Kind.XDP, protocol=6, dport=22), "log in"),
         (rule(Kind.XDP, protocol=6, dport=2222), "log in"),
     ],
@@ -76,6 +78,7 @@ def test_broad_rules_need_a_word(broad: Rule, why: str) -> None:
         rule(Kind.XDP, protocol=6, dport=80),
         rule(Kind.XDP, ip_length=Range(100, 200)),
         rule(Kind.HASHLIMIT),
+        rule(Kind.NOTRACK, protocol=6),
         rule(Kind.STRING, payload=(PayloadMatch(b"x"),)),
     ],
 )

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fwtop.cli import block, drop, limit, match, mitigation
+from fwtop.cli import block, drop, limit, match, mitigation, synproxy
 from fwtop.cli.plain_prefixes import plain_ipv4
 from fwtop.cli.prefix_file import read_prefix_file
 from fwtop.model.address import Prefix
@@ -126,3 +126,8 @@ def test_what_is_not_plain_is_left_to_the_slower_way(line: str) -> None:
 )
 def test_durations(seconds: int, text: str) -> None:
     assert mitigation.duration(seconds) == text
+
+
+def test_no_proxy_for_port_0():
+    with pytest.raises(FwtopError, match="port 0"):
+        synproxy.rule_of(arguments(synproxy, "--dport", "0"))

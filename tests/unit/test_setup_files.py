@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+import importlib
 import runpy
 import shutil
 import subprocess
@@ -30,14 +32,34 @@ def complete(*words: str) -> list[str]:
 @pytest.mark.parametrize("verb", list(main.VERBS))
 def test_man_page_and_completion_know_the_verb(verb):
     page = (FILES / "fwtop.8").read_text()
-    assert f"fB{verb}" in page or f".B {verb}" in page or f'.BI {verb} "' in page
+    assert f".B {verb}\n" in page or f'.BI {verb} "' in page
     assert verb in complete("fwtop", verb[:-1])
 
 
-def test_completion_offers_options_of_the_verb_and_interfaces():
-    assert complete("fwtop", "block", "--v") == ["--via"]
-    assert "xdp" in complete("fwtop", "block", "--via", "")
+@pytest.mark.parametrize("verb", list(main.VERBS))
+def test_completion_offers_the_options_of_the_verb_and_their_choices(verb):
+    parser = argparse.ArgumentParser()
+    importlib.import_module(f"fwtop.cli.{verb}").arguments(parser)
+    actions = [action for action in parser._actions if action.option_strings]
+    options = {name for action in actions for name in action.option_strings} - {"-h"}
+    assert {word for word in complete("fwtop", verb, "-") if word.startswith("-")} == options
+    for action in actions:
+        if action.choices:
+            offered = complete("fwtop", verb, action.option_strings[0], "")
+            assert offered == list(action.choices)
+
+
+def test_completion_offers_interfaces():
     assert "lo" in complete("fwtop", "watch", "-i", "")
+
+
+def test_the_man_page_knows_every_option():
+    page = (FILES / "fwtop.8").read_text().replace("\\-", "-")
+    for verb in main.VERBS:
+        parser = argparse.ArgumentParser()
+        importlib.import_module(f"fwtop.cli.{verb}").arguments(parser)
+        for name in (name for action in parser._actions for name in action.option_strings[-1:]):
+            assert name in page, (verb, name)
 
 
 def test_the_build_hash_changes_with_every_installed_file_and_with_nothing_else(tmp_path):
