@@ -84,7 +84,7 @@ def _name(args: argparse.Namespace) -> str:
     """Return the table that is meant; --calibrate means one, and goes with no other."""
     if args.calibrate and args.table not in (None, "calibrate"):
         raise FwtopError(
-            f"--calibrate measures its own table, not {safe_text(args.table, limit=40)!r}; nothing was measured",
+            f"--calibrate is a table of its own, not {safe_text(args.table, limit=40)!r}; nothing measured",
             2,
         )
     if args.table is None and not args.calibrate:

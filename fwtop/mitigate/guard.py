@@ -71,19 +71,19 @@ def _broad(rule: Rule, allow: AllowList) -> str | None:
     wide = next((p for p in broadest if p is not None and p.length < SHORTEST[p.family]), None)
     if wide is not None:
         return f"{wide} is broader than /{SHORTEST[wide.family]}"
-    if match.sources or rule.limit is not None or rule.kind is Kind.SYSCTL or match.payload:
+    if rule.kind is Kind.NOTRACK and match == Match(family=match.family):
+        return "it has no condition: rules on connections and NAT would work for nobody"
+    if match.sources or rule.limit is not None or rule.kind in (Kind.NOTRACK, Kind.SYSCTL) or match.payload:
         return None
-    if rule.kind is Kind.NOTRACK:
-        everything = match == Match(family=match.family)
-        return (
-            "it has no condition: rules on connections and NAT would work for nobody" if everything else None
-        )
-    narrow = (match.sport, match.dport, match.ip_length, match.ttl, match.tcp_flags, match.icmp_type)
     if match.dport is not None and match.dport in allow.session_ports | {22}:
         return f"port {match.dport} is where operators log in"
-    if all(item is None for item in narrow) and match.fragment is None and not match.destinations:
-        if match.protocol is None:
-            return "it has no condition: every packet would match"
-        if match.protocol == TCP:
-            return "it matches all TCP"
-    return None
+    return _of_everything(match)
+
+
+def _of_everything(match: Match) -> str | None:
+    narrow = (match.sport, match.dport, match.ip_length, match.ttl, match.tcp_flags, match.icmp_type)
+    if any(item is not None for item in narrow) or match.fragment is not None or match.destinations:
+        return None
+    if match.protocol is None:
+        return "it has no condition: every packet would match"
+    return "it matches all TCP" if match.protocol == TCP else None
