@@ -130,9 +130,23 @@ def _pattern(addresses: U64) -> list[Sign]:
     expected = 65_536 * (1 - math.exp(-len(addresses) / 65_536))
     if networks > 0.8 * expected:
         signs.append(Sign(1.0, f"the sources are spread over {networks:,} /16s without clusters"))
+    elif len(addresses) >= 1000 and _even(addresses):
+        signs.append(Sign(2.5, f"within their /8s the sources are spread evenly over {networks:,} /16s"))
     elif networks < 0.35 * min(expected, len(addresses)) and flat < 3:
         signs.append(Sign(-1.0, f"the sources cluster in {networks:,} /16s"))
     return signs
+
+
+def _even(addresses: U64) -> bool:
+    """Tell whether sources share a /16 as often as chance has it within their /8s; machines cluster."""
+    pairs = [counts * (counts - 1.0) for counts in (_counts(addresses, 16), _counts(addresses, 24))]
+    by_chance = float(pairs[1].sum()) / 256
+    return by_chance > 500 and float(pairs[0].sum()) < 1.3 * by_chance
+
+
+def _counts(addresses: U64, shift: int) -> np.ndarray[tuple[int], np.dtype[np.intp]]:
+    """Return how many addresses each network has; the lowest `shift` bits are the hosts'."""
+    return np.bincount((addresses >> np.uint64(shift)).astype(np.intp))
 
 
 def _space6(hi: U64, lo: U64) -> list[Sign]:
@@ -146,6 +160,8 @@ def _space6(hi: U64, lo: U64) -> list[Sign]:
     networks = len(np.unique(hi))
     if n >= _MANY and networks > 0.95 * n and len(np.unique(hi >> np.uint64(32))) > 0.5 * n:
         signs.append(Sign(2.0, f"nearly every source is in a /32 of its own ({n:,})"))
+    elif n >= _MANY and networks > 0.95 * n and _random_subnets(hi):
+        signs.append(Sign(2.5, f"the subnets of {n:,} sources are uniformly random, unlike any network's"))
     elif n >= _MANY and networks < n / 20:
         signs.append(
             Sign(2.0, f"{n:,} sources lie in only {networks:,} /64s: interface ids are drawn at random")
@@ -154,6 +170,17 @@ def _space6(hi: U64, lo: U64) -> list[Sign]:
     if n >= _MANY and small.mean() > 0.3:
         signs.append(Sign(-1.0, "many sources have hand-made interface ids, as servers do"))
     return signs
+
+
+def _random_subnets(hi: U64) -> bool:
+    """Tell whether bits 32 to 63 are random: networks number their subnets from 0, or in pools (RFC 7707)."""
+    n = len(hi)
+    for shift in (24, 16, 8, 0):
+        counts = np.bincount(((hi >> np.uint64(shift)) & np.uint64(255)).astype(np.intp)).astype(np.float64)
+        alike = float((counts * (counts - 1)).sum()) / (n * (n - 1))  # 1/256 of the pairs, by chance
+        if alike * 256 > 1.4:
+            return False
+    return True
 
 
 def _ttl(traffic: Traffic, rows: Rows, sources: int) -> list[Sign]:

@@ -1,0 +1,93 @@
+"""Forged or real: random sources of several generators, and real machines behind their networks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+
+import pytest
+from advise_factory import FLAGS, address, ethernet, ip, make_batch, make_tables, make_window, tcp, udp
+
+from fwtop.advise.advisor import Advisor
+
+COUNT = 6000
+TARGET = {4: address("192.0.2.1"), 6: address("2001:db8::1")}
+FLOODS = {"syn_flood": "S", "ack_flood": "A", "udp_flood": ""}
+Pick = Callable[[Random], tuple[bytes, int]]
+
+
+def _forged_everywhere(_: Random) -> Pick:
+    return lambda rng: (rng.randbytes(4), 55)
+
+
+def _forged_unicast(_: Random) -> Pick:
+    """Return a generator that knows which /8s are in use."""
+    used = (23, 45, 77, 91, 185, 203)
+    return lambda rng: (bytes([rng.choice(used)]) + rng.randbytes(3), rng.randint(48, 60))
+
+
+def _forged_six(_: Random) -> Pick:
+    return lambda rng: (bytes([0x20 | rng.randrange(16)]) + rng.randbytes(15), 55)
+
+
+def _forged_in_networks(rng: Random) -> Pick:
+    """Return a generator that takes real /32s, with the distance that each has."""
+    networks = [(b"\x2a" + rng.randbytes(3), rng.randint(48, 60)) for _ in range(400)]
+
+    def pick(rng: Random) -> tuple[bytes, int]:
+        network, ttl = rng.choice(networks)
+        return network + rng.randbytes(12), ttl
+
+    return pick
+
+
+def _machines(family: int, count: int) -> Callable[[Random], Pick]:
+    """Return machines in the networks of some hundred providers, customers' subnets numbered from 0."""
+
+    def make(rng: Random) -> Pick:
+        if family == 4:
+            networks = [bytes([rng.choice((23, 45, 77, 91, 185))]) + rng.randbytes(1) for _ in range(200)]
+            hosts = [rng.choice(networks) + rng.randbytes(2) for _ in range(count)]
+        else:
+            networks = [b"\x2a" + rng.randbytes(3) for _ in range(200)]
+            hosts = [
+                rng.choice(networks) + bytes([rng.randrange(4)]) + rng.randbytes(2) + b"\0" + rng.randbytes(8)
+                for _ in range(count)
+            ]
+        machines = [(host, rng.randint(44, 60)) for host in hosts]
+        return lambda rng: rng.choice(machines)
+
+    return make
+
+
+POOLS = {
+    "everywhere": (_forged_everywhere, True),
+    "unicast": (_forged_unicast, True),
+    "six": (_forged_six, True),
+    "six_in_networks": (_forged_in_networks, True),
+    "machines": (_machines(4, 300), False),
+    "many_machines": (_machines(4, 20_000), False),
+    "machines_six": (_machines(6, 300), False),
+    "many_machines_six": (_machines(6, 20_000), False),
+}
+
+
+@pytest.mark.parametrize("kind", FLOODS)
+@pytest.mark.parametrize("pool", POOLS)
+def test_forged_sources_are_told_from_real_ones(pool: str, kind: str) -> None:
+    make, forged = POOLS[pool]
+    rng = Random(7)
+    pick = make(rng)
+    frames = []
+    for at in range(COUNT):
+        source, ttl = pick(rng)
+        sport = rng.randint(1024, 65_535)
+        body, protocol = udp(sport, 8000, rng.randbytes(40)), 17
+        if flags := FLOODS[kind]:
+            body, protocol = tcp(sport, 80, FLAGS[flags], seq=rng.getrandbits(32), ack=rng.getrandbits(32)), 6
+        family = 4 if len(source) == 4 else 6
+        frames.append((at * 2 / COUNT, ethernet(ip(source, TARGET[family], protocol, body, ttl=ttl))))
+    window = make_window(make_batch(frames, weight=20.0), 2.0, live=True)
+    attacks = Advisor().judge(window, make_tables(window)).attacks
+    assert [attack.kind for attack in attacks][:1] == [kind]
+    assert attacks[0].spoofed is forged, attacks[0].evidence
