@@ -169,6 +169,16 @@ MATCHES = {
         bytes(12) + b"\x04EvIl\x04tEST\x00",
         True,
     ),
+    "name with its type": (
+        lambda b: Match(payload=(PayloadMatch(b"\x04evil\x04test\0\0\x01", None, None, "evil.test."),)),
+        bytes(12) + b"\x04evil\x04TEST\0\0\x01\0\x01",
+        True,
+    ),
+    "another type": (
+        lambda b: Match(payload=(PayloadMatch(b"\x04evil\x04test\0\0\x01", None, None, "evil.test."),)),
+        bytes(12) + b"\x04evil\x04TEST\0\0\x1c\0\x01",
+        False,
+    ),
     "not a fragment": (lambda b: Match(fragment=True), b"", False),
 }
 
