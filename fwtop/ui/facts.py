@@ -11,7 +11,7 @@ from fwtop.model.rule import RuleStatus
 from fwtop.model.snapshot import Attack, Payload, Port, Proposal, Share, Snapshot, Source
 from fwtop.model.wording import describe
 from fwtop.ui.cells import Line
-from fwtop.ui.format import duration, hex_dump, number, octets, percent
+from fwtop.ui.format import duration, hex_dump, nanoseconds, number, octets, percent
 from fwtop.ui.items import Figure, Item, LedgerLine
 from fwtop.ui.palette import ACCENT, DIM, GOOD, STRONG, TEXT, WARN
 from fwtop.ui.rule_facts import rule_facts
@@ -111,7 +111,7 @@ def _proposal(item: Proposal, _: float) -> tuple[str, list[Line]]:
         lines += wrapped("such as" if number_of == 0 else "", example)
     if item.cost_ns is not None:
         where = "measured on this machine" if item.cost_measured else f"a default; '{CALIBRATE}' measures"
-        lines += wrapped("costs", f"{number(item.cost_ns)} ns a packet ({where})")
+        lines += wrapped("costs", f"{nanoseconds(item.cost_ns)} a packet ({where})")
     if item.fwtop:
         lines += wrapped("the same", item.fwtop)
     for number_of, command in enumerate(item.commands):

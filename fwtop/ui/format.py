@@ -22,6 +22,13 @@ def number(value: float) -> str:
     return f"{size:.{digits}f}{suffix}"
 
 
+def nanoseconds(value: float) -> str:
+    """Write what a packet costs, in 6 cells at most: 945 ns, 1.4 µs, 15 µs."""
+    if value < 999.5:
+        return f"{value:.0f} ns"
+    return f"{value / 1000:.1f} µs" if value < 9950 else f"{value / 1000:.0f} µs"
+
+
 def bits(bps: float) -> str:
     """Write bits a second with its unit: 160 Mbit/s."""
     text = number(bps)

@@ -9,7 +9,7 @@ from fwtop.model.snapshot import Proposal
 from fwtop.model.wording import describe
 from fwtop.ui.cells import Line
 from fwtop.ui.columns import Column, Scene, View
-from fwtop.ui.format import duration, gauge, number, octets, percent
+from fwtop.ui.format import duration, gauge, nanoseconds, number, octets, percent
 from fwtop.ui.items import LedgerLine
 from fwtop.ui.palette import BAD, DIM, GOOD, STRONG, TEXT, WARN
 from fwtop.ui.table import Ordering
@@ -137,7 +137,7 @@ def harm(share: float, *, guess: bool) -> Line:
 
 
 def _cost(item: Proposal, _: Scene) -> Line:
-    return [("–" if item.cost_ns is None else f"{number(item.cost_ns)} ns", DIM)]
+    return [("–" if item.cost_ns is None else nanoseconds(item.cost_ns), DIM)]
 
 
 PROPOSAL_VIEW = View(

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 from screen_factory import NOW, few_addresses
 
 from fwtop.model.snapshot import Source
-from fwtop.ui.format import bar, bits, cut, duration, number, percent, sparkline, wrap
+from fwtop.ui.format import bar, bits, cut, duration, nanoseconds, number, percent, sparkline, wrap
 from fwtop.ui.header import HISTORY_SECONDS, History
 from fwtop.ui.layout import LOWER, UPPER, arrange
 from fwtop.ui.table import HOLD_SECONDS, RowList
@@ -170,3 +171,11 @@ def test_below_the_minimum_there_is_no_layout() -> None:
     shown = {"upper": "sources", "lower": "rules", "only": "sources"}
     assert arrange(59, 40, shown) is None
     assert arrange(100, 14, shown) is None
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(105.2, "105 ns"), (999.4, "999 ns"), (999.6, "1.0 µs"), (1370, "1.4 µs"), (9951, "10 µs")],
+)
+def test_costs_fit_their_column(value, text):
+    assert nanoseconds(value) == text
