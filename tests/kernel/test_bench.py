@@ -51,7 +51,7 @@ def _check(document: dict[str, Any], table: str) -> None:
 
 
 def test_a_quick_pipeline_prints_one_document_and_its_progress_elsewhere() -> None:
-    _check(_document("pipeline", "--quick", "--json"), "pipeline")
+    _check(_document("pipeline", "--quick", "--rounds", "1", "--json"), "pipeline")
 
 
 def test_a_table_of_the_lab_measures_and_leaves_no_namespace_behind(installed: Path) -> None:
@@ -65,7 +65,7 @@ def test_a_table_of_the_lab_measures_and_leaves_no_namespace_behind(installed: P
 
 
 def test_calibrating_prints_every_kind_with_its_cost() -> None:
-    document = _document("calibrate", "--quick", "--json")
+    document = _document("calibrate", "--quick", "--rounds", "1", "--json")
     _check(document, "calibrate")
     assert {row["name"] for row in document["rows"]} >= {"xdp", "ipset", "hashlimit", "string", "notrack"}
     assert {row["unit"] for row in document["rows"]} == {"ns a packet"}
