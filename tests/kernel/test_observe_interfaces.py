@@ -151,6 +151,8 @@ def test_an_interface_that_comes_to_stand_on_a_watched_one_is_taken_in(netns_pai
 def add_macvlan(pair: NetnsPair) -> None:
     """Have v0 carry an interface with a hardware address of its own."""
     netns = pair.victim.netns
+    # Else v0 answers for m0's address, too, and whichever answer comes last has the packets
+    pair.victim.run("sysctl", "-qw", "net.ipv4.conf.all.arp_ignore=1")
     ip("-n", netns, "link", "add", "link", "v0", "name", "m0", "type", "macvlan", "mode", "bridge")
     ip("-n", netns, "address", "add", "10.79.0.1/24", "dev", "m0")
     ip("-n", netns, "link", "set", "m0", "up")
