@@ -51,7 +51,7 @@ def stepped(values: tuple[Step, ...], present: Step, delta: int) -> Step:
 def lengths(text: str, *, whole: int) -> tuple[int, int]:
     """Read `24` or `24/56`: the lengths for IPv4 and IPv6; `whole` is what belongs to a lone 32."""
     first, _, second = text.replace(" ", "").lstrip("/").partition("/")
-    four = whole_number(first, 1, 32, "an IPv4 prefix length, alone or as 24/56 with IPv6's,")
+    four = whole_number(first, 1, 32, "a length, as 24, or 24/56 with IPv6's,")
     if second:
         return four, whole_number(second, 1, 128, "an IPv6 prefix length")
     return four, whole if four == 32 else next(six for length, six in PREFIXES if four <= length)
