@@ -51,6 +51,7 @@ class Candidate:
     rule: Rule
     why: str
     form: str
+    beside: bool = False  # stops a smaller part that the others leave
 
 
 def candidates(
@@ -89,6 +90,13 @@ def _by_fields(scene: Scene, finding: Finding, base: Match, config: AdviseConfig
     facts = Facts(scene.traffic, finding.rows)
     for form, match, why in _narrowed(facts, base, requests=finding.requests):
         yield Candidate(_rule(Kind.XDP, match, config), why, form)
+    if base.tcp_flags == (SYN | ACK, SYN | ACK):
+        yield Candidate(
+            _rule(Kind.XDP, replace(base, tcp_flags=(RST, RST)), config),
+            "closed ports answer the same forged SYNs with it",
+            "resets",
+            beside=True,
+        )
     fragments = packets.fragment[finding.rows] != Fragment.NONE
     if float(facts.weight[fragments].sum()) > 0.5 * facts.packets and not base.fragment:
         match = Match(family=base.family, protocol=base.protocol, fragment=True)

@@ -17,6 +17,7 @@ from fwtop.model.rule import Kind, Rule
 from fwtop.model.snapshot import Proposal
 
 _PER_ATTACK = 5
+_BESIDE = 0.05  # of an attack that a rule beside the others should stop
 _WORTH = 3.0  # times as much of the attack as of normal traffic
 _FEW_SOURCES = 0.03  # of the score: a handful of real senders is what it is aimed at, whatever they send next
 _STEADY = 0.015  # of the score a place: near equals keep the order that the operator saw last
@@ -38,6 +39,7 @@ class Offer:
 
     key: str
     proposal: Proposal
+    beside: bool = False
 
 
 def offers(
@@ -76,11 +78,13 @@ def _of_attack(
         Offer(
             f"{finding.key} {_looks_at(candidate.rule).value} {candidate.form}",
             _measured(scene, finding, candidate, normal),
+            candidate.beside,
         )
         for candidate in candidates(scene, finding, normal, found)
     ]
-    useful = [offer for offer in measured if _is_worth(offer.proposal)]
+    useful = [offer for offer in measured if _is_worth(offer.proposal, USEFUL) and not offer.beside]
     useful = _choice(_distinct(sorted(useful, key=lambda one: rank(one, before))))
+    useful += [offer for offer in measured if offer.beside and _is_worth(offer.proposal, _BESIDE)]
     call = upstream(scene, finding, [offer.proposal for offer in useful])
     if call is not None:
         useful.append(Offer(f"{finding.key} upstream", call))
@@ -141,11 +145,11 @@ def _looks_at(rule: Rule) -> Kind:
     return Kind.HASHLIMIT if rule.limit else Kind.IPSET if rule.match.sources else rule.kind
 
 
-def _is_worth(proposal: Proposal) -> bool:
-    """Nobody wants a rule that stops little, or one that hits normal traffic about as hard as the attack."""
+def _is_worth(proposal: Proposal, least: float) -> bool:
+    """Leave out a rule that stops less than `least`, or hits normal traffic about as hard as the attack."""
     if proposal.rule is not None and proposal.rule.kind in _DROP_NOTHING:
         return True
-    return proposal.attack_share >= max(USEFUL, _WORTH * proposal.collateral_share)
+    return proposal.attack_share >= max(least, _WORTH * proposal.collateral_share)
 
 
 def rank(offer: Offer, before: Sequence[str] = ()) -> float:

@@ -13,6 +13,7 @@ from fwtop.advise.advisor import Advisor
 from fwtop.advise.commands import fwtop_line, shell_commands
 from fwtop.advise.config import AdviseConfig
 from fwtop.advise.preview import preview
+from fwtop.advise.tcpview import ACK, RST, SYN
 from fwtop.model.address import Prefix
 from fwtop.model.counters import Counters, DropCount
 from fwtop.model.rule import Kind, Match, PayloadMatch, Range, RateLimit, Rule
@@ -321,3 +322,15 @@ def test_a_short_constant_beginning_is_a_signature_too() -> None:
     assert string.rule is not None
     assert string.rule.match.payload[0] == PayloadMatch(b"flood:", 0)
     assert string.attack_share == pytest.approx(1.0)
+
+
+def test_resets_beside_a_syn_ack_reflection_have_a_rule_of_their_own() -> None:
+    both = {"src": "700", "protocol": "tcp", "sport": 443, "dport": "random"}
+    syn_acks = {**both, "flags": "SA", "count": 1700, "options": "020405b4"}
+    found = judged([syn_acks, {**both, "flags": "RA", "count": 300}]).proposals
+    by_flags = {p.rule.match.tcp_flags: p for p in reversed(found) if p.rule is not None}
+    assert found[0].attack_share > 0.95  # the servers are few enough to block them all
+    assert by_flags[(SYN | ACK, SYN | ACK)].attack_share == pytest.approx(0.85, abs=0.02)
+    assert by_flags[(RST, RST)].attack_share == pytest.approx(0.15, abs=0.02)
+    alone = judged([syn_acks]).proposals
+    assert all(p.rule is None or p.rule.match.tcp_flags != (RST, RST) for p in alone)
