@@ -162,10 +162,10 @@ def _space6(hi: U64, lo: U64) -> list[Sign]:
         signs.append(Sign(2.0, f"nearly every source is in a /32 of its own ({n:,})"))
     elif n >= _MANY and networks > 0.95 * n and _random_subnets(hi):
         signs.append(Sign(2.5, f"the subnets of {n:,} sources are uniformly random, unlike any network's"))
-    elif n >= _MANY and networks < n / 20:
-        signs.append(
-            Sign(2.0, f"{n:,} sources lie in only {networks:,} /64s: interface ids are drawn at random")
-        )
+    sites = len(np.unique(hi >> np.uint64(16)))
+    if n >= _MANY and sites < n / 50:
+        where = f"{sites:,} /48{'s' * (sites != 1)}"
+        signs.append(Sign(-4.0, f"{n:,} sources lie in only {where}, whose holders can use every address"))
     small = lo < np.uint64(1 << 16)
     if n >= _MANY and small.mean() > 0.3:
         signs.append(Sign(-1.0, "many sources have hand-made interface ids, as servers do"))

@@ -41,6 +41,17 @@ def _forged_in_networks(rng: Random) -> Pick:
     return pick
 
 
+def _few_sites(rng: Random) -> Pick:
+    """Return senders that use the addresses of their own four networks in turn."""
+    sites = [(b"\x2a" + rng.randbytes(5), rng.randint(48, 60)) for _ in range(4)]
+
+    def pick(rng: Random) -> tuple[bytes, int]:
+        site, ttl = rng.choice(sites)
+        return site + rng.randbytes(10), ttl
+
+    return pick
+
+
 def _machines(family: int, count: int) -> Callable[[Random], Pick]:
     """Return machines in the networks of some hundred providers, customers' subnets numbered from 0."""
 
@@ -67,6 +78,7 @@ POOLS = {
     "six_in_networks": (_forged_in_networks, True),
     "machines": (_machines(4, 300), False),
     "many_machines": (_machines(4, 20_000), False),
+    "few_sites_six": (_few_sites, False),
     "machines_six": (_machines(6, 300), False),
     "many_machines_six": (_machines(6, 20_000), False),
 }
@@ -88,6 +100,10 @@ def test_forged_sources_are_told_from_real_ones(pool: str, kind: str) -> None:
         family = 4 if len(source) == 4 else 6
         frames.append((at * 2 / COUNT, ethernet(ip(source, TARGET[family], protocol, body, ttl=ttl))))
     window = make_window(make_batch(frames, weight=20.0), 2.0, live=True)
-    attacks = Advisor().judge(window, make_tables(window)).attacks
+    judged = Advisor().judge(window, make_tables(window))
+    attacks = judged.attacks
     assert [attack.kind for attack in attacks][:1] == [kind]
     assert attacks[0].spoofed is forged, attacks[0].evidence
+    if pool == "few_sites_six":
+        blocks = [p for p in judged.proposals if p.rule is not None and p.rule.match.sources]
+        assert max(p.attack_share for p in blocks) > 0.9
