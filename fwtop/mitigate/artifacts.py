@@ -14,7 +14,7 @@ from fwtop.model.address import Prefix
 from fwtop.model.rule import Rule, Setting
 
 if TYPE_CHECKING:
-    from fwtop.mitigate.nft import NftRule
+    from fwtop.mitigate.nft_words import NftRule
 
 PREROUTING = "PREROUTING"
 OUTPUT = "OUTPUT"

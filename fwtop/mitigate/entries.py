@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from fwtop.mitigate import nft
+from fwtop.mitigate import nft_state
 from fwtop.mitigate.run import CommandError
 from fwtop.mitigate.sets import entry_counters
 from fwtop.model.rule import Kind, Rule, families_of
@@ -43,7 +43,7 @@ class EntryCounts:
 
 def _counted(rule: Rule) -> dict[str, int]:
     if rule.kind is Kind.NFTABLES:
-        return nft.entry_counters(rule.id, top=_SHOWN)
+        return nft_state.entry_counters(rule.id, top=_SHOWN)
     counted: dict[str, int] = {}
     families = families_of(rule.match.sources)
     for name in [set_name(rule.id, family) for family in rule.match.families if family in families]:

@@ -15,7 +15,8 @@ from fwtop.mitigate import sets
 from fwtop.mitigate.allowlist import AllowList
 from fwtop.mitigate.artifacts import Artifacts, ChainLine
 from fwtop.mitigate.chain import ALLOW_SETS, Chains, TableState, add_text
-from fwtop.mitigate.nft import NftRule, NftTables
+from fwtop.mitigate.nft import NftTables
+from fwtop.mitigate.nft_words import NftRule
 from fwtop.mitigate.steps import Step, Steps
 from fwtop.mitigate.sysctls import Remembers, Sysctls
 from fwtop.mitigate.xdp import FastPath

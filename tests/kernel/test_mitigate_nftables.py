@@ -193,6 +193,30 @@ def test_undo_of_one_leaves_the_other_and_of_all_the_ruleset_as_before(bench: Be
         assert ruleset(bench) == before
 
 
+def test_somebody_elses_table_of_our_name_is_left_alone(bench: Bench) -> None:
+    bench.pair.victim.run("nft", "table netdev fwtop { chain rules { counter; }; }")
+    before = ruleset(bench)
+    with bench.connect() as guardian:
+        wanted = rule(protocol=UDP, dport=PORT).to_dict()
+        assert "not fwtop's" in guardian.request(Apply(wanted, 0)).error
+        guardian.demand(Undo(all=True))
+        assert rules_of(guardian) == {}
+    assert ruleset(bench) == before
+
+
+def test_what_somebody_put_into_our_table_stays(bench: Bench) -> None:
+    with bench.connect() as guardian:
+        rule_id = apply(guardian, rule(protocol=UDP, dport=PORT))
+        bench.pair.victim.run("nft", "add chain netdev fwtop theirs { counter; }")
+        guardian.demand(Undo((rule_id,)))
+        assert "chain theirs" in ruleset(bench)
+        assert f"fwtop-{rule_id}" not in ruleset(bench)
+        assert bench.path(4).passes(wait_s=2)
+        bench.pair.victim.run("nft", "delete chain netdev fwtop theirs")
+        guardian.demand(Undo(all=True))
+    assert bench.state()["nft"] == ""
+
+
 @pytest.mark.parametrize("step", [Step.INTENT, Step.NFT, Step.INSTALLED])
 def test_crash_while_installing(bench: Bench, step: Step) -> None:
     before = bench.state()

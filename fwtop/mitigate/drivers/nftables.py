@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from fwtop.mitigate.artifacts import Artifacts
 from fwtop.mitigate.listed import of_family
-from fwtop.mitigate.nft import NETDEV, NftRule, NftSet, address_set, set_of
+from fwtop.mitigate.nft_words import NETDEV, NftRule, NftSet, address_set, set_of
 from fwtop.model.address import Prefix
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Match, PayloadMatch, Range, Rule

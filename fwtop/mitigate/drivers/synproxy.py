@@ -11,7 +11,7 @@ from pathlib import Path
 
 from fwtop.mitigate.artifacts import Artifacts
 from fwtop.mitigate.links import incoming_mtu
-from fwtop.mitigate.nft import PROXY, NftRule, NftSet, address_set, set_of
+from fwtop.mitigate.nft_words import PROXY, NftRule, NftSet, address_set, set_of
 from fwtop.mitigate.timeservers import hex_address
 from fwtop.model.address import Prefix
 from fwtop.model.errors import FwtopError
