@@ -114,10 +114,10 @@ class Kernel:
     def remove(self, rule_ids: set[str]) -> None:
         """Take rules out, and everything of ours with the last one; what is not there is no error.
 
-        Tries XDP, our tables and both families before it raises.
+        Tries XDP, our tables, sysctls and both families before it raises.
         """
         errors: list[FwtopError] = []
-        for remove in (self.fast.remove, self.tables.remove):
+        for remove in (self.fast.remove, self.tables.remove, self.sysctls.restore):
             try:
                 remove(rule_ids)
             except FwtopError as error:
@@ -128,7 +128,6 @@ class Kernel:
                     self._memory.forget_before(family)
             except FwtopError as error:
                 errors.append(error)
-        self.sysctls.restore(rule_ids)
         self._steps.reached(Step.UNCHAINED)
         if errors:
             raise errors[0]

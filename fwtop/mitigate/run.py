@@ -64,6 +64,8 @@ def _run_once(argv: list[str], text: str | None, timeout: float) -> subprocess.C
         )
     except FileNotFoundError:
         raise _missing(argv[0]) from None
+    except OSError as error:  # no memory, no process to be had: likely enough under an attack
+        raise CommandError(f"{argv[0]} could not be started: {error.strerror}", 126) from None
     except subprocess.TimeoutExpired:
         raise CommandError(f"{argv[0]} did not finish within {timeout:.0f} s and was ended", 124) from None
 

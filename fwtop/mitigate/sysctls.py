@@ -91,17 +91,29 @@ class Sysctls:
         return tuple(item for item in needs if not _serves(item, _read(TUNABLES[item.name])))
 
     def restore(self, rule_ids: set[str]) -> None:
-        """Give old values back, except where another rule holds them or somebody changed them since."""
+        """Give old values back, except where another rule holds them or somebody changed them since.
+
+        Tries all before it raises FwtopError; what could not be given back is remembered. A sysctl that is
+        gone has no value any more: its module was unloaded.
+        """
+        errors: list[FwtopError] = []
         changed = self._memory.settings()
         held = {item.name for item in changed if item.rule_id not in rule_ids}
         for item in changed:
             if item.rule_id not in rule_ids:
                 continue
             tunable = TUNABLES[item.name]
-            if item.name not in held and (not item.done or _read(tunable) == item.new):
-                _write(tunable, item.old)
+            if item.name not in held and Path(tunable.path).exists():
+                try:
+                    if not item.done or _read(tunable) == item.new:
+                        _write(tunable, item.old)
+                except FwtopError as error:
+                    errors.append(error)
+                    continue
             self._steps.reached(Step.RESTORED)
             self._memory.forget_setting(item.rule_id, item.name)
+        if errors:
+            raise errors[0]
 
     def present(self, rule_id: str, settings: tuple[Setting, ...]) -> bool:
         """Say whether all of a rule's settings were made."""

@@ -38,13 +38,17 @@ class Watchdog:
             text = str(int(uptime + ends - time.monotonic()))
         if text == self._told:
             return
-        if self._pipe is None:
-            self._start()
-        with contextlib.suppress(OSError):  # somebody killed it: the guardian's own clock is left
-            os.write(self._pipe or -1, f"{text}\n".encode())
-        self._told = text
+        line = f"{text}\n".encode()
+        with contextlib.suppress(OSError):  # no process to be had: the guardian's own clock is left
+            alive = self._pipe is not None and _written(self._pipe, line)
+            if not alive and ends is not None:
+                _written(self._start(), line)
+            self._told = text
 
-    def _start(self) -> None:
+    def _start(self) -> int:
+        """Start one, the first or in place of one that was killed; returns where it reads."""
+        if self._pipe is not None:
+            os.close(self._pipe)
         reader, self._pipe = os.pipe2(os.O_CLOEXEC)
         with os.fdopen(reader) as end:
             # Not waited for: it is there to outlive us.
@@ -57,3 +61,12 @@ class Watchdog:
                 cwd="/",
                 start_new_session=True,
             )
+        return self._pipe
+
+
+def _written(pipe: int, line: bytes) -> bool:
+    try:
+        os.write(pipe, line)
+    except BrokenPipeError:
+        return False
+    return True

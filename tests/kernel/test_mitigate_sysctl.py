@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -90,6 +92,17 @@ def test_watchdog_of_a_killed_guardian_has_the_value_given_back(bench: Bench, po
     kill(pid)
     assert values(bench)[1] == 10  # no clock in the kernel, and no guardian
     poll_until(lambda: values(bench)[1] == 30, deadline_s=8)
+
+
+def test_a_watchdog_that_was_killed_gets_a_successor(bench: Bench, poll_until) -> None:
+    with bench.connect() as guardian:
+        apply(guardian, rule(udp=10))
+        (first,) = bench.watchdogs()
+        os.kill(first, signal.SIGKILL)
+        poll_until(lambda: not bench.watchdogs(), deadline_s=5)
+        apply(guardian, rule(ttl=30, cookies=2))
+        assert len(bench.watchdogs()) == 1
+        guardian.demand(Undo(all=True))
 
 
 def test_watchdog_ends_with_a_guardian_that_has_nothing_left(bench: Bench, poll_until) -> None:
