@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import syslog
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from fwtop.mitigate.sysctls import Changed
 from fwtop.model.bulk import ATTACH_ABOVE, pack_prefixes, unpack_prefixes
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Rule, State
+from fwtop.model.text import safe_text
 
 _SCHEMA_VERSION = 2
 _SCHEMA = """
@@ -96,14 +98,14 @@ class Journal:
         is_long = len(sources) > ATTACH_ABOVE
         inline = pack_prefixes(sources[:_KEPT_SOURCES] if is_long else sources)
         texts = (variant, json.dumps(short.to_dict()), inline)
-        cursor = self._db.execute(
+        cursor = self._execute(
             "INSERT INTO rules (boot, netns, variant, rule, sources, state, expires, confirm_by) "
             "VALUES (?, ?, ?, ?, ?, 'intent', ?, ?)",
             (self._boot, self._netns, *texts, expires, confirm_by),
         )
         if is_long:  # in a row of its own: an update writes a whole row anew
             row = (cursor.lastrowid, pack_prefixes(sources))
-            self._db.execute("INSERT OR REPLACE INTO lists VALUES (?, ?)", row)
+            self._execute("INSERT OR REPLACE INTO lists VALUES (?, ?)", row)
         named = replace(rule, id=str(cursor.lastrowid))
         return Entry(named, variant, State.INTENT, expires, confirm_by)
 
@@ -111,7 +113,7 @@ class Journal:
         """Write an entry's state, times, counts and note; of a rule that is over, a long list is cut."""
         times = (entry.expires, entry.confirm_by, entry.ended)
         counts = (entry.packets, entry.bytes)
-        self._db.execute(
+        self._execute(
             "UPDATE rules SET state=?, note=?, expires=?, confirm_by=?, ended=?, packets=?, bytes=? "
             "WHERE id=?",
             (entry.state.value, entry.note, *times, *counts, int(entry.rule.id)),
@@ -120,8 +122,8 @@ class Journal:
         if entry.ended is None or len(sources) <= _KEPT_SOURCES:
             return
         kept = (pack_prefixes(sources[:_KEPT_SOURCES]), int(entry.rule.id))
-        self._db.execute("UPDATE rules SET sources=? WHERE id=?", kept)
-        self._db.execute("DELETE FROM lists WHERE rule=?", (int(entry.rule.id),))
+        self._execute("UPDATE rules SET sources=? WHERE id=?", kept)
+        self._execute("DELETE FROM lists WHERE rule=?", (int(entry.rule.id),))
 
     def open_entries(self) -> list[Entry]:
         """Return the rules of this namespace and boot that are not over, oldest first."""
@@ -139,14 +141,14 @@ class Journal:
 
     def close_other_boots(self) -> None:
         """Mark what a reboot ended, and forget all but the last finished rules."""
-        self._db.execute(
+        self._execute(
             f"UPDATE rules SET state='expired', ended=?, note=? WHERE boot<>? AND {_OPEN}",  # noqa: S608
             (time.time(), "ended by a restart of the machine", self._boot),
         )
-        self._db.execute(f"DELETE FROM lists WHERE rule NOT IN (SELECT id FROM rules WHERE {_OPEN})")  # noqa: S608
+        self._execute(f"DELETE FROM lists WHERE rule NOT IN (SELECT id FROM rules WHERE {_OPEN})")  # noqa: S608
         for table in ("before", "settings"):
-            self._db.execute(f"DELETE FROM {table} WHERE boot<>?", (self._boot,))  # noqa: S608
-        self._db.execute(
+            self._execute(f"DELETE FROM {table} WHERE boot<>?", (self._boot,))  # noqa: S608
+        self._execute(
             f"DELETE FROM rules WHERE NOT {_OPEN} "  # noqa: S608
             "AND id <= (SELECT COALESCE(MAX(id), 0) FROM rules) - ?",
             (_KEPT_ROWS,),
@@ -155,19 +157,19 @@ class Journal:
     def remember_before(self, family: int, chains: frozenset[str] | None) -> None:
         """Keep what table raw held before the first rule (None: there was no such table)."""
         text = json.dumps(sorted(chains)) if chains is not None else None
-        self._db.execute(
+        self._execute(
             "INSERT OR REPLACE INTO before VALUES (?,?,?,?)", (self._boot, self._netns, family, text)
         )
 
     def forget_before(self, family: int) -> None:
         """Forget it: nothing of ours is left, and what others make from now on is theirs."""
-        self._db.execute(
+        self._tidy(
             "DELETE FROM before WHERE boot=? AND netns=? AND family=?", (self._boot, self._netns, family)
         )
 
     def before(self, family: int) -> frozenset[str] | None:
         """Return what `remember_before` kept; unknown counts as: everything was there, so it stays."""
-        row = self._db.execute(
+        row = self._execute(
             "SELECT chains FROM before WHERE boot=? AND netns=? AND family=?",
             (self._boot, self._netns, family),
         ).fetchone()
@@ -177,7 +179,7 @@ class Journal:
 
     def remember_setting(self, changed: Changed) -> None:
         """Keep a sysctl's old value; called again when the kernel has the new one."""
-        self._db.execute(
+        self._execute(
             "INSERT OR REPLACE INTO settings VALUES (?,?,?,?,?,?,?)",
             (
                 *(self._boot, self._netns, int(changed.rule_id), changed.name),
@@ -187,7 +189,7 @@ class Journal:
 
     def settings(self) -> list[Changed]:
         """Return the sysctls that rules of this namespace changed, the latest first."""
-        rows = self._db.execute(
+        rows = self._execute(
             "SELECT rule, name, old, new, done FROM settings WHERE boot=? AND netns=? ORDER BY rowid DESC",
             (self._boot, self._netns),
         ).fetchall()
@@ -195,13 +197,27 @@ class Journal:
 
     def forget_setting(self, rule_id: str, name: str) -> None:
         """Forget one that has its old value again."""
-        self._db.execute(
+        self._tidy(
             "DELETE FROM settings WHERE boot=? AND netns=? AND rule=? AND name=?",
             (self._boot, self._netns, int(rule_id), name),
         )
 
+    def _execute(self, statement: str, values: tuple[Any, ...] = ()) -> sqlite3.Cursor:
+        """Run a statement; raises FwtopError with one line, as when an attack's logs filled the disk."""
+        try:
+            return self._db.execute(statement, values)
+        except sqlite3.Error as error:
+            raise FwtopError(f"the journal can't be kept ({error}): make room for it") from None
+
+    def _tidy(self, statement: str, values: tuple[Any, ...]) -> None:
+        """Run a statement that forgets: what stays does no harm, and must keep no rule from ending."""
+        try:
+            self._execute(statement, values)
+        except FwtopError as error:
+            syslog.syslog(syslog.LOG_ERR, safe_text(error))
+
     def _select(self, condition: str) -> list[Entry]:
-        rows = self._db.execute(
+        rows = self._execute(
             "SELECT id, rule, COALESCE((SELECT sources FROM lists WHERE lists.rule = rules.id), sources), "  # noqa: S608
             "variant, state, expires, confirm_by, packets, bytes, ended, note "
             f"FROM rules WHERE boot=? AND netns=? AND {condition}",

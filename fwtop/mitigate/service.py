@@ -6,6 +6,7 @@ Plain functions over journal, guard and kernel, so that they can be tested witho
 from __future__ import annotations
 
 import re
+import syslog
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -148,7 +149,7 @@ class Service:
         self._kernel.renew(rule_id, self._artifacts(entry.rule), ttl)
         self._steps.reached(Step.RENEWED)
         kept = replace(entry, state=State.CONFIRMED, expires=time.monotonic() + ttl, confirm_by=None)
-        self._journal.update(kept)
+        self._note(kept)
         self._steps.reached(Step.KEPT)
         self._active[rule_id] = kept
         self._watch()
@@ -242,13 +243,13 @@ class Service:
             timeout = min(timeout, MAX_TIMEOUT_SECONDS)
             note = self._kernel.install(entry.rule.id, artifacts, self._allow, timeout)
         except FwtopError as error:
-            self._journal.update(
+            self._note(
                 replace(entry, state=State.REVERTED, ended=time.time(), note=f"not installed: {error}")
             )
             self._watch()
             raise
         done = replace(entry, state=State.PROVISIONAL if confirm_seconds else State.CONFIRMED, note=note)
-        self._journal.update(done)
+        self._note(done)
         self._steps.reached(Step.INSTALLED)
         self._active[done.rule.id] = done
         if owner is not None and confirm_seconds:
@@ -261,18 +262,28 @@ class Service:
             return
         self._count(force=True)
         for entry, _, note in over:
-            self._journal.update(replace(self._counted(entry), state=State.INTENT, note=f"ending: {note}"))
+            self._note(replace(self._counted(entry), state=State.INTENT, note=f"ending: {note}"))
         self._steps.reached(Step.UNDO)
         self._kernel.remove({entry.rule.id for entry, _, _ in over})
         for entry, state, note in over:
             ended = replace(self._counted(entry), state=state, ended=time.time(), note=note)
-            self._journal.update(ended)
+            self._note(ended)
             self._active.pop(entry.rule.id, None)
             self._owners.pop(entry.rule.id, None)
             self._pps.pop(entry.rule.id, None)
             self._entry_counts.forget(entry.rule.id)
         self._watch()
         self._steps.reached(Step.UNDONE)
+
+    def _note(self, entry: Entry) -> None:
+        """Write down what is so in the kernel. That goes first: a full disk must keep no rule from ending.
+
+        What is missing then makes the next guardian take a rule back sooner, never later.
+        """
+        try:
+            self._journal.update(entry)
+        except FwtopError as error:
+            syslog.syslog(syslog.LOG_ERR, safe_text(f"rule {entry.rule.id}: {error}"))
 
     def _adopt(self, entry: Entry, now: float) -> str:
         rule_id, name = entry.rule.id, f"rule {entry.rule.id}"

@@ -5,15 +5,17 @@ from __future__ import annotations
 import os
 import random
 import socket
+import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
-from mitigate_bench import PORT, VARIANTS, Bench, apply, inside
+from mitigate_bench import PORT, VARIANTS, Bench, apply, inside, rules_of
 
 from fwtop.model.address import Prefix
+from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import Apply, Undo
 from fwtop.model.rule import Kind, Match, PayloadMatch, Range, RateLimit, Rule, Setting
 
@@ -187,3 +189,26 @@ def test_docker_fail2ban_ufw_and_firewalld_are_left_alone(bench: Bench, variant:
         guardian.demand(Undo(all=True))
         assert path.passes(wait_s=2)
     assert bench.state() == before
+
+
+def test_a_full_disk_keeps_no_rule_from_ending(bench: Bench, poll_until) -> None:
+    """An attack's logs fill a disk easily; the journal is then not written, but rules go all the same."""
+    path, other = bench.path(4), bench.path(6)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "fwtop-test", str(bench.directory)], check=True)
+    try:
+        with bench.connect() as guardian:
+            rule_id = apply(guardian, bench.block_rule(4))
+            apply(guardian, bench.block_rule(6, ttl=3))
+            with suppress(OSError), (bench.directory / "full").open("wb", buffering=0) as file:
+                while True:
+                    file.write(bytes(4096))
+            assert not path.passes()
+            with pytest.raises(FwtopError, match="the journal can't be kept"):
+                apply(guardian, bench.block_rule(4))
+            guardian.demand(Undo((rule_id,)))
+            assert path.passes(wait_s=2)
+            poll_until(lambda: rules_of(guardian) == {}, deadline_s=6)
+            assert other.passes(wait_s=2)
+        bench.close()
+    finally:
+        subprocess.run(["umount", "-l", str(bench.directory)], check=True)
