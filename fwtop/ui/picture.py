@@ -1,4 +1,7 @@
-"""The frame of pictures made from the screen: like Rich's, but with fonts that the reader has."""
+"""The frame of pictures made from the screen: like Rich's, but with fonts that the reader has.
+
+Rich's own clips the last pixel of the last column; here the lines' clips alone end them.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ SVG_FORMAT = """\
     </style>
     <defs>
     <clipPath id="{unique_id}-clip-terminal">
-      <rect x="0" y="0" width="{terminal_width}" height="{terminal_height}" />
+      <rect x="0" y="0" width="100%" height="{terminal_height}" />
     </clipPath>
     {lines}
     </defs>
