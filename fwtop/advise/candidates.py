@@ -17,6 +17,7 @@ from fwtop.advise.signature import Signature
 from fwtop.advise.tcpview import ACK, FIN, RST, SYN
 from fwtop.advise.traffic import TCP, UDP, Rows
 from fwtop.model.packets import Fragment
+from fwtop.model.percent import percent
 from fwtop.model.rule import Kind, Match, Range, RateLimit, Rule, Setting
 from fwtop.model.tunables import TUNABLES
 from fwtop.model.wording import describe, summarised
@@ -113,20 +114,24 @@ def _narrowed(facts: Facts, base: Match, *, requests: bool) -> list[tuple[str, M
     length, ttl = facts.top("ip_length"), facts.top("ttl")
     if length.share > 0.9:
         only = replace(base, ip_length=Range(length.value, length.value))
-        found.append(("length", only, f"{length.share:.0%} of it has this length"))
+        found.append(("length", only, f"{percent(length.share)} of it has this length"))
         if ttl.share > 0.9:
             both = replace(only, ttl=Range(ttl.value, ttl.value))
             found.append(
-                ("length and ttl", both, f"{min(length.share, ttl.share):.0%} of it has this length and TTL")
+                (
+                    "length and ttl",
+                    both,
+                    f"{percent(min(length.share, ttl.share))} of it has both",
+                )
             )
     elif base.protocol == UDP and ported and facts.n >= 50:
         low = int(np.quantile(facts.traffic.packets.ip_length[facts.rows], 0.02))
         if low >= 300:
             only = replace(base, ip_length=Range(low, 65535))
-            found.append(("large", only, "98% of it is that large"))
+            found.append(("large", only, "98 % of it is that large"))
     if ttl.share > 0.95 and facts.sources > 20:
         only = replace(base, ttl=Range(ttl.value, ttl.value))
-        found.append(("ttl", only, f"{ttl.share:.0%} of it has this TTL"))
+        found.append(("ttl", only, f"{percent(ttl.share)} of it has this TTL"))
     return found
 
 
@@ -137,7 +142,7 @@ def _by_payload(base: Match, found: Sequence[Signature], config: AdviseConfig) -
         match = signature.match
         rule = _rule(Kind.STRING, replace(scope, payload=(match,)), config)
         what = "this name" if match.dns_name is not None else "these bytes"
-        why = f"{signature.attack_share:.0%} of its payloads have {what}"
+        why = f"{percent(signature.attack_share)} of its payloads have {what}"
         yield Candidate(rule, why, f"{match.offset} {match.data.hex()}")
 
 
@@ -160,7 +165,7 @@ def _by_sources(scene: Scene, finding: Finding, normal: Normal, config: AdviseCo
         kind = _where(scene, finding, Kind.IPSET)
         rule = replace(_rule(kind, Match(sources=cover.prefixes), config), summary=_blocks(cover, kind))
         verb = "sends" if cover.sources == 1 else "send"
-        yield Candidate(rule, f"{plural(cover.sources, 'source')} {verb} {cover.share:.0%} of it", form)
+        yield Candidate(rule, f"{plural(cover.sources, 'source')} {verb} {percent(cover.share)} of it", form)
         if len(cover.prefixes) <= _FEW_SOURCES:
             return
 

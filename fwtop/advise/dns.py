@@ -14,6 +14,7 @@ from fwtop.advise.facts import Facts
 from fwtop.advise.traffic import Rows, Traffic, payload
 from fwtop.model.dns import TYPES
 from fwtop.model.packets import U8
+from fwtop.model.percent import percent
 from fwtop.model.text import dns_name_text, safe_text
 
 HEADER = 12
@@ -159,10 +160,10 @@ def answer_evidence(facts: Facts) -> tuple[list[str], bytes | None]:
     types = Counter(type_name(question.qtype) for question in parsed)
     kind, of_kind = types.most_common(1)[0]
     share = most / len(parsed)
-    sentences = [f"{of_kind / len(parsed):.0%} answer a question of type {kind}"] if kind != "?" else []
+    sentences = [f"{percent(of_kind / len(parsed))} answer a question of type {kind}"] if kind != "?" else []
     if share >= 0.2:
         shown = dns_name_text(list(labels))
-        sentences.append(f"{share:.0%} are about the name {safe_text(shown, limit=80)}")
+        sentences.append(f"{percent(share)} are about the name {safe_text(shown, limit=80)}")
     else:
         sentences.append(f"{len(names):,} different names in {len(parsed):,} parsed answers")
     records = sum(question.answers for question in parsed) / len(parsed)

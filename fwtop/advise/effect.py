@@ -15,6 +15,7 @@ from fwtop.advise.texts import Texts
 from fwtop.advise.traffic import TCP, Rows, Traffic, mix
 from fwtop.model.address import format_address
 from fwtop.model.packets import F64, Mask, PacketBatch
+from fwtop.model.percent import percent
 from fwtop.model.rule import Kind, Match, RateLimit, Rule
 
 _EXAMPLES = 4
@@ -194,5 +195,5 @@ def _examples(part: F64, normal: Normal) -> tuple[str, ...]:
         protocol = _PROTOCOLS.get(int(packets.protocol[row]), f"protocol {packets.protocol[row]}")
         port = int(service[first[group]])
         what = f"{protocol} port {port}" if port else protocol
-        sentences.append(f"{who} ({what}): {lost[group] / total:.2%} of normal traffic")
+        sentences.append(f"{who} ({what}): {percent(lost[group] / total, 2)} of normal traffic")
     return tuple(sentences)

@@ -9,6 +9,7 @@ import numpy as np
 
 from fwtop.advise.traffic import Rows, Traffic, payload
 from fwtop.model.packets import Mask
+from fwtop.model.percent import percent
 from fwtop.model.text import payload_text
 
 METHODS = (b"GET ", b"POST", b"HEAD", b"PUT ", b"OPTI", b"DELE", b"PATC", b"PRI ", b"CONN")
@@ -79,7 +80,7 @@ def describe(parsed: list[Request]) -> list[str]:
         return []
     (method, path), n = Counter((r.method, r.path) for r in parsed).most_common(1)[0]
     text = payload_text(method + b" " + path, limit=60)
-    sentences = [f"{n / len(parsed):.0%} of the requests are {text!r}"]
+    sentences = [f"{percent(n / len(parsed))} of the requests are {text!r}"]
     for name, values in (("Host", [r.host for r in parsed]), ("User-Agent", [r.agent for r in parsed])):
         given = [value for value in values if value]
         if given:
@@ -87,5 +88,5 @@ def describe(parsed: list[Request]) -> list[str]:
             shown = payload_text(value, limit=50)
             others = len(set(given)) - 1
             beside = f", beside {others:,} other{'s' * (others != 1)}" if others else ""
-            sentences.append(f"{n / len(given):.0%} have {name} {shown!r}{beside}")
+            sentences.append(f"{percent(n / len(given))} have {name} {shown!r}{beside}")
     return sentences

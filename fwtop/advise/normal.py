@@ -12,6 +12,7 @@ from fwtop.advise.scene import Finding, Scene, plural
 from fwtop.advise.signature import Signature
 from fwtop.advise.traffic import Rows
 from fwtop.model.packets import PacketBatch
+from fwtop.model.percent import percent
 
 _KNOWN = 30  # packets that are normal by other signs
 _MINORITY = 0.03  # of an attack's packets: more that a signature leaves out is another variant of the attack
@@ -38,7 +39,7 @@ def normal_traffic(scene: Scene) -> Normal:
     elif scene.findings:
         sentence = (
             f"no quiet time was seen before the attack: harm is guessed from "
-            f"{plural(len(rows_left), 'packet')} that seem not to be the attackers', {real:.0%} of "
+            f"{plural(len(rows_left), 'packet')} that seem not to be the attackers', {percent(real)} of "
             "established connections"
         )
     else:

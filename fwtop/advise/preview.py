@@ -14,6 +14,7 @@ from fwtop.advise.contents import signatures
 from fwtop.advise.effect import harm_by, share_stopped, stopped_by
 from fwtop.advise.normal import normal_traffic, with_unexplained
 from fwtop.advise.scene import Finding, Scene
+from fwtop.model.percent import percent
 from fwtop.model.preview import Preview
 from fwtop.model.rule import Kind, Rule
 from fwtop.model.window import Window
@@ -75,7 +76,7 @@ def _warnings(scene: Scene, rule: Rule, total_pps: float, share: float, *, guess
     if total_pps == 0:
         found.append("nothing that arrived in this window matches")
     if share > _BROAD:
-        found.append(f"it would hit {share:.0%} of normal traffic")
+        found.append(f"it would hit {percent(share)} of normal traffic")
     if guess:
         found.append("no quiet time was seen before: the harm is a guess")
     return tuple(found)

@@ -14,6 +14,7 @@ import numpy as np
 from fwtop.advise.traffic import Rows, Traffic
 from fwtop.model.address import Prefix
 from fwtop.model.packets import U64, Mask
+from fwtop.model.percent import percent
 
 # Not routed on the internet (RFC 6890), without private and test networks, which laboratories use.
 _BOGONS = ((0, 8), (100 << 24 | 64 << 16, 10), (127 << 24, 8), (169 << 24 | 254 << 16, 16), (224 << 24, 3))
@@ -64,7 +65,7 @@ def spoof_estimate(
         signs += _space6(hi[family == 6], lo[family == 6])
     signs += [*_ttl(traffic, rows, len(first)), *_ttl_kept(traffic, rows)]
     if completed > 0.2:
-        signs.append(Sign(-4.0, f"{completed:.0%} of the flows went on after the handshake"))
+        signs.append(Sign(-4.0, f"{percent(completed)} of the flows went on after the handshake"))
     odds = prior + sum(sign.weight for sign in signs)
     telling = sorted(signs, key=lambda sign: -abs(sign.weight))
     agreeing = tuple(sign.sentence for sign in telling if (sign.weight > 0) == (odds > 0))
@@ -84,7 +85,7 @@ def _reuse(counts: np.ndarray[tuple[int], np.dtype[np.intp]]) -> list[Sign]:
             )
         ]
     if sources >= _MANY and once > 0.9:
-        return [Sign(1.2, f"{once:.0%} of the sampled packets have a source of their own ({sources:,})")]
+        return [Sign(1.2, f"{percent(once)} of the sampled packets have a source of their own ({sources:,})")]
     per = packets / sources
     if per >= 3:
         return [Sign(-5.5 if per >= 8 else -3.0, f"{sources:,} sources send {per:.0f} sampled packets each")]
@@ -103,12 +104,16 @@ def _space(addresses: U64) -> list[Sign]:
     quiet = np.isin(addresses >> np.uint64(24), _QUIET)
     signs = []
     if bogon.mean() > 0.01:
-        signs.append(Sign(4.0, f"{bogon.mean():.1%} of the sources are addresses that are not routed"))
+        signs.append(
+            Sign(4.0, f"{percent(bogon.mean(), 1)} of the sources are addresses that are not routed")
+        )
     if n < _MANY and bogon.mean() <= 0.01 and (quiet | bogon).mean() > 0.06:
-        signs.append(Sign(2.0, f"{quiet.mean():.0%} of the sources lie in networks that are never seen"))
+        signs.append(Sign(2.0, f"{percent(quiet.mean())} of the sources lie in networks that are never seen"))
     if n >= _MANY:
         if quiet.mean() > 0.03:
-            signs.append(Sign(3.0, f"{quiet.mean():.1%} of the sources lie in networks that are never seen"))
+            signs.append(
+                Sign(3.0, f"{percent(quiet.mean(), 1)} of the sources lie in networks that are never seen")
+            )
         elif quiet.mean() < 0.01 and bogon.mean() < 0.002:
             signs.append(Sign(-1.5, "no source lies in unused networks, as random ones would"))
     return signs
@@ -156,7 +161,7 @@ def _space6(hi: U64, lo: U64) -> list[Sign]:
     signs = []
     unrouted = (hi >> np.uint64(61) != np.uint64(1)) & (hi >> np.uint64(57) != np.uint64(0x7E))
     if unrouted.mean() > 0.01:
-        signs.append(Sign(4.0, f"{unrouted.mean():.1%} of the sources lie outside 2000::/3"))
+        signs.append(Sign(4.0, f"{percent(unrouted.mean(), 1)} of the sources lie outside 2000::/3"))
     networks = len(np.unique(hi))
     if n >= _MANY and networks > 0.95 * n and len(np.unique(hi >> np.uint64(32))) > 0.5 * n:
         signs.append(Sign(2.0, f"nearly every source is in a /32 of its own ({n:,})"))
@@ -227,7 +232,7 @@ def _own(traffic: Traffic, rows: Rows, own: tuple[Prefix, ...]) -> list[Sign]:
             equal = (packets.src_hi[rows] == prefix.hi) & (packets.src_lo[rows] == prefix.lo)
             ours |= equal & (packets.family[rows] == prefix.family)
     if ours.mean() > 0.01:
-        return [Sign(5.0, f"{ours.mean():.0%} of the packets claim to come from this machine itself")]
+        return [Sign(5.0, f"{percent(ours.mean())} of the packets claim to come from this machine itself")]
     return []
 
 

@@ -13,6 +13,7 @@ from fwtop.advise.flowspec import FlowSpec
 from fwtop.advise.scene import Finding, Scene, count, plural
 from fwtop.advise.traffic import weighted_top
 from fwtop.model.address import Prefix, format_address
+from fwtop.model.percent import percent
 from fwtop.model.rule import Match, Range
 from fwtop.model.snapshot import Proposal
 from fwtop.model.wording import describe
@@ -91,7 +92,7 @@ def _unhelped(others: Sequence[Proposal]) -> str:
         return ""
     mild = [p.attack_share for p in others if p.collateral_share <= _TOLERABLE]
     if mild and max(mild) > 0:
-        return f"what can be dropped here without much harm is {max(mild):.0%} of it"
+        return f"what can be dropped here without much harm is {percent(max(mild))} of it"
     return "no rule on this machine tells it from normal traffic"
 
 
@@ -104,7 +105,7 @@ def pressure(scene: Scene) -> str:
     rate = counters.arrived_bytes * 8 / max(counters.seconds, 1e-6)
     link = config.link_bits_per_second
     if link is not None and rate > config.link_full * link:
-        return f"the link is full ({rate / link:.0%} of {link / 1e9:g} Gbit/s)"
+        return f"the link is full ({percent(rate / link)} of {link / 1e9:g} Gbit/s)"
     return ""
 
 
@@ -122,5 +123,5 @@ def _top_sources(scene: Scene, finding: Finding) -> list[str]:
     for key, weight in zip(top[:_TOP], sums[:_TOP], strict=True):
         at = int(finding.rows[np.argmax(keys == key)])
         address = format_address(int(packets.family[at]), int(packets.src_hi[at]), int(packets.src_lo[at]))
-        found.append(f"{address} ({weight / float(sums.sum()):.1%})")
+        found.append(f"{address} ({percent(weight / float(sums.sum()), 1)})")
     return found

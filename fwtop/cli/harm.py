@@ -8,6 +8,7 @@ import os
 from fwtop.cli.launcher import launch
 from fwtop.console.handoff import Options
 from fwtop.console.text import si
+from fwtop.model.percent import percent
 from fwtop.model.preview import Preview
 from fwtop.model.protocol import Watch
 from fwtop.model.rule import Rule
@@ -46,8 +47,8 @@ def harm_line(preview: Preview) -> str:
     guess = " (a guess: no baseline from before the attack)" if preview.guess else ""
     what = "all attacks" if len(preview.attacks) > 1 else "the attack"
     return (
-        f"would stop {preview.attack_share:.1%} of {what} ({si(preview.attack_pps)}pps) and hit "
-        f"{preview.collateral_share:.2%} of normal traffic ({si(preview.collateral_pps)}pps){guess}"
+        f"would stop {percent(preview.attack_share, 1)} of {what} ({si(preview.attack_pps)}pps) and hit "
+        f"{percent(preview.collateral_share, 2)} of normal traffic ({si(preview.collateral_pps)}pps){guess}"
     )
 
 

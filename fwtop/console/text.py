@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from fwtop.model.percent import percent
 from fwtop.model.snapshot import LedgerRow, Sampling, Share, Snapshot
 from fwtop.model.wording import describe
 
@@ -59,7 +60,7 @@ def render(snapshot: Snapshot, *, top: int = _ROWS) -> str:
 def _ends_there(row: LedgerRow) -> str:
     if row.rule:
         return f"rule {row.rule}"
-    return f"{row.mostly_share:.0%} {describe(row.mostly)}" if row.mostly is not None else ""
+    return f"{percent(row.mostly_share)} {describe(row.mostly)}" if row.mostly is not None else ""
 
 
 def si(number: float) -> str:
@@ -71,7 +72,11 @@ def si(number: float) -> str:
 
 
 def _estimated(sampling: Sampling) -> str:
-    return f"; drops are estimated from {sampling.watched:.1%} of the packets" if sampling.watched < 1 else ""
+    return (
+        f"; drops are estimated from {percent(sampling.watched, 1)} of the packets"
+        if sampling.watched < 1
+        else ""
+    )
 
 
 def _attacks(snapshot: Snapshot) -> list[str]:
@@ -81,8 +86,8 @@ def _attacks(snapshot: Snapshot) -> list[str]:
     for attack in snapshot.judgement.attacks:
         forged = ", forged sources" if attack.spoofed else ""
         lines.append(
-            f"{attack.title}: {attack.share:.1%} of packets, {si(attack.pps)}pps{forged} "
-            f"(confidence {attack.confidence:.0%})"
+            f"{attack.title}: {percent(attack.share, 1)} of packets, {si(attack.pps)}pps{forged} "
+            f"(confidence {percent(attack.confidence)})"
         )
         lines += [f"    {sentence}" for sentence in attack.evidence]
     return [*lines, ""]
@@ -93,8 +98,9 @@ def _proposals(snapshot: Snapshot) -> list[str]:
     for proposal in snapshot.judgement.proposals:
         guess = " (a guess)" if proposal.guess else ""
         lines.append(
-            f"{proposal.number}. {proposal.summary}: stops {proposal.attack_share:.1%} of the attack, "
-            f"hits {proposal.collateral_share:.2%} of normal traffic{guess}"
+            f"{proposal.number}. {proposal.summary}: "
+            f"stops {percent(proposal.attack_share, 1)} of the attack, "
+            f"hits {percent(proposal.collateral_share, 2)} of normal traffic{guess}"
         )
         if proposal.fwtop:
             lines.append(f"       {proposal.fwtop}")
@@ -102,7 +108,7 @@ def _proposals(snapshot: Snapshot) -> list[str]:
 
 
 def _share(share: Share) -> str:
-    return f"{share.share:6.1%}  {si(share.pps)}pps"
+    return f"{percent(share.share, 1):>7}  {si(share.pps)}pps"
 
 
 def _table(title: str, rows: Iterable[Sequence[str]]) -> list[str]:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from fwtop.mitigate.listed import covered, sizes
 from fwtop.model.errors import FwtopError
+from fwtop.model.percent import percent
 from fwtop.model.rule import Kind, Match, Rule
 from fwtop.model.text import safe_text
 
@@ -58,9 +59,9 @@ def check_share(rule: Rule, active: Iterable[Rule], limits: Limits) -> None:
         blocked = covered(lists, family)
         if blocked > most:
             raise FwtopError(
-                f"refused: with this rule {blocked / _SPACE[family]:.0%} of all IPv{family} addresses would "
-                f"be blocked, at most {limits.max_blocked_share:.0%} may be ({_KEY} in {limits.file}); "
-                "nothing was installed"
+                f"refused: with this rule {percent(blocked / _SPACE[family])} of all IPv{family} addresses "
+                f"would be blocked, at most {percent(limits.max_blocked_share)} may be "
+                f"({_KEY} in {limits.file}); nothing was installed"
             )
 
 

@@ -14,6 +14,7 @@ from typing import Protocol
 
 from fwtop.mitigate.steps import Step, Steps
 from fwtop.model.errors import FwtopError
+from fwtop.model.percent import percent
 from fwtop.model.rule import Setting
 from fwtop.model.tunables import TUNABLES, Tunable, Way
 
@@ -153,7 +154,7 @@ def notes(settings: tuple[Setting, ...]) -> tuple[str, ...]:
             size, total = item.value * _ENTRY_BYTES, _memory_bytes()
             found.append(f"a full table of {item.value:,} connections takes about {size >> 20:,} MiB")
             if total and size > total * _MUCH_MEMORY:
-                found.append(f"that is {size / total:.0%} of this machine's memory")
+                found.append(f"that is {percent(size / total)} of this machine's memory")
     return tuple(found)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from fwtop.model.percent import percent
 from fwtop.model.rule import ACTIVE_STATES, RuleStatus, State
 from fwtop.model.session import Event, EventKind
 from fwtop.model.snapshot import Attack, Snapshot
@@ -61,7 +62,7 @@ def _attack_events(before: tuple[Attack, ...], after: tuple[Attack, ...], at: fl
     new = {attack.kind: attack for attack in after}
     for kind, attack in new.items():
         if kind not in old:
-            text = f"{attack.title}: {attack.share:.0%} of packets, {attack.pps:,.0f} packets a second"
+            text = f"{attack.title}: {percent(attack.share)} of packets, {attack.pps:,.0f} packets a second"
             yield _event(min(at, attack.since), EventKind.ATTACK_BEGAN, kind, text)
     for kind, attack in old.items():
         if kind not in new:
@@ -116,8 +117,8 @@ def _proposal_events(before: Snapshot | None, after: Snapshot, at: float) -> Ite
         if subject in old:
             continue
         text = (
-            f"{proposal.summary}: would stop {proposal.attack_share:.0%} of the attack "
-            f"and hit {proposal.collateral_share:.2%} of other traffic"
+            f"{proposal.summary}: would stop {percent(proposal.attack_share)} of the attack "
+            f"and hit {percent(proposal.collateral_share, 2)} of other traffic"
         )
         yield _event(at, EventKind.RULE_PROPOSED, subject, text)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from fwtop.model.percent import percent as percent_of
+
 _SUFFIXES = ("k", "M", "G", "T", "P")
 _SPARKS = "▁▂▃▄▅▆▇█"
 _SCALES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
@@ -44,15 +46,8 @@ def octets(count: float) -> str:
 
 
 def percent(share: float) -> str:
-    """Write a share of 0 to 1 as percent, never rounding something up to all or down to nothing."""
-    value = share * 100
-    if value <= 0:
-        return "0 %"
-    if value < 0.1:
-        return "<0.1 %"
-    if 99.9 < value < 100:
-        return ">99.9 %"
-    return f"{value:.0f} %" if value >= 99.95 else f"{value:.1f} %"
+    """Write a share of 0 to 1 with one digit after the point, as columns need it."""
+    return percent_of(share, 1)
 
 
 def error_bar(low: float, high: float) -> str:

@@ -102,7 +102,7 @@ def test_share_limit_is_read_from_the_file(bench: Bench) -> None:
         apply(guardian, broad)
         answer = guardian.request(Apply(narrow.to_dict(), 0, force=True))
         assert not answer.ok
-        assert "1% of all IPv4 addresses would be blocked" in answer.error
+        assert "1 % of all IPv4 addresses would be blocked" in answer.error
         assert "guard.toml" in answer.error
         assert "may be" in guardian.demand(Plan(narrow.to_dict())).data["refused"]
         assert len(rules_of(guardian)) == 1

@@ -73,7 +73,7 @@ def test_a_single_real_sender_is_blocked_rather_than_what_it_sends() -> None:
     flood = {"src": "45.146.165.208", "dport": 4444, "payload": "zeros", "count": 6000}
     best = judged([VISITORS, flood], learned(), live=True).proposals[0]
     assert best.fwtop == "fwtop block 45.146.165.208 --via ipset --ttl 10m"
-    assert "1 source sends 100% of it" in best.summary
+    assert "1 source sends 100 % of it" in best.summary
 
 
 def test_dropping_every_syn_costs_every_connection() -> None:

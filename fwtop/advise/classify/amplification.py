@@ -16,6 +16,7 @@ from fwtop.advise.scene import Finding, Scene, count, plural, sure
 from fwtop.advise.services import ANYWHERE, BY_PORT, SHAPE_WIDTH, WEB, Service, bencoded_question, tftp_data
 from fwtop.advise.traffic import UDP, payload, weighted_top
 from fwtop.model.packets import Mask
+from fwtop.model.percent import percent
 from fwtop.model.rule import Match
 
 _TFTP = Service("tftp", "TFTP", (), tftp_data)
@@ -231,9 +232,9 @@ def _finding(
         f"{facts.mean_length:.0f} bytes on average"
     ]
     if fit is not None and fit >= 0.5 and service.shape is not None:
-        evidence.append(f"{fit:.0%} of the payloads are answers of {service.title}")
+        evidence.append(f"{percent(fit)} of the payloads are answers of {service.title}")
     elif service.shape is not None and fit is not None:
-        evidence.append(f"only {fit:.0%} of the payloads begin like answers of {service.title}")
+        evidence.append(f"only {percent(fit)} of the payloads begin like answers of {service.title}")
     name = None
     if service.name in ("dns", "mdns", "llmnr"):
         sentences, name = dns.answer_evidence(facts)

@@ -15,6 +15,7 @@ from fwtop.advise.scene import Finding, Scene, count, sure
 from fwtop.advise.tcpview import ACK, SYN
 from fwtop.advise.traffic import TCP, Rows, payload
 from fwtop.model.packets import F64, I64, Mask
+from fwtop.model.percent import percent
 from fwtop.model.rule import Match
 
 _SETTLED_NS = 500_000_000  # a younger connection may still begin to talk
@@ -67,7 +68,7 @@ def silent(scene: Scene) -> list[Finding]:
     evidence = (
         f"{opened:,} connections of {facts.senders} to port {port} ({rate:,.0f} a second) "
         "were completed and then said nothing",
-        f"{opened / max(1, (settled & mine).sum()):.0%} of the connections to that port are like that",
+        f"{percent(opened / max(1, (settled & mine).sum()))} of the connections to that port are like that",
     )
     spoof = scene.spoof(facts.rows, completed=1.0)
     match = Match(protocol=TCP, dport=port, tcp_flags=(SYN | ACK, SYN))
@@ -104,8 +105,8 @@ def slow_requests(scene: Scene) -> list[Finding]:
     evidence = (
         f"{slow.sum():,} connections of {facts.senders} began requests and ended none: "
         f"they send {load[crumb].mean():.0f} bytes every {np.median(pace[slow]):.0f} s",
-        f"{slow.sum() / size:.0%} of the connections with requests are held so (Slowloris, R.U.D.Y.); their "
-        f"{count(facts.packets)} packets are few, but each occupies a worker",
+        f"{percent(slow.sum() / size)} of the connections with requests are held so (Slowloris, R.U.D.Y.); "
+        f"their {count(facts.packets)} packets are few, but each occupies a worker",
     )
     dport = facts.top("dport")
     match = Match(protocol=TCP, dport=dport.value if dport.share > 0.98 else None)

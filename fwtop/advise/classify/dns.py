@@ -13,6 +13,7 @@ from fwtop.advise.scene import Finding, Scene, count, sure
 from fwtop.advise.services import dns_query
 from fwtop.advise.traffic import UDP, Rows, distinct_texts, payload
 from fwtop.model.packets import U64, Mask
+from fwtop.model.percent import percent
 from fwtop.model.rule import Match
 from fwtop.model.text import dns_name_text, safe_text
 
@@ -72,7 +73,7 @@ def _judge(scene: Scene, rows: Rows, *, beside: bool) -> Finding | None:
     evidence = (
         f"{count(facts.packets)} DNS questions from {facts.senders}",
         verdict.sentence,
-        f"{n / len(parsed):.0%} ask for type {kind_of}" if kind_of != "?" else "the types are cut off",
+        f"{percent(n / len(parsed))} ask for type {kind_of}" if kind_of != "?" else "the types are cut off",
     )
     return Finding(
         verdict.kind,
@@ -93,21 +94,22 @@ def _by_names(scene: Scene, facts: Facts, parsed: list[dns.Question]) -> _Verdic
     random_title = "DNS random-subdomain attack"
     if cut and len(set(first)) > 0.7 * len(parsed) and _looks_random(first):
         different = len(set(first)) / len(parsed)
-        sentence = f"{different:.0%} of the first labels are different; the names are cut off"
+        sentence = f"{percent(different)} of the first labels are different; the names are cut off"
         return _Verdict("dns_random_subdomain", random_title, sentence, 0.75, rows)
     random_names = None if cut else _random_subdomains(parsed)
     if random_names is not None:
         parent, share, distinct = random_names
         shown = safe_text(dns_name_text(list(parent)), limit=80)
         sentence = (
-            f"{share:.0%} of the questions are for names under {shown}, {distinct:.0%} of them different"
+            f"{percent(share)} of the questions are for names under {shown}, "
+            f"{percent(distinct)} of them different"
         )
         rows = rows[~_repeated(scene, rows)]
         title = f"{random_title} on {shown}"
         return _Verdict("dns_random_subdomain", title, sentence, 0.95, rows, _wire(parent))
     if not cut and _invented(parsed, first):
         different = len({question.labels for question in parsed}) / len(parsed)
-        sentence = f"{different:.0%} of the names are different and random"
+        sentence = f"{percent(different)} of the names are different and random"
         return _Verdict("dns_query_flood", "DNS flood of invented names", sentence, 0.8, rows)
     return _repeated_question(scene, facts, parsed, cut=cut)
 
@@ -125,7 +127,7 @@ def _repeated_question(
         if not crowded and scene.spoof(rows).probability <= scene.config.spoof_threshold:
             return None
     shown = safe_text(dns_name_text(list(name)), limit=80)
-    sentence = f"{share:.0%} of the questions are for {shown}"
+    sentence = f"{percent(share)} of the questions are for {shown}"
     wire = _wire(name) if share >= 0.5 and not cut else None
     return _Verdict("dns_query_flood", "DNS query flood", sentence, 0.85, rows, wire)
 

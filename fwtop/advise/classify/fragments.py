@@ -10,6 +10,7 @@ from fwtop.advise.facts import Facts
 from fwtop.advise.scene import Finding, Scene, count, sure
 from fwtop.advise.traffic import Rows, mix
 from fwtop.model.packets import Fragment
+from fwtop.model.percent import percent
 from fwtop.model.rule import Match
 
 _MOST = 0.9  # of the later fragments: then the rest are of datagrams whose beginning was lost
@@ -54,7 +55,7 @@ def flood(scene: Scene) -> list[Finding]:
     if _whole(scene, facts, datagrams):
         return []
     evidence = (
-        f"{count(facts.packets)} fragments of {facts.senders}, {later:.0%} of them later ones",
+        f"{count(facts.packets)} fragments of {facts.senders}, {percent(later)} of them later ones",
         f"{facts.n / max(datagrams, 1):.1f} seen of each datagram, {facts.mean_length:.0f} bytes on average",
     )
     protocol = facts.top("protocol")

@@ -11,6 +11,7 @@ from fwtop.advise.facts import Facts
 from fwtop.advise.scene import Finding, Scene, count, sure
 from fwtop.advise.traffic import TCP, Rows, distinct_texts, mix, payload
 from fwtop.model.packets import Mask
+from fwtop.model.percent import percent
 from fwtop.model.rule import Match
 
 _ASKED = 100  # requests with queries before their differences say something
@@ -71,15 +72,11 @@ def _flood_rows(scene: Scene, facts: Facts, parsed: list[http.Request]) -> tuple
     fast = fast_rows(facts, limit)
     if fast.mean() > 0.3 and not _proxies(scene, facts.rows[fast]):
         share = float(facts.weight[fast].sum()) / facts.packets
-        reason = (
-            f"{share:.0%} of all requests come from sources that send more than {limit:.0f} a second each"
-        )
+        reason = f"{percent(share)} of all requests are of sources that send over {limit:.0f} a second each"
         return facts.rows[fast], [reason]
     again = _again_and_again(facts)
     if again.mean() > 0.5:
-        reason = (
-            f"{again.mean():.0%} ask for the same thing as their source did before, several times a second"
-        )
+        reason = f"{percent(again.mean())} ask for the same thing as their source did before, over and over"
         return facts.rows[again], [reason]
     same = _one_tool(facts, parsed)
     return facts.rows, [same] if same else []
@@ -115,7 +112,7 @@ def _cache_busting(parsed: list[http.Request]) -> tuple[http.Request, str] | Non
     tool = Counter(words).most_common(1)[0][1] / n
     if n < 0.5 * len(asked) or distinct < 0.8 or tool < 0.5:
         return None
-    sentence = f"{distinct:.0%} have a query of their own for one path, to get around caches"
+    sentence = f"{percent(distinct)} have a query of their own for one path, to get around caches"
     return mine[0], sentence
 
 
@@ -152,9 +149,7 @@ def _one_tool(facts: Facts, parsed: list[http.Request]) -> str:
     words, m = Counter(_whole_words(parsed)).most_common(1)[0]
     if min(n, m) < 0.9 * len(parsed) or len(words) < 40:
         return ""
-    return (
-        f"{m / len(parsed):.0%} of {facts.sources:,} sources' requests are alike to the letter, for one path"
-    )
+    return f"{percent(m / len(parsed))} of {facts.sources:,} sources' requests are alike, for one path"
 
 
 def fast_rows(facts: Facts, limit: float) -> Mask:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from fwtop.advise import icmp
 from fwtop.advise.scene import Finding, Scene, count, sure
 from fwtop.advise.traffic import ICMP, ICMP6
+from fwtop.model.percent import percent
 from fwtop.model.rule import Match
 
 _NAMES = {
@@ -42,7 +43,7 @@ def flood(scene: Scene) -> list[Finding]:
     if name == "echo reply" and top.share > 0.8 and facts.sources >= 8:
         title = "ICMP echo-reply reflection"
     evidence = (
-        f"{count(facts.packets)} ICMP packets of {facts.senders}, {top.share:.0%} of type {name}",
+        f"{count(facts.packets)} ICMP packets of {facts.senders}, {percent(top.share)} of type {name}",
         f"{facts.mean_length:.0f} bytes on average",
     )
     match = Match(

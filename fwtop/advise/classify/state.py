@@ -9,6 +9,7 @@ import numpy as np
 from fwtop.advise.scene import Finding, Scene, count
 from fwtop.advise.traffic import weighted_top
 from fwtop.model.address import format_address
+from fwtop.model.percent import percent
 
 _NAMELESS = ("udp_flood", "unknown_flood")
 _NO_ROWS = np.zeros(0, np.intp)
@@ -39,7 +40,7 @@ def carpet_bombing(scene: Scene) -> list[Finding]:
     hi = int(packets.dst_hi[rows[0]])
     ends = f"{format_address(family, hi, low)} to {format_address(family, hi, high)}"
     evidence = (
-        f"{len(targets):,} addresses ({ends}) are hit; the busiest gets {weights[0] / total:.1%}",
+        f"{len(targets):,} addresses ({ends}) are hit; the busiest gets {percent(weights[0] / total, 1)}",
         f"by {', '.join(sorted({finding.title for finding in floods}))}",
     )
     spoof = max((finding.spoof for finding in floods), key=lambda verdict: verdict.probability)
@@ -68,7 +69,7 @@ def conntrack_exhaustion(scene: Scene) -> list[Finding]:
     full = table.fill >= config.conntrack_fill and table.new_per_s > config.reflection_pps
     if not (losing or growing or full):
         return []
-    evidence = [f"{count(table.count)} of {count(table.max)} entries in use ({table.fill:.0%})"]
+    evidence = [f"{count(table.count)} of {count(table.max)} entries in use ({percent(table.fill)})"]
     if table.new_per_s > 0:
         evidence.append(f"{count(table.new_per_s)} new entries a second")
     if table.seconds_to_full:

@@ -10,6 +10,7 @@ from fwtop.advise.spoof import Spoof
 from fwtop.advise.tcpview import ACK, SYN, flag_names
 from fwtop.advise.traffic import TCP, Rows
 from fwtop.model.packets import Mask
+from fwtop.model.percent import percent
 from fwtop.model.rule import Match
 
 
@@ -21,7 +22,7 @@ def odd_flags(scene: Scene) -> list[Finding]:
         return []
     top = facts.top("tcp_flags")
     name = flag_names(top.value)
-    evidence = [f"{count(facts.packets)} TCP packets with impossible flags; {top.share:.0%} have {name}"]
+    evidence = [f"{count(facts.packets)} TCP packets with impossible flags; {percent(top.share)} have {name}"]
     flags = (63, top.value & 63) if top.share > 0.9 else None
     return [
         tcp_finding(
@@ -64,10 +65,11 @@ def syn_flood(scene: Scene) -> list[Finding]:
     if dport.share < 0.5 and background and not scene.traffic.live:
         return []  # the scans that every address on the internet gets
     evidence = [
-        f"{count(facts.packets)} SYNs of {facts.senders} seen; {completed:.0%} of them led to a connection"
+        f"{count(facts.packets)} SYNs of {facts.senders} seen; "
+        f"{percent(completed)} of them led to a connection"
     ]
     evidence.append(
-        f"{dport.share:.0%} are for port {dport.value}"
+        f"{percent(dport.share)} are for port {dport.value}"
         if dport.share > 0.3
         else f"they are spread over {dport.distinct:,} ports"
     )
@@ -144,7 +146,7 @@ def constants(facts: Facts, columns: tuple[str, ...]) -> list[str]:
         return []
     found = facts.constants(columns, 0.9)
     # A modern Linux sends SYNs with IP id 0 only when it replies; TTL 64 or 128 on a LAN is usual too.
-    return [f"{top.share:.0%} have {names[name]} {top.value}" for name, top in found.items()]
+    return [f"{percent(top.share)} have {names[name]} {top.value}" for name, top in found.items()]
 
 
 def _resets(scene: Scene, facts: Facts) -> Rows:

@@ -17,6 +17,7 @@ from fwtop.advise.scene import Finding, Scene, count
 from fwtop.advise.tcpview import ACK, FIN, RST, SYN, ack_numbers
 from fwtop.advise.tls import record_mask
 from fwtop.advise.traffic import Rows
+from fwtop.model.percent import percent
 
 _BARE = 5  # words of a TCP header without options
 _ALONE = 0.9  # of a capture's packets: where it cuts connections off, fewer are the only ones seen
@@ -54,10 +55,10 @@ def ack_flood(scene: Scene) -> list[Finding]:
     data = float((facts.traffic.packets.payload_length[facts.rows] > 0).mean())
     evidence = [
         f"{count(facts.packets)} ACK packets of {facts.senders} belong to no connection: "
-        f"{facts.flow_singles:.0%} are the only one of theirs"
+        f"{percent(facts.flow_singles)} are the only one of theirs"
         if lonely
         else f"{count(facts.packets)} ACK packets whose numbers don't advance as a connection's do",
-        f"{data:.0%} carry data; {dport.share:.0%} are for port {dport.value}",
+        f"{percent(data)} carry data; {percent(dport.share)} are for port {dport.value}",
         *signs,
     ]
     title = "PSH-ACK flood" if data > 0.5 else "ACK flood"
@@ -98,7 +99,7 @@ def stomp(scene: Scene) -> list[Finding]:
     evidence = [
         f"{count(data.packets)} packets of data on {flows:,} connections of "
         f"{facts.senders}, none of which acknowledges anything that this host said",
-        f"{size.share:.0%} carry {size.value} bytes; they are neither TLS nor HTTP requests",
+        f"{percent(size.share)} carry {size.value} bytes; they are neither TLS nor HTTP requests",
     ]
     spoof = scene.spoof(facts.rows, completed=1.0)
     title = "PSH-ACK flood on open connections (STOMP)"
@@ -123,7 +124,7 @@ def _one_size(scene: Scene, facts: Facts) -> list[str]:
     length = data.top("ip_length")
     if data.n < 50 or data.share < 0.3 * facts.share or length.share < 0.8 or length.value >= _FULL:
         return []
-    return [f"{length.share:.0%} of those with data have IP length {length.value}"]
+    return [f"{percent(length.share)} of those with data have IP length {length.value}"]
 
 
 def _unopened(scene: Scene, facts: Facts, openings: float) -> bool:

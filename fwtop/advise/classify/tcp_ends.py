@@ -6,6 +6,7 @@ from fwtop.advise.classify.tcp import constants, stray, tcp_finding
 from fwtop.advise.facts import Facts
 from fwtop.advise.scene import Finding, Scene, count
 from fwtop.advise.tcpview import FIN, RST, SYN
+from fwtop.model.percent import percent
 
 
 def rst_flood(scene: Scene) -> list[Finding]:
@@ -40,7 +41,7 @@ def _ends(
     evidence = [
         f"{count(facts.packets)} {title.split(maxsplit=1)[0]} packets of {facts.senders} and "
         f"{count(causes)} SYNs or SYN-ACKs that could have led to them",
-        f"{dport.share:.0%} are for port {dport.value}",
+        f"{percent(dport.share)} are for port {dport.value}",
         *constants(facts, ("tcp_window", "tcp_seq", "ip_id", "ttl")),
     ]
     spoof = scene.spoof(facts.rows)

@@ -14,6 +14,7 @@ from fwtop.advise.scene import Finding, Scene, count, plural, sure
 from fwtop.advise.tcpview import ACK, SYN
 from fwtop.advise.traffic import TCP, Rows, payload, weighted_top
 from fwtop.model.packets import Mask
+from fwtop.model.percent import percent
 from fwtop.model.rule import Match
 from fwtop.model.text import payload_text
 
@@ -48,7 +49,7 @@ def syn_ack(scene: Scene) -> list[Finding]:
     evidence = [
         f"{count(facts.packets)} SYN-ACKs of {plural(facts.sources, 'server')}, "
         "for connections nobody here opened",
-        f"{sport.share:.0%} come from port {sport.value}, to {facts.top('dport').distinct:,} ports here",
+        f"{percent(sport.share)} come from port {sport.value}, to {facts.top('dport').distinct:,} ports here",
     ]
     if every.n > facts.n:
         more = count(every.packets - facts.packets)

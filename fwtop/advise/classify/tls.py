@@ -12,6 +12,7 @@ from fwtop.advise.facts import Facts
 from fwtop.advise.scene import Finding, Scene, count, sure
 from fwtop.advise.traffic import TCP, payload
 from fwtop.model.packets import Mask
+from fwtop.model.percent import percent
 from fwtop.model.rule import Match
 from fwtop.model.text import payload_text
 
@@ -45,7 +46,7 @@ def hellos(scene: Scene) -> list[Finding]:
     if not reasons and (facts.n >= 3 * facts.sources or _one_print(parsed)):
         stalled = _stalled(scene, facts)
         if stalled.mean() > 0.5 and stalled.sum() >= _ENOUGH:
-            reasons.append(f"{stalled.mean():.0%} of their connections send nothing after it")
+            reasons.append(f"{percent(stalled.mean())} of their connections send nothing after it")
             facts = scene.facts(facts.rows[stalled])
     if not reasons:
         return []
@@ -124,8 +125,8 @@ def _describe(parsed: list[tls.Hello]) -> list[str]:
     prints = Counter(hello.ja4 for hello in parsed if hello.ja4)
     if names:
         name, n = names.most_common(1)[0]
-        sentences.append(f"{n / len(parsed):.0%} ask for server name {payload_text(name, limit=60)!r}")
+        sentences.append(f"{percent(n / len(parsed))} ask for server name {payload_text(name, limit=60)!r}")
     if prints:
         ja4, n = prints.most_common(1)[0]
-        sentences.append(f"{n / len(parsed):.0%} have JA4 {ja4}")
+        sentences.append(f"{percent(n / len(parsed))} have JA4 {ja4}")
     return sentences

@@ -12,6 +12,7 @@ from fwtop.advise.scene import Finding, Scene, count
 from fwtop.advise.services import BY_PORT, COLLECTORS, QUESTIONS
 from fwtop.advise.traffic import UDP, weighted_top
 from fwtop.model.packets import Fragment, Mask
+from fwtop.model.percent import percent
 from fwtop.model.rule import Match, PayloadMatch
 from fwtop.model.wording import bytes_text
 
@@ -80,7 +81,7 @@ def unknown(scene: Scene) -> list[Finding]:
     for column in ("protocol", "dport", "sport", "ip_length", "ttl"):
         top = facts.top(column)
         if top.share > 0.8:
-            evidence.append(f"{top.share:.0%} have {column} {top.value}")
+            evidence.append(f"{percent(top.share)} have {column} {top.value}")
     return [Finding("unknown_flood", "Unknown flood", rows, 0.5, tuple(evidence), spoof)]
 
 
@@ -131,7 +132,7 @@ def _asked(facts: Facts) -> list[str]:
     for title, port, shape in QUESTIONS:
         fit = float(shape(*facts.head).mean()) if facts.n and port in (None, dport) else 0.0
         if fit > 0.5:
-            return [f"{fit:.0%} are {title}"]
+            return [f"{percent(fit)} are {title}"]
     return []
 
 
@@ -148,7 +149,7 @@ def _odds(scene: Scene, facts: Facts, forged: float) -> tuple[float, list[str]]:
         signs.append(f"destination ports are random ({dport.distinct:,} seen)")
     if length.share > 0.9:
         odds += 1.0
-        signs.append(f"{length.share:.0%} have an IP length of {length.value}")
+        signs.append(f"{percent(length.share)} have an IP length of {length.value}")
     hopping = facts.n >= 5 * facts.sources and facts.flow_singles > 0.8 and facts.pps_per_source > 2
     if hopping:
         odds += 1.5

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from fwtop.cli.probes.check import OK, UNKNOWN, WARNING, Check, program
 from fwtop.model.errors import FwtopError
+from fwtop.model.percent import percent
 
 _GROUP = "filters"
 _CONNTRACK = Path("/proc/sys/net/netfilter")
@@ -46,7 +47,7 @@ def _conntrack() -> Check:
         limit = int((_CONNTRACK / "nf_conntrack_max").read_text(encoding="ascii"))
     except (OSError, ValueError):
         return Check(_GROUP, "connection tracking", OK, "nothing here tracks connections")
-    detail = f"{count:,} of {limit:,} entries in use ({count / max(1, limit):.0%})"
+    detail = f"{count:,} of {limit:,} entries in use ({percent(count / max(1, limit))})"
     if count > _NEARLY_FULL * limit:
         mend = f"sysctl net.netfilter.nf_conntrack_max={limit * 4}"
         return Check(_GROUP, "connection tracking", WARNING, f"nearly full: {detail}", mend)
