@@ -1,8 +1,8 @@
 """The short-lived child that compiles, loads and attaches the observers, passes everything on, and exits.
 
 bcc brings 100 MB of LLVM with it: only children that end import it (this one, and xdp_loader for compiled
-rules), so neither the guardian nor the console ever carries that. What stays attached does so through the descriptors that are passed on: when the
-last process that holds one ends, however it ends, the kernel detaches.
+rules), so neither the guardian nor the console ever carries that. What stays attached does so through the
+descriptors that are passed on: when the last process that holds one ends, in whatever way, it is detached.
 
 `python -I -m fwtop.collect.loader FD` answers one request on the SOCK_SEQPACKET socket FD;
 `python -I -m fwtop.collect.loader --detach SLOT|all [RINGS]` takes away what descriptors don't release;
