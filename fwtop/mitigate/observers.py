@@ -6,25 +6,23 @@ not carry. Descriptors whose name begins with `hold:` keep something attached an
 
 from __future__ import annotations
 
-import array
 import contextlib
 import json
-import os
 import socket
 import subprocess
+import syslog
 import time
 from dataclasses import dataclass
 
+from fwtop.mitigate import child
 from fwtop.mitigate.peer import Peer
-from fwtop.mitigate.run import ENVIRONMENT, module_argv
 from fwtop.mitigate.xdp import FastPath
 from fwtop.mitigate.xdp_child import Loaded
-from fwtop.model.protocol import MAX_MESSAGE, Answer, ProtocolError, Watch, parse_answer
+from fwtop.model.protocol import Answer, ProtocolError, Watch
 
 _LOADER = "fwtop.collect.loader"
 _LOAD_SECONDS = 20.0
 _DETACH_SECONDS = 10.0
-_MAX_DESCRIPTORS = 64
 _HOLD = "hold:"
 _FAST = "fast:"  # maps of the compiled rules: the guardian's
 
@@ -61,22 +59,13 @@ class Observers:
                 self._stale.wait(_DETACH_SECONDS)
             self._stale = None
         slot = next(number for number in range(len(self._slots) + 1) if number not in self._slots)
-        mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
-            child = subprocess.Popen(
-                module_argv(_LOADER, str(theirs.fileno())),
-                pass_fds=[theirs.fileno()],
-                env=ENVIRONMENT,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-            )
+        process, mine = child.start_asked(_LOADER)
         maps = self._fast.descriptors
         order = {"interfaces": list(request.interfaces), "slot": slot, "fast": list(maps)}
         socket.send_fds(mine, [json.dumps(order).encode()], list(maps.values()))
         self._slots.add(slot)
         peer.slot = slot
-        loading = Loading(peer, mine, child, slot, time.monotonic())
+        loading = Loading(peer, mine, process, slot, time.monotonic())
         self._loading.add(loading)
         return loading
 
@@ -86,7 +75,7 @@ class Observers:
         self._children.append(loading.child)
         descriptors: list[int] = []
         try:
-            answer, descriptors = _receive(loading.sock)
+            answer, descriptors = child.receive(loading.sock)
             names = [str(name) for name in answer.data.get("fds", [])]
             if answer.ok and len(names) != len(descriptors):
                 raise ProtocolError("descriptors are missing")
@@ -95,7 +84,7 @@ class Observers:
         finally:
             loading.sock.close()
         if not answer.ok:
-            _close(descriptors)
+            child.close(descriptors)
             self.detach(loading.slot)
             loading.peer.slot = None
             return answer, []
@@ -109,7 +98,11 @@ class Observers:
 
     def detach(self, slot: int) -> None:
         """Remove what closing descriptors does not: filters, tables, links of one slot."""
-        self._spawn_detach(str(slot))
+        try:
+            self._spawn_detach(str(slot))
+        except OSError as error:  # no process to be had; the next guardian's start removes it
+            syslog.syslog(syslog.LOG_ERR, f"observers were left attached: {error.strerror}")
+            return
         self._slots.discard(slot)
 
     def next_timeout(self) -> float | None:
@@ -122,7 +115,7 @@ class Observers:
 
     def reap(self) -> None:
         """Collect children that ended."""
-        self._children = [child for child in self._children if child.poll() is None]
+        self._children = [process for process in self._children if process.poll() is None]
 
     def finish(self) -> None:
         """Wait for all children, ending those that don't come to an end."""
@@ -131,46 +124,16 @@ class Observers:
             self._children.append(loading.child)
             loading.sock.close()
         self._loading.clear()
-        for child in self._children:
+        for process in self._children:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                child.wait(_DETACH_SECONDS)
-            if child.poll() is None:
-                child.kill()
-                child.wait()
+                process.wait(_DETACH_SECONDS)
+            if process.poll() is None:
+                process.kill()
+                process.wait()
         self._children.clear()
 
     def _spawn_detach(self, which: str) -> subprocess.Popen[bytes]:
         rings = [item for name, item in self._fast.descriptors.items() if name == "rings"]
-        child = subprocess.Popen(
-            module_argv(_LOADER, "--detach", which, *map(str, rings)),
-            pass_fds=rings,
-            env=ENVIRONMENT,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        self._children.append(child)
-        return child
-
-
-def _receive(sock: socket.socket) -> tuple[Answer, list[int]]:
-    room = socket.CMSG_SPACE(_MAX_DESCRIPTORS * array.array("i").itemsize)
-    message, ancillary, flags, _ = sock.recvmsg(MAX_MESSAGE, room, socket.MSG_CMSG_CLOEXEC)
-    descriptors = array.array("i")
-    for level, kind, data in ancillary:
-        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-            descriptors.frombytes(data[: len(data) - len(data) % descriptors.itemsize])
-    try:
-        if not message:
-            raise ProtocolError("the loader ended without an answer")
-        if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
-            raise ProtocolError("the loader's answer is too long")
-        return parse_answer(message), list(descriptors)
-    except ProtocolError:
-        _close(list(descriptors))
-        raise
-
-
-def _close(descriptors: list[int]) -> None:
-    for descriptor in descriptors:
-        os.close(descriptor)
+        process = child.start(_LOADER, "--detach", which, *map(str, rings), descriptors=rings)
+        self._children.append(process)
+        return process

@@ -263,7 +263,10 @@ class Server:
         if peer.slot is not None:
             return Answer(False, "this client watches already", 1)
         self._fast.interfaces.update(request.interfaces)
-        loading = self._observers.start(peer, request)
+        try:
+            loading = self._observers.start(peer, request)
+        except OSError as error:
+            return Answer(False, f"the observers could not be started: {error.strerror}; try again", 1)
         peer.waiting = True
         self._selector.unregister(peer.sock)  # its next request waits until this one is answered
         self._selector.register(loading.sock, selectors.EVENT_READ, loading)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import array
 import contextlib
 import json
 import os
@@ -11,13 +10,12 @@ import subprocess
 from dataclasses import dataclass
 from typing import Any
 
-from fwtop.mitigate.run import ENVIRONMENT, module_argv
+from fwtop.mitigate import child
 from fwtop.model.errors import FwtopError
-from fwtop.model.protocol import MAX_MESSAGE, ProtocolError, parse_answer
+from fwtop.model.protocol import ProtocolError
 
 _LOADER = "fwtop.collect.xdp_loader"
 _SECONDS = 30.0
-_MAX_DESCRIPTORS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,16 +32,10 @@ class Running:
 
     def __init__(self, request: dict[str, Any], descriptors: dict[str, int]) -> None:
         """Start it; `descriptors` stay the caller's. Raises FwtopError."""
-        self._mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
-            self._child = subprocess.Popen(
-                module_argv(_LOADER, str(theirs.fileno())),
-                pass_fds=[theirs.fileno()],
-                env=ENVIRONMENT,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-            )
+        try:
+            self._child, self._mine = child.start_asked(_LOADER)
+        except OSError as error:  # no memory, no process to be had
+            raise FwtopError(f"the XDP loader could not be started: {error.strerror}") from None
         self._mine.settimeout(_SECONDS)
         try:
             _send(self._mine, request, descriptors)
@@ -71,19 +63,19 @@ class Running:
 
 def ask(request: dict[str, Any], descriptors: dict[str, int]) -> Loaded:
     """Send one request with descriptors, which stay the caller's; raises FwtopError."""
-    child = Running(request, descriptors)
+    running = Running(request, descriptors)
     try:
-        return child.answer()
+        return running.answer()
     finally:
-        child.close()
+        running.close()
 
 
-def _end(child: subprocess.Popen[bytes], patience: float) -> None:
+def _end(process: subprocess.Popen[bytes], patience: float) -> None:
     with contextlib.suppress(subprocess.TimeoutExpired):
-        child.wait(patience)
-    if child.poll() is None:
-        child.kill()
-        child.wait()
+        process.wait(patience)
+    if process.poll() is None:
+        process.kill()
+        process.wait()
 
 
 def _send(sock: socket.socket, request: dict[str, Any], descriptors: dict[str, int]) -> None:
@@ -99,19 +91,14 @@ def _send(sock: socket.socket, request: dict[str, Any], descriptors: dict[str, i
 
 
 def _receive(sock: socket.socket) -> Loaded:
-    room = socket.CMSG_SPACE(_MAX_DESCRIPTORS * array.array("i").itemsize)
-    message, ancillary, _, _ = sock.recvmsg(MAX_MESSAGE, room, socket.MSG_CMSG_CLOEXEC)
-    received = array.array("i")
-    for level, kind, data in ancillary:
-        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-            received.frombytes(data[: len(data) - len(data) % received.itemsize])
+    answer, received = child.receive(sock)
     try:
-        answer = parse_answer(message)
         if not answer.ok:
             raise FwtopError(answer.error, answer.code or 1)
-        maps = dict(zip(answer.data["fds"], received.tolist(), strict=True))
-    except (FwtopError, ProtocolError, ValueError):
-        for descriptor in received:
-            os.close(descriptor)
-        raise
-    return Loaded(tuple(answer.data["attachments"]), answer.data["layout"], maps)
+        maps = dict(zip(answer.data["fds"], received, strict=True))
+        return Loaded(tuple(answer.data["attachments"]), answer.data["layout"], maps)
+    except (FwtopError, KeyError, ValueError) as error:
+        child.close(received)
+        if isinstance(error, FwtopError):
+            raise
+        raise ProtocolError("something is missing in its answer") from None
