@@ -46,6 +46,7 @@ class Observers:
         self._loading: set[Loading] = set()
         self._children: list[subprocess.Popen[bytes]] = []
         self._slots: set[int] = set()
+        self._leaving: dict[int, subprocess.Popen[bytes]] = {}  # slot → the child that empties it
         self._stale: subprocess.Popen[bytes] | None = None
 
     def detach_stale(self) -> None:
@@ -58,6 +59,7 @@ class Observers:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._stale.wait(_DETACH_SECONDS)
             self._stale = None
+        self.reap()
         slot = next(number for number in range(len(self._slots) + 1) if number not in self._slots)
         process, mine = child.start_asked(_LOADER)
         maps = self._fast.descriptors
@@ -97,13 +99,14 @@ class Observers:
         return Answer(True, data=data), [descriptor for _, descriptor in forward]
 
     def detach(self, slot: int) -> None:
-        """Remove what closing descriptors does not: filters, tables, links of one slot."""
+        """Remove what closing descriptors does not: filters, tables, links of one slot.
+
+        The slot is free when that is done, or its next client would lose what it just got.
+        """
         try:
-            self._spawn_detach(str(slot))
+            self._leaving[slot] = self._spawn_detach(str(slot))
         except OSError as error:  # no process to be had; the next guardian's start removes it
             syslog.syslog(syslog.LOG_ERR, f"observers were left attached: {error.strerror}")
-            return
-        self._slots.discard(slot)
 
     def next_timeout(self) -> float | None:
         """End loaders that take too long (their socket then reports it); returns the next one's time."""
@@ -114,7 +117,10 @@ class Observers:
         return min((max(0.05, item.started + _LOAD_SECONDS - now) for item in self._loading), default=None)
 
     def reap(self) -> None:
-        """Collect children that ended."""
+        """Collect children that ended, and free the slots that they emptied."""
+        for slot in [slot for slot, process in self._leaving.items() if process.poll() is not None]:
+            del self._leaving[slot]
+            self._slots.discard(slot)
         self._children = [process for process in self._children if process.poll() is None]
 
     def finish(self) -> None:
