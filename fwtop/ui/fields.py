@@ -48,7 +48,9 @@ def fields_of(original: Rule) -> tuple[Field, ...]:
 
 def _ways(rule: Rule) -> tuple[Kind, ...]:
     """Return the kinds that can carry out what a rule asks."""
-    if rule.limit is not None or rule.kind not in (*_RUNGS, Kind.IPSET, Kind.STRING):
+    if rule.limit is not None:
+        return (Kind.HASHLIMIT, Kind.TC, Kind.XDP)
+    if rule.kind not in (*_RUNGS, Kind.IPSET, Kind.STRING):
         return (rule.kind,)
     if rule.match.payload:
         return (Kind.STRING, *_RUNGS)

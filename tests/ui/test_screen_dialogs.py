@@ -182,7 +182,7 @@ async def test_time_to_live_can_be_changed_and_is_previewed_again() -> None:
 
 async def test_rate_and_prefix_can_be_changed() -> None:
     async with running(snapshot()) as run:
-        await run.press("tab", "l", "up", "up", "up", "right", "down", "left")
+        await run.press("tab", "l", *["up"] * 4, "right", "down", "left")
         limit = sheet(run).rule.limit
         assert limit is not None
         assert (limit.per_second, limit.prefix_v4, limit.prefix_v6) == (5000, 32, 64)

@@ -48,6 +48,7 @@ def names(rule: Rule) -> list[str]:
         (TCP, "flags", "any", "drop TCP to port 443 in the driver"),
         (LIMIT, "rate", "5k", "limit UDP to port 53 to 5,000/s per /24 (IPv6 /56)"),
         (LIMIT, "rate", "250/s", "limit UDP to port 53 to 250/s per /24 (IPv6 /56)"),
+        (LIMIT, "via", "xdp", "limit UDP to port 53 to 1,000/s per /24 (IPv6 /56) in the driver"),
         (LIMIT, "per", "32", "limit UDP to port 53 to 1,000/s per /32 (IPv6 /64)"),
         (LIMIT, "per", "/16/40", "limit UDP to port 53 to 1,000/s per /16 (IPv6 /40)"),
         (BYTES, "at byte", "any", "drop UDP with “flood:”"),
@@ -122,7 +123,7 @@ def test_fields_follow_the_kind() -> None:
     assert names(ONE) == ["source", "protocol", "to port", "via", "for"]
     assert "flags" in names(TCP)
     assert "flags" not in names(PORT)
-    assert names(LIMIT) == ["protocol", "from port", "to port", "rate", "per", "for"]
+    assert names(LIMIT) == ["protocol", "from port", "to port", "rate", "per", "via", "for"]
     assert names(BYTES) == ["at byte", "bytes", "protocol", "to port", "via", "for"]
     name = replace(BYTES, match=Match(payload=(PayloadMatch(QUERY, 12, None, "example.org"),)))
     assert "bytes" not in names(name), "a DNS name that is cut is no name"
