@@ -213,6 +213,15 @@ def apply(guardian: GuardianClient, rule: Rule, confirm_seconds: int = 0, *, for
     return answer.data["status"]["rule"]["id"]
 
 
+def use_variant(bench: Bench, variant: str) -> None:
+    """Lay down foreign rules of one variant, so that it is the one in use; its raw table exists."""
+    for program in (f"iptables-{variant}", f"ip6tables-{variant}"):
+        bench.pair.victim.run(
+            program, "-t", "raw", "-A", "PREROUTING", "-p", "tcp", "--dport", "9", "-j", "DROP"
+        )
+        bench.pair.victim.run(program, "-A", "INPUT", "-p", "tcp", "--dport", "7", "-j", "ACCEPT")
+
+
 def rules_of(guardian: GuardianClient, *, finished: bool = False) -> dict[str, dict]:
     """Return status entries by rule id."""
     rules = guardian.demand(Status(finished=finished)).data["rules"]

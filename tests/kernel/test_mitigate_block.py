@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from mitigate_bench import VARIANTS, Bench, apply, ended, kill, rules_of, run_console
+from mitigate_bench import VARIANTS, Bench, apply, ended, kill, rules_of, run_console, use_variant
 
 from fwtop.model.address import Prefix
 from fwtop.model.protocol import Apply, Keep, Plan, Undo
@@ -27,15 +27,6 @@ def bench(netns_pair, tmp_path: Path) -> Iterator[Bench]:
     made = Bench(netns_pair, tmp_path)
     yield made
     made.close()
-
-
-def use_variant(bench: Bench, variant: str) -> None:
-    """Lay down foreign rules of one variant, so that it is the one in use; its raw table exists."""
-    for program in (f"iptables-{variant}", f"ip6tables-{variant}"):
-        bench.pair.victim.run(
-            program, "-t", "raw", "-A", "PREROUTING", "-p", "tcp", "--dport", "9", "-j", "DROP"
-        )
-        bench.pair.victim.run(program, "-A", "INPUT", "-p", "tcp", "--dport", "7", "-j", "ACCEPT")
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

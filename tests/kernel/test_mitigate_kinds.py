@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from mitigate_bench import PORT, VARIANTS, Bench, apply, inside, kill, rules_of
+from mitigate_bench import PORT, VARIANTS, Bench, apply, inside, kill, rules_of, use_variant
 
 from fwtop.model.protocol import Plan, Undo
 from fwtop.model.rule import Kind, Match, PayloadMatch, Range, RateLimit, Rule
@@ -24,13 +24,6 @@ def bench(netns_pair, tmp_path: Path) -> Iterator[Bench]:
     made = Bench(netns_pair, tmp_path)
     yield made
     made.close()
-
-
-def use_variant(bench: Bench, variant: str) -> None:
-    for program in (f"iptables-{variant}", f"ip6tables-{variant}"):
-        bench.pair.victim.run(
-            program, "-t", "raw", "-A", "PREROUTING", "-p", "tcp", "--dport", "9", "-j", "DROP"
-        )
 
 
 def flood(path, count: int) -> int:
