@@ -424,3 +424,13 @@ def test_two_way_captures_count_only_what_arrived() -> None:
     assert set(found) == {"syn_flood"}
     assert found["syn_flood"].share == pytest.approx(1.0)
     assert np.isclose(found["syn_flood"].pps, len(frames) / 4.0)
+
+
+def test_a_client_that_tries_some_closed_ports_is_no_syn_flood() -> None:
+    rng = Random(6)
+    source = hosts(rng, 1)[0]
+    tries = [
+        (port / 80, segment(source, HOST, 40_000 + port, 9000 + port, "S", seq=port, options=OPTIONS))
+        for port in range(31)
+    ]
+    assert "syn_flood" not in judge(tries)

@@ -62,7 +62,8 @@ def syn_flood(scene: Scene) -> list[Finding]:
     dport = facts.top("dport")
     scans = facts.share < 0.5 and spoof.probability < 0.7 and facts.pps < config.flood_pps
     background = facts.pps < 20 or scans
-    if dport.share < 0.5 and background and not scene.traffic.live:
+    few = facts.sources <= 3 and dport.share < 0.1 and facts.pps < config.flood_pps
+    if few or (dport.share < 0.5 and background and not scene.traffic.live):
         return []  # the scans that every address on the internet gets
     evidence = [
         f"{count(facts.packets)} SYNs of {facts.senders} seen; "
