@@ -205,7 +205,7 @@ def _contents(facts: Facts, signs: list[str]) -> float:
     if facts.payload_entropy > 7.5 and facts.payload_variety > 0.9:
         if quic.looks_like_quic(matrix, held):
             return -2.0
-        signs.append(f"the payload is random ({facts.payload_entropy:.1f} bits a byte)")
+        signs.append(f"most payload bytes are random ({facts.payload_entropy:.1f} bits a byte)")
         once = facts.flow_singles > 0.9 and facts.sources >= 100
         if once:
             signs.append(f"{facts.senders} send it once from each port, as no protocol begins")
