@@ -434,3 +434,25 @@ def test_a_client_that_tries_some_closed_ports_is_no_syn_flood() -> None:
         for port in range(31)
     ]
     assert "syn_flood" not in judge(tries, seconds=0.4)
+
+
+@pytest.mark.parametrize(("answers", "kinds"), [(True, set()), (False, {"udp_flood"})])
+def test_a_peer_that_is_answered_packet_for_packet_is_a_talk(answers: bool, kinds: set[str]) -> None:
+    """One source, one length, random bytes, 450 a second: a tunnel where this host answers, else a flood."""
+    rng = Random(8)
+    peer = bytes([91, 3, 2, 1])
+    frames = []
+    for i in range(1800):
+        at = i / 450
+        there = udp(40123, 5004, rng.randbytes(180))
+        frames.append((at, ethernet(ip(peer, HOST, 17, there, ttl=52))))
+        if answers:
+            back = udp(5004, 40123, rng.randbytes(180))
+            frames.append((at + 0.001, ethernet(ip(HOST, peer, 17, back, ttl=64))))
+    # What tells this host from others in a capture: more than one peer
+    for i in range(40):
+        other = hosts(rng, 1)[0]
+        frames.append((i / 10, segment(other, HOST, 41000 + i, 80, "S", seq=i, options=OPTIONS)))
+        frames.append((i / 10 + 0.01, segment(HOST, other, 80, 41000 + i, "SA", seq=1, ack=i + 1, ttl=64)))
+        frames.append((i / 10 + 0.02, segment(other, HOST, 41000 + i, 80, "A", seq=i + 1, ack=2)))
+    assert set(judge(frames)) == kinds

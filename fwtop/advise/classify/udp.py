@@ -10,7 +10,7 @@ from fwtop.advise import icmp, quic, sequence
 from fwtop.advise.facts import Facts
 from fwtop.advise.scene import Finding, Scene, count
 from fwtop.advise.services import BY_PORT, COLLECTORS, QUESTIONS
-from fwtop.advise.traffic import UDP, weighted_top
+from fwtop.advise.traffic import UDP, flow_key, weighted_top
 from fwtop.model.packets import Fragment, Mask
 from fwtop.model.percent import percent
 from fwtop.model.rule import Match, PayloadMatch
@@ -21,6 +21,8 @@ _TINY = 128  # bytes: links carry 576 or more, whatever the least of 68 in RFC 7
 _CLIENT_PPS = 0.5  # questions a second of a real client of NTP, STUN or a game, for long
 _TALK_PACKETS, _TALK_SIZES = 16, 4  # of a flow that is a conversation
 _CHOSEN = 10_000  # ports below are hardly ever given to clients
+_FEW_PEERS, _PEER_PPS = 20, 5_000.0  # of tunnels and calls: many who are answered may be a query flood
+_ANSWERED = 0.5  # answers for each packet
 _SERVER_PPS = 1_000.0  # of one server that answers or reports: more is a flood whatever it says
 _BEGIN = 8  # payload bytes that are the same in all sources' packets by a tool's constant
 _ASYMMETRIC = 3.0  # later fragments a first one: then fragments are the weapon
@@ -167,7 +169,8 @@ def _odds(scene: Scene, facts: Facts, forged: float) -> tuple[float, list[str]]:
         odds += 2.0
         signs.append(f"{count(facts.pps)} UDP packets a second against {count(usual)} usually")
     clients = forged < scene.config.spoof_threshold and per_source < _CLIENT_PPS
-    if _conversation(facts) or (clients and _asked(facts)) or _answers(facts) or _telemetry(facts):
+    asked = clients and bool(_asked(facts))
+    if asked or _conversation(facts) or _answered(facts) or _answers(facts) or _telemetry(facts):
         odds -= 4.0
     return odds, signs
 
@@ -225,6 +228,17 @@ def _conversation(facts: Facts) -> bool:
         return True
     # A fast tunnel has few sizes, but each of its packets bears a number
     return facts.payload_entropy > 6 and sequence.counts_up(facts.traffic, facts.rows)
+
+
+def _answered(facts: Facts) -> bool:
+    """A few peers that this host answers about packet for packet, where a capture shows both directions."""
+    traffic = facts.traffic
+    if not len(traffic.outbound) or facts.sources > _FEW_PEERS or facts.pps_per_source > _PEER_PPS:
+        return False
+    inbound = flow_key(traffic.packets.select(facts.rows))
+    answers = flow_key(traffic.outbound, reverse=True)
+    met = np.isin(inbound, answers).mean()
+    return bool(met > 0.8 and np.isin(answers, inbound).sum() > _ANSWERED * len(inbound))
 
 
 def _answers(facts: Facts) -> bool:
