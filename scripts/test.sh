@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Run pytest as root (the kernel tests need it), leaving no root-owned files in the clone.
 #
-# Without arguments every test: those of the screen beside the other unit tests, as they touch nothing but
-# files of their own; then the kernel tests, alone, as they share one machine.
+# Without arguments every test: the kernel tests one after the other, as they share one machine; beside them
+# the others, which touch nothing but files of their own, with what the kernel tests leave of the CPU.
 set -euo pipefail
 # shellcheck source=scripts/common.sh
 source "$(dirname "$0")/common.sh"
@@ -19,12 +19,11 @@ if [[ $# -gt 0 ]]; then
   exit
 fi
 status=0
-screen=$(mktemp -t fwtop-test-ui.XXXXXX.log)
-trap 'rm -f "$screen"' EXIT
-run_pytest -p no:cacheprovider tests/ui >"$screen" 2>&1 &
+others=$(mktemp -t fwtop-test.XXXXXX.log)
+trap 'rm -f "$others"' EXIT
+nice -n 10 "$0" -p no:cacheprovider --ignore=tests/kernel tests >"$others" 2>&1 &
 beside=$!
-run_pytest --ignore=tests/kernel --ignore=tests/ui || status=1
-wait "$beside" || status=1
-cat "$screen"
 run_pytest tests/kernel || status=1
+wait "$beside" || status=1
+cat "$others"
 exit "$status"

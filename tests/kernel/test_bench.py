@@ -54,16 +54,6 @@ def test_a_quick_pipeline_prints_one_document_and_its_progress_elsewhere() -> No
     _check(_document("pipeline", "--quick", "--rounds", "1", "--json"), "pipeline")
 
 
-def test_a_table_of_the_lab_measures_and_leaves_no_namespace_behind(installed: Path) -> None:
-    document = _document("xdp", "--quick", "--rounds", "1", "--json", command=[str(installed)])
-    _check(document, "xdp")
-    assert document["rounds"] == 1
-    assert document["rows"][0]["name"] == "XDP_DROP alone"
-    left = [entry.name for entry in Path("/run/netns").glob("fwtop-lab-*")]
-    running = {path.name for path in Path("/run/fwtop-lab").glob("*")}
-    assert [name for name in left if name.split("-")[2] not in running] == []
-
-
 def test_calibrating_prints_every_kind_with_its_cost() -> None:
     document = _document("calibrate", "--quick", "--rounds", "1", "--json")
     _check(document, "calibrate")
@@ -78,6 +68,9 @@ def test_a_rule_that_blocks_clients_hurts_them_as_foretold(installed: Path) -> N
     assert 0.1 < figures["suffered"] < 0.4  # 4 of 12 IPv4 clients and 4 IPv6 ones lose all that they do
     assert figures["foretold by guess"] == pytest.approx(figures["suffered"], abs=0.12)
     assert figures["success with the rule"] == pytest.approx(1 - figures["suffered"], abs=0.12)
+    left = [entry.name for entry in Path("/run/netns").glob("fwtop-lab-*")]
+    running = {path.name for path in Path("/run/fwtop-lab").glob("*")}
+    assert [name for name in left if name.split("-")[2] not in running] == []
 
 
 def test_every_table_of_the_list_has_its_module() -> None:
@@ -91,7 +84,7 @@ def test_every_table_of_the_list_has_its_module() -> None:
     [
         (["nonsense"], "no table 'nonsense'"),
         ([], "which table?"),
-        (["ladder", "--calibrate"], "measures its own table"),
+        (["ladder", "--calibrate"], "a table of its own"),
         (["xdp", "some.pcap"], "takes no captures"),
         (["pipeline", "--rounds", "0"], "not a whole number above 0"),
         (["accuracy", "/no/such.pcap", "--quick"], "No such file"),
