@@ -8,6 +8,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -275,10 +276,14 @@ def test_allow_list_comes_first_and_is_followed(bench: XdpBench, poll_until) -> 
         poll_until(lambda: not path.passes(), deadline_s=10)
 
 
-def test_ends_by_the_kernels_clock_without_any_process(bench: XdpBench, poll_until) -> None:
-    path = bench.path(4)
+@pytest.mark.parametrize("kind", [Kind.XDP, Kind.TC])
+@pytest.mark.parametrize("family", [4, 6])
+def test_ends_by_the_kernels_clock_without_any_process(
+    bench: XdpBench, family: int, kind: Kind, poll_until
+) -> None:
+    path = bench.path(family)
     with bench.connect() as guardian:
-        apply(guardian, xdp(Match(protocol=17, dport=PORT), ttl=3))
+        apply(guardian, replace(xdp(Match(protocol=17, dport=PORT), ttl=3), kind=kind))
     bench.kill_guardian()
     assert not path.passes()
     poll_until(path.passes, deadline_s=6)
