@@ -3,7 +3,8 @@
 #ifndef FWTOP_XDP_MAIN_H
 #define FWTOP_XDP_MAIN_H
 
-#include "xdp.h"
+#include "xdp_limit.h"
+#include "xdp_parse.h"
 #ifdef FWTOP_PLAIN
 #include "xdp_plain.h"
 #endif

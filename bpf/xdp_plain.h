@@ -2,7 +2,7 @@
 /* The way of nearly all packets: headers at places known beforehand, read where they lie.
  *
  * Plain is an untagged Ethernet frame in one buffer with IPv4 (no options, no fragment) or IPv6 (no extension
- * headers), and TCP, UDP or ICMP whose lengths agree. All others go the way of xdp.h, which costs four times as
+ * headers), and TCP, UDP or ICMP whose lengths agree. All others go the way of xdp_parse.h, which costs four times as
  * much; both give the same verdict. The generated `plain_*_verdict` functions know family and protocol and ask
  * no rule that can't hit those. They read fields anew for each rule (see MEET): a load from the first cache
  * line costs less than a register that must be kept, and the verifier forgets what earlier rules compared.

@@ -82,7 +82,7 @@ def ask(number: int, length: int) -> str:
 
 def cost(source: str, body: str, maps: dict[int, int]) -> int:
     """Return the nanoseconds a packet of a program that does this."""
-    text = f"""#include "{SOURCES}/xdp.h"
+    text = f"""#include "{SOURCES}/xdp_lists.h"
     PROGRAM(lookup) int lookup(struct xdp_md *ctx) {{ u32 src = {source}, hit = 0; OPAQUE(src); {body}
     return hit ? 1 : 2; }}"""
     shared = {f"FWTOP_XDP_{name.upper()}_FD": 9 for name in xdp_maps.SHARED}

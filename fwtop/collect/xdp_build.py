@@ -14,7 +14,8 @@ from fwtop.model.address import Prefix
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
 
-_HEADERS = ("kernel.h", "record.h", "xdp.h", "xdp_plain.h", "xdp_main.h")
+_ASKED = ("xdp_lists.h", "xdp_limit.h")  # what the rules call
+_HEADERS = ("kernel.h", "record.h", "xdp.h", *_ASKED, "xdp_parse.h", "xdp_plain.h", "xdp_main.h")
 _KEPT = 64  # compiled rule sets
 _TOO_LARGE = (errno.E2BIG, errno.EFAULT)  # the verifier gave up: too many steps, too many branches
 _REFUSED = "the kernel refused the compiled rules: {}; nothing was changed"
@@ -89,8 +90,11 @@ def _compiled(generated: str, definitions: dict[str, object], name: str) -> byte
     kept = codecache.recall("rules", key)
     if isinstance(kept, str):
         return base64.b64decode(kept)
-    text = f'#include "{SOURCES}/xdp.h"\n{generated}\n#include "{SOURCES}/xdp_main.h"\n'
-    code = compile_text(text, definitions, [name])[name]
+    before, after = (
+        "".join(f'#include "{SOURCES}/{header}"\n' for header in headers)
+        for headers in (_ASKED, ("xdp_main.h",))
+    )
+    code = compile_text(f"{before}{generated}\n{after}", definitions, [name])[name]
     codecache.remember("rules", key, base64.b64encode(code).decode())
     codecache.prune("rules", _KEPT)
     return code

@@ -68,7 +68,7 @@ ANY = Headers()
 PLAIN = tuple(Headers(family, protocol) for family in (4, 6) for protocol in (17, 6, _ICMP[family]))
 _NEVER = None
 _LOW_64 = (1 << 64) - 1
-_LIMIT_SECOND = 64 * 10**9  # in the units of bpf/xdp.h's over_limit
+_LIMIT_SECOND = 64 * 10**9  # in the units of bpf/xdp_limit.h's over_limit
 
 
 def header_conditions(match: Match, headers: Headers) -> list[str] | None:

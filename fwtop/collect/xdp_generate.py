@@ -2,7 +2,7 @@
 
 What a rule doesn't ask is not in the program, so a packet costs what the rules of the moment need and no
 interpreter's loop. Cloudflare's L4Drop does the same (https://blog.cloudflare.com/l4drop-xdp-ebpf-based-ddos-mitigations/).
-The fixed part is bpf/xdp.h; semantics are those of `Match`.
+The fixed part is bpf/xdp*.h; semantics are those of `Match`.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ _HASH_FACTOR = 0x9E3779B1
 _FILTER_SHIFT = 8
 _SHORTEST_HASHED = 32  # shorter IPv6 prefixes set the filter bit of every /32 in them
 _BATCH = 65_536
-_NONE, _ALL, _SOME = 0, 1, 2  # of a /24, as in bpf/xdp.h's in_list4
+_NONE, _ALL, _SOME = 0, 1, 2  # of a /24, as in bpf/xdp_lists.h's in_list4
 _FULL = 0xFFFFFFFFFFFFFFFF
 
 
@@ -161,7 +161,7 @@ def build_list6(prefixes: PrefixRows) -> List6:
 
 
 def _filter_index(top: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Return the bit of bpf/xdp.h's may_list6 for the first 32 bits of addresses."""
+    """Return the bit of bpf/xdp_lists.h's may_list6 for the first 32 bits of addresses."""
     import numpy as np
 
     product = top * np.uint64(_HASH_FACTOR) & np.uint64(0xFFFFFFFF)
