@@ -9,24 +9,22 @@ import signal
 import socket
 import syslog
 import time
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from fwtop.mitigate.jobs import Job, Jobs
 from fwtop.mitigate.observers import Loading, Observers
 from fwtop.mitigate.peer import Peer, PeerGone
+from fwtop.mitigate.requests import carry_out, check_attached, guarded
 from fwtop.mitigate.service import Service
 from fwtop.mitigate.xdp import FastPath
 from fwtop.model.address import Prefix
-from fwtop.model.bulk import read_sources
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import (
     Answer,
     Apply,
     Hello,
     Keep,
-    Plan,
     Request,
     Status,
     Undo,
@@ -169,7 +167,7 @@ class Server:
         """Return the answer, or None when it comes later."""
         try:
             request = parse_request(message)
-            _check_attached(request, attached)
+            check_attached(request, attached)
         except ValueError as error:
             return Answer(False, safe_text(f"not understood: {error}"), 2)
         return self._serve(peer, request, attached)
@@ -185,16 +183,18 @@ class Server:
             case Watch():
                 return self._start_watching(peer, request)
             case Status():
-                return _guarded(request, lambda: self._status(peer, request))
+                return guarded(request, lambda: self._status(peer, request))
             case Apply() | Keep() | Undo() if peer.hello.readonly:
                 return Answer(False, "read-only: nothing was changed", 1)
         self._start_job(peer, request, os.dup(attached) if attached is not None else None)
         return None
 
     def _start_job(self, peer: Peer, request: Request, attached: int | None) -> None:
+        owner = peer if peer.hello is not None and peer.hello.role == "console" else None
+
         def work() -> Answer:
             try:
-                return _guarded(request, lambda: self._carry_out(peer, request, attached))
+                return guarded(request, lambda: carry_out(self._service, request, attached, owner))
             finally:
                 if attached is not None:
                     os.close(attached)
@@ -211,28 +211,6 @@ class Server:
                 self._selector.register(job.peer.sock, selectors.EVENT_READ, job.peer)
             except PeerGone:
                 self._drop(job.peer)
-
-    def _carry_out(self, peer: Peer, request: Request, attached: int | None) -> dict[str, Any]:
-        """Do what takes time; runs in a job's thread."""
-        match request:
-            case Why():
-                return {"sentences": self._service.why(request.id)}
-            case Keep():
-                return self._service.keep(request.id, request.ttl_seconds)
-            case Undo():
-                return self._service.undo(request.ids, everything=request.all)
-            case Plan():
-                return self._service.plan(request.rule, _sources(attached))
-            case Apply():
-                owner = peer if peer.hello is not None and peer.hello.role == "console" else None
-                return self._service.apply(
-                    request.rule,
-                    _sources(attached),
-                    request.confirm_seconds,
-                    force=request.force,
-                    owner=owner,
-                )
-        raise TypeError("not a request that takes time")
 
     def _greet(self, peer: Peer, hello: Hello) -> Answer:
         if hello.role not in ROLES:
@@ -307,29 +285,3 @@ class Server:
         """Take back what clients that went away had not confirmed."""
         while self._gone:
             self._service.owner_gone(self._gone.pop())
-
-
-def _sources(attached: int | None) -> Sequence[Prefix]:
-    return read_sources(attached) if attached is not None else ()
-
-
-def _check_attached(request: Request, attached: int | None) -> None:
-    """Raise ValueError unless request and message agree on whether a list came along."""
-    announced = isinstance(request, Plan | Apply) and request.attached
-    if announced != (attached is not None):
-        raise ValueError("a list is announced or attached, but not both")
-
-
-def _guarded(request: Request, work: Callable[[], dict[str, Any]]) -> Answer:
-    """Return the answer to a request, whatever happens while it is worked on."""
-    try:
-        return Answer(True, data=work())
-    except FwtopError as error:
-        return Answer(False, safe_text(error, limit=1000), error.code)
-    except ValueError as error:
-        return Answer(False, safe_text(f"not understood: {error}"), 2)
-    except Exception as error:
-        # Whatever a request broke, the other clients' rules still need their guardian.
-        line = safe_text(f"{type(request).__name__.lower()} failed: {type(error).__name__}: {error}")
-        syslog.syslog(syslog.LOG_ERR, line)
-        return Answer(False, line, 1)

@@ -16,24 +16,22 @@ from fwtop.mitigate import drivers, guard, timers
 from fwtop.mitigate.allowlist import OWN_ADDRESS, AllowList
 from fwtop.mitigate.artifacts import Artifacts
 from fwtop.mitigate.dependents import notrack_warnings
-from fwtop.mitigate.entries import EntryCounts
 from fwtop.mitigate.journal import Entry, Journal
-from fwtop.mitigate.kernel import Count, Kernel
+from fwtop.mitigate.kernel import Kernel
 from fwtop.mitigate.limits import Limits, check_share, read_limits
 from fwtop.mitigate.sets import MAX_TIMEOUT_SECONDS
 from fwtop.mitigate.steps import Step, Steps
+from fwtop.mitigate.tally import Tally
 from fwtop.mitigate.why import Subject, explain, over_text
 from fwtop.mitigate.wire import MAX_TTL_SECONDS, rule_of_wire
 from fwtop.model.address import Prefix
 from fwtop.model.errors import FwtopError
-from fwtop.model.rule import ACTIVE_STATES, Kind, Rule, RuleStatus, State, rule_status_to_dict
+from fwtop.model.rule import ACTIVE_STATES, Kind, Rule, State
 from fwtop.model.text import safe_text
 
 MAX_CONFIRM_SECONDS = 3600
 ALLOW_REFRESH_SECONDS = 5.0
-_COUNT_SECONDS = 0.9  # kernel counters are read at most this often, whoever asks
 _CLOCKLESS = frozenset({Kind.SYSCTL, Kind.SYNPROXY})  # they change sysctls
-_SHOWN_SOURCES = 200  # of a rule in a status answer
 
 
 class Service:
@@ -63,10 +61,7 @@ class Service:
         self._owners: dict[str, object] = {}
         self._allow = AllowList(())
         self._allow_at = 0.0
-        self._counted_at = 0.0
-        self._counts: dict[str, Count] = {}
-        self._pps: dict[str, float] = {}
-        self._entry_counts = EntryCounts(kernel.fast.entries)
+        self._tally = Tally(kernel.counts, kernel.fast.entries)
 
     @property
     def active(self) -> dict[str, Entry]:
@@ -154,7 +149,7 @@ class Service:
         self._active[rule_id] = kept
         self._watch()
         self._owners.pop(rule_id, None)
-        return {"status": self._status_of(kept)}
+        return {"status": self._tally.status_of(kept)}
 
     def undo(self, ids: tuple[str, ...], *, everything: bool) -> dict[str, Any]:
         """Take rules back; raises FwtopError when one is unknown, before any is touched."""
@@ -171,12 +166,12 @@ class Service:
     def status(self, *, finished: bool) -> dict[str, Any]:
         """Return active rules with counters (then finished ones, latest first) and the allow-list."""
         if self._active:
-            self._count()
+            self._tally.read()
         else:
             self._fresh_allow()
-        rules = [self._status_of(entry, entries=True) for entry in list(self._active.values())]
+        rules = [self._tally.status_of(entry, entries=True) for entry in list(self._active.values())]
         if finished:
-            rules += [self._status_of(entry) for entry in self._journal.finished_entries()]
+            rules += [self._tally.status_of(entry) for entry in self._journal.finished_entries()]
         allow = [{"prefix": str(entry.prefix), "why": entry.why} for entry in self._allow.entries]
         return {"rules": rules, "allow": allow}
 
@@ -197,7 +192,7 @@ class Service:
         def counts() -> dict[str, int]:
             return {name: count.packets for name, count in self._kernel.counts().items()}
 
-        busiest = self._entry_counts.of(entry.rule)
+        busiest = self._tally.busiest(entry.rule)
         return explain(
             Subject(entry, self._artifacts(entry.rule), self._kernel.chains, busiest, counts, kinds)
         )
@@ -254,24 +249,23 @@ class Service:
         self._active[done.rule.id] = done
         if owner is not None and confirm_seconds:
             self._owners[done.rule.id] = owner
-        return {"status": self._status_of(done)}
+        return {"status": self._tally.status_of(done)}
 
     def _end(self, over: list[tuple[Entry, State, str]]) -> None:
         """Take rules out of the kernel and write down how they ended."""
         if not over:
             return
-        self._count(force=True)
+        self._tally.read(force=True)
         for entry, _, note in over:
-            self._note(replace(self._counted(entry), state=State.INTENT, note=f"ending: {note}"))
+            self._note(replace(self._tally.counted(entry), state=State.INTENT, note=f"ending: {note}"))
         self._steps.reached(Step.UNDO)
         self._kernel.remove({entry.rule.id for entry, _, _ in over})
         for entry, state, note in over:
-            ended = replace(self._counted(entry), state=state, ended=time.time(), note=note)
+            ended = replace(self._tally.counted(entry), state=state, ended=time.time(), note=note)
             self._note(ended)
             self._active.pop(entry.rule.id, None)
             self._owners.pop(entry.rule.id, None)
-            self._pps.pop(entry.rule.id, None)
-            self._entry_counts.forget(entry.rule.id)
+            self._tally.forget(entry.rule.id)
         self._watch()
         self._steps.reached(Step.UNDONE)
 
@@ -323,41 +317,3 @@ class Service:
         self._allow = self._gather_allow()
         self._allow_at = time.monotonic()
         return self._allow
-
-    def _count(self, *, force: bool = False) -> None:
-        now = time.monotonic()
-        elapsed = now - self._counted_at
-        if elapsed < _COUNT_SECONDS and not force:
-            return
-        counts = self._kernel.counts()
-        for rule_id, count in counts.items():
-            before = self._counts.get(rule_id)
-            if before is not None and elapsed >= _COUNT_SECONDS:
-                self._pps[rule_id] = max(0, count.packets - before.packets) / elapsed
-        self._counts, self._counted_at = counts, now
-
-    def _counted(self, entry: Entry) -> Entry:
-        count = self._counts.get(entry.rule.id)
-        return replace(entry, packets=count.packets, bytes=count.bytes) if count is not None else entry
-
-    def _status_of(self, entry: Entry, *, entries: bool = False) -> dict[str, Any]:
-        counted = self._counted(entry)
-        active = entry.state in ACTIVE_STATES
-        wall = time.time() - time.monotonic()
-        status = RuleStatus(
-            rule=_shortened(entry.rule),
-            state=entry.state,
-            packets=counted.packets,
-            bytes=counted.bytes,
-            pps=self._pps.get(entry.rule.id, 0.0) if active else 0.0,
-            expires=wall + entry.expires if active else entry.ended,
-            confirm_by=wall + entry.confirm_by if active and entry.confirm_by is not None else None,
-            note=entry.note,
-            entries=self._entry_counts.of(entry.rule) if entries else {},
-        )
-        return {**rule_status_to_dict(status), "sources_total": len(entry.rule.match.sources)}
-
-
-def _shortened(rule: Rule) -> Rule:
-    """Cut a long list of sources: an answer must fit one message, and nobody reads 50,000 lines."""
-    return replace(rule, match=replace(rule.match, sources=rule.match.sources[:_SHOWN_SOURCES]))
