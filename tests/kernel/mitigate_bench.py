@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import re
 import signal
@@ -10,8 +9,7 @@ import socket
 import struct
 import subprocess
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,24 +18,10 @@ from fwtop.mitigate.client import GuardianClient
 from fwtop.model.address import Prefix
 from fwtop.model.protocol import Apply, Status
 from fwtop.model.rule import Kind, Match, Rule
+from tests.kernel.wire import inside
 
 PORT = 5353
 VARIANTS = ("nft", "legacy")
-
-
-@contextmanager
-def inside(netns: str) -> Iterator[None]:
-    """Have this thread make its sockets in a namespace."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    home = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
-    there = os.open(f"/run/netns/{netns}", os.O_RDONLY)
-    try:
-        assert libc.setns(there, 0) == 0
-        yield
-    finally:
-        assert libc.setns(home, 0) == 0
-        os.close(home)
-        os.close(there)
 
 
 class Path4or6:

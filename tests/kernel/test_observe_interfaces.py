@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from tests.kernel.conftest import NetnsPair, ip
-from tests.kernel.test_observe import Observer, checksummed, meet, named, observing, samples, send
+from tests.kernel.observing import Observer, named, observing, samples, send
+from tests.kernel.wire import checksummed, meet
 
 pytestmark = pytest.mark.kernel
 GONE = "v0 is gone: it is watched again when it is back"
@@ -64,7 +65,7 @@ def test_down_and_up_mtu_and_another_name(netns_pair: NetnsPair) -> None:
         ip("-n", victim.netns, "link", "set", "v0", "name", "w0")
         ip("-n", victim.netns, "link", "set", "w0", "up")
         assert notes(observer) == ["v0 is called w0 now"]
-        send(netns_pair, 7, 1)  # the neighbours meet again
+        meet(netns_pair, netns_pair.victim.ipv4)
         count_udp(netns_pair, observer)
         ip("-n", victim.netns, "link", "set", "w0", "down")
         ip("-n", victim.netns, "link", "set", "w0", "name", "v0")
@@ -84,7 +85,7 @@ def test_an_interface_made_anew_is_watched_on(
         poll_until(lambda: notes(observer) == [GONE])
         make_again(netns_pair)
         poll_until(lambda: notes(observer) == [])
-        send(netns_pair, 7, 1)
+        meet(netns_pair, netns_pair.victim.ipv4)
         if windows:  # whatever the windows saw, all is counted that the new interface received
             observer.ask("poll")
             send(netns_pair, 4242, 20_000)
@@ -108,7 +109,7 @@ def test_an_interface_that_leaves_the_namespace_and_comes_back(netns_pair: Netns
         ip("-n", victim.netns, "address", "add", f"{victim.ipv4}/24", "dev", "v0")
         ip("-n", victim.netns, "link", "set", "v0", "up")
         assert notes(observer) == []
-        send(netns_pair, 7, 1)
+        meet(netns_pair, netns_pair.victim.ipv4)
         count_udp(netns_pair, observer)
 
 
@@ -129,7 +130,7 @@ def add_bridge(pair: NetnsPair) -> None:
     ip("-n", victim.netns, "link", "set", "br0", "up")
     ip("-n", victim.netns, "address", "add", "10.79.0.1/24", "dev", "br0")
     ip("-n", pair.attacker.netns, "address", "add", "10.79.0.2/24", "dev", "a0")
-    send(pair, 7, 1, to="10.79.0.1")
+    meet(pair, "10.79.0.1")
 
 
 @pytest.mark.parametrize("watched", [["v0"], ["br0", "v0"], ["br0"]])
@@ -157,7 +158,7 @@ def add_macvlan(pair: NetnsPair) -> None:
     ip("-n", netns, "address", "add", "10.79.0.1/24", "dev", "m0")
     ip("-n", netns, "link", "set", "m0", "up")
     ip("-n", pair.attacker.netns, "address", "add", "10.79.0.2/24", "dev", "a0")
-    send(pair, 7, 1, to="10.79.0.1")
+    meet(pair, "10.79.0.1")
 
 
 @pytest.mark.parametrize("watched", [["v0"], ["v0", "m0"], ["m0"]])

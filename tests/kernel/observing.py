@@ -1,0 +1,88 @@
+"""An observation of one host by a process of its own, and what it saw."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from tests.kernel.conftest import Host, NetnsPair
+from tests.kernel.wire import send_datagrams
+
+CLONE = Path(__file__).resolve().parents[2]
+
+
+class Observer:
+    """The observing process of one host."""
+
+    def __init__(self, host: Host, interfaces: list[str], without: str = "", windows: str = "") -> None:
+        environment = {
+            **os.environ,
+            "PYTHONPATH": str(CLONE),
+            "FWTOP_WITHOUT": without,
+            "FWTOP_TEST_WINDOWS": windows,
+        }
+        self.process = subprocess.Popen(
+            [
+                "ip",
+                "netns",
+                "exec",
+                host.netns,
+                sys.executable,
+                "-m",
+                "tests.kernel.observer_process",
+                *interfaces,
+            ],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment,
+            cwd=CLONE,
+        )
+        self.ready = self._answer()
+
+    def _answer(self) -> dict[str, Any]:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        assert line, "the observer ended"
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def ask(self, command: str) -> dict[str, Any]:
+        assert self.process.stdin is not None
+        self.process.stdin.write(command + "\n")
+        self.process.stdin.flush()
+        return self._answer()
+
+    def close(self) -> None:
+        with contextlib.suppress(BrokenPipeError):
+            self.process.communicate(timeout=10)
+
+
+@contextlib.contextmanager
+def observing(host: Host, interfaces: list[str] | None = None, without: str = "") -> Iterator[Observer]:
+    observer = Observer(host, [host.interface] if interfaces is None else interfaces, without)
+    try:
+        observer.ask("poll")
+        yield observer
+    finally:
+        observer.close()
+
+
+def send(pair: NetnsPair, port: int, count: int, payload: str = "attack", to: str = "") -> None:
+    """Send datagrams from the attacker to the victim."""
+    send_datagrams(pair.attacker, to or pair.victim.ipv4, port, count, payload)
+
+
+def samples(answer: dict[str, Any], **wanted: Any) -> list[dict[str, Any]]:
+    return [row for row in answer["samples"] if all(row[key] == value for key, value in wanted.items())]
+
+
+def named(answer: dict[str, Any]) -> dict[str, int]:
+    """Drops with a reason: IPv6 talks to itself, and the kernel drops of that without one."""
+    return {key: packets for key, packets in answer["drops"].items() if "NOT_SPECIFIED" not in key}

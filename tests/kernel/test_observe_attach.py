@@ -1,0 +1,174 @@
+"""How observers are attached on kernels new and old, and that all of it goes when its holder does."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.kernel.conftest import Host, NetnsPair, ip
+from tests.kernel.observing import CLONE, Observer, observing, samples, send
+from tests.kernel.wire import meet
+
+pytestmark = pytest.mark.kernel
+FLOOD = """
+import socket, sys
+sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+while True:
+    sender.sendto(b"attack", (sys.argv[1], int(sys.argv[2])))
+"""
+
+
+def attached(host: Host) -> str:
+    """Everything that observation could leave behind."""
+    tc = (
+        host.run("tc", "qdisc").stdout
+        + host.run("tc", "filter", "show", "dev", host.interface, "ingress").stdout
+    )
+    return tc + host.run("nft", "list", "ruleset").stdout
+
+
+def loaded_programs() -> set[int]:
+    """Numbers of all BPF programs in the kernel."""
+    listed = subprocess.run(["bpftool", "-j", "prog"], capture_output=True, text=True, timeout=20, check=True)
+    return {int(program["id"]) for program in json.loads(listed.stdout)}
+
+
+def programs_of(process: int) -> set[int]:
+    """Numbers of the BPF programs that a process holds."""
+    found: set[int] = set()
+    for entry in Path(f"/proc/{process}/fdinfo").iterdir():
+        lines = entry.read_text().splitlines()
+        found |= {int(line.split()[1]) for line in lines if line.startswith("prog_id:")}
+    return found
+
+
+def test_nothing_stays_attached_when_the_holders_are_killed(netns_pair: NetnsPair, poll_until: Any) -> None:
+    before = attached(netns_pair.victim)
+    observer = Observer(netns_pair.victim, [netns_pair.victim.interface])
+    ours = programs_of(observer.process.pid)
+    assert len(ours) == 3
+    observer.process.send_signal(signal.SIGKILL)
+    observer.process.communicate(timeout=10)
+    poll_until(lambda: not ours & loaded_programs())
+    assert attached(netns_pair.victim) == before
+
+
+def test_the_filter_of_older_kernels_is_taken_away_by_detach(netns_pair: NetnsPair) -> None:
+    before = attached(netns_pair.victim)
+    with observing(netns_pair.victim, without="tcx") as observer:
+        assert observer.ready["ingress"] == "clsact"
+        assert "fwtop_ingress" in attached(netns_pair.victim)
+    netns_pair.victim.run(sys.executable, "-m", "fwtop.collect.loader", "--detach", "0")
+    assert attached(netns_pair.victim) == before
+
+
+def test_a_foreign_clsact_and_its_filters_stay(netns_pair: NetnsPair) -> None:
+    victim = netns_pair.victim
+    victim.run("tc", "qdisc", "add", "dev", victim.interface, "clsact")
+    match = ["u32", "match", "u32", "0", "0", "flowid", "1:1"]
+    victim.run(
+        "tc", "filter", "add", "dev", victim.interface, "ingress", "protocol", "all", "pref", "5", *match
+    )
+    before = attached(victim)
+    with observing(victim, without="tcx"):
+        assert "fwtop_ingress" in attached(victim)
+    victim.run(sys.executable, "-m", "fwtop.collect.loader", "--detach", "all")
+    assert attached(victim) == before
+
+
+def test_windows_of_time_give_the_whole(netns_pair: NetnsPair) -> None:
+    """Where watching everything would cost too much, an unprivileged process detaches and attaches again."""
+    meet(netns_pair)
+    every_second = "-p udp --dport 9 -m statistic --mode nth --every 2 --packet 0 -j DROP"
+    netns_pair.victim.run("iptables", "-t", "raw", "-A", "PREROUTING", *every_second.split())
+    observer = Observer(netns_pair.victim, [netns_pair.victim.interface], windows="1")
+    flood = [sys.executable, "-c", FLOOD, netns_pair.victim.ipv4, "9"]
+    try:
+        before = observer.ask("poll")["link_packets"]
+        with subprocess.Popen(["ip", "netns", "exec", netns_pair.attacker.netns, *flood]) as sender:
+            during = observer.ask("watch 3")
+            sender.kill()
+        after = observer.ask("watch 0.5")
+    finally:
+        observer.close()
+    arrived = after["link_packets"] - before
+    counted = {name: during[name] + after[name] for name in ("arrived", "accepted", "ingress_weight")}
+    dropped = sum(answer["drops"].get("netfilter/NETFILTER_DROP/before", 0) for answer in (during, after))
+    assert during["watched"] < 0.9
+    assert arrived > 10_000
+    assert counted["arrived"] == pytest.approx(arrived, rel=0.01)
+    assert dropped == pytest.approx(arrived / 2, rel=0.03)
+    assert counted["accepted"] == pytest.approx(arrived / 2, rel=0.03)
+    assert counted["ingress_weight"] == pytest.approx(arrived, rel=0.15)
+
+
+def test_accepted_packets_by_nflog_on_older_kernels(netns_pair: NetnsPair) -> None:
+    meet(netns_pair)
+    before = attached(netns_pair.victim)
+    with observing(netns_pair.victim, without="netfilter") as observer:
+        assert "table inet fwtop" in attached(netns_pair.victim)
+        send(netns_pair, 4242, 2000, "logged")
+        answer = observer.ask("wait 2000")
+        late = observer.ask("watch 0.5")
+    logged = samples(answer, hook="ACCEPTED", dport=4242) + samples(late, hook="ACCEPTED", dport=4242)
+    assert sum(row["weight"] for row in logged) == pytest.approx(2000, abs=128)
+    assert {row["payload"] for row in logged} == {b"logged".hex()}
+    assert answer["accepted"] + late["accepted"] == pytest.approx(2000, abs=150)
+    assert answer["drops"]["socket/NO_SOCKET/after"] == 2000
+    assert attached(netns_pair.victim) == before  # the table went with the socket that owned it
+
+
+def test_a_stale_table_is_taken_away_by_detach(netns_pair: NetnsPair) -> None:
+    before = attached(netns_pair.victim)
+    netns_pair.victim.run("nft", "table inet fwtop { chain input { type filter hook input priority 5; }; }")
+    netns_pair.victim.run("nft", "table inet fwtop_3 { }")
+    netns_pair.victim.run("nft", "table inet mine { }")
+    netns_pair.victim.run(sys.executable, "-m", "fwtop.collect.loader", "--detach", "all")
+    netns_pair.victim.run("nft", "delete table inet mine")
+    assert attached(netns_pair.victim) == before
+
+
+def test_default_interfaces_are_those_with_a_default_route(netns_pair: NetnsPair) -> None:
+    ip("-n", netns_pair.victim.netns, "route", "add", "default", "via", netns_pair.attacker.ipv4)
+    with observing(netns_pair.victim, []) as observer:
+        assert observer.ready["interfaces"] == ["v0"]
+        assert set(observer.ready["own"]) == {netns_pair.victim.ipv4, netns_pair.victim.ipv6}
+
+
+def test_an_unknown_interface_is_refused_with_those_there_are(netns_pair: NetnsPair) -> None:
+    observer = Observer(netns_pair.victim, ["eth9"])
+    observer.close()
+    assert observer.ready["code"] == 2
+    assert "'eth9'" in observer.ready["error"]
+    assert "lo, v0" in observer.ready["error"]
+
+
+def test_the_loader_without_privilege_says_what_it_needs(netns_pair: NetnsPair) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(CLONE)}
+    done = subprocess.run(
+        [
+            "setpriv",
+            "--reuid=65534",
+            "--clear-groups",
+            sys.executable,
+            "-m",
+            "tests.kernel.observer_process",
+            "lo",
+        ],
+        capture_output=True,
+        text=True,
+        env=environment,
+        cwd=CLONE,
+        timeout=20,
+        check=False,
+    )
+    assert done.returncode == 3
+    assert "root" in json.loads(done.stdout)["error"]
+    assert not done.stderr
