@@ -15,6 +15,7 @@ from fwtop.collect.interfaces import Interfaces
 from fwtop.collect.mapped import BYTES, PACKETS, Cells, Totals
 from fwtop.collect.procfs import parse_softirq, read_text
 from fwtop.collect.reasons import NOT_A_LOSS, NOT_IP, place, reached_tc
+from fwtop.collect.scaling import WindowScale
 from fwtop.collect.symbols import Symbols
 from fwtop.model.counters import ConntrackSample, Counters, DropCount
 from fwtop.model.text import safe_text
@@ -22,7 +23,6 @@ from fwtop.model.text import safe_text
 FOREIGN_XDP = "XDP_DROP (foreign)"
 _NETFILTER = "NETFILTER_DROP"
 _NOT_SPECIFIED = "NOT_SPECIFIED"
-_LEAST_SEEN = 50  # packets in windows, below which they say nothing about the rest
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class CounterReader:
         self._totals = cells.totals()
         self._fragments = FragmentMeter()
         self._foreign = ForeignXdp()
-        self._seen: Totals | None = None  # by the last windows
+        self._scale = WindowScale()
         self._links = interfaces.look()
         self._softirq = parse_softirq(read_text("/proc/stat"))
 
@@ -76,15 +76,19 @@ class CounterReader:
         self._totals, self._links = now, links
         counted = now.since(before)
         seen = counted.arrived_packets
+        received, size = (grown(links, links_before, name) for name in ("packets", "bytes"))
+        by_xdp = unseen > 0 or any(stats.native_xdp for stats in links.values())  # counts bytes its own way
         if windows:
-            counted = self._whole(counted, grown(links, links_before, "packets") - unseen)
+            counted = self._scale.whole(counted, received - unseen, None if by_xdp else size)
+        elif not by_xdp:
+            self._scale.compare(counted, received, size)
         conntrack = self._conntrack.sample(seconds, counted.new_connections if self._counts_new else None)
         drops = self._kernel_drops(counted, conntrack)
         foreign = 0
         if windows or not any(stats.native_xdp for stats in links.values()):
             self._foreign.forget()
         else:
-            foreign = self._foreign.sample(grown(links, links_before, "packets"), seen + unseen, seconds)
+            foreign = self._foreign.sample(received, seen + unseen, seconds)
         drops += driver_drops(links, links_before, drops, unseen + foreign)
         if foreign:
             drops.append(DropCount("xdp", FOREIGN_XDP, foreign))
@@ -98,13 +102,6 @@ class CounterReader:
             counted.reassembled + counted.refused, missing, drops, Sums(counted.fragments6, counted.whole6)
         )
         return Interval(replace(counters, drops=(*counters.drops, *waiting)), counted, seen, foreign)
-
-    def _whole(self, counted: Totals, arrived: int) -> Totals:
-        """Scale what windows saw up to all that arrived; without a window since, go by the last one."""
-        if counted.arrived_packets >= _LEAST_SEEN or self._seen is None:
-            self._seen = counted
-        whole = self._seen.scaled(arrived / max(self._seen.arrived_packets, 1))
-        return replace(whole, lost=counted.lost)
 
     def _counters(
         self,

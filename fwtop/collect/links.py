@@ -36,6 +36,7 @@ class LinkStats:
     dropped: int
     missed: int
     fifo: int
+    bytes: int = 0
     native_xdp: bool = False  # a program runs in the driver: what it drops is among `packets`
 
 
@@ -117,6 +118,7 @@ def _stats(value: bytes, xdp: bytes) -> LinkStats:
         dropped=fields[6],
         missed=fields[15],
         fifo=fields[14],
+        bytes=fields[2],
         native_xdp=dict(netlink.attributes(xdp)).get(_IFLA_XDP_ATTACHED, b"\0")[0] in _XDP_NATIVE,
     )
 

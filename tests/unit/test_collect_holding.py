@@ -51,10 +51,29 @@ def test_they_do_not_wait_for_ever() -> None:
     assert LONGEST_SECONDS - 0.2 <= waited <= LONGEST_SECONDS
 
 
+def test_a_few_samples_stand_for_no_more_than_a_few_times_the_usual_and_the_next_for_the_rest() -> None:
+    held, duty = HeldSamples(), 0.2
+    for _ in range(6):
+        few, factor = held.add(np.arange(1), seen=100, arrived=100_000, duty=duty, seconds=0.1)
+    assert (len(few), factor) == (6, pytest.approx(15.0))
+    owed = 600_000 - 600 * 15
+    rest, factor = held.add(np.arange(400), seen=80_000, arrived=100_000, duty=duty, seconds=0.1)
+    assert len(rest) == 400
+    assert 80_000 * factor == pytest.approx(owed + 100_000)
+
+
+def test_a_calm_does_not_stand_for_the_attack_before_it() -> None:
+    held = HeldSamples()
+    for _ in range(6):
+        held.add(np.arange(1), seen=100, arrived=100_000, duty=0.2, seconds=0.1)
+    calm, factor = held.add(np.arange(50), seen=50, arrived=50, duty=1.0, seconds=0.1)
+    assert (len(calm), factor) == (50, 1.0)
+
+
 def test_without_a_sample_nothing_is_made_up() -> None:
     held = HeldSamples()
     for _ in range(20):
         records, factor = held.add(np.arange(0), seen=0, arrived=50_000, duty=0.2, seconds=0.1)
         assert (len(records), factor) == (0, 1.0)
-    records, factor = held.add(np.arange(50), seen=50_000, arrived=50_000, duty=0.2, seconds=0.1)
-    assert (len(records), factor) == (50, 21.0)
+    records, factor = held.add(np.arange(50), seen=100_000, arrived=50_000, duty=0.2, seconds=0.1)
+    assert (len(records), factor) == (50, 10.5)
