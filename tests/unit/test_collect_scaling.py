@@ -12,11 +12,7 @@ from fwtop.collect.scaling import WindowScale
 def totals(udp: tuple[int, int], tcp: tuple[int, int]) -> Totals:
     arrived = np.zeros((len(CLASSES), 2), np.int64)
     arrived[CLASSES.index("udp")], arrived[CLASSES.index("tcp")] = udp, tcp
-    none, drops, per_cpu = (
-        np.zeros((2, 2), np.int64),
-        np.zeros((2, 3, 2), np.int64),
-        np.zeros((1, 3), np.int64),
-    )
+    none, drops = np.zeros((2, 2), np.int64), np.zeros((2, 3, 2), np.int64)
     return Totals(arrived, none, drops, 0, 0, 0, 0, 0, 0, {}, np.zeros((1, 3), np.int64))
 
 
