@@ -28,7 +28,8 @@ INLINE void parse_tcp(struct frame *f, struct view *p, u32 offset, u32 end)
 	if (offset + 20 > end || !header)
 		goto malformed;
 	p->tcp_flags = header[13];
-	length = (header[12] >> 4) * 4;
+	p->tcp_window = BE16(header + 14);
+	p->tcp_header = length = (header[12] >> 4) * 4;
 	if (length < 20 || offset + length > end || !at(f, offset + length, 0))
 		goto malformed;
 	set_payload(p, offset + length, end);
@@ -103,6 +104,7 @@ INLINE u32 parse_ipv4(struct frame *f, struct view *p)
 	p->dst_lo = BE32(header + 16);
 	p->protocol = header[9];
 	p->ttl = header[8];
+	p->ip_id = BE16(header + 4);
 	p->ip_length = BE16(header + 2);
 	p->fragment = place & 0x1fff ? LATER_FRAGMENT : place & 0x2000 ? FIRST_FRAGMENT : NOT_FRAGMENTED;
 	length = (header[0] & 15) * 4;

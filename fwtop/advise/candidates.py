@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fwtop.advise.config import AdviseConfig
+from fwtop.advise.constants import narrowed
 from fwtop.advise.effect import Normal, harm, share_of, stopped
 from fwtop.advise.facts import Facts
 from fwtop.advise.limits import usual_rate
@@ -18,7 +19,7 @@ from fwtop.advise.tcpview import ACK, FIN, RST, SYN
 from fwtop.advise.traffic import TCP, UDP, Rows
 from fwtop.model.packets import Fragment
 from fwtop.model.percent import percent
-from fwtop.model.rule import Kind, Match, Range, RateLimit, Rule, Setting
+from fwtop.model.rule import Kind, Match, RateLimit, Rule, Setting
 from fwtop.model.tunables import TUNABLES
 from fwtop.model.wording import describe, summarised
 
@@ -65,7 +66,7 @@ def candidates(
     forged = finding.spoof.probability > config.spoof_threshold
     # Of requests over real connections the fields are those of real clients, too, where these were not seen
     if not (finding.requests and normal.guess and not forged):
-        yield from _by_fields(scene, finding, base, config)
+        yield from _by_fields(scene, finding, base, guess=normal.guess)
     yield from _by_payload(base, found, config)
     if not forged:
         yield from _by_sources(scene, finding, normal, config)
@@ -74,8 +75,9 @@ def candidates(
     yield from _untracked(scene, base, config)
 
 
-def _by_fields(scene: Scene, finding: Finding, base: Match, config: AdviseConfig) -> Iterator[Candidate]:
-    """Drop by header fields: the vector's own, then narrowed where one length or TTL dominates."""
+def _by_fields(scene: Scene, finding: Finding, base: Match, *, guess: bool) -> Iterator[Candidate]:
+    """Drop by header fields: the vector's own, then narrowed where one value of another dominates."""
+    config = scene.config
     if finding.kind == "port_scan":
         return
     if finding.kind == "tcp_anomaly" and base.tcp_flags is None:
@@ -89,7 +91,7 @@ def _by_fields(scene: Scene, finding: Finding, base: Match, config: AdviseConfig
         return
     packets = scene.traffic.packets
     facts = Facts(scene.traffic, finding.rows)
-    for form, match, why in _narrowed(facts, base, requests=finding.requests):
+    for form, match, why in narrowed(facts, base, requests=finding.requests, guess=guess):
         yield Candidate(_rule(Kind.XDP, match, config), why, form)
     if base.tcp_flags == (SYN | ACK, SYN | ACK):
         yield Candidate(
@@ -102,37 +104,6 @@ def _by_fields(scene: Scene, finding: Finding, base: Match, config: AdviseConfig
     if float(facts.weight[fragments].sum()) > 0.5 * facts.packets and not base.fragment:
         match = Match(family=base.family, protocol=base.protocol, fragment=True)
         yield Candidate(_rule(Kind.XDP, match, config), "most of it is fragmented", "fragments")
-
-
-def _narrowed(facts: Facts, base: Match, *, requests: bool) -> list[tuple[str, Match, str]]:
-    """Return the forms of a drop by fields, each with its match and its reason."""
-    ported = base.sport is not None or base.dport is not None
-    found: list[tuple[str, Match, str]] = []
-    specific = base.protocol not in (None, TCP, UDP) or ported or base.tcp_flags is not None or base.fragment
-    if specific and not requests:
-        found.append(("fields", base, "all of it has these fields"))
-    length, ttl = facts.top("ip_length"), facts.top("ttl")
-    if length.share > 0.9:
-        only = replace(base, ip_length=Range(length.value, length.value))
-        found.append(("length", only, f"{percent(length.share)} of it has this length"))
-        if ttl.share > 0.9:
-            both = replace(only, ttl=Range(ttl.value, ttl.value))
-            found.append(
-                (
-                    "length and ttl",
-                    both,
-                    f"{percent(min(length.share, ttl.share))} of it has both",
-                )
-            )
-    elif base.protocol == UDP and ported and facts.n >= 50:
-        low = int(np.quantile(facts.traffic.packets.ip_length[facts.rows], 0.02))
-        if low >= 300:
-            only = replace(base, ip_length=Range(low, 65535))
-            found.append(("large", only, "98 % of it is that large"))
-    if ttl.share > 0.95 and facts.sources > 20:
-        only = replace(base, ttl=Range(ttl.value, ttl.value))
-        found.append(("ttl", only, f"{percent(ttl.share)} of it has this TTL"))
-    return found
 
 
 def _by_payload(base: Match, found: Sequence[Signature], config: AdviseConfig) -> Iterator[Candidate]:

@@ -16,7 +16,7 @@ from fwtop.advise.traffic import TCP, Rows, Traffic, mix
 from fwtop.model.address import format_address
 from fwtop.model.packets import F64, Mask, PacketBatch
 from fwtop.model.percent import percent
-from fwtop.model.rule import Kind, Match, RateLimit, Rule
+from fwtop.model.rule import RANGES, Kind, Match, RateLimit, Rule
 
 _EXAMPLES = 4
 _LOADED = 2_048
@@ -164,7 +164,8 @@ def _lost_connections(match: Match, hit: Mask, packets: PacketBatch, pps: F64) -
 
 def _bars_every_connection(match: Match, limit: RateLimit | None) -> bool:
     """Tell a rule that drops SYNs, or all of TCP, by nothing but port and flags: no real client passes it."""
-    narrow = (match.sources, match.payload, match.ip_length, match.ttl, match.sport, match.fragment)
+    ranges = (getattr(match, name) for name in RANGES)
+    narrow = (match.sources, match.payload, match.sport, match.fragment, *ranges)
     opens = match.protocol == TCP if match.tcp_flags is None else _matches_syn(match.tcp_flags)
     return limit is None and opens and not any(narrow)
 

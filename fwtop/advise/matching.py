@@ -9,7 +9,7 @@ import numpy as np
 from fwtop.advise.traffic import TCP, UDP, Rows, mix
 from fwtop.model.address import Prefix
 from fwtop.model.packets import I64, U8, U64, Fragment, Mask, PacketBatch
-from fwtop.model.rule import Match, PayloadMatch, RateLimit
+from fwtop.model.rule import RANGES, Match, PayloadMatch, Range, RateLimit
 
 _FULL = np.uint64(0xFFFFFFFFFFFFFFFF)
 
@@ -42,13 +42,19 @@ def _header_rows(match: Match, packets: PacketBatch) -> Mask:
         if port is not None:
             ported = np.isin(packets.protocol, (TCP, UDP, 132, 136)) & ~later
             hit = hit & ported & (getattr(packets, name) == port)
-    for name, limits in (("ip_length", match.ip_length), ("ttl", match.ttl)):
+    for name in RANGES:
+        limits: Range | None = getattr(match, name)
         if limits is not None:
             column = getattr(packets, name)
             hit = hit & (column >= limits.low) & (column <= limits.high)
+    if match.ip_id is not None:
+        hit = hit & (packets.family == 4)
+    segment = (packets.protocol == TCP) & ~later
+    if match.tcp_window is not None or match.tcp_header is not None:
+        hit = hit & segment & (packets.tcp_header > 0)
     if match.tcp_flags is not None:
         mask, value = match.tcp_flags
-        hit = hit & (packets.protocol == TCP) & ~later & ((packets.tcp_flags & mask) == value)
+        hit = hit & segment & ((packets.tcp_flags & mask) == value)
     if match.fragment is not None:
         hit = hit & ((packets.fragment != Fragment.NONE) == match.fragment)
     if match.icmp_type is not None:

@@ -13,7 +13,7 @@ from fwtop.advise.effect import Normal, harm_by, share_stopped, stopped_by
 from fwtop.advise.scene import Finding, Scene
 from fwtop.advise.signature import Signature
 from fwtop.advise.upstream import upstream
-from fwtop.model.rule import Kind, Rule
+from fwtop.model.rule import RANGES, Kind, Rule
 from fwtop.model.snapshot import Proposal
 
 _PER_ATTACK = 5
@@ -175,7 +175,8 @@ def _bluntness(rule: Rule | None) -> int:
     if rule is None:
         return 0
     match = rule.match
-    narrow = (match.sources, match.payload, match.ip_length, match.ttl, match.sport)
+    ranges = (getattr(match, name) for name in RANGES)
+    narrow = (match.sources, match.payload, match.sport, *ranges)
     return max(0, 2 - sum(map(bool, narrow)))
 
 

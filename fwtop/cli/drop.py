@@ -26,6 +26,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--tcp-flags", type=tcp_flags, metavar="M/F", help="of flags M, exactly F set: syn,ack/syn"
     )
+    parser.add_argument("--ip-id", type=_range(65535), metavar="A:B", help="IPv4 identification")
+    parser.add_argument("--window", type=_range(65535), metavar="A:B", help="TCP window, as in the header")
+    parser.add_argument(
+        "--tcp-header", type=_range(60), metavar="A:B", help="TCP header in bytes; 20: without options"
+    )
     parser.add_argument("--icmp-type", type=_icmp_type, metavar="N", help="ICMP or ICMPv6 type")
     parser.add_argument("--fragment", action="store_true", help="fragments only")
     parser.add_argument(
@@ -54,6 +59,9 @@ def rule_of(args: argparse.Namespace) -> Rule:
         tcp_flags=args.tcp_flags,
         fragment=True if args.fragment else None,
         icmp_type=args.icmp_type,
+        ip_id=args.ip_id,
+        tcp_window=args.window,
+        tcp_header=args.tcp_header,
     )
     if match == Match(family=args.family):
         raise FwtopError(

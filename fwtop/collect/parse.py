@@ -166,6 +166,7 @@ def _plain_transport(
         "tcp_flags": np.where(is_tcp, head[:, at + 13], np.uint8(0)),
         "tcp_window": np.where(is_tcp, _be16(head, at + 14), np.uint16(0)),
         "tcp_seq": np.where(is_tcp, _be32(head, at + 4), np.uint32(0)),
+        "tcp_header": np.where(is_tcp, head[:, at + 12] >> 4 << 2, np.uint8(0)),
         "icmp_type": np.where(is_icmp, head[:, at], np.uint8(0)),
         "icmp_code": np.where(is_icmp, head[:, at + 1], np.uint8(0)),
         "payload_offset": start.astype(np.uint16),

@@ -260,7 +260,8 @@ class _Parser:
         out.tcp_seq[rows] = _be32(head, 4)
         out.tcp_flags[rows] = head[:, 13]
         out.tcp_window[rows] = _be16(head, 14)
-        header = (head[:, 12] >> 4).astype(np.int64) * 4
+        out.tcp_header[rows] = head[:, 12] >> 4 << 2
+        header = out.tcp_header[rows].astype(np.int64)
         wrong = header < 20
         self.flag(rows[wrong], FLAG_MALFORMED)
         rows, start = rows[~wrong], self.offset[rows[~wrong]] + header[~wrong]

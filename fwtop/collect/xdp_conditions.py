@@ -14,6 +14,10 @@ from fwtop.model.xdp import SEARCHED_BYTES
 
 _ICMP = {4: 1, 6: 58}
 PORTED = frozenset({6, 17, 132, 136})
+_PLAIN_PLACES = {
+    **{"icmp_type": "p->transport[0]", "tcp_header": "(p->transport[12] >> 4) * 4"},
+    **{"tcp_flags": "p->transport[13]", "tcp_window": "BE16(p->transport + 14)", "ip_id": "BE16(p->ip + 4)"},
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +56,7 @@ class Headers:
             return "BE16(p->ip + 2)" if self.family == 4 else "(BE16(p->ip + 4) + 40)"
         if name == "ttl":
             return "p->ip[8]" if self.family == 4 else "p->ip[7]"
-        return {"tcp_flags": "p->transport[13]", "icmp_type": "p->transport[0]"}[name]
+        return _PLAIN_PLACES[name]
 
     def address(self, side: str) -> tuple[str, str]:
         """Return the expressions of the two halves of an address; IPv4 is in the low one."""
@@ -81,7 +85,8 @@ def header_conditions(match: Match, headers: Headers) -> list[str] | None:
         _fragment(match.fragment, headers),
         _range(headers, "ip_length", match.ip_length),
         _range(headers, "ttl", match.ttl),
-        _of_transport(headers, frozenset({6}), [_flags(headers, match.tcp_flags)]),
+        _identification(headers, match.ip_id),
+        _of_transport(headers, frozenset({6}), _segment(headers, match)),
         _of_transport(headers, frozenset(_ICMP.values()), [_is(headers, "icmp_type", match.icmp_type)]),
     ]
     found: list[str] = []
@@ -126,6 +131,20 @@ def _range(headers: Headers, name: str, span: Range | None) -> list[str]:
     if span.low == span.high:
         return [f"{value} == {span.low:d}"]
     return [f"{value} >= {max(span.low, 0):d}", f"{value} <= {span.high:d}"]
+
+
+def _identification(headers: Headers, span: Range | None) -> list[str] | None:
+    """IPv6 has none in its fixed header."""
+    if span is None or headers.family == 6:
+        return [] if span is None else _NEVER
+    return [*([] if headers.family else ["p->family == 4"]), *_range(headers, "ip_id", span)]
+
+
+def _segment(headers: Headers, match: Match) -> list[str]:
+    """Ask for fields of the TCP header; flags of one that is cut short count as none."""
+    tests = [_flags(headers, match.tcp_flags)]
+    spans = _range(headers, "tcp_window", match.tcp_window) + _range(headers, "tcp_header", match.tcp_header)
+    return tests + (["p->tcp_header"] if spans and not headers.family else []) + spans
 
 
 def _flags(headers: Headers, wanted: tuple[int, int] | None) -> str:

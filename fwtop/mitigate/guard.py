@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fwtop.mitigate.allowlist import AllowList
 from fwtop.mitigate.listed import listed
 from fwtop.model.address import Prefix
-from fwtop.model.rule import Kind, Match, Rule
+from fwtop.model.rule import RANGES, Kind, Match, Rule
 
 TCP = 6
 SHORTEST = {4: 8, 6: 16}  # broader source prefixes need force
@@ -81,8 +81,8 @@ def _broad(rule: Rule, allow: AllowList) -> str | None:
 
 
 def _of_everything(match: Match) -> str | None:
-    narrow = (match.sport, match.dport, match.ip_length, match.ttl, match.tcp_flags, match.icmp_type)
-    if any(item is not None for item in narrow) or match.fragment is not None or match.destinations:
+    narrow = ("sport", "dport", "tcp_flags", "icmp_type", "fragment", *RANGES)
+    if any(getattr(match, name) is not None for name in narrow) or match.destinations:
         return None
     if match.protocol is None:
         return "it has no condition: every packet would match"

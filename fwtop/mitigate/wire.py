@@ -9,7 +9,7 @@ from typing import Any
 from fwtop.mitigate.sets import MAX_TIMEOUT_SECONDS
 from fwtop.model.address import Prefix
 from fwtop.model.errors import FwtopError
-from fwtop.model.rule import Kind, Match, PayloadMatch, Range, RateLimit, Rule
+from fwtop.model.rule import RANGES, Kind, Match, PayloadMatch, Range, RateLimit, Rule
 from fwtop.model.text import safe_text
 from fwtop.model.tunables import TUNABLES
 
@@ -19,6 +19,7 @@ MAX_PAYLOADS = 16
 MAX_OFFSET = 65535
 MAX_RATE = 1_000_000_000
 MAX_TEXT = 300
+_MOST = {"ttl": 255, "tcp_header": 60}  # of a range; 16 bits else
 
 
 def rule_of_wire(data: dict[str, Any], sources: Sequence[Prefix] = ()) -> Rule:
@@ -75,8 +76,9 @@ def _check_match(match: Match) -> None:
         value = getattr(match, name)
         if value is not None:
             _whole(name, value, 0, high)
-    _check_range("ip_length", match.ip_length, 65535)
-    _check_range("ttl", match.ttl, 255)
+    for name in RANGES:
+        _check_range(name, getattr(match, name), _MOST.get(name, 65535))
+    _require(match.ip_id is None or match.family != 6, "ip_id (IPv6 packets have none)")
     if match.tcp_flags is not None:
         _require(len(match.tcp_flags) == 2, "tcp_flags")
         for value in match.tcp_flags:

@@ -8,11 +8,15 @@ from collections.abc import Callable
 
 from fwtop.model.dns import split_wire, type_text, wire_name
 from fwtop.model.protocols import flags_option, protocol_name
-from fwtop.model.rule import Kind, Match, PayloadMatch, Rule
+from fwtop.model.rule import RANGES, Kind, Match, PayloadMatch, Range, Rule
 from fwtop.model.text import dns_name_text
 
 _BLOCKS = (Kind.IPSET, Kind.XDP, Kind.NFTABLES, Kind.TC)
 _PLAIN_LABEL = re.compile(rb"(?!-)[^\x00-\x20.\\\x7f-\xff]+")  # printable, no dot or backslash, no leading -
+_SPANS = {
+    **{"--length": "ip_length", "--ttl-field": "ttl", "--ip-id": "ip_id"},
+    **{"--window": "tcp_window", "--tcp-header": "tcp_header"},
+}
 _MANY_SOURCES = 32  # more than fit on a line that people still read
 
 
@@ -76,7 +80,8 @@ def _drop(rule: Rule) -> list[str] | None:
     words = ["drop", *_scope(match)]
     words += ["--sport", str(match.sport)] if match.sport is not None else []
     words += ["--icmp-type", str(match.icmp_type)] if match.icmp_type is not None else []
-    for option, span in (("--length", match.ip_length), ("--ttl-field", match.ttl)):
+    for option, name in _SPANS.items():
+        span: Range | None = getattr(match, name)
         words += [option, f"{span.low}:{span.high}"] if span else []
     if match.tcp_flags is not None:
         words += ["--tcp-flags", flags_option(*match.tcp_flags)]
@@ -111,8 +116,8 @@ _MAKERS: dict[Kind, Callable[[Rule], list[str] | None]] = {
 
 
 def _has_fields(match: Match) -> bool:
-    fields = (match.ip_length, match.ttl, match.tcp_flags, match.fragment, match.icmp_type)
-    return any(item is not None for item in fields)
+    names = (*RANGES, "tcp_flags", "fragment", "icmp_type")
+    return any(getattr(match, name) is not None for name in names)
 
 
 def _bytes(payload: PayloadMatch) -> list[str] | None:

@@ -76,6 +76,7 @@ class PacketBatch:
     tcp_flags: U8  # FIN 1, SYN 2, RST 4, PSH 8, ACK 16, URG 32, ECE 64, CWR 128
     tcp_window: U16
     tcp_seq: U32
+    tcp_header: U8  # length of the TCP header, bytes: 20 without options; 0 where it was not read
     icmp_type: U8
     icmp_code: U8
     payload_offset: U16  # where the transport payload starts within `data`
@@ -147,6 +148,7 @@ _DTYPES: dict[str, type[np.generic]] = {
     "tcp_flags": np.uint8,
     "tcp_window": np.uint16,
     "tcp_seq": np.uint32,
+    "tcp_header": np.uint8,
     "icmp_type": np.uint8,
     "icmp_code": np.uint8,
     "payload_offset": np.uint16,

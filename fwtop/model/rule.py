@@ -9,6 +9,8 @@ from typing import Any
 
 from fwtop.model.address import Prefix
 
+RANGES = ("ip_length", "ttl", "ip_id", "tcp_window", "tcp_header")  # fields of Match
+
 
 class Kind(StrEnum):
     """The mechanism that carries a rule out."""
@@ -86,14 +88,24 @@ class Match:
     fragment: bool | None = None  # True: any fragment (first or later)
     icmp_type: int | None = None
     payload: tuple[PayloadMatch, ...] = ()
+    ip_id: Range | None = None  # identification, of IPv4 only
+    tcp_window: Range | None = None  # as in the header: not scaled
+    tcp_header: Range | None = None  # length of the TCP header, bytes; 20: no options
 
     @property
     def families(self) -> tuple[int, ...]:
         """The address families that this can match."""
         if self.family is not None:
             return (self.family,)
+        if self.ip_id is not None:
+            return (4,)
         given = families_of(self.sources) | families_of(self.destinations)
         return tuple(sorted(given)) if given else (4, 6)
+
+    @property
+    def reads_tcp(self) -> bool:
+        """Whether it asks for what only TCP headers have."""
+        return any(item is not None for item in (self.tcp_flags, self.tcp_window, self.tcp_header))
 
 
 def families_of(prefixes: Sequence[Prefix]) -> frozenset[int]:
@@ -150,8 +162,9 @@ class Rule:
         match = dict(data["match"])
         for side in ("sources", "destinations"):
             match[side] = tuple(Prefix.parse(text) for text in match[side])
-        for name in ("ip_length", "ttl"):
-            match[name] = Range(**match[name]) if match[name] is not None else None
+        for name in RANGES:
+            span = match.get(name)
+            match[name] = Range(**span) if span is not None else None
         match["tcp_flags"] = tuple(match["tcp_flags"]) if match["tcp_flags"] is not None else None
         match["payload"] = tuple(_payload_of(item) for item in match["payload"])
         limit = RateLimit(**data["limit"]) if data["limit"] is not None else None

@@ -14,6 +14,7 @@ _TEXTUAL = 0.75  # of the bytes printable: then it is a text with a few others i
 _LONGEST_BYTES = 40  # characters of a payload that are shown
 _PLACES = {Kind.XDP: " in the driver", Kind.TC: " at tc ingress", Kind.NFTABLES: " at netdev ingress"}
 _SHORTEST, _LONGEST = 20, 65_535  # of an IP packet, bytes
+_NO_OPTIONS = 20  # bytes of TCP header
 
 
 def summarise(rule: Rule) -> str:
@@ -83,9 +84,21 @@ def _header(match: Match) -> list[str]:
         words.append(_length(match.ip_length))
     if match.ttl is not None:
         words.append(f"with TTL {range_text(match.ttl)}")
+    if match.ip_id is not None:
+        words.append(f"with IP id {range_text(match.ip_id)}")
     if match.tcp_flags is not None:
         words.append(f"with {flags_text(*match.tcp_flags)}")
+    if match.tcp_window is not None:
+        words.append(f"with window {range_text(match.tcp_window)}")
+    if match.tcp_header is not None:
+        words.append(_options(match.tcp_header))
     return words
+
+
+def _options(header: Range) -> str:
+    if header.high == _NO_OPTIONS:
+        return "without TCP options"
+    return f"with a TCP header of {range_text(header)} bytes"
 
 
 def _length(wanted: Range) -> str:

@@ -69,9 +69,49 @@ def field_args(match: Match, family: int, protocol: int | None = None) -> tuple[
         args += ["-m", "length", "--length", f"{match.ip_length.low}:{match.ip_length.high}"]
     if match.ttl is not None:
         args += _ttl_args(match.ttl, family)
+    if match.ip_id is not None:
+        if family != 4:
+            raise FwtopError("IPv6 packets have no IP id: use -4; nothing was installed", 2)
+        args += _u32([f"4>>16={_u32_span(match.ip_id)}"])
+    args += _segment_args(match, family, wanted)
     if match.fragment is not None:
         args += _fragment_args(match.fragment, family)
     return tuple(args)
+
+
+def in_words(header: Range) -> Range:
+    """Return the lengths of a TCP header in bytes as its data offset has them, in words of 4 bytes.
+
+    Raises FwtopError (code 2) where no header has such a length.
+    """
+    low, high = -(-header.low // 4), header.high // 4
+    if low > high:
+        raise FwtopError("a TCP header has 20, 24, … or 60 bytes; nothing was installed", 2)
+    return Range(low, high)
+
+
+def _segment_args(match: Match, family: int, protocol: int | None) -> list[str]:
+    """Ask for fields of the TCP header that have no match of their own, at the place where it begins."""
+    if match.tcp_window is None and match.tcp_header is None:
+        return []
+    if protocol != TCP:
+        raise FwtopError("a TCP window or header needs --proto tcp; nothing was installed", 2)
+    # IPv6 headers behind the first would move the others: then it is not taken for TCP
+    tests = [_NO_LATER_FRAGMENT] if family == 4 else ["6>>24=0x6"]
+    word = "0>>22&0x3C@12" if family == 4 else "52"  # data offset, flags, window
+    if match.tcp_window is not None:
+        tests.append(f"{word}&0xFFFF={_u32_span(match.tcp_window)}")
+    if match.tcp_header is not None:
+        tests.append(f"{word}>>28={_u32_span(in_words(match.tcp_header))}")
+    return _u32(tests)
+
+
+def _u32(tests: list[str]) -> list[str]:
+    return ["-m", "u32", "--u32", "&&".join(tests)]
+
+
+def _u32_span(span: Range) -> str:
+    return f"0x{span.low:X}" + (f":0x{span.high:X}" if span.high > span.low else "")
 
 
 def _port_args(match: Match, protocol: int | None) -> list[str]:
@@ -109,7 +149,7 @@ def _ttl_args(wanted: Range, family: int) -> list[str]:
 
 def _fragment_args(wanted: bool, family: int) -> list[str]:
     if family == 4:  # more-fragments bit or an offset: `-f` would miss the first fragment
-        return ["-m", "u32", "--u32", "4&0x3FFF=0x1:0x3FFF" if wanted else "4&0x3FFF=0x0"]
+        return _u32(["4&0x3FFF=0x1:0x3FFF" if wanted else "4&0x3FFF=0x0"])
     header = ["--header", "frag", "--soft"]
     return ["-m", "ipv6header", *header] if wanted else ["-m", "ipv6header", "!", *header]
 
@@ -146,7 +186,7 @@ def _anchored_args(item: PayloadMatch, offset: int, family: int, protocol: int |
             tests.append(f"{_place(start, offset - lead + at)}&0x{care:X}=0x{word & care:X}")
     args: list[str] = []
     for at in range(0, len(tests), _TESTS_PER_MATCH):
-        args += ["-m", "u32", "--u32", "&&".join(tests[at : at + _TESTS_PER_MATCH])]
+        args += _u32(tests[at : at + _TESTS_PER_MATCH])
     return tuple(args)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from statistics import fmean, median
 
-from fwtop.model.rule import ACTIVE_STATES, Match, Rule
+from fwtop.model.rule import ACTIVE_STATES, RANGES, Match, Rule
 from fwtop.model.session import Event, EventKind, SessionRecord, Tick
 from fwtop.model.snapshot import Proposal, Snapshot
 
@@ -127,6 +127,6 @@ def _same(proposed: Match, applied: Match) -> bool:
 
 def _beginning(match: Match) -> tuple[object, ...]:
     cut = _COMPARED_PREFIXES
-    rest = (match.family, match.protocol, match.sport, match.dport, match.ip_length, match.ttl)
+    rest = (match.family, match.protocol, match.sport, match.dport, *(getattr(match, n) for n in RANGES))
     more = (match.tcp_flags, match.fragment, match.icmp_type, match.payload)
     return (match.sources[:cut], match.destinations[:cut], *rest, *more)

@@ -12,6 +12,12 @@ from fwtop.ui.format import span
 from fwtop.ui.match_fields import PROTOCOL, TCP_FLAGS, payload_fields, port_field, range_field, sources_field
 
 _RUNGS = (Kind.NFTABLES, Kind.TC, Kind.XDP)  # from the stack down to the driver
+_SPANS = (
+    ("ttl", "ttl", 1, 255),
+    ("ip id", "ip_id", 0, 65535),
+    ("window", "tcp_window", 0, 65535),
+    ("header", "tcp_header", 20, 60),
+)
 _UNITS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
 _TTL_STEPS = (30, 60, 300, 600, 1800, 3600, 7200, 21600, 86400)
 _RATE_STEPS = (1, 5, 10, 50, 100, 500, 1000, 5000, 10_000, 50_000, 100_000)
@@ -34,8 +40,9 @@ def fields_of(original: Rule) -> tuple[Field, ...]:
         found.append(range_field("length", "ip_length", 20, 65535))
     if match.tcp_flags is not None or (original.kind in _RUNGS and match.protocol == 6):
         found.append(TCP_FLAGS)
-    if match.ttl is not None:
-        found.append(range_field("ttl", "ttl", 1, 255))
+    for name, attribute, low, high in _SPANS:
+        if getattr(match, attribute) is not None:
+            found.append(range_field(name, attribute, low, high))
     if original.limit is not None:
         found += [_RATE, _PER]
     if len(_ways(original)) > 1:

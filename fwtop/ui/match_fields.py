@@ -23,8 +23,8 @@ def _write_protocol(rule: Rule, text: str) -> Rule:
     match = rule.match
     if protocol not in WITH_PORTS and (match.sport is not None or match.dport is not None):
         raise BadText("ports need udp or tcp: set the ports to any first")
-    if match.tcp_flags is not None and protocol != 6:
-        raise BadText("this rule looks at TCP flags, so the protocol stays tcp")
+    if match.reads_tcp and protocol != 6:
+        raise BadText("this rule looks at TCP headers, so the protocol stays tcp")
     return edited(rule, replace(match, protocol=protocol))
 
 

@@ -47,7 +47,9 @@ def _transport(chance: random.Random, family: int) -> tuple[bytes, int]:
         return udp(*ports, _payload(chance), length=length), chance.choice((17, 17, 17, 136))
     if kind == "tcp":
         flags = chance.choice((2, 16, 18, 4, 255))
-        return tcp(*ports, flags, _payload(chance), options=bytes(chance.choice((0, 12)))), 6
+        window = chance.choice((0, 512, 64240))
+        options = bytes(chance.choice((0, 12)))
+        return tcp(*ports, flags, _payload(chance), options=options, window=window), 6
     if kind == "icmp":
         icmp_type = chance.choice((0, 8, 128, 133, 134, 135, 136, 137))
         protocol = chance.choice((1, 58, 1 if family == 4 else 58))
@@ -65,6 +67,7 @@ def _ipv4(chance: random.Random) -> bytes:
         options=bytes(chance.choice((0, 0, 4, 40))),
         frag=chance.choice((0, 0, 0, 0x4000, 0x2000, 5, 0x2005)),
         ttl=chance.choice((1, 55, 64, 255)),
+        ident=chance.choice((0, 7, 0x1234)),
         total=chance.choice((None, None, None, None, 0, 30)),
     )
 
@@ -102,6 +105,9 @@ def _match(chance: random.Random) -> Match:
         "tcp_flags": some(chance.choice(((18, 2), (255, 18), (4, 0))), 0.1),
         "fragment": some(chance.random() < 0.5, 0.2),
         "icmp_type": some(chance.choice((0, 8, 128, 135)), 0.1),
+        "ip_id": some(chance.choice((Range(0, 0), Range(7, 7), Range(1, 0xFFFF))), 0.1),
+        "tcp_window": some(chance.choice((Range(0, 0), Range(512, 512), Range(1, 64240))), 0.1),
+        "tcp_header": some(chance.choice((Range(20, 20), Range(21, 60), Range(0, 19))), 0.1),
         "sources": some(_prefixes(chance)) or (),
         "destinations": some(_prefixes(chance), 0.1) or (),
         "payload": some((_payload_match(chance),), 0.3) or (),

@@ -20,7 +20,7 @@ from fwtop.collect import bpf, xdp_lists, xdp_maps
 from fwtop.collect.xdp_build import build_xdp
 from fwtop.collect.xdp_generate import SlotRule
 from fwtop.model.address import Prefix
-from fwtop.model.rule import Match, PayloadMatch, RateLimit
+from fwtop.model.rule import Match, PayloadMatch, Range, RateLimit
 from fwtop.model.xdp import COMPILED_PREFIXES
 
 _TEST_RUN = 10
@@ -115,13 +115,17 @@ def hits(match: Match, fields: dict[str, int], frame: bytes) -> bool:
     """Tell whether all conditions of a match hold for a parsed frame."""
     protocol, later = fields["protocol"], fields["fragment"] == 2
     ported = protocol in (6, 17, 132, 136) and not later
+    segment = protocol == 6 and not later and fields["tcp_header"] > 0
     tests = [
         match.family in (None, fields["family"]),
         match.protocol in (None, protocol),
         match.sport is None or (ported and fields["sport"] == match.sport),
         match.dport is None or (ported and fields["dport"] == match.dport),
-        match.ip_length is None or match.ip_length.low <= fields["ip_length"] <= match.ip_length.high,
-        match.ttl is None or match.ttl.low <= fields["ttl"] <= match.ttl.high,
+        match.ip_length is None or _within(match.ip_length, fields["ip_length"]),
+        match.ttl is None or _within(match.ttl, fields["ttl"]),
+        match.ip_id is None or (fields["family"] == 4 and _within(match.ip_id, fields["ip_id"])),
+        match.tcp_window is None or (segment and _within(match.tcp_window, fields["tcp_window"])),
+        match.tcp_header is None or (segment and _within(match.tcp_header, fields["tcp_header"])),
         match.fragment is None or (fields["fragment"] != 0) == match.fragment,
         match.icmp_type is None
         or (protocol in (1, 58) and not later and fields["icmp_type"] == match.icmp_type),
@@ -133,6 +137,10 @@ def hits(match: Match, fields: dict[str, int], frame: bytes) -> bool:
     start = fields["payload_offset"]
     payload = frame[start : start + fields["payload_length"]]
     return all(tests) and all(_has(item, payload, later) for item in match.payload)
+
+
+def _within(span: Range, value: int) -> bool:
+    return span.low <= value <= span.high
 
 
 def _has(item: PayloadMatch, payload: bytes, later: bool) -> bool:

@@ -135,10 +135,22 @@ def test_fields_follow_the_kind() -> None:
 def test_range_of_ttl_and_flags_stay_in_the_words() -> None:
     odd = replace(PORT, match=Match(protocol=6, dport=80, ttl=Range(50, 60), tcp_flags=(0x12, 0x02)))
     assert "ttl" in names(odd)
+    assert not {"window", "ip id", "header"} & set(names(odd))
     changed = field(odd, "to port").write(odd, "443")
     assert changed.summary == "drop TCP to port 443 with TTL 50 to 60 with SYN, not ACK in the driver"
-    with pytest.raises(BadText, match="TCP flags"):
+    with pytest.raises(BadText, match="TCP headers"):
         field(odd, "protocol").write(replace(odd, match=replace(odd.match, dport=None)), "udp")
+
+
+def test_constants_of_a_flood_can_be_widened() -> None:
+    match = Match(protocol=6, ip_id=Range(7, 7), tcp_window=Range(512, 512), tcp_header=Range(20, 20))
+    odd = replace(PORT, match=match)
+    assert field(odd, "window").read(odd) == "512"
+    wider = field(odd, "ip id").write(field(odd, "window").write(odd, "500-600"), "any")
+    assert wider.match == replace(match, ip_id=None, tcp_window=Range(500, 600))
+    assert wider.summary == "drop TCP with window 500 to 600 without TCP options in the driver"
+    with pytest.raises(BadText, match="header"):
+        field(odd, "header").write(odd, "61")
 
 
 def sheet(run: Run) -> RuleSheet:

@@ -47,11 +47,18 @@ def ipv6(
 
 
 def tcp(
-    sport: int, dport: int, flags: int = 2, payload: bytes = b"", *, seq: int = 1, options: bytes = b""
+    sport: int,
+    dport: int,
+    flags: int = 2,
+    payload: bytes = b"",
+    *,
+    seq: int = 1,
+    options: bytes = b"",
+    window: int = 8192,
 ) -> bytes:
     """A TCP segment."""
     offset = (5 + len(options) // 4) << 4
-    return struct.pack(">HHIIBBHHH", sport, dport, seq, 0, offset, flags, 8192, 0, 0) + options + payload
+    return struct.pack(">HHIIBBHHH", sport, dport, seq, 0, offset, flags, window, 0, 0) + options + payload
 
 
 def udp(sport: int, dport: int, payload: bytes = b"", *, length: int | None = None) -> bytes:

@@ -13,7 +13,7 @@ from fwtop.model.packets import (
 
 FIELDS = (
     *("family", "ethertype", "vlan", "src", "dst", "protocol", "ttl", "ip_id", "ip_length", "fragment"),
-    *("sport", "dport", "tcp_flags", "tcp_window", "tcp_seq", "icmp_type", "icmp_code"),
+    *("sport", "dport", "tcp_flags", "tcp_window", "tcp_seq", "tcp_header", "icmp_type", "icmp_code"),
     *("payload_offset", "payload_length", "flags"),
 )
 VLAN = (0x8100, 0x88A8, 0x9100)
@@ -143,7 +143,7 @@ class Reader:
             out["tcp_seq"] = self.u32(at + 4)
             out["tcp_flags"] = self.data[at + 13]
             out["tcp_window"] = self.u16(at + 14)
-            needed = (self.data[at + 12] >> 4) * 4
+            needed = out["tcp_header"] = (self.data[at + 12] >> 4) * 4
             if needed < 20:
                 self.fail(FLAG_MALFORMED)
             self.need(at + needed, end)

@@ -121,6 +121,37 @@ def test_forged_syns_like_real_ones_are_answered_with_cookies() -> None:
     assert not [proposal for proposal in closed.proposals if proposal.kind == "synproxy"]
 
 
+ODD = {"dport": "random", "ttl": "30-250", "payload": "random_any", "count": 6000}
+
+
+@pytest.mark.parametrize("learnt", [True, False])
+@pytest.mark.parametrize(
+    ("item", "field", "value"),
+    [
+        ({**ODD, "protocol": "tcp", "flags": "S", "window": 0x1234}, "tcp_window", Range(0x1234, 0x1234)),
+        ({**ODD, "ip_id": 0xBEEF}, "ip_id", Range(0xBEEF, 0xBEEF)),
+        ({**ODD, "sport": 4444}, "sport", 4444),
+    ],
+)
+def test_one_odd_constant_is_enough_for_a_rule(
+    item: dict[str, Any], field: str, value: object, learnt: bool
+) -> None:
+    found = judged([VISITORS, item], learned() if learnt else None, live=True).proposals
+    best = next(one for one in found if one.rule is not None and getattr(one.rule.match, field) == value)
+    assert best.number == 1
+    assert best.attack_share >= 0.95
+    assert best.collateral_share <= 0.005
+    check_commands(best)
+
+
+def test_a_constant_that_real_hosts_have_is_none_without_a_baseline() -> None:
+    """Most Linux systems open with a window of 64,240: who opens a connection next would be hit."""
+    syn = {**ODD, "protocol": "tcp", "flags": "S", "dport": 80, "ttl": 52, "payload": "empty"}
+    usual = judged([{**syn, "window": 64240, "options": SYN_OPTIONS}], live=True).proposals
+    assert usual
+    assert all(one.rule is None or one.rule.match.tcp_window is None for one in usual)
+
+
 def test_mixed_impossible_flags_are_dropped_by_what_real_segments_always_have() -> None:
     odd = {"protocol": "tcp", "dport": "random", "count": 2000}
     judgement = judged([VISITORS, {**odd, "flags": "FPU"}, {**odd, "flags": ""}], learned(), live=True)

@@ -2,6 +2,7 @@
 
 import ipaddress
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -85,6 +86,8 @@ RULE = Rule(
         dport=53,
         ip_length=Range(60, 90),
         tcp_flags=(0x12, 0x02),
+        tcp_window=Range(512, 600),
+        ip_id=Range(0, 0),
         payload=(PayloadMatch(b"\x03www\x00", 12, b"\xff" * 5, "www"), PayloadMatch(b"\xff\x00")),
     ),
     "a rule with everything",
@@ -97,6 +100,13 @@ RULE = Rule(
 
 def test_a_rule_survives_json():
     assert Rule.from_dict(json.loads(json.dumps(RULE.to_dict()))) == RULE
+
+
+def test_a_rule_of_before_there_were_these_fields_is_read():
+    stored = RULE.to_dict()
+    for name in ("ip_id", "tcp_window", "tcp_header"):
+        del stored["match"][name]
+    assert Rule.from_dict(stored).match == replace(RULE.match, ip_id=None, tcp_window=None)
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,10 @@ def rule(kind: Kind, match: Match, **more: object) -> Rule:
         (Match(protocol=1, icmp_type=8), "ICMP of type 8"),
         (Match(protocol=6, dport=80, tcp_flags=(63, 0)), "TCP to port 80 with no flags"),
         (Match(payload=(PayloadMatch(b"\x1b[2J"),)), "packets with “·[2J”"),
+        (Match(ip_id=Range(7, 9)), "packets with IP id 7 to 9"),
+        (Match(protocol=6, tcp_window=Range(512, 512)), "TCP with window 512"),
+        (Match(protocol=6, tcp_header=Range(20, 20)), "TCP without TCP options"),
+        (Match(protocol=6, tcp_header=Range(24, 24)), "TCP with a TCP header of 24 bytes"),
     ],
 )
 def test_a_match_in_words(match: Match, words: str) -> None:
@@ -83,6 +87,7 @@ def test_flags_are_read_as_they_are_written(mask: int) -> None:
         rule(Kind.STRING, Match(family=4, protocol=17, payload=(PayloadMatch(b"\x00'$(x)", 7),))),
         rule(Kind.XDP, Match(protocol=6, sport=1, dport=2, ip_length=Range(40, 90), tcp_flags=(18, 2))),
         rule(Kind.XDP, Match(protocol=132, ttl=Range(0, 255), fragment=True)),
+        rule(Kind.TC, Match(protocol=6, ip_id=Range(0, 9), tcp_window=Range(1, 1), tcp_header=Range(20, 24))),
         rule(Kind.XDP, Match(protocol=17, payload=(PayloadMatch(b"evil"),))),
         rule(Kind.TC, Match(protocol=6, dport=80), limit=RateLimit(100, 100, 24, 64)),
         rule(Kind.NOTRACK, Match(protocol=47)),
@@ -103,6 +108,8 @@ def test_the_program_reads_the_command_as_the_same_rule(made: Rule, monkeypatch:
 
 
 def test_what_no_command_can_say_has_none() -> None:
+    payload = (PayloadMatch(b"evil"),)
+    assert command_line(rule(Kind.STRING, Match(payload=payload, tcp_window=Range(1, 1)))) is None
     assert command_line(rule(Kind.XDP, Match(protocol=1, fragment=False))) is None
     assert command_line(rule(Kind.XDP, Match(sport=53), limit=RateLimit(1, 1))) is None
     many = tuple(Prefix(4, number << 8, 24) for number in range(40))

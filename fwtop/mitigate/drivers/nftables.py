@@ -12,6 +12,7 @@ from fwtop.mitigate.nft_words import NETDEV, NftRule, NftSet, address_set, set_o
 from fwtop.model.address import Prefix
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Match, PayloadMatch, Range, Rule
+from fwtop.model.xtables import in_words
 
 MAX_SOURCES = 10_000  # nft reads a set's elements one by one, and the kernel keeps them in a tree
 _TCP, _UDP, _ICMP, _ICMPV6 = 6, 17, 1, 58
@@ -77,10 +78,22 @@ def field_words(match: Match, family: int) -> list[str] | None:
         words += [_PORTED] if protocol is None else []
         words += [f"th sport {match.sport}"] if match.sport is not None else []
         words += [f"th dport {match.dport}"] if match.dport is not None else []
-    if match.tcp_flags is not None:
-        if protocol != _TCP:
-            raise FwtopError("TCP flags need --proto tcp; nothing was installed", 2)
-        words.append(f"tcp flags & {match.tcp_flags[0]:#x} == {match.tcp_flags[1]:#x}")
+    segment = _segment_words(match)
+    if segment and protocol != _TCP:
+        raise FwtopError("TCP flags, window and header need --proto tcp; nothing was installed", 2)
+    words += segment
+    header = _ip_words(match, family)
+    if header is None:
+        return None
+    words += header
+    for item in match.payload:
+        words += payload_words(item, protocol)
+    return words
+
+
+def _ip_words(match: Match, family: int) -> list[str] | None:
+    """Return the conditions on the IP header, None where this family has no such header."""
+    words: list[str] = []
     if match.ip_length is not None:
         lengths = _length_words(match.ip_length, family)
         if lengths is None:
@@ -88,10 +101,24 @@ def field_words(match: Match, family: int) -> list[str] | None:
         words.append(lengths)
     if match.ttl is not None:
         words.append(f"{'ip ttl' if family == 4 else 'ip6 hoplimit'} {_span(match.ttl)}")
+    if match.ip_id is not None:
+        if family != 4:
+            return None
+        words.append(f"ip id {_span(match.ip_id)}")
     if match.fragment is not None:
         words.append(_fragment_words(match.fragment, family))
-    for item in match.payload:
-        words += payload_words(item, protocol)
+    return words
+
+
+def _segment_words(match: Match) -> list[str]:
+    """Return the conditions on a TCP header."""
+    words: list[str] = []
+    if match.tcp_flags is not None:
+        words.append(f"tcp flags & {match.tcp_flags[0]:#x} == {match.tcp_flags[1]:#x}")
+    if match.tcp_window is not None:
+        words.append(f"tcp window {_span(match.tcp_window)}")
+    if match.tcp_header is not None:
+        words.append(f"tcp doff {_span(in_words(match.tcp_header))}")
     return words
 
 

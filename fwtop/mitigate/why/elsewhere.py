@@ -48,7 +48,7 @@ def fragments(rule: Rule, gained: Reading, seconds: float) -> list[str]:
 def _needs_header(rule: Rule) -> bool:
     match = rule.match
     ports = match.sport is not None or match.dport is not None
-    return ports or match.tcp_flags is not None or match.icmp_type is not None or bool(match.payload)
+    return ports or match.reads_tcp or match.icmp_type is not None or bool(match.payload)
 
 
 def _below_ip(gained: Reading, seconds: float, *, own_xdp: bool) -> list[str]:
