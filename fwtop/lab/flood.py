@@ -191,7 +191,8 @@ def _compile(plan: Plan):  # type: ignore[no-untyped-def]  # noqa: ANN202 - bcc 
         "SOURCES": len(plan.sources),
         "SLOTS": len(plan.schedule),
     }
-    flags = ["-D__LINUX_BPF_H__", "-w", *(f"-D{key}={value}" for key, value in sizes.items())]
+    flags = ["-D__LINUX_BPF_H__", "-w", f"-I{paths.BPF_DIRECTORY}"]
+    flags += [f"-D{key}={value}" for key, value in sizes.items()]
     with _quiet() as said:
         try:
             module = BPF(src_file=str(paths.BPF_DIRECTORY / "flood.c"), cflags=flags)

@@ -13,7 +13,7 @@ import numpy as np
 
 from fwtop.model.address import Prefix
 
-# The bits of `rewrite` in bpf/flood.c
+# The bits of `rewrite` in bpf/flood.h
 SPORT, DPORT, ID, WORD_4, WORD_8, TARGET, LETTERS, IPV6 = (1 << bit for bit in range(8))
 CONTINUES, WINDOW, HALF_8, NO_PSEUDO = 256, 512, 1024, 2048
 MIN_FRAME, FRAME_BYTES = 60, 1536  # without FCS; VLAN tags included

@@ -134,7 +134,7 @@ def _rewritten(item: plans.Template) -> int:
 
 
 def test_structs_have_the_sizes_of_the_program() -> None:
-    """bpf/flood.c: 16 + 16 + 8 + 8 + 8 bytes; 88 bytes before the frame; 64 bytes of state."""
+    """bpf/flood.h: 16 + 16 + 8 + 8 + 8 bytes; 88 bytes before the frame; 64 bytes of state."""
     assert plans.SOURCE.itemsize == 56
     assert plans.PACKET.fields is not None
     assert plans.PACKET.fields["data"][1] == 88
