@@ -21,6 +21,7 @@ from fwtop.advise.classify import (
     tcp_reflection,
     tls,
     udp,
+    unknown,
 )
 from fwtop.advise.scene import Finding, Scene
 
@@ -53,7 +54,7 @@ RULES: tuple[Rule, ...] = (
     protocols.esp,
     protocols.other,
     fragments.flood,
-    udp.unknown,
+    unknown.flood,
 )
 STATE_RULES: tuple[Rule, ...] = (state.carpet_bombing, state.conntrack_exhaustion)
 

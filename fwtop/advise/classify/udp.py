@@ -1,4 +1,4 @@
-"""Floods of UDP without a service's answers in it, and what no rule can name. Source: RFC 8085."""
+"""Floods of UDP without a service's answers in it. Source: RFC 8085."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from fwtop.advise import icmp, quic, sequence
+from fwtop.advise import quic, sequence
 from fwtop.advise.facts import Facts
 from fwtop.advise.scene import Finding, Scene, count
 from fwtop.advise.services import BY_PORT, COLLECTORS, QUESTIONS
@@ -56,35 +56,6 @@ def _talks(scene: Scene, mask: Mask) -> Mask:
     talks = np.zeros(len(traffic), np.bool_)
     talks[rows] = ((packets >= _TALK_PACKETS) & (sizes >= _TALK_SIZES))[flow]
     return talks
-
-
-def unknown(scene: Scene) -> list[Finding]:
-    """A surge that no rule explains: named honestly, with what is odd about it."""
-    config, traffic = scene.config, scene.traffic
-    plain = scene.free & ~scene.tcp.real & ~scene.ordinary & ~traffic.group & (traffic.packets.family != 0)
-    rows = traffic.rows(plain & ~icmp.neighbours(traffic))
-    facts = scene.facts(rows)
-    if facts.n < 200 or scene.scattered(facts):
-        return []
-    spoof = scene.spoof(rows)
-    usual = [scene.baseline.rate(name) for name in scene.baseline.mean]
-    normal = sum(rate for rate in usual if rate is not None)
-    if traffic.live:
-        surge = scene.baseline.ready and facts.pps > config.baseline_factor * normal + 10 * config.flood_pps
-        if not (surge and facts.share > 0.5):
-            return []
-    elif facts.share < 0.8 or spoof.probability < 0.8:
-        return []
-    evidence = [
-        f"{count(facts.packets)} packets that no rule explains, {facts.mean_length:.0f} bytes on average"
-    ]
-    if traffic.live:
-        evidence.append(f"{count(facts.pps)} a second against {count(normal)} usually")
-    for column in ("protocol", "dport", "sport", "ip_length", "ttl"):
-        top = facts.top(column)
-        if top.share > 0.8:
-            evidence.append(f"{percent(top.share)} have {column} {top.value}")
-    return [Finding("unknown_flood", "Unknown flood", rows, 0.5, tuple(evidence), spoof)]
 
 
 def _by_port(scene: Scene, pool: Mask) -> list[Mask]:
