@@ -1,0 +1,33 @@
+"""docs/JSON.md names every field of an observation, and no other."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from fwtop.model.counters import TcpService
+from fwtop.model.observation import observation_json
+from tests.unit.stored_samples import START, attack, rule, snapshot, status
+
+_DOCUMENT = Path(__file__).parents[2] / "docs" / "JSON.md"
+_BY_NAME = {"udp", "tcp"}  # protocols: what is counted, not fields
+
+
+def _fields(part: Any) -> Iterator[str]:
+    if isinstance(part, dict):
+        yield from part
+    for inner in part.values() if isinstance(part, dict) else part if isinstance(part, list) else ():
+        yield from _fields(inner)
+
+
+def test_every_field_of_an_observation_is_in_the_document_and_no_other() -> None:
+    full = snapshot(START, attacks=(attack(),), mitigations=(status(rule(), START + 60),), proposals=True)
+    found = set(_fields(observation_json(replace(full, tcp=TcpService(5, 2.0, 9.0)))))
+    text = _DOCUMENT.read_text()
+    part = text[text.index("## An observation") : text.index("## The others")]
+    named = set(re.findall(r"`([a-z_]+)`", part)) - {"snapshot", "read", "lab"}
+    assert found - _BY_NAME - named == set()
+    assert named - found == set()
