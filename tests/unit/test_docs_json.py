@@ -8,9 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from stored_samples import START, attack, rule, snapshot, status
+
 from fwtop.model.counters import TcpService
 from fwtop.model.observation import observation_json
-from tests.unit.stored_samples import START, attack, rule, snapshot, status
 
 _DOCUMENT = Path(__file__).parents[2] / "docs" / "JSON.md"
 _BY_NAME = {"udp", "tcp"}  # protocols: what is counted, not fields
