@@ -38,3 +38,8 @@ def test_queues_left_out_and_addresses_only() -> None:
 
 def test_a_driver_that_tells_nothing() -> None:
     assert list(spread("g", "eth0", prints("", ""))) == []
+
+
+def test_one_queue_has_nothing_to_be_spread_over() -> None:
+    one = "RX flow hash indirection table for eth0 with 1 RX ring(s):\nOperation not supported\n"
+    assert list(spread("g", "eth0", prints(one, BY_ADDRESS))) == []

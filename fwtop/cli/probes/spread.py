@@ -11,9 +11,14 @@ _PORTS = "L4 bytes"  # as ethtool names the ports among the hashed fields
 
 
 def spread(group: str, name: str, ethtool: Callable[..., str]) -> Iterator[Check]:
-    """Look at the indirection table and at what of UDP is hashed; nothing where the driver tells nothing."""
+    """Look at the indirection table and at what of UDP is hashed.
+
+    Nothing where there is one queue, or the driver tells nothing.
+    """
     table = ethtool("-x", name)
     rings = re.search(r"with (\d+) RX ring", table)
+    if rings and int(rings[1]) == 1:
+        return
     used = {
         int(ring)
         for row in re.findall(r"^\s*\d+:((?:\s+\d+)+)$", table, re.MULTILINE)
