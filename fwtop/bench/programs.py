@@ -11,8 +11,8 @@ import tempfile
 import time
 from types import TracebackType
 
-from fwtop.lab.child import module_argv
 from fwtop.model.errors import FwtopError
+from fwtop.model.modules import module_argv
 from fwtop.model.text import safe_text
 
 _READY_SECONDS = 30.0

@@ -17,6 +17,8 @@ from typing import Any
 from fwtop.console.handoff import Handoff, Options, send_handoff
 from fwtop.console.privileges import drop_privileges, unprivileged_user
 from fwtop.model.errors import FwtopError
+from fwtop.model.modules import module_argv
+from fwtop.model.paths import CONSOLE_USER, ROOT
 from fwtop.model.protocol import Watch
 
 # Leave the alternate screen, show the cursor, end mouse, focus and bracketed-paste reports, reset colours.
@@ -82,11 +84,10 @@ def _start_console(options: Options, handoff: socket.socket) -> int:
             os.set_inheritable(options.ready_fd, True)
         os.chdir("/")
         drop_privileges()
-        arguments = [str(handoff.fileno()), json.dumps(asdict(options))]
-        # No shell: an argument list, and an environment of our own.
-        os.execve(  # noqa: S606
-            sys.executable, [sys.executable, "-I", "-m", "fwtop.console", *arguments], _environment()
-        )
+        if not os.access(ROOT / "fwtop/console", os.R_OK | os.X_OK):  # a clone below /root, most likely
+            raise FwtopError(f"user {CONSOLE_USER} can't read {ROOT}: run 'make setup', then 'sudo fwtop'")
+        argv = module_argv("fwtop.console", str(handoff.fileno()), json.dumps(asdict(options)))
+        os.execve(argv[0], argv, _environment())  # noqa: S606 - no shell, and an environment of our own
     except BaseException as error:
         print(f"fwtop: the console could not be started: {error}", file=sys.stderr)
     finally:

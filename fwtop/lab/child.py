@@ -9,24 +9,14 @@ import contextlib
 import json
 import select
 import subprocess
-import sys
 import tempfile
 from typing import Any
 
-from fwtop.model import paths
 from fwtop.model.errors import FwtopError
+from fwtop.model.modules import module_argv
 from fwtop.model.text import safe_text
 
-_BOOT = (
-    "import runpy, sys; sys.path.insert(0, sys.argv[1]); module = sys.argv[2]; "
-    "sys.argv[:] = [module, *sys.argv[3:]]; runpy.run_module(module, run_name='__main__', alter_sys=True)"
-)
 _ANSWER_SECONDS = 20.0
-
-
-def module_argv(module: str, *arguments: str) -> list[str]:
-    """Return the argv that runs a module of this very copy of fwtop in an isolated interpreter."""
-    return [sys.executable, "-I", "-c", _BOOT, str(paths.ROOT), module, *arguments]
 
 
 class Child:

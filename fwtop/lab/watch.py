@@ -12,9 +12,9 @@ import tempfile
 import time
 from typing import IO, Any
 
-from fwtop.lab.child import module_argv
 from fwtop.lab.run import Lab
 from fwtop.model.errors import FwtopError
+from fwtop.model.modules import module_argv
 from fwtop.model.text import safe_text
 
 _READY_SECONDS = 30.0

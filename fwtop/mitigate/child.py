@@ -8,7 +8,8 @@ import socket
 import subprocess
 from collections.abc import Iterable, Sequence
 
-from fwtop.mitigate.run import ENVIRONMENT, module_argv
+from fwtop.mitigate.run import ENVIRONMENT
+from fwtop.model.modules import module_argv
 from fwtop.model.protocol import MAX_MESSAGE, Answer, ProtocolError, parse_answer
 
 _MAX_DESCRIPTORS = 64

@@ -11,10 +11,11 @@ from pathlib import Path
 
 from fwtop.mitigate import netns as namespaces
 from fwtop.mitigate.peer import enlarge
-from fwtop.mitigate.run import GUARDIAN_ENVIRONMENT, module_argv
+from fwtop.mitigate.run import GUARDIAN_ENVIRONMENT
 from fwtop.model import paths
 from fwtop.model.bulk import detach_sources
 from fwtop.model.errors import FwtopError
+from fwtop.model.modules import module_argv
 from fwtop.model.protocol import (
     MAX_MESSAGE,
     Answer,

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
-from pathlib import Path
 
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
@@ -18,10 +16,6 @@ GUARDIAN_ENVIRONMENT = ENVIRONMENT | {
     "MALLOC_TRIM_THRESHOLD_": "4194304",
     "OPENBLAS_NUM_THREADS": "1",
 }
-_BOOT = (
-    "import runpy, sys; root, module = sys.argv[1:3]; del sys.argv[1:3]; sys.path.insert(0, root);"
-    "runpy.run_module(module, run_name='__main__', alter_sys=True)"
-)
 
 
 class CommandError(FwtopError):
@@ -68,13 +62,3 @@ def _run_once(argv: list[str], text: str | None, timeout: float) -> subprocess.C
         raise CommandError(f"{argv[0]} could not be started: {error.strerror}", 126) from None
     except subprocess.TimeoutExpired:
         raise CommandError(f"{argv[0]} did not finish within {timeout:.0f} s and was ended", 124) from None
-
-
-def module_argv(module: str, *arguments: str) -> list[str]:
-    """Return the argv that runs a module of this very copy of fwtop in an isolated interpreter.
-
-    `-m` alone would not find a clone that is not installed, because `-I` ignores the directory and the
-    environment; the copy's own parent directory is named instead.
-    """
-    root = str(Path(__file__).resolve().parents[2])
-    return [sys.executable, "-I", "-c", _BOOT, root, module, *arguments]

@@ -13,7 +13,8 @@ import subprocess
 import time
 from pathlib import Path
 
-from fwtop.mitigate.run import GUARDIAN_ENVIRONMENT, module_argv
+from fwtop.mitigate.run import GUARDIAN_ENVIRONMENT
+from fwtop.model.modules import module_argv
 
 _NAME = "fwtop-watchdog"
 _NOTHING = "none"

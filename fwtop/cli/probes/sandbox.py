@@ -14,9 +14,10 @@ import sys
 from collections.abc import Callable, Iterator
 
 from fwtop.cli.probes.check import MISSING, OK, UNKNOWN, WARNING, Check
-from fwtop.mitigate.run import ENVIRONMENT, module_argv
+from fwtop.mitigate.run import ENVIRONMENT
 from fwtop.mitigate.run import run as run_program
 from fwtop.model.errors import FwtopError
+from fwtop.model.modules import module_argv
 from fwtop.model.text import safe_text
 
 _TIMEOUT_SECONDS = 30
