@@ -130,8 +130,9 @@ def forget(directory: Path, shared: dict[str, int], numbers: dict[int, int]) -> 
 
 def sweep(keep: int) -> None:
     """Remove the pins of network namespaces that are gone, that of `keep` left alone."""
+    directories = bpffs.directories()  # first: what is made meanwhile belongs to a namespace that lives
     alive = {keep, *bpffs.namespaces()}
-    for directory in bpffs.directories():
+    for directory in directories:
         links = [path for path, _, _ in xdp_attach.pinned(directory)]
         if int(directory.name) not in alive and not any(_is_attached(path) for path in links):
             bpffs.remove_directory(int(directory.name))
