@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
 
@@ -50,9 +51,9 @@ class NetnsPair:
     attacker: Host
 
 
-@pytest.fixture
-def netns_pair() -> Iterator[NetnsPair]:
-    """Victim 10.77.0.1 and attacker 10.77.0.2 (fd77::1, fd77::2), joined by a veth pair."""
+@contextmanager
+def made_pair() -> Iterator[NetnsPair]:
+    """Two namespaces joined by a veth pair, until the block ends."""
     stem = f"fwt{os.getpid()}-{next(_serial)}"
     victim = Host(f"{stem}v", "v0", "10.77.0.1", "fd77::1")
     attacker = Host(f"{stem}a", "a0", "10.77.0.2", "fd77::2")
@@ -60,20 +61,8 @@ def netns_pair() -> Iterator[NetnsPair]:
         for host in (victim, attacker):
             ip("netns", "add", host.netns)
             ip("-n", host.netns, "link", "set", "lo", "up")
-        ip(
-            "-n",
-            victim.netns,
-            "link",
-            "add",
-            "v0",
-            "type",
-            "veth",
-            "peer",
-            "name",
-            "a0",
-            "netns",
-            attacker.netns,
-        )
+        peer = ("type", "veth", "peer", "name", "a0", "netns", attacker.netns)
+        ip("-n", victim.netns, "link", "add", "v0", *peer)
         for host in (victim, attacker):
             ip("-n", host.netns, "address", "add", f"{host.ipv4}/24", "dev", host.interface)
             ip("-n", host.netns, "address", "add", f"{host.ipv6}/64", "dev", host.interface, "nodad")
@@ -84,3 +73,17 @@ def netns_pair() -> Iterator[NetnsPair]:
             subprocess.run(
                 ["ip", "netns", "delete", host.netns], capture_output=True, timeout=20, check=False
             )
+
+
+@pytest.fixture
+def netns_pair() -> Iterator[NetnsPair]:
+    """Victim 10.77.0.1 and attacker 10.77.0.2 (fd77::1, fd77::2), joined by a veth pair."""
+    with made_pair() as pair:
+        yield pair
+
+
+@pytest.fixture(scope="module")
+def shared_pair() -> Iterator[NetnsPair]:
+    """The same for all tests of a file: for those that leave nothing behind and find nothing but that."""
+    with made_pair() as pair:
+        yield pair

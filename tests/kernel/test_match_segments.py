@@ -83,18 +83,18 @@ def test_only_what_has_all_the_constants_is_dropped(bench: Bench, family: int, k
         match = replace(match, sources=(Prefix.parse(bench.attacker(family)),))
     segments = Segments(bench, family)
     try:
-        assert segments.passes(wait_s=2)
+        assert segments.passes(wait_s=10)
         with bench.connect() as guardian:
             rule_id = apply(guardian, Rule("", kind, match, "a flood's constants", 60))
             assert not segments.passes()
             assert not segments.passes(window=600)
-            assert segments.passes(window=511, wait_s=2)
-            assert segments.passes(window=601, wait_s=2)
-            assert segments.passes(options=b"\2\4\5\xb4", wait_s=2)
-            assert family == 6 or segments.passes(ident=0x1235, wait_s=2)
+            assert segments.passes(window=511, wait_s=10)
+            assert segments.passes(window=601, wait_s=10)
+            assert segments.passes(options=b"\2\4\5\xb4", wait_s=10)
+            assert family == 6 or segments.passes(ident=0x1235, wait_s=10)
             assert rules_of(guardian)[rule_id]["packets"] == 2
             guardian.demand(Undo((rule_id,)))
-            assert segments.passes(wait_s=2)
+            assert segments.passes(wait_s=10)
     finally:
         segments.close()
 
@@ -102,8 +102,8 @@ def test_only_what_has_all_the_constants_is_dropped(bench: Bench, family: int, k
 @pytest.mark.parametrize("kind", [Kind.XDP, Kind.NFTABLES])
 def test_an_ip_id_alone_is_one_of_ipv4(bench: Bench, kind: Kind) -> None:
     """IPv6 packets have none, so a rule without a family lets them pass."""
-    assert bench.path(6).passes(wait_s=2)
+    assert bench.path(6).passes(wait_s=10)
     with bench.connect() as guardian:
         apply(guardian, Rule("", kind, Match(ip_id=Range(0, 0xFFFF)), "any IP id", 60))
         assert not bench.path(4).passes()
-        assert bench.path(6).passes(wait_s=2)
+        assert bench.path(6).passes(wait_s=10)

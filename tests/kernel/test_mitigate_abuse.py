@@ -14,28 +14,35 @@ import pytest
 from mitigate_bench import Bench, apply, rules_of
 
 from fwtop.mitigate import netns
+from fwtop.mitigate.client import GuardianClient
 from fwtop.model.protocol import MAX_MESSAGE, Apply, Hello, Status, encode_request, parse_answer
 
 pytestmark = pytest.mark.kernel
 HELLO = encode_request(Hello("cli", "clone"))
 
 
-@pytest.fixture
-def bench(netns_pair, tmp_path: Path) -> Iterator[Bench]:
-    made = Bench(netns_pair, tmp_path)
+@pytest.fixture(scope="module")
+def bench(shared_pair, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+    made = Bench(shared_pair, tmp_path_factory.mktemp("guardian"))
     yield made
     made.close()
 
 
+@pytest.fixture(scope="module")
+def good(bench: Bench) -> Iterator[GuardianClient]:
+    """A well-behaved client with a rule, which is served as long as the others come."""
+    with bench.connect() as client:
+        apply(client, bench.block_rule(4))
+        yield client
+
+
 @pytest.fixture
-def address(bench: Bench) -> Iterator[str]:
-    """The socket of a guardian that a well-behaved client keeps alive and finds well afterwards."""
-    with bench.connect() as good:
-        rule_id = apply(good, bench.block_rule(4))
-        descriptor = netns.open_netns(bench.netns)
-        yield str(bench.directory / f"{netns.inode(descriptor)}.sock")
-        os.close(descriptor)
-        assert list(rules_of(good)) == [rule_id]
+def address(bench: Bench, good: GuardianClient) -> Iterator[str]:
+    """The guardian's socket; afterwards its rule and the client that made it are found well."""
+    descriptor = netns.open_netns(bench.netns)
+    yield str(bench.directory / f"{netns.inode(descriptor)}.sock")
+    os.close(descriptor)
+    assert list(rules_of(good)) == ["1"]
 
 
 def raw(address: str, *messages: bytes) -> socket.socket:

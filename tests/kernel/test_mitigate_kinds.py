@@ -81,42 +81,40 @@ def test_fast_rates_and_bytes_are_taken(bench: Bench) -> None:
         guardian.demand(Undo(all=True))
 
 
+STRINGS = [
+    (PayloadMatch(b"attack"), b"any attack at all", b"any attac"),
+    (PayloadMatch(b'q"\\| \x00\xff'), b'before q"\\| \x00\xff', b'before q"\\| \x00\xfe'),
+    (PayloadMatch(b"\x03bad\x02eu\0", dns_name="bad.eu"), b"..\x03bAd\x02Eu\0", b"..\x03bad\x03eu\0"),
+    (
+        PayloadMatch(b"\x03bad\x02eu\0\0\x01", dns_name="bad.eu"),  # and its type
+        b"..\x03BAD\x02eu\0\0\x01\0\x01",
+        b"..\x03BAD\x02eu\0\0\x1c\0\x01",
+    ),
+    (PayloadMatch(b"GET /", 0), b"GET /", b"xGET /"),
+    (
+        PayloadMatch(b"longer than forty bytes, so that u32 needs two matches", 3),
+        b"123longer than forty bytes, so that u32 needs two matches",
+        b"12longer than forty bytes, so that u32 needs two matches",
+    ),
+    (PayloadMatch(b"\x10\x20", 1, b"\xf0\x00"), b"a\x1fz", b"a\x2fz"),
+]
+
+
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize(
-    ("payload", "hit", "missed"),
-    [
-        (PayloadMatch(b"attack"), b"any attack at all", b"any attac"),
-        (PayloadMatch(b'q"\\| \x00\xff'), b'before q"\\| \x00\xff', b'before q"\\| \x00\xfe'),
-        (PayloadMatch(b"\x03bad\x02eu\0", dns_name="bad.eu"), b"..\x03bAd\x02Eu\0", b"..\x03bad\x03eu\0"),
-        (
-            PayloadMatch(b"\x03bad\x02eu\0\0\x01", dns_name="bad.eu"),  # and its type
-            b"..\x03BAD\x02eu\0\0\x01\0\x01",
-            b"..\x03BAD\x02eu\0\0\x1c\0\x01",
-        ),
-        (PayloadMatch(b"GET /", 0), b"GET /", b"xGET /"),
-        (
-            PayloadMatch(b"longer than forty bytes, so that u32 needs two matches", 3),
-            b"123longer than forty bytes, so that u32 needs two matches",
-            b"12longer than forty bytes, so that u32 needs two matches",
-        ),
-        (PayloadMatch(b"\x10\x20", 1, b"\xf0\x00"), b"a\x1fz", b"a\x2fz"),
-    ],
-)
-def test_string_matches_those_bytes_only(  # noqa: PLR0917
-    bench: Bench, family: int, variant: str, payload: PayloadMatch, hit: bytes, missed: bytes
-) -> None:
+def test_string_matches_those_bytes_only(bench: Bench, family: int, variant: str) -> None:
     use_variant(bench, variant)
     before = bench.state()
     path = bench.path(family)
-    rule = Rule("", Kind.STRING, Match(protocol=UDP, dport=PORT, payload=(payload,)), "match", 60)
     with bench.connect() as guardian:
-        rule_id = apply(guardian, rule)
-        assert not path.passes(hit)
-        assert path.passes(missed, wait_s=2)
-        guardian.demand(Undo((rule_id,)))
-        assert path.passes(hit, wait_s=2)
-    assert bench.state() == before
+        for payload, hit, missed in STRINGS:
+            rule = Rule("", Kind.STRING, Match(protocol=UDP, dport=PORT, payload=(payload,)), "match", 60)
+            rule_id = apply(guardian, rule)
+            assert not path.passes(hit), payload
+            assert path.passes(missed, wait_s=10), payload
+            guardian.demand(Undo((rule_id,)))
+            assert path.passes(hit, wait_s=10), payload
+            assert bench.state() == before, payload
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -137,7 +135,7 @@ def test_anchored_string_follows_tcp_options(bench: Bench, family: int, poll_unt
             client.send(b"GET /good")
             assert connection.recv(100) == b"GET /good"
             client.send(b"GET /bad")
-            poll_until(lambda: rules_of(guardian)[rule_id]["packets"] > 0, deadline_s=5)
+            poll_until(lambda: rules_of(guardian)[rule_id]["packets"] > 0)
             connection.settimeout(0.1)
             with pytest.raises(TimeoutError):
                 connection.recv(100)
@@ -164,14 +162,14 @@ def test_notrack_keeps_both_directions_out_of_conntrack(bench: Bench, family: in
 
     with bench.connect() as guardian:
         rule_id = apply(guardian, Rule("", Kind.NOTRACK, Match(protocol=UDP, dport=PORT), "notrack", 60))
-        assert path.passes(wait_s=2)
+        assert path.passes(wait_s=10)
         path.receiver.sendto(b"answer", path.sender.getsockname())
         path.sender.settimeout(2)
         assert path.sender.recv(100) == b"answer"
         assert tracked() == 0
         assert rules_of(guardian)[rule_id]["packets"] == 2
         guardian.demand(Undo((rule_id,)))
-        assert path.passes(wait_s=2)
+        assert path.passes(wait_s=10)
         assert tracked() == 1
     bench.pair.victim.run("conntrack", "-F")
     assert bench.state() == before
@@ -191,7 +189,7 @@ def test_switch_set_ends_the_rule_without_any_process(
         pid = int(guardian.about["pid"])
     kill(pid)
     assert not all([path.passes(b"attack"), path.passes(b"attack")])
-    poll_until(lambda: path.passes(b"attack") and path.passes(b"attack"), deadline_s=6)
+    poll_until(lambda: path.passes(b"attack") and path.passes(b"attack"))
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -207,8 +205,8 @@ def test_header_fields_are_matched(bench: Bench, family: int) -> None:
         )
         first = apply(guardian, rule)
         assert not path.passes(b"x" * 50)
-        assert path.passes(b"x" * 40, wait_s=2)
-        assert path.passes(b"x" * 70, wait_s=2)
+        assert path.passes(b"x" * 40, wait_s=10)
+        assert path.passes(b"x" * 70, wait_s=10)
         guardian.demand(Undo((first,)))
         second = apply(guardian, Rule("", Kind.IPSET, Match(sources=source, ttl=Range(60, 64)), "x", 60))
         assert not path.passes()
@@ -216,7 +214,7 @@ def test_header_fields_are_matched(bench: Bench, family: int) -> None:
         apply(
             guardian, Rule("", Kind.IPSET, Match(sources=source, ttl=Range(65, 255), protocol=UDP), "x", 60)
         )
-        assert path.passes(wait_s=2)
+        assert path.passes(wait_s=10)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -232,7 +230,7 @@ def test_fragments_are_matched_from_the_first(bench: Bench, family: int) -> None
         assert len(path.receiver.recv(4096)) > 3000
         rule_id = apply(guardian, rule)
         path.send(big)
-        assert path.passes(wait_s=2)
+        assert path.passes(wait_s=10)
         assert rules_of(guardian)[rule_id]["packets"] == 3
 
 

