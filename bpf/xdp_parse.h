@@ -177,6 +177,10 @@ INLINE u32 parse_ipv6(struct frame *f, struct view *p)
 	return !is_extension(p->protocol) || p->fragment == LATER_FRAGMENT;
 }
 
+#define PPPOE 0x8864
+#define MPLS 0x8847
+#define MPLS_MULTICAST 0x8848
+
 INLINE u32 is_vlan(u32 type)
 {
 	return type == 0x8100 || type == 0x88a8 || type == 0x9100;
@@ -205,11 +209,52 @@ INLINE u32 parse_link(struct frame *f, struct view *p)
 	return is_vlan(type) ? 0 : type;
 }
 
+/* Step over PPPoE (RFC 2516) and PPP; returns what follows as an ethertype. */
+INLINE u32 parse_session(struct frame *f, struct view *p)
+{
+	u8 *header = at(f, p->offset, 8);
+	u32 protocol;
+
+	if (!header || BE16(header) != 0x1100)
+		return 0;
+	protocol = BE16(header + 6);
+	p->offset += 8;
+	return protocol == 0x0021 ? 0x0800 : protocol == 0x0057 ? 0x86dd : PPPOE;
+}
+
+/* Step over up to eight MPLS labels (RFC 3032); what follows is told by its first four bits (RFC 4928). */
+INLINE u32 parse_labels(struct frame *f, struct view *p)
+{
+	u32 last = 0;
+	u8 *place;
+
+	for (int i = 0; i < 8; i++) {
+		MEET();
+		place = at(f, p->offset, 4);
+		if (!place)
+			return 0;
+		last = place[2] & 1;
+		p->offset += 4;
+		if (last)
+			break;
+	}
+	place = at(f, p->offset, 1);
+	if (!last || !place)
+		return last ? MPLS : 0;
+	return *place >> 4 == 4 ? 0x0800 : *place >> 4 == 6 ? 0x86dd : MPLS;
+}
+
 /* Take a frame apart as far as it makes sense; family 0: it is not IP, or can't be read. */
 INLINE void parse(struct frame *f, struct view *p)
 {
-	u32 type = parse_link(f, p), whole = type != 0;
+	u32 type = parse_link(f, p), whole;
 
+	MEET();
+	if (type == PPPOE)
+		type = parse_session(f, p);
+	else if (type == MPLS || type == MPLS_MULTICAST)
+		type = parse_labels(f, p);
+	whole = type != 0;
 	MEET();
 	if (type == 0x0800)
 		whole = parse_ipv4(f, p);

@@ -269,6 +269,10 @@ def with_cut_flags(packets: PacketBatch) -> PacketBatch:
         return packets
     width = packets.data.shape[1]
     start = np.where((packets.flags[rows] & FLAG_VLAN) != 0, 18, 14)
+    kind = packets.data[rows, np.minimum(start - 2, width - 1)].astype(np.int64) << 8
+    kind |= packets.data[rows, np.minimum(start - 1, width - 1)]
+    known = np.isin(kind, (0x0800, 0x86DD))  # behind more than one tag, or labels, the place is another
+    rows, start = rows[known], start[known]
     words = np.where(packets.family[rows] == 4, packets.data[rows, np.minimum(start, width - 1)] & 15, 10)
     header = words.astype(np.int64) * 4
     at = start + header + 13

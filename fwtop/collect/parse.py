@@ -1,8 +1,8 @@
 """Packet headers to columns, as whole arrays: what turns records of any hook into a PacketBatch.
 
 Two ways to the same answer: plain IPv4 and IPv6 in Ethernet are read at fixed places; everything else
-(VLAN, options, extension headers, fragments, short or lying packets) goes through `parse_any`, which
-gathers a small window a header and row. Loops are over header depth only. Sources: IEEE 802.1Q and
+(VLAN, PPPoE, MPLS, options, extension headers, fragments, short or lying packets) goes through `parse_any`,
+which gathers a small window a header and row. Loops are over header depth only. Sources: IEEE 802.1Q and
 802.1ad, RFC 791, 8200 with 6946 (atomic fragments), 4302, 9293, 768, 792, 4443.
 """
 
@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fwtop.collect.parse_any import parse_any, with_link_header
-from fwtop.model.packets import F64, FLAG_TUNNEL, I64, U8, U16, U32, U64, Mask, PacketBatch
+from fwtop.collect.parse_any import parse_any
+from fwtop.collect.parse_link import be16, be32, be64, with_link_header
+from fwtop.model.packets import F64, FLAG_TUNNEL, I64, U8, U16, U32, Mask, PacketBatch
 
 _ETHERNET_IPV4_PLAIN = 0x080045  # ethertype, then version 4 with a header of 20 bytes
 _AT_ONCE = 4096  # rows of the general parser: its many small steps then stay in the processor's cache
@@ -98,22 +99,22 @@ def _parse_plain(data: U8, captured: U16, wire: I64) -> Columns:
     The column `plain` tells the rows for which this was right; the other rows hold nonsense.
     """
     head = _head(data, 34)
-    ip_length = _be16(head, 16)
+    ip_length = be16(head, 16)
     end = 14 + ip_length.astype(np.int64)
     protocol = head[:, 23].copy()
-    plain = (_be32(head, 12) >> 8 == _ETHERNET_IPV4_PLAIN) & (_be16(head, 20) & 0x3FFF == 0)
+    plain = (be32(head, 12) >> 8 == _ETHERNET_IPV4_PLAIN) & (be16(head, 20) & 0x3FFF == 0)
     zero = np.zeros(len(data), np.uint64)
     return {
         "family": np.full(len(data), 4, np.uint8),
         "ethertype": np.full(len(data), 0x0800, np.uint16),
         "vlan": np.zeros(len(data), np.uint16),
         "src_hi": zero,
-        "src_lo": _be32(head, 26).astype(np.uint64),
+        "src_lo": be32(head, 26).astype(np.uint64),
         "dst_hi": zero.copy(),
-        "dst_lo": _be32(head, 30).astype(np.uint64),
+        "dst_lo": be32(head, 30).astype(np.uint64),
         "protocol": protocol,
         "ttl": head[:, 22].copy(),
-        "ip_id": _be16(head, 18).astype(np.uint32),
+        "ip_id": be16(head, 18).astype(np.uint32),
         "ip_length": ip_length,
         "fragment": np.zeros(len(data), np.uint8),
         "flags": np.zeros(len(data), np.uint8),
@@ -126,18 +127,18 @@ def _parse_plain(data: U8, captured: U16, wire: I64) -> Columns:
 def _parse_plain_six(data: U8, captured: U16, wire: I64) -> Columns:
     """Read every row as Ethernet, IPv6 without extension headers, TCP, UDP or ICMPv6; see _parse_plain."""
     head = _head(data, 54)
-    size = _be16(head, 18).astype(np.int64)
+    size = be16(head, 18).astype(np.int64)
     end = 54 + size
     protocol = head[:, 20].copy()
-    plain = (_be16(head, 12) == 0x86DD) & (head[:, 14] >> 4 == 6) & (size > 0)
+    plain = (be16(head, 12) == 0x86DD) & (head[:, 14] >> 4 == 6) & (size > 0)
     return {
         "family": np.full(len(data), 6, np.uint8),
         "ethertype": np.full(len(data), 0x86DD, np.uint16),
         "vlan": np.zeros(len(data), np.uint16),
-        "src_hi": _be64(head, 22),
-        "src_lo": _be64(head, 30),
-        "dst_hi": _be64(head, 38),
-        "dst_lo": _be64(head, 46),
+        "src_hi": be64(head, 22),
+        "src_lo": be64(head, 30),
+        "dst_hi": be64(head, 38),
+        "dst_lo": be64(head, 46),
         "protocol": protocol,
         "ttl": head[:, 21].copy(),
         "ip_id": np.zeros(len(data), np.uint32),
@@ -155,17 +156,17 @@ def _plain_transport(
 ) -> Columns:
     """Read the transport header at `at` of packets that end at `end`; `plain` so far is what IP says."""
     is_tcp, is_udp, is_icmp = protocol == 6, protocol == 17, protocol == icmp
-    udp_end = at + _be16(head, at + 4).astype(np.int64)
+    udp_end = at + be16(head, at + 4).astype(np.int64)
     start = at + np.where(is_tcp, (head[:, at + 12] >> 4).astype(np.int64) << 2, 8)
     fits = (start <= end) & (start <= captured) & (end <= wire)
     right = (is_tcp & (start >= at + 20)) | (is_udp & (udp_end >= at + 8) & (udp_end <= end)) | is_icmp
     return {
         "plain": plain & fits & right,
-        "sport": np.where(is_icmp, np.uint16(0), _be16(head, at)),
-        "dport": np.where(is_icmp, np.uint16(0), _be16(head, at + 2)),
+        "sport": np.where(is_icmp, np.uint16(0), be16(head, at)),
+        "dport": np.where(is_icmp, np.uint16(0), be16(head, at + 2)),
         "tcp_flags": np.where(is_tcp, head[:, at + 13], np.uint8(0)),
-        "tcp_window": np.where(is_tcp, _be16(head, at + 14), np.uint16(0)),
-        "tcp_seq": np.where(is_tcp, _be32(head, at + 4), np.uint32(0)),
+        "tcp_window": np.where(is_tcp, be16(head, at + 14), np.uint16(0)),
+        "tcp_seq": np.where(is_tcp, be32(head, at + 4), np.uint32(0)),
         "tcp_header": np.where(is_tcp, head[:, at + 12] >> 4 << 2, np.uint8(0)),
         "icmp_type": np.where(is_icmp, head[:, at], np.uint8(0)),
         "icmp_code": np.where(is_icmp, head[:, at + 1], np.uint8(0)),
@@ -180,18 +181,6 @@ def _head(data: U8, transport: int) -> U8:
     width = min(transport + 20, data.shape[1])
     head[:, :width] = data[:, :width]
     return head
-
-
-def _be16(head: U8, offset: int) -> U16:
-    return head[:, offset : offset + 2].view(">u2")[:, 0].astype(np.uint16)
-
-
-def _be32(head: U8, offset: int) -> U32:
-    return head[:, offset : offset + 4].view(">u4")[:, 0].astype(np.uint32)
-
-
-def _be64(head: U8, offset: int) -> U64:
-    return head[:, offset : offset + 8].view(">u8")[:, 0].astype(np.uint64)
 
 
 def _is_six(data: U8) -> Mask:

@@ -12,23 +12,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fwtop.collect.parse_link import LinkParser, be16, be32, be64
 from fwtop.model.packets import (
     FLAG_IP_OPTIONS,
     FLAG_MALFORMED,
-    FLAG_TRUNCATED,
-    FLAG_VLAN,
     I64,
     U8,
     U16,
-    U32,
     Fragment,
-    Mask,
     PacketBatch,
 )
 
-MAX_VLAN_TAGS = 4
 MAX_EXTENSION_HEADERS = 12
-_VLAN_TYPES = (0x8100, 0x88A8, 0x9100)
 _OPTION_HEADERS = (0, 43, 60, 135, 139, 140)  # RFC 6564: next header, length in 8 bytes without the first
 _FRAGMENT_HEADER, _AH = 44, 51
 _CHAIN = np.isin(np.arange(256), (*_OPTION_HEADERS, _FRAGMENT_HEADER, _AH))
@@ -38,19 +33,6 @@ _HEADER_BYTES = np.zeros(256, np.int64)
 _HEADER_BYTES[[6, 17, 33, 132, 136, 1, 58]] = [20, 8, 12, 12, 8, 8, 8]
 _OF_RECORD = {"time_ns", "weight", "length", "ifindex", "hook", "reason", "rule", "captured", "data"}
 _OUT = [item.name for item in fields(PacketBatch) if item.name not in _OF_RECORD]
-
-
-def with_link_header(data: U8, captured: U16, link: U8) -> tuple[U8, U16]:
-    """Give rows that start with the IP header (`link` 0) a blank Ethernet header with its ethertype."""
-    bare = link != 1
-    wider = np.zeros((len(data), data.shape[1] + 14), np.uint8)
-    wider[~bare, : data.shape[1]] = data[~bare]
-    wider[bare, 14:] = data[bare]
-    if data.shape[1]:
-        version = np.where(bare & (captured > 0), data[:, 0] >> 4, 0)
-        wider[version == 4, 12] = 0x08
-        wider[version == 6, 12:14] = (0x86, 0xDD)
-    return wider, np.where(bare, captured + 14, captured).astype(np.uint16)
 
 
 def parse_any(
@@ -69,75 +51,15 @@ def parse_any(
     return {name: getattr(out, name) for name in _OUT}
 
 
-class _Parser:
+class _Parser(LinkParser):
     """The state of one call: where each row's next header is and where its IP packet ends."""
 
     def __init__(self, data: U8, captured: I64, length: I64, wire: I64, rows: NDArray[np.intp]) -> None:
-        self.flat = np.ascontiguousarray(data).reshape(-1)
-        self.base = rows.astype(np.int64) * data.shape[1]
-        self.captured = captured
-        self.length = length
+        super().__init__(data, captured, length, rows)
         self.wire = wire
-        self.out = PacketBatch.zeros(len(rows), 0)
         self.open = np.zeros(len(rows), np.bool_)  # rows whose transport header is to be read
         self.offset = np.zeros(len(rows), np.int64)  # of the header after IP
         self.end = np.zeros(len(rows), np.int64)  # of the IP packet, may lie behind the sample
-
-    def window(self, rows: NDArray[np.intp], offset: I64, size: int) -> U8:
-        """Gather `size` bytes of each row from its offset; zeros behind the end of the sample."""
-        out = np.zeros((len(rows), size), np.uint8)
-        places = self.base[rows] + offset
-        inside = np.flatnonzero(places + size <= len(self.flat))
-        if len(inside):
-            windows = np.ndarray(len(self.flat) - size + 1, f"V{size}", self.flat, strides=(1,))
-            out[inside] = windows[places[inside]].view(np.uint8).reshape(-1, size)
-        there = self.captured[rows] - offset
-        cut = np.flatnonzero(there < size)
-        if len(cut):
-            out[cut] *= np.arange(size) < there[cut, None]
-        for row in cut[
-            places[cut] + size > len(self.flat)
-        ].tolist():  # in the last rows: ends behind the array
-            taken = self.flat[places[row] : places[row] + max(int(there[row]), 0)]
-            out[row, : len(taken)] = taken
-        return out
-
-    def short(self, rows: NDArray[np.intp], needed: I64, end: I64) -> Mask:
-        """Tell the rows whose header ends at `needed` and does not fit; flag them.
-
-        Beyond the packet's own end it is malformed, else beyond the sample's it is truncated.
-        """
-        lies = needed > end
-        cut = ~lies & (needed > self.captured[rows])
-        self.flag(rows[lies], FLAG_MALFORMED)
-        self.flag(rows[cut], FLAG_TRUNCATED)
-        return lies | cut
-
-    def flag(self, rows: NDArray[np.intp], bit: int) -> None:
-        """Set a flag on rows."""
-        self.out.flags[rows] |= np.uint8(bit)
-
-    def link_layer(self) -> I64:
-        """Read Ethernet and VLAN tags; returns the offset of what follows."""
-        out = self.out
-        offset = np.full(len(out), 14, np.int64)
-        rows = np.arange(len(out))
-        rows = rows[~self.short(rows, offset, self.length)]
-        out.ethertype[rows] = _be16(self.window(rows, offset[rows] - 2, 2), 0)
-        for depth in range(MAX_VLAN_TAGS):
-            rows = rows[np.isin(out.ethertype[rows], _VLAN_TYPES)]
-            if not len(rows):
-                return offset
-            short = self.short(rows, offset[rows] + 4, self.length[rows])
-            rows = rows[~short]
-            tag = self.window(rows, offset[rows], 4)
-            self.flag(rows, FLAG_VLAN)
-            if depth == 0:
-                out.vlan[rows] = _be16(tag, 0) & 0xFFF
-            out.ethertype[rows] = _be16(tag, 2)
-            offset[rows] += 4
-        self.flag(rows[np.isin(out.ethertype[rows], _VLAN_TYPES)], FLAG_MALFORMED)
-        return offset
 
     def ipv4(self, rows: NDArray[np.intp], offset: I64) -> None:
         """Read IPv4 headers at `offset` of the rows."""
@@ -147,14 +69,14 @@ class _Parser:
         right = head[:, 0] >> 4 == 4
         self.flag(rows[~right], FLAG_MALFORMED)
         rows, head = rows[right], head[right]
-        total = _be16(head, 2)
-        fragment = _be16(head, 6)
+        total = be16(head, 2)
+        fragment = be16(head, 6)
         out.family[rows] = 4
-        out.src_lo[rows] = _be32(head, 12)
-        out.dst_lo[rows] = _be32(head, 16)
+        out.src_lo[rows] = be32(head, 12)
+        out.dst_lo[rows] = be32(head, 16)
         out.protocol[rows] = head[:, 9]
         out.ttl[rows] = head[:, 8]
-        out.ip_id[rows] = _be16(head, 4)
+        out.ip_id[rows] = be16(head, 4)
         out.ip_length[rows] = total
         out.fragment[rows] = np.where(
             fragment & 0x1FFF, Fragment.LATER, np.where(fragment & 0x2000, Fragment.FIRST, Fragment.NONE)
@@ -184,10 +106,10 @@ class _Parser:
         right = head[:, 0] >> 4 == 6
         self.flag(rows[~right], FLAG_MALFORMED)
         rows, head = rows[right], head[right]
-        size = _be16(head, 4).astype(np.int64)
+        size = be16(head, 4).astype(np.int64)
         out.family[rows] = 6
-        out.src_hi[rows], out.src_lo[rows] = _be64(head, 8), _be64(head, 16)
-        out.dst_hi[rows], out.dst_lo[rows] = _be64(head, 24), _be64(head, 32)
+        out.src_hi[rows], out.src_lo[rows] = be64(head, 8), be64(head, 16)
+        out.dst_hi[rows], out.dst_lo[rows] = be64(head, 24), be64(head, 32)
         out.protocol[rows] = head[:, 6]
         out.ttl[rows] = head[:, 7]
         out.ip_length[rows] = np.minimum(size + 40, 0xFFFF)
@@ -220,11 +142,11 @@ class _Parser:
         self.flag(rows[kind != _FRAGMENT_HEADER], FLAG_IP_OPTIONS)
         fragments = kind == _FRAGMENT_HEADER
         if fragments.any():
-            place = _be16(head[fragments], 2)
+            place = be16(head[fragments], 2)
             out.fragment[rows[fragments]] = np.where(
                 place & 0xFFF8, Fragment.LATER, np.where(place & 1, Fragment.FIRST, Fragment.NONE)
             )
-            out.ip_id[rows[fragments]] = _be32(head[fragments], 4)
+            out.ip_id[rows[fragments]] = be32(head[fragments], 4)
         out.protocol[rows] = head[:, 0]
         self.offset[rows] += size
         short = self.short(rows, self.offset[rows], self.end[rows])
@@ -243,7 +165,7 @@ class _Parser:
         head = self.window(rows, self.offset[rows], 20)
         there = np.minimum(self.captured[rows], self.end[rows]) - self.offset[rows]
         ports = _PORTS[protocol] & (there >= 4)
-        out.sport[rows[ports]], out.dport[rows[ports]] = _be16(head[ports], 0), _be16(head[ports], 2)
+        out.sport[rows[ports]], out.dport[rows[ports]] = be16(head[ports], 0), be16(head[ports], 2)
         icmp &= there >= 4
         out.icmp_type[rows[icmp]], out.icmp_code[rows[icmp]] = head[icmp, 0], head[icmp, 1]
         fits = ~self.short(rows, self.offset[rows] + needed, self.end[rows])
@@ -257,9 +179,9 @@ class _Parser:
     def tcp(self, rows: NDArray[np.intp], head: U8) -> None:
         """Take over the fields of TCP headers."""
         out = self.out
-        out.tcp_seq[rows] = _be32(head, 4)
+        out.tcp_seq[rows] = be32(head, 4)
         out.tcp_flags[rows] = head[:, 13]
-        out.tcp_window[rows] = _be16(head, 14)
+        out.tcp_window[rows] = be16(head, 14)
         out.tcp_header[rows] = head[:, 12] >> 4 << 2
         header = out.tcp_header[rows].astype(np.int64)
         wrong = header < 20
@@ -270,7 +192,7 @@ class _Parser:
 
     def udp(self, rows: NDArray[np.intp], head: U8) -> None:
         """Check the length of UDP headers: beyond the packet is right in a first fragment only."""
-        size = _be16(head, 4).astype(np.int64)
+        size = be16(head, 4).astype(np.int64)
         room = self.end[rows] - self.offset[rows]
         first = self.out.fragment[rows] == Fragment.FIRST
         wrong = (size != 0) & ((size < 8) | ((size > room) & ~first))
@@ -283,15 +205,3 @@ class _Parser:
         """Say where the transport payload is."""
         self.out.payload_offset[rows] = start
         self.out.payload_length[rows] = np.minimum(end - start, 0xFFFF)
-
-
-def _be16(head: U8, offset: int) -> U16:
-    return head[:, offset : offset + 2].view(">u2")[:, 0].astype(np.uint16)
-
-
-def _be32(head: U8, offset: int) -> U32:
-    return head[:, offset : offset + 4].view(">u4")[:, 0].astype(np.uint32)
-
-
-def _be64(head: U8, offset: int) -> NDArray[np.uint64]:
-    return head[:, offset : offset + 8].view(">u8")[:, 0].astype(np.uint64)

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "unit"))
-from frames import ethernet, extension, fragment6, ipv4, ipv6, tcp, udp
+from frames import ethernet, extension, fragment6, ipv4, ipv6, mpls, pppoe, tcp, udp
 
 from fwtop.model.address import Prefix
 from fwtop.model.rule import Match, PayloadMatch, Range
@@ -26,6 +26,11 @@ def random_frame(chance: random.Random) -> bytes:
     else:
         packet, kind = _ipv6(chance), 0x86DD
     tags = tuple((chance.choice((0x8100, 0x88A8)), 5) for _ in range(chance.choice((0, 0, 0, 1, 2, 4, 5))))
+    wrapped = chance.random()
+    if wrapped < 0.1:
+        packet, kind = pppoe(packet, chance.choice((0x21 if kind == 0x0800 else 0x57, 0x21, 0xC021))), 0x8864
+    elif wrapped < 0.2:
+        packet, kind = mpls(packet, *range(chance.choice((1, 2, 8, 9)))), chance.choice((0x8847, 0x8848))
     frame = bytearray(ethernet(packet, kind, tags) + bytes(chance.choice((0, 0, 7))))
     while chance.random() < _BLIND:
         frame[chance.randrange(12, min(len(frame), 90))] = chance.choice((0, 1, 5, 6, 17, 44, 69, 96, 255))

@@ -19,6 +19,18 @@ def ethernet(payload: bytes, ethertype: int, vlans: tuple[tuple[int, int], ...] 
     return out + struct.pack(">H", ethertype) + payload
 
 
+def pppoe(packet: bytes, protocol: int = 0x21) -> bytes:
+    """PPPoE session data (RFC 2516), which has ethertype 0x8864."""
+    return struct.pack(">BBHHH", 0x11, 0, 7, len(packet) + 2, protocol) + packet
+
+
+def mpls(packet: bytes, *labels: int) -> bytes:
+    """A stack of MPLS labels, outermost first, which has ethertype 0x8847."""
+    last = len(labels) - 1
+    stack = (struct.pack(">I", label << 12 | (at == last) << 8 | 64) for at, label in enumerate(labels))
+    return b"".join(stack) + packet
+
+
 def ipv4(
     payload: bytes,
     protocol: int,

@@ -68,10 +68,37 @@ class Reader:
             at += 4
         if out["ethertype"] in VLAN:
             self.fail(FLAG_MALFORMED)
+        if out["ethertype"] == 0x8864:
+            at = self.pppoe(at)
+        elif out["ethertype"] in (0x8847, 0x8848):
+            at = self.mpls(at)
         if out["ethertype"] == 0x0800:
             self.ipv4(at)
         elif out["ethertype"] == 0x86DD:
             self.ipv6(at)
+
+    def pppoe(self, at: int) -> int:
+        self.need(at + 8, self.length)
+        if self.u16(at) != 0x1100:
+            self.fail(FLAG_MALFORMED)
+        kind = {0x21: 0x0800, 0x57: 0x86DD}.get(self.u16(at + 6))
+        if kind is None:
+            raise Stop
+        self.out["ethertype"] = kind
+        return at + 8
+
+    def mpls(self, at: int) -> int:
+        for _ in range(8):
+            self.need(at + 4, self.length)
+            last = self.data[at + 2] & 1
+            at += 4
+            if last:
+                kind = {4: 0x0800, 6: 0x86DD}.get(self.data[at] >> 4) if at < len(self.data) else None
+                if kind is None:
+                    raise Stop
+                self.out["ethertype"] = kind
+                return at
+        return self.fail(FLAG_MALFORMED)
 
     def ipv4(self, at: int) -> None:
         out = self.out

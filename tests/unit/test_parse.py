@@ -4,7 +4,7 @@ import random
 
 import numpy as np
 import pytest
-from frames import batch_of, ethernet, extension, fragment6, ipv4, ipv6, rows_of, tcp, udp
+from frames import MACS, batch_of, ethernet, extension, fragment6, ipv4, ipv6, mpls, pppoe, rows_of, tcp, udp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference_parser import reference
@@ -47,6 +47,13 @@ SEEDS = [
     ethernet(b"\0\1\x08\0\6\4\0\1" + b"\0" * 20, 0x0806),
     ethernet(ipv4(b"\0\1\0\2" + b"s" * 12, 132), 0x0800),
     ethernet(ipv4(tcp(3, 4), 6, total=0), 0x0800),
+    ethernet(pppoe(ipv4(udp(1, 2, b"abc"), 17)), 0x8864),
+    ethernet(pppoe(ipv6(tcp(5, 6), 6), 0x57), 0x8864, ((0x8100, 7),)),
+    ethernet(pppoe(b"\1\2\0\4", 0xC021), 0x8864),
+    ethernet(mpls(ipv4(udp(1, 2, b"abc"), 17), 16), 0x8847),
+    ethernet(mpls(ipv6(tcp(5, 6), 6), 16, 17, 2), 0x8847, ((0x88A8, 7),)),
+    ethernet(mpls(b"\0\0\0\0" + MACS, 16), 0x8848),
+    ethernet(mpls(ipv4(tcp(1, 2), 6), *range(16, 25)), 0x8847),
     b"\1\2\3",
     b"",
 ]
@@ -110,6 +117,19 @@ def test_vlan_is_the_outermost_and_ethertype_the_innermost() -> None:
     batch = one(SEEDS[11])
     assert (batch.vlan[0], batch.ethertype[0], batch.flags[0]) == (100, 0x0800, FLAG_VLAN)
     assert (batch.sport[0], batch.dport[0], batch.protocol[0]) == (1, 2, 6)
+
+
+@pytest.mark.parametrize(
+    "packet", [ipv4(udp(53, 9, b"load"), 17, ttl=60), ipv6(udp(53, 9, b"load"), 17, hops=60)]
+)
+def test_ip_is_found_behind_pppoe_and_mpls(packet: bytes) -> None:
+    six = packet[0] >> 4 == 6
+    frames = [ethernet(pppoe(packet, 0x57 if six else 0x21), 0x8864), ethernet(mpls(packet, 9, 10), 0x8847)]
+    batch = batch_of([*frames, ethernet(pppoe(packet, 0x57 if six else 0x21), 0x8864, ((0x8100, 5),))])
+    assert batch.ethertype.tolist() == [0x86DD if six else 0x0800] * 3
+    assert (batch.sport.tolist(), batch.ttl.tolist()) == ([53] * 3, [60] * 3)
+    for row, at in enumerate(batch.payload_offset.tolist()):
+        assert batch.data[row, at : at + 4].tobytes() == b"load"
 
 
 def test_first_and_later_fragments() -> None:
