@@ -67,15 +67,6 @@ struct xdp_slot { /* written by the guardian */
 	u32 at_tc;    /* it is not for XDP: for readers of the counters */
 };
 
-/* A source of dropped packets, in a place that its hash gives: estimated from the sampled ones. */
-#define XDP_HITS 4096
-struct xdp_hit {
-	u64 hi, lo; /* IPv6 by /64: lo is 0 */
-	u32 number; /* of the rule */
-	u32 family;
-	u64 packets;
-};
-
 struct frame {
 	u8 *data, *end;
 };

@@ -5,54 +5,159 @@
 
 #include "xdp.h"
 
-/* IPv4: two bits for every /24: none of it (0), all of it (1), or look at its 256 bits (2). These are
+/* IPv4: two bits for every /24. Those of which a part is listed have 256 bits, a bit for each address, which are
  * found by rank: `ranks` says how many such /24s there are before each word of 32, the rest is counted here. */
-#define LIST4_WORDS (1 << 19)
+enum { NOTHING_LISTED, ALL_BEGINS, PART_LISTED, ALL_GOES_ON };
 
-INLINE u64 pairs_set(u64 pairs)
+#define LIST4_WORDS (1 << 19)
+#define EVEN_BITS 0x5555555555555555ULL
+
+INLINE u64 list4_word(u64 address)
 {
-	u64 sums = (pairs & 0x3333333333333333ULL) + (pairs >> 2 & 0x3333333333333333ULL);
+	u64 word = address >> 13 & (LIST4_WORDS - 1);
+
+	OPAQUE(word);
+	return word & (LIST4_WORDS - 1);
+}
+
+/* How many of the even bits are set. */
+INLINE u64 evens_set(u64 evens)
+{
+	u64 sums = (evens & 0x3333333333333333ULL) + (evens >> 2 & 0x3333333333333333ULL);
 
 	return ((sums + (sums >> 4)) & 0x0f0f0f0f0f0f0f0fULL) * 0x0101010101010101ULL >> 56;
 }
 
-INLINE u32 in_list4(u64 *blocks, u64 *parts, u64 count, u64 address)
+INLINE u64 part4(u64 *blocks, u64 word, u64 states, u64 shift)
 {
-	u64 word = address >> 13, shift = (address >> 8 & 31) * 2, states, place;
 	u32 *ranks = (u32 *)(blocks + LIST4_WORDS);
 
-	word &= LIST4_WORDS - 1;
-	OPAQUE(word);
-	word &= LIST4_WORDS - 1;
-	states = blocks[word];
-	if ((states >> shift & 3) < 2)
+	return ranks[word] + evens_set((states & ((1ULL << shift) - 1)) >> 1 & ~states & EVEN_BITS);
+}
+
+INLINE u32 in_list4(u64 *blocks, u64 *parts, u64 count, u64 address)
+{
+	u64 word = list4_word(address), shift = (address >> 8 & 31) * 2, states = blocks[word], place;
+
+	if ((states >> shift & 3) != PART_LISTED)
 		return states >> shift & 3;
-	place = ranks[word] + pairs_set((states & ((1ULL << shift) - 1)) >> 1 & 0x5555555555555555ULL);
-	place = place * 4 + (address >> 6 & 3);
+	place = part4(blocks, word, states, shift) * 4 + (address >> 6 & 3);
 	OPAQUE(place);
 	return place < count * 4 ? parts[place] >> (address & 63) & 1 : 0;
 }
 
+/* The number of an address's prefix, for counting. Of /24s that are listed in part: the first one's, and, where
+ * there are several, the place behind `parts` of these of 256 bits that say where each begins. */
+struct part_number {
+	u32 first, several; /* 0: there is one prefix */
+};
+
+INLINE u64 begun4(u64 *begins, u64 address)
+{
+	u64 last = (2ULL << (address & 63)) - 1, found = 0;
+
+#pragma unroll
+	for (u32 i = 0; i < 4; i++) {
+		u64 mask = i < (address >> 6 & 3) ? ~0ULL : i == (address >> 6 & 3) ? last : 0;
+		u64 bits = begins[i] & mask;
+
+		found += evens_set(bits - (bits >> 1 & EVEN_BITS));
+	}
+	return found;
+}
+
+/* Of an address that is listed. `wholes` says how many prefixes of /24 or shorter begin before each word. */
+INLINE u64 number4(u64 *blocks, u32 *wholes, u64 parts, u64 several, u64 address)
+{
+	u64 word = list4_word(address), shift = (address >> 8 & 31) * 2, states = blocks[word], place, more;
+	struct part_number *part = (struct part_number *)(wholes + LIST4_WORDS);
+
+	if ((states >> shift & 3) != PART_LISTED)
+		return wholes[word] + evens_set(states & ~(states >> 1) & EVEN_BITS & ((2ULL << shift) - 1)) - 1;
+	place = part4(blocks, word, states, shift);
+	OPAQUE(place);
+	if (place >= parts)
+		return 0;
+	more = part[place].several;
+	OPAQUE(more);
+	if (more == 0 || more > several)
+		return part[place].first;
+	return part[place].first + begun4((u64 *)(part + parts) + (more - 1) * 4, address) - 1;
+}
+
 /* IPv6: a bit for the hash of the first 32 address bits, before any of the exact lookups. */
+#define LIST6_FILTER_WORDS (1 << 18)
+
 INLINE u32 may_list6(u64 *filter, u64 hi)
 {
 	u32 bit = (u32)(hi >> 32) * 0x9e3779b1u >> 8;
 	u64 word = bit >> 6;
 
 	OPAQUE(word);
-	word &= 0x3ffff;
+	word &= LIST6_FILTER_WORDS - 1;
 	return filter[word] >> (bit & 63) & 1;
 }
 
-struct list6_key {
-	u64 hi, lo, length;
+/* Prefixes of one length lie each in the first free place from its hash on; `empty` is none of them. */
+#define ABSENT (~0ULL)
+
+INLINE u64 place6(u64 *keys, u64 place, u32 most, u64 key, u64 empty)
+{
+	for (u32 i = 0; i < most; i++, place++) {
+		u64 found = keys[place];
+
+		if (found == empty)
+			return ABSENT;
+		if (found == key)
+			return place;
+	}
+	return ABSENT;
+}
+
+/* Longer than /64: of two words. */
+INLINE u64 wide_place6(u64 *keys, u64 place, u32 most, u64 hi, u64 lo, u64 empty_hi, u64 empty_lo)
+{
+	for (u32 i = 0; i < most; i++, place++) {
+		u64 found_hi = keys[2 * place], found_lo = keys[2 * place + 1];
+
+		if (found_hi == empty_hi && found_lo == empty_lo)
+			return ABSENT;
+		if (found_hi == hi && found_lo == lo)
+			return place;
+	}
+	return ABSENT;
+}
+
+/* Packets of a rule by the number of the source's prefix. Each CPU adds up what the prefixes that it hit last
+ * were hit, so that many CPUs under one flood do not wait for each other's cache line; what is pending there
+ * counts for readers. */
+#define PENDING 64
+
+struct pending {
+	u64 number, packets;
 };
 
-INLINE u32 in_list6(void *prefixes, u64 hi, u64 lo, u64 length)
+INLINE void count_prefix(void *hits, u64 count, u64 number, u64 packets)
 {
-	struct list6_key key = {hi, lo, length};
+	u64 *counters = hits + FWTOP_CPUS * PENDING * sizeof(struct pending), place, before, earlier;
+	struct pending *pending = hits;
 
-	return bpf_map_lookup_elem(prefixes, &key) != NULL;
+	place = bpf_get_smp_processor_id() * PENDING + (number & (PENDING - 1));
+	OPAQUE(place);
+	if (place >= FWTOP_CPUS * PENDING)
+		return;
+	pending += place;
+	before = pending->number;
+	earlier = pending->packets;
+	if (before == number) {
+		pending->packets = earlier + packets;
+		return;
+	}
+	OPAQUE(before);
+	if (earlier && before < count)
+		__sync_fetch_and_add(counters + before, earlier);
+	pending->number = number;
+	pending->packets = packets;
 }
 
 #endif

@@ -59,25 +59,44 @@ INLINE void judge(struct frame *f, struct xdp_cell *cell, u32 wire)
 		cell->slot = XDP_NONE;
 }
 
+/* Count what a rule drops for the prefix of its source. A frame without tags may not have been taken apart; the
+ * addresses are then where they nearly always are. */
+INLINE void count_dropped(struct frame *f, struct xdp_cell *cell, u32 slot, u32 packets)
+{
+	u32 family = cell->view.family;
+	u64 hi = cell->view.src_hi, lo = cell->view.src_lo;
+	u8 *ip = f->data + 14;
+
+	if (ip + 40 <= f->end && BE16(ip - 2) == 0x86dd) {
+		family = 6;
+		hi = BE64(ip + 8);
+		lo = BE64(ip + 16);
+	} else if (ip + 20 <= f->end && BE16(ip - 2) == 0x0800) {
+		family = 4;
+		lo = BE32(ip + 12);
+	}
+	OPAQUE(family);
+	count_source(slot, family, hi, lo, packets);
+}
+
 #ifndef FWTOP_TC
 
-/* While no console has said N, it grows with every sample, as then they are for the counts by source only. */
-INLINE u32 xdp_one_in(struct xdp_cell *cell)
+/* 0: nobody wants samples. */
+INLINE u32 xdp_one_in(void)
 {
-	u32 *control = MAP_VALUE(FWTOP_XDP_CONTROL_FD);
-	u32 n = *(volatile u32 *)control;
+	u32 n = *(volatile u32 *)MAP_VALUE(FWTOP_XDP_CONTROL_FD);
 
-	if (n == 0)
-		n = cell->drawn < 1024 ? cell->drawn + 1 : 1024;
-	return n < 1 ? 1 : n > 1 << 18 ? 1 << 18 : n;
+	return n > 1 << 18 ? 1 << 18 : n;
 }
 
 /* A countdown with a random start, as in cell.h; a long one is cut when N falls. Returns how many packets the
  * one sampled stands for, 0: it is not sampled. */
 INLINE u32 xdp_sampled(struct xdp_cell *cell)
 {
-	u32 left = cell->left, n = xdp_one_in(cell), weight;
+	u32 left = cell->left, n = xdp_one_in(), weight;
 
+	if (n == 0)
+		return 0;
 	if (left > 1 && left <= 2 * n) {
 		cell->left = left - 1;
 		return 0;
@@ -86,51 +105,6 @@ INLINE u32 xdp_sampled(struct xdp_cell *cell)
 	cell->drawn = n;
 	cell->left = n > 1 ? 1 + bpf_get_prandom_u32() % (2 * n - 1) : 1;
 	return weight ? weight : 1;
-}
-
-INLINE u32 xdp_source(struct frame *f, struct view *p, u64 *hi, u64 *lo)
-{
-	u8 *ip = f->data + 14;
-
-	if (ip + 20 > f->end)
-		return 0;
-	*hi = *lo = 0;
-	if (BE16(ip - 2) == 0x0800) {
-		*lo = BE32(ip + 12);
-		return 4;
-	}
-	if (BE16(ip - 2) == 0x86dd) {
-		*hi = BE64(ip + 8);
-		return 6;
-	}
-	*hi = p->src_hi; /* behind tags: then the packet was taken apart */
-	*lo = p->family == 4 ? p->src_lo : 0;
-	return p->family;
-}
-
-/* Count a sampled packet for its source. Where another one has the place, the packets of both are counted for
- * either, by chance in proportion: sums stay unbiased (Ting, "Data Sketches for Disaggregated Subset Sum and
- * Frequent Item Estimation", SIGMOD 2018). */
-INLINE void xdp_count_source(struct frame *f, struct xdp_cell *cell, u32 number, u32 weight)
-{
-	struct xdp_hit *hits = MAP_VALUE(FWTOP_XDP_HITS_FD), *hit;
-	u64 hi, lo, place;
-	u32 family = xdp_source(f, &cell->view, &hi, &lo);
-
-	if (!family)
-		return;
-	place = (hi * 31 + lo + number) * 0x9e3779b97f4a7c15ULL >> 52;
-	OPAQUE(place);
-	hit = hits + (place & (XDP_HITS - 1));
-	hit->packets += weight;
-	if (hit->hi == hi && hit->lo == lo && hit->number == number && hit->family == family)
-		return;
-	if (bpf_get_prandom_u32() % hit->packets >= weight)
-		return;
-	hit->hi = hi;
-	hit->lo = lo;
-	hit->number = number;
-	hit->family = family;
 }
 
 INLINE void xdp_emit(struct xdp_md *ctx, struct xdp_cell *cell, void *ring, u32 weight, u32 number, u32 wire)
@@ -185,12 +159,12 @@ int fwtop_xdp(struct xdp_md *ctx)
 	if (slot >= XDP_MAX_RULES)
 		return XDP_PASS;
 	xdp_add(&cell->rules[slot], 1, wire);
+	count_dropped(&f, cell, slot, 1);
 	xdp_add(&cell->classes[xdp_class(cell->protocol)], 1, wire);
 	weight = xdp_sampled(cell);
 	if (!weight)
 		return XDP_DROP;
 	number = slots[slot & (XDP_MAX_RULES - 1)].number;
-	xdp_count_source(&f, cell, number, weight);
 	for (u32 i = 0; i < XDP_RINGS; i++) {
 		u32 key = i;
 		void *ring = bpf_map_lookup_elem(MAP(FWTOP_XDP_RINGS_FD), &key);
@@ -234,7 +208,9 @@ int fwtop_tc(struct __sk_buff *skb)
 	slot = cell->slot;
 	if (slot >= XDP_MAX_RULES)
 		return NEXT;
-	xdp_add(&cell->rules[slot], segments ? segments : 1, skb->len);
+	segments = segments ? segments : 1;
+	xdp_add(&cell->rules[slot], segments, skb->len);
+	count_dropped(&f, cell, slot, segments);
 	return SHOT;
 }
 

@@ -1,7 +1,8 @@
-"""What a lookup in a list of a million IPv4 prefixes costs a packet, by the structure that holds them.
+"""What a lookup in a list of a million prefixes costs a packet, by the structure that holds them.
 
-sudo .venv/bin/python scripts/measure_lists.py: nanoseconds a packet by BPF_PROG_TEST_RUN (the fastest of many
-runs, all else being the same), seconds to fill, memory. The table in fwtop/collect/xdp_lists.py is from here.
+sudo PYTHONPATH=. .venv/bin/python scripts/measure_lists.py: nanoseconds a packet by BPF_PROG_TEST_RUN (the
+fastest of many runs, all else being the same), seconds to fill, memory. The tables in
+fwtop/collect/xdp_lists.py are its.
 """
 
 from __future__ import annotations
@@ -14,57 +15,131 @@ from pathlib import Path
 
 import numpy as np
 
-from fwtop.collect import bpf, bpf_objects, xdp_lists, xdp_maps
+from fwtop.collect import bpf, bpf_objects, xdp_lists
 from fwtop.collect.compiler import SOURCES, compile_text, relocate
+from fwtop.collect.xdp_list6 import lookup_lines6
+from fwtop.collect.xdp_maps import SHARED, close_all, possible_cpus
+from fwtop.collect.xdp_numbers import count_functions
+from fwtop.collect.xdp_rule import List4, List6, SlotRule
 from fwtop.model.bulk_rows import PrefixRows
+from fwtop.model.rule import Match
 
-COUNT, RUNS, REPEAT = 1_000_000, 15, 300_000
+COUNT, RUNS, REPEAT = 1_000_000, 15, 100_000
 _TEST_RUN, _LPM_TRIE, _BATCH = 10, 11, 65_536
-SOURCES_OF = {"one source": "0xc6130005", "random": "bpf_get_prandom_u32() % 0xc8000000"}
+_LENGTHS = {4: (20, 22, 24, 24, 24, 28, 32, 32, 32, 32), 6: (36, 40, 44, 48, 48, 48, 56, 64, 64, 128)}
+_NETWORKS = 20_000  # /32s that the IPv6 prefixes lie in
+_ASKED = 1 << 16  # sources, of which each packet has a random one
+_TRIE, _HASH, _HITS, _SOURCES, _OWN = 1, 2, 3, 4, 5  # maps by number
+_FULL = (1 << 64) - 1
+_CHANCE = np.random.default_rng(20261121)
 
 
 def main() -> None:
     """Measure and print."""
-    prefixes = mixed_prefixes()
+    for family in (4, 6):
+        prefixes = mixed_prefixes(family)
+        maps, own = filled_maps(family, prefixes)
+        print("MiB:", {number: round(memory(held) / 2**20, 1) for number, held in maps.items()})
+        lengths = np.unique(prefixes.columns()[1]).tolist()
+        bodies = {
+            "nothing": "",
+            "LPM trie": ask(_TRIE, family, 32 if family == 4 else 128),
+            "hash by length": "".join(ask(_HASH, family, length) for length in lengths),
+            "own": "hit = listed(hi, lo);",
+            "own, counted": f"hit = listed(hi, lo); if (hit) count_source(0, {family}, hi, lo, 1);",
+        }
+        for name, body in bodies.items():
+            costs = []
+            for where, sources in sources_of(family, prefixes).items():
+                bpf_objects.set_element(maps[_SOURCES], bytes(4), np.resize(sources, (_ASKED, 2)).tobytes())
+                costs.append(f"{where} {cost(own, body, maps)}")
+            print(f"{name:15}", *costs, sep=", ")
+        close_all(maps.values())
+
+
+def mixed_prefixes(family: int = 4) -> PrefixRows:
+    """Draw lengths and places: of IPv4 as `fwtop bench bulk` does, of IPv6 in some thousand networks."""
+    lengths = _CHANCE.choice(_LENGTHS[family], COUNT).astype(np.int64)
+    if family == 4:
+        values = _CHANCE.integers(1 << 24, 200 << 24, COUNT, np.int64)
+        return PrefixRows.of_ipv4(values >> (32 - lengths) << (32 - lengths), lengths)
+    halves = _CHANCE.integers(0, _FULL, (COUNT, 2), np.uint64, endpoint=True)
+    halves[:, 0] &= np.uint64(0xFFFFFFFF)
+    halves[:, 0] |= networks()[_CHANCE.integers(0, _NETWORKS, COUNT)]
+    rows = np.zeros((COUNT, 18), np.uint8)
+    rows[:, 0], rows[:, 1] = 6, lengths
+    for half, most in ((0, 64), (1, 128)):
+        free = np.clip(most - lengths, 0, 64)
+        kept = halves[:, half] & ~np.where(
+            free == 64, _FULL, (1 << (free % 64).astype(np.uint64)) - 1
+        ).astype(np.uint64)
+        rows[:, 2 + 8 * half : 10 + 8 * half] = kept.astype(">u8").view(np.uint8).reshape(-1, 8)
+    return PrefixRows.of_bytes(rows.tobytes())
+
+
+def networks() -> np.ndarray:
+    """Return the same /32s each time."""
+    return np.random.default_rng(1).integers(0x20010000, 0x2C000000, _NETWORKS).astype(
+        np.uint64
+    ) << np.uint64(32)
+
+
+def sources_of(family: int, prefixes: PrefixRows) -> dict[str, np.ndarray]:
+    """Return sources to ask for, as pairs of halves: one, all over the place, near the listed, listed."""
+    drawn = _CHANCE.integers(0, _FULL, (_ASKED, 2), np.uint64, endpoint=True)
+    if family == 4:
+        drawn = np.column_stack([np.zeros(_ASKED, np.uint64), drawn[:, 1] % np.uint64(0xC8000000)])
+        one = np.array([[0, 0xC6130005]], np.uint64)
+        near = {}
+    else:
+        one = np.array([[0x20010DB8 << 32, 5]], np.uint64)
+        inside = drawn.copy()
+        inside[:, 0] = drawn[:, 0] & np.uint64(0xFFFFFFFF) | np.resize(networks(), _ASKED)
+        drawn[:, 0] = drawn[:, 0] >> np.uint64(3) | np.uint64(1 << 61)
+        near = {"near": inside}
+    address, _ = prefixes.columns()
+    chosen = np.ascontiguousarray(address[_CHANCE.integers(0, len(prefixes), _ASKED)])
+    return {"one source": one, "random": drawn, **near, "listed": chosen.view(">u8").astype(np.uint64)}
+
+
+def filled_maps(family: int, prefixes: PrefixRows) -> tuple[dict[int, int], str]:
+    """Make all structures, say how long each took; returns the maps, and C for our own."""
     address, lengths = prefixes.columns()
-    keys = np.zeros((len(prefixes), 8), np.uint8)
-    keys[:, 0], keys[:, 4:] = lengths, address[:, 12:]
-    trie, hashed = (
-        filled(bpf.create_map(kind, "lists", entries=1 << 20, key_size=8, value_size=4, flags=flags), keys)
-        for kind, flags in ((_LPM_TRIE, bpf_objects.F_NO_PREALLOC), (bpf_objects.MAP_HASH, 0))
-    )
+    width = 4 if family == 4 else 16
+    keys = np.zeros((len(prefixes), 4 + width), np.uint8)
+    keys[:, 0], keys[:, 4:] = lengths, address[:, 16 - width :]
+    maps = {_SOURCES: bpf.create_map(bpf.MAP_ARRAY, "lists", entries=1, key_size=4, value_size=_ASKED * 16)}
+    for number, kind, flags in (
+        (_TRIE, _LPM_TRIE, bpf_objects.F_NO_PREALLOC),
+        (_HASH, bpf_objects.MAP_HASH, 0),
+    ):
+        started = time.monotonic()
+        maps[number] = bpf.create_map(
+            kind, "lists", entries=1 << 20, key_size=4 + width, value_size=4, flags=flags
+        )
+        for start in range(0, len(keys), _BATCH):
+            part = keys[start : start + _BATCH]
+            bpf_objects.set_elements(maps[number], part.tobytes(), bytes(4 * len(part)), len(part))
+        print(f"IPv{family}, map {number}: {time.monotonic() - started:.2f} s to fill")
     started = time.monotonic()
-    table = xdp_lists.build_list4(prefixes)
-    print(f"table: {time.monotonic() - started:.2f} s to build")
-    maps = {1: trie, 2: hashed, 3: table.blocks, 4: table.parts}
-    print("MiB:", {number: round(memory(descriptor) / 2**20) for number, descriptor in maps.items()})
-    asked = {
-        "nothing": "",
-        "LPM trie": ask(1, 32),
-        "hash by length": "".join(ask(2, length) for length in np.unique(lengths).tolist()),
-        "table": f"hit = in_list4(MAP_VALUE(3), MAP_VALUE(4), {table.count}, src);",
-    }
-    for name, body in asked.items():
-        costs = [f"{where} {cost(source, body, maps)} ns" for where, source in SOURCES_OF.items()]
-        print(f"{name:15}", *costs)
+    lists, counted = xdp_lists.build_lists(Match(sources=prefixes), 0)
+    maps[_HITS] = xdp_lists.create_hits(counted)
+    print(f"IPv{family}, own: {time.monotonic() - started:.2f} s to build")
+    found = lists["src", family]
+    names = {name: number for number, name in enumerate(xdp_lists.descriptors(found), _OWN)}
+    maps |= {names[name]: held for name, held in xdp_lists.descriptors(found).items()}
+    return maps, own_functions(family, xdp_lists.with_descriptors(found, names), counted)
 
 
-def mixed_prefixes() -> PrefixRows:
-    """Draw lengths and places as `fwtop bench bulk` does."""
-    chance = np.random.default_rng(20261121)
-    lengths = chance.choice((20, 22, 24, 24, 24, 28, 32, 32, 32, 32), COUNT).astype(np.int64)
-    values = chance.integers(1 << 24, 200 << 24, COUNT, np.int64)
-    return PrefixRows.of_ipv4(values >> (32 - lengths) << (32 - lengths), lengths)
-
-
-def filled(descriptor: int, keys: np.ndarray) -> int:
-    """Put all keys into a map by batches, and say how long it took."""
-    started = time.monotonic()
-    for start in range(0, len(keys), _BATCH):
-        part = keys[start : start + _BATCH]
-        bpf_objects.set_elements(descriptor, part.tobytes(), bytes(4 * len(part)), len(part))
-    print(f"map {descriptor}: {time.monotonic() - started:.2f} s to fill")
-    return descriptor
+def own_functions(family: int, maps: List4 | List6, counted: int) -> str:
+    """Return the C that the loader writes for a rule with this list."""
+    if isinstance(maps, List4):
+        asked = f"MAP_VALUE({maps.blocks}), MAP_VALUE({maps.parts}), {maps.count}"
+        lines = [f"\t\treturn in_list4({asked}, lo);"]
+    else:
+        lines = lookup_lines6(maps)
+    rule = SlotRule(0, Match(), {("src", family): maps}, counted=counted, hits=_HITS)
+    return "\n".join(["INLINE u32 listed(u64 hi, u64 lo) {", *lines, "}", *count_functions([rule])])
 
 
 def memory(descriptor: int) -> int:
@@ -73,20 +148,31 @@ def memory(descriptor: int) -> int:
     return int(next(line for line in lines if line.startswith("memlock")).split()[1])
 
 
-def ask(number: int, length: int) -> str:
-    """Return C that asks a map for the prefix of one length around `src`."""
-    mask = (1 << 32) - (1 << 32 - length)
-    key = f"struct {{ u32 length, place; }} key = {{{length}, __builtin_bswap32(src & 0x{mask:x}U)}};"
-    return f"if (!hit) {{ {key} hit = bpf_map_lookup_elem(MAP({number}), &key) != NULL; }}"
+def ask(number: int, family: int, length: int) -> str:
+    """Return C that asks a map for the prefix of one length around (hi, lo)."""
+    mask = ((1 << length) - 1) << (32 if family == 4 else 128) - length
+    place = f"__builtin_bswap32(lo & 0x{mask:x}U)"
+    if family == 6:
+        high, low = f"hi & 0x{mask >> 64:x}ULL", f"lo & 0x{mask & _FULL:x}ULL"
+        place = ", ".join(
+            f"__builtin_bswap32(({half}) >> {shift})" for half in (high, low) for shift in (32, 0)
+        )
+    key = f"u32 key[] = {{{length}, {place}}};"
+    return f"if (!hit) {{ {key} hit = bpf_map_lookup_elem(MAP({number}), key) != NULL; }}"
 
 
-def cost(source: str, body: str, maps: dict[int, int]) -> int:
-    """Return the nanoseconds a packet of a program that does this."""
+def cost(functions: str, body: str, maps: dict[int, int]) -> int:
+    """Return the nanoseconds a packet of a program that does this for one of the sources."""
     text = f"""#include "{SOURCES}/xdp_lists.h"
-    PROGRAM(lookup) int lookup(struct xdp_md *ctx) {{ u32 src = {source}, hit = 0; OPAQUE(src); {body}
-    return hit ? 1 : 2; }}"""
-    shared = {f"FWTOP_XDP_{name.upper()}_FD": 9 for name in xdp_maps.SHARED}
-    code = compile_text(text, {**shared, "FWTOP_CPUS": 1}, ["lookup"])["lookup"]
+    {functions}
+    PROGRAM(lookup) int lookup(struct xdp_md *ctx) {{
+        u64 *sources = MAP_VALUE({_SOURCES}), place = bpf_get_prandom_u32() & {_ASKED - 1}, hi, lo;
+        u32 hit = 0;
+        OPAQUE(place); place &= {_ASKED - 1}; hi = sources[2 * place]; lo = sources[2 * place + 1];
+        OPAQUE(hi); OPAQUE(lo); {body}
+        return hit ? 1 : 2; }}"""
+    shared = {f"FWTOP_XDP_{name.upper()}_FD": 99 for name in SHARED}
+    code = compile_text(text, {**shared, "FWTOP_CPUS": possible_cpus()}, ["lookup"])["lookup"]
     program = bpf.load_program(bpf.XDP, "lookup", relocate(code, maps))
     frame = ctypes.create_string_buffer(64)
     best = 1 << 32

@@ -22,7 +22,7 @@ _MAP_UPDATE_BATCH, _LINK_UPDATE, _LINK_DETACH = 26, 29, 34
 _INFO_BYTES = 256
 _PROGRAM_NAME_AT = 64  # struct bpf_prog_info.name
 _INTERFACE_AT = 16  # struct bpf_link_info.xdp.ifindex, .tcx.ifindex
-_MAP_ID_AT = 4  # struct bpf_map_info.id
+_MAP_ID_AT, _VALUE_SIZE_AT = 4, 12  # struct bpf_map_info.id, .value_size
 
 
 def pin(descriptor: int, path: Path) -> None:
@@ -85,6 +85,11 @@ def detach_link(link: int) -> None:
 def link_interface(link: int) -> int:
     """Return the interface of an XDP or tcx link, 0 when it is gone; raises OSError."""
     return int(struct.unpack_from("<I", _info(link), _INTERFACE_AT)[0])
+
+
+def value_size(descriptor: int) -> int:
+    """Return the bytes of a map's values; raises OSError."""
+    return int(struct.unpack_from("<I", _info(descriptor), _VALUE_SIZE_AT)[0])
 
 
 def read_only(descriptor: int) -> int:

@@ -8,8 +8,10 @@ from dataclasses import replace
 
 from fwtop.collect import bpf, codecache
 from fwtop.collect.compiler import SOURCES, compile_text, relocate
-from fwtop.collect.xdp_generate import List4, List6, SlotRule, program_text
+from fwtop.collect.xdp_generate import program_text
+from fwtop.collect.xdp_lists import descriptors, with_descriptors
 from fwtop.collect.xdp_maps import SHARED, possible_cpus
+from fwtop.collect.xdp_rule import List4, List6, SlotRule
 from fwtop.model.address import Prefix
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
@@ -76,11 +78,14 @@ def _numbered(rule: SlotRule, maps: dict[int, int]) -> SlotRule:
 
     lists: dict[tuple[str, int], List4 | List6] = {}
     for key, found in rule.lists.items():
-        if isinstance(found, List4):
-            lists[key] = List4(number(found.blocks), number(found.parts), found.count)
-        else:
-            lists[key] = List6(number(found.filter), number(found.prefixes), found.lengths)
-    return replace(rule, lists=lists, buckets=number(rule.buckets) if rule.limit is not None else 0)
+        named = {field: number(descriptor) for field, descriptor in descriptors(found).items()}
+        lists[key] = with_descriptors(found, named)
+    return replace(
+        rule,
+        lists=lists,
+        buckets=number(rule.buckets) if rule.limit is not None else 0,
+        hits=number(rule.hits) if rule.counted else 0,
+    )
 
 
 def _compiled(generated: str, definitions: dict[str, object], name: str) -> bytes:

@@ -7,48 +7,14 @@ The fixed part is bpf/xdp*.h; semantics are those of `Match`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 
 from fwtop.collect.xdp_conditions import ANY, PLAIN, Headers, header_conditions, limit_function, payload_lines
+from fwtop.collect.xdp_list6 import lookup_lines6
+from fwtop.collect.xdp_numbers import count_functions
+from fwtop.collect.xdp_rule import List4, List6, Lists, SlotRule
 from fwtop.collect.xdp_tree import lookup_lines
 from fwtop.model.address import Prefix
-from fwtop.model.rule import Match, RateLimit
-
-
-@dataclass(frozen=True, slots=True)
-class List4:
-    """The maps of a long IPv4 list, by descriptor."""
-
-    blocks: int
-    parts: int
-    count: int  # of the /24s that are listed in part
-
-
-@dataclass(frozen=True, slots=True)
-class List6:
-    """The maps of a long IPv6 list, by descriptor, and the prefix lengths in use."""
-
-    filter: int
-    prefixes: int
-    lengths: tuple[int, ...]
-
-
-Lists = Mapping[tuple[str, int], "List4 | List6"]  # by side ("src", "dst") and family
-
-
-@dataclass(frozen=True, slots=True)
-class SlotRule:
-    """A rule in its slot. `lists` has the maps of prefixes that are too many to compile; they take the place
-    of those of that side and family in `match`, which may leave them out.
-    """
-
-    slot: int
-    match: Match
-    lists: Lists
-    limit: RateLimit | None = None
-    buckets: int = 0  # the map that keeps the limit's
-    at_tc: bool = False  # not for XDP
 
 
 def program_text(rules: Iterable[SlotRule], allow: tuple[Prefix, ...], *, plain: bool = True) -> str:
@@ -62,6 +28,7 @@ def program_text(rules: Iterable[SlotRule], allow: tuple[Prefix, ...], *, plain:
         parts += _prefix_function(headers, "allowed", "src", allow, {})
     for headers in (ANY, *(PLAIN if plain else ())):
         parts += _verdict(rules, headers)
+    parts += count_functions(rules)
     if plain:
         parts.append("#define FWTOP_PLAIN")
     return "\n".join([*parts, ""])
@@ -135,20 +102,8 @@ def _prefix_function(
             blocks, parts = f"MAP_VALUE({maps.blocks})", f"MAP_VALUE({maps.parts})"
             lines.append(f"\t\treturn in_list4({blocks}, {parts}, {maps.count}, lo);")
         elif isinstance(maps, List6):
-            lines += _list6_lines(maps)
+            lines += lookup_lines6(maps)
         else:
             lines += lookup_lines(mine)
         lines.append("\t}")
     return [*lines, "\treturn 0;", "}", ""]
-
-
-def _list6_lines(maps: List6) -> list[str]:
-    lines = [f"\t\tif (!may_list6(MAP_VALUE({maps.filter}), hi))", "\t\t\treturn 0;"]
-    for length in maps.lengths:
-        mask = ((1 << length) - 1) << (128 - length)
-        high, low = mask >> 64, mask & (1 << 64) - 1
-        lines.append(
-            f"\t\tif (in_list6(MAP({maps.prefixes}), hi & 0x{high:x}ULL, lo & 0x{low:x}ULL, {length}))"
-        )
-        lines.append("\t\t\treturn 1;")
-    return [*lines, "\t\treturn 0;"]

@@ -3,29 +3,42 @@
 IPv4 prefixes become a table of two bits for every /24 (4 MiB: none of it listed, all of it, part of it) and,
 for the /24s of which a part is listed, 256 bits each, found by their rank (2 MiB say how many come before
 each word of the table). Most packets of a flood from other sources cost one load of the table; none costs
-more than three. An LPM trie walks up to 24 nodes instead.
-IPv6 prefixes are in one hash, asked once for every length in use; a bit for each hash of the first 32
-address bits (2 MiB) spares most packets all of that.
+more than three. An LPM trie walks up to 24 nodes instead. IPv6: see xdp_list6.py.
 
-A lookup among 1,000,000 prefixes of /20 to /32, nanoseconds a packet beside the same program without it, for
-one source again and again and for random ones (all misses of the caches, too); scripts/measure_lists.py on 2
-cores of an AMD EPYC, Linux 6.18:
+Each prefix has a counter of the packets that the rule dropped for it, asked for when a packet is dropped
+and never before. Its place is the prefix's number, and that is again a rank: of the /24 at which the prefix
+begins, or of its first address within a /24.
 
-|                    | one source | random | MiB     | seconds to fill |
-|--------------------|------------|--------|---------|-----------------|
-| LPM trie           |         76 |  1,800 |      30 |             3.3 |
-| a hash, by length  |        158 |  1,150 |      80 |             1.5 |
-| table, by rank     |          4 |     79 | 6 + 13  |             0.6 |
+A lookup among 1,000,000 prefixes of mixed lengths, nanoseconds a packet beside the same program without it:
+for one source again and again that is not listed, for random ones (all misses of the caches, too), for IPv6
+sources in the /32s in which the listed ones are, and for listed ones; scripts/measure_lists.py on 2 cores of
+an AMD EPYC, Linux 6.18. Memory is that of the list and of its counters:
+
+| IPv4              | one | random |        | listed | MiB      | seconds to fill |
+|-------------------|-----|--------|--------|--------|----------|-----------------|
+| LPM trie          | 178 |  1,600 |        |  1,700 | 30       |             1.6 |
+| a hash, by length | 246 |    940 |        |  1,000 | 80       |             0.9 |
+| table, by rank    |   4 |     60 |        |     91 | 19       |                 |
+| the same, counted |   4 |    102 |        |    222 | 24 + 7   |             0.4 |
+| **IPv6**          |     |        | **near** |      |          |                 |
+| LPM trie          | 141 |    332 |  1,600 |  1,700 | 41       |             1.2 |
+| a hash, by length | 238 |  1,170 |  1,000 |    900 | 96       |             0.6 |
+| own hash, filter  |   7 |     31 |    208 |    145 | 37       |                 |
+| the same, counted |   7 |     57 |    409 |    470 | 37 + 8   |             0.4 |
+
+(Of the random IPv4 sources one in eight is listed, and is counted.)
 """
 
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from fwtop.collect import bpf, bpf_objects
-from fwtop.collect.xdp_generate import List4, List6, Lists
-from fwtop.collect.xdp_maps import map_array
+from fwtop.collect.xdp_list6 import build_list6
+from fwtop.collect.xdp_maps import map_array, possible_cpus
+from fwtop.collect.xdp_rule import List4, List6, Lists
 from fwtop.model.rule import Match, families_of
 from fwtop.model.xdp import BUCKETS
 
@@ -37,29 +50,38 @@ if TYPE_CHECKING:
 
 _BLOCKS_A_WORD = 32  # two bits each in a word of 64
 _PART_BYTES = 32  # a bit for each address of a /24
-_HASH_FACTOR = 0x9E3779B1
-_FILTER_SHIFT = 8
-_SHORTEST_HASHED = 32  # shorter IPv6 prefixes set the filter bit of every /32 in them
-_BATCH = 65_536
-_NONE, _ALL, _SOME = 0, 1, 2  # of a /24, as in bpf/xdp_lists.h's in_list4
+PENDING_BYTES = 64 * 16  # a CPU: struct pending of bpf/xdp_lists.h
+_ALL_BEGINS, _PART, _ALL_GOES_ON = 1, 2, 3  # of a /24, as in bpf/xdp_lists.h
 _FULL = 0xFFFFFFFFFFFFFFFF
 
 
-def build_lists(match: Match, limit: int) -> dict[tuple[str, int], List4 | List6]:
-    """Create and fill maps for each side and family with more than `limit` prefixes; raises OSError."""
+def build_lists(match: Match, limit: int) -> tuple[Lists, int]:
+    """Create and fill maps for each side and family with more than `limit` prefixes; raises OSError.
+
+    Returns how many source prefixes have a number, too.
+    """
     from fwtop.model.bulk_rows import PrefixRows
 
     found: dict[tuple[str, int], List4 | List6] = {}
+    numbers = 0
     try:
-        for side, prefixes in (("src", match.sources), ("dst", match.destinations)):
+        for side, prefixes in (("dst", match.destinations), ("src", match.sources)):
+            rows = PrefixRows.of(prefixes)
+            counted = rows.counted()
+            numbers = len(counted)
             for family in families_of(prefixes):
-                mine = PrefixRows.of(prefixes).of_family(family)
-                if len(mine) > limit:
-                    found[side, family] = build_list4(mine) if family == 4 else build_list6(mine)
+                mine = rows.of_family(family)
+                if len(mine) <= limit:
+                    continue
+                if family == 4:
+                    found[side, family] = _build4(mine, counted)
+                else:
+                    pieces, tables = build_list6(mine, len(counted) - len(mine))
+                    found[side, family] = List6(_create_array("fwtop_list6", *pieces), tables)
     except OSError:
         close_lists(found)
         raise
-    return found
+    return found, numbers
 
 
 def create_buckets() -> int:
@@ -69,34 +91,61 @@ def create_buckets() -> int:
     )
 
 
-def descriptors(maps: List4 | List6) -> tuple[int, int]:
-    """Return the descriptors of a list's two maps."""
-    return (maps.blocks, maps.parts) if isinstance(maps, List4) else (maps.filter, maps.prefixes)
+def create_hits(counted: int) -> int:
+    """Create the map of counters for so many prefixes: first what is pending on each CPU, see xdp_lists.h."""
+    size = possible_cpus() * PENDING_BYTES + 8 * counted
+    return bpf.create_map(
+        bpf.MAP_ARRAY, "fwtop_hits", entries=1, key_size=4, value_size=size, flags=bpf.F_MMAPABLE
+    )
+
+
+def descriptors(maps: List4 | List6) -> dict[str, int]:
+    """Return the descriptors of a list's maps, by the names of their fields."""
+    if isinstance(maps, List6):
+        return {"map": maps.map}
+    return {"blocks": maps.blocks, "parts": maps.parts, "numbers": maps.numbers}
+
+
+def with_descriptors(maps: List4 | List6, named: dict[str, int]) -> List4 | List6:
+    """Return the same list with other descriptors for its maps."""
+    if isinstance(maps, List6):
+        return replace(maps, map=named["map"])
+    return replace(maps, blocks=named["blocks"], parts=named["parts"], numbers=named["numbers"])
 
 
 def close_lists(lists: Lists) -> None:
     """Close the maps of lists; what a program or a pin holds lives on."""
     for maps in lists.values():
-        for descriptor in descriptors(maps):
+        for descriptor in descriptors(maps).values():
             os.close(descriptor)
 
 
-def build_list4(prefixes: PrefixRows) -> List4:
-    """Create and fill the maps of IPv4 prefixes."""
+def _build4(prefixes: PrefixRows, counted: NDArray[np.int32]) -> List4:
+    """Create and fill the maps of IPv4 prefixes; `counted` is PrefixRows.counted of them."""
     import numpy as np
 
     address, length = prefixes.columns()
-    value = np.ascontiguousarray(address[:, 12:]).view(">u4").reshape(-1).astype(np.uint32)
+    counted = counted[counted < len(prefixes)]
+    address, length = address[counted, 12:], length[counted]
+    value = np.ascontiguousarray(address).view(">u4").reshape(-1).astype(np.uint32)
+    wholes = int(np.count_nonzero(length <= 24))
     state = np.zeros(1 << 24, np.uint8)
-    _fill_spans(state, (value[length < 24] >> 8).astype(np.uint32), 24 - length[length < 24].astype(np.int64))
-    state[value[length == 24] >> 8] = _ALL
-    longer = (length > 24) & (state[value >> 8] == _NONE)
-    keys, bits = _partial_blocks(value[longer], length[longer])
-    state[keys] = _SOME
-    ranks = np.searchsorted(keys, np.arange(0, 1 << 24, _BLOCKS_A_WORD, dtype=np.uint32)).astype(np.uint32)
-    blocks = _create_array("fwtop_blocks", _packed_pairs(state), ranks)
-    count = max(len(keys), 1)
-    return List4(blocks, _create_array("fwtop_parts", bits, size=count * _PART_BYTES), count)
+    first = (value[:wholes] >> 8).astype(np.uint32)
+    _fill_spans(state, first, 24 - length[:wholes].astype(np.int64))
+    state[first] = _ALL_BEGINS
+    parts = _Parts(value[wholes:], length[wholes:])
+    state[parts.blocks] = _PART
+    words = np.arange(0, 1 << 24, _BLOCKS_A_WORD, dtype=np.uint32)
+    ranks = [np.searchsorted(blocks, words).astype(np.uint32) for blocks in (parts.blocks, first)]
+    numbers = (ranks[1], parts.numbers(wholes), parts.begins())
+    count = max(len(parts.blocks), 1)
+    return List4(
+        _create_array("fwtop_blocks", _packed_pairs(state), ranks[0]),
+        _create_array("fwtop_parts", parts.listed(), size=count * _PART_BYTES),
+        _create_array("fwtop_numbers", *numbers, size=4 * len(words) + 8 * count + numbers[2].nbytes),
+        count,
+        int(np.count_nonzero(parts.several)),
+    )
 
 
 def _fill_spans(state: NDArray[np.uint8], first: NDArray[np.uint32], bits: NDArray[np.int64]) -> None:
@@ -104,68 +153,62 @@ def _fill_spans(state: NDArray[np.uint8], first: NDArray[np.uint32], bits: NDArr
     import numpy as np
 
     for size in np.unique(bits).tolist():
-        state.reshape(-1, 1 << size)[first[bits == size] >> size] = _ALL
+        state.reshape(-1, 1 << size)[first[bits == size] >> size] = _ALL_GOES_ON
 
 
-def _partial_blocks(
-    value: NDArray[np.uint32], length: NDArray[np.uint8]
-) -> tuple[NDArray[np.uint32], NDArray[np.uint64]]:
-    """Return the /24s of which a part is listed, and for each of them 256 bits in 32 bytes.
+class _Parts:
+    """The /24s of which a part is listed, from prefixes apart from each other and in order."""
 
-    The rows are in order, so that the /24s are without sorting. A prefix is some bits of one 64-bit word, or
-    (a /25) two whole words.
-    """
-    import numpy as np
+    def __init__(self, value: NDArray[np.uint32], length: NDArray[np.uint8]) -> None:
+        import numpy as np
 
-    block = (value >> 8).astype(np.uint32)
-    is_first = np.ones(len(block), np.bool_)
-    is_first[1:] = block[1:] != block[:-1]
-    keys = block[is_first]
-    place = (np.cumsum(is_first) - 1) * 4 + (value >> 6 & 3)
-    words = np.zeros(4 * len(keys), np.uint64)
-    size = np.uint64(1) << np.minimum(32 - length, 6).astype(np.uint64)
-    ones = np.where(length < 27, _FULL, (np.uint64(1) << (size & np.uint64(63))) - np.uint64(1))
-    np.bitwise_or.at(words, place, ones << (value & 63).astype(np.uint64))
-    words[place[length == 25] + 1] = _FULL
-    return keys, words
+        block = value >> 8
+        is_first = np.ones(len(block), np.bool_)
+        is_first[1:] = block[1:] != block[:-1]
+        self._value, self._length = value, length
+        self._first = np.flatnonzero(is_first)  # the place of each one's first prefix
+        self._part = np.cumsum(is_first) - 1  # the /24 of each prefix
+        self.blocks = block[self._first]
+        self.several = np.diff(self._first, append=len(block)) > 1
+
+    def listed(self) -> NDArray[np.uint64]:
+        """Return 256 bits for each of them. A prefix is some bits of one word, or (a /25) two whole words."""
+        import numpy as np
+
+        length = self._length
+        place = self._part * 4 + (self._value >> 6 & 3)
+        words = np.zeros(4 * len(self.blocks), np.uint64)
+        size = np.uint64(1) << np.minimum(32 - length, 6).astype(np.uint64)
+        ones = np.where(length < 27, _FULL, (np.uint64(1) << (size & np.uint64(63))) - np.uint64(1))
+        np.bitwise_or.at(words, place, ones << (self._value & 63).astype(np.uint64))
+        words[place[length == 25] + 1] = _FULL
+        return words
+
+    def numbers(self, first: int) -> NDArray[np.uint32]:
+        """Return the number of each one's first prefix, and from 1 on the place of those with several."""
+        import numpy as np
+
+        return np.column_stack([self._first + first, np.cumsum(self.several) * self.several]).astype(
+            np.uint32
+        )
+
+    def begins(self) -> NDArray[np.uint64]:
+        """Return 256 bits for each one with several prefixes: where they begin."""
+        import numpy as np
+
+        mine = self.several[self._part]
+        value = self._value[mine]
+        place = (np.cumsum(self.several) - 1)[self._part[mine]] * 4 + (value >> 6 & 3)
+        words = np.zeros(4 * int(np.count_nonzero(self.several)), np.uint64)
+        np.bitwise_or.at(words, place, np.uint64(1) << (value & 63).astype(np.uint64))
+        return words
 
 
 def _packed_pairs(state: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """Pack four states of two bits into each byte, the first in the lowest bits."""
-    quads = state.view("<u4")  # four states of 0 to 2, a byte each: multiply them together and shift
+    quads = state.view("<u4")  # four states of 0 to 3, a byte each: multiply them together and shift
     packed: NDArray[np.uint8] = ((quads | quads >> 6 | quads >> 12 | quads >> 18) & 0xFF).astype("u1")
     return packed
-
-
-def build_list6(prefixes: PrefixRows) -> List6:
-    """Create and fill the maps of IPv6 prefixes."""
-    import numpy as np
-
-    address, lengths = prefixes.columns()
-    halves = np.ascontiguousarray(address).view(">u8").reshape(-1, 2).astype(np.uint64)
-    keys = np.column_stack([halves, lengths.astype(np.uint64)])
-    bits = np.zeros(1 << 24, np.bool_)  # all set when the short prefixes would set more than there are
-    top = halves[:, 0] >> np.uint64(32)
-    bits[_filter_index(top[lengths >= _SHORTEST_HASHED])] = True
-    short = np.flatnonzero(lengths < _SHORTEST_HASHED)
-    wide = sum(1 << 32 - length for length in lengths[short].tolist())
-    if wide > len(bits):
-        bits[:] = True
-    else:
-        for first, length in zip(top[short].tolist(), lengths[short].tolist(), strict=True):
-            bits[_filter_index(np.arange(first, first + (1 << 32 - length), dtype=np.uint64))] = True
-    sieve = _create_array("fwtop_filter", np.packbits(bits, bitorder="little"))
-    table = _create_hash("fwtop_prefix6", 24, 1, len(keys))
-    _fill(table, keys, np.ones((len(keys), 1), np.uint8))
-    return List6(sieve, table, tuple(np.unique(lengths).tolist()))
-
-
-def _filter_index(top: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Return the bit of bpf/xdp_lists.h's may_list6 for the first 32 bits of addresses."""
-    import numpy as np
-
-    product = top * np.uint64(_HASH_FACTOR) & np.uint64(0xFFFFFFFF)
-    return np.asarray(product >> np.uint64(_FILTER_SHIFT))
 
 
 def _create_array(name: str, *parts: NDArray[Any], size: int = 0) -> int:
@@ -180,16 +223,3 @@ def _create_array(name: str, *parts: NDArray[Any], size: int = 0) -> int:
             mapped[at : at + part.nbytes] = part.tobytes()
             at += part.nbytes
     return descriptor
-
-
-def _create_hash(name: str, key_bytes: int, value_bytes: int, entries: int) -> int:
-    return bpf.create_map(
-        bpf_objects.MAP_HASH, name, entries=max(entries, 1), key_size=key_bytes, value_size=value_bytes
-    )
-
-
-def _fill(descriptor: int, keys: NDArray[np.generic], values: NDArray[np.generic]) -> None:
-    for start in range(0, len(keys), _BATCH):
-        part = slice(start, start + _BATCH)
-        count = len(keys[part])
-        bpf_objects.set_elements(descriptor, keys[part].tobytes(), values[part].tobytes(), count)

@@ -2,9 +2,9 @@
 
 `python -I -m fwtop.collect.xdp_loader FD` takes one message on the socket FD, {"fds": [names]};
 the first descriptor, "request", is a memory file with the request as JSON. The answer is an `Answer` with the
-shared maps' descriptors, named in data["fds"]. Verbs: `apply` makes exactly the given rules the compiled,
-`open` only looks, `clear` takes everything away, `sweep`
-what is left of namespaces that are gone, `compile` compiles for an `apply` that may come.
+descriptors of the shared maps, and of the prefixes' counters by rule, named in data["fds"]. Verbs: `apply`
+makes exactly the given rules the compiled, `open` only looks, `clear` takes everything away, `sweep` what is
+left of namespaces that are gone, `compile` compiles for an `apply` that may come.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fwtop.collect import bpffs, xdp_attach, xdp_pins
+from fwtop.collect import bpffs, xdp_attach, xdp_list_pins, xdp_pins
 from fwtop.collect.links import choose_links, list_links, lowest_links
 from fwtop.collect.xdp_attach import GENERIC, INGRESS, NATIVE, TC, Attachment, Programs
 from fwtop.collect.xdp_build import build_tc, build_xdp, precompile
-from fwtop.collect.xdp_generate import SlotRule
 from fwtop.collect.xdp_maps import SHARED, layout
+from fwtop.collect.xdp_rule import SlotRule
 from fwtop.model.address import Prefix
-from fwtop.model.bulk import read_sources
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import MAX_MESSAGE, Answer, encode_answer
 from fwtop.model.text import safe_text
 
-_MAX_DESCRIPTORS = 250
+_MAX_DESCRIPTORS = 250  # of a message: SCM_MAX_FD is 253
+_MOST_HITS = 240
 
 
 def main(arguments: list[str]) -> int:
@@ -77,7 +77,8 @@ def _carry_out(request: dict[str, Any], given: dict[str, int]) -> tuple[list[Att
                     bpffs.remove_directory(netns)
                 raise
         case "open":
-            return _attachments(directory), xdp_pins.open_shared(directory)
+            hits = _named(xdp_list_pins.all_hits(directory, _MOST_HITS))
+            return _attachments(directory), xdp_pins.open_shared(directory) | hits
         case "clear":
             xdp_attach.detach_all(directory)
             bpffs.remove_directory(netns)
@@ -98,12 +99,12 @@ def _apply(
     directory: Path, request: dict[str, Any], given: dict[str, int]
 ) -> tuple[list[Attachment], dict[str, int]]:
     shared = xdp_pins.shared_maps(directory, {name: given[name] for name in SHARED if name in given})
-    prefixes = {
-        int(name.partition(":")[2]): read_sources(descriptor)
+    sources = {
+        int(name.partition(":")[2]): descriptor
         for name, descriptor in given.items()
         if name.startswith("sources:")
     }
-    rules = xdp_pins.slot_rules(directory, request["rules"], prefixes)
+    rules = xdp_pins.slot_rules(directory, request["rules"], sources)
     numbers = {int(item["slot"]): int(item["number"]) for item in request["rules"]}
     xdp_pins.occupy(shared, rules, numbers)
     allow = _allowed(request)
@@ -115,7 +116,14 @@ def _apply(
     attachments = xdp_attach.swap_or_attach(directory, links, lowest_links(links, chosen) or chosen, programs)
     programs.close()
     xdp_pins.forget(directory, shared, numbers)
-    return attachments, shared
+    wanted = {int(item["number"]) for item in request["rules"] if item["tell_hits"]}
+    hits = {numbers[rule.slot]: rule.hits for rule in rules if rule.counted and numbers[rule.slot] in wanted}
+    return attachments, shared | _named(hits)
+
+
+def _named(hits: dict[int, int]) -> dict[str, int]:
+    """Name the counters of rules for an answer, that takes so many descriptors."""
+    return {f"hits:{number}": descriptor for number, descriptor in list(hits.items())[-_MOST_HITS:]}
 
 
 def _allowed(request: dict[str, Any]) -> tuple[Prefix, ...]:

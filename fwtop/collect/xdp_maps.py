@@ -21,11 +21,10 @@ MAX_RULES = 256
 RINGS = 8
 CLASSES = 8
 SLOT_BYTES = 16  # struct xdp_slot
-HITS, HIT_BYTES = 4096, 32  # struct xdp_hit
 VIEW_BYTES = 104  # struct view: what the programs know of the packet at hand
 _COUNTS_AT = 48  # in struct xdp_cell: what comes before is 4 numbers of 8 bytes and 4 of 4
 CELL_BYTES = 64 * -(-(_COUNTS_AT + 16 * (CLASSES + MAX_RULES) + VIEW_BYTES) // 64)
-SHARED = ("cells", "control", "slots", "hits", "rings")
+SHARED = ("cells", "control", "slots", "rings")
 FOR_CONSOLE = ("cells", "control", "slots")  # all but control for reading only
 _RING_BYTES = 4096  # of the ring that says what may be put into the array of rings
 
@@ -48,7 +47,6 @@ def create_shared() -> dict[str, int]:
         "cells": cpus * CELL_BYTES,
         "control": 4,
         "slots": MAX_RULES * SLOT_BYTES,
-        "hits": HITS * HIT_BYTES,
     }
     for name, size in sizes.items():
         found[name] = bpf.create_map(

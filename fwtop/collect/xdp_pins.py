@@ -1,14 +1,13 @@
-"""What the compiled rules of a namespace keep in bpffs: the shared maps, and the long lists of each rule."""
+"""What the compiled rules of a namespace keep in bpffs: the shared maps, and the maps of each rule."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fwtop.collect import bpf_objects, bpffs, xdp_attach, xdp_lists
-from fwtop.collect.xdp_generate import List4, List6, Lists, SlotRule
+from fwtop.collect import bpf_objects, bpffs, xdp_attach, xdp_list_pins, xdp_lists
 from fwtop.collect.xdp_maps import (
     CELL_BYTES,
     MAX_RULES,
@@ -20,12 +19,12 @@ from fwtop.collect.xdp_maps import (
     possible_cpus,
     slot_dtype,
 )
-from fwtop.model.address import Prefix
+from fwtop.collect.xdp_rule import Lists, SlotRule
+from fwtop.model.bulk import read_sources
 from fwtop.model.errors import FwtopError
-from fwtop.model.rule import Kind, Match, Rule
+from fwtop.model.numbered import apart
+from fwtop.model.rule import Kind, Rule
 from fwtop.model.xdp import check_xdp
-
-_LENGTHS = 129
 
 
 def open_shared(directory: Path) -> dict[str, int]:
@@ -47,12 +46,10 @@ def shared_maps(directory: Path, given: dict[str, int]) -> dict[str, int]:
     return found
 
 
-def slot_rules(
-    directory: Path, items: list[dict[str, Any]], prefixes: Mapping[int, Sequence[Prefix]]
-) -> list[SlotRule]:
-    """Read the request's rules; `prefixes` are the long lists of new ones, by number.
+def slot_rules(directory: Path, items: list[dict[str, Any]], sources: Mapping[int, int]) -> list[SlotRule]:
+    """Read the request's rules; `sources` are the descriptors of long lists, by number.
 
-    Lists of rules that are installed already are found by their pins. Raises FwtopError, OSError.
+    Lists that are there already are not built again. Raises FwtopError, OSError.
     """
     rules = []
     for item in items:
@@ -61,13 +58,15 @@ def slot_rules(
             raise FwtopError(f"there is no slot {slot}; nothing was installed")
         rule = Rule.from_dict(item["rule"])
         check_xdp(rule)
-        lists = _pinned_lists(directory, number)
+        lists, counted = _lists(directory, item, rule)
         if item["listed"] and not lists:
-            if number not in prefixes:
+            if number not in sources:
                 raise FwtopError(f"the list of rule {number} is gone from the kernel; undo {number}")
-            lists = _build_lists(directory, number, prefixes[number])
+            lists, counted = xdp_list_pins.make(directory, number, read_sources(sources[number]))
         buckets = _buckets(directory / f"limit-{number}") if rule.limit is not None else 0
-        rules.append(SlotRule(slot, rule.match, lists, rule.limit, buckets, rule.kind is Kind.TC))
+        hits = xdp_list_pins.hits(directory, number, counted) if counted else 0
+        at_tc = rule.kind is Kind.TC
+        rules.append(SlotRule(slot, rule.match, lists, rule.limit, buckets, at_tc, counted, hits))
     return rules
 
 
@@ -77,9 +76,17 @@ def rules_to_compile(directory: Path, items: list[dict[str, Any]]) -> list[SlotR
     for item in items:
         rule = Rule.from_dict(item["rule"])
         check_xdp(rule)
-        lists = _pinned_lists(directory, int(item["number"])) if item["listed"] else {}
-        rules.append(SlotRule(int(item["slot"]), rule.match, lists, rule.limit, 0, rule.kind is Kind.TC))
+        lists, counted = _lists(directory, item, rule)
+        at_tc = rule.kind is Kind.TC
+        rules.append(SlotRule(int(item["slot"]), rule.match, lists, rule.limit, 0, at_tc, counted))
     return rules
+
+
+def _lists(directory: Path, item: dict[str, Any], rule: Rule) -> tuple[Lists, int]:
+    """Return the lists of a rule that are there, and how many of its source prefixes have a counter."""
+    if item["listed"]:
+        return xdp_list_pins.find(directory, int(item["number"]))
+    return {}, len(apart(rule.match.sources))
 
 
 def _buckets(path: Path) -> int:
@@ -124,7 +131,7 @@ def forget(directory: Path, shared: dict[str, int], numbers: dict[int, int]) -> 
     kept = {str(number) for number in numbers.values()}
     for path in list(directory.iterdir()):
         kind, _, rest = path.name.partition("-")
-        if kind in ("list", "limit") and rest.partition("-")[0] not in kept:
+        if kind in ("list", "limit", "hits") and rest.partition("-")[0] not in kept:
             path.unlink()
 
 
@@ -145,33 +152,3 @@ def _is_attached(path: Path) -> bool:
         return bpf_objects.link_interface(link) != 0
     finally:
         os.close(link)
-
-
-def _build_lists(directory: Path, number: int, sources: Sequence[Prefix]) -> Lists:
-    lists = xdp_lists.build_lists(Match(sources=sources), 0)
-    for (side, family), maps in lists.items():
-        stem = f"list-{number}-{side}{family}"
-        if isinstance(maps, List4):
-            names = ("blocks", f"parts-{maps.count:x}")
-        else:
-            names = ("filter", f"prefixes-{sum(1 << length for length in maps.lengths):x}")
-        for name, descriptor in zip(names, xdp_lists.descriptors(maps), strict=True):
-            bpf_objects.pin(descriptor, directory / f"{stem}-{name}")
-    return lists
-
-
-def _pinned_lists(directory: Path, number: int) -> Lists:
-    found: dict[tuple[str, int], List4 | List6] = {}
-    paths = {path.name: path for path in directory.glob(f"list-{number}-*")}
-    for name, path in paths.items():
-        _, _, where, role, *rest = name.split("-")
-        side, family = where[:-1], int(where[-1])
-        if role == "parts":
-            blocks = paths[f"list-{number}-{where}-blocks"]
-            opened = bpf_objects.open_pin(blocks), bpf_objects.open_pin(path)
-            found[side, family] = List4(*opened, int(rest[0], 16))
-        elif role == "prefixes":
-            sieve = paths[f"list-{number}-{where}-filter"]
-            lengths = tuple(length for length in range(_LENGTHS) if int(rest[0], 16) >> length & 1)
-            found[side, family] = List6(bpf_objects.open_pin(sieve), bpf_objects.open_pin(path), lengths)
-    return found

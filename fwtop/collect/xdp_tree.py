@@ -2,35 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from fwtop.model.address import Prefix
+from fwtop.model.numbered import apart
 
 _LOW_64 = (1 << 64) - 1
 
 
 def lookup_lines(prefixes: Iterable[Prefix]) -> list[str]:
     """Return C statements that tell whether (hi, lo) lies in any of the prefixes, all of one family."""
-    apart = disjoint(prefixes)
-    return [f"\t\t{line}" for line in _branch(apart)]
+    return [f"\t\t{line}" for line in _branch(apart(prefixes), _inside)]
 
 
-def disjoint(prefixes: Iterable[Prefix]) -> list[Prefix]:
-    """Leave out prefixes that lie within another; the rest in order of their addresses."""
-    found: list[Prefix] = []
-    for prefix in sorted(prefixes, key=lambda item: (item.value, item.length)):
-        if not (found and found[-1].contains(prefix)):
-            found.append(prefix)
-    return found
+def number_lines(prefixes: Iterable[Prefix], first: int) -> list[str]:
+    """Return C statements that tell which of the prefixes holds (hi, lo), which one does, from `first` on."""
+    ordered = apart(prefixes)
+    numbers = {prefix: first + place for place, prefix in enumerate(ordered)}
+    return [f"\t\t{line}" for line in _branch(ordered, lambda prefix: str(numbers[prefix]))]
 
 
-def _branch(apart: list[Prefix]) -> list[str]:
+def _branch(ordered: list[Prefix], answer: Callable[[Prefix], str]) -> list[str]:
     """Halve: the only prefix that can hold an address is the last one that doesn't begin behind it."""
-    if len(apart) == 1:
-        return [f"return {_inside(apart[0])};"]
-    middle = len(apart) // 2
-    left = [f"\t{line}" for line in _branch(apart[:middle])]
-    return [f"if ({_before(apart[middle])}) {{", *left, "}", *_branch(apart[middle:])]
+    if len(ordered) == 1:
+        return [f"return {answer(ordered[0])};"]
+    middle = len(ordered) // 2
+    left = [f"\t{line}" for line in _branch(ordered[:middle], answer)]
+    return [f"if ({_before(ordered[middle])}) {{", *left, "}", *_branch(ordered[middle:], answer)]
 
 
 def _before(prefix: Prefix) -> str:

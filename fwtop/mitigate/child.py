@@ -12,7 +12,7 @@ from fwtop.mitigate.run import ENVIRONMENT
 from fwtop.model.modules import module_argv
 from fwtop.model.protocol import MAX_MESSAGE, Answer, ProtocolError, parse_answer
 
-_MAX_DESCRIPTORS = 64
+_MAX_DESCRIPTORS = 253  # of a message: SCM_MAX_FD (include/net/scm.h)
 
 
 def start(module: str, *arguments: str, descriptors: Sequence[int]) -> subprocess.Popen[bytes]:

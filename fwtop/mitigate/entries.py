@@ -19,7 +19,7 @@ class EntryCounts:
     """Packets by element, for each rule."""
 
     def __init__(self, compiled: Callable[[Rule], dict[str, int]]) -> None:
-        """Take what knows the busiest sources of compiled rules."""
+        """Take what knows the busiest prefixes of compiled rules."""
         self._compiled = compiled
         self._read: dict[str, tuple[float, dict[str, int]]] = {}
 

@@ -17,8 +17,8 @@ from typing import Any
 
 from fwtop.mitigate import xdp_child
 from fwtop.mitigate.allowlist import AllowList
-from fwtop.mitigate.listed import listed, of_family
 from fwtop.mitigate.steps import Step, Steps
+from fwtop.mitigate.xdp_hits import PrefixHits
 from fwtop.mitigate.xdp_slots import Slots, free_slot
 from fwtop.mitigate.xdp_warm import Warmer
 from fwtop.model.bulk import pack_prefixes
@@ -28,7 +28,7 @@ from fwtop.model.rule import Kind, Rule
 from fwtop.model.xdp import BUCKETS, COMPILED_PREFIXES
 
 MAX_ALLOWED = 4096
-_MOST_HIT, _SHOWN = 500, 50  # sources that are looked up in a rule's list, and what is told of them
+_SHOWN = 50  # prefixes of a rule, those that were hit most
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL
 _MODES = {
     "native": "XDP in the driver of {name}",
@@ -49,12 +49,13 @@ class FastPath:
         self._netns = netns
         self._slots: Slots | None = None
         self._rules: dict[str, Rule] = {}  # whose compilation is known; all but those not adopted yet
-        self._listed: set[str] = set()  # whose long lists the kernel has
+        self._listed: set[str] = set()  # whose long lists the kernel has as this version makes them
         self._allow: list[str] = []
         self._attachments: tuple[dict[str, Any], ...] = ()
         self._places: set[str] = set()  # interfaces that have or had the rules
         self._tried: set[int] = set()  # numbers of such that were made anew
         self._warmer = Warmer()
+        self._hits = PrefixHits()
 
     @property
     def descriptors(self) -> dict[str, int]:
@@ -62,7 +63,8 @@ class FastPath:
         return dict(self._slots.maps) if self._slots is not None else {}
 
     def take_maps(self, loaded: xdp_child.Loaded) -> None:
-        """Use the maps that an observers' loader made, unless there are some already."""
+        """Use the maps that a loader made, unless there are some already."""
+        self._hits.take(loaded.hits)
         if self._slots is None and loaded.maps:
             self._slots = Slots(loaded)
             return
@@ -175,6 +177,7 @@ class FastPath:
             self._attachments = ()
             self._places, self._tried = set(), set()
             self._listed.clear()
+            self._hits.keep(set())
         elif gone and all(str(number) in self._rules for number in left.values()):
             self._compile(left, self._allow)
         else:
@@ -188,8 +191,6 @@ class FastPath:
         if self._slots is None or self._slots.slot_of(rule.id) is None or not self._attachments:
             return False
         self._rules[rule.id] = rule
-        if len(rule.match.sources) > COMPILED_PREFIXES:
-            self._listed.add(rule.id)
         return True
 
     def rule_ids(self) -> set[str]:
@@ -205,23 +206,8 @@ class FastPath:
         return {str(number): self._slots.count(slot) for slot, number in self._slots.numbers().items()}
 
     def entries(self, rule: Rule) -> dict[str, int]:
-        """Return the sources of a rule that it hit most: packets estimated from the sampled ones.
-
-        At tc nothing is sampled here, so that nothing is known.
-        """
-        found: dict[str, int] = {}
-        if self._slots is None or not rule.match.sources:
-            return found
-        hits = self._slots.sources(rule.id, _MOST_HIT)
-        lists = {
-            family: listed(of_family(rule.match.sources, family, ()))
-            for family in {source.family for source, _ in hits}
-        }
-        for source, packets in hits:
-            prefix = lists[source.family].overlapping(source)
-            if prefix is not None:
-                found[str(prefix)] = found.get(str(prefix), 0) + packets
-        return dict(sorted(found.items(), key=lambda item: -item[1])[:_SHOWN])
+        """Return the source prefixes of a rule that it hit most: packets, exactly."""
+        return self._hits.most(rule, self._slots.cpus, _SHOWN) if self._slots is not None else {}
 
     def refresh(self, allow: AllowList) -> None:
         """Follow the allow-list, which is part of the program, and interfaces that were made anew.
@@ -250,7 +236,7 @@ class FastPath:
                 rule = self._rules[str(number)]
                 if len(rule.match.sources) > COMPILED_PREFIXES and rule.id not in self._listed:
                     sent[f"sources:{number}"] = _sealed(pack_prefixes(rule.match.sources))
-                items.append(_item(slot, rule))
+                items.append(_item(slot, rule) | {"tell_hits": not self._hits.knows(rule.id)})
             there = {name for _, name in socket.if_nameindex()}
             order: dict[str, Any] = {"verb": "apply", "rules": items, "allow": allow}
             self._warmer.spare(order)
@@ -263,6 +249,7 @@ class FastPath:
         self._attachments, self._allow = loaded.attachments, allow
         self._places |= {item["name"] for item in loaded.attachments}
         self._listed |= {name.partition(":")[2] for name in sent}
+        self._hits.keep({str(number) for number in used.values()})
 
 
 def _item(slot: int, rule: Rule) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import json
 import os
 import socket
 import subprocess
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from fwtop.mitigate import child
@@ -20,11 +20,12 @@ _SECONDS = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """The loader's answer: where the rules are attached, and the shared maps' descriptors by name."""
+    """The loader's answer: where the rules are attached, and descriptors, the receiver's from then on."""
 
     attachments: tuple[dict[str, Any], ...]
     layout: dict[str, int]
-    maps: dict[str, int]
+    maps: dict[str, int]  # that all rules share, by name
+    hits: dict[str, int] = field(default_factory=dict)  # the counters of prefixes, by rule
 
 
 class Running:
@@ -95,8 +96,10 @@ def _receive(sock: socket.socket) -> Loaded:
     try:
         if not answer.ok:
             raise FwtopError(answer.error, answer.code or 1)
-        maps = dict(zip(answer.data["fds"], received, strict=True))
-        return Loaded(tuple(answer.data["attachments"]), answer.data["layout"], maps)
+        given = dict(zip(answer.data["fds"], received, strict=True))
+        maps = {name: item for name, item in given.items() if ":" not in name}
+        hits = {name.partition(":")[2]: item for name, item in given.items() if ":" in name}
+        return Loaded(tuple(answer.data["attachments"]), answer.data["layout"], maps, hits)
     except (FwtopError, KeyError, ValueError) as error:
         child.close(received)
         if isinstance(error, FwtopError):

@@ -12,14 +12,11 @@ import struct
 import time
 
 from fwtop.mitigate.xdp_child import Loaded
-from fwtop.model.address import Prefix
 from fwtop.model.errors import FwtopError
 
 _SLOT_WORDS = 2  # deadline; number and padding
 _SLOTS = 256
 _COUNT = struct.Struct("<QQ")  # packets, bytes
-_HIT = struct.Struct("<QQIIQ")  # struct xdp_hit: address, rule, family, packets
-_HITS = 4096
 
 
 class Slots:
@@ -31,7 +28,6 @@ class Slots:
         self._slots_map = mmap.mmap(self.maps["slots"], _pages(16 * _SLOTS), mmap.MAP_SHARED)
         size = self._layout["cpus"] * self._layout["cell_bytes"]
         self._cells = mmap.mmap(self.maps["cells"], _pages(size), mmap.MAP_SHARED, mmap.PROT_READ)
-        self._hits = mmap.mmap(self.maps["hits"], _pages(_HIT.size * _HITS), mmap.MAP_SHARED, mmap.PROT_READ)
         self._words = memoryview(self._slots_map).cast("Q")
 
     def numbers(self) -> dict[int, int]:
@@ -64,18 +60,13 @@ class Slots:
         pairs = [_COUNT.unpack_from(self._cells, cell + at) for cell in cells]
         return sum(pair[0] for pair in pairs), sum(pair[1] for pair in pairs)
 
-    def sources(self, rule_id: str, top: int) -> list[tuple[Prefix, int]]:
-        """Return the sources that a rule hit most, with packets estimated from samples; IPv6 by /64."""
-        mine = [hit for hit in _HIT.iter_unpack(self._hits[: _HIT.size * _HITS]) if str(hit[2]) == rule_id]
-        mine.sort(key=lambda hit: -hit[4])
-        return [
-            (Prefix(family, hi << 64 | lo, 32 if family == 4 else 64), packets)
-            for hi, lo, _, family, packets in mine[:top]
-        ]
+    @property
+    def cpus(self) -> int:
+        """How many CPUs count apart from each other."""
+        return self._layout["cpus"]
 
     def close(self) -> None:
         """Unmap and close."""
-        self._hits.close()
         self._words.release()
         self._slots_map.close()
         self._cells.close()

@@ -122,6 +122,18 @@ class PrefixRows(Sequence[Prefix]):
         at = int(rows["length"].argmin())
         return next(_prefixes(rows[at : at + 1]))
 
+    def counted(self) -> NDArray[np.int32]:
+        """Return the places of the rows with a counter of their own, in the order of their numbers.
+
+        IPv4 within no other prefix: up to /24, then longer ones; then IPv6.
+        """
+        rows = self.of_family(4)._rows
+        starts, length = rows["lo"].astype(np.uint64), rows["length"].astype(np.int64)
+        outer = np.flatnonzero(~_is_inside(starts, starts | _low_bits(32 - length)))
+        wide = length <= 24
+        more = np.arange(len(rows), len(self._rows), dtype=np.int32)
+        return np.concatenate([outer[wide[outer]], outer[~wide[outer]], more]).astype(np.int32)
+
     def columns(self) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
         """Return addresses as rows of 16 bytes (IPv4 in the last four) and the lengths."""
         table = np.ascontiguousarray(self._rows).view(np.uint8).reshape(-1, _ROW.itemsize)
@@ -168,10 +180,8 @@ class PrefixRows(Sequence[Prefix]):
         wider = rows[rows["length"] <= wide]
         starts = wider["lo" if family == 4 else "hi"].astype(np.uint64)
         ends = starts | _low_bits(wide - wider["length"].astype(np.int64))
-        kept = rows["length"].copy()
-        if len(wider):  # prefixes are within each other or apart, the wider one first
-            inside = np.append(False, starts[1:] <= np.maximum.accumulate(ends)[:-1])
-            kept = np.concatenate([wider["length"][~inside], kept[kept > wide]])
+        kept = rows["length"]
+        kept = np.concatenate([wider["length"][~_is_inside(starts, ends)], kept[kept > wide]])
         return sum(int(count) << bits - length for length, count in enumerate(np.bincount(kept)) if count)
 
     @cached_property
@@ -213,6 +223,13 @@ def _is_good(rows: _Rows) -> bool:
     good &= (lo & _low_bits(np.clip(free, 0, 64))) == 0
     good &= (hi & _low_bits(np.clip(free - 64, 0, 64))) == 0
     return bool(good.all())
+
+
+def _is_inside(starts: NDArray[np.uint64], ends: NDArray[np.uint64]) -> NDArray[np.bool_]:
+    """Tell which prefixes lie within another: they are within each other or apart, the wider one first."""
+    inside = np.zeros(len(starts), np.bool_)
+    inside[1:] = starts[1:] <= np.maximum.accumulate(ends)[:-1]
+    return inside
 
 
 def _low_bits(count: NDArray[np.int64]) -> NDArray[np.uint64]:

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import os
 import random
+from collections import Counter
 
 import pytest
 from xdp_frames import ethernet, ipv4, ipv6, random_frame, random_matches, udp
 from xdp_programs import Compiled, verdict
 
+from fwtop.collect import xdp_maps
+from fwtop.mitigate.xdp_hits import PrefixHits
 from fwtop.model.address import Prefix, format_address
-from fwtop.model.rule import Match, RateLimit
+from fwtop.model.rule import Kind, Match, RateLimit, Rule
 
 pytestmark = pytest.mark.kernel
 PACKETS = int(os.environ.get("FWTOP_XDP_PACKETS", "500"))
+TAGGED = ((0x8100, 5),)
 ALLOW = (Prefix.parse("192.0.2.7"), Prefix.parse("2001:db8:7::/48"), Prefix.parse("10.0.0.0/30"))
 
 
@@ -48,14 +52,45 @@ def test_a_long_list_hits_what_a_walk_over_it_hits(family: int, root_required: N
     for prefix in prefixes:
         by_length.setdefault(prefix.length, set()).add(prefix.value >> (bits - prefix.length))
     seen = [0, 0]
+    expected: Counter[str] = Counter()
     with Compiled([Match(sources=tuple(prefixes))], limit=0) as compiled:
         for _ in range(PACKETS * 4):
             address = chance.choice(prefixes).value ^ chance.choice((0, 1, 3 << 6, 5 << 8, 1 << bits - 12))
-            listed = any(address >> (bits - length) in values for length, values in by_length.items())
+            held = [length for length, values in by_length.items() if address >> (bits - length) in values]
+            listed = bool(held)
             text = format_address(family, address >> 64, address & (1 << 64) - 1)
             assert compiled.drops(packet(text)) == listed, text
             seen[listed] += 1
+            if held:
+                free = bits - min(held)
+                expected[str(Prefix(family, address >> free << free, min(held)))] += 1
+        assert counted(compiled, tuple(prefixes)) == expected
     assert min(seen) > PACKETS / 4
+
+
+def counted(compiled: Compiled, sources: tuple[Prefix, ...]) -> dict[str, int]:
+    """Return what the first rule's prefixes were hit, as the guardian reads it."""
+    hits = PrefixHits()
+    hits.take({"1": os.dup(compiled.hits[0])})
+    try:
+        rule = Rule("1", Kind.XDP, Match(sources=sources), "", 60)
+        return hits.most(rule, xdp_maps.possible_cpus(), len(sources))
+    finally:
+        hits.keep(set())
+
+
+@pytest.mark.parametrize("tags", [(), TAGGED])
+def test_a_short_list_counts_for_the_wider_prefix(
+    tags: tuple[tuple[int, int], ...], root_required: None
+) -> None:
+    texts = ("192.0.2.0/25", "192.0.2.7", "192.0.2.128/25", "2001:db8::/32", "2001:db8:1::/48", "10.0.0.0/8")
+    sources = tuple(map(Prefix.parse, texts))
+    sent = {"192.0.2.7": 3, "192.0.2.200": 2, "2001:db8:1::5": 4, "198.51.100.1": 1}
+    with Compiled([Match(sources=sources)]) as compiled:
+        for source, times in sent.items():
+            for _ in range(times):
+                compiled.drops(packet(source, tags=tags))
+        assert counted(compiled, sources) == {"2001:db8::/32": 4, "192.0.2.0/25": 3, "192.0.2.128/25": 2}
 
 
 def listed_prefix(chance: random.Random, family: int, bits: int) -> Prefix:
@@ -66,9 +101,6 @@ def listed_prefix(chance: random.Random, family: int, bits: int) -> Prefix:
     value = chance.randrange(1 << 8, 200 << 8) if chance.random() < 0.3 else 0xC000 + chance.randrange(8)
     value = value << (bits - 16) | chance.randrange(1 << (bits - 16))
     return Prefix(family, value >> (bits - length) << (bits - length), length)
-
-
-TAGGED = ((0x8100, 5),)
 
 
 @pytest.mark.parametrize(

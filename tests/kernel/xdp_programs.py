@@ -18,8 +18,9 @@ from reference_parser import reference
 
 from fwtop.collect import bpf, xdp_lists, xdp_maps
 from fwtop.collect.xdp_build import build_xdp
-from fwtop.collect.xdp_generate import SlotRule
+from fwtop.collect.xdp_rule import SlotRule
 from fwtop.model.address import Prefix
+from fwtop.model.numbered import apart
 from fwtop.model.rule import Match, PayloadMatch, Range, RateLimit
 from fwtop.model.xdp import COMPILED_PREFIXES
 
@@ -41,14 +42,19 @@ class Compiled:
     ) -> None:
         self.shared = xdp_maps.create_shared()
         self._open = list(self.shared.values())
+        self.hits: list[int] = []  # the counters of each slot's prefixes; 0: it has none
         rules = []
         for slot, match in enumerate(matches):
-            lists = xdp_lists.build_lists(match, limit)
-            self._open += [fd for maps in lists.values() for fd in xdp_lists.descriptors(maps)]
+            lists, counted = xdp_lists.build_lists(match, limit)
+            counted = counted if lists else len(apart(match.sources))
+            hits = xdp_lists.create_hits(counted) if counted else 0
+            self.hits.append(hits)
+            self._open += [fd for maps in lists.values() for fd in xdp_lists.descriptors(maps).values()]
+            self._open += [hits] if counted else []
             rate = (rates or {}).get(slot)
             buckets = xdp_lists.create_buckets() if rate is not None else 0
             self._open += [buckets] if rate is not None else []
-            rules.append(SlotRule(slot, match, lists, rate, buckets))
+            rules.append(SlotRule(slot, match, lists, rate, buckets, counted=counted, hits=hits))
         self._slots_map = xdp_maps.map_array(self.shared["slots"], 4096, writable=True)
         self.slots = np.frombuffer(self._slots_map, xdp_maps.slot_dtype(), xdp_maps.MAX_RULES)
         for slot in range(len(matches)):

@@ -8,10 +8,12 @@ import pytest
 from frames import batch_of, ethernet, ipv4, udp
 
 from fwtop.advise.matching import match_rows
-from fwtop.collect.xdp_generate import SlotRule, program_text
-from fwtop.collect.xdp_tree import disjoint, lookup_lines
+from fwtop.collect.xdp_generate import program_text
+from fwtop.collect.xdp_rule import SlotRule
+from fwtop.collect.xdp_tree import lookup_lines
 from fwtop.model.address import Prefix
 from fwtop.model.errors import FwtopError
+from fwtop.model.numbered import apart
 from fwtop.model.rule import Kind, Match, PayloadMatch, Rule
 from fwtop.model.xdp import check_xdp
 
@@ -85,8 +87,8 @@ def _prefix(chance: random.Random, family: int, bits: int) -> Prefix:
 
 def test_prefixes_within_others_are_left_out() -> None:
     texts = ("10.0.0.0/8", "10.1.0.0/16", "9.0.0.1", "10.0.0.0/8")
-    assert disjoint(map(Prefix.parse, texts)) == [Prefix.parse("9.0.0.1"), Prefix.parse("10.0.0.0/8")]
-    assert ipaddress.ip_network("10.0.0.0/8") == disjoint(map(Prefix.parse, texts))[1].network
+    assert apart(map(Prefix.parse, texts)) == [Prefix.parse("9.0.0.1"), Prefix.parse("10.0.0.0/8")]
+    assert ipaddress.ip_network("10.0.0.0/8") == apart(map(Prefix.parse, texts))[1].network
 
 
 @pytest.mark.parametrize(
