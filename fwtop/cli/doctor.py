@@ -7,7 +7,7 @@ import json
 import os
 from itertools import groupby
 
-from fwtop.cli.options import add_geoip
+from fwtop.cli.options import add_geoip, add_interface
 from fwtop.cli.probes.check import MISSING, OK, UNKNOWN, WARNING, Check
 from fwtop.model.observation import SCHEMA
 from fwtop.model.text import safe_text
@@ -20,14 +20,7 @@ _SIGNS = {OK: "ok     ", WARNING: "warning", MISSING: "MISSING", UNKNOWN: "unkno
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's arguments."""
-    parser.add_argument(
-        "-i",
-        "--interface",
-        action="append",
-        default=[],
-        metavar="IF",
-        help="look at this interface (default: those with a default route)",
-    )
+    add_interface(parser, "look at")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     add_geoip(parser)
 

@@ -11,15 +11,20 @@ MAX_TTL_SECONDS = 2_147_483  # what an ipset timeout holds (ipset(8))
 
 def add_interfaces(parser: argparse.ArgumentParser) -> None:
     """Add -i and --netns."""
+    add_interface(parser, "watch")
+    add_netns(parser)
+
+
+def add_interface(parser: argparse.ArgumentParser, verb: str) -> None:
+    """Add -i; `verb` says what is done with an interface."""
     parser.add_argument(
         "-i",
         "--interface",
         action="append",
         default=[],
         metavar="IF",
-        help="watch this interface; may be given several times (default: those with a default route)",
+        help=f"{verb} this interface; may be given several times (default: those with a default route)",
     )
-    add_netns(parser)
 
 
 def add_netns(parser: argparse.ArgumentParser) -> None:
@@ -39,7 +44,9 @@ def add_observation(parser: argparse.ArgumentParser) -> None:
 def add_geoip(parser: argparse.ArgumentParser) -> None:
     """Add --geoip."""
     parser.add_argument(
-        "--geoip", metavar="FILE", help="an mmdb database of your own for countries and AS names"
+        "--geoip",
+        metavar="FILE",
+        help="an mmdb database of your own for countries and AS names, or a directory of them",
     )
 
 

@@ -183,5 +183,7 @@ def _given_paths(path: str) -> list[Path]:
 def _found_paths() -> list[Path]:
     """Return the operator's databases of a known kind, newest of each kind first."""
     found = [path for place in USUAL_PLACES if place.is_dir() for path in place.glob("*.mmdb")]
-    known = [path for path in found if any(kind in path.name.lower() for kind in _KNOWN_KINDS)]
+    known = [
+        path for path in found if path.is_file() and any(kind in path.name.lower() for kind in _KNOWN_KINDS)
+    ]
     return sorted(known, key=lambda path: (-path.stat().st_mtime, path.name))
