@@ -12,7 +12,6 @@ import asyncio
 import contextlib
 import json
 import random
-import signal
 import socket
 import struct
 import sys
@@ -26,6 +25,7 @@ from fwtop.lab import network as net
 from fwtop.lab.crowd import Crowds
 from fwtop.lab.dns import dns_query
 from fwtop.lab.legit import HOSTS, OPERATOR_PORT, PAGES, ZONE, request
+from fwtop.lab.worker import answer, leave_signals_to_the_lab
 
 _HTTP_SECONDS, _DNS_SECONDS, _ECHO_SECONDS = 1.0, 0.5, 1.0
 _THINKING_SECONDS = 0.15
@@ -232,22 +232,16 @@ async def _serve() -> None:
     clients = Clients(setup["clients"], setup["operator"], setup["seed"])
     crowds = Crowds(setup["crowds"], setup["seed"])
     tasks = clients.tasks()
-    _answer({"ready": True})
+    answer({"ready": True})
     while line := await reader.readline():
-        _answer(await _obey(json.loads(line), clients, crowds))
+        answer(await _obey(json.loads(line), clients, crowds))
     for task in tasks:
         task.cancel()
 
 
-def _answer(value: dict[str, Any]) -> None:
-    sys.stdout.write(json.dumps(value) + "\n")
-    sys.stdout.flush()
-
-
 def main() -> int:
     """Serve one lab until the end of standard input."""
-    for number in (signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)
+    leave_signals_to_the_lab()
     asyncio.run(_serve())
     return 0
 

@@ -12,7 +12,6 @@ import json
 import math
 import os
 import select
-import signal
 import socket
 import sys
 import time
@@ -27,6 +26,7 @@ from fwtop.lab.link import Link
 from fwtop.lab.namespaces import PACED_PPS, PREFIX
 from fwtop.lab.network import Wire
 from fwtop.lab.plan import Plan, lay_out
+from fwtop.lab.worker import answer, leave_signals_to_the_lab
 from fwtop.model.errors import FwtopError
 
 _TICK_SECONDS = 0.0004
@@ -172,7 +172,7 @@ def _commands(sender: Sender) -> None:
             return
         *lines, pending = (pending + chunk).split(b"\n")
         for line in lines:
-            _answer(_obey(sender, json.loads(line)))
+            answer(_obey(sender, json.loads(line)))
 
 
 def _obey(sender: Sender, command: dict[str, Any]) -> dict[str, Any]:
@@ -186,15 +186,9 @@ def _obey(sender: Sender, command: dict[str, Any]) -> dict[str, Any]:
     return {"time": time.monotonic()}
 
 
-def _answer(value: dict[str, Any]) -> None:
-    sys.stdout.write(json.dumps(value) + "\n")
-    sys.stdout.flush()
-
-
 def main() -> int:
     """Serve one lab; returns the exit status."""
-    for number in (signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)  # the terminal's signals are the lab's to handle
+    leave_signals_to_the_lab()
     try:
         refuse_outside(net.ATTACKER_INTERFACE)
         os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})  # the victim receives on the others
@@ -206,10 +200,10 @@ def main() -> int:
         else:
             plan = lay_out(scenario.parse(setup["text"], setup["name"]), wire)
         sender = Sender(plan)
-        _answer({"ready": True, "pps": plan.scenario.pps, "templates": len(plan.templates)})
+        answer({"ready": True, "pps": plan.scenario.pps, "templates": len(plan.templates)})
         _commands(sender)
     except FwtopError as error:
-        _answer({"error": str(error), "code": error.code})
+        answer({"error": str(error), "code": error.code})
         return error.code
     except BrokenPipeError:
         return 1

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import signal
 import socket
 import struct
 import sys
 from typing import cast
 
 from fwtop.lab.network import PORT_DNS, PORT_HTTP, PORT_SSH, PORT_TLS
+from fwtop.lab.worker import answer, leave_signals_to_the_lab
 
 _BODY = b"<!doctype html><title>shop</title><p>It works.</p>\n" * 12
 _RESPONSE = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: %d\r\n%s\r\n" + _BODY
@@ -86,15 +86,13 @@ async def _serve() -> None:
         for handler, port in ((_http, PORT_HTTP), (_tls, PORT_TLS), (_echo, PORT_SSH)):
             await asyncio.start_server(handler, host, port, backlog=_BACKLOG)
         await loop.create_datagram_endpoint(_Dns, sock=_datagram_socket(host))
-    sys.stdout.write('{"ready": true}\n')
-    sys.stdout.flush()
+    answer({"ready": True})
     await ended.wait()
 
 
 def main() -> int:
     """Serve until the end of standard input."""
-    for number in (signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)
+    leave_signals_to_the_lab()
     asyncio.run(_serve())
     return 0
 
