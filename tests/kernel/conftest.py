@@ -8,8 +8,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from mitigate_bench import Bench
 
 _serial = count()
 
@@ -87,3 +92,13 @@ def shared_pair() -> Iterator[NetnsPair]:
     """The same for all tests of a file: for those that leave nothing behind and find nothing but that."""
     with made_pair() as pair:
         yield pair
+
+
+@pytest.fixture
+def bench(netns_pair: NetnsPair, tmp_path: Path) -> Iterator[Bench]:
+    """A guardian for the victim, with a journal and sockets of its own."""
+    from mitigate_bench import Bench
+
+    made = Bench(netns_pair, tmp_path)
+    yield made
+    made.close()

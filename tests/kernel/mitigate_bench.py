@@ -9,7 +9,8 @@ import socket
 import struct
 import subprocess
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -161,6 +162,22 @@ def answers(bench: Bench, family: int, echo: int, wait_s: float = 0.3) -> bool:
                     return True
         except TimeoutError:
             return False
+
+
+@contextmanager
+def tcp_connection(bench: Bench, family: int) -> Iterator[tuple[socket.socket, socket.socket]]:
+    """Connect the attacker to the victim: its end, and the victim's."""
+    kind = socket.AF_INET if family == 4 else socket.AF_INET6
+    address = bench.pair.victim.ipv4 if family == 4 else bench.pair.victim.ipv6
+    with inside(bench.netns):
+        server = socket.create_server((address, 8080), family=kind)
+    with server:
+        with inside(bench.pair.attacker.netns):
+            client = socket.create_connection((address, 8080), timeout=10)
+        connection, _ = server.accept()
+        connection.settimeout(10)
+        with client, connection:
+            yield client, connection
 
 
 def normal(saved: str) -> str:

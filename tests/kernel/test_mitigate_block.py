@@ -8,8 +8,6 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from mitigate_bench import VARIANTS, Bench, apply, ended, kill, rules_of, run_console, use_variant
@@ -20,13 +18,6 @@ from fwtop.model.rule import Kind, Match, Rule
 
 pytestmark = pytest.mark.kernel
 FAMILIES = (4, 6)
-
-
-@pytest.fixture
-def bench(netns_pair, tmp_path: Path) -> Iterator[Bench]:
-    made = Bench(netns_pair, tmp_path)
-    yield made
-    made.close()
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

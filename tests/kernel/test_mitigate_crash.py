@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 from mitigate_bench import Bench, apply, rules_of
 
@@ -19,13 +16,6 @@ UNDO = (Step.UNDO, Step.UNCHAINED, Step.UNSET, Step.UNDONE)
 COMPILED = (Step.COMPILED, Step.ARMED, Step.DISARMED, Step.UNLOADED)  # test_xdp_rules.py tries these
 TABLES = (Step.NFT, Step.UNNFT)  # tried in test_mitigate_nftables.py
 SYSCTL = (Step.SETTING, Step.RESTORED)  # tried in test_mitigate_sysctl.py
-
-
-@pytest.fixture
-def bench(netns_pair, tmp_path: Path) -> Iterator[Bench]:
-    made = Bench(netns_pair, tmp_path)
-    yield made
-    made.close()
 
 
 def test_every_step_is_tried() -> None:

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import fcntl
-import socket
 import threading
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-from mitigate_bench import PORT, VARIANTS, Bench, apply, inside, kill, rules_of, use_variant
+from mitigate_bench import PORT, VARIANTS, Bench, apply, kill, rules_of, tcp_connection, use_variant
 
 from fwtop.model.protocol import Plan, Undo
 from fwtop.model.rule import Kind, Match, PayloadMatch, Range, RateLimit, Rule
@@ -17,13 +14,6 @@ from fwtop.model.rule import Kind, Match, PayloadMatch, Range, RateLimit, Rule
 pytestmark = pytest.mark.kernel
 FAMILIES = (4, 6)
 UDP, TCP = 17, 6
-
-
-@pytest.fixture
-def bench(netns_pair, tmp_path: Path) -> Iterator[Bench]:
-    made = Bench(netns_pair, tmp_path)
-    yield made
-    made.close()
 
 
 def flood(path, count: int) -> int:
@@ -120,28 +110,19 @@ def test_string_matches_those_bytes_only(bench: Bench, family: int, variant: str
 @pytest.mark.parametrize("family", FAMILIES)
 def test_anchored_string_follows_tcp_options(bench: Bench, family: int, poll_until) -> None:
     """A segment with options (timestamps) has a longer header than one without."""
-    address = bench.pair.victim.ipv4 if family == 4 else bench.pair.victim.ipv6
-    kind = socket.AF_INET if family == 4 else socket.AF_INET6
-    with inside(bench.netns):
-        server = socket.create_server((address, 8080), family=kind)
     rule = Rule("", Kind.STRING, Match(payload=(PayloadMatch(b"GET /bad", 0),)), "match", 60)
-    with server, bench.connect() as guardian:
+    with tcp_connection(bench, family) as (client, connection), bench.connect() as guardian:
         rule_id = apply(guardian, rule)
-        with inside(bench.pair.attacker.netns):
-            client = socket.create_connection((address, 8080), timeout=5)
-        connection, _ = server.accept()
-        with client, connection:
-            connection.settimeout(2)
-            client.send(b"GET /good")
-            assert connection.recv(100) == b"GET /good"
-            client.send(b"GET /bad")
-            poll_until(lambda: rules_of(guardian)[rule_id]["packets"] > 0)
-            connection.settimeout(0.1)
-            with pytest.raises(TimeoutError):
-                connection.recv(100)
-            guardian.demand(Undo((rule_id,)))
-            connection.settimeout(5)
-            assert connection.recv(100) == b"GET /bad"  # TCP sends it again
+        client.send(b"GET /good")
+        assert connection.recv(100) == b"GET /good"
+        client.send(b"GET /bad")
+        poll_until(lambda: rules_of(guardian)[rule_id]["packets"] > 0)
+        connection.settimeout(0.1)
+        with pytest.raises(TimeoutError):
+            connection.recv(100)
+        guardian.demand(Undo((rule_id,)))
+        connection.settimeout(10)
+        assert connection.recv(100) == b"GET /bad"  # TCP sends it again
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import fcntl
 import os
 import socket
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from mitigate_bench import PORT, VARIANTS, Bench, apply, inside, kill, rules_of
@@ -17,13 +15,6 @@ from fwtop.model.rule import Kind, Match, Rule
 
 pytestmark = pytest.mark.kernel
 NOTRACK = Rule("", Kind.NOTRACK, Match(protocol=17, dport=PORT), "notrack", 2)
-
-
-@pytest.fixture
-def bench(netns_pair, tmp_path: Path) -> Iterator[Bench]:
-    made = Bench(netns_pair, tmp_path)
-    yield made
-    made.close()
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

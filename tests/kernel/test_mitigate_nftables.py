@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import json
 import re
-import socket
 import struct
 import subprocess
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-from mitigate_bench import PORT, Bench, answers, apply, inside, kill, rules_of
+from mitigate_bench import PORT, Bench, answers, apply, kill, rules_of, tcp_connection
 
 from fwtop.mitigate.steps import Step
 from fwtop.model.address import Prefix
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import Apply, Keep, Plan, Undo
 from fwtop.model.rule import Kind, Match, PayloadMatch, Range, RateLimit, Rule
+from tests.kernel.wire import mac, send_frames
 
 pytestmark = pytest.mark.kernel
 FAMILIES = (4, 6)
@@ -36,13 +34,6 @@ table inet fwtop-like {
     }
 }
 """
-
-
-@pytest.fixture
-def bench(netns_pair, tmp_path: Path) -> Iterator[Bench]:
-    made = Bench(netns_pair, tmp_path)
-    yield made
-    made.close()
 
 
 def rule(seconds: int = 60, **fields) -> Rule:
@@ -132,36 +123,23 @@ def test_icmp_type_is_matched_and_neighbours_live(bench: Bench, family: int, ech
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_payload_behind_tcp_options(bench: Bench, family: int, poll_until) -> None:
-    address = bench.pair.victim.ipv4 if family == 4 else bench.pair.victim.ipv6
-    kind = socket.AF_INET if family == 4 else socket.AF_INET6
-    with inside(bench.netns):
-        server = socket.create_server((address, 8080), family=kind)
-    with server, bench.connect() as guardian:
+    with tcp_connection(bench, family) as (client, connection), bench.connect() as guardian:
         rule_id = apply(guardian, rule(payload=(PayloadMatch(b"GET /bad", 0),)))
-        with inside(bench.pair.attacker.netns):
-            client = socket.create_connection((address, 8080), timeout=5)
-        connection, _ = server.accept()
-        with client, connection:
-            connection.settimeout(2)
-            client.send(b"GET /good")
-            assert connection.recv(100) == b"GET /good"
-            client.send(b"GET /bad")
-            poll_until(lambda: rules_of(guardian)[rule_id]["packets"] > 0)
+        client.send(b"GET /good")
+        assert connection.recv(100) == b"GET /good"
+        client.send(b"GET /bad")
+        poll_until(lambda: rules_of(guardian)[rule_id]["packets"] > 0)
 
 
 def test_one_vlan_tag_is_looked_through(bench: Bench, poll_until) -> None:
     """The kernel takes the outer tag off before ingress (net/core/dev.c, skb_vlan_untag)."""
-    mac = json.loads(bench.pair.victim.run("ip", "-j", "link", "show", "v0").stdout)[0]["address"]
     udp = struct.pack("!4H", 999, PORT, 12, 0) + b"data"
     addresses = bytes([10, 77, 0, 2, 10, 77, 0, 1])
     ip = struct.pack("!BBHHHBBH", 0x45, 0, 20 + len(udp), 1, 0, 64, 17, 0) + addresses
-    frame = bytes.fromhex(mac.replace(":", "")) + bytes(6) + struct.pack("!HHH", 0x8100, 7, 0x0800) + ip + udp
-    with inside(bench.pair.attacker.netns):
-        sender = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
-    with sender, bench.connect() as guardian:
-        sender.bind(("a0", 0))
+    frame = mac(bench.pair.victim) + bytes(6) + struct.pack("!HHH", 0x8100, 7, 0x0800) + ip + udp
+    with bench.connect() as guardian:
         rule_id = apply(guardian, rule(protocol=UDP, dport=PORT))
-        sender.send(frame)
+        send_frames(bench.pair.attacker, frame)
         poll_until(lambda: rules_of(guardian)[rule_id]["packets"] == 1)
 
 

@@ -9,7 +9,6 @@ import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from pathlib import Path
 
 import pytest
 from mitigate_bench import PORT, VARIANTS, Bench, apply, inside, rules_of
@@ -27,13 +26,6 @@ _KINDS = {
     Kind.IPSET: 6, Kind.HASHLIMIT: 6, Kind.STRING: 6, Kind.NOTRACK: 6, Kind.NFTABLES: 6, Kind.SYNPROXY: 3,
     Kind.SYSCTL: 2, Kind.XDP: 1, Kind.TC: 1,
 }  # fmt: skip
-
-
-@pytest.fixture
-def bench(netns_pair, tmp_path: Path) -> Iterator[Bench]:
-    made = Bench(netns_pair, tmp_path)
-    yield made
-    made.close()
 
 
 def random_rule(rng: random.Random) -> Rule:

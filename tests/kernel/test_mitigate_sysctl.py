@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -23,13 +22,6 @@ from fwtop.model.rule import Kind, Match, Rule, Setting
 pytestmark = pytest.mark.kernel
 COOKIES, UDP = "net.ipv4.tcp_syncookies", "net.netfilter.nf_conntrack_udp_timeout"
 MAX = "net.netfilter.nf_conntrack_max"
-
-
-@pytest.fixture
-def bench(netns_pair, tmp_path: Path) -> Iterator[Bench]:
-    made = Bench(netns_pair, tmp_path)
-    yield made
-    made.close()
 
 
 def rule(ttl: int = 60, **values: int) -> Rule:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import socket
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 
 import pytest
 from mitigate_bench import PORT, VARIANTS, Bench, apply, inside
@@ -20,31 +19,32 @@ pytestmark = pytest.mark.kernel
 UDP = 17
 
 
-@pytest.fixture
-def bench(netns_pair, tmp_path: Path) -> Iterator[Bench]:
-    made = Bench(netns_pair, tmp_path)
-    yield made
-    made.close()
-
-
 @contextmanager
-def traffic(bench: Bench, family: int = 4, payload: bytes = b"") -> Iterator[None]:
+def repeatedly(send: Callable[[], object]) -> Iterator[None]:
     """Send a few hundred packets a second while the block runs."""
-    path, over = bench.path(family), threading.Event()
-    path.passes(payload)
+    over = threading.Event()
 
-    def send() -> None:
+    def run() -> None:
         while not over.wait(0.004):
             with suppress(ConnectionRefusedError):  # where nobody listens
-                path.send(payload)
+                send()
 
-    thread = threading.Thread(target=send)
+    thread = threading.Thread(target=run)
     thread.start()
     try:
         yield
     finally:
         over.set()
         thread.join()
+
+
+@contextmanager
+def traffic(bench: Bench, family: int = 4, payload: bytes = b"") -> Iterator[None]:
+    """Send a few hundred datagrams a second from the attacker while the block runs."""
+    path = bench.path(family)
+    path.passes(payload)
+    with repeatedly(lambda: path.send(payload)):
+        yield
 
 
 def why(guardian, rule_id: str) -> str:
@@ -145,21 +145,8 @@ def test_vlan_without_an_interface_is_named(bench: Bench) -> None:
     with inside(bench.pair.attacker.netns):
         wire = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
     wire.bind(("a0", 0))
-    over = threading.Event()
-
-    def send() -> None:
-        while not over.wait(0.004):
-            wire.send(header + bytes(60))
-
-    thread = threading.Thread(target=send)
-    thread.start()
-    try:
-        with bench.connect() as guardian:
-            said = why(guardian, apply(guardian, bench.block_rule(4)))
-    finally:
-        over.set()
-        thread.join()
-        wire.close()
+    with wire, repeatedly(lambda: wire.send(header + bytes(60))), bench.connect() as guardian:
+        said = why(guardian, apply(guardian, bench.block_rule(4)))
     assert "v0 received" in said
     assert "VLAN-tagged without an interface here" in said
 
@@ -187,18 +174,8 @@ def test_other_namespace_and_other_chain_are_named(bench: Bench) -> None:
             )
             with inside(bench.pair.attacker.netns):
                 out = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-            over = threading.Event()
-
-            def send() -> None:
-                while not over.wait(0.004):
-                    out.sendto(b"x", ("10.99.0.9", 9))
-
-            thread = threading.Thread(target=send)
-            thread.start()
-            said = why(guardian, rule_id)
-            over.set()
-            thread.join()
-            out.close()
+            with out, repeatedly(lambda: out.sendto(b"x", ("10.99.0.9", 9))):
+                said = why(guardian, rule_id)
     finally:
         witness.kill()
         witness.wait()

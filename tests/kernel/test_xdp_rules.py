@@ -27,7 +27,7 @@ from fwtop.model.address import Prefix
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import SOCKET_DIRECTORY, Keep, Plan, Undo
 from fwtop.model.rule import Kind, Match, PayloadMatch, Range, RateLimit, Rule
-from tests.kernel.wire import attach_foreign_xdp
+from tests.kernel.wire import attach_foreign_xdp, put_behind_a_bridge
 
 pytestmark = pytest.mark.kernel
 BPFFS = Path("/sys/fs/bpf")
@@ -445,13 +445,7 @@ def test_a_foreign_program_is_left_alone_and_tc_does_it(bench: XdpBench, tmp_pat
 
 def test_generic_where_the_driver_has_none(bench: XdpBench) -> None:
     """A bridge has no XDP of its own; the rule says what that costs."""
-    victim = bench.pair.victim
-    victim.run("ip", "link", "add", "br0", "type", "bridge")
-    victim.run("ip", "address", "flush", "dev", "v0")
-    victim.run("ip", "link", "set", "v0", "master", "br0")
-    victim.run("ip", "link", "set", "br0", "up")
-    victim.run("ip", "address", "add", f"{victim.ipv4}/24", "dev", "br0")
-    victim.run("ip", "route", "add", "default", "dev", "br0")
+    put_behind_a_bridge(bench.pair.victim)
     path = bench.path(4)
     assert path.passes(wait_s=10)
     with bench.connect() as guardian:

@@ -19,7 +19,7 @@ from fwtop.model.counters import Counters
 from fwtop.model.packets import Hook, PacketBatch
 from fwtop.model.protocol import Undo, Watch
 from fwtop.model.rule import Match
-from tests.kernel.wire import attach_foreign_xdp
+from tests.kernel.wire import attach_foreign_xdp, put_behind_a_bridge
 
 pytestmark = pytest.mark.kernel
 RULE = Match(protocol=17, dport=PORT)
@@ -146,13 +146,7 @@ def test_at_tc_the_observers_see_it_and_the_rule_gets_it(bench: Bench) -> None:
 
 def test_generic_drops_are_counted_once(bench: Bench) -> None:
     """The kernel frees what generic XDP drops like any packet, so its own drop counter sees it too."""
-    victim = bench.pair.victim
-    victim.run("ip", "link", "add", "br0", "type", "bridge")
-    victim.run("ip", "address", "flush", "dev", "v0")
-    victim.run("ip", "link", "set", "v0", "master", "br0")
-    victim.run("ip", "link", "set", "br0", "up")
-    victim.run("ip", "address", "add", f"{victim.ipv4}/24", "dev", "br0")
-    victim.run("ip", "route", "add", "default", "dev", "br0")
+    put_behind_a_bridge(bench.pair.victim)
     assert bench.path(4).passes(wait_s=10)
     with bench.connect("console") as console, bench.connect() as guardian:
         answer, descriptors = console.watch(Watch())

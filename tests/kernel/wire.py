@@ -102,3 +102,13 @@ def attach_foreign_xdp(host: Host, verdict: int) -> int:
         return int(struct.unpack_from("<I", bpf_objects._info(program), 4)[0])
     finally:
         os.close(program)
+
+
+def put_behind_a_bridge(host: Host) -> None:
+    """Have the host's interface carry a bridge, which has no XDP of its own, and the way outside."""
+    host.run("ip", "link", "add", "br0", "type", "bridge")
+    host.run("ip", "address", "flush", "dev", host.interface)
+    host.run("ip", "link", "set", host.interface, "master", "br0")
+    host.run("ip", "link", "set", "br0", "up")
+    host.run("ip", "address", "add", f"{host.ipv4}/24", "dev", "br0")
+    host.run("ip", "route", "add", "default", "dev", "br0")
