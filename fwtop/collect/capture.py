@@ -8,6 +8,7 @@ from itertools import chain
 from os import PathLike
 from typing import BinaryIO, Protocol
 
+from fwtop.collect.capture_mirrors import with_mirrored
 from fwtop.collect.capture_pcap import MAGICS, PcapReader
 from fwtop.collect.capture_pcapng import MAGIC, PcapngReader
 from fwtop.collect.capture_records import LINK_TYPES, Gunzip, Source, Stream
@@ -50,7 +51,8 @@ class CaptureFile:
         self.name = name
         self.notes = notes
         self._reader = reader
-        self._rest = with_possible_times(_closing(file, name, reader.batches()), notes)
+        read = with_mirrored(_closing(file, name, reader.batches()), notes)
+        self._rest = with_possible_times(read, notes)
         first = next(self._rest, None)
         self._first = [] if first is None else [first]
         # Unix seconds of the first packet; 0 where there is none

@@ -20,20 +20,22 @@ ROWS = 8192  # packets a batch: stays in the cache, and in little memory
 _BLOCK = 4 << 20
 _PACKED = 1 << 18  # of gzip at a time: what it holds fits a block, as a rule
 
-ETHERNET, NULL, LOOP, SLL, SLL2 = 1, 0, 108, 113, 276
+ETHERNET, NULL, LOOP, SLL, SLL2, PFLOG, PPPOE = 1, 0, 108, 113, 276, 117, 51
+PPP = (9, 50)  # with and without the framing of HDLC (RFC 1662)
 RAW = (12, 14, 101, 228, 229)  # DLT_RAW of several systems, LINKTYPE_RAW, _IPV4, _IPV6
 LINK_TYPES = {ETHERNET: "Ethernet", NULL: "null", LOOP: "loop", SLL: "Linux SLL", SLL2: "Linux SLL2"}
-LINK_TYPES |= dict.fromkeys(RAW, "raw IP")
+LINK_TYPES |= dict.fromkeys(RAW, "raw IP") | dict.fromkeys(PPP, "PPP") | {PPPOE: "PPPoE", PFLOG: "pflog"}
 # Some that are not read, by name (www.tcpdump.org/linktypes.html): so that the message says something
 _OTHER_LINK_TYPES = {
-    **{6: "Token Ring", 7: "ARCNET", 9: "PPP", 10: "FDDI", 50: "PPP with HDLC framing", 51: "PPPoE"},
+    **{6: "Token Ring", 7: "ARCNET", 10: "FDDI"},
     **{104: "Cisco HDLC", 105: "802.11", 107: "Frame Relay", 119: "802.11 with Prism header", 123: "ATM"},
     **{127: "802.11 with radiotap", 163: "802.11 with AVS header", 187: "Bluetooth", 189: "USB"},
     **{192: "PPI", 195: "802.15.4", 197: "ERF", 201: "Bluetooth", 220: "USB", 226: "Solaris ipnet"},
     **{239: "NFLOG", 249: "USB", 251: "Bluetooth LE", 253: "netlink"},
 }
 # Bytes to leave out at the start. What is left of SLL then looks like Ethernet: 12 bytes, the ethertype.
-_STRIP = {ETHERNET: 0, NULL: 4, LOOP: 4, SLL: 2, SLL2: 6} | dict.fromkeys(RAW, 0)
+_STRIP = {ETHERNET: 0, NULL: 4, LOOP: 4, SLL: 2, SLL2: 6, PPPOE: 8} | dict.fromkeys(RAW, 0)
+_ONLY_IP = (NULL, LOOP, PPPOE, PFLOG, *PPP, *RAW)  # what is left then begins with the IP header
 
 
 class Source(Protocol):
@@ -160,8 +162,8 @@ def link_type_name(link_type: int) -> str:
 
 def to_batch(stream: Stream, records: Records) -> PacketBatch:
     """Take the packets out of the stream and parse them."""
-    link_type, strip = records.link_type, _STRIP[records.link_type]
-    captured = np.maximum(records.captured - strip, 0)
+    strip = np.minimum(_strip(stream, records), records.captured)
+    captured = records.captured - strip
     width = int(min(MAX_WIDTH, captured.max(initial=0)))
     width += -width % 8  # whole words: faster to copy
     data = stream.gather(records.start + strip, width) if width else np.zeros((len(captured), 0), np.uint8)
@@ -172,7 +174,7 @@ def to_batch(stream: Stream, records: Records) -> PacketBatch:
     batch = parse_packets(
         data,
         captured.astype(np.uint16),
-        link=0 if link_type in (NULL, LOOP, *RAW) else 1,
+        link=0 if records.link_type in _ONLY_IP else 1,
         length=np.maximum(records.length - strip, 0).astype(np.uint32),
         time_ns=records.time_ns,
         weight=np.ones(n),
@@ -185,6 +187,19 @@ def to_batch(stream: Stream, records: Records) -> PacketBatch:
     )
     flags = batch.flags | np.where(outbound, np.uint8(FLAG_OUTBOUND), np.uint8(0))
     return replace(batch, length=wire.astype(np.uint32), flags=flags)
+
+
+def _strip(stream: Stream, records: Records) -> I64 | int:
+    """Return how many bytes to leave out at the start: of each packet, or of all."""
+    if records.link_type not in (*PPP, PFLOG):
+        return _STRIP[records.link_type]
+    head = stream.gather(records.start, 4).astype(np.int64)
+    if records.link_type == PFLOG:  # a header that says its length, which is not padded in all versions
+        return head[:, 0] + -head[:, 0] % 4
+    # Address and control, that peers may agree to leave out, then a protocol of two bytes or, if odd, one
+    framing = np.where(np.isin(head[:, 0] << 8 | head[:, 1], (0xFF03, 0x0F00)), 2, 0)
+    first = np.where(framing > 0, head[:, 2], head[:, 0])
+    return framing + np.where(first & 1, 1, 2)
 
 
 def _clear_behind(data: U8, captured: I64) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from capture_files import enhanced, interface, obsolete, option, pcap, section, simple
-from frames import ethernet, ipv4, ipv6, tcp, udp
+from frames import ethernet, ipv4, ipv6, pppoe, tcp, udp
 
 from fwtop.collect.capture import read_capture
 from fwtop.collect.capture_records import MAX_WIDTH
@@ -109,9 +109,15 @@ def sll2(packet: bytes, ethertype: int, kind: int) -> bytes:
     return ethertype.to_bytes(2, "big") + b"\0\0\0\0\0\3\0\1" + bytes([kind, 6]) + b"\2" * 8 + packet
 
 
+def pflog(packet: bytes, length: int) -> bytes:
+    return bytes([length]) + b"\2" * (length - 1 + -length % 4) + packet
+
+
 LINKS = [
     (101, FOUR, SIX), (12, FOUR, SIX), (14, FOUR, SIX), (228, FOUR, FOUR), (229, SIX, SIX),
     (0, b"\2\0\0\0" + FOUR, b"\x1e\0\0\0" + SIX), (108, b"\0\0\0\2" + FOUR, b"\0\0\0\x1e" + SIX),
+    (9, b"\0\x21" + FOUR, b"\xff\3\0\x57" + SIX), (50, b"\xff\3\x21" + FOUR, b"\x0f\0\0\x57" + SIX),
+    (51, pppoe(FOUR), pppoe(SIX, 0x57)), (117, pflog(FOUR, 61), pflog(SIX, 64)),
     (113, sll(FOUR, 0x0800, 0), sll(SIX, 0x86DD, 4)), (276, sll2(FOUR, 0x0800, 0), sll2(SIX, 0x86DD, 4)),
 ]  # fmt: skip
 

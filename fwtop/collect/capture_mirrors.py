@@ -1,0 +1,89 @@
+"""Packets that a switch mirrored in GRE (ERSPAN): what counts is the packet that was mirrored.
+
+Only GRE's own types for mirrors are opened. Tunnels of IP or Ethernet stay as they are: what floods with them
+is named by them. Source: draft-foschiano-erspan-03, RFC 2784 and 2890.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fwtop.collect.parse import parse_packets
+from fwtop.collect.parse_link import be16
+from fwtop.model.packets import FLAG_OUTBOUND, I64, U8, Fragment, Hook, PacketBatch
+
+_GRE = 47
+_ERSPAN, _ERSPAN_III = 0x88BE, 0x22EB  # GRE's protocol type of ERSPAN I and II; of III
+_OPTIONAL = (0x8000, 0x2000, 0x1000)  # GRE flags that each stand for 4 bytes more: checksum, key, sequence
+_SEQUENCE = 0x1000  # ERSPAN II has it, I has not, and no header of its own either
+_ETHERTYPES = (0x0800, 0x86DD, 0x0806, 0x8100, 0x88A8, 0x8864, 0x8847)
+_LEAST = 14 + 20  # bytes of the mirrored packet that must be there
+_READ = 16 + 20  # the longest GRE header and ERSPAN header
+
+
+def with_mirrored(batches: Iterator[PacketBatch], notes: list[str]) -> Iterator[PacketBatch]:
+    """Yield the batches, mirrored packets in the place of those around them; a note says how many."""
+    count = 0
+    for batch in batches:
+        rows = np.flatnonzero((batch.protocol == _GRE) & (batch.fragment != Fragment.LATER))
+        if not len(rows):
+            yield batch
+            continue
+        rows, start = _starts(batch, rows)
+        count += len(rows)
+        yield _opened(batch, rows, start) if len(rows) else batch
+    if count:
+        notes.append(f"{count:,} packets were taken out of a mirror's ERSPAN; what carried them is left out")
+
+
+def _starts(batch: PacketBatch, rows: NDArray[np.intp]) -> tuple[NDArray[np.intp], I64]:
+    """Return the rows that hold a mirrored packet, and where it starts."""
+    at = batch.payload_offset[rows].astype(np.int64)
+    head = _bytes(batch, rows, at)
+    flags, kind = be16(head, 0), be16(head, 2)
+    size = 4 + 4 * np.isin(flags[:, None] & np.array(_OPTIONAL, np.uint16), _OPTIONAL).sum(1)
+    own = head[np.arange(len(rows))[:, None], size[:, None] + np.arange(12)]
+    version, frame_type = own[:, 0] >> 4, own[:, 10] >> 2 & 31
+    two = (kind == _ERSPAN) & (flags & _SEQUENCE != 0) & (version == 1)
+    three = (kind == _ERSPAN_III) & (version == 2) & (frame_type == 0)
+    one = (kind == _ERSPAN) & (flags & _SEQUENCE == 0)
+    start = at + size + np.where(two, 8, np.where(three, 12 + 8 * (own[:, 11] & 1).astype(np.int64), 0))
+    known = np.isin(be16(_bytes(batch, rows, start), 12), _ETHERTYPES)
+    good = (two | three | (one & known)) & (start + _LEAST <= batch.captured[rows]) & (at > 0)
+    return rows[good], start[good]
+
+
+def _bytes(batch: PacketBatch, rows: NDArray[np.intp], at: I64) -> U8:
+    """Gather _READ bytes of each row from a place; what was not captured is 0."""
+    width = batch.data.shape[1]
+    places = at[:, None] + np.arange(_READ)
+    held = batch.data[rows[:, None], np.minimum(places, width - 1)]
+    return np.where(places < np.minimum(batch.captured[rows], width)[:, None], held, np.uint8(0))
+
+
+def _opened(batch: PacketBatch, rows: NDArray[np.intp], start: I64) -> PacketBatch:
+    data = np.zeros((len(rows), batch.data.shape[1]), np.uint8)
+    for place in np.unique(start).tolist():  # few: they follow from a switch's settings
+        these = np.flatnonzero(start == place)
+        data[these, : data.shape[1] - place] = batch.data[rows[these], place:]
+    inner = parse_packets(
+        data,
+        (batch.captured[rows] - start).astype(np.uint16),
+        link=1,
+        length=np.maximum(batch.length[rows].astype(np.int64) - start, 0).astype(np.uint32),
+        time_ns=batch.time_ns[rows],
+        weight=batch.weight[rows],
+        hook=Hook.INGRESS,
+        ifindex=batch.ifindex[rows],
+    )
+    inner = replace(inner, flags=inner.flags | (batch.flags[rows] & np.uint8(FLAG_OUTBOUND)))
+    columns = []
+    for item in fields(PacketBatch):
+        column = getattr(batch, item.name).copy()
+        column[rows] = getattr(inner, item.name)
+        columns.append(column)
+    return PacketBatch(*columns)
