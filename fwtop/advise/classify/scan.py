@@ -15,6 +15,7 @@ from fwtop.model.rule import Match
 _FLOOD_PPS = 20_000.0  # of one source: then it is a flood, whatever it looks for
 _TRIES = 4.0  # probes of one port: scanners retry twice or thrice
 _EPHEMERAL = 32_768
+_DRAWN = 100  # packets of a source before the spread of its own ports says something
 _COMMON = 8  # ports tried by half of all sources
 _LONG = 8.0  # seconds after which a rate means something
 _SERVICES = np.array([*BY_PORT, 1812, 1813], np.uint16)
@@ -26,7 +27,7 @@ def port_scan(scene: Scene) -> list[Finding]:
     rows = scene.traffic.rows(_probes(scene))
     if len(rows) == 0:
         return []
-    found = _scanners(scene, rows)
+    found = _without_floods(scene, rows, _scanners(scene, rows))
     if not found:
         return []
     source = scene.traffic.source_key[rows]
@@ -86,6 +87,29 @@ def _scanners(scene: Scene, rows: Rows) -> list[tuple[int, int]]:
     slow = together < config.flood_pps and traffic.seconds >= _LONG
     common = len(keys) >= 8 and float(np.median(pairs_of)) >= _COMMON  # these only do more of what all do
     return [] if (common or len(scanning) > max(8, len(keys) // 4)) and not slow else found
+
+
+def _without_floods(scene: Scene, rows: Rows, found: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Leave out sources that draw the port they send from, where they do so at a flood's rate together."""
+    source = scene.traffic.source_key[rows]
+    drawn = [key for key, _ in found if _drawn(scene, rows[source == np.uint64(key)])]
+    facts = scene.facts(rows[np.isin(source, np.array(drawn, np.uint64))])
+    if min(facts.peak_pps, facts.packets) < scene.config.flood_pps:
+        return found
+    return [pair for pair in found if pair[0] not in drawn]
+
+
+def _drawn(scene: Scene, rows: Rows) -> bool:
+    """Tell own ports that are drawn anew for each packet, as floods do.
+
+    Scanners keep one to know their answers by (nmap, ZMap) or take the system's, from 32,768 on (connect).
+    """
+    if len(rows) < _DRAWN:
+        return False
+    ports = scene.traffic.packets.sport[rows]
+    expected = 65_536 * (1 - np.exp(-len(rows) / 65_536))
+    low = float((ports < _EPHEMERAL).mean())
+    return len(np.unique(ports)) > 0.9 * expected and 0.3 < low < 0.8
 
 
 def _unique_pairs(source: U64, pair: U64) -> np.ndarray[tuple[int, int], np.dtype[np.uint64]]:

@@ -13,6 +13,8 @@ from fwtop.model.packets import Mask
 from fwtop.model.percent import percent
 from fwtop.model.rule import Match
 
+_SCANNED_PPS = 100.0  # that a host hears from scanners, at most
+
 
 def odd_flags(scene: Scene) -> list[Finding]:
     """Flag combinations that no TCP implementation sends: Xmas, null, SYN+FIN and the like."""
@@ -60,11 +62,8 @@ def syn_flood(scene: Scene) -> list[Finding]:
     # Where connections can be followed, none of these was completed; those that were are other people's
     spoof = scene.spoof(facts.rows, completed=completed if scene.thin else 0.0)
     dport = facts.top("dport")
-    scans = facts.share < 0.5 and spoof.probability < 0.7 and facts.pps < config.flood_pps
-    background = facts.pps < 20 or scans
-    few = facts.sources <= 3 and dport.share < 0.1 and facts.pps < config.flood_pps
-    if few or (dport.share < 0.5 and background and not scene.traffic.live):
-        return []  # the scans that every address on the internet gets
+    if dport.share < 0.5 and _background(scene, facts, spoof):
+        return []
     evidence = [
         f"{count(facts.packets)} SYNs of {facts.senders} seen; "
         f"{percent(completed)} of them led to a connection"
@@ -95,6 +94,22 @@ def syn_flood(scene: Scene) -> list[Finding]:
             rows=np.sort(np.concatenate([facts.rows, resets])),
         )
     ]
+
+
+def _background(scene: Scene, facts: Facts, spoof: Spoof) -> bool:
+    """Tell the scans that every address on the internet gets, and somebody's tries at closed ports.
+
+    An address hears some packets a minute (Wustrow et al., "Internet Background Radiation Revisited", 2010);
+    who scans wants the answers, so that forged sources are no part of it.
+    """
+    pace = facts.packets / max(scene.traffic.seconds, 1.0)
+    if facts.sources <= 3 and facts.top("dport").share < 0.1 and pace < scene.config.flood_pps:
+        return True
+    if scene.traffic.live or spoof.probability > 0.9:
+        return False
+    return facts.pps < max(20.0, facts.destinations.distinct) or (
+        facts.share < 0.5 and facts.pps < _SCANNED_PPS
+    )
 
 
 def stray(scene: Scene, mask: Mask) -> Mask:
