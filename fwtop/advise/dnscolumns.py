@@ -24,6 +24,11 @@ def beginnings(traffic: Traffic, rows: Rows) -> U64:
     return distinct_texts(np.where(over, np.uint8(0), name & np.uint8(0xDF)))
 
 
+def kinds(traffic: Traffic, rows: Rows) -> U64:
+    """Hash each question's name and whether recursion is wanted: a tool's stay apart from resolvers'."""
+    return beginnings(traffic, rows) ^ wants_recursion(traffic, rows).astype(np.uint64)
+
+
 def counts_of(keys: U64) -> I64:
     """Return for each row how many rows have the same key."""
     _, inverse, counts = np.unique(keys, return_inverse=True, return_counts=True)

@@ -178,12 +178,12 @@ def test_a_client_that_tries_some_closed_ports_is_no_syn_flood() -> None:
 
 @pytest.mark.parametrize(("answers", "kinds"), [(True, set()), (False, {"udp_flood"})])
 def test_a_peer_that_is_answered_packet_for_packet_is_a_talk(answers: bool, kinds: set[str]) -> None:
-    """One source, one length, random bytes, 450 a second: a tunnel where this host answers, else a flood."""
+    """One source, one length, random bytes, 1,800 a second: a talk where it is answered, else a flood."""
     rng = Random(8)
     peer = bytes([91, 3, 2, 1])
     frames = []
-    for i in range(1800):
-        at = i / 450
+    for i in range(7200):
+        at = i / 1800
         there = udp(40123, 5004, rng.randbytes(180))
         frames.append((at, ethernet(ip(peer, HOST, 17, there, ttl=52))))
         if answers:
@@ -196,3 +196,29 @@ def test_a_peer_that_is_answered_packet_for_packet_is_a_talk(answers: bool, kind
         frames.append((i / 10 + 0.01, segment(HOST, other, 80, 41000 + i, "SA", seq=1, ack=i + 1, ttl=64)))
         frames.append((i / 10 + 0.02, segment(other, HOST, 41000 + i, 80, "A", seq=i + 1, ack=2)))
     assert set(judge(frames)) == kinds
+
+
+@pytest.mark.parametrize(("sources", "count", "lasts"), [(1, 2500, 0.2), (3, 3000, 0.5), (5, 4000, 0.7)])
+def test_syns_to_random_ports_from_random_ports_are_a_flood_however_short(
+    sources: int, count: int, lasts: float
+) -> None:
+    rng = Random(11)
+    bots = hosts(rng, sources)
+    frames = []
+    for _ in range(count):
+        own, port = rng.randrange(65536), rng.randrange(65536)
+        syn = segment(rng.choice(bots), HOST, own, port, "S", seq=rng.randrange(1 << 32), options=OPTIONS)
+        frames.append((rng.random() * lasts, syn))
+    assert set(judge(frames, seconds=lasts)) == {"syn_flood"}
+
+
+@pytest.mark.parametrize("connects", [False, True])
+def test_a_fast_scan_is_no_flood(connects: bool) -> None:
+    """nmap keeps its own port; who scans by connecting has ports of the system's range."""
+    rng = Random(12)
+    scanner = hosts(rng, 1)[0]
+    frames = []
+    for i, port in enumerate(rng.sample(range(1, 65536), 2500)):
+        own = 32_768 + i if connects else 54_321
+        frames.append((i / 2500, segment(scanner, HOST, own, port, "S", seq=rng.randrange(1 << 32))))
+    assert set(judge(frames, seconds=1.0)) == {"port_scan"}

@@ -140,7 +140,7 @@ def _standing_out(scene: Scene, rows: Rows) -> tuple[Rows, str]:
     """
     again, pace = dnscolumns.asked_again(scene.traffic, rows)
     stubborn = rows[(again >= _AGAIN) & (pace > _AGAIN_PPS)]
-    names = dnscolumns.beginnings(scene.traffic, rows)
+    names = dnscolumns.kinds(scene.traffic, rows)
     often = dnscolumns.counts_of(names)
     flooding: list[Rows] = []
     why = "resolvers keep the answers, these sources ask again and again"

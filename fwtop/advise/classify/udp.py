@@ -6,11 +6,12 @@ import math
 
 import numpy as np
 
-from fwtop.advise import quic, sequence
+from fwtop.advise import quic
 from fwtop.advise.facts import Facts
 from fwtop.advise.scene import Finding, Scene, count
-from fwtop.advise.services import BY_PORT, COLLECTORS, QUESTIONS
-from fwtop.advise.traffic import UDP, flow_key, weighted_top
+from fwtop.advise.services import BY_PORT, QUESTIONS
+from fwtop.advise.talks import alike, has_peers, talking_flows
+from fwtop.advise.traffic import UDP, weighted_top
 from fwtop.model.packets import Fragment, Mask
 from fwtop.model.percent import percent
 from fwtop.model.rule import Match, PayloadMatch
@@ -19,12 +20,10 @@ from fwtop.model.wording import bytes_text
 _GROUPS = 4
 _TINY = 128  # bytes: links carry 576 or more, whatever the least of 68 in RFC 791
 _CLIENT_PPS = 0.5  # questions a second of a real client of NTP, STUN or a game, for long
-_TALK_PACKETS, _TALK_SIZES = 16, 4  # of a flow that is a conversation
-_CHOSEN = 10_000  # ports below are hardly ever given to clients
-_FEW_PEERS, _PEER_PPS = 20, 5_000.0  # of tunnels and calls: many who are answered may be a query flood
-_ANSWERED = 0.5  # answers for each packet
-_SERVER_PPS = 1_000.0  # of one server that answers or reports: more is a flood whatever it says
+_ASKER_PPS, _ASKED_AGAIN = 2.0, 3.0  # and of one that asks and asks, in however short a capture
+_STREAM_PPS = 1_000.0  # of a call, a game or a tunnel; faster ones show by what else they do
 _BEGIN = 8  # payload bytes that are the same in all sources' packets by a tool's constant
+_FORGED = 0.7  # probability
 _ASYMMETRIC = 3.0  # later fragments a first one: then fragments are the weapon
 
 
@@ -36,26 +35,13 @@ def flood(scene: Scene) -> list[Finding]:
         return []
     findings = []
     for mask in _by_port(scene, pool):
-        finding = _judge(scene, mask) or _judge(scene, mask & ~_talks(scene, mask))
+        finding = _judge(scene, mask) or _judge(scene, mask & ~talking_flows(scene.traffic, mask))
         if finding is not None:
             findings.append(finding)
     if len(findings) > 1:
         return [_join(scene, findings)]
     rest = packets.fragment == Fragment.LATER
     return [_with_fragments(scene, finding, rest) for finding in findings]
-
-
-def _talks(scene: Scene, mask: Mask) -> Mask:
-    """Tell the flows that are conversations by themselves: many packets of many sizes."""
-    traffic = scene.traffic
-    rows = traffic.rows(mask)
-    flow, lengths = traffic.flow_id[rows], traffic.packets.ip_length[rows]
-    packets = np.bincount(flow)
-    _, first = np.unique(flow * 65_536 + lengths, return_index=True)
-    sizes = np.bincount(flow[first], minlength=len(packets))
-    talks = np.zeros(len(traffic), np.bool_)
-    talks[rows] = ((packets >= _TALK_PACKETS) & (sizes >= _TALK_SIZES))[flow]
-    return talks
 
 
 def _by_port(scene: Scene, pool: Mask) -> list[Mask]:
@@ -112,7 +98,7 @@ def _asked(facts: Facts) -> list[str]:
 def _odds(scene: Scene, facts: Facts, forged: float) -> tuple[float, list[str]]:
     """Add up what speaks for a flood; each sign is worth about what it would be to an expert."""
     odds, signs = 0.0, []
-    if forged > 0.7:
+    if forged > _FORGED:
         odds += 2.0
     if facts.share > 0.6:
         odds += 1.0
@@ -123,17 +109,17 @@ def _odds(scene: Scene, facts: Facts, forged: float) -> tuple[float, list[str]]:
     if length.share > 0.9:
         odds += 1.0
         signs.append(f"{percent(length.share)} have an IP length of {length.value}")
-    hopping = facts.n >= 5 * facts.sources and facts.flow_singles > 0.8 and facts.pps_per_source > 2
+    hopping = _hopping(scene, facts)
     if hopping:
         odds += 1.5
         signs.append("the sources take another port for nearly every packet")
     odds += _tool_marks(facts, signs)
-    odds += _contents(facts, signs)
+    odds += _contents(facts, signs, forged)
     per_source = facts.pps_per_source
     if per_source > 1_000:
         odds += 1.5
         signs.append(f"each source sends {count(per_source)} packets a second")
-    elif facts.sources < 10 and per_source < 200:
+    elif facts.sources < 10 and per_source < (200 if alike(facts) else _STREAM_PPS):
         odds -= 1.5 if hopping else 3.0
     usual = scene.baseline.rate("udp")
     if usual is not None and scene.traffic.live:
@@ -141,9 +127,18 @@ def _odds(scene: Scene, facts: Facts, forged: float) -> tuple[float, list[str]]:
         signs.append(f"{count(facts.pps)} UDP packets a second against {count(usual)} usually")
     clients = forged < scene.config.spoof_threshold and per_source < _CLIENT_PPS
     asked = clients and bool(_asked(facts))
-    if asked or _conversation(facts) or _answered(facts) or _answers(facts) or _telemetry(facts):
+    odds += _asking_on(facts, signs)
+    if asked or has_peers(facts):
         odds -= 4.0
     return odds, signs
+
+
+def _hopping(scene: Scene, facts: Facts) -> bool:
+    """Tell sources that take another port for nearly every packet, as clients do only to ask anew."""
+    if facts.n >= 5 * facts.sources and facts.flow_singles > 0.8 and facts.pps_per_source > 2:
+        return True
+    thin = scene.thin or facts.n < 2 * facts.sources or facts.sources < 20
+    return not thin and facts.flow_singles > 0.95 and facts.top("dport").value not in BY_PORT
 
 
 def _tool_marks(facts: Facts, signs: list[str]) -> float:
@@ -165,7 +160,17 @@ def _tool_marks(facts: Facts, signs: list[str]) -> float:
     return odds
 
 
-def _contents(facts: Facts, signs: list[str]) -> float:
+def _asking_on(facts: Facts, signs: list[str]) -> float:
+    """Weigh questions of a known protocol that each of many sources asks again before an answer can help."""
+    pace = facts.peak_pps / max(1, facts.sources)
+    often = pace >= _ASKER_PPS and facts.n >= _ASKED_AGAIN * facts.sources
+    if facts.sources < 20 or not often or not _asked(facts):
+        return 0.0
+    signs.append(f"each source asks up to {pace:.1f} times a second: clients wait for the answer")
+    return 1.0
+
+
+def _contents(facts: Facts, signs: list[str], forged: float) -> float:
     matrix, held = facts.head
     if not (held > 0).any():
         signs.append("they carry no payload")
@@ -177,54 +182,14 @@ def _contents(facts: Facts, signs: list[str]) -> float:
         signs.append("the payload is the same in all")
         return 2.0
     if facts.payload_entropy > 7.5 and facts.payload_variety > 0.9:
-        if quic.looks_like_quic(matrix, held):
-            return -2.0
+        if quic.looks_like_quic(matrix, held) and forged < _FORGED:
+            return -2.0  # a connection's packets; forged ones begin none
         signs.append(f"most payload bytes are random ({facts.payload_entropy:.1f} bits a byte)")
         once = facts.flow_singles > 0.9 and facts.sources >= 100
         if once:
             signs.append(f"{facts.senders} send it once from each port, as no protocol begins")
         return 1.75 if once else 1.0
     return 0.0
-
-
-def _conversation(facts: Facts) -> bool:
-    """Long flows of packets of many sizes: a tunnel, a game, a call, a download."""
-    lengths = facts.top("ip_length")
-    varied = lengths.distinct > 10 and lengths.share < 0.8
-    matrix, held = facts.head
-    download = facts.top("sport").value == 443 and quic.looks_like_quic(matrix, held)
-    if facts.flow_singles >= 0.3:
-        return False
-    if facts.pps_per_source < 5_000 and (varied or download):
-        return True
-    # A fast tunnel has few sizes, but each of its packets bears a number
-    return facts.payload_entropy > 6 and sequence.counts_up(facts.traffic, facts.rows)
-
-
-def _answered(facts: Facts) -> bool:
-    """A few peers that this host answers about packet for packet, where a capture shows both directions."""
-    traffic = facts.traffic
-    if not len(traffic.outbound) or facts.sources > _FEW_PEERS or facts.pps_per_source > _PEER_PPS:
-        return False
-    inbound = flow_key(traffic.packets.select(facts.rows))
-    answers = flow_key(traffic.outbound, reverse=True)
-    met = np.isin(inbound, answers).mean()
-    return bool(met > 0.8 and np.isin(answers, inbound).sum() > _ANSWERED * len(inbound))
-
-
-def _answers(facts: Facts) -> bool:
-    """Answers of a few servers to ports that this host chose, a new one for each question."""
-    packets = facts.traffic.packets
-    chosen = float((packets.dport[facts.rows] >= _CHOSEN).mean())
-    few = facts.sources < 20 and facts.top("sport").distinct <= 4 and facts.top("sport").value < _CHOSEN
-    return few and chosen > 0.95 and facts.pps_per_source < _SERVER_PPS
-
-
-def _telemetry(facts: Facts) -> bool:
-    """Records of machines to a collector: syslog, metrics, flows; each differs, none comes that fast."""
-    dport = facts.top("dport")
-    sized = dport.value in COLLECTORS and dport.share > 0.9 and facts.payload_variety > 0.1
-    return sized and facts.pps_per_source < _SERVER_PPS
 
 
 def _join(scene: Scene, findings: list[Finding]) -> Finding:
