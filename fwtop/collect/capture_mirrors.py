@@ -1,7 +1,7 @@
-"""Packets that a switch mirrored in GRE (ERSPAN): what counts is the packet that was mirrored.
+"""Packets that a switch or a cloud mirrored (in ERSPAN, in VXLAN): what counts is the one inside.
 
-Only GRE's own types for mirrors are opened. Tunnels of IP or Ethernet stay as they are: what floods with them
-is named by them. Source: draft-foschiano-erspan-03, RFC 2784 and 2890.
+Of GRE only its types for mirrors are opened. Tunnels of IP or Ethernet stay as they are: what floods with
+them is named by them. Sources: draft-foschiano-erspan-03, RFC 2784 and 2890; RFC 7348 (VXLAN).
 """
 
 from __future__ import annotations
@@ -13,10 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fwtop.collect.parse import parse_packets
-from fwtop.collect.parse_link import be16
+from fwtop.collect.parse_link import be16, be32
 from fwtop.model.packets import FLAG_OUTBOUND, I64, U8, Fragment, Hook, PacketBatch
 
-_GRE = 47
+_GRE, _UDP = 47, 17
+_VXLAN_PORT = 4789
+_WITH_NETWORK = 0x08000000  # flags: a network identifier follows, and nothing else is set
+_FEW_ENDS = 64
 _ERSPAN, _ERSPAN_III = 0x88BE, 0x22EB  # GRE's protocol type of ERSPAN I and II; of III
 _OPTIONAL = (0x8000, 0x2000, 0x1000)  # GRE flags that each stand for 4 bytes more: checksum, key, sequence
 _SEQUENCE = 0x1000  # ERSPAN II has it, I has not, and no header of its own either
@@ -29,19 +32,18 @@ def with_mirrored(batches: Iterator[PacketBatch], notes: list[str]) -> Iterator[
     """Yield the batches, mirrored packets in the place of those around them; a note says how many."""
     count = 0
     for batch in batches:
-        rows = np.flatnonzero((batch.protocol == _GRE) & (batch.fragment != Fragment.LATER))
-        if not len(rows):
-            yield batch
-            continue
-        rows, start = _starts(batch, rows)
-        count += len(rows)
-        yield _opened(batch, rows, start) if len(rows) else batch
+        found = [part for part in (_erspan(batch), _vxlan(batch)) if len(part[0])]
+        count += sum(len(rows) for rows, _ in found)
+        yield _opened(batch, *map(np.concatenate, zip(*found, strict=True))) if found else batch
     if count:
-        notes.append(f"{count:,} packets were taken out of a mirror's ERSPAN; what carried them is left out")
+        notes.append(f"{count:,} packets were taken out of the ERSPAN or VXLAN that mirrors put around them")
 
 
-def _starts(batch: PacketBatch, rows: NDArray[np.intp]) -> tuple[NDArray[np.intp], I64]:
-    """Return the rows that hold a mirrored packet, and where it starts."""
+def _erspan(batch: PacketBatch) -> tuple[NDArray[np.intp], I64]:
+    """Return the rows that hold a packet in ERSPAN, and where it starts."""
+    rows = np.flatnonzero((batch.protocol == _GRE) & (batch.fragment != Fragment.LATER))
+    if not len(rows):
+        return rows, np.zeros(0, np.int64)
     at = batch.payload_offset[rows].astype(np.int64)
     head = _bytes(batch, rows, at)
     flags, kind = be16(head, 0), be16(head, 2)
@@ -55,6 +57,24 @@ def _starts(batch: PacketBatch, rows: NDArray[np.intp]) -> tuple[NDArray[np.intp
     known = np.isin(be16(_bytes(batch, rows, start), 12), _ETHERTYPES)
     good = (two | three | (one & known)) & (start + _LEAST <= batch.captured[rows]) & (at > 0)
     return rows[good], start[good]
+
+
+def _vxlan(batch: PacketBatch) -> tuple[NDArray[np.intp], I64]:
+    """Return the rows that hold a packet in VXLAN, and where it starts; none of them where many send it.
+
+    Clouds and overlays have few ends: a flood to the port from everywhere stays what it is.
+    """
+    rows = np.flatnonzero((batch.protocol == _UDP) & (batch.dport == _VXLAN_PORT))
+    rows = rows[batch.fragment[rows] != Fragment.LATER]
+    ends = np.unique(np.stack([batch.src_hi[rows], batch.src_lo[rows]], 1), axis=0)
+    if not 0 < len(ends) <= _FEW_ENDS:
+        return rows[:0], np.zeros(0, np.int64)
+    at = batch.payload_offset[rows].astype(np.int64)
+    head = _bytes(batch, rows, at)
+    valid = (be32(head, 0) == _WITH_NETWORK) & (head[:, 7] == 0)
+    known = np.isin(be16(head, 8 + 12), _ETHERTYPES)
+    good = valid & known & (at + 8 + _LEAST <= batch.captured[rows]) & (at > 0)
+    return rows[good], at[good] + 8
 
 
 def _bytes(batch: PacketBatch, rows: NDArray[np.intp], at: I64) -> U8:

@@ -15,6 +15,7 @@ from fwtop.model.packets import PacketBatch
 
 SYN = ethernet(ipv4(tcp(4000, 80, window=512), 6, "203.0.113.9", "198.51.100.7", ident=77), 0x0800)
 QUERY = ethernet(ipv6(udp(53, 4000, b"answer"), 17), 0x86DD, ((0x8100, 42),))
+NOTE = "2 packets were taken out of the ERSPAN or VXLAN that mirrors put around them"
 NEXT_HOP = ("10.9.9.1", "10.9.9.2")
 
 
@@ -55,7 +56,24 @@ def test_the_mirrored_packet_takes_the_carrier_s_place(version: int, sub_header:
     assert (batch.data[:, :width] == direct.data).all()
     assert batch.captured.tolist() == direct.captured.tolist()
     assert batch.time_ns.tolist() == direct.time_ns.tolist()
-    assert notes == ["2 packets were taken out of a mirror's ERSPAN; what carried them is left out"]
+    assert notes == [NOTE]
+
+
+def vxlan(frame: bytes, source: str = "10.9.9.1", flags: int = 0x08000000) -> bytes:
+    data = struct.pack(">II", flags, 4711 << 8) + frame
+    return ethernet(ipv4(udp(50_000, 4789, data), 17, source, "10.9.9.2"), 0x0800)
+
+
+def test_clouds_mirror_in_vxlan() -> None:
+    batch, notes = read([vxlan(SYN), vxlan(QUERY), vxlan(SYN, flags=0x0C000000), vxlan(b"not a frame" * 9)])
+    assert (batch.protocol.tolist(), notes) == ([6, 17, 17, 17], [NOTE])
+    assert (batch.dport.tolist(), batch.tcp_window.tolist()) == ([80, 4000, 4789, 4789], [512, 0, 0, 0])
+    assert batch.length.tolist()[:2] == [len(SYN), len(QUERY)]
+
+
+def test_a_flood_of_vxlan_from_everywhere_stays_one() -> None:
+    batch, notes = read([vxlan(SYN, f"203.0.113.{number}") for number in range(100)])
+    assert (set(batch.dport.tolist()), notes) == ({4789}, [])
 
 
 INNER = ipv4(udp(1, 2, b"flood" * 20), 17)
