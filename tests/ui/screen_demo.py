@@ -15,8 +15,9 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import screen_factory
-from screen_factory import PPS, SCENES
+from screen_factory import SCENES
 from screen_fakes import FakeFeed
+from screen_parts import PPS
 
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import RuleStatus

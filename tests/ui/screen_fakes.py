@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from screen_factory import NOW, block_rule
+from screen_parts import NOW, block_rule
 
 from fwtop.model.errors import FwtopError
 from fwtop.model.preview import PlanView, Preview

@@ -7,8 +7,9 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from screen_factory import NOW, SCENES
+from screen_factory import SCENES
 from screen_fakes import FakeFeed
+from screen_parts import NOW
 
 from fwtop.ui.app import FwtopApp
 

@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from screen_factory import NOW
 from screen_fakes import FakeFeed
+from screen_parts import NOW
 from textual import events
 from textual.keys import _character_to_key
 from textual.pilot import Pilot

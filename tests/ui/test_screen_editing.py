@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from screen_factory import NOW, QUERY, block_rule, snapshot
+from screen_factory import snapshot
+from screen_parts import NOW, QUERY, block_rule
 from screen_run import Run, running
 
 from fwtop.model.address import Prefix

@@ -6,7 +6,8 @@ import threading
 from dataclasses import replace
 
 import pytest
-from screen_factory import NOW, SCENES, poison, snapshot
+from screen_factory import SCENES, poison, snapshot
+from screen_parts import NOW
 from screen_run import LARGE, SMALL, Run, running
 
 from fwtop.model.errors import FwtopError

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from screen_factory import NOW, few_addresses
+from screen_parts import NOW, few_addresses
 
 from fwtop.model.snapshot import Source
 from fwtop.ui.format import bar, bits, cut, duration, nanoseconds, number, percent, sparkline, wrap

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from screen_factory import NOW, conntrack, ledger, provisional, snapshot
+from screen_factory import provisional, snapshot
+from screen_parts import NOW, conntrack, ledger
 from screen_run import LARGE, SMALL, Run, running
 
 from fwtop.model.counters import TcpService
