@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +16,9 @@ import pytest
 
 if TYPE_CHECKING:
     from mitigate_bench import Bench
+
+    from fwtop.lab.run import Lab
+    from tests.kernel.whole import Tmux
 
 _serial = count()
 
@@ -95,10 +99,35 @@ def shared_pair() -> Iterator[NetnsPair]:
 
 
 @pytest.fixture
-def bench(netns_pair: NetnsPair, tmp_path: Path) -> Iterator[Bench]:
-    """A guardian for the victim, with a journal and sockets of its own."""
+def bench(request: pytest.FixtureRequest, netns_pair: NetnsPair, tmp_path: Path) -> Iterator[Bench]:
+    """A guardian for the victim, with a journal and sockets of its own: a `BENCH` of the file's choice."""
     from mitigate_bench import Bench
 
-    made = Bench(netns_pair, tmp_path)
+    made = getattr(request.module, "BENCH", Bench)(netns_pair, tmp_path)
     yield made
     made.close()
+
+
+@pytest.fixture
+def lab() -> Iterator[Lab]:
+    """A victim with clients and 20 attackers that wait for their start; its rules are taken back."""
+    from fwtop.lab.run import Lab
+    from tests.kernel.whole import fwtop
+
+    with Lab("few_sources") as running:
+        yield running
+        fwtop("undo", "--all", "--netns", running.victim)
+
+
+@pytest.fixture
+def screen(lab: Lab) -> Iterator[Tmux]:
+    """fwtop's screen on a victim that is being flooded."""
+    from tests.kernel.whole import PPS, Tmux
+
+    if shutil.which("tmux") is None:
+        pytest.skip("needs tmux")
+    lab.start_flood(PPS)
+    command = f"SSH_CONNECTION='{lab.ssh_connection}' fwtop --netns {lab.victim}"
+    terminal = Tmux(f"{command}; echo ended with $?; stty -a; sleep 600", lab.victim)
+    yield terminal
+    terminal.kill()

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import socket
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
 
 import pytest
 from mitigate_bench import Bench, apply, inside, rules_of
+from xdp_bench import XdpBench
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "unit"))
 from frames import ipv4, tcp
@@ -20,16 +20,8 @@ from fwtop.model.protocol import Undo
 from fwtop.model.rule import Kind, Match, Range, Rule
 
 pytestmark = pytest.mark.kernel
+BENCH = XdpBench
 KINDS = (Kind.IPSET, Kind.XDP, Kind.TC, Kind.NFTABLES)
-
-
-@pytest.fixture
-def bench(netns_pair, tmp_path: Path) -> Iterator[Bench]:
-    made = Bench(netns_pair, tmp_path)
-    yield made
-    with made.connect() as guardian:
-        guardian.demand(Undo(all=True))
-    made.close()
 
 
 class Segments:

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.kernel
 INSTALL = (Step.INTENT, Step.ALLOW, Step.SETS, Step.CHAIN_V4, Step.CHAIN_V6, Step.INSTALLED)
 KEEP = (Step.RENEWED, Step.KEPT)
 UNDO = (Step.UNDO, Step.UNCHAINED, Step.UNSET, Step.UNDONE)
-COMPILED = (Step.COMPILED, Step.ARMED, Step.DISARMED, Step.UNLOADED)  # test_xdp_rules.py tries these
+COMPILED = (Step.COMPILED, Step.ARMED, Step.DISARMED, Step.UNLOADED)  # test_xdp_life.py tries these
 TABLES = (Step.NFT, Step.UNNFT)  # tried in test_mitigate_nftables.py
 SYSCTL = (Step.SETTING, Step.RESTORED)  # tried in test_mitigate_sysctl.py
 

@@ -2,64 +2,26 @@
 
 from __future__ import annotations
 
-import base64
-import contextlib
-import json
-import os
-import random
 import socket
-import struct
-import subprocess
-import threading
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
-from mitigate_bench import PORT, Bench, answers, apply, inside, kill, rules_of
+from mitigate_bench import PORT, answers, apply, inside, rules_of
+from xdp_bench import XDP_PASS, XdpBench, at_tc, xdp
 from xdp_frames import ethernet, ipv4, ipv6, udp
 
-from fwtop.mitigate import client
 from fwtop.mitigate.client import GuardianClient
 from fwtop.model.address import Prefix
 from fwtop.model.errors import FwtopError
-from fwtop.model.protocol import SOCKET_DIRECTORY, Keep, Plan, Undo
+from fwtop.model.protocol import Plan, Undo
 from fwtop.model.rule import Kind, Match, PayloadMatch, Range, RateLimit, Rule
 from tests.kernel.wire import attach_foreign_xdp, put_behind_a_bridge
 
 pytestmark = pytest.mark.kernel
-BPFFS = Path("/sys/fs/bpf")
-XDP_PASS = 2
-
-
-class XdpBench(Bench):
-    def state(self) -> dict[str, str]:
-        """Return all that undo must leave as it was, what XDP touches included."""
-        found = super().state()
-        found["link"] = self.pair.victim.run("ip", "-d", "link").stdout
-        found["tc"] = self.pair.victim.run("tc", "qdisc").stdout
-        found["features"] = self.pair.victim.run("ethtool", "-k", "v0").stdout
-        pins = BPFFS / "fwtop" / str(os.stat(f"/run/netns/{self.netns}").st_ino)
-        found["pins"] = ", ".join(sorted(path.name for path in pins.iterdir())) if pins.exists() else "none"
-        return found
-
-    def links(self) -> str:
-        return self.pair.victim.run("ip", "link", "show", "v0").stdout
-
-
-@pytest.fixture
-def bench(netns_pair, tmp_path: Path) -> Iterator[XdpBench]:
-    made = XdpBench(netns_pair, tmp_path)
-    yield made
-    with made.connect() as guardian:
-        guardian.demand(Undo(all=True))
-    made.close()
-
-
-def xdp(match: Match, ttl: int = 60, **options) -> Rule:
-    return Rule("", Kind.XDP, match, "drop by XDP", ttl, **options)
+BENCH = XdpBench
 
 
 @pytest.mark.parametrize("family", [4, 6])
@@ -79,10 +41,6 @@ def test_passes_then_blocked_then_passes_again(bench: XdpBench, family: int) -> 
         guardian.demand(Undo((rule_id,)))
         assert path.passes(wait_s=10)
     assert bench.state() == before
-
-
-def at_tc(match: Match, ttl: int = 60, **options) -> Rule:
-    return Rule("", Kind.TC, match, "drop at tc ingress", ttl, **options)
 
 
 @pytest.mark.parametrize("foreign", [False, True], ids=["alone", "behind somebody else's XDP"])
@@ -283,145 +241,6 @@ def test_allow_list_comes_first_and_is_followed(bench: XdpBench, poll_until) -> 
         poll_until(lambda: not path.passes())
 
 
-@pytest.mark.parametrize("kind", [Kind.XDP, Kind.TC])
-@pytest.mark.parametrize("family", [4, 6])
-def test_ends_by_the_kernels_clock_without_any_process(
-    bench: XdpBench, family: int, kind: Kind, poll_until
-) -> None:
-    path = bench.path(family)
-    with bench.connect() as guardian:
-        apply_at_once(guardian, replace(xdp(Match(protocol=17, dport=PORT), ttl=2), kind=kind))
-    bench.kill_guardian()
-    assert not path.passes()
-    poll_until(path.passes)
-    with bench.connect() as successor:
-        assert rules_of(successor) == {}
-        assert rules_of(successor, finished=True)["2"]["state"] == "expired"
-    assert "xdp" not in bench.links()
-
-
-def test_an_interface_made_anew_gets_the_rules_again(bench: XdpBench, poll_until) -> None:
-    victim, attacker = bench.pair.victim, bench.pair.attacker
-    with bench.connect() as guardian:
-        rule_id = apply(guardian, xdp(Match(protocol=17, dport=PORT)))
-        assert "xdp" in bench.links()
-        victim.run("ip", "link", "del", "v0")
-        peer = ("peer", "name", "a0", "netns", attacker.netns)
-        victim.run("ip", "link", "add", "v0", "type", "veth", *peer)
-        victim.run("ip", "address", "add", f"{victim.ipv4}/24", "dev", "v0")
-        victim.run("ip", "link", "set", "v0", "up")
-        attacker.run("ip", "address", "add", f"{attacker.ipv4}/24", "dev", "a0")
-        attacker.run("ip", "link", "set", "a0", "up")
-        assert bench.path(4).passes(wait_s=10)
-        poll_until(lambda: "xdp" in bench.links())
-        assert not bench.path(4).passes()
-        victim.run("ip", "link", "set", "v0", "down")
-        victim.run("ip", "link", "set", "v0", "name", "other0", "mtu", "1400", "up")
-        assert not bench.path(4).passes()
-        assert rules_of(guardian)[rule_id]["packets"] >= 2
-        guardian.demand(Undo(all=True))
-        assert bench.path(4).passes(wait_s=10)
-
-
-def test_undo_all_sweeps_what_a_dead_namespace_left(bench: XdpBench, tmp_path: Path, poll_until) -> None:
-    """A rule was confirmed, guardian and namespace went without taking it back."""
-    (tmp_path / "other").mkdir()
-    run = partial(subprocess.run, check=True)
-    run(["ip", "netns", "add", f"{bench.netns}-gone"])
-    number = os.stat(f"/run/netns/{bench.netns}-gone").st_ino
-    options = {"run_directory": tmp_path / "other", "guardian_arguments": bench.arguments()}
-    run(["ip", "-n", f"{bench.netns}-gone", "link", "set", "lo", "up"])
-    run(["ip", "-n", f"{bench.netns}-gone", "link", "add", "v0", "up", "type", "veth", "peer", "name", "p0"])
-    with client.connect(netns=f"{bench.netns}-gone", **options) as guardian:
-        apply(guardian, xdp(Match(protocol=17, dport=PORT)))
-        pid = int(guardian.about["pid"])
-    kill(pid)
-    pins = BPFFS / "fwtop" / str(number)
-    assert pins.exists()
-    with bench.connect() as guardian:
-        guardian.demand(Undo(all=True))
-        assert pins.exists()  # the namespace is there
-        run(["ip", "netns", "del", f"{bench.netns}-gone"])
-        poll_until(lambda: guardian.demand(Undo(all=True)) and not pins.exists())
-
-
-def apply_at_once(guardian: GuardianClient, rule: Rule, confirm_seconds: int = 0) -> str:
-    """Install a rule that was compiled before, so that its time is not over when a slow machine is done."""
-    guardian.demand(Undo((apply(guardian, replace(rule, ttl_seconds=60)),)))
-    return apply(guardian, rule, confirm_seconds)
-
-
-def test_provisional_rule_is_taken_back_by_the_guardian(bench: XdpBench, poll_until) -> None:
-    with bench.connect() as guardian:
-        apply_at_once(guardian, xdp(Match(protocol=17, dport=PORT)), 1)
-        assert not bench.path(4).passes()
-        poll_until(bench.path(4).passes)
-
-
-def test_provisional_rule_is_taken_back_by_the_kernel_a_kept_one_stays(bench: XdpBench, poll_until) -> None:
-    with bench.connect() as guardian:
-        kept = apply(guardian, xdp(Match(family=4, protocol=17, dport=PORT)), 30)
-        guardian.demand(Keep(kept))
-        apply_at_once(guardian, xdp(Match(family=6, protocol=17, dport=PORT)), 1)
-        bench.kill_guardian()
-    assert not bench.path(6).passes()
-    poll_until(bench.path(6).passes)
-    assert not bench.path(4).passes()
-
-
-def test_a_successor_adopts_and_counts_go_on(bench: XdpBench, poll_until) -> None:
-    path = bench.path(4)
-
-    def counted(guardian: GuardianClient, packets: int) -> None:
-        poll_until(lambda: rules_of(guardian)[first]["packets"] == packets)
-
-    with bench.connect() as guardian:
-        first = apply(guardian, xdp(Match(protocol=17, dport=PORT)))
-        assert not path.passes()
-    bench.kill_guardian()
-    assert not path.passes()
-    with bench.connect() as successor:
-        counted(successor, 2)
-        second = apply(successor, xdp(Match(protocol=17, dport=PORT + 1)))
-        assert not path.passes()
-        counted(successor, 3)
-        successor.demand(Undo((second,)))
-        assert not path.passes()
-        counted(successor, 4)
-        successor.demand(Undo((first,)))
-        assert path.passes(wait_s=10)
-
-
-def test_no_packet_slips_through_while_rules_are_swapped(bench: XdpBench, poll_until) -> None:
-    """While another rule comes and goes, every packet meets a program with the first."""
-    path = bench.path(4)
-    with bench.connect() as guardian:
-        apply(guardian, xdp(Match(protocol=17, dport=PORT)))
-        over, sent = threading.Event(), 0
-
-        def flood() -> None:
-            nonlocal sent
-            while not over.wait(0.0002):
-                path.send()
-                sent += 1
-
-        thread = threading.Thread(target=flood)
-        thread.start()
-        try:
-            for _ in range(3):
-                other = apply(guardian, xdp(Match(protocol=17, dport=9)))
-                guardian.demand(Undo((other,)))
-        finally:
-            over.set()
-            thread.join()
-        assert sent > 100
-        poll_until(lambda: next(iter(rules_of(guardian).values()))["packets"] >= sent)
-        assert next(iter(rules_of(guardian).values()))["packets"] == sent
-    path.receiver.setblocking(False)
-    with pytest.raises(BlockingIOError):
-        path.receiver.recv(100)
-
-
 def test_a_foreign_program_is_left_alone_and_tc_does_it(bench: XdpBench, tmp_path: Path) -> None:
     path = bench.path(4)
     foreign = attach_foreign_xdp(bench.pair.victim, XDP_PASS)
@@ -496,62 +315,3 @@ def test_plan_says_what_is_done(bench: XdpBench) -> None:
         assert data["refused"] is None
         assert any("bpf link create: XDP" in line for line in data["commands"])
         assert "xdp" not in bench.links()
-
-
-def test_what_a_plan_compiled_is_not_compiled_again(bench: XdpBench, poll_until) -> None:
-    length = random.Random().randrange(1000, 60_000)
-    rule = xdp(Match(protocol=17, dport=PORT, ip_length=Range(0, length)))
-
-    def kept() -> set[str]:
-        """What is kept of programs that compare with this length: others' guardians compile, too."""
-        found = set()
-        for path in Path(SOCKET_DIRECTORY).glob("rules-*"):
-            with contextlib.suppress(FileNotFoundError):  # only the latest few stay
-                code = base64.b64decode(json.loads(path.read_text()))
-                if {length, length + 1} & {number for (number,) in struct.iter_unpack("<4xi", code)}:
-                    found.add(path.name)
-        return found
-
-    with bench.connect() as guardian:
-        assert kept() == set()
-        guardian.demand(Plan(rule.to_dict()))
-        poll_until(kept)
-        compiled = kept()
-        apply(guardian, rule)
-        assert kept() == compiled
-        assert len(compiled) == 1
-        assert not bench.path(4).passes()
-
-
-INSTALL = ("intent", "compiled", "armed", "installed")
-UNDO = ("undo", "disarmed", "unloaded", "undone")
-
-
-@pytest.mark.parametrize("step", INSTALL)
-def test_crash_while_installing(bench: XdpBench, step: str) -> None:
-    before = bench.state()
-    guardian = bench.connect(crash_at=step)
-    with guardian, pytest.raises(FwtopError, match="ended before it answered"):
-        apply(guardian, xdp(Match(protocol=17, dport=PORT)))
-    with bench.connect() as successor:
-        if step == "installed":
-            assert not bench.path(4).passes()
-            successor.demand(Undo(all=True))
-        else:
-            assert rules_of(successor) == {}
-        assert bench.path(4).passes(wait_s=10)
-    assert bench.state() == before
-
-
-@pytest.mark.parametrize("step", UNDO)
-def test_crash_while_undoing_one_of_two(bench: XdpBench, step: str) -> None:
-    guardian = bench.connect(crash_at=step)
-    with guardian:
-        stays = apply(guardian, xdp(Match(family=6, protocol=17, dport=PORT)))
-        gone = apply(guardian, xdp(Match(family=4, protocol=17, dport=PORT)))
-        with pytest.raises(FwtopError, match="ended before it answered"):
-            guardian.demand(Undo((gone,)))
-    with bench.connect() as successor:
-        assert list(rules_of(successor)) == [stays]
-        assert bench.path(4).passes(wait_s=10)
-        assert not bench.path(6).passes()

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import pytest
 from mitigate_bench import PORT, Bench, answers, apply, inside
-from test_xdp_rules import XDP_PASS, xdp
+from xdp_bench import XDP_PASS, XdpBench, xdp
 
 from fwtop.aggregate.ledger import balance
 from fwtop.collect.live import LiveSource
@@ -22,6 +20,7 @@ from fwtop.model.rule import Match
 from tests.kernel.wire import attach_foreign_xdp, put_behind_a_bridge
 
 pytestmark = pytest.mark.kernel
+BENCH = XdpBench
 RULE = Match(protocol=17, dport=PORT)
 
 
@@ -41,15 +40,6 @@ class Watching:
             self.bench.path(4).send()
         assert answers(self.bench, 4, 8, wait_s=10)  # what was sent before it has come, too
         return self.poll()
-
-
-@pytest.fixture
-def bench(netns_pair, tmp_path: Path) -> Iterator[Bench]:
-    made = Bench(netns_pair, tmp_path)
-    yield made
-    with made.connect() as guardian:
-        guardian.demand(Undo(all=True))
-    made.close()
 
 
 def watch(bench: Bench, guardian: GuardianClient) -> Watching:

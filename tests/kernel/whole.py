@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from fwtop.lab.run import Lab
+
 FWTOP = "/usr/local/bin/fwtop"
+PPS = 100_000
 
 
 def fwtop(*arguments: str, timeout: float = 60) -> subprocess.CompletedProcess[str]:
@@ -41,6 +45,7 @@ def in_netns(netns: str, *argv: str) -> str:
 
 def kernel_state(netns: str) -> dict[str, str]:
     """Return everything that fwtop could have changed in a namespace, counters and comments left out."""
+    own_pins = Path(f"/sys/fs/bpf/fwtop/{os.stat(f'/run/netns/{netns}').st_ino}")
     shown = {
         "iptables": in_netns(netns, "iptables-save"),
         "ip6tables": in_netns(netns, "ip6tables-save"),
@@ -50,7 +55,7 @@ def kernel_state(netns: str) -> dict[str, str]:
         "nft": in_netns(netns, "nft", "-s", "list", "ruleset"),
         "qdisc": in_netns(netns, "tc", "qdisc", "show"),
         "links": in_netns(netns, "ip", "-d", "link", "show"),
-        "bpffs": "\n".join(sorted(str(path) for path in Path("/sys/fs/bpf").glob("*"))),
+        "bpffs": "\n".join(sorted(map(str, own_pins.glob("*")))),
     }
     return {name: _without_comments(text) for name, text in shown.items()}
 
@@ -124,3 +129,58 @@ def _process_of(module: bytes, netns: str) -> int | None:
         except OSError:
             continue
     return None
+
+
+def rules(lab: Lab) -> list[dict[str, Any]]:
+    return fwtop_json("status", "--json", "--all", "--netns", lab.victim)["mitigations"]
+
+
+def rate_of(lab: Lab, source: str) -> float:
+    """What the victim's own firewall still gets to see of a source, in packets, at this moment."""
+    shown = subprocess.run(
+        ["ip", "netns", "exec", lab.victim, "nft", "-j", "list", "chain", "inet", "probe", "input"],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=10,
+    ).stdout
+    rows = [item["rule"]["expr"] for item in json.loads(shown)["nftables"] if "rule" in item]
+    assert len(rows) == 1, source
+    return next(part["counter"]["packets"] for part in rows[0] if "counter" in part)
+
+
+def watch_source(lab: Lab, source: str) -> Callable[[], bool]:
+    """Lay a foreign counter after fwtop's chain; returns whether the source's packets get through now."""
+    text = (
+        "table inet probe {\n chain input {\n type filter hook prerouting priority -150\n"
+        f"ip saddr {source} counter\n }}\n}}\n"
+    )
+    subprocess.run(
+        ["ip", "netns", "exec", lab.victim, "nft", "-f", "-"], input=text, text=True, check=True, timeout=10
+    )
+    last = [rate_of(lab, source)]
+
+    def passes() -> bool:
+        now = rate_of(lab, source)
+        moved = now > last[0]
+        last[0] = now
+        return moved
+
+    return passes
+
+
+def block_selected(screen: Tmux) -> str:
+    """Block the busiest source with the keys b and Enter; returns its address."""
+    # The selection follows the busiest source until a key moves it: hold it there first.
+    screen.wait_for(lambda text: re.search(r"▸ \d+\.\d+\.\d+\.\d+", text))
+    screen.keys("Home")
+    screen.keys("b")
+    shown = screen.wait_for("would run")
+    source = re.search(r"block (\d+\.\d+\.\d+\.\d+)", shown)
+    assert source is not None, shown
+    assert re.search(r"stops +\d", shown), shown
+    assert re.search(r"harms +\d", shown), shown
+    screen.wait_for("▸ Install")
+    screen.keys("Enter")
+    screen.wait_for("y keeps it")
+    return source[1]

@@ -1,0 +1,226 @@
+"""Compiled rules in time: swapped, kept, ended by the kernel, adopted, crashed over, swept up."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import os
+import random
+import struct
+import subprocess
+import threading
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+from mitigate_bench import PORT, apply, kill, rules_of
+from xdp_bench import XdpBench, xdp
+
+from fwtop.mitigate import client
+from fwtop.mitigate.client import GuardianClient
+from fwtop.model.errors import FwtopError
+from fwtop.model.protocol import SOCKET_DIRECTORY, Keep, Plan, Undo
+from fwtop.model.rule import Kind, Match, Range, Rule
+
+pytestmark = pytest.mark.kernel
+BENCH = XdpBench
+
+
+def apply_at_once(guardian: GuardianClient, rule: Rule, confirm_seconds: int = 0) -> str:
+    """Install a rule that was compiled before, so that its time is not over when a slow machine is done."""
+    guardian.demand(Undo((apply(guardian, replace(rule, ttl_seconds=60)),)))
+    return apply(guardian, rule, confirm_seconds)
+
+
+@pytest.mark.parametrize("kind", [Kind.XDP, Kind.TC])
+@pytest.mark.parametrize("family", [4, 6])
+def test_ends_by_the_kernels_clock_without_any_process(
+    bench: XdpBench, family: int, kind: Kind, poll_until
+) -> None:
+    path = bench.path(family)
+    with bench.connect() as guardian:
+        apply_at_once(guardian, replace(xdp(Match(protocol=17, dport=PORT), ttl=2), kind=kind))
+    bench.kill_guardian()
+    assert not path.passes()
+    poll_until(path.passes)
+    with bench.connect() as successor:
+        assert rules_of(successor) == {}
+        assert rules_of(successor, finished=True)["2"]["state"] == "expired"
+    assert "xdp" not in bench.links()
+
+
+def test_provisional_rule_is_taken_back_by_the_guardian(bench: XdpBench, poll_until) -> None:
+    with bench.connect() as guardian:
+        apply_at_once(guardian, xdp(Match(protocol=17, dport=PORT)), 1)
+        assert not bench.path(4).passes()
+        poll_until(bench.path(4).passes)
+
+
+def test_provisional_rule_is_taken_back_by_the_kernel_a_kept_one_stays(bench: XdpBench, poll_until) -> None:
+    with bench.connect() as guardian:
+        kept = apply(guardian, xdp(Match(family=4, protocol=17, dport=PORT)), 30)
+        guardian.demand(Keep(kept))
+        apply_at_once(guardian, xdp(Match(family=6, protocol=17, dport=PORT)), 1)
+        bench.kill_guardian()
+    assert not bench.path(6).passes()
+    poll_until(bench.path(6).passes)
+    assert not bench.path(4).passes()
+
+
+def test_an_interface_made_anew_gets_the_rules_again(bench: XdpBench, poll_until) -> None:
+    victim, attacker = bench.pair.victim, bench.pair.attacker
+    with bench.connect() as guardian:
+        rule_id = apply(guardian, xdp(Match(protocol=17, dport=PORT)))
+        assert "xdp" in bench.links()
+        victim.run("ip", "link", "del", "v0")
+        peer = ("peer", "name", "a0", "netns", attacker.netns)
+        victim.run("ip", "link", "add", "v0", "type", "veth", *peer)
+        victim.run("ip", "address", "add", f"{victim.ipv4}/24", "dev", "v0")
+        victim.run("ip", "link", "set", "v0", "up")
+        attacker.run("ip", "address", "add", f"{attacker.ipv4}/24", "dev", "a0")
+        attacker.run("ip", "link", "set", "a0", "up")
+        assert bench.path(4).passes(wait_s=10)
+        poll_until(lambda: "xdp" in bench.links())
+        assert not bench.path(4).passes()
+        victim.run("ip", "link", "set", "v0", "down")
+        victim.run("ip", "link", "set", "v0", "name", "other0", "mtu", "1400", "up")
+        assert not bench.path(4).passes()
+        assert rules_of(guardian)[rule_id]["packets"] >= 2
+        guardian.demand(Undo(all=True))
+        assert bench.path(4).passes(wait_s=10)
+
+
+def test_undo_all_sweeps_what_a_dead_namespace_left(bench: XdpBench, tmp_path: Path, poll_until) -> None:
+    """A rule was confirmed, guardian and namespace went without taking it back."""
+    (tmp_path / "other").mkdir()
+    run = partial(subprocess.run, check=True)
+    run(["ip", "netns", "add", f"{bench.netns}-gone"])
+    number = os.stat(f"/run/netns/{bench.netns}-gone").st_ino
+    options = {"run_directory": tmp_path / "other", "guardian_arguments": bench.arguments()}
+    run(["ip", "-n", f"{bench.netns}-gone", "link", "set", "lo", "up"])
+    run(["ip", "-n", f"{bench.netns}-gone", "link", "add", "v0", "up", "type", "veth", "peer", "name", "p0"])
+    with client.connect(netns=f"{bench.netns}-gone", **options) as guardian:
+        apply(guardian, xdp(Match(protocol=17, dport=PORT)))
+        pid = int(guardian.about["pid"])
+    kill(pid)
+    pins = Path(f"/sys/fs/bpf/fwtop/{number}")
+    assert pins.exists()
+    with bench.connect() as guardian:
+        guardian.demand(Undo(all=True))
+        assert pins.exists()  # the namespace is there
+        run(["ip", "netns", "del", f"{bench.netns}-gone"])
+        poll_until(lambda: guardian.demand(Undo(all=True)) and not pins.exists())
+
+
+def test_a_successor_adopts_and_counts_go_on(bench: XdpBench, poll_until) -> None:
+    path = bench.path(4)
+
+    def counted(guardian: GuardianClient, packets: int) -> None:
+        poll_until(lambda: rules_of(guardian)[first]["packets"] == packets)
+
+    with bench.connect() as guardian:
+        first = apply(guardian, xdp(Match(protocol=17, dport=PORT)))
+        assert not path.passes()
+    bench.kill_guardian()
+    assert not path.passes()
+    with bench.connect() as successor:
+        counted(successor, 2)
+        second = apply(successor, xdp(Match(protocol=17, dport=PORT + 1)))
+        assert not path.passes()
+        counted(successor, 3)
+        successor.demand(Undo((second,)))
+        assert not path.passes()
+        counted(successor, 4)
+        successor.demand(Undo((first,)))
+        assert path.passes(wait_s=10)
+
+
+def test_no_packet_slips_through_while_rules_are_swapped(bench: XdpBench, poll_until) -> None:
+    """While another rule comes and goes, every packet meets a program with the first."""
+    path = bench.path(4)
+    with bench.connect() as guardian:
+        apply(guardian, xdp(Match(protocol=17, dport=PORT)))
+        over, sent = threading.Event(), 0
+
+        def flood() -> None:
+            nonlocal sent
+            while not over.wait(0.0002):
+                path.send()
+                sent += 1
+
+        thread = threading.Thread(target=flood)
+        thread.start()
+        try:
+            for _ in range(3):
+                other = apply(guardian, xdp(Match(protocol=17, dport=9)))
+                guardian.demand(Undo((other,)))
+        finally:
+            over.set()
+            thread.join()
+        assert sent > 100
+        poll_until(lambda: next(iter(rules_of(guardian).values()))["packets"] >= sent)
+        assert next(iter(rules_of(guardian).values()))["packets"] == sent
+    path.receiver.setblocking(False)
+    with pytest.raises(BlockingIOError):
+        path.receiver.recv(100)
+
+
+def test_what_a_plan_compiled_is_not_compiled_again(bench: XdpBench, poll_until) -> None:
+    length = random.Random().randrange(1000, 60_000)
+    rule = xdp(Match(protocol=17, dport=PORT, ip_length=Range(0, length)))
+
+    def kept() -> set[str]:
+        """What is kept of programs that compare with this length: others' guardians compile, too."""
+        found = set()
+        for path in Path(SOCKET_DIRECTORY).glob("rules-*"):
+            with contextlib.suppress(FileNotFoundError):  # only the latest few stay
+                code = base64.b64decode(json.loads(path.read_text()))
+                if {length, length + 1} & {number for (number,) in struct.iter_unpack("<4xi", code)}:
+                    found.add(path.name)
+        return found
+
+    with bench.connect() as guardian:
+        assert kept() == set()
+        guardian.demand(Plan(rule.to_dict()))
+        poll_until(kept)
+        compiled = kept()
+        apply(guardian, rule)
+        assert kept() == compiled
+        assert len(compiled) == 1
+        assert not bench.path(4).passes()
+
+
+INSTALL = ("intent", "compiled", "armed", "installed")
+UNDO = ("undo", "disarmed", "unloaded", "undone")
+
+
+@pytest.mark.parametrize("step", INSTALL)
+def test_crash_while_installing(bench: XdpBench, step: str) -> None:
+    before = bench.state()
+    guardian = bench.connect(crash_at=step)
+    with guardian, pytest.raises(FwtopError, match="ended before it answered"):
+        apply(guardian, xdp(Match(protocol=17, dport=PORT)))
+    with bench.connect() as successor:
+        if step == "installed":
+            assert not bench.path(4).passes()
+            successor.demand(Undo(all=True))
+        else:
+            assert rules_of(successor) == {}
+        assert bench.path(4).passes(wait_s=10)
+    assert bench.state() == before
+
+
+@pytest.mark.parametrize("step", UNDO)
+def test_crash_while_undoing_one_of_two(bench: XdpBench, step: str) -> None:
+    guardian = bench.connect(crash_at=step)
+    with guardian:
+        stays = apply(guardian, xdp(Match(family=6, protocol=17, dport=PORT)))
+        gone = apply(guardian, xdp(Match(family=4, protocol=17, dport=PORT)))
+        with pytest.raises(FwtopError, match="ended before it answered"):
+            guardian.demand(Undo((gone,)))
+    with bench.connect() as successor:
+        assert list(rules_of(successor)) == [stays]
+        assert bench.path(4).passes(wait_s=10)
+        assert not bench.path(6).passes()
