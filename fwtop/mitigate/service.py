@@ -80,6 +80,8 @@ class Service:
             done.append(self._adopt(entry, now))
             if entry.rule.id in self._active:
                 alive.add(entry.rule.id)
+        for entry in list(self._active.values()):
+            self._end_replaced(entry)
         strangers = self._kernel.rule_ids() - alive
         if strangers or not alive:
             self._kernel.remove(strangers)  # also chains and sets that no rule is left in
@@ -89,17 +91,20 @@ class Service:
     def plan(self, data: dict[str, Any], sources: Sequence[Prefix] = ()) -> dict[str, Any]:
         """Return the commands, warnings and the guard's verdict for a rule; nothing is done."""
         rule = replace(rule_of_wire(data, sources), id="0")
-        verdict = guard.judge(rule, self._fresh_allow(), len(self._active))
+        others = self._beside(rule)
+        verdict = guard.judge(rule, self._fresh_allow(), len(others))
         commands: list[str] = []
         limits, notes = self._limits()
         refused = self._unable or verdict.refused
         code = 1 if refused else 0
         if refused is None:
             try:
-                check_share(rule, self._active_rules(), limits)
+                check_share(rule, others, limits)
                 artifacts = drivers.build(rule, guard.exceptions(rule, self._allow))
                 commands = self._kernel.plan("0", artifacts, rule.ttl_seconds, self._allow)
                 notes += artifacts.notes
+                if rule.replaces:
+                    notes += (f"rule {rule.replaces} is taken back once this one is confirmed",)
                 if rule.kind is Kind.NOTRACK:
                     notes += notrack_warnings(self._kernel.chains.variant, rule.match)
             except FwtopError as error:
@@ -121,19 +126,25 @@ class Service:
         force: bool,
         owner: object | None,
     ) -> dict[str, Any]:
-        """Install a rule, provisionally when `confirm_seconds` is above 0; raises FwtopError."""
+        """Install a rule, provisionally when `confirm_seconds` is above 0; raises FwtopError.
+
+        Once it is confirmed, the rule that it replaces ends: there is a moment with both, none with neither.
+        """
         if not 0 <= confirm_seconds <= MAX_CONFIRM_SECONDS:
             raise FwtopError(f"confirm_seconds goes from 0 to {MAX_CONFIRM_SECONDS}", 2)
         if self._unable:
             raise FwtopError(self._unable)
         rule = replace(rule_of_wire(data, sources), created=time.time())
-        verdict = guard.judge(rule, self._fresh_allow(), len(self._active))
+        others = self._beside(rule)
+        verdict = guard.judge(rule, self._fresh_allow(), len(others))
         if verdict.refused is not None:
             raise FwtopError(f"refused: {verdict.refused}")
         if verdict.broad is not None and not force:
             raise FwtopError(f"refused without confirmation: {verdict.broad}; --force installs it")
-        check_share(rule, self._active_rules(), self._limits()[0])
-        return self._install(rule, confirm_seconds, owner)
+        check_share(rule, others, self._limits()[0])
+        entry = self._install(rule, confirm_seconds, owner)
+        self._end_replaced(entry)
+        return {"status": self._tally.status_of(entry)}
 
     def keep(self, rule_id: str, ttl_seconds: int | None) -> dict[str, Any]:
         """Confirm a rule, or renew a confirmed one; its time to live begins anew."""
@@ -149,6 +160,7 @@ class Service:
         self._active[rule_id] = kept
         self._watch()
         self._owners.pop(rule_id, None)
+        self._end_replaced(kept)
         return {"status": self._tally.status_of(kept)}
 
     def undo(self, ids: tuple[str, ...], *, everything: bool) -> dict[str, Any]:
@@ -223,7 +235,7 @@ class Service:
         now = time.monotonic()
         return max(0.0, min(deadline - now, self._allow_at + ALLOW_REFRESH_SECONDS - now))
 
-    def _install(self, rule: Rule, confirm_seconds: int, owner: object | None) -> dict[str, Any]:
+    def _install(self, rule: Rule, confirm_seconds: int, owner: object | None) -> Entry:
         now = time.monotonic()
         variant = self._kernel.chains.variant.name
         confirm_by = now + confirm_seconds if confirm_seconds else None
@@ -249,7 +261,18 @@ class Service:
         self._active[done.rule.id] = done
         if owner is not None and confirm_seconds:
             self._owners[done.rule.id] = owner
-        return {"status": self._tally.status_of(done)}
+        return done
+
+    def _end_replaced(self, entry: Entry) -> None:
+        """Take back the rule in whose place a confirmed one is, if it is still there; raises FwtopError."""
+        old = self._active.get(entry.rule.replaces)
+        if old is None or entry.state is not State.CONFIRMED:
+            return
+        try:
+            self._end([(old, State.REVERTED, f"replaced by rule {entry.rule.id}")])
+        except FwtopError as error:
+            line = f"rule {entry.rule.id} is active, but rule {old.rule.id} could not be taken back: {error}"
+            raise FwtopError(f"{line}; try: fwtop undo {old.rule.id}", error.code) from None
 
     def _end(self, over: list[tuple[Entry, State, str]]) -> None:
         """Take rules out of the kernel and write down how they ended."""
@@ -300,8 +323,11 @@ class Service:
         waiting = [item for item in (*self._active.values(), *more) if item.rule.kind in _CLOCKLESS]
         self._tell_watchdog(timers.next_deadline(waiting))
 
-    def _active_rules(self) -> list[Rule]:
-        return [entry.rule for entry in self._active.values()]
+    def _beside(self, rule: Rule) -> list[Rule]:
+        """Return the active rules that stay when this one comes; raises FwtopError when it replaces none."""
+        if rule.replaces:
+            self._known(rule.replaces)
+        return [entry.rule for entry in self._active.values() if entry.rule.id != rule.replaces]
 
     def _artifacts(self, rule: Rule) -> Artifacts:
         return drivers.build(rule, guard.exceptions(rule, self._allow))

@@ -43,7 +43,7 @@ def rule_of_wire(data: dict[str, Any], sources: Sequence[Prefix] = ()) -> Rule:
 
 def _check_rule(rule: Rule) -> None:
     _whole("ttl_seconds", rule.ttl_seconds, 1, MAX_TTL_SECONDS)
-    for name in ("summary", "created_by", "id"):
+    for name in ("summary", "created_by", "id", "replaces"):
         _require(isinstance(getattr(rule, name), str), name)
     _require(rule.origin is None or isinstance(rule.origin, str), "origin")
     for name in ("created", "predicted_pps", "predicted_attack_share", "predicted_collateral_share"):

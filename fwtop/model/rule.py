@@ -151,6 +151,7 @@ class Rule:
     predicted_attack_share: float | None = None
     predicted_collateral_share: float | None = None
     settings: tuple[Setting, ...] = ()  # of a SYSCTL rule
+    replaces: str = ""  # the id of a rule that ends when this one is confirmed
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON-ready data; bytes as hex, prefixes as text."""

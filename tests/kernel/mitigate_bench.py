@@ -28,16 +28,16 @@ VARIANTS = ("nft", "legacy")
 class Path4or6:
     """UDP from the attacker to the victim over one family."""
 
-    def __init__(self, pair, family: int) -> None:
+    def __init__(self, pair, family: int, port: int = PORT) -> None:
         self.family = family
         kind = socket.AF_INET if family == 4 else socket.AF_INET6
         address = pair.victim.ipv4 if family == 4 else pair.victim.ipv6
         with inside(pair.victim.netns):
             self.receiver = socket.socket(kind, socket.SOCK_DGRAM)
-        self.receiver.bind((address, PORT))
+        self.receiver.bind((address, port))
         with inside(pair.attacker.netns):
             self.sender = socket.socket(kind, socket.SOCK_DGRAM)
-        self.sender.connect((address, PORT))
+        self.sender.connect((address, port))
         self.serial = 0
 
     def send(self, payload: bytes = b"") -> bytes:
