@@ -33,8 +33,11 @@ class WindowScale:
     def whole(self, counted: Totals, packets: int, size: int | None) -> Totals:
         """Return what arrived in all; without a window since, go by the last one.
 
-        `packets` and `size` (bytes) are the interfaces'; None where their bytes can't be trusted.
+        `packets` and `size` (bytes) are the interfaces'; None where their bytes can't be trusted. Counters
+        are read one after the other: where XDP drops nearly all, what is left of `packets` can come out as
+        less than was seen, or than nothing. What the windows saw did arrive.
         """
+        packets = max(packets, counted.arrived_packets)
         if counted.arrived_packets >= _LEAST_SEEN or self._seen is None:
             self._seen = counted
         seen = self._seen

@@ -80,6 +80,8 @@ def test_a_rule_installed_after_the_watch_began(bench: Bench) -> None:
         check(watching, rule_id)
         guardian.demand(Undo((rule_id,)))
         again = apply(guardian, xdp(RULE))
+        _, counters = watching.poll()  # what the rule before it hit, in the same slot, is not its own
+        assert [drop for drop in counters.drops if drop.rule == again] == []
         check(watching, again)
         watching.source.close()
 
