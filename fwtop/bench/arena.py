@@ -104,6 +104,19 @@ class Arena:
             time.sleep(seconds)
             return (self.lab.arrived()[0] - packets) / max(self.lab.receiving_seconds() - used, 1e-6)
 
+    def fed_pps(self, seconds: float) -> tuple[float, float]:
+        """Return packets a second that the flooded victim takes in while packets wait, and in all that time.
+
+        A network card goes on receiving while the processors work; the lab's sender needs one of them. Where
+        that one is taken from it, the victim's short queue runs dry, and its receiving thread sleeps. The
+        first figure leaves that time out: it is of the time in which the thread ran or waited to run.
+        """
+        packets, wanted, started = self.lab.arrived()[0], self.lab.receiving_wanted(), time.monotonic()
+        time.sleep(seconds)
+        packets = self.lab.arrived()[0] - packets
+        wanted, passed = self.lab.receiving_wanted() - wanted, time.monotonic() - started
+        return packets / max(wanted, 1e-6), packets / passed
+
     @contextlib.contextmanager
     def receiver(self) -> Iterator[Child]:
         """Run the receiving application on the victim."""
@@ -114,9 +127,10 @@ class Arena:
         finally:
             child.close()
 
-    def received_pps(self, child: Child, seconds: float) -> float:
+    def received_pps(self, child: Child, seconds: float, settle: float = 0.0) -> float:
         """Return datagrams a second that the application got under a flood."""
         with self.flooded():
+            time.sleep(settle)
             return per_second(lambda: int(child.ask(do="count")["datagrams"]), seconds)
 
     def core_received_pps(self, child: Child, seconds: float) -> float:

@@ -27,11 +27,14 @@ from fwtop.model.errors import FwtopError
 from fwtop.model.packets import Hook, PacketBatch
 
 SAMPLES_PER_SECOND = 20_000
+_PRESSED_SAMPLES = 8_000  # a second, where every processor is full: what we take, the receivers lack
 _RECORDS_PER_POLL = 1 << 14
 # What arrives is what most tables show.
 _SHARES = {Hook.INGRESS: 2, Hook.XDP: 2, Hook.DROP: 1, Hook.ACCEPTED: 1}
 # What watching adds for each packet that arrived, was dropped, was accepted: measured here, with retpolines.
 _NANOSECONDS = np.array([45.0, 75.0, 85.0])
+_KINDS = ("tcx", "tracepoint", "netfilter")  # of places, in the same order
+_NOTHING = 0.0005  # of a core: a program that costs less may stay attached between windows
 _SHORTEST_SECONDS = 0.02  # an interval below says nothing about rates
 _FAST = "xdp:"  # descriptors of what compiled XDP rules count
 _MOST = 1 << 18  # the kernel's side takes no greater N
@@ -90,6 +93,11 @@ class LiveSource:
         """What became of the watched interfaces, as lines for people."""
         return self._interfaces.notes
 
+    @property
+    def pressed(self) -> bool:
+        """Whether no processor had time to spare before the last call of `poll`."""
+        return self._processors.pressed
+
     def poll(self) -> tuple[PacketBatch, Counters]:
         """Return the packets sampled and everything counted since the last call; never blocks.
 
@@ -129,19 +137,22 @@ class LiveSource:
 
     def _adapt(self, interval: Interval, early_packets: int, seconds: float) -> None:
         packets = interval.counted.per_cpu / seconds
-        costs = packets @ _NANOSECONDS / 1e9
+        each = packets * _NANOSECONDS / 1e9
+        costs = each.sum(axis=1)
         idle = self._processors.idle()
         self._processors.keep_off(costs.tolist(), idle)
         busiest = int(costs.argmax())
         # While another XDP program drops, the interface's counter doesn't say what reaches the windows
         cost = 0.0 if interval.foreign else float(costs[busiest])
-        self._shutter.set_cost(cost, idle.get(busiest, 0.0))
+        costly = frozenset(kind for kind, own in zip(_KINDS, each[busiest], strict=True) if own > _NOTHING)
+        self._shutter.set_cost(cost, idle.get(busiest, 0.0), costly)
         # The samples are to be taken from what will be watched
         arrived, dropped, accepted = (packets.sum(axis=0) * self._shutter.duty).tolist()
         rates = {Hook.INGRESS: arrived, Hook.DROP: dropped, Hook.ACCEPTED: accepted}
         # Before the first XDP drop: a rule that goes in now may take all that arrives
         rates[Hook.XDP] = early_packets / seconds or arrived
-        self._one_in |= choose_one_in(rates)
+        budget = _PRESSED_SAMPLES if self._processors.pressed else SAMPLES_PER_SECOND
+        self._one_in |= choose_one_in(rates, budget)
         for hook, n in self._one_in.items():
             self._cells.set_one_in(hook, n)  # also where N stays: a ring that was full may have raised it
         if self._xdp is not None:

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from fwtop.collect.procfs import parse_idle, read_text
 
 FULL = 0.2  # a receiving processor that idles less lacks what we take
+_PRESSED, _RELIEVED = 0.1, 0.3  # no processor idles more than this; one does so again
 _MUCH = 0.01  # of a processor: what watching its packets costs, below which it doesn't count as receiving
 
 
@@ -23,9 +24,13 @@ class Processors:
         self._ticks = parse_idle(read_text("/proc/stat"))
         self._allowed = os.sched_getaffinity(0)
         self._avoided: frozenset[int] = frozenset()
+        self.pressed = False  # no processor that this process may use has time to spare
 
     def idle(self) -> dict[int, float]:
-        """Return the share of time that each processor idled since the last call, 0 to 1."""
+        """Return the share of time that each processor idled since the last call, 0 to 1.
+
+        Tells anew whether this process is pressed for time.
+        """
         now, before = parse_idle(read_text("/proc/stat")), self._ticks
         self._ticks = now
         idle: dict[int, float] = {}
@@ -33,6 +38,8 @@ class Processors:
             spare_before, all_before = before.get(number, (0, 0))
             if all_ticks > all_before:
                 idle[number] = max(0.0, (spare - spare_before) / (all_ticks - all_before))
+        most = max((share for number, share in idle.items() if number in self._allowed), default=1.0)
+        self.pressed = most < (_RELIEVED if self.pressed else _PRESSED)
         return idle
 
     def keep_off(self, costs: Sequence[float], idle: dict[int, float]) -> None:

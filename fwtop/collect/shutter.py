@@ -30,10 +30,14 @@ LIMIT = 0.015  # of a core: up to this, everything is watched
 RELEASE = 0.01  # below this, everything is watched again
 SPARE = 0.15  # of a core: everything is watched while the receiving core idles more than this, too
 SPARE_AGAIN = 0.3  # and again when it would idle more than this with everything watched
-_BUDGET = 0.01  # of a core: what the windows may cost
-_WINDOW_SECONDS = 0.01  # attaching and detaching around it take 3 ms of dispatch, too
+_BUDGET = 0.006  # of a core: what the windows may cost
+_WINDOW_SECONDS = 0.01  # at least; attaching and detaching around it take 3 ms of dispatch, too
+_PERIOD_SECONDS = 0.2  # from window to window: each takes this process 1 to 2 ms to attach and detach
 _LONGEST_PAUSE_SECONDS = 0.4  # an attack that changes must be seen within a second
 _JOIN_SECONDS = 2.0
+
+
+EVERYWHERE = frozenset({"tcx", "tracepoint", "netfilter"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +100,7 @@ class Shutter:
         self._opened = time.monotonic()
         self._waited = 0.0
         self._duty = 1.0
+        self._costly = EVERYWHERE
         self._windows = False
         self._is_open = True
         self._was_shut = False
@@ -121,8 +126,12 @@ class Shutter:
             shut, self._was_shut = self._was_shut, self._windows or not self._is_open
         return shut
 
-    def set_cost(self, share: float, idle: float) -> None:
-        """Say what watching every packet would cost now, and what is left, as shares of the busiest core."""
+    def set_cost(self, share: float, idle: float, costly: frozenset[str] = EVERYWHERE) -> None:
+        """Say what watching every packet would cost now, and what is left, as shares of the busiest core.
+
+        Only the `costly` kinds of places are left and taken again around windows. Where hardly a packet
+        passes, a program costs nothing as long as the gate is shut, and attaching it does.
+        """
         if not self._attachments:
             return
         with self._wake:
@@ -132,6 +141,7 @@ class Shutter:
                 self._windows = share > LIMIT and idle < SPARE
             self._was_shut |= self._windows
             self._duty = min(1.0, _BUDGET / share) if self._windows else 1.0
+            self._costly = costly
             self._wake.notify()
         if self._windows and self._thread is None:
             self._thread = threading.Thread(target=self._run, name="fwtop-shutter", daemon=True)
@@ -165,7 +175,7 @@ class Shutter:
             self._sleep(pause * random.uniform(0.6, 1.4) - self._waited)  # noqa: S311
             with self._links:
                 self._open()
-            time.sleep(_WINDOW_SECONDS)
+            time.sleep(max(_WINDOW_SECONDS, _PERIOD_SECONDS * self._duty))
 
     def _wait_for_windows(self) -> bool:
         with self._wake:
@@ -173,14 +183,15 @@ class Shutter:
         return not self._stop
 
     def _shut(self) -> float:
-        """Detach everything and return for how long it was attached."""
+        """Detach what costs and return for how long it was attached."""
         self._is_open = False
         self._gate.shut()
         detached = time.monotonic()
         for attachment in reversed(self._attachments):
             if attachment.place.kind == "tcx":
                 detached = time.monotonic()
-            _close_link(attachment)
+            if attachment.place.kind in self._costly:
+                _close_link(attachment)
         self._waited = time.monotonic() - detached
         return detached - self._opened
 
@@ -189,7 +200,8 @@ class Shutter:
         started, opened = time.monotonic(), 0.0
         try:
             for attachment in self._attachments:
-                attachment.link = _attach(attachment)
+                if attachment.link is None:
+                    attachment.link = _attach(attachment)
                 opened = opened or time.monotonic()
         except OSError as error:
             self._error = f"the observers could not be attached again: {error.strerror}"

@@ -10,6 +10,7 @@ from typing import Protocol
 
 from fwtop.console.coverage import Coverage
 from fwtop.console.guardian_link import GuardianLink, GuardianLost
+from fwtop.console.pace import Pace
 from fwtop.model.counters import Counters, RuleCount, TcpService
 from fwtop.model.packets import PacketBatch
 from fwtop.model.protocol import Status
@@ -18,9 +19,7 @@ from fwtop.model.snapshot import Judgement, Origin, Snapshot, Tables
 from fwtop.model.window import Window
 
 _STATUS_SECONDS = 1.0
-_JUDGE_SECONDS = 1.0
 _NETFILTER_DROPS = frozenset({Kind.IPSET, Kind.HASHLIMIT, Kind.STRING})
-_SURGE = 1.5  # judge at once when the packet rate changed by this factor since the last judgement
 
 
 class Source(Protocol):
@@ -29,6 +28,11 @@ class Source(Protocol):
     @property
     def notes(self) -> tuple[str, ...]:
         """What the operator should know of the watched interfaces now."""
+        ...
+
+    @property
+    def pressed(self) -> bool:
+        """Whether no processor has time to spare."""
         ...
 
     def poll(self) -> tuple[PacketBatch, Counters]:
@@ -90,8 +94,7 @@ class LiveSession:
         self._coverage = Coverage(())
         self._counted: dict[str, tuple[int, int]] = {}
         self._asked_rules = -_STATUS_SECONDS
-        self._judged = -_JUDGE_SECONDS
-        self._judged_pps = 0.0
+        self._pace = Pace()
         self._judgement = Judgement()
         self.judging = threading.Lock()  # held while the advisor works
         self.latest: Window | None = None
@@ -99,6 +102,7 @@ class LiveSession:
     def rules_changed(self) -> None:
         """Have the guardian asked again at the next tick: a key changed something."""
         self._asked_rules = -_STATUS_SECONDS
+        self._pace.changed()
 
     def start(self) -> None:
         """Begin the observation now: what was counted before belongs to nobody."""
@@ -141,16 +145,17 @@ class LiveSession:
         due = time.monotonic()
         while not stop.is_set():
             on_snapshot(self.tick())
-            due = max(due + tick_seconds, time.monotonic())
+            due = max(due + self._pace.tick_seconds(tick_seconds), time.monotonic())
             stop.wait(due - time.monotonic())
 
     def _judge(self, window: Window, tables: Tables) -> Judgement:
-        now, pps = time.monotonic(), tables.totals.pps
-        low, high = sorted((pps + 1.0, self._judged_pps + 1.0))
-        if now - self._judged >= _JUDGE_SECONDS or high > low * _SURGE:
+        mix = {name: share.share for name, share in tables.protocols.items()}
+        if self._pace.judge_now(tables.totals.pps, mix):
             with self.judging:
                 self._judgement = self._advisor.judge(window, tables)
-            self._judged, self._judged_pps = now, pps
+        attacks = frozenset(attack.kind for attack in self._judgement.attacks)
+        rules = tuple((status.rule.id, status.state) for status in self._rules)
+        self._pace.note(pressed=self._source.pressed, picture=(attacks, rules))
         return self._judgement
 
     def _rule_counts(self) -> tuple[RuleCount, ...]:

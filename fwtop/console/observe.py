@@ -14,6 +14,7 @@ from fwtop.model.observation import observation_json
 from fwtop.model.snapshot import Snapshot
 
 _POLL_SECONDS = 0.1  # the ring buffer is emptied this often; nothing is judged before the end
+_PRESSED_POLL_SECONDS = 0.5  # where no processor has time to spare, and fewer samples come
 
 
 def run_snapshot(options: Options, handoff: Handoff, descriptors: list[int]) -> int:
@@ -24,7 +25,7 @@ def run_snapshot(options: Options, handoff: Handoff, descriptors: list[int]) -> 
         _say_ready(options)
         deadline = time.monotonic() + options.seconds
         while (left := deadline - time.monotonic()) > 0:
-            time.sleep(min(_POLL_SECONDS, left))
+            time.sleep(min(_PRESSED_POLL_SECONDS if console.source.pressed else _POLL_SECONDS, left))
             console.session.observe()
         console.session.rules_changed()
         snapshot = console.take(console.session.tick())

@@ -191,8 +191,16 @@ class Lab:
 
     def receiving_seconds(self) -> float:
         """Return the processor time that the victim's receiving has taken since its interface was made."""
-        used = (Path(f"/proc/{thread}/schedstat").read_text(encoding="ascii") for thread in self._receiving)
-        return sum(int(text.split()[0]) for text in used) / 1e9  # scheduler/sched-stats.rst: nanoseconds
+        return self._receiving_times(1)
+
+    def receiving_wanted(self) -> float:
+        """Return the time in which it ran, or waited for its processor: there were packets."""
+        return self._receiving_times(2)
+
+    def _receiving_times(self, count: int) -> float:
+        """Add up the first of: seconds run, seconds waited (scheduler/sched-stats.rst)."""
+        texts = (Path(f"/proc/{thread}/schedstat").read_text(encoding="ascii") for thread in self._receiving)
+        return sum(sum(map(int, text.split()[:count])) for text in texts) / 1e9
 
     def link_full(self) -> int:
         """Return packets lost before the victim's interface, because its queue was full."""

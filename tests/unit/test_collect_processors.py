@@ -37,6 +37,26 @@ def test_idling_is_told_since_the_last_call(monkeypatch: pytest.MonkeyPatch) -> 
     assert made.idle() == {0: 0.25}  # no tick of the other
 
 
+def test_pressed_is_who_finds_every_processor_full(
+    monkeypatch: pytest.MonkeyPatch, own_processors: set[int]
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1})
+    idle = [(0, 0), (2, 9), (3, 4), (18, 9), (20, 50)]  # of 100 ticks each, of two processors that we may use
+    ticks = [0, 0]
+    texts = []
+    for number, shares in enumerate(idle):
+        ticks = [before + share for before, share in zip(ticks, shares, strict=True)]
+        rows = [f"cpu{cpu} 0 0 {100 * number - spare} {spare} 0 0 0 0" for cpu, spare in enumerate(ticks)]
+        texts.append("\n".join([*rows, f"cpu2 0 0 0 {100 * number} 0 0 0 0"]))
+    given = iter(texts)
+    monkeypatch.setattr(processors, "read_text", lambda path: next(given))
+    made, told = Processors(), []
+    for _ in idle[1:]:
+        made.idle()
+        told.append(made.pressed)
+    assert told == [True, True, True, False]  # of a processor that idles 18 % nothing is taken at once
+
+
 def test_a_full_receiver_is_left_alone_until_it_receives_little() -> None:
     busy, spare = {0: FULL - 0.1, 1: 0.9}, {0: 0.9, 1: 0.9}
     none: frozenset[int] = frozenset()

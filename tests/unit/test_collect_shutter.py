@@ -89,6 +89,15 @@ def test_windows_open_and_shut_in_order_until_it_is_cheap_again(
     assert made.error == ""
 
 
+def test_what_costs_nothing_stays_attached(machine: Machine, poll_until: Callable[..., object]) -> None:
+    made = Shutter(machine, *attachments())
+    made.set_cost(0.2, 0.0, frozenset({"tcx", "tracepoint"}))
+    poll_until(lambda: machine.events.count("attach tcx") >= 3)
+    made.close()
+    assert "attach netfilter" not in machine.events
+    assert machine.events[1:5] == ["shut", "attach tcx", "attach tracepoint", "arm"]
+
+
 def test_between_the_two_limits_it_stays_as_it_is(machine: Machine) -> None:
     items, fds = attachments()
     made = Shutter(machine, items, fds)
