@@ -145,7 +145,7 @@ def test_notrack_keeps_both_directions_out_of_conntrack(bench: Bench, family: in
         rule_id = apply(guardian, Rule("", Kind.NOTRACK, Match(protocol=UDP, dport=PORT), "notrack", 60))
         assert path.passes(wait_s=10)
         path.receiver.sendto(b"answer", path.sender.getsockname())
-        path.sender.settimeout(2)
+        path.sender.settimeout(10)
         assert path.sender.recv(100) == b"answer"
         assert tracked() == 0
         assert rules_of(guardian)[rule_id]["packets"] == 2
@@ -207,7 +207,7 @@ def test_fragments_are_matched_from_the_first(bench: Bench, family: int) -> None
             "", Kind.IPSET, Match(sources=bench.block_rule(family).match.sources, fragment=True), "x", 60
         )
         assert path.send(big)
-        path.receiver.settimeout(2)
+        path.receiver.settimeout(10)
         assert len(path.receiver.recv(4096)) > 3000
         rule_id = apply(guardian, rule)
         path.send(big)

@@ -42,7 +42,7 @@ def server(bench: Bench) -> Iterator[socket.socket]:
     """A listener for both families with a short queue, as a busy one has."""
     with inside(bench.netns):
         listener = socket.create_server(("::", PORT), family=socket.AF_INET6, dualstack_ipv6=True, backlog=4)
-    listener.settimeout(3)
+    listener.settimeout(10)
     with listener:
         yield listener
 
@@ -54,10 +54,10 @@ def rule(seconds: int = 60, **fields) -> Rule:
 def connect(bench: Bench, family: int) -> socket.socket:
     with inside(bench.pair.attacker.netns):
         address = bench.pair.victim.ipv4 if family == 4 else bench.pair.victim.ipv6
-        return socket.create_connection((address, PORT), timeout=3)
+        return socket.create_connection((address, PORT), timeout=10)
 
 
-def talks(client: socket.socket, connection: socket.socket, wait_s: float = 3) -> bool:
+def talks(client: socket.socket, connection: socket.socket, wait_s: float = 10) -> bool:
     """Send more than a segment each way."""
     for sender, receiver in ((client, connection), (connection, client)):
         receiver.settimeout(wait_s)

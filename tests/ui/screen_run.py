@@ -53,7 +53,7 @@ class Run:
         self.app.main.take(snapshot)
         await self.settle()
 
-    async def until(self, true: Callable[[], bool], seconds: float = 5.0) -> None:
+    async def until(self, true: Callable[[], bool], seconds: float = 20.0) -> None:
         end = time.monotonic() + seconds
         while not true():
             assert time.monotonic() < end, "did not come true in time"
