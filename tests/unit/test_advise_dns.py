@@ -7,8 +7,8 @@ from random import Random
 
 import pytest
 from advise_factory import ethernet, ip, udp
+from advise_flows import HOST, Frame, hosts, judge
 from advise_payloads import dns_name
-from test_advise_rules import HOST, Frame, hosts, judge
 
 SECONDS = 2.0
 

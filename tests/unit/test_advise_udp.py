@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 from advise_factory import ethernet, ip, udp
-from test_advise_rules import HOST, Frame, hosts, judge, segment
+from advise_flows import HOST, Frame, hosts, judge, segment
 
 
 def datagram(at: float, src: bytes, ports: tuple[int, int], data: bytes, *, ttl: int | None = None) -> Frame:
