@@ -27,6 +27,7 @@ def looks_sampled(traffic: Traffic, tcp: TcpView) -> bool:
     rows = rows[header_words(traffic, rows) == _WORDS]
     if len(rows) < _ENOUGH:
         return False
-    counts = np.bincount(traffic.flow_id[rows])
+    counts = np.bincount(traffic.flow_id[tcp.tcp])  # with its SYN: that is seen where all is
     ends = float(tcp.fin[rows].mean())
-    return float((counts == 1).sum()) / len(rows) > _ALONE and _ENDS[0] <= ends <= _ENDS[1]
+    alone = float((counts[traffic.flow_id[rows]] == 1).mean())
+    return alone > _ALONE and _ENDS[0] <= ends <= _ENDS[1]

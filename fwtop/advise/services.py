@@ -129,6 +129,12 @@ def coap_answer(payload: U8, length: I64) -> Mask:
     return np.asarray((length >= 4) & (payload[:, 0] >> 6 == 1) & np.isin(payload[:, 1] >> 5, (2, 4, 5)))
 
 
+def coap_question(payload: U8, length: I64) -> Mask:
+    """RFC 7252 5.8.1: GET, version 1, with or without confirmation."""
+    kind = np.isin(payload[:, 0] >> 4, (4, 5))
+    return np.asarray((length >= 4) & kind & (payload[:, 1] == 1))
+
+
 def rpc_answer(payload: U8, length: I64) -> Mask:
     """RFC 5531: message type 1 (reply) after the transaction id."""
     return np.asarray((length >= 8) & (payload[:, 4:8] == np.array([0, 0, 0, 1], np.uint8)).all(1))
@@ -296,6 +302,13 @@ REFLECTED_REQUESTS: dict[str, tuple[int, Shape]] = {
     "arms": (3283, starts(b"\0\x14\0\0")),
     "ubiquiti": (10001, starts(b"\x01\0\0\0", b"\x02\x08\0\0")),
     "dvr_dhcpdiscover": (37810, anything),
+    "coap": (5683, coap_question),
+    "quake": (27960, starts(b"\xff\xff\xff\xffget")),
+    "slp": (427, starts(b"\x02\x01", b"\x02\x06", b"\x02\x09")),
+    "plex": (32414, starts(b"M-SEARCH")),
+    "tftp": (69, starts(b"\0\x01")),
+    "mdns": (5353, dns_query),
+    "bacnet": (47808, starts(b"\x81\x0a")),
 }
 
 BY_PORT: dict[int, tuple[Service, ...]] = {}

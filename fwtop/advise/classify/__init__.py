@@ -41,6 +41,7 @@ RULES: tuple[Rule, ...] = (
     connections.slow_requests,
     http.requests,
     tls.hellos,
+    tls.renegotiations,
     tls.small_records,
     connections.silent,
     tcp_ack.stomp,

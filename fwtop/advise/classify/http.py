@@ -16,6 +16,9 @@ from fwtop.model.rule import Match
 
 _ASKED = 100  # requests with queries before their differences say something
 _PEOPLE = 5  # browsers behind one source
+_AGENTS = 5  # of a tool's list; as many people have more
+_PARAMETER = 16  # bytes of a name; what is longer is a value without one
+_BROWSERS = (b"Mozilla", b"Opera", b"Dalvik")
 _LINE = 40  # bytes of a request that are compared
 _TIMES = 10
 _REPEATS_A_SECOND = 3.0
@@ -64,7 +67,7 @@ def _flood_rows(scene: Scene, facts: Facts, parsed: list[http.Request]) -> tuple
         stray = (scene.strangers & ~scene.traffic.of_sources(scene.tcp.syn))[facts.rows]
         if stray.mean() > 0.3 and stray.sum() > 50:
             return facts.rows[stray], ["they belong to no connection: their sources did no handshake"]
-    busting = _cache_busting(parsed)
+    busting = _cache_busting(facts, parsed)
     if busting is not None:
         request, sentence = busting
         return facts.rows[http.path_mask(scene.traffic, facts.rows, request.method, request.path)], [sentence]
@@ -100,7 +103,7 @@ def _again_and_again(facts: Facts) -> Mask:
     return np.asarray(((counts >= _TIMES) & (rate > _REPEATS_A_SECOND))[inverse] & (length >= _LINE // 2))
 
 
-def _cache_busting(parsed: list[http.Request]) -> tuple[http.Request, str] | None:
+def _cache_busting(facts: Facts, parsed: list[http.Request]) -> tuple[http.Request, str] | None:
     """Find one path that is asked for with another query each time, by one tool."""
     asked = [request for request in parsed if request.query]
     if len(asked) < _ASKED or len(asked) < 0.2 * len(parsed):
@@ -108,12 +111,34 @@ def _cache_busting(parsed: list[http.Request]) -> tuple[http.Request, str] | Non
     (method, path), n = Counter((request.method, request.path) for request in asked).most_common(1)[0]
     mine = [request for request in asked if (request.method, request.path) == (method, path)]
     distinct = len({request.query for request in mine}) / n
-    words = _whole_words(mine)
-    tool = Counter(words).most_common(1)[0][1] / n
-    if n < 0.5 * len(asked) or distinct < 0.8 or tool < 0.5:
+    if n < 0.5 * len(asked) or distinct < 0.8:
+        return None
+    same_words = Counter(_whole_words(mine)).most_common(1)[0][1] >= 0.5 * n
+    if not (same_words or _names_differ(mine) or _no_browser(mine) or _few_agents(facts, parsed, mine)):
         return None
     sentence = f"{percent(distinct)} have a query of their own for one path, to get around caches"
     return mine[0], sentence
+
+
+def _names_differ(mine: list[http.Request]) -> bool:
+    """Tell queries whose parameters have another name each time: a page's own keep theirs."""
+    names = [request.query.partition(b"=")[0] for request in mine if b"=" in request.query]
+    short = {name for name in names if 0 < len(name) <= _PARAMETER}
+    return len(names) > 0.8 * len(mine) and len(short) > 0.5 * len(names)
+
+
+def _no_browser(mine: list[http.Request]) -> bool:
+    """Tell the front page asked for with ever new queries by programs that call themselves one thing."""
+    products = Counter(request.agent.split(b"/")[0] for request in mine if request.agent)
+    name, n = products.most_common(1)[0] if products else (b"Mozilla", 0)
+    return mine[0].path == b"/" and name not in _BROWSERS and n > 0.5 * len(mine)
+
+
+def _few_agents(facts: Facts, parsed: list[http.Request], mine: list[http.Request]) -> bool:
+    """Tell sources that ask for nothing else, time after time, and share a handful of agents."""
+    agents = Counter(request.agent for request in mine if request.agent)
+    common = sum(n for _, n in agents.most_common(_AGENTS)) > 0.95 * len(mine)
+    return common and len(mine) > 0.85 * len(parsed) and facts.n >= 5 * facts.sources >= 100
 
 
 def _whole_words(parsed: list[http.Request]) -> list[bytes]:
@@ -158,8 +183,8 @@ def fast_rows(facts: Facts, limit: float) -> Mask:
     inverse = traffic.source_id[facts.rows]
     counts = np.maximum(np.bincount(inverse), 1)
     sums = np.bincount(inverse, facts.weight)
-    # A few samples of a thinly sampled source say little about its rate
-    sure_of = 1 - 2 / np.sqrt(counts)  # lower end of a count's 95 % interval
+    # A few samples of a thinly sampled source say little about its rate: lower end of the 95 % interval
+    sure_of = 1 - 2 / np.sqrt(counts) if traffic.one_in > 1 else 1.0
     rate = np.where(counts >= 5, sums * sure_of / max(traffic.seconds, 1.0), 0.0)
     fast = np.asarray((rate > limit)[inverse])
     # Where fast sources are a good part, those at a quarter of their pace belong to them

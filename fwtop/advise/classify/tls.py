@@ -18,9 +18,11 @@ from fwtop.model.text import payload_text
 
 _PATIENCE_NS = 500_000_000  # after that a client has had its answer and gone on
 _ENOUGH = 100
-_APPLICATION_DATA = 23
+_HANDSHAKE, _APPLICATION_DATA = 22, 23
 _TINY_RECORD = 96  # bytes: a HEADERS frame of an indexed request, or a reset
-_BARE = 5  # SYN, ACK, hello, ACK of the server's answer, FIN or RST
+_BARE = 8  # SYN, ACK, hello, ACKs of the server's certificates, FIN or RST
+_HANDSHAKES = 10  # records of handshakes on one connection: a client needs 3
+_FLOWS = 3  # connections like that
 
 
 def hellos(scene: Scene) -> list[Finding]:
@@ -59,6 +61,31 @@ def hellos(scene: Scene) -> list[Finding]:
     return [
         Finding("tls_flood", "TLS handshake flood", rows, sure(0.9, facts.n), tuple(evidence), spoof, match)
     ]
+
+
+def renegotiations(scene: Scene) -> list[Finding]:
+    """Connections on which the client begins one handshake after the other (CVE-2011-1473, THC-SSL-DOS)."""
+    traffic = scene.traffic
+    data = traffic.rows(scene.tcp.ack & scene.free & (traffic.packets.payload_length > 0))
+    if scene.thin or len(data) < scene.config.min_samples:
+        return []
+    head, length = payload(traffic.packets, data, 3)
+    data = data[(head[:, 0] == _HANDSHAKE) & (head[:, 1] == 3) & (length == 3)]
+    counts = np.bincount(traffic.flow_id[data], minlength=1)
+    facts = scene.facts(data[counts[traffic.flow_id[data]] >= _HANDSHAKES])
+    flows = int((counts >= _HANDSHAKES).sum())
+    floor = scene.config.reflection_pps
+    if flows < _FLOWS or not scene.significant(facts, floor_pps=floor, normal="tcp.ack", shaped=True):
+        return []
+    evidence = (
+        f"{count(facts.packets)} handshake records ({count(facts.pps)}/s) of {facts.senders} on {flows:,} "
+        f"connections, {facts.n / flows:.0f} each: a client needs 3",
+    )
+    dport = facts.top("dport")
+    match = Match(protocol=TCP, dport=dport.value if dport.share > 0.98 else None)
+    spoof = scene.spoof(facts.rows, prior=-4.0)
+    rows, title = with_connections(scene, facts), "TLS renegotiation flood"
+    return [Finding("tls_flood", title, rows, sure(0.9, facts.n), evidence, spoof, match)]
 
 
 def small_records(scene: Scene) -> list[Finding]:
