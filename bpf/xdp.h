@@ -32,7 +32,7 @@ struct view {
 	u64 src_hi, src_lo, dst_hi, dst_lo; /* IPv4 in the low half */
 	u32 wire;			    /* bytes of the whole frame */
 	u32 family, protocol, ttl, ip_id, ip_length, fragment; /* ip_id: IPv4 only */
-	u32 sport, dport, tcp_flags, tcp_window, tcp_header, icmp_type;
+	u32 sport, dport, tcp_seq, tcp_flags, tcp_window, tcp_header, icmp_type;
 	u32 offset, end;	  /* of the next header, of the IP packet */
 	u32 payload, payload_end; /* where the transport payload starts and ends in the frame */
 	u32 malformed;

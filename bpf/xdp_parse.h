@@ -27,6 +27,7 @@ INLINE void parse_tcp(struct frame *f, struct view *p, u32 offset, u32 end)
 
 	if (offset + 20 > end || !header)
 		goto malformed;
+	p->tcp_seq = BE32(header + 4);
 	p->tcp_flags = header[13];
 	p->tcp_window = BE16(header + 14);
 	p->tcp_header = length = (header[12] >> 4) * 4;

@@ -90,6 +90,9 @@ def _of_segments(facts: Facts, base: Match, rows: Rows, *, guess: bool) -> list[
     usual = window.value in _USUAL_WINDOWS or (window.value == 0 and not opens)
     if window.share > _MOST and not (guess and usual):
         found.append(("window", replace(base, tcp_window=_exactly(window)), _has(window, "window")))
+    number = _top(facts, "tcp_seq", rows)
+    if number.share > _MOST:
+        found.append(("sequence", replace(base, tcp_seq=_exactly(number)), _has(number, "sequence number")))
     # Every real system opens with options (RFC 9293, 3.7.1); what follows has none as often as not
     bare = opens and header.value == _WITHOUT_OPTIONS
     if header.share > _MOST and header.value >= _WITHOUT_OPTIONS and (bare or not guess):

@@ -50,7 +50,7 @@ def _header_rows(match: Match, packets: PacketBatch) -> Mask:
     if match.ip_id is not None:
         hit = hit & (packets.family == 4)
     segment = (packets.protocol == TCP) & ~later
-    if match.tcp_window is not None or match.tcp_header is not None:
+    if any((match.tcp_seq, match.tcp_window, match.tcp_header)):
         hit = hit & segment & (packets.tcp_header > 0)
     if match.tcp_flags is not None:
         mask, value = match.tcp_flags

@@ -27,6 +27,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--tcp-flags", type=tcp_flags, metavar="M/F", help="of flags M, exactly F set: syn,ack/syn"
     )
     parser.add_argument("--ip-id", type=_range(65535), metavar="A:B", help="IPv4 identification")
+    parser.add_argument("--tcp-seq", type=_range(0xFFFF_FFFF), metavar="A:B", help="TCP sequence number")
     parser.add_argument("--window", type=_range(65535), metavar="A:B", help="TCP window, as in the header")
     parser.add_argument(
         "--tcp-header", type=_range(60), metavar="A:B", help="TCP header in bytes; 20: without options"
@@ -60,6 +61,7 @@ def rule_of(args: argparse.Namespace) -> Rule:
         fragment=True if args.fragment else None,
         icmp_type=args.icmp_type,
         ip_id=args.ip_id,
+        tcp_seq=args.tcp_seq,
         tcp_window=args.window,
         tcp_header=args.tcp_header,
     )

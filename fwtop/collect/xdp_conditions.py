@@ -15,8 +15,12 @@ from fwtop.model.xdp import SEARCHED_BYTES
 _ICMP = {4: 1, 6: 58}
 PORTED = frozenset({6, 17, 132, 136})
 _PLAIN_PLACES = {
-    **{"icmp_type": "p->transport[0]", "tcp_header": "(p->transport[12] >> 4) * 4"},
-    **{"tcp_flags": "p->transport[13]", "tcp_window": "BE16(p->transport + 14)", "ip_id": "BE16(p->ip + 4)"},
+    "icmp_type": "p->transport[0]",
+    "ip_id": "BE16(p->ip + 4)",
+    "tcp_flags": "p->transport[13]",
+    "tcp_header": "(p->transport[12] >> 4) * 4",
+    "tcp_seq": "BE32(p->transport + 4)",
+    "tcp_window": "BE16(p->transport + 14)",
 }
 
 
@@ -143,7 +147,9 @@ def _identification(headers: Headers, span: Range | None) -> list[str] | None:
 def _segment(headers: Headers, match: Match) -> list[str]:
     """Ask for fields of the TCP header; flags of one that is cut short count as none."""
     tests = [_flags(headers, match.tcp_flags)]
-    spans = _range(headers, "tcp_window", match.tcp_window) + _range(headers, "tcp_header", match.tcp_header)
+    spans: list[str] = []
+    for name in ("tcp_seq", "tcp_window", "tcp_header"):
+        spans += _range(headers, name, getattr(match, name))
     return tests + (["p->tcp_header"] if spans and not headers.family else []) + spans
 
 

@@ -19,7 +19,7 @@ MAX_PAYLOADS = 16
 MAX_OFFSET = 65535
 MAX_RATE = 1_000_000_000
 MAX_TEXT = 300
-_MOST = {"ttl": 255, "tcp_header": 60}  # of a range; 16 bits else
+_MOST = {"ttl": 255, "tcp_header": 60, "tcp_seq": 0xFFFF_FFFF}  # of a range; 16 bits else
 
 
 def rule_of_wire(data: dict[str, Any], sources: Sequence[Prefix] = ()) -> Rule:

@@ -15,7 +15,7 @@ _BLOCKS = (Kind.IPSET, Kind.XDP, Kind.NFTABLES, Kind.TC)
 _PLAIN_LABEL = re.compile(rb"(?!-)[^\x00-\x20.\\\x7f-\xff]+")  # printable, no dot or backslash, no leading -
 _SPANS = {
     **{"--length": "ip_length", "--ttl-field": "ttl", "--ip-id": "ip_id"},
-    **{"--window": "tcp_window", "--tcp-header": "tcp_header"},
+    **{"--tcp-seq": "tcp_seq", "--window": "tcp_window", "--tcp-header": "tcp_header"},
 }
 _MANY_SOURCES = 32  # more than fit on a line that people still read
 

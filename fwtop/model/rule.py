@@ -9,7 +9,7 @@ from typing import Any
 
 from fwtop.model.address import Prefix
 
-RANGES = ("ip_length", "ttl", "ip_id", "tcp_window", "tcp_header")  # fields of Match
+RANGES = ("ip_length", "ttl", "ip_id", "tcp_seq", "tcp_window", "tcp_header")  # fields of Match
 
 
 class Kind(StrEnum):
@@ -89,6 +89,7 @@ class Match:
     icmp_type: int | None = None
     payload: tuple[PayloadMatch, ...] = ()
     ip_id: Range | None = None  # identification, of IPv4 only
+    tcp_seq: Range | None = None  # sequence number
     tcp_window: Range | None = None  # as in the header: not scaled
     tcp_header: Range | None = None  # length of the TCP header, bytes; 20: no options
 
@@ -105,7 +106,8 @@ class Match:
     @property
     def reads_tcp(self) -> bool:
         """Whether it asks for what only TCP headers have."""
-        return any(item is not None for item in (self.tcp_flags, self.tcp_window, self.tcp_header))
+        fields = (self.tcp_flags, self.tcp_seq, self.tcp_window, self.tcp_header)
+        return any(item is not None for item in fields)
 
 
 def families_of(prefixes: Sequence[Prefix]) -> frozenset[int]:

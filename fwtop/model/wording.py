@@ -88,6 +88,8 @@ def _header(match: Match) -> list[str]:
         words.append(f"with IP id {range_text(match.ip_id)}")
     if match.tcp_flags is not None:
         words.append(f"with {flags_text(*match.tcp_flags)}")
+    if match.tcp_seq is not None:
+        words.append(f"with sequence number {range_text(match.tcp_seq)}")
     if match.tcp_window is not None:
         words.append(f"with window {range_text(match.tcp_window)}")
     if match.tcp_header is not None:

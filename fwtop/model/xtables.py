@@ -92,13 +92,18 @@ def in_words(header: Range) -> Range:
 
 def _segment_args(match: Match, family: int, protocol: int | None) -> list[str]:
     """Ask for fields of the TCP header that have no match of their own, at the place where it begins."""
-    if match.tcp_window is None and match.tcp_header is None:
+    fields = (match.tcp_seq, match.tcp_window, match.tcp_header)
+    if not any(fields):
         return []
     if protocol != TCP:
-        raise FwtopError("a TCP window or header needs --proto tcp; nothing was installed", 2)
+        raise FwtopError("fields of TCP need --proto tcp; nothing was installed", 2)
     # IPv6 headers behind the first would move the others: then it is not taken for TCP
     tests = [_NO_LATER_FRAGMENT] if family == 4 else ["6>>24=0x6"]
-    word = "0>>22&0x3C@12" if family == 4 else "52"  # data offset, flags, window
+    start = "0>>22&0x3C@{}" if family == 4 else "{}"
+    first = 0 if family == 4 else 40
+    if match.tcp_seq is not None:
+        tests.append(f"{start.format(first + 4)}={_u32_span(match.tcp_seq)}")
+    word = start.format(first + 12)  # data offset, flags, window
     if match.tcp_window is not None:
         tests.append(f"{word}&0xFFFF={_u32_span(match.tcp_window)}")
     if match.tcp_header is not None:

@@ -15,6 +15,7 @@ _RUNGS = (Kind.NFTABLES, Kind.TC, Kind.XDP)  # from the stack down to the driver
 _SPANS = (
     ("ttl", "ttl", 1, 255),
     ("ip id", "ip_id", 0, 65535),
+    ("sequence", "tcp_seq", 0, 0xFFFF_FFFF),
     ("window", "tcp_window", 0, 65535),
     ("header", "tcp_header", 20, 60),
 )

@@ -28,7 +28,7 @@ _fwtop() {
     block) options+=" --via $rule -4 -6" ;;
     limit) options+=" --proto --dport --per --per6 --rate --burst --by-port --via $rule -4 -6" ;;
     match) options+=" --string --hex --dns --type --mask --offset --proto --dport --via $rule -4 -6" ;;
-    drop) options+=" --proto --sport --dport --length --ttl-field --tcp-flags --icmp-type --ip-id --window --tcp-header --fragment --via $rule -4 -6" ;;
+    drop) options+=" --proto --sport --dport --length --ttl-field --tcp-flags --icmp-type --ip-id --tcp-seq --window --tcp-header --fragment --via $rule -4 -6" ;;
     notrack) options+=" --proto --dport $rule -4 -6" ;;
     synproxy) options+=" --dport --to $rule -4 -6" ;;
     sysctl) options+=" $rule" ;;

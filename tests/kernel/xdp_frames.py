@@ -54,7 +54,8 @@ def _transport(chance: random.Random, family: int) -> tuple[bytes, int]:
         flags = chance.choice((2, 16, 18, 4, 255))
         window = chance.choice((0, 512, 64240))
         options = bytes(chance.choice((0, 12)))
-        return tcp(*ports, flags, _payload(chance), options=options, window=window), 6
+        seq = chance.choice((0, 1, 0xFFFF_FFFF))
+        return tcp(*ports, flags, _payload(chance), seq=seq, options=options, window=window), 6
     if kind == "icmp":
         icmp_type = chance.choice((0, 8, 128, 133, 134, 135, 136, 137))
         protocol = chance.choice((1, 58, 1 if family == 4 else 58))
@@ -111,6 +112,7 @@ def _match(chance: random.Random) -> Match:
         "fragment": some(chance.random() < 0.5, 0.2),
         "icmp_type": some(chance.choice((0, 8, 128, 135)), 0.1),
         "ip_id": some(chance.choice((Range(0, 0), Range(7, 7), Range(1, 0xFFFF))), 0.1),
+        "tcp_seq": some(chance.choice((Range(0, 0), Range(1, 1), Range(2, 0xFFFF_FFFF))), 0.1),
         "tcp_window": some(chance.choice((Range(0, 0), Range(512, 512), Range(1, 64240))), 0.1),
         "tcp_header": some(chance.choice((Range(20, 20), Range(21, 60), Range(0, 19))), 0.1),
         "sources": some(_prefixes(chance)) or (),

@@ -130,6 +130,7 @@ def hits(match: Match, fields: dict[str, int], frame: bytes) -> bool:
         match.ip_length is None or _within(match.ip_length, fields["ip_length"]),
         match.ttl is None or _within(match.ttl, fields["ttl"]),
         match.ip_id is None or (fields["family"] == 4 and _within(match.ip_id, fields["ip_id"])),
+        match.tcp_seq is None or (segment and _within(match.tcp_seq, fields["tcp_seq"])),
         match.tcp_window is None or (segment and _within(match.tcp_window, fields["tcp_window"])),
         match.tcp_header is None or (segment and _within(match.tcp_header, fields["tcp_header"])),
         match.fragment is None or (fields["fragment"] != 0) == match.fragment,

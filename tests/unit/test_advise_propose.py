@@ -129,6 +129,7 @@ ODD = {"dport": "random", "ttl": "30-250", "payload": "random_any", "count": 600
     ("item", "field", "value"),
     [
         ({**ODD, "protocol": "tcp", "flags": "S", "window": 0x1234}, "tcp_window", Range(0x1234, 0x1234)),
+        ({**ODD, "protocol": "tcp", "flags": "A", "seq": 77}, "tcp_seq", Range(77, 77)),
         ({**ODD, "ip_id": 0xBEEF}, "ip_id", Range(0xBEEF, 0xBEEF)),
         ({**ODD, "sport": 4444}, "sport", 4444),
     ],

@@ -77,6 +77,7 @@ BAD = [
     ("match.ip_id", {"low": 0, "high": 65536}),
     ("match.tcp_window", {"low": -1, "high": 5}),
     ("match.tcp_header", {"low": 20, "high": 61}),
+    ("match.tcp_seq", {"low": 0, "high": 1 << 32}),
     ("match.tcp_flags", [1]),
     ("match.tcp_flags", [1, 999]),
     ("match.fragment", "yes"),

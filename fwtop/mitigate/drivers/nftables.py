@@ -80,7 +80,7 @@ def field_words(match: Match, family: int) -> list[str] | None:
         words += [f"th dport {match.dport}"] if match.dport is not None else []
     segment = _segment_words(match)
     if segment and protocol != _TCP:
-        raise FwtopError("TCP flags, window and header need --proto tcp; nothing was installed", 2)
+        raise FwtopError("fields of TCP need --proto tcp; nothing was installed", 2)
     words += segment
     header = _ip_words(match, family)
     if header is None:
@@ -115,6 +115,8 @@ def _segment_words(match: Match) -> list[str]:
     words: list[str] = []
     if match.tcp_flags is not None:
         words.append(f"tcp flags & {match.tcp_flags[0]:#x} == {match.tcp_flags[1]:#x}")
+    if match.tcp_seq is not None:
+        words.append(f"tcp sequence {_span(match.tcp_seq)}")
     if match.tcp_window is not None:
         words.append(f"tcp window {_span(match.tcp_window)}")
     if match.tcp_header is not None:
