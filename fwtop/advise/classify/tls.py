@@ -20,7 +20,7 @@ _PATIENCE_NS = 500_000_000  # after that a client has had its answer and gone on
 _ENOUGH = 100
 _HANDSHAKE, _APPLICATION_DATA = 22, 23
 _TINY_RECORD = 96  # bytes: a HEADERS frame of an indexed request, or a reset
-_BARE = 8  # SYN, ACK, hello, ACKs of the server's certificates, FIN or RST
+_BARE = 5  # SYN, ACK, hello, ACK of the server's answer, FIN or RST
 _HANDSHAKES = 10  # records of handshakes on one connection: a client needs 3
 _FLOWS = 3  # connections like that
 
