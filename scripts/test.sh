@@ -20,7 +20,7 @@ if [[ $# -gt 0 ]]; then
   exit
 fi
 
-flooding=(tests/kernel/test_{bench,lab,lab_packets,whole_program}.py)
+flooding=(tests/kernel/test_{bench_lab,lab,lab_packets,whole_program}.py)
 rules=(tests/kernel/test_mitigate_*.py)
 flags=(-p no:cacheprovider) # several at a time
 status=0

@@ -1,0 +1,157 @@
+"""However a lab ends, nothing of it stays; and its sender sends nowhere but in one."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from lab_bench import HEAD
+
+from fwtop.lab import entering, namespaces, scenario
+from fwtop.lab.run import Lab
+from fwtop.model import paths
+from fwtop.model.errors import FwtopError
+from fwtop.model.modules import module_argv
+
+pytestmark = pytest.mark.kernel
+
+DRIVER = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from fwtop.cli import lab
+from fwtop.cli.main import main
+from fwtop.lab import watch
+
+def observe(lab, seconds, pps, store):
+    lab.start_flood(1000)
+    print(lab.victim, lab.attacker, flush=True)
+    while True:
+        lab.arrived()
+
+watch.observe = observe
+sys.exit(main(["lab", "few_sources", "--json"]))
+"""
+
+
+def existing() -> set[str]:
+    return {entry.name for entry in entering.NETNS.iterdir()} if entering.NETNS.is_dir() else set()
+
+
+@pytest.fixture
+def driver() -> Iterator[tuple[subprocess.Popen[str], set[str]]]:
+    """A lab in a process of its own, up and flooding, and the names of its namespaces."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", DRIVER, str(paths.ROOT)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert process.stdout is not None
+    names = set(process.stdout.readline().split())
+    assert len(names) == 2
+    yield process, names
+    if process.poll() is None:
+        process.kill()
+    process.communicate(timeout=10)
+    namespaces.remove_stale()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_a_signal_takes_everything_down(
+    driver: tuple[subprocess.Popen[str], set[str]], number: signal.Signals
+) -> None:
+    process, names = driver
+    assert names <= existing()
+    inside = set(namespaces.processes_in(sorted(names))) - {process.pid}
+    assert len(inside) == 3  # servers, sender, clients
+    process.send_signal(number)
+    _, said = process.communicate(timeout=20)
+    assert said == f"fwtop: ended by {number.name}; the lab was taken down\n"
+    assert process.returncode == 1
+    assert not names & existing()
+    assert not [pid for pid in inside if Path(f"/proc/{pid}").exists()]
+    assert not (namespaces.LOCKS / str(process.pid)).exists()
+
+
+def test_after_kill_9_the_next_start_removes_it_but_not_a_living_one(
+    driver: tuple[subprocess.Popen[str], set[str]], poll_until: Callable[..., object]
+) -> None:
+    process, names = driver
+    with Lab("calm"):
+        assert names <= existing(), "a living lab was taken for a stale one"
+    inside = set(namespaces.processes_in(sorted(names))) - {process.pid}
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait(timeout=5)
+    poll_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in inside))
+    assert names <= existing()
+    with Lab("calm"):
+        assert not names & existing()
+
+
+def test_an_exception_takes_everything_down() -> None:
+    names = {namespaces.name(role, os.getpid()) for role in namespaces.ROLES}
+
+    def fail() -> None:
+        with Lab("calm"):
+            assert names <= existing()
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert not names & existing()
+
+
+def test_a_lab_that_can_not_be_set_up_leaves_nothing() -> None:
+    broken = scenario.parse(HEAD, "broken")
+    with pytest.raises(FwtopError), Lab(broken, source=HEAD + "speed = 1\n") as lab:
+        pytest.fail(f"{lab.victim} was set up")
+    assert not {namespaces.name(role, os.getpid()) for role in namespaces.ROLES} & existing()
+
+
+def run_sender(netns: str | None) -> dict[str, object]:
+    inside = ["ip", "netns", "exec", netns] if netns else []
+    setup = {"victim": "02" * 6, "attacker": "04" * 6, "name": "t", "text": HEAD}
+    done = subprocess.run(
+        [*inside, *module_argv("fwtop.lab.sender")],
+        input=json.dumps(setup) + "\n" + json.dumps({"do": "start", "pps": 10}) + "\n",
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert done.returncode == 2, done.stderr
+    answer: dict[str, object] = json.loads(done.stdout)
+    return answer
+
+
+def test_the_sender_refuses_the_machine_itself() -> None:
+    assert "runs only inside a lab's own namespace" in str(run_sender(None)["error"])
+
+
+@pytest.mark.parametrize(
+    ("name", "link", "reason"),
+    [
+        ("fwtop-test-{pid}-attacker", "alias", "runs only inside a lab's own namespace"),
+        ("fwtop-lab-{pid}1-attacker", "no alias", "lab0 is not this lab's veth"),
+        ("fwtop-lab-{pid}2-attacker", "not a veth", "lab0 is not this lab's veth"),
+        ("fwtop-lab-{pid}3-victim", "alias", "runs only inside a lab's own namespace"),
+    ],
+)
+def test_the_sender_refuses_foreign_namespaces(name: str, link: str, reason: str) -> None:
+    netns = name.format(pid=os.getpid())
+    kind = "type bridge" if link == "not a veth" else "type veth peer name lab1"
+    alias = [] if link == "no alias" else [f"link set lab0 alias {netns}"]
+    subprocess.run(["ip", "netns", "add", netns], check=True, timeout=10)
+    try:
+        batch = "\n".join([f"link add lab0 {kind}", "link set lab0 up", *alias, ""])
+        subprocess.run(["ip", "-n", netns, "-batch", "-"], input=batch, text=True, check=True, timeout=10)
+        assert reason in str(run_sender(netns)["error"])
+    finally:
+        subprocess.run(["ip", "netns", "delete", netns], check=True, timeout=10)
