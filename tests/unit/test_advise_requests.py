@@ -9,6 +9,7 @@ from random import Random
 import pytest
 from advise_factory import ethernet, ip, udp
 from advise_flows import HOST, Frame, connection, hosts, judge, visitors
+from advise_payloads import client_hello
 
 AGENTS = [
     b"Mozilla/5.0 (Windows NT 10.0; Win64; x64) Chrome/%d.0" % version for version in range(90, 130)
@@ -96,3 +97,19 @@ def test_questions_for_coap_resources_in_one_name_tell_that_this_host_reflects()
         datagram = udp(rng.randrange(1024, 65536), 5683, question)
         frames.append((rng.random() * 4, ethernet(ip(rng.choice(victims), HOST, 17, datagram, ttl=245))))
     assert set(judge(frames)) == {"coap_amplification"}
+
+
+@pytest.mark.parametrize(("finished", "kinds"), [(False, {"tls_flood"}), (True, set())])
+def test_sessions_that_are_closed_before_their_handshake_ends_are_a_flood(
+    finished: bool, kinds: set[str]
+) -> None:
+    rng = Random(7)
+    frames: list[Frame] = []
+    for bot in hosts(rng, 40):
+        for _ in range(12):
+            loads = [client_hello(rng)]
+            if finished:
+                loads.append(b"\x14\x03\x03\0\x01\x01" + rng.randbytes(40))
+                loads.append(b"\x17\x03\x03\0\xf0" + rng.randbytes(240))
+            frames += connection(rng, bot, 443, loads, answered=3500)
+    assert set(judge(frames)) == kinds

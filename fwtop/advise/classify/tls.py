@@ -18,6 +18,7 @@ from fwtop.model.text import payload_text
 
 _PATIENCE_NS = 500_000_000  # after that a client has had its answer and gone on
 _ENOUGH = 100
+_SEVERAL = 3  # hellos of one source
 _HANDSHAKE, _APPLICATION_DATA = 22, 23
 _TINY_RECORD = 96  # bytes: a HEADERS frame of an indexed request, or a reset
 _BARE = 5  # SYN, ACK, hello, ACK of the server's answer, FIN or RST
@@ -45,7 +46,7 @@ def hellos(scene: Scene) -> list[Finding]:
     if stray:
         reasons.append("they belong to no connection: nobody did a handshake before")
     parsed = tls.hellos(scene.traffic, facts.spread(384))
-    if not reasons and (facts.n >= 3 * facts.sources or _one_print(parsed)):
+    if not reasons and (facts.n >= _SEVERAL * facts.sources or _one_print(parsed)):
         stalled = _stalled(scene, facts)
         if stalled.mean() > 0.5 and stalled.sum() >= _ENOUGH:
             reasons.append(f"{percent(stalled.mean())} of their connections send nothing after it")
@@ -125,7 +126,8 @@ def small_records(scene: Scene) -> list[Finding]:
 def _stalled(scene: Scene, facts: Facts) -> Mask:
     """Tell the hellos, of those that had time, whose connection ends with them.
 
-    Browsers finish the handshake, ask and acknowledge; they ask again where the server is too slow.
+    Browsers finish the handshake, ask and acknowledge; they ask again where the server is too slow. Who
+    opens several and closes each without having finished its handshake is none, whatever it acknowledged.
     None where sampling or too short a capture hides that.
     """
     traffic = scene.traffic
@@ -137,7 +139,10 @@ def _stalled(scene: Scene, facts: Facts) -> Mask:
     flow = traffic.flow_id
     packets = np.bincount(flow[rows], minlength=int(flow.max()) + 1)
     data = np.bincount(flow[rows], traffic.packets.payload_length[rows] > 0, len(packets))
-    return np.asarray(((data == 1) & (packets <= _BARE))[flow[facts.rows]] & old)
+    short = packets <= _BARE
+    if facts.n >= _SEVERAL * facts.sources:
+        short |= np.bincount(flow[rows], scene.tcp.fin[rows], len(packets)) > 0
+    return np.asarray(((data == 1) & short)[flow[facts.rows]] & old)
 
 
 def _one_print(parsed: list[tls.Hello]) -> bool:
