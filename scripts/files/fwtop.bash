@@ -25,7 +25,7 @@ _fwtop() {
     snapshot) options+=" -i --interface --netns --seconds --xdp --no-store --json --top --geoip" ;;
     read) mapfile -t COMPREPLY < <(compgen -f -W "$options --text --json --top --geoip" -- "$current") && return ;;
     record) options+=" -i --interface --netns --geoip --xdp" ;;
-    block) options+=" --via $rule -4 -6" ;;
+    block) options+=" --via --replace $rule -4 -6" ;;
     limit) options+=" --proto --dport --per --per6 --rate --burst --by-port --via $rule -4 -6" ;;
     match) options+=" --string --hex --dns --type --mask --offset --proto --dport --via $rule -4 -6" ;;
     drop) options+=" --proto --sport --dport --length --ttl-field --tcp-flags --icmp-type --ip-id --tcp-seq --window --tcp-header --fragment --via $rule -4 -6" ;;
