@@ -128,11 +128,12 @@ class LiveSource:
         )
         batch, counters = _batch(records, factor), interval.counters
         counters = replace(counters, one_in=_one_in(records, factor) or counters.one_in)
-        if early is not None:
-            counters = early.added_to(counters)
         if self._logged is not None:
-            accepted, counters = self._logged.add(counters, time.monotonic_ns())
+            largest = records["segments"].max(where=records["hook"] == Hook.INGRESS, initial=1)
+            accepted, counters = self._logged.add(counters, time.monotonic_ns(), int(largest))
             batch = PacketBatch.concat([batch, accepted])
+        if early is not None:
+            counters = early.added_to(counters)  # last: none of it came as far as the log
         return batch, counters
 
     def _adapt(self, interval: Interval, early_packets: int, seconds: float) -> None:

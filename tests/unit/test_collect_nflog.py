@@ -117,3 +117,14 @@ def test_the_log_contradicts_what_went_missing(pair: tuple[socket.socket, NflogR
     _, counted = source.add(counters(100_000), time_ns=5)
     assert counted.accepted_packets == 640
     source.close()
+
+
+def test_joined_packets_need_not_show_in_the_log(pair: tuple[socket.socket, NflogReader]) -> None:
+    """2,078 packets that came as 47 were less than one record of the log."""
+    _, reader = pair
+    source = LoggedAccepted(reader._channel.detach(), 64)
+    assert source.add(counters(2078), time_ns=5, largest=44)[1].accepted_packets == 2078
+    for _ in range(30):
+        _, counted = source.add(counters(2078), time_ns=5, largest=44)
+    assert counted.accepted_packets == 0, "a log that stays silent contradicts"
+    source.close()
