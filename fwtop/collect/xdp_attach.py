@@ -2,7 +2,7 @@
 
 Links keep an attachment (bpf_link_create): the kernel lets none replace a program that is there, and the
 link's name in bpffs keeps it attached without any process. Where XDP is taken, the same rules go to tc
-ingress behind the observers, so that these count and sample what is dropped there.
+ingress behind the observers (`tc_rules`), so that these count and sample what is dropped there.
 Source: dev_xdp_attach in net/core/dev.c.
 """
 
@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from fwtop.collect import bpf, bpf_objects, netlink
+from fwtop.collect import bpf, bpf_objects, netlink, tc_rules
 from fwtop.collect.links import Link
 from fwtop.collect.xdp_targets import Target, targets
 from fwtop.model.errors import FwtopError
@@ -97,7 +97,7 @@ def swap_or_attach(
     for path, ifindex, mode in before:
         if (ifindex, mode) not in done or (mode == INGRESS and (ifindex, TC) in done):
             done.pop((ifindex, mode), None)
-            _detach(path)
+            _detach(path, ifindex, mode)
     above = {one.index: place.above or place.link.name for place in places for one in place.members}
     above |= {place.link.index: place.above for place in places}
     return [replace(item, above=safe_text(above.get(item.ifindex, ""))) for item in done.values()]
@@ -112,28 +112,37 @@ def _swap_all(
             ifindex, names[ifindex], mode, foreign_program(ifindex) if mode == TC else ""
         )
         for path, ifindex, mode in before
-        if ifindex in names and programs.wanted(mode) and _swap(path, programs.of(mode))
+        if ifindex in names and programs.wanted(mode) and _swap(path, ifindex, mode, programs.of(mode))
     }
 
 
 def pinned(directory: Path) -> list[tuple[Path, int, str]]:
-    """List the pinned links: path, interface number, mode."""
+    """List what is pinned of attachments: path, interface number, mode."""
     found = []
     for path in sorted(directory.iterdir()) if directory.is_dir() else []:
         kind, _, rest = path.name.partition("-")
         mode, _, index = rest.partition("-")
-        if kind == "link" and index.isdigit():
+        if kind in ("link", tc_rules.FILTER) and index.isdigit():
             found.append((path, int(index), mode))
     return found
 
 
+def is_filter(path: Path) -> bool:
+    """Tell a filter's pin, which is of its program, from a link's."""
+    return path.name.startswith(tc_rules.FILTER)
+
+
 def detach_all(directory: Path) -> None:
-    """Detach every pinned link now, even if somebody else still holds it open."""
-    for path, _, _ in pinned(directory):
-        _detach(path)
+    """Detach everything now, even if somebody else still holds it open."""
+    for path, ifindex, mode in pinned(directory):
+        _detach(path, ifindex, mode)
 
 
-def _detach(path: Path) -> None:
+def _detach(path: Path, ifindex: int, mode: str) -> None:
+    if is_filter(path):
+        tc_rules.detach_filter(ifindex, mode)
+        path.unlink(missing_ok=True)
+        return
     with contextlib.suppress(OSError):
         link = bpf_objects.open_pin(path)
         try:
@@ -173,7 +182,10 @@ def _name_of(number: int) -> str:
         return "unnamed"
 
 
-def _swap(path: Path, program: int) -> bool:
+def _swap(path: Path, ifindex: int, mode: str, program: int) -> bool:
+    if is_filter(path):
+        tc_rules.attach_filter(path.parent, program, ifindex, mode)
+        return True
     link = bpf_objects.open_pin(path)
     try:
         bpf_objects.update_link(link, program)
@@ -207,12 +219,11 @@ def _attach(directory: Path, target: Target, programs: Programs) -> list[Attachm
             raise FwtopError(f"{line}; nothing was installed")
     foreign = foreign_program(link.index)
     try:
-        descriptor = bpf.attach_tcx_ingress(programs.of(TC), link.index, last=True)
+        tc_rules.attach(directory, programs.of(TC), link.index, TC)
     except OSError as error:
         line = f"{safe_text(link.name)} has the XDP program {foreign}, which was left alone, and its tc"
         line += f" ingress takes no program: {safe_text(error.strerror)}"
-        raise FwtopError(f"{line} (Linux 6.6 or newer does); nothing was installed", 3) from None
-    _pin(descriptor, directory / f"link-{TC}-{link.index}")
+        raise FwtopError(f"{line}; nothing was installed", 3) from None
     return [Attachment(link.index, safe_text(link.name), TC, foreign)]
 
 
@@ -234,11 +245,10 @@ def _attach_ingress(directory: Path, link: Link, programs: Programs) -> Attachme
             f"{name} has no Ethernet header, which compiled rules need; nothing was installed", 3
         )
     try:
-        descriptor = bpf.attach_tcx_ingress(programs.of(INGRESS), link.index, last=True)
+        tc_rules.attach(directory, programs.of(INGRESS), link.index, INGRESS)
     except OSError as error:
         line = f"tc ingress of {name} takes no program: {safe_text(error.strerror)}"
-        raise FwtopError(f"{line} (Linux 6.6 or newer does); nothing was installed", 3) from None
-    _pin(descriptor, directory / f"link-{INGRESS}-{link.index}")
+        raise FwtopError(f"{line}; nothing was installed", 3) from None
     return Attachment(link.index, name, INGRESS)
 
 

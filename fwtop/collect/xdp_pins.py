@@ -146,7 +146,12 @@ def sweep(keep: int) -> None:
 
 
 def _is_attached(path: Path) -> bool:
-    """Say whether a link's interface is there: a namespace may be held where nobody sees it."""
+    """Say whether a link's interface is there: a namespace may be held where nobody sees it.
+
+    A filter needs no pin to stay until its rules' deadlines.
+    """
+    if xdp_attach.is_filter(path):
+        return False
     link = bpf_objects.open_pin(path)
     try:
         return bpf_objects.link_interface(link) != 0

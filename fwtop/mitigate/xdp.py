@@ -105,9 +105,9 @@ class FastPath:
         if there:
             lines.append(f"bpf link update: swap program {program} on {', '.join(there)}")
         else:
-            hook = "tcx ingress" if rule.kind is Kind.TC else "XDP"
-            way = "" if rule.kind is Kind.TC else ", in the driver or else generic"
-            lines.append(f"bpf link create: {hook} on {where}{way}")
+            at_tc = f"tcx ingress on {where}, before Linux 6.6 a clsact filter"
+            at_xdp = f"XDP on {where}, in the driver or else generic"
+            lines.append(f"bpf link create: {at_tc if rule.kind is Kind.TC else at_xdp}")
             lines.append(f"bpf link pin {self._pins}/link-*")
         lines.append(
             f"bpf map update {self._pins}/slots: rule N ends in {rule.ttl_seconds} s by the kernel's clock"

@@ -1,0 +1,58 @@
+"""Compiled rules at tc ingress by a filter, as kernels before 6.6 need it; newer ones take it, too."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from mitigate_bench import PORT, Path4or6
+from xdp_programs import Compiled
+
+from fwtop.collect import bpffs, clsact, tc_rules, xdp_attach
+from fwtop.collect.xdp_build import build_tc
+from fwtop.model.rule import Match
+from tests.kernel.wire import inside
+
+pytestmark = pytest.mark.kernel
+
+
+@pytest.fixture
+def pins() -> Iterator[Path]:
+    with bpffs.locked():
+        directory = bpffs.make_directory(os.getpid())
+    yield directory
+    with bpffs.locked():
+        bpffs.remove_directory(os.getpid())
+
+
+def rules(port: int) -> Compiled:
+    return Compiled([Match(protocol=17, dport=port)], build=build_tc)
+
+
+@pytest.mark.parametrize("foreign", [False, True])
+def test_a_filter_drops_is_swapped_and_leaves_nothing(netns_pair, pins: Path, foreign: bool) -> None:
+    victim = netns_pair.victim
+    if foreign:
+        victim.run("tc", "qdisc", "add", "dev", "v0", "clsact")
+    before = victim.run("tc", "qdisc").stdout
+    path = Path4or6(netns_pair, 4)
+    assert path.passes(wait_s=2)
+    with rules(PORT) as hits, rules(PORT + 1) as misses, inside(victim.netns):
+        index = socket.if_nametoindex("v0")
+        tc_rules.attach_filter(pins, hits.program, index, "ingress")
+        assert not path.passes()
+        assert hits.counts()[0] == 1
+        clsact.attach(misses.program, index, 0)  # as an observer, whose going leaves the rules
+        clsact.detach(None)
+        assert not path.passes()
+        tc_rules.attach_filter(pins, misses.program, index, "ingress")
+        assert path.passes(wait_s=2)
+        assert [(at, mode) for _, at, mode in xdp_attach.pinned(pins)] == [(index, "ingress")]
+        xdp_attach.detach_all(pins)
+        assert not list(pins.iterdir())
+    assert victim.run("tc", "qdisc").stdout == before
+    assert "bpf" not in victim.run("tc", "filter", "show", "dev", "v0", "ingress").stdout
+    path.close()
