@@ -1,12 +1,12 @@
 # Messages of set-up go to standard error: what a target prints on standard output is its result.
 .SILENT:
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev demo test test-unit check screenshots geoip lock uninstall
+.PHONY: help setup setup-dev demo test test-unit test-debian-kernel check screenshots geoip lock uninstall
 # Targets share one machine (namespaces, the installed copy): never two at once.
 .NOTPARALLEL:
 
 help: ## this list
-	sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
+	sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 28
 
 demo: setup ## a flood in namespaces of its own, watched by fwtop (SCENARIO=… for another)
 	scripts/demo.sh
@@ -22,6 +22,10 @@ test: setup-dev ## every test (needs root or sudo)
 
 test-unit: setup-dev ## the tests that need no root
 	.venv/bin/python -m pytest tests/unit tests/ui
+
+test-debian-kernel: setup-dev ## kernel tests on Debian 12's own kernel, in a virtual machine (TESTS=… for some)
+	scripts/vm.sh sh -c 'make setup && .venv/bin/python -m compileall -q fwtop tests && \
+		scripts/test.sh $(or $(TESTS),tests/kernel)'
 
 check: ## lint, format, types, import directions
 	scripts/setup.sh tools

@@ -42,8 +42,8 @@ class Watching:
         return self.poll()
 
 
-def watch(bench: Bench, guardian: GuardianClient) -> Watching:
-    answer, descriptors = guardian.watch(Watch(("v0",)))
+def watch(bench: Bench, guardian: GuardianClient, interface: str = "v0") -> Watching:
+    answer, descriptors = guardian.watch(Watch((interface,)))
     assert answer.ok, answer.error
     with inside(bench.netns):
         source = LiveSource(answer.data, dict(zip(answer.data["fds"], descriptors, strict=True)))

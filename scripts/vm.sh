@@ -1,0 +1,71 @@
+#!/usr/bin/env bash
+# vm.sh COMMAND…: run a command as root on Debian's own kernel, in a virtual machine that ends with it.
+#
+# The machine sees this one's files, read only, with a layer of its own above them that lasts as long as it
+# does: so it has this clone and everything that is installed here, and nothing that it does stays. Its kernel
+# is the one that linux-image-amd64 stands for; KERNEL=linux-image-… takes another. It has no network.
+# Exit status: the command's; 124 when LIMIT (seconds) is over.
+set -euo pipefail
+# shellcheck source=scripts/common.sh
+source "$(dirname "$0")/common.sh"
+cache=${XDG_CACHE_HOME:-$HOME/.cache}/fwtop-vm
+[[ $# -gt 0 ]] || fail "usage: scripts/vm.sh COMMAND…"
+[[ $(id -u) == 0 ]] || fail "vm.sh needs root, to share this machine's files with the virtual one"
+
+ran() { # say what is run, and run it
+  say "$*"
+  "$@"
+}
+
+unpacked() { # PACKAGE: print where it is unpacked in the cache, after fetching it if need be; never installed
+  local directory=$cache/$1
+  if [[ ! -e $directory/complete ]]; then
+    rm -rf "$directory" && mkdir -p "$directory/root"
+    (cd "$directory" && ran apt-get -q -o APT::Sandbox::User=root download "$1" >&2 && dpkg -x ./*.deb root)
+    rm "$directory"/*.deb && touch "$directory/complete"
+  fi
+  echo "$directory/root"
+}
+
+make_initramfs() { # a busybox that mounts this machine's files and goes on in them
+  local tree=$1 busybox_root
+  busybox_root=$(unpacked busybox-static)
+  mkdir -p "$tree"/{modules,proc,sys,dev,host,layer,root}
+  cp "$busybox_root/bin/busybox" "$tree/busybox"
+  modprobe --dirname "$kernel" --set-version "$version" --show-depends --all \
+    virtio_pci 9pnet_virtio 9p overlay | awk '$1 == "insmod" && !seen[$2]++ { print $2 }' >"$tree/list"
+  xargs -a "$tree/list" cp -t "$tree/modules"
+  sed -i 's|.*/|/modules/|' "$tree/list"
+  cp "$clone/scripts/files/vm-init.sh" "$tree/init"
+  (cd "$tree" && find . | ./busybox cpio -o -H newc 2>/dev/null) >"$tree.cpio"
+}
+
+command -v qemu-system-x86_64 >/dev/null ||
+  ran as_root apt-get -q -y install --no-install-recommends qemu-system-x86 >&2
+package=${KERNEL:-$(apt-cache depends linux-image-amd64 | awk '$1 == "Depends:" { print $2 }')}
+kernel=$(unpacked "$package")
+version=$(ls "$kernel/lib/modules")
+[[ -e $kernel/lib/modules/$version/modules.dep ]] || depmod -b "$kernel" "$version"
+work=$(mktemp -d "$cache/run.XXXXXX")
+trap 'rm -rf "$work"' EXIT
+mkdir "$work/share"
+make_initramfs "$work/initramfs"
+{
+  printf 'cd %q\n' "$clone"
+  printf '%q ' "$@"
+} >"$work/share/command"
+echo "$kernel/lib/modules" >"$work/share/modules"
+
+# Without hardware's help (or with a /dev/kvm that only runs kernels made for it) qemu translates: 10 times slower.
+accelerator=(-accel "tcg,thread=single,tb-size=512" -cpu Nehalem -icount "shift=0" -rtc clock=vm)
+if [[ -w /dev/kvm ]] && grep -qwE 'vmx|svm' /proc/cpuinfo; then accelerator=(-accel kvm -cpu host); fi
+status=0
+ran timeout --foreground "${LIMIT:-900}" qemu-system-x86_64 "${accelerator[@]}" -smp "${CPUS:-2}" -m "${MEMORY:-3G}" \
+  -nodefaults -display none -no-reboot -serial stdio \
+  -kernel "$kernel/boot/vmlinuz-$version" -initrd "$work/initramfs.cpio" \
+  -append "console=ttyS0 quiet mitigations=off panic=-1 rdinit=/init" \
+  -virtfs local,path=/,mount_tag=host,security_model=none,readonly=on,multidevs=remap \
+  -virtfs local,path="$work/share",mount_tag=share,security_model=none </dev/null || status=$?
+[[ $status == 0 ]] || exit "$status"
+[[ -s $work/share/status ]] || fail "the virtual machine ended before its command did"
+exit "$(cat "$work/share/status")"
