@@ -67,7 +67,7 @@ def test_conditions(match: Match, rows: list[int]) -> None:
     assert np.flatnonzero(match_rows(match, PACKETS)).tolist() == rows
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.lists(st.binary(max_size=40), min_size=1, max_size=8),
     st.binary(min_size=1, max_size=5),
@@ -121,7 +121,7 @@ def test_normal_bursts_are_replayed_through_the_bucket() -> None:
     assert usual_rate(RateLimit(1, 1), batch, batch.weight, 50.0) == pytest.approx(11.1, abs=0.2)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     st.lists(st.integers(0, 40), min_size=1, max_size=120),
     st.integers(1, 60),

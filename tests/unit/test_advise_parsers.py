@@ -94,7 +94,7 @@ def test_quic_long_header() -> None:
     assert quic.parse_long_header(b"\xc3\0\0\0\x01\xff" + bytes(30)) is None
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.binary(max_size=300))
 def test_parsers_never_raise(data: bytes) -> None:
     dns.parse_question(data)
@@ -103,7 +103,7 @@ def test_parsers_never_raise(data: bytes) -> None:
     quic.parse_long_header(b"\xc0" + data)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.lists(st.binary(max_size=SHAPE_WIDTH), min_size=1, max_size=6))
 def test_shapes_never_raise_and_never_match_nothing(payloads: list[bytes]) -> None:
     matrix = np.zeros((len(payloads), SHAPE_WIDTH), np.uint8)

@@ -65,7 +65,7 @@ def of_hint(hint: typing.Any) -> st.SearchStrategy[typing.Any]:
     return found
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=60, suppress_health_check=list(HealthCheck))
 @given(build(Snapshot))
 def test_a_snapshot_comes_back_equal(snapshot: Snapshot) -> None:
     assert decode_snapshot(encode_snapshot(snapshot)) == snapshot
@@ -73,13 +73,13 @@ def test_a_snapshot_comes_back_equal(snapshot: Snapshot) -> None:
     assert snapshot_from_dict(through_text) == snapshot
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=40, suppress_health_check=list(HealthCheck))
 @given(build(Rule))
 def test_a_rule_comes_back_equal(rule: Rule) -> None:
     assert decode_value(Rule, encode_value(rule)) == rule
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.binary(max_size=200), st.integers(0, 400))
 def test_damaged_bytes_are_refused_in_one_way(noise: bytes, at: int) -> None:
     stored = bytearray(zlib.decompress(encode_snapshot(empty())))

@@ -101,7 +101,7 @@ def test_mutated_packets_equal_the_reference() -> None:
     same(frames, lengths, 128, False)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.binary(max_size=90), max_size=20), st.integers(0, 100), st.booleans())
 def test_random_bytes_never_raise_and_equal_the_reference(
     frames: list[bytes], width: int, whole: bool
