@@ -43,6 +43,15 @@ def asked_again(traffic: Traffic, rows: Rows) -> tuple[I64, F64]:
     return np.asarray(counts[inverse], np.int64), np.asarray(pace[inverse], np.float64)
 
 
+def asked_by_others(traffic: Traffic, rows: Rows) -> Mask:
+    """Tell questions for names that more than one source asks for: nobody draws one at random again."""
+    names = beginnings(traffic, rows)
+    pairs = mix(names, traffic.source_key[rows])
+    _, first = np.unique(pairs, return_index=True)
+    known, sources = np.unique(names[first], return_counts=True)
+    return np.asarray(sources[np.searchsorted(known, names)] > 1)
+
+
 def worded(traffic: Traffic, rows: Rows, least: float) -> Mask:
     """Tell names whose first label begins with a word (letters only) that at least so many rows share."""
     name = _names(traffic, rows, 1 + _LONGEST)

@@ -129,10 +129,14 @@ def coap_answer(payload: U8, length: I64) -> Mask:
     return np.asarray((length >= 4) & (payload[:, 0] >> 6 == 1) & np.isin(payload[:, 1] >> 5, (2, 4, 5)))
 
 
-def coap_question(payload: U8, length: I64) -> Mask:
-    """RFC 7252 5.8.1: GET, version 1, with or without confirmation."""
+def coap_discovery(payload: U8, length: I64) -> Mask:
+    """RFC 7252 7.2: GET of the list of all resources (.well-known behind the token), with or without ACK."""
+    path = np.frombuffer(b".well-known", np.uint8)
+    asked = np.zeros(len(payload), np.bool_)
+    for at in range(5, 14):
+        asked |= (payload[:, at : at + len(path)] == path).all(1)
     kind = np.isin(payload[:, 0] >> 4, (4, 5))
-    return np.asarray((length >= 4) & kind & (payload[:, 1] == 1))
+    return np.asarray((length >= 16) & kind & (payload[:, 1] == 1) & asked)
 
 
 def rpc_answer(payload: U8, length: I64) -> Mask:
@@ -280,6 +284,7 @@ QUESTIONS: tuple[tuple[str, int | None, Shape], ...] = (
     ("NTP clients' requests", 123, ntp_question),
     ("SSDP searches", None, starts(b"M-SEARCH")),
     ("first packets of QUIC connections", 443, quic_answer),
+    ("TFTP read requests", 69, starts(b"\0\x01")),
 )
 
 # Requests for which servers answer many times more: who sends them in masses forges the victim's address
@@ -302,13 +307,12 @@ REFLECTED_REQUESTS: dict[str, tuple[int, Shape]] = {
     "arms": (3283, starts(b"\0\x14\0\0")),
     "ubiquiti": (10001, starts(b"\x01\0\0\0", b"\x02\x08\0\0")),
     "dvr_dhcpdiscover": (37810, anything),
-    "coap": (5683, coap_question),
+    "coap": (5683, coap_discovery),
     "quake": (27960, starts(b"\xff\xff\xff\xffget")),
     "slp": (427, starts(b"\x02\x01", b"\x02\x06", b"\x02\x09")),
     "plex": (32414, starts(b"M-SEARCH")),
     "tftp": (69, starts(b"\0\x01")),
     "mdns": (5353, dns_query),
-    "bacnet": (47808, starts(b"\x81\x0a")),
 }
 
 BY_PORT: dict[int, tuple[Service, ...]] = {}

@@ -15,6 +15,7 @@ from fwtop.model.packets import Mask
 
 _TALK_PACKETS, _TALK_SIZES = 16, 4  # of a flow that is a conversation
 _CHOSEN = 10_000  # ports below are hardly ever given to clients
+_SYNC, _CELL = 0x47, 188
 _FEW_PEERS, _PEER_PPS = 20, 5_000.0  # of tunnels and calls: many who are answered may be a query flood
 _ANSWERED = 0.5  # answers for each packet
 _SERVER_PPS = 1_000.0  # of one server that answers or reports: more is a flood whatever it says
@@ -22,7 +23,15 @@ _SERVER_PPS = 1_000.0  # of one server that answers or reports: more is a flood 
 
 def has_peers(facts: Facts) -> bool:
     """Tell whether the packets are what known or few peers say to this host."""
-    return conversation(facts) or answered(facts) or answers(facts) or telemetry(facts)
+    return conversation(facts) or answered(facts) or answers(facts) or telemetry(facts) or _video(facts)
+
+
+def _video(facts: Facts) -> bool:
+    """A few senders of MPEG transport streams: packets of 188 bytes that begin with 0x47 (ISO 13818-1)."""
+    matrix, held = facts.head
+    size = facts.traffic.packets.payload_length[facts.rows]
+    begins = (matrix[:, 0] == _SYNC) & (held > 0)
+    return facts.sources < _FEW_PEERS and bool(begins.mean() > 0.95 and (size % _CELL == 0).mean() > 0.95)
 
 
 def conversation(facts: Facts) -> bool:

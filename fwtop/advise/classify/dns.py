@@ -22,10 +22,12 @@ _VECTORS = 2  # floods of questions at once
 _NAMES = 16  # that are asked for so often, at most
 _INVENTED = 200  # questions before that is said
 _AGAIN = 10  # times that a random name doesn't come up, nor the same question of one resolver
-_AGAIN_PPS = 5.0  # a second of one question by one source: no answer's time to live is that short
+_FORGED = 0.9  # probability: sources of one name that only come the same way may be one network's
+_AGAIN_PPS = 50.0  # a second of one question by one source: more than all caches of a large resolver
 _TRIES = 3.0  # questions for one name by each of its sources: resolvers try twice
 _WORDED = 0.01  # of the questions whose names begin with one word: people number their hosts
 _FLAT = 0.96  # of the greatest entropy that letters can have: those of words reach 0.9
+_LIVING = 0.3  # of the questions are for names that another source asks for, too
 _ALL = 0.95  # of the questions for a name
 _REST = 30  # questions for other names to compare with
 _LETTERS = 400  # before their entropy says that
@@ -175,7 +177,7 @@ def _unlike_resolvers(scene: Scene, rows: Rows, others: Rows) -> bool:
     facts = scene.facts(rows)
     if not _weighs(scene, rows):
         return False
-    if scene.spoof(rows).probability > scene.config.spoof_threshold:
+    if scene.spoof(rows).probability > _FORGED:
         return True
     asks = dnscolumns.wants_recursion(scene.traffic, rows).mean() > _ALL
     if asks and len(others) >= _REST and dnscolumns.wants_recursion(scene.traffic, others).mean() < 1 - _ALL:
@@ -198,8 +200,9 @@ def _random_names(scene: Scene, rows: Rows, parsed: list[dns.Question]) -> _Verd
     once = rows[~_repeated(scene, rows)]
     rare = once[~dnscolumns.worded(traffic, once, max(_AGAIN, _WORDED * len(once)))]
     found, pool = None, rare
-    if _weighs(scene, rare):
-        found = _random_subdomains(dns.questions(traffic, rare), flat=len(rare) < 0.5 * len(rows))
+    few = len(rare) < 0.5 * len(rows)
+    if _weighs(scene, rare) and not (few and scene.facts(rare).peak_pps < scene.config.reflection_pps):
+        found = _random_subdomains(dns.questions(traffic, rare), flat=few)
     if found is None:  # the random part may be made of words, too
         found, pool = _random_subdomains(parsed), once
     if found is None:
@@ -208,6 +211,8 @@ def _random_names(scene: Scene, rows: Rows, parsed: list[dns.Question]) -> _Verd
     zone = _wire(parent)
     if zone is not None and share < 1:
         pool = pool[dnscolumns.below(traffic, pool, zone)]
+    if dnscolumns.asked_by_others(traffic, pool).mean() > _LIVING:
+        return None  # names of a content network, say: random to look at, but in use
     shown = safe_text(dns_name_text(list(parent)), limit=80)
     sentence = (
         f"{percent(len(pool) / len(rows))} of the questions are for names under {shown}, "

@@ -16,7 +16,8 @@ from fwtop.model.rule import Match
 
 _ASKED = 100  # requests with queries before their differences say something
 _PEOPLE = 5  # browsers behind one source
-_AGENTS = 5  # of a tool's list; as many people have more
+_ONE_TOOL = 0.7  # of the requests in the same words: no version of a browser has so many users
+_PAGE = 150  # requests of one page with all that it shows
 _PARAMETER = 16  # bytes of a name; what is longer is a value without one
 _BROWSERS = (b"Mozilla", b"Opera", b"Dalvik")
 _LINE = 40  # bytes of a request that are compared
@@ -67,13 +68,13 @@ def _flood_rows(scene: Scene, facts: Facts, parsed: list[http.Request]) -> tuple
         stray = (scene.strangers & ~scene.traffic.of_sources(scene.tcp.syn))[facts.rows]
         if stray.mean() > 0.3 and stray.sum() > 50:
             return facts.rows[stray], ["they belong to no connection: their sources did no handshake"]
-    busting = _cache_busting(facts, parsed)
+    busting = _cache_busting(parsed)
     if busting is not None:
         request, sentence = busting
         return facts.rows[http.path_mask(scene.traffic, facts.rows, request.method, request.path)], [sentence]
     limit = scene.config.request_rate_per_source
     fast = fast_rows(facts, limit)
-    if fast.mean() > 0.3 and not _proxies(scene, facts.rows[fast]):
+    if fast.mean() > 0.3 and not (_proxies(scene, facts.rows[fast]) or _pages(scene, facts.rows[fast])):
         share = float(facts.weight[fast].sum()) / facts.packets
         reason = f"{percent(share)} of all requests are of sources that send over {limit:.0f} a second each"
         return facts.rows[fast], [reason]
@@ -94,6 +95,15 @@ def _proxies(scene: Scene, rows: Rows) -> bool:
     return len(agents) >= _PEOPLE * min(sources, 4) and max(paths.values()) < 0.3 * len(parsed)
 
 
+def _pages(scene: Scene, rows: Rows) -> bool:
+    """Tell what browsers ask for at once to show a page: everything once."""
+    facts = scene.facts(rows)
+    matrix, length = payload(facts.traffic.packets, rows, _LINE)
+    asked = mix(facts.traffic.source_key[rows], distinct_texts(matrix))
+    each = float(facts.source_counts.max())
+    return each < _PAGE and len(np.unique(asked)) > 0.8 * facts.n and bool((length == _LINE).mean() > 0.8)
+
+
 def _again_and_again(facts: Facts) -> Mask:
     """Tell requests that their source repeats to the letter, faster than a page reloads itself."""
     matrix, length = payload(facts.traffic.packets, facts.rows, _LINE)
@@ -103,7 +113,7 @@ def _again_and_again(facts: Facts) -> Mask:
     return np.asarray(((counts >= _TIMES) & (rate > _REPEATS_A_SECOND))[inverse] & (length >= _LINE // 2))
 
 
-def _cache_busting(facts: Facts, parsed: list[http.Request]) -> tuple[http.Request, str] | None:
+def _cache_busting(parsed: list[http.Request]) -> tuple[http.Request, str] | None:
     """Find one path that is asked for with another query each time, by one tool."""
     asked = [request for request in parsed if request.query]
     if len(asked) < _ASKED or len(asked) < 0.2 * len(parsed):
@@ -113,8 +123,8 @@ def _cache_busting(facts: Facts, parsed: list[http.Request]) -> tuple[http.Reque
     distinct = len({request.query for request in mine}) / n
     if n < 0.5 * len(asked) or distinct < 0.8:
         return None
-    same_words = Counter(_whole_words(mine)).most_common(1)[0][1] >= 0.5 * n
-    if not (same_words or _names_differ(mine) or _no_browser(mine) or _few_agents(facts, parsed, mine)):
+    same_words = Counter(_whole_words(mine)).most_common(1)[0][1] >= _ONE_TOOL * n
+    if not (same_words or _names_differ(mine) or _no_browser(mine)):
         return None
     sentence = f"{percent(distinct)} have a query of their own for one path, to get around caches"
     return mine[0], sentence
@@ -132,13 +142,6 @@ def _no_browser(mine: list[http.Request]) -> bool:
     products = Counter(request.agent.split(b"/")[0] for request in mine if request.agent)
     name, n = products.most_common(1)[0] if products else (b"Mozilla", 0)
     return mine[0].path == b"/" and name not in _BROWSERS and n > 0.5 * len(mine)
-
-
-def _few_agents(facts: Facts, parsed: list[http.Request], mine: list[http.Request]) -> bool:
-    """Tell sources that ask for nothing else, time after time, and share a handful of agents."""
-    agents = Counter(request.agent for request in mine if request.agent)
-    common = sum(n for _, n in agents.most_common(_AGENTS)) > 0.95 * len(mine)
-    return common and len(mine) > 0.85 * len(parsed) and facts.n >= 5 * facts.sources >= 100
 
 
 def _whole_words(parsed: list[http.Request]) -> list[bytes]:

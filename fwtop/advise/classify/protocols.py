@@ -7,7 +7,7 @@ import numpy as np
 from fwtop.advise import sequence
 from fwtop.advise.facts import Facts
 from fwtop.advise.scene import Finding, Scene, count, sure
-from fwtop.advise.traffic import ESP, GRE, ICMP, ICMP6, TCP, UDP, mix, payload
+from fwtop.advise.traffic import ESP, GRE, ICMP, ICMP6, TCP, UDP, distinct_texts, mix, payload
 from fwtop.model.packets import Mask
 from fwtop.model.rule import Match
 
@@ -66,6 +66,8 @@ def _by_protocol(scene: Scene, protocol: int, kind: str, title: str, normal: str
     facts = scene.facts(mask)
     if not scene.significant(facts, floor_pps=scene.config.flood_pps, normal=normal) or _tunnel(facts):
         return []
+    if protocol == GRE and _same_inside(scene, facts):
+        return []
     if protocol == ESP and _associations(scene, facts):
         return []
     matrix, _ = payload(scene.traffic.packets, facts.sample, 8)
@@ -87,6 +89,14 @@ def _associations(scene: Scene, facts: Facts) -> bool:
     spi = np.ascontiguousarray(matrix).view(">u4").reshape(-1).astype(np.uint64)
     pairs = len(np.unique(mix(scene.traffic.source_key[facts.rows], spi)))
     return pairs <= _SPIS * facts.sources and sequence.counts_up(scene.traffic, facts.rows)
+
+
+def _same_inside(scene: Scene, facts: Facts) -> bool:
+    """GRE of a few peers whose inner addresses come again, as those of hosts behind a tunnel do."""
+    matrix, held = payload(scene.traffic.packets, facts.sample, 24)
+    inner = matrix[(held == 24) & (matrix[:, 2] == 8) & (matrix[:, 3] == 0), 16:24]
+    few = facts.sources < 10 and facts.pps_per_source < 20_000 and len(inner) > 0.9 * len(matrix)
+    return few and len(np.unique(distinct_texts(inner))) < 0.2 * len(inner)
 
 
 def _tunnel(facts: Facts) -> bool:

@@ -18,6 +18,7 @@ from fwtop.model.text import payload_text
 
 _PATIENCE_NS = 500_000_000  # after that a client has had its answer and gone on
 _ENOUGH = 100
+_PROBERS = 10  # that look every second or so whether a server still answers
 _SEVERAL = 3  # hellos of one source
 _HANDSHAKE, _APPLICATION_DATA = 22, 23
 _TINY_RECORD = 96  # bytes: a HEADERS frame of an indexed request, or a reset
@@ -48,7 +49,8 @@ def hellos(scene: Scene) -> list[Finding]:
     parsed = tls.hellos(scene.traffic, facts.spread(384))
     if not reasons and (facts.n >= _SEVERAL * facts.sources or _one_print(parsed)):
         stalled = _stalled(scene, facts)
-        if stalled.mean() > 0.5 and stalled.sum() >= _ENOUGH:
+        probes = facts.sources < _PROBERS and float(stalled.sum()) / scene.traffic.seconds < limit
+        if not probes and stalled.mean() > 0.5 and stalled.sum() >= _ENOUGH:
             reasons.append(f"{percent(stalled.mean())} of their connections send nothing after it")
             facts = scene.facts(facts.rows[stalled])
     if not reasons:

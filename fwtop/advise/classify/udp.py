@@ -19,8 +19,9 @@ from fwtop.model.wording import bytes_text
 
 _GROUPS = 4
 _TINY = 128  # bytes: links carry 576 or more, whatever the least of 68 in RFC 791
-_CLIENT_PPS = 0.5  # questions a second of a real client of NTP, STUN or a game, for long
+_CLIENT_PPS = 1.0  # questions a second of a real client of NTP, STUN or a game, for long
 _ASKER_PPS, _ASKED_AGAIN = 2.0, 3.0  # and of one that asks and asks, in however short a capture
+_NOTICED_PPS = 100.0
 _STREAM_PPS = 1_000.0  # of a call, a game or a tunnel; faster ones show by what else they do
 _BEGIN = 8  # payload bytes that are the same in all sources' packets by a tool's constant
 _FORGED = 0.7  # probability
@@ -114,13 +115,15 @@ def _odds(scene: Scene, facts: Facts, forged: float) -> tuple[float, list[str]]:
         odds += 1.5
         signs.append("the sources take another port for nearly every packet")
     odds += _tool_marks(facts, signs)
-    odds += _contents(facts, signs, forged)
+    contents = _contents(facts, signs, forged)
+    odds += contents
     per_source = facts.pps_per_source
     if per_source > 1_000:
         odds += 1.5
         signs.append(f"each source sends {count(per_source)} packets a second")
     elif facts.sources < 10 and per_source < (200 if alike(facts) else _STREAM_PPS):
-        odds -= 1.5 if hopping else 3.0
+        asks_on = hopping and (facts.pps > _NOTICED_PPS or contents > 0)
+        odds -= 1.5 if asks_on else 3.0
     usual = scene.baseline.rate("udp")
     if usual is not None and scene.traffic.live:
         odds += 2.0
