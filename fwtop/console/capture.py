@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from typing import BinaryIO
 
 from fwtop.advise.advisor import Advisor
-from fwtop.advise.config import AdviseConfig
 from fwtop.aggregate.engine import Engine
 from fwtop.collect.capture import read_capture
+from fwtop.console.judging import for_captures
 from fwtop.enrich.geoip import open_lookup
-from fwtop.model.costs import load_costs
 from fwtop.model.errors import FwtopError
 from fwtop.model.snapshot import Origin, Snapshot
 from fwtop.model.text import safe_text
@@ -37,8 +36,8 @@ def observe_capture(file: BinaryIO, name: str, *, top: int, geoip: str | None = 
     if tables.totals.packets == 0:
         why = f" ({'; '.join(capture.notes)})" if capture.notes else ""
         raise FwtopError(f"{safe_text(name)} holds no packets{safe_text(why)}; nothing to judge")
-    costs = load_costs()
-    advisor = Advisor(AdviseConfig(cost_ns=costs.cost_ns, measured_costs=costs.measured))
+    judging = for_captures()
+    advisor = Advisor(judging.config)
     snapshot = Snapshot(
         host=safe_text(socket.gethostname(), limit=64),
         origin=Origin("capture", file=safe_text(name)),
@@ -46,6 +45,6 @@ def observe_capture(file: BinaryIO, name: str, *, top: int, geoip: str | None = 
         seconds=window.seconds,
         tables=tables,
         judgement=advisor.judge(window, tables),
-        notes=tuple(safe_text(note) for note in capture.notes),
+        notes=tuple(safe_text(note) for note in (*judging.notes, *capture.notes)),
     )
     return CaptureResult(snapshot, window, advisor)

@@ -19,7 +19,7 @@ def show_capture(result: CaptureResult) -> int:
     """Open the screen on a capture; rules can be tried on it, and nothing is installed."""
     controls = ReadOnlyControls(
         "this is a capture; the fwtop command lines of the proposals work on a live machine",
-        preview=lambda rule: preview(rule, result.window, result.advisor.baseline),
+        preview=lambda rule: preview(rule, result.window, result.advisor.baseline, result.advisor.config),
         export=lambda format_name: export_once(result.snapshot, format_name),
         export_formats=_FORMATS,
     )

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 from fwtop.advise.advisor import Advisor
 from fwtop.advise.baseline import Baseline
-from fwtop.advise.config import AdviseConfig
 from fwtop.advise.preview import preview
 from fwtop.aggregate.engine import Engine
 from fwtop.collect.live import LiveSource
@@ -19,12 +18,12 @@ from fwtop.collect.tcp_service import TcpServiceMeter
 from fwtop.console.controls import LiveControls
 from fwtop.console.guardian_link import GuardianLink
 from fwtop.console.handoff import Handoff, Options
+from fwtop.console.judging import standards
 from fwtop.console.live import LiveSession
 from fwtop.console.recorder import Recorder
 from fwtop.enrich.geoip import open_lookup
 from fwtop.enrich.prefixes import prefixes_of_asn, prefixes_of_country
 from fwtop.model.address import Prefix
-from fwtop.model.costs import load_costs
 from fwtop.model.errors import FwtopError
 from fwtop.model.preview import Preview
 from fwtop.model.rule import Rule
@@ -77,12 +76,12 @@ def build(
     own = tuple(Prefix.parse(text) for text in handoff.watch.get("own", ()))
     lookup = open_lookup(options.geoip)
     recorder = Recorder(host, origin) if options.store else None
-    costs = load_costs()
-    config = AdviseConfig(cost_ns=costs.cost_ns, measured_costs=costs.measured)
-    advisor = Advisor(config, baseline=_stored_baseline(host, options))
+    # /sys shows the interfaces of the namespace that mounted it: not those of another one that is watched
+    judging = standards(origin.interfaces if options.netns is None else ())
+    advisor = Advisor(judging.config, baseline=_stored_baseline(host, options))
     engine = Engine(lookup, window_seconds=window_seconds, top=options.top, live=True, own=own)
     notes = [safe_text(warning) for warning in handoff.watch.get("warnings", ())]
-    notes += [costs.note] if costs.stale else []
+    notes += judging.notes
     session = LiveSession(
         link, source, engine, advisor, TcpServiceMeter(), host=host, origin=origin, notes=notes
     )
@@ -94,7 +93,7 @@ def build(
         with session.judging:
             if session.latest is None:
                 raise FwtopError("nothing has been observed yet; try again in a second")
-            return preview(rule, session.latest, advisor.baseline)
+            return preview(rule, session.latest, advisor.baseline, advisor.config)
 
     def export(format_name: str) -> str:
         if recorder is None:
