@@ -145,8 +145,12 @@ class LiveSession:
         due = time.monotonic()
         while not stop.is_set():
             on_snapshot(self.tick())
-            due = max(due + self._pace.tick_seconds(tick_seconds), time.monotonic())
-            stop.wait(due - time.monotonic())
+            left = self._pace.tick_seconds(tick_seconds)
+            while left > 0 and not stop.is_set():
+                due = max(due + tick_seconds, time.monotonic())
+                stop.wait(due - time.monotonic())
+                # A key may have come in between, whose effect is to be seen
+                left = min(left, self._pace.tick_seconds(tick_seconds)) - tick_seconds
 
     def _judge(self, window: Window, tables: Tables) -> Judgement:
         mix = {name: share.share for name, share in tables.protocols.items()}
