@@ -75,7 +75,7 @@ def _odd(facts: Facts, base: Match, *, guess: bool) -> list[Form]:
     sport = _top(facts, "sport", rows)
     if base.protocol in (TCP, UDP) and base.sport is None and sport.share > _MOST and sport.value:
         found.append(("sport", replace(base, sport=sport.value), _has(sport, "source port")))
-    number = _top(facts, "ip_id", rows)
+    number = facts.top("ip_id")
     # Linux gives 0 to what is not to be fragmented and has no connection (any will do: RFC 6864, 4.1)
     if base.family == 4 and number.share > _MOST and (number.value or not guess):
         found.append(("ip id", replace(base, ip_id=_exactly(number)), _has(number, "IP id")))

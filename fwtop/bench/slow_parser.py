@@ -1,7 +1,7 @@
 """A plain parser, one packet at a time: what fwtop's fast one is compared with.
 
 It shares no code with fwtop/collect, so that a mistake there is not repeated here. Only what the truth needs:
-addresses, ports, where the transport payload starts. RFC 791, 8200, 9293, 768; IEEE 802.1Q.
+addresses, ports, where the transport payload starts. RFC 791, 8200, 9293, 768, 2516, 3032; IEEE 802.1Q.
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ from fwtop.model.text import safe_text
 _VLAN_TYPES = (0x8100, 0x88A8, 0x9100)
 _EXTENSIONS = (0, 43, 60)  # hop-by-hop, routing, destination options
 _FRAGMENT = 44
-ETHERNET, LINUX_COOKED, RAW = 1, 113, (12, 101, 228, 229)
+ETHERNET, LINUX_COOKED, LINUX_COOKED_2, RAW = 1, 113, 276, (12, 101, 228, 229)
+_PPPOE, _MPLS = 0x8864, (0x8847, 0x8848)
+_PPP = {0x0021: 0x0800, 0x0057: 0x86DD}
+_VERSIONS = {4: 0x0800, 6: 0x86DD}
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +54,24 @@ def parse(data: bytes, link: int = ETHERNET) -> Packet | None:
 def _network(data: bytes, link: int) -> tuple[int, int]:
     if link in RAW:
         return 0, 0x0800 if data[0] >> 4 == 4 else 0x86DD
-    if link == LINUX_COOKED:
-        return 16, int(struct.unpack_from(">H", data, 14)[0])
-    start, kind = 14, int(struct.unpack_from(">H", data, 12)[0])
+    if link == LINUX_COOKED_2:
+        start, kind = 20, _word(data, 0)
+    else:
+        start = 16 if link == LINUX_COOKED else 14
+        kind = _word(data, start - 2)
     while kind in _VLAN_TYPES:
-        start, kind = start + 4, int(struct.unpack_from(">H", data, start + 2)[0])
-    return start, kind
+        start, kind = start + 4, _word(data, start + 2)
+    if kind == _PPPOE:
+        return start + 8, _PPP.get(_word(data, start + 6), 0)
+    if kind not in _MPLS:
+        return start, kind
+    while not data[start + 2] & 1:
+        start += 4
+    return start + 4, _VERSIONS.get(data[start + 4] >> 4, 0)
+
+
+def _word(data: bytes, at: int) -> int:
+    return int(struct.unpack_from(">H", data, at)[0])
 
 
 def _ipv4(data: bytes) -> Packet:

@@ -135,7 +135,7 @@ def _read(batches: list[PacketBatch]) -> tuple[list[_Packet], int]:
 def _packet(batch: PacketBatch, row: int) -> _Packet | None:
     data = batch.data[row, : batch.captured[row]].tobytes()
     family, length = int(batch.family[row]), int(batch.ip_length[row])
-    start = next((at for at in (14, 0, 18, 22) if _is_header(data[at:], family, length)), None)
+    start = next((at for at in (14, 0, 18, 22, 26, 30) if _is_header(data[at:], family, length)), None)
     if start is None:
         return None
     source, target = (

@@ -187,6 +187,16 @@ def test_the_slow_parser_goes_through_vlan_tags_and_ipv6_extensions() -> None:
     assert (packet.source, packet.sport, packet.payload) == ("2001:db8::9", 53, b"abc")
 
 
+def test_the_slow_parser_finds_ip_behind_pppoe_mpls_and_cooked_headers() -> None:
+    whole = _ipv4(17, UDP)
+    packet = whole[14:]
+    session = bytes(12) + b"\x88\x64\x11\0\0\1\0\0\0\x21" + packet
+    labels = bytes(12) + b"\x88\x47\0\1\0\x40\0\1\1\x40" + packet
+    cooked = b"\x08\0" + bytes(18) + packet
+    found = [parse(session), parse(labels), parse(cooked, 276)]
+    assert found == [parse(whole)] * 3 != [None] * 3
+
+
 def test_the_slow_parser_gives_up_on_what_is_cut() -> None:
     assert parse(b"") is None
     assert parse(bytes(12) + b"\x08\x00\x45") is None
