@@ -9,6 +9,7 @@ from __future__ import annotations
 import tomllib
 from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 from fwtop.advise.config import AdviseConfig
 from fwtop.model.text import safe_text
@@ -39,9 +40,8 @@ def read_thresholds(
         elif reason := _refused(config, name, value):
             wrong.append(f"{path}: {name} must be {reason}; {getattr(config, name)} is used")
         else:
-            config = replace(
-                config, **{name: value if isinstance(getattr(config, name), int) else float(value)}
-            )
+            kept: dict[str, Any] = {name: value if isinstance(getattr(config, name), int) else float(value)}
+            config = replace(config, **kept)
     return config, tuple(safe_text(line) for line in wrong)
 
 
