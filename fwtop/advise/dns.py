@@ -33,6 +33,7 @@ class Question:
     answers: int
     response: bool
     cut: bool = False  # the sample ends within the name
+    edns: int | None = None  # bytes of answer that it has room for; 0: no EDNS, None: cut off or not seen
 
     @property
     def name(self) -> str:
@@ -65,7 +66,27 @@ def parse_question(message: bytes) -> Question | None:
         at += 1 + size
     wire = message[HEADER : at + 1].lower()
     qtype = int.from_bytes(message[at + 1 : at + 3], "big") if at + 3 <= len(message) else None
-    return Question(tuple(labels), wire, qtype, int.from_bytes(message[6:8], "big"), message[2] >= 0x80)
+    answers, response = int.from_bytes(message[6:8], "big"), message[2] >= 0x80
+    return Question(tuple(labels), wire, qtype, answers, response, edns=_edns(message, at + 5))
+
+
+def _edns(message: bytes, at: int) -> int | None:
+    """Read the room for answers (RFC 6891 6.1.2) that a message without other records names behind `at`."""
+    others, more = int.from_bytes(message[6:10], "big"), int.from_bytes(message[10:12], "big")
+    if others == 0 and more == 0:
+        return 0
+    option = message[at : at + 5]
+    return int.from_bytes(option[3:5], "big") if others == 0 and option[:3] == b"\0\0\x29" else None
+
+
+def edns_evidence(parsed: list[Question]) -> list[str]:
+    """Say what room for answers nearly all questions name: tools take one figure, or leave EDNS out."""
+    rooms = Counter(question.edns for question in parsed if question.edns is not None)
+    if rooms.total() < 0.5 * len(parsed) or not rooms:
+        return []
+    room, most = rooms.most_common(1)[0]
+    share = percent(most / rooms.total())
+    return [f"{share} take answers of up to {room:,} bytes (EDNS)" if room else f"{share} are without EDNS"]
 
 
 def _cut(message: bytes, labels: list[bytes]) -> Question | None:

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
 
+from fwtop.advise.facts import Facts
 from fwtop.model.packets import I64, U8, Mask
+from fwtop.model.percent import percent
+
+_PORT = 443
+_MOST = 0.9
+_VERSIONS = {0: "negotiation", 1: "1", 0x6B3343CF: "2"}  # RFC 8999, 9000, 9369
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +34,21 @@ def parse_long_header(data: bytes) -> QuicHeader | None:
     if dcid > 20 or 6 + dcid >= len(data) or data[6 + dcid] > 20:
         return None
     return QuicHeader(version, dcid, data[6 + dcid], (data[0] >> 4) & 3 == 0)
+
+
+def header_evidence(facts: Facts) -> list[str]:
+    """Say which version and connection-id lengths nearly all have; nothing of what isn't QUIC."""
+    matrix, length = facts.head
+    if not len(matrix) or (plausible(matrix, length).mean() < _MOST and facts.top("dport").value != _PORT):
+        return []
+    parsed = [parse_long_header(row[:held].tobytes()) for row, held in zip(matrix, length, strict=True)]
+    headers = Counter((h.version, h.dcid_length, h.scid_length) for h in parsed if h is not None)
+    if headers.total() < _MOST * len(parsed):
+        return []
+    (version, dcid, scid), most = headers.most_common(1)[0]
+    shown = f"version {_VERSIONS.get(version, f'0x{version:08x}')}"
+    ids = f"connection ids of {dcid} (destination) and {scid} bytes (source)"
+    return [f"{percent(most / len(parsed))} have long headers of QUIC {shown} and {ids}"]
 
 
 def looks_like_quic(matrix: U8, length: I64) -> bool:

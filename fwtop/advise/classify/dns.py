@@ -82,6 +82,7 @@ def _judge(scene: Scene, rows: Rows, *, beside: bool) -> Finding | None:
         f"{count(facts.packets)} DNS questions from {facts.senders}",
         verdict.sentence,
         f"{percent(n / len(parsed))} ask for type {kind_of}" if kind_of != "?" else "the types are cut off",
+        *dns.edns_evidence(parsed),
     )
     return Finding(
         verdict.kind,

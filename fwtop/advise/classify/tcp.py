@@ -160,7 +160,8 @@ def constants(facts: Facts, columns: tuple[str, ...]) -> list[str]:
     }
     if facts.sources < 20:
         return []
-    found = facts.constants(columns, 0.9)
+    four = facts.top("family").value == 4  # IPv6 has ids in fragments only
+    found = facts.constants(columns if four else tuple(name for name in columns if name != "ip_id"), 0.9)
     # A modern Linux sends SYNs with IP id 0 only when it replies; TTL 64 or 128 on a LAN is usual too.
     return [f"{percent(top.share)} have {names[name]} {top.value}" for name, top in found.items()]
 

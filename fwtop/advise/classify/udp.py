@@ -66,7 +66,7 @@ def _judge(scene: Scene, mask: Mask) -> Finding | None:
         return None
     dport, sport = facts.top("dport"), facts.top("sport")
     where = f"to port {dport.value}" if dport.share > 0.9 else f"to {dport.distinct:,} ports"
-    evidence = [_size(facts, where), *_asked(facts), *signs]
+    evidence = [_size(facts, where), *_asked(facts), *quic.header_evidence(facts), *signs]
     match = Match(
         protocol=UDP,
         dport=dport.value if dport.share > 0.98 else None,
@@ -205,7 +205,7 @@ def _join(scene: Scene, findings: list[Finding]) -> Finding:
         where += " and others"
     odds, signs = _odds(scene, facts, spoof.probability)
     confidence = max(_sure(odds), *(finding.confidence for finding in findings))
-    evidence = (_size(facts, where), *_asked(facts), *signs)
+    evidence = (_size(facts, where), *_asked(facts), *quic.header_evidence(facts), *signs)
     return Finding("udp_flood", "UDP flood", rows, confidence, evidence, spoof, Match(protocol=UDP))
 
 

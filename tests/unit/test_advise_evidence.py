@@ -1,0 +1,59 @@
+"""What the evidence says of an attack's contents and time, as an expert would: and nothing that isn't so."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+from advise_factory import ethernet, ip, make_batch, make_tables, make_window, tcp, udp
+
+from fwtop.advise.advisor import Advisor
+
+
+def _evidence(packets: list[bytes]) -> list[str]:
+    """Judge packets at 1,000 a second; return all sentences."""
+    frames = [(at / 1000, ethernet(packet)) for at, packet in enumerate(packets)]
+    window = make_window(make_batch(frames), len(frames) / 1000)
+    return [line for one in Advisor().judge(window, make_tables(window)).attacks for line in one.evidence]
+
+
+def _datagram(rng: Random, dport: int, data: bytes) -> bytes:
+    source = bytes([rng.randrange(20, 120)]) + rng.randbytes(3)
+    body = udp(rng.randrange(1024, 65_000), dport, data)
+    return ip(source, bytes([10, 0, 0, 9]), 17, body, ttl=rng.randrange(40, 60))
+
+
+def test_quic_floods_say_version_and_connection_id_lengths() -> None:
+    rng = Random(4)
+    start = b"\xc3\0\0\0\x01\x08"
+    quic = [_datagram(rng, 443, start + rng.randbytes(8) + b"\5" + rng.randbytes(900)) for _ in range(1500)]
+    ids = "connection ids of 8 (destination) and 5 bytes (source)"
+    assert f"100 % have long headers of QUIC version 1 and {ids}" in _evidence(quic)
+    noise = _evidence([_datagram(rng, 443, rng.randbytes(900)) for _ in range(1500)])
+    assert noise
+    assert not [line for line in noise if "QUIC" in line]
+
+
+@pytest.mark.parametrize(
+    ("room", "sentence"),
+    [(4096, "100 % take answers of up to 4,096 bytes (EDNS)"), (0, "100 % are without EDNS")],
+)
+def test_floods_of_questions_say_what_answers_they_have_room_for(room: int, sentence: str) -> None:
+    rng = Random(5)
+    option = b"\0\0\x29" + room.to_bytes(2, "big") + bytes(6) if room else b""
+    head = b"\1\0\0\1\0\0\0\0\0" + bytes([1 if room else 0])
+    question = b"\x03big\x07example\x03org\0\0\xff\0\1"
+    packets = [_datagram(rng, 53, rng.randbytes(2) + head + question + option) for _ in range(1500)]
+    assert sentence in _evidence(packets)
+
+
+def test_ipv6_is_not_said_to_have_an_ip_id() -> None:
+    rng = Random(6)
+    packets = []
+    for _ in range(1500):
+        body = tcp(rng.randrange(1024, 65_000), 443, 2, seq=rng.getrandbits(31), ack=0)
+        source, target = b"\x2a\2" + rng.randbytes(14), b"\x20\1\x0d\xb8" + bytes(11) + b"\7"
+        packets.append(ip(source, target, 6, body, ttl=50))
+    evidence = _evidence(packets)
+    assert evidence
+    assert not [line for line in evidence if "IP id" in line]
