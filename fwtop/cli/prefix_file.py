@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import re
 import socket
 import sys
@@ -82,17 +83,19 @@ def _read_lines(name: str, lines: list[str]) -> tuple[Prefix, ...]:
 
 
 def _contents(name: str) -> bytes:
+    """Read no further than fits: a pipe or a device doesn't say how long it is."""
     try:
         if name == "-":
-            return sys.stdin.buffer.read(MAX_FILE_BYTES)
-        path = Path(name)
-        if path.stat().st_size > MAX_FILE_BYTES:
-            raise FwtopError(
-                f"{safe_text(name)} is larger than {MAX_FILE_BYTES >> 20} MiB; nothing was changed", 2
-            )
-        return path.read_bytes()
+            data = sys.stdin.buffer.read(MAX_FILE_BYTES + 1)
+        else:
+            with Path(name).open("rb") as file:
+                data = file.read(MAX_FILE_BYTES + 1)
     except OSError as error:
         raise FwtopError(f"cannot read {safe_text(name)}: {error.strerror}; nothing was changed", 2) from None
+    if len(data) > MAX_FILE_BYTES:
+        line = f"{safe_text(name)} is larger than {MAX_FILE_BYTES >> 20} MiB; nothing was changed"
+        raise FwtopError(line, 2)
+    return data.removeprefix(codecs.BOM_UTF8)
 
 
 def _parse(text: str) -> Prefix | None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import io
 import random
 from pathlib import Path
 
 import pytest
 
-from fwtop.cli import block, drop, limit, match, mitigation, synproxy
+from fwtop.cli import block, drop, limit, match, mitigation, prefix_file, synproxy
 from fwtop.cli.plain_prefixes import plain_ipv4
 from fwtop.cli.prefix_file import read_prefix_file
 from fwtop.model.address import Prefix
@@ -89,6 +90,18 @@ def test_prefix_file_names_bad_lines(tmp_path: Path) -> None:
     file.write_text("192.0.2.1\nnonsense\n1.2.3.4/33\n1.2.3.4/x\n1.2.3.4/\n")
     with pytest.raises(FwtopError, match=r"line 2: 'nonsense'.*line 3: '1.2.3.4/33'.* and 1 more"):
         read_prefix_file(str(file))
+
+
+def test_a_list_is_read_no_further_than_fits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prefix_file, "MAX_FILE_BYTES", 1 << 20)
+    with pytest.raises(FwtopError, match="/dev/zero is larger than 1 MiB; nothing was changed"):
+        read_prefix_file("/dev/zero")
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"192.0.2.111\n" * 100_000)))
+    with pytest.raises(FwtopError, match="larger than 1 MiB"):
+        read_prefix_file("-")
+    file = tmp_path / "from-an-editor"
+    file.write_bytes(b"\xef\xbb\xbf192.0.2.1\r\n")
+    assert list(read_prefix_file(str(file))) == [Prefix.parse("192.0.2.1")]
 
 
 def test_many_plain_lines_are_read_as_few_are(tmp_path: Path) -> None:
