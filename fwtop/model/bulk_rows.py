@@ -25,6 +25,7 @@ class PrefixRows(Sequence[Prefix]):
 
     def __init__(self, rows: _Rows) -> None:
         """Take rows that are good; sorts them where they are not sorted."""
+        rows = rows.astype(_ROW, copy=False)  # numpy joins arrays in the machine's own byte order
         self._rows = rows if _is_sorted(rows) else _sorted(rows)
         self._rows.flags.writeable = False
 

@@ -59,6 +59,15 @@ def test_many_come_back_as_few_do() -> None:
         found[len(found)]
 
 
+def test_what_is_joined_of_several_lists_comes_back() -> None:
+    """As of a file with IPv4 and IPv6 in it."""
+    rng = random.Random(8)
+    listed = [prefix(rng.choice([4, 6]), rng.getrandbits(128), rng.randrange(129)) for _ in range(6000)]
+    joined = PrefixRows.joined((listed[:3000], PrefixRows.of(listed[2000:])))
+    assert bulk.unpack_prefixes(bulk.pack_prefixes(joined)) == tuple(sorted(set(listed)))
+    assert joined.tobytes() == PrefixRows.of(listed).tobytes()
+
+
 @given(prefixes, prefixes, st.sampled_from([4, 6]))
 def test_rows_answer_as_short_lists_do(many: list[Prefix], others: list[Prefix], family: int) -> None:
     short, rows = tuple(many), PrefixRows.of(many)
