@@ -52,7 +52,7 @@ note run_pytest "${flooding[@]}"
 set -m # a group for each in the background, which is how they are ended together
 run_pytest tests/kernel "${flooding[@]/#/--ignore=}" "${rules[@]/#/--ignore=}" >"$logs/1" 2>&1 </dev/null &
 beside+=($!)
-nice -n 10 "$0" -p no:cacheprovider --ignore=tests/kernel tests >"$logs/2" 2>&1 </dev/null &
+nice -n 10 "$clone/scripts/test.sh" -p no:cacheprovider --ignore=tests/kernel tests >"$logs/2" 2>&1 </dev/null &
 beside+=($!)
 set +m
 note run_pytest "${rules[@]}"
