@@ -7,11 +7,11 @@ from itertools import chain
 
 import numpy as np
 
+from fwtop.advise.activity import Activity, activity, story
 from fwtop.advise.baseline import Baseline
 from fwtop.advise.classify import find_attacks
 from fwtop.advise.config import AdviseConfig
 from fwtop.advise.contents import signatures
-from fwtop.advise.facts import Facts
 from fwtop.advise.kept import Advice, Picture
 from fwtop.advise.normal import normal_traffic, with_unexplained
 from fwtop.advise.numbering import Numbering
@@ -54,7 +54,9 @@ class Advisor:
         """Name the attacks of a window, say what would stop them, and learn from it when it is quiet."""
         scene = make_scene(window, self.config, self.baseline, self._scans)
         findings = find_attacks(scene)
-        attacks = tuple(self._attack(scene, finding) for finding in findings)
+        lives = [(finding, activity(scene, finding, _pps(scene, finding))) for finding in findings]
+        lives.sort(key=lambda life: life[1].pulses[0])  # what came first can be followed
+        attacks = tuple(self._attack(scene, finding, active) for finding, active in lives)
         attacks = tuple(sorted(attacks, key=lambda attack: -attack.share))
         self._learn(scene, window, quiet=not attacks)
         now = window.started + window.seconds
@@ -82,10 +84,9 @@ class Advisor:
         normal = with_unexplained(scene, normal, found)
         return Advice(picture, now, normal, found, offers(scene, normal, found, order))
 
-    def _attack(self, scene: Scene, finding: Finding) -> Attack:
-        facts = Facts(scene.traffic, finding.rows)
-        pps = finding.pps if finding.pps is not None else facts.pps
-        since, notes = self._timeline.note(finding, pps, *_active(scene, finding))
+    def _attack(self, scene: Scene, finding: Finding, active: Activity) -> Attack:
+        pps, track = _pps(scene, finding), self._timeline.note(finding, active)
+        notes = story(active, pps, peak_pps=track.peak_pps, waves=track.waves, follows=track.follows)
         spoofed = finding.spoof.probability > self.config.spoof_threshold
         evidence = list(finding.evidence)
         if finding.spoof.evidence:
@@ -98,12 +99,14 @@ class Advisor:
         return Attack(
             finding.kind,
             finding.title,
-            min(1.0, facts.share),
+            min(1.0, scene.traffic.share(finding.rows)),
             pps,
             finding.confidence,
             spoofed,
             (*evidence, *notes),
-            since,
+            track.since,
+            track.peak_pps,
+            track.until if active.over else None,
         )
 
     def _learn(self, scene: Scene, window: Window, *, quiet: bool) -> None:
@@ -140,21 +143,5 @@ def make_scene(
     return Scene(traffic, config, baseline, window.counters, window.own, free, scans or ScanMemory())
 
 
-def _active(scene: Scene, finding: Finding) -> tuple[float, float]:
-    """Return when the vector first and last had a tenth of its peak rate in the window (Unix seconds).
-
-    In fiftieths of the window, so that a stray packet before the onset doesn't count.
-    """
-    traffic = scene.traffic
-    if len(finding.rows) == 0:
-        end = traffic.started + traffic.seconds
-        return end, end
-    time = traffic.packets.time_ns
-    first, last = int(time.min()), int(time.max())
-    mine = time[finding.rows]
-    place = np.minimum((mine - first) / (last - first + 1) * 50, 49).astype(np.intp)
-    rates = np.bincount(place, traffic.weight[finding.rows], 50)
-    strong = np.flatnonzero(rates >= 0.1 * rates.max())
-    active = mine[(place >= strong[0]) & (place <= strong[-1])]
-    begin, end = (float(int(at) - first) / 1e9 for at in (active.min(), active.max()))
-    return traffic.started + min(begin, traffic.seconds), traffic.started + min(end, traffic.seconds)
+def _pps(scene: Scene, finding: Finding) -> float:
+    return finding.pps if finding.pps is not None else scene.traffic.pps(finding.rows)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from fwtop.advise.activity import PAUSE_SECONDS, Activity
 from fwtop.advise.scene import Finding
 
 _REMEMBERED = 256
 _FORGET_SECONDS = 3600.0
-_PAUSE_SECONDS = 2.0  # without packets: then it has stopped, and what comes is another wave
 
 
 @dataclass
@@ -30,34 +30,25 @@ class Timeline:
     linger_seconds: float
     tracks: dict[tuple[str, int | None], Track] = field(default_factory=dict)
 
-    def note(self, finding: Finding, pps: float, onset: float, until: float) -> tuple[float, list[str]]:
-        """Record that a vector was active from `onset` to `until` in the present window.
-
-        Returns when it began at all, and sentences about its history.
-        """
+    def note(self, finding: Finding, active: Activity) -> Track:
+        """Record a vector's activity in the present window, and return its life so far."""
         key = (finding.kind, finding.match.sport)
+        onset, until = active.pulses[0][0], active.pulses[-1][1]
         track = self.tracks.get(key)
         if track is None or onset - track.until > self.linger_seconds:
-            track = Track(finding.title, onset, until, pps)
-            self.tracks[key] = track
-        elif onset - track.until > _PAUSE_SECONDS:
-            track.waves += 1
-        track.until, track.peak_pps = max(track.until, until), max(track.peak_pps, pps)
+            track = self.tracks[key] = Track(finding.title, *active.pulses[0], active.peak_pps)
+        for begin, end in active.pulses:
+            track.waves += begin - track.until > PAUSE_SECONDS
+            track.until = max(track.until, end)
+        track.peak_pps = max(track.peak_pps, active.peak_pps)
         track.follows = track.follows or self._predecessor(key, track)
         self._trim(until)
-        notes = []
-        if track.peak_pps > 1.2 * pps:
-            notes.append(f"its peak was {track.peak_pps:,.0f} packets a second")
-        if track.waves > 1:
-            notes.append(f"it comes in waves: {track.waves} so far")
-        if track.follows:
-            notes.append(f"it follows {track.follows}: the vector was changed")
-        return track.since, notes
+        return track
 
     def _predecessor(self, key: tuple[str, int | None], track: Track) -> str:
         """Name the vector that ended when this one began, and has not come back."""
         for other, earlier in self.tracks.items():
-            ended = abs(earlier.until - track.since) < _PAUSE_SECONDS < track.until - earlier.until
+            ended = abs(earlier.until - track.since) < PAUSE_SECONDS < track.until - earlier.until
             if other != key and ended and earlier.since < track.since:
                 return earlier.title
         return ""

@@ -195,6 +195,8 @@ def _attack_json(attack: Attack) -> dict[str, Any]:
         "spoofed": attack.spoofed,
         "evidence": list(attack.evidence),
         "since": rfc3339(attack.since),
+        "peak_pps": round(attack.peak_pps, 3),
+        "ended": None if attack.ended is None else rfc3339(attack.ended),
     }
 
 

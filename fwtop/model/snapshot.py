@@ -125,6 +125,8 @@ class Attack:
     spoofed: bool
     evidence: tuple[str, ...]
     since: float  # Unix seconds
+    peak_pps: float = 0.0  # over a second of a capture, over the window live; 0: written before it was kept
+    ended: float | None = None  # Unix seconds; None: it was still on when the observation ended
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ import pytest
 from advise_factory import ethernet, ip, make_batch, make_tables, make_window, tcp, udp
 
 from fwtop.advise.advisor import Advisor
+from fwtop.model.snapshot import Attack
 
 
 def _evidence(packets: list[bytes]) -> list[str]:
@@ -57,3 +58,42 @@ def test_ipv6_is_not_said_to_have_an_ip_id() -> None:
     evidence = _evidence(packets)
     assert evidence
     assert not [line for line in evidence if "IP id" in line]
+
+
+def _waves(*items: tuple[float, bytes]) -> dict[str, Attack]:
+    """Judge 60 s of a capture in which packets come at 200 a second for 10 s, each from its time on."""
+    rng = Random(7)
+    frames = []
+    for begin, payload in items:
+        port = 80 if not payload else 27015
+        for number in range(2000):
+            packet = _datagram(rng, port, payload)
+            if not payload:
+                segment = tcp(
+                    rng.randrange(1024, 65_000), port, 2, seq=rng.getrandbits(31), ack=0, window=512
+                )
+                packet = ip(packet[12:16], bytes([10, 0, 0, 9]), 6, segment, ttl=packet[8])
+            frames.append((begin + number / 200, ethernet(packet)))
+    frames.append(
+        (60.0, ethernet(ip(bytes([20, 1, 1, 1]), bytes([10, 0, 0, 9]), 17, udp(5, 6, b""), ttl=60)))
+    )
+    frames.sort(key=lambda frame: frame[0])
+    window = make_window(make_batch(frames), 60.0)
+    return {attack.kind: attack for attack in Advisor().judge(window, make_tables(window)).attacks}
+
+
+def test_a_capture_tells_onset_peak_end_and_change_of_vector() -> None:
+    found = _waves((5.0, b"pulse pulse"), (15.0, b""))
+    first, second = found["udp_flood"], found["syn_flood"]
+    assert (first.ended or 0) - first.since == pytest.approx(10, abs=0.1)
+    assert second.since - first.since == pytest.approx(10, abs=0.1)
+    assert (first.pps, first.peak_pps) == (pytest.approx(33, abs=1), pytest.approx(200, abs=5))
+    assert "its peak was 200 packets a second" in first.evidence
+    assert "it follows UDP flood: the vector was changed" in second.evidence
+    assert any(line.startswith("it ended at 22:13:") for line in first.evidence)
+
+
+def test_a_capture_tells_waves_and_what_is_still_on() -> None:
+    attack = _waves((5.0, b"pulse pulse"), (25.0, b"pulse pulse"), (49.9, b"pulse pulse"))["udp_flood"]
+    assert "it comes in waves: 3 so far" in attack.evidence
+    assert attack.ended is None
