@@ -73,9 +73,9 @@ def ntp_answer(payload: U8, length: I64) -> Mask:
 
 
 def ntp_question(payload: U8, length: I64) -> Mask:
-    """RFC 5905 7.3: mode 3 (client), versions 1 to 4."""
+    """RFC 5905 7.3: mode 3 (client), versions 1 to 4; a short sample holds the beginning of the 48 bytes."""
     version = (payload[:, 0] >> 3) & 7
-    return np.asarray((length >= 48) & ((payload[:, 0] & 7) == 3) & (version >= 1) & (version <= 4))
+    return np.asarray((length >= 16) & ((payload[:, 0] & 7) == 3) & (version >= 1) & (version <= 4))
 
 
 def memcached_answer(payload: U8, length: I64) -> Mask:

@@ -15,6 +15,7 @@ from fwtop.model.packets import Mask
 
 _TALK_PACKETS, _TALK_SIZES = 16, 4  # of a flow that is a conversation
 _CHOSEN = 10_000  # ports below are hardly ever given to clients
+_GLIMPSE = 8  # bytes
 _SYNC, _CELL = 0x47, 188
 _FEW_PEERS, _PEER_PPS = 20, 5_000.0  # of tunnels and calls: many who are answered may be a query flood
 _ANSWERED = 0.5  # answers for each packet
@@ -45,7 +46,8 @@ def conversation(facts: Facts) -> bool:
     if facts.pps_per_source < 5_000 and (varied or download):
         return True
     # A fast tunnel has few sizes, but each of its packets bears a number
-    return facts.payload_entropy > 6 and sequence.counts_up(facts.traffic, facts.rows)
+    rich = facts.payload_entropy > 6 or (facts.sources < _FEW_PEERS and not alike(facts))
+    return rich and sequence.counts_up(facts.traffic, facts.rows)
 
 
 def answered(facts: Facts) -> bool:
@@ -79,9 +81,17 @@ def telemetry(facts: Facts) -> bool:
     return sized and facts.pps_per_source < _SERVER_PPS
 
 
+def hidden(facts: Facts) -> bool:
+    """Tell payloads of which the capture holds too little to say what is in them."""
+    size = facts.traffic.packets.payload_length[facts.sample]
+    return facts.n > 0 and float(((size >= 2 * _GLIMPSE) & (facts.head[1] < _GLIMPSE)).mean()) > 0.5
+
+
 def alike(facts: Facts) -> bool:
     """Tell payloads that carry nothing: all zeros, all the same, or none."""
     held = facts.head[1] > 0
+    if hidden(facts):
+        return False
     return not held.any() or facts.zero_bytes > 0.95 or facts.payload_variety < 0.02
 
 

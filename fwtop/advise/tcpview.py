@@ -34,6 +34,7 @@ class TcpView:
     odd: Mask  # combinations that no TCP sends
     established: Mask  # of connections that advance
     completed: Mask  # of connections whose SYN was followed by an ACK
+    unseen: Mask  # whose flags were not captured
 
     @property
     def real(self) -> Mask:
@@ -44,9 +45,9 @@ class TcpView:
 def view_tcp(traffic: Traffic) -> TcpView:
     """Sort the TCP packets of a window."""
     packets = traffic.packets
-    unseen = ((packets.flags & FLAG_TRUNCATED) != 0) & (packets.tcp_flags == 0)
-    whole = ~traffic.later & ~unseen
-    tcp = (packets.protocol == TCP) & whole & (packets.family != 0)
+    every = (packets.protocol == TCP) & ~traffic.later & (packets.family != 0)
+    unseen = every & ((packets.flags & FLAG_TRUNCATED) != 0) & (packets.tcp_flags == 0)
+    tcp = every & ~unseen
     six = packets.tcp_flags & _SIX
     odd = tcp & _impossible(packets.tcp_flags)
     good = tcp & ~odd
@@ -56,7 +57,7 @@ def view_tcp(traffic: Traffic) -> TcpView:
     fin = good & ((six & FIN) != 0)
     ack = good & ~syn & ~syn_ack & ~rst & ~fin
     established, completed = _conversations(traffic, traffic.rows(tcp), syn)
-    return TcpView(tcp, syn, syn_ack, rst, fin, ack, odd, established, completed)
+    return TcpView(tcp, syn, syn_ack, rst, fin, ack, odd, established, completed, np.asarray(unseen))
 
 
 def _impossible(flags: np.ndarray[tuple[int], np.dtype[np.uint8]]) -> Mask:

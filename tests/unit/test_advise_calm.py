@@ -5,8 +5,9 @@ from __future__ import annotations
 import string
 from random import Random
 
-from advise_factory import ethernet, ip, udp
-from advise_flows import HOST, Frame, connection, hosts, judge
+import pytest
+from advise_factory import ethernet, icmp, ip, tcp, udp
+from advise_flows import HOST, OPTIONS, STAMPS, Frame, connection, hosts, judge
 from advise_payloads import client_hello, dns_name
 
 
@@ -125,3 +126,54 @@ def test_balancers_that_look_whether_a_server_answers_begin_sessions_and_leave()
             at = 2 * i + rng.random()
             frames += connection(rng, balancer, 443, [client_hello(rng)], at=at, answered=3500)
     assert judge(frames, seconds=40.0) == {}
+
+
+def test_a_few_hosts_that_ping_are_no_flood() -> None:
+    rng = Random(10)
+    frames = [
+        (i / 20 + rng.random() / 100, ethernet(ip(host, HOST, 1, icmp(8, 0, bytes(56)), ttl=60)))
+        for host in hosts(rng, 3)
+        for i in range(60)
+    ]
+    assert judge(frames, seconds=3.0) == {}
+
+
+def test_programs_that_watch_a_page_are_no_flood() -> None:
+    rng = Random(11)
+    load = b"GET /status HTTP/1.1\r\nHost: 10.10.10.10\r\nAccept-Encoding: identity\r\n\r\n"
+    frames: list[Frame] = []
+    for watcher in hosts(rng, 30):
+        frames += connection(rng, watcher, 80, [load] * 6, gap=0.5, at=rng.random())
+    assert judge(frames) == {}
+
+
+@pytest.mark.parametrize("pace", [800, 16_000])
+def test_a_measurement_that_numbers_its_packets_is_no_flood(pace: int) -> None:
+    """iperf3's datagrams: seconds, microseconds, a number, then the same digits in all."""
+    rng = Random(12)
+    sender = hosts(rng, 1)[0]
+    frames = []
+    for i in range(1600):
+        head = (i // pace).to_bytes(4) + (i * 1_000_000 // pace % 1_000_000).to_bytes(4) + i.to_bytes(4)
+        frames.append(datagram(i / pace, sender, (40_000, 5201), head + b"0123456789" * 118))
+    assert judge(frames, seconds=1600 / pace) == {}
+
+
+def test_samples_that_end_before_the_flags_or_the_payload_accuse_nobody() -> None:
+    rng = Random(13)
+    server, peer = b"\x20\x01\x0d\xb8" + bytes(11) + b"\1", b"\x2a\x02" + rng.randbytes(14)
+    frames: list[Frame] = []
+    for _ in range(60):
+        client, own, seq = b"\x2a\x02" + rng.randbytes(14), rng.randrange(32_768, 61_000), rng.getrandbits(31)
+        at = rng.random() * 3
+        for step, (flags, options, data) in enumerate(
+            [(2, OPTIONS, b"")] + [(flags, STAMPS, b"") for flags in (16, 16, 16, 17)]
+        ):
+            body = tcp(own, 443, flags, seq=seq + step, ack=9, options=options, data=data)
+            frames.append((at + step / 50, ethernet(ip(client, server, 6, body, ttl=55))))
+    assert judge(frames, snap=64) == {}
+    stream = [
+        (i / 400, ethernet(ip(peer, server, 17, udp(40_000, 5004, bytes(2) + rng.randbytes(600)), ttl=55)))
+        for i in range(1600)
+    ]
+    assert judge(stream, snap=64) == {}

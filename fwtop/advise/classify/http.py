@@ -16,6 +16,7 @@ from fwtop.model.rule import Match
 
 _ASKED = 100  # requests with queries before their differences say something
 _PEOPLE = 5  # browsers behind one source
+_POLLED_PPS = 200.0  # of one thing by programs that watch it
 _ONE_TOOL = 0.7  # of the requests in the same words: no version of a browser has so many users
 _PAGE = 150  # requests of one page with all that it shows
 _PARAMETER = 16  # bytes of a name; what is longer is a value without one
@@ -171,7 +172,7 @@ def with_connections(scene: Scene, facts: Facts) -> Rows:
 
 def _one_tool(facts: Facts, parsed: list[http.Request]) -> str:
     """Say so when all ask for one and the same thing in the same words: people's browsers differ."""
-    if len(parsed) < 100 or facts.sources < 20:
+    if len(parsed) < 100 or facts.sources < 20 or min(facts.peak_pps, facts.packets) < _POLLED_PPS:
         return ""
     n = Counter((request.method, request.path) for request in parsed).most_common(1)[0][1]
     words, m = Counter(_whole_words(parsed)).most_common(1)[0]

@@ -15,6 +15,7 @@ _NAMES = {
     11: "time exceeded",
     13: "timestamp",
 }
+_PINGED_PPS = 200.0  # by a few hosts that watch whether this one lives
 _NAMES6 = {1: "destination unreachable", 3: "time exceeded", 128: "echo request", 129: "echo reply"}
 
 
@@ -34,7 +35,7 @@ def flood(scene: Scene) -> list[Finding]:
     facts = every if weapon and others < 0.1 else plain
     if not scene.significant(facts, floor_pps=scene.config.flood_pps, normal="icmp"):
         return []
-    if facts.sources < 20 and facts.pps < 50:
+    if facts.sources < 20 and min(facts.peak_pps, facts.packets) < _PINGED_PPS:
         return []  # somebody pings
     top, protocol = facts.top("icmp_type"), facts.top("protocol")
     names = _NAMES if protocol.value == ICMP else _NAMES6

@@ -42,7 +42,8 @@ def odd_flags(scene: Scene) -> list[Finding]:
 def syn_flood(scene: Scene) -> list[Finding]:
     """SYNs that are not followed by the rest of a connection."""
     tcp = scene.tcp
-    unanswered = tcp.syn & scene.free & ~tcp.completed
+    goes_on = scene.traffic.of_flows(tcp.unseen)  # whose flags were cut off: who knows how
+    unanswered = tcp.syn & scene.free & ~(tcp.completed | goes_on)
     if not scene.thin:
         unanswered &= scene.strangers
     facts = scene.facts(unanswered)

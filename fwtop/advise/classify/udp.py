@@ -10,7 +10,7 @@ from fwtop.advise import quic
 from fwtop.advise.facts import Facts
 from fwtop.advise.scene import Finding, Scene, count
 from fwtop.advise.services import BY_PORT, QUESTIONS
-from fwtop.advise.talks import alike, has_peers, talking_flows
+from fwtop.advise.talks import alike, has_peers, hidden, talking_flows
 from fwtop.advise.traffic import UDP, weighted_top
 from fwtop.model.packets import Fragment, Mask
 from fwtop.model.percent import percent
@@ -21,7 +21,7 @@ _GROUPS = 4
 _TINY = 128  # bytes: links carry 576 or more, whatever the least of 68 in RFC 791
 _CLIENT_PPS = 1.0  # questions a second of a real client of NTP, STUN or a game, for long
 _ASKER_PPS, _ASKED_AGAIN = 2.0, 3.0  # and of one that asks and asks, in however short a capture
-_NOTICED_PPS = 100.0
+_NOTICED_PPS = 200.0  # of questions: fewer no server minds
 _STREAM_PPS = 1_000.0  # of a call, a game or a tunnel; faster ones show by what else they do
 _BEGIN = 8  # payload bytes that are the same in all sources' packets by a tool's constant
 _FORGED = 0.7  # probability
@@ -115,7 +115,7 @@ def _odds(scene: Scene, facts: Facts, forged: float) -> tuple[float, list[str]]:
         odds += 1.5
         signs.append("the sources take another port for nearly every packet")
     odds += _tool_marks(facts, signs)
-    contents = _contents(facts, signs, forged)
+    contents = 0.0 if hidden(facts) else _contents(facts, signs, forged)
     odds += contents
     per_source = facts.pps_per_source
     if per_source > 1_000:
@@ -128,7 +128,8 @@ def _odds(scene: Scene, facts: Facts, forged: float) -> tuple[float, list[str]]:
     if usual is not None and scene.traffic.live:
         odds += 2.0
         signs.append(f"{count(facts.pps)} UDP packets a second against {count(usual)} usually")
-    clients = forged < scene.config.spoof_threshold and per_source < _CLIENT_PPS
+    few = per_source < _CLIENT_PPS or facts.peak_pps < _NOTICED_PPS
+    clients = forged < scene.config.spoof_threshold and few
     asked = clients and bool(_asked(facts))
     odds += _asking_on(facts, signs)
     if asked or has_peers(facts):
