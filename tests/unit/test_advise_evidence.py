@@ -74,9 +74,8 @@ def _waves(*items: tuple[float, bytes]) -> dict[str, Attack]:
                 )
                 packet = ip(packet[12:16], bytes([10, 0, 0, 9]), 6, segment, ttl=packet[8])
             frames.append((begin + number / 200, ethernet(packet)))
-    frames.append(
-        (60.0, ethernet(ip(bytes([20, 1, 1, 1]), bytes([10, 0, 0, 9]), 17, udp(5, 6, b""), ttl=60)))
-    )
+    alone = ethernet(ip(bytes([20, 1, 1, 1]), bytes([10, 0, 0, 9]), 17, udp(5, 6, b""), ttl=60))
+    frames += [(0.0, alone), (60.0, alone)]
     frames.sort(key=lambda frame: frame[0])
     window = make_window(make_batch(frames), 60.0)
     return {attack.kind: attack for attack in Advisor().judge(window, make_tables(window)).attacks}
