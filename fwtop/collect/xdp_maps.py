@@ -36,6 +36,7 @@ def layout() -> dict[str, int]:
         "cpus": possible_cpus(),
         "cell_bytes": CELL_BYTES,
         "rules_at": int(offsets["rules"][1]) if offsets is not None else 0,
+        "unparsed_at": int(offsets["unparsed"][1]) if offsets is not None else 0,
     }
 
 

@@ -206,7 +206,15 @@ class Service:
 
         busiest = self._tally.busiest(entry.rule)
         return explain(
-            Subject(entry, self._artifacts(entry.rule), self._kernel.chains, busiest, counts, kinds)
+            Subject(
+                entry,
+                self._artifacts(entry.rule),
+                self._kernel.chains,
+                busiest,
+                counts,
+                kinds,
+                self._kernel.fast.unparsed,
+            )
         )
 
     def surroundings(self) -> dict[str, Any]:

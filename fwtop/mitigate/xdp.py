@@ -205,6 +205,10 @@ class FastPath:
             return {}
         return {str(number): self._slots.count(slot) for slot, number in self._slots.numbers().items()}
 
+    def unparsed(self) -> int:
+        """Return how many packets could not be taken apart: no rule can match what is in them."""
+        return self._slots.unparsed if self._slots is not None else 0
+
     def entries(self, rule: Rule) -> dict[str, int]:
         """Return the source prefixes of a rule that it hit most: packets, exactly."""
         return self._hits.most(rule, self._slots.cpus, _SHOWN) if self._slots is not None else {}

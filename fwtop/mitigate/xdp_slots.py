@@ -16,6 +16,7 @@ from fwtop.model.errors import FwtopError
 
 _SLOT_WORDS = 2  # deadline; number and padding
 _SLOTS = 256
+_NUMBER = struct.Struct("<Q")
 _COUNT = struct.Struct("<QQ")  # packets, bytes
 
 
@@ -59,6 +60,12 @@ class Slots:
         cells = range(0, self._layout["cpus"] * self._layout["cell_bytes"], self._layout["cell_bytes"])
         pairs = [_COUNT.unpack_from(self._cells, cell + at) for cell in cells]
         return sum(pair[0] for pair in pairs), sum(pair[1] for pair in pairs)
+
+    @property
+    def unparsed(self) -> int:
+        """How many packets could not be taken apart since the first rule, over all CPUs."""
+        cells = range(0, self._layout["cpus"] * self._layout["cell_bytes"], self._layout["cell_bytes"])
+        return sum(_NUMBER.unpack_from(self._cells, cell + self._layout["unparsed_at"])[0] for cell in cells)
 
     @property
     def cpus(self) -> int:

@@ -10,10 +10,12 @@ from contextlib import contextmanager, suppress
 
 import pytest
 from mitigate_bench import PORT, VARIANTS, Bench, apply, inside
+from xdp_frames import ethernet, ipv4, udp
 
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import Undo, Why
 from fwtop.model.rule import Kind, Match, Rule
+from tests.kernel.wire import send_frames
 
 pytestmark = pytest.mark.kernel
 UDP = 17
@@ -197,8 +199,11 @@ def test_xdp_rule_says_what_it_matched_and_where_it_is_not(bench: Bench) -> None
     with bench.connect() as guardian, traffic(bench):
         rule_id = apply(guardian, rule)
         try:
-            assert why(guardian, rule_id).startswith(f"rule {rule_id} works: it matched ")
+            said = why(guardian, rule_id)
+            assert said.startswith(f"rule {rule_id} works: it matched ")
+            assert "contradict themselves" not in said
             victim, attacker = bench.pair.victim, bench.pair.attacker
+            send_frames(attacker, ethernet(ipv4(udp(9, PORT, b"", length=7), UDP), 0x0800), times=3)
             victim.run(*f"ip link add v1 type veth peer name a1 netns {attacker.netns}".split())
             for host, link, address in ((victim, "v1", "10.78.0.1/24"), (attacker, "a1", "10.78.0.2/24")):
                 host.run("ip", "address", "add", address, "dev", link)
@@ -211,6 +216,7 @@ def test_xdp_rule_says_what_it_matched_and_where_it_is_not(bench: Bench) -> None
     assert "v1 received" in said
     assert "carries no XDP program" in said
     assert "v0 received" not in said
+    assert "3 packets since the first compiled rule" in said
 
 
 @pytest.mark.parametrize("kind", [Kind.XDP, Kind.TC, Kind.NFTABLES])

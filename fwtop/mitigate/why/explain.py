@@ -35,6 +35,7 @@ class Subject:
     busiest: dict[str, int]  # element of its sets → packets
     counts: Callable[[], dict[str, int]]  # packets of every active rule now, by id
     kinds: dict[str, Kind]  # of every active rule, by id
+    unparsed: Callable[[], int]  # packets that the compiled rules could not take apart
 
 
 def explain(subject: Subject, sample_seconds: float = SAMPLE_SECONDS) -> list[str]:
@@ -43,7 +44,7 @@ def explain(subject: Subject, sample_seconds: float = SAMPLE_SECONDS) -> list[st
     Takes `sample_seconds`; raises FwtopError where the rule set can't be read.
     """
     rule = subject.entry.rule
-    counted = subject.counts()
+    counted, unparsed = subject.counts(), subject.unparsed()
     before = read_all(subject.chains.variant, rule.match.families)
     time.sleep(sample_seconds)
     after = read_all(subject.chains.variant, rule.match.families)
@@ -52,8 +53,9 @@ def explain(subject: Subject, sample_seconds: float = SAMPLE_SECONDS) -> list[st
     mine = [line for line in after.lines if comment_of(rule.id) in line.words]
     in_raw = subject.artifacts.compiled is None and subject.artifacts.nft is None
     damage = _damage(subject, len(mine), after) if in_raw else []
+    odd = _unparsed(subject, unparsed, sample_seconds)
     if took.get(rule.id, 0) > 0:
-        return [*damage, _works(subject, recounted[rule.id], took[rule.id], sample_seconds)]
+        return [*damage, _works(subject, recounted[rule.id], took[rule.id], sample_seconds), *odd]
     first = _quiet(subject, recounted.get(rule.id, 0), sample_seconds)
     earlier = _earlier(subject, took, sample_seconds)
     if in_raw:
@@ -67,7 +69,19 @@ def explain(subject: Subject, sample_seconds: float = SAMPLE_SECONDS) -> list[st
         causes += other_namespaces(gained, sample_seconds)
     if not causes:
         causes = [_nothing_fits(rule, gained, sample_seconds)]
+    causes += odd
     return [first, *causes, *(_what_moves(after, gained) if in_raw else [])]
+
+
+def _unparsed(subject: Subject, before: int, seconds: float) -> list[str]:
+    """Tell of packets that a compiled rule let pass because they make no sense."""
+    total = subject.unparsed()
+    if subject.artifacts.compiled is None or not total:
+        return []
+    return [
+        f"{total:,} packets since the first compiled rule ({total - before:,} in the last {seconds:g} s) had "
+        "headers that contradict themselves or the frame's length: what can't be read there matches nothing"
+    ]
 
 
 def _earlier(subject: Subject, took: dict[str, int], seconds: float) -> list[str]:
