@@ -61,7 +61,7 @@ class Service:
         self._owners: dict[str, object] = {}
         self._allow = AllowList(())
         self._allow_at = 0.0
-        self._tally = Tally(kernel.counts, kernel.fast.entries)
+        self._tally = Tally(kernel.counts, kernel.fast.entries, kernel.fast.place)
 
     @property
     def active(self) -> dict[str, Entry]:

@@ -20,14 +20,18 @@ class Tally:
     """The kernel's counters of all rules, as they were last read."""
 
     def __init__(
-        self, read: Callable[[], dict[str, Count]], compiled: Callable[[Rule], dict[str, int]]
+        self,
+        read: Callable[[], dict[str, Count]],
+        compiled: Callable[[Rule], dict[str, int]],
+        place: Callable[[Rule, str], str] = lambda _, note: note,
     ) -> None:
-        """Take what reads all counters, and what knows the busiest sources of compiled rules."""
+        """Take what reads all counters, and knows of compiled rules the busiest sources and the place."""
         self._read = read
         self._read_at = 0.0
         self._counts: dict[str, Count] = {}
         self._pps: dict[str, float] = {}
         self._entries = EntryCounts(compiled)
+        self._place = place
 
     def read(self, *, force: bool = False) -> None:
         """Read the counters, unless that was just done; rates are over the time between two readings."""
@@ -69,7 +73,7 @@ class Tally:
             pps=self._pps.get(entry.rule.id, 0.0) if active else 0.0,
             expires=wall + entry.expires if active else entry.ended,
             confirm_by=wall + entry.confirm_by if active and entry.confirm_by is not None else None,
-            note=entry.note,
+            note=self._place(entry.rule, entry.note) if active else entry.note,
             entries=self.busiest(entry.rule) if entries else {},
         )
         return {**rule_status_to_dict(status), "sources_total": len(entry.rule.match.sources)}

@@ -19,6 +19,7 @@ from fwtop.mitigate import xdp_child
 from fwtop.mitigate.allowlist import AllowList
 from fwtop.mitigate.steps import Step, Steps
 from fwtop.mitigate.xdp_hits import PrefixHits
+from fwtop.mitigate.xdp_places import carries, described, holds
 from fwtop.mitigate.xdp_slots import Slots, free_slot
 from fwtop.mitigate.xdp_warm import Warmer
 from fwtop.model.bulk import pack_prefixes
@@ -30,14 +31,6 @@ from fwtop.model.xdp import BUCKETS, COMPILED_PREFIXES
 MAX_ALLOWED = 4096
 _SHOWN = 50  # prefixes of a rule, those that were hit most
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL
-_MODES = {
-    "native": "XDP in the driver of {name}",
-    "generic": "generic XDP on {name}, about three times the cost: {reason}",
-    "tc": "tc ingress of {name}, about four times the cost: XDP there is {foreign}'s, which was left alone",
-    "ingress": "tc ingress of {name}",
-}
-_ABOVE = ", below {above}: it sees all that arrives there"
-_XDP_MODES = ("native", "generic", "tc")
 
 
 class FastPath:
@@ -101,7 +94,7 @@ class FastPath:
             lines.append(f"bpf map: {len(rule.match.sources):,} prefixes, pinned as {self._pins}/list-N-*")
         if rule.limit is not None:
             lines.append(f"bpf map: {BUCKETS:,} source prefixes at most, pinned as {self._pins}/limit-N")
-        there = [item["name"] for item in self._attachments if _carries(item, rule)]
+        there = [item["name"] for item in self._attachments if carries(item, rule)]
         if there:
             lines.append(f"bpf link update: swap program {program} on {', '.join(there)}")
         else:
@@ -132,11 +125,15 @@ class FastPath:
         if self._slots is not None:
             self._slots.arm(slot, timeout_seconds)
         self._steps.reached(Step.ARMED)
-        return "; ".join(
-            (_MODES[item["mode"]] + (_ABOVE if item["above"] else "")).format(**_worded(item))
-            for item in self._attachments
-            if _carries(item, rule)
-        )
+        return described(self._attachments, rule)
+
+    def place(self, rule: Rule, note: str) -> str:
+        """Return where a compiled rule runs now, `note` being what was said when it was put in.
+
+        That says more, as long as it holds; of other rules it is all there is to say.
+        """
+        mine = rule.id in self._rules and not holds(note, self._attachments, rule)
+        return described(self._attachments, rule) if mine else note
 
     def _prepare(self, rule: Rule, allow: AllowList) -> None:
         """Have a child compile what `install` will load: that finds the code in the cache, or waits for it.
@@ -260,16 +257,6 @@ def _item(slot: int, rule: Rule) -> dict[str, Any]:
     is_long = len(rule.match.sources) > COMPILED_PREFIXES
     short = replace(rule, match=replace(rule.match, sources=())) if is_long else rule
     return {"slot": slot, "number": int(rule.id), "rule": short.to_dict(), "listed": is_long}
-
-
-def _worded(attachment: dict[str, Any]) -> dict[str, Any]:
-    """Fill in what is known only when a program is attached, not when it is swapped."""
-    return attachment | {"reason": attachment["reason"] or "its driver has no XDP, or not as it is set up"}
-
-
-def _carries(attachment: dict[str, Any], rule: Rule) -> bool:
-    """Say whether a program there has this rule."""
-    return attachment["mode"] in (("tc", "ingress") if rule.kind is Kind.TC else _XDP_MODES)
 
 
 def _allow_texts(allow: AllowList) -> list[str]:

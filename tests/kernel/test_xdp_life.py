@@ -75,6 +75,7 @@ def test_an_interface_made_anew_gets_the_rules_again(bench: XdpBench, poll_until
         rule_id = apply(guardian, xdp(Match(protocol=17, dport=PORT)))
         assert "xdp" in bench.links()
         victim.run("ip", "link", "del", "v0")
+        assert "; v0 is gone: the rules are put on again" in rules_of(guardian)[rule_id]["note"]
         peer = ("peer", "name", "a0", "netns", attacker.netns)
         victim.run("ip", "link", "add", "v0", "type", "veth", *peer)
         victim.run("ip", "address", "add", f"{victim.ipv4}/24", "dev", "v0")
@@ -85,9 +86,11 @@ def test_an_interface_made_anew_gets_the_rules_again(bench: XdpBench, poll_until
         poll_until(lambda: "xdp" in bench.links())
         assert not bench.path(4).passes()
         victim.run("ip", "link", "set", "v0", "down")
+        assert rules_of(guardian)[rule_id]["note"] == "XDP in the driver of v0; v0 is down"
         victim.run("ip", "link", "set", "v0", "name", "other0", "mtu", "1400", "up")
+        assert rules_of(guardian)[rule_id]["note"] == "XDP in the driver of other0"
         assert not bench.path(4).passes()
-        assert rules_of(guardian)[rule_id]["packets"] >= 2
+        poll_until(lambda: rules_of(guardian)[rule_id]["packets"] >= 2)
         guardian.demand(Undo(all=True))
         assert bench.path(4).passes(wait_s=10)
 
