@@ -97,9 +97,8 @@ def rules_of(args: argparse.Namespace) -> list[Rule]:
 
 def _rule(kind: Kind, args: argparse.Namespace, sources: Sequence[Prefix], origin: str | None) -> Rule:
     if not sources:
-        raise FwtopError(
-            f"{safe_text(origin or 'the list')} holds no prefix of this family; nothing was changed", 2
-        )
+        which = f" of IPv{args.family}" if args.family else ""
+        raise FwtopError(f"{safe_text(origin or 'the list')} holds no prefix{which}; nothing was changed", 2)
     if origin is not None:
         what = f"{origin} ({len(sources):,} prefixes)"
     else:

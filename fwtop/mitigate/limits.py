@@ -59,7 +59,7 @@ def check_share(rule: Rule, active: Iterable[Rule], limits: Limits) -> None:
         blocked = covered(lists, family)
         if blocked > most:
             raise FwtopError(
-                f"refused: with this rule {percent(blocked / _SPACE[family])} of all IPv{family} addresses "
+                f"with this rule {percent(blocked / _SPACE[family])} of all IPv{family} addresses "
                 f"would be blocked, at most {percent(limits.max_blocked_share)} may be "
                 f"({_KEY} in {limits.file}); nothing was installed"
             )

@@ -53,7 +53,9 @@ def test_share_of_all_rules_together_is_limited() -> None:
     limits = Limits(0.25)
     check_share(blocking("0.0.0.0/2"), [], limits)
     check_share(blocking("64.0.0.0/3"), [blocking("96.0.0.0/3"), blocking("96.0.0.0/4")], limits)
-    with pytest.raises(FwtopError, match=r"38 % of all IPv4 addresses.*at most 25 %.*guard\.toml"):
+    with pytest.raises(
+        FwtopError, match=r"^with this rule 38 % of all IPv4 addresses.*at most 25 %.*guard\.toml"
+    ):
         check_share(blocking("64.0.0.0/3"), [blocking("0.0.0.0/2")], limits)
     with pytest.raises(FwtopError, match="IPv6"):
         check_share(blocking("2000::/4"), [], limits)

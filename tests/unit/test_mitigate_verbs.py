@@ -104,6 +104,16 @@ def test_a_list_is_read_no_further_than_fits(tmp_path: Path, monkeypatch: pytest
     assert list(read_prefix_file(str(file))) == [Prefix.parse("192.0.2.1")]
 
 
+def test_an_empty_list_is_told_from_one_of_the_other_family(tmp_path: Path) -> None:
+    file = tmp_path / "list"
+    file.write_text("# nobody yet\n")
+    with pytest.raises(FwtopError, match="holds no prefix; nothing was changed"):
+        block.rules_of(arguments(block, f"@{file}"))
+    file.write_text("192.0.2.1\n")
+    with pytest.raises(FwtopError, match="holds no prefix of IPv6; nothing was changed"):
+        block.rules_of(arguments(block, "-6", f"@{file}"))
+
+
 def test_many_plain_lines_are_read_as_few_are(tmp_path: Path) -> None:
     rng = random.Random(4)
     lines = [
