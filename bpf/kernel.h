@@ -29,6 +29,8 @@
 /* 1: the map itself, for helpers; 2: the address of an array map's first value, without a lookup. */
 #define MAP(descriptor) ((void *)bpf_pseudo_fd(1, descriptor))
 #define MAP_VALUE(descriptor) ((void *)bpf_pseudo_fd(2, descriptor))
+/* A number that the loader knows when it loads, so that code for another one is the same: see `relocate`. */
+#define CONSTANT(number) ((u64)bpf_pseudo_fd(15, number))
 
 /* What follows is computed from `value` as it is now: a check of it then holds for its use, which the verifier
  * wants to see and the optimiser likes to hide. */

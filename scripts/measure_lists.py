@@ -11,6 +11,7 @@ import ctypes
 import os
 import struct
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +31,7 @@ _LENGTHS = {4: (20, 22, 24, 24, 24, 28, 32, 32, 32, 32), 6: (36, 40, 44, 48, 48,
 _NETWORKS = 20_000  # /32s that the IPv6 prefixes lie in
 _ASKED = 1 << 16  # sources, of which each packet has a random one
 _TRIE, _HASH, _HITS, _SOURCES, _OWN = 1, 2, 3, 4, 5  # maps by number
+_COUNTED, _PARTS, _SEVERAL = 20, 21, 22  # constants by number
 _FULL = (1 << 64) - 1
 _CHANCE = np.random.default_rng(20261121)
 
@@ -38,7 +40,7 @@ def main() -> None:
     """Measure and print."""
     for family in (4, 6):
         prefixes = mixed_prefixes(family)
-        maps, own = filled_maps(family, prefixes)
+        maps, constants, own = filled_maps(family, prefixes)
         print("MiB:", {number: round(memory(held) / 2**20, 1) for number, held in maps.items()})
         lengths = np.unique(prefixes.columns()[1]).tolist()
         bodies = {
@@ -52,7 +54,7 @@ def main() -> None:
             costs = []
             for where, sources in sources_of(family, prefixes).items():
                 bpf_objects.set_element(maps[_SOURCES], bytes(4), np.resize(sources, (_ASKED, 2)).tobytes())
-                costs.append(f"{where} {cost(own, body, maps)}")
+                costs.append(f"{where} {cost(own, body, maps | constants)}")
             print(f"{name:15}", *costs, sep=", ")
         close_all(maps.values())
 
@@ -102,8 +104,8 @@ def sources_of(family: int, prefixes: PrefixRows) -> dict[str, np.ndarray]:
     return {"one source": one, "random": drawn, **near, "listed": chosen.view(">u8").astype(np.uint64)}
 
 
-def filled_maps(family: int, prefixes: PrefixRows) -> tuple[dict[int, int], str]:
-    """Make all structures, say how long each took; returns the maps, and C for our own."""
+def filled_maps(family: int, prefixes: PrefixRows) -> tuple[dict[int, int], dict[int, int], str]:
+    """Make all structures, say how long each took; returns the maps, and constants and C for our own."""
     address, lengths = prefixes.columns()
     width = 4 if family == 4 else 16
     keys = np.zeros((len(prefixes), 4 + width), np.uint8)
@@ -128,17 +130,22 @@ def filled_maps(family: int, prefixes: PrefixRows) -> tuple[dict[int, int], str]
     found = lists["src", family]
     names = {name: number for number, name in enumerate(xdp_lists.descriptors(found), _OWN)}
     maps |= {names[name]: held for name, held in xdp_lists.descriptors(found).items()}
-    return maps, own_functions(family, xdp_lists.with_descriptors(found, names), counted)
+    named = xdp_lists.with_descriptors(found, names)
+    constants = {_COUNTED: counted}
+    if isinstance(named, List4):
+        constants |= {_PARTS: named.count, _SEVERAL: named.several}
+        named = replace(named, count=_PARTS, several=_SEVERAL)
+    return maps, constants, own_functions(family, named)
 
 
-def own_functions(family: int, maps: List4 | List6, counted: int) -> str:
+def own_functions(family: int, maps: List4 | List6) -> str:
     """Return the C that the loader writes for a rule with this list."""
     if isinstance(maps, List4):
-        asked = f"MAP_VALUE({maps.blocks}), MAP_VALUE({maps.parts}), {maps.count}"
+        asked = f"MAP_VALUE({maps.blocks}), MAP_VALUE({maps.parts}), CONSTANT({maps.count})"
         lines = [f"\t\treturn in_list4({asked}, lo);"]
     else:
         lines = lookup_lines6(maps)
-    rule = SlotRule(0, Match(), {("src", family): maps}, counted=counted, hits=_HITS)
+    rule = SlotRule(0, Match(), {("src", family): maps}, counted=_COUNTED, hits=_HITS)
     return "\n".join(["INLINE u32 listed(u64 hi, u64 lo) {", *lines, "}", *count_functions([rule])])
 
 
@@ -161,7 +168,7 @@ def ask(number: int, family: int, length: int) -> str:
     return f"if (!hit) {{ {key} hit = bpf_map_lookup_elem(MAP({number}), key) != NULL; }}"
 
 
-def cost(functions: str, body: str, maps: dict[int, int]) -> int:
+def cost(functions: str, body: str, values: dict[int, int]) -> int:
     """Return the nanoseconds a packet of a program that does this for one of the sources."""
     text = f"""#include "{SOURCES}/xdp_lists.h"
     {functions}
@@ -173,7 +180,7 @@ def cost(functions: str, body: str, maps: dict[int, int]) -> int:
         return hit ? 1 : 2; }}"""
     shared = {f"FWTOP_XDP_{name.upper()}_FD": 99 for name in SHARED}
     code = compile_text(text, {**shared, "FWTOP_CPUS": possible_cpus()}, ["lookup"])["lookup"]
-    program = bpf.load_program(bpf.XDP, "lookup", relocate(code, maps))
+    program = bpf.load_program(bpf.XDP, "lookup", relocate(code, values))
     frame = ctypes.create_string_buffer(64)
     best = 1 << 32
     for _ in range(RUNS):

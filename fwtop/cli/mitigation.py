@@ -94,15 +94,14 @@ def carry_out(args: argparse.Namespace, rules: list[Rule]) -> int:
 def _carry_out_one(
     args: argparse.Namespace, guardian: GuardianClient, rule: Rule, preview: Preview | None
 ) -> dict[str, Any]:
-    plan = guardian.plan(rule).data
-    if args.preview or not args.yes:
-        _show_plan(rule, plan, preview, sys.stderr if args.json else sys.stdout)
-    if args.preview:
-        return {"plan": plan, "preview": asdict(preview) if preview is not None else None}
-    if plan["refused"]:
-        raise FwtopError(f"refused: {plan['refused']}", plan["code"])
     force, confirm_seconds = args.force, 0
-    if not args.yes:
+    if args.preview or not args.yes:  # else it is judged as it is installed: a long list goes there only once
+        plan = guardian.plan(rule).data
+        _show_plan(rule, plan, preview, sys.stderr if args.json else sys.stdout)
+        if args.preview:
+            return {"plan": plan, "preview": asdict(preview) if preview is not None else None}
+        if plan["refused"]:
+            raise FwtopError(f"refused: {plan['refused']}", plan["code"])
         force, confirm_seconds = force or bool(plan["needs_force"]), DEFAULT_CONFIRM_SECONDS
         if not _agreed(plan["needs_force"] if not args.force else ""):
             print("nothing was changed", file=sys.stderr)

@@ -23,6 +23,7 @@ SOURCES = Path(__file__).resolve().parents[2] / "bpf"
 _LD_IMM64 = 0x18
 _KEPT = 16  # sets of programs: by version of fwtop and number of interfaces
 _MAP, _MAP_VALUE = 1, 2  # BPF_PSEUDO_MAP_FD, BPF_PSEUDO_MAP_VALUE
+_CONSTANT = 15  # our own, never loaded: CONSTANT of bpf/kernel.h
 _DISTRIBUTION_PACKAGES = "/usr/lib/python3/dist-packages"
 
 
@@ -41,14 +42,17 @@ def byte_code(files: list[str], definitions: Mapping[str, object], programs: lis
     return code
 
 
-def relocate(code: bytes, descriptors: dict[int, int]) -> bytes:
-    """Put descriptors where the byte code names maps by number (struct bpf_insn, BPF_LD_IMM64)."""
+def relocate(code: bytes, values: dict[int, int]) -> bytes:
+    """Put in what the code names by number: maps' descriptors, constants (struct bpf_insn, LD_IMM64)."""
     patched = bytearray(code)
     for at in range(0, len(code), 8):
         source = code[at + 1] >> 4
-        if code[at] == _LD_IMM64 and source in (_MAP, _MAP_VALUE):
-            number = int.from_bytes(code[at + 4 : at + 8], "little")
-            patched[at + 4 : at + 8] = descriptors[number].to_bytes(4, "little")
+        if code[at] == _LD_IMM64 and source in (_MAP, _MAP_VALUE, _CONSTANT):
+            value = values[int.from_bytes(code[at + 4 : at + 8], "little")]
+            patched[at + 4 : at + 8] = (value & 0xFFFFFFFF).to_bytes(4, "little")
+            if source == _CONSTANT:
+                patched[at + 1] = code[at + 1] & 0x0F
+                patched[at + 12 : at + 16] = (value >> 32).to_bytes(4, "little")
     return bytes(patched)
 
 

@@ -70,21 +70,28 @@ def _definitions(kind: bpf.ProgramType) -> dict[str, object]:
 
 
 def _numbered(rule: SlotRule, maps: dict[int, int]) -> SlotRule:
-    """Name a rule's maps by numbers, so that the same rules are the same text; adds what they stand for."""
+    """Name a rule's maps and their sizes by numbers, so that rules with another list are the same text.
 
-    def number(descriptor: int) -> int:
-        maps[len(maps) + 1] = descriptor
+    Adds what the numbers stand for.
+    """
+
+    def number(value: int) -> int:
+        maps[len(maps) + 1] = value
         return len(maps)
 
     lists: dict[tuple[str, int], List4 | List6] = {}
     for key, found in rule.lists.items():
         named = {field: number(descriptor) for field, descriptor in descriptors(found).items()}
-        lists[key] = with_descriptors(found, named)
+        numbered = with_descriptors(found, named)
+        if isinstance(numbered, List4):
+            numbered = replace(numbered, count=number(numbered.count), several=number(numbered.several))
+        lists[key] = numbered
     return replace(
         rule,
         lists=lists,
         buckets=number(rule.buckets) if rule.limit is not None else 0,
         hits=number(rule.hits) if rule.counted else 0,
+        counted=number(rule.counted) if rule.counted else 0,
     )
 
 

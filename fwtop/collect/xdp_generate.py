@@ -100,7 +100,7 @@ def _prefix_function(
         lines.append("\t{" if headers.family else f"\tif (p->family == {family}) {{")
         if isinstance(maps, List4):
             blocks, parts = f"MAP_VALUE({maps.blocks})", f"MAP_VALUE({maps.parts})"
-            lines.append(f"\t\treturn in_list4({blocks}, {parts}, {maps.count}, lo);")
+            lines.append(f"\t\treturn in_list4({blocks}, {parts}, CONSTANT({maps.count}), lo);")
         elif isinstance(maps, List6):
             lines += lookup_lines6(maps)
         else:

@@ -9,11 +9,12 @@ left of namespaces that are gone, `compile` compiles for an `apply` that may com
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -28,6 +29,7 @@ from fwtop.collect.xdp_rule import SlotRule
 from fwtop.model.address import Prefix
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import MAX_MESSAGE, Answer, encode_answer
+from fwtop.model.rule import Kind
 from fwtop.model.text import safe_text
 
 _MAX_DESCRIPTORS = 250  # of a message: SCM_MAX_FD is 253
@@ -87,9 +89,7 @@ def _carry_out(request: dict[str, Any], given: dict[str, int]) -> tuple[list[Att
             xdp_pins.sweep(netns)
             return _attachments(directory), {}
         case "compile":
-            rules = xdp_pins.rules_to_compile(directory, request["rules"])
-            at_tc = bool(request["at_tc"])
-            precompile([rule for rule in rules if rule.at_tc is at_tc], _allowed(request), for_tc=at_tc)
+            _compile(directory, request, at_tc=bool(request["at_tc"]))
             return [], {}
         case _:
             raise ValueError("unknown verb")
@@ -104,7 +104,8 @@ def _apply(
         for name, descriptor in given.items()
         if name.startswith("sources:")
     }
-    rules = xdp_pins.slot_rules(directory, request["rules"], sources)
+    with _compiling_ahead(directory, request):
+        rules = xdp_pins.slot_rules(directory, request["rules"], sources)
     numbers = {int(item["slot"]): int(item["number"]) for item in request["rules"]}
     xdp_pins.occupy(shared, rules, numbers)
     allow = _allowed(request)
@@ -119,6 +120,31 @@ def _apply(
     wanted = {int(item["number"]) for item in request["rules"] if item["tell_hits"]}
     hits = {numbers[rule.slot]: rule.hits for rule in rules if rule.counted and numbers[rule.slot] in wanted}
     return attachments, shared | _named(hits)
+
+
+def _compile(directory: Path, request: dict[str, Any], *, at_tc: bool) -> None:
+    """Compile rules into the cache, as far as their code is known; raises FwtopError."""
+    rules = xdp_pins.rules_to_compile(directory, request["rules"])
+    mine = [rule for rule in rules if rule.at_tc is at_tc]
+    if mine:
+        precompile(mine, _allowed(request), for_tc=at_tc)
+
+
+@contextlib.contextmanager
+def _compiling_ahead(directory: Path, request: dict[str, Any]) -> Iterator[None]:
+    """Compile in a child while long lists are built: what fails there is tried again, and told, behind it."""
+    child = os.fork() if any(item["listed"] for item in request["rules"]) else None
+    if child == 0:
+        try:
+            for at_tc in {Kind(item["rule"]["kind"]) is Kind.TC for item in request["rules"]}:
+                _compile(directory, request, at_tc=at_tc)
+        finally:
+            os._exit(0)
+    try:
+        yield
+    finally:
+        if child is not None:
+            os.waitpid(child, 0)
 
 
 def _named(hits: dict[int, int]) -> dict[str, int]:

@@ -18,7 +18,9 @@ def count_functions(rules: Iterable[SlotRule]) -> list[str]:
             functions += _number_function(rule)
             number = f"rule_{rule.slot}_number(family, hi, lo)"
             cases += [f"\tcase {rule.slot}:"]
-            cases += [f"\t\tcount_prefix(MAP_VALUE({rule.hits}), {rule.counted}, {number}, packets);"]
+            cases += [
+                f"\t\tcount_prefix(MAP_VALUE({rule.hits}), CONSTANT({rule.counted}), {number}, packets);"
+            ]
             cases += ["\t\tbreak;"]
     head = "INLINE void count_source(u32 slot, u32 family, u64 hi, u64 lo, u64 packets)"
     return [*functions, head, "{", "\tswitch (slot) {", *cases, "\t}", "}", ""]
@@ -33,11 +35,15 @@ def _number_function(rule: SlotRule) -> list[str]:
             continue
         lines.append(f"\tif (family == {family}) {{")
         if isinstance(maps, List4):
-            asked = f"MAP_VALUE({maps.blocks}), MAP_VALUE({maps.numbers}), {maps.count}, {maps.several}"
-            lines.append(f"\t\treturn number4({asked}, lo);")
+            sizes = f"CONSTANT({maps.count}), CONSTANT({maps.several})"
+            lines.append(
+                f"\t\treturn number4(MAP_VALUE({maps.blocks}), MAP_VALUE({maps.numbers}), {sizes}, lo);"
+            )
         elif isinstance(maps, List6):
             lines += number_lines6(maps)
         else:
-            lines += number_lines(mine, 0 if family == 4 else rule.counted - len(apart(mine)))
+            lines += number_lines(
+                mine, 0 if family == 4 else len(apart(rule.match.sources)) - len(apart(mine))
+            )
         lines.append("\t}")
     return [*lines, "\treturn 0;", "}", ""]

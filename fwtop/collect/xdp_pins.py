@@ -19,7 +19,7 @@ from fwtop.collect.xdp_maps import (
     possible_cpus,
     slot_dtype,
 )
-from fwtop.collect.xdp_rule import Lists, SlotRule
+from fwtop.collect.xdp_rule import List4, Lists, SlotRule
 from fwtop.model.bulk import read_sources
 from fwtop.model.errors import FwtopError
 from fwtop.model.numbered import apart
@@ -71,12 +71,19 @@ def slot_rules(directory: Path, items: list[dict[str, Any]], sources: Mapping[in
 
 
 def rules_to_compile(directory: Path, items: list[dict[str, Any]]) -> list[SlotRule]:
-    """Read a request's rules as far as their code needs them; raises FwtopError, OSError."""
+    """Read a request's rules as far as their code needs them; raises FwtopError, OSError.
+
+    The code for a long IPv4 list is the same for any; of an IPv6 one, nothing is known before it is built.
+    """
     rules = []
     for item in items:
         rule = Rule.from_dict(item["rule"])
         check_xdp(rule)
         lists, counted = _lists(directory, item, rule)
+        if item["listed"] and not lists:
+            if item["families"] != [4]:
+                return []
+            lists, counted = {("src", 4): List4(0, 0, 0, 0, 0)}, 1
         at_tc = rule.kind is Kind.TC
         rules.append(SlotRule(int(item["slot"]), rule.match, lists, rule.limit, 0, at_tc, counted))
     return rules

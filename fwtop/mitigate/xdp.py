@@ -25,7 +25,7 @@ from fwtop.mitigate.xdp_warm import Warmer
 from fwtop.model.bulk import pack_prefixes
 from fwtop.model.errors import FwtopError
 from fwtop.model.paths import PIN_DIRECTORY
-from fwtop.model.rule import Kind, Rule
+from fwtop.model.rule import Kind, Rule, families_of
 from fwtop.model.xdp import BUCKETS, COMPILED_PREFIXES
 
 MAX_ALLOWED = 4096
@@ -136,13 +136,9 @@ class FastPath:
         return described(self._attachments, rule) if mine else note
 
     def _prepare(self, rule: Rule, allow: AllowList) -> None:
-        """Have a child compile what `install` will load: that finds the code in the cache, or waits for it.
-
-        The code of a new long list is not known before the list is built.
-        """
+        """Have a child compile what `install` will load, which then finds it in the cache or waits for it."""
         used = self._slots.numbers() if self._slots is not None else {}
-        known = all(str(number) in self._rules for number in used.values())
-        if not known or len(rule.match.sources) > COMPILED_PREFIXES:
+        if not all(str(number) in self._rules for number in used.values()):
             return
         with contextlib.suppress(FwtopError, OSError):
             rules = {slot: self._rules[str(number)] for slot, number in used.items()}
@@ -256,7 +252,9 @@ class FastPath:
 def _item(slot: int, rule: Rule) -> dict[str, Any]:
     is_long = len(rule.match.sources) > COMPILED_PREFIXES
     short = replace(rule, match=replace(rule.match, sources=())) if is_long else rule
-    return {"slot": slot, "number": int(rule.id), "rule": short.to_dict(), "listed": is_long}
+    families = sorted(families_of(rule.match.sources)) if is_long else []
+    told = {"rule": short.to_dict(), "listed": is_long, "families": families}
+    return {"slot": slot, "number": int(rule.id), **told}
 
 
 def _allow_texts(allow: AllowList) -> list[str]:

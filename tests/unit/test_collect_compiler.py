@@ -27,6 +27,11 @@ def test_maps_are_put_where_the_code_names_them() -> None:
     ) + load_map(1, 0)  # the last is a plain number
 
 
+def test_a_constant_becomes_a_plain_number() -> None:
+    patched = compiler.relocate(load_map(3, 15, register=4) + NEXT, {3: 0x1_0000_0007})
+    assert patched == bytes([0x18, 4, 0, 0, 7, 0, 0, 0]) + bytes(4) + (1).to_bytes(4, "little") + NEXT
+
+
 def test_a_map_that_nobody_made_is_an_error() -> None:
     with pytest.raises(KeyError):
         compiler.relocate(load_map(9, 1), {1: 3})
