@@ -9,7 +9,7 @@ from fwtop.model.counters import ConntrackSample, Counters, DropCount, RuleCount
 
 
 def add_counters(parts: list[Counters]) -> Counters:
-    """Return the counters of intervals that follow each other; rates and levels are the last ones."""
+    """Return the counters of intervals that follow each other; levels are the last ones."""
     if len(parts) == 1:
         return parts[0]
     accepted = [part for part in parts if part.accepted_packets is not None]
@@ -23,7 +23,7 @@ def add_counters(parts: list[Counters]) -> Counters:
         protocols=_add_protocols(parts),
         drops=_add_drops(drop for part in parts for drop in part.drops),
         rules=_add_rules(rule for part in parts for rule in part.rules),
-        conntrack=_add_conntrack([part.conntrack for part in parts if part.conntrack is not None]),
+        conntrack=_add_conntrack([(part.seconds, part.conntrack) for part in parts if part.conntrack]),
         records_lost=sum(part.records_lost for part in parts),
         softirq_share=_mean([part for part in parts if part.softirq_share is not None]),
         watched=_watched(parts),
@@ -63,11 +63,16 @@ def _add_rules(rules: Iterable[RuleCount]) -> tuple[RuleCount, ...]:
     return tuple(out.values())
 
 
-def _add_conntrack(samples: list[ConntrackSample]) -> ConntrackSample | None:
-    if not samples:
+def _add_conntrack(timed: list[tuple[float, ConntrackSample]]) -> ConntrackSample | None:
+    """Add samples, each with the seconds of its interval: the last one may be a moment without packets."""
+    if not timed:
         return None
+    samples = [sample for _, sample in timed]
+    seconds = sum(length for length, _ in timed)
+    new = sum(length * sample.new_per_s for length, sample in timed)
     return replace(
         samples[-1],
+        new_per_s=new / seconds if seconds > 0 else samples[-1].new_per_s,
         insert_failed=sum(sample.insert_failed for sample in samples),
         drop=sum(sample.drop for sample in samples),
         early_drop=sum(sample.early_drop for sample in samples),

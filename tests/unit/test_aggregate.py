@@ -258,7 +258,7 @@ def test_what_never_reached_tc_is_in_the_totals_and_the_ledger() -> None:
 
 def test_counters_of_intervals_add_up() -> None:
     one = Counters(0.5, 100, 6000, None, drops=(DropCount("ip", "R", 1),), protocols={"udp": (1, 2)},
-                   conntrack=ConntrackSample(5, 10, insert_failed=2),
+                   conntrack=ConntrackSample(5, 10, 600.0, insert_failed=2),
                    records_lost=3, softirq_share=0.2)  # fmt: skip
     two = Counters(0.5, 50, 3000, 40, 2400, drops=(DropCount("ip", "R", 2), DropCount("ip", "Q", 4)),
                    protocols={"udp": (3, 4), "tcp": (5, 6)}, rules=(RuleCount("1", 5, 50),), watched=0.4,
@@ -270,6 +270,7 @@ def test_counters_of_intervals_add_up() -> None:
     assert both.rules == (RuleCount("1", 5, 50),)
     assert both.conntrack is not None
     assert (both.conntrack.count, both.conntrack.insert_failed) == (7, 3)
+    assert both.conntrack.new_per_s == pytest.approx(300)  # not that of the last moment alone
     assert both.softirq_share == pytest.approx(0.3)
     assert both.watched == pytest.approx((100 * 1.0 + 50 * 0.4) / 150)
 

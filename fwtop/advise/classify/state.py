@@ -72,7 +72,7 @@ def conntrack_exhaustion(scene: Scene) -> list[Finding]:
     evidence = [f"{count(table.count)} of {count(table.max)} entries in use ({percent(table.fill)})"]
     if table.new_per_s > 0:
         evidence.append(f"{count(table.new_per_s)} new entries a second")
-    if table.seconds_to_full:
+    if table.seconds_to_full and table.seconds_to_full >= 1:
         evidence.append(f"full in {table.seconds_to_full:.0f} s at this rate")
     if table.drop or table.early_drop or table.insert_failed:
         evidence.append(
