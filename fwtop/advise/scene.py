@@ -9,6 +9,7 @@ import numpy as np
 
 from fwtop.advise.baseline import Baseline
 from fwtop.advise.config import AdviseConfig
+from fwtop.advise.distances import Distances
 from fwtop.advise.facts import Facts
 from fwtop.advise.icmp import errors
 from fwtop.advise.sampling import looks_sampled
@@ -129,7 +130,15 @@ class Scene:
 
     def spoof(self, rows: Rows, *, prior: float = 0.0, completed: float = 0.0) -> Spoof:
         """Estimate whether the rows' sources are forged."""
-        return spoof_estimate(self.traffic, rows, prior=prior, own=self.own, completed=completed)
+        before = self.distances if self.baseline.ready else None
+        return spoof_estimate(
+            self.traffic, rows, prior=prior, own=self.own, completed=completed, before=before
+        )
+
+    @cached_property
+    def distances(self) -> Distances:
+        """How far off the networks of the baseline are."""
+        return Distances.of(self.baseline.rows)
 
     @cached_property
     def strangers(self) -> Mask:

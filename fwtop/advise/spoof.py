@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fwtop.advise.distances import Distances
 from fwtop.advise.traffic import Rows, Traffic
 from fwtop.model.address import Prefix
 from fwtop.model.packets import U64, Mask
@@ -41,12 +42,18 @@ class Sign:
 
 
 def spoof_estimate(
-    traffic: Traffic, rows: Rows, *, prior: float = 0.0, own: tuple[Prefix, ...] = (), completed: float = 0.0
+    traffic: Traffic,
+    rows: Rows,
+    *,
+    prior: float = 0.0,
+    own: tuple[Prefix, ...] = (),
+    completed: float = 0.0,
+    before: Distances | None = None,
 ) -> Spoof:
     """Judge the sources of an attack's rows.
 
     `prior` is the log-odds that the kind itself gives (reflectors and completed handshakes are real);
-    `completed` the share of its flows that went on after the handshake.
+    `completed` the share of its flows that went on after the handshake, `before` how far networks were off.
     """
     if len(rows) == 0:
         return Spoof(0.0, ())
@@ -63,7 +70,8 @@ def spoof_estimate(
         signs += [*_space(four), *_pattern(four)]
     else:
         signs += _space6(hi[family == 6], lo[family == 6])
-    signs += [*_ttl(traffic, rows, len(first)), *_ttl_kept(traffic, rows)]
+    distances = _ttl_before(traffic, rows, before) or _ttl(traffic, rows, len(first))
+    signs += [*distances, *_ttl_kept(traffic, rows)]
     if completed > 0.2:
         signs.append(Sign(-4.0, f"{percent(completed)} of the flows went on after the handshake"))
     odds = prior + sum(sign.weight for sign in signs)
@@ -220,6 +228,20 @@ def _ttl_kept(traffic: Traffic, rows: Rows) -> list[Sign]:
         return [Sign(-3.0, "each source keeps its own TTL")]
     if kept < 0.3:
         return [Sign(3.0, "the same source arrives with many TTLs")]
+    return []
+
+
+def _ttl_before(traffic: Traffic, rows: Rows, before: Distances | None) -> list[Sign]:
+    """Hold the packets' distance against what their networks showed in quiet times."""
+    found = before.changed(traffic.packets, rows) if before is not None else None
+    if found is None:
+        return []
+    networks, part = found
+    if part > 0.6:
+        text = f"{percent(part)} of {networks:,} networks known from before seem to be at another distance"
+        return [Sign(4.0, f"{text} (by TTL)")]
+    if part < 0.2:
+        return [Sign(-2.0, f"{networks:,} networks known from before keep their distance (by TTL)")]
     return []
 
 

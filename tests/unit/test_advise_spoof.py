@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 
+import numpy as np
 import pytest
 from advise_factory import FLAGS, address, ethernet, ip, make_batch, make_tables, make_window, tcp, udp
 
@@ -107,3 +108,27 @@ def test_forged_sources_are_told_from_real_ones(pool: str, kind: str) -> None:
     if pool == "few_sites_six":
         blocks = [p for p in judged.proposals if p.rule is not None and p.rule.match.sources]
         assert max(p.attack_share for p in blocks) > 0.9
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_distances_from_before_the_attack_tell_who_borrows_addresses(same: bool) -> None:
+    rng = Random(8)
+    hosts = [(bytes([rng.choice((23, 45, 77))]) + rng.randbytes(3), rng.randint(40, 60)) for _ in range(150)]
+    quiet, attack = [], []
+    for number in range(4500):
+        host, ttl = hosts[number % len(hosts)]
+        body = udp(rng.randrange(1024, 65_000), 5000, b"hello" + rng.randbytes(9))
+        quiet.append((number / 100, ethernet(ip(host, TARGET[4], 17, body, ttl=ttl))))
+        far = ttl if same else 128 - rng.randint(5, 40)
+        flood = udp(rng.randrange(1024, 65_000), 9, b"flood of one kind")
+        neighbour = host[:3] + rng.randbytes(1)
+        attack.append((number / 1500, ethernet(ip(neighbour, TARGET[4], 17, flood, ttl=far))))
+    advisor = Advisor()
+    advisor.baseline.keep_rows(make_batch(quiet))
+    advisor.baseline.keep_rates(make_batch(quiet), np.ones(len(quiet)), 45.0)
+    window = make_window(make_batch(attack), 3.0, live=True)
+    (found,) = advisor.judge(window, make_tables(window)).attacks
+    evidence = " ".join(found.evidence)
+    wanted = "keep their distance (by TTL)" if same else "seem to be at another distance (by TTL)"
+    assert wanted in evidence
+    assert ("sources look forged" in evidence) is not same
