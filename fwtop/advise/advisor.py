@@ -26,6 +26,8 @@ from fwtop.model.packets import PacketBatch
 from fwtop.model.snapshot import Attack, Judgement, Tables
 from fwtop.model.window import Window
 
+_SHORT = 100  # packets of a capture: then the attack is nearly all of it, or nothing shows
+
 
 @dataclass
 class _Pending:
@@ -139,6 +141,8 @@ def make_scene(
 ) -> Scene:
     """Prepare a window for the rules."""
     traffic = Traffic.of(window, config)
+    if not window.live and len(traffic) < _SHORT:
+        config = replace(config, min_samples=config.min_samples * 2 // 3)
     free = np.ones(len(traffic), np.bool_)
     return Scene(traffic, config, baseline, window.counters, window.own, free, scans or ScanMemory())
 

@@ -8,8 +8,8 @@ from random import Random
 
 import pytest
 from advise_factory import ethernet, ip, udp
-from advise_flows import HOST, Frame, connection, hosts, judge, visitors
-from advise_payloads import client_hello
+from advise_flows import HOST, Frame, connection, hosts, judge, segment, visitors
+from advise_payloads import client_hello, dns_answer
 
 AGENTS = [
     b"Mozilla/5.0 (Windows NT 10.0; Win64; x64) Chrome/%d.0" % version for version in range(90, 130)
@@ -113,3 +113,36 @@ def test_sessions_that_are_closed_before_their_handshake_ends_are_a_flood(
                 loads.append(b"\x17\x03\x03\0\xf0" + rng.randbytes(240))
             frames += connection(rng, bot, 443, loads, answered=3500)
     assert set(judge(frames)) == kinds
+
+
+def test_one_tool_with_several_methods_for_one_page_is_a_flood() -> None:
+    rng = Random(8)
+    methods = (b"HEAD", b"OPTIONS", b"GET")
+    words = b" / HTTP/1.1\r\nHost: www.example.org\r\nUser-Agent: Mozilla/5.0 (Windows NT 6.1)\r\n\r\n"
+    assert set(judge(clients(rng, 80, 12, lambda _: rng.choice(methods) + words))) == {"http_flood"}
+
+
+def test_answers_of_a_single_reflector_are_named_after_its_service() -> None:
+    rng = Random(9)
+    server = hosts(rng, 1)[0]
+    frames = visitors(rng, 40)
+    for i in range(8000):
+        answer = b"\0\0" + (i % 700).to_bytes(2) + b"\x02\xbc\0\0" + bytes([rng.randrange(256)]) * 1392
+        datagram = udp(11211, rng.randrange(1024, 65536), answer)
+        frames.append((rng.random() * 4, ethernet(ip(server, HOST, 17, datagram, ttl=50))))
+    assert set(judge(frames)) == {"memcached_amplification"}
+
+
+@pytest.mark.parametrize("kind", ["syn_flood", "dns_amplification"])
+def test_a_capture_of_two_dozen_packets_is_enough_where_all_are_alike(kind: str) -> None:
+    rng = Random(10)
+    frames: list[Frame] = []
+    for server in hosts(rng, 25):
+        if kind == "syn_flood":
+            source = bytes([rng.randrange(1, 224)]) + rng.randbytes(3)
+            packet = segment(source, HOST, rng.randrange(65536), 443, "S", seq=rng.getrandbits(31))
+        else:
+            answer = udp(53, rng.randrange(1024, 65536), dns_answer(rng, "example.org"))
+            packet = ethernet(ip(server, HOST, 17, answer, ttl=50))
+        frames.append((rng.random() / 100, packet))
+    assert set(judge(frames, seconds=0.01)) == {kind}

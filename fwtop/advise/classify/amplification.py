@@ -100,6 +100,18 @@ def merged(findings: list[Finding]) -> list[Finding]:
     return list(result.values())
 
 
+def of_few(scene: Scene, facts: Facts) -> Finding | None:
+    """Name a flood after the service whose answers it is, however few reflectors send them."""
+    sport = facts.top("sport")
+    if sport.share < 0.95 or sport.value not in BY_PORT or sport.value in WEB:
+        return None
+    fits = [(service, _fit(service, facts)) for service in BY_PORT[sport.value]]
+    service, fit = max(fits, key=lambda pair: -1.0 if pair[1] is None else pair[1])
+    if fit is None or fit < 0.8 or service.name in _SPOKEN:
+        return None
+    return _finding(scene, service, facts, [sport.value], confidence=0.85, fit=fit)
+
+
 def unknown_service(scene: Scene) -> list[Finding]:
     """Large packets of many sources from one and the same source port that no table knows."""
     packets = scene.traffic.packets

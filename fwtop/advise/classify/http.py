@@ -174,7 +174,7 @@ def _one_tool(facts: Facts, parsed: list[http.Request]) -> str:
     """Say so when all ask for one and the same thing in the same words: people's browsers differ."""
     if len(parsed) < 100 or facts.sources < 20 or min(facts.peak_pps, facts.packets) < _POLLED_PPS:
         return ""
-    n = Counter((request.method, request.path) for request in parsed).most_common(1)[0][1]
+    n = Counter(request.path for request in parsed).most_common(1)[0][1]
     words, m = Counter(_whole_words(parsed)).most_common(1)[0]
     if min(n, m) < 0.9 * len(parsed) or len(words) < 40:
         return ""

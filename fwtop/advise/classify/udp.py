@@ -7,6 +7,7 @@ import math
 import numpy as np
 
 from fwtop.advise import quic
+from fwtop.advise.classify import amplification
 from fwtop.advise.facts import Facts
 from fwtop.advise.scene import Finding, Scene, count
 from fwtop.advise.services import BY_PORT, QUESTIONS
@@ -39,10 +40,12 @@ def flood(scene: Scene) -> list[Finding]:
         finding = _judge(scene, mask) or _judge(scene, mask & ~talking_flows(scene.traffic, mask))
         if finding is not None:
             findings.append(finding)
-    if len(findings) > 1:
-        return [_join(scene, findings)]
+    answers = [finding for finding in findings if finding.kind != "udp_flood"]
+    floods = [finding for finding in findings if finding.kind == "udp_flood"]
+    if len(floods) > 1:
+        return [*answers, _join(scene, floods)]
     rest = packets.fragment == Fragment.LATER
-    return [_with_fragments(scene, finding, rest) for finding in findings]
+    return [*answers, *(_with_fragments(scene, finding, rest) for finding in floods)]
 
 
 def _by_port(scene: Scene, pool: Mask) -> list[Mask]:
@@ -64,6 +67,9 @@ def _judge(scene: Scene, mask: Mask) -> Finding | None:
     odds, signs = _odds(scene, facts, spoof.probability)
     if odds < 1.5:
         return None
+    answers = amplification.of_few(scene, facts)
+    if answers is not None:
+        return answers
     dport, sport = facts.top("dport"), facts.top("sport")
     where = f"to port {dport.value}" if dport.share > 0.9 else f"to {dport.distinct:,} ports"
     evidence = [_size(facts, where), *_asked(facts), *quic.header_evidence(facts), *signs]
