@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Hashable, Mapping
 
 _SETTLED_SECONDS = 3.0  # without a change; as long as a window
-_TICK_SECONDS, _JUDGE_SECONDS = 1.5, 4.5  # at least, while nothing changes
+_TICK_SECONDS, _JUDGE_SECONDS = 2.0, 6.0  # at least, while nothing changes
 _USUAL_JUDGE_SECONDS = 1.0
 _SURGE = 1.5  # judge at once when the packet rate changed by this factor since the last judgement
 _MIX = 0.1  # of all packets: judge at the usual time when a protocol's share changed by more

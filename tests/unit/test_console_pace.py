@@ -48,9 +48,9 @@ def test_with_time_to_spare_it_looks_and_judges_as_usual() -> None:
 def test_pressed_and_unchanged_it_looks_and_judges_less_often() -> None:
     pace, clock = settled()
     assert pace.saving
-    assert pace.tick_seconds(0.5) == 1.5
-    assert pace.tick_seconds(2.0) == 2.0  # --slow stays slow
-    assert judgements(pace, clock, 9.0) == 2
+    assert pace.tick_seconds(0.5) == 2.0
+    assert pace.tick_seconds(3.0) == 3.0  # what is slower stays so
+    assert judgements(pace, clock, 12.0) == 2
 
 
 def test_a_surge_is_judged_at_once() -> None:
