@@ -13,6 +13,8 @@ from fwtop.advise.traffic import Rows, Traffic, distinct_texts, payload, transpo
 from fwtop.model.address import format_address
 from fwtop.model.packets import F64, I64, U8
 
+_UNMET = 0.02  # of the packets are of sources that were not sampled
+
 
 @dataclass(frozen=True, slots=True)
 class Top:
@@ -79,8 +81,12 @@ class Facts:
 
     @property
     def senders(self) -> str:
-        """How many sources, in words."""
-        return f"{self.sources:,} source{'' if self.sources == 1 else 's'}"
+        """How many sources, in words; a sample that meets new ones all the time holds not all of them.
+
+        The part of the sampled packets whose source was met once is that of the sources not met (Good 1953).
+        """
+        partly = self.packets > 1.05 * self.n and self.singles > _UNMET
+        return f"{'at least ' * partly}{self.sources:,} source{'' if self.sources == 1 else 's'}"
 
     @cached_property
     def singles(self) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from fwtop.model.observation import rfc3339
 from fwtop.model.percent import percent
 from fwtop.model.snapshot import LedgerRow, Sampling, Share, Snapshot
 from fwtop.model.wording import describe
@@ -87,7 +88,7 @@ def _attacks(snapshot: Snapshot) -> list[str]:
         forged = ", forged sources" if attack.spoofed else ""
         lines.append(
             f"{attack.title}: {percent(attack.share, 1)} of packets, {si(attack.pps)}pps{forged} "
-            f"(confidence {percent(attack.confidence)})"
+            f"(confidence {percent(attack.confidence)}), since {rfc3339(attack.since)}"
         )
         lines += [f"    {sentence}" for sentence in attack.evidence]
     return [*lines, ""]

@@ -96,3 +96,17 @@ def test_a_capture_tells_waves_and_what_is_still_on() -> None:
     attack = _waves((5.0, b"pulse pulse"), (25.0, b"pulse pulse"), (49.9, b"pulse pulse"))["udp_flood"]
     assert "it comes in waves: 3 so far" in attack.evidence
     assert attack.ended is None
+
+
+@pytest.mark.parametrize(("sources", "said"), [(5000, "at least 1,"), (10, " from 10 sources")])
+def test_sampled_floods_say_that_they_have_more_sources_than_were_met(sources: int, said: str) -> None:
+    rng = Random(9)
+    hosts = [bytes([rng.randrange(20, 120)]) + rng.randbytes(3) for _ in range(sources)]
+    frames = []
+    for number in range(1500):
+        body = udp(rng.randrange(1024, 65_000), 27015, b"pulse pulse")
+        packet = ip(rng.choice(hosts), bytes([10, 0, 0, 9]), 17, body, ttl=rng.randrange(40, 60))
+        frames.append((number / 1000, ethernet(packet)))
+    window = make_window(make_batch(frames, weight=50.0), 1.5, live=True)
+    (attack,) = Advisor().judge(window, make_tables(window)).attacks
+    assert said in attack.evidence[0]
