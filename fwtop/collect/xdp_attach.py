@@ -80,12 +80,15 @@ def swap_or_attach(
 ) -> list[Attachment]:
     """Put the programs on the chosen interfaces and wherever they are already; returns where they are.
 
-    What no rule needs any more is detached last, so that no packet passes between two programs. Raises
-    FwtopError; what was swapped until then stays, as rules are inert until they are given a deadline.
+    Rules that are at tc because XDP was taken go to XDP once it is free. What no rule needs any more is
+    detached last, so that no packet passes between two programs. Raises FwtopError; what was swapped until
+    then stays, as rules are inert until they are given a deadline.
     """
     before = pinned(directory)
-    done = _swap_all(before, {link.index: safe_text(link.name) for link in links}, programs)
+    names = {link.index: safe_text(link.name) for link in links}
     places = targets(links, chosen) if programs.wanted(NATIVE) else []
+    stay = [item for item in before if not _can_go_back(item, places)]
+    done = _swap_all(stay, names, programs)
     for target in places:
         reached = {one.index for one in (target.link, *target.members)}
         if not any(ifindex in reached and mode in XDP_MODES for ifindex, mode in done):
@@ -101,6 +104,13 @@ def swap_or_attach(
     above = {one.index: place.above or place.link.name for place in places for one in place.members}
     above |= {place.link.index: place.above for place in places}
     return [replace(item, above=safe_text(above.get(item.ifindex, ""))) for item in done.values()]
+
+
+def _can_go_back(found: tuple[Path, int, str], places: list[Target]) -> bool:
+    """Say whether rules are at tc where XDP is free, on an interface that is asked for now."""
+    _, ifindex, mode = found
+    reached = {one.index for place in places for one in (place.link, *place.members)}
+    return mode == TC and ifindex in reached and not foreign_program(ifindex)
 
 
 def _swap_all(

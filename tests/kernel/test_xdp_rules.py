@@ -94,7 +94,12 @@ def test_a_foreign_program_that_leaves_takes_no_rule_with_it(bench: XdpBench) ->
         assert sum(counted.values()) == 2
         assert counted[xdp_rule] >= 1
         bench.pair.victim.run("ip", "link", "set", "dev", "v0", "xdp", "off")
-        guardian.demand(Undo((xdp_rule,)))
+        other = apply(guardian, xdp(Match(protocol=17, dport=9)))
+        notes = {rule_id: item["note"] for rule_id, item in rules_of(guardian).items()}
+        where = "XDP in the driver of v0"
+        assert notes == {tc_rule: "tc ingress of v0", xdp_rule: where, other: where}
+        assert not bench.path(6).passes()
+        guardian.demand(Undo((xdp_rule, other)))
         assert not bench.path(4).passes()
         assert bench.path(6).passes(wait_s=10)
         guardian.demand(Undo((tc_rule,)))
