@@ -18,6 +18,7 @@ MAX_PREFIXES = 1_000_000
 MAX_FILE_BYTES = 128 << 20
 _SHOWN_ERRORS = 3
 _WORTH_IT = 100_000  # bytes: below, importing numpy takes longer than reading
+_MAPPED = 0xFFFF  # what an IPv4 address in IPv6 begins with: ::ffff:192.0.2.1
 _ODD_LINE = re.compile(rb"[^0-9./]|^$")
 
 
@@ -101,13 +102,14 @@ def _contents(name: str) -> bytes:
 def _parse(text: str) -> Prefix | None:
     """Read the usual forms quickly, the others as Prefix.parse does; None when it is neither."""
     address, slash, length = text.partition("/")
-    if ":" not in address:
-        try:
-            value = int.from_bytes(socket.inet_pton(socket.AF_INET, address), "big")
-            bits = 32 if not slash else int(length) if length.isascii() and length.isdigit() else -1
-            if 0 <= bits <= 32:
-                return Prefix(4, value >> (32 - bits) << (32 - bits), bits)
-        except OSError:
+    family, kind, bits = (6, socket.AF_INET6, 128) if ":" in address else (4, socket.AF_INET, 32)
+    try:
+        value = int.from_bytes(socket.inet_pton(kind, address), "big")
+        free = bits - (bits if not slash else int(length) if length.isascii() and length.isdigit() else -1)
+        if 0 <= free <= bits and (family == 4 or value >> 32 != _MAPPED):
+            return Prefix(family, value >> free << free, bits - free)
+    except OSError:
+        if family == 4:
             return None
     try:
         return Prefix.parse(text)

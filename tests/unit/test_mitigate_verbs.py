@@ -92,6 +92,23 @@ def test_prefix_file_names_bad_lines(tmp_path: Path) -> None:
         read_prefix_file(str(file))
 
 
+@pytest.mark.parametrize(
+    "address",
+    ["2001:DB8::5", "::1", "::ffff:192.0.2.129", "::192.0.2.1", "1::2::3", "fe80::1%eth0", "12345::"],
+)
+def test_a_list_means_what_the_command_line_means(tmp_path: Path, address: str) -> None:
+    file = tmp_path / "list"
+    for length in ("", "/0", "/1", "/47", "/64", "/96", "/120", "/128", "/129", "/-1", "/", "/x", "/ 8"):
+        file.write_text(f"{address}{length}\n")
+        try:
+            expected = Prefix.parse(f"{address}{length}")
+        except ValueError:
+            with pytest.raises(FwtopError, match="not an address or prefix"):
+                read_prefix_file(str(file))
+        else:
+            assert list(read_prefix_file(str(file))) == [expected]
+
+
 def test_a_list_is_read_no_further_than_fits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prefix_file, "MAX_FILE_BYTES", 1 << 20)
     with pytest.raises(FwtopError, match="/dev/zero is larger than 1 MiB; nothing was changed"):
