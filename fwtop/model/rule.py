@@ -66,10 +66,12 @@ class PayloadMatch:
         mask = self.mask if self.mask is not None else b"\xff" * len(self.data)
         if self.dns_name is None:
             return mask
-        folded = zip(self.data, mask, strict=True)
-        return bytes(
-            bits & 0xDF if chr(byte).isascii() and chr(byte).isalpha() else bits for byte, bits in folded
+        name = self.data.partition(b"\0")[0]  # a type behind it has no case
+        folded = (
+            bits & 0xDF if chr(byte).isascii() and chr(byte).isalpha() else bits
+            for byte, bits in zip(name, mask[: len(name)], strict=True)
         )
+        return bytes(folded) + mask[len(name) :]
 
 
 @dataclass(frozen=True, slots=True)

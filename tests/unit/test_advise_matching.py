@@ -180,3 +180,9 @@ def test_the_tail_is_left_out_and_six_is_cut_at_64() -> None:
     cover = fewest_prefixes(heavy, np.array([50.0, 40.0, 9.0, 1.0]), NOBODY, target=0.95, limit=10)
     assert [str(prefix) for prefix in cover.prefixes] == ["2a01:1:2:3::/64", "45.1.1.1"]
     assert cover.share == pytest.approx(0.99)
+
+
+def test_letters_of_a_name_match_in_either_case_and_its_type_as_it_is() -> None:
+    """HTTPS records have type 65, the number of the letter A; 97, that of a, is another type."""
+    match = PayloadMatch(b"\3Www\0\0\x41", 12, dns_name="www")
+    assert match.care == b"\xff\xdf\xdf\xdf\xff\xff\xff"
