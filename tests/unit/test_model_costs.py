@@ -11,7 +11,7 @@ from capture_files import pcap
 
 from fwtop.bench.calibrate import keep
 from fwtop.bench.frame import Document, Result
-from fwtop.console import capture
+from fwtop.console import capture, judging
 from fwtop.lab import network, scenario
 from fwtop.lab.plan import lay_out
 from fwtop.model.costs import DEFAULT_COST_NS, Costs, load_costs, machine_name, save_costs
@@ -94,7 +94,7 @@ def test_what_can_not_be_written_is_one_line_and_leaves_the_old(tmp_path: Path) 
 def test_proposals_carry_the_measured_costs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     path = tmp_path / "costs.json"
     save_costs(Costs(_HERE.machine, _HERE.kernel, _HERE.measured, {"xdp": 33.0}), path)
-    monkeypatch.setattr(capture, "load_costs", lambda: load_costs(path))
+    monkeypatch.setattr(judging, "load_costs", lambda: load_costs(path))
     plan = lay_out(scenario.load("ntp_amplification"), network.Wire(bytes(6), bytes(6)))
     frame = plan.templates[0].data
     records = [(number * 10**6, frame, len(frame)) for number in range(500)]
