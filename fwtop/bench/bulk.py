@@ -6,8 +6,8 @@ by nature (one program a line) is measured on fewer entries and scaled up: the n
 Where `fwtop block @file --via xdp` spends its time, by the times of system calls (strace -f -ttt, code in the
 cache as in every round but the first): start of the client and reading the file 18 %, start of the guardian
 18 %, list received, checked and weighed against the other rules 15 %, journal 12 %, start of the loader 8 %,
-tables built 19 %, program loaded and attached 7 %. Gone are a plan that nobody reads with --yes (12 % of before)
-and the compiler (14 %), which runs beside the building of the tables, and once a boot.
+tables built 19 %, program loaded and attached 7 %. Gone are a plan that nobody reads with --yes (12 % of
+before) and the compiler (14 %), which runs beside the building of the tables, and once a boot.
 """
 
 from __future__ import annotations
