@@ -19,7 +19,10 @@ from fwtop.model.text import safe_text
 _ASKED = ("xdp_lists.h", "xdp_limit.h")  # what the rules call
 _HEADERS = ("kernel.h", "record.h", "xdp.h", *_ASKED, "xdp_parse.h", "xdp_plain.h", "xdp_main.h")
 _KEPT = 64  # compiled rule sets
+_MOST_PLAIN = 1000  # prefixes in the code of all rules: with more, compiling would take 10 s and longer
+_TABLE = 10  # asking a table of IPv6 prefixes is as much code as so many prefixes
 _TOO_LARGE = (errno.E2BIG, errno.EFAULT)  # the verifier gave up: too many steps, too many branches
+_FAR_JUMP = "jump out of range"  # check_subprogs in kernel/bpf/verifier.c
 _REFUSED = "the kernel refused the compiled rules: {}; nothing was changed"
 
 
@@ -43,12 +46,12 @@ def _build(
     maps = dict(enumerate((shared[part] for part in SHARED), 1))
     numbered = [_numbered(rule, maps) for rule in rules]
     definitions = _definitions(kind)
-    for plain in (True, False):
+    for plain in ways(numbered):
         code = relocate(_compiled(program_text(numbered, allow, plain=plain), definitions, name), maps)
         try:
             return bpf.load_program(kind, name, code)
         except OSError as error:
-            if error.errno not in _TOO_LARGE:
+            if not is_too_large(error):
                 raise FwtopError(_REFUSED.format(safe_text(error))) from None
     raise FwtopError(_REFUSED.format("the rules are too many for one program"))
 
@@ -58,7 +61,29 @@ def precompile(rules: list[SlotRule], allow: tuple[Prefix, ...], *, for_tc: bool
     maps = dict.fromkeys(range(1, len(SHARED) + 1), 0)
     numbered = [_numbered(rule, maps) for rule in rules]
     kind, name = (bpf.TC, "fwtop_tc") if for_tc else (bpf.XDP_FRAGMENTS, "fwtop_xdp")
-    _compiled(program_text(numbered, allow), _definitions(kind), name)
+    _compiled(program_text(numbered, allow, plain=ways(numbered)[0]), _definitions(kind), name)
+
+
+def is_too_large(error: OSError) -> bool:
+    """Say whether the verifier gave up for the length of a program; a jump reaches 32,767 instructions."""
+    return error.errno in _TOO_LARGE or (error.errno == errno.EINVAL and _FAR_JUMP in str(error))
+
+
+def ways(rules: list[SlotRule]) -> tuple[bool, ...]:
+    """Say whether to try a way of its own for plain packets; without, compiling takes a quarter of the time.
+
+    Long lists are not in the code, but for what asks the table of each IPv6 prefix length in use.
+    """
+    tables = sum(
+        len(found.tables) for rule in rules for found in rule.lists.values() if isinstance(found, List6)
+    )
+    prefixes = sum(
+        len(found)
+        for rule in rules
+        for side, found in (("src", rule.match.sources), ("dst", rule.match.destinations))
+        if all(listed != side for listed, _ in rule.lists)
+    )
+    return (True, False) if prefixes + _TABLE * tables <= _MOST_PLAIN else (False,)
 
 
 def _definitions(kind: bpf.ProgramType) -> dict[str, object]:

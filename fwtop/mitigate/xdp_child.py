@@ -53,6 +53,11 @@ class Running:
         """Wait for the answer; raises FwtopError."""
         try:
             return _receive(self._mine)
+        except TimeoutError:
+            line = f"the XDP loader was not done after {_SECONDS:g} s: many prefixes in many rules take long"
+            raise FwtopError(
+                f"{line} to compile; take some back, or put the prefixes into one list"
+            ) from None
         except (OSError, ProtocolError) as error:
             raise FwtopError(f"the XDP loader did not answer: {error}") from None
 

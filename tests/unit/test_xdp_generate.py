@@ -1,5 +1,6 @@
 """The C that rules become: only what is asked, lists without overlap, and what is refused."""
 
+import errno
 import ipaddress
 import random
 import re
@@ -8,8 +9,9 @@ import pytest
 from frames import batch_of, ethernet, ipv4, udp
 
 from fwtop.advise.matching import match_rows
+from fwtop.collect.xdp_build import is_too_large, ways
 from fwtop.collect.xdp_generate import program_text
-from fwtop.collect.xdp_rule import SlotRule
+from fwtop.collect.xdp_rule import List4, List6, SlotRule, Table6
 from fwtop.collect.xdp_tree import lookup_lines
 from fwtop.model.address import Prefix
 from fwtop.model.errors import FwtopError
@@ -29,6 +31,26 @@ def test_a_rule_asks_only_for_its_conditions() -> None:
     assert "p->sport == 161" in body
     assert not re.search(r"ttl|ip_length|payload|src_", body)
     assert "if (any_rule_3(f, p) && alive(cell, 3))" in text
+
+
+def test_many_prefixes_in_the_code_go_without_ways_of_their_own() -> None:
+    """Code for 30 rules of 50 prefixes had jumps longer than the kernel takes, after 10 s of compiling."""
+    fifty = tuple(Prefix.parse(f"10.0.{place}.0/24") for place in range(50))
+    rules = [SlotRule(slot, Match(sources=fifty), {}) for slot in range(20)]
+    assert ways(rules) == (True, False)
+    assert ways([*rules, SlotRule(20, Match(destinations=fifty), {})]) == (False,)
+    listed = {("src", 4): List4(1, 2, 3, 0, 0)}
+    assert ways([*rules, SlotRule(20, Match(sources=fifty), listed)]) == (True, False)
+    tables = tuple(Table6(length, 0, 0, 4, 1, (1, 1), (0, 0)) for length in range(20, 121))
+    assert ways([SlotRule(0, Match(), {("src", 6): List6(1, tables[:100])})]) == (True, False)
+    assert ways([SlotRule(0, Match(), {("src", 6): List6(1, tables)})]) == (False,)
+
+
+def test_what_is_too_long_is_told_from_what_is_wrong() -> None:
+    far = "fwtop_xdp: Invalid argument: jump out of range from insn 12 to -30007 | processed 0 insns"
+    assert is_too_large(OSError(errno.E2BIG, "Argument list too long"))
+    assert is_too_large(OSError(errno.EINVAL, far))
+    assert not is_too_large(OSError(errno.EINVAL, "fwtop_xdp: Invalid argument: unknown opcode 00"))
 
 
 def test_what_is_known_of_a_packet_is_not_asked() -> None:
