@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from fwtop.collect.accepted import LoggedAccepted
 from fwtop.collect.counters import CounterReader, Interval
+from fwtop.collect.glance import Arrivals, Glance
 from fwtop.collect.holding import HeldSamples
 from fwtop.collect.interfaces import Interfaces
 from fwtop.collect.mapped import Cells
@@ -81,6 +82,7 @@ class LiveSource:
                 self._xdp = XdpCounts(fast, cpus=int(answer_data["fast_layout"]["cpus"]))
         self._held = HeldSamples()
         self._processors = Processors()
+        self._glance = Glance(self._arrivals)
         self._time = time.monotonic()
         self._one_in = dict.fromkeys(_SHARES, 1)
 
@@ -97,6 +99,15 @@ class LiveSource:
     def pressed(self) -> bool:
         """Whether no processor had time to spare before the last call of `poll`."""
         return self._processors.pressed
+
+    def glance(self) -> bool:
+        """Say whether another thing arrives than at the last glance: much cheaper than `poll`."""
+        return self._glance.look()
+
+    def _arrivals(self) -> Arrivals:
+        links = self._interfaces.look().values()
+        packets, size = sum(link.packets for link in links), sum(link.bytes for link in links)
+        return Arrivals(packets, size, self._cells.totals().arrived)
 
     def poll(self) -> tuple[PacketBatch, Counters]:
         """Return the packets sampled and everything counted since the last call; never blocks.

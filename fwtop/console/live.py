@@ -35,6 +35,10 @@ class Source(Protocol):
         """Whether no processor has time to spare."""
         ...
 
+    def glance(self) -> bool:
+        """Say whether another thing arrives than at the last glance, which was no longer ago than a tick."""
+        ...
+
     def poll(self) -> tuple[PacketBatch, Counters]:
         """Return the pending samples and the interval's exact counters, without blocking."""
         ...
@@ -149,7 +153,9 @@ class LiveSession:
             while left > 0 and not stop.is_set():
                 due = max(due + tick_seconds, time.monotonic())
                 stop.wait(due - time.monotonic())
-                # A key may have come in between, whose effect is to be seen
+                if self._source.glance() and self._pace.saving:
+                    self._pace.changed()
+                # A key or another attack may have come in between, whose effect is to be seen
                 left = min(left, self._pace.tick_seconds(tick_seconds)) - tick_seconds
 
     def _judge(self, window: Window, tables: Tables) -> Judgement:
