@@ -38,10 +38,11 @@ class Timeline:
         if track is None or onset - track.until > self.linger_seconds:
             track = self.tracks[key] = Track(finding.title, *active.pulses[0], active.peak_pps)
         for begin, end in active.pulses:
-            track.waves += begin - track.until > PAUSE_SECONDS
+            track.waves += not finding.state and begin - track.until > PAUSE_SECONDS
             track.until = max(track.until, end)
         track.peak_pps = max(track.peak_pps, active.peak_pps)
-        track.follows = track.follows or self._predecessor(key, track)
+        if not finding.state:  # a full table is what a vector did, and takes the place of none
+            track.follows = track.follows or self._predecessor(key, track)
         self._trim(until)
         return track
 

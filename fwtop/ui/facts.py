@@ -47,7 +47,8 @@ def _attack(attack: Attack, now: float) -> list[Line]:
     lines: list[Line] = [[(attack.title, STRONG)], fact("share", facts)]
     lines.append(fact("since", f"{rfc3339(attack.since)}, {duration(now - attack.since)} ago"))
     forged = "forged: blocking them one by one won't help" if attack.spoofed else "look real"
-    lines.append(fact("sources", forged))
+    if attack.share > 0:  # a full table has no packets of its own, nor senders
+        lines.append(fact("sources", forged))
     for number_of, sentence in enumerate(attack.evidence):
         lines += wrapped("evidence" if number_of == 0 else "", sentence)
     return lines

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 
+import numpy as np
 import pytest
 from advise_factory import ethernet, ip, make_batch, make_tables, make_window, tcp, udp
 
+from fwtop.advise.activity import Activity
 from fwtop.advise.advisor import Advisor
+from fwtop.advise.scene import Finding
+from fwtop.advise.timeline import Timeline
 from fwtop.model.snapshot import Attack
 
 
@@ -110,3 +115,15 @@ def test_sampled_floods_say_that_they_have_more_sources_than_were_met(sources: i
     window = make_window(make_batch(frames, weight=50.0), 1.5, live=True)
     (attack,) = Advisor().judge(window, make_tables(window)).attacks
     assert said in attack.evidence[0]
+
+
+def test_a_full_table_takes_the_place_of_nothing_and_has_no_waves() -> None:
+    timeline = Timeline(linger_seconds=30.0)
+    flood = Finding("udp_flood", "UDP flood", np.arange(9), 0.9, ())
+    full = replace(flood, kind="conntrack_exhaustion", title="Exhaustion", state=True)
+    timeline.note(flood, Activity(((0.0, 10.0),), 100.0, over=False))
+    for at in (10.5, 14.0, 18.0):  # slow ticks
+        track = timeline.note(full, Activity(((at, at),), 50.0, over=False))
+    assert (track.since, track.waves, track.follows) == (10.5, 1, "")
+    track = timeline.note(replace(flood, kind="syn_flood"), Activity(((10.5, 18.0),), 50.0, over=False))
+    assert track.follows == "UDP flood"

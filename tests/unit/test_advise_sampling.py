@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from random import Random
 from typing import Any
 
 import numpy as np
 import pytest
 from advise_factory import make_batch, make_frames, make_tables, make_window
+from advise_flows import connection, hosts
+from advise_payloads import client_hello
 
 from fwtop.advise.advisor import Advisor
 from fwtop.model.snapshot import Judgement
@@ -70,3 +73,24 @@ def test_rates_add_up_to_what_the_kernel_counted_though_samples_were_lost() -> N
     counters = replace(window.counters, arrived_packets=len(batch))
     (attack,) = Advisor().judge(replace(window, counters=counters), make_tables(window)).attacks
     assert attack.pps == pytest.approx(len(batch) / 5.0)
+
+
+@pytest.mark.parametrize("one_in", [2, 6])
+@pytest.mark.parametrize(("loads", "end", "kinds"), [
+    (0, "FA", {"tls_flood"}), (3, "FA", set()), (0, "", set()),
+])  # fmt: skip
+def test_floods_of_hellos_show_in_a_sample_where_no_connection_is_whole(
+    one_in: int, loads: int, end: str, kinds: set[str]
+) -> None:
+    rng = Random(11)
+    frames = []
+    for host in hosts(rng, 200):
+        for _ in range(20):
+            said = [
+                client_hello(rng, "shop.example"),
+                *(b"\x17\3\3\1\0" + rng.randbytes(256) for _ in range(loads)),
+            ]
+            frames += connection(rng, host, 443, said, end=end, at=rng.random() * 3.5)
+    frames = sorted((frame for frame in frames if rng.randrange(one_in) == 0), key=lambda frame: frame[0])
+    window = make_window(make_batch(frames, weight=float(one_in)), 4.0, live=True)
+    assert {attack.kind for attack in Advisor().judge(window, make_tables(window)).attacks} == kinds

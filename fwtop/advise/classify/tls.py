@@ -20,6 +20,8 @@ _PATIENCE_NS = 500_000_000  # after that a client has had its answer and gone on
 _ENOUGH = 100
 _PROBERS = 10  # that look every second or so whether a server still answers
 _SEVERAL = 3  # hellos of one source
+_WHOLE = 1.5  # packets for each sample, up to which a connection's are mostly seen together
+_ALL_DATA = 0.8  # of the segments with data
 _HANDSHAKE, _APPLICATION_DATA = 22, 23
 _TINY_RECORD = 96  # bytes: a HEADERS frame of an indexed request, or a reset
 _BARE = 5  # SYN, ACK, hello, ACK of the server's answer, FIN or RST
@@ -53,6 +55,8 @@ def hellos(scene: Scene) -> list[Finding]:
         if not probes and stalled.mean() > 0.5 and stalled.sum() >= _ENOUGH:
             reasons.append(f"{percent(stalled.mean())} of their connections send nothing after it")
             facts = scene.facts(facts.rows[stalled])
+        elif facts.n >= _ENOUGH and facts.sources >= _PROBERS:
+            reasons += _nothing_else(scene, facts)
     if not reasons:
         return []
     evidence = [f"{count(facts.packets)} TLS client hellos ({count(facts.pps)}/s) of {facts.senders}"]
@@ -135,7 +139,7 @@ def _stalled(scene: Scene, facts: Facts) -> Mask:
     traffic = scene.traffic
     time = traffic.packets.time_ns
     old = time[facts.rows] < time.max() - _PATIENCE_NS
-    if scene.thin or traffic.one_in > 1.5 or old.sum() < _ENOUGH:
+    if scene.thin or traffic.one_in > _WHOLE or old.sum() < _ENOUGH:
         return np.zeros(facts.n, np.bool_)
     rows = traffic.rows(scene.tcp.tcp)
     flow = traffic.flow_id
@@ -145,6 +149,26 @@ def _stalled(scene: Scene, facts: Facts) -> Mask:
     if facts.n >= _SEVERAL * facts.sources:
         short |= np.bincount(flow[rows], scene.tcp.fin[rows], len(packets)) > 0
     return np.asarray(((data == 1) & short)[flow[facts.rows]] & old)
+
+
+def _nothing_else(scene: Scene, facts: Facts) -> list[str]:
+    """Say that in a sample hellos are nearly all that their senders say, who close about as often.
+
+    Of real sessions the hello is one of three segments with data, or fewer. Those whom a slow server keeps
+    waiting send it again, but don't close.
+    """
+    traffic = scene.traffic
+    if traffic.one_in <= _WHOLE:
+        return []
+    said = np.zeros(len(traffic), np.bool_)
+    said[facts.rows] = True
+    mine = traffic.of_sources(said) & (traffic.packets.dport == facts.top("dport").value) & scene.tcp.tcp
+    data = mine & (traffic.packets.payload_length > 0)
+    part = facts.packets / max(1.0, float(traffic.weight[data].sum()))
+    closed = float(traffic.weight[mine & (scene.tcp.fin | scene.tcp.rst)].sum())
+    if part < _ALL_DATA or closed < 0.5 * facts.packets:
+        return []
+    return [f"{percent(part)} of what their senders say in a sample are these, and they close as often"]
 
 
 def _one_print(parsed: list[tls.Hello]) -> bool:
