@@ -13,6 +13,7 @@ import socket
 import struct
 from collections.abc import Iterator
 
+from fwtop.collect import clsact
 from fwtop.lab.entering import inside
 from fwtop.lab.network import VICTIM_INTERFACE
 from fwtop.model.errors import FwtopError
@@ -96,6 +97,27 @@ def xdp_read_and_drop(netns: str) -> contextlib.AbstractContextManager[None]:
     return _attached(netns, _TYPE_XDP, _ATTACH_XDP, _NATIVE, _READ_AND_DROP)
 
 
-def tc_drop(netns: str) -> contextlib.AbstractContextManager[None]:
-    """Drop everything at the victim's tc ingress (tcx, Linux 6.6)."""
-    return _attached(netns, _TYPE_CLS, _ATTACH_TCX_INGRESS, 0)
+@contextlib.contextmanager
+def tc_drop(netns: str) -> Iterator[None]:
+    """Drop everything at the victim's tc ingress: by a link, or before Linux 6.6 by a filter."""
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(_attached(netns, _TYPE_CLS, _ATTACH_TCX_INGRESS, 0))
+        except FwtopError:
+            stack.enter_context(_filtered(netns))
+        yield
+
+
+@contextlib.contextmanager
+def _filtered(netns: str) -> Iterator[None]:
+    with inside(netns):
+        index = socket.if_nametoindex(VICTIM_INTERFACE)
+    program = _load(_TYPE_CLS, _drop(_TYPE_CLS))
+    try:
+        with inside(netns):
+            clsact.put_rules(program, index, "tc")
+        yield
+    finally:
+        with inside(netns):
+            clsact.remove_rules(index, "tc")
+        os.close(program)

@@ -95,7 +95,7 @@ class Observers:
             "warnings": self._warnings(kernel),
             "reasons": {str(number): name for number, name in kernel.reasons.items()},
             "reason_slots": kernel.reason_slots,
-            "counts_new": kernel.counts_new,
+            "counts_new": kernel.counts_new and self._accepted == "netfilter",
             "cpus": cpus,
             "ring_bytes": RING_BYTES,
             "ingress": self._ingress,

@@ -90,9 +90,9 @@ def swap_or_attach(
     stay = [item for item in before if not _can_go_back(item, places)]
     done = _swap_all(stay, names, programs)
     for target in places:
-        reached = {one.index for one in (target.link, *target.members)}
-        if not any(ifindex in reached and mode in XDP_MODES for ifindex, mode in done):
-            done |= {(item.ifindex, item.mode): item for item in _attach(directory, target, programs)}
+        has = {ifindex for ifindex, mode in done if mode in XDP_MODES}
+        for missing in _missing(target, has):
+            done |= {(item.ifindex, item.mode): item for item in _attach(directory, missing, programs)}
     if programs.wanted(INGRESS):
         for link in chosen:
             if not {(link.index, TC), (link.index, INGRESS)} & done.keys():
@@ -111,6 +111,14 @@ def _can_go_back(found: tuple[Path, int, str], places: list[Target]) -> bool:
     _, ifindex, mode = found
     reached = {one.index for place in places for one in (place.link, *place.members)}
     return mode == TC and ifindex in reached and not foreign_program(ifindex)
+
+
+def _missing(target: Target, has: set[int]) -> list[Target]:
+    """Return where programs are still to go: on a bond itself, or on those members that joined it since."""
+    if target.link.index in has:
+        return []
+    joined = [Target(member) for member in target.members if member.index not in has]
+    return joined if len(joined) < len(target.members) else [target]
 
 
 def _swap_all(

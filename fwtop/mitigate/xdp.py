@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fwtop.mitigate import xdp_child
+from fwtop.mitigate import links, xdp_child
 from fwtop.mitigate.allowlist import AllowList
 from fwtop.mitigate.steps import Step, Steps
 from fwtop.mitigate.xdp_hits import PrefixHits
@@ -70,7 +70,7 @@ class FastPath:
             found = xdp_child.ask({"verb": "open"}, {})
             self.take_maps(found)
             self._attachments = found.attachments
-            self._places = {item["name"] for item in found.attachments}
+            self._places = _asked_for(found.attachments)
 
     def sweep(self) -> None:
         """Remove what rules left behind in namespaces that are gone; raises FwtopError."""
@@ -218,12 +218,23 @@ class FastPath:
             self._compile(self._slots.numbers(), wanted)
 
     def _has_come_back(self) -> bool:
-        """Say whether an interface that had the rules is there anew, without them: each time once."""
+        """Say whether an interface that had the rules is there anew, or a bond has a member without: once."""
         there = {name: index for index, name in socket.if_nameindex()}
-        attached = {int(item["ifindex"]) for item in self._attachments}
-        new = {index for name, index in there.items() if name in self._places} - attached - self._tried
+        held = [item for item in self._attachments if item["ifindex"] in there.values()]
+        attached = {item["ifindex"] for item in held} | {there.get(item["above"]) for item in held}
+        wanted = {index for name, index in there.items() if name in self._places} | self._members()
+        new = wanted - attached - self._tried
         self._tried |= new
         return bool(new)
+
+    def _members(self) -> set[int]:
+        """Return the members of bonds that have the rules below them, in their members."""
+        above = {item["above"] for item in self._attachments} - {""}
+        found = links.links() if above else []
+        below = {
+            str(link["link"]) for link in found if link["ifname"] in above and "link" in link
+        }  # of VLANs
+        return {int(link["ifindex"]) for link in found if link.get("master") in above | below}
 
     def _compile(self, used: dict[int, int], allow: list[str]) -> None:
         """Make the rules in these slots, and only them, the compiled ones."""
@@ -237,14 +248,15 @@ class FastPath:
             there = {name for _, name in socket.if_nameindex()}
             order: dict[str, Any] = {"verb": "apply", "rules": items, "allow": allow}
             self._warmer.spare(order)
-            order["interfaces"] = sorted((self.interfaces | self._places) & there)
+            wanted = (self.interfaces | self._places) & there
+            order["interfaces"] = sorted(wanted or {item["name"] for item in self._attachments} & there)
             loaded = xdp_child.ask(order, self.descriptors | sent)
         finally:
             for descriptor in sent.values():
                 os.close(descriptor)
         self.take_maps(loaded)
         self._attachments, self._allow = loaded.attachments, allow
-        self._places |= {item["name"] for item in loaded.attachments}
+        self._places |= _asked_for(loaded.attachments)
         self._listed |= {name.partition(":")[2] for name in sent}
         self._hits.keep({str(number) for number in used.values()})
 
@@ -255,6 +267,11 @@ def _item(slot: int, rule: Rule) -> dict[str, Any]:
     families = sorted(families_of(rule.match.sources)) if is_long else []
     told = {"rule": short.to_dict(), "listed": is_long, "families": families}
     return {"slot": slot, "number": int(rule.id), **told}
+
+
+def _asked_for(attachments: tuple[dict[str, Any], ...]) -> set[str]:
+    """Return the interfaces that rules are for: of VLANs and bonds these, not what is below."""
+    return {item["above"] or item["name"] for item in attachments}
 
 
 def _allow_texts(allow: AllowList) -> list[str]:

@@ -136,7 +136,7 @@ def main() -> None:
         shutter.SPARE = shutter.SPARE_AGAIN = 2.0
     shared = {name: number for name, number in descriptors.items() if not name.startswith("hold:")}
     observer = Observer(LiveSource(data, shared), data["reasons"])
-    print(json.dumps({key: data[key] for key in ("interfaces", "own", "ingress")}), flush=True)
+    print(json.dumps({key: data[key] for key in ("interfaces", "own", "ingress", "accepted")}), flush=True)
     for line in sys.stdin:
         verb, _, number = line.strip().partition(" ")
         seconds = {"wait": 5.0, "watch": float(number or 0)}.get(verb, 0.0)

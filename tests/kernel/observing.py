@@ -46,6 +46,16 @@ class Observer:
         )
         self.ready = self._answer()
 
+    @property
+    def sees_accepted(self) -> bool:
+        """Whether programs see each accepted packet: before Linux 6.4 the log tells 1 in 64 instead."""
+        return self.ready["accepted"] == "netfilter"
+
+    @property
+    def goes_by_itself(self) -> bool:
+        """Whether all goes with the last descriptor: before Linux 6.6 a filter waits for the guardian."""
+        return self.sees_accepted and self.ready["ingress"] == "tcx"
+
     def _answer(self) -> dict[str, Any]:
         assert self.process.stdout is not None
         line = self.process.stdout.readline()

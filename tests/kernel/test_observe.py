@@ -46,8 +46,9 @@ def test_packets_without_a_socket_are_accepted_then_dropped(netns_pair: NetnsPai
         send(netns_pair, 4242, 50, to=getattr(netns_pair.victim, family))
         answer = observer.ask("wait 50")
     assert answer["drops"]["socket/NO_SOCKET/after"] == 50
-    (accepted,) = samples(answer, hook="ACCEPTED", dport=4242)
-    assert accepted["weight"] == 50
+    if observer.sees_accepted:
+        (accepted,) = samples(answer, hook="ACCEPTED", dport=4242)
+        assert accepted["weight"] == 50
     assert 50 <= answer["accepted"] <= answer["arrived"]  # besides, there is IPv6 talking to itself
 
 
@@ -59,7 +60,8 @@ def test_nft_drop_in_input_is_not_accepted(netns_pair: NetnsPair) -> None:
         send(netns_pair, 5000, 30)
         send(netns_pair, 5001, 20, "other")
         answer = observer.ask("wait 50")
-    assert samples(answer, hook="ACCEPTED", protocol=17)[0]["weight"] == 20
+    if observer.sees_accepted:
+        assert samples(answer, hook="ACCEPTED", protocol=17)[0]["weight"] == 20
     assert named(answer) == {"netfilter/NETFILTER_DROP/before": 30, "socket/NO_SOCKET/after": 20}
     assert not samples(answer, hook="ACCEPTED", dport=5000)
 
@@ -122,14 +124,15 @@ def test_what_another_xdp_program_drops_in_the_driver_is_told(netns_pair: NetnsP
     assert 480 <= sum(told) <= dropped  # twenty may be on their way
 
 
-def test_merged_tcp_is_counted_in_packets_of_the_wire(netns_pair: NetnsPair) -> None:
+@pytest.mark.parametrize("without", ["", "netfilter"])
+def test_merged_tcp_is_counted_in_packets_of_the_wire(netns_pair: NetnsPair, without: str) -> None:
     """GRO hands the stack fewer, larger packets than the wire carried."""
     victim, attacker = netns_pair.victim, netns_pair.attacker
     victim.run("ethtool", "-K", victim.interface, "gro", "on")
     attacker.run("ethtool", "-K", attacker.interface, "tso", "off", "gso", "off")
     with inside(victim.netns):
         server = socket.create_server((victim.ipv4, 8000))
-    with server, observing(victim) as observer:
+    with server, observing(victim, without=without) as observer:
         before = received(victim)
         reader = threading.Thread(target=read_all, args=(server,))
         reader.start()
@@ -143,7 +146,8 @@ def test_merged_tcp_is_counted_in_packets_of_the_wire(netns_pair: NetnsPair) -> 
     assert abs(answer["arrived"] - packets) <= 4  # ARP and the like
     assert abs(answer["bytes"] - size) < 0.001 * size
     assert abs(answer["accepted"] - packets) <= 4
-    assert abs(answer["accepted_bytes"] - size) < 0.001 * size
+    if observer.sees_accepted:
+        assert abs(answer["accepted_bytes"] - size) < 0.001 * size
 
 
 def read_all(server: socket.socket) -> None:
@@ -160,10 +164,11 @@ def received(host: Host) -> int:
     return int(link["stats64"]["rx"]["packets"])
 
 
-def test_new_connections_are_counted_once_each(netns_pair: NetnsPair) -> None:
+@pytest.mark.parametrize("without", ["", "netfilter"])
+def test_new_connections_are_counted_once_each(netns_pair: NetnsPair, without: str) -> None:
     meet(netns_pair)
     netns_pair.victim.run("iptables", "-A", "INPUT", "-m", "conntrack", "--ctstate", "INVALID", "-j", "DROP")
-    with observing(netns_pair.victim) as observer, ExitStack() as open_sockets:
+    with observing(netns_pair.victim, without=without) as observer, ExitStack() as open_sockets:
         for port in range(20000, 20100):
             with inside(netns_pair.attacker.netns):
                 sender = open_sockets.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))

@@ -53,6 +53,9 @@ def test_nothing_stays_attached_when_the_holders_are_killed(netns_pair: NetnsPai
     before = attached(netns_pair.victim)
     observer = Observer(netns_pair.victim, [netns_pair.victim.interface])
     ours = programs_of(observer.process.pid)
+    if not observer.goes_by_itself:
+        observer.close()
+        pytest.skip("before Linux 6.6 the filter at tc stays until the guardian takes it off")
     assert len(ours) == 3
     observer.process.send_signal(signal.SIGKILL)
     observer.process.communicate(timeout=10)
@@ -89,6 +92,9 @@ def test_windows_of_time_give_the_whole(netns_pair: NetnsPair) -> None:
     every_second = "-p udp --dport 9 -m statistic --mode nth --every 2 --packet 0 -j DROP"
     netns_pair.victim.run("iptables", "-t", "raw", "-A", "PREROUTING", *every_second.split())
     observer = Observer(netns_pair.victim, [netns_pair.victim.interface], windows="1")
+    if not observer.goes_by_itself:
+        observer.close()
+        pytest.skip("only links (Linux 6.6) can be closed and opened again without privilege")
     flood = [sys.executable, "-c", FLOOD, netns_pair.victim.ipv4, "9"]
     try:
         before = observer.ask("poll")["link_packets"]
@@ -122,6 +128,8 @@ def test_accepted_packets_by_nflog_on_older_kernels(netns_pair: NetnsPair) -> No
     assert {row["payload"] for row in logged} == {b"logged".hex()}
     assert answer["accepted"] + late["accepted"] == pytest.approx(2000, abs=150)
     assert answer["drops"]["socket/NO_SOCKET/after"] == 2000
+    if observer.ready["ingress"] == "clsact":
+        netns_pair.victim.run(sys.executable, "-m", "fwtop.collect.loader", "--detach", "0")
     assert attached(netns_pair.victim) == before  # the table went with the socket that owned it
 
 

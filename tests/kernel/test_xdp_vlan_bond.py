@@ -21,7 +21,7 @@ from tests.kernel.wire import inside
 pytestmark = pytest.mark.kernel
 RULE = Match(protocol=17, dport=PORT)
 ABOVE = {"vlan": "v0.7", "qinq": "v0.7.8"}
-BONDS = ("active-backup", "balance-xor", "802.3ad")
+BONDS = ("active-backup", "balance-xor", "802.3ad")  # these hand a program on to their members
 
 
 def needs(kind: str) -> None:
@@ -54,7 +54,7 @@ def bond(pair: NetnsPair, mode: str) -> None:
     """Lay a second cable and make either side a bond of both."""
     ip(pair.victim, f"link add v1 type veth peer name a1 netns {pair.attacker.netns}")
     for host in (pair.victim, pair.attacker):
-        hashed = "" if mode == "active-backup" else "xmit_hash_policy layer3+4"
+        hashed = "xmit_hash_policy layer3+4" if mode in ("balance-xor", "802.3ad") else ""
         fast = "lacp_rate fast" if mode == "802.3ad" else ""
         ip(host, f"link add bond0 type bond mode {mode} miimon 50 {hashed} {fast}")
         for member in (host.interface, f"{host.interface[0]}1"):
@@ -77,14 +77,14 @@ def lay(netns_pair: NetnsPair, tmp_path: Path):
     made: list[XdpBench] = []
 
     def build(kind: str) -> XdpBench:
-        needs("bond" if kind in BONDS else "vlan")
-        if kind in BONDS:
+        needs("vlan" if kind in ABOVE else "bond")
+        if kind not in ABOVE:
             bond(netns_pair, kind)
         else:
             tag(netns_pair.victim, kind)
             tag(netns_pair.attacker, kind)
         sides = ((netns_pair.victim, 1), (netns_pair.attacker, 2))
-        names = ["bond0" if kind in BONDS else ABOVE[kind].replace("v0", host.interface) for host, _ in sides]
+        names = [ABOVE.get(kind, "bond0").replace("v0", host.interface) for host, _ in sides]
         pair = NetnsPair(*(onto(host, name, n) for (host, n), name in zip(sides, names, strict=True)))
         made.append(XdpBench(pair, tmp_path))
         return made[-1]
@@ -175,15 +175,20 @@ def passes_within(bench: XdpBench, tries: int) -> bool:
     return any(bench.path(4).passes(wait_s=0.1) for _ in range(tries))
 
 
-def test_a_member_that_joins_later_drops_too(lay: Callable[[str], XdpBench]) -> None:
-    bench = lay("active-backup")
+@pytest.mark.parametrize("mode", ["active-backup", "broadcast"])
+def test_a_member_that_joins_later_drops_too(lay: Callable[[str], XdpBench], mode: str, poll_until) -> None:
+    """A bond by broadcast takes no program: its members have it one by one."""
+    bench = lay(mode)
     ip(bench.pair.victim, "link set v1 nomaster")
     assert passes(bench, 4)
     with bench.connect("console") as console, bench.connect() as guardian:
         watching = watch(bench, console, "bond0")
-        apply(guardian, xdp(RULE))
+        rule_id = apply(guardian, xdp(RULE))
+        where = "v0, below bond0" if mode == "broadcast" else "bond0"
+        assert f"XDP in the driver of {where}" in rules_of(guardian)[rule_id]["note"]
         ip(bench.pair.victim, "link set v1 down")
         ip(bench.pair.victim, "link set v1 master bond0")
+        poll_until(lambda: "prog/xdp" in bench.pair.victim.run("ip", "link", "show", "v1").stdout, 12)
         ip(bench.pair.victim, "link set v0 down")
         assert not passes_within(bench, 10)
         guardian.demand(Undo(all=True))
