@@ -1,4 +1,5 @@
 #!/busybox sh
+# shellcheck shell=dash
 # The first process of the virtual machine of scripts/vm.sh: twice, first in the initramfs, then in the files.
 if [ "$1" != inside ]; then
   /busybox mount -t proc proc /proc
