@@ -231,10 +231,8 @@ class FastPath:
         """Return the members of bonds that have the rules below them, in their members."""
         above = {item["above"] for item in self._attachments} - {""}
         found = links.links() if above else []
-        below = {
-            str(link["link"]) for link in found if link["ifname"] in above and "link" in link
-        }  # of VLANs
-        return {int(link["ifindex"]) for link in found if link.get("master") in above | below}
+        masters = above | {str(link.get("link")) for link in found if link["ifname"] in above}  # of VLANs
+        return {int(link["ifindex"]) for link in found if link.get("master") in masters}
 
     def _compile(self, used: dict[int, int], allow: list[str]) -> None:
         """Make the rules in these slots, and only them, the compiled ones."""
