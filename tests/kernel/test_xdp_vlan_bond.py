@@ -188,7 +188,8 @@ def test_a_member_that_joins_later_drops_too(lay: Callable[[str], XdpBench], mod
         assert f"XDP in the driver of {where}" in rules_of(guardian)[rule_id]["note"]
         ip(bench.pair.victim, "link set v1 down")
         ip(bench.pair.victim, "link set v1 master bond0")
-        poll_until(lambda: "prog/xdp" in bench.pair.victim.run("ip", "link", "show", "v1").stdout, 12)
+        if mode == "broadcast":  # what a bond hands on is not shown with its members
+            poll_until(lambda: "prog/xdp" in bench.pair.victim.run("ip", "link", "show", "v1").stdout, 12)
         ip(bench.pair.victim, "link set v0 down")
         assert not passes_within(bench, 10)
         guardian.demand(Undo(all=True))
