@@ -146,3 +146,16 @@ def test_a_capture_of_two_dozen_packets_is_enough_where_all_are_alike(kind: str)
             packet = ethernet(ip(server, HOST, 17, answer, ttl=50))
         frames.append((rng.random() / 100, packet))
     assert set(judge(frames, seconds=0.01)) == {kind}
+
+
+def test_answers_of_an_unknown_service_are_named_before_their_sources_come_again() -> None:
+    rng = Random(11)
+    frames = visitors(rng, 10)
+    for _ in range(300):
+        reflector = bytes([rng.randrange(1, 224)]) + rng.randbytes(3)
+        answer = b"~STR" + rng.randbytes(rng.randrange(300, 900))
+        datagram = udp(20811, rng.randrange(1024, 65536), answer)
+        frames.append(
+            (rng.random() / 10, ethernet(ip(reflector, HOST, 17, datagram, ttl=rng.randrange(40, 120))))
+        )
+    assert set(judge(frames)) == {"udp_amplification"}

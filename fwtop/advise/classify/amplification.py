@@ -23,6 +23,7 @@ _TFTP = Service("tftp", "TFTP", (), tftp_data)
 _SHAPES = [(service, service.shape) for service in (*ANYWHERE, _TFTP) if service.shape is not None]
 _LONG = 8.0  # seconds: a capture that isn't just a cut, so its rates mean something
 _PRIVILEGED = 1024
+_BEGIN = 4  # payload bytes that all answers of a service have in common
 _TRIED = 1_024  # packets that are tried for a shape before all are
 _FEW = 3  # resolvers that a host really uses
 # What hosts talk with a single server in bulk; a few reflectors of these don't show in packets alone
@@ -125,7 +126,8 @@ def unknown_service(scene: Scene) -> list[Finding]:
     spoof = scene.spoof(facts.rows)
     spread = facts.sources >= 20 and top.value not in (0, 443) and top.value < 49_152
     answers = facts.mean_length >= 300 and facts.payload_variety > 0.02 and facts.top("ip_length").share < 0.9
-    if not (top.share > 0.3 and spread and answers) or spoof.probability > 0.5 or _one_to_one(facts):
+    forged = spoof.probability > 0.5 and not _worded_alike(facts)
+    if not (top.share > 0.3 and spread and answers) or forged or _one_to_one(facts):
         return []
     if facts.top("dport").value == top.value and facts.top("dport").share > 0.9:
         return []  # peers of one symmetric protocol: two ports that are the same
@@ -133,6 +135,15 @@ def unknown_service(scene: Scene) -> list[Finding]:
         return []
     service = Service("udp", f"UDP (unknown service on port {top.value})", (top.value,))
     return [_finding(scene, service, facts, [top.value], confidence=0.75, fit=None)]
+
+
+def _worded_alike(facts: Facts) -> bool:
+    """Answers of one program: the same beginning, then as much as each has to say; forgers send one size."""
+    matrix, length = facts.head
+    begin = matrix[length >= _BEGIN, :_BEGIN]
+    if len(begin) < 0.9 * len(matrix) or facts.top("ip_length").share > 0.2:
+        return False
+    return bool((begin == begin[0]).all(1).mean() > 0.95 and begin[0].any())
 
 
 def _judge(scene: Scene, mask: Mask, ports: list[int]) -> Finding | None:
