@@ -61,12 +61,12 @@ class Facts:
     @cached_property
     def peak_pps(self) -> float:
         """Packets in the busiest second of the window: an onset must not wait for the window to fill."""
-        seconds = int(self.traffic.seconds)
-        if seconds < 2 or not self.n:
+        if self.traffic.seconds < 2 or not self.n:
             return self.pps
-        time = self.traffic.packets.time_ns
-        place = np.minimum((time[self.rows] - int(time.min())) // 1_000_000_000, seconds - 1)
-        return max(self.pps, float(np.bincount(place, self.weight).max()))
+        since = self.traffic.packets.time_ns[self.rows] - int(self.traffic.packets.time_ns.min())
+        # By the seconds that have any: a capture's clock may have jumped by years.
+        inverse = np.unique(since // 1_000_000_000, return_inverse=True)[1]
+        return max(self.pps, float(np.bincount(inverse, self.weight).max()))
 
     @cached_property
     def source_counts(self) -> NDArray[np.intp]:

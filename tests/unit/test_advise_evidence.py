@@ -11,8 +11,11 @@ from advise_factory import ethernet, ip, make_batch, make_tables, make_window, t
 
 from fwtop.advise.activity import Activity
 from fwtop.advise.advisor import Advisor
+from fwtop.advise.config import AdviseConfig
+from fwtop.advise.facts import Facts
 from fwtop.advise.scene import Finding
 from fwtop.advise.timeline import Timeline
+from fwtop.advise.traffic import Traffic
 from fwtop.model.snapshot import Attack
 
 
@@ -127,3 +130,12 @@ def test_a_full_table_takes_the_place_of_nothing_and_has_no_waves() -> None:
     assert (track.since, track.waves, track.follows) == (10.5, 1, "")
     track = timeline.note(replace(flood, kind="syn_flood"), Activity(((10.5, 18.0),), 50.0, over=False))
     assert track.follows == "UDP flood"
+
+
+@pytest.mark.parametrize(("late", "seconds"), [(0.0, 4.9), (3e9, 3e9)])
+def test_the_peak_is_that_of_one_second_whatever_the_clock_does(late: float, seconds: float) -> None:
+    rng = Random(12)
+    frames = [(at / 500, ethernet(_datagram(rng, 27015, b"pulse pulse"))) for at in range(2450)]
+    frames.append((late or frames[-1][0], frames[-1][1]))
+    traffic = Traffic.of(make_window(make_batch(frames), seconds), AdviseConfig())
+    assert Facts(traffic, np.arange(len(traffic))).peak_pps == pytest.approx(500, abs=2)
