@@ -129,11 +129,19 @@ class Advisor:
             return
         fresh = packets.select(new)
         fresh = replace(fresh, weight=scene.traffic.weight[new])
+        if seconds > self.config.settle_seconds:  # one long window, as of `fwtop snapshot`: most has settled
+            settle = self.config.settle_seconds
+            old = fresh.time_ns < int(fresh.time_ns.max()) - int(settle * 1e9)
+            self._keep(fresh.select(old), seconds - settle)
+            fresh, seconds = fresh.select(~old), settle
         self._pending.append(_Pending(end, seconds, fresh))
         while self._pending and self._pending[0].end <= end - self.config.settle_seconds:
             settled = self._pending.pop(0)
-            self.baseline.keep_rates(settled.packets, settled.packets.weight, settled.seconds)
-            self.baseline.keep_rows(settled.packets)
+            self._keep(settled.packets, settled.seconds)
+
+    def _keep(self, packets: PacketBatch, seconds: float) -> None:
+        self.baseline.keep_rates(packets, packets.weight, seconds)
+        self.baseline.keep_rows(packets)
 
 
 def make_scene(

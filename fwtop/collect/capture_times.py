@@ -37,7 +37,10 @@ def with_possible_times(batches: Iterator[PacketBatch], notes: list[str]) -> Ite
             batch = replace(batch, time_ns=np.where(stray, middle, time))  # noqa: PLW2901
         yield batch
     if mended:
-        notes.append(f"{mended} packets have impossible times; those of packets near them were taken")
+        packets = (
+            "1 packet has an impossible time" if mended == 1 else f"{mended:,} packets have impossible times"
+        )
+        notes.append(f"{packets}; those of packets near them were taken")
 
 
 def _is_wide(time: I64) -> bool:

@@ -114,6 +114,17 @@ def test_nothing_of_an_attack_is_learned() -> None:
     assert not (live.advisor.baseline.rows.sport == 123).any()
 
 
+def test_one_long_quiet_window_is_learned_but_for_its_end() -> None:
+    """A snapshot judges once: the session after it has to find a baseline all the same."""
+    advisor = Advisor()
+    batch = make_batch(make_frames([VISITORS], 12.0))
+    advisor.judge(window := make_window(batch, 12.0, live=True), make_tables(window))
+    assert advisor.baseline.ready
+    assert advisor.baseline.seconds == pytest.approx(9.0)
+    times = advisor.baseline.rows.time_ns
+    assert int(times.max()) < int(batch.time_ns.max()) - 3 * 10**9
+
+
 def test_a_stored_baseline_serves_the_next_session_and_garbage_is_refused() -> None:
     live = Live([VISITORS], 15.0)
     live.run(0.5, 15.0)

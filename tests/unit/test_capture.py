@@ -213,7 +213,7 @@ def test_a_stray_time_does_not_stretch_the_capture(stray: int, place: int) -> No
     batch, notes = read(pcap(packets, nano=True))
     assert len(batch) == 10
     assert int(batch.time_ns.max()) - int(batch.time_ns.min()) == 8_000_000
-    assert notes == ["1 packets have impossible times; those of packets near them were taken"]
+    assert notes == ["1 packet has an impossible time; those of packets near them were taken"]
 
 
 def test_times_that_go_backwards_or_lie_far_away_are_kept() -> None:
