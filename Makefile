@@ -1,29 +1,32 @@
-# Messages of set-up go to standard error: what a target prints on standard output is its result.
+# Set-up messages go to standard error; standard output holds only a target's result.
 .SILENT:
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev demo test test-unit test-debian-kernel check screenshots geoip lock uninstall
-# Targets share one machine (namespaces, the installed copy): never two at once.
+.PHONY: help setup setup-dev demo test test-unit test-fresh test-debian-kernel check screenshots geoip lock uninstall
+# Targets share the machine's namespaces and installed copy, so they must not run in parallel.
 .NOTPARALLEL:
 
-help: ## this list
+help: ## show this list
 	sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 28
 
-demo: setup ## a flood in namespaces of its own, watched by fwtop (SCENARIO=… for another)
+demo: setup ## flood a victim in network namespaces, watched by fwtop (SCENARIO=… for another)
 	scripts/demo.sh
 
 setup: ## install fwtop on this machine: then `sudo fwtop`
 	scripts/setup.sh
 
-setup-dev: ## the same, and what tests and checks need, into .venv
+setup-dev: ## the same, with the tools for tests and checks (apt packages, .venv)
 	scripts/setup.sh dev
 
-test: setup-dev ## every test (needs root or sudo)
+test: setup-dev ## run all tests (needs root or sudo)
 	scripts/test.sh
 
-test-unit: setup-dev ## the tests that need no root
+test-unit: setup-dev ## run the tests that need no root
 	.venv/bin/python -m pytest tests/unit tests/ui
 
-test-debian-kernel: setup-dev ## kernel tests on Debian 12's own kernel, in a virtual machine (TESTS=… for some)
+test-fresh: ## run demo and tests on a new Debian 12 in a temporary directory (TESTS=… for some)
+	scripts/test-fresh.sh $(TESTS)
+
+test-debian-kernel: setup-dev ## run kernel tests on Debian 12's kernel in a virtual machine (TESTS=… for some)
 	scripts/vm.sh sh -c 'make setup && .venv/bin/python -m compileall -q fwtop tests && \
 		scripts/test.sh $(or $(TESTS),tests/kernel)'
 
@@ -34,14 +37,14 @@ check: ## lint, format, types, import directions
 	.venv/bin/mypy
 	.venv/bin/lint-imports
 
-screenshots: setup-dev ## the pictures of the README, from the running program
+screenshots: setup-dev ## make the README's pictures from the running program
 	.venv/bin/python scripts/screenshots.py
 
-geoip: setup-dev ## build the GeoIP data anew (needs npm)
+geoip: setup-dev ## rebuild the GeoIP data (needs npm)
 	.venv/bin/python geoip/build.py
 
-lock: ## resolve the pinned Python packages anew (needs uv)
+lock: ## update the pinned Python packages (needs uv)
 	scripts/lock.sh
 
-uninstall: ## take everything away again, rules included
+uninstall: ## remove everything, including active rules
 	scripts/uninstall.sh

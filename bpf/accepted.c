@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
-/* The very end of the netfilter input and forward hooks: count and sample what the rules let through. */
+/* At the end of the netfilter input and forward hooks: count and sample accepted packets. */
 #include "skb.h"
 
 #define ACCEPT 1
 #define HOOK_FORWARD 2
 
 #ifdef OFF_NFCT
-#define IP_CT_NEW 2 /* in the low bits beside the entry's address */
+#define IP_CT_NEW 2 /* in the low bits of the entry's address */
 #define IPS_CONFIRMED (1 << 3)
 
-/* This hook runs just before conntrack confirms: a new entry that is not confirmed is one more in the table. */
+/* This hook runs just before conntrack confirms: an unconfirmed entry is about to be added to the table. */
 INLINE u32 opens_connection(u64 skb)
 {
 	u64 entry = LOAD64(skb, OFF_NFCT), status = IPS_CONFIRMED;
@@ -26,10 +26,10 @@ int fwtop_accepted(u64 *context)
 {
 	u64 state = LOAD64(context, 0), skb = LOAD64(context, 8), dev;
 	u32 ifindex, weight, fragments;
-	struct fwtop_cell *cell;
+	struct fwtop_counters *counters;
 	struct packet packet;
 
-	if (!is_open())
+	if (!is_counting())
 		return ACCEPT;
 	dev = LOAD64(state, OFF_STATE_IN);
 	if (!dev)
@@ -37,20 +37,20 @@ int fwtop_accepted(u64 *context)
 	ifindex = LOAD32(dev, OFF_DEV_IFINDEX);
 	if (!is_watched(ifindex))
 		return ACCEPT;
-	cell = this_cell();
-	if (!cell)
+	counters = this_cpu_counters();
+	if (!counters)
 		return ACCEPT;
 	packet = packet_of(skb);
-	count(&cell->accepted[LOAD8(state, OFF_STATE_HOOK) == HOOK_FORWARD], packet.segments, packet.length);
-	fragments = fragments_of(cell, skb, LOAD8(state, OFF_STATE_PF) == 2 /* NFPROTO_IPV4 */);
+	count(&counters->accepted[LOAD8(state, OFF_STATE_HOOK) == HOOK_FORWARD], packet.segments, packet.length);
+	fragments = fragments_of(counters, skb, LOAD8(state, OFF_STATE_PF) == 2 /* NFPROTO_IPV4 */);
 	if (fragments > 1)
-		cell->reassembled += fragments - 1;
+		counters->reassembled += fragments - 1;
 #ifdef OFF_NFCT
 	if (opens_connection(skb))
-		cell->new_connections++;
+		counters->new_connections++;
 #endif
-	weight = sampled(cell, FWTOP_ACCEPTED);
+	weight = sampled(counters, FWTOP_ACCEPTED);
 	if (weight)
-		emit(cell, FWTOP_ACCEPTED, weight, &packet, ifindex, 0);
+		emit(counters, FWTOP_ACCEPTED, weight, &packet, ifindex, 0);
 	return ACCEPT;
 }

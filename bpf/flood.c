@@ -1,27 +1,27 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /* The lab's packet source: an XDP program that BPF_PROG_TEST_RUN runs on live frames.
  *
- * Packets are built in user space (fwtop/lab/plan.py) as templates with valid headers. For every frame
- * this program takes the next template of the schedule, copies it in, rewrites the few fields that the
- * scenario wants varied (source, destination, ports, id, seq, TTL, some payload), completes the
- * checksums and sends the frame out of the interface it "came in" on, that is, to the veth's far end.
+ * User space (fwtop/lab/traffic/plan.py) builds templates with valid headers. For every frame this program copies
+ * the next template of the schedule, rewrites the fields that the scenario varies (source, destination, ports,
+ * id, seq, TTL, some payload), completes the checksums, and sends the frame back out of the interface it "came
+ * in" on: to the veth's peer.
  *
- * The sums in a template leave every rewritten field out, so completing them is adding the new words.
- * Counts are kept in the templates and in the sources themselves: there is one sender and one CPU.
+ * The checksums of a template leave out all rewritten fields, so completing them means adding the new words.
+ * Templates and sources hold their own counters, as there is one sender on one CPU.
  *
  * FRAME_BYTES, TEMPLATES, SOURCES and SLOTS come from the loader as -D.
  */
 #include "flood.h"
 
-#define SMALL 128 /* bytes: frames up to here are copied word by word */
+#define SMALL 128 /* bytes: frames up to this length are copied word by word */
 
 BPF_ARRAY(states, struct state, 1);
-BPF_ARRAY(budget, u32, 1); /* frames still to be sent in this call; what comes after is dropped */
+BPF_ARRAY(budget, u32, 1); /* frames left to send in this call; further ones are dropped */
 BPF_ARRAY(schedule, u32, SLOTS);
 BPF_ARRAY(packets, struct packet, TEMPLATES);
 BPF_ARRAY(sources, struct source, SOURCES);
 
-/* Choose where the packet seems to come from; a later fragment keeps its first one's choice. */
+/* Choose the packet's source; later fragments keep that of the first one. */
 static inline struct source *choose_source(struct state *s, struct packet *p)
 {
 	u64 a, b, c;
@@ -69,7 +69,7 @@ static inline void count(struct packet *p, struct source *from, u32 length)
 	from->bytes += length;
 }
 
-/* Copy a template into the frame, which has its length: small ones word by word, cheaper than the helper. */
+/* Copy a template into a frame of its length; small ones word by word, which is cheaper than the helper. */
 static inline int copy(struct xdp_md *ctx, struct packet *p, u64 length)
 {
 	u8 *to = (u8 *)(long)ctx->data, *end = (u8 *)(long)ctx->data_end;
@@ -89,7 +89,7 @@ static inline int copy(struct xdp_md *ctx, struct packet *p, u64 length)
 		*(u64 *)(to + i) = *(u64 *)(p->data + i);
 	}
 	length -= 8;
-	asm volatile("" : "+r"(length)); /* or it is subtracted from the pointer, which the verifier can't bound */
+	asm volatile("" : "+r"(length)); /* or clang subtracts it from the pointer, which the verifier can't bound */
 	to += length;
 	if (to + 8 > end)
 		return -1;
@@ -118,7 +118,7 @@ int flood(struct xdp_md *ctx)
 	length = p->length;
 	if (length < 60)
 		return XDP_DROP;
-	asm volatile("" : "+r"(length)); /* or clang merges both bounds into one that the verifier can't use */
+	asm volatile("" : "+r"(length)); /* or clang merges both bounds checks into one that the verifier doesn't understand */
 	if (length > FRAME_BYTES)
 		return XDP_DROP;
 	present = (u64)(long)ctx->data_end - (u64)(long)ctx->data;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
-/* The lab's packet source: its tables, and the fields of a packet that differ from its template's.
+/* The lab's packet source: its tables, and how it rewrites the fields of a template.
  *
- * The structs are mirrored by the dtypes in fwtop/lab/plan.py; a test compares their sizes. Every function that
- * writes fields returns their one's complement sum, which completes the template's (RFC 1071).
+ * fwtop/lab/traffic/plan.py mirrors the structs as dtypes; a test compares their sizes. Functions that write fields
+ * return their one's complement sum, which completes the template's checksum (RFC 1071).
  */
 #ifndef FWTOP_FLOOD_H
 #define FWTOP_FLOOD_H

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
-/* tc ingress: count every arriving packet by protocol, sample 1 in N, and pass everything on untouched. */
-#include "cell.h"
+/* tc ingress: count arriving packets by protocol, sample 1 in N; every packet continues unchanged. */
+#include "counters.h"
 
-#define NEXT (-1) /* TC_ACT_UNSPEC, TCX_NEXT: as if this program were not there */
+#define NEXT (-1) /* TC_ACT_UNSPEC, TCX_NEXT: continue with the next program */
 
 INLINE u32 class_of_protocol(u32 protocol)
 {
@@ -23,7 +23,7 @@ INLINE u32 class_of_protocol(u32 protocol)
 	return FWTOP_OTHER_IP;
 }
 
-/* The protocol behind at most three extension headers (RFC 8200); fragments name theirs in the header. */
+/* The protocol behind up to three extension headers (RFC 8200); a fragment header names it, too. */
 INLINE u32 protocol_v6(u8 *header, u8 *end)
 {
 	u32 protocol = header[6];
@@ -51,7 +51,7 @@ INLINE u32 class_of(struct __sk_buff *skb, u32 link)
 		return header + 20 <= end ? class_of_protocol(header[9]) : FWTOP_OTHER_IP;
 	if (skb->protocol == 0xdd86)
 		return header + 40 <= end ? class_of_protocol(protocol_v6(header, end)) : FWTOP_OTHER_IP;
-	if (skb->protocol != 0x0081 || link == 0) /* 802.1Q under another tag, which the kernel took off */
+	if (skb->protocol != 0x0081 || link == 0) /* 802.1Q below another tag, which the kernel removed */
 		return FWTOP_NOT_IP;
 	if (header + 24 <= end && header[2] == 0x08 && header[3] == 0x00)
 		return class_of_protocol(header[13]);
@@ -60,7 +60,7 @@ INLINE u32 class_of(struct __sk_buff *skb, u32 link)
 	return FWTOP_NOT_IP;
 }
 
-/* Whether it is an IPv6 fragment, its header first behind the fixed one, and not all of its packet (RFC 6946). */
+/* An IPv6 packet whose first extension is a fragment header; not an atomic fragment (RFC 6946). */
 INLINE u32 is_fragment6(struct __sk_buff *skb, u32 link)
 {
 	u8 *header = (u8 *)(long)skb->data + link;
@@ -70,7 +70,7 @@ INLINE u32 is_fragment6(struct __sk_buff *skb, u32 link)
 	return header[42] || header[43] & 0xf9;
 }
 
-/* Length of the headers that GRO left once for all its segments. */
+/* Length of the headers, which GRO keeps only once for all segments. */
 INLINE u32 header_bytes(struct __sk_buff *skb, u32 link)
 {
 	u8 *end = (u8 *)(long)skb->data_end, *header = (u8 *)(long)skb->data + link;
@@ -90,10 +90,10 @@ INLINE u32 header_bytes(struct __sk_buff *skb, u32 link)
 	return link + length + 8;
 }
 
-/* Bytes on the wire: older kernels leave wire_len at the length of the merged packet. */
+/* Bytes on the wire; older kernels set wire_len to the length of the merged packet. */
 INLINE u64 wire_bytes(struct __sk_buff *skb, u32 segments, u32 link)
 {
-	/* the tag that the kernel took off was on the wire with every segment */
+	/* every segment had the tag that the kernel removed */
 	u32 tags = link && skb->vlan_present ? 4 * (segments ? segments : 1) : 0;
 
 	if (segments < 2)
@@ -103,7 +103,7 @@ INLINE u64 wire_bytes(struct __sk_buff *skb, u32 segments, u32 link)
 	return skb->len + (segments - 1) * header_bytes(skb, link) + tags;
 }
 
-/* Copy the beginning; a tag that the kernel took off is put back, so that the console sees the frame. */
+/* Copy the first bytes; insert a removed tag again, so that the console sees the frame as it was. */
 INLINE u32 copy(struct __sk_buff *skb, u8 *data, u32 link)
 {
 	u64 size = skb->len;
@@ -131,23 +131,23 @@ INLINE int ingress(struct __sk_buff *skb, u32 link)
 {
 	u32 segments = skb->gso_segs, weight;
 	struct fwtop_record *record;
-	struct fwtop_cell *cell;
+	struct fwtop_counters *counters;
 	u64 length;
 
-	if (!opens())
+	if (!start_counting())
 		return NEXT;
-	cell = this_cell();
-	if (!cell)
+	counters = this_cpu_counters();
+	if (!counters)
 		return NEXT;
 	if (segments < 1)
 		segments = 1;
 	length = wire_bytes(skb, segments, link);
-	count(&cell->arrived[class_of(skb, link) & (FWTOP_CLASSES - 1)], segments, length);
-	cell->fragments6 += is_fragment6(skb, link);
-	weight = sampled(cell, FWTOP_INGRESS);
+	count(&counters->arrived[class_of(skb, link) & (FWTOP_CLASSES - 1)], segments, length);
+	counters->fragments6 += is_fragment6(skb, link);
+	weight = sampled(counters, FWTOP_INGRESS);
 	if (!weight)
 		return NEXT;
-	record = reserve(cell, FWTOP_INGRESS, weight);
+	record = reserve(counters, FWTOP_INGRESS, weight);
 	if (!record)
 		return NEXT;
 	record->length = length;

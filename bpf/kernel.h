@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
-/* How fwtop's programs reach the kernel's structures and their own maps.
+/* Access to kernel structures and to maps.
  *
- * bcc neither relocates members nor knows newer program types, so: members are read at offsets that the
- * loader takes from the running kernel's BTF and passes as -D; maps are created by the loader, which puts
- * their descriptors where the byte code names them by number, and loads it itself (fwtop/collect/bpf.py). The loads are inline
- * assembly so that bcc's rewriter leaves them alone: in BTF-typed programs the verifier checks each against
- * the structure and makes it safe against bad pointers, at the cost of one instruction.
+ * bcc neither relocates structure members nor knows newer program types. So the loader passes the offsets of
+ * members from the running kernel's BTF as -D, creates the maps, replaces map numbers in the byte code by
+ * descriptors, and loads the code itself (fwtop/kernel/bpf.py). Loads are inline assembly, which bcc's rewriter
+ * leaves alone: in BTF-typed programs the verifier checks each against the structure and makes it safe against
+ * bad pointers, at the cost of one instruction.
  */
 #ifndef FWTOP_KERNEL_H
 #define FWTOP_KERNEL_H
@@ -26,14 +26,14 @@
 #define LOAD32(pointer, offset) LOAD_(u32, u64, pointer, offset)
 #define LOAD64(pointer, offset) LOAD_(u64, u64, pointer, offset)
 
-/* 1: the map itself, for helpers; 2: the address of an array map's first value, without a lookup. */
+/* 1: the map, for helpers; 2: the address of an array map's value, without a lookup. */
 #define MAP(descriptor) ((void *)bpf_pseudo_fd(1, descriptor))
 #define MAP_VALUE(descriptor) ((void *)bpf_pseudo_fd(2, descriptor))
-/* A number that the loader knows when it loads, so that code for another one is the same: see `relocate`. */
+/* A number that the loader fills in, so that the compiled code doesn't depend on it: see `relocate`. */
 #define CONSTANT(number) ((u64)bpf_pseudo_fd(15, number))
 
-/* What follows is computed from `value` as it is now: a check of it then holds for its use, which the verifier
- * wants to see and the optimiser likes to hide. */
+/* Keeps the compiler from deriving later uses from an earlier copy of `value`: the verifier must see that a
+ * bounds check applies to the very register that is used. */
 #define OPAQUE(value) asm volatile("" : "+r"(value))
 
 #endif

@@ -1,21 +1,21 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
-/* A kernel packet buffer as drops.c and accepted.c need it. The offsets (OFF_…) come from BTF. */
+/* Reading a struct sk_buff in drops.c and accepted.c. The offsets (OFF_…) come from BTF. */
 #ifndef FWTOP_SKB_H
 #define FWTOP_SKB_H
 
-#include "cell.h"
+#include "counters.h"
 
-#define NO_HEADER 0xffff /* a header offset that was never set */
+#define NO_HEADER 0xffff /* an unset header offset */
 
 struct packet {
-	u64 start;    /* address of the first byte that is worth showing */
+	u64 start;    /* address of the first byte to capture */
 	u32 length;   /* bytes on the wire from there on, of all segments */
-	u32 linear;   /* bytes from there on that lie in the buffer itself */
+	u32 linear;   /* bytes from there on in the linear buffer */
 	u32 segments; /* at least 1 */
 	u32 link;     /* 1: starts with an Ethernet header */
 };
 
-/* GRO merges into page fragments only, so packets without any need no look at the shared info. */
+/* GRO merges into page fragments only: without any, the shared info needn't be read. */
 INLINE u32 segments_of(u64 skb, u64 head)
 {
 	u16 segments = 0;
@@ -27,7 +27,7 @@ INLINE u32 segments_of(u64 skb, u64 head)
 	return segments ? segments : 1;
 }
 
-/* Since 6.17 the verifier takes `head` and `data` for pointers: subtracting makes a number of them. */
+/* Since Linux 6.17 the verifier treats `head` and `data` as pointers; their difference is a number. */
 INLINE u64 distance(u64 from, u64 to)
 {
 	asm volatile("%0 -= %1" : "+r"(to) : "r"(from));
@@ -56,26 +56,26 @@ INLINE struct packet packet_of(u64 skb)
 	return packet;
 }
 
-/* A reassembled packet arrived as several: all of the greatest fragment's size but the last. */
-INLINE u32 fragments_of(struct fwtop_cell *cell, u64 skb, u32 version4)
+/* Number of fragments of a reassembled packet: all but the last have the greatest size. */
+INLINE u32 fragments_of(struct fwtop_counters *counters, u64 skb, u32 version4)
 {
 	u32 header = version4 ? 20 : 40, length = LOAD32(skb, OFF_LEN);
 	u32 size = version4 ? LOAD16(skb, OFF_CB + OFF_FRAG_MAX_V4) : LOAD16(skb, OFF_CB + OFF_FRAG_MAX_V6);
 
 	if (size <= header + 8 || length <= size)
 		return 1;
-	cell->whole6 += !version4;
+	counters->reassembled6 += !version4;
 	return (length - header + size - header - 1) / (size - header);
 }
 
-INLINE void emit(struct fwtop_cell *cell, u32 hook, u32 weight, struct packet *packet, u32 ifindex, u32 reason)
+INLINE void emit(struct fwtop_counters *counters, u32 hook, u32 weight, struct packet *packet, u32 ifindex, u32 reason)
 {
-	struct fwtop_record *record = reserve(cell, hook, weight);
+	struct fwtop_record *record = reserve(counters, hook, weight);
 	u64 size = packet->linear;
 
 	if (!record)
 		return;
-	/* Beyond the packet's end in the buffer is memory of the kernel's own: it must not be shown. */
+	/* Behind the packet's end lies kernel memory that must not leak. */
 	OPAQUE(size);
 	if (size > FWTOP_DATA)
 		size = FWTOP_DATA;

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
-/* Long lists: lookups of which the cost does not grow with the list. fwtop/collect/xdp_lists.py fills them. */
+/* Lookups in long lists, at a constant cost. fwtop/xdp/lists.py fills the maps. */
 #ifndef FWTOP_XDP_LISTS_H
 #define FWTOP_XDP_LISTS_H
 
 #include "xdp.h"
 
-/* IPv4: two bits for every /24. Those of which a part is listed have 256 bits, a bit for each address, which are
- * found by rank: `ranks` says how many such /24s there are before each word of 32, the rest is counted here. */
-enum { NOTHING_LISTED, ALL_BEGINS, PART_LISTED, ALL_GOES_ON };
+/* IPv4: two bits for every /24. Partly listed /24s have 256 bits more, one for each address, found by rank: `ranks`
+ * holds the number of such /24s before each word of 32, the rest is counted here. */
+enum { NOTHING_LISTED, ALL_FIRST, PART_LISTED, ALL_NEXT };
 
 #define LIST4_WORDS (1 << 19)
 #define EVEN_BITS 0x5555555555555555ULL
@@ -20,7 +20,7 @@ INLINE u64 list4_word(u64 address)
 	return word & (LIST4_WORDS - 1);
 }
 
-/* How many of the even bits are set. */
+/* Population count of the even bits. */
 INLINE u64 evens_set(u64 evens)
 {
 	u64 sums = (evens & 0x3333333333333333ULL) + (evens >> 2 & 0x3333333333333333ULL);
@@ -46,10 +46,10 @@ INLINE u32 in_list4(u64 *blocks, u64 *parts, u64 count, u64 address)
 	return place < count * 4 ? parts[place] >> (address & 63) & 1 : 0;
 }
 
-/* The number of an address's prefix, for counting. Of /24s that are listed in part: the first one's, and, where
- * there are several, the place behind `parts` of these of 256 bits that say where each begins. */
+/* Prefix numbers of a partly listed /24: its first prefix's number and, if it has several prefixes, the index (from
+ * 1) of the 256 bits that mark where each begins. */
 struct part_number {
-	u32 first, several; /* 0: there is one prefix */
+	u32 first, several; /* 0: only one prefix */
 };
 
 INLINE u64 begun4(u64 *begins, u64 address)
@@ -66,7 +66,7 @@ INLINE u64 begun4(u64 *begins, u64 address)
 	return found;
 }
 
-/* Of an address that is listed. `wholes` says how many prefixes of /24 or shorter begin before each word. */
+/* The prefix number of a listed address. `wholes`: prefixes of /24 or shorter that begin before each word. */
 INLINE u64 number4(u64 *blocks, u32 *wholes, u64 parts, u64 several, u64 address)
 {
 	u64 word = list4_word(address), shift = (address >> 8 & 31) * 2, states = blocks[word], place, more;
@@ -85,7 +85,7 @@ INLINE u64 number4(u64 *blocks, u32 *wholes, u64 parts, u64 several, u64 address
 	return part[place].first + begun4((u64 *)(part + parts) + (more - 1) * 4, address) - 1;
 }
 
-/* IPv6: a bit for the hash of the first 32 address bits, before any of the exact lookups. */
+/* IPv6: a filter of one bit for each hash of the first 32 address bits precedes the exact lookups. */
 #define LIST6_FILTER_WORDS (1 << 18)
 
 INLINE u32 may_list6(u64 *filter, u64 hi)
@@ -98,7 +98,7 @@ INLINE u32 may_list6(u64 *filter, u64 hi)
 	return filter[word] >> (bit & 63) & 1;
 }
 
-/* Prefixes of one length lie each in the first free place from its hash on; `empty` is none of them. */
+/* Open addressing with linear probing for prefixes of one length; `empty` is the key of free places. */
 #define ABSENT (~0ULL)
 
 INLINE u64 place6(u64 *keys, u64 place, u32 most, u64 key, u64 empty)
@@ -114,7 +114,7 @@ INLINE u64 place6(u64 *keys, u64 place, u32 most, u64 key, u64 empty)
 	return ABSENT;
 }
 
-/* Longer than /64: of two words. */
+/* For prefixes longer than /64: keys of two words. */
 INLINE u64 wide_place6(u64 *keys, u64 place, u32 most, u64 hi, u64 lo, u64 empty_hi, u64 empty_lo)
 {
 	for (u32 i = 0; i < most; i++, place++) {
@@ -128,9 +128,8 @@ INLINE u64 wide_place6(u64 *keys, u64 place, u32 most, u64 hi, u64 lo, u64 empty
 	return ABSENT;
 }
 
-/* Packets of a rule by the number of the source's prefix. Each CPU adds up what the prefixes that it hit last
- * were hit, so that many CPUs under one flood do not wait for each other's cache line; what is pending there
- * counts for readers. */
+/* Count a rule's dropped packets by prefix number. Each CPU accumulates the counts of its recent prefixes, so that
+ * CPUs don't contend for cache lines in a flood; readers must add these pending counts. */
 #define PENDING 64
 
 struct pending {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
-/* The programs around the compiled rules: count what they hit exactly, sample it 1 in N, and drop it. */
+/* The programs around the compiled rules: count matching packets exactly, sample them 1 in N, drop them. */
 #ifndef FWTOP_XDP_MAIN_H
 #define FWTOP_XDP_MAIN_H
 
@@ -9,13 +9,13 @@
 #include "xdp_plain.h"
 #endif
 
-INLINE struct xdp_cell *this_xdp_cell(void)
+INLINE struct xdp_counters *this_cpu_xdp_counters(void)
 {
-	struct xdp_cell *cells = MAP_VALUE(FWTOP_XDP_CELLS_FD);
+	struct xdp_counters *all = MAP_VALUE(FWTOP_XDP_COUNTERS_FD);
 	u64 cpu = bpf_get_smp_processor_id();
 
 	OPAQUE(cpu);
-	return cpu < FWTOP_CPUS ? cells + cpu : NULL;
+	return cpu < FWTOP_CPUS ? all + cpu : NULL;
 }
 
 /* As class_of_protocol in ingress.c. */
@@ -31,40 +31,40 @@ INLINE void xdp_add(struct xdp_count *counter, u64 packets, u64 bytes)
 	counter->bytes += bytes;
 }
 
-/* Neighbour discovery is to IPv6 what ARP is to IPv4: no rule may cut it. Hop limit 255 proves that it comes from
- * the link (RFC 4861, 6.1 and 7.1): router advertisement, neighbour solicitation and advertisement. */
+/* Neighbour discovery is the ARP of IPv6 and must always pass. Hop limit 255 proves that a packet comes from the
+ * link (RFC 4861, 6.1 and 7.1): router advertisement, neighbour solicitation and advertisement. */
 INLINE u32 any_neighbour(struct view *p)
 {
 	return p->protocol == 58 && p->family == 6 && p->ttl == 255 && p->fragment == NOT_FRAGMENTED &&
 	       p->icmp_type >= 134 && p->icmp_type <= 136;
 }
 
-/* Judge any frame: cell->slot is then that of the rule that hits, XDP_NONE to let the packet pass.
+/* Evaluate any frame: sets counters->slot to the slot of the matching rule, or XDP_NONE to pass.
  *
- * Through the cell, because the verifier then doesn't know the slot: what follows is looked at once, not once
- * for each rule. */
-INLINE void judge(struct frame *f, struct xdp_cell *cell, u32 wire)
+ * The result goes through the map because the verifier then doesn't know the slot, and checks the code that
+ * follows once instead of once for each rule. */
+INLINE void evaluate(struct frame *f, struct xdp_counters *counters, u32 wire)
 {
-	struct view *p = &cell->view;
+	struct view *p = &counters->view;
 
 	__builtin_memset(p, 0, sizeof(*p));
 	p->wire = wire;
 	parse(f, p);
 	if (p->malformed)
-		cell->unparsed++;
-	cell->protocol = p->protocol;
-	cell->slot = p->family == 0 ? XDP_NONE : any_verdict(f, p, cell);
-	MEET();
-	if (cell->slot < XDP_MAX_RULES && (any_allowed(p) || any_neighbour(p)))
-		cell->slot = XDP_NONE;
+		counters->parse_errors++;
+	counters->protocol = p->protocol;
+	counters->slot = p->family == 0 ? XDP_NONE : any_verdict(f, p, counters);
+	BARRIER();
+	if (counters->slot < XDP_MAX_RULES && (any_allowed(f, p) || any_neighbour(p)))
+		counters->slot = XDP_NONE;
 }
 
-/* Count what a rule drops for the prefix of its source. A frame without tags may not have been taken apart; the
- * addresses are then where they nearly always are. */
-INLINE void count_dropped(struct frame *f, struct xdp_cell *cell, u32 slot, u32 packets)
+/* Count a dropped packet for its source prefix. An untagged frame may not have been parsed: then the addresses are
+ * at their usual offset. */
+INLINE void count_dropped(struct frame *f, struct xdp_counters *counters, u32 slot, u32 packets)
 {
-	u32 family = cell->view.family;
-	u64 hi = cell->view.src_hi, lo = cell->view.src_lo;
+	u32 family = counters->view.family;
+	u64 hi = counters->view.src_hi, lo = counters->view.src_lo;
 	u8 *ip = f->data + 14;
 
 	if (ip + 40 <= f->end && BE16(ip - 2) == 0x86dd) {
@@ -81,7 +81,7 @@ INLINE void count_dropped(struct frame *f, struct xdp_cell *cell, u32 slot, u32 
 
 #ifndef FWTOP_TC
 
-/* 0: nobody wants samples. */
+/* N of 1 in N; 0: no console wants samples. */
 INLINE u32 xdp_one_in(void)
 {
 	u32 n = *(volatile u32 *)MAP_VALUE(FWTOP_XDP_CONTROL_FD);
@@ -89,31 +89,31 @@ INLINE u32 xdp_one_in(void)
 	return n > 1 << 18 ? 1 << 18 : n;
 }
 
-/* A countdown with a random start, as in cell.h; a long one is cut when N falls. Returns how many packets the
- * one sampled stands for, 0: it is not sampled. */
-INLINE u32 xdp_sampled(struct xdp_cell *cell)
+/* A countdown with a random start, as in counters.h, which is cut short when N falls. Returns how many packets the
+ * sampled one stands for, or 0. */
+INLINE u32 xdp_sampled(struct xdp_counters *counters)
 {
-	u32 left = cell->left, n = xdp_one_in(), weight;
+	u32 left = counters->left, n = xdp_one_in(), weight;
 
 	if (n == 0)
 		return 0;
 	if (left > 1 && left <= 2 * n) {
-		cell->left = left - 1;
+		counters->left = left - 1;
 		return 0;
 	}
-	weight = left > 1 ? n : cell->drawn;
-	cell->drawn = n;
-	cell->left = n > 1 ? 1 + bpf_get_prandom_u32() % (2 * n - 1) : 1;
+	weight = left > 1 ? n : counters->drawn;
+	counters->drawn = n;
+	counters->left = n > 1 ? 1 + bpf_get_prandom_u32() % (2 * n - 1) : 1;
 	return weight ? weight : 1;
 }
 
-INLINE void xdp_emit(struct xdp_md *ctx, struct xdp_cell *cell, void *ring, u32 weight, u32 number, u32 wire)
+INLINE void xdp_emit(struct xdp_md *ctx, struct xdp_counters *counters, void *ring, u32 weight, u32 number, u32 wire)
 {
 	struct fwtop_record *record = bpf_ringbuf_reserve(ring, sizeof(*record), 0);
 	u64 size = ctx->data_end - ctx->data;
 
 	if (!record) {
-		cell->lost++;
+		counters->lost++;
 		return;
 	}
 	record->time_ns = bpf_ktime_get_ns();
@@ -130,7 +130,7 @@ INLINE void xdp_emit(struct xdp_md *ctx, struct xdp_cell *cell, void *ring, u32 
 	OPAQUE(size);
 	if (size > FWTOP_DATA)
 		size = FWTOP_DATA;
-	/* A bound, not size != 0, from which kernels before 6.8 learn nothing; no frame is shorter than its header */
+	/* Kernels before 6.8 derive no bound from size != 0; no frame is shorter than its header */
 	record->captured = size < 14 || bpf_xdp_load_bytes(ctx, 0, record->data, size) ? 0 : size;
 	bpf_ringbuf_submit(record, 1 /* BPF_RB_NO_WAKEUP */);
 }
@@ -141,28 +141,28 @@ int fwtop_xdp(struct xdp_md *ctx)
 	struct frame f = {(u8 *)(long)ctx->data, (u8 *)(long)ctx->data_end};
 	u32 wire = ctx->data_end - ctx->data, slot, weight, number;
 	struct xdp_slot *slots = MAP_VALUE(FWTOP_XDP_SLOTS_FD);
-	struct xdp_cell *cell = this_xdp_cell();
+	struct xdp_counters *counters = this_cpu_xdp_counters();
 
-	if (!cell)
+	if (!counters)
 		return XDP_PASS;
-	tell_time(cell);
-	cell->slot = NOT_PLAIN;
+	update_clock(counters);
+	counters->slot = NOT_PLAIN;
 #ifdef FWTOP_PLAIN
 	if (wire <= PLAIN_BYTES)
-		judge_plain(&f, cell, wire);
+		evaluate_plain(&f, counters, wire);
 #endif
-	if (cell->slot == NOT_PLAIN) {
+	if (counters->slot == NOT_PLAIN) {
 		wire = bpf_xdp_get_buff_len(ctx);
-		judge(&f, cell, wire);
+		evaluate(&f, counters, wire);
 	}
-	MEET();
-	slot = cell->slot;
+	BARRIER();
+	slot = counters->slot;
 	if (slot >= XDP_MAX_RULES)
 		return XDP_PASS;
-	xdp_add(&cell->rules[slot], 1, wire);
-	count_dropped(&f, cell, slot, 1);
-	xdp_add(&cell->classes[xdp_class(cell->protocol)], 1, wire);
-	weight = xdp_sampled(cell);
+	xdp_add(&counters->rules[slot], 1, wire);
+	count_dropped(&f, counters, slot, 1);
+	xdp_add(&counters->classes[xdp_class(counters->protocol)], 1, wire);
+	weight = xdp_sampled(counters);
 	if (!weight)
 		return XDP_DROP;
 	number = slots[slot & (XDP_MAX_RULES - 1)].number;
@@ -171,47 +171,47 @@ int fwtop_xdp(struct xdp_md *ctx)
 		void *ring = bpf_map_lookup_elem(MAP(FWTOP_XDP_RINGS_FD), &key);
 
 		if (ring)
-			xdp_emit(ctx, cell, ring, weight, number, wire);
+			xdp_emit(ctx, counters, ring, weight, number, wire);
 	}
 	return XDP_DROP;
 }
 
 #else
 
-#define NEXT (-1) /* TCX_NEXT: as if this program were not there */
+#define NEXT (-1) /* TCX_NEXT: continue with the next program */
 #define SHOT 2
-#define READ_BYTES 256 /* of headers and payload, that must lie in one piece */
+#define READ_BYTES 256 /* of headers and payload that must be linear */
 
-/* At tc the observers sample what arrives and what is dropped; here is only counted. */
+/* At tc the observers sample arrivals and drops; this program only counts. */
 PROGRAM(fwtop_tc)
 int fwtop_tc(struct __sk_buff *skb)
 {
 	u32 linear = skb->data_end - skb->data, segments = skb->gso_segs, slot;
-	struct xdp_cell *cell = this_xdp_cell();
+	struct xdp_counters *counters = this_cpu_xdp_counters();
 	struct frame f;
 
-	if (!cell)
+	if (!counters)
 		return NEXT;
 	if (linear < READ_BYTES && linear < skb->len)
 		bpf_skb_pull_data(skb, skb->len < READ_BYTES ? skb->len : READ_BYTES);
 	f.data = (u8 *)(long)skb->data;
 	f.end = (u8 *)(long)skb->data_end;
 	linear = f.end - f.data;
-	tell_time(cell);
-	cell->slot = NOT_PLAIN;
+	update_clock(counters);
+	counters->slot = NOT_PLAIN;
 #ifdef FWTOP_PLAIN
 	if (linear >= READ_BYTES || linear == skb->len)
-		judge_plain(&f, cell, skb->len);
+		evaluate_plain(&f, counters, skb->len);
 #endif
-	if (cell->slot == NOT_PLAIN)
-		judge(&f, cell, skb->len);
-	MEET();
-	slot = cell->slot;
+	if (counters->slot == NOT_PLAIN)
+		evaluate(&f, counters, skb->len);
+	BARRIER();
+	slot = counters->slot;
 	if (slot >= XDP_MAX_RULES)
 		return NEXT;
 	segments = segments ? segments : 1;
-	xdp_add(&cell->rules[slot], segments, skb->len);
-	count_dropped(&f, cell, slot, segments);
+	xdp_add(&counters->rules[slot], segments, skb->len);
+	count_dropped(&f, counters, slot, segments);
 	return SHOT;
 }
 

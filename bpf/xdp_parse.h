@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
-/* The way of any frame: headers taken apart one after the other, in whatever order they come.
+/* The general path: parse the headers of any frame, one after the other.
  *
- * They are read as fwtop/collect/parse_any.py reads them, field by field, so that a rule hits here what its
- * preview hit in the samples; a property test compares the two.
+ * Fields are parsed exactly as in fwtop/parse/general.py, so that a rule matches here what its preview matched
+ * in the samples; a property test compares the two.
  */
 #ifndef FWTOP_XDP_PARSE_H
 #define FWTOP_XDP_PARSE_H
@@ -47,7 +47,7 @@ INLINE void parse_udp(struct frame *f, struct view *p, u32 offset, u32 end)
 	if (offset + 8 > end || !header)
 		goto malformed;
 	length = BE16(header + 4);
-	if (p->fragment == FIRST_FRAGMENT && length >= 8) /* it counts the later ones too */
+	if (p->fragment == FIRST_FRAGMENT && length >= 8) /* includes later fragments */
 		length = 0;
 	if (length != 0 && (length < 8 || length > room))
 		goto malformed;
@@ -91,7 +91,7 @@ INLINE void parse_transport(struct frame *f, struct view *p)
 	set_payload(p, offset + needed, end);
 }
 
-/* The IP headers return whether a transport header, or a fragment's data, follows at p->offset. */
+/* parse_ipv4 and parse_ipv6 return whether a transport header or fragment data follows at p->offset. */
 INLINE u32 parse_ipv4(struct frame *f, struct view *p)
 {
 	u32 offset = p->offset, length, place;
@@ -123,7 +123,7 @@ INLINE u32 is_extension(u32 kind)
 	return (kind < 64 || (kind >= 128 && kind < 192)) && kinds >> (kind & 63) & 1;
 }
 
-/* The length of an authentication header counts in other units. */
+/* The authentication header measures its length in other units. */
 INLINE u32 extension_length(u32 kind, u32 units)
 {
 	return kind == 44 ? 8 : kind == 51 ? (units + 2) * 4 : (units + 1) * 8;
@@ -169,7 +169,7 @@ INLINE u32 parse_ipv6(struct frame *f, struct view *p)
 	if (p->end > p->wire)
 		return 0;
 	for (int i = 0; i < 12; i++) {
-		MEET();
+		BARRIER();
 		if (!is_extension(p->protocol) || p->fragment == LATER_FRAGMENT)
 			return 1;
 		if (!parse_extension(f, p))
@@ -210,7 +210,7 @@ INLINE u32 parse_link(struct frame *f, struct view *p)
 	return is_vlan(type) ? 0 : type;
 }
 
-/* Step over PPPoE (RFC 2516) and PPP; returns what follows as an ethertype. */
+/* Skip PPPoE (RFC 2516) and PPP; returns the ethertype of what follows. */
 INLINE u32 parse_session(struct frame *f, struct view *p)
 {
 	u8 *header = at(f, p->offset, 8);
@@ -223,14 +223,14 @@ INLINE u32 parse_session(struct frame *f, struct view *p)
 	return protocol == 0x0021 ? 0x0800 : protocol == 0x0057 ? 0x86dd : PPPOE;
 }
 
-/* Step over up to eight MPLS labels (RFC 3032); what follows is told by its first four bits (RFC 4928). */
+/* Skip up to eight MPLS labels (RFC 3032); the first four bits behind tell the protocol (RFC 4928). */
 INLINE u32 parse_labels(struct frame *f, struct view *p)
 {
 	u32 last = 0;
 	u8 *place;
 
 	for (int i = 0; i < 8; i++) {
-		MEET();
+		BARRIER();
 		place = at(f, p->offset, 4);
 		if (!place)
 			return 0;
@@ -245,27 +245,27 @@ INLINE u32 parse_labels(struct frame *f, struct view *p)
 	return *place >> 4 == 4 ? 0x0800 : *place >> 4 == 6 ? 0x86dd : MPLS;
 }
 
-/* Take a frame apart as far as it makes sense; family 0: it is not IP, or can't be read. */
+/* Parse a frame as far as possible; family 0: not IP, or malformed. */
 INLINE void parse(struct frame *f, struct view *p)
 {
 	u32 type = parse_link(f, p), whole;
 
-	MEET();
+	BARRIER();
 	if (type == PPPOE)
 		type = parse_session(f, p);
 	else if (type == MPLS || type == MPLS_MULTICAST)
 		type = parse_labels(f, p);
 	whole = type != 0;
-	MEET();
+	BARRIER();
 	if (type == 0x0800)
 		whole = parse_ipv4(f, p);
 	else if (type == 0x86dd)
 		whole = parse_ipv6(f, p);
 	p->malformed = !whole;
-	MEET();
+	BARRIER();
 	if (p->family && !p->malformed)
 		parse_transport(f, p);
-	MEET();
+	BARRIER();
 }
 
 #endif

@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
-/* The way of nearly all packets: headers at places known beforehand, read where they lie.
+/* The fast path for nearly all packets: headers at fixed offsets.
  *
  * Plain is an untagged Ethernet frame in one buffer with IPv4 (no options, no fragment) or IPv6 (no extension
- * headers), and TCP, UDP or ICMP whose lengths agree. All others go the way of xdp_parse.h, which costs four times as
- * much; both give the same verdict. The generated `plain_*_verdict` functions know family and protocol and ask
- * no rule that can't hit those. They read fields anew for each rule (see MEET): a load from the first cache
- * line costs less than a register that must be kept, and the verifier forgets what earlier rules compared.
+ * headers), and TCP, UDP or ICMP with consistent lengths. Others take the general path of xdp_parse.h, at four
+ * times the cost and with the same verdict. The generated `plain_*_verdict` functions know family and protocol,
+ * and skip rules that can't match these. They load fields again for each rule (see BARRIER): a load from the first
+ * cache line is cheaper than keeping a register, and the verifier forgets earlier comparisons.
  */
 #ifndef FWTOP_XDP_PLAIN_H
 #define FWTOP_XDP_PLAIN_H
 
 #include "xdp.h"
 
-#define PLAIN_BYTES 1600 /* a longer frame may lie in several buffers */
+#define PLAIN_BYTES 1600 /* longer frames may be fragmented across buffers */
 #define MAC_HEADER 14
 #define NETWORK16(value) ((u16)((value) >> 8 | ((value)&255) << 8))
 
@@ -44,16 +44,16 @@ INLINE u32 plain_icmp(struct plain *p, u32 start)
 	return p->payload <= p->payload_end;
 }
 
-/* Of a case in a switch over protocols: set the cell's slot where headers are whole, or leave it NOT_PLAIN. */
+/* A case of a switch over protocols: sets counters->slot if the headers are complete, or leaves NOT_PLAIN. */
 #define PLAIN_CASE(family, number, whole)                                                          \
 	case number:                                                                               \
 		if (whole) {                                                                       \
-			cell->protocol = number;                                                   \
-			cell->slot = plain_##family##_##number##_verdict(f, &p, cell);             \
+			counters->protocol = number;                                                   \
+			counters->slot = plain_##family##_##number##_verdict(f, &p, counters);             \
 		}                                                                                  \
 		break
 
-INLINE void judge_plain4(struct frame *f, struct xdp_cell *cell, u32 wire)
+INLINE void evaluate_plain4(struct frame *f, struct xdp_counters *counters, u32 wire)
 {
 	const u32 start = MAC_HEADER + 20;
 	u8 *ip = f->data + MAC_HEADER;
@@ -66,9 +66,9 @@ INLINE void judge_plain4(struct frame *f, struct xdp_cell *cell, u32 wire)
 		PLAIN_CASE(4, 6, plain_tcp(f, &p, start));
 		PLAIN_CASE(4, 1, plain_icmp(&p, start));
 	}
-	MEET();
-	if (cell->slot < XDP_MAX_RULES && plain_4_allowed(&p))
-		cell->slot = XDP_NONE;
+	BARRIER();
+	if (counters->slot < XDP_MAX_RULES && plain_4_allowed(f, &p))
+		counters->slot = XDP_NONE;
 }
 
 /* As any_neighbour. */
@@ -77,7 +77,7 @@ INLINE u32 plain_neighbour(struct plain *p)
 	return p->ip[6] == 58 && p->ip[7] == 255 && p->transport[0] >= 134 && p->transport[0] <= 136;
 }
 
-INLINE void judge_plain6(struct frame *f, struct xdp_cell *cell, u32 wire)
+INLINE void evaluate_plain6(struct frame *f, struct xdp_counters *counters, u32 wire)
 {
 	const u32 start = MAC_HEADER + 40;
 	u8 *ip = f->data + MAC_HEADER;
@@ -93,13 +93,13 @@ INLINE void judge_plain6(struct frame *f, struct xdp_cell *cell, u32 wire)
 		PLAIN_CASE(6, 6, plain_tcp(f, &p, start));
 		PLAIN_CASE(6, 58, plain_icmp(&p, start));
 	}
-	MEET();
-	if (cell->slot < XDP_MAX_RULES && (plain_6_allowed(&p) || plain_neighbour(&p)))
-		cell->slot = XDP_NONE;
+	BARRIER();
+	if (counters->slot < XDP_MAX_RULES && (plain_6_allowed(f, &p) || plain_neighbour(&p)))
+		counters->slot = XDP_NONE;
 }
 
-/* As `judge`, of plain packets; cell->slot stays NOT_PLAIN of others. `wire` is all of the frame, in one piece. */
-INLINE void judge_plain(struct frame *f, struct xdp_cell *cell, u32 wire)
+/* Like `evaluate`, for plain packets; leaves NOT_PLAIN for others. The `wire` bytes of the frame are linear. */
+INLINE void evaluate_plain(struct frame *f, struct xdp_counters *counters, u32 wire)
 {
 	u16 type;
 
@@ -107,9 +107,9 @@ INLINE void judge_plain(struct frame *f, struct xdp_cell *cell, u32 wire)
 		return;
 	type = *(u16 *)(f->data + 12);
 	if (type == NETWORK16(0x0800))
-		judge_plain4(f, cell, wire);
+		evaluate_plain4(f, counters, wire);
 	else if (type == NETWORK16(0x86dd))
-		judge_plain6(f, cell, wire);
+		evaluate_plain6(f, counters, wire);
 }
 
 #endif

@@ -13,7 +13,10 @@ from pathlib import Path
 
 FOLDERS = ("fwtop", "bpf", "geoip")
 FILES = ("LICENSE", "pyproject.toml")
-LEFT_OUT = ("__pycache__", "build.py", "mmdb_writer.py")  # caches, and what makes the GeoIP data
+GEOIP_TOOLS = (
+    Path("geoip/build.py"),
+    Path("geoip/mmdb_writer.py"),
+)  # they make the data; only it is installed
 LEFT_OUT_SUFFIXES = (".pyc", ".mmdb", ".tmp", ".swp")
 
 
@@ -22,9 +25,12 @@ def program_files(root: Path) -> Iterator[Path]:
     yield from (Path(name) for name in FILES if (root / name).is_file())
     for folder in FOLDERS:
         for path in sorted((root / folder).rglob("*")):
-            unwanted = set(LEFT_OUT) & set(path.parts) or path.suffix in LEFT_OUT_SUFFIXES
+            relative = path.relative_to(root)
+            unwanted = (
+                "__pycache__" in path.parts or path.suffix in LEFT_OUT_SUFFIXES or relative in GEOIP_TOOLS
+            )
             if path.is_file() and not unwanted:
-                yield path.relative_to(root)
+                yield relative
 
 
 def build_hash(root: Path) -> str:

@@ -1,6 +1,6 @@
-# Sourced by the other scripts: messages, the log, and what set-up lays where.
-# All messages go to standard error: `make demo` keeps standard output for its JSON.
-# shellcheck shell=bash disable=SC2034 # what is unused here is used by those who source it
+# Sourced by the other scripts: messages, logging, and installation paths.
+# All messages go to standard error; the standard output of `make demo` is its JSON.
+# shellcheck shell=bash disable=SC2034 # variables are used by the scripts that source this file
 
 clone=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 prefix=/usr/local/lib/fwtop
@@ -8,29 +8,48 @@ manifest=$prefix/manifest
 command=/usr/local/bin/fwtop
 man_page=/usr/local/share/man/man8/fwtop.8
 completion=/usr/local/share/bash-completion/completions/fwtop
+sample_settings=/usr/local/share/doc/fwtop/screen.toml
 state_directory=/var/lib/fwtop
 guardian_directory=/var/lib/fwtop-guardian
 costs_file=/var/lib/fwtop-costs.json
 user=fwtop
+dissector_user=fwtop-dissect
 python=/usr/bin/python3
 
-# Names are the same in Debian 12 and Ubuntu 24.04. kmod: the kernel loads xt_set and its like by modprobe;
+# Names are the same in Debian 12 and Ubuntu 24.04. kmod: the kernel runs modprobe to load xt_set and the like;
 # procps: sysctl.
-packages=(python3 python3-venv python3-bpfcc iptables ipset nftables conntrack iproute2 ethtool kmod procps)
+packages=(python3 python3-venv python3-bpfcc python3-seccomp iptables ipset nftables conntrack iproute2 ethtool kmod procps)
+# Also used by tests and benchmarks; tests/unit/test_setup_packages.py checks both lists against the sources.
+dev_packages=(apache2-bin bpftool gcc libc6-dev nginx slowhttptest tcpdump tmux tshark xdp-tools)
+# Of these, what would begin to serve this machine once it is installed; tests start their own.
+dev_services=(nginx)
+
+# Ubuntu 24.04 has no package of this name, only others that provide it: apt-get refuses to choose.
+declare -A provider=([bpftool]=linux-tools-common)
+
+# Environment variables that say how this machine reaches the package registries.
+registry_environment=PIP_INDEX_URL,PIP_EXTRA_INDEX_URL,PIP_TRUSTED_HOST,PIP_CERT,PIP_DEFAULT_TIMEOUT
+registry_environment+=,SSL_CERT_FILE,http_proxy,https_proxy,no_proxy,HTTP_PROXY,HTTPS_PROXY,NO_PROXY
+
+# remember KIND NAME: record it for `make uninstall`
+remember() {
+  mkdir -p "$prefix"
+  grep -qxF "$1 $2" "$manifest" 2>/dev/null || echo "$1 $2" >>"$manifest"
+}
 
 say() { printf 'fwtop: %s\n' "$*" >&2; }
 
-# fail MESSAGE: one line on what was wrong and what to do, with the end of the log where there is one.
+# fail MESSAGE: print what failed and what to do, and the end of the log if there is one.
 fail() {
   say "$*"
   if [[ -s ${log:-} ]]; then
     tail -n 8 "$log" | sed 's/^/    /' >&2
-    say "everything it said is in $log"
+    say "the full output is in $log"
   fi
   exit 1
 }
 
-# logged COMMAND…: run it with its output in the log.
+# logged COMMAND…: run it, appending its output to the log.
 logged() {
   printf '\n$ %s\n' "$*" >>"$log"
   "$@" >>"$log" 2>&1 </dev/null
@@ -40,20 +59,22 @@ as_root() {
   if [[ $(id -u) == 0 ]]; then
     "$@"
   elif command -v sudo >/dev/null; then
-    sudo --preserve-env=PIP_INDEX_URL,PIP_EXTRA_INDEX_URL,PIP_CERT,SSL_CERT_FILE,http_proxy,https_proxy,no_proxy,HTTP_PROXY,HTTPS_PROXY,NO_PROXY "$@"
+    sudo --preserve-env="$registry_environment" "$@"
   else
     fail "this needs root, and sudo is not installed: run it as root"
   fi
 }
 
-missing_packages() {
+is_package_installed() { [[ $(dpkg-query -W -f='${db:Status-Status}' "$1" 2>/dev/null) == installed ]]; }
+
+missing_packages() { # PACKAGE…: print those that are not installed
   local package
-  for package in "${packages[@]}"; do
-    [[ $(dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null) == installed ]] || echo "$package"
+  for package in "$@"; do
+    is_package_installed "$package" || is_package_installed "${provider[$package]:-$package}" || echo "$package"
   done
 }
 
-# lock_hash FILE: names a virtual environment by everything that it is made of.
+# lock_hash FILE: hash everything that a virtual environment is made of.
 lock_hash() {
   { cat "$1" "$clone/scripts/venv.sh" && "$python" -VV && readlink -f "$python"; } | sha256sum | cut -c1-16
 }

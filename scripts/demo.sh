@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A flood on a victim of its own, watched by fwtop: the screen in a terminal, the observation as JSON elsewhere.
+# Flood a victim in the lab and watch it with fwtop: on the screen in a terminal, otherwise as JSON.
 set -euo pipefail
 # shellcheck source=scripts/common.sh
 source "$(dirname "$0")/common.sh"

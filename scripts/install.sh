@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# The part of set-up that needs root: system packages, user, directories, and the installed copy.
+# The part of set-up that needs root: users, directories and the installed copy (packages.sh installs packages).
 #
-# The copy is the root-owned /usr/local/lib/fwtop/app and venv: links to directories that are named by
-# what is in them, made aside and swapped in by one rename. A running program goes on with the directory
-# that it was started from, which is kept until the next change but one.
+# The copy is /usr/local/lib/fwtop/app and venv, owned by root: links to directories named by a hash of their
+# contents, prepared elsewhere and swapped in by one rename. A running program keeps using the directory that it
+# was started from; that directory stays until the change after the next.
 set -euo pipefail
 # shellcheck source=scripts/common.sh
 source "$(dirname "$0")/common.sh"
@@ -12,42 +12,24 @@ umask 022
 [[ $(id -u) == 0 ]] || fail "install.sh needs root"
 mkdir -p /run/lock
 exec 9>/run/lock/fwtop-setup.lock
-flock 9 # two set-ups at once take turns
+flock 9 # serialise concurrent set-ups
 : >"$log"
 
-remember() { # KIND NAME: what `make uninstall` has to know
-  mkdir -p "$prefix"
-  grep -qxF "$1 $2" "$manifest" 2>/dev/null || echo "$1 $2" >>"$manifest"
+make_user() { # NAME COMMENT
+  ! id "$1" >/dev/null 2>&1 || return 0
+  logged useradd --system --user-group --no-create-home --home-dir /nonexistent --shell /usr/sbin/nologin \
+    --comment "$2" "$1" || fail "could not add the system user $1"
+  remember user "$1"
 }
 
-install_packages() {
-  local missing
-  mapfile -t missing < <(missing_packages)
-  [[ ${#missing[@]} -gt 0 ]] || return 0
-  command -v apt-get >/dev/null ||
-    fail "this machine has no apt-get; install these by your own means, then run it again: ${missing[*]}"
-  say "installing system packages: ${missing[*]}"
-  local apt=(env DEBIAN_FRONTEND=noninteractive NEEDRESTART_MODE=l apt-get -q -y -o DPkg::Lock::Timeout=120)
-  local install=("${apt[@]}" install --no-install-recommends "${missing[@]}")
-  logged "${apt[@]}" update || { sleep 3 && logged "${apt[@]}" update; } ||
-    say "apt-get update failed; trying with the package lists at hand"
-  logged "${install[@]}" || { sleep 3 && logged "${install[@]}"; } ||
-    fail "apt-get could not install: ${missing[*]}; nothing else was changed"
-  local package
-  for package in "${missing[@]}"; do remember package "$package"; done
-}
-
-make_user_and_directories() {
-  if ! id "$user" >/dev/null 2>&1; then
-    logged useradd --system --user-group --no-create-home --home-dir /nonexistent --shell /usr/sbin/nologin \
-      --comment "fwtop console" "$user" || fail "could not add the system user $user"
-    remember user "$user"
-  fi
+make_users_and_directories() {
+  make_user "$user" "fwtop console"
+  make_user "$dissector_user" "fwtop packet dissector"
   install -d -m 0700 -o "$user" -g "$user" "$state_directory"
   install -d -m 0700 -o root -g root "$guardian_directory"
 }
 
-# swap_in NAME TARGET: make $prefix/NAME point at TARGET in one step, and drop all but the two newest.
+# swap_in NAME TARGET: atomically point $prefix/NAME at TARGET, and delete all but the two newest directories.
 swap_in() {
   local name=$1 target=$2 previous old
   previous=$(readlink "$prefix/$name" || true)
@@ -66,8 +48,8 @@ install_venv() {
     say "installing the pinned Python packages"
     rm -rf "${prefix:?}/$target"
     "$clone/scripts/venv.sh" "$prefix/$target" "$clone/requirements.lock" "$log" || exit 1
-    # The real path, so that a running program keeps to the copy that it was started from.
-    # Debian's site.py reads .pth files twice in an environment: lib64 is a link to lib.
+    # The real path, so that a running program keeps using the copy that it was started from.
+    # Debian's site.py reads .pth files twice in an environment, because lib64 is a link to lib.
     echo "import os, sys; p = os.path.realpath('$prefix/app'); p in sys.path or sys.path.append(p)" \
       >"$(echo "$prefix/$target"/lib/python3*/site-packages)/fwtop.pth"
     echo "$hash" >"$prefix/$target/.lock-hash"
@@ -89,27 +71,27 @@ install_program() {
       fail "could not unpack the GeoIP data"
     chmod -R u=rwX,go=rX "$making"
     logged "$prefix/venv/bin/python" -I -m compileall -q -j 0 -s "$making" -p "$prefix/$target" "$making/fwtop" ||
-      fail "the program does not compile"
+      fail "the program failed to compile"
     echo "$build" >"$making/BUILD"
     mv -T "$making" "$prefix/$target"
   fi
   swap_in app "$target"
 }
 
-install_file() { # MODE FROM TO: by rename, so that a running shell never reads half a script
+install_file() { # MODE FROM TO: rename into place, so that a running shell never reads half a script
   mkdir -p "$(dirname "$3")"
   install -m "$1" "$2" "$3.new"
   mv -T "$3.new" "$3"
 }
 
 started=$SECONDS
-rm -rf "$prefix"/making-* # of a set-up that did not get to its end
-install_packages
-make_user_and_directories
+rm -rf "$prefix"/making-* # left by an interrupted set-up
+make_users_and_directories
 mkdir -p "$prefix"
 install_venv
 install_program
 install_file 0755 "$clone/scripts/files/fwtop.sh" "$command"
 install_file 0644 "$clone/scripts/files/fwtop.8" "$man_page"
 install_file 0644 "$clone/scripts/files/fwtop.bash" "$completion"
+install_file 0644 "$clone/docs/screen.toml" "$sample_settings"
 say "installed in $((SECONDS - started)) s: sudo fwtop"

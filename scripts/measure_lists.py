@@ -1,8 +1,7 @@
-"""What a lookup in a list of a million prefixes costs a packet, by the structure that holds them.
+"""Measure lookups in a list of a million prefixes by data structure.
 
-sudo PYTHONPATH=. .venv/bin/python scripts/measure_lists.py: nanoseconds a packet by BPF_PROG_TEST_RUN (the
-fastest of many runs, all else being the same), seconds to fill, memory. The tables in
-fwtop/collect/xdp_lists.py are its.
+sudo PYTHONPATH=. .venv/bin/python scripts/measure_lists.py prints nanoseconds per packet (BPF_PROG_TEST_RUN,
+the fastest of many runs), seconds to fill and memory. The figures in fwtop/xdp/lists.py come from it.
 """
 
 from __future__ import annotations
@@ -16,17 +15,19 @@ from pathlib import Path
 
 import numpy as np
 
-from fwtop.collect import bpf, bpf_objects, xdp_lists
-from fwtop.collect.compiler import SOURCES, compile_text, relocate
-from fwtop.collect.xdp_list6 import lookup_lines6
-from fwtop.collect.xdp_maps import SHARED, close_all, possible_cpus
-from fwtop.collect.xdp_numbers import count_functions
-from fwtop.collect.xdp_rule import List4, List6, SlotRule
-from fwtop.model.bulk_rows import PrefixRows
+from fwtop.compile.compiler import SOURCES, compile_text, relocate
+from fwtop.kernel import bpf
+from fwtop.model.prefix_rows import PrefixRows
 from fwtop.model.rule import Match
+from fwtop.xdp import lists as xdp_lists
+from fwtop.xdp.ipv6_lists import lookup_lines6
+from fwtop.xdp.maps import SHARED, possible_cpus
+from fwtop.xdp.rule import List4, List6, SlotRule
+from fwtop.xdp.tree import count_functions
 
 COUNT, RUNS, REPEAT = 1_000_000, 15, 100_000
-_TEST_RUN, _LPM_TRIE, _BATCH = 10, 11, 65_536
+_TEST_RUN, _UPDATE_BATCH = 10, 26  # bpf(2) commands
+_MAP_HASH, _LPM_TRIE, _F_NO_PREALLOC, _BATCH = 1, 11, 1, 65_536
 _LENGTHS = {4: (20, 22, 24, 24, 24, 28, 32, 32, 32, 32), 6: (36, 40, 44, 48, 48, 48, 56, 64, 64, 128)}
 _NETWORKS = 20_000  # /32s that the IPv6 prefixes lie in
 _ASKED = 1 << 16  # sources, of which each packet has a random one
@@ -42,7 +43,7 @@ def main() -> None:
         prefixes = mixed_prefixes(family)
         maps, constants, own = filled_maps(family, prefixes)
         print("MiB:", {number: round(memory(held) / 2**20, 1) for number, held in maps.items()})
-        lengths = np.unique(prefixes.columns()[1]).tolist()
+        lengths = np.unique(columns(family, prefixes)[2]).tolist()
         bodies = {
             "nothing": "",
             "LPM trie": ask(_TRIE, family, 32 if family == 4 else 128),
@@ -53,10 +54,11 @@ def main() -> None:
         for name, body in bodies.items():
             costs = []
             for where, sources in sources_of(family, prefixes).items():
-                bpf_objects.set_element(maps[_SOURCES], bytes(4), np.resize(sources, (_ASKED, 2)).tobytes())
+                bpf.set_element(maps[_SOURCES], bytes(4), np.resize(sources, (_ASKED, 2)).tobytes())
                 costs.append(f"{where} {cost(own, body, maps | constants)}")
             print(f"{name:15}", *costs, sep=", ")
-        close_all(maps.values())
+        for descriptor in maps.values():
+            os.close(descriptor)
 
 
 def mixed_prefixes(family: int = 4) -> PrefixRows:
@@ -64,19 +66,16 @@ def mixed_prefixes(family: int = 4) -> PrefixRows:
     lengths = _CHANCE.choice(_LENGTHS[family], COUNT).astype(np.int64)
     if family == 4:
         values = _CHANCE.integers(1 << 24, 200 << 24, COUNT, np.int64)
-        return PrefixRows.of_ipv4(values >> (32 - lengths) << (32 - lengths), lengths)
+        return PrefixRows.of_columns([(values >> (32 - lengths) << (32 - lengths), lengths)])
     halves = _CHANCE.integers(0, _FULL, (COUNT, 2), np.uint64, endpoint=True)
     halves[:, 0] &= np.uint64(0xFFFFFFFF)
     halves[:, 0] |= networks()[_CHANCE.integers(0, _NETWORKS, COUNT)]
-    rows = np.zeros((COUNT, 18), np.uint8)
-    rows[:, 0], rows[:, 1] = 6, lengths
     for half, most in ((0, 64), (1, 128)):
         free = np.clip(most - lengths, 0, 64)
-        kept = halves[:, half] & ~np.where(
-            free == 64, _FULL, (1 << (free % 64).astype(np.uint64)) - 1
-        ).astype(np.uint64)
-        rows[:, 2 + 8 * half : 10 + 8 * half] = kept.astype(">u8").view(np.uint8).reshape(-1, 8)
-    return PrefixRows.of_bytes(rows.tobytes())
+        halves[:, half] &= ~np.where(free == 64, _FULL, (1 << (free % 64).astype(np.uint64)) - 1).astype(
+            np.uint64
+        )
+    return PrefixRows.of_columns([], [(halves[:, 0], halves[:, 1], lengths)])
 
 
 def networks() -> np.ndarray:
@@ -99,21 +98,38 @@ def sources_of(family: int, prefixes: PrefixRows) -> dict[str, np.ndarray]:
         inside[:, 0] = drawn[:, 0] & np.uint64(0xFFFFFFFF) | np.resize(networks(), _ASKED)
         drawn[:, 0] = drawn[:, 0] >> np.uint64(3) | np.uint64(1 << 61)
         near = {"near": inside}
-    address, _ = prefixes.columns()
-    chosen = np.ascontiguousarray(address[_CHANCE.integers(0, len(prefixes), _ASKED)])
-    return {"one source": one, "random": drawn, **near, "listed": chosen.view(">u8").astype(np.uint64)}
+    hi, lo, _ = columns(family, prefixes)
+    rows = _CHANCE.integers(0, len(prefixes), _ASKED)
+    return {"one source": one, "random": drawn, **near, "listed": np.column_stack([hi[rows], lo[rows]])}
+
+
+def columns(family: int, prefixes: PrefixRows) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the halves of the addresses, and the lengths."""
+    if family == 6:
+        return prefixes.columns6()
+    value, lengths = prefixes.columns4()
+    return np.zeros(len(value), np.uint64), value.astype(np.uint64), lengths
+
+
+def set_elements(descriptor: int, keys: np.ndarray[tuple[int, int], np.dtype[np.uint8]]) -> None:
+    """Put keys with empty values of 4 bytes into a map by one call."""
+    keys, values = np.ascontiguousarray(keys), np.zeros(len(keys), np.uint32)
+    # in_batch, out_batch, keys, values, count, map_fd, elem_flags, flags
+    addresses = (0, 0, keys.ctypes.data, values.ctypes.data)
+    bpf.call(_UPDATE_BATCH, struct.pack("<QQQQIIQQ", *addresses, len(keys), descriptor, 0, 0))
 
 
 def filled_maps(family: int, prefixes: PrefixRows) -> tuple[dict[int, int], dict[int, int], str]:
     """Make all structures, say how long each took; returns the maps, and constants and C for our own."""
-    address, lengths = prefixes.columns()
+    hi, lo, lengths = columns(family, prefixes)
+    address = np.column_stack([hi, lo]).astype(">u8").view(np.uint8)
     width = 4 if family == 4 else 16
     keys = np.zeros((len(prefixes), 4 + width), np.uint8)
     keys[:, 0], keys[:, 4:] = lengths, address[:, 16 - width :]
     maps = {_SOURCES: bpf.create_map(bpf.MAP_ARRAY, "lists", entries=1, key_size=4, value_size=_ASKED * 16)}
     for number, kind, flags in (
-        (_TRIE, _LPM_TRIE, bpf_objects.F_NO_PREALLOC),
-        (_HASH, bpf_objects.MAP_HASH, 0),
+        (_TRIE, _LPM_TRIE, _F_NO_PREALLOC),
+        (_HASH, _MAP_HASH, 0),
     ):
         started = time.monotonic()
         maps[number] = bpf.create_map(
@@ -121,7 +137,7 @@ def filled_maps(family: int, prefixes: PrefixRows) -> tuple[dict[int, int], dict
         )
         for start in range(0, len(keys), _BATCH):
             part = keys[start : start + _BATCH]
-            bpf_objects.set_elements(maps[number], part.tobytes(), bytes(4 * len(part)), len(part))
+            set_elements(maps[number], part)
         print(f"IPv{family}, map {number}: {time.monotonic() - started:.2f} s to fill")
     started = time.monotonic()
     lists, counted = xdp_lists.build_lists(Match(sources=prefixes), 0)
@@ -186,7 +202,7 @@ def cost(functions: str, body: str, values: dict[int, int]) -> int:
     for _ in range(RUNS):
         order = struct.pack("<IIIIQQII", program, 0, 64, 0, ctypes.addressof(frame), 0, REPEAT, 0)
         attributes = ctypes.create_string_buffer(order, 80)
-        bpf._libc.syscall(bpf._NUMBER[os.uname().machine], _TEST_RUN, attributes, 80)
+        bpf._call(_TEST_RUN, attributes, 80)
         best = min(best, struct.unpack_from("<I", attributes, 36)[0])
     os.close(program)
     return best

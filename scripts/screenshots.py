@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Make screenshots/*.svg from the running program: real floods in lab namespaces, real keys, real screen.
 
-Every picture is what tmux shows of `fwtop lab SCENARIO` at that moment. Needs root, tmux and the
-installed program (make setup). `screenshots.py NAME…` makes only those.
+Every picture is what tmux shows of `fwtop lab SCENARIO` at that moment; the walk is a film of it. Needs root,
+tmux, and the programs that `make setup` installs. `screenshots.py NAME…` makes only those.
 """
 
 from __future__ import annotations
@@ -18,64 +18,87 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from rich.console import Console
-from rich.terminal_theme import MONOKAI
-from rich.text import Text
-
 CLONE = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(CLONE))
 
-from fwtop.model import paths  # noqa: E402 - the clone isn't installed into this environment
-from fwtop.ui.picture import SVG_FORMAT  # noqa: E402
+from animation import Frame, animated_svg, asciicast  # noqa: E402 - the clone isn't installed into this environment
+
+from fwtop.kernel.programs import module_argv  # noqa: E402
+from fwtop.ui.drawing.style import PICTURE_THEME  # noqa: E402
 
 TARGET = CLONE / "screenshots"
 DEADLINE_SECONDS = 40.0
+FRAME_SECONDS, LAST_SECONDS = 0.5, 5.0  # between frames of a film; of its last one
 SETTLED_SECONDS = 4.0  # after the attack is named, so that rates and shares are those of a whole window
 
 
 @dataclass(frozen=True)
 class Step:
-    """Press `keys` (tmux's names), wait until the screen matches `until`, then take `picture` if named."""
+    """Press `keys` (tmux's names), wait until the screen matches `until`, then take `picture` if named.
+
+    `stay` is how long the screen stays before that: figures settle, and a film's spectators read.
+    """
 
     until: str
     keys: tuple[str, ...] = ()
     picture: str = ""
-    settle: bool = False
+    stay: float = 0.0
 
 
 @dataclass(frozen=True)
 class Shot:
-    """One run of a scenario in a terminal of one size."""
+    """One run of a scenario in a terminal of one size; with `film`, it is filmed."""
 
     scenario: str
     columns: int
     rows: int
     steps: tuple[Step, ...]
+    film: str = ""
+
+    @property
+    def names(self) -> set[str]:
+        """What it makes."""
+        return {step.picture for step in self.steps if step.picture} | ({self.film} if self.film else set())
 
 
-NAMED = r"(?i)flood|amplification"
+NAMED = r"UNPROTECTED|PARTLY|ALREADY"
+EFFECT = r"TRIAL.*(✔|= (>?9\d(\.\d)?|100) %)"
 SHOTS = (
+    Shot(
+        "syn_flood",
+        120,
+        36,
+        (
+            Step(r"REACHES YOU"),
+            Step(NAMED, stay=3.0),
+            Step(r"Install", ("1",), stay=2.0),
+            Step(EFFECT, ("Enter",), stay=1.0),
+            Step(r"(?m)^ ?PROTECTED", ("y",), stay=6.0),
+        ),
+        film="walk",
+    ),
     Shot(
         "few_sources",
         200,
         50,
-        (
-            Step(NAMED, picture="few_sources-200x50", settle=True),
-            Step(r"would run", ("b",), "few_sources-preview-200x50"),
-            Step(r"unconfirmed", ("Enter",), "few_sources-installed-200x50", settle=True),
-            Step(r"rule \d+ is confirmed", ("y",), "few_sources-kept-200x50", settle=True),
-        ),
+        (Step(NAMED, stay=SETTLED_SECONDS, picture="overview-200x50"),),
     ),
-    Shot("dns_amplification", 120, 40, (Step(NAMED, picture="dns_amplification-120x40", settle=True),)),
     Shot(
-        "syn_flood",
-        80,
-        24,
+        "mixed_vectors",
+        120,
+        40,
         (
-            Step(NAMED, picture="syn_flood-80x24", settle=True),
-            Step(r"block what is selected", ("?",), "help-80x24"),
+            Step(NAMED, stay=SETTLED_SECONDS),
+            Step(r"Install", ("A",), "set-120x40"),
+            Step(EFFECT, ("Enter",)),
+            Step(r"(?m)^ ?PROTECTED", ("y",), stay=SETTLED_SECONDS),
+            Step(r"signature", ("]",)),
+            Step(r"rule \d+", ("]",), stay=2.0),
+            Step(r"HELD", ("Up",), "packets-120x40", 2.0),
+            Step(r"conntrack", ("]",), "path-120x40", 1.0),
         ),
     ),
+    Shot("syn_flood", 80, 24, (Step(NAMED, stay=SETTLED_SECONDS, picture="syn_flood-80x24"),)),
 )
 
 
@@ -126,36 +149,70 @@ class Terminal:
         """Return what is on the screen."""
         return self._tmux("capture-pane", "-p", *(["-e"] if colours else []))
 
-    def wait(self, pattern: str) -> None:
+    def wait(self, pattern: str, film: Film | None) -> None:
         """Wait until the screen matches."""
         end = time.monotonic() + DEADLINE_SECONDS
         while not re.search(pattern, self.screen()):
+            if film is not None:
+                film.look(self)
             if time.monotonic() > end:
                 raise SystemExit(f"screenshots: {pattern!r} did not appear; the screen was:\n{self.screen()}")
             time.sleep(0.1)
 
 
-def write_picture(name: str, columns: int, screen: str) -> None:
+class Film:
+    """Frames of a screen, taken when it has changed and the last one is old enough."""
+
+    def __init__(self) -> None:
+        self.frames: list[Frame] = []
+        self._begun = 0.0
+
+    def look(self, terminal: Terminal) -> None:
+        """Take a frame if it is time."""
+        now = time.monotonic()
+        if self.frames and now - self._begun - self.frames[-1].at < FRAME_SECONDS:
+            return
+        lines = tuple(terminal.screen(colours=True).rstrip("\n").split("\n"))
+        if not self.frames:
+            self._begun = now
+        if not self.frames or lines != self.frames[-1].lines:
+            self.frames.append(Frame(now - self._begun, lines))
+
+    def write(self, name: str, columns: int, rows: int) -> None:
+        """Write it in both formats."""
+        svg = animated_svg(self.frames, columns, rows, PICTURE_THEME, LAST_SECONDS)
+        _write(f"{name}.svg", svg)
+        _write(f"{name}.cast", asciicast(self.frames, columns, rows, "sudo fwtop"))
+
+
+def write_picture(name: str, shot: Shot, screen: str) -> None:
     """Write the screen with its colours as an SVG."""
-    console = Console(width=columns, record=True, file=open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
-    console.print(Text.from_ansi(screen.rstrip("\n"), no_wrap=True, end=""))
-    svg = console.export_svg(title="sudo fwtop", theme=MONOKAI, code_format=SVG_FORMAT, unique_id="fwtop")
-    console.file.close()
+    frame = Frame(0.0, tuple(screen.rstrip("\n").split("\n")))
+    _write(f"{name}.svg", animated_svg([frame], shot.columns, shot.rows, PICTURE_THEME, LAST_SECONDS))
+
+
+def _write(name: str, text: str) -> None:
     TARGET.mkdir(exist_ok=True)
-    (TARGET / f"{name}.svg").write_text(svg, encoding="utf-8")
-    print(f"screenshots/{name}.svg", file=sys.stderr)
+    (TARGET / name).write_text(text, encoding="utf-8")
+    print(f"screenshots/{name}: {len(text.encode()) // 1024} KiB", file=sys.stderr)
 
 
 def take(shot: Shot, wanted: set[str]) -> None:
     """Run one scenario and take its pictures."""
-    with Terminal(shot.columns, shot.rows, [str(paths.COMMAND), "lab", shot.scenario]) as terminal:
+    film = Film() if shot.film else None
+    with Terminal(shot.columns, shot.rows, module_argv("fwtop", "lab", shot.scenario)) as terminal:
         for step in shot.steps:
             terminal.press(*step.keys)
-            terminal.wait(step.until)
-            if step.settle:
-                time.sleep(SETTLED_SECONDS)
+            terminal.wait(step.until, film)
+            end = time.monotonic() + step.stay
+            while time.monotonic() < end:
+                if film is not None:
+                    film.look(terminal)
+                time.sleep(0.1)
             if step.picture and (not wanted or step.picture in wanted):
-                write_picture(step.picture, shot.columns, terminal.screen(colours=True))
+                write_picture(step.picture, shot, terminal.screen(colours=True))
+    if film is not None:
+        film.write(shot.film, shot.columns, shot.rows)
 
 
 def main(wanted: set[str]) -> None:
@@ -164,13 +221,13 @@ def main(wanted: set[str]) -> None:
         raise SystemExit("screenshots: the lab needs root; nothing was started: sudo make screenshots")
     if shutil.which("tmux") is None:
         raise SystemExit("screenshots: tmux is missing; nothing was started: apt-get install tmux")
-    names = {step.picture for shot in SHOTS for step in shot.steps if step.picture}
+    names = {name for shot in SHOTS for name in shot.names}
     if wanted - names:
         raise SystemExit(
             f"screenshots: no such picture: {', '.join(wanted - names)}; there are: {', '.join(names)}"
         )
     for shot in SHOTS:
-        if not wanted or any(step.picture in wanted for step in shot.steps):
+        if not wanted or wanted & shot.names:
             take(shot, wanted)
 
 

@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
-# Set-up: `setup.sh` installs the program, `setup.sh dev` also what tests and checks need,
-# `setup.sh tools` only the latter: checks leave the installed program as it is.
-# A second run finds everything in place and takes a moment.
+# `setup.sh` installs the program, `setup.sh dev` also the tools for tests and checks, and `setup.sh tools` only
+# these tools. A second run finds everything in place and takes less than five seconds.
 set -euo pipefail
 # shellcheck source=scripts/common.sh
 source "$(dirname "$0")/common.sh"
@@ -13,15 +12,21 @@ is_installed() {
     cmp -s "$clone/scripts/files/fwtop.sh" "$command" &&
     cmp -s "$clone/scripts/files/fwtop.8" "$man_page" &&
     cmp -s "$clone/scripts/files/fwtop.bash" "$completion" &&
-    id "$user" >/dev/null 2>&1 &&
-    [[ -z $(missing_packages) ]]
+    cmp -s "$clone/docs/screen.toml" "$sample_settings" &&
+    id "$user" "$dissector_user" >/dev/null 2>&1
+}
+
+install_packages() { # PACKAGE…: install those that are missing
+  local missing
+  mapfile -t missing < <(missing_packages "$@")
+  [[ ${#missing[@]} == 0 ]] || as_root "$clone/scripts/packages.sh" "${missing[@]}"
 }
 
 set_up_dev() {
   local hash
   hash=$(lock_hash "$clone/requirements-dev.lock")
   if [[ $(cat "$clone/.venv/.lock-hash" 2>/dev/null) != "$hash" ]]; then
-    say "installing the tools for tests and checks into .venv"
+    say "installing development tools into .venv"
     log=$(mktemp -t fwtop-dev-setup.XXXXXX.log)
     "$clone/scripts/venv.sh" "$clone/.venv" "$clone/requirements-dev.lock" "$log" || exit 1
     echo "$hash" >"$clone/.venv/.lock-hash"
@@ -30,7 +35,12 @@ set_up_dev() {
   "$python" -I "$clone/scripts/unpack_geoip.py" "$clone/geoip" "$clone/geoip"
 }
 
-if [[ ${1:-} == tools && -z $(missing_packages) ]]; then
+wanted=("${packages[@]}")
+if [[ ${1:-} == dev ]]; then
+  wanted+=("${dev_packages[@]}")
+fi
+install_packages "${wanted[@]}"
+if [[ ${1:-} == tools ]]; then
   set_up_dev
   exit
 fi

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# Run pytest as root (the kernel tests need it), leaving no root-owned files in the clone.
+# Run pytest as root, which the kernel tests need, without leaving root-owned files in the clone.
 #
-# With arguments, pytest with these. Without, every test: first those that flood and measure, with the machine
-# to themselves; then the other kernel tests in two halves at once, as they mostly wait and work in namespaces
-# of their own; and with the CPU that these leave, the tests that touch nothing but files of their own.
+# With arguments, pass them to pytest. Without, run all tests: first those that flood and measure, alone; then the
+# other kernel tests in three parallel streams that take about as long, since they mostly wait and use separate
+# namespaces; and at low priority next to them the unit and screen tests. What failed is run once more, alone: a
+# test that passes only without others beside it is named, and doesn't fail the run.
 set -euo pipefail
 # shellcheck source=scripts/common.sh
 source "$(dirname "$0")/common.sh"
@@ -21,44 +22,67 @@ if [[ $# -gt 0 ]]; then
 fi
 
 flooding=(tests/kernel/test_{bench_lab,lab,lab_packets,whole_program}.py)
-rules=(tests/kernel/test_mitigate_*.py)
-flags=(-p no:cacheprovider) # several at a time
+rules=(tests/kernel/test_guardian_[a-n]*.py)
+more_rules=(tests/kernel/test_guardian_[o-z]*.py)
+others=(tests/kernel "${flooding[@]/#/--ignore=}" "${rules[@]/#/--ignore=}" "${more_rules[@]/#/--ignore=}")
+flags=()
 status=0
 beside=()
 logs=$(mktemp -d -t fwtop-test.XXXXXX)
+chmod 755 "$logs"
+
+# stream NAME ARGUMENT…: run tests that remember under NAME which of them failed.
+stream() {
+  run_pytest -o cache_dir="$logs/$1.cache" "${@:2}"
+}
 
 # shellcheck disable=SC2317 # called by the trap
 finish() {
   local pid
   for pid in "${beside[@]}"; do
-    as_root kill -INT -- "-$pid" 2>/dev/null || continue # has ended already
+    as_root kill -INT -- "-$pid" 2>/dev/null || continue # already finished
     wait "$pid" || continue
   done
-  rm -rf "$logs"
+  as_root rm -rf "$logs"
 }
 trap finish EXIT
 
-# note COMMAND…: remember that it failed, and end with it when somebody stopped it.
+# note NAME CODE: remember that a stream had failures (pytest: 1); exit if it was interrupted or could not run.
 note() {
-  local code=0
-  "$@" || code=$?
-  [[ $code != 2 ]] || exit 2
-  [[ $code == 0 ]] || status=1
+  [[ $2 -le 1 ]] || exit "$2"
+  [[ $2 == 0 ]] || failed+=("$1")
 }
 
-# The tests start hundreds of processes, as root, which must not leave files here: compile for them before.
-.venv/bin/python -m compileall -q -j 0 fwtop || true # where somebody else's files are in the way
-note run_pytest "${flooding[@]}"
-set -m # a group for each in the background, which is how they are ended together
-run_pytest tests/kernel "${flooding[@]/#/--ignore=}" "${rules[@]/#/--ignore=}" >"$logs/1" 2>&1 </dev/null &
+# Compile now: the tests start hundreds of root processes, which must not write files here.
+.venv/bin/python -m compileall -q -j 0 fwtop || true # if another user's files are in the way
+code=0
+failed=()
+stream flooding "${flooding[@]}" || code=$?
+note flooding "$code"
+set -m # a process group for each background job, to kill it as a whole
+names=(others more_rules unit_and_ui)
+stream others "${others[@]}" >"$logs/others" 2>&1 </dev/null &
 beside+=($!)
-nice -n 10 "$clone/scripts/test.sh" -p no:cacheprovider --ignore=tests/kernel tests >"$logs/2" 2>&1 </dev/null &
+stream more_rules "${more_rules[@]}" >"$logs/more_rules" 2>&1 </dev/null &
+beside+=($!)
+{
+  renice -n 10 "$BASHPID" >/dev/null
+  stream unit_and_ui --ignore=tests/kernel tests
+} >"$logs/unit_and_ui" 2>&1 </dev/null &
 beside+=($!)
 set +m
-note run_pytest "${rules[@]}"
-for pid in "${beside[@]}"; do
-  wait "$pid" || status=1
+code=0
+stream rules "${rules[@]}" || code=$?
+note rules "$code"
+for number in "${!names[@]}"; do
+  code=0
+  wait "${beside[$number]}" || code=$?
+  cat "$logs/${names[$number]}"
+  note "${names[$number]}" "$code"
 done
 beside=()
-cat "$logs"/*
+for name in "${failed[@]}"; do
+  say "these failed beside others (see above) and run again alone:"
+  stream "$name" --last-failed --last-failed-no-failures none || status=1
+done
 exit "$status"

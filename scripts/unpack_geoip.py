@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Unpack geoip/*.mmdb.xz of one directory into another; leaves alone what is unpacked and current."""
+"""Unpack *.mmdb.xz from one directory into another, skipping files that are current."""
 
 from __future__ import annotations
 

@@ -24,8 +24,11 @@ logged "${install[@]}" || { sleep 2 && logged "${install[@]}"; } ||
   fail "could not install the Python packages of $(basename "$lock"): is the package index reachable?"
 
 site=$("$directory/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
-# PyPI's "bcc" is an unrelated package; the real one is the distribution's, and only it is let in.
+# PyPI's "bcc" is an unrelated package, and it has no "seccomp": the distribution's two are let in, and no more.
 bcc=$("$python" -c 'import importlib.util as u; s = u.find_spec("bcc"); print(s.submodule_search_locations[0] if s else "")')
 [[ $bcc ]] || fail "the distribution's bcc is missing: apt-get install python3-bpfcc"
 ln -sfn "$bcc" "$site/bcc"
+seccomp=$("$python" -c 'import importlib.util as u; s = u.find_spec("seccomp"); print(s.origin if s else "")')
+[[ $seccomp ]] || fail "the distribution's seccomp binding is missing: apt-get install python3-seccomp"
+ln -sfn "$seccomp" "$site/$(basename "$seccomp")"
 logged "$directory/bin/python" -m compileall -q -j 0 "$site" || true # some packages ship templates that are no Python

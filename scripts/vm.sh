@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# vm.sh COMMAND…: run a command as root on Debian's own kernel, in a virtual machine that ends with it.
+# vm.sh COMMAND…: run a command as root on Debian's own kernel, in a throwaway virtual machine.
 #
-# The machine sees this one's files, read only, with a layer of its own above them that lasts as long as it
-# does: so it has this clone and everything that is installed here, and nothing that it does stays. Its kernel
-# is the one that linux-image-amd64 stands for; KERNEL=linux-image-… takes another. It has no network.
-# Exit status: the command's; 124 when LIMIT (seconds, 3600) is over.
+# The virtual machine sees this machine's files read-only below a temporary overlay: it has this clone and all
+# installed software, and nothing it does persists. Its kernel is that of linux-image-amd64, or of
+# KERNEL=linux-image-…. It has no network.
+# Exit status: the command's; 124 after LIMIT seconds (default 3600).
 set -euo pipefail
 # shellcheck source=scripts/common.sh
 source "$(dirname "$0")/common.sh"
@@ -56,8 +56,8 @@ make_initramfs "$work/initramfs"
 } >"$work/share/command"
 echo "$kernel/lib/modules" >"$work/share/modules"
 
-# Without hardware's help (or with a /dev/kvm that only runs kernels made for it) qemu translates, some ten times
-# slower: then its clock goes by instructions, so that nothing in there comes too late for that reason.
+# Without hardware support (or with a /dev/kvm that only runs paravirtual kernels) qemu emulates, about ten times
+# slower. Its clock then counts instructions, so that nothing in the guest times out for that reason.
 accelerator=(-accel "tcg,thread=single,tb-size=512" -cpu Nehalem -smp 1 -icount "shift=0" -rtc clock=vm)
 if [[ -w /dev/kvm ]] && grep -qwE 'vmx|svm' /proc/cpuinfo; then accelerator=(-accel kvm -cpu host -smp 2); fi
 status=0

@@ -44,7 +44,7 @@ def installed() -> Path:
 
 
 def poll_until_true(
-    predicate: Callable[[], object], deadline_s: float = 20.0, every_s: float = 0.01
+    predicate: Callable[[], object], deadline_s: float = 60.0, every_s: float = 0.01
 ) -> object:
     """Call `predicate` until it returns something true, and return that; fail after the deadline."""
     end = time.monotonic() + deadline_s

@@ -1,1 +1,1 @@
-"""Measured tables."""
+"""Measured tables and the testbed they are measured on."""

@@ -1,42 +1,24 @@
-"""The smallest BPF programs there are: one verdict for every packet, the floor that real ones stand on.
+"""Minimal BPF programs that drop every packet: the upper bound for any real one.
 
-So few instructions need no compiler. Attached by links (bpf(2)), which end with their descriptors.
+Too short to need a compiler. Attached by BPF links, which go away with their descriptors.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
-import platform
 import socket
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 
-from fwtop.collect import clsact
-from fwtop.lab.entering import inside
+from fwtop.kernel import bpf, clsact
+from fwtop.kernel.bpf import ProgramType
+from fwtop.kernel.namespaces import inside
 from fwtop.lab.network import VICTIM_INTERFACE
 from fwtop.model.errors import FwtopError
 
-_CALLS = {"x86_64": 321, "aarch64": 280, "riscv64": 280, "s390x": 351, "ppc64le": 361}
-_PROG_LOAD, _LINK_CREATE = 5, 28
-_TYPE_CLS, _TYPE_XDP = 3, 6
-_ATTACH_XDP, _ATTACH_TCX_INGRESS = 37, 46
-_DROP = {_TYPE_CLS: 2, _TYPE_XDP: 1}  # TC_ACT_SHOT, XDP_DROP
-_GENERIC, _NATIVE = 1 << 1, 1 << 2
-_ATTRIBUTES_BYTES = 128
-_libc = ctypes.CDLL(None, use_errno=True)
-
-
-def _bpf(command: int, attributes: bytes) -> int:
-    number = _CALLS.get(platform.machine())
-    if number is None:
-        raise FwtopError(f"the bpf system call of a {platform.machine()} machine is not known here", 3)
-    room = ctypes.create_string_buffer(attributes.ljust(_ATTRIBUTES_BYTES, b"\0"), _ATTRIBUTES_BYTES)
-    result = int(_libc.syscall(number, command, room, _ATTRIBUTES_BYTES))
-    if result < 0:
-        raise FwtopError(f"bpf: {os.strerror(ctypes.get_errno())}; the lab is taken down", 3)
-    return result
+_XDP_DROP, _TC_ACT_SHOT = 1, 2
 
 
 def _instruction(code: int, to: int = 0, source: int = 0, offset: int = 0, number: int = 0) -> bytes:
@@ -44,9 +26,9 @@ def _instruction(code: int, to: int = 0, source: int = 0, offset: int = 0, numbe
     return struct.pack("<BBhi", code, source << 4 | to, offset, number)
 
 
-def _drop(kind: int) -> bytes:
+def _return(verdict: int) -> bytes:
     """Return `r0 = verdict; exit`."""
-    return _instruction(0xB7, number=_DROP[kind]) + _instruction(0x95)
+    return _instruction(0xB7, number=verdict) + _instruction(0x95)
 
 
 _READ_AND_DROP = b"".join(
@@ -65,44 +47,42 @@ _READ_AND_DROP = b"".join(
 )
 
 
-def _load(kind: int, code: bytes) -> int:
-    """Load a program and return its descriptor."""
-    program, licence = ctypes.create_string_buffer(code), ctypes.create_string_buffer(b"GPL")
-    addresses = ctypes.addressof(program), ctypes.addressof(licence)
-    return _bpf(_PROG_LOAD, struct.pack("<IIQQ", kind, len(code) // 8, *addresses))
-
-
 @contextlib.contextmanager
-def _attached(netns: str, kind: int, place: int, flags: int, code: bytes = b"") -> Iterator[None]:
+def _attached(
+    netns: str, kind: ProgramType, code: bytes, attach: Callable[[int, int], int]
+) -> Iterator[None]:
+    """Keep a program attached to the victim's interface; `attach` maps program and ifindex to a link."""
     with contextlib.ExitStack() as descriptors:
-        program = _load(kind, code or _drop(kind))
-        descriptors.callback(os.close, program)
-        with inside(netns):
-            index = socket.if_nametoindex(VICTIM_INTERFACE)
-            link = _bpf(_LINK_CREATE, struct.pack("<IIII", program, index, place, flags))
-        descriptors.callback(os.close, link)
+        try:
+            program = bpf.load_program(kind, "bench", code)
+            descriptors.callback(os.close, program)
+            with inside(netns):
+                link = attach(program, socket.if_nametoindex(VICTIM_INTERFACE))
+            descriptors.callback(os.close, link)
+        except OSError as error:
+            raise FwtopError(f"bpf: {error.strerror}; the lab is taken down", 3) from None
         yield
 
 
 def xdp_drop(netns: str, *, native: bool = True) -> contextlib.AbstractContextManager[None]:
-    """Drop everything in the victim's driver, or in the generic hook behind it."""
-    return _attached(netns, _TYPE_XDP, _ATTACH_XDP, _NATIVE if native else _GENERIC)
+    """Drop everything in the victim's driver, or in the generic XDP hook."""
+    return _attached(netns, bpf.XDP, _return(_XDP_DROP), partial(bpf.attach_xdp, native=native))
 
 
 def xdp_read_and_drop(netns: str) -> contextlib.AbstractContextManager[None]:
-    """Drop everything in the driver after one look at the packet, whose bytes another core has written.
+    """Drop everything in the driver after reading the packet, whose bytes another CPU wrote.
 
-    What that look costs, every program pays that asks what it drops.
+    Every program that looks at packets pays for that cache miss.
     """
-    return _attached(netns, _TYPE_XDP, _ATTACH_XDP, _NATIVE, _READ_AND_DROP)
+    return _attached(netns, bpf.XDP, _READ_AND_DROP, partial(bpf.attach_xdp, native=True))
 
 
 @contextlib.contextmanager
 def tc_drop(netns: str) -> Iterator[None]:
-    """Drop everything at the victim's tc ingress: by a link, or before Linux 6.6 by a filter."""
+    """Drop everything at the victim's tc ingress: by a TCX link, or by a clsact filter before Linux 6.6."""
     with contextlib.ExitStack() as stack:
         try:
-            stack.enter_context(_attached(netns, _TYPE_CLS, _ATTACH_TCX_INGRESS, 0))
+            stack.enter_context(_attached(netns, bpf.TC, _return(_TC_ACT_SHOT), bpf.attach_tcx_ingress))
         except FwtopError:
             stack.enter_context(_filtered(netns))
         yield
@@ -112,12 +92,12 @@ def tc_drop(netns: str) -> Iterator[None]:
 def _filtered(netns: str) -> Iterator[None]:
     with inside(netns):
         index = socket.if_nametoindex(VICTIM_INTERFACE)
-    program = _load(_TYPE_CLS, _drop(_TYPE_CLS))
+    program = bpf.load_program(bpf.TC, "bench", _return(_TC_ACT_SHOT))
     try:
         with inside(netns):
-            clsact.put_rules(program, index, "tc")
+            clsact.attach_rules(program, index, "tc")
         yield
     finally:
         with inside(netns):
-            clsact.remove_rules(index, "tc")
+            clsact.detach_rules(index, "tc")
         os.close(program)

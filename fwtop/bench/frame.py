@@ -1,7 +1,7 @@
-"""The frame of every table: rows measured in alternating rounds, medians, and ratios round by round.
+"""What all tables share: rows measured in alternating rounds, medians, ratios taken within each round.
 
-A machine's speed drifts while a table runs, so rows take turns (A B A B …) and are compared within a round:
-the ratio of a row is the median of its rounds' ratios, not the ratio of medians.
+A machine's speed drifts while a table runs, so rows alternate (A B A B …) and are compared within a round:
+a row's ratio is the median of the per-round ratios, not the ratio of the medians.
 """
 
 from __future__ import annotations
@@ -19,31 +19,31 @@ from fwtop.model.costs import machine_name
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the command line asked for."""
+    """Options of the command line."""
 
-    rounds: int | None = None  # None: the table's own number
-    quick: bool = False  # a reduced run, under a minute a table
-    captures: tuple[str, ...] = ()
+    rounds: int | None = None  # None: the table's default
+    quick: bool = False  # a shortened run: under a minute per table
+    captures: tuple[str, ...] = ()  # positional arguments: captures, scenarios or trials
 
-    def choose(self, whole: int, quick: int) -> int:
-        """Return the rounds that were asked for, else those of a whole or a quick run."""
-        return self.rounds or (quick if self.quick else whole)
+    def choose(self, full: int, quick: int) -> int:
+        """Return the number of rounds: as requested, else the default of a full or quick run."""
+        return self.rounds or (quick if self.quick else full)
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One way of doing something; `measure` does it once and returns its figure in `unit`."""
+    """One row of a table; `measure` runs it once and returns its figure in `unit`."""
 
     name: str
     unit: str
     measure: Callable[[], float]
-    versus: str | None = None  # the row that this one is compared with
-    published: float | None = None  # the same ratio in the published table, for the reader's comparison
+    versus: str | None = None  # name of the row that this one is divided by
+    published: float | None = None  # the same ratio in the published table
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """A row's figures, one a round."""
+    """A row's figures, one per round."""
 
     name: str
     unit: str
@@ -53,7 +53,7 @@ class Result:
     published: float | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Return a row of INTERFACE.md, with the published ratio beside it where there is one."""
+        """Return a row of docs/JSON.md; `published_ratio` is present only where one was published."""
         figures = {
             "name": self.name,
             "unit": self.unit,
@@ -68,7 +68,7 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A whole table, and what a reader should know about it."""
+    """A measured table with notes for the reader."""
 
     table: str
     rounds: int
@@ -76,10 +76,10 @@ class Document:
     notes: tuple[str, ...] = ()
     machine: str = field(default_factory=machine_name)
     kernel: str = field(default_factory=platform.release)
-    lines: tuple[str, ...] = ()  # for people instead of the rows, where a table of its own says it better
+    lines: tuple[str, ...] = ()  # replaces the rows in text output
 
     def to_json(self) -> dict[str, Any]:
-        """Return the document of INTERFACE.md."""
+        """Return the document of docs/JSON.md."""
         return {
             "table": self.table,
             "machine": self.machine,
@@ -91,7 +91,7 @@ class Document:
 
 
 def measure(rows: Sequence[Row], rounds: int, *, warm: bool = False) -> tuple[Result, ...]:
-    """Measure rows in alternating rounds; `warm` runs each once before, uncounted."""
+    """Measure rows in alternating rounds; with `warm`, run each once first and discard the result."""
     values: dict[str, list[float]] = {row.name: [] for row in rows}
     if warm:
         for row in rows:
@@ -109,31 +109,82 @@ def measure(rows: Sequence[Row], rounds: int, *, warm: bool = False) -> tuple[Re
 
 
 def _compared(row: Row, values: dict[str, list[float]]) -> tuple[float | None, str | None]:
-    """Return the median of the rounds' ratios; none where nothing was measured to compare with."""
+    """Return the ratio and the name of the row it refers to, or two Nones."""
     if row.versus is None or row.versus not in values:
         return None, None
     return median_ratio(values[row.name], values[row.versus]), row.versus
 
 
 def median_ratio(own: Sequence[float], other: Sequence[float]) -> float | None:
-    """Return the median of the quotients of two rows, round by round; None where none can be formed."""
+    """Return the median of the per-round quotients of two rows; None if every divisor is 0."""
     quotients = [mine / base for mine, base in zip(own, other, strict=True) if base]
     return statistics.median(quotients) if quotients else None
 
 
 def progress(text: str) -> None:
-    """Say on standard error what is being done: on one line of a terminal, else a line each."""
+    """Report progress on standard error: overwriting one line on a terminal, else a line each."""
     if sys.stderr.isatty():
         print(f"\r\x1b[K{text[:100]}", end="", file=sys.stderr, flush=True)
     elif text:
         print(text, file=sys.stderr, flush=True)
 
 
-def until(predicate: Callable[[], bool], seconds: float, every: float = 0.01) -> bool:
-    """Wait until something is so; False when it was not within so many seconds."""
+def until(predicate: Callable[[], object], seconds: float, every: float = 0.01) -> bool:
+    """Poll a predicate until it holds; False on timeout."""
     end = time.monotonic() + seconds
     while not predicate():
         if time.monotonic() > end:
             return False
         time.sleep(every)
     return True
+
+
+def render(document: Document) -> str:
+    """Format heading, rows and notes as aligned text."""
+    plural = "" if document.rounds == 1 else "s"
+    heading = (
+        f"{document.table} · {document.machine} · kernel {document.kernel} · {document.rounds} round{plural}"
+    )
+    lines = document.lines or _lines(document)
+    return "\n".join([heading, "", *lines, *([""] if document.notes else []), *document.notes]) + "\n"
+
+
+def _lines(document: Document) -> list[str]:
+    has_ratio = any(result.ratio is not None for result in document.results)
+    has_published = any(result.published is not None for result in document.results)
+    titles = ["", "median", "low", "high", "unit"]
+    titles += ["ratio"] if has_ratio else []
+    titles += ["published"] if has_published else []
+    titles += ["to"] if has_ratio else []
+    rows = [titles]
+    for result in document.results:
+        cells = _figures(result)
+        cells += [_ratio(result.ratio)] if has_ratio else []
+        cells += [_ratio(result.published)] if has_published else []
+        cells += [result.versus or ""] if has_ratio else []
+        rows.append(cells)
+    widths = [max(len(row[column]) for row in rows) for column in range(len(titles))]
+    left = {0, 4, len(titles) - 1} if has_ratio else {0, 4}
+    return [
+        "  ".join(
+            cell.ljust(width) if column in left else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
+
+
+def _figures(result: Result) -> list[str]:
+    figures = result.to_json()
+    return [result.name, *(number(figures[name]) for name in ("median", "low", "high")), result.unit]
+
+
+def _ratio(value: float | None) -> str:
+    return "" if value is None else f"{value:.3g}" if value < 100 else f"{value:,.0f}"
+
+
+def number(value: float) -> str:
+    """Format a figure with about four significant digits."""
+    if value == int(value) and abs(value) < 1e15:
+        return f"{int(value):,}"
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"

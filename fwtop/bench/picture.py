@@ -1,6 +1,6 @@
-"""A table as a picture: one dot a row on a logarithmic scale, in SVG that needs nothing from elsewhere.
+"""A table as a self-contained SVG: one dot per row on a logarithmic scale.
 
-Dots, not bars: a bar's length would mean something only on a scale that begins at zero.
+Dots rather than bars: a bar's length means something only on a scale that starts at zero.
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
-from fwtop.bench.frame import Document, Result
-from fwtop.bench.text import number
+from fwtop.bench.frame import Document, Result, number
 
 _ROW, _HEAD, _GAP, _FOOT = 26, 78, 12, 40
 _NAMES, _PLOT, _FIGURE, _TIMES = 330, 400, 90, 76
@@ -25,31 +24,31 @@ _PREFIXES = ((1e9, " G"), (1e6, " M"), (1e3, " k"))
 
 @dataclass(frozen=True, slots=True)
 class _Scale:
-    """From one figure to another across the plot, by powers of ten."""
+    """Maps figures to x coordinates logarithmically; `first` and `last` are decimal logarithms."""
 
     first: float
     last: float
 
     @staticmethod
     def over(rows: Sequence[Result], published: Sequence[float]) -> _Scale:
-        """Return the scale that holds every figure, with some air at both ends."""
+        """Return the scale that covers every figure, with a margin at both ends."""
         values = [value for result in rows for value in result.values] + list(published) or [1.0]
         return _Scale(math.log10(min(values)) - 0.15, math.log10(max(values)) + 0.08)
 
     @property
     def powers(self) -> list[float]:
-        """The powers of ten in it."""
+        """The powers of ten on the scale."""
         return [10.0**power for power in range(math.ceil(self.first), math.floor(self.last) + 1)]
 
     def across(self, value: float) -> float:
-        """Return where a figure lies."""
+        """Return a figure's x coordinate."""
         return _NAMES + _PLOT * (math.log10(value) - self.first) / (self.last - self.first)
 
 
 def draw(document: Document) -> str:
-    """Return the SVG; rows whose name begins with `fwtop` stand apart, a band goes from low to high.
+    """Return the SVG: a dot at each median, a thick line from low to high, fwtop's rows set apart.
 
-    Where a row has a published ratio, a ring shows where it would lie if the ratio were the same here.
+    A ring marks where a row would be if its published ratio held on this machine.
     """
     rows = sorted((result for result in document.results if min(result.values) > 0), key=_is_own)
     published = {result.name: value for result in rows if (value := _published(result, rows)) is not None}
@@ -86,12 +85,12 @@ def _published(result: Result, rows: Sequence[Result]) -> float | None:
 def _heading(document: Document, rows: Sequence[Result], has_rings: bool, width: int) -> list[str]:
     machine = f"{document.machine}, kernel {document.kernel}"
     unit = rows[0].unit if rows and len({row.unit for row in rows}) == 1 else ""
-    ratios = any(row.ratio is not None for row in rows)
+    bases = {row.versus for row in rows if row.ratio is not None}
     parts = [
         _text(12, 22, f"fwtop bench {document.table}", _INK, weight=600),
         _text(12, 41, machine, _SOFT),
         _text(_NAMES, _HEAD - 12, unit, _SOFT),
-        _text(width - 12, _HEAD - 12, "× first" if ratios else "", _SOFT, anchor="end"),
+        _text(width - 12, _HEAD - 12, _ratio_title(bases), _SOFT, anchor="end"),
     ]
     if has_rings:
         words = "as published, by the ratio to the first row"
@@ -100,6 +99,10 @@ def _heading(document: Document, rows: Sequence[Result], has_rings: bool, width:
             _text(_NAMES + 17, 41, words, _SOFT),
         ]
     return parts
+
+
+def _ratio_title(bases: set[str | None]) -> str:
+    return "" if not bases else "× first" if len(bases) == 1 else "ratio"
 
 
 def _grid(scale: _Scale, bottom: float) -> list[str]:
@@ -151,9 +154,10 @@ def _text(x: float, y: float, text: str, fill: str, *, anchor: str = "start", we
 
 
 def short(value: float) -> str:
-    """Write a figure with three digits and its prefix: 1.52 M."""
+    """Format a figure with three digits and an SI prefix: 1.52 M."""
     for size, prefix in _PREFIXES:
         if value >= size * 0.9995:
-            part = value / size
-            return f"{part:.0f}{prefix}" if part >= 99.95 or part == int(part) else f"{part:.3g}{prefix}"
+            scaled = value / size
+            whole = scaled >= 99.95 or scaled == int(scaled)
+            return f"{scaled:.0f}{prefix}" if whole else f"{scaled:.3g}{prefix}"
     return number(float(f"{value:.3g}"))

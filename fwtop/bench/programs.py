@@ -1,4 +1,4 @@
-"""fwtop's own programs as children of a bench: the same copy, run as people run it."""
+"""fwtop under test, run as a child process from the same copy of the code."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import tempfile
 import time
 from types import TracebackType
 
+from fwtop.kernel.programs import module_argv
 from fwtop.model.errors import FwtopError
-from fwtop.model.modules import module_argv
 from fwtop.model.text import safe_text
 
 _READY_SECONDS = 30.0
@@ -20,12 +20,12 @@ _COMMAND_SECONDS = 120.0
 
 
 def fwtop_argv(*arguments: str) -> list[str]:
-    """Return the argv of a verb of this copy of fwtop."""
+    """Return the argv that runs a verb of this copy of fwtop."""
     return module_argv("fwtop", *arguments)
 
 
 def run_fwtop(*arguments: str, environment: dict[str, str] | None = None) -> str:
-    """Run a verb that must succeed and return what it printed; raises FwtopError with its complaint."""
+    """Run a verb and return its output; raises FwtopError with its last line of standard error."""
     done = subprocess.run(
         fwtop_argv(*arguments),
         env={**os.environ, **(environment or {})},
@@ -41,9 +41,9 @@ def run_fwtop(*arguments: str, environment: dict[str, str] | None = None) -> str
 
 
 class Program:
-    """A program that runs beside a measurement, ended by SIGTERM when the block is left.
+    """A program that runs during a measurement and gets SIGTERM at the end of the `with` block.
 
-    With `ready`, entering waits for the line that fwtop writes to FWTOP_READY_FD as soon as it counts.
+    With `ready`, entering waits for the line that fwtop writes to FWTOP_READY_FD once it is counting.
     """
 
     def __init__(self, argv: list[str], *, ready: bool = False) -> None:
@@ -51,7 +51,7 @@ class Program:
         self._said = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the program
 
     def __enter__(self) -> Program:
-        """Start it."""
+        """Start the program."""
         reader, writer = os.pipe()
         environment = {**os.environ, "FWTOP_READY_FD": str(writer)} if self._ready else dict(os.environ)
         try:
@@ -88,11 +88,11 @@ class Program:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End it."""
+        """End the program."""
         self.close()
 
     def close(self) -> None:
-        """End it by SIGTERM, or else by force."""
+        """End the program by SIGTERM, after 10 s by SIGKILL."""
         with contextlib.suppress(ProcessLookupError):
             self.process.send_signal(signal.SIGTERM)
         try:

@@ -1,8 +1,8 @@
 """An application that only receives: `python -I -m fwtop.bench.receiver`, in the victim's namespace.
 
-It takes UDP datagrams by recvmmsg(2), 1,024 a call, as the servers of the published tables do, and answers
-JSON lines: count, filter on/off (a socket filter that drops everything), busy_poll on/off. It ends with its
-input.
+It reads UDP datagrams by recvmmsg(2), 1,024 per call, as the servers of the published tables did, and answers
+JSON lines: count, filter on/off (a socket filter that drops everything), busy_poll on/off. It exits at end
+of input.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 PORT = 9999
 _BATCH = 1024
 _BYTES = 256
-_LOOK_SECONDS = 0.02  # at its commands this often
+_COMMAND_POLL_SECONDS = 0.02
 _SO_ATTACH_FILTER, _SO_DETACH_FILTER, _SO_BUSY_POLL = 26, 27, 46
 _BUSY_POLL_MICROSECONDS = 50
 _RECEIVE_BYTES = 4 << 20
@@ -35,7 +35,7 @@ class _Vector(ctypes.Structure):
 
 
 class _Message(ctypes.Structure):
-    """struct mmsghdr, with its msghdr in line."""
+    """struct mmsghdr, with its struct msghdr inlined."""
 
     _fields_ = [
         ("name", ctypes.c_void_p),
@@ -50,7 +50,7 @@ class _Message(ctypes.Structure):
 
 
 class Receiver:
-    """One socket and its count."""
+    """A bound UDP socket and the number of datagrams received."""
 
     def __init__(self) -> None:
         self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -69,7 +69,7 @@ class Receiver:
         )
 
     def take(self) -> bool:
-        """Receive what is there, at most a batch; False when there was nothing."""
+        """Receive up to one batch; False if nothing was queued."""
         number = _libc.recvmmsg(
             self.socket.fileno(), self._messages, _BATCH, socket.MSG_DONTWAIT, ctypes.c_void_p(None)
         )
@@ -92,7 +92,7 @@ class Receiver:
             self.socket.setsockopt(socket.SOL_SOCKET, _SO_DETACH_FILTER, 0)
 
     def busy_poll(self, *, on: bool) -> None:
-        """Let receiving calls poll the device for a while."""
+        """Turn SO_BUSY_POLL on or off: receiving calls poll the device."""
         self.socket.setsockopt(socket.SOL_SOCKET, _SO_BUSY_POLL, _BUSY_POLL_MICROSECONDS if on else 0)
 
 
@@ -118,8 +118,8 @@ def main() -> int:
             *lines, pending = (pending + chunk).split(b"\n")
             for line in lines:
                 _answer(_obey(receiver, json.loads(line)))
-        look = time.monotonic() + _LOOK_SECONDS
-        while time.monotonic() < look and receiver.take():
+        end = time.monotonic() + _COMMAND_POLL_SECONDS
+        while time.monotonic() < end and receiver.take():
             pass
 
 

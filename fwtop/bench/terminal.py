@@ -1,4 +1,4 @@
-"""A program on a pseudo-terminal: what it writes is counted and timed, keys go in."""
+"""A program on a pseudo-terminal: counts and times its output, and sends keys."""
 
 from __future__ import annotations
 
@@ -16,20 +16,28 @@ import time
 from pathlib import Path
 from types import TracebackType
 
+from fwtop.bench.cells import Cells
 from fwtop.bench.frame import until
-from fwtop.lab.entering import NETNS
+from fwtop.kernel.namespaces import NETNS
 from fwtop.model.errors import FwtopError
 
 WIDTH, HEIGHT = 200, 50
 _ESCAPES = re.compile(rb"\x1b\[[0-9;?<>=]*[ -/]*[@-~]|\x1b[@-Z\\-_]|\x1b\][^\x07]*\x07")
-_KEPT_BYTES = 1 << 20  # of the newest output: what is searched for a text
+_KEPT_BYTES = 1 << 20  # newest output, for searching
 
 
 class Terminal:
-    """While the `with` block lasts, `argv` runs on a terminal of 200×50 cells."""
+    """Runs `argv` on a terminal for the duration of the `with` block."""
 
-    def __init__(self, argv: list[str], environment: dict[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        argv: list[str],
+        environment: dict[str, str] | None = None,
+        size: tuple[int, int] = (WIDTH, HEIGHT),
+    ) -> None:
         self._argv = argv
+        self._size = size
+        self._cells = Cells(*size)
         self._environment = {
             **os.environ, "TERM": "xterm-256color", "COLORTERM": "truecolor", **(environment or {}),
         }  # fmt: skip
@@ -38,12 +46,13 @@ class Terminal:
         self._lock = threading.Lock()
 
     def __enter__(self) -> Terminal:
-        """Start it."""
+        """Start the program."""
         self.started = time.monotonic()
         self.pid, self._end = pty.fork()
         if self.pid == 0:
             os.execve(self._argv[0], self._argv, self._environment)  # noqa: S606 - no shell: a list of words
-        fcntl.ioctl(self._end, termios.TIOCSWINSZ, struct.pack("HHHH", HEIGHT, WIDTH, 0, 0))
+        width, height = self._size
+        fcntl.ioctl(self._end, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
         self._ending = threading.Event()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
@@ -61,20 +70,34 @@ class Terminal:
                 self.bytes += len(chunk)
                 self._output += chunk
                 del self._output[:-_KEPT_BYTES]
+                self._cells.feed(chunk)
+
+    def screen(self) -> str:
+        """Return what the terminal shows."""
+        with self._lock:
+            return "\n".join(self._cells.lines())
+
+    def wait_to_show(self, pattern: str, seconds: float) -> float:
+        """Wait until the screen matches and return the monotonic time; raises FwtopError on timeout."""
+        if not until(lambda: re.search(pattern, self.screen(), re.MULTILINE), seconds, every=0.01):
+            raise FwtopError(
+                f"the screen did not show {pattern!r} within {seconds:g} s; the lab is taken down"
+            )
+        return time.monotonic()
 
     def forget(self) -> None:
-        """Search only what is written from now on."""
+        """Discard the output so far: `has` and `wait_for` then see only what follows."""
         with self._lock:
             self._output.clear()
 
     def has(self, text: str) -> bool:
-        """Whether a text was written since the start or the last `forget`."""
+        """Whether a text was written since the start or the last `forget`; escapes are ignored."""
         with self._lock:
             output = bytes(self._output)
         return text.encode() in _ESCAPES.sub(b"", output)
 
     def wait_for(self, text: str, seconds: float) -> float:
-        """Wait until a text is written and return the time; raises FwtopError."""
+        """Wait for a text and return the monotonic time; raises FwtopError on timeout."""
         if not until(lambda: self.has(text), seconds, every=0.005):
             raise FwtopError(f"{text!r} was not on the screen within {seconds:g} s; the lab is taken down")
         return time.monotonic()
@@ -86,7 +109,7 @@ class Terminal:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End it by SIGTERM, or else by force; its output is read to the end, so that it can't hang on it."""
+        """End the program by SIGTERM, else SIGKILL; its output is drained so that it can't block on it."""
         for number in (signal.SIGTERM, signal.SIGKILL):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, number)
@@ -104,7 +127,7 @@ class Terminal:
 
 
 def process_in(netns: str, module: str) -> int | None:
-    """Find the process in a named namespace that runs a Python module."""
+    """Return the pid of the process in a named namespace that runs a Python module, or None."""
     wanted = (NETNS / netns).stat().st_ino
     for entry in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""`fwtop bench`: measured tables."""
+"""fwtop bench: benchmarks."""
 
 from __future__ import annotations
 
@@ -10,50 +10,48 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fwtop.cli.ending import EndingSignals
-from fwtop.cli.options import positive
+from fwtop.cli.options import EndingSignals, positive
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
 
 if TYPE_CHECKING:
     from fwtop.bench.frame import Document
 
-NAME = "bench"
-HELP = "Measure this machine and fwtop on it. Only namespaces of fwtop's own lab are flooded."
+HELP = "Benchmark fwtop on this machine. Floods stay within the lab's network namespaces."
 EXAMPLE = "sudo fwtop bench ladder --quick"
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the verb's arguments."""
+    """Add the verb's arguments."""
     parser.add_argument("table", nargs="?", metavar="TABLE", help="a table's name, or 'list'")
     parser.add_argument(
         "captures",
         nargs="*",
         metavar="CAPTURE",
         help="accuracy: captures to judge as well (FILE=kind,kind says what they hold), or names of "
-        "scenarios, to run only those; harm: names of trials, to run only those",
+        "scenarios, to run only those; harm: names of trials, walk: of scenarios, to run only those",
     )
     parser.add_argument(
         "--calibrate",
         action="store_true",
-        help="measure what a packet costs by each kind of rule here, and rank proposals by it",
+        help="measure the per-packet cost of each kind of rule here; proposals are ranked by it",
     )
-    parser.add_argument("--svg", type=Path, metavar="FILE", help="also draw the table into this file")
+    parser.add_argument("--svg", type=Path, metavar="FILE", help="also draw the table to this file")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
-    parser.add_argument("--quick", action="store_true", help="a reduced run, under a minute a table")
-    parser.add_argument("--rounds", type=positive, metavar="N", help="measure each row so many times")
+    parser.add_argument("--quick", action="store_true", help="reduced run, under a minute per table")
+    parser.add_argument("--rounds", type=positive, metavar="N", help="number of measurements per row")
 
 
 def run(args: argparse.Namespace) -> int:
     """Measure one table and print it, or list them."""
+    from fwtop.bench.catalogue import find
+    from fwtop.bench.catalogue import run as measure
     from fwtop.bench.frame import Options
-    from fwtop.bench.tables import find
-    from fwtop.bench.tables import run as measure
 
     if args.table == "list":
         return _list(as_json=args.json)
     table = find(_name(args))
-    if args.captures and table.name not in ("accuracy", "harm"):
+    if args.captures and table.name not in ("accuracy", "harm", "walk"):
         raise FwtopError(f"table {table.name} takes no captures; nothing was measured", 2)
     if table.needs_root and os.geteuid() != 0:
         raise FwtopError(
@@ -70,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _list(*, as_json: bool) -> int:
-    from fwtop.bench.tables import TABLES
+    from fwtop.bench.catalogue import TABLES
 
     if as_json:
         print(json.dumps([{"table": table.name, "title": table.title} for table in TABLES]))
@@ -88,18 +86,18 @@ def _name(args: argparse.Namespace) -> str:
             2,
         )
     if args.table is None and not args.calibrate:
-        raise FwtopError("which table? 'fwtop bench list' names them; nothing was measured", 2)
+        raise FwtopError("which table? see 'fwtop bench list'; nothing was measured", 2)
     return "calibrate" if args.calibrate else str(args.table)
 
 
 def _kept(document: Document) -> Document:
-    from fwtop.bench.calibrate import keep
+    from fwtop.bench.tables.calibrate import keep
 
     return replace(document, notes=(*document.notes, keep(document)))
 
 
 def _print(document: Document, *, as_json: bool) -> None:
-    from fwtop.bench.text import render
+    from fwtop.bench.frame import render
 
     if as_json:
         json.dump(document.to_json(), sys.stdout, indent=1)

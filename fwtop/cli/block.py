@@ -1,4 +1,4 @@
-"""fwtop block: drop what comes from prefixes, an autonomous system, a country, or a file's entries."""
+"""fwtop block: drop packets from prefixes, an AS, a country, or the prefixes in a file."""
 
 from __future__ import annotations
 
@@ -10,49 +10,53 @@ from fwtop.cli.mitigation import DEFAULT_TTL_SECONDS, add_rule_options, carry_ou
 from fwtop.cli.prefix_file import read_prefix_file
 from fwtop.model.address import Prefix
 from fwtop.model.errors import FwtopError
+from fwtop.model.list_limits import why_too_many
 from fwtop.model.protocol import Status
 from fwtop.model.rule import Kind, Match, Rule, families_of, rule_status_from_dict
+from fwtop.model.targets import ASN, COUNTRY, asn_of, prefixes_of
 from fwtop.model.text import safe_text
 
-NAME = "block"
-HELP = "Drop what comes from prefixes, an autonomous system (asn:64500), a country (country:NL) or a file."
+HELP = "Drop packets from prefixes, an AS (asn:64500), a country (country:NL) or the prefixes in a file."
 EXAMPLE = "fwtop block 198.51.100.0/24 2001:db8::/32 --ttl 30m --yes"
 _VIA = ("ipset", "xdp", "tc", "nftables")
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the verb's arguments."""
-    parser.add_argument("target", nargs="+", metavar="PREFIX|asn:N|country:CC|@FILE", help="whom to block")
+    parser.add_argument("target", nargs="+", metavar="PREFIX|asn:N|country:CC|@FILE", help="sources to block")
     parser.add_argument(
         "--via",
         choices=_VIA,
-        help="where to drop (default ipset, or where the rule is that it replaces)",
+        help="where to drop (default ipset, or that of the replaced rule)",
     )
     parser.add_argument(
         "--replace",
         metavar="ID",
-        help="take the place of this rule, with its --via, --ttl and conditions unless they are given; "
-        "it goes when the new one is in",
+        help="replace this rule without a gap, inheriting its conditions, and --via and --ttl unless given",
     )
+    parser.add_argument("--close-open", action="store_true", help="also close their open TCP connections")
     add_rule_options(parser)
     parser.set_defaults(ttl=None)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Install one rule for the prefixes named, and one for each list."""
+    """Install one rule for all named prefixes, and one per list."""
     rules = rules_of(args)
-    if args.replace is None:
-        return carry_out(args, rules)
-    if len(rules) > 1:
-        raise FwtopError("one rule can't become several: name prefixes or one list; nothing was changed", 2)
-    return carry_out(args, [_in_place_of(args, rules[0])])
+    if args.replace is not None:
+        if len(rules) > 1:
+            raise FwtopError("--replace takes prefixes or a single list; nothing was changed", 2)
+        rules = [_replacement(args, rules[0])]
+    for rule in rules:
+        if (reason := why_too_many(rule.kind, rule.match.sources)) is not None:
+            raise FwtopError(f"{reason}; nothing was changed", 2)
+    return carry_out(args, rules)
 
 
-def _in_place_of(args: argparse.Namespace, new: Rule) -> Rule:
-    """Return the active rule that is to be replaced, with the sources of the new one; raises FwtopError."""
-    from fwtop.mitigate import client
+def _replacement(args: argparse.Namespace, new: Rule) -> Rule:
+    """Return the active rule `--replace` names, with the new sources; raises FwtopError."""
+    from fwtop.client import discovery
 
-    with client.connect(netns=args.netns, readonly=args.preview) as guardian:
+    with discovery.connect(netns=args.netns, readonly=args.preview) as guardian:
         found = guardian.demand(Status()).data["rules"]
     active = {item["rule"]["id"]: rule_status_from_dict(item).rule for item in found}
     old = active.get(args.replace)
@@ -63,9 +67,7 @@ def _in_place_of(args: argparse.Namespace, new: Rule) -> Rule:
     family = args.family or old.match.family
     sources = _of_family(new.match.sources, family)
     if not sources:
-        raise FwtopError(
-            f"there is no prefix of IPv{family} in it, as rule {old.id} has; nothing was changed", 2
-        )
+        raise FwtopError(f"the list has no IPv{family} prefix, unlike rule {old.id}; nothing was changed", 2)
     return replace(
         old,
         id="",
@@ -75,6 +77,7 @@ def _in_place_of(args: argparse.Namespace, new: Rule) -> Rule:
         ttl_seconds=args.ttl or old.ttl_seconds,
         created_by="cli",
         origin=new.origin,
+        close_open=new.close_open,
         predicted_pps=None,
         predicted_attack_share=None,
         predicted_collateral_share=None,
@@ -83,10 +86,10 @@ def _in_place_of(args: argparse.Namespace, new: Rule) -> Rule:
 
 
 def rules_of(args: argparse.Namespace) -> list[Rule]:
-    """Return the rules that were asked for; raises FwtopError."""
+    """Return the requested rules; raises FwtopError."""
     kind = Kind(args.via or "ipset")
     listed = [target for target in args.target if _is_list(target)]
-    named = tuple(dict.fromkeys(_prefix(target) for target in args.target if not _is_list(target)))
+    named = prefixes_of(target for target in args.target if not _is_list(target))
     rules = [_rule(kind, args, _of_family(named, args.family), None)] if named else []
     rules += [
         _rule(kind, args, _of_family(_expand(origin), args.family), origin)
@@ -97,8 +100,10 @@ def rules_of(args: argparse.Namespace) -> list[Rule]:
 
 def _rule(kind: Kind, args: argparse.Namespace, sources: Sequence[Prefix], origin: str | None) -> Rule:
     if not sources:
-        which = f" of IPv{args.family}" if args.family else ""
-        raise FwtopError(f"{safe_text(origin or 'the list')} holds no prefix{which}; nothing was changed", 2)
+        which = f" IPv{args.family}" if args.family else ""
+        raise FwtopError(
+            f"{safe_text(origin or 'the list')} contains no{which} prefix; nothing was changed", 2
+        )
     if origin is not None:
         what = f"{origin} ({len(sources):,} prefixes)"
     else:
@@ -107,33 +112,37 @@ def _rule(kind: Kind, args: argparse.Namespace, sources: Sequence[Prefix], origi
         )
     match = Match(sources=sources, family=args.family)
     ttl = args.ttl or DEFAULT_TTL_SECONDS
-    return Rule("", kind, match, safe_text(f"block {what}"), ttl, created_by="cli", origin=origin)
+    return Rule(
+        "",
+        kind,
+        match,
+        safe_text(f"block {what}"),
+        ttl,
+        created_by="cli",
+        origin=origin,
+        close_open=args.close_open,
+    )
 
 
 def _is_list(target: str) -> bool:
-    return target.startswith(("@", "asn:", "country:"))
-
-
-def _prefix(target: str) -> Prefix:
-    try:
-        return Prefix.parse(target)
-    except ValueError as error:
-        raise FwtopError(f"{safe_text(error)}; nothing was changed", 2) from None
+    return target.startswith(("@", ASN, COUNTRY))
 
 
 def _of_family(prefixes: Sequence[Prefix], family: int | None) -> Sequence[Prefix]:
     if family is None or families_of(prefixes) == {family}:
         return prefixes
-    return tuple(prefix for prefix in prefixes if prefix.family == family)
+    if isinstance(prefixes, tuple):
+        return tuple(prefix for prefix in prefixes if prefix.family == family)
+    from fwtop.model.prefix_rows import PrefixRows
+
+    return PrefixRows.of(prefixes).of_family(family)
 
 
 def _expand(origin: str) -> Sequence[Prefix]:
     kind, _, name = origin.partition(":")
     if origin.startswith("@"):
         return read_prefix_file(origin[1:])
-    if kind == "asn" and not (name.isascii() and name.isdigit() and 0 < int(name) < 1 << 32):
-        raise FwtopError(f"{safe_text(origin, limit=60)!r}: an AS is a number, as in asn:64500", 2)
     from fwtop.enrich.prefixes import prefixes_of_asn, prefixes_of_country
 
-    found = prefixes_of_asn(int(name)) if kind == "asn" else prefixes_of_country(name)
+    found = prefixes_of_asn(asn_of(name)) if kind == "asn" else prefixes_of_country(name)
     return tuple(found)

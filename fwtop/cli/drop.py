@@ -1,4 +1,4 @@
-"""fwtop drop: drop packets by header fields, in the driver, at tc ingress or at netdev ingress."""
+"""fwtop drop: drop packets by header fields in XDP, at tc ingress or at netdev ingress."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from fwtop.cli.mitigation import add_rule_options, carry_out, port, protocol
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocols import read_flags
 from fwtop.model.rule import Kind, Match, Range, Rule
-from fwtop.model.wording import summarised
+from fwtop.render.wording import with_summary
 
-NAME = "drop"
-HELP = "Drop packets by their header fields: in the driver (XDP), at tc or at nftables' netdev ingress."
+HELP = "Drop packets by header fields: in the driver (XDP), at tc ingress, or at nftables' netdev ingress."
 EXAMPLE = "fwtop drop --proto udp --sport 123 --length 400:500 --via xdp --yes"
 
 
@@ -24,13 +23,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--length", type=_range(65535), metavar="A:B", help="IP total length in bytes")
     parser.add_argument("--ttl-field", type=_range(255), metavar="A:B", help="TTL or hop limit of the packet")
     parser.add_argument(
-        "--tcp-flags", type=tcp_flags, metavar="M/F", help="of flags M, exactly F set: syn,ack/syn"
+        "--tcp-flags", type=tcp_flags, metavar="M/F", help="of the flags M exactly F are set: syn,ack/syn"
     )
     parser.add_argument("--ip-id", type=_range(65535), metavar="A:B", help="IPv4 identification")
     parser.add_argument("--tcp-seq", type=_range(0xFFFF_FFFF), metavar="A:B", help="TCP sequence number")
     parser.add_argument("--window", type=_range(65535), metavar="A:B", help="TCP window, as in the header")
     parser.add_argument(
-        "--tcp-header", type=_range(60), metavar="A:B", help="TCP header in bytes; 20: without options"
+        "--tcp-header", type=_range(60), metavar="A:B", help="TCP header length in bytes; 20 means no options"
     )
     parser.add_argument("--icmp-type", type=_icmp_type, metavar="N", help="ICMP or ICMPv6 type")
     parser.add_argument("--fragment", action="store_true", help="fragments only")
@@ -49,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def rule_of(args: argparse.Namespace) -> Rule:
-    """Return the rule that was asked for; raises FwtopError (code 2)."""
+    """Return the requested rule; raises FwtopError (code 2)."""
     match = Match(
         family=args.family,
         protocol=args.proto,
@@ -69,7 +68,7 @@ def rule_of(args: argparse.Namespace) -> Rule:
         raise FwtopError(
             "a drop needs at least one field, or it would drop everything; nothing was changed", 2
         )
-    return summarised(Rule("", Kind(args.via), match, "", args.ttl, created_by="cli"))
+    return with_summary(Rule("", Kind(args.via), match, "", args.ttl, created_by="cli"))
 
 
 def tcp_flags(text: str) -> tuple[int, int]:
@@ -93,7 +92,7 @@ def _range(most: int) -> Callable[[str], Range]:
         if not all(end.isascii() and end.isdigit() and int(end) <= most for end in ends) or not low + high:
             raise argparse.ArgumentTypeError(f"{text[:40]!r} is not a range like 40:100 up to {most}")
         if int(ends[0]) > int(ends[1]):
-            raise argparse.ArgumentTypeError(f"{text[:40]!r} ends before it begins")
+            raise argparse.ArgumentTypeError(f"{text[:40]!r} is reversed")
         return Range(int(ends[0]), int(ends[1]))
 
     return read

@@ -1,4 +1,4 @@
-"""`fwtop lab`: an attack on a victim in namespaces of its own, watched by fwtop."""
+"""fwtop lab: run an attack on a victim in network namespaces, watched by fwtop."""
 
 from __future__ import annotations
 
@@ -7,18 +7,16 @@ import json
 import sys
 from pathlib import Path
 
-from fwtop.cli.ending import EndingSignals
-from fwtop.cli.options import seconds
+from fwtop.cli.options import EndingSignals, seconds
 from fwtop.model.errors import FwtopError
 
-NAME = "lab"
-HELP = "Attack a victim in network namespaces of their own, and watch it with fwtop. Nothing leaves them."
+HELP = "Attack a victim in network namespaces and watch it with fwtop. No packet leaves them."
 EXAMPLE = "sudo fwtop lab dns_amplification --seconds 5 --json | jq .truth"
 _DEFAULT = "few_sources"
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the verb's arguments."""
+    """Add the verb's arguments."""
     parser.add_argument(
         "scenario",
         nargs="?",
@@ -29,7 +27,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--seconds", type=seconds, default=5.0, metavar="S", help="without a screen: how long (default 5)"
     )
     parser.add_argument(
-        "--pps", type=_rate, metavar="N", help="packets a second (default the scenario's; 0: no limit)"
+        "--pps", type=_rate, metavar="N", help="packets per second (default: the scenario's; 0: unlimited)"
     )
     parser.add_argument(
         "--capture",
@@ -37,7 +35,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="send a capture's packets (pcap, pcapng, gzip), readdressed, at its rate: its first 16,384 over "
         "and over, of each the first 640 bytes and zeros for the rest",
     )
-    parser.add_argument("--json", action="store_true", help="print what was sent and what was seen, as JSON")
+    parser.add_argument("--json", action="store_true", help="print what was sent and observed as JSON")
     parser.add_argument(
         "--store",
         action="store_true",
@@ -53,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
     from fwtop.lab.run import Lab
 
     if args.capture and args.scenario:
-        raise FwtopError("either a scenario or --capture: a capture is a scenario of its own", 2)
+        raise FwtopError("a scenario and --capture exclude each other", 2)
     lab = Lab("calm", capture=Path(args.capture)) if args.capture else Lab(args.scenario or _DEFAULT)
     on_screen = not args.json and sys.stdin.isatty() and sys.stdout.isatty()
     with EndingSignals(), lab:

@@ -1,33 +1,39 @@
-"""Starting a console: the guardian found or started, privileges dropped, the terminal kept whole."""
+"""Launch a console: find or start the guardian, drop privileges, restore the terminal afterwards."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
+import resource
 import signal
 import socket
 import sys
 import termios
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from fwtop.cli.screen_files import screen_files
 from fwtop.console.handoff import Handoff, Options, send_handoff
-from fwtop.console.privileges import drop_privileges, unprivileged_user
-from fwtop.model.errors import FwtopError
-from fwtop.model.modules import module_argv
+from fwtop.dissect.supervisor import start_dissector
+from fwtop.kernel.programs import module_argv
+from fwtop.model.errors import CONSOLE_DATA_BYTES, FwtopError
 from fwtop.model.paths import CONSOLE_USER, ROOT
 from fwtop.model.protocol import Watch
+from fwtop.sandbox.privileges import drop_privileges, unprivileged_user
 
-# Leave the alternate screen, show the cursor, end mouse, focus and bracketed-paste reports, reset colours.
+# Leave the alternate screen; show the cursor; disable mouse, focus and paste reports; reset colours.
 _RESTORE_SCREEN = (
     b"\x1b[?1049l\x1b[?25h\x1b[?1000l\x1b[?1003l\x1b[?1006l\x1b[?1015l\x1b[?1004l\x1b[?2004l\x1b[<u\x1b[0m"
 )
 
-# Arrays of a tick live for a tick: glibc would keep their pages in an arena for each thread, and a pool of
-# BLAS threads, which nothing here uses, would bring stacks and buffers (mallopt(3)).
+_OOM_CONSOLE = 500
+
+# Return the memory of a tick's arrays to the system: one malloc arena, a low trim threshold (mallopt(3)), and
+# no pool of BLAS threads, which nothing here uses.
 _FRUGAL = {"MALLOC_ARENA_MAX": "1", "MALLOC_TRIM_THRESHOLD_": "4194304", "OPENBLAS_NUM_THREADS": "1"}
 
 
@@ -40,18 +46,26 @@ def require_root(doing: str) -> None:
 def launch(options: Options, watch: Watch) -> int:
     """Run a console on the guardian of a namespace and return its exit status.
 
-    The console starts at once, so that its imports run beside the guardian's compiling.
+    The console starts first, so that its imports overlap with the guardian's compilation.
     """
     require_root("watching")
     unprivileged_user()
-    from fwtop.mitigate import client
+    from fwtop.client import discovery
 
-    client.enter_netns(options.netns)
+    discovery.enter_netns(options.netns)
+    dissector = start_dissector() if options.mode == "tui" else None
+    if dissector is not None:
+        options = replace(options, dissector_fd=dissector.fileno())
     mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     console = _start_console(options, theirs)
     theirs.close()
+    if dissector is not None:
+        dissector.close()
     try:
         handoff, descriptors = _prepare(options, watch)
+        if options.mode == "tui":
+            files = [(file.path, file.text, file.wrong) for file in screen_files()]
+            handoff = replace(handoff, settings=files)
     except FwtopError as error:
         handoff, descriptors = Handoff({}, error=str(error), code=error.code), []
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
@@ -63,9 +77,9 @@ def launch(options: Options, watch: Watch) -> int:
 
 
 def _prepare(options: Options, watch: Watch) -> tuple[Handoff, list[int]]:
-    from fwtop.mitigate import client
+    from fwtop.client import discovery
 
-    guardian = client.connect(role="console", readonly=options.readonly)
+    guardian = discovery.connect(role="console", readonly=options.readonly)
     answer, descriptors = guardian.watch(watch)
     if not answer.ok:
         guardian.close()
@@ -80,9 +94,11 @@ def _start_console(options: Options, handoff: socket.socket) -> int:
         return child
     try:
         handoff.set_inheritable(True)
-        if options.ready_fd is not None:
-            os.set_inheritable(options.ready_fd, True)
+        for descriptor in options.inherited():
+            os.set_inheritable(descriptor, True)
         os.chdir("/")
+        _offer_to_oom_killer()
+        resource.setrlimit(resource.RLIMIT_DATA, (CONSOLE_DATA_BYTES, CONSOLE_DATA_BYTES))
         drop_privileges()
         if not os.access(ROOT / "fwtop/console", os.R_OK | os.X_OK):  # a clone below /root, most likely
             raise FwtopError(f"user {CONSOLE_USER} can't read {ROOT}: run 'make setup', then 'sudo fwtop'")
@@ -94,8 +110,15 @@ def _start_console(options: Options, handoff: socket.socket) -> int:
         os._exit(1)
 
 
+def _offer_to_oom_killer() -> None:
+    """Make this process an early choice of the OOM killer: rules work without it (proc(5))."""
+    file = Path("/proc/self/oom_score_adj")
+    with contextlib.suppress(OSError, ValueError):
+        file.write_text(str(max(_OOM_CONSOLE, int(file.read_text()))))
+
+
 def _environment() -> dict[str, str]:
-    """Keep what a terminal program needs; root's environment is nobody else's business."""
+    """Return only the variables that a terminal program needs, none of root's others."""
     wanted = ("TERM", "COLORTERM", "NO_COLOR", "COLUMNS", "LINES", "TZ", "TEXTUAL_THEME", "TERM_PROGRAM")
     kept = {name: os.environ[name] for name in wanted if name in os.environ}
     kept |= {name: value for name, value in os.environ.items() if name == "LANG" or name.startswith("LC_")}
@@ -103,7 +126,7 @@ def _environment() -> dict[str, str]:
 
 
 def _wait(console: int) -> int:
-    """Wait for the console, pass signals on, and mend the terminal if it could not do so itself."""
+    """Wait for the console, forward signals, and restore the terminal if the console could not."""
     terminal = _terminal_state()
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _forward_to(console))
@@ -122,7 +145,7 @@ def _wait(console: int) -> int:
 
 def _forward_to(console: int) -> Callable[[int, FrameType | None], None]:
     def forward(number: int, _frame: FrameType | None) -> None:
-        # The launcher has given root away too, to the same user: it may signal the console.
+        # The launcher has become the same unprivileged user, so it may signal the console.
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(console, number)
 
@@ -141,6 +164,6 @@ def _restore_terminal(descriptor: int, attributes: list[Any], *, killed: bool) -
     with contextlib.suppress(termios.error, OSError):
         if killed and os.isatty(2):
             os.write(2, _RESTORE_SCREEN)
-        # The console may have left a background process group: writing attributes must not stop us.
+        # If the console left us in a background process group, tcsetattr() must not stop us.
         signal.signal(signal.SIGTTOU, signal.SIG_IGN)
         termios.tcsetattr(descriptor, termios.TCSADRAIN, attributes)

@@ -1,4 +1,4 @@
-"""The command line: finds the verb, imports only its module, turns errors into a line and a status."""
+"""The command line: import the verb's module, run it, turn errors into one line and an exit status."""
 
 from __future__ import annotations
 
@@ -18,38 +18,41 @@ DEFAULT_VERB = "watch"
 VERBS = {
     "watch": "the live screen (the default)",
     "snapshot": "one observation without a screen",
-    "read": "the same judgement on a capture file",
-    "record": "watch and store without a screen, until stopped",
+    "read": "the same analysis of a capture file",
+    "record": "record a session without a screen, until stopped",
+    "alarms": "whom alarms of a recording go to; test sends one",
     "block": "block sources: prefixes, an AS, a country, a file",
-    "limit": "limit what each source prefix may send a second",
+    "limit": "limit the rate or the connections of each source prefix",
     "match": "drop packets by bytes in their payload",
-    "drop": "drop packets by header fields, before the stack sees them",
-    "notrack": "keep packets out of connection tracking",
-    "synproxy": "answer SYNs with cookies, let finished handshakes through",
+    "drop": "drop packets by header fields, before the network stack",
+    "notrack": "exempt packets from connection tracking",
+    "synproxy": "answer SYNs with cookies, pass completed handshakes",
     "sysctl": "kernel settings that help under attack",
     "apply": "install a proposal of the running or last observation",
-    "status": "active rules and what they drop",
+    "status": "active rules and their counters",
     "keep": "confirm a provisional rule, or renew a confirmed one",
-    "undo": "take rules back",
-    "why": "why a rule does nothing",
+    "repair": "reinstall whatever the kernel is missing of a rule",
+    "undo": "remove rules",
+    "why": "why a rule has no effect",
     "sessions": "stored sessions",
-    "report": "a session as html, md or json, or its rules as a script",
-    "replay": "a session on the screen again",
-    "doctor": "what this machine can do, and what is missing",
-    "lab": "an attack on a victim in namespaces of its own",
-    "bench": "measured tables; --calibrate: what each kind of rule costs here",
+    "report": "report on a session as HTML, Markdown or JSON, or its rules as a script",
+    "replay": "play a stored session on the screen",
+    "config": "the settings of the screen, and where each comes from",
+    "doctor": "what this machine supports, and what is missing",
+    "lab": "attack a victim in network namespaces",
+    "bench": "benchmarks; --calibrate measures the cost of each kind of rule",
 }
 
 
 class _Parser(argparse.ArgumentParser):
-    """An argument parser whose errors are one line with a way on."""
+    """An argument parser that raises errors as one line with a hint."""
 
     def error(self, message: str) -> NoReturn:
         raise FwtopError(f"{safe_text(message)}; see '{self.prog} --help'", 2)
 
 
 def main(arguments: list[str]) -> int:
-    """Run one verb and return the exit status (0 done, 1 failed, 2 wrong usage, 3 not possible here)."""
+    """Run one verb; return its exit status (0 success, 1 failure, 2 usage, 3 not possible here)."""
     try:
         status = _run(arguments)
         sys.stdout.flush()
@@ -63,7 +66,7 @@ def main(arguments: list[str]) -> int:
         print("fwtop: there is not enough memory for this; nothing was changed", file=sys.stderr)
         return 1
     except BrokenPipeError:
-        # The reader of our output is gone (fwtop … | head); nothing is wrong with us.
+        # The reader closed the pipe (fwtop … | head).
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
 
@@ -78,7 +81,7 @@ def _run(arguments: list[str]) -> int:
     verb = DEFAULT_VERB
     if arguments and not arguments[0].startswith("-"):
         verb, arguments = arguments[0], arguments[1:]
-    if verb not in _available():
+    if verb not in VERBS:
         raise FwtopError(f"there is no verb {safe_text(verb, limit=40)!r}; see 'fwtop --help'", 2)
     module = _verb_module(verb)
     parser = _Parser(
@@ -92,21 +95,16 @@ def _run(arguments: list[str]) -> int:
     return int(module.run(parser.parse_intermixed_args(arguments)))
 
 
-def _available() -> list[str]:
-    here = os.path.dirname(__file__)
-    return [verb for verb in VERBS if os.path.exists(os.path.join(here, f"{verb}.py"))]
-
-
 def _verb_module(verb: str) -> ModuleType:
     return importlib.import_module(f"fwtop.cli.{verb}")
 
 
 def _overview() -> str:
-    verbs = "\n".join(f"  {verb:<10} {VERBS[verb]}" for verb in _available())
+    verbs = "\n".join(f"  {verb:<10} {VERBS[verb]}" for verb in VERBS)
     return (
         "usage: sudo fwtop [VERB] [OPTIONS]\n\n"
         "See what is flooding this machine, and stop it with one key.\n\n"
         f"{verbs}\n\n"
-        "Every verb has --help with an example. Exit status: 0 done, 1 failed, 2 wrong usage,\n"
+        "Every verb has --help with an example. Exit status: 0 success, 1 failure, 2 wrong usage,\n"
         "3 a privilege or kernel feature is missing."
     )

@@ -9,10 +9,9 @@ from fwtop.model.dns import type_number, wire_name
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Kind, Match, PayloadMatch, Rule
 from fwtop.model.text import dns_name_text
-from fwtop.model.wording import summarised
+from fwtop.render.wording import with_summary
 
-NAME = "match"
-HELP = "Drop packets that carry these bytes: text, hex, or a DNS name as it looks on the wire."
+HELP = "Drop packets whose payload contains a text, hex bytes, or a DNS name in wire format."
 EXAMPLE = "fwtop match --dns attack.example.com --proto udp --dport 53 --yes"
 _MAX_BYTES = 128
 
@@ -22,10 +21,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--string", metavar="TEXT", help="this text, as UTF-8")
     what.add_argument("--hex", metavar="HEX", help="these bytes")
-    what.add_argument("--dns", metavar="NAME", help="this name in a DNS message, as it is written there")
-    parser.add_argument("--type", type=_type, metavar="T", help="with --dns: only this type: A, ANY, …")
-    parser.add_argument("--mask", metavar="HEX", help="with --hex: which bits count; those that are 0 do not")
-    parser.add_argument("--offset", type=_offset, metavar="N", help="at this byte of the payload only")
+    what.add_argument("--dns", metavar="NAME", help="this DNS name, in wire format")
+    parser.add_argument("--type", type=_type, metavar="T", help="with --dns: only this query type: A, ANY, …")
+    parser.add_argument("--mask", metavar="HEX", help="with --hex: compare only the bits set in this mask")
+    parser.add_argument("--offset", type=_offset, metavar="N", help="only at this payload offset")
     parser.add_argument("--proto", type=protocol, metavar="P", help="tcp, udp, … or a number")
     parser.add_argument("--dport", type=port, metavar="N", help="destination port")
     parser.add_argument(
@@ -40,15 +39,15 @@ def run(args: argparse.Namespace) -> int:
 
 
 def rule_of(args: argparse.Namespace) -> Rule:
-    """Return the rule that was asked for; raises FwtopError (code 2)."""
+    """Return the requested rule; raises FwtopError (code 2)."""
     payload = _payload(args)
     match = Match(family=args.family, protocol=args.proto, dport=args.dport, payload=(payload,))
-    return summarised(Rule("", Kind(args.via), match, "", args.ttl, created_by="cli"))
+    return with_summary(Rule("", Kind(args.via), match, "", args.ttl, created_by="cli"))
 
 
 def _payload(args: argparse.Namespace) -> PayloadMatch:
     if (args.type is not None and args.dns is None) or (args.mask is not None and args.hex is None):
-        raise FwtopError("--type goes with --dns, and --mask with --hex; nothing was changed", 2)
+        raise FwtopError("--type requires --dns, and --mask requires --hex; nothing was changed", 2)
     if args.dns is not None:
         labels = dns_labels(args.dns)
         asked = args.type.to_bytes(2, "big") if args.type is not None else b""
@@ -69,12 +68,12 @@ def _hex(text: str) -> bytes:
 def _checked(payload: PayloadMatch) -> PayloadMatch:
     if not 1 <= len(payload.data) <= _MAX_BYTES:
         raise FwtopError(
-            f"a match takes 1 to {_MAX_BYTES} bytes, not {len(payload.data)}; nothing was changed", 2
+            f"a match needs 1 to {_MAX_BYTES} bytes, not {len(payload.data)}; nothing was changed", 2
         )
     if payload.mask is None:
         return payload
     if len(payload.mask) != len(payload.data) or not any(payload.mask):
-        raise FwtopError("a mask is as long as the bytes and not all 0; nothing was changed", 2)
+        raise FwtopError("a mask must be as long as the bytes and not all zero; nothing was changed", 2)
     if payload.offset is None:
         raise FwtopError("a mask needs --offset; nothing was changed", 2)
     return payload

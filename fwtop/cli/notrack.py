@@ -1,4 +1,4 @@
-"""fwtop notrack: keep packets out of connection tracking, when its table is what breaks first."""
+"""fwtop notrack: exempt packets from connection tracking, whose table may fill up first."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ import argparse
 
 from fwtop.cli.mitigation import add_rule_options, carry_out, port, protocol
 from fwtop.model.rule import Kind, Match, Rule
-from fwtop.model.wording import summarised
+from fwtop.render.wording import with_summary
 
-NAME = "notrack"
-HELP = "Keep packets (and the answers to them) out of connection tracking."
+HELP = "Exempt packets and their replies from connection tracking."
 EXAMPLE = "fwtop notrack --proto udp --dport 53 --yes"
 
 
@@ -26,6 +25,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def rule_of(args: argparse.Namespace) -> Rule:
-    """Return the rule that was asked for."""
+    """Return the requested rule."""
     match = Match(family=args.family, protocol=args.proto, dport=args.dport)
-    return summarised(Rule("", Kind.NOTRACK, match, "", args.ttl, created_by="cli"))
+    return with_summary(Rule("", Kind.NOTRACK, match, "", args.ttl, created_by="cli"))

@@ -1,9 +1,13 @@
-"""Arguments that several verbs share, and how their values are read."""
+"""Arguments that several verbs share, and parsers of their values."""
 
 from __future__ import annotations
 
 import argparse
 import re
+import signal
+from types import FrameType, TracebackType
+
+from fwtop.model.errors import FwtopError
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 MAX_TTL_SECONDS = 2_147_483  # what an ipset timeout holds (ipset(8))
@@ -23,7 +27,7 @@ def add_interface(parser: argparse.ArgumentParser, verb: str) -> None:
         action="append",
         default=[],
         metavar="IF",
-        help=f"{verb} this interface; may be given several times (default: those with a default route)",
+        help=f"{verb} this interface; repeatable (default: those with a default route)",
     )
 
 
@@ -46,19 +50,19 @@ def add_geoip(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--geoip",
         metavar="FILE",
-        help="an mmdb database of your own for countries and AS names, or a directory of them",
+        help="mmdb database with countries or AS names, or a directory of them",
     )
 
 
 def positive(text: str) -> int:
-    """Read a whole number above 0."""
+    """Parse a positive integer."""
     if not text.isascii() or not text.isdigit() or not 0 < int(text) < 10**9:
         raise argparse.ArgumentTypeError(f"{text[:40]!r} is not a whole number above 0")
     return int(text)
 
 
 def seconds(text: str) -> float:
-    """Read a length of time in seconds, up to a day; a unit (5s, 2m) may follow."""
+    """Parse a duration of up to a day, with an optional unit (5, 5s, 2m); return seconds."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd]?)", text, re.ASCII)
     value = float(match[1]) * _UNITS[match[2] or "s"] if match else 0.0
     if not 0 < value <= 86400:
@@ -69,9 +73,37 @@ def seconds(text: str) -> float:
 
 
 def ttl(text: str) -> int:
-    """Read a time to live like 30s, 10m, 2h or 1d; returns seconds."""
+    """Parse a time to live such as 30s, 10m, 2h or 1d; return seconds."""
     match = re.fullmatch(r"(\d+)([smhd])", text, re.ASCII)
     value = int(match[1]) * _UNITS[match[2]] if match else 0
     if not 0 < value <= MAX_TTL_SECONDS:
         raise argparse.ArgumentTypeError(f"{text[:40]!r} is not a time like 30s, 10m, 2h or 1d (24d at most)")
     return value
+
+
+class _Ended(BaseException):
+    """A signal asked the lab to end; a BaseException, so that no handler on the way swallows it."""
+
+
+class EndingSignals:
+    """Turn the first SIGINT, SIGTERM or SIGHUP into an exception, so that clean-up runs."""
+
+    def __enter__(self) -> None:
+        self._before = {number: signal.signal(number, self._end) for number in _SIGNALS}
+
+    def _end(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002
+        for ignored in _SIGNALS:
+            signal.signal(ignored, signal.SIG_IGN)
+        raise _Ended(number)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        if isinstance(error, _Ended):
+            name = signal.Signals(error.args[0]).name
+            raise FwtopError(f"ended by {name}; the lab was taken down") from None
+
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

@@ -1,106 +1,154 @@
-"""Read a file of addresses and prefixes, a million of them in a second or two."""
+"""Read a file of addresses and prefixes, millions of them in a second or two, piece by piece."""
 
 from __future__ import annotations
 
 import codecs
-import re
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, BinaryIO
 
 from fwtop.model.address import Prefix
-from fwtop.model.bulk import collection_paused
 from fwtop.model.errors import FwtopError
+from fwtop.model.prefix_list import MAX_PREFIXES, collection_paused
 from fwtop.model.text import safe_text
 
-MAX_PREFIXES = 1_000_000
-MAX_FILE_BYTES = 128 << 20
+MAX_FILE_BYTES = 1 << 30
 _SHOWN_ERRORS = 3
-_WORTH_IT = 100_000  # bytes: below, importing numpy takes longer than reading
-_MAPPED = 0xFFFF  # what an IPv4 address in IPv6 begins with: ::ffff:192.0.2.1
-_ODD_LINE = re.compile(rb"[^0-9./]|^$")
+_NUMPY_BYTES = 100_000  # for smaller files importing numpy takes longer than parsing
+_MAPPED = 0xFFFF  # upper bits of IPv4-mapped addresses, ::ffff:192.0.2.1
+_PIECE = 1 << 18  # bytes; keeps the working set in the CPU cache
 
 
 def read_prefix_file(name: str) -> Sequence[Prefix]:
-    """Read one address or prefix a line; # starts a comment, `-` is standard input.
+    """Read one address or prefix per line; # starts a comment, `-` means standard input.
 
-    A long list comes as PrefixRows (model/bulk_rows.py), in order.
-
-    Raises FwtopError (code 2) naming bad lines by number; then nothing of the file is used.
+    Returns a long list as PrefixRows (model/prefix_rows.py), a short one in file order. Raises FwtopError
+    (code 2) with the numbers of invalid lines.
     """
-    data = _contents(name)
-    with collection_paused():
-        if len(data) >= _WORTH_IT:
-            found = _read_quickly(data)
-            if found is not None and len(found) <= MAX_PREFIXES:
-                return found
-        return _read_lines(name, data.decode("utf-8", "replace").split("\n"))
+    lines = _Lines(safe_text(name, limit=100))
+    with _opened(name) as file:
+        head = _read(file, name, _NUMPY_BYTES).removeprefix(codecs.BOM_UTF8)
+        if len(head) < _NUMPY_BYTES - len(codecs.BOM_UTF8):
+            for number, line in enumerate(head.split(b"\n"), 1):
+                lines.take(number, line)
+            lines.check()
+            return tuple(lines.found)
+        with collection_paused():
+            return _read_long(file, name, head, lines)
 
 
-def _read_quickly(data: bytes) -> Sequence[Prefix] | None:
-    """Read plain IPv4 lines as an array and only the others one by one; None where any is not a prefix."""
-    from fwtop.cli.plain_prefixes import plain_ipv4
-    from fwtop.model.bulk_rows import PrefixRows
+class _Lines:
+    """Lines that are read singly: the prefixes in them, and what is wrong with the first bad ones."""
 
-    data = data.replace(b"\r\n", b"\n")
-    plain = plain_ipv4(data)
-    if plain is not None:
-        return plain
-    lines = data.split(b"\n")
-    is_odd = _ODD_LINE.search
-    odd = [line.partition(b"#")[0].decode("utf-8", "replace").strip() for line in lines if is_odd(line)]
-    parsed = [_parse(line) for line in odd if line]
-    plain = plain_ipv4(b"\n".join([line for line in lines if not is_odd(line)]))
-    if plain is None or None in parsed:
-        return None
-    return PrefixRows.joined((plain, tuple(item for item in parsed if item is not None)))
+    def __init__(self, shown: str) -> None:
+        self.found: dict[Prefix, None] = {}
+        self._shown = shown
+        self._bad: list[str] = []
+        self._wrong = 0
 
-
-def _read_lines(name: str, lines: list[str]) -> tuple[Prefix, ...]:
-    found: dict[Prefix, None] = {}
-    bad: list[int] = []
-    for number, line in enumerate(lines, 1):
-        text = line.partition("#")[0].strip()
+    def take(self, number: int, line: bytes) -> None:
+        """Read a line."""
+        text = line.decode("utf-8", "replace").partition("#")[0].strip()
         if not text:
-            continue
+            return
         prefix = _parse(text)
-        if prefix is None:
-            bad.append(number)
-        else:
-            found[prefix] = None
-    shown = safe_text(name, limit=100)
-    if bad:
-        first = ", ".join(
-            f"line {number}: {safe_text(lines[number - 1].strip(), limit=40)!r}" for number in bad[:3]
-        )
-        more = f" and {len(bad) - _SHOWN_ERRORS:,} more" if len(bad) > _SHOWN_ERRORS else ""
-        raise FwtopError(f"{shown}: not an address or prefix: {first}{more}; nothing was changed", 2)
-    if len(found) > MAX_PREFIXES:
+        if prefix is not None:
+            self.found[prefix] = None
+            return
+        self._wrong += 1
+        if self._wrong <= _SHOWN_ERRORS:
+            whole = line.decode("utf-8", "replace").strip()
+            self._bad.append(f"line {number}: {safe_text(whole, limit=40)!r}")
+
+    def check(self) -> None:
+        """Raise FwtopError if there were bad lines."""
+        if self._bad:
+            more = f" and {self._wrong - _SHOWN_ERRORS:,} more" if self._wrong > _SHOWN_ERRORS else ""
+            first = ", ".join(self._bad)
+            raise FwtopError(
+                f"{self._shown}: not an address or prefix: {first}{more}; nothing was changed", 2
+            )
+
+
+def _read_long(file: BinaryIO, name: str, head: bytes, lines: _Lines) -> Sequence[Prefix]:
+    """Parse plain lines with numpy, piece by piece, and all others one by one."""
+    from fwtop.cli.plain_prefixes import parse_lines
+    from fwtop.model.prefix_rows import PrefixRows
+
+    four: list[tuple[Any, ...]] = []
+    six: list[tuple[Any, ...]] = []
+    before = count = 0
+    for text in _pieces(file, name, head):
+        piece = parse_lines(text)
+        four += [piece.four] if piece.four else []
+        six += [piece.six] if piece.six else []
+        for index, line in piece.others:
+            lines.take(before + index + 1, line)
+        before += piece.lines
+        count += piece.lines - len(piece.others)
+        if count + len(lines.found) > 2 * MAX_PREFIXES:  # however often each is repeated
+            break
+    lines.check()
+    found = PrefixRows.of_columns(four, six)
+    if lines.found:
+        found = PrefixRows.union((found, tuple(lines.found)))
+    if len(found) > MAX_PREFIXES or count > 2 * MAX_PREFIXES:
         raise FwtopError(
-            f"{shown} holds {len(found):,} prefixes, at most {MAX_PREFIXES:,} fit; nothing was changed", 2
+            f"{safe_text(name, limit=100)} has more than {MAX_PREFIXES:,} prefixes; nothing was changed", 2
         )
-    return tuple(found)
+    return found
 
 
-def _contents(name: str) -> bytes:
-    """Read no further than fits: a pipe or a device doesn't say how long it is."""
-    try:
-        if name == "-":
-            data = sys.stdin.buffer.read(MAX_FILE_BYTES + 1)
+def _pieces(file: BinaryIO, name: str, head: bytes) -> Iterator[bytes]:
+    """Yield whole lines, some thousand at a time, with plain line ends."""
+    total, rest = len(head), head
+    while data := _read(file, name, _PIECE):
+        total += len(data)
+        if total > MAX_FILE_BYTES:
+            line = f"{safe_text(name)} is larger than {MAX_FILE_BYTES >> 20} MiB; nothing was changed"
+            raise FwtopError(line, 2)
+        end = data.rfind(b"\n") + 1
+        if not end and len(rest) > _PIECE:
+            line = f"{safe_text(name)} has a line of more than {_PIECE >> 10} KiB; nothing was changed"
+            raise FwtopError(line, 2)
+        if end:
+            yield (rest + data[:end]).replace(b"\r\n", b"\n")
+            rest = data[end:]
         else:
-            with Path(name).open("rb") as file:
-                data = file.read(MAX_FILE_BYTES + 1)
+            rest += data
+    if rest:
+        yield (rest.removesuffix(b"\n") + b"\n").replace(b"\r\n", b"\n")
+
+
+@contextmanager
+def _opened(name: str) -> Iterator[BinaryIO]:
+    if name == "-":
+        yield sys.stdin.buffer
+        return
+    try:
+        file = Path(name).open("rb")  # noqa: SIM115
     except OSError as error:
-        raise FwtopError(f"cannot read {safe_text(name)}: {error.strerror}; nothing was changed", 2) from None
-    if len(data) > MAX_FILE_BYTES:
-        line = f"{safe_text(name)} is larger than {MAX_FILE_BYTES >> 20} MiB; nothing was changed"
-        raise FwtopError(line, 2)
-    return data.removeprefix(codecs.BOM_UTF8)
+        raise _unreadable(name, error) from None
+    with file:
+        yield file
+
+
+def _read(file: BinaryIO, name: str, size: int) -> bytes:
+    try:
+        return file.read(size)
+    except OSError as error:
+        raise _unreadable(name, error) from None
+
+
+def _unreadable(name: str, error: OSError) -> FwtopError:
+    return FwtopError(f"cannot read {safe_text(name)}: {error.strerror}; nothing was changed", 2)
 
 
 def _parse(text: str) -> Prefix | None:
-    """Read the usual forms quickly, the others as Prefix.parse does; None when it is neither."""
+    """Parse common forms fast and others by Prefix.parse; None if invalid."""
     address, slash, length = text.partition("/")
     family, kind, bits = (6, socket.AF_INET6, 128) if ":" in address else (4, socket.AF_INET, 32)
     try:

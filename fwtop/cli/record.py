@@ -1,29 +1,76 @@
-"""`fwtop record`: watch and store without a screen, until stopped."""
+"""fwtop record: record a session without a screen until stopped."""
 
 from __future__ import annotations
 
 import argparse
+from dataclasses import asdict
 
-from fwtop.cli.launcher import launch
-from fwtop.cli.options import add_geoip, add_interfaces
+from fwtop.alarms.supervisor import start_alarms
+from fwtop.cli.alarms import add_file, read_file
+from fwtop.cli.launcher import launch, require_root
+from fwtop.cli.options import add_geoip, add_interfaces, positive, seconds
+from fwtop.cli.record_outputs import listen, open_lines
 from fwtop.console.handoff import Options
 from fwtop.model.protocol import Watch
 
-NAME = "record"
-HELP = "Watch and store without a screen until stopped (a service); 'fwtop report' shows it afterwards."
-EXAMPLE = "sudo fwtop record -i eth0"
+HELP = "Record a session without a screen until stopped, as a service; 'fwtop report' shows the result."
+EXAMPLE = "sudo fwtop record -i eth0 --jsonl /var/log/fwtop.jsonl --every 10s"
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the verb's arguments."""
+    """Add the verb's arguments."""
     add_interfaces(parser)
     add_geoip(parser)
     parser.add_argument(
-        "--xdp", action="store_true", help="attach XDP at the start (may re-initialise the NIC)"
+        "--jsonl",
+        metavar="FILE",
+        help="append an observation a line to this file or pipe (-: standard output)",
+    )
+    parser.add_argument(
+        "--every", type=seconds, default=1.0, metavar="TIME", help="from one line to the next (default 1s)"
+    )
+    parser.add_argument(
+        "--top", type=positive, default=10, metavar="N", help="entries of each list in a line (default 10)"
+    )
+    parser.add_argument(
+        "--max-mib",
+        type=positive,
+        default=1024,
+        metavar="N",
+        help="no line makes the file larger (default 1024)",
+    )
+    parser.add_argument(
+        "--metrics",
+        metavar="ADDRESS",
+        help="serve Prometheus at HOST:PORT/metrics or unix:/PATH (default: don't)",
+    )
+    parser.add_argument(
+        "--metrics-public",
+        action="store_true",
+        help="let --metrics have an address that other machines reach",
+    )
+    add_file(parser)
+    parser.add_argument(
+        "--no-alarms", action="store_true", help="tell neither the journal nor the command of alarms.toml"
     )
 
 
 def run(args: argparse.Namespace) -> int:
     """Record until stopped."""
-    options = Options(mode="record", netns=args.netns, geoip=args.geoip)
-    return launch(options, Watch(tuple(args.interface), xdp=args.xdp))
+    require_root("watching")
+    config = read_file(args.alarms)
+    alarms = None if args.no_alarms else start_alarms(config)
+    options = Options(
+        mode="record",
+        netns=args.netns,
+        geoip=args.geoip,
+        jsonl_fd=open_lines(args.jsonl) if args.jsonl is not None else None,
+        jsonl_top=args.top,
+        jsonl_seconds=args.every,
+        jsonl_bytes=args.max_mib << 20,
+        # Before the launcher enters the watched namespace: Prometheus is outside of it.
+        metrics_fd=listen(args.metrics, public=args.metrics_public) if args.metrics is not None else None,
+        alarms_fd=None if alarms is None else alarms.descriptor,
+        alarms=asdict(config),
+    )
+    return launch(options, Watch(tuple(args.interface)))

@@ -1,4 +1,4 @@
-"""`fwtop replay`: a session once more, on the screen or observation by observation."""
+"""fwtop replay: play a session on the screen, or print its observations."""
 
 from __future__ import annotations
 
@@ -6,24 +6,30 @@ import argparse
 import json
 import math
 import sys
+import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
+from fwtop.cli.exports import make_exports_directory
+from fwtop.cli.screen_files import screen_files
 from fwtop.cli.stored import StoredSession, add_session
-from fwtop.console.privileges import drop_privileges
 from fwtop.model.errors import FwtopError
-from fwtop.model.observation import observation_json
 from fwtop.model.snapshot import Snapshot
+from fwtop.render.observation import observation_json
+from fwtop.sandbox.confine import confine
+from fwtop.sandbox.privileges import drop_privileges
+from fwtop.sandbox.syscalls import Profile
 from fwtop.store.reader import replay
 
-NAME = "replay"
-HELP = "Play a stored session on the screen again, or print its observations, one JSON document a line."
+HELP = "Play a stored session on the screen, or print its observations, one JSON document per line."
 EXAMPLE = "fwtop replay 2026-11-21T03 --json | jq .totals.pps"
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the verb's arguments."""
+    """Add the verb's arguments."""
     add_session(parser)
-    parser.add_argument("--json", action="store_true", help="one observation a line, no screen")
+    parser.add_argument("--json", action="store_true", help="print one observation per line instead")
     parser.add_argument(
         "--top", type=_entries, default=50, metavar="N", help="entries of each list (default 50)"
     )
@@ -33,19 +39,33 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Show or print them; root is given away before the first byte is parsed."""
+    """Play or print the session, parsed unprivileged and sandboxed."""
     session = StoredSession(args.session, args.directory)
     on_screen = not args.json
     if on_screen:
         if not (sys.stdin.isatty() and sys.stdout.isatty()):
             raise FwtopError("replaying on the screen needs a terminal; --json prints the observations", 2)
-        import fwtop.console.stored_screen
+        import fwtop.console.feed
+    files = screen_files() if on_screen else ()
+    exports = make_exports_directory() if on_screen else ()
     drop_privileges()
-    with session.located() as path:
-        snapshots = replay(path)
+    with _scratch() as scratch, session.located() as path:
+        read, write = (path.parent.absolute(),), (scratch, *exports)
+        confine(Profile.READER, read=read, write=write, remove=(scratch.parent,))
         if on_screen:
-            return fwtop.console.stored_screen.show_session(snapshots, speed=args.speed)
-        return _print(snapshots, args.top)
+            return fwtop.console.feed.show_session(path, speed=args.speed, files=files)
+        return _print(replay(path), args.top)
+
+
+@contextmanager
+def _scratch() -> Iterator[Path]:
+    """Make a directory for all temporary files, copies of sessions among them, and remove it at the end."""
+    with tempfile.TemporaryDirectory(prefix="fwtop-") as name:
+        before, tempfile.tempdir = tempfile.tempdir, name
+        try:
+            yield Path(name)
+        finally:
+            tempfile.tempdir = before
 
 
 def _print(snapshots: Iterator[Snapshot], top: int) -> int:

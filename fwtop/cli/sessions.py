@@ -1,36 +1,41 @@
-"""`fwtop sessions`: what is stored."""
+"""fwtop sessions: list stored sessions."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from fwtop.cli.stored import add_directory
-from fwtop.cli.unprivileged import run_unprivileged
-from fwtop.model.observation import rfc3339
+from fwtop.cli.stored import add_directory, run_unprivileged
+from fwtop.model.errors import FwtopError
 from fwtop.model.session import SessionInfo
+from fwtop.model.text import safe_text
+from fwtop.render.observation import rfc3339
 from fwtop.store.reader import list_sessions
 
-NAME = "sessions"
-HELP = "List the stored sessions, the last one at the end; 'fwtop report ID' tells what one was about."
+HELP = "List the stored sessions, the latest last; 'fwtop report ID' shows one in detail."
 EXAMPLE = "fwtop sessions --json"
 
 _HEADS = ("SESSION", "STARTED (UTC)", "LENGTH", "WHERE", "PEAK", "ATTACK", "RULES", "")
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the verb's arguments."""
+    """Add the verb's arguments."""
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     add_directory(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """List them."""
+    """Print the list."""
     directory: Path = args.directory
-    found = run_unprivileged(lambda: [_entry(info) for info in list_sessions(directory)])
+    told = run_unprivileged(lambda: [_entry(info) for info in list_sessions(directory)], read=(directory,))
+    try:
+        found = [_checked(entry) for entry in told]
+    except (ValueError, TypeError, KeyError):
+        raise FwtopError("the unprivileged reader gave no list of sessions; nothing was changed") from None
     if args.json:
         print(json.dumps({"schema": 1, "directory": str(directory), "sessions": found}, indent=1))
     elif found:
@@ -55,6 +60,24 @@ def _entry(info: SessionInfo) -> dict[str, Any]:
         "rules": info.rules,
         "bytes": info.size_bytes,
     }
+
+
+def _checked(entry: dict[str, Any]) -> dict[str, Any]:
+    """Return an entry of the reader's, which a hostile session may have taken over, for root's terminal."""
+    texts = {name: safe_text(entry[name]) for name in ("id", "state", "host", "version")}
+    lists = {name: [safe_text(item) for item in entry[name]] for name in ("interfaces", "attacks")}
+    numbers = {name: float(entry[name]) for name in ("seconds", "peak_pps")}
+    if not all(map(math.isfinite, numbers.values())):
+        raise ValueError("not a number")
+    datetime.fromisoformat(entry["started"])
+    checked = {
+        "started": safe_text(entry["started"]),
+        "netns": safe_text(entry["netns"]) if entry["netns"] is not None else None,
+        "rules": int(entry["rules"]),
+        "bytes": int(entry["bytes"]),
+        **texts, **lists, **numbers,
+    }  # fmt: skip
+    return {name: checked[name] for name in entry if name in checked}
 
 
 def _row(entry: dict[str, Any]) -> tuple[str, ...]:

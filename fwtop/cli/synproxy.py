@@ -1,4 +1,4 @@
-"""fwtop synproxy: answer SYNs with cookies, and let only finished handshakes through."""
+"""fwtop synproxy: answer SYNs with cookies; pass completed handshakes only."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Kind, Match, Rule
 from fwtop.model.text import safe_text
 
-NAME = "synproxy"
 HELP = (
     "Answer SYNs to a TCP port with cookies before connection tracking and the server see them; only "
-    "finished handshakes go on. The kernel settings that this needs are made and given back."
+    "finished handshakes go on. The kernel settings that this needs are changed and restored with the rule."
 )
 EXAMPLE = "fwtop synproxy --dport 443 --ttl 1h --yes"
 _TCP = 6
@@ -27,7 +26,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="PREFIX",
-        help="servers behind this machine, where it forwards to them (default: this machine's own addresses)",
+        help="forward to servers behind this machine (default: this machine's own addresses)",
     )
     add_rule_options(parser)
 
@@ -38,9 +37,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def rule_of(args: argparse.Namespace) -> Rule:
-    """Return the rule that was asked for; raises FwtopError (code 2)."""
+    """Return the requested rule; raises FwtopError (code 2)."""
     if args.dport == 0:
-        raise FwtopError("no server listens on port 0; nothing was changed", 2)
+        raise FwtopError("port 0 is not a TCP service; nothing was changed", 2)
     destinations = tuple(_prefix(text) for text in args.to)
     match = Match(destinations=destinations, family=args.family, protocol=_TCP, dport=args.dport)
     where = f" of {', '.join(map(str, destinations))}" if destinations else ""

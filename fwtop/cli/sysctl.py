@@ -1,4 +1,4 @@
-"""fwtop sysctl: kernel settings that help under attack, changed for a while and given back."""
+"""fwtop sysctl: change kernel settings that help under attack, and restore them later."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from fwtop.model.rule import Kind, Match, Rule, Setting
 from fwtop.model.text import safe_text
 from fwtop.model.tunables import SHORT_NAMES, TUNABLES, Tunable
 
-NAME = "sysctl"
-HELP = "Show kernel settings that help under attack, or change some and have them given back."
+HELP = "Show kernel settings that help under attack, or change some for a limited time."
 EXAMPLE = "fwtop sysctl syncookies=on conntrack_max=1000000 --ttl 1h --yes"
 _WORDS = {"on": 1, "always": 2}
 
@@ -21,20 +20,20 @@ _WORDS = {"on": 1, "always": 2}
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the verb's arguments."""
     parser.add_argument(
-        "setting", nargs="*", metavar="NAME=VALUE", help="what to change; without any, all are shown"
+        "setting", nargs="*", metavar="NAME=VALUE", help="setting to change (default: show all)"
     )
     add_rule_options(parser, families=False)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Show the settings, or install one rule that changes some."""
+    """Show the settings, or install a rule that changes some."""
     if not args.setting:
         return _show(args.netns, as_json=args.json)
     return carry_out(args, [rule_of(args)])
 
 
 def rule_of(args: argparse.Namespace) -> Rule:
-    """Return the rule that was asked for; raises FwtopError (code 2)."""
+    """Return the requested rule; raises FwtopError (code 2)."""
     settings = tuple(setting(text) for text in args.setting)
     if len({item.name for item in settings}) < len(settings):
         raise FwtopError("a setting is named twice; nothing was changed", 2)
@@ -59,9 +58,9 @@ def setting(text: str) -> Setting:
 
 
 def _show(netns: str | None, *, as_json: bool) -> int:
-    from fwtop.mitigate import client
+    from fwtop.client import discovery
 
-    client.enter_netns(netns)
+    discovery.enter_netns(netns)
     values = {item.short: _value(item) for item in TUNABLES.values()}
     if as_json:
         print(json.dumps({"settings": values}))

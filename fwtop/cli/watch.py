@@ -1,4 +1,4 @@
-"""`fwtop watch`, the default verb: the live screen."""
+"""fwtop watch: the live screen; the default verb."""
 
 from __future__ import annotations
 
@@ -11,21 +11,17 @@ from fwtop.console.handoff import Options
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import Watch
 
-NAME = "watch"
-HELP = "Watch what hits this machine, live, and act on it with one key."
+HELP = "Watch the traffic that hits this machine, and stop attacks with one key."
 EXAMPLE = "sudo fwtop -i eth0"
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the verb's arguments."""
+    """Add the verb's arguments."""
     add_interfaces(parser)
     add_geoip(parser)
-    parser.add_argument(
-        "--xdp", action="store_true", help="attach XDP at the start (may re-initialise the NIC)"
-    )
-    parser.add_argument("--slow", action="store_true", help="few bytes to the terminal, for a slow SSH link")
-    parser.add_argument("--readonly", action="store_true", help="show everything, change nothing")
-    parser.add_argument("--no-store", action="store_true", help="keep no record of this session")
+    parser.add_argument("--slow", action="store_true", help="send less to the terminal, for a slow SSH link")
+    parser.add_argument("--readonly", action="store_true", help="never change anything")
+    parser.add_argument("--no-store", action="store_true", help="do not record this session")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -41,4 +37,4 @@ def run(args: argparse.Namespace) -> int:
         geoip=args.geoip,
         store=not args.no_store,
     )
-    return launch(options, Watch(tuple(args.interface), xdp=args.xdp))
+    return launch(options, Watch(tuple(args.interface)))

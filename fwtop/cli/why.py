@@ -1,4 +1,4 @@
-"""fwtop why: what a rule matches, or what keeps it from matching."""
+"""fwtop why: what a rule matches, or what prevents it from matching."""
 
 from __future__ import annotations
 
@@ -9,23 +9,22 @@ from fwtop.cli.options import add_netns
 from fwtop.model.protocol import Why
 from fwtop.model.text import safe_text
 
-NAME = "why"
-HELP = "Say why a rule does nothing: what stands before it, and where the packets are instead."
+HELP = "Explain why a rule has no effect: what takes precedence over it, and where the packets go instead."
 EXAMPLE = "fwtop why 7"
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the verb's arguments."""
-    parser.add_argument("id", metavar="ID", help="number of the rule, as 'fwtop status' shows it")
+    parser.add_argument("id", metavar="ID", help="rule number from 'fwtop status'")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     add_netns(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Ask the guardian, which watches the counters for a second, and print."""
-    from fwtop.mitigate import client
+    """Print the guardian's explanation; it watches the counters for a second."""
+    from fwtop.client import discovery
 
-    with client.connect(netns=args.netns, readonly=True) as guardian:
+    with discovery.connect(netns=args.netns, readonly=True) as guardian:
         sentences = guardian.demand(Why(args.id)).data["sentences"]
     if args.json:
         print(json.dumps({"id": args.id, "sentences": sentences}))

@@ -1,4 +1,4 @@
-"""The console process: started by the launcher, unprivileged, with what it needs handed to it."""
+"""The console process: unprivileged; the launcher hands it everything it needs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ import socket
 import sys
 
 from fwtop.console.handoff import Options, receive_handoff
-from fwtop.model.errors import FwtopError
+from fwtop.model.errors import CONSOLE_OUT_OF_MEMORY, FwtopError
+from fwtop.sandbox.confine import confine
+from fwtop.sandbox.syscalls import Profile
 
 
 def main() -> int:
@@ -19,24 +21,28 @@ def main() -> int:
     except FwtopError as error:
         print(f"fwtop: {error}", file=sys.stderr)
         return error.code
+    except MemoryError:
+        print(f"fwtop: {CONSOLE_OUT_OF_MEMORY}", file=sys.stderr)
+        return 1
     except EOFError:
         return 1
 
 
 def _run(options: Options, launcher: socket.socket) -> int:
-    # What takes long to import is imported before waiting: the guardian compiles meanwhile. Modules and
-    # classes are never garbage: looking through them again and again would take a tenth of that time.
+    # Import before waiting for the handoff: the guardian compiles its programs meanwhile. Modules and classes
+    # are never garbage; collecting during the imports would cost a tenth of their time.
     gc.disable()
     if options.mode == "tui":
-        from fwtop.console.screen import run_screen as run
+        from fwtop.console.feed import run_screen as run
     elif options.mode == "record":
-        from fwtop.console.record import run_record as run
-    elif options.mode == "trial":
-        from fwtop.console.trial import run_trial as run
+        from fwtop.console.headless import run_record as run
+    elif options.mode == "dry_run":
+        from fwtop.console.headless import run_dry_run as run
     else:
-        from fwtop.console.observe import run_snapshot as run
+        from fwtop.console.headless import run_snapshot as run
     gc.freeze()
     gc.enable()
+    confine(Profile.CONSOLE if options.metrics_fd is None else Profile.SERVER, read=(options.geoip,))
     handoff, descriptors = receive_handoff(launcher)
     launcher.close()
     if handoff.error:

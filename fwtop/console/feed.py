@@ -1,14 +1,30 @@
-"""Feeds of the screen: live traffic, or snapshots that are there already."""
+"""The screen's feeds, live traffic and stored snapshots, and the functions that open a screen on them."""
 
 from __future__ import annotations
 
+import socket
 import threading
-import time
 from collections.abc import Callable, Iterable
+from pathlib import Path
 
+from fwtop.analysis.proposals.preview import preview
+from fwtop.console.bootstrap import WINDOW_SECONDS, LiveConsole, build
+from fwtop.console.capture import CaptureReel, CaptureResult
 from fwtop.console.controls import ReadOnlyControls
-from fwtop.console.wiring import LiveConsole
-from fwtop.model.snapshot import Snapshot
+from fwtop.console.handoff import Handoff, Options
+from fwtop.console.packet_lists import CapturedPackets
+from fwtop.console.player import StoredFeed
+from fwtop.console.recorder import export_once
+from fwtop.console.replay import session_recording
+from fwtop.console.samples import SamplePackets
+from fwtop.console.traffic_parts import TrafficParts
+from fwtop.dissect.client import Dissector
+from fwtop.model.config_file import ConfigText
+from fwtop.model.rule import Preview, Rule
+from fwtop.model.snapshot import Snapshot, Sources
+from fwtop.model.window import OriginLookup
+from fwtop.ui.app import FwtopApp
+from fwtop.ui.settings import read_settings
 
 OnSnapshot = Callable[[Snapshot], None]
 OnError = Callable[[Exception], None]
@@ -16,7 +32,7 @@ _JOIN_SECONDS = 1.0
 
 
 class LiveFeed:
-    """Observes on a thread of its own; pausing keeps observing and storing, and only shows nothing new."""
+    """Observes on a thread of its own. Pausing only stops delivery; observing and storing continue."""
 
     def __init__(self, console: LiveConsole, tick_seconds: float) -> None:
         self.controls = console.controls
@@ -25,6 +41,17 @@ class LiveFeed:
         self._stop = threading.Event()
         self._paused = False
         self._thread: threading.Thread | None = None
+
+    @property
+    def session(self) -> str:
+        """The name of the session's file; "" while none is stored."""
+        recorder = self._console.recorder
+        return recorder.path.stem if recorder is not None and recorder.path is not None else ""
+
+    @property
+    def player(self) -> None:
+        """Live traffic isn't played."""
+        return
 
     def start(self, on_snapshot: OnSnapshot, on_error: OnError) -> None:
         """Begin observing."""
@@ -50,58 +77,69 @@ class LiveFeed:
     def stop(self) -> None:
         """End observing."""
         self._stop.set()
+        self.controls.close()
         if self._thread is not None:
             self._thread.join(_JOIN_SECONDS)
 
 
-class StoredFeed:
-    """Plays snapshots back: one for a capture, many with their own times for a session."""
+_TICK_SECONDS = 0.5
+_SLOW_TICK_SECONDS = 2.0
 
-    def __init__(
-        self, snapshots: Iterable[Snapshot], controls: ReadOnlyControls, *, speed: float = 1.0
-    ) -> None:
-        self.controls = controls
-        self._snapshots = snapshots
-        self._speed = speed
-        self._stop = threading.Event()
-        self._running = threading.Event()
-        self._running.set()
-        self._thread: threading.Thread | None = None
 
-    def start(self, on_snapshot: OnSnapshot, on_error: OnError) -> None:
-        """Begin playing; after the last snapshot the screen keeps showing it."""
+def run_screen(options: Options, handoff: Handoff, descriptors: list[int]) -> int:
+    """Show live traffic until the operator quits; returns the exit status."""
+    console = build(options, handoff, descriptors, window_seconds=WINDOW_SECONDS)
+    settings = read_settings(ConfigText(*file) for file in handoff.settings)
+    slow = options.slow or settings.settings().slow is True
+    feed = LiveFeed(console, _SLOW_TICK_SECONDS if slow else _TICK_SECONDS)
+    clean = False
+    try:
+        status = FwtopApp(feed, slow=slow, settings=settings).run_to_exit()
+        clean = True
+        return status
+    finally:
+        console.close(clean=clean)
 
-        def play() -> None:
-            last: float | None = None
-            try:
-                for snapshot in self._snapshots:
-                    ends = snapshot.started + snapshot.seconds
-                    self._wait(0.0 if last is None else min((ends - last) / self._speed, 2.0))
-                    last = ends
-                    if self._stop.is_set():
-                        return
-                    on_snapshot(snapshot)
-            except Exception as error:
-                on_error(error)
 
-        self._thread = threading.Thread(target=play, name="play", daemon=True)
-        self._thread.start()
+_FORMATS = ("json", "csv")
 
-    def pause(self, paused: bool) -> None:
-        """Hold the playing, or go on."""
-        if paused:
-            self._running.clear()
-        else:
-            self._running.set()
 
-    def stop(self) -> None:
-        """End playing."""
-        self._stop.set()
-        self._running.set()
-        if self._thread is not None:
-            self._thread.join(_JOIN_SECONDS)
+def show_capture(
+    result: CaptureResult,
+    lookup: OriginLookup,
+    dissector: socket.socket | None = None,
+    *,
+    files: Iterable[ConfigText] = (),
+) -> int:
+    """Open the screen on a capture; rules can be previewed, and nothing is installed."""
+    reel = CaptureReel(result)
 
-    def _wait(self, seconds: float) -> None:
-        due = time.monotonic() + max(seconds, 0.0)
-        self._stop.wait(due - time.monotonic())
-        self._running.wait()
+    def replayed(rule: Rule) -> Preview:
+        shown = reel.shown
+        return preview(rule, shown.window, shown.advisor.baseline, shown.advisor.config)
+
+    def marked(sources: Sources) -> Sources:
+        return reel.shown.advisor.standing.mark(sources)
+
+    controls = ReadOnlyControls(
+        "this is a capture; the fwtop command lines of the proposals work on a live machine",
+        preview=replayed,
+        parts=TrafficParts(lambda: reel.shown.advisor.judged, marked, lookup, result.top),
+        samples=SamplePackets(lambda: reel.shown.window, lookup, Dissector(dissector) if dissector else None),
+        packets=CapturedPackets(lambda: (reel.shown.window, reel.shown.advisor.standing)),
+        export=lambda format_name: export_once(reel.shown.snapshot, format_name),
+        export_formats=_FORMATS,
+    )
+    return FwtopApp(StoredFeed(reel.opened, controls), settings=read_settings(files)).run_to_exit()
+
+
+def show_session(path: Path, *, speed: float = 1.0, files: Iterable[ConfigText] = ()) -> int:
+    """Play a stored session on the screen."""
+    controls = ReadOnlyControls(
+        "this is a stored session",
+        preview=None,
+        export=lambda format_name: export_once(feed.shown(), format_name),
+        export_formats=_FORMATS,
+    )
+    feed = StoredFeed(session_recording(path), controls, speed=speed)
+    return FwtopApp(feed, settings=read_settings(files)).run_to_exit()

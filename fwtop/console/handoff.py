@@ -14,9 +14,9 @@ _MAX_MESSAGE = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How the console was asked to run."""
+    """The console's command line, as the launcher parsed it."""
 
-    mode: str  # tui, snapshot, record, trial
+    mode: str  # tui, snapshot, record, dry_run
     seconds: float = 5.0
     json: bool = False
     top: int = 50
@@ -25,26 +25,40 @@ class Options:
     netns: str | None = None
     geoip: str | None = None
     store: bool = True
-    ready_fd: int | None = None  # snapshot: write "ready" here once everything counts
+    ready_fd: int | None = None  # snapshot: write "ready" here once all observers are attached
+    dissector_fd: int | None = None  # screen: the dissector's socket
+    jsonl_fd: int | None = None  # record: write JSON lines here
+    jsonl_top: int = 10  # entries of each list in a line
+    jsonl_seconds: float = 1.0  # from one line to the next
+    jsonl_bytes: int = 1 << 30  # a file's limit
+    metrics_fd: int | None = None  # record: answer scrapes on this listening socket
+    alarms_fd: int | None = None  # record: the alarms' process reads this pipe
+    alarms: dict[str, Any] = field(default_factory=dict)  # AlarmConfig
+
+    def inherited(self) -> list[int]:
+        """Return the descriptors that the console inherits besides its socket and standard ones."""
+        found = (self.ready_fd, self.dissector_fd, self.jsonl_fd, self.metrics_fd, self.alarms_fd)
+        return [descriptor for descriptor in found if descriptor is not None]
 
 
 @dataclass(frozen=True, slots=True)
 class Handoff:
-    """The launcher's one message. `watch` is the guardian's answer to Watch, `names` its descriptors."""
+    """The launcher's only message: the guardian's answer to Watch, and the names of its descriptors."""
 
     watch: dict[str, Any]
     names: list[str] = field(default_factory=list)
-    error: str = ""  # set instead: nothing can be watched, say this and end with `code`
+    error: str = ""  # if set, nothing can be watched: print this and exit with `code`
     code: int = 0
+    settings: list[tuple[str, str, str]] = field(default_factory=list)  # ConfigText of the screen's files
 
 
 def send_handoff(to: socket.socket, handoff: Handoff, descriptors: list[int]) -> None:
-    """Send the message with its descriptors: the guardian's socket first, then those of `names`."""
+    """Send the handoff with its descriptors: the guardian's socket, then those listed in `names`."""
     socket.send_fds(to, [json.dumps(asdict(handoff)).encode()], descriptors)
 
 
 def receive_handoff(source: socket.socket) -> tuple[Handoff, list[int]]:
-    """Wait for the launcher's message; raises EOFError when the launcher ended without one."""
+    """Wait for the handoff; raises EOFError if the launcher exited without sending one."""
     message, ancillary, flags, _ = source.recvmsg(
         _MAX_MESSAGE, socket.CMSG_SPACE(MAX_DESCRIPTORS * array.array("i").itemsize)
     )

@@ -1,25 +1,38 @@
-"""The loop of live observation: samples in, one frozen Snapshot a tick out."""
+"""The live loop: samples in, one immutable Snapshot per tick out."""
 
 from __future__ import annotations
 
 import dataclasses
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
-from fwtop.console.coverage import Coverage
-from fwtop.console.guardian_link import GuardianLink, GuardianLost
-from fwtop.console.pace import Pace
-from fwtop.model.counters import Counters, RuleCount, TcpService
+from fwtop.analysis.advisor import at_most
+from fwtop.analysis.baseline import Baseline
+from fwtop.analysis.config import AdviseConfig
+from fwtop.analysis.proposals.preview import Basis, basis, preview_on
+from fwtop.analysis.standing import Standing
+from fwtop.console.guardian_link import GuardianLink
+from fwtop.console.packet_ring import PacketRing
+from fwtop.console.refresh_rate import RefreshRate
+from fwtop.console.rules import RuleMonitor
+from fwtop.console.running_totals import RunningTotals
+from fwtop.console.surroundings import SurveyMonitor
+from fwtop.model.address import Prefix
+from fwtop.model.connections import SocketTable
+from fwtop.model.counters import Counters, TcpService
+from fwtop.model.errors import FwtopError
 from fwtop.model.packets import PacketBatch
-from fwtop.model.protocol import Status
-from fwtop.model.rule import ACTIVE_STATES, Kind, RuleStatus, rule_status_from_dict
-from fwtop.model.snapshot import Judgement, Origin, Snapshot, Tables
+from fwtop.model.roles import AllowedPeer
+from fwtop.model.rule import Preview, Rule, RuleStatus
+from fwtop.model.snapshot import Judgement, Origin, Snapshot, Sources, Tables
 from fwtop.model.window import Window
+from fwtop.stats.listeners import with_rates
 
-_STATUS_SECONDS = 1.0
-_NETFILTER_DROPS = frozenset({Kind.IPSET, Kind.HASHLIMIT, Kind.STRING})
+_CLIENTS = 20  # that are listed during an attack, however little they send
+_SOME_CONNECTIONS = 32
+_LATE_SECONDS = 60.0  # how long a late answer stays in the notes
 
 
 class Source(Protocol):
@@ -27,51 +40,91 @@ class Source(Protocol):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the operator should know of the watched interfaces now."""
+        """What the operator should know about the watched interfaces."""
         ...
 
     @property
-    def pressed(self) -> bool:
-        """Whether no processor has time to spare."""
+    def cpu_saturated(self) -> bool:
+        """Whether every CPU is saturated."""
         ...
 
-    def glance(self) -> bool:
-        """Say whether another thing arrives than at the last glance, which was no longer ago than a tick."""
+    def traffic_changed(self) -> bool:
+        """Return whether traffic has changed since the last call; much cheaper than `poll`."""
         ...
 
     def poll(self) -> tuple[PacketBatch, Counters]:
-        """Return the pending samples and the interval's exact counters, without blocking."""
+        """Return pending samples and the interval's exact counters, without blocking."""
         ...
 
 
 class ServiceMeter(Protocol):
-    """fwtop.collect.tcp_service.TcpServiceMeter, as seen from here."""
+    """The part of fwtop.live.netstat.TcpServiceMeter that is used here."""
 
     def sample(self) -> TcpService | None:
-        """Return how this machine's own TCP connections fare."""
+        """Return the state of this machine's own TCP connections."""
+        ...
+
+
+class SocketReader(Protocol):
+    """The part of fwtop.live.connections.ConnectionMeter that is used here."""
+
+    def poll(self) -> SocketTable | None:
+        """Return the connections that this host serves."""
         ...
 
 
 class Aggregation(Protocol):
-    """fwtop.aggregate.engine.Engine, as seen from here."""
+    """The part of fwtop.stats.engine.Engine that is used here."""
 
     def feed(self, batch: PacketBatch, counters: Counters | None, now: float) -> None: ...  # noqa: D102
     def window(self) -> Window: ...  # noqa: D102
-    def tables(self) -> Tables: ...  # noqa: D102
+    def tables(self, also: Sequence[Prefix] = ()) -> Tables: ...  # noqa: D102
 
 
 class Judge(Protocol):
-    """fwtop.advise.advisor.Advisor, as seen from here."""
+    """The part of fwtop.analysis.advisor.Advisor that is used here."""
+
+    baseline: Baseline
+    standing: Standing
 
     def judge(self, window: Window, tables: Tables) -> Judgement: ...  # noqa: D102
 
 
-class LiveSession:
-    """Turns polls into snapshots; `tick` is the whole of it, `run` calls it by the clock.
+@dataclasses.dataclass(frozen=True, slots=True)
+class Observed:
+    """An immutable window, and baseline and allow-list at that time: the input of previews and dissection."""
 
-    The guardian is asked for its rules once a second, at every tick while there are any: their kernel
-    counters tell which netfilter drops are ours.
+    window: Window
+    baseline: Baseline
+    allowed: tuple[AllowedPeer, ...] = ()
+
+
+class RulePreviews:
+    """Replays rules on the latest window, off the observing thread.
+
+    Each window is judged once, however often a dialog is edited.
     """
+
+    def __init__(self, latest: Callable[[], Observed | None], config: AdviseConfig) -> None:
+        self._latest = latest
+        self._config = config
+        self._lock = threading.Lock()  # never taken by the observing thread
+        self._judged: tuple[Observed, Basis] | None = None
+
+    def preview(self, rule: Rule) -> Preview:
+        """Return what a rule would match; raises FwtopError before the first observation."""
+        observed = self._latest()
+        if observed is None:
+            raise FwtopError("nothing has been observed yet; try again in a second")
+        with self._lock:
+            if self._judged is None or self._judged[0] is not observed:
+                self._judged = observed, basis(observed.window, observed.baseline, self._config)
+            judged = self._judged[1]
+        return preview_on(rule, judged, observed.allowed)
+
+
+class LiveSession:
+    """Turns polls into snapshots: `tick` builds one, `run` calls it on schedule."""
 
     def __init__(
         self,
@@ -84,7 +137,11 @@ class LiveSession:
         host: str,
         origin: Origin,
         notes: Iterable[str] = (),
+        late: Callable[[], list[str]] = list,
+        connections: SocketReader | None = None,
     ) -> None:
+        """`late` returns a line per guardian answer that arrived after its request had timed out."""
+        self._connections = connections
         self._link = link
         self._source = source
         self._engine = engine
@@ -93,101 +150,128 @@ class LiveSession:
         self._host = host
         self._origin = origin
         self._notes = tuple(notes)
+        self._late = late
+        self._late_notes: dict[str, float] = {}  # line → monotonic time until which it is shown
         self._started = time.time()
-        self._rules: tuple[RuleStatus, ...] = ()
-        self._coverage = Coverage(())
-        self._counted: dict[str, tuple[int, int]] = {}
-        self._asked_rules = -_STATUS_SECONDS
-        self._pace = Pace()
+        self._rules = RuleMonitor(link)
+        self._survey = SurveyMonitor(link, origin.interfaces)
+        self._refresh = RefreshRate()
         self._judgement = Judgement()
-        self.judging = threading.Lock()  # held while the advisor works
-        self.latest: Window | None = None
+        self._baseline = advisor.baseline.copy()  # as of the last judgement
+        self.latest: Observed | None = None
+        self.ring = PacketRing()
+        self.totals: RunningTotals | None = None  # kept if set
+
+    @property
+    def statuses(self) -> tuple[RuleStatus, ...]:
+        """The rules as last polled."""
+        return self._rules.statuses
+
+    @property
+    def allowed(self) -> tuple[AllowedPeer, ...]:
+        """The allow-list as last polled."""
+        return self._rules.allowed
 
     def rules_changed(self) -> None:
-        """Have the guardian asked again at the next tick: a key changed something."""
-        self._asked_rules = -_STATUS_SECONDS
-        self._pace.changed()
+        """Poll the rules on the next tick, and refresh at the normal rate: an action changed a rule."""
+        self._rules.poll_soon()
+        self._refresh.changed()
 
     def start(self) -> None:
-        """Begin the observation now: what was counted before belongs to nobody."""
+        """Begin the observation; discard everything counted earlier."""
         self._source.poll()
         self._service.sample()
-        self._rule_counts()
+        if self._connections is not None:
+            self._connections.poll()
+        self._rules.counts()
         self._started = time.time()
 
     def observe(self) -> None:
-        """Take in what is pending without building a snapshot."""
+        """Consume pending samples without building a snapshot."""
         batch, counters = self._source.poll()
-        counters = dataclasses.replace(counters, rules=self._rule_counts())
+        counters = dataclasses.replace(counters, rules=self._rules.counts())
+        batch = self._rules.attribute(batch, counters)
         self._engine.feed(batch, counters, time.time())
+        self.ring.add(batch, counters)
+        if self.totals is not None:
+            self.totals.add(batch, counters)
+        self._survey.poll()
 
     def tick(self) -> Snapshot:
-        """Take in what is pending and say what it means."""
+        """Consume pending samples, judge the window if due, and build a snapshot."""
         self.observe()
-        window, tables = self._engine.window(), self._engine.tables()
-        self.latest = window
-        tables = dataclasses.replace(tables, sources=self._coverage.mark(tables.sources))
+        service = self._service.sample()  # at once: rates of one window belong together
+        window, tables = self._engine.window(), self._engine.tables(self._advisor.standing.clients(_CLIENTS))
+        if self._connections is not None:
+            window = dataclasses.replace(window, sockets=self._connections.poll())
+        judgement = self._judge(window, tables)
+        tables = dataclasses.replace(tables, sources=self.mark(tables.sources))
+        surroundings = self._survey.last
+        listeners = with_rates(surroundings.listeners, window)
+        self.latest = Observed(window, self._baseline, self._rules.allowed)
         return Snapshot(
             host=self._host,
             origin=self._origin,
             started=window.started,
             seconds=window.seconds,
             tables=tables,
-            judgement=self._judge(window, tables),
+            judgement=judgement,
             conntrack=window.counters.conntrack,
-            mitigations=self._rules,
+            mitigations=self._rules.statuses,
             guardian=f"lost: {self._link.lost}" if self._link.lost else "ready",
             softirq_share=window.counters.softirq_share,
-            tcp=self._service.sample(),
-            notes=(*self._notes, *self._source.notes),
+            tcp=service,
+            notes=(*self._notes, *self._source.notes, *self._guardian_notes()),
+            surroundings=dataclasses.replace(surroundings, listeners=listeners),
         )
+
+    def mark(self, sources: Sources) -> Sources:
+        """Tell who the sources are and which rules cover them; safe in any thread."""
+        return self._advisor.standing.mark(self._rules.mark(sources))
 
     def run(
         self, stop: threading.Event, tick_seconds: float, on_snapshot: Callable[[Snapshot], None]
     ) -> None:
-        """Tick until told to stop; a tick that took too long delays the next instead of piling up."""
+        """Tick until `stop` is set; an overlong tick delays the next one, ticks never pile up."""
         due = time.monotonic()
         while not stop.is_set():
             on_snapshot(self.tick())
-            left = self._pace.tick_seconds(tick_seconds)
+            left = self._refresh.tick_seconds(tick_seconds)
             while left > 0 and not stop.is_set():
                 due = max(due + tick_seconds, time.monotonic())
                 stop.wait(due - time.monotonic())
-                if self._source.glance() and self._pace.saving:
-                    self._pace.changed()
-                # A key or another attack may have come in between, whose effect is to be seen
-                left = min(left, self._pace.tick_seconds(tick_seconds)) - tick_seconds
+                if self._source.traffic_changed() and self._refresh.reduced:
+                    self._refresh.changed()
+                # A key press or a change in traffic may have restored the normal rate meanwhile.
+                left = min(left, self._refresh.tick_seconds(tick_seconds)) - tick_seconds
 
     def _judge(self, window: Window, tables: Tables) -> Judgement:
         mix = {name: share.share for name, share in tables.protocols.items()}
-        if self._pace.judge_now(tables.totals.pps, mix):
-            with self.judging:
-                self._judgement = self._advisor.judge(window, tables)
+        if self._refresh.judge_now(tables.totals.pps, mix, _ends(tables)):
+            self._judgement = self._advisor.judge(window, tables)
+            self._baseline = self._advisor.baseline.copy()
         attacks = frozenset(attack.kind for attack in self._judgement.attacks)
-        rules = tuple((status.rule.id, status.state) for status in self._rules)
-        self._pace.note(pressed=self._source.pressed, picture=(attacks, rules))
-        return self._judgement
+        rules = tuple((status.rule.id, status.state) for status in self._rules.statuses)
+        served = _order(len(window.sockets.connections)) if window.sockets is not None else 0
+        self._refresh.update(cpu_saturated=self._source.cpu_saturated, fingerprint=(attacks, rules, served))
+        return at_most(self._judgement, tables.totals.pps)
 
-    def _rule_counts(self) -> tuple[RuleCount, ...]:
-        """Ask for the rules when it is time, and return what each matched since the last asking."""
+    def _guardian_notes(self) -> tuple[str, ...]:
         now = time.monotonic()
-        # What a rule dropped must be counted for the same time as what netfilter dropped in all.
-        wait = 0.0 if any(status.state in ACTIVE_STATES for status in self._rules) else _STATUS_SECONDS
-        if self._link.lost or now - self._asked_rules < wait:
-            return ()
-        self._asked_rules = now
-        try:
-            answer = self._link.demand(Status())
-        except GuardianLost:
-            return ()
-        self._rules = tuple(rule_status_from_dict(item) for item in answer.data["rules"])
-        self._coverage = Coverage(self._rules)
-        counts = []
-        for status in self._rules:
-            if status.rule.kind not in _NETFILTER_DROPS:
-                continue
-            before = self._counted.get(status.rule.id, (0, 0))
-            self._counted[status.rule.id] = (status.packets, status.bytes)
-            packets, size = max(status.packets - before[0], 0), max(status.bytes - before[1], 0)
-            counts.append(RuleCount(status.rule.id, packets, size))
-        return tuple(counts)
+        self._late_notes |= dict.fromkeys(self._late(), now + _LATE_SECONDS)
+        self._late_notes = {line: until for line, until in self._late_notes.items() if until > now}
+        return (*self._late_notes, *([self._rules.problem] if self._rules.problem else []))
+
+
+def _order(connections: int) -> int:
+    """Return a number that changes when many connections were opened or closed."""
+    return connections.bit_length() if connections >= _SOME_CONNECTIONS else 0
+
+
+def _ends(tables: Tables) -> dict[str, float]:
+    """Return the share of all packets that ended at each rule and layer."""
+    ends: dict[str, float] = {}
+    for row in tables.ledger:
+        place = f"{row.layer} {row.rule}"
+        ends[place] = ends.get(place, 0.0) + row.pps / max(tables.totals.pps, 1.0)
+    return ends

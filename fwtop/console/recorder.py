@@ -1,19 +1,21 @@
-"""Storing the session beside the live view, which goes on when storing fails."""
+"""Session recording; the live view continues when it fails."""
 
 from __future__ import annotations
 
 import dataclasses
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from fwtop import __version__
 from fwtop.model.costs import load_costs
 from fwtop.model.errors import FwtopError
-from fwtop.model.paths import STATE_DIRECTORY
+from fwtop.model.paths import exports_directory
 from fwtop.model.snapshot import Origin, Snapshot
 from fwtop.report import export_snapshot, render
 from fwtop.store.baselines import BaselineStore
+from fwtop.store.directory import DEFAULT_MAX_BYTES, SESSION_DIRECTORY, drop_old
 from fwtop.store.reader import load_session
 from fwtop.store.writer import SessionWriter
 
@@ -21,7 +23,7 @@ _BASELINE_SECONDS = 60.0
 
 
 class Recorder:
-    """One session's writer, and the baseline that is carried from one session to the next."""
+    """Writes one session, and the baseline that later sessions start from."""
 
     def __init__(self, host: str, origin: Origin) -> None:
         self._host = host
@@ -35,16 +37,16 @@ class Recorder:
 
     @property
     def problem(self) -> str:
-        """Why the session is not stored at the moment, in a line; empty while it is."""
+        """Why the session is not being stored, in one line; "" while it is."""
         return self._writer.problem
 
     @property
     def path(self) -> Path | None:
-        """The session's file, once there is one."""
+        """The session's file, None before the first snapshot."""
         return self._writer.path
 
     def write(self, snapshot: Snapshot) -> Snapshot:
-        """Store a snapshot, now and then the baseline; returns it with a note where storing fails."""
+        """Store a snapshot, and the baseline once a minute; return it with a note if storing fails."""
         self._writer.write(snapshot)
         if time.monotonic() - self._baseline_saved > _BASELINE_SECONDS:
             self._save_baseline()
@@ -53,7 +55,7 @@ class Recorder:
         return dataclasses.replace(snapshot, notes=(*snapshot.notes, self.problem))
 
     def export(self, format_name: str) -> str:
-        """Write a report of the session so far beside its database and return its path."""
+        """Write a report on the session so far next to its database; return its path."""
         if self.path is None:
             raise FwtopError(self.problem or "nothing has been stored yet; try again in a second")
         text = render(load_session(self.path), format_name, load_costs().costs)
@@ -65,7 +67,7 @@ class Recorder:
         return str(path)
 
     def close(self, *, clean: bool) -> None:
-        """Keep the baseline, and end the session; one that crashed is left as such."""
+        """Save the baseline and end the session; without `clean` it stays marked as crashed."""
         self._save_baseline()
         if clean:
             self._writer.close()
@@ -77,10 +79,16 @@ class Recorder:
 
 
 def export_once(snapshot: Snapshot, format_name: str) -> str:
-    """Write a single snapshot beside the sessions, or in the present directory, and return its path."""
-    for directory in (STATE_DIRECTORY, Path.cwd()):
+    """Write one snapshot to the session directory or, failing that, the user's own; return its path."""
+    with suppress(OSError):
+        SESSION_DIRECTORY.mkdir(mode=0o700, exist_ok=True)
+    for directory in (SESSION_DIRECTORY, exports_directory()):
         try:
-            return str(export_snapshot(snapshot, directory, format_name))
+            path = export_snapshot(snapshot, directory, format_name)
         except FwtopError as error:
             failure = error
+            continue
+        if directory == SESSION_DIRECTORY:
+            drop_old(directory, DEFAULT_MAX_BYTES)
+        return str(path)
     raise failure

@@ -1,19 +1,19 @@
-"""An observation for people who asked for no JSON: a page of plain text."""
+"""A snapshot as a page of plain text."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from fwtop.model.observation import rfc3339
-from fwtop.model.percent import percent
 from fwtop.model.snapshot import LedgerRow, Sampling, Share, Snapshot
-from fwtop.model.wording import describe
+from fwtop.render.numbers import percent
+from fwtop.render.observation import rfc3339
+from fwtop.render.wording import describe
 
 _ROWS = 10
 
 
 def render(snapshot: Snapshot, *, top: int = _ROWS) -> str:
-    """Write the observation as plain text for a terminal or a mail; every text in it is sanitised."""
+    """Render a snapshot for a terminal or an e-mail; all text in it is sanitised already."""
     tables, totals = snapshot.tables, snapshot.tables.totals
     where = snapshot.origin.file or ", ".join(snapshot.origin.interfaces) or "no interface"
     lines = [
@@ -25,12 +25,19 @@ def render(snapshot: Snapshot, *, top: int = _ROWS) -> str:
         "",
     ]
     lines += _attacks(snapshot)
+    lines += _table(
+        "signatures",
+        (
+            (_share(one.share), f"normal {percent(one.baseline_share)}", describe(one.match))
+            for one in snapshot.judgement.signatures[: min(top, _ROWS)]
+        ),
+    )
     sources = tables.sources
     for title, entries in (("sources", sources.address), ("prefixes", sources.prefix), ("AS", sources.asn)):
         lines += _table(
             title,
             (
-                (entry.key, _share(entry.share), entry.country or "", (entry.as_name or "")[:40])
+                (entry.key, _share(entry.share), entry.who, entry.country or "", (entry.as_name or "")[:40])
                 for entry in entries[: min(top, _ROWS)]
             ),
         )
@@ -65,7 +72,7 @@ def _ends_there(row: LedgerRow) -> str:
 
 
 def si(number: float) -> str:
-    """Write a rate with a metric prefix: 1234567 becomes '1.23 M'."""
+    """Format a rate with a metric prefix: 1234567 → '1.23 M'."""
     for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if number >= size:
             return f"{number / size:.3g} {unit}"

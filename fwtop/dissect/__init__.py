@@ -1,1 +1,1 @@
-"""One packet taken apart by scapy, in a process of its own."""
+"""Decoding single packets with scapy, in a confined process under a user of its own."""

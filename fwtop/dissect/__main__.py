@@ -1,85 +1,70 @@
-"""The dissecting process: packets in, lines out, with nothing to lose.
+"""The dissector process: packets in, sanitised text out, nothing to lose.
 
-It runs as whoever started it (the console, without capabilities) and takes away from itself what it
-can: memory, time, files, children, and any way to gain privileges. scapy is GPL-2.0-only, and a process
-of its own keeps it apart.
+It runs as a user of its own, starts when the first packet arrives, and confines itself before it reads that
+packet: memory, CPU time, files, child processes, privileges, and every system call that could reach another
+process. scapy is GPL-2.0-only; a separate process also keeps the licences apart.
 """
 
 from __future__ import annotations
 
-import ctypes
 import os
 import resource
 import signal
 import sys
 from types import FrameType
-from typing import BinaryIO
 
 from fwtop.dissect import wire
 from fwtop.dissect.decode import dissect
-from fwtop.model.dissection import Dissection
+from fwtop.dissect.wire import Dissection
+from fwtop.sandbox.confine import confine
+from fwtop.sandbox.syscalls import Profile
 
 MEMORY_BYTES = 512 << 20  # scapy with these protocols takes 60 MB
-CPU_SECONDS = 60  # of the whole process; the client starts another one
+CPU_SECONDS = 60  # for the whole process; the supervisor starts another one
 PACKET_SECONDS = 1.0
-_PR_SET_NO_NEW_PRIVS = 38
+_SOCKET = 0  # standard input
 
 
-class _TookTooLong(Exception):
-    """A packet that keeps scapy busy for longer than anybody would wait."""
+class _TimeoutError(Exception):
+    """Decoding a packet took longer than PACKET_SECONDS."""
 
 
 def main() -> int:
-    """Serve until the input ends; returns the exit status."""
+    """Serve requests on standard input until the other end closes it; returns the exit status."""
     _confine()
     signal.signal(signal.SIGALRM, _on_alarm)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the console's business
-    source, target = sys.stdin.buffer, sys.stdout.buffer
-    while True:
-        header = source.read(wire.HEADER.size)
-        if len(header) < wire.HEADER.size:
-            return 0
-        length, link = wire.HEADER.unpack(header)
-        if length > wire.MAX_PACKET:
-            return 1
-        target.write(wire.answer(_dissected(_exactly(source, length), link)))
-        target.flush()
-
-
-def _exactly(source: BinaryIO, length: int) -> bytes:
-    data = source.read(length)
-    if len(data) < length:
-        raise SystemExit(0)
-    return data
+    while message := os.read(_SOCKET, wire.MAX_REQUEST):
+        number, link, data = wire.parse_request(message)
+        os.write(_SOCKET, wire.answer(number, _dissected(data, link)))
+    return 0
 
 
 def _dissected(data: bytes, link: int) -> Dissection:
     signal.setitimer(signal.ITIMER_REAL, PACKET_SECONDS)
     try:
         return dissect(data, link)
-    except _TookTooLong:
-        return Dissection((), "taking this packet apart took too long")
-    except Exception as error:  # scapy raises anything at all on hostile packets
-        return Dissection((), f"this packet can't be taken apart ({type(error).__name__})")
+    except _TimeoutError:
+        return Dissection((), "decoding this packet took too long")
+    except Exception as error:  # scapy can raise anything on hostile packets
+        return Dissection((), f"this packet could not be decoded ({type(error).__name__})")
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 def _on_alarm(_number: int, _frame: FrameType | None) -> None:
-    raise _TookTooLong
+    raise _TimeoutError
 
 
 def _confine() -> None:
-    libc = ctypes.CDLL(None, use_errno=True)
-    libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
     os.chdir("/")
+    confine(Profile.DISSECTOR)  # before the limits: it needs a descriptor
     limits = (
         (resource.RLIMIT_AS, MEMORY_BYTES),
         (resource.RLIMIT_CPU, CPU_SECONDS),
         (resource.RLIMIT_FSIZE, 0),
         (resource.RLIMIT_NPROC, 0),
         (resource.RLIMIT_CORE, 0),
-        (resource.RLIMIT_NOFILE, 3),  # the pipes that it has
+        (resource.RLIMIT_NOFILE, 3),
     )
     for limit, value in limits:
         resource.setrlimit(limit, (value, value))

@@ -1,95 +1,62 @@
-"""Asking the dissecting process without ever waiting for it longer than a person would."""
+"""Client of the dissector: ask for one packet, wait no longer than a person would."""
 
 from __future__ import annotations
 
-import asyncio
-import sys
-from collections.abc import Sequence
+import contextlib
+import select
+import socket
+import threading
+import time
 
 from fwtop.dissect import wire
-from fwtop.model.dissection import Dissection
-from fwtop.model.paths import ROOT
+from fwtop.dissect.wire import Dissection
 
-START_SECONDS = 8.0  # importing scapy takes half a second, and a machine under attack is slow
-ANSWER_SECONDS = 3.0
-# -I keeps the environment and the working directory from choosing what is imported.
-_BOOT = (
-    "import sys; sys.path.insert(0, sys.argv.pop(1)); "
-    "from fwtop.dissect.__main__ import main; sys.exit(main())"
-)
-_ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/nonexistent", "LC_ALL": "C.UTF-8"}
+ANSWER_SECONDS = 8.0  # may include a start: importing scapy takes 0.5 s, far longer on a machine under attack
+_DEAD = "the dissector is not running"
 
 
 class Dissector:
-    """Starts the process with the first packet, and again whenever it died or hung.
+    """One request at a time, from any thread. The dissector may die or hang: a late answer is skipped."""
 
-    One packet at a time; whoever asks meanwhile waits in line. All of it runs on the caller's event
-    loop and none of it blocks it.
-    """
+    def __init__(self, connected: socket.socket) -> None:
+        """Take the socket that `start_dissector` returned."""
+        self._socket = connected
+        self._lock = threading.Lock()
+        self._number = 0
 
-    def __init__(self, command: Sequence[str] | None = None) -> None:
-        self._command = tuple(command or (sys.executable, "-I", "-c", _BOOT, str(ROOT)))
-        self._process: asyncio.subprocess.Process | None = None
-        self._turn = asyncio.Lock()
-        self._fresh = True
+    def dissect(self, data: bytes, link: int) -> Dissection:
+        """Decode a packet; never raises for a packet: failures are in the answer's `problem`."""
+        if not self._lock.acquire(timeout=ANSWER_SECONDS):
+            return Dissection((), "the dissector is busy")
+        try:
+            return self._exchange(data, link, time.monotonic() + ANSWER_SECONDS)
+        except TimeoutError:
+            return Dissection((), "decoding this packet took too long")
+        except (BlockingIOError, ValueError) as error:
+            return Dissection((), f"the dissector failed ({type(error).__name__})")
+        except OSError:
+            return Dissection((), _DEAD)
+        finally:
+            self._lock.release()
 
-    async def dissect(self, data: bytes, link: int) -> Dissection:
-        """Take a packet apart (link 1: Ethernet first, 0: IP first); never raises for a packet.
+    def close(self) -> None:
+        """End the dissector by closing its socket."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
 
-        What went wrong, if anything, is in the answer's `problem`.
-        """
-        async with self._turn:
-            try:
-                return await self._asked(data, link)
-            except TimeoutError:
-                problem = "taking this packet apart took too long"
-            except (OSError, ValueError, asyncio.IncompleteReadError, asyncio.LimitOverrunError) as error:
-                problem = f"the dissecting process failed ({type(error).__name__})"
-            except asyncio.CancelledError:
-                await self._end()  # its answer would be taken for that to the next question
-                raise
-            await self._end()
-            return Dissection((), problem)
-
-    async def close(self) -> None:
-        """End the process."""
-        async with self._turn:
-            await self._end()
-
-    async def _asked(self, data: bytes, link: int) -> Dissection:
-        process = await self._running()
-        if process.stdin is None or process.stdout is None:
-            raise OSError("no pipes")
-        allowed = START_SECONDS if self._fresh else ANSWER_SECONDS
-        async with asyncio.timeout(allowed):
-            process.stdin.write(wire.request(data, link))
-            await process.stdin.drain()
-            line = await process.stdout.readuntil(b"\n")
-        self._fresh = False
-        return wire.parse_answer(line)
-
-    async def _running(self) -> asyncio.subprocess.Process:
-        if self._process is not None and self._process.returncode is None:
-            return self._process
-        await self._end()
-        self._fresh = True
-        self._process = await asyncio.create_subprocess_exec(
-            *self._command,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.DEVNULL,
-            env=_ENVIRONMENT,
-            limit=wire.MAX_LINE,
-            start_new_session=True,
-        )
-        return self._process
-
-    async def _end(self) -> None:
-        process, self._process = self._process, None
-        if process is None:
-            return
-        if process.returncode is None:
-            process.kill()
-        if process.stdin is not None:
-            process.stdin.close()
-        await process.wait()
+    def _exchange(self, data: bytes, link: int, deadline: float) -> Dissection:
+        self._number = (self._number + 1) & 0xFFFFFFFF
+        self._socket.send(wire.request(self._number, data, link), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+        poller = select.poll()
+        poller.register(self._socket, select.POLLIN)
+        while (left := deadline - time.monotonic()) > 0:
+            if not poller.poll(left * 1000):
+                break
+            message = self._socket.recv(wire.MAX_ANSWER, socket.MSG_DONTWAIT)
+            if not message:
+                return Dissection((), _DEAD)
+            number, dissection = wire.parse_answer(message)
+            if number == self._number:  # else the answer to a request that was given up
+                return dissection
+        raise TimeoutError

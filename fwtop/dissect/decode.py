@@ -1,4 +1,4 @@
-"""One packet taken apart by scapy: the only module that imports it."""
+"""Decode one packet with scapy; the only module that imports it."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ from typing import Any
 from scapy.layers import dhcp, dns, inet, inet6, isakmp, l2, l2tp, ldap, netbios, ntp, sctp, snmp, tftp, vxlan
 from scapy.packet import NoPayload, Packet, Padding, Raw
 
-from fwtop.dissect.wire import MAX_FIELDS, MAX_LAYERS, MAX_VALUE, bounded
-from fwtop.model.dissection import Dissection, Layer
+from fwtop.dissect.wire import MAX_FIELDS, MAX_LAYERS, MAX_VALUE, Dissection, Layer, bounded
 from fwtop.model.text import payload_text
 
-_MAX_DEPTH = 3  # of packets within fields: a DNS answer's record and its parts
-# Importing a module is what teaches scapy its protocol.
+_MAX_DEPTH = 3  # of packets nested in fields, such as a DNS answer's records
+# scapy registers a protocol when its module is imported.
 KNOWN = (dhcp, dns, inet6, isakmp, l2tp, ldap, netbios, ntp, sctp, snmp, tftp, vxlan)
 
 _Packet = Any  # scapy has no types
@@ -21,7 +20,7 @@ _Found = Iterator[tuple[str, str]]
 
 
 def dissect(data: bytes, link: int) -> Dissection:
-    """Take one packet apart; raises whatever scapy raises on a packet that it can't bear."""
+    """Decode one packet; raises whatever scapy raises on malformed input."""
     if not data:
         return Dissection((), "the packet is empty")
     packet = _outermost(data, link)
@@ -60,7 +59,7 @@ def _layer(packet: _Packet) -> Layer:
 def _fields(packet: _Packet, prefix: str, depth: int) -> _Found:
     for field in packet.fields_desc:
         if field.name not in packet.fields and field.name not in packet.default_fields:
-            continue  # a conditional field that this packet doesn't have
+            continue  # a conditional field, absent from this packet
         value = packet.getfieldval(field.name)
         name = f"{prefix}{field.name}"
         if value is None:

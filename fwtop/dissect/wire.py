@@ -1,8 +1,8 @@
-"""What the dissecting process and its client say to each other over the process's pipes.
+"""Messages between the dissector and its client, one per datagram of a SOCK_SEQPACKET socket.
 
-Request: length (u32) and link type (u8), big-endian, then that many bytes. Link 1 begins with the
-Ethernet header, 0 with the IP header. Answer: one line of JSON, `{"layers": [[name, [[field, value]…]]…],
-"problem": text}`. Neither side trusts the other: both cut and sanitise.
+Request: sequence number (u32), link type (u8), packet. Link type 1 starts with the Ethernet header, 0 with
+the IP header. Answer: sequence number (u32), then JSON, `{"layers": [[name, [[field, value]…]]…], "problem":
+text}`. Integers are big-endian. Neither side trusts the other: both bound and sanitise.
 """
 
 from __future__ import annotations
@@ -10,43 +10,77 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from fwtop.model.dissection import Dissection, Layer
 from fwtop.model.text import safe_text
 
-HEADER = struct.Struct("!IB")
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """One protocol layer with its fields in wire order."""
+
+    name: str
+    fields: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Dissection:
+    """Layers from the outermost in; `problem` explains missing layers ("" if complete)."""
+
+    layers: tuple[Layer, ...] = ()
+    problem: str = ""
+
+
+LINK_IP, LINK_ETHERNET = 0, 1
 MAX_PACKET = 65_535
 MAX_LAYERS = 32
-MAX_FIELDS = 96  # of one layer
+MAX_FIELDS = 96  # per layer
 MAX_VALUE = 200  # characters
-MAX_LINE = 1 << 20  # bytes of an answer
+MAX_ANSWER = 128 << 10  # bytes; must fit the default socket buffer (net.core.wmem_default)
+_REQUEST = struct.Struct("!IB")
+_ANSWER = struct.Struct("!I")
+MAX_REQUEST = _REQUEST.size + MAX_PACKET
 
 
-def request(data: bytes, link: int) -> bytes:
-    """Write one packet; what is longer than any IP packet is cut."""
-    cut = data[:MAX_PACKET]
-    return HEADER.pack(len(cut), link) + cut
+def request(number: int, data: bytes, link: int) -> bytes:
+    """Encode a request; a packet longer than any IP packet is truncated."""
+    return _REQUEST.pack(number, link) + data[:MAX_PACKET]
 
 
-def answer(dissection: Dissection) -> bytes:
-    """Write one dissection as a line."""
+def parse_request(message: bytes) -> tuple[int, int, bytes]:
+    """Decode a request into number, link type and packet; raises ValueError if it is too short."""
+    if len(message) < _REQUEST.size:
+        raise ValueError("short request")
+    number, link = _REQUEST.unpack_from(message)
+    return number, link, message[_REQUEST.size :]
+
+
+def answer(number: int, dissection: Dissection) -> bytes:
+    """Encode an answer; one that would be too long loses its innermost layers."""
     layers = [[layer.name, [list(pair) for pair in layer.fields]] for layer in dissection.layers]
-    return json.dumps({"layers": layers, "problem": dissection.problem}).encode() + b"\n"
+    problem = dissection.problem
+    while True:
+        message = _ANSWER.pack(number) + json.dumps({"layers": layers, "problem": problem}).encode()
+        if len(message) <= MAX_ANSWER or not layers:
+            return message
+        layers.pop()
+        problem = "too many fields to show"
 
 
-def parse_answer(line: bytes) -> Dissection:
-    """Read one dissection, cut and sanitised anew; raises ValueError on anything else."""
+def parse_answer(message: bytes) -> tuple[int, Dissection]:
+    """Decode, bound and sanitise an answer; raises ValueError on anything else."""
     try:
-        data: Any = json.loads(line)
+        (number,) = _ANSWER.unpack_from(message)
+        data: Any = json.loads(message[_ANSWER.size :])
         layers = tuple(bounded(name, fields) for name, fields in data["layers"][:MAX_LAYERS])
-        return Dissection(layers, safe_text(data["problem"]))
-    except (KeyError, TypeError, RecursionError, AttributeError) as error:
+        return number, Dissection(layers, safe_text(data["problem"]))
+    except (KeyError, TypeError, RecursionError, AttributeError, struct.error) as error:
         raise ValueError(f"not an answer ({type(error).__name__})") from None
 
 
 def bounded(name: object, fields: Sequence[tuple[object, object]]) -> Layer:
-    """Make a layer of whatever was found: short, harmless, not too many fields."""
+    """Return a layer with sanitised, length-limited names and values."""
     kept = tuple(
         (safe_text(key, limit=60), safe_text(value, limit=MAX_VALUE)) for key, value in fields[:MAX_FIELDS]
     )

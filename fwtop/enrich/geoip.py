@@ -1,14 +1,16 @@
-"""Country and autonomous system of addresses: the data that fwtop brings, or the operator's own."""
+"""Country and autonomous system of addresses, from the bundled database or the operator's."""
 
 from __future__ import annotations
 
 import os
+import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fwtop.enrich.mmdb import CorruptDatabaseError, MmdbFile
 from fwtop.model.errors import FwtopError
@@ -25,8 +27,23 @@ _STALE_DAYS = 400
 _SECONDS_A_DAY = 86_400
 
 
+_Cache = tuple[I64, U16, U32]
+
+
+def _positions(cache: _Cache, records: I64) -> NDArray[np.intp]:
+    return np.minimum(np.searchsorted(cache[0], records), len(cache[0]) - 1)
+
+
+def _missed(cache: _Cache, records: I64) -> I64:
+    """Return the records that the cache lacks, each once."""
+    missed: I64 = records[cache[0][_positions(cache, records)] != records]
+    missed.sort()  # np.unique would import numpy.ma: 35 ms the first time
+    first = np.append(True, missed[1:] != missed[:-1])[: len(missed)]
+    return np.asarray(missed[first], np.int64)
+
+
 class Database:
-    """One database with the records met so far, so that each is decoded once.
+    """One database and a cache of its records, so that each is decoded once.
 
     Memory is bounded by the number of distinct records in the file (bundled data: 90,000), whatever
     addresses an attacker makes up.
@@ -34,9 +51,9 @@ class Database:
 
     def __init__(self, path: Path) -> None:
         self.file = MmdbFile(path)
-        self._records: I64 = np.zeros(1, np.int64)  # sorted; record 0 is "none"
-        self._country: U16 = np.zeros(1, np.uint16)
-        self._asn: U32 = np.zeros(1, np.uint32)
+        # Records in order (0: no record), country and AS of each; replaced as a whole, for other threads
+        self._cache: _Cache = np.zeros(1, np.int64), np.zeros(1, np.uint16), np.zeros(1, np.uint32)
+        self._learning = threading.Lock()
         self.names: dict[int, str] = {}
 
     def columns(self, family: U8, hi: U64, lo: U64) -> OriginColumns:
@@ -44,19 +61,16 @@ class Database:
         return self.by_record(self.file.records(family, hi, lo))
 
     def by_record(self, records: I64) -> OriginColumns:
-        """Say what the records with these numbers hold."""
-        at = self._positions(records)
-        missed = records[self._records[at] != records]
-        if len(missed):
-            missed.sort()  # np.unique would import numpy.ma: 35 ms the first time
-            self._learn(missed[np.append(True, missed[1:] != missed[:-1])])
-            at = self._positions(records)
-        return OriginColumns(self._country[at], self._asn[at])
+        """Return the contents of records by number."""
+        cache = self._cache
+        if len(_missed(cache, records)):
+            with self._learning:
+                cache = self._cache = self._learned(_missed(self._cache, records))
+        at = _positions(cache, records)
+        return OriginColumns(cache[1][at], cache[2][at])
 
-    def _positions(self, records: I64) -> I64:
-        return np.minimum(np.searchsorted(self._records, records), len(self._records) - 1)
-
-    def _learn(self, records: I64) -> None:
+    def _learned(self, records: I64) -> _Cache:
+        """Return the cache with further records."""
         country, asn = np.zeros(len(records), np.uint16), np.zeros(len(records), np.uint32)
         for place, record in enumerate(records.tolist()):
             content = self.file.content(record)
@@ -64,14 +78,17 @@ class Database:
             asn[place], name = _system(content)
             if name:
                 self.names[int(asn[place])] = name
-        joined = np.concatenate([self._records, records])
+        known, countries, numbers = self._cache
+        joined = np.concatenate([known, records])
         order = np.argsort(joined)
-        self._records = joined[order]
-        self._country = np.concatenate([self._country, country])[order]
-        self._asn = np.concatenate([self._asn, asn])[order]
+        return (
+            joined[order],
+            np.concatenate([countries, country])[order],
+            np.concatenate([numbers, asn])[order],
+        )
 
     def describe(self, now: float) -> str:
-        """Say which data it is and how old."""
+        """Return the name and age of the database."""
         meta = self.file.metadata
         day = time.strftime("%Y-%m-%d", time.gmtime(max(0, min(meta.build_epoch, 1 << 35))))
         age = max(0, int((now - meta.build_epoch) / _SECONDS_A_DAY))
@@ -83,7 +100,7 @@ class Database:
 
 
 def _country_number(content: dict[str, Any]) -> int:
-    """Find the country in a record of GeoLite2, DB-IP, IPinfo or ip-location-db."""
+    """Return the country of a record of GeoLite2, DB-IP, IPinfo or ip-location-db as a number."""
     found: Any = ""
     for key in ("country", "registered_country", "country_code"):
         found = content.get(key) or found
@@ -96,7 +113,7 @@ def _country_number(content: dict[str, Any]) -> int:
 
 
 def _system(content: dict[str, Any]) -> tuple[int, str]:
-    """Find the AS number and its raw name; 0 where there is none."""
+    """Return the AS number and its raw name of a record, 0 and "" if unknown."""
     number = content.get("autonomous_system_number") or content.get("asn") or 0
     name = content.get("autonomous_system_organization") or content.get("as_name") or ""
     digits = str(number).upper().removeprefix("AS")
@@ -106,7 +123,7 @@ def _system(content: dict[str, Any]) -> tuple[int, str]:
 
 @dataclass(frozen=True, slots=True)
 class GeoLookup:
-    """Databases in order of trust: the first that knows the country, and the first that knows the AS."""
+    """Several databases in order of preference; the first that knows a country or an AS wins."""
 
     databases: tuple[Database, ...]
     warnings: tuple[str, ...] = ()
@@ -121,7 +138,7 @@ class GeoLookup:
         return result
 
     def as_name(self, asn: int) -> str | None:
-        """Return the sanitised name of an autonomous system that a lookup has met."""
+        """Return the sanitised name of an autonomous system that a lookup has returned."""
         for database in self.databases:
             name = database.names.get(asn)
             if name:
@@ -129,12 +146,12 @@ class GeoLookup:
         return None
 
     def describe(self) -> str:
-        """Say which data this is, how old, under which licence."""
+        """Return name, age and licence of the databases."""
         return "; ".join(database.describe(time.time()) for database in self.databases)
 
 
 def open_lookup(path: str | None = None) -> OriginLookup:
-    """Open the operator's databases and the bundled one; NoOrigin when there is none.
+    """Open the operator's databases and the bundled one; NoOrigin if there is none.
 
     `path` is a database or a directory of them, which then are used before the bundled one. Raises
     FwtopError when it can't be used; a damaged one in the usual places only gives a warning.
@@ -144,7 +161,7 @@ def open_lookup(path: str | None = None) -> OriginLookup:
 
 
 def open_databases(path: str | None = None) -> tuple[tuple[Database, ...], tuple[str, ...]]:
-    """Return the databases in order of trust, and what was wrong with those that were passed over."""
+    """Return the databases in order of preference, and why others were skipped."""
     databases = [_open_named(given) for given in _given_paths(path)] if path is not None else []
     warnings: list[str] = []
     candidates = [] if path is not None else _found_paths()
@@ -181,7 +198,7 @@ def _given_paths(path: str) -> list[Path]:
 
 
 def _found_paths() -> list[Path]:
-    """Return the operator's databases of a known kind, newest of each kind first."""
+    """Return the operator's databases of known kinds, the newest of each kind first."""
     found = [path for place in USUAL_PLACES if place.is_dir() for path in place.glob("*.mmdb")]
     known = [
         path for path in found if path.is_file() and any(kind in path.name.lower() for kind in _KNOWN_KINDS)

@@ -1,4 +1,4 @@
-"""Look whole columns of addresses up in a MaxMind DB file, as array operations on its search tree.
+"""Vectorised lookup of addresses in a MaxMind DB file.
 
 The tree is one flat table, so that a batch walks it level by level with one gather a level: 20,000
 addresses cost a few milliseconds, where a call each would cost 60. The file is mapped, not read: its
@@ -8,6 +8,7 @@ pages are shared by all processes. Format: https://maxmind.github.io/MaxMind-DB/
 from __future__ import annotations
 
 import mmap
+import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,21 +18,114 @@ import maxminddb
 import numpy as np
 from numpy.typing import NDArray
 
-from fwtop.enrich.record import DamagedRecordError, RecordDecoder
 from fwtop.model.address import Prefix
 from fwtop.model.packets import I64, U8, U64
 
-_FIRST_BITS = 16  # levels of the IPv4 tree that are walked once, at opening
-_V4_DEPTH = 96  # where IPv4 hangs in a tree for both families
+_POINTER, _TEXT, _DOUBLE, _BYTES, _UINT16, _UINT32, _MAP = 1, 2, 3, 4, 5, 6, 7
+_INT32, _UINT64, _UINT128, _ARRAY, _BOOLEAN, _FLOAT = 8, 9, 10, 11, 14, 15
+_UNSIGNED = frozenset((_UINT16, _UINT32, _UINT64, _UINT128))
+_POINTER_BASE = (0, 2048, 526_336, 0)
+_SIZE_BASE = {29: 29, 30: 285, 31: 65_821}
+_MAX_DEPTH = 16
+_MAX_ENTRIES = 4096  # in a map or array; real ones have fewer than 100
+_MAX_SHARED = 1 << 16
+
+Value = dict[Any, Any] | list[Any] | str | int | float | bytes | bool
+
+
+class DamagedRecordError(Exception):
+    """The bytes are not a valid record."""
+
+
+class RecordDecoder:
+    """Decodes records of a mapped file whose data section starts at `start`."""
+
+    def __init__(self, buffer: mmap.mmap, start: int) -> None:
+        self._buffer, self._start = buffer, start
+        self._shared: dict[int, Value] = {}
+
+    def decode(self, place: int) -> Value:
+        """Return the value at an offset in the file; raises DamagedRecordError."""
+        try:
+            return self._value(place, 0)[0]
+        except (IndexError, ValueError, TypeError, struct.error) as error:
+            raise DamagedRecordError from error
+
+    def _value(self, place: int, depth: int) -> tuple[Value, int]:
+        control = self._buffer[place]
+        kind, size = control >> 5, control & 31
+        place += 1
+        if kind == _POINTER:
+            return self._pointed_to(place, size, depth)
+        if kind == 0:
+            kind = 7 + self._buffer[place]
+            place += 1
+        if size >= 29:
+            extra = size - 28
+            size = _SIZE_BASE[size] + int.from_bytes(self._buffer[place : place + extra], "big")
+            place += extra
+        if kind in (_MAP, _ARRAY):
+            return self._collection(kind, size, place, depth)
+        if kind == _BOOLEAN:
+            return size != 0, place
+        end = place + size
+        raw = self._buffer[place:end]
+        if len(raw) != size:
+            raise DamagedRecordError
+        return _scalar(kind, raw), end
+
+    def _pointed_to(self, place: int, bits: int, depth: int) -> tuple[Value, int]:
+        width = bits >> 3
+        end = place + width + 1
+        target = int.from_bytes(self._buffer[place:end], "big") + _POINTER_BASE[width]
+        if width < 3:
+            target += (bits & 7) << 8 * (width + 1)
+        if target in self._shared:
+            return self._shared[target], end
+        if depth >= _MAX_DEPTH:
+            raise DamagedRecordError
+        value, _ = self._value(self._start + target, depth + 1)
+        if len(self._shared) < _MAX_SHARED:
+            self._shared[target] = value
+        return value, end
+
+    def _collection(self, kind: int, size: int, place: int, depth: int) -> tuple[Value, int]:
+        if size > _MAX_ENTRIES or depth >= _MAX_DEPTH:
+            raise DamagedRecordError
+        values: list[Any] = []
+        for _ in range(2 * size if kind == _MAP else size):
+            value, place = self._value(place, depth + 1)
+            values.append(value)
+        if kind == _ARRAY:
+            return values, place
+        return dict(zip(values[::2], values[1::2], strict=True)), place
+
+
+def _scalar(kind: int, raw: bytes) -> Value:
+    if kind == _TEXT:
+        return raw.decode()
+    if kind in _UNSIGNED:
+        return int.from_bytes(raw, "big")
+    if kind == _INT32:
+        return int.from_bytes(raw.rjust(4, b"\0"), "big", signed=True)
+    if kind == _BYTES:
+        return raw
+    if kind in (_DOUBLE, _FLOAT):
+        return float(struct.unpack("!d" if kind == _DOUBLE else "!f", raw)[0])
+    raise DamagedRecordError
+
+
+_FIRST_BITS = 16  # levels of the IPv4 tree that are resolved at opening
+_V4_DEPTH = 96  # depth of the IPv4 subtree in a tree of both families
 
 
 class CorruptDatabaseError(Exception):
-    """The file is not a MaxMind DB, or contradicts itself."""
+    """The file is not a MaxMind DB, or inconsistent."""
 
 
 @dataclass(frozen=True, slots=True)
 class Leaves:
-    """Every network of a tree that has a record: columns of one length, in the order of addresses."""
+    """The networks of a tree that have a record, as columns ordered by address."""
 
     family: U8
     hi: U64
@@ -47,12 +141,12 @@ class Leaves:
 
 
 class MmdbFile:
-    """One open database. Raises CorruptDatabaseError, and OSError when it can't be read."""
+    """An open database; raises CorruptDatabaseError and OSError."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
-            # The reader in Python: the one in C is brought down by some damaged files.
+            # The reader in Python: damaged files can crash the one in C.
             with maxminddb.open_database(path, maxminddb.MODE_MMAP) as reader:
                 self.metadata = reader.metadata()
         except (maxminddb.InvalidDatabaseError, ValueError, TypeError, KeyError) as error:
@@ -62,7 +156,7 @@ class MmdbFile:
         self._v4_table = self._walk_first_bits()
 
     def _map_tree(self) -> None:
-        """View both records of every node as numbers, wherever the record size puts them."""
+        """Map both records of every node as arrays of numbers, for each record size."""
         meta = self.metadata
         node_bytes = meta.record_size // 4
         if meta.record_size not in (24, 28, 32) or meta.ip_version not in (4, 6) or meta.node_count < 1:
@@ -74,14 +168,16 @@ class MmdbFile:
             raise CorruptDatabaseError("it ends within its search tree")
         self._nodes = meta.node_count
         self._decoder = RecordDecoder(mapped, data_start)
-        self._shift = data_start - meta.node_count - 16  # from a record's number to its place in the file
+        self._shift = (
+            data_start - meta.node_count - 16
+        )  # added to a record's number gives its offset in the file
         shape, strides = (meta.node_count, 2), (node_bytes, max(3, node_bytes - 4))
         # A 24-bit record is the upper part of the four bytes that begin with it; the 16 zero bytes after
         # the tree make the last one readable. 28-bit records share their middle byte.
         self._raw: NDArray[np.uint32] = np.ndarray(shape, ">u4", mapped, 0, strides)
 
     def _children(self, node: I64, bit: I64) -> I64:
-        """Return the records that follow `node` on `bit`: a node, or >= node_count."""
+        """Return the children of nodes for a bit: nodes, or records >= node_count."""
         raw = self._raw[node, bit].astype(np.int64)
         if self.metadata.record_size == 32:
             return raw
@@ -106,7 +202,7 @@ class MmdbFile:
         return self._walk(start, prefixes, range(31, 31 - _FIRST_BITS, -1))
 
     def _walk(self, start: I64, addresses: U64, bits: range) -> I64:
-        """Follow each address from its start node; rows that meet a record stay there."""
+        """Walk each address from its start node until it reaches a record."""
         at = start.copy()
         rows = np.flatnonzero(at < self._nodes)
         for shift in bits:
@@ -118,7 +214,7 @@ class MmdbFile:
         return at
 
     def records(self, family: U8, hi: U64, lo: U64) -> I64:
-        """Return for each address the number of its record, 0 where there is none.
+        """Return the record number of each address, 0 if it has none.
 
         Numbers are positions in the file: equal for addresses of the same network, and of networks that
         share a record.
@@ -136,7 +232,7 @@ class MmdbFile:
         return found
 
     def content(self, record: int) -> dict[str, Any]:
-        """Return what a record holds, {} for number 0 and for a damaged one."""
+        """Return the contents of a record, {} for number 0 or a damaged one."""
         if record == 0:
             return {}
         try:
@@ -146,7 +242,7 @@ class MmdbFile:
         return value if isinstance(value, dict) else {}
 
     def leaves(self) -> Iterator[Leaves]:
-        """Yield the networks of the tree, one family after the other."""
+        """Yield the networks of the tree by family."""
         if self._v4_root < self._nodes:
             yield self._expand(4, self._v4_root, 32)
         if self.metadata.ip_version == 6:

@@ -1,4 +1,4 @@
-"""The prefixes of an autonomous system or a country, as few as possible: what `block asn:N` installs."""
+"""The minimal list of prefixes of an autonomous system or a country, for `block asn:N`."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from fwtop.enrich.geoip import Database, open_databases
 from fwtop.model.address import Prefix
 from fwtop.model.errors import FwtopError
 from fwtop.model.packets import Mask
+from fwtop.model.targets import country_of
 from fwtop.model.window import OriginColumns
 
 
 def prefixes_of_asn(asn: int, path: str | None = None) -> list[Prefix]:
-    """Return what the autonomous system announces; FwtopError when no database knows it."""
+    """Return the prefixes of an autonomous system; FwtopError if no database knows it."""
     return _prefixes(f"AS{asn}", path, lambda origin: origin.asn == asn)
 
 
 def prefixes_of_country(code: str, path: str | None = None) -> list[Prefix]:
-    """Return the networks of a country by its two letters (ISO 3166-1); FwtopError when it is unknown."""
-    if len(code) != 2 or not (code.isascii() and code.isalpha()):
-        raise FwtopError(f"{code[:20]!r} is not a country: give two letters, as in country:NL", 2)
-    number = int.from_bytes(code.upper().encode(), "big")
-    return _prefixes(f"country {code.upper()}", path, lambda origin: origin.country == number)
+    """Return the prefixes of a country by its ISO 3166-1 code; FwtopError if no database knows it."""
+    name = country_of(code)
+    number = int.from_bytes(name.encode(), "big")
+    return _prefixes(f"country {name}", path, lambda origin: origin.country == number)
 
 
 def _prefixes(what: str, path: str | None, wanted: Callable[[OriginColumns], Mask]) -> list[Prefix]:
-    """Ask the databases in order of trust; the first that knows any network of it is believed."""
+    """Return the prefixes from the first database that has any."""
     databases, _ = open_databases(path)
     if not databases:
         raise FwtopError(
@@ -48,7 +48,7 @@ def _matching(database: Database, wanted: Callable[[OriginColumns], Mask]) -> It
 
 
 def collapse(prefixes: Iterable[Prefix]) -> list[Prefix]:
-    """Return the fewest prefixes that cover exactly the same addresses, sorted."""
+    """Return the minimal sorted list of prefixes that covers the same addresses."""
     ranges: list[list[int]] = []  # family, first, last
     for prefix in sorted(prefixes):
         last = prefix.value | ((1 << (prefix.bits - prefix.length)) - 1)
@@ -60,7 +60,7 @@ def collapse(prefixes: Iterable[Prefix]) -> list[Prefix]:
 
 
 def _cover(family: int, first: int, last: int) -> Iterable[Prefix]:
-    """Split a range into aligned blocks, the largest that fits each time."""
+    """Split an address range into the fewest aligned blocks."""
     bits = 32 if family == 4 else 128
     while first <= last:
         aligned = (first & -first).bit_length() - 1 if first else bits

@@ -1,9 +1,9 @@
 """The legitimate clients: `python -I -m fwtop.lab.clients`, in the attacker's namespace.
 
-Visitors fetch pages and resolve names from addresses of their own, whether or not what they asked for before
-was answered, as many people behind one address do; the operator types into one long TCP session. Crowds of a
-scenario (floods with real connections, or a flash crowd) run here too. Commands are JSON lines: phase NAME,
-pause, crowd on/off, fare, each. Ends with its standard input.
+Visitors fetch pages and resolve names, each from its own address and without waiting for earlier answers,
+like many people behind one address. The operator types into one long TCP session. A scenario's crowds (floods
+with real connections, or a flash crowd) run here as well. Commands are JSON lines: phase NAME, pause, crowd
+on/off, results, results_by_client. Exits at end of input.
 """
 
 from __future__ import annotations
@@ -22,31 +22,31 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fwtop.lab import network as net
-from fwtop.lab.crowd import Crowds
-from fwtop.lab.dns import dns_query
-from fwtop.lab.legit import HOSTS, OPERATOR_PORT, PAGES, ZONE, request
-from fwtop.lab.worker import answer, leave_signals_to_the_lab
+from fwtop.lab.processes import answer, ignore_terminal_signals
+from fwtop.lab.traffic.crowds import Crowds
+from fwtop.lab.traffic.dns import dns_query
+from fwtop.lab.traffic.legitimate import HOSTS, OPERATOR_PORT, PAGES, ZONE, request
 
 _HTTP_SECONDS, _DNS_SECONDS, _ECHO_SECONDS = 1.0, 0.5, 1.0
 _THINKING_SECONDS = 0.15
 _KEYSTROKE_SECONDS = 0.05
-_MOST_AT_ONCE = 16  # of one client's, so that what is never answered doesn't pile up
+_MAX_PENDING = 16  # requests per client, so that unanswered ones don't pile up
 
 
 @dataclass(slots=True)
-class Tally:
-    """How one kind of work went in one phase."""
+class Attempts:
+    """Attempts at one kind of request in one phase; `latencies` (seconds) are of the successful ones."""
 
     tried: int = 0
     latencies: list[float] = field(default_factory=list)
 
-    def add(self, other: Tally) -> None:
-        """Count another's work in."""
+    def add(self, other: Attempts) -> None:
+        """Add another's attempts to these."""
         self.tried += other.tried
         self.latencies += other.latencies
 
     def summary(self) -> dict[str, Any]:
-        """Return counts, the success rate and latencies in milliseconds."""
+        """Return counts, success rate, and median and 95th percentile latency in milliseconds."""
         ranked = sorted(self.latencies)
         succeeded = len(ranked)
         return {
@@ -59,52 +59,57 @@ class Tally:
 
 
 class Clients:
-    """All who mean no harm, and what became of what they tried."""
+    """All legitimate clients, and the results of their attempts."""
 
     def __init__(self, clients: list[str], operator: str, seed: int) -> None:
         self._clients = clients
         self._operator = operator
         self._rng = random.Random(f"clients/{seed}")  # noqa: S311
         self._phase = "before"
-        self._tallies: dict[str, dict[tuple[str, str], Tally]] = {}  # phase → (client, work)
+        self._attempts: dict[str, dict[tuple[str, str], Attempts]] = {}  # phase → (client, work)
         self._running = asyncio.Event()
         self._running.set()
         self._busy = 0
         self._cuts = 0
+        self._handshakes = 0
 
     def phase(self, name: str) -> None:
-        """Count what is tried from now on under this name."""
+        """Count attempts from now on under this name."""
         self._phase = name
         self._running.set()
 
     async def pause(self) -> None:
-        """Start nothing new, and wait until what was begun has come to its end."""
+        """Start nothing new, and wait for pending attempts to finish."""
         self._running.clear()
         while self._busy:
             await asyncio.sleep(0.005)
 
-    def fare(self) -> dict[str, Any]:
-        """Return the tallies by phase and kind of work."""
+    def results(self) -> dict[str, Any]:
+        """Return the by_client by phase and kind of work."""
         phases = {}
-        for phase, tallies in self._tallies.items():
-            works: defaultdict[str, Tally] = defaultdict(Tally)
-            for (_, work), tally in tallies.items():
-                works[work].add(tally)
-            phases[phase] = {work: tally.summary() for work, tally in works.items()}
-        return {"phases": phases, "operator_session_cuts": self._cuts}
+        for phase, by_client in self._attempts.items():
+            works: defaultdict[str, Attempts] = defaultdict(Attempts)
+            for (_, work), attempts in by_client.items():
+                works[work].add(attempts)
+            phases[phase] = {work: attempts.summary() for work, attempts in works.items()}
+        return {
+            "phases": phases,
+            "operator_session_cuts": self._cuts,
+            "handshakes": self._handshakes,  # finished, whatever came of the request
+        }
 
-    def each(self) -> dict[str, Any]:
-        """Return what each client tried and got, by phase and kind of work."""
+    def results_by_client(self) -> dict[str, Any]:
+        """Return rows of attempts and successes by client and kind of request, for each phase."""
         return {
             phase: [
-                {"client": client, "work": work, "tried": tally.tried, "succeeded": len(tally.latencies)}
-                for (client, work), tally in tallies.items()
+                {"client": client, "work": work, "tried": made.tried, "succeeded": len(made.latencies)}
+                for (client, work), made in by_client.items()
             ]
-            for phase, tallies in self._tallies.items()
+            for phase, by_client in self._attempts.items()
         }
 
     def tasks(self) -> list[asyncio.Task[None]]:
-        """Set everybody to work."""
+        """Start all clients."""
         jobs: list[Awaitable[None]] = [self._operate()]
         for address in self._clients:
             jobs.append(self._work(address, "http", self._fetch))
@@ -113,41 +118,42 @@ class Clients:
         return [asyncio.ensure_future(job) for job in jobs]
 
     async def _work(self, address: str, work: str, once: Callable[[str, int], Awaitable[None]]) -> None:
-        """Begin one after the other; each client goes through the pages and names in turn."""
+        """Start attempts at random intervals; each client cycles through the pages or names."""
         begun: set[asyncio.Task[bool]] = set()
         turn = self._rng.randrange(60)
         while True:
             await asyncio.sleep(self._rng.expovariate(1 / _THINKING_SECONDS))
             await self._running.wait()
-            if len(begun) < _MOST_AT_ONCE:
+            if len(begun) < _MAX_PENDING:
                 task = asyncio.ensure_future(self._try(address, work, once(address, turn)))
                 begun.add(task)
                 task.add_done_callback(begun.discard)
                 turn += 1
 
     def _try(self, client: str, work: str, action: Awaitable[None]) -> Coroutine[Any, Any, bool]:
-        """Count an attempt from now on, and return what carries it out."""
-        tally = self._tallies.setdefault(self._phase, {}).setdefault((client, work), Tally())
+        """Return the coroutine that makes an attempt, counted in the present phase."""
+        attempts = self._attempts.setdefault(self._phase, {}).setdefault((client, work), Attempts())
         self._busy += 1
-        return self._tried(tally, action)
+        return self._tried(attempts, action)
 
-    async def _tried(self, tally: Tally, action: Awaitable[None]) -> bool:
+    async def _tried(self, attempts: Attempts, action: Awaitable[None]) -> bool:
         started = time.monotonic()
         try:
             await action
         except (OSError, TimeoutError, asyncio.IncompleteReadError):
             return False
         else:
-            tally.latencies.append(time.monotonic() - started)
+            attempts.latencies.append(time.monotonic() - started)
             return True
         finally:
-            tally.tried += 1
+            attempts.tried += 1
             self._busy -= 1
 
     async def _fetch(self, address: str, turn: int) -> None:
         async with asyncio.timeout(_HTTP_SECONDS):
             victim = net.VICTIM_6 if ":" in address else net.VICTIM_4
             reader, writer = await asyncio.open_connection(victim, net.PORT_HTTP, local_addr=(address, 0))
+            self._handshakes += 1
             try:
                 writer.write(request(PAGES[turn % len(PAGES)]))
                 while await reader.read(65_536):
@@ -168,7 +174,7 @@ class Clients:
                     pass
 
     async def _operate(self) -> None:
-        """Keep one session open, as an operator's SSH is; when it breaks, count the cut and connect again."""
+        """Keep one session open, like an operator's SSH; when it breaks, count the cut and reconnect."""
         port = OPERATOR_PORT
         while True:
             with contextlib.suppress(OSError, asyncio.IncompleteReadError, TimeoutError):
@@ -182,7 +188,7 @@ class Clients:
                 finally:
                     writer.close()
             self._cuts += 1
-            port += 1  # the old one may still be waiting in the kernel
+            port += 1  # the old port may still be in TIME_WAIT
             await asyncio.sleep(0.1)
 
     async def _type(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -195,7 +201,7 @@ class Clients:
                 while await reader.readexactly(16) != sent:
                     pass
 
-        while missed < 15:  # a person gives up after that many seconds of silence
+        while missed < 15:  # seconds of silence until a person gives up
             await asyncio.sleep(_KEYSTROKE_SECONDS)
             await self._running.wait()
             missed = 0 if await self._try(self._operator, "operator", keystroke()) else missed + 1
@@ -217,10 +223,10 @@ async def _obey(command: dict[str, Any], clients: Clients, crowds: Crowds) -> di
             await clients.pause()
         case "crowd":
             await (crowds.start() if command["on"] else crowds.stop())
-        case "fare":
-            return {**clients.fare(), "crowds": crowds.fare()}
-        case "each":
-            return clients.each()
+        case "results":
+            return {**clients.results(), "crowds": crowds.results()}
+        case "results_by_client":
+            return clients.results_by_client()
     return {"time": time.monotonic()}
 
 
@@ -241,7 +247,7 @@ async def _serve() -> None:
 
 def main() -> int:
     """Serve one lab until the end of standard input."""
-    leave_signals_to_the_lab()
+    ignore_terminal_signals()
     asyncio.run(_serve())
     return 0
 

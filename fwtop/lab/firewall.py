@@ -1,4 +1,4 @@
-"""The victim's own firewall, as its administrator laid it down, and the lab's counters beside the clients."""
+"""The victim's own nftables rules, and counters of what the clients send."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 
 from fwtop.lab import network as net
 from fwtop.lab.namespaces import run
-from fwtop.lab.vectors import Scenario
+from fwtop.lab.traffic.vectors import Scenario
 
 _ACCEPT = """
         ct state established,related accept
@@ -18,7 +18,7 @@ _ACCEPT = """
 
 
 def victim_rules(scenario: Scenario) -> str:
-    """Return the ruleset: drop by default (stateful), track and accept all (open), or none at all."""
+    """Return the ruleset: drop by default (stateful), track and accept everything (open), or nothing."""
     if scenario.firewall == "none":
         return ""
     policy = "drop" if scenario.firewall == "stateful" else "accept"
@@ -35,13 +35,13 @@ def victim_rules(scenario: Scenario) -> str:
 
 
 def install_victim_rules(victim: str, scenario: Scenario) -> None:
-    """Lay the victim's ruleset down."""
+    """Load the victim's ruleset."""
     if rules := victim_rules(scenario):
         run("ip", "netns", "exec", victim, "nft", "-f", "-", text=rules)
 
 
 def install_counters(attacker: str, clients: list[str]) -> None:
-    """Count what each client sends, as it leaves its kernel: packets of their own TCP are not templates."""
+    """Count each client's packets in postrouting: unlike the flood's, they come from real sockets."""
     families = {"4": [a for a in clients if ":" not in a], "6": [a for a in clients if ":" in a]}
     sets, rules = [], []
     for family, addresses in families.items():
@@ -62,9 +62,9 @@ def install_counters(attacker: str, clients: list[str]) -> None:
 
 
 def read_counters(attacker: str) -> dict[tuple[str, str], tuple[int, int]]:
-    """Return packets and bytes on the wire (link header included) that each client has sent.
+    """Return packets and bytes (including link headers) that each client has sent.
 
-    By address and protocol, as nft names it: tcp, udp, icmp, ipv6-icmp.
+    Keys are address and protocol in nft's spelling: tcp, udp, icmp, ipv6-icmp.
     """
     listing = json.loads(run("ip", "netns", "exec", attacker, "nft", "-j", "list", "table", "inet", "lab"))
     counts: dict[tuple[str, str], tuple[int, int]] = {}

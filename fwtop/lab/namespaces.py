@@ -1,7 +1,7 @@
-"""The lab's namespaces: made, marked, found again after a crash, and removed with whatever runs in them.
+"""The lab's network namespaces: creation, removal with all their processes, and cleanup after a crash.
 
-A lab is known by its process: namespaces fwtop-lab-<pid>-victim and -attacker, and a lock file that the
-process holds while it lives. A lab whose lock is free is stale, whatever its process id means by now.
+A lab is identified by its process: namespaces fwtop-lab-<pid>-victim and -attacker, and a lock file that the
+process holds. A lab whose lock is free is stale, even if its pid has been reused.
 """
 
 from __future__ import annotations
@@ -15,17 +15,18 @@ import subprocess
 import time
 from pathlib import Path
 
+from fwtop.kernel.namespaces import NETNS
 from fwtop.lab import network as net
-from fwtop.lab.entering import NETNS
+from fwtop.lab.cabling import connect
 from fwtop.lab.network import Wire
-from fwtop.lab.wiring import lay
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
 
 PREFIX = "fwtop-lab-"
 ROLES = ("victim", "attacker")
+RESOLVERS = Path("/etc/netns")  # ip-netns(8)
 LOCKS = Path("/run/fwtop-lab")
-PACED_PPS = 500_000  # beyond this a victim of one receiving processor is overloaded
+PACED_PPS = 500_000  # above this, a victim with a single receiving CPU is overloaded
 _NAME = re.compile(rf"{PREFIX}(\d+)-({'|'.join(ROLES)})")
 _SYSCTLS = (
     "net.ipv4.conf.all.rp_filter=0",
@@ -42,7 +43,7 @@ def name(role: str, pid: int) -> str:
 
 
 def run(*argv: str, text: str | None = None) -> str:
-    """Run a system tool that must succeed; raises FwtopError with its complaint."""
+    """Run a system tool and return its output; raises FwtopError with its message on failure."""
     try:
         done = subprocess.run(argv, input=text, capture_output=True, text=True, timeout=30, check=False)
     except FileNotFoundError:
@@ -57,8 +58,15 @@ def run(*argv: str, text: str | None = None) -> str:
     return done.stdout
 
 
+def set_resolver(victim: str, address: str) -> None:
+    """Write the resolv.conf that `ip netns exec` uses (ip-netns(8)); `remove` deletes it."""
+    directory = RESOLVERS / victim
+    directory.mkdir(mode=0o755, parents=True, exist_ok=True)
+    (directory / "resolv.conf").write_text(f"nameserver {address}\n", encoding="ascii")
+
+
 def hold_lock(pid: int) -> int:
-    """Take this process's lock and return its descriptor: open means that the lab is alive."""
+    """Take this process's lock and return its descriptor; the lab counts as alive while it is open."""
     LOCKS.mkdir(mode=0o700, exist_ok=True)
     lock = os.open(LOCKS / str(pid), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -70,13 +78,13 @@ def hold_lock(pid: int) -> int:
 
 
 def release_lock(pid: int, lock: int) -> None:
-    """Give the lock back and remove its file."""
+    """Release the lock and remove its file."""
     (LOCKS / str(pid)).unlink(missing_ok=True)
     os.close(lock)
 
 
 def is_alive(pid: int) -> bool:
-    """Whether the process of a lab still holds its lock."""
+    """Whether a lab's process still holds its lock."""
     try:
         lock = os.open(LOCKS / str(pid), os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -91,7 +99,7 @@ def is_alive(pid: int) -> bool:
 
 
 def remove_stale() -> list[str]:
-    """Remove the namespaces of labs whose process is gone; returns their names."""
+    """Remove the namespaces of labs whose process is gone; return their names."""
     found = [entry.name for entry in NETNS.iterdir()] if NETNS.is_dir() else []
     stale = [entry for entry in found if (match := _NAME.fullmatch(entry)) and not is_alive(int(match[1]))]
     remove(stale)
@@ -103,7 +111,7 @@ def remove_stale() -> list[str]:
 
 
 def processes_in(names: list[str]) -> list[int]:
-    """Return the processes whose network namespace is one of those named."""
+    """Return the pids of processes in any of the named network namespaces."""
     inodes = set()
     for entry in names:
         with contextlib.suppress(OSError):
@@ -117,7 +125,7 @@ def processes_in(names: list[str]) -> list[int]:
 
 
 def remove(names: list[str], grace_seconds: float = 2.0) -> None:
-    """End what still runs in own namespaces (asked first, then killed), then remove them."""
+    """End the processes in a lab's namespaces (SIGTERM, then SIGKILL) and remove the namespaces."""
     if not names:
         return
     end = time.monotonic() + grace_seconds
@@ -133,20 +141,23 @@ def remove(names: list[str], grace_seconds: float = 2.0) -> None:
             os.kill(pid, signal.SIGKILL)
     for entry in names:
         subprocess.run(["ip", "netns", "delete", entry], capture_output=True, timeout=30, check=False)
+        with contextlib.suppress(OSError):
+            (RESOLVERS / entry / "resolv.conf").unlink()
+            (RESOLVERS / entry).rmdir()
 
 
 def create(pid: int, clients: list[str], vlans: list[int]) -> tuple[Wire, set[int]]:
-    """Make both namespaces with all their settings.
+    """Create and configure both namespaces.
 
-    Returns the hardware addresses, and the kernel threads that do the victim's receiving.
+    Returns the MAC addresses and the pids of the kernel threads that receive for the victim.
     """
     victim, attacker = (name(role, pid) for role in ROLES)
     run("ip", "-batch", "-", text=f"netns add {victim}\nnetns add {attacker}\n")
     for own in (victim, attacker):
         run("ip", "netns", "exec", own, "sysctl", "-q", "-w", *_SYSCTLS)
-    wire = lay(victim, attacker, clients, vlans)
+    wire = connect(victim, attacker, clients, vlans)
     for own, interface in ((victim, net.VICTIM_INTERFACE), (attacker, net.ATTACKER_INTERFACE)):
-        # As on a wire: what arrives has its checksum, and is one packet (offloads leave both for later).
+        # As on a real wire: every packet carries its checksum, and none is a GSO packet.
         offloads = ("gro", "on", "tx", "off", "tso", "off", "gso", "off")
         run("ip", "netns", "exec", own, "ethtool", "-K", interface, *offloads)
     _thread_napi(attacker, net.ATTACKER_INTERFACE)
@@ -154,7 +165,7 @@ def create(pid: int, clients: list[str], vlans: list[int]) -> tuple[Wire, set[in
 
 
 def _thread_napi(own: str, interface: str) -> set[int]:
-    """Move an interface's receive work into a kernel thread, and return that thread."""
+    """Switch an interface to threaded NAPI; return the pids of its threads."""
     before = _napi_threads(interface)
     run("ip", "netns", "exec", own, "sh", "-c", f"echo 1 > /sys/class/net/{interface}/threaded")
     return _napi_threads(interface) - before
@@ -170,12 +181,12 @@ def _napi_threads(interface: str) -> set[int]:
 
 
 def schedule_receiving(threads: set[int], *, paced: bool) -> None:
-    """Say where and how urgently the kernel threads that receive for the victim run.
+    """Set CPU affinity and priority of the kernel threads that receive for the victim.
 
-    Paced: on the sender's processor and before it, so that every batch is taken in before the next one is
-    made. Nothing is lost between the two, as long as that processor can do the work; pages go round in
-    one processor's cache; the other processors are the victim's programs'. Otherwise: on other processors
-    than the sender's, as one process among equals, which is what ksoftirqd is under too much load.
+    Paced: on the sender's CPU with a higher priority, so that every batch is received before the next is
+    made. No frame is lost as long as that CPU keeps up, pages stay in one CPU's cache, and the other CPUs are
+    left to the victim's programs. Otherwise: on the other CPUs at normal priority, like ksoftirqd under
+    overload.
     """
     processors = sorted(os.sched_getaffinity(0))
     policy, priority = (os.SCHED_FIFO, 2) if paced else (os.SCHED_OTHER, 0)

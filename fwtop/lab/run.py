@@ -1,7 +1,8 @@
-"""A lab: victim and attacker in namespaces of their own, clients at work, and a flood on demand."""
+"""A lab: victim and attacker in their own namespaces, legitimate clients, and a flood on demand."""
 
 from __future__ import annotations
 
+import itertools
 import os
 import time
 from dataclasses import asdict
@@ -9,33 +10,34 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from fwtop.kernel.namespaces import inside
 from fwtop.lab import firewall, namespaces
 from fwtop.lab import network as net
-from fwtop.lab.child import Child
-from fwtop.lab.crowd import addresses as crowd_addresses
-from fwtop.lab.entering import inside
-from fwtop.lab.legit import OPERATOR_PORT, people
-from fwtop.lab.link import Link
-from fwtop.lab.plan import TOP
+from fwtop.lab.cabling import Link
+from fwtop.lab.processes import Child
 from fwtop.lab.scenario import DIRECTORY, load
-from fwtop.lab.vectors import Scenario
+from fwtop.lab.traffic.crowd import addresses as crowd_addresses
+from fwtop.lab.traffic.legitimate import OPERATOR_PORT, draw_clients
+from fwtop.lab.traffic.plan import TOP
+from fwtop.lab.traffic.vectors import Scenario
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
 
 _DRAIN_SECONDS = 2.0
+_GATEWAYS = (net.GATEWAY_4, net.GATEWAY_6)
 
 
 class Lab:
-    """Namespaces, services and clients for one scenario, while the `with` block lasts.
+    """Namespaces, services and clients for one scenario, for the duration of the `with` block.
 
-    `victim` and `attacker` are the namespaces' names. Leaving the block removes everything, whatever
-    happened in it; what a killed lab left behind is removed when the next one starts.
+    `victim` and `attacker` are the names of the namespaces. Leaving the block removes everything; the remains
+    of a killed lab are removed when the next one starts.
     """
 
     def __init__(self, scenario: Scenario | str, *, capture: Path | None = None, source: str = "") -> None:
-        """Take a scenario by name or path, or parsed with its TOML text as `source`.
+        """Take a scenario by name or path, or parsed, with its TOML text as `source`.
 
-        With `capture` its packets are sent instead of the scenario's; the clients are the scenario's.
+        With `capture`, its packets are sent instead of the scenario's; the clients remain the scenario's.
         """
         self.scenario = load(scenario) if isinstance(scenario, str) else scenario
         self._text = source or _source(scenario if isinstance(scenario, str) else self.scenario.name)
@@ -43,7 +45,7 @@ class Lab:
         pid = os.getpid()
         self.victim, self.attacker = (namespaces.name(role, pid) for role in namespaces.ROLES)
         self.interface = net.VICTIM_INTERFACE
-        self.people = people(self.scenario.seed)
+        self.legitimate = draw_clients(self.scenario.seed)
         self._crowd = [
             address
             for number, crowd in enumerate(self.scenario.crowds)
@@ -61,7 +63,7 @@ class Lab:
         self._arrived_at_mark = (0, 0)
 
     def __enter__(self) -> Lab:
-        """Set everything up; on failure nothing is left."""
+        """Set everything up; on failure, take it all down again."""
         if os.geteuid() != 0:
             raise FwtopError("the lab needs root to make namespaces; nothing was started; use sudo", 3)
         namespaces.remove_stale()
@@ -74,12 +76,15 @@ class Lab:
         return self
 
     def _set_up(self) -> None:
-        everyone = [*self.people.all, *self._crowd]
+        everyone = [*self.legitimate.all, *self._crowd]
         vlans = {vector.vlan[0] for vector in self.scenario.vectors if vector.vlan}
         wire, self._receiving = namespaces.create(os.getpid(), everyone, sorted(vlans))
         firewall.install_victim_rules(self.victim, self.scenario)
-        firewall.install_counters(self.attacker, everyone)
+        firewall.install_counters(self.attacker, [*everyone, *_GATEWAYS])
         servers = self._spawn(self.victim, "fwtop.lab.servers")
+        if self.scenario.resolver:
+            namespaces.set_resolver(self.victim, net.GATEWAY_4)
+            self._spawn(self.attacker, "fwtop.lab.servers").wait_ready()
         setup: dict[str, Any] = {"victim": wire.victim.hex(), "attacker": wire.attacker.hex()}
         setup |= {"text": self._text, "name": self.scenario.name}
         setup |= {"capture": str(self._capture)} if self._capture else {}
@@ -89,8 +94,8 @@ class Lab:
             self.attacker,
             "fwtop.lab.clients",
             {
-                "clients": self.people.clients,
-                "operator": self.people.operator,
+                "clients": self.legitimate.clients,
+                "operator": self.legitimate.operator,
                 "seed": self.scenario.seed,
                 "crowds": [asdict(crowd) for crowd in self.scenario.crowds],
             },
@@ -110,7 +115,7 @@ class Lab:
         self.close()
 
     def close(self) -> None:
-        """End the processes and remove the namespaces; harmless when done already."""
+        """End the processes and remove the namespaces; idempotent."""
         for child in reversed(self._children):
             child.close()
         self._children.clear()
@@ -121,19 +126,19 @@ class Lab:
 
     @property
     def name(self) -> str:
-        """Return what is sent: the scenario's name, or the capture's."""
+        """Name of the scenario or capture that is sent."""
         return f"capture {safe_text(self._capture.name)}" if self._capture else self.scenario.name
 
     @property
     def ssh_connection(self) -> str:
-        """Return what sshd would put into the operator's environment on the victim (sshd(8))."""
-        return f"{self.people.operator} {OPERATOR_PORT} {net.VICTIM_4} {net.PORT_SSH}"
+        """The SSH_CONNECTION of the operator's session on the victim (sshd(8))."""
+        return f"{self.legitimate.operator} {OPERATOR_PORT} {net.VICTIM_4} {net.PORT_SSH}"
 
     def start_flood(self, pps: int | None = None, *, seconds: float | None = None) -> None:
-        """Start sending, `pps` packets a second in all (None: the scenario's, 0: as fast as possible).
+        """Start sending at `pps` packets per second in total (None: the scenario's rate, 0: unlimited).
 
-        After so many `seconds` the sender stops by itself, which holds on a busy machine as well; `stop`
-        must be called all the same.
+        The sender stops by itself after `seconds`, punctually even on a busy machine; `stop` must be called
+        nevertheless.
         """
         self._ask_clients(do="phase", name="during")
         if self.scenario.crowds:
@@ -143,7 +148,7 @@ class Lab:
         self._flood_started = self._ask_sender(do="start", pps=rate, seconds=seconds)["time"]
 
     def stop(self) -> None:
-        """Stop the flood; returns when the last packet has reached the victim's interface."""
+        """Stop the flood; return once the last packet has reached the victim's interface."""
         stopped = self._ask_sender(do="stop")["time"]
         if self.scenario.crowds:
             self._ask_clients(do="crowd", on=False)
@@ -160,50 +165,50 @@ class Lab:
             before = now
 
     def phase(self, name: str) -> None:
-        """Count what clients try from now on under this name."""
+        """Count the clients' attempts from now on under this name."""
         self._ask_clients(do="phase", name=name)
 
     def pause_clients(self) -> None:
-        """Let clients finish what they have begun, and begin nothing more until the next phase."""
+        """Let clients finish pending attempts and start no more until the next phase."""
         self._ask_clients(do="pause")
 
     def mark(self) -> None:
-        """Begin the interval that `truth` is about."""
+        """Start the interval that `truth` covers."""
         self._at_mark = firewall.read_counters(self.attacker)
         self._arrived_at_mark = self.arrived()
 
-    def fare(self) -> dict[str, Any]:
-        """Return how legitimate clients fared: per phase and kind of work tried, succeeded, latency."""
-        return self._ask_clients(do="fare")
+    def results(self) -> dict[str, Any]:
+        """Return the legitimate clients' attempts, successes and latencies, by phase and kind of request."""
+        return self._ask_clients(do="results")
 
-    def each(self) -> dict[str, list[dict[str, Any]]]:
-        """Return per phase what each client tried and got: rows of client, work, tried, succeeded."""
-        return self._ask_clients(do="each")
+    def results_by_client(self) -> dict[str, list[dict[str, Any]]]:
+        """Return, by phase, rows of client, work (kind of request), tried, succeeded."""
+        return self._ask_clients(do="results_by_client")
 
-    def clients_sent(self) -> dict[tuple[str, str], int]:
-        """Return the packets that each client has sent so far, by address and protocol."""
+    def packets_by_client(self) -> dict[tuple[str, str], int]:
+        """Return the packets that the clients have sent so far, by (address, protocol)."""
         return {key: packets for key, (packets, _) in firewall.read_counters(self.attacker).items()}
 
     def arrived(self) -> tuple[int, int]:
-        """Return packets and bytes that reached the victim's interface since it was made."""
+        """Return packets and bytes received by the victim's interface since its creation."""
         with inside(self.victim):
             return _statistics(net.VICTIM_INTERFACE, "rx")
 
     def receiving_seconds(self) -> float:
-        """Return the processor time that the victim's receiving has taken since its interface was made."""
+        """Return the CPU time of the victim's receiving threads."""
         return self._receiving_times(1)
 
-    def receiving_wanted(self) -> float:
-        """Return the time in which it ran, or waited for its processor: there were packets."""
+    def receiving_runnable_seconds(self) -> float:
+        """Return the time in which they ran or were runnable: packets were queued."""
         return self._receiving_times(2)
 
     def _receiving_times(self, count: int) -> float:
-        """Add up the first of: seconds run, seconds waited (scheduler/sched-stats.rst)."""
+        """Sum the first `count` of: time run, time waited in the run queue (scheduler/sched-stats.rst)."""
         texts = (Path(f"/proc/{thread}/schedstat").read_text(encoding="ascii") for thread in self._receiving)
         return sum(sum(map(int, text.split()[:count])) for text in texts) / 1e9
 
     def link_full(self) -> int:
-        """Return packets lost before the victim's interface, because its queue was full."""
+        """Return frames lost because the victim's queue was full; its interface counts them as rx_dropped."""
         with inside(self.attacker):
             link = Link(net.ATTACKER_INTERFACE)
         try:
@@ -212,44 +217,55 @@ class Lab:
             link.close()
 
     def truth(self) -> dict[str, Any]:
-        """Return what was sent since `mark` (clients) and since the start (flood), and how clients fared."""
+        """Return what the clients sent since `mark` and the flood since its start, and the clients' results.
+
+        `packets` and `bytes` leave out the `link_full` frames that the victim's full queue lost; the rows of
+        vectors, sources, ports and payloads include them.
+        """
         flood = self._ask_sender(do="truth")
         lost = self.link_full()
-        legitimate, crowd = self._clients_sent()
+        legitimate, crowd, gateway = self._clients_sent()
         kept = 1 - lost / flood["packets"] if flood["packets"] else 1.0
         arrived = self.arrived()
-        packets = flood["packets"] - lost + legitimate["packets"] + crowd["packets"]
-        size = round(flood["bytes"] * kept) + legitimate["bytes"] + crowd["bytes"]
+        attack = {
+            "packets": flood["packets"] - lost + crowd["packets"],
+            "bytes": round(flood["bytes"] * kept) + crowd["bytes"],
+        }
+        total = {name: attack[name] + legitimate[name] + gateway[name] for name in attack}
         return {
             "title": f"replay of {self.name}" if self._capture else self.scenario.title,
             "kinds": self._kinds_sent(flood["vectors"]),
             "kinds_also": sorted(
                 {name for row in flood["vectors"] if row["packets"] for name in row["also"]}
             ),
-            "packets": packets,
-            "bytes": size,
+            **total,
             "arrived_packets": arrived[0] - self._arrived_at_mark[0],
             "link_full": lost,
             "seconds": round(self._seconds, 3),
             "pps": round((flood["packets"] - lost) / self._seconds, 1) if self._seconds else 0.0,
-            "attack": {"packets": packets - legitimate["packets"], "bytes": size - legitimate["bytes"]},
+            "attack": attack,
             "vectors": flood["vectors"],
-            "sources": _merged(flood["sources"], legitimate["sources"], crowd["sources"])[:TOP],
+            "sources": _merged(*(part["sources"] for part in (flood, legitimate, crowd, gateway)))[:TOP],
             "source_prefixes": flood["source_prefixes"],
             "ports": flood["ports"],
             "payloads": flood["payloads"],
             "fragments": flood["fragments"],
             "crowd": {key: crowd[key] for key in ("packets", "bytes")},
-            "legitimate": {**legitimate, "operator": self.people.operator, "fared": self.fare()},
+            "gateway": {key: gateway[key] for key in ("packets", "bytes")},
+            "legitimate": {**legitimate, "operator": self.legitimate.operator, "fared": self.results()},
         }
 
     def _kinds_sent(self, vectors: list[dict[str, Any]]) -> list[str]:
-        """Return the attacks that an observer should name: those of which anything was sent."""
+        """Return the attack kinds of which anything was sent: those that fwtop should name."""
         sent = [row["kind"] for row in vectors if row["packets"]]
         sent += [crowd.kind for crowd in self.scenario.crowds]
         return list(dict.fromkeys(kind for kind in sent if kind))
 
-    def _clients_sent(self) -> tuple[dict[str, Any], dict[str, Any]]:
+    def _clients_sent(self) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+        """Return what legitimate clients, crowds and gateway have sent since `mark`.
+
+        The gateway is the victim's resolver, and answers what a flood in its name provokes (RST, ICMP).
+        """
         crowd = set(self._crowd)
         totals: dict[str, list[int]] = {}
         for key, (packets, size) in firewall.read_counters(self.attacker).items():
@@ -265,8 +281,9 @@ class Lab:
             ]
         )
         return (
-            _summed([row for row in rows if row["key"] not in crowd]),
+            _summed([row for row in rows if row["key"] not in crowd and row["key"] not in _GATEWAYS]),
             _summed([row for row in rows if row["key"] in crowd]),
+            _summed([row for row in rows if row["key"] in _GATEWAYS]),
         )
 
     def _ask_sender(self, **command: object) -> dict[str, Any]:
@@ -286,8 +303,13 @@ def _source(name: str) -> str:
 
 
 def _merged(*lists: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    rows = [row for part in lists for row in part]
-    return sorted(rows, key=lambda row: -int(row["packets"]))
+    """Join rows of key, packets and bytes, adding up those of one key; the greatest first."""
+    by_key: dict[str, dict[str, Any]] = {}
+    for row in itertools.chain(*lists):
+        known = by_key.setdefault(row["key"], {**row, "packets": 0, "bytes": 0})
+        known["packets"] += row["packets"]
+        known["bytes"] += row["bytes"]
+    return sorted(by_key.values(), key=lambda row: -int(row["packets"]))
 
 
 def _summed(rows: list[dict[str, Any]]) -> dict[str, Any]:
@@ -295,7 +317,7 @@ def _summed(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _statistics(interface: str, direction: str) -> tuple[int, int]:
-    """Read an interface's counters by name, from the namespace that this thread is in."""
+    """Read an interface's packets and bytes in this thread's namespace."""
     for line in Path("/proc/thread-self/net/dev").read_text(encoding="ascii").splitlines():
         name, _, values = line.strip().partition(":")
         if name == interface:

@@ -1,4 +1,4 @@
-"""Scenarios as readable TOML files, read strictly: what is unknown or wrong is one clear line."""
+"""Reader of scenario files (TOML). Strict: unknown keys and invalid values raise a one-line error."""
 
 from __future__ import annotations
 
@@ -7,22 +7,23 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from fwtop.lab.vectors import Crowd, Pool, Ports, Scenario, ScenarioError, Vector
+from fwtop.lab.traffic.held import PROTOCOLS as HELD
+from fwtop.lab.traffic.vectors import Crowd, Pool, Ports, Scenario, ScenarioError, Vector
 from fwtop.model.address import Prefix
 from fwtop.model.protocols import NUMBERS, TCP_FLAGS
 
 DIRECTORY = Path(__file__).resolve().parent / "scenarios"
 FIREWALLS = ("stateful", "open", "none")
-CROWDS = ("http", "tls")
+CROWDS = ("http", "tls", *HELD)
 
 
 def names() -> list[str]:
-    """Return the names of the scenarios that come with fwtop."""
+    """Return the names of the bundled scenarios."""
     return sorted(path.stem for path in DIRECTORY.glob("*.toml"))
 
 
 def load(name: str) -> Scenario:
-    """Read a scenario by its name, or a file of one's own by its path (ending in .toml)."""
+    """Read a bundled scenario by name, or a file by a path ending in .toml."""
     path = Path(name) if name.endswith(".toml") else DIRECTORY / f"{name}.toml"
     if not name.endswith(".toml") and name not in names():
         raise ScenarioError(f"no scenario {name[:60]!r}; 'fwtop lab list' names them")
@@ -34,7 +35,7 @@ def load(name: str) -> Scenario:
 
 
 def parse(text: str, name: str) -> Scenario:
-    """Read a scenario from TOML text; raises ScenarioError with one line."""
+    """Parse a scenario; raises ScenarioError."""
     try:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -60,6 +61,10 @@ def _check(scenario: Scenario) -> None:
         _one_of("crowd: protocol", crowd.protocol, CROWDS)
         if not 1 <= crowd.clients <= 4096 or not 0 < crowd.rate <= 50_000:
             raise ValueError("crowd: clients may be 1 to 4096 and rate up to 50,000 a second")
+        if not 1 <= crowd.port <= 65535:
+            raise ValueError("crowd: port may be 1 to 65535")
+        if not 1 <= crowd.connections <= 16_384 or not 0.1 <= crowd.pause <= 3600:
+            raise ValueError("crowd: connections may be 1 to 16,384, with a pause of 0.1 to 3600 s")
     if scenario.cycle == 0 and any(vector.active != (0.0, 1.0) for vector in scenario.vectors):
         raise ValueError("a vector's 'active' needs the scenario's 'cycle' (seconds)")
 
@@ -73,7 +78,7 @@ _TYPES = {"str": (str,), "int": (int,), "float": (int, float), "bool": (bool,)}
 
 
 def _build(cls: type[Any], given: dict[str, Any], where: str) -> Any:  # noqa: ANN401 - a value of `cls`
-    """Make a frozen value of a table; unknown keys and wrong types raise ValueError."""
+    """Build a frozen dataclass from a table; unknown keys and wrong types raise ValueError."""
     prefix = f"{where}: " if where else ""
     known = {item.name: str(item.type) for item in fields(cls)}
     for key, value in given.items():
@@ -150,7 +155,7 @@ def _protocol(value: object) -> int:
 
 
 def _pool(value: object) -> Pool:
-    """`"random"`, or a table with `count` and `skew`, or with `prefixes` and `weights`."""
+    """Read `"random"`, or a table with `count` and `skew` or with `prefixes` and `weights`."""
     if value == "random":
         return Pool()
     if not isinstance(value, dict):

@@ -1,8 +1,8 @@
-"""The process that floods: `python -I -m fwtop.lab.sender`, inside the attacker's namespace only.
+"""The flooding process: `python -I -m fwtop.lab.sender`, in the attacker's namespace only.
 
-It reads one JSON object a line and answers with one. First the setup (scenario file's text, hardware
-addresses), then `start` (with pps), `stop`, and `truth`. End of input ends it. Before anything is loaded it
-makes sure that it is in a lab: see `refuse_outside`.
+It reads a JSON object per line and answers each with one: first the setup (scenario text, MAC addresses),
+then `start` (with pps), `stop` and `truth`. It exits at end of input. Before it loads anything it checks that
+it is in a lab: see `require_lab_namespace`.
 """
 
 from __future__ import annotations
@@ -18,30 +18,31 @@ import time
 from pathlib import Path
 from typing import Any
 
-from fwtop.lab import capture, scenario
+from fwtop.kernel.namespaces import NETNS
 from fwtop.lab import network as net
-from fwtop.lab.entering import NETNS
+from fwtop.lab import scenario
+from fwtop.lab.cabling import Link
 from fwtop.lab.flood import Flood
-from fwtop.lab.link import Link
 from fwtop.lab.namespaces import PACED_PPS, PREFIX
 from fwtop.lab.network import Wire
-from fwtop.lab.plan import Plan, lay_out
-from fwtop.lab.worker import answer, leave_signals_to_the_lab
+from fwtop.lab.processes import answer, ignore_terminal_signals
+from fwtop.lab.traffic import capture
+from fwtop.lab.traffic.plan import Plan, build_plan
 from fwtop.model.errors import FwtopError
 
 _TICK_SECONDS = 0.0004
-_MAX_DEBT_SECONDS = 0.1  # what could not be sent in time is made up for, up to this
-_UNPACED = 65_536  # frames a call when there is no limit: some milliseconds
-_BATCH = 128  # frames at once; the far end's queue holds 256
-_CATCH_UP = 3  # times the rate, after the sender could not run for a while
-_PROBE = 8  # frames that try whether a full queue has room again
+_MAX_DEBT_SECONDS = 0.1  # the longest delay that is made up for
+_UNPACED = 65_536  # frames per call without a rate limit: some milliseconds
+_BATCH = 128  # frames per call with one; the victim's queue holds 256
+_CATCH_UP = 3  # times the rate while making up for a delay
+_PROBE = 8  # frames to probe a full queue with
 
 
-def refuse_outside(interface: str) -> None:
+def require_lab_namespace(interface: str) -> None:
     """Raise FwtopError unless this is a lab's attacker namespace and the interface is its veth.
 
-    The namespace must be a named one of the lab's, not the first process's, and the interface a veth whose
-    alias is that very name: a machine's own network fails every one of these.
+    The namespace must carry a lab's name and differ from that of pid 1; the interface must be a veth with
+    that name as its alias. A machine's real network meets none of these conditions.
     """
     own = os.stat("/proc/self/ns/net").st_ino
     named = [
@@ -63,7 +64,7 @@ def refuse_outside(interface: str) -> None:
 def _first_process_namespace() -> int:
     try:
         return os.stat("/proc/1/ns/net").st_ino
-    except OSError:  # a container may hide it; the name and the alias still tell
+    except OSError:  # hidden in some containers; name and alias are still checked
         return -1
 
 
@@ -74,15 +75,15 @@ def _alias(interface: str) -> str:
         return ""
 
 
-def _run_ahead(ahead: bool) -> None:
-    """Run before other processes while pacing: an attacker's rate doesn't depend on the victim's load."""
+def _set_realtime(ahead: bool) -> None:
+    """Use SCHED_FIFO while pacing: an attacker's rate doesn't depend on the victim's load."""
     policy, priority = (os.SCHED_FIFO, 1) if ahead else (os.SCHED_OTHER, 0)
     with contextlib.suppress(OSError):
         os.sched_setscheduler(0, policy, os.sched_param(priority))
 
 
 class Sender:
-    """Sends a plan at a rate, in small batches, between looks at its commands."""
+    """Sends a plan's packets at a rate, in small batches between commands."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
@@ -96,28 +97,28 @@ class Sender:
         self._phase = plan.phases[0]
 
     def start(self, pps: float, seconds: float | None) -> None:
-        """Begin, for so many seconds or until stopped; a rate of 0 is as fast as possible."""
+        """Start sending for `seconds` or until stopped; rate 0 means unlimited."""
         self._started = self._due = self._next = time.monotonic()
         self._end = self._started + seconds if seconds is not None else math.inf
         self._pps = pps
-        _run_ahead(0 < pps <= PACED_PPS)
+        _set_realtime(0 < pps <= PACED_PPS)
 
     def stop(self) -> float:
-        """Stop after the batch that is on its way; returns when it stopped."""
+        """Stop sending; return the monotonic time at which it stopped."""
         if self._pps is not None:
             self._end = min(self._end, time.monotonic())
         self._pps = None
-        _run_ahead(False)
+        _set_realtime(False)
         return self._end
 
     def wait_seconds(self) -> float | None:
-        """Return how long there is nothing to send (None: until the next command)."""
+        """Return the time until the next batch is due; None if stopped."""
         if self._pps is None:
             return None
         return max(0.0, max(self._due, self._next) - time.monotonic()) if self._pps else 0.0
 
     def step(self) -> None:
-        """Send what is due."""
+        """Send the batch that is due."""
         if self._pps is None:
             return
         now = time.monotonic()
@@ -139,10 +140,10 @@ class Sender:
         self._due += self._send(int((now - self._due) * self._pps)) / self._pps
 
     def _send(self, due: int) -> int:
-        """Send a small batch and return how many frames reached the far end's queue.
+        """Send a small batch; return how many frames reached the victim's queue.
 
-        What finds the queue full is lost and made up for, so that the rate holds; a full queue is tried
-        with few frames until it has room. A network card's queue would lose them as well.
+        Frames that find the queue full are lost, as at a network card, and made up for to keep the rate. A
+        full queue is probed with few frames until it has room.
         """
         least = max(1, min(_BATCH, round((self._pps or 0) * _TICK_SECONDS)))
         batch = min(self._window, max(least, due))
@@ -155,7 +156,7 @@ class Sender:
         return max(0, batch - missing)
 
     def truth(self) -> dict[str, Any]:
-        """Return what was sent up to now."""
+        """Return what has been sent so far."""
         packets, sources = self._flood.counts()
         return self._plan.truth(packets, sources)
 
@@ -188,17 +189,17 @@ def _obey(sender: Sender, command: dict[str, Any]) -> dict[str, Any]:
 
 def main() -> int:
     """Serve one lab; returns the exit status."""
-    leave_signals_to_the_lab()
+    ignore_terminal_signals()
     try:
-        refuse_outside(net.ATTACKER_INTERFACE)
+        require_lab_namespace(net.ATTACKER_INTERFACE)
         os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})  # the victim receives on the others
         with open(0, "rb", buffering=0, closefd=False) as commands:
             setup = json.loads(commands.readline())
         wire = Wire(bytes.fromhex(setup["victim"]), bytes.fromhex(setup["attacker"]))
         if setup.get("capture"):
-            plan = capture.lay_out(Path(setup["capture"]), wire)
+            plan = capture.plan_replay(Path(setup["capture"]), wire)
         else:
-            plan = lay_out(scenario.parse(setup["text"], setup["name"]), wire)
+            plan = build_plan(scenario.parse(setup["text"], setup["name"]), wire)
         sender = Sender(plan)
         answer({"ready": True, "pps": plan.scenario.pps, "templates": len(plan.templates)})
         _commands(sender)

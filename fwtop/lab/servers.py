@@ -1,24 +1,26 @@
 """The victim's services: `python -I -m fwtop.lab.servers`, in the victim's namespace.
 
-Small but real: HTTP/1.1 with keep-alive on TCP 80, DNS on UDP 53, an echo on TCP 22 for the operator's
-session, and on TCP 443 a TLS endpoint that reads a ClientHello and refuses it with an alert. Ends with its
-standard input.
+Minimal, but real: HTTP/1.1 with keep-alive on TCP 80, DNS on UDP 53, echo on TCP 22 for the operator's
+session, and on TCP 443 a TLS endpoint that reads a ClientHello and refuses it with an alert. Exits at end of
+input.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import socket
 import struct
 import sys
 from typing import cast
 
 from fwtop.lab.network import PORT_DNS, PORT_HTTP, PORT_SSH, PORT_TLS
-from fwtop.lab.worker import answer, leave_signals_to_the_lab
+from fwtop.lab.processes import answer, ignore_terminal_signals
 
 _BODY = b"<!doctype html><title>shop</title><p>It works.</p>\n" * 12
 _RESPONSE = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: %d\r\n%s\r\n" + _BODY
+_LENGTH = re.compile(rb"(?i)\r\ncontent-length: ?(\d{1,6})\r")
 _IDLE_SECONDS = 20
 _HANDSHAKE_FAILURE = b"\x15\x03\x03\x00\x02\x02\x28"  # RFC 8446, 6
 _BACKLOG = 512
@@ -28,6 +30,8 @@ async def _http(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
     with contextlib.suppress(OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, TimeoutError):
         while True:
             head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), _IDLE_SECONDS)
+            if announced := _LENGTH.search(head):
+                await asyncio.wait_for(reader.readexactly(int(announced[1])), _IDLE_SECONDS)
             closing = b"connection: close" in head.lower()
             writer.write(_RESPONSE % (len(_BODY), b"Connection: close\r\n" if closing else b""))
             await writer.drain()
@@ -54,7 +58,7 @@ async def _echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 class _Dns(asyncio.DatagramProtocol):
-    """Answers every question for an address with one (RFC 1035)."""
+    """Answers every query with the victim's A record (RFC 1035)."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.DatagramTransport, transport)
@@ -82,7 +86,7 @@ async def _serve() -> None:
     loop = asyncio.get_running_loop()
     ended = asyncio.Event()
     loop.add_reader(0, ended.set)
-    for host in ("0.0.0.0", "::"):  # noqa: S104 - every address of a namespace that leads nowhere
+    for host in ("0.0.0.0", "::"):  # noqa: S104 - in an isolated namespace
         for handler, port in ((_http, PORT_HTTP), (_tls, PORT_TLS), (_echo, PORT_SSH)):
             await asyncio.start_server(handler, host, port, backlog=_BACKLOG)
         await loop.create_datagram_endpoint(_Dns, sock=_datagram_socket(host))
@@ -91,8 +95,8 @@ async def _serve() -> None:
 
 
 def main() -> int:
-    """Serve until the end of standard input."""
-    leave_signals_to_the_lab()
+    """Serve until end of input."""
+    ignore_terminal_signals()
     asyncio.run(_serve())
     return 0
 

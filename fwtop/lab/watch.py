@@ -1,4 +1,4 @@
-"""fwtop itself on the victim, as a child process: one observation beside the truth, or the screen."""
+"""Running fwtop on the victim: one observation to compare with the truth, or the screen."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import tempfile
 import time
 from typing import IO, Any
 
+from fwtop.kernel.programs import module_argv
 from fwtop.lab.run import Lab
 from fwtop.model.errors import FwtopError
-from fwtop.model.modules import module_argv
 from fwtop.model.text import safe_text
 
 _READY_SECONDS = 30.0
@@ -25,12 +25,12 @@ _TAIL_SECONDS = 0.3
 def observe(
     lab: Lab, seconds: float, pps: int | None = None, *, store: bool = False, watcher: list[str] | None = None
 ) -> dict[str, Any]:
-    """Run the scenario once under fwtop's eyes; returns scenario, truth and observation.
+    """Run the scenario once while fwtop watches; return scenario, truth and observation.
 
-    Clients work for a second unwatched (phase "before"), pause until the watcher says that it counts, go on
-    for a while (phase "watched"), and then under attack (phase "during"). All ends, drained, a little before
-    the watcher stops: everything that the truth counts lies within the observation, and nothing else does.
-    `watcher` is the argv to run instead of fwtop (tests).
+    Clients run for a second unwatched (phase "before"), pause until the watcher is counting, continue without
+    attack (phase "watched") and then under attack (phase "during"). All traffic ends shortly before the
+    watcher stops, so that the observation contains exactly the traffic that the truth counts. `watcher` is an
+    argv to run instead of fwtop.
     """
     time.sleep(_CALM_SECONDS)
     lab.pause_clients()
@@ -46,7 +46,7 @@ def observe(
 
 
 class _Watcher:
-    """The observing child: it writes a line to the descriptor FWTOP_READY_FD as soon as it counts."""
+    """The observing child, which writes a line to the descriptor FWTOP_READY_FD once it is counting."""
 
     def __init__(self, argv: list[str], environment: dict[str, str]) -> None:
         self._files = contextlib.ExitStack()
@@ -77,7 +77,7 @@ class _Watcher:
         self._files.close()
 
     def wait_ready(self) -> None:
-        """Wait for the line; the end of file says that the watcher is gone."""
+        """Wait until the watcher is counting; raises FwtopError if it exits first."""
         end = time.monotonic() + _READY_SECONDS
         while time.monotonic() < end:
             if select.select([self._ready], [], [], 0.1)[0]:
@@ -89,7 +89,7 @@ class _Watcher:
         raise FwtopError(f"the watcher was not ready within {_READY_SECONDS:.0f} s; the lab is taken down")
 
     def finish(self, timeout: float) -> Any:  # noqa: ANN401 - whatever JSON holds
-        """Wait for its end and return the document that it printed."""
+        """Wait for the watcher to exit and return the JSON document that it printed."""
         try:
             self._process.wait(timeout)
         except subprocess.TimeoutExpired:
@@ -120,7 +120,7 @@ def _play(lab: Lab, started: float, seconds: float, pps: int | None) -> None:
 
 
 def show(lab: Lab, pps: int | None = None) -> int:
-    """Flood the victim for as long as fwtop's screen on it is open; returns fwtop's exit status."""
+    """Open fwtop's screen on the victim and flood it until the screen closes; return fwtop's exit status."""
     lab.mark()
     lab.start_flood(pps)
     argv = module_argv("fwtop", "watch", "--netns", lab.victim)
@@ -133,7 +133,7 @@ def show(lab: Lab, pps: int | None = None) -> int:
 
 
 def _undo_all(lab: Lab) -> None:
-    """Take confirmed rules back: what is pinned in bpffs would outlive the victim's namespace."""
+    """Undo confirmed rules: objects pinned in bpffs would outlive the victim's namespace."""
     argv = module_argv("fwtop", "undo", "--all", "--netns", lab.victim)
     with contextlib.suppress(subprocess.TimeoutExpired, OSError):
         subprocess.run(

@@ -1,1 +1,1 @@
-"""Frozen values that every other part shares; imports the standard library and numpy only."""
+"""Values only: addresses, packets, counters, rules, snapshots, sanitised text."""

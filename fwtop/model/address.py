@@ -1,4 +1,4 @@
-"""IP addresses and prefixes as numbers: the form in which columns hold them."""
+"""IP addresses and prefixes as numbers, as PacketBatch columns hold them."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class Prefix:
 
     @staticmethod
     def parse(text: str) -> Prefix:
-        """Read an address or prefix; IPv4-mapped IPv6 (::ffff:a.b.c.d) becomes IPv4.
+        """Parse an address or prefix, clearing host bits; IPv4-mapped IPv6 (::ffff:a.b.c.d) becomes IPv4.
 
-        Host bits are cleared. Raises ValueError with a sentence for people.
+        Raises ValueError with a message for the user.
         """
         try:
             network = ipaddress.ip_network(text.strip(), strict=False)
@@ -35,12 +35,12 @@ class Prefix:
 
     @staticmethod
     def of(network: IPNetwork) -> Prefix:
-        """Take over a network of the standard library."""
+        """Convert a network of the standard library."""
         return Prefix(network.version, int(network.network_address), network.prefixlen)
 
     @staticmethod
     def of_columns(family: int, hi: int, lo: int, length: int | None = None) -> Prefix:
-        """Build from a row's columns; without a length it is the single address."""
+        """Build from the columns of a row: the address, or the prefix of that length around it."""
         bits = 32 if family == 4 else 128
         size = bits if length is None else length
         value = ((hi << 64) | lo) >> (bits - size) << (bits - size)
@@ -68,7 +68,7 @@ class Prefix:
 
     @property
     def network(self) -> IPNetwork:
-        """The standard library's form."""
+        """The same as a network of the standard library."""
         if self.family == 4:
             return ipaddress.IPv4Network((self.value, self.length))
         return ipaddress.IPv6Network((self.value, self.length))
@@ -81,18 +81,18 @@ class Prefix:
         return self.value >> shift == other.value >> shift
 
     def overlaps(self, other: Prefix) -> bool:
-        """Whether the two share any address."""
+        """Whether they have an address in common."""
         return self.contains(other) or other.contains(self)
 
     def __str__(self) -> str:
-        """Write as `a.b.c.d` for a single address, else `a.b.c.d/len`."""
+        """Return `a.b.c.d` for a single address, else `a.b.c.d/len`."""
         if self.is_address:
             return format_address(self.family, self.hi, self.lo)
         return str(self.network)
 
 
 def format_address(family: int, hi: int, lo: int) -> str:
-    """Write an address from a row's columns."""
+    """Format an address given as columns of a row."""
     if family == 4:
         return str(ipaddress.IPv4Address(int(lo)))
     return str(ipaddress.IPv6Address((int(hi) << 64) | int(lo)))

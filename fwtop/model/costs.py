@@ -1,7 +1,7 @@
-"""What a dropped packet costs on this machine, by kind of rule: measured once, read at every start.
+"""The CPU time of a dropped packet on this machine by kind of rule: measured once, read at every start.
 
-`fwtop bench --calibrate` (root) writes the file, the unprivileged console reads it. It names the machine and
-the kernel that it was measured on, because figures of another would be worse than sound defaults.
+Written by `fwtop bench --calibrate` (root), read by the unprivileged console. The file names the machine and
+kernel, as figures of another machine would be worse than the defaults.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from fwtop.model.rule import Kind
 from fwtop.model.text import safe_text
 
 CALIBRATE = "sudo fwtop bench --calibrate"
-# Of the machine where fwtop was made (2 virtual CPUs, Linux 6.18), for those that were never measured
+# Measured on a VM with 2 CPUs, Linux 6.18
 DEFAULT_COST_NS: Mapping[str, float] = {
     "xdp": 105.0, "tc": 330.0, "nftables": 490.0, "ipset": 570.0, "hashlimit": 530.0, "string": 945.0,
-    "notrack": 100.0, "synproxy": 1500.0,
+    "notrack": 100.0, "synproxy": 1500.0, "connlimit": 900.0,
 }  # fmt: skip
 _SCHEMA = 1
 _MAX_BYTES = 65_536
-_MOST_NS = 1e9  # a second a packet: more is no cost but damage to the file
+_MOST_NS = 1e9  # a second per packet: the file is damaged
 
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """Nanoseconds of processor time by `Kind` value, and what they were measured on."""
+    """Nanoseconds of CPU time by `Kind` value, and where they were measured."""
 
     machine: str
     kernel: str
@@ -43,55 +43,55 @@ class Costs:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
-    """What is known of this machine's costs: measured figures, or none and the reason in a sentence."""
+class KnownCosts:
+    """This machine's costs: measured, or defaults and a sentence that says why."""
 
     costs: Costs | None
     note: str
-    stale: bool = False  # there are figures, but none that hold here: the operator should know
+    stale: bool = False  # the file exists but does not apply here; worth a warning
 
     @property
     def cost_ns(self) -> dict[str, float]:
-        """Every kind's figure; the defaults where nothing was measured."""
+        """The cost of every kind, measured or default."""
         return {**DEFAULT_COST_NS, **(self.costs.cost_ns if self.costs else {})}
 
     @property
     def measured(self) -> frozenset[str]:
-        """The kinds that were measured here."""
+        """The kinds measured on this machine."""
         return frozenset(self.costs.cost_ns) if self.costs else frozenset()
 
 
 def machine_name() -> str:
-    """Name the processor and how many of it there are."""
+    """Return the CPU model and count."""
     try:
         with Path("/proc/cpuinfo").open(encoding="utf-8", errors="replace") as file:
-            lines = file.read(8192).splitlines()  # the first processor's: the file has one part for each
+            lines = file.read(8192).splitlines()  # those of the first CPU
     except OSError:
         lines = []
     model = next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "")
     return safe_text(f"{model or platform.machine()}, {os.cpu_count()} CPUs")
 
 
-def load_costs(path: Path = COSTS_FILE) -> Known:
-    """Read the measured costs; without any that hold for this machine and kernel, say why. Never raises."""
+def load_costs(path: Path = COSTS_FILE) -> KnownCosts:
+    """Read the measured costs, or explain why none apply to this machine and kernel. Never raises."""
     try:
         with path.open("rb") as file:
             data = json.loads(file.read(_MAX_BYTES))
         costs = _costs(data)
     except FileNotFoundError:
-        return Known(None, f"costs are defaults; '{CALIBRATE}' measures this machine's")
+        return KnownCosts(None, f"costs are defaults; '{CALIBRATE}' measures this machine's")
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        return Known(None, f"costs are defaults: {path} can't be read; '{CALIBRATE}' writes it anew", True)
+        return KnownCosts(None, f"costs are defaults: {path} can't be read; '{CALIBRATE}' rewrites it", True)
     if (costs.machine, _series(costs.kernel)) != (machine_name(), _series(platform.release())):
         other = f"{safe_text(costs.machine, limit=80)}, kernel {safe_text(costs.kernel, limit=80)}"
-        return Known(
+        return KnownCosts(
             None, f"costs are defaults: the measured ones are of {other}; '{CALIBRATE}' renews them", True
         )
-    return Known(costs, f"costs were measured here on {costs.measured[:10]}")
+    return KnownCosts(costs, f"costs were measured here on {costs.measured[:10]}")
 
 
 def _series(kernel: str) -> tuple[str, ...]:
-    """Return what is compared of a kernel's release: 6.18 of 6.18.44-1; fixes don't change costs."""
+    """Return the release without its patch level: 6.18 of 6.18.44-1."""
     return tuple(kernel.split(".")[:2])
 
 
@@ -107,7 +107,7 @@ def _costs(data: dict[str, object]) -> Costs:
 
 
 def save_costs(costs: Costs, path: Path = COSTS_FILE) -> None:
-    """Put the file in its place whole or not at all, readable for all; raises FwtopError."""
+    """Write the file atomically, readable by all; raises FwtopError."""
     text = json.dumps({"schema": _SCHEMA, **asdict(costs)}, indent=1) + "\n"
     temporary = None
     try:
@@ -123,5 +123,5 @@ def save_costs(costs: Costs, path: Path = COSTS_FILE) -> None:
             with contextlib.suppress(OSError):
                 os.unlink(temporary)
         raise FwtopError(
-            f"{safe_text(path)} was not written: {error.strerror}; the costs stay as they were"
+            f"{safe_text(path)} was not written: {error.strerror}; the old costs still apply"
         ) from None

@@ -1,4 +1,4 @@
-"""Exact counts of one interval, as the kernel kept them: what sampling is scaled against."""
+"""Exact kernel counters of one interval, against which samples are scaled."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ class DropCount:
     bytes: int = 0
     rule: str | None = None  # id of the fwtop rule that did it
     before_delivery: bool = True  # False: after the input hook counted it as accepted
-    code: int | None = None  # the number of the reason in samples of the drop hook, where it has one
+    code: int | None = None  # the reason's number in samples of the drop hook, if any
+    filtered: int = 0  # of the packets, those that netfilter dropped behind routing (input, forward)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +29,7 @@ class ConntrackSample:
     insert_failed: int = 0  # in the interval
     drop: int = 0
     early_drop: int = 0
-    seconds_to_full: float | None = None  # at the present growth; None: not growing
+    seconds_to_full: float | None = None  # at the current growth; None: not growing
 
     @property
     def fill(self) -> float:
@@ -38,23 +39,24 @@ class ConntrackSample:
 
 @dataclass(frozen=True, slots=True)
 class TcpService:
-    """How this machine's own TCP connections fare, by counters that no forged packet moves.
+    """Health of this machine's own TCP connections, by counters that forged packets don't affect.
 
-    All are of one network namespace and both families; a machine that only forwards shows zeros.
+    Of one network namespace and both families; all zero on a machine that only forwards.
     """
 
     established: int  # connections now
-    handshakes_per_s: float  # that clients finished
-    acknowledged_per_s: float  # segments that the peers of established connections confirmed
+    handshakes_per_s: float  # completed by clients
+    acknowledged_per_s: float  # segments acknowledged by peers of established connections
 
 
 @dataclass(frozen=True, slots=True)
 class RuleCount:
-    """What an installed rule matched in the interval, from its own kernel counter."""
+    """What an installed rule matched in the interval, by its kernel counter."""
 
     rule_id: str
     packets: int
     bytes: int
+    answers: bool = False  # a SYN proxy's: its packets are answered, and so neither dropped nor accepted
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +77,6 @@ class Counters:
     rules: tuple[RuleCount, ...] = ()
     conntrack: ConntrackSample | None = None
     records_lost: int = 0  # samples that did not fit the ring buffer or the netlink socket
-    one_in: float = 1.0  # the present 1-in-N at ingress
+    one_in: float = 1.0  # the current 1-in-N at ingress
     softirq_share: float | None = None  # share of CPU time in softirq over all cores, 0 to 1
-    watched: float = 1.0  # below 1: counted in windows of time only, and scaled up from this share
+    watched: float = 1.0  # below 1: this share of the time was observed, and counts are scaled up

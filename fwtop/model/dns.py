@@ -1,4 +1,4 @@
-"""DNS names and types in wire form (RFC 1035, 3.1 and 3.2.2): what payload matches are made of."""
+"""DNS names and types in wire form (RFC 1035, 3.1 and 3.2.2): the bytes of payload matches."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _NUMBERS = {name: number for number, name in TYPES.items()}
 
 
 def wire_name(labels: list[bytes]) -> bytes:
-    """Write labels as they stand in a message: each after its length, and the root's zero."""
+    """Encode labels as in a message: each preceded by its length, then the root's zero."""
     return b"".join(bytes([len(label)]) + label for label in labels) + b"\0"
 
 
 def split_wire(data: bytes) -> tuple[list[bytes], bytes]:
-    """Split bytes that begin with a name into its labels and what follows; a cut name gives those there."""
+    """Split bytes into the labels of the name they start with and the rest; a name may be truncated."""
     labels, at = [], 0
     while at < len(data) and 0 < data[at] < 64:
         labels.append(data[at + 1 : at + 1 + data[at]])
@@ -40,12 +40,12 @@ def split_wire(data: bytes) -> tuple[list[bytes], bytes]:
 
 
 def type_text(number: int) -> str:
-    """Name a type; those without a name here are written as RFC 3597 has it: TYPE4711."""
+    """Return a type's name, or the form of RFC 3597: TYPE4711."""
     return TYPES.get(number, f"TYPE{number}")
 
 
 def type_number(text: str) -> int:
-    """Read a type's name, TYPE4711 or number; raises ValueError with a sentence for people."""
+    """Parse a type: its name, TYPE4711 or a number; raises ValueError with a message for the user."""
     upper = text.upper()
     digits = upper.removeprefix("TYPE")
     if upper not in _NUMBERS and not (digits.isascii() and digits.isdigit() and int(digits) <= 65535):

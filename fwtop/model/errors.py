@@ -1,10 +1,10 @@
-"""The one exception that reaches the user as a line instead of a traceback."""
+"""Errors that reach the user as one line instead of a traceback."""
 
 from __future__ import annotations
 
 
 class FwtopError(Exception):
-    """What was wrong, what was left untouched, what to do: one line for people, and an exit status.
+    """One line for the user (what failed, what is unchanged, what to do) and an exit status.
 
     `code` is 1 (failed), 2 (wrong usage) or 3 (a privilege or kernel feature is missing).
     """
@@ -12,3 +12,15 @@ class FwtopError(Exception):
     def __init__(self, message: str, code: int = 1) -> None:
         super().__init__(message)
         self.code = code
+
+    @staticmethod
+    def of(error: Exception) -> FwtopError:
+        """Return an error as it is, or an unforeseen one as a line that names its type."""
+        return error if isinstance(error, FwtopError) else FwtopError(f"{type(error).__name__}: {error}")
+
+
+CONSOLE_DATA_BYTES = 512 << 20  # RLIMIT_DATA of the console, some 400 MiB more than it normally uses
+CONSOLE_OUT_OF_MEMORY = (
+    f"the console needed more memory than it may have ({CONSOLE_DATA_BYTES >> 20} MiB) and ended; "
+    "unconfirmed rules are taken back"
+)

@@ -1,7 +1,6 @@
-"""A batch of packets as columns: what every parser yields and every aggregation reads.
+"""Batches of packets as columns, from parsers to aggregation.
 
-One numpy array a field, all of the same length n, so that a million packets cost a few array
-operations and no Python object each.
+Each field is a numpy array of length n: no Python object per packet.
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ Mask = NDArray[np.bool_]
 
 
 class Hook(IntEnum):
-    """Where a record was taken; the numbers are those of bpf/record.h."""
+    """Where a packet was sampled; numbered as in bpf/record.h."""
 
     INGRESS = 1  # tc ingress: what arrived (in a capture: every packet)
     DROP = 2  # skb:kfree_skb: what the kernel dropped, with its reason
-    XDP = 3  # dropped by an fwtop XDP program; tc never sees it, so it counts as arrived too
+    XDP = 3  # dropped by fwtop's XDP program, before tc ingress: also counts as arrived
     ACCEPTED = 4  # NFLOG at the end of the input or forward hook
 
 
@@ -36,16 +35,16 @@ class Fragment(IntEnum):
 
     NONE = 0
     FIRST = 1  # carries the transport header
-    LATER = 2  # carries none: ports are 0
+    LATER = 2  # has none: ports are 0
 
 
 # Bits of PacketBatch.flags
-FLAG_MALFORMED = 1  # headers contradict themselves or the length; fields after the contradiction are 0
+FLAG_MALFORMED = 1  # headers are inconsistent; the fields after the inconsistency are 0
 FLAG_TRUNCATED = 2  # the sample ends before the headers do
 FLAG_VLAN = 4
 FLAG_TUNNEL = 8  # GRE, IPIP or similar: `protocol` is the outer one
 FLAG_IP_OPTIONS = 16  # IPv4 options or IPv6 extension headers (other than fragment) present
-FLAG_OUTBOUND = 32  # capture only: the packet left the host that recorded
+FLAG_OUTBOUND = 32  # captures only: sent by the recording host
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +52,7 @@ class PacketBatch:
     """Columns of n packets. IPv4 addresses are in `*_lo` as numbers, with `*_hi` 0 and family 4."""
 
     time_ns: I64  # live: CLOCK_MONOTONIC (bpf_ktime_get_ns); capture: Unix epoch
-    weight: F64  # packets that this record stands for (1-in-N × GSO segments); 1.0 in captures
+    weight: F64  # packets that this sample represents (1-in-N × GSO segments); 1.0 in captures
     length: U32  # bytes on the wire of one packet, link header included
     ifindex: U32
     hook: U8  # Hook
@@ -69,28 +68,28 @@ class PacketBatch:
     protocol: U8  # IP protocol after extension headers
     ttl: U8  # TTL or hop limit
     ip_id: U32  # IPv4 identification, or that of the IPv6 fragment header
-    ip_length: U16  # total length of the IP packet, as its header says
+    ip_length: U16  # total length according to the IP header
     fragment: U8  # Fragment
     sport: U16  # 0 where there is none
     dport: U16
     tcp_flags: U8  # FIN 1, SYN 2, RST 4, PSH 8, ACK 16, URG 32, ECE 64, CWR 128
     tcp_window: U16
     tcp_seq: U32
-    tcp_header: U8  # length of the TCP header, bytes: 20 without options; 0 where it was not read
+    tcp_header: U8  # bytes, 20 without options; 0 if not parsed
     icmp_type: U8
     icmp_code: U8
     payload_offset: U16  # where the transport payload starts within `data`
-    payload_length: U16  # bytes of transport payload, as the headers say
+    payload_length: U16  # bytes of transport payload according to the headers
     captured: U16  # valid bytes in the row of `data`
     flags: U8  # FLAG_*
-    data: U8  # (n, width): the beginning of each packet from its link header, zero-padded
+    data: U8  # (n, width): start of each packet including the link header, zero-padded
 
     def __len__(self) -> int:
         """Return n."""
         return len(self.time_ns)
 
     def select(self, rows: Mask | NDArray[np.intp] | slice) -> PacketBatch:
-        """Return the rows that a mask, index array or slice names."""
+        """Return the rows selected by a mask, index array or slice."""
         return PacketBatch(*(getattr(self, name)[rows] for name in _COLUMNS))
 
     @staticmethod
@@ -100,14 +99,14 @@ class PacketBatch:
 
     @staticmethod
     def zeros(n: int, width: int) -> PacketBatch:
-        """Return n rows of zeros (weight 0 too): a parser fills them in."""
+        """Return n rows of zeros, including the weight, for a parser to fill in."""
         columns: list[Any] = [np.zeros(n, dtype) for name, dtype in _DTYPES.items()]
         columns.append(np.zeros((n, width), np.uint8))
         return PacketBatch(*columns)
 
     @staticmethod
     def concat(batches: list[PacketBatch]) -> PacketBatch:
-        """Join batches in order; `data` gets the greatest width, zero-padded."""
+        """Concatenate batches; `data` gets the greatest width, zero-padded."""
         if len(batches) == 1:
             return batches[0]
         if not batches:

@@ -1,30 +1,38 @@
-"""Where everything lies: the installed copy, and the directories of the two processes.
+"""Paths of the installed copy and of the state of both processes.
 
-The console runs as user `fwtop` and owns its sessions; the guardian runs as root and keeps its journal
-in a directory of its own, because whoever owns a directory can swap what is in it.
+The console runs as user `fwtop` and owns its sessions. The guardian, running as root, keeps its journal in a
+directory of its own, because the owner of a directory can replace the files in it.
 """
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]  # holds fwtop/, bpf/ and geoip/: a clone or the installed copy
 BPF_DIRECTORY = ROOT / "bpf"
 GEOIP_DIRECTORY = ROOT / "geoip"
-BUILD_FILE = ROOT / "BUILD"  # hash of the installed program; a clone has none
+BUILD_FILE = ROOT / "BUILD"  # hash of the installed program; absent in a clone
 
-INSTALL_DIRECTORY = Path("/usr/local/lib/fwtop")  # app/ and venv/, root's, readable by all
+INSTALL_DIRECTORY = Path("/usr/local/lib/fwtop")  # app/ and venv/; owned by root, readable by all
 INSTALLED_APP = INSTALL_DIRECTORY / "app"
 INSTALLED_PYTHON = INSTALL_DIRECTORY / "venv/bin/python"
 COMMAND = Path("/usr/local/bin/fwtop")
 
-CONSOLE_USER = "fwtop"  # system user without a shell and without a home
-STATE_DIRECTORY = Path("/var/lib/fwtop")  # 0700, CONSOLE_USER's: session databases
-GUARDIAN_DIRECTORY = Path("/var/lib/fwtop-guardian")  # 0700, root's
+CONSOLE_USER = "fwtop"  # system user without a shell or home directory
+DISSECTOR_USER = "fwtop-dissect"  # likewise; the process that runs scapy
+STATE_DIRECTORY = Path("/var/lib/fwtop")  # 0700, owned by CONSOLE_USER: session databases
+GUARDIAN_DIRECTORY = Path("/var/lib/fwtop-guardian")  # 0700, owned by root
 JOURNAL = GUARDIAN_DIRECTORY / "journal.db"
-COSTS_FILE = Path("/var/lib/fwtop-costs.json")  # 0644, root's: what a packet costs here, see model/costs.py
-RUN_DIRECTORY = Path("/run/fwtop")  # 0755, root's; sockets in it 0600: protocol.SOCKET_DIRECTORY
+COSTS_FILE = Path("/var/lib/fwtop-costs.json")  # 0644, owned by root: see model/costs.py
+RUN_DIRECTORY = Path("/run/fwtop")  # 0755, owned by root; sockets in it are 0600
 PIN_DIRECTORY = Path("/sys/fs/bpf/fwtop")
+
+
+def exports_directory() -> Path:
+    """Return where an ordinary user's screen writes: a directory of its own (XDG base directories)."""
+    state = Path(os.environ.get("XDG_STATE_HOME", ""))
+    return (state if state.is_absolute() else Path(os.path.expanduser("~/.local/state"))) / "fwtop"
 
 
 def build_id() -> str:

@@ -1,57 +1,61 @@
-"""The messages between a client (console, command line) and the guardian.
+"""The messages between the guardian and its clients (console, command line).
 
-One JSON object a message over a Unix SOCK_SEQPACKET socket, at most MAX_MESSAGE bytes; descriptors
-travel beside the answer to `watch` (SCM_RIGHTS). Every request gets exactly one answer, in order.
-The guardian trusts no client: `parse_request` refuses whatever is not exactly one of these verbs.
+Each message is a JSON object of at most MAX_MESSAGE bytes on a Unix SOCK_SEQPACKET socket; descriptors
+accompany the answers to `watch` and `connect` (SCM_RIGHTS). Each request gets exactly one answer, in order,
+with the request's number; an answer longer than PART bytes is split (`split_answer`). The guardian trusts no
+client: `parse_request` rejects anything that is not exactly one of these verbs.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 MAX_MESSAGE = 1 << 20
+PART = 1 << 17  # bytes of an answer in one message: well below the size of any socket buffer
+MAX_SECONDS = 3600.0  # of a request's time limit
+MORE, LAST = b"+", b"."  # first byte of a part of an answer; a whole answer starts with "{"
 DEFAULT_CONFIRM_SECONDS = 30
-SOCKET_DIRECTORY = "/run/fwtop"
 
 
 class ProtocolError(ValueError):
-    """A message that is not in the protocol; the text says what was wrong."""
+    """A message that violates the protocol."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """First message of every client. A `console` client's provisional rules fall with its socket."""
+    """The first message of a client. A `console` client's provisional rules end with its connection."""
 
     role: str  # "console", "cli"
-    build: str  # hash of the installed program: a guardian of another build hands over and ends
+    build: str  # hash of the installed program; a guardian of another build hands over and exits
     readonly: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """Attach the observers and hand their descriptors over."""
+    """Attach the observers and return their descriptors."""
 
     interfaces: tuple[str, ...] = ()  # empty: those with a default route
-    xdp: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Say what a rule would run and whether the guard would let it, without doing it."""
+    """Return what installing a rule would run and whether the guard permits it."""
 
     rule: dict[str, Any]
-    attached: bool = False  # the rule's sources come with the message as a descriptor: model/bulk.py
+    attached: bool = False  # the sources are in a descriptor beside the message: model/prefix_list.py
+    follows: bool = False  # it is to be installed together with the rules planned just before
 
 
 @dataclass(frozen=True, slots=True)
 class Apply:
-    """Install a rule: provisional for `confirm_seconds`, or confirmed at once when 0."""
+    """Install a rule, provisional for `confirm_seconds`; 0: confirmed."""
 
     rule: dict[str, Any]
     confirm_seconds: int = DEFAULT_CONFIRM_SECONDS
-    force: bool = False  # the operator typed the confirmation that a broad rule needs
+    force: bool = False  # the operator confirmed an overly broad rule by typing
     attached: bool = False  # as in Plan
 
 
@@ -64,8 +68,15 @@ class Keep:
 
 
 @dataclass(frozen=True, slots=True)
+class Repair:
+    """Reinstall what is missing of an active rule; its time to live is unchanged."""
+
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
 class Undo:
-    """Take rules back; all of them when `all`."""
+    """Remove rules by id, or all of them."""
 
     ids: tuple[str, ...] = ()
     all: bool = False
@@ -75,19 +86,47 @@ class Undo:
 class Status:
     """List rules with their counters, the allow-list and the guardian's state."""
 
-    finished: bool = False  # also rules that are over
+    finished: bool = False  # also ended rules
+    allow: bool = True  # also the allow-list, which may be long
+
+
+@dataclass(frozen=True, slots=True)
+class Connect:
+    """Open another connection for the same client; the answer carries its descriptor."""
 
 
 @dataclass(frozen=True, slots=True)
 class Why:
-    """Say in sentences (data["sentences"]) what a rule matches, or what keeps it from matching."""
+    """Explain in sentences (data["sentences"]) what a rule matches or why it doesn't match."""
 
     id: str
 
 
-Request = Hello | Watch | Plan | Apply | Keep | Undo | Status | Why
+@dataclass(frozen=True, slots=True)
+class Symbols:
+    """Name the kernel functions at this client's drop locations (data["names"], by index; "": unknown)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rescan:
+    """Find the watched interfaces again, after they or what is stacked on them changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """Tell what the guardian last saw around the rules; empty before its first reading.
+
+    data["listeners"]: [protocol, port, process]; data["rings"]: [interface, size, most];
+    data["chains"]: [stage, name, whether its policy drops].
+    """
+
+
+Request = (
+    Hello | Watch | Plan | Apply | Keep | Repair | Undo | Status | Why | Symbols | Rescan | Survey | Connect
+)
 _REQUESTS: dict[str, type[Request]] = {
-    cls.__name__.lower(): cls for cls in (Hello, Watch, Plan, Apply, Keep, Undo, Status, Why)
+    cls.__name__.lower(): cls
+    for cls in (Hello, Watch, Plan, Apply, Keep, Repair, Undo, Status, Why, Symbols, Rescan, Survey, Connect)
 }
 _TYPES: dict[str, tuple[type, ...]] = {
     "str": (str,),
@@ -100,23 +139,47 @@ _TYPES: dict[str, tuple[type, ...]] = {
 
 
 @dataclass(frozen=True, slots=True)
+class NumberedRequest:
+    """A request, its number on this connection, and how many seconds its client waits for the answer."""
+
+    request: Request
+    number: int = 0
+    seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Answer:
-    """The guardian's answer. `code` is the exit status that the client should report (0: done)."""
+    """The guardian's answer; `code` is the exit status for the client, 0 for success."""
 
     ok: bool
     error: str = ""
     code: int = 0
     data: dict[str, Any] = field(default_factory=dict)
+    number: int = 0  # of the request
 
 
-def encode_request(request: Request) -> bytes:
-    """Write a request as one message."""
-    return json.dumps({"verb": type(request).__name__.lower(), **asdict(request)}).encode()
+def encode_request(request: Request, number: int = 0, seconds: float | None = None) -> bytes:
+    """Encode a request as one message; `seconds` is how long the client waits for the answer.
+
+    Number 0 and no time limit are left out: guardians of older versions don't know these fields, and must
+    understand the Hello that makes them hand over.
+    """
+    envelope: dict[str, Any] = {"verb": type(request).__name__.lower()}
+    if number:
+        envelope["number"] = number
+    if seconds is not None:
+        envelope["seconds"] = seconds
+    return json.dumps({**envelope, **asdict(request)}).encode()
 
 
-def parse_request(message: bytes) -> Request:
-    """Read a request; raises ProtocolError on anything that is not exactly one."""
+def parse_request(message: bytes) -> NumberedRequest:
+    """Decode a request; raises ProtocolError on anything that is not exactly one."""
     fields_given = _object(message)
+    number, seconds = fields_given.pop("number", 0), fields_given.pop("seconds", None)
+    if type(number) is not int or not 0 <= number < 1 << 53:
+        raise ProtocolError("a request's number must be an integer from 0")
+    if seconds is not None and not (type(seconds) in (int, float) and 0 < seconds <= MAX_SECONDS):
+        raise ProtocolError(f"a time limit must be above 0 and at most {MAX_SECONDS:g} seconds")
     verb = fields_given.pop("verb", None)
     cls = _REQUESTS.get(verb) if isinstance(verb, str) else None
     if cls is None:
@@ -127,21 +190,43 @@ def parse_request(message: bytes) -> Request:
         if name not in annotations or type(value) not in _TYPES[str(annotations[name])]:
             raise ProtocolError(f"{verb}: field {name[:40]!r} is unknown or of the wrong type")
         if isinstance(value, list) and not all(isinstance(item, str) for item in value):
-            raise ProtocolError(f"{verb}: {name} takes texts")
+            raise ProtocolError(f"{verb}: {name} must be a list of strings")
         values[name] = tuple(value) if isinstance(value, list) else value
     try:
-        return cls(**values)
+        return NumberedRequest(cls(**values), number, seconds)
     except TypeError:
         raise ProtocolError(f"{verb}: a field is missing") from None
 
 
 def encode_answer(answer: Answer) -> bytes:
-    """Write an answer as one message."""
-    return json.dumps(asdict(answer)).encode()
+    """Encode an answer."""
+    fields = ("ok", "error", "code", "data", "number")  # asdict would copy the data, which may be long
+    return json.dumps({name: getattr(answer, name) for name in fields}).encode()
+
+
+def encode_success(number: int, data: Mapping[str, bytes]) -> list[bytes]:
+    """Encode an answer whose data is encoded already, in pieces that are not copied."""
+    pieces = [f'{{"ok": true, "number": {number}, "data": {{'.encode()]
+    for at, (name, value) in enumerate(data.items()):
+        pieces += [f"{', ' if at else ''}{json.dumps(name)}: ".encode(), value]
+    return [*pieces, b"}}"]
+
+
+def split_answer(pieces: Sequence[bytes]) -> list[list[bytes | memoryview]]:
+    """Split an encoded answer into messages, each a list of buffers: itself, or parts of it.
+
+    A part starts with MORE, the last one with LAST. Long pieces are not copied.
+    """
+    if sum(map(len, pieces)) <= PART:
+        return [[b"".join(pieces)]]
+    views = [
+        memoryview(piece)[start : start + PART] for piece in pieces for start in range(0, len(piece), PART)
+    ]
+    return [[LAST if view is views[-1] else MORE, view] for view in views]
 
 
 def parse_answer(message: bytes) -> Answer:
-    """Read an answer; raises ProtocolError."""
+    """Decode an answer; raises ProtocolError."""
     try:
         return Answer(**_object(message))
     except TypeError:

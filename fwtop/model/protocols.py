@@ -1,4 +1,4 @@
-"""Names of IP protocols and TCP flags, in one place for the screen, the command line and the rules."""
+"""Names of IP protocols and TCP flags, for display and as options."""
 
 from __future__ import annotations
 
@@ -23,37 +23,37 @@ NUMBERS = {
 NAMES = {number: name for name, number in NUMBERS.items()}
 WITH_PORTS = frozenset({6, 17, 33, 132, 136})  # TCP, UDP, DCCP, SCTP, UDP-Lite
 TCP_FLAGS = {"FIN": 1, "SYN": 2, "RST": 4, "PSH": 8, "ACK": 16, "URG": 32, "ECE": 64, "CWR": 128}
-_CLASSIC = 63  # the six flags of RFC 793, which all tools know
+_CLASSIC = 63  # the six flags of RFC 793
 _SPOKEN = {1: "ICMP", 6: "TCP", 17: "UDP", 47: "GRE", 50: "ESP", 58: "ICMPv6", 132: "SCTP"}
 
 
 def protocol_name(number: int) -> str:
-    """Return a protocol as options take it: a short name, or the number."""
+    """Return a protocol's name as an option takes it, or its number."""
     return NAMES.get(number, str(number))
 
 
 def spoken_protocol(number: int) -> str:
-    """Return a protocol as people write it in a sentence."""
+    """Return a protocol as written in a sentence: TCP, ICMPv6, protocol 99."""
     return _SPOKEN.get(number, f"protocol {number}")
 
 
 def flag_names(flags: int, separator: str = "+") -> str:
-    """Join the names of the flags that are set; "" for none."""
+    """Join the names of the set flags."""
     return separator.join(name for name, bit in TCP_FLAGS.items() if flags & bit)
 
 
 def flags_option(mask: int, value: int) -> str:
-    """Write flags as --tcp-flags takes them: syn,ack/syn."""
+    """Format flags as --tcp-flags takes them: syn,ack/syn."""
     first = "all" if mask == _CLASSIC else flag_names(mask, ",").lower() or "none"
     return f"{first}/{flag_names(value, ',').lower() or 'none'}"
 
 
 def read_flags(text: str) -> tuple[int, int]:
-    """Read MASK/FLAGS by names or numbers, or FLAGS for both: mask and value; raises ValueError."""
+    """Parse MASK/FLAGS, or FLAGS for both, names or numbers; returns mask and value, raises ValueError."""
     mask, slash, value = text.partition("/")
     numbers = (_read_bits(mask), _read_bits(value if slash else mask))
     if numbers[1] & ~numbers[0]:
-        raise ValueError(f"{text[:40]!r}: a flag is wanted that the mask leaves out")
+        raise ValueError(f"{text[:40]!r}: the mask must contain every flag")
     return numbers
 
 
@@ -70,7 +70,7 @@ def _read_bits(text: str) -> int:
 
 
 def flags_text(mask: int, value: int) -> str:
-    """Say which flags are wanted: "SYN, not ACK", "only SYN", "no flags"."""
+    """Describe a flag match: "SYN, not ACK", "only SYN", "no flags"."""
     wanted, unwanted = flag_names(value), flag_names(mask & ~value, "/")
     if mask & _CLASSIC == _CLASSIC:
         return f"only {wanted}" if wanted else "no flags"

@@ -1,4 +1,4 @@
-"""A rule: what the operator asks the kernel to do, as a value that can be stored, shown and replayed."""
+"""Rules: mitigations as values that can be stored, displayed and replayed."""
 
 from __future__ import annotations
 
@@ -13,27 +13,28 @@ RANGES = ("ip_length", "ttl", "ip_id", "tcp_seq", "tcp_window", "tcp_header")  #
 
 
 class Kind(StrEnum):
-    """The mechanism that carries a rule out."""
+    """The mechanism that enforces a rule."""
 
     IPSET = "ipset"  # block sources
     HASHLIMIT = "hashlimit"  # rate per source prefix
     STRING = "string"  # payload match
     XDP = "xdp"  # drop in the driver
     NOTRACK = "notrack"  # keep out of conntrack
-    SYSCTL = "sysctl"  # kernel settings, given back at the end
-    SYNPROXY = "synproxy"  # answer handshakes with cookies, let only finished ones through
-    NFTABLES = "nftables"  # drop at netdev ingress, where there is no XDP
-    TC = "tc"  # the compiled rules at tc ingress
+    SYSCTL = "sysctl"  # kernel settings, restored at the end
+    SYNPROXY = "synproxy"  # answer handshakes with SYN cookies
+    NFTABLES = "nftables"  # drop at netdev ingress
+    TC = "tc"  # compiled rules at tc ingress
+    CONNLIMIT = "connlimit"  # open connections per source prefix
 
 
 class State(StrEnum):
-    """A rule's life."""
+    """The state of a rule."""
 
-    INTENT = "intent"  # journalled, the kernel may or may not have it yet
-    PROVISIONAL = "provisional"  # active until confirmed or its confirmation time is over
+    INTENT = "intent"  # journalled; the kernel may or may not have it yet
+    PROVISIONAL = "provisional"  # active until confirmed or its confirmation time ends
     CONFIRMED = "confirmed"  # active until it expires
     EXPIRED = "expired"
-    REVERTED = "reverted"  # taken back: undone, not confirmed, or half installed before a crash
+    REVERTED = "reverted"  # undone, not confirmed, or half installed at a crash
 
 
 ACTIVE_STATES = frozenset({State.PROVISIONAL, State.CONFIRMED})
@@ -49,10 +50,10 @@ class Range:
 
 @dataclass(frozen=True, slots=True)
 class PayloadMatch:
-    """Bytes in the transport payload: at `offset` from its start, or anywhere when None.
+    """Bytes of the transport payload, `offset` bytes from its start or anywhere (None).
 
-    `mask` has the length of `data`: bits that are 0 are ignored (None: all count).
-    `dns_name` is the readable form when the bytes are a DNS name in wire form.
+    `mask` is as long as `data`, its 0 bits are ignored; None compares all bits.
+    `dns_name` is the readable form of bytes that are a DNS name in wire form.
     """
 
     data: bytes
@@ -61,12 +62,12 @@ class PayloadMatch:
     dns_name: str | None = None
 
     @property
-    def care(self) -> bytes:
-        """Which bits count: the mask's; and the letters of a DNS name in either case (RFC 4343, 4.1)."""
+    def compared_bits(self) -> bytes:
+        """The mask; without the case bit of letters in a DNS name (RFC 4343, 4.1)."""
         mask = self.mask if self.mask is not None else b"\xff" * len(self.data)
         if self.dns_name is None:
             return mask
-        name = self.data.partition(b"\0")[0]  # a type behind it has no case
+        name = self.data.partition(b"\0")[0]  # the type after it has no case
         folded = (
             bits & 0xDF if chr(byte).isascii() and chr(byte).isalpha() else bits
             for byte, bits in zip(name, mask[: len(name)], strict=True)
@@ -76,9 +77,9 @@ class PayloadMatch:
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """Which packets: all given conditions must hold; None or empty means any."""
+    """Which packets a rule matches: all conditions must hold; None or empty matches any."""
 
-    sources: Sequence[Prefix] = ()  # a tuple, or the rows of a long list (model/bulk_rows.py)
+    sources: Sequence[Prefix] = ()  # a tuple, or the rows of a long list (model/prefix_rows.py)
     destinations: tuple[Prefix, ...] = ()
     family: int | None = None  # 4 or 6
     protocol: int | None = None
@@ -97,7 +98,7 @@ class Match:
 
     @property
     def families(self) -> tuple[int, ...]:
-        """The address families that this can match."""
+        """The address families that can match."""
         if self.family is not None:
             return (self.family,)
         if self.ip_id is not None:
@@ -107,20 +108,20 @@ class Match:
 
     @property
     def reads_tcp(self) -> bool:
-        """Whether it asks for what only TCP headers have."""
+        """Whether it has conditions on TCP header fields."""
         fields = (self.tcp_flags, self.tcp_seq, self.tcp_window, self.tcp_header)
         return any(item is not None for item in fields)
 
 
 def families_of(prefixes: Sequence[Prefix]) -> frozenset[int]:
-    """Return the address families in a list; a long one (model/bulk_rows.py) knows its own."""
+    """Return the address families in a list."""
     known: frozenset[int] | None = getattr(prefixes, "families", None)
     return known if known is not None else frozenset(prefix.family for prefix in prefixes)
 
 
 @dataclass(frozen=True, slots=True)
 class RateLimit:
-    """Above this, drop: per source prefix of the given lengths."""
+    """The rate per source prefix above which packets are dropped."""
 
     per_second: int
     burst: int
@@ -131,8 +132,17 @@ class RateLimit:
 
 
 @dataclass(frozen=True, slots=True)
+class ConnectionLimit:
+    """How many TCP connections a source prefix may have open; what would be one more is dropped."""
+
+    most: int
+    prefix_v4: int = 32
+    prefix_v6: int = 64
+
+
+@dataclass(frozen=True, slots=True)
 class Setting:
-    """A sysctl by its dotted name (one of model/tunables.py) and the value that it is to have."""
+    """A sysctl (one of model/tunables.py) by its dotted name, and its new value."""
 
     name: str
     value: int
@@ -140,9 +150,9 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One mitigation. `origin` says how its sources were chosen (asn:N, country:CC, @file), if so."""
+    """One mitigation; `origin` is what its sources were made from (asn:N, country:CC, @file), if anything."""
 
-    id: str  # digits: the journal's number; "" before it has one
+    id: str  # decimal number in the journal; "" before it is assigned
     kind: Kind
     match: Match
     summary: str
@@ -154,16 +164,19 @@ class Rule:
     predicted_pps: float | None = None
     predicted_attack_share: float | None = None
     predicted_collateral_share: float | None = None
+    predicted_guess: bool = False  # no baseline: the collateral share is an estimate
     settings: tuple[Setting, ...] = ()  # of a SYSCTL rule
     replaces: str = ""  # the id of a rule that ends when this one is confirmed
+    connections: ConnectionLimit | None = None  # of a CONNLIMIT rule
+    close_open: bool = False  # end the open connections that it would not have let in
 
     def to_dict(self) -> dict[str, Any]:
-        """Return JSON-ready data; bytes as hex, prefixes as text."""
+        """Return data for JSON, bytes as hex and prefixes as text."""
         return _plain(asdict(self), self)
 
     @staticmethod
     def from_dict(data: dict[str, Any]) -> Rule:
-        """Read what `to_dict` wrote; raises ValueError, KeyError or TypeError on anything else."""
+        """Decode what `to_dict` returned; raises ValueError, KeyError or TypeError on anything else."""
         match = dict(data["match"])
         for side in ("sources", "destinations"):
             match[side] = tuple(Prefix.parse(text) for text in match[side])
@@ -175,12 +188,14 @@ class Rule:
         limit = RateLimit(**data["limit"]) if data["limit"] is not None else None
         rest = {key: value for key, value in data.items() if key not in ("match", "limit", "kind")}
         rest["settings"] = tuple(Setting(**item) for item in data.get("settings", ()))
+        if rest.get("connections") is not None:
+            rest["connections"] = ConnectionLimit(**rest["connections"])
         return Rule(kind=Kind(data["kind"]), match=Match(**match), limit=limit, **rest)
 
 
 @dataclass(frozen=True, slots=True)
 class RuleStatus:
-    """A rule as the guardian reports it, with what the kernel counted since it was installed."""
+    """A rule as the guardian reports it, with its kernel counters since installation."""
 
     rule: Rule
     state: State
@@ -189,17 +204,58 @@ class RuleStatus:
     pps: float = 0.0
     expires: float | None = None  # Unix seconds
     confirm_by: float | None = None  # provisional only: Unix seconds
-    note: str = ""  # why it was reverted, or what is odd about it
-    entries: dict[str, int] = field(default_factory=dict)  # source → packets, where counted
+    note: str = ""  # why it was reverted, or a warning
+    entries: dict[str, int] = field(default_factory=dict)  # source → packets, if counted
+    acting: bool = (
+        True  # of an active rule: the kernel has all of it, and nothing lets packets pass before it
+    )
+    not_acting: str = ""  # else why
+    sources_total: int = 0  # length of the list of sources, of which `rule` may hold only the first
+
+    @property
+    def sources_left(self) -> int:
+        """How many sources of the rule are not in `rule`."""
+        return max(self.sources_total - len(self.rule.match.sources), 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """A rule replayed on the samples of the present window and on the baseline.
+
+    Shares are 0 to 1: `attack_share` of the packets of one `attack` (as in proposals; the one of which the
+    rule drops most), `collateral_share` of normal traffic. `examples` name normal flows that would be hit,
+    sanitised; `attacks` has the share of each attack.
+    """
+
+    attack_share: float
+    attack_pps: float  # dropped of all attacks
+    collateral_share: float
+    collateral_pps: float
+    total_pps: float  # all that the rule would match now
+    examples: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    guess: bool = False  # True: no baseline from before the attack, collateral is estimated
+    attack: str = ""  # title; empty: no attack is seen
+    attacks: tuple[tuple[str, float], ...] = ()  # title and share stopped, largest first
+
+
+@dataclass(frozen=True, slots=True)
+class PlanView:
+    """The guardian's plan for a rule, for display; nothing is installed yet."""
+
+    commands: tuple[str, ...] = ()  # exactly as they would be run
+    warnings: tuple[str, ...] = ()
+    refused: str = ""  # why the guard refuses the rule; empty: it doesn't
+    needs_force: str = ""  # why it requires typed confirmation; empty: it doesn't
 
 
 def rule_status_to_dict(status: RuleStatus) -> dict[str, Any]:
-    """Return JSON-ready data: what the guardian answers to `status`."""
+    """Return data for JSON: part of the guardian's answer to `status`."""
     return {**asdict(status), "rule": status.rule.to_dict(), "state": status.state.value}
 
 
 def rule_status_from_dict(data: dict[str, Any]) -> RuleStatus:
-    """Read what `rule_status_to_dict` wrote, other keys ignored; raises as `Rule.from_dict` does."""
+    """Decode what `rule_status_to_dict` returned, ignoring other keys; raises as `Rule.from_dict` does."""
     known = {item.name: data[item.name] for item in fields(RuleStatus) if item.name in data}
     return RuleStatus(**known | {"rule": Rule.from_dict(data["rule"]), "state": State(data["state"])})
 

@@ -1,4 +1,4 @@
-"""A stored session as frozen values: what the store yields and reports are made from."""
+"""Stored sessions as frozen values, from the store to reports."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from fwtop.model.snapshot import Snapshot
 
 
 class EventKind(StrEnum):
-    """What happened between two snapshots."""
+    """The kind of an event between two snapshots."""
 
     ATTACK_BEGAN = "attack_began"
-    ATTACK_CHANGED = "attack_changed"  # another vector joined or took over while the attack went on
+    ATTACK_CHANGED = "attack_changed"  # another vector joined or took over
     ATTACK_ENDED = "attack_ended"
     RULE_PROPOSED = "rule_proposed"
     RULE_APPLIED = "rule_applied"
@@ -25,12 +25,12 @@ class EventKind(StrEnum):
     GUARDIAN_LOST = "guardian_lost"
     GUARDIAN_BACK = "guardian_back"
     RECORDS_LOST = "records_lost"
-    STORING_RESUMED = "storing_resumed"  # after a time in which the disk took nothing
+    STORING_RESUMED = "storing_resumed"  # after the disk was full or failing
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One thing that happened; `subject` is an attack's kind, a rule's id or a proposal's command."""
+    """An event; `subject` is an attack's kind, a rule's id or a proposal's command."""
 
     at: float  # Unix seconds
     kind: EventKind
@@ -39,8 +39,16 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True)
+class Mark:
+    """An event of a recording, and the time of the snapshot that first shows it."""
+
+    at: float  # Unix seconds
+    event: Event
+
+
+@dataclass(frozen=True, slots=True)
 class AttackTick:
-    """An attack's figures at one moment."""
+    """An attack at one time."""
 
     at: float
     kind: str
@@ -51,7 +59,7 @@ class AttackTick:
 
 @dataclass(frozen=True, slots=True)
 class RuleTick:
-    """What a rule had matched at one moment."""
+    """The counters of a rule at one time."""
 
     at: float
     rule_id: str
@@ -63,7 +71,7 @@ class RuleTick:
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """The figures of a snapshot that a timeline needs; rates are those of its window."""
+    """One point of the timeline; rates are averages over a snapshot's window."""
 
     at: float  # Unix seconds: the end of the window
     pps: float
@@ -91,25 +99,25 @@ class SessionInfo:
     netns: str | None
     version: str  # of the fwtop that wrote it
     started: float  # Unix seconds
-    ended: float  # of the last snapshot when it did not end cleanly
+    ended: float  # the last snapshot if it crashed
     state: str  # "running", "clean", "crashed"
     peak_pps: float
-    attacks: tuple[str, ...]  # kinds, in the order of their first appearance
+    attacks: tuple[str, ...]  # kinds by first appearance
     rules: int
     size_bytes: int
 
     @property
     def seconds(self) -> float:
-        """How long it lasted, up to now or its last snapshot."""
+        """Length up to now or the last snapshot."""
         return max(self.ended - self.started, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
 class SessionRecord:
-    """A whole session; snapshots are read on demand, because there can be thousands.
+    """A whole session; snapshots are read on demand, as there can be thousands.
 
-    `snapshots(limit)` yields at most about `limit` of them in order of time, evenly picked, and always
-    those that an event or the peak marked.
+    `snapshots(limit)` yields about `limit` of them at most, evenly spaced in time, always including those
+    with an event and the peak.
     """
 
     info: SessionInfo

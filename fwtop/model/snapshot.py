@@ -1,4 +1,4 @@
-"""What was observed, as one frozen value: the screen, the store, the reports and the JSON all take this."""
+"""Snapshots: all that was observed, as one frozen value for the screen, the store, reports and JSON."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fwtop.model.rule import Match, Rule, RuleStatus
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """An estimated part of the arrived traffic, with the 95 % interval of its share."""
+    """An estimated share of the arrived traffic, with its 95 % interval."""
 
     packets: int
     bytes: int
@@ -23,9 +23,9 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """An address, prefix, AS or country and what came from it.
+    """The traffic from an address, prefix, AS or country.
 
-    In `Sources.prefix` the share is that of the prefix after the prefixes below it are taken out.
+    In `Sources.prefix` the share excludes more specific prefixes in the table.
     """
 
     key: str  # "203.0.113.7", "198.51.100.0/24", "AS64500", "NL"
@@ -36,11 +36,16 @@ class Source:
     as_name: str | None = None  # sanitised
     prefix: Prefix | None = None  # for addresses and prefixes
     active_rule: str | None = None  # id of an fwtop rule that covers it
+    # What this host knows about it: you, allowed, resolver, time server, gateway, this host; else what its
+    # packets tell: attack, client; "": not known
+    who: str = ""
+    dropped_low: float = 0.0  # 95 % interval of `dropped_share`: wide where few of its packets were sampled
+    dropped_high: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """The same traffic cut four ways."""
+    """The same traffic by address, prefix, AS and country."""
 
     address: tuple[Source, ...] = ()
     prefix: tuple[Source, ...] = ()
@@ -49,8 +54,18 @@ class Sources:
 
 
 @dataclass(frozen=True, slots=True)
+class Destination:
+    """The traffic to an address."""
+
+    key: str
+    share: Share
+    dropped_share: float  # of its own packets, 0 to 1
+    prefix: Prefix
+
+
+@dataclass(frozen=True, slots=True)
 class Port:
-    """A transport port on one side."""
+    """The traffic of a source or destination port."""
 
     protocol: str  # "udp", "tcp"
     side: str  # "src", "dst"
@@ -61,21 +76,33 @@ class Port:
 
 @dataclass(frozen=True, slots=True)
 class Payload:
-    """A byte string that many packets have in common."""
+    """A byte string that many payloads have in common."""
 
     data: bytes
     text: str  # sanitised
     offset: int | None  # from the start of the transport payload; None: anywhere
     dns_name: str | None  # sanitised
     share: Share
-    baseline_share: float  # of the baseline's packets that have it too
+    baseline_share: float  # share of the baseline's packets with it
+
+
+@dataclass(frozen=True, slots=True)
+class PacketSignature:
+    """Header fields and first payload bytes that many packets have in common."""
+
+    match: Match
+    share: Share
+    dropped_share: float  # of its own packets, 0 to 1
+    baseline_share: float  # of normal packets, 0 to 1
+    attack_share: float = 0.0  # of its own packets, 0 to 1, that attacks explain
+    attack: str = ""  # title of the attack that explains most of them
 
 
 @dataclass(frozen=True, slots=True)
 class LedgerRow:
-    """Where packets ended: a layer and the reason it gave, or delivered, or unexplained.
+    """Packets accepted, dropped by a layer for a reason, or unexplained.
 
-    `mostly` is what most of them have in common (by the samples), `mostly_share` how many of them, 0 to 1.
+    `mostly` is what most of them have in common, by their samples; `mostly_share` is the share that does.
     """
 
     layer: str
@@ -85,14 +112,15 @@ class LedgerRow:
     rule: str | None = None
     mostly: Match | None = None
     mostly_share: float = 0.0
+    filtered: int = 0  # of the packets, those that netfilter dropped behind routing (input, forward)
 
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Exact where the kernel counts, for the whole observation.
+    """Exact counts of the whole observation.
 
-    All that reached the interfaces is in it, what the NIC, its driver or another's XDP program dropped
-    included; shares are of the packets whose contents could be seen.
+    Includes what the NIC, its driver or a foreign XDP program dropped; shares refer to the packets whose
+    contents could be seen.
     """
 
     packets: int
@@ -110,14 +138,14 @@ class Sampling:
     one_in: float
     samples: int
     lost: int
-    watched: float = 1.0  # below 1: this share of the packets was counted, and drops were scaled up from it
+    watched: float = 1.0  # below 1: this share of the packets was counted, and drops are scaled up
 
 
 @dataclass(frozen=True, slots=True)
 class Attack:
-    """A named attack with the evidence that an expert would give."""
+    """A named attack with its evidence."""
 
-    kind: str  # one of INTERFACE.md's
+    kind: str  # one of docs/JSON.md's
     title: str
     share: float
     pps: float
@@ -125,32 +153,46 @@ class Attack:
     spoofed: bool
     evidence: tuple[str, ...]
     since: float  # Unix seconds
-    peak_pps: float = 0.0  # over a second of a capture, over the window live; 0: written before it was kept
-    ended: float | None = None  # Unix seconds; None: it was still on when the observation ended
+    peak_pps: float = 0.0  # over a second (capture) or the window (live); 0 in old sessions
+    ended: float | None = None  # Unix seconds; None: not within the observation
+    bps: float = 0.0
+    target: str = ""  # "tcp/80"; "" where it has none
+    mine_share: float = 0.0  # of its own packets, 0 to 1, dropped by fwtop's rules
+    other_share: float = 0.0  # dropped by other firewalls
+    kernel_share: float = 0.0  # dropped by NIC, kernel or sockets; the rest reaches services
+    sources: str = ""  # "spoofed", "12 sources"
+    effect_of: str = ""  # key of the attack that causes this state, such as a full connection table
+    match: Match | None = None  # header fields that all its packets share
+
+    @property
+    def key(self) -> str:
+        """Identify the attack while it lasts; its title and rates may change."""
+        return f"{self.kind} {self.target}"
 
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """A mitigation with its measured effect; `rule` is None where nothing on this machine helps."""
+    """A mitigation and its predicted effect; `rule` is None if nothing on this machine helps."""
 
     number: int
     kind: str
     summary: str
     attack_share: float  # of the attack's packets stopped, 0 to 1
-    collateral_share: float  # of normal traffic hit, 0 to 1
+    collateral_share: float  # of normal traffic dropped, 0 to 1
     collateral_examples: tuple[str, ...] = ()
     cost_ns: float | None = None
     commands: tuple[str, ...] = ()
-    fwtop: str = ""  # the same as an fwtop command line
+    fwtop: str = ""  # as an fwtop command line
     rule: Rule | None = None
     guess: bool = False  # True: no baseline from before the attack, collateral is estimated
+    attack: str = ""  # title of the attack that `attack_share` is a share of
     stopped_pps: float = 0.0
     cost_measured: bool = False  # on this machine (model/costs.py); else a default
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where an observation comes from."""
+    """The source of an observation."""
 
     kind: str  # live, capture, session
     interfaces: tuple[str, ...] = ()
@@ -160,7 +202,7 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """Everything counted in one window."""
+    """All tables of one window."""
 
     totals: Totals
     sampling: Sampling
@@ -169,22 +211,81 @@ class Tables:
     ports: tuple[Port, ...] = ()
     payloads: tuple[Payload, ...] = ()
     protocols: dict[str, Share] = field(default_factory=dict)
+    destinations: tuple[Destination, ...] = ()  # none in old sessions
 
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """What it means. `payloads`, where given, replace those of the tables (with baseline shares)."""
+    """Attacks and proposals. `payloads`, if any, replace those of the tables."""
 
     attacks: tuple[Attack, ...] = ()
     proposals: tuple[Proposal, ...] = ()
     payloads: tuple[Payload, ...] = ()
-    baseline: str = ""  # one sentence on what normal was measured on
+    baseline: str = ""  # a sentence on the baseline
     baseline_packets: int = 0
+    signatures: tuple[PacketSignature, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TrafficPart:
+    """A part of the traffic, to which all conditions that are given apply."""
+
+    attack: str = ""  # key of the attack that claims it
+    prefix: Prefix | None = None  # of the sources
+    asn: int | None = None
+    country: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PartTraffic:
+    """The tables of a part of the traffic; shares are of its own packets."""
+
+    part: TrafficPart
+    tables: Tables
+    payloads: tuple[Payload, ...] = ()
+    signatures: tuple[PacketSignature, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """A socket of this host that clients reach, and the accepted packets that it got."""
+
+    protocol: str  # "udp", "tcp"
+    port: int
+    name: str  # of its process, sanitised; of the service where the process isn't known
+    pps: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Ring:
+    """The receive ring of a network interface, in packets."""
+
+    interface: str  # sanitised
+    size: int
+    most: int
+
+
+@dataclass(frozen=True, slots=True)
+class FilterChain:
+    """A base chain of another firewall that may drop packets on their way in."""
+
+    stage: str  # "tc" (netdev ingress), "raw" (before routing), "filter" (input and forward)
+    name: str  # "inet filter input", sanitised
+    drops_by_policy: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What root knows of the watched network namespace, besides its rules."""
+
+    listeners: tuple[Listener, ...] = ()
+    rings: tuple[Ring, ...] = ()
+    chains: tuple[FilterChain, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """One observation, complete and immutable."""
+    """One complete observation."""
 
     host: str
     origin: Origin
@@ -197,4 +298,5 @@ class Snapshot:
     guardian: str = ""  # "", "ready", "lost: …"
     softirq_share: float | None = None
     tcp: TcpService | None = None
-    notes: tuple[str, ...] = ()  # what the operator should know about this observation
+    notes: tuple[str, ...] = ()  # for the operator
+    surroundings: Surroundings = field(default_factory=Surroundings)

@@ -1,7 +1,7 @@
-"""The door: every byte that came from the network or the kernel becomes harmless text here, once.
+"""Sanitising: text from the network or the kernel is made safe to display here, once.
 
-Terminals obey control characters (ESC, C1), bidirectional overrides reorder what a person reads, and
-wide or combining characters break columns. Nothing of that passes: see Unicode TR 36 and
+Terminals obey control characters (ESC, C1), bidirectional overrides reorder text, and wide or combining
+characters break columns. All are replaced: see Unicode TR 36 and
 https://cwe.mitre.org/data/definitions/150.html.
 """
 
@@ -14,19 +14,16 @@ _BYTE_TEXT = "".join(_PRINTABLE.get(code, PLACEHOLDER) for code in range(256))
 
 
 def payload_text(data: bytes, *, limit: int = 64) -> str:
-    """Show payload bytes as ASCII with a dot for the rest, cut to `limit` characters.
-
-    Only 0x20 to 0x7e are passed on; the exact bytes belong beside it as hex.
-    """
+    """Return bytes 0x20 to 0x7e as ASCII and a dot for each other one, cut to `limit` characters."""
     text = data[:limit].decode("latin-1").translate(_TRANSLATION)
     return text + _ELLIPSIS if len(data) > limit else text
 
 
 def safe_text(value: object, *, limit: int = 256) -> str:
-    """Make a string from outside (an AS name, an interface, an error message) safe to show anywhere.
+    """Sanitise a string from outside (an AS name, an interface, an error message) for any output.
 
-    Printable characters of any script pass, except format, control, surrogate, private-use,
-    combining and line-separating ones, which become the placeholder. Cut to `limit` characters.
+    Printable characters of any script are kept; format, control, surrogate, private-use, combining, wide and
+    line-separating ones become the placeholder. Cut to `limit` characters.
     """
     text = value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
     cut = text[:limit]
@@ -36,7 +33,7 @@ def safe_text(value: object, *, limit: int = 256) -> str:
 
 
 def dns_name_text(labels: list[bytes], *, limit: int = 253) -> str:
-    r"""Show DNS labels as a dotted name, escaping like RFC 1035 master files (`\.`, `\DDD`)."""
+    r"""Format DNS labels as a dotted name, escaped as in RFC 1035 master files (`\.`, `\DDD`)."""
     shown = ".".join("".join(_dns_char(code) for code in label) for label in labels)
     return (shown[:limit] + _ELLIPSIS if len(shown) > limit else shown) or "."
 

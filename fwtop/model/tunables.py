@@ -1,4 +1,4 @@
-"""The kernel settings that help under attack: their names, what they do and which way they may go."""
+"""The sysctls that help under attack: names, limits, and the direction in which they may change."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from enum import Enum
 
 
-class Way(Enum):
-    """Which way a mitigation may move a setting; the other way would help the attack."""
+class Direction(Enum):
+    """The direction in which a mitigation may change a setting; the other one would help the attack."""
 
     UP = "raised"
     DOWN = "shortened"
@@ -22,36 +22,47 @@ class Tunable:
     name: str  # dotted
     low: int
     high: int
-    way: Way
+    direction: Direction
     text: str
 
     @property
     def path(self) -> str:
-        """Where it is below /proc/sys."""
+        """The file in /proc/sys."""
         return "/proc/sys/" + self.name.replace(".", "/")
 
 
 def _timeout(protocol: str, text: str) -> Tunable:
     short = f"conntrack_{protocol}"
-    return Tunable(short, f"net.netfilter.nf_{short}", 1, 432_000, Way.DOWN, f"seconds: {text}")
+    return Tunable(short, f"net.netfilter.nf_{short}", 1, 432_000, Direction.DOWN, f"seconds: {text}")
 
 
 _ALL = (
-    Tunable("syncookies", "net.ipv4.tcp_syncookies", 1, 2, Way.EITHER, "SYN cookies: 1 when full, 2 always"),
-    Tunable("syn_backlog", "net.ipv4.tcp_max_syn_backlog", 64, 1 << 20, Way.UP, "half-open connections kept"),
-    Tunable("synack_retries", "net.ipv4.tcp_synack_retries", 0, 10, Way.DOWN, "SYN-ACKs sent again"),
-    Tunable("tcp_timestamps", "net.ipv4.tcp_timestamps", 0, 2, Way.EITHER, "TCP time stamps"),
+    Tunable(
+        "syncookies", "net.ipv4.tcp_syncookies", 1, 2, Direction.EITHER, "SYN cookies: 1 when full, 2 always"
+    ),
+    Tunable(
+        "syn_backlog", "net.ipv4.tcp_max_syn_backlog", 64, 1 << 20, Direction.UP, "half-open connections kept"
+    ),
+    Tunable("synack_retries", "net.ipv4.tcp_synack_retries", 0, 10, Direction.DOWN, "SYN-ACKs sent again"),
+    Tunable("tcp_timestamps", "net.ipv4.tcp_timestamps", 0, 2, Direction.EITHER, "TCP time stamps"),
     Tunable(
         "conntrack_tcp_loose",
         "net.netfilter.nf_conntrack_tcp_loose",
         0,
         1,
-        Way.DOWN,
+        Direction.DOWN,
         "0: connections that began untracked are invalid",
     ),
-    Tunable("conntrack_max", "net.netfilter.nf_conntrack_max", 1024, 1 << 28, Way.UP, "connections tracked"),
     Tunable(
-        "conntrack_buckets", "net.netfilter.nf_conntrack_buckets", 1024, 1 << 26, Way.UP, "size of its hash"
+        "conntrack_max", "net.netfilter.nf_conntrack_max", 1024, 1 << 28, Direction.UP, "connections tracked"
+    ),
+    Tunable(
+        "conntrack_buckets",
+        "net.netfilter.nf_conntrack_buckets",
+        1024,
+        1 << 26,
+        Direction.UP,
+        "size of its hash",
     ),
     _timeout("tcp_timeout_syn_sent", "after a SYN"),
     _timeout("tcp_timeout_syn_recv", "after a SYN-ACK"),

@@ -1,4 +1,4 @@
-"""The packets and exact counts of one window: what aggregation fills and judgement reads."""
+"""The samples and exact counts of one window, input of aggregation and judgement."""
 
 from __future__ import annotations
 
@@ -6,16 +6,27 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from fwtop.model.address import Prefix
+from fwtop.model.connections import SocketTable
 from fwtop.model.counters import Counters
 from fwtop.model.packets import U8, U16, U32, U64, PacketBatch
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
-    """Samples by hook, weighted, and the exact counters of the same interval.
+class Interval:
+    """What one poll saw: exact arrivals and the samples that came with them."""
 
-    For a long capture `arrived` is a uniform subset with its weights scaled up, so that sums of
-    `weight` estimate packets in either case.
+    started: float  # Unix seconds
+    seconds: float
+    packets: int  # arrived, exact
+    samples: int  # of arrived packets; 0 also where nobody was watching
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Weighted samples by hook, and the exact counters of the same interval.
+
+    Of a long capture, `arrived` is a uniform subset with scaled weights: sums of `weight` always estimate
+    packets.
     """
 
     started: float  # Unix seconds
@@ -25,7 +36,10 @@ class Window:
     accepted: PacketBatch  # hook ACCEPTED
     counters: Counters
     live: bool = True
-    own: tuple[Prefix, ...] = ()  # this host's addresses, where known
+    own: tuple[Prefix, ...] = ()  # this host's addresses, if known
+    intervals: tuple[Interval, ...] = ()  # live: the polls that the window is made of, oldest first
+    clock: float | None = None  # Unix seconds minus packet time; None: the first packet came at `started`
+    sockets: SocketTable | None = None  # live: the connections that this host serves, as last read
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +51,7 @@ class OriginColumns:
 
 
 class OriginLookup(Protocol):
-    """Knows the country and autonomous system of addresses."""
+    """Maps addresses to country and autonomous system."""
 
     def columns(self, family: U8, hi: U64, lo: U64) -> OriginColumns:
         """Look n addresses up."""
@@ -50,7 +64,7 @@ class OriginLookup(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class NoOrigin:
-    """The lookup where there is no database: everything is unknown."""
+    """The lookup without a database: every origin is unknown."""
 
     names: dict[int, str] = field(default_factory=dict)
 
@@ -61,5 +75,5 @@ class NoOrigin:
         return OriginColumns(np.zeros(len(family), np.uint16), np.zeros(len(family), np.uint32))
 
     def as_name(self, asn: int) -> str | None:
-        """Return None, or a name that was given."""
+        """Return a given name, else None."""
         return self.names.get(asn)

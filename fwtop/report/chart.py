@@ -1,4 +1,4 @@
-"""The timeline as one inline SVG: what arrived, what became of it, when it was attacked, what was done."""
+"""The timeline as inline SVG: packets arrived, delivered and dropped; attacks and rules."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from fwtop.report.wording import clock, si
 WIDTH = 1000.0
 _LEFT, _RIGHT = 58.0, 8.0
 _COLUMNS = 480
+_DIGIT_WIDTH = 7.2  # of the bold font of 11 units in markers
 _MIN_GAP_SECONDS = 15.0
 _TIME_STEPS = (
     1,
@@ -113,7 +114,7 @@ def gauge_chart(
 
 
 def resample(ticks: Sequence[Tick], columns: int) -> list[Tick]:
-    """Return at most so many ticks: of each slot of time the one with most packets, so peaks stay."""
+    """Return at most `columns` ticks: the one with the most packets of each interval, so peaks remain."""
     if len(ticks) <= columns:
         return list(ticks)
     first, last = ticks[0].at, ticks[-1].at
@@ -143,7 +144,7 @@ def _stacked(tick: Tick) -> float:
 
 
 def _runs(ticks: Sequence[Tick]) -> list[list[Tick]]:
-    """Split where nothing was stored, so that a gap shows as one."""
+    """Split where nothing was stored, so that the gap is visible."""
     steps = sorted(after.at - before.at for before, after in pairwise(ticks))
     limit = max(_MIN_GAP_SECONDS, 4 * steps[len(steps) // 2])
     runs = [[ticks[0]]]
@@ -181,7 +182,7 @@ def _band(frame: Frame, span: AttackSpan) -> Markup:
 
 
 def _labels(frame: Frame, spans: Sequence[AttackSpan]) -> list[Markup]:
-    """Name the bands above the plot, leaving out those that would run into the one before."""
+    """Name the bands above the plot, except names that would overlap the one before."""
     shapes, free = [], 0.0
     for span in spans:
         left, right = frame.x(span.began), frame.x(span.until)
@@ -198,18 +199,24 @@ def _mark(frame: Frame, effect: RuleEffect) -> Markup:
     if effect.applied is None:
         return Markup("")
     x = frame.x(effect.applied)
-    number = effect.rule.id[:4] or "?"
+    number = effect.rule.id[:8] or "?"
     shapes = [
         tag("line", class_="rule", x1=x, x2=x, y1=22.0, y2=frame.bottom),
-        tag("circle", class_="rule-dot", cx=x, cy=12.0, r=10.0),
+        _pill("rule-dot", x, number),
         tag("text", number, class_="rule-number", x=x, y=16.0),
     ]
     if effect.ended is not None:
         end = frame.x(effect.ended)
         shapes.append(tag("line", class_="rule-end", x1=end, x2=end, y1=22.0, y2=frame.bottom))
-        shapes.append(tag("circle", class_="rule-over", cx=end, cy=12.0, r=10.0))
+        shapes.append(_pill("rule-over", end, number))
         shapes.append(tag("text", number, class_="rule-over-number", x=end, y=16.0))
     return join(shapes)
+
+
+def _pill(look: str, x: float, text: str) -> Markup:
+    """Draw a marker as wide as its number: a circle for up to two digits."""
+    width = max(20.0, len(text) * _DIGIT_WIDTH + 8.0)
+    return tag("rect", class_=look, x=x - width / 2, y=2.0, width=width, height=20.0, rx=10.0)
 
 
 def _grid(frame: Frame, write: Callable[[float], str], unit: str, *, steps: int = 4) -> Markup:

@@ -6,12 +6,12 @@ import json
 from dataclasses import asdict
 from typing import Any
 
-from fwtop.model.command_line import command_line
-from fwtop.model.observation import SCHEMA, observation_json, rfc3339
+from fwtop.render.command_line import command_line
+from fwtop.render.observation import SCHEMA, observation_json, rfc3339
 from fwtop.report.chart import resample
-from fwtop.report.digest import Digest
 from fwtop.report.effects import RuleEffect
 from fwtop.report.spans import AttackSpan
+from fwtop.report.summary import Digest
 from fwtop.report.tops import Row
 
 _MAX_TICKS = 5_000
@@ -45,6 +45,7 @@ def to_json(digest: Digest) -> dict[str, Any]:
         "rules": [_effect(effect) for effect in digest.effects],
         "tops": {
             "during_attack": digest.tops.during_attack,
+            "forged": list(digest.tops.forged),
             "seconds": round(digest.tops.seconds, 3),
             "snapshots": digest.tops.snapshots,
             **{name: [_row(row) for row in rows] for name, rows in digest.tops.tables.items()},
@@ -93,8 +94,9 @@ def _effect(effect: RuleEffect) -> dict[str, Any]:
         "predicted_pps": rule.predicted_pps,
         "actual_pps": round(effect.actual_pps, 3),
         "predicted_collateral_share": rule.predicted_collateral_share,
+        "predicted_guess": rule.predicted_guess,
         "changes": [_rounded(asdict(change)) for change in effect.changes],
-        "fwtop": command_line(rule, most_sources=None),
+        "fwtop": command_line(rule, max_sources=None),
         "commands": list(effect.commands),
     }
 

@@ -1,4 +1,4 @@
-"""What was done and what it did: each rule's prediction against what it matched, before against after."""
+"""Rules and their effect: prediction against what matched, the machine before against after."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _AFTER_SECONDS = 20.0
 _MAX_WINDOW_SECONDS = 10.0
 _COMPARED_PREFIXES = 256  # of a long rule the store keeps so many with a proposal
 _ACTIVE = {state.value for state in ACTIVE_STATES}
-_ENDINGS = {EventKind.RULE_UNDONE: "taken back", EventKind.RULE_EXPIRED: "expired"}
+_ENDINGS = {EventKind.RULE_UNDONE: "removed", EventKind.RULE_EXPIRED: "expired"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class RuleEffect:
     applied: float | None  # Unix seconds; None: nobody saw it become active
     confirmed: float | None
     ended: float | None
-    ending: str  # "", "taken back", "expired"
+    ending: str  # "", "removed", "expired"
     packets: int
     bytes: int
     actual_pps: float  # median over the time in which it matched anything
@@ -45,7 +45,7 @@ class RuleEffect:
 
 
 def rule_effects(record: SessionRecord, snapshots: Iterable[Snapshot]) -> tuple[RuleEffect, ...]:
-    """Measure all rules of a session, in the order in which they were applied."""
+    """Measure all rules of a session, in the order of their installation."""
     proposals: list[Proposal] = []
     window = 0.0
     for snapshot in snapshots:

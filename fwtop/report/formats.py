@@ -7,10 +7,10 @@ from fwtop.model.errors import FwtopError
 from fwtop.model.session import SessionRecord
 from fwtop.model.text import safe_text
 from fwtop.report.data import render_json
-from fwtop.report.digest import digest
+from fwtop.report.export import rules_script
 from fwtop.report.html import render_html
 from fwtop.report.markdown import render_markdown
-from fwtop.report.script import rules_script
+from fwtop.report.summary import digest
 
 _WRITERS = {"html": render_html, "md": render_markdown, "json": render_json, "sh": rules_script}
 FORMATS = tuple(_WRITERS)

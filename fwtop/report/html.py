@@ -1,21 +1,21 @@
-"""The report as one HTML file that needs nothing else: no script, no picture, no address outside itself."""
+"""The report as one self-contained HTML file, without scripts, pictures or links."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fwtop.model.command_line import command_line
+from fwtop.model.rule import Rule
 from fwtop.model.session import Event, Tick
 from fwtop.model.text import safe_text
+from fwtop.render.command_line import command_line
+from fwtop.render.numbers import duration_words, percent
 from fwtop.report.chart import gauge_chart, traffic_chart
-from fwtop.report.digest import Digest
 from fwtop.report.effects import Change, RuleEffect
-from fwtop.report.html_tables import tables_section
-from fwtop.report.ladder import cost_ladder
-from fwtop.report.markup import Markup, join, tag
+from fwtop.report.html_tables import cost_ladder, tables_section
+from fwtop.report.markup import STYLE, Markup, join, tag
 from fwtop.report.spans import AttackSpan
-from fwtop.report.style import STYLE
-from fwtop.report.wording import clock, day_and_time, duration, percent, plural, si
+from fwtop.report.summary import Digest
+from fwtop.report.wording import clock, day_and_time, plural, si
 
 EVENT_NAMES = {
     "attack_began": "attack began",
@@ -24,7 +24,7 @@ EVENT_NAMES = {
     "rule_proposed": "proposed",
     "rule_applied": "rule {} applied",
     "rule_confirmed": "rule {} confirmed",
-    "rule_undone": "rule {} taken back",
+    "rule_undone": "rule {} removed",
     "rule_expired": "rule {} expired",
     "guardian_lost": "guardian lost",
     "guardian_back": "guardian back",
@@ -64,7 +64,7 @@ def render_html(digest: Digest) -> str:
 def _header(digest: Digest) -> Markup:
     info = digest.info
     where = ", ".join(info.interfaces) + (f" in {info.netns}" if info.netns else "")
-    when = f"{day_and_time(info.started)}, {duration(info.seconds)}"
+    when = f"{day_and_time(info.started)}, {duration_words(info.seconds)}"
     return tag(
         "header",
         tag("p", " · ".join(part for part in (info.host, where, when) if part), class_="eyebrow"),
@@ -80,11 +80,11 @@ def _figures(digest: Digest) -> Markup:
     figures = [
         ("Peak", si(sums.peak_pps, "pps"), f"{si(sums.peak_bps, 'bit/s')}, at {clock(sums.peak_at)}"),
         ("Arrived", si(sums.packets), f"packets, {si(sums.bytes, 'B')}"),
-        ("Dropped", percent(dropped), f"{si(sums.dropped)} packets"),
+        ("Dropped", percent(dropped, None), f"{si(sums.dropped)} packets"),
         ("Rules", str(len(digest.effects)), _rules_matched(digest.effects)),
     ]
     if sums.conntrack_peak is not None and sums.conntrack_max:
-        fill = percent(sums.conntrack_peak / sums.conntrack_max)
+        fill = percent(sums.conntrack_peak / sums.conntrack_max, None)
         figures.append(("Connection table, fullest", fill, f"of {sums.conntrack_max:,} entries"))
     return tag(
         "dl",
@@ -120,9 +120,9 @@ def _attacks(spans: Sequence[AttackSpan]) -> Markup:
 def _attack(span: AttackSpan) -> Markup:
     end = clock(span.ended) if span.ended is not None else "the end of the record"
     meta = [
-        f"{clock(span.began)} to {end} ({duration(span.seconds)})",
-        f"at its height {si(span.peak_pps, 'pps')}, {percent(span.share)} of all packets",
-        f"{percent(span.confidence)} sure",
+        f"{clock(span.began)} to {end} ({duration_words(span.seconds)})",
+        f"at its height {si(span.peak_pps, 'pps')}, {percent(span.share, None)} of all packets",
+        f"{percent(span.confidence, None)} sure",
     ]
     if span.spoofed:
         meta.append("sources look forged")
@@ -147,8 +147,8 @@ def _action(effect: RuleEffect) -> Markup:
     meta = [part for part in (_life(effect), f"by {rule.created_by}" if rule.created_by else "") if part]
     meta.append(f"matched {si(effect.packets)} packets, {si(effect.bytes, 'B')}")
     if rule.predicted_collateral_share is not None:
-        meta.append(f"expected to hit {percent(rule.predicted_collateral_share)} of other traffic")
-    line = command_line(rule, most_sources=None)
+        meta.append(expected_harm(rule))
+    line = command_line(rule, max_sources=None)
     return tag(
         "div",
         tag("h3", tag("span", rule.id, class_="number"), rule.summary),
@@ -157,6 +157,13 @@ def _action(effect: RuleEffect) -> Markup:
         tag("pre", line[:2_000]) if line else None,
         class_="item",
     )
+
+
+def expected_harm(rule: Rule) -> str:
+    """Write the predicted harm; what was estimated without a baseline says so."""
+    share = percent(rule.predicted_collateral_share or 0.0, None)
+    guess = " (?: estimated, no baseline)" if rule.predicted_guess else ""
+    return f"expected to hit {share} of other traffic{guess}"
 
 
 def _life(effect: RuleEffect) -> str:
@@ -204,7 +211,7 @@ def _changes(changes: Sequence[Change]) -> Markup:
 
 
 def _figure(value: float, unit: str) -> str:
-    return percent(value) if unit == "share" else si(value, unit)
+    return percent(value, None) if unit == "share" else si(value, unit)
 
 
 def _machine(digest: Digest) -> Markup:

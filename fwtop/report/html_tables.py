@@ -1,13 +1,16 @@
-"""The page's tables: who sent what, and where it ended."""
+"""The HTML report's tables: who sent what, and where it was dropped."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
-from fwtop.report.digest import Digest
+from fwtop.model.costs import Costs
+from fwtop.model.rule import Kind
+from fwtop.render.numbers import duration_words, percent
 from fwtop.report.markup import Markup, tag
-from fwtop.report.tops import Row
-from fwtop.report.wording import duration, percent, plural, si
+from fwtop.report.summary import Digest
+from fwtop.report.tops import Row, Tops
+from fwtop.report.wording import plural, si
 
 TABLES = (
     ("address", "Source addresses"),
@@ -19,6 +22,20 @@ TABLES = (
 )
 
 
+SOURCE_TABLES = ("address", "prefix", "asn", "country")
+
+
+def forged_note(tops: Tops) -> str:
+    """Warn that listed sources are not the senders, "" where none is forged."""
+    if not tops.forged:
+        return ""
+    named = ", ".join(tops.forged[:3])
+    return (
+        f"Sources were forged ({named}): the addresses, networks and countries listed here did not send "
+        "these packets, and their owners need no complaint."
+    )
+
+
 def tables_section(digest: Digest) -> Markup:
     """Return the section, or nothing where nothing was counted."""
     tops = digest.tops
@@ -26,17 +43,24 @@ def tables_section(digest: Digest) -> Markup:
         return Markup("")
     when = "while it was attacked" if tops.during_attack else "over the whole session"
     hint = (
-        f"Summed {when} over {plural(tops.snapshots, 'snapshot')} ({duration(tops.seconds)}). Each snapshot "
-        "lists its largest entries, so the sums of small ones are lower bounds."
+        f"Summed {when} over {plural(tops.snapshots, 'snapshot')} ({duration_words(tops.seconds)}). "
+        "Each snapshot lists its largest entries, so the sums of small ones are lower bounds."
     )
+    forged = forged_note(tops)
     shown = [
-        _table(title, tops.tables.get(name, []), mono=name in ("address", "prefix")) for name, title in TABLES
+        _table(
+            f"{title} (forged)" if forged and name in SOURCE_TABLES else title,
+            tops.tables.get(name, []),
+            mono=name in ("address", "prefix"),
+        )
+        for name, title in TABLES
     ]
     payloads = tops.tables.get("payload", [])
     return tag(
         "section",
         tag("h2", "Who sent what"),
         tag("p", hint, class_="hint"),
+        tag("p", forged, class_="hint") if forged else None,
         tag("div", *shown, _payloads(payloads), class_="tables"),
     )
 
@@ -51,7 +75,7 @@ def _table(title: str, rows: Sequence[Row], *, mono: bool) -> Markup:
             "tr",
             _key(row, largest, mono=mono),
             tag("td", si(row.packets), class_="n"),
-            tag("td", percent(row.share), class_="n"),
+            tag("td", percent(row.share, None), class_="n"),
         )
         for row in rows
         if row.packets > 0
@@ -94,8 +118,46 @@ def _payloads(rows: Sequence[Row]) -> Markup:
             ),
             tag("td", row.detail, class_="n"),
             tag("td", si(row.packets), class_="n"),
-            tag("td", percent(row.share), class_="n"),
+            tag("td", percent(row.share, None), class_="n"),
         )
         for row in rows
     )
     return tag("div", tag("table", head, *body), class_="wide")
+
+
+_PLACES = {
+    Kind.XDP: "in the driver (XDP)",
+    Kind.TC: "at tc ingress",
+    Kind.NFTABLES: "at netdev ingress (nftables)",
+    Kind.IPSET: "by source (ipset)",
+    Kind.HASHLIMIT: "by rate (hashlimit)",
+    Kind.STRING: "by payload (string)",
+    Kind.CONNLIMIT: "by open connections (nftables ct count)",
+    Kind.SYNPROXY: "half-open connections (SYNPROXY)",
+}  # of the packet's way, first to last; notrack ends nothing
+
+
+def cost_ladder(costs: Costs | None, used: Collection[Kind]) -> Markup:
+    """Draw a bar a kind, those that the session used filled; empty where nothing was measured here."""
+    rates = {
+        kind: 1e9 / costs.cost_ns[kind.value] for kind in _PLACES if costs and kind.value in costs.cost_ns
+    }
+    if costs is None or not rates:
+        return Markup("")
+    fastest = max(rates.values())
+    rows: list[Markup] = []
+    for kind, pps in rates.items():
+        look = "meter" if kind in used else "meter expected"
+        bar = tag("span", class_=look, style=f"width:{pps / fastest * 100:.1f}%")
+        rows += [tag("span", _PLACES[kind]), tag("span", bar), tag("span", si(pps, "pps"))]
+    filled = " Filled: what this session used." if any(kind in used for kind in rates) else ""
+    words = (
+        f"Packets a second that one core gets rid of, measured on {costs.measured[:10]} with "
+        f"{costs.machine}, kernel {costs.kernel}.{filled}"
+    )
+    return tag(
+        "section",
+        tag("h2", "What this machine can drop"),
+        tag("p", words, class_="hint"),
+        tag("div", *rows, class_="pair ladder"),
+    )

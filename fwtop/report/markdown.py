@@ -1,18 +1,19 @@
-"""The report as Markdown, for a ticket or a mail; no text in it can become markup or a link."""
+"""The report as Markdown, for a ticket or a mail; no text can become markup or a link."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
 
-from fwtop.model.command_line import command_line
 from fwtop.model.text import safe_text
-from fwtop.report.digest import Digest
+from fwtop.render.command_line import command_line
+from fwtop.render.numbers import duration_words, percent
 from fwtop.report.effects import RuleEffect
-from fwtop.report.html import event_name
-from fwtop.report.html_tables import TABLES
+from fwtop.report.html import event_name, expected_harm
+from fwtop.report.html_tables import TABLES, forged_note
 from fwtop.report.spans import AttackSpan
-from fwtop.report.wording import clock, day_and_time, duration, percent, si
+from fwtop.report.summary import Digest
+from fwtop.report.wording import clock, day_and_time, si
 
 _ROWS = 10
 _MAX_EVENTS = 60
@@ -69,9 +70,9 @@ def _attacks(spans: Sequence[AttackSpan]) -> list[str]:
         end = clock(span.ended) if span.ended is not None else "the end of the record"
         forged = ", sources look forged" if span.spoofed else ""
         lines.append(
-            f"**{escape(span.title)}**, {clock(span.began)} to {end} ({duration(span.seconds)}): at its "
-            f"height {si(span.peak_pps, 'pps')}, {percent(span.share)} of all packets; "
-            f"{percent(span.confidence)} sure{forged}."
+            f"**{escape(span.title)}**, {clock(span.began)} to {end} ({duration_words(span.seconds)}): "
+            f"at its height {si(span.peak_pps, 'pps')}, {percent(span.share, None)} of all packets; "
+            f"{percent(span.confidence, None)} sure{forged}."
         )
         lines += ["", *(f"- {escape(sentence)}" for sentence in span.evidence), ""]
     return lines
@@ -101,7 +102,9 @@ def _actions(effects: Sequence[RuleEffect]) -> list[str]:
         ]
         if figures:
             lines.append(f"Rule {escape(effect.rule.id)}, before → after: {', '.join(figures)}.")
-        line = command_line(effect.rule, most_sources=None)
+        if effect.rule.predicted_collateral_share is not None:
+            lines.append(f"Rule {escape(effect.rule.id)} was {expected_harm(effect.rule)}.")
+        line = command_line(effect.rule, max_sources=None)
         if line and line.isprintable() and "```" not in line:
             lines += ["", "```sh", line[:2_000], "```"]
         lines.append("")
@@ -109,7 +112,7 @@ def _actions(effects: Sequence[RuleEffect]) -> list[str]:
 
 
 def _figure(value: float, unit: str) -> str:
-    return percent(value) if unit == "share" else si(value, unit)
+    return percent(value, None) if unit == "share" else si(value, unit)
 
 
 def _tables(digest: Digest) -> list[str]:
@@ -117,9 +120,11 @@ def _tables(digest: Digest) -> list[str]:
     lines = ["## Who sent what", ""]
     if tops.during_attack:
         lines += ["Summed while it was attacked.", ""]
+    if forged := forged_note(tops):
+        lines += [f"**{escape(forged)}**", ""]
     for name, title in (*TABLES, ("payload", "Payloads")):
         rows = [
-            (escape(row.key), escape(row.detail), si(row.packets), percent(row.share))
+            (escape(row.key), escape(row.detail), si(row.packets), percent(row.share, None))
             for row in tops.tables.get(name, [])[:_ROWS]
         ]
         if rows:

@@ -1,4 +1,4 @@
-"""When each attack was on, how strong, and the evidence at its height."""
+"""When each attack lasted, how strong it was, and the evidence at its peak."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ class AttackSpan:
 
 def attack_spans(record: SessionRecord, snapshots: Iterable[Snapshot]) -> tuple[AttackSpan, ...]:
     """Find the spans of all attacks, in the order in which they began."""
-    heights = _heights(snapshots)
+    sightings = _sightings(snapshots)
     kinds = dict.fromkeys(event.subject for event in record.events if event.kind is EventKind.ATTACK_BEGAN)
     spans = [
-        _measured(record, kind, time, heights.get(kind, []))
+        _measured(record, kind, time, sightings.get(kind, []))
         for kind in kinds
         for time in _merged(_pairs(record.events, kind))
     ]
@@ -72,7 +72,7 @@ def _merged(pairs: list[tuple[float, float | None]]) -> list[tuple[float, float 
     return merged
 
 
-def _heights(snapshots: Iterable[Snapshot]) -> dict[str, list[tuple[float, Attack]]]:
+def _sightings(snapshots: Iterable[Snapshot]) -> dict[str, list[tuple[float, Attack]]]:
     found: dict[str, list[tuple[float, Attack]]] = {}
     for snapshot in snapshots:
         for attack in snapshot.judgement.attacks:
@@ -81,7 +81,7 @@ def _heights(snapshots: Iterable[Snapshot]) -> dict[str, list[tuple[float, Attac
 
 
 def _measured(
-    record: SessionRecord, kind: str, time: tuple[float, float | None], heights: list[tuple[float, Attack]]
+    record: SessionRecord, kind: str, time: tuple[float, float | None], sightings: list[tuple[float, Attack]]
 ) -> AttackSpan:
     began, ended = time
     last = record.ticks[-1].at if record.ticks else record.info.ended
@@ -89,7 +89,7 @@ def _measured(
     span = AttackSpan(
         kind, kind.replace("_", " "), began, ended, until, 0.0, began, 0.0, 0.0, spoofed=False, evidence=()
     )
-    shown = [attack for at, attack in heights if began <= at <= until]
+    shown = [attack for at, attack in sightings if began <= at <= until]
     if shown:
         best = max(shown, key=lambda attack: attack.pps)
         span = replace(

@@ -1,4 +1,4 @@
-"""The tables of a whole session: what each source, port and payload sent over all stored snapshots."""
+"""Tables of a whole session: packets by source, port, payload and place of the drop, over all snapshots."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from itertools import pairwise
 from fwtop.model.snapshot import LedgerRow, Payload, Port, Share, Snapshot, Source
 
 ROWS = 15
+LEDGER_ROWS = 60  # every rule that dropped anything has a row of its own
 _MAX_GAP_SECONDS = 600.0  # a snapshot stands for the time until the next one, at most this long
-_MAX_KEYS = 20_000  # of a table while it is summed: forged sources differ in every snapshot
+_MAX_KEYS = 20_000  # per table while summing: forged sources differ in every snapshot
 
 
 @dataclass(slots=True)
@@ -33,12 +34,13 @@ class Row:
 
 @dataclass(slots=True)
 class Tops:
-    """Tables by name; the sums are lower bounds, since a snapshot lists its largest entries only."""
+    """Tables by name; sums are lower bounds, because a snapshot lists only its largest entries."""
 
     seconds: float = 0.0
     packets: float = 0.0
     snapshots: int = 0
     during_attack: bool = False
+    forged: tuple[str, ...] = ()  # titles of attacks whose sources are forged
     tables: dict[str, list[Row]] = field(default_factory=dict)
 
 
@@ -53,12 +55,15 @@ def sum_tables(snapshots: list[Snapshot]) -> Tops:
         tops.seconds += seconds
         tops.packets += snapshot.tables.totals.pps * seconds
         tops.snapshots += 1
+        titles = [attack.title for attack in snapshot.judgement.attacks if attack.spoofed]
+        tops.forged = tuple(dict.fromkeys((*tops.forged, *titles)))
         for name, rows in _rows(snapshot):
             table = tables.setdefault(name, {})
             for row, pps, dropped_share in rows:
                 _add(table, row, pps, pps * seconds, dropped_share)
     for name, table in tables.items():
-        best = sorted(table.values(), key=lambda row: row.packets, reverse=True)[:ROWS]
+        limit = LEDGER_ROWS if name == "ledger" else ROWS
+        best = sorted(table.values(), key=lambda row: row.packets, reverse=True)[:limit]
         for row in best:
             row.share = row.packets / tops.packets if tops.packets else 0.0
         tops.tables[name] = best
@@ -121,4 +126,4 @@ def _protocol(name: str, share: Share) -> tuple[Row, float, float]:
 
 def _ledger(row: LedgerRow) -> tuple[Row, float, float]:
     reason = f"{row.layer} · {row.reason}" if row.reason else row.layer
-    return Row(reason, f"rule {row.rule}" if row.rule else ""), row.pps, 0.0
+    return Row(f"rule {row.rule} · {reason}" if row.rule else reason), row.pps, 0.0

@@ -22,32 +22,6 @@ def _three(number: float) -> str:
     return f"{number:.1f}" if number >= 9.995 else f"{number:.2f}"
 
 
-def percent(share: float, *, digits: int | None = None) -> str:
-    """Write a share, with more digits the smaller it is; what is not nothing never shows as 0 %."""
-    value = share * 100
-    if digits is None:
-        digits = 0 if value >= 10 else 1 if value >= 1 else 2
-    if 0 < value < 0.005:
-        return "< 0.01 %"
-    if value == 0:
-        return "0 %"
-    return f"{value:.{digits}f} %"
-
-
-def duration(seconds: float) -> str:
-    """Write a length of time with its two largest units: "1 min 20 s"."""
-    whole = max(round(seconds), 0)
-    parts: list[str] = []
-    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s")):
-        number, whole = divmod(whole, size)
-        if number or (parts and len(parts) < 2):
-            parts.append(f"{number} {unit}")
-    kept = parts[:2]
-    if len(kept) == 2 and kept[1].startswith("0 "):
-        kept.pop()
-    return " ".join(kept) or "0 s"
-
-
 def clock(at: float, *, seconds: bool = True) -> str:
     """Write the time of day in UTC."""
     return _moment(at).strftime("%H:%M:%S" if seconds else "%H:%M")

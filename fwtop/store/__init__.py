@@ -1,4 +1,4 @@
-"""The session database: what was seen and done, kept within a bound, readable while it is written."""
+"""The session database: bounded in size, readable while it is written."""
 
 from fwtop.store.baselines import BaselineStore
 from fwtop.store.directory import SESSION_DIRECTORY, find_session

@@ -1,4 +1,4 @@
-"""What normal was on a host, carried from one session to the next."""
+"""Baselines of normal traffic, carried from one session to the next."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _TABLE = """CREATE TABLE IF NOT EXISTS baseline(
 
 
 class BaselineStore:
-    """One blob a host and network namespace, whatever is in it; never a reason to stop."""
+    """One opaque blob per host and network namespace; errors are reported, never raised."""
 
     def __init__(self, directory: Path = STATE_DIRECTORY) -> None:
         self._path = directory / "baselines.db"
 
     def get(self, host: str, netns: str | None = None) -> bytes | None:
-        """Return the last blob of this host, or None where there is none or it can't be read."""
+        """Return the latest blob of a host, None if there is none or it can't be read."""
         if not self._path.exists():
             return None
         try:
@@ -36,21 +36,21 @@ class BaselineStore:
         return bytes(row[0]) if row else None
 
     def put(self, host: str, data: bytes, netns: str | None = None) -> str:
-        """Replace the blob of this host; returns "" or one line on why it was not stored."""
+        """Replace the blob of a host; returns "" or one line on why it was not stored."""
         if len(data) > _MAX_BYTES:
-            return f"the baseline is not stored: {len(data)} bytes are more than {_MAX_BYTES}"
+            return f"the baseline is not stored: {len(data)} bytes exceed {_MAX_BYTES}"
         try:
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             try:
                 self._replace(host, data, netns or "")
             except sqlite3.OperationalError:
                 raise
-            except sqlite3.DatabaseError:  # damaged: what is in it can be learned anew
+            except sqlite3.DatabaseError:  # damaged: baselines can be learned again
                 self._path.unlink(missing_ok=True)
                 self._replace(host, data, netns or "")
         except (sqlite3.Error, OSError) as error:
             return (
-                f"the baseline is not stored ({safe_text(error, limit=80)}); the next session learns it anew"
+                f"the baseline is not stored ({safe_text(error, limit=80)}); the next session learns it again"
             )
         return ""
 

@@ -1,4 +1,4 @@
-"""The directory of sessions: names, which one is running, and what is dropped when it grows too large."""
+"""The directory of sessions: their names, locks, and the limit on their total size."""
 
 from __future__ import annotations
 
@@ -14,18 +14,19 @@ from fwtop.model.paths import STATE_DIRECTORY
 from fwtop.model.text import safe_text
 
 SESSION_DIRECTORY = STATE_DIRECTORY / "sessions"
-DEFAULT_MAX_BYTES = 256 << 20  # of all sessions together
+DEFAULT_MAX_BYTES = 256 << 20  # of all sessions and the files exported beside them
+_REPORTS = (".html", ".md", ".json", ".csv", ".pcap")
 
 
 def session_id(started: float, interfaces: Iterable[str]) -> str:
-    """Name a session by its start and what it watched: sorts by time, safe in a shell and as a file."""
+    """Return a session's name: its start and interfaces; sorts by time and is safe in shells and paths."""
     moment = datetime.fromtimestamp(started, UTC).strftime("%Y-%m-%dT%H-%M-%SZ")
     watched = re.sub(r"[^A-Za-z0-9._+-]", "_", "+".join(interfaces))[:40]
     return f"{moment}-{watched or 'all'}"
 
 
 def session_paths(directory: Path) -> list[Path]:
-    """List the databases, the oldest first; raises FwtopError where the directory is not ours to read."""
+    """List the databases, oldest first; raises FwtopError if the directory can't be read."""
     try:
         found = [Path(entry.path) for entry in os.scandir(directory) if entry.name.endswith(".db")]
     except FileNotFoundError:
@@ -42,16 +43,14 @@ def session_paths(directory: Path) -> list[Path]:
 
 
 def find_session(name: str | None, directory: Path = SESSION_DIRECTORY) -> Path:
-    """Return the database of a session: by its id or the beginning of it, by path, or the last one.
+    """Return the database of a session by id, unique prefix of an id, or path; None: the latest.
 
-    Raises FwtopError where there is none, or more than one.
+    Raises FwtopError if none or several match.
     """
     if name is not None and (os.sep in name or name.endswith(".db")):
         path = Path(name)
         if not path.is_file():
-            raise FwtopError(
-                f"there is no session file {safe_text(name)}; 'fwtop sessions' lists what there is"
-            )
+            raise FwtopError(f"there is no session file {safe_text(name)}; 'fwtop sessions' lists them")
         return path
     paths = session_paths(directory)
     if name is None:
@@ -67,11 +66,11 @@ def find_session(name: str | None, directory: Path = SESSION_DIRECTORY) -> Path:
     shown = safe_text(name, limit=60)
     if fitting:
         raise FwtopError(f"{len(fitting)} sessions begin with {shown!r}; 'fwtop sessions' lists them", 2)
-    raise FwtopError(f"there is no session {shown!r}; 'fwtop sessions' lists what there is", 2)
+    raise FwtopError(f"there is no session {shown!r}; 'fwtop sessions' lists them", 2)
 
 
-def hold(path: Path) -> int:
-    """Mark a session as running for as long as the returned descriptor is open (the kernel lets go)."""
+def lock_session(path: Path) -> int:
+    """Lock a session as running while the returned descriptor is open; raises OSError."""
     flags = os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
     lock = os.open(path.with_suffix(".lock"), flags, 0o600)
     try:
@@ -83,7 +82,7 @@ def hold(path: Path) -> int:
 
 
 def is_running(path: Path) -> bool:
-    """Tell whether some process writes this session now."""
+    """Whether a process is writing this session."""
     try:
         lock = os.open(path.with_suffix(".lock"), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
@@ -98,19 +97,23 @@ def is_running(path: Path) -> bool:
 
 
 def size_bytes(path: Path) -> int:
-    """Return what a session takes on the disk, with what was not yet folded into it."""
+    """Return the disk usage of a session with its WAL and reports, in bytes."""
     total = 0
-    for suffix in ("", "-wal"):
+    for one in (path, Path(f"{path}-wal"), *_reports(path)):
         try:
-            total += os.stat(f"{path}{suffix}").st_size
+            total += one.lstat().st_size
         except OSError:
             continue
     return total
 
 
 def drop_old(directory: Path, max_bytes: int) -> list[Path]:
-    """Delete the oldest sessions until all together take at most `max_bytes`; never a running one."""
-    paths = session_paths(directory)
+    """Delete the oldest sessions until the total is at most `max_bytes`, but no running one.
+
+    Reports are deleted with their session; without one, by their age. Returns the deleted paths.
+    """
+    sessions = session_paths(directory)
+    paths = sorted([*sessions, *_loose_reports(directory, sessions)], key=_moment)
     sizes = {path: size_bytes(path) for path in paths}
     total, dropped = sum(sizes.values()), []
     for path in paths:
@@ -128,6 +131,27 @@ def drop_old(directory: Path, max_bytes: int) -> list[Path]:
 
 
 def discard(path: Path) -> None:
-    """Delete a session with the files beside it; raises OSError."""
-    for one in (path, Path(f"{path}-wal"), Path(f"{path}-shm"), path.with_suffix(".lock")):
+    """Delete a session with its WAL, lock and reports, or a single report; raises OSError."""
+    beside = (Path(f"{path}-wal"), Path(f"{path}-shm"), path.with_suffix(".lock"), *_reports(path))
+    for one in (path, *beside):
         one.unlink(missing_ok=True)
+
+
+def _reports(path: Path) -> list[Path]:
+    """Return the possible paths of a session's reports."""
+    return [path.with_suffix(suffix) for suffix in _REPORTS] if path.suffix == ".db" else []
+
+
+def _loose_reports(directory: Path, sessions: list[Path]) -> list[Path]:
+    """List the reports without a session."""
+    stems = {path.stem for path in sessions}
+    try:
+        found = [Path(entry.path) for entry in os.scandir(directory) if entry.is_file(follow_symlinks=False)]
+    except OSError:
+        return []
+    return [path for path in found if path.suffix in _REPORTS and path.stem not in stems]
+
+
+def _moment(path: Path) -> str:
+    """Return a sort key by time: names start with it, those of exported snapshots after a prefix."""
+    return path.stem.removeprefix("fwtop-")

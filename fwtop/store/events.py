@@ -1,14 +1,14 @@
-"""What happened between two snapshots: a pure comparison, so that the store and any test agree on it."""
+"""Events of a session, derived by comparing successive snapshots."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fwtop.model.percent import percent
 from fwtop.model.rule import ACTIVE_STATES, RuleStatus, State
 from fwtop.model.session import Event, EventKind
 from fwtop.model.snapshot import Attack, Snapshot
 from fwtop.model.text import safe_text
+from fwtop.render.numbers import percent
 
 _EXPIRY_SLACK_SECONDS = 3.0  # between a kernel timeout and the tick that no longer shows the rule
 _LOST_EVENT_SECONDS = 60.0
@@ -17,7 +17,7 @@ _ENDS = {State.REVERTED: EventKind.RULE_UNDONE, State.EXPIRED: EventKind.RULE_EX
 
 
 def derive(before: Snapshot | None, after: Snapshot) -> list[Event]:
-    """Compare two snapshots of one session, the earlier first (None: `after` is the first)."""
+    """Return the events between two snapshots of a session; None: `after` is the first."""
     at = after.started + after.seconds
     return [
         *_attack_events(before.judgement.attacks if before else (), after.judgement.attacks, at),
@@ -29,31 +29,31 @@ def derive(before: Snapshot | None, after: Snapshot) -> list[Event]:
 
 
 class EventLog:
-    """Derives the events of a running session and drops those that merely repeat.
+    """Derives the events of a running session, without repetitions.
 
-    A proposal is told once, and lost records at most once a minute; memory is bounded.
+    Each proposal is reported once, lost records at most once a minute; memory is bounded.
     """
 
     def __init__(self) -> None:
         self._last: Snapshot | None = None
         self._proposed: set[str] = set()
-        self._lost_told = float("-inf")
+        self._lost_reported = float("-inf")
 
     def next(self, snapshot: Snapshot) -> list[Event]:
-        """Return what is new with this snapshot."""
-        events = [event for event in derive(self._last, snapshot) if self._is_news(event)]
+        """Return the new events of a snapshot."""
+        events = [event for event in derive(self._last, snapshot) if self._is_new(event)]
         self._last = snapshot
         return events
 
-    def _is_news(self, event: Event) -> bool:
+    def _is_new(self, event: Event) -> bool:
         if event.kind is EventKind.RULE_PROPOSED:
             if event.subject in self._proposed or len(self._proposed) >= _MAX_SEEN:
                 return False
             self._proposed.add(event.subject)
         if event.kind is EventKind.RECORDS_LOST:
-            if event.at - self._lost_told < _LOST_EVENT_SECONDS:
+            if event.at - self._lost_reported < _LOST_EVENT_SECONDS:
                 return False
-            self._lost_told = event.at
+            self._lost_reported = event.at
         return True
 
 
@@ -66,7 +66,7 @@ def _attack_events(before: tuple[Attack, ...], after: tuple[Attack, ...], at: fl
             yield _event(min(at, attack.since), EventKind.ATTACK_BEGAN, kind, text)
     for kind, attack in old.items():
         if kind not in new:
-            yield _event(at, EventKind.ATTACK_ENDED, kind, f"{attack.title} is over")
+            yield _event(at, EventKind.ATTACK_ENDED, kind, f"{attack.title} ended")
     if old and new and old.keys() != new.keys():
         text = f"from {', '.join(a.title for a in before)} to {', '.join(a.title for a in after)}"
         yield _event(at, EventKind.ATTACK_CHANGED, after[0].kind, text)
@@ -94,14 +94,14 @@ def _state_events(old: RuleStatus | None, new: RuleStatus, at: float, *, first: 
         yield _event(at, EventKind.RULE_APPLIED, rule.id, text)
     if new.state is State.CONFIRMED:
         yield _event(at, EventKind.RULE_CONFIRMED, rule.id, rule.summary)
-    # A rule that was over before the session began, or fell before it was ever seen active, is no news.
+    # Only rules seen active: others ended before the session, or before the first snapshot with them.
     if new.state in _ENDS and was in ACTIVE_STATES:
         text = f"{rule.summary}: {new.note}" if new.note else rule.summary
         yield _event(at, _ENDS[new.state], rule.id, text)
 
 
 def _vanished(status: RuleStatus, at: float) -> Event:
-    """Say why a rule that was active is no longer listed: the guardian lists only active ones."""
+    """Return why an active rule is no longer listed: the guardian lists active rules only."""
     summary, late = status.rule.summary, at + _EXPIRY_SLACK_SECONDS
     if status.state is State.PROVISIONAL and status.confirm_by is not None and late >= status.confirm_by:
         return _event(at, EventKind.RULE_UNDONE, status.rule.id, f"{summary}: not confirmed in time")
@@ -134,7 +134,7 @@ def _guardian_events(before: str, after: str, at: float) -> Iterator[Event]:
 def _loss_events(before: Snapshot | None, after: Snapshot, at: float) -> Iterator[Event]:
     lost = after.tables.sampling.lost
     if lost and not (before and before.tables.sampling.lost):
-        text = f"{lost:,} samples did not fit the buffers; totals are exact, shares are less so"
+        text = f"{lost:,} samples did not fit the buffers; totals are exact, shares less so"
         yield _event(at, EventKind.RECORDS_LOST, "records", text)
 
 

@@ -1,19 +1,19 @@
-"""Stored sessions read back: the list, a whole one for a report, its snapshots for a replay."""
+"""Reading stored sessions: the list, a whole one for a report, its snapshots for a replay."""
 
 from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from fwtop.model.codec import decode_snapshot, decode_value
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Rule
 from fwtop.model.session import AttackTick, Event, EventKind, RuleTick, SessionInfo, SessionRecord, Tick
 from fwtop.model.snapshot import Origin, Snapshot
 from fwtop.model.text import safe_text
+from fwtop.store.codec import decode_snapshot, decode_value
 from fwtop.store.directory import SESSION_DIRECTORY, is_running, session_paths, size_bytes
 from fwtop.store.schema import reading
 
@@ -26,7 +26,7 @@ _TICK_COLUMNS = (
 
 
 def list_sessions(directory: Path = SESSION_DIRECTORY) -> list[SessionInfo]:
-    """List all sessions, the oldest first; one that can't be read is listed as "damaged"."""
+    """List all sessions, oldest first; an unreadable one has the state "damaged"."""
     listed = []
     for path in session_paths(directory):
         try:
@@ -37,15 +37,15 @@ def list_sessions(directory: Path = SESSION_DIRECTORY) -> list[SessionInfo]:
 
 
 def session_info(path: Path) -> SessionInfo:
-    """Return what the list says about one session; raises FwtopError when it can't be read."""
+    """Return the entry of one session in the list; raises FwtopError if it can't be read."""
     with reading(path) as database:
         return _info(database, path)
 
 
 def load_session(path: Path) -> SessionRecord:
-    """Read a whole session, except for its snapshots, which are read when asked for."""
+    """Read a session; its snapshots are read on demand. Raises FwtopError."""
     with reading(path) as database:
-        database.execute("BEGIN")  # one moment of a session that goes on
+        database.execute("BEGIN")  # a consistent view of a running session
         info = _info(database, path)
         ticks = database.execute(f"SELECT {_TICK_COLUMNS} FROM tick ORDER BY n")  # noqa: S608
         events = database.execute("SELECT at, kind, subject, text FROM event ORDER BY n")
@@ -56,7 +56,7 @@ def load_session(path: Path) -> SessionRecord:
         return SessionRecord(
             info,
             tuple(Tick(*row) for row in ticks),
-            tuple(_event(row) for row in events if row[1] in _EVENT_KINDS),
+            tuple(stored_event(row) for row in events if row[1] in _EVENT_KINDS),
             tuple(AttackTick(*row) for row in attacks),
             tuple(RuleTick(*row) for row in rule_ticks),
             tuple(_rules(database)),
@@ -64,7 +64,7 @@ def load_session(path: Path) -> SessionRecord:
         )
 
 
-def replay(path: Path) -> Iterator[Snapshot]:
+def replay(path: Path) -> Generator[Snapshot, None, None]:
     """Yield a session's snapshots in order, at the resolution that is stored.
 
     Each says that it comes from a session; its time is `started + seconds`. Of a session that
@@ -73,12 +73,12 @@ def replay(path: Path) -> Iterator[Snapshot]:
     with reading(path) as database:
         after = 0
         while True:
-            # Short reads: a reader that keeps one transaction open would make the writer's WAL grow.
+            # Short transactions: a long one would make the writer's WAL grow.
             query = "SELECT n, data FROM snapshot WHERE n > ? ORDER BY n LIMIT ?"
             rows = database.execute(query, (after, _CHUNK)).fetchall()
             if not rows:
                 return
-            yield from _decoded(path, (row[1] for row in rows))
+            yield from decoded(path, (row[1] for row in rows))
             after = rows[-1][0]
 
 
@@ -94,15 +94,16 @@ def _picked(path: Path, limit: int) -> Iterator[Snapshot]:
                 due += step
         for row_id in chosen:
             row = database.execute("SELECT data FROM snapshot WHERE n = ?", (row_id,)).fetchone()
-            yield from _decoded(path, (row[0],) if row else ())
+            yield from decoded(path, (row[0],) if row else ())
 
 
-def _decoded(path: Path, blobs: Iterable[bytes]) -> Iterator[Snapshot]:
+def decoded(path: Path, blobs: Iterable[bytes]) -> Iterator[Snapshot]:
+    """Decode stored snapshots, each said to come from this session; skip damaged ones."""
     for blob in blobs:
         try:
             snapshot = decode_snapshot(blob)
         except (ValueError, TypeError):
-            continue  # one damaged snapshot is no reason to withhold the others
+            continue
         origin = Origin("session", snapshot.origin.interfaces, snapshot.origin.netns, safe_text(path.stem))
         yield replace(snapshot, origin=origin)
 
@@ -138,7 +139,8 @@ def _damaged(path: Path) -> SessionInfo:
     return SessionInfo(safe_text(path.stem), path, "", (), None, "", 0.0, 0.0, "damaged", 0.0, (), 0, size)
 
 
-def _event(row: tuple[float, str, str, str]) -> Event:
+def stored_event(row: tuple[float, str, str, str]) -> Event:
+    """Make an event of its row, whose texts may be anything."""
     return Event(row[0], EventKind(row[1]), safe_text(row[2]), safe_text(row[3], limit=400))
 
 

@@ -1,4 +1,4 @@
-"""The tables of a session's database, and the one way to open one."""
+"""The tables of a session's database, and how it is created and opened."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from urllib.parse import quote
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
 
-APPLICATION_ID = 0x66777470  # "fwtp" in the file's header: file(1) and a reader know whose it is
+APPLICATION_ID = 0x66777470  # "fwtp" in the file header, for file(1) and the reader
 VERSION = 2
 _MAX_VALUE_BYTES = 64 << 20
 
@@ -38,19 +38,19 @@ CREATE TABLE event(n INTEGER PRIMARY KEY, at REAL, kind TEXT, subject TEXT, text
 
 
 def create(path: Path, *, max_bytes: int) -> sqlite3.Connection:
-    """Make a new database that only its owner can read; raises OSError or sqlite3.Error.
+    """Create a database that only its owner can read; raises OSError or sqlite3.Error.
 
-    WAL lets readers work while it is written, and a kill -9 loses nothing that was committed. The page
-    limit is the last line of defence: SQLite itself refuses to let the file grow beyond it.
+    WAL permits concurrent readers, and committed data survives kill -9. The page limit is the last line of
+    defence against growth.
     """
     os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_WRONLY | os.O_CLOEXEC, 0o600))
-    # Whoever calls write() may do so from a worker thread; the calls never overlap.
+    # write() may be called from any thread, but one call at a time.
     database = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=1.0)
     try:
         database.execute(f"PRAGMA application_id={APPLICATION_ID}")
         database.execute(f"PRAGMA user_version={VERSION}")
         database.execute("PRAGMA journal_mode=WAL")
-        # A power cut may lose the last seconds, never the file; an fsync a tick would stall the console.
+        # A power failure loses seconds at most; an fsync per snapshot would stall the console.
         database.execute("PRAGMA synchronous=NORMAL")
         database.execute("PRAGMA journal_size_limit=4194304")
         page_size = int(database.execute("PRAGMA page_size").fetchone()[0])
@@ -64,16 +64,16 @@ def create(path: Path, *, max_bytes: int) -> sqlite3.Connection:
 
 @contextmanager
 def reading(path: Path) -> Iterator[sqlite3.Connection]:
-    """Open a session's database for reading, also while it is written or after a crash.
+    """Open a session's database for reading, even while it is written or after a crash.
 
-    Raises FwtopError when it is no session, damaged, or not ours to read.
+    Raises FwtopError if it is no session, damaged or not readable.
     """
     try:
         with _opened(path) as database:
             yield database
     except sqlite3.Error as error:
         raise FwtopError(
-            f"{safe_text(path)} is damaged or no session of fwtop ({safe_text(error)}); it is as it was; "
+            f"{safe_text(path)} is damaged or no session of fwtop ({safe_text(error)}); it was not changed; "
             "'fwtop sessions' lists the others"
         ) from None
     except PermissionError:
@@ -84,8 +84,8 @@ def reading(path: Path) -> Iterator[sqlite3.Connection]:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[sqlite3.Connection]:
-    # SQLite reports a missing file, a forbidden one and damage alike. Not by open(): closing any other
-    # descriptor of the file would drop the POSIX locks of a writer in this same process.
+    # SQLite reports missing, forbidden and damaged files alike. Not by open(): closing another descriptor
+    # of the file would drop the POSIX locks of a writer in the same process.
     path.stat()
     if not os.access(path, os.R_OK):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
@@ -95,8 +95,8 @@ def _opened(path: Path) -> Iterator[sqlite3.Connection]:
         try:
             _check(database)
         except sqlite3.OperationalError:
-            # A WAL database needs its directory writable even for reading: on read-only media or as
-            # another user, read a copy.
+            # Reading a WAL database needs a writable directory: on read-only media or as another user, read
+            # a copy.
             database.close()
             copy = tempfile.TemporaryDirectory(prefix="fwtop-")
             database = _connect(_copied(path, Path(copy.name)))
@@ -113,7 +113,7 @@ def _connect(path: Path) -> sqlite3.Connection:
         f"file:{quote(str(path))}?mode=ro", uri=True, timeout=2.0, isolation_level=None
     )
     database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MAX_VALUE_BYTES)
-    database.execute("PRAGMA trusted_schema=OFF")  # whoever wrote the file parses an attacker's bytes
+    database.execute("PRAGMA trusted_schema=OFF")  # the process that wrote the file parses untrusted packets
     return database
 
 

@@ -1,4 +1,4 @@
-"""The session being recorded: one transaction a snapshot, and never a reason for the screen to stop."""
+"""Recording a session: one transaction per snapshot, and no error stops the console."""
 
 from __future__ import annotations
 
@@ -10,37 +10,35 @@ from functools import partial
 from pathlib import Path
 
 from fwtop import __version__
-from fwtop.model.codec import encode_snapshot, encode_value
 from fwtop.model.errors import FwtopError
 from fwtop.model.session import Event, EventKind
 from fwtop.model.snapshot import Snapshot
 from fwtop.model.text import safe_text
-from fwtop.store.bounds import bounded
+from fwtop.store.codec import encode_snapshot, encode_value
 from fwtop.store.directory import (
     DEFAULT_MAX_BYTES,
     SESSION_DIRECTORY,
     discard,
     drop_old,
-    hold,
+    lock_session,
     session_id,
     session_paths,
 )
 from fwtop.store.events import EventLog
 from fwtop.store.schema import create
-from fwtop.store.thinning import FULL_SECONDS, PINNED_EVENT, PINNED_PEAK, halve, thin
+from fwtop.store.thinning import FULL_SECONDS, PINNED_EVENT, PINNED_PEAK, halve, thin, truncated
 
 _RETRY_SECONDS = 30.0
 _TIDY_SECONDS = 30.0
-_MIN_SPACING_SECONDS = 0.9  # of snapshots; of a faster tick the series keeps every row, not the tables
+_MIN_SPACING_SECONDS = 0.9  # of stored snapshots; the time series keep every one
 _MAX_PENDING_EVENTS = 200
 
 
 class SessionWriter:
-    """Stores the snapshots of one session in a database of its own, made with the first of them.
+    """Stores the snapshots of one session in a database, which is created with the first one.
 
-    A directory that is not ours, or a disk that is full or read-only, never raises: `problem` then holds
-    one line for people ("" while all is well), and every 30 s it is tried again. `write` may be called
-    from any thread, one call at a time.
+    Errors such as a full disk are never raised: `problem` describes them in one line ("" otherwise), and
+    writing is retried every 30 s. `write` may be called from any thread, one call at a time.
     """
 
     def __init__(
@@ -63,20 +61,20 @@ class SessionWriter:
         self._lock: int | None = None
         self._log = EventLog()
         self._rules_stored: set[str] = set()
-        self._peak: tuple[float, int, int] | None = None  # packets a second, row, what it is without the peak
+        self._peak: tuple[float, int, int] | None = None  # packets per second, row, its other pin
         self._retry_at = float("-inf")
         self._tidy_at = float("-inf")
         self._last_at = float("-inf")
         self._missed = 0
-        self._pending: list[Event] = []  # found while nothing could be stored
+        self._pending: list[Event] = []  # not stored yet
         self._empty = True
         self.problem = ""
         self.path: Path | None = None
 
     def write(self, snapshot: Snapshot, events: Iterable[Event] = ()) -> list[Event]:
-        """Store a snapshot and what happened since the last; returns what happened, stored or not.
+        """Store a snapshot and the events since the last one; returns the events, stored or not.
 
-        `events` adds to those that the comparison with the last snapshot finds.
+        They are `events` and those derived from the two snapshots.
         """
         found = [*self._log.next(snapshot), *events]
         self._pending = [*self._pending, *found][-_MAX_PENDING_EVENTS:]
@@ -98,16 +96,13 @@ class SessionWriter:
         return found
 
     def close(self) -> None:
-        """End the session cleanly: fold everything into one plain file that can be copied.
-
-        Without a snapshot in it, it is deleted.
-        """
+        """End the session, merge the WAL into the file, and delete that if it has no snapshot."""
         if self._database is not None:
             try:
                 self._set_meta(self._database, {"ended": repr(time.time())})
                 self._database.execute("PRAGMA journal_mode=DELETE")
             except sqlite3.Error:
-                pass  # a full disk, or a reader at work: it may then count as one that crashed
+                pass  # the disk is full or a reader is active: the session counts as crashed
             self._database.close()
             self._database = None
         if self._empty and self.path is not None:
@@ -124,7 +119,7 @@ class SessionWriter:
         stem = session_id(started, self._interfaces)
         names = (stem, *(f"{stem}-{number}" for number in range(2, 1_000)))
         path = self._directory / f"{next(name for name in names if name not in taken)}.db"
-        lock = hold(path)
+        lock = lock_session(path)
         try:
             database = create(path, max_bytes=self._max_bytes // 2)
             self._set_meta(database, {**self._meta, "started": repr(started)})
@@ -137,11 +132,11 @@ class SessionWriter:
 
     def _failed(self, error: Exception, now: float) -> None:
         self.problem = (
-            f"the session is not being stored ({_reason(error)}); watching goes on; look at {self._directory}"
+            f"the session is not being stored ({_reason(error)}); watching continues; check {self._directory}"
         )
         self._missed += 1
         self._retry_at = now + _RETRY_SECONDS
-        # What this transaction had stored was rolled back with it.
+        # The transaction was rolled back.
         self._rules_stored.clear()
         self._peak = None
 
@@ -173,19 +168,19 @@ class SessionWriter:
         at = _end(snapshot)
         self._insert_series(database, snapshot, at)
         for event in events:
-            told = (event.at, event.kind.value, event.subject, event.text)
-            database.execute("INSERT INTO event(at, kind, subject, text) VALUES (?, ?, ?, ?)", told)
+            values = (event.at, event.kind.value, event.subject, event.text)
+            database.execute("INSERT INTO event(at, kind, subject, text) VALUES (?, ?, ?, ?)", values)
         for status in snapshot.mitigations:
             if status.rule.id not in self._rules_stored:
-                values = (status.rule.id, encode_value(status.rule))
-                database.execute("INSERT OR REPLACE INTO rule VALUES (?, ?)", values)
+                stored = (status.rule.id, encode_value(status.rule))
+                database.execute("INSERT OR REPLACE INTO rule VALUES (?, ?)", stored)
                 self._rules_stored.add(status.rule.id)
         pps = snapshot.tables.totals.pps
         is_peak = self._peak is None or pps > self._peak[0]
         if not events and not is_peak and 0 <= at - self._last_at < _MIN_SPACING_SECONDS:
             return
         otherwise = PINNED_EVENT if events else 0
-        row = (at, PINNED_PEAK if is_peak else otherwise, encode_snapshot(bounded(snapshot)))
+        row = (at, PINNED_PEAK if is_peak else otherwise, encode_snapshot(truncated(snapshot)))
         cursor = database.execute("INSERT INTO snapshot(at, pinned, data) VALUES (?, ?, ?)", row)
         self._last_at = at
         if is_peak:

@@ -1,4 +1,4 @@
-"""The application: starts the feed, shows its snapshots, and leaves the terminal as it was."""
+"""The application: runs the feed, shows its snapshots and restores the terminal."""
 
 from __future__ import annotations
 
@@ -11,32 +11,74 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, ClassVar
 
-from rich.console import Console
+from rich.console import Console, RenderableType
+from textual import events
+from textual._compositor import ChopsUpdate
 from textual.app import App
 from textual.message import Message
+from textual.screen import Screen
 
-from fwtop.model.errors import FwtopError
-from fwtop.model.paths import STATE_DIRECTORY
+from fwtop.model.errors import CONSOLE_OUT_OF_MEMORY, FwtopError
+from fwtop.model.paths import STATE_DIRECTORY, exports_directory
 from fwtop.model.snapshot import Snapshot
 from fwtop.model.text import safe_text
+from fwtop.ui.drawing.partial import ExactUpdate
+from fwtop.ui.drawing.style import PICTURE_THEME, THEME, WARN
+from fwtop.ui.drawing.themes import PALETTE
 from fwtop.ui.feed import Feed
+from fwtop.ui.key_names import remapped
+from fwtop.ui.keys import KEY_MAP, KEYS
 from fwtop.ui.main_screen import MainScreen
-from fwtop.ui.palette import PICTURE_THEME, THEME
-from fwtop.ui.picture import SVG_FORMAT
-from fwtop.ui.terminal import GONE_STATUS, SturdyDriver
+from fwtop.ui.settings import AUTO, Effective, read_settings
+from fwtop.ui.terminal import GONE_STATUS, ResilientDriver
 
-FRAME_SECONDS = 0.25
+SVG_FORMAT = """\
+<svg class="rich-terminal" xml:space="preserve" viewBox="0 0 {width} {height}" xmlns="http://www.w3.org/2000/svg">
+    <style>
+    .{unique_id}-matrix {{
+        font-family: "DejaVu Sans Mono", Menlo, Consolas, monospace;
+        font-size: {char_height}px;
+        line-height: {line_height}px;
+        font-variant-east-asian: full-width;
+    }}
+    .{unique_id}-title {{
+        font-size: 18px;
+        font-weight: bold;
+        font-family: "DejaVu Sans", Arial, sans-serif;
+    }}
+    {styles}
+    </style>
+    <defs>
+    <clipPath id="{unique_id}-clip-terminal">
+      <rect x="0" y="0" width="100%" height="{terminal_height}" />
+    </clipPath>
+    {lines}
+    </defs>
+    {chrome}
+    <g transform="translate({terminal_x}, {terminal_y})" clip-path="url(#{unique_id}-clip-terminal)">
+    {backgrounds}
+    <g class="{unique_id}-matrix">
+    {matrix}
+    </g>
+    </g>
+</svg>
+"""
+
+
 SLOW_FRAME_SECONDS = 1.0
+_STALLS = 20  # more frames that found the terminal busy than found it ready: it can't keep up
+
+
+_SETTLED_SECONDS = 0.5  # after a resize
 
 
 class FwtopApp(App[None]):
-    """Renders snapshots of a feed and sends keys on.
+    """Shows a feed's snapshots on the main screen.
 
-    `clock` gives Unix seconds; a test gives a fixed one. `slow` is for bad links: one frame a second,
-    no bars and no history line.
+    `clock` returns Unix seconds. `slow` is for bad links: one frame a second, no bars, no history line.
+    `settings` are the operator's, with what is wrong in them.
     """
 
     ENABLE_COMMAND_PALETTE = False
@@ -44,32 +86,50 @@ class FwtopApp(App[None]):
     BINDINGS: ClassVar[list[Any]] = []
     CSS = "Screen { background: ansi_default; overflow: hidden; } ModalScreen { background: transparent; }"
 
-    class Fresh(Message):
-        """A snapshot waits; a newer notice replaces an older one."""
+    class SnapshotReady(Message):
+        """A snapshot is ready to be drawn."""
 
         def can_replace(self, message: Message) -> bool:
-            """Only the newest counts."""
-            return isinstance(message, FwtopApp.Fresh)
+            """Coalesce: only the newest snapshot is drawn."""
+            return isinstance(message, FwtopApp.SnapshotReady)
 
-    class Broken(Message):
+    class FeedFailed(Message):
         """The feed failed."""
 
         def __init__(self, error: Exception) -> None:
             super().__init__()
             self.error = error
 
-    def __init__(self, feed: Feed, *, clock: Callable[[], float] = time.time, slow: bool = False) -> None:
-        # ansi_color at once: Textual chooses its NO_COLOR filter while it is being made
-        super().__init__(driver_class=SturdyDriver, ansi_color=True)
+    def __init__(
+        self,
+        feed: Feed,
+        *,
+        clock: Callable[[], float] = time.time,
+        slow: bool = False,
+        settings: Effective | None = None,
+    ) -> None:
+        # ansi_color from the start: the constructor chooses the NO_COLOR filter
+        super().__init__(driver_class=ResilientDriver, ansi_color=True)
         self.register_theme(THEME)
         self.theme = THEME.name
         self.feed = feed
-        self.main = MainScreen(feed, clock=clock, slow=slow)
-        self._frame_seconds = SLOW_FRAME_SECONDS if slow else FRAME_SECONDS
+        effective = settings or read_settings(())
+        self.settings = effective.settings()
+        self._wrong = effective.wrong
+        PALETTE.use(self.settings.theme)
+        KEY_MAP.use(remapped(KEYS, self.settings.keys))
+        slow = slow or self.settings.slow is True
+        self.main = MainScreen(feed, clock=clock, slow=slow, settings=self.settings)
+        self._frame_seconds = self._frame(slow=slow)
+        self._stalls = 0
         self._latest: Snapshot | None = None
         self._last_frame = 0.0
         self._waiting = False
         self._failure: BaseException | None = None
+
+    def _display(self, screen: Screen[Any], renderable: RenderableType | None) -> None:
+        exact = ExactUpdate.of(renderable) if type(renderable) is ChopsUpdate else renderable
+        super()._display(screen, exact)
 
     # -- from the feed
 
@@ -78,17 +138,33 @@ class FwtopApp(App[None]):
         self._catch_signals()
         self.set_interval(1.0, self._leave_if_hung_up)
         self.push_screen(self.main)
+        if self._wrong:
+            self.call_after_refresh(self.main.tell_wrong_settings, self._wrong)
         self.feed.start(self._deliver, self._break)
+
+    def on_resize(self, _: events.Resize) -> None:
+        """Send a whole frame once a resize has settled.
+
+        A terminal that shrinks and grows within a moment has lost cells, although its size is as before.
+        """
+        self.set_timer(_SETTLED_SECONDS, self._send_whole_frame)
+
+    def _send_whole_frame(self) -> None:
+        if not self.main.is_mounted or not self.screen_stack:  # not yet, or not any more
+            return
+        self.main.place()
+        update = self.screen._compositor.render_update(full=True, screen_stack=self._background_screens)
+        self._display(self.screen, update)
 
     def _deliver(self, snapshot: Snapshot) -> None:
         self._latest = snapshot
-        self.post_message(self.Fresh())
+        self.post_message(self.SnapshotReady())
 
     def _break(self, error: Exception) -> None:
-        self.post_message(self.Broken(error))
+        self.post_message(self.FeedFailed(error))
 
-    def on_fwtop_app_fresh(self, _: Fresh) -> None:
-        """Draw at most one frame an interval; what comes sooner waits and is replaced."""
+    def on_fwtop_app_snapshot_ready(self, _: SnapshotReady) -> None:
+        """Draw at most one frame per interval; earlier snapshots wait or are replaced."""
         if self._waiting:
             return
         wait = self._last_frame + self._frame_seconds - time.monotonic()
@@ -101,16 +177,36 @@ class FwtopApp(App[None]):
     def _draw(self) -> None:
         self._waiting = False
         if self._stalled():
-            self.post_message(self.Fresh())
+            self._note_stall()
+            self.post_message(self.SnapshotReady())
             return
+        self._stalls = max(self._stalls - 1, 0)
         self._last_frame = time.monotonic()
         if self._latest is not None:
             self.main.take(self._latest)
 
-    def _stalled(self) -> bool:
-        return isinstance(self._driver, SturdyDriver) and self._driver.stalled
+    def _note_stall(self) -> None:
+        """Send less once the terminal can't keep up, unless the operator decided otherwise."""
+        self._stalls += 1
+        if self._stalls >= _STALLS and self.settings.slow == AUTO and not self.main.slow:
+            self.be_slow(True)
+            self.main.say("the terminal can't keep up: fewer updates from now on; :slow off ends that", WARN)
 
-    def on_fwtop_app_broken(self, message: Broken) -> None:
+    def be_slow(self, slow: bool) -> None:
+        """Send less to the terminal, or as much as usual."""
+        self.main.slow = slow
+        self._frame_seconds = self._frame(slow=slow)
+        self._stalls = 0
+        self.main.place()
+
+    def _frame(self, *, slow: bool) -> float:
+        usual = self.settings.frame_seconds
+        return max(usual, SLOW_FRAME_SECONDS) if slow else usual
+
+    def _stalled(self) -> bool:
+        return isinstance(self._driver, ResilientDriver) and self._driver.stalled
+
+    def on_fwtop_app_feed_failed(self, message: FeedFailed) -> None:
         """Close with the feed's error."""
         self._failure = message.error
         self.exit(return_code=message.error.code if isinstance(message.error, FwtopError) else 1)
@@ -125,14 +221,14 @@ class FwtopApp(App[None]):
             loop.add_signal_handler(number, self._leave, number)
 
     def _leave_if_hung_up(self) -> None:
-        if isinstance(self._driver, SturdyDriver) and self._driver.hung_up:
+        if isinstance(self._driver, ResilientDriver) and self._driver.hung_up:
             self.exit(return_code=GONE_STATUS)
 
     def _leave(self, number: int) -> None:
         self.exit(return_code=128 + number)
 
     def _handle_exception(self, error: Exception) -> None:
-        """Close at once; Textual would print a screenful of traceback with local values."""
+        """Close at once, without Textual's screenful of traceback with local values."""
         self._return_code = 1
         if self._exception is None:
             self._exception = error
@@ -140,7 +236,7 @@ class FwtopApp(App[None]):
         self._close_messages_no_wait()
 
     def run_to_exit(self) -> int:
-        """Run until the end and return the exit status; failures become one line on standard error."""
+        """Run, print the farewell and return the exit status; a failure is one line on standard error."""
         if not (sys.__stdin__ and sys.__stdin__.isatty() and sys.__stderr__ and sys.__stderr__.isatty()):
             print("fwtop: the screen needs a terminal; 'fwtop snapshot' works without one", file=sys.stderr)
             return 2
@@ -152,15 +248,17 @@ class FwtopApp(App[None]):
             self.feed.stop()
         failure = self._failure or self._exception
         if failure is None:
+            if not self.return_code:  # a signal or a terminal that is gone: nobody reads
+                print(*self.main.session.farewell(), sep="\n")
             return self.return_code or 0
-        line, status = _in_one_line(failure)
+        line, status = _one_line(failure)
         print(f"fwtop: {line}", file=sys.stderr)
         return status
 
     # -- pictures
 
     def picture(self, title: str = "fwtop") -> str:
-        """Return the present screen as SVG, which needs no fonts or files from elsewhere."""
+        """Return the screen as a self-contained SVG."""
         width, height = self.size
         console = Console(
             width=width,
@@ -183,21 +281,23 @@ class FwtopApp(App[None]):
         )
 
 
-def _in_one_line(failure: BaseException) -> tuple[str, int]:
+def _one_line(failure: BaseException) -> tuple[str, int]:
     if isinstance(failure, FwtopError):
         return safe_text(failure, limit=1000), failure.code
+    if isinstance(failure, MemoryError):
+        return CONSOLE_OUT_OF_MEMORY, 1
     path = _write_log(failure)
     where = f"; details in {path}" if path else ""
     return f"the screen failed ({type(failure).__name__}: {safe_text(failure, limit=120)}){where}", 1
 
 
 def _write_log(failure: BaseException) -> str:
-    """Keep the traceback in a file of mode 0600; what it quotes is made harmless first."""
+    """Write the sanitised traceback to a new file of mode 0600; return its path, "" if none could be made."""
     text = "".join(traceback.format_exception(failure))
     safe = "\n".join(safe_text(line, limit=2000) for line in text.splitlines())
-    for directory in (STATE_DIRECTORY, Path(tempfile.gettempdir())):
-        try:
-            handle, path = tempfile.mkstemp(".log", time.strftime("crash-%Y%m%d-%H%M%S-"), directory)
+    for find in (lambda: STATE_DIRECTORY, exports_directory, tempfile.gettempdir):
+        try:  # in the sandbox there is no directory for temporary files
+            handle, path = tempfile.mkstemp(".log", time.strftime("crash-%Y%m%d-%H%M%S-"), find())
         except OSError:
             continue
         with os.fdopen(handle, "w", encoding="utf-8") as log:

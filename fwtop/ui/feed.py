@@ -1,24 +1,28 @@
-"""What the screen asks of the program: snapshots in, a handful of typed requests out.
+"""The screen's interface to the program: snapshots in, typed requests out.
 
-The console implements `Feed` for live traffic, captures and stored sessions alike; the screen knows
-nothing else, so a test or a replay drives it as the kernel does.
+The console implements `Feed` for live traffic, captures and stored sessions; the screen knows nothing
+else, so a test can drive it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol
 
-from fwtop.model.preview import PlanView, Preview
-from fwtop.model.rule import Rule, RuleStatus
-from fwtop.model.snapshot import Snapshot
+from fwtop.analysis.packets.recent import PacketList
+from fwtop.dissect.wire import Dissection
+from fwtop.model.rule import PlanView, Preview, Rule, RuleStatus
+from fwtop.model.session import Mark
+from fwtop.model.snapshot import PartTraffic, Payload, Snapshot, Source, TrafficPart
+from fwtop.ui.state.history import Past
 
 
 class Controls(Protocol):
-    """The requests behind the keys. Each raises FwtopError with one line for people.
+    """The requests behind the keys; each raises FwtopError with one line to show.
 
-    They are awaited on the screen's event loop and must not block it: what takes time belongs in a
-    thread (`asyncio.to_thread`) or on a non-blocking socket.
+    They run on the screen's event loop and must not block it: slow work belongs in a thread
+    (`asyncio.to_thread`) or on a non-blocking socket.
     """
 
     @property
@@ -28,40 +32,67 @@ class Controls(Protocol):
 
     @property
     def confirm_seconds(self) -> int:
-        """Return for how long a rule stays provisional."""
+        """Return how long a rule stays without confirmation."""
         ...
 
     @property
     def export_formats(self) -> tuple[str, ...]:
-        """Return what `export` can write, the usual one first ("html", "md", "json")."""
+        """Return the formats of `export`, the default first ("html", "md", "json")."""
         ...
 
     async def expand(self, rule: Rule) -> Rule:
-        """Fill in the sources that `rule.origin` names (asn:N, country:CC); others return unchanged."""
+        """Fill in the sources that `rule.origin` names (asn:N, country:CC); return others unchanged."""
         ...
 
     async def preview(self, rule: Rule) -> Preview:
-        """Replay the rule on the present window."""
+        """Replay the rule on the current window."""
         ...
 
-    async def plan(self, rule: Rule) -> PlanView:
-        """Ask the guardian what it would run, and whether."""
+    async def plan(self, rule: Rule, *, follows: bool = False) -> PlanView:
+        """Ask the guardian for its commands, warnings and refusal.
+
+        A rule that `follows` is to be installed together with the rules planned just before.
+        """
         ...
 
     async def apply(self, rule: Rule, *, force: bool = False) -> RuleStatus:
-        """Install it, provisional for `confirm_seconds`; returns it with its id."""
+        """Install a rule, provisional for `confirm_seconds`; return it with its id."""
         ...
 
     async def keep(self, rule_id: str, *, ttl_seconds: int | None = None) -> RuleStatus:
-        """Confirm a provisional rule, or renew a confirmed one; for `ttl_seconds`, else its own time."""
+        """Confirm a provisional rule or renew a confirmed one, for `ttl_seconds` or its own time to live."""
+        ...
+
+    async def repair(self, rule_id: str) -> RuleStatus:
+        """Restore the parts of a rule that the kernel lost."""
         ...
 
     async def undo(self, rule_id: str) -> RuleStatus:
-        """Take a rule back."""
+        """Remove a rule."""
         ...
 
     async def why(self, rule_id: str) -> tuple[str, ...]:
-        """Say in sentences what a rule matches, or what keeps it from matching."""
+        """Explain in sentences what a rule matches, or what keeps it from matching."""
+        ...
+
+    async def dissect(self, row: Source | Payload) -> Dissection | None:
+        """Decode one packet of this row; None where there are no packets."""
+        ...
+
+    async def packets(self) -> PacketList | None:
+        """Return the newest sampled packets, or those of a capture's window; None: there never are any."""
+        ...
+
+    async def dissect_packet(self, shown: PacketList, row: int) -> Dissection | None:
+        """Decode a packet of a list; None where nothing can be decoded."""
+        ...
+
+    async def write_packets(self, shown: PacketList) -> str:
+        """Write packets as a pcap file and return its path."""
+        ...
+
+    async def traffic(self, part: TrafficPart) -> PartTraffic | None:
+        """Return a part of the traffic by itself; None where it can't be told from the rest."""
         ...
 
     async def export(self, format_name: str) -> str:
@@ -69,25 +100,90 @@ class Controls(Protocol):
         ...
 
 
+SPEEDS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
+
+
+@dataclass(frozen=True, slots=True)
+class PlayerState:
+    """Where a player stands; times are Unix seconds of the recording."""
+
+    begins: float
+    ends: float
+    position: float
+    playing: bool = False
+    speed: float = 1.0
+    marks: tuple[Mark, ...] = ()  # the recording's events, by time
+    whole: bool = False  # what is shown is not a moment but all of the recording (a capture's first view)
+    note: str = ""  # what limits this recording, in a few words
+
+    @property
+    def span(self) -> float:
+        """The recording's length in seconds."""
+        return max(self.ends - self.begins, 0.0)
+
+
+class Player(Protocol):
+    """Plays a recording. All methods return at once; what they lead to comes as a snapshot."""
+
+    @property
+    def state(self) -> PlayerState | None:
+        """Return where the player stands now; None until the recording is open."""
+        ...
+
+    def past(self) -> tuple[tuple[Past, ...], dict[str, float]]:
+        """Return what the recording says of the minutes before the cursor, and when rules were installed."""
+        ...
+
+    def play(self, playing: bool) -> None:
+        """Play or pause; at the end of the recording playing ends by itself."""
+        ...
+
+    def set_speed(self, speed: float) -> None:
+        """Play at so many times real time."""
+        ...
+
+    def seek(self, at: float) -> None:
+        """Go to a time and stay in the same state, playing or paused."""
+        ...
+
+    def step(self, count: int) -> None:
+        """Pause, and go so many snapshots forward, or back if negative."""
+        ...
+
+    def skip(self, count: int) -> None:
+        """Go to an event after (before, if negative) the cursor."""
+        ...
+
+
 class Feed(Protocol):
-    """Where snapshots come from, and the way back."""
+    """A source of snapshots, and the requests."""
 
     @property
     def controls(self) -> Controls:
         """Return the requests."""
         ...
 
-    def start(self, on_snapshot: Callable[[Snapshot], None], on_error: Callable[[Exception], None]) -> None:
-        """Begin; both callbacks may be called from any thread, and return at once.
+    @property
+    def session(self) -> str:
+        """Return the name under which the session is stored; "" if it is not."""
+        ...
 
-        A snapshot a tick. After `on_error` nothing more comes: the screen closes with that line.
+    @property
+    def player(self) -> Player | None:
+        """Return what plays the recording; None for live traffic."""
+        ...
+
+    def start(self, on_snapshot: Callable[[Snapshot], None], on_error: Callable[[Exception], None]) -> None:
+        """Begin to deliver snapshots; both callbacks are thread-safe and return at once.
+
+        `on_error` is the last call: the screen closes with that error.
         """
         ...
 
     def pause(self, paused: bool) -> None:
-        """Stop or resume taking snapshots; observers, rules and the session's record go on."""
+        """Stop or resume delivery; observation, rules and recording continue."""
         ...
 
     def stop(self) -> None:
-        """End and wait for own threads (at most a second); called once, also after an error."""
+        """Stop, and wait at most a second for threads; called once, also after an error."""
         ...

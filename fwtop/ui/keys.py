@@ -1,7 +1,8 @@
-"""The table of keys: the bindings, the footer and the help all come from it."""
+"""The table of keys, from which bindings, footer and help are made."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from textual.binding import Binding
@@ -9,31 +10,41 @@ from textual.binding import Binding
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """One row: which keys do what, and how that is said."""
+    """One row: keys, action, and its words."""
 
     keys: tuple[str, ...]  # Textual's names
     label: str  # as shown to people
     action: str
-    footer: str  # one or two words; empty: not in the footer
+    footer: str  # one or two words; "": not in the footer
     help: str
     group: str
-    rules: str = ""  # on the screen of rules: one or two words for its footer; empty: not bound there
+    changes: bool = False  # changes rules: not offered in read-only mode
+    tab: str = ""  # on this tab only, where it wins over the key's general meaning
 
 
 KEYS = (
     Key(
         ("b",),
         "b",
-        "draft('block')",
+        "rule('block')",
         "block",
-        "block what is selected: shows what it stops and harms first",
+        "block the selected row; first shows what that stops and harms",
         "Act",
     ),
-    Key(("l",), "l", "draft('limit')", "", "limit the rate per source prefix of what is selected", "Act"),
-    Key(("s",), "s", "draft('string')", "", "drop packets with the selected payload", "Act"),
-    Key(("x",), "x", "draft('xdp')", "", "drop what is selected in the driver (XDP)", "Act"),
-    Key(("n",), "n", "draft('notrack')", "", "keep what is selected out of connection tracking", "Act"),
-    Key(tuple("123456789"), "1…9", "proposal", "propose", "take the proposal of that number", "Act"),
+    Key(
+        ("B",),
+        "B",
+        "block_spared",
+        "",
+        "block the selected row even if it is a client",
+        "Act",
+    ),
+    Key(("l",), "l", "rule('limit')", "", "limit the rate per source prefix of the selected row", "Act"),
+    Key(("s",), "s", "rule('string')", "", "drop packets with the selected payload", "Act"),
+    Key(("x",), "x", "rule('xdp')", "", "drop the selected row in the driver (XDP)", "Act"),
+    Key(("n",), "n", "rule('notrack')", "", "keep the selected row out of connection tracking", "Act"),
+    Key(tuple("123456789"), "1…9", "proposal", "pick", "preview the proposal of that number", "Act"),
+    Key(("A",), "A", "protect", "all", "one set of rules against all attacks", "Act", changes=True),
     Key(
         ("y",),
         "y",
@@ -41,112 +52,221 @@ KEYS = (
         "confirm",
         "confirm the unconfirmed rules: they stay until they expire",
         "Act",
-        "confirm",
+        changes=True,
     ),
-    Key(("u",), "u", "undo", "undo", "take the selected rule back, else the last one", "Act", "undo"),
+    Key(("f",), "f", "repair", "", "restore the rules that are not in effect", "Act", changes=True),
     Key(
-        ("m",),
-        "m",
-        "rules",
-        "rules",
-        "all rules on one screen: time left, effect, what changed since",
+        ("u",),
+        "u",
+        "undo",
+        "remove",
+        "remove the selected or last rule; asks if it is confirmed",
         "Act",
+        changes=True,
     ),
+    Key(
+        ("ctrl+r",),
+        "Ctrl+R",
+        "redo",
+        "",
+        "install the last removed or expired rule again",
+        "Act",
+        changes=True,
+    ),
+    Key(("m",), "m", "go('rules')", "", "the Rules tab: time left, effect, before and after", "Act"),
     Key(
         ("plus", "equals_sign"),
         "+",
         "extend",
-        "",
-        "keep the selected rule, else the last one, for longer",
-        "Act",
         "extend",
+        "keep the selected or last rule for longer",
+        "Act",
+        changes=True,
     ),
     Key(
         ("c",),
         "c",
         "change",
-        "",
-        "edit the selected rule, else the last one, without a gap",
-        "Act",
         "change",
+        "edit the selected or last rule, without a gap",
+        "Act",
+        changes=True,
     ),
-    Key(("w",), "w", "why", "", "why the selected rule, else the last one, does too little", "Act", "why"),
-    Key(("up", "k"), "↑ ↓", "move(-1)", "", "select a row (also k and j)", "Look", "select"),
-    Key(("down", "j"), "", "move(1)", "", "", "Look", "select"),
-    Key(("pageup",), "PgUp PgDn", "page(-1)", "", "select a page up or down", "Look", "page"),
-    Key(("pagedown",), "", "page(1)", "", "", "Look", "page"),
-    Key(("home", "g"), "Home End", "top", "", "first row, and follow the greatest; last row", "Look", "top"),
-    Key(("end", "G"), "", "bottom", "", "", "Look", "bottom"),
+    Key(("w",), "w", "why", "why", "why the selected or last rule matches too little", "Act"),
+    Key(
+        ("d",),
+        "d",
+        "rule('like')",
+        "drop alike",
+        "on Packets: drop what is like it, by bytes or header fields",
+        "Packets",
+        tab="packets",
+    ),
+    Key(
+        ("n",),
+        "n N",
+        "alike(1)",
+        "next alike",
+        "on Packets: next and previous packet alike",
+        "Packets",
+        tab="packets",
+    ),
+    Key(("N",), "", "alike(-1)", "", "", "Packets", tab="packets"),
+    Key(
+        ("w",),
+        "w",
+        "write_packets",
+        "pcap",
+        "on Packets: write those shown as a pcap file",
+        "Packets",
+        tab="packets",
+    ),
+    Key(
+        ("space",),
+        "Space",
+        "hold",
+        "hold",
+        "on Packets: hold the list; again: follow the newest",
+        "Packets",
+        tab="packets",
+    ),
+    Key(("up", "k"), "↑ ↓", "move(-1)", "", "select a row (also k and j)", "Look"),
+    Key(("down", "j"), "", "move(1)", "", "", "Look"),
+    Key(("pageup",), "PgUp PgDn", "page(-1)", "", "select a page up or down", "Look"),
+    Key(("pagedown",), "", "page(1)", "", "", "Look"),
+    Key(("home",), "Home End", "top", "", "first row, following the greatest; last row", "Look"),
+    Key(("end", "G"), "", "bottom", "", "", "Look"),
     Key(("tab", "right"), "Tab", "panel(1)", "panel", "next panel; Shift+Tab the one before", "Look"),
     Key(("shift+tab", "left"), "", "panel(-1)", "", "", "Look"),
-    Key(("v",), "v", "view", "view", "sources by address, prefix, network (ASN), country", "Look"),
+    Key(("right_square_bracket",), "[ ]", "tab(1)", "tab", "previous and next tab", "Look"),
+    Key(("left_square_bracket",), "", "tab(-1)", "", "", "Look"),
+    Key(("0",), "0", "unscope", "", "show all attacks again", "Look"),
     Key(
-        ("enter", "r"),
-        "Enter",
-        "details",
-        "details",
-        "all facts of the selected row, bytes as hex (also r)",
+        ("v",),
+        "v",
+        "view",
+        "view",
+        "traffic by source, destination, port, payload, signature",
         "Look",
-        "details",
     ),
-    Key(("a",), "a", "attacks", "", "the evidence for each attack", "Look"),
+    Key(
+        ("enter",),
+        "Enter",
+        "open",
+        "open",
+        "preview a proposal, look at one attack; into a row, Esc back",
+        "Look",
+    ),
+    Key(("r",), "r", "details", "", "details of the selected row, bytes as hex", "Look"),
+    Key(("a",), "a", "attacks", "evidence", "the evidence for each attack", "Look"),
     Key(("slash",), "/", "filter", "filter", "show only rows that contain a text", "Look"),
-    Key(("o",), "o", "sort", "", "change the order of the rows", "Look"),
-    Key(("p", "space"), "p", "pause", "pause", "stop and resume taking snapshots (also Space)", "Session"),
+    Key(("g",), "g", "graph", "", "the history graph in packets or bits", "Look"),
+    Key(("o",), "o", "sort", "sort", "change the sort order", "Look"),
+    Key(
+        ("colon",),
+        ":",
+        "command",
+        "command",
+        "commands by name, as in: undo 118, block 192.0.2.0/24",
+        "Session",
+    ),
+    Key(("M",), "M", "mouse", "", "leave the mouse to the terminal, to select text", "Look"),
+    Key(("Y",), "Y", "copy", "", "copy the selected row to the clipboard (OSC 52)", "Look"),
+    Key(("p", "space"), "p", "pause", "pause", "freeze and resume the display (also Space)", "Session"),
+    Key(
+        ("full_stop",), ", .", "step(1)", "", "in a recording: pause, and a snapshot back or on", "Recording"
+    ),
+    Key(("comma",), "", "step(-1)", "", "", "Recording"),
+    Key(("greater_than_sign",), "< >", "faster(1)", "", "slower and faster, 0.25× to 64×", "Recording"),
+    Key(("less_than_sign",), "", "faster(-1)", "", "", "Recording"),
+    Key(
+        ("right_curly_bracket",),
+        "{ }",
+        "skip(1)",
+        "",
+        "previous and next event; so does a click on the bar",
+        "Recording",
+    ),
+    Key(("left_curly_bracket",), "", "skip(-1)", "", "", "Recording"),
     Key(("e",), "e", "export", "export", "write a report of the session so far", "Session"),
-    Key(("question_mark", "f1"), "?", "help", "help", "this page (also F1)", "Session", "help"),
-    Key(("q", "ctrl+c"), "q", "leave", "quit", "leave; unconfirmed rules are taken back", "Session"),
+    Key(("question_mark", "f1"), "?", "help", "help", "this page (also F1)", "Session"),
+    Key(("q", "ctrl+c"), "q", "leave", "quit", "quit; unconfirmed rules are removed", "Session"),
 )
 
-# What the footer shows first where there is little room.
-FOOTER_ORDER = (
-    "help",
-    "leave",
-    "draft('block')",
-    "proposal",
-    "undo",
-    "confirm",
-    "rules",
-    "details",
-    "panel(1)",
-    "pause",
-    "view",
-    "filter",
-    "export",
-)
-RULES_FOOTER_ORDER = ("undo", "extend", "why", "change", "details", "help", "confirm")
-BY_ACTION = {key.action: key for key in KEYS}
-_BACK = Key(("escape",), "Esc", "back", "back", "", "", "back")
+# The order in which keys get into a narrow footer; a tab without its own has the overview's.
+_GENERAL = ("help", "leave", "rule('block')", "proposal", "undo", "confirm", "open", "tab(1)", "pause")
+FOOTER_ORDER: dict[str, tuple[str, ...]] = {
+    "overview": (*_GENERAL, "protect", "panel(1)", "attacks", "filter", "command", "export"),
+    "traffic": ("help", "rule('block')", "view", "open", "tab(1)", "filter", "sort", "proposal", "leave"),
+    "log": ("help", "open", "filter", "tab(1)", "pause", "export", "leave"),
+    "packets": (
+        "hold",
+        "filter",
+        "alike(1)",
+        "rule('like')",
+        "rule('block')",
+        "write_packets",
+        "open",
+        "help",
+        "tab(1)",
+        "leave",
+    ),
+    "rules": ("undo", "extend", "why", "change", "open", "help", "tab(1)", "confirm", "leave"),
+}
 
 
-def bindings(*, rules: bool = False) -> list[Binding]:
-    """Return the table as Textual's bindings; a digit passes itself on."""
-    found = []
-    for row in KEYS:
-        if rules and not row.rules:
-            continue
-        for key in row.keys:
-            action = f"proposal({key})" if row.action == "proposal" else row.action
-            found.append(Binding(key, action, row.footer or row.help, show=False, priority=False))
-    return found
+class KeyMap:
+    """The table of keys as the screen uses it: bindings, what a key means on a tab, the footer."""
+
+    def __init__(self, keys: Sequence[Key] = KEYS) -> None:
+        self.use(keys)
+
+    def use(self, keys: Sequence[Key]) -> None:
+        """Take another table: the operator's."""
+        self.keys = tuple(keys)
+        self._by_action = {key.action: key for key in keys}
+
+    def label(self, action: str) -> str:
+        """Return the first key of an action, for a text that names it, or else its command."""
+        from fwtop.ui.key_names import key_text, setting_name
+
+        row = self._by_action[action]
+        return key_text(row.keys[0]) if row.keys else f":{setting_name(row)}"
+
+    def bindings(self) -> list[Binding]:
+        """Return one Textual binding per key, which passes itself on to `press`."""
+        names = dict.fromkeys(name for row in self.keys for name in row.keys)
+        return [Binding(name, f"press({name!r})", show=False) for name in names]
+
+    def action(self, name: str, tab: str) -> str:
+        """Return what a key does on a tab; a key of that tab wins. "" if nothing."""
+        found = [row for row in self.keys if name in row.keys and row.tab in ("", tab)]
+        row = max(found, key=lambda row: bool(row.tab), default=None)
+        if row is None:
+            return ""
+        return f"proposal({name})" if row.action == "proposal" else row.action
+
+    def footer(
+        self, width: int, *, tab: str = "overview", pending: bool, readonly: bool = False
+    ) -> list[Key]:
+        """Choose the keys that fit into `width` cells, in the table's order.
+
+        `confirm` is shown only while there is something to confirm, and then first. In read-only mode no
+        key that changes rules is shown.
+        """
+        order = FOOTER_ORDER.get(tab, FOOTER_ORDER["overview"])
+        rows = [row for action in order if (row := self._by_action.get(action)) is not None and row.keys]
+        wanted = [row for row in rows if row.action != "confirm" and not (readonly and row.changes)]
+        if pending and not readonly:
+            wanted = [*(row for row in self.keys if row.action == "confirm" and row.keys), *wanted]
+        chosen: set[str] = set()
+        used = 1
+        for row in wanted:
+            size = len(row.label) + 1 + len(row.footer) + 3
+            if used + size - 2 <= width:
+                chosen.add(row.action)
+                used += size
+        return [row for row in self.keys if row.action in chosen]
 
 
-def footer_keys(width: int, *, pending: bool, rules: bool = False) -> list[tuple[Key, str]]:
-    """Choose the keys that fit into `width` cells, in the table's order, each with its word.
-
-    `confirm` is shown only while there is something to confirm, and then before all others.
-    """
-    order = RULES_FOOTER_ORDER if rules else FOOTER_ORDER
-    wanted = [action for action in order if action != "confirm"]
-    if pending:
-        wanted.insert(0, "confirm")
-    table = (*KEYS, _BACK) if rules else KEYS
-    words = {row.action: row.rules if rules else row.footer for row in table}
-    chosen = {"back"} if rules else set()
-    used = 1 + (len("Esc back") + 3) * rules
-    for action in wanted:
-        size = len(BY_ACTION[action].label) + 1 + len(words[action]) + 3
-        if used + size - 2 <= width:
-            chosen.add(action)
-            used += size
-    return [(row, words[row.action]) for row in table if row.action in chosen]
+KEY_MAP = KeyMap()

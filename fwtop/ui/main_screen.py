@@ -1,155 +1,152 @@
-"""The main screen: snapshots go to its panels, keys to whoever changes the machine or the session."""
+"""The main screen: what each key does."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import ClassVar
 
-from rich.style import Style
-from textual import events
-from textual.app import ComposeResult
 from textual.binding import BindingType
 
 from fwtop.model.rule import RuleStatus
-from fwtop.model.snapshot import Snapshot
-from fwtop.ui.columns import Scene
-from fwtop.ui.desk import Desk
-from fwtop.ui.desk_screen import Dialogs
-from fwtop.ui.effects import Effects
-from fwtop.ui.face import Face, Message
-from fwtop.ui.facts import attack_facts
+from fwtop.model.snapshot import Attack, Payload, Proposal, Source
+from fwtop.model.text import safe_text
+from fwtop.ui.actions.rule_from_row import rule_from_proposal
+from fwtop.ui.bars.footer import Footer
+from fwtop.ui.bars.graph import Graph
+from fwtop.ui.bars.time_bar import TimeBar
+from fwtop.ui.command_actions import CommandActions
+from fwtop.ui.dialogs.dialog import DetailsDialog, help_lines
+from fwtop.ui.dialogs.set_dialog import best_of_each
+from fwtop.ui.drawing.format import number
+from fwtop.ui.drawing.style import WARN, Line
 from fwtop.ui.feed import Feed
-from fwtop.ui.header import Mood
-from fwtop.ui.items import Item
-from fwtop.ui.keys import bindings
-from fwtop.ui.palette import BAD, TEXT
-from fwtop.ui.panel_screen import PanelScreen
-from fwtop.ui.rules_screen import RulesScreen
-from fwtop.ui.session_desk import SessionDesk
-from fwtop.ui.sheets import FactsSheet, help_lines
+from fwtop.ui.keys import KEY_MAP
+from fwtop.ui.lists.details import attack_details, details_of
+from fwtop.ui.lists.packet_filters import packet_filter
+from fwtop.ui.lists.part_view import PANELS as PART_PANELS
+from fwtop.ui.lists.table import Item
+from fwtop.ui.lists.traffic import spared
+from fwtop.ui.settings import Settings
+from fwtop.ui.snapshot_screen import SnapshotScreen
+from fwtop.ui.terminal import ResilientDriver
+
+_BLOCKS = ("block", "xdp")
+_MOST_COPIED = 2_000  # characters; terminals refuse long OSC 52 sequences
 
 
-class MainScreen(PanelScreen, inherit_bindings=False):
-    """Hands snapshots to the panels and keys to whoever acts on the machine."""
+def copied(item: Item) -> str:
+    """Return what is worth copying of a row: an address, bytes in hex, a command line."""
+    if isinstance(item, Payload):
+        return item.data.hex()
+    if isinstance(item, Proposal):
+        return item.fwtop or item.summary
+    if isinstance(item, RuleStatus):
+        return item.rule.summary
+    return str(getattr(item, "key", "")) or details_of(item, 0.0)[0]
 
-    BINDINGS: ClassVar[list[BindingType]] = list(bindings())
 
-    def __init__(self, feed: Feed, *, clock: Callable[[], float], slow: bool) -> None:
-        super().__init__(Face(Message(clock)))
-        self.feed = feed
-        self.snapshot: Snapshot | None = None
-        self.effects = Effects()
-        self._clock = clock
-        self._slow = slow
-        dialogs = Dialogs(self, feed.controls)
-        self.desk = Desk(feed.controls, dialogs, say=self.say, clock=clock, installed=self._show_rules)
-        self.session = SessionDesk(
-            feed,
-            self.desk,
-            choose=dialogs.choose,
-            say=self.say,
-            current=self.current_snapshot,
-            leave=lambda: self.app.exit(return_code=0),
-        )
+class MainScreen(SnapshotScreen, inherit_bindings=False):
+    """Passes keys to the rule, packet and session actions."""
 
-    def compose(self) -> ComposeResult:
-        """Hold all widgets; where they go is `arrange`'s business."""
-        yield from self.face
-        yield from self.compose_panels()
+    BINDINGS: ClassVar[list[BindingType]] = list(KEY_MAP.bindings())
 
-    def on_mount(self) -> None:
-        """Lay out and start the countdowns."""
-        self.place()
-        self.set_interval(1.0, self.redraw_lines)
-
-    def on_resize(self, _: events.Resize) -> None:
-        """Fit into the new size."""
-        self.place()
-
-    # -- drawing
-
-    def take(self, snapshot: Snapshot) -> None:
-        """Take a new snapshot over."""
-        self.snapshot = snapshot
-        self.effects.take(snapshot)
-        self.face.history.add(snapshot.tables.totals.pps, self.now())
-        self.redraw()
-
-    def now(self) -> float:
-        """Return the time that ages and countdowns refer to: a recording has its own."""
-        if self.snapshot is not None and self.snapshot.origin.kind != "live":
-            return self.snapshot.started + self.snapshot.seconds
-        return self._clock()
-
-    def current_snapshot(self) -> Snapshot | None:
-        """Return the snapshot with the guardian's newest answers."""
-        return self.desk.news.over(self.snapshot, self._clock()) if self.snapshot is not None else None
-
-    def mood(self) -> Mood:
-        """Return what the lines say beside the snapshot."""
-        return Mood(self.now(), self.session.paused, self.feed.controls.readonly, self._slow)
-
-    def redraw(self) -> None:
-        """Draw everything from the last snapshot; only what changed goes to the terminal."""
-        front = self.app.screen
-        if isinstance(front, RulesScreen):
-            front.redraw()
-            return
-        snapshot = self.current_snapshot()
-        if snapshot is not None and front is self:
-            scene = Scene(self.now(), slow=self._slow, attack=bool(snapshot.judgement.attacks))
-            for panel in self.panels.values():
-                panel.take(snapshot, scene)
-        self.redraw_lines()
-
-    def redraw_lines(self) -> None:
-        """Draw header, banner, status and footer: their clocks go on while panels stand still."""
-        self.face.draw(self.current_snapshot(), self.mood(), keys=self.app.screen is self)
-
-    def say(self, text: str, style: Style = TEXT) -> None:
-        """Show a line of news for a while."""
-        self.face.message.say(text, style)
-        self.redraw()
-
-    def refuse(self, line: str) -> None:
-        """Say why a key does nothing."""
-        self.say(line, BAD)
-
-    def on_screen_suspend(self) -> None:
-        """Take the footer's keys away: a dialog has its own."""
-        self.redraw_lines()
-
-    def on_screen_resume(self) -> None:
-        """Show what came in while a dialog was open."""
-        self.redraw()
-
-    # -- acting
+    def __init__(self, feed: Feed, *, clock: Callable[[], float], slow: bool, settings: Settings) -> None:
+        super().__init__(feed, clock=clock, slow=slow, settings=settings)
+        self._above = ""  # the tab from which packets were drilled into
+        self.commands = CommandActions(self)
 
     def action_attacks(self) -> None:
-        """Show the evidence."""
+        """Show the evidence for each attack."""
         if self.snapshot is not None:
-            self.app.push_screen(FactsSheet("attacks", attack_facts(self.snapshot, self.now())))
+            self.app.push_screen(DetailsDialog("attacks", self._attack_lines))
+
+    def _attack_lines(self) -> list[Line]:
+        return attack_details(self.snapshot, self.now()) if self.snapshot is not None else []
 
     def action_help(self) -> None:
         """Show the keys."""
-        self.app.push_screen(FactsSheet("keys", help_lines()))
+        self.app.push_screen(DetailsDialog("keys", help_lines()))
 
-    def selected_rule(self) -> RuleStatus | None:
-        """Return the selected row if it is a rule."""
-        item = self.panel.current()
-        return item if isinstance(item, RuleStatus) else None
-
-    def action_draft(self, kind: str) -> None:
-        """Preview what a mitigation key means on the selected row."""
-        item = self.panel.current()
-        self.panel.rows.hold(self.now())
+    def action_rule(self, kind: str) -> None:
+        """Preview the rule that a key makes of the selected row."""
+        item = self.panel.rows.target(self.now())
+        self._touched = True
+        if isinstance(item, Attack):
+            self.say("this is a whole attack: 1 to 9 preview what stops it")
+            return
         if isinstance(item, RuleStatus):
-            self.say("that is a rule already: u takes it back, c changes it, Enter shows it")
+            words = (("undo", "removes"), ("change", "changes"), ("open", "shows"))
+            keys = ", ".join(f"{KEY_MAP.label(action)} {word} it" for action, word in words)
+            self.say(f"this is a rule already: {keys}")
+            return
+        if kind in _BLOCKS and spared(item):
+            key = KEY_MAP.label("block_spared")
+            self.say(f"this is a client or a known peer: {key} blocks it all the same", WARN)
             return
         self._start(kind, item)
 
+    def action_block_spared(self) -> None:
+        """Preview a rule that blocks the selected row, also if it is a client."""
+        item = self.panel.rows.target(self.now())
+        if spared(item):
+            self._touched = True
+            self._start("block", item)
+        else:
+            self.action_rule("block")
+
+    def action_open(self) -> None:
+        """Preview the selected proposal, scope the tabs to the selected attack; details of any other row."""
+        item = self.panel.rows.target(self.now())
+        if isinstance(item, Attack) and self.scope.chosen != item.key:
+            self._touched = True
+            self.scope.chosen = item.key
+            self.say(f"only {self.scope.letter(item.key)} now; Enter again shows the evidence")
+            self._ask_part()
+            return
+        if item is not None and (self._drill(item) or self._show_packets(packet_filter(item))):
+            return
+        if isinstance(item, Proposal) and item.rule is not None:
+            self._touched = True
+            self._start("proposal", item)
+        else:
+            self.action_details()
+
+    def _drill(self, item: Item) -> bool:
+        """Show the addresses of a prefix, a network or a country."""
+        if not isinstance(item, Source) or not self.parts.enter(item, self.panel.view.name):
+            return False
+        self._touched = True
+        self.panel.show_view("address")
+        self.say(f"the addresses {self.parts.words()}; Esc goes back")
+        self._ask_part()
+        return True
+
+    def _show_packets(self, text: str) -> bool:
+        """Show the packets that a filter finds; a stored session has none."""
+        if not text or self.snapshot is None or self.snapshot.origin.kind == "session":
+            return False
+        self._above = self.tab.name
+        self.packet_panel.set_filter(text)
+        self.show_tab("packets")
+        return True
+
+    def back(self) -> bool:
+        """Go back up from what was drilled into."""
+        if self._above and self.tab.name == "packets":
+            self.packet_panel.set_filter("")
+            self.show_tab(self._above)
+            self._above = ""
+            return True
+        view = self.parts.leave() if self.panel.spec.name in PART_PANELS else ""
+        if view:
+            self.panels["sources"].show_view(view)
+            self.redraw()
+            self._ask_part()
+        return bool(view)
+
     def action_proposal(self, number: int) -> None:
-        """Take a proposal by its number."""
+        """Preview a proposal by the number that is shown."""
         found = self.snapshot.judgement.proposals if self.snapshot is not None else ()
         chosen = next((proposal for proposal in found if proposal.number == number), None)
         if chosen is None:
@@ -157,36 +154,139 @@ class MainScreen(PanelScreen, inherit_bindings=False):
             return
         self._start("proposal", chosen)
 
+    def action_protect(self) -> None:
+        """Preview the best rule against each attack as one set."""
+        obstacle = self.actions.obstacle(self.snapshot)
+        if obstacle or self.snapshot is None:
+            self.refuse(obstacle)
+            return
+        attacks = {attack.title: attack for attack in self.snapshot.judgement.attacks}
+        parts = [
+            (
+                rule_from_proposal(proposal, self.now()),
+                self.scope.letter(attacks[proposal.attack].key) if proposal.attack in attacks else "",
+            )
+            for proposal in best_of_each(self.snapshot)
+        ]
+        self.run_worker(self.actions.propose_set(parts), group="actions")
+
     def _start(self, action: str, item: Item | None) -> None:
-        obstacle = self.desk.obstacle(self.snapshot, previews=True)
+        obstacle = self.actions.obstacle(self.snapshot, previews=True)
         if obstacle:
             self.refuse(obstacle)
             return
-        self.run_worker(self.desk.propose(action, item), group="desk")
+        self.run_worker(self.actions.propose(action, item), group="actions")
 
-    def _show_rules(self) -> None:
-        """Bring the rules into sight when one went in."""
-        self.reveal("rules")
+    def action_unscope(self) -> None:
+        """Show all attacks again."""
+        self.scope.chosen = ""
+        self.parts.clear()
+        self.say("all attacks")
 
-    def action_rules(self) -> None:
-        """Open the screen of rules."""
-        screen = RulesScreen(
-            self.desk, self.face, self.effects, current=self.current_snapshot, mood=self.mood
-        )
-        self.app.push_screen(screen)
+    # -- packets
+
+    def action_hold(self) -> None:
+        """Hold the list of packets, or go on; a recording is paused."""
+        if self.feed.player is not None:
+            self.action_pause()
+        else:
+            self.packets.hold()
+
+    def action_alike(self, delta: int) -> None:
+        """Select the next packet like the selected one."""
+        self.packets.alike(delta)
+
+    def action_write_packets(self) -> None:
+        """Write the packets shown as a file."""
+        self.packets.write()
 
     # -- the session
 
+    def action_command(self) -> None:
+        """Open the command line."""
+        self.commands.open()
+
+    def action_graph(self) -> None:
+        """Change what the history graph shows."""
+        self.bars.in_bits = not self.bars.in_bits
+        unit = "bits; the parts are estimated from packets" if self.bars.in_bits else "packets"
+        self.say(f"the graph shows {unit}")
+
+    async def on_footer_clicked(self, message: Footer.Clicked) -> None:
+        """Press the key that was clicked."""
+        await self.action_press(message.key)
+
+    def on_graph_clicked(self, message: Graph.Clicked) -> None:
+        """Put the graph's cursor on a second and say what happened then; the same second again removes it.
+
+        A recording goes to that second.
+        """
+        if self.feed.player is not None:
+            self.player.seek(float(message.second))
+            return
+        bars = self.bars
+        bars.cursor = None if bars.cursor == message.second else message.second
+        point = bars.history.at(message.second)
+        if bars.cursor is None or point is None:
+            self.say("")
+            return
+        flow, at = point.flow, time.strftime("%H:%M:%SZ", time.gmtime(message.second))
+        parts = (
+            f"my rules {number(flow.mine)}, other firewall {number(flow.other)}, kernel {number(flow.kernel)}"
+        )
+        self.say(f"{at}: {number(flow.arrives)} pps arrived, {number(flow.reaches)} reached you; {parts}")
+
+    def action_mouse(self) -> None:
+        """Leave the mouse to the terminal, for selecting text, or take it back."""
+        driver = self.app._driver
+        if isinstance(driver, ResilientDriver):
+            self.say(
+                "the mouse is fwtop's again" if driver.turn_mouse() else "the mouse selects text; M ends that"
+            )
+        else:
+            self.say("this terminal has no mouse")
+
+    def action_copy(self) -> None:
+        """Copy the selected row's name to the clipboard, through the terminal (OSC 52)."""
+        item = self.panel.current()
+        if item is None:
+            self.say("nothing is selected")
+            return
+        text = safe_text(copied(item), limit=_MOST_COPIED)
+        self.app.copy_to_clipboard(text)
+        self.say(f"copied, if the terminal allows it: {text}")
+
     def action_pause(self) -> None:
-        """Stop or resume taking snapshots."""
-        self.session.pause()
+        """Freeze or resume the display; play or pause a recording."""
+        if self.feed.player is not None:
+            self.player.toggle()
+            self.redraw_lines()
+        else:
+            self.session.pause()
+
+    def action_step(self, count: int) -> None:
+        """Go to another snapshot of a recording."""
+        self.player.step(count)
+
+    def action_faster(self, steps: int) -> None:
+        """Play a recording faster or slower."""
+        self.player.faster(steps)
+        self.redraw_lines()
+
+    def action_skip(self, count: int) -> None:
+        """Go to another event of a recording."""
+        self.player.skip(count)
+
+    def on_time_bar_sought(self, message: TimeBar.Sought) -> None:
+        """Go to the time that was clicked."""
+        self.player.seek(message.at)
 
     def action_export(self) -> None:
         """Write a report."""
         self.run_worker(self.session.export(), group="export", exclusive=True)
 
     def action_leave(self) -> None:
-        """Leave; ask first if that takes rules back."""
+        """Quit; ask first if that removes unconfirmed rules."""
         if self.session.must_ask():
             self.run_worker(self.session.leave(), group="leave", exclusive=True)
         else:

@@ -1,4 +1,4 @@
-"""A terminal that may vanish or stall: a cut SSH session must neither hang nor print a traceback."""
+"""Terminal output that survives a terminal that stalls or vanishes, such as a cut SSH session."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _WRITE_SECONDS = 0.25
 
 
 class TerminalFile:
-    """Writes to a descriptor without Python's buffers; forgets the text once the terminal is gone."""
+    """Unbuffered output to a descriptor; discards everything once the terminal is gone."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -27,7 +27,7 @@ class TerminalFile:
         self.closing = False
 
     def write(self, text: str) -> int:
-        """Write all of it, or give up when the terminal is gone or won't take it while closing."""
+        """Write everything; give up when the terminal is gone, or stalls while closing."""
         data = memoryview(text.encode("utf-8", "replace"))
         while data and not self.gone:
             try:
@@ -43,18 +43,18 @@ class TerminalFile:
         return len(text)
 
     def flush(self) -> None:
-        """Nothing is held back."""
+        """Do nothing: writes are unbuffered."""
 
     def fileno(self) -> int:
         """Return the descriptor."""
         return self._descriptor
 
     def isatty(self) -> bool:
-        """Say whether it is a terminal."""
+        """Whether the descriptor is a terminal."""
         return os.isatty(self._descriptor)
 
 
-class SturdyDriver(LinuxDriver):
+class ResilientDriver(LinuxDriver):
     """Textual's driver on a TerminalFile."""
 
     def __init__(
@@ -63,30 +63,40 @@ class SturdyDriver(LinuxDriver):
         super().__init__(app, debug=debug, mouse=mouse, size=size)
         self._terminal = TerminalFile(sys.__stderr__.fileno() if sys.__stderr__ is not None else 2)
         self._file = cast(Any, self._terminal)
+        self._captured = mouse
 
     @property
     def stalled(self) -> bool:
-        """Whether the terminal takes less than it is sent: frames should be left out."""
+        """Whether output is backing up, so that frames should be skipped."""
         writer = self._writer_thread
         return isinstance(writer, WriterThread) and writer._queue.qsize() > _STALLED_WRITES
 
     def disable_input(self) -> None:
-        """Stop waiting for a terminal that doesn't take anything: this is the way out."""
+        """Stop waiting for a stalled terminal: the program is about to exit."""
         self._terminal.closing = True
         super().disable_input()
 
     def start_application_mode(self) -> None:
-        """Begin, also after having been suspended."""
+        """Start, or resume after a suspension."""
         self._terminal.closing = False
         super().start_application_mode()  # type: ignore[no-untyped-call]
 
     def close(self) -> None:
-        """End the writer, but wait for it only a moment."""
+        """End the writer thread, waiting at most _CLOSE_SECONDS."""
         self._terminal.closing = True
         writer = self._writer_thread
         if isinstance(writer, WriterThread):
             writer._queue.put(None)
             writer.join(_CLOSE_SECONDS)
+
+    def turn_mouse(self) -> bool:
+        """Take the mouse from the terminal or give it back; return whether the program has it now."""
+        self._captured = not self._captured
+        if self._captured:
+            self._enable_mouse_support()
+        else:
+            self._disable_mouse_support()
+        return self._captured
 
     @property
     def hung_up(self) -> bool:

@@ -2,7 +2,7 @@
 # shellcheck shell=bash
 
 _fwtop() {
-  local verbs="watch snapshot read record block limit match drop notrack synproxy sysctl apply status keep undo why sessions report replay doctor lab bench"
+  local verbs="watch snapshot read record alarms block limit match drop notrack synproxy sysctl apply status keep repair undo why sessions report replay config doctor lab bench"
   local current=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD - 1]} verb="" word
   for word in "${COMP_WORDS[@]:1:COMP_CWORD-1}"; do
     [[ " $verbs " == *" $word "* ]] && verb=$word && break
@@ -16,17 +16,18 @@ _fwtop() {
     --via) mapfile -t COMPREPLY < <(compgen -W "${places[$verb]}" -- "$current") && return ;;
     --proto) mapfile -t COMPREPLY < <(compgen -W "tcp udp icmp icmpv6 gre" -- "$current") && return ;;
     --ttl) mapfile -t COMPREPLY < <(compgen -W "30s 10m 2h 1d" -- "$current") && return ;;
-    -o | --output | --geoip | --svg | --capture) mapfile -t COMPREPLY < <(compgen -f -- "$current") && return ;;
+    -o | --output | --jsonl | --alarms | --geoip | --svg | --capture | --check) mapfile -t COMPREPLY < <(compgen -f -- "$current") && return ;;
     --directory) mapfile -t COMPREPLY < <(compgen -d -- "$current") && return ;;
   esac
   local options="--help" rule="--ttl --preview --yes --force --json --netns"
   case $verb in
-    "" | watch) options+=" -i --interface --netns --geoip --xdp --slow --readonly --no-store" ;;
-    snapshot) options+=" -i --interface --netns --seconds --xdp --no-store --json --top --geoip" ;;
+    "" | watch) options+=" -i --interface --netns --geoip --slow --readonly --no-store" ;;
+    snapshot) options+=" -i --interface --netns --seconds --no-store --json --top --geoip" ;;
     read) mapfile -t COMPREPLY < <(compgen -f -W "$options --text --json --top --geoip" -- "$current") && return ;;
-    record) options+=" -i --interface --netns --geoip --xdp" ;;
-    block) options+=" --via --replace $rule -4 -6" ;;
-    limit) options+=" --proto --dport --per --per6 --rate --burst --by-port --via $rule -4 -6" ;;
+    record) options+=" -i --interface --netns --geoip --jsonl --every --top --max-mib --metrics --metrics-public --alarms --no-alarms" ;;
+    alarms) options+=" show test --alarms" ;;
+    block) options+=" --via --replace --close-open $rule -4 -6" ;;
+    limit) options+=" --proto --dport --per --per6 --rate --connections --close-open --burst --by-port --via $rule -4 -6" ;;
     match) options+=" --string --hex --dns --type --mask --offset --proto --dport --via $rule -4 -6" ;;
     drop) options+=" --proto --sport --dport --length --ttl-field --tcp-flags --icmp-type --ip-id --tcp-seq --window --tcp-header --fragment --via $rule -4 -6" ;;
     notrack) options+=" --proto --dport $rule -4 -6" ;;
@@ -35,11 +36,13 @@ _fwtop() {
     apply) options+=" --old $rule" ;;
     status) options+=" --all --json --netns" ;;
     keep) options+=" --ttl --netns" ;;
+    repair) options+=" --netns" ;;
     undo) options+=" --all --netns" ;;
     why) options+=" --json --netns" ;;
     sessions) options+=" --json --directory" ;;
     report) options+=" --directory --format -o --output" ;;
     replay) options+=" --directory --json --top --speed" ;;
+    config) options+=" --show --check --sample --json" ;;
     doctor) options+=" -i --interface --json --geoip" ;;
     lab) options+=" list --seconds --pps --capture --json --store" ;;
     bench) options+=" list --calibrate --svg --json --quick --rounds" ;;

@@ -1,3 +1,3 @@
 #!/bin/sh
-# Isolated: neither the working directory nor the caller's Python settings reach a program that runs as root.
+# -I: a program run as root must not use the working directory or the caller's Python environment.
 exec /usr/local/lib/fwtop/venv/bin/python -I -m fwtop "$@"

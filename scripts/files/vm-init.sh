@@ -1,6 +1,6 @@
 #!/busybox sh
 # shellcheck shell=dash
-# The first process of the virtual machine of scripts/vm.sh: twice, first in the initramfs, then in the files.
+# Init of scripts/vm.sh's virtual machine. Runs twice: first in the initramfs, then on the overlay.
 if [ "$1" != inside ]; then
   /busybox mount -t proc proc /proc
   /busybox mount -t devtmpfs dev /dev
@@ -31,7 +31,7 @@ mount --bind "$(cat /run/vm/modules)" /lib/modules
 hostname debian
 ip link set lo up
 stty -F /dev/console -onlcr
-# What this machine's fwtop has stored or runs is none of the virtual one's.
+# Hide this machine's fwtop state from the guest.
 rm -rf /var/lib/fwtop /var/lib/fwtop-guardian /var/lib/fwtop-costs.json /usr/local/lib/fwtop/app* 2>/dev/null
 setsid --wait bash /run/vm/command
 echo $? >/run/vm/status

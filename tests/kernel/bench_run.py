@@ -1,4 +1,4 @@
-"""`fwtop bench` as a person runs it, and the form of its documents."""
+"""Helpers to run `fwtop bench` from the command line and check its JSON documents."""
 
 from __future__ import annotations
 

@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from fwtop.model.paths import PIN_DIRECTORY
+
 if TYPE_CHECKING:
-    from mitigate_bench import Bench
+    from guardian_bench import Bench
 
     from fwtop.lab.run import Lab
     from tests.kernel.whole import Tmux
@@ -25,7 +27,7 @@ _serial = count()
 
 def ip(*words: str) -> str:
     """Run one `ip` command that must succeed."""
-    done = subprocess.run(["ip", *words], capture_output=True, text=True, timeout=20, check=False)
+    done = subprocess.run(["ip", *words], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, f"ip {' '.join(words)}: {done.stderr.strip()}"
     return done.stdout
 
@@ -39,7 +41,7 @@ class Host:
     ipv4: str
     ipv6: str
 
-    def run(self, *argv: str, timeout: float = 20, check: bool = True) -> subprocess.CompletedProcess[str]:
+    def run(self, *argv: str, timeout: float = 60, check: bool = True) -> subprocess.CompletedProcess[str]:
         """Run a program inside the namespace."""
         done = subprocess.run(
             ["ip", "netns", "exec", self.netns, *argv],
@@ -60,6 +62,12 @@ class NetnsPair:
     attacker: Host
 
 
+def forget_pins(netns: str) -> None:
+    """Remove pins of an earlier namespace: the kernel gives inodes again, and pins are named by them."""
+    inode = os.stat(f"/run/netns/{netns}").st_ino
+    shutil.rmtree(PIN_DIRECTORY / str(inode), ignore_errors=True)
+
+
 @contextmanager
 def made_pair() -> Iterator[NetnsPair]:
     """Two namespaces joined by a veth pair, until the block ends."""
@@ -69,6 +77,7 @@ def made_pair() -> Iterator[NetnsPair]:
     try:
         for host in (victim, attacker):
             ip("netns", "add", host.netns)
+            forget_pins(host.netns)
             ip("-n", host.netns, "link", "set", "lo", "up")
         peer = ("type", "veth", "peer", "name", "a0", "netns", attacker.netns)
         ip("-n", victim.netns, "link", "add", "v0", *peer)
@@ -80,7 +89,7 @@ def made_pair() -> Iterator[NetnsPair]:
     finally:
         for host in (victim, attacker):
             subprocess.run(
-                ["ip", "netns", "delete", host.netns], capture_output=True, timeout=20, check=False
+                ["ip", "netns", "delete", host.netns], capture_output=True, timeout=60, check=False
             )
 
 
@@ -101,7 +110,7 @@ def shared_pair() -> Iterator[NetnsPair]:
 @pytest.fixture
 def bench(request: pytest.FixtureRequest, netns_pair: NetnsPair, tmp_path: Path) -> Iterator[Bench]:
     """A guardian for the victim, with a journal and sockets of its own: a `BENCH` of the file's choice."""
-    from mitigate_bench import Bench
+    from guardian_bench import Bench
 
     made = getattr(request.module, "BENCH", Bench)(netns_pair, tmp_path)
     yield made
@@ -124,8 +133,6 @@ def screen(lab: Lab) -> Iterator[Tmux]:
     """fwtop's screen on a victim that is being flooded."""
     from tests.kernel.whole import PPS, Tmux
 
-    if shutil.which("tmux") is None:
-        pytest.skip("needs tmux")
     lab.start_flood(PPS)
     command = f"SSH_CONNECTION='{lab.ssh_connection}' fwtop --netns {lab.victim}"
     terminal = Tmux(f"{command}; echo ended with $?; stty -a; sleep 600", lab.victim)

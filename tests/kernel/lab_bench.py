@@ -1,4 +1,4 @@
-"""Labs of scenarios that a test writes itself."""
+"""Labs with a scenario given inline."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An observation of one host by a process of its own, and what it saw."""
+"""An observation of one host by a separate process, and its results."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CLONE = Path(__file__).resolve().parents[2]
 
 
 class Observer:
-    """The observing process of one host."""
+    """A child process that observes one host."""
 
     def __init__(self, host: Host, interfaces: list[str], without: str = "", windows: str = "") -> None:
         environment = {
@@ -48,12 +48,12 @@ class Observer:
 
     @property
     def sees_accepted(self) -> bool:
-        """Whether programs see each accepted packet: before Linux 6.4 the log tells 1 in 64 instead."""
+        """Whether BPF programs count accepted packets; before Linux 6.4, NFLOG samples 1 in 64 instead."""
         return self.ready["accepted"] == "netfilter"
 
     @property
-    def goes_by_itself(self) -> bool:
-        """Whether all goes with the last descriptor: before Linux 6.6 a filter waits for the guardian."""
+    def detaches_on_close(self) -> bool:
+        """Whether closing the last descriptor detaches everything; before Linux 6.6, tc filters remain."""
         return self.sees_accepted and self.ready["ingress"] == "tcx"
 
     def _answer(self) -> dict[str, Any]:
@@ -71,7 +71,7 @@ class Observer:
 
     def close(self) -> None:
         with contextlib.suppress(BrokenPipeError):
-            self.process.communicate(timeout=10)
+            self.process.communicate(timeout=60)
 
 
 @contextlib.contextmanager
@@ -94,5 +94,5 @@ def samples(answer: dict[str, Any], **wanted: Any) -> list[dict[str, Any]]:
 
 
 def named(answer: dict[str, Any]) -> dict[str, int]:
-    """Drops with a reason: IPv6 talks to itself, and the kernel drops of that without one."""
+    """Drops with a stated reason: the kernel drops some of IPv6's own traffic without one."""
     return {key: packets for key, packets in answer["drops"].items() if "NOT_SPECIFIED" not in key}

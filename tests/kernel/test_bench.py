@@ -1,4 +1,4 @@
-"""`fwtop bench` as a person runs it: the document's form, the list, and wrong calls."""
+"""`fwtop bench` on the command line: its document, the list of tables, usage errors."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ import json
 import pytest
 from bench_run import check_form, document_of, run_bench
 
-from fwtop.bench.tables import TABLES
+from fwtop.bench.catalogue import TABLES
 from fwtop.model.paths import ROOT
 
 pytestmark = pytest.mark.kernel
 
 
-def test_a_quick_pipeline_prints_one_document_and_its_progress_elsewhere() -> None:
+def test_a_quick_pipeline_prints_one_json_document_on_stdout() -> None:
     check_form(document_of("pipeline", "--quick", "--rounds", "1", "--json"), "pipeline")
 
 
-def test_every_table_of_the_list_has_its_module() -> None:
+def test_every_listed_table_has_a_module() -> None:
     listed = json.loads(run_bench("list", "--json").stdout)
     assert [entry["table"] for entry in listed] == [table.name for table in TABLES]
-    assert all((ROOT / "fwtop/bench" / f"{entry['table']}.py").is_file() for entry in listed)
+    assert all((ROOT / "fwtop/bench/tables" / f"{entry['table']}.py").is_file() for entry in listed)
 
 
 @pytest.mark.parametrize(

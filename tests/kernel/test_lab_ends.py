@@ -1,4 +1,4 @@
-"""However a lab ends, nothing of it stays; and its sender sends nowhere but in one."""
+"""A lab leaves nothing behind however it ends, and its sender sends nowhere else."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from pathlib import Path
 import pytest
 from lab_bench import HEAD
 
-from fwtop.lab import entering, namespaces, scenario
+from fwtop.kernel import namespaces as entering
+from fwtop.kernel.programs import module_argv
+from fwtop.lab import namespaces, scenario
 from fwtop.lab.run import Lab
 from fwtop.model import paths
 from fwtop.model.errors import FwtopError
-from fwtop.model.modules import module_argv
 
 pytestmark = pytest.mark.kernel
 
@@ -45,7 +46,7 @@ def existing() -> set[str]:
 
 @pytest.fixture
 def driver() -> Iterator[tuple[subprocess.Popen[str], set[str]]]:
-    """A lab in a process of its own, up and flooding, and the names of its namespaces."""
+    """A flooding lab in a child process, and the names of its namespaces."""
     process = subprocess.Popen(
         [sys.executable, "-c", DRIVER, str(paths.ROOT)],
         stdout=subprocess.PIPE,
@@ -59,12 +60,12 @@ def driver() -> Iterator[tuple[subprocess.Popen[str], set[str]]]:
     yield process, names
     if process.poll() is None:
         process.kill()
-    process.communicate(timeout=10)
+    process.communicate(timeout=60)
     namespaces.remove_stale()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
-def test_a_signal_takes_everything_down(
+def test_a_signal_removes_everything(
     driver: tuple[subprocess.Popen[str], set[str]], number: signal.Signals
 ) -> None:
     process, names = driver
@@ -72,7 +73,7 @@ def test_a_signal_takes_everything_down(
     inside = set(namespaces.processes_in(sorted(names))) - {process.pid}
     assert len(inside) == 3  # servers, sender, clients
     process.send_signal(number)
-    _, said = process.communicate(timeout=20)
+    _, said = process.communicate(timeout=60)
     assert said == f"fwtop: ended by {number.name}; the lab was taken down\n"
     assert process.returncode == 1
     assert not names & existing()
@@ -80,22 +81,22 @@ def test_a_signal_takes_everything_down(
     assert not (namespaces.LOCKS / str(process.pid)).exists()
 
 
-def test_after_kill_9_the_next_start_removes_it_but_not_a_living_one(
+def test_the_next_start_removes_a_killed_lab_but_no_live_one(
     driver: tuple[subprocess.Popen[str], set[str]], poll_until: Callable[..., object]
 ) -> None:
     process, names = driver
     with Lab("calm"):
-        assert names <= existing(), "a living lab was taken for a stale one"
+        assert names <= existing(), "a live lab was taken for a stale one"
     inside = set(namespaces.processes_in(sorted(names))) - {process.pid}
     os.kill(process.pid, signal.SIGKILL)
-    process.wait(timeout=5)
+    process.wait(timeout=60)
     poll_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in inside))
     assert names <= existing()
     with Lab("calm"):
         assert not names & existing()
 
 
-def test_an_exception_takes_everything_down() -> None:
+def test_an_exception_removes_everything() -> None:
     names = {namespaces.name(role, os.getpid()) for role in namespaces.ROLES}
 
     def fail() -> None:
@@ -108,7 +109,7 @@ def test_an_exception_takes_everything_down() -> None:
     assert not names & existing()
 
 
-def test_a_lab_that_can_not_be_set_up_leaves_nothing() -> None:
+def test_a_failed_setup_leaves_nothing() -> None:
     broken = scenario.parse(HEAD, "broken")
     with pytest.raises(FwtopError), Lab(broken, source=HEAD + "speed = 1\n") as lab:
         pytest.fail(f"{lab.victim} was set up")
@@ -131,7 +132,7 @@ def run_sender(netns: str | None) -> dict[str, object]:
     return answer
 
 
-def test_the_sender_refuses_the_machine_itself() -> None:
+def test_the_sender_refuses_the_initial_namespace() -> None:
     assert "runs only inside a lab's own namespace" in str(run_sender(None)["error"])
 
 
@@ -148,10 +149,10 @@ def test_the_sender_refuses_foreign_namespaces(name: str, link: str, reason: str
     netns = name.format(pid=os.getpid())
     kind = "type bridge" if link == "not a veth" else "type veth peer name lab1"
     alias = [] if link == "no alias" else [f"link set lab0 alias {netns}"]
-    subprocess.run(["ip", "netns", "add", netns], check=True, timeout=10)
+    subprocess.run(["ip", "netns", "add", netns], check=True, timeout=60)
     try:
         batch = "\n".join([f"link add lab0 {kind}", "link set lab0 up", *alias, ""])
-        subprocess.run(["ip", "-n", netns, "-batch", "-"], input=batch, text=True, check=True, timeout=10)
+        subprocess.run(["ip", "-n", netns, "-batch", "-"], input=batch, text=True, check=True, timeout=60)
         assert reason in str(run_sender(netns)["error"])
     finally:
-        subprocess.run(["ip", "netns", "delete", netns], check=True, timeout=10)
+        subprocess.run(["ip", "netns", "delete", netns], check=True, timeout=60)

@@ -1,4 +1,4 @@
-"""What the lab's sender sends: correct packets, different where they should be."""
+"""The lab's packets on the wire: correct checksums, random fields, complete fragments."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.kernel
 
 @pytest.fixture(scope="module")
 def captured(tmp_path_factory: pytest.TempPathFactory) -> list[Packet]:
-    """Real copies, as they arrived at a victim, of one vector of every sort."""
+    """Frames captured at a victim, of one vector of each sort."""
     text = "".join(
         f'[[vector]]\nkind = "udp_flood"\n{vector}\n'
         for vector in (
@@ -45,10 +45,10 @@ def captured(tmp_path_factory: pytest.TempPathFactory) -> list[Packet]:
         assert dump.stderr is not None
         assert b"listening" in dump.stderr.readline()
         lab.start_flood(4000)
-        dump.wait(timeout=20)
+        dump.wait(timeout=60)
         dump.stderr.close()
         lab.stop()
-        own = set(lab.people.all)
+        own = set(lab.legitimate.all)
     frames = [frame for frame in rdpcap(str(file)) if IP in frame or IPv6 in frame]
     return [frame for frame in frames if frame[IP if IP in frame else IPv6].src not in own]
 

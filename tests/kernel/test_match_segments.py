@@ -11,13 +11,13 @@ from itertools import count
 from pathlib import Path
 
 import pytest
-from mitigate_bench import Bench, apply, inside, rules_of
+from guardian_bench import Bench, apply, inside, rules_of
 from xdp_bench import XdpBench
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "unit"))
 from frames import ipv4, tcp
 
-from fwtop.mitigate.client import GuardianClient
+from fwtop.client.discovery import GuardianClient
 from fwtop.model.address import Prefix
 from fwtop.model.protocol import Undo
 from fwtop.model.rule import Kind, Match, Range, Rule
@@ -86,7 +86,7 @@ def test_only_what_has_all_the_constants_is_dropped(bench: Bench, kind: Kind, po
             if kind is Kind.IPSET:
                 match = replace(match, sources=(Prefix.parse(bench.attacker(family)),))
             with closing(Segments(bench, family)) as segments:
-                drops_these(segments, guardian, Rule("", kind, match, "a flood's constants", 60), poll_until)
+                drops_these(segments, guardian, Rule("", kind, match, "a flood's constants", 600), poll_until)
 
 
 def drops_these(segments: Segments, guardian: GuardianClient, rule: Rule, poll_until: Poll) -> None:
@@ -109,7 +109,9 @@ def test_an_ip_id_alone_is_one_of_ipv4(bench: Bench) -> None:
     assert bench.path(6).passes(wait_s=2)
     with bench.connect() as guardian:
         for kind in (Kind.NFTABLES, Kind.XDP):
-            rule_id = apply(guardian, Rule("", kind, Match(ip_id=Range(0, 0xFFFF)), "any IP id", 60))
+            rule_id = apply(
+                guardian, Rule("", kind, Match(ip_id=Range(0, 0xFFFF)), "any IP id", 60), force=True
+            )
             assert not bench.path(4).passes()
             assert bench.path(6).passes(wait_s=2)
             guardian.demand(Undo((rule_id,)))

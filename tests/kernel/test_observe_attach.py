@@ -1,4 +1,4 @@
-"""How observers are attached on kernels new and old, and that all of it goes when its holder does."""
+"""Observers are attached on old and new kernels, and detached when the process that holds them ends."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ while True:
 
 
 def attached(host: Host) -> str:
-    """Everything that observation could leave behind."""
+    """Everything that observing could leave behind."""
     tc = (
         host.run("tc", "qdisc").stdout
         + host.run("tc", "filter", "show", "dev", host.interface, "ingress").stdout
@@ -35,13 +35,13 @@ def attached(host: Host) -> str:
 
 
 def loaded_programs() -> set[int]:
-    """Numbers of all BPF programs in the kernel."""
-    listed = subprocess.run(["bpftool", "-j", "prog"], capture_output=True, text=True, timeout=20, check=True)
+    """Ids of all BPF programs in the kernel."""
+    listed = subprocess.run(["bpftool", "-j", "prog"], capture_output=True, text=True, timeout=60, check=True)
     return {int(program["id"]) for program in json.loads(listed.stdout)}
 
 
 def programs_of(process: int) -> set[int]:
-    """Numbers of the BPF programs that a process holds."""
+    """Ids of the BPF programs that a process holds."""
     found: set[int] = set()
     for entry in Path(f"/proc/{process}/fdinfo").iterdir():
         lines = entry.read_text().splitlines()
@@ -53,22 +53,22 @@ def test_nothing_stays_attached_when_the_holders_are_killed(netns_pair: NetnsPai
     before = attached(netns_pair.victim)
     observer = Observer(netns_pair.victim, [netns_pair.victim.interface])
     ours = programs_of(observer.process.pid)
-    if not observer.goes_by_itself:
+    if not observer.detaches_on_close:
         observer.close()
         pytest.skip("before Linux 6.6 the filter at tc stays until the guardian takes it off")
     assert len(ours) == 3
     observer.process.send_signal(signal.SIGKILL)
-    observer.process.communicate(timeout=10)
+    observer.process.communicate(timeout=60)
     poll_until(lambda: not ours & loaded_programs())
     assert attached(netns_pair.victim) == before
 
 
-def test_the_filter_of_older_kernels_is_taken_away_by_detach(netns_pair: NetnsPair) -> None:
+def test_detach_removes_the_filter_of_older_kernels(netns_pair: NetnsPair) -> None:
     before = attached(netns_pair.victim)
     with observing(netns_pair.victim, without="tcx") as observer:
         assert observer.ready["ingress"] == "clsact"
         assert "fwtop_ingress" in attached(netns_pair.victim)
-    netns_pair.victim.run(sys.executable, "-m", "fwtop.collect.loader", "--detach", "0")
+    netns_pair.victim.run(sys.executable, "-m", "fwtop.observe.loader", "--detach", "0")
     assert attached(netns_pair.victim) == before
 
 
@@ -82,37 +82,46 @@ def test_a_foreign_clsact_and_its_filters_stay(netns_pair: NetnsPair) -> None:
     before = attached(victim)
     with observing(victim, without="tcx"):
         assert "fwtop_ingress" in attached(victim)
-    victim.run(sys.executable, "-m", "fwtop.collect.loader", "--detach", "all")
+    victim.run(sys.executable, "-m", "fwtop.observe.loader", "--detach", "all")
     assert attached(victim) == before
 
 
-def test_windows_of_time_give_the_whole(netns_pair: NetnsPair) -> None:
-    """Where watching everything would cost too much, an unprivileged process detaches and attaches again."""
+def test_windows_give_the_full_totals(netns_pair: NetnsPair, poll_until: Any) -> None:
+    """When observing everything costs too much, an unprivileged process detaches and attaches again."""
     meet(netns_pair)
     every_second = "-p udp --dport 9 -m statistic --mode nth --every 2 --packet 0 -j DROP"
     netns_pair.victim.run("iptables", "-t", "raw", "-A", "PREROUTING", *every_second.split())
     observer = Observer(netns_pair.victim, [netns_pair.victim.interface], windows="1")
-    if not observer.goes_by_itself:
+    if not observer.detaches_on_close:
         observer.close()
         pytest.skip("only links (Linux 6.6) can be closed and opened again without privilege")
     flood = [sys.executable, "-c", FLOOD, netns_pair.victim.ipv4, "9"]
+    answers: list[dict[str, Any]] = []
     try:
         before = observer.ask("poll")["link_packets"]
         with subprocess.Popen(["ip", "netns", "exec", netns_pair.attacker.netns, *flood]) as sender:
-            during = observer.ask("watch 3")
-            sender.kill()
-        after = observer.ask("watch 0.5")
+            try:  # on a busy machine it takes its time until a window was open and shut again
+                poll_until(lambda: answers.append(observer.ask("watch 1")) or is_in_windows(answers), 60)
+            finally:
+                sender.kill()
+        answers.append(observer.ask("watch 1"))  # samples are held back for up to 0.6 s
     finally:
         observer.close()
-    arrived = after["link_packets"] - before
-    counted = {name: during[name] + after[name] for name in ("arrived", "accepted", "ingress_weight")}
-    dropped = sum(answer["drops"].get("netfilter/NETFILTER_DROP/before", 0) for answer in (during, after))
-    assert during["watched"] < 0.9
-    assert arrived > 10_000
+    arrived = answers[-1]["link_packets"] - before
+    counted = {
+        name: sum(answer[name] for answer in answers) for name in ("arrived", "accepted", "ingress_weight")
+    }
+    dropped = sum(answer["drops"].get("netfilter/NETFILTER_DROP/before", 0) for answer in answers)
     assert counted["arrived"] == pytest.approx(arrived, rel=0.01)
     assert dropped == pytest.approx(arrived / 2, rel=0.03)
     assert counted["accepted"] == pytest.approx(arrived / 2, rel=0.03)
     assert counted["ingress_weight"] == pytest.approx(arrived, rel=0.15)
+
+
+def is_in_windows(answers: list[dict[str, Any]]) -> bool:
+    """Whether a flood was observed in windows most of the time."""
+    scaled = sum(answer["arrived"] for answer in answers if answer["watched"] < 0.9)
+    return len(answers) > 2 and scaled > 100_000 and scaled > sum(answer["arrived"] for answer in answers) / 2
 
 
 def test_accepted_packets_by_nflog_on_older_kernels(netns_pair: NetnsPair) -> None:
@@ -129,16 +138,16 @@ def test_accepted_packets_by_nflog_on_older_kernels(netns_pair: NetnsPair) -> No
     assert answer["accepted"] + late["accepted"] == pytest.approx(2000, abs=150)
     assert answer["drops"]["socket/NO_SOCKET/after"] == 2000
     if observer.ready["ingress"] == "clsact":
-        netns_pair.victim.run(sys.executable, "-m", "fwtop.collect.loader", "--detach", "0")
+        netns_pair.victim.run(sys.executable, "-m", "fwtop.observe.loader", "--detach", "0")
     assert attached(netns_pair.victim) == before  # the table went with the socket that owned it
 
 
-def test_a_stale_table_is_taken_away_by_detach(netns_pair: NetnsPair) -> None:
+def test_detach_removes_a_stale_table(netns_pair: NetnsPair) -> None:
     before = attached(netns_pair.victim)
     netns_pair.victim.run("nft", "table inet fwtop { chain input { type filter hook input priority 5; }; }")
     netns_pair.victim.run("nft", "table inet fwtop_3 { }")
     netns_pair.victim.run("nft", "table inet mine { }")
-    netns_pair.victim.run(sys.executable, "-m", "fwtop.collect.loader", "--detach", "all")
+    netns_pair.victim.run(sys.executable, "-m", "fwtop.observe.loader", "--detach", "all")
     netns_pair.victim.run("nft", "delete table inet mine")
     assert attached(netns_pair.victim) == before
 
@@ -150,7 +159,7 @@ def test_default_interfaces_are_those_with_a_default_route(netns_pair: NetnsPair
         assert set(observer.ready["own"]) == {netns_pair.victim.ipv4, netns_pair.victim.ipv6}
 
 
-def test_an_unknown_interface_is_refused_with_those_there_are(netns_pair: NetnsPair) -> None:
+def test_an_unknown_interface_is_refused_with_a_list_of_the_known_ones(netns_pair: NetnsPair) -> None:
     observer = Observer(netns_pair.victim, ["eth9"])
     observer.close()
     assert observer.ready["code"] == 2
@@ -160,21 +169,15 @@ def test_an_unknown_interface_is_refused_with_those_there_are(netns_pair: NetnsP
 
 def test_the_loader_without_privilege_says_what_it_needs(netns_pair: NetnsPair) -> None:
     environment = {**os.environ, "PYTHONPATH": str(CLONE)}
+    # Root's files can be read without any capability, also where the clone is below /root
+    argv = ["setpriv", "--bounding-set=-all", "--inh-caps=-all", "--ambient-caps=-all", sys.executable]
     done = subprocess.run(
-        [
-            "setpriv",
-            "--reuid=65534",
-            "--clear-groups",
-            sys.executable,
-            "-m",
-            "tests.kernel.observer_process",
-            "lo",
-        ],
+        [*argv, "-m", "tests.kernel.observer_process", "lo"],
         capture_output=True,
         text=True,
         env=environment,
         cwd=CLONE,
-        timeout=20,
+        timeout=60,
         check=False,
     )
     assert done.returncode == 3

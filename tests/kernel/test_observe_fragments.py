@@ -1,4 +1,4 @@
-"""Fragments in the ledger: whole datagrams, pieces that wait for the rest, and those that a rule drops."""
+"""Fragments in the ledger: complete datagrams, waiting fragments, and fragments dropped by a rule."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.kernel.wire import checksummed, mac, meet, send_frames
 pytestmark = pytest.mark.kernel
 
 
-def test_fragments_are_all_accounted_for(netns_pair: NetnsPair) -> None:
+def test_all_fragments_are_accounted_for(netns_pair: NetnsPair) -> None:
     meet(netns_pair)
     with observing(netns_pair.victim) as observer:
         send(netns_pair, 4242, 10, "x" * 4000)
@@ -24,7 +24,7 @@ def test_fragments_are_all_accounted_for(netns_pair: NetnsPair) -> None:
     assert named(answer) == {"socket/NO_SOCKET/after": 10}
 
 
-def test_fragments_that_wait_for_the_rest_are_told(netns_pair: NetnsPair) -> None:
+def test_waiting_fragments_are_reported(netns_pair: NetnsPair) -> None:
     meet(netns_pair)
     frames = []
     for number in range(40):
@@ -42,7 +42,7 @@ def test_fragments_that_wait_for_the_rest_are_told(netns_pair: NetnsPair) -> Non
     assert sum(waiting) == 40
 
 
-def test_fragments_that_a_rule_drops_as_one_packet_are_all_accounted_for(netns_pair: NetnsPair) -> None:
+def test_all_fragments_of_a_packet_dropped_by_a_rule_are_counted(netns_pair: NetnsPair) -> None:
     meet(netns_pair)
     victim = netns_pair.victim
     for tool in ("iptables", "ip6tables"):  # the state match has connection tracking put them together
@@ -55,7 +55,7 @@ def test_fragments_that_a_rule_drops_as_one_packet_are_all_accounted_for(netns_p
     assert answer["drops"]["netfilter/NETFILTER_DROP/before"] == 60
 
 
-def test_fragments_that_connection_tracking_holds_are_told(netns_pair: NetnsPair) -> None:
+def test_fragments_held_by_connection_tracking_are_reported(netns_pair: NetnsPair) -> None:
     meet(netns_pair)
     victim = netns_pair.victim
     victim.run("ip6tables", "-A", "INPUT", "-m", "conntrack", "--ctstate", "INVALID", "-j", "DROP")

@@ -1,4 +1,4 @@
-"""Interfaces that come, go and change while they are watched, and those that are not plain Ethernet."""
+"""Watched interfaces that appear, disappear and change, and interfaces without Ethernet."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.kernel.observing import Observer, named, observing, samples, send
 from tests.kernel.wire import checksummed, meet
 
 pytestmark = pytest.mark.kernel
-GONE = "v0 is gone: it is watched again when it is back"
+GONE = "v0 is gone; it will be watched again when it is back"
 
 # Writes IP packets into a tun interface, as a VPN's daemon does.
 TUN_WRITER = """
@@ -28,7 +28,7 @@ for _ in range(int(sys.argv[3])):
 
 
 def count_udp(pair: NetnsPair, observer: Observer, to: str = "", wait: int = 20) -> dict[str, Any]:
-    """Send 20 packets that no socket wants, and return what was seen of them."""
+    """Send 20 packets to a closed port; returns what was seen of them."""
     observer.ask("poll")
     send(pair, 4242, 20, to=to)
     answer = observer.ask(f"wait {wait}")
@@ -45,7 +45,7 @@ def notes(observer: Observer) -> list[str]:
 
 
 def make_again(pair: NetnsPair) -> None:
-    """Join the two hosts anew, with an interface of another number."""
+    """Recreate the veth pair, with another interface number."""
     victim, attacker = pair.victim, pair.attacker
     peer = ("type", "veth", "peer", "name", "a0", "netns", attacker.netns)
     ip("-n", victim.netns, "link", "add", "v0", *peer)
@@ -54,7 +54,7 @@ def make_again(pair: NetnsPair) -> None:
         ip("-n", host.netns, "link", "set", host.interface, "up")
 
 
-def test_down_and_up_mtu_and_another_name(netns_pair: NetnsPair) -> None:
+def test_down_and_up_mtu_and_renaming(netns_pair: NetnsPair) -> None:
     meet(netns_pair)
     victim = netns_pair.victim
     with observing(victim) as observer:
@@ -64,7 +64,7 @@ def test_down_and_up_mtu_and_another_name(netns_pair: NetnsPair) -> None:
         assert notes(observer) == ["v0 is down"]
         ip("-n", victim.netns, "link", "set", "v0", "name", "w0")
         ip("-n", victim.netns, "link", "set", "w0", "up")
-        assert notes(observer) == ["v0 is called w0 now"]
+        assert notes(observer) == ["v0 is now called w0"]
         meet(netns_pair, netns_pair.victim.ipv4)
         count_udp(netns_pair, observer)
         ip("-n", victim.netns, "link", "set", "w0", "down")
@@ -74,7 +74,7 @@ def test_down_and_up_mtu_and_another_name(netns_pair: NetnsPair) -> None:
 
 
 @pytest.mark.parametrize("windows", ["", "1"])
-def test_an_interface_made_anew_is_watched_on(
+def test_a_recreated_interface_stays_watched(
     netns_pair: NetnsPair, windows: str, poll_until: Callable[..., object]
 ) -> None:
     meet(netns_pair)
@@ -97,8 +97,8 @@ def test_an_interface_made_anew_is_watched_on(
         observer.close()
 
 
-def test_an_interface_that_leaves_the_namespace_and_comes_back(netns_pair: NetnsPair) -> None:
-    """It keeps its number, and elsewhere its packets are not ours."""
+def test_an_interface_that_leaves_the_namespace_and_returns(netns_pair: NetnsPair) -> None:
+    """It keeps its number; in another namespace its packets are not counted."""
     meet(netns_pair)
     victim, attacker = netns_pair.victim, netns_pair.attacker
     with observing(victim) as observer:
@@ -113,17 +113,17 @@ def test_an_interface_that_leaves_the_namespace_and_comes_back(netns_pair: Netns
         count_udp(netns_pair, observer)
 
 
-def test_the_filter_of_older_kernels_needs_another_start(netns_pair: NetnsPair) -> None:
+def test_the_filter_of_older_kernels_needs_a_restart(netns_pair: NetnsPair) -> None:
     with observing(netns_pair.victim, without="tcx") as observer:
         ip("-n", netns_pair.victim.netns, "link", "delete", "v0")
         assert notes(observer) == ["v0 is gone"]
         make_again(netns_pair)
-        told = "v0 was made anew, and this kernel lets only root attach: start fwtop again"
+        told = "v0 was recreated, and this kernel lets only root attach: restart fwtop"
         assert notes(observer) == [told]
 
 
 def add_bridge(pair: NetnsPair) -> None:
-    """Have v0 carry a bridge, which the kernel hands packets on to as it does to a VLAN or a bond."""
+    """Put a bridge on v0, which receives its packets like a VLAN or a bond."""
     victim = pair.victim
     ip("-n", victim.netns, "link", "add", "br0", "type", "bridge")
     ip("-n", victim.netns, "link", "set", "v0", "master", "br0")
@@ -134,7 +134,7 @@ def add_bridge(pair: NetnsPair) -> None:
 
 
 @pytest.mark.parametrize("watched", [["v0"], ["br0", "v0"], ["br0"]])
-def test_what_passes_from_one_interface_to_another_is_counted_once(
+def test_packets_passed_between_interfaces_are_counted_once(
     netns_pair: NetnsPair, watched: list[str]
 ) -> None:
     add_bridge(netns_pair)
@@ -142,7 +142,7 @@ def test_what_passes_from_one_interface_to_another_is_counted_once(
         count_udp(netns_pair, observer, to="10.79.0.1")
 
 
-def test_an_interface_that_comes_to_stand_on_a_watched_one_is_taken_in(netns_pair: NetnsPair) -> None:
+def test_an_interface_created_on_top_of_a_watched_one_is_included(netns_pair: NetnsPair) -> None:
     with observing(netns_pair.victim) as observer:
         add_bridge(netns_pair)
         assert notes(observer) == []
@@ -150,7 +150,7 @@ def test_an_interface_that_comes_to_stand_on_a_watched_one_is_taken_in(netns_pai
 
 
 def add_macvlan(pair: NetnsPair) -> None:
-    """Have v0 carry an interface with a hardware address of its own."""
+    """Put an interface with its own hardware address on v0."""
     netns = pair.victim.netns
     # Else v0 answers for m0's address, too, and whichever answer comes last has the packets
     pair.victim.run("sysctl", "-qw", "net.ipv4.conf.all.arp_ignore=1")
@@ -162,29 +162,29 @@ def add_macvlan(pair: NetnsPair) -> None:
 
 
 @pytest.mark.parametrize("watched", [["v0"], ["v0", "m0"], ["m0"]])
-def test_an_interface_on_another_is_counted_once(netns_pair: NetnsPair, watched: list[str]) -> None:
+def test_an_interface_on_top_of_another_is_counted_once(netns_pair: NetnsPair, watched: list[str]) -> None:
     add_macvlan(netns_pair)
     with observing(netns_pair.victim, watched) as observer:
         count_udp(netns_pair, observer, to="10.79.0.1")
 
 
-def test_another_kind_of_interface_under_the_same_name_needs_another_start(netns_pair: NetnsPair) -> None:
+def test_another_kind_of_interface_of_the_same_name_needs_a_restart(netns_pair: NetnsPair) -> None:
     netns = netns_pair.victim.netns
     with observing(netns_pair.victim) as observer:
         ip("-n", netns, "link", "delete", "v0")
         ip("-n", netns, "tuntap", "add", "mode", "tun", "name", "v0")
-        told = "v0 was made anew as another kind of interface: start fwtop again to watch it"
+        told = "v0 was recreated as another kind of interface: restart fwtop to watch it"
         assert notes(observer) == [told]
 
 
-def test_more_upper_interfaces_than_there_is_room_for_are_told(netns_pair: NetnsPair) -> None:
+def test_too_many_upper_interfaces_are_reported(netns_pair: NetnsPair) -> None:
     netns = netns_pair.victim.netns
     with observing(netns_pair.victim) as observer:
         for number in range(8):
             name = f"m{number}"
             ip("-n", netns, "link", "add", "link", "v0", "name", name, "type", "macvlan", "mode", "bridge")
         assert notes(observer) == [
-            "more interfaces stand on those watched than at the start: start fwtop again"
+            "too many interfaces on top of the watched ones: restart fwtop to watch them all"
         ]
         for number in range(8):
             ip("-n", netns, "link", "delete", f"m{number}")

@@ -1,4 +1,4 @@
-"""Compiled rules in time: swapped, kept, ended by the kernel, adopted, crashed over, swept up."""
+"""The life of compiled rules: replaced, confirmed, expired in the kernel, adopted, crashes, cleanup."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from mitigate_bench import PORT, apply, kill, rules_of
+from guardian_bench import PORT, apply, kill, rules_of
 from xdp_bench import XdpBench, xdp
 
-from fwtop.mitigate import client
-from fwtop.mitigate.client import GuardianClient
+from fwtop.client import discovery
+from fwtop.client.discovery import GuardianClient
 from fwtop.model.errors import FwtopError
-from fwtop.model.protocol import SOCKET_DIRECTORY, Keep, Plan, Undo
+from fwtop.model.paths import RUN_DIRECTORY
+from fwtop.model.protocol import Keep, Plan, Undo
 from fwtop.model.rule import Kind, Match, Range, Rule
 
 pytestmark = pytest.mark.kernel
@@ -29,14 +30,14 @@ BENCH = XdpBench
 
 
 def apply_at_once(guardian: GuardianClient, rule: Rule, confirm_seconds: int = 0) -> str:
-    """Install a rule that was compiled before, so that its time is not over when a slow machine is done."""
+    """Install a precompiled rule, so that it doesn't expire before a slow machine has compiled it."""
     guardian.demand(Undo((apply(guardian, replace(rule, ttl_seconds=60)),)))
     return apply(guardian, rule, confirm_seconds)
 
 
 @pytest.mark.parametrize("kind", [Kind.XDP, Kind.TC])
 @pytest.mark.parametrize("family", [4, 6])
-def test_ends_by_the_kernels_clock_without_any_process(
+def test_a_rule_expires_in_the_kernel_without_any_process(
     bench: XdpBench, family: int, kind: Kind, poll_until
 ) -> None:
     path = bench.path(family)
@@ -51,14 +52,14 @@ def test_ends_by_the_kernels_clock_without_any_process(
     assert "xdp" not in bench.links()
 
 
-def test_provisional_rule_is_taken_back_by_the_guardian(bench: XdpBench, poll_until) -> None:
+def test_the_guardian_reverts_a_provisional_rule(bench: XdpBench, poll_until) -> None:
     with bench.connect() as guardian:
         apply_at_once(guardian, xdp(Match(protocol=17, dport=PORT)), 1)
         assert not bench.path(4).passes()
         poll_until(bench.path(4).passes)
 
 
-def test_provisional_rule_is_taken_back_by_the_kernel_a_kept_one_stays(bench: XdpBench, poll_until) -> None:
+def test_the_kernel_reverts_a_provisional_rule_and_not_a_confirmed_one(bench: XdpBench, poll_until) -> None:
     with bench.connect() as guardian:
         kept = apply(guardian, xdp(Match(family=4, protocol=17, dport=PORT)), 30)
         guardian.demand(Keep(kept))
@@ -69,7 +70,7 @@ def test_provisional_rule_is_taken_back_by_the_kernel_a_kept_one_stays(bench: Xd
     assert not bench.path(4).passes()
 
 
-def test_an_interface_made_anew_gets_the_rules_again(bench: XdpBench, poll_until) -> None:
+def test_a_recreated_interface_gets_the_rules_again(bench: XdpBench, poll_until) -> None:
     victim, attacker = bench.pair.victim, bench.pair.attacker
     with bench.connect() as guardian:
         rule_id = apply(guardian, xdp(Match(protocol=17, dport=PORT)))
@@ -95,8 +96,8 @@ def test_an_interface_made_anew_gets_the_rules_again(bench: XdpBench, poll_until
         assert bench.path(4).passes(wait_s=10)
 
 
-def test_undo_all_sweeps_what_a_dead_namespace_left(bench: XdpBench, tmp_path: Path, poll_until) -> None:
-    """A rule was confirmed, guardian and namespace went without taking it back."""
+def test_undo_all_removes_the_pins_of_dead_namespaces(bench: XdpBench, tmp_path: Path, poll_until) -> None:
+    """A rule was confirmed; guardian and namespace ended without undoing it."""
     (tmp_path / "other").mkdir()
     run = partial(subprocess.run, check=True)
     run(["ip", "netns", "add", f"{bench.netns}-gone"])
@@ -104,7 +105,7 @@ def test_undo_all_sweeps_what_a_dead_namespace_left(bench: XdpBench, tmp_path: P
     options = {"run_directory": tmp_path / "other", "guardian_arguments": bench.arguments()}
     run(["ip", "-n", f"{bench.netns}-gone", "link", "set", "lo", "up"])
     run(["ip", "-n", f"{bench.netns}-gone", "link", "add", "v0", "up", "type", "veth", "peer", "name", "p0"])
-    with client.connect(netns=f"{bench.netns}-gone", **options) as guardian:
+    with discovery.connect(netns=f"{bench.netns}-gone", **options) as guardian:
         apply(guardian, xdp(Match(protocol=17, dport=PORT)))
         pid = int(guardian.about["pid"])
     kill(pid)
@@ -117,7 +118,7 @@ def test_undo_all_sweeps_what_a_dead_namespace_left(bench: XdpBench, tmp_path: P
         poll_until(lambda: guardian.demand(Undo(all=True)) and not pins.exists())
 
 
-def test_a_successor_adopts_and_counts_go_on(bench: XdpBench, poll_until) -> None:
+def test_a_new_guardian_adopts_rules_and_their_counts(bench: XdpBench, poll_until) -> None:
     path = bench.path(4)
 
     def counted(guardian: GuardianClient, packets: int) -> None:
@@ -140,8 +141,8 @@ def test_a_successor_adopts_and_counts_go_on(bench: XdpBench, poll_until) -> Non
         assert path.passes(wait_s=10)
 
 
-def test_no_packet_slips_through_while_rules_are_swapped(bench: XdpBench, poll_until) -> None:
-    """While another rule comes and goes, every packet meets a program with the first."""
+def test_no_packet_slips_through_while_programs_are_replaced(bench: XdpBench, poll_until) -> None:
+    """While another rule is added and removed, every packet meets a program with the first."""
     path = bench.path(4)
     with bench.connect() as guardian:
         apply(guardian, xdp(Match(protocol=17, dport=PORT)))
@@ -170,14 +171,14 @@ def test_no_packet_slips_through_while_rules_are_swapped(bench: XdpBench, poll_u
         path.receiver.recv(100)
 
 
-def test_what_a_plan_compiled_is_not_compiled_again(bench: XdpBench, poll_until) -> None:
+def test_the_code_compiled_for_a_plan_is_reused(bench: XdpBench, poll_until) -> None:
     length = random.Random().randrange(1000, 60_000)
     rule = xdp(Match(protocol=17, dport=PORT, ip_length=Range(0, length)))
 
     def kept() -> set[str]:
-        """What is kept of programs that compare with this length: others' guardians compile, too."""
+        """Cached programs that compare with this length, as other tests' guardians compile, too."""
         found = set()
-        for path in Path(SOCKET_DIRECTORY).glob("rules-*"):
+        for path in RUN_DIRECTORY.glob("rules-*"):
             with contextlib.suppress(FileNotFoundError):  # only the latest few stay
                 code = base64.b64decode(json.loads(path.read_text()))
                 if {length, length + 1} & {number for (number,) in struct.iter_unpack("<4xi", code)}:
@@ -195,8 +196,8 @@ def test_what_a_plan_compiled_is_not_compiled_again(bench: XdpBench, poll_until)
         assert not bench.path(4).passes()
 
 
-INSTALL = ("intent", "compiled", "armed", "installed")
-UNDO = ("undo", "disarmed", "unloaded", "undone")
+INSTALL = ("intent", "compiled", "enabled", "installed")
+UNDO = ("undo", "disabled", "unloaded", "undone")
 
 
 @pytest.mark.parametrize("step", INSTALL)
@@ -227,3 +228,28 @@ def test_crash_while_undoing_one_of_two(bench: XdpBench, step: str) -> None:
         assert list(rules_of(successor)) == [stays]
         assert bench.path(4).passes(wait_s=10)
         assert not bench.path(6).passes()
+
+
+def test_rules_planned_as_a_set_are_compiled_once(bench: XdpBench, poll_until) -> None:
+    """The first installation loads them all, the others without effect until each is installed."""
+    four, six = (xdp(Match(family=family, protocol=17, dport=PORT)) for family in (4, 6))
+    with bench.connect() as guardian:
+        for rule, follows in ((four, False), (six, True)):
+            guardian.demand(Plan(rule.to_dict(), follows=follows))
+        apply(guardian, four)
+        program = program_id(bench)
+        assert not bench.path(4).passes()
+        assert bench.path(6).passes(), "the second is only planned"
+        second = apply(guardian, six)
+        assert program_id(bench) == program
+        assert not bench.path(6).passes()
+        poll_until(lambda: rules_of(guardian)[second]["packets"] > 0)
+        guardian.demand(Undo((second,)))
+        assert program_id(bench) != program
+        assert bench.path(6).passes()
+        assert not bench.path(4).passes()
+
+
+def program_id(bench: XdpBench) -> str:
+    words = bench.links().split()
+    return words[words.index("prog/xdp") + 2]

@@ -1,4 +1,4 @@
-"""XDP rules through the guardian: a packet passes, is blocked, passes again; and nothing is left behind."""
+"""XDP rules by the guardian: a packet passes, is dropped, passes again; nothing is left behind."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from mitigate_bench import PORT, answers, apply, inside, rules_of
+from guardian_bench import PORT, answers, apply, inside, rules_of
 from xdp_bench import XDP_PASS, XdpBench, at_tc, xdp
 from xdp_frames import ethernet, ipv4, ipv6, udp
 
-from fwtop.mitigate.client import GuardianClient
+from fwtop.client.discovery import GuardianClient
 from fwtop.model.address import Prefix
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import Plan, Undo
@@ -62,8 +62,8 @@ def test_at_tc_passes_then_blocked_then_passes_again(bench: XdpBench, family: in
     assert bench.state() == before
 
 
-def test_rules_at_xdp_and_at_tc_come_and_go_by_themselves(bench: XdpBench) -> None:
-    """Each hook has its own rules' program, and none when its last rule goes."""
+def test_rules_at_xdp_and_at_tc_are_independent(bench: XdpBench) -> None:
+    """Each hook has a program for its own rules, and none after its last rule."""
     before = bench.state()
     with bench.connect() as guardian:
         tc_rule = apply(guardian, at_tc(Match(family=4, protocol=17, dport=PORT)))
@@ -82,8 +82,8 @@ def test_rules_at_xdp_and_at_tc_come_and_go_by_themselves(bench: XdpBench) -> No
     assert bench.state() == before
 
 
-def test_a_foreign_program_that_leaves_takes_no_rule_with_it(bench: XdpBench) -> None:
-    """With XDP taken, the one program at tc has the rules of both kinds, each packet counted once."""
+def test_rules_survive_the_removal_of_a_foreign_program(bench: XdpBench) -> None:
+    """With XDP occupied, one program at tc has the rules of both kinds; each packet counts once."""
     attach_foreign_xdp(bench.pair.victim, XDP_PASS)
     with bench.connect() as guardian:
         tc_rule = apply(guardian, at_tc(Match(family=4, protocol=17, dport=PORT)))
@@ -167,14 +167,14 @@ def test_conditions(bench: XdpBench) -> None:
 
 
 def _is_dropped(bench: XdpBench, guardian: GuardianClient, family: int, echo: int, rule_id: str) -> bool:
-    """Send an echo that must not be answered; whether the rule has counted one by now."""
+    """Send an echo request that must not be answered; returns whether the rule has counted one."""
     assert not answers(bench, family, echo)
     return int(rules_of(guardian)[rule_id]["packets"]) >= 1
 
 
 @pytest.mark.parametrize("kind", [Kind.XDP, Kind.TC])
-def test_icmp_type_is_matched_and_neighbours_live(bench: XdpBench, kind: Kind, poll_until) -> None:
-    """Neighbour discovery passes even a rule against all of ICMPv6: without it IPv6 would be cut."""
+def test_icmp_type_matches_and_neighbour_discovery_passes(bench: XdpBench, kind: Kind, poll_until) -> None:
+    """Neighbour discovery passes a rule against all of ICMPv6; without it IPv6 would stop working."""
     path = bench.path(6)
     assert path.passes(wait_s=10)
     with bench.connect() as guardian:
@@ -200,7 +200,7 @@ def test_fragments(bench: XdpBench) -> None:
 
 
 def test_behind_vlan_tags(bench: XdpBench, poll_until) -> None:
-    """This kernel has no VLAN devices: frames are made by hand, and looked for by a packet socket."""
+    """This kernel has no VLAN devices: frames are built here and received by a packet socket."""
     with inside(bench.pair.attacker.netns):
         sender = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
     with inside(bench.pair.victim.netns):
@@ -233,7 +233,7 @@ def test_behind_vlan_tags(bench: XdpBench, poll_until) -> None:
         assert arrives(hit)
 
 
-def test_allow_list_comes_first_and_is_followed(bench: XdpBench, poll_until) -> None:
+def test_the_allow_list_takes_precedence_and_changes_take_effect(bench: XdpBench, poll_until) -> None:
     other = bench.pair.attacker
     other.run("ip", "address", "add", "10.77.0.9/24", "dev", other.interface)
     path = bench.path(4)
@@ -246,7 +246,7 @@ def test_allow_list_comes_first_and_is_followed(bench: XdpBench, poll_until) -> 
         poll_until(lambda: not path.passes())
 
 
-def test_a_foreign_program_is_left_alone_and_tc_does_it(bench: XdpBench, tmp_path: Path) -> None:
+def test_with_a_foreign_program_the_rules_run_at_tc(bench: XdpBench, tmp_path: Path) -> None:
     path = bench.path(4)
     foreign = attach_foreign_xdp(bench.pair.victim, XDP_PASS)
     try:
@@ -267,8 +267,8 @@ def test_a_foreign_program_is_left_alone_and_tc_does_it(bench: XdpBench, tmp_pat
         bench.pair.victim.run("ip", "link", "set", "dev", "v0", "xdp", "off")
 
 
-def test_generic_where_the_driver_has_none(bench: XdpBench) -> None:
-    """A bridge has no XDP of its own; the rule says what that costs."""
+def test_generic_xdp_without_driver_support(bench: XdpBench) -> None:
+    """A bridge has no native XDP; the rule's note says what that costs."""
     put_behind_a_bridge(bench.pair.victim)
     path = bench.path(4)
     assert path.passes(wait_s=10)
@@ -307,14 +307,14 @@ def test_long_lists(kind: Kind, bench: XdpBench) -> None:
         assert sum(status["entries"].values()) == status["packets"]
 
 
-def test_what_cant_be_compiled_is_refused(bench: XdpBench) -> None:
+def test_rules_that_cant_be_compiled_are_refused(bench: XdpBench) -> None:
     before = bench.state()
-    with bench.connect() as guardian, pytest.raises(FwtopError, match="2048 bytes of the payload"):
+    with bench.connect() as guardian, pytest.raises(FwtopError, match="the payload up to byte 2048"):
         apply(guardian, xdp(Match(payload=(PayloadMatch(b"x", 2048),))))
     assert bench.state() == before
 
 
-def test_plan_says_what_is_done(bench: XdpBench) -> None:
+def test_plan_lists_the_steps(bench: XdpBench) -> None:
     with bench.connect() as guardian:
         data = guardian.demand(Plan(xdp(Match(protocol=17, dport=PORT)).to_dict())).data
         assert data["refused"] is None

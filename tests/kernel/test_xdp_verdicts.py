@@ -1,4 +1,4 @@
-"""The compiled rules against a slow judgement in plain Python: same verdict for every packet and rule set."""
+"""Compiled rules against a slow reference in Python: the same verdict for every packet and rule set."""
 
 from __future__ import annotations
 
@@ -10,15 +10,28 @@ import pytest
 from xdp_frames import ethernet, ipv4, ipv6, random_frame, random_matches, udp
 from xdp_programs import Compiled, verdict
 
-from fwtop.collect import xdp_maps
-from fwtop.mitigate.xdp_hits import PrefixHits
+from fwtop.guardian.objects.xdp_state import PrefixHits
 from fwtop.model.address import Prefix, format_address
+from fwtop.model.roles import Passes
 from fwtop.model.rule import Kind, Match, RateLimit, Rule
+from fwtop.xdp import maps
 
 pytestmark = pytest.mark.kernel
 PACKETS = int(os.environ.get("FWTOP_XDP_PACKETS", "500"))
 TAGGED = ((0x8100, 5),)
 ALLOW = (Prefix.parse("192.0.2.7"), Prefix.parse("2001:db8:7::/48"), Prefix.parse("10.0.0.0/30"))
+RESOLVER, PEER, GATEWAY = (tuple(map(Prefix.parse, texts)) for texts in (
+    ("198.51.100.200", "2001:db8:8:1::5"), ("10.1.2.3", "2001:db8::1"), ("203.0.113.255", "fd00::1"),
+))  # fmt: skip
+ROLES = tuple(
+    Passes(
+        family,
+        (),
+        ((RESOLVER[at], 17, 53), (RESOLVER[at], 17, 123), (PEER[at], 6, 80), (GATEWAY[at], 6, 179)),
+        (GATEWAY[at],),
+    )
+    for at, family in enumerate((4, 6))
+)
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -26,10 +39,10 @@ def test_same_verdict_as_the_slow_reference(seed: int, root_required: None) -> N
     chance = random.Random(seed)
     matches = random_matches(chance)
     expected = [0] * len(matches)
-    with Compiled(matches, ALLOW, limit=chance.choice((0, 3, 64))) as compiled:
+    with Compiled(matches, ALLOW, limit=chance.choice((0, 3, 64)), roles=ROLES) as compiled:
         for _ in range(PACKETS):
             frame = random_frame(chance)
-            wanted = verdict(matches, ALLOW, frame)
+            wanted = verdict(matches, ALLOW, frame, ROLES)
             assert compiled.drops(frame) == (wanted is not None), (frame.hex(), matches)
             if wanted is not None:
                 expected[wanted] += 1
@@ -44,7 +57,7 @@ def packet(source: str, dport: int = 53, tags: tuple[tuple[int, int], ...] = (),
 
 
 @pytest.mark.parametrize("family", [4, 6])
-def test_a_long_list_hits_what_a_walk_over_it_hits(family: int, root_required: None) -> None:
+def test_a_long_list_agrees_with_a_linear_search(family: int, root_required: None) -> None:
     chance = random.Random(family)
     bits = 32 if family == 4 else 128
     prefixes = [listed_prefix(chance, family, bits) for _ in range(3000)]
@@ -69,12 +82,12 @@ def test_a_long_list_hits_what_a_walk_over_it_hits(family: int, root_required: N
 
 
 def counted(compiled: Compiled, sources: tuple[Prefix, ...]) -> dict[str, int]:
-    """Return what the first rule's prefixes were hit, as the guardian reads it."""
+    """Return the hits of the first rule's prefixes, as the guardian reads them."""
     hits = PrefixHits()
     hits.take({"1": os.dup(compiled.hits[0])})
     try:
         rule = Rule("1", Kind.XDP, Match(sources=sources), "", 60)
-        return hits.most(rule, xdp_maps.possible_cpus(), len(sources))
+        return hits.most(rule, maps.possible_cpus(), len(sources))
     finally:
         hits.keep(set())
 
@@ -94,7 +107,7 @@ def test_a_short_list_counts_for_the_wider_prefix(
 
 
 def listed_prefix(chance: random.Random, family: int, bits: int) -> Prefix:
-    """Draw from few /16s (IPv6: /32s), so that prefixes meet, are within each other and side by side."""
+    """Draw from few /16s (IPv6: /32s), so that prefixes are equal, nested and adjacent."""
     length = chance.choice(
         (8, 15, 20, 23, 24, 25, 26, 27, 31, 32) if family == 4 else (12, 33, 48, 64, 65, 128)
     )
@@ -108,7 +121,7 @@ def listed_prefix(chance: random.Random, family: int, bits: int) -> Prefix:
     [("192.0.2.1 192.0.2.200", "192.0.3.1"), ("2001:db8::1 2001:db8::ff", "2001:db8:0:1::1")],
 )
 def test_a_limit_counts_each_source_prefix(inside: str, outside: str, root_required: None) -> None:
-    """Tagged packets are not judged the quick way and still come out of the same bucket."""
+    """Tagged packets take the general path, and still share the bucket."""
     rate = RateLimit(1, 4, prefix_v4=24, prefix_v6=64)
     first, second = inside.split()
     with Compiled([Match(protocol=17)], rates={0: rate}) as compiled:
@@ -122,7 +135,7 @@ def test_a_limit_counts_each_source_prefix(inside: str, outside: str, root_requi
         assert compiled.counts()[0] == 2
 
 
-def test_a_limit_lets_through_again_what_its_rate_allows(root_required: None, poll_until) -> None:
+def test_a_limit_passes_packets_again_at_its_rate(root_required: None, poll_until) -> None:
     with Compiled([Match()], rates={0: RateLimit(20, 1)}) as compiled:
         assert not compiled.drops(packet("192.0.2.1"))
         assert compiled.drops(packet("192.0.2.1"))
@@ -136,7 +149,7 @@ def test_a_limit_by_port_and_in_bytes(root_required: None) -> None:
         assert not compiled.drops(packet("192.0.2.2", size=2000))  # more than the bucket holds, and alone
 
 
-def test_what_is_below_a_limit_meets_the_rules_behind_it(root_required: None) -> None:
+def test_packets_below_a_limit_meet_the_rules_after_it(root_required: None) -> None:
     matches = [Match(protocol=17), Match(dport=53)]
     with Compiled(matches, rates={0: RateLimit(1, 1)}, allow=(Prefix.parse("192.0.2.7"),)) as compiled:
         assert compiled.drops(packet("192.0.2.1", dport=53))

@@ -1,4 +1,4 @@
-"""Compiled rules for VLANs and bonds: on the interfaces below, where the driver has the packets first."""
+"""Compiled rules for VLANs and bonds, attached to the interfaces below."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from mitigate_bench import PORT, apply, rules_of
+from guardian_bench import PORT, apply, rules_of
 from test_xdp_watch import check, watch
 from xdp_bench import XdpBench, xdp
 
@@ -25,14 +25,14 @@ BONDS = ("active-backup", "balance-xor", "802.3ad")  # these hand a program on t
 
 
 def needs(kind: str) -> None:
-    """Skip where the kernel has no such devices."""
+    """Skip if the kernel has no such devices."""
     words = ["link", "add", "fwtop-try", "type", kind]
     words[2:2] = ["link", "lo"] if kind == "vlan" else []
     words += ["id", "7"] if kind == "vlan" else []
-    done = subprocess.run(["ip", *words], capture_output=True, text=True, timeout=20, check=False)
+    done = subprocess.run(["ip", *words], capture_output=True, text=True, timeout=60, check=False)
     if "Unknown device type" in done.stderr:
         pytest.skip(f"this kernel has no {kind} devices")
-    subprocess.run(["ip", "link", "delete", "fwtop-try"], capture_output=True, timeout=20, check=False)
+    subprocess.run(["ip", "link", "delete", "fwtop-try"], capture_output=True, timeout=60, check=False)
 
 
 def ip(host: Host, words: str) -> None:
@@ -40,7 +40,7 @@ def ip(host: Host, words: str) -> None:
 
 
 def tag(host: Host, kind: str) -> None:
-    """Put a VLAN on the host's cable, or a VLAN in a service provider's VLAN."""
+    """Create a VLAN on the host's interface, or a VLAN in a service provider's VLAN."""
     low = host.interface
     outer = "802.1ad" if kind == "qinq" else "802.1Q"
     ip(host, f"link add link {low} name {low}.7 type vlan protocol {outer} id 7")
@@ -51,7 +51,7 @@ def tag(host: Host, kind: str) -> None:
 
 
 def bond(pair: NetnsPair, mode: str) -> None:
-    """Lay a second cable and make either side a bond of both."""
+    """Add a second veth pair and bond both on either side."""
     ip(pair.victim, f"link add v1 type veth peer name a1 netns {pair.attacker.netns}")
     for host in (pair.victim, pair.attacker):
         hashed = "xmit_hash_policy layer3+4" if mode in ("balance-xor", "802.3ad") else ""
@@ -64,7 +64,7 @@ def bond(pair: NetnsPair, mode: str) -> None:
 
 
 def onto(host: Host, interface: str, number: int) -> Host:
-    """Give the upper interface addresses of its own and return the host by these."""
+    """Give the upper interface its own addresses; returns the host with these."""
     made = replace(host, interface=interface, ipv4=f"10.78.0.{number}", ipv6=f"fd78::{number}")
     ip(made, f"address add {made.ipv4}/24 dev {interface}")
     ip(made, f"address add {made.ipv6}/64 dev {interface} nodad")
@@ -73,7 +73,7 @@ def onto(host: Host, interface: str, number: int) -> Host:
 
 @pytest.fixture
 def lay(netns_pair: NetnsPair, tmp_path: Path):
-    """lay(kind) → a bench whose packets go through a VLAN or a bond of that kind."""
+    """lay(kind): a bench whose packets pass a VLAN or a bond of that kind."""
     made: list[XdpBench] = []
 
     def build(kind: str) -> XdpBench:
@@ -95,13 +95,13 @@ def lay(netns_pair: NetnsPair, tmp_path: Path):
 
 
 def passes(bench: XdpBench, family: int) -> bool:
-    """Wait for the first packet: a bond takes seconds until it carries any."""
+    """Wait for the first packet, for which a bond takes seconds."""
     path = bench.path(family)
     return any(path.passes(wait_s=0.5) for _ in range(20))
 
 
 @pytest.mark.parametrize("kind", [*ABOVE, *BONDS])
-def test_watched_blocked_and_taken_back(lay: Callable[[str], XdpBench], kind: str, poll_until) -> None:
+def test_observed_blocked_and_undone(lay: Callable[[str], XdpBench], kind: str, poll_until) -> None:
     bench = lay(kind)
     assert passes(bench, 4)
     assert passes(bench, 6)
@@ -125,14 +125,14 @@ def test_watched_blocked_and_taken_back(lay: Callable[[str], XdpBench], kind: st
 
 
 def lasting(bench: XdpBench) -> dict[str, str]:
-    """Return what undo leaves as it was, without what a bond changes by itself as time goes by."""
+    """Return the state that undo must restore, without what a bond changes by itself."""
     state = bench.state()
     del state["link"]
     return state | {"xdp": str("prog/xdp" in bench.pair.victim.run("ip", "-d", "link").stdout)}
 
 
 def send_from_many_ports(bench: XdpBench, count: int) -> None:
-    """Send one datagram from each of `count` ports, so that a bond spreads them over its members."""
+    """Send one datagram from each of `count` ports, which a bond spreads over its members."""
     with inside(bench.pair.attacker.netns):
         sockets = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(count)]
     for sock in sockets:
@@ -177,7 +177,7 @@ def passes_within(bench: XdpBench, tries: int) -> bool:
 
 @pytest.mark.parametrize("mode", ["active-backup", "broadcast"])
 def test_a_member_that_joins_later_drops_too(lay: Callable[[str], XdpBench], mode: str, poll_until) -> None:
-    """A bond by broadcast takes no program: its members have it one by one."""
+    """A broadcast bond takes no program, so each member has its own."""
     bench = lay(mode)
     ip(bench.pair.victim, "link set v1 nomaster")
     assert passes(bench, 4)
@@ -189,7 +189,7 @@ def test_a_member_that_joins_later_drops_too(lay: Callable[[str], XdpBench], mod
         ip(bench.pair.victim, "link set v1 down")
         ip(bench.pair.victim, "link set v1 master bond0")
         if mode == "broadcast":  # what a bond hands on is not shown with its members
-            poll_until(lambda: "prog/xdp" in bench.pair.victim.run("ip", "link", "show", "v1").stdout, 12)
+            poll_until(lambda: "prog/xdp" in bench.pair.victim.run("ip", "link", "show", "v1").stdout)
         ip(bench.pair.victim, "link set v0 down")
         assert not passes_within(bench, 10)
         guardian.demand(Undo(all=True))

@@ -1,4 +1,4 @@
-"""A console sees what XDP rules drop: as arrived, in the ledger by rule, and as samples."""
+"""A console sees drops by XDP rules: as arrivals, in the ledger by rule, and as samples."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from mitigate_bench import PORT, Bench, answers, apply, inside
+from guardian_bench import PORT, Bench, answers, apply, inside
 from xdp_bench import XDP_PASS, XdpBench, xdp
 
-from fwtop.aggregate.ledger import balance
-from fwtop.collect.live import LiveSource
-from fwtop.mitigate.client import GuardianClient
+from fwtop.client.discovery import GuardianClient
+from fwtop.live.source import LiveSource
 from fwtop.model.counters import Counters
 from fwtop.model.packets import Hook, PacketBatch
 from fwtop.model.protocol import Undo, Watch
 from fwtop.model.rule import Match
+from fwtop.observe.messages import SHARED_MAPS, decode_reply
+from fwtop.stats.ledger import balance
 from tests.kernel.wire import attach_foreign_xdp, put_behind_a_bridge
 
 pytestmark = pytest.mark.kernel
@@ -34,7 +35,7 @@ class Watching:
             return self.source.poll()
 
     def send(self, count: int) -> tuple[PacketBatch, Counters]:
-        """Send packets and return what is seen of them when all have come."""
+        """Send packets; returns what is seen of them once all have arrived."""
         self.poll()
         for _ in range(count):
             self.bench.path(4).send()
@@ -46,7 +47,7 @@ def watch(bench: Bench, guardian: GuardianClient, interface: str = "v0") -> Watc
     answer, descriptors = guardian.watch(Watch((interface,)))
     assert answer.ok, answer.error
     with inside(bench.netns):
-        source = LiveSource(answer.data, dict(zip(answer.data["fds"], descriptors, strict=True)))
+        source = LiveSource(*decode_reply(answer, descriptors))
     return Watching(bench, source)
 
 
@@ -70,7 +71,7 @@ def check(watching: Watching, rule_id: str) -> None:
     assert np.all(seen.ifindex > 0)
 
 
-def test_a_rule_installed_after_the_watch_began(bench: Bench) -> None:
+def test_a_rule_installed_after_the_console_started(bench: Bench) -> None:
     with bench.connect("console") as console, bench.connect() as guardian:
         watching = watch(bench, console)
         batch, counters = watching.send(5)
@@ -86,7 +87,7 @@ def test_a_rule_installed_after_the_watch_began(bench: Bench) -> None:
         watching.source.close()
 
 
-def test_a_watch_that_began_after_the_rule_and_a_second_one(bench: Bench) -> None:
+def test_consoles_started_after_the_rule(bench: Bench) -> None:
     with bench.connect() as guardian:
         rule_id = apply(guardian, xdp(RULE))
         with bench.connect("console") as one, bench.connect("console") as two:
@@ -103,12 +104,12 @@ def test_a_watch_that_began_after_the_rule_and_a_second_one(bench: Bench) -> Non
             later.source.close()
 
 
-def test_what_is_given_to_a_console_cant_change_rules(bench: Bench) -> None:
+def test_a_consoles_descriptors_cant_change_rules(bench: Bench) -> None:
     with bench.connect("console") as console:
         answer, descriptors = console.watch(Watch(("v0",)))
         names = answer.data["fds"]
-        assert not any(name.startswith("fast:") for name in names)
-        from fwtop.collect.xdp_maps import map_array
+        assert not any(name.startswith(SHARED_MAPS) for name in names)
+        from fwtop.xdp.maps import map_array
 
         slots = descriptors[names.index("xdp:slots")]
         with pytest.raises(PermissionError):
@@ -117,7 +118,7 @@ def test_what_is_given_to_a_console_cant_change_rules(bench: Bench) -> None:
             os.close(descriptor)
 
 
-def test_at_tc_the_observers_see_it_and_the_rule_gets_it(bench: Bench) -> None:
+def test_drops_at_tc_are_observed_and_attributed_to_the_rule(bench: Bench) -> None:
     attach_foreign_xdp(bench.pair.victim, XDP_PASS)
     try:
         with bench.connect("console") as console, bench.connect() as guardian:
@@ -137,13 +138,13 @@ def test_at_tc_the_observers_see_it_and_the_rule_gets_it(bench: Bench) -> None:
 
 
 def test_generic_drops_are_counted_once(bench: Bench) -> None:
-    """The kernel frees what generic XDP drops like any packet, so its own drop counter sees it too."""
+    """The kernel frees packets dropped by generic XDP like any others, and counts them as drops, too."""
     put_behind_a_bridge(bench.pair.victim)
     assert bench.path(4).passes(wait_s=10)
     with bench.connect("console") as console, bench.connect() as guardian:
         answer, descriptors = console.watch(Watch())
         with inside(bench.netns):
-            source = LiveSource(answer.data, dict(zip(answer.data["fds"], descriptors, strict=True)))
+            source = LiveSource(*decode_reply(answer, descriptors))
         watching = Watching(bench, source)
         rule_id = apply(guardian, xdp(RULE))
         _, counters = watching.send(50)

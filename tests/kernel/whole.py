@@ -1,4 +1,4 @@
-"""The whole program on a lab of its own: helpers of the tests that issue 2 calls "must show"."""
+"""Helpers for end-to-end tests: the installed program on a lab, driven through tmux."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ def fwtop(*arguments: str, timeout: float = 60) -> subprocess.CompletedProcess[s
 
 
 def fwtop_json(*arguments: str, timeout: float = 60) -> Any:
-    """Run a verb that succeeds and return the JSON document that it printed."""
+    """Run a verb that must succeed and return the JSON document it prints."""
     done = fwtop(*arguments, timeout=timeout)
     assert done.returncode == 0, f"{arguments}: {done.returncode}\n{done.stderr}\n{done.stdout[-2000:]}"
     return json.loads(done.stdout)
 
 
 def in_netns(netns: str, *argv: str) -> str:
-    """Run a program inside a namespace and return what it printed."""
+    """Run a program in a namespace and return its output."""
     return subprocess.run(
-        ["ip", "netns", "exec", netns, *argv], capture_output=True, text=True, timeout=20, check=True
+        ["ip", "netns", "exec", netns, *argv], capture_output=True, text=True, timeout=60, check=True
     ).stdout
 
 
 def kernel_state(netns: str) -> dict[str, str]:
-    """Return everything that fwtop could have changed in a namespace, counters and comments left out."""
+    """Return all state that fwtop could change in a namespace, without counters and comments."""
     own_pins = Path(f"/sys/fs/bpf/fwtop/{os.stat(f'/run/netns/{netns}').st_ino}")
     shown = {
         "iptables": in_netns(netns, "iptables-save"),
@@ -66,7 +66,7 @@ def _without_comments(text: str) -> str:
 
 
 class Tmux:
-    """A program in a terminal of given size, driven by keys."""
+    """A program in a tmux terminal of a given size."""
 
     def __init__(self, command: str, name: str, *, width: int = 200, height: int = 50) -> None:
         self.socket = f"fwtop-test-{os.getpid()}-{name}"
@@ -78,7 +78,7 @@ class Tmux:
             ["tmux", "-L", self.socket, "-f", "/dev/null", *arguments],
             capture_output=True,
             text=True,
-            timeout=10,
+            timeout=60,
             check=False,
         ).stdout
 
@@ -90,8 +90,8 @@ class Tmux:
         """Return the visible text."""
         return self._tmux("capture-pane", "-p", "-t", "t")
 
-    def wait_for(self, shown: str | Callable[[str], object], seconds: float = 30) -> str:
-        """Wait until a text is on the screen (or a predicate holds) and return the screen."""
+    def wait_for(self, shown: str | Callable[[str], object], seconds: float = 60) -> str:
+        """Wait until a text is on the screen (or a predicate of it holds) and return the screen."""
         end = time.monotonic() + seconds
         while True:
             screen = self.screen()
@@ -101,22 +101,22 @@ class Tmux:
             time.sleep(0.05)
 
     def resize(self, width: int, height: int) -> None:
-        """Give the terminal another size."""
+        """Resize the terminal."""
         self._tmux("resize-window", "-t", "t", "-x", str(width), "-y", str(height))
 
     def kill(self) -> None:
-        """End the terminal with everything in it."""
+        """Kill the terminal and its program."""
         self._tmux("kill-server")
 
 
 def console_pid(netns: str) -> int | None:
-    """Find the console process that works in a namespace."""
+    """Return the pid of a namespace's console."""
     return _process_of(b"fwtop.console", netns)
 
 
 def guardian_pid(netns: str) -> int | None:
-    """Find the guardian of a namespace."""
-    return _process_of(b"fwtop.mitigate.guardian", netns)
+    """Return the pid of a namespace's guardian."""
+    return _process_of(b"fwtop.guardian", netns)
 
 
 def _process_of(module: bytes, netns: str) -> int | None:
@@ -136,13 +136,13 @@ def rules(lab: Lab) -> list[dict[str, Any]]:
 
 
 def rate_of(lab: Lab, source: str) -> float:
-    """What the victim's own firewall still gets to see of a source, in packets, at this moment."""
+    """Packets of the watched source that have reached the victim's own firewall so far."""
     shown = subprocess.run(
         ["ip", "netns", "exec", lab.victim, "nft", "-j", "list", "chain", "inet", "probe", "input"],
         capture_output=True,
         text=True,
         check=True,
-        timeout=10,
+        timeout=60,
     ).stdout
     rows = [item["rule"]["expr"] for item in json.loads(shown)["nftables"] if "rule" in item]
     assert len(rows) == 1, source
@@ -150,13 +150,13 @@ def rate_of(lab: Lab, source: str) -> float:
 
 
 def watch_source(lab: Lab, source: str) -> Callable[[], bool]:
-    """Lay a foreign counter after fwtop's chain; returns whether the source's packets get through now."""
+    """Install a foreign counter behind fwtop's chain; return a function that tells if packets pass."""
     text = (
         "table inet probe {\n chain input {\n type filter hook prerouting priority -150\n"
         f"ip saddr {source} counter\n }}\n}}\n"
     )
     subprocess.run(
-        ["ip", "netns", "exec", lab.victim, "nft", "-f", "-"], input=text, text=True, check=True, timeout=10
+        ["ip", "netns", "exec", lab.victim, "nft", "-f", "-"], input=text, text=True, check=True, timeout=60
     )
     last = [rate_of(lab, source)]
 
@@ -170,12 +170,14 @@ def watch_source(lab: Lab, source: str) -> Callable[[], bool]:
 
 
 def block_selected(screen: Tmux) -> str:
-    """Block the busiest source with the keys b and Enter; returns its address."""
-    # The selection follows the busiest source until a key moves it: hold it there first.
+    """Block the busiest source with the keys b and Enter; return its address."""
+    screen.wait_for("protect against")
+    screen.keys("]")  # to Traffic
+    # The selection follows the busiest source until a key moves it: pin it first.
     screen.wait_for(lambda text: re.search(r"▸ \d+\.\d+\.\d+\.\d+", text))
     screen.keys("Home")
     screen.keys("b")
-    shown = screen.wait_for("would run")
+    shown = screen.wait_for("Commands")
     source = re.search(r"block (\d+\.\d+\.\d+\.\d+)", shown)
     assert source is not None, shown
     assert re.search(r"stops +\d", shown), shown

@@ -1,23 +1,27 @@
-"""Packets from one namespace to another, sent by this process: no start of another for each."""
+"""Sending packets between namespaces from the test process itself."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import fcntl
 import json
 import os
 import socket
 import struct
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from fwtop.collect import bpf, bpf_objects, netlink
-from tests.kernel.conftest import Host, NetnsPair
+from fwtop.kernel import bpf, netlink
+from tests.kernel.conftest import Host, NetnsPair, ip
+
+TUNSETIFF, IFF_TUN, IFF_NO_PI = 0x400454CA, 1, 0x1000  # linux/if_tun.h
 
 
 @contextmanager
 def inside(netns: str) -> Iterator[None]:
-    """Have this thread make its sockets in a namespace."""
+    """Switch this thread to a network namespace for the duration of the block."""
     libc = ctypes.CDLL(None, use_errno=True)
     home = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
     there = os.open(f"/run/netns/{netns}", os.O_RDONLY)
@@ -35,7 +39,7 @@ def family_of(address: str) -> socket.AddressFamily:
 
 
 def datagram_socket(host: Host, address: str) -> socket.socket:
-    """A UDP socket of a host, for the family of an address."""
+    """Open a UDP socket in a host's namespace, of an address's family."""
     with inside(host.netns):
         return socket.socket(family_of(address), socket.SOCK_DGRAM)
 
@@ -43,12 +47,53 @@ def datagram_socket(host: Host, address: str) -> socket.socket:
 def send_datagrams(host: Host, address: str, port: int, count: int, payload: str) -> None:
     with datagram_socket(host, address) as sender:
         for _ in range(count):
-            with contextlib.suppress(OSError):  # a rule for what goes out may refuse it
+            with contextlib.suppress(OSError):  # an output rule may refuse it
                 sender.sendto(payload.encode(), (address, port))
 
 
+@contextmanager
+def forged_arrivals(host: Host, port: int, sources: int) -> Iterator[None]:
+    """Have UDP datagrams from so many addresses of 10/8 arrive at a host, each once before the block begins.
+
+    They go on arriving. They come from a TUN device, where write(2) is what receives them: none is lost to a
+    full queue. The thread goes before all others, as the kernel forgets a source after some seconds.
+    """
+    with inside(host.netns):
+        device = os.open("/dev/net/tun", os.O_RDWR)
+    name = b"forged"
+    fcntl.ioctl(device, TUNSETIFF, struct.pack("16sH22x", name, IFF_TUN | IFF_NO_PI))
+    ip("-n", host.netns, "link", "set", name.decode(), "up")
+    head, target = struct.pack("!BBHHHBB", 0x45, 0, 28, 0, 0, 64, 17), socket.inet_aton(host.ipv4)
+    fixed, end = sum(struct.unpack("!7H", head + target)), target + struct.pack("!HHHH", 4000, port, 8, 0)
+    packets = [
+        head
+        + struct.pack("!HI", 0xFFFF - (fixed + (source >> 16) + (source & 0xFFFF)) % 0xFFFF, source)
+        + end
+        for source in range(10 << 24, (10 << 24) + sources)
+    ]
+    once, over = threading.Event(), threading.Event()
+
+    def run() -> None:
+        with contextlib.suppress(PermissionError):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), -20)
+        while not over.is_set():
+            for packet in packets:
+                os.write(device, packet)
+            once.set()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        assert once.wait(60)
+        yield
+    finally:
+        over.set()
+        thread.join()
+        os.close(device)
+
+
 def send_frames(host: Host, *frames: bytes, times: int = 1) -> None:
-    """Send Ethernet frames as they are."""
+    """Send raw Ethernet frames."""
     with inside(host.netns):
         sender = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
     with sender:
@@ -59,9 +104,9 @@ def send_frames(host: Host, *frames: bytes, times: int = 1) -> None:
 
 
 def meet(pair: NetnsPair, *addresses: str) -> None:
-    """Let the neighbours find each other, so that ARP and discovery are over before counting.
+    """Complete ARP and neighbour discovery, so that they don't disturb counting.
 
-    Over both families, or for the given addresses of the victim.
+    For both families, or for the given addresses of the victim.
     """
     for address in addresses or (pair.victim.ipv4, pair.victim.ipv6):
         with datagram_socket(pair.victim, address) as there, datagram_socket(pair.attacker, address) as here:
@@ -73,7 +118,7 @@ def meet(pair: NetnsPair, *addresses: str) -> None:
                     there.recv(10)
                     break
             else:
-                raise AssertionError(f"{pair.victim.netns} gets nothing from {pair.attacker.netns}")
+                raise AssertionError(f"{pair.victim.netns} receives nothing from {pair.attacker.netns}")
 
 
 def mac(host: Host) -> bytes:
@@ -89,7 +134,7 @@ def checksummed(header: bytes, at: int) -> bytes:
 
 
 def attach_foreign_xdp(host: Host, verdict: int) -> int:
-    """Attach somebody else's program, which returns `verdict` for every packet; returns its id."""
+    """Attach a foreign XDP program that returns `verdict` for every packet; return its id."""
     code = struct.pack("<BBhi", 0xB7, 0, 0, verdict) + struct.pack("<BBhi", 0x95, 0, 0, 0)
     program = bpf.load_program(bpf.XDP, "somebody_else", code)
     try:
@@ -99,13 +144,13 @@ def attach_foreign_xdp(host: Host, verdict: int) -> int:
             index = socket.if_nametoindex(host.interface)
             body = struct.pack("<BBHiII", 0, 0, 0, index, 0, 0) + netlink.nested(43, inner)
             netlink.request(socket.NETLINK_ROUTE, 19, body)
-        return int(struct.unpack_from("<I", bpf_objects._info(program), 4)[0])
+        return bpf.program_id(program)
     finally:
         os.close(program)
 
 
 def put_behind_a_bridge(host: Host) -> None:
-    """Have the host's interface carry a bridge, which has no XDP of its own, and the way outside."""
+    """Enslave the host's interface to a bridge (which has no native XDP) that has the default route."""
     host.run("ip", "link", "add", "br0", "type", "bridge")
     host.run("ip", "address", "flush", "dev", host.interface)
     host.run("ip", "link", "set", host.interface, "master", "br0")

@@ -1,11 +1,11 @@
-"""A guardian whose rules are compiled ones, and such rules."""
+"""A guardian for tests of compiled rules, and such rules."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 
-from mitigate_bench import Bench
+from guardian_bench import Bench
 
 from fwtop.model.protocol import Undo
 from fwtop.model.rule import Kind, Match, Rule
@@ -15,7 +15,7 @@ XDP_PASS = 2
 
 class XdpBench(Bench):
     def state(self) -> dict[str, str]:
-        """Return all that undo must leave as it was, what XDP touches included."""
+        """Return the state that undo must restore, including XDP."""
         found = super().state()
         found["link"] = self.pair.victim.run("ip", "-d", "link").stdout
         found["tc"] = self.pair.victim.run("tc", "qdisc").stdout
@@ -28,7 +28,7 @@ class XdpBench(Bench):
         return self.pair.victim.run("ip", "link", "show", "v0").stdout
 
     def close(self) -> None:
-        """Take the rules out before: their programs would stay pinned."""
+        """Undo all rules first, as their programs would stay pinned."""
         with self.connect() as guardian:
             guardian.demand(Undo(all=True))
         super().close()

@@ -1,4 +1,4 @@
-"""Random frames, well formed and not, and random rules that they meet."""
+"""Random frames, valid and malformed, and random rules for them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fwtop.model.rule import Match, PayloadMatch, Range
 
 SOURCES4 = ("192.0.2.1", "192.0.2.7", "198.51.100.200", "10.0.0.1", "10.1.2.3", "203.0.113.255")
 SOURCES6 = ("2001:db8::1", "2001:db8:7::1", "2001:db8:8:1::5", "fd00::1", "::1")
-PORTS = (53, 161, 80, 123)
+PORTS = (53, 161, 80, 123, 179, 3784, 40000)
 WORDS = (b"evil", b"\x03www\x07example\x03com\x00", b"\x00\x00\x00\x01", b"GET / HTTP/1.1\r\nHost: x", b"zz")
 _BLIND = 0.25  # of frames are damaged
 
@@ -93,7 +93,7 @@ def _ipv6(chance: random.Random) -> bytes:
 
 
 def random_matches(chance: random.Random) -> list[Match]:
-    """Return up to ten rules, the last one of which many packets meet."""
+    """Return up to ten rules; many packets reach the last one."""
     return [_match(chance) for _ in range(chance.randrange(1, 10))] + [Match(protocol=17)]
 
 

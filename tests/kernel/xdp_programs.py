@@ -1,12 +1,10 @@
-"""Compiled rules run on single frames by BPF_PROG_TEST_RUN, and the slow judgement that they must equal."""
+"""Compiled rules run on single frames by BPF_PROG_TEST_RUN, and a slow reference implementation."""
 
 from __future__ import annotations
 
-import ctypes
 import os
-import struct
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -16,21 +14,22 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "unit"))
 from reference_parser import reference
 
-from fwtop.collect import bpf, xdp_lists, xdp_maps
-from fwtop.collect.xdp_build import build_xdp
-from fwtop.collect.xdp_rule import SlotRule
+from fwtop.guardian.objects.xdp_peers import Peers
+from fwtop.kernel import bpf
 from fwtop.model.address import Prefix
-from fwtop.model.numbered import apart
+from fwtop.model.roles import Passes
 from fwtop.model.rule import Match, PayloadMatch, Range, RateLimit
-from fwtop.model.xdp import COMPILED_PREFIXES
+from fwtop.xdp import lists as xdp_lists
+from fwtop.xdp import maps as xdp_maps
+from fwtop.xdp.build import build_xdp
+from fwtop.xdp.rule import COMPILED_PREFIXES, SlotRule, disjoint
 
-_TEST_RUN = 10
 XDP_DROP, XDP_PASS = 1, 2
 FOREVER = (1 << 64) - 1
 
 
 class Compiled:
-    """A rule set in the kernel, attached nowhere: rule number n (from 1) in slot n - 1."""
+    """A loaded rule set that is not attached; rule number n (from 1) is in slot n - 1."""
 
     def __init__(
         self,
@@ -38,15 +37,20 @@ class Compiled:
         allow: tuple[Prefix, ...] = (),
         limit: int = COMPILED_PREFIXES,
         rates: dict[int, RateLimit] | None = None,
+        *,
         build: Callable[[list[SlotRule], tuple[Prefix, ...], dict[str, int]], int] = build_xdp,
+        roles: Sequence[Passes] = (),
     ) -> None:
         self.shared = xdp_maps.create_shared()
+        peers = Peers(self.shared["allow"])
+        peers.replace(roles)
+        peers.close()
         self._open = list(self.shared.values())
         self.hits: list[int] = []  # the counters of each slot's prefixes; 0: it has none
         rules = []
         for slot, match in enumerate(matches):
             lists, counted = xdp_lists.build_lists(match, limit)
-            counted = counted if lists else len(apart(match.sources))
+            counted = counted if lists else len(disjoint(match.sources))
             hits = xdp_lists.create_hits(counted) if counted else 0
             self.hits.append(hits)
             self._open += [fd for maps in lists.values() for fd in xdp_lists.descriptors(maps).values()]
@@ -66,7 +70,8 @@ class Compiled:
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        xdp_maps.close_all(self._open)
+        for descriptor in self._open:
+            os.close(descriptor)
 
     def drops(self, frame: bytes) -> bool:
         """Run on one frame."""
@@ -75,26 +80,19 @@ class Compiled:
         return verdict == XDP_DROP
 
     def run(self, frame: bytes, repeat: int = 1) -> tuple[int, int]:
-        """Return the verdict and the nanoseconds a packet."""
-        held = ctypes.create_string_buffer(frame, len(frame))
-        # prog_fd, retval, data_size_in, data_size_out, data_in, data_out, repeat, duration
-        attributes = ctypes.create_string_buffer(
-            struct.pack("<IIIIQQII", self.program, 0, len(frame), 0, ctypes.addressof(held), 0, repeat, 0), 80
-        )
-        result = bpf._libc.syscall(321, _TEST_RUN, attributes, 80)
-        assert result == 0, os.strerror(ctypes.get_errno())
-        return struct.unpack_from("<I", attributes, 4)[0], struct.unpack_from("<I", attributes, 36)[0]
+        """Return the verdict and the duration in ns a packet."""
+        return bpf.run_program(self.program, frame, repeat)
 
     def counts(self) -> list[int]:
         """Return the packets of each slot."""
-        size = xdp_maps.possible_cpus() * xdp_maps.CELL_BYTES
-        with xdp_maps.map_array(self.shared["cells"], size, writable=False) as cells:
-            found = np.frombuffer(cells[:size], xdp_maps.cell_dtype())
+        size = xdp_maps.possible_cpus() * xdp_maps.COUNTERS_BYTES
+        with xdp_maps.map_array(self.shared["counters"], size, writable=False) as counters:
+            found = np.frombuffer(counters[:size], xdp_maps.counters_dtype())
         return [int(n) for n in found["rules"]["packets"].sum(axis=0)]
 
     @contextmanager
     def ring(self) -> Iterator[int]:
-        """Have dropped packets sampled into a ring of its own."""
+        """Sample dropped packets into a ring."""
         ring = bpf.create_map(bpf.MAP_RINGBUF, "fwtop_test", entries=1 << 20)
         try:
             xdp_maps.put_ring(self.shared, 0, ring)
@@ -104,12 +102,32 @@ class Compiled:
             os.close(ring)
 
 
-def verdict(matches: list[Match], allow: tuple[Prefix, ...], frame: bytes) -> int | None:
-    """Return the index of the first rule that hits a frame, from the rule's words alone."""
+def verdict(
+    matches: list[Match], allow: tuple[Prefix, ...], frame: bytes, roles: Sequence[Passes] = ()
+) -> int | None:
+    """Return the index of the first rule that matches a frame, by the rule's fields alone."""
     fields = reference(frame, len(frame))
     if fields["family"] == 0 or _in(allow, fields, "src") or _is_neighbour(fields):
         return None
+    if any(_in_role(passes, fields) for passes in roles if passes.family == fields["family"]):
+        return None
     return next((at for at, match in enumerate(matches) if hits(match, fields, frame)), None)
+
+
+def _in_role(passes: Passes, fields: dict[str, int]) -> bool:
+    source = Prefix(passes.family, fields["src"], 32 if passes.family == 4 else 128)
+    protocol, sport, dport = fields["protocol"], fields["sport"], fields["dport"]
+    if protocol in (6, 17) and fields["fragment"] == 2:
+        return False
+    peer, gateway = (source, protocol, sport) in passes.peers, source in passes.gateways
+    if protocol == 6:
+        opens = fields["tcp_flags"] & 0x17 == 2
+        return gateway if dport == 179 else peer and not opens
+    if protocol == 17:
+        server, client = (67, 68) if passes.family == 4 else (547, 546)
+        answers = {53: dport >= 1024, 123: True, server: dport == client}
+        return peer if answers.get(sport) else gateway and dport in (3784, 3785, 4784)
+    return gateway and protocol in (1 if passes.family == 4 else 58, 89, 112)
 
 
 def _is_neighbour(fields: dict[str, int]) -> bool:
@@ -118,7 +136,7 @@ def _is_neighbour(fields: dict[str, int]) -> bool:
 
 
 def hits(match: Match, fields: dict[str, int], frame: bytes) -> bool:
-    """Tell whether all conditions of a match hold for a parsed frame."""
+    """Return whether a parsed frame meets all conditions of a match."""
     protocol, later = fields["protocol"], fields["fragment"] == 2
     ported = protocol in (6, 17, 132, 136) and not later
     segment = protocol == 6 and not later and fields["tcp_header"] > 0

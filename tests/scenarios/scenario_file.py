@@ -14,11 +14,11 @@ from typing import Any
 
 from frames import ethernet, extension, fragment6, ipv4, ipv6, tcp, udp
 
-from fwtop.aggregate.engine import Engine
 from fwtop.model.counters import Counters, DropCount, RuleCount
 from fwtop.model.packets import Hook, PacketBatch
 from fwtop.model.snapshot import Share, Tables
 from fwtop.model.window import NoOrigin
+from fwtop.stats.engine import Engine
 
 FLAGS = {"F": 1, "S": 2, "R": 4, "P": 8, "A": 16}
 

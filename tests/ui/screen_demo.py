@@ -1,7 +1,7 @@
 """Run the screen in a real terminal on a made-up flood: python tests/ui/screen_demo.py [--slow].
 
-FWTOP_DEMO_SCENE chooses a scene of screen_factory; with FWTOP_DEMO_FAIL=feed or screen it breaks on
-purpose.
+FWTOP_DEMO_SCENE chooses a scene of screen_factory, or "hostile"; with FWTOP_DEMO_FAIL=feed or screen it
+breaks on purpose.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from dataclasses import replace
 import screen_factory
 from screen_factory import SCENES
 from screen_fakes import FakeFeed
+from screen_hostile import HostileControls, hostile, hostile_settings
 from screen_parts import PPS
 
 from fwtop.model.errors import FwtopError
@@ -58,11 +59,21 @@ def busy(base: Snapshot, dice: random.Random) -> Snapshot:
     )
 
 
+SCENE = os.environ.get("FWTOP_DEMO_SCENE", "provisional")
+
+
+def scene() -> Snapshot:
+    """Return the scene that the environment names."""
+    return hostile() if SCENE == "hostile" else SCENES[SCENE]()
+
+
 class DemoFeed(FakeFeed):
     """Sends a busy snapshot four times a second."""
 
     def __init__(self) -> None:
         super().__init__()
+        if SCENE == "hostile":
+            self.controls = HostileControls()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._play, daemon=True)
 
@@ -76,7 +87,7 @@ class DemoFeed(FakeFeed):
 
     def _play(self) -> None:
         dice = random.Random(1)
-        base = SCENES[os.environ.get("FWTOP_DEMO_SCENE", "provisional")]()
+        base = scene()
         begun = time.monotonic()
         while not self._stop.wait(TICK_SECONDS):
             if os.environ.get("FWTOP_DEMO_FAIL") == "feed" and time.monotonic() - begun > 1:
@@ -92,6 +103,7 @@ def main() -> int:
         DemoFeed(),
         clock=lambda: screen_factory.NOW + time.monotonic() - begun,
         slow="--slow" in sys.argv,
+        settings=hostile_settings() if SCENE == "hostile" else None,
     )
     if os.environ.get("FWTOP_DEMO_FAIL") == "screen":
         app.main.redraw_lines = lambda: 1 // 0  # type: ignore[assignment, return-value]

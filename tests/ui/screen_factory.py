@@ -23,8 +23,11 @@ from screen_parts import (
     prefixes,
     proposals,
     share,
+    with_fates,
 )
+from screen_vectors import syn_proposals, table_attack, vectors
 
+from fwtop.model.counters import TcpService
 from fwtop.model.rule import Kind, RuleStatus, State
 from fwtop.model.snapshot import (
     Judgement,
@@ -61,7 +64,7 @@ def snapshot(**changes: object) -> Snapshot:
         guardian="ready",
         softirq_share=0.41,
     )
-    return replace(base, **changes)  # type: ignore[arg-type]
+    return replace(with_fates(base), **changes)  # type: ignore[arg-type]
 
 
 def calm() -> Snapshot:
@@ -105,7 +108,10 @@ def spoofed() -> Snapshot:
     attacks = (
         attack(
             kind="syn_flood",
-            title="SYN flood on port 443",
+            title="SYN flood",
+            target="tcp/443",
+            sources="spoofed",
+            bps=0.78 * PPS * 60 * 8,
             share=0.78,
             pps=0.78 * PPS,
             spoofed=True,
@@ -115,17 +121,25 @@ def spoofed() -> Snapshot:
             ),
         ),
         attack(
-            kind="dns_amplification", title="DNS amplification", share=0.14, pps=0.14 * PPS, confidence=0.91
+            kind="dns_amplification",
+            title="DNS amplification",
+            share=0.14,
+            pps=0.14 * PPS,
+            confidence=0.91,
+            target="udp from 53",
+            sources="~340 sources",
         ),
     )
     tables = replace(
         base.tables, sources=Sources(many, prefixes()[1:], (), ()), sampling=Sampling(16.0, 58_500, 312)
     )
-    return replace(
-        base,
-        tables=tables,
-        judgement=replace(base.judgement, attacks=attacks),
-        conntrack=conntrack(0.68, new_per_s=41_200.0, seconds_to_full=2.0, insert_failed=93),
+    return with_fates(
+        replace(
+            base,
+            tables=tables,
+            judgement=replace(base.judgement, attacks=attacks, proposals=syn_proposals()),
+            conntrack=conntrack(0.68, new_per_s=41_200.0, seconds_to_full=2.0, insert_failed=93),
+        )
     )
 
 
@@ -134,6 +148,8 @@ def conntrack_full() -> Snapshot:
     full = conntrack(
         1.0, new_per_s=9_100.0, seconds_to_full=0.0, insert_failed=4102, drop=61_930, early_drop=712
     )
+    attacks = (*base.judgement.attacks, table_attack(full, base.judgement.attacks[0]))
+    base = replace(base, judgement=replace(base.judgement, attacks=attacks))
     return replace(base, conntrack=full, notes=("the connection table is full: new clients are refused",))
 
 
@@ -170,7 +186,37 @@ def provisional(seconds_left: float = 21.0) -> Snapshot:
     tables = replace(
         base.tables, sources=replace(base.tables.sources, address=sources), ledger=ledger(0.6, "7")
     )
-    return replace(base, tables=tables, mitigations=(status, kept))
+    return with_fates(replace(base, tables=tables, mitigations=(status, kept)))
+
+
+def trial(seconds_left: float = 21.0) -> Snapshot:
+    """A rule on trial drops nearly all of the flood; clients are as well off as before."""
+    base = snapshot()
+    rule = replace(block_rule("8"), predicted_attack_share=0.992, predicted_pps=0.82 * PPS)
+    status = RuleStatus(
+        rule, State.PROVISIONAL, 770_000, 70_000_000, 0.826 * PPS, NOW + 23, NOW + seconds_left
+    )
+    rows = ((0.826, "netfilter", "NETFILTER_DROP", "8"), (0.006, "netfilter", "NETFILTER_DROP", None))
+    rows += ((0.002, "ip", "NO_SOCKET", None), (0.166, "delivered", "accepted", None))
+    book = tuple(
+        LedgerRow(layer, reason, round(part * PPS * SECONDS), part * PPS, by)
+        for part, layer, reason, by in rows
+    )
+    return with_fates(
+        replace(
+            base,
+            tables=replace(base.tables, ledger=book),
+            mitigations=(status,),
+            tcp=TcpService(212, 102.0, 8_400.0),
+        )
+    )
+
+
+def protected() -> Snapshot:
+    """The same rule, confirmed."""
+    base = trial()
+    status = replace(base.mitigations[0], state=State.CONFIRMED, confirm_by=None, expires=NOW + 590)
+    return replace(base, mitigations=(status,))
 
 
 POISON = b"GET / [/] HTTP [@click=app.quit]x[/] \x1b[2J\x1b]0;owned\x07 \xe2\x80\xae\x9b31m [red]"
@@ -197,5 +243,8 @@ SCENES = {
     "spoofed": spoofed,
     "conntrack_full": conntrack_full,
     "provisional": provisional,
+    "trial": trial,
+    "protected": protected,
+    "vectors": lambda: vectors(snapshot()),
     "poison": poison,
 }

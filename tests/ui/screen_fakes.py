@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from screen_parts import NOW, block_rule
 
+from fwtop.analysis.packets.recent import PacketList
+from fwtop.dissect.wire import Dissection
 from fwtop.model.errors import FwtopError
-from fwtop.model.preview import PlanView, Preview
-from fwtop.model.rule import Rule, RuleStatus, State
-from fwtop.model.snapshot import Snapshot
+from fwtop.model.rule import PlanView, Preview, Rule, RuleStatus, State
+from fwtop.model.session import Event, EventKind, Mark
+from fwtop.model.snapshot import PartTraffic, Payload, Snapshot, Source, TrafficPart
+from fwtop.ui.feed import Player, PlayerState
+from fwtop.ui.state.history import Past
 
 COMMANDS = (
     "ipset create fwtop-4 hash:net family inet timeout 32",
@@ -30,6 +34,9 @@ class FakeControls:
         )
         self.plan_answer = PlanView(COMMANDS)
         self.why_answer: tuple[str, ...] = ("rule 5 stands above it and takes the same packets.",)
+        self.dissection: Dissection | None = None
+        self.recent: PacketList | None = None
+        self.parts: dict[TrafficPart, PartTraffic] = {}
         self.failure: FwtopError | None = None
         self.rules: dict[str, RuleStatus] = {}
 
@@ -46,7 +53,7 @@ class FakeControls:
         self._note("preview", rule)
         return self.preview_answer
 
-    async def plan(self, rule: Rule) -> PlanView:
+    async def plan(self, rule: Rule, *, follows: bool = False) -> PlanView:
         self._note("plan", rule)
         return self.plan_answer
 
@@ -67,10 +74,33 @@ class FakeControls:
         self._note("why", rule_id)
         return self.why_answer
 
+    async def repair(self, rule_id: str) -> RuleStatus:
+        self._note("repair", rule_id)
+        return self.rules.get(rule_id) or RuleStatus(block_rule(rule_id), State.PROVISIONAL)
+
     async def undo(self, rule_id: str) -> RuleStatus:
         self._note("undo", rule_id)
         status = self.rules.get(rule_id) or RuleStatus(block_rule(rule_id), State.PROVISIONAL)
         return replace(status, state=State.REVERTED, confirm_by=None, note="undone")
+
+    async def dissect(self, row: Source | Payload) -> Dissection | None:
+        self._note("dissect", row)
+        return self.dissection
+
+    async def packets(self) -> PacketList | None:
+        return self.recent
+
+    async def dissect_packet(self, shown: PacketList, row: int) -> Dissection | None:
+        self._note("dissect_packet", int(shown.numbers[row]))
+        return self.dissection
+
+    async def write_packets(self, shown: PacketList) -> str:
+        self._note("write_packets", shown)
+        return "/var/lib/fwtop/sessions/fwtop-2026-09-21T14-13-20.pcap"
+
+    async def traffic(self, part: TrafficPart) -> PartTraffic | None:
+        self._note("traffic", part)
+        return self.parts.get(part)
 
     async def export(self, format_name: str) -> str:
         self._note("export", format_name)
@@ -86,6 +116,8 @@ class FakeFeed:
         self.first = first
         self.paused: list[bool] = []
         self.stopped = 0
+        self.session = "2026-09-21T14-13-20-web1"
+        self.player: Player | None = None
         self.send: Callable[[Snapshot], None] = lambda _: None
         self.fail: Callable[[Exception], None] = lambda _: None
 
@@ -99,3 +131,43 @@ class FakeFeed:
 
     def stop(self) -> None:
         self.stopped += 1
+
+
+def mark(at: float, kind: EventKind) -> Mark:
+    return Mark(at, Event(at, kind, "x", "y"))
+
+
+STATE = PlayerState(
+    NOW,
+    NOW + 300,
+    NOW + 150,
+    playing=True,
+    speed=4.0,
+    marks=(mark(NOW + 30, EventKind.ATTACK_BEGAN), mark(NOW + 270, EventKind.ATTACK_ENDED)),
+)
+
+
+@dataclass
+class FakePlayer:
+    state: PlayerState | None = STATE
+    calls: list[tuple[str, float]] = field(default_factory=list)
+
+    def past(self) -> tuple[tuple[Past, ...], dict[str, float]]:
+        return (), {}
+
+    def play(self, playing: bool) -> None:
+        self.calls.append(("play", playing))
+        if self.state is not None:
+            self.state = replace(self.state, playing=playing)
+
+    def set_speed(self, speed: float) -> None:
+        self.calls.append(("speed", speed))
+
+    def seek(self, at: float) -> None:
+        self.calls.append(("seek", round(at - NOW)))
+
+    def step(self, count: int) -> None:
+        self.calls.append(("step", count))
+
+    def skip(self, count: int) -> None:
+        self.calls.append(("skip", count))

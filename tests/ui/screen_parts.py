@@ -7,15 +7,7 @@ from dataclasses import replace
 from fwtop.model.address import Prefix
 from fwtop.model.counters import ConntrackSample
 from fwtop.model.rule import Kind, Match, PayloadMatch, Rule
-from fwtop.model.snapshot import (
-    Attack,
-    LedgerRow,
-    Payload,
-    Port,
-    Proposal,
-    Share,
-    Source,
-)
+from fwtop.model.snapshot import Attack, LedgerRow, Payload, Port, Proposal, Share, Snapshot, Source
 from fwtop.model.text import payload_text
 
 NOW = 1_790_000_000.0
@@ -168,7 +160,8 @@ def proposals() -> tuple[Proposal, ...]:
             ("iptables -w -t raw -A FWTOP -p udp -m string --hex-string '|ffffffff|getstatus' -j DROP",),
             "fwtop match --hex ffffffff676574737461747573 --proto udp",
             string,
-            stopped_pps=221_000.0,
+            attack="UDP flood",
+            stopped_pps=257_000.0,
         ),
         Proposal(
             2,
@@ -181,7 +174,8 @@ def proposals() -> tuple[Proposal, ...]:
             ("ipset add fwtop-4 203.0.113.0/24 timeout 32",),
             "fwtop block 203.0.113.0/24",
             block_rule(),
-            stopped_pps=190_000.0,
+            attack="UDP flood",
+            stopped_pps=236_000.0,
         ),
         Proposal(
             3,
@@ -194,16 +188,28 @@ def proposals() -> tuple[Proposal, ...]:
             (),
             "fwtop limit --proto udp --dport 27015 --per 24 --rate 1000/s",
             replace(block_rule(), kind=Kind.HASHLIMIT),
-            stopped_pps=170_000.0,
+            attack="UDP flood",
+            stopped_pps=218_000.0,
         ),
-        Proposal(4, "upstream", "call upstream: the link itself is full", 1.0, 0.0, (), None, (), "", None),
+        Proposal(
+            4,
+            "upstream",
+            "call upstream: the link itself is full",
+            1.0,
+            0.0,
+            (),
+            None,
+            (),
+            "",
+            attack="UDP flood",
+        ),
     )
 
 
 def attack(**changes: object) -> Attack:
     first = Attack(
         "udp_flood",
-        "UDP flood on port 27015",
+        "UDP flood",
         0.83,
         0.83 * PPS,
         0.97,
@@ -214,5 +220,23 @@ def attack(**changes: object) -> Attack:
             "71 % of the packets begin with the same 13 bytes",
         ),
         NOW - 106,
+        target="udp/27015",
+        sources="20 sources",
     )
-    return replace(first, **changes)  # type: ignore[arg-type]
+    made = replace(first, **changes)  # type: ignore[arg-type]
+    return made if "bps" in changes else replace(made, bps=made.pps * 90 * 8)
+
+
+def with_fates(shot: Snapshot) -> Snapshot:
+    """Let the attacks' packets be the first that the ledger's drops hit, all attacks alike."""
+    whole = sum(item.pps for item in shot.judgement.attacks)
+    shares, left = {"mine": 0.0, "other": 0.0, "kernel": 0.0}, 1.0
+    for row in shot.tables.ledger:
+        if row.layer in ("delivered", "unexplained") or not whole:
+            continue
+        who = "mine" if row.rule else "other" if row.layer in ("xdp", "tc", "netfilter") else "kernel"
+        part = min(row.pps / whole, left)
+        shares[who], left = shares[who] + part, left - part
+    told = {f"{who}_share": part for who, part in shares.items()}
+    attacks = tuple(replace(item, **told) for item in shot.judgement.attacks)
+    return replace(shot, judgement=replace(shot.judgement, attacks=attacks))

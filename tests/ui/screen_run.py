@@ -16,6 +16,7 @@ from textual.pilot import Pilot
 
 from fwtop.model.snapshot import Snapshot
 from fwtop.ui.app import FwtopApp
+from fwtop.ui.settings import Effective
 
 SMALL = (80, 24)
 LARGE = (200, 50)
@@ -53,7 +54,12 @@ class Run:
         self.app.main.take(snapshot)
         await self.settle()
 
-    async def until(self, true: Callable[[], bool], seconds: float = 20.0) -> None:
+    async def go(self, panel: str) -> None:
+        """Direct the keys to a panel, on the tab that holds it."""
+        self.app.main.focus_panel(panel)
+        await self.settle()
+
+    async def until(self, true: Callable[[], bool], seconds: float = 60.0) -> None:
         end = time.monotonic() + seconds
         while not true():
             assert time.monotonic() < end, "did not come true in time"
@@ -92,14 +98,19 @@ async def running(
     snapshot: Snapshot | None,
     size: tuple[int, int] = SMALL,
     *,
+    at: str = "",
     feed: FakeFeed | None = None,
     slow: bool = False,
+    settings: Effective | None = None,
 ) -> AsyncIterator[Run]:
+    """Open the screen on a snapshot; with `at` the keys refer to that panel, on the tab that holds it."""
     clock = [NOW]
     source = feed or FakeFeed()
     source.first = snapshot
-    app = FwtopApp(source, clock=lambda: clock[0], slow=slow)
+    app = FwtopApp(source, clock=lambda: clock[0], slow=slow, settings=settings)
     async with app.run_test(size=size) as pilot:
         run = Run(app, pilot, source, clock)
         await run.settle()
+        if at:
+            await run.go(at)
         yield run

@@ -38,13 +38,18 @@ class Terminal:
             env={**os.environ, "PYTHONPATH": str(CLONE), "TERM": "xterm-256color", **environment},
         )
 
+    def resize(self, columns: int, rows: int) -> None:
+        """Change the size of the terminal and tell the program."""
+        fcntl.ioctl(self.terminal, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+        self.process.send_signal(signal.SIGWINCH)
+
     def __enter__(self) -> Terminal:
         return self
 
     def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
         if self.process.poll() is None:
             self.process.kill()
-            self.process.wait(5)
+            self.process.wait(60)
         for descriptor in (self.controller, self.terminal):
             with contextlib.suppress(OSError):
                 os.close(descriptor)
@@ -59,7 +64,7 @@ class Terminal:
             elif self.process.poll() is not None:
                 return
 
-    def read_until(self, text: str, seconds: float = 15.0) -> None:
+    def read_until(self, text: str, seconds: float = 60.0) -> None:
         """Collect output until a text has come."""
         end = time.monotonic() + seconds
         while text.encode() not in self.output:
@@ -71,7 +76,7 @@ class Terminal:
         """Send a signal to the program."""
         self.process.send_signal(number)
 
-    def wait(self, seconds: float = 8.0) -> int:
+    def wait(self, seconds: float = 60.0) -> int:
         """Return the exit status, reading meanwhile."""
         end = time.monotonic() + seconds
         while self.process.poll() is None:

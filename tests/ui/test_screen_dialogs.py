@@ -12,14 +12,13 @@ from screen_parts import NOW, few_addresses
 from screen_run import Run, running
 
 from fwtop.model.errors import FwtopError
-from fwtop.model.preview import PlanView
-from fwtop.model.rule import Rule
+from fwtop.model.rule import PlanView, Rule
 from fwtop.model.snapshot import Snapshot
-from fwtop.ui.rule_sheet import RuleSheet
+from fwtop.ui.dialogs.rule_dialog import RuleDialog
 
 
-def sheet(run: Run) -> RuleSheet:
-    assert isinstance(run.app.screen, RuleSheet)
+def dialog(run: Run) -> RuleDialog:
+    assert isinstance(run.app.screen, RuleDialog)
     return run.app.screen
 
 
@@ -28,7 +27,7 @@ def applied(run: Run) -> list[tuple[Rule, bool]]:
 
 
 async def test_block_install_confirm() -> None:
-    async with running(snapshot()) as run:
+    async with running(snapshot(), at="sources") as run:
         await run.press("down", "b")
         shown = run.text()
         for wanted in ("block 203.0.113.2", "12.1 % of the attack", "0.2 % of normal traffic", "▸ Install"):
@@ -39,20 +38,20 @@ async def test_block_install_confirm() -> None:
         ((rule, force),) = applied(run)
         assert (str(rule.match.sources[0]), force) == ("203.0.113.2", False)
         assert (rule.predicted_pps, rule.predicted_collateral_share) == (37_442.0, 0.002)
-        assert "rule 8 is taken back in 30 s" in run.status
+        assert "rule 8 is removed in 30 s" in run.status
         await run.press("y")
         assert run.feed.controls.calls[-1] == ("keep", "8")
         assert "rule 8 is confirmed" in run.status
-        assert "taken back" not in run.status
+        assert "is removed" not in run.status
 
 
 @pytest.mark.parametrize(("collateral", "default"), [(0.0, "install"), (0.0099, "install"), (0.01, "cancel")])
 async def test_default_is_cancel_when_too_much_normal_traffic_is_hit(collateral: float, default: str) -> None:
-    async with running(snapshot()) as run:
+    async with running(snapshot(), at="sources") as run:
         controls = run.feed.controls
         controls.preview_answer = replace(controls.preview_answer, collateral_share=collateral)
         await run.press("b")
-        assert sheet(run).part == default
+        assert dialog(run).marked == default
         await run.press("enter")
         assert len(applied(run)) == (default == "install")
 
@@ -63,16 +62,16 @@ async def test_default_is_cancel_when_too_much_normal_traffic_is_hit(collateral:
 async def test_notrack_is_cancelled_by_default_where_other_rules_need_the_tracking(
     warnings: tuple[str, ...], default: str
 ) -> None:
-    async with running(snapshot()) as run:
+    async with running(snapshot(), at="sources") as run:
         run.feed.controls.plan_answer = PlanView(("x",), warnings)
         await run.press("tab", "n")
-        assert sheet(run).part == default
+        assert dialog(run).marked == default
         assert "drops nothing" in run.text()
         assert "of normal traffic" not in run.text()
 
 
 async def test_operator_can_install_in_spite_of_the_harm() -> None:
-    async with running(snapshot()) as run:
+    async with running(snapshot(), at="sources") as run:
         controls = run.feed.controls
         controls.preview_answer = replace(controls.preview_answer, collateral_share=0.4)
         await run.press("b", "left", "enter")
@@ -80,7 +79,7 @@ async def test_operator_can_install_in_spite_of_the_harm() -> None:
 
 
 async def test_escape_changes_nothing() -> None:
-    async with running(snapshot()) as run:
+    async with running(snapshot(), at="sources") as run:
         await run.press("b", "escape")
         assert run.app.screen is run.app.main
         assert applied(run) == []
@@ -88,19 +87,19 @@ async def test_escape_changes_nothing() -> None:
 
 
 async def test_broad_rule_needs_a_typed_word() -> None:
-    async with running(snapshot()) as run:
+    async with running(snapshot(), at="sources") as run:
         run.feed.controls.plan_answer = PlanView(("x",), needs_force="this is a whole country")
         await run.press("b")
-        assert sheet(run).part == "cancel"
+        assert dialog(run).marked == "cancel"
         assert "this is a whole country" in run.text()
         await run.press("left", "enter")
-        assert run.dialog == "RuleSheet", "Install does nothing before the word"
+        assert run.dialog == "RuleDialog", "Install does nothing before the word"
         await run.press(*"instalx", "backspace", "l", "enter")
         assert [force for _, force in applied(run)] == [True]
 
 
 async def test_refusal_of_the_guard_is_shown_and_final() -> None:
-    async with running(snapshot()) as run:
+    async with running(snapshot(), at="sources") as run:
         run.feed.controls.plan_answer = PlanView(refused="203.0.113.1 is the peer of your SSH session")
         await run.press("b")
         assert "Refused: 203.0.113.1 is the peer of your SSH session" in run.text()
@@ -109,7 +108,7 @@ async def test_refusal_of_the_guard_is_shown_and_final() -> None:
 
 
 async def test_refused_dialog_can_only_be_closed() -> None:
-    async with running(snapshot()) as run:
+    async with running(snapshot(), at="sources") as run:
         run.feed.controls.plan_answer = PlanView(refused="203.0.113.1 is the peer of your SSH session")
         await run.press("b")
         assert "▸ Close" in run.text()
@@ -118,36 +117,83 @@ async def test_refused_dialog_can_only_be_closed() -> None:
         assert run.app.screen is run.app.main
 
 
-async def test_enter_before_the_first_measurement_does_nothing() -> None:
-    gate = asyncio.Event()
+class SlowControls(FakeControls):
+    """Answers `plan` only when the gate opens."""
 
-    class Slow(FakeControls):
-        async def plan(self, rule: Rule) -> PlanView:
-            await gate.wait()
-            return await super().plan(rule)
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = asyncio.Event()
 
+    async def plan(self, rule: Rule, *, follows: bool = False) -> PlanView:
+        await self.gate.wait()
+        return await super().plan(rule)
+
+
+def slow_feed() -> tuple[FakeFeed, SlowControls]:
     feed = FakeFeed()
-    feed.controls = Slow()
-    async with running(snapshot(), feed=feed) as run:
+    feed.controls = controls = SlowControls()
+    return feed, controls
+
+
+async def test_enter_while_counting_arms_and_installs_when_counted() -> None:
+    feed, controls = slow_feed()
+    async with running(snapshot(), at="sources", feed=feed) as run:
         await run.press("b", "enter")
-        assert "counting on the samples" in run.text()
-        gate.set()
+        assert "installs when counted, Esc stops" in run.text()
+        assert applied(run) == []
+        controls.gate.set()
         await run.settle()
-        assert sheet(run).part == "install"
-        await run.press("enter")
         assert len(applied(run)) == 1
+        assert run.app.screen is run.app.main
+
+
+async def test_escape_stops_an_armed_dialog() -> None:
+    feed, controls = slow_feed()
+    async with running(snapshot(), at="sources", feed=feed) as run:
+        await run.press("b", "enter", "escape")
+        controls.gate.set()
+        await run.settle()
+        assert applied(run) == []
+        assert run.status == "cancelled: nothing was changed"
+
+
+@pytest.mark.parametrize("why", ["harm", "force", "refused"])
+async def test_armed_dialog_leaves_what_harms_to_the_operator(why: str) -> None:
+    feed, controls = slow_feed()
+    if why == "harm":
+        controls.preview_answer = replace(controls.preview_answer, collateral_share=0.2)
+    elif why == "force":
+        controls.plan_answer = PlanView(("x",), needs_force="this is a whole country")
+    else:
+        controls.plan_answer = PlanView(refused="203.0.113.1 is your SSH session")
+    async with running(snapshot(), at="sources", feed=feed) as run:
+        await run.press("b", "enter")
+        controls.gate.set()
+        await run.settle()
+        assert applied(run) == []
+        assert dialog(run).marked == "cancel"
+        if why == "harm":
+            assert "not installed yet: read the harm first" in run.text()
 
 
 async def test_installing_brings_the_rules_into_sight() -> None:
     async with running(snapshot()) as run:
         assert "unconfirmed" not in run.text()
-        await run.press("b", "enter")
+        await run.press("1", "enter")
         assert "unconfirmed 30 s" in run.text()
+        assert run.app.main.panel.spec.name == "proposals", "the keys stay where they were"
+
+
+async def test_installing_from_another_tab_counts_the_rule_in_the_tab_bar() -> None:
+    async with running(snapshot(), at="sources") as run:
+        await run.press("b", "enter")
+        assert " Rules 1 " in run.text()
+        assert "TRIAL 30 s" in run.lines()[1]
         assert run.app.main.panel.spec.name == "sources", "the keys stay where they were"
 
 
 async def test_failures_are_lines_not_crashes() -> None:
-    async with running(snapshot()) as run:
+    async with running(snapshot(), at="sources") as run:
         run.feed.controls.failure = FwtopError("the guardian did not answer; nothing was changed")
         await run.press("b")
         assert "the guardian did not answer" in run.text()
@@ -157,7 +203,7 @@ async def test_failures_are_lines_not_crashes() -> None:
 
 
 async def test_apply_that_fails_says_so() -> None:
-    async with running(snapshot()) as run:
+    async with running(snapshot(), at="sources") as run:
         await run.press("b")
         run.feed.controls.failure = FwtopError("the set is full; nothing was changed")
         await run.press("enter")
@@ -165,10 +211,10 @@ async def test_apply_that_fails_says_so() -> None:
 
 
 async def test_time_to_live_can_be_changed_and_is_previewed_again() -> None:
-    async with running(snapshot()) as run:
+    async with running(snapshot(), at="sources") as run:
         await run.press("b", "up", "right")
-        assert sheet(run).part == "for"
-        assert sheet(run).rule.ttl_seconds == 1800
+        assert dialog(run).marked == "for"
+        assert dialog(run).rule.ttl_seconds == 1800
         assert "30 min" in run.text()
         assert run.feed.controls.verbs().count("preview") == 2
         await run.press("left", "left", "enter", "enter")
@@ -176,16 +222,16 @@ async def test_time_to_live_can_be_changed_and_is_previewed_again() -> None:
 
 
 async def test_rate_and_prefix_can_be_changed() -> None:
-    async with running(snapshot()) as run:
+    async with running(snapshot(), at="sources") as run:
         await run.press("tab", "l", *["up"] * 4, "right", "down", "left")
-        limit = sheet(run).rule.limit
+        limit = dialog(run).rule.limit
         assert limit is not None
         assert (limit.per_second, limit.prefix_v4, limit.prefix_v6) == (5000, 32, 64)
-        assert sheet(run).rule.summary == "limit UDP to port 27015 to 5,000/s per /32 (IPv6 /64)"
+        assert dialog(run).rule.summary == "limit UDP to port 27015 to 5,000/s per /32 (IPv6 /64)"
 
 
 async def test_subject_is_frozen_while_rows_move() -> None:
-    async with running(snapshot()) as run:
+    async with running(snapshot(), at="sources") as run:
         await run.press("down", "b")
         base = snapshot()
         turned = replace(base.tables, sources=replace(base.tables.sources, address=few_addresses()[::-1]))
@@ -197,66 +243,72 @@ async def test_subject_is_frozen_while_rows_move() -> None:
 
 
 async def test_network_is_blocked_by_its_number() -> None:
-    async with running(snapshot()) as run:
+    async with running(snapshot(), at="sources") as run:
         await run.press("v", "v", "b")
-        assert sheet(run).rule.origin == "asn:64500"
+        assert dialog(run).rule.origin == "asn:64500"
         assert run.feed.controls.verbs()[0] == "expand"
         await run.press("escape", "v", "b")
-        assert sheet(run).rule.origin == "country:NL"
+        assert dialog(run).rule.origin == "country:NL"
 
 
 @pytest.mark.parametrize(
-    ("keys", "says"), [(["tab"] * 3 + ["end"], "is a mixture"), (["tab"] * 4, "that row is a figure")]
+    ("at", "keys", "says"),
+    [
+        ("ledger", ("end", "b"), "different traffic ends there"),
+        ("conntrack", ("b",), "no rule fits this row"),
+        ("path", ("b",), "no rule fits this row"),
+        ("attacks", ("b",), "1 to 9 preview what stops it"),
+    ],
 )
-async def test_rows_that_cannot_be_blocked_say_what_can(keys: list[str], says: str) -> None:
-    async with running(snapshot()) as run:
-        await run.press(*keys, "b")
+async def test_rows_that_cannot_be_blocked_say_what_can(at: str, keys: tuple[str, ...], says: str) -> None:
+    async with running(snapshot(), at=at) as run:
+        await run.press(*keys)
         assert run.app.screen is run.app.main
         assert says in run.text()
 
 
 async def test_what_mostly_ends_in_a_place_can_be_dropped_before_it() -> None:
-    async with running(snapshot()) as run:
-        await run.press("tab", "tab", "tab", "x")
-        assert sheet(run).rule.summary == "drop UDP to port 27015 in the driver"
+    async with running(snapshot(), at="ledger") as run:
+        await run.press("x")
+        assert dialog(run).rule.summary == "drop UDP to port 27015 in the driver"
 
 
 async def test_rule_row_says_what_to_press() -> None:
-    async with running(provisional()) as run:
-        await run.press("shift+tab", "b")
-        assert "u takes it back" in run.text()
+    async with running(provisional(), at="rules") as run:
+        await run.press("b")
+        assert "u removes it" in run.text()
 
 
 async def test_undo_takes_the_selected_rule() -> None:
-    async with running(provisional()) as run:
-        await run.press("shift+tab", "down", "u")
+    async with running(provisional(), at="rules") as run:
+        await run.press("down", "u", "right", "enter")
         assert run.feed.controls.calls == [("undo", "5")]
 
 
 async def test_nothing_to_confirm_or_undo() -> None:
-    async with running(snapshot()) as run:
+    async with running(snapshot(), at="sources") as run:
         await run.press("y")
         assert run.status == "there is no unconfirmed rule"
         await run.press("u")
-        assert run.status == "there is no active rule to take back"
+        assert run.status == "there is no active rule to remove"
 
 
 async def test_countdown_goes_on_without_snapshots() -> None:
     async with running(provisional(21.0)) as run:
-        assert "taken back in 21 s" in run.status
+        assert "removed in 21 s" in run.status
         run.clock[0] = NOW + 15
         run.app.main.redraw_lines()
-        assert "taken back in 6 s" in run.status
+        assert "removed in 6 s" in run.status
 
 
 async def test_old_snapshots_do_not_hide_the_guardians_answer() -> None:
-    async with running(snapshot()) as run:
+    async with running(snapshot(), at="sources") as run:
         await run.press("b", "enter")
         await run.send(snapshot())
-        assert "rule 8 is taken back" in run.status, "a snapshot from before the rule came late"
+        assert "rule 8 is removed" in run.status, "a snapshot from before the rule came late"
         run.clock[0] = NOW + 6
         await run.send(snapshot())
-        assert "taken back" not in run.status, "the snapshots are believed in the end"
+        assert "is removed" not in run.status, "the snapshots are believed in the end"
 
 
 def without_rows(base: Snapshot) -> Snapshot:
@@ -264,7 +316,7 @@ def without_rows(base: Snapshot) -> Snapshot:
 
 
 async def test_empty_list_has_nothing_to_block() -> None:
-    async with running(without_rows(snapshot())) as run:
+    async with running(without_rows(snapshot()), at="sources") as run:
         await run.press("b")
         assert "nothing is selected" in run.status
         await run.press("enter")
@@ -272,10 +324,12 @@ async def test_empty_list_has_nothing_to_block() -> None:
 
 
 async def test_of_several_attacks_the_dialog_says_what_is_stopped_of_each() -> None:
-    async with running(snapshot()) as run:
+    async with running(snapshot(), at="sources") as run:
         answer = run.feed.controls.preview_answer
         both = (("SYN flood", 0.999), ("UDP flood", 0.0))
-        run.feed.controls.preview_answer = replace(answer, attacks=both)
+        run.feed.controls.preview_answer = replace(
+            answer, attack_share=0.999, attack="SYN flood", attacks=both
+        )
         await run.press("b")
-        assert "12.1 % of all attacks" in run.text()
+        assert "99.9 % of the SYN flood" in run.text()
         assert "SYN flood 99.9 %, UDP flood 0 %" in run.text()

@@ -11,9 +11,9 @@ from screen_run import Run, running
 
 from fwtop.model.address import Prefix
 from fwtop.model.rule import Kind, Match, PayloadMatch, Range, RateLimit, Rule
-from fwtop.ui.field import BadText, Field
-from fwtop.ui.fields import fields_of
-from fwtop.ui.rule_sheet import RuleSheet
+from fwtop.ui.dialogs.editor import fields_of
+from fwtop.ui.dialogs.fields import Field, InvalidInput
+from fwtop.ui.dialogs.rule_dialog import RuleDialog
 
 PORT = Rule("", Kind.XDP, Match(protocol=17, dport=53), "drop UDP to port 53 in the driver", 600, NOW)
 TCP = replace(PORT, match=Match(protocol=6, dport=443))
@@ -77,7 +77,7 @@ def test_what_was_typed_becomes_the_rule_and_its_summary(
         (PORT, "protocol", "upd", "tcp, udp, icmp"),
         (PORT, "length", "70-60", "upper end"),
         (PORT, "via", "string", "nftables, tc, xdp"),
-        (TCP, "flags", "syn/ack", "the mask leaves out"),
+        (TCP, "flags", "syn/ack", "the mask must contain every flag"),
         (TCP, "flags", "sin", "syn,ack/syn"),
         (replace(ONE, kind=Kind.XDP), "to port", "53", "set udp or tcp first"),
         (LIMIT, "rate", "0", "from 1"),
@@ -94,7 +94,7 @@ def test_what_means_nothing_is_explained(rule: Rule, name: str, typed: str, says
     if not says:
         assert field(rule, name).write(rule, typed).limit == LIMIT.limit
         return
-    with pytest.raises(BadText, match=says):
+    with pytest.raises(InvalidInput, match=says):
         field(rule, name).write(rule, typed)
 
 
@@ -139,7 +139,7 @@ def test_range_of_ttl_and_flags_stay_in_the_words() -> None:
     assert not {"window", "ip id", "header"} & set(names(odd))
     changed = field(odd, "to port").write(odd, "443")
     assert changed.summary == "drop TCP to port 443 with TTL 50 to 60 with SYN, not ACK in the driver"
-    with pytest.raises(BadText, match="TCP headers"):
+    with pytest.raises(InvalidInput, match="TCP headers"):
         field(odd, "protocol").write(replace(odd, match=replace(odd.match, dport=None)), "udp")
 
 
@@ -150,19 +150,19 @@ def test_constants_of_a_flood_can_be_widened() -> None:
     wider = field(odd, "ip id").write(field(odd, "window").write(odd, "500-600"), "any")
     assert wider.match == replace(match, ip_id=None, tcp_window=Range(500, 600))
     assert wider.summary == "drop TCP with window 500 to 600 without TCP options in the driver"
-    with pytest.raises(BadText, match="header"):
+    with pytest.raises(InvalidInput, match="header"):
         field(odd, "header").write(odd, "61")
 
 
-def sheet(run: Run) -> RuleSheet:
-    assert isinstance(run.app.screen, RuleSheet)
+def dialog(run: Run) -> RuleDialog:
+    assert isinstance(run.app.screen, RuleDialog)
     return run.app.screen
 
 
 async def test_typed_source_is_measured_again_and_installed() -> None:
-    async with running(snapshot()) as run:
+    async with running(snapshot(), at="sources") as run:
         await run.press("b", *["up"] * 5)
-        assert sheet(run).part == "source"
+        assert dialog(run).marked == "source"
         await run.press(*"203.0.113.0/25", "enter")
         assert "block 203.0.113.0/25" in run.text()
         assert run.feed.controls.verbs().count("preview") == 2
@@ -172,31 +172,31 @@ async def test_typed_source_is_measured_again_and_installed() -> None:
 
 
 async def test_bad_input_is_explained_in_place_and_holds_the_mark() -> None:
-    async with running(snapshot()) as run:
+    async with running(snapshot(), at="sources") as run:
         await run.press("b", "up", *"5 years", "tab")
-        assert sheet(run).part == "for"
+        assert dialog(run).marked == "for"
         assert "a time is a number with s, m, h or d" in run.text()
-        assert sheet(run).rule.ttl_seconds == 600
+        assert dialog(run).rule.ttl_seconds == 600
         await run.press("escape")
-        assert run.dialog == "RuleSheet", "the first Escape drops what was typed"
+        assert run.dialog == "RuleDialog", "the first Escape drops what was typed"
         assert "10 min" in run.text()
         await run.press("escape")
         assert run.app.screen is run.app.main
 
 
 async def test_letters_and_backspace_edit_the_marked_field_only() -> None:
-    async with running(snapshot()) as run:
+    async with running(snapshot(), at="sources") as run:
         await run.press("b", "q", "x", "y")
-        assert run.dialog == "RuleSheet"
-        assert sheet(run).editor.typed is None, "a button takes no letters"
+        assert run.dialog == "RuleDialog"
+        assert dialog(run).editor.typed is None, "a button takes no letters"
         await run.press("up", "backspace")
-        assert sheet(run).editor.typed == "10 mi"
+        assert dialog(run).editor.typed == "10 mi"
         await run.press("n", "enter")
-        assert sheet(run).rule.ttl_seconds == 600
+        assert dialog(run).rule.ttl_seconds == 600
 
 
 async def test_poison_typed_into_a_field_is_harmless() -> None:
-    async with running(snapshot()) as run:
+    async with running(snapshot(), at="sources") as run:
         await run.press("b", "up", *"[@click=app.quit]x[/]")
         assert "[@click=app.quit]x[/]" in run.text()
         await run.press("enter")

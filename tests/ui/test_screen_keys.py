@@ -3,42 +3,59 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 import pytest
-from screen_factory import SCENES, calm, provisional, snapshot
+from screen_factory import SCENES, calm, provisional, snapshot, spoofed
+from screen_packets import flood
+from screen_parts import proposals
 from screen_run import LARGE, SMALL, Run, running
+from traffic_scene import spoofed_syns
 
+from fwtop.dissect.wire import Dissection, Layer
 from fwtop.model.rule import Kind, Rule
 from fwtop.model.snapshot import Snapshot
-from fwtop.ui.keys import KEYS, footer_keys
-from fwtop.ui.rule_sheet import RuleSheet
-from fwtop.ui.sheets import help_lines
+from fwtop.ui.dialogs.dialog import help_lines
+from fwtop.ui.dialogs.rule_dialog import RuleDialog
+from fwtop.ui.keys import KEY_MAP, KEYS
+from fwtop.ui.tabs import TABS
 
 Check = Callable[[Run, str], Awaitable[None]]
-CHECKS: dict[str, tuple[Callable[[], Snapshot], Check]] = {}
+CHECKS: dict[str, tuple[Callable[[], Snapshot], Check, str]] = {}
 
 
-def checks(action: str, scene: Callable[[], Snapshot] = snapshot) -> Callable[[Check], Check]:
+def checks(
+    action: str, scene: Callable[[], Snapshot] = snapshot, at: str = "sources"
+) -> Callable[[Check], Check]:
     def register(check: Check) -> Check:
-        CHECKS[action] = (scene, check)
+        CHECKS[action] = (scene, check, at)
         return check
 
     return register
 
 
 def drafted(run: Run) -> Rule:
-    assert isinstance(run.app.screen, RuleSheet)
+    assert isinstance(run.app.screen, RuleDialog)
     return run.app.screen.rule
 
 
-@checks("draft('block')")
+@checks("rule('block')")
 async def block(run: Run, key: str) -> None:
     await run.press(key)
     rule = drafted(run)
     assert (rule.kind, [str(prefix) for prefix in rule.match.sources]) == (Kind.IPSET, ["203.0.113.1"])
 
 
-@checks("draft('limit')")
+@checks("block_spared", spoofed_syns)
+async def block_spared(run: Run, key: str) -> None:
+    await run.press("v", "end", "b")
+    assert "B blocks it" in run.status
+    await run.press(key)
+    rule = drafted(run)
+    assert (rule.kind, [str(prefix) for prefix in rule.match.sources]) == (Kind.IPSET, ["198.51.100.9"])
+
+
+@checks("rule('limit')")
 async def limit(run: Run, key: str) -> None:
     await run.press("tab", key)
     rule = drafted(run)
@@ -47,7 +64,7 @@ async def limit(run: Run, key: str) -> None:
     assert rule.limit.per_second == 1000
 
 
-@checks("draft('string')")
+@checks("rule('string')")
 async def string(run: Run, key: str) -> None:
     await run.press(key)
     assert "select a row of Payloads" in run.status
@@ -56,14 +73,14 @@ async def string(run: Run, key: str) -> None:
     assert (rule.kind, rule.match.payload[0].offset) == (Kind.STRING, 0)
 
 
-@checks("draft('xdp')")
+@checks("rule('xdp')")
 async def xdp(run: Run, key: str) -> None:
     await run.press("tab", "down", key)
     rule = drafted(run)
     assert (rule.kind, rule.match.protocol, rule.match.sport) == (Kind.XDP, 17, 53)
 
 
-@checks("draft('notrack')")
+@checks("rule('notrack')")
 async def notrack(run: Run, key: str) -> None:
     await run.press("tab", key)
     assert drafted(run).kind is Kind.NOTRACK
@@ -75,9 +92,29 @@ async def proposal(run: Run, key: str) -> None:
     if int(key) <= 3:
         assert drafted(run).created_by == f"proposal {key}"
     elif key == "4":
-        assert "not something this machine can do" in run.status
+        assert "this machine can't carry out" in run.status
     else:
         assert run.status == f"there is no proposal {key}"
+
+
+def two_attacks() -> Snapshot:
+    shot = spoofed()
+    first, second, *_ = shot.judgement.attacks
+    offers = list(proposals())
+    offers[0] = replace(offers[0], attack=first.title)
+    offers[1] = replace(offers[1], attack=second.title)
+    offers[2] = replace(offers[2], attack=second.title)
+    return replace(shot, judgement=replace(shot.judgement, proposals=tuple(offers)))
+
+
+@checks("protect", two_attacks)
+async def protect(run: Run, key: str) -> None:
+    await run.press(key)
+    assert run.dialog == "SetDialog"
+    assert "at most 0.4 %" in run.text(), "0.2 % of each of two rules"
+    await run.press("enter")
+    installed = [value[0].kind for verb, value in run.feed.controls.calls if verb == "apply"]
+    assert installed == [Kind.STRING, Kind.IPSET], "the best against each attack"
 
 
 @checks("confirm", provisional)
@@ -91,13 +128,53 @@ async def confirm(run: Run, key: str) -> None:
 async def undo(run: Run, key: str) -> None:
     await run.press(key)
     assert run.feed.controls.calls == [("undo", "7")], "the newest active rule goes first"
-    assert "rule 7 was taken back" in run.status
+    assert "rule 7 was removed" in run.status
 
 
-@checks("rules", provisional)
+def overridden() -> Snapshot:
+    shot = provisional()
+    rule = replace(shot.mitigations[0], acting=False, not_acting="nothing jumps to chain FWTOP")
+    return replace(shot, mitigations=(rule,))
+
+
+@checks("repair", overridden)
+async def repair(run: Run, key: str) -> None:
+    assert "IS NOT IN EFFECT" in run.status
+    await run.press(key)
+    assert run.feed.controls.calls == [("repair", "7")]
+    assert "rule 7 acts again" in run.status
+
+
+@checks("go('rules')", provisional)
 async def rules(run: Run, key: str) -> None:
     await run.press(key)
-    assert run.dialog == "RulesScreen"
+    assert run.app.main.tab.name == "rules"
+    assert run.app.main.panel.spec.name == "all_rules"
+
+
+@checks("tab(1)")
+async def next_tab(run: Run, key: str) -> None:
+    names = []
+    for _ in TABS:
+        await run.press(key)
+        names.append(run.app.main.tab.name)
+    place = [tab.name for tab in TABS].index("traffic") + 1
+    assert names == [*(tab.name for tab in TABS[place:]), *(tab.name for tab in TABS[:place])]
+
+
+@checks("tab(-1)")
+async def previous_tab(run: Run, key: str) -> None:
+    await run.press(key)
+    assert run.app.main.tab.name == "overview"
+
+
+@checks("unscope", at="attacks")
+async def unscope(run: Run, key: str) -> None:
+    await run.press("enter")
+    assert "only A" in run.text()
+    await run.press(key)
+    assert "only A" not in run.text()
+    assert run.status == "all attacks"
 
 
 @checks("extend", provisional)
@@ -136,13 +213,24 @@ async def down(run: Run, key: str) -> None:
 @checks("page(-1)")
 async def page_up(run: Run, key: str) -> None:
     await run.press("end", key)
-    assert run.selected_key() == "203.0.113.30"
+    assert run.selected_key() == run.app.main.panel.rows.items[39 - run.app.main.panel.page].key
 
 
 @checks("page(1)")
 async def page_down(run: Run, key: str) -> None:
+    page = run.app.main.panel.page
     await run.press(key)
-    assert run.selected_key() == "203.0.113.11"
+    assert run.selected_key() == run.app.main.panel.rows.items[page].key
+
+
+@checks("graph", at="attacks")
+async def graph(run: Run, key: str) -> None:
+    assert "now  g pps" in run.text()
+    await run.press(key)
+    assert "now  g bit/s ~" in run.text()
+    assert "estimated" in run.status
+    await run.press(key)
+    assert "now  g pps" in run.text()
 
 
 @checks("top")
@@ -161,34 +249,64 @@ async def bottom(run: Run, key: str) -> None:
 @checks("panel(1)")
 async def next_panel(run: Run, key: str) -> None:
     names = []
-    for _ in range(7):
+    for _ in range(3):
         await run.press(key)
         names.append(run.app.main.panel.spec.name)
-    assert names == ["ports", "payloads", "ledger", "conntrack", "proposals", "rules", "sources"]
+    assert names == ["ports", "payloads", "sources"]
 
 
 @checks("panel(-1)")
 async def previous_panel(run: Run, key: str) -> None:
     await run.press(key)
-    assert run.app.main.panel.spec.name == "rules"
+    assert run.app.main.panel.spec.name == "payloads"
 
 
 @checks("view")
 async def view(run: Run, key: str) -> None:
     names = []
-    for _ in range(4):
+    for _ in range(8):
         await run.press(key)
         names.append(run.app.main.panel.view.name)
-    assert names == ["prefix", "asn", "country", "address"]
+    assert names == ["prefix", "asn", "country", "destination", "port", "payload", "signature", "address"]
 
 
 @checks("details")
 async def details(run: Run, key: str) -> None:
+    layer = Layer("UDP", (("dport", "4444"), ("a long name", "x")))
+    run.feed.controls.dissection = Dissection((layer,), "and no more")
     await run.press(key)
-    assert run.dialog == "FactsSheet"
-    assert "AS64501 Documentation Networks" in run.text()
+    assert run.dialog == "PacketDialog"
+    await run.until(lambda: "and no more" in run.text())
+    for text in ("AS64501 Documentation Networks", "4444", "a long name: x"):
+        assert text in run.text()
     await run.press("escape")
     assert run.app.screen is run.app.main
+
+
+@checks("open")
+async def opened(run: Run, key: str) -> None:
+    await run.press(key)
+    assert run.app.main.packet_panel.book.text == "ip.src == 203.0.113.1"
+    await run.press("escape")
+    assert run.app.main.panel.spec.name == "sources"
+    await run.go("proposals")
+    await run.press("down", key)
+    assert run.app.main.panel.spec.name == "proposals"
+    assert run.dialog == "RuleDialog"
+    assert "block 20 prefixes" in run.text() or "block" in run.app.screen.title_line()
+
+
+@checks("redo", provisional)
+async def redo(run: Run, key: str) -> None:
+    await run.press(key)
+    assert "no rule was removed" in run.status
+    await run.press("u")
+    assert "Ctrl+R installs it again" in run.status
+    await run.send(snapshot())
+    await run.press(key)
+    assert run.dialog == "RuleDialog"
+    await run.press("enter")
+    assert run.feed.controls.verbs()[-1] == "apply"
 
 
 @checks("attacks")
@@ -216,6 +334,18 @@ async def sort(run: Run, key: str) -> None:
     assert run.app.main.panel.rows.items[0].key == "2001:db8:15::15"
 
 
+@checks("mouse")
+async def mouse(run: Run, key: str) -> None:
+    await run.press(key)
+    assert run.status == "this terminal has no mouse", "a test's; test_screen_terminal has one"
+
+
+@checks("copy")
+async def copy(run: Run, key: str) -> None:
+    await run.press(key)
+    assert run.status == "copied, if the terminal allows it: 203.0.113.1"
+
+
 @checks("pause")
 async def pause(run: Run, key: str) -> None:
     await run.press(key)
@@ -224,6 +354,34 @@ async def pause(run: Run, key: str) -> None:
     await run.press(key)
     assert run.feed.paused == [True, False]
     assert "PAUSED" not in run.lines()[0]
+
+
+@checks("step(1)")
+@checks("step(-1)")
+@checks("faster(1)")
+@checks("faster(-1)")
+@checks("skip(1)")
+@checks("skip(-1)")
+async def played(run: Run, key: str) -> None:
+    await run.press(key)
+    assert "recordings" in run.status, "test_screen_player.py plays one"
+
+
+@checks("rule('like')")
+@checks("alike(1)")
+@checks("alike(-1)")
+@checks("write_packets")
+@checks("hold")
+async def packets(run: Run, key: str) -> None:
+    run.feed.controls.recent = flood()
+    await run.press(*":packets", "enter", key)
+    assert run.app.main.tab.name == "packets", "test_screen_packets.py tries what they do there"
+
+
+@checks("command")
+async def command(run: Run, key: str) -> None:
+    await run.press(key, *"rules", "enter")
+    assert run.app.main.tab.name == "rules"
 
 
 @checks("export")
@@ -237,7 +395,7 @@ async def export(run: Run, key: str) -> None:
 async def helped(run: Run, key: str) -> None:
     await run.press(key)
     assert "this page" in "\n".join(text for line in help_lines() for text, _ in line)
-    assert "block what is selected" in run.text()
+    assert "block the selected row" in run.text()
 
 
 @checks("leave")
@@ -252,13 +410,14 @@ def test_every_action_of_the_table_is_checked() -> None:
 
 @pytest.mark.parametrize(("action", "key"), [(row.action, key) for row in KEYS for key in row.keys])
 async def test_key(action: str, key: str) -> None:
-    scene, check = CHECKS[action]
+    scene, check, at = CHECKS[action]
     async with running(scene(), SMALL) as run:
+        await run.go(at)
         await check(run, key)
 
 
-def test_keys_are_bound_once() -> None:
-    names = [key for row in KEYS for key in row.keys]
+def test_a_key_means_one_thing_on_a_tab() -> None:
+    names = [(key, row.tab) for row in KEYS for key in row.keys]
     assert len(names) == len(set(names))
 
 
@@ -271,14 +430,15 @@ def test_help_names_every_labelled_key_and_fits_80_columns() -> None:
 @pytest.mark.parametrize("width", [60, 80, 132, 200])
 @pytest.mark.parametrize("pending", [False, True])
 def test_footer_fits_and_shows_the_way_out(width: int, pending: bool) -> None:
-    shown = footer_keys(width, pending=pending)
-    assert {"help", "leave", "draft('block')"} <= {row.action for row, _ in shown}
-    assert ("confirm" in {row.action for row, _ in shown}) is pending
-    assert sum(len(row.label) + len(word) + 3 for row, word in shown) <= width
+    shown = KEY_MAP.footer(width, pending=pending)
+    assert {"help", "leave", "rule('block')"} <= {row.action for row in shown}
+    assert ("confirm" in {row.action for row in shown}) is pending
+    assert sum(len(row.label) + len(row.footer) + 3 for row in shown) <= width
 
 
-@pytest.mark.parametrize("size", [SMALL, LARGE])
-@pytest.mark.parametrize("scene", sorted(SCENES))
+@pytest.mark.parametrize(
+    ("scene", "size"), [*((scene, SMALL) for scene in sorted(SCENES)), ("spoofed", LARGE), ("trial", LARGE)]
+)
 async def test_no_key_breaks_any_scene(scene: str, size: tuple[int, int]) -> None:
     async with running(SCENES[scene](), size) as run:
         for row in KEYS:

@@ -9,7 +9,7 @@ from screen_factory import provisional
 from screen_run import Run, running
 
 from fwtop.model.errors import FwtopError
-from fwtop.model.preview import PlanView
+from fwtop.model.rule import PlanView
 
 
 async def test_lost_guardian_does_not_hold_back_who_leaves() -> None:
@@ -38,12 +38,15 @@ async def test_read_only_previews_and_changes_nothing() -> None:
         await run.press("u")
         assert run.feed.controls.calls == []
         await run.press("b")
-        assert "Refused: started with --readonly" in run.text()
+        assert "read-only: started with --readonly: nothing can be installed" in run.text()
+        assert "Install" not in run.text()
+        await run.press("enter")
+        assert "apply" not in run.feed.controls.verbs()
 
 
 async def ask_to_leave(run: Run) -> None:
     await run.press("q")
-    assert run.dialog == "AskSheet"
+    assert run.dialog == "ChoiceDialog"
     assert "not confirmed" in run.text()
 
 

@@ -3,32 +3,49 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from screen_factory import SCENES
+from screen_factory import SCENES, provisional
+from screen_fakes import FakeFeed
+from screen_packets import flood
 from screen_run import LARGE, SMALL, running
 
+from fwtop.model.snapshot import Snapshot
+from fwtop.ui.tabs import TABS
+
 KEPT = Path(__file__).with_name("snapshots")
-CASES = [(scene, size, ()) for scene in SCENES for size in (SMALL, LARGE)]
-DIALOGS = [
-    ("few_sources", SMALL, ("b",)),
-    ("few_sources", LARGE, ("b",)),
-    ("poison", SMALL, ("tab", "tab", "enter")),
-    ("spoofed", SMALL, ("a",)),
-    ("calm", SMALL, ("question_mark",)),
-    ("provisional", SMALL, ("m",)),
-    ("provisional", LARGE, ("m",)),
-    ("provisional", (120, 40), ()),
+Size = tuple[int, int]
+SIZES: tuple[Size, ...] = (SMALL, (120, 40), LARGE)
+TAB_NAMES = tuple(tab.name for tab in TABS)
+STATES: dict[str, tuple[Callable[[], Snapshot], tuple[str, ...]]] = {  # the scene, and keys
+    "calm": (SCENES["calm"], ()),
+    "few_sources": (SCENES["few_sources"], ()),
+    "trial": (SCENES["trial"], ()),
+    "protected": (SCENES["protected"], ()),
+    "vectors": (SCENES["vectors"], ()),
+    "paused": (SCENES["spoofed"], ("p",)),
+    "readonly": (SCENES["provisional"], ()),
+    "guardian_lost": (lambda: replace(provisional(), guardian="lost: the socket closed"), ()),
+}
+CASES = [(state, tab, size) for state in STATES for tab in TAB_NAMES for size in SIZES]
+DIALOGS: list[tuple[str, Size, str, tuple[str, ...]]] = [  # scene, size, panel that has the keys, keys
+    ("few_sources", SMALL, "sources", ("b",)),
+    ("few_sources", LARGE, "sources", ("b",)),
+    ("poison", SMALL, "", ()),
+    ("poison", LARGE, "", ()),
+    ("poison", SMALL, "payloads", ("enter",)),
+    ("spoofed", SMALL, "", ("a",)),
+    ("conntrack_full", SMALL, "", ()),
+    ("conntrack_full", LARGE, "conntrack", ()),
+    ("calm", SMALL, "", ("question_mark",)),
 ]
 
 
-@pytest.mark.parametrize(("scene", "size", "keys"), CASES + DIALOGS)
-async def test_scene_looks_as_kept(scene: str, size: tuple[int, int], keys: tuple[str, ...]) -> None:
-    async with running(SCENES[scene](), size) as run:
-        await run.press(*keys)
-        drawn = run.app.picture()
-    name = "-".join([scene, f"{size[0]}x{size[1]}", *keys])
+def compare(drawn: str, name: str) -> None:
+    """Compare a picture with the kept one, or keep it."""
     kept = KEPT / f"{name}.svg"
     if os.environ.get("FWTOP_UPDATE_PICTURES"):
         KEPT.mkdir(exist_ok=True)
@@ -38,6 +55,35 @@ async def test_scene_looks_as_kept(scene: str, size: tuple[int, int], keys: tupl
         new = Path("/tmp") / f"{name}.new.svg"  # noqa: S108
         new.write_text(drawn)
         pytest.fail(f"{kept.name} looks different now: compare with {new}", pytrace=False)
+
+
+def name_of(state: str, tab: str, size: Size) -> str:
+    return f"{tab}-{state}-{size[0]}x{size[1]}"
+
+
+@pytest.mark.parametrize(("state", "tab", "size"), CASES, ids=[name_of(*case) for case in CASES])
+async def test_tab_looks_as_kept(state: str, tab: str, size: Size) -> None:
+    scene, keys = STATES[state]
+    feed = FakeFeed()
+    feed.controls.recent = flood(60)
+    feed.controls.readonly = "started with --readonly" if state == "readonly" else ""
+    async with running(scene(), size, feed=feed) as run:
+        main = run.app.main
+        main.show_tab(tab)
+        if tab == "packets":
+            await run.until(lambda: bool(main.packet_panel.rows.items))
+        await run.press(*keys)
+        await run.settle()
+        drawn = run.app.picture()
+    compare(drawn, name_of(state, tab, size))
+
+
+@pytest.mark.parametrize(("scene", "size", "at", "keys"), DIALOGS)
+async def test_scene_looks_as_kept(scene: str, size: Size, at: str, keys: tuple[str, ...]) -> None:
+    async with running(SCENES[scene](), size, at=at) as run:
+        await run.press(*keys)
+        drawn = run.app.picture()
+    compare(drawn, "-".join(part for part in (scene, f"{size[0]}x{size[1]}", at, *keys) if part))
 
 
 async def test_pictures_need_nothing_from_elsewhere() -> None:

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from screen_parts import NOW, few_addresses
 
 from fwtop.model.snapshot import Source
-from fwtop.ui.format import bar, bits, cut, duration, nanoseconds, number, percent, sparkline, wrap
-from fwtop.ui.header import HISTORY_SECONDS, History
-from fwtop.ui.layout import LOWER, UPPER, arrange
-from fwtop.ui.table import HOLD_SECONDS, RowList
-from fwtop.ui.traffic_panels import SOURCE_VIEWS
+from fwtop.ui.drawing.format import bar, bits, cut, duration, nanoseconds, number, percent, wrap
+from fwtop.ui.drawing.layout import frame
+from fwtop.ui.drawing.style import TEXT, width_of, wrap_line
+from fwtop.ui.lists.table import FREEZE_SECONDS, RESORT_SECONDS, SEEN_SECONDS, RowList
+from fwtop.ui.lists.traffic import SOURCE_VIEWS
+from fwtop.ui.state.history import HISTORY_SECONDS, History, Point
+from fwtop.ui.state.verdict import Flow
+from fwtop.ui.tabs import TABS, Content, TabSpec
 
 ROWS = few_addresses(6)
 
@@ -27,14 +32,32 @@ def keys(made: RowList) -> list[str]:
 
 def test_untouched_selection_follows_the_greatest() -> None:
     made = rows()
-    made.update(ROWS[::-1], NOW)
+    made.update(ROWS[::-1], NOW + RESORT_SECONDS)
     assert made.current() is ROWS[5]
+
+
+def test_rows_change_places_at_most_every_three_seconds() -> None:
+    made = rows()
+    made.update(ROWS[::-1], NOW + RESORT_SECONDS - 0.1)
+    assert keys(made) == keys(rows())
+    made.update(ROWS[::-1], NOW + RESORT_SECONDS)
+    assert keys(made) == keys(rows())[::-1]
+
+
+def test_action_applies_to_the_row_that_was_seen() -> None:
+    made = rows()
+    made.update(ROWS[::-1], NOW + RESORT_SECONDS)
+    assert made.target(NOW + RESORT_SECONDS + 0.1) is ROWS[0], "the change came too late to be seen"
+    assert made.current() is ROWS[0], "and it stays selected"
+    later = rows()
+    later.update(ROWS[::-1], NOW + RESORT_SECONDS)
+    assert later.target(NOW + RESORT_SECONDS + 2 * SEEN_SECONDS) is ROWS[5]
 
 
 def test_selected_key_stays_selected_when_rows_move() -> None:
     made = rows()
     made.select(2, NOW)
-    made.update(ROWS[::-1], NOW + HOLD_SECONDS + 1)
+    made.update(ROWS[::-1], NOW + FREEZE_SECONDS + 1)
     assert made.current() is ROWS[2]
     assert made.selected == 3
 
@@ -42,9 +65,9 @@ def test_selected_key_stays_selected_when_rows_move() -> None:
 def test_rows_hold_still_for_a_moment_after_a_key_press() -> None:
     made = rows()
     made.select(1, NOW)
-    made.update(ROWS[::-1], NOW + HOLD_SECONDS - 0.1)
+    made.update(ROWS[::-1], NOW + FREEZE_SECONDS - 0.1)
     assert keys(made) == [row.key for row in ROWS]
-    made.update(ROWS[::-1], NOW + HOLD_SECONDS)
+    made.update(ROWS[::-1], NOW + FREEZE_SECONDS)
     assert keys(made) == [row.key for row in ROWS[::-1]]
 
 
@@ -135,25 +158,34 @@ def test_bars_show_the_interval_and_stay_in_their_width() -> None:
     assert bar(0.0001, 0.0001, 0.0001, scale=1.0, width=8)[0], "something is never drawn as nothing"
 
 
-def test_history_repeats_what_it_missed_and_keeps_peaks() -> None:
+def test_history_repeats_what_it_missed_keeps_peaks_and_stays_bounded() -> None:
     history = History()
-    for second, rate in ((0.0, 5.0), (0.5, 9.0), (3.0, 1.0)):
-        history.add(rate, second)
-    assert history.values == [9.0, 9.0, 9.0, 1.0]
-    history.add(2.0, 1e6)
-    assert len(history.values) == HISTORY_SECONDS
-    assert sparkline([0.0] * 59 + [8.0], 60, 12) == "▁" * 11 + "█"
-    assert sparkline([4.0], 60, 12) == " " * 11 + "█"
+    for second, rate in ((0.0, 5.0), (0.5, 9.0), (0.9, 7.0), (3.0, 1.0)):
+        history.add(Point(Flow(rate)), second)
+    assert [point.flow.arrives for point in history.points] == [9.0, 9.0, 9.0, 1.0]
+    history.add(Point(Flow(2.0)), 1e6)
+    assert len(history.points) == HISTORY_SECONDS
 
 
-def test_every_layout_is_complete_and_without_overlap() -> None:
-    shown = {"upper": "ledger", "lower": "rules", "only": "ports"}
-    for width in range(60, 230, 7):
-        for height in range(15, 70, 3):
-            arrangement = arrange(width, height, shown)
-            assert arrangement is not None
+CONTENTS = (
+    Content(),
+    Content(1, 4),
+    Content(2, 9, 3, 3, 12),
+    Content(12, 30, 40, 40, 12),
+    Content(0, 0, 1, 1, 5),
+)
+
+
+@pytest.mark.parametrize("tab", TABS, ids=lambda tab: tab.name)
+@pytest.mark.parametrize("content", CONTENTS)
+def test_every_layout_is_without_overlap(tab: TabSpec, content: Content) -> None:
+    for width in range(60, 230, 13):
+        for height in range(15, 70, 5):
+            around = frame(width, height, tab.name)
+            assert around is not None
+            arrangement = tab.arrange(around.room, content)
             cells: set[tuple[int, int]] = set()
-            for box in arrangement.boxes.values():
+            for box in (*around.boxes.values(), *arrangement.boxes.values()):
                 assert box.width > 0
                 assert box.height > 0
                 assert box.x + box.width <= width
@@ -163,14 +195,12 @@ def test_every_layout_is_complete_and_without_overlap() -> None:
                 }
                 assert not area & cells
                 cells |= area
-            reachable = set(arrangement.boxes) | {name for tabs in arrangement.tabs.values() for name in tabs}
-            assert set(UPPER + LOWER) <= reachable
+            assert set(arrangement.boxes) & set(tab.panels), "something can be selected"
 
 
 def test_below_the_minimum_there_is_no_layout() -> None:
-    shown = {"upper": "sources", "lower": "rules", "only": "sources"}
-    assert arrange(59, 40, shown) is None
-    assert arrange(100, 14, shown) is None
+    assert frame(59, 40, "overview") is None
+    assert frame(100, 14, "overview") is None
 
 
 @pytest.mark.parametrize(
@@ -179,3 +209,11 @@ def test_below_the_minimum_there_is_no_layout() -> None:
 )
 def test_costs_fit_their_column(value, text):
     assert nanoseconds(value) == text
+
+
+@given(st.lists(st.text(alphabet="ab c", max_size=20), max_size=4), st.integers(1, 12))
+def test_wrapped_rows_fit_and_lose_no_letter(texts: list[str], width: int) -> None:
+    rows = wrap_line([(text, TEXT) for text in texts], width)
+    assert all(width_of(row) <= width for row in rows)
+    kept = "".join(text for row in rows for text, _ in row).replace(" ", "")
+    assert kept == "".join(texts).replace(" ", "")

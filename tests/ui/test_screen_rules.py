@@ -1,4 +1,4 @@
-"""The screen of rules: what each does, what changed with it, and the keys that change it."""
+"""The Rules tab: what each does, what changed with it, and the keys that change it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from screen_run import LARGE, SMALL, Run, running
 
 from fwtop.model.counters import TcpService
 from fwtop.model.errors import FwtopError
-from fwtop.ui.effects import Effects
+from fwtop.ui.lists.details import RuleEffects
 
 
 def rule_line(run: Run, rule_id: str) -> str:
@@ -19,7 +19,7 @@ def rule_line(run: Run, rule_id: str) -> str:
 
 
 @pytest.mark.parametrize("size", [SMALL, LARGE, (60, 15), (120, 40)])
-async def test_shows_state_time_left_and_actual_against_foreseen(size: tuple[int, int]) -> None:
+async def test_shows_state_time_left_and_actual_against_predicted(size: tuple[int, int]) -> None:
     async with running(provisional(), size) as run:
         await run.press("m")
         line = rule_line(run, "7")
@@ -27,7 +27,7 @@ async def test_shows_state_time_left_and_actual_against_foreseen(size: tuple[int
             assert wanted in line
         assert "active 6m32s" in rule_line(run, "5")
         assert all(len(text) == size[0] for text in run.lines())
-        assert "Esc back" in run.lines()[-1]
+        assert "u remove" in run.lines()[-1]
 
 
 async def test_tells_what_changed_since_the_rule_went_in() -> None:
@@ -35,7 +35,7 @@ async def test_tells_what_changed_since_the_rule_went_in() -> None:
         await run.send(replace(provisional(), conntrack=conntrack(0.2), tcp=TcpService(90, 24.0, 1200.0)))
         await run.press("m")
         shown = run.text()
-        assert "matches      95.4k packets a second; 96.0k were foreseen" in shown
+        assert "matches      95.4k packets a second; 96.0k were predicted" in shown
         assert "to stop 33.0 % of the attack and to hit 0.1 % of normal traffic" in shown
         assert "90.0 % →  20.0 %  full" in shown
         assert "3 →      24  finished by clients a second" in shown
@@ -46,11 +46,11 @@ async def test_tells_what_changed_since_the_rule_went_in() -> None:
 async def test_rule_from_before_has_no_comparison() -> None:
     async with running(provisional()) as run:
         await run.press("m")
-        assert "before this screen was opened" in run.text()
+        assert "no figures from before that" in run.text()
 
 
 def test_effects_forget_rules_that_are_over() -> None:
-    effects = Effects()
+    effects = RuleEffects()
     effects.take(snapshot())
     effects.take(provisional())
     assert set(effects.before) == {"7", "5"}
@@ -63,12 +63,13 @@ def test_effects_forget_rules_that_are_over() -> None:
 
 async def test_keys_refer_to_the_selected_rule() -> None:
     async with running(provisional()) as run:
-        await run.press("m", "down", "u")
+        await run.press("m", "down", "u", "right", "enter")
         assert run.feed.controls.calls == [("undo", "5")]
-        assert "rule 5 was taken back" in run.status
+        assert "rule 5 was removed" in run.status
         await run.press("up", "plus", "enter")
         assert run.feed.controls.calls[-1] == ("keep", ("7", 600))
-        assert run.dialog == "RulesScreen", "dialogs come back to it"
+        assert run.app.screen is run.app.main
+        assert run.app.main.tab.name == "rules", "dialogs come back to it"
 
 
 async def test_idle_rule_points_to_why_and_why_shows_the_guardians_sentences() -> None:
@@ -84,7 +85,7 @@ async def test_idle_rule_points_to_why_and_why_shows_the_guardians_sentences() -
         assert "▪ and its set is empty" in run.text()
         assert all(line.isprintable() for line in run.lines())
         await run.press("escape")
-        assert run.dialog == "RulesScreen"
+        assert run.app.main.tab.name == "rules"
 
 
 async def test_guardian_that_cannot_say_why_is_a_line() -> None:
@@ -100,7 +101,7 @@ async def test_changed_rule_replaces_the_old_one_only_when_it_is_kept() -> None:
         await run.press("m", "c", "up", "right", "enter", "enter")
         controls = run.feed.controls
         assert controls.verbs()[-1] == "apply"
-        assert "y keeps it and takes rule 7 back" in run.status
+        assert "y keeps it and removes rule 7" in run.status
         kept = replace(provisional().mitigations[1])
         old = replace(provisional().mitigations[0])
         now = (replace(controls.rules["8"]), old, kept)
@@ -142,11 +143,18 @@ async def test_empty_screen_answers_every_key(key: str) -> None:
         assert run.app.screen is run.app.main
 
 
-@pytest.mark.parametrize("key", ["escape", "m", "q"])
-async def test_ways_back(key: str) -> None:
+@pytest.mark.parametrize("key", ["escape", "m"])
+async def test_keys_that_opened_the_tab_do_not_leave_it(key: str) -> None:
     async with running(provisional()) as run:
         await run.press("m", key)
         assert run.app.screen is run.app.main
+        assert run.app.main.tab.name == "rules"
+
+
+async def test_quitting_asks_as_on_every_tab() -> None:
+    async with running(provisional()) as run:
+        await run.press("m", "q")
+        assert run.dialog == "ChoiceDialog"
         assert run.app.return_code is None
 
 

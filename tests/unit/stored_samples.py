@@ -6,12 +6,14 @@ import dataclasses
 
 from fwtop.model.address import Prefix
 from fwtop.model.counters import ConntrackSample
-from fwtop.model.rule import Kind, Match, PayloadMatch, RateLimit, Rule, RuleStatus, State
+from fwtop.model.rule import Kind, Match, PayloadMatch, Range, RateLimit, Rule, RuleStatus, State
 from fwtop.model.snapshot import (
     Attack,
+    Destination,
     Judgement,
     LedgerRow,
     Origin,
+    PacketSignature,
     Payload,
     Port,
     Proposal,
@@ -93,7 +95,7 @@ def attack(kind: str = "dns_amplification", pps: float = 185_000.0, *, since: fl
         "98 % of packets are UDP from port 53, 1,480 bytes long, to hosts that asked nothing.",
         "41 reflectors answer with the same name, isc.org, of type ANY.",
     )
-    return Attack(kind, "DNS amplification", 0.93, pps, 0.97, False, evidence, since)
+    return Attack(kind, "DNS amplification", 0.93, pps, 0.97, False, evidence, since, bps=pps * 512 * 8)
 
 
 def sources(pps: float, count: int = 50) -> Sources:
@@ -128,6 +130,11 @@ def proposal(pps: float) -> Proposal:
         rule(0),
         stopped_pps=pps,
     )
+
+
+def signatures() -> tuple[PacketSignature, ...]:
+    match = Match(family=4, protocol=17, sport=53, ip_length=Range(1480, 1480), ttl=Range(53, 53))
+    return (PacketSignature(match, share(9.0, 10.0), 0.9, 0.0, 1.0, "DNS amplification"),)
 
 
 def snapshot(
@@ -174,8 +181,11 @@ def snapshot(
         ports,
         payloads,
         {"udp": share(pps * 0.96, pps), "tcp": share(pps * 0.04, pps)},
+        (Destination("192.0.2.1", share(pps, pps), 0.9, Prefix.parse("192.0.2.1")),),
     )
-    judgement = Judgement(attacks, (proposal(pps),) if proposals else (), (), "20 s before the attack", 4_000)
+    judgement = Judgement(
+        attacks, (proposal(pps),) if proposals else (), (), "20 s before the attack", 4_000, signatures()
+    )
     fill = ConntrackSample(120_000, 262_144, 5_000.0, 3, 1, 0, 28.0)
     return Snapshot(
         "web-1",

@@ -2,11 +2,11 @@ from __future__ import annotations
 
 import pytest
 
-from fwtop.bench.harm import missed
-from fwtop.bench.suffering import Harm, suffered
-from fwtop.bench.trials import chosen
+from fwtop.bench.accuracy.measured_harm import Harm, measured_harm
+from fwtop.bench.accuracy.trials import chosen
+from fwtop.bench.tables.harm import missed
 from fwtop.lab import scenario
-from fwtop.lab.legit import PAGES, people, request
+from fwtop.lab.traffic.legitimate import PAGES, draw_clients, request
 from fwtop.model.address import Prefix
 from fwtop.model.errors import FwtopError
 
@@ -21,30 +21,30 @@ def _fared(http: tuple[int, int], dns: tuple[int, int] = (10, 10)) -> list[dict[
 _USUAL = {("192.0.2.1", "http"): 50.0, ("192.0.2.1", "dns"): 10.0, ("192.0.2.2", "http"): 40.0}
 
 
-def test_suffering_is_what_fails_beyond_the_quiet_times_by_packets() -> None:
+def test_measured_harm_weighs_extra_failures_by_usual_packets() -> None:
     # Half of the traffic is that client's HTTP, of which 8 % more fail; the other one was not seen again.
-    assert suffered(_USUAL, _fared((100, 98)), _fared((100, 90))) == pytest.approx(0.5 * 0.08)
-    assert suffered(_USUAL, _fared((100, 90)), _fared((100, 98))) == 0.0
-    assert suffered(_USUAL, _fared((9, 9)), _fared((9, 0), (10, 0))) == pytest.approx(0.6)
-    assert suffered({}, _fared((0, 0)), _fared((0, 0))) == 0.0
+    assert measured_harm(_USUAL, _fared((100, 98)), _fared((100, 90))) == pytest.approx(0.5 * 0.08)
+    assert measured_harm(_USUAL, _fared((100, 90)), _fared((100, 98))) == 0.0
+    assert measured_harm(_USUAL, _fared((9, 9)), _fared((9, 0), (10, 0))) == pytest.approx(0.6)
+    assert measured_harm({}, _fared((0, 0)), _fared((0, 0))) == 0.0
 
 
 def _harm(baseline: float, guess: float) -> Harm:
-    foretold = {"from a baseline": baseline, "by guess": guess}
-    return Harm("xdp-length", "by length", foretold, 0.25, 100, (1.0, 0.5, 0.75), (1.0, 9.0, 2.0))
+    predicted = {"from a baseline": baseline, "by guess": guess}
+    return Harm("xdp-length", "by length", predicted, 0.25, 100, (1.0, 0.5, 0.75), (1.0, 9.0, 2.0))
 
 
-def test_a_forecast_that_is_off_is_named_with_how_it_was_made() -> None:
+def test_a_wrong_prediction_is_listed_with_its_basis() -> None:
     right, wrong = _harm(0.24, 0.26), _harm(0.26, 0.2)
     assert (right.points, missed([right])) == (pytest.approx(1.0), [])
     (line,) = missed([wrong])
     assert "20.00% by guess" in line
-    assert "suffered 25.00%" in line
+    assert "measured 25.00%" in line
 
 
-def test_trials_hit_whom_they_say_they_hit() -> None:
+def test_trials_hit_the_clients_they_claim_to_hit() -> None:
     found = {trial.name: trial for trial in chosen(())}
-    clients = people(scenario.parse(found["ipset-block"].scenario, "t").seed)
+    clients = draw_clients(scenario.parse(found["ipset-block"].scenario, "t").seed)
     blocked = [Prefix.parse(word) for word in found["ipset-block"].rule if "/" in word]
     hit = [one for one in clients.clients if any(net.contains(Prefix.parse(one)) for net in blocked)]
     assert len(hit) == len(blocked) == 4

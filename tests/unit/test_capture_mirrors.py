@@ -1,4 +1,4 @@
-"""Captures of mirror ports: ERSPAN is opened, floods of GRE stay floods of GRE."""
+"""Captures of mirror ports: ERSPAN and VXLAN are decapsulated, floods of GRE are not."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import pytest
 from capture_files import pcap
 from frames import ethernet, ipv4, ipv6, tcp, udp
 
-from fwtop.collect.capture import read_capture
+from fwtop.capture.reader import read_capture
 from fwtop.model.packets import PacketBatch
 
 SYN = ethernet(ipv4(tcp(4000, 80, window=512), 6, "203.0.113.9", "198.51.100.7", ident=77), 0x0800)
 QUERY = ethernet(ipv6(udp(53, 4000, b"answer"), 17), 0x86DD, ((0x8100, 42),))
-NOTE = "2 packets were taken out of the ERSPAN or VXLAN that mirrors put around them"
+NOTE = "2 mirrored packets were decapsulated (ERSPAN or VXLAN)"
 NEXT_HOP = ("10.9.9.1", "10.9.9.2")
 
 
@@ -46,7 +46,7 @@ def read(frames: list[bytes]) -> tuple[PacketBatch, list[str]]:
 
 
 @pytest.mark.parametrize(("version", "sub_header"), [(1, False), (2, False), (3, False), (3, True)])
-def test_the_mirrored_packet_takes_the_carrier_s_place(version: int, sub_header: bool) -> None:
+def test_erspan_is_decapsulated(version: int, sub_header: bool) -> None:
     plain = ethernet(ipv4(udp(9, 9, b"own"), 17), 0x0800)
     batch, notes = read([plain, *(carried(erspan(version, frame, sub_header)) for frame in (SYN, QUERY))])
     direct, _ = read([plain, SYN, QUERY])
@@ -64,14 +64,14 @@ def vxlan(frame: bytes, source: str = "10.9.9.1", flags: int = 0x08000000) -> by
     return ethernet(ipv4(udp(50_000, 4789, data), 17, source, "10.9.9.2"), 0x0800)
 
 
-def test_clouds_mirror_in_vxlan() -> None:
+def test_vxlan_is_decapsulated() -> None:
     batch, notes = read([vxlan(SYN), vxlan(QUERY), vxlan(SYN, flags=0x0C000000), vxlan(b"not a frame" * 9)])
     assert (batch.protocol.tolist(), notes) == ([6, 17, 17, 17], [NOTE])
     assert (batch.dport.tolist(), batch.tcp_window.tolist()) == ([80, 4000, 4789, 4789], [512, 0, 0, 0])
     assert batch.length.tolist()[:2] == [len(SYN), len(QUERY)]
 
 
-def test_a_flood_of_vxlan_from_everywhere_stays_one() -> None:
+def test_vxlan_from_many_sources_is_not_decapsulated() -> None:
     batch, notes = read([vxlan(SYN, f"203.0.113.{number}") for number in range(100)])
     assert (set(batch.dport.tolist()), notes) == ({4789}, [])
 
@@ -89,7 +89,7 @@ TUNNELS = [
 
 
 @pytest.mark.parametrize("body", TUNNELS)
-def test_tunnels_and_what_only_claims_to_be_a_mirror_stay_gre(body: bytes) -> None:
+def test_other_gre_is_not_decapsulated(body: bytes) -> None:
     batch, notes = read([carried(body)])
     assert (batch.protocol.tolist(), notes) == ([47], [])
 

@@ -8,6 +8,7 @@ import pwd
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -69,6 +70,24 @@ def fwtop(*words: object, cwd: Path | None = None) -> subprocess.CompletedProces
         timeout=60,
         check=False,
     )
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, which is given away before the session is read")
+@pytest.mark.parametrize("words", [("report",), ("sessions",), ("replay", "--json")])
+def test_a_copy_that_only_root_can_read_works(place: Path, tmp_path: Path, words: tuple[str, ...]) -> None:
+    private = tmp_path / "private"
+    private.mkdir(mode=0o700)
+    (private / "clone").symlink_to(HERE.parents[1])
+    (private / "packages").symlink_to(sysconfig.get_path("purelib"))
+    done = subprocess.run(
+        [sys.executable, "-S", "-m", "fwtop", *words, "--directory", place],
+        env={"PYTHONPATH": f"{private}/clone:{private}/packages", "PATH": os.environ["PATH"]},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_sessions_are_listed(place: Path) -> None:
@@ -143,7 +162,7 @@ def test_replay_prints_observations(place: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "status", "says"),
     [
-        (("report", "2031"), 2, "there is no session '2031'; 'fwtop sessions' lists what there is"),
+        (("report", "2031"), 2, "there is no session '2031'; 'fwtop sessions' lists them"),
         (("report", "./none.db"), 1, "there is no session file ./none.db"),
         (("report", "--format", "pdf"), 2, "invalid choice: 'pdf'"),
         (("report", "-o", "/nonexistent/x.md"), 1, "was not written: No such file"),
@@ -168,3 +187,62 @@ def test_a_damaged_session_is_listed_and_refused(place: Path) -> None:
     refused = fwtop("report", "2020", "--directory", place)
     assert refused.returncode == 1
     assert "damaged or no session of fwtop" in refused.stderr
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, whom the console's user would deceive")
+@pytest.mark.parametrize("planted", ["database", "log", "directory", "hard link"])
+def test_root_opens_nothing_by_way_of_a_planted_link(
+    place: Path, tmp_path: Path, recorded: Path, planted: str
+) -> None:
+    secret = tmp_path / "secret"
+    shutil.copytree(recorded, secret)
+    (secret / "secret-wal").write_text("root's own")
+    secret.chmod(0o700)
+    account = reader_account()
+    session = next(place.glob("*.db"))
+    named = session
+    match planted:
+        case "database":
+            session.unlink()
+            session.symlink_to(next(secret.glob("*.db")))
+            os.chown(session, account.pw_uid, account.pw_gid, follow_symlinks=False)
+        case "log":
+            log = Path(f"{session}-wal")
+            log.unlink(missing_ok=True)
+            log.symlink_to(secret / "secret-wal")
+            os.chown(log, account.pw_uid, account.pw_gid, follow_symlinks=False)
+        case "directory":
+            planted_directory = tmp_path / "elsewhere"
+            planted_directory.symlink_to(secret)
+            os.chown(planted_directory, account.pw_uid, account.pw_gid, follow_symlinks=False)
+            named = planted_directory / next(secret.glob("*.db")).name
+        case _:
+            session.unlink()
+            session.hardlink_to(next(secret.glob("*.db")))
+    done = fwtop("report", named, "--format", "json")
+    assert done.returncode != 0
+    assert done.stdout == ""
+    assert "root" in done.stderr
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, whom the console's user would deceive")
+def test_root_writes_no_report_through_a_planted_link(place: Path, tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    target.write_text("root's own")
+    link = place / "report.md"
+    link.symlink_to(target)
+    account = reader_account()
+    os.chown(link, account.pw_uid, account.pw_gid, follow_symlinks=False)
+    done = fwtop("report", "--directory", place, "-o", link)
+    assert done.returncode != 0
+    assert "another user" in done.stderr
+    assert target.read_text() == "root's own"
+
+
+def test_reports_follow_the_callers_own_links_and_go_to_devices(place: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine.md").symlink_to(tmp_path / "real.md")
+    assert fwtop("report", "--directory", place, "-o", tmp_path / "mine.md").returncode == 0
+    assert (tmp_path / "real.md").stat().st_size > 0
+    assert (tmp_path / "mine.md").is_symlink()
+    done = fwtop("report", "--directory", place, "--format", "md", "-o", "/dev/stdout")
+    assert "recorded by fwtop" in done.stdout

@@ -11,8 +11,12 @@ from typing import Any
 from stored_samples import START, attack, rule, snapshot, status
 
 from fwtop.model.counters import TcpService
-from fwtop.model.observation import observation_json
+from fwtop.model.snapshot import FilterChain, Listener, Ring, Surroundings
+from fwtop.render.observation import observation_json
 
+AROUND = Surroundings(
+    (Listener("tcp", 80, "nginx", 5.0),), (Ring("eth0", 1, 2),), (FilterChain("raw", "ip a b", False),)
+)
 _DOCUMENT = Path(__file__).parents[2] / "docs" / "JSON.md"
 _BY_NAME = {"udp", "tcp"}  # protocols: what is counted, not fields
 
@@ -26,9 +30,9 @@ def _fields(part: Any) -> Iterator[str]:
 
 def test_every_field_of_an_observation_is_in_the_document_and_no_other() -> None:
     full = snapshot(START, attacks=(attack(),), mitigations=(status(rule(), START + 60),), proposals=True)
-    found = set(_fields(observation_json(replace(full, tcp=TcpService(5, 2.0, 9.0)))))
+    found = set(_fields(observation_json(replace(full, tcp=TcpService(5, 2.0, 9.0), surroundings=AROUND))))
     text = _DOCUMENT.read_text()
-    part = text[text.index("## An observation") : text.index("## The others")]
-    named = set(re.findall(r"`([a-z_]+)`", part)) - {"snapshot", "read", "lab"}
+    part = text[text.index("## An observation") : text.index("## Other documents")]
+    named = set(re.findall(r"`([a-z_]+)`", part)) - {"snapshot", "read", "record", "lab"}
     assert found - _BY_NAME - named == set()
     assert named - found == set()

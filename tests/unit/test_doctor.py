@@ -6,7 +6,7 @@ import json
 import os
 
 from fwtop.cli import doctor, main
-from fwtop.cli.probes import check, installed, interfaces, machine
+from fwtop.cli.doctor import check, installed, interfaces, machine
 from fwtop.model import paths
 
 STATES = {check.OK, check.WARNING, check.MISSING, check.UNKNOWN}
@@ -70,7 +70,7 @@ def test_without_the_system_programs_it_says_so_and_exits_3(monkeypatch, tmp_pat
     assert main.main(["doctor", "-i", "lo"]) == 3
     printed = capsys.readouterr().out
     assert "apt-get install ipset" in printed
-    assert "fwtop can't work here yet: ip, iptables, ipset" in printed
+    assert "fwtop does not work here yet: ip, iptables, ipset" in printed
 
 
 def test_an_old_kernel_is_an_essential_lack(monkeypatch):
@@ -91,7 +91,7 @@ def test_a_directory_that_others_can_read_is_a_warning_with_the_command(monkeypa
     found = checks[f"sessions: {open_directory}"]
     assert found.state == check.WARNING
     assert found.mend == f"chown fwtop {open_directory} && chmod 0700 {open_directory}"
-    assert checks[f"journal of rules: {tmp_path / 'absent'}"].detail == "not there"
+    assert checks[f"journal of rules: {tmp_path / 'absent'}"].detail == "missing"
 
 
 def test_a_damaged_geoip_database_that_was_named_is_missing(tmp_path):
@@ -113,5 +113,5 @@ def test_the_report_names_what_is_missing_last_and_what_mends_it_below():
     shown = doctor.lines([lacking, fine])
     assert shown[1].split() == ["MISSING", "ipset", "not", "installed"]
     assert shown[2].strip() == "→ apt-get install ipset"
-    assert shown[-1] == "fwtop can't work here yet: ipset"
+    assert shown[-1] == "fwtop does not work here yet: ipset"
     assert "never shown" not in "\n".join(shown)

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
-from fwtop.cli.probes.check import OK, WARNING
-from fwtop.cli.probes.spread import spread
+from fwtop.cli.doctor.check import OK, WARNING
+from fwtop.cli.doctor.interfaces import spread
 
 TABLE = """RX flow hash indirection table for eth0 with 4 RX ring(s):
     0:      {0}     {1}     {2}     {3}     {0}     {1}     {2}     {3}

@@ -8,6 +8,7 @@ import itertools
 import random
 import runpy
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import maxminddb
@@ -174,24 +175,36 @@ def test_description_names_data_age_and_attribution(bundled):
         assert part in text
 
 
-def test_repeated_lookups_learn_nothing_new(tmp_path):
+def test_records_are_decoded_once(tmp_path):
     database = geoip.Database(write_database(tmp_path / "a.mmdb", NETWORKS))
     columns = columns_of(some_addresses(500, seed=3))
-    first, known = database.columns(*columns), len(database._records)
+    first, known = database.columns(*columns), len(database._cache[0])
     again = database.columns(*columns)
     assert np.array_equal(first.asn, again.asn)
     assert np.array_equal(first.country, again.country)
-    assert len(database._records) == known == len(set(NETWORKS.values())) + 1
+    assert len(database._cache[0]) == known == len(set(NETWORKS.values())) + 1
 
 
-def test_names_from_the_file_are_made_safe(tmp_path):
+def test_threads_may_look_up_at_the_same_time(bundled):
+    batches = [some_addresses(300, seed) for seed in range(8)]
+    alone = geoip.Database(bundled)
+    wanted = [alone.columns(*columns_of(batch)) for batch in batches]
+    shared = geoip.Database(bundled)
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(lambda batch: shared.columns(*columns_of(batch)), batches * 3))
+    for answer, right in zip(answers, wanted * 3, strict=True):
+        assert (answer.country == right.country).all()
+        assert (answer.asn == right.asn).all()
+
+
+def test_names_are_sanitised(tmp_path):
     path = write_database(tmp_path / "a.mmdb", {"192.0.2.0/24": ("NL", 64500, "Evil\x1b[2J\u202enet")})
     lookup = geoip.GeoLookup((geoip.Database(path),))
     found(lookup, ["192.0.2.1"])
     assert lookup.as_name(64500) == "Evil·[2J·net"
 
 
-def test_later_databases_fill_what_the_first_does_not_know(tmp_path, no_own_data):
+def test_later_databases_fill_gaps_of_earlier_ones(tmp_path, no_own_data):
     country = write_database(no_own_data / "usual/GeoLite2-Country.mmdb", {"192.0.2.0/24": ("FR", 0, "")})
     bundled = write_database(no_own_data / "bundled.mmdb", {"192.0.0.0/16": ("NL", 64500, "Wide")})
     lookup = geoip.open_lookup()
@@ -207,7 +220,7 @@ def test_a_directory_can_be_given(tmp_path, no_own_data):
 
 
 @pytest.mark.parametrize("content", [b"", b"not a database", b"\xab\xcd\xefMaxMind.com", None])
-def test_a_bad_database_that_was_named_is_one_clear_error(tmp_path, no_own_data, content):
+def test_a_bad_named_database_is_an_error(tmp_path, no_own_data, content):
     path = tmp_path / "bad.mmdb"
     if content is not None:
         path.write_bytes(content)
@@ -218,7 +231,7 @@ def test_a_bad_database_that_was_named_is_one_clear_error(tmp_path, no_own_data,
     assert "\n" not in str(caught.value)
 
 
-def test_a_bad_database_that_was_found_is_passed_over_with_a_warning(no_own_data):
+def test_a_bad_found_database_is_skipped_with_a_warning(no_own_data):
     (no_own_data / "usual/GeoLite2-ASN.mmdb").write_bytes(b"damaged")
     write_database(no_own_data / "bundled.mmdb", NETWORKS)
     lookup = geoip.open_lookup()
@@ -259,14 +272,14 @@ def test_leaves_are_the_networks_that_the_reference_reader_lists(tmp_path):
         assert mine == {Prefix.of(network) for network, _ in reader}
 
 
-def test_prefixes_of_a_system_and_of_a_country(tmp_path, no_own_data):
+def test_prefixes_of_an_as_and_of_a_country(tmp_path, no_own_data):
     path = str(write_database(tmp_path / "a.mmdb", NETWORKS))
     assert [str(p) for p in prefixes.prefixes_of_asn(64500, path)] == ["192.0.2.0/25", "2001:db8:1::/48"]
     assert [str(p) for p in prefixes.prefixes_of_country("nl", path)] == ["192.0.2.0/25", "2001:db8:1::/48"]
     assert [str(p) for p in prefixes.prefixes_of_country("US", path)] == ["203.0.113.7"]
 
 
-def test_an_unknown_system_or_country_is_an_error(tmp_path, no_own_data):
+def test_an_unknown_as_or_country_is_an_error(tmp_path, no_own_data):
     path = str(write_database(tmp_path / "a.mmdb", NETWORKS))
     with pytest.raises(FwtopError, match="no network of AS1 is known") as caught:
         prefixes.prefixes_of_asn(1, path)

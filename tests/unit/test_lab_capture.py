@@ -12,10 +12,10 @@ from scapy.layers.l2 import ARP, Dot1Q, Ether
 from scapy.packet import Packet, Raw
 from scapy.utils import wrpcap
 
-from fwtop.lab import capture
 from fwtop.lab import network as net
 from fwtop.lab.network import Wire
-from fwtop.lab.template import IPV6, NO_PSEUDO, Template, checksum, word_sum
+from fwtop.lab.traffic import capture
+from fwtop.lab.traffic.frames import IPV6, NO_PSEUDO, Template, checksum, word_sum
 from fwtop.model.address import Prefix
 from fwtop.model.errors import FwtopError
 
@@ -49,8 +49,8 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def test_packets_come_in_order_to_the_victim(file: Path) -> None:
-    plan = capture.lay_out(file, WIRE)
+def test_packets_keep_their_order_and_go_to_the_victim(file: Path) -> None:
+    plan = capture.plan_replay(file, WIRE)
     frames = [Ether(item.data) for item in plan.templates]
     sources = [(frame[IP] if IP in frame else frame[IPv6]).src for frame in frames]
     v4 = ["1.2.3.4", "1.2.3.5", "1.2.3.6", "1.2.3.4", "1.2.3.4", "1.2.3.4", "1.2.3.7"]
@@ -65,8 +65,8 @@ def test_packets_come_in_order_to_the_victim(file: Path) -> None:
     assert plan.slots[0].ttl == 61
 
 
-def test_checksums_are_right_after_readdressing(file: Path) -> None:
-    plan = capture.lay_out(file, WIRE)
+def test_checksums_are_correct_after_readdressing(file: Path) -> None:
+    plan = capture.plan_replay(file, WIRE)
     for item in plan.templates:
         frame = Ether(item.data)
         if IP in frame:
@@ -100,8 +100,8 @@ def _completed(templates: Iterable[Template]) -> int:
     return done
 
 
-def test_fragments_stay_fragments_without_a_checksum_of_the_whole(file: Path) -> None:
-    plan = capture.lay_out(file, WIRE)
+def test_fragments_are_sent_without_a_udp_checksum(file: Path) -> None:
+    plan = capture.plan_replay(file, WIRE)
     pieces = [Ether(item.data)[IP] for item in plan.templates if item.fragment]
     assert [piece.frag * 8 for piece in pieces] == [0, 1480, 2960]
     assert {piece.id for piece in pieces} == {7}
@@ -109,24 +109,24 @@ def test_fragments_stay_fragments_without_a_checksum_of_the_whole(file: Path) ->
     assert bytes(pieces[0].payload)[8:258] == bytes(range(250))
 
 
-def test_a_checksum_of_none_stays_none(file: Path) -> None:
-    plan = capture.lay_out(file, WIRE)
+def test_a_disabled_udp_checksum_stays_disabled(file: Path) -> None:
+    plan = capture.plan_replay(file, WIRE)
     neighbour = next(item for item in plan.templates if b"neighbour" in item.data)
     assert neighbour.checksum == 0
     assert Ether(neighbour.data)[UDP].chksum == 0
 
 
-def test_a_capture_without_ip_is_one_line(tmp_path: Path) -> None:
+def test_a_capture_without_ip_is_refused_in_one_line(tmp_path: Path) -> None:
     path = tmp_path / "arp.pcap"
     wrpcap(str(path), [ETHER / ARP()])
-    with pytest.raises(FwtopError, match=r"arp\.pcap: no IP packet"):
-        capture.lay_out(path, WIRE)
+    with pytest.raises(FwtopError, match=r"arp\.pcap: it holds no IP packet"):
+        capture.plan_replay(path, WIRE)
     with pytest.raises(FwtopError, match=r"missing\.pcap"):
-        capture.lay_out(tmp_path / "missing.pcap", WIRE)
+        capture.plan_replay(tmp_path / "missing.pcap", WIRE)
 
 
 @pytest.mark.parametrize("path", SHARED[:3], ids=lambda path: path.name)
-def test_real_captures_lay_out(path: Path) -> None:
-    plan = capture.lay_out(path, WIRE)
+def test_real_captures_can_be_replayed(path: Path) -> None:
+    plan = capture.plan_replay(path, WIRE)
     assert len(plan.templates) > 4000
     assert _completed(plan.templates[::25]) > 40

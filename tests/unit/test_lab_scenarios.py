@@ -12,21 +12,21 @@ from scapy.layers.inet6 import IPv6, IPv6ExtHdrFragment
 from scapy.layers.l2 import Ether
 
 from fwtop.lab import network as net
-from fwtop.lab import plan as plans
 from fwtop.lab import scenario
 from fwtop.lab.network import Wire
-from fwtop.lab.payloads import MAKERS
-from fwtop.lab.pools import slots
-from fwtop.lab.template import IPV6, NO_PSEUDO, TARGET, checksum, word_sum
-from fwtop.lab.vectors import Pool, ScenarioError
+from fwtop.lab.traffic import plan as plans
+from fwtop.lab.traffic.frames import IPV6, NO_PSEUDO, TARGET, checksum, word_sum
+from fwtop.lab.traffic.payloads import MAKERS
+from fwtop.lab.traffic.pools import slots
+from fwtop.lab.traffic.vectors import Pool, ScenarioError
 from fwtop.model.address import Prefix
 
 WIRE = Wire(bytes.fromhex("020000000002"), bytes.fromhex("020000000001"))
 HEAD = 'title = "t"\n[[vector]]\nkind = "udp_flood"\nprotocol = "udp"\n'
 
 
-def lay_out(text: str) -> plans.Plan:
-    return plans.lay_out(scenario.parse(text, "test"), WIRE)
+def build_plan(text: str) -> plans.Plan:
+    return plans.build_plan(scenario.parse(text, "test"), WIRE)
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def lay_out(text: str) -> plans.Plan:
         ('title = "t"\n[[crowd]]\nprotocol = "gopher"\n', "crowd: protocol is 'gopher'"),
     ],
 )
-def test_bad_scenario_is_one_clear_line(text: str, line: str) -> None:
+def test_an_invalid_scenario_is_refused_in_one_line(text: str, line: str) -> None:
     with pytest.raises(ScenarioError) as caught:
         scenario.parse(text, "test")
     assert line in str(caught.value)
@@ -72,19 +72,19 @@ def test_bad_scenario_is_one_clear_line(text: str, line: str) -> None:
         ("[{ random = 8 }, { letters = 8 }]", "given once"),
     ],
 )
-def test_bad_payload_is_one_clear_line(payload: str, line: str) -> None:
+def test_an_invalid_payload_is_refused_in_one_line(payload: str, line: str) -> None:
     with pytest.raises(ScenarioError, match=line):
-        lay_out(HEAD + f"payload = {payload}\n")
+        build_plan(HEAD + f"payload = {payload}\n")
 
 
-def test_unknown_scenario_says_where_names_are() -> None:
+def test_an_unknown_scenario_is_refused_with_a_hint() -> None:
     with pytest.raises(ScenarioError, match="fwtop lab list"):
         scenario.load("smurf")
 
 
 @pytest.mark.parametrize("name", scenario.names())
 def test_every_template_is_a_correct_packet(name: str) -> None:
-    plan = plans.lay_out(scenario.load(name), WIRE)
+    plan = plans.build_plan(scenario.load(name), WIRE)
     for item, owner in zip(plan.templates, plan.owner, strict=True):
         vector = plan.scenario.vectors[owner]
         frame = Ether(item.data)
@@ -106,9 +106,9 @@ def test_every_template_is_a_correct_packet(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", scenario.names())
-def test_sums_complete_to_the_checksum_of_the_template(name: str) -> None:
+def test_partial_sums_complete_to_the_template_checksum(name: str) -> None:
     """What the kernel does with a copy, done here to the template itself: the same checksums come out."""
-    for item in plans.lay_out(scenario.load(name), WIRE).templates:
+    for item in plans.build_plan(scenario.load(name), WIRE).templates:
         data = item.data
         if not item.rewrite & IPV6:
             ip = data[item.l3 : item.l3 + 20]
@@ -133,27 +133,19 @@ def _rewritten(item: plans.Template) -> int:
     return total + word_sum(b"\0" + drawn if (item.random_at - l4) % 2 else drawn)
 
 
-def test_structs_have_the_sizes_of_the_program() -> None:
-    """bpf/flood.h: 16 + 16 + 8 + 8 + 8 bytes; 88 bytes before the frame; 64 bytes of state."""
-    assert plans.SOURCE.itemsize == 56
-    assert plans.PACKET.fields is not None
-    assert plans.PACKET.fields["data"][1] == 88
-    assert plans.STATE.itemsize == 56
-
-
-def test_weights_hold_in_the_schedule() -> None:
+def test_the_schedule_honours_the_weights() -> None:
     text = 'title = "t"\n' + "".join(
         f'[[vector]]\nname = "{n}"\nkind = "udp_flood"\nprotocol = "udp"\nweight = {n}\nvariants = 3\n'
         for n in (1, 2, 5)
     )
-    plan = lay_out(text)
+    plan = build_plan(text)
     shares = Counter(plan.owner[number] for number in plan.schedule)
     for number, weight in enumerate((1, 2, 5)):
         assert shares[number] / len(plan.schedule) == pytest.approx(weight / 8, abs=0.002)
 
 
 def test_fragments_stay_together_and_in_order() -> None:
-    plan = lay_out(HEAD + "payload = { zeros = 4000 }\nvariants = 4\n")
+    plan = build_plan(HEAD + "payload = { zeros = 4000 }\nvariants = 4\n")
     assert len(plan.templates) == 12
     order = list(plan.schedule)
     for at, number in enumerate(order):
@@ -162,7 +154,7 @@ def test_fragments_stay_together_and_in_order() -> None:
 
 
 def test_phases_follow_the_cycle() -> None:
-    plan = lay_out(
+    plan = build_plan(
         "cycle = 20\n" + HEAD + "active = [0, 0.5]\n" + HEAD.partition("\n")[2] + "active = [0.5, 1]\n"
     )
     first, second = (plan.phase(at) for at in (3.0, 13.0))
@@ -183,21 +175,21 @@ def test_skewed_sources_keep_their_proportions() -> None:
 
 
 def test_same_seed_same_packets() -> None:
-    first, second = (plans.lay_out(scenario.load("dns_amplification"), WIRE) for _ in range(2))
+    first, second = (plans.build_plan(scenario.load("dns_amplification"), WIRE) for _ in range(2))
     assert np.array_equal(first.packets, second.packets)
     assert np.array_equal(first.schedule, second.schedule)
 
 
 @pytest.mark.parametrize("maker", sorted(MAKERS))
-def test_makers_fit_a_datagram_and_follow_their_seed(maker: str) -> None:
+def test_protocol_messages_fit_a_datagram_and_follow_the_seed(maker: str) -> None:
     table = {"name": "zone.example", "make": maker}
     first = MAKERS[maker](random.Random(1), table)
     assert 0 < len(first) <= 65_000
     assert first == MAKERS[maker](random.Random(1), table)
 
 
-def test_ipv6_fragments_carry_their_header() -> None:
-    plan = lay_out(HEAD + "family = 6\npayload = { zeros = 3000 }\nfragment = true\n")
+def test_ipv6_fragments_carry_a_fragment_header() -> None:
+    plan = build_plan(HEAD + "family = 6\npayload = { zeros = 3000 }\nfragment = true\n")
     frames = [Ether(item.data) for item in plan.templates]
     assert [frame[IPv6ExtHdrFragment].offset * 8 for frame in frames] == [0, 1448, 2896]
     assert [int(frame[IPv6ExtHdrFragment].m) for frame in frames] == [1, 1, 0]
@@ -205,7 +197,7 @@ def test_ipv6_fragments_carry_their_header() -> None:
 
 
 def test_destinations_outside_the_lab_are_refused() -> None:
-    plan = lay_out(HEAD)
+    plan = build_plan(HEAD)
     foreign = plan.templates[0].__class__(
         **{name: getattr(plan.templates[0], name) for name in plan.templates[0].__slots__}
         | {"target": Prefix.parse("192.0.2.1")}

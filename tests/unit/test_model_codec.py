@@ -1,4 +1,4 @@
-"""Snapshots survive being stored, whatever is in them."""
+"""Serialisation of snapshots and rules."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from hypothesis import strategies as st
 
 from fwtop.model import snapshot as model
 from fwtop.model.address import Prefix
-from fwtop.model.codec import (
+from fwtop.model.rule import Rule
+from fwtop.model.snapshot import Snapshot
+from fwtop.store.codec import (
     decode_snapshot,
     decode_value,
     encode_snapshot,
@@ -24,8 +26,6 @@ from fwtop.model.codec import (
     snapshot_from_dict,
     snapshot_to_dict,
 )
-from fwtop.model.rule import Rule
-from fwtop.model.snapshot import Snapshot
 
 FINITE = st.floats(allow_nan=False)
 TEXT = st.text(max_size=12)
@@ -67,7 +67,7 @@ def of_hint(hint: typing.Any) -> st.SearchStrategy[typing.Any]:
 
 @settings(max_examples=60, suppress_health_check=list(HealthCheck))
 @given(build(Snapshot))
-def test_a_snapshot_comes_back_equal(snapshot: Snapshot) -> None:
+def test_a_snapshot_round_trips(snapshot: Snapshot) -> None:
     assert decode_snapshot(encode_snapshot(snapshot)) == snapshot
     through_text = json.loads(json.dumps(snapshot_to_dict(snapshot)))
     assert snapshot_from_dict(through_text) == snapshot
@@ -75,13 +75,13 @@ def test_a_snapshot_comes_back_equal(snapshot: Snapshot) -> None:
 
 @settings(max_examples=40, suppress_health_check=list(HealthCheck))
 @given(build(Rule))
-def test_a_rule_comes_back_equal(rule: Rule) -> None:
+def test_a_rule_round_trips(rule: Rule) -> None:
     assert decode_value(Rule, encode_value(rule)) == rule
 
 
 @settings(max_examples=60)
 @given(st.binary(max_size=200), st.integers(0, 400))
-def test_damaged_bytes_are_refused_in_one_way(noise: bytes, at: int) -> None:
+def test_damaged_bytes_raise_value_error(noise: bytes, at: int) -> None:
     stored = bytearray(zlib.decompress(encode_snapshot(empty())))
     stored[at : at + len(noise)] = noise
     for damaged in (noise, zlib.compress(noise), zlib.compress(bytes(stored)), encode_snapshot(empty())[:-9]):
@@ -97,17 +97,17 @@ def empty() -> Snapshot:
     return Snapshot("host", model.Origin("live"), 1.5, 5.0, tables)
 
 
-def test_a_cut_value_is_refused() -> None:
+def test_a_truncated_value_is_refused() -> None:
     with pytest.raises(ValueError, match="cut short"):
         decode_snapshot(encode_snapshot(empty())[:-9])
 
 
-def test_numbers_of_arrays_are_numbers() -> None:
+def test_numpy_scalars_become_numbers() -> None:
     share = model.Share(np.int64(3), np.uint32(9), np.float64(0.5), 0.1, 0.0, np.float32(0.25))  # type: ignore[arg-type]
     assert decode_value(model.Share, encode_value(share)) == model.Share(3, 9, 0.5, 0.1, 0.0, 0.25)
 
 
-def test_another_version_s_fields_are_tolerated() -> None:
+def test_fields_of_another_version_are_tolerated() -> None:
     data = copy.deepcopy(snapshot_to_dict(empty()))  # its lists of fields are those of the codec
     names = data["fields"]["Snapshot"]
     guardian = names.index("guardian")

@@ -9,14 +9,15 @@ from pathlib import Path
 import pytest
 from capture_files import pcap
 
-from fwtop.bench.calibrate import keep
 from fwtop.bench.frame import Document, Result
-from fwtop.console import capture, judging
+from fwtop.bench.tables.calibrate import keep
+from fwtop.console import bootstrap, capture
 from fwtop.lab import network, scenario
-from fwtop.lab.plan import lay_out
+from fwtop.lab.traffic.plan import build_plan
 from fwtop.model.costs import DEFAULT_COST_NS, Costs, load_costs, machine_name, save_costs
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Kind
+from fwtop.model.window import NoOrigin
 
 _HERE = Costs(machine_name(), platform.release(), "2026-11-21T10:00:00Z", {"ipset": 812.5, "xdp": 90.0})
 
@@ -25,7 +26,7 @@ def test_every_kind_that_drops_has_a_default() -> None:
     assert set(DEFAULT_COST_NS) == {kind.value for kind in Kind} - {"sysctl"}
 
 
-def test_what_was_kept_is_loaded_and_the_rest_stays_default(tmp_path: Path) -> None:
+def test_measured_costs_replace_defaults(tmp_path: Path) -> None:
     path = tmp_path / "costs.json"
     save_costs(_HERE, path)
     known = load_costs(path)
@@ -44,14 +45,14 @@ def test_a_calibration_keeps_the_lowest_of_its_rounds(tmp_path: Path) -> None:
     assert load_costs(path).cost_ns["xdp"] == 101.0
 
 
-def test_without_a_file_the_defaults_hold_and_say_how_to_measure(tmp_path: Path) -> None:
+def test_without_a_file_the_defaults_apply(tmp_path: Path) -> None:
     known = load_costs(tmp_path / "none.json")
     assert (known.costs, known.stale, known.cost_ns) == (None, False, dict(DEFAULT_COST_NS))
     assert "fwtop bench --calibrate" in known.note
 
 
 @pytest.mark.parametrize(("field", "value"), [("machine", "another \x1b[31m CPU"), ("kernel", "4.19.0-1")])
-def test_costs_of_another_machine_are_left_aside(tmp_path: Path, field: str, value: str) -> None:
+def test_costs_of_another_machine_are_ignored(tmp_path: Path, field: str, value: str) -> None:
     path = tmp_path / "costs.json"
     save_costs(_HERE, path)
     path.write_text(json.dumps(json.loads(path.read_text()) | {field: value}))
@@ -61,7 +62,7 @@ def test_costs_of_another_machine_are_left_aside(tmp_path: Path, field: str, val
     assert "defaults" in known.note
 
 
-def test_a_fix_of_the_same_kernel_series_changes_nothing(tmp_path: Path) -> None:
+def test_costs_apply_to_all_patch_levels_of_a_kernel(tmp_path: Path) -> None:
     path = tmp_path / "costs.json"
     major, minor = platform.release().split(".")[:2]
     save_costs(Costs(_HERE.machine, f"{major}.{minor}.999-later", _HERE.measured, _HERE.cost_ns), path)
@@ -78,7 +79,7 @@ def test_a_fix_of_the_same_kernel_series_changes_nothing(tmp_path: Path) -> None
         b'{"schema": 1, "machine": "m", "kernel": "k", "measured": "d", "cost_ns": {"xdp": "x"}}',
     ],
 )  # fmt: skip
-def test_a_damaged_file_is_a_note_and_no_error(tmp_path: Path, text: bytes) -> None:
+def test_a_damaged_file_is_noted(tmp_path: Path, text: bytes) -> None:
     path = tmp_path / "costs.json"
     path.write_bytes(text)
     known = load_costs(path)
@@ -86,19 +87,19 @@ def test_a_damaged_file_is_a_note_and_no_error(tmp_path: Path, text: bytes) -> N
     assert "can't be read" in known.note
 
 
-def test_what_can_not_be_written_is_one_line_and_leaves_the_old(tmp_path: Path) -> None:
-    with pytest.raises(FwtopError, match="costs stay as they were"):
+def test_a_failed_write_keeps_the_old_file(tmp_path: Path) -> None:
+    with pytest.raises(FwtopError, match="the old costs still apply"):
         save_costs(_HERE, tmp_path / "nowhere" / "costs.json")
 
 
 def test_proposals_carry_the_measured_costs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     path = tmp_path / "costs.json"
     save_costs(Costs(_HERE.machine, _HERE.kernel, _HERE.measured, {"xdp": 33.0}), path)
-    monkeypatch.setattr(judging, "load_costs", lambda: load_costs(path))
-    plan = lay_out(scenario.load("ntp_amplification"), network.Wire(bytes(6), bytes(6)))
+    monkeypatch.setattr(bootstrap, "load_costs", lambda: load_costs(path))
+    plan = build_plan(scenario.load("ntp_amplification"), network.Wire(bytes(6), bytes(6)))
     frame = plan.templates[0].data
     records = [(number * 10**6, frame, len(frame)) for number in range(500)]
-    result = capture.observe_capture(io.BytesIO(pcap(records)), "a capture", top=5)
+    result = capture.observe_capture(io.BytesIO(pcap(records)), "a capture", top=5, lookup=NoOrigin())
     costs = {item.kind: (item.cost_ns, item.cost_measured) for item in result.snapshot.judgement.proposals}
     assert costs.pop("xdp") == (33.0, True)
     assert costs

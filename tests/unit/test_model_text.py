@@ -1,4 +1,4 @@
-"""The door: nothing that a terminal or a reader could be fooled by gets through."""
+"""Sanitising: nothing passes that could fool a terminal or a reader."""
 
 import unicodedata
 

@@ -16,6 +16,7 @@ from fwtop.model.protocol import (
     Apply,
     Hello,
     Keep,
+    NumberedRequest,
     Plan,
     ProtocolError,
     Status,
@@ -53,7 +54,7 @@ def test_mapped_addresses_become_ipv4():
 
 
 @pytest.mark.parametrize("text", ["", "1.2.3", "1.2.3.4/33", "eth0", "1.2.3.4; rm -rf /", "\x1b[31m"])
-def test_what_is_no_prefix_is_refused_with_a_sentence(text):
+def test_other_text_is_no_prefix(text):
     with pytest.raises(ValueError, match="is not an address or prefix"):
         Prefix.parse(text)
 
@@ -98,11 +99,11 @@ RULE = Rule(
 )
 
 
-def test_a_rule_survives_json():
+def test_a_rule_round_trips_through_json():
     assert Rule.from_dict(json.loads(json.dumps(RULE.to_dict()))) == RULE
 
 
-def test_a_rule_of_before_there_were_these_fields_is_read():
+def test_a_rule_of_an_older_version_is_read():
     stored = RULE.to_dict()
     for name in ("ip_id", "tcp_window", "tcp_header"):
         del stored["match"][name]
@@ -113,7 +114,7 @@ def test_a_rule_of_before_there_were_these_fields_is_read():
     "request_",
     [
         Hello("console", "abc", readonly=True),
-        Watch(("eth0", "eth1"), xdp=True),
+        Watch(("eth0", "eth1")),
         Plan(RULE.to_dict()),
         Apply(RULE.to_dict(), 5, force=True),
         Keep("7"),
@@ -123,8 +124,8 @@ def test_a_rule_of_before_there_were_these_fields_is_read():
         Status(finished=True),
     ],
 )
-def test_requests_survive_the_wire(request_):
-    assert parse_request(encode_request(request_)) == request_
+def test_requests_round_trip(request_):
+    assert parse_request(encode_request(request_, 7, 2.5)) == NumberedRequest(request_, 7, 2.5)
 
 
 @pytest.mark.parametrize(
@@ -142,15 +143,20 @@ def test_requests_survive_the_wire(request_):
         b'{"verb": "keep", "id": "7", "ttl_seconds": true}',
         b'{"verb": "undo", "ids": [1]}',
         b'{"verb": "status", "extra": 1}',
+        b'{"verb": "status", "number": -1}',
+        b'{"verb": "status", "number": true}',
+        b'{"verb": "status", "seconds": 0}',
+        b'{"verb": "status", "seconds": 1e9}',
+        b'{"verb": "status", "seconds": NaN}',
         b"[" * 100_000,
     ],
 )
-def test_anything_else_is_refused(message):
+def test_other_messages_are_refused(message):
     with pytest.raises(ProtocolError):
         parse_request(message)
 
 
-def test_answers_survive_the_wire():
+def test_answers_round_trip():
     answer = Answer(ok=False, error="no", code=3, data={"a": [1]})
     assert parse_answer(encode_answer(answer)) == answer
     with pytest.raises(ProtocolError):

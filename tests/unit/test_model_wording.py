@@ -1,4 +1,4 @@
-"""A rule in words and as a command: both say the same rule, whatever it holds."""
+"""Rules in words and as command lines."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from dataclasses import replace
 import pytest
 
 from fwtop.model.address import Prefix
-from fwtop.model.command_line import command_line
 from fwtop.model.protocols import flags_option, flags_text, read_flags
-from fwtop.model.rule import Kind, Match, PayloadMatch, Range, RateLimit, Rule, Setting
-from fwtop.model.wording import describe, summarise
+from fwtop.model.rule import ConnectionLimit, Kind, Match, PayloadMatch, Range, RateLimit, Rule, Setting
+from fwtop.render.command_line import command_line
+from fwtop.render.wording import describe, summarise
 
 NET = Prefix.parse("203.0.113.0/24")
 
@@ -64,6 +64,10 @@ def test_a_match_in_words(match: Match, words: str) -> None:
             "answer handshakes of TCP to port 443 with SYN cookies",
         ),
         (
+            rule(Kind.CONNLIMIT, Match(protocol=6, dport=80), connections=ConnectionLimit(20)),
+            "limit TCP to port 80 to 20 connections per /32 (IPv6 /64)",
+        ),
+        (
             rule(Kind.SYSCTL, Match(), settings=(Setting("net.ipv4.tcp_syncookies", 2),)),
             "set net.ipv4.tcp_syncookies=2",
         ),
@@ -74,7 +78,7 @@ def test_a_rule_in_words(made: Rule, words: str) -> None:
 
 
 @pytest.mark.parametrize("mask", range(0, 256, 5))
-def test_flags_are_read_as_they_are_written(mask: int) -> None:
+def test_tcp_flags_round_trip_as_an_option(mask: int) -> None:
     for value in {0, mask, mask & 18}:
         assert read_flags(flags_option(mask, value)) == (mask, value)
     assert flags_text(18, 2) == "SYN, not ACK"
@@ -101,9 +105,16 @@ def test_flags_are_read_as_they_are_written(mask: int) -> None:
         rule(Kind.XDP, Match(protocol=17, payload=(PayloadMatch(b"evil"),))),
         rule(Kind.TC, Match(protocol=6, dport=80), limit=RateLimit(100, 100, 24, 64)),
         rule(Kind.NOTRACK, Match(protocol=47)),
+        rule(Kind.CONNLIMIT, Match(protocol=6), connections=ConnectionLimit(9, 24, 56)),
+        rule(
+            Kind.CONNLIMIT,
+            Match(family=6, protocol=6, dport=80),
+            connections=ConnectionLimit(1, 32, 60),
+            close_open=True,
+        ),
     ],
 )
-def test_the_program_reads_the_command_as_the_same_rule(made: Rule, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_line_makes_the_same_rule(made: Rule, monkeypatch: pytest.MonkeyPatch) -> None:
     line = command_line(made)
     assert line is not None
     program, verb, *words = shlex.split(line)
@@ -117,13 +128,13 @@ def test_the_program_reads_the_command_as_the_same_rule(made: Rule, monkeypatch:
     assert read == [replace(made, summary=summarise(made), created_by="cli")]
 
 
-def test_what_no_command_can_say_has_none() -> None:
+def test_rules_without_a_command_line() -> None:
     payload = (PayloadMatch(b"evil"),)
     assert command_line(rule(Kind.STRING, Match(payload=payload, tcp_window=Range(1, 1)))) is None
     assert command_line(rule(Kind.XDP, Match(protocol=1, fragment=False))) is None
     assert command_line(rule(Kind.XDP, Match(sport=53), limit=RateLimit(1, 1))) is None
     many = tuple(Prefix(4, number << 8, 24) for number in range(40))
     assert command_line(rule(Kind.IPSET, Match(sources=many))) is None
-    whole = command_line(rule(Kind.IPSET, Match(sources=many)), most_sources=None)
+    whole = command_line(rule(Kind.IPSET, Match(sources=many)), max_sources=None)
     assert whole is not None
     assert whole.count("/24") == 40

@@ -3,7 +3,7 @@
 import random
 
 from fwtop.model.address import Prefix
-from fwtop.model.numbered import apart, numbered
+from fwtop.xdp.rule import disjoint, numbered
 
 
 def drawn(chance: random.Random, count: int) -> tuple[Prefix, ...]:
@@ -15,7 +15,7 @@ def drawn(chance: random.Random, count: int) -> tuple[Prefix, ...]:
 def test_wide_prefixes_come_first_and_nested_ones_have_no_number() -> None:
     prefixes = drawn(random.Random(1), 2000)
     wanted = sorted(
-        apart(prefixes), key=lambda prefix: prefix.length > 24
+        disjoint(prefixes), key=lambda prefix: prefix.length > 24
     )  # stable: by address in both parts
     prefix_of = numbered(prefixes)
     assert [prefix_of(number) for number in range(len(wanted))] == wanted

@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference_parser import reference
 
-from fwtop.collect.parse import parse_packets
 from fwtop.model.packets import (
     FLAG_IP_OPTIONS,
     FLAG_MALFORMED,
@@ -19,6 +18,7 @@ from fwtop.model.packets import (
     Fragment,
     PacketBatch,
 )
+from fwtop.parse.packets import parse_packets
 
 SEEDS = [
     ethernet(ipv4(tcp(1234, 80), 6), 0x0800),
@@ -80,7 +80,7 @@ def test_every_kind_of_packet_equals_the_reference_at_any_sample_width(width: in
     same(SEEDS, [len(frame) for frame in SEEDS], width, whole)
 
 
-def test_every_cut_of_every_packet_equals_the_reference() -> None:
+def test_every_truncation_of_every_packet_equals_the_reference() -> None:
     cuts = [(frame[:size], len(frame)) for frame in SEEDS for size in range(len(frame) + 1)]
     same([cut for cut, _ in cuts], [length for _, length in cuts], 216, True)
     same([cut for cut, _ in cuts], [len(cut) for cut, _ in cuts], 216, True)
@@ -142,7 +142,7 @@ def test_first_and_later_fragments() -> None:
     assert one(SEEDS[19]).fragment[0] == Fragment.NONE, "an atomic fragment is a whole packet (RFC 6946)"
 
 
-def test_flags_tell_what_was_wrong() -> None:
+def test_flags_of_bad_packets() -> None:
     assert one(SEEDS[7]).flags[0] & FLAG_TUNNEL
     assert one(SEEDS[4]).flags[0] & FLAG_IP_OPTIONS
     assert one(SEEDS[0], width=30).flags[0] & FLAG_TRUNCATED
@@ -153,7 +153,7 @@ def test_flags_tell_what_was_wrong() -> None:
     )
 
 
-def test_bare_ip_gets_a_link_header_so_that_every_row_has_one() -> None:
+def test_bare_ip_gets_a_link_header() -> None:
     four, six = ipv4(udp(1, 2, b"pay"), 17), ipv6(udp(3, 4, b"load"), 17)
     mixed = batch_of([four, six, b"\xff\xff"], link=0)
     assert mixed.ethertype.tolist() == [0x0800, 0x86DD, 0]

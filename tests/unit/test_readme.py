@@ -5,15 +5,20 @@ from pathlib import Path
 
 from fwtop.cli.main import VERBS
 from fwtop.ui.keys import KEYS
+from fwtop.ui.tabs import TABS
 
 CLONE = Path(__file__).resolve().parents[2]
 README = (CLONE / "README.md").read_text(encoding="utf-8")
 
 
-def test_every_key_stands_in_the_readme_with_what_it_does():
-    for key in KEYS:
-        if key.label:
-            assert f"| `{key.label}` | {key.help} |" in README
+def test_the_table_of_keys_is_the_programs():
+    rows = README.split("| key | what it does |\n|---|---|\n", 1)[1].split("\n\n", 1)[0].splitlines()
+    assert rows == [f"| `{key.label}` | {key.help} |" for key in KEYS if key.label]
+
+
+def test_every_tab_is_described():
+    for tab in TABS:
+        assert f"| {tab.title} | " in README
 
 
 def test_every_verb_that_exists_stands_in_the_readme():

@@ -27,18 +27,19 @@ from stored_samples import (
 )
 
 from fwtop.model.address import Prefix
-from fwtop.model.command_line import command_line
 from fwtop.model.costs import Costs
 from fwtop.model.errors import FwtopError
-from fwtop.model.observation import observation_json
-from fwtop.model.session import SessionRecord
-from fwtop.model.snapshot import Snapshot
+from fwtop.model.session import Event, EventKind, SessionRecord
+from fwtop.model.snapshot import LedgerRow, Snapshot
+from fwtop.render.command_line import command_line
+from fwtop.render.numbers import duration_words, percent
+from fwtop.render.observation import observation_json
 from fwtop.report import FORMATS, export_snapshot, render
 from fwtop.report.chart import nice_ceiling, resample
-from fwtop.report.digest import digest
 from fwtop.report.export import snapshot_csv
 from fwtop.report.markdown import escape
-from fwtop.report.wording import duration, percent, si
+from fwtop.report.summary import digest
+from fwtop.report.wording import si
 from fwtop.store import SessionWriter, load_session
 
 GOLDEN = Path(__file__).parent / "golden/report.md"
@@ -77,7 +78,7 @@ def test_the_digest_of_the_sample_session(record: SessionRecord) -> None:
     (effect,) = found.effects
     assert (effect.applied or 0) - START == 30
     assert (effect.confirmed or 0) - START == 40
-    assert ((effect.ended or 0) - START, effect.ending) == (110, "taken back")
+    assert ((effect.ended or 0) - START, effect.ending) == (110, "removed")
     assert effect.actual_pps == 178_000
     changes = {change.name: (change.before, change.after) for change in effect.changes}
     assert changes["dropped"] == (40, 178_000)
@@ -101,7 +102,7 @@ def test_an_attack_that_pauses_is_one_and_one_that_lasts_is_open(tmp_path: Path)
     (span,) = digest(record_of(tmp_path, ticks)).spans
     assert (span.began, span.ended, span.until) == (START + 4, None, START + 39)
     assert "until" not in span.title
-    assert "still on when the record ended" in " ".join(digest(record_of(tmp_path, ticks)).summary)
+    assert "still on when the recording ended" in " ".join(digest(record_of(tmp_path, ticks)).summary)
 
 
 def test_a_calm_and_a_tiny_session(tmp_path: Path) -> None:
@@ -135,10 +136,10 @@ class Page(HTMLParser):
 
 KNOWN_TAGS = (
     "html head meta title style body main header p h1 h2 h3 h4 dl div dt dd small section svg rect line path "
-    "circle text ul li i span table tr th td pre figure footer"
+    "text ul li i span table tr th td pre figure footer"
 )
 KNOWN_ATTRIBUTES = (
-    "lang charset http-equiv content name class viewbox role aria-label x y x1 x2 y1 y2 cx cy r width height "
+    "lang charset http-equiv content name class viewbox role aria-label x y x1 x2 y1 y2 rx width height "
     "d style"
 )
 
@@ -165,7 +166,7 @@ def test_html_tells_the_story(record: SessionRecord) -> None:
         "178 kpps",
         "isc.org",
         "fwtop block 203.0.113.0/24 198.51.100.7",
-        "rule 1 taken back",
+        "rule 1 removed",
         "prefers-color-scheme:dark",
         "@media print",
     ):
@@ -339,15 +340,15 @@ def test_wording() -> None:
         "178 k",
     ]
     assert (si(5, "pps"), si(178_000, "pps")) == ("5 pps", "178 kpps")
-    assert [percent(share) for share in (0, 0.00001, 0.002, 0.034, 0.5, 1)] == [
+    assert [percent(share, None) for share in (0, 0.00001, 0.002, 0.034, 0.5, 1)] == [
         "0 %",
-        "< 0.01 %",
+        "<0.01 %",
         "0.20 %",
         "3.4 %",
         "50 %",
         "100 %",
     ]
-    assert [duration(seconds) for seconds in (0, 59.6, 80, 3600, 3725, 90_000)] == [
+    assert [duration_words(seconds) for seconds in (0, 59.6, 80, 3600, 3725, 90_000)] == [
         "0 s",
         "1 min",
         "1 min 20 s",
@@ -386,3 +387,90 @@ def test_costs_measured_here_are_a_ladder_and_others_are_not_there(record: Sessi
     assert "notrack" not in ladder.split("</section>")[0]
     assert "<script" not in page
     assert "What this machine can drop" not in render(record, "html")
+
+
+# -- what a report must not mislead about
+
+
+def ledger_of(*rules: str) -> tuple[LedgerRow, ...]:
+    pps = {rule: 100_000.0 / (at + 1) for at, rule in enumerate(rules)}
+    return tuple(LedgerRow("netfilter", "NETFILTER_DROP", round(p * 5), p, rule) for rule, p in pps.items())
+
+
+def test_drops_of_rules_with_one_reason_are_told_apart(tmp_path: Path) -> None:
+    ticks = []
+    for second in range(10):
+        shot = snapshot(START + second, attacks=(attack(),), dropped=200_000)
+        ticks.append(
+            dataclasses.replace(
+                shot, tables=dataclasses.replace(shot.tables, ledger=ledger_of("88", "93", "91", "95"))
+            )
+        )
+    record = record_of(tmp_path, ticks)
+    rows = {row.key: round(row.peak_pps) for row in digest(record).tops.tables["ledger"]}
+    assert rows == {
+        "rule 88 · netfilter · NETFILTER_DROP": 100_000,
+        "rule 93 · netfilter · NETFILTER_DROP": 50_000,
+        "rule 91 · netfilter · NETFILTER_DROP": 33_333,
+        "rule 95 · netfilter · NETFILTER_DROP": 25_000,
+    }
+    for name in ("html", "md"):
+        assert all(number in render(record, name) for number in ("rule 88", "rule 93", "rule 91", "rule 95"))
+
+
+def test_forged_sources_are_called_forged(tmp_path: Path) -> None:
+    forged = dataclasses.replace(attack(), spoofed=True, title="SYN flood on port 443")
+    record = record_of(tmp_path, [snapshot(START + second, attacks=(forged,)) for second in range(10)])
+    assert "Source addresses (forged)" in render(record, "html")
+    for name in ("html", "md"):
+        assert "Sources were forged" in render(record, name)
+    assert json.loads(render(record, "json"))["tops"]["forged"] == ["SYN flood on port 443"]
+
+
+def test_senders_that_are_real_are_not_called_forged(record: SessionRecord) -> None:
+    assert "forged)" not in render(record, "html")
+    assert json.loads(render(record, "json"))["tops"]["forged"] == []
+
+
+def test_estimated_harm_is_marked_as_estimated(tmp_path: Path) -> None:
+    made = dataclasses.replace(rule(), predicted_guess=True)
+    ticks = [
+        snapshot(
+            START + second,
+            attacks=(attack(),),
+            mitigations=(status(made, START + second),) if second > 3 else (),
+        )
+        for second in range(10)
+    ]
+    record = record_of(tmp_path, ticks)
+    for name in ("html", "md"):
+        assert "estimated" in render(record, name)
+    assert json.loads(render(record, "json"))["rules"][0]["predicted_guess"] is True
+
+
+def test_proposals_made_at_once_are_one_line(record: SessionRecord) -> None:
+    proposed = tuple(
+        Event(START + at / 10, EventKind.RULE_PROPOSED, "", f"block no {at}") for at in range(40)
+    )
+    began = Event(START, EventKind.ATTACK_BEGAN, "udp_flood", "UDP flood")
+    found = digest(dataclasses.replace(record, events=(began, *proposed, began, proposed[0])))
+    assert [event.kind for event in found.events] == [
+        EventKind.ATTACK_BEGAN,
+        EventKind.RULE_PROPOSED,
+        EventKind.ATTACK_BEGAN,
+        EventKind.RULE_PROPOSED,
+    ]
+    assert found.events[1].text == "40 rules: block no 0; block no 1; block no 2; and 37 more"
+    assert found.events[3].text == "block no 0"
+
+
+def test_markers_are_as_wide_as_their_numbers(tmp_path: Path) -> None:
+    made = dataclasses.replace(rule(), id="123456")
+    ticks = [
+        snapshot(START + second, mitigations=(status(made, START + second),) if second > 3 else ())
+        for second in range(10)
+    ]
+    page = render(record_of(tmp_path, ticks), "html")
+    width = re.search(r'<rect class="rule-dot"[^>]* width="([0-9.]+)"', page)
+    assert width is not None
+    assert float(width[1]) >= len("123456") * 7

@@ -24,7 +24,7 @@ def complete(*words: str) -> list[str]:
         'printf "%s\\n" "${COMPREPLY[@]}"'
     )
     done = subprocess.run(
-        ["bash", "-c", script, "bash", *words], capture_output=True, text=True, timeout=10, check=True
+        ["bash", "-c", script, "bash", *words], capture_output=True, text=True, timeout=60, check=True
     )
     return done.stdout.split()
 
@@ -60,6 +60,17 @@ def test_the_man_page_knows_every_option():
         importlib.import_module(f"fwtop.cli.{verb}").arguments(parser)
         for name in (name for action in parser._actions for name in action.option_strings[-1:]):
             assert name in page, (verb, name)
+
+
+def test_every_module_and_bpf_source_is_installed():
+    installed = set(HASH["program_files"](paths.ROOT))
+    for folder, suffixes in (("fwtop", {".py", ".toml"}), ("bpf", {".c", ".h"})):
+        files = [path for path in (paths.ROOT / folder).rglob("*") if path.suffix in suffixes]
+        assert files
+        assert {path.relative_to(paths.ROOT) for path in files} <= installed
+    assert not any(
+        path.name in ("mmdb_writer.py", "build.py") for path in installed if path.parts[0] == "geoip"
+    )
 
 
 def test_the_build_hash_changes_with_every_installed_file_and_with_nothing_else(tmp_path):

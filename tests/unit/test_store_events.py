@@ -1,4 +1,4 @@
-"""What counts as something that happened."""
+"""Events derived from successive snapshots."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_an_attack_begins_changes_and_ends() -> None:
     assert kinds(with_attacks(dns), with_attacks()) == [EventKind.ATTACK_ENDED]
 
 
-def test_a_rule_s_life() -> None:
+def test_events_of_a_rule() -> None:
     at = START + 40
     provisional = quiet(at, mitigations=(status(rule(), at, state=State.PROVISIONAL),))
     confirmed = quiet(at + 1, mitigations=(status(rule(), at, state=State.CONFIRMED),))
@@ -77,7 +77,7 @@ def test_a_rule_that_is_no_longer_listed() -> None:
     assert "not confirmed in time" in left[0].text
 
 
-def test_a_rule_from_before_the_session_is_told_as_such() -> None:
+def test_a_rule_older_than_the_session_is_marked() -> None:
     found = derive(None, quiet(START, mitigations=(status(rule(), START),)))
     assert [event.kind for event in found] == [EventKind.RULE_APPLIED, EventKind.RULE_CONFIRMED]
     assert "since before the session" in found[0].text
@@ -90,7 +90,7 @@ def test_the_guardian_and_lost_records() -> None:
     assert kinds(ready, snapshot(START + 1, busy=False)) == [EventKind.RECORDS_LOST]
 
 
-def test_a_flapping_proposal_and_steady_losses_are_told_once() -> None:
+def test_flapping_proposals_and_steady_losses_are_reported_once() -> None:
     log, told = EventLog(), []
     for second in range(50):
         with_it = second % 2 == 0
@@ -101,7 +101,7 @@ def test_a_flapping_proposal_and_steady_losses_are_told_once() -> None:
     assert sorted(told) == [EventKind.RECORDS_LOST, EventKind.RULE_PROPOSED]
 
 
-def test_poison_is_harmless_in_events() -> None:
+def test_events_are_sanitised() -> None:
     events = derive(None, poisoned(START))
     assert len(events) >= 4
     for event in events:
@@ -111,7 +111,7 @@ def test_poison_is_harmless_in_events() -> None:
     assert any(POISON[:20] in event.text for event in events)
 
 
-def test_the_sample_session_tells_its_story() -> None:
+def test_events_of_the_sample_session() -> None:
     log, told = EventLog(), []
     for tick in session_ticks():
         told += log.next(tick)

@@ -1,4 +1,4 @@
-"""Sessions on a real disk: written, read meanwhile, thinned, found, and dropped when there are too many."""
+"""Sessions on disk: written, read meanwhile, thinned out, found and deleted."""
 
 from __future__ import annotations
 
@@ -13,18 +13,11 @@ from stored_sessions import Clock, as_read, path_of, sample_session, writer
 from fwtop.model.address import Prefix
 from fwtop.model.errors import FwtopError
 from fwtop.model.session import EventKind
-from fwtop.store import (
-    BaselineStore,
-    find_session,
-    list_sessions,
-    load_session,
-    replay,
-    session_info,
-)
+from fwtop.store import BaselineStore, find_session, list_sessions, load_session, replay, session_info
 from fwtop.store.directory import drop_old, is_running, session_id, size_bytes
 
 
-def test_what_was_written_is_read_back(tmp_path: Path) -> None:
+def test_a_session_is_read_back(tmp_path: Path) -> None:
     recorded = sample_session(tmp_path)
     ticks = session_ticks()
     assert list(replay(recorded)) == as_read(ticks, recorded)
@@ -45,7 +38,7 @@ def test_what_was_written_is_read_back(tmp_path: Path) -> None:
     assert recorded.stat().st_mode & 0o777 == 0o600
 
 
-def test_few_snapshots_are_picked_evenly_and_the_marked_ones_always(tmp_path: Path) -> None:
+def test_snapshots_are_picked_evenly_and_pinned_ones_always(tmp_path: Path) -> None:
     recorded = sample_session(tmp_path)
     picked = list(load_session(recorded).snapshots(10))
     assert 10 <= len(picked) <= 20
@@ -93,13 +86,13 @@ def test_older_ticks_are_thinned_out(tmp_path: Path) -> None:
     assert len(load_session(path).ticks) == 3_600
 
 
-def test_a_fast_tick_stores_one_snapshot_a_second_and_every_figure(tmp_path: Path) -> None:
+def test_fast_ticks_store_one_snapshot_per_second_and_the_whole_series(tmp_path: Path) -> None:
     path = long_session(tmp_path, 60, 0.25)
     assert 58 <= len(list(replay(path))) <= 70
     assert len(load_session(path).ticks) == 240
 
 
-def test_a_session_stays_within_its_bound(tmp_path: Path) -> None:
+def test_a_session_stays_within_its_size_limit(tmp_path: Path) -> None:
     clock, limit = Clock(), 1_200_000
     session = writer(tmp_path, clock=clock, max_bytes=limit)
     for place in range(1_500):
@@ -113,7 +106,30 @@ def test_a_session_stays_within_its_bound(tmp_path: Path) -> None:
     assert stored[-1].started == START + 1_499 * 2.0 - 5
 
 
-def test_old_sessions_are_dropped_and_the_running_one_never(tmp_path: Path) -> None:
+def test_reports_count_towards_their_session_and_are_deleted_with_it(tmp_path: Path) -> None:
+    directory, paths = tmp_path / "sessions", []
+    for number in range(2):
+        session = writer(tmp_path, f"eth{number}")
+        for tick in session_ticks(40):
+            session.write(dataclasses.replace(tick, started=tick.started + 1_000 * (number + 1)))
+        session.close()
+        paths.append(path_of(session))
+    without = size_bytes(paths[0])
+    report = paths[0].with_suffix(".html")
+    report.write_bytes(bytes(1 << 20))
+    assert size_bytes(paths[0]) == without + (1 << 20)
+    assert drop_old(directory, without + size_bytes(paths[1]) + 1000) == paths[:1]
+    assert not report.exists()
+    assert paths[1].exists()
+    elsewhere = [directory / "fwtop-2001-01-01T00-00-00.json", directory / "2001-01-01T00-00-00Z-gone.html"]
+    for path in elsewhere:
+        path.write_bytes(bytes(1 << 20))
+    (directory / "notes.txt").write_text("not fwtop's")
+    assert set(drop_old(directory, size_bytes(paths[1]) + 1000)) == set(elsewhere)
+    assert sorted(path.suffix for path in directory.iterdir()) == [".db", ".lock", ".txt"]
+
+
+def test_old_sessions_are_deleted_but_no_running_one(tmp_path: Path) -> None:
     running = writer(tmp_path, "a0")
     running.write(session_ticks()[0])
     paths = []
@@ -169,7 +185,7 @@ def test_finding_a_session(tmp_path: Path) -> None:
     assert caught.value.code == 2
 
 
-def test_poison_is_stored_and_comes_back_exactly(tmp_path: Path) -> None:
+def test_hostile_text_is_stored_unchanged(tmp_path: Path) -> None:
     session = writer(tmp_path, POISON, host=POISON, netns=POISON, version=POISON)
     session.write(poisoned(START))
     session.close()

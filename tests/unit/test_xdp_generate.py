@@ -1,4 +1,4 @@
-"""The C that rules become: only what is asked, lists without overlap, and what is refused."""
+"""The C generated from rules: only the needed tests, lists without overlap, and refused rules."""
 
 import errno
 import ipaddress
@@ -8,52 +8,50 @@ import re
 import pytest
 from frames import batch_of, ethernet, ipv4, udp
 
-from fwtop.advise.matching import match_rows
-from fwtop.collect.xdp_build import is_too_large, ways
-from fwtop.collect.xdp_generate import program_text
-from fwtop.collect.xdp_rule import List4, List6, SlotRule, Table6
-from fwtop.collect.xdp_tree import lookup_lines
+from fwtop.analysis.proposals.matching import match_rows
 from fwtop.model.address import Prefix
 from fwtop.model.errors import FwtopError
-from fwtop.model.numbered import apart
 from fwtop.model.rule import Kind, Match, PayloadMatch, Rule
-from fwtop.model.xdp import check_xdp
+from fwtop.xdp.build import is_too_large, variants
+from fwtop.xdp.generate import program_text
+from fwtop.xdp.rule import List4, List6, SlotRule, Table6, check_xdp, disjoint
+from fwtop.xdp.tree import lookup_lines
 
 
 def body_of(text: str, function: str) -> str:
     return text[text.index(f" {function}(") :].partition("\n}")[0]
 
 
-def test_a_rule_asks_only_for_its_conditions() -> None:
+def test_a_rule_tests_only_its_conditions() -> None:
     text = program_text([SlotRule(3, Match(protocol=17, sport=161), {})], ())
     body = body_of(text, "any_rule_3")
     assert "p->protocol == 17" in body
     assert "p->sport == 161" in body
     assert not re.search(r"ttl|ip_length|payload|src_", body)
-    assert "if (any_rule_3(f, p) && alive(cell, 3))" in text
+    assert "if (any_rule_3(f, p) && is_enabled(counters, 3))" in text
 
 
-def test_many_prefixes_in_the_code_go_without_ways_of_their_own() -> None:
-    """Code for 30 rules of 50 prefixes had jumps longer than the kernel takes, after 10 s of compiling."""
+def test_many_prefixes_are_compiled_without_the_fast_path() -> None:
+    """Code for 30 rules of 50 prefixes took 10 s to compile, and its jumps were too long for the kernel."""
     fifty = tuple(Prefix.parse(f"10.0.{place}.0/24") for place in range(50))
     rules = [SlotRule(slot, Match(sources=fifty), {}) for slot in range(20)]
-    assert ways(rules) == (True, False)
-    assert ways([*rules, SlotRule(20, Match(destinations=fifty), {})]) == (False,)
+    assert variants(rules) == (True, False)
+    assert variants([*rules, SlotRule(20, Match(destinations=fifty), {})]) == (False,)
     listed = {("src", 4): List4(1, 2, 3, 0, 0)}
-    assert ways([*rules, SlotRule(20, Match(sources=fifty), listed)]) == (True, False)
+    assert variants([*rules, SlotRule(20, Match(sources=fifty), listed)]) == (True, False)
     tables = tuple(Table6(length, 0, 0, 4, 1, (1, 1), (0, 0)) for length in range(20, 121))
-    assert ways([SlotRule(0, Match(), {("src", 6): List6(1, tables[:100])})]) == (True, False)
-    assert ways([SlotRule(0, Match(), {("src", 6): List6(1, tables)})]) == (False,)
+    assert variants([SlotRule(0, Match(), {("src", 6): List6(1, tables[:100])})]) == (True, False)
+    assert variants([SlotRule(0, Match(), {("src", 6): List6(1, tables)})]) == (False,)
 
 
-def test_what_is_too_long_is_told_from_what_is_wrong() -> None:
+def test_programs_that_are_too_long_are_distinguished_from_wrong_ones() -> None:
     far = "fwtop_xdp: Invalid argument: jump out of range from insn 12 to -30007 | processed 0 insns"
     assert is_too_large(OSError(errno.E2BIG, "Argument list too long"))
     assert is_too_large(OSError(errno.EINVAL, far))
     assert not is_too_large(OSError(errno.EINVAL, "fwtop_xdp: Invalid argument: unknown opcode 00"))
 
 
-def test_what_is_known_of_a_packet_is_not_asked() -> None:
+def test_known_fields_are_not_tested() -> None:
     match = Match(protocol=17, sport=161, fragment=False, sources=(Prefix.parse("10.0.0.0/8"),))
     text = program_text([SlotRule(0, match, {})], ())
     body = body_of(text, "plain_4_17_rule_0")
@@ -63,7 +61,7 @@ def test_what_is_known_of_a_packet_is_not_asked() -> None:
     assert "plain_6_17_rule_0" not in text  # nor can IPv6
 
 
-def test_a_search_through_the_payload_is_compiled_once() -> None:
+def test_payload_searches_are_compiled_once() -> None:
     text = program_text([SlotRule(0, Match(dport=53, payload=(PayloadMatch(b"evil"),)), {})], ())
     assert text.count("for (u32 i") == 1
     assert "return NOT_PLAIN;" in body_of(text, "plain_4_17_verdict")
@@ -89,7 +87,7 @@ def lookup(lines: list[str], hi: int, lo: int) -> bool:
 
 
 @pytest.mark.parametrize("family", [4, 6])
-def test_the_tree_finds_what_a_walk_over_the_list_finds(family: int) -> None:
+def test_the_tree_agrees_with_a_linear_search(family: int) -> None:
     chance = random.Random(family)
     bits = 32 if family == 4 else 128
     for _ in range(30):
@@ -109,25 +107,25 @@ def _prefix(chance: random.Random, family: int, bits: int) -> Prefix:
 
 def test_prefixes_within_others_are_left_out() -> None:
     texts = ("10.0.0.0/8", "10.1.0.0/16", "9.0.0.1", "10.0.0.0/8")
-    assert apart(map(Prefix.parse, texts)) == [Prefix.parse("9.0.0.1"), Prefix.parse("10.0.0.0/8")]
-    assert ipaddress.ip_network("10.0.0.0/8") == apart(map(Prefix.parse, texts))[1].network
+    assert disjoint(map(Prefix.parse, texts)) == [Prefix.parse("9.0.0.1"), Prefix.parse("10.0.0.0/8")]
+    assert ipaddress.ip_network("10.0.0.0/8") == disjoint(map(Prefix.parse, texts))[1].network
 
 
 @pytest.mark.parametrize(
     ("match", "words"),
     [
         (Match(payload=(PayloadMatch(bytes(129)),)), "first 128 bytes"),
-        (Match(payload=(PayloadMatch(b"x", 2048),)), "2048 bytes"),
+        (Match(payload=(PayloadMatch(b"x", 2048),)), "up to byte 2048"),
         (Match(destinations=(Prefix(4, 0, 8),) * 1025), "1024 destinations"),
     ],
 )
-def test_what_cant_be_compiled(match: Match, words: str) -> None:
+def test_rules_that_cant_be_compiled(match: Match, words: str) -> None:
     with pytest.raises(FwtopError, match=words) as caught:
         check_xdp(Rule("", Kind.XDP, match, "", 60))
     assert caught.value.code == 2
 
 
-def test_previews_read_names_in_any_case_and_later_fragments_as_rules_do() -> None:
+def test_previews_treat_case_and_later_fragments_as_rules_do() -> None:
     name = PayloadMatch(b"\x04evil\x00", 0, None, "evil.")
     frames = [
         ethernet(ipv4(udp(1, 53, b"\x04EvIl\x00"), 17), 0x0800),

@@ -1,7 +1,7 @@
-"""On which interfaces a program must be to see the packets of another."""
+"""The interfaces to attach to in order to see the packets of another one."""
 
-from fwtop.collect.links import Link, LinkStats
-from fwtop.collect.xdp_targets import Target, targets
+from fwtop.kernel.links import Link, LinkStats
+from fwtop.xdp.attach import Target, targets
 
 _NONE = LinkStats(0, 0, 0, 0, 0)
 
@@ -19,19 +19,19 @@ BRIDGE, PORT = link(7, "br0", kind="bridge"), link(8, "eth2", master=7)
 LINKS = [ETH0, ETH1, BOND0, TAGGED, TWICE, MACVLAN, BRIDGE, PORT]
 
 
-def test_a_vlan_is_seen_below_it_and_a_bond_on_its_members() -> None:
+def test_a_vlan_is_attached_to_below_it_and_a_bond_at_its_members() -> None:
     assert targets(LINKS, [TAGGED]) == [Target(BOND0, "bond0.100", (ETH0, ETH1))]
     assert targets(LINKS, [TWICE]) == [Target(BOND0, "bond0.100.7", (ETH0, ETH1))]
     assert targets(LINKS, [BOND0]) == [Target(BOND0, "", (ETH0, ETH1))]
 
 
-def test_each_place_is_named_once_and_what_was_asked_for_wins() -> None:
+def test_targets_are_unique_and_the_requested_interface_wins() -> None:
     assert targets(LINKS, [TAGGED, TWICE, BOND0]) == [Target(BOND0, "", (ETH0, ETH1))]
 
 
-def test_others_are_where_they_are() -> None:
+def test_other_interfaces_are_their_own_targets() -> None:
     assert targets(LINKS, [BRIDGE, MACVLAN, PORT]) == [Target(BRIDGE), Target(MACVLAN), Target(PORT)]
 
 
-def test_a_vlan_whose_lower_interface_is_elsewhere_stays_itself() -> None:
+def test_a_vlan_whose_lower_interface_is_in_another_namespace_is_its_own_target() -> None:
     assert targets([TAGGED], [TAGGED]) == [Target(TAGGED)]

@@ -1,0 +1,129 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/* Peers that pass in their role only: SSH sessions, resolvers, time servers, gateways (see
+ * fwtop/model/roles.py).
+ *
+ * Checked for packets that a rule would drop. Most packets of a flood fail the port checks before the lookup. */
+#ifndef FWTOP_XDP_ALLOW_H
+#define FWTOP_XDP_ALLOW_H
+
+#include "xdp.h"
+
+#define PORT_WORDS 1024
+#define XDP_PEERS 8192
+#define PEER_PROBES 16
+#define GATEWAY 0 /* in place of protocol and port */
+#define ROLE(protocol, port) ((protocol) << 16 | (port))
+
+/* A hash table with open addressing. `key` is written last, and a used place never becomes empty again, so that no
+ * lookup ends too early. Writer: fwtop/guardian/objects/xdp_peers.py. */
+struct xdp_peer {
+	u64 hi, lo;
+	u64 key; /* family << 24 | ROLE; 0: empty, 1: removed */
+};
+
+struct xdp_allow {
+	u64 tcp_ports[PORT_WORDS]; /* bitmap of the source ports of TCP peers */
+	struct xdp_peer peers[XDP_PEERS];
+};
+
+INLINE u32 is_peer(u32 family, u64 hi, u64 lo, u32 role)
+{
+	struct xdp_allow *allow = MAP_VALUE(FWTOP_XDP_ALLOW_FD);
+	u64 key = (u64)family << 24 | role;
+	u64 first = ((hi ^ key) * 0x9e3779b97f4a7c15ULL + lo) * 0xd6e8feb86659fd93ULL >> 51, place;
+
+#pragma clang loop unroll(disable)
+	for (u32 i = 0; i < PEER_PROBES; i++) {
+		struct xdp_peer *peer;
+
+		place = first + i;
+		OPAQUE(place);
+		peer = &allow->peers[place & (XDP_PEERS - 1)];
+		if (peer->key == 0)
+			return 0;
+		if (peer->key == key && peer->lo == lo && peer->hi == hi)
+			return 1;
+	}
+	return 0;
+}
+
+INLINE u32 is_tcp_port(u64 port)
+{
+	struct xdp_allow *allow = MAP_VALUE(FWTOP_XDP_ALLOW_FD);
+	u64 word = port >> 6;
+
+	OPAQUE(word);
+	return allow->tcp_ports[word & (PORT_WORDS - 1)] >> (port & 63) & 1;
+}
+
+/* SYN without ACK, RST and FIN opens a connection, which only gateways may, for BGP. */
+INLINE u32 tcp_in_role(u32 family, u64 hi, u64 lo, u32 sport, u32 dport, u32 flags)
+{
+	u32 role = ROLE(6, sport);
+
+	if (dport == 179)
+		role = GATEWAY;
+	else if ((flags & 0x17) == 0x02 || !is_tcp_port(sport))
+		return 0;
+	return is_peer(family, hi, lo, role);
+}
+
+INLINE u32 udp_in_role(u32 family, u64 hi, u64 lo, u32 sport, u32 dport)
+{
+	u32 role = ROLE(17, sport);
+	u32 answer = sport == 53 ? dport >= 1024 : sport == 123;
+
+	if (family == 4 ? sport == 67 && dport == 68 : sport == 547 && dport == 546)
+		answer = 1;
+	if (!answer) {
+		if (dport != 3784 && dport != 3785 && dport != 4784)
+			return 0;
+		role = GATEWAY;
+	}
+	return is_peer(family, hi, lo, role);
+}
+
+INLINE u32 is_gateways(u32 family, u32 protocol)
+{
+	return protocol == (family == 4 ? 1 : 58) || protocol == 89 || protocol == 112;
+}
+
+INLINE u32 any_in_role(struct frame *f, struct view *p)
+{
+	u32 ported = p->fragment != LATER_FRAGMENT;
+
+	if (p->protocol == 6)
+		return ported && tcp_in_role(p->family, p->src_hi, p->src_lo, p->sport, p->dport, p->tcp_flags);
+	if (p->protocol == 17)
+		return ported && udp_in_role(p->family, p->src_hi, p->src_lo, p->sport, p->dport);
+	return is_gateways(p->family, p->protocol) && is_peer(p->family, p->src_hi, p->src_lo, GATEWAY);
+}
+
+INLINE u32 plain_in_role(struct frame *f, struct plain *p, u32 family, u32 protocol, u64 hi, u64 lo)
+{
+	u32 sport, dport;
+
+	if (is_gateways(family, protocol))
+		return is_peer(family, hi, lo, GATEWAY);
+	if (p->transport + 4 > f->end)
+		return 0;
+	sport = BE16(p->transport);
+	dport = BE16(p->transport + 2);
+	if (protocol == 17)
+		return udp_in_role(family, hi, lo, sport, dport);
+	if (p->transport + 14 > f->end)
+		return 0;
+	return tcp_in_role(family, hi, lo, sport, dport, p->transport[13]);
+}
+
+INLINE u32 plain_4_in_role(struct frame *f, struct plain *p)
+{
+	return plain_in_role(f, p, 4, p->ip[9], 0, BE32(p->ip + 12));
+}
+
+INLINE u32 plain_6_in_role(struct frame *f, struct plain *p)
+{
+	return plain_in_role(f, p, 6, p->ip[6], BE64(p->ip + 8), BE64(p->ip + 16));
+}
+
+#endif

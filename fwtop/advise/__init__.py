@@ -1,1 +1,0 @@
-"""From tables to judgement: baseline, classification, signatures, proposals, preview."""

@@ -1,1 +1,0 @@
-"""From packets to tables: the window, heavy hitters, ports, payload statistics."""

@@ -1,0 +1,1 @@
+"""Judgement of a window: baseline, attacks, spoofing, signatures, proposals, preview."""

@@ -1,0 +1,186 @@
+"""The advisor: turns windows of packets into attacks, signatures and proposals, with state in between."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import chain
+
+import numpy as np
+
+from fwtop.analysis.acquaintances import Acquaintances
+from fwtop.analysis.attacks import Life, attacks_of, pps_of
+from fwtop.analysis.baseline import Baseline
+from fwtop.analysis.classify import find_attacks
+from fwtop.analysis.config import AdviseConfig
+from fwtop.analysis.context import AnalysisContext
+from fwtop.analysis.fate import fates
+from fwtop.analysis.held.memory import HeldMemory
+from fwtop.analysis.packet_signatures import packet_signatures
+from fwtop.analysis.payload_table import shown_payloads
+from fwtop.analysis.proposals.cache import Advice, Fingerprint, StableNumbers
+from fwtop.analysis.proposals.normal import normal_traffic, with_unexplained
+from fwtop.analysis.proposals.propose import numbered, offers
+from fwtop.analysis.proposals.signatures import matches, signatures
+from fwtop.analysis.scan_memory import ScanMemory
+from fwtop.analysis.standing import Standing
+from fwtop.analysis.timeline import Timeline, activity
+from fwtop.analysis.traffic import TCP, Traffic
+from fwtop.analysis.traffic_part import JudgedTraffic
+from fwtop.analysis.upstream import pressure
+from fwtop.model.packets import PacketBatch
+from fwtop.model.snapshot import Judgement, Tables
+from fwtop.model.window import NoOrigin, OriginLookup, Window
+
+_SHORT = 100  # packets: in a shorter capture only an attack that is nearly all of it shows
+
+
+@dataclass
+class _Pending:
+    """Packets of a quiet tick on hold: they may contain the onset of an attack."""
+
+    end: float
+    seconds: float
+    packets: PacketBatch
+
+
+class Advisor:
+    """Judges consecutive windows. One per observation; not thread-safe."""
+
+    def __init__(
+        self,
+        config: AdviseConfig | None = None,
+        baseline: Baseline | None = None,
+        lookup: OriginLookup | None = None,
+    ) -> None:
+        self.config = config or AdviseConfig()
+        self.standing = Standing.unknown()  # of the sources, as of the last judgement
+        self.judged: JudgedTraffic | None = None  # the last window
+        self._lookup = lookup or NoOrigin()
+        self.baseline = baseline or Baseline(self.config.baseline_rows)
+        self._timeline = Timeline(self.config.linger_seconds)
+        self._scans = ScanMemory()
+        self._acquaintances = Acquaintances()
+        self._held = HeldMemory()
+        self._pending: list[_Pending] = []
+        self._advice: Advice | None = None
+        self._numbers = StableNumbers()
+        self._last_ns = -1
+        self._last_end = 0.0
+
+    def judge(self, window: Window, tables: Tables) -> Judgement:
+        """Return the attacks of a window and proposals against them; learn from quiet windows."""
+        context = make_context(window, self.config, self.baseline, self._scans, self._held)
+        context.acquaintances = self._acquaintances
+        findings = find_attacks(context)
+        self._acquaintances.note(context.traffic, context.tcp.real & context.unclaimed)
+        self._timeline.observe(window.intervals)
+        lives = [
+            Life(finding, activity(context, finding, pps_of(context, finding)), fate)
+            for finding, fate in zip(findings, fates(context, window), strict=True)
+        ]
+        lives.sort(key=lambda life: life.onset)  # a later vector may replace an earlier one
+        named = attacks_of(context, lives, self._timeline)
+        self._timeline.follow(context)
+        attacks = tuple(attack for attack, _ in named)
+        claims = {attack.key: finding for attack, finding in named}
+        self._learn(context, window, quiet=not attacks)
+        now = window.started + window.seconds
+        self.standing = Standing.of(context, self._lookup)
+        advice = self._advice = self._advise(context, now)
+        self.judged = JudgedTraffic.of(window, context, advice.normal, claims)
+        numbers = self._numbers.assign([offer.key for offer in advice.offered], now)
+        made = [numbered(offer, number) for offer, number in zip(advice.offered, numbers, strict=True)]
+        found = chain.from_iterable(advice.found.values())
+        made_now = Judgement(
+            attacks=attacks,
+            proposals=tuple(sorted(made, key=lambda proposal: proposal.number)),
+            payloads=shown_payloads(tables, context.traffic, found, advice.normal),
+            baseline=advice.normal.sentence,
+            baseline_packets=len(advice.normal.packets),
+            signatures=packet_signatures(window, context, advice.normal),
+        )
+        return at_most(made_now, tables.totals.pps)
+
+    def _advise(self, context: AnalysisContext, now: float) -> Advice:
+        """Return cached proposals if the attacks haven't changed, else new ones."""
+        normal = normal_traffic(context)
+        fingerprint = Fingerprint.of(context, normal, overloaded=bool(pressure(context)))
+        before = self._advice
+        if before is not None and context.findings and before.holds(fingerprint, now):
+            return before
+        order = tuple(offer.key for offer in before.offered) if before is not None else ()
+        found = {finding.key: signatures(context, finding, normal) for finding in context.findings}
+        normal = with_unexplained(context, normal, matches(found))
+        return Advice(fingerprint, now, normal, found, offers(context, normal, found, order))
+
+    def _learn(self, context: AnalysisContext, window: Window, *, quiet: bool) -> None:
+        """Learn quiet packets with a delay; during an attack learn only real connections."""
+        if not window.live or len(context.traffic) == 0:
+            return
+        packets = context.traffic.packets
+        new = packets.time_ns > self._last_ns
+        self._last_ns = max(self._last_ns, int(packets.time_ns.max()))
+        end = window.started + window.seconds
+        seconds = min(window.seconds, max(0.0, end - self._last_end))
+        self._last_end = end
+        if not quiet:
+            self._pending.clear()
+            if self.baseline.ready:
+                real = packets.select(new & context.tcp.real & context.unclaimed)
+                self.baseline.renew(real, self.baseline.rows.protocol == TCP)
+            return
+        fresh = packets.select(new)
+        fresh = replace(fresh, weight=context.traffic.weight[new])
+        if (
+            seconds > self.config.settle_seconds
+        ):  # one long window, as in `fwtop snapshot`: learn all but its end
+            settle = self.config.settle_seconds
+            old = fresh.time_ns < int(fresh.time_ns.max()) - int(settle * 1e9)
+            self._keep(fresh.select(old), seconds - settle)
+            fresh, seconds = fresh.select(~old), settle
+        self._pending.append(_Pending(end, seconds, fresh))
+        while self._pending and self._pending[0].end <= end - self.config.settle_seconds:
+            settled = self._pending.pop(0)
+            self._keep(settled.packets, settled.seconds)
+
+    def _keep(self, packets: PacketBatch, seconds: float) -> None:
+        self.baseline.keep_rates(packets, packets.weight, seconds)
+        self.baseline.keep_rows(packets)
+
+
+def at_most(judgement: Judgement, total_pps: float) -> Judgement:
+    """Limit the attacks' rates to the total of the window that they are shown with.
+
+    A judgement may be older than the tables, and connection tracking also counts outbound connections.
+    """
+    if all(attack.pps <= total_pps for attack in judgement.attacks):
+        return judgement
+    attacks = tuple(replace(attack, pps=min(attack.pps, total_pps)) for attack in judgement.attacks)
+    return replace(judgement, attacks=attacks)
+
+
+def make_context(
+    window: Window,
+    config: AdviseConfig,
+    baseline: Baseline,
+    scan_memory: ScanMemory | None = None,
+    held_memory: HeldMemory | None = None,
+) -> AnalysisContext:
+    """Prepare a window for classification."""
+    traffic = Traffic.of(window, config)
+    if not window.live and len(traffic) < _SHORT:
+        config = replace(config, min_samples=config.min_samples * 2 // 3)
+    unclaimed = np.ones(len(traffic), np.bool_)
+    return AnalysisContext(
+        traffic,
+        config,
+        baseline,
+        window.counters,
+        window.own,
+        unclaimed,
+        scan_memory or ScanMemory(),
+        intervals=window.intervals,
+        clock=window.clock,
+        sockets=window.sockets,
+        held_memory=held_memory or HeldMemory(),
+    )

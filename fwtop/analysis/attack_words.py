@@ -1,0 +1,112 @@
+"""What an attack hits and where it comes from, in a few words."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fwtop.analysis.context import AnalysisContext, Finding, plural
+from fwtop.analysis.features import Features
+from fwtop.analysis.traffic import Rows, Traffic, weighted_top
+from fwtop.model.address import format_address
+from fwtop.model.protocols import NAMES
+
+_MAIN = 0.8  # share of the packets that a target has
+_STILL = 0.3  # a target named once is kept while it has this share
+_MANY = 1_000  # sources, from which the number of their networks is told
+_UNMET = 0.02  # share of packets from sources that were not sampled
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What most packets of an attack have in common, and how many share it."""
+
+    words: str
+    share: float
+
+
+def target_of(context: AnalysisContext, finding: Finding, before: str = "") -> str:
+    """Name the target: port, origin port of a reflection, else the address and protocol.
+
+    A target named `before` is kept while a good part of the packets still go there, so that the attack keeps
+    its identity.
+    """
+    if finding.held is not None:
+        return f"tcp/{finding.held.group.port}"
+    found = _targets(context.traffic, finding.rows)
+    if before and any(target.words == before and target.share >= _STILL for target in found):
+        return before
+    return next((target.words for target in found if target.share >= _MAIN), before and "*")
+
+
+def _targets(traffic: Traffic, rows: Rows) -> list[Target]:
+    if not len(rows):
+        return []
+    packets, weight = traffic.packets.select(rows), traffic.weight[rows]
+    ported = ~traffic.later[rows]
+    out = []
+    for side, word in (("dport", "/"), ("sport", " from ")):
+        ports = getattr(packets, side)
+        heads = ported & (ports > 0)
+        keys = packets.protocol[heads].astype(np.uint32) << np.uint32(16) | ports[heads]
+        out += [
+            Target(f"{_name(key >> 16)}{word}{key & 0xFFFF}", share)
+            for key, share in _top(keys, weight[heads], float(weight[ported].sum()))
+        ]
+    protocols = _top(packets.protocol, weight, float(weight.sum()))
+    several = len(np.unique(traffic.dest_key)) > 1
+    only = several and bool((traffic.dest_key[rows] == traffic.dest_key[rows[0]]).all())
+    address = format_address(*(int(getattr(packets, name)[0]) for name in ("family", "dst_hi", "dst_lo")))
+    for protocol, share in protocols:
+        out += [Target(f"{address} {_name(protocol)}", share)] if only else []
+        out.append(Target(_name(protocol), share))
+    return out
+
+
+def _top(values: np.ndarray, weight: np.ndarray, whole: float) -> list[tuple[int, float]]:
+    if not len(values) or whole <= 0:
+        return []
+    found, sums = weighted_top(values, weight)
+    return [(int(value), float(part) / whole) for value, part in zip(found[:4], sums[:4], strict=True)]
+
+
+def _name(protocol: int) -> str:
+    return NAMES.get(protocol, f"protocol {protocol}")
+
+
+def sources_of(context: AnalysisContext, finding: Finding, *, spoofed: bool) -> str:
+    """Tell the senders: forged, or how many, of how many networks."""
+    if finding.held is not None:
+        return plural(len(finding.held.senders), "source")
+    if spoofed:
+        return "spoofed"
+    if not len(finding.rows):
+        return ""
+    features = Features(context.traffic, finding.rows)
+    number, sampled = features.sources, features.packets > 1.05 * features.n and features.singles > _UNMET
+    words = plural(number, "source")
+    if sampled:
+        words = f"~{_roughly(_estimated(features))} sources"
+    if number < _MANY:
+        return words
+    packets = context.traffic.packets.select(finding.rows)
+    four = packets.family == 4
+    networks = np.where(four, packets.src_lo >> np.uint64(16), packets.src_hi >> np.uint64(32))
+    size = "/16s" if bool(four.all()) else "networks" if bool(four.any()) else "/32s"
+    return f"{words}, {len(np.unique(networks)):,} {size}"
+
+
+def _roughly(number: float) -> str:
+    """Round to two digits: 340, 1,200, 45k."""
+    step = 10 ** max(len(str(int(number))) - 2, 0)
+    rounded = round(number / step) * step
+    return f"{rounded // 1_000:,}k" if rounded >= 10_000 else f"{rounded:,}"
+
+
+def _estimated(features: Features) -> float:
+    """Estimate the number of sources from those sampled once and twice (Chao 1984): a lower bound."""
+    counts = features.source_counts
+    once, twice = int((counts == 1).sum()), int((counts == 2).sum())
+    unseen = once * (once - 1) / (2 * (twice + 1))
+    return min(features.sources + unseen, features.packets)

@@ -1,0 +1,345 @@
+"""Floods of DNS queries. Sources: RFC 8482; "water torture" (Secure64 2014, Luo et al. 2018)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+
+from fwtop.analysis.context import AnalysisContext, Finding, confidence_of, count
+from fwtop.analysis.features import Features
+from fwtop.analysis.parsers import dns
+from fwtop.analysis.parsers.services import dns_query
+from fwtop.analysis.traffic import UDP, Rows, payload
+from fwtop.model.packets import Mask
+from fwtop.model.rule import Match
+from fwtop.model.text import dns_name_text, safe_text
+from fwtop.render.numbers import percent
+
+_PARENT_SHARE = 0.25  # of the questions are for names under one parent
+_VECTORS = 2  # floods of questions at once
+_NAMES = 16  # that are asked for so often, at most
+_INVENTED = 200  # questions before that is said
+_AGAIN = 10  # times that a random name doesn't come up, nor the same question of one resolver
+_FORGED = 0.9  # probability: sources of one name that only come the same way may be one network's
+_AGAIN_PPS = 50.0  # identical queries per second and source: more than all caches of a large resolver
+_TRIES = 3.0  # questions for one name by each of its sources: resolvers try twice
+_WORDED = 0.01  # of the questions whose names begin with one word: people number their hosts
+_FLAT = 0.96  # of the greatest entropy that letters can have: those of words reach 0.9
+_LIVING = 0.3  # of the questions are for names that another source asks for, too
+_ALL = 0.95  # of the questions for a name
+_REST = 30  # questions for other names to compare with
+_SURGE = 10.0  # times normal, or the least flood: no name server becomes that popular at once
+_DRILLED, _DRILLED_PPS = 20, 10.0  # sources that ask alike, and how often: a stub asks less
+_EVEN = 0.3  # squared coefficient of variation of the sources' rates: that of real clients is above 1
+_DATA_BYTES, _CARRIERS = 80, 0.25  # of a query that carries data, and how many of its source's do
+_TUNNELS, _TUNNEL_PPS = 4, 2_000.0  # clients of a tunnel, and what each asks per second
+_LETTERS = 400  # before their entropy says that
+
+
+def queries(context: AnalysisContext) -> list[Finding]:
+    """Find floods of DNS queries: for random names below one zone, repeated, or spoofed."""
+    packets = context.traffic.packets
+    to_server = context.traffic.rows(context.udp & context.unclaimed & (packets.dport == 53))
+    if len(to_server) < context.config.min_samples:
+        return []
+    matrix, length = payload(packets, to_server, 32)
+    asks = dns_query(matrix, length)
+    if asks.mean() < 0.1:
+        return []  # a flood to port 53 that isn't DNS: left to the UDP rule
+    rows = to_server[asks]
+    context.benign[rows] = True  # all other queries are normal work of a name server
+    rows = rows[~_tunnels(context, rows)]
+    findings: list[Finding] = []
+    while (finding := _judge(context, rows, beside=bool(findings))) is not None and len(findings) < _VECTORS:
+        if any(finding.kind == earlier.kind for earlier in findings):
+            break
+        findings.append(finding)
+        rows = np.setdiff1d(rows, finding.rows)
+    return findings
+
+
+def _tunnels(context: AnalysisContext, rows: Rows) -> Mask:
+    """Mark queries of the few sources that carry data in names, as a tunnel does (iodine, dnscat2).
+
+    Their names are as long as they can be. Floods of random names invent short ones, or come faster than a
+    tunnel, which waits for answers.
+    """
+    traffic = context.traffic
+    place, size = traffic.source_id[rows], traffic.packets.payload_length[rows]
+    each = np.bincount(place, traffic.weight[rows]) / max(traffic.seconds, 1.0)
+    asked = np.bincount(place)
+    long = np.bincount(place, size >= _DATA_BYTES) > _CARRIERS * asked
+    tunnel = long & (each < _TUNNEL_PPS) & (asked >= _AGAIN)
+    return np.asarray((tunnel & (tunnel.sum() <= _TUNNELS))[place], np.bool_)
+
+
+@dataclass(frozen=True)
+class _Verdict:
+    """What kind of flood the query names reveal."""
+
+    kind: str
+    title: str
+    sentence: str
+    confidence: float
+    rows: Rows
+    wire: bytes | None = None
+
+
+def _judge(context: AnalysisContext, rows: Rows, *, beside: bool) -> Finding | None:
+    """Classify queries; `beside` another flood, only queries for a single name count."""
+    features = context.features(rows)
+    if not context.significant(features, floor_pps=context.config.flood_pps, normal="dns"):
+        return None
+    parsed = dns.questions(context.traffic, rows)
+    verdict = _by_names(context, features, parsed) if len(parsed) >= 20 else None
+    if verdict is None or (beside and verdict.wire is None):
+        return None
+    types = Counter(dns.type_name(question.qtype) for question in parsed)
+    kind_of, n = types.most_common(1)[0]
+    features = context.features(verdict.rows)
+    evidence = (
+        f"{features.amount('DNS queries')} from {features.senders}",
+        verdict.sentence,
+        f"{percent(n / len(parsed))} ask for type {kind_of}"
+        if kind_of != "?"
+        else "query types are beyond the captured bytes",
+        *dns.edns_evidence(parsed),
+    )
+    return Finding(
+        verdict.kind,
+        verdict.title,
+        features.rows,
+        confidence_of(verdict.confidence, features.n),
+        evidence,
+        context.spoof(features.rows),
+        Match(protocol=UDP, dport=53),
+        dns_name=verdict.wire,
+    )
+
+
+def _by_names(context: AnalysisContext, features: Features, parsed: list[dns.Question]) -> _Verdict | None:
+    rows = features.rows
+    cut = sum(question.cut for question in parsed) > 0.5 * len(parsed)
+    first = [question.labels[0] for question in parsed if question.labels]
+    if cut and len(set(first)) > 0.7 * len(parsed) and _looks_random(first):
+        different = len(set(first)) / len(parsed)
+        sentence = f"{percent(different)} of the first labels are unique; the names are truncated"
+        return _Verdict("dns_random_subdomain", "DNS random-subdomain attack", sentence, 0.75, rows)
+    random_names = None if cut else _random_names(context, rows, parsed)
+    if random_names is not None:
+        return random_names
+    if not cut and _invented(parsed, first):
+        different = len({question.labels for question in parsed}) / len(parsed)
+        sentence = f"{percent(different)} of the names are unique and random"
+        return _Verdict("dns_query_flood", "DNS flood of nonexistent names", sentence, 0.8, rows)
+    return _repeated_question(context, features, parsed, cut=cut) or _too_many(context, features)
+
+
+def _too_many(context: AnalysisContext, features: Features) -> _Verdict | None:
+    """Classify ordinary queries by their rate: far above normal, or of many sources that ask alike."""
+    factor = context.beyond_usual(features, "dns")
+    each = features.peak_pps / max(1, features.sources)
+    if factor >= _SURGE:
+        usual = context.baseline.rate("dns") or 0.0
+        why = f"{count(features.peak_pps)} queries/s, normally up to {count(usual)}"
+    elif (
+        features.sources >= _DRILLED
+        and each >= _DRILLED_PPS
+        and features.evenness < _EVEN
+        and features.peak_pps >= _SURGE * context.config.flood_pps
+    ):
+        why = f"{features.senders} send {each:.0f} queries/s each; of real clients, a few send most"
+    else:
+        return None
+    return _Verdict("dns_query_flood", "DNS query flood", why, 0.8, features.rows)
+
+
+def _repeated_question(
+    context: AnalysisContext, features: Features, parsed: list[dns.Question], *, cut: bool
+) -> _Verdict | None:
+    """Classify repeated or spoofed queries, or those of sources that don't cache answers."""
+    if features.pps_per_source > context.config.flood_pps:
+        rows, why = features.rows, "no source waits for an answer"
+    else:
+        rows, why = _standing_out(context, features.rows)
+    if len(rows) == 0:
+        return None
+    if len(rows) < features.n:
+        parsed = dns.questions(context.traffic, rows)
+    if not parsed:
+        return None
+    name, share = _top_name(parsed)
+    shown = safe_text(dns_name_text(list(name)), limit=80)
+    sentence = f"{percent(share)} ask for {shown}; {why}"
+    wire = _wire(name) if share >= 0.5 and not cut else None
+    return _Verdict("dns_query_flood", "DNS query flood", sentence, 0.85, rows, wire)
+
+
+def _standing_out(context: AnalysisContext, rows: Rows) -> tuple[Rows, str]:
+    """Find queries that no resolver sends, and say why they aren't a resolver's.
+
+    Resolvers cache answers (RFC 2181 5.2), so a name server receives each of their queries once per
+    time to live; floods repeat queries or spoof their sources.
+    """
+    again, pace = dns.asked_again(context.traffic, rows)
+    stubborn = rows[(again >= _AGAIN) & (pace > _AGAIN_PPS)]
+    names = dns.kinds(context.traffic, rows)
+    often = dns.counts_of(names)
+    flooding: list[Rows] = []
+    why = "resolvers cache the answer, these sources keep asking"
+    if _weighs(context, stubborn):
+        flooding.append(stubborn)
+    least = context.config.capture_share * context.traffic.total / max(1.0, context.traffic.one_in)
+    for name in np.unique(names[often >= max(context.config.min_samples, least)]).tolist()[:_NAMES]:
+        mine = rows[names == np.uint64(name)]
+        if _unlike_resolvers(context, mine, rows[names != np.uint64(name)]):
+            flooding.append(mine)
+    if not flooding and context.spoof(rows).probability > context.config.spoof_threshold:
+        flooding.append(rows)
+    found = np.unique(np.concatenate(flooding)) if flooding else rows[:0]
+    if context.spoof(found).probability > context.config.spoof_threshold:
+        why = "their sources are spoofed"
+    return found, why
+
+
+def _weighs(context: AnalysisContext, rows: Rows) -> bool:
+    """Check whether queries that no resolver sends are enough for a flood."""
+    return context.significant(
+        context.features(rows), floor_pps=context.config.reflection_pps, normal="dns", shaped=True
+    )
+
+
+def _unlike_resolvers(context: AnalysisContext, rows: Rows, others: Rows) -> bool:
+    """Check for queries for one name that are spoofed, sent by a tool, or the uniform majority.
+
+    Resolvers query an authoritative server without recursion desired (RFC 1035 4.1.1, RD), and for
+    addresses of both families; they don't repeat a query.
+    """
+    features = context.features(rows)
+    if not _weighs(context, rows):
+        return False
+    if context.spoof(rows).probability > _FORGED:
+        return True
+    asks = dns.wants_recursion(context.traffic, rows).mean() > _ALL
+    if asks and len(others) >= _REST and dns.wants_recursion(context.traffic, others).mean() < 1 - _ALL:
+        return True
+    if features.n < len(others):
+        return False
+    again = features.n >= _TRIES * features.sources and features.pps_per_source > _TRIES
+    busy = features.pps_per_source > context.config.flood_pps / 10
+    return busy or (features.sources >= 20 and (again or _one_type(context, rows)))
+
+
+def _one_type(context: AnalysisContext, rows: Rows) -> bool:
+    types = Counter(question.qtype for question in dns.questions(context.traffic, rows))
+    return max(types.values(), default=0) > _ALL * types.total()
+
+
+def _random_names(context: AnalysisContext, rows: Rows, parsed: list[dns.Question]) -> _Verdict | None:
+    """Find queries for random names below one zone, dominant or among other queries."""
+    traffic = context.traffic
+    once = rows[~_repeated(context, rows)]
+    rare = once[~dns.worded(traffic, once, max(_AGAIN, _WORDED * len(once)))]
+    found, pool = None, rare
+    few = len(rare) < 0.5 * len(rows)
+    if _weighs(context, rare) and not (
+        few and context.features(rare).peak_pps < context.config.reflection_pps
+    ):
+        found = _random_subdomains(dns.questions(traffic, rare), flat=few)
+    if found is None:  # the random part may consist of words
+        found, pool = _random_subdomains(parsed), once
+    if found is None:
+        return None
+    parent, share, distinct = found
+    zone = _wire(parent)
+    if zone is not None and share < 1:
+        pool = pool[dns.below(traffic, pool, zone)]
+    if not len(pool) or dns.asked_by_others(traffic, pool).mean() > _LIVING:
+        return None  # random-looking names that are in use, as those of a CDN
+    shown = safe_text(dns_name_text(list(parent)), limit=80)
+    sentence = (
+        f"{percent(len(pool) / len(rows))} of the queries are for names below {shown}, "
+        f"{percent(distinct)} of them unique"
+    )
+    title = f"DNS random-subdomain attack on {shown}"
+    return _Verdict("dns_random_subdomain", title, sentence, 0.95, pool, zone)
+
+
+def _random_subdomains(
+    parsed: list[dns.Question], *, flat: bool = False
+) -> tuple[tuple[bytes, ...], float, float] | None:
+    """Find a parent below which nearly every query has a unique, random first label.
+
+    `flat` also requires evenly used letters: rare names are nearly all unique anyway.
+    """
+    parents = Counter(question.parent for question in parsed if len(question.parent) >= 1)
+    # If the random part has several labels, try shorter common suffixes
+    for depth in (3, 2):
+        parents.update(
+            {q: n for q, n in Counter(x.labels[-depth:] for x in parsed if len(x.labels) > depth + 1).items()}
+        )
+    for parent, n in sorted(parents.items(), key=lambda item: (-item[1], -len(item[0]))):
+        share = n / len(parsed)
+        if share < _PARENT_SHARE:
+            return None
+        below = [q.labels[: -len(parent)] for q in parsed if q.labels[-len(parent) :] == parent]
+        below = [labels for labels in below if labels]
+        distinct = len(set(below)) / max(1, len(below))
+        enough = 0.7 if share >= 0.4 else 0.9  # a domain has few hosts of its own among other queries
+        first = [labels[0] for labels in below]
+        random = _looks_random(first) and (not flat or _flat(first))
+        if len(below) >= 15 and distinct > enough and random:
+            return parent, len(below) / len(parsed), distinct
+    return None
+
+
+def _invented(parsed: list[dns.Question], first: list[bytes]) -> bool:
+    """Check for random names without a common parent, each queried once (NXDOMAIN floods)."""
+    distinct = len({question.labels for question in parsed})
+    second = [question.labels[-2] for question in parsed if len(question.labels) >= 2]
+    many = len(parsed) >= _INVENTED and distinct > 0.95 * len(parsed) and len(second) > 0.9 * len(parsed)
+    return many and len(set(second)) > 0.9 * len(second) and _looks_random(second) and _looks_random(first)
+
+
+def _repeated(context: AnalysisContext, rows: Rows) -> Mask:
+    """Mark queries for names that are queried repeatedly: real ones, not the attack."""
+    counts = dns.counts_of(dns.beginnings(context.traffic, rows))
+    names = float((1 / counts).sum())
+    return np.asarray(counts >= max(_AGAIN, 5 * len(rows) / names))
+
+
+def _flat(labels: list[bytes]) -> bool:
+    """Check for letters drawn evenly from hexadecimal digits, the alphabet, or alphanumerics."""
+    text = np.frombuffer(b"".join(labels), np.uint8)
+    counts = np.bincount(text, minlength=256)
+    p = counts[counts > 0] / max(1, len(text))
+    used = bytes(np.flatnonzero(counts))
+    size = 16 if not used.strip(b"0123456789abcdef") else 26 if used.isalpha() else 36
+    if len(text) < _LETTERS or len(p) > 40:
+        return False
+    entropy = float(-(p * np.log2(p)).sum()) + (len(p) - 1) / (2 * len(text) * np.log(2))  # Miller, Madow
+    return bool(entropy > _FLAT * np.log2(size))
+
+
+def _looks_random(labels: list[bytes]) -> bool:
+    """Check for random labels: real names share letters and words, random ones have a flat distribution."""
+    text = np.frombuffer(b"".join(labels), np.uint8)
+    if len(text) == 0 or sum(map(bytes.isdigit, labels)) > 0.5 * len(labels):
+        return False  # numbers are addresses: reverse zones and DNSBLs
+    p = np.bincount(text, minlength=256) / len(text)
+    p = p[p > 0]
+    entropy = float(-(p * np.log2(p)).sum())
+    starts = Counter(label[:3] for label in labels).most_common(1)[0][1] / len(labels)
+    return entropy > 2.8 and (starts < 0.2 or entropy > 3.2)
+
+
+def _top_name(parsed: list[dns.Question]) -> tuple[tuple[bytes, ...], float]:
+    name, n = Counter(question.labels for question in parsed).most_common(1)[0]
+    return name, n / len(parsed)
+
+
+def _wire(labels: tuple[bytes, ...]) -> bytes | None:
+    wire = b"".join(bytes([len(label)]) + label for label in labels) + b"\0"
+    return wire if len(wire) > 2 else None

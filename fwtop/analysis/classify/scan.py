@@ -1,0 +1,140 @@
+"""Port scans, quick or slow. Sources: Jung et al., "Fast Portscan Detection" (2004); nmap's manual."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fwtop.analysis.context import AnalysisContext, Finding, confidence_of, count
+from fwtop.analysis.parsers.services import BY_PORT
+from fwtop.analysis.spoofing import Spoof
+from fwtop.analysis.traffic import TCP, UDP, Rows, mix
+from fwtop.model.address import format_address
+from fwtop.model.packets import U64
+from fwtop.model.rule import Match
+
+_FLOOD_PPS = 3_000.0  # a faster scan is a flood, too
+_PORTS = 65_536  # of an address: more probes repeat some, although a thin sample doesn't show which
+_TRIES = 4.0  # probes per port: scanners retry two or three times
+_EPHEMERAL = 32_768
+_DRAWN = 100  # packets of a source: fewer say nothing about its source ports
+_COMMON = 8  # ports probed by half of all sources
+_LONG = 8.0  # seconds: rates of a shorter window mean little
+_SERVICES = np.array([*BY_PORT, 1812, 1813], np.uint16)
+_NEW_SOURCES = 1_024  # a window with more new sources is a flood; don't remember them all
+
+
+def port_scan(context: AnalysisContext) -> list[Finding]:
+    """Find sources that probe many ports, or many addresses of this host, and connect to none."""
+    rows = context.traffic.rows(_probes(context))
+    if len(rows) == 0:
+        return []
+    found = _without_floods(context, rows, _scanners(context, rows))
+    if not found:
+        return []
+    source = context.traffic.source_key[rows]
+    mine = rows[np.isin(source, np.array([key for key, _ in found], np.uint64))]
+    features = context.features(mine)
+    ports = max(n for _, n in found)
+    packets = context.traffic.packets
+    at = int(mine[np.argmax(context.traffic.source_key[mine] == np.uint64(found[0][0]))])
+    who = format_address(int(packets.family[at]), int(packets.src_hi[at]), int(packets.src_lo[at]))
+    evidence = [
+        f"{who} probed {ports:,}{'+' if ports >= 512 else ''} ports or addresses and connected to none",
+        f"{len(found)} scanning source{'s' if len(found) > 1 else ''}, {features.pps:.1f} probes/s",
+    ]
+    tcp = features.top("protocol").value == TCP
+    title = f"Port scan by {who}"
+    if context.significant(features, floor_pps=_FLOOD_PPS, normal="tcp.syn" if tcp else "udp"):
+        flood = "SYN flood" if tcp else "UDP flood"
+        title = f"{title}, at the rate of a {flood}"
+        evidence.append(f"at {count(features.peak_pps)} packets/s, it is a {flood} as well")
+    match = Match(protocol=TCP if tcp else UDP)
+    # A scanner needs the answers: its source is real (except for idle scans)
+    return [
+        Finding(
+            "port_scan",
+            title,
+            mine,
+            confidence_of(0.93, 200),
+            tuple(evidence),
+            Spoof(0.05, ()),
+            match,
+        )
+    ]
+
+
+def _probes(context: AnalysisContext) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """Mark probes: SYN or invalid flags, and nearly empty UDP."""
+    tcp = context.tcp
+    packets = context.traffic.packets
+    # Answers go from the port of a service to an ephemeral port (Linux: from 32,768)
+    answers = (packets.dport >= _EPHEMERAL) | (np.isin(packets.sport, _SERVICES) & (packets.dport >= 1024))
+    small = context.udp & (packets.payload_length <= 64) & ~answers & ~context.solicited
+    asks = (tcp.syn & ~tcp.completed) | tcp.odd | (tcp.fin & ~tcp.real & ((packets.tcp_flags & 16) == 0))
+    return np.asarray((asks | small) & context.unclaimed)
+
+
+def _scanners(context: AnalysisContext, rows: Rows) -> list[tuple[int, int]]:
+    """Return scanning sources and the pairs that each has probed, busiest first."""
+    traffic, config = context.traffic, context.config
+    now = traffic.started + traffic.seconds
+    context.scan_memory.forget(now - config.scan_memory_seconds)
+    source = traffic.source_key[rows]
+    pair = mix(traffic.dest_key[rows], traffic.packets.dport[rows].astype(np.uint64))
+    one = _unique_pairs(source, pair)
+    keys, starts, pairs_of = np.unique(one[:, 0], return_index=True, return_counts=True)
+    weights = np.bincount(np.searchsorted(keys, source), traffic.weight[rows], len(keys))
+    known = np.isin(
+        keys, np.fromiter(context.scan_memory.sources, np.uint64, len(context.scan_memory.sources))
+    )
+    remember = known | (pairs_of >= 2) if len(keys) > _NEW_SOURCES else np.ones(len(keys), np.bool_)
+    order = np.argsort(pairs_of)[::-1]
+    hosts = len(np.unique(traffic.dest_key[rows]))
+    found = []
+    for i in order[remember[order]][:_NEW_SOURCES].tolist():
+        tried = one[starts[i] : starts[i] + min(int(pairs_of[i]), 512), 1].tolist()
+        probes = context.scan_memory.add(int(keys[i]), tried, now)
+        tries = float(weights[i]) / float(pairs_of[i]) / max(1.0, traffic.one_in)
+        tries = max(tries, float(weights[i]) / (_PORTS * hosts))
+        if len(probes.pairs) >= config.scan_ports and tries <= _TRIES:
+            found.append((int(keys[i]), max(len(probes.pairs), int(pairs_of[i]))))
+    scanning = {key for key, _ in found}
+    # If many of all sources "scan", it is a flood to random ports, unless it is slow
+    together = float(weights[np.isin(keys, np.array(sorted(scanning), np.uint64))].sum()) / traffic.seconds
+    slow = together < config.flood_pps and traffic.seconds >= _LONG
+    common = (
+        len(keys) >= 8 and float(np.median(pairs_of)) >= _COMMON
+    )  # these only do more of what all sources do
+    return [] if (common or len(scanning) > max(8, len(keys) // 4)) and not slow else found
+
+
+def _without_floods(
+    context: AnalysisContext, rows: Rows, found: list[tuple[int, int]]
+) -> list[tuple[int, int]]:
+    """Exclude sources with random source ports if their total rate is that of a flood."""
+    source = context.traffic.source_key[rows]
+    drawn = [key for key, _ in found if _drawn(context, rows[source == np.uint64(key)])]
+    features = context.features(rows[np.isin(source, np.array(drawn, np.uint64))])
+    if min(features.peak_pps, features.packets) < context.config.flood_pps:
+        return found
+    return [pair for pair in found if pair[0] not in drawn]
+
+
+def _drawn(context: AnalysisContext, rows: Rows) -> bool:
+    """Check for a random source port per packet, as floods have.
+
+    Scanners use a fixed port to recognise answers (nmap, ZMap) or ephemeral ports from 32,768 (connect).
+    """
+    if len(rows) < _DRAWN:
+        return False
+    ports = context.traffic.packets.sport[rows]
+    expected = 65_536 * (1 - np.exp(-len(rows) / 65_536))
+    low = float((ports < _EPHEMERAL).mean())
+    return len(np.unique(ports)) > 0.9 * expected and 0.3 < low < 0.8
+
+
+def _unique_pairs(source: U64, pair: U64) -> np.ndarray[tuple[int, int], np.dtype[np.uint64]]:
+    order = np.lexsort((pair, source))
+    source, pair = source[order], pair[order]
+    new = np.concatenate(([True], (source[1:] != source[:-1]) | (pair[1:] != pair[:-1])))
+    return np.stack([source[new], pair[new]], 1)

@@ -1,0 +1,97 @@
+"""Attacks that show in state rather than in packets. Source: the kernel's nf_conntrack-sysctl.rst."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from fwtop.analysis.context import AnalysisContext, Finding, count
+from fwtop.analysis.traffic import weighted_top
+from fwtop.model.address import format_address
+from fwtop.render.numbers import percent
+
+_NAMELESS = ("udp_flood", "unknown_flood")
+_NO_ROWS = np.zeros(0, np.intp)
+
+
+def carpet_bombing(context: AnalysisContext) -> list[Finding]:
+    """Find attacks spread over many addresses of this host, so that none stands out.
+
+    An unspecific flood takes this name; a vector with a specific one (SYN flood, NTP amplification)
+    keeps its name and its share, so that shares add up to at most one.
+    """
+    config, traffic = context.config, context.traffic
+    floods = [finding for finding in context.findings if finding.kind != "port_scan"]
+    if not floods:
+        return []
+    rows = np.sort(np.concatenate([finding.rows for finding in floods]))
+    targets, weights = weighted_top(traffic.dest_key[rows], traffic.weight[rows])
+    total = float(weights.sum())
+    if len(targets) < config.carpet_addresses or weights[0] / total > config.carpet_top_share:
+        return []
+    # Half of the attack must need that many addresses: one target with a few strays is no carpet
+    half = int(np.searchsorted(np.cumsum(weights), total / 2)) + 1
+    if half < config.carpet_addresses // 2:
+        return []
+    packets = traffic.packets
+    family = int(packets.family[rows[0]])
+    low, high = int(packets.dst_lo[rows].min()), int(packets.dst_lo[rows].max())
+    hi = int(packets.dst_hi[rows[0]])
+    ends = f"{format_address(family, hi, low)} to {format_address(family, hi, high)}"
+    evidence = (
+        f"{len(targets):,} addresses ({ends}) are hit; the busiest receives {percent(weights[0] / total, 1)}",
+        f"by {', '.join(sorted({finding.title for finding in floods}))}",
+    )
+    spoof = max((finding.spoof for finding in floods), key=lambda verdict: verdict.probability)
+    title = f"Carpet bombing of {len(targets):,} addresses"
+    plain = [finding for finding in floods if finding.kind in _NAMELESS]
+    if len(plain) != 1:
+        return [Finding("carpet_bombing", title, _NO_ROWS, 0.93, evidence, spoof, state=True)]
+    flood = plain[0]
+    context.findings.remove(flood)
+    title = f"{title} ({flood.title})"
+    return [
+        replace(
+            flood, kind="carpet_bombing", title=title, confidence=0.93, evidence=(*evidence, *flood.evidence)
+        )
+    ]
+
+
+def conntrack_exhaustion(context: AnalysisContext) -> list[Finding]:
+    """Find a connection tracking table that is full, or will be within a minute."""
+    table, config = context.counters.conntrack, context.config
+    if table is None or table.max <= 0:
+        return []
+    losing = table.drop + table.early_drop > 0 and table.fill > 0.8
+    filling = table.seconds_to_full is not None and table.seconds_to_full < config.conntrack_seconds
+    growing = filling and table.fill > 0.3 and table.new_per_s > config.flood_pps
+    full = table.fill >= config.conntrack_fill and table.new_per_s > config.reflection_pps
+    if not (losing or growing or full):
+        return []
+    evidence = [f"{count(table.count)} of {count(table.max)} entries in use ({percent(table.fill)})"]
+    if table.new_per_s > 0:
+        evidence.append(f"{count(table.new_per_s)} new entries/s")
+    if table.seconds_to_full and table.seconds_to_full >= 1:
+        evidence.append(f"full in {table.seconds_to_full:.0f} s at this rate")
+    if table.drop or table.early_drop or table.insert_failed:
+        evidence.append(
+            f"dropped for want of room: {count(table.drop)}, older ones thrown out: "
+            f"{count(table.early_drop)}, insertions failed: {count(table.insert_failed)}"
+        )
+    causes = sorted({finding.title for finding in context.findings if not finding.state})
+    if causes:
+        evidence.append(f"a consequence of {', '.join(causes)}, not an attack of its own")
+    confidence = 0.97 if losing else 0.9 if full else 0.75
+    title = "Exhaustion of the connection table"
+    return [
+        Finding(
+            "conntrack_exhaustion",
+            title,
+            _NO_ROWS,
+            confidence,
+            tuple(evidence),
+            state=True,
+            pps=table.new_per_s,
+        )
+    ]

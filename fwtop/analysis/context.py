@@ -1,0 +1,251 @@
+"""The input and output of classification rules: AnalysisContext and Finding."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fwtop.analysis.acquaintances import Acquaintances
+from fwtop.analysis.baseline import Baseline
+from fwtop.analysis.config import AdviseConfig
+from fwtop.analysis.features import Features
+from fwtop.analysis.held.memory import HeldMemory
+from fwtop.analysis.parsers.icmp import errors
+from fwtop.analysis.scan_memory import ScanMemory
+from fwtop.analysis.spoofing import Distances, Spoof, spoof_estimate
+from fwtop.analysis.tcp_view import TcpView, looks_sampled, view_tcp
+from fwtop.analysis.traffic import TCP, UDP, Rows, Traffic, flow_key
+from fwtop.model.address import Prefix
+from fwtop.model.connections import SocketTable
+from fwtop.model.counters import Counters
+from fwtop.model.packets import I64, U64, Mask
+from fwtop.model.rule import Match
+from fwtop.model.window import Interval
+
+if TYPE_CHECKING:
+    from fwtop.analysis.held.judge import Held
+
+_LONG_SECONDS, _CRAWL_PPS = 8.0, 2.0  # a long capture with less than even 1-in-1,000 sampling shows of floods
+NO_SPOOF = Spoof(0.0, ())
+ANY = Match()
+
+
+@dataclass(frozen=True)
+class Finding:
+    """An attack: its rows in the traffic, and what the rule found out about it."""
+
+    kind: str
+    title: str
+    rows: Rows
+    confidence: float
+    evidence: tuple[str, ...]
+    spoof: Spoof = NO_SPOOF
+    match: Match = ANY  # header fields that all its packets share
+    state: bool = False  # about state (conntrack, carpet), not a vector
+    pps: float | None = None  # if not measured in packets (new conntrack entries per second)
+    dns_name: bytes | None = None  # queried name, wire form
+    part: str = ""  # what it hits, where several attacks of its kind hit different targets
+    held: Held | None = None  # the connections that it holds
+
+    @property
+    def requests(self) -> bool:
+        """Whether it consists of requests over real connections."""
+        return self.kind in ("http_flood", "tls_flood")
+
+    @property
+    def key(self) -> str:
+        """Identifies the vector across judgements."""
+        match = self.match
+        fields = f"{match.family} {match.protocol} {match.sport} {match.dport}"
+        return f"{self.kind} {fields} {self.part}".rstrip()
+
+
+@dataclass
+class AnalysisContext:
+    """The state of classifying one window. `unclaimed` shrinks as rules claim rows."""
+
+    traffic: Traffic
+    config: AdviseConfig
+    baseline: Baseline
+    counters: Counters
+    own: tuple[Prefix, ...]
+    unclaimed: Mask
+    scan_memory: ScanMemory = field(default_factory=ScanMemory)
+    acquaintances: Acquaintances = field(default_factory=Acquaintances)
+    findings: list[Finding] = field(default_factory=list)
+    intervals: tuple[Interval, ...] = ()  # the polls of a live window
+    clock: float | None = None  # Unix seconds minus packet time, where known
+    sockets: SocketTable | None = None  # live: the connections that this host serves
+    held_memory: HeldMemory = field(default_factory=HeldMemory)
+
+    @cached_property
+    def tcp(self) -> TcpView:
+        """TCP packets by flags and behaviour."""
+        return view_tcp(self.traffic)
+
+    @cached_property
+    def udp(self) -> Mask:
+        """UDP packets with ports, to unicast addresses; multicast is local discovery."""
+        packets, traffic = self.traffic.packets, self.traffic
+        return np.asarray((packets.protocol == UDP) & ~traffic.later & (packets.family != 0) & ~traffic.group)
+
+    @cached_property
+    def benign(self) -> Mask:
+        """UDP packets that rules found benign, such as answers to a resolver; rules add to it."""
+        return self.solicited.copy()
+
+    @cached_property
+    def solicited(self) -> Mask:
+        """Answers to packets that this host sent first (two-way captures only).
+
+        A flow whose first packet came from outside is unsolicited, whatever this host answered; so are
+        answers to its RSTs and SYN-ACKs.
+        """
+        traffic = self.traffic
+        sent, packets = traffic.outbound, traffic.packets
+        six = sent.tcp_flags & 63
+        sent = sent.select((sent.protocol != TCP) | ((six & 4) == 0) & ((six & 18) != 18))
+        if len(sent) == 0:
+            return np.zeros(len(traffic), np.bool_)
+        asked, when = _first_times(flow_key(sent, reverse=True), sent.time_ns)
+        came, first = _first_times(traffic.flow_key, packets.time_ns)
+        place = np.minimum(np.searchsorted(asked, came), len(asked) - 1)
+        good = (asked[place] == came) & (when[place] <= first)
+        return np.isin(traffic.flow_key, came[good])
+
+    def features(self, rows: Rows | Mask) -> Features:
+        """Return the features of rows or of a mask."""
+        numbers = np.flatnonzero(rows) if rows.dtype == np.bool_ else rows.astype(np.intp)
+        return Features(self.traffic, numbers, self.config.feature_rows)
+
+    def significant(self, features: Features, *, floor_pps: float, normal: str, shaped: bool = False) -> bool:
+        """Check whether a vector is large enough to be called an attack.
+
+        `normal` is the traffic class of the baseline rate to compare with; `shaped` says that the
+        packets themselves prove the kind, which lowers the threshold.
+        """
+        config = self.config
+        share = config.live_share if self.traffic.live else config.capture_share
+        if shaped:
+            share = min(share, config.shaped_share)
+        by_bytes = self.traffic.byte_share(features.rows)
+        if features.n < config.min_samples or max(features.share, by_bytes if shaped else 0.0) < share:
+            return False
+        if not self.traffic.live:
+            crawls = self.traffic.seconds >= _LONG_SECONDS and features.pps < _CRAWL_PPS
+            return shaped or not (crawls or self.scattered(features))
+        usual = self.baseline.rate(normal)
+        if usual is not None:
+            floor_pps = max(floor_pps, config.baseline_factor * usual)
+        return features.peak_pps >= floor_pps
+
+    def beyond_usual(self, features: Features, normal: str) -> float:
+        """Return by what factor a rate exceeds the normal one of its class; 0 without a baseline.
+
+        A quiet class may well begin to talk: the normal rate counts as that of the least flood, at least.
+        """
+        usual = self.baseline.rate(normal)
+        if usual is None or not self.traffic.live:
+            return 0.0
+        return features.peak_pps / max(usual, self.config.flood_pps)
+
+    def spoof(self, rows: Rows, *, prior: float = 0.0, completed: float = 0.0) -> Spoof:
+        """Estimate the probability that the sources of the rows are spoofed."""
+        before = self.distances if self.baseline.ready else None
+        return spoof_estimate(
+            self.traffic, rows, prior=prior, own=self.own, completed=completed, before=before
+        )
+
+    @cached_property
+    def acquainted(self) -> Mask:
+        """Packets of sources with real TCP connections, now or in the last minutes."""
+        return self.traffic.of_sources(self.tcp.real) | self.acquaintances.among(self.traffic)
+
+    @cached_property
+    def distances(self) -> Distances:
+        """Hop distances of the networks in the baseline."""
+        return Distances.of(self.baseline.rows)
+
+    @cached_property
+    def unestablished(self) -> Mask:
+        """Packets of sources without real TCP connections to speak of; meaningless in a thin sample."""
+        return ~self.tcp.hosts
+
+    @cached_property
+    def backscatter(self) -> Mask:
+        """Unclaimed ICMP errors and stray RSTs: backscatter of an attack, not normal traffic."""
+        stray = self.tcp.rst & ~self.tcp.real
+        return np.asarray((errors(self.traffic) | stray) & self.unclaimed)
+
+    def scattered(self, features: Features) -> bool:
+        """Whether hardly two packets share a destination, as in the view of a network telescope.
+
+        Source: Moore et al., "Network Telescopes" (CAIDA 2004).
+        """
+        spread = features.destinations.distinct > max(64, 0.25 * features.n)
+        return features.n >= 30 and spread and features.pps < 10 * self.config.flood_pps
+
+    @property
+    def mixed_sources(self) -> Mask:
+        """Claimed packets of sources that also have real, unclaimed connections.
+
+        Packets that resemble the attack, such as queries for the same name, may be legitimate if their source
+        sends mostly other packets.
+        """
+        traffic, weight = self.traffic, self.traffic.weight
+        sources, inverse = np.unique(traffic.source_key, return_inverse=True)
+        unclaimed = np.bincount(inverse, weight * self.unclaimed, len(sources))
+        claimed = np.bincount(inverse, weight * ~self.unclaimed, len(sources))
+        connected = np.bincount(inverse, self.tcp.real & self.unclaimed, len(sources)) > 0
+        caught = np.bincount(inverse, self.tcp.real & ~self.unclaimed, len(sources)) > 0
+        return np.asarray((connected & ~caught & (claimed <= unclaimed))[inverse] & ~self.unclaimed)
+
+    @cached_property
+    def subset(self) -> tuple[Traffic, Rows]:
+        """A subset of the traffic for costly operations, and its row numbers in the full traffic."""
+        traffic = self.traffic
+        if len(traffic) <= self.config.feature_rows:
+            return traffic, np.arange(len(traffic))
+        rows = np.linspace(0, len(traffic) - 1, self.config.feature_rows).astype(np.intp)
+        weight = traffic.weight[rows] * (len(traffic) / len(rows))
+        return replace(traffic, packets=traffic.packets.select(rows), weight=weight), rows
+
+    @property
+    def sparse(self) -> bool:
+        """Whether sampling is so thin that packets of one connection are rarely sampled together."""
+        return self.traffic.one_in > 8 or self.sampled
+
+    @cached_property
+    def sampled(self) -> bool:
+        """Whether a capture is sampled without saying so (sFlow, NetFlow, a thinned mirror)."""
+        return not self.traffic.live and looks_sampled(self.traffic, self.tcp)
+
+    def claim(self, finding: Finding) -> None:
+        """Add a finding and claim its rows."""
+        self.findings.append(finding)
+        self.unclaimed[finding.rows] = False
+
+
+def _first_times(keys: U64, time_ns: I64) -> tuple[U64, I64]:
+    """Return the sorted distinct keys, and the earliest time of each."""
+    order = np.lexsort((time_ns, keys))
+    distinct, first = np.unique(keys[order], return_index=True)
+    return distinct, time_ns[order][first]
+
+
+def confidence_of(base: float, samples: int) -> float:
+    """Discount the confidence of a rule if there are few samples (Laplace's rule)."""
+    return round(base * (samples + 1) / (samples + 3) if samples < 200 else base, 3)
+
+
+def plural(number: int, what: str) -> str:
+    """Format a number of things: 1 source, 2,000 sources."""
+    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
+
+
+def count(number: float) -> str:
+    """Format a number with thousands separators."""
+    return f"{number:,.0f}"

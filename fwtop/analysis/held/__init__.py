@@ -1,0 +1,1 @@
+"""Attacks that hold connections instead of sending packets: slow requests, slow reading, silence."""

@@ -1,0 +1,174 @@
+"""The judgement on held connections: one reading of the sockets to findings."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from fwtop.analysis.context import AnalysisContext, Finding, count, plural
+from fwtop.analysis.held.behaviour import WAITING, Group, flow_of, flows_of, groups, measured, source_of
+from fwtop.analysis.held.hypotheses import HYPOTHESES, Hypothesis
+from fwtop.analysis.spoofing import Spoof
+from fwtop.analysis.traffic import TCP, Rows, mix, payload
+from fwtop.model.address import Prefix
+from fwtop.model.connections import Connections, SocketTable
+from fwtop.model.packets import F64, U64, PacketBatch
+from fwtop.model.rule import Match
+from fwtop.render.numbers import percent
+
+_SURE = 0.8  # probability from which an attack is named
+_BODIES = (b"POST", b"PUT ", b"PATC")
+_METHODS = (*_BODIES, b"GET ", b"HEAD", b"OPTI", b"DELE")
+_NAMED = 3  # sources
+_REAL = Spoof(0.0, ("every connection finished its handshake",))
+
+
+@dataclass(frozen=True)
+class Held:
+    """The connections of an attack, for proposals: whose they are, and what else the port serves."""
+
+    hypothesis: Hypothesis
+    group: Group
+    senders: tuple[tuple[Prefix, int], ...]  # most first, as read
+    others: Connections  # to the same port, of other sources or doing something else
+
+
+@dataclass(frozen=True, slots=True)
+class Explained:
+    """A group with the probabilities of its explanations, likeliest first."""
+
+    group: Group
+    ranked: tuple[tuple[Hypothesis, float], ...]
+
+    @property
+    def attack(self) -> float:
+        """Probability that any attack explains it."""
+        return sum(share for one, share in self.ranked if one.kind)
+
+    @property
+    def best(self) -> Hypothesis:
+        """The likeliest attack."""
+        return next(one for one, _ in self.ranked if one.kind)
+
+
+def held_connections(context: AnalysisContext) -> list[Finding]:
+    """Find attacks that hold the server's connections: each by what its own connections do."""
+    table = context.sockets
+    if table is None:
+        return []
+    found: list[Explained] = []
+    numbers: dict[tuple[int, str], int] = {}
+    for group in groups(table):
+        numbers[group.port, group.behaviour] = group.number
+        found.append(
+            explained(
+                measured(
+                    group,
+                    table,
+                    posts=_posts(context, group) if group.behaviour == WAITING else np.zeros(0),
+                    usual=context.held_memory.usual(group.port, group.behaviour),
+                    known=context.held_memory.known,
+                )
+            )
+        )
+    attacks = sorted((one for one in found if one.attack >= _SURE), key=lambda one: -one.group.number)
+    now = context.traffic.started + context.traffic.seconds
+    context.held_memory.learn(now, table, numbers, quiet=not attacks)
+    kept: list[Explained] = []
+    for one in attacks:
+        if not any(_same(one.group, other.group) for other in kept):
+            kept.append(one)
+    return [_finding(context, table, one) for one in kept]
+
+
+def explained(group: Group) -> Explained:
+    """Let the hypotheses about what a group does compete."""
+    scores = [(one, one.score(group)) for one in HYPOTHESES if one.behaviour == group.behaviour]
+    most = max(score for _, score in scores)
+    odds = [(one, math.exp(score - most)) for one, score in scores]
+    whole = sum(share for _, share in odds)
+    ranked = sorted(((one, share / whole) for one, share in odds), key=lambda item: -item[1])
+    return Explained(group, tuple(ranked))
+
+
+def _same(group: Group, greater: Group) -> bool:
+    """Check whether another group of the port is most likely of the same attack: by its sources."""
+    return group.port == greater.port and float(np.isin(group.source, greater.source).mean()) > 0.5
+
+
+def _finding(context: AnalysisContext, table: SocketTable, one: Explained) -> Finding:
+    group, best = one.group, one.best
+    everyone = table.connections
+    theirs = np.isin(source_of(everyone), group.source) & (everyone.segments_out == 0)  # young ones, too
+    mine = theirs | np.isin(everyone.cookie, group.connections.cookie)
+    others = everyone.select((everyone.port == group.port) & ~mine)
+    held = Held(best, group, tuple(group.senders()), others)
+    return Finding(
+        best.kind,
+        best.name,
+        _rows(context, group, others),
+        round(min(one.attack, 0.99), 3),
+        tuple(_evidence(held)),
+        _REAL,
+        Match(protocol=TCP, dport=group.port),
+        state=True,
+        held=held,
+    )
+
+
+def _evidence(held: Held) -> list[str]:
+    group, features = held.group, held.group.features
+    values = {name: f"{value:,.0f}" for name, value in features.items()}
+    lines = [held.hypothesis.sentence.format(**values, n=count(group.number), port=group.port)]
+    most = ", ".join(f"{prefix} has {number:,}" for prefix, number in held.senders[:_NAMED])
+    lines.append(
+        f"{plural(len(held.senders), 'source')}, {features['per_source']:.0f} connections each: {most}"
+    )
+    if features.get("pieces", 0.0) > 0.1:
+        lines.append(
+            f"{percent(features['pieces'])} send a piece now and then, {values['pace']} bytes/s each, and "
+            "keep the server waiting"
+        )
+    if features.get("alike", 0.0) > 0.8:
+        lines.append(f"{percent(features['alike'])} began with the same number of bytes: one tool made them")
+    if features.get("posts", 0.0) > 0.5:
+        lines.append(f"{percent(features['posts'])} of the sampled requests announce a body")
+    lines.append(f"they are {percent(features['of_port'])} of the connections to that port")
+    if features.get("times_usual", 0.0) > 2:
+        lines.append(f"{features['times_usual']:,.0f} times as many as usual")
+    if features.get("queue", 0.0) > 0.5:
+        lines.append(f"the listen queue is {percent(features['queue'])} full: the server accepts too slowly")
+    if features.get("overflows", 0.0) >= 1:
+        lines.append(f"{values['overflows']} handshakes/s are lost because the listen queue is full")
+    return lines
+
+
+def _rows(context: AnalysisContext, group: Group, others: Connections) -> Rows:
+    """Return the sampled packets of its sources to the port, but those of connections that are answered."""
+    rows = _to_port(context, group.port)
+    some = context.traffic.packets.select(rows)
+    source = mix(some.src_hi, np.where(some.family == 6, np.uint64(0), some.src_lo))
+    mine = np.isin(source, group.source) & ~np.isin(_flows(some), flows_of(others))
+    return rows[mine & context.unclaimed[rows]]
+
+
+def _to_port(context: AnalysisContext, port: int) -> Rows:
+    packets = context.traffic.packets
+    return np.flatnonzero((packets.protocol == TCP) & (packets.dport == port) & ~context.traffic.later)
+
+
+def _flows(packets: PacketBatch) -> U64:
+    ports = packets.sport.astype(np.uint64), packets.dport.astype(np.uint64)
+    return flow_of(packets.src_hi, packets.src_lo, *ports)
+
+
+def _posts(context: AnalysisContext, group: Group) -> F64:
+    """Tell of each sampled request of these connections whether it announces a body (1) or not (0)."""
+    packets, rows = context.traffic.packets, _to_port(context, group.port)
+    rows = rows[np.isin(_flows(packets.select(rows)), flows_of(group.connections))]
+    rows = rows[packets.payload_length[rows] >= 4]
+    matrix, _ = payload(packets, rows, 4)
+    first = [bytes(line) for line in matrix]
+    return np.array([method in _BODIES for method in first if method in _METHODS], np.float64)

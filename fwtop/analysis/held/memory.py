@@ -1,0 +1,67 @@
+"""What was usual before an attack: how many connections did the same, and whom the ports served."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+import numpy as np
+
+from fwtop.analysis.held.behaviour import source_of
+from fwtop.model.connections import SocketTable
+from fwtop.model.packets import U64
+
+_SETTLE_SECONDS = 10.0  # what comes so long before an attack is not part of it
+_LEARNED_SECONDS = 10.0  # of quiet, from which there is a usual number
+_FADES = 0.998  # a second: half in six minutes
+_MOST_SOURCES = 16_384
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    at: float  # Unix seconds
+    numbers: dict[tuple[int, str], int]
+    served: U64  # sources that got answers
+
+
+class HeldMemory:
+    """Learns from quiet readings, with a delay; bounded."""
+
+    def __init__(self) -> None:
+        self._pending: deque[_Reading] = deque()
+        self._usual: dict[tuple[int, str], float] = {}
+        self._learned = 0.0  # seconds
+        self._last: tuple[float, SocketTable] | None = None
+        self.known: U64 = np.zeros(0, np.uint64)
+
+    def usual(self, port: int, behaviour: str) -> float | None:
+        """Return how many connections usually do that, None as long as nothing is known."""
+        if self._learned < _LEARNED_SECONDS:
+            return None
+        return self._usual.get((port, behaviour), 0.0)
+
+    def learn(
+        self, now: float, table: SocketTable, numbers: dict[tuple[int, str], int], *, quiet: bool
+    ) -> None:
+        """Take a reading; while an attack lasts nothing is learned."""
+        if not quiet:
+            self._pending.clear()
+            return
+        if self._last is not None and self._last[1] is table:
+            return
+        self._last = (now, table)
+        held = table.connections
+        answered = (held.segments_out > 0) & (held.unsent == 0)
+        self._pending.append(_Reading(now, numbers, np.unique(source_of(held.select(answered)))))
+        while self._pending and self._pending[0].at <= now - _SETTLE_SECONDS:
+            self._keep(self._pending.popleft())
+
+    def _keep(self, reading: _Reading) -> None:
+        passed = min(_SETTLE_SECONDS, self._pending[0].at - reading.at if self._pending else 1.0)
+        self._learned += passed
+        fade = _FADES**passed
+        names = self._usual.keys() | reading.numbers.keys()
+        usual = {name: max(fade * self._usual.get(name, 0.0), reading.numbers.get(name, 0)) for name in names}
+        self._usual = {name: number for name, number in usual.items() if number >= 1}
+        if len(reading.served):
+            self.known = np.union1d(self.known, reading.served)[:_MOST_SOURCES]

@@ -1,0 +1,1 @@
+"""Parsers of protocols in payloads; they never raise on hostile bytes."""

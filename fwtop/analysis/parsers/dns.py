@@ -1,0 +1,269 @@
+"""DNS in packets: questions, types, sizes of answers, and names as columns of bytes.
+
+Reads hostile bytes; never raises on them. Sources: RFC 1035 (wire form), 1034 4.3 and 2181 5 (caches keep
+an answer for its time to live), 6891 (EDNS), 8482 (ANY).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+
+from fwtop.analysis.features import Features
+from fwtop.analysis.traffic import Rows, Traffic, distinct_texts, mix, payload
+from fwtop.model.dns import TYPES
+from fwtop.model.packets import F64, I64, U8, U64, Mask
+from fwtop.model.text import dns_name_text, safe_text
+from fwtop.render.numbers import percent
+
+HEADER = 12
+_LARGE_TYPES = frozenset({16, 46, 48, 99, 255})  # types with large answers
+_PARSED = 256  # shares to ±6 percentage points at most
+_SMALL = 600  # payload bytes: ordinary answers to a resolver are no larger
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """The first question of a message. `wire` is the name in wire form."""
+
+    labels: tuple[bytes, ...]  # lower-cased
+    wire: bytes
+    qtype: int | None  # None: cut off
+    answers: int
+    response: bool
+    cut: bool = False  # the captured bytes end within the name
+    edns: int | None = None  # requestor's payload size; 0: no EDNS, None: not captured
+
+    @property
+    def name(self) -> str:
+        """Dotted name, safe to show."""
+        return dns_name_text(list(self.labels))
+
+    @property
+    def parent(self) -> tuple[bytes, ...]:
+        """The labels after the first."""
+        return self.labels[1:]
+
+
+def parse_question(message: bytes) -> Question | None:
+    """Parse the first question of a DNS message; None if there is none, or its name is invalid."""
+    if len(message) < HEADER + 1 or int.from_bytes(message[4:6], "big") == 0:
+        return None
+    labels: list[bytes] = []
+    at = HEADER
+    while True:
+        if at >= len(message):
+            return _cut(message, labels)
+        size = message[at]
+        if size == 0:
+            break
+        if size > 63 or at - HEADER + size > 254:
+            return None  # compression makes no sense in the first name
+        labels.append(message[at + 1 : at + 1 + size].lower())
+        if at + 1 + size > len(message):
+            return _cut(message, labels)
+        at += 1 + size
+    wire = message[HEADER : at + 1].lower()
+    qtype = int.from_bytes(message[at + 1 : at + 3], "big") if at + 3 <= len(message) else None
+    answers, response = int.from_bytes(message[6:8], "big"), message[2] >= 0x80
+    return Question(tuple(labels), wire, qtype, answers, response, edns=_edns(message, at + 5))
+
+
+def _edns(message: bytes, at: int) -> int | None:
+    """Parse the requestor's payload size (RFC 6891 6.1.2) at `at`, of a message without other records."""
+    others, more = int.from_bytes(message[6:10], "big"), int.from_bytes(message[10:12], "big")
+    if others == 0 and more == 0:
+        return 0
+    option = message[at : at + 5]
+    return int.from_bytes(option[3:5], "big") if others == 0 and option[:3] == b"\0\0\x29" else None
+
+
+def edns_evidence(parsed: list[Question]) -> list[str]:
+    """Describe the EDNS payload size that nearly all queries share: tools use one value, or no EDNS."""
+    rooms = Counter(question.edns for question in parsed if question.edns is not None)
+    if rooms.total() < 0.5 * len(parsed) or not rooms:
+        return []
+    room, most = rooms.most_common(1)[0]
+    share = percent(most / rooms.total())
+    return [f"{share} accept answers of up to {room:,} bytes (EDNS)" if room else f"{share} have no EDNS"]
+
+
+def _cut(message: bytes, labels: list[bytes]) -> Question | None:
+    """Return the captured labels of a truncated name."""
+    if not labels or not labels[0]:
+        return None
+    answers, response = int.from_bytes(message[6:8], "big"), message[2] >= 0x80
+    return Question(tuple(labels), message[HEADER:].lower(), None, answers, response, cut=True)
+
+
+def questions(traffic: Traffic, rows: Rows, limit: int = _PARSED) -> list[Question]:
+    """Parse the questions of at most `limit` rows, evenly spaced."""
+    packets = traffic.packets
+    rows = Features(traffic, rows).spread(limit)
+    found = []
+    for row in rows.tolist():
+        start = int(packets.payload_offset[row])
+        message = packets.data[row, start : int(packets.captured[row])].tobytes()
+        question = parse_question(message)
+        if question is not None:
+            found.append(question)
+    return found
+
+
+def questions_of(features: Features) -> list[Question]:
+    """Parse questions of these rows, and remember them."""
+    if "dns" not in features.notes:
+        features.notes["dns"] = questions(features.traffic, features.rows)
+    found: list[Question] = features.notes["dns"]
+    return found
+
+
+def type_name(qtype: int | None) -> str:
+    """Return the mnemonic of a type, or TYPEn (RFC 3597)."""
+    return "?" if qtype is None else TYPES.get(qtype, f"TYPE{qtype}")
+
+
+def resolver_traffic(features: Features) -> bool:
+    """Check for ordinary answers to a resolver, as opposed to reflected ones.
+
+    Ordinary: many different names, small, to many ports. Reflected: one or two names that give large
+    answers, or a rare type, or all to one port.
+    """
+    parsed = questions_of(features)
+    if features.top("dport").share > 0.9 and features.sources > 8:
+        return False
+    if len(parsed) < 10:
+        return features.mean_length < 400 and features.sources < 20
+    names = Counter(question.labels for question in parsed)
+    types = Counter(question.qtype for question in parsed)
+    repeated = names.most_common(1)[0][1] / len(parsed)
+    # A resolver queries a name once, at one server, from a random port; victims get it from all reflectors
+    if features.sources > 100 and len(names) < 0.1 * len(parsed):
+        return False
+    large = sum(n for qtype, n in types.items() if qtype in _LARGE_TYPES) / len(parsed)
+    return not (repeated > 0.3 or large > 0.4 or features.mean_length > 900)
+
+
+def without_other_names(traffic: Traffic, features: Features) -> Rows:
+    """Exclude small answers about other names than the reflected ones: those of a local resolver."""
+    parsed = questions_of(features)
+    names = Counter(question.wire for question in parsed)
+    if len(parsed) < 20 or names.most_common(1)[0][1] < 0.25 * len(parsed):
+        return features.rows
+    used = [wire for wire, n in names.items() if n > 0.02 * len(parsed)]
+    packets = traffic.packets
+    candidates = np.flatnonzero(packets.payload_length[features.rows] < _SMALL)
+    matrix, length = payload(packets, features.rows[candidates], HEADER + 255)
+    other = length >= HEADER + 5
+    for wire in used:
+        want = np.frombuffer(wire, np.uint8)
+        end = np.minimum(HEADER + len(want), length)
+        agree = (_lower(matrix[:, HEADER : HEADER + len(want)]) == want).cumprod(1).sum(1)
+        other &= agree < end - HEADER
+    keep = np.ones(features.n, np.bool_)
+    keep[candidates[other]] = False
+    return features.rows[keep]
+
+
+def _lower(text: U8) -> U8:
+    return np.where((text >= 0x41) & (text <= 0x5A), text | 0x20, text)
+
+
+def answer_evidence(features: Features) -> tuple[list[str], bytes | None]:
+    """Describe the answers; also return the name in wire form if most share it."""
+    parsed = questions_of(features)
+    if not parsed:
+        return [], None
+    names = Counter((question.wire, question.labels) for question in parsed)
+    (wire, labels), most = names.most_common(1)[0]
+    whole = not any(question.cut for question in parsed)
+    types = Counter(type_name(question.qtype) for question in parsed)
+    kind, of_kind = types.most_common(1)[0]
+    share = most / len(parsed)
+    sentences = [f"{percent(of_kind / len(parsed))} answer a query of type {kind}"] if kind != "?" else []
+    if share >= 0.2:
+        shown = dns_name_text(list(labels))
+        sentences.append(f"{percent(share)} are about {safe_text(shown, limit=80)}")
+    else:
+        sentences.append(f"{len(names):,} different names in {len(parsed):,} parsed answers")
+    records = sum(question.answers for question in parsed) / len(parsed)
+    sentences.append(f"{records:.0f} answer records each (mean)")
+    return sentences, wire if share >= 0.5 and len(wire) > 1 and whole else None
+
+
+_BEGIN = 24  # bytes of a name that are compared
+_NAME = 96  # bytes searched for the end of a name
+_WORD = 3  # letters: shorter words appear by chance
+_LONGEST = 16  # letters of a word that are compared
+
+
+def beginnings(traffic: Traffic, rows: Rows) -> U64:
+    """Hash the first bytes of each query name, ignoring case."""
+    name = _names(traffic, rows, _BEGIN)
+    over = np.logical_or.accumulate(name == 0, axis=1)
+    return distinct_texts(np.where(over, np.uint8(0), name & np.uint8(0xDF)))
+
+
+def kinds(traffic: Traffic, rows: Rows) -> U64:
+    """Hash each query name with its RD bit, which separates tools from resolvers."""
+    return beginnings(traffic, rows) ^ wants_recursion(traffic, rows).astype(np.uint64)
+
+
+def counts_of(keys: U64) -> I64:
+    """Return the number of rows with the key of each row."""
+    _, inverse, counts = np.unique(keys, return_inverse=True, return_counts=True)
+    return np.asarray(counts[inverse], np.int64)
+
+
+def asked_again(traffic: Traffic, rows: Rows) -> tuple[I64, F64]:
+    """Return the number of identical queries of each row's source, and their rate per second."""
+    keys = mix(beginnings(traffic, rows), traffic.source_key[rows])
+    _, inverse, counts = np.unique(keys, return_inverse=True, return_counts=True)
+    pace = np.bincount(inverse, traffic.weight[rows]) / max(traffic.seconds, 1.0)
+    return np.asarray(counts[inverse], np.int64), np.asarray(pace[inverse], np.float64)
+
+
+def asked_by_others(traffic: Traffic, rows: Rows) -> Mask:
+    """Mark queries for names that several sources query: random names don't repeat."""
+    names = beginnings(traffic, rows)
+    pairs = mix(names, traffic.source_key[rows])
+    _, first = np.unique(pairs, return_index=True)
+    known, sources = np.unique(names[first], return_counts=True)
+    return np.asarray(sources[np.searchsorted(known, names)] > 1)
+
+
+def worded(traffic: Traffic, rows: Rows, least: float) -> Mask:
+    """Mark names whose first label starts with a word (letters only) that at least `least` rows share."""
+    name = _names(traffic, rows, 1 + _LONGEST)
+    size = name[:, :1].astype(np.int64)
+    letters = name[:, 1:] & np.uint8(0xDF)
+    is_letter = (letters >= 0x41) & (letters <= 0x5A) & (np.arange(_LONGEST) < size)
+    word = np.logical_and.accumulate(is_letter, axis=1)
+    text = np.where(word, letters, np.uint8(0))
+    return np.asarray((word.sum(1) >= _WORD) & (counts_of(distinct_texts(text)) >= least))
+
+
+def wants_recursion(traffic: Traffic, rows: Rows) -> Mask:
+    """Mark queries with the RD bit."""
+    matrix, length = payload(traffic.packets, rows, HEADER)
+    return np.asarray((length >= HEADER) & ((matrix[:, 2] & 1) != 0))
+
+
+def below(traffic: Traffic, rows: Rows, zone: bytes) -> Mask:
+    """Mark names below the zone (in wire form, lower case)."""
+    name = _names(traffic, rows, _NAME)
+    end = np.argmax(name == 0, axis=1)
+    start = end + 1 - len(zone)
+    held = (name == 0).any(1) & (start > 0)
+    place = np.maximum(start, 0)[:, None] + np.arange(len(zone))
+    found = name[np.arange(len(rows))[:, None], place]
+    upper = (found >= 0x41) & (found <= 0x5A)
+    same = np.where(upper, found | np.uint8(0x20), found) == np.frombuffer(zone, np.uint8)
+    return np.asarray(held & same.all(1))
+
+
+def _names(traffic: Traffic, rows: Rows, width: int) -> U8:
+    matrix, _ = payload(traffic.packets, rows, HEADER + width)
+    return matrix[:, HEADER:]

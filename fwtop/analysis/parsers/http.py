@@ -1,0 +1,111 @@
+"""HTTP requests at the start of payloads (RFC 9112). Never raises on hostile bytes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+
+from fwtop.analysis.traffic import Rows, Traffic, payload
+from fwtop.model.packets import I64, Mask, PacketBatch
+from fwtop.model.text import payload_text
+from fwtop.render.numbers import percent
+
+METHODS = (b"GET ", b"POST", b"HEAD", b"PUT ", b"OPTI", b"DELE", b"PATC", b"PRI ", b"CONN")
+_WANTED = np.array([int.from_bytes(method, "big") for method in METHODS], np.uint32)
+_HELD = 200
+_FRAME = 9  # bytes of a frame's header
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """The captured part of one request; fields are raw bytes, empty if not captured."""
+
+    method: bytes
+    path: bytes  # before the question mark
+    query: bytes
+    host: bytes
+    agent: bytes
+    template: bytes  # everything after the request line: equal templates come from one tool
+
+
+def request_mask(traffic: Traffic, rows: Rows) -> Mask:
+    """Mark the rows whose payload starts with a request method."""
+    return starts_request(traffic.packets, rows)
+
+
+def starts_request(packets: PacketBatch, rows: Rows) -> Mask:
+    """Mark the rows whose payload starts with a request method."""
+    matrix, length = payload(packets, rows, 4)
+    first = np.zeros(len(rows), np.uint32)
+    for i in range(4):
+        first = (first << np.uint32(8)) | matrix[:, i]
+    return np.asarray(np.isin(first, _WANTED) & (length == 4))
+
+
+def parse_request(data: bytes) -> Request | None:
+    """Parse the request line and the captured headers; None if it isn't a request."""
+    line, _, rest = data.partition(b"\r\n")
+    parts = line.split(b" ")
+    if len(parts) < 2 or not parts[0].isalpha():
+        return None
+    path, _, query = parts[1].partition(b"?")
+    headers: dict[bytes, bytes] = {}
+    for header in rest.split(b"\r\n")[:32]:
+        name, colon, value = header.partition(b":")
+        if colon:
+            headers.setdefault(name.strip().lower(), value.strip())
+    return Request(
+        parts[0], path, query, headers.get(b"host", b""), headers.get(b"user-agent", b""), rest[:96]
+    )
+
+
+def path_mask(traffic: Traffic, rows: Rows, method: bytes, path: bytes) -> Mask:
+    """Mark the requests for this path with a query string."""
+    text = method + b" " + path + b"?"
+    matrix, length = payload(traffic.packets, rows, len(text))
+    return np.asarray((matrix == np.frombuffer(text, np.uint8)).all(1) & (length == len(text)))
+
+
+def headers_frame(traffic: Traffic, rows: Rows) -> I64:
+    """Return the length of the HEADERS frame that each payload starts with (RFC 9113 4.1, 6.2); 0 if none.
+
+    Only frames that hold a whole request count: END_HEADERS, and a stream that a client may open.
+    """
+    matrix, length = payload(traffic.packets, rows, _FRAME)
+    size = (matrix[:, 0].astype(np.int64) << 16) | (matrix[:, 1].astype(np.int64) << 8) | matrix[:, 2]
+    flags, opened = matrix[:, 4], (matrix[:, 5] < 0x80) & ((matrix[:, 8] & 1) == 1)
+    good = (length == _FRAME) & (matrix[:, 3] == 1) & ((flags & ~np.uint8(0x2D)) == 0) & ((flags & 4) != 0)
+    fits = (size > 0) & (size + _FRAME <= traffic.packets.payload_length[rows])
+    return np.where(good & opened & fits, size + _FRAME, 0)
+
+
+def requests(traffic: Traffic, rows: Rows) -> list[Request]:
+    """Parse the given rows' requests."""
+    packets = traffic.packets
+    found = []
+    for row in rows.tolist():
+        start = int(packets.payload_offset[row])
+        request = parse_request(packets.data[row, start : int(packets.captured[row])][:_HELD].tobytes())
+        if request is not None:
+            found.append(request)
+    return found
+
+
+def describe(parsed: list[Request]) -> list[str]:
+    """Describe the most common request, Host and User-Agent."""
+    if not parsed:
+        return []
+    (method, path), n = Counter((r.method, r.path) for r in parsed).most_common(1)[0]
+    text = payload_text(method + b" " + path, limit=60)
+    sentences = [f"{percent(n / len(parsed))} of the requests are {text!r}"]
+    for name, values in (("Host", [r.host for r in parsed]), ("User-Agent", [r.agent for r in parsed])):
+        given = [value for value in values if value]
+        if given:
+            value, n = Counter(given).most_common(1)[0]
+            shown = payload_text(value, limit=50)
+            others = len(set(given)) - 1
+            beside = f", and {others:,} other{'s' * (others != 1)}" if others else ""
+            sentences.append(f"{percent(n / len(given))} have {name} {shown!r}{beside}")
+    return sentences

@@ -1,0 +1,78 @@
+"""ICMP errors and the packets that they quote (RFC 792, 4443, 1812 4.3.2.3)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fwtop.analysis.features import Features
+from fwtop.analysis.traffic import ICMP, ICMP6, UDP, Traffic, payload
+from fwtop.model.packets import Mask
+from fwtop.model.text import payload_text
+
+ERRORS = (3, 4, 5, 11, 12)
+_QUOTED = 48
+
+
+def errors(traffic: Traffic) -> Mask:
+    """Mark ICMP errors (IPv4 types 3, 4, 5, 11, 12; ICMPv6 below 128)."""
+    packets = traffic.packets
+    four = (packets.protocol == ICMP) & np.isin(packets.icmp_type, ERRORS)
+    six = (packets.protocol == 58) & (packets.icmp_type < 128)
+    return np.asarray((four | six) & ~traffic.later & (packets.family != 0))
+
+
+_NEIGHBOURS = (130, 131, 132, 133, 134, 135, 136, 137, 143)
+
+
+def is_discovery(icmp_type: int) -> bool:
+    """Tell whether a type of ICMPv6 belongs to neighbour or multicast listener discovery."""
+    return icmp_type in _NEIGHBOURS
+
+
+def neighbours(traffic: Traffic) -> Mask:
+    """Mark neighbour and multicast listener discovery (RFC 4861, 2710, 3810)."""
+    packets = traffic.packets
+    return np.asarray((packets.protocol == ICMP6) & np.isin(packets.icmp_type, _NEIGHBOURS))
+
+
+_TALKATIVE = (135, 136)  # solicitations and advertisements of neighbours: thousands live on large links
+
+
+def neighbour_flood(traffic: Traffic, pps: float) -> Mask:
+    """Mark neighbour discovery in numbers that no link has: router advertisements and the like (RFC 6104).
+
+    `pps` is the least flood; tenfold for messages that each neighbour sends.
+    """
+    packets, flood = traffic.packets, np.zeros(len(traffic), np.bool_)
+    common = neighbours(traffic)
+    for kind in np.unique(packets.icmp_type[common]).tolist():
+        rows = common & (packets.icmp_type == kind)
+        least = pps * (10 if kind in _TALKATIVE else 1)
+        features = Features(traffic, np.flatnonzero(rows))
+        if min(features.peak_pps, features.packets) >= least:
+            flood |= rows
+    return flood
+
+
+def quoted_requests(traffic: Traffic, ports: list[int]) -> str:
+    """Describe the spoofed requests that ICMP errors quote; empty if there are none."""
+    if not ports:
+        return ""
+    packets = traffic.packets
+    rows = traffic.rows(errors(traffic) & (packets.protocol == ICMP))[:2048]
+    if len(rows) == 0:
+        return ""
+    quoted, length = payload(packets, rows, _QUOTED)
+    header = (quoted[:, 0] & 15).astype(np.int64) * 4
+    good = (quoted[:, 0] >> 4 == 4) & (quoted[:, 9] == UDP) & (header == 20) & (length >= 28)
+    dport = (quoted[:, 22].astype(np.int64) << 8) | quoted[:, 23]
+    hits = np.flatnonzero(good & np.isin(dport, ports))
+    if len(hits) == 0:
+        return ""
+    size = int(np.median((quoted[hits, 24].astype(np.int64) << 8) | quoted[hits, 25])) - 8
+    sentence = (
+        f"{len(hits):,} ICMP errors quote the spoofed requests to port {ports[0]} ({size} payload bytes"
+    )
+    longest = hits[np.argmax(length[hits])]
+    content = quoted[longest, 28 : int(length[longest])].tobytes()
+    return sentence + (f", beginning {payload_text(content, limit=20)!r})" if content else ")")

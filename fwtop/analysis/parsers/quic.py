@@ -1,0 +1,69 @@
+"""QUIC headers (RFC 8999, 9000 17): version and connection-id lengths. Never raises on bytes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+
+from fwtop.analysis.features import Features
+from fwtop.model.packets import I64, U8, Mask
+from fwtop.render.numbers import percent
+
+_PORT = 443
+_MOST = 0.9
+_VERSIONS = {0: "negotiation", 1: "1", 0x6B3343CF: "2"}  # RFC 8999, 9000, 9369
+
+
+@dataclass(frozen=True, slots=True)
+class QuicHeader:
+    """The invariant part of a long header."""
+
+    version: int
+    dcid_length: int
+    scid_length: int
+    initial: bool
+
+
+def parse_long_header(data: bytes) -> QuicHeader | None:
+    """Parse a long header; None if it isn't a valid one (connection IDs have at most 20 bytes)."""
+    if len(data) < 7 or data[0] & 0xC0 != 0xC0:
+        return None
+    version, dcid = int.from_bytes(data[1:5], "big"), data[5]
+    if dcid > 20 or 6 + dcid >= len(data) or data[6 + dcid] > 20:
+        return None
+    return QuicHeader(version, dcid, data[6 + dcid], (data[0] >> 4) & 3 == 0)
+
+
+def header_evidence(features: Features) -> list[str]:
+    """Describe the version and connection ID lengths that nearly all share; empty if it isn't QUIC."""
+    matrix, length = features.head
+    if not len(matrix) or (plausible(matrix, length).mean() < _MOST and features.top("dport").value != _PORT):
+        return []
+    parsed = [parse_long_header(row[:held].tobytes()) for row, held in zip(matrix, length, strict=True)]
+    headers = Counter((h.version, h.dcid_length, h.scid_length) for h in parsed if h is not None)
+    if headers.total() < _MOST * len(parsed):
+        return []
+    (version, dcid, scid), most = headers.most_common(1)[0]
+    shown = f"version {_VERSIONS.get(version, f'0x{version:08x}')}"
+    ids = f"connection ids of {dcid} (destination) and {scid} bytes (source)"
+    return [f"{percent(most / len(parsed))} have long headers of QUIC {shown} and {ids}"]
+
+
+def looks_like_quic(matrix: U8, length: I64) -> bool:
+    """Check whether payloads are QUIC: nearly all are valid, and their first bytes vary.
+
+    Header protection makes the lower five bits of short headers random (RFC 9001 5.4).
+    """
+    return bool(plausible(matrix, length).mean() > 0.9 and len(np.unique(matrix[:, 0])) >= 8)
+
+
+def plausible(matrix: U8, length: I64) -> Mask:
+    """Mark payloads that may be QUIC: fixed bit set, and a known version in long headers."""
+    long = matrix[:, 0] >= 0x80
+    fixed = (matrix[:, 0] & 0x40) != 0
+    one = (matrix[:, 1:5] == np.array([0, 0, 0, 1], np.uint8)).all(1)
+    two = (matrix[:, 1:5] == np.array([0x6B, 0x33, 0x43, 0xCF], np.uint8)).all(1)
+    negotiation = (matrix[:, 1:5] == 0).all(1)
+    return np.asarray((length >= 20) & np.where(long, one | two | negotiation, fixed))

@@ -1,0 +1,137 @@
+"""TLS client hellos: server name and JA4 (RFC 8446 4.1.2, RFC 6066 3, FoxIO JA4). Never raises on bytes."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+import numpy as np
+
+from fwtop.analysis.traffic import Rows, Traffic, payload
+from fwtop.model.packets import Mask
+
+_VERSIONS = {0x0304: "13", 0x0303: "12", 0x0302: "11", 0x0301: "10", 0x0300: "s3"}
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """The captured part of a client hello; `ja4` is empty if truncated."""
+
+    server_name: bytes
+    ja4: str
+
+
+class _Cut(Exception):
+    """The captured bytes end here."""
+
+
+class _Reader:
+    """Reads big-endian fields; raises _Cut where the bytes end."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data, self.at = data, 0
+
+    def take(self, size: int) -> bytes:
+        if self.at + size > len(self.data):
+            raise _Cut
+        self.at += size
+        return self.data[self.at - size : self.at]
+
+    def number(self, size: int) -> int:
+        return int.from_bytes(self.take(size), "big")
+
+
+def hello_mask(traffic: Traffic, rows: Rows) -> Mask:
+    """Mark the rows whose payload starts with a client hello."""
+    matrix, length = payload(traffic.packets, rows, 6)
+    return np.asarray(
+        (matrix[:, 0] == 0x16)
+        & (matrix[:, 1] == 3)
+        & (matrix[:, 2] <= 4)
+        & (matrix[:, 5] == 1)
+        & (length == 6)
+    )
+
+
+def record_mask(traffic: Traffic, rows: Rows) -> Mask:
+    """Mark the rows whose payload starts with a TLS record (RFC 8446 5.1)."""
+    matrix, length = payload(traffic.packets, rows, 3)
+    known = (matrix[:, 0] >= 0x14) & (matrix[:, 0] <= 0x18) & (matrix[:, 1] == 3) & (matrix[:, 2] <= 4)
+    return np.asarray(known & (length == 3))
+
+
+def parse_hello(data: bytes) -> Hello | None:
+    """Parse a client hello; None if it isn't one."""
+    if len(data) < 11 or data[0] != 0x16 or data[5] != 1:
+        return None
+    reader = _Reader(data[9:])
+    name: bytes = b""
+    try:
+        version = reader.number(2)
+        reader.take(32)
+        reader.take(reader.number(1))
+        raw = reader.take(reader.number(2))
+        ciphers = [int.from_bytes(raw[i : i + 2], "big") for i in range(0, len(raw) - 1, 2)]
+        reader.take(reader.number(1))
+        end = reader.number(2)
+        extensions: list[tuple[int, bytes]] = []
+        stop = reader.at + end
+        while reader.at < stop:
+            kind = reader.number(2)
+            size = reader.number(2)
+            if kind == 0:
+                name = _server_name(reader.data[reader.at : reader.at + size])
+            extensions.append((kind, reader.take(size)))
+    except _Cut:
+        return Hello(name, "")
+    return Hello(name, _ja4(version, ciphers, extensions))
+
+
+def hellos(traffic: Traffic, rows: Rows) -> list[Hello]:
+    """Parse the given rows' hellos."""
+    packets = traffic.packets
+    found = []
+    for row in rows.tolist():
+        start = int(packets.payload_offset[row])
+        hello = parse_hello(packets.data[row, start : int(packets.captured[row])].tobytes())
+        if hello is not None:
+            found.append(hello)
+    return found
+
+
+def _server_name(data: bytes) -> bytes:
+    if len(data) < 5 or data[2] != 0:
+        return b""
+    return data[5 : 5 + int.from_bytes(data[3:5], "big")]
+
+
+def _grease(value: int) -> bool:
+    return (value & 0x0F0F) == 0x0A0A and value >> 8 == value & 0xFF
+
+
+def _ja4(version: int, ciphers: list[int], extensions: list[tuple[int, bytes]]) -> str:
+    """Build the JA4 fingerprint as FoxIO specifies it."""
+    ciphers = [cipher for cipher in ciphers if not _grease(cipher)]
+    extensions = [(kind, data) for kind, data in extensions if not _grease(kind)]
+    content = dict(extensions)
+    offered = content.get(43, b"")[1:]
+    versions = [int.from_bytes(offered[i : i + 2], "big") for i in range(0, len(offered) - 1, 2)]
+    version = max([v for v in versions if not _grease(v)], default=version)
+    alpn = content.get(16, b"")
+    first = alpn[3 : 3 + alpn[2]] if len(alpn) > 3 else b""
+    if first and first[:1].isalnum() and first[-1:].isalnum():
+        protocol = chr(first[0]) + chr(first[-1])
+    else:
+        protocol = first.hex()[:1] + first.hex()[-1:] if first else "00"
+    domain = "d" if 0 in content else "i"
+    counts = f"{min(len(ciphers), 99):02d}{min(len(extensions), 99):02d}"
+    head = f"t{_VERSIONS.get(version, '00')}{domain}{counts}{protocol}"
+    algorithms = content.get(13, b"")[2:]
+    signed = ",".join(algorithms[i : i + 2].hex() for i in range(0, len(algorithms) - 1, 2))
+    kinds = ",".join(sorted(f"{kind:04x}" for kind, _ in extensions if kind not in (0, 16)))
+    suites = ",".join(sorted(f"{cipher:04x}" for cipher in ciphers))
+    return f"{head}_{_hash(suites)}_{_hash(f'{kinds}_{signed}' if signed else kinds)}"
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:12] if text else "0" * 12

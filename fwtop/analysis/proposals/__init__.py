@@ -1,0 +1,1 @@
+"""Countermeasures: candidates, their measured effect, and previews of any rule."""

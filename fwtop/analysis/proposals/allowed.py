@@ -1,0 +1,68 @@
+"""Packets that the allow-list lets pass whatever a rule matches, by their sender's role (model/roles.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+
+from fwtop.analysis.proposals.matching import match_rows
+from fwtop.analysis.tcp_view import ACK, SYN
+from fwtop.analysis.traffic import ICMP6, TCP, UDP
+from fwtop.model import roles
+from fwtop.model.address import Prefix
+from fwtop.model.packets import Mask, PacketBatch
+from fwtop.model.roles import AllowedPeer, Role
+from fwtop.model.rule import Match
+
+_FIN, _RST = 1, 4
+_DISCOVERY, _FROM_LINK = (134, 136), 255  # RFC 4861: advertisements, solicitations; hop limit
+
+
+def always_pass(packets: PacketBatch) -> Mask:
+    """Mark neighbour discovery from the link itself, without which IPv6 ends: no rule drops it."""
+    first, last = _DISCOVERY
+    kind = (packets.icmp_type >= first) & (packets.icmp_type <= last)
+    return np.asarray((packets.protocol == ICMP6) & kind & (packets.ttl == _FROM_LINK))
+
+
+def allowed_rows(peers: Iterable[AllowedPeer], packets: PacketBatch) -> Mask:
+    """Mark the packets that pass in their sender's role."""
+    allowed = np.zeros(len(packets), np.bool_)
+    by_role: dict[tuple[Role, int], list[Prefix]] = {}
+    for peer in peers:
+        by_role.setdefault((peer.role, peer.port), []).append(peer.prefix)
+    opens = (packets.tcp_flags & (SYN | ACK | _FIN | _RST)) == SYN
+    asked = packets.dport >= roles.ASKING_PORTS
+    for (role, port), prefixes in by_role.items():
+        for match in _matches(role, port, tuple(prefixes)):
+            hit = match_rows(match, packets)
+            if match.protocol == TCP and match.sport is not None:
+                hit = hit & ~opens
+            if role is Role.DNS and match.protocol == UDP:
+                hit = hit & asked
+            allowed |= hit
+    return allowed
+
+
+def _matches(role: Role, port: int, sources: tuple[Prefix, ...]) -> Iterator[Match]:
+    """Yield what passes of a role; of TCP from a given port only what opens no connection."""
+    if role is Role.OPERATOR:
+        yield Match(sources)
+    elif role is Role.SSH:
+        yield Match(sources, protocol=TCP, sport=port)
+    elif role is Role.DNS:
+        yield Match(sources, protocol=UDP, sport=roles.DNS_PORT)
+        yield Match(sources, protocol=TCP, sport=roles.DNS_PORT)
+    elif role is Role.NTP:
+        yield Match(sources, protocol=UDP, sport=roles.NTP_PORT)
+    elif role is Role.GATEWAY:
+        for family, (server, client) in roles.DHCP_PORTS.items():
+            yield Match(sources, family=family, protocol=roles.ICMP[family])
+            yield Match(sources, family=family, protocol=UDP, sport=server, dport=client)
+        for number in roles.ROUTING:
+            yield Match(sources, protocol=number)
+        for bfd in roles.BFD_PORTS:
+            yield Match(sources, protocol=UDP, dport=bfd)
+        yield Match(sources, protocol=TCP, dport=roles.BGP_PORT)
+        yield Match(sources, protocol=TCP, sport=roles.BGP_PORT)

@@ -1,0 +1,281 @@
+"""Rules that may help against an attack, before they are measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from fwtop.analysis.config import AdviseConfig
+from fwtop.analysis.context import AnalysisContext, Finding, plural
+from fwtop.analysis.features import Features
+from fwtop.analysis.proposals.constants import narrowed
+from fwtop.analysis.proposals.effect import harm, held_out, measured_on, share_of, stopped
+from fwtop.analysis.proposals.limits import fills_table, usual_rate
+from fwtop.analysis.proposals.normal import Normal
+from fwtop.analysis.proposals.prefixes import Addresses, Cover, fewest_prefixes
+from fwtop.analysis.proposals.signatures import Signature
+from fwtop.analysis.tcp_view import ACK, FIN, RST, SYN
+from fwtop.analysis.traffic import TCP, UDP, Rows
+from fwtop.model.address import Prefix
+from fwtop.model.packets import Fragment
+from fwtop.model.rule import Kind, Match, RateLimit, Rule, Setting
+from fwtop.model.tunables import TUNABLES
+from fwtop.render.numbers import percent
+from fwtop.render.wording import describe, with_summary
+
+# TCP flags that no stack sends: mask, value and the reason (RFC 9293, 3.10.7)
+_IMPOSSIBLE = (
+    (SYN | RST | ACK, 0, "every valid segment has one of these flags"),
+    (SYN | FIN, SYN | FIN, "no connection opens and closes at once"),
+    (SYN | RST, SYN | RST, "no connection opens and closes at once"),
+    (FIN | RST, FIN | RST, "no connection closes both ways"),
+)
+_TABLE_MAX = "net.netfilter.nf_conntrack_max"
+_TCP_TIMEOUTS = (
+    "net.netfilter.nf_conntrack_tcp_timeout_syn_recv",
+    "net.netfilter.nf_conntrack_tcp_timeout_syn_sent",
+)
+_TIMEOUT_SECONDS = 10  # the kernel's are 60, 120 and 30 (nf_conntrack-sysctl.rst); a handshake takes 1
+_ROOM = 4  # times the present size
+_ENTRY_BYTES = 320  # of a tracked connection: struct nf_conn and its extensions, Linux 6.x
+USEFUL = 0.3  # share of the attack below which a rule isn't worth it
+_FEW_SOURCES = 20
+_SIGNATURES = 3
+_BUSY = 0.5  # of a core
+_PLACES = {Kind.XDP: " in the driver"}
+_ANY_SOURCE = Match(sources=(Prefix(4, 0, 0),))
+_RATE_FACTORS = (2.0, 4.0, 8.0)  # times what normal sources send
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A rule before it is measured. `form` distinguishes it from others of its kind."""
+
+    rule: Rule
+    why: str
+    form: str
+    beside: bool = False  # stops a smaller share that the others miss
+
+
+def candidates(
+    context: AnalysisContext, finding: Finding, normal: Normal, found: Sequence[Signature]
+) -> Iterator[Candidate]:
+    """Yield rules by fields, payload, sources and rate, and for a full table."""
+    config = context.config
+    family = _family(context, finding.rows)
+    base = replace(finding.match, family=finding.match.family or family)
+    forged = finding.spoof.probability > config.spoof_threshold
+    # Without a baseline, requests over real connections can't be told from clients by header fields
+    if not (finding.requests and normal.guess and not forged):
+        yield from _by_fields(context, finding, base, guess=normal.guess)
+    yield from _by_payload(base, found, config)
+    if not forged:
+        yield from _by_sources(context, finding, normal, config)
+        yield from _by_rate(context, finding, base, normal, config)
+    yield from _proxied(context, finding, base, config)
+    yield from _untracked(context, base, config)
+
+
+def _by_fields(
+    context: AnalysisContext, finding: Finding, base: Match, *, guess: bool
+) -> Iterator[Candidate]:
+    """Drop by header fields: those of the vector, then narrowed by dominant values of others."""
+    config = context.config
+    if finding.kind == "port_scan":
+        return
+    if finding.kind == "tcp_anomaly" and base.tcp_flags is None:
+        for (
+            mask,
+            value,
+            why,
+        ) in _IMPOSSIBLE:  # bare ACKs share the length
+            match = replace(base, tcp_flags=(mask, value))
+            yield Candidate(_rule(Kind.XDP, match, config), why, f"flags {mask}/{value}")
+        return
+    packets = context.traffic.packets
+    features = Features(context.traffic, finding.rows)
+    for form, match, why in narrowed(features, base, requests=finding.requests, guess=guess):
+        yield Candidate(_rule(Kind.XDP, match, config), why, form)
+    if base.tcp_flags == (SYN | ACK, SYN | ACK):
+        yield Candidate(
+            _rule(Kind.XDP, replace(base, tcp_flags=(RST, RST)), config),
+            "closed ports answer the same spoofed SYNs with RST",
+            "resets",
+            beside=True,
+        )
+    fragments = packets.fragment[finding.rows] != Fragment.NONE
+    if float(features.weight[fragments].sum()) > 0.5 * features.packets and not base.fragment:
+        match = Match(family=base.family, protocol=base.protocol, fragment=True)
+        yield Candidate(_rule(Kind.XDP, match, config), "most of its packets are fragments", "fragments")
+
+
+def _by_payload(base: Match, found: Sequence[Signature], config: AdviseConfig) -> Iterator[Candidate]:
+    """Drop by what the payloads have in common."""
+    scope = Match(family=base.family, protocol=base.protocol, dport=base.dport)
+    for signature in found[:_SIGNATURES]:
+        match = signature.match
+        rule = _rule(Kind.STRING, replace(scope, payload=(match,)), config)
+        what = "this name" if match.dns_name is not None else "these bytes"
+        why = f"{percent(signature.attack_share)} of its payloads have {what}"
+        yield Candidate(rule, why, f"{match.offset} {match.data.hex()}")
+
+
+def _by_sources(
+    context: AnalysisContext, finding: Finding, normal: Normal, config: AdviseConfig
+) -> Iterator[Candidate]:
+    """Block sources: chosen on most of the attack's packets, measured on the others."""
+    traffic = context.traffic
+    chooses = finding.rows
+    if len(measured_on(_ANY_SOURCE, traffic, finding.rows)) < len(finding.rows):
+        chooses = finding.rows[~held_out(traffic.packets.select(finding.rows))]
+    weight, attack = traffic.weight[chooses], Addresses.of(traffic.packets, chooses)
+    known = Addresses.of(normal.packets)
+    for form, target in (("most", config.source_share), ("half", 0.5)):
+        # Without a baseline, prefixes shorter than /16 would hit too many unknown clients
+        cover = fewest_prefixes(
+            attack,
+            weight,
+            known,
+            target=target,
+            limit=config.max_prefixes,
+            shortest=16 if normal.guess else 10,
+        )
+        match = Match(sources=cover.prefixes)
+        share = share_of(stopped(match, None, traffic), traffic, measured_on(match, traffic, finding.rows))
+        if not cover.prefixes or share < USEFUL:
+            continue
+        kind = _where(context, finding, Kind.IPSET)
+        rule = replace(_rule(kind, match, config), summary=_blocks(cover, kind))
+        verb = "sends" if cover.sources == 1 else "send"
+        yield Candidate(
+            rule, f"{plural(cover.sources, 'source')} {verb} {percent(share)} of the attack", form
+        )
+        if len(cover.prefixes) <= _FEW_SOURCES:
+            return
+
+
+def _where(context: AnalysisContext, finding: Finding, kind: Kind) -> Kind:
+    """Return XDP instead of `kind` if the attack would cost more than half a core there."""
+    cost = context.config.cost_ns
+    usual, driver = cost.get(kind.value, 0.0), cost.get(Kind.XDP.value, float("inf"))
+    busy = context.traffic.pps(finding.rows) * usual * 1e-9 > _BUSY
+    return Kind.XDP if busy and driver < usual else kind
+
+
+def _blocks(cover: Cover, kind: Kind) -> str:
+    """Write the number of prefixes of a list and of the IPv4 addresses in them."""
+    count, place = len(cover.prefixes), _PLACES.get(kind, "")
+    if count == 1:
+        return f"block {cover.prefixes[0]}{place}"
+    if all(prefix.is_address for prefix in cover.prefixes):
+        return f"block {count:,} addresses{place}"
+    held = sum(1 << (32 - prefix.length) for prefix in cover.prefixes if prefix.family == 4)
+    return f"block {count:,} prefixes{f' with {held:,} addresses' if held else ''}{place}"
+
+
+def _by_rate(
+    context: AnalysisContext, finding: Finding, base: Match, normal: Normal, config: AdviseConfig
+) -> Iterator[Candidate]:
+    """Limit each source to twice the rate of normal sources of the service, or more if that harms."""
+    traffic = context.traffic
+    scope = Match(family=base.family, protocol=base.protocol, dport=base.dport)
+    for per in (32, 24):
+        # For a rule of one family, the other prefix length is the default of the command line
+        lengths = (32 if base.family == 6 else per, 64 if per == 32 or base.family == 4 else 56)
+        limit = RateLimit(1, 1, *lengths)
+        amount = normal.pps * normal.seconds
+        usual = usual_rate(limit, normal.packets, amount, normal.seconds)
+        for factor in _RATE_FACTORS:
+            rate = _round_up(max(10.0, factor * usual))
+            limit = replace(limit, per_second=rate, burst=rate)
+            if share_of(stopped(scope, limit, traffic), traffic, finding.rows) < USEFUL:
+                break
+            harmless = harm(scope, limit, normal, traffic).share <= config.collateral_limit
+            if not harmless and factor != _RATE_FACTORS[-1]:
+                continue
+            length = limit.prefix_v6 if base.family == 6 else limit.prefix_v4
+            rule = _rule(_where(context, finding, Kind.HASHLIMIT), scope, config, limit)
+            if fills_table(rule, traffic):  # the table of XDP evicts the oldest entry instead
+                rule = _rule(Kind.XDP, scope, config, limit)
+            place = _PLACES.get(rule.kind, "")
+            summary = f"limit {describe(scope)} to {rate:,} packets/s per /{length}{place}"
+            rule = replace(rule, summary=summary)
+            yield Candidate(rule, _why_limit(normal), f"/{per}")
+            return
+
+
+def _why_limit(normal: Normal) -> str:
+    if len(normal.packets) < 30:
+        return "the rate of normal sources is not known"
+    return "normal sources send less than half that rate"
+
+
+def _proxied(
+    context: AnalysisContext, finding: Finding, base: Match, config: AdviseConfig
+) -> Iterator[Candidate]:
+    """Answer handshakes with SYN cookies if SYNs flood a port that real clients use."""
+    if finding.kind != "syn_flood" or base.dport is None:
+        return
+    packets = context.traffic.packets
+    used = context.tcp.real & (packets.dport == base.dport)
+    before = (context.baseline.rows.protocol == TCP) & (context.baseline.rows.dport == base.dport)
+    if not used.any() and not before.any():
+        return
+    match = Match(family=base.family, protocol=TCP, dport=base.dport)
+    rule = _rule(Kind.SYNPROXY, match, config)
+    yield Candidate(rule, "real clients finish the handshake, these sources do not", "")
+
+
+def _untracked(context: AnalysisContext, base: Match, config: AdviseConfig) -> Iterator[Candidate]:
+    table = context.counters.conntrack
+    overloaded = any(f.kind == "conntrack_exhaustion" for f in context.findings)
+    if table is None or not overloaded or base.protocol not in (TCP, UDP) or base.dport is None:
+        return
+    match = Match(family=base.family, protocol=base.protocol, dport=base.dport)
+    rule = replace(_rule(Kind.NOTRACK, match, config), summary=f"don't track {describe(match)} (NOTRACK)")
+    yield Candidate(rule, "it fills the connection table; drops nothing", "")
+
+
+def for_table(context: AnalysisContext) -> Iterator[Candidate]:
+    """Yield rules for a full connection table: shorter timeouts, and a larger maximum."""
+    table = context.counters.conntrack
+    if table is None:
+        return
+    protocols = {finding.match.protocol for finding in context.findings if not finding.state}
+    names = [*_TCP_TIMEOUTS] if TCP in protocols or not protocols else []
+    names += ["net.netfilter.nf_conntrack_udp_timeout"] if UDP in protocols or not protocols else []
+    if names:
+        rule = _settings(context, tuple(Setting(name, _TIMEOUT_SECONDS) for name in names))
+        summary = f"shorten the conntrack timeouts of unanswered connections to {_TIMEOUT_SECONDS} s"
+        yield Candidate(replace(rule, summary=summary), "drops nothing", "timeouts")
+    most = min(_ROOM * table.max, TUNABLES[_TABLE_MAX].high)
+    if most > table.max:
+        rule = replace(
+            _settings(context, (Setting(_TABLE_MAX, most),)),
+            summary=f"raise conntrack max from {table.max:,} to {most:,}",
+        )
+        memory = most * _ENTRY_BYTES / 1e6
+        yield Candidate(rule, f"{memory:,.0f} MB of memory when full; drops nothing", "room")
+
+
+def _settings(context: AnalysisContext, settings: tuple[Setting, ...]) -> Rule:
+    return Rule("", Kind.SYSCTL, Match(), "", context.config.ttl_seconds, settings=settings)
+
+
+def _rule(kind: Kind, match: Match, config: AdviseConfig, limit: RateLimit | None = None) -> Rule:
+    return with_summary(Rule("", kind, match, "", config.ttl_seconds, limit=limit))
+
+
+def _family(context: AnalysisContext, rows: Rows) -> int | None:
+    families = np.unique(context.traffic.packets.family[rows])
+    return int(families[0]) if len(families) == 1 else None
+
+
+def _round_up(rate: float) -> int:
+    """Round up to a human-friendly number."""
+    for step in (10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 20_000, 50_000, 100_000):
+        if rate <= step:
+            return step
+    return 1_000_000

@@ -1,0 +1,215 @@
+"""The effect of a rule, replayed on samples and on normal traffic."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from fwtop.analysis.context import AnalysisContext, Finding
+from fwtop.analysis.proposals.allowed import always_pass
+from fwtop.analysis.proposals.limits import fills_table, replayed, sustained
+from fwtop.analysis.proposals.matching import limit_groups, match_rows
+from fwtop.analysis.proposals.normal import Normal
+from fwtop.analysis.proposals.reassembly import of_datagrams, sees_datagrams
+from fwtop.analysis.tcp_view import ACK, SYN
+from fwtop.analysis.traffic import TCP, Rows, Traffic, mix
+from fwtop.model.address import format_address
+from fwtop.model.packets import F64, Fragment, Mask, PacketBatch
+from fwtop.model.rule import RANGES, Kind, Match, RateLimit, Rule
+from fwtop.render.numbers import percent
+
+_EXAMPLES = 4
+_FOLDS = np.uint64(4)  # one packet in this many is held out
+_HELD_LEAST = 20  # if fewer packets are held out, all packets of the attack are used
+_PROTOCOLS = {1: "icmp", 6: "tcp", 17: "udp", 47: "gre", 50: "esp", 58: "icmpv6"}
+
+
+@dataclass(frozen=True, slots=True)
+class Harm:
+    """The effect of a rule on normal traffic."""
+
+    share: float
+    pps: float
+    examples: tuple[str, ...]
+
+
+def stopped(match: Match, limit: RateLimit | None, traffic: Traffic) -> F64:
+    """Return for each arrived row the share (0 to 1) that the rule would drop."""
+    hit = match_rows(match, traffic.packets) & ~always_pass(traffic.packets)
+    part = hit.astype(np.float64)
+    if limit is not None:
+        rows = np.flatnonzero(hit)
+        part[rows] = sustained(limit, traffic.packets, rows, traffic.weight[rows], traffic.seconds)
+    return part
+
+
+def stopped_by(rule: Rule, context: AnalysisContext, traffic: Traffic) -> F64:
+    """Return `stopped` for any kind of rule; for SYN proxies the handshakes that nobody finishes.
+
+    `traffic` is that of the context or a subset; a proxy is measured on all of it.
+    """
+    if rule.kind is Kind.CONNLIMIT:  # packets don't show it (analysis/held/effect.py)
+        return np.zeros(len(traffic))
+    if rule.kind is not Kind.SYNPROXY:
+        part = stopped(rule.match, rule.limit, traffic)
+        return of_datagrams(part, rule, traffic) if sees_datagrams(rule, context) else part
+    opening = replace(rule.match, tcp_flags=(SYN | ACK, SYN))
+    return np.asarray(match_rows(opening, context.traffic.packets) & ~context.tcp.real, np.float64)
+
+
+def harm_by(rule: Rule, normal: Normal, traffic: Traffic, allowed: Mask | None = None) -> Harm:
+    """Return `harm` for any kind of rule: real clients pass a proxy, but not a full table.
+
+    Whom a limit of connections hits, sockets tell (analysis/held/effect.py).
+    """
+    if rule.kind in (Kind.SYNPROXY, Kind.CONNLIMIT):
+        return Harm(0.0, 0.0, ())
+    if fills_table(rule, traffic):
+        part = match_rows(rule.match, normal.packets).astype(np.float64)
+        pps, total = float((part * normal.pps).sum()), normal.total_pps
+        return Harm(pps / total if total else 1.0, pps, ("every new client, once its table is full",))
+    return harm(rule.match, rule.limit, normal, traffic, allowed)
+
+
+def held_out(packets: PacketBatch) -> Mask:
+    """Mark the packets on which block lists are measured; the others choose them.
+
+    A list that is measured on the packets that chose it holds sources seen once, which won't be seen again,
+    and promises too much. The mark depends on the packet alone, so that proposal and preview agree; fragments
+    of one datagram stay together.
+    """
+    whole = packets.fragment == Fragment.NONE
+    own = np.where(whole, packets.time_ns.view(np.uint64), packets.ip_id.astype(np.uint64))
+    return np.asarray(mix(own, packets.src_lo) % _FOLDS == 0)
+
+
+def measured_on(match: Match, traffic: Traffic, rows: Rows) -> Rows:
+    """Return those of the rows that say how well a match works: for block lists the held-out ones."""
+    if not match.sources:
+        return rows
+    held = rows[held_out(traffic.packets.select(rows))]
+    return held if len(held) >= _HELD_LEAST else rows
+
+
+def share_stopped(dropped: F64, match: Match, traffic: Traffic, finding: Finding, rows: Rows) -> float:
+    """Return the share (0 to 1) of an attack that is stopped: of its packets, or of its requests.
+
+    `dropped` has the dropped share of each row of the traffic, `rows` are the finding's. Dropping the
+    requests stops a flood of requests over real connections; its other packets still arrive.
+    """
+    if finding.requests and match.payload:
+        rows = rows[traffic.packets.payload_length[rows] > 0]
+    return share_of(dropped, traffic, measured_on(match, traffic, rows))
+
+
+def share_of(dropped: F64, traffic: Traffic, rows: Rows) -> float:
+    """Return the share (0 to 1) of the rows' packets that is dropped."""
+    total = float(traffic.weight[rows].sum())
+    return float((dropped[rows] * traffic.weight[rows]).sum()) / total if total else 0.0
+
+
+def dropped_pps(dropped: F64, match: Match, traffic: Traffic, rows: Rows) -> float:
+    """Return the packets per second that are dropped of the rows."""
+    return share_of(dropped, traffic, measured_on(match, traffic, rows)) * traffic.pps(rows)
+
+
+def harm(
+    match: Match, limit: RateLimit | None, normal: Normal, traffic: Traffic, allowed: Mask | None = None
+) -> Harm:
+    """Measure the share of normal traffic that the rule would drop, with the most affected flows.
+
+    A limit is shared with attackers in the same prefixes. `allowed` marks the normal packets that pass by the
+    allow-list.
+    """
+    packets = normal.packets
+    if normal.guess and _bars_every_connection(match, limit):
+        # Certain although not measured: unclaimed traffic contains no SYNs
+        return Harm(1.0, normal.total_pps, (f"every new connection{_to_port(match)}",))
+    if len(packets) == 0:
+        return Harm(0.0, 0.0, ())
+    hit = match_rows(match, packets)
+    if allowed is not None:
+        hit = hit & ~allowed
+    part = hit.astype(np.float64)
+    if limit is not None:
+        rows = np.flatnonzero(hit)
+        alone = replayed(limit, packets, rows, normal.pps[rows] * normal.seconds, normal.seconds)
+        part[rows] = np.maximum(alone, _crowded_out(match, limit, packets, rows, traffic))
+    else:
+        part = np.maximum(part, _lost_connections(match, hit, packets, normal.pps))
+    pps = float((part * normal.pps).sum())
+    total = normal.total_pps
+    return Harm(pps / total if total else 0.0, pps, _examples(part, normal))
+
+
+def _crowded_out(match: Match, limit: RateLimit, packets: PacketBatch, rows: Rows, traffic: Traffic) -> F64:
+    """Return the share of normal rows lost because attackers in the same prefix exhaust its limit."""
+    now = np.flatnonzero(match_rows(match, traffic.packets))
+    if len(now) == 0 or len(rows) == 0:
+        return np.zeros(len(rows))
+    lost = sustained(limit, traffic.packets, now, traffic.weight[now], traffic.seconds)
+    keys, first = np.unique(limit_groups(limit, traffic.packets, now), return_index=True)
+    mine = limit_groups(limit, packets, rows)
+    at = np.minimum(np.searchsorted(keys, mine), len(keys) - 1)
+    return np.asarray(np.where(keys[at] == mine, lost[first[at]], 0.0), np.float64)
+
+
+def _lost_connections(match: Match, hit: Mask, packets: PacketBatch, pps: F64) -> F64:
+    """Spread the loss of a dropped SYN or request over all packets of its connection.
+
+    Among the connections within the rule's addresses and ports, the share lost is that of the SYNs, or
+    packets with data, that are dropped: retransmissions are dropped again. A lost bare ACK or FIN costs
+    nothing. Dropped packets belong to these connections, so the others account for the rest of the loss.
+    """
+    nothing = np.zeros(len(packets))
+    if match.protocol not in (None, TCP):
+        return nothing
+    scope = Match(match.sources, match.destinations, match.family, TCP, match.sport, match.dport)
+    within = match_rows(scope, packets)
+    opening = within & ((packets.tcp_flags & (SYN | ACK)) == SYN)
+    carrying = within & (packets.payload_length > 0)
+    parts = [
+        float(pps[kind & hit].sum()) / float(pps[kind].sum()) for kind in (opening, carrying) if kind.any()
+    ]
+    whole, struck = float(pps[within].sum()), float(pps[within & hit].sum())
+    rest = max(parts, default=0.0) * whole - struck
+    return np.asarray(np.where(within & ~hit, rest / (whole - struck), 0.0)) if rest > 0 else nothing
+
+
+def _bars_every_connection(match: Match, limit: RateLimit | None) -> bool:
+    """Check for a rule that drops SYNs, or all of TCP, only by port and flags: no client passes it."""
+    ranges = (getattr(match, name) for name in RANGES)
+    narrow = (match.sources, match.payload, match.sport, match.fragment, *ranges)
+    opens = match.protocol == TCP if match.tcp_flags is None else _matches_syn(match.tcp_flags)
+    return limit is None and opens and not any(narrow)
+
+
+def _to_port(match: Match) -> str:
+    return f" to TCP port {match.dport}" if match.dport is not None else ""
+
+
+def _matches_syn(flags: tuple[int, int]) -> bool:
+    mask, value = flags
+    return (SYN & mask) == value
+
+
+def _examples(part: F64, normal: Normal) -> tuple[str, ...]:
+    rows = np.flatnonzero(part > 0.005)
+    if len(rows) == 0:
+        return ()
+    packets = normal.packets
+    service = np.where(packets.dport[rows] <= packets.sport[rows], packets.dport[rows], packets.sport[rows])
+    keys = mix(mix(packets.src_hi[rows], packets.src_lo[rows]), service.astype(np.uint64))
+    _, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
+    lost = np.bincount(inverse, part[rows] * normal.pps[rows])
+    total = normal.total_pps
+    sentences = []
+    for group in np.argsort(lost)[::-1][:_EXAMPLES].tolist():
+        row = int(rows[first[group]])
+        who = format_address(int(packets.family[row]), int(packets.src_hi[row]), int(packets.src_lo[row]))
+        protocol = _PROTOCOLS.get(int(packets.protocol[row]), f"protocol {packets.protocol[row]}")
+        port = int(service[first[group]])
+        what = f"{protocol} port {port}" if port else protocol
+        sentences.append(f"{who} ({what}): {percent(lost[group] / total, 2)} of normal traffic")
+    return tuple(sentences)

@@ -1,0 +1,173 @@
+"""Evaluates the match of a rule on packet columns exactly as the kernel does on packets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from fwtop.analysis.traffic import ICMP, ICMP6, TCP, UDP, Rows, mix
+from fwtop.model.address import Prefix
+from fwtop.model.packets import I64, U8, U64, Fragment, Mask, PacketBatch
+from fwtop.model.rule import RANGES, Match, PayloadMatch, Range, RateLimit
+
+_FULL = np.uint64(0xFFFFFFFFFFFFFFFF)
+_PORTED = (TCP, UDP, 132, 136)
+
+
+def match_rows(match: Match, packets: PacketBatch) -> Mask:
+    """Mark the packets that meet all conditions of the match.
+
+    Later fragments have no ports, flags or start of payload, so they never meet such conditions.
+    """
+    hit = _header_rows(match, packets)
+    for side, prefixes in (("src", match.sources), ("dst", match.destinations)):
+        if prefixes:
+            columns = (getattr(packets, f"{side}_hi"), getattr(packets, f"{side}_lo"))
+            hit = hit & in_prefixes(packets.family, *columns, prefixes)
+    for payload in match.payload:
+        rows = np.flatnonzero(hit)
+        hit = np.zeros(len(packets), np.bool_)
+        hit[rows[payload_rows(payload, packets, rows)]] = True
+    return np.asarray(hit)
+
+
+def _header_rows(match: Match, packets: PacketBatch) -> Mask:
+    hit: Mask = packets.family != 0
+    if match.family is not None:
+        hit = hit & (packets.family == match.family)
+    if match.protocol is not None:
+        hit = hit & (packets.protocol == match.protocol)
+    later = packets.fragment == Fragment.LATER
+    for name, port in (("sport", match.sport), ("dport", match.dport)):
+        if port is not None:
+            hit = hit & _is_any(packets.protocol, _PORTED) & ~later & (getattr(packets, name) == port)
+    for name in RANGES:
+        limits: Range | None = getattr(match, name)
+        if limits is not None:
+            column = getattr(packets, name)
+            hit = hit & (column >= limits.low) & (column <= limits.high)
+    if match.ip_id is not None:
+        hit = hit & (packets.family == 4)
+    segment = (packets.protocol == TCP) & ~later
+    if any((match.tcp_seq, match.tcp_window, match.tcp_header)):
+        hit = hit & segment & (packets.tcp_header > 0)
+    if match.tcp_flags is not None:
+        mask, value = match.tcp_flags
+        hit = hit & segment & ((packets.tcp_flags & mask) == value)
+    if match.fragment is not None:
+        hit = hit & ((packets.fragment != Fragment.NONE) == match.fragment)
+    if match.icmp_type is not None:
+        icmp = _is_any(packets.protocol, (ICMP, ICMP6)) & ~later
+        hit = hit & icmp & (packets.icmp_type == match.icmp_type)
+    return np.asarray(hit)
+
+
+def _is_any(column: U8, values: tuple[int, ...]) -> Mask:
+    """Mark the rows with one of a few values, ten times as fast as np.isin."""
+    hit = column == values[0]
+    for value in values[1:]:
+        hit |= column == value
+    return np.asarray(hit)
+
+
+def in_prefixes(family: U8, hi: U64, lo: U64, prefixes: Sequence[Prefix]) -> Mask:
+    """Mark the addresses within any of the prefixes, by one range search per family.
+
+    IPv6 prefixes longer than /64 take one set lookup per length.
+    """
+    hit = np.zeros(len(family), np.bool_)
+    four = [(prefix.lo, 32 - prefix.length) for prefix in prefixes if prefix.family == 4]
+    six = [
+        (prefix.hi, 64 - prefix.length) for prefix in prefixes if prefix.family == 6 and prefix.length <= 64
+    ]
+    for version, ranges, column in ((4, four, lo), (6, six, hi)):
+        of_family = np.flatnonzero(family == version)
+        if ranges and len(of_family):
+            hit[of_family] = _in_ranges(column[of_family], ranges)
+    groups: dict[int, list[Prefix]] = {}
+    for prefix in prefixes:
+        if prefix.family == 6 and prefix.length > 64:
+            groups.setdefault(prefix.length, []).append(prefix)
+    of_family = np.flatnonzero(family == 6)
+    for length, group in groups.items():
+        key_hi, key_lo = cut(hi[of_family], lo[of_family], 6, length)
+        wanted_hi = np.array([prefix.hi for prefix in group], np.uint64)
+        wanted_lo = np.array([prefix.lo for prefix in group], np.uint64)
+        hit[of_family] |= np.isin(mix(key_hi, key_lo), mix(wanted_hi, wanted_lo))
+    return hit
+
+
+def _in_ranges(values: U64, ranges: list[tuple[int, int]]) -> Mask:
+    """Mark the values within a range (first value, number of free bits); ranges may overlap."""
+    ranges = sorted(ranges)
+    first = np.array([start for start, _ in ranges], np.uint64)
+    last = np.maximum.accumulate(np.array([start + (1 << bits) - 1 for start, bits in ranges], np.uint64))
+    at = np.searchsorted(first, values, side="right")
+    return np.asarray((at > 0) & (values <= last[np.maximum(at, 1) - 1]))
+
+
+def cut(hi: U64, lo: U64, family: int, length: int) -> tuple[U64, U64]:
+    """Clear the host bits of addresses."""
+    if family == 4:
+        return hi, lo & np.uint64((0xFFFFFFFF << (32 - length)) & 0xFFFFFFFF)
+    high = _FULL if length >= 64 else np.uint64((0xFFFFFFFFFFFFFFFF << (64 - length)) & 0xFFFFFFFFFFFFFFFF)
+    low_bits = max(0, length - 64)
+    low = (
+        np.uint64((0xFFFFFFFFFFFFFFFF << (64 - low_bits)) & 0xFFFFFFFFFFFFFFFF) if low_bits else np.uint64(0)
+    )
+    return hi & high, lo & low
+
+
+def payload_rows(match: PayloadMatch, packets: PacketBatch, rows: Rows | None = None) -> Mask:
+    """Mark the packets (of those rows; None: all) whose captured payload holds the bytes."""
+    rows = np.arange(len(packets)) if rows is None else rows
+    n, width = len(rows), packets.data.shape[1]
+    size = len(match.data)
+    if n == 0 or size == 0 or size > width:
+        return np.zeros(n, np.bool_)
+    want = np.frombuffer(match.data, np.uint8)
+    care = np.frombuffer(match.compared_bits, np.uint8)
+    start = packets.payload_offset[rows].astype(np.int64)
+    end = np.minimum(packets.captured[rows], start + packets.payload_length[rows]).astype(np.int64)
+    if match.offset is None:
+        data = packets.data if n == len(packets) else packets.data[rows]
+        return _anywhere(want & care, care, data, start, end)
+    at = start + match.offset
+    begins = packets.fragment[rows] != Fragment.LATER
+    good = np.flatnonzero(begins & (at + size <= end) & (at + size <= width))
+    window = packets.data[rows[good][:, None], at[good][:, None] + np.arange(size)]
+    hit = np.zeros(n, np.bool_)
+    hit[good[((window & care) == (want & care)).all(1)]] = True
+    return hit
+
+
+def _anywhere(want: U8, care: U8, data: U8, start: I64, end: I64) -> Mask:
+    """Search for the rarest byte first, so that few candidates remain for the others."""
+    n, width = data.shape
+    flat = data.reshape(-1)
+    seen = np.bincount(flat[:: max(1, len(flat) // 65_536)], minlength=256)
+    order = sorted(np.flatnonzero(care), key=lambda i: int(seen[want[i]]) if care[i] == 255 else 1 << 60)
+    hit = np.zeros(n, np.bool_)
+    if not order:
+        return hit
+    first = order[0]
+    places = np.flatnonzero((flat & care[first]) == want[first]) - first
+    row = places // width
+    column = places - row * width
+    inside = (places >= 0) & (column >= start[row]) & (column + len(want) <= np.minimum(end[row], width))
+    places = places[inside]
+    for i in order[1:]:
+        places = places[(flat[places + i] & care[i]) == want[i]]
+    hit[places // width] = True
+    return hit
+
+
+def limit_groups(limit: RateLimit, packets: PacketBatch, rows: Rows) -> U64:
+    """Return the bucket of each row: its source prefix, with the destination port if the limit uses it."""
+    four = packets.family[rows] == 4
+    hi, lo = packets.src_hi[rows], packets.src_lo[rows]
+    hi4, lo4 = cut(hi, lo, 4, limit.prefix_v4)
+    hi6, lo6 = cut(hi, lo, 6, limit.prefix_v6)
+    key = mix(np.where(four, hi4, hi6), np.where(four, lo4, lo6))
+    return mix(key, packets.dport[rows].astype(np.uint64)) if limit.by_dport else key

@@ -1,0 +1,119 @@
+"""Normal traffic, on which harm is measured: the baseline or, without one, an estimate marked as such."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from fwtop.analysis.context import AnalysisContext, Finding, plural
+from fwtop.analysis.parsers.texts import Texts
+from fwtop.analysis.proposals.matching import payload_rows
+from fwtop.analysis.traffic import Rows
+from fwtop.model.packets import F64, PacketBatch
+from fwtop.model.rule import PayloadMatch
+from fwtop.render.numbers import percent
+
+_KNOWN = 30  # normal packets: fewer are no basis
+_MINORITY = 0.03  # of an attack's packets: a larger remainder is another variant of the attack
+_LOADED = 2_048  # packets with a payload that are searched
+
+
+@dataclass(frozen=True)
+class Normal:
+    """Packets taken as normal, with the packets per second that each represents."""
+
+    packets: PacketBatch
+    pps: F64
+    sentence: str
+    guess: bool  # no baseline from before the attack
+    seconds: float = 1.0  # length of the sampled normal traffic
+
+    @cached_property
+    def loaded(self) -> Rows:
+        """Rows with a payload, at most _LOADED, evenly spaced."""
+        rows = np.flatnonzero(self.packets.payload_length > 0)
+        return rows[np.linspace(0, len(rows) - 1, min(_LOADED, len(rows))).astype(np.intp)]
+
+    @cached_property
+    def texts(self) -> Texts:
+        """Their payloads."""
+        return Texts.of(self.packets, self.loaded)
+
+    @property
+    def total_pps(self) -> float:
+        """All of it."""
+        return float(self.pps.sum())
+
+
+def normal_traffic(context: AnalysisContext) -> Normal:
+    """Return the baseline, else an estimate from the packets that no attack explains."""
+    baseline, traffic = context.baseline, context.traffic
+    if baseline.ready:
+        rows = baseline.rows
+        total = sum(baseline.mean.values())
+        weights = float(rows.weight.sum())
+        pps = rows.weight * (total / weights if weights else 0.0)
+        sentence = (
+            f"baseline: {len(rows):,} packets sampled over {baseline.seconds:,.0f} quiet seconds "
+            f"({total:,.0f} packets/s)"
+        )
+        return Normal(rows, pps, sentence, guess=False, seconds=baseline.seconds)
+    left = (
+        (context.unclaimed & ~context.backscatter) | context.mixed_sources
+        if context.findings
+        else context.unclaimed
+    )
+    rows_left = traffic.rows(left)
+    real = float(context.tcp.real[rows_left].mean()) if len(rows_left) else 0.0
+    if len(rows_left) == 0:
+        sentence = "no client-like packets: client impact can't be estimated"
+    elif context.findings:
+        sentence = (
+            "no baseline yet: client impact is estimated from "
+            f"{plural(len(rows_left), 'client-like packet')}, "
+            f"{percent(real)} of them of established connections"
+        )
+    else:
+        sentence = f"learning the baseline: {plural(round(baseline.seconds), 'quiet second')} so far"
+    packets = traffic.packets.select(rows_left)
+    pps = traffic.weight[rows_left] / traffic.seconds
+    return Normal(packets, pps, sentence, guess=True, seconds=traffic.seconds)
+
+
+def with_unexplained(
+    context: AnalysisContext, normal: Normal, found: Mapping[str, Sequence[PayloadMatch]]
+) -> Normal:
+    """Add packets to an estimate that resemble an attack but lack its signature: clients of the same port.
+
+    Returns `normal` itself if there is a baseline, or no such packet, or no other normal packet: then
+    these few are more likely variants of the attack.
+    """
+    if not normal.guess or len(normal.packets) < _KNOWN:
+        return normal
+    none = np.zeros(0, np.intp)
+    rows = [none, *(_minority(context, one, found.get(one.key, ())) for one in context.findings)]
+    more = np.unique(np.concatenate(rows))
+    more = more[~context.mixed_sources[more]]  # already included
+    if len(more) == 0:
+        return normal
+    traffic = context.traffic
+    packets = PacketBatch.concat([normal.packets, traffic.packets.select(more)])
+    pps = np.concatenate([normal.pps, traffic.weight[more] / traffic.seconds])
+    beside = f"{plural(len(more), 'packet')} to the same ports without the signature of the attack"
+    return Normal(packets, pps, f"{normal.sentence}, and from {beside}", guess=True, seconds=normal.seconds)
+
+
+def _minority(context: AnalysisContext, finding: Finding, found: Sequence[PayloadMatch]) -> Rows:
+    """Return the rows of the finding with a payload but no signature, if they are few."""
+    none = np.zeros(0, np.intp)
+    if finding.state or not found:
+        return none
+    packets = context.traffic.packets
+    loaded = finding.rows[packets.payload_length[finding.rows] > 0]
+    explained = np.zeros(len(loaded), np.bool_)
+    for one in found:
+        explained |= payload_rows(one, packets, loaded)
+    return none if (~explained).mean() > _MINORITY else loaded[~explained]

@@ -1,0 +1,145 @@
+"""The fewest prefixes that cover a given share of an attack's packets but no normal source."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fwtop.analysis.traffic import Rows
+from fwtop.model.address import Prefix
+from fwtop.model.packets import F64, U8, U64, Mask, PacketBatch
+
+# A prefix of 2**b addresses must hold 2**(b*d) attackers: dense ones first, sparser ones if the list
+# would be long otherwise. At 0.25 a /24 needs 4 of them, a /16 needs 16.
+_DENSITIES = (0.5, 0.35, 0.25)
+_LONG = 256
+_Groups = tuple[U64, U64, F64]  # each group's lowest and highest address and its weight
+
+
+@dataclass(frozen=True, slots=True)
+class Addresses:
+    """Source addresses as columns."""
+
+    family: U8
+    src_hi: U64
+    src_lo: U64
+
+    @staticmethod
+    def of(packets: PacketBatch, rows: Rows | slice = slice(None)) -> Addresses:
+        """Return the sources of the rows."""
+        return Addresses(packets.family[rows], packets.src_hi[rows], packets.src_lo[rows])
+
+
+@dataclass(frozen=True, slots=True)
+class Cover:
+    """Prefixes, heaviest first, and the share of the attack's weight that they cover."""
+
+    prefixes: tuple[Prefix, ...]
+    share: float
+    sources: int
+
+
+def fewest_prefixes(
+    attack: Addresses,
+    weight: F64,
+    normal: Addresses,
+    *,
+    target: float,
+    limit: int,
+    shortest: int = 10,
+) -> Cover:
+    """Choose at most `limit` prefixes that cover `target` of the weight.
+
+    From short (at least `shortest` for IPv4, twice that for IPv6) to long: a prefix is chosen if enough
+    of its addresses attack and it contains no normal source. IPv6 prefixes end at /64, which one host owns
+    (RFC 6177).
+    """
+    total = float(weight.sum())
+    if total == 0:
+        return Cover((), 0.0, 0)
+    parts: list[tuple[Prefix, float]] = []
+    sources = 0
+    for family in (4, 6):
+        rows = np.flatnonzero(attack.family == family)
+        if len(rows) == 0:
+            continue
+        column = "src_lo" if family == 4 else "src_hi"
+        values, inverse = np.unique(getattr(attack, column)[rows], return_inverse=True)
+        sums = np.asarray(np.bincount(inverse, weight[rows], len(values)), np.float64)
+        good = np.unique(getattr(normal, column)[normal.family == family])
+        heavy = _heaviest(sums, target)
+        sources += int(heavy.sum())
+        for density in _DENSITIES:
+            found = _cover(family, values[heavy], sums[heavy], good, (density, shortest))
+            if len(found[0]) <= _LONG:
+                break
+        parts += _prefixes(family, found)
+    parts.sort(key=lambda item: -item[1])
+    chosen: list[Prefix] = []
+    covered = 0.0
+    for prefix, mass in parts[:limit]:
+        chosen.append(prefix)
+        covered += mass
+        if covered >= target * total:
+            break
+    return Cover(tuple(chosen), covered / total, sources)
+
+
+def _heaviest(sums: F64, target: float) -> Mask:
+    """Mark the fewest sources that send the target share; the tail isn't worth its entries."""
+    order = np.argsort(sums)[::-1]
+    needed = int(np.searchsorted(np.cumsum(sums[order]), target * sums.sum() * (1 - 1e-9))) + 1
+    mask = np.zeros(len(sums), np.bool_)
+    mask[order[:needed]] = True
+    return mask
+
+
+def _cover(family: int, values: U64, sums: F64, normal: U64, bounds: tuple[float, int]) -> _Groups:
+    """Group the sorted addresses into prefixes that are dense enough and contain no normal source."""
+    bits = 32 if family == 4 else 64
+    density, shortest = bounds
+    found: list[_Groups] = [(values[:0], values[:0], sums[:0])]
+    live = np.arange(len(values))
+    for length in range(shortest if family == 4 else 2 * shortest, bits + 1):
+        if len(live) == 0:
+            break
+        shift = np.uint64(bits - length)
+        keys = values[live] >> shift
+        edges = np.flatnonzero(np.concatenate(([True], keys[1:] != keys[:-1])))
+        counts = np.diff(np.append(edges, len(live)))
+        enough = counts >= (1 if length == bits else max(2.0, 2.0 ** ((bits - length) * density)))
+        if length < bits:
+            enough[enough] = ~_holds(normal >> shift, keys[edges[enough]])
+        if not enough.any():
+            continue
+        first, last = live[edges[enough]], live[edges[enough] + counts[enough] - 1]
+        masses = np.add.reduceat(sums[live], edges)[enough]
+        found.append((values[first], values[last], masses))
+        live = live[~np.repeat(enough, counts)]
+    low, high, mass = (np.concatenate(column) for column in zip(*found, strict=True))
+    return low, high, mass
+
+
+def _holds(ordered: U64, keys: U64) -> Mask:
+    """Mark the keys that are among the sorted ones."""
+    if len(ordered) == 0:
+        return np.zeros(len(keys), np.bool_)
+    at = np.minimum(np.searchsorted(ordered, keys), len(ordered) - 1)
+    return np.asarray(ordered[at] == keys)
+
+
+def _prefixes(family: int, groups: _Groups) -> list[tuple[Prefix, float]]:
+    """Return the longest prefix that contains each group, with its weight."""
+    low, high, mass = groups
+    return [
+        (_common(family, first, last), weight)
+        for first, last, weight in zip(low.tolist(), high.tolist(), mass.tolist(), strict=True)
+    ]
+
+
+def _common(family: int, low: int, high: int) -> Prefix:
+    bits = 32 if family == 4 else 64
+    length = bits - (low ^ high).bit_length()
+    value = low >> (bits - length) << (bits - length)
+    return Prefix(family, value if family == 4 else value << 64, length)

@@ -1,0 +1,120 @@
+"""Previews: any rule replayed on the present window, before it is installed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from fwtop.analysis.advisor import make_context
+from fwtop.analysis.baseline import Baseline
+from fwtop.analysis.classify import find_attacks
+from fwtop.analysis.config import AdviseConfig
+from fwtop.analysis.context import AnalysisContext, Finding
+from fwtop.analysis.held.preview import with_connections
+from fwtop.analysis.proposals.allowed import allowed_rows
+from fwtop.analysis.proposals.effect import dropped_pps, harm_by, share_stopped, stopped_by
+from fwtop.analysis.proposals.limits import full_table_warning
+from fwtop.analysis.proposals.normal import Normal, normal_traffic, with_unexplained
+from fwtop.analysis.proposals.signatures import matches, signatures
+from fwtop.model.roles import AllowedPeer
+from fwtop.model.rule import Kind, Preview, Rule
+from fwtop.model.window import Window
+from fwtop.render.numbers import percent
+
+_BROAD = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Basis:
+    """A window judged once, to preview several rules on it."""
+
+    context: AnalysisContext
+    findings: tuple[Finding, ...]
+    normal: Normal
+    held: tuple[Finding, ...] = ()  # those that hold connections
+
+
+def basis(window: Window, baseline: Baseline | None = None, config: AdviseConfig | None = None) -> Basis:
+    """Judge a window: find its attacks and its normal traffic."""
+    config = config or AdviseConfig()
+    context = make_context(window, config, baseline or Baseline())
+    found_all = find_attacks(context)
+    findings = [finding for finding in found_all if not finding.state]
+    held = tuple(finding for finding in found_all if finding.held is not None)
+    normal = normal_traffic(context)
+    if normal.guess:
+        found = {finding.key: signatures(context, finding, normal) for finding in findings}
+        normal = with_unexplained(context, normal, matches(found))
+    return Basis(context, tuple(findings), normal, held)
+
+
+def preview(
+    rule: Rule, window: Window, baseline: Baseline | None = None, config: AdviseConfig | None = None
+) -> Preview:
+    """Return the share of each attack that the rule would stop, and of normal traffic that it would drop."""
+    return preview_on(rule, basis(window, baseline, config))
+
+
+def preview_on(rule: Rule, judged: Basis, allowed: Sequence[AllowedPeer] = ()) -> Preview:
+    """Return `preview` of a rule without judging the window again.
+
+    What passes by the allow-list is neither stopped nor harmed.
+    """
+    context, findings, normal = judged.context, judged.findings, judged.normal
+    traffic = context.traffic
+    dropped = np.where(allowed_rows(allowed, traffic.packets), 0.0, stopped_by(rule, context, traffic))
+    everything = np.arange(len(traffic))
+    total_pps = dropped_pps(dropped, rule.match, traffic, everything)
+    if rule.kind in (Kind.NOTRACK, Kind.SYSCTL):
+        pps = total_pps if rule.kind is Kind.NOTRACK else 0.0
+        return Preview(0.0, 0.0, 0.0, 0.0, pps, warnings=("it drops nothing",), guess=normal.guess)
+    shares = [share_stopped(dropped, rule.match, traffic, finding, finding.rows) for finding in findings]
+    rates = [dropped_pps(dropped, rule.match, traffic, finding.rows) for finding in findings]
+    aimed = int(np.argmax(rates)) if findings else None
+    cost = harm_by(rule, normal, traffic, allowed_rows(allowed, normal.packets))
+    warnings = _warnings(context, rule, total_pps, cost.share, guess=normal.guess)
+    made = Preview(
+        attack_share=shares[aimed] if aimed is not None else 0.0,
+        attack_pps=sum(rates),
+        collateral_share=cost.share,
+        collateral_pps=cost.pps,
+        total_pps=total_pps,
+        examples=cost.examples,
+        warnings=warnings,
+        guess=normal.guess,
+        attack=findings[aimed].title if aimed is not None else "",
+        attacks=_by_attack(findings, shares),
+    )
+    return with_connections(made, rule, context, judged.held)
+
+
+def _by_attack(findings: Sequence[Finding], shares: Sequence[float]) -> tuple[tuple[str, float], ...]:
+    named = zip((finding.title for finding in findings), shares, strict=True)
+    return tuple(sorted(named, key=lambda item: -item[1]))
+
+
+def _warnings(
+    context: AnalysisContext, rule: Rule, total_pps: float, share: float, *, guess: bool
+) -> tuple[str, ...]:
+    found = []
+    forged = [
+        f for f in context.findings if f.spoof.probability > context.config.spoof_threshold and not f.state
+    ]
+    if rule.match.sources and forged:
+        found.append(
+            f"the sources of the {forged[0].title} look spoofed: blocking them stops little and hits others"
+        )
+    full = full_table_warning(rule, context.traffic)
+    if full is not None:
+        found.append(full)
+    if not context.findings:
+        found.append("no attack is in progress")
+    if total_pps == 0 and rule.connections is None:
+        found.append("no packet of this window matches")
+    if share > _BROAD:
+        found.append(f"it would drop {percent(share)} of normal traffic")
+    if guess:
+        found.append("no baseline yet: client impact is estimated")
+    return tuple(found)

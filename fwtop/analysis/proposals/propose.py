@@ -1,0 +1,215 @@
+"""Proposals against attacks: every suitable rule with its measured effect, best first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from fwtop.analysis.context import AnalysisContext, Finding
+from fwtop.analysis.held.offers import proposals
+from fwtop.analysis.proposals.candidates import USEFUL, Candidate, candidates, for_table
+from fwtop.analysis.proposals.commands import fwtop_line, shell_commands
+from fwtop.analysis.proposals.effect import dropped_pps, harm_by, share_stopped, stopped_by
+from fwtop.analysis.proposals.normal import Normal
+from fwtop.analysis.proposals.signatures import Signature
+from fwtop.analysis.upstream import upstream
+from fwtop.model.rule import RANGES, Kind, Rule
+from fwtop.model.snapshot import Proposal
+
+_PER_ATTACK = 5
+_BESIDE = 0.05  # of an attack that an additional rule should stop
+_WORTH = 3.0  # times the share of normal traffic that a rule must stop of the attack
+_FEW_SOURCES = 0.03  # score bonus: blocking a few real senders holds whatever they send next
+_STEADY = 0.015  # score per place: near equals keep the order that was shown last
+_EVASION = {
+    Kind.IPSET: "evaded by: other sources",
+    Kind.HASHLIMIT: "evaded by: more and slower sources",
+    Kind.STRING: "evaded by: another payload",
+    Kind.XDP: "evaded by: other header fields",
+    Kind.NOTRACK: "stateful rules don't see these packets",
+    Kind.CONNLIMIT: "evaded by: more sources",
+    Kind.SYNPROXY: "evaded by: bots that finish handshakes; each SYN still costs an answer",
+    Kind.SYSCTL: "evaded by: a faster flood",
+}
+_DROP_NOTHING = frozenset({Kind.NOTRACK, Kind.SYSCTL})
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A proposal without its number. `key` identifies the same rule across judgements."""
+
+    key: str
+    proposal: Proposal
+    beside: bool = False
+
+
+def offers(
+    context: AnalysisContext,
+    normal: Normal,
+    found: Mapping[str, Sequence[Signature]],
+    before: Sequence[str] = (),
+) -> list[Offer]:
+    """Return proposals against all findings, the best of each attack first.
+
+    `found` has the signatures of each finding (by `Finding.key`), `before` the keys in the order shown
+    last, which near equals keep.
+    """
+    vectors = [finding for finding in context.findings if not finding.state]
+    vectors.sort(key=lambda finding: -context.traffic.share(finding.rows))
+    lists = [_of_held(context, finding) for finding in context.findings if finding.held is not None]
+    lists += [_of_attack(context, finding, normal, found.get(finding.key, ()), before) for finding in vectors]
+    first = [offers[0] for offers in lists if offers]
+    rest = [offer for offers in lists for offer in offers[1:]]
+    unique = {offer.key: offer for offer in (*first, *rest, *_for_state(context, normal))}
+    return list(unique.values())
+
+
+def numbered(offer: Offer, number: int) -> Proposal:
+    """Return the proposal under its number."""
+    proposal = replace(offer.proposal, number=number)
+    if proposal.rule is None:
+        return proposal
+    rule = replace(proposal.rule, created_by=f"proposal {number}")
+    return replace(proposal, fwtop=fwtop_line(rule, number), rule=rule)
+
+
+def _of_attack(
+    context: AnalysisContext,
+    finding: Finding,
+    normal: Normal,
+    found: Sequence[Signature],
+    before: Sequence[str],
+) -> list[Offer]:
+    measured = [
+        Offer(
+            f"{finding.key} {_looks_at(candidate.rule).value} {candidate.form}",
+            _measured(context, finding, candidate, normal),
+            candidate.beside,
+        )
+        for candidate in candidates(context, finding, normal, found)
+    ]
+    useful = [offer for offer in measured if _is_worth(offer.proposal, USEFUL) and not offer.beside]
+    useful = _choice(_distinct(sorted(useful, key=lambda one: rank(one, before))))
+    useful += [offer for offer in measured if offer.beside and _is_worth(offer.proposal, _BESIDE)]
+    call = upstream(context, finding, [offer.proposal for offer in useful])
+    if call is not None:
+        useful.append(Offer(f"{finding.key} upstream", call))
+    return useful
+
+
+def _of_held(context: AnalysisContext, finding: Finding) -> list[Offer]:
+    """Return proposals for an attack that holds connections, measured on these."""
+    return [Offer(f"{finding.key} {name}", made) for name, made in proposals(context, finding)]
+
+
+def _for_state(context: AnalysisContext, normal: Normal) -> list[Offer]:
+    """Return proposals for an exhausted connection table."""
+    state = [finding for finding in context.findings if finding.kind == "conntrack_exhaustion"]
+    return [
+        Offer(f"{finding.key} sysctl {one.form}", _measured(context, finding, one, normal))
+        for finding in state
+        for one in for_table(context)
+    ]
+
+
+def _measured(context: AnalysisContext, finding: Finding, candidate: Candidate, normal: Normal) -> Proposal:
+    rule, traffic, rows = candidate.rule, context.traffic, finding.rows
+    drops = rule.kind not in _DROP_NOTHING
+    if any(item.offset is None for item in rule.match.payload):
+        traffic, chosen = context.subset
+        rows = np.flatnonzero(np.isin(chosen, finding.rows))
+    dropped = stopped_by(rule, context, traffic) if drops else np.zeros(len(traffic))
+    share = share_stopped(dropped, rule.match, traffic, finding, rows) if drops else 0.0
+    cost = harm_by(rule, normal, context.traffic) if drops else None
+    pps = dropped_pps(dropped, rule.match, traffic, np.arange(len(traffic)))
+    collateral = cost.share if cost else 0.0
+    rule = replace(
+        rule,
+        predicted_pps=pps,
+        predicted_attack_share=share,
+        predicted_collateral_share=collateral,
+        predicted_guess=normal.guess,
+    )
+    return Proposal(
+        number=0,
+        kind=rule.kind.value,
+        summary=f"{rule.summary} ({candidate.why}; {_EVASION[_looks_at(rule)]})",
+        attack=finding.title,
+        attack_share=share,
+        collateral_share=collateral,
+        collateral_examples=cost.examples if cost else (),
+        cost_ns=context.config.cost_ns.get(rule.kind.value),
+        cost_measured=rule.kind.value in context.config.measured_costs,
+        commands=shell_commands(rule),
+        rule=rule,
+        guess=normal.guess,
+        stopped_pps=pps,
+    )
+
+
+def _sort_of(proposal: Proposal) -> str:
+    """Return the group of a proposal, for choosing among similar ones."""
+    return _looks_at(proposal.rule).value if proposal.rule is not None else proposal.kind
+
+
+def _looks_at(rule: Rule) -> Kind:
+    if rule.kind in _DROP_NOTHING:
+        return rule.kind
+    return Kind.HASHLIMIT if rule.limit else Kind.IPSET if rule.match.sources else rule.kind
+
+
+def _is_worth(proposal: Proposal, least: float) -> bool:
+    """Check that a rule stops at least `least`, and clearly more of the attack than of normal traffic."""
+    if proposal.rule is not None and proposal.rule.kind in _DROP_NOTHING:
+        return True
+    return proposal.attack_share >= max(least, _WORTH * proposal.collateral_share)
+
+
+def rank(offer: Offer, before: Sequence[str] = ()) -> float:
+    """Return a sort key: attack stopped, less harm (weighted more), cost and fragility.
+
+    Cost counts as the share of a core at the dropped rate, and per packet: a rule that needs more than a
+    core can't keep up.
+    """
+    proposal = offer.proposal
+    cost_ns = proposal.cost_ns or 1000.0
+    cores = proposal.stopped_pps * cost_ns * 1e-9
+    cost = 0.1 * min(1.0, cores) + cost_ns / 50_000
+    fragile = 0.02 if _sort_of(proposal) in ("string", "hashlimit") else 0.0
+    blunt = 0.03 * _bluntness(proposal.rule) if proposal.guess else 0.0
+    aimed = _FEW_SOURCES if proposal.rule is not None and 0 < len(proposal.rule.match.sources) <= 3 else 0.0
+    place = before.index(offer.key) if offer.key in before else len(before)
+    score = proposal.attack_share - 8 * proposal.collateral_share - cost - fragile - blunt + aimed
+    return _STEADY * place - score
+
+
+def _bluntness(rule: Rule | None) -> int:
+    """Count how unspecific a rule is: without a baseline, the narrower of two equal rules is safer."""
+    if rule is None:
+        return 0
+    match = rule.match
+    ranges = (getattr(match, name) for name in RANGES)
+    narrow = (match.sources, match.payload, match.sport, *ranges)
+    return max(0, 2 - sum(map(bool, narrow)))
+
+
+def _distinct(ranked: list[Offer]) -> list[Offer]:
+    """Drop proposals that stop no more than a better one of the same group."""
+    kept: list[Offer] = []
+    for offer in ranked:
+        sort = _sort_of(offer.proposal)
+        same = [one.proposal for one in kept if _sort_of(one.proposal) == sort]
+        near = [one for one in same if abs(one.attack_share - offer.proposal.attack_share) < 0.005]
+        if len(same) < 2 and not near:
+            kept.append(offer)
+    return kept
+
+
+def _choice(ranked: list[Offer]) -> list[Offer]:
+    """Keep the best of each group, then further ones up to the limit, in order."""
+    first = {_sort_of(offer.proposal): offer for offer in reversed(ranked)}
+    second = [offer for offer in ranked if offer is not first[_sort_of(offer.proposal)]]
+    kept = [*first.values(), *second][:_PER_ATTACK]
+    return [offer for offer in ranked if any(offer is one for one in kept)]

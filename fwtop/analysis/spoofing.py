@@ -1,0 +1,327 @@
+"""Spoofing estimate: independent signs, each with a sentence, summed as log-odds.
+
+Sources: RFC 2827 and 6890 (addresses that can't arrive), RFC 5635, "Inferring Internet Denial-of-Service
+Activity" (Moore 2001), "Hop-count filtering" (Jin 2003), CAIDA Spoofer.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fwtop.analysis.traffic import Rows, Traffic
+from fwtop.model.address import Prefix
+from fwtop.model.packets import U64, Mask, PacketBatch
+from fwtop.render.numbers import percent
+
+_FIRST = np.array([32, 64, 128, 255])  # initial TTLs of systems
+_SLACK = 2  # hops: routes change
+_NETWORKS = 8  # known networks: fewer say nothing
+
+_Hops = NDArray[np.intp]
+
+
+@dataclass(frozen=True)
+class Distances:
+    """The least and greatest hop distance of each known /24 and /48, sorted by network."""
+
+    networks: U64
+    least: _Hops
+    most: _Hops
+
+    @staticmethod
+    def of(packets: PacketBatch) -> Distances:
+        """Measure the distances of the packets' sources."""
+        networks, place = np.unique(_network(packets), return_inverse=True)
+        least, most = np.full(len(networks), 255), np.zeros(len(networks), np.intp)
+        hops = _hops(packets)
+        np.minimum.at(least, place, hops)
+        np.maximum.at(most, place, hops)
+        return Distances(networks, least, most)
+
+    def changed(self, packets: PacketBatch, rows: Rows) -> tuple[int, float] | None:
+        """Return the number of known networks among the rows, and the share of them at a changed distance.
+
+        None if too few are known. Each network has equal weight, whatever it sends.
+        """
+        some = packets.select(rows)
+        place = np.searchsorted(self.networks, network := _network(some))
+        place = np.minimum(place, len(self.networks) - 1)
+        met = self.networks[place] == network if len(self.networks) else np.zeros(len(rows), np.bool_)
+        place, hops = place[met], _hops(some)[met]
+        off = (hops < self.least[place] - _SLACK) | (hops > self.most[place] + _SLACK)
+        seen = np.bincount(place, minlength=1)
+        known = seen > 0
+        if known.sum() < _NETWORKS:
+            return None
+        return int(known.sum()), float((np.bincount(place, off)[known] / seen[known]).mean())
+
+
+def _network(packets: PacketBatch) -> U64:
+    four = packets.family == 4
+    return np.where(four, packets.src_lo >> np.uint64(8), packets.src_hi >> np.uint64(16))
+
+
+def _hops(packets: PacketBatch) -> _Hops:
+    ttl = packets.ttl.astype(np.intp)
+    return np.asarray(_FIRST[np.searchsorted(_FIRST, ttl)] - ttl, np.intp)
+
+
+# Not routed on the internet (RFC 6890), except for private and test networks, which labs use.
+_BOGONS = ((0, 8), (100 << 24 | 64 << 16, 10), (127 << 24, 8), (169 << 24 | 254 << 16, 16), (224 << 24, 3))
+# Legacy /8s of the US DoD and similar: a twentieth of the space with next to no traffic, so uniformly
+# random addresses fall there and real ones don't.
+_QUIET = np.array([6, 7, 11, 21, 22, 25, 26, 28, 29, 30, 33, 55, 56, 214, 215], np.uint64)
+_MANY = 200  # sources: the distribution of fewer says nothing
+
+
+@dataclass(frozen=True, slots=True)
+class Spoof:
+    """The probability that the sources are spoofed, and the evidence."""
+
+    probability: float
+    evidence: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Sign:
+    """One observation: its contribution to the log-odds, and a sentence."""
+
+    weight: float
+    sentence: str
+
+
+def spoof_estimate(
+    traffic: Traffic,
+    rows: Rows,
+    *,
+    prior: float = 0.0,
+    own: tuple[Prefix, ...] = (),
+    completed: float = 0.0,
+    before: Distances | None = None,
+) -> Spoof:
+    """Estimate whether the sources of an attack are spoofed.
+
+    `prior` is the log-odds that the kind itself gives (reflectors and completed handshakes are real);
+    `completed` the share of its flows that continued after the handshake, `before` the known distances.
+    """
+    if len(rows) == 0:
+        return Spoof(0.0, ())
+    packets = traffic.packets
+    place = traffic.source_id[rows]
+    every = np.bincount(place)
+    seen = np.empty(len(every), np.intp)
+    seen[place[::-1]] = np.arange(len(rows) - 1, -1, -1)
+    first, counts = seen[every > 0], every[every > 0]
+    hi, lo, family = (getattr(packets, name)[rows][first] for name in ("src_hi", "src_lo", "family"))
+    signs = [*_reuse(counts), *_own(traffic, rows, own)]
+    four = lo[family == 4]
+    if len(four) >= len(lo) / 2:
+        signs += [*_space(four), *_pattern(four)]
+    else:
+        signs += _space6(hi[family == 6], lo[family == 6])
+    distances = _ttl_before(traffic, rows, before) or _ttl(traffic, rows, len(first))
+    signs += [*distances, *_ttl_kept(traffic, rows)]
+    if completed > 0.2:
+        signs.append(Sign(-4.0, f"{percent(completed)} of the flows continued after the handshake"))
+    odds = prior + sum(sign.weight for sign in signs)
+    telling = sorted(signs, key=lambda sign: -abs(sign.weight))
+    agreeing = tuple(sign.sentence for sign in telling if (sign.weight > 0) == (odds > 0))
+    return Spoof(1.0 / (1.0 + math.exp(-max(-30.0, min(30.0, odds)))), agreeing)
+
+
+def _reuse(counts: np.ndarray[tuple[int], np.dtype[np.intp]]) -> list[Sign]:
+    """Weigh reuse: real hosts send several packets, spoofed sources are drawn anew for each."""
+    sources, packets = len(counts), int(counts.sum())
+    once = float((counts == 1).sum()) / packets
+    if sources < 50 and once < 0.9:
+        return [
+            Sign(
+                -3.0,
+                f"only {sources:,} source{'s' * (sources != 1)} for {packets:,} sampled packets: "
+                "each address is reused",
+            )
+        ]
+    if sources >= _MANY and once > 0.9:
+        return [Sign(1.2, f"{percent(once)} of the sampled packets have a unique source ({sources:,} seen)")]
+    per = packets / sources
+    if per >= 3:
+        return [
+            Sign(
+                -5.5 if per >= 8 else -3.0, f"{sources:,} sources sent {per:.0f} sampled packets each (mean)"
+            )
+        ]
+    return []
+
+
+def _space(addresses: U64) -> list[Sign]:
+    """Weigh unused address space: random addresses fall there."""
+    n = len(addresses)
+    if n < 30:
+        return []
+    bogon = np.zeros(n, np.bool_)
+    for base, length in _BOGONS:
+        shift = np.uint64(32 - length)
+        bogon |= addresses >> shift == np.uint64(base) >> shift
+    quiet = np.isin(addresses >> np.uint64(24), _QUIET)
+    signs = []
+    if bogon.mean() > 0.01:
+        signs.append(Sign(4.0, f"{percent(bogon.mean(), 1)} of the sources are unroutable addresses"))
+    if n < _MANY and bogon.mean() <= 0.01 and (quiet | bogon).mean() > 0.06:
+        signs.append(
+            Sign(2.0, f"{percent(quiet.mean())} of the sources lie in networks that send no traffic")
+        )
+    if n >= _MANY:
+        if quiet.mean() > 0.03:
+            signs.append(
+                Sign(3.0, f"{percent(quiet.mean(), 1)} of the sources lie in networks that send no traffic")
+            )
+        elif quiet.mean() < 0.01 and bogon.mean() < 0.002:
+            signs.append(Sign(-1.5, "no source lies in an unused network, unlike random addresses"))
+    return signs
+
+
+def _pattern(addresses: U64) -> list[Sign]:
+    """Weigh the distribution of octets and networks: random or clustered."""
+    if len(addresses) < _MANY:
+        return []
+    entropies = [_entropy((addresses >> np.uint64(shift)) & np.uint64(255)) for shift in (24, 16, 8, 0)]
+    full = min(8.0, math.log2(len(addresses)))
+    signs = []
+    if entropies[3] < 3.0 and max(entropies[:3]) > 0.85 * full:
+        signs.append(Sign(3.0, "the last octet of the sources is nearly constant, the others are random"))
+    flat = sum(entropy > 0.97 * full for entropy in entropies)
+    if flat == 4 and len(addresses) >= 1000:
+        signs.append(Sign(1.5, "all four octets of the sources are uniformly random"))
+    networks = len(np.unique(addresses >> np.uint64(16)))
+    expected = 65_536 * (1 - math.exp(-len(addresses) / 65_536))
+    if networks > 0.8 * expected:
+        signs.append(Sign(1.0, f"spread over {networks:,} /16s: no prefix stands out"))
+    elif len(addresses) >= 1000 and _even(addresses):
+        signs.append(Sign(2.5, f"within their /8s the sources cover {networks:,} /16s evenly"))
+    elif networks < 0.35 * min(expected, len(addresses)) and flat < 3:
+        signs.append(Sign(-1.0, f"the sources cluster in {networks:,} /16s"))
+    return signs
+
+
+def _even(addresses: U64) -> bool:
+    """Check whether sources share a /16 as often as by chance within their /8s; real hosts cluster."""
+    pairs = [counts * (counts - 1.0) for counts in (_counts(addresses, 16), _counts(addresses, 24))]
+    by_chance = float(pairs[1].sum()) / 256
+    return by_chance > 500 and float(pairs[0].sum()) < 1.3 * by_chance
+
+
+def _counts(addresses: U64, shift: int) -> np.ndarray[tuple[int], np.dtype[np.intp]]:
+    """Return the number of addresses per network, ignoring the lowest `shift` bits."""
+    return np.bincount((addresses >> np.uint64(shift)).astype(np.intp))
+
+
+def _space6(hi: U64, lo: U64) -> list[Sign]:
+    n = len(hi)
+    if n < 50:
+        return []
+    signs = []
+    unrouted = (hi >> np.uint64(61) != np.uint64(1)) & (hi >> np.uint64(57) != np.uint64(0x7E))
+    if unrouted.mean() > 0.01:
+        signs.append(Sign(4.0, f"{percent(unrouted.mean(), 1)} of the sources lie outside 2000::/3"))
+    networks = len(np.unique(hi))
+    if n >= _MANY and networks > 0.95 * n and len(np.unique(hi >> np.uint64(32))) > 0.5 * n:
+        signs.append(Sign(2.0, f"nearly every source is in a different /32 ({n:,})"))
+    elif n >= _MANY and networks > 0.95 * n and _random_subnets(hi):
+        signs.append(
+            Sign(2.5, f"the subnets of {n:,} sources are uniformly random; those of real networks are not")
+        )
+    sites = len(np.unique(hi >> np.uint64(16)))
+    if n >= _MANY and sites < n / 50:
+        where = f"{sites:,} /48{'s' * (sites != 1)}"
+        signs.append(
+            Sign(-4.0, f"{n:,} sources lie in only {where}, whose owners can use any address in them")
+        )
+    small = lo < np.uint64(1 << 16)
+    if n >= _MANY and small.mean() > 0.3:
+        signs.append(Sign(-1.0, "many sources have manually assigned interface IDs, as servers do"))
+    return signs
+
+
+def _random_subnets(hi: U64) -> bool:
+    """Check for random bits 32 to 63: networks number subnets from 0, or in pools (RFC 7707)."""
+    n = len(hi)
+    for shift in (24, 16, 8, 0):
+        counts = np.bincount(((hi >> np.uint64(shift)) & np.uint64(255)).astype(np.intp)).astype(np.float64)
+        alike = float((counts * (counts - 1)).sum()) / (n * (n - 1))  # 1/256 of the pairs by chance
+        if alike * 256 > 1.4:
+            return False
+    return True
+
+
+def _ttl(traffic: Traffic, rows: Rows, sources: int) -> list[Sign]:
+    """Weigh the distribution of TTLs: real sources are at various distances."""
+    ttl = traffic.packets.ttl[rows]
+    counts = np.bincount(ttl, minlength=256)
+    top, share = int(counts.argmax()), counts.max() / len(ttl)
+    if sources >= 100 and share > 0.95:
+        return [Sign(1.5, f"all sources arrive with TTL {top}: they have the same distance")]
+    used = int((counts > len(ttl) / 2048).sum())
+    if sources >= _MANY and used > 160:
+        return [Sign(2.5, f"TTLs are random ({used} values)")]
+    if sources >= 50 and 5 <= used <= 120 and share < 0.5:
+        return [Sign(-1.0, f"TTLs vary as real distances do ({used} values)")]
+    return []
+
+
+def _ttl_kept(traffic: Traffic, rows: Rows) -> list[Sign]:
+    """Weigh whether repeated sources keep their TTL, as real hosts do."""
+    ttl = traffic.packets.ttl[rows].astype(np.int16)
+    place = traffic.source_id[rows]
+    counts = np.bincount(place)
+    repeated = counts >= 3
+    if repeated.sum() < 20 or (np.bincount(ttl) > 0).sum() < 5:
+        return []
+    low, high = np.full(len(counts), 255, np.int16), np.zeros(len(counts), np.int16)
+    np.minimum.at(low, place, ttl)
+    np.maximum.at(high, place, ttl)
+    spread = high - low
+    kept = float((spread[repeated] <= 1).mean())
+    if kept > 0.9:
+        return [Sign(-3.0, "each source keeps its own TTL")]
+    if kept < 0.3:
+        return [Sign(3.0, "the same source arrives with many TTLs")]
+    return []
+
+
+def _ttl_before(traffic: Traffic, rows: Rows, before: Distances | None) -> list[Sign]:
+    """Compare hop distances with those of the same networks in the baseline."""
+    found = before.changed(traffic.packets, rows) if before is not None else None
+    if found is None:
+        return []
+    networks, part = found
+    if part > 0.6:
+        text = (
+            f"{percent(part)} of {networks:,} networks known from the baseline appear at a different distance"
+        )
+        return [Sign(4.0, f"{text} (by TTL)")]
+    if part < 0.2:
+        return [Sign(-2.0, f"{networks:,} networks known from the baseline keep their distance (by TTL)")]
+    return []
+
+
+def _own(traffic: Traffic, rows: Rows, own: tuple[Prefix, ...]) -> list[Sign]:
+    packets = traffic.packets
+    same = (packets.src_hi[rows] == packets.dst_hi[rows]) & (packets.src_lo[rows] == packets.dst_lo[rows])
+    ours: Mask = same.copy()
+    for prefix in own:
+        if prefix.is_address:
+            equal = (packets.src_hi[rows] == prefix.hi) & (packets.src_lo[rows] == prefix.lo)
+            ours |= equal & (packets.family[rows] == prefix.family)
+    if ours.mean() > 0.01:
+        return [Sign(5.0, f"{percent(ours.mean())} of the packets claim to come from this host itself")]
+    return []
+
+
+def _entropy(values: U64) -> float:
+    counts = np.bincount(values.astype(np.intp), minlength=256)
+    p = counts[counts > 0] / counts.sum()
+    return float(-(p * np.log2(p)).sum())

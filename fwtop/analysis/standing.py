@@ -1,0 +1,125 @@
+"""Who a source is: an attacker, a client, or not known."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fwtop.analysis.context import AnalysisContext
+from fwtop.analysis.packets.alike import like_keys
+from fwtop.analysis.proposals.matching import in_prefixes
+from fwtop.analysis.traffic import mix
+from fwtop.model.address import Prefix
+from fwtop.model.packets import F64, U8, U64, Mask
+from fwtop.model.snapshot import Source, Sources
+from fwtop.model.window import NoOrigin, OriginColumns, OriginLookup
+
+ATTACK, CLIENT = "attack", "client"
+_MOST = 0.5  # of a source's packets decide who it is
+_NEARLY_ALL = 0.95  # of the packets alike are an attack's: so are those that come after
+_SAMPLE = 8_192  # packets in which like ones are counted
+_LEAST = 20  # of them
+
+
+@dataclass(frozen=True)
+class Standing:
+    """The sources of a judged window: how much of each do attacks explain, and which are clients?"""
+
+    family: U8
+    hi: U64
+    lo: U64
+    weight: F64
+    claimed: F64  # part of `weight`
+    client: Mask  # has real connections, or was there before the attack
+    attack_keys: U64 = field(default_factory=lambda: np.zeros(0, np.uint64))  # like_keys of attacks' packets
+    lookup: OriginLookup = field(default_factory=NoOrigin)
+    _known: dict[str, str] = field(default_factory=dict)  # what was asked before
+
+    @staticmethod
+    def unknown() -> Standing:
+        """Return the standing before anything was judged."""
+        addresses, numbers = np.zeros(0, np.uint64), np.zeros(0)
+        none = np.zeros(0, np.uint8)
+        return Standing(none, addresses, addresses, numbers, numbers, none.astype(np.bool_))
+
+    @staticmethod
+    def of(context: AnalysisContext, lookup: OriginLookup) -> Standing:
+        """Sum up a context whose attacks have been found."""
+        traffic, packets = context.traffic, context.traffic.packets
+        numbers, rows = traffic.source_id, np.arange(len(traffic))
+        count = int(numbers.max()) + 1 if len(rows) else 0
+        first = np.zeros(count, np.intp)
+        first[numbers[::-1]] = rows[::-1]
+        real = np.bincount(numbers, context.tcp.real & context.unclaimed, count) > 0
+        hi, lo = packets.src_hi[first], packets.src_lo[first]
+        if context.findings and context.baseline.ready:
+            before = context.baseline.rows
+            real |= np.isin(mix(hi, lo), mix(before.src_hi, before.src_lo))
+        weight = np.bincount(numbers, traffic.weight, count)
+        claimed = np.bincount(numbers, traffic.weight * ~context.unclaimed, count)
+        real &= claimed < _MOST * weight
+        keys = _attack_keys(context)
+        return Standing(
+            packets.family[first], hi, lo, _numbers(weight), _numbers(claimed), real, keys, lookup
+        )
+
+    def mark(self, sources: Sources) -> Sources:
+        """Return the tables with `who` set where it wasn't known and packets tell."""
+        return Sources(
+            address=tuple(self._marked(entry) for entry in sources.address),
+            prefix=tuple(self._marked(entry) for entry in sources.prefix),
+            asn=tuple(self._marked(entry) for entry in sources.asn),
+            country=tuple(self._marked(entry) for entry in sources.country),
+        )
+
+    def clients(self, count: int) -> tuple[Prefix, ...]:
+        """Return the clients that send most while an attack is under way, heaviest first."""
+        if not self.claimed.any():
+            return ()
+        rows = np.flatnonzero(self.client)
+        rows = rows[np.argsort(-self.weight[rows], kind="stable")][:count]
+        columns = zip(self.family[rows].tolist(), self.hi[rows].tolist(), self.lo[rows].tolist(), strict=True)
+        return tuple(Prefix.of_columns(family, hi, lo) for family, hi, lo in columns)
+
+    def _marked(self, entry: Source) -> Source:
+        if entry.who:
+            return entry
+        if entry.key not in self._known:
+            self._known[entry.key] = self._who(self._rows(entry))
+        return replace(entry, who=self._known[entry.key])
+
+    def _rows(self, entry: Source) -> Mask:
+        if entry.prefix is not None:
+            return in_prefixes(self.family, self.hi, self.lo, [entry.prefix])
+        if entry.asn is not None:
+            return np.asarray(self._origin.asn == entry.asn)
+        letters = entry.key.encode()
+        return np.asarray(self._origin.country == int.from_bytes(letters[:2], "big"))
+
+    @cached_property
+    def _origin(self) -> OriginColumns:
+        return self.lookup.columns(self.family, self.hi, self.lo)
+
+    def _who(self, rows: Mask) -> str:
+        """Name what most packets of some sources are."""
+        whole = float(self.weight[rows].sum())
+        if whole and float(self.claimed[rows].sum()) >= _MOST * whole:
+            return ATTACK
+        return CLIENT if whole and float(self.weight[rows & self.client].sum()) >= _MOST * whole else ""
+
+
+def _attack_keys(context: AnalysisContext) -> U64:
+    """Return what packets are like that practically all belong to attacks; forged sources change too fast."""
+    step = len(context.traffic) // _SAMPLE + 1
+    rows = slice(None, None, step)
+    keys, number = np.unique(like_keys(context.traffic.packets.select(rows)), return_inverse=True)
+    count = np.bincount(number, minlength=len(keys))
+    claimed = np.bincount(number, ~context.unclaimed[rows], len(keys))
+    return keys[(count >= _LEAST) & (claimed >= _NEARLY_ALL * count)]
+
+
+def _numbers(sums: NDArray[np.generic]) -> F64:
+    return sums.astype(np.float64)

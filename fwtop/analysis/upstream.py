@@ -1,0 +1,128 @@
+"""Mitigation by the provider: the text to send, with a FlowSpec rule."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from fwtop.analysis.context import AnalysisContext, Finding, count, plural
+from fwtop.analysis.features import Features
+from fwtop.analysis.traffic import weighted_top
+from fwtop.model.address import Prefix, format_address
+from fwtop.model.rule import Match, Range
+from fwtop.model.snapshot import Proposal
+from fwtop.render.flowspec import FlowSpec
+from fwtop.render.numbers import percent
+from fwtop.render.wording import describe
+
+_HELPS = 0.5  # of the attack that a local rule must stop to be enough
+_TOLERABLE = 0.1  # of normal traffic that a local rule may hit
+_NIC_LOSS = 0.02  # of the arriving packets lost in the NIC: link or core are saturated
+_ONE_LENGTH = 0.95
+_ONE_TARGET = 0.9
+_TOP = 10
+
+
+def upstream(context: AnalysisContext, finding: Finding, others: Sequence[Proposal]) -> Proposal | None:
+    """Return a request to the provider if the link is full, the NIC loses packets, or no local rule helps."""
+    reason = pressure(context) or _unhelped(others)
+    if not reason:
+        return None
+    features = Features(context.traffic, finding.rows)
+    rule = FlowSpec(_target(features), _filter(finding.match, features))
+    return Proposal(
+        number=0,
+        kind="upstream",
+        summary=f"call the provider: {reason}",
+        attack=finding.title,
+        attack_share=0.0,
+        collateral_share=0.0,
+        commands=(
+            "\n".join(_text(context, finding, features, rule)),
+            rule.text,
+            f"# the same as NLRI (RFC 8955): {rule.nlri.hex()}",
+        ),
+    )
+
+
+def _text(context: AnalysisContext, finding: Finding, features: Features, rule: FlowSpec) -> list[str]:
+    """Write the facts for the provider: attack, target, rates, time, sources, and filter."""
+    until = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(context.traffic.started + context.traffic.seconds))
+    text = [
+        f"{finding.title} against {rule.destination}: {count(features.pps)} packets/s, "
+        f"{_bits(context, finding) / 1e6:,.1f} Mbit/s, {plural(features.sources, 'source')} seen, "
+        f"measured over {context.traffic.seconds:.0f} s until {until} UTC.",
+        *finding.evidence,
+    ]
+    if finding.spoof.probability < context.config.spoof_threshold:
+        text.append(f"Top sources: {', '.join(_top_sources(context, finding))}")
+    else:
+        text.append("The sources are spoofed: please filter by the fields below, not by source.")
+    return [*text, f"Please drop {describe(rule.match)} to {rule.destination}."]
+
+
+def _filter(match: Match, features: Features) -> Match:
+    """Return what a router can match: the fields of the attack, and its length if constant."""
+    length = features.top("ip_length")
+    if match.ip_length is None and length.share > _ONE_LENGTH:
+        return replace(match, ip_length=Range(length.value, length.value))
+    return match
+
+
+def _target(features: Features) -> Prefix:
+    """Return the attacked address or, for carpet bombing, the prefix of all targets."""
+    packets, rows = features.traffic.packets, features.rows
+    family = int(packets.family[rows[0]])
+    mine = rows[packets.family[rows] == family]
+    if features.destinations.share >= _ONE_TARGET:
+        return Prefix.parse(features.target)
+    hi, lo = packets.dst_hi[mine], packets.dst_lo[mine]
+    low = (int(hi.min()) << 64) | int(lo[hi == hi.min()].min())
+    high = (int(hi.max()) << 64) | int(lo[hi == hi.max()].max())
+    bits = 32 if family == 4 else 128
+    length = bits - (low ^ high).bit_length()
+    return Prefix(family, low >> (bits - length) << (bits - length), length)
+
+
+def _unhelped(others: Sequence[Proposal]) -> str:
+    """Say why no other proposal is enough; empty if one is."""
+    if any(p.attack_share >= _HELPS and p.collateral_share <= _TOLERABLE for p in others):
+        return ""
+    mild = [p.attack_share for p in others if p.collateral_share <= _TOLERABLE]
+    if mild and max(mild) > 0:
+        return f"only {percent(max(mild))} of it can be dropped here without much harm"
+    return "no rule on this host separates it from normal traffic"
+
+
+def pressure(context: AnalysisContext) -> str:
+    """Describe a full link or packet loss in the NIC; empty if there is neither."""
+    config, counters = context.config, context.counters
+    lost = sum(drop.packets for drop in counters.drops if drop.layer == "nic")
+    if context.traffic.live and lost > _NIC_LOSS * max(1, counters.arrived_packets):
+        return f"the NIC lost {plural(lost, 'packet')} in {counters.seconds:.0f} s, before any rule"
+    rate = counters.arrived_bytes * 8 / max(counters.seconds, 1e-6)
+    link = config.link_bits_per_second
+    if link is not None and rate > config.link_full * link:
+        return f"the link is full ({percent(rate / link)} of {link / 1e9:g} Gbit/s)"
+    return ""
+
+
+def _bits(context: AnalysisContext, finding: Finding) -> float:
+    traffic = context.traffic
+    weight = traffic.weight[finding.rows] * traffic.packets.length[finding.rows]
+    return float(weight.sum()) * 8 / traffic.seconds
+
+
+def _top_sources(context: AnalysisContext, finding: Finding) -> list[str]:
+    traffic, packets = context.traffic, context.traffic.packets
+    keys = traffic.source_key[finding.rows]
+    top, sums = weighted_top(keys, traffic.weight[finding.rows])
+    found = []
+    for key, weight in zip(top[:_TOP], sums[:_TOP], strict=True):
+        at = int(finding.rows[np.argmax(keys == key)])
+        address = format_address(int(packets.family[at]), int(packets.src_hi[at]), int(packets.src_lo[at]))
+        found.append(f"{address} ({percent(weight / float(sums.sum()), 1)})")
+    return found

@@ -1,0 +1,1 @@
+"""Measuring accuracy: cases, an independent parser, scores, harm to clients."""

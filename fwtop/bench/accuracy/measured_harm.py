@@ -1,0 +1,191 @@
+"""A rule's measured harm to legitimate clients, and the harm that fwtop predicted.
+
+The rule is installed by a fwtop command line, as an operator would do it. `--preview` predicts its harm under
+attack twice: when fwtop has seen nothing but the attack, and when it has a baseline. Measured harm is the
+share of the clients' usual traffic lost to the rule: each client's packets of each kind of request are
+weighted by the increase in that kind's failure rate.
+"""
+
+from __future__ import annotations
+
+import glob
+import json
+import shlex
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fwtop.bench.accuracy.trials import Trial
+from fwtop.bench.programs import Program, fwtop_argv, run_fwtop
+from fwtop.lab import scenario
+from fwtop.lab.namespaces import run as run_tool
+from fwtop.lab.run import Lab
+from fwtop.model.errors import FwtopError
+
+KINDS = ("ipset", "string", "hashlimit", "xdp", "tc", "nftables")
+_PROPOSAL_PPS = 40_000  # low enough that nothing fails for lack of CPU time
+_SETTLE_SECONDS = 1.0  # enough to use up a limit's burst
+_PATIENCE_SECONDS = 1.1  # longer than any client's timeout
+_LEARN_SECONDS = 14.0  # a baseline starts after 3 s of quiet and is trusted after 5 s more
+_PROTOCOLS = {"http": "tcp", "operator": "tcp", "dns": "udp"}  # by kind of request
+_QUIET, _ATTACKED, _RULED = PHASES = ("before", "under attack", "with the rule")
+BASELINE, GUESS = "from a baseline", "by guess"
+
+Usual = Mapping[tuple[str, str], float]  # (client, kind of request) → packets in quiet times
+Rows = list[dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Harm:
+    """One rule's harm as shares from 0 to 1. Keys of `predicted`: BASELINE, GUESS."""
+
+    name: str
+    title: str
+    predicted: Mapping[str, float]
+    measured: float
+    tried: int
+    success: tuple[float, ...] = ()  # share of attempts, by PHASES
+    latency_ms: tuple[float, ...] = ()  # median, by PHASES
+
+    @property
+    def points(self) -> float:
+        """Error of the prediction in percentage points; that from a baseline where there is one."""
+        return abs(self.predicted.get(BASELINE, self.predicted.get(GUESS, 0.0)) - self.measured) * 100
+
+
+def run_trial(trial: Trial, seconds: float, *, learn: bool = True) -> Harm:
+    """Set up a lab and run a trial: under attack, quiet, under attack with the rule.
+
+    Without `learn`, harm is predicted by guess only, which saves the time to learn a baseline.
+    """
+    with Lab(scenario.parse(trial.scenario, trial.name), source=trial.scenario) as lab:
+        for argv in trial.before:
+            run_tool("ip", "netns", "exec", lab.victim, *argv)
+        lab.start_flood(trial.pps)
+        time.sleep(_SETTLE_SECONDS)
+        lab.phase(_ATTACKED)
+        guessed = _predicted_harm(lab, trial.rule, known=False)
+        lab.phase("over")
+        lab.stop()
+        time.sleep(_SETTLE_SECONDS)
+        usual = _learnt(lab) if learn else _quiet(lab, _QUIET, seconds)
+        lab.start_flood(trial.pps)
+        predicted = {GUESS: guessed}
+        if learn:
+            time.sleep(_SETTLE_SECONDS)
+            predicted = {BASELINE: _predicted_harm(lab, trial.rule, known=True), **predicted}
+        _install(lab, trial.rule)
+        _ruled(lab, _RULED, seconds)
+        each, works = lab.results_by_client(), lab.results()["phases"]
+        return Harm(
+            trial.name, trial.title, predicted,
+            measured_harm(usual, each[_QUIET], each[_RULED]),
+            sum(row["tried"] for row in each[_RULED]),
+            tuple(_success(each[phase]) for phase in PHASES),
+            tuple(_latency_ms(works[phase]) for phase in PHASES),
+        )  # fmt: skip
+
+
+def try_proposals(lab: Lab, observation: dict[str, Any], seconds: float) -> Iterator[Harm]:
+    """Install the first proposal of each kind in turn, in a lab that has already been observed."""
+    proposals: dict[str, dict[str, Any]] = {}
+    for proposal in observation["proposals"]:
+        # `fwtop apply N` needs a stored session, and these observations are not stored.
+        if proposal["kind"] in KINDS and not proposal["fwtop"].startswith("fwtop apply"):
+            proposals.setdefault(proposal["kind"], proposal)
+    for kind, proposal in proposals.items():
+        usual = _quiet(lab, f"quiet {kind}", seconds)
+        _install(lab, shlex.split(proposal["fwtop"])[1:])
+        lab.start_flood(_PROPOSAL_PPS)
+        _ruled(lab, f"ruled {kind}", seconds)
+        each = lab.results_by_client()
+        harm = measured_harm(usual, each[f"quiet {kind}"], each[f"ruled {kind}"])
+        tried = sum(row["tried"] for row in each[f"ruled {kind}"])
+        name = f"{lab.scenario.name}, {kind} proposed"
+        yield Harm(name, proposal["summary"], {BASELINE: proposal["collateral_share"]}, harm, tried)
+
+
+def _learnt(lab: Lab) -> Usual:
+    """Let `fwtop record` learn a baseline in quiet times; return what clients send meanwhile."""
+    with Program(fwtop_argv("record", "--netns", lab.victim)):
+        usual = _quiet(lab, _QUIET, _LEARN_SECONDS)
+    _forget_session(lab)
+    return usual
+
+
+def _quiet(lab: Lab, phase: str, seconds: float) -> Usual:
+    """Return what clients send while there is no attack."""
+    sent = lab.packets_by_client()
+    lab.phase(phase)
+    time.sleep(seconds)
+    now = lab.packets_by_client()
+    rows = lab.results_by_client()[phase]
+    keys = {(row["client"], row["work"]): (row["client"], _PROTOCOLS[row["work"]]) for row in rows}
+    return {work: now.get(key, 0) - sent.get(key, 0) for work, key in keys.items()}
+
+
+def _forget_session(lab: Lab) -> None:
+    """Delete the victim's recorded session, which would clutter the list of sessions."""
+    answer = json.loads(run_fwtop("sessions", "--json"))
+    for session in answer["sessions"]:
+        if session["netns"] == lab.victim and Path(session["id"]).name == session["id"]:
+            for file in Path(answer["directory"]).glob(f"{glob.escape(session['id'])}.*"):
+                file.unlink(missing_ok=True)
+
+
+def _predicted_harm(lab: Lab, rule: tuple[str, ...], *, known: bool) -> float:
+    """Return the share of normal traffic that `fwtop … --preview` says a rule would hit."""
+    words = (*rule, "--preview", "--json", "--netns", lab.victim)
+    answer = json.loads(run_fwtop(*words, environment={"SSH_CONNECTION": lab.ssh_connection}))
+    if answer["plan"]["refused"]:
+        raise FwtopError(f"fwtop refuses it: {answer['plan']['refused']}")
+    preview = answer["preview"]
+    if preview is None:  # it drops nothing
+        return 0.0
+    if preview["guess"] == known:
+        raise FwtopError("fwtop has not learnt a baseline" if known else "fwtop had a baseline already")
+    return float(preview["collateral_share"])
+
+
+def _install(lab: Lab, rule: tuple[str, ...] | list[str]) -> None:
+    environment = {"SSH_CONNECTION": lab.ssh_connection}
+    run_fwtop(*rule, "--yes", "--netns", lab.victim, environment=environment)
+
+
+def _ruled(lab: Lab, phase: str, seconds: float) -> None:
+    """Count clients' attempts under the flood with the rule installed; then stop the flood, undo the rule."""
+    time.sleep(_SETTLE_SECONDS)
+    lab.phase(phase)
+    time.sleep(seconds)
+    lab.phase("over")
+    time.sleep(_PATIENCE_SECONDS)  # pending attempts must not succeed because the rule is undone
+    lab.stop()
+    run_fwtop("undo", "--all", "--netns", lab.victim)
+
+
+def measured_harm(usual: Usual, quiet: Rows, ruled: Rows) -> float:
+    """Return the share of usual packets whose requests fail, above the failure rate of quiet times."""
+    before, after = _failures(quiet), _failures(ruled)
+    total = sum(usual.values())
+    lost = sum(
+        packets * max(0.0, after.get(key, 0.0) - before.get(key, 0.0)) for key, packets in usual.items()
+    )
+    return lost / total if total else 0.0
+
+
+def _failures(rows: Rows) -> dict[tuple[str, str], float]:
+    return {(row["client"], row["work"]): 1 - row["succeeded"] / row["tried"] for row in rows if row["tried"]}
+
+
+def _success(rows: Rows) -> float:
+    tried = sum(row["tried"] for row in rows)
+    return sum(row["succeeded"] for row in rows) / tried if tried else 0.0
+
+
+def _latency_ms(works: Mapping[str, dict[str, Any]]) -> float:
+    """Return the median latencies of all kinds of request, averaged with their successes as weights."""
+    known = [(work["median_ms"], work["succeeded"]) for work in works.values() if work["succeeded"]]
+    total = sum(count for _, count in known)
+    return sum(latency * count for latency, count in known) / total if total else 0.0

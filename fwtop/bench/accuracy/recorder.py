@@ -1,0 +1,224 @@
+"""An independent, slow packet parser, capture reader and recorder, to check fwtop's own against."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import ipaddress
+import socket
+import struct
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO
+
+from fwtop.kernel.namespaces import inside
+from fwtop.lab import network as net
+from fwtop.model.errors import FwtopError
+from fwtop.model.text import safe_text
+
+_VLAN_TYPES = (0x8100, 0x88A8, 0x9100)
+_EXTENSIONS = (0, 43, 60)  # hop-by-hop, routing, destination options
+_FRAGMENT = 44
+ETHERNET, LINUX_COOKED, LINUX_COOKED_2, RAW = 1, 113, 276, (12, 101, 228, 229)
+_PPPOE, _MPLS = 0x8864, (0x8847, 0x8848)
+_PPP = {0x0021: 0x0800, 0x0057: 0x86DD}
+_VERSIONS = {4: 0x0800, 6: 0x86DD}
+
+
+@dataclass(frozen=True, slots=True)
+class Packet:
+    """The fields of one packet that the accuracy table needs."""
+
+    source: str
+    protocol: int
+    sport: int | None = None
+    dport: int | None = None
+    payload: bytes = b""
+    later_fragment: bool = False
+
+
+def parse(data: bytes, link: int = ETHERNET) -> Packet | None:
+    """Parse one packet; None if it isn't IP or is truncated within a header."""
+    try:
+        start, kind = _network(data, link)
+        if kind == 0x0800:
+            return _ipv4(data[start:])
+        if kind == 0x86DD:
+            return _ipv6(data[start:])
+    except (struct.error, IndexError):
+        return None
+    return None
+
+
+def _network(data: bytes, link: int) -> tuple[int, int]:
+    if link in RAW:
+        return 0, 0x0800 if data[0] >> 4 == 4 else 0x86DD
+    if link == LINUX_COOKED_2:
+        start, kind = 20, _word(data, 0)
+    else:
+        start = 16 if link == LINUX_COOKED else 14
+        kind = _word(data, start - 2)
+    while kind in _VLAN_TYPES:
+        start, kind = start + 4, _word(data, start + 2)
+    if kind == _PPPOE:
+        return start + 8, _PPP.get(_word(data, start + 6), 0)
+    if kind not in _MPLS:
+        return start, kind
+    while not data[start + 2] & 1:
+        start += 4
+    return start + 4, _VERSIONS.get(data[start + 4] >> 4, 0)
+
+
+def _word(data: bytes, at: int) -> int:
+    return int(struct.unpack_from(">H", data, at)[0])
+
+
+def _ipv4(data: bytes) -> Packet:
+    header = (data[0] & 15) * 4
+    total, offset = struct.unpack_from(">HxxH", data, 2)
+    source = str(ipaddress.IPv4Address(data[12:16]))
+    body = data[header : total if total >= header else None]
+    return _transport(source, data[9], body, later=bool(offset & 0x1FFF))
+
+
+def _ipv6(data: bytes) -> Packet:
+    length, protocol = struct.unpack_from(">HB", data, 4)
+    source = str(ipaddress.IPv6Address(data[8:24]))
+    body, later = data[40 : 40 + length if length else None], False
+    while protocol in _EXTENSIONS or protocol == _FRAGMENT:
+        size = 8 if protocol == _FRAGMENT else (body[1] + 1) * 8
+        if protocol == _FRAGMENT:
+            later = bool(struct.unpack_from(">H", body, 2)[0] >> 3)
+        protocol, body = body[0], body[size:]
+        if later:
+            break
+    return _transport(source, protocol, body, later=later)
+
+
+def _transport(source: str, protocol: int, body: bytes, *, later: bool) -> Packet:
+    if later:
+        return Packet(source, protocol, payload=body, later_fragment=True)
+    if protocol not in (6, 17) or len(body) < 8:
+        return Packet(source, protocol, payload=body)
+    sport, dport = struct.unpack_from(">HH", body)
+    header = (body[12] >> 4) * 4 if protocol == 6 and len(body) > 12 else 8
+    return Packet(source, protocol, sport, dport, body[header:])
+
+
+def capture_records(path: Path) -> Iterator[tuple[bytes, int, int]]:
+    """Yield (bytes, wire length, link type) of each packet in a pcap or pcapng file, gzipped or not."""
+    with open(path, "rb") as plain:
+        packed = plain.read(2) == b"\x1f\x8b"
+    opened = gzip.open(path) if packed else open(path, "rb")  # noqa: SIM115 - closed below
+    with opened as file:
+        magic = file.read(4)
+        if magic == b"\x0a\x0d\x0d\x0a":
+            yield from _pcapng(file)  # type: ignore[arg-type]  # a GzipFile reads like any other
+        elif (order := _PCAP.get(magic)) is not None:
+            yield from _pcap(file, order)  # type: ignore[arg-type]
+        else:
+            raise FwtopError(f"{safe_text(path)} is neither pcap nor pcapng; nothing was measured")
+
+
+_PCAP = {
+    b"\xd4\xc3\xb2\xa1": "<",
+    b"\x4d\x3c\xb2\xa1": "<",
+    b"\xa1\xb2\xc3\xd4": ">",
+    b"\xa1\xb2\x3c\x4d": ">",
+}
+
+
+def _pcap(file: BinaryIO, order: str) -> Iterator[tuple[bytes, int, int]]:
+    link = struct.unpack(order + "I", file.read(20)[16:])[0] & 0x0FFFFFFF
+    while len(head := file.read(16)) == 16:
+        captured, length = struct.unpack(order + "8xII", head)
+        data = file.read(captured)
+        if len(data) == captured:
+            yield data, length, link
+
+
+def _pcapng(file: BinaryIO) -> Iterator[tuple[bytes, int, int]]:
+    """Read section header, interface, simple and enhanced packet blocks (draft-ietf-opsawg-pcapng)."""
+    order, links = "<", list[int]()
+    kind_bytes = b"\x0a\x0d\x0d\x0a"
+    while len(kind_bytes) == 4:
+        size_bytes = file.read(4)
+        if kind_bytes == b"\x0a\x0d\x0d\x0a":
+            byte_order = file.read(4)
+            order, links = ("<" if byte_order == b"\x4d\x3c\x2b\x1a" else ">"), []
+            size = struct.unpack(order + "I", size_bytes)[0]
+            file.read(size - 12)
+        else:
+            kind = struct.unpack(order + "I", kind_bytes)[0]
+            size = struct.unpack(order + "I", size_bytes)[0]
+            body = file.read(size - 8)[:-4]
+            if kind == 1:
+                links.append(struct.unpack_from(order + "H", body)[0])
+            elif kind == 6:
+                interface, captured, length = struct.unpack_from(order + "I8xII", body)
+                yield body[20 : 20 + captured], length, links[interface]
+            elif kind == 3:
+                length = struct.unpack_from(order + "I", body)[0]
+                yield body[4 : 4 + length], length, links[0]
+        kind_bytes = file.read(4)
+
+
+_ALL = 3  # ETH_P_ALL
+_BUFFER_BYTES = 1 << 20
+_WANTED = 3000  # packets of either side
+_SOURCE_OUTGOING = 4  # PACKET_OUTGOING, packet(7)
+
+
+class Recorder:
+    """Keeps the first packets of the given clients and of all other senders, during the `with` block.
+
+    The packet socket is closed once the second list is full, so that it doesn't slow the victim for long.
+    """
+
+    def __init__(self, netns: str, clients: set[str]) -> None:
+        self._netns, self._clients = netns, clients
+        self.legitimate: list[Packet] = []
+        self.other: list[Packet] = []
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._record, daemon=True)
+
+    def __enter__(self) -> Recorder:
+        """Start recording."""
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Stop recording; the lists are final afterwards."""
+        self._ending.set()
+        self._thread.join(timeout=5)
+
+    def _record(self) -> None:
+        with inside(self._netns), contextlib.closing(_packet_socket()) as end:
+            while not self._ending.is_set() and (len(self.other) < _WANTED or len(self.legitimate) < _WANTED):
+                self._take(end)
+                if len(self.other) >= _WANTED:
+                    return  # the flood has started: clients have been recorded before it
+
+    def _take(self, end: socket.socket) -> None:
+        try:
+            data, address = end.recvfrom(65_535)
+        except TimeoutError:
+            return
+        if address[2] == _SOURCE_OUTGOING or (packet := parse(data)) is None:
+            return
+        kept = self.legitimate if packet.source in self._clients else self.other
+        if len(kept) < _WANTED:
+            kept.append(packet)
+
+
+def _packet_socket() -> socket.socket:
+    end = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(_ALL))
+    end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER_BYTES)
+    end.bind((net.VICTIM_INTERFACE, _ALL))
+    end.settimeout(0.1)
+    return end

@@ -1,0 +1,54 @@
+"""The list of tables: name, what it measures, and the module that measures it."""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass
+
+from fwtop.bench.frame import Document, Options
+from fwtop.model.errors import FwtopError
+from fwtop.model.text import safe_text
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """One table; its module defines `run(options: Options) -> Document`."""
+
+    name: str
+    title: str
+    needs_root: bool = True
+
+
+TABLES = (
+    Table(
+        "accuracy",
+        "fwtop's observations against what the lab sent, or an independent count of captures",
+    ),
+    Table("pipeline", "packets per second and core: parse, aggregate, read a capture", needs_root=False),
+    Table("observe", "the cost of watching: drops and deliveries under fwtop, under tcpdump, and unwatched"),
+    Table("react", "latency: start to first numbers, attack to its name, key to the first drop"),
+    Table("walk", "an attack's first packet to PROTECTED: seconds, keys, and figures against the victim's"),
+    Table("ladder", "packets per second that one core drops, by hook (Cloudflare)"),
+    Table("rules", "packets per second through one core, by rule, and fwtop's against bare ones (Strongarm)"),
+    Table("bulk", "seconds to load a million entries, by tool (Akamai)"),
+    Table("screen", "the open screen under a full flood: bytes to the terminal, CPU time, memory"),
+    Table("conntrack", "the cost of tracked connections and long rule lists (University of Washington)"),
+    Table("calibrate", "cost of a packet by kind of rule; --calibrate stores it for the proposals"),
+    Table("harm", "a rule's predicted harm to legitimate clients against the measured harm"),
+    Table("xdp", "drops in the driver: a bare XDP_DROP, xdp-filter, fwtop's compiled rules"),
+)
+
+
+def find(name: str) -> Table:
+    """Return a table by name; raises FwtopError (2)."""
+    for table in TABLES:
+        if table.name == name:
+            return table
+    raise FwtopError(f"there is no table {safe_text(name, limit=40)!r}; 'fwtop bench list' names them", 2)
+
+
+def run(table: Table, options: Options) -> Document:
+    """Measure a table."""
+    module = importlib.import_module(f"fwtop.bench.tables.{table.name}")
+    document: Document = module.run(options)
+    return document

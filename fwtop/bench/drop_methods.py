@@ -1,0 +1,141 @@
+"""Ways to drop (or accept) packets on a testbed's victim, each a context manager that undoes itself."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+
+from fwtop.bench.frame import progress
+from fwtop.bench.programs import run_fwtop
+from fwtop.bench.receiver import PORT
+from fwtop.bench.testbed import PAYLOAD_START, SOURCES, Testbed
+from fwtop.lab.network import VICTIM_INTERFACE
+from fwtop.model.errors import FwtopError
+from fwtop.model.text import safe_text
+
+Context = contextlib.AbstractContextManager[None]
+DropMethod = Callable[[], Context]
+TO_PORT = ["-p", "udp", "--dport", str(PORT)]
+FWTOP_PORT = ["--proto", "udp", "--dport", str(PORT)]
+_SET = "bench"
+_CHAIN = "table {} bench {{\n chain only {{\n  {}\n }}\n}}\n"
+_TRACK = "type filter hook input priority 0; ct state new accept"
+_NETDEV = f"type filter hook ingress device {VICTIM_INTERFACE} priority -500; udp dport {PORT} drop"
+
+
+def throughput(testbed: Testbed, seconds: float, method: DropMethod) -> float:
+    """Return packets per second of the victim's receiving core while a method is in place."""
+    with method():
+        return testbed.core_pps(seconds)
+
+
+def raw(testbed: Testbed, *words: str) -> Context:
+    """Insert one rule at the head of raw PREROUTING."""
+    return iptables(testbed, "raw", "PREROUTING", *words)
+
+
+def iptables(testbed: Testbed, table: str, chain: str, *words: str) -> Context:
+    """Insert one rule at the head of a chain."""
+    start = ["iptables", "-t", table]
+    return testbed.rules([[*start, "-I", chain, *words]], [[*start, "-D", chain, *words]])
+
+
+def raw_drop(testbed: Testbed) -> Context:
+    """Drop the flood at the head of raw PREROUTING."""
+    return raw(testbed, *TO_PORT, "-j", "DROP")
+
+
+def notrack(testbed: Testbed) -> Context:
+    """Keep the flood out of connection tracking."""
+    return raw(testbed, *TO_PORT, "-j", "CT", "--notrack")
+
+
+def tracking(testbed: Testbed) -> Context:
+    """Install a stateful rule, which turns connection tracking on."""
+    return _nft(testbed, "inet", _TRACK)
+
+
+def netdev_drop(testbed: Testbed) -> Context:
+    """Drop the flood in nftables' netdev ingress hook."""
+    return _nft(testbed, "netdev", _NETDEV)
+
+
+def string_drop(testbed: Testbed, algorithm: str) -> Context:
+    """Drop by xt_string, with Boyer-Moore ("bm") or Knuth-Morris-Pratt ("kmp")."""
+    match = ["-m", "string", "--string", PAYLOAD_START, "--algo", algorithm]
+    return raw(testbed, *TO_PORT, *match, "-j", "DROP")
+
+
+def hashlimit_drop(testbed: Testbed, prefix_length: int) -> Context:
+    """Drop what exceeds 1,000 packets/s per source prefix (xt_hashlimit)."""
+    match = ["-m", "hashlimit", "--hashlimit-name", _SET, "--hashlimit-mode", "srcip"]
+    match += ["--hashlimit-srcmask", str(prefix_length), "--hashlimit-above", "1000/s"]
+    return raw(testbed, *TO_PORT, *match, "-j", "DROP")
+
+
+def ipset_drop(testbed: Testbed, entries: int) -> Context:
+    """Drop by a hash:net set of `entries` prefixes, one of which covers the flood's sources."""
+    lines = [f"create {_SET} hash:net family inet maxelem 1048576", f"add {_SET} {SOURCES}"]
+    lines += [
+        f"add {_SET} {20 + number // 65536}.{number // 256 % 256}.{number % 256}.0/24"
+        for number in range(entries - 1)
+    ]
+
+    def filled_set() -> Context:
+        testbed.run("ipset", "restore", text="\n".join(lines) + "\n")
+        return testbed.rules([], [["ipset", "destroy", _SET]])
+
+    match = ["-m", "set", "--match-set", _SET, "src"]
+    return all_of(filled_set, partial(raw, testbed, *match, "-j", "DROP"))
+
+
+@contextlib.contextmanager
+def _nft(testbed: Testbed, family: str, chain: str) -> Iterator[None]:
+    testbed.run("nft", "-f", "-", text=_CHAIN.format(family, chain))
+    try:
+        yield
+    finally:
+        testbed.run("nft", "delete", "table", family, "bench")
+
+
+@contextlib.contextmanager
+def all_of(*methods: DropMethod) -> Iterator[None]:
+    """Apply several methods at once, in order."""
+    with contextlib.ExitStack() as stack:
+        for method in methods:
+            stack.enter_context(method())
+        yield
+
+
+@contextlib.contextmanager
+def without_value(context: contextlib.AbstractContextManager[object]) -> Iterator[None]:
+    """Enter a context whose value is not needed."""
+    with context:
+        yield
+
+
+@contextlib.contextmanager
+def fwtop_rule(testbed: Testbed, words: list[str]) -> Iterator[None]:
+    """Install one of fwtop's rules on the victim by its command line, and undo it."""
+    run_fwtop(*words, "--yes", "--netns", testbed.victim)
+    try:
+        yield
+    finally:
+        run_fwtop("undo", "--all", "--netns", testbed.victim)
+
+
+def installable(
+    testbed: Testbed, commands: Mapping[str, list[str]], notes: list[str]
+) -> dict[str, DropMethod]:
+    """Try fwtop command lines; return those that work here by name, and note why the others don't."""
+    found: dict[str, DropMethod] = {}
+    for name, words in commands.items():
+        method = partial(fwtop_rule, testbed, words)
+        progress(f"trying {name}")
+        try:
+            with method():
+                found[name] = method
+        except FwtopError as error:
+            notes.append(f"{name} is left out: {safe_text(error)}")
+    return found

@@ -1,0 +1,1 @@
+"""The measured tables, one per module."""

@@ -1,0 +1,115 @@
+"""A rule's predicted harm to legitimate clients against the measured harm (A5)."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
+
+from fwtop.bench.accuracy.measured_harm import BASELINE, GUESS, PHASES, Harm, run_trial
+from fwtop.bench.accuracy.trials import Trial, chosen
+from fwtop.bench.frame import Document, Options, Result, number, progress
+from fwtop.model.errors import FwtopError
+from fwtop.model.text import safe_text
+
+_SECONDS, _QUICK_SECONDS = 10.0, 3.0
+_QUICK = ("ipset-block", "hashlimit-shared", "string-dns")
+_LIMIT_POINTS = 2.0
+_SHORT = ("quiet", "attacked", "ruled")
+
+
+def run(options: Options) -> Document:
+    """Run all trials (those named; with `quick`, a few) and compare prediction and measurement."""
+    names = options.captures or (_QUICK if options.quick else ())
+    harms: list[Harm] = []
+    notes: list[str] = []
+    picked = chosen(names)
+    for place, trial in enumerate(picked, 1):
+        progress(f"trial {place} of {len(picked)}: {trial.name}")
+        try:
+            seconds = _QUICK_SECONDS if options.quick else _SECONDS
+            harms.append(_run_in_child(trial, seconds, learn=not options.quick))
+        except FwtopError as error:  # the others can still be measured
+            notes.append(f"{trial.name} is left out: {safe_text(error)}")
+    progress("")
+    if not harms:
+        raise FwtopError(f"nothing was measured; {'; '.join(notes)}")
+    results = tuple(result for harm in harms for result in _results(harm))
+    return Document("harm", 1, results, (*notes, *missed(harms)), lines=tuple(_lines(harms)))
+
+
+def _run_in_child(trial: Trial, seconds: float, *, learn: bool) -> Harm:
+    """Run a trial in a forked child: baselines are stored by namespace name, which holds the lab's pid."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.write(writing, json.dumps(_answer(trial, seconds, learn=learn)).encode())
+        finally:
+            os._exit(0)
+    os.close(writing)
+    try:
+        with open(reading, "rb") as pipe:
+            answer = json.loads(pipe.read() or b'{"error": "its process died", "code": 1}')
+    except BaseException:
+        os.kill(child, signal.SIGTERM)
+        raise
+    finally:
+        os.waitpid(child, 0)
+    if "error" in answer:
+        raise FwtopError(answer["error"], answer["code"])
+    return Harm(**answer)
+
+
+def _answer(trial: Trial, seconds: float, *, learn: bool) -> dict[str, Any]:
+    try:
+        return asdict(run_trial(trial, seconds, learn=learn))
+    except FwtopError as error:
+        return {"error": str(error), "code": error.code}
+
+
+def _results(harm: Harm) -> Iterator[Result]:
+    measured = f"{harm.name}: measured"
+    for when, share in harm.predicted.items():
+        ratio = share / harm.measured if harm.measured else None
+        yield Result(
+            f"{harm.name}: predicted {when}",
+            "share",
+            (share,),
+            ratio,
+            measured if ratio is not None else None,
+        )
+    yield Result(measured, "share", (harm.measured,))
+    for what, unit, values in (("success", "share", harm.success), ("latency", "ms", harm.latency_ms)):
+        for phase, value in zip(PHASES, values, strict=True):
+            yield Result(f"{harm.name}: {what} {phase}", unit, (value,))
+
+
+def _lines(harms: list[Harm]) -> Iterator[str]:
+    """Format the table as text, one rule per line."""
+    yield f"{'':<18}{'predicted harm':>22}{'':>10}{'success':>26}{'latency, ms':>28}"
+    heads = ("baseline", "guess", "measured", "off by", *_SHORT, *_SHORT)
+    yield f"{'':<18}" + "".join(f"{head:>10}" for head in heads)
+    for harm in harms:
+        predicted = [harm.predicted.get(BASELINE), harm.predicted.get(GUESS)]
+        cells = ["" if share is None else f"{share:.1%}" for share in (*predicted, harm.measured)]
+        cells.append(f"{harm.points:.1f}")
+        cells += [f"{share:.1%}" for share in harm.success]
+        cells += [number(round(value, 2)) for value in harm.latency_ms]
+        yield f"{harm.name:<18}" + "".join(f"{cell:>10}" for cell in cells)
+    yield ""
+    width = max(len(harm.name) for harm in harms)
+    yield from (f"{harm.name:<{width}}  {harm.title}" for harm in harms)
+
+
+def missed(harms: list[Harm]) -> list[str]:
+    """Return a line for each prediction that was more than two points off."""
+    return [
+        f"A5 {harm.name}: predicted {share:.2%} {how}, measured {harm.measured:.2%} ({harm.tried} attempts)"
+        for harm in harms
+        for how, share in harm.predicted.items()
+        if abs(share - harm.measured) * 100 > _LIMIT_POINTS
+    ]

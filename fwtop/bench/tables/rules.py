@@ -1,0 +1,83 @@
+"""The cost of rules: Strongarm's table ("Testing the performance of the Linux firewall", 2016), and P11.
+
+Packets of 128 bytes, as many as one core gets through. The published figures are of a small cloud machine
+that sent to itself; what compares across machines is each row's ratio to the first. fwtop's rules are
+compared with the bare rule of their kind: the rest is the cost of the allow-list and the dead man's switch.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from fwtop.bench import drop_methods
+from fwtop.bench.drop_methods import FWTOP_PORT, TO_PORT, DropMethod, throughput
+from fwtop.bench.frame import Document, Options, Row, measure
+from fwtop.bench.testbed import PAYLOAD_START, SOURCES, STRONGARM, Testbed, flood_text
+
+_FIRST = "accept, conntrack on"
+_PUBLISHED_FIRST_KPPS = 87.0
+_MANY = 250_000
+_IPSET, _STRING, _NETDEV = "ipset of 1 entry", "string, Boyer-Moore", "nftables netdev ingress drop"
+_HASHLIMIT = "hashlimit per /16, 1,000/s accepted"
+_OWN = {
+    "fwtop block (ipset)": ["block", SOURCES],
+    "fwtop limit (hashlimit per /16)": ["limit", *FWTOP_PORT, "--per", "16", "--rate", "1000/s"],
+    "fwtop match (string)": ["match", "--string", PAYLOAD_START, *FWTOP_PORT],
+    "fwtop drop (nftables)": ["drop", *FWTOP_PORT, "--via", "nftables"],
+}
+_BARE = dict(zip(_OWN, (_IPSET, _HASHLIMIT, _STRING, _NETDEV), strict=True))  # own rule → bare rule
+
+
+def run(options: Options) -> Document:
+    """Measure the table."""
+    rounds, seconds = options.choose(7, 1), 0.5 if options.quick else 1.0
+    notes: list[str] = []
+    with Testbed(flood_text(STRONGARM)) as testbed:
+        rows = [
+            _row(name, partial(throughput, testbed, seconds, method), kpps)
+            for name, kpps, method in (*_accepting(testbed), *_dropping(testbed))
+        ]
+        rows += [
+            Row(name, _UNIT, partial(throughput, testbed, seconds, method), _BARE[name])
+            for name, method in drop_methods.installable(testbed, _OWN, notes).items()
+        ]
+        return Document("rules", rounds, measure(rows, rounds), tuple(notes))
+
+
+_UNIT = "packets/s and core"
+_Method = tuple[str, float | None, DropMethod]  # row name, published kpps, method
+
+
+def _row(name: str, value: partial[float], kpps: float | None) -> Row:
+    published = kpps / _PUBLISHED_FIRST_KPPS if kpps is not None else None
+    return Row(name, _UNIT, value, None if name == _FIRST else _FIRST, published)
+
+
+def _accepting(testbed: Testbed) -> list[_Method]:
+    def received(method: DropMethod) -> DropMethod:
+        return partial(drop_methods.all_of, method, lambda: drop_methods.without_value(testbed.receiver()))
+
+    return [
+        (_FIRST, 87, received(partial(drop_methods.tracking, testbed))),
+        ("accept, conntrack off", 106, received(partial(drop_methods.notrack, testbed))),
+    ]
+
+
+def _dropping(testbed: Testbed) -> list[_Method]:
+    others = [
+        partial(drop_methods.raw, testbed, "-p", "udp", "-s", f"203.0.113.{number}", "-j", "DROP")
+        for number in range(5)
+    ]
+    drop = partial(drop_methods.raw_drop, testbed)
+    in_filter = partial(drop_methods.iptables, testbed, "filter", "INPUT", *TO_PORT, "-j", "DROP")
+    return [
+        ("drop at the start of raw", 280, drop),
+        ("drop in raw after 5 rules", 250, partial(drop_methods.all_of, drop, *others)),
+        ("drop in filter", 250, in_filter),
+        (_IPSET, 255, partial(drop_methods.ipset_drop, testbed, 1)),
+        (f"ipset of {_MANY:,} entries", 255, partial(drop_methods.ipset_drop, testbed, _MANY)),
+        (_STRING, 255, partial(drop_methods.string_drop, testbed, "bm")),
+        ("string, Knuth-Morris-Pratt", 235, partial(drop_methods.string_drop, testbed, "kmp")),
+        (_HASHLIMIT, 225, partial(drop_methods.hashlimit_drop, testbed, 16)),
+        (_NETDEV, None, partial(drop_methods.netdev_drop, testbed)),
+    ]

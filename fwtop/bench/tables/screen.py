@@ -1,0 +1,176 @@
+"""The cost of the open screen (P4, P5, P10): terminal output, CPU time and memory, at several loads and tabs.
+
+The last load is dropped by an XDP rule, as on a machine that survives such a flood; the victim then takes in
+all that the lab's sender can produce. Measured in the steady state.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import statistics
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from fwtop.bench.frame import Document, Options, Row, measure
+from fwtop.bench.programs import fwtop_argv, run_fwtop
+from fwtop.bench.receiver import PORT
+from fwtop.bench.terminal import Terminal, process_in
+from fwtop.bench.testbed import Testbed, flood_text, processor_seconds
+from fwtop.model.errors import FwtopError
+
+_PATIENCE_SECONDS = 20.0
+_SETTLE_SECONDS = 5.0
+_CHANGED_SECONDS = 1.0  # after a change of tab
+_MODULES = {"console": "fwtop.console", "guardian": "fwtop.guardian"}
+TABS = ("Overview", "Traffic", "Packets", "Path", "Rules", "Log")  # in the order of the key below
+_NEXT_TAB = "]"
+_CALM = "calm, 1,000 packets/s"
+_BUSY = "400,000 packets/s"  # full refresh rate, duty cycle 100 %
+_FULL, _DRIVER = "unlimited", "unlimited, dropped by XDP"
+_LOADS = {_CALM: 300, "100,000 packets/s": 100_000, _BUSY: 400_000, _FULL: 0, _DRIVER: 0}  # besides clients
+_RULE = ("drop", "--proto", "udp", "--dport", str(PORT), "--via", "xdp", "--ttl", "10m", "--yes", "--force")
+
+
+def run(options: Options) -> Document:
+    """Measure the table: in each round one screen per load, and one with --slow."""
+    rounds, seconds = options.choose(3, 1), 3.0 if options.quick else 10.0
+    with Testbed(flood_text(sources="198.19.0.0/16", sport="random")) as testbed:
+        runs = {
+            load: _ScreenRun(
+                testbed,
+                seconds,
+                pps,
+                by_rule=load == _DRIVER,
+                tabs=TABS if load in (_CALM, _BUSY) else TABS[:1],
+            )
+            for load, pps in _LOADS.items()
+        }
+        slow = _ScreenRun(testbed, seconds, _LOADS[_BUSY], words=("--slow",), tabs=TABS)
+        rows = [row for load, screen in runs.items() for row in _rows(load, screen)]
+        full = runs[_FULL]
+        rows += [Row(f"{name}'s memory (PSS)", "MiB", partial(full.memory, name)) for name in _MODULES]
+        rows += _bytes("bytes to the terminal", runs[_BUSY])
+        rows.append(Row("--slow: offered", "packets/s", slow.take))
+        rows += _bytes("bytes to the terminal, --slow", slow)
+        return Document("screen", rounds, measure(rows, rounds))
+
+
+def _rows(load: str, screen: _ScreenRun) -> list[Row]:
+    """Return the rows of a load: the first runs the screen, the others report the same run."""
+    return [
+        Row(f"{load}: offered", "packets/s", screen.take),
+        *(
+            Row(
+                f"{load}, {tab}: console's CPU time", "% of a core", partial(screen.processor, "console", tab)
+            )
+            for tab in screen.tabs
+        ),
+        Row(f"{load}: guardian's CPU time", "% of a core", partial(screen.processor, "guardian", TABS[0])),
+    ]
+
+
+def _bytes(name: str, screen: _ScreenRun) -> list[Row]:
+    return [Row(f"{name}, {tab}", "bytes/s", partial(screen.bytes, tab)) for tab in screen.tabs]
+
+
+@dataclass(frozen=True, slots=True)
+class _Measured:
+    """Figures of one tab; by process name: CPU seconds per second, bytes of memory."""
+
+    bytes_per_second: float
+    offered_pps: float
+    processor: dict[str, float]
+    memory: dict[str, int]
+
+
+class _ScreenRun:
+    """A screen of 200×50 under one load, on each of the tabs; with `by_rule`, an XDP rule drops the flood."""
+
+    def __init__(
+        self,
+        testbed: Testbed,
+        seconds: float,
+        pps: int,
+        *,
+        tabs: tuple[str, ...],
+        words: tuple[str, ...] = (),
+        by_rule: bool = False,
+    ) -> None:
+        self._testbed, self._seconds, self._pps, self._words = testbed, seconds, pps, words
+        self._by_rule = by_rule
+        self.tabs = tabs
+        self.last: dict[str, _Measured] = {}  # by tab
+
+    def take(self) -> float:
+        """Open the screen, flood, measure each tab, close; return the offered packets a second."""
+        argv = fwtop_argv("watch", "--netns", self._testbed.victim, "--no-store", *self._words)
+        with Terminal(argv) as terminal:
+            terminal.wait_for(" pps", _PATIENCE_SECONDS)
+            with self._testbed.flooded(self._pps), self._rule():
+                time.sleep(_SETTLE_SECONDS)
+                for tab in self.tabs:
+                    self.last[tab] = self._measure(terminal)
+                    terminal.press(_NEXT_TAB)
+                    time.sleep(_CHANGED_SECONDS)
+        return statistics.fmean(measured.offered_pps for measured in self.last.values())
+
+    def _measure(self, terminal: Terminal) -> _Measured:
+        pids = {name: self._pid(module) for name, module in _MODULES.items()}
+        before, started = self._counts(pids), time.monotonic()
+        shown, offered = terminal.bytes, self._offered()
+        time.sleep(self._seconds)
+        taken = time.monotonic() - started
+        after = self._counts(pids)
+        return _Measured(
+            (terminal.bytes - shown) / taken,
+            (self._offered() - offered) / taken,
+            {name: (after[name] - before[name]) / taken for name in pids},
+            {name: proportional_bytes(pid) for name, pid in pids.items()},
+        )
+
+    @contextlib.contextmanager
+    def _rule(self) -> Iterator[None]:
+        if not self._by_rule:
+            yield
+            return
+        run_fwtop(*_RULE, "--netns", self._testbed.victim)
+        try:
+            yield
+        finally:
+            run_fwtop("undo", "--all", "--netns", self._testbed.victim)
+
+    def _offered(self) -> int:
+        return self._testbed.lab.arrived()[0] + self._testbed.lab.link_full()
+
+    def processor(self, name: str, tab: str) -> float:
+        """Return a process's CPU time on a tab in the round's run, in percent of a core."""
+        return self.last[tab].processor[name] * 100
+
+    def memory(self, name: str) -> float:
+        """Return a process's memory (PSS) in the round's run, in MiB."""
+        return max(measured.memory[name] for measured in self.last.values()) / (1 << 20)
+
+    def bytes(self, tab: str) -> float:
+        """Return the bytes a second to the terminal on a tab in the round's run."""
+        return self.last[tab].bytes_per_second
+
+    def _pid(self, module: str) -> int:
+        pid = process_in(self._testbed.victim, module)
+        if pid is None:
+            raise FwtopError(f"no {module} runs in the lab; the lab is taken down")
+        return pid
+
+    @staticmethod
+    def _counts(pids: dict[str, int]) -> dict[str, float]:
+        return {name: processor_seconds(pid) for name, pid in pids.items()}
+
+
+def proportional_bytes(pid: int) -> int:
+    """Return a process's proportional set size in bytes (proc_pid_smaps(5))."""
+    for line in Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii").splitlines():
+        if line.startswith("Pss:"):
+            return int(line.split()[1]) * 1024
+    return 0

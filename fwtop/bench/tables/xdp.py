@@ -1,0 +1,97 @@
+"""Drops in the driver (P1): a bare XDP_DROP, xdp-filter, and fwtop's compiled rules fully loaded."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import tempfile
+from collections.abc import Iterator
+from functools import partial
+
+from fwtop.bench import drop_methods
+from fwtop.bench.bytecode import xdp_drop, xdp_read_and_drop
+from fwtop.bench.drop_methods import FWTOP_PORT, DropMethod, throughput
+from fwtop.bench.frame import Document, Options, Row, measure
+from fwtop.bench.programs import Program, fwtop_argv, run_fwtop
+from fwtop.bench.receiver import PORT
+from fwtop.bench.testbed import SOURCES, Testbed
+from fwtop.lab.network import VICTIM_INTERFACE
+
+_FIRST = "XDP_DROP alone"
+_LIST, _QUICK_LIST, _RULES = 1_000_000, 50_000, 8
+_OWN = {
+    "fwtop drop by port": ["drop", *FWTOP_PORT, "--via", "xdp"],
+    "fwtop block by source": ["block", SOURCES, "--via", "xdp"],
+}
+
+
+def run(options: Options) -> Document:
+    """Measure the table."""
+    rounds, seconds = options.choose(7, 1), 0.7 if options.quick else 1.5
+    notes: list[str] = []
+    with Testbed() as testbed:
+        table: dict[str, DropMethod] = {
+            _FIRST: partial(xdp_drop, testbed.victim),
+            "XDP_DROP after reading the packet": partial(xdp_read_and_drop, testbed.victim),
+        }
+        if shutil.which("xdp-filter"):
+            table["xdp-filter, one port and one address"] = partial(_xdp_filter, testbed)
+        own = drop_methods.installable(testbed, _OWN, notes)
+        if own:
+            count = _QUICK_LIST if options.quick else _LIST
+            own[f"fwtop, {count:,} prefixes, {_RULES} rules, watched"] = partial(_everything, testbed, count)
+        table |= own
+        rows = [
+            Row(
+                name,
+                "packets/s and core",
+                partial(throughput, testbed, seconds, method),
+                None if name == _FIRST else _FIRST,
+            )
+            for name, method in table.items()
+        ]
+        return Document("xdp", rounds, measure(rows, rounds), tuple(notes))
+
+
+@contextlib.contextmanager
+def _everything(testbed: Testbed, count: int) -> Iterator[None]:
+    """Install a long list that the flood misses and rules of which only the last matches; watch it all."""
+    with tempfile.NamedTemporaryFile("w", prefix="fwtop-bench-") as file, contextlib.ExitStack() as stack:
+        file.writelines(f"{_prefix(number)}\n" for number in range(count))
+        file.flush()
+        words = [["block", f"@{file.name}", "--via", "xdp"]]
+        words += [_missing_rule(number) for number in range(_RULES - 1)]
+        words.append(["drop", *FWTOP_PORT, "--via", "xdp"])
+        stack.callback(run_fwtop, "undo", "--all", "--netns", testbed.victim)
+        for rule in words:
+            run_fwtop(*rule, "--yes", "--netns", testbed.victim)
+        watching = ["snapshot", "--netns", testbed.victim, "--seconds", "600", "--no-store", "--json"]
+        stack.enter_context(Program(fwtop_argv(*watching), ready=True))
+        yield
+
+
+def _prefix(number: int) -> str:
+    """Return the n-th of many disjoint /24s and addresses above 20.0.0.0, none of them in the flood."""
+    value = (20 << 24) + number * 1024
+    return f"{value >> 24}.{value >> 16 & 255}.{value >> 8 & 255}.{'0/24' if number % 2 else '7'}"
+
+
+def _missing_rule(number: int) -> list[str]:
+    port = str(PORT + 1 + number)
+    return ["drop", "--proto", "udp", "--dport", port, "--length", "100:200", "--via", "xdp"]
+
+
+@contextlib.contextmanager
+def _xdp_filter(testbed: Testbed) -> Iterator[None]:
+    """Attach xdp-filter; its pins live in that command's mount namespace, the program stays attached."""
+    commands = [
+        "mount -t bpf bpf /sys/fs/bpf",
+        f"xdp-filter load {VICTIM_INTERFACE} -m native -p allow",
+        f"xdp-filter port {PORT} -m dst -p udp",
+        "xdp-filter ip 203.0.113.1 -m src",
+    ]
+    try:
+        testbed.run("sh", "-c", " && ".join(commands))
+        yield
+    finally:
+        testbed.run("ip", "link", "set", VICTIM_INTERFACE, "xdp", "off")

@@ -1,0 +1,172 @@
+"""A lab for throughput: no firewall, paused clients, and a flood as fast as the sender can go.
+
+The flood runs only during measurements. Counted are the frames that the victim's single receiving CPU takes
+in; frames that find its queue full are lost before that and don't count.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import TracebackType
+
+from fwtop.bench.receiver import PORT
+from fwtop.lab import scenario
+from fwtop.lab.processes import Child
+from fwtop.lab.run import Lab
+from fwtop.model.errors import FwtopError
+from fwtop.model.text import safe_text
+
+SOURCES = "198.19.0.0/24"  # within the benchmarking range of RFC 2544
+SMALL, STRONGARM = 18, 100  # payload bytes: frames of 60 bytes, IP packets of 128
+PAYLOAD_START = "fwtop-bench"
+_SETTLE_SECONDS = 0.3
+_TOOL_SECONDS = 180.0
+
+
+def flood_text(payload: int = SMALL, *, sources: str = SOURCES, sport: int | str = 4000) -> str:
+    """Return a scenario as TOML: UDP to the receiver's port from `sources`."""
+    port = f'"{sport}"' if isinstance(sport, str) else sport
+    rest = payload - len(PAYLOAD_START)
+    return (
+        'title = "UDP as fast as possible"\nseed = 1\nfirewall = "none"\npps = 0\n\n'
+        '[[vector]]\nname = "bench"\nkind = "udp_flood"\nprotocol = "udp"\n'
+        f'source = {{ prefixes = ["{sources}"], forged = false }}\nsport = {port}\ndport = {PORT}\n'
+        f'payload = [{{ text = "{PAYLOAD_START}" }}, {{ hex = "{"00" * rest}" }}]\nttl = 60\n'
+    )
+
+
+class Testbed:
+    """A lab with its flood, set up and taken down by the `with` block."""
+
+    def __init__(self, text: str | None = None) -> None:
+        text = text or flood_text()
+        self.lab = Lab(scenario.parse(text, "bench"), source=text)
+
+    def __enter__(self) -> Testbed:
+        """Set up the lab."""
+        self.lab.__enter__()
+        self.lab.pause_clients()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Take down the lab."""
+        self.lab.close()
+
+    @property
+    def victim(self) -> str:
+        """Name of the victim's namespace."""
+        return self.lab.victim
+
+    def run(self, *argv: str, text: str | None = None) -> str:
+        """Run a system tool on the victim, with time for long lists; raises FwtopError with its message."""
+        words = ["ip", "netns", "exec", self.victim, *argv]
+        try:
+            done = subprocess.run(
+                words, input=text, capture_output=True, text=True, timeout=_TOOL_SECONDS, check=False
+            )
+        except subprocess.TimeoutExpired:
+            raise FwtopError(f"{argv[0]} took over {_TOOL_SECONDS:.0f} s; the lab is taken down") from None
+        if done.returncode:
+            complaint = (done.stderr or done.stdout).strip().splitlines()[:1]
+            raise FwtopError(f"{' '.join(argv[:4])}: {safe_text(''.join(complaint))}; the lab is taken down")
+        return done.stdout
+
+    @contextlib.contextmanager
+    def flooded(self, pps: int = 0) -> Iterator[None]:
+        """Flood for the duration of the block (0 pps: as fast as possible), which begins settled."""
+        self.lab.start_flood(pps)
+        try:
+            time.sleep(_SETTLE_SECONDS)
+            yield
+        finally:
+            self.lab.stop()
+            self.lab.pause_clients()
+
+    def core_pps(self, seconds: float) -> float:
+        """Return packets per second of CPU time of the victim's receiving thread.
+
+        Equal to packets per wall-clock second on an idle machine whose sender outruns the receiver, but
+        immune to other processes that compete for the CPU.
+        """
+        with self.flooded():
+            packets, used = self.lab.arrived()[0], self.lab.receiving_seconds()
+            time.sleep(seconds)
+            return (self.lab.arrived()[0] - packets) / max(self.lab.receiving_seconds() - used, 1e-6)
+
+    def queued_pps(self, seconds: float) -> tuple[float, float]:
+        """Return packets per second of the time in which packets were queued, and of wall-clock time.
+
+        A network card keeps receiving while CPUs are busy, but the lab's sender needs a CPU itself. When it
+        loses that CPU, the victim's short queue runs dry and its receiving thread sleeps. The first figure
+        excludes that time: it counts only the time in which the thread ran or was runnable.
+        """
+        packets, started = self.lab.arrived()[0], time.monotonic()
+        runnable = self.lab.receiving_runnable_seconds()
+        time.sleep(seconds)
+        packets = self.lab.arrived()[0] - packets
+        runnable = self.lab.receiving_runnable_seconds() - runnable
+        passed = time.monotonic() - started
+        return packets / max(runnable, 1e-6), packets / passed
+
+    @contextlib.contextmanager
+    def receiver(self) -> Iterator[Child]:
+        """Run the receiving application on the victim."""
+        child = Child(self.victim, "fwtop.bench.receiver")
+        try:
+            child.wait_ready()
+            yield child
+        finally:
+            child.close()
+
+    def received_pps(self, child: Child, seconds: float, settle: float = 0.0) -> float:
+        """Return datagrams per second that the application received under a flood."""
+        with self.flooded():
+            time.sleep(settle)
+            return per_second(lambda: int(child.ask(do="count")["datagrams"]), seconds)
+
+    def core_received_pps(self, child: Child, seconds: float) -> float:
+        """Return datagrams per second of CPU time, of the busier of receiving thread and application.
+
+        See `core_pps`.
+        """
+        with self.flooded():
+            used = self.lab.receiving_seconds(), processor_seconds(child.process.pid)
+            first = int(child.ask(do="count")["datagrams"])
+            time.sleep(seconds)
+            got = int(child.ask(do="count")["datagrams"]) - first
+            now = self.lab.receiving_seconds(), processor_seconds(child.process.pid)
+            return got / max(now[0] - used[0], now[1] - used[1], 1e-6)
+
+    @contextlib.contextmanager
+    def rules(self, on: list[list[str]], off: list[list[str]]) -> Iterator[None]:
+        """Run the `on` commands before the block and the `off` commands after it."""
+        try:
+            for argv in on:
+                self.run(*argv)
+            yield
+        finally:
+            for argv in off:
+                self.run(*argv)
+
+
+def per_second(count: Callable[[], int], seconds: float) -> float:
+    """Return the rate at which a counter grows, measured over some seconds."""
+    first, started = count(), time.monotonic()
+    time.sleep(seconds)
+    last, ended = count(), time.monotonic()
+    return float(last - first) / (ended - started)
+
+
+def processor_seconds(pid: int) -> float:
+    """Return the CPU time of all threads of a process, in seconds."""
+    total = 0.0
+    for thread in Path(f"/proc/{pid}/task").iterdir():
+        with contextlib.suppress(OSError):  # a thread may end meanwhile
+            total += int((thread / "schedstat").read_text(encoding="ascii").split()[0]) / 1e9
+    return total

@@ -1,0 +1,1 @@
+"""Capture files to packets: pcap and pcapng, also gzipped."""

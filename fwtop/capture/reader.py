@@ -1,0 +1,176 @@
+"""Capture files: pcap and pcapng, possibly gzipped, recognised by their contents."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import chain
+from os import PathLike
+from typing import BinaryIO, Protocol
+
+import numpy as np
+
+from fwtop.capture.mirrors import with_mirrored
+from fwtop.capture.pcap import MAGICS, PcapReader
+from fwtop.capture.pcapng import MAGIC, PcapngReader
+from fwtop.capture.records import LINK_TYPES, Gunzip, Source, Stream
+from fwtop.model.errors import FwtopError
+from fwtop.model.packets import I64, PacketBatch
+from fwtop.model.text import safe_text
+
+_GZIP = b"\x1f\x8b"
+_PEEK = 65_536
+_YEAR_NS = 366 * 86_400 * 1_000_000_000
+_LIFETIME_NS = 50 * _YEAR_NS  # larger differences would overflow 64 bits when added up
+_CONVERT = "convert it with: editcap -F pcap FILE NEW"
+_FOREIGN = {
+    b"snoop\0\0\0": ("is a snoop file (RFC 1761), not pcap", _CONVERT),
+    b"GMBU": ("is a Network Monitor file, not pcap", _CONVERT),
+    b"RTSS": ("is a Network Monitor file, not pcap", _CONVERT),
+    bytes.fromhex("34cdb2a1"): ("is a modified pcap file", _CONVERT),
+    bytes.fromhex("a1b2cd34"): ("is a modified pcap file", _CONVERT),
+    _GZIP: ("is gzip within gzip", "unpack it once: gunzip FILE"),
+    b"\xfd7zXZ\0": ("is compressed with xz", "unpack it first: unxz FILE"),
+    b"\x28\xb5\x2f\xfd": ("is compressed with zstd", "unpack it first: unzstd FILE"),
+    b"\x04\x22\x4d\x18": ("is compressed with lz4", "unpack it first: unlz4 FILE"),
+    b"BZh": ("is compressed with bzip2", "unpack it first: bunzip2 FILE"),
+    b"PK\3\4": ("is a zip archive", "unpack it first: unzip FILE"),
+}
+
+
+class _Reader(Protocol):
+    kind: str
+
+    @property
+    def link_types(self) -> list[int]: ...
+
+    def batches(self) -> Iterator[PacketBatch]: ...
+
+
+class CaptureFile:
+    """An open capture; `notes` (what could not be read) is complete once `batches` is exhausted."""
+
+    def __init__(self, file: BinaryIO, name: str, reader: _Reader, notes: list[str]) -> None:
+        self.name = name
+        self.notes = notes
+        self._reader = reader
+        read = with_mirrored(_closing(file, name, reader.batches()), notes)
+        self._rest = _with_plausible_times(read, notes)
+        first = next(self._rest, None)
+        self._first = [] if first is None else [first]
+        # Unix seconds of the first packet; 0 without packets
+        self.started = float(first.time_ns[0]) / 1e9 if first is not None else 0.0
+
+    @property
+    def kind(self) -> str:
+        """Return `pcap` or `pcapng`."""
+        return self._reader.kind
+
+    @property
+    def link_types(self) -> list[str]:
+        """Names of the link types seen so far."""
+        numbers = self._reader.link_types
+        return list(dict.fromkeys(LINK_TYPES.get(number, str(number)) for number in numbers))
+
+    def batches(self) -> Iterator[PacketBatch]:
+        """Yield the packets in file order, once; raises FwtopError if the file turns out to be unreadable."""
+        first, self._first = self._first, []
+        return chain(first, self._rest)
+
+
+def read_capture(file: str | PathLike[str] | BinaryIO, name: str | None = None) -> CaptureFile:
+    """Open a capture: a path, or an open binary file (or pipe) with a name for messages.
+
+    Raises FwtopError (code 1) if it can't be opened or is no capture. Memory use is bounded. The file is
+    closed when its batches are exhausted or dropped.
+    """
+    if isinstance(file, str | PathLike):
+        shown = safe_text(name or file)
+        try:
+            opened: BinaryIO = open(file, "rb")  # noqa: SIM115
+        except OSError as error:
+            raise FwtopError(f"cannot open {shown}: {error.strerror}") from None
+    else:
+        opened, shown = file, safe_text(name or "the capture")
+    try:
+        return _open(opened, shown)
+    except (FwtopError, OSError) as error:
+        opened.close()
+        if isinstance(error, FwtopError):
+            raise
+        raise FwtopError(f"cannot read {shown}: {error.strerror or error}") from None
+
+
+def _open(file: BinaryIO, name: str) -> CaptureFile:
+    source: Source = file
+    first = file.read(_PEEK)
+    if first[:2] == _GZIP:
+        source = Gunzip(file, first)
+        try:
+            first = source.read(_PEEK)
+        except (EOFError, zlib.error) as error:
+            raise FwtopError(f"{name} is broken gzip ({error}); nothing was read") from None
+    notes: list[str] = []
+    stream = Stream(source, first)
+    try:
+        if first[:4] in MAGICS:
+            return CaptureFile(file, name, PcapReader(stream, notes), notes)
+        if first[:4] == MAGIC:
+            return CaptureFile(file, name, PcapngReader(stream, notes), notes)
+    except FwtopError as error:
+        raise FwtopError(f"{name}: {error}", error.code) from None
+    raise FwtopError(f"{name} {_foreign(first)}")
+
+
+def _foreign(first: bytes) -> str:
+    """Describe a file in another format, and how to convert it."""
+    for magic, (what, remedy) in _FOREIGN.items():
+        if first.startswith(magic):
+            return f"{what}; nothing was read; {remedy}"
+    what = "is neither pcap nor pcapng" if first else "is empty"
+    return f"{what}; nothing was read; record one with: tcpdump -w FILE"
+
+
+def _closing(file: BinaryIO, name: str, batches: Iterator[PacketBatch]) -> Iterator[PacketBatch]:
+    with file:
+        try:
+            yield from batches
+        except FwtopError as error:
+            raise FwtopError(f"{name}: {error}", error.code) from None
+
+
+def _with_plausible_times(batches: Iterator[PacketBatch], notes: list[str]) -> Iterator[PacketBatch]:
+    """Yield the batches with implausible times replaced, so that one doesn't stretch a capture over decades.
+
+    Those are more than a year from the median of their batch (an unset clock, a flipped bit), or 50 years
+    from that of the first batch. Appends a note with their number.
+    """
+    first: int | None = None
+    replaced = 0
+    for batch in batches:
+        time = batch.time_ns
+        if not len(time):
+            yield batch
+            continue
+        middle = int(np.partition(time, len(time) // 2)[len(time) // 2]) if _is_wide(time) else int(time[0])
+        first = middle if first is None else first
+        if abs(middle - first) > _LIFETIME_NS:
+            middle = first
+        low, high = middle - _YEAR_NS, middle + _YEAR_NS
+        stray = (time < max(low, -(1 << 63))) | (time > min(high, (1 << 63) - 1))
+        if stray.any():
+            replaced += int(stray.sum())
+            batch = replace(batch, time_ns=np.where(stray, middle, time))  # noqa: PLW2901
+        yield batch
+    if replaced:
+        packets = (
+            "1 packet has an impossible time"
+            if replaced == 1
+            else f"{replaced:,} packets have impossible times"
+        )
+        notes.append(f"{packets}; replaced by those of neighbouring packets")
+
+
+def _is_wide(time: I64) -> bool:
+    return int(time.max()) - int(time.min()) > _YEAR_NS

@@ -1,0 +1,72 @@
+"""fwtop alarms: whom the alarms of a recording go to, and one to try it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import socket
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+from fwtop.alarms.config import FILE, AlarmConfig, read_alarms
+from fwtop.alarms.journal import SOCKET
+from fwtop.alarms.message import Alarm
+from fwtop.alarms.supervisor import start_alarms
+from fwtop.cli.launcher import require_root
+from fwtop.cli.screen_files import read_config
+from fwtop.model.text import safe_text
+from fwtop.render.observation import rfc3339
+
+HELP = f"Show where the alarms of 'fwtop record' go ({FILE}), or send one there."
+EXAMPLE = "sudo fwtop alarms test"
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the verb's arguments."""
+    parser.add_argument(
+        "what",
+        nargs="?",
+        choices=("show", "test"),
+        default="show",
+        help="show the settings (default), or test",
+    )
+    add_file(parser)
+
+
+def add_file(parser: argparse.ArgumentParser) -> None:
+    """Add --alarms."""
+    parser.add_argument(
+        "--alarms", type=Path, default=Path(FILE), metavar="FILE", help=f"settings of alarms (default {FILE})"
+    )
+
+
+def read_file(path: Path) -> AlarmConfig:
+    """Read the settings, which must be root's; say on standard error what is wrong in them."""
+    config, wrong = read_alarms(read_config(path, owners=(0,)))
+    for line in wrong:
+        print(f"fwtop: {line}", file=sys.stderr)
+    return config
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the settings, or deliver a test alarm and wait for that; 1: the command failed."""
+    if args.what == "show":
+        for name, value in asdict(read_file(args.alarms)).items():
+            print(f"{name} = {json.dumps(value)}")
+        return 0
+    require_root("a test alarm")
+    config = read_file(args.alarms)
+    host = safe_text(socket.gethostname(), limit=64)
+    alarm = Alarm("test", rfc3339(time.time()), host, "test", "This is a test of fwtop's alarms")
+    started = start_alarms(config)
+    os.write(started.descriptor, alarm.line())
+    os.close(started.descriptor)
+    status = os.waitstatus_to_exitcode(os.waitpid(started.pid, 0)[1])
+    if status == 0:
+        log = "the journal" if Path(SOCKET).exists() else "standard error"
+        targets = [*([log] if config.journal else []), *config.command[:1]]
+        print(f"a test alarm went to {safe_text(' and '.join(targets) or 'nobody: nothing is set')}")
+    return int(status != 0)

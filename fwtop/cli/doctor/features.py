@@ -1,0 +1,163 @@
+"""Checks that try kernel features out, in a network namespace that ends with this process.
+
+`run()` runs this module under unshare(1), so that nothing touches the machine's rules and nothing is left
+behind. The module prints its checks as a JSON list.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+
+from fwtop.cli.doctor.check import MISSING, OK, UNKNOWN, WARNING, Check
+from fwtop.kernel.programs import ENVIRONMENT, module_argv
+from fwtop.kernel.programs import run as run_program
+from fwtop.model.errors import FwtopError
+from fwtop.model.text import safe_text
+
+_TIMEOUT_SECONDS = 30
+_TC_PASS = -1  # TC_ACT_UNSPEC, also TCX_NEXT
+_XDP = 6
+_LOOPBACK = 1  # its index in every new namespace
+# Rule arguments that the kinds of rules need.
+_MATCHES = {
+    "set": "-m set --match-set {set} src -j DROP",
+    "hashlimit": "-m hashlimit --hashlimit-name fwtop --hashlimit-above 1000/sec --hashlimit-mode srcip "
+    "--hashlimit-srcmask 24 -j DROP",
+    "string": "-m string --algo bm --hex-string |fe00| -j DROP",
+    "comment": "-m comment --comment fwtop -j DROP",
+    "CT --notrack": "-j CT --notrack",
+    "NFLOG": "-j NFLOG --nflog-group 1 --nflog-size 128",
+}
+_ESSENTIAL = ("set", "comment")
+
+
+def run() -> list[Check]:
+    """Run the checks in a new namespace; return one unknown check without root or on failure."""
+    if os.geteuid() != 0:
+        return [Check("kernel", "features", UNKNOWN, "skipped: needs root", "sudo fwtop doctor")]
+    argv = ["unshare", "--net", "--", *module_argv("fwtop.cli.doctor.features")]
+    try:
+        done = subprocess.run(
+            argv, capture_output=True, text=True, timeout=_TIMEOUT_SECONDS, env=ENVIRONMENT, check=False
+        )
+        return [Check(**entry) for entry in json.loads(done.stdout)]
+    except (OSError, subprocess.TimeoutExpired, ValueError, TypeError) as error:
+        detail = f"could not be tried in a new namespace: {safe_text(error, limit=120)}"
+        return [Check("kernel", "features", UNKNOWN, detail)]
+
+
+def _tried(name: str, attempt: Callable[[], str], *, group: str, mend: str, essential: bool = False) -> Check:
+    try:
+        return Check(group, name, OK, attempt(), essential=essential)
+    except (OSError, FwtopError) as error:
+        return Check(group, name, MISSING, safe_text(error, limit=200), mend, essential)
+
+
+def _bpf_checks() -> Iterator[Check]:
+    from fwtop.compile.definitions import Kernel
+    from fwtop.kernel import bpf
+
+    # mov64 r0, value; exit (include/uapi/linux/bpf.h)
+    def returning(value: int) -> bytes:
+        return struct.pack("<BBhi", 0xB7, 0, 0, value) + struct.pack("<BBhi", 0x95, 0, 0, 0)
+
+    def load(kind: bpf.ProgramType, value: int, target: int = 0) -> int:
+        return bpf.load_program(kind, "fwtop_doctor", returning(value), target)
+
+    def tcx() -> str:
+        bpf.attach_tcx_ingress(load(bpf.TC, _TC_PASS), _LOOPBACK)
+        return "attaches"
+
+    def xdp() -> str:
+        load(bpf.ProgramType(_XDP), 2)
+        return "loads"
+
+    def tracepoint() -> str:
+        bpf.attach_tracepoint(load(bpf.TRACEPOINT, 0, Kernel.read().tracepoint))
+        return "attaches"
+
+    def ring_buffer() -> str:
+        bpf.create_map(bpf.MAP_RINGBUF, "fwtop_doctor", entries=4096)
+        return "can be made"
+
+    def tc() -> str:
+        load(bpf.TC, _TC_PASS)
+        return "loads"
+
+    newer = "install a newer kernel of the distribution"
+    yield _tried("BPF at tc ingress", tc, group="kernel", mend=newer, essential=True)
+    yield _tried("BPF ring buffer", ring_buffer, group="kernel", mend=newer, essential=True)
+    yield _tried("drop tracepoint", tracepoint, group="kernel", mend=newer)
+    yield _tried("BPF at XDP", xdp, group="kernel", mend=newer)
+    if (attached := _tried("TCX", tcx, group="kernel", mend="")).state == OK:
+        yield attached
+    else:
+        yield Check("kernel", "TCX", WARNING, "not available (needs Linux 6.6); clsact is used instead")
+
+
+def _bcc_check() -> Check:
+    from fwtop.compile.compiler import compile_programs
+
+    def compile_nothing() -> str:
+        compile_programs([], {}, [])
+        return "compiles"
+
+    return _tried(
+        "bcc", compile_nothing, group="kernel", mend="apt-get install python3-bpfcc", essential=True
+    )
+
+
+def _xtables_checks() -> Iterator[Check]:
+    for family, name, kind in ((4, "iptables", "inet"), (6, "ip6tables", "inet6")):
+        try:
+            run_program(
+                ["ipset", *f"create fwtop{family} hash:net family {kind} timeout 60 counters".split()]
+            )
+        except FwtopError as error:
+            mend = "modprobe ip_set_hash_net"
+            yield Check("filters", f"ipset IPv{family}", MISSING, str(error), mend, essential=True)
+        else:
+            detail = "hash:net with timeout and counters"
+            yield Check("filters", f"ipset IPv{family}", OK, detail, essential=True)
+            yield _matches_check(name, f"fwtop{family}")
+
+
+def _matches_check(name: str, set_name: str) -> Check:
+    lacking: dict[str, str] = {}
+    for match, rule in _MATCHES.items():
+        try:
+            run_program(
+                [name, "-w", "5", "-t", "raw", "-A", "PREROUTING", *rule.format(set=set_name).split()]
+            )
+        except FwtopError as error:
+            lacking[match] = str(error)
+    if not lacking:
+        return Check("filters", f"{name} matches", OK, ", ".join(_MATCHES), essential=True)
+    detail = f"without {', '.join(lacking)}: {next(iter(lacking.values()))}"
+    mend = "apt-get install linux-modules-extra-$(uname -r)  # Ubuntu; Debian's kernels have them"
+    essential = any(match in lacking for match in _ESSENTIAL)
+    return Check("filters", f"{name} matches", MISSING, detail, mend, essential)
+
+
+def _nft_check() -> Check:
+    def ingress() -> str:
+        chain = "{ type filter hook ingress device lo priority 0; }"
+        run_program(["nft", "-f", "-"], text=f"add table netdev fwtop\nadd chain netdev fwtop c {chain}\n")
+        return "works, with netdev ingress"
+
+    return _tried("nftables", ingress, group="filters", mend="apt-get install nftables")
+
+
+def main() -> None:
+    """Run all checks in this namespace, which must be a throwaway one."""
+    checks = [_bcc_check(), *_bpf_checks(), *_xtables_checks(), _nft_check()]
+    json.dump([check.to_json() for check in checks], sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,28 @@
+"""fwtop repair: reinstall a rule that something else removed or overrode."""
+
+from __future__ import annotations
+
+import argparse
+
+from fwtop.cli.options import add_netns
+from fwtop.model.protocol import Repair
+
+NAME = "repair"
+HELP = "Reinstall whatever the kernel is missing of a rule; its time to live continues."
+EXAMPLE = "fwtop repair 7"
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the verb's arguments."""
+    parser.add_argument("id", metavar="ID", help="rule number from 'fwtop status'")
+    add_netns(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Reinstall the rule."""
+    from fwtop.client import discovery
+
+    with discovery.connect(netns=args.netns) as guardian:
+        guardian.demand(Repair(args.id))
+    print(f"rule {args.id} is in effect again")
+    return 0

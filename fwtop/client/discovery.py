@@ -1,0 +1,192 @@
+"""Find the guardian of a network namespace, or start one, and say hello."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+from fwtop.client.connection import SHORT_SECONDS, Connection, EndedError, patience
+from fwtop.kernel import namespaces
+from fwtop.kernel.children import enlarge
+from fwtop.kernel.programs import GUARDIAN_ENVIRONMENT, module_argv
+from fwtop.model import paths
+from fwtop.model.errors import FwtopError
+from fwtop.model.prefix_list import detach_sources
+from fwtop.model.protocol import Answer, Apply, Hello, Plan, ProtocolError, Request, Watch
+from fwtop.model.rule import Rule
+from fwtop.model.text import safe_text
+
+ANSWER_SECONDS = SHORT_SECONDS
+_CONNECT_SECONDS = 15.0
+_RETRY_SECONDS = 0.05
+_GUARDIAN = "fwtop.guardian"
+
+
+class GuardianClient:
+    """A connection on which hello was said. Not for several threads at once."""
+
+    def __init__(self, connection: Connection, about: dict[str, object]) -> None:
+        self._connection = connection
+        self.about = about  # pid, build, netns, variant, readonly
+
+    def request(self, request: Request, *, timeout: float | None = None) -> Answer:
+        """Send a request and return its answer, whatever it says; raises FwtopError when there is none."""
+        answer, descriptors = _exchange(self._connection, request, timeout or patience(request))
+        for descriptor in descriptors:
+            os.close(descriptor)
+        return answer
+
+    def demand(self, request: Request, *, timeout: float | None = None) -> Answer:
+        """Send a request; raises FwtopError with the guardian's words and code when it refuses."""
+        answer = self.request(request, timeout=timeout)
+        if not answer.ok:
+            raise FwtopError(answer.error, answer.code or 1)
+        return answer
+
+    def plan(self, rule: Rule) -> Answer:
+        """Ask what a rule would run, however long its list of sources is; raises FwtopError when refused."""
+        return self._demand_with_sources(Plan({}), rule)
+
+    def apply(self, rule: Rule, confirm_seconds: int, *, force: bool = False) -> Answer:
+        """Install a rule, however long its list of sources is; raises FwtopError when refused."""
+        return self._demand_with_sources(Apply({}, confirm_seconds, force), rule)
+
+    def _demand_with_sources(self, request: Plan | Apply, rule: Rule) -> Answer:
+        whole, attached = detach_sources(request, rule)
+        try:
+            answer, _ = _exchange(self._connection, whole, patience(whole), attached)
+        finally:
+            if attached is not None:
+                os.close(attached)
+        if not answer.ok:
+            raise FwtopError(answer.error, answer.code or 1)
+        return answer
+
+    def watch(self, request: Watch, *, timeout: float = ANSWER_SECONDS) -> tuple[Answer, list[int]]:
+        """Attach observers: the answer, and the descriptors that its data["fds"] names, in order."""
+        return _exchange(self._connection, request, timeout)
+
+    def detach(self) -> int:
+        """Release the socket's descriptor for a console; this object is unusable then."""
+        return self._connection.detach()
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.close()
+
+    def __enter__(self) -> GuardianClient:
+        """Return itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close the connection."""
+        self.close()
+
+
+def enter_netns(name: str | None) -> None:
+    """Move this process into a named namespace (None: stay); raises FwtopError."""
+    if name is not None:
+        descriptor = namespaces.open_netns(name)
+        try:
+            namespaces.enter(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def connect(
+    *,
+    role: str = "cli",
+    netns: str | None = None,
+    readonly: bool = False,
+    build: str | None = None,
+    run_directory: Path = paths.RUN_DIRECTORY,
+    guardian_arguments: tuple[str, ...] = (),
+) -> GuardianClient:
+    """Connect to the guardian of a namespace (None: the present one), starting it if none runs.
+
+    A guardian of another build ends, leaving its rules to the journal, and a new one adopts them.
+    Raises FwtopError: 2 for an unknown namespace, 3 without root, 1 when no guardian could be had.
+    """
+    if os.geteuid() != 0:
+        raise FwtopError("talking to the guardian needs root; nothing was changed; try: sudo fwtop", 3)
+    descriptor = namespaces.open_netns(netns)
+    try:
+        path = run_directory / f"{namespaces.inode(descriptor)}.sock"
+        hello = Hello(role, paths.build_id() if build is None else build, readonly)
+        end = time.monotonic() + _CONNECT_SECONDS
+        while time.monotonic() < end:
+            client = _try(path, hello)
+            if client is not None:
+                return client
+            _spawn(descriptor, run_directory, ("--build", hello.build, *guardian_arguments))
+    finally:
+        os.close(descriptor)
+    raise FwtopError(f"no guardian answers on {path}; nothing was changed")
+
+
+def _try(path: Path, hello: Hello) -> GuardianClient | None:
+    """Connect and say hello; None when there is no guardian, or it just ended."""
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        enlarge(sock)
+        sock.settimeout(ANSWER_SECONDS)
+        sock.connect(str(path))
+        connection = Connection(sock)
+        answer, _ = _exchange(connection, hello, ANSWER_SECONDS)
+    except (OSError, FwtopError):
+        sock.close()
+        return None
+    if answer.ok:
+        return GuardianClient(connection, answer.data.get("guardian", {}))
+    sock.close()
+    if "retired" in answer.data:
+        return None
+    raise FwtopError(answer.error, answer.code or 1)
+
+
+def _spawn(netns_descriptor: int, run_directory: Path, arguments: tuple[str, ...]) -> None:
+    """Start a guardian and wait until it is ready; raises FwtopError with its complaint."""
+    argv = module_argv(
+        _GUARDIAN, "--netns-fd", str(netns_descriptor), "--run-directory", str(run_directory), *arguments
+    )
+    try:
+        done = subprocess.run(
+            argv,
+            pass_fds=[netns_descriptor],
+            env=GUARDIAN_ENVIRONMENT,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            timeout=_CONNECT_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise FwtopError("the guardian was not ready in time; nothing was changed") from None
+    if done.returncode and b"another guardian" in done.stderr:
+        time.sleep(_RETRY_SECONDS)  # somebody else started one at the same moment
+    elif done.returncode:
+        lines = done.stderr.decode("utf-8", "replace").strip().splitlines() or ["the guardian failed"]
+        raise FwtopError(
+            safe_text(lines[-1], limit=500), done.returncode if done.returncode in (1, 2, 3) else 1
+        )
+
+
+def _exchange(
+    connection: Connection, request: Request, timeout: float, attached: int | None = None
+) -> tuple[Answer, list[int]]:
+    try:
+        return connection.exchange(request, timeout, attached)
+    except TimeoutError:
+        verb = type(request).__name__.lower()
+        line = f"no answer within {timeout:g} s; the guardian goes on with it: see 'fwtop status' ({verb})"
+        raise FwtopError(line) from None
+    except ProtocolError as error:
+        raise FwtopError(f"{error}", 2) from None
+    except EndedError:
+        raise FwtopError("the guardian ended before it answered; active rules end by themselves") from None
+    except OSError as error:
+        line = f"the guardian does not answer ({error.strerror or error}); active rules end by themselves"
+        raise FwtopError(line) from None

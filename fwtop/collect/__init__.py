@@ -1,1 +1,0 @@
-"""Everything that takes measurements in: BPF, ring buffers, NFLOG, counters, capture files."""

@@ -1,0 +1,1 @@
+"""bcc, its cache and the kernel's definitions; the only importer of bcc."""

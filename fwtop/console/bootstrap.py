@@ -1,0 +1,236 @@
+"""Build a live console from the launcher's handoff."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import socket
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from fwtop.analysis.advisor import Advisor
+from fwtop.analysis.baseline import Baseline
+from fwtop.analysis.config import AdviseConfig, read_thresholds
+from fwtop.console.controls import LiveControls
+from fwtop.console.guardian_link import GuardianLink
+from fwtop.console.handoff import Handoff, Options
+from fwtop.console.live import LiveSession, RulePreviews
+from fwtop.console.packet_lists import LivePackets
+from fwtop.console.recorder import Recorder
+from fwtop.console.samples import SamplePackets
+from fwtop.console.traffic_parts import TrafficParts
+from fwtop.dissect.client import Dissector
+from fwtop.enrich.geoip import open_lookup
+from fwtop.enrich.prefixes import prefixes_of_asn, prefixes_of_country
+from fwtop.live.connections import ConnectionMeter
+from fwtop.live.netstat import TcpServiceMeter
+from fwtop.live.source import LiveSource
+from fwtop.model.address import Prefix
+from fwtop.model.costs import load_costs
+from fwtop.model.errors import FwtopError
+from fwtop.model.protocol import Rescan, Symbols
+from fwtop.model.rule import Preview, Rule
+from fwtop.model.snapshot import Origin, Snapshot
+from fwtop.model.text import safe_text
+from fwtop.model.window import Window
+from fwtop.observe.messages import decode_observation
+from fwtop.stats.engine import Engine
+from fwtop.store.baselines import BaselineStore
+
+_INTERFACES = Path("/sys/class/net")
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedConfig:
+    """The configuration of an observation, and notes for the operator on where it comes from."""
+
+    config: AdviseConfig
+    notes: tuple[str, ...]
+
+
+def load_config(uplinks: Iterable[str] = (), directory: Path = _INTERFACES) -> LoadedConfig:
+    """Read costs and thresholds; `uplinks` are the watched interfaces whose link speed matters, if any."""
+    costs = load_costs()
+    config = AdviseConfig(
+        cost_ns=costs.cost_ns,
+        measured_costs=costs.measured,
+        link_bits_per_second=_speed(uplinks, directory),
+    )
+    config, wrong = read_thresholds(config)
+    return LoadedConfig(config, (*((costs.note,) if costs.stale else ()), *wrong))
+
+
+def _speed(interfaces: Iterable[str], directory: Path) -> float | None:
+    """Return the sum of the links' speeds in bit/s (sysfs-class-net), None if any of them is unknown."""
+    total = 0
+    for name in interfaces:
+        try:
+            speed = int((directory / name / "speed").read_text())
+            real = (directory / name / "device").exists()
+        except (OSError, ValueError):
+            return None
+        if speed <= 0 or not real:  # a virtual interface reports a speed that is no limit
+            return None
+        total += speed
+    return total * 1e6 or None
+
+
+def load_capture_config() -> LoadedConfig:
+    """Return the configuration for captures: they say nothing about this machine's links."""
+    found = load_config()
+    return replace(found, config=replace(found.config, link_bits_per_second=None))
+
+
+WINDOW_SECONDS = 3.0  # 60,000 samples; short enough to follow a pulse wave
+_ASIDE_SECONDS = 0.5  # limit for the observing thread's other requests, so that no tick is late
+
+
+@dataclass(frozen=True, slots=True)
+class LiveConsole:
+    """The parts of a live console that its modes share."""
+
+    options: Options
+    links: tuple[GuardianLink, ...]
+    source: LiveSource
+    session: LiveSession
+    recorder: Recorder | None
+    controls: LiveControls
+    preview: Callable[[Rule], Preview]
+
+    def take(self, snapshot: Snapshot) -> Snapshot:
+        """Record a snapshot; return it with a note if recording fails."""
+        return snapshot if self.recorder is None else self.recorder.write(snapshot)
+
+    def run(
+        self, stop: threading.Event, tick_seconds: float, on_snapshot: Callable[[Snapshot], None]
+    ) -> None:
+        """Tick, record and deliver until `stop` is set."""
+        self.session.run(stop, tick_seconds, lambda snapshot: on_snapshot(self.take(snapshot)))
+
+    def close(self, *, clean: bool = True) -> None:
+        """End the recording and disconnect from the guardian."""
+        if self.recorder is not None:
+            self.recorder.close(clean=clean)
+        with contextlib.suppress(OSError):
+            self.source.close()
+        for link in self.links:
+            link.close()
+
+
+def build(
+    options: Options, handoff: Handoff, descriptors: list[int], *, window_seconds: float | None
+) -> LiveConsole:
+    """Build the console; raises FwtopError."""
+    link = GuardianLink(socket.socket(fileno=descriptors[0]))
+    # Three connections, so that slow requests delay neither keep and undo nor the observation.
+    quick, watching = link.another(), link.another()
+    observation = decode_observation(handoff.watch)
+    source = LiveSource(
+        observation,
+        dict(zip(handoff.names, descriptors[1:], strict=True)),
+        ask_symbols=lambda: _names(watching),
+        renew_scope=lambda: _rescan(watching),
+    )
+    origin = Origin(
+        "live", tuple(safe_text(item.name) for item in observation.interfaces), options.netns, None
+    )
+    host = safe_text(socket.gethostname(), limit=64)
+    own = tuple(Prefix.parse(text) for text in observation.own_addresses)
+    lookup = open_lookup(options.geoip)
+    recorder = Recorder(host, origin) if options.store else None
+    # /sys shows the interfaces of the namespace that mounted it, not of another watched one.
+    loaded = load_config(origin.interfaces if options.netns is None else ())
+    advisor = Advisor(loaded.config, baseline=_stored_baseline(host, options), lookup=lookup)
+    engine = Engine(lookup, window_seconds=window_seconds, top=options.top, live=True, own=own)
+    notes = [safe_text(warning) for warning in observation.warnings]
+    notes += loaded.notes
+    session = LiveSession(
+        watching,
+        source,
+        engine,
+        advisor,
+        TcpServiceMeter(),
+        host=host,
+        origin=origin,
+        notes=notes,
+        late=lambda: link.late() + quick.late(),
+        connections=ConnectionMeter(),
+    )
+    if recorder is not None:
+        recorder.baseline = advisor.baseline.to_bytes
+
+    previews = RulePreviews(lambda: session.latest, advisor.config)
+
+    dissector = None
+    if options.dissector_fd is not None:
+        dissector = Dissector(socket.socket(fileno=options.dissector_fd))
+
+    def latest_window() -> Window | None:
+        return None if session.latest is None else session.latest.window
+
+    samples = SamplePackets(latest_window, lookup, dissector)
+
+    packets = LivePackets(
+        lambda: session.ring.latest, lambda: (session.statuses, session.allowed, advisor.standing)
+    )
+
+    def export(format_name: str) -> str:
+        if recorder is None:
+            raise FwtopError("this session is not stored, so there is nothing to report on")
+        return recorder.export(format_name)
+
+    parts = TrafficParts(lambda: advisor.judged, session.mark, lookup, options.top)
+    controls = LiveControls(
+        link,
+        quick=quick,
+        preview=previews.preview,
+        expand=expand_origin,
+        samples=samples,
+        packets=packets,
+        parts=parts,
+        export=export,
+        changed=session.rules_changed,
+        readonly="started with --readonly" if options.readonly else "",
+    )
+    return LiveConsole(
+        options, (link, quick, watching), source, session, recorder, controls, previews.preview
+    )
+
+
+def _names(link: GuardianLink) -> list[str]:
+    """Ask the guardian which functions drop packets; on failure drops are counted without locations."""
+    try:
+        answer = link.ask(Symbols(), seconds=_ASIDE_SECONDS)
+    except FwtopError:
+        return []
+    return [str(name) for name in answer.data.get("names", ())]
+
+
+def _rescan(link: GuardianLink) -> None:
+    with contextlib.suppress(FwtopError):  # the screen reports a lost guardian
+        link.ask(Rescan(), seconds=_ASIDE_SECONDS)
+
+
+def _stored_baseline(host: str, options: Options) -> Baseline | None:
+    """Return the baseline of earlier sessions; a dry run needs it too, although it records nothing."""
+    wanted = options.store or options.mode == "dry_run"
+    stored = BaselineStore().get(host, options.netns) if wanted else None
+    try:
+        return Baseline.from_bytes(stored) if stored else None
+    except ValueError:
+        return None  # another version, or damaged: learn a new one
+
+
+def expand_origin(rule: Rule) -> Rule:
+    """Expand a rule's origin `asn:N` or `country:CC` to prefixes; return other rules unchanged."""
+    kind, _, name = (rule.origin or "").partition(":")
+    if rule.match.sources or kind not in ("asn", "country"):
+        return rule
+    prefixes = prefixes_of_asn(int(name)) if kind == "asn" else prefixes_of_country(name)
+    if not prefixes:
+        raise FwtopError(
+            f"the address database knows no prefixes of {safe_text(rule.origin)}; nothing was blocked"
+        )
+    return dataclasses.replace(rule, match=dataclasses.replace(rule.match, sources=tuple(prefixes)))

@@ -1,0 +1,130 @@
+"""Consoles without a screen: one snapshot, recording until stopped, dry runs of rules."""
+
+from __future__ import annotations
+
+import _thread
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterable
+from dataclasses import asdict
+
+from fwtop.console.bootstrap import WINDOW_SECONDS, build
+from fwtop.console.handoff import Handoff, Options
+from fwtop.console.outputs import Outputs
+from fwtop.console.recorder import Recorder
+from fwtop.console.text import render
+from fwtop.model.rule import Rule
+from fwtop.model.snapshot import Snapshot
+from fwtop.render.observation import observation_json
+
+_POLL_SECONDS = 0.1  # interval of draining the ring buffer; judgement comes at the end
+_SATURATED_POLL_SECONDS = 0.5  # while every CPU is saturated, with fewer samples
+
+
+def run_snapshot(options: Options, handoff: Handoff, descriptors: list[int]) -> int:
+    """Observe for `options.seconds`, judge the whole interval, print the result."""
+    console = build(options, handoff, descriptors, window_seconds=None)
+    try:
+        console.session.start()
+        _report_ready(options)
+        deadline = time.monotonic() + options.seconds
+        while (left := deadline - time.monotonic()) > 0:
+            time.sleep(min(_SATURATED_POLL_SECONDS if console.source.cpu_saturated else _POLL_SECONDS, left))
+            console.session.observe()
+        console.session.rules_changed()
+        snapshot = console.take(console.session.tick())
+    finally:
+        console.close()
+    show(snapshot, as_json=options.json, top=options.top)
+    return 0
+
+
+def show(snapshot: Snapshot, *, as_json: bool, top: int) -> None:
+    """Print a snapshot as one JSON document or as text."""
+    if as_json:
+        json.dump(observation_json(snapshot, top=top), sys.stdout, indent=1)
+        sys.stdout.write("\n")
+    else:
+        sys.stdout.write(render(snapshot, top=top))
+    sys.stdout.flush()
+
+
+def _report_ready(options: Options) -> None:
+    if options.ready_fd is not None:
+        os.write(options.ready_fd, b"ready\n")
+        os.close(options.ready_fd)
+
+
+_TICK_SECONDS = 1.0
+_REPEAT_SECONDS = 60.0  # until a line that still holds is printed again
+
+
+def run_record(options: Options, handoff: Handoff, descriptors: list[int]) -> int:
+    """Record until SIGTERM, SIGHUP or SIGINT."""
+    stop = threading.Event()
+    # Not from the handler itself: a second signal could arrive while the first one holds the event's lock.
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        signal.signal(number, lambda _number, _frame: _thread.start_new_thread(stop.set, ()))
+    outputs = Outputs.of(options, stop.set)
+    console = build(options, handoff, descriptors, window_seconds=WINDOW_SECONDS)
+    console.session.totals = outputs.totals
+    status = _StatusLine(console.recorder)
+
+    def deliver(snapshot: Snapshot) -> None:
+        outputs.take(snapshot, storing=console.recorder is None or not console.recorder.problem)
+        status.update(outputs.problems())
+
+    try:
+        console.run(stop, _TICK_SECONDS, deliver)
+    finally:
+        console.close()
+        outputs.close()
+        status.update(outputs.problems())
+    return 0
+
+
+class _StatusLine:
+    """Reports on standard error where the session is stored, and what fails, each at most once a minute."""
+
+    def __init__(self, recorder: Recorder | None) -> None:
+        self._recorder = recorder
+        self._recording = ""
+        self._printed: dict[str, float] = {}  # line → monotonic time
+
+    def update(self, problems: Iterable[str]) -> None:
+        """Print what has changed."""
+        lines = list(problems)
+        if self._recorder is not None:
+            name = self._recorder.path.stem if self._recorder.path is not None else ""
+            line = self._recorder.problem or f"recording session {name}; stop with Ctrl-C or SIGTERM"
+            if line != self._recording:
+                self._recording = line
+                lines.insert(0, line)
+        now = time.monotonic()
+        self._printed = {line: at for line, at in self._printed.items() if now - at < _REPEAT_SECONDS}
+        for line in lines:
+            if self._printed.setdefault(line, now) == now:
+                print(f"fwtop: {line}", file=sys.stderr)
+
+
+def run_dry_run(options: Options, handoff: Handoff, descriptors: list[int]) -> int:
+    """Observe for `options.seconds`; read rules from standard input, print their previews, both as JSON."""
+    rules = [Rule.from_dict(item) for item in json.load(sys.stdin)]
+    console = build(options, handoff, descriptors, window_seconds=None)
+    try:
+        console.session.start()
+        deadline = time.monotonic() + options.seconds
+        while (left := deadline - time.monotonic()) > 0:
+            time.sleep(min(_POLL_SECONDS, left))
+            console.session.observe()
+        console.session.tick()
+        previews = [asdict(console.preview(rule)) for rule in rules]
+    finally:
+        console.close()
+    json.dump(previews, sys.stdout)
+    sys.stdout.flush()
+    return 0

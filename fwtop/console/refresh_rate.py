@@ -1,0 +1,74 @@
+"""Adaptive refresh rate: poll and judge less often while every CPU is saturated and traffic is steady.
+
+On a machine whose CPUs are all busy receiving, the console competes with packet processing: a tick costs
+about 30 ms, and so does a judgement. While no CPU is idle and the attacks, the rules and the protocol mix
+stay the same, snapshots are built less often. Changes still appear as fast as before: an attack's first ticks
+and those after a key press or a change in traffic run at the normal rate.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Hashable, Mapping
+
+_SETTLED_SECONDS = 4.5  # without a change: then one window was judged that began after it
+_TICK_SECONDS, _JUDGE_SECONDS = 2.0, 6.0  # minimum intervals at the reduced rate
+_NORMAL_JUDGE_SECONDS = 1.0
+_SURGE = 1.5  # judge immediately if the packet rate has changed by this factor since the last judgement
+_MIX = 0.1  # judge at the normal rate if a protocol's share of packets has changed by more than this
+_ENDS = 0.02  # the same for the share that ended in one place
+
+
+class RefreshRate:
+    """Decides when to tick and judge, from the time of the last change; `clock` is monotonic."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._last_change = clock()
+        self._fingerprint: Hashable = None
+        self._cpu_saturated = False
+        self._judged = -_JUDGE_SECONDS
+        self._judged_pps = 0.0
+        self._judged_mix: dict[str, float] = {}
+        self._judged_ends: dict[str, float] = {}
+
+    def changed(self) -> None:
+        """Return to the normal rate, e.g. after a key press whose effect the operator wants to see."""
+        self._last_change = self._clock()
+
+    def update(self, *, cpu_saturated: bool, fingerprint: Hashable) -> None:
+        """Record CPU saturation, and a fingerprint that stays equal while nothing worth showing changes."""
+        self._cpu_saturated = cpu_saturated
+        if fingerprint != self._fingerprint:
+            self._fingerprint = fingerprint
+            self.changed()
+
+    @property
+    def reduced(self) -> bool:
+        """Whether snapshots are currently built less often."""
+        return self._cpu_saturated and self._clock() - self._last_change >= _SETTLED_SECONDS
+
+    def tick_seconds(self, normal: float) -> float:
+        """Return the interval until the next tick, given the normal one."""
+        return max(normal, _TICK_SECONDS) if self.reduced else normal
+
+    def judge_now(self, pps: float, mix: Mapping[str, float], ends: Mapping[str, float]) -> bool:
+        """Return whether a judgement is due at this packet rate; True resets the timer.
+
+        `mix` has the shares of protocols, `ends` those of the rules and layers where packets ended.
+        """
+        now, wait = self._clock(), _NORMAL_JUDGE_SECONDS
+        low, high = sorted((pps + 1.0, self._judged_pps + 1.0))
+        steady = not _moved(mix, self._judged_mix, _MIX) and not _moved(ends, self._judged_ends, _ENDS)
+        if self.reduced and steady:
+            wait = _JUDGE_SECONDS
+        if now - self._judged < wait and high <= low * _SURGE:
+            return False
+        self._judged, self._judged_pps = now, pps
+        self._judged_mix, self._judged_ends = dict(mix), dict(ends)
+        return True
+
+
+def _moved(shares: Mapping[str, float], before: Mapping[str, float], most: float) -> bool:
+    names = shares.keys() | before.keys()
+    return any(abs(shares.get(name, 0.0) - before.get(name, 0.0)) > most for name in names)

@@ -1,0 +1,1 @@
+"""The root process that owns the rules: server, service, journal, guard, allow-list."""

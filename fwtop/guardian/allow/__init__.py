@@ -1,0 +1,1 @@
+"""Who is never cut off, and in which role."""

@@ -1,0 +1,332 @@
+"""The allow-list in two tiers: what the operator lists, and what fwtop finds by itself.
+
+What is found passes only in its role (roles.py): SSH sessions, gateways, resolvers, time servers. Everything
+is read from the kernel's own tables in the namespace at hand, so that the list follows them while rules are
+active.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from fwtop.guardian.allow import time_servers
+from fwtop.kernel.links import list_addresses
+from fwtop.kernel.routes import default_routes
+from fwtop.model.address import Prefix
+from fwtop.model.roles import (
+    BGP_PORT,
+    DHCP_PORTS,
+    DNS_PORT,
+    NTP_PORT,
+    PASSES,
+    TCP,
+    UDP,
+    Passes,
+    Role,
+)
+from fwtop.model.text import safe_text
+
+ALLOW_FILE = "/etc/fwtop/allow"
+_MAX_OPERATORS = 1024  # sessions whose client ended; the oldest is forgotten first
+_ESTABLISHED = "01"  # include/net/tcp_states.h
+_OPENSSH = frozenset({"sshd", "sshd-session"})
+_DROPBEAR = "dropbear"
+# sshd's process titles before somebody has proved who they are (OpenSSH sshd.c, sshd-session.c): their
+# peers are unknown, and a flood of half-open logins must not fill the list.
+_NOT_LOGGED_IN = re.compile(r"\[(accepted|net|priv|preauth|listener)\]|^sshd: unknown|(^|\s)-R(\s|$)")
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """One SSH connection: its peer's address and port, and the port here."""
+
+    peer: Prefix
+    peer_port: int
+    local_port: int
+
+
+@dataclass(frozen=True, slots=True)
+class Allowed:
+    """An entry of the allow-list: who, why, and in which role. Only sessions have ports."""
+
+    prefix: Prefix
+    why: str
+    role: Role = Role.OPERATOR
+    session: Session | None = None
+
+    @property
+    def tier(self) -> str:
+        """Whether the operator listed it, or fwtop found it."""
+        return "operator" if self.role is Role.OPERATOR else "found"
+
+    @property
+    def passes(self) -> str:
+        """What of it no rule can drop, in words."""
+        if self.session is not None:
+            return f"TCP from port {self.session.peer_port}, but new connections"
+        return PASSES[self.role]
+
+    def to_dict(self) -> dict[str, str]:
+        """Return it as `fwtop status --json` shows it (docs/JSON.md)."""
+        shown = {"prefix": str(self.prefix), "why": self.why}
+        return {**shown, "tier": self.tier, "role": self.role.value, "passes": self.passes}
+
+
+@dataclass(frozen=True, slots=True)
+class AllowList:
+    """All entries, each once, and what could not be read."""
+
+    entries: tuple[Allowed, ...]
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def session_ports(self) -> frozenset[int]:
+        """Local ports that the operators' sessions use."""
+        return frozenset(entry.session.local_port for entry in self.entries if entry.session is not None)
+
+    @property
+    def listed(self) -> tuple[Prefix, ...]:
+        """What passes in full: the operator's own entries; 0/0 is left out (hash:net can't hold it)."""
+        return tuple(e.prefix for e in self.entries if e.role is Role.OPERATOR and e.prefix.length)
+
+    def of_family(self, family: int) -> list[Prefix]:
+        """Return the prefixes of a family that pass in full."""
+        return sorted({prefix for prefix in self.listed if prefix.family == family})
+
+    def passes(self, family: int) -> Passes:
+        """Return what passes of a family, by role, for the kernel."""
+        peers: set[tuple[Prefix, int, int]] = set()
+        gateways: set[Prefix] = set()
+        for entry in self.entries:
+            if entry.prefix.family != family:
+                continue
+            if entry.role is Role.GATEWAY:
+                gateways.add(entry.prefix)
+            peers |= {(entry.prefix, *port) for port in _ports_of(entry, family)}
+        return Passes(family, tuple(self.of_family(family)), tuple(sorted(peers)), tuple(sorted(gateways)))
+
+
+def _ports_of(entry: Allowed, family: int) -> tuple[tuple[int, int], ...]:
+    """Return the protocols and ports that an entry's packets come from.
+
+    Of a session that is the peer's port alone: ours may be another on the wire, where this host redirects it.
+    """
+    if entry.session is not None:
+        return ((TCP, entry.session.peer_port),)
+    if entry.role is Role.DNS:
+        return (TCP, DNS_PORT), (UDP, DNS_PORT)
+    if entry.role is Role.NTP:
+        return ((UDP, NTP_PORT),)
+    if entry.role is Role.GATEWAY:
+        return (TCP, BGP_PORT), (UDP, DHCP_PORTS[family][0])
+    return ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Connection:
+    """An SSH session, and the socket that it has in this namespace."""
+
+    session: Session
+    inode: int
+
+
+def gather(operators: Iterable[Session], netns_name: str | None, allow_file: str = ALLOW_FILE) -> AllowList:
+    """Read the whole list now; `operators` are the sessions that started our clients."""
+    listed, warnings = read_allow_file(Path(allow_file))
+    found = listed + [Allowed(prefix, "own address", Role.OWN) for prefix in own_addresses()]
+    found += [Allowed(item.peer, "operator's session (SSH_CONNECTION)", Role.SSH, item) for item in operators]
+    found += [
+        Allowed(item.peer, f"logged in by ssh on port {item.local_port}", Role.SSH, item)
+        for item in ssh_sessions()
+    ]
+    found += [Allowed(prefix, "default gateway", Role.GATEWAY) for prefix in gateways()]
+    found += [Allowed(prefix, "DNS resolver", Role.DNS) for prefix in resolvers(netns_name)]
+    servers = (*time_servers.configured_time_servers(), *time_servers.time_servers_talked_to())
+    found += [Allowed(prefix, "NTP server", Role.NTP) for prefix in servers]
+    unique: dict[tuple[Prefix, Role, int], Allowed] = {}
+    for entry in found:
+        if not entry.prefix.network.is_loopback and not entry.prefix.network.is_unspecified:
+            port = entry.session.peer_port if entry.session is not None else 0
+            unique.setdefault((entry.prefix, entry.role, port), entry)
+    return AllowList(tuple(unique.values()), tuple(warnings))
+
+
+def note_operator(operators: dict[Session, float], session: Session | None) -> None:
+    """Remember the session of a client that came; of very many, the one not seen for longest is forgotten."""
+    if session is None:
+        return
+    operators.pop(session, None)
+    while len(operators) >= _MAX_OPERATORS:
+        del operators[next(iter(operators))]
+    operators[session] = time.monotonic()
+
+
+def operator_of(pid: int) -> Session | None:
+    """Return the SSH session that a process was started from.
+
+    sudo takes SSH_CONNECTION out of the environment, so its ancestors' are read too.
+    """
+    for ancestor in _ancestors(pid):
+        try:
+            environment = Path(f"/proc/{ancestor}/environ").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        for item in environment:
+            if item.startswith(b"SSH_CONNECTION="):
+                return _session(item.partition(b"=")[2].decode("ascii", "replace"))
+    return None
+
+
+def _session(text: str) -> Session | None:
+    """Read SSH_CONNECTION: the peer's address and port, ours (ssh(1)); None where it makes no sense."""
+    words = text.split()
+    if len(words) != 4 or not all(word.isascii() and word.isdigit() for word in words[1::2]):
+        return None
+    peer, ports = _address(words[0]), (int(words[1]), int(words[3]))
+    if peer is None or not all(0 < port < 1 << 16 for port in ports):
+        return None
+    return Session(peer, *ports)
+
+
+def ssh_sessions() -> list[Session]:
+    """Return the connections of SSH daemons whose peer has logged in: however many there are."""
+    sockets = _daemon_sockets()
+    return [item.session for item in _established() if item.inode in sockets] if sockets else []
+
+
+def gateways() -> list[Prefix]:
+    """Return the gateways of default routes, both families."""
+    return [route.gateway for route in default_routes() if route.gateway is not None]
+
+
+def resolvers(netns_name: str | None) -> list[Prefix]:
+    """Return the name servers in use, behind systemd-resolved too."""
+    files = ["/etc/resolv.conf", "/run/systemd/resolve/resolv.conf"]
+    if netns_name is not None and Path(f"/etc/netns/{netns_name}/resolv.conf").exists():
+        files = [f"/etc/netns/{netns_name}/resolv.conf"]  # what `ip netns exec` would show
+    found: list[Prefix] = []
+    for name in files:
+        for line in _lines(name):
+            words = line.split()
+            address = _address(words[1]) if len(words) > 1 and words[0] == "nameserver" else None
+            if address is not None:
+                found.append(address)
+    return found
+
+
+def own_addresses() -> list[Prefix]:
+    """Return the addresses of all interfaces of this namespace."""
+    try:
+        return [Prefix.parse(text) for text in list_addresses(every_scope=True)]
+    except OSError:
+        return []
+
+
+def read_allow_file(path: Path) -> tuple[list[Allowed], list[str]]:
+    """Read one prefix a line (# starts a comment); bad lines are named and skipped.
+
+    A file that did not change is not read again: 200,000 lines take seconds.
+    """
+    try:
+        now = path.stat()
+    except OSError:
+        return _read_allow_file(path, None)
+    return _read_allow_file(path, (now.st_dev, now.st_ino, now.st_size, now.st_mtime_ns))
+
+
+@lru_cache(maxsize=1)
+def _read_allow_file(path: Path, _: tuple[int, ...] | None) -> tuple[list[Allowed], list[str]]:
+    found, warnings = [], []
+    for number, line in enumerate(_lines(str(path)), 1):
+        text = line.partition("#")[0].strip()
+        if not text:
+            continue
+        try:
+            found.append(Allowed(Prefix.parse(text), str(path)))
+        except ValueError as error:
+            warnings.append(safe_text(f"{path} line {number} is ignored: {error}"))
+    return found, warnings
+
+
+def _ancestors(pid: int) -> Iterator[int]:
+    for _ in range(64):
+        if pid < 1:
+            return
+        yield pid
+        try:
+            pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        except (OSError, ValueError, IndexError):
+            return
+
+
+def _daemon_sockets() -> set[int]:
+    """Return the socket inodes that SSH daemons hold for somebody who logged in."""
+    found: set[int] = set()
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            if not _is_logged_in(entry):
+                continue
+            for descriptor in (entry / "fd").iterdir():
+                target = os.readlink(descriptor)
+                if target.startswith("socket:["):
+                    found.add(int(target[8:-1]))
+        except OSError:
+            continue  # it ended meanwhile
+    return found
+
+
+def _is_logged_in(process: Path) -> bool:
+    """Return whether a process serves somebody who has proved who they are.
+
+    sshd tells by its title. dropbear tells nothing, and only what it runs for a user has another name.
+    """
+    name = (process / "comm").read_text().strip()
+    if name in _OPENSSH:
+        title = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace").strip()
+        return not _NOT_LOGGED_IN.search(title)
+    if name != _DROPBEAR:
+        return False
+    children = (process / "task" / process.name / "children").read_text().split()
+    return any(_name_of(child) not in ("", _DROPBEAR) for child in children)
+
+
+def _name_of(pid: str) -> str:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
+        return ""
+
+
+def _established() -> Iterator[_Connection]:
+    for name in ("/proc/net/tcp", "/proc/net/tcp6"):
+        for line in _lines(name)[1:]:
+            fields = line.split()
+            if fields[3] != _ESTABLISHED:
+                continue
+            address, _, port = fields[2].partition(":")
+            local_port = int(fields[1].partition(":")[2], 16)
+            session = Session(time_servers.hex_address(address), int(port, 16), local_port)
+            yield _Connection(session, int(fields[9]))
+
+
+def _address(text: str) -> Prefix | None:
+    try:
+        prefix = Prefix.parse(text.partition("%")[0])
+    except ValueError:
+        return None
+    return prefix if prefix.is_address else None
+
+
+def _lines(name: str) -> list[str]:
+    try:
+        return Path(name).read_text(errors="replace").splitlines()
+    except OSError:
+        return []

@@ -1,0 +1,40 @@
+"""One module a kind of rule: each turns a Rule into KernelObjects."""
+
+from __future__ import annotations
+
+from fwtop.guardian.backends import (
+    compiled,
+    connlimit,
+    hashlimit,
+    ipset,
+    nftables,
+    notrack,
+    string,
+    synproxy,
+    sysctl,
+)
+from fwtop.guardian.objects.spec import KernelObjects
+from fwtop.model.address import Prefix
+from fwtop.model.errors import FwtopError
+from fwtop.model.rule import Kind, Rule
+
+_BUILDERS = {
+    Kind.IPSET: ipset.build,
+    Kind.HASHLIMIT: hashlimit.build,
+    Kind.STRING: string.build,
+    Kind.NOTRACK: notrack.build,
+    Kind.XDP: compiled.build,
+    Kind.TC: compiled.build,
+    Kind.SYSCTL: sysctl.build,
+    Kind.NFTABLES: nftables.build,
+    Kind.SYNPROXY: synproxy.build,
+    Kind.CONNLIMIT: connlimit.build,
+}
+
+
+def build(rule: Rule, exceptions: tuple[Prefix, ...] = ()) -> KernelObjects:
+    """Return what a rule is in the kernel; raises FwtopError (code 3) for a kind without a backend."""
+    builder = _BUILDERS.get(rule.kind)
+    if builder is None:
+        raise FwtopError(f"this guardian has no backend for {rule.kind.value}; nothing was installed", 3)
+    return builder(rule, exceptions)

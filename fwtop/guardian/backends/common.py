@@ -1,0 +1,65 @@
+"""What all iptables backends share: the sets whose timeouts end a rule."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fwtop.guardian.objects.spec import SetSpec
+from fwtop.guardian.prefix_lists import of_family
+from fwtop.model.address import Prefix
+from fwtop.model.errors import FwtopError
+from fwtop.model.rule import Rule
+from fwtop.render.xtables import TIMED_ELEMENTS, halves, set_name
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """The sets of a rule and, for each family, the matches that ask them first."""
+
+    sets: tuple[SetSpec, ...]
+    asks: dict[int, tuple[str, ...]]
+
+
+def base(rule: Rule, exceptions: tuple[Prefix, ...], *, side: str = "src") -> Base:
+    """Return the sets whose elements' timeouts end the rule without any process.
+
+    With sources the set holds them; without, and beside a long list, an enable set holds both halves of the
+    address space. Several destinations are a set too. `exceptions` are allow-listed: what lies inside them
+    is left out, and where they lie inside a source they become `nomatch` elements.
+    """
+    sets: list[SetSpec] = []
+    asks: dict[int, tuple[str, ...]] = {}
+    for family in rule.match.families:
+        if rule.match.sources:
+            spec = _source_set(rule, family, exceptions)
+            if not spec.elements:
+                continue
+        else:
+            spec = _enable_set(rule, family)
+        ask = ["-m", "set", "--match-set", spec.name, side]
+        if not spec.timed:  # the list first: most packets are not on it, and the enable set is not looked up
+            switch = _enable_set(rule, family)
+            ask += ["-m", "set", "--match-set", switch.name, side]
+        targets = tuple(prefix for prefix in rule.match.destinations if prefix.family == family)
+        if rule.match.destinations and not targets:
+            continue
+        sets += [spec] if spec.timed else [spec, switch]
+        if len(targets) == 1:
+            ask += ["-d" if side == "src" else "-s", str(targets[0])]
+        elif targets:
+            sets.append(SetSpec(set_name(rule.id, family, "dst"), family, targets))
+            ask += ["-m", "set", "--match-set", sets[-1].name, "dst" if side == "src" else "src"]
+        asks[family] = tuple(ask)
+    if not asks:
+        raise FwtopError("no address is left to match after the allow-list; nothing was installed")
+    return Base(tuple(sets), asks)
+
+
+def _enable_set(rule: Rule, family: int) -> SetSpec:
+    return SetSpec(set_name(rule.id, family, "on"), family, halves(family))
+
+
+def _source_set(rule: Rule, family: int, exceptions: tuple[Prefix, ...]) -> SetSpec:
+    spared = tuple(prefix for prefix in exceptions if prefix.family == family)
+    kept = of_family(rule.match.sources, family, spared)
+    return SetSpec(set_name(rule.id, family), family, kept, spared, timed=len(kept) <= TIMED_ELEMENTS)

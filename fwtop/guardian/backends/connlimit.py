@@ -1,0 +1,49 @@
+"""Limit the connections that each source prefix has open: nftables' `ct count`, behind connection tracking.
+
+Only SYNs are compared with the limit, so that no open connection is cut; a set that is full counts nobody new
+and lets their connections pass. Source: nft(8), net/netfilter/nf_conncount.c.
+"""
+
+from __future__ import annotations
+
+from fwtop.guardian.objects.nft_words import CONNECTIONS, NftRule, NftSet, set_of
+from fwtop.guardian.objects.spec import KernelObjects
+from fwtop.model.address import Prefix
+from fwtop.model.errors import FwtopError
+from fwtop.model.rule import Match, Rule
+
+_TCP = 6
+_BITS = {4: 32, 6: 128}
+_COUNTED = 65_535  # source prefixes; nft_connlimit frees those without a connection
+_NEW_ONLY = "connections that are open already are not counted: the limit sees those opened from now on"
+
+
+def build(rule: Rule, exceptions: tuple[Prefix, ...]) -> KernelObjects:  # noqa: ARG001 - the allow-list comes first
+    """Return the sets and lines; raises FwtopError (code 2) on other conditions."""
+    match, limit = rule.match, rule.connections
+    if limit is None or match != Match(family=match.family, protocol=_TCP, dport=match.dport):
+        raise FwtopError(
+            "a limit of connections takes a TCP port and a family only; nothing was installed", 2
+        )
+    sets, lines = [], []
+    for family in match.families:
+        ip, bits = ("ip", limit.prefix_v4) if family == 4 else ("ip6", limit.prefix_v6)
+        name = f"open{family}"
+        sets.append(NftSet(name, f"ipv{family}_addr", f"size {_COUNTED}; flags dynamic", ()))
+        to_port = f"tcp dport {match.dport} " if match.dport is not None else ""
+        counted = f"{ip} saddr{_mask(family, bits)} ct count over {limit.most}"
+        opening = f"{to_port}tcp flags & (fin | syn | rst | ack) == syn"
+        # A set that counts is no condition: a rule whose time is over must count nobody.
+        above = f"add @{set_of(rule.id, name)} {{ {counted} }} counter drop"
+        lines.append(("new", family, opening, above))
+    notes = () if rule.close_open else (_NEW_ONLY,)
+    return KernelObjects((), (), notes, nft=NftRule(CONNECTIONS, tuple(sets), tuple(lines)))
+
+
+def _mask(family: int, bits: int) -> str:
+    """Return the expression that cuts an address to its prefix; "" for whole addresses."""
+    if bits >= _BITS[family]:
+        return ""
+    whole = (1 << _BITS[family]) - 1
+    mask = Prefix(family, whole ^ (whole >> bits), _BITS[family])
+    return f" & {str(mask).partition('/')[0]}"

@@ -1,0 +1,59 @@
+"""Limit the rate of each source prefix: xt_hashlimit, which keeps a token bucket for each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from fwtop.guardian.backends.common import base
+from fwtop.guardian.objects.spec import ChainLine, KernelObjects
+from fwtop.model.address import Prefix
+from fwtop.model.errors import FwtopError
+from fwtop.model.rule import RateLimit, Rule
+from fwtop.render.xtables import HASHLIMIT_EXPIRE_MS, HASHLIMIT_MAX, field_args, limit_args
+
+_PROC = {4: Path("/proc/net/ipt_hashlimit"), 6: Path("/proc/net/ip6t_hashlimit")}
+_CHUNK = 1 << 20
+_MAX_COUNTED = 10_000  # source prefixes
+_MAY_FILL = (
+    f"the limit remembers {HASHLIMIT_MAX:,} source prefixes a family: if more send within "
+    f"{HASHLIMIT_EXPIRE_MS // 1000} s, packets of every new client are dropped; --via xdp forgets the oldest "
+    "instead"
+)
+
+
+def build(rule: Rule, exceptions: tuple[Prefix, ...]) -> KernelObjects:
+    """Return the lines that drop what a source prefix sends above the limit."""
+    if rule.limit is None:
+        raise FwtopError("a limit needs a rate; nothing was installed", 2)
+    enabled = base(rule, exceptions)
+    lines = tuple(
+        ChainLine(
+            family,
+            (*field_args(rule.match, family), *asks, *limit_args(rule.id, rule.limit, family)),
+            ("-j", "DROP"),
+        )
+        for family, asks in enabled.asks.items()
+    )
+    may_fill = any(_most(rule.match.sources, rule.limit, family) > HASHLIMIT_MAX for family in enabled.asks)
+    return KernelObjects(enabled.sets, lines, (_MAY_FILL,) if may_fill else ())
+
+
+def _most(sources: Sequence[Prefix], limit: RateLimit, family: int) -> int:
+    """Return how many entries a family's table may get at most, by the sources' prefixes alone."""
+    bits = limit.prefix_v4 if family == 4 else limit.prefix_v6
+    if len(sources) > _MAX_COUNTED:
+        return HASHLIMIT_MAX + 1  # not worth the time to know
+    mine = [prefix for prefix in sources if prefix.family == family]
+    prefixes = sum(1 << max(0, bits - prefix.length) for prefix in mine) if sources else 1 << bits
+    return prefixes << 16 if limit.by_dport else prefixes
+
+
+def remembered(rule_id: str, family: int) -> int:
+    """Return how many source prefixes the table of a rule holds now; 0 where it has none."""
+    count = 0
+    with suppress(OSError), (_PROC[family] / f"fwtop-{rule_id}-{family}").open("rb") as file:
+        while chunk := file.read(_CHUNK):
+            count += chunk.count(b"\n")
+    return count

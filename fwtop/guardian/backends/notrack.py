@@ -1,0 +1,31 @@
+"""Keep packets out of connection tracking, both ways: CT --notrack in raw PREROUTING and raw OUTPUT."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from fwtop.guardian.backends.common import base
+from fwtop.guardian.objects.spec import OUTPUT, ChainLine, KernelObjects
+from fwtop.model.address import Prefix
+from fwtop.model.rule import Rule
+from fwtop.render.xtables import field_args
+
+_TARGET = ("-j", "CT", "--notrack")
+
+
+def build(rule: Rule, exceptions: tuple[Prefix, ...]) -> KernelObjects:
+    """Return the lines that exempt the matched packets and the answers to them.
+
+    An answer that was tracked would create the entry that the request was spared.
+    """
+    incoming, outgoing = base(rule, exceptions), base(rule, exceptions, side="dst")
+    answer = replace(rule.match, sport=rule.match.dport, dport=rule.match.sport)
+    lines = [
+        ChainLine(family, (*field_args(rule.match, family), *asks), _TARGET)
+        for family, asks in incoming.asks.items()
+    ]
+    lines += [
+        ChainLine(family, (*field_args(answer, family), *asks), _TARGET, OUTPUT)
+        for family, asks in outgoing.asks.items()
+    ]
+    return KernelObjects(incoming.sets, tuple(lines))

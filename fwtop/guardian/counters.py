@@ -1,0 +1,131 @@
+"""What rules matched so far, and their state as `status` reports it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from fwtop.guardian.objects import nft
+from fwtop.guardian.objects.installer import Count
+from fwtop.guardian.objects.sets import entry_counters
+from fwtop.guardian.records.entry import Entry
+from fwtop.kernel.programs import CommandError
+from fwtop.model.rule import ACTIVE_STATES, Kind, Rule, RuleStatus, families_of, rule_status_to_dict
+from fwtop.render.xtables import COUNTED_ELEMENTS, set_name
+
+_SECONDS = 2.9  # between two readings of a rule's sets, whoever asks
+_SHOWN = 50
+
+
+class EntryCounts:
+    """Packets by element, for each rule."""
+
+    def __init__(self, compiled: Callable[[Rule], dict[str, int]]) -> None:
+        """Take a function that returns the busiest prefixes of a compiled rule."""
+        self._compiled = compiled
+        self._read: dict[str, tuple[float, dict[str, int]]] = {}
+
+    def of(self, rule: Rule) -> dict[str, int]:
+        """Return the packets of a rule's busiest sources; empty if its set is gone."""
+        at_once = rule.kind in (Kind.XDP, Kind.TC)  # without listing the sources
+        if not rule.match.sources or (len(rule.match.sources) > COUNTED_ELEMENTS and not at_once):
+            return {}
+        now = time.monotonic()
+        before = self._read.get(rule.id)
+        if before is not None and now - before[0] < _SECONDS:
+            return before[1]
+        counted = self._compiled(rule) if at_once else _counted(rule)
+        self._read[rule.id] = (now, counted)
+        return counted
+
+    def forget(self, rule_id: str) -> None:
+        """Forget a rule that ended."""
+        self._read.pop(rule_id, None)
+
+
+def _counted(rule: Rule) -> dict[str, int]:
+    if rule.kind is Kind.NFTABLES:
+        return nft.entry_counters(rule.id, top=_SHOWN)
+    counted: dict[str, int] = {}
+    families = families_of(rule.match.sources)
+    for name in [set_name(rule.id, family) for family in rule.match.families if family in families]:
+        try:
+            counted |= entry_counters(name, top=_SHOWN)
+        except CommandError:
+            continue
+    return counted
+
+
+_COUNT_SECONDS = 0.9  # kernel counters are read at most this often, whoever asks
+_SHOWN_SOURCES = 200  # of a rule in a status answer
+
+
+class RuleCounters:
+    """The kernel's counters of all rules, as last read."""
+
+    def __init__(
+        self,
+        read: Callable[[], dict[str, Count]],
+        compiled: Callable[[Rule], dict[str, int]],
+        place: Callable[[Rule, str], str] = lambda _, note: note,
+    ) -> None:
+        """Take functions that read all counters, and a compiled rule's busiest sources and place."""
+        self._read = read
+        self._read_at = 0.0
+        self._counts: dict[str, Count] = {}
+        self._pps: dict[str, float] = {}
+        self._entries = EntryCounts(compiled)
+        self._place = place
+
+    def read(self, *, force: bool = False) -> None:
+        """Read the counters unless they are recent; rates are over the time between two readings."""
+        now = time.monotonic()
+        elapsed = now - self._read_at
+        if elapsed < _COUNT_SECONDS and not force:
+            return
+        counts = self._read()
+        for rule_id, count in counts.items():
+            before = self._counts.get(rule_id)
+            if before is not None and elapsed >= _COUNT_SECONDS:
+                self._pps[rule_id] = max(0, count.packets - before.packets) / elapsed
+        self._counts, self._read_at = counts, now
+
+    def counted(self, entry: Entry) -> Entry:
+        """Return an entry with its present counts."""
+        count = self._counts.get(entry.rule.id)
+        return replace(entry, packets=count.packets, bytes=count.bytes) if count is not None else entry
+
+    def busiest(self, rule: Rule) -> dict[str, int]:
+        """Return the packets of a rule's busiest sources."""
+        return self._entries.of(rule)
+
+    def forget(self, rule_id: str) -> None:
+        """Forget a rule that ended."""
+        self._pps.pop(rule_id, None)
+        self._entries.forget(rule_id)
+
+    def status_of(self, entry: Entry, *, entries: bool = False) -> dict[str, Any]:
+        """Return a rule's state for an answer; with its busiest sources if `entries`."""
+        counted = self.counted(entry)
+        active = entry.state in ACTIVE_STATES
+        wall = time.time() - time.monotonic()
+        status = RuleStatus(
+            rule=_shortened(entry.rule),
+            state=entry.state,
+            packets=counted.packets,
+            bytes=counted.bytes,
+            pps=self._pps.get(entry.rule.id, 0.0) if active else 0.0,
+            expires=wall + entry.expires if active else entry.ended,
+            confirm_by=wall + entry.confirm_by if active and entry.confirm_by is not None else None,
+            note=self._place(entry.rule, entry.note) if active else entry.note,
+            entries=self.busiest(entry.rule) if entries else {},
+            sources_total=len(entry.rule.match.sources),
+        )
+        return rule_status_to_dict(status)
+
+
+def _shortened(rule: Rule) -> Rule:
+    """Shorten a long list of sources for an answer."""
+    return replace(rule, match=replace(rule.match, sources=rule.match.sources[:_SHOWN_SOURCES]))

@@ -1,0 +1,198 @@
+"""Check whether active rules act: what the kernel has now, compared with what was installed.
+
+Checked on demand, at most once a second. No program is run while the generation of the nf_tables rule set is
+the same; for ipsets and sysctls a message or a read is enough.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from fwtop.guardian.diagnose.obstacles import accepting_line
+from fwtop.guardian.diagnose.readings import Line, parse_lines
+from fwtop.guardian.objects.chain import TableState, changed_chain, parse_save
+from fwtop.guardian.objects.installer import Kernel
+from fwtop.guardian.objects.nft_words import NftRule
+from fwtop.guardian.objects.spec import HEAD_CHANGED, HOOK_CHAINS, RULE_CHAINS, KernelObjects
+from fwtop.kernel import ipset, nf_tables
+from fwtop.kernel.iptables import NFT
+from fwtop.kernel.programs import run
+from fwtop.model.errors import FwtopError
+from fwtop.model.rule import Rule, Setting
+
+_SECONDS = 0.9  # between two looks
+_SAVE_SECONDS = 2.0  # for iptables-save: with tens of thousands of rules it takes longer
+_SLOW_PAUSE_SECONDS = 60.0  # until it is tried again
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What the kernel should have of a rule, without its elements."""
+
+    rule: Rule
+    sets: tuple[str, ...]
+    lines: dict[tuple[int, str], int]  # family and hook → lines
+    nft: NftRule | None
+    needs: tuple[Setting, ...]
+    compiled: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Shortfall:
+    """Why a rule does not act, or not in full."""
+
+    text: str
+    elements_only: bool = False  # `keep` fills its sets again
+    obstructed: bool = False  # complete, but a foreign rule lets packets pass first
+
+
+class Acting:
+    """Compares the kernel's state with the expected one, and caches the result."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self._kernel = kernel
+        self._expected: dict[str, Expected] = {}
+        self._sizes: dict[str, int] = {}  # of sets when they were whole
+        self._tables: dict[int, tuple[TableState, dict[Line, int]]] = {}
+        self._nft: dict[str, str] = {}  # shortfall by rule
+        self._generation = 0
+        self._looked_at = 0.0
+        self._slow_until = 0.0
+        self._short: dict[str, Shortfall] = {}
+
+    def expect(self, rule: Rule, objects: KernelObjects) -> None:
+        """Note what was installed or repaired."""
+        lines: dict[tuple[int, str], int] = {}
+        for line in objects.lines:
+            lines[line.family, line.hook] = lines.get((line.family, line.hook), 0) + 1
+        names = tuple(spec.name for spec in objects.sets if spec.elements)
+        made = Expected(rule, names, lines, objects.nft, objects.needs, objects.compiled is not None)
+        self._expected[rule.id] = made
+        for name in names:
+            self._sizes.pop(name, None)
+        self._looked_at = 0.0
+
+    def forget(self, rule_id: str) -> None:
+        """Forget a rule that ended."""
+        old = self._expected.pop(rule_id, None)
+        self._short.pop(rule_id, None)
+        for name in old.sets if old is not None else ():
+            self._sizes.pop(name, None)
+
+    def look(self, rule_ids: Iterable[str], *, force: bool = False) -> dict[str, Shortfall]:
+        """Return the rules that don't act, with the reason; also those that can't be read."""
+        now = time.monotonic()
+        if force or now - self._looked_at >= _SECONDS:
+            wanted = [self._expected[rule_id] for rule_id in rule_ids if rule_id in self._expected]
+            self._short = self._compare(wanted)
+            self._looked_at = now
+        return self._short
+
+    def _compare(self, wanted: list[Expected]) -> dict[str, Shortfall]:
+        generation = nf_tables.generation()
+        legacy = self._kernel.chains.variant.name != NFT
+        if not generation or generation != self._generation:
+            self._tables, self._nft, self._generation = {}, {}, generation
+        elif legacy:
+            self._tables = {}
+        try:
+            sizes = ipset.set_sizes() if any(item.lines for item in wanted) else {}
+        except FwtopError:
+            sizes = None
+        found: dict[str, Shortfall] = {}
+        for item in wanted:
+            short = self._short_of(item, sizes)
+            if short is not None:
+                found[item.rule.id] = short
+        return found
+
+    def _short_of(self, item: Expected, sizes: dict[str, int] | None) -> Shortfall | None:
+        try:
+            text = self._lines_short(item) or self._elsewhere_short(item)
+            above = "" if text else self._accepted_above(item)
+            if text or above:
+                return Shortfall(text or above, obstructed=not text)
+            if sizes is None:
+                return Shortfall("the sets can't be read")
+            return self._sets_short(item, sizes) or self._allow_short(item, sizes)
+        except Exception as error:  # one rule that can't be looked at must not hide the others
+            return Shortfall(f"can't be checked: {FwtopError.of(error)}")
+
+    def _sets_short(self, item: Expected, sizes: dict[str, int]) -> Shortfall | None:
+        for name in item.sets:
+            size = sizes.get(name)
+            if size is None:
+                return Shortfall(f"set {name} is gone")
+            whole = self._sizes.setdefault(name, size) if size else self._sizes.get(name, 1)
+            if size < whole:
+                missing = f"holds {size:,} of its {whole:,} elements" if size else "is empty"
+                return Shortfall(f"set {name} {missing}: somebody deleted them", elements_only=True)
+        return None
+
+    def _allow_short(self, item: Expected, sizes: dict[str, int]) -> Shortfall | None:
+        """Name a changed set of the allow-list, with which a rule drops too much or too little."""
+        if item.nft is not None:
+            text = self._kernel.tables.allow_shortfall(item.nft.layout)
+        else:
+            families = {family for family, _ in item.lines}
+            found = (self._kernel.allow_shortfall(family, sizes) for family in sorted(families))
+            text = next(filter(None, found), "")
+        return Shortfall(text, elements_only=True) if text else None
+
+    def _elsewhere_short(self, item: Expected) -> str:
+        rule_id = item.rule.id
+        if item.compiled:
+            return self._kernel.compiled.shortfall(item.rule)
+        if item.nft is not None and rule_id not in self._nft:
+            self._nft[rule_id] = self._kernel.tables.shortfall(rule_id, item.nft)
+        text = self._nft.get(rule_id, "")
+        return text or self._kernel.sysctls.shortfall(rule_id, item.needs)
+
+    def _lines_short(self, item: Expected) -> str:
+        """Describe damage to a rule's lines, or to the jumps to fwtop's chains; "" if none."""
+        for (family, hook), count in item.lines.items():
+            chain, entry = RULE_CHAINS[hook], HOOK_CHAINS[hook]
+            state, _ = self._table(family)
+            if any(line.rule_id == item.rule.id for line in state.chains.get(entry, ())):
+                return (
+                    f"{HEAD_CHANGED} {entry} (IPv{family}) were changed"  # an older fwtop's place for rules
+                )
+            mine = [line for line in state.chains.get(chain, ()) if line.rule_id == item.rule.id]
+            if len(mine) < count:
+                gone = "its line is" if count == 1 else f"{count - len(mine)} of its {count} lines are"
+                return f"{gone} gone from chain {chain} (IPv{family})"
+            if entry not in state.hook_position:
+                return f"nothing jumps to chain {entry} (IPv{family}) any more"
+            if changed := changed_chain(state, family, hook):
+                return f"{HEAD_CHANGED} {changed} (IPv{family}) were changed"
+        return ""
+
+    def _accepted_above(self, item: Expected) -> str:
+        """Name a foreign rule above the jumps to our chains that may accept the rule's packets."""
+        for family, hook in item.lines:
+            state, saved = self._table(family)
+            position = state.hook_position[HOOK_CHAINS[hook]]
+            above = accepting_line(saved, family, hook, position, item.rule)
+            if above:
+                return f"a rule above fwtop's lets packets pass first: '{above}' (IPv{family})"
+        return ""
+
+    def _table(self, family: int) -> tuple[TableState, dict[Line, int]]:
+        if family not in self._tables:
+            self._tables[family] = self._saved(family) or (self._kernel.chains.read(family), {})
+        return self._tables[family]
+
+    def _saved(self, family: int) -> tuple[TableState, dict[Line, int]] | None:
+        """Read the table with all foreign lines; None where iptables refuses, or would take too long."""
+        now = time.monotonic()
+        if now < self._slow_until:
+            return None
+        try:
+            saved = run(self._kernel.chains.variant.save(family), timeout=_SAVE_SECONDS)
+            return parse_save(saved), parse_lines(saved, family)
+        except FwtopError:
+            if time.monotonic() - now >= _SAVE_SECONDS:
+                self._slow_until = time.monotonic() + _SLOW_PAUSE_SECONDS
+            return None

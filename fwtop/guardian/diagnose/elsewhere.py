@@ -1,0 +1,99 @@
+"""Traffic that a rule can't see: another address family, fragments, layer 2, another namespace."""
+
+from __future__ import annotations
+
+from fwtop.guardian.diagnose.readings import Reading
+from fwtop.kernel.links import LOOPBACK, Link, readable_links
+from fwtop.model.rule import Rule
+from fwtop.model.text import safe_text
+
+FEW = 5  # packets in the sample that say nothing yet
+OTHERS = 3
+_NAMESPACES = 8
+_WITH_OWN_ADDRESS = frozenset({"macvlan", "ipvlan", "macvtap"})
+_QUIET = 50  # packets in the sample: the attack is not here
+
+
+def elsewhere(rule: Rule, gained: Reading, seconds: float, *, own_xdp: bool) -> list[str]:
+    """Name the traffic that this rule can't see: another family, fragments, layer 2, another namespace."""
+    found = other_family(rule, gained, seconds) + fragments(rule, gained, seconds)
+    return found + _below_ip(gained, seconds, own_xdp=own_xdp) + other_namespaces(gained, seconds)
+
+
+def other_family(rule: Rule, gained: Reading, seconds: float) -> list[str]:
+    """Name a family that brings more packets and that the rule is not about."""
+    found: list[str] = []
+    mine = sum(gained.ip[family] for family in rule.match.families)
+    others = {family: count for family, count in gained.ip.items() if family not in rule.match.families}
+    for family, count in others.items():
+        if count > max(FEW, 2 * mine):
+            covered = " and ".join(f"IPv{item}" for item in rule.match.families)
+            found.append(
+                f"the rule is about {covered}, which brought {mine:,} packets in {seconds:g} s; "
+                f"IPv{family} brought {count:,}"
+            )
+    return found
+
+
+def fragments(rule: Rule, gained: Reading, seconds: float) -> list[str]:
+    """Name fragments, where the rule asks what later ones don't carry."""
+    count = sum(gained.fragments[family] for family in rule.match.families)
+    if count <= FEW or not _needs_header(rule):
+        return []
+    return [
+        f"{count:,} fragments came in {seconds:g} s: later fragments carry no ports, flags or "
+        "payload start, so it can't match them; 'fwtop drop --fragment --via xdp' can"
+    ]
+
+
+def _needs_header(rule: Rule) -> bool:
+    match = rule.match
+    ports = match.sport is not None or match.dport is not None
+    return ports or match.reads_tcp or match.icmp_type is not None or bool(match.payload)
+
+
+def _below_ip(gained: Reading, seconds: float, *, own_xdp: bool) -> list[str]:
+    """Name interfaces that receive what this namespace's IP layer never sees."""
+    received = {name: count for name, count in gained.devices.items() if name != LOOPBACK}
+    arrived = sum(received.values())
+    entered = sum(gained.ip.values()) - gained.devices.get(LOOPBACK, 0)
+    if arrived - entered <= max(FEW, arrived // 2):
+        return []
+    name, count = max(received.items(), key=lambda item: item[1])
+    reasons = _link_reasons(name, readable_links(), own_xdp=own_xdp)
+    why = "; ".join(reasons) if reasons else "VLAN-tagged without an interface here, bridged, or not IP"
+    return [
+        f"{safe_text(name)} received {count:,} packets in {seconds:g} s, this namespace's IP layer "
+        f"only {max(0, entered):,}: {why}"
+    ]
+
+
+def _link_reasons(name: str, links: list[Link], *, own_xdp: bool) -> list[str]:
+    link = next((item for item in links if item.name == name), None)
+    if link is None:
+        return []
+    reasons: list[str] = []
+    if own_xdp and link.xdp_programs:
+        reasons.append("fwtop's own XDP rules see them first")
+    elif link.xdp_programs:
+        reasons.append(f"an XDP program (id {link.xdp_programs[0]}) sees them first and may drop them")
+    master = next((item for item in links if item.index == link.master), None)
+    if master is not None:
+        kind = safe_text(master.kind) or "master"
+        reasons.append(f"it is a port of {kind} {safe_text(master.name)}, which forwards them")
+    above = [item for item in links if item.lower == link.index and item.kind in _WITH_OWN_ADDRESS]
+    reasons += [f"{item.kind} {safe_text(item.name)} is stacked on it" for item in above[:OTHERS]]
+    return reasons
+
+
+def other_namespaces(gained: Reading, seconds: float) -> list[str]:
+    """Name busy namespaces where this one is quiet."""
+    here = sum(count for name, count in gained.devices.items() if name != LOOPBACK)
+    busy = sorted(gained.namespaces.items(), key=lambda item: -item[1])[:_NAMESPACES]
+    shown = [f"{safe_text(name)} {count:,}" for name, count in busy if count > max(FEW, 2 * here)]
+    if here > _QUIET or not shown:
+        return []
+    return [
+        f"this namespace received {here:,} packets in {seconds:g} s, other network namespaces more: "
+        f"{', '.join(shown)}; rules there need --netns NAME"
+    ]

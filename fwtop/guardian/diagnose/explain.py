@@ -1,0 +1,210 @@
+"""Explain what a rule matches, or why it matches nothing: sentences, the likeliest cause first."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from fwtop.guardian.backends import hashlimit
+from fwtop.guardian.diagnose import obstacles
+from fwtop.guardian.diagnose.acting import Shortfall
+from fwtop.guardian.diagnose.elsewhere import (
+    FEW,
+    OTHERS,
+    elsewhere,
+    fragments,
+    other_family,
+    other_namespaces,
+)
+from fwtop.guardian.diagnose.readings import Reading, moved, read_all
+from fwtop.guardian.objects.chain import Chains
+from fwtop.guardian.objects.spec import KernelObjects, comment_of
+from fwtop.guardian.records.entry import Entry
+from fwtop.kernel.links import readable_links
+from fwtop.model.rule import Kind, Rule
+from fwtop.model.text import safe_text
+from fwtop.render.xtables import HASHLIMIT_MAX
+
+SAMPLE_SECONDS = 1.0
+_NEARLY_FULL = 0.5  # of a rate limit's table
+# Where a packet meets rules of each kind, from the wire on; the others are in raw PREROUTING or below.
+_LAYERS = {Kind.XDP: 0, Kind.TC: 1, Kind.NFTABLES: 2}
+_NETFILTER = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """An active rule, what the kernel should have of it, and what it matched so far."""
+
+    entry: Entry
+    objects: KernelObjects
+    chains: Chains
+    busiest: dict[str, int]  # element of its sets → packets
+    counts: Callable[[], dict[str, int]]  # packets of every active rule now, by id
+    kinds: dict[str, Kind]  # of every active rule, by id
+    parse_errors: Callable[[], int]  # packets that the compiled rules could not parse
+    shortfall: Shortfall | None = None  # what the kernel lacks of it
+    wait: Callable[[float], None] = time.sleep
+
+
+def explain(subject: Subject, sample_seconds: float = SAMPLE_SECONDS) -> list[str]:
+    """Watch the counters for a second and explain what the rule matches, or what prevents it.
+
+    Takes `sample_seconds`; raises FwtopError where the rule set can't be read.
+    """
+    rule = subject.entry.rule
+    counted, parse_errors = subject.counts(), subject.parse_errors()
+    before = read_all(subject.chains.variant, rule.match.families)
+    subject.wait(sample_seconds)
+    after = read_all(subject.chains.variant, rule.match.families)
+    gained, recounted = moved(before, after), subject.counts()
+    took = {name: count - counted.get(name, count) for name, count in recounted.items()}
+    in_raw = subject.objects.compiled is None and subject.objects.nft is None
+    damage = [*_damage(subject), *_full_tables(rule)]
+    odd = _parse_errors(subject, parse_errors, sample_seconds)
+    if took.get(rule.id, 0) > 0:
+        return [*damage, _works(subject, recounted[rule.id], took[rule.id], sample_seconds), *odd]
+    first = _quiet(subject, recounted.get(rule.id, 0), sample_seconds)
+    earlier = _earlier(subject, took, sample_seconds)
+    if in_raw:
+        causes = damage + earlier + _in_the_way(subject, after, gained)
+        causes += elsewhere(rule, gained, sample_seconds, own_xdp=Kind.XDP in subject.kinds.values())
+    else:
+        causes = damage + _not_attached(rule, gained, sample_seconds) + earlier
+        if subject.objects.nft is not None:
+            causes += obstacles.nft_chains(subject.chains.variant, rule.match.families)
+        causes += other_family(rule, gained, sample_seconds) + fragments(rule, gained, sample_seconds)
+        causes += other_namespaces(gained, sample_seconds)
+    if not causes:
+        causes = [_nothing_fits(rule, gained, sample_seconds)]
+    causes += odd
+    return [first, *causes, *(_what_moves(after, gained) if in_raw else [])]
+
+
+def _parse_errors(subject: Subject, before: int, seconds: float) -> list[str]:
+    """Count the malformed packets, which compiled rules let pass."""
+    total = subject.parse_errors()
+    if subject.objects.compiled is None or not total:
+        return []
+    return [
+        f"{total:,} packets since the first compiled rule ({total - before:,} in the last {seconds:g} s) had "
+        "headers that contradict themselves or the frame's length: what can't be read there matches nothing"
+    ]
+
+
+def _earlier(subject: Subject, took: dict[str, int], seconds: float) -> list[str]:
+    """Name own rules of layers before this one, or of the same compiled program, that took packets."""
+    layer = _LAYERS.get(subject.entry.rule.kind, _NETFILTER)
+    found = []
+    for rule_id, kind in subject.kinds.items():
+        before = _LAYERS.get(kind, _NETFILTER)
+        count = took.get(rule_id, 0) if rule_id != subject.entry.rule.id else 0
+        if count > 0 and (before < layer or before == layer < _NETFILTER):
+            found.append(f"rule {rule_id} ({kind.value}) took {count:,} packets in {seconds:g} s before it")
+    return found
+
+
+def _not_attached(rule: Rule, gained: Reading, seconds: float) -> list[str]:
+    """Name busy interfaces that an XDP rule is not on; what a rule at tc or netdev is on, its note says."""
+    if rule.kind is not Kind.XDP:
+        return []
+    bare = {link.name for link in readable_links() if not link.xdp_programs and not link.loopback}
+    return [
+        f"{safe_text(name)} received {count:,} packets in {seconds:g} s and carries no XDP program: the rule "
+        "is not on it; 'fwtop watch -i' names the interfaces"
+        for name, count in gained.devices.items()
+        if name in bare and count > FEW
+    ]
+
+
+def over_text(entry: Entry) -> str:
+    """Describe how a finished rule ended."""
+    note = f": {safe_text(entry.note)}" if entry.note else ""
+    return (
+        f"rule {entry.rule.id} ({safe_text(entry.rule.summary)}) is over, "
+        f"{entry.state.value}{note}; it matched {entry.packets:,} packets"
+    )
+
+
+def _works(subject: Subject, total: int, now_matched: int, seconds: float) -> str:
+    rule = subject.entry.rule
+    most = ", ".join(f"{name} {packets:,}" for name, packets in list(subject.busiest.items())[:OTHERS])
+    from_whom = f"; most from {most}" if most else ""
+    return (
+        f"rule {rule.id} works: it matched {total:,} packets, {now_matched:,} of them in the last "
+        f"{seconds:g} s ({safe_text(rule.summary)}){from_whom}"
+    )
+
+
+def _quiet(subject: Subject, total: int, seconds: float) -> str:
+    rule = subject.entry.rule
+    if total:
+        return f"rule {rule.id} matched {total:,} packets so far, none in the last {seconds:g} s"
+    return f"rule {rule.id} has matched nothing yet ({safe_text(rule.summary)})"
+
+
+def _damage(subject: Subject) -> list[str]:
+    """Say what the kernel lacks of the rule, and how to restore it.
+
+    Rules of others above fwtop's are left to `obstacles`, which knows what they matched.
+    """
+    short = subject.shortfall
+    if short is None or short.obstructed:
+        return []
+    return [f"{short.text}; 'fwtop repair {subject.entry.rule.id}' restores it"]
+
+
+def _full_tables(rule: Rule) -> list[str]:
+    """Say how full the tables of a rate limit are: a full one drops the packets of every new client."""
+    if rule.kind is not Kind.HASHLIMIT:
+        return []
+    found = []
+    for family in rule.match.families:
+        count = hashlimit.remembered(rule.id, family)
+        share = f"{count:,} of {HASHLIMIT_MAX:,} source prefixes (IPv{family})"
+        if count >= HASHLIMIT_MAX:
+            found.append(
+                f"its table is full, {share}: packets of every new client are dropped, however few it sends; "
+                "take a shorter prefix with --per, or --via xdp"
+            )
+        elif count > _NEARLY_FULL * HASHLIMIT_MAX:
+            found.append(f"its table fills up, {share}: a full one drops packets of every new client")
+    return found
+
+
+def _in_the_way(subject: Subject, now: Reading, gained: Reading) -> list[str]:
+    rule = subject.entry.rule
+    found = obstacles.foreign_lines(now, gained)
+    if not found and subject.shortfall is not None and subject.shortfall.obstructed:
+        found = [subject.shortfall.text]  # native rules count nothing
+    found += obstacles.own_lines(now, gained, comment_of(rule.id))
+    found += obstacles.native_rules(subject.chains, rule.match.families)
+    return found + obstacles.other_tables(subject.chains.variant, rule.match.families)
+
+
+def _nothing_fits(rule: Rule, gained: Reading, seconds: float) -> str:
+    arrived = sum(gained.ip[family] for family in rule.match.families)
+    if arrived <= FEW:
+        return f"nothing stands in its way: hardly anything arrives ({arrived:,} packets in {seconds:g} s)"
+    if rule.kind is Kind.HASHLIMIT:
+        return (
+            f"nothing stands in its way: of {arrived:,} packets in {seconds:g} s none was above the limit "
+            "(or fits its conditions)"
+        )
+    return f"nothing stands in its way: of {arrived:,} packets in {seconds:g} s none fits its conditions"
+
+
+def _what_moves(now: Reading, gained: Reading) -> list[str]:
+    """Name the foreign lines that dropped something meanwhile: their packets passed this rule."""
+    droppers = [
+        (gained.lines.get(line, 0), line)
+        for line in now.lines
+        if line.target in ("DROP", "REJECT") and line.table != "raw" and gained.lines.get(line, 0) > FEW
+    ]
+    droppers.sort(key=lambda item: -item[0])
+    return [
+        f"meanwhile {line.table} {line.chain} dropped {count:,} packets that this rule let pass: "
+        f"'{safe_text(line.text, limit=120)}' (IPv{line.family})"
+        for count, line in droppers[:OTHERS]
+    ]

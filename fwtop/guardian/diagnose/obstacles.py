@@ -1,0 +1,227 @@
+"""What packets pass before they reach fwtop's rules: other rules, tables and programs.
+
+Netfilter calls base chains by priority, and at equal priority the one registered last first
+(net/netfilter/core.c, nf_hook_entries_grow): an ACCEPT ends its own base chain only, a DROP the packet.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from itertools import pairwise
+from typing import Any
+
+from fwtop.guardian.diagnose.readings import Line, Reading, parse_lines
+from fwtop.guardian.objects.chain import Chains
+from fwtop.guardian.objects.spec import HOOK_CHAINS, PREROUTING, ROLE_CHAINS, RULE_CHAINS
+from fwtop.kernel.iptables import LEGACY, NFT, Variant, named
+from fwtop.kernel.links import LOOPBACK
+from fwtop.kernel.programs import CommandError, run
+from fwtop.model.address import Prefix
+from fwtop.model.rule import Rule
+from fwtop.model.text import safe_text
+
+_OURS = HOOK_CHAINS[PREROUTING]
+_RAW_PRIORITY = -300  # linux/netfilter_ipv4.h: NF_IP_PRI_RAW
+_ENDS_CHAIN = frozenset({"ACCEPT", "DROP", "RETURN", "REJECT", "QUEUE", "NFQUEUE"})
+_ENDS_PACKET = frozenset({"DROP", "REJECT", "QUEUE", "NFQUEUE"})
+_FATAL_WORDS = re.compile(r"\b(drop|reject|queue|jump|goto|dnat|fwd)\b")
+_MAX_SHOWN = 3
+_LETS_PASS = frozenset({"ACCEPT", "RETURN", "QUEUE", "NFQUEUE"})
+_PROTOCOLS = {"icmp": 1, "tcp": 6, "udp": 17, "ipv6-icmp": 58, "sctp": 132}
+_DEEPEST = 8  # chains within chains
+_MAX_COMPARED = 10_000
+
+
+def foreign_lines(now: Reading, gained: Reading) -> list[str]:
+    """Name the lines of raw PREROUTING above our jump that take packets away from it."""
+    found: list[tuple[int, str]] = []
+    for line, packets in now.lines.items():
+        if (line.table, line.chain) != ("raw", PREROUTING) or line.number >= _jump_at(now, line.family):
+            continue
+        if not _takes(line, now):
+            continue
+        gain = gained.lines.get(line, 0)
+        rate = f", {gain:,} of them just now" if gain else ""
+        what = f"-A {PREROUTING} {line.text}"
+        if packets:
+            sentence = (
+                f"a rule above fwtop's takes packets first: {_quoted(what)} (IPv{line.family}, "
+                f"{packets:,} packets{rate}); the next rule that fwtop installs puts fwtop first again"
+            )
+            found.append((packets, sentence))
+    return [sentence for _, sentence in sorted(found, reverse=True)[:_MAX_SHOWN]]
+
+
+def own_lines(now: Reading, gained: Reading, comment: str) -> list[str]:
+    """Name fwtop's own lines that come before a rule's: the allow-list's and other rules'."""
+    found: list[str] = []
+    for family in (4, 6):
+        for line in _own_chains(now, family):
+            if comment in line.words:
+                break
+            gain = gained.lines.get(line, 0)
+            if not gain:
+                continue
+            if "fwtop-allow" in line.text:
+                found.append(
+                    f"the allow-list let {gain:,} IPv{family} packets pass just now: addresses on it (own, "
+                    "operators', gateways, resolvers; see 'fwtop status') are never matched"
+                )
+            elif "-i lo" in line.text:
+                found.append(f"{gain:,} IPv{family} packets came over loopback, which no rule touches")
+            elif other := re.search(r"fwtop-(\d+)\b", line.text):
+                found.append(f"rule {other.group(1)} comes before it and took {gain:,} packets just now")
+    return found
+
+
+def _own_chains(now: Reading, family: int) -> list[Line]:
+    """Return the lines of fwtop's chains in the order in which packets meet them."""
+    order = [table[PREROUTING] for table in (HOOK_CHAINS, ROLE_CHAINS, RULE_CHAINS)]
+    mine = [
+        line for line in now.lines if (line.table, line.family) == ("raw", family) and line.chain in order
+    ]
+    return sorted(mine, key=lambda line: (order.index(line.chain), line.number))
+
+
+def native_rules(chains: Chains, families: tuple[int, ...]) -> list[str]:
+    """Say where table raw holds native nftables rules: iptables can't list what comes before fwtop's."""
+    found = []
+    for family in families:
+        state = chains.read(family)
+        above = state.hook_position.get(_OURS, 0) - 1
+        if above > 0 and chains.refuses(family):
+            inet = "ip" if family == 4 else "ip6"
+            rules = "1 rule comes" if above == 1 else f"{above} rules come"
+            found.append(
+                f"{rules} before fwtop's in table raw (IPv{family}), which holds native nftables rules that "
+                f"iptables can't list; 'nft list chain {inet} raw {PREROUTING}' shows them"
+            )
+    return found
+
+
+def other_tables(variant: Variant, families: tuple[int, ...]) -> list[str]:
+    """Name what drops packets before table raw, or beside it in the other iptables variant."""
+    found = nft_chains(variant, families)
+    if variant.name == NFT:
+        found += _legacy_raw(families)
+    return found
+
+
+def nft_chains(variant: Variant, families: tuple[int, ...]) -> list[str]:
+    """Name foreign nftables chains that see packets before table raw does and may drop them."""
+    found: list[str] = []
+    for chain in _early_chains(variant, families):
+        where = f"{chain['family']} {chain['table']} {chain['name']}"
+        try:
+            listed = run(["nft", "list", "chain", *where.split()], timeout=10)
+        except CommandError:
+            continue  # it went away meanwhile
+        rules = [line.strip() for line in listed.splitlines()[3:] if _FATAL_WORDS.search(line)]
+        policy = chain.get("policy") == "drop"
+        if not rules and not policy:
+            continue
+        what = "its policy is drop" if policy else f"for one {_quoted(rules[0])}"
+        order = "at the same priority as" if chain["prio"] == _RAW_PRIORITY else "before"
+        found.append(
+            f"nftables chain {safe_text(where)} ({chain['hook']}, priority {chain['prio']}) sees packets "
+            f"{order} fwtop's rules, and what it drops never gets there: {what}"
+        )
+    return found[:_MAX_SHOWN]
+
+
+def _early_chains(variant: Variant, families: tuple[int, ...]) -> list[dict[str, Any]]:
+    try:
+        listed = json.loads(run(["nft", "-j", "list", "chains"], timeout=10) or "{}")
+    except (CommandError, ValueError):
+        return []
+    kinds = {"inet", "netdev"} | {"ip" if family == 4 else "ip6" for family in families}
+    found = []
+    for item in listed.get("nftables", ()):
+        chain = item.get("chain", {})
+        if chain.get("family") not in kinds or str(chain.get("table", "")).startswith("fwtop"):
+            continue
+        if variant.name == NFT and chain.get("table") == "raw" and chain["family"] in ("ip", "ip6"):
+            continue  # iptables-nft's own: its lines are looked at one by one
+        early = chain.get("hook") == "prerouting" and int(chain.get("prio", 0)) <= _RAW_PRIORITY
+        if chain.get("hook") == "ingress" or early:
+            found.append(chain)
+    return found
+
+
+def _legacy_raw(families: tuple[int, ...]) -> list[str]:
+    """Name dropping lines of the legacy table raw, where one is loaded; looking never loads it."""
+    found: list[str] = []
+    for family in families:
+        names = "/proc/net/ip_tables_names" if family == 4 else "/proc/net/ip6_tables_names"
+        try:
+            with open(names, encoding="ascii") as file:
+                loaded = file.read().split()
+            saved = run(named(LEGACY).save(family)) if "raw" in loaded else ""
+        except OSError:
+            continue
+        for line, packets in parse_lines(saved, family).items():
+            if line.chain == PREROUTING and line.target in _ENDS_PACKET and packets:
+                found.append(
+                    "the other iptables variant (legacy) has rules in table raw, too, and drops there: "
+                    f"{_quoted(f'-A {PREROUTING} {line.text}')} ({packets:,} packets)"
+                )
+    return found[:_MAX_SHOWN]
+
+
+def accepting_line(lines: Iterable[Line], family: int, hook: str, before: int, rule: Rule) -> str:
+    """Return a line of table raw above a place in a hook that may let a rule's packets pass."""
+    listed = [line for line in lines if (line.table, line.family) == ("raw", family)]
+    for line in listed:
+        if line.chain == hook and line.number < before and _may_meet(line, rule) and _passes(line, listed):
+            return safe_text(f"-A {hook} {line.text}", limit=120)
+    return ""
+
+
+def _passes(line: Line, listed: list[Line], depth: int = 0) -> bool:
+    """Return whether a line can end the way through the hook without a verdict against the packet."""
+    if line.target in _LETS_PASS:
+        return depth == 0 or line.target != "RETURN"
+    inner = [item for item in listed if item.chain == line.target]
+    return depth <= _DEEPEST and any(_passes(item, listed, depth + 1) for item in inner)
+
+
+def _may_meet(line: Line, rule: Rule) -> bool:
+    """Return whether a line and a rule can be about the same packet, by protocol, source, and loopback."""
+    words = line.words
+    given = dict(pairwise(words))
+    if "!" in words:
+        return True
+    if given.get("-i") == LOOPBACK or given.get("-o") == LOOPBACK:
+        return False
+    protocol = given.get("-p")
+    number = int(protocol) if protocol and protocol.isdigit() else _PROTOCOLS.get(protocol or "")
+    if None not in (number, rule.match.protocol) and number != rule.match.protocol:
+        return False
+    sources = rule.match.sources
+    if "-s" not in given or not sources or len(sources) > _MAX_COMPARED:
+        return True
+    theirs = Prefix.parse(given["-s"])
+    return any(theirs.contains(mine) or mine.contains(theirs) for mine in sources)
+
+
+def _jump_at(now: Reading, family: int) -> int:
+    for line in now.lines:
+        if (line.table, line.chain, line.family) == ("raw", PREROUTING, family) and line.target == _OURS:
+            return line.number
+    return 0
+
+
+def _takes(line: Line, now: Reading, depth: int = 0) -> bool:
+    """Return whether a line can keep a packet from the ones after it, in the chains it jumps to as well."""
+    if line.target in _ENDS_CHAIN:
+        return depth == 0 or line.target != "RETURN"
+    if depth > 8 or not line.target:
+        return False
+    inner = [item for item in now.lines if (item.table, item.chain) == (line.table, line.target)]
+    return any(_takes(item, now, depth + 1) for item in inner if item.family == line.family)
+
+
+def _quoted(text: str) -> str:
+    return f"'{safe_text(text, limit=160)}'"

@@ -1,0 +1,153 @@
+"""Counters of devices, of the IP layer and of every rule, to be read twice and compared.
+
+Only text that the kernel prints is read; nothing is attached and nothing is changed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+from fwtop.kernel.iptables import Variant
+from fwtop.kernel.links import LOOPBACK
+from fwtop.kernel.namespaces import name_of
+from fwtop.kernel.programs import run
+
+_COUNTED = re.compile(r"^\[(\d+):\d+\] -A (\S+) ?(.*)$")
+_MAX_NAMESPACES = 64
+_Key = TypeVar("_Key")
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A rule of iptables as it is listed."""
+
+    family: int
+    table: str
+    chain: str
+    number: int  # position in its chain, from 1
+    text: str  # its arguments
+
+    @property
+    def words(self) -> list[str]:
+        """Its arguments, which some versions quote."""
+        return self.text.replace('"', "").split()
+
+    @property
+    def target(self) -> str:
+        """What it jumps or goes to ("" when it only counts)."""
+        found = re.search(r"(?:-j|-g) (\S+)", self.text)
+        return found.group(1) if found else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """All counters at one moment."""
+
+    devices: dict[str, int] = field(default_factory=dict)  # interface → packets received
+    ip: dict[int, int] = field(default_factory=dict)  # family → packets that entered the IP layer
+    fragments: dict[int, int] = field(default_factory=dict)  # family → fragments to be reassembled
+    lines: dict[Line, int] = field(default_factory=dict)  # → packets
+    namespaces: dict[str, int] = field(default_factory=dict)  # others on this machine → packets received
+
+
+def read_all(variant: Variant, families: tuple[int, ...]) -> Reading:
+    """Read everything now."""
+    lines: dict[Line, int] = {}
+    for family in families:
+        lines |= parse_lines(run([f"{variant.program(family)}-save", "-c"]), family)
+    return Reading(_devices(), _ip_received(), _fragments(), lines, _other_namespaces())
+
+
+def moved(before: Reading, after: Reading) -> Reading:
+    """Return what each counter gained; what is new or was replaced counts as nothing."""
+    return Reading(
+        _gains(before.devices, after.devices),
+        _gains(before.ip, after.ip),
+        _gains(before.fragments, after.fragments),
+        _gains(before.lines, after.lines),
+        _gains(before.namespaces, after.namespaces),
+    )
+
+
+def parse_lines(saved: str, family: int) -> dict[Line, int]:
+    """Read `iptables-save -c`: every rule of every table with its packets."""
+    found: dict[Line, int] = {}
+    table, places = "", dict[str, int]()
+    for text in saved.splitlines():
+        if text.startswith("*"):
+            table, places = text[1:], {}
+        counted = _COUNTED.match(text)
+        if counted:
+            packets, chain, rest = counted.groups()
+            places[chain] = places.get(chain, 0) + 1
+            found[Line(family, table, chain, places[chain], rest)] = int(packets)
+    return found
+
+
+def _gains(before: dict[_Key, int], after: dict[_Key, int]) -> dict[_Key, int]:
+    return {key: max(0, count - before[key]) for key, count in after.items() if key in before}
+
+
+def _devices(path: str = "/proc/net/dev") -> dict[str, int]:
+    found: dict[str, int] = {}
+    for line in _text(path).splitlines()[2:]:
+        name, _, numbers = line.partition(":")
+        fields = numbers.split()
+        if len(fields) > 1:
+            found[name.strip()] = int(fields[1])
+    return found
+
+
+def _ip_received() -> dict[int, int]:
+    return {4: _snmp("InReceives"), 6: _snmp6("Ip6InReceives")}
+
+
+def _fragments() -> dict[int, int]:
+    return {4: _snmp("ReasmReqds"), 6: _snmp6("Ip6ReasmReqds")}
+
+
+def _snmp(name: str) -> int:
+    heads = [line.split() for line in _text("/proc/net/snmp").splitlines() if line.startswith("Ip: ")]
+    if len(heads) < 2 or name not in heads[0]:
+        return 0
+    return int(heads[1][heads[0].index(name)])
+
+
+def _snmp6(name: str) -> int:
+    for line in _text("/proc/net/snmp6").splitlines():
+        fields = line.split()
+        if len(fields) == 2 and fields[0] == name:
+            return int(fields[1])
+    return 0
+
+
+def _other_namespaces() -> dict[str, int]:
+    """Return what other namespaces received, read through any process that lives in one."""
+    mine = os.stat("/proc/self/ns/net").st_ino
+    witnesses: dict[int, str] = {}
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit() or len(witnesses) >= _MAX_NAMESPACES:
+            continue
+        try:
+            number = (entry / "ns/net").stat().st_ino
+        except OSError:
+            continue  # it ended meanwhile
+        if number != mine:
+            witnesses.setdefault(number, entry.name)
+    found: dict[str, int] = {}
+    for number, pid in witnesses.items():
+        counts = _devices(f"/proc/{pid}/net/dev")
+        name = name_of(number) or f"that of process {pid}"
+        found[name] = sum(count for device, count in counts.items() if device != LOOPBACK)
+    return found
+
+
+def _text(path: str) -> str:
+    try:
+        return Path(path).read_text(errors="replace")
+    except OSError:
+        return ""

@@ -1,0 +1,58 @@
+"""Named points in an install, a keep, a repair and an undo where tests kill the guardian with SIGKILL.
+
+The next guardian must find nothing half done, whichever one it was.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from enum import StrEnum
+
+
+class Failpoint(StrEnum):
+    """A point that the guardian has just passed; the value is what `--crash-at` takes."""
+
+    INTENT = "intent"  # journalled, kernel untouched
+    ALLOW = "allow"  # the allow-list's sets exist, and all of the rule's
+    SETS = "sets"  # the sets of a long list exist and are filled; short ones come with the allow-list
+    CHAIN_V4 = "chain4"  # the IPv4 chain has the rule's lines
+    CHAIN_V6 = "chain6"  # and the IPv6 chain
+    NFT = "nft"  # nftables: the rule's lines and sets are in, its timeout runs
+    COMPILED = "compiled"  # XDP: the program with the rule runs, the rule has no deadline yet
+    ENABLED = "enabled"  # XDP: its deadline is set
+    SETTING = "setting"  # a sysctl is written, the journal knows the old value
+    INSTALLED = "installed"  # journalled as installed, the client not answered yet
+    CLOSED = "closed"  # open connections are closed, the rule is not journalled as installed yet
+    RENEWED = "renewed"  # keep: the kernel has the new timeout, the journal not yet
+    KEPT = "kept"
+    REPAIR = "repair"  # journalled as being repaired, kernel untouched
+    REPAIR_SYSCTLS = "repair-sysctls"  # repair: sysctls have the rule's values again
+    REPAIR_SETS = "repair-sets"  # repair: the rule's sets are filled again
+    REPAIR_CHAIN_V4 = "repair-chain4"  # repair: the IPv4 chain is complete again
+    REPAIR_CHAIN_V6 = "repair-chain6"  # and the IPv6 chain
+    REPAIR_NFT = "repair-nft"  # repair, nftables: lines and sets are complete again
+    REPAIR_COMPILED = "repair-compiled"  # repair, XDP: the program is attached, the deadline set again
+    REPAIRED = "repaired"  # journalled, the client not answered yet
+    UNDO = "undo"  # recorded as ending, kernel untouched
+    DISABLED = "disabled"  # XDP: the deadline is zero, the rule still compiled in
+    INACTIVE = "inactive"  # the rule no longer drops anything; all of its objects are still there
+    UNLOADED = "unloaded"  # XDP: out of the program
+    NFT_REMOVED = "nft-removed"  # nftables: the rule's lines and sets are out
+    RESTORED = "restored"  # a sysctl has its old value, the journal does not know yet
+    CHAINS_REMOVED = "chains-removed"  # the chains have no line of the rule any more
+    SETS_DESTROYED = "sets-destroyed"  # the sets are gone, the journal does not know yet
+    UNDONE = "undone"
+
+
+class Failpoints:
+    """Kills the process at the failpoint that a test chose."""
+
+    def __init__(self, crash_at: Failpoint | None = None) -> None:
+        self._crash_at = crash_at
+        self.enabled = False  # only after start-up, whose cleaning up passes some of them too
+
+    def reached(self, failpoint: Failpoint) -> None:
+        """Pass a failpoint."""
+        if self.enabled and failpoint is self._crash_at:
+            os.kill(os.getpid(), signal.SIGKILL)

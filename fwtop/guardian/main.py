@@ -1,0 +1,247 @@
+"""The guardian's process: root, one in each network namespace, outliving every console.
+
+It holds no packet contents. It installs and removes rules, runs their clocks, and hands observers'
+descriptors to consoles.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import socket
+import sys
+import syslog
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NoReturn
+
+from fwtop.guardian.adoption import adopt_all
+from fwtop.guardian.allow import allowlist
+from fwtop.guardian.failpoints import Failpoints
+from fwtop.guardian.guard import read_limits
+from fwtop.guardian.isolation import Cgroup, Watchdog, protect
+from fwtop.guardian.lifecycle import Lifecycle
+from fwtop.guardian.objects.chain import Chains
+from fwtop.guardian.objects.installer import Kernel
+from fwtop.guardian.objects.nft import NftTables
+from fwtop.guardian.objects.xdp import CompiledRules
+from fwtop.guardian.options import Options
+from fwtop.guardian.records.journal import Journal, boot_id
+from fwtop.guardian.records.runtime import RuntimeCopy
+from fwtop.guardian.reports import Reports
+from fwtop.guardian.requests import Handlers
+from fwtop.guardian.server import Identity, Server
+from fwtop.guardian.state import GuardianState
+from fwtop.guardian.worker import Worker
+from fwtop.kernel import bpffs, iptables, namespaces
+from fwtop.kernel.links import readable_links, receiving_links
+from fwtop.kernel.programs import GUARDIAN_ENVIRONMENT
+from fwtop.model.errors import FwtopError
+from fwtop.model.text import safe_text
+
+_LOCK_SECONDS = 5.0  # how long a predecessor may take to hand over
+
+
+def main() -> int:
+    """Start a guardian; returns when it is ready and detached."""
+    os.umask(0o077)
+    os.chdir("/")
+    os.environ.clear()
+    os.environ.update(GUARDIAN_ENVIRONMENT)
+    try:
+        options = Options.parse(sys.argv[1:])
+        if os.geteuid() != 0:
+            raise FwtopError("the guardian needs root; nothing was started; try: sudo fwtop", 3)
+        descriptor = options.netns_fd if options.netns_fd >= 0 else namespaces.open_netns(options.netns)
+        namespaces.enter(descriptor)
+        os.close(descriptor)
+        return _daemonise(options)
+    except FwtopError as error:
+        print(error, file=sys.stderr)
+        return error.code
+
+
+def _daemonise(options: Options) -> int:
+    """Fork; the parent reports whether the child became ready, and exits."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(reader)
+        _detached(options, writer)
+    os.close(writer)
+    with os.fdopen(reader) as report:
+        code, _, line = report.read().partition(" ")
+    if code != "0":
+        print(line or "the guardian ended before it was ready", file=sys.stderr)
+    return int(code) if code.isdigit() else 1
+
+
+def _detached(options: Options, writer: int) -> NoReturn:
+    def report(text: str) -> None:
+        with contextlib.suppress(OSError):
+            os.write(writer, text.encode())
+        with contextlib.suppress(OSError):
+            os.close(writer)
+
+    code = 1
+    cgroup = Cgroup(os.stat("/proc/self/ns/net").st_ino)
+    try:
+        os.setsid()
+        _redirect_standard_streams()
+        syslog.openlog("fwtop-guardian", syslog.LOG_PID, syslog.LOG_DAEMON)
+        cgroup.enter()
+        code = _serve(options, lambda: report("0 "))
+    except FwtopError as error:
+        code = error.code
+        report(f"{error.code} {error}")
+        syslog.syslog(syslog.LOG_ERR, str(error))
+    except BaseException as error:
+        line = safe_text(f"guardian: {type(error).__name__}: {error}")
+        report(f"1 {line}")
+        syslog.syslog(syslog.LOG_CRIT, line)
+    finally:
+        cgroup.leave()
+        os._exit(code)
+
+
+def _redirect_standard_streams() -> None:
+    null = os.open("/dev/null", os.O_RDWR)
+    for descriptor in (0, 1, 2):
+        os.dup2(null, descriptor)
+    os.close(null)
+
+
+def _serve(options: Options, ready: Callable[[], None]) -> int:
+    """Run until there are neither clients nor active rules."""
+    number = os.stat("/proc/self/ns/net").st_ino
+    directory = options.run_directory
+    try:
+        directory.mkdir(mode=0o755, parents=True, exist_ok=True)
+        directory.chmod(0o755)
+        lock_path = directory / f"{number}.lock"
+        lock = _lock(lock_path)
+    except OSError as error:
+        raise FwtopError(f"cannot use {directory}: {error.strerror}; nothing was started", 1) from None
+    remove_stale(directory)
+    RuntimeCopy.remove_deserted(directory, bpffs.namespaces())
+    path = directory / f"{number}.sock"
+    try:
+        journal = _open_journal(options)
+        server = _server(options, number, journal)
+        listener = _listen(path)
+        protect()
+        ready()
+        server.run(listener)
+        journal.close()
+    finally:
+        path.unlink(missing_ok=True)
+        lock_path.unlink(missing_ok=True)
+        os.close(lock)
+    return 0
+
+
+def _open_journal(options: Options) -> Journal:
+    """Open the journal; if it can't be written, rules still end and consoles can watch."""
+    here = namespaces.cookie()
+    number = os.stat("/proc/self/ns/net").st_ino
+    return Journal(options.journal, here, RuntimeCopy(options.run_directory, here, boot_id(), number))
+
+
+def _server(options: Options, number: int, journal: Journal) -> Server:
+    choice = _choose_iptables()
+    failpoints = Failpoints(options.crash_at)
+    worker = Worker()
+    compiled = CompiledRules(failpoints, number, worker.serve_urgent)
+    tables = NftTables(failpoints, lambda: receiving_links(readable_links(), compiled.interfaces))
+    kernel = Kernel(
+        Chains(choice.variant), journal.former, failpoints, compiled, tables, serve_urgent=worker.serve_urgent
+    )
+    operators: dict[allowlist.Session, float] = {}
+    name = namespaces.name_of(number)
+    state = GuardianState(
+        journal,
+        kernel,
+        lambda: allowlist.gather(dict(operators), name, options.allow_file),
+        lambda: read_limits(options.limits_file),
+    )
+    lifecycle = Lifecycle(
+        state,
+        failpoints,
+        set_watchdog=Watchdog(*options.same_state()).set_deadline,
+        serve_urgent=worker.serve_urgent,
+    )
+    reports = Reports(state, warnings=choice.warnings, wait=worker.wait)
+    identity = Identity(os.getpid(), options.build, number, choice.variant.name)
+    worker.own(lifecycle, reports, state, journal, kernel, compiled)
+    worker.before_all(lambda: _adopt(state, lifecycle, compiled, failpoints))
+    return Server(Handlers(lifecycle, reports), identity, operators, compiled, worker)
+
+
+def _adopt(
+    state: GuardianState, lifecycle: Lifecycle, compiled: CompiledRules, failpoints: Failpoints
+) -> None:
+    """Take over what the last guardian left, in the worker's thread: a large rule set delays no client."""
+    try:
+        compiled.find()
+    except FwtopError as error:
+        syslog.syslog(syslog.LOG_ERR, f"the XDP rules of a former guardian could not be read: {error}")
+    for line in adopt_all(state, lifecycle):
+        syslog.syslog(syslog.LOG_NOTICE, line)
+    failpoints.enabled = True
+
+
+def _choose_iptables() -> iptables.Choice:
+    """Return the variant in use; without iptables, watching and other kinds of rules still work."""
+    try:
+        return iptables.choose()
+    except FwtopError as error:
+        syslog.syslog(syslog.LOG_WARNING, safe_text(error))
+        return iptables.Choice(iptables.Variant(iptables.NFT, ""))
+
+
+def _lock(path: Path) -> int:
+    """Take the lock that makes this the namespace's only guardian, waiting for one that hands over."""
+    descriptor = _open_lock(path)
+    end = time.monotonic() + _LOCK_SECONDS
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if path.exists() and path.stat().st_ino == os.fstat(descriptor).st_ino:
+                return descriptor
+            os.close(descriptor)  # its last holder removed it when it ended
+            descriptor = _open_lock(path)
+        except BlockingIOError:
+            if time.monotonic() > end:
+                os.close(descriptor)
+                raise FwtopError("another guardian holds this namespace; nothing was started") from None
+            time.sleep(0.02)  # flock(2) has no time limit of its own
+
+
+def remove_stale(directory: Path) -> None:
+    """Remove sockets and locks of guardians that were killed: nobody holds their lock any more."""
+    for path in directory.glob("*.lock"):
+        if not path.stem.isdigit():
+            continue
+        with contextlib.suppress(OSError):
+            descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                path.with_suffix(".sock").unlink(missing_ok=True)
+                path.unlink()
+            finally:
+                os.close(descriptor)
+
+
+def _open_lock(path: Path) -> int:
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+
+
+def _listen(path: Path) -> socket.socket:
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
+    path.unlink(missing_ok=True)  # ours alone: the lock is held
+    listener.bind(str(path))
+    path.chmod(0o600)
+    listener.listen(1024)  # a connection more waits in connect(2): many at once must keep nobody away
+    return listener

@@ -1,0 +1,119 @@
+"""The ipsets of the allow-list, which the first lines of our chains ask.
+
+Anybody with root may flush or change them while rules are active. So what they hold is compared with what was
+put there, each time before they are relied on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from fwtop.guardian.allow.allowlist import AllowList
+from fwtop.guardian.objects import sets
+from fwtop.guardian.objects.chain import ALLOW_SETS, GATEWAY_SETS, KNOWN_SETS, PEER_SETS
+from fwtop.guardian.objects.sets import Contents
+from fwtop.kernel import ipset
+from fwtop.kernel.ipset import Element
+from fwtop.model.address import Prefix
+from fwtop.model.errors import FwtopError
+from fwtop.model.roles import TCP, Passes
+
+_MAX_COMPARED = 4096  # elements; of longer lists only the number is compared
+_TABLES = (ALLOW_SETS, PEER_SETS, GATEWAY_SETS, KNOWN_SETS)
+
+
+def names_of(family: int) -> set[str]:
+    """Return the names of a family's sets."""
+    return {table[family] for table in _TABLES}
+
+
+class AllowSets:
+    """The sets of one namespace, and what each family's were filled with."""
+
+    def __init__(self) -> None:
+        self._filled: dict[int, Passes] = {}
+
+    def fill(self, allow: AllowList, families: Iterable[int]) -> None:
+        """Bring families' sets up to date where they are not; tries each before it raises FwtopError."""
+        errors: list[FwtopError] = []
+        for family in families:
+            try:
+                self.fill_with("", allow, family)
+            except FwtopError as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]
+
+    def fill_with(self, first: str, allow: AllowList, family: int) -> None:
+        """Run lines of `ipset restore`, and bring a family's sets up to date in the same process.
+
+        Raises FwtopError.
+        """
+        wanted = allow.passes(family)
+        if self._filled.get(family) == wanted and not self.shortfall(family, ipset.set_sizes()):
+            sets.restore(first)
+            return
+        self.forget(family)  # half done, they are filled again next time
+        sets.restore(first + _replacement(wanted))
+        self._filled[family] = wanted
+
+    def refresh(self, allow: AllowList) -> None:
+        """Do the same in the families that have rules; raises FwtopError."""
+        have = ipset.set_sizes().keys()
+        self.fill(allow, [family for family in ALLOW_SETS if ALLOW_SETS[family] in have])
+
+    def shortfall(self, family: int, sizes: dict[str, int]) -> str:
+        """Name a set that differs from what was put there, "" if none does or nothing was; raises FwtopError.
+
+        `sizes` are those of all sets, as just read.
+        """
+        filled = self._filled.get(family)
+        if filled is None:
+            return ""
+        for name, wanted in _elements(filled).items():
+            size = sizes.get(name)
+            if size is None:
+                return f"set {name} of the allow-list is gone"
+            if size != len(wanted):
+                return f"set {name} of the allow-list holds {size:,} elements instead of {len(wanted):,}"
+            if size <= _MAX_COMPARED and ipset.elements(name) != wanted:
+                return f"set {name} of the allow-list holds other elements than it should"
+        return ""
+
+    def forget(self, family: int) -> None:
+        """Take a family's sets for destroyed."""
+        self._filled.pop(family, None)
+
+
+def _replacement(wanted: Passes) -> str:
+    family = wanted.family
+    peers = [
+        f"{address},{'tcp' if protocol == TCP else 'udp'}:{port}" for address, protocol, port in wanted.peers
+    ]
+    return sets.replacement(
+        Contents(ALLOW_SETS[family], family, wanted.networks),
+        Contents(PEER_SETS[family], family, peers, "hash:ip,port"),
+        Contents(GATEWAY_SETS[family], family, wanted.gateways, "hash:ip"),
+        Contents(KNOWN_SETS[family], family, wanted.known),  # last: it leads to the others
+    )
+
+
+def _elements(passes: Passes) -> dict[str, set[Element]]:
+    """Return the elements of each set of a family as the kernel lists them."""
+    family = passes.family
+    return {
+        ALLOW_SETS[family]: _networks(passes.networks),
+        PEER_SETS[family]: {
+            Element(_packed(address), 0, protocol, port) for address, protocol, port in passes.peers
+        },
+        GATEWAY_SETS[family]: {Element(_packed(item)) for item in passes.gateways},
+        KNOWN_SETS[family]: _networks(passes.known),
+    }
+
+
+def _networks(prefixes: Iterable[Prefix]) -> set[Element]:
+    return {Element(_packed(item), item.length) for item in prefixes}
+
+
+def _packed(prefix: Prefix) -> bytes:
+    return prefix.value.to_bytes(prefix.bits // 8, "big")

@@ -1,0 +1,338 @@
+"""Install, renew, repair and remove the kernel objects of any kind of rule.
+
+Sets come first, then the chain lines that match them, IPv4 before IPv6; a failed installation is rolled back.
+Each operation can be repeated: after a crash it finds what exists and does the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol, TypeVar
+
+from fwtop.guardian.allow.allowlist import AllowList
+from fwtop.guardian.failpoints import Failpoint, Failpoints
+from fwtop.guardian.objects import sets
+from fwtop.guardian.objects.allow_sets import AllowSets, names_of
+from fwtop.guardian.objects.chain import Chains, TableState, add_text
+from fwtop.guardian.objects.nft import NftTables
+from fwtop.guardian.objects.nft_words import NftRule
+from fwtop.guardian.objects.spec import ChainLine, KernelObjects
+from fwtop.guardian.objects.sysctls import Remembers, Sysctls
+from fwtop.guardian.objects.xdp import CompiledRules
+from fwtop.guardian.ownership import single_threaded
+from fwtop.kernel import ipset
+from fwtop.kernel.deadline import unlimited
+from fwtop.model.errors import FwtopError
+
+FAMILIES = (4, 6)
+_Found = TypeVar("_Found")
+_SHOWN_ELEMENTS = 5
+_CHAIN_FAILPOINTS = {4: Failpoint.CHAIN_V4, 6: Failpoint.CHAIN_V6}
+_REPAIR_FAILPOINTS = {4: Failpoint.REPAIR_CHAIN_V4, 6: Failpoint.REPAIR_CHAIN_V6}
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """Packets and bytes that a rule matched since it was installed."""
+
+    packets: int
+    bytes: int
+
+
+class Memory(Remembers, Protocol):
+    """Keeps what table raw held before the first rule, across restarts of the guardian."""
+
+    def remember_before(self, family: int, chains: frozenset[str] | None) -> None: ...  # noqa: D102
+    def before(self, family: int) -> frozenset[str] | None: ...  # noqa: D102
+    def forget_before(self, family: int) -> None: ...  # noqa: D102
+
+
+@single_threaded
+class Kernel:
+    """fwtop's objects in netfilter, XDP and sysctls of one namespace."""
+
+    def __init__(
+        self,
+        chains: Chains,
+        memory: Memory,
+        failpoints: Failpoints,
+        compiled: CompiledRules,
+        tables: NftTables,
+        *,
+        serve_urgent: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.chains = chains
+        self.compiled = compiled
+        self.tables = tables
+        self._serve_urgent = serve_urgent  # called between the batches of a long list
+        self._memory = memory
+        self._failpoints = failpoints
+        self._allow_sets = AllowSets()
+        self.sysctls = Sysctls(memory, failpoints)
+
+    def plan(
+        self,
+        rule_id: str,
+        objects: KernelObjects,
+        timeout_seconds: int,
+        allow: AllowList,
+        *,
+        follows: bool = False,
+    ) -> list[str]:
+        """Return what `install` would run, as text for people; long sets are cut."""
+        if objects.compiled is not None:
+            return self.compiled.plan(objects.compiled, allow, follows=follows)
+        text: list[str] = []
+        if objects.nft is not None:
+            text += self.tables.plan(rule_id, objects.nft, timeout_seconds, allow)
+        for spec in objects.sets:
+            text += sets.shown_text(spec, timeout_seconds, _SHOWN_ELEMENTS)
+        for family, lines_of_family in _by_family(objects):
+            state = self.chains.writable(family)
+            program = self.chains.variant.program(family)
+            for line in add_text(state, family, rule_id, lines_of_family).splitlines():
+                if line.startswith("-"):
+                    text.append(f"{program} -t raw {line}")
+                elif line.startswith(":"):
+                    text.append(f"{program} -t raw -N {line[1:].split()[0]}")
+        text += self.sysctls.plan(objects.settings + self.sysctls.missing(objects.needs))
+        return text
+
+    def install(self, rule_id: str, objects: KernelObjects, allow: AllowList, timeout_seconds: int) -> str:
+        """Install a rule, both families or neither; returns where it runs, "" for table raw.
+
+        Raises FwtopError.
+        """
+        if objects.compiled is not None:
+            return self.compiled.install(objects.compiled, allow, timeout_seconds)
+        if objects.nft is not None:
+            return self._install_tables(rule_id, objects, objects.nft, allow, timeout_seconds)
+        try:
+            short = ""
+            for spec in objects.sets:
+                if spec.timed:
+                    short += sets.fill_text(spec, timeout_seconds)
+                else:
+                    sets.fill_long(spec, timeout_seconds, self._serve_urgent)
+            self._failpoints.reached(Failpoint.SETS)
+            for family, lines in _by_family(objects):
+                self._serve_urgent()
+                # Only now: the last other rule, if it ends meanwhile, takes the allow-list's sets along.
+                self._allow_sets.fill_with(short, allow, family)
+                short = ""
+                self._failpoints.reached(Failpoint.ALLOW)
+                self._hook(family, rule_id, lines)
+                self._failpoints.reached(_CHAIN_FAILPOINTS[family])
+            self.sysctls.install(rule_id, objects.settings)
+        except Exception:  # whatever it was: nothing half done stays
+            self.remove({rule_id})
+            raise
+        return ""
+
+    def renew(self, rule_id: str, objects: KernelObjects, allow: AllowList, timeout_seconds: int) -> None:
+        """Set a new timeout; expired elements are added again, those of the allow-list first.
+
+        Raises FwtopError.
+        """
+        if objects.compiled is not None:
+            self.compiled.renew(objects.compiled.id, timeout_seconds)
+        if objects.nft is not None:
+            self.tables.renew(rule_id, objects.nft, allow, timeout_seconds)
+        if objects.lines:
+            self._allow_sets.fill(allow, [family for family, _ in _by_family(objects)])
+        for spec in objects.sets:
+            sets.renew(spec, timeout_seconds)
+
+    def restore_missing(
+        self, rule_id: str, objects: KernelObjects, allow: AllowList, timeout_seconds: int
+    ) -> None:
+        """Restore what the kernel lacks of an active rule; raises FwtopError."""
+        if objects.compiled is not None:
+            self.compiled.repair(objects.compiled, allow, timeout_seconds)
+            self._failpoints.reached(Failpoint.REPAIR_COMPILED)
+            return
+        self.sysctls.renew(rule_id)
+        if objects.nft is not None:
+            self.sysctls.require_again(rule_id, objects.needs)
+        self._failpoints.reached(Failpoint.REPAIR_SYSCTLS)
+        if objects.nft is not None:
+            self.tables.restore_missing(rule_id, objects.nft, allow, timeout_seconds)
+            return
+        grouped = _by_family(objects)
+        self._allow_sets.fill(allow, [family for family, _ in grouped])
+        for spec in objects.sets:
+            sets.restore_missing(spec, timeout_seconds)
+        self._failpoints.reached(Failpoint.REPAIR_SETS)
+        for family, lines in grouped:
+            state = self._read_to_change(family)
+            self.chains.restore_missing(state, family, rule_id, lines)
+            self._failpoints.reached(_REPAIR_FAILPOINTS[family])
+
+    @unlimited
+    def remove(self, rule_ids: set[str], once_inert: Callable[[], None] = lambda: None) -> list[str]:
+        """End rules: stop their effect, then delete their objects, and all of fwtop's with the last rule.
+
+        `once_inert` is called in between: counters can still be read then. What is not there is no error.
+        Each mechanism is tried whatever the others say. Returns what is left behind without effect, in
+        words; raises FwtopError where a rule still acts.
+        """
+        stuck = self._disable(rule_ids)
+        self._failpoints.reached(Failpoint.INACTIVE)
+        once_inert()
+        left: dict[str, FwtopError] = {}
+        for name, tidy in (
+            ("compiled", self.compiled.remove),
+            ("tables", self.tables.remove),
+            ("netfilter", self._unchain),
+        ):
+            try:
+                tidy(rule_ids)
+                stuck.pop(name, None)
+            except Exception as error:
+                left[name] = FwtopError.of(error)
+        self._failpoints.reached(Failpoint.CHAINS_REMOVED)
+        if "netfilter" not in left:
+            try:
+                self._destroy_sets(rule_ids)
+            except Exception as error:
+                left["netfilter"] = FwtopError.of(error)
+        if stuck:
+            raise next(iter(stuck.values()))
+        self._failpoints.reached(Failpoint.SETS_DESTROYED)
+        return [str(error) for error in left.values()]
+
+    def _disable(self, rule_ids: set[str]) -> dict[str, FwtopError]:
+        """Stop the effect of rules without reading foreign rules; returns errors by mechanism."""
+        stuck: dict[str, FwtopError] = {}
+        for name, disable in (
+            ("compiled", self.compiled.disable),
+            ("tables", self.tables.disable),
+            ("netfilter", sets.flush_of),
+            ("sysctls", self.sysctls.restore),
+        ):
+            try:
+                disable(rule_ids)
+            except Exception as error:
+                stuck[name] = FwtopError.of(error)
+        return stuck
+
+    def _unchain(self, rule_ids: set[str]) -> None:
+        """Remove the lines of rules from both families' chains; tries both before it raises."""
+        errors: list[FwtopError] = []
+        for family in FAMILIES:
+            try:
+                if self.chains.remove(family, rule_ids, self._memory.before(family)):
+                    self._memory.forget_before(family)
+            except Exception as error:
+                errors.append(FwtopError.of(error))
+        if errors:
+            raise errors[0]
+
+    def present(self, rule_id: str, objects: KernelObjects) -> bool:
+        """Return whether the kernel has all of a rule (its elements may have expired)."""
+        if objects.compiled is not None:
+            return self.compiled.present(objects.compiled)
+        if objects.nft is not None and not self.tables.present(rule_id, objects.nft):
+            return False
+        if not {spec.name for spec in objects.sets} <= sets.names():
+            return False
+        if not self.sysctls.present(rule_id, objects.settings):
+            return False
+        found = sum(len(self.chains.own_lines(family).lines_of(rule_id)) for family in FAMILIES)
+        return found == len(objects.lines)
+
+    def rule_ids(self) -> set[str]:
+        """Return the ids of all rules with any readable object in the kernel."""
+        nothing: set[str] = set()
+        in_sets = {name.split("-")[1] for name in _readable(sets.names, nothing)}
+        found = {rule_id for rule_id in in_sets if rule_id.isdigit()}
+        for read in (self.sysctls.rule_ids, self.compiled.rule_ids, self.tables.rule_ids):
+            found |= _readable(read, nothing)
+        for family in FAMILIES:
+            found |= _readable(partial(self._in_chains, family), nothing)
+        return found
+
+    def _in_chains(self, family: int) -> set[str]:
+        return self.chains.own_lines(family).rule_ids()
+
+    def counts(self) -> dict[str, Count]:
+        """Return what each rule matched since it was installed, leaving out what can't be read."""
+        nothing: dict[str, tuple[int, int]] = {}
+        elsewhere = [_readable(read, nothing) for read in (self.compiled.counts, self.tables.counts)]
+        found = {rule_id: Count(*pair) for pairs in elsewhere for rule_id, pair in pairs.items()}
+        for family in FAMILIES:
+            state = _readable(partial(self.chains.own_lines, family), TableState())
+            for rule_id in state.rule_ids():
+                lines = state.lines_of(rule_id)
+                before = found.get(rule_id, Count(0, 0))
+                found[rule_id] = Count(
+                    before.packets + sum(line.packets for line in lines),
+                    before.bytes + sum(line.bytes for line in lines),
+                )
+        return found
+
+    def allow_shortfall(self, family: int, sizes: dict[str, int]) -> str:
+        """Name an ipset of the allow-list that was changed; "" if none. Raises FwtopError."""
+        return self._allow_sets.shortfall(family, sizes)
+
+    def refresh_allow(self, allow: AllowList) -> None:
+        """Update the allow-list in all mechanisms that have rules; one that fails does not stop the others.
+
+        Raises FwtopError.
+        """
+        errors: list[FwtopError] = []
+        for refresh in (self._allow_sets.refresh, self.compiled.refresh, self.tables.refresh_allow):
+            try:
+                refresh(allow)
+            except Exception as error:
+                errors.append(FwtopError.of(error))
+        if errors:
+            raise FwtopError("; ".join(map(str, errors)))
+
+    def _install_tables(
+        self, rule_id: str, objects: KernelObjects, rule: NftRule, allow: AllowList, timeout_seconds: int
+    ) -> str:
+        try:
+            self.sysctls.require(rule_id, objects.needs)
+            return self.tables.install(rule_id, rule, allow, timeout_seconds)
+        except Exception:
+            self.remove({rule_id})
+            raise
+
+    def _hook(self, family: int, rule_id: str, lines: list[ChainLine]) -> None:
+        self.chains.add(self._read_to_change(family), family, rule_id, lines)
+
+    def _read_to_change(self, family: int) -> TableState:
+        """Read a family's table, and keep what it was like before the first rule; raises FwtopError."""
+        state = self.chains.writable(family)
+        if not state.chains:
+            self._memory.remember_before(family, self.chains.native_chains(family))
+        return state
+
+    def _destroy_sets(self, rule_ids: set[str]) -> None:
+        have = sets.names()
+        for name in sorted(have):
+            if name.split("-")[1] in rule_ids:
+                ipset.destroy_set(name)
+        for family in FAMILIES:
+            mine = have & names_of(family)
+            if mine and not self.chains.own_lines(family).chains:
+                for name in sorted(mine):
+                    for doomed in (name, f"{name}-new"):
+                        ipset.destroy_set(doomed)
+                self._allow_sets.forget(family)
+
+
+def _readable(read: Callable[[], _Found], nothing: _Found) -> _Found:
+    """Return what `read` returns, or `nothing` if it fails: that must keep no rule from ending."""
+    try:
+        return read()
+    except Exception:
+        return nothing
+
+
+def _by_family(objects: KernelObjects) -> list[tuple[int, list[ChainLine]]]:
+    grouped = [(family, [line for line in objects.lines if line.family == family]) for family in FAMILIES]
+    return [(family, lines) for family, lines in grouped if lines]

@@ -1,0 +1,389 @@
+"""Rules in fwtop's own nftables tables: installed and removed in one transaction each."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from fwtop.guardian.allow.allowlist import AllowList
+from fwtop.guardian.failpoints import Failpoint, Failpoints
+from fwtop.guardian.objects.nft_allow import difference
+from fwtop.guardian.objects.nft_words import (
+    LAYOUTS,
+    NETDEV,
+    Layout,
+    NftRule,
+    allow_lines,
+    enable_lines,
+    head,
+    role_chains,
+    set_lines,
+    set_of,
+    shortened,
+)
+from fwtop.guardian.objects.spec import HEAD_CHANGED
+from fwtop.kernel import nf_tables
+from fwtop.kernel.links import Link
+from fwtop.kernel.programs import CommandError, run
+from fwtop.model.errors import FwtopError
+from fwtop.model.roles import Passes
+from fwtop.model.text import safe_text
+
+_SET = re.compile(r"r(\d+)-\w+")
+_COMMENT = re.compile(r"fwtop-(\d+)")
+_BASE_CHAIN = re.compile(r"in-\d+")
+ALLOW_SETS = frozenset(
+    f"{role}{family}" for role in ("allow", "peers", "gateways", "known") for family in (4, 6)
+)
+_MARKS = frozenset({"allow4", "allow6"})  # of a table that fwtop made, whatever its version
+_NO_PROGRAM = 3  # the status of an error about a program that is not installed
+_COMMON = frozenset({"metainfo", "table", "chain", "set", "rule"})
+
+
+@dataclass(slots=True)
+class Table:
+    """A table as the kernel lists it; empty for somebody else's table of the same name."""
+
+    foreign: bool = False  # there, but not made by fwtop
+    shared: bool = False  # ours, and somebody put things of their own in
+    chains: set[str] = field(default_factory=set)
+    sets: set[str] = field(default_factory=set)
+    rules: list[tuple[str, str, int, int, int]] = field(default_factory=list)  # id, chain, handle, counts
+    others: dict[str, list[int]] = field(default_factory=dict)  # chain → handles of its first lines
+
+    def rule_ids(self) -> set[str]:
+        """Return the ids of the rules that have sets or lines here."""
+        named = {found[1] for name in self.sets if (found := _SET.fullmatch(name))}
+        return named | {rule_id for rule_id, *_ in self.rules}
+
+
+def read_table(layout: Layout) -> Table:
+    """Read one of fwtop's tables; empty if it does not exist. Raises FwtopError."""
+    if nf_tables.is_missing(layout.table):  # as mostly: no program needs to be started for that
+        return Table()
+    try:
+        text = run(["nft", "-j", "-t", "list", "table", *layout.table.split()])
+    except FwtopError as error:
+        if error.code == _NO_PROGRAM or is_missing(str(error)):
+            return Table()
+        raise
+    table = Table()
+    for item in json.loads(text)["nftables"]:
+        if "chain" in item:
+            table.chains.add(item["chain"]["name"])
+        elif "set" in item:
+            table.sets.add(item["set"]["name"])
+        elif "rule" in item and (comment := _COMMENT.fullmatch(item["rule"].get("comment", ""))):
+            rule = item["rule"]
+            counter = next((part["counter"] for part in rule["expr"] if "counter" in part), None) or {}
+            counts = (int(counter.get("packets", 0)), int(counter.get("bytes", 0)))
+            table.rules.append((comment[1], rule["chain"], int(rule["handle"]), *counts))
+        elif "rule" in item:
+            table.others.setdefault(item["rule"]["chain"], []).append(int(item["rule"]["handle"]))
+        elif not item.keys() & _COMMON:
+            table.shared = True
+    if not table.sets >= _MARKS:  # they come in one transaction with all the rest
+        return Table(foreign=True)
+    own = {name for name in table.sets if name in ALLOW_SETS or _SET.fullmatch(name)}
+    own |= {name for name in table.chains if name in _chains_of(layout) or _BASE_CHAIN.fullmatch(name)}
+    table.shared = table.shared or bool((table.sets | table.chains) - own)
+    return table
+
+
+def _chains_of(layout: Layout) -> dict[str, list[str]]:
+    """Return a table's chains with their first rules; a chain comes before those that jump to it."""
+    return role_chains() | dict.fromkeys(layout.chains, head(layout))
+
+
+def is_missing(complaint: str) -> bool:
+    """Return whether nft complained about a missing table, or missing nf_tables."""
+    return any(text in complaint for text in ("No such file or directory", "not supported", "syntax error"))
+
+
+def removal_lines(layout: Layout, table: Table, rule_ids: set[str]) -> list[str]:
+    """Return the commands that remove rules and keep the table."""
+    places = [(chain, handle) for rule_id, chain, handle, _, _ in table.rules if rule_id in rule_ids]
+    doomed = [f"delete rule {layout.table} {chain} handle {handle}" for chain, handle in places]
+    gone = [name for name in sorted(table.sets) if (found := _SET.fullmatch(name)) and found[1] in rule_ids]
+    return doomed + [f"delete set {layout.table} {name}" for name in gone]
+
+
+def elements_of(layout: Layout, name: str) -> int:
+    """Return the number of elements in one of fwtop's sets; raises FwtopError."""
+    text = run(["nft", "-j", "list", "set", *layout.table.split(), name])
+    return sum(len(item["set"].get("elem", ())) for item in json.loads(text)["nftables"] if "set" in item)
+
+
+def entry_counters(rule_id: str, *, top: int) -> dict[str, int]:
+    """Return the `top` sources of a rule at netdev ingress that matched most: prefix → packets."""
+    counted: list[tuple[int, str]] = []
+    for family in (4, 6):
+        try:
+            text = run(["nft", "-j", "list", "set", *NETDEV.table.split(), set_of(rule_id, f"src{family}")])
+        except CommandError:
+            continue
+        listed = [item["set"].get("elem", ()) for item in json.loads(text)["nftables"] if "set" in item]
+        elements = [item["elem"] for elements in listed for item in elements]
+        counted += [(int(element["counter"]["packets"]), _element(element["val"])) for element in elements]
+    return {name: packets for packets, name in sorted(counted, reverse=True)[:top]}
+
+
+def _element(value: str | dict[str, Any]) -> str:
+    if isinstance(value, dict):
+        return f"{value['prefix']['addr']}/{value['prefix']['len']}"
+    return str(value)
+
+
+_PLAIN_NAME = re.compile(r"[\w.@-]{1,15}")
+
+
+class NftTables:
+    """fwtop's tables in this namespace. `interfaces` returns those that packets arrive on."""
+
+    def __init__(self, failpoints: Failpoints, interfaces: Callable[[], list[Link]]) -> None:
+        self._failpoints = failpoints
+        self._interfaces = interfaces
+        self._allowed: dict[tuple[str, int], Passes] = {}
+        self._allow_checked: dict[str, tuple[int, str]] = {}  # by table: rule set's number, what was found
+        self._in_use: set[str] = set()  # tables that have rules; the others are not read again
+        self._hooked: dict[str, set[int]] = {}  # by table: interfaces that had a base chain
+        self._sizes: dict[str, int] = {}  # by set: most elements seen in it
+
+    def plan(self, rule_id: str, rule: NftRule, timeout_seconds: int, allow: AllowList) -> list[str]:
+        """Return the transaction as text, after nft has checked it; raises FwtopError."""
+        lines = self._transaction(rule_id, rule, allow, timeout_seconds)
+        _apply(lines, check=True)
+        return [f"nft {shortened(line)}" for line in lines]
+
+    def install(self, rule_id: str, rule: NftRule, allow: AllowList, timeout_seconds: int) -> str:
+        """Install a rule in one transaction; returns where it runs. Raises FwtopError."""
+        _apply(self._transaction(rule_id, rule, allow, timeout_seconds))
+        self._note_installed(rule, allow)
+        self._failpoints.reached(Failpoint.NFT)
+        if not rule.layout.per_interface:
+            return ""
+        return f"netdev ingress of {', '.join(safe_text(link.name) for link in self._interfaces())}"
+
+    def restore_missing(self, rule_id: str, rule: NftRule, allow: AllowList, timeout_seconds: int) -> None:
+        """Install a rule again in place of what is left of it, in one transaction; raises FwtopError."""
+        left = removal_lines(rule.layout, read_table(rule.layout), {rule_id})
+        _apply([*left, *self._transaction(rule_id, rule, allow, timeout_seconds)])
+        for item in rule.sets:
+            self._sizes.pop(set_of(rule_id, item.role), None)
+        self._note_installed(rule, allow)
+        self._failpoints.reached(Failpoint.REPAIR_NFT)
+
+    def _note_installed(self, rule: NftRule, allow: AllowList) -> None:
+        self._remember(rule.layout, allow)
+        self._in_use.add(rule.layout.table)
+
+    def renew(self, rule_id: str, rule: NftRule, allow: AllowList, timeout_seconds: int) -> None:
+        """Set the timeout of a rule's enable set, with the allow-list as it should be."""
+        if set_of(rule_id, "on") not in read_table(rule.layout).sets:
+            raise FwtopError(f"rule {rule_id} is gone from the kernel; nothing was changed")
+        stale = self._is_stale(rule.layout, allow)
+        head_lines = _allow_lines(rule.layout, allow) if stale else []
+        _apply([*head_lines, *enable_lines(rule_id, rule, timeout_seconds)])
+        self._remember(rule.layout, allow)
+
+    def disable(self, rule_ids: set[str]) -> None:
+        """Empty the enable sets of rules, which then match nothing; missing sets are no error."""
+        for layout in self._used():
+            for rule_id in sorted(rule_ids):
+                try:
+                    run(["nft", "flush", "set", *layout.table.split(), set_of(rule_id, "on")])
+                except CommandError as error:
+                    if not is_missing(str(error)):
+                        raise
+
+    def remove(self, rule_ids: set[str]) -> None:
+        """Remove rules, and a table with its last one; missing ones are no error."""
+        errors: list[FwtopError] = []
+        for layout in LAYOUTS:
+            try:
+                self._remove_from(layout, rule_ids)
+            except FwtopError as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]
+
+    def _remove_from(self, layout: Layout, rule_ids: set[str]) -> None:
+        table = read_table(layout)
+        if not table.chains:
+            return
+        if table.rule_ids() <= rule_ids and not table.shared:
+            _apply([f"delete table {layout.table}"])
+            self._allowed = {key: old for key, old in self._allowed.items() if key[0] != layout.table}
+            self._hooked.pop(layout.table, None)
+            self._in_use.discard(layout.table)
+            self._failpoints.reached(Failpoint.NFT_REMOVED)
+        elif doomed := removal_lines(layout, table, rule_ids):
+            _apply(doomed)
+            ended = {name for name in self._sizes if (found := _SET.fullmatch(name)) and found[1] in rule_ids}
+            self._sizes = {name: size for name, size in self._sizes.items() if name not in ended}
+            self._failpoints.reached(Failpoint.NFT_REMOVED)
+
+    def present(self, rule_id: str, rule: NftRule) -> bool:
+        """Return whether the kernel has all lines and sets of a rule."""
+        table = read_table(rule.layout)
+        wanted = {set_of(rule_id, role) for role in ("on", *(item.role for item in rule.sets))}
+        return wanted <= table.sets and sum(found[0] == rule_id for found in table.rules) == len(rule.lines)
+
+    def shortfall(self, rule_id: str, rule: NftRule) -> str:
+        """Describe what the kernel lacks of a rule; "" if nothing. Raises FwtopError."""
+        layout, table = rule.layout, read_table(rule.layout)
+        where = f"table {layout.table}"
+        if not self.present(rule_id, rule):
+            return f"lines or sets of it are gone from {where}"
+        wanted = _chains_of(layout)
+        broken = [name for name in wanted if len(table.others.get(name, ())) != len(wanted[name])]
+        if broken:
+            return f"{HEAD_CHANGED} {broken[0]} in {where} were changed"
+        if layout.per_interface and (bare := self._unhooked(layout, table)):
+            return f"nothing jumps to chain {next(iter(layout.chains))} in {where} any more{bare}"
+        if elements_of(layout, set_of(rule_id, "on")) < len(rule.families):
+            return f"set {set_of(rule_id, 'on')} in {where} was emptied"
+        return self._emptied(rule_id, rule)
+
+    def _unhooked(self, layout: Layout, table: Table) -> str:
+        """Name an interface that had a base chain and has lost it; "" if none has."""
+        names = {index: name for index, name in socket.if_nameindex()}
+        now = {index for index in names if table.others.get(f"in-{index}")}
+        before = self._hooked.setdefault(layout.table, set())
+        before |= now
+        lost = before & names.keys() - now
+        if not now:
+            return " from any interface"
+        return f" from the ingress of {safe_text(names[min(lost)])}" if lost else ""
+
+    def _emptied(self, rule_id: str, rule: NftRule) -> str:
+        """Name a set of a rule that lost elements since it was filled; "" if none has."""
+        for item in rule.sets:
+            if not item.elements:
+                continue
+            name = set_of(rule_id, item.role)
+            size = elements_of(rule.layout, name)
+            whole = self._sizes[name] = max(size, self._sizes.get(name, 0))
+            if not size:
+                return f"set {name} in table {rule.layout.table} was emptied"
+            if size < whole:
+                return f"set {name} in table {rule.layout.table} holds {size:,} of its {whole:,} elements"
+        return ""
+
+    def rule_ids(self) -> set[str]:
+        """Return the ids of all rules with any object in fwtop's tables."""
+        self._in_use = {layout.table for layout in LAYOUTS}  # as long as they were not read
+        found = {layout.table: read_table(layout).rule_ids() for layout in LAYOUTS}
+        self._in_use = set()
+        self._in_use |= {table for table, ids in found.items() if ids}
+        return {rule_id for ids in found.values() for rule_id in ids}
+
+    def counts(self) -> dict[str, tuple[int, int]]:
+        """Return packets and bytes of each rule, summed over its counters."""
+        found: dict[str, tuple[int, int]] = {}
+        for layout in self._used():
+            for rule_id, _, _, packets, size in read_table(layout).rules:
+                before = found.get(rule_id, (0, 0))
+                found[rule_id] = (before[0] + packets, before[1] + size)
+        return found
+
+    def refresh_allow(self, allow: AllowList) -> None:
+        """Update the allow-list in tables that have rules; tries each before it raises FwtopError."""
+        errors: list[FwtopError] = []
+        for layout in self._used():
+            try:
+                if self._is_stale(layout, allow) and read_table(layout).chains:
+                    _apply(_allow_lines(layout, allow))
+                    self._remember(layout, allow)
+            except FwtopError as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]
+
+    def allow_shortfall(self, layout: Layout) -> str:
+        """Name a set of the allow-list that was changed, "" if none; read when the rule set is another.
+
+        Raises FwtopError.
+        """
+        now = nf_tables.generation()
+        before, text = self._allow_checked.get(layout.table, (0, ""))
+        if not now or now != before:
+            filled = [self._allowed.get((layout.table, family)) for family in (4, 6)]
+            text = next(
+                (text for item in filled if item is not None and (text := difference(layout, item))), ""
+            )
+            self._allow_checked[layout.table] = (now, text)
+        return text
+
+    def _is_stale(self, layout: Layout, allow: AllowList) -> bool:
+        """Return whether a table's allow-list is another, or somebody changed or removed its sets."""
+        if any(self._allowed.get((layout.table, family)) != allow.passes(family) for family in (4, 6)):
+            return True
+        try:
+            return bool(self.allow_shortfall(layout))
+        except FwtopError:
+            return True  # its sets are gone
+
+    def _transaction(self, rule_id: str, rule: NftRule, allow: AllowList, seconds: int) -> list[str]:
+        layout, table = rule.layout, read_table(rule.layout)
+        if table.foreign:
+            raise FwtopError(f"there is a table {layout.table} that is not fwtop's; nothing was changed")
+        lines = [f"add table {layout.table}", *_allow_lines(layout, allow)]
+        for name, first in _chains_of(layout).items():
+            there, hook = table.others.get(name, []), layout.chains.get(name)
+            if name not in table.chains:
+                lines.append(f"add chain {layout.table} {name}" + (f" {{ {hook} }}" if hook else ""))
+                lines += [f"add rule {layout.table} {name} {text}" for text in first]
+            elif len(there) != len(first):  # somebody flushed it: nobody would be spared any more
+                lines += [f"delete rule {layout.table} {name} handle {handle}" for handle in there]
+                lines += [f"insert rule {layout.table} {name} {text}" for text in reversed(first)]
+        if layout.per_interface:
+            lines += self._base_chains(layout, table)
+        for item in rule.sets:
+            lines += set_lines(layout, rule_id, item)
+        lines += enable_lines(rule_id, rule, seconds)
+        ask = f"{layout.enable_match} @{set_of(rule_id, 'on')}"
+        for chain, family, conditions, statement in rule.lines:
+            only = f"{layout.enable_match} {layout.enable_elements[family]}"
+            text = " ".join(filter(None, (only, conditions, ask, statement)))
+            lines.append(f'add rule {layout.table} {chain} {text} comment "fwtop-{rule_id}"')
+        return lines
+
+    def _base_chains(self, layout: Layout, table: Table) -> list[str]:
+        lines = []
+        places = self._interfaces()
+        if not places:
+            raise FwtopError("no interface is up at whose ingress a rule could be; nothing was installed")
+        for link in places:
+            chain = f"in-{link.index}"
+            if table.others.get(chain):
+                continue
+            if not _PLAIN_NAME.fullmatch(link.name):
+                raise FwtopError(
+                    f"nftables can't name interface {safe_text(link.name)!r}; nothing was installed"
+                )
+            lines.append(f"add chain {layout.table} {chain} {{ {layout.per_interface.format(link.name)} }}")
+            lines.append(f"add rule {layout.table} {chain} jump {next(iter(layout.chains))}")
+        return lines
+
+    def _used(self) -> list[Layout]:
+        return [layout for layout in LAYOUTS if layout.table in self._in_use]
+
+    def _remember(self, layout: Layout, allow: AllowList) -> None:
+        for family in (4, 6):
+            self._allowed[layout.table, family] = allow.passes(family)
+
+
+def _allow_lines(layout: Layout, allow: AllowList) -> list[str]:
+    return [line for family in (4, 6) for line in allow_lines(layout, allow.passes(family))]
+
+
+def _apply(lines: Iterable[str], *, check: bool = False) -> None:
+    try:
+        run(["nft", *(["-c"] if check else []), "-f", "-"], text="\n".join(lines) + "\n")
+    except CommandError as error:
+        raise FwtopError(f"{error}; nothing was changed", 3 if is_missing(str(error)) else 1) from None

@@ -1,0 +1,191 @@
+"""Rules in nft syntax, for fwtop's own nftables tables.
+
+A rule consists of sets named `rID-…` and lines with the comment `fwtop-ID`. Each line matches the rule's
+enable set, whose elements have a timeout in the kernel: the dead man's switch. That look-up comes after all
+other conditions, so that packets that the rule isn't about don't pay for it. Every chain with verdicts begins
+with the allow-list, whose roles are in chains of their own: only packets of listed addresses are compared
+with them. Source: nft(8).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fwtop.model import roles
+from fwtop.model.address import Prefix
+from fwtop.model.roles import Passes
+
+_INTERVALS = "flags interval"
+_TYPES = {4: "ipv4_addr", 6: "ipv6_addr"}
+_SHOWN_ELEMENTS = 5
+# Neighbour discovery, as in chain.py: hop limit 255 proves that it comes from the link (RFC 4861).
+_NEIGHBOURS = "icmpv6 type { 134, 135, 136 } ip6 hoplimit 255 accept"
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """One of fwtop's tables: its chains, and the type of its enable sets."""
+
+    table: str  # family and name
+    enable_type: str
+    enable_elements: dict[int, str]
+    enable_match: str  # the expression that enable sets are matched against
+    chains: dict[str, str]  # name → its hook; "" for one that others jump to
+    per_interface: str = ""  # a base chain for each interface, with this hook, jumps to the first chain
+
+
+NETDEV = Layout(
+    "netdev fwtop", "ether_type", {4: "0x0800", 6: "0x86dd"}, "meta protocol", {"rules": ""},
+    'type filter hook ingress device "{}" priority -500; policy accept;',
+)  # fmt: skip
+PROXY = Layout(
+    "inet fwtop-synproxy", "nf_proto", {4: "ipv4", 6: "ipv6"}, "meta nfproto",
+    {
+        # After table raw, whose drops come first, and before conntrack (linux/netfilter_ipv4.h).
+        "raw": "type filter hook prerouting priority -290; policy accept;",
+        "in": "type filter hook input priority -1; policy accept;",
+        "forward": "type filter hook forward priority -1; policy accept;",
+    },
+)  # fmt: skip
+CONNECTIONS = Layout(
+    "inet fwtop-connections", "nf_proto", {4: "ipv4", 6: "ipv6"}, "meta nfproto",
+    # Behind connection tracking (-200), which counts, and before NAT (linux/netfilter_ipv4.h).
+    {"new": "type filter hook prerouting priority -150; policy accept;"},
+)  # fmt: skip
+LAYOUTS = (NETDEV, PROXY, CONNECTIONS)
+
+
+@dataclass(frozen=True, slots=True)
+class NftSet:
+    """A set of a rule: its role in the name, nft's type and flags, and its elements as text."""
+
+    role: str
+    kind: str
+    flags: str
+    elements: tuple[str, ...]
+    counted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class NftRule:
+    """A rule's sets and lines; a line is (chain, family, conditions, statement).
+
+    The match on the enable set goes between conditions and statement.
+    """
+
+    layout: Layout
+    sets: tuple[NftSet, ...]
+    lines: tuple[tuple[str, int, str, str], ...]
+
+    @property
+    def families(self) -> tuple[int, ...]:
+        """The families that its lines are about."""
+        return tuple(sorted({line[1] for line in self.lines}))
+
+
+def address_set(role: str, family: int, prefixes: Sequence[Prefix], *, counted: bool = False) -> NftSet:
+    """Return a set of prefixes without those inside others, which nft refuses."""
+    return NftSet(
+        f"{role}{family}", _TYPES[family], _INTERVALS, tuple(map(str, outermost(prefixes))), counted
+    )
+
+
+def outermost(prefixes: Sequence[Prefix]) -> list[Prefix]:
+    """Return the prefixes of one family that lie within no other, sorted."""
+    kept: list[Prefix] = []
+    for prefix in sorted(set(prefixes)):
+        if not kept or not kept[-1].contains(prefix):
+            kept.append(prefix)
+    return kept
+
+
+def set_of(rule_id: str, role: str) -> str:
+    """Return the name of a rule's set."""
+    return f"r{rule_id}-{role}"
+
+
+def head(layout: Layout) -> list[str]:
+    """Return the first rules of every chain with verdicts: what leads to the allow-list."""
+    lines = ['iif "lo" return'] if not layout.per_interface else []
+    ipv6 = f"{layout.enable_match} {layout.enable_elements[6]}"
+    return [*lines, "ip saddr @known4 jump roles4", f"{ipv6} jump roles6"]
+
+
+def role_chains() -> dict[str, list[str]]:
+    """Return the chains that compare packets with the roles; `accept` ends fwtop's base chain alone."""
+    return {
+        "roles4": _roles(4),
+        "roles6": [_NEIGHBOURS, "ip6 saddr != @known6 return", *_roles(6)],
+    }
+
+
+def _roles(family: int) -> list[str]:
+    """Return the allow-list's rules by role (model/roles.py); ports first, as most packets differ."""
+    saddr = "ip saddr" if family == 4 else "ip6 saddr"
+    peer, gateway = f"{saddr} . meta l4proto . th sport @peers{family}", f"{saddr} @gateways{family}"
+    server, client = roles.DHCP_PORTS[family]
+    numbers = ", ".join(map(str, (roles.ICMP[family], *roles.ROUTING)))
+    conditions = [
+        f"{saddr} @allow{family}",
+        f"meta l4proto tcp tcp flags & (fin | syn | rst | ack) != syn {peer}",
+        f"udp sport {roles.DNS_PORT} udp dport {roles.ASKING_PORTS}-65535 {peer}",
+        f"udp sport {roles.NTP_PORT} {peer}",
+        f"udp sport {server} udp dport {client} {peer}",
+        f"udp dport {{ {', '.join(map(str, roles.BFD_PORTS))} }} {gateway}",
+        f"tcp dport {roles.BGP_PORT} {gateway}",
+        f"meta l4proto {{ {numbers} }} {gateway}",
+    ]
+    return [f"{condition} accept" for condition in conditions]
+
+
+def allow_lines(layout: Layout, passes: Passes) -> list[str]:
+    """Return the commands that create or refill a family's allow-list sets."""
+    family, address = passes.family, _TYPES[passes.family]
+    networks = address_set("allow", family, passes.networks)
+    peers = tuple(f"{who} . {protocol} . {port}" for who, protocol, port in passes.peers)
+    made = (
+        networks,
+        NftSet(f"peers{family}", f"{address} . inet_proto . inet_service", "size 65535", peers),
+        NftSet(f"gateways{family}", address, "size 1024", tuple(map(str, passes.gateways))),
+        address_set("known", family, passes.known),
+    )
+    lines = []
+    for item in made:
+        name = f"{layout.table} {item.role}"
+        lines += [f"add set {name} {{ type {item.kind}; {item.flags}; }}", f"flush set {name}"]
+        if item.elements:
+            lines.append(f"add element {name} {{ {', '.join(item.elements)} }}")
+    return lines
+
+
+def set_lines(layout: Layout, rule_id: str, item: NftSet) -> list[str]:
+    """Return the commands that create and fill a rule's set."""
+    name = f"{layout.table} {set_of(rule_id, item.role)}"
+    counter = " counter;" if item.counted else ""
+    lines = [f"add set {name} {{ type {item.kind}; {item.flags};{counter} }}"]
+    return [*lines, f"add element {name} {{ {', '.join(item.elements)} }}"] if item.elements else lines
+
+
+def enable_lines(rule_id: str, rule: NftRule, seconds: int) -> list[str]:
+    """Return the commands that set the timeout of a rule's enable set.
+
+    Flush first: nft can't change the timeout of an element that is there (before Linux 6.12).
+    """
+    name = f"{rule.layout.table} {set_of(rule_id, 'on')}"
+    on = ", ".join(f"{rule.layout.enable_elements[family]} timeout {seconds}s" for family in rule.families)
+    return [
+        f"add set {name} {{ type {rule.layout.enable_type}; flags timeout; }}",
+        f"flush set {name}",
+        f"add element {name} {{ {on} }}",
+    ]
+
+
+def shortened(line: str) -> str:
+    """Shorten a long list of elements for display."""
+    head, brace, rest = line.partition(" { ")
+    elements = rest.removesuffix(" }").split(", ")
+    if not line.startswith("add element") or len(elements) <= _SHOWN_ELEMENTS:
+        return line
+    more = len(elements) - _SHOWN_ELEMENTS
+    return f"{head}{brace}{', '.join(elements[:_SHOWN_ELEMENTS])} }}  # … and {more:,} more elements"

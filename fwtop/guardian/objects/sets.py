@@ -1,0 +1,150 @@
+"""fwtop's ipsets: filled in one batch, swapped when rebuilt.
+
+hash:net refuses /0 (linux/net/netfilter/ipset/ip_set_hash_net.c); `ipset restore` stops at the first
+bad line, so everything is checked before it is sent.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from fwtop.guardian.objects.spec import SetSpec
+from fwtop.kernel import ipset
+from fwtop.kernel.programs import CommandError, run
+from fwtop.render.xtables import create_line
+
+PREFIX = "fwtop-"
+MAX_TIMEOUT_SECONDS = 2147483  # ipset(8): the kernel's milliseconds are 32 bits wide
+_ASIDE = "-new"
+_RESTORE_SECONDS = 30.0  # longer lists go through netlink; keep and undo wait behind this
+_ENTRY = re.compile(r"^(\S+) .*?packets (\d+) bytes (\d+)")
+
+
+def fill(spec: SetSpec, timeout_seconds: int) -> None:
+    """Create and fill a rule's set, or complete an existing one; raises FwtopError."""
+    if spec.timed:
+        restore(fill_text(spec, timeout_seconds))
+    else:
+        fill_long(spec, timeout_seconds)
+
+
+def fill_long(spec: SetSpec, timeout_seconds: int, serve_urgent: Callable[[], None] = lambda: None) -> None:
+    """Do the same for a set without timeouts, in batches between which it calls `serve_urgent`."""
+    restore(_head(spec, timeout_seconds) + "\n")
+    # Imported here: a guardian without a long list needn't carry numpy.
+    from fwtop.model.prefix_rows import PrefixRows
+
+    ipset.add_prefixes(spec.name, spec.family, PrefixRows.of(spec.elements), serve_urgent)
+    restore("".join([f"add {spec.name} {prefix} nomatch\n" for prefix in spec.exceptions]))
+
+
+def fill_text(spec: SetSpec, timeout_seconds: int) -> str:
+    """Return the input of `ipset -exist restore` that creates and fills a rule's set."""
+    clock = f" timeout {timeout_seconds}" if spec.timed else ""
+    lines = [_head(spec, timeout_seconds)]
+    lines += [f"add {spec.name} {prefix}{clock}" for prefix in spec.elements]
+    lines += [f"add {spec.name} {prefix}{clock} nomatch" for prefix in spec.exceptions]
+    return "\n".join([*lines, ""])
+
+
+def _head(spec: SetSpec, timeout_seconds: int) -> str:
+    count = len(spec.elements) + len(spec.exceptions)
+    return create_line(spec.name, spec.family, count, timeout_seconds if spec.timed else None)
+
+
+def shown_text(spec: SetSpec, timeout_seconds: int, count: int) -> list[str]:
+    """Return the commands for display: `count` elements, and how many more there are."""
+    cut = SetSpec(spec.name, spec.family, spec.elements[:count], spec.exceptions[:count], spec.timed)
+    lines = [_head(spec, timeout_seconds), *fill_text(cut, timeout_seconds).splitlines()[1:]]
+    more = len(spec.elements) + len(spec.exceptions) - (len(lines) - 1)
+    shown = [f"ipset {line}" for line in lines]
+    how = "ipset restore" if spec.timed else "netlink in batches"
+    return [*shown, f"# … and {more:,} more elements, by {how}"] if more else shown
+
+
+def renew(spec: SetSpec, timeout_seconds: int) -> None:
+    """Set a new timeout for every element; expired and deleted ones are added again."""
+    if spec.timed:
+        restore(fill_text(spec, timeout_seconds).partition("\n")[2])  # a set's own default can't be changed
+    elif element_count(spec.name) != len(spec.elements) + len(spec.exceptions):
+        fill(spec, timeout_seconds)
+
+
+def restore_missing(spec: SetSpec, timeout_seconds: int) -> None:
+    """Restore a rule's set, whatever is left of it; raises FwtopError."""
+    if spec.timed and spec.name in names():
+        restore(fill_text(spec, timeout_seconds).partition("\n")[2])
+    else:
+        fill(spec, timeout_seconds)
+
+
+def restore(text: str) -> None:
+    """Run `ipset restore`; existing sets and elements are no error."""
+    if text:
+        run(["ipset", "-exist", "restore"], text=text, timeout=_RESTORE_SECONDS)
+
+
+def flush_of(rule_ids: set[str]) -> None:
+    """Flush the sets of rules, which then match nothing, smallest first; raises FwtopError."""
+    sizes = ipset.set_sizes()
+    mine = [name for name in sizes if name.startswith(PREFIX) and name.split("-")[1] in rule_ids]
+    for name in sorted(mine, key=lambda name: sizes[name]):
+        ipset.flush_set(name)
+
+
+def names() -> set[str]:
+    """Return the names of fwtop's sets in this namespace."""
+    return {name for name in ipset.set_sizes() if name.startswith(PREFIX)}
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """What a set without timeouts is to hold; elements as `ipset add` reads them."""
+
+    name: str
+    family: int
+    elements: Sequence[object]
+    kind: str = "hash:net"
+
+
+def replacement(*wanted: Contents) -> str:
+    """Return the lines for `restore` that replace the contents of sets, in order.
+
+    Each changes in one step for the kernel: build a copy, swap, destroy the old one.
+    """
+    have = names()
+    lines: list[str] = []
+    for item in wanted:
+        aside = f"{item.name}{_ASIDE}"
+        lines += [f"flush {aside}", f"destroy {aside}"] if aside in have else []
+        # A swap gives a set the other's size as well
+        made = (aside,) if item.name in have else (item.name, aside)
+        lines += [create_line(name, item.family, len(item.elements), None, item.kind) for name in made]
+        lines += [f"add {aside} {element}" for element in item.elements]
+        lines += [f"swap {aside} {item.name}", f"destroy {aside}"]
+    return "\n".join([*lines, ""])
+
+
+def element_count(name: str) -> int | None:
+    """Return the number of elements in a set, None if it does not exist.
+
+    The kernel counts expired elements too until its next sweep.
+    """
+    try:
+        listing = run(["ipset", "list", "-t", name])
+    except CommandError:
+        return None
+    found = re.search(r"^Number of entries: (\d+)", listing, re.MULTILINE)
+    return int(found.group(1)) if found else None
+
+
+def entry_counters(name: str, *, top: int) -> dict[str, int]:
+    """Return the `top` elements that matched most: prefix → packets."""
+    counted: list[tuple[int, str]] = []
+    for line in run(["ipset", "list", name]).splitlines():
+        found = _ENTRY.match(line)
+        if found:
+            counted.append((int(found.group(2)), found.group(1)))
+    return {prefix: packets for packets, prefix in sorted(counted, reverse=True)[:top]}

@@ -1,0 +1,64 @@
+"""The kernel objects of a rule: sets with a timeout, and lines of the FWTOP chain that match them.
+
+A backend is a function from a Rule to KernelObjects, so that planning, installing, removing and counting are
+written once, and every kind of rule can be tested without a kernel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from fwtop.model.address import Prefix
+from fwtop.model.rule import Rule, Setting
+
+if TYPE_CHECKING:
+    from fwtop.guardian.objects.nft_words import NftRule
+
+PREROUTING = "PREROUTING"
+OUTPUT = "OUTPUT"
+HEAD_CHANGED = "the first lines of chain"  # how the reason begins why a rule does not act then
+# A hook's chain sends packets of listed addresses to the chain of roles, and all others on to the rules.
+HOOK_CHAINS = {PREROUTING: "FWTOP", OUTPUT: "FWTOP-OUT"}
+ROLE_CHAINS = {PREROUTING: "FWTOP-ROLES", OUTPUT: "FWTOP-OUT-ROLES"}
+RULE_CHAINS = {PREROUTING: "FWTOP-RULES", OUTPUT: "FWTOP-OUT-RULES"}
+
+
+@dataclass(frozen=True, slots=True)
+class SetSpec:
+    """An ipset hash:net of this rule; every element of a timed one gets the rule's timeout."""
+
+    name: str
+    family: int
+    elements: Sequence[Prefix]
+    exceptions: tuple[Prefix, ...] = ()  # `nomatch` elements: inside a listed prefix, but not meant
+    timed: bool = True  # False: a long list, whose lines also match an enable set
+
+
+@dataclass(frozen=True, slots=True)
+class ChainLine:
+    """One line of a chain: arguments of iptables without the comment that names the rule."""
+
+    family: int
+    match: tuple[str, ...]
+    target: tuple[str, ...]
+    hook: str = PREROUTING
+
+
+@dataclass(frozen=True, slots=True)
+class KernelObjects:
+    """Everything that a rule puts into the kernel."""
+
+    sets: tuple[SetSpec, ...]
+    lines: tuple[ChainLine, ...]
+    notes: tuple[str, ...] = ()  # costs and side effects, for the preview
+    compiled: Rule | None = None  # without sets and lines
+    settings: tuple[Setting, ...] = ()  # sysctls
+    needs: tuple[Setting, ...] = ()  # sysctls that must be so; changed only where they are not
+    nft: NftRule | None = None  # instead of sets and lines
+
+
+def comment_of(rule_id: str) -> str:
+    """Return the comment that marks a rule's chain lines."""
+    return f"fwtop-{rule_id}"

@@ -1,0 +1,245 @@
+"""Sysctls as rules: the old value is journalled before the new one is written, and restored at the end.
+
+The kernel has no clock for them. The guardian's timer and undo give the old value back; where it was killed,
+the next guardian of the namespace does, which watchdog.py starts in time; a restart of the machine forgets
+them anyway.
+"""
+
+from __future__ import annotations
+
+import errno
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from fwtop.guardian.failpoints import Failpoint, Failpoints
+from fwtop.model.errors import FwtopError
+from fwtop.model.rule import Setting
+from fwtop.model.tunables import TUNABLES, Direction, Tunable
+from fwtop.render.numbers import percent
+
+NO_CLOCK = (
+    "sysctls have no clock in the kernel: fwtop's guardian gives the old value back when the time is over or "
+    "the rule is undone; if it is killed, a shell that it left waiting starts another one for that"
+)
+_ENTRY_BYTES = 320  # of a tracked connection: struct nf_conn and its extensions, Linux 6.x
+_MUCH_MEMORY = 0.25  # of the machine's
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """A sysctl that a rule changed, as the journal knows it."""
+
+    rule_id: str
+    name: str
+    old: int
+    new: int
+    done: bool  # False: intended, the kernel may or may not have it
+
+    @staticmethod
+    def of(rule_id: object, name: object, old: object, new: object, done: object) -> Changed:
+        """Decode a record; raises ValueError."""
+        if not (isinstance(rule_id, str) and rule_id.isdigit() and isinstance(name, str)):
+            raise ValueError(f"rule {rule_id!r}, sysctl {name!r}")
+        if not (isinstance(old, int) and isinstance(new, int) and isinstance(done, int)):
+            raise ValueError(f"{name} was {old!r}, is {new!r}")
+        return Changed(rule_id, name, old, new, bool(done))
+
+
+class Remembers(Protocol):
+    """Keeps old values across restarts of the guardian."""
+
+    def remember_setting(self, changed: Changed) -> None: ...  # noqa: D102
+    def settings(self) -> list[Changed]: ...  # noqa: D102
+    def forget_setting(self, rule_id: str, name: str) -> None: ...  # noqa: D102
+
+
+class Sysctls:
+    """The sysctls of one namespace that rules changed."""
+
+    def __init__(self, memory: Remembers, failpoints: Failpoints) -> None:
+        self._memory = memory
+        self._failpoints = failpoints
+
+    def plan(self, settings: tuple[Setting, ...]) -> list[str]:
+        """Return the commands that `install` amounts to; raises FwtopError if they are impossible here."""
+        self._check_free(settings)
+        return [f"sysctl -w {item.name}={item.value}  # now {_possible(item)}" for item in settings]
+
+    def install(self, rule_id: str, settings: tuple[Setting, ...]) -> None:
+        """Write all or none; raises FwtopError."""
+        self._check_free(settings)
+        before = [(item, _possible(item)) for item in settings]
+        try:
+            for item, old in before:
+                self._memory.remember_setting(Changed(rule_id, item.name, old, item.value, done=False))
+                _write(TUNABLES[item.name], item.value)
+                self._failpoints.reached(Failpoint.SETTING)
+                now = _read(TUNABLES[item.name])  # the kernel may round
+                self._memory.remember_setting(Changed(rule_id, item.name, old, now, done=True))
+        except FwtopError:
+            self.restore({rule_id})
+            raise
+
+    def require(self, rule_id: str, needs: tuple[Setting, ...]) -> None:
+        """Change the settings that don't meet a rule's needs; it shares those that another rule changed.
+
+        Raises FwtopError.
+        """
+        changed = {item.name: item for item in self._memory.settings()}
+        wanted = []
+        for item in needs:
+            other = changed.get(item.name)
+            if other is not None and _serves(item, other.new):
+                self._memory.remember_setting(Changed(rule_id, item.name, other.old, other.new, done=True))
+            elif not _serves(item, _read(TUNABLES[item.name])):
+                wanted.append(item)
+        self.install(rule_id, tuple(wanted))
+
+    def missing(self, needs: tuple[Setting, ...]) -> tuple[Setting, ...]:
+        """Return the needs that the present values don't meet."""
+        return tuple(item for item in needs if not _serves(item, _read(TUNABLES[item.name])))
+
+    def restore(self, rule_ids: set[str]) -> None:
+        """Restore old values, except where another rule shares them or somebody changed them since.
+
+        Tries all before it raises FwtopError; what could not be given back is remembered. A sysctl that is
+        gone has no value any more: its module was unloaded.
+        """
+        errors: list[FwtopError] = []
+        changed = self._memory.settings()
+        held = {item.name for item in changed if item.rule_id not in rule_ids}
+        for item in changed:
+            if item.rule_id not in rule_ids:
+                continue
+            tunable = TUNABLES.get(item.name)
+            if tunable is None:
+                continue  # of a newer fwtop: remembered until that comes back
+            if item.name not in held and Path(tunable.path).exists():
+                try:
+                    if not item.done or _read(tunable) == item.new:
+                        _write(tunable, item.old)
+                except FwtopError as error:
+                    errors.append(error)
+                    continue
+            self._failpoints.reached(Failpoint.RESTORED)
+            self._memory.forget_setting(item.rule_id, item.name)
+        if errors:
+            raise errors[0]
+
+    def present(self, rule_id: str, settings: tuple[Setting, ...]) -> bool:
+        """Return whether all of a rule's settings were made."""
+        made = {item.name for item in self._memory.settings() if item.rule_id == rule_id and item.done}
+        return {item.name for item in settings} <= made
+
+    def shortfall(self, rule_id: str, needs: tuple[Setting, ...]) -> str:
+        """Describe a setting of a rule that somebody changed since; "" if none. Raises FwtopError."""
+        mine = [item for item in self._memory.settings() if item.rule_id == rule_id and item.done]
+        for item in (*(Setting(one.name, one.new) for one in mine), *needs):
+            now = _read(TUNABLES[item.name])
+            if not _serves(item, now):
+                return f"somebody set {item.name} to {now}"
+        return ""
+
+    def require_again(self, rule_id: str, needs: tuple[Setting, ...]) -> None:
+        """Meet the needs of a rule that it had not had to change before; raises FwtopError."""
+        known = {item.name for item in self._memory.settings() if item.rule_id == rule_id}
+        self.require(rule_id, tuple(need for need in needs if need.name not in known))
+
+    def renew(self, rule_id: str) -> None:
+        """Rewrite the values of a rule that somebody changed; raises FwtopError."""
+        for item in self._memory.settings():
+            if item.rule_id == rule_id and not _serves(
+                Setting(item.name, item.new), _read(TUNABLES[item.name])
+            ):
+                _write(TUNABLES[item.name], item.new)
+
+    def rule_ids(self) -> set[str]:
+        """Return the ids of the rules that changed anything."""
+        return {item.rule_id for item in self._memory.settings()}
+
+    def sentences(self, rule_id: str) -> list[str]:
+        """Describe a rule's settings before and now."""
+        found = []
+        for item in self._memory.settings():
+            if item.rule_id != rule_id or item.name not in TUNABLES:
+                continue
+            now = _read(TUNABLES[item.name])
+            kept = "still so" if now == item.new else f"but somebody set it to {now} since: it will stay so"
+            found.append(f"rule {rule_id} changed {item.name} from {item.old} to {item.new}, {kept}")
+        return found
+
+    def _check_free(self, settings: tuple[Setting, ...]) -> None:
+        taken = {item.name: item.rule_id for item in self._memory.settings()}
+        for item in settings:
+            if item.name in taken:
+                raise FwtopError(
+                    f"rule {taken[item.name]} changed {item.name} already; nothing was changed; "
+                    f"'fwtop undo {taken[item.name]}' first"
+                )
+
+
+def notes(settings: tuple[Setting, ...]) -> tuple[str, ...]:
+    """Return notes for the preview of a rule with these settings."""
+    found = [NO_CLOCK]
+    for item in settings:
+        if item.name == "net.netfilter.nf_conntrack_max":
+            size, total = item.value * _ENTRY_BYTES, _memory_bytes()
+            found.append(f"a full table of {item.value:,} connections takes about {size >> 20:,} MiB")
+            if total and size > total * _MUCH_MEMORY:
+                found.append(f"that is {percent(size / total)} of this machine's memory")
+    return tuple(found)
+
+
+def _serves(need: Setting, value: int) -> bool:
+    return value <= need.value if TUNABLES[need.name].direction is Direction.DOWN else value >= need.value
+
+
+def _possible(item: Setting) -> int:
+    """Return the present value; raises FwtopError if the setting can't be changed like that here."""
+    tunable = TUNABLES[item.name]
+    now = _read(tunable)
+    try:
+        with open(tunable.path, "r+b", buffering=0):
+            pass
+    except PermissionError:
+        raise FwtopError(
+            f"{tunable.name} can be changed in the initial network namespace only; nothing was changed; "
+            "try it without --netns",
+            3,
+        ) from None
+    except OSError as error:
+        raise FwtopError(f"cannot change {tunable.name}: {error.strerror}; nothing was changed", 3) from None
+    up, down = tunable.direction is Direction.UP, tunable.direction is Direction.DOWN
+    if (up and item.value < now) or (down and item.value > now):
+        raise FwtopError(
+            f"{tunable.name} is {now}: under attack it can only be {tunable.direction.value}; "
+            "nothing was changed",
+            2,
+        )
+    return now
+
+
+def _read(tunable: Tunable) -> int:
+    try:
+        return int(Path(tunable.path).read_text(encoding="ascii").split()[0])
+    except (OSError, ValueError, IndexError):
+        raise FwtopError(
+            f"this namespace has no {tunable.name} (no connection tracking?); nothing was changed",
+            3,
+        ) from None
+
+
+def _write(tunable: Tunable, value: int) -> None:
+    try:
+        Path(tunable.path).write_text(str(value), encoding="ascii")
+    except OSError as error:
+        reason = "not permitted here" if error.errno in (errno.EACCES, errno.EPERM) else error.strerror
+        raise FwtopError(f"cannot set {tunable.name} to {value}: {reason}") from None
+
+
+def _memory_bytes() -> int:
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemTotal:"):
+            return int(line.split()[1]) << 10
+    return 0

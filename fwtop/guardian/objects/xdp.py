@@ -1,0 +1,426 @@
+"""The compiled rules of one namespace: one program of all of them, replaced when they change.
+
+A rule takes effect when its deadline is set in a map, and the program itself ends it then (the dead man's
+switch). What is pinned in bpffs outlives the guardian, and the next one finds it there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import syslog
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from fwtop.guardian.allow.allowlist import AllowList
+from fwtop.guardian.failpoints import Failpoint, Failpoints
+from fwtop.guardian.objects import xdp_loader
+from fwtop.guardian.objects.xdp_attachments import Attachments
+from fwtop.guardian.objects.xdp_loader import Precompiler
+from fwtop.guardian.objects.xdp_planned import Planned, same_code
+from fwtop.guardian.objects.xdp_state import PrefixHits, Slots, disable_pinned, free_slot
+from fwtop.guardian.ownership import single_threaded
+from fwtop.model.address import Prefix
+from fwtop.model.errors import FwtopError
+from fwtop.model.paths import PIN_DIRECTORY
+from fwtop.model.prefix_list import sealed
+from fwtop.model.rule import Kind, Rule
+from fwtop.model.text import safe_text
+from fwtop.xdp.messages import Apply, Clear, Compile, Loaded, Open, RequestedRule, Sweep
+from fwtop.xdp.rule import BUCKETS, COMPILED_PREFIXES
+
+MAX_ALLOWED = 4096
+_SHOWN = 50  # prefixes of a rule, those that were hit most
+
+
+@single_threaded
+class CompiledRules:
+    """The compiled rules, on the `interfaces` that consoles watch, else on those with a default route."""
+
+    def __init__(
+        self, failpoints: Failpoints, netns: int, serve_urgent: Callable[[], None] = lambda: None
+    ) -> None:
+        self.interfaces: set[str] = set()
+        self._failpoints = failpoints
+        self._netns = netns
+        self._serve_urgent = serve_urgent  # called while a loader child runs
+        self._busy = False  # a loader runs; no other must be started meanwhile
+        self._slots: Slots | None = None
+        self._rules: dict[str, Rule] = {}  # whose compilation is known; all but those not adopted yet
+        self._listed: set[str] = set()  # whose long lists the kernel has as this version makes them
+        self._allow: tuple[Prefix, ...] = ()
+        self._attachments = Attachments()
+        self._unseen = False  # a former guardian left rules, and they could not be read
+        self._outdated = False  # they are an older fwtop's, with other maps: they can only be ended
+        self._stale = False  # the program holds rules that are over, without effect
+        self._precompiler = Precompiler()
+        self._planned = Planned()
+        self._ahead: dict[int, Rule] = {}  # planned rules by slot, which the program holds without effect
+        self._hits = PrefixHits()
+
+    @property
+    def descriptors(self) -> dict[str, int]:
+        """The shared maps, for the observers' loader to sample dropped packets; not to be closed."""
+        return dict(self._slots.maps) if self._slots is not None else {}
+
+    def take_maps(self, loaded: Loaded) -> None:
+        """Take the maps of a loader's answer, closing those that are known already."""
+        self._hits.take(loaded.hits)
+        if self._slots is None and loaded.maps:
+            self._slots = Slots(loaded.maps)
+            return
+        for descriptor in loaded.maps.values():
+            os.close(descriptor)
+
+    def find(self) -> None:
+        """Find the rules of a former guardian; raises FwtopError."""
+        self._unseen = _is_there(self._pins)
+        if self._unseen:
+            found = xdp_loader.ask(Open())
+            self.take_maps(found)
+            self._attachments.replace(found.attachments)
+            self._outdated = bool(found.attachments) and self._slots is None
+            self._check_version()
+            self._unseen = False
+
+    def _check_version(self) -> None:
+        if self._outdated:
+            raise FwtopError("an older fwtop compiled the XDP rules that run now: repair or undo them")
+
+    def _look(self) -> None:
+        """Try again to find a former guardian's rules if that failed; raises FwtopError."""
+        self._check_version()
+        if self._unseen:
+            self.find()
+
+    def sweep(self) -> None:
+        """Remove the pins of deleted namespaces; what fails is logged, as no rule of ours depends on it."""
+        if not _is_there(self._pins.parent):
+            return
+        try:
+            xdp_loader.ask(Sweep())
+        except FwtopError as error:
+            syslog.syslog(syslog.LOG_WARNING, f"pins of deleted namespaces were left: {safe_text(error)}")
+
+    @property
+    def _pins(self) -> Path:
+        return PIN_DIRECTORY / str(self._netns)
+
+    def plan(self, rule: Rule, allow: AllowList, *, follows: bool = False) -> list[str]:
+        """Return what `install` would do, and begin to compile for it.
+
+        A rule that `follows` is compiled together with those planned just before: the first installation
+        loads them all, the others only set a number and a deadline.
+        """
+        self._planned.add(rule, follows=follows)
+        self._prepare(rule, allow, instead=follows)
+        where = ", ".join(sorted(self.interfaces)) or "the interfaces with a default route"
+        lines = [] if self._pins.parent.parent.is_dir() and _is_bpffs() else ["mount -t bpf bpf /sys/fs/bpf"]
+        count = 1 + sum(other.kind is rule.kind for other in self._rules.values())
+        program = "fwtop_tc" if rule.kind is Kind.TC else "fwtop_xdp"
+        rules = f"{count} rule{'s' if count > 1 else ''}"
+        lines.append(f"bcc: compile {rules} and the allow-list into program {program}")
+        if len(rule.match.sources) > COMPILED_PREFIXES:
+            lines.append(f"bpf map: {len(rule.match.sources):,} prefixes, pinned as {self._pins}/list-N-*")
+        if rule.limit is not None:
+            lines.append(f"bpf map: {BUCKETS:,} source prefixes at most, pinned as {self._pins}/limit-N")
+        there = self._attachments.names_with(rule)
+        if there:
+            lines.append(f"bpf link update: swap program {program} on {', '.join(there)}")
+        else:
+            at_tc = f"tcx ingress on {where}, before Linux 6.6 a clsact filter"
+            at_xdp = f"XDP on {where}, in the driver or else generic"
+            lines.append(f"bpf link create: {at_tc if rule.kind is Kind.TC else at_xdp}")
+            lines.append(f"bpf link pin {self._pins}/link-*")
+        lines.append(
+            f"bpf map update {self._pins}/slots: rule N ends in {rule.ttl_seconds} s by the kernel's clock"
+        )
+        return lines
+
+    def install(self, rule: Rule, allow: AllowList, timeout_seconds: int) -> str:
+        """Compile a rule, swap the program, enable the rule; returns where it runs. Raises FwtopError."""
+        self._look()
+        used = self._slots.numbers() if self._slots is not None else {}
+        if any(str(number) not in self._rules for number in used.values()):
+            raise FwtopError("XDP rules of a former guardian are still being looked at; try again")
+        slot = self._take_ahead(rule, allow)
+        if slot is None:
+            slot = self._add(rule, used, _allowed(allow))
+        self._failpoints.reached(Failpoint.COMPILED)
+        if self._slots is not None:
+            try:
+                self._slots.allow(allow)
+            except FwtopError:
+                self.remove({rule.id})
+                raise
+            self._slots.enable(slot, timeout_seconds)
+        self._failpoints.reached(Failpoint.ENABLED)
+        return self._attachments.describe(rule)
+
+    def _add(self, rule: Rule, used: dict[int, int], allow: tuple[Prefix, ...]) -> int:
+        """Load a program with one more rule, and with those planned together with it; returns its slot."""
+        slot = free_slot(used)
+        numbers = used | {slot: int(rule.id)}
+        self._rules[rule.id] = rule
+        try:
+            self._compile_with(self._planned.others(rule, numbers), numbers, allow)
+        except FwtopError:
+            del self._rules[rule.id]
+            if self._slots is not None:
+                self._slots.free(slot)
+            raise
+        return slot
+
+    def _compile_with(self, ahead: dict[int, Rule], used: dict[int, int], allow: tuple[Prefix, ...]) -> None:
+        """Compile planned rules as well, unless the program can't hold them."""
+        if ahead:
+            with contextlib.suppress(FwtopError):
+                self._compile(used, allow, ahead)
+                return
+        self._compile(used, allow)
+
+    def _take_ahead(self, rule: Rule, allow: AllowList) -> int | None:
+        """Give a rule the slot where the program holds its code already; None if there is none."""
+        slot = next((at for at, planned in self._ahead.items() if same_code(rule, planned)), None)
+        if slot is None or self._slots is None or self._stale or self._allow != _allowed(allow):
+            return None
+        if self._attachments.need_program() or self._attachments.detached(rule, self._pins):
+            return None
+        del self._ahead[slot]
+        self._rules[rule.id] = rule
+        self._slots.assign(slot, rule.id)
+        return slot
+
+    def place(self, rule: Rule, note: str) -> str:
+        """Return where a compiled rule runs now, `note` being what was said when it was put in.
+
+        That says more, as long as it holds; of other rules it is all there is to say.
+        """
+        mine = rule.id in self._rules and not self._attachments.match(note, rule)
+        return self._attachments.describe(rule) if mine else note
+
+    def _prepare(self, rule: Rule, allow: AllowList, *, instead: bool) -> None:
+        """Compile in a child what `install` will load; that then finds it in the cache or waits for it."""
+        used = self._slots.numbers() if self._slots is not None else {}
+        if not all(str(number) in self._rules for number in used.values()):
+            return
+        with contextlib.suppress(FwtopError, OSError):
+            rules = {slot: self._rules[str(number)] for slot, number in used.items()}
+            first = self._planned.first
+            rules[free_slot(used)] = first
+            rules |= self._planned.others(first, rules)
+            items = tuple(RequestedRule.of(*item) for item in rules.items())
+            order = Compile(items, _allowed(allow), at_tc=rule.kind is Kind.TC)
+            self._precompiler.start(order, instead=instead)
+
+    def renew(self, rule_id: str, timeout_seconds: int) -> None:
+        """Set a rule's deadline; raises FwtopError."""
+        self._look()
+        slot = self._slots.slot_of(rule_id) if self._slots is not None else None
+        if self._slots is None or slot is None:
+            raise FwtopError(f"rule {rule_id} is gone from the kernel; nothing was changed")
+        self._slots.enable(slot, timeout_seconds)
+
+    def disable(self, rule_ids: set[str]) -> None:
+        """Stop rules at once: one store into the deadline of each. Raises FwtopError."""
+        if self._slots is None and not self._unseen:
+            return
+        if self._slots is None:
+            enabled = disable_pinned(self._pins / "slots", rule_ids)
+            if enabled is None or (self._outdated and not enabled):
+                self._clear()  # without deadlines, a rule ends only with all of them
+            return
+        gone = [slot for slot, number in self._slots.numbers().items() if str(number) in rule_ids]
+        for slot in gone:
+            self._slots.disable(slot)
+        if gone:
+            self._failpoints.reached(Failpoint.DISABLED)
+
+    def remove(self, rule_ids: set[str]) -> None:
+        """Remove disabled rules from the program, and everything with the last one.
+
+        Raises FwtopError when that failed: the program keeps them without effect, in no slot, until the next
+        try.
+        """
+        if self._outdated:
+            return  # all go with the last that is enabled: see `disable`
+        self._look()
+        if self._slots is None:
+            return
+        used = self._slots.numbers()
+        gone = {slot for slot, number in used.items() if str(number) in rule_ids}
+        if self._busy:
+            if gone:
+                raise FwtopError("another compiled rule is being loaded; this one's code goes after that")
+            return
+        left = {slot: number for slot, number in used.items() if slot not in gone}
+        unknown = any(str(number) not in self._rules for number in left.values())
+        if not (gone or self._stale or (self._attachments and not left)) or (left and unknown):
+            return  # nothing of ours went, or rules that are not adopted yet: they stay compiled
+        self._stale = True
+        for slot in gone:
+            self._slots.disable(slot)
+            self._rules.pop(str(used[slot]), None)
+        try:
+            if left:
+                self._compile(left, self._allow)
+            else:
+                self._clear()
+        finally:  # also when that failed: no slot without its rule is left
+            for slot in gone:
+                self._slots.free(slot)
+        self._stale = False
+        self._failpoints.reached(Failpoint.UNLOADED)
+
+    def _clear(self) -> None:
+        xdp_loader.ask(Clear())
+        self._attachments.clear()
+        self._ahead.clear()
+        self._listed.clear()
+        self._hits.keep(set())
+        self._outdated = self._unseen = False
+
+    def present(self, rule: Rule) -> bool:
+        """Return whether the kernel has a rule; from then on it is compiled in again with the others.
+
+        Raises FwtopError where that can't be told.
+        """
+        self._look()
+        if self._slots is None or self._slots.slot_of(rule.id) is None or not self._attachments:
+            return False
+        self._rules[rule.id] = rule
+        return True
+
+    def shortfall(self, rule: Rule) -> str:
+        """Describe what the kernel lacks of a rule; "" if nothing. Raises FwtopError.
+
+        An interface that is gone is no shortfall: the rule's note says so.
+        """
+        self._look()
+        slot = self._slots.slot_of(rule.id) if self._slots is not None else None
+        if self._slots is None or slot is None:
+            return "it is gone from the maps of the compiled rules"
+        if not self._slots.is_enabled(slot):
+            return "somebody cleared its deadline in the maps of the compiled rules"
+        name = self._attachments.detached(rule, self._pins)
+        return f"somebody detached its program from {name}" if name else ""
+
+    def repair(self, rule: Rule, allow: AllowList, timeout_seconds: int) -> None:
+        """Attach the program again where it is missing, and enable a rule; raises FwtopError."""
+        if self._slots is None or self._slots.slot_of(rule.id) is None:
+            self._rules.pop(rule.id, None)
+            was_outdated, self._outdated = self._outdated, False
+            self._unseen = self._unseen and not was_outdated
+            try:
+                self.install(rule, allow, timeout_seconds)  # in place of an older fwtop's program, if it runs
+            except FwtopError:
+                self._outdated = was_outdated
+                raise
+            return
+        self._rules[rule.id] = rule  # a former guardian may have crashed while it repaired this one
+        self._compile(self._slots.numbers(), _allowed(allow))
+        self.renew(rule.id, timeout_seconds)
+
+    def rule_ids(self) -> set[str]:
+        """Return the ids of all rules with a slot; raises FwtopError if they can't be read."""
+        self._look()
+        return (
+            {str(number) for number in self._slots.numbers().values()} if self._slots is not None else set()
+        )
+
+    def counts(self) -> dict[str, tuple[int, int]]:
+        """Return the packets and bytes that each rule dropped since it was installed."""
+        if self._slots is None:
+            return {}
+        return {str(number): self._slots.count(slot) for slot, number in self._slots.numbers().items()}
+
+    def parse_errors(self) -> int:
+        """Return the number of malformed packets, which no rule can match."""
+        return self._slots.parse_errors if self._slots is not None else 0
+
+    def entries(self, rule: Rule) -> dict[str, int]:
+        """Return the packets of a rule's busiest source prefixes, exact."""
+        return self._hits.most(rule, self._slots.cpus, _SHOWN) if self._slots is not None else {}
+
+    def refresh(self, allow: AllowList) -> None:
+        """Update the allow-list, and attach to interfaces that were created again.
+
+        What passes in a role is in a map, updated first; what the operator lists is part of the program.
+        Raises FwtopError; what could not be updated stays.
+        """
+        if not self._rules or self._slots is None or self._busy:
+            return
+        errors: list[FwtopError] = []
+        for update in (self._slots.allow, self._refresh_program):
+            try:
+                update(allow)
+            except FwtopError as error:
+                errors.append(error)
+        if errors:
+            raise FwtopError("; ".join(map(str, errors)))
+
+    def _refresh_program(self, allow: AllowList) -> None:
+        wanted = _allowed(allow)
+        is_current = wanted == self._allow and not self._stale and not self._attachments.need_program()
+        if self._slots is not None and not is_current:
+            self._compile(self._slots.numbers(), wanted)
+            self._stale = False
+
+    def _compile(
+        self, used: dict[int, int], allow: tuple[Prefix, ...], ahead: Mapping[int, Rule] | None = None
+    ) -> None:
+        """Compile exactly the rules in these slots (rule number by slot) and swap the programs.
+
+        The rules `ahead` are planned: they have no number, and so no effect.
+        """
+        items: list[RequestedRule] = []
+        sent: dict[int, int] = {}
+        try:
+            for slot, number in used.items():
+                rule = self._rules.get(str(number))
+                if rule is None:
+                    raise FwtopError(f"XDP rule {number} of a former guardian was not looked at yet")
+                if len(rule.match.sources) > COMPILED_PREFIXES and rule.id not in self._listed:
+                    sent[number] = sealed(rule.match.sources)
+                items.append(RequestedRule.of(slot, rule, report_hits=not self._hits.knows(rule.id)))
+            items += [RequestedRule.of(slot, planned) for slot, planned in (ahead or {}).items()]
+            interfaces = tuple(self._attachments.wanted(self.interfaces))
+            request = Apply(tuple(items), allow, interfaces, self.descriptors, sent)
+            self._precompiler.spare(request)
+            self._busy = True
+            loaded = xdp_loader.ask(request, self._serve_urgent)
+        finally:
+            self._busy = False
+            for descriptor in sent.values():
+                os.close(descriptor)
+        self.take_maps(loaded)
+        self._attachments.replace(loaded.attachments)
+        self._allow = allow
+        self._ahead = dict(ahead or {})
+        self._listed |= {str(number) for number in sent}
+        self._hits.keep({str(number) for number in used.values()})
+
+
+def _allowed(allow: AllowList) -> tuple[Prefix, ...]:
+    found = tuple(prefix for family in (4, 6) for prefix in allow.of_family(family))
+    if len(found) > MAX_ALLOWED:
+        raise FwtopError(
+            f"XDP and tc rules take an allow-list of up to {MAX_ALLOWED:,} prefixes, not {len(found):,}: "
+            "none is installed, and those in place keep the list that they have"
+        )
+    return found
+
+
+def _is_there(pins: Path) -> bool:
+    """Look in process 1's /sys, too: inside `ip netns exec` our own is another one."""
+    for path in (pins, Path(f"/proc/1/root{pins}")):
+        with contextlib.suppress(OSError):
+            if path.is_dir():
+                return True
+    return False
+
+
+def _is_bpffs() -> bool:
+    with contextlib.suppress(OSError):
+        return " /sys/fs/bpf " in Path("/proc/1/mountinfo").read_text()
+    return False

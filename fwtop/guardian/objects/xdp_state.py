@@ -1,0 +1,246 @@
+"""The maps that all compiled rules share, mapped into the guardian: slots, deadlines and counters.
+
+Enabling, disabling and keeping a rule is one store into its deadline, reading its counter a few loads: no
+system calls. Layout: struct xdp_slot and struct xdp_counters of bpf/xdp.h.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import struct
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from fwtop.guardian.allow.allowlist import AllowList
+from fwtop.guardian.objects.xdp_peers import Peers
+from fwtop.kernel import bpf
+from fwtop.model.address import Prefix
+from fwtop.model.errors import FwtopError
+from fwtop.model.rule import Rule
+from fwtop.xdp.maps import (
+    COUNTERS_BYTES,
+    MAX_RULES,
+    PARSE_ERRORS_AT,
+    PENDING_BYTES,
+    RULES_AT,
+    SLOT_BYTES,
+    find_shared,
+    map_array,
+    possible_cpus,
+)
+from fwtop.xdp.rule import COMPILED_PREFIXES, numbered
+
+_SLOT_WORDS = SLOT_BYTES // 8  # deadline; number and padding
+_NUMBER = struct.Struct("<Q")
+_COUNT = struct.Struct("<QQ")  # packets, bytes
+
+
+class Slots:
+    """The mapped memory. Owns the descriptors that it is given."""
+
+    def __init__(self, maps: dict[str, int]) -> None:
+        self.maps = dict(maps)
+        self.cpus = possible_cpus()  # that count separately
+        self._slots_map = map_array(self.maps["slots"], SLOT_BYTES * MAX_RULES, writable=True)
+        self._counters = map_array(self.maps["counters"], self.cpus * COUNTERS_BYTES, writable=False)
+        self._words = memoryview(self._slots_map).cast("Q")
+        self._peers = Peers(self.maps["allow"])
+
+    def numbers(self) -> dict[int, int]:
+        """Return the slots in use: rule number by slot."""
+        found = {at: self._words[_SLOT_WORDS * at + 1] & 0xFFFFFFFF for at in range(MAX_RULES)}
+        return {at: number for at, number in found.items() if number}
+
+    def slot_of(self, rule_id: str) -> int | None:
+        """Return a rule's slot."""
+        return next((at for at, number in self.numbers().items() if str(number) == rule_id), None)
+
+    def assign(self, slot: int, rule_id: str) -> None:
+        """Give a planned rule its number; it is disabled until `enable`."""
+        at_tc = self._words[_SLOT_WORDS * slot + 1] >> 32
+        self._words[_SLOT_WORDS * slot] = 0
+        self._words[_SLOT_WORDS * slot + 1] = at_tc << 32 | int(rule_id)
+
+    def enable(self, slot: int, seconds: float) -> None:
+        """Enable a rule for so many seconds from now: one store, so no packet sees half of it."""
+        deadline = time.clock_gettime_ns(time.CLOCK_MONOTONIC) + int(seconds * 1e9)
+        self._words[_SLOT_WORDS * slot] = deadline
+
+    def allow(self, allow: AllowList) -> None:
+        """Write the peers that pass in their role; raises FwtopError if they are too many."""
+        self._peers.replace([allow.passes(family) for family in (4, 6)])
+
+    def is_enabled(self, slot: int) -> bool:
+        """Return whether a rule's deadline lies ahead."""
+        return self._words[_SLOT_WORDS * slot] > time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+
+    def disable(self, slot: int) -> None:
+        """Stop a rule at once."""
+        self._words[_SLOT_WORDS * slot] = 0
+
+    def free(self, slot: int) -> None:
+        """Free a slot that no program reads any more."""
+        self._words[_SLOT_WORDS * slot] = 0
+        self._words[_SLOT_WORDS * slot + 1] = 0
+
+    def count(self, slot: int) -> tuple[int, int]:
+        """Return the packets and bytes that a slot's rule hit, over all CPUs."""
+        at = RULES_AT + _COUNT.size * slot
+        pairs = [_COUNT.unpack_from(self._counters, at + cpu * COUNTERS_BYTES) for cpu in range(self.cpus)]
+        return sum(pair[0] for pair in pairs), sum(pair[1] for pair in pairs)
+
+    @property
+    def parse_errors(self) -> int:
+        """Packets with malformed headers since the first rule, over all CPUs."""
+        at = PARSE_ERRORS_AT
+        return sum(
+            _NUMBER.unpack_from(self._counters, at + cpu * COUNTERS_BYTES)[0] for cpu in range(self.cpus)
+        )
+
+    def close(self) -> None:
+        """Unmap and close."""
+        self._words.release()
+        self._slots_map.close()
+        self._counters.close()
+        self._peers.close()
+        for descriptor in self.maps.values():
+            os.close(descriptor)
+        self.maps = {}
+
+
+def disable_pinned(path: Path, rule_ids: set[str]) -> set[str] | None:
+    """Zero the deadlines of rules in a pinned map that the loader could not open, or of another version.
+
+    Returns the ids of the rules that are still enabled; None where there is no such map, or it has another
+    layout. Raises FwtopError.
+    """
+    try:
+        descriptor = _open_slots(path)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise FwtopError(
+            f"{path} can't be opened: {error.strerror}; its XDP rules end by their deadlines"
+        ) from None
+    try:
+        if bpf.value_size(descriptor) != SLOT_BYTES * MAX_RULES:
+            return None
+        with (
+            map_array(descriptor, SLOT_BYTES * MAX_RULES, writable=True) as view,
+            memoryview(view).cast("Q") as words,
+        ):
+            enabled, now = set(), time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+            for at in range(0, _SLOT_WORDS * MAX_RULES, _SLOT_WORDS):
+                rule_id = str(words[at + 1] & 0xFFFFFFFF)
+                if rule_id in rule_ids:
+                    words[at] = 0
+                elif words[at] > now:
+                    enabled.add(rule_id)
+            return enabled
+    finally:
+        os.close(descriptor)
+
+
+def _open_slots(path: Path) -> int:
+    """Open the pinned map of slots; without its pin, find it through the programs that use it."""
+    with contextlib.suppress(FileNotFoundError):
+        return open_pin(path)
+    for directory in (path.parent, Path(f"/proc/1/root{path.parent}")):
+        with contextlib.suppress(PermissionError):
+            if (found := find_shared(directory, path.name)) is not None:
+                return found
+    raise FileNotFoundError
+
+
+def open_pin(path: Path) -> int:
+    """Open a pinned object, in process 1's /sys, too: inside `ip netns exec` our own is another one."""
+    try:
+        return bpf.open_pin(path)
+    except FileNotFoundError:
+        with contextlib.suppress(PermissionError):  # without CAP_SYS_PTRACE
+            return bpf.open_pin(Path(f"/proc/1/root{path}"))
+        raise
+
+
+def free_slot(used: dict[int, int]) -> int:
+    """Return the lowest slot that is not in use; raises FwtopError when all are."""
+    slot = next((at for at in range(MAX_RULES) if at not in used), None)
+    if slot is None:
+        raise FwtopError(f"{MAX_RULES} XDP rules are active already; nothing was installed")
+    return slot
+
+
+_PENDING = struct.Struct("<QQ")  # struct pending of bpf/xdp_lists.h: number, packets
+_COUNTER_BYTES = 8
+
+
+class PrefixHits:
+    """Counters by source prefix, a map for each rule. Owns the descriptors that it takes."""
+
+    def __init__(self) -> None:
+        self._maps: dict[str, int] = {}
+        self._prefix_of: dict[str, Callable[[int], Prefix]] = {}
+
+    def take(self, maps: dict[str, int]) -> None:
+        """Add maps by rule id."""
+        self._close(set(maps))
+        self._maps |= maps
+
+    def keep(self, rule_ids: set[str]) -> None:
+        """Close the maps of all other rules."""
+        self._close(set(self._maps) - rule_ids)
+
+    def knows(self, rule_id: str) -> bool:
+        """Return whether there is a map for a rule."""
+        return rule_id in self._maps
+
+    def most(self, rule: Rule, cpus: int, top: int) -> dict[str, int]:
+        """Return the packets of a rule's `top` busiest source prefixes, busiest first."""
+        if rule.id not in self._maps:
+            return {}
+        if rule.id not in self._prefix_of:
+            self._prefix_of[rule.id] = numbered(rule.match.sources)
+        prefix_of = self._prefix_of[rule.id]
+        return {str(prefix_of(number)): packets for number, packets in _top(self._maps[rule.id], cpus, top)}
+
+    def _close(self, rule_ids: set[str]) -> None:
+        for rule_id in rule_ids:
+            self._prefix_of.pop(rule_id, None)
+            descriptor = self._maps.pop(rule_id, None)
+            if descriptor is not None:
+                os.close(descriptor)
+
+
+def _top(descriptor: int, cpus: int, top: int) -> list[tuple[int, int]]:
+    """Read a map's counters, then the pending ones; packets moved in between are in the next reading."""
+    start, size = cpus * PENDING_BYTES, _value_size(descriptor)
+    with mmap.mmap(descriptor, -(-size // mmap.PAGESIZE) * mmap.PAGESIZE, access=mmap.ACCESS_READ) as view:
+        counters, pending = view[start:size], view[:start]
+    if len(counters) > COMPILED_PREFIXES * _COUNTER_BYTES:
+        return _top_of_many(counters, pending, top)
+    totals = [packets for (packets,) in struct.iter_unpack("<Q", counters)]
+    for number, packets in _PENDING.iter_unpack(pending):
+        totals[number] += packets
+    found = [(number, packets) for number, packets in enumerate(totals) if packets]
+    return sorted(found, key=lambda item: -item[1])[:top]
+
+
+def _top_of_many(counters: bytes, pending: bytes, top: int) -> list[tuple[int, int]]:
+    # Imported here: a guardian without a long list needn't carry numpy.
+    import numpy as np
+
+    totals = np.frombuffer(counters, np.uint64).copy()
+    waiting = np.frombuffer(pending, np.uint64).reshape(-1, 2)
+    np.add.at(totals, waiting[:, 0].astype(np.intp), waiting[:, 1])
+    top = min(top, len(totals))
+    most = np.argpartition(totals, -top)[-top:]
+    most = most[np.argsort(totals[most])[::-1]]
+    return [(number, packets) for number in most.tolist() if (packets := int(totals[number]))]
+
+
+def _value_size(descriptor: int) -> int:
+    lines = Path(f"/proc/self/fdinfo/{descriptor}").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("value_size"))

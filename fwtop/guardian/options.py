@@ -1,0 +1,58 @@
+"""The guardian's arguments. Only other parts of fwtop start it; argparse would cost 0.6 MB for good."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from fwtop.guardian.allow.allowlist import ALLOW_FILE
+from fwtop.guardian.failpoints import Failpoint
+from fwtop.guardian.guard import LIMITS_FILE
+from fwtop.model import paths
+from fwtop.model.errors import FwtopError
+
+
+@dataclass(slots=True)
+class Options:
+    """What `--name value` or `--name=value` sets, with `-` for `_`."""
+
+    build: str  # hash of the program that starts it
+    netns: str | None = None  # work in this named network namespace
+    netns_fd: int = -1  # or in that of this inherited descriptor
+    run_directory: Path = paths.RUN_DIRECTORY
+    journal: Path = paths.JOURNAL
+    allow_file: str = ALLOW_FILE
+    limits_file: Path = Path(LIMITS_FILE)
+    crash_at: Failpoint | None = None  # for tests: SIGKILL there
+
+    @classmethod
+    def parse(cls, arguments: list[str]) -> Options:
+        """Parse the command line; raises FwtopError."""
+        found = cls(paths.build_id())
+        rest = iter(arguments)
+        for word in rest:
+            option, equals, value = word.partition("=")
+            try:
+                found._set(option, value if equals else next(rest))
+            except (ValueError, StopIteration):
+                raise FwtopError(f"the guardian has no option {word!r}; nothing was started", 2) from None
+        return found
+
+    def _set(self, option: str, value: str) -> None:
+        """Set one option; raises ValueError."""
+        match option:
+            case "--build" | "--netns" | "--allow-file":
+                setattr(self, option[2:].replace("-", "_"), value)
+            case "--run-directory" | "--journal" | "--limits-file":
+                setattr(self, option[2:].replace("-", "_"), Path(value))
+            case "--netns-fd":
+                self.netns_fd = int(value)
+            case "--crash-at":
+                self.crash_at = Failpoint(value)
+            case _:
+                raise ValueError(option)
+
+    def same_state(self) -> list[str]:
+        """Return the arguments of a guardian that works with the same files."""
+        names = ("build", "run_directory", "journal", "allow_file", "limits_file")
+        return [f"--{name.replace('_', '-')}={getattr(self, name)}" for name in names]

@@ -1,0 +1,235 @@
+"""One client's connection: messages in and out, never blocking, never trusting."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import queue
+import socket
+import struct
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from fwtop.client.connection import MAX_ANSWER
+from fwtop.kernel.children import enlarge
+from fwtop.model.protocol import MAX_MESSAGE, Answer, Hello, encode_answer, split_answer
+
+_MAX_THREADS = 32  # stuck ones; beyond these, descriptors wait until one is free
+_MAX_DESCRIPTORS = 253  # of a message: SCM_MAX_FD (include/net/scm.h)
+
+
+def is_memory_file(descriptor: int) -> bool:
+    """Return whether a descriptor is one of memfd_create(2); asks no file system, which could block."""
+    try:
+        fcntl.fcntl(descriptor, fcntl.F_GET_SEALS)
+    except OSError:
+        return False
+    return True
+
+
+class BackgroundCloser:
+    """Closes descriptors and connections in threads of their own."""
+
+    def __init__(self) -> None:
+        self._waiting: queue.SimpleQueue[int | socket.socket] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._threads = 0
+
+    def close(self, descriptors: Iterable[int]) -> None:
+        """Close descriptors of a client; returns at once."""
+        for descriptor in descriptors:
+            if is_memory_file(descriptor):
+                os.close(descriptor)
+            else:
+                self._aside(descriptor)
+
+    def keep(self, descriptor: int | None) -> int | None:
+        """Return a copy of a memory file's descriptor, for somebody who needs it longer."""
+        return None if descriptor is None else os.dup(descriptor)
+
+    def close_connection(self, connection: socket.socket) -> None:
+        """Close a connection with whatever is still in it; its client notices at once."""
+        with contextlib.suppress(OSError):
+            connection.shutdown(socket.SHUT_RDWR)
+        self._aside(connection)
+
+    def _aside(self, item: int | socket.socket) -> None:
+        self._waiting.put(item)
+        with self._lock:
+            if self._threads < _MAX_THREADS:
+                self._threads += 1
+                threading.Thread(target=self._work, name="fwtop-close", daemon=True).start()
+
+    def _work(self) -> None:
+        while True:
+            try:
+                item = self._waiting.get(timeout=1.0)
+            except queue.Empty:
+                with self._lock:
+                    if not self._waiting.empty():
+                        continue
+                    self._threads -= 1
+                    return
+            if isinstance(item, socket.socket):
+                _drain(item)
+                item.close()
+            else:
+                _close_one(item)
+
+
+def _drain(connection: socket.socket) -> None:
+    """Close what a connection still carries: in its own close it would keep its lingering."""
+    connection.setblocking(False)
+    with contextlib.suppress(OSError):
+        while True:
+            message, descriptors, _, _ = socket.recv_fds(
+                connection, 1, _MAX_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC
+            )
+            for descriptor in descriptors:
+                _close_one(descriptor)
+            if not message:
+                return
+
+
+def _close_one(descriptor: int) -> None:
+    try:
+        sent = socket.socket(fileno=descriptor)
+    except OSError:  # not a socket
+        with contextlib.suppress(OSError):
+            os.close(descriptor)
+        return
+    with contextlib.suppress(OSError):
+        sent.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 0, 0))
+    with contextlib.suppress(OSError):
+        sent.close()
+
+
+_CREDENTIALS = struct.Struct("3i")
+
+
+class PeerGone(Exception):
+    """The client closed, broke the protocol's frame, or does not take its answers."""
+
+
+@dataclass(eq=False, slots=True)
+class Client:
+    """Who said hello, on one connection or on several: rules and observers are its own, not theirs."""
+
+    hello: Hello
+    slot: int | None = None  # of its observers
+    held: list[int] = field(default_factory=list)  # descriptors that keep observers attached
+    connections: set[Peer] = field(default_factory=set)
+    owns: bool = False  # provisional rules may fall with it
+
+
+@dataclass(eq=False, slots=True)
+class Peer:
+    """A connection. `waiting`: a request is under way, the next ones wait in the socket."""
+
+    sock: socket.socket
+    pid: int
+    closer: BackgroundCloser
+    client: Client | None = None  # None: hello was not said yet
+    waiting: bool = False
+    number: int = 0  # of the request that is answered next
+    used: float = field(default_factory=time.monotonic)  # when it last asked or took something
+    answered: float = 0.0  # when `out` was filled
+    out: deque[tuple[list[bytes | memoryview], list[int]]] = field(default_factory=deque)
+
+    @staticmethod
+    def accept(listener: socket.socket, closer: BackgroundCloser) -> Peer | None:
+        """Take a connection; None when it is not root's. Raises BlockingIOError when there is none."""
+        sock, _ = listener.accept()
+        try:
+            pid, uid, _ = _CREDENTIALS.unpack(
+                sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+            )
+        except OSError:
+            uid = -1
+        if uid != 0:
+            closer.close_connection(sock)
+            return None
+        return Peer.of(sock, pid, closer)
+
+    @staticmethod
+    def of(sock: socket.socket, pid: int, closer: BackgroundCloser) -> Peer:
+        """Return the guardian's end of a connection of process `pid`."""
+        sock.setblocking(False)
+        enlarge(sock)
+        return Peer(sock, pid, closer)
+
+    def receive(self) -> tuple[bytes, int | None]:
+        """Return one message and the descriptor that came with it, if one did.
+
+        Raises PeerGone at the end, or when it is too long or brings more than one.
+        """
+        try:
+            message, descriptors, flags, _ = socket.recv_fds(
+                self.sock, MAX_MESSAGE, _MAX_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC
+            )
+        except BlockingIOError:
+            return b"", None
+        except OSError:
+            raise PeerGone from None
+        if not message or flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC) or len(descriptors) > 1:
+            self.closer.close(descriptors)
+            raise PeerGone
+        self.used = time.monotonic()
+        return message, descriptors[0] if descriptors else None
+
+    @property
+    def unread(self) -> int:
+        """How many bytes the client has not taken yet."""
+        return sum(len(buffer) for message, _ in self.out for buffer in message)
+
+    def send(self, answer: Answer, descriptors: list[int] | None = None) -> None:
+        """Send an answer, or as much of it as the client takes now; descriptors are closed once sent.
+
+        Raises PeerGone when the client is not there any more.
+        """
+        self.send_encoded([encode_answer(answer)], descriptors)
+
+    def send_encoded(self, pieces: list[bytes], descriptors: list[int] | None = None) -> None:
+        """Send an encoded answer like `send`. Clients share the pieces; raises PeerGone."""
+        if sum(map(len, pieces)) > MAX_ANSWER:
+            pieces = [encode_answer(Answer(False, "the answer is too long", 1, number=self.number))]
+            _close(descriptors or [])
+            descriptors = None
+        messages = split_answer(pieces)
+        self.out += [(message, []) for message in messages[:-1]]
+        self.out.append((messages[-1], descriptors or []))
+        self.used = self.answered = time.monotonic()
+        self.flush()
+
+    def flush(self) -> None:
+        """Send what waits, as far as the client takes it; raises PeerGone."""
+        while self.out:
+            message, descriptors = self.out[0]
+            try:
+                if descriptors:
+                    socket.send_fds(self.sock, message, descriptors)
+                else:
+                    self.sock.sendmsg(message)
+            except BlockingIOError:
+                return
+            except OSError:
+                raise PeerGone from None
+            _close(descriptors)
+            self.out.popleft()
+            self.used = time.monotonic()
+
+    def close(self) -> None:
+        """Close the connection."""
+        for _, descriptors in self.out:
+            _close(descriptors)
+        self.out.clear()
+        self.closer.close_connection(self.sock)
+
+
+def _close(descriptors: list[int]) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)

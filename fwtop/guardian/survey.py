@@ -1,0 +1,139 @@
+"""What the console can't find out by itself: who listens, receive rings, other firewalls' chains.
+
+Nothing here forks. Finding a socket's process means reading every process's descriptors: a reading spends a
+bounded time on that and the next one goes on.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from typing import Any
+
+from fwtop.kernel.nf_tables import filter_chains, generation
+from fwtop.kernel.procfs import read_text
+from fwtop.kernel.rings import receive_ring
+from fwtop.kernel.sockets import ListeningSocket, command_name, listening_sockets, processes, sockets_of
+from fwtop.model.errors import FwtopError
+from fwtop.model.text import safe_text
+
+FRESH_SECONDS = 2.0
+_SCAN_SECONDS = 0.05  # for processes, in a reading
+_MOST = 256  # listeners, chains
+_NAME = 15  # characters of a process's name (TASK_COMM_LEN)
+_LEGACY = "/proc/net/{}_tables_names"  # of the tables of iptables-legacy
+
+
+class LastSurvey:
+    """The last reading. `read` is the worker's, `data` and `due` are the event loop's."""
+
+    def __init__(self) -> None:
+        self.data: dict[str, Any] = {}
+        self._due = 0.0
+        self._owners = SocketOwners()
+        self._chains: tuple[int, list[list[Any]]] = -1, []  # as of a generation of the rule set
+
+    def due(self) -> bool:
+        """Return whether it is time for a new reading, which the caller then starts."""
+        now = time.monotonic()
+        if now < self._due:
+            return False
+        self._due = now + FRESH_SECONDS
+        return True
+
+    def read(self, interfaces: Iterable[str]) -> dict[str, Any]:
+        """Read everything; what can't be read is left out."""
+        rings = ((name, receive_ring(name)) for name in interfaces)
+        return {
+            "listeners": self._owners.listeners(_sockets()),
+            "rings": [[safe_text(name), *ring] for name, ring in rings if ring is not None],
+            "chains": self._filter_chains(),
+        }
+
+    def _filter_chains(self) -> list[list[Any]]:
+        """Read the chains again if the rule set changed."""
+        now = generation()
+        if now != self._chains[0]:
+            self._chains = now, _foreign_chains()
+        return [*self._chains[1], *_legacy_chains()]
+
+
+def _sockets() -> list[ListeningSocket]:
+    try:
+        return listening_sockets()
+    except OSError:  # a kernel without inet_diag
+        return []
+
+
+def _foreign_chains() -> list[list[Any]]:
+    """Return stage, name and whether the policy drops, of each base chain that isn't fwtop's."""
+    try:
+        chains = filter_chains()
+    except FwtopError:
+        return []
+    found = {(chain.stage, f"{chain.family} {chain.table} {chain.name}"): chain.drops for chain in chains}
+    return [[stage, safe_text(name, limit=64), drops] for (stage, name), drops in found.items()][:_MOST]
+
+
+def _legacy_chains() -> list[list[Any]]:
+    """Return those of iptables-legacy, of which only the tables are known."""
+    tables = {name for file in ("ip", "ip6") for name in read_text(_LEGACY.format(file)).split()}
+    stages = {"raw": ("raw",), "mangle": ("raw", "filter"), "filter": ("filter",)}
+    return [
+        [stage, f"iptables {table}", False] for table in sorted(tables) for stage in stages.get(table, ())
+    ]
+
+
+class SocketOwners:
+    """The names of the processes that hold listening sockets, by inode."""
+
+    def __init__(self) -> None:
+        self._names: dict[int, str] = {}  # "": none does, as with the kernel's own sockets
+        self._seen: frozenset[int] = frozenset()
+        self._waiting: list[int] = []  # processes that a search has still to look at, in reverse
+        self._wanted: frozenset[int] = frozenset()  # what it looks for
+
+    def listeners(self, sockets: Iterable[ListeningSocket]) -> list[list[Any]]:
+        """Return protocol, port and process name of each listening port, a bounded number.
+
+        UDP sockets on ports that the kernel chose are mostly clients (of DNS), soon gone: they are looked up
+        once they have been there in two readings.
+        """
+        listed = sorted(sockets, key=lambda item: (item.port, item.protocol, item.inode))
+        inodes = frozenset(item.inode for item in listed)
+        self._names = {inode: name for inode, name in self._names.items() if inode in inodes}
+        chosen = _first_chosen_port()
+        lasting = {item.inode for item in listed if not item.port >= chosen > 0 or item.inode in self._seen}
+        self._seen = inodes
+        self._search(frozenset(lasting - self._names.keys()))
+        found: dict[tuple[str, int], str] = {}
+        for item in listed:
+            if item.inode in lasting:
+                key = item.protocol, item.port
+                found[key] = found.get(key) or self._names.get(item.inode, "")
+        return [[protocol, port, name] for (protocol, port), name in found.items()][:_MOST]
+
+    def _search(self, missing: frozenset[int]) -> None:
+        """Look for the holders, for a bounded time; what no process holds is the kernel's."""
+        if not missing:
+            self._waiting = []
+            return
+        if not self._waiting:
+            self._waiting, self._wanted = processes()[::-1], missing
+        end = time.monotonic() + _SCAN_SECONDS
+        left = set(missing)
+        while self._waiting and left and time.monotonic() < end:
+            pid = self._waiting.pop()
+            held = left.intersection(sockets_of(pid))
+            if held:
+                name = safe_text(command_name(pid), limit=_NAME)
+                self._names |= dict.fromkeys(held, name)
+                left -= held
+        if not self._waiting:
+            self._names |= dict.fromkeys(left & self._wanted, "")
+
+
+def _first_chosen_port() -> int:
+    """Return the lowest port that the kernel gives to sockets without one, 0 if not known."""
+    words = read_text("/proc/sys/net/ipv4/ip_local_port_range").split()
+    return int(words[0]) if words and words[0].isdigit() else 0

@@ -1,0 +1,196 @@
+"""The network interfaces of this namespace, by rtnetlink, which needs no privilege.
+
+/sys/class/net shows the namespace that mounted it, which may be another one.
+Source: rtnetlink(7), include/uapi/linux/if_link.h.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from fwtop.kernel import netlink
+from fwtop.kernel.netlink import c_string
+from fwtop.kernel.routes import default_routes
+from fwtop.model.errors import FwtopError
+from fwtop.model.text import safe_text
+
+LOOPBACK = "lo"
+_RTM_GETLINK, _RTM_GETADDR = 18, 22
+_IFINFOMSG = struct.Struct("=BBHiII")  # family, padding, type, index, flags, change
+_IFADDRMSG = struct.Struct("=BBBBI")  # family, prefix length, flags, scope, index
+_IFLA_IFNAME, _IFLA_MTU, _IFLA_LINK, _IFLA_MASTER = 3, 4, 5, 10
+_IFLA_LINKINFO, _IFLA_STATS64, _IFLA_LINK_NETNSID, _IFLA_XDP = 18, 23, 37, 43
+_INFO_KIND = 1  # in IFLA_LINKINFO
+_XDP_ATTACHED, _XDP_PROGRAM_IDS = 2, (4, 5, 6, 7)  # in IFLA_XDP: the mode; an id, or one for each mode
+_XDP_GENERIC, _XDP_NATIVE = 2, (1, 3, 4)  # XDP_ATTACHED_SKB; _DRV, _HW, _MULTI
+_IFA_ADDRESS, _IFA_LOCAL = 1, 2
+_SCOPE_GLOBAL = 0
+_IFF_UP, _IFF_LOOPBACK = 1, 8
+_WITH_ETHERNET_HEADER = frozenset({1, 772})  # ARPHRD_ETHER, ARPHRD_LOOPBACK
+# struct rtnl_link_stats64: rx_packets tx_packets rx_bytes tx_bytes rx_errors tx_errors rx_dropped tx_dropped
+# multicast collisions rx_length rx_over rx_crc rx_frame rx_fifo rx_missed …
+_STATS = struct.Struct("=16Q")
+
+
+@dataclass(frozen=True, slots=True)
+class LinkStats:
+    """What the driver and the core counted before tc, since the interface exists (rtnl_link_stats64)."""
+
+    packets: int
+    errors: int
+    dropped: int
+    missed: int
+    fifo: int
+    bytes: int = 0
+    native_xdp: bool = False  # a program runs in the driver; `packets` includes those that it drops
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """One interface; others are given by index, 0 for none."""
+
+    index: int
+    name: str
+    ethernet: bool  # packets start with an Ethernet header
+    up: bool
+    loopback: bool
+    lower: int  # the interface that a VLAN, macvlan or the like is stacked on
+    master: int  # the bond or bridge that it belongs to
+    stats: LinkStats
+    kind: str = ""  # vlan, bond, bridge, veth, …; empty for hardware
+    mtu: int = 1500  # bytes
+    xdp_programs: tuple[int, ...] = ()  # ids
+    generic_xdp: bool = False  # a program runs in the stack
+
+
+def list_links() -> list[Link]:
+    """List all interfaces of this namespace; raises OSError."""
+    request = _IFINFOMSG.pack(0, 0, 0, 0, 0, 0)
+    links = [_link(body) for body in netlink.dump(socket.NETLINK_ROUTE, _RTM_GETLINK, request)]
+    lower = {link.index: link.lower for link in links}
+    # The two ends of a veth pair name each other: neither is stacked on the other.
+    return [replace(link, lower=0) if lower.get(link.lower) == link.index else link for link in links]
+
+
+def readable_links() -> list[Link]:
+    """List all interfaces, none if the kernel can't be asked."""
+    try:
+        return list_links()
+    except OSError:
+        return []
+
+
+def list_addresses(*, every_scope: bool = False) -> list[str]:
+    """List this namespace's own addresses, only global ones unless `every_scope`; raises OSError."""
+    found: dict[str, None] = {}
+    for body in netlink.dump(socket.NETLINK_ROUTE, _RTM_GETADDR, _IFADDRMSG.pack(0, 0, 0, 0, 0)):
+        family, _, _, scope, _ = _IFADDRMSG.unpack_from(body)
+        attributes = dict(netlink.attributes(body, _IFADDRMSG.size))
+        # On a point-to-point link IFA_ADDRESS is the peer's
+        value = attributes.get(_IFA_LOCAL) or attributes.get(_IFA_ADDRESS)
+        if value and (every_scope or scope == _SCOPE_GLOBAL) and family in (socket.AF_INET, socket.AF_INET6):
+            found[socket.inet_ntop(family, value)] = None
+    return list(found)
+
+
+def _link(body: bytes) -> Link:
+    _, _, arp_type, index, flags, _ = _IFINFOMSG.unpack_from(body)
+    attributes = dict(netlink.attributes(body, _IFINFOMSG.size))
+    xdp = dict(netlink.attributes(attributes.get(_IFLA_XDP, b"")))
+    info = dict(netlink.attributes(attributes.get(_IFLA_LINKINFO, b"")))
+    lower = _number(attributes.get(_IFLA_LINK))
+    if _IFLA_LINK_NETNSID in attributes or lower == index:  # the peer of a veth pair, in another namespace
+        lower = 0
+    mode = xdp.get(_XDP_ATTACHED, b"\0")[0]
+    return Link(
+        index=index,
+        name=c_string(attributes.get(_IFLA_IFNAME, b"")),
+        ethernet=arp_type in _WITH_ETHERNET_HEADER,
+        up=bool(flags & _IFF_UP),
+        loopback=bool(flags & _IFF_LOOPBACK),
+        lower=lower,
+        master=_number(attributes.get(_IFLA_MASTER)),
+        stats=_stats(attributes.get(_IFLA_STATS64, b""), native_xdp=mode in _XDP_NATIVE),
+        kind=c_string(info.get(_INFO_KIND, b"")),
+        mtu=_number(attributes.get(_IFLA_MTU)),
+        xdp_programs=tuple(sorted({_number(xdp.get(key)) for key in _XDP_PROGRAM_IDS} - {0})),
+        generic_xdp=mode == _XDP_GENERIC,
+    )
+
+
+def _number(value: bytes | None) -> int:
+    return int(struct.unpack_from("=I", value)[0]) if value else 0
+
+
+def _stats(value: bytes, *, native_xdp: bool) -> LinkStats:
+    if len(value) < _STATS.size:
+        return LinkStats(0, 0, 0, 0, 0)
+    fields = _STATS.unpack_from(value)
+    return LinkStats(
+        packets=fields[0],
+        errors=fields[4],
+        dropped=fields[6],
+        missed=fields[15],
+        fifo=fields[14],
+        bytes=fields[2],
+        native_xdp=native_xdp,
+    )
+
+
+def receiving_links(links: Sequence[Link], names: Iterable[str] = ()) -> list[Link]:
+    """Return those named that exist; else those with a default route; else all that are up but loopback."""
+    by_name = {link.name: link for link in links}
+    for candidates in (names, [route.interface for route in default_routes()]):
+        chosen = [by_name[name] for name in dict.fromkeys(candidates) if name in by_name]
+        if chosen:
+            return chosen
+    return [link for link in links if link.up and not link.loopback]
+
+
+def choose_links(links: Sequence[Link], names: Sequence[str]) -> list[Link]:
+    """Do the same for names from the command line.
+
+    Raises FwtopError (code 2) that lists the interfaces if one is missing.
+    """
+    existing = {link.name for link in links}
+    missing = [name for name in names if name not in existing]
+    if missing:
+        known = ", ".join(safe_text(link.name) for link in links) or "none"
+        raise FwtopError(f"there is no interface {safe_text(missing[0])!r} here; there are: {known}", 2)
+    chosen = receiving_links(links, names)
+    if not chosen:
+        raise FwtopError("no interface here is up: bring one up, or name one with -i (-i lo works too)", 2)
+    return chosen
+
+
+def watched_indexes(links: Sequence[Link], chosen: Sequence[Link]) -> list[int]:
+    """Return the indexes of the chosen interfaces and of all that are stacked on them.
+
+    The stack changes skb->dev when it passes a packet up to a VLAN, bond or bridge.
+    """
+    above: dict[int, list[int]] = {}
+    for link in links:
+        above.setdefault(link.lower, []).append(link.index)
+        above.setdefault(link.index, []).append(link.master)
+    above[0] = []  # 0 is no interface
+    watched: set[int] = set()
+    waiting = [link.index for link in chosen]
+    while waiting:
+        index = waiting.pop()
+        if index not in watched:
+            watched.add(index)
+            waiting += above.get(index, [])
+    watched.discard(0)
+    return sorted(watched)
+
+
+def lowest_links(links: Sequence[Link], chosen: Sequence[Link]) -> list[Link]:
+    """Return the chosen interfaces without those stacked on another chosen one, where packets pass first."""
+    return [
+        link
+        for link in chosen
+        if not any(other is not link and link.index in watched_indexes(links, [other]) for other in chosen)
+    ]

@@ -1,0 +1,99 @@
+"""Network namespaces: open by name, enter, and identify."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import socket
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from fwtop.model.errors import FwtopError
+from fwtop.model.text import safe_text
+
+NETNS = Path("/run/netns")  # where `ip netns` mounts named ones
+_CLONE_NEWNET = 0x40000000  # linux/sched.h
+_SO_NETNS_COOKIE = 71  # asm-generic/socket.h
+_MAX_LISTED = 20  # names in an error message
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def open_netns(name: str | None) -> int:
+    """Return a descriptor of the named namespace (`ip netns`), or of the current one for None.
+
+    Raises FwtopError if there is no such namespace.
+    """
+    if name is None:
+        return os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+    if not name or "/" in name or name in (".", ".."):
+        raise FwtopError(f"{safe_text(name, limit=60)!r} is not a network namespace's name", 2)
+    try:
+        return os.open(NETNS / name, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        known = ", ".join(safe_text(item) for item in _names()[:_MAX_LISTED]) or "none"
+        line = f"no network namespace {safe_text(name, limit=60)!r}; there are: {known} (ip netns list)"
+        raise FwtopError(line, 2) from None
+    except OSError as error:
+        raise FwtopError(f"cannot open network namespace {safe_text(name)!r}: {error.strerror}", 3) from None
+
+
+def inode(descriptor: int) -> int:
+    """Return the inode, which identifies a namespace while it exists."""
+    return os.fstat(descriptor).st_ino
+
+
+def cookie() -> int:
+    """Return a number of the current namespace that is never reused within a boot, unlike inodes.
+
+    SO_NETNS_COOKIE is Linux 5.14; on older kernels this is the inode.
+    """
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        try:
+            return int.from_bytes(
+                any_socket.getsockopt(socket.SOL_SOCKET, _SO_NETNS_COOKIE, 8), sys.byteorder
+            )
+        except OSError:
+            return os.stat("/proc/self/ns/net").st_ino
+
+
+def enter(descriptor: int) -> None:
+    """Move this single-threaded process into the namespace; needs CAP_SYS_ADMIN. Raises FwtopError."""
+    if _libc.setns(descriptor, _CLONE_NEWNET) != 0:
+        reason = os.strerror(ctypes.get_errno())
+        raise FwtopError(f"cannot enter the network namespace: {reason}; nothing was changed", 3)
+
+
+@contextlib.contextmanager
+def inside(name: str) -> Iterator[None]:
+    """Run the calling thread in a named namespace within the block; raises OSError."""
+    home = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        target = os.open(NETNS / name, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            if _libc.setns(target, _CLONE_NEWNET):
+                raise OSError(ctypes.get_errno(), f"can't enter {name}")
+        finally:
+            os.close(target)
+        try:
+            yield
+        finally:
+            _libc.setns(home, _CLONE_NEWNET)
+    finally:
+        os.close(home)
+
+
+def name_of(number: int) -> str | None:
+    """Return the `ip netns` name of the namespace with that inode, None if it has none."""
+    for name in _names():
+        try:
+            if os.stat(NETNS / name).st_ino == number:
+                return name
+        except OSError:
+            continue
+    return None
+
+
+def _names() -> list[str]:
+    return sorted(entry.name for entry in NETNS.iterdir()) if NETNS.is_dir() else []

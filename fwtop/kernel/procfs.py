@@ -1,0 +1,84 @@
+"""Counters in /proc of this process's network namespace, readable without privilege.
+
+Sources: proc(5), net/netfilter/nf_conntrack_standalone.c, net/ipv4/proc.c.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class ConntrackStats:
+    """Totals over all CPUs of /proc/net/stat/nf_conntrack."""
+
+    insert_failed: int = 0
+    drop: int = 0
+    early_drop: int = 0
+
+
+def read_text(path: str) -> str:
+    """Return a file's text, "" if it can't be read: the kernel may lack the feature."""
+    try:
+        return Path(path).read_text(errors="replace")
+    except OSError:
+        return ""
+
+
+def parse_conntrack_stats(text: str) -> ConntrackStats:
+    """Sum the per-CPU rows of hexadecimal numbers below a line of column names."""
+    lines = text.splitlines()
+    if len(lines) < 2:
+        return ConntrackStats()
+    names = lines[0].split()
+    rows = [[int(word, 16) for word in line.split()] for line in lines[1:]]
+    totals = dict(zip(names, (sum(column) for column in zip(*rows, strict=True)), strict=False))
+    return ConntrackStats(
+        insert_failed=totals.get("insert_failed", 0),
+        drop=totals.get("drop", 0),
+        early_drop=totals.get("early_drop", 0),
+    )
+
+
+def parse_paired(text: str) -> dict[str, dict[str, int]]:
+    """Parse /proc/net/snmp: pairs of lines, `Ip: NAME …` and `Ip: NUMBER …`."""
+    tables: dict[str, dict[str, int]] = {}
+    lines = text.splitlines()
+    for names, values in zip(lines[::2], lines[1::2], strict=False):
+        group, *keys = names.split()
+        numbers = values.split()[1:]
+        tables[group.rstrip(":")] = {key: int(number) for key, number in zip(keys, numbers, strict=False)}
+    return tables
+
+
+def parse_single(text: str) -> dict[str, int]:
+    """Parse /proc/net/snmp6: a name and a number per line."""
+    pairs = (line.split() for line in text.splitlines())
+    return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2}
+
+
+def parse_softirq(text: str) -> tuple[int, int]:
+    """Return (softirq, total) jiffies over all CPUs from /proc/stat."""
+    words = text.partition("\n")[0].split()
+    if len(words) < 9 or words[0] != "cpu":
+        return 0, 0
+    ticks = [int(word) for word in words[1:9]]  # user nice system idle iowait irq softirq steal
+    return ticks[6], sum(ticks)
+
+
+def parse_idle(text: str) -> dict[int, tuple[int, int]]:
+    """Return (idle, total) jiffies of each CPU from /proc/stat; iowait counts as idle."""
+    found: dict[int, tuple[int, int]] = {}
+    for line in text.splitlines():
+        name, *words = line.split()
+        if name.startswith("cpu") and name[3:].isdigit() and len(words) >= 8:
+            ticks = [int(word) for word in words[:8]]
+            found[int(name[3:])] = ticks[3] + ticks[4], sum(ticks)
+    return found
+
+
+def read_int(path: str) -> int:
+    """Return the number in a file, 0 if there is none."""
+    text = read_text(path).strip()
+    return int(text) if text.isdigit() else 0

@@ -1,0 +1,100 @@
+"""Track the watched interfaces as they go down, are renamed, removed and recreated.
+
+A recreated interface has another number: the observers are attached to it instead, which the console may do
+itself (see fwtop.observe.duty_cycle). Interfaces that are created on top of a watched one (a VLAN, a bond)
+are included, so that their drops are counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from fwtop.kernel.links import Link, LinkStats, list_links, lowest_links, watched_indexes
+from fwtop.model.errors import FwtopError
+from fwtop.model.text import safe_text
+from fwtop.observe.messages import Interface
+
+
+@dataclass(slots=True)
+class _Chosen:
+    name: str
+    index: int
+    ethernet: bool
+    present: bool = True
+
+
+class Interfaces:
+    """The watched interfaces and their counters.
+
+    `move(old, new)` attaches the observers to another interface number and raises OSError; it is None where
+    only root can attach. `watch(numbers)` sets the numbers to count, and returns whether all fit.
+    """
+
+    def __init__(
+        self,
+        chosen: Iterable[Interface],
+        *,
+        move: Callable[[int, int], None] | None,
+        watch: Callable[[list[int]], bool],
+    ) -> None:
+        self._chosen = [_Chosen(item.name, item.index, item.ethernet) for item in chosen]
+        self._move = move
+        self._watch = watch
+        self._seen: list[tuple[int, str, bool, int, int]] = []
+        self._lowest: frozenset[int] = frozenset()
+        self._stats: dict[int, LinkStats] = {}
+        self.notes: tuple[str, ...] = ()
+
+    def read(self) -> dict[int, LinkStats]:
+        """Return the counters of the lowest interfaces, by number; the previous ones if netlink fails."""
+        try:
+            links = list_links()
+        except OSError:  # the next call catches up
+            return self._stats
+        seen = [(link.index, link.name, link.up, link.lower, link.master) for link in links]
+        if seen != self._seen:  # following them costs more than reading
+            self._seen = seen
+            self._follow(links)
+        self._stats = {link.index: link.stats for link in links if link.index in self._lowest}
+        return self._stats
+
+    def _follow(self, links: list[Link]) -> None:
+        notes = [note for chosen in self._chosen if (note := self._find(chosen, links))]
+        by_index = {link.index: link for link in links}
+        present = [by_index[chosen.index] for chosen in self._chosen if chosen.present]
+        self._lowest = frozenset(link.index for link in lowest_links(links, present))
+        if not self._watch(watched_indexes(links, present)):
+            notes.append("too many interfaces on top of the watched ones: restart fwtop to watch them all")
+        self.notes = tuple(notes)
+
+    def _find(self, chosen: _Chosen, links: list[Link]) -> str:
+        """Update an interface and return a note about it, if there is anything to say."""
+        name = safe_text(chosen.name)
+        link = next((link for link in links if link.index == chosen.index), None)
+        if link is None or not chosen.present:
+            link = next((link for link in links if link.name == chosen.name), None)
+            failed = self._replace(chosen, link)
+            if failed or link is None:
+                back = "; it will be watched again when it is back" if self._move else ""
+                return failed or f"{name} is gone{back}"
+        if link.name != chosen.name:
+            return f"{name} is now called {safe_text(link.name)}"
+        return "" if link.up else f"{name} is down"
+
+    def _replace(self, chosen: _Chosen, link: Link | None) -> str:
+        """Attach to the interface that replaced one that is gone; return a note if that failed."""
+        again = f"{safe_text(chosen.name)} was recreated"
+        chosen.present = False
+        if self._move is None:
+            return f"{again}, and this kernel lets only root attach: restart fwtop" if link else ""
+        if link is not None and link.ethernet != chosen.ethernet:
+            return f"{again} as another kind of interface: restart fwtop to watch it"
+        try:
+            # Moving to its own number detaches from an interface that left this namespace
+            self._move(chosen.index, link.index if link else chosen.index)
+        except (OSError, FwtopError) as error:
+            return f"{again} and can't be watched ({safe_text(error)}): restart fwtop"
+        if link is not None:
+            chosen.index, chosen.present = link.index, True
+        return ""

@@ -1,1 +1,0 @@
-"""Rules and the guardian: drivers, allow-list, journal, confirm-or-revert."""

@@ -1,0 +1,1 @@
+"""What root attaches to watch: the loader, its programs and their layout."""

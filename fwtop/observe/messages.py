@@ -1,0 +1,146 @@
+"""Messages about observers: guardian and loader (`fwtop.observe.loader`), and what the console is given.
+
+Root's side of them stays small: numpy and bcc are not imported here.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from fwtop.kernel import bpf
+from fwtop.model.protocol import Answer, ProtocolError
+
+# Prefixes of descriptor names
+HELD = "held:"  # keep something attached, or only root may write: these stay with the guardian
+SHARED_MAPS = "shared:"  # all maps of the compiled rules: these stay with the guardian, too
+XDP_COUNTERS = "xdp:"  # those of them that a console may read
+SCOPE = "held:scope"  # the map of what a console sees
+LOCATIONS = "held:locations"  # the map of kernel addresses where packets were dropped
+
+
+@dataclass(frozen=True, slots=True)
+class AttachRequest:
+    """Attach observers to interfaces (none: those with a default route). Descriptors stay the sender's."""
+
+    interfaces: tuple[str, ...]
+    slot: int
+    xdp_maps: dict[str, int] = field(default_factory=dict)  # shared maps of compiled rules, by name
+
+
+def encode_request(request: AttachRequest) -> tuple[bytes, list[int]]:
+    """Return a request as one message and the descriptors that go with it."""
+    data = {"interfaces": request.interfaces, "slot": request.slot, "xdp_maps": list(request.xdp_maps)}
+    return json.dumps(data).encode(), list(request.xdp_maps.values())
+
+
+def decode_request(message: bytes, descriptors: Sequence[int]) -> AttachRequest:
+    """Read what `encode_request` wrote; raises ProtocolError."""
+    try:
+        data = json.loads(message)
+        maps = dict(zip(map(str, data["xdp_maps"]), descriptors, strict=True))
+        return AttachRequest(tuple(map(str, data["interfaces"])), int(data["slot"]), maps)
+    except (ValueError, KeyError, TypeError) as error:
+        raise ProtocolError(f"not a request to the loader of observers: {error}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class AttachPoint:
+    """Where a program is attached."""
+
+    kind: str  # "tracepoint", "netfilter", "tcx"
+    ifindex: int = 0
+    family: int = 0
+    hook: int = 0
+    priority: int = 0
+
+    def attach(self, program: int) -> int:
+        """Attach a program and return the link, which detaches when closed. Raises OSError."""
+        if self.kind == "tracepoint":
+            return bpf.attach_tracepoint(program)
+        if self.kind == "netfilter":
+            return bpf.attach_netfilter(program, family=self.family, hook=self.hook, priority=self.priority)
+        return bpf.attach_tcx_ingress(program, self.ifindex)
+
+
+@dataclass(frozen=True, slots=True)
+class Attachment:
+    """A program and its link, by the names of their descriptors."""
+
+    program: str
+    link: str
+    point: AttachPoint
+
+
+@dataclass(frozen=True, slots=True)
+class Interface:
+    """An interface that was chosen to be watched."""
+
+    name: str
+    index: int
+    ethernet: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """What the loader attached, as it tells the guardian and the guardian the console.
+
+    Its descriptors travel beside it, named in `fds` of the same answer.
+    """
+
+    interfaces: tuple[Interface, ...]
+    max_watched: int  # interface numbers that fit into the scope map
+    watched: tuple[int, ...]  # numbers of the chosen interfaces and of those on top of them
+    own_addresses: tuple[str, ...]
+    warnings: tuple[str, ...]
+    reasons: dict[int, str]  # drop reasons by number
+    reason_slots: int
+    counts_connections: bool  # new connections are counted by the netfilter program
+    cpus: int
+    ring_bytes: int
+    ingress: str  # "tcx", "clsact"
+    accepted: str  # "netfilter", "nflog"
+    attachments: tuple[Attachment, ...]  # in the order to attach them again; none without links
+    log_one_in: int
+
+
+def encode_reply(observation: Observation, descriptors: dict[str, int]) -> tuple[Answer, list[int]]:
+    """Return an observation and its descriptors as an answer."""
+    data = {**asdict(observation), "fds": list(descriptors)}
+    return Answer(True, data=data), list(descriptors.values())
+
+
+def decode_reply(answer: Answer, descriptors: Sequence[int]) -> tuple[Observation, dict[str, int]]:
+    """Read what `encode_reply` wrote; raises ProtocolError."""
+    names = [str(name) for name in answer.data.get("fds", ())]
+    if len(names) != len(descriptors):
+        raise ProtocolError("descriptors are missing")
+    return decode_observation(answer.data), dict(zip(names, descriptors, strict=True))
+
+
+def decode_observation(data: dict[str, Any]) -> Observation:
+    """Read the observation in an answer's data, other keys ignored; raises ProtocolError."""
+    try:
+        return Observation(
+            interfaces=tuple(Interface(**item) for item in data["interfaces"]),
+            max_watched=int(data["max_watched"]),
+            watched=tuple(data["watched"]),
+            own_addresses=tuple(data["own_addresses"]),
+            warnings=tuple(data["warnings"]),
+            reasons={int(number): str(name) for number, name in data["reasons"].items()},
+            reason_slots=int(data["reason_slots"]),
+            counts_connections=bool(data["counts_connections"]),
+            cpus=int(data["cpus"]),
+            ring_bytes=int(data["ring_bytes"]),
+            ingress=str(data["ingress"]),
+            accepted=str(data["accepted"]),
+            attachments=tuple(
+                Attachment(item["program"], item["link"], AttachPoint(**item["point"]))
+                for item in data["attachments"]
+            ),
+            log_one_in=int(data["log_one_in"]),
+        )
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ProtocolError(f"not an observation: {error}") from None

@@ -1,0 +1,215 @@
+"""Create the maps of an observation, load its programs and attach them."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from fwtop.compile.compiler import byte_code, relocate
+from fwtop.compile.definitions import Kernel
+from fwtop.kernel import bpf, clsact
+from fwtop.kernel.links import Link, choose_links, list_addresses, list_links, lowest_links, watched_indexes
+from fwtop.observe import layout, nflog_table, scope
+from fwtop.observe.layout import CONTROL_WORDS, DATA_BYTES, NO_INTERFACE, SCOPE_WORDS, counters_bytes
+from fwtop.observe.messages import (
+    HELD,
+    LOCATIONS,
+    SCOPE,
+    SHARED_MAPS,
+    XDP_COUNTERS,
+    Attachment,
+    AttachPoint,
+    Interface,
+    Observation,
+)
+from fwtop.xdp import maps as xdp_maps
+
+RING_BYTES = 1 << 22  # 16,384 records: 20,000 samples a second and 4 polls a second fill a third
+LOG_ONE_IN = 64  # fixed, as only root can change the rule: at 1 Mpps 16,000 messages a second
+_MAP_NUMBERS = {"ring": 1, "counters": 2, "control": 3, "scope": 4, "locations": 5}
+_INPUT, _FORWARD = 1, 2  # NF_INET_LOCAL_IN, NF_INET_FORWARD
+_IPV4, _IPV6 = 2, 10  # NFPROTO_*
+_LAST = (1 << 31) - 2  # the last priority that bpf links may have: after all rules
+_SPARE_INTERFACES = 3
+_PROGRAMS = ["fwtop_ingress", "fwtop_ingress_ip", "fwtop_drop", "fwtop_accepted"]
+# For tests: kernel features to pretend are missing, separated by commas
+_WITHOUT = "FWTOP_WITHOUT"
+
+
+class Observers:
+    """One console's maps, programs and links; `close` detaches and closes them."""
+
+    def __init__(self, slot: int) -> None:
+        self._slot = slot
+        self._open: list[tuple[str, int]] = []
+        self._without = frozenset(os.environ.get(_WITHOUT, "").split(","))
+        self._ingress, self._accepted = "tcx", "netfilter"
+        self._attachments: list[Attachment] = []
+
+    @property
+    def descriptors(self) -> dict[str, int]:
+        """Everything that holds the observation, by name."""
+        return dict(self._open)
+
+    def close(self) -> None:
+        """Close all descriptors, which detaches, and remove what that leaves behind."""
+        while self._open:
+            os.close(self._open.pop()[1])
+        if self._ingress == "clsact":
+            clsact.detach(self._slot)
+        if self._accepted == "nflog":
+            nflog_table.detach(self._slot)
+
+    def attach(self, names: Sequence[str], xdp_maps: dict[str, int] | None = None) -> Observation:
+        """Attach to the named interfaces, by default those with a default route.
+
+        `xdp_maps` are the shared maps of compiled rules, if they exist: what XDP drops is sampled, too.
+        Raises FwtopError or OSError; the caller closes.
+        """
+        links = list_links()
+        chosen = choose_links(links, list(names))
+        watched = watched_indexes(links, chosen)
+        # Leave room for VLANs and bonds made later; round up, so that the cache of compiled code is hit
+        max_watched = -(-(len(watched) + _SPARE_INTERFACES) // 4) * 4
+        padded = watched + [NO_INTERFACE] * (max_watched - len(watched))
+        kernel = Kernel.read()
+        cpus = _possible_cpus()
+        self._share_xdp_maps(xdp_maps or {})
+        maps = self._create_maps(cpus * counters_bytes(kernel.reason_slots), padded)
+        definitions = {
+            **kernel.definitions,
+            **{f"FWTOP_{name.upper()}_FD": number for name, number in _MAP_NUMBERS.items()},
+            "FWTOP_CPUS": cpus,
+            "FWTOP_REASONS": kernel.reason_slots,
+            "FWTOP_RING_BYTES": RING_BYTES,
+            "FWTOP_WATCHED": max_watched,
+        }
+        code = byte_code(["ingress.c", "drops.c", "accepted.c"], definitions, _PROGRAMS)
+        code = {name: relocate(data, maps) for name, data in code.items()}
+        self._attach_drops(code["fwtop_drop"], kernel.tracepoint)
+        self._attach_accepted(code["fwtop_accepted"], watched)
+        self._attach_ingress(code, lowest_links(links, chosen))
+        return Observation(
+            interfaces=tuple(Interface(link.name, link.index, link.ethernet) for link in chosen),
+            max_watched=max_watched,
+            watched=tuple(watched),
+            own_addresses=tuple(list_addresses()),
+            warnings=self._warnings(kernel),
+            reasons=dict(kernel.reasons),
+            reason_slots=kernel.reason_slots,
+            counts_connections=kernel.counts_connections and self._accepted == "netfilter",
+            cpus=cpus,
+            ring_bytes=RING_BYTES,
+            ingress=self._ingress,
+            accepted=self._accepted,
+            attachments=tuple(self._attachments) if self._by_links else (),  # arrivals are counted last
+            log_one_in=LOG_ONE_IN,
+        )
+
+    @property
+    def _by_links(self) -> bool:
+        return (self._ingress, self._accepted) == ("tcx", "netfilter")
+
+    def _warnings(self, kernel: Kernel) -> tuple[str, ...]:
+        if kernel.reasons:
+            return ()
+        return ("this kernel (before 5.17) reports no drop reasons: drops are shown by kernel function",)
+
+    def _keep(self, name: str, descriptor: int) -> int:
+        self._open.append((name, descriptor))
+        return descriptor
+
+    def _create_maps(self, counters: int, watched: list[int]) -> dict[int, int]:
+        """Create the maps; returns their descriptors by the numbers used in the byte code."""
+        ring = bpf.create_map(bpf.MAP_RINGBUF, "fwtop_ring", entries=RING_BYTES)
+        descriptors = {_MAP_NUMBERS["ring"]: self._keep("ring", ring)}
+        rings = dict(self._open).get(SHARED_MAPS + "rings")
+        if rings is not None:
+            xdp_maps.put_ring({"rings": rings}, self._slot, ring)
+        sizes = {
+            "counters": counters,
+            "control": 4 * CONTROL_WORDS,
+            "scope": 4 * (SCOPE_WORDS + len(watched)),
+            "locations": 8 * (layout.LOCATIONS - 1),
+        }
+        for name, size in sizes.items():
+            descriptor = bpf.create_map(
+                bpf.MAP_ARRAY, f"fwtop_{name}", entries=1, key_size=4, value_size=size, flags=bpf.F_MMAPABLE
+            )
+            kept = {"scope": SCOPE, "locations": LOCATIONS}.get(name, name)
+            descriptors[_MAP_NUMBERS[name]] = self._keep(kept, descriptor)
+        scope.write(descriptors[_MAP_NUMBERS["scope"]], watched)
+        return descriptors
+
+    def _share_xdp_maps(self, given: dict[str, int]) -> None:
+        """Let compiled XDP rules, present and future, sample dropped packets into the ring.
+
+        A kernel that can't create the maps is watched without them.
+        """
+        with contextlib.suppress(OSError):
+            shared = given or xdp_maps.create_shared()
+            for name, descriptor in shared.items():
+                self._keep(SHARED_MAPS + name, descriptor)
+            for name, descriptor in xdp_maps.console_descriptors(shared).items():
+                self._keep(XDP_COUNTERS + name, descriptor)
+
+    def _attach_drops(self, code: bytes, tracepoint: int) -> None:
+        program = bpf.load_program(bpf.TRACEPOINT, "fwtop_drop", code, tracepoint)
+        self._attach_program(program, [AttachPoint("tracepoint")])
+
+    def _attach_accepted(self, code: bytes, watched: list[int]) -> None:
+        try:
+            if "netfilter" in self._without:
+                raise OSError(errno.EINVAL, "disabled for a test")
+            program = bpf.load_program(bpf.NETFILTER, "fwtop_accepted", code)
+        except OSError as error:
+            if error.errno != errno.EINVAL:  # no such program type before Linux 6.4
+                raise
+            self._log_accepted(watched)
+            return
+        hooks = [(family, hook) for family in (_IPV4, _IPV6) for hook in (_INPUT, _FORWARD)]
+        points = [
+            AttachPoint("netfilter", family=family, hook=hook, priority=_LAST) for family, hook in hooks
+        ]
+        self._attach_program(program, points)
+
+    def _log_accepted(self, watched: list[int]) -> None:
+        self._accepted = "nflog"
+        self._keep("nflog", nflog_table.bind(nflog_table.FIRST_GROUP + self._slot))
+        owner = nflog_table.add_table(watched, slot=self._slot, one_in=LOG_ONE_IN, bytes_each=DATA_BYTES)
+        if owner is not None:
+            self._keep(HELD + "table", owner)
+
+    def _attach_ingress(self, code: dict[str, bytes], chosen: list[Link]) -> None:
+        for link in chosen:
+            name = "fwtop_ingress" if link.ethernet else "fwtop_ingress_ip"
+            program = bpf.load_program(bpf.TC, name, code[name])
+            try:
+                if "tcx" in self._without:
+                    raise OSError(errno.EINVAL, "disabled for a test")
+                self._attach_program(program, [AttachPoint("tcx", ifindex=link.index)])
+            except OSError as error:
+                if error.errno != errno.EINVAL:  # no TCX before Linux 6.6
+                    os.close(program)
+                    raise
+                self._ingress = "clsact"
+                clsact.attach(program, link.index, self._slot)
+                os.close(program)
+
+    def _attach_program(self, program: int, points: list[AttachPoint]) -> None:
+        """Attach at each point; the console may close these links and attach the program again."""
+        links = [point.attach(program) for point in points]
+        number = len(self._attachments)
+        name = f"program:{number}"
+        self._keep(name, program)
+        for at, (point, link) in enumerate(zip(points, links, strict=True)):
+            self._keep(f"link:{number}:{at}", link)
+            self._attachments.append(Attachment(name, f"link:{number}:{at}", point))
+
+
+def _possible_cpus() -> int:
+    last = Path("/sys/devices/system/cpu/possible").read_text().strip().split(",")[-1].split("-")[-1]
+    return int(last) + 1

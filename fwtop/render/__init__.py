@@ -1,0 +1,1 @@
+"""Rules, observations and numbers as text: command lines, sentences, FlowSpec, JSON."""

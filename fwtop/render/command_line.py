@@ -1,0 +1,151 @@
+"""Rules as `fwtop` command lines."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable
+
+from fwtop.model.dns import split_wire, type_text, wire_name
+from fwtop.model.protocols import flags_option, protocol_name
+from fwtop.model.rule import RANGES, Kind, Match, PayloadMatch, Range, Rule
+from fwtop.model.text import dns_name_text
+from fwtop.render.numbers import ttl_option
+
+_BLOCKS = (Kind.IPSET, Kind.XDP, Kind.NFTABLES, Kind.TC)
+_PLAIN_LABEL = re.compile(rb"(?!-)[^\x00-\x20.\\\x7f-\xff]+")  # printable, no dot or backslash, no leading -
+_SPANS = {
+    **{"--length": "ip_length", "--ttl-field": "ttl", "--ip-id": "ip_id"},
+    **{"--tcp-seq": "tcp_seq", "--window": "tcp_window", "--tcp-header": "tcp_header"},
+}
+_MAX_SOURCES = 32  # more would make the line unreadable
+
+
+def command_line(rule: Rule, *, max_sources: int | None = _MAX_SOURCES) -> str | None:
+    """Return the shell command that installs a rule; None if no command can, or it has too many sources.
+
+    The line is always printable.
+    """
+    sources = rule.match.sources
+    if max_sources is not None and rule.origin is None and len(sources) > max_sources:
+        return None
+    words = _words(rule)
+    if words is None:
+        return None
+    line = shlex.join(["fwtop", *words, "--ttl", ttl_option(rule.ttl_seconds)])
+    return line if line.isprintable() else None
+
+
+def _words(rule: Rule) -> list[str] | None:
+    if rule.kind is Kind.SYSCTL:
+        return ["sysctl", *(f"{item.name}={item.value}" for item in rule.settings)]
+    match = rule.match
+    if match.destinations or match.fragment is False:
+        return None
+    if rule.kind in _BLOCKS and match.sources:
+        alone = rule.limit is None and match == Match(sources=match.sources, family=match.family)
+        sources = [rule.origin] if rule.origin else [str(prefix) for prefix in match.sources]
+        closing = ["--close-open"] * rule.close_open
+        return ["block", *sources, "--via", rule.kind.value, *closing] if alone else None
+    maker = _MAKERS.get(rule.kind)
+    return maker(rule) if maker is not None and not match.sources else None
+
+
+def _limit(rule: Rule) -> list[str] | None:
+    match, limit = rule.match, rule.limit
+    if limit is None or match.payload or match.sport is not None or _has_fields(match):
+        return None
+    length = limit.prefix_v6 if match.family == 6 else limit.prefix_v4
+    words = ["limit", *_scope(match), "--per", str(length)]
+    words += ["--per6", str(limit.prefix_v6)] if match.family is None else []
+    words += ["--rate", f"{limit.per_second}{'B' if limit.in_bytes else ''}/s"]
+    words += ["--burst", str(limit.burst)] if limit.burst != limit.per_second else []
+    return words + ["--by-port"] * limit.by_dport
+
+
+def _connections(rule: Rule) -> list[str] | None:
+    match, limit = rule.match, rule.connections
+    if limit is None or match != Match(family=match.family, protocol=6, dport=match.dport):
+        return None
+    length = limit.prefix_v6 if match.family == 6 else limit.prefix_v4
+    words = ["limit", *_scope(match), "--per", str(length)]
+    words += ["--per6", str(limit.prefix_v6)] if match.family is None else []
+    return [*words, "--connections", str(limit.most), *(["--close-open"] * rule.close_open)]
+
+
+def _match(rule: Rule) -> list[str] | None:
+    match = rule.match
+    if len(match.payload) != 1 or match.sport is not None or _has_fields(match):
+        return None
+    offset = match.payload[0].offset
+    place = [] if offset is None else ["--offset", str(offset)]
+    what = _bytes(match.payload[0])
+    return ["match", *what, *place, *_scope(match)] if what is not None else None
+
+
+def _drop(rule: Rule) -> list[str] | None:
+    match = rule.match
+    if rule.limit is not None or match.payload:
+        other = _limit(rule) if rule.limit is not None else _match(rule)
+        known = other is not None and rule.kind is not Kind.NFTABLES
+        return [*(other or ()), "--via", rule.kind.value] if known else None
+    words = ["drop", *_scope(match)]
+    words += ["--sport", str(match.sport)] if match.sport is not None else []
+    words += ["--icmp-type", str(match.icmp_type)] if match.icmp_type is not None else []
+    for option, name in _SPANS.items():
+        span: Range | None = getattr(match, name)
+        words += [option, f"{span.low}:{span.high}"] if span else []
+    if match.tcp_flags is not None:
+        words += ["--tcp-flags", flags_option(*match.tcp_flags)]
+    words += ["--fragment"] if match.fragment else []
+    return [*words, "--via", rule.kind.value]
+
+
+def _notrack(rule: Rule) -> list[str] | None:
+    match = rule.match
+    if match.payload or match.sport is not None or _has_fields(match):
+        return None
+    return ["notrack", *_scope(match)]
+
+
+def _synproxy(rule: Rule) -> list[str] | None:
+    match = rule.match
+    if match != Match(family=match.family, protocol=6, dport=match.dport) or match.dport is None:
+        return None
+    family = [f"-{match.family}"] if match.family is not None else []
+    return ["synproxy", *family, "--dport", str(match.dport)]
+
+
+_MAKERS: dict[Kind, Callable[[Rule], list[str] | None]] = {
+    Kind.HASHLIMIT: _limit,
+    Kind.STRING: _match,
+    Kind.XDP: _drop,
+    Kind.TC: _drop,
+    Kind.NFTABLES: _drop,
+    Kind.NOTRACK: _notrack,
+    Kind.SYNPROXY: _synproxy,
+    Kind.CONNLIMIT: _connections,
+}
+
+
+def _has_fields(match: Match) -> bool:
+    names = (*RANGES, "tcp_flags", "fragment", "icmp_type")
+    return any(getattr(match, name) is not None for name in names)
+
+
+def _bytes(payload: PayloadMatch) -> list[str] | None:
+    """Return the options for bytes; None for a DNS name that no option can express exactly."""
+    if payload.dns_name is None:
+        return ["--hex", payload.data.hex(), *(["--mask", payload.mask.hex()] if payload.mask else [])]
+    labels, rest = split_wire(payload.data)
+    plain = all(_PLAIN_LABEL.fullmatch(label) for label in labels)
+    same = wire_name(labels) + rest == payload.data and payload.dns_name == dns_name_text(labels)
+    if not (plain and same and payload.mask is None and len(rest) in (0, 2)):
+        return None
+    return ["--dns", payload.dns_name, *(["--type", type_text(int.from_bytes(rest, "big"))] if rest else [])]
+
+
+def _scope(match: Match) -> list[str]:
+    words = [f"-{match.family}"] if match.family is not None else []
+    words += ["--proto", protocol_name(match.protocol)] if match.protocol is not None else []
+    return words + (["--dport", str(match.dport)] if match.dport is not None else [])

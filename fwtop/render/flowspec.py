@@ -1,0 +1,109 @@
+"""FlowSpec rules (RFC 8955, for IPv6 RFC 8956): as ExaBGP configuration and as NLRI."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fwtop.model.address import Prefix
+from fwtop.model.protocols import protocol_name
+from fwtop.model.rule import Match, Range
+
+_EQUAL, _AT_LEAST, _AT_MOST = 0x01, 0x03, 0x05  # numeric operators (4.2.1.1)
+_NOT, _ALL = 0x02, 0x01  # bitmask operators (4.2.1.2)
+_AND, _LAST = 0x40, 0x80
+_FLAGS = {1: "fin", 2: "syn", 4: "rst", 8: "push", 16: "ack", 32: "urgent"}
+_FRAGMENT_BITS = 0x02 | 0x04  # is a fragment other than the first, or the first (4.2.2.12)
+_MOST = 65_535
+
+
+@dataclass(frozen=True, slots=True)
+class FlowSpec:
+    """A FlowSpec rule that drops packets; components as in RFC 8955, 4.2.2."""
+
+    destination: Prefix
+    match: Match
+
+    @property
+    def text(self) -> str:
+        """The route in ExaBGP's configuration syntax, with rate 0 (drop)."""
+        match, parts = self.match, [f"destination {self._prefix_text()};"]
+        if match.protocol is not None:
+            word = "protocol" if self.destination.family == 4 else "next-header"
+            parts.append(f"{word} ={protocol_name(match.protocol)};")
+        for word, port in (("destination-port", match.dport), ("source-port", match.sport)):
+            parts += [f"{word} ={port};"] if port is not None else []
+        parts += [f"icmp-type ={match.icmp_type};"] if match.icmp_type is not None else []
+        if match.tcp_flags is not None:
+            parts.append(f"tcp-flags [ {_flag_words(*match.tcp_flags)} ];")
+        if match.ip_length is not None:
+            parts.append(f"packet-length {_length_words(match.ip_length)};")
+        parts += ["fragment [ is-fragment first-fragment ];"] if match.fragment else []
+        return f"flow {{ route {{ match {{ {' '.join(parts)} }} then {{ rate-limit 0; }} }} }}"
+
+    @property
+    def nlri(self) -> bytes:
+        """The NLRI (RFC 8955, 4.1) with its length."""
+        match = self.match
+        size = (self.destination.length + 7) // 8
+        whole = self.destination.value.to_bytes(self.destination.bits // 8, "big")
+        offset = b"" if self.destination.family == 4 else b"\0"
+        body = bytes([1, self.destination.length]) + offset + whole[:size]
+        numbers = (
+            (3, match.protocol),
+            (5, match.dport),
+            (6, match.sport),
+            (7, match.icmp_type),
+        )
+        for kind, value in numbers:
+            body += bytes([kind]) + _operations([(_EQUAL, value)]) if value is not None else b""
+        if match.tcp_flags is not None:
+            body += b"\x09" + _operations(_flag_tests(*match.tcp_flags))
+        if match.ip_length is not None:
+            body += b"\x0a" + _operations(_length_tests(match.ip_length))
+        if match.fragment:
+            body += b"\x0c" + _operations([(0, _FRAGMENT_BITS)])
+        return bytes([len(body)]) + body
+
+    def _prefix_text(self) -> str:
+        prefix = str(self.destination)
+        return prefix if "/" in prefix else f"{prefix}/{self.destination.length}"
+
+
+def _operations(tests: Sequence[tuple[int, int]]) -> bytes:
+    """Encode (operator, value) pairs, combined by AND."""
+    out = b""
+    for place, (operator, value) in enumerate(tests):
+        wide = value > 255
+        bits = operator | (_AND if place else 0) | (_LAST if place == len(tests) - 1 else 0) | (wide << 4)
+        out += bytes([bits]) + value.to_bytes(2 if wide else 1, "big")
+    return out
+
+
+def _flag_tests(mask: int, value: int) -> list[tuple[int, int]]:
+    """Return the tests for the flags that must be set and for those that must not."""
+    clear = mask & ~value
+    return ([(_ALL, value)] if value else []) + ([(_NOT, clear)] if clear else [])
+
+
+def _flag_words(mask: int, value: int) -> str:
+    wanted, clear = _names(value), _names(mask & ~value)
+    words = [f"={'+'.join(wanted)}"] if wanted else []
+    return "&".join(words + ([f"!{'+'.join(clear)}"] if clear else []))
+
+
+def _names(bits: int) -> list[str]:
+    return [name for bit, name in _FLAGS.items() if bits & bit]
+
+
+def _length_tests(wanted: Range) -> list[tuple[int, int]]:
+    if wanted.low == wanted.high:
+        return [(_EQUAL, wanted.low)]
+    upper = [(_AT_MOST, wanted.high)] if wanted.high < _MOST else []
+    return [(_AT_LEAST, wanted.low), *upper]
+
+
+def _length_words(wanted: Range) -> str:
+    if wanted.low == wanted.high:
+        return f"={wanted.low}"
+    return f">={wanted.low}" + (f"&<={wanted.high}" if wanted.high < _MOST else "")

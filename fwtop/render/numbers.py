@@ -1,0 +1,61 @@
+"""Shares and lengths of time as people read them; the same in every text."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+_UNITS = ((86_400, "d"), (3_600, "h"), (60, "m"), (1, "s"))
+_UNIT_WORDS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
+
+
+def percent(share: float, digits: int | None = 0) -> str:
+    """Format a share of 0 to 1 as a percentage; None: more digits the smaller it is.
+
+    Never rounds up to 100 % or down to 0 %: near either end at least one digit follows the point.
+    """
+    value = share * 100
+    if value <= 0:
+        return "0 %"
+    if value >= 100:
+        return f"{value:.0f} %"
+    if digits is None:
+        digits = 0 if value >= 10 else 1 if value >= 1 else 2
+    if value < 0.5 or value >= 99.5:
+        digits = max(digits, 1)
+    least = 10.0**-digits
+    if value < least:
+        return f"<{least:g} %"
+    if digits and value > 100 - least:
+        return f">{100 - least:g} %"
+    return f"{value:.{digits}f} %"
+
+
+def duration(seconds: float, *, fixed_width: bool = False) -> str:
+    """Format a length of time with at most two units, rounded down: 45 s, 10m, 2h05m, 1d03h.
+
+    `fixed_width` keeps a zero in the second unit (10m00s), so that a countdown doesn't jump.
+    """
+    whole = max(int(seconds), 0)
+    if whole < 60:
+        return f"{whole} s"
+    for (size, unit), (part, smaller) in pairwise(_UNITS):
+        if whole >= size:
+            rest = whole % size // part
+            return f"{whole // size}{unit}" + (f"{rest:02}{smaller}" if rest or fixed_width else "")
+    raise AssertionError
+
+
+def duration_words(seconds: float) -> str:
+    """Format a length of time for a sentence, by its two largest units: 1 min 20 s, 2 h."""
+    whole = max(round(seconds), 0)
+    for (size, unit), (part, smaller) in pairwise(_UNIT_WORDS):
+        if whole >= size:
+            rest = whole % size // part
+            return f"{whole // size} {unit}" + (f" {rest} {smaller}" if rest else "")
+    return f"{whole} s"
+
+
+def ttl_option(seconds: int) -> str:
+    """Format a time to live as `--ttl` takes it, exactly: 90s, 10m, 2h, 1d."""
+    size, unit = next((size, unit) for size, unit in _UNITS if seconds % size == 0)
+    return f"{seconds // size}{unit}"

@@ -1,0 +1,160 @@
+"""Rules in words: the packets they match and what happens to them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from fwtop.model.dns import split_wire, type_text
+from fwtop.model.protocols import flags_text, spoken_protocol
+from fwtop.model.rule import ConnectionLimit, Kind, Match, PayloadMatch, Range, RateLimit, Rule
+from fwtop.model.text import payload_text, safe_text
+
+_TEXTUAL = 0.75  # share of printable bytes from which a payload is shown as text
+_MAX_PAYLOAD_CHARACTERS = 40
+_PLACES = {Kind.XDP: " in the driver", Kind.TC: " at tc ingress", Kind.NFTABLES: " at netdev ingress"}
+_SHORTEST, _LONGEST = 20, 65_535  # of an IP packet, bytes
+_NO_OPTIONS = 20  # bytes of TCP header
+
+
+def summarise(rule: Rule) -> str:
+    """Describe a rule in one line."""
+    what = describe(rule.match, origin=rule.origin)
+    if rule.kind is Kind.SYSCTL:
+        return "set " + ", ".join(f"{item.name}={item.value}" for item in rule.settings)
+    if rule.kind is Kind.NOTRACK:
+        return f"do not track {what}"
+    if rule.kind is Kind.SYNPROXY:
+        return f"answer handshakes of {what} with SYN cookies"
+    if rule.kind is Kind.CONNLIMIT:
+        return (
+            f"limit {what} to {connections_text(rule.connections)}" if rule.connections else f"limit {what}"
+        )
+    place = _PLACES.get(rule.kind, "")
+    if rule.limit is not None:
+        return f"limit {what} to {rate_text(rule.limit)}{place}"
+    return f"block {what}" if rule.kind is Kind.IPSET else f"drop {what}{place}"
+
+
+def with_summary(rule: Rule) -> Rule:
+    """Return the rule with its description as summary."""
+    return replace(rule, summary=summarise(rule))
+
+
+def rate_text(limit: RateLimit) -> str:
+    """Describe a limit: 1,000/s per /24 (IPv6 /56)."""
+    unit = " bytes" if limit.in_bytes else ""
+    each = " and port" if limit.by_dport else ""
+    return f"{limit.per_second:,}{unit}/s per /{limit.prefix_v4} (IPv6 /{limit.prefix_v6}){each}"
+
+
+def connections_text(limit: ConnectionLimit) -> str:
+    """Describe a limit of connections: 20 connections per /32 (IPv6 /64)."""
+    noun = "connection" if limit.most == 1 else "connections"
+    return f"{limit.most:,} {noun} per /{limit.prefix_v4} (IPv6 /{limit.prefix_v6})"
+
+
+def describe(match: Match, *, origin: str | None = None) -> str:
+    """Describe the packets that match; "everything" without a condition.
+
+    `origin` is what the sources were made from: asn:N, country:CC or @file.
+    """
+    words = [*_traffic(match), *_header(match), *(f"with {_bytes(item)}" for item in match.payload)]
+    if match.destinations:
+        words.append(f"to {_counted(match.destinations, 'destinations')}")
+    if origin is not None:
+        return " ".join([*words, *(["from"] if words else []), _origin(origin)])
+    if match.sources:
+        words += [*(["from"] if words else []), _counted(match.sources, "sources")]
+    return " ".join(words) or "everything"
+
+
+def range_text(wanted: Range) -> str:
+    """Format a range: 66, or 60 to 70."""
+    return f"{wanted.low}" if wanted.low == wanted.high else f"{wanted.low} to {wanted.high}"
+
+
+def _traffic(match: Match) -> list[str]:
+    words = [f"IPv{match.family}"] if match.family is not None else []
+    if match.protocol is not None:
+        words.append(spoken_protocol(match.protocol))
+    elif match.fragment is not True and (_header(match) or match.payload):
+        words.append("packets")
+    if match.fragment is not None:
+        words.append("fragments" if match.fragment else "unfragmented")
+    words += [f"from port {match.sport}"] if match.sport is not None else []
+    return words + ([f"to port {match.dport}"] if match.dport is not None else [])
+
+
+def _header(match: Match) -> list[str]:
+    words = []
+    if match.icmp_type is not None:
+        words.append(f"of type {match.icmp_type}")
+    if match.ip_length is not None:
+        words.append(_length(match.ip_length))
+    if match.ttl is not None:
+        words.append(f"with TTL {range_text(match.ttl)}")
+    if match.ip_id is not None:
+        words.append(f"with IP id {range_text(match.ip_id)}")
+    if match.tcp_flags is not None:
+        words.append(f"with {flags_text(*match.tcp_flags)}")
+    if match.tcp_seq is not None:
+        words.append(f"with sequence number {range_text(match.tcp_seq)}")
+    if match.tcp_window is not None:
+        words.append(f"with window {range_text(match.tcp_window)}")
+    if match.tcp_header is not None:
+        words.append(_options(match.tcp_header))
+    return words
+
+
+def _options(header: Range) -> str:
+    if header.high == _NO_OPTIONS:
+        return "without TCP options"
+    return f"with a TCP header of {range_text(header)} bytes"
+
+
+def _length(wanted: Range) -> str:
+    if wanted.high >= _LONGEST:
+        return f"of {wanted.low} bytes or more"
+    if wanted.low <= _SHORTEST < wanted.high:
+        return f"of up to {wanted.high} bytes"
+    return f"of {range_text(wanted)} bytes"
+
+
+def _bytes(wanted: PayloadMatch) -> str:
+    return f"{bytes_text(wanted)}{'' if wanted.offset is None else f' at byte {wanted.offset}'}"
+
+
+def bytes_text(wanted: PayloadMatch) -> str:
+    """Format the bytes of a match: a DNS name or text in quotes, or hex (?? for any byte)."""
+    if wanted.dns_name is not None:
+        rest = split_wire(wanted.data)[1]
+        asked = f" type {type_text(int.from_bytes(rest, 'big'))}" if len(rest) == 2 else ""
+        return f"“{_cut(wanted.dns_name)}”{asked}"
+    data = wanted.data
+    if wanted.mask is None and sum(0x20 <= byte < 0x7F for byte in data) >= _TEXTUAL * len(data):
+        return f"“{_cut(payload_text(data))}”"
+    mask = wanted.mask or b"\xff" * len(data)
+    hexed = [
+        f"{byte:02x}" if care == 0xFF else _half(byte, care) for byte, care in zip(data, mask, strict=True)
+    ]
+    return f"hex {_cut(''.join(hexed))}"
+
+
+def _half(byte: int, care: int) -> str:
+    return f"{byte >> 4:x}?" if care & 0xF0 == 0xF0 else "??"
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _MAX_PAYLOAD_CHARACTERS else f"{text[: _MAX_PAYLOAD_CHARACTERS - 1]}…"
+
+
+def _origin(origin: str) -> str:
+    kind, colon, name = origin.partition(":")
+    if not colon:
+        return safe_text(origin)
+    return f"AS{safe_text(name)}" if kind == "asn" else safe_text(name)
+
+
+def _counted(prefixes: Sequence[object], noun: str) -> str:
+    return str(prefixes[0]) if len(prefixes) == 1 else f"{len(prefixes):,} {noun}"

@@ -1,0 +1,237 @@
+"""Rules as iptables and ipset arguments, for the guardian to run and for proposals to show.
+
+xt_string counts offsets from the IP header, whatever the length of the IP and TCP headers; u32 follows header
+lengths and has masks, so it matches bytes at an offset (iptables-extensions(8), u32). A hashlimit table keeps
+the parameters under which it was created, so its name contains the rule's id, and another rate is another
+rule (net/netfilter/xt_hashlimit.c, htable_find_get).
+"""
+
+from __future__ import annotations
+
+import re
+
+from fwtop.model.address import Prefix
+from fwtop.model.errors import FwtopError
+from fwtop.model.rule import Match, PayloadMatch, Range, RateLimit, Rule
+
+TCP, UDP, ICMP, ICMPV6 = 6, 17, 1, 58
+MAX_PACKETS_PER_SECOND = 1_000_000  # XT_HASHLIMIT_SCALE_v2: iptables refuses more
+MIN_BYTES_PER_SECOND = 64  # below 16, its unit, iptables 1.8.9 divides by zero
+MAX_BYTES_PER_SECOND = (1 << 32) - 1
+HASHLIMIT_MAX = 262_144  # source prefixes in a table; when full, packets of new ones are dropped (hotdrop)
+HASHLIMIT_EXPIRE_MS = 10_000  # idle time of a prefix
+_MIN_ELEMENTS = 64
+TIMED_ELEMENTS = 1_000  # longer lists have no timeout of their own, as renewing it would take seconds
+COUNTED_ELEMENTS = 65_536  # larger sets have no counters per element, as listing them costs CPU
+_PORT_PROTOCOLS = {6: "tcp", 17: "udp", 33: "dccp", 132: "sctp", 136: "udplite"}
+_FLAG_NAMES = ((1, "FIN"), (2, "SYN"), (4, "RST"), (8, "PSH"), (16, "ACK"), (32, "URG"))
+_TESTS_PER_MATCH = 10  # xt_u32.h: XT_U32_MAXSIZE
+_SHORT_HEADER = 8  # UDP, and ICMP's common part
+_NO_LATER_FRAGMENT = "4&0x1FFF=0x0"  # later fragments have no transport header
+
+
+def set_name(rule_id: str, family: int, role: str = "") -> str:
+    """Return the name of a rule's set (at most 31 characters, IPSET_MAXNAMELEN)."""
+    return f"fwtop-{rule_id}-{role}{family}"
+
+
+def halves(family: int) -> tuple[Prefix, Prefix]:
+    """Return the two halves of the address space, as hash:net can't store /0."""
+    return Prefix(family, 0, 1), Prefix(family, 1 << (31 if family == 4 else 127), 1)
+
+
+def create_line(
+    name: str, family: int, count: int, timeout_seconds: int | None, kind: str = "hash:net"
+) -> str:
+    """Return the line for `ipset restore` that creates a set with room for `count` elements."""
+    size = max(_MIN_ELEMENTS, count)
+    hashsize = 1 << max(6, (size - 1).bit_length() - 1)
+    clock = f" timeout {timeout_seconds}" if timeout_seconds is not None else ""
+    inet = "inet" if family == 4 else "inet6"
+    counted = " counters" if count <= COUNTED_ELEMENTS else ""
+    return f"create {name} {kind} family {inet} hashsize {hashsize} maxelem {size}{clock}{counted}"
+
+
+def field_args(match: Match, family: int, protocol: int | None = None) -> tuple[str, ...]:
+    """Return the iptables arguments for a match's header fields, without sets and payload.
+
+    `protocol` overrides the match's. Raises FwtopError (code 2) if iptables can't express one.
+    """
+    wanted = match.protocol if protocol is None else protocol
+    args: list[str] = ["-p", str(wanted)] if wanted is not None else []
+    args += _port_args(match, wanted)
+    if match.icmp_type is not None:
+        args += _icmp_args(match.icmp_type, wanted, family)
+    if match.tcp_flags is not None:
+        if wanted != TCP:
+            raise FwtopError("TCP flags need --proto tcp; nothing was installed", 2)
+        args += ["--tcp-flags", *_flag_names(*match.tcp_flags)]
+    if match.ip_length is not None:
+        args += ["-m", "length", "--length", f"{match.ip_length.low}:{match.ip_length.high}"]
+    if match.ttl is not None:
+        args += _ttl_args(match.ttl, family)
+    if match.ip_id is not None:
+        if family != 4:
+            raise FwtopError("IPv6 packets have no IP id: use -4; nothing was installed", 2)
+        args += _u32([f"4>>16={_u32_span(match.ip_id)}"])
+    args += _segment_args(match, family, wanted)
+    if match.fragment is not None:
+        args += _fragment_args(match.fragment, family)
+    return tuple(args)
+
+
+def data_offsets(header: Range) -> Range:
+    """Convert TCP header lengths in bytes to values of the data offset field, in words of 4 bytes.
+
+    Raises FwtopError (code 2) if no header has such a length.
+    """
+    low, high = -(-header.low // 4), header.high // 4
+    if low > high:
+        raise FwtopError("a TCP header has 20, 24, … or 60 bytes; nothing was installed", 2)
+    return Range(low, high)
+
+
+def _segment_args(match: Match, family: int, protocol: int | None) -> list[str]:
+    """Return u32 matches for TCP header fields that have no match of their own."""
+    fields = (match.tcp_seq, match.tcp_window, match.tcp_header)
+    if not any(fields):
+        return []
+    if protocol != TCP:
+        raise FwtopError("fields of TCP need --proto tcp; nothing was installed", 2)
+    # Extension headers would shift the offsets: packets with them don't match
+    tests = [_NO_LATER_FRAGMENT] if family == 4 else ["6>>24=0x6"]
+    start = "0>>22&0x3C@{}" if family == 4 else "{}"
+    first = 0 if family == 4 else 40
+    if match.tcp_seq is not None:
+        tests.append(f"{start.format(first + 4)}={_u32_span(match.tcp_seq)}")
+    word = start.format(first + 12)  # data offset, flags, window
+    if match.tcp_window is not None:
+        tests.append(f"{word}&0xFFFF={_u32_span(match.tcp_window)}")
+    if match.tcp_header is not None:
+        tests.append(f"{word}>>28={_u32_span(data_offsets(match.tcp_header))}")
+    return _u32(tests)
+
+
+def _u32(tests: list[str]) -> list[str]:
+    return ["-m", "u32", "--u32", "&&".join(tests)]
+
+
+def _u32_span(span: Range) -> str:
+    return f"0x{span.low:X}" + (f":0x{span.high:X}" if span.high > span.low else "")
+
+
+def _port_args(match: Match, protocol: int | None) -> list[str]:
+    if match.sport is None and match.dport is None:
+        return []
+    if protocol not in _PORT_PROTOCOLS:
+        raise FwtopError("a port needs --proto tcp or udp; nothing was installed", 2)
+    args = ["-m", _PORT_PROTOCOLS[protocol]]
+    args += ["--sport", str(match.sport)] if match.sport is not None else []
+    return args + (["--dport", str(match.dport)] if match.dport is not None else [])
+
+
+def _icmp_args(kind: int, protocol: int | None, family: int) -> list[str]:
+    if protocol != (ICMP if family == 4 else ICMPV6):
+        raise FwtopError(
+            "an ICMP type needs --proto icmp with -4, or icmpv6 with -6; nothing was installed", 2
+        )
+    return ["--icmp-type" if family == 4 else "--icmpv6-type", str(kind)]
+
+
+def _flag_names(mask: int, value: int) -> tuple[str, str]:
+    if mask & ~0x3F or value & ~mask:
+        raise FwtopError("iptables knows FIN, SYN, RST, PSH, ACK and URG only; nothing was installed", 2)
+    named = [",".join(name for bit, name in _FLAG_NAMES if number & bit) for number in (mask, value)]
+    return named[0] or "NONE", named[1] or "NONE"
+
+
+def _ttl_args(wanted: Range, family: int) -> list[str]:
+    module, option = ("ttl", "--ttl") if family == 4 else ("hl", "--hl")
+    if wanted.low == wanted.high:
+        return ["-m", module, f"{option}-eq", str(wanted.low)]
+    args = ["-m", module, f"{option}-gt", str(wanted.low - 1)] if wanted.low > 0 else []
+    return args + (["-m", module, f"{option}-lt", str(wanted.high + 1)] if wanted.high < 255 else [])
+
+
+def _fragment_args(wanted: bool, family: int) -> list[str]:
+    if family == 4:  # more-fragments bit or an offset; `-f` would miss the first fragment
+        return _u32(["4&0x3FFF=0x1:0x3FFF" if wanted else "4&0x3FFF=0x0"])
+    header = ["--header", "frag", "--soft"]
+    return ["-m", "ipv6header", *header] if wanted else ["-m", "ipv6header", "!", *header]
+
+
+def match_protocols(rule: Rule) -> tuple[int | None, ...]:
+    """Return the protocols that need a line each, as the payload offset depends on the header."""
+    anchored = any(item.offset is not None for item in rule.match.payload)
+    return (TCP, UDP) if anchored and rule.match.protocol is None else (rule.match.protocol,)
+
+
+def payload_args(item: PayloadMatch, family: int, protocol: int | None) -> tuple[str, ...]:
+    """Return the iptables arguments for one byte string; FwtopError (code 2) for a mask without offset."""
+    if item.offset is not None:
+        return _anchored_args(item, item.offset, family, protocol)
+    if item.mask is not None:
+        raise FwtopError("a masked string needs an offset; nothing was installed", 2)
+    # Resolvers preserve the case of names, and attackers vary it (RFC 4343, 4.1).
+    case = ("--icase",) if item.dns_name is not None else ()
+    return ("-m", "string", "--algo", "bm", *case, "--hex-string", f"|{item.data.hex()}|")
+
+
+def _anchored_args(item: PayloadMatch, offset: int, family: int, protocol: int | None) -> tuple[str, ...]:
+    start = _start(family, protocol)
+    mask = item.compared_bits
+    tests = [_NO_LATER_FRAGMENT] if family == 4 else []
+    # A word beyond the end of the packet never matches: the last one is shifted to the left.
+    shift = -(len(item.data) % 4) % 4
+    lead = min(shift, offset) if protocol == TCP else shift
+    data, bits = b"\0" * lead + item.data, b"\0" * lead + mask
+    for at in range(0, len(data), 4):
+        word = int.from_bytes(data[at : at + 4].ljust(4, b"\0"), "big")
+        care = int.from_bytes(bits[at : at + 4].ljust(4, b"\0"), "big")
+        if care:
+            tests.append(f"{_place(start, offset - lead + at)}&0x{care:X}=0x{word & care:X}")
+    args: list[str] = []
+    for at in range(0, len(tests), _TESTS_PER_MATCH):
+        args += _u32(tests[at : at + _TESTS_PER_MATCH])
+    return tuple(args)
+
+
+def _start(family: int, protocol: int | None) -> tuple[str, int]:
+    """Return u32's jumps to the transport payload, and what to add to an offset in it."""
+    if protocol == TCP:
+        return ("0>>22&0x3C@12>>26&0x3C@", 0) if family == 4 else ("52>>26&0x3C@", 40)
+    return ("0>>22&0x3C@", _SHORT_HEADER) if family == 4 else ("", 40 + _SHORT_HEADER)
+
+
+def _place(start: tuple[str, int], offset: int) -> str:
+    jumps, add = start
+    return f"{jumps}{add + offset}"
+
+
+def limit_args(rule_id: str, limit: RateLimit, family: int) -> tuple[str, ...]:
+    """Return the match for packets above the limit; FwtopError (code 2) if the rate is out of range."""
+    most = MAX_BYTES_PER_SECOND if limit.in_bytes else MAX_PACKETS_PER_SECOND
+    least = MIN_BYTES_PER_SECOND if limit.in_bytes else 1
+    if not least <= limit.per_second <= most:
+        raise FwtopError(f"hashlimit takes {least} to {most:,} a second; nothing was installed", 2)
+    above = f"{limit.per_second}b/s" if limit.in_bytes else f"{limit.per_second}/sec"
+    # In bytes, iptables requires a bucket of at least one second's worth and one packet.
+    fullest = max(limit.burst, limit.per_second + limit.per_second // 16 + 1500)
+    burst = f"{fullest}b" if limit.in_bytes else str(limit.burst)
+    return (
+        "-m", "hashlimit",
+        "--hashlimit-above", above,
+        "--hashlimit-burst", burst,
+        "--hashlimit-mode", "srcip,dstport" if limit.by_dport else "srcip",
+        "--hashlimit-srcmask", str(limit.prefix_v4 if family == 4 else limit.prefix_v6),
+        "--hashlimit-htable-max", str(HASHLIMIT_MAX),
+        "--hashlimit-htable-expire", str(HASHLIMIT_EXPIRE_MS),
+        "--hashlimit-name", f"fwtop-{rule_id}-{family}",
+    )  # fmt: skip
+
+
+def quote(argument: str) -> str:
+    """Quote an argument for `iptables-restore`, which supports double quotes and backslashes only."""
+    if re.fullmatch(r"[\w./:,=+-]+", argument):
+        return argument
+    return '"' + argument.replace("\\", "\\\\").replace('"', '\\"') + '"'

@@ -1,0 +1,1 @@
+"""Giving root away, and confining what is left: capabilities, seccomp, Landlock."""

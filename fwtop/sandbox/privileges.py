@@ -1,0 +1,55 @@
+"""Give root away, irrevocably, before parsing anything an attacker sent.
+
+Sources: capabilities(7), prctl(2) PR_CAPBSET_DROP and PR_SET_NO_NEW_PRIVS.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import pwd
+
+from fwtop.model.errors import FwtopError
+from fwtop.model.paths import CONSOLE_USER
+from fwtop.sandbox.confine import hide_memory
+
+_PR_CAPBSET_DROP = 24
+_PR_SET_NO_NEW_PRIVS = 38
+_PR_CAP_AMBIENT = 47
+_PR_CAP_AMBIENT_CLEAR_ALL = 4
+
+
+def unprivileged_user() -> pwd.struct_passwd:
+    """Return the account that the console runs as: `fwtop`, else `nobody`."""
+    for name in (CONSOLE_USER, "nobody"):
+        try:
+            return pwd.getpwnam(name)
+        except KeyError:
+            continue
+    raise FwtopError("there is neither a user 'fwtop' nor 'nobody'; nothing was started; run 'make setup'", 3)
+
+
+def drop_privileges(account: pwd.struct_passwd | None = None) -> None:
+    """Switch to an unprivileged user (default: the console's), without capabilities and without a way back.
+
+    If not root, only set no_new_privs. Either way other processes of that user can no longer inspect this
+    one. Raises OSError if the kernel refuses.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    if os.geteuid() == 0:
+        account = account or unprivileged_user()
+        _drop_bounding_set(libc)
+        os.setgroups([])
+        os.setresgid(account.pw_gid, account.pw_gid, account.pw_gid)
+        os.setresuid(account.pw_uid, account.pw_uid, account.pw_uid)
+        libc.prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
+    if libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_NO_NEW_PRIVS) failed")
+    hide_memory()
+
+
+def _drop_bounding_set(libc: ctypes.CDLL) -> None:
+    # EINVAL: a capability this kernel does not know; EPERM: the set can't be changed any more.
+    for capability in range(64):
+        if libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0) != 0:
+            break

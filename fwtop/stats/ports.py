@@ -1,0 +1,114 @@
+"""Transport ports of both sides, and protocols."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fwtop.model.packets import F64, FLAG_MALFORMED, FLAG_TRUNCATED, Fragment, PacketBatch
+from fwtop.model.protocols import NAMES
+from fwtop.model.snapshot import Port, Share
+from fwtop.stats.keyed_sums import KeyedSums
+from fwtop.stats.shares import Scale
+
+_BOTH = {
+    **{7: "echo", 9: "discard", 13: "daytime", 17: "qotd", 19: "chargen", 37: "time", 53: "dns"},
+    **{88: "kerberos", 111: "rpcbind", 389: "ldap", 427: "slp", 443: "https", 500: "isakmp", 514: "syslog"},
+    **{853: "dns-tls", 1194: "openvpn", 1433: "mssql", 1434: "mssql-browser", 1701: "l2tp", 1883: "mqtt"},
+    **{2049: "nfs", 3389: "rdp", 3478: "stun", 5060: "sip", 5061: "sips", 5353: "mdns", 5683: "coap"},
+    **{9987: "teamspeak", 11211: "memcached", 25565: "minecraft", 27015: "steam", 30303: "ethereum"},
+}
+_TCP = {
+    **{20: "ftp-data", 21: "ftp", 22: "ssh", 23: "telnet", 25: "smtp", 43: "whois", 80: "http", 110: "pop3"},
+    **{119: "nntp", 135: "msrpc", 139: "netbios-ssn", 143: "imap", 179: "bgp", 445: "smb", 465: "smtps"},
+    **{554: "rtsp", 587: "submission", 631: "ipp", 636: "ldaps", 873: "rsync", 993: "imaps", 995: "pop3s"},
+    **{1080: "socks", 1521: "oracle", 1723: "pptp", 2375: "docker", 2379: "etcd", 3128: "squid"},
+    **{3306: "mysql", 5432: "postgresql", 5672: "amqp", 5900: "vnc", 6379: "redis", 6443: "kubernetes"},
+    **{
+        6667: "irc",
+        8000: "http-alt",
+        8080: "http-alt",
+        8443: "https-alt",
+        9000: "http-alt",
+        9090: "http-alt",
+    },
+    **{9092: "kafka", 9200: "elasticsearch", 10000: "webmin", 27017: "mongodb"},
+}
+_UDP_NAMES = {
+    **{
+        67: "dhcp-server",
+        68: "dhcp",
+        69: "tftp",
+        80: "http3",
+        123: "ntp",
+        137: "netbios",
+        138: "netbios-dgm",
+    },
+    **{161: "snmp", 162: "snmp-trap", 177: "xdmcp", 389: "cldap", 443: "quic", 520: "rip", 623: "ipmi"},
+    **{1604: "citrix-ica", 1812: "radius", 1813: "radius-acct", 1900: "ssdp", 3074: "xbox", 3283: "arms"},
+    **{3702: "ws-discovery", 4500: "ipsec-nat-t", 4789: "vxlan", 5093: "sentinel", 5351: "nat-pmp"},
+    **{6881: "bittorrent", 7001: "afs", 10001: "ubiquiti", 10074: "mitel-tp240", 20800: "cod"},
+    **{27005: "steam-client", 27960: "quake", 32414: "plex", 32410: "plex", 33848: "jenkins"},
+    **{34567: "dvrip", 37810: "dvr-dhcpdiscover", 41794: "crestron", 47808: "bacnet", 51820: "wireguard"},
+    **{64738: "mumble", 4500: "ipsec-nat-t", 2302: "arma", 28015: "rust"},
+}
+SERVICES: dict[tuple[str, int], str] = {
+    **{(protocol, port): name for protocol in ("tcp", "udp") for port, name in _BOTH.items()},
+    **{("tcp", port): name for port, name in _TCP.items()},
+    **{("udp", port): name for port, name in _UDP_NAMES.items()},
+}
+
+
+_UDP, _DST = 1 << 17, 1 << 16  # bits of a port's key
+_ETHERTYPES = {
+    0x0806: "arp",
+    0x88CC: "lldp",
+    0x8863: "pppoe",
+    0x8864: "pppoe",
+    0x8847: "mpls",
+    0x888E: "eapol",
+}
+
+
+def sum_ports(batch: PacketBatch, sums: F64) -> KeyedSums:
+    """Count TCP and UDP ports, each packet on both sides."""
+    udp = batch.protocol == 17
+    headless = (
+        (batch.flags & (FLAG_MALFORMED | FLAG_TRUNCATED) != 0) & (batch.sport == 0) & (batch.dport == 0)
+    )
+    rows = np.flatnonzero((udp | (batch.protocol == 6)) & (batch.fragment != Fragment.LATER) & ~headless)
+    protocol = np.where(udp[rows], np.uint64(_UDP), np.uint64(0))
+    keys = np.concatenate((protocol | batch.sport[rows], protocol | batch.dport[rows] | np.uint64(_DST)))
+    part = sums[:, rows]
+    return KeyedSums.of(keys, np.concatenate((part, part), axis=1), {})
+
+
+def table(counted: KeyedSums, scale: Scale, top: int) -> tuple[Port, ...]:
+    """Return the ports in descending order of packets."""
+    return tuple(_port(int(counted.keys[row]), share) for row, share in scale.top(counted, top))
+
+
+def _port(key: int, share: Share) -> Port:
+    protocol = "udp" if key & _UDP else "tcp"
+    number = key & 0xFFFF
+    side = "dst" if key & _DST else "src"
+    return Port(protocol, side, number, SERVICES.get((protocol, number)), share)
+
+
+def sum_protocols(batch: PacketBatch, sums: F64) -> KeyedSums:
+    """Count by IP protocol, or by ethertype where it is not IP."""
+    keys = np.where(batch.family != 0, batch.protocol, np.uint64(1 << 16) | batch.ethertype).astype(np.uint64)
+    return KeyedSums.of(keys, sums, {})
+
+
+def protocols(counted: KeyedSums, scale: Scale) -> dict[str, Share]:
+    """Return the share of each protocol, largest first."""
+    rows: NDArray[np.intp] = counted.largest(len(counted))
+    shares = scale.shares(counted.sums[:, rows])
+    return {_name(int(key)): share for key, share in zip(counted.keys[rows], shares, strict=True)}
+
+
+def _name(key: int) -> str:
+    if key < 1 << 16:
+        return NAMES.get(key, f"ip-{key}")
+    return _ETHERTYPES.get(key & 0xFFFF, f"ethertype-0x{key & 0xFFFF:04x}")

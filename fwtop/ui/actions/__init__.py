@@ -1,0 +1,1 @@
+"""What keys do: rules, session, recording, commands, packets."""

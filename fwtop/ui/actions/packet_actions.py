@@ -1,0 +1,160 @@
+"""What keys do on the Packets tab, and the requests that keep list and pane up to date."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import numpy as np
+from rich.style import Style
+
+from fwtop.dissect.wire import Dissection
+from fwtop.model.errors import FwtopError
+from fwtop.model.snapshot import Snapshot
+from fwtop.model.text import safe_text
+from fwtop.ui.drawing.format import number
+from fwtop.ui.drawing.layout import Lines
+from fwtop.ui.drawing.style import BAD, DIM, GOOD, TEXT, WARN, Line
+from fwtop.ui.feed import Controls
+from fwtop.ui.lists.packet_pane import pane_lines
+from fwtop.ui.lists.packet_panel import PacketPanel
+from fwtop.ui.state.packet_row import PacketRow
+
+_PAUSE_SECONDS = 0.2  # the cursor rests this long on a packet before it is decoded
+Start = Callable[[Awaitable[None], str], object]
+
+
+class PacketActions:
+    """Carries out the keys of the Packets tab; independent of the screen.
+
+    `start` runs a request, in place of an unfinished one of the same name; `later` calls back after some
+    seconds.
+    """
+
+    def __init__(
+        self,
+        panel: PacketPanel,
+        pane: Lines,
+        controls: Controls,
+        *,
+        say: Callable[[str, Style], None],
+        start: Start,
+        later: Callable[[float, Callable[[], None]], object],
+    ) -> None:
+        self._panel = panel
+        self._pane = pane
+        self._controls = controls
+        self._say = say
+        self._start = start
+        self._later = later
+        self._asking = False
+        self._asked: Snapshot | None = None
+        panel.drawn = self._draw_pane
+        self._decoded: tuple[tuple[int, int] | None, Dissection | None] = (None, None)
+        self._wanted: tuple[int, int] | None = (
+            None  # the packet that will be decoded if the cursor rests on it
+        )
+
+    @property
+    def _rests(self) -> bool:
+        """Whether the cursor stays on its packet: a live list that is not held runs on."""
+        return self._panel.book.held or not self._panel.live
+
+    def refresh(self, snapshot: Snapshot | None) -> None:
+        """Ask for the packets of a new snapshot, unless nobody looks or the last request is under way."""
+        if self._panel.display and not self._asking and snapshot is not self._asked:
+            self._asking, self._asked = True, snapshot
+            self._start(self._fetch(), "packets")
+
+    async def _fetch(self) -> None:
+        try:
+            self._panel.offer(await self._controls.packets())
+        except FwtopError as error:
+            self._say(safe_text(error), BAD)
+        finally:
+            self._asking = False
+
+    def hold(self) -> None:
+        """Hold the list, or go on."""
+        self._panel.hold(not self._panel.book.held)
+        if self._panel.book.held:
+            self._say("held: Space goes on; the newest packets are still kept", WARN)
+
+    def alike(self, delta: int) -> None:
+        """Select the next packet alike."""
+        found = self._panel.to_alike(delta)
+        if found is None:
+            self._say("no packet is selected", TEXT)
+            return
+        place, count = found
+        if place:
+            self._say(f"{number(place)} of {number(count)} alike", TEXT)
+        elif count <= 1:
+            self._say("no other packet shown is like this one", TEXT)
+        else:
+            self._say(f"this is the {'last' if delta > 0 else 'first'} of {number(count)} alike", TEXT)
+
+    def write(self) -> None:
+        """Write the packets shown as a pcap file."""
+        shown = self._panel.book.kept
+        if shown is None or not len(shown):
+            self._say("there is no packet to write", TEXT)
+            return
+
+        async def written() -> None:
+            try:
+                path = await self._controls.write_packets(shown)
+            except FwtopError as error:
+                self._say(safe_text(error), BAD)
+                return
+            self._say(f"{number(len(shown))} packets written to {safe_text(path)}", GOOD)
+
+        self._start(written(), "write packets")
+
+    def _draw_pane(self) -> None:
+        """Draw the pane, and have the selected packet decoded once the cursor rests on it."""
+        item = self._panel.selected_packet()
+        if not self._pane.display:
+            return
+        if item is None:
+            self._pane.show([])
+            return
+        if self._rests and item.key not in (self._decoded[0], self._wanted):
+            self._wanted = item.key
+            self._later(_PAUSE_SECONDS, lambda: self._decode(item))
+        self._pane.show(self._lines(item))
+
+    def _lines(self, item: PacketRow) -> list[Line]:
+        shown = self._panel.book.kept
+        box = self._pane.box
+        rule: Line = [("─" * box.width, DIM)]
+        key, dissection = self._decoded
+        waiting = (
+            "decoding …" if self._rests else "Space or an arrow key holds the list and decodes this packet"
+        )
+        rows = pane_lines(
+            item,
+            dissection if key == item.key else None,
+            self._panel.book.alike(item) if shown is not None else np.zeros(0, np.bool_),
+            shown if shown is not None else item.shown,
+            width=box.width - 2,
+            height=box.height - 1,
+            waiting="" if key == item.key else waiting,
+        )
+        return [rule, *([("  ", TEXT), *row] for row in rows)]
+
+    def _decode(self, item: PacketRow) -> None:
+        selected = self._panel.selected_packet()
+        if selected is None or selected.key != item.key or not self._panel.display:
+            self._wanted = None
+            return
+
+        async def decoded() -> None:
+            try:
+                found = await self._controls.dissect_packet(item.shown, item.row)
+            except FwtopError as error:
+                found = Dissection((), safe_text(error))
+            self._decoded = item.key, found
+            self._wanted = None
+            self._draw_pane()
+
+        self._start(decoded(), "decode")

@@ -1,0 +1,392 @@
+"""The rule keys: preview, install, confirm, change and remove rules through the guardian."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from typing import Protocol
+
+from rich.style import Style
+from textual import events
+from textual.screen import Screen
+
+from fwtop.model.errors import FwtopError
+from fwtop.model.rule import ACTIVE_STATES, Rule, RuleStatus, State
+from fwtop.model.snapshot import Snapshot
+from fwtop.model.text import safe_text
+from fwtop.render.numbers import duration_words
+from fwtop.ui.actions.rule_from_row import NoRuleError, rule_from_row
+from fwtop.ui.bars.status_bars import not_acting, pending
+from fwtop.ui.dialogs.dialog import ChoiceDialog, DetailsDialog
+from fwtop.ui.dialogs.rule_dialog import Decision, RuleDialog
+from fwtop.ui.dialogs.set_dialog import INSTALL_SET, SetDialog
+from fwtop.ui.drawing.format import duration, number
+from fwtop.ui.drawing.style import BAD, GOOD, TEXT, WARN, Line
+from fwtop.ui.feed import Controls
+from fwtop.ui.keys import KEY_MAP
+from fwtop.ui.lists.details import why_details
+from fwtop.ui.lists.table import Item
+from fwtop.ui.state.rule_watch import ExpiryWatch, OptimisticOverlay, covering_rule, same_effect
+
+_EXTEND_SECONDS = (600, 1800, 3600, 21600, 86400)
+KEEP_RULE, REMOVE_RULE = "Keep it", "Remove it"
+
+
+class Dialogs(Protocol):
+    """The dialogs that RuleActions opens."""
+
+    async def ask(self, rule: Rule, conflict: Callable[[Rule], str]) -> Decision | None:
+        """Preview a rule and let the operator edit it and decide; None: cancelled.
+
+        `conflict` returns why a rule must not be installed, "" if it may.
+        """
+        ...
+
+    async def ask_set(
+        self, parts: Sequence[tuple[Rule, str]], conflict: Callable[[Rule], str]
+    ) -> tuple[Rule, ...]:
+        """Preview rules, each with its attack's letter, as one set; return those to install."""
+        ...
+
+    async def choose(self, title: str, question: str, answers: Sequence[str]) -> str | None:
+        """Ask a question with a few answers; None: cancelled."""
+        ...
+
+    def show(self, title: str, lines: Sequence[Line]) -> None:
+        """Show lines to read."""
+        ...
+
+
+class RuleActions:
+    """Carries out the rule keys and reports the outcome; independent of widgets.
+
+    `current` returns the snapshot on the screen, overlay included.
+    """
+
+    def __init__(
+        self,
+        controls: Controls,
+        dialogs: Dialogs,
+        *,
+        say: Callable[[str, Style], None],
+        clock: Callable[[], float],
+        installed: Callable[[], None],
+        current: Callable[[], Snapshot | None] = lambda: None,
+    ) -> None:
+        self.expiry = ExpiryWatch()
+        self.installed_rules: dict[str, str] = {}  # by this screen: id → summary
+        self._removed: Rule | None = None  # the last one, for redo
+        self._current = current
+        self.overlay = OptimisticOverlay()
+        self._replaces: dict[str, str] = {}  # unconfirmed rule → the one that goes once it is kept
+        self._controls = controls
+        self._dialogs = dialogs
+        self._say = say
+        self._clock = clock
+        self._installed = installed
+
+    def obstacle(self, snapshot: Snapshot | None, *, previews: bool = False) -> str:
+        """Return why a rule key can't work now; "" if it can. Previews work in read-only mode too."""
+        if snapshot is None:
+            return "nothing has been observed yet"
+        if self._controls.readonly and not previews:
+            return f"nothing can be changed here: {self._controls.readonly}"
+        if snapshot.guardian.startswith("lost"):
+            return "no rule can be changed: the guardian is lost; quit and start fwtop again"
+        return ""
+
+    async def propose(self, action: str, item: Item | None) -> None:
+        """Preview the rule that a key makes of a row, and install it if the operator agrees."""
+        try:
+            rule = rule_from_row(action, item, self._clock())
+        except NoRuleError as error:
+            self._say(str(error), WARN)
+            return
+        await self._decide(rule)
+
+    async def install(self, rule: Rule) -> None:
+        """Preview a rule, and install it if the operator agrees."""
+        await self._decide(rule)
+
+    async def keep(self, _: Snapshot, selected: RuleStatus | None) -> None:
+        """Keep one rule."""
+        if selected is not None:
+            await self._report(self._keep(selected.rule.id))
+
+    async def repair_one(self, _: Snapshot, selected: RuleStatus | None) -> None:
+        """Put back one rule."""
+        if selected is not None:
+            await self._report(self._repair(selected.rule.id))
+
+    async def propose_set(self, parts: Sequence[tuple[Rule, str]]) -> None:
+        """Preview one rule for each attack together, and install them if the operator agrees."""
+        if not parts:
+            self._say("there is no proposal that drops packets", TEXT)
+            return
+        rules = await self._dialogs.ask_set(parts, self.conflict)
+        if not rules:
+            self._say("cancelled: nothing was changed", TEXT)
+            return
+        done = [status.rule.id for rule in rules if (status := await self._install(rule)) is not None]
+        if len(done) == len(rules):
+            self._say(f"rules {', '.join(done)} are installed", GOOD)
+
+    async def confirm(self, snapshot: Snapshot) -> None:
+        """Keep all unconfirmed rules."""
+        waiting = pending(snapshot.mitigations)
+        if not waiting:
+            self._say("there is no unconfirmed rule", TEXT)
+        for status in waiting:
+            await self._report(self._keep(status.rule.id))
+
+    async def repair(self, snapshot: Snapshot) -> None:
+        """Put back all rules that do not act."""
+        broken = not_acting(snapshot.mitigations)
+        if not broken:
+            self._say("every active rule acts", TEXT)
+        for status in broken:
+            await self._report(self._repair(status.rule.id))
+
+    async def undo(self, snapshot: Snapshot, selected: RuleStatus | None) -> None:
+        """Remove the selected rule, or else the newest active one; a confirmed one only after a question."""
+        chosen = self._chosen(snapshot, selected, "remove")
+        if chosen is None:
+            return
+        rule = chosen.rule
+        if chosen.state is State.CONFIRMED:
+            question = f"Rule {rule.id} ({rule.summary}) is confirmed and drops {number(chosen.pps)} pps now."
+            answer = await self._dialogs.choose(f"remove rule {rule.id}", question, (KEEP_RULE, REMOVE_RULE))
+            if answer != REMOVE_RULE:
+                self._say(f"rule {rule.id} stays", TEXT)
+                return
+        await self._report(self._undo(rule.id))
+
+    async def redo(self) -> None:
+        """Preview the rule that was removed or expired last, to install it again."""
+        lost = self.expiry.expired.rule if self.expiry.expired is not None else self._removed
+        if lost is None:
+            self._say("no rule was removed in this session", TEXT)
+            return
+        await self._decide(replace(lost, id="", created=self._clock(), replaces=""))
+
+    async def extend(self, snapshot: Snapshot, selected: RuleStatus | None) -> None:
+        """Set how long a rule stays from now on; this confirms an unconfirmed one."""
+        chosen = self._chosen(snapshot, selected, "extend")
+        if chosen is None:
+            return
+        rule = chosen.rule
+        times = {duration_words(seconds): seconds for seconds in _EXTEND_SECONDS}
+        left = f" It has {duration(chosen.expires - self._clock())} left." if chosen.expires else ""
+        question = f"{rule.summary}: how long should it stay from now on?{left}"
+        answer = await self._dialogs.choose(f"extend rule {rule.id}", question, tuple(times))
+        if answer is not None:
+            await self._report(self._keep(rule.id, times[answer]))
+
+    async def change(self, snapshot: Snapshot, selected: RuleStatus | None) -> None:
+        """Edit a rule: the new one is installed beside the old one, which ends when the new one is kept."""
+        chosen = self._chosen(snapshot, selected, "change")
+        if chosen is None:
+            return
+        old = chosen.rule
+        edited = replace(old, id="", created=self._clock(), created_by=f"change of rule {old.id}")
+        status = await self._decide(edited, changing=old)
+        if status is not None:
+            self._replaces[status.rule.id] = old.id
+            self._say(
+                f"rule {status.rule.id} is in; {KEY_MAP.label('confirm')} keeps it and removes rule {old.id}",
+                GOOD,
+            )
+
+    async def why(self, snapshot: Snapshot, selected: RuleStatus | None) -> None:
+        """Show what a rule matches, or what keeps it from matching."""
+        chosen = self._chosen(snapshot, selected, "explain")
+        if chosen is None:
+            return
+        rule_id = chosen.rule.id
+        self._say(f"examining rule {rule_id} …", TEXT)
+        try:
+            sentences = await self._controls.why(rule_id)
+        except FwtopError as error:
+            self._say(safe_text(error), BAD)
+            return
+        self._say("", TEXT)
+        self._dialogs.show(f"why rule {rule_id}", why_details(chosen, sentences))
+
+    def _chosen(self, snapshot: Snapshot, selected: RuleStatus | None, verb: str) -> RuleStatus | None:
+        active = [status for status in snapshot.mitigations if status.state in ACTIVE_STATES]
+        if selected is not None and selected.state in ACTIVE_STATES:
+            return selected
+        if active:
+            return max(active, key=lambda status: (status.rule.created, status.rule.id))
+        self._say(f"there is no active rule to {verb}", TEXT)
+        return None
+
+    def conflict(self, rule: Rule, *, changing: Rule | None = None) -> str:
+        """Return why a rule must not go in: an active one does it already. "" if none does."""
+        snapshot = self._current()
+        mitigations = snapshot.mitigations if snapshot is not None else ()
+        if changing is not None:
+            if same_effect(changing, rule) and changing.ttl_seconds == rule.ttl_seconds:
+                return f"rule {changing.id} is exactly this: change something first"
+            mitigations = tuple(status for status in mitigations if status.rule.id != changing.id)
+        covering = covering_rule(rule, mitigations)
+        keys = f"{KEY_MAP.label('extend')} extends it, {KEY_MAP.label('change')} changes it"
+        return f"rule {covering} does this already: {keys}" if covering else ""
+
+    async def _decide(self, rule: Rule, *, changing: Rule | None = None) -> RuleStatus | None:
+        """Preview a rule and install it if the operator agrees."""
+        decision = await self._dialogs.ask(rule, lambda edited: self.conflict(edited, changing=changing))
+        if decision is None:
+            self._say("cancelled: nothing was changed", TEXT)
+            return None
+        status = await self._install(decision.rule, force=decision.force)
+        if status is not None:
+            self._say(safe_text(f"rule {status.rule.id} is installed"), GOOD)
+        return status
+
+    async def _install(self, rule: Rule, *, force: bool = False) -> RuleStatus | None:
+        self._say("installing …", TEXT)
+        try:
+            status = await self._controls.apply(rule, force=force)
+        except FwtopError as error:
+            self._say(safe_text(error), BAD)
+            return None
+        self.overlay.note(status, self._clock())
+        self.expiry.expired = None
+        self.installed_rules[status.rule.id] = status.rule.summary
+        self._installed()
+        return status
+
+    async def _keep(self, rule_id: str, ttl_seconds: int | None = None) -> str:
+        status = await self._controls.keep(rule_id, ttl_seconds=ttl_seconds)
+        self.overlay.note(status, self._clock())
+        old_id = self._replaces.pop(rule_id, None)
+        if old_id is not None:
+            await self._undo(old_id)
+            return f"rule {rule_id} is confirmed and replaces rule {old_id}"
+        return f"rule {rule_id} is confirmed" if ttl_seconds is None else f"rule {rule_id} is extended"
+
+    async def _repair(self, rule_id: str) -> str:
+        self.overlay.note(await self._controls.repair(rule_id), self._clock())
+        return f"rule {rule_id} acts again"
+
+    async def _undo(self, rule_id: str) -> str:
+        self._replaces.pop(rule_id, None)
+        self.expiry.forget(rule_id)
+        status = await self._controls.undo(rule_id)
+        self.overlay.note(status, self._clock())
+        self._removed = status.rule
+        return f"rule {rule_id} was removed; {KEY_MAP.label('redo')} installs it again"
+
+    async def _report(self, doing: Awaitable[str]) -> None:
+        try:
+            self._say(safe_text(await doing), GOOD)
+        except FwtopError as error:
+            self._say(safe_text(error), BAD)
+
+
+Job = Callable[[Snapshot, RuleStatus | None], Awaitable[None]]
+
+
+class RuleKeysScreen(Screen[None], inherit_bindings=False):
+    """A screen with the rule keys; a subclass knows which rule is selected."""
+
+    actions: RuleActions
+
+    def current_snapshot(self) -> Snapshot | None:
+        """Return the newest snapshot, overlay included."""
+        raise NotImplementedError
+
+    def selected_rule(self) -> RuleStatus | None:
+        """Return the selected row if it is a rule."""
+        raise NotImplementedError
+
+    def refuse(self, line: str) -> None:
+        """Show why a key does nothing."""
+        raise NotImplementedError
+
+    def redraw(self) -> None:
+        """Draw everything again."""
+        raise NotImplementedError
+
+    def on_key(self, event: events.Key) -> None:
+        """Take the expiry alarm away; Enter previews the expired rule to install it again."""
+        if self.actions.expiry.expired is None:
+            return
+        if event.key == "enter":
+            event.stop()
+            event.prevent_default()
+            self.action_redo()
+            return
+        self.actions.expiry.expired = None
+        self.redraw()
+
+    def action_confirm(self) -> None:
+        """Keep the unconfirmed rules."""
+        self._do(lambda snapshot, _: self.actions.confirm(snapshot))
+
+    def action_repair(self) -> None:
+        """Restore the rules that are not in effect."""
+        self._do(lambda snapshot, _: self.actions.repair(snapshot))
+
+    def action_undo(self) -> None:
+        """Remove the selected rule, or the newest."""
+        self._do(self.actions.undo)
+
+    def action_redo(self) -> None:
+        """Install the last removed or expired rule again."""
+        self._do(lambda *_: self.actions.redo())
+
+    def action_extend(self) -> None:
+        """Ask how long the selected rule, or the newest, should stay."""
+        self._do(self.actions.extend)
+
+    def action_change(self) -> None:
+        """Replace the selected rule, or the newest, by an edited one."""
+        self._do(self.actions.change)
+
+    def action_why(self) -> None:
+        """Explain what the selected rule, or the newest, matches."""
+        self._do(self.actions.why, changes=False)
+
+    def _do(self, job: Job, *, changes: bool = True) -> None:
+        # The selection is read now, not when the worker starts: the row under the finger counts.
+        self.act_on(self.selected_rule(), job, changes=changes)
+
+    def act_on(self, rule: RuleStatus | None, job: Job, *, changes: bool = True) -> None:
+        """Do something with a rule."""
+        snapshot = self.current_snapshot()
+        obstacle = self.actions.obstacle(snapshot, previews=not changes)
+        if obstacle or snapshot is None:
+            self.refuse(obstacle)
+            return
+        self.run_worker(job(snapshot, rule), group="rules")
+
+
+class ScreenDialogs:
+    """Opens dialogs over the screen in front."""
+
+    def __init__(self, screen: Screen[None], controls: Controls) -> None:
+        self._screen = screen
+        self._controls = controls
+
+    async def ask(self, rule: Rule, conflict: Callable[[Rule], str]) -> Decision | None:
+        """Preview a rule and let the operator edit it and decide."""
+        dialog = RuleDialog(rule, self._controls, conflict=conflict)
+        return await self._screen.app.push_screen_wait(dialog)
+
+    async def ask_set(
+        self, parts: Sequence[tuple[Rule, str]], conflict: Callable[[Rule], str]
+    ) -> tuple[Rule, ...]:
+        """Preview rules as one set; return those to install."""
+        dialog = SetDialog(parts, self._controls, conflict)
+        answer = await self._screen.app.push_screen_wait(dialog)
+        return dialog.rules if answer == INSTALL_SET else ()
+
+    async def choose(self, title: str, question: str, answers: Sequence[str]) -> str | None:
+        """Ask a question with a few answers."""
+        return await self._screen.app.push_screen_wait(ChoiceDialog(title, question, answers))
+
+    def show(self, title: str, lines: Sequence[Line]) -> None:
+        """Show lines to read."""
+        self._screen.app.push_screen(DetailsDialog(title, lines))

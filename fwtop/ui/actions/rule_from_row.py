@@ -1,0 +1,152 @@
+"""Make a rule of a selected row: what `b`, `l`, `s`, `x` and `n` mean on each kind of row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from fwtop.model.address import Prefix
+from fwtop.model.errors import FwtopError
+from fwtop.model.protocols import NUMBERS, WITH_PORTS
+from fwtop.model.rule import Kind, Match, PayloadMatch, RateLimit, Rule
+from fwtop.model.snapshot import Destination, PacketSignature, Payload, Port, Proposal, Source
+from fwtop.model.targets import origin_of, prefixes_of
+from fwtop.render.wording import with_summary
+from fwtop.ui.actions.packet_rules import match_of_packet
+from fwtop.ui.lists.table import Item, LedgerLine
+from fwtop.ui.state.packet_row import PacketRow
+
+TTL_SECONDS = 600
+DEFAULT_LIMIT = RateLimit(1000, 1000, 24, 56)
+
+_PROPOSAL_KEYS = {
+    kind: ("block", "proposal", key)
+    for kind, key in (("hashlimit", "limit"), ("string", "string"), ("xdp", "xdp"), ("notrack", "notrack"))
+}
+
+
+class NoRuleError(ValueError):
+    """No rule fits the row; the text says what to do instead."""
+
+
+def rule_from_row(action: str, item: Item | None, now: float) -> Rule:
+    """Return the rule that a key makes of a row; raises NoRuleError with a line to show."""
+    if isinstance(item, Proposal):
+        if action not in _PROPOSAL_KEYS.get(item.kind, ("block", "proposal")):
+            raise NoRuleError(f"proposal {item.number} is another kind of rule: {item.number} or b takes it")
+        return rule_from_proposal(item, now)
+    if item is None:
+        raise NoRuleError("nothing is selected: Tab goes to a panel, the arrows select a row")
+    kind, match = _of_packet(action, item) if isinstance(item, PacketRow) else _MAKERS[action](item)
+    limit = DEFAULT_LIMIT if kind is Kind.HASHLIMIT else None
+    origin = _origin(item) if isinstance(item, Source) else None
+    rule = with_summary(Rule("", kind, match, "", TTL_SECONDS, now, "key", limit=limit, origin=origin))
+    if isinstance(item, Source) and origin is not None and item.as_name:
+        return replace(rule, summary=rule.summary.replace(item.key, f"{item.key} {item.as_name}", 1))
+    return rule
+
+
+def _of_packet(action: str, item: PacketRow) -> tuple[Kind, Match]:
+    try:
+        return match_of_packet(action, item)
+    except ValueError as error:
+        raise NoRuleError(str(error)) from None
+
+
+def rule_from_proposal(proposal: Proposal, now: float) -> Rule:
+    """Return a proposal's rule; raises NoRuleError where nothing on this machine helps."""
+    if proposal.rule is None:
+        raise NoRuleError(f"this machine can't carry out proposal {proposal.number}: r shows its details")
+    return replace(proposal.rule, created=now, created_by=f"proposal {proposal.number}")
+
+
+_TARGET_KINDS = {
+    "block": Kind.IPSET,
+    "limit": Kind.HASHLIMIT,
+    "xdp": Kind.XDP,
+    "notrack": Kind.NOTRACK,
+}
+
+
+def check_targets(words: Sequence[str]) -> tuple[tuple[Prefix, ...], str | None]:
+    """Parse prefixes, or one `asn:N` or `country:CC`, typed by the operator; raises FwtopError."""
+    if any(word.startswith("@") for word in words):
+        raise FwtopError("the screen can't read files; in a shell: sudo fwtop block @FILE", 2)
+    if len(words) == 1 and (origin := origin_of(words[0])):
+        return (), origin
+    return prefixes_of(words), None
+
+
+def rule_from_targets(action: str, words: Sequence[str], now: float) -> Rule:
+    """Return the rule that a key would make of typed sources; raises FwtopError."""
+    sources, origin = check_targets(words)
+    kind = _TARGET_KINDS[action]
+    limit = DEFAULT_LIMIT if kind is Kind.HASHLIMIT else None
+    match = Match(sources=sources)
+    return with_summary(Rule("", kind, match, "", TTL_SECONDS, now, "command", limit=limit, origin=origin))
+
+
+def _block(item: Item) -> tuple[Kind, Match]:
+    kinds = {Source: Kind.IPSET, Payload: Kind.STRING}
+    return kinds.get(type(item), Kind.XDP), _matched(item)
+
+
+def _string(item: Item) -> tuple[Kind, Match]:
+    if not isinstance(item, Payload):
+        raise NoRuleError("s drops packets with the selected bytes: select a row of Payloads first")
+    return _block(item)
+
+
+def _xdp(item: Item) -> tuple[Kind, Match]:
+    return Kind.XDP, _matched(item)
+
+
+def _limited(item: Item) -> tuple[Kind, Match]:
+    return Kind.HASHLIMIT, _matched(item)
+
+
+def _untracked(item: Item) -> tuple[Kind, Match]:
+    if isinstance(item, Payload):
+        raise NoRuleError("n keeps a port or a source out of connection tracking: select one of those")
+    return Kind.NOTRACK, _matched(item)
+
+
+_MAKERS: dict[str, Callable[[Item], tuple[Kind, Match]]] = {
+    "block": _block,
+    "limit": _limited,
+    "string": _string,
+    "xdp": _xdp,
+    "notrack": _untracked,
+}
+
+
+def _matched(item: Item) -> Match:
+    if isinstance(item, Source):
+        return Match(sources=(item.prefix,) if item.prefix is not None else ())
+    if isinstance(item, Port):
+        number_of = NUMBERS.get(item.protocol)
+        if number_of not in WITH_PORTS:
+            raise NoRuleError(f"fwtop has no rule for ports of {item.protocol}")
+        match = Match(protocol=number_of)
+        return replace(match, sport=item.port) if item.side == "src" else replace(match, dport=item.port)
+    if isinstance(item, Payload):
+        return Match(payload=(PayloadMatch(item.data, item.offset, None, item.dns_name),))
+    if isinstance(item, PacketSignature):
+        return item.match
+    if isinstance(item, Destination):
+        raise NoRuleError("that would cut the address off: select a signature, a source or a port")
+    if isinstance(item, LedgerLine):
+        if item.row.mostly is None:
+            raise NoRuleError("different traffic ends there: select a source, a port or a payload")
+        return item.row.mostly
+    raise NoRuleError("no rule fits this row: select a source, port or payload, or press a proposal's number")
+
+
+def _origin(item: Source) -> str | None:
+    if item.prefix is not None:
+        return None
+    if item.key.startswith("AS") and item.key[2:].isdigit():
+        return f"asn:{item.key[2:]}"
+    if len(item.key) == 2 and item.key.isalpha():
+        return f"country:{item.key}"
+    raise NoRuleError(f"{item.key} is not known by number or code, so it can't be blocked as a whole")

@@ -1,0 +1,46 @@
+"""The footer: the most important keys of a tab, which can also be clicked."""
+
+from __future__ import annotations
+
+from textual import events
+from textual.message import Message
+
+from fwtop.ui.drawing.layout import Lines
+from fwtop.ui.drawing.style import NOTICE, TEXT, TITLE, Line, width_of
+from fwtop.ui.keys import KEY_MAP, Key
+
+
+class Footer(Lines):
+    """Shows keys with their words; a click presses one."""
+
+    class Clicked(Message):
+        """A key was clicked."""
+
+        def __init__(self, key: str) -> None:
+            super().__init__()
+            self.key = key
+
+    def __init__(self) -> None:
+        super().__init__("footer")
+        self._ends: list[tuple[int, Key]] = []  # the cell after each key
+
+    def write(self, *, tab: str, waiting: bool, readonly: bool) -> None:
+        """Draw the keys of a tab; `waiting`: a rule waits for confirmation."""
+        line: Line = []
+        self._ends = []
+        for row in KEY_MAP.footer(self.box.width, tab=tab, pending=waiting, readonly=readonly):
+            style = NOTICE if row.action == "confirm" else TITLE
+            line += [(" ", TEXT), (row.label, style), (f" {row.footer}", TEXT), (" ", TEXT)]
+            self._ends.append((width_of(line), row))
+        self.show([line])
+
+    def clear(self) -> None:
+        """Show nothing: a dialog has keys of its own."""
+        self._ends = []
+        self.show([[]])
+
+    def on_click(self, event: events.Click) -> None:
+        """Press the key under the pointer; of several, the first."""
+        row = next((row for end, row in self._ends if event.x < end), None)
+        if row is not None and row.action != "proposal":  # which of the nine, a click doesn't tell
+            self.post_message(self.Clicked(row.keys[0]))

@@ -1,0 +1,86 @@
+"""Toasts: what happened just now, at the upper right below verdict and rates, for a few seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from rich.style import Style
+
+from fwtop.model.rule import RuleStatus
+from fwtop.ui.drawing.format import duration
+from fwtop.ui.drawing.layout import Box, Lines
+from fwtop.ui.drawing.style import ALARM, BAD, CALM, GOOD, NOTICE, SELECTED, TEXT, WARN, Line, fit
+
+TOAST_SECONDS = 8.0
+MOST_TOASTS = 3
+WIDEST_TOAST = 64
+_REVERSED = {BAD: ALARM, GOOD: CALM, WARN: NOTICE}
+
+
+@dataclass(frozen=True, slots=True)
+class Toast:
+    """One line of it."""
+
+    key: str  # a newer one of the same key takes its place
+    text: str
+    style: Style
+    until: float
+    count: int = 1
+
+
+@dataclass(slots=True)
+class ToastQueue:
+    """The toasts that are shown, the newest last."""
+
+    _toasts: list[Toast] = field(default_factory=list)
+
+    def add(self, key: str, text: str, style: Style, now: float) -> None:
+        """Show something; the same key replaces and counts."""
+        held = next((toast for toast in self.current(now) if toast.key == key), None)
+        toast = Toast(key, text, _REVERSED.get(style, SELECTED), now + TOAST_SECONDS)
+        if held is not None:
+            self._toasts.remove(held)
+            toast = replace(toast, count=held.count + 1)
+        self._toasts = [*self._toasts, toast][-MOST_TOASTS:]
+
+    def current(self, now: float) -> Sequence[Toast]:
+        """Return those that are still to be shown."""
+        self._toasts = [toast for toast in self._toasts if 0 <= toast.until - now <= TOAST_SECONDS]
+        return self._toasts
+
+    def clear(self) -> None:
+        """Show nothing any more."""
+        self._toasts = []
+
+
+def expiry_line(status: RuleStatus, at: float, now: float, verdict: str) -> Line:
+    """Write that a trial ended unconfirmed: it stays until a key is pressed."""
+    text = f" Rule {status.rule.id} expired {duration(now - at)} ago, {verdict}. Enter reinstalls "
+    return [(text, ALARM)]
+
+
+def toast_lines(toasts: Sequence[Toast], width: int, alarm: Line | None = None) -> list[Line]:
+    """Draw the toasts, each as wide as its text up to `width`; the alarm first, in place of the oldest."""
+    lines = [alarm] if alarm else []
+    room = MOST_TOASTS - len(lines)
+    for toast in list(toasts)[-room:]:
+        times = f" ×{toast.count}" if toast.count > 1 else ""
+        lines.append([(f" {toast.text}{times} ", toast.style)])
+    return [fit(line, min(sum(len(text) for text, _ in line), width)) for line in lines]
+
+
+class Toasts(Lines):
+    """Shows toasts, right-aligned; takes no more room than they need."""
+
+    def __init__(self) -> None:
+        super().__init__("toasts")
+
+    def write(self, lines: Sequence[Line], top: int, columns: int) -> None:
+        """Draw these lines below `top`; without any, hide."""
+        widest = max((sum(len(text) for text, _ in line) for line in lines), default=0)
+        if not widest:
+            self.place(None)
+            return
+        self.place(Box(columns - widest, top, widest, len(lines)))
+        self.show([[(" " * (widest - sum(len(text) for text, _ in line)), TEXT), *line] for line in lines])

@@ -1,0 +1,129 @@
+"""The verdict line: a badge that says how protected this machine is, and why."""
+
+from __future__ import annotations
+
+from rich.style import Style
+
+from fwtop.model.rule import Kind as RuleKind
+from fwtop.model.snapshot import Attack, Snapshot
+from fwtop.ui.drawing.format import duration, number, percent
+from fwtop.ui.drawing.style import (
+    ALARM,
+    CALM,
+    DIM,
+    FOREIGN,
+    NOTICE,
+    STRONG,
+    TEXT,
+    WARN,
+    Line,
+    Span,
+    fit,
+    spread,
+    width_of,
+)
+from fwtop.ui.state.verdict import NOTICED, STOPPED, Kind, Verdict, attack_pps, attacks_of, verdict_of
+
+_STYLES: dict[Kind, Style] = {
+    Kind.UNPROTECTED: ALARM,
+    Kind.TRIAL: NOTICE,
+    Kind.PARTLY: ALARM,
+    Kind.PROTECTED: CALM,
+    Kind.ALREADY: FOREIGN,
+    Kind.CALM: CALM,
+    Kind.RECORDED: ALARM,
+}
+_DROPS_NOTHING = (RuleKind.NOTRACK, RuleKind.SYSCTL)
+_FULFILLED = 0.9  # of what was expected of a rule
+
+
+def verdict_line(snapshot: Snapshot, now: float, width: int, alarm: Line, *, slow: bool = False) -> Line:
+    """Write badge and reason; `alarm` stands at the right edge. The least important parts give way first."""
+    verdict = verdict_of(snapshot, now)
+    right: Line = [("  ", TEXT), *alarm, (" ", TEXT)] if alarm else []
+    room = width - width_of(right) - 1
+    reasons = _reasons(verdict, snapshot, attacks_of(snapshot), now)
+    line = _badge(verdict, bar=not slow and width >= 100)
+    if reasons and width_of(line) + width_of(reasons[0]) + 2 > room:
+        line = _badge(verdict, bar=False)
+    for place, part in enumerate(reasons):
+        if width_of(line) + width_of(part) + 2 <= room:
+            line += [("  ", TEXT), *part]
+        elif place == 0:
+            line = fit([*line, ("  ", TEXT), *part], room)
+    return spread(line, right, width)
+
+
+def _badge(verdict: Verdict, *, bar: bool) -> Line:
+    style = _STYLES[verdict.kind]
+    if verdict.kind is Kind.PARTLY:
+        return [(f" PARTLY {verdict.stopped * 100:.0f} % ", style)]
+    if verdict.kind is not Kind.TRIAL:
+        return [(f" {verdict.kind} ", style)]
+    line: Line = [(f" TRIAL {verdict.seconds_left:.0f} s ", style)]
+    if bar:
+        full = round(verdict.left * 20)
+        line += [(" " + "█" * full + "░" * (20 - full), WARN)]
+    return line
+
+
+def _reasons(verdict: Verdict, snapshot: Snapshot, attacks: tuple[Attack, ...], now: float) -> list[Line]:
+    if verdict.kind is Kind.TRIAL:
+        return _of_trial(verdict, attacks)
+    if verdict.kind is Kind.CALM:
+        notes: list[Line] = [[(note, WARN)] for note in snapshot.notes[:1]]
+        return [[("no attack", TEXT)], *notes]
+    whose = "it" if len(attacks) == 1 else "them"
+    named = _of_attack(attacks[0], snapshot, now) if len(attacks) == 1 else _of_several(attacks, snapshot)
+    if verdict.kind is Kind.RECORDED:
+        return named
+    return [named[0], *_of_drops(verdict, whose), *named[1:]]
+
+
+def _of_trial(verdict: Verdict, attacks: tuple[Attack, ...]) -> list[Line]:
+    status = verdict.rule
+    if status is None:
+        return []
+    rule = status.rule
+    if rule.kind in _DROPS_NOTHING and len(verdict.trials) == 1:
+        return [[(f"rule {rule.id} drops nothing by itself: ", TEXT), (rule.summary, STRONG)]]
+    several = len(verdict.trials) > 1
+    who = f"rules {', '.join(verdict.trials)} drop" if several else f"rule {rule.id} drops"
+    drops: Line = [(f"{who} {number(verdict.trial_pps)} pps", STRONG)]
+    if not attacks or verdict.attack_pps <= 0:
+        return [drops, [("no attack now", DIM)]]
+    part = min(verdict.trial_pps / verdict.attack_pps, 1.0)
+    of = "the attack" if len(attacks) == 1 else "all attacks"
+    drops += [(f" = {percent(part)} of {of}", TEXT)]
+    wanted = rule.predicted_attack_share
+    if wanted is None or several or len(attacks) > 1:  # it was a share of one attack
+        return [[*drops, (" ✔", STRONG)] if part >= STOPPED else drops]
+    fulfilled: Span = ("✔", STRONG) if part >= wanted * _FULFILLED else ("not yet", WARN)
+    return [drops, [(f"expected {percent(wanted)} ", DIM), fulfilled]]
+
+
+def _of_drops(verdict: Verdict, whose: str) -> list[Line]:
+    """Write who drops which share of the attacks' packets."""
+    parts = (("my rules", verdict.mine), ("other firewall", verdict.other), ("kernel", verdict.kernel))
+    words = [f"{name} {percent(part)}" for name, part in parts if part >= NOTICED]
+    return [[(f"dropped of {whose}: {', '.join(words)}", TEXT)]] if words else []
+
+
+def _of_several(attacks: tuple[Attack, ...], snapshot: Snapshot) -> list[Line]:
+    titles = ", ".join(attack.title for attack in attacks)
+    parts: list[Line] = [
+        [(f"{len(attacks)} attacks", STRONG)],
+        [(f"{number(attack_pps(snapshot))} pps", TEXT)],
+    ]
+    return [*parts, [(titles, TEXT)]]
+
+
+def _of_attack(attack: Attack, snapshot: Snapshot, now: float) -> list[Line]:
+    rate = min(attack.pps, snapshot.tables.totals.pps)
+    parts: list[Line] = [[(attack.title, STRONG)]]
+    parts += [[("sources forged", WARN)]] if attack.spoofed else []
+    parts.append([(f"{percent(attack.share)} of all packets", TEXT)])
+    parts.append([(f"{number(rate)} pps", TEXT)])
+    parts.append([(f"since {duration(now - attack.since)}", DIM)])
+    parts.append([(f"{attack.confidence * 100:.0f} % sure", DIM)])
+    return parts

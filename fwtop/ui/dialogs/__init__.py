@@ -1,0 +1,1 @@
+"""Dialogs: details, choices, and the rule dialog with its editor."""

@@ -1,0 +1,263 @@
+"""Dialogs: a frame over the screen with a scrolling body and a fixed foot; details, help and choices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import ClassVar, TypeVar
+
+from textual import events
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.screen import ModalScreen
+
+from fwtop.ui.drawing.format import wrap
+from fwtop.ui.drawing.layout import Box, Lines
+from fwtop.ui.drawing.style import ACCENT, BUTTON, DIM, STRONG, TEXT, TITLE, WARN, Line, fit
+from fwtop.ui.drawing.text import paragraph
+from fwtop.ui.keys import KEY_MAP
+
+Result = TypeVar("Result")
+MINIMUM = (24, 8)  # columns and rows below which a dialog shows only that it can't be read
+_FRAME_ROWS = 3
+
+
+class Dialog(ModalScreen[Result], inherit_bindings=False):
+    """Base of all dialogs; subclasses provide `body` and `foot`, and bind their keys."""
+
+    TITLE_TEXT: ClassVar[str] = ""
+    WIDTH: ClassVar[int] = 92
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("up,k", "scroll(-1)", show=False),
+        Binding("down,j", "scroll(1)", show=False),
+        Binding("pageup", "scroll(-8)", show=False),
+        Binding("pagedown", "scroll(8)", show=False),
+        Binding("escape,q,ctrl+c", "close", show=False),
+    ]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._frame = Lines("dialog")
+        self._top = 0
+        self._most = 0
+
+    def compose(self) -> ComposeResult:
+        """Yield the one widget of lines."""
+        yield self._frame
+
+    def title_line(self) -> str:
+        """Return the text in the upper edge."""
+        return self.TITLE_TEXT
+
+    def body(self, width: int) -> list[Line]:
+        """Return the lines that scroll."""
+        raise NotImplementedError
+
+    def essential(self, body: Sequence[Line]) -> int:
+        """Return how many leading lines of the body must stay visible when the foot is long."""
+        return min(len(body), 1)
+
+    def foot(self, width: int, room: int) -> list[Line]:  # noqa: ARG002
+        """Return the fixed lines, at most `room` of them if possible."""
+        return [[("Esc", TITLE), (" closes", DIM)]]
+
+    def on_mount(self) -> None:
+        """Draw for the first time."""
+        self.draw()
+
+    def on_resize(self, _: events.Resize) -> None:
+        """Fit into the new size."""
+        self.draw()
+
+    def on_mouse_scroll_down(self, _: events.MouseScrollDown) -> None:
+        """Scroll with the wheel."""
+        self.action_scroll(3)
+
+    def on_mouse_scroll_up(self, _: events.MouseScrollUp) -> None:
+        """Scroll with the wheel."""
+        self.action_scroll(-3)
+
+    def buttons(self) -> Sequence[str]:
+        """Return the texts that can be clicked, as the foot shows them."""
+        return ()
+
+    def press_button(self, text: str) -> None:
+        """Do what a clicked button does."""
+
+    def on_click(self, event: events.Click) -> None:
+        """Press the button under the pointer."""
+        x, y = event.screen_x - self._frame.box.x, event.screen_y - self._frame.box.y
+        if not 0 <= y < self._frame.box.height:
+            return
+        line = self._frame.render_line(int(y)).text
+        for text in self.buttons():
+            start = line.find(f" {text} ")
+            if start >= 0 and start <= x < start + len(text) + 2:
+                self.press_button(text)
+                return
+
+    def action_scroll(self, delta: int) -> None:
+        """Scroll the body."""
+        self._top += delta
+        self.draw()
+
+    def action_close(self) -> None:
+        """Leave without doing anything."""
+        self.dismiss(None)
+
+    @property
+    def readable(self) -> bool:
+        """Whether the terminal is large enough to show the dialog."""
+        columns, rows = self.app.size
+        return columns >= MINIMUM[0] and rows >= MINIMUM[1]
+
+    @property
+    def shows_essentials(self) -> bool:
+        """Whether all essential lines of the body are visible without scrolling."""
+        if not self.readable:
+            return False
+        body, foot = self._parts()
+        return self.app.size[1] - _FRAME_ROWS - len(foot) >= self.essential(body)
+
+    def draw(self) -> None:
+        """Compose frame, body and foot for the present size."""
+        columns, rows = self.app.size
+        if not self.readable:
+            self._draw_too_small(columns, rows)
+            return
+        width = self._width()
+        inner = width - 4
+        body, foot = self._parts()
+        room = max(min(len(body), rows - _FRAME_ROWS - len(foot)), 1)
+        self._most = max(len(body) - room, 0)
+        self._top = max(min(self._top, self._most), 0)
+        height = min(room + len(foot) + _FRAME_ROWS, rows)
+        self._frame.place(Box((columns - width) // 2, max((rows - height) // 2, 0), width, height))
+        lines = [_edge("╭", "╮", self.title_line(), width)]
+        lines += [_framed(line, inner) for line in body[self._top : self._top + room]]
+        lines.append(_edge("├", "┤", self.position(room, len(body)), width, quiet=True))
+        lines += [_framed(line, inner) for line in foot]
+        lines.append(_edge("╰", "╯", "", width))
+        self._frame.show(lines)
+
+    def _width(self) -> int:
+        columns = self.app.size[0]
+        return self.WIDTH if columns >= self.WIDTH + 6 else columns  # no slivers beside it
+
+    def _parts(self) -> tuple[list[Line], list[Line]]:
+        inner = self._width() - 4
+        body = self.body(inner)
+        return body, self.foot(inner, self.app.size[1] - _FRAME_ROWS - self.essential(body))
+
+    def _draw_too_small(self, columns: int, rows: int) -> None:
+        self._frame.place(Box(0, 0, columns, rows))
+        text = f"a dialog is open: it needs {MINIMUM[0]}×{MINIMUM[1]}; Esc closes it"
+        self._frame.show([[(row, WARN)] for row in wrap(text, columns)[:rows]])
+
+    def position(self, room: int, total: int) -> str:
+        """Return the text in the line between body and foot."""
+        return f"{self._top + 1}–{self._top + room} of {total} lines ↑ ↓" if self._most else ""
+
+
+def _edge(left: str, right: str, text: str, width: int, *, quiet: bool = False) -> Line:
+    if not text:
+        return [(left + "─" * (width - 2) + right, ACCENT)]
+    label = fit([(f" {text} ", DIM if quiet else TITLE)], min(len(text) + 2, width - 4))
+    rest = width - 3 - sum(len(part) for part, _ in label)
+    return [(left + "─", ACCENT), *label, ("─" * rest + right, ACCENT)]
+
+
+def _framed(line: Line, inner: int) -> Line:
+    return [("│ ", ACCENT), *fit(line, inner), (" │", ACCENT)]
+
+
+class DetailsDialog(Dialog[None], inherit_bindings=False):
+    """Details of a row: fixed lines, or a function that is asked again for every snapshot."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        *Dialog.BINDINGS,
+        Binding("enter,r,a,question_mark,f1", "close", show=False),
+    ]
+
+    def __init__(self, title: str, lines: Sequence[Line] | Callable[[], Sequence[Line]]) -> None:
+        super().__init__()
+        self._heading = title
+        self._lines = lines
+
+    def title_line(self) -> str:
+        """Return the row's name."""
+        return self._heading
+
+    def body(self, width: int) -> list[Line]:  # noqa: ARG002
+        """Return the details."""
+        return list(self._lines() if callable(self._lines) else self._lines)
+
+
+def help_lines() -> list[Line]:
+    """Write the table of keys in its groups."""
+    lines: list[Line] = []
+    for group in dict.fromkeys(key.group for key in KEY_MAP.keys):
+        lines += [[]] if lines else []
+        lines.append([(group, STRONG)])
+        for key in KEY_MAP.keys:
+            if key.group == group and key.label:
+                lines.append([(f"  {key.label:<11}", TITLE), (key.help, TEXT)])
+    return lines
+
+
+class ChoiceDialog(Dialog[str | None], inherit_bindings=False):
+    """A question with a few answers; the first one is the safe one and preselected."""
+
+    WIDTH = 72
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("tab,right,down", "mark(1)", show=False),
+        Binding("shift+tab,left,up", "mark(-1)", show=False),
+        Binding("enter", "choose", show=False),
+        Binding("escape,ctrl+c", "close", show=False),
+    ]
+
+    def __init__(self, title: str, question: str, answers: Sequence[str]) -> None:
+        super().__init__()
+        self._heading = title
+        self._question = question
+        self._answers = list(answers)
+        self._marked = 0
+
+    def title_line(self) -> str:
+        """Return the title."""
+        return self._heading
+
+    def body(self, width: int) -> list[Line]:
+        """Return the question."""
+        return paragraph(self._question, width)
+
+    def foot(self, width: int, room: int) -> list[Line]:
+        """Return the answers as buttons, in several lines where one is too short."""
+        rows: list[Line] = [[]]
+        for number, answer in enumerate(self._answers):
+            style = BUTTON if number == self._marked else TEXT
+            mark = "▸" if number == self._marked else " "
+            used = sum(len(text) for text, _ in rows[-1])
+            if rows[-1] and used + len(answer) + 3 > width:
+                rows.append([])
+            rows[-1] += [(f"{mark} {answer} ", style), (" ", TEXT)]
+        keys: Line = [("Enter", TITLE), (" chooses  ", DIM), ("Esc", TITLE), (" cancels", DIM)]
+        return [[], *rows, keys] if room >= len(rows) + 2 else rows
+
+    def buttons(self) -> Sequence[str]:
+        """Return the answers."""
+        return self._answers
+
+    def press_button(self, text: str) -> None:
+        """Choose the answer."""
+        self._marked = self._answers.index(text)
+        self.action_choose()
+
+    def action_mark(self, delta: int) -> None:
+        """Mark another answer."""
+        self._marked = (self._marked + delta) % len(self._answers)
+        self.draw()
+
+    def action_choose(self) -> None:
+        """Return the marked answer."""
+        if self.readable:
+            self.dismiss(self._answers[self._marked])

@@ -1,0 +1,173 @@
+"""The dialog of a combined set: one rule for each attack, previewed and installed together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from textual.binding import Binding, BindingType
+
+from fwtop.model.errors import FwtopError
+from fwtop.model.rule import PlanView, Preview, Rule
+from fwtop.model.snapshot import Proposal, Snapshot
+from fwtop.model.text import safe_text
+from fwtop.ui.dialogs.dialog import ChoiceDialog
+from fwtop.ui.drawing.format import number, percent
+from fwtop.ui.drawing.style import BAD, DIM, STRONG, TEXT, TITLE, WARN, Line
+from fwtop.ui.drawing.text import labelled, paragraph
+from fwtop.ui.feed import Controls
+from fwtop.ui.lists.panels import DROPS_NOTHING, HARM_LIMIT, harm
+
+INSTALL_SET, CANCEL_SET = "Install all", "Cancel"
+
+
+def best_of_each(snapshot: Snapshot) -> tuple[Proposal, ...]:
+    """Return the first proposal against each attack that drops packets; they come best first."""
+    found: dict[str, Proposal] = {}
+    for proposal in snapshot.judgement.proposals:
+        if proposal.rule is not None and proposal.rule.kind not in DROPS_NOTHING:
+            found.setdefault(proposal.attack, proposal)
+    return tuple(found.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One rule of the set with its preview and plan; `refused` says why it is left out."""
+
+    rule: Rule
+    letter: str
+    preview: Preview | None = None
+    plan: PlanView | None = None
+    refused: str = ""
+
+
+class SetDialog(ChoiceDialog, inherit_bindings=False):
+    """Previews each rule, adds up what they stop and harm, and returns the rules to install.
+
+    What they stop together is at least what the best of them stops; the harm is at most the sum.
+    """
+
+    WIDTH = 92
+    BINDINGS: ClassVar[list[BindingType]] = [
+        *ChoiceDialog.BINDINGS,
+        Binding("pageup", "scroll(-8)", show=False),
+        Binding("pagedown", "scroll(8)", show=False),
+    ]
+
+    def __init__(
+        self, parts: Sequence[tuple[Rule, str]], controls: Controls, conflict: Callable[[Rule], str]
+    ) -> None:
+        super().__init__("protect against all attacks", "", (CANCEL_SET,))
+        self._wanted = tuple(parts)
+        self._controls = controls
+        self._conflict = conflict
+        self.parts: tuple[Part, ...] = ()
+        self.armed = False  # install as soon as everything is counted, if the harm is small
+
+    def on_mount(self) -> None:
+        """Ask for previews and plans; Textual calls the base class's handler as well."""
+        self.run_worker(self._fetch(), exclusive=True)
+
+    async def _fetch(self) -> None:
+        parts: list[Part] = []
+        for rule, letter in self._wanted:
+            follows = any(part.plan is not None for part in parts)
+            parts.append(await self._measured(rule, letter, follows=follows))
+        self.parts = tuple(parts)
+        if self.rules:
+            self._answers = [INSTALL_SET, CANCEL_SET]
+            self._marked = 0 if self.harm < HARM_LIMIT else 1
+            if self.armed and self._marked == 0 and self.readable:
+                self.dismiss(INSTALL_SET)
+                return
+        self.armed = False
+        self.draw()
+
+    async def _measured(self, rule: Rule, letter: str, *, follows: bool) -> Part:
+        covered = self._conflict(rule)
+        if covered:
+            return Part(rule, letter, refused=covered)
+        try:
+            preview = await self._controls.preview(rule)
+            rule = replace(
+                rule,
+                predicted_pps=preview.total_pps,
+                predicted_attack_share=preview.attack_share,
+                predicted_collateral_share=preview.collateral_share,
+                predicted_guess=preview.guess,
+            )
+            plan = await self._controls.plan(rule, follows=follows)
+        except FwtopError as error:
+            return Part(rule, letter, refused=safe_text(error))
+        return Part(rule, letter, preview, plan, plan.refused or plan.needs_force)
+
+    @property
+    def rules(self) -> tuple[Rule, ...]:
+        """The rules that can be installed without a further question."""
+        return tuple(part.rule for part in self.parts if not part.refused)
+
+    @property
+    def harm(self) -> float:
+        """The share of normal traffic that the set drops at most, 0 to 1."""
+        found = (part.preview.collateral_share for part in self.parts if part.preview and not part.refused)
+        return min(sum(found), 1.0)
+
+    def body(self, width: int) -> list[Line]:
+        """Write the sum, then each rule with what it stops and harms."""
+        if not self.parts:
+            words = "installs when counted, Esc stops" if self.armed else "counting on the samples …"
+            return [[(words, WARN if self.armed else DIM)]]
+        lines = self._sum() if self.rules else paragraph("none of the rules can be installed", width, BAD)
+        for part in self.parts:
+            lines += [[], *self._part(part, width)]
+        return lines
+
+    def essential(self, body: Sequence[Line]) -> int:
+        """Keep the sum in sight."""
+        return min(len(self._sum()) if self.parts else 1, len(body))
+
+    def _sum(self) -> list[Line]:
+        kept = [part for part in self.parts if part.preview is not None and not part.refused]
+        stopped: dict[str, float] = {}
+        for part in kept:
+            for title, share in part.preview.attacks if part.preview else ():
+                stopped[title] = max(stopped.get(title, 0.0), share)
+        lines = [
+            labelled(
+                "stops" if place == 0 else "", [(percent(share), STRONG), (f" of {safe_text(title)}", TEXT)]
+            )
+            for place, (title, share) in enumerate(stopped.items())
+        ]
+        guess = any(part.preview.guess for part in kept if part.preview)
+        hit: Line = [("at most ", DIM), *harm(self.harm, guess=guess), (" of normal traffic", TEXT)]
+        return [*lines, labelled("harms", hit)]
+
+    @staticmethod
+    def _part(part: Part, width: int) -> list[Line]:
+        lines = paragraph(f"{part.letter}  {safe_text(part.rule.summary)}", width, STRONG)
+        if part.refused:
+            return lines + paragraph(f"   left out: {safe_text(part.refused)}", width, WARN)
+        if part.preview is not None:
+            line: Line = [(f"   {number(part.preview.total_pps)} packets a second match now, ", DIM)]
+            lines.append(
+                [*line, *harm(part.preview.collateral_share, guess=part.preview.guess), (" harm", DIM)]
+            )
+        for warning in part.plan.warnings if part.plan else ():
+            lines += paragraph(f"   ! {safe_text(warning)}", width, WARN)
+        return lines
+
+    def foot(self, width: int, room: int) -> list[Line]:
+        """Say how long the rules stay, over the buttons."""
+        seconds = self._controls.confirm_seconds
+        stay: Line = [(f"all are removed after {seconds} s unless you press ", DIM), ("y", TITLE)]
+        answers = super().foot(width, room)
+        return [stay, *answers] if self.rules and room > len(answers) else answers
+
+    def action_choose(self) -> None:
+        """Press the marked button; while the previews are counting, arm instead."""
+        if not self.parts and self.readable:
+            self.armed = True
+            self.draw()
+            return
+        super().action_choose()

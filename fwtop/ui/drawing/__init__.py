@@ -1,0 +1,1 @@
+"""Styles, formats, layout: what every part of the screen draws with."""

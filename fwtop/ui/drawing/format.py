@@ -1,0 +1,129 @@
+"""Numbers, bars and text for a narrow screen: pure functions with bounded width."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fwtop.render import numbers
+
+_SUFFIXES = ("k", "M", "G", "T", "P")
+_SCALES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+
+
+def number(value: float) -> str:
+    """Write a count or rate with three significant digits: 843, 1.23k, 312k, 9.84M (5 cells at most)."""
+    size = abs(value)
+    if size < 999.5:
+        return f"{value:.0f}" if size >= 10 or value == round(value) else f"{value:.1f}"
+    suffixes = iter(_SUFFIXES)
+    suffix = ""
+    while size >= 999.5 and (following := next(suffixes, None)) is not None:
+        size, suffix = size / 1000, following
+    digits = 2 if size < 9.995 else 1 if size < 99.95 else 0
+    return f"{size:.{digits}f}{suffix}"
+
+
+def nanoseconds(value: float) -> str:
+    """Write what a packet costs, in 6 cells at most: 945 ns, 1.4 µs, 15 µs."""
+    if value < 999.5:
+        return f"{value:.0f} ns"
+    return f"{value / 1000:.1f} µs" if value < 9950 else f"{value / 1000:.0f} µs"
+
+
+def bits(bps: float) -> str:
+    """Write bits a second with its unit: 160 Mbit/s."""
+    text = number(bps)
+    if text[-1].isalpha():
+        return f"{text[:-1]} {text[-1]}bit/s"
+    return f"{text} bit/s"
+
+
+def octets(count: float) -> str:
+    """Write a number of bytes in thousands: 1.20 MB."""
+    text = number(count)
+    return f"{text[:-1]} {text[-1]}B" if text[-1].isalpha() else f"{text} B"
+
+
+def percent(share: float) -> str:
+    """Write a share of 0 to 1 with one digit after the point, as columns need it."""
+    return numbers.percent(share, 1)
+
+
+def error_bar(low: float, high: float) -> str:
+    """Write half the width of a 95 % interval in percentage points: ±0.6."""
+    half = max(high - low, 0.0) * 50
+    if half == 0:
+        return "exact"
+    return f"±{half:.1f}" if half >= 0.1 else "±<0.1"
+
+
+def duration(seconds: float) -> str:
+    """Write a time span in at most two units, without jumps in width: 42 s, 3m10s, 10m00s, 4d06h."""
+    return numbers.duration(seconds, fixed_width=True)
+
+
+def scale_of(shares: Sequence[float]) -> float:
+    """Choose the share that a full bar stands for, in steps, so that bars don't jump at every tick."""
+    greatest = max(shares, default=0.0)
+    return next((scale for scale in _SCALES if greatest <= scale), 1.0)
+
+
+def bar(share: float, low: float, high: float, *, scale: float, width: int) -> tuple[str, str]:
+    """Draw a share as a bar of half-cell resolution, and the 95 % interval as its dotted end.
+
+    Returns both texts; together they are at most `width` cells. Where the interval is narrower than
+    a cell the estimate itself is drawn and the second text is empty.
+    """
+    limit = max(scale, 1e-9)
+    sure, most = (max(min(end / limit, 1.0), 0.0) * width for end in (low, high))
+    if most - sure < 1:
+        halves = round(max(min(share / limit, 1.0), 0.0) * width * 2)
+        halves = max(halves, 1) if share > 0 else halves
+        return "━" * (halves // 2) + "╸" * (halves % 2), ""
+    solid = int(sure)
+    return "━" * solid, "┄" * (max(round(most), solid + 1) - solid)
+
+
+def gauge(fill: float, width: int) -> tuple[str, str]:
+    """Draw a fill level of 0 to 1: the full and the empty part."""
+    full = min(max(round(fill * width), 1 if fill > 0 else 0), width)
+    return "━" * full, "─" * (width - full)
+
+
+def cut(text: str, width: int) -> str:
+    """Shorten to `width` cells with an ellipsis."""
+    return text if len(text) <= width else text[: max(width - 1, 0)] + "…" if width > 0 else ""
+
+
+def wrap(text: str, width: int) -> list[str]:
+    """Break into lines at line breaks and spaces, and inside words longer than a line; at least one line."""
+    limit = max(width, 1)
+    return [row for line in text.splitlines() or [""] for row in _wrap_line(line, limit)]
+
+
+def _wrap_line(text: str, width: int) -> list[str]:
+    lines: list[str] = []
+    line = ""
+    for word in text.split(" "):
+        rest = word
+        if line and len(line) + 1 + len(rest) <= width:
+            line += " " + rest
+            continue
+        if line:
+            lines.append(line)
+        while len(rest) > width:
+            lines.append(rest[:width])
+            rest = rest[width:]
+        line = rest
+    return [*lines, line]
+
+
+def hex_dump(data: bytes) -> list[tuple[str, str, str]]:
+    """Split bytes into rows of 16: offset, hex, printable ASCII."""
+    rows = []
+    for start in range(0, len(data), 16):
+        chunk = data[start : start + 16]
+        pairs = " ".join(f"{byte:02x}" for byte in chunk[:8]) + "  " + " ".join(f"{b:02x}" for b in chunk[8:])
+        text = "".join(chr(byte) if 0x20 <= byte < 0x7F else "·" for byte in chunk)
+        rows.append((f"{start:04x}", pairs.ljust(48), text))
+    return rows

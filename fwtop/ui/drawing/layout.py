@@ -1,0 +1,137 @@
+"""The frame around a tab, as pure functions for a terminal of any size, and the widget that shows lines.
+
+Header, graph, tab bar, status and footer are the same on every tab; `tabs.py` fills the room between them.
+Below the minimum there is only a message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich.style import Style
+from textual.geometry import Region
+from textual.strip import Strip
+from textual.widget import Widget
+
+from fwtop.ui.drawing.style import Line, changed_cells, strip_of
+
+MINIMUM = (60, 15)
+WIDE = (132, 34)  # from this size on the overview has two columns
+GRAPH_ON_ALL_TABS = 40  # rows
+NO_GRAPH_BELOW = 20
+HEADER_ROWS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """A rectangle in cells."""
+
+    x: int
+    y: int
+    width: int
+    height: int
+
+
+def graph_height(height: int) -> int:
+    """Return the lines of the history graph in a terminal of that height; 0: none."""
+    if height < NO_GRAPH_BELOW:
+        return 0
+    return 3 if height < WIDE[1] else 5 if height < GRAPH_ON_ALL_TABS else min(6 + (height - 40) // 5, 9)
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """What surrounds a tab, and the room that it leaves."""
+
+    boxes: dict[str, Box]
+    room: Box
+
+
+def frame(width: int, height: int, tab: str, *, slow: bool = False, recorded: bool = False) -> Frame | None:
+    """Place header, graph, tab bar, status and footer; None if the terminal is too small.
+
+    A recording has its time bar above the status.
+    """
+    if width < MINIMUM[0] or height < MINIMUM[1]:
+        return None
+    graph = 0 if slow or (tab != "overview" and height < GRAPH_ON_ALL_TABS) else graph_height(height)
+    boxes = {
+        "header": Box(0, 0, width, HEADER_ROWS),
+        "tabs": Box(0, HEADER_ROWS + graph, width, 1),
+        "status": Box(0, height - 2, width, 1),
+        "footer": Box(0, height - 1, width, 1),
+    }
+    if graph:
+        boxes["graph"] = Box(0, 3, width, graph)
+    if recorded:
+        boxes["timebar"] = Box(0, height - 3, width, 1)
+    top = 4 + graph
+    return Frame(boxes, Box(0, top, width, height - top - 2 - recorded))
+
+
+class Lines(Widget):
+    """A widget that shows lines composed by its owner."""
+
+    DEFAULT_CSS = "Lines { position: absolute; width: 1; height: 1; }"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name=name, id=name)
+        self._strips: list[Strip] = []
+        self._content: tuple[Sequence[Line], dict[int, Style] | None] = (), None
+        self.box = Box(0, 0, 0, 0)
+
+    def place(self, box: Box | None) -> None:
+        """Move to a box, or hide."""
+        self.display = box is not None
+        if box is not None and box != self.box:
+            self.box = box
+            self.styles.offset = (box.x, box.y)
+            self.styles.width = box.width
+            self.styles.height = box.height
+            self._strips = []
+
+    @property
+    def blank(self) -> bool:
+        """Whether nothing was drawn since its place changed."""
+        return not self._strips
+
+    def repaint(self) -> None:
+        """Draw every line anew: the colours have changed."""
+        self._strips = []
+        self.show(*self._content)
+
+    def show(self, lines: Sequence[Line], over: dict[int, Style] | None = None) -> None:
+        """Show these lines, each cut to the width; `over` styles whole lines."""
+        was, were_over = self._content
+        self._content = lines, over
+        width, height = self.box.width, self.box.height
+        old, whole, whole_before = self._strips, over or {}, were_over or {}
+        known = min(len(was), len(old), height)
+        strips: list[Strip] = []
+        changed: list[Region] = []
+        for y, line in enumerate(lines[:height]):
+            style = whole.get(y)
+            if y < known and line == was[y] and style == whole_before.get(y):  # most lines stay
+                strips.append(old[y])
+                continue
+            strips.append(strip_of(line, width, over=style))
+            if y < len(old):
+                changed += _changed(y, old[y], strips[y])
+        for y in range(len(strips), height):
+            strips.append(Strip.blank(width))
+            if y < len(old):
+                changed += _changed(y, old[y], strips[y])
+        self._strips = strips
+        if len(old) != len(strips):
+            self.refresh()
+        elif changed:
+            self.refresh(*changed)
+
+    def render_line(self, y: int) -> Strip:
+        """Return a finished line."""
+        return self._strips[y] if y < len(self._strips) else Strip.blank(self.size.width)
+
+
+def _changed(y: int, before: Strip, after: Strip) -> list[Region]:
+    return [Region(start, y, end - start, 1) for start, end in changed_cells(before, after)]

@@ -1,0 +1,218 @@
+"""Styles by meaning, from the terminal's sixteen colours, and styled text fitted to a width.
+
+Colour alone never carries information: attributes (bold, dim, reverse) and words do, so NO_COLOR works.
+Default text has no escape sequences, which saves bytes on a slow link.
+
+Nothing here parses markup. Every character is one cell wide (fwtop.model.text guarantees it), so the
+width of a text is its length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+
+from rich.cells import cell_len
+from rich.segment import Segment
+from rich.style import Style
+from rich.terminal_theme import TerminalTheme
+from textual.strip import Strip
+from textual.theme import Theme
+
+from fwtop.model.text import safe_text
+from fwtop.ui.drawing.format import cut
+from fwtop.ui.drawing.themes import PALETTE
+
+TEXT = Style.null()
+DIM = Style(dim=True)
+STRONG = Style(bold=True)
+ACCENT = Style(color="cyan")
+TITLE = Style(color="cyan", bold=True)
+BAR = Style(color="cyan")
+BAD = Style(color="red", bold=True)
+WARN = Style(color="yellow", bold=True)
+GOOD = Style(color="green")
+ALARM = Style(color="red", bold=True, reverse=True)
+NOTICE = Style(color="yellow", bold=True, reverse=True)
+CALM = Style(color="green", bold=True, reverse=True)
+FOREIGN = Style(color="magenta", bold=True, reverse=True)
+ELSEWHERE = Style(color="magenta")
+BRAND = Style(color="cyan", bold=True, reverse=True)
+SELECTED = Style(color="cyan", reverse=True)
+BUTTON = Style(reverse=True, bold=True)
+BUTTON_BAD = Style(color="red", reverse=True, bold=True)
+
+THEME = Theme(
+    name="fwtop",
+    ansi=True,
+    primary="ansi_cyan",
+    secondary="ansi_cyan",
+    warning="ansi_yellow",
+    error="ansi_red",
+    success="ansi_green",
+    accent="ansi_cyan",
+    foreground="ansi_default",
+    background="ansi_default",
+    surface="ansi_default",
+    panel="ansi_default",
+    boost="ansi_default",
+    variables={
+        "ansi-background": "ansi_black",
+        "ansi-foreground": "ansi_white",
+        "input-cursor-background": "ansi_white",
+        "input-cursor-foreground": "ansi_black",
+        "input-selection-background": "ansi_cyan",
+        "input-selection-foreground": "ansi_black",
+        "screen-selection-background": "ansi_cyan",
+        "screen-selection-foreground": "ansi_black",
+    },
+)
+
+# What the sixteen colours look like in pictures made from the screen.
+PICTURE_THEME = TerminalTheme(
+    (16, 20, 26),
+    (214, 221, 230),
+    [
+        (38, 45, 55),
+        (236, 95, 86),
+        (98, 186, 116),
+        (222, 174, 78),
+        (98, 152, 232),
+        (186, 130, 214),
+        (84, 184, 200),
+        (214, 221, 230),
+    ],
+    [
+        (110, 122, 138),
+        (250, 125, 115),
+        (130, 210, 146),
+        (240, 200, 110),
+        (130, 176, 246),
+        (208, 160, 232),
+        (120, 208, 222),
+        (245, 248, 252),
+    ],
+)
+
+
+Span = tuple[str, Style]
+Line = list[Span]
+
+
+def width_of(line: Iterable[Span]) -> int:
+    """Return the cells that a line takes."""
+    return sum(len(text) for text, _ in line)
+
+
+def fit(line: Sequence[Span], width: int, *, right: bool = False) -> Line:
+    """Pad or shorten a line to exactly `width` cells; shortening leaves an ellipsis."""
+    used = width_of(line)
+    if used <= width:
+        pad: Line = [(" " * (width - used), TEXT)] if used < width else []
+        return [*pad, *line] if right else [*line, *pad]
+    fitted: Line = []
+    left = width
+    for text, style in line:
+        if len(text) >= left:  # it crosses the edge, or ends there with more to come
+            fitted.append((cut(text + "…", left), style))
+            break
+        fitted.append((text, style))
+        left -= len(text)
+    return fitted
+
+
+def wrap_line(line: Sequence[Span], width: int) -> list[Line]:
+    """Break a line at spaces, and inside words longer than `width`; styles stay with their words."""
+    rows: list[Line] = [[]]
+    used = 0
+    for word, style in _words(line):
+        rest = word
+        if used and used + len(rest.rstrip()) > width:
+            rows.append([])
+            used = 0
+        while len(rest.rstrip()) > width > 0:
+            rows[-1].append((rest[:width], style))
+            rest = rest[width:]
+            rows.append([])
+            used = 0
+        if rest and (used or rest.strip()):
+            rows[-1].append((rest, style))
+            used = width_of(rows[-1])
+    return [_without_end_spaces(row) for row in rows if row] or [[]]
+
+
+def _without_end_spaces(row: Line) -> Line:
+    text, style = row[-1]
+    return [*row[:-1], (text.rstrip(), style)]
+
+
+def _words(line: Sequence[Span]) -> Iterable[Span]:
+    """Split spans into words, each with the spaces that follow it."""
+    for text, style in line:
+        start = 0
+        for end in range(1, len(text) + 1):
+            if end == len(text) or (text[end - 1] == " " and text[end] != " "):
+                yield text[start:end], style
+                start = end
+
+
+def spread(left: Sequence[Span], right: Sequence[Span], width: int) -> Line:
+    """Put one line at the left edge and one at the right; the right one gives way first."""
+    room = width - width_of(left)
+    if width_of(right) + 1 > room:
+        return fit(left, width)
+    return [*left, (" " * (room - width_of(right)), TEXT), *right]
+
+
+def strip_of(line: Sequence[Span], width: int, *, over: Style | None = None) -> Strip:
+    """Turn a line into a strip of `width` cells; `over` replaces all styles (a selected row).
+
+    Adjacent spans of one style are merged, and spaces take the style before them: every style change
+    costs escape sequences. Neither control characters nor those that aren't one cell wide get past this
+    function.
+    """
+    merged: list[tuple[str, Style]] = []
+    for raw, style in fit(line, width):
+        text = raw if _is_harmless(raw) else safe_text(raw, limit=len(raw))  # last line of defence
+        shown = PALETTE.show(over if over is not None else style)
+        if merged and (merged[-1][1] == shown or _carries_on(text, shown, merged[-1][1])):
+            merged[-1] = (merged[-1][0] + text, merged[-1][1])
+        elif text:
+            merged.append((text, TEXT if _carries_on(text, shown, TEXT) else shown))
+    return Strip([Segment(text, style) for text, style in merged], width)
+
+
+def _is_harmless(text: str) -> bool:
+    return text.isprintable() and (text.isascii() or all(map(_is_one_cell, set(text))))
+
+
+@lru_cache(4096)
+def _is_one_cell(character: str) -> bool:
+    return cell_len(character) == 1
+
+
+def _carries_on(text: str, style: Style, before: Style) -> bool:
+    return text.isspace() and not style.reverse and not before.reverse
+
+
+_NEAR = 8  # unchanged cells that cost less than moving the cursor over them
+
+
+def changed_cells(old: Strip, new: Strip) -> list[tuple[int, int]]:
+    """Return where two lines differ, as first cell and the one after the last of each part."""
+    before, after = _flat(old), _flat(new)
+    if len(before) != len(after):
+        return [(0, max(len(before), len(after)))]
+    parts: list[tuple[int, int]] = []
+    for place, (was, is_) in enumerate(zip(before, after, strict=True)):
+        if was == is_:
+            continue
+        if parts and place - parts[-1][1] < _NEAR:
+            parts[-1] = parts[-1][0], place + 1
+        else:
+            parts.append((place, place + 1))
+    return parts
+
+
+def _flat(strip: Strip) -> list[tuple[str, Style | None]]:
+    return [(char, segment.style) for segment in strip for char in segment.text]

@@ -1,0 +1,1 @@
+"""Panels of rows, their columns, and the details of a row."""

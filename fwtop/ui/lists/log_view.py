@@ -1,0 +1,61 @@
+"""The columns of the log."""
+
+from __future__ import annotations
+
+import time
+
+from fwtop.render.observation import rfc3339
+from fwtop.ui.drawing.style import DIM, TEXT, Line
+from fwtop.ui.drawing.text import detail, wrapped
+from fwtop.ui.lists.table import CellContext, Column, LogEntry, Ordering, View
+
+_UNITS = ((86_400, "d"), (3_600, "h"), (60, "m"), (1, "s"))
+
+
+def when(at: float) -> str:
+    """Write a time of day: 07:45:58Z."""
+    return time.strftime("%H:%M:%SZ", time.gmtime(min(max(at, 0.0), 253_402_300_799.0)))
+
+
+def ago(seconds: float) -> str:
+    """Write an age in one unit, so that it seldom changes: 3 m ago."""
+    whole = int(seconds)
+    if whole < 1:
+        return "now"
+    size, unit = next((size, unit) for size, unit in _UNITS if whole >= size)
+    return f"{whole // size} {unit} ago"
+
+
+def _age(item: LogEntry, context: CellContext) -> Line:
+    return [(f"({ago(context.now - item.at)})", DIM)]
+
+
+def _text(item: LogEntry, _: CellContext) -> Line:
+    rule = item.kind.startswith("rule") and item.subject.isalnum()
+    line: Line = [(f"{item.subject}: " if rule else "", TEXT), (item.text, TEXT)]
+    return [*line, (f"  ×{item.count}", DIM)] if item.count > 1 else line
+
+
+def entry_details(item: LogEntry, now: float) -> tuple[str, list[Line]]:
+    """Return the title of an entry's details and its own lines."""
+    lines = [detail("at", f"{rfc3339(item.at)}, {ago(now - item.at)}"), detail("event", item.words)]
+    if item.count > 1:
+        lines.append(detail("times", f"{item.count:,}, the last one at this time"))
+    return item.words, [*lines, *wrapped("what", item.text)]
+
+
+LOG_VIEW = View(
+    "",
+    (
+        Column("time", 9, lambda item, _: [(when(item.at), DIM)]),
+        Column("", 10, _age, keep=9),
+        Column("event", 16, lambda item, _: [(item.words, item.style)], keep=2),
+        Column("", 24, _text, grow=1, whole=True),
+    ),
+    Ordering(
+        key=lambda item: str(item.number),
+        search=lambda item: f"{item.words} {item.subject} {item.text}",
+        newest_last=True,
+    ),
+    empty="nothing has happened yet",
+)

@@ -1,0 +1,131 @@
+"""The columns of the Packets tab. Addresses are never cut: other columns give way, or they wrap."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from rich.style import Style
+
+from fwtop.analysis.packets.recent import Fate
+from fwtop.model.packets import Fragment
+from fwtop.model.protocols import NAMES, WITH_PORTS
+from fwtop.ui.drawing.format import cut
+from fwtop.ui.drawing.style import BAD, DIM, ELSEWHERE, GOOD, STRONG, TEXT, WARN, Line, width_of
+from fwtop.ui.lists.table import GAP, CellContext, Column, Ordering, View
+from fwtop.ui.state.packet_info import info, protocol_of
+from fwtop.ui.state.packet_row import PacketRow
+
+GLYPHS = {Fate.REACHES: "█", Fate.MINE: "▓", Fate.OTHER: "▒", Fate.KERNEL: "░"}
+_STYLES: dict[Fate, Style] = {Fate.MINE: GOOD, Fate.OTHER: ELSEWHERE, Fate.KERNEL: DIM, Fate.REACHES: TEXT}
+_IPV4 = 15
+_HALF_IPV6 = 20  # the longest address in two lines
+_PORT_ONLY = 6  # ":65535"
+_TIME, _LENGTH, _WHO, _VERDICT = 12, 5, 11, 18
+_SHORT_WHO, _SHORT_VERDICT = 6, 13
+_INFO = 38  # flags, sequence number and window
+_NARROW, _LENGTH_FROM = 100, 90
+ORDERING = Ordering(key=lambda item: str(item.number), search=lambda item: str(item.number))
+_ABBREVIATED = {
+    "allowed": "allow",
+    "resolver": "dns",
+    "time server": "ntp",
+    "gateway": "gw",
+    "this host": "own",
+}
+
+
+def clock_text(unix_ns: int) -> str:
+    """Write a time as HH:MM:SS.mmm, in UTC."""
+    seconds, rest = divmod(unix_ns, 10**9)
+    try:
+        return f"{time.strftime('%H:%M:%S', time.gmtime(seconds))}.{rest // 10**6:03d}"
+    except (OverflowError, OSError, ValueError):
+        return "–"
+
+
+def source_text(item: PacketRow) -> str:
+    """Write the sender."""
+    return item.address("src") or "–"
+
+
+def target_text(item: PacketRow) -> str:
+    """Write the destination with its port; IPv6 in brackets."""
+    address, port = item.address("dst"), port_text(item)
+    if not address:
+        return "–"
+    return f"[{address}]{port}" if port and ":" in address else f"{address}{port}"
+
+
+def port_text(item: PacketRow) -> str:
+    """Write the destination port as :80; "" without one."""
+    ported = item.field("protocol") in WITH_PORTS and item.field("fragment") != Fragment.LATER
+    return f":{item.field('dport')}" if ported and item.field("family") else ""
+
+
+def who_line(item: PacketRow) -> Line:
+    """Write who sent it: an attacker in red, whom a block would cut off in green."""
+    style = BAD if item.who == "attack" else WARN if item.who == "you" else GOOD
+    return [(item.who, style)]
+
+
+def _short_who(item: PacketRow, _: CellContext) -> Line:
+    return [(_ABBREVIATED.get(item.who, item.who), style) for _, style in who_line(item)]
+
+
+def verdict_line(item: PacketRow, context: CellContext, width: int) -> Line:
+    """Write what became of it, with its glyph; "~" marks what is inferred, "?" what nobody knows."""
+    verdict = item.verdict
+    if verdict.fate is Fate.UNKNOWN:
+        return [("?", DIM)]
+    reaches = verdict.fate is Fate.REACHES
+    style = BAD if reaches and item.who == "attack" else _STYLES[verdict.fate]
+    words = _listener(item, context) if reaches else verdict.text
+    mark: Line = [(" ~", WARN)] if verdict.inferred else []
+    return [(cut(f"{GLYPHS[verdict.fate]} {words}", width - width_of(mark)), style), *mark]
+
+
+def _listener(item: PacketRow, context: CellContext) -> str:
+    """Name the program that an accepted packet reached, if it is known."""
+    if context.snapshot is None:
+        return item.verdict.text
+    protocol, port = NAMES.get(item.field("protocol"), ""), item.field("dport")
+    listeners = context.snapshot.surroundings.listeners
+    return next(
+        (found.name for found in listeners if (found.protocol, found.port) == (protocol, port)),
+        item.verdict.text,
+    )
+
+
+def _info(item: PacketRow, _: CellContext) -> Line:
+    return [(protocol_of(item), STRONG), (f" {info(item)}", TEXT)]
+
+
+def _info_to(item: PacketRow, _: CellContext, width: int) -> Line:
+    port = port_text(item)
+    to: Line = [(f"→{port} ", DIM)] if port else []
+    words = info(item, short=width < _INFO)
+    return [*to, (protocol_of(item), STRONG), (f" {words}", TEXT)]
+
+
+def packet_view(width: int, items: Sequence[PacketRow], *, judged: bool) -> View:
+    """Choose the columns for the packets that are visible, in `width` cells."""
+    narrow = width < _NARROW
+    who = Column("who", _SHORT_WHO, _short_who) if narrow else Column("who", _WHO, lambda i, _: who_line(i))
+    verdict = Column("verdict", _SHORT_VERDICT if narrow else _VERDICT, lambda *_: [], drawn=verdict_line)
+    before = [Column("time UTC", _TIME, lambda item, _: [(clock_text(item.unix_ns), DIM)])]
+    if width >= _LENGTH_FROM:
+        before.append(Column("len", _LENGTH, lambda item, _: [(str(item.field("length")), TEXT)], right=True))
+    after = [verdict] if judged else []
+    room = width - sum(column.width + GAP for column in (*before, who, *after)) - GAP
+    sources = max([_IPV4, *(len(source_text(item)) for item in items)])
+    targets = max([_PORT_ONLY, *(len(target_text(item)) for item in items)])
+    wide = room >= sources + targets + GAP + _INFO
+    words = _INFO if room >= sources + _INFO else max(room - (_IPV4 if sources == _IPV4 else _HALF_IPV6), 8)
+    space = room - words - (targets + GAP if wide else 0)
+    source = Column(
+        "source", max(min(sources, space), 1), lambda item, _: [(source_text(item), TEXT)], whole=True
+    )
+    target = [Column("destination", targets, lambda item, _: [(target_text(item), TEXT)])] if wide else []
+    info_column = Column("protocol, contents", 8, _info, grow=1, drawn=None if wide else _info_to)
+    return View("", (*before, source, who, *target, info_column, *after), ORDERING, empty="no packet yet")

@@ -1,0 +1,335 @@
+"""The panel widget: title, column heads and the rows around the selection."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from rich.style import Style
+from textual import events
+from textual.message import Message
+
+from fwtop.model.snapshot import Snapshot
+from fwtop.model.text import safe_text
+from fwtop.ui.drawing.layout import Lines
+from fwtop.ui.drawing.style import ACCENT, BRAND, DIM, SELECTED, STRONG, TEXT, WARN, Line, width_of
+from fwtop.ui.lists.panels import PANEL, PanelSpec
+from fwtop.ui.lists.table import (
+    GAP,
+    CellContext,
+    Column,
+    Item,
+    RowList,
+    View,
+    bar_scale,
+    fit_columns,
+    header_line,
+    row_lines,
+    whole_first,
+)
+from fwtop.ui.lists.traffic import SOURCES
+
+_MEASURED = 12  # rows: more don't fit anyway
+
+_MEASURED = 200  # rows whose first cell decides how wide its column is
+
+
+class Panel(Lines):
+    """Shows one PanelSpec; keeps a RowList for each of its views."""
+
+    class RowClicked(Message):
+        """A row was clicked."""
+
+        def __init__(self, panel: Panel, index: int) -> None:
+            super().__init__()
+            self.panel = panel
+            self.index = index
+
+    def __init__(self, spec: PanelSpec) -> None:
+        super().__init__(spec.name)
+        self.spec = spec
+        self.slot: tuple[str, ...] = ()  # panels that share its place
+        self.active = False  # the panel that keys refer to
+        self.view_index = 0
+        self.view_chosen = spec.first is None  # by the operator
+        self.lists = [RowList(view.ordering) for view in spec.views]
+        self._top = 0
+        self._shown = 0  # rows
+        self.wanted = 0  # lines that all rows need, of the first _MEASURED
+        self._line_items: list[int] = []  # the row behind each line
+        self._layout: list[tuple[Column, int]] = []
+        self._snapshot: Snapshot | None = None
+        self._cell_context = CellContext(0.0)
+
+    @property
+    def view(self) -> View:
+        """The present view."""
+        return self.spec.views[self.view_index]
+
+    @property
+    def rows(self) -> RowList:
+        """The rows of the present view."""
+        return self.lists[self.view_index]
+
+    def current(self) -> Item | None:
+        """Return the selected item, as it was last shown."""
+        return self.rows.current()
+
+    def take(self, snapshot: Snapshot, context: CellContext) -> None:
+        """Show a snapshot; only cells that changed are repainted."""
+        self._snapshot = snapshot
+        self._cell_context = context
+        if self.spec.first is not None and not self.view_chosen:
+            names = [view.name for view in self.spec.views]
+            self.view_index = names.index(self.spec.first(snapshot))
+        self.rows.grouped = context.attack
+        listed = self.spec.listed
+        items = listed(context) if listed is not None else self.spec.items(snapshot, self.view.name)
+        self.rows.update(items, context.now)
+        self.draw()
+
+    def reload(self) -> None:
+        """Apply a changed filter, sort order or view to the last snapshot."""
+        if self._snapshot is not None:
+            self.take(self._snapshot, self._cell_context)
+
+    @property
+    def filter_text(self) -> str:
+        """The text that rows must contain."""
+        return self.rows.filter
+
+    def set_filter(self, text: str) -> None:
+        """Show only rows that contain a text."""
+        self.rows.filter = safe_text(text, limit=60)
+        self.reload()
+
+    def next_view(self) -> None:
+        """Change to the next view."""
+        self.show_view(self.spec.views[(self.view_index + 1) % len(self.spec.views)].name)
+
+    def show_view(self, name: str) -> None:
+        """Show a view, and stay with it."""
+        self.view_index = [view.name for view in self.spec.views].index(name)
+        self.view_chosen = True
+        self._top = 0
+        self.reload()
+
+    def move(self, delta: int, now: float) -> None:
+        """Move the selection by lines; a page is the panel's height."""
+        self.rows.select(self.rows.selected + delta, now)
+        self.draw()
+
+    def follow(self) -> None:
+        """Select the first row, and from now on whichever is first."""
+        self.rows.follow()
+        self.reload()
+
+    @property
+    def _titled(self) -> bool:
+        """Whether the title has a line of its own."""
+        return not self.spec.inline or bool(self.slot)
+
+    @property
+    def page(self) -> int:
+        """Rows that fit."""
+        return max(self._shown, 1)
+
+    def draw(self) -> None:
+        """Compose the lines again."""
+        if not self.display or self.box.width == 0:
+            return
+        rows, context = self.rows, self._cell_context
+        context = replace(context, scale=bar_scale(self.view, rows.items))
+        layout = fit_columns(whole_first(self.view, rows.items[:_MEASURED], context), self.box.width - 2)
+        self._layout = layout
+        room = max(self.box.height - int(self._titled) - int(self.view.header), 1)
+        drawn: dict[int, list[Line]] = {}  # rows are drawn once, to measure and to show them
+
+        def lines_of(place: int) -> list[Line]:
+            if place not in drawn:
+                drawn[place] = row_lines(layout, rows.items[place], context)
+            return drawn[place]
+
+        blocks = self._visible(room, lambda place: [*self._heading(place), *lines_of(place)])
+        self._shown = len(blocks)
+        self.wanted = sum(len(lines_of(place)) for place in range(min(len(rows.items), _MEASURED)))
+        heads = [self._title(self.box.width)] if self._titled else []
+        self._line_items = []
+        if not rows.items and not self._titled and self.spec.title_of is not None:
+            self.show([[("  ", TEXT), (self._title_text(), TEXT)]])
+            return
+        if self.view.header:
+            heads.append([("  ", TEXT), *header_line(self._headed(layout))])
+        lines = heads
+        over: dict[int, Style] = {}
+        for place, block in enumerate(blocks, start=self._top):
+            chosen = place == rows.selected
+            first = len(self._heading(place))
+            for number_of, line in enumerate(block):
+                style = self._row_style(chosen=chosen and number_of >= first)
+                if style is not None:
+                    over[len(lines)] = style
+                self._line_items.append(place)
+                lines.append([("▸ " if chosen and number_of == first else "  ", ACCENT), *line])
+        if not rows.items:
+            lines.append([("  ", TEXT), (self._empty_text(), DIM)])
+        self.show(lines, over)
+
+    def _row_style(self, *, chosen: bool) -> Style | None:
+        if not chosen or self.view.drawn:
+            return None
+        if self.rows.gone:
+            return SELECTED + DIM if self.active else DIM
+        return SELECTED if self.active else None
+
+    def _heading(self, place: int) -> list[Line]:
+        """Return a line above the first row of a group."""
+        rows = self.rows
+        name = rows.heading(rows.items[place])
+        same = place > 0 and rows.heading(rows.items[place - 1]) == name
+        return [[(name, DIM)]] if name and not same else []
+
+    def _visible(self, room: int, lines_of: Callable[[int], list[Line]]) -> list[list[Line]]:
+        """Scroll so that the selected row is whole, and return the lines of each row that fits."""
+        items, selected = self.rows.items, self.rows.selected
+        blocks: dict[int, list[Line]] = {}
+
+        def height(place: int) -> int:
+            if place not in blocks:
+                blocks[place] = lines_of(place)
+            return len(blocks[place])
+
+        if not items:
+            self._top = 0
+            return []
+        self._top = min(self._top, selected)
+        first, used = selected, height(selected)
+        while first > 0 and used + height(first - 1) <= room:
+            first -= 1
+            used += height(first)
+        self._top = max(self._top, first)
+        last, used = self._top, 0
+        while last < len(items) and used + height(last) <= room:
+            used += height(last)
+            last += 1
+        while last == len(items) and self._top > 0 and used + height(self._top - 1) <= room:
+            self._top -= 1
+            used += height(self._top)
+        last = max(last, self._top + 1)
+        if last < len(items) and used < room:  # as much of the next row as there is room for
+            height(last)
+            blocks[last] = blocks[last][: room - used]
+            last += 1
+        return [blocks[place] if place in blocks else lines_of(place) for place in range(self._top, last)]
+
+    def _headed(self, layout: list[tuple[Column, int]]) -> list[tuple[Column, int]]:
+        """Put an inline panel's title into the head of its widest column."""
+        if self._titled:
+            return layout
+        title = self._title_text()
+        if len(self.rows.items) > self._shown > 0:
+            title += f"  {self._top + 1}–{self._top + self._shown} of {len(self.rows.items)}"
+        widest = max(range(len(layout)), key=lambda place: layout[place][0].grow)
+        style = BRAND if self.active else STRONG
+        return [
+            (replace(column, title=title, head=style) if place == widest else column, width)
+            for place, (column, width) in enumerate(layout)
+        ]
+
+    def _title_text(self) -> str:
+        if self.spec.title_of is None or self._snapshot is None:
+            return self.spec.title
+        return self.spec.title_of(self._snapshot, self._cell_context)
+
+    def _empty_text(self) -> str:
+        if self.rows.hidden:
+            return f"nothing matches /{self.rows.filter}"
+        return self.view.empty
+
+    def _title(self, width: int) -> Line:
+        line = self._slot_line() if self.slot else self._label(self.spec, active=True)
+        right = self._details(width - width_of(line) - 4)
+        line.append((" ", TEXT))
+        rule = width - width_of(line) - width_of(right) - (1 if right else 0)
+        line.append(("─" * max(rule, 0), DIM))
+        return [*line, (" ", TEXT), *right] if right else line
+
+    def _slot_line(self) -> Line:
+        line: Line = []
+        for name in self.slot:
+            if line:
+                line.append((" ", TEXT))
+            line += self._label(PANEL[name], active=name == self.spec.name)
+        return line
+
+    def _label(self, spec: PanelSpec, *, active: bool) -> Line:
+        count = 0
+        if spec.counted and self._snapshot is not None:
+            count = len(spec.items(self._snapshot, ""))
+        title = self._title_text() if spec.name == self.spec.name else spec.title
+        text = f"{title} {count}" if count else title
+        if not active:
+            return [(text, DIM)]
+        return [(f" {text} ", BRAND)] if self.active else [(text, STRONG)]
+
+    def _details(self, room: int) -> Line:
+        """Write position, sort order, filter and view, as far as there is room."""
+        rows = self.rows
+        details: list[Line] = []
+        if len(rows.items) > self.page:
+            last = min(self._top + self.page, len(rows.items))
+            details.append([(f"{self._top + 1}–{last} of {len(rows.items)}", DIM)])
+        if self._cell_context.forged and self.view.name in SOURCES:
+            details.append([("forged: these need not be the senders", WARN)])
+        if rows.sort_name:
+            details.append([(f"by {rows.sort_name}", ACCENT)])
+        if rows.filter:
+            details.append([(f"/{rows.filter}", WARN), (f" {rows.hidden} hidden", DIM)])
+        if len(self.spec.views) > 1:
+            details.append(self._views(room))
+        line: Line = []
+        for detail in details:
+            if width_of(line) + width_of(detail) + 2 <= room:
+                line += [("  ", TEXT), *detail] if line else detail
+        return line
+
+    def _views(self, room: int) -> Line:
+        if room < 60:
+            return [("v ", ACCENT), (self.view.name, STRONG)]
+        line: Line = [("v ", ACCENT)]
+        for view in self.spec.views:
+            line.append((f"{view.name} ", STRONG if view is self.view else DIM))
+        return [*line[:-1], (line[-1][0].rstrip(), line[-1][1])]
+
+    def on_click(self, event: events.Click) -> None:
+        """Select the row under the pointer; sort by the column whose head is clicked."""
+        heads = int(self._titled) + int(self.view.header)
+        line = event.y - heads
+        if 0 <= line < len(self._line_items):
+            self.post_message(self.RowClicked(self, self._line_items[line]))
+        elif self.view.header and event.y == heads - 1:
+            self._sort_by(event.x - 2)
+
+    def _sort_by(self, x: int) -> None:
+        """Sort by the column at cell `x`, or as the list came where it is sorted so already."""
+        end = 0
+        for column, width in self._layout:
+            end += width
+            if x < end:
+                name = column.sort or column.title
+                self.rows.sort_by("" if self.rows.sort_name == name else name)
+                self.reload()
+                return
+            end += GAP
+
+    def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
+        """Scroll by the wheel."""
+        self._wheel(event, 3)
+
+    def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
+        """Scroll by the wheel."""
+        self._wheel(event, -3)
+
+    def _wheel(self, event: events.MouseEvent, delta: int) -> None:
+        event.stop()
+        self.move(delta, self._cell_context.now)

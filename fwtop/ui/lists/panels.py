@@ -1,0 +1,300 @@
+"""The panels: views, columns and the items each takes from a snapshot."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from fwtop.model.rule import ACTIVE_STATES, Kind, RuleStatus, State
+from fwtop.model.snapshot import Proposal, Snapshot
+from fwtop.render.wording import describe
+from fwtop.ui.drawing.format import duration, gauge, nanoseconds, number, octets, percent
+from fwtop.ui.drawing.style import BAD, DIM, GOOD, STRONG, TEXT, TITLE, WARN, Line
+from fwtop.ui.lists.attacks import ATTACK_VIEW, attack_rows, calm_words
+from fwtop.ui.lists.log_view import LOG_VIEW
+from fwtop.ui.lists.path import PATH_VIEW
+from fwtop.ui.lists.table import (
+    CellContext,
+    Column,
+    LedgerLine,
+    Ordering,
+    View,
+    conntrack_figures,
+    ledger_lines,
+    with_columns,
+)
+from fwtop.ui.lists.traffic import PAYLOAD_VIEW, PORT_VIEW, TRAFFIC_VIEWS, first_view, traffic_items
+from fwtop.ui.state.rule_watch import covering_rule
+from fwtop.ui.state.scope import against
+from fwtop.ui.state.stages import stages_of
+from fwtop.ui.state.trends import TREND_CELLS
+
+HARM_LIMIT = 0.01  # collateral from which a dialog preselects Cancel
+CONNTRACK_ALARM = 0.8  # fill of the table
+
+
+CONNTRACK_VIEW = View(
+    "",
+    (
+        Column("", 13, lambda item, _: [(item.name, DIM)]),
+        Column("", 16, lambda item, _: [(item.value, BAD if item.alarm else TEXT)], right=True),
+        Column("", 24, lambda item, _: [(item.meaning, DIM)], grow=1, keep=10),
+    ),
+    Ordering(key=lambda item: item.name, search=lambda item: f"{item.name} {item.meaning}"),
+    header=False,
+    empty="connection tracking is not in use",
+)
+
+
+def _ledger_style(item: LedgerLine, _: CellContext) -> Line:
+    row = item.row
+    if row.layer == "unexplained":
+        return [(row.layer, WARN)]
+    return [(row.layer, GOOD if row.layer == "delivered" or row.rule else TEXT)]
+
+
+def _ledger_reason(item: LedgerLine, _: CellContext) -> Line:
+    rule: Line = [(f"rule {item.row.rule}  ", GOOD)] if item.row.rule else []
+    return [*rule, (item.row.reason, DIM)]
+
+
+def _ledger_mostly(item: LedgerLine, _: CellContext) -> Line:
+    row = item.row
+    return [] if row.mostly is None else [(f"{percent(row.mostly_share)} {describe(row.mostly)}", TEXT)]
+
+
+LEDGER_VIEW = View(
+    "",
+    (
+        Column("where", 11, _ledger_style),
+        Column("why", 15, _ledger_reason, grow=1, keep=5),
+        Column("mostly", 24, _ledger_mostly, keep=9),
+        Column("packets", 7, lambda item, _: [(number(item.row.packets), DIM)], right=True, keep=10),
+        Column("share", 7, lambda item, _: [(percent(item.share), DIM)], right=True, keep=8),
+        Column("pps", 5, lambda item, _: [(number(item.row.pps), TEXT)], right=True, keep=1),
+    ),
+    Ordering(
+        key=lambda item: f"{item.row.layer}/{item.row.reason}/{item.row.rule}",
+        search=lambda item: f"{item.row.layer} {item.row.reason} rule {item.row.rule}",
+        sorts=(("layer", lambda item: tuple(-ord(char) for char in item.row.layer)),),
+    ),
+    empty="nothing was dropped",
+)
+
+
+def rule_state(status: RuleStatus, now: float) -> Line:
+    """Write a rule's state with the time it has left."""
+    if status.state in ACTIVE_STATES and status.expires is not None and status.expires <= now:
+        return [("over, expired", DIM)]  # the kernel does that, also when the guardian is lost
+    if status.state is State.PROVISIONAL and status.confirm_by is not None:
+        return [(f"unconfirmed {duration(status.confirm_by - now)}", WARN)]
+    if status.state is State.CONFIRMED:
+        left = f" {duration(status.expires - now)}" if status.expires is not None else ""
+        return [(f"active{left}", GOOD)]
+    return [(status.state.value, DIM)]
+
+
+def _rate(item: RuleStatus, _: CellContext) -> Line:
+    return [(number(item.pps), STRONG if item.state in ACTIVE_STATES else DIM)]
+
+
+def _predicted(item: RuleStatus, _: CellContext) -> Line:
+    predicted = item.rule.predicted_pps
+    return [("–" if predicted is None else number(predicted), DIM)]
+
+
+def _rule_trend(item: RuleStatus, context: CellContext) -> Line:
+    if context.slow:
+        return []
+    return [(context.trends.spark(f"rule {item.rule.id}", context.now, TREND_CELLS), DIM)]
+
+
+RULES_VIEW = View(
+    "",
+    (
+        Column("id", 3, lambda item, _: [(item.rule.id, TEXT)]),
+        Column("state", 16, lambda item, context: rule_state(item, context.now)),
+        Column("rule", 20, lambda item, _: [(item.rule.summary, TEXT)], grow=1, keep=3, whole=True),
+        Column("pps now", 7, _rate, right=True, keep=1),
+        Column("expected", 8, _predicted, right=True, keep=6),
+        Column("packets", 7, lambda item, _: [(number(item.packets), DIM)], right=True, keep=9),
+        Column("trend 5m", TREND_CELLS, _rule_trend, right=True, keep=10),
+    ),
+    Ordering(
+        key=lambda item: item.rule.id,
+        search=lambda item: f"{item.rule.id} {item.state.value} {item.rule.summary}",
+        sorts=(("pps", lambda item: item.pps),),
+    ),
+    empty="none: b blocks the selected row, 1 to 9 preview a proposal",
+)
+
+
+def _expires(item: RuleStatus, _: CellContext) -> Line:
+    if item.expires is None:
+        return [("–", DIM)]
+    return [(time.strftime("%H:%M:%S", time.gmtime(item.expires)), DIM)]
+
+
+ALL_RULES_VIEW = View(
+    "",
+    (
+        Column("id", 3, lambda item, _: [(item.rule.id, TEXT)]),
+        Column("state", 16, lambda item, context: rule_state(item, context.now)),
+        Column("by", 9, lambda item, _: [(item.rule.kind.value, DIM)], keep=30),
+        Column("rule", 20, lambda item, _: [(item.rule.summary, TEXT)], grow=1, keep=3, whole=True),
+        Column("pps", 5, _rate, right=True, keep=1),
+        Column("expected", 8, _predicted, right=True, keep=2),
+        Column("packets", 7, lambda item, _: [(number(item.packets), DIM)], right=True, keep=9),
+        Column("bytes", 7, lambda item, _: [(octets(item.bytes), DIM)], right=True, keep=25),
+        Column("ends UTC", 8, _expires, right=True, keep=20),
+    ),
+    RULES_VIEW.ordering,
+    empty="no rule is active: b blocks the selected row of another tab, 1 to 9 preview a proposal",
+)
+
+
+def harm(share: float, *, guess: bool) -> Line:
+    """Write the share of normal traffic that would be hit; "~" marks an estimate without baseline."""
+    style = BAD if share >= HARM_LIMIT else WARN if share > 0 else GOOD
+    return [(percent(share), style), (" ~", WARN)] if guess else [(percent(share), style)]
+
+
+DROPS_NOTHING = (Kind.NOTRACK, Kind.SYSCTL)
+
+
+def _proposal_summary(item: Proposal, context: CellContext) -> Line:
+    """Write a proposal; one that an active rule covers says which."""
+    covering = covering_rule(item.rule, context.mitigations) if item.rule is not None else ""
+    if covering:
+        return [(f"✔ rule {covering} does this  ", GOOD), (item.summary, DIM)]
+    if item.rule is not None and item.rule.kind in DROPS_NOTHING:
+        return [("relief, drops nothing: ", DIM), (item.summary, TEXT)]
+    return [(item.summary, TEXT)]
+
+
+def _stops(item: Proposal, _: CellContext) -> Line:
+    if item.rule is not None and item.rule.kind in DROPS_NOTHING:
+        return [("–", DIM)]
+    return [(percent(item.attack_share), STRONG)]
+
+
+def _clients_hit(item: Proposal, context: CellContext) -> Line:
+    """Write how many client-like packets a proposal would drop; "~" without a baseline."""
+    if item.rule is not None and item.rule.kind in DROPS_NOTHING:
+        return [("–", DIM)]
+    known = context.snapshot.judgement.baseline_packets if context.snapshot is not None else 0
+    share = item.collateral_share
+    if not known or 0 < share < 0.5 / known:
+        return harm(share, guess=item.guess)
+    style = BAD if share >= HARM_LIMIT else WARN if share > 0 else GOOD
+    line: Line = [(f"{number(round(share * known))} of {number(known)}", style)]
+    return [*line, (" ~", WARN)] if item.guess else line
+
+
+def _cost(item: Proposal, _: CellContext) -> Line:
+    return [("–" if item.cost_ns is None else nanoseconds(item.cost_ns), DIM)]
+
+
+def _whose(item: Proposal, context: CellContext) -> Line:
+    """Write the letter of the attack that a proposal is against, where there are several."""
+    attacks = context.snapshot.judgement.attacks if context.snapshot is not None else ()
+    if len(attacks) < 2:
+        return []
+    found = next((attack for attack in attacks if against(item, attack)), None)
+    return [(context.scope.letter(found.key), TITLE)] if found is not None else []
+
+
+PROPOSAL_VIEW = View(
+    "",
+    (
+        Column("", 2, lambda item, _: [(str(item.number), STRONG)], right=True),
+        Column("", 1, _whose, keep=8),
+        Column("proposal", 24, _proposal_summary, grow=1, whole=True),
+        Column("stops", 7, _stops, right=True, keep=1),
+        Column("clients hit", 14, _clients_hit, right=True, keep=2),
+        Column("CPU/pkt", 7, _cost, right=True, keep=9),
+    ),
+    Ordering(
+        key=lambda item: f"{item.kind} {item.summary}",
+        search=lambda item: f"{item.kind} {item.summary}",
+        sorts=(("least harm", lambda item: -item.collateral_share),),
+    ),
+    empty="none",
+)
+
+
+def _against(snapshot: Snapshot, context: CellContext) -> str:
+    """Title the proposals with the attacks that they are against."""
+    attacks = snapshot.judgement.attacks
+    if not attacks:
+        return "proposals"
+    letters = ", ".join(context.scope.letter(attack.key) for attack in attacks[:6])
+    return f"protect against {letters}"
+
+
+def gauge_line(fill: float, width: int) -> Line:
+    """Draw the connection-tracking gauge."""
+    full, rest = gauge(fill, width)
+    return [(full, BAD if fill >= CONNTRACK_ALARM else WARN if fill >= 0.6 else GOOD), (rest, DIM)]
+
+
+@dataclass(frozen=True, slots=True)
+class PanelSpec:
+    """A panel: `items` lists what a view of it shows."""
+
+    name: str
+    title: str
+    views: tuple[View, ...]
+    items: Callable[[Snapshot, str], Sequence[Any]]
+    counted: bool = False  # the title says how many there are
+    inline: bool = False  # the title stands in the line of the column heads
+    title_of: Callable[[Snapshot, CellContext], str] | None = None  # a title that changes
+    listed: Callable[[CellContext], Sequence[Any]] | None = None  # items that no snapshot holds
+    first: Callable[[Snapshot], str] | None = None  # the view to show until the operator chooses one
+
+
+def _traffic_of(_: Snapshot, context: CellContext) -> str:
+    return f"Traffic {context.part}".rstrip()
+
+
+def _calm_or_attacks(snapshot: Snapshot, _: CellContext) -> str:
+    return "attack" if snapshot.judgement.attacks else calm_words(snapshot)
+
+
+PANELS = (
+    PanelSpec("attacks", "attack", (ATTACK_VIEW,), attack_rows, inline=True, title_of=_calm_or_attacks),
+    PanelSpec(
+        "proposals",
+        "proposals",
+        (PROPOSAL_VIEW,),
+        lambda shot, _: shot.judgement.proposals,
+        inline=True,
+        title_of=_against,
+    ),
+    PanelSpec("rules", "rule", (RULES_VIEW,), lambda shot, _: shot.mitigations, inline=True),
+    PanelSpec("sources", "Traffic", TRAFFIC_VIEWS, traffic_items, title_of=_traffic_of, first=first_view),
+    PanelSpec("ports", "Ports", (PORT_VIEW,), traffic_items),
+    PanelSpec("payloads", "Payloads", (PAYLOAD_VIEW,), traffic_items),
+    PanelSpec("ledger", "Drops", (LEDGER_VIEW,), lambda shot, _: ledger_lines(shot)),
+    PanelSpec("path", "Path of all packets", (PATH_VIEW,), lambda shot, _: stages_of(shot)),
+    PanelSpec("conntrack", "Conntrack", (CONNTRACK_VIEW,), lambda shot, _: conntrack_figures(shot.conntrack)),
+    PanelSpec("log", "Log", (LOG_VIEW,), lambda *_: (), listed=lambda context: context.log),
+    PanelSpec("all_rules", "Rules", (ALL_RULES_VIEW,), lambda shot, _: shot.mitigations, counted=True),
+)
+PANEL = {spec.name: spec for spec in PANELS}
+
+
+def with_chosen(spec: PanelSpec, columns: Mapping[str, tuple[str, ...]]) -> PanelSpec:
+    """Return a panel with the columns that the operator chose for it."""
+    names = columns.get(spec.name)
+    if names is None:
+        return spec
+    return replace(spec, views=tuple(with_columns(view, names) for view in spec.views))
+
+
+def column_names(spec: PanelSpec) -> tuple[str, ...]:
+    """Return the columns of a list that can be chosen."""
+    columns = [column for view in spec.views if view.header for column in view.columns]
+    return tuple(dict.fromkeys(column.name for column in columns if column.name))

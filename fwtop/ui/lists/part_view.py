@@ -1,0 +1,113 @@
+"""Which part of the traffic the tabs show: that of the selected attack, and of what was drilled into."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from fwtop.model.errors import FwtopError
+from fwtop.model.snapshot import PartTraffic, Snapshot, Source, Sources, TrafficPart
+from fwtop.ui.feed import Controls
+from fwtop.ui.state.scope import Scope
+
+_ALL = TrafficPart()
+PANELS = frozenset({"sources", "ports", "payloads"})  # that show a part
+
+
+@dataclass(slots=True)
+class PartView:
+    """Asks for the part that is shown, and puts its tables into snapshots.
+
+    Until the answer comes, and where there is none, the rows of the whole that are in the part stand in.
+    """
+
+    controls: Controls
+    scope: Scope
+    _steps: list[tuple[TrafficPart, str]] = field(default_factory=list)  # part, and the view above it
+    _found: PartTraffic | None = None
+    _missing: TrafficPart | None = None  # there are no tables of it
+
+    @property
+    def part(self) -> TrafficPart:
+        """Return what is shown."""
+        inner = self._steps[-1][0] if self._steps else _ALL
+        return replace(inner, attack=self.scope.chosen)
+
+    def enter(self, source: Source, view: str) -> bool:
+        """Drill into a prefix, a network or a country; False if the row is none of these."""
+        inner = self._steps[-1][0] if self._steps else _ALL
+        if source.prefix is not None and not source.prefix.is_address:
+            inner = replace(inner, prefix=source.prefix)
+        elif source.prefix is None and source.asn is not None:
+            inner = replace(inner, asn=source.asn)
+        elif source.prefix is None and len(source.key) == len("NL"):
+            inner = replace(inner, country=source.key)
+        else:
+            return False
+        self._steps.append((inner, view))
+        return True
+
+    def leave(self) -> str:
+        """Go back up; return the view from which the part was entered, "" at the top."""
+        return self._steps.pop()[1] if self._steps else ""
+
+    def clear(self) -> None:
+        """Go back to the top."""
+        self._steps.clear()
+
+    async def ask(self) -> bool:
+        """Ask for the tables of the part; return whether there is something to draw."""
+        part = self.part
+        if part == _ALL:
+            return False
+        try:
+            found = await self.controls.traffic(part)
+        except FwtopError:
+            found = None
+        self._found, self._missing = found, part if found is None else None
+        return self.part == part
+
+    def over(self, snapshot: Snapshot) -> Snapshot:
+        """Return a snapshot whose tables are those of the part."""
+        part = self.part
+        if part == _ALL:
+            return snapshot
+        if self._found is None or self._found.part != part:
+            return narrowed(snapshot, part)
+        tables = replace(self._found.tables, ledger=snapshot.tables.ledger)
+        judgement = replace(
+            snapshot.judgement, payloads=self._found.payloads, signatures=self._found.signatures
+        )
+        return replace(snapshot, tables=tables, judgement=judgement)
+
+    def words(self) -> str:
+        """Name the part: "of A from 203.0.113.0/24"; "" for everything."""
+        part = self.part
+        told = part != self._missing
+        letter = self.scope.letter(part.attack)
+        words = [f"of {letter}" if told else f"of all: {letter} can't be told apart"] if part.attack else []
+        inner = [str(part.prefix)] if part.prefix is not None else []
+        inner += [f"AS{part.asn}"] if part.asn is not None else []
+        inner += [part.country] if part.country else []
+        if inner:
+            words.append(f"from {' in '.join(inner)}" + ("" if told else ", as far as listed"))
+        return " ".join(words)
+
+
+def narrowed(snapshot: Snapshot, part: TrafficPart) -> Snapshot:
+    """Keep the sources that are in a part, by their rows alone."""
+
+    def inside(row: Source) -> bool:
+        if part.prefix is not None and (row.prefix is None or not part.prefix.contains(row.prefix)):
+            return False
+        if part.asn is not None and row.asn != part.asn:
+            return False
+        return not part.country or row.country == part.country
+
+    sources = snapshot.tables.sources
+    kept = Sources(
+        *(
+            tuple(filter(inside, rows))
+            for rows in (sources.address, sources.prefix, sources.asn, sources.country)
+        )
+    )
+    return replace(snapshot, tables=replace(snapshot.tables, sources=kept))

@@ -1,0 +1,181 @@
+"""The Path tab: the stages as a funnel, and the details of one. Pure functions of snapshots.
+
+A bar's length is the logarithm of a rate, so that what little gets through a flood is still seen: what passes
+is solid, what the stage drops has the glyph of who drops it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from rich.style import Style
+
+from fwtop.model.snapshot import Snapshot
+from fwtop.render.drop_words import reason_words
+from fwtop.render.wording import describe
+from fwtop.ui.drawing.format import number, percent
+from fwtop.ui.drawing.style import ACCENT, BAD, DIM, ELSEWHERE, GOOD, STRONG, TEXT, WARN, Line
+from fwtop.ui.drawing.text import detail, wrapped
+from fwtop.ui.lists.table import CellContext, Column, Ordering, View, fit_columns, header_line, row_lines
+from fwtop.ui.state.stages import ACCEPTED, NIC, UNACCOUNTED, Stage, stages_of
+
+ENDS: dict[str, tuple[str, Style]] = {"mine": ("▓", GOOD), "other": ("▒", ELSEWHERE), "kernel": ("░", DIM)}
+_DECADES = 3.5  # of the scale: a bar of one cell is a 3,000th of a full one
+_MOST_LISTENERS = 12
+_SMALL = 0.01  # of the accepted packets: what no listener got is told from here on
+RECORDED = "not recorded: a capture doesn't tell where its packets ended"
+
+
+def bar_cells(pps: float, whole: float, width: int) -> int:
+    """Return the length of a rate's bar; something is never nothing."""
+    if pps <= 0 or whole <= 0 or width < 1:
+        return 0
+    share = 1 + math.log10(min(pps / whole, 1.0)) / _DECADES
+    return max(1, min(round(share * width), width))
+
+
+def _bar(item: Stage, context: CellContext, width: int) -> Line:
+    if context.slow:
+        return []
+    if item.name == UNACCOUNTED:
+        return [("╌" * bar_cells(item.enters, item.whole, width), WARN)]
+    entered = bar_cells(item.enters, item.whole, width)
+    passed = min(bar_cells(item.passes, item.whole, width), entered)
+    line: Line = [("█" * passed, BAD if item.reached else ACCENT)]
+    sums = {end: sum(drop.pps for drop in item.drops if drop.end == end) for end in ENDS}
+    left, weight = entered - passed, sum(sums.values())
+    for end, (glyph, style) in ENDS.items():
+        cells = round(left * sums[end] / weight) if weight > 0 else 0
+        line.append((glyph * cells, style))
+        left, weight = left - cells, weight - sums[end]
+    return line
+
+
+def _passes(item: Stage, _: CellContext) -> Line:
+    return [(number(item.passes), WARN if item.name == UNACCOUNTED else STRONG)]
+
+
+def _drops(item: Stage, _: CellContext) -> Line:
+    """Write the glyphs of those who drop, and how much they drop together."""
+    if item.name in (ACCEPTED, UNACCOUNTED):
+        return []
+    ends = {drop.end for drop in item.drops}
+    line: Line = [ENDS[end] for end in ENDS if end in ends]
+    return [*line, (f"{number(item.dropped):>6}", TEXT if item.drops else DIM)]
+
+
+def _by(item: Stage, _: CellContext) -> Line:
+    if item.name == ACCEPTED:
+        return _listeners(item)
+    rates: dict[tuple[str, str], float] = {}
+    for drop in item.drops:
+        rates[drop.by, drop.end] = rates.get((drop.by, drop.end), 0.0) + drop.pps
+    line: Line = []
+    for (by, end), pps in rates.items():
+        line += [(" · ", DIM)] if line else []
+        line.append((by if len(rates) == 1 else f"{by} {number(pps)}", ENDS[end][1]))
+    if item.note:
+        line += [(" · ", DIM)] if line else []
+        line.append((item.note, BAD if item.alarm else DIM))
+    return line
+
+
+def _listeners(item: Stage) -> Line:
+    """Write who got the accepted packets, those that no listener got at the end."""
+    shown = item.listeners[:_MOST_LISTENERS]
+    words = [f"{found.name}:{found.port} {number(found.pps)}" for found in shown]
+    rest = item.passes - sum(found.pps for found in shown)
+    if shown and rest >= _SMALL * item.passes and rest >= 0.5:
+        words.append(f"other {number(rest)}")
+    line: Line = [("~ ", WARN)] if words and item.estimated else []
+    return [*line, (" · ".join(words), TEXT)]
+
+
+PATH_VIEW = View(
+    "",
+    (
+        Column("stage", 9, lambda item, _: [(item.name, WARN if item.name == UNACCOUNTED else TEXT)]),
+        Column("log scale", 9, lambda _, __: [], grow=1, keep=30, label="bar", drawn=_bar),
+        Column("passes", 6, _passes, right=True),
+        Column("drops", 9, _drops, right=True),
+        Column("by", 14, _by, grow=1, keep=5, whole=True),
+    ),
+    Ordering(key=lambda item: item.name, search=lambda item: f"{item.name} {item.note}"),
+    empty=RECORDED,
+    drawn=True,
+)
+
+
+def path_lines(snapshot: Snapshot, width: int, height: int, *, slow: bool = False) -> list[Line]:
+    """Draw the funnel in at most `height` lines: stages that drop nothing go first."""
+    stages = stages_of(snapshot)
+    if not stages:
+        return [[(RECORDED, DIM)]][:height]
+    layout = fit_columns(PATH_VIEW.columns, width)
+    context = CellContext(snapshot.started + snapshot.seconds, slow=slow)
+    lines = [header_line(layout)]
+    blocks = [row_lines(layout, stage, context) for stage in _fitting(stages, height - 1)]
+    spare = max(height - 1 - len(blocks), 0)
+    for place in range(len(blocks) - 1, -1, -1):  # what services get is worth more lines than the rest
+        blocks[place] = blocks[place][: 1 + spare]
+        spare -= len(blocks[place]) - 1
+    lines += [line for block in blocks for line in block]
+    return lines[:height]
+
+
+def _fitting(stages: Sequence[Stage], room: int) -> list[Stage]:
+    """Leave out stages until the rest fits: the least important first."""
+    kept = list(stages)
+    while len(kept) > max(room, 1):
+        kept.remove(min(kept, key=_importance))
+    return kept
+
+
+def _importance(stage: Stage) -> tuple[int, float]:
+    ends = {ACCEPTED: 4, NIC: 3, UNACCOUNTED: 1}
+    return ends.get(stage.name, 2 if stage.drops or stage.alarm else 0), stage.dropped
+
+
+def stage_details(item: Stage, _: float) -> tuple[str, list[Line]]:
+    """Write what happens at a stage: all that it drops, with what that mostly is."""
+    lines = [*wrapped("stage", _MEANINGS[item.name]), detail("passes", f"{number(item.passes)} pps")]
+    if item.name not in (ACCEPTED, UNACCOUNTED):
+        share = percent(item.dropped / item.enters) if item.enters > 0 else "0 %"
+        lines.append(detail("drops", f"{number(item.dropped)} pps, {share} of what gets here"))
+    if item.note:
+        lines += wrapped("state", item.note)
+    for drop in item.drops:
+        row = drop.row
+        lines += [
+            [],
+            detail("by", "the kernel" if drop.end == "kernel" else drop.by),
+            detail("reason", row.reason),
+        ]
+        if words := reason_words(row.reason):
+            lines += wrapped("", words)
+        lines.append(detail("rate", f"{number(drop.pps)} pps, {row.packets:,} packets"))
+        if row.mostly is not None:
+            lines += wrapped("mostly", f"{describe(row.mostly)}: {percent(row.mostly_share)} (sampled)")
+    for place, found in enumerate(item.listeners):
+        text = f"{found.name or 'no process'}: {found.protocol} port {found.port}, {number(found.pps)} pps"
+        lines.append(detail("listeners" if place == 0 else "", text))
+    for place, chain in enumerate(item.chains):
+        policy = ", policy drop" if chain.drops_by_policy else ""
+        lines += wrapped("may drop" if place == 0 else "", chain.name + policy)
+    return f"path: {item.name}", lines
+
+
+_MEANINGS = {
+    "NIC": "the network interface and its driver",
+    "XDP": "BPF programs in the driver, before the kernel allocates anything",
+    "backlog": "the queue between driver and network stack, one for each CPU",
+    "tc": "filters at tc ingress and nftables at netdev ingress",
+    "raw": "netfilter before routing: tables raw and mangle, nftables at prerouting",
+    "conntrack": "connection tracking",
+    "IP": "the IP layer: header checks, reassembly, routing",
+    "filter": "netfilter behind routing: input and forward, where most firewalls drop",
+    "socket": "TCP, UDP and the sockets of this host",
+    "accepted": "what processes of this host get, or what it forwards",
+    "unaccounted": "packets that were on their way when the counters were read, or that nothing counted",
+}

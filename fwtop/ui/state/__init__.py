@@ -1,0 +1,1 @@
+"""What the screen derives from snapshots and remembers between them; nothing here draws."""

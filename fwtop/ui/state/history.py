@@ -1,0 +1,123 @@
+"""What became of the packets, second by second, and what clients got before the attack."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from statistics import fmean
+
+from fwtop.model.rule import ACTIVE_STATES, RuleStatus
+from fwtop.model.snapshot import Snapshot
+from fwtop.ui.state.verdict import Flow, flow_of
+
+HISTORY_SECONDS = 600
+_MOST_MARKS = 50
+_CALM_SECONDS = 60  # the baseline of clients is their mean over this long
+_CALM_LEAST = 5  # fewer calm seconds are no baseline
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One second."""
+
+    flow: Flow
+    attack: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Clients:
+    """What clients got, a second: handshakes they finished, segments they acknowledged."""
+
+    handshakes: float
+    acknowledged: float
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """A point of a recording's past, for the history after a jump."""
+
+    at: float  # Unix seconds
+    point: Point
+    clients: Clients | None = None
+
+
+@dataclass(slots=True)
+class History:
+    """The last seconds, the newest last, and when rules were installed."""
+
+    points: deque[Point] = field(default_factory=lambda: deque(maxlen=HISTORY_SECONDS))
+    second: int = 0  # Unix time of the newest point
+    marks: dict[str, float] = field(default_factory=dict)  # rule id → Unix seconds
+    _calm: deque[tuple[float, Clients]] = field(default_factory=lambda: deque(maxlen=_CALM_SECONDS))
+    _before: Clients | None = None
+    _attacked: bool = False
+
+    def take(self, snapshot: Snapshot, now: float) -> None:
+        """Note a snapshot: within a second the greatest rate counts, missed seconds repeat the last."""
+        self._note_rules(snapshot.mitigations, now)
+        tcp, attacks = snapshot.tcp, snapshot.judgement.attacks
+        clients = Clients(tcp.handshakes_per_s, tcp.acknowledged_per_s) if tcp is not None else None
+        self._note_clients(clients, min((attack.since for attack in attacks), default=None), now)
+        flow = flow_of(snapshot)
+        if flow is not None:
+            self.add(Point(flow, bool(snapshot.judgement.attacks)), now)
+
+    def rebuild(self, past: Iterable[Past], marks: dict[str, float]) -> None:
+        """Start again from a recording's past: its cursor may have jumped."""
+        self.points.clear()
+        self._calm.clear()
+        self._before, self._attacked = None, False
+        self.marks = dict(marks)
+        for moment in past:
+            since = moment.at if moment.point.attack else None
+            self._note_clients(moment.clients, since, moment.at)
+            self.add(moment.point, moment.at)
+
+    def add(self, point: Point, now: float) -> None:
+        """Note a point."""
+        second = int(now)
+        if self.points and second <= self.second:
+            if point.flow.arrives >= self.points[-1].flow.arrives:
+                self.points[-1] = point
+            return
+        if self.points:
+            missed = min(second - self.second - 1, HISTORY_SECONDS)
+            self.points.extend([self.points[-1]] * missed)
+        self.points.append(point)
+        self.second = second
+
+    def at(self, second: int) -> Point | None:
+        """Return what was seen in a second; None: not remembered."""
+        age = self.second - second
+        return self.points[-1 - age] if 0 <= age < len(self.points) else None
+
+    def _note_rules(self, rules: Iterable[RuleStatus], now: float) -> None:
+        for status in rules:
+            if status.state in ACTIVE_STATES and status.rule.id not in self.marks:
+                self.marks[status.rule.id] = status.rule.created or now
+        while len(self.marks) > _MOST_MARKS:
+            del self.marks[next(iter(self.marks))]
+
+    def _note_clients(self, clients: Clients | None, since: float | None, now: float) -> None:
+        """Keep what clients got in calm; what came after an attack's first packet isn't calm.
+
+        `since` is when the present attacks began, None without any.
+        """
+        if since is not None and not self._attacked:
+            calm = [clients for second, clients in self._calm if second < since - 1]
+            self._before = _mean(calm) if len(calm) >= _CALM_LEAST else None
+        if self._attacked and since is None:
+            self._calm.clear()
+        self._attacked = since is not None
+        if since is None and clients is not None and (not self._calm or int(now) > int(self._calm[-1][0])):
+            self._calm.append((now, clients))
+
+    @property
+    def before(self) -> Clients | None:
+        """What clients got before the present attack; None: no attack, or nothing was seen before it."""
+        return self._before if self._attacked else None
+
+
+def _mean(points: list[Clients]) -> Clients:
+    return Clients(fmean(point.handshakes for point in points), fmean(point.acknowledged for point in points))

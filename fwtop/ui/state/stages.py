@@ -1,0 +1,169 @@
+"""The way of all packets in stages, from the NIC to the services, as pure functions of a snapshot.
+
+Each stage passes on what the one before it passed less what it drops, so the figures add up by construction.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from fwtop.model.counters import ConntrackSample
+from fwtop.model.rule import Kind
+from fwtop.model.snapshot import FilterChain, LedgerRow, Listener, Ring, Snapshot
+from fwtop.ui.drawing.format import number, percent
+from fwtop.ui.state.verdict import STOPPED, end_of, flow_of, verdict_of
+from fwtop.ui.state.verdict import Kind as Verdict
+
+NIC, XDP, BACKLOG, TC, RAW = "NIC", "XDP", "backlog", "tc", "raw"
+CONNTRACK, IP, FILTER, SOCKET, ACCEPTED = "conntrack", "IP", "filter", "socket", "accepted"
+UNACCOUNTED = "unaccounted"
+_ORDER = (NIC, XDP, BACKLOG, TC, RAW, CONNTRACK, IP, FILTER, SOCKET)
+_ONLY_WITH_DROPS = frozenset({BACKLOG, TC, IP})
+_STAGES = {"nic": NIC, "xdp": XDP, "backlog": BACKLOG, "tc": TC, "conntrack": CONNTRACK, "socket": SOCKET}
+_HIDDEN_BELOW = 0.001  # unaccounted, of all packets
+_FULL = 0.95  # of the connection table
+_RING_FULL = ("RX_MISSED", "RX_FIFO")
+_ELSEWHERE = {XDP: "another XDP program", TC: "another tc filter"}
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """What one row of the ledger dropped at a stage."""
+
+    row: LedgerRow
+    end: str  # "mine", "other", "kernel"
+    by: str  # "rule 118", "inet filter input (policy drop)", "TCP_OLD_DATA"
+    pps: float
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One stage, in packets a second."""
+
+    name: str
+    enters: float
+    passes: float
+    drops: tuple[Drop, ...] = ()  # the most first
+    note: str = ""
+    alarm: bool = False  # the note tells of a resource that is full
+    reached: bool = False  # packets of an attack get as far as the services
+    whole: float = 0.0  # what arrives at the first stage
+    listeners: tuple[Listener, ...] = ()  # of the last one
+    estimated: bool = False  # the listeners' rates
+    chains: tuple[FilterChain, ...] = ()  # of other firewalls, that may drop here
+
+    @property
+    def dropped(self) -> float:
+        """What it drops."""
+        return self.enters - self.passes
+
+
+def stages_of(snapshot: Snapshot) -> tuple[Stage, ...]:
+    """Divide the ledger into stages; none where the fate of the packets isn't known."""
+    flow = flow_of(snapshot)
+    if flow is None:
+        return ()
+    reached = _reached(snapshot)
+    drops = _drops(snapshot)
+    left, stages = flow.arrives, []
+    for name in _ORDER:
+        here = tuple(sorted(drops.get(name, ()), key=lambda drop: -drop.pps))
+        passes = max(left - sum(drop.pps for drop in here), 0.0)
+        note, alarm = _note(name, snapshot, here)
+        if here or name not in _ONLY_WITH_DROPS:
+            chains = _chains(name, snapshot)
+            stages.append(Stage(name, left, passes, here, note, alarm, reached, flow.arrives, chains=chains))
+        left = passes
+    stages.append(_accepted(snapshot, flow.reaches, reached=reached, whole=flow.arrives))
+    lost = left - flow.reaches
+    if abs(lost) >= _HIDDEN_BELOW * max(flow.arrives, 1.0):
+        note = "neither dropped nor accepted" if lost > 0 else "more accepted and dropped than arrived"
+        stages.append(Stage(UNACCOUNTED, abs(lost), abs(lost), note=note, whole=flow.arrives))
+    return tuple(stages)
+
+
+def _reached(snapshot: Snapshot) -> bool:
+    verdict = verdict_of(snapshot, snapshot.started + snapshot.seconds)
+    if verdict.kind is Verdict.TRIAL:
+        return verdict.stopped < STOPPED
+    return verdict.kind in (Verdict.UNPROTECTED, Verdict.PARTLY)
+
+
+def _accepted(snapshot: Snapshot, pps: float, *, reached: bool, whole: float) -> Stage:
+    listeners = tuple(item for item in snapshot.surroundings.listeners if item.pps >= 0.05)
+    estimated = snapshot.tables.sampling.one_in > 1
+    return Stage(ACCEPTED, pps, pps, reached=reached, whole=whole, listeners=listeners, estimated=estimated)
+
+
+def _drops(snapshot: Snapshot) -> dict[str, list[Drop]]:
+    """Sort the ledger's drops into stages; netfilter's may belong to two."""
+    kinds = {status.rule.id: status.rule.kind for status in snapshot.mitigations}
+    found: dict[str, list[Drop]] = {}
+    for row in snapshot.tables.ledger:
+        if row.layer in ("delivered", "unexplained") or row.pps <= 0:
+            continue
+        late = row.filtered / row.packets if row.filtered else 0.0
+        for stage, share in ((_stage(row, kinds), 1.0 - late), (FILTER, late)):
+            if share > 0:
+                part = replace(row, packets=round(row.packets * share), pps=row.pps * share)
+                drop = Drop(part, end_of(row), _by(row, stage, snapshot), part.pps)
+                found.setdefault(stage, []).append(drop)
+    return found
+
+
+def _stage(row: LedgerRow, kinds: dict[str, Kind]) -> str:
+    if row.layer == "netfilter":
+        at_ingress = row.rule is not None and kinds.get(row.rule) is Kind.NFTABLES
+        return TC if at_ingress else RAW
+    return _STAGES.get(row.layer, IP)
+
+
+def _by(row: LedgerRow, stage: str, snapshot: Snapshot) -> str:
+    if row.rule is not None:
+        return f"rule {row.rule}"
+    if end_of(row) != "other":
+        return row.reason
+    if stage in _ELSEWHERE:
+        return _ELSEWHERE[stage]
+    names = {_chain_name(chain) for chain in _chains(stage, snapshot)}
+    return names.pop() if len(names) == 1 else "other firewall"
+
+
+def _chains(stage: str, snapshot: Snapshot) -> tuple[FilterChain, ...]:
+    return tuple(chain for chain in snapshot.surroundings.chains if chain.stage == stage)
+
+
+def _chain_name(chain: FilterChain) -> str:
+    """Name a chain; iptables has one for each family, with the same name."""
+    name = chain.name
+    for family in ("ip ", "ip6 "):
+        if name.startswith(family):
+            name = f"ip/ip6 {name.removeprefix(family)}"
+    return f"{name} (policy drop)" if chain.drops_by_policy else name
+
+
+def _note(name: str, snapshot: Snapshot, drops: tuple[Drop, ...]) -> tuple[str, bool]:
+    """Return what else there is to say of a stage, and whether it is an alarm."""
+    if name == NIC:
+        full = any(drop.row.reason in _RING_FULL for drop in drops)
+        return ", ".join(_ring(ring, full=full) for ring in snapshot.surroundings.rings), full
+    if name == CONNTRACK:
+        return _conntrack(snapshot.conntrack, snapshot.seconds)
+    return "", False
+
+
+def _ring(ring: Ring, *, full: bool) -> str:
+    sizes = f"ring {ring.size}/{ring.most}"
+    if not full:
+        return f"{sizes} ok"
+    if ring.size < ring.most:
+        return f"{sizes} overflows: ethtool -G {ring.interface} rx {ring.most}"
+    return f"{sizes} overflows"
+
+
+def _conntrack(sample: ConntrackSample | None, seconds: float) -> tuple[str, bool]:
+    if sample is None or not sample.max:
+        return "not in use", False
+    evicted = sample.early_drop / seconds if seconds > 0 else 0.0
+    is_full = sample.fill >= _FULL or evicted > 0
+    return f"{percent(sample.fill)} full, evicting {number(evicted)}" + ("/s" if evicted else ""), is_full

@@ -1,0 +1,174 @@
+"""How well this machine is protected now, as pure functions of a snapshot.
+
+The ledger tells where all packets ended; the verdict goes by what became of the attacks' own packets. What
+firewalls drop besides says nothing about an attack.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from fwtop.model.rule import ACTIVE_STATES, RuleStatus, State
+from fwtop.model.snapshot import Attack, LedgerRow, Snapshot
+
+STOPPED = 0.95  # from this share of the attacks' packets they count as stopped; estimates err by some percent
+NOTICED = 0.05  # below this share drops don't count as protection
+CONFIRM_SECONDS = 30.0  # of a trial whose length isn't known
+_FULL_TABLE = "conntrack_exhaustion"
+_FIREWALLS = ("xdp", "tc", "netfilter")
+_UNKNOWN = ("capture",)  # recorded packets, whose fate isn't
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """Where the packets of a window went, in packets a second; the parts add up to `arrives`."""
+
+    arrives: float = 0.0
+    mine: float = 0.0  # dropped by fwtop's rules
+    other: float = 0.0  # dropped by other firewalls
+    kernel: float = 0.0  # dropped by NIC, kernel or sockets
+    reaches: float = 0.0  # accepted
+    unaccounted: float = 0.0  # neither dropped nor accepted; negative: more than arrived
+    bps: float = 0.0
+
+
+def flow_of(snapshot: Snapshot) -> Flow | None:
+    """Sum up the ledger; None where the fate of the packets isn't known."""
+    ledger, totals = snapshot.tables.ledger, snapshot.tables.totals
+    if any(row.layer in _UNKNOWN for row in ledger):
+        return None
+    sums = dict.fromkeys(("mine", "other", "kernel", "reaches"), 0.0)
+    for row in ledger:
+        if row.layer != "unexplained":
+            sums[end_of(row)] += row.pps
+    return Flow(
+        arrives=totals.pps,
+        mine=sums["mine"],
+        other=sums["other"],
+        kernel=sums["kernel"],
+        reaches=sums["reaches"],
+        unaccounted=totals.pps - sum(sums.values()),
+        bps=totals.bps,
+    )
+
+
+def end_of(row: LedgerRow) -> str:
+    """Say who took a row's packets: reaches, mine, other or kernel."""
+    if row.layer == "delivered":
+        return "reaches"
+    if row.rule is not None:
+        return "mine"
+    return "other" if row.layer in _FIREWALLS else "kernel"
+
+
+class Kind(StrEnum):
+    """What the badge says."""
+
+    UNPROTECTED = "UNPROTECTED"
+    TRIAL = "TRIAL"
+    PARTLY = "PARTLY"
+    PROTECTED = "PROTECTED"
+    ALREADY = "ALREADY STOPPED BY YOUR FIREWALL"
+    CALM = "CALM"
+    RECORDED = "ATTACK"  # in a capture, which doesn't tell what became of the packets
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The verdict; all shares are of the packets of all present attacks, 0 to 1."""
+
+    kind: Kind
+    attack_pps: float = 0.0
+    mine: float = 0.0  # dropped by rules that are active
+    other: float = 0.0
+    kernel: float = 0.0
+    rule: RuleStatus | None = None  # on trial; of several the one that ends first
+    trials: tuple[str, ...] = ()  # ids of all rules on trial
+    trial_pps: float = 0.0  # what they drop
+    seconds_left: float = 0.0
+    left: float = 0.0  # of the trial's time, 0 to 1
+
+    @property
+    def stopped(self) -> float:
+        """Share that firewalls drop."""
+        return min(self.mine + self.other, 1.0)
+
+
+def verdict_of(snapshot: Snapshot, now: float) -> Verdict:
+    """Judge the snapshot; drops of rules that have ended don't protect any more."""
+    attacks = attacks_of(snapshot)
+    trials = _on_trial(snapshot)
+    if flow_of(snapshot) is None or not all(_is_known(attack) for attack in attacks):
+        return Verdict(Kind.RECORDED if attacks else Kind.CALM)
+    whole = attack_pps(snapshot)
+    mine, other, kernel = (
+        _mean(attacks, [getattr(attack, name) for attack in attacks])
+        for name in ("mine_share", "other_share", "kernel_share")
+    )
+    mine *= _lasting(snapshot)
+    if trials:
+        left, part = _time_left(trials[0], now)
+        ids = tuple(sorted((status.rule.id for status in trials), key=lambda name: (len(name), name)))
+        pps = _dropped(snapshot, set(ids))
+        return Verdict(Kind.TRIAL, whole, mine, other, kernel, trials[0], ids, pps, left, part)
+    return Verdict(_kind(mine, other) if attacks else Kind.CALM, whole, mine, other, kernel)
+
+
+def _is_known(attack: Attack) -> bool:
+    """Whether it is known what became of an attack's packets: old sessions don't tell."""
+    return attack.bps > 0 or attack.kind == _FULL_TABLE
+
+
+def _mean(attacks: tuple[Attack, ...], shares: list[float]) -> float:
+    """Return the share of all attacks' packets."""
+    whole = sum(attack.pps for attack in attacks)
+    part = sum(attack.pps * share for attack, share in zip(attacks, shares, strict=True))
+    return min(max(part / whole, 0.0), 1.0) if whole > 0 else 0.0
+
+
+def _lasting(snapshot: Snapshot) -> float:
+    """Return the share of the drops by fwtop's rules that is of active rules."""
+    mine = sum(row.pps for row in snapshot.tables.ledger if row.rule is not None)
+    return _dropped(snapshot, active_rules(snapshot)) / mine if mine > 0 else 1.0
+
+
+def _kind(mine: float, other: float) -> Kind:
+    if mine + other >= STOPPED:
+        return Kind.PROTECTED if mine >= NOTICED else Kind.ALREADY
+    return Kind.PARTLY if mine + other >= NOTICED else Kind.UNPROTECTED
+
+
+def attacks_of(snapshot: Snapshot) -> tuple[Attack, ...]:
+    """Return the attacks that have packets of their own; a full table is another's effect."""
+    attacks = snapshot.judgement.attacks
+    return tuple(attack for attack in attacks if attack.kind != _FULL_TABLE) or attacks
+
+
+def attack_pps(snapshot: Snapshot) -> float:
+    """Return the packets a second of all attacks, of the same window as the total and never above it."""
+    return min(sum(attack.pps for attack in attacks_of(snapshot)), snapshot.tables.totals.pps)
+
+
+def active_rules(snapshot: Snapshot) -> set[str]:
+    """Return the ids of the rules in force."""
+    return {status.rule.id for status in snapshot.mitigations if status.state in ACTIVE_STATES}
+
+
+def _on_trial(snapshot: Snapshot) -> list[RuleStatus]:
+    """Return the unconfirmed rules in effect, first the one that ends first."""
+    found = [rule for rule in snapshot.mitigations if rule.state is State.PROVISIONAL and rule.acting]
+    return sorted(found, key=lambda rule: rule.confirm_by or 0.0)
+
+
+def _time_left(rule: RuleStatus, now: float) -> tuple[float, float]:
+    if rule.confirm_by is None:
+        return 0.0, 0.0
+    left = max(rule.confirm_by - now, 0.0)
+    known = 0 < rule.rule.created < rule.confirm_by
+    whole = rule.confirm_by - rule.rule.created if known else CONFIRM_SECONDS
+    return left, min(left / whole, 1.0)
+
+
+def _dropped(snapshot: Snapshot, rules: set[str]) -> float:
+    return sum(row.pps for row in snapshot.tables.ledger if row.rule in rules)

@@ -1,0 +1,262 @@
+"""Tabs, panels, selection and filter of the main screen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+from textual import events
+from textual.widget import Widget
+from textual.widgets import Input
+
+from fwtop.ui.actions.rule_actions import RuleKeysScreen
+from fwtop.ui.bars.status_bars import StatusBars
+from fwtop.ui.bars.tab_bar import TabBar
+from fwtop.ui.bars.time_bar import TimeBar
+from fwtop.ui.bars.toasts import Toasts
+from fwtop.ui.dialogs.dialog import DetailsDialog
+from fwtop.ui.drawing.layout import Lines, frame
+from fwtop.ui.drawing.style import Line
+from fwtop.ui.keys import KEY_MAP
+from fwtop.ui.lists.details import details_of
+from fwtop.ui.lists.packet_panel import PacketPanel
+from fwtop.ui.lists.panel import Panel
+from fwtop.ui.lists.panels import PANELS, with_chosen
+from fwtop.ui.lists.table import Item
+from fwtop.ui.tabs import TAB, TABS, Content
+
+
+class TabScreen(RuleKeysScreen, inherit_bindings=False):
+    """Tabs, panels, selection and filter; what an action means is up to the subclass."""
+
+    AUTO_FOCUS = ""  # only the filter's input line ever has Textual's focus
+    CSS = """
+    #filter {
+        position: absolute;
+        display: none;
+        height: 1;
+        border: none;
+        padding: 0 1;
+        background: ansi_default;
+    }
+    """
+
+    def __init__(
+        self, bars: StatusBars, *, slow: bool, recorded: bool, columns: Mapping[str, tuple[str, ...]]
+    ) -> None:
+        super().__init__()
+        self.bars = bars
+        self.slow = slow
+        self.recorded = recorded
+        self.tab_bar = TabBar()
+        self.time_bar = TimeBar()
+        self.toasts = Toasts()
+        self.packet_panel = PacketPanel()
+        self.panels: dict[str, Panel] = {spec.name: Panel(with_chosen(spec, columns)) for spec in PANELS}
+        self.panels["packets"] = self.packet_panel
+        self.texts = {name: Lines(name) for name in ("effect", "funnel", "stage", "packet")}
+        self.tab = TABS[0]
+        self._focus = {tab.name: tab.panels[0] for tab in TABS}  # the panel of each tab that keys refer to
+        self._touched = False  # the operator has chosen a tab, a panel or a row
+        self._content = Content()
+        self._filter = Input(id="filter", placeholder="show only rows with …", compact=True)
+
+    def compose_tabs(self) -> Iterator[Widget]:
+        """Yield the tab bar, all panels and texts, and the filter's input line."""
+        yield self.tab_bar
+        yield self.time_bar
+        yield from self.panels.values()
+        yield from self.texts.values()
+        yield self._filter
+        yield self.toasts
+
+    def now(self) -> float:
+        """Return the time that ages and countdowns refer to."""
+        raise NotImplementedError
+
+    def say(self, text: str) -> None:
+        """Show a message for some seconds."""
+        raise NotImplementedError
+
+    def back(self) -> bool:
+        """Go back up from where the operator drilled down; False at the top."""
+        return False
+
+    def content(self) -> Content:
+        """Return how much there is to show, for the layout."""
+        raise NotImplementedError
+
+    def place(self, *, settle: bool = True) -> None:
+        """Give every widget its box; once more if what is drawn there needs another height."""
+        width, height = self.app.size
+        self._content = self.content()
+        around = frame(width, height, self.tab.name, slow=self.slow, recorded=self.recorded)
+        boxes = dict(around.boxes) if around is not None else {}
+        slots: dict[str, tuple[str, ...]] = {}
+        if around is not None:
+            arrangement = self.tab.arrange(around.room, self._content)
+            boxes |= arrangement.boxes
+            slots = arrangement.slots
+        self.bars.place(boxes)
+        for name, text in (*self.texts.items(), ("tabs", self.tab_bar), ("timebar", self.time_bar)):
+            text.place(boxes.get(name))
+        for name, panel in self.panels.items():
+            panel.place(boxes.get(name))
+            panel.slot = slots.get(name, ())
+        if around is None:
+            self._filter.display = False
+            self.bars.show_too_small(width, height)
+            return
+        if not self.panel.display:
+            self._focus[self.tab.name] = next(name for name in self.tab.panels if name in boxes)
+        for name, panel in self.panels.items():
+            panel.active = name == self._focused
+        status = boxes["status"]
+        self._filter.styles.offset = (status.x, status.y)
+        self._filter.styles.width = status.width
+        self.redraw()
+        if settle and self.content() != self._content:  # rows break differently at this width
+            self.place(settle=False)
+
+    def place_again(self) -> None:
+        """Lay out anew if there is more or less to show than before."""
+        if self.content() != self._content:
+            self.place()
+
+    @property
+    def _focused(self) -> str:
+        return self._focus[self.tab.name]
+
+    @property
+    def panel(self) -> Panel:
+        """The panel that keys refer to."""
+        return self.panels[self._focused]
+
+    def show_tab(self, name: str) -> None:
+        """Go to a tab."""
+        self._touched = True
+        self._close_filter()
+        self.tab = TAB[name]
+        self.place()
+
+    def focus_panel(self, name: str) -> None:
+        """Direct the keys to a panel, on the tab that holds it."""
+        self._touched = True
+        self._bring_forward(name)
+
+    def _bring_forward(self, name: str) -> None:
+        reachable = self.panels[name].display or any(name in panel.slot for panel in self.panels.values())
+        if name not in self.tab.panels or not reachable:
+            self.tab = next(tab for tab in (*TABS[1:], TABS[0]) if name in tab.panels)
+        self._focus[self.tab.name] = name
+        self.place()
+
+    def on_panel_row_clicked(self, message: Panel.RowClicked) -> None:
+        """Select what was clicked."""
+        self.focus_panel(message.panel.spec.name)
+        if message.index < len(message.panel.rows.items):
+            message.panel.move(message.index - message.panel.rows.selected, self.now())
+
+    def on_tab_bar_chosen(self, message: TabBar.Chosen) -> None:
+        """Go to the tab that was clicked."""
+        self.show_tab(message.name)
+
+    async def action_press(self, key: str) -> None:
+        """Do what a key means on the present tab."""
+        action = KEY_MAP.action(key, self.tab.name)
+        if action:
+            await self.run_action(action)
+
+    def action_go(self, name: str) -> None:
+        """Go to a tab."""
+        self.show_tab(name)
+
+    def action_tab(self, delta: int) -> None:
+        """Go to the next tab."""
+        names = [tab.name for tab in TABS]
+        self.show_tab(names[(names.index(self.tab.name) + delta) % len(names)])
+
+    def action_move(self, delta: int) -> None:
+        """Select another row."""
+        self._touched = True
+        self.panel.move(delta, self.now())
+
+    def action_page(self, delta: int) -> None:
+        """Select a row a page away."""
+        self.panel.move(delta * self.panel.page, self.now())
+
+    def action_top(self) -> None:
+        """Select the first row, and from now on whichever is first."""
+        self.panel.follow()
+
+    def action_bottom(self) -> None:
+        """Select the last row."""
+        self.panel.move(len(self.panel.rows.items), self.now())
+
+    def action_panel(self, delta: int) -> None:
+        """Go to the next panel of this tab that is visible or shares a place with one that is."""
+        reachable = {name for name in self.tab.panels if self.panels[name].display}
+        reachable |= {other for name in reachable for other in self.panels[name].slot}
+        names = [name for name in self.tab.panels if name in reachable]
+        self.focus_panel(names[(names.index(self._focused) + delta) % len(names)])
+
+    def action_view(self) -> None:
+        """Change how the traffic is listed."""
+        if len(self.panel.spec.views) == 1:
+            self.focus_panel("sources" if "sources" in self.tab.panels else TAB["traffic"].panels[0])
+        self.panel.next_view()
+
+    def action_sort(self) -> None:
+        """Change the order."""
+        name = self.panel.rows.next_sort()
+        self.panel.reload()
+        self.say(f"{self.panel.spec.title} sorted by {name or 'packets'}")
+
+    def action_details(self) -> None:
+        """Show everything about the selected row, kept up to date."""
+        item = self.panel.current()
+        if item is None:
+            self.say("nothing is selected")
+            return
+        self.panel.rows.pin(self.now())
+        self._touched = True
+        self.app.push_screen(self.details_dialog(item))
+
+    def details_dialog(self, item: Item) -> DetailsDialog:
+        """Return the dialog of a row's details."""
+        return DetailsDialog(self._details_title(item), self._live_details(item))
+
+    def _details_title(self, item: Item) -> str:
+        return details_of(item, self.now(), self.current_snapshot())[0]
+
+    def _live_details(self, item: Item) -> Callable[[], list[Line]]:
+        """Return a function that writes a row's details as they are now."""
+        rows = self.panel.rows
+        return lambda: details_of(rows.latest(item), self.now(), self.current_snapshot())[1]
+
+    def action_filter(self) -> None:
+        """Ask for a text that rows must contain."""
+        self._filter.value = self.panel.filter_text
+        self._filter.display = True
+        self._filter.focus()
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        """Filter while typing."""
+        if self._filter.display:
+            self.panel.set_filter(event.value)
+
+    def on_input_submitted(self, _: Input.Submitted) -> None:
+        """Keep the filter."""
+        self._close_filter()
+
+    def on_key(self, event: events.Key) -> None:
+        """Drop the filter on Escape, or go back up."""
+        super().on_key(event)
+        if event.key == "escape":
+            if not self.panel.rows.filter and not self._filter.display and self.back():
+                return
+            self._close_filter()
+            self.panel.set_filter("")
+
+    def _close_filter(self) -> None:
+        self._filter.display = False
+        self.set_focus(None)

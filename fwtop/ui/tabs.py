@@ -1,0 +1,198 @@
+"""The tabs: which panels and texts each holds, and where they stand in a room of any size."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from fwtop.ui.drawing.layout import WIDE, Box
+
+Boxes = dict[str, Box]
+_LEAST = 3  # lines of a panel: less is not worth a place
+_STAGES = 13  # lines of the path: its title and head, all stages, a text of two lines
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """What a tab has to show, in lines, as far as its layout depends on it."""
+
+    attacks: int = 0
+    proposals: int = 0
+    rules: int = 0
+    all_rules: int = 0
+    effect: int = 0
+    focused: str = ""  # the panel that keys refer to; where only one fits, it is this one
+
+
+@dataclass(frozen=True, slots=True)
+class Arrangement:
+    """Boxes of what is visible; `slots` names the panels that share a visible panel's place."""
+
+    boxes: Boxes
+    slots: dict[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class TabSpec:
+    """A tab: its panels in the order of the Tab key, and its layout."""
+
+    name: str
+    title: str
+    panels: tuple[str, ...]
+    arrange: Callable[[Box, Content], Arrangement]
+
+
+def _one_slot(room: Box, panels: Sequence[str], focused: str) -> Arrangement:
+    """Show one panel, the focused one, and the names of the others in its title."""
+    shown = focused if focused in panels else panels[0]
+    return Arrangement({shown: room}, {shown: tuple(panels)})
+
+
+def stack(room: Box, parts: Sequence[tuple[str, int]]) -> Boxes:
+    """Divide a room by weights from top to bottom; an empty line follows each part but the last."""
+    boxes: Boxes = {}
+    total = sum(weight for _, weight in parts)
+    y, left = room.y, room.height
+    for place, (name, weight) in enumerate(parts):
+        height = left * weight // total
+        last = place == len(parts) - 1
+        boxes[name] = Box(room.x, y, room.width, height if last else height - 1)
+        left -= height
+        total -= weight
+        y += height
+    return boxes
+
+
+def columns(room: Box, share: int) -> tuple[Box, Box]:
+    """Divide a room into two columns; the left one gets `share` percent."""
+    left = (room.width - 3) * share // 100
+    return (
+        Box(room.x, room.y, left, room.height),
+        Box(room.x + left + 3, room.y, room.width - left - 3, room.height),
+    )
+
+
+OVERVIEW = ("attacks", "proposals", "rules", "sources", "payloads", "ports")
+
+
+def overview(room: Box, content: Content) -> Arrangement:
+    """Attacks, what to do about them, and the rules; what else there is room for."""
+    if room.height < 2 * _LEAST + 1:
+        return _one_slot(room, OVERVIEW[:3], content.focused)
+    if room.width >= WIDE[0] and room.height >= 20:
+        left, right = columns(room, 57)
+        boxes = _decisions(left, content)
+        funnel = min(max(right.height * 40 // 100, 9), _STAGES)
+        boxes["funnel"] = Box(right.x, right.y, right.width, funnel)
+        below = Box(right.x, right.y + funnel + 1, right.width, right.height - funnel - 1)
+        boxes |= stack(below, (("ports", 42), ("payloads", 58)))
+        return Arrangement(boxes)
+    return Arrangement(_decisions(room, content))
+
+
+def _decisions(room: Box, content: Content) -> Boxes:
+    """Stack attacks, proposals, rules and the effect of the selected rule; sources fill the rest."""
+    wanted: list[tuple[str, int]] = [("attacks", 1 + content.attacks if content.attacks else 2)]
+    if content.proposals:
+        wanted.append(("proposals", 1 + content.proposals))
+    if content.rules:
+        wanted += [("rules", 1 + content.rules), ("effect", content.effect)]
+    calm = len(wanted) == 1
+    wanted.append(("sources", room.height))
+    boxes: Boxes = {}
+    y, left = room.y, room.height
+    limits = {"attacks": max(_LEAST, left // 3), "rules": max(_LEAST - 1, left // 4)}
+    reserved = {"rules": min(1 + content.rules, limits["rules"])} if content.rules else {}
+    for name, lines in wanted:
+        reserved.pop(name, None)
+        height = min(lines, limits.get(name, lines), left - sum(reserved.values()))
+        least = 2 if calm else {"effect": content.effect, "sources": 6}.get(name, 2)
+        if height < least:
+            continue
+        gap = int(room.height >= 20 and name not in ("sources",))
+        boxes[name] = Box(room.x, y, room.width, height)
+        y += height + gap
+        left -= height + gap
+    return boxes
+
+
+TRAFFIC = ("sources", "ports", "payloads")
+
+
+def traffic(room: Box, content: Content) -> Arrangement:
+    """Sources in all their views, ports and payloads."""
+    if room.height < 24 and room.width < WIDE[0]:
+        return _one_slot(room, TRAFFIC, content.focused)
+    if room.width < WIDE[0]:
+        return Arrangement(stack(room, (("sources", 54), ("payloads", 24), ("ports", 22))))
+    left, right = columns(room, 57)
+    return Arrangement({"sources": left} | stack(right, (("ports", 45), ("payloads", 55))))
+
+
+PATH = ("path", "ledger", "conntrack")
+_TABLE = 7  # lines of the connection table
+_DETAILS = 12  # of a stage
+
+
+def path(room: Box, content: Content) -> Arrangement:
+    """Show the stages that packets pass, all drops, and the connection table."""
+    if room.height < _STAGES + _LEAST:
+        return _one_slot(room, PATH, content.focused)
+    below = Box(room.x, room.y + _STAGES, room.width, room.height - _STAGES)
+    boxes = {"path": Box(room.x, room.y, room.width, _STAGES)}
+    if room.width < WIDE[0] and below.height < 2 * _TABLE:
+        shared = _one_slot(below, PATH[1:], content.focused)
+        return Arrangement(boxes | shared.boxes, shared.slots)
+    return Arrangement(boxes | _drops_and_table(below))
+
+
+def _drops_and_table(room: Box) -> Boxes:
+    """Drops over or beside the connection table; details of the selected stage where there is room."""
+    if room.width >= WIDE[0] and room.height < _TABLE + _DETAILS:
+        left, right = columns(room, 60)
+        return {"ledger": left, "conntrack": right}
+    last = _DETAILS if room.width >= WIDE[0] else _TABLE
+    drops = Box(room.x, room.y, room.width, room.height - last - 1)
+    below = Box(room.x, room.y + room.height - last, room.width, last)
+    if room.width < WIDE[0]:
+        return {"ledger": drops, "conntrack": below}
+    left, right = columns(below, 60)
+    return {"ledger": drops, "stage": left, "conntrack": right}
+
+
+def rules(room: Box, content: Content) -> Arrangement:
+    """List all rules over the effect of the selected one."""
+    least = min(13, room.height - 4)  # lines of the effect
+    height = min(max(content.all_rules + 3, 4), room.height - least)
+    lists = Box(room.x, room.y, room.width, height)
+    below = Box(room.x, room.y + height, room.width, room.height - height)
+    return Arrangement({"all_rules": lists, "effect": below})
+
+
+def log(room: Box, _: Content) -> Arrangement:
+    """List all events."""
+    return Arrangement({"log": room})
+
+
+PACKETS = ("packets",)
+_LIST = 8  # lines of the list of packets, below which the selected one isn't taken apart
+
+
+def packets(room: Box, _: Content) -> Arrangement:
+    """List packets over the selected one's layers and bytes."""
+    pane = min(room.height * 2 // 5, 16)
+    if room.height - pane < _LIST:
+        return Arrangement({"packets": room})
+    lists = Box(room.x, room.y, room.width, room.height - pane)
+    return Arrangement({"packets": lists, "packet": Box(room.x, room.y + lists.height, room.width, pane)})
+
+
+TABS = (
+    TabSpec("overview", "Overview", OVERVIEW, overview),
+    TabSpec("traffic", "Traffic", TRAFFIC, traffic),
+    TabSpec("packets", "Packets", PACKETS, packets),
+    TabSpec("path", "Path", PATH, path),
+    TabSpec("rules", "Rules", ("all_rules",), rules),
+    TabSpec("log", "Log", ("log",), log),
+)
+TAB = {spec.name: spec for spec in TABS}

@@ -1,0 +1,167 @@
+"""The short-lived process that compiles XDP rules and swaps them in, so that the guardian never loads LLVM.
+
+`python -I -m fwtop.xdp.loader FD` answers one request (fwtop/xdp/messages.py) on the socket FD and exits.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import sys
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+from fwtop.kernel import bpffs
+from fwtop.kernel.links import choose_links, list_links, lowest_links
+from fwtop.model.address import Prefix
+from fwtop.model.errors import FwtopError
+from fwtop.model.protocol import Answer, ProtocolError
+from fwtop.model.text import safe_text
+from fwtop.xdp import attach, pins
+from fwtop.xdp.attach import GENERIC, INGRESS, NATIVE, TC, Programs
+from fwtop.xdp.build import build_tc, build_xdp, precompile
+from fwtop.xdp.messages import (
+    Apply,
+    Attachment,
+    Clear,
+    Compile,
+    Loaded,
+    Open,
+    Request,
+    RequestedRule,
+    Sweep,
+    receive_request,
+    send_reply,
+)
+from fwtop.xdp.rule import SlotRule
+
+_MAX_HITS = 240  # maps of counters in one reply: SCM_MAX_FD is 253
+
+
+def main(arguments: list[str]) -> int:
+    """Answer one request and return the exit status."""
+    if len(arguments) != 1 or not arguments[0].isdigit():
+        print("usage: python -I -m fwtop.xdp.loader FD", file=sys.stderr)
+        return 2
+    bpffs.enter_init_mounts()
+    with socket.socket(fileno=int(arguments[0])) as channel:
+        reply = _serve(channel)
+        send_reply(channel, reply)
+    return reply.code if isinstance(reply, Answer) else 0
+
+
+def _serve(channel: socket.socket) -> Loaded | Answer:
+    try:
+        request = receive_request(channel)
+        with bpffs.locked():
+            return _execute(request)
+    except ProtocolError as error:
+        return Answer(False, f"the XDP loader can't read its request: {safe_text(error)}", 2)
+    except FwtopError as error:
+        return Answer(False, str(error), error.code)
+    except OSError as error:
+        return Answer(False, f"XDP rules could not be changed: {safe_text(error)}", 1)
+
+
+def _execute(request: Request) -> Loaded:
+    netns = os.stat("/proc/self/ns/net").st_ino
+    directory = bpffs.directory_of(netns)
+    match request:
+        case Apply():
+            try:
+                return _apply(bpffs.make_directory(netns), request)
+            except BaseException:
+                if not attach.pinned(directory):  # the first rule failed, so nothing is running
+                    bpffs.remove_directory(netns)
+                raise
+        case Open():
+            hits = _by_rule_id(pins.all_hits(directory, _MAX_HITS))
+            return Loaded(_attachments(directory), pins.open_shared(directory), hits)
+        case Clear():
+            attach.detach_all(directory)
+            bpffs.remove_directory(netns)
+        case Sweep():
+            pins.sweep(netns)
+        case Compile():
+            _compile(directory, request.rules, request.allow, at_tc=request.at_tc)
+    return Loaded()
+
+
+def _apply(directory: Path, request: Apply) -> Loaded:
+    shared = pins.shared_maps(directory, request.maps)
+    with _compiling_ahead(directory, request):
+        rules = pins.slot_rules(directory, request.rules, request.sources)
+    numbers = {item.slot: item.number for item in request.rules}
+    pins.assign_slots(shared, rules, numbers)
+    at_xdp, at_tc = ([rule for rule in rules if rule.at_tc is tc] for tc in (False, True))
+    programs = Programs(_builders(at_xdp, at_tc, request.allow, shared))
+    links = list_links()
+    chosen = choose_links(links, list(request.interfaces))
+    # Both ends of a veth pair in this namespace are each below the other: then attach to both
+    attachments = attach.swap_or_attach(directory, links, lowest_links(links, chosen) or chosen, programs)
+    programs.close()
+    pins.release_slots(directory, shared, numbers)
+    wanted = {item.slot for item in request.rules if item.report_hits}
+    hits = {numbers[rule.slot]: rule.hits for rule in rules if rule.counted and rule.slot in wanted}
+    return Loaded(tuple(attachments), shared, _by_rule_id(hits))
+
+
+def _compile(
+    directory: Path, items: tuple[RequestedRule, ...], allow: tuple[Prefix, ...], *, at_tc: bool
+) -> None:
+    """Compile rules into the cache, as far as their code is known; raises FwtopError."""
+    rules = [rule for rule in pins.rules_to_compile(directory, items) if rule.at_tc is at_tc]
+    if rules:
+        precompile(rules, allow, for_tc=at_tc)
+
+
+@contextlib.contextmanager
+def _compiling_ahead(directory: Path, request: Apply) -> Iterator[None]:
+    """Compile in a child while long lists are built; the parent reports errors when it compiles again."""
+    child = os.fork() if any(item.listed for item in request.rules) else None
+    if child == 0:
+        try:
+            for at_tc in {item.at_tc for item in request.rules}:
+                _compile(directory, request.rules, request.allow, at_tc=at_tc)
+        finally:
+            os._exit(0)
+    try:
+        yield
+    finally:
+        if child is not None:
+            os.waitpid(child, 0)
+
+
+def _by_rule_id(hits: dict[int, int]) -> dict[str, int]:
+    """Name the latest rules' counters, as many as fit into a reply."""
+    return {str(number): descriptor for number, descriptor in list(hits.items())[-_MAX_HITS:]}
+
+
+def _builders(
+    at_xdp: list[SlotRule], at_tc: list[SlotRule], allow: tuple[Prefix, ...], shared: dict[str, int]
+) -> dict[str, Callable[[], int]]:
+    """Return a function that builds the program, for each mode that has rules."""
+    found: dict[str, Callable[[], int]] = {}
+    if at_xdp:
+        for_xdp = partial(build_xdp, at_xdp, allow, shared)
+        found |= {NATIVE: for_xdp, GENERIC: for_xdp, TC: partial(build_tc, at_xdp + at_tc, allow, shared)}
+    if at_tc:
+        found[INGRESS] = partial(build_tc, at_tc, allow, shared)
+    return found
+
+
+def _attachments(directory: Path) -> tuple[Attachment, ...]:
+    names = {link.index: link.name for link in list_links()}
+    found = []
+    for _, ifindex, mode in attach.pinned(directory):
+        if ifindex in names:
+            foreign = attach.foreign_program(ifindex) if mode == attach.TC else ""
+            found.append(Attachment(ifindex, safe_text(names[ifindex]), mode, foreign))
+    return tuple(found)
+
+
+if __name__ == "__main__":
+    os.umask(0o077)
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,222 @@
+"""Messages between the guardian and the XDP loader (`fwtop.xdp.loader`), the process that carries bcc.
+
+A request travels as JSON in a memory file, because long lists don't fit a message; the file is the first
+descriptor, the request's own ones follow. The reply is an `Answer` with descriptors. Both sides import this
+module, so it must stay free of numpy and bcc.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from fwtop.kernel import children
+from fwtop.model.address import Prefix
+from fwtop.model.errors import FwtopError
+from fwtop.model.protocol import MAX_MESSAGE, Answer, ProtocolError, encode_answer
+from fwtop.model.rule import Kind, Rule, families_of
+from fwtop.xdp.rule import COMPILED_PREFIXES, COUNTED_PREFIXES
+
+MAX_DESCRIPTORS = 250  # in one message; SCM_MAX_FD is 253
+_SOURCES, _HITS = "sources:", "hits:"
+
+
+@dataclass(frozen=True, slots=True)
+class RequestedRule:
+    """A rule and its slot. Long source lists become maps; then `rule` comes without its sources."""
+
+    slot: int
+    rule: Rule
+    listed: bool  # the sources are in maps
+    families: tuple[int, ...] = ()  # of the sources in maps
+    report_hits: bool = False  # return the map of per-prefix counters
+    counted: bool = True  # prefixes in maps have counters
+
+    @classmethod
+    def of(cls, slot: int, rule: Rule, *, report_hits: bool = False) -> RequestedRule:
+        """Move the sources of a long list out of the rule."""
+        if len(rule.match.sources) <= COMPILED_PREFIXES:
+            return cls(slot, rule, listed=False, report_hits=report_hits)
+        families = tuple(sorted(families_of(rule.match.sources)))
+        short = replace(rule, match=replace(rule.match, sources=()))
+        counted = len(rule.match.sources) <= COUNTED_PREFIXES
+        return cls(slot, short, True, families, report_hits, counted)
+
+    @property
+    def number(self) -> int:
+        """The rule's id as the maps hold it."""
+        return int(self.rule.id)
+
+    @property
+    def at_tc(self) -> bool:
+        """Whether the rule runs at tc ingress only."""
+        return self.rule.kind is Kind.TC
+
+
+@dataclass(frozen=True, slots=True)
+class Apply:
+    """Compile exactly these rules and attach them. Descriptors stay the sender's."""
+
+    rules: tuple[RequestedRule, ...]
+    allow: tuple[Prefix, ...]
+    interfaces: tuple[str, ...]
+    maps: dict[str, int] = field(default_factory=dict)  # shared maps that exist already, by name
+    sources: dict[int, int] = field(default_factory=dict)  # memory files of long lists, by rule number
+
+
+@dataclass(frozen=True, slots=True)
+class Compile:
+    """Compile into the cache for an `Apply` that may follow."""
+
+    rules: tuple[RequestedRule, ...]
+    allow: tuple[Prefix, ...]
+    at_tc: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """Report what is pinned and attached."""
+
+
+@dataclass(frozen=True, slots=True)
+class Clear:
+    """Detach all compiled rules and remove their pins."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """Remove the pins of network namespaces that no longer exist."""
+
+
+Request = Apply | Compile | Open | Clear | Sweep
+_VERBS: dict[str, type[Request]] = {cls.__name__.lower(): cls for cls in (Apply, Compile, Open, Clear, Sweep)}
+
+
+@dataclass(frozen=True, slots=True)
+class Attachment:
+    """Where compiled rules are attached."""
+
+    ifindex: int
+    name: str
+    mode: str  # NATIVE, GENERIC, TC or INGRESS of attach.py
+    foreign: str = ""  # the XDP program that forced the rules to tc
+    above: str = ""  # the VLAN or bond that was asked for, if it is another interface
+    reason: str = ""  # why it is not native
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """The loader's reply. The descriptors belong to whoever receives it."""
+
+    attachments: tuple[Attachment, ...] = ()
+    maps: dict[str, int] = field(default_factory=dict)  # shared maps by name
+    hits: dict[str, int] = field(default_factory=dict)  # maps of per-prefix counters by rule id
+
+
+def encode_request(request: Request) -> tuple[bytes, list[int]]:
+    """Return a request as JSON and the descriptors that go with it."""
+    data: dict[str, Any] = {"verb": type(request).__name__.lower()}
+    named: dict[str, int] = {}
+    if isinstance(request, Apply | Compile):
+        data["rules"] = [
+            {
+                "slot": item.slot,
+                "rule": item.rule.to_dict(),
+                "listed": item.listed,
+                "families": item.families,
+                "report_hits": item.report_hits,
+                "counted": item.counted,
+            }
+            for item in request.rules
+        ]
+        data["allow"] = [str(prefix) for prefix in request.allow]
+    if isinstance(request, Compile):
+        data["at_tc"] = request.at_tc
+    if isinstance(request, Apply):
+        data["interfaces"] = request.interfaces
+        named = request.maps | {f"{_SOURCES}{number}": item for number, item in request.sources.items()}
+    return json.dumps({**data, "fds": list(named)}).encode(), list(named.values())
+
+
+def decode_request(text: bytes, descriptors: Sequence[int]) -> Request:
+    """Read what `encode_request` wrote; raises ProtocolError."""
+    try:
+        data = json.loads(text)
+        cls = _VERBS[data["verb"]]
+        named = dict(zip(map(str, data["fds"]), descriptors, strict=True))
+        if cls is Open or cls is Clear or cls is Sweep:
+            return cls()
+        rules = tuple(_requested_rule(item) for item in data["rules"])
+        allow = tuple(Prefix.parse(text) for text in data["allow"])
+        if cls is Compile:
+            return Compile(rules, allow, bool(data["at_tc"]))
+        maps = {name: item for name, item in named.items() if not name.startswith(_SOURCES)}
+        sources = {int(name.removeprefix(_SOURCES)): named[name] for name in named.keys() - maps.keys()}
+        return Apply(rules, allow, tuple(map(str, data["interfaces"])), maps, sources)
+    except (ValueError, KeyError, TypeError, FwtopError) as error:
+        raise ProtocolError(f"not a request to the XDP loader: {error}") from None
+
+
+def _requested_rule(item: dict[str, Any]) -> RequestedRule:
+    return RequestedRule(
+        int(item["slot"]),
+        Rule.from_dict(item["rule"]),
+        bool(item["listed"]),
+        tuple(map(int, item["families"])),
+        bool(item["report_hits"]),
+        bool(item["counted"]),
+    )
+
+
+def send_request(sock: socket.socket, request: Request) -> None:
+    """Send a request with its descriptors; raises OSError."""
+    text, descriptors = encode_request(request)
+    file = os.memfd_create("fwtop-xdp", os.MFD_CLOEXEC)
+    try:
+        with open(file, "wb", closefd=False) as stream:
+            stream.write(text)
+        socket.send_fds(sock, [b"."], [file, *descriptors])
+    finally:
+        os.close(file)
+
+
+def receive_request(sock: socket.socket) -> Request:
+    """Wait for a request; raises ProtocolError, OSError."""
+    _, descriptors, _, _ = socket.recv_fds(sock, MAX_MESSAGE, MAX_DESCRIPTORS)
+    if not descriptors:
+        raise ProtocolError("the request's file is missing")
+    with open(descriptors[0], "rb") as stream:
+        stream.seek(0)
+        return decode_request(stream.read(), descriptors[1:])
+
+
+def send_reply(sock: socket.socket, reply: Loaded | Answer) -> None:
+    """Send what was loaded, or an answer that says what failed; raises OSError."""
+    if isinstance(reply, Answer):
+        sock.send(encode_answer(reply))
+        return
+    named = reply.maps | {f"{_HITS}{rule_id}": item for rule_id, item in reply.hits.items()}
+    attachments = [asdict(item) for item in reply.attachments]
+    answer = Answer(True, data={"fds": list(named), "attachments": attachments})
+    socket.send_fds(sock, [encode_answer(answer)], list(named.values()))
+
+
+def receive_reply(sock: socket.socket) -> Loaded:
+    """Wait for the reply; raises FwtopError with the loader's own error, ProtocolError, OSError."""
+    answer, descriptors = children.receive(sock)
+    try:
+        if not answer.ok:
+            raise FwtopError(answer.error, answer.code or 1)
+        named = dict(zip(answer.data["fds"], descriptors, strict=True))
+        maps = {name: item for name, item in named.items() if not name.startswith(_HITS)}
+        hits = {name.removeprefix(_HITS): named[name] for name in named if name.startswith(_HITS)}
+        return Loaded(tuple(Attachment(**item) for item in answer.data["attachments"]), maps, hits)
+    except (FwtopError, KeyError, ValueError, TypeError) as error:
+        children.close(descriptors)
+        if isinstance(error, FwtopError):
+            raise
+        raise ProtocolError("the XDP loader's reply is incomplete") from None

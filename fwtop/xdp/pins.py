@@ -1,0 +1,255 @@
+"""The pins of compiled rules in bpffs: shared maps, each rule's maps, and its lists."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from fwtop.kernel import bpf, bpffs
+from fwtop.model.address import Prefix
+from fwtop.model.errors import FwtopError
+from fwtop.model.prefix_list import read_sources
+from fwtop.model.rule import Match
+from fwtop.xdp import attach
+from fwtop.xdp import lists as xdp_lists
+from fwtop.xdp.maps import (
+    COUNTERS_BYTES,
+    MAX_RULES,
+    SHARED,
+    SLOT_BYTES,
+    counters_dtype,
+    create_shared,
+    map_array,
+    possible_cpus,
+    shared_sizes,
+    slot_dtype,
+)
+from fwtop.xdp.messages import RequestedRule
+from fwtop.xdp.rule import List4, List6, Lists, SlotRule, Table6, check_xdp, disjoint
+
+_TYPES: dict[int, type[List4] | type[List6]] = {4: List4, 6: List6}
+
+
+def make_list(directory: Path, number: int, sources: Sequence[Prefix]) -> tuple[Lists, int]:
+    """Build and pin the lists of a rule; returns them and the number of counted prefixes. Raises OSError."""
+    for path in directory.glob(f"list-{number}-*"):
+        path.unlink()
+    lists, counted = xdp_lists.build_lists(Match(sources=sources), 0)
+    written: dict[str, Any] = {"counted": counted, "lists": []}
+    for (side, family), maps in lists.items():
+        held = xdp_lists.descriptors(maps)
+        for name, descriptor in held.items():
+            bpf.pin(descriptor, _path(directory, number, side, family, name))
+        written["lists"].append([side, family, asdict(maps) | dict.fromkeys(held, 0)])
+    text = json.dumps(written).encode()  # written last: it marks the list as complete
+    layout = bpf.create_map(bpf.MAP_ARRAY, "fwtop_layout", entries=1, key_size=4, value_size=len(text))
+    bpf.set_element(layout, bytes(4), text)
+    bpf.pin(layout, _layout(directory, number))
+    os.close(layout)
+    return lists, counted
+
+
+def find_list(directory: Path, number: int) -> tuple[Lists, int]:
+    """Open the pinned lists of a rule; none if they are missing, or were made by another version."""
+    found: dict[tuple[str, int], List4 | List6] = {}
+    try:
+        written = _read(_layout(directory, number))
+        for side, family, fields in written["lists"]:
+            if family == 6:
+                fields["tables"] = tuple(_table(item) for item in fields["tables"])
+            maps = _TYPES[family](**fields)
+            names = {
+                name: _path(directory, number, side, family, name) for name in xdp_lists.descriptors(maps)
+            }
+            opened = {name: bpf.open_pin(path) for name, path in names.items()}
+            found[side, family] = xdp_lists.with_descriptors(maps, opened)
+        return found, int(written["counted"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}, 0
+
+
+def hit_counters(directory: Path, number: int, counted: int) -> int:
+    """Open or create the counters of a rule's prefixes; raises OSError."""
+    path = directory / f"hits-{number}"
+    with contextlib.suppress(FileNotFoundError):
+        return bpf.open_pin(path)
+    descriptor = xdp_lists.create_hits(counted)
+    bpf.pin(descriptor, path)
+    return descriptor
+
+
+def all_hits(directory: Path, most: int) -> dict[int, int]:
+    """Open the pinned counters of the latest `most` rules, by rule number; raises OSError."""
+    numbers = sorted(int(path.name.partition("-")[2]) for path in directory.glob("hits-*"))
+    return {number: bpf.open_pin(directory / f"hits-{number}") for number in numbers[-most:]}
+
+
+def _path(directory: Path, number: int, side: str, family: int, name: str) -> Path:
+    return directory / f"list-{number}-{side}{family}-{name}"
+
+
+def _layout(directory: Path, number: int) -> Path:
+    return directory / f"list-{number}-layout"
+
+
+def _read(path: Path) -> dict[str, Any]:
+    layout = bpf.open_pin(path)
+    try:
+        text = bpf.get_element(layout, bytes(4), bpf.value_size(layout))
+    finally:
+        os.close(layout)
+    written: dict[str, Any] = json.loads(text)
+    return written
+
+
+def _table(fields: dict[str, Any]) -> Table6:
+    return Table6(**fields | {name: tuple(fields[name]) for name in ("seeds", "empty")})
+
+
+def open_shared(directory: Path) -> dict[str, int]:
+    """Open the shared maps; none unless all are pinned, as this version makes them. Raises OSError."""
+    if not all((directory / name).exists() for name in SHARED):
+        return {}
+    found = {name: bpf.open_pin(directory / name) for name in SHARED}
+    if all(bpf.value_size(found[name]) == size for name, size in shared_sizes().items()):
+        return found
+    for descriptor in found.values():
+        os.close(descriptor)
+    return {}
+
+
+def shared_maps(directory: Path, given: dict[str, int]) -> dict[str, int]:
+    """Open the pinned maps, or pin the given ones (a console uses them already), or new ones."""
+    found = open_shared(directory)
+    if found:
+        return found
+    found = given if set(given) == set(SHARED) else create_shared()
+    for name in SHARED:
+        (directory / name).unlink(missing_ok=True)
+        bpf.pin(found[name], directory / name)
+    return found
+
+
+def slot_rules(directory: Path, items: Iterable[RequestedRule], sources: Mapping[int, int]) -> list[SlotRule]:
+    """Open or create the maps of each rule; `sources` are memory files of long lists by rule number.
+
+    Lists that are pinned already are not built again. Raises FwtopError, OSError.
+    """
+    rules = []
+    for item in items:
+        slot, number, rule = item.slot, item.number, item.rule
+        if not 0 <= slot < MAX_RULES:
+            raise FwtopError(f"there is no slot {slot}; nothing was installed")
+        check_xdp(rule)
+        lists, counted = _lists(directory, item)
+        if item.listed and not lists:
+            if number not in sources:
+                raise FwtopError(f"the list of rule {number} is gone from the kernel; undo {number}")
+            lists, counted = make_list(directory, number, read_sources(sources[number]))
+        buckets = _buckets(directory / f"limit-{number}") if rule.limit is not None else 0
+        hits = hit_counters(directory, number, counted) if counted else 0
+        rules.append(SlotRule(slot, rule.match, lists, rule.limit, buckets, item.at_tc, counted, hits))
+    return rules
+
+
+def rules_to_compile(directory: Path, items: Iterable[RequestedRule]) -> list[SlotRule]:
+    """Return rules with what determines their code, without creating maps; raises FwtopError, OSError.
+
+    All long IPv4 lists compile to the same code. That for an IPv6 list depends on the list: then the result
+    is empty.
+    """
+    rules = []
+    for item in items:
+        check_xdp(item.rule)
+        lists, counted = _lists(directory, item)
+        if item.listed and not lists:
+            if item.families != (4,):
+                return []
+            lists, counted = {("src", 4): List4(0, 0, 0, 0, 0)}, int(item.counted)
+        rules.append(SlotRule(item.slot, item.rule.match, lists, item.rule.limit, 0, item.at_tc, counted))
+    return rules
+
+
+def _lists(directory: Path, item: RequestedRule) -> tuple[Lists, int]:
+    """Return the pinned lists of a rule, and how many of its source prefixes have a counter."""
+    if item.listed:
+        return find_list(directory, item.number)
+    return {}, len(disjoint(item.rule.match.sources))
+
+
+def _buckets(path: Path) -> int:
+    if path.exists():
+        return bpf.open_pin(path)
+    descriptor = xdp_lists.create_buckets()
+    bpf.pin(descriptor, path)
+    return descriptor
+
+
+def assign_slots(shared: dict[str, int], rules: list[SlotRule], numbers: dict[int, int]) -> None:
+    """Assign slots to new rules, disabled and with counters at 0; `numbers` is the rule number by slot.
+
+    Rules that are only planned have the number 0.
+    """
+    import numpy as np
+
+    size = possible_cpus() * COUNTERS_BYTES
+    with (
+        map_array(shared["slots"], MAX_RULES * SLOT_BYTES, writable=True) as slots_map,
+        map_array(shared["counters"], size, writable=True) as counters_map,
+    ):
+        slots = np.frombuffer(slots_map, slot_dtype(), MAX_RULES)
+        counters = np.frombuffer(counters_map, counters_dtype(), possible_cpus())
+        for rule in rules:
+            if slots["number"][rule.slot] != numbers[rule.slot] or not numbers[rule.slot]:
+                slots["deadline"][rule.slot] = 0
+                counters["rules"][:, rule.slot] = 0
+                slots["at_tc"][rule.slot] = rule.at_tc
+                slots["number"][rule.slot] = numbers[rule.slot]
+        del slots, counters
+
+
+def release_slots(directory: Path, shared: dict[str, int], numbers: dict[int, int]) -> None:
+    """Release the slots, lists and buckets of rules that are not in `numbers`."""
+    import numpy as np
+
+    with map_array(shared["slots"], MAX_RULES * SLOT_BYTES, writable=True) as slots_map:
+        slots = np.frombuffer(slots_map, slot_dtype(), MAX_RULES)
+        for slot in np.flatnonzero(slots["number"]).tolist():
+            if slot not in numbers:
+                slots["deadline"][slot] = 0
+                slots["number"][slot] = 0
+        del slots
+    kept = {str(number) for number in numbers.values()}
+    for path in list(directory.iterdir()):
+        kind, _, rest = path.name.partition("-")
+        if kind in ("list", "limit", "hits") and rest.partition("-")[0] not in kept:
+            path.unlink()
+
+
+def sweep(keep: int) -> None:
+    """Remove the pins of network namespaces that no longer exist; `keep` exists."""
+    directories = bpffs.directories()  # first, so that directories created meanwhile are safe
+    alive = {keep, *bpffs.namespaces()}
+    for directory in directories:
+        links = [path for path, _, _ in attach.pinned(directory)]
+        if int(directory.name) not in alive and not any(_is_attached(path) for path in links):
+            bpffs.remove_directory(int(directory.name))
+
+
+def _is_attached(path: Path) -> bool:
+    """Return whether a link's interface exists, as namespaces may be alive without being visible.
+
+    Filters stay attached without their pins.
+    """
+    if attach.is_filter(path):
+        return False
+    link = bpf.open_pin(path)
+    try:
+        return bpf.link_interface(link) != 0
+    finally:
+        os.close(link)

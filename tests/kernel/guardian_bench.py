@@ -1,0 +1,256 @@
+"""A victim with a guardian of its own state, and packets to try it with."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import struct
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fwtop.client import discovery as client
+from fwtop.client.discovery import GuardianClient
+from fwtop.model.address import Prefix
+from fwtop.model.protocol import Apply, Status
+from fwtop.model.rule import Kind, Match, Rule
+from tests.kernel.wire import inside
+
+PORT = 5353
+VARIANTS = ("nft", "legacy")
+
+
+class Path4or6:
+    """UDP from the attacker to the victim over one family."""
+
+    def __init__(self, pair, family: int, port: int = PORT) -> None:
+        self.family = family
+        kind = socket.AF_INET if family == 4 else socket.AF_INET6
+        address = pair.victim.ipv4 if family == 4 else pair.victim.ipv6
+        with inside(pair.victim.netns):
+            self.receiver = socket.socket(kind, socket.SOCK_DGRAM)
+        self.receiver.bind((address, port))
+        with inside(pair.attacker.netns):
+            self.sender = socket.socket(kind, socket.SOCK_DGRAM)
+        self.sender.connect((address, port))
+        self.serial = 0
+
+    def send(self, payload: bytes = b"") -> bytes:
+        self.serial += 1
+        message = payload + b"#%d" % self.serial
+        self.sender.send(message)
+        return message
+
+    def passes(self, payload: bytes = b"", wait_s: float = 0.15) -> bool:
+        """Say whether a packet sent now arrives within `wait_s`."""
+        message = self.send(payload)
+        self.receiver.settimeout(wait_s)
+        try:
+            while self.receiver.recv(2048) != message:
+                pass
+        except TimeoutError:
+            return False
+        return True
+
+    def close(self) -> None:
+        self.receiver.close()
+        self.sender.close()
+
+
+@dataclass
+class Bench:
+    """A guardian for one victim, with its own journal and sockets."""
+
+    pair: object
+    directory: Path
+    pids: set[int] = field(default_factory=set)
+    paths: dict[int, Path4or6] = field(default_factory=dict)
+    allow: str = ""
+    journal: Path | None = None  # None: in `directory`
+
+    @property
+    def netns(self) -> str:
+        return self.pair.victim.netns
+
+    def arguments(self, crash_at: str | None = None) -> tuple[str, ...]:
+        (self.directory / "allow").write_text(self.allow)
+        base = (
+            "--journal",
+            str(self.journal or self.directory / "journal.db"),
+            "--allow-file",
+            str(self.directory / "allow"),
+            "--limits-file",
+            str(self.directory / "guard.toml"),
+        )
+        return (*base, "--crash-at", crash_at) if crash_at else base
+
+    def connect(self, role: str = "cli", *, crash_at: str | None = None, **options) -> GuardianClient:
+        found = client.connect(
+            role=role,
+            netns=self.netns,
+            run_directory=self.directory,
+            guardian_arguments=self.arguments(crash_at),
+            **options,
+        )
+        self.pids.add(int(found.about["pid"]))
+        return found
+
+    def path(self, family: int) -> Path4or6:
+        if family not in self.paths:
+            self.paths[family] = Path4or6(self.pair, family)
+        return self.paths[family]
+
+    def attacker(self, family: int) -> str:
+        return self.pair.attacker.ipv4 if family == 4 else self.pair.attacker.ipv6
+
+    def block_rule(self, *families: int, ttl: int = 60) -> Rule:
+        sources = tuple(Prefix.parse(self.attacker(family)) for family in families)
+        return Rule("", Kind.IPSET, Match(sources=sources), "block the attacker", ttl)
+
+    def kill_guardian(self) -> None:
+        with self.connect() as guardian:
+            pid = int(guardian.about["pid"])
+        kill(pid)
+        self.pids.discard(pid)
+
+    def state(self) -> dict[str, str]:
+        """Return all that undo must leave as it was."""
+        commands = [f"{name}-{kind}-save" for name in ("iptables", "ip6tables") for kind in VARIANTS]
+        texts = {command: self.pair.victim.run(command).stdout for command in commands}
+        texts["ipset"] = self.pair.victim.run("ipset", "save").stdout
+        texts["nft"] = self.pair.victim.run("nft", "list", "ruleset").stdout
+        return {name: normal(text) for name, text in texts.items()}
+
+    def watchdogs(self) -> list[int]:
+        """Return the shells that wait for a guardian of ours to die."""
+        found = []
+        for entry in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):
+                words = (entry / "cmdline").read_bytes()
+                if b"fwtop-watchdog" in words and str(self.directory).encode() in words:
+                    found.append(int(entry.name))
+        return [pid for pid in found if not ended(pid)]
+
+    def close(self) -> None:
+        for path in self.paths.values():
+            path.close()
+        for pid in self.watchdogs():
+            os.kill(pid, signal.SIGKILL)
+        for pid in self.pids:
+            kill(pid)
+
+
+def answers(bench: Bench, family: int, echo: int, wait_s: float = 0.3) -> bool:
+    """Send an echo request (its type as `echo`) and say whether the reply comes within `wait_s`."""
+    kind, protocol = (socket.AF_INET, 1) if family == 4 else (socket.AF_INET6, 58)
+    head = struct.pack("!BBHHH", echo, 0, 0, 1, 1)
+    check = 0xFFFF & ~sum(struct.unpack("!4H", head))
+    with inside(bench.pair.attacker.netns):
+        sock = socket.socket(kind, socket.SOCK_RAW, protocol)
+    with sock:
+        sock.settimeout(wait_s)
+        sock.connect((bench.pair.victim.ipv4 if family == 4 else bench.pair.victim.ipv6, 0))
+        sock.send(head[:2] + struct.pack("!H", check) + head[4:])
+        try:
+            while True:
+                packet = sock.recv(100)
+                if packet[20 if family == 4 else 0] == (0 if family == 4 else 129):
+                    return True
+        except TimeoutError:
+            return False
+
+
+@contextmanager
+def tcp_connection(bench: Bench, family: int) -> Iterator[tuple[socket.socket, socket.socket]]:
+    """Connect the attacker to the victim: its end, and the victim's."""
+    kind = socket.AF_INET if family == 4 else socket.AF_INET6
+    address = bench.pair.victim.ipv4 if family == 4 else bench.pair.victim.ipv6
+    with inside(bench.netns):
+        server = socket.create_server((address, 8080), family=kind)
+    with server:
+        with inside(bench.pair.attacker.netns):
+            client = socket.create_connection((address, 8080), timeout=10)
+        connection, _ = server.accept()
+        connection.settimeout(10)
+        with client, connection:
+            yield client, connection
+
+
+def normal(saved: str) -> str:
+    """Take times of day and packet counts out of a saved rule set."""
+    lines = [line for line in saved.splitlines() if not line.startswith("#")]
+    return re.sub(r"\[\d+:\d+\]|packets \d+ bytes \d+", "[]", "\n".join(lines))
+
+
+def kill(pid: int) -> None:
+    """End a guardian of ours with SIGKILL and wait until it is gone."""
+    try:
+        if b"fwtop.guardian" not in Path(f"/proc/{pid}/cmdline").read_bytes():
+            return
+        os.kill(pid, signal.SIGKILL)
+    except (FileNotFoundError, ProcessLookupError):
+        return
+    end = time.monotonic() + 5
+    while not ended(pid):
+        assert time.monotonic() < end, f"guardian {pid} survived SIGKILL"
+        time.sleep(0.005)
+
+
+def ended(pid: int) -> bool:
+    """Say whether a process is over, collected by its parent or not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+    except OSError:
+        return True
+
+
+def apply(guardian: GuardianClient, rule: Rule, confirm_seconds: int = 0, *, force: bool = False) -> str:
+    """Install a rule and return its id."""
+    answer = guardian.demand(Apply(rule.to_dict(), confirm_seconds, force=force))
+    return answer.data["status"]["rule"]["id"]
+
+
+def use_variant(bench: Bench, variant: str) -> None:
+    """Lay down foreign rules of one variant, so that it is the one in use; its raw table exists."""
+    for program in (f"iptables-{variant}", f"ip6tables-{variant}"):
+        bench.pair.victim.run(
+            program, "-t", "raw", "-A", "PREROUTING", "-p", "tcp", "--dport", "9", "-j", "DROP"
+        )
+        bench.pair.victim.run(program, "-A", "INPUT", "-p", "tcp", "--dport", "7", "-j", "ACCEPT")
+
+
+def rules_of(guardian: GuardianClient, *, finished: bool = False) -> dict[str, dict]:
+    """Return status entries by rule id."""
+    rules = guardian.demand(Status(finished=finished)).data["rules"]
+    return {item["rule"]["id"]: item for item in rules}
+
+
+def run_console(bench: Bench, program: str) -> subprocess.Popen:
+    """Start a process that connects as a console, does `program` with `guardian`, says ready and waits."""
+    text = (
+        "import sys; sys.path.insert(0, sys.argv[1])\n"
+        "from pathlib import Path\n"
+        "from fwtop.client import discovery as client\n"
+        "from fwtop.model.protocol import Apply\n"
+        "from fwtop.model.rule import *\nfrom fwtop.model.address import Prefix\n"
+        "guardian = client.connect(role='console', netns=sys.argv[2], run_directory=Path(sys.argv[3]),\n"
+        "                          guardian_arguments=tuple(sys.argv[4:]))\n"
+        f"{program}\nprint('ready', flush=True)\nsys.stdin.read()\n"
+    )
+    root = str(Path(__file__).resolve().parents[2])
+    import sys
+
+    console = subprocess.Popen(
+        [sys.executable, "-c", text, root, bench.netns, str(bench.directory), *bench.arguments()],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert console.stdout is not None
+    assert console.stdout.readline() == "ready\n"
+    return console

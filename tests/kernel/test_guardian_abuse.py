@@ -1,0 +1,200 @@
+"""Hostile clients: the guardian answers or drops them, and goes on serving the others."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from guardian_bench import Bench, apply, rules_of
+
+from fwtop.client.discovery import GuardianClient
+from fwtop.kernel import namespaces
+from fwtop.model.protocol import MAX_MESSAGE, Apply, Hello, Status, encode_request, parse_answer
+
+pytestmark = pytest.mark.kernel
+HELLO = encode_request(Hello("cli", "clone"))
+
+
+@pytest.fixture(scope="module")
+def bench(shared_pair, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+    made = Bench(shared_pair, tmp_path_factory.mktemp("guardian"))
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def good(bench: Bench) -> Iterator[GuardianClient]:
+    """A well-behaved client with a rule, which is served as long as the others come."""
+    with bench.connect() as client:
+        apply(client, bench.block_rule(4))
+        yield client
+
+
+@pytest.fixture
+def address(bench: Bench, good: GuardianClient) -> Iterator[str]:
+    """The guardian's socket; afterwards its rule and the client that made it are found well."""
+    descriptor = namespaces.open_netns(bench.netns)
+    yield str(bench.directory / f"{namespaces.inode(descriptor)}.sock")
+    os.close(descriptor)
+    assert list(rules_of(good)) == ["1"]
+
+
+def raw(address: str, *messages: bytes) -> socket.socket:
+    connected = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    connected.settimeout(5)
+    connected.setsockopt(socket.SOL_SOCKET, 32, 4 * MAX_MESSAGE)  # SO_SNDBUFFORCE
+    connected.connect(address)
+    for message in messages:
+        connected.send(message)
+    return connected
+
+
+def is_dropped(connected: socket.socket) -> bool:
+    try:
+        return connected.recv(MAX_MESSAGE) == b""
+    except ConnectionResetError:
+        return True
+
+
+@pytest.mark.parametrize(
+    "message", [encode_request(Status()), encode_request(Apply({})), b'{"verb": "undo"}']
+)
+def test_verb_before_hello_drops(address: str, message: bytes) -> None:
+    with raw(address, message) as client:
+        assert is_dropped(client)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        b"\xff\x00 not JSON",
+        b"[]",
+        b"{}",
+        b'{"verb": []}',
+        b'{"verb": "shell", "command": "id"}',
+        b'{"verb": "undo", "ids": "1"}',
+        b'{"verb": "undo", "ids": [1]}',
+        b'{"verb": "keep"}',
+        b'{"verb": "keep", "id": "1; rm -rf /"}',
+        b'{"verb": "apply", "rule": {}, "confirm_seconds": -1}',
+        b'{"verb": "apply", "rule": {"match": {}}, "confirm_seconds": 0}',
+        b'{"verb": "plan", "rule": {"kind": "ipset"}}',
+        b"[" * 100_000,
+        b'{"verb": "hello", "role": "cli", "build": "clone"}',
+    ],
+)
+def test_nonsense_after_hello_gets_an_error(address: str, message: bytes) -> None:
+    with raw(address, HELLO, message) as client:
+        assert parse_answer(client.recv(MAX_MESSAGE)).ok
+        answer = parse_answer(client.recv(MAX_MESSAGE))
+        assert not answer.ok
+        assert answer.error
+        assert "\n" not in answer.error
+
+
+def test_unknown_role_gets_an_error(address: str) -> None:
+    with raw(address, encode_request(Hello("root", "clone"))) as client:
+        assert not parse_answer(client.recv(MAX_MESSAGE)).ok
+
+
+def test_too_long_message_drops(address: str) -> None:
+    with raw(address, HELLO) as client:
+        assert parse_answer(client.recv(MAX_MESSAGE)).ok
+        client.send(b" " * (MAX_MESSAGE + 1))
+        assert is_dropped(client)
+
+
+def test_descriptors_that_nobody_announced_are_refused(address: str) -> None:
+    with raw(address, HELLO) as client, open("/dev/null") as null:
+        assert parse_answer(client.recv(MAX_MESSAGE)).ok
+        socket.send_fds(client, [encode_request(Status())], [null.fileno()])
+        assert "not both" in parse_answer(client.recv(MAX_MESSAGE)).error
+        socket.send_fds(client, [encode_request(Status())], [null.fileno()] * 2)
+        assert is_dropped(client)
+
+
+@pytest.mark.parametrize("kind", ["pipe", "file", "unsealed"])
+def test_lists_that_could_block_or_change_are_refused(address: str, kind: str, tmp_path: Path) -> None:
+    (tmp_path / "list").write_bytes(b"")
+    reader, writer = os.pipe()
+    memory = os.memfd_create("x", os.MFD_ALLOW_SEALING)
+    plain = os.open(tmp_path / "list", os.O_RDONLY)
+    try:
+        with raw(address, HELLO) as client:
+            assert parse_answer(client.recv(MAX_MESSAGE)).ok
+            sent = {"pipe": reader, "file": plain, "unsealed": memory}[kind]
+            socket.send_fds(client, [encode_request(Apply({}, 0, attached=True))], [sent])
+            assert "the list is not" in parse_answer(client.recv(MAX_MESSAGE)).error
+    finally:
+        for descriptor in (reader, writer, memory, plain):
+            os.close(descriptor)
+
+
+def test_client_that_never_reads_is_dropped_and_blocks_nobody(address: str, bench: Bench) -> None:
+    with raw(address, HELLO) as client:
+        client.setblocking(False)
+        end = time.monotonic() + 20
+        gone = False
+        while not gone and time.monotonic() < end:
+            try:
+                client.send(encode_request(Status()))
+            except BlockingIOError:
+                with bench.connect() as other:
+                    rules_of(other)
+            except (BrokenPipeError, ConnectionResetError):
+                gone = True
+        assert gone
+
+
+def test_silent_and_numerous_clients_block_nobody(address: str, bench: Bench) -> None:
+    clients = [raw(address) for _ in range(14)]
+    try:
+        with bench.connect() as other:
+            assert len(rules_of(other)) == 1
+    finally:
+        for client in clients:
+            client.close()
+
+
+def test_random_messages_never_hurt(address: str) -> None:
+    rng = random.Random(1)
+    pieces = [
+        "verb",
+        "apply",
+        "plan",
+        "undo",
+        "keep",
+        "rule",
+        "id",
+        "ids",
+        "x",
+        None,
+        1,
+        -1,
+        1e300,
+        True,
+        [],
+        {},
+        [[]],
+    ]
+    with raw(address, HELLO) as client:
+        assert parse_answer(client.recv(MAX_MESSAGE)).ok
+        for _ in range(300):
+            data = {str(rng.choice(pieces)): rng.choice(pieces) for _ in range(3)}
+            data["verb"] = rng.choice(["apply", "plan", "keep", "undo", "status"])
+            client.send(json.dumps(data).encode())
+            answer = parse_answer(client.recv(MAX_MESSAGE))
+            assert (
+                answer.ok == (data["verb"] == "status" and set(data) <= {"verb", "finished"}) or "ids" in data
+            )
+
+
+def test_socket_is_roots_alone(address: str) -> None:
+    assert os.stat(address).st_mode & 0o777 == 0o600
+    assert os.stat(address).st_uid == 0

@@ -1,0 +1,210 @@
+"""A rule that no longer acts is told as such within 2 s, never confirmed, and put back by one command."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from guardian_bench import PORT, VARIANTS, Bench, apply, rules_of, use_variant
+from test_tc_rules import rules as rules_at_tc
+from xdp_bench import XdpBench
+
+from fwtop.model.errors import FwtopError
+from fwtop.model.protocol import Keep, Repair, Undo
+from fwtop.model.rule import Kind, Match, Rule, Setting
+from fwtop.xdp import attach
+from tests.kernel.wire import inside
+
+pytestmark = pytest.mark.kernel
+BENCH = XdpBench
+TIMEOUT = "net.netfilter.nf_conntrack_udp_timeout"
+TOLD_SECONDS = 2.0
+
+SOURCE = {
+    "raw_flushed": "iptables-{variant} -t raw -F",
+    "jump_deleted": "iptables-{variant} -t raw -D PREROUTING -j FWTOP",
+    "chain_flushed": "iptables-{variant} -t raw -F FWTOP",
+    "rules_flushed": "iptables-{variant} -t raw -F FWTOP-RULES",
+    "foreign_accept": "iptables-{variant} -t raw -I PREROUTING -p udp -j ACCEPT",
+    "set_flushed": "ipset flush fwtop-1-4",
+}
+NFT = {
+    "ruleset_flushed": "nft flush ruleset",
+    "chain_flushed": "nft flush chain netdev fwtop rules",
+    "switch_flushed": "nft flush set netdev fwtop r1-on",
+}
+
+
+def is_told(bench: Bench, guardian, rule_id: str, poll_until: Callable[..., object]) -> str:
+    """Wait until status says that a rule does not act; return why."""
+    poll_until(lambda: not rules_of(guardian)[rule_id]["acting"], TOLD_SECONDS)
+    return rules_of(guardian)[rule_id]["not_acting"]
+
+
+def check(
+    bench: Bench, rule: Rule, damage: Callable[[], object], poll_until, *, refilled: bool = False
+) -> None:
+    """Break a provisional rule: told, not confirmed, repaired, confirmed, and gone without a trace."""
+    path = bench.path(4)
+    with bench.connect() as guardian:
+        rule_id = apply(guardian, rule, 30)
+        assert rules_of(guardian)[rule_id]["acting"]
+        assert not path.passes()
+        damage()
+        assert path.passes(wait_s=5)
+        assert is_told(bench, guardian, rule_id, poll_until)
+        if not refilled:
+            with pytest.raises(FwtopError, match=f"does not act: .*fwtop repair {rule_id}"):
+                guardian.demand(Keep(rule_id))
+            assert rules_of(guardian)[rule_id]["state"] == "provisional"
+        guardian.demand(Repair(rule_id))
+        assert rules_of(guardian)[rule_id]["acting"], rules_of(guardian)[rule_id]["not_acting"]
+        assert rules_of(guardian)[rule_id]["state"] == "provisional"
+        assert not path.passes()
+        guardian.demand(Keep(rule_id))
+        assert not path.passes()
+        guardian.demand(Undo(all=True))
+        assert path.passes(wait_s=10)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("how", SOURCE)
+def test_rule_in_table_raw(bench: Bench, variant: str, how: str, poll_until) -> None:
+    use_variant(bench, variant)
+    words = SOURCE[how].format(variant=variant).split()
+    refilled = how == "set_flushed"
+    check(bench, bench.block_rule(4), lambda: bench.pair.victim.run(*words), poll_until, refilled=refilled)
+
+
+@pytest.mark.parametrize("how", NFT)
+def test_rule_at_netdev_ingress(bench: Bench, how: str, poll_until) -> None:
+    rule = Rule("", Kind.NFTABLES, Match(family=4, protocol=17, dport=PORT), "x", 60)
+    check(bench, rule, lambda: bench.pair.victim.run(*NFT[how].split()), poll_until)
+
+
+def test_emptied_source_set_at_netdev_ingress(bench: Bench, poll_until) -> None:
+    rule = Rule("", Kind.NFTABLES, bench.block_rule(4).match, "x", 60)
+    check(
+        bench,
+        rule,
+        lambda: bench.pair.victim.run(*["nft", "flush", "set", "netdev", "fwtop", "r1-src4"]),
+        poll_until,
+    )
+
+
+def test_ingress_of_one_of_several_interfaces(bench: Bench, poll_until) -> None:
+    """A base chain that is gone from one interface is told, though the others still have theirs."""
+    victim = bench.pair.victim
+    victim.run(*["ip", "link", "add", "d0", "up", "type", "veth", "peer", "name", "d1"])
+    victim.run(*["ip", "link", "set", "d1", "up"])
+    index = victim.run("cat", "/sys/class/net/v0/ifindex").stdout.strip()
+    rule = Rule("", Kind.NFTABLES, Match(family=4, protocol=17, dport=PORT), "x", 60)
+    with bench.connect() as guardian:
+        rule_id = apply(guardian, rule)
+        assert rules_of(guardian)[rule_id]["note"].count(", ") == 2
+        victim.run(*f"nft flush chain netdev fwtop in-{index}".split())
+        assert "from the ingress of v0" in is_told(bench, guardian, rule_id, poll_until)
+        guardian.demand(Repair(rule_id))
+        assert rules_of(guardian)[rule_id]["acting"]
+        assert not bench.path(4).passes()
+
+
+@pytest.mark.parametrize("kind", [Kind.XDP, Kind.TC])
+def test_compiled_rule_whose_program_was_detached(bench: XdpBench, kind: Kind, poll_until) -> None:
+    def detach() -> None:
+        pins = Path(f"/sys/fs/bpf/fwtop/{os.stat(f'/run/netns/{bench.netns}').st_ino}")
+        link = str(next(pins.glob("link-*")))
+        subprocess.run(["bpftool", "link", "detach", "pinned", link], check=True, timeout=20)
+
+    check(bench, Rule("", kind, Match(protocol=17, dport=PORT), "x", 60), detach, poll_until)
+
+
+def test_compiled_rule_whose_filter_was_deleted(bench: XdpBench, poll_until) -> None:
+    """Before Linux 6.6 a clsact filter takes the place of the link."""
+    victim = bench.pair.victim
+    pins = Path(f"/sys/fs/bpf/fwtop/{os.stat(f'/run/netns/{bench.netns}').st_ino}")
+    with bench.connect() as guardian:
+        rule_id = apply(guardian, Rule("", Kind.TC, Match(protocol=17, dport=PORT), "x", 60))
+        link = next(pins.glob("link-ingress-*"))
+        with rules_at_tc(PORT) as same, inside(bench.netns):
+            attach.attach_filter(pins, same.program, int(link.name.rpartition("-")[2]), "ingress")
+            link.unlink()
+            assert rules_of(guardian)[rule_id]["acting"]
+            victim.run(*["tc", "filter", "del", "dev", "v0", "ingress"])
+            assert "detached its program from v0" in is_told(bench, guardian, rule_id, poll_until)
+            guardian.demand(Repair(rule_id))
+        assert rules_of(guardian)[rule_id]["acting"]
+        assert not bench.path(4).passes()
+
+
+def test_pin_that_cannot_be_read_is_told_and_keeps_no_guardian_from_starting(bench: XdpBench) -> None:
+    pins = Path(f"/sys/fs/bpf/fwtop/{os.stat(f'/run/netns/{bench.netns}').st_ino}")
+    with bench.connect() as guardian:
+        other = apply(guardian, bench.block_rule(6))
+        rule_id = apply(guardian, Rule("", Kind.XDP, Match(protocol=17, dport=PORT), "x", 60))
+        link = next(pins.glob("link-*"))
+        link.rename(pins / "aside")
+        link.mkdir()  # bpf(2) opens no directory
+        assert "can't be checked" in rules_of(guardian)[rule_id]["not_acting"]
+        assert rules_of(guardian)[other]["acting"]
+        with pytest.raises(FwtopError, match="can't be checked"):
+            guardian.demand(Keep(rule_id))
+    bench.kill_guardian()
+    with bench.connect() as successor:
+        assert set(rules_of(successor)) == {rule_id, other}
+        link.rmdir()
+        (pins / "aside").rename(link)
+        successor.demand(Undo(all=True))
+
+
+def test_sysctl_that_somebody_set_back(bench: Bench, poll_until) -> None:
+    rule = Rule("", Kind.SYSCTL, Match(), "x", 60, settings=(Setting(TIMEOUT, 7),))
+    victim = bench.pair.victim
+    with bench.connect() as guardian:
+        rule_id = apply(guardian, rule, 30)
+        victim.run("sysctl", "-w", f"{TIMEOUT}=30")
+        assert f"{TIMEOUT} to 30" in is_told(bench, guardian, rule_id, poll_until)
+        with pytest.raises(FwtopError, match="does not act"):
+            guardian.demand(Keep(rule_id))
+        guardian.demand(Repair(rule_id))
+        assert victim.run("sysctl", "-n", TIMEOUT).stdout.strip() == "7"
+        assert rules_of(guardian)[rule_id]["acting"]
+
+
+def test_lines_of_others_that_do_not_concern_a_rule_raise_no_alarm(bench: Bench) -> None:
+    victim = bench.pair.victim
+    with bench.connect() as guardian:
+        rule_id = apply(guardian, bench.block_rule(4))
+        for words in ("-s 198.51.100.1 -j ACCEPT", "-i lo -j ACCEPT", "-d 192.0.2.1 -j DROP"):
+            victim.run("iptables", "-t", "raw", "-I", "PREROUTING", *words.split())
+        assert rules_of(guardian)[rule_id]["acting"]
+
+
+def test_roles_flushed(bench: Bench, poll_until) -> None:
+    """Without the roles, packets of listed addresses would all pass, or none of them."""
+    nft = Rule("", Kind.NFTABLES, Match(family=4, protocol=17, dport=PORT), "x", 60)
+    with bench.connect() as guardian:
+        for rule, words, place in (
+            (bench.block_rule(4), "iptables -t raw -F FWTOP-ROLES", "FWTOP-ROLES (IPv4)"),
+            (nft, "nft flush chain netdev fwtop roles4", "roles4 in table netdev fwtop"),
+        ):
+            rule_id = apply(guardian, rule)
+            bench.pair.victim.run(*words.split())
+            assert f"the first lines of chain {place}" in is_told(bench, guardian, rule_id, poll_until)
+            guardian.demand(Repair(rule_id))
+            assert rules_of(guardian)[rule_id]["acting"]
+
+
+def test_repaired_chain_spares_the_allow_list_again(bench: Bench) -> None:
+    """`iptables -t raw -F` takes the lines of the allow-list, too: they must be back before any rule is."""
+    bench.allow = f"{bench.attacker(4)}\n"
+    rule = Rule("", Kind.NOTRACK, Match(protocol=17, dport=PORT, family=4), "x", 60)
+    with bench.connect() as guardian:
+        rule_id = apply(guardian, rule)
+        chains = bench.pair.victim.run("iptables", "-t", "raw", "-S").stdout
+        bench.pair.victim.run("iptables", "-t", "raw", "-F")
+        guardian.demand(Repair(rule_id))
+        assert bench.pair.victim.run("iptables", "-t", "raw", "-S").stdout == chains

@@ -1,0 +1,155 @@
+"""Whatever somebody does to the allow-list's sets, it is told, and nobody on the list is cut off by fwtop."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+
+import pytest
+
+from fwtop.client.discovery import GuardianClient
+from fwtop.model.protocol import Apply, Keep, Repair, Status, Undo
+from fwtop.model.rule import Kind, Match, PayloadMatch, Rule
+from tests.kernel.guardian_bench import PORT, Bench, Path4or6, apply, rules_of, run_console, tcp_connection
+from tests.kernel.xdp_bench import XdpBench
+
+pytestmark = pytest.mark.kernel
+BENCH = XdpBench
+REFILLED_SECONDS = 15.0  # generous: the allow-list is compared every 5 s
+KEYS = PayloadMatch(b"keystroke")
+# Prefixes side by side, one inside another, at both ends of the address space, of both families
+LISTED = (
+    "198.51.100.0/25 198.51.100.128/25 198.51.100.7 0.0.0.0/8 255.255.255.255 192.0.2.1 192.0.2.2 "
+    "2001:db8::/64 2001:db8:0:1::/64 2001:db8::5 ::2 ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff"
+)
+IN_TABLE_RAW = Rule("", Kind.STRING, Match(protocol=17, dport=PORT, payload=(PayloadMatch(b"#"),)), "x", 300)
+AT_INGRESS = Rule("", Kind.NFTABLES, Match(protocol=17, dport=PORT), "x", 300)
+ACTIONS: dict[str, Callable[[str], object]] = {
+    "keep": Keep,
+    "repair": Repair,
+    "apply": lambda _: Apply(IN_TABLE_RAW.to_dict(), 0, force=True),
+}
+
+
+def allow_attacker(bench: Bench) -> None:
+    bench.allow = "\n".join([bench.attacker(4), *LISTED.split(), ""])
+
+
+def reason(guardian: GuardianClient, rule_id: str) -> str:
+    return rules_of(guardian)[rule_id]["not_acting"]
+
+
+@pytest.mark.parametrize("how", ACTIONS)
+def test_allow_listed_host_passes_after_ipset_flush(bench: Bench, how: str) -> None:
+    """A rule's sets are filled again only when those of the allow-list are."""
+    allow_attacker(bench)
+    path = bench.path(4)
+    with bench.connect() as guardian:
+        rule_id = apply(guardian, IN_TABLE_RAW, force=True)
+        assert path.passes()
+        bench.pair.victim.run("ipset", "flush")
+        guardian.demand(ACTIONS[how](rule_id))
+        assert path.passes()
+        assert rules_of(guardian)[max(rules_of(guardian), key=int)]["acting"]
+        guardian.demand(Undo(all=True))
+
+
+@pytest.mark.parametrize("how", [Keep, Repair])
+def test_ssh_session_outlives_ipset_flush(bench: Bench, monkeypatch, how: Callable[[str], object]) -> None:
+    rule = Rule("", Kind.STRING, Match(protocol=6, payload=(KEYS,)), "x", 300)
+    with tcp_connection(bench, 4) as (client, server):
+        peer, local = client.getsockname(), client.getpeername()
+        monkeypatch.setenv("SSH_CONNECTION", f"{peer[0]} {peer[1]} {local[0]} {local[1]}")
+        console = run_console(bench, "pass")
+        try:
+            with bench.connect() as guardian:
+                rule_id = apply(guardian, rule, force=True)
+                for sets in ((), ("fwtop-allow-peers4",)):
+                    bench.pair.victim.run("ipset", "flush", *sets)
+                    guardian.demand(how(rule_id))
+                    assert rules_of(guardian)[rule_id]["acting"]
+                    client.send(b"keystroke")
+                    assert received(server) == b"keystroke"
+                guardian.demand(Undo(all=True))
+        finally:
+            console.kill()
+            console.wait(10)
+            console.stdin.close()
+            console.stdout.close()
+
+
+def received(server: socket.socket) -> bytes:
+    server.settimeout(3)
+    return server.recv(100)
+
+
+UNPROMPTED = "flushed"
+CHANGES = {
+    "flushed": (IN_TABLE_RAW, "ipset flush fwtop-allow4", "fwtop-allow4"),
+    "added": (IN_TABLE_RAW, "ipset add fwtop-allow4 10.9.9.9", "fwtop-allow4"),
+    "exchanged": (
+        IN_TABLE_RAW,
+        "ipset del fwtop-allow4 192.0.2.1; ipset add fwtop-allow4 192.0.2.3",
+        "fwtop-allow4",
+    ),
+    "known": (IN_TABLE_RAW, "ipset flush fwtop-known4", "fwtop-known4"),
+    "nft known": (AT_INGRESS, "nft flush set netdev fwtop known4", "known4"),
+    "peer": (IN_TABLE_RAW, "ipset add fwtop-allow-peers4 10.77.0.2,udp:53", "fwtop-allow-peers4"),
+    "gateway": (IN_TABLE_RAW, "ipset add fwtop-allow-gateways6 2001:db8::9", "fwtop-allow-gateways6"),
+    "nft flushed": (AT_INGRESS, "nft flush set netdev fwtop allow4", "allow4"),
+    "nft added": (AT_INGRESS, "nft add element netdev fwtop allow6 { 2001:db9::/32 }", "allow6"),
+    "nft longer": (
+        AT_INGRESS,
+        "nft delete element netdev fwtop allow4 { 192.0.2.2 }; "
+        "nft add element netdev fwtop allow4 { 192.0.2.2/31 }",
+        "allow4",
+    ),
+    "nft peer": (AT_INGRESS, "nft add element netdev fwtop peers4 { 10.77.0.2 . tcp . 1 }", "peers4"),
+    "nft gateway": (AT_INGRESS, "nft add element netdev fwtop gateways4 { 10.77.0.9 }", "gateways4"),
+}
+
+
+@pytest.mark.parametrize("how", CHANGES)
+def test_changed_allow_list_is_told_and_made_good(bench: Bench, how: str, poll_until) -> None:
+    rule, commands, name = CHANGES[how]
+    allow_attacker(bench)
+    path = bench.path(4)
+    with bench.connect() as guardian:
+        rule_id = apply(guardian, rule, force=True)
+        assert reason(guardian, rule_id) == ""
+
+        def is_told() -> bool:
+            """Change it again, as the next comparison may come before anybody asks."""
+            bench.pair.victim.run("sh", "-c", commands, check=False)
+            return f"set {name} of the allow-list" in reason(guardian, rule_id)
+
+        poll_until(is_told, REFILLED_SECONDS, 0.5)
+        if how != UNPROMPTED:  # an address that comes and goes has the list compared at once
+            for verb in ("add", "del"):
+                bench.pair.victim.run("ip", "address", verb, "198.18.99.1/32", "dev", "lo")
+        poll_until(lambda: reason(guardian, rule_id) == "", REFILLED_SECONDS)
+        assert path.passes()
+        bench.pair.victim.run("sh", "-c", commands, check=False)
+        guardian.demand(Keep(rule_id))
+        assert reason(guardian, rule_id) == ""
+        assert path.passes()
+        guardian.demand(Undo(all=True))
+
+
+def test_too_long_list_keeps_no_gateway_from_passing_compiled_rules(bench: XdpBench, poll_until) -> None:
+    """What passes in a role is updated even if the operator's list is too long; the warnings tell."""
+    port = 3784
+    path = Path4or6(bench.pair, 4, port)  # BFD
+    try:
+        with bench.connect() as guardian:
+            apply(guardian, Rule("", Kind.XDP, Match(protocol=17, dport=port), "x", 300), force=True)
+            assert not path.passes()
+            allowed = "".join(f"198.18.{number >> 8}.{number & 255}\n" for number in range(4097))
+            (bench.directory / "allow").write_text(allowed)
+            poll_until(lambda: "not 4,097" in " ".join(guardian.demand(Status()).data["warnings"]), 15)
+            bench.pair.victim.run("ip", "route", "add", "default", "via", bench.attacker(4))
+            poll_until(path.passes, 15)
+            (bench.directory / "allow").write_text("")
+            poll_until(lambda: guardian.demand(Status()).data["warnings"] == [], 15)
+    finally:
+        path.close()

@@ -1,0 +1,135 @@
+"""Ending a rule depends on nothing else: not on others, nor on counters, nor on a child."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+from guardian_bench import Bench, apply, inside, kill, rules_of, use_variant
+
+from fwtop.model.errors import FwtopError
+from fwtop.model.protocol import Undo
+from fwtop.model.rule import Kind, Match, Rule, Setting
+
+pytestmark = pytest.mark.kernel
+TIMEOUT = "net.netfilter.nf_conntrack_udp_timeout"
+NATIVE = "add rule ip raw PREROUTING udp dport 9 notrack"
+
+
+def sysctl(bench: Bench) -> int:
+    return int(bench.pair.victim.run("sysctl", "-n", TIMEOUT).stdout)
+
+
+def set_sysctl(bench: Bench) -> Rule:
+    return Rule("", Kind.SYSCTL, Match(), "x", 60, settings=(Setting(TIMEOUT, 7),))
+
+
+def native_rule(bench: Bench) -> None:
+    """A foreign native rule in iptables' table, for which iptables-nft-save refuses all of it."""
+    bench.pair.victim.run("nft", NATIVE)
+
+
+@pytest.mark.parametrize("how", ["undo", "expiry", "successor"])
+def test_native_rule_in_table_raw_keeps_nothing_from_ending(bench: Bench, how: str, poll_until) -> None:
+    before, path = sysctl(bench), bench.path(4)
+    with bench.connect() as guardian:
+        apply(guardian, bench.block_rule(4, ttl=3 if how == "expiry" else 60))
+        apply(guardian, set_sysctl(bench))
+        assert (path.passes(), sysctl(bench)) == (False, 7)
+        native_rule(bench)
+        counted = rules_of(guardian)["1"]["packets"]
+        assert counted >= 1
+        if how == "expiry":
+            poll_until(lambda: "1" not in rules_of(guardian))
+        elif how == "successor":
+            kill(int(guardian.about["pid"]))
+    with bench.connect() as guardian:
+        guardian.demand(Undo(all=True))
+        assert rules_of(guardian) == {}
+    assert path.passes(wait_s=10)
+    assert sysctl(bench) == before
+    left = bench.pair.victim.run("nft", "list", "table", "ip", "raw").stdout
+    assert "FWTOP" not in left
+    assert "notrack" in left
+    assert "fwtop" not in bench.pair.victim.run("ipset", "list", "-n").stdout
+
+
+@pytest.mark.parametrize("variant", ["nft", "legacy"])
+def test_second_jump_keeps_no_rule_from_ending(bench: Bench, variant: str) -> None:
+    use_variant(bench, variant)
+    before, victim, path = bench.state(), bench.pair.victim, bench.path(4)
+    with bench.connect() as guardian:
+        apply(guardian, bench.block_rule(4))
+        saved = bench.directory / "saved"
+        saved.write_text("*raw\n-A PREROUTING -j FWTOP\n-I PREROUTING 1 -p udp -j FWTOP\nCOMMIT\n")
+        victim.run("sh", "-c", f"iptables-{variant}-restore --noflush < {saved}")
+        assert not path.passes()
+        guardian.demand(Undo(all=True))
+        assert path.passes(wait_s=10)
+    assert bench.state() == before
+
+
+def test_rule_ends_although_its_lines_cannot_be_removed(bench: Bench, poll_until) -> None:
+    """A jump that only somebody else can take out: the rule stops all the same, and is removed later."""
+    before, victim, path = bench.state(), bench.pair.victim, bench.path(4)
+    with bench.connect() as guardian:
+        apply(guardian, bench.block_rule(4))
+        victim.run("nft", "add chain ip raw THEIRS")
+        victim.run("nft", "add map ip raw ways { type inet_proto : verdict ; }")
+        victim.run("nft", "add element ip raw ways { udp : jump FWTOP }")
+        assert not path.passes()
+        guardian.demand(Undo(all=True))
+        assert rules_of(guardian) == {}
+        assert path.passes(wait_s=10)
+        victim.run("nft", "delete map ip raw ways")
+        victim.run("nft", "delete chain ip raw THEIRS")
+    with bench.connect() as guardian:
+        guardian.demand(Undo(all=True))
+    assert bench.state() == before
+
+
+def test_bulk_load_that_runs_out_of_memory_leaves_no_set(bench: Bench, monkeypatch, tmp_path: Path) -> None:
+    """ENOBUFS in the second message of a long list."""
+    from fwtop.guardian.allow.allowlist import AllowList
+    from fwtop.guardian.failpoints import Failpoints
+    from fwtop.guardian.objects import sets
+    from fwtop.guardian.objects.chain import Chains
+    from fwtop.guardian.objects.installer import Kernel
+    from fwtop.guardian.objects.nft import NftTables
+    from fwtop.guardian.objects.spec import KernelObjects, SetSpec
+    from fwtop.guardian.objects.xdp import CompiledRules
+    from fwtop.guardian.records.journal import Journal
+    from fwtop.kernel import netlink
+    from fwtop.kernel.iptables import named
+    from fwtop.model.address import Prefix
+
+    sent: list[int] = []
+
+    class Short(netlink.socket.socket):  # type: ignore[name-defined, misc]
+        """A netlink socket of a machine whose memory is short."""
+
+        def send(self, data: bytes, *flags: int) -> int:
+            sent.append(len(data))
+            if len(sent) == 2:
+                raise OSError(errno.ENOBUFS, os.strerror(errno.ENOBUFS))
+            return super().send(data, *flags)
+
+    elements = tuple(Prefix.parse(f"10.{i >> 8 & 255}.{i & 255}.0/24") for i in range(20_000))
+    spec = SetSpec("fwtop-7-4", 4, tuple(dict.fromkeys(elements)), timed=False)
+    with inside(bench.netns):
+        failpoints = Failpoints()
+        kernel = Kernel(
+            Chains(named("nft")),
+            Journal(None, 0).former,
+            failpoints,
+            CompiledRules(failpoints, 0),
+            NftTables(failpoints, list),
+        )
+        with monkeypatch.context() as patch:
+            patch.setattr(netlink.socket, "socket", Short)
+            with pytest.raises(FwtopError, match="fwtop-7-4 could not be filled"):
+                kernel.install("7", KernelObjects((spec,), ()), AllowList(()), 60)
+        assert len(sent) >= 2
+        assert sets.names() == set()

@@ -1,0 +1,179 @@
+"""A journal whose disk hangs, and a foreign rule set of any length: rules end in time all the same."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sqlite3
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from guardian_bench import Bench, apply, ended, rules_of
+
+from fwtop.client.discovery import GuardianClient
+from fwtop.model.protocol import Keep, Status, Undo
+from fwtop.model.rule import Kind, Match, Rule, Setting
+
+pytestmark = pytest.mark.kernel
+RULES = 6
+SOON = 4.0  # seconds: each rule used to wait five for the lock
+UDP = "net.netfilter.nf_conntrack_udp_timeout"
+FOREIGN = 60_000
+
+
+def set_sysctl(ttl: int) -> Rule:
+    return Rule("", Kind.SYSCTL, Match(), "set", ttl, settings=(Setting(UDP, 10),))
+
+
+def value(bench: Bench) -> int:
+    return int(bench.pair.victim.run("sysctl", "-n", UDP).stdout)
+
+
+def states(guardian: GuardianClient) -> list[str]:
+    return sorted(item["state"] for item in rules_of(guardian, finished=True).values())
+
+
+@contextlib.contextmanager
+def undoing(guardian: GuardianClient) -> Iterator[list[float]]:
+    """Undo everything meanwhile; the list gets the seconds until the answer."""
+    took: list[float] = []
+    started = time.monotonic()
+
+    def undo() -> None:
+        guardian.demand(Undo(all=True))
+        took.append(time.monotonic() - started)
+
+    thread = threading.Thread(target=undo)
+    thread.start()
+    yield took
+    thread.join()
+
+
+def seconds_until_passes(bench: Bench) -> float:
+    started = time.monotonic()
+    while not bench.path(4).passes(wait_s=0.1):
+        assert time.monotonic() - started < 60
+    return time.monotonic() - started
+
+
+def test_undo_does_not_wait_for_a_locked_journal(bench: Bench, poll_until) -> None:
+    with bench.connect() as guardian:
+        for _ in range(RULES):
+            apply(guardian, bench.block_rule(4, ttl=300))
+        assert not bench.path(4).passes()
+        with contextlib.closing(sqlite3.connect(bench.directory / "journal.db", isolation_level=None)) as db:
+            db.execute("BEGIN EXCLUSIVE")
+            with undoing(guardian) as took:
+                assert seconds_until_passes(bench) < SOON
+            assert took[0] < SOON
+            db.execute("ROLLBACK")
+        poll_until(lambda: states(guardian) == ["reverted"] * RULES)
+
+
+@pytest.fixture
+def freezable(bench: Bench) -> Iterator[Path]:
+    """A file system of the journal's own, which fsfreeze(8) can stop."""
+    image, place = bench.directory / "image", bench.directory / "disk"
+    place.mkdir()
+    with image.open("wb") as file:
+        file.truncate(32 << 20)
+    subprocess.run(["mkfs.ext4", "-q", str(image)], check=True, timeout=60)
+    mounting = ["mount", "-o", "loop", str(image), str(place)]
+    mounted = subprocess.run(mounting, check=False, capture_output=True, text=True, timeout=60)
+    if mounted.returncode:
+        pytest.skip(f"no loop device can be mounted here: {mounted.stderr.strip()}")
+    bench.journal = place / "journal.db"
+    yield place
+    subprocess.run(["fsfreeze", "-u", str(place)], check=False, capture_output=True, timeout=60)
+    bench.close()
+    subprocess.run(["umount", "-l", str(place)], check=True, timeout=60)
+
+
+@contextlib.contextmanager
+def frozen(place: Path) -> Iterator[None]:
+    subprocess.run(["fsfreeze", "-f", str(place)], check=True, timeout=60)
+    try:
+        yield
+    finally:
+        subprocess.run(["fsfreeze", "-u", str(place)], check=True, timeout=60)
+
+
+def test_rules_end_in_time_on_a_frozen_disk(bench: Bench, freezable: Path, poll_until) -> None:
+    with bench.connect() as guardian:
+        for _ in range(RULES):
+            apply(guardian, bench.block_rule(4, ttl=300))
+        expiring = apply(guardian, set_sysctl(3))
+        assert (bench.path(4).passes(), value(bench)) == (False, 10)
+        with frozen(freezable):
+            kept = apply(guardian, bench.block_rule(6), 30)
+            guardian.demand(Keep(kept, 60))
+            poll_until(lambda: expiring not in rules_of(guardian))
+            assert value(bench) == 30
+            assert "does not answer" in " ".join(guardian.demand(Status()).data["warnings"])
+            with undoing(guardian) as took:
+                assert seconds_until_passes(bench) < SOON
+            assert took[0] < SOON
+            assert rules_of(guardian) == {}
+        poll_until(lambda: states(guardian) == ["expired"] + ["reverted"] * (RULES + 1))
+
+
+def test_rule_of_a_frozen_disk_is_known_to_the_next_guardian(bench: Bench, freezable: Path) -> None:
+    with bench.connect() as guardian:
+        pid = int(guardian.about["pid"])
+        apply(guardian, set_sysctl(300))
+        with frozen(freezable):
+            rule_id = apply(guardian, bench.block_rule(4, ttl=300))
+            os.kill(pid, signal.SIGTERM)
+            end = time.monotonic() + 20
+            while value(bench) != 30:
+                assert time.monotonic() < end
+        while not ended(pid):
+            assert time.monotonic() < end
+    with bench.connect() as successor:
+        assert list(rules_of(successor)) == [rule_id]
+        assert not bench.path(4).passes()
+        assert rules_of(successor, finished=True)["1"]["state"] == "reverted"
+        successor.demand(Undo(all=True))
+
+
+def test_guardian_starts_and_ends_rules_while_the_disk_is_frozen(
+    bench: Bench, freezable: Path, poll_until
+) -> None:
+    with bench.connect() as guardian:
+        rule_id = apply(guardian, bench.block_rule(4, ttl=300))
+    bench.kill_guardian()
+    with frozen(freezable), bench.connect() as successor:
+        assert list(rules_of(successor)) == [rule_id]
+        successor.demand(Undo(all=True))
+        assert bench.path(4).passes(wait_s=10)
+    with bench.connect() as third:
+        assert rules_of(third) == {}
+        poll_until(lambda: states(third) == ["reverted"])
+
+
+def test_many_foreign_rules_keep_no_guardian_from_starting_and_no_rule_from_ending(bench: Bench) -> None:
+    """iptables-nft-save takes 15 seconds for these, and as much again for IPv6's."""
+    lines = [
+        f"-A PREROUTING -s 198.{number >> 16}.{number >> 8 & 255}.{number & 255} -j ACCEPT"
+        for number in range(FOREIGN)
+    ]
+    saved = bench.directory / "saved"
+    saved.write_text("\n".join(["*raw", *lines, "COMMIT", ""]))
+    bench.pair.victim.run("sh", "-c", f"iptables-nft-restore < {saved}")
+    with bench.connect() as guardian:
+        assert rules_of(guardian) == {}
+        apply(guardian, bench.block_rule(4, ttl=300))
+        assert not bench.path(4).passes()
+    bench.kill_guardian()
+    with bench.connect() as successor:
+        assert len(rules_of(successor)) == 1
+        with undoing(successor):
+            assert seconds_until_passes(bench) < SOON
+        assert rules_of(successor) == {}
+    left = bench.pair.victim.run("nft", "list", "chains", "ip").stdout
+    assert "FWTOP" not in left

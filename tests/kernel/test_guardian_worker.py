@@ -1,0 +1,310 @@
+"""The guardian under many clients: one worker owns the rules, and nobody keeps the others waiting."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import select
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+from contextlib import ExitStack, suppress
+
+import pytest
+from guardian_bench import PORT, Bench, apply, rules_of, use_variant
+
+from fwtop.analysis.advisor import Advisor
+from fwtop.client.connection import SHORT_SECONDS
+from fwtop.client.discovery import GuardianClient
+from fwtop.console.guardian_link import GuardianLink
+from fwtop.console.live import LiveSession
+from fwtop.enrich.geoip import open_lookup
+from fwtop.kernel import namespaces
+from fwtop.live.netstat import TcpServiceMeter
+from fwtop.live.source import LiveSource
+from fwtop.model.address import Prefix
+from fwtop.model.errors import FwtopError
+from fwtop.model.protocol import (
+    MAX_MESSAGE,
+    Answer,
+    Apply,
+    Hello,
+    Keep,
+    Request,
+    Status,
+    Undo,
+    Watch,
+    Why,
+    encode_answer,
+    encode_request,
+    parse_answer,
+)
+from fwtop.model.rule import Kind, Match, Rule, State
+from fwtop.model.snapshot import Origin
+from fwtop.observe.messages import decode_reply
+from fwtop.render.xtables import set_name
+from fwtop.stats.engine import Engine
+from tests.kernel.wire import inside
+
+pytestmark = pytest.mark.kernel
+CLIENTS = 20
+ROUNDS = 2
+MANY = 1_000
+LONG = 200_000
+MILLION = 1_000_000
+PATIENCE_SECONDS = 100.0
+
+
+def socket_path(bench: Bench) -> str:
+    descriptor = namespaces.open_netns(bench.netns)
+    try:
+        return str(bench.directory / f"{namespaces.inode(descriptor)}.sock")
+    finally:
+        os.close(descriptor)
+
+
+def raw(path: str, *messages: bytes) -> socket.socket:
+    connected = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    connected.settimeout(PATIENCE_SECONDS)
+    connected.connect(path)
+    for message in messages:
+        connected.send(message)
+    return connected
+
+
+def prefixes(count: int) -> tuple[Prefix, ...]:
+    return tuple(Prefix(4, 11 << 24 | number << 3, 30) for number in range(count))
+
+
+def long_rule(count: int) -> Rule:
+    return Rule("", Kind.IPSET, Match(sources=prefixes(count)), "a long list", 600, origin="@list")
+
+
+def names_of_sets(bench: Bench) -> list[str]:
+    return sorted(bench.pair.victim.run("ipset", "list", "-n").stdout.split())
+
+
+def hammer(bench: Bench, number: int, problems: list[str]) -> None:
+    source = Prefix(4, 10 << 24 | 99 << 16 | number << 8, 24)
+    rule = Rule("", Kind.IPSET, Match(sources=(source,)), f"client {number}", 60)
+
+    def ask(request: Request) -> Answer:
+        answer = client.request(request)
+        if not answer.ok:
+            problems.append(f"{type(request).__name__}: {answer.error}")
+        return answer
+
+    try:
+        with bench.connect() as client:
+            for _ in range(ROUNDS):
+                made = ask(Apply(rule.to_dict(), 0)).data["status"]["rule"]["id"]
+                if made not in rules_of(client):
+                    problems.append(f"rule {made} is not in the status after it was applied")
+                if number % 5 == 0:
+                    ask(Why(made))
+                ask(Keep(made, 60))
+                undone = ask(Undo((made,))).data["rules"]
+                if [(item["rule"]["id"], item["state"]) for item in undone] != [(made, "reverted")]:
+                    problems.append(f"rule {made} was not told as undone: {undone}")
+                if made in rules_of(client):
+                    problems.append(f"rule {made} is in the status after it was undone")
+    except (FwtopError, KeyError) as error:
+        problems.append(f"client {number}: {error!r}")
+
+
+def test_keep_and_undo_wait_for_one_program_at_most(bench: Bench) -> None:
+    """iptables-legacy waits for its lock as long as it may: what is urgent then comes before the next one."""
+    use_variant(bench, "legacy")
+    with bench.connect() as guardian, bench.connect() as other, ExitStack() as stack:
+        kept, undone = apply(guardian, bench.block_rule(4)), apply(guardian, bench.block_rule(6))
+        lock = stack.enter_context(open("/run/xtables.lock", "a"))
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        errors: list[FwtopError] = []
+        applying = threading.Thread(target=refused, args=(other, bench.block_rule(4, 6), errors))
+        applying.start()
+        time.sleep(0.5)
+        started = time.monotonic()
+        guardian.demand(Keep(kept))
+        waited = time.monotonic() - started
+        fcntl.flock(lock, fcntl.LOCK_UN)
+        applying.join()
+        guardian.demand(Undo((undone,)))
+    assert 1 < waited < SHORT_SECONDS / 2, "it waited for the lock, and no longer than the program may"
+
+
+def refused(guardian: GuardianClient, rule: Rule, errors: list[FwtopError]) -> None:
+    try:
+        apply(guardian, rule)
+    except FwtopError as error:
+        errors.append(error)
+
+
+def test_twenty_clients_at_once_see_what_they_did(bench: Bench) -> None:
+    with bench.connect() as first:
+        apply(first, bench.block_rule(4, 6, ttl=600))
+        before = names_of_sets(bench)
+        problems: list[str] = []
+        threads = [threading.Thread(target=hammer, args=(bench, n, problems)) for n in range(CLIENTS)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert problems == []
+        assert list(rules_of(first)) == ["1"]
+        assert names_of_sets(bench) == before
+
+
+def lingering() -> tuple[socket.socket, socket.socket]:
+    """Return a connection with unsent data whose last close waits an hour, and its other end."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        sender = socket.create_connection(server.getsockname())
+        receiver, _ = server.accept()
+    sender.setblocking(False)
+    while select.select([], [sender], [], 0.5)[1]:
+        with suppress(BlockingIOError):
+            sender.send(bytes(1 << 16))
+    sender.setblocking(True)
+    sender.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 3600))
+    return sender, receiver
+
+
+@pytest.mark.parametrize("unread", [False, True])
+def test_lingering_sockets_stop_nobody(bench: Bench, unread: bool) -> None:
+    hello = encode_request(Hello("cli", "clone"))
+    with bench.connect() as good, ExitStack() as held:
+        sender, receiver = lingering()
+        held.callback(receiver.close)
+        client = held.enter_context(raw(socket_path(bench), hello))
+        assert parse_answer(client.recv(1 << 20)).ok
+        if unread:  # what the guardian never reads, it closes with the connection
+            client.send(b'{"verb": "why", "id": "x"}')
+            for _ in range(3):
+                client.send(b" ")
+        socket.send_fds(client, [encode_request(Status())], [sender.fileno()])
+        sender.close()  # not the last: the guardian's is
+        if unread:
+            client.close()
+        for _ in range(5):
+            assert good.demand(Status(), timeout=20).ok
+
+
+def test_a_thousand_connections_keep_nobody_away(bench: Bench) -> None:
+    hello = encode_request(Hello("cli", "clone"))
+    with bench.connect() as good, bench.connect("console") as console, ExitStack() as held:
+        rule_id = apply(console, bench.block_rule(4), 60)
+        for number in range(MANY):
+            connected = held.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+            connected.settimeout(PATIENCE_SECONDS)
+            connected.connect(socket_path(bench))
+            if number % 2:
+                with suppress(BrokenPipeError, ConnectionResetError):  # it gave way to another meanwhile
+                    connected.send(hello)
+        with bench.connect() as new:
+            assert list(rules_of(new)) == [rule_id]
+        assert list(rules_of(console)) == [rule_id]
+        assert good.demand(Undo((rule_id,))).ok
+
+
+def test_status_of_any_length_is_told(bench: Bench) -> None:
+    bench.allow = "".join(f"{prefix}\n" for prefix in prefixes(LONG))
+    with bench.connect() as guardian:
+        found = guardian.demand(Status(finished=True), timeout=PATIENCE_SECONDS).data["allow"]
+        assert {str(prefix) for prefix in prefixes(LONG)} <= {entry["prefix"] for entry in found}
+        short = guardian.demand(Status(allow=False)).data
+        assert "allow" not in short
+    with bench.connect("console") as console:
+        watching, descriptors = console.watch(Watch(("v0",)))
+        for descriptor in descriptors:
+            os.close(descriptor)
+        assert watching.ok
+        assert len(encode_answer(watching)) < MAX_MESSAGE  # it goes on to the console in one message
+
+
+def test_quick_requests_are_served_while_a_million_prefixes_go_in(bench: Bench) -> None:
+    with bench.connect() as slow, bench.connect() as quick:
+        kept = apply(quick, bench.block_rule(4), 60)
+        undone = apply(quick, bench.block_rule(6))
+        expiring = apply(quick, Rule("", Kind.IPSET, Match(sources=prefixes(1)), "soon over", 1))
+        made: list[Answer] = []
+        rule = long_rule(MILLION)
+        thread = threading.Thread(target=lambda: made.append(slow.apply(rule, 0)))
+        thread.start()
+        coming = set_name(str(int(expiring) + 1), 4)
+        while coming not in names_of_sets(bench):
+            assert thread.is_alive()
+        quick.demand(Keep(kept, 600))
+        served = thread.is_alive()
+        quick.demand(Undo((undone,)))
+        rules_of(quick)
+        thread.join()
+        assert served
+        rules = rules_of(quick, finished=True)
+        assert rules[kept]["state"] == State.CONFIRMED.value
+        assert rules[undone]["state"] == State.REVERTED.value
+        assert rules[expiring]["state"] == State.EXPIRED.value
+        new = made[0].data["status"]["rule"]["id"]
+        assert rules[new]["state"] == State.CONFIRMED.value
+        held = bench.pair.victim.run("ipset", "list", "-t", set_name(new, 4)).stdout
+        assert f"Number of entries: {MILLION}" in held
+
+
+FLOOD = """
+import socket, sys, time
+sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+sock.connect((sys.argv[1], int(sys.argv[2])))
+end = time.monotonic() + 30
+while time.monotonic() < end:
+    for _ in range(200):
+        try:
+            sock.send(b"flood")
+        except OSError:
+            pass
+    time.sleep(0.01)
+"""
+
+
+def test_no_tick_is_late_while_a_million_prefixes_go_in(bench: Bench) -> None:
+    with bench.connect("console") as console:
+        answer, descriptors = console.watch(Watch(("v0",)))
+        assert answer.ok, answer.error
+        link = GuardianLink(socket.socket(fileno=os.dup(console._connection.fileno())))
+        watching = link.another()
+        with inside(bench.netns):
+            source = LiveSource(*decode_reply(answer, descriptors))
+        engine = Engine(open_lookup(None), window_seconds=3.0, top=10, live=True, own=())
+        session = LiveSession(
+            watching, source, engine, Advisor(), TcpServiceMeter(), host="h", origin=Origin("live", ("v0",))
+        )
+        words = ["ip", "netns", "exec", bench.pair.attacker.netns, sys.executable, "-c", FLOOD]
+        flood = subprocess.Popen([*words, bench.pair.victim.ipv4, str(PORT)])
+        made: list[Answer] = []
+        rule = long_rule(MILLION)
+
+        def install() -> None:
+            made.append(link.demand_for_rule(Apply({}, confirm_seconds=60), rule))
+
+        thread = threading.Thread(target=install)
+        try:
+            session.start()
+            session.tick()
+            thread.start()
+            longest, lost, ticks = 0.0, 0, 0
+            while thread.is_alive() or ticks < 5:
+                began = time.monotonic()
+                snapshot = session.tick()
+                longest, ticks = max(longest, time.monotonic() - began), ticks + 1
+                lost += engine.window().counters.records_lost
+                time.sleep(0.1)
+            thread.join()
+        finally:
+            flood.kill()
+            flood.wait()
+            source.close()
+        assert made[0].ok
+        assert lost == 0
+        assert snapshot.tables.totals.packets > 0
+        assert longest < 1.0

@@ -1,0 +1,90 @@
+"""An installation that fails late leaves nothing in the kernel, or a rule that is ended at the next tick."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from fwtop.guardian import lifecycle
+from fwtop.guardian.allow.allowlist import AllowList
+from fwtop.guardian.failpoints import Failpoints
+from fwtop.guardian.lifecycle import Lifecycle
+from fwtop.guardian.objects.chain import Chains
+from fwtop.guardian.objects.installer import Kernel
+from fwtop.guardian.objects.nft import NftTables
+from fwtop.guardian.objects.xdp import CompiledRules
+from fwtop.guardian.records.journal import Journal
+from fwtop.guardian.state import GuardianState
+from fwtop.kernel import iptables
+from fwtop.model.address import Prefix
+from fwtop.model.errors import FwtopError
+from fwtop.model.rule import Kind, Match, Rule, State
+from tests.kernel.wire import inside
+
+pytestmark = pytest.mark.kernel
+RULE = Rule("", Kind.IPSET, Match(sources=(Prefix.parse("10.77.0.2"),)), "x", 300)
+
+
+@pytest.fixture
+def state(netns_pair) -> Iterator[GuardianState]:
+    """A guardian's state, used in this process inside the victim's namespace."""
+    with inside(netns_pair.victim.netns):
+        journal, failpoints = Journal(None, 1), Failpoints(None)
+        compiled, tables = CompiledRules(failpoints, 0), NftTables(failpoints, lambda: [])
+        kernel = Kernel(Chains(iptables.choose().variant), journal.former, failpoints, compiled, tables)
+        yield GuardianState(journal, kernel, lambda: AllowList(()))
+        kernel.remove(kernel.rule_ids())
+        journal.close()
+
+
+def fail(*_: object) -> None:
+    raise FwtopError("ipset restore failed: Cannot allocate memory")
+
+
+def install(life: Lifecycle) -> None:
+    with pytest.raises(FwtopError, match="Cannot allocate memory"):
+        life.apply(RULE.to_dict(), RULE.match.sources, 300, force=False, owner=None)
+
+
+def test_rule_that_could_not_be_renewed_is_removed(state: GuardianState, monkeypatch) -> None:
+    life = Lifecycle(state, Failpoints(None))
+    monkeypatch.setattr(lifecycle, "_LONG_SECONDS", -1)
+    monkeypatch.setattr(state.kernel, "renew", fail)
+    install(life)
+    assert not life.active
+    assert not state.kernel.rule_ids()
+    assert [entry.state for entry in state.journal.finished_entries()] == [State.REVERTED]
+
+
+def test_rule_that_cannot_be_removed_either_is_known_and_due(state: GuardianState, monkeypatch) -> None:
+    life = Lifecycle(state, Failpoints(None))
+    monkeypatch.setattr(lifecycle, "_LONG_SECONDS", -1)
+    monkeypatch.setattr(state.kernel, "renew", fail)
+    with monkeypatch.context() as broken:
+        broken.setattr(state.kernel, "remove", fail)
+        install(life)
+        assert [entry.state for entry in life.active.values()] == [State.PROVISIONAL]
+    life.tick()
+    assert not life.active
+    assert not state.kernel.rule_ids()
+
+
+def test_mechanism_that_fails_unexpectedly_does_not_stop_the_others(
+    state: GuardianState, monkeypatch
+) -> None:
+    def surprise(*_: object) -> None:
+        raise ValueError("surprise")
+
+    life = Lifecycle(state, Failpoints(None))
+    life.apply(RULE.to_dict(), RULE.match.sources, 300, force=False, owner=None)
+    with monkeypatch.context() as broken:
+        for name in ("refresh", "disable"):
+            broken.setattr(state.kernel.compiled, name, surprise)
+        seen: list[AllowList] = []
+        broken.setattr(state.kernel.tables, "refresh_allow", seen.append)
+        with pytest.raises(FwtopError, match="ValueError: surprise"):
+            state.kernel.refresh_allow(state.allow)
+        assert seen
+        life.undo((), everything=True)
+    assert not state.kernel.rule_ids()

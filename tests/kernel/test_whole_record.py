@@ -1,0 +1,151 @@
+"""What a recording gives to other programs, each in one lab."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from fwtop.kernel.programs import module_argv
+from fwtop.lab.run import Lab
+
+pytestmark = pytest.mark.kernel
+Poll = Callable[..., Any]
+Metrics = dict[tuple[str, ...], float]
+PPS = 25_000
+
+
+def fwtop(*arguments: str) -> None:
+    """Run a verb that must succeed, of this clone."""
+    argv = module_argv("fwtop", *arguments)
+    done = subprocess.run(
+        argv, capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture
+def lab() -> Iterator[Lab]:
+    with Lab("few_sources") as running:
+        yield running
+        fwtop("undo", "--all", "--netns", running.victim)
+
+
+@contextmanager
+def recording(lab: Lab, *options: str) -> Iterator[subprocess.Popen[str]]:
+    """Record until the block ends."""
+    process = subprocess.Popen(
+        module_argv("fwtop", "record", "--netns", lab.victim, *options),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        yield process
+    finally:
+        process.terminate()
+        process.communicate(timeout=20)
+
+
+def test_json_lines_follow_a_flood_and_end_with_their_reader(lab: Lab) -> None:
+    with recording(lab, "--jsonl", "-", "--top", "5") as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        first = json.loads(process.stdout.readline())
+        lab.start_flood(PPS)
+        for line in process.stdout:
+            document = json.loads(line)
+            if document["attacks"]:
+                break
+        assert first["source"]["netns"] == document["source"]["netns"] == lab.victim
+        assert len(document["sources"]["address"]) == 5
+        process.stdout.close()
+        assert process.wait(20) == 0
+        assert process.stderr.read().count("their reader closed the pipe") == 1
+
+
+def scrape(path: Path) -> Metrics:
+    """Read the metrics as Prometheus does; none before the socket is there."""
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.settimeout(20)
+        try:
+            sock.connect(str(path))
+        except (FileNotFoundError, ConnectionRefusedError):
+            return {}
+        sock.sendall(b"GET /metrics HTTP/1.1\r\nHost: fwtop\r\n\r\n")
+        with sock.makefile("rb") as file:
+            head, _, body = file.read().partition(b"\r\n\r\n")
+    if b" 200 OK" not in head:
+        return {}
+    return {
+        (sample.name, *(sample.labels[name] for name in sorted(sample.labels))): sample.value
+        for family in text_string_to_metric_families(body.decode())
+        for sample in family.samples
+    }
+
+
+def test_metrics_count_what_the_lab_sent(lab: Lab, tmp_path: Path, poll_until: Poll) -> None:
+    path = tmp_path / "s"
+    with recording(lab, "--metrics", f"unix:{path}"):
+        before = poll_until(lambda: scrape(path))
+        lab.mark()
+        lab.start_flood(PPS)
+        poll_until(lambda: scrape(path).get(("fwtop_attacks",)))
+        fwtop("drop", "--proto", "udp", "--via", "xdp", "--yes", "--force", "--netns", lab.victim)
+        rules = poll_until(
+            lambda: [labels for name, *labels in scrape(path) if name == "fwtop_rule_packets_total"]
+        )
+        assert [kind for _, kind in rules] == ["xdp"]
+        poll_until(lambda: scrape(path).get(("fwtop_packets_total", "my_rules")))
+        lab.stop()
+        lab.pause_clients()
+        sent = lab.truth()["packets"]
+        arrived = ("fwtop_arrived_packets_total",)
+        poll_until(lambda: scrape(path)[arrived] - before[arrived] >= sent)
+        after = scrape(path)
+    # Before the truth was counted, clients sent a few packets more
+    assert sent <= after[arrived] - before[arrived] < 1.02 * sent + 2000
+    ends = sum(value for (name, *_), value in after.items() if name == "fwtop_packets_total")
+    assert ends == pytest.approx(after[arrived], rel=0.02)
+    assert not [
+        name for name in after if any("." in part for part in name[1:]) and name[0] != "fwtop_build_info"
+    ]
+
+
+def test_alarms_of_an_attack_and_its_rule_reach_a_command(lab: Lab, tmp_path: Path, poll_until: Poll) -> None:
+    for directory in (tmp_path, *(parent for parent in tmp_path.parents if "pytest" in parent.name)):
+        directory.chmod(0o755)  # the command is not run by root
+    told, config = tmp_path / "told", tmp_path / "alarms.toml"
+    told.touch()
+    told.chmod(0o666)
+    code = "import sys; open(sys.argv[1], 'a').write(sys.stdin.read())"
+    command = json.dumps([sys.executable, "-c", code, str(told)])
+    config.write_text(f"command = {command}\nbegan_seconds = 1\nended_seconds = 2\n")
+
+    def alarms(event: str) -> list[dict[str, Any]]:
+        found = [json.loads(line) for line in told.read_text().splitlines()]
+        return [alarm for alarm in found if alarm["event"] == event]
+
+    fwtop("alarms", "test", "--alarms", str(config))
+    assert len(alarms("test")) == 1
+    with recording(lab, "--alarms", str(config)):
+        lab.start_flood(PPS)
+        (began,) = poll_until(lambda: alarms("attack_began"))
+        fwtop("drop", "--proto", "udp", "--via", "xdp", "--yes", "--force", "--netns", lab.victim)
+        (installed,) = poll_until(lambda: alarms("rule_installed"))
+        fwtop("undo", "--all", "--netns", lab.victim)
+        poll_until(lambda: alarms("rule_removed"))
+        lab.stop()
+        (ended,) = poll_until(lambda: alarms("attack_ended"))
+    assert began["details"]["attack_kind"] == ended["details"]["attack_kind"] == "udp_flood"
+    assert began["details"]["pps"] > PPS / 4
+    assert installed["details"]["rule_kind"] == "xdp"

@@ -1,0 +1,106 @@
+"""The mouse: tabs, rows, column heads, the wheel, the footer, the graph and the buttons of dialogs."""
+
+from __future__ import annotations
+
+import base64
+
+import pytest
+from screen_factory import provisional, snapshot
+from screen_run import LARGE, Run, running
+from textual import events
+
+from fwtop.ui.main_screen import MainScreen, copied
+
+
+async def click(run: Run, text: str, *, beside: str = "") -> None:
+    """Click in the middle of a text on the screen, in a line that also contains another text."""
+    lines = run.lines()
+    y = next(y for y, line in enumerate(lines) if text in line and beside in line)
+    x = lines[y].index(text) + len(text) // 2
+    await run.pilot.click(offset=(x, y))
+    await run.settle()
+
+
+async def test_a_click_chooses_a_tab() -> None:
+    async with running(provisional()) as run:
+        await click(run, "Rules 2")
+        assert run.app.main.tab.name == "rules"
+        await click(run, "Overview")
+        assert run.app.main.tab.name == "overview"
+
+
+async def test_a_click_selects_a_row_also_by_its_second_line() -> None:
+    async with running(snapshot(), (70, 24)) as run:
+        await run.go("proposals")
+        await click(run, "AS64501")
+        assert run.selected_key() == "ipset block 20 prefixes of AS64500 and AS64501"
+
+
+async def test_a_click_on_a_head_sorts_and_a_second_one_takes_it_back() -> None:
+    async with running(snapshot(), LARGE) as run:
+        await run.go("sources")
+        await run.press("right_square_bracket")
+        await click(run, "dropped", beside="network")
+        assert run.app.main.panels["sources"].rows.sort_name == "dropped"
+        await click(run, "dropped", beside="network")
+        assert run.app.main.panels["sources"].rows.sort_name == ""
+
+
+async def test_the_wheel_moves_the_selection() -> None:
+    async with running(snapshot()) as run:
+        await run.go("sources")
+        panel = run.app.main.panel
+        for event, selected in ((events.MouseScrollDown, 3), (events.MouseScrollUp, 0)):
+            panel.post_message(event(panel, 5, 5, 0, 0, 0, False, False, False))
+            await run.settle()
+            assert panel.rows.selected == selected
+
+
+async def test_a_click_on_the_footer_presses_the_key() -> None:
+    async with running(snapshot()) as run:
+        await click(run, "? help")
+        assert run.dialog == "DetailsDialog"
+
+
+async def test_a_click_on_the_graph_tells_what_happened_then() -> None:
+    async with running(snapshot(), LARGE) as run:
+        for _ in range(20):
+            run.clock[0] += 1
+            await run.send(snapshot())
+        graph = run.app.main.bars.graph
+        await run.pilot.click(offset=(graph.box.width - 20, graph.box.y + 1))
+        await run.settle()
+        assert "312k pps arrived, 125k reached you" in run.status
+
+
+async def test_a_click_presses_a_dialogs_button() -> None:
+    async with running(snapshot()) as run:
+        await run.go("sources")
+        await run.press("b")
+        assert run.dialog == "RuleDialog"
+        await click(run, "Cancel")
+        assert isinstance(run.app.screen, MainScreen)
+        await run.press("e")
+        await click(run, " md ")
+        assert run.feed.controls.calls[-1] == ("export", "md")
+
+
+@pytest.mark.parametrize(("panel", "text"), [("sources", "203.0.113.1"), ("payloads", "ffffffff")])
+async def test_a_row_is_copied_through_the_terminal(panel: str, text: str) -> None:
+    async with running(snapshot()) as run:
+        await run.go(panel)
+        written: list[str] = []
+        driver = run.app._driver
+        assert driver is not None
+        driver.write = written.append  # type: ignore[method-assign]
+        await run.press("Y")
+        sequence = next(part for part in written if part.startswith("\x1b]52;c;"))
+        value = base64.b64decode(sequence[7:].rstrip("\a")).decode()
+        assert value.startswith(text)
+        assert value.isprintable()
+
+
+def test_what_is_copied_of_a_proposal_is_its_command() -> None:
+    offers = snapshot().judgement.proposals
+    assert copied(offers[1]) == "fwtop block 203.0.113.0/24"
+    assert copied(offers[3]) == "call upstream: the link itself is full"

@@ -1,0 +1,110 @@
+"""Only the cells that changed are sent, and what the terminal then shows is the new picture."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console, RenderableType
+from screen_factory import provisional, snapshot
+from screen_run import LARGE, SMALL, running
+from textual import events
+from textual._compositor import ChopsUpdate, LayoutUpdate
+from textual.screen import Screen
+from textual.strip import Strip
+
+from fwtop.ui.drawing.partial import ExactUpdate
+from fwtop.ui.drawing.style import BAD, DIM, TEXT, Line, changed_cells, strip_of
+
+WIDTH = 30
+CONSOLE = Console(force_terminal=True, color_system="standard", width=WIDTH)
+SPAN = st.tuples(st.text("ab 1─", max_size=12), st.sampled_from((TEXT, DIM, BAD)))
+LINE = st.lists(SPAN, max_size=5)
+
+
+def apply(rows: list[list[str]], sent: str) -> None:
+    """Do to rows of cells what a terminal does with cursor movements, colours and text."""
+    y = x = 0
+    for move, _, text in re.findall(r"\x1b\[(\d+;\d+)H|(\x1b\[[\d;]*m)|([^\x1b])", sent):
+        if move:
+            y, x = (int(part) - 1 for part in move.split(";"))
+        elif text:
+            rows[y][x] = text
+            x += 1
+
+
+def update(old: Strip, new: Strip) -> ExactUpdate:
+    spans = [(0, start, end) for start, end in changed_cells(old, new)]
+    return ExactUpdate([{0: new}], spans, [[WIDTH]])
+
+
+@given(LINE, LINE)
+def test_a_partial_update_turns_the_old_line_into_the_new_one(before: Line, after: Line) -> None:
+    old, new = strip_of(before, WIDTH), strip_of(after, WIDTH)
+    rows = [list(old.text)]
+    apply(rows, update(old, new).render_segments(CONSOLE))
+    assert "".join(rows[0]) == new.text
+    assert changed_cells(new, new) == []
+
+
+@given(LINE, LINE)
+def test_styles_that_changed_are_sent_too(before: Line, after: Line) -> None:
+    old, new = strip_of(before, WIDTH), strip_of(after, WIDTH)
+    parts = changed_cells(old, new)
+    for place in range(WIDTH):
+        was, is_ = old.crop(place, place + 1), new.crop(place, place + 1)
+        if list(was) != list(is_):
+            assert any(start <= place < end for start, end in parts)
+
+
+def test_what_stays_between_two_figures_is_not_sent() -> None:
+    old, new = (
+        strip_of([(f"{rate}  network           {share}", TEXT)], WIDTH) for rate, share in ("12", "34")
+    )
+    sent = update(old, new).render_segments(CONSOLE)
+    assert "network" not in sent
+    assert changed_cells(old, new) == [(0, 1), (21, 22)]
+
+
+@pytest.mark.parametrize("size", [SMALL, LARGE])
+async def test_a_terminal_shows_what_the_screen_holds_after_every_update(size: tuple[int, int]) -> None:
+    async with running(snapshot(), size) as run:
+        rows = [list(line) for line in run.lines()]
+
+        def display(_: object, renderable: object) -> None:
+            if isinstance(renderable, ChopsUpdate):
+                apply(rows, ExactUpdate.of(renderable).render_segments(CONSOLE))
+            elif renderable is not None:
+                rows[:] = [list(line) for line in run.lines()]
+
+        run.app._display = display  # type: ignore[method-assign]
+        base = snapshot()
+        for factor in (1.1, 0.97, 3.0):
+            totals = replace(base.tables.totals, pps=base.tables.totals.pps * factor)
+            await run.send(replace(base, tables=replace(base.tables, totals=totals)))
+            run.clock[0] += 2
+            await run.press("down")
+            assert ["".join(row) for row in rows] == run.lines()
+        await run.send(provisional())
+        await run.press("right_square_bracket", "down", "v", "left_square_bracket", "down")
+        assert ["".join(row) for row in rows] == run.lines()
+
+
+async def test_a_resize_to_the_same_size_sends_a_whole_frame() -> None:
+    """Shrunk and grown again before the program looks, a terminal has lost cells, figures or no."""
+    async with running(snapshot()) as run:
+        sent: list[object] = []
+        display = run.app._display
+
+        def seen(screen: Screen[Any], update: RenderableType | None) -> None:
+            sent.append(update)
+            display(screen, update)
+
+        run.app._display = seen  # type: ignore[method-assign]
+        run.app.post_message(events.Resize(run.app.size, run.app.size))
+        await run.until(lambda: any(isinstance(update, LayoutUpdate) for update in sent))
+        assert next(update for update in sent if isinstance(update, LayoutUpdate)).region.size == run.app.size

@@ -1,0 +1,205 @@
+"""Any size from 1×1 to 400×120, in any state, costs a bounded number of steps and bytes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from types import FrameType
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+from screen_factory import provisional, snapshot
+from screen_fakes import FakeFeed, FakePlayer
+from screen_hostile import HostileControls, hostile
+from screen_packets import flood
+from screen_run import Run, running
+from screen_vectors import vectors
+
+from fwtop.model.rule import PlanView
+from fwtop.model.snapshot import Origin, Snapshot
+from fwtop.ui.dialogs.dialog import Dialog
+from fwtop.ui.dialogs.rule_dialog import RuleDialog
+from fwtop.ui.drawing.format import wrap
+from fwtop.ui.drawing.layout import Lines, frame
+from fwtop.ui.tabs import TABS
+
+STATES: dict[str, tuple[str, tuple[str, ...]]] = {  # the panel that has the keys, and keys
+    "as it opens": ("", ()),
+    **{name: (name, ("down",)) for tab in TABS for name in tab.panels},
+    "stage": ("path", ("down", "enter")),
+    "only one attack": ("attacks", ("enter",)),
+    "last proposal": ("proposals", ("end",)),
+    "filter": ("sources", ("slash", "2")),
+    "rule details": ("all_rules", ("enter",)),
+    "dialog": ("sources", ("b",)),
+    "dialog, editing": ("sources", ("b", "up", "1")),
+    "details": ("sources", ("enter",)),
+    "evidence": ("", ("a",)),
+    "help": ("", ("question_mark",)),
+    "combined set": ("", ("A",)),
+    "set, armed": ("", ("A", "enter")),
+    "views": ("sources", ("v",) * 6),
+    "into a prefix": ("sources", ("v", "enter")),
+    "held packets": ("packets", ("up", "up")),
+    "packet filter, wrong": ("packets", ("slash", *"port ==", "enter")),
+    "scoped": ("attacks", ("enter", "right_square_bracket")),
+    "choice": ("", ("plus",)),
+    "leaving": ("", ("q",)),
+    "command": ("", (":", "tab", "shift+tab")),
+    "command, wrong": ("", (":", *"block x", "enter")),
+}
+MOST_STEPS = 2_000_000  # calls of functions for one resize; a large screen takes some 100,000
+MOST_LINES = 100_000
+LONG = tuple(f"ipset add fwtop-4 198.51.{n // 256}.{n % 256} timeout 632 comment 'x'" for n in range(400))
+
+
+class TooManySteps(AssertionError):
+    """The screen does more than it can need to: it probably loops."""
+
+
+@contextmanager
+def bounded_steps(most: int) -> Iterator[None]:
+    """Count calls of Python and C functions and fail beyond a bound; a loop that calls nothing can't grow."""
+    steps = 0
+
+    def count(_: FrameType, event: str, __: object) -> None:
+        nonlocal steps
+        steps += event in ("call", "c_call")
+        if steps > most:
+            sys.setprofile(None)
+            raise TooManySteps(f"more than {most:,} calls")
+
+    sys.setprofile(count)
+    try:
+        yield
+    finally:
+        sys.setprofile(None)
+
+
+async def resize(run: Run, width: int, height: int) -> None:
+    with bounded_steps(MOST_STEPS):
+        await run.pilot.resize_terminal(width, height)
+        await run.settle()
+
+
+def held_lines(run: Run) -> int:
+    return sum(len(frame._strips) for screen in run.app.screen_stack for frame in screen.query(Lines))
+
+
+def assert_keys_refer_to_something_visible(run: Run) -> None:
+    main = run.app.main
+    if frame(*run.app.size, main.tab.name) is None:
+        assert not any(panel.display for panel in main.panels.values())
+        return
+    assert main.panel.display
+    assert main.panel.active
+    assert sum(panel.active for panel in main.panels.values()) == 1
+
+
+SIZE = st.tuples(st.integers(1, 400), st.integers(1, 120))
+TIGHT = st.tuples(st.integers(1, 30), st.integers(1, 14))
+
+
+SCENES: dict[str, Callable[[], Snapshot]] = {
+    "provisional": provisional,
+    "vectors": lambda: vectors(snapshot()),
+    "hostile": hostile,
+    "recording": lambda: snapshot(origin=Origin("session", ("eth0",), None, "2026-09-21T14-13-20-eth0")),
+}
+
+
+def feed_of(scene: str) -> FakeFeed:
+    """Return a feed for a scene: with long plans, packets, and a player for a recording."""
+    feed = FakeFeed()
+    if scene == "hostile":
+        feed.controls = HostileControls()
+    else:
+        feed.controls.plan_answer = PlanView(LONG, ("another rule does most of this already",))
+        feed.controls.recent = flood(200)
+    feed.player = FakePlayer() if scene == "recording" else None
+    return feed
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    st.sampled_from(sorted(SCENES)),
+    st.sampled_from(sorted(STATES)),
+    st.lists(SIZE | TIGHT, min_size=1, max_size=4),
+)
+@example("provisional", "dialog", [(6, 24)])
+@example("provisional", "dialog", [(1, 1), (400, 120)])
+@example("vectors", "combined set", [(6, 24), (1, 1), (400, 120), (60, 15)])
+@example("hostile", "combined set", [(6, 24), (1, 1), (400, 120)])
+@example("provisional", "command", [(6, 24), (400, 120), (24, 8), (1, 1), (60, 15)])
+@example("provisional", "command, wrong", [(6, 24), (400, 120), (24, 8), (1, 1), (60, 15)])
+@example("provisional", "sources", [(200, 50), (80, 24), (60, 15)])
+@example("hostile", "packets", [(400, 120), (60, 15), (1, 1), (132, 34)])
+@example("recording", "as it opens", [(400, 120), (60, 15), (1, 1), (132, 34)])
+@example("provisional", "ports", [(400, 120), (60, 15), (1, 1), (132, 34)])
+@example("provisional", "conntrack", [(200, 50), (60, 15)])
+async def test_no_size_in_any_state_costs_more_than_it_can_need(
+    scene: str, state: str, sizes: list[tuple[int, int]]
+) -> None:
+    at, keys = STATES[state]
+    async with running(SCENES[scene](), at=at, feed=feed_of(scene)) as run:
+        await run.press(*keys)
+        for width, height in sizes:
+            await resize(run, width, height)
+            assert held_lines(run) < MOST_LINES
+            for lines in run.app.screen.query(Lines):
+                if lines.display:
+                    assert lines.box.width <= width
+                    assert lines.box.height <= height
+            assert_keys_refer_to_something_visible(run)
+        await resize(run, 80, 24)
+        assert "loops" not in run.text()
+
+
+@given(st.text(max_size=200), st.integers(-5, 40))
+@settings(deadline=None)
+def test_wrapped_lines_are_one_line_each_and_fit(text: str, width: int) -> None:
+    with bounded_steps(20_000):
+        rows = wrap(text, width)
+    assert all(len(row) <= max(width, 1) and "\n" not in row and "\r" not in row for row in rows)
+    assert len(rows) <= 2 * len(text) + 1
+
+
+async def test_line_breaks_in_a_command_never_reach_the_terminal() -> None:
+    base = snapshot()
+    offers = list(base.judgement.proposals)
+    script = "ipset restore <<EOF\n" + "\n".join(LONG[:40]) + "\nEOF\n"
+    offers[0] = replace(offers[0], commands=(script,), summary="block\r\n\x1b[2J40 addresses")
+    base = replace(base, judgement=replace(base.judgement, proposals=tuple(offers)))
+    async with running(base) as run:
+        await run.press("r")
+        assert isinstance(run.app.screen, Dialog)
+        shown = [strip.text for frame in run.app.screen.query(Lines) for strip in frame._strips]
+        assert all(text.isprintable() for text in shown)
+        assert len({len(text) for text in shown}) == 1, "the frame is whole"
+
+
+@pytest.mark.parametrize("size", [(60, 15), (60, 10), (80, 15), (80, 12), (40, 9)])
+async def test_small_dialog_shows_stops_harms_and_warnings_before_the_fields(size: tuple[int, int]) -> None:
+    feed = FakeFeed()
+    feed.controls.plan_answer = PlanView(LONG, ("cuts off 198.51.100.7",))
+    async with running(snapshot(), at="ports", feed=feed) as run:
+        await run.press("x")
+        await resize(run, *size)
+        shown = run.text()
+        for wanted in ("stops", "harms", "cuts off", "Install", "Cancel"):
+            assert wanted in shown, f"{wanted} at {size}:\n{shown}"
+
+
+async def test_dialog_that_cannot_be_read_installs_nothing() -> None:
+    async with running(snapshot()) as run:
+        await run.press("b")
+        assert isinstance(run.app.screen, RuleDialog)
+        await resize(run, 12, 4)
+        await run.press("enter")
+        assert "apply" not in run.feed.controls.verbs()
+        await resize(run, 80, 24)
+        await run.press("enter")
+        assert run.feed.controls.verbs()[-1] == "apply"

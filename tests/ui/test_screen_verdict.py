@@ -1,0 +1,208 @@
+"""The verdict and the rates: how protected this machine is, and where its packets go."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from screen_factory import calm, conntrack_full, protected, provisional, snapshot, trial
+from screen_parts import NOW, PPS, SECONDS, attack, block_rule, with_fates
+from screen_run import running
+
+from fwtop.model.counters import TcpService
+from fwtop.model.rule import RuleStatus, State
+from fwtop.model.snapshot import Judgement, LedgerRow, Snapshot
+from fwtop.ui.bars.rates_line import rates_line
+from fwtop.ui.bars.verdict_line import verdict_line
+from fwtop.ui.drawing.style import TEXT, Line, width_of
+from fwtop.ui.state.history import History
+from fwtop.ui.state.verdict import Kind, flow_of, verdict_of
+
+
+def row(layer: str, part: float, rule: str | None = None) -> LedgerRow:
+    return LedgerRow(layer, "because", round(part * PPS * SECONDS), part * PPS, rule)
+
+
+def under_attack(*rows: LedgerRow, rules: tuple[RuleStatus, ...] = (), share: float = 0.8) -> Snapshot:
+    """A flood of 80 % of the packets, of which some end in the given rows; the rest is accepted."""
+    base = snapshot(mitigations=rules)
+    rest = PPS - sum(item.pps for item in rows)
+    ledger = (*rows, LedgerRow("delivered", "accepted", round(rest * SECONDS), rest))
+    judgement = Judgement((attack(share=share, pps=share * PPS),))
+    return with_fates(replace(base, tables=replace(base.tables, ledger=ledger), judgement=judgement))
+
+
+def rule(state: State = State.CONFIRMED, **changes: object) -> RuleStatus:
+    status = RuleStatus(block_rule("7"), state, confirm_by=NOW + 21 if state is State.PROVISIONAL else None)
+    return replace(status, **changes)  # type: ignore[arg-type]
+
+
+def text(line: Line) -> str:
+    return "".join(part for part, _ in line)
+
+
+@pytest.mark.parametrize(
+    ("shown", "kind", "badge"),
+    [
+        (calm(), Kind.CALM, "CALM"),
+        (under_attack(), Kind.UNPROTECTED, "UNPROTECTED"),
+        (under_attack(row("socket", 0.8)), Kind.UNPROTECTED, "UNPROTECTED"),
+        (under_attack(row("netfilter", 0.8)), Kind.ALREADY, "ALREADY STOPPED BY YOUR FIREWALL"),
+        (under_attack(row("xdp", 0.77)), Kind.ALREADY, "ALREADY STOPPED BY YOUR FIREWALL"),
+        (under_attack(row("netfilter", 0.576, "7"), rules=(rule(),)), Kind.PARTLY, "PARTLY 72 %"),
+        (under_attack(row("netfilter", 0.2)), Kind.PARTLY, "PARTLY 25 %"),
+        (under_attack(row("netfilter", 0.8, "7"), rules=(rule(),)), Kind.PROTECTED, "PROTECTED"),
+        (
+            under_attack(row("netfilter", 0.4, "7"), row("netfilter", 0.4), rules=(rule(),)),
+            Kind.PROTECTED,
+            "PROTECTED",
+        ),
+        (
+            under_attack(row("netfilter", 0.8, "7"), rules=(rule(State.PROVISIONAL),)),
+            Kind.TRIAL,
+            "TRIAL 21 s",
+        ),
+        (
+            under_attack(row("netfilter", 0.8, "7"), rules=(rule(State.EXPIRED),)),
+            Kind.UNPROTECTED,
+            "UNPROTECTED",
+        ),
+        (
+            under_attack(rules=(rule(State.PROVISIONAL, acting=False),)),
+            Kind.UNPROTECTED,
+            "UNPROTECTED",
+        ),
+    ],
+)
+def test_badge_says_how_protected_the_machine_is(shown: Snapshot, kind: Kind, badge: str) -> None:
+    assert verdict_of(shown, NOW).kind is kind
+    line = verdict_line(shown, NOW, 120, [])
+    assert text(line).startswith(f" {badge} ")
+    assert line[0][1].reverse, "a badge without colour too"
+
+
+def test_share_is_of_the_attacks_packets_and_never_above_all_of_them() -> None:
+    verdict = verdict_of(under_attack(row("netfilter", 0.95, "7"), rules=(rule(),)), NOW)
+    assert verdict.mine == 1.0
+    assert verdict.stopped == 1.0
+    half = verdict_of(under_attack(row("netfilter", 0.2, "7"), rules=(rule(),), share=0.4), NOW)
+    assert half.mine == pytest.approx(0.5)
+    assert half.attack_pps == pytest.approx(0.4 * PPS)
+
+
+def test_drops_of_other_traffic_protect_from_nothing() -> None:
+    """A firewall drops a fifth of all packets, scans and the like; the attack passes whole."""
+    shown = under_attack(row("netfilter", 0.2), share=0.5)
+    passing = replace(shown.judgement.attacks[0], other_share=0.0)
+    verdict = verdict_of(replace(shown, judgement=Judgement((passing,))), NOW)
+    assert verdict.kind is Kind.UNPROTECTED
+    assert verdict.stopped == 0.0
+
+
+def test_attacks_count_by_their_packets() -> None:
+    shown = under_attack(row("netfilter", 0.2, "7"), rules=(rule(),))
+    stopped = attack(pps=30_000.0, mine_share=1.0)
+    passing = attack(kind="syn_flood", target="tcp/80", pps=10_000.0)
+    verdict = verdict_of(replace(shown, judgement=Judgement((stopped, passing))), NOW)
+    assert verdict.kind is Kind.PARTLY
+    assert verdict.mine == pytest.approx(0.75)
+
+
+def test_old_sessions_dont_tell_what_became_of_an_attack() -> None:
+    shown = under_attack(row("netfilter", 0.8, "7"), rules=(rule(),))
+    old = replace(shown.judgement.attacks[0], bps=0.0, mine_share=0.0)
+    assert verdict_of(replace(shown, judgement=Judgement((old,))), NOW).kind is Kind.RECORDED
+
+
+def test_full_table_is_an_effect_not_a_share_of_the_attack() -> None:
+    shown = under_attack(row("netfilter", 0.8, "7"), rules=(rule(),))
+    full = attack(kind="conntrack_exhaustion", title="Connection table full", share=0.9, pps=0.9 * PPS)
+    both = replace(shown, judgement=Judgement((*shown.judgement.attacks, full)))
+    assert verdict_of(both, NOW).kind is Kind.PROTECTED
+    assert "conntrack FULL" in text(verdict_line(conntrack_full(), NOW, 80, [("conntrack FULL", TEXT)]))
+
+
+def test_recorded_packets_have_no_verdict_on_their_fate() -> None:
+    base = under_attack()
+    recorded = replace(base.tables, ledger=(LedgerRow("capture", "recorded", 9, 9.0),))
+    shown = replace(base, tables=recorded)
+    assert flow_of(shown) is None
+    assert verdict_of(shown, NOW).kind is Kind.RECORDED
+    assert "not recorded" in text(rates_line(shown, None, 80, []))
+
+
+def test_trial_compares_what_the_rule_drops_with_what_was_expected() -> None:
+    status = rule(State.PROVISIONAL)
+    wanted = text(verdict_line(under_attack(row("netfilter", 0.8, "7"), rules=(status,)), NOW, 140, []))
+    assert "rule 7 drops 250k pps = 100.0 % of the attack" in wanted or "= 100 % of the attack" in wanted
+    assert "✔" in wanted
+    short = text(verdict_line(under_attack(row("netfilter", 0.1, "7"), rules=(status,)), NOW, 140, []))
+    assert "not yet" in short
+
+
+def test_rules_on_trial_together_are_told_together() -> None:
+    """A combined set: the first to end counts the seconds, their drops add up."""
+    first, second = rule(State.PROVISIONAL), rule(State.PROVISIONAL, confirm_by=NOW + 24)
+    second = replace(second, rule=replace(second.rule, id="8"))
+    drops = (row("netfilter", 0.5, "7"), row("xdp", 0.3, "8"))
+    shown = text(verdict_line(under_attack(*drops, rules=(second, first)), NOW, 140, []))
+    assert shown.startswith(" TRIAL 21 s ")
+    assert "rules 7, 8 drop 250k pps = 100 % of the attack ✔" in shown
+
+
+@pytest.mark.parametrize("shown", [calm(), snapshot(), provisional(), conntrack_full(), trial(), protected()])
+def test_rates_add_up_to_what_arrives_as_the_ledger_says(shown: Snapshot) -> None:
+    flow = flow_of(shown)
+    assert flow is not None
+    parts = flow.mine + flow.other + flow.kernel + flow.reaches + flow.unaccounted
+    assert parts == pytest.approx(flow.arrives)
+    assert flow.arrives == shown.tables.totals.pps
+    ledger = shown.tables.ledger
+    assert flow.mine == pytest.approx(sum(item.pps for item in ledger if item.rule))
+    assert flow.reaches == pytest.approx(sum(item.pps for item in ledger if item.layer == "delivered"))
+    dropped = sum(item.pps for item in ledger if item.layer not in ("delivered", "unexplained"))
+    assert flow.mine + flow.other + flow.kernel == pytest.approx(dropped)
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 120, 160, 200])
+def test_rates_fit_and_always_name_what_reaches_services(width: int) -> None:
+    for shown in (calm(), snapshot(), provisional(), conntrack_full(), trial(), protected()):
+        line = rates_line(shown, None, width, [("conntrack 12 %", TEXT)])
+        assert width_of(line) <= width
+        assert "REACHES YOU" in text(line)
+        assert "my rules" in text(line)
+
+
+def served(shown: Snapshot, handshakes: float, acknowledged: float) -> Snapshot:
+    return replace(shown, tcp=TcpService(3, handshakes, acknowledged))
+
+
+def test_clients_are_compared_with_before_the_attack() -> None:
+    history = History()
+    for second in range(20):
+        history.take(served(calm(), 100.0, 1000.0), NOW - 130 + second)
+    flood = served(under_attack(), 77.0, 1000.0)  # since NOW - 106
+    history.take(flood, NOW)
+    assert history.before is not None
+    shown = text(rates_line(flood, history.before, 200, []))
+    assert "clients 77/s ▼23.0 % (was 100)" in shown
+    assert "acked 1.00k/s =" in shown
+    assert "3 s: arrives" in shown, "the window is named"
+
+
+def test_without_calm_before_the_attack_clients_have_no_baseline() -> None:
+    history = History()
+    flood = served(under_attack(), 77.0, 900.0)
+    history.take(flood, NOW)
+    assert history.before is None
+    assert "clients 77/s ~ no baseline" in text(rates_line(flood, history.before, 200, []))
+    assert "clients" not in text(rates_line(under_attack(), None, 200, [])), "nothing counted, nothing said"
+
+
+async def test_verdict_and_rates_head_the_screen() -> None:
+    async with running(served(under_attack(), 77.0, 900.0)) as run:
+        lines = run.lines()
+        assert "UNPROTECTED" in lines[1]
+        assert "REACHES YOU" in lines[2]
+        await run.send(calm())
+        assert run.lines()[1].startswith(" CALM ")

@@ -1,0 +1,231 @@
+"""The judge over time: what it learns, when attacks begin, change and end, and what it remembers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from analysis_commands import check_commands
+from analysis_factory import STARTED, make_batch, make_frames, make_tables, make_window
+
+from fwtop.analysis.advisor import Advisor, at_most
+from fwtop.analysis.baseline import Baseline
+from fwtop.analysis.config import AdviseConfig
+from fwtop.model.counters import ConntrackSample
+from fwtop.model.packets import PacketBatch
+from fwtop.model.snapshot import Judgement
+
+VISITORS = {"make": "connections", "src": "60", "count": 400}
+NTP = {"src": "300", "sport": 123, "dport": "random", "payload": "ntp"}
+SYN = {"protocol": "tcp", "flags": "S", "dport": 80}
+
+
+class Live:
+    """A stream of packets seen through windows of five seconds, twice a second."""
+
+    def __init__(self, items: list[dict[str, Any]], seconds: float, advisor: Advisor | None = None) -> None:
+        self.frames = make_frames(items, seconds)
+        self.batch = make_batch(self.frames)
+        self.advisor = advisor or Advisor()
+        self.origin = int(self.batch.time_ns[0]) - int(self.frames[0][0] * 1e9)
+
+    def tick(self, end: float, **more: Any) -> Judgement:
+        low, high = self.origin + int((end - 5.0) * 1e9), self.origin + int(end * 1e9)
+        inside = (self.batch.time_ns >= low) & (self.batch.time_ns < high)
+        seconds = min(5.0, end)
+        window = make_window(
+            self.batch.select(inside), seconds, live=True, started=STARTED + end - seconds, **more
+        )
+        return self.advisor.judge(window, make_tables(window))
+
+    def run(self, start: float, stop: float) -> list[tuple[float, Judgement]]:
+        return [(end, self.tick(end)) for end in np.arange(start, stop + 0.01, 0.5).tolist()]
+
+
+def kinds(judgement: Judgement) -> set[str]:
+    return {attack.kind for attack in judgement.attacks}
+
+
+def test_onset_is_that_of_the_first_packets_and_harm_is_counted_on_the_quiet_time() -> None:
+    live = Live([VISITORS, {**NTP, "count": 8_000, "start": 15.3, "stop": 20.0}], 20.0)
+    quiet = live.run(0.5, 15.0)
+    assert all(not judgement.attacks for _, judgement in quiet)
+    assert live.advisor.baseline.ready
+    judgement = live.run(15.5, 19.5)[-1][1]
+    assert kinds(judgement) == {"ntp_amplification"}
+    assert judgement.attacks[0].since == pytest.approx(STARTED + 15.3, abs=0.3)
+    assert "quiet seconds" in judgement.baseline
+    best = judgement.proposals[0]
+    assert not best.guess
+    assert best.attack_share >= 0.95
+    assert best.collateral_share <= 0.005
+
+
+def test_an_attack_is_named_within_a_second_of_its_first_packet() -> None:
+    live = Live([VISITORS, {**SYN, "count": 9_000, "start": 8.0, "stop": 14.0}], 14.0)
+    live.run(0.5, 8.0)
+    assert kinds(live.tick(8.9)) == {"syn_flood"}
+
+
+def test_change_of_vector_and_pulses_are_told() -> None:
+    waves = [
+        {**SYN, "count": 6_000, "start": 8.0, "stop": 12.0},
+        {**NTP, "count": 6_000, "start": 12.0, "stop": 16.0},
+        {**SYN, "count": 6_000, "start": 26.0, "stop": 30.0},
+    ]
+    live = Live([VISITORS, *waves], 30.0)
+    seen = live.run(0.5, 30.0)
+    at = dict(seen)
+    assert kinds(at[10.0]) == {"syn_flood"}
+    assert kinds(at[13.0]) == {"syn_flood", "ntp_amplification"}
+    assert kinds(at[19.0]) == {"ntp_amplification"}
+    assert any(
+        "replaced SYN flood" in sentence for attack in at[18.0].attacks for sentence in attack.evidence
+    )
+    assert kinds(at[23.5]) == set()
+    again = at[29.0].attacks[0]
+    assert again.since == pytest.approx(STARTED + 8.0, abs=0.5)
+    assert any("pulses" in sentence for sentence in again.evidence)
+
+
+def test_proposals_stay_while_the_attack_does_and_change_with_it() -> None:
+    """A key is pressed about a second after what it answers: the number must still mean the same rule."""
+    waves = [
+        {**SYN, "count": 8_000, "start": 6.0, "stop": 20.0},
+        {**NTP, "count": 8_000, "start": 14.0, "stop": 20.0},
+    ]
+    live = Live([VISITORS, *waves], 20.0)
+    seen = live.run(0.5, 20.0)
+    first = dict(seen)[10.0].proposals
+    assert first
+    assert dict(seen)[10.5].proposals == first
+    assert any("port 123" in proposal.summary for proposal in dict(seen)[15.5].proposals)
+    recent: list[tuple[float, dict[int, str]]] = []
+    for at, judgement in seen:
+        shown = {p.number: p.summary.split(" (")[0] for p in judgement.proposals if p.kind == "xdp"}
+        for then, before in recent:
+            if at - then < 1.0:
+                assert all(before.get(number, text) == text for number, text in shown.items())
+        recent.append((at, shown))
+
+
+def test_nothing_of_an_attack_is_learned() -> None:
+    live = Live([VISITORS, {**NTP, "count": 4_000, "start": 10.0, "stop": 20.0}], 20.0)
+    live.run(0.5, 20.0)
+    assert not (live.advisor.baseline.rows.sport == 123).any()
+
+
+def test_one_long_quiet_window_is_learned_but_for_its_end() -> None:
+    """A snapshot judges once: the session after it has to find a baseline all the same."""
+    advisor = Advisor()
+    batch = make_batch(make_frames([VISITORS], 12.0))
+    advisor.judge(window := make_window(batch, 12.0, live=True), make_tables(window))
+    assert advisor.baseline.ready
+    assert advisor.baseline.seconds == pytest.approx(9.0)
+    times = advisor.baseline.rows.time_ns
+    assert int(times.max()) < int(batch.time_ns.max()) - 3 * 10**9
+
+
+def test_a_stored_baseline_serves_the_next_session_and_garbage_is_refused() -> None:
+    live = Live([VISITORS], 15.0)
+    live.run(0.5, 15.0)
+    learned = live.advisor.baseline
+    again = Baseline.from_bytes(learned.to_bytes())
+    assert again.ready
+    assert again.rate("tcp.ack") == learned.rate("tcp.ack")
+    assert np.array_equal(again.rows.data, learned.rows.data)
+    started_late = Live([VISITORS, {**SYN, "count": 9_000}], 5.0, Advisor(baseline=again))
+    proposals = started_late.tick(4.0).proposals
+    assert proposals
+    assert not any(proposal.guess for proposal in proposals)
+    for bad in (b"", b"PK\x03\x04", learned.to_bytes()[:-40], b"\x93NUMPY" + bytes(200)):
+        with pytest.raises(ValueError, match="baseline"):
+            Baseline.from_bytes(bad)
+
+
+def test_the_reservoir_is_bounded_and_rolls() -> None:
+    baseline = Baseline(capacity=1_000)
+    batch = make_batch(make_frames([VISITORS], 5.0))
+    for _ in range(20):
+        baseline.keep_rows(batch)
+    assert len(baseline.rows) == 1_000
+    later = batch.select(slice(None))
+    later.dport[:] = 8080
+    for _ in range(20):
+        baseline.keep_rows(later)
+    assert (baseline.rows.dport == 8080).mean() > 0.99
+
+
+def test_renewing_in_an_attack_keeps_each_part_of_normal_traffic() -> None:
+    visitors = make_batch(make_frames([VISITORS, {"dport": 53, "count": 300}], 5.0))
+    baseline = Baseline()
+    baseline.keep_rows(visitors)
+    tcp = baseline.rows.protocol == 6
+    before = float(baseline.rows.weight[tcp].sum()), len(baseline.rows)
+    seen = visitors.select(visitors.protocol == 6)
+    seen.dport[:] = 8080
+    seen.weight[:] = 50.0
+    baseline.renew(seen, tcp)
+    tcp = baseline.rows.protocol == 6
+    assert (float(baseline.rows.weight[tcp].sum()), len(baseline.rows)) == (
+        pytest.approx(before[0]),
+        before[1],
+    )
+    assert (baseline.rows.dport[tcp] == 8080).any()
+    baseline.renew(visitors, np.zeros(len(baseline.rows), np.bool_))
+    assert len(baseline.rows) == before[1]
+
+
+def test_a_surge_above_the_baseline_is_needed_where_the_class_is_usual() -> None:
+    busy = {"src": "150", "dport": 53, "payload": "query example.com 1"}
+    live = Live([{**busy, "count": 9_000}], 15.0, Advisor(AdviseConfig(flood_pps=1_000.0)))
+    live.run(0.5, 15.0)
+    grown = Live([{**busy, "count": 18_000}], 15.0, Advisor(baseline=live.advisor.baseline))
+    assert kinds(grown.tick(10.0)) == set()  # twice as much as usual
+    flooded = Live([{**busy, "count": 75_000}], 15.0, Advisor(baseline=live.advisor.baseline))
+    assert kinds(flooded.tick(10.0)) == {"dns_query_flood"}
+
+
+def test_a_slow_scan_is_remembered_over_many_windows() -> None:
+    live = Live([VISITORS, {"make": "scan", "src": "45.146.165.208", "count": 60}], 120.0)
+    judgements = dict(live.run(0.5, 118.0))
+    first = min(at for at, judgement in judgements.items() if judgement.attacks)
+    assert 60 < first < 100
+    last = judgements[118.0].attacks[0]
+    assert last.kind == "port_scan"
+    assert "45.146.165.208" in last.title
+    assert not last.spoofed
+
+
+def test_conntrack_exhaustion_comes_from_the_tables_own_figures() -> None:
+    live = Live([{**SYN, "count": 9_000, "dport": 80}, VISITORS], 5.0)
+    full = ConntrackSample(65_000, 65_536, new_per_s=2_000.0, insert_failed=40, drop=900, early_drop=12)
+    judgement = live.tick(4.0, conntrack=full)
+    assert kinds(judgement) == {"syn_flood", "conntrack_exhaustion"}
+    kept_out = next(proposal for proposal in judgement.proposals if proposal.kind == "notrack")
+    sooner, room = (proposal for proposal in judgement.proposals if proposal.kind == "sysctl")
+    assert "nf_conntrack_tcp_timeout_syn_recv=10" in sooner.commands[0]
+    assert "conntrack max from 65,536 to 262,144" in room.summary
+    for proposal in (kept_out, sooner, room):
+        assert proposal.attack_share == proposal.stopped_pps == 0
+        check_commands(proposal)
+    calm = Live([VISITORS], 5.0)
+    assert not calm.tick(4.0, conntrack=ConntrackSample(9_000, 65_536, new_per_s=80.0)).attacks
+
+
+def test_no_attack_is_faster_than_all_that_arrives() -> None:
+    live = Live([{**SYN, "count": 9_000}, VISITORS], 5.0)
+    full = ConntrackSample(65_000, 65_536, new_per_s=1e6, insert_failed=40, drop=900, early_drop=12)
+    judgement = live.tick(4.0, conntrack=full)
+    assert max(attack.pps for attack in judgement.attacks) < 5_000
+    later = at_most(judgement, 120.0)  # the tables are newer than the judgement beside them
+    assert {attack.pps for attack in later.attacks} == {120.0}
+    assert at_most(later, 500.0) is later
+
+
+def test_an_empty_window_is_quiet() -> None:
+    nothing = make_window(PacketBatch.empty(216), 1.0, live=True)
+    judgement = Advisor().judge(nothing, make_tables(nothing))
+    assert judgement.attacks == ()
+    assert judgement.proposals == ()

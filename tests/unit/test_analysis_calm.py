@@ -1,0 +1,179 @@
+"""Traffic that looks like a flood at one glance: each sort was once named one."""
+
+from __future__ import annotations
+
+import string
+from random import Random
+
+import pytest
+from analysis_factory import ethernet, icmp, ip, tcp, udp
+from analysis_flows import HOST, OPTIONS, STAMPS, Frame, connection, hosts, judge
+from analysis_payloads import client_hello, dns_name
+
+
+def datagram(at: float, src: bytes, ports: tuple[int, int], data: bytes, *, ttl: int | None = None) -> Frame:
+    return at, ethernet(ip(src, HOST, 17, udp(*ports, data), ttl=ttl or 64 - src[3] % 20))
+
+
+def question(rng: Random, at: float, src: bytes, name: str, *, ttl: int | None = None) -> Frame:
+    head = rng.randbytes(2) + b"\1\0\0\1\0\0\0\0\0\0"
+    data = head + dns_name(name) + rng.choice((b"\0\1", b"\0\x1c")) + b"\0\1"
+    return datagram(at, src, (rng.randrange(1024, 65536), 53), data, ttl=ttl)
+
+
+def test_clients_of_one_network_ask_their_resolver_for_a_few_popular_names() -> None:
+    rng = Random(1)
+    names = [
+        f"{label}.{site}.example" for site in ("search", "mail", "news") for label in ("www", "api", "img")
+    ]
+    clients = [bytes([10, 3, 0, n]) for n in range(2, 250)]
+    popularity = [1 / (rank + 1) for rank in range(len(names))]
+    frames = [
+        question(rng, rng.random() * 10, rng.choice(clients), rng.choices(names, popularity)[0], ttl=64)
+        for _ in range(3000)
+    ]
+    assert judge(frames, seconds=10.0) == {}
+
+
+def test_names_of_a_content_network_are_random_but_lived_in() -> None:
+    rng = Random(2)
+    letters = string.ascii_lowercase + string.digits
+    names = [f"d{''.join(rng.choices(letters, k=13))}.cdn.example" for _ in range(3000)]
+    popularity = [(rank + 1) ** -0.9 for rank in range(len(names))]
+    resolvers = hosts(rng, 2000)
+    frames = [
+        question(rng, rng.random() * 3, rng.choice(resolvers), name)
+        for name in rng.choices(names, popularity, k=5000)
+    ]
+    assert judge(frames, seconds=3.0) == {}
+
+
+def test_some_lookups_by_hash_are_no_attack_on_their_zone() -> None:
+    rng = Random(3)
+    clients = hosts(rng, 200)
+    daily = [
+        question(rng, rng.random() * 10, rng.choice(clients), f"h{rng.randrange(60)}.example")
+        for _ in range(2000)
+    ]
+    hashes = [
+        question(rng, rng.random() * 10, rng.choice(clients), f"{rng.randbytes(13).hex()}.av.example")
+        for _ in range(80)
+    ]
+    assert judge(daily + hashes, seconds=10.0) == {}
+
+
+def test_a_gateway_that_polls_devices_takes_a_new_port_for_each_question() -> None:
+    rng = Random(4)
+    gateway = hosts(rng, 1)[0]
+    polls = []
+    for _ in range(400):
+        ask = b"\x40\1" + rng.randbytes(2) + b"\xb4temp"
+        polls.append(datagram(rng.random() * 10, gateway, (rng.randrange(1024, 65536), 5683), ask))
+    assert judge(polls, seconds=10.0) == {}
+
+
+def test_machines_that_boot_ask_for_the_same_file() -> None:
+    rng = Random(5)
+    frames = [
+        datagram(rng.random() * 5, machine, (rng.randrange(1024, 65536), 69), b"\0\1pxelinux.0\0octet\0")
+        for machine in hosts(rng, 80)
+        for _ in range(3)
+    ]
+    assert judge(frames, seconds=5.0) == {}
+
+
+def test_a_transport_stream_is_no_flood() -> None:
+    rng = Random(6)
+    sender = hosts(rng, 1)[0]
+
+    def cells(first: int) -> bytes:
+        return b"".join(b"\x47\1\0" + bytes([0x10 | (first + i) & 15]) + rng.randbytes(184) for i in range(7))
+
+    frames = [datagram(i / 2000, sender, (42_000, 1234), cells(7 * i)) for i in range(3000)]
+    assert judge(frames, seconds=1.5) == {}
+
+
+def test_a_tunnel_of_few_sizes_carries_the_same_hosts_and_a_flood_does_not() -> None:
+    rng = Random(7)
+    peer = hosts(rng, 1)[0]
+
+    def outer(inner: tuple[bytes, bytes]) -> bytes:
+        body = ip(*inner, 6, rng.randbytes(rng.choice((20, 520, 1420))), ttl=63)
+        return ethernet(ip(peer, HOST, 47, b"\0\0\x08\0" + body, ttl=57))
+
+    ends = (bytes([10, 9, 0, 1]), bytes([10, 9, 0, 2]))
+    assert judge([(i / 2000, outer(ends)) for i in range(4000)], seconds=2.0) == {}
+    flood = [(i / 2000, outer((rng.randbytes(4), rng.randbytes(4)))) for i in range(4000)]
+    assert set(judge(flood, seconds=2.0)) == {"gre_flood"}
+
+
+def test_a_page_with_many_pictures_is_fetched_at_once() -> None:
+    rng = Random(8)
+    client = hosts(rng, 1)[0]
+    frames: list[Frame] = []
+    for k in range(6):
+        words = b" HTTP/1.1\r\nHost: www.example.org\r\nUser-Agent: Mozilla/5.0\r\n\r\n"
+        loads = [b"GET /img/%06d.png" % rng.randrange(10**6) + words for _ in range(14)]
+        frames += connection(rng, client, 80, loads, gap=0.03, at=0.02 * k)
+    assert judge(frames, seconds=0.6) == {}
+
+
+def test_balancers_that_look_whether_a_server_answers_begin_sessions_and_leave() -> None:
+    rng = Random(9)
+    frames: list[Frame] = []
+    for balancer in hosts(rng, 6):
+        for i in range(20):
+            at = 2 * i + rng.random()
+            frames += connection(rng, balancer, 443, [client_hello(rng)], at=at, answered=3500)
+    assert judge(frames, seconds=40.0) == {}
+
+
+def test_a_few_hosts_that_ping_are_no_flood() -> None:
+    rng = Random(10)
+    frames = [
+        (i / 20 + rng.random() / 100, ethernet(ip(host, HOST, 1, icmp(8, 0, bytes(56)), ttl=60)))
+        for host in hosts(rng, 3)
+        for i in range(60)
+    ]
+    assert judge(frames, seconds=3.0) == {}
+
+
+def test_programs_that_watch_a_page_are_no_flood() -> None:
+    rng = Random(11)
+    load = b"GET /status HTTP/1.1\r\nHost: 10.10.10.10\r\nAccept-Encoding: identity\r\n\r\n"
+    frames: list[Frame] = []
+    for watcher in hosts(rng, 30):
+        frames += connection(rng, watcher, 80, [load] * 6, gap=0.5, at=rng.random())
+    assert judge(frames) == {}
+
+
+@pytest.mark.parametrize("pace", [800, 16_000])
+def test_a_measurement_that_numbers_its_packets_is_no_flood(pace: int) -> None:
+    """iperf3's datagrams: seconds, microseconds, a number, then the same digits in all."""
+    rng = Random(12)
+    sender = hosts(rng, 1)[0]
+    frames = []
+    for i in range(1600):
+        head = (i // pace).to_bytes(4) + (i * 1_000_000 // pace % 1_000_000).to_bytes(4) + i.to_bytes(4)
+        frames.append(datagram(i / pace, sender, (40_000, 5201), head + b"0123456789" * 118))
+    assert judge(frames, seconds=1600 / pace) == {}
+
+
+def test_samples_that_end_before_the_flags_or_the_payload_accuse_nobody() -> None:
+    rng = Random(13)
+    server, peer = b"\x20\x01\x0d\xb8" + bytes(11) + b"\1", b"\x2a\x02" + rng.randbytes(14)
+    frames: list[Frame] = []
+    for _ in range(60):
+        client, own, seq = b"\x2a\x02" + rng.randbytes(14), rng.randrange(32_768, 61_000), rng.getrandbits(31)
+        at = rng.random() * 3
+        for step, (flags, options, data) in enumerate(
+            [(2, OPTIONS, b"")] + [(flags, STAMPS, b"") for flags in (16, 16, 16, 17)]
+        ):
+            body = tcp(own, 443, flags, seq=seq + step, ack=9, options=options, data=data)
+            frames.append((at + step / 50, ethernet(ip(client, server, 6, body, ttl=55))))
+    assert judge(frames, snap=64) == {}
+    stream = [
+        (i / 400, ethernet(ip(peer, server, 17, udp(40_000, 5004, bytes(2) + rng.randbytes(600)), ttl=55)))
+        for i in range(1600)
+    ]
+    assert judge(stream, snap=64) == {}

@@ -1,0 +1,256 @@
+"""Attacks that hold connections are named by what the sockets tell; ordinary clients never are."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+
+import pytest
+from analysis_factory import ethernet, ip, make_batch, make_frames, make_tables, make_window, tcp
+from held_tables import PORT, table
+
+from fwtop.analysis.advisor import Advisor
+from fwtop.analysis.held.behaviour import SILENT, STALLED, WAITING, groups
+from fwtop.analysis.held.hypotheses import FEATURES, HYPOTHESES
+from fwtop.analysis.proposals.preview import preview
+from fwtop.model.address import Prefix
+from fwtop.model.connections import Connections, SocketTable
+from fwtop.model.paths import ROOT
+from fwtop.model.rule import ConnectionLimit, Kind, Match, Preview, Rule
+from fwtop.model.snapshot import Judgement, Proposal
+
+CLIENTS = (("kept alive", 60, 30), ("pushed", 20, 20))
+
+
+def judge(sockets: SocketTable | None, advisor: Advisor | None = None, at: float = 0.0) -> Judgement:
+    """Judge a second without a packet, with these connections."""
+    window = make_window(make_batch(make_frames([], 3.0)), 3.0, live=True)
+    window = replace(window, sockets=sockets, started=window.started + at)
+    return (advisor or Advisor()).judge(window, make_tables(window))
+
+
+def kinds(judgement: Judgement) -> list[str]:
+    return [attack.kind for attack in judgement.attacks]
+
+
+ATTACKS = {
+    "slow_headers": "headers",
+    "idle_connections": "silent",
+    "slow_read": "stalled",
+}
+
+
+@pytest.mark.parametrize(("number", "sources"), [(200, 1), (1_000, 1), (200, 50), (1_000, 50)])
+@pytest.mark.parametrize("kind", ATTACKS)
+def test_an_attack_is_named_whether_by_one_source_or_fifty(kind: str, number: int, sources: int) -> None:
+    judgement = judge(table((ATTACKS[kind], number, sources), *CLIENTS))
+    assert kinds(judgement) == [kind]
+    [attack] = judgement.attacks
+    assert attack.target == f"tcp/{PORT}"
+    assert attack.sources == f"{sources} source{'s' * (sources > 1)}"
+    assert f"{number:,} connections to port 80" in attack.evidence[0]
+    assert attack.confidence > 0.85
+
+
+def test_pieces_that_keep_coming_are_told() -> None:
+    [attack] = judge(table(("crumbs", 300, 10), *CLIENTS)).attacks
+    assert attack.kind == "slow_headers"
+    assert any("send a piece now and then, 8 bytes/s each" in line for line in attack.evidence)
+
+
+def segment(at: int, data: bytes) -> bytes:
+    """Return a frame of the connection in a row of the table."""
+    head = tcp(1024 + at, PORT, 24, seq=1, ack=1, data=data)
+    return ethernet(ip(bytes((10, 0, 0, 1 + at % 10)), bytes((198, 18, 0, 2)), 6, head, ttl=60))
+
+
+def test_requests_that_announce_a_body_make_the_difference() -> None:
+    """The sockets of slow headers and slow bodies look alike: the first bytes tell."""
+    sockets = table(("headers", 300, 10), *CLIENTS)
+    for method, kind in (("POST", "slow_body"), ("GET", "slow_headers")):
+        data = f"{method} / HTTP/1.1\r\nHost: shop.example\r\n".encode()
+        frames = [(0.1 * at, segment(at, data)) for at in range(10)]
+        window = replace(make_window(make_batch(frames), 3.0, live=True), sockets=sockets)
+        assert kinds(Advisor().judge(window, make_tables(window))) == [kind]
+
+
+ORDINARY = {
+    "long polling": (("asked", 600, 600),),
+    "long polling from offices": (("asked", 300, 200),),
+    "WebSockets that the server pushes to": (("pushed", 2_000, 900),),
+    "messages without answers": (("pushing", 500, 500),),
+    "gateways of sensors behind one address": (("pushing", 300, 3),),
+    "keep-alive": (("kept alive", 900, 300),),
+    "a load balancer's idle pool": (("kept alive", 200, 1),),
+    "a load balancer in front of a slow service": (("asked again", 200, 2), ("kept alive", 100, 2)),
+    "browsers' connections in reserve": (("silent", 120, 70),),
+    "slow downloads": (("downloading", 400, 300),),
+    "players that pause": (("paused", 150, 120),),
+    "few of everything": (("headers", 15, 1), ("silent", 15, 1), ("stalled", 15, 1)),
+}
+
+
+@pytest.mark.parametrize("name", ORDINARY)
+def test_ordinary_clients_are_not_called_an_attack(name: str) -> None:
+    assert kinds(judge(table(*ORDINARY[name], *CLIENTS))) == []
+
+
+def test_an_old_pool_of_silent_connections_is_none() -> None:
+    pool = table(("silent", 200, 1), since_received=4_000.0, since_sent=4_000.0)
+    assert kinds(judge(pool)) == []
+
+
+def test_what_was_usual_before_is_none_and_more_of_it_is() -> None:
+    advisor = Advisor()
+    for second in range(40):
+        assert kinds(judge(table(("asked", 90, 45), *CLIENTS), advisor, second)) == []
+    assert kinds(judge(table(("asked", 110, 40), *CLIENTS), advisor, 41)) == []
+    assert kinds(judge(table(("asked", 90, 45), ("headers", 600, 20)), advisor, 42)) == ["slow_headers"]
+
+
+def test_a_full_listen_queue_weighs() -> None:
+    spread = (("headers", 80, 27), *CLIENTS)
+    assert kinds(judge(table(*spread))) == []
+    assert kinds(judge(table(*spread, queue=0.95))) == ["slow_headers"]
+
+
+def test_visitors_that_an_overloaded_server_keeps_waiting_are_no_attack() -> None:
+    assert kinds(judge(table(("asked", 600, 100), queue=1.0))) == []
+
+
+def test_requests_that_wait_behind_slow_readers_belong_to_them() -> None:
+    """Apache's workers are few: most connections of a slow reader are in its listen queue."""
+    sockets = table(("stalled", 50, 50), ("queued", 500, 50), *CLIENTS)
+    rows = sockets.connections
+    rows.lo[(rows.unread > 0)] -= 1 << 16  # the same sources
+    [attack] = judge(sockets).attacks
+    assert attack.kind == "slow_read"
+    assert attack.evidence[0].startswith("550 connections to port 80")
+    assert "300 bytes" in attack.evidence[0]
+
+
+def test_of_a_part_of_the_connections_the_number_is_estimated() -> None:
+    [attack] = judge(table(("headers", 500, 10), share=0.1)).attacks
+    assert attack.evidence[0].startswith("5,000 connections")
+
+
+def test_one_attack_is_not_named_twice() -> None:
+    """While a tool opens its connections some are still silent."""
+    sockets = table(("headers", 300, 2))
+    rows = sockets.connections
+    young = rows.peer_port < 1024 + 100
+    rows.segments_in[young] = 0
+    rows.received[young] = 0
+    assert sorted(group.behaviour for group in groups(sockets)) == ["silent", "waiting"]
+    assert kinds(judge(sockets)) == ["slow_headers"]
+
+
+def test_without_sockets_nothing_is_said() -> None:
+    assert kinds(judge(None)) == []
+    assert kinds(judge(SocketTable(Connections.empty()))) == []
+
+
+def test_every_entry_uses_known_features_and_every_behaviour_has_an_innocent_explanation() -> None:
+    for one in HYPOTHESES:
+        assert {says.feature for says in one.evidence} <= FEATURES.keys()
+        assert all(says.low < says.high for says in one.evidence)
+        assert bool(one.kind) == bool(one.sentence) == bool(one.nginx) == bool(one.apache)
+    attacks = {one.behaviour for one in HYPOTHESES if one.kind}
+    assert attacks == {one.behaviour for one in HYPOTHESES if not one.kind}
+
+
+def proposed(judgement: Judgement) -> dict[str, Proposal]:
+    return {proposal.kind: proposal for proposal in judgement.proposals}
+
+
+def test_few_sources_are_blocked_or_limited_and_their_connections_closed() -> None:
+    made = proposed(judge(table(("headers", 400, 4), *CLIENTS)))
+    block, limit = made["ipset"], made["connlimit"]
+    assert block.attack_share == 1.0
+    assert block.collateral_share == 0.0
+    assert block.rule is not None
+    assert len(block.rule.match.sources) == 4
+    assert block.rule.close_open
+    assert limit.attack_share == pytest.approx(0.92)
+    assert limit.rule is not None
+    assert limit.rule.connections == ConnectionLimit(8)
+    assert "--connlimit-above 8" in " ".join(limit.commands)
+    assert "fwtop limit" in limit.fwtop
+    assert "--close-open" in limit.fwtop
+    assert "client_header_timeout" in made["service"].commands[0]
+    assert made["service"].rule is None
+
+
+def test_a_limit_that_would_not_reach_them_is_not_offered() -> None:
+    made = proposed(judge(table(("headers", 300, 75), *CLIENTS)))
+    assert "connlimit" not in made
+    assert made["ipset"].attack_share == 1.0
+
+
+def test_a_limit_spares_a_proxy_with_many_connections() -> None:
+    made = proposed(judge(table(("headers", 400, 2), ("kept alive", 40, 1), *CLIENTS)))
+    assert made["connlimit"].rule is not None
+    assert made["connlimit"].rule.connections == ConnectionLimit(50)
+    assert made["connlimit"].collateral_share == 0.0
+
+
+def previewed(rule: Rule, sockets: SocketTable) -> Preview:
+    window = make_window(make_batch(make_frames([], 3.0)), 3.0, live=True)
+    return preview(rule, replace(window, sockets=sockets))
+
+
+def test_the_preview_tells_who_exceeds_a_limit() -> None:
+    rule = Rule("", Kind.CONNLIMIT, Match(protocol=6, dport=PORT), "", 60, connections=ConnectionLimit(5))
+    calm = previewed(rule, table(("kept alive", 30, 1), ("kept alive", 70, 70)))
+    assert calm.collateral_share == pytest.approx(0.25)
+    assert calm.examples == ("connections of 10.0.0.1",)
+    attacked = previewed(rule, table(("headers", 400, 4), *CLIENTS))
+    assert attacked.attack == "Slow headers (Slowloris)"
+    assert attacked.attack_share == pytest.approx(0.95)
+    assert attacked.collateral_share == 0.0
+
+
+def test_a_block_of_bystanders_is_measured_on_connections_too() -> None:
+    sources = (Prefix.parse("10.1.0.0/16"),)
+    rule = Rule("", Kind.IPSET, Match(sources=sources), "", 60)
+    shown = previewed(rule, table(("headers", 400, 4), *CLIENTS))
+    assert shown.attacks == (("Slow headers (Slowloris)", 0.0),)
+    assert shown.collateral_share == pytest.approx(0.75)
+
+
+MARK = "\n## Groups and features\n"
+DOES = {
+    SILENT: "has sent nothing for 2 s since the handshake, and got nothing",
+    WAITING: "has sent something, and the server has not answered for 2 s",
+    STALLED: "takes less than two segments, while more waits for it, and has kept data back for 1 s in all",
+}
+
+
+def listing() -> str:
+    """Return the generated part of docs/HELD.md."""
+    lines = [MARK, *(f"- **{name}**: {text}" for name, text in DOES.items())]
+    lines += ["", "| feature | meaning |", "|---|---|"]
+    lines += [f"| `{name}` | {text} |" for name, text in FEATURES.items()]
+    for one in HYPOTHESES:
+        title = f"{one.name} (`{one.kind}`)" if one.kind else one.name
+        lines += [
+            "",
+            f"## {title[0].upper()}{title[1:]}",
+            "",
+            f"Group {one.behaviour}, prior {one.prior:+g}.",
+        ]
+        lines += ["", "| feature | low | at low | high | at high |", "|---|---|---|---|---|"]
+        lines += [
+            f"| `{says.feature}` | {says.low:,g} | {says.at_low:+g} | {says.high:,g} | {says.at_high:+g} |"
+            for says in one.evidence
+        ]
+        lines += [f"\nnginx: `{one.nginx}`. Apache: `{one.apache}`."] if one.kind else []
+    return "\n".join(lines) + "\n"
+
+
+def test_the_page_lists_every_entry() -> None:
+    page = ROOT / "docs/HELD.md"
+    text = page.read_text().partition(MARK)[0] + listing()
+    if os.environ.get("FWTOP_WRITE_DOCS"):
+        page.write_text(text)
+    assert page.read_text() == text

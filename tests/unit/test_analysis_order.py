@@ -1,0 +1,80 @@
+"""Proposals keep their numbers from one judgement to the next, and the machine's own costs decide ties."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fwtop.analysis.proposals.cache import EMPTY_SECONDS, KEYS, StableNumbers
+from fwtop.analysis.proposals.propose import Offer, rank
+from fwtop.model.snapshot import Proposal
+
+
+def _offer(kind, share, cost_ns=500.0, stopped_pps=0.0):
+    proposal = Proposal(
+        0, kind, "", attack_share=share, collateral_share=0.0, cost_ns=cost_ns, stopped_pps=stopped_pps
+    )
+    return Offer(kind, proposal)
+
+
+def _order(before, *offers):
+    return tuple(offer.key for offer in sorted(offers, key=lambda one: rank(one, before)))
+
+
+def test_near_equals_stay_in_place_and_clear_winners_move_up():
+    assert _order((), _offer("ipset", 0.970), _offer("xdp", 0.975)) == ("xdp", "ipset")
+    assert _order(("xdp", "ipset"), _offer("ipset", 0.978), _offer("xdp", 0.970)) == ("xdp", "ipset")
+    assert _order(("ipset", "xdp"), _offer("ipset", 0.978), _offer("xdp", 0.970)) == ("ipset", "xdp")
+    assert _order(("xdp", "ipset"), _offer("ipset", 0.999), _offer("xdp", 0.900)) == ("ipset", "xdp")
+
+
+def test_of_equal_rules_the_cheaper_here_comes_first():
+    assert _order((), _offer("xdp", 0.98, 900.0), _offer("ipset", 0.98, 100.0)) == ("ipset", "xdp")
+    assert _order((), _offer("xdp", 0.98, 100.0), _offer("ipset", 0.98, 900.0)) == ("xdp", "ipset")
+
+
+def test_a_rule_that_takes_a_whole_core_loses_to_one_that_stops_a_little_less():
+    slow, quick = _offer("string", 1.0, 1000.0, 2e6), _offer("xdp", 0.95, 100.0, 2e6)
+    assert _order((), slow, quick) == ("xdp", "string")
+    slow, quick = _offer("string", 1.0, 1000.0, 2e4), _offer("xdp", 0.95, 100.0, 2e4)
+    assert _order((), slow, quick) == ("string", "xdp")
+
+
+def test_numbers_follow_the_order_at_first_and_stay_with_their_rules():
+    numbers = StableNumbers()
+    assert numbers.assign("abc", 0.0) == [1, 2, 3]
+    assert numbers.assign("bac", 1.0) == [2, 1, 3]
+    assert numbers.assign("abc", 2.0) == [1, 2, 3]
+
+
+def test_a_better_order_is_taken_after_a_while_over_empty_numbers():
+    numbers = StableNumbers()
+    numbers.assign("abc", 0.0)
+    for now in (1.0, 2.0, 3.0):
+        assert numbers.assign("bac", now) == [2, 1, 3]
+    between = numbers.assign("bac", 4.0)
+    assert between[2] == 3
+    assert min(between[:2]) > KEYS
+    assert numbers.assign("bac", 5.0) == [1, 2, 3]
+
+
+def test_what_comes_anew_waits_for_a_number_that_was_just_left():
+    numbers = StableNumbers()
+    numbers.assign("ab", 0.0)
+    assert numbers.assign("xb", 0.5)[0] > KEYS
+    assert numbers.assign("xb", 1.6) == [1, 2]
+    assert numbers.assign("ab", 1.7)[1] == 2
+
+
+@given(st.lists(st.tuples(st.permutations("abcdef"), st.integers(0, 6), st.floats(0.05, 1.5)), max_size=40))
+def test_no_number_means_another_rule_within_a_second(ticks):
+    """Whatever comes and goes: a key pressed within a second of what was seen takes what was seen."""
+    numbers, now, seen = StableNumbers(), 0.0, []
+    for order, count, step in ticks:
+        now += step
+        wanted = order[:count]
+        given_numbers = numbers.assign(wanted, now)
+        assert len(set(given_numbers)) == len(wanted)
+        shown = {number: rule for number, rule in zip(given_numbers, wanted, strict=True) if number <= KEYS}
+        for at, before in seen:
+            if now - at < EMPTY_SECONDS:
+                assert all(before.get(number, rule) == rule for number, rule in shown.items())
+        seen.append((now, shown))

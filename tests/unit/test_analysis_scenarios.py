@@ -1,0 +1,57 @@
+"""Every scenario in tests/scenarios/analysis: the right names, shares and verdicts."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from analysis_commands import check_commands
+from analysis_factory import make_batch, make_frames, make_tables, make_window
+
+from fwtop.analysis.advisor import Advisor
+from fwtop.model.packets import PacketBatch
+from fwtop.model.snapshot import Judgement
+
+SCENARIOS = sorted((Path(__file__).parent.parent / "scenarios/analysis").glob("*.toml"))
+STATE = ("carpet_bombing", "conntrack_exhaustion")
+
+
+def load(path: Path) -> dict[str, Any]:
+    return tomllib.loads(path.read_text())
+
+
+def judge(
+    scenario: dict[str, Any], *, snap: int, live: bool, scale: float = 1.0
+) -> tuple[Judgement, PacketBatch]:
+    batch = make_batch(make_frames(scenario["traffic"], scenario["seconds"]), snap=snap, weight=scale)
+    window = make_window(batch, scenario["seconds"], live=live)
+    return Advisor().judge(window, make_tables(window)), batch
+
+
+@pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    ("snap", "live"), [(216, False), (96, False), (216, True)], ids=["capture", "snap96", "live"]
+)
+def test_scenario_is_judged_rightly(path: Path, snap: int, live: bool) -> None:
+    scenario = load(path)
+    # Live, the same packets stand for 40 times as many: a rate that is an attack
+    judgement, _ = judge(scenario, snap=snap, live=live, scale=40.0 if live and scenario["expect"] else 1.0)
+    found = {attack.kind: attack for attack in judgement.attacks}
+    told = [(a.kind, a.share, a.evidence) for a in judgement.attacks]
+    assert set(found) == set(scenario["expect"]), told
+    for kind, share in scenario["expect"].items():
+        assert found[kind].share == pytest.approx(share, abs=0.12), told
+        assert 0.5 < found[kind].confidence < 1.0
+    for kind in scenario.get("spoofed", {}).get("kinds", []):
+        assert found[kind].spoofed, told
+    for kind in scenario.get("not_spoofed", {}).get("kinds", []):
+        assert not found[kind].spoofed, told
+    for proposal in judgement.proposals:
+        check_commands(proposal)
+    vectors = [attack for attack in judgement.attacks if attack.kind not in STATE]
+    assert len(judgement.proposals) >= len(vectors)
+    if "signature" in scenario:
+        best = max((p.attack_share for p in judgement.proposals if p.kind == "string"), default=0.0)
+        assert best >= scenario["signature"]["at_least"]

@@ -1,0 +1,88 @@
+"""The refresh rate drops while CPUs are saturated and traffic is steady; on a fake clock."""
+
+from __future__ import annotations
+
+from fwtop.console.refresh_rate import RefreshRate
+
+
+class Clock:
+    """A clock that advances on demand."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+MIX = {"udp": 0.9, "tcp": 0.1}
+ENDS = {"netfilter 7": 0.6, "delivered None": 0.4}
+
+
+def settled(cpu_saturated: bool = True) -> tuple[RefreshRate, Clock]:
+    """Return a refresh rate that saw the same fingerprint for five seconds."""
+    clock = Clock()
+    refresh = RefreshRate(clock)
+    for _ in range(5):
+        refresh.update(cpu_saturated=cpu_saturated, fingerprint="flood")
+        clock.now += 1.0
+    assert refresh.judge_now(1000.0, MIX, ENDS)
+    return refresh, clock
+
+
+def judgements(refresh: RefreshRate, clock: Clock, seconds: float, pps: float = 1000.0) -> int:
+    """Count the judgements at two ticks a second."""
+    made = 0
+    for _ in range(round(seconds * 2)):
+        clock.now += 0.5
+        made += refresh.judge_now(pps, MIX, ENDS)
+    return made
+
+
+def test_idle_cpus_keep_the_normal_rate() -> None:
+    refresh, clock = settled(cpu_saturated=False)
+    assert not refresh.reduced
+    assert refresh.tick_seconds(0.5) == 0.5
+    assert judgements(refresh, clock, 6.0) == 6
+
+
+def test_saturated_cpus_and_steady_traffic_reduce_the_rate() -> None:
+    refresh, clock = settled()
+    assert refresh.reduced
+    assert refresh.tick_seconds(0.5) == 2.0
+    assert refresh.tick_seconds(3.0) == 3.0  # a slower rate stays
+    assert judgements(refresh, clock, 12.0) == 2
+
+
+def test_a_surge_is_judged_immediately() -> None:
+    refresh, clock = settled()
+    clock.now += 0.1
+    assert not refresh.judge_now(1400.0, MIX, ENDS)
+    assert refresh.judge_now(1600.0, MIX, ENDS)
+
+
+def test_a_new_protocol_mix_is_judged_at_the_normal_rate() -> None:
+    refresh, clock = settled()
+    clock.now += 1.0
+    assert not refresh.judge_now(1000.0, {"udp": 0.85, "tcp": 0.15}, ENDS)
+    assert refresh.judge_now(1000.0, {"udp": 0.7, "tcp": 0.1, "icmp": 0.2}, ENDS)
+
+
+def test_a_change_or_a_key_restores_the_normal_rate() -> None:
+    refresh, clock = settled()
+    refresh.update(cpu_saturated=True, fingerprint="another flood")
+    assert not refresh.reduced
+    clock.now += 4.5
+    assert refresh.reduced
+    refresh.changed()
+    assert refresh.tick_seconds(0.5) == 0.5
+    clock.now += 4.5
+    assert refresh.reduced
+
+
+def test_packets_that_end_elsewhere_are_judged_at_the_normal_rate() -> None:
+    """What became of an attack is told with each judgement: it must not lag behind the ledger."""
+    refresh, clock = settled()
+    clock.now += 1.0
+    assert not refresh.judge_now(1000.0, MIX, {"netfilter 7": 0.61, "delivered None": 0.39})
+    assert refresh.judge_now(1000.0, MIX, {"netfilter 7": 0.65, "delivered None": 0.35})

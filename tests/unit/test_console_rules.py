@@ -1,0 +1,56 @@
+"""Sources under an active rule carry its number; others don't."""
+
+from fwtop.console.rules import Coverage, Peers
+from fwtop.model.address import Prefix
+from fwtop.model.roles import AllowedPeer, Role
+from fwtop.model.rule import Kind, Match, Rule, RuleStatus, State
+from fwtop.model.snapshot import Share, Source, Sources
+
+SHARE = Share(1, 1, 1.0, 0.1, 0.1, 0.1)
+
+
+def _rule(number, state, *sources, origin=None):
+    match = Match(sources=tuple(Prefix.parse(text) for text in sources))
+    return RuleStatus(Rule(number, Kind.IPSET, match, "block", 600, origin=origin), state)
+
+
+def _source(text):
+    return Source(text, SHARE, 0.0, prefix=Prefix.parse(text))
+
+
+def test_marks_what_a_rule_covers_wholly():
+    coverage = Coverage(
+        [
+            _rule("1", State.REVERTED, "192.0.2.0/24"),
+            _rule("2", State.CONFIRMED, "198.51.100.0/25", "2001:db8::/32"),
+            _rule("3", State.PROVISIONAL, "203.0.113.7", origin="asn:64500"),
+        ]
+    )
+    sources = Sources(
+        address=tuple(
+            map(_source, ("192.0.2.1", "198.51.100.1", "198.51.100.200", "2001:db8::1", "203.0.113.7"))
+        ),
+        prefix=tuple(map(_source, ("198.51.100.0/24", "198.51.100.64/26"))),
+        asn=(Source("AS64500", SHARE, 0.0, asn=64500), Source("AS64501", SHARE, 0.0, asn=64501)),
+    )
+    marked = coverage.mark(sources)
+    assert [entry.active_rule for entry in marked.address] == [None, "2", None, "2", "3"]
+    assert [entry.active_rule for entry in marked.prefix] == [None, "2"]
+    assert [entry.active_rule for entry in marked.asn] == ["3", None]
+
+
+def test_known_peers_are_marked_by_what_they_are_to_this_host() -> None:
+    known = (("198.51.100.7", Role.SSH), ("192.0.2.53", Role.DNS), ("203.0.113.0/24", Role.OPERATOR))
+    peers = Peers(AllowedPeer(Prefix.parse(text), role) for text, role in known)
+
+    def who(text: str) -> str:
+        share = Share(1, 100, 1.0, 0.1, 0.0, 0.2)
+        entry = Source(text, share, 0.0, prefix=Prefix.parse(text))
+        return peers.mark(Sources(address=(entry,))).address[0].who
+
+    assert [who(text) for text in ("198.51.100.7", "192.0.2.53", "203.0.113.9", "198.51.100.8")] == [
+        "you",
+        "resolver",
+        "allowed",
+        "",
+    ]

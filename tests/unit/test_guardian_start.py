@@ -1,0 +1,59 @@
+"""What the guardian's process loads, and its arguments."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fwtop.guardian.failpoints import Failpoint
+from fwtop.guardian.options import Options
+from fwtop.kernel.programs import GUARDIAN_ENVIRONMENT
+from fwtop.model.errors import FwtopError
+from fwtop.model.paths import ROOT
+
+_START = (
+    "import atexit, runpy, sys; sys.path.insert(0, sys.argv.pop(1));"
+    "atexit.register(lambda: print(*sys.modules));"
+    "runpy.run_module('fwtop.guardian', run_name='__main__', alter_sys=True)"
+)
+# Large, and not needed to end a rule; a dataclass without a docstring would load inspect, which loads ast.
+_TOO_LARGE = {"argparse", "ast", "asyncio", "email", "numpy", "pickle", "shutil", "tomllib", "unittest"}
+
+
+def test_no_large_module_is_loaded_at_start() -> None:
+    argv = [sys.executable, "-I", "-c", _START, str(ROOT), "--no-such-option"]
+    done = subprocess.run(argv, capture_output=True, text=True, env=GUARDIAN_ENVIRONMENT, check=False)
+    assert (done.returncode, done.stderr) == (
+        2,
+        "the guardian has no option '--no-such-option'; nothing was started\n",
+    )
+    assert "fwtop.guardian.lifecycle" in done.stdout.split()
+    assert not _TOO_LARGE & set(done.stdout.split())
+
+
+def test_modules_of_the_stand_ins_are_loaded_when_used() -> None:
+    program = (
+        "import sys; sys.path.insert(0, sys.argv[1]); from fwtop.guardian import __main__ as start\n"
+        "start._import_at_first_use('inspect')\nimport inspect, dataclasses\n"
+        "assert 'ast' not in sys.modules\n"
+        "@dataclasses.dataclass\nclass Bare:\n    x: int\n"
+        "assert Bare.__doc__ == 'Bare(x: int)', Bare.__doc__\n"
+        "assert sys.modules['inspect'].signature is inspect.signature"
+    )
+    subprocess.run([sys.executable, "-I", "-c", program, str(ROOT)], check=True)
+
+
+def test_options_are_parsed_and_passed_on() -> None:
+    options = Options.parse(["--netns-fd", "5", "--journal=/x/j.db", "--crash-at", "sets", "--build", "b"])
+    assert (options.netns_fd, options.journal, options.crash_at) == (5, Path("/x/j.db"), Failpoint.SETS)
+    again = Options.parse(options.same_state())
+    assert (again.build, again.journal, again.netns_fd) == ("b", Path("/x/j.db"), -1)
+
+
+@pytest.mark.parametrize("words", [["--netns-fd", "x"], ["--crash-at", "never"], ["--journal"], ["x"]])
+def test_options_that_make_no_sense_are_refused(words: list[str]) -> None:
+    with pytest.raises(FwtopError, match="has no option"):
+        Options.parse(words)

@@ -1,0 +1,116 @@
+"""Accepted packets by listening socket, and the answer of the guardian that names them."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from fwtop.console.surroundings import parse_survey
+from fwtop.model.address import Prefix
+from fwtop.model.counters import Counters, DropCount
+from fwtop.model.packets import PacketBatch
+from fwtop.model.snapshot import FilterChain, Listener, Ring, Surroundings
+from fwtop.model.window import Window
+from fwtop.stats.listeners import with_rates
+from fwtop.store.codec import decode_snapshot, encode_snapshot, snapshot_from_dict, snapshot_to_dict
+
+SSH = Listener("tcp", 22, "sshd")
+WEB = Listener("tcp", 80, "nginx")
+
+
+def packets(count: int, protocol: int, dport: int, to: str = "10.0.0.1", reason: int = 0) -> PacketBatch:
+    batch = PacketBatch.zeros(count, 8)
+    address = Prefix.parse(to)
+    batch.weight[:] = 1.0
+    batch.family[:] = address.family
+    batch.dst_hi[:], batch.dst_lo[:] = address.value >> 64, address.value & (1 << 64) - 1
+    batch.protocol[:], batch.dport[:], batch.reason[:] = protocol, dport, reason
+    return batch
+
+
+def window(accepted: list[PacketBatch], dropped: PacketBatch | None = None, **counts: object) -> Window:
+    joined = PacketBatch.concat(accepted)
+    nothing = PacketBatch.empty(8)
+    counters = Counters(2.0, 1000, 60_000, len(joined), **counts)  # type: ignore[arg-type]
+    own = (Prefix.parse("10.0.0.1"), Prefix.parse("fd00::1"))
+    return Window(0.0, 2.0, nothing, nothing if dropped is None else dropped, joined, counters, own=own)
+
+
+def rates(listeners: tuple[Listener, ...], seen: Window) -> dict[tuple[str, int, str], float]:
+    return {(item.protocol, item.port, item.name): item.pps for item in with_rates(listeners, seen)}
+
+
+def test_each_listener_gets_its_packets_of_either_family() -> None:
+    seen = window([packets(60, 6, 80), packets(40, 6, 80, "fd00::1"), packets(10, 6, 22), packets(5, 17, 80)])
+    assert rates((SSH, WEB), seen) == {("tcp", 80, "nginx"): 50.0, ("tcp", 22, "sshd"): 5.0}
+
+
+def test_forwarded_packets_reach_no_listener() -> None:
+    seen = window([packets(60, 6, 80, "192.0.2.9"), packets(40, 6, 80)])
+    assert rates((WEB,), seen) == {("tcp", 80, "nginx"): 20.0}
+
+
+def test_samples_stand_for_the_exact_count() -> None:
+    seen = window([packets(10, 6, 80)])
+    seen = replace(seen, counters=replace(seen.counters, accepted_packets=1000))
+    assert rates((WEB,), seen) == {("tcp", 80, "nginx"): pytest.approx(500.0)}
+
+
+def test_what_the_socket_drops_does_not_reach_the_service() -> None:
+    late = DropCount("socket", "TCP_OLD_DATA", 40, before_delivery=False, code=7)
+    early = DropCount("netfilter", "NETFILTER_DROP", 500, code=8)
+    dropped = PacketBatch.concat([packets(20, 6, 80, reason=7), packets(50, 6, 80, reason=8)])
+    seen = window([packets(100, 6, 80)], dropped, drops=(late, early))
+    assert rates((WEB,), seen) == {("tcp", 80, "nginx"): 30.0}
+
+
+def test_services_stand_in_where_nobody_could_be_asked() -> None:
+    seen = window([packets(20, 6, 22), packets(10, 17, 53), packets(30, 6, 50_000)])
+    assert rates((), seen) == {("tcp", 22, "ssh"): 10.0, ("udp", 53, "dns"): 5.0}
+    unnamed = (Listener("udp", 51820, ""),)
+    assert rates(unnamed, seen) == {("udp", 51820, "wireguard"): 0.0}
+
+
+def test_nothing_accepted_is_no_rate() -> None:
+    assert with_rates((SSH,), window([])) == (SSH,)
+    assert np.isfinite(with_rates((SSH,), replace(window([packets(1, 6, 22)])))[0].pps)
+
+
+def test_the_guardians_answer_is_made_safe() -> None:
+    found = parse_survey(
+        {
+            "listeners": [["tcp", 80, "ngi\x1b[2Jnx\u202e" + "x" * 90]],
+            "rings": [["eth0", 256, 4096], ["eth1", 1, 2]],
+            "chains": [["filter", "inet \x1bfilter input", True]],
+        },
+        ("eth0",),
+    )
+    assert found.rings == (Ring("eth0", 256, 4096),)
+    assert found.chains == (FilterChain("filter", "inet ·filter input", True),)
+    assert found.listeners[0].name.startswith("ngi·[2Jnx·")
+    assert len(found.listeners[0].name) <= 16
+
+
+def test_surroundings_are_stored_and_old_sessions_have_none() -> None:
+    from stored_samples import START, snapshot
+
+    full = snapshot(START)
+    around = Surroundings(
+        (replace(WEB, pps=5.0),), (Ring("eth0", 1, 2),), (FilterChain("raw", "ip a b", False),)
+    )
+    told = replace(full, surroundings=around)
+    assert decode_snapshot(encode_snapshot(told)).surroundings == around
+    data = copy.deepcopy(snapshot_to_dict(full))
+    place = data["fields"]["Snapshot"].index("surroundings")
+    del data["fields"]["Snapshot"][place], data["row"][place]
+    for name in ("Surroundings", "Listener", "Ring", "FilterChain"):
+        del data["fields"][name]
+    row = data["fields"]["LedgerRow"].index("filtered")
+    del data["fields"]["LedgerRow"][row]
+    tables = data["row"][data["fields"]["Snapshot"].index("tables")]
+    for line in tables[data["fields"]["Tables"].index("ledger")]:
+        del line[row]
+    assert snapshot_from_dict(data) == replace(full, surroundings=Surroundings())
