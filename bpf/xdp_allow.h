@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /* Peers that pass in their role only: SSH sessions, resolvers, time servers, gateways (see
- * fwtop/model/roles.py).
+ * fwtop/model/addresses/roles.py).
  *
  * Checked for packets that a rule would drop. Most packets of a flood fail the port checks before the lookup. */
 #ifndef FWTOP_XDP_ALLOW_H

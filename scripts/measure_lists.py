@@ -17,7 +17,7 @@ import numpy as np
 
 from fwtop.compile.compiler import SOURCES, compile_text, relocate
 from fwtop.kernel import bpf
-from fwtop.model.prefix_rows import PrefixRows
+from fwtop.model.addresses.prefix_rows import PrefixRows
 from fwtop.model.rule import Match
 from fwtop.xdp import lists as xdp_lists
 from fwtop.xdp.ipv6_lists import lookup_lines6

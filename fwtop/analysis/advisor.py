@@ -7,29 +7,29 @@ from itertools import chain
 
 import numpy as np
 
-from fwtop.analysis.acquaintances import Acquaintances
 from fwtop.analysis.attacks import Life, attacks_of, pps_of
-from fwtop.analysis.baseline import Baseline
 from fwtop.analysis.classify import find_attacks
 from fwtop.analysis.config import AdviseConfig
 from fwtop.analysis.context import AnalysisContext
 from fwtop.analysis.fate import fates
 from fwtop.analysis.held.memory import HeldMemory
-from fwtop.analysis.packet_signatures import packet_signatures
-from fwtop.analysis.payload_table import shown_payloads
+from fwtop.analysis.history.acquaintances import Acquaintances
+from fwtop.analysis.history.baseline import Baseline
+from fwtop.analysis.history.scan_memory import ScanMemory
+from fwtop.analysis.history.timeline import Timeline, activity
 from fwtop.analysis.proposals.cache import Advice, Fingerprint, StableNumbers
 from fwtop.analysis.proposals.normal import normal_traffic, with_unexplained
 from fwtop.analysis.proposals.propose import numbered, offers
 from fwtop.analysis.proposals.signatures import matches, signatures
-from fwtop.analysis.scan_memory import ScanMemory
 from fwtop.analysis.standing import Standing
-from fwtop.analysis.timeline import Timeline, activity
-from fwtop.analysis.traffic import TCP, Traffic
-from fwtop.analysis.traffic_part import JudgedTraffic
 from fwtop.analysis.upstream import pressure
-from fwtop.model.packets import PacketBatch
-from fwtop.model.snapshot import Judgement, Tables
-from fwtop.model.window import NoOrigin, OriginLookup, Window
+from fwtop.analysis.window.packet_signatures import packet_signatures
+from fwtop.analysis.window.payload_table import shown_payloads
+from fwtop.analysis.window.traffic import TCP, Traffic
+from fwtop.analysis.window.traffic_part import JudgedTraffic
+from fwtop.model.traffic.packets import PacketBatch
+from fwtop.model.traffic.snapshot import Judgement, Tables
+from fwtop.model.traffic.window import NoOrigin, OriginLookup, Window
 
 _SHORT = 100  # packets: in a shorter capture only an attack that is nearly all of it shows
 

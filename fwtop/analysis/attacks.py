@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from fwtop.analysis.attack_words import sources_of, target_of
 from fwtop.analysis.context import AnalysisContext, Finding
 from fwtop.analysis.fate import Fate
-from fwtop.analysis.timeline import Activity, Timeline, history
-from fwtop.model.snapshot import Attack
+from fwtop.analysis.history.timeline import Activity, Timeline, history
+from fwtop.model.traffic.snapshot import Attack
 
 
 @dataclass(frozen=True, slots=True)

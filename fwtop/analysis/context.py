@@ -8,22 +8,22 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fwtop.analysis.acquaintances import Acquaintances
-from fwtop.analysis.baseline import Baseline
 from fwtop.analysis.config import AdviseConfig
-from fwtop.analysis.features import Features
 from fwtop.analysis.held.memory import HeldMemory
+from fwtop.analysis.history.acquaintances import Acquaintances
+from fwtop.analysis.history.baseline import Baseline
+from fwtop.analysis.history.scan_memory import ScanMemory
 from fwtop.analysis.parsers.icmp import errors
-from fwtop.analysis.scan_memory import ScanMemory
 from fwtop.analysis.spoofing import Distances, Spoof, spoof_estimate
-from fwtop.analysis.tcp_view import TcpView, looks_sampled, view_tcp
-from fwtop.analysis.traffic import TCP, UDP, Rows, Traffic, flow_key
-from fwtop.model.address import Prefix
-from fwtop.model.connections import SocketTable
-from fwtop.model.counters import Counters
-from fwtop.model.packets import I64, U64, Mask
+from fwtop.analysis.window.features import Features
+from fwtop.analysis.window.tcp_view import TcpView, looks_sampled, view_tcp
+from fwtop.analysis.window.traffic import TCP, UDP, Rows, Traffic, flow_key
+from fwtop.model.addresses.address import Prefix
 from fwtop.model.rule import Match
-from fwtop.model.window import Interval
+from fwtop.model.traffic.connections import SocketTable
+from fwtop.model.traffic.counters import Counters
+from fwtop.model.traffic.packets import I64, U64, Mask
+from fwtop.model.traffic.window import Interval
 
 if TYPE_CHECKING:
     from fwtop.analysis.held.judge import Held

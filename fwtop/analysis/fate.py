@@ -14,10 +14,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from fwtop.analysis.context import AnalysisContext
-from fwtop.analysis.traffic import Traffic, mix, subsample
-from fwtop.model.counters import DropCount
-from fwtop.model.packets import F64, U64, Hook, PacketBatch
-from fwtop.model.window import Window
+from fwtop.analysis.window.traffic import Traffic, mix, subsample
+from fwtop.model.traffic.counters import DropCount
+from fwtop.model.traffic.packets import F64, U64, Hook, PacketBatch
+from fwtop.model.traffic.window import Window
 from fwtop.stats.ledger import attributed, is_before_arrival, number_of
 
 _KNOWN_ROWS = 8_192  # arrived packets to compare with

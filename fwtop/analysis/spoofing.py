@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fwtop.analysis.traffic import Rows, Traffic
-from fwtop.model.address import Prefix
-from fwtop.model.packets import U64, Mask, PacketBatch
+from fwtop.analysis.window.traffic import Rows, Traffic
+from fwtop.model.addresses.address import Prefix
+from fwtop.model.traffic.packets import U64, Mask, PacketBatch
 from fwtop.render.numbers import percent
 
 _FIRST = np.array([32, 64, 128, 255])  # initial TTLs of systems

@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 from fwtop.analysis.context import AnalysisContext
 from fwtop.analysis.packets.alike import like_keys
 from fwtop.analysis.proposals.matching import in_prefixes
-from fwtop.analysis.traffic import mix
-from fwtop.model.address import Prefix
-from fwtop.model.packets import F64, U8, U64, Mask
-from fwtop.model.snapshot import Source, Sources
-from fwtop.model.window import NoOrigin, OriginColumns, OriginLookup
+from fwtop.analysis.window.traffic import mix
+from fwtop.model.addresses.address import Prefix
+from fwtop.model.traffic.packets import F64, U8, U64, Mask
+from fwtop.model.traffic.snapshot import Source, Sources
+from fwtop.model.traffic.window import NoOrigin, OriginColumns, OriginLookup
 
 ATTACK, CLIENT = "attack", "client"
 _MOST = 0.5  # of a source's packets decide who it is

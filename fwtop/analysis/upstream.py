@@ -9,11 +9,11 @@ from dataclasses import replace
 import numpy as np
 
 from fwtop.analysis.context import AnalysisContext, Finding, count, plural
-from fwtop.analysis.features import Features
-from fwtop.analysis.traffic import weighted_top
-from fwtop.model.address import Prefix, format_address
+from fwtop.analysis.window.features import Features
+from fwtop.analysis.window.traffic import weighted_top
+from fwtop.model.addresses.address import Prefix, format_address
 from fwtop.model.rule import Match, Range
-from fwtop.model.snapshot import Proposal
+from fwtop.model.traffic.snapshot import Proposal
 from fwtop.render.flowspec import FlowSpec
 from fwtop.render.numbers import percent
 from fwtop.render.wording import describe

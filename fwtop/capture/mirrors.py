@@ -12,7 +12,7 @@ from dataclasses import fields, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from fwtop.model.packets import FLAG_OUTBOUND, I64, U8, Fragment, Hook, PacketBatch
+from fwtop.model.traffic.packets import FLAG_OUTBOUND, I64, U8, Fragment, Hook, PacketBatch
 from fwtop.parse.link import be16, be32
 from fwtop.parse.packets import parse_packets
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from fwtop.capture.records import MAX_RECORD, ROWS, Records, Stream, check_link_type, to_batch, words
 from fwtop.model.errors import FwtopError
-from fwtop.model.packets import I64, PacketBatch
+from fwtop.model.traffic.packets import I64, PacketBatch
 
 MAGICS = {
     bytes.fromhex("d4c3b2a1"): ("<", 1000),

@@ -21,7 +21,7 @@ from fwtop.capture.records import (
     words16,
 )
 from fwtop.model.errors import FwtopError
-from fwtop.model.packets import I64, PacketBatch
+from fwtop.model.traffic.packets import I64, PacketBatch
 
 MAGIC = bytes.fromhex("0a0d0d0a")
 _SECTION, _INTERFACE, _OLD_PACKET, _SIMPLE_PACKET, _PACKET = 0x0A0D0D0A, 1, 2, 3, 6

@@ -16,8 +16,8 @@ from fwtop.capture.pcap import MAGICS, PcapReader
 from fwtop.capture.pcapng import MAGIC, PcapngReader
 from fwtop.capture.records import LINK_TYPES, Gunzip, Source, Stream
 from fwtop.model.errors import FwtopError
-from fwtop.model.packets import I64, PacketBatch
 from fwtop.model.text import safe_text
+from fwtop.model.traffic.packets import I64, PacketBatch
 
 _GZIP = b"\x1f\x8b"
 _PEEK = 65_536

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fwtop.model.errors import FwtopError
-from fwtop.model.packets import FLAG_OUTBOUND, I64, U8, U16, Hook, Mask, PacketBatch
+from fwtop.model.traffic.packets import FLAG_OUTBOUND, I64, U8, U16, Hook, Mask, PacketBatch
 from fwtop.parse.packets import parse_packets
 
 MAX_WIDTH = 640  # bytes kept per packet: enough for a TLS ClientHello

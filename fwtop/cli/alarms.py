@@ -15,8 +15,8 @@ from fwtop.alarms.config import FILE, AlarmConfig, read_alarms
 from fwtop.alarms.journal import SOCKET
 from fwtop.alarms.message import Alarm
 from fwtop.alarms.supervisor import start_alarms
+from fwtop.cli.files.screen_files import read_config
 from fwtop.cli.launcher import require_root
-from fwtop.cli.screen_files import read_config
 from fwtop.model.text import safe_text
 from fwtop.render.observation import rfc3339
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from fwtop.cli.screen_files import screen_files
+from fwtop.cli.files.screen_files import screen_files
 from fwtop.console.handoff import Handoff, Options, send_handoff
 from fwtop.dissect.supervisor import start_dissector
 from fwtop.kernel.programs import module_argv

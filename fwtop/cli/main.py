@@ -15,12 +15,13 @@ from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
 
 DEFAULT_VERB = "watch"
-VERBS = {
+_OBSERVE = {
     "watch": "the live screen (the default)",
     "snapshot": "one observation without a screen",
-    "read": "the same analysis of a capture file",
     "record": "record a session without a screen, until stopped",
     "alarms": "whom alarms of a recording go to; test sends one",
+}
+_RULES = {
     "block": "block sources: prefixes, an AS, a country, a file",
     "limit": "limit the rate or the connections of each source prefix",
     "match": "drop packets by bytes in their payload",
@@ -34,14 +35,20 @@ VERBS = {
     "repair": "reinstall whatever the kernel is missing of a rule",
     "undo": "remove rules",
     "why": "why a rule has no effect",
+}
+_RECORDINGS = {
+    "read": "analyse a capture file",
     "sessions": "stored sessions",
     "report": "report on a session as HTML, Markdown or JSON, or its rules as a script",
     "replay": "play a stored session on the screen",
+}
+_TOOLS = {
     "config": "the settings of the screen, and where each comes from",
     "doctor": "what this machine supports, and what is missing",
     "lab": "attack a victim in network namespaces",
     "bench": "benchmarks; --calibrate measures the cost of each kind of rule",
 }
+VERBS = {**_OBSERVE, **_RULES, **_RECORDINGS, **_TOOLS}
 
 
 class _Parser(argparse.ArgumentParser):
@@ -83,7 +90,7 @@ def _run(arguments: list[str]) -> int:
         verb, arguments = arguments[0], arguments[1:]
     if verb not in VERBS:
         raise FwtopError(f"there is no verb {safe_text(verb, limit=40)!r}; see 'fwtop --help'", 2)
-    module = _verb_module(verb)
+    module = verb_module(verb)
     parser = _Parser(
         prog=f"fwtop {verb}",
         description=textwrap.fill(module.HELP, 80),
@@ -95,8 +102,10 @@ def _run(arguments: list[str]) -> int:
     return int(module.run(parser.parse_intermixed_args(arguments)))
 
 
-def _verb_module(verb: str) -> ModuleType:
-    return importlib.import_module(f"fwtop.cli.{verb}")
+def verb_module(verb: str) -> ModuleType:
+    """Import the module of a verb: HELP, EXAMPLE, arguments(parser) and run(arguments)."""
+    package = "rules." if verb in _RULES else "recordings." if verb in _RECORDINGS else ""
+    return importlib.import_module(f"fwtop.cli.{package}{verb}")
 
 
 def _overview() -> str:

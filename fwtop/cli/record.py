@@ -7,9 +7,9 @@ from dataclasses import asdict
 
 from fwtop.alarms.supervisor import start_alarms
 from fwtop.cli.alarms import add_file, read_file
+from fwtop.cli.files.record_outputs import listen, open_lines
 from fwtop.cli.launcher import launch, require_root
 from fwtop.cli.options import add_geoip, add_interfaces, positive, seconds
-from fwtop.cli.record_outputs import listen, open_lines
 from fwtop.console.handoff import Options
 from fwtop.model.protocol import Watch
 

@@ -13,8 +13,8 @@ from fwtop.kernel import namespaces
 from fwtop.kernel.children import enlarge
 from fwtop.kernel.programs import GUARDIAN_ENVIRONMENT, module_argv
 from fwtop.model import paths
+from fwtop.model.addresses.prefix_list import detach_sources
 from fwtop.model.errors import FwtopError
-from fwtop.model.prefix_list import detach_sources
 from fwtop.model.protocol import Answer, Apply, Hello, Plan, ProtocolError, Request, Watch
 from fwtop.model.rule import Rule
 from fwtop.model.text import safe_text

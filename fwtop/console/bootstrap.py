@@ -11,15 +11,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fwtop.analysis.advisor import Advisor
-from fwtop.analysis.baseline import Baseline
 from fwtop.analysis.config import AdviseConfig, read_thresholds
-from fwtop.console.controls import LiveControls
-from fwtop.console.guardian_link import GuardianLink
+from fwtop.analysis.history.baseline import Baseline
+from fwtop.console.control.controls import LiveControls
+from fwtop.console.control.guardian_link import GuardianLink
 from fwtop.console.handoff import Handoff, Options
 from fwtop.console.live import LiveSession, RulePreviews
-from fwtop.console.packet_lists import LivePackets
+from fwtop.console.packets.packet_lists import LivePackets
+from fwtop.console.packets.samples import SamplePackets
 from fwtop.console.recorder import Recorder
-from fwtop.console.samples import SamplePackets
 from fwtop.console.traffic_parts import TrafficParts
 from fwtop.dissect.client import Dissector
 from fwtop.enrich.geoip import open_lookup
@@ -27,14 +27,14 @@ from fwtop.enrich.prefixes import prefixes_of_asn, prefixes_of_country
 from fwtop.live.connections import ConnectionMeter
 from fwtop.live.netstat import TcpServiceMeter
 from fwtop.live.source import LiveSource
-from fwtop.model.address import Prefix
+from fwtop.model.addresses.address import Prefix
 from fwtop.model.costs import load_costs
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import Rescan, Symbols
 from fwtop.model.rule import Preview, Rule
-from fwtop.model.snapshot import Origin, Snapshot
 from fwtop.model.text import safe_text
-from fwtop.model.window import Window
+from fwtop.model.traffic.snapshot import Origin, Snapshot
+from fwtop.model.traffic.window import Window
 from fwtop.observe.messages import decode_observation
 from fwtop.stats.engine import Engine
 from fwtop.store.baselines import BaselineStore

@@ -9,20 +9,20 @@ from pathlib import Path
 
 from fwtop.analysis.proposals.preview import preview
 from fwtop.console.bootstrap import WINDOW_SECONDS, LiveConsole, build
-from fwtop.console.capture import CaptureReel, CaptureResult
-from fwtop.console.controls import ReadOnlyControls
+from fwtop.console.control.controls import ReadOnlyControls
 from fwtop.console.handoff import Handoff, Options
-from fwtop.console.packet_lists import CapturedPackets
-from fwtop.console.player import StoredFeed
+from fwtop.console.packets.packet_lists import CapturedPackets
+from fwtop.console.packets.samples import SamplePackets
+from fwtop.console.playback.capture import CaptureReel, CaptureResult
+from fwtop.console.playback.player import StoredFeed
+from fwtop.console.playback.replay import session_recording
 from fwtop.console.recorder import export_once
-from fwtop.console.replay import session_recording
-from fwtop.console.samples import SamplePackets
 from fwtop.console.traffic_parts import TrafficParts
 from fwtop.dissect.client import Dissector
 from fwtop.model.config_file import ConfigText
 from fwtop.model.rule import Preview, Rule
-from fwtop.model.snapshot import Snapshot, Sources
-from fwtop.model.window import OriginLookup
+from fwtop.model.traffic.snapshot import Snapshot, Sources
+from fwtop.model.traffic.window import OriginLookup
 from fwtop.ui.app import FwtopApp
 from fwtop.ui.settings import read_settings
 

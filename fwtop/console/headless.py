@@ -14,11 +14,11 @@ from dataclasses import asdict
 
 from fwtop.console.bootstrap import WINDOW_SECONDS, build
 from fwtop.console.handoff import Handoff, Options
-from fwtop.console.outputs import Outputs
+from fwtop.console.publish.outputs import Outputs
 from fwtop.console.recorder import Recorder
 from fwtop.console.text import render
 from fwtop.model.rule import Rule
-from fwtop.model.snapshot import Snapshot
+from fwtop.model.traffic.snapshot import Snapshot
 from fwtop.render.observation import observation_json
 
 _POLL_SECONDS = 0.1  # interval of draining the ring buffer; judgement comes at the end

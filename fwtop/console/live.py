@@ -9,25 +9,25 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from fwtop.analysis.advisor import at_most
-from fwtop.analysis.baseline import Baseline
 from fwtop.analysis.config import AdviseConfig
+from fwtop.analysis.history.baseline import Baseline
 from fwtop.analysis.proposals.preview import Basis, basis, preview_on
 from fwtop.analysis.standing import Standing
-from fwtop.console.guardian_link import GuardianLink
-from fwtop.console.packet_ring import PacketRing
+from fwtop.console.control.guardian_link import GuardianLink
+from fwtop.console.control.rules import RuleMonitor
+from fwtop.console.control.surroundings import SurveyMonitor
+from fwtop.console.packets.packet_ring import PacketRing
 from fwtop.console.refresh_rate import RefreshRate
-from fwtop.console.rules import RuleMonitor
 from fwtop.console.running_totals import RunningTotals
-from fwtop.console.surroundings import SurveyMonitor
-from fwtop.model.address import Prefix
-from fwtop.model.connections import SocketTable
-from fwtop.model.counters import Counters, TcpService
+from fwtop.model.addresses.address import Prefix
+from fwtop.model.addresses.roles import AllowedPeer
 from fwtop.model.errors import FwtopError
-from fwtop.model.packets import PacketBatch
-from fwtop.model.roles import AllowedPeer
 from fwtop.model.rule import Preview, Rule, RuleStatus
-from fwtop.model.snapshot import Judgement, Origin, Snapshot, Sources, Tables
-from fwtop.model.window import Window
+from fwtop.model.traffic.connections import SocketTable
+from fwtop.model.traffic.counters import Counters, TcpService
+from fwtop.model.traffic.packets import PacketBatch
+from fwtop.model.traffic.snapshot import Judgement, Origin, Snapshot, Sources, Tables
+from fwtop.model.traffic.window import Window
 from fwtop.stats.listeners import with_rates
 
 _CLIENTS = 20  # that are listed during an attack, however little they send

@@ -12,7 +12,7 @@ from fwtop import __version__
 from fwtop.model.costs import load_costs
 from fwtop.model.errors import FwtopError
 from fwtop.model.paths import exports_directory
-from fwtop.model.snapshot import Origin, Snapshot
+from fwtop.model.traffic.snapshot import Origin, Snapshot
 from fwtop.report import export_snapshot, render
 from fwtop.store.baselines import BaselineStore
 from fwtop.store.directory import DEFAULT_MAX_BYTES, SESSION_DIRECTORY, drop_old

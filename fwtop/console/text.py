@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from fwtop.model.snapshot import LedgerRow, Sampling, Share, Snapshot
+from fwtop.model.traffic.snapshot import LedgerRow, Sampling, Share, Snapshot
 from fwtop.render.numbers import percent
 from fwtop.render.observation import rfc3339
 from fwtop.render.wording import describe

@@ -6,9 +6,9 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 
-from fwtop.analysis.traffic_part import JudgedTraffic, part_traffic
-from fwtop.model.snapshot import PartTraffic, Sources, TrafficPart
-from fwtop.model.window import OriginLookup
+from fwtop.analysis.window.traffic_part import JudgedTraffic, part_traffic
+from fwtop.model.traffic.snapshot import PartTraffic, Sources, TrafficPart
+from fwtop.model.traffic.window import OriginLookup
 
 
 class TrafficParts:

@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 
 from fwtop.enrich.mmdb import CorruptDatabaseError, MmdbFile
 from fwtop.model.errors import FwtopError
-from fwtop.model.packets import I64, U8, U16, U32, U64
 from fwtop.model.paths import GEOIP_DIRECTORY
 from fwtop.model.text import safe_text
-from fwtop.model.window import NoOrigin, OriginColumns, OriginLookup
+from fwtop.model.traffic.packets import I64, U8, U16, U32, U64
+from fwtop.model.traffic.window import NoOrigin, OriginColumns, OriginLookup
 
 BUNDLED = GEOIP_DIRECTORY / "origin.mmdb"
 # Where geoipupdate and the distributions' packages put databases.

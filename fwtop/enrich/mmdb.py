@@ -18,8 +18,8 @@ import maxminddb
 import numpy as np
 from numpy.typing import NDArray
 
-from fwtop.model.address import Prefix
-from fwtop.model.packets import I64, U8, U64
+from fwtop.model.addresses.address import Prefix
+from fwtop.model.traffic.packets import I64, U8, U64
 
 _POINTER, _TEXT, _DOUBLE, _BYTES, _UINT16, _UINT32, _MAP = 1, 2, 3, 4, 5, 6, 7
 _INT32, _UINT64, _UINT128, _ARRAY, _BOOLEAN, _FLOAT = 8, 9, 10, 11, 14, 15

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable
 import numpy as np
 
 from fwtop.enrich.geoip import Database, open_databases
-from fwtop.model.address import Prefix
+from fwtop.model.addresses.address import Prefix
+from fwtop.model.addresses.targets import country_of
 from fwtop.model.errors import FwtopError
-from fwtop.model.packets import Mask
-from fwtop.model.targets import country_of
-from fwtop.model.window import OriginColumns
+from fwtop.model.traffic.packets import Mask
+from fwtop.model.traffic.window import OriginColumns
 
 
 def prefixes_of_asn(asn: int, path: str | None = None) -> list[Prefix]:

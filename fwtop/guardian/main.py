@@ -17,12 +17,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
-from fwtop.guardian.adoption import adopt_all
 from fwtop.guardian.allow import allowlist
 from fwtop.guardian.failpoints import Failpoints
-from fwtop.guardian.guard import read_limits
 from fwtop.guardian.isolation import Cgroup, Watchdog, protect
-from fwtop.guardian.lifecycle import Lifecycle
 from fwtop.guardian.objects.chain import Chains
 from fwtop.guardian.objects.installer import Kernel
 from fwtop.guardian.objects.nft import NftTables
@@ -30,13 +27,17 @@ from fwtop.guardian.objects.xdp import CompiledRules
 from fwtop.guardian.options import Options
 from fwtop.guardian.records.journal import Journal, boot_id
 from fwtop.guardian.records.runtime import RuntimeCopy
-from fwtop.guardian.reports import Reports
-from fwtop.guardian.requests import Handlers
-from fwtop.guardian.server import Identity, Server
-from fwtop.guardian.state import GuardianState
-from fwtop.guardian.worker import Worker
-from fwtop.kernel import bpffs, iptables, namespaces
+from fwtop.guardian.rules.adoption import adopt_all
+from fwtop.guardian.rules.guard import read_limits
+from fwtop.guardian.rules.lifecycle import Lifecycle
+from fwtop.guardian.rules.state import GuardianState
+from fwtop.guardian.serving.reports import Reports
+from fwtop.guardian.serving.requests import Handlers
+from fwtop.guardian.serving.server import Identity, Server
+from fwtop.guardian.serving.worker import Worker
+from fwtop.kernel import bpffs, namespaces
 from fwtop.kernel.links import readable_links, receiving_links
+from fwtop.kernel.netfilter import iptables
 from fwtop.kernel.programs import GUARDIAN_ENVIRONMENT
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from fwtop.guardian.peer import Client, Peer
+from fwtop.guardian.serving.peer import Client, Peer
 from fwtop.kernel import children as child
 from fwtop.model.protocol import Answer, ProtocolError, Watch
 from fwtop.observe.layout import read_locations

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fwtop.guardian.allow.allowlist import ALLOW_FILE
 from fwtop.guardian.failpoints import Failpoint
-from fwtop.guardian.guard import LIMITS_FILE
+from fwtop.guardian.rules.guard import LIMITS_FILE
 from fwtop.model import paths
 from fwtop.model.errors import FwtopError
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
-from fwtop.kernel.nf_tables import filter_chains, generation
+from fwtop.kernel.netfilter.nf_tables import filter_chains, generation
 from fwtop.kernel.procfs import read_text
 from fwtop.kernel.rings import receive_ring
 from fwtop.kernel.sockets import ListeningSocket, command_name, listening_sockets, processes, sockets_of

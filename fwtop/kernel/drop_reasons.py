@@ -10,8 +10,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from fwtop.model.counters import DropCount
 from fwtop.model.text import safe_text
+from fwtop.model.traffic.counters import DropCount
 
 NOT_A_LOSS = frozenset({"PACKET_SOCK_ERROR"})  # a packet socket's copy; the packet itself goes on
 NOT_IP = frozenset({"UNHANDLED_PROTO", "ARP_PVLAN_DISABLE", "MAC_IEEE_MAC_CONTROL", "LOCAL_MAC"})

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from fwtop.kernel import netlink
 from fwtop.kernel.procfs import read_text
-from fwtop.model.address import Prefix
+from fwtop.model.addresses.address import Prefix
 
 _RTMGRP = 0x10 | 0x40 | 0x100 | 0x400  # IPv4 address and route, IPv6 address and route (linux/rtnetlink.h)
 _NEWADDR, _DELADDR, _NEWROUTE, _DELROUTE = 20, 21, 24, 25

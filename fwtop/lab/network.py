@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fwtop.model.address import Prefix
+from fwtop.model.addresses.address import Prefix
 
 NETWORKS = (Prefix.parse("198.18.0.0/15"), Prefix.parse("2001:2::/48"))
 VICTIM_4, GATEWAY_4, LENGTH_4 = "198.18.0.2", "198.18.0.1", 24

@@ -9,8 +9,8 @@ from typing import Any
 
 from fwtop.lab.traffic.held import PROTOCOLS as HELD
 from fwtop.lab.traffic.vectors import Crowd, Pool, Ports, Scenario, ScenarioError, Vector
-from fwtop.model.address import Prefix
-from fwtop.model.protocols import NUMBERS, TCP_FLAGS
+from fwtop.model.addresses.address import Prefix
+from fwtop.model.traffic.protocols import NUMBERS, TCP_FLAGS
 
 DIRECTORY = Path(__file__).resolve().parent / "scenarios"
 FIREWALLS = ("stateful", "open", "none")

@@ -14,8 +14,8 @@ import numpy as np
 
 from fwtop.kernel import sockets
 from fwtop.kernel.procfs import parse_paired, read_text
-from fwtop.model.connections import Connections, ListenQueue, SocketTable
-from fwtop.model.packets import U8, Mask
+from fwtop.model.traffic.connections import Connections, ListenQueue, SocketTable
+from fwtop.model.traffic.packets import U8, Mask
 
 _EVERY_SECONDS = 1.0
 _TIMES = 50.0  # a reading's CPU time is 1/50 of a core at most

@@ -24,9 +24,9 @@ from fwtop.live.interfaces import Interfaces
 from fwtop.live.mapped import BYTES, PACKETS, CounterMaps, Totals
 from fwtop.live.netstat import ConntrackMeter
 from fwtop.live.scaling import WindowScale
-from fwtop.model.counters import ConntrackSample, Counters, DropCount
 from fwtop.model.text import safe_text
-from fwtop.model.traffic_classes import NON_IP, TRAFFIC_CLASSES
+from fwtop.model.traffic.counters import ConntrackSample, Counters, DropCount
+from fwtop.model.traffic.traffic_classes import NON_IP, TRAFFIC_CLASSES
 
 FOREIGN_XDP = "XDP_DROP (foreign)"
 _NETFILTER = "NETFILTER_DROP"

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from fwtop.kernel.drop_reasons import layer_of_function
 from fwtop.kernel.links import LinkStats
 from fwtop.kernel.procfs import parse_paired, parse_single, read_text
-from fwtop.model.counters import ConntrackSample, DropCount
+from fwtop.model.traffic.counters import ConntrackSample, DropCount
 
 
 def grown(now: dict[int, LinkStats], before: dict[int, LinkStats], field: str) -> int:

@@ -12,7 +12,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from fwtop.kernel.procfs import parse_conntrack_stats, parse_paired, read_int, read_text
-from fwtop.model.counters import ConntrackSample, TcpService
+from fwtop.model.traffic.counters import ConntrackSample, TcpService
 
 _SYSCTL = "/proc/sys/net/netfilter/nf_conntrack_"
 _STATS = "/proc/net/stat/nf_conntrack"

@@ -15,8 +15,8 @@ import numpy as np
 
 from fwtop.kernel import netlink
 from fwtop.kernel.drop_reasons import reached_tc
-from fwtop.model.counters import Counters
-from fwtop.model.packets import U8, U16, U32, Hook, PacketBatch
+from fwtop.model.traffic.counters import Counters
+from fwtop.model.traffic.packets import U8, U16, U32, Hook, PacketBatch
 from fwtop.observe.layout import DATA_BYTES
 from fwtop.observe.nflog_table import DATAGRAM_BYTES
 from fwtop.parse.packets import parse_packets

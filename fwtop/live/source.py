@@ -21,9 +21,9 @@ from fwtop.live.nflog import LoggedAccepted
 from fwtop.live.processors import Processors
 from fwtop.live.ringbuf import RingBuffer
 from fwtop.live.scaling import SamplePool
-from fwtop.model.counters import Counters
 from fwtop.model.errors import FwtopError
-from fwtop.model.packets import Hook, PacketBatch
+from fwtop.model.traffic.counters import Counters
+from fwtop.model.traffic.packets import Hook, PacketBatch
 from fwtop.observe.duty_cycle import DutyCycle
 from fwtop.observe.messages import XDP_COUNTERS, Observation
 from fwtop.parse.packets import parse_packets

@@ -45,7 +45,7 @@ class Plan:
     """Return what installing a rule would run and whether the guard permits it."""
 
     rule: dict[str, Any]
-    attached: bool = False  # the sources are in a descriptor beside the message: model/prefix_list.py
+    attached: bool = False  # the sources are in a descriptor beside the message (prefix_list.py)
     follows: bool = False  # it is to be installed together with the rules planned just before
 
 

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
 from typing import Any
 
-from fwtop.model.address import Prefix
+from fwtop.model.addresses.address import Prefix
 
 RANGES = ("ip_length", "ttl", "ip_id", "tcp_seq", "tcp_window", "tcp_header")  # fields of Match
 
@@ -79,7 +79,7 @@ class PayloadMatch:
 class Match:
     """Which packets a rule matches: all conditions must hold; None or empty matches any."""
 
-    sources: Sequence[Prefix] = ()  # a tuple, or the rows of a long list (model/prefix_rows.py)
+    sources: Sequence[Prefix] = ()  # a tuple, or the rows of a long list (model/addresses/prefix_rows.py)
     destinations: tuple[Prefix, ...] = ()
     family: int | None = None  # 4 or 6
     protocol: int | None = None

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fwtop.model.packets import FLAG_IP_OPTIONS, FLAG_MALFORMED, I64, U8, U16, Fragment, PacketBatch
+from fwtop.model.traffic.packets import FLAG_IP_OPTIONS, FLAG_MALFORMED, I64, U8, U16, Fragment, PacketBatch
 from fwtop.parse.link import LinkParser, be16, be32, be64
 
 MAX_EXTENSION_HEADERS = 12

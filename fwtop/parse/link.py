@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from fwtop.model.packets import (
+from fwtop.model.traffic.packets import (
     FLAG_MALFORMED,
     FLAG_TRUNCATED,
     FLAG_VLAN,

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fwtop.model.packets import F64, FLAG_TUNNEL, I64, U8, U16, U32, Mask, PacketBatch
+from fwtop.model.traffic.packets import F64, FLAG_TUNNEL, I64, U8, U16, U32, Mask, PacketBatch
 from fwtop.parse.general import parse_any
 from fwtop.parse.link import be16, be32, be64, with_link_header
 

@@ -6,10 +6,10 @@ import re
 import shlex
 from collections.abc import Callable
 
-from fwtop.model.dns import split_wire, type_text, wire_name
-from fwtop.model.protocols import flags_option, protocol_name
 from fwtop.model.rule import RANGES, Kind, Match, PayloadMatch, Range, Rule
 from fwtop.model.text import dns_name_text
+from fwtop.model.traffic.dns import split_wire, type_text, wire_name
+from fwtop.model.traffic.protocols import flags_option, protocol_name
 from fwtop.render.numbers import ttl_option
 
 _BLOCKS = (Kind.IPSET, Kind.XDP, Kind.NFTABLES, Kind.TC)

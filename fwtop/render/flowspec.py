@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fwtop.model.address import Prefix
-from fwtop.model.protocols import protocol_name
+from fwtop.model.addresses.address import Prefix
 from fwtop.model.rule import Match, Range
+from fwtop.model.traffic.protocols import protocol_name
 
 _EQUAL, _AT_LEAST, _AT_MOST = 0x01, 0x03, 0x05  # numeric operators (4.2.1.1)
 _NOT, _ALL = 0x02, 0x01  # bitmask operators (4.2.1.2)

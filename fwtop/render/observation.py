@@ -5,9 +5,9 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from fwtop.model.counters import ConntrackSample, TcpService
 from fwtop.model.rule import Range, RuleStatus
-from fwtop.model.snapshot import (
+from fwtop.model.traffic.counters import ConntrackSample, TcpService
+from fwtop.model.traffic.snapshot import (
     Attack,
     Destination,
     LedgerRow,

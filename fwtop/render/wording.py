@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from fwtop.model.dns import split_wire, type_text
-from fwtop.model.protocols import flags_text, spoken_protocol
 from fwtop.model.rule import ConnectionLimit, Kind, Match, PayloadMatch, Range, RateLimit, Rule
 from fwtop.model.text import payload_text, safe_text
+from fwtop.model.traffic.dns import split_wire, type_text
+from fwtop.model.traffic.protocols import flags_text, spoken_protocol
 
 _TEXTUAL = 0.75  # share of printable bytes from which a payload is shown as text
 _MAX_PAYLOAD_CHARACTERS = 40

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 
-from fwtop.model.address import Prefix
+from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Match, PayloadMatch, Range, RateLimit, Rule
 

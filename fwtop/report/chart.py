@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from math import floor, log10
 
-from fwtop.model.session import Tick
+from fwtop.model.traffic.session import Tick
 from fwtop.report.effects import RuleEffect
 from fwtop.report.markup import Markup, join, tag
 from fwtop.report.spans import AttackSpan

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from statistics import fmean, median
 
 from fwtop.model.rule import ACTIVE_STATES, RANGES, Match, Rule
-from fwtop.model.session import Event, EventKind, SessionRecord, Tick
-from fwtop.model.snapshot import Proposal, Snapshot
+from fwtop.model.traffic.session import Event, EventKind, SessionRecord, Tick
+from fwtop.model.traffic.snapshot import Proposal, Snapshot
 
 _BEFORE_SECONDS = 10.0
 _AFTER_SECONDS = 20.0

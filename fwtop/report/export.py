@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from fwtop.model.errors import FwtopError
-from fwtop.model.snapshot import Snapshot
 from fwtop.model.text import safe_text
+from fwtop.model.traffic.snapshot import Snapshot
 from fwtop.render.command_line import command_line
 from fwtop.render.observation import observation_json, rfc3339
 from fwtop.report.effects import RuleEffect

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from fwtop.model.costs import Costs
 from fwtop.model.errors import FwtopError
-from fwtop.model.session import SessionRecord
 from fwtop.model.text import safe_text
+from fwtop.model.traffic.session import SessionRecord
 from fwtop.report.data import render_json
 from fwtop.report.export import rules_script
 from fwtop.report.html import render_html

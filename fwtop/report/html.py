@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fwtop.model.rule import Rule
-from fwtop.model.session import Event, Tick
 from fwtop.model.text import safe_text
+from fwtop.model.traffic.session import Event, Tick
 from fwtop.render.command_line import command_line
 from fwtop.render.numbers import duration_words, percent
 from fwtop.report.chart import gauge_chart, traffic_chart

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from fwtop.model.session import Event, EventKind, SessionRecord
-from fwtop.model.snapshot import Attack, Snapshot
+from fwtop.model.traffic.session import Event, EventKind, SessionRecord
+from fwtop.model.traffic.snapshot import Attack, Snapshot
 
 _MERGE_SECONDS = 10.0  # a pause shorter than this is the same attack
 

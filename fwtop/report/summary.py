@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from fwtop.model.costs import Costs
-from fwtop.model.session import Event, EventKind, SessionInfo, SessionRecord, Tick
-from fwtop.model.snapshot import Snapshot
+from fwtop.model.traffic.session import Event, EventKind, SessionInfo, SessionRecord, Tick
+from fwtop.model.traffic.snapshot import Snapshot
 from fwtop.render.numbers import duration_words, percent
 from fwtop.report.effects import RuleEffect, rule_effects
 from fwtop.report.spans import AttackSpan, attack_spans

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from fwtop.model.snapshot import LedgerRow, Payload, Port, Share, Snapshot, Source
+from fwtop.model.traffic.snapshot import LedgerRow, Payload, Port, Share, Snapshot, Source
 
 ROWS = 15
 LEDGER_ROWS = 60  # every rule that dropped anything has a row of its own

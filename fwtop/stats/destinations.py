@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from fwtop.model.address import Prefix
-from fwtop.model.packets import F64, PacketBatch
-from fwtop.model.snapshot import Destination
+from fwtop.model.addresses.address import Prefix
+from fwtop.model.traffic.packets import F64, PacketBatch
+from fwtop.model.traffic.snapshot import Destination
 from fwtop.stats.keyed_sums import SAMPLES, WEIGHT, KeyedSums
 from fwtop.stats.shares import Scale
 from fwtop.stats.sources import Drops, address_keys

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fwtop.model.packets import F64, Hook, PacketBatch
-from fwtop.model.window import OriginLookup
+from fwtop.model.traffic.packets import F64, Hook, PacketBatch
+from fwtop.model.traffic.window import OriginLookup
 from fwtop.stats import destinations, payloads, ports, sources
 from fwtop.stats.keyed_sums import BYTES, DROPPED, SAMPLES, SUMS, VARIANCE, WEIGHT, XDP_DROPPED, KeyedSums
 

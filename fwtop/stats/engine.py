@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fwtop.model.address import Prefix
-from fwtop.model.counters import Counters
-from fwtop.model.packets import Hook, PacketBatch
-from fwtop.model.snapshot import Sampling, Share, Tables, Totals
-from fwtop.model.window import Interval, OriginLookup, Window
+from fwtop.model.addresses.address import Prefix
+from fwtop.model.traffic.counters import Counters
+from fwtop.model.traffic.packets import Hook, PacketBatch
+from fwtop.model.traffic.snapshot import Sampling, Share, Tables, Totals
+from fwtop.model.traffic.window import Interval, OriginLookup, Window
 from fwtop.stats import destinations, ledger, payloads, ports, sources
 from fwtop.stats.digest import Digest
 from fwtop.stats.keyed_sums import BYTES, DROPPED, SAMPLES, WEIGHT

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fwtop.model.address import Prefix
-from fwtop.model.packets import F64
+from fwtop.model.addresses.address import Prefix
+from fwtop.model.traffic.packets import F64
 from fwtop.stats.keyed_sums import SAMPLES, WEIGHT, KeyedSums
 
 THRESHOLD = 0.01  # of all packets

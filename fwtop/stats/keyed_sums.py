@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fwtop.model.packets import F64, U64
+from fwtop.model.traffic.packets import F64, U64
 
 # Rows of `KeyedSums.sums`
 SAMPLES = 0

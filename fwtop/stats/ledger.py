@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fwtop.model.counters import Counters, DropCount, RuleCount
-from fwtop.model.packets import U16, Fragment, Mask, PacketBatch
-from fwtop.model.protocols import WITH_PORTS
 from fwtop.model.rule import Match
-from fwtop.model.snapshot import LedgerRow
+from fwtop.model.traffic.counters import Counters, DropCount, RuleCount
+from fwtop.model.traffic.packets import U16, Fragment, Mask, PacketBatch
+from fwtop.model.traffic.protocols import WITH_PORTS
+from fwtop.model.traffic.snapshot import LedgerRow
 
 _LEAST_SAMPLES = 20
 _LEAST_SHARE = 0.5

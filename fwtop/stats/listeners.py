@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from fwtop.model.packets import F64, Fragment, Mask, PacketBatch
-from fwtop.model.snapshot import Listener
-from fwtop.model.window import Window
+from fwtop.model.traffic.packets import F64, Fragment, Mask, PacketBatch
+from fwtop.model.traffic.snapshot import Listener
+from fwtop.model.traffic.window import Window
 from fwtop.stats.ports import SERVICES
 
 _NUMBERS = {"tcp": 6, "udp": 17}

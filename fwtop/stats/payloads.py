@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fwtop.model.packets import F64, I64, U8, Fragment, PacketBatch
-from fwtop.model.snapshot import Payload
 from fwtop.model.text import dns_name_text, payload_text
+from fwtop.model.traffic.packets import F64, I64, U8, Fragment, PacketBatch
+from fwtop.model.traffic.snapshot import Payload
 from fwtop.stats.keyed_sums import SAMPLES, WEIGHT, KeyedSums, mixed
 from fwtop.stats.shares import Scale
 

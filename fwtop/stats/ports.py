@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from fwtop.model.packets import F64, FLAG_MALFORMED, FLAG_TRUNCATED, Fragment, PacketBatch
-from fwtop.model.protocols import NAMES
-from fwtop.model.snapshot import Port, Share
+from fwtop.model.traffic.packets import F64, FLAG_MALFORMED, FLAG_TRUNCATED, Fragment, PacketBatch
+from fwtop.model.traffic.protocols import NAMES
+from fwtop.model.traffic.snapshot import Port, Share
 from fwtop.stats.keyed_sums import KeyedSums
 from fwtop.stats.shares import Scale
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fwtop.model.packets import F64
-from fwtop.model.snapshot import Share
+from fwtop.model.traffic.packets import F64
+from fwtop.model.traffic.snapshot import Share
 from fwtop.stats.keyed_sums import BYTES, SAMPLES, VARIANCE, WEIGHT, KeyedSums
 
 _STEP = 0.06  # of the grid of rates, in logarithms

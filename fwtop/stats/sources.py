@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fwtop.model.address import Prefix
-from fwtop.model.counters import Counters
-from fwtop.model.packets import F64, U8, U64, PacketBatch
-from fwtop.model.snapshot import Share, Source, Sources
-from fwtop.model.window import OriginLookup
+from fwtop.model.addresses.address import Prefix
+from fwtop.model.traffic.counters import Counters
+from fwtop.model.traffic.packets import F64, U8, U64, PacketBatch
+from fwtop.model.traffic.snapshot import Share, Source, Sources
+from fwtop.model.traffic.window import OriginLookup
 from fwtop.stats.heavy_hitters import HeavyPrefix, heavy_prefixes
 from fwtop.stats.keyed_sums import DROPPED, SAMPLES, VARIANCE, WEIGHT, XDP_DROPPED, KeyedSums, mixed
 from fwtop.stats.shares import Scale

@@ -8,8 +8,8 @@ from dataclasses import fields, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from fwtop.model.counters import ConntrackSample, Counters, DropCount, RuleCount
-from fwtop.model.packets import PacketBatch
+from fwtop.model.traffic.counters import ConntrackSample, Counters, DropCount, RuleCount
+from fwtop.model.traffic.packets import PacketBatch
 
 RESERVOIR_ROWS = 100_000
 _NAMES = [item.name for item in fields(PacketBatch)]

@@ -18,7 +18,7 @@ from functools import cache
 from operator import attrgetter
 from typing import Any, TypeVar, cast
 
-from fwtop.model.snapshot import Snapshot
+from fwtop.model.traffic.snapshot import Snapshot
 
 _FORMAT = 1
 _ZLIB_LEVEL = 1  # level 6: a sixth smaller, three times as slow

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fwtop.model.rule import ACTIVE_STATES, RuleStatus, State
-from fwtop.model.session import Event, EventKind
-from fwtop.model.snapshot import Attack, Snapshot
 from fwtop.model.text import safe_text
+from fwtop.model.traffic.session import Event, EventKind
+from fwtop.model.traffic.snapshot import Attack, Snapshot
 from fwtop.render.numbers import percent
 
 _EXPIRY_SLACK_SECONDS = 3.0  # between a kernel timeout and the tick that no longer shows the rule

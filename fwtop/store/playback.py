@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from fwtop.model.session import EventKind, Mark
-from fwtop.model.snapshot import Snapshot
+from fwtop.model.traffic.session import EventKind, Mark
+from fwtop.model.traffic.snapshot import Snapshot
 from fwtop.store.reader import decoded, stored_event
 from fwtop.store.schema import reading
 

@@ -10,9 +10,17 @@ from pathlib import Path
 
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Rule
-from fwtop.model.session import AttackTick, Event, EventKind, RuleTick, SessionInfo, SessionRecord, Tick
-from fwtop.model.snapshot import Origin, Snapshot
 from fwtop.model.text import safe_text
+from fwtop.model.traffic.session import (
+    AttackTick,
+    Event,
+    EventKind,
+    RuleTick,
+    SessionInfo,
+    SessionRecord,
+    Tick,
+)
+from fwtop.model.traffic.snapshot import Origin, Snapshot
 from fwtop.store.codec import decode_snapshot, decode_value
 from fwtop.store.directory import SESSION_DIRECTORY, is_running, session_paths, size_bytes
 from fwtop.store.schema import reading

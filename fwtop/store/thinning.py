@@ -6,7 +6,7 @@ import sqlite3
 from dataclasses import replace
 
 from fwtop.model.rule import Rule, RuleStatus
-from fwtop.model.snapshot import Proposal, Snapshot
+from fwtop.model.traffic.snapshot import Proposal, Snapshot
 
 PINNED_EVENT, PINNED_PEAK = 1, 2  # snapshots that thinning keeps
 FULL_SECONDS = 600.0

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from fwtop import __version__
 from fwtop.model.errors import FwtopError
-from fwtop.model.session import Event, EventKind
-from fwtop.model.snapshot import Snapshot
 from fwtop.model.text import safe_text
+from fwtop.model.traffic.session import Event, EventKind
+from fwtop.model.traffic.snapshot import Snapshot
 from fwtop.store.codec import encode_snapshot, encode_value
 from fwtop.store.directory import (
     DEFAULT_MAX_BYTES,

@@ -22,8 +22,8 @@ from textual.screen import Screen
 
 from fwtop.model.errors import CONSOLE_OUT_OF_MEMORY, FwtopError
 from fwtop.model.paths import STATE_DIRECTORY, exports_directory
-from fwtop.model.snapshot import Snapshot
 from fwtop.model.text import safe_text
+from fwtop.model.traffic.snapshot import Snapshot
 from fwtop.ui.drawing.partial import ExactUpdate
 from fwtop.ui.drawing.style import PICTURE_THEME, THEME, WARN
 from fwtop.ui.drawing.themes import PALETTE

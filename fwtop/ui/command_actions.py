@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, cast
 
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import ACTIVE_STATES
-from fwtop.model.snapshot import Source
+from fwtop.model.traffic.snapshot import Source
 from fwtop.ui.actions.command_dialog import CommandDialog
 from fwtop.ui.actions.commands import (
     RULE_COMMANDS,

@@ -13,8 +13,8 @@ from typing import Protocol
 from fwtop.analysis.packets.recent import PacketList
 from fwtop.dissect.wire import Dissection
 from fwtop.model.rule import PlanView, Preview, Rule, RuleStatus
-from fwtop.model.session import Mark
-from fwtop.model.snapshot import PartTraffic, Payload, Snapshot, Source, TrafficPart
+from fwtop.model.traffic.session import Mark
+from fwtop.model.traffic.snapshot import PartTraffic, Payload, Snapshot, Source, TrafficPart
 from fwtop.ui.state.history import Past
 
 

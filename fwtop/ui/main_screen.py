@@ -9,8 +9,8 @@ from typing import ClassVar
 from textual.binding import BindingType
 
 from fwtop.model.rule import RuleStatus
-from fwtop.model.snapshot import Attack, Payload, Proposal, Source
 from fwtop.model.text import safe_text
+from fwtop.model.traffic.snapshot import Attack, Payload, Proposal, Source
 from fwtop.ui.actions.rule_from_row import rule_from_proposal
 from fwtop.ui.bars.footer import Footer
 from fwtop.ui.bars.graph import Graph

@@ -12,7 +12,7 @@ from textual.app import ComposeResult
 from textual.binding import BindingsMap
 
 from fwtop.model.rule import ACTIVE_STATES, RuleStatus
-from fwtop.model.snapshot import Payload, Snapshot, Source, TrafficPart
+from fwtop.model.traffic.snapshot import Payload, Snapshot, Source, TrafficPart
 from fwtop.ui.actions.log import EXPORTED, REFUSED, SETTINGS
 from fwtop.ui.actions.news import News
 from fwtop.ui.actions.packet_actions import PacketActions

@@ -9,7 +9,7 @@ from dataclasses import replace
 from fwtop.compile import cache
 from fwtop.compile.compiler import SOURCES, compile_text, relocate
 from fwtop.kernel import bpf
-from fwtop.model.address import Prefix
+from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
 from fwtop.xdp.generate import program_text

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from fwtop.model.address import Prefix
+from fwtop.model.addresses.address import Prefix
 from fwtop.xdp.conditions import ANY, PLAIN, Headers, header_conditions, limit_function, payload_lines
 from fwtop.xdp.ipv6_lists import lookup_lines6
 from fwtop.xdp.rule import List4, List6, Lists, SlotRule

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from fwtop.model.prefix_rows import PrefixRows
+    from fwtop.model.addresses.prefix_rows import PrefixRows
 
 _FILTER_BITS = 24
 _FILTER_WORDS = 1 << _FILTER_BITS - 6

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from fwtop.model.prefix_rows import PrefixRows
+    from fwtop.model.addresses.prefix_rows import PrefixRows
 
 _BLOCKS_A_WORD = 32  # two bits each, in a word of 64
 _PART_BYTES = 32  # a bit for each address of a /24
@@ -58,7 +58,7 @@ def build_lists(match: Match, limit: int) -> tuple[Lists, int]:
 
     Also returns how many source prefixes have a number: none of more than COUNTED_PREFIXES.
     """
-    from fwtop.model.prefix_rows import PrefixRows
+    from fwtop.model.addresses.prefix_rows import PrefixRows
 
     found: dict[tuple[str, int], List4 | List6] = {}
     numbers = 0

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from fwtop.kernel import bpffs
 from fwtop.kernel.links import choose_links, list_links, lowest_links
-from fwtop.model.address import Prefix
+from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import Answer, ProtocolError
 from fwtop.model.text import safe_text

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fwtop.kernel import bpf
-from fwtop.model.traffic_classes import TRAFFIC_CLASSES
+from fwtop.model.traffic.traffic_classes import TRAFFIC_CLASSES
 
 if TYPE_CHECKING:
     import numpy as np

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from fwtop.kernel import bpf, bpffs
-from fwtop.model.address import Prefix
+from fwtop.model.addresses.address import Prefix
+from fwtop.model.addresses.prefix_list import read_sources
 from fwtop.model.errors import FwtopError
-from fwtop.model.prefix_list import read_sources
 from fwtop.model.rule import Match
 from fwtop.xdp import attach
 from fwtop.xdp import lists as xdp_lists

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from fwtop.model.address import Prefix
+from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Match, RateLimit, Rule
 
@@ -102,7 +102,7 @@ def numbered(sources: Sequence[Prefix]) -> Callable[[int], Prefix]:
     """Return a function from a number to its prefix, which raises IndexError."""
     if len(sources) <= COMPILED_PREFIXES:
         return disjoint(sources).__getitem__
-    from fwtop.model.prefix_rows import PrefixRows
+    from fwtop.model.addresses.prefix_rows import PrefixRows
 
     rows = PrefixRows.of(sources)
     places = rows.counter_rows()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from fwtop.model.address import Prefix
+from fwtop.model.addresses.address import Prefix
 from fwtop.xdp.ipv6_lists import number_lines6
 from fwtop.xdp.rule import List4, List6, SlotRule, disjoint
 

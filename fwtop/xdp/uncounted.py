@@ -14,7 +14,7 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from fwtop.model.prefix_rows import PrefixRows
+    from fwtop.model.addresses.prefix_rows import PrefixRows
 
 _PIECE = 1 << 20  # prefixes
 

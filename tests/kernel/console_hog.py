@@ -7,10 +7,10 @@ import sys
 
 from fwtop.console import __main__ as console
 from fwtop.console.live import LiveSession
-from fwtop.model.address import Prefix
+from fwtop.model.addresses.address import Prefix
 from fwtop.model.protocol import Apply
 from fwtop.model.rule import Kind, Match, Rule
-from fwtop.model.snapshot import Snapshot
+from fwtop.model.traffic.snapshot import Snapshot
 
 CEILING = 2 << 30  # this test must not take the machine down if the limit is missing
 SOURCE = "203.0.113.9"

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from fwtop.client import discovery as client
 from fwtop.client.discovery import GuardianClient
-from fwtop.model.address import Prefix
+from fwtop.model.addresses.address import Prefix
 from fwtop.model.protocol import Apply, Status
 from fwtop.model.rule import Kind, Match, Rule
 from tests.kernel.wire import inside
@@ -237,7 +237,7 @@ def run_console(bench: Bench, program: str) -> subprocess.Popen:
         "from pathlib import Path\n"
         "from fwtop.client import discovery as client\n"
         "from fwtop.model.protocol import Apply\n"
-        "from fwtop.model.rule import *\nfrom fwtop.model.address import Prefix\n"
+        "from fwtop.model.rule import *\nfrom fwtop.model.addresses.address import Prefix\n"
         "guardian = client.connect(role='console', netns=sys.argv[2], run_directory=Path(sys.argv[3]),\n"
         "                          guardian_arguments=tuple(sys.argv[4:]))\n"
         f"{program}\nprint('ready', flush=True)\nsys.stdin.read()\n"

@@ -19,12 +19,12 @@ from typing import Any
 import numpy as np
 
 from fwtop.analysis.packets.verdicts import verdicts
-from fwtop.console.packet_ring import PacketRing
+from fwtop.console.packets.packet_ring import PacketRing
 from fwtop.guardian.functions import KALLSYMS, names_in
 from fwtop.kernel.links import list_links
 from fwtop.live.source import LiveSource
-from fwtop.model.packets import Hook, PacketBatch
 from fwtop.model.protocol import MAX_MESSAGE, parse_answer
+from fwtop.model.traffic.packets import Hook, PacketBatch
 from fwtop.observe import duty_cycle, scope
 from fwtop.observe.layout import read_locations
 from fwtop.observe.messages import (

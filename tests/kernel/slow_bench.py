@@ -27,10 +27,10 @@ from fwtop.lab.run import Lab
 from fwtop.live.connections import ConnectionMeter
 from fwtop.live.netstat import TcpServiceMeter
 from fwtop.live.source import LiveSource
-from fwtop.model.address import Prefix
+from fwtop.model.addresses.address import Prefix
 from fwtop.model.protocol import Undo, Watch
-from fwtop.model.snapshot import Attack, Origin, Proposal, Snapshot
-from fwtop.model.window import NoOrigin
+from fwtop.model.traffic.snapshot import Attack, Origin, Proposal, Snapshot
+from fwtop.model.traffic.window import NoOrigin
 from fwtop.observe.messages import decode_reply
 from fwtop.stats.engine import Engine
 from tests.kernel.conftest import Host, NetnsPair

@@ -12,7 +12,7 @@ import sys
 import pytest
 from guardian_bench import VARIANTS, Bench, apply, ended, kill, rules_of, run_console, use_variant
 
-from fwtop.model.address import Prefix
+from fwtop.model.addresses.address import Prefix
 from fwtop.model.protocol import Apply, Keep, Plan, Repair, Undo
 from fwtop.model.rule import Kind, Match, Rule
 

@@ -102,8 +102,8 @@ def test_bulk_load_that_runs_out_of_memory_leaves_no_set(bench: Bench, monkeypat
     from fwtop.guardian.objects.xdp import CompiledRules
     from fwtop.guardian.records.journal import Journal
     from fwtop.kernel import netlink
-    from fwtop.kernel.iptables import named
-    from fwtop.model.address import Prefix
+    from fwtop.kernel.netfilter.iptables import named
+    from fwtop.model.addresses.address import Prefix
 
     sent: list[int] = []
 

@@ -17,7 +17,7 @@ import pytest
 from fwtop.lab import network as net
 from fwtop.lab.run import Lab
 from fwtop.lab.traffic.dns import dns_wire
-from fwtop.model.address import Prefix
+from fwtop.model.addresses.address import Prefix
 from fwtop.model.protocol import Undo
 from fwtop.model.rule import Kind, Match, PayloadMatch, RateLimit, Rule
 from tests.kernel.conftest import Host, NetnsPair

@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from fwtop.model.address import Prefix
+from fwtop.model.addresses.address import Prefix
 from fwtop.model.protocol import Apply, Plan, Undo
 from fwtop.model.rule import Kind, Match, Rule
 from tests.kernel.guardian_bench import Bench, run_console

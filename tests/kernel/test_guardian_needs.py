@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from guardian_bench import PORT, VARIANTS, Bench, apply, inside, kill, rules_of
 
-from fwtop.model.address import Prefix
+from fwtop.model.addresses.address import Prefix
 from fwtop.model.protocol import Apply, Plan
 from fwtop.model.rule import Kind, Match, Rule
 

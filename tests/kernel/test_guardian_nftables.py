@@ -12,7 +12,7 @@ import pytest
 from guardian_bench import PORT, Bench, answers, apply, kill, rules_of, tcp_connection
 
 from fwtop.guardian.failpoints import Failpoint
-from fwtop.model.address import Prefix
+from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import Apply, Keep, Plan, Undo
 from fwtop.model.rule import Kind, Match, PayloadMatch, Range, RateLimit, Rule

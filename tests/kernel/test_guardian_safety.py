@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager, suppress
 import pytest
 from guardian_bench import PORT, VARIANTS, Bench, apply, inside, rules_of
 
-from fwtop.model.address import Prefix
+from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import Apply, Undo
 from fwtop.model.rule import Kind, Match, PayloadMatch, Range, RateLimit, Rule, Setting

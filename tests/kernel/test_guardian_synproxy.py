@@ -15,7 +15,7 @@ import pytest
 from guardian_bench import Bench, apply, inside, kill, rules_of
 
 from fwtop.guardian.failpoints import Failpoint
-from fwtop.model.address import Prefix
+from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import Keep, Plan, Undo
 from fwtop.model.rule import Kind, Match, Rule

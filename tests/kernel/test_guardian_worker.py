@@ -19,13 +19,13 @@ from guardian_bench import PORT, Bench, apply, rules_of, use_variant
 from fwtop.analysis.advisor import Advisor
 from fwtop.client.connection import SHORT_SECONDS
 from fwtop.client.discovery import GuardianClient
-from fwtop.console.guardian_link import GuardianLink
+from fwtop.console.control.guardian_link import GuardianLink
 from fwtop.console.live import LiveSession
 from fwtop.enrich.geoip import open_lookup
 from fwtop.kernel import namespaces
 from fwtop.live.netstat import TcpServiceMeter
 from fwtop.live.source import LiveSource
-from fwtop.model.address import Prefix
+from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import (
     MAX_MESSAGE,
@@ -43,7 +43,7 @@ from fwtop.model.protocol import (
     parse_answer,
 )
 from fwtop.model.rule import Kind, Match, Rule, State
-from fwtop.model.snapshot import Origin
+from fwtop.model.traffic.snapshot import Origin
 from fwtop.observe.messages import decode_reply
 from fwtop.render.xtables import set_name
 from fwtop.stats.engine import Engine

@@ -22,11 +22,11 @@ from fwtop.lab import network as net
 from fwtop.lab.run import Lab
 from fwtop.live.netstat import TcpServiceMeter
 from fwtop.live.source import LiveSource
-from fwtop.model.address import Prefix
+from fwtop.model.addresses.address import Prefix
 from fwtop.model.protocol import Undo, Watch
 from fwtop.model.rule import Kind, Match, PayloadMatch, Range, Rule
-from fwtop.model.snapshot import Attack, Origin, Snapshot
-from fwtop.model.window import NoOrigin
+from fwtop.model.traffic.snapshot import Attack, Origin, Snapshot
+from fwtop.model.traffic.window import NoOrigin
 from fwtop.observe.messages import decode_reply
 from fwtop.stats.engine import Engine
 from fwtop.ui.state.verdict import flow_of

@@ -6,18 +6,18 @@ from collections.abc import Iterator
 
 import pytest
 
-from fwtop.guardian import lifecycle
 from fwtop.guardian.allow.allowlist import AllowList
 from fwtop.guardian.failpoints import Failpoints
-from fwtop.guardian.lifecycle import Lifecycle
 from fwtop.guardian.objects.chain import Chains
 from fwtop.guardian.objects.installer import Kernel
 from fwtop.guardian.objects.nft import NftTables
 from fwtop.guardian.objects.xdp import CompiledRules
 from fwtop.guardian.records.journal import Journal
-from fwtop.guardian.state import GuardianState
-from fwtop.kernel import iptables
-from fwtop.model.address import Prefix
+from fwtop.guardian.rules import lifecycle
+from fwtop.guardian.rules.lifecycle import Lifecycle
+from fwtop.guardian.rules.state import GuardianState
+from fwtop.kernel.netfilter import iptables
+from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Kind, Match, Rule, State
 from tests.kernel.wire import inside

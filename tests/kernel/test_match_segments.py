@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "unit"))
 from frames import ipv4, tcp
 
 from fwtop.client.discovery import GuardianClient
-from fwtop.model.address import Prefix
+from fwtop.model.addresses.address import Prefix
 from fwtop.model.protocol import Undo
 from fwtop.model.rule import Kind, Match, Range, Rule
 

@@ -24,7 +24,7 @@ import pytest
 from guardian_bench import Bench, apply
 
 from fwtop.live.mapped import CounterMaps
-from fwtop.model.address import Prefix
+from fwtop.model.addresses.address import Prefix
 from fwtop.model.protocol import Apply, Plan, Rescan, Symbols, Watch
 from fwtop.model.rule import Kind, Match, Rule
 from fwtop.observe.layout import NO_INTERFACE, SCOPE_WORDS

@@ -11,7 +11,7 @@ from fwtop.lab.run import Lab
 from fwtop.lab.scenario import parse
 from fwtop.lab.watch import observe
 from fwtop.model.rule import Kind, Match, Rule, RuleStatus, State
-from fwtop.model.snapshot import (
+from fwtop.model.traffic.snapshot import (
     FilterChain,
     LedgerRow,
     Listener,

@@ -14,7 +14,7 @@ from xdp_bench import XDP_PASS, XdpBench, at_tc, xdp
 from xdp_frames import ethernet, ipv4, ipv6, udp
 
 from fwtop.client.discovery import GuardianClient
-from fwtop.model.address import Prefix
+from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import Plan, Undo
 from fwtop.model.rule import Kind, Match, PayloadMatch, Range, RateLimit, Rule

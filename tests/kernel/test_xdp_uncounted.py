@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from fwtop.kernel import bpf
-from fwtop.model.address import Prefix
-from fwtop.model.prefix_rows import PrefixRows
+from fwtop.model.addresses.address import Prefix
+from fwtop.model.addresses.prefix_rows import PrefixRows
 from fwtop.model.rule import Match
 from fwtop.xdp import lists, uncounted
 from fwtop.xdp.rule import List4

@@ -11,8 +11,8 @@ from xdp_frames import ethernet, ipv4, ipv6, random_frame, random_matches, udp
 from xdp_programs import Compiled, verdict
 
 from fwtop.guardian.objects.xdp_state import PrefixHits
-from fwtop.model.address import Prefix, format_address
-from fwtop.model.roles import Passes
+from fwtop.model.addresses.address import Prefix, format_address
+from fwtop.model.addresses.roles import Passes
 from fwtop.model.rule import Kind, Match, RateLimit, Rule
 from fwtop.xdp import maps
 

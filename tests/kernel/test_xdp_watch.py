@@ -12,10 +12,10 @@ from xdp_bench import XDP_PASS, XdpBench, xdp
 
 from fwtop.client.discovery import GuardianClient
 from fwtop.live.source import LiveSource
-from fwtop.model.counters import Counters
-from fwtop.model.packets import Hook, PacketBatch
 from fwtop.model.protocol import Undo, Watch
 from fwtop.model.rule import Match
+from fwtop.model.traffic.counters import Counters
+from fwtop.model.traffic.packets import Hook, PacketBatch
 from fwtop.observe.messages import SHARED_MAPS, decode_reply
 from fwtop.stats.ledger import balance
 from tests.kernel.wire import attach_foreign_xdp, put_behind_a_bridge

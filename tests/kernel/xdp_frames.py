@@ -9,7 +9,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "unit"))
 from frames import ethernet, extension, fragment6, ipv4, ipv6, mpls, pppoe, tcp, udp
 
-from fwtop.model.address import Prefix
+from fwtop.model.addresses.address import Prefix
 from fwtop.model.rule import Match, PayloadMatch, Range
 
 SOURCES4 = ("192.0.2.1", "192.0.2.7", "198.51.100.200", "10.0.0.1", "10.1.2.3", "203.0.113.255")

@@ -16,8 +16,8 @@ from reference_parser import reference
 
 from fwtop.guardian.objects.xdp_peers import Peers
 from fwtop.kernel import bpf
-from fwtop.model.address import Prefix
-from fwtop.model.roles import Passes
+from fwtop.model.addresses.address import Prefix
+from fwtop.model.addresses.roles import Passes
 from fwtop.model.rule import Match, PayloadMatch, Range, RateLimit
 from fwtop.xdp import lists as xdp_lists
 from fwtop.xdp import maps as xdp_maps

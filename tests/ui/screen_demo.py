@@ -22,7 +22,7 @@ from screen_parts import PPS
 
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import RuleStatus
-from fwtop.model.snapshot import Share, Snapshot, Source
+from fwtop.model.traffic.snapshot import Share, Snapshot, Source
 from fwtop.ui.app import FwtopApp
 
 TICK_SECONDS = 0.25

@@ -27,9 +27,10 @@ from screen_parts import (
 )
 from screen_vectors import syn_proposals, table_attack, vectors
 
-from fwtop.model.counters import TcpService
 from fwtop.model.rule import Kind, RuleStatus, State
-from fwtop.model.snapshot import (
+from fwtop.model.text import safe_text
+from fwtop.model.traffic.counters import TcpService
+from fwtop.model.traffic.snapshot import (
     Judgement,
     LedgerRow,
     Origin,
@@ -40,7 +41,6 @@ from fwtop.model.snapshot import (
     Tables,
     Totals,
 )
-from fwtop.model.text import safe_text
 
 
 def snapshot(**changes: object) -> Snapshot:

@@ -11,8 +11,8 @@ from fwtop.analysis.packets.recent import PacketList
 from fwtop.dissect.wire import Dissection
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import PlanView, Preview, Rule, RuleStatus, State
-from fwtop.model.session import Event, EventKind, Mark
-from fwtop.model.snapshot import PartTraffic, Payload, Snapshot, Source, TrafficPart
+from fwtop.model.traffic.session import Event, EventKind, Mark
+from fwtop.model.traffic.snapshot import PartTraffic, Payload, Snapshot, Source, TrafficPart
 from fwtop.ui.feed import Player, PlayerState
 from fwtop.ui.state.history import Past
 

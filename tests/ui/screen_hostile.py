@@ -12,7 +12,7 @@ from screen_packets import carrying, listed
 from fwtop.dissect.wire import Dissection, Layer
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import PlanView, Preview
-from fwtop.model.snapshot import FilterChain, LedgerRow, Listener, Ring, Snapshot, Surroundings
+from fwtop.model.traffic.snapshot import FilterChain, LedgerRow, Listener, Ring, Snapshot, Surroundings
 from fwtop.ui.settings import Effective, read_settings
 
 OWNED = "13;37"  # in every sequence of HOSTILE that a terminal obeys, and in none of the program's

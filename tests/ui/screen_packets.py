@@ -9,7 +9,7 @@ import numpy as np
 from screen_parts import NOW
 
 from fwtop.analysis.packets.recent import Fate, PacketList, Verdict, kinds_of
-from fwtop.model.packets import PacketBatch
+from fwtop.model.traffic.packets import PacketBatch
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
 from frames import batch_of, ethernet, ipv4, ipv6, tcp, udp

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fwtop.model.address import Prefix
-from fwtop.model.counters import ConntrackSample
+from fwtop.model.addresses.address import Prefix
 from fwtop.model.rule import Kind, Match, PayloadMatch, Rule
-from fwtop.model.snapshot import Attack, LedgerRow, Payload, Port, Proposal, Share, Snapshot, Source
 from fwtop.model.text import payload_text
+from fwtop.model.traffic.counters import ConntrackSample
+from fwtop.model.traffic.snapshot import Attack, LedgerRow, Payload, Port, Proposal, Share, Snapshot, Source
 
 NOW = 1_790_000_000.0
 PPS = 312_000.0

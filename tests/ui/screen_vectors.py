@@ -6,10 +6,10 @@ from dataclasses import replace
 
 from screen_parts import NOW, PPS, QUERY, SECONDS, attack, conntrack
 
-from fwtop.model.address import Prefix
-from fwtop.model.counters import ConntrackSample
+from fwtop.model.addresses.address import Prefix
 from fwtop.model.rule import Kind, Match, PayloadMatch, Range, RateLimit, Rule, RuleStatus, State
-from fwtop.model.snapshot import Attack, LedgerRow, Proposal, Snapshot
+from fwtop.model.traffic.counters import ConntrackSample
+from fwtop.model.traffic.snapshot import Attack, LedgerRow, Proposal, Snapshot
 
 SYN = Match(protocol=6, dport=443, tcp_flags=(0x12, 0x02), ip_length=Range(40, 40))
 DNS = Match(protocol=17, sport=53)

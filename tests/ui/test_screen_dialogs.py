@@ -13,7 +13,7 @@ from screen_run import Run, running
 
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import PlanView, Rule
-from fwtop.model.snapshot import Snapshot
+from fwtop.model.traffic.snapshot import Snapshot
 from fwtop.ui.dialogs.rule_dialog import RuleDialog
 
 

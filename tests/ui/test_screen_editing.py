@@ -9,7 +9,7 @@ from screen_factory import snapshot
 from screen_parts import NOW, QUERY, block_rule
 from screen_run import Run, running
 
-from fwtop.model.address import Prefix
+from fwtop.model.addresses.address import Prefix
 from fwtop.model.rule import Kind, Match, PayloadMatch, Range, RateLimit, Rule
 from fwtop.ui.dialogs.editor import fields_of
 from fwtop.ui.dialogs.fields import Field, InvalidInput

@@ -11,7 +11,7 @@ from screen_parts import NOW
 from screen_run import LARGE, SMALL, Run, running
 
 from fwtop.model.errors import FwtopError
-from fwtop.model.snapshot import Snapshot
+from fwtop.model.traffic.snapshot import Snapshot
 from fwtop.ui.bars.status_bars import StatusMessage
 from fwtop.ui.drawing.style import TEXT
 from fwtop.ui.tabs import TABS

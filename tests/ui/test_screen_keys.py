@@ -14,7 +14,7 @@ from traffic_scene import spoofed_syns
 
 from fwtop.dissect.wire import Dissection, Layer
 from fwtop.model.rule import Kind, Rule
-from fwtop.model.snapshot import Snapshot
+from fwtop.model.traffic.snapshot import Snapshot
 from fwtop.ui.dialogs.dialog import help_lines
 from fwtop.ui.dialogs.rule_dialog import RuleDialog
 from fwtop.ui.keys import KEY_MAP, KEYS

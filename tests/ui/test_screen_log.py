@@ -14,8 +14,8 @@ from test_screen_player import STATE, FakePlayer, recorded
 
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import RuleStatus, State
-from fwtop.model.session import Event, EventKind, Mark
-from fwtop.model.snapshot import Judgement, Snapshot
+from fwtop.model.traffic.session import Event, EventKind, Mark
+from fwtop.model.traffic.snapshot import Judgement, Snapshot
 from fwtop.ui.actions.log import MOST_ENTRIES, REFUSED, SessionLog
 from fwtop.ui.bars.toasts import MOST_TOASTS, TOAST_SECONDS, ToastQueue, toast_lines
 from fwtop.ui.drawing.style import BAD, GOOD, Line

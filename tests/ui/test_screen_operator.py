@@ -10,10 +10,10 @@ from screen_factory import calm, provisional, snapshot, spoofed
 from screen_parts import NOW, block_rule, conntrack, proposals
 from screen_run import LARGE, SMALL, running
 
-from fwtop.model.address import Prefix
-from fwtop.model.counters import ConntrackSample
+from fwtop.model.addresses.address import Prefix
 from fwtop.model.rule import RuleStatus, State
-from fwtop.model.snapshot import LedgerRow, Origin, Snapshot, Source
+from fwtop.model.traffic.counters import ConntrackSample
+from fwtop.model.traffic.snapshot import LedgerRow, Origin, Snapshot, Source
 from fwtop.ui.lists.table import conntrack_figures, ledger_lines
 from fwtop.ui.lists.traffic import SOURCE_VIEWS
 

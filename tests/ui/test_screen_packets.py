@@ -17,11 +17,11 @@ from screen_run import Run, running
 from fwtop.analysis.packets.recent import Fate, PacketList, Verdict
 from fwtop.analysis.proposals.matching import match_rows
 from fwtop.dissect.wire import Dissection, Layer
-from fwtop.guardian.validate import rule_of_wire
+from fwtop.guardian.rules.validate import rule_of_wire
 from fwtop.model.errors import FwtopError
-from fwtop.model.packets import FLAG_MALFORMED
 from fwtop.model.rule import Kind
-from fwtop.model.snapshot import Listener, Surroundings
+from fwtop.model.traffic.packets import FLAG_MALFORMED
+from fwtop.model.traffic.snapshot import Listener, Surroundings
 from fwtop.ui.actions import packet_actions
 from fwtop.ui.actions.rule_from_row import NoRuleError, rule_from_row
 from fwtop.ui.lists.packet_pane import pane_lines

@@ -12,9 +12,9 @@ from screen_factory import calm, conntrack_full, poison, protected, snapshot, tr
 from screen_parts import SECONDS, block_rule
 from screen_run import running
 
-from fwtop.model.counters import ConntrackSample
 from fwtop.model.rule import Kind, Match, RuleStatus, State
-from fwtop.model.snapshot import (
+from fwtop.model.traffic.counters import ConntrackSample
+from fwtop.model.traffic.snapshot import (
     FilterChain,
     LedgerRow,
     Listener,

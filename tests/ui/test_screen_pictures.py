@@ -13,7 +13,7 @@ from screen_fakes import FakeFeed
 from screen_packets import flood
 from screen_run import LARGE, SMALL, running
 
-from fwtop.model.snapshot import Snapshot
+from fwtop.model.traffic.snapshot import Snapshot
 from fwtop.ui.tabs import TABS
 
 KEPT = Path(__file__).with_name("snapshots")

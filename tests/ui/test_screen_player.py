@@ -15,11 +15,11 @@ from screen_fakes import STATE, FakeFeed, FakePlayer, mark
 from screen_parts import NOW
 from screen_run import LARGE, SMALL, Run, running
 
-from fwtop.console.controls import ReadOnlyControls
-from fwtop.console.player import StoredFeed
-from fwtop.console.replay import session_recording
-from fwtop.model.session import EventKind
-from fwtop.model.snapshot import Origin, Snapshot
+from fwtop.console.control.controls import ReadOnlyControls
+from fwtop.console.playback.player import StoredFeed
+from fwtop.console.playback.replay import session_recording
+from fwtop.model.traffic.session import EventKind
+from fwtop.model.traffic.snapshot import Origin, Snapshot
 from fwtop.ui.app import FwtopApp
 from fwtop.ui.bars.time_bar import time_at, time_bar
 from fwtop.ui.drawing.style import Line, width_of

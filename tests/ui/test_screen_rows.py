@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from screen_parts import NOW, few_addresses
 
-from fwtop.model.snapshot import Source
+from fwtop.model.traffic.snapshot import Source
 from fwtop.ui.drawing.format import bar, bits, cut, duration, nanoseconds, number, percent, wrap
 from fwtop.ui.drawing.layout import frame
 from fwtop.ui.drawing.style import TEXT, width_of, wrap_line

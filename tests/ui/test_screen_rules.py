@@ -9,8 +9,8 @@ from screen_factory import provisional, snapshot
 from screen_parts import NOW, conntrack, ledger
 from screen_run import LARGE, SMALL, Run, running
 
-from fwtop.model.counters import TcpService
 from fwtop.model.errors import FwtopError
+from fwtop.model.traffic.counters import TcpService
 from fwtop.ui.lists.details import RuleEffects
 
 

@@ -19,7 +19,7 @@ from screen_run import Run, running
 from screen_vectors import vectors
 
 from fwtop.model.rule import PlanView
-from fwtop.model.snapshot import Origin, Snapshot
+from fwtop.model.traffic.snapshot import Origin, Snapshot
 from fwtop.ui.dialogs.dialog import Dialog
 from fwtop.ui.dialogs.rule_dialog import RuleDialog
 from fwtop.ui.drawing.format import wrap

@@ -11,7 +11,7 @@ from screen_factory import SCENES, calm, snapshot, spoofed
 from screen_parts import NOW, attack
 from screen_run import LARGE, SMALL, Run, running
 
-from fwtop.model.snapshot import Snapshot
+from fwtop.model.traffic.snapshot import Snapshot
 from fwtop.ui.drawing.style import BAD, DIM, TEXT, Line, wrap_line
 from fwtop.ui.lists.panel import Panel
 from fwtop.ui.lists.table import row_lines

@@ -14,11 +14,11 @@ from screen_run import LARGE, SMALL, Run, running
 from traffic_scene import BYTES, CLIENTS, LONG, LONGER, SYNS, part_of, source, spoofed_syns
 
 from fwtop.analysis.packets.language import parse_filter
-from fwtop.model.address import Prefix
+from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
-from fwtop.model.packets import PacketBatch
 from fwtop.model.rule import Kind, Match, PayloadMatch, Range
-from fwtop.model.snapshot import Origin, PacketSignature, Port, TrafficPart
+from fwtop.model.traffic.packets import PacketBatch
+from fwtop.model.traffic.snapshot import Origin, PacketSignature, Port, TrafficPart
 from fwtop.ui.dialogs.rule_dialog import RuleDialog
 from fwtop.ui.lists.packet_filters import packet_filter
 from fwtop.ui.lists.traffic import TRAFFIC_VIEWS, first_view, signature_words, traffic_items

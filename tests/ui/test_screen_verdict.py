@@ -9,9 +9,9 @@ from screen_factory import calm, conntrack_full, protected, provisional, snapsho
 from screen_parts import NOW, PPS, SECONDS, attack, block_rule, with_fates
 from screen_run import running
 
-from fwtop.model.counters import TcpService
 from fwtop.model.rule import RuleStatus, State
-from fwtop.model.snapshot import Judgement, LedgerRow, Snapshot
+from fwtop.model.traffic.counters import TcpService
+from fwtop.model.traffic.snapshot import Judgement, LedgerRow, Snapshot
 from fwtop.ui.bars.rates_line import rates_line
 from fwtop.ui.bars.verdict_line import verdict_line
 from fwtop.ui.drawing.style import TEXT, Line, width_of

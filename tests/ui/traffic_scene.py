@@ -7,9 +7,9 @@ from dataclasses import replace
 from screen_factory import POISON, snapshot, spoofed
 from screen_parts import networks, ports, prefixes, share
 
-from fwtop.model.address import Prefix
+from fwtop.model.addresses.address import Prefix
 from fwtop.model.rule import Match, PayloadMatch, Range
-from fwtop.model.snapshot import (
+from fwtop.model.traffic.snapshot import (
     Destination,
     PacketSignature,
     PartTraffic,

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 import re
 import shlex
 from dataclasses import replace
 
+from fwtop.cli.main import verb_module
 from fwtop.guardian import backends
 from fwtop.guardian.objects.chain import TableState, add_text
 from fwtop.guardian.objects.sets import fill_text
 from fwtop.model.rule import Kind, Rule
-from fwtop.model.snapshot import Proposal
+from fwtop.model.traffic.snapshot import Proposal
 
 DROPPED_IN_NETFILTER = (Kind.IPSET, Kind.HASHLIMIT, Kind.STRING, Kind.NOTRACK)
 # The allow-list: without it, rules need no chain apart from the hook's.
@@ -23,7 +23,7 @@ def typed(line: str) -> Rule | None:
     """Return the rule that a command line makes; None for `fwtop apply N`."""
     program, verb, *words = shlex.split(line)
     assert program == "fwtop"
-    module = importlib.import_module(f"fwtop.cli.{verb}")
+    module = verb_module(verb)
     parser = argparse.ArgumentParser(exit_on_error=False, allow_abbrev=False)
     module.arguments(parser)
     args = parser.parse_intermixed_args(words)

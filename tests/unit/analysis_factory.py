@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 from analysis_payloads import payload
 
-from fwtop.model.counters import ConntrackSample, Counters
-from fwtop.model.packets import Hook, PacketBatch
-from fwtop.model.snapshot import Sampling, Tables, Totals
-from fwtop.model.window import Window
+from fwtop.model.traffic.counters import ConntrackSample, Counters
+from fwtop.model.traffic.packets import Hook, PacketBatch
+from fwtop.model.traffic.snapshot import Sampling, Tables, Totals
+from fwtop.model.traffic.window import Window
 from fwtop.parse.packets import parse_packets
 
 FLAGS = {"F": 1, "S": 2, "R": 4, "P": 8, "A": 16, "U": 32, "E": 64, "C": 128}

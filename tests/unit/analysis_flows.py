@@ -7,7 +7,7 @@ from random import Random
 from analysis_factory import FLAGS, ethernet, ip, make_batch, make_tables, make_window, tcp
 
 from fwtop.analysis.advisor import Advisor
-from fwtop.model.snapshot import Attack
+from fwtop.model.traffic.snapshot import Attack
 
 HOST = bytes([10, 10, 10, 10])
 OPTIONS = bytes.fromhex("020405b40402080a") + bytes(8) + bytes.fromhex("01030307")

@@ -5,7 +5,7 @@ import struct
 
 import numpy as np
 
-from fwtop.model.packets import Hook, PacketBatch
+from fwtop.model.traffic.packets import Hook, PacketBatch
 from fwtop.parse.packets import parse_packets
 
 MACS = b"\x02\x00\x00\x00\x00\x01\x02\x00\x00\x00\x00\x02"

@@ -3,7 +3,13 @@
 import contextlib
 import struct
 
-from fwtop.model.packets import FLAG_IP_OPTIONS, FLAG_MALFORMED, FLAG_TRUNCATED, FLAG_TUNNEL, FLAG_VLAN
+from fwtop.model.traffic.packets import (
+    FLAG_IP_OPTIONS,
+    FLAG_MALFORMED,
+    FLAG_TRUNCATED,
+    FLAG_TUNNEL,
+    FLAG_VLAN,
+)
 
 FIELDS = (
     *("family", "ethertype", "vlan", "src", "dst", "protocol", "ttl", "ip_id", "ip_length", "fragment"),

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 
-from fwtop.model.address import Prefix
-from fwtop.model.counters import ConntrackSample
+from fwtop.model.addresses.address import Prefix
 from fwtop.model.rule import Kind, Match, PayloadMatch, Range, RateLimit, Rule, RuleStatus, State
-from fwtop.model.snapshot import (
+from fwtop.model.traffic.counters import ConntrackSample
+from fwtop.model.traffic.snapshot import (
     Attack,
     Destination,
     Judgement,

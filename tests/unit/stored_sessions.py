@@ -7,7 +7,7 @@ from pathlib import Path
 
 from stored_samples import session_ticks
 
-from fwtop.model.snapshot import Origin, Snapshot
+from fwtop.model.traffic.snapshot import Origin, Snapshot
 from fwtop.store import SessionWriter
 
 

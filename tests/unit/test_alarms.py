@@ -21,9 +21,9 @@ from fwtop.alarms.__main__ import Courier, alarms
 from fwtop.alarms.command import run_command
 from fwtop.alarms.config import AlarmConfig, read_alarms
 from fwtop.alarms.message import EVENTS, MAX_BYTES, Alarm, parse_line
-from fwtop.console.alarm_events import AlarmEvents, Alarms
+from fwtop.console.publish.alarm_events import AlarmEvents, Alarms
 from fwtop.model.config_file import ConfigText
-from fwtop.model.snapshot import Attack, Sampling, Snapshot
+from fwtop.model.traffic.snapshot import Attack, Sampling, Snapshot
 
 Poll = Callable[..., Any]
 ALARM = Alarm("attack_began", "2026-11-22T00:00:00.000Z", "web-1", "syn_flood", "SYN flood", {"pps": 5.0})

@@ -10,11 +10,11 @@ from analysis_commands import check_commands
 from analysis_factory import STARTED, make_batch, make_frames, make_tables, make_window
 
 from fwtop.analysis.advisor import Advisor, at_most
-from fwtop.analysis.baseline import Baseline
 from fwtop.analysis.config import AdviseConfig
-from fwtop.model.counters import ConntrackSample
-from fwtop.model.packets import PacketBatch
-from fwtop.model.snapshot import Judgement
+from fwtop.analysis.history.baseline import Baseline
+from fwtop.model.traffic.counters import ConntrackSample
+from fwtop.model.traffic.packets import PacketBatch
+from fwtop.model.traffic.snapshot import Judgement
 
 VISITORS = {"make": "connections", "src": "60", "count": 400}
 NTP = {"src": "300", "sport": 123, "dport": "random", "payload": "ntp"}

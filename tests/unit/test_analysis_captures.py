@@ -10,8 +10,8 @@ from analysis_factory import make_tables, make_window
 from fwtop.analysis.advisor import Advisor
 from fwtop.analysis.proposals.matching import match_rows
 from fwtop.capture.reader import read_capture
-from fwtop.model.packets import PacketBatch
-from fwtop.model.snapshot import Judgement
+from fwtop.model.traffic.packets import PacketBatch
+from fwtop.model.traffic.snapshot import Judgement
 
 CAPTURES = Path("/work/shared/captures")
 pytestmark = pytest.mark.skipif(not CAPTURES.is_dir(), reason="the captures are not on this machine")

@@ -12,10 +12,10 @@ from analysis_factory import ethernet, ip, make_batch, make_tables, make_window,
 from fwtop.analysis.advisor import Advisor
 from fwtop.analysis.config import AdviseConfig
 from fwtop.analysis.context import Finding
-from fwtop.analysis.features import Features
-from fwtop.analysis.timeline import Activity, Timeline
-from fwtop.analysis.traffic import Traffic
-from fwtop.model.snapshot import Attack
+from fwtop.analysis.history.timeline import Activity, Timeline
+from fwtop.analysis.window.features import Features
+from fwtop.analysis.window.traffic import Traffic
+from fwtop.model.traffic.snapshot import Attack
 
 
 def _evidence(packets: list[bytes]) -> list[str]:

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from fwtop.analysis.advisor import Advisor
-from fwtop.model.counters import ConntrackSample, Counters, DropCount, RuleCount
-from fwtop.model.packets import Fragment, Hook, PacketBatch
-from fwtop.model.snapshot import Attack, Sampling, Tables, Totals
-from fwtop.model.window import Window
+from fwtop.model.traffic.counters import ConntrackSample, Counters, DropCount, RuleCount
+from fwtop.model.traffic.packets import Fragment, Hook, PacketBatch
+from fwtop.model.traffic.snapshot import Attack, Sampling, Tables, Totals
+from fwtop.model.traffic.window import Window
 
 SECONDS, WEIGHT = 3.0, 60.0
 NETFILTER, NO_SOCKET = 7, 3

@@ -13,11 +13,11 @@ from fwtop.analysis.advisor import Advisor
 from fwtop.analysis.held.behaviour import SILENT, STALLED, WAITING, groups
 from fwtop.analysis.held.hypotheses import FEATURES, HYPOTHESES
 from fwtop.analysis.proposals.preview import preview
-from fwtop.model.address import Prefix
-from fwtop.model.connections import Connections, SocketTable
+from fwtop.model.addresses.address import Prefix
 from fwtop.model.paths import ROOT
 from fwtop.model.rule import ConnectionLimit, Kind, Match, Preview, Rule
-from fwtop.model.snapshot import Judgement, Proposal
+from fwtop.model.traffic.connections import Connections, SocketTable
+from fwtop.model.traffic.snapshot import Judgement, Proposal
 
 CLIENTS = (("kept alive", 60, 30), ("pushed", 20, 20))
 

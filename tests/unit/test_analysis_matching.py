@@ -13,10 +13,10 @@ from fwtop.analysis.proposals.limits import replayed, sustained, usual_rate
 from fwtop.analysis.proposals.matching import match_rows, payload_rows
 from fwtop.analysis.proposals.prefixes import Addresses, fewest_prefixes
 from fwtop.analysis.proposals.preview import basis, preview_on
-from fwtop.model.address import Prefix
-from fwtop.model.packets import PacketBatch
-from fwtop.model.roles import AllowedPeer, Role
+from fwtop.model.addresses.address import Prefix
+from fwtop.model.addresses.roles import AllowedPeer, Role
 from fwtop.model.rule import Kind, Match, PayloadMatch, Range, RateLimit, Rule
+from fwtop.model.traffic.packets import PacketBatch
 
 A, B, SIX = bytes([203, 0, 113, 7]), bytes([10, 0, 0, 1]), bytes.fromhex("20010db8" + "00" * 11 + "05")
 

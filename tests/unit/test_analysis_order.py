@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from fwtop.analysis.proposals.cache import EMPTY_SECONDS, KEYS, StableNumbers
 from fwtop.analysis.proposals.propose import Offer, rank
-from fwtop.model.snapshot import Proposal
+from fwtop.model.traffic.snapshot import Proposal
 
 
 def _offer(kind, share, cost_ns=500.0, stopped_pps=0.0):

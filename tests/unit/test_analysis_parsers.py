@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from fwtop.analysis.advisor import Advisor
 from fwtop.analysis.parsers import dns, http, quic, tls
 from fwtop.analysis.parsers.services import SERVICES, SHAPE_WIDTH
-from fwtop.model.packets import PacketBatch
+from fwtop.model.traffic.packets import PacketBatch
 
 
 def test_dns_question() -> None:

@@ -14,12 +14,12 @@ from fwtop.analysis.config import AdviseConfig
 from fwtop.analysis.proposals.commands import fwtop_line, shell_commands
 from fwtop.analysis.proposals.matching import match_rows
 from fwtop.analysis.proposals.preview import preview
-from fwtop.analysis.tcp_view import ACK, RST, SYN
-from fwtop.model.address import Prefix
-from fwtop.model.counters import Counters, DropCount
+from fwtop.analysis.window.tcp_view import ACK, RST, SYN
+from fwtop.model.addresses.address import Prefix
 from fwtop.model.rule import Kind, Match, PayloadMatch, Range, RateLimit, Rule
-from fwtop.model.snapshot import Judgement, Proposal
-from fwtop.model.window import Window
+from fwtop.model.traffic.counters import Counters, DropCount
+from fwtop.model.traffic.snapshot import Judgement, Proposal
+from fwtop.model.traffic.window import Window
 
 VISITORS = {"make": "connections", "src": "60", "count": 300}
 

@@ -11,11 +11,11 @@ from test_analysis_propose import rule
 
 from fwtop.analysis.advisor import Advisor
 from fwtop.analysis.proposals.preview import preview
-from fwtop.model.address import Prefix
-from fwtop.model.counters import ConntrackSample
-from fwtop.model.packets import Fragment
+from fwtop.model.addresses.address import Prefix
 from fwtop.model.rule import Kind, Match, PayloadMatch, Rule
-from fwtop.model.window import Window
+from fwtop.model.traffic.counters import ConntrackSample
+from fwtop.model.traffic.packets import Fragment
+from fwtop.model.traffic.window import Window
 
 ANSWERS: dict[str, Any] = {
     "src": "60",

@@ -13,7 +13,7 @@ from analysis_flows import connection, hosts
 from analysis_payloads import client_hello
 
 from fwtop.analysis.advisor import Advisor
-from fwtop.model.snapshot import Judgement
+from fwtop.model.traffic.snapshot import Judgement
 
 ONE_IN = 20
 WEB = {"make": "connections", "src": "500", "count": 1500}

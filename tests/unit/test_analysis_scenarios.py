@@ -11,8 +11,8 @@ from analysis_commands import check_commands
 from analysis_factory import make_batch, make_frames, make_tables, make_window
 
 from fwtop.analysis.advisor import Advisor
-from fwtop.model.packets import PacketBatch
-from fwtop.model.snapshot import Judgement
+from fwtop.model.traffic.packets import PacketBatch
+from fwtop.model.traffic.snapshot import Judgement
 
 SCENARIOS = sorted((Path(__file__).parent.parent / "scenarios/analysis").glob("*.toml"))
 STATE = ("carpet_bombing", "conntrack_exhaustion")

@@ -14,9 +14,9 @@ from fwtop.analysis.advisor import Advisor
 from fwtop.analysis.config import AdviseConfig
 from fwtop.analysis.parsers.texts import Texts
 from fwtop.analysis.proposals.signatures import Signature, find_signatures
-from fwtop.analysis.traffic import Traffic
-from fwtop.model.packets import PacketBatch
+from fwtop.analysis.window.traffic import Traffic
 from fwtop.model.rule import PayloadMatch
+from fwtop.model.traffic.packets import PacketBatch
 
 Maker = Callable[[Random], bytes]
 VISITORS = {"make": "connections", "src": "60", "count": 400}

@@ -11,7 +11,7 @@ from analysis_flows import HOST, Frame, connection, hosts, judge, segment, visit
 from analysis_payloads import dns_name
 
 from fwtop.analysis.advisor import Advisor
-from fwtop.model.snapshot import Attack
+from fwtop.model.traffic.snapshot import Attack
 
 TOOL = bytes([198, 51, 100, 7])
 SECONDS = 4.0

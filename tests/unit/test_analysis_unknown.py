@@ -8,8 +8,8 @@ from typing import Any
 from analysis_factory import make_batch, make_frames, make_tables, make_window
 
 from fwtop.analysis.advisor import Advisor
-from fwtop.model.counters import DropCount
-from fwtop.model.snapshot import Judgement
+from fwtop.model.traffic.counters import DropCount
+from fwtop.model.traffic.snapshot import Judgement
 
 VISITORS = {"make": "connections", "src": "60", "count": 30}
 # A tunnel's look, few peers with packets of many sizes, at 4,000 packets a second

@@ -7,9 +7,9 @@ from analysis_factory import make_batch, make_frames, make_tables, make_window
 
 from fwtop.analysis.advisor import Advisor
 from fwtop.analysis.config import AdviseConfig
-from fwtop.model.address import Prefix
+from fwtop.model.addresses.address import Prefix
 from fwtop.model.rule import Match, Range
-from fwtop.model.snapshot import Proposal
+from fwtop.model.traffic.snapshot import Proposal
 from fwtop.render.flowspec import FlowSpec
 
 VISITORS = {"make": "connections", "src": "60", "count": 300}

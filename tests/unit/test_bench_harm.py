@@ -7,7 +7,7 @@ from fwtop.bench.accuracy.trials import chosen
 from fwtop.bench.tables.harm import missed
 from fwtop.lab import scenario
 from fwtop.lab.traffic.legitimate import PAGES, draw_clients, request
-from fwtop.model.address import Prefix
+from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
 
 

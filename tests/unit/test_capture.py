@@ -14,7 +14,7 @@ from frames import ethernet, ipv4, ipv6, pppoe, tcp, udp
 from fwtop.capture.reader import read_capture
 from fwtop.capture.records import MAX_WIDTH
 from fwtop.model.errors import FwtopError
-from fwtop.model.packets import FLAG_OUTBOUND, PacketBatch
+from fwtop.model.traffic.packets import FLAG_OUTBOUND, PacketBatch
 
 CAPTURES = Path("/work/shared/captures")
 START_NS = 1_700_000_000_123_456_789

@@ -14,7 +14,7 @@ from fwtop.capture import pcapng
 from fwtop.capture import records as capture_records
 from fwtop.capture.reader import read_capture
 from fwtop.capture.records import Records, Stream, to_batch
-from fwtop.model.packets import PacketBatch
+from fwtop.model.traffic.packets import PacketBatch
 
 FRAME = ethernet(ipv4(udp(53, 4000, b"four"), 17, "192.0.2.4"), 0x0800)
 START_NS = 1_700_000_000_123_456_789

@@ -11,7 +11,7 @@ from capture_files import pcap
 from frames import ethernet, ipv4, ipv6, tcp, udp
 
 from fwtop.capture.reader import read_capture
-from fwtop.model.packets import PacketBatch
+from fwtop.model.traffic.packets import PacketBatch
 
 SYN = ethernet(ipv4(tcp(4000, 80, window=512), 6, "203.0.113.9", "198.51.100.7", ident=77), 0x0800)
 QUERY = ethernet(ipv6(udp(53, 4000, b"answer"), 17), 0x86DD, ((0x8100, 42),))

@@ -1,16 +1,15 @@
 """The help of every verb: an example that its own parser accepts."""
 
-import importlib
 import shlex
 
 import pytest
 
-from fwtop.cli.main import VERBS, _Parser
+from fwtop.cli.main import VERBS, _Parser, verb_module
 
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_the_example_of_each_verb_is_one_that_it_accepts(verb: str) -> None:
-    module = importlib.import_module(f"fwtop.cli.{verb}")
+    module = verb_module(verb)
     assert module.HELP.endswith(".")
     command = module.EXAMPLE.partition(" | ")[0].rpartition("&& ")[2].removeprefix("sudo ")
     program, *words = shlex.split(command)

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from fwtop.cli import apply, report, sessions, stored
+from fwtop.cli.recordings import report, sessions, stored
+from fwtop.cli.rules import apply
 from fwtop.model.errors import FwtopError
 
 EVIL = "\x1b]0;owned\x07\x9b31m"

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from fwtop.client.connection import Connection
-from fwtop.console.guardian_link import GuardianLink, GuardianLost
-from fwtop.guardian.ownership import WrongThreadError, claim, release, single_threaded
+from fwtop.console.control.guardian_link import GuardianLink, GuardianLost
+from fwtop.guardian.serving.ownership import WrongThreadError, claim, release, single_threaded
 from fwtop.kernel import deadline
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import (

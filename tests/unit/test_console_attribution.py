@@ -7,12 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fwtop.console.attribution import DropAttribution
-from fwtop.model.address import Prefix
-from fwtop.model.counters import Counters, DropCount, RuleCount
-from fwtop.model.packets import Hook, PacketBatch
-from fwtop.model.roles import AllowedPeer, Role
+from fwtop.console.control.attribution import DropAttribution
+from fwtop.model.addresses.address import Prefix
+from fwtop.model.addresses.roles import AllowedPeer, Role
 from fwtop.model.rule import Kind, Match, RateLimit, Rule, RuleStatus, State
+from fwtop.model.traffic.counters import Counters, DropCount, RuleCount
+from fwtop.model.traffic.packets import Hook, PacketBatch
 from fwtop.stats.ledger import balance
 
 CODE = 7

@@ -16,14 +16,14 @@ from frames import ethernet, ipv4, tcp
 from stored_samples import START, session_ticks, snapshot
 from stored_sessions import Clock, path_of, sample_session, writer
 
-from fwtop.console.capture import CaptureReel, observe_capture
-from fwtop.console.controls import ReadOnlyControls
-from fwtop.console.player import Playhead, Recording, Reel, StoredFeed
-from fwtop.console.replay import session_recording
+from fwtop.console.control.controls import ReadOnlyControls
+from fwtop.console.playback.capture import CaptureReel, observe_capture
+from fwtop.console.playback.player import Playhead, Recording, Reel, StoredFeed
+from fwtop.console.playback.replay import session_recording
 from fwtop.model.errors import FwtopError
-from fwtop.model.session import EventKind
-from fwtop.model.snapshot import Snapshot
-from fwtop.model.window import NoOrigin
+from fwtop.model.traffic.session import EventKind
+from fwtop.model.traffic.snapshot import Snapshot
+from fwtop.model.traffic.window import NoOrigin
 
 Until = Callable[..., Any]
 
@@ -226,7 +226,7 @@ def test_a_session_without_snapshots_is_refused(tmp_path: Path, poll_until: Unti
 
 
 def test_long_gaps_are_skipped(tmp_path: Path, poll_until: Until, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fwtop.console.player._GAP_SECONDS", 0.01)
+    monkeypatch.setattr("fwtop.console.playback.player._GAP_SECONDS", 0.01)
     session = writer(tmp_path, clock=Clock())
     for second in (0, 1, 5_000):
         session.write(snapshot(START + second, busy=False))

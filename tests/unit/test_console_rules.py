@@ -1,10 +1,10 @@
 """Sources under an active rule carry its number; others don't."""
 
-from fwtop.console.rules import Coverage, Peers
-from fwtop.model.address import Prefix
-from fwtop.model.roles import AllowedPeer, Role
+from fwtop.console.control.rules import Coverage, Peers
+from fwtop.model.addresses.address import Prefix
+from fwtop.model.addresses.roles import AllowedPeer, Role
 from fwtop.model.rule import Kind, Match, Rule, RuleStatus, State
-from fwtop.model.snapshot import Share, Source, Sources
+from fwtop.model.traffic.snapshot import Share, Source, Sources
 
 SHARE = Share(1, 1, 1.0, 0.1, 0.1, 0.1)
 

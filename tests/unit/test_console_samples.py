@@ -9,12 +9,12 @@ import struct
 import pytest
 from capture_files import pcap
 
-from fwtop.console.capture import CaptureResult, observe_capture
-from fwtop.console.samples import SamplePackets, find_sample
+from fwtop.console.packets.samples import SamplePackets, find_sample
+from fwtop.console.playback.capture import CaptureResult, observe_capture
 from fwtop.dissect.wire import LINK_ETHERNET, Dissection
-from fwtop.model.address import Prefix
-from fwtop.model.snapshot import Payload, Share, Source
-from fwtop.model.window import NoOrigin
+from fwtop.model.addresses.address import Prefix
+from fwtop.model.traffic.snapshot import Payload, Share, Source
+from fwtop.model.traffic.window import NoOrigin
 
 SHARE = Share(1, 1, 1.0, 0.1, 0.1, 0.1)
 MAC = bytes.fromhex("020000000001020000000002")

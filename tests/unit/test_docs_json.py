@@ -10,8 +10,8 @@ from typing import Any
 
 from stored_samples import START, attack, rule, snapshot, status
 
-from fwtop.model.counters import TcpService
-from fwtop.model.snapshot import FilterChain, Listener, Ring, Surroundings
+from fwtop.model.traffic.counters import TcpService
+from fwtop.model.traffic.snapshot import FilterChain, Listener, Ring, Surroundings
 from fwtop.render.observation import observation_json
 
 AROUND = Surroundings(

@@ -18,7 +18,7 @@ import pytest
 from fwtop.enrich import geoip, prefixes
 from fwtop.enrich.mmdb import CorruptDatabaseError, MmdbFile
 from fwtop.model import paths
-from fwtop.model.address import Prefix
+from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
 
 _spec = importlib.util.spec_from_file_location("mmdb_writer", paths.ROOT / "geoip/mmdb_writer.py")

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from fwtop.guardian.allow import allowlist, mosh
-from fwtop.model.address import Prefix
-from fwtop.model.roles import Role
+from fwtop.model.addresses.address import Prefix
+from fwtop.model.addresses.roles import Role
 from fwtop.model.rule import Kind, Match, Rule
 
 SLEEP = "import sys; print('ready', flush=True); sys.stdin.read()"

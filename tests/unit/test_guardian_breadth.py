@@ -10,11 +10,11 @@ import pytest
 from test_analysis_scenarios import SCENARIOS, judge, load
 
 from fwtop.guardian.allow.allowlist import Allowed, AllowList, Session
-from fwtop.guardian.breadth import why_broad
-from fwtop.guardian.guard import Limits, check_share
-from fwtop.model.address import Prefix
+from fwtop.guardian.rules.breadth import why_broad
+from fwtop.guardian.rules.guard import Limits, check_share
+from fwtop.model.addresses.address import Prefix
+from fwtop.model.addresses.roles import Role
 from fwtop.model.errors import FwtopError
-from fwtop.model.roles import Role
 from fwtop.model.rule import ConnectionLimit, Kind, Match, PayloadMatch, Range, RateLimit, Rule
 
 PEER = Prefix.parse("233.252.0.9")

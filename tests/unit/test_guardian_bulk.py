@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fwtop.guardian import prefix_lists as listed
-from fwtop.model import prefix_list
-from fwtop.model.address import Prefix
-from fwtop.model.prefix_rows import PrefixRows
+from fwtop.guardian.rules import prefix_lists as listed
+from fwtop.model.addresses import prefix_list
+from fwtop.model.addresses.address import Prefix
+from fwtop.model.addresses.prefix_rows import PrefixRows
 from fwtop.model.protocol import Apply
 from fwtop.model.rule import Kind, Match, Rule, families_of
 

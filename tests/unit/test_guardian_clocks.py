@@ -5,8 +5,8 @@ from __future__ import annotations
 import syslog
 from typing import Any
 
-from fwtop.guardian import worker as worker_module
-from fwtop.guardian.worker import Worker
+from fwtop.guardian.serving import worker as worker_module
+from fwtop.guardian.serving.worker import Worker
 from fwtop.model.errors import FwtopError
 
 

@@ -7,11 +7,11 @@ from collections import Counter
 
 import pytest
 
-from fwtop.guardian import closing
 from fwtop.guardian.allow.allowlist import Allowed, AllowList, Session
-from fwtop.guardian.closing import OpenConnection, describe, to_close
-from fwtop.model.address import Prefix
-from fwtop.model.roles import Role
+from fwtop.guardian.rules import closing
+from fwtop.guardian.rules.closing import OpenConnection, describe, to_close
+from fwtop.model.addresses.address import Prefix
+from fwtop.model.addresses.roles import Role
 from fwtop.model.rule import ConnectionLimit, Kind, Match, Rule
 
 NOBODY = AllowList(())

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fwtop.guardian import guard
 from fwtop.guardian.allow.allowlist import Allowed, AllowList, Session
-from fwtop.guardian.prefix_lists import covered
-from fwtop.model.address import Prefix
-from fwtop.model.list_limits import why_too_many
-from fwtop.model.prefix_rows import PrefixRows
-from fwtop.model.roles import Role
+from fwtop.guardian.rules import guard
+from fwtop.guardian.rules.prefix_lists import covered
+from fwtop.model.addresses.address import Prefix
+from fwtop.model.addresses.list_limits import why_too_many
+from fwtop.model.addresses.prefix_rows import PrefixRows
+from fwtop.model.addresses.roles import Role
 from fwtop.model.rule import Kind, Match, RateLimit, Rule
 
 ALLOW = AllowList(

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from fwtop.guardian import timers
 from fwtop.guardian.objects.sysctls import Changed
 from fwtop.guardian.records.journal import Journal, boot_id
 from fwtop.guardian.records.runtime import RuntimeCopy
-from fwtop.model.address import Prefix
+from fwtop.guardian.rules import timers
+from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Kind, Match, PayloadMatch, Rule, State
 

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from fwtop.guardian.allow import time_servers
 from fwtop.guardian.diagnose.dependents import may_meet, needs_tracking
 from fwtop.guardian.diagnose.readings import parse_lines
-from fwtop.guardian.guard import Limits, check_share, read_limits
-from fwtop.guardian.prefix_lists import covered
-from fwtop.model.address import Prefix
+from fwtop.guardian.rules.guard import Limits, check_share, read_limits
+from fwtop.guardian.rules.prefix_lists import covered
+from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Kind, Match, RateLimit, Rule
 

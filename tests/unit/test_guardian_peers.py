@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import pytest
 
 from fwtop.guardian.objects.xdp_peers import Peers, _place
-from fwtop.model.address import Prefix
+from fwtop.model.addresses.address import Prefix
+from fwtop.model.addresses.roles import TCP, Passes
 from fwtop.model.errors import FwtopError
-from fwtop.model.roles import TCP, Passes
 from fwtop.xdp.maps import ALLOW_BYTES, ALLOW_PEERS, ALLOW_PORT_WORDS, ALLOW_PROBES
 
 

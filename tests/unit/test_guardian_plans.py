@@ -8,7 +8,7 @@ from fwtop.guardian import backends
 from fwtop.guardian.objects import sets
 from fwtop.guardian.objects.chain import add_text, own_lines, parse_save, remove_text
 from fwtop.guardian.objects.spec import HOOK_CHAINS, OUTPUT, PREROUTING, ChainLine, SetSpec
-from fwtop.model.address import Prefix
+from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Kind, Match, PayloadMatch, Range, RateLimit, Rule
 from fwtop.render.xtables import create_line, quote

@@ -30,7 +30,7 @@ def test_no_large_module_is_loaded_at_start() -> None:
         2,
         "the guardian has no option '--no-such-option'; nothing was started\n",
     )
-    assert "fwtop.guardian.lifecycle" in done.stdout.split()
+    assert "fwtop.guardian.rules.lifecycle" in done.stdout.split()
     assert not _TOO_LARGE & set(done.stdout.split())
 
 

@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from fwtop.cli import block, drop, limit, match, prefix_file, synproxy
-from fwtop.cli.plain_prefixes import parse_lines
-from fwtop.cli.prefix_file import read_prefix_file
-from fwtop.model.address import Prefix
-from fwtop.model.dns import wire_name
+from fwtop.cli.files import prefix_file
+from fwtop.cli.files.plain_prefixes import parse_lines
+from fwtop.cli.files.prefix_file import read_prefix_file
+from fwtop.cli.rules import block, drop, limit, match, synproxy
+from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Range
+from fwtop.model.traffic.dns import wire_name
 
 
 @pytest.mark.parametrize(

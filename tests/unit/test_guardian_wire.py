@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fwtop.guardian.validate import rule_of_wire
-from fwtop.model.address import Prefix
+from fwtop.guardian.rules.validate import rule_of_wire
+from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Kind, Match, PayloadMatch, Range, RateLimit, Rule
 

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from stored_samples import POISON, START, attack, snapshot
 
-from fwtop.cli.record_outputs import open_lines
-from fwtop.console import json_lines
-from fwtop.console.json_lines import JsonLines
+from fwtop.cli.files.record_outputs import open_lines
+from fwtop.console.publish import json_lines
+from fwtop.console.publish.json_lines import JsonLines
 from fwtop.model.errors import FwtopError
 
 Poll = Callable[..., Any]

@@ -16,7 +16,7 @@ from fwtop.lab import network as net
 from fwtop.lab.network import Wire
 from fwtop.lab.traffic import capture
 from fwtop.lab.traffic.frames import IPV6, NO_PSEUDO, Template, checksum, word_sum
-from fwtop.model.address import Prefix
+from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
 
 WIRE = Wire(bytes.fromhex("020000000002"), bytes.fromhex("020000000001"))

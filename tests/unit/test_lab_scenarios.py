@@ -19,7 +19,7 @@ from fwtop.lab.traffic.frames import IPV6, NO_PSEUDO, TARGET, checksum, word_sum
 from fwtop.lab.traffic.payloads import MAKERS
 from fwtop.lab.traffic.pools import slots
 from fwtop.lab.traffic.vectors import Pool, ScenarioError
-from fwtop.model.address import Prefix
+from fwtop.model.addresses.address import Prefix
 
 WIRE = Wire(bytes.fromhex("020000000002"), bytes.fromhex("020000000001"))
 HEAD = 'title = "t"\n[[vector]]\nkind = "udp_flood"\nprotocol = "udp"\n'

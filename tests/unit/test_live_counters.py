@@ -16,9 +16,9 @@ from fwtop.kernel.procfs import parse_conntrack_stats, parse_paired, parse_singl
 from fwtop.live.drops import ForeignXdp, FragmentMeter, Sums, driver_drops, split_conntrack, split_locations
 from fwtop.live.netstat import seconds_to_full
 from fwtop.live.source import choose_one_in
-from fwtop.model.counters import ConntrackSample, DropCount
 from fwtop.model.errors import FwtopError
-from fwtop.model.packets import Hook
+from fwtop.model.traffic.counters import ConntrackSample, DropCount
+from fwtop.model.traffic.packets import Hook
 
 CONNTRACK_STATS = """\
 entries  clashres found new invalid ignore delete chainlength insert insert_failed drop early_drop icmp_error

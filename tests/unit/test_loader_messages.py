@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from fwtop.model.address import Prefix
+from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import Answer, ProtocolError, encode_answer, parse_answer
 from fwtop.model.rule import Kind, Match, RateLimit, Rule

@@ -12,15 +12,15 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from stored_samples import POISON, START, attack, rule, snapshot, status
 
-from fwtop.cli.record_outputs import listen
-from fwtop.console import scrapes
-from fwtop.console.metrics import MAX_KINDS, MAX_RULES, exposition
+from fwtop.cli.files.record_outputs import listen
+from fwtop.console.publish import scrapes
+from fwtop.console.publish.metrics import MAX_KINDS, MAX_RULES, exposition
+from fwtop.console.publish.scrapes import ScrapeServer, answer
 from fwtop.console.running_totals import RunningTotals
-from fwtop.console.scrapes import ScrapeServer, answer
-from fwtop.model.counters import ConntrackSample, Counters, DropCount, RuleCount, TcpService
 from fwtop.model.errors import FwtopError
-from fwtop.model.packets import PacketBatch
-from fwtop.model.snapshot import Snapshot
+from fwtop.model.traffic.counters import ConntrackSample, Counters, DropCount, RuleCount, TcpService
+from fwtop.model.traffic.packets import PacketBatch
+from fwtop.model.traffic.snapshot import Snapshot
 
 Poll = Callable[..., Any]
 Series = dict[tuple[str, ...], float]

@@ -14,10 +14,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fwtop.model import snapshot as model
-from fwtop.model.address import Prefix
+from fwtop.model.addresses.address import Prefix
 from fwtop.model.rule import Rule
-from fwtop.model.snapshot import Snapshot
+from fwtop.model.traffic import snapshot as model
+from fwtop.model.traffic.snapshot import Snapshot
 from fwtop.store.codec import (
     decode_snapshot,
     decode_value,

@@ -11,13 +11,14 @@ from capture_files import pcap
 
 from fwtop.bench.frame import Document, Result
 from fwtop.bench.tables.calibrate import keep
-from fwtop.console import bootstrap, capture
+from fwtop.console import bootstrap
+from fwtop.console.playback import capture
 from fwtop.lab import network, scenario
 from fwtop.lab.traffic.plan import build_plan
 from fwtop.model.costs import DEFAULT_COST_NS, Costs, load_costs, machine_name, save_costs
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Kind
-from fwtop.model.window import NoOrigin
+from fwtop.model.traffic.window import NoOrigin
 
 _HERE = Costs(machine_name(), platform.release(), "2026-11-21T10:00:00Z", {"ipset": 812.5, "xdp": 90.0})
 

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fwtop.model.address import Prefix, format_address
-from fwtop.model.packets import PacketBatch
+from fwtop.model.addresses.address import Prefix, format_address
 from fwtop.model.protocol import (
     Answer,
     Apply,
@@ -28,6 +27,7 @@ from fwtop.model.protocol import (
     parse_request,
 )
 from fwtop.model.rule import Kind, Match, PayloadMatch, Range, RateLimit, Rule
+from fwtop.model.traffic.packets import PacketBatch
 
 
 @given(st.ip_addresses(v=4), st.integers(0, 32))

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 import shlex
 from dataclasses import replace
 
 import pytest
 
-from fwtop.model.address import Prefix
-from fwtop.model.protocols import flags_option, flags_text, read_flags
+from fwtop.cli.main import verb_module
+from fwtop.model.addresses.address import Prefix
 from fwtop.model.rule import ConnectionLimit, Kind, Match, PayloadMatch, Range, RateLimit, Rule, Setting
+from fwtop.model.traffic.protocols import flags_option, flags_text, read_flags
 from fwtop.render.command_line import command_line
 from fwtop.render.wording import describe, summarise
 
@@ -118,7 +118,7 @@ def test_the_command_line_makes_the_same_rule(made: Rule, monkeypatch: pytest.Mo
     line = command_line(made)
     assert line is not None
     program, verb, *words = shlex.split(line)
-    module = importlib.import_module(f"fwtop.cli.{verb}")
+    module = verb_module(verb)
     parser = argparse.ArgumentParser(exit_on_error=False)
     module.arguments(parser)
     read: list[Rule] = []

@@ -2,7 +2,7 @@
 
 import random
 
-from fwtop.model.address import Prefix
+from fwtop.model.addresses.address import Prefix
 from fwtop.xdp.rule import disjoint, numbered
 
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from fwtop.analysis.packets.fields import FIELDS
 from fwtop.analysis.packets.language import MAX_DEPTH, MAX_LENGTH, FilterError, parse_filter
 from fwtop.capture.reader import read_capture
-from fwtop.model.packets import FLAG_TUNNEL, PacketBatch
+from fwtop.model.traffic.packets import FLAG_TUNNEL, PacketBatch
 
 DOCUMENT = (Path(__file__).parents[2] / "docs/FILTER.md").read_text(encoding="utf-8")
 SHARED = sorted(Path("/work/shared/captures").glob("*.pcap*"))

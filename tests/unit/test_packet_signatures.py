@@ -13,15 +13,15 @@ from hypothesis import strategies as st
 from test_analysis_propose import VISITORS, learned
 
 from fwtop.analysis.advisor import Advisor, make_context
-from fwtop.analysis.baseline import Baseline
 from fwtop.analysis.config import AdviseConfig
-from fwtop.analysis.packet_signatures import packet_signatures, stand_outs
+from fwtop.analysis.history.baseline import Baseline
 from fwtop.analysis.proposals.normal import normal_traffic
+from fwtop.analysis.window.packet_signatures import packet_signatures, stand_outs
 from fwtop.capture.reader import read_capture
-from fwtop.model.packets import Hook, PacketBatch
 from fwtop.model.rule import Match, PayloadMatch, Range
-from fwtop.model.snapshot import PacketSignature
-from fwtop.model.window import NoOrigin, Window
+from fwtop.model.traffic.packets import Hook, PacketBatch
+from fwtop.model.traffic.snapshot import PacketSignature
+from fwtop.model.traffic.window import NoOrigin, Window
 from fwtop.stats.engine import Engine
 
 CAPTURES = Path("/work/shared/captures")

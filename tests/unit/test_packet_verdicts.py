@@ -19,14 +19,14 @@ from fwtop.analysis.packets.senders import who_of
 from fwtop.analysis.packets.verdicts import joined, verdicts
 from fwtop.analysis.standing import Standing
 from fwtop.capture.reader import read_capture
-from fwtop.console.packet_file import pcap_bytes, write_packets
-from fwtop.console.packet_ring import PacketRing
-from fwtop.model.address import Prefix
-from fwtop.model.counters import Counters, DropCount
+from fwtop.console.packets.packet_file import pcap_bytes, write_packets
+from fwtop.console.packets.packet_ring import PacketRing
+from fwtop.model.addresses.address import Prefix
+from fwtop.model.addresses.roles import AllowedPeer, Role
 from fwtop.model.errors import FwtopError
-from fwtop.model.packets import FLAG_OUTBOUND, Hook, PacketBatch
-from fwtop.model.roles import AllowedPeer, Role
 from fwtop.model.rule import Kind, Match, RateLimit, Rule, RuleStatus, State
+from fwtop.model.traffic.counters import Counters, DropCount
+from fwtop.model.traffic.packets import FLAG_OUTBOUND, Hook, PacketBatch
 
 MS = 1_000_000
 REASONS = (

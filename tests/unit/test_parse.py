@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference_parser import reference
 
-from fwtop.model.packets import (
+from fwtop.model.traffic.packets import (
     FLAG_IP_OPTIONS,
     FLAG_MALFORMED,
     FLAG_TRUNCATED,

@@ -23,8 +23,7 @@ def test_every_tab_is_described():
 
 def test_every_verb_that_exists_stands_in_the_readme():
     for verb in VERBS:
-        if (CLONE / f"fwtop/cli/{verb}.py").exists():
-            assert re.search(rf"\b{verb}\b", README), verb
+        assert re.search(rf"\b{verb}\b", README), verb
 
 
 def test_every_picture_and_file_that_it_names_is_there():

@@ -26,11 +26,11 @@ from stored_samples import (
     status,
 )
 
-from fwtop.model.address import Prefix
+from fwtop.model.addresses.address import Prefix
 from fwtop.model.costs import Costs
 from fwtop.model.errors import FwtopError
-from fwtop.model.session import Event, EventKind, SessionRecord
-from fwtop.model.snapshot import LedgerRow, Snapshot
+from fwtop.model.traffic.session import Event, EventKind, SessionRecord
+from fwtop.model.traffic.snapshot import LedgerRow, Snapshot
 from fwtop.render.command_line import command_line
 from fwtop.render.numbers import duration_words, percent
 from fwtop.render.observation import observation_json

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from fwtop.cli import screen_files
-from fwtop.cli.screen_files import MAX_BYTES, USER_FILE, caller, read_config
-from fwtop.cli.screen_files import screen_files as read_all
+from fwtop.cli.files import screen_files
+from fwtop.cli.files.screen_files import MAX_BYTES, USER_FILE, caller, read_config
+from fwtop.cli.files.screen_files import screen_files as read_all
 from fwtop.model.config_file import ConfigText, line_of, read_table, table_of
 
 

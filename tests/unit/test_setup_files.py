@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 import runpy
 import shutil
 import subprocess
@@ -39,7 +38,7 @@ def test_man_page_and_completion_know_the_verb(verb):
 @pytest.mark.parametrize("verb", list(main.VERBS))
 def test_completion_offers_the_options_of_the_verb_and_their_choices(verb):
     parser = argparse.ArgumentParser()
-    importlib.import_module(f"fwtop.cli.{verb}").arguments(parser)
+    main.verb_module(verb).arguments(parser)
     actions = [action for action in parser._actions if action.option_strings]
     options = {name for action in actions for name in action.option_strings} - {"-h"}
     assert {word for word in complete("fwtop", verb, "-") if word.startswith("-")} == options
@@ -57,7 +56,7 @@ def test_the_man_page_knows_every_option():
     page = (FILES / "fwtop.8").read_text().replace("\\-", "-")
     for verb in main.VERBS:
         parser = argparse.ArgumentParser()
-        importlib.import_module(f"fwtop.cli.{verb}").arguments(parser)
+        main.verb_module(verb).arguments(parser)
         for name in (name for action in parser._actions for name in action.option_strings[-1:]):
             assert name in page, (verb, name)
 

@@ -8,11 +8,11 @@ from test_analysis_propose import VISITORS, learned
 from test_packet_signatures import SYNS
 
 from fwtop.analysis.advisor import Advisor
-from fwtop.model.address import Prefix
-from fwtop.model.counters import Counters
-from fwtop.model.packets import U8, U64
-from fwtop.model.snapshot import Source, Tables
-from fwtop.model.window import OriginColumns, Window
+from fwtop.model.addresses.address import Prefix
+from fwtop.model.traffic.counters import Counters
+from fwtop.model.traffic.packets import U8, U64
+from fwtop.model.traffic.snapshot import Source, Tables
+from fwtop.model.traffic.window import OriginColumns, Window
 from fwtop.stats.engine import Engine
 
 

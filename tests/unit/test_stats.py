@@ -11,10 +11,10 @@ import pytest
 from frames import batch_of, ethernet, ipv4, tcp, udp
 
 from fwtop.capture.reader import read_capture
-from fwtop.model.address import Prefix
-from fwtop.model.counters import ConntrackSample, Counters, DropCount, RuleCount
-from fwtop.model.packets import I64, U8, U64, Hook, PacketBatch
-from fwtop.model.window import NoOrigin, OriginColumns
+from fwtop.model.addresses.address import Prefix
+from fwtop.model.traffic.counters import ConntrackSample, Counters, DropCount, RuleCount
+from fwtop.model.traffic.packets import I64, U8, U64, Hook, PacketBatch
+from fwtop.model.traffic.window import NoOrigin, OriginColumns
 from fwtop.stats import sources as sources_module
 from fwtop.stats.digest import Digest
 from fwtop.stats.engine import Engine

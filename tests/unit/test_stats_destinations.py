@@ -16,9 +16,9 @@ from stored_samples import START, snapshot
 from test_stats import packets
 
 from fwtop.capture.reader import read_capture
-from fwtop.model.counters import Counters, DropCount
-from fwtop.model.packets import Hook, PacketBatch
-from fwtop.model.window import NoOrigin
+from fwtop.model.traffic.counters import Counters, DropCount
+from fwtop.model.traffic.packets import Hook, PacketBatch
+from fwtop.model.traffic.window import NoOrigin
 from fwtop.stats import destinations
 from fwtop.stats.engine import Engine
 from fwtop.stats.keyed_sums import SAMPLES

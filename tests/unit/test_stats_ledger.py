@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fwtop.model.counters import Counters, DropCount, RuleCount
-from fwtop.model.packets import Fragment, Hook, PacketBatch
 from fwtop.model.rule import Match
+from fwtop.model.traffic.counters import Counters, DropCount, RuleCount
+from fwtop.model.traffic.packets import Fragment, Hook, PacketBatch
 from fwtop.stats.ledger import balance, dominant
 
 

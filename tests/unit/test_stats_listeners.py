@@ -8,12 +8,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fwtop.console.surroundings import parse_survey
-from fwtop.model.address import Prefix
-from fwtop.model.counters import Counters, DropCount
-from fwtop.model.packets import PacketBatch
-from fwtop.model.snapshot import FilterChain, Listener, Ring, Surroundings
-from fwtop.model.window import Window
+from fwtop.console.control.surroundings import parse_survey
+from fwtop.model.addresses.address import Prefix
+from fwtop.model.traffic.counters import Counters, DropCount
+from fwtop.model.traffic.packets import PacketBatch
+from fwtop.model.traffic.snapshot import FilterChain, Listener, Ring, Surroundings
+from fwtop.model.traffic.window import Window
 from fwtop.stats.listeners import with_rates
 from fwtop.store.codec import decode_snapshot, encode_snapshot, snapshot_from_dict, snapshot_to_dict
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from test_stats import packets
 
-from fwtop.model.counters import Counters
-from fwtop.model.packets import U64
-from fwtop.model.window import NoOrigin
+from fwtop.model.traffic.counters import Counters
+from fwtop.model.traffic.packets import U64
+from fwtop.model.traffic.window import NoOrigin
 from fwtop.stats.engine import Engine
 from fwtop.stats.keyed_sums import SAMPLES, SUMS, VARIANCE, WEIGHT, KeyedSums
 

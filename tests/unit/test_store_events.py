@@ -7,8 +7,8 @@ import dataclasses
 from stored_samples import POISON, START, attack, poisoned, rule, session_ticks, snapshot, status
 
 from fwtop.model.rule import State
-from fwtop.model.session import EventKind
-from fwtop.model.snapshot import Snapshot
+from fwtop.model.traffic.session import EventKind
+from fwtop.model.traffic.snapshot import Snapshot
 from fwtop.store.events import EventLog, derive
 
 

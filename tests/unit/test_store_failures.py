@@ -15,7 +15,7 @@ from stored_samples import session_ticks
 from stored_sessions import Clock, as_read, path_of, sample_session, writer
 
 from fwtop.model.errors import FwtopError
-from fwtop.model.session import EventKind
+from fwtop.model.traffic.session import EventKind
 from fwtop.store import find_session, list_sessions, load_session, replay, session_info
 
 HERE = Path(__file__).resolve().parent

@@ -10,9 +10,9 @@ import pytest
 from stored_samples import POISON, START, poisoned, rule, session_ticks, snapshot, status
 from stored_sessions import Clock, as_read, path_of, sample_session, writer
 
-from fwtop.model.address import Prefix
+from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
-from fwtop.model.session import EventKind
+from fwtop.model.traffic.session import EventKind
 from fwtop.store import BaselineStore, find_session, list_sessions, load_session, replay, session_info
 from fwtop.store.directory import drop_old, is_running, session_id, size_bytes
 

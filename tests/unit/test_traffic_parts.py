@@ -11,13 +11,13 @@ from test_packet_signatures import SYNS
 from test_standing import Halves
 
 from fwtop.analysis.advisor import Advisor
-from fwtop.analysis.traffic_part import JudgedTraffic
+from fwtop.analysis.window.traffic_part import JudgedTraffic
 from fwtop.console.traffic_parts import TrafficParts
-from fwtop.model.address import Prefix
-from fwtop.model.counters import DropCount
-from fwtop.model.packets import Hook
-from fwtop.model.snapshot import Judgement, TrafficPart
-from fwtop.model.window import NoOrigin, Window
+from fwtop.model.addresses.address import Prefix
+from fwtop.model.traffic.counters import DropCount
+from fwtop.model.traffic.packets import Hook
+from fwtop.model.traffic.snapshot import Judgement, TrafficPart
+from fwtop.model.traffic.window import NoOrigin, Window
 
 FLOOD = {"dport": 27015, "src": "random", "payload": "random_any", "count": 3000}
 

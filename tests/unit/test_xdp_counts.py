@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from fwtop.model.counters import Counters, DropCount
-from fwtop.model.packets import PacketBatch
-from fwtop.model.traffic_classes import TRAFFIC_CLASSES
+from fwtop.model.traffic.counters import Counters, DropCount
+from fwtop.model.traffic.packets import PacketBatch
+from fwtop.model.traffic.traffic_classes import TRAFFIC_CLASSES
 from fwtop.stats.ledger import balance
 from fwtop.xdp.counts import XdpInterval, grown_by_rule
 

@@ -9,7 +9,7 @@ import pytest
 from frames import batch_of, ethernet, ipv4, udp
 
 from fwtop.analysis.proposals.matching import match_rows
-from fwtop.model.address import Prefix
+from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Kind, Match, PayloadMatch, Rule
 from fwtop.xdp.build import is_too_large, variants

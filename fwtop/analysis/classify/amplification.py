@@ -11,7 +11,6 @@ from dataclasses import replace
 import numpy as np
 
 from fwtop.analysis.context import AnalysisContext, Finding, confidence_of, count, plural
-from fwtop.analysis.features import Features
 from fwtop.analysis.parsers import dns
 from fwtop.analysis.parsers.icmp import quoted_requests
 from fwtop.analysis.parsers.services import (
@@ -25,9 +24,10 @@ from fwtop.analysis.parsers.services import (
     tftp_data,
 )
 from fwtop.analysis.spoofing import Spoof
-from fwtop.analysis.traffic import UDP, Rows, flow_key, payload, weighted_top
-from fwtop.model.packets import Mask
+from fwtop.analysis.window.features import Features
+from fwtop.analysis.window.traffic import UDP, Rows, flow_key, payload, weighted_top
 from fwtop.model.rule import Match
+from fwtop.model.traffic.packets import Mask
 from fwtop.render.numbers import percent
 
 _TFTP = Service("tftp", "TFTP", (), tftp_data)

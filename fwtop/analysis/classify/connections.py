@@ -12,10 +12,10 @@ import numpy as np
 
 from fwtop.analysis.context import AnalysisContext, Finding, confidence_of
 from fwtop.analysis.parsers import http
-from fwtop.analysis.tcp_view import ACK, SYN
-from fwtop.analysis.traffic import TCP, Rows, payload
-from fwtop.model.packets import F64, I64, Mask
+from fwtop.analysis.window.tcp_view import ACK, SYN
+from fwtop.analysis.window.traffic import TCP, Rows, payload
 from fwtop.model.rule import Match
+from fwtop.model.traffic.packets import F64, I64, Mask
 from fwtop.render.numbers import percent
 
 _SETTLED_NS = 500_000_000  # a younger connection may still send data

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from fwtop.analysis.context import AnalysisContext, Finding, confidence_of, count
-from fwtop.analysis.features import Features
 from fwtop.analysis.parsers import dns
 from fwtop.analysis.parsers.services import dns_query
-from fwtop.analysis.traffic import UDP, Rows, payload
-from fwtop.model.packets import Mask
+from fwtop.analysis.window.features import Features
+from fwtop.analysis.window.traffic import UDP, Rows, payload
 from fwtop.model.rule import Match
 from fwtop.model.text import dns_name_text, safe_text
+from fwtop.model.traffic.packets import Mask
 from fwtop.render.numbers import percent
 
 _PARENT_SHARE = 0.25  # of the questions are for names under one parent

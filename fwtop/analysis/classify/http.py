@@ -7,11 +7,11 @@ from collections import Counter
 import numpy as np
 
 from fwtop.analysis.context import AnalysisContext, Finding, confidence_of, count
-from fwtop.analysis.features import Features
 from fwtop.analysis.parsers import http
-from fwtop.analysis.traffic import TCP, Rows, distinct_texts, mix, payload
-from fwtop.model.packets import Mask
+from fwtop.analysis.window.features import Features
+from fwtop.analysis.window.traffic import TCP, Rows, distinct_texts, mix, payload
 from fwtop.model.rule import Match
+from fwtop.model.traffic.packets import Mask
 from fwtop.render.numbers import percent
 
 _ASKED = 100  # requests with a query string: fewer say nothing

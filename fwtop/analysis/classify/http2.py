@@ -6,9 +6,9 @@ import numpy as np
 
 from fwtop.analysis.classify.http import fast_rows, with_connections
 from fwtop.analysis.context import AnalysisContext, Finding, confidence_of, count
-from fwtop.analysis.features import Features
 from fwtop.analysis.parsers import http
-from fwtop.analysis.traffic import TCP
+from fwtop.analysis.window.features import Features
+from fwtop.analysis.window.traffic import TCP
 from fwtop.model.rule import Match
 
 _CROWDED = 10.0  # requests per segment: a browser's first burst for a page, not one after the other

@@ -11,9 +11,9 @@ from dataclasses import replace
 import numpy as np
 
 from fwtop.analysis.context import AnalysisContext, Finding
-from fwtop.analysis.features import Features
-from fwtop.analysis.traffic import Rows, weighted_top
-from fwtop.model.packets import U64
+from fwtop.analysis.window.features import Features
+from fwtop.analysis.window.traffic import Rows, weighted_top
+from fwtop.model.traffic.packets import U64
 
 _KINDS = frozenset({"syn_flood", "ack_flood", "rst_flood", "fin_flood", "udp_flood", "icmp_flood"})
 _MOST_PARTS = 4

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from fwtop.analysis import conversations
 from fwtop.analysis.context import AnalysisContext, Finding, confidence_of, count
-from fwtop.analysis.features import Features
 from fwtop.analysis.parsers import icmp
-from fwtop.analysis.traffic import ESP, GRE, ICMP, ICMP6, TCP, UDP, Rows, distinct_texts, mix, payload
-from fwtop.model.packets import Fragment, Mask
+from fwtop.analysis.window import conversations
+from fwtop.analysis.window.features import Features
+from fwtop.analysis.window.traffic import ESP, GRE, ICMP, ICMP6, TCP, UDP, Rows, distinct_texts, mix, payload
 from fwtop.model.rule import Match
+from fwtop.model.traffic.packets import Fragment, Mask
 from fwtop.render.numbers import percent
 
 # IGMP, IPv6 extension headers, EIGRP, OSPF, PIM, VRRP: control traffic of a network

@@ -7,10 +7,10 @@ import numpy as np
 from fwtop.analysis.context import AnalysisContext, Finding, confidence_of, count
 from fwtop.analysis.parsers.services import BY_PORT
 from fwtop.analysis.spoofing import Spoof
-from fwtop.analysis.traffic import TCP, UDP, Rows, mix
-from fwtop.model.address import format_address
-from fwtop.model.packets import U64
+from fwtop.analysis.window.traffic import TCP, UDP, Rows, mix
+from fwtop.model.addresses.address import format_address
 from fwtop.model.rule import Match
+from fwtop.model.traffic.packets import U64
 
 _FLOOD_PPS = 3_000.0  # a faster scan is a flood, too
 _PORTS = 65_536  # of an address: more probes repeat some, although a thin sample doesn't show which

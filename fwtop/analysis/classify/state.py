@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 
 from fwtop.analysis.context import AnalysisContext, Finding, count
-from fwtop.analysis.traffic import weighted_top
-from fwtop.model.address import format_address
+from fwtop.analysis.window.traffic import weighted_top
+from fwtop.model.addresses.address import format_address
 from fwtop.render.numbers import percent
 
 _NAMELESS = ("udp_flood", "unknown_flood")

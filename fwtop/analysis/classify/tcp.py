@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from fwtop.analysis.context import AnalysisContext, Finding, confidence_of, count
-from fwtop.analysis.features import Features, header_words
 from fwtop.analysis.spoofing import Spoof
-from fwtop.analysis.tcp_view import ACK, SYN, flag_names
-from fwtop.analysis.traffic import TCP, Rows, mix
-from fwtop.model.packets import Mask
+from fwtop.analysis.window.features import Features, header_words
+from fwtop.analysis.window.tcp_view import ACK, SYN, flag_names
+from fwtop.analysis.window.traffic import TCP, Rows, mix
 from fwtop.model.rule import Match
+from fwtop.model.traffic.packets import Mask
 from fwtop.render.numbers import percent
 
 _BARE = 5  # words of a TCP header without options

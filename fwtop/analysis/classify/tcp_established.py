@@ -12,11 +12,11 @@ import numpy as np
 
 from fwtop.analysis.classify.tcp import constants, stray, tcp_finding
 from fwtop.analysis.context import AnalysisContext, Finding, count
-from fwtop.analysis.features import Features, header_words
 from fwtop.analysis.parsers.http import request_mask
 from fwtop.analysis.parsers.tls import record_mask
-from fwtop.analysis.tcp_view import ACK, FIN, RST, SYN, ack_numbers
-from fwtop.analysis.traffic import Rows
+from fwtop.analysis.window.features import Features, header_words
+from fwtop.analysis.window.tcp_view import ACK, FIN, RST, SYN, ack_numbers
+from fwtop.analysis.window.traffic import Rows
 from fwtop.render.numbers import percent
 
 _BARE = 5  # words of a TCP header without options

@@ -10,12 +10,12 @@ import numpy as np
 
 from fwtop.analysis.classify.tcp import tcp_finding
 from fwtop.analysis.context import AnalysisContext, Finding, confidence_of, count, plural
-from fwtop.analysis.features import Features
-from fwtop.analysis.tcp_view import ACK, SYN
-from fwtop.analysis.traffic import TCP, Rows, payload, weighted_top
-from fwtop.model.packets import Mask
+from fwtop.analysis.window.features import Features
+from fwtop.analysis.window.tcp_view import ACK, SYN
+from fwtop.analysis.window.traffic import TCP, Rows, payload, weighted_top
 from fwtop.model.rule import Match
 from fwtop.model.text import payload_text
+from fwtop.model.traffic.packets import Mask
 from fwtop.render.numbers import percent
 
 _PORTS = 32  # source ports that reflectors use at once

@@ -8,12 +8,12 @@ import numpy as np
 
 from fwtop.analysis.classify.http import fast_rows, outside_connections, with_connections
 from fwtop.analysis.context import AnalysisContext, Finding, confidence_of, count
-from fwtop.analysis.features import Features
 from fwtop.analysis.parsers import tls
-from fwtop.analysis.traffic import TCP, payload
-from fwtop.model.packets import Mask
+from fwtop.analysis.window.features import Features
+from fwtop.analysis.window.traffic import TCP, payload
 from fwtop.model.rule import Match
 from fwtop.model.text import payload_text
+from fwtop.model.traffic.packets import Mask
 from fwtop.render.numbers import percent
 
 _PATIENCE_NS = 500_000_000  # after which a client has its answer and continues

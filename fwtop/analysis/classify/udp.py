@@ -8,13 +8,13 @@ import numpy as np
 
 from fwtop.analysis.classify import amplification
 from fwtop.analysis.context import AnalysisContext, Finding, count
-from fwtop.analysis.conversations import alike, conversation_flows, has_peers, hidden, numbered
-from fwtop.analysis.features import Features
 from fwtop.analysis.parsers import quic
 from fwtop.analysis.parsers.services import BY_PORT, QUESTIONS
-from fwtop.analysis.traffic import UDP, weighted_top
-from fwtop.model.packets import Fragment, Mask
+from fwtop.analysis.window.conversations import alike, conversation_flows, has_peers, hidden, numbered
+from fwtop.analysis.window.features import Features
+from fwtop.analysis.window.traffic import UDP, weighted_top
 from fwtop.model.rule import Match, PayloadMatch
+from fwtop.model.traffic.packets import Fragment, Mask
 from fwtop.render.numbers import percent
 from fwtop.render.wording import bytes_text
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from fwtop.analysis.context import AnalysisContext, Finding, count
-from fwtop.analysis.features import Features
 from fwtop.analysis.parsers import icmp
-from fwtop.analysis.traffic import TCP, UDP
-from fwtop.model.packets import Fragment
+from fwtop.analysis.window.features import Features
+from fwtop.analysis.window.traffic import TCP, UDP
 from fwtop.model.rule import Match
+from fwtop.model.traffic.packets import Fragment
 from fwtop.render.numbers import percent
 
 _LEAST = 200  # sampled packets

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from fwtop.analysis.traffic import mix
-from fwtop.model.address import Prefix
-from fwtop.model.connections import Connections, SocketTable
-from fwtop.model.packets import F64, U64, Mask
+from fwtop.analysis.window.traffic import mix
+from fwtop.model.addresses.address import Prefix
+from fwtop.model.traffic.connections import Connections, SocketTable
+from fwtop.model.traffic.packets import F64, U64, Mask
 
 SILENT, WAITING, STALLED = "silent", "waiting", "stalled"
 _SILENT_SECONDS = 2.0  # between handshake and request; a browser's request comes at once

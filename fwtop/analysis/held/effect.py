@@ -8,11 +8,11 @@ import numpy as np
 
 from fwtop.analysis.held.judge import Held
 from fwtop.analysis.proposals.matching import cut, in_prefixes
-from fwtop.analysis.traffic import mix
-from fwtop.model.address import format_address
-from fwtop.model.connections import Connections, SocketTable
-from fwtop.model.packets import F64, U64
+from fwtop.analysis.window.traffic import mix
+from fwtop.model.addresses.address import format_address
 from fwtop.model.rule import ConnectionLimit, Kind, Rule
+from fwtop.model.traffic.connections import Connections, SocketTable
+from fwtop.model.traffic.packets import F64, U64
 
 _EXAMPLES = 4
 _TCP = 6

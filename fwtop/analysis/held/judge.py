@@ -11,11 +11,11 @@ from fwtop.analysis.context import AnalysisContext, Finding, count, plural
 from fwtop.analysis.held.behaviour import WAITING, Group, flow_of, flows_of, groups, measured, source_of
 from fwtop.analysis.held.hypotheses import HYPOTHESES, Hypothesis
 from fwtop.analysis.spoofing import Spoof
-from fwtop.analysis.traffic import TCP, Rows, mix, payload
-from fwtop.model.address import Prefix
-from fwtop.model.connections import Connections, SocketTable
-from fwtop.model.packets import F64, U64, PacketBatch
+from fwtop.analysis.window.traffic import TCP, Rows, mix, payload
+from fwtop.model.addresses.address import Prefix
 from fwtop.model.rule import Match
+from fwtop.model.traffic.connections import Connections, SocketTable
+from fwtop.model.traffic.packets import F64, U64, PacketBatch
 from fwtop.render.numbers import percent
 
 _SURE = 0.8  # probability from which an attack is named

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from fwtop.analysis.held.behaviour import source_of
-from fwtop.model.connections import SocketTable
-from fwtop.model.packets import U64
+from fwtop.model.traffic.connections import SocketTable
+from fwtop.model.traffic.packets import U64
 
 _SETTLE_SECONDS = 10.0  # what comes so long before an attack is not part of it
 _LEARNED_SECONDS = 10.0  # of quiet, from which there is a usual number

@@ -9,9 +9,9 @@ from fwtop.analysis.context import AnalysisContext, Finding, count, plural
 from fwtop.analysis.held.effect import HeldEffect, effect_on
 from fwtop.analysis.held.judge import Held
 from fwtop.analysis.proposals.commands import shell_commands
-from fwtop.analysis.traffic import TCP
+from fwtop.analysis.window.traffic import TCP
 from fwtop.model.rule import ConnectionLimit, Kind, Match, Rule
-from fwtop.model.snapshot import Proposal
+from fwtop.model.traffic.snapshot import Proposal
 from fwtop.render.wording import describe
 
 _WORTH = 0.3  # of the attack's connections

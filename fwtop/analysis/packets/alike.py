@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from fwtop.analysis.traffic import mix
-from fwtop.model.packets import U64, PacketBatch
+from fwtop.analysis.window.traffic import mix
+from fwtop.model.traffic.packets import U64, PacketBatch
 
 
 def like_keys(packets: PacketBatch) -> U64:

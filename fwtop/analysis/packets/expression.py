@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fwtop.analysis.packets.fields import Field, Found, Headers, Type
-from fwtop.model.packets import Mask, PacketBatch
+from fwtop.model.traffic.packets import Mask, PacketBatch
 
 _ORDER: dict[str, Callable[[Any, Any], Any]] = {
     "==": operator.eq,

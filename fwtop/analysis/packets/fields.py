@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fwtop.analysis.traffic import Rows, ip_start
-from fwtop.model.packets import FLAG_MALFORMED, FLAG_VLAN, U8, U16, Fragment, Mask, PacketBatch
-from fwtop.model.protocols import TCP_FLAGS
+from fwtop.analysis.window.traffic import Rows, ip_start
+from fwtop.model.traffic.packets import FLAG_MALFORMED, FLAG_VLAN, U8, U16, Fragment, Mask, PacketBatch
+from fwtop.model.traffic.protocols import TCP_FLAGS
 from fwtop.parse.link import MAX_VLAN_TAGS, VLAN_TYPES
 from fwtop.parse.packets import parse_packets
 

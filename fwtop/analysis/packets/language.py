@@ -29,8 +29,8 @@ from fwtop.analysis.packets.expression import (
     evaluate,
 )
 from fwtop.analysis.packets.fields import FIELDS, Field, Type, headers_of
-from fwtop.model.packets import Mask, PacketBatch
 from fwtop.model.text import safe_text
+from fwtop.model.traffic.packets import Mask, PacketBatch
 
 MAX_LENGTH = 1000  # characters
 MAX_DEPTH = 32  # of parentheses and negations

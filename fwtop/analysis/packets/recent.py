@@ -9,7 +9,7 @@ from enum import Enum
 import numpy as np
 from numpy.typing import NDArray
 
-from fwtop.model.packets import I64, U8, Mask, PacketBatch
+from fwtop.model.traffic.packets import I64, U8, Mask, PacketBatch
 
 MOST_PACKETS = 2_000
 Texts = NDArray[np.str_]

@@ -12,13 +12,13 @@ from fwtop.analysis.packets.alike import like_keys
 from fwtop.analysis.packets.recent import Texts
 from fwtop.analysis.proposals.matching import in_prefixes
 from fwtop.analysis.standing import ATTACK, CLIENT, Standing
-from fwtop.analysis.tcp_view import view_tcp
-from fwtop.analysis.traffic import Traffic, mix
-from fwtop.model.address import Prefix
-from fwtop.model.counters import Counters
-from fwtop.model.packets import FLAG_OUTBOUND, Mask, PacketBatch
-from fwtop.model.roles import WHO, AllowedPeer
-from fwtop.model.window import Window
+from fwtop.analysis.window.tcp_view import view_tcp
+from fwtop.analysis.window.traffic import Traffic, mix
+from fwtop.model.addresses.address import Prefix
+from fwtop.model.addresses.roles import WHO, AllowedPeer
+from fwtop.model.traffic.counters import Counters
+from fwtop.model.traffic.packets import FLAG_OUTBOUND, Mask, PacketBatch
+from fwtop.model.traffic.window import Window
 
 _MOST = 0.5  # of a source's packets decide who it is, as in tables of sources
 

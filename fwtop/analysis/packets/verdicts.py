@@ -15,10 +15,10 @@ from fwtop.analysis.packets.alike import like_keys
 from fwtop.analysis.packets.recent import UNKNOWN, Fate, RecentPackets, Verdict, kinds_of
 from fwtop.analysis.proposals.allowed import allowed_rows
 from fwtop.analysis.proposals.matching import match_rows
-from fwtop.analysis.traffic import Rows, mix
-from fwtop.model.packets import I64, U8, U64, Hook, Mask, PacketBatch
-from fwtop.model.roles import AllowedPeer
+from fwtop.analysis.window.traffic import Rows, mix
+from fwtop.model.addresses.roles import AllowedPeer
 from fwtop.model.rule import ACTIVE_STATES, Kind, Rule, RuleStatus
+from fwtop.model.traffic.packets import I64, U8, U64, Hook, Mask, PacketBatch
 
 _BEFORE_NS = 1_000_000  # clocks of two CPUs may differ a little
 _AFTER_NS = 50_000_000  # from arrival to the last hook, also on a loaded machine

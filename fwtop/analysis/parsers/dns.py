@@ -11,11 +11,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fwtop.analysis.features import Features
-from fwtop.analysis.traffic import Rows, Traffic, distinct_texts, mix, payload
-from fwtop.model.dns import TYPES
-from fwtop.model.packets import F64, I64, U8, U64, Mask
+from fwtop.analysis.window.features import Features
+from fwtop.analysis.window.traffic import Rows, Traffic, distinct_texts, mix, payload
 from fwtop.model.text import dns_name_text, safe_text
+from fwtop.model.traffic.dns import TYPES
+from fwtop.model.traffic.packets import F64, I64, U8, U64, Mask
 from fwtop.render.numbers import percent
 
 HEADER = 12

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fwtop.analysis.traffic import Rows, Traffic, payload
-from fwtop.model.packets import I64, Mask, PacketBatch
+from fwtop.analysis.window.traffic import Rows, Traffic, payload
 from fwtop.model.text import payload_text
+from fwtop.model.traffic.packets import I64, Mask, PacketBatch
 from fwtop.render.numbers import percent
 
 METHODS = (b"GET ", b"POST", b"HEAD", b"PUT ", b"OPTI", b"DELE", b"PATC", b"PRI ", b"CONN")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from fwtop.analysis.features import Features
-from fwtop.analysis.traffic import ICMP, ICMP6, UDP, Traffic, payload
-from fwtop.model.packets import Mask
+from fwtop.analysis.window.features import Features
+from fwtop.analysis.window.traffic import ICMP, ICMP6, UDP, Traffic, payload
 from fwtop.model.text import payload_text
+from fwtop.model.traffic.packets import Mask
 
 ERRORS = (3, 4, 5, 11, 12)
 _QUOTED = 48

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fwtop.analysis.features import Features
-from fwtop.model.packets import I64, U8, Mask
+from fwtop.analysis.window.features import Features
+from fwtop.model.traffic.packets import I64, U8, Mask
 from fwtop.render.numbers import percent
 
 _PORT = 443

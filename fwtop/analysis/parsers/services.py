@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fwtop.analysis.parsers import quic
-from fwtop.model.packets import I64, U8, Mask
+from fwtop.model.traffic.packets import I64, U8, Mask
 
 SHAPE_WIDTH = 64
 Shape = Callable[[U8, I64], Mask]

@@ -7,9 +7,9 @@ from functools import cached_property
 
 import numpy as np
 
-from fwtop.analysis.traffic import Rows, payload
-from fwtop.model.packets import I64, U8, Mask, PacketBatch
+from fwtop.analysis.window.traffic import Rows, payload
 from fwtop.model.rule import PayloadMatch
+from fwtop.model.traffic.packets import I64, U8, Mask, PacketBatch
 
 WIDTH = 160  # about the payload bytes of a live sample
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fwtop.analysis.traffic import Rows, Traffic, payload
-from fwtop.model.packets import Mask
+from fwtop.analysis.window.traffic import Rows, Traffic, payload
+from fwtop.model.traffic.packets import Mask
 
 _VERSIONS = {0x0304: "13", 0x0303: "12", 0x0302: "11", 0x0301: "10", 0x0300: "s3"}
 

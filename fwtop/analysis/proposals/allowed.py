@@ -1,4 +1,4 @@
-"""Packets that the allow-list lets pass whatever a rule matches, by their sender's role (model/roles.py)."""
+"""Packets that the allow-list lets pass whatever a rule matches, by their sender's role (roles.py)."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 from fwtop.analysis.proposals.matching import match_rows
-from fwtop.analysis.tcp_view import ACK, SYN
-from fwtop.analysis.traffic import ICMP6, TCP, UDP
-from fwtop.model import roles
-from fwtop.model.address import Prefix
-from fwtop.model.packets import Mask, PacketBatch
-from fwtop.model.roles import AllowedPeer, Role
+from fwtop.analysis.window.tcp_view import ACK, SYN
+from fwtop.analysis.window.traffic import ICMP6, TCP, UDP
+from fwtop.model.addresses import roles
+from fwtop.model.addresses.address import Prefix
+from fwtop.model.addresses.roles import AllowedPeer, Role
 from fwtop.model.rule import Match
+from fwtop.model.traffic.packets import Mask, PacketBatch
 
 _FIN, _RST = 1, 4
 _DISCOVERY, _FROM_LINK = (134, 136), 255  # RFC 4861: advertisements, solicitations; hop limit

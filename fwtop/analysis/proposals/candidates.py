@@ -9,18 +9,18 @@ import numpy as np
 
 from fwtop.analysis.config import AdviseConfig
 from fwtop.analysis.context import AnalysisContext, Finding, plural
-from fwtop.analysis.features import Features
 from fwtop.analysis.proposals.constants import narrowed
 from fwtop.analysis.proposals.effect import harm, held_out, measured_on, share_of, stopped
 from fwtop.analysis.proposals.limits import fills_table, usual_rate
 from fwtop.analysis.proposals.normal import Normal
 from fwtop.analysis.proposals.prefixes import Addresses, Cover, fewest_prefixes
 from fwtop.analysis.proposals.signatures import Signature
-from fwtop.analysis.tcp_view import ACK, FIN, RST, SYN
-from fwtop.analysis.traffic import TCP, UDP, Rows
-from fwtop.model.address import Prefix
-from fwtop.model.packets import Fragment
+from fwtop.analysis.window.features import Features
+from fwtop.analysis.window.tcp_view import ACK, FIN, RST, SYN
+from fwtop.analysis.window.traffic import TCP, UDP, Rows
+from fwtop.model.addresses.address import Prefix
 from fwtop.model.rule import Kind, Match, RateLimit, Rule, Setting
+from fwtop.model.traffic.packets import Fragment
 from fwtop.model.tunables import TUNABLES
 from fwtop.render.numbers import percent
 from fwtop.render.wording import describe, with_summary

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from fwtop.analysis.features import Features, Top, top_of
-from fwtop.analysis.tcp_view import ACK, SYN
-from fwtop.analysis.traffic import TCP, UDP, Rows
-from fwtop.model.packets import FLAG_TRUNCATED, Fragment
+from fwtop.analysis.window.features import Features, Top, top_of
+from fwtop.analysis.window.tcp_view import ACK, SYN
+from fwtop.analysis.window.traffic import TCP, UDP, Rows
 from fwtop.model.rule import Match, Range
+from fwtop.model.traffic.packets import FLAG_TRUNCATED, Fragment
 from fwtop.render.numbers import percent
 
 Form = tuple[str, Match, str]  # an identifier, the match, the reason in words

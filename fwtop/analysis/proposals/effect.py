@@ -12,11 +12,11 @@ from fwtop.analysis.proposals.limits import fills_table, replayed, sustained
 from fwtop.analysis.proposals.matching import limit_groups, match_rows
 from fwtop.analysis.proposals.normal import Normal
 from fwtop.analysis.proposals.reassembly import of_datagrams, sees_datagrams
-from fwtop.analysis.tcp_view import ACK, SYN
-from fwtop.analysis.traffic import TCP, Rows, Traffic, mix
-from fwtop.model.address import format_address
-from fwtop.model.packets import F64, Fragment, Mask, PacketBatch
+from fwtop.analysis.window.tcp_view import ACK, SYN
+from fwtop.analysis.window.traffic import TCP, Rows, Traffic, mix
+from fwtop.model.addresses.address import format_address
 from fwtop.model.rule import RANGES, Kind, Match, RateLimit, Rule
+from fwtop.model.traffic.packets import F64, Fragment, Mask, PacketBatch
 from fwtop.render.numbers import percent
 
 _EXAMPLES = 4

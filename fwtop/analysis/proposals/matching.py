@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fwtop.analysis.traffic import ICMP, ICMP6, TCP, UDP, Rows, mix
-from fwtop.model.address import Prefix
-from fwtop.model.packets import I64, U8, U64, Fragment, Mask, PacketBatch
+from fwtop.analysis.window.traffic import ICMP, ICMP6, TCP, UDP, Rows, mix
+from fwtop.model.addresses.address import Prefix
 from fwtop.model.rule import RANGES, Match, PayloadMatch, Range, RateLimit
+from fwtop.model.traffic.packets import I64, U8, U64, Fragment, Mask, PacketBatch
 
 _FULL = np.uint64(0xFFFFFFFFFFFFFFFF)
 _PORTED = (TCP, UDP, 132, 136)

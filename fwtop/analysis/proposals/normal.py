@@ -11,9 +11,9 @@ import numpy as np
 from fwtop.analysis.context import AnalysisContext, Finding, plural
 from fwtop.analysis.parsers.texts import Texts
 from fwtop.analysis.proposals.matching import payload_rows
-from fwtop.analysis.traffic import Rows
-from fwtop.model.packets import F64, PacketBatch
+from fwtop.analysis.window.traffic import Rows
 from fwtop.model.rule import PayloadMatch
+from fwtop.model.traffic.packets import F64, PacketBatch
 from fwtop.render.numbers import percent
 
 _KNOWN = 30  # normal packets: fewer are no basis

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fwtop.analysis.traffic import Rows
-from fwtop.model.address import Prefix
-from fwtop.model.packets import F64, U8, U64, Mask, PacketBatch
+from fwtop.analysis.window.traffic import Rows
+from fwtop.model.addresses.address import Prefix
+from fwtop.model.traffic.packets import F64, U8, U64, Mask, PacketBatch
 
 # A prefix of 2**b addresses must hold 2**(b*d) attackers: dense ones first, sparser ones if the list
 # would be long otherwise. At 0.25 a /24 needs 4 of them, a /16 needs 16.

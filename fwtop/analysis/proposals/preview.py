@@ -8,19 +8,19 @@ from dataclasses import dataclass
 import numpy as np
 
 from fwtop.analysis.advisor import make_context
-from fwtop.analysis.baseline import Baseline
 from fwtop.analysis.classify import find_attacks
 from fwtop.analysis.config import AdviseConfig
 from fwtop.analysis.context import AnalysisContext, Finding
 from fwtop.analysis.held.preview import with_connections
+from fwtop.analysis.history.baseline import Baseline
 from fwtop.analysis.proposals.allowed import allowed_rows
 from fwtop.analysis.proposals.effect import dropped_pps, harm_by, share_stopped, stopped_by
 from fwtop.analysis.proposals.limits import full_table_warning
 from fwtop.analysis.proposals.normal import Normal, normal_traffic, with_unexplained
 from fwtop.analysis.proposals.signatures import matches, signatures
-from fwtop.model.roles import AllowedPeer
+from fwtop.model.addresses.roles import AllowedPeer
 from fwtop.model.rule import Kind, Preview, Rule
-from fwtop.model.window import Window
+from fwtop.model.traffic.window import Window
 from fwtop.render.numbers import percent
 
 _BROAD = 0.05

@@ -16,7 +16,7 @@ from fwtop.analysis.proposals.normal import Normal
 from fwtop.analysis.proposals.signatures import Signature
 from fwtop.analysis.upstream import upstream
 from fwtop.model.rule import RANGES, Kind, Rule
-from fwtop.model.snapshot import Proposal
+from fwtop.model.traffic.snapshot import Proposal
 
 _PER_ATTACK = 5
 _BESIDE = 0.05  # of an attack that an additional rule should stop

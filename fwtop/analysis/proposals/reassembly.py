@@ -10,9 +10,9 @@ from __future__ import annotations
 import numpy as np
 
 from fwtop.analysis.context import AnalysisContext
-from fwtop.analysis.traffic import Traffic, mix
-from fwtop.model.packets import F64, U64, Fragment
+from fwtop.analysis.window.traffic import Traffic, mix
 from fwtop.model.rule import Kind, Rule
+from fwtop.model.traffic.packets import F64, U64, Fragment
 
 _AFTER = frozenset({Kind.IPSET, Kind.HASHLIMIT, Kind.STRING, Kind.CONNLIMIT})
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from fwtop.lab.traffic.legitimate import PAGES, ZONE, LegitimateClients, draw_clients, request
-from fwtop.model.address import Prefix
+from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
 

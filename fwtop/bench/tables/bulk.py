@@ -21,7 +21,7 @@ from fwtop.bench import drop_methods
 from fwtop.bench.frame import Document, Options, Row, measure
 from fwtop.bench.programs import run_fwtop
 from fwtop.bench.testbed import Testbed
-from fwtop.model.address import Prefix
+from fwtop.model.addresses.address import Prefix
 
 _WHOLE, _QUICK = 1_000_000, 50_000
 _ONE_BY_ONE, _BATCH = 1000, 4096

@@ -21,9 +21,9 @@ import numpy as np
 
 from fwtop.bench.frame import Document, Options, Row, measure
 from fwtop.capture.reader import read_capture
-from fwtop.model.counters import Counters
-from fwtop.model.packets import U8, U16, Hook, PacketBatch
-from fwtop.model.window import NoOrigin
+from fwtop.model.traffic.counters import Counters
+from fwtop.model.traffic.packets import U8, U16, Hook, PacketBatch
+from fwtop.model.traffic.window import NoOrigin
 from fwtop.parse.packets import parse_packets
 from fwtop.stats.engine import Engine
 

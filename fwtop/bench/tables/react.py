@@ -13,8 +13,8 @@ from fwtop.bench.frame import Document, Options, Row, measure, until
 from fwtop.bench.programs import fwtop_argv, run_fwtop
 from fwtop.bench.terminal import Terminal
 from fwtop.guardian.objects.spec import PREROUTING, RULE_CHAINS
-from fwtop.kernel import nf_tables
 from fwtop.kernel.namespaces import inside
+from fwtop.kernel.netfilter import nf_tables
 from fwtop.lab.run import Lab
 from fwtop.model.errors import FwtopError
 

@@ -18,8 +18,8 @@ from pathlib import Path
 from fwtop.guardian.allow import time_servers
 from fwtop.kernel.links import list_addresses
 from fwtop.kernel.routes import default_routes
-from fwtop.model.address import Prefix
-from fwtop.model.roles import (
+from fwtop.model.addresses.address import Prefix
+from fwtop.model.addresses.roles import (
     BGP_PORT,
     DHCP_PORTS,
     DNS_PORT,

@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 
 from fwtop.guardian.allow.allowlist import AllowList
-from fwtop.guardian.prefix_lists import listed
-from fwtop.model.roles import UDP, Role
+from fwtop.guardian.rules.prefix_lists import listed
+from fwtop.model.addresses.roles import UDP, Role
 from fwtop.model.rule import Kind, Rule
 
 _SERVER = "mosh-server"

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from fwtop.model.address import Prefix
+from fwtop.model.addresses.address import Prefix
 
 NTP_PORT = 123
 _FILES = (

@@ -14,7 +14,7 @@ from fwtop.guardian.backends import (
     sysctl,
 )
 from fwtop.guardian.objects.spec import KernelObjects
-from fwtop.model.address import Prefix
+from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Kind, Rule
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fwtop.guardian.objects.spec import SetSpec
-from fwtop.guardian.prefix_lists import of_family
-from fwtop.model.address import Prefix
+from fwtop.guardian.rules.prefix_lists import of_family
+from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Rule
 from fwtop.render.xtables import TIMED_ELEMENTS, halves, set_name

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fwtop.guardian.objects.spec import KernelObjects
-from fwtop.model.address import Prefix
+from fwtop.model.addresses.address import Prefix
 from fwtop.model.rule import Kind, Rule
 from fwtop.xdp.rule import check_xdp
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from fwtop.guardian.objects.nft_words import CONNECTIONS, NftRule, NftSet, set_of
 from fwtop.guardian.objects.spec import KernelObjects
-from fwtop.model.address import Prefix
+from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Match, Rule
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fwtop.guardian.backends.common import base
 from fwtop.guardian.objects.spec import ChainLine, KernelObjects
-from fwtop.model.address import Prefix
+from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import RateLimit, Rule
 from fwtop.render.xtables import HASHLIMIT_EXPIRE_MS, HASHLIMIT_MAX, field_args, limit_args

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from fwtop.guardian.objects.nft_words import NETDEV, NftRule, NftSet, address_set, set_of
 from fwtop.guardian.objects.spec import KernelObjects
-from fwtop.guardian.prefix_lists import of_family
-from fwtop.model.address import Prefix
+from fwtop.guardian.rules.prefix_lists import of_family
+from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Match, PayloadMatch, Range, Rule
 from fwtop.render.xtables import data_offsets

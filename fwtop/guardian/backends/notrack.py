@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from fwtop.guardian.backends.common import base
 from fwtop.guardian.objects.spec import OUTPUT, ChainLine, KernelObjects
-from fwtop.model.address import Prefix
+from fwtop.model.addresses.address import Prefix
 from fwtop.model.rule import Rule
 from fwtop.render.xtables import field_args
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fwtop.guardian.backends.common import base
 from fwtop.guardian.objects.spec import ChainLine, KernelObjects
-from fwtop.model.address import Prefix
+from fwtop.model.addresses.address import Prefix
 from fwtop.model.rule import Rule
 from fwtop.render.xtables import field_args, match_protocols, payload_args
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fwtop.guardian.objects.spec import KernelObjects
 from fwtop.guardian.objects.sysctls import notes
-from fwtop.model.address import Prefix
+from fwtop.model.addresses.address import Prefix
 from fwtop.model.rule import Rule
 
 

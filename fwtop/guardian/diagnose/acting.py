@@ -16,8 +16,8 @@ from fwtop.guardian.objects.chain import TableState, changed_chain, parse_save
 from fwtop.guardian.objects.installer import Kernel
 from fwtop.guardian.objects.nft_words import NftRule
 from fwtop.guardian.objects.spec import HEAD_CHANGED, HOOK_CHAINS, RULE_CHAINS, KernelObjects
-from fwtop.kernel import ipset, nf_tables
-from fwtop.kernel.iptables import NFT
+from fwtop.kernel.netfilter import ipset, nf_tables
+from fwtop.kernel.netfilter.iptables import NFT
 from fwtop.kernel.programs import run
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Rule, Setting

@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 
 from fwtop.guardian.diagnose.readings import Line, parse_lines
-from fwtop.kernel.iptables import NFT, Variant
+from fwtop.kernel.netfilter.iptables import NFT, Variant
 from fwtop.kernel.programs import CommandError, run
 from fwtop.model.rule import Match
 from fwtop.model.text import safe_text

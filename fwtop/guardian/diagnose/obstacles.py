@@ -15,10 +15,10 @@ from typing import Any
 from fwtop.guardian.diagnose.readings import Line, Reading, parse_lines
 from fwtop.guardian.objects.chain import Chains
 from fwtop.guardian.objects.spec import HOOK_CHAINS, PREROUTING, ROLE_CHAINS, RULE_CHAINS
-from fwtop.kernel.iptables import LEGACY, NFT, Variant, named
 from fwtop.kernel.links import LOOPBACK
+from fwtop.kernel.netfilter.iptables import LEGACY, NFT, Variant, named
 from fwtop.kernel.programs import CommandError, run
-from fwtop.model.address import Prefix
+from fwtop.model.addresses.address import Prefix
 from fwtop.model.rule import Rule
 from fwtop.model.text import safe_text
 

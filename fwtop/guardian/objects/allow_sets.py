@@ -12,11 +12,11 @@ from fwtop.guardian.allow.allowlist import AllowList
 from fwtop.guardian.objects import sets
 from fwtop.guardian.objects.chain import ALLOW_SETS, GATEWAY_SETS, KNOWN_SETS, PEER_SETS
 from fwtop.guardian.objects.sets import Contents
-from fwtop.kernel import ipset
-from fwtop.kernel.ipset import Element
-from fwtop.model.address import Prefix
+from fwtop.kernel.netfilter import ipset
+from fwtop.kernel.netfilter.ipset import Element
+from fwtop.model.addresses.address import Prefix
+from fwtop.model.addresses.roles import TCP, Passes
 from fwtop.model.errors import FwtopError
-from fwtop.model.roles import TCP, Passes
 
 _MAX_COMPARED = 4096  # elements; of longer lists only the number is compared
 _TABLES = (ALLOW_SETS, PEER_SETS, GATEWAY_SETS, KNOWN_SETS)

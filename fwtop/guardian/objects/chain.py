@@ -18,10 +18,10 @@ from fwtop.guardian.objects.spec import (
     ChainLine,
     comment_of,
 )
-from fwtop.kernel import nf_tables
-from fwtop.kernel.iptables import NFT, Variant
+from fwtop.kernel.netfilter import nf_tables
+from fwtop.kernel.netfilter.iptables import NFT, Variant
 from fwtop.kernel.programs import run
-from fwtop.model import roles
+from fwtop.model.addresses import roles
 from fwtop.model.errors import FwtopError
 from fwtop.render.xtables import quote
 
@@ -299,7 +299,7 @@ def _has_head(there: list[Listed], head: list[str]) -> bool:
 
 
 def _incoming_roles(family: int) -> list[str]:
-    """Return the conditions of each role (model/roles.py); ports first, as most packets have others."""
+    """Return the conditions of each role (roles.py); ports first, as most packets have others."""
     peer, gateway = _in_set(PEER_SETS[family], ports=True), _in_set(GATEWAY_SETS[family])
     server, client = roles.DHCP_PORTS[family]
     return [

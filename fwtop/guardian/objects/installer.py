@@ -21,9 +21,9 @@ from fwtop.guardian.objects.nft_words import NftRule
 from fwtop.guardian.objects.spec import ChainLine, KernelObjects
 from fwtop.guardian.objects.sysctls import Remembers, Sysctls
 from fwtop.guardian.objects.xdp import CompiledRules
-from fwtop.guardian.ownership import single_threaded
-from fwtop.kernel import ipset
+from fwtop.guardian.serving.ownership import single_threaded
 from fwtop.kernel.deadline import unlimited
+from fwtop.kernel.netfilter import ipset
 from fwtop.model.errors import FwtopError
 
 FAMILIES = (4, 6)

@@ -26,11 +26,11 @@ from fwtop.guardian.objects.nft_words import (
     shortened,
 )
 from fwtop.guardian.objects.spec import HEAD_CHANGED
-from fwtop.kernel import nf_tables
 from fwtop.kernel.links import Link
+from fwtop.kernel.netfilter import nf_tables
 from fwtop.kernel.programs import CommandError, run
+from fwtop.model.addresses.roles import Passes
 from fwtop.model.errors import FwtopError
-from fwtop.model.roles import Passes
 from fwtop.model.text import safe_text
 
 _SET = re.compile(r"r(\d+)-\w+")

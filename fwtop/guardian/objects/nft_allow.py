@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from itertools import islice
 
 from fwtop.guardian.objects.nft_words import Layout, outermost
-from fwtop.kernel import nf_tables
-from fwtop.model.address import Prefix
-from fwtop.model.roles import Passes
+from fwtop.kernel.netfilter import nf_tables
+from fwtop.model.addresses.address import Prefix
+from fwtop.model.addresses.roles import Passes
 
 _MAX_COMPARED = 4096  # elements; a longer set is only found emptied
 

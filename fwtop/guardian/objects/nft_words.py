@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fwtop.model import roles
-from fwtop.model.address import Prefix
-from fwtop.model.roles import Passes
+from fwtop.model.addresses import roles
+from fwtop.model.addresses.address import Prefix
+from fwtop.model.addresses.roles import Passes
 
 _INTERVALS = "flags interval"
 _TYPES = {4: "ipv4_addr", 6: "ipv6_addr"}
@@ -121,7 +121,7 @@ def role_chains() -> dict[str, list[str]]:
 
 
 def _roles(family: int) -> list[str]:
-    """Return the allow-list's rules by role (model/roles.py); ports first, as most packets differ."""
+    """Return the allow-list's rules by role (roles.py); ports first, as most packets differ."""
     saddr = "ip saddr" if family == 4 else "ip6 saddr"
     peer, gateway = f"{saddr} . meta l4proto . th sport @peers{family}", f"{saddr} @gateways{family}"
     server, client = roles.DHCP_PORTS[family]

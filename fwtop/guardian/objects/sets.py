@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from fwtop.guardian.objects.spec import SetSpec
-from fwtop.kernel import ipset
+from fwtop.kernel.netfilter import ipset
 from fwtop.kernel.programs import CommandError, run
 from fwtop.render.xtables import create_line
 
@@ -34,7 +34,7 @@ def fill_long(spec: SetSpec, timeout_seconds: int, serve_urgent: Callable[[], No
     """Do the same for a set without timeouts, in batches between which it calls `serve_urgent`."""
     restore(_head(spec, timeout_seconds) + "\n")
     # Imported here: a guardian without a long list needn't carry numpy.
-    from fwtop.model.prefix_rows import PrefixRows
+    from fwtop.model.addresses.prefix_rows import PrefixRows
 
     ipset.add_prefixes(spec.name, spec.family, PrefixRows.of(spec.elements), serve_urgent)
     restore("".join([f"add {spec.name} {prefix} nomatch\n" for prefix in spec.exceptions]))

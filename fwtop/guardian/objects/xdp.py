@@ -19,11 +19,11 @@ from fwtop.guardian.objects.xdp_attachments import Attachments
 from fwtop.guardian.objects.xdp_loader import Precompiler
 from fwtop.guardian.objects.xdp_planned import Planned, same_code
 from fwtop.guardian.objects.xdp_state import PrefixHits, Slots, disable_pinned, free_slot
-from fwtop.guardian.ownership import single_threaded
-from fwtop.model.address import Prefix
+from fwtop.guardian.serving.ownership import single_threaded
+from fwtop.model.addresses.address import Prefix
+from fwtop.model.addresses.prefix_list import sealed
 from fwtop.model.errors import FwtopError
 from fwtop.model.paths import PIN_DIRECTORY
-from fwtop.model.prefix_list import sealed
 from fwtop.model.rule import Kind, Rule
 from fwtop.model.text import safe_text
 from fwtop.xdp.messages import Apply, Clear, Compile, Loaded, Open, RequestedRule, Sweep

@@ -8,8 +8,8 @@ from __future__ import annotations
 import mmap
 from collections.abc import Iterable, Iterator
 
+from fwtop.model.addresses.roles import TCP, Passes
 from fwtop.model.errors import FwtopError
-from fwtop.model.roles import TCP, Passes
 from fwtop.xdp.maps import ALLOW_BYTES, ALLOW_PEERS, ALLOW_PORT_WORDS, ALLOW_PROBES, PEER_WORDS
 
 _EMPTY, _GIVEN_UP = 0, 1

@@ -17,7 +17,7 @@ from pathlib import Path
 from fwtop.guardian.allow.allowlist import AllowList
 from fwtop.guardian.objects.xdp_peers import Peers
 from fwtop.kernel import bpf
-from fwtop.model.address import Prefix
+from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Rule
 from fwtop.xdp.maps import (

@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fwtop.model.prefix_list import ATTACH_ABOVE, pack_prefixes, unpack_prefixes
+from fwtop.model.addresses.prefix_list import ATTACH_ABOVE, pack_prefixes, unpack_prefixes
 from fwtop.model.rule import Rule, State
 
 KEPT_SOURCES = 200  # in the row of a rule with a long list, which has a row of its own until the rule ends

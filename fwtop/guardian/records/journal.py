@@ -17,7 +17,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fwtop.guardian.ownership import single_threaded
 from fwtop.guardian.records.database import Database
 from fwtop.guardian.records.entry import (
     COLUMNS,
@@ -33,8 +32,9 @@ from fwtop.guardian.records.entry import (
 from fwtop.guardian.records.former import FormerState
 from fwtop.guardian.records.runtime import RuntimeCopy
 from fwtop.guardian.records.writer import NoAnswerError
+from fwtop.guardian.serving.ownership import single_threaded
+from fwtop.model.addresses.prefix_list import pack_prefixes
 from fwtop.model.errors import FwtopError
-from fwtop.model.prefix_list import pack_prefixes
 from fwtop.model.rule import Rule, State
 from fwtop.model.text import safe_text
 

@@ -15,7 +15,7 @@ from fwtop.guardian.objects import sets
 from fwtop.guardian.objects.nft_words import CONNECTIONS, LAYOUTS, NETDEV, PROXY, set_of
 from fwtop.guardian.records.entry import Entry
 from fwtop.kernel.programs import CommandError, run
-from fwtop.model.address import Prefix
+from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Kind, Match, Rule, State
 

@@ -36,10 +36,10 @@ from fwtop.lab.traffic.frames import (
 from fwtop.lab.traffic.plan import Phase, Plan, packet_rows, source_rows
 from fwtop.lab.traffic.pools import Slot
 from fwtop.lab.traffic.vectors import Pool, Scenario, Vector
-from fwtop.model.address import Prefix
+from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
-from fwtop.model.packets import FLAG_MALFORMED, FLAG_OUTBOUND, PacketBatch
 from fwtop.model.text import safe_text
+from fwtop.model.traffic.packets import FLAG_MALFORMED, FLAG_OUTBOUND, PacketBatch
 
 MAX_PACKETS = 16_384  # the kernel's table holds 1.6 KB for each
 _MIN_PPS, _MAX_PPS = 100, 300_000

@@ -29,7 +29,7 @@ from fwtop.lab.traffic.frames import (
     frames,
 )
 from fwtop.lab.traffic.vectors import Vector
-from fwtop.model.address import Prefix
+from fwtop.model.addresses.address import Prefix
 
 
 def templates(vector: Vector, wire: Wire, source: Prefix, rng: random.Random) -> list[Template]:

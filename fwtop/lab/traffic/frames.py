@@ -15,7 +15,7 @@ import numpy as np
 
 from fwtop.lab.network import Wire, victim_prefix
 from fwtop.lab.traffic.vectors import Vector
-from fwtop.model.address import Prefix
+from fwtop.model.addresses.address import Prefix
 
 # The bits of `rewrite` in bpf/flood.h
 SPORT, DPORT, ID, WORD_4, WORD_8, TARGET, LETTERS, IPV6 = (1 << bit for bit in range(8))

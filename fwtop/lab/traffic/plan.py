@@ -18,8 +18,8 @@ from fwtop.lab.traffic.craft import templates
 from fwtop.lab.traffic.frames import DPORT, FRAME_BYTES, SPORT, Template
 from fwtop.lab.traffic.pools import Slot, slots
 from fwtop.lab.traffic.vectors import Pool, Scenario, ScenarioError, Vector
-from fwtop.model.address import Prefix
-from fwtop.model.protocols import NAMES, protocol_name
+from fwtop.model.addresses.address import Prefix
+from fwtop.model.traffic.protocols import NAMES, protocol_name
 
 SOURCE = np.dtype(
     [("base", "u1", 16), ("spread", "u1", 16), ("packets", "u8"), ("bytes", "u8"), ("ttl", "u1"),

@@ -6,7 +6,7 @@ import random
 from dataclasses import dataclass
 
 from fwtop.lab.traffic.vectors import Pool
-from fwtop.model.address import Prefix
+from fwtop.model.addresses.address import Prefix
 
 # First octets with nothing but public unicast addresses: no private, shared, loopback, test, multicast ones.
 PUBLIC_OCTETS = tuple(

@@ -9,9 +9,9 @@ from dataclasses import replace
 
 from rich.style import Style
 
-from fwtop.model.session import Event, EventKind, Mark
-from fwtop.model.snapshot import Snapshot
 from fwtop.model.text import safe_text
+from fwtop.model.traffic.session import Event, EventKind, Mark
+from fwtop.model.traffic.snapshot import Snapshot
 from fwtop.store.events import EventLog
 from fwtop.ui.drawing.style import BAD, DIM, GOOD, TEXT, WARN
 from fwtop.ui.lists.details import subject_details

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from fwtop.model.session import EventKind
-from fwtop.model.snapshot import Snapshot
+from fwtop.model.traffic.session import EventKind
+from fwtop.model.traffic.snapshot import Snapshot
 from fwtop.ui.actions.log import SessionLog
 from fwtop.ui.actions.rule_actions import RuleActions
 from fwtop.ui.bars.toasts import ToastQueue, expiry_line, toast_lines

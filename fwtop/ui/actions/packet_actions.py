@@ -9,8 +9,8 @@ from rich.style import Style
 
 from fwtop.dissect.wire import Dissection
 from fwtop.model.errors import FwtopError
-from fwtop.model.snapshot import Snapshot
 from fwtop.model.text import safe_text
+from fwtop.model.traffic.snapshot import Snapshot
 from fwtop.ui.drawing.format import number
 from fwtop.ui.drawing.layout import Lines
 from fwtop.ui.drawing.style import BAD, DIM, GOOD, TEXT, WARN, Line

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from fwtop.analysis.traffic import payload
-from fwtop.model.packets import Fragment
-from fwtop.model.protocols import WITH_PORTS
+from fwtop.analysis.window.traffic import payload
 from fwtop.model.rule import Kind, Match, PayloadMatch, Range
+from fwtop.model.traffic.packets import Fragment
+from fwtop.model.traffic.protocols import WITH_PORTS
 from fwtop.ui.state.packet_row import PacketRow
 
 _TCP, _ICMP, _ICMP6 = 6, 1, 58

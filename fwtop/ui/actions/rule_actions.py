@@ -12,8 +12,8 @@ from textual.screen import Screen
 
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import ACTIVE_STATES, Rule, RuleStatus, State
-from fwtop.model.snapshot import Snapshot
 from fwtop.model.text import safe_text
+from fwtop.model.traffic.snapshot import Snapshot
 from fwtop.render.numbers import duration_words
 from fwtop.ui.actions.rule_from_row import NoRuleError, rule_from_row
 from fwtop.ui.bars.status_bars import not_acting, pending

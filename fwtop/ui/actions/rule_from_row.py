@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from fwtop.model.address import Prefix
+from fwtop.model.addresses.address import Prefix
+from fwtop.model.addresses.targets import origin_of, prefixes_of
 from fwtop.model.errors import FwtopError
-from fwtop.model.protocols import NUMBERS, WITH_PORTS
 from fwtop.model.rule import Kind, Match, PayloadMatch, RateLimit, Rule
-from fwtop.model.snapshot import Destination, PacketSignature, Payload, Port, Proposal, Source
-from fwtop.model.targets import origin_of, prefixes_of
+from fwtop.model.traffic.protocols import NUMBERS, WITH_PORTS
+from fwtop.model.traffic.snapshot import Destination, PacketSignature, Payload, Port, Proposal, Source
 from fwtop.render.wording import with_summary
 from fwtop.ui.actions.packet_rules import match_of_packet
 from fwtop.ui.lists.table import Item, LedgerLine

@@ -9,8 +9,8 @@ from rich.style import Style
 
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import State
-from fwtop.model.snapshot import Snapshot
 from fwtop.model.text import safe_text
+from fwtop.model.traffic.snapshot import Snapshot
 from fwtop.ui.actions.rule_actions import RuleActions
 from fwtop.ui.bars.status_bars import pending
 from fwtop.ui.drawing.format import duration, number

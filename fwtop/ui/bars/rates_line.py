@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rich.style import Style
 
-from fwtop.model.snapshot import Snapshot
+from fwtop.model.traffic.snapshot import Snapshot
 from fwtop.ui.drawing.format import bits, number, percent
 from fwtop.ui.drawing.style import BAD, DIM, ELSEWHERE, GOOD, STRONG, TEXT, WARN, Line, Span, width_of
 from fwtop.ui.state.history import Clients

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 
 from rich.style import Style
 
-from fwtop.model.counters import ConntrackSample
 from fwtop.model.rule import ACTIVE_STATES, RuleStatus, State
-from fwtop.model.snapshot import Snapshot
 from fwtop.model.text import safe_text
+from fwtop.model.traffic.counters import ConntrackSample
+from fwtop.model.traffic.snapshot import Snapshot
 from fwtop.ui.bars.footer import Footer
 from fwtop.ui.bars.graph import Graph
 from fwtop.ui.bars.rates_line import rates_line

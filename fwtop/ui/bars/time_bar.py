@@ -5,7 +5,7 @@ from __future__ import annotations
 from textual import events
 from textual.message import Message
 
-from fwtop.model.session import EventKind, Mark
+from fwtop.model.traffic.session import EventKind, Mark
 from fwtop.ui.drawing.layout import Lines
 from fwtop.ui.drawing.style import (
     ACCENT,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.style import Style
 
 from fwtop.model.rule import Kind as RuleKind
-from fwtop.model.snapshot import Attack, Snapshot
+from fwtop.model.traffic.snapshot import Attack, Snapshot
 from fwtop.ui.drawing.format import duration, number, percent
 from fwtop.ui.drawing.style import (
     ALARM,

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from fwtop.model.address import Prefix
-from fwtop.model.protocols import NUMBERS, WITH_PORTS, flags_option, protocol_name, read_flags
+from fwtop.model.addresses.address import Prefix
 from fwtop.model.rule import Match, PayloadMatch, Range, Rule
+from fwtop.model.traffic.protocols import NUMBERS, WITH_PORTS, flags_option, protocol_name, read_flags
 from fwtop.render.wording import with_summary
 
 Step = TypeVar("Step", int, tuple[int, int])

@@ -10,8 +10,8 @@ from textual.binding import Binding, BindingType
 
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import PlanView, Preview, Rule
-from fwtop.model.snapshot import Proposal, Snapshot
 from fwtop.model.text import safe_text
+from fwtop.model.traffic.snapshot import Proposal, Snapshot
 from fwtop.ui.dialogs.dialog import ChoiceDialog
 from fwtop.ui.drawing.format import number, percent
 from fwtop.ui.drawing.style import BAD, DIM, STRONG, TEXT, TITLE, WARN, Line

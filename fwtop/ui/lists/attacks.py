@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fwtop.model.snapshot import Attack, Snapshot
+from fwtop.model.traffic.snapshot import Attack, Snapshot
 from fwtop.ui.drawing.format import duration, number, percent
 from fwtop.ui.drawing.style import BAD, DIM, ELSEWHERE, GOOD, STRONG, TEXT, TITLE, WARN, Line
 from fwtop.ui.lists.table import CellContext, Column, Ordering, View

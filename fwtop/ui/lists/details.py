@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fwtop.model.costs import CALIBRATE
-from fwtop.model.counters import TcpService
 from fwtop.model.rule import ACTIVE_STATES, Preview, Rule, RuleStatus
-from fwtop.model.snapshot import (
+from fwtop.model.text import safe_text
+from fwtop.model.traffic.counters import TcpService
+from fwtop.model.traffic.snapshot import (
     Attack,
     Destination,
     PacketSignature,
@@ -21,7 +22,6 @@ from fwtop.model.snapshot import (
     Snapshot,
     Source,
 )
-from fwtop.model.text import safe_text
 from fwtop.render.observation import rfc3339
 from fwtop.render.wording import describe
 from fwtop.ui.drawing.format import duration, hex_dump, nanoseconds, number, octets, percent, wrap

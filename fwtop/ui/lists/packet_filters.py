@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from fwtop.model.address import Prefix
-from fwtop.model.protocols import WITH_PORTS
+from fwtop.model.addresses.address import Prefix
 from fwtop.model.rule import Match, PayloadMatch
-from fwtop.model.snapshot import Destination, PacketSignature, Port, Source
+from fwtop.model.traffic.protocols import WITH_PORTS
+from fwtop.model.traffic.snapshot import Destination, PacketSignature, Port, Source
 from fwtop.ui.lists.table import Item
 
 _NAMES = {1: "icmp", 6: "tcp", 17: "udp", 58: "icmpv6"}

@@ -8,7 +8,7 @@ import numpy as np
 
 from fwtop.analysis.packets.recent import PacketList
 from fwtop.dissect.wire import Dissection, Layer
-from fwtop.model.packets import Mask
+from fwtop.model.traffic.packets import Mask
 from fwtop.ui.drawing.format import hex_dump, number, percent
 from fwtop.ui.drawing.style import ACCENT, DIM, STRONG, TEXT, WARN, Line, fit, wrap_line
 from fwtop.ui.lists.packet_view import clock_text, source_text, target_text, who_line

@@ -6,7 +6,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 
 from fwtop.analysis.packets.recent import PacketList
-from fwtop.model.snapshot import Snapshot
+from fwtop.model.traffic.snapshot import Snapshot
 from fwtop.ui.drawing.format import number
 from fwtop.ui.drawing.style import ACCENT, BAD, DIM, TEXT, WARN, Line, width_of
 from fwtop.ui.lists.packet_view import ORDERING, packet_view

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from rich.style import Style
 
 from fwtop.analysis.packets.recent import Fate
-from fwtop.model.packets import Fragment
-from fwtop.model.protocols import NAMES, WITH_PORTS
+from fwtop.model.traffic.packets import Fragment
+from fwtop.model.traffic.protocols import NAMES, WITH_PORTS
 from fwtop.ui.drawing.format import cut
 from fwtop.ui.drawing.style import BAD, DIM, ELSEWHERE, GOOD, STRONG, TEXT, WARN, Line, width_of
 from fwtop.ui.lists.table import GAP, CellContext, Column, Ordering, View

@@ -9,8 +9,8 @@ from rich.style import Style
 from textual import events
 from textual.message import Message
 
-from fwtop.model.snapshot import Snapshot
 from fwtop.model.text import safe_text
+from fwtop.model.traffic.snapshot import Snapshot
 from fwtop.ui.drawing.layout import Lines
 from fwtop.ui.drawing.style import ACCENT, BRAND, DIM, SELECTED, STRONG, TEXT, WARN, Line, width_of
 from fwtop.ui.lists.panels import PANEL, PanelSpec

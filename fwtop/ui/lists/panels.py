@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fwtop.model.rule import ACTIVE_STATES, Kind, RuleStatus, State
-from fwtop.model.snapshot import Proposal, Snapshot
+from fwtop.model.traffic.snapshot import Proposal, Snapshot
 from fwtop.render.wording import describe
 from fwtop.ui.drawing.format import duration, gauge, nanoseconds, number, octets, percent
 from fwtop.ui.drawing.style import BAD, DIM, GOOD, STRONG, TEXT, TITLE, WARN, Line

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from fwtop.model.errors import FwtopError
-from fwtop.model.snapshot import PartTraffic, Snapshot, Source, Sources, TrafficPart
+from fwtop.model.traffic.snapshot import PartTraffic, Snapshot, Source, Sources, TrafficPart
 from fwtop.ui.feed import Controls
 from fwtop.ui.state.scope import Scope
 

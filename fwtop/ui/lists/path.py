@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from rich.style import Style
 
-from fwtop.model.snapshot import Snapshot
+from fwtop.model.traffic.snapshot import Snapshot
 from fwtop.render.drop_words import reason_words
 from fwtop.render.wording import describe
 from fwtop.ui.drawing.format import number, percent

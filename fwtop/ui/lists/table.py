@@ -8,9 +8,9 @@ from typing import Any
 
 from rich.style import Style
 
-from fwtop.model.counters import ConntrackSample
 from fwtop.model.rule import RuleStatus
-from fwtop.model.snapshot import (
+from fwtop.model.traffic.counters import ConntrackSample
+from fwtop.model.traffic.snapshot import (
     Attack,
     Destination,
     LedgerRow,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from fwtop.model.protocols import flag_names, spoken_protocol
 from fwtop.model.rule import Match
-from fwtop.model.snapshot import Destination, PacketSignature, Payload, Port, Snapshot, Source
+from fwtop.model.traffic.protocols import flag_names, spoken_protocol
+from fwtop.model.traffic.snapshot import Destination, PacketSignature, Payload, Port, Snapshot, Source
 from fwtop.render.wording import bytes_text, describe, range_text
 from fwtop.ui.drawing.format import percent
 from fwtop.ui.drawing.style import BAD, DIM, GOOD, STRONG, TEXT, WARN, Line

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from statistics import fmean
 
 from fwtop.model.rule import ACTIVE_STATES, RuleStatus
-from fwtop.model.snapshot import Snapshot
+from fwtop.model.traffic.snapshot import Snapshot
 from fwtop.ui.state.verdict import Flow, flow_of
 
 HISTORY_SECONDS = 600

@@ -10,10 +10,10 @@ import numpy as np
 from fwtop.analysis.packets.alike import like_keys
 from fwtop.analysis.packets.language import FilterError, PacketFilter, parse_filter
 from fwtop.analysis.packets.recent import PacketList, Verdict
-from fwtop.analysis.traffic import payload
-from fwtop.model.address import Prefix, format_address
-from fwtop.model.packets import Mask, PacketBatch
-from fwtop.model.protocols import NUMBERS, WITH_PORTS
+from fwtop.analysis.window.traffic import payload
+from fwtop.model.addresses.address import Prefix, format_address
+from fwtop.model.traffic.packets import Mask, PacketBatch
+from fwtop.model.traffic.protocols import NUMBERS, WITH_PORTS
 
 _HEAD = 8  # bytes of payload that packets alike have in common
 _TARGET = re.compile(r"(tcp|udp|icmp|icmpv6|gre|esp|sctp)(?:/(\d{1,5}))?")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from fwtop.model.rule import ACTIVE_STATES, Kind, Rule, RuleStatus, State
-from fwtop.model.snapshot import Snapshot
+from fwtop.model.traffic.snapshot import Snapshot
 
 _OVERLAY_SECONDS = 5.0  # how long an answer of the guardian replaces older snapshots' rules
 _OVERDUE_SECONDS = 1.5  # this long after its confirmation time a rule is over, whatever a snapshot says

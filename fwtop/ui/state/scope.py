@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from string import ascii_uppercase
 
-from fwtop.model.snapshot import Attack, Proposal, Snapshot
+from fwtop.model.traffic.snapshot import Attack, Proposal, Snapshot
 
 _FORGET_SECONDS = 600.0  # after its end an attack keeps its letter this long
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from fwtop.model.counters import ConntrackSample
 from fwtop.model.rule import Kind
-from fwtop.model.snapshot import FilterChain, LedgerRow, Listener, Ring, Snapshot
+from fwtop.model.traffic.counters import ConntrackSample
+from fwtop.model.traffic.snapshot import FilterChain, LedgerRow, Listener, Ring, Snapshot
 from fwtop.ui.drawing.format import number, percent
 from fwtop.ui.state.verdict import STOPPED, end_of, flow_of, verdict_of
 from fwtop.ui.state.verdict import Kind as Verdict

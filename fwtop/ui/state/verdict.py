@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from fwtop.model.rule import ACTIVE_STATES, RuleStatus, State
-from fwtop.model.snapshot import Attack, LedgerRow, Snapshot
+from fwtop.model.traffic.snapshot import Attack, LedgerRow, Snapshot
 
 STOPPED = 0.95  # from this share of the attacks' packets they count as stopped; estimates err by some percent
 NOTICED = 0.05  # below this share drops don't count as protection

@@ -1,0 +1,1 @@
+"""What judgement remembers between windows: baseline, timelines, scans, known sources."""

@@ -1,0 +1,173 @@
+"""The baseline: a rolling reservoir of packets from quiet times, and rates by traffic class.
+
+Collateral is measured on the reservoir, and thresholds are multiples of the rates. It is stored per
+session and reused by the next one of the same host (`to_bytes`).
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import zipfile
+import zlib
+from dataclasses import dataclass, field, fields, replace
+
+import numpy as np
+
+from fwtop.analysis.window.traffic import ESP, GRE, ICMP, ICMP6, TCP, UDP
+from fwtop.model.traffic.packets import F64, U8, Fragment, Mask, PacketBatch
+
+_FORMAT = 1
+_LEARN_ROWS = 512  # new rows per tick, so that a busy tick doesn't fill the reservoir
+_MEMORY_SECONDS = 300.0  # time constant of the average rates
+_READY_SECONDS = 5.0
+_READY_ROWS = 30
+CLASSES = (
+    "tcp.syn",
+    "tcp.syn_ack",
+    "tcp.rst",
+    "tcp.fin",
+    "tcp.ack",
+    "tcp.odd",
+    "udp",
+    "dns",
+    "icmp",
+    "fragment",
+    "gre",
+    "esp",
+    "other",
+)
+_NUMBER = {name: number for number, name in enumerate(CLASSES)}
+
+
+@dataclass
+class Baseline:
+    """Packets and rates of normal traffic, at most `capacity` rows."""
+
+    capacity: int = 8_192
+    rows: PacketBatch = field(default_factory=PacketBatch.empty)
+    seconds: float = 0.0  # of quiet traffic observed
+    learned: int = 0  # rows added so far
+    mean: dict[str, float] = field(default_factory=dict)
+    square: dict[str, float] = field(default_factory=dict)
+
+    def copy(self) -> Baseline:
+        """Return a snapshot; learning replaces `rows` and never modifies them."""
+        return replace(self, mean=dict(self.mean), square=dict(self.square))
+
+    @property
+    def ready(self) -> bool:
+        """Whether there is enough quiet traffic to measure harm."""
+        return self.seconds >= _READY_SECONDS and len(self.rows) >= _READY_ROWS
+
+    def rate(self, name: str) -> float | None:
+        """Return the normal packets per second of a class (mean plus two deviations); None if unknown."""
+        if self.seconds < _READY_SECONDS:
+            return None
+        mean = self.mean.get(name, 0.0)
+        return mean + 2 * math.sqrt(max(0.0, self.square.get(name, 0.0) - mean * mean))
+
+    def keep_rows(self, packets: PacketBatch) -> None:
+        """Add normal packets to the reservoir, replacing random older ones."""
+        if len(packets) > _LEARN_ROWS:
+            factor = len(packets) / _LEARN_ROWS
+            chosen = np.random.default_rng(self.learned).permutation(len(packets))[:_LEARN_ROWS]
+            packets = packets.select(chosen)
+            packets.weight[:] *= factor
+        over = len(self.rows) + len(packets) - self.capacity
+        rows = self.rows
+        if over > 0:
+            order = np.random.default_rng(self.learned).permutation(len(rows))
+            rows = rows.select(np.sort(order[over:]))
+        self.rows = PacketBatch.concat([rows, packets]) if len(rows) else packets
+        self.learned += len(packets)
+
+    def renew(self, packets: PacketBatch, within: Mask) -> None:
+        """Replace random rows `within` by as many packets, keeping the share of these rows.
+
+        During an attack only some kinds of normal packets can be recognised: adding more of those would
+        displace the others.
+        """
+        chance = np.random.default_rng(self.learned)
+        old = np.flatnonzero(within)
+        count = min(len(packets), len(old), _LEARN_ROWS)
+        if count == 0:
+            return
+        new = packets.select(np.sort(chance.permutation(len(packets))[:count]))
+        gone = chance.permutation(old)[:count]
+        new.weight[:] = self.rows.weight[gone].mean()
+        kept = np.ones(len(self.rows), np.bool_)
+        kept[gone] = False
+        self.rows = PacketBatch.concat([self.rows.select(kept), new])
+        self.learned += count
+
+    def keep_rates(self, packets: PacketBatch, weight: F64, seconds: float) -> None:
+        """Add `seconds` of quiet traffic to the average rates."""
+        if seconds <= 0:
+            return
+        sums = np.bincount(classes(packets), weight, len(CLASSES)) / seconds
+        blend = min(1.0, seconds / min(_MEMORY_SECONDS, self.seconds + seconds))
+        for name, pps in zip(CLASSES, sums.tolist(), strict=True):
+            self.mean[name] = self.mean.get(name, 0.0) * (1 - blend) + pps * blend
+            self.square[name] = self.square.get(name, 0.0) * (1 - blend) + pps * pps * blend
+        self.seconds += seconds
+
+    def to_bytes(self) -> bytes:
+        """Serialise (a NumPy archive without pickled objects)."""
+        columns = {f"rows_{item.name}": getattr(self.rows, item.name) for item in fields(PacketBatch)}
+        rates = np.array([[self.mean.get(n, 0.0), self.square.get(n, 0.0)] for n in CLASSES])
+        header = np.array([_FORMAT, self.capacity, self.seconds, self.learned], np.float64)
+        out = io.BytesIO()
+        np.savez_compressed(out, header=header, rates=rates, **columns)
+        return out.getvalue()
+
+    @staticmethod
+    def from_bytes(data: bytes) -> Baseline:
+        """Deserialise; raises ValueError on invalid data."""
+        try:
+            with np.load(io.BytesIO(data), allow_pickle=False) as archive:
+                header, rates = archive["header"], archive["rates"]
+                columns = [archive[f"rows_{item.name}"] for item in fields(PacketBatch)]
+        except (KeyError, OSError, EOFError, ValueError, zipfile.BadZipFile, zlib.error) as error:
+            raise ValueError(f"not a stored baseline: {error}") from error
+        wanted = PacketBatch.zeros(0, 0)
+        types = [getattr(wanted, item.name).dtype for item in fields(PacketBatch)]
+        good = all(column.dtype == dtype for column, dtype in zip(columns, types, strict=True))
+        same = len({len(column) for column in columns}) == 1
+        if (
+            len(header) != 4
+            or header[0] != _FORMAT
+            or rates.shape != (len(CLASSES), 2)
+            or not good
+            or not same
+        ):
+            raise ValueError("not a stored baseline of this version")
+        return Baseline(
+            capacity=int(header[1]),
+            rows=PacketBatch(*columns),
+            seconds=float(header[2]),
+            learned=int(header[3]),
+            mean=dict(zip(CLASSES, rates[:, 0].tolist(), strict=True)),
+            square=dict(zip(CLASSES, rates[:, 1].tolist(), strict=True)),
+        )
+
+
+def classes(packets: PacketBatch) -> U8:
+    """Return the traffic class (index into CLASSES) of each packet."""
+    result = np.full(len(packets), _NUMBER["other"], np.uint8)
+    protocol, flags = packets.protocol, packets.tcp_flags & 63
+    tcp = protocol == TCP
+    result[tcp] = _NUMBER["tcp.ack"]
+    result[tcp & ((flags & 1) != 0)] = _NUMBER["tcp.fin"]
+    result[tcp & ((flags & 4) != 0)] = _NUMBER["tcp.rst"]
+    result[tcp & ((flags & 18) == 2)] = _NUMBER["tcp.syn"]
+    result[tcp & ((flags & 18) == 18)] = _NUMBER["tcp.syn_ack"]
+    result[tcp & ((flags & 22) == 0)] = _NUMBER["tcp.odd"]
+    udp = protocol == UDP
+    result[udp] = _NUMBER["udp"]
+    result[udp & (packets.dport == 53)] = _NUMBER["dns"]
+    result[(protocol == ICMP) | (protocol == ICMP6)] = _NUMBER["icmp"]
+    result[protocol == GRE] = _NUMBER["gre"]
+    result[protocol == ESP] = _NUMBER["esp"]
+    result[packets.fragment == Fragment.LATER] = _NUMBER["fragment"]
+    return result

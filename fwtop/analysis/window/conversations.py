@@ -1,0 +1,154 @@
+"""Benign UDP conversations, whatever their rate: calls, games, tunnels, answers, telemetry.
+
+Sources: RFC 3550 (RTP), RFC 4303 3.3.3 (sequence numbers), RFC 6056 (the ports that clients take).
+
+Sources: WireGuard's data message (counter at 8, little-endian), RFC 3550 5.1 (RTP), RFC 3948 (ESP in UDP),
+RFC 9147 4 (DTLS), OpenVPN's packet id.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fwtop.analysis.parsers import quic
+from fwtop.analysis.parsers.services import COLLECTORS
+from fwtop.analysis.window.features import Features
+from fwtop.analysis.window.traffic import Rows, Traffic, flow_key, payload
+from fwtop.model.traffic.packets import Mask
+
+_ROWS = 2_048
+_WIDTH = 20
+_STEPS = 50  # random bytes increase that often once in 2^50
+_FORMS = ((">u2", "i2"), ("<u2", "i2"), (">u4", "i4"), ("<u4", "i4"))
+
+
+def counts_up(traffic: Traffic, rows: Rows) -> bool:
+    """Check for a counter in the first 20 payload bytes of each flow."""
+    middle = max(0, (len(rows) - _ROWS) // 2)
+    rows = rows[middle : middle + _ROWS]
+    key = traffic.flow_key[rows]
+    order = np.lexsort((traffic.packets.time_ns[rows], key))
+    rows, key = rows[order], key[order]
+    matrix, length = payload(traffic.packets, rows, _WIDTH)
+    pairs = np.flatnonzero((key[1:] == key[:-1]) & (length[1:] >= _WIDTH) & (length[:-1] >= _WIDTH))
+    if len(pairs) < _STEPS or len(pairs) < 0.5 * len(rows):
+        return False
+    for form, signed in _FORMS:
+        size = int(form[-1])
+        for at in range(_WIDTH - size + 1):
+            value = np.ascontiguousarray(matrix[:, at : at + size]).view(form).reshape(-1)
+            value = value.astype(f"u{size}")
+            step = (value[pairs + 1] - value[pairs]).view(signed)
+            if (step > 0).mean() > 0.95:
+                return True
+    return False
+
+
+_CONVERSATION_PACKETS, _CONVERSATION_SIZES = 16, 4  # of a flow that is a conversation, at least
+_CHOSEN = 10_000  # ephemeral ports start above
+_GLIMPSE = 8  # bytes
+_SYNC, _CELL = 0x47, 188
+_FEW_PEERS, _PEER_PPS = 20, 5_000.0  # of tunnels and calls: more peers may be a query flood
+_ANSWERED = 0.5  # answers per packet
+_SERVER_PPS = 1_000.0  # of one answering or reporting server: more is a flood
+
+
+def has_peers(features: Features) -> bool:
+    """Check for traffic of known or few peers."""
+    return (
+        conversation(features)
+        or answered(features)
+        or answers(features)
+        or telemetry(features)
+        or _video(features)
+    )
+
+
+def _video(features: Features) -> bool:
+    """Check for MPEG transport streams of few senders: 188-byte cells with sync byte 0x47 (ISO 13818-1)."""
+    matrix, held = features.head
+    size = features.traffic.packets.payload_length[features.rows]
+    begins = (matrix[:, 0] == _SYNC) & (held > 0)
+    return features.sources < _FEW_PEERS and bool(begins.mean() > 0.95 and (size % _CELL == 0).mean() > 0.95)
+
+
+def conversation(features: Features) -> bool:
+    """Check for long flows with packets of many sizes: a tunnel, a game, a call, a download."""
+    lengths = features.top("ip_length")
+    varied = lengths.distinct > 10 and lengths.share < 0.8
+    matrix, held = features.head
+    download = features.top("sport").value == 443 and quic.looks_like_quic(matrix, held)
+    if features.flow_singles >= 0.3:
+        return False
+    if features.pps_per_source < 5_000 and (varied or download):
+        return True
+    # A fast tunnel has few sizes, but its packets carry a counter
+    rich = features.payload_entropy > 6 or (features.sources < _FEW_PEERS and not alike(features))
+    return rich and counts_up(features.traffic, features.rows)
+
+
+def numbered(features: Features) -> bool:
+    """Check for a few peers whose packets carry a counter: a tunnel, a stream or a measurement."""
+    few = features.sources < _FEW_PEERS and not alike(features)
+    return few and counts_up(features.traffic, features.rows)
+
+
+def answered(features: Features) -> bool:
+    """Check for a few peers that this host answers about one to one (two-way captures only).
+
+    Peers that are answered speak the protocol, unless their packets repeat.
+    """
+    traffic = features.traffic
+    if not len(traffic.outbound) or features.sources > _FEW_PEERS:
+        return False
+    if alike(features) or (features.pps_per_source > _PEER_PPS and features.payload_variety < 0.9):
+        return False
+    inbound = flow_key(traffic.packets.select(features.rows))
+    answers = flow_key(traffic.outbound, reverse=True)
+    met = np.isin(inbound, answers).mean()
+    return bool(met > 0.8 and np.isin(answers, inbound).sum() > _ANSWERED * len(inbound))
+
+
+def answers(features: Features) -> bool:
+    """Check for answers of a few servers to ephemeral ports of this host."""
+    packets = features.traffic.packets
+    chosen = float((packets.dport[features.rows] >= _CHOSEN).mean())
+    few = (
+        features.sources < 20
+        and features.top("sport").distinct <= 4
+        and features.top("sport").value < _CHOSEN
+    )
+    return few and chosen > 0.95 and features.pps_per_source < _SERVER_PPS
+
+
+def telemetry(features: Features) -> bool:
+    """Check for telemetry to a collector: syslog, metrics, flows; varying payloads at moderate rates."""
+    dport = features.top("dport")
+    sized = dport.value in COLLECTORS and dport.share > 0.9 and features.payload_variety > 0.1
+    return sized and features.pps_per_source < _SERVER_PPS
+
+
+def hidden(features: Features) -> bool:
+    """Check whether too few payload bytes were captured to tell their content."""
+    size = features.traffic.packets.payload_length[features.sample]
+    return features.n > 0 and float(((size >= 2 * _GLIMPSE) & (features.head[1] < _GLIMPSE)).mean()) > 0.5
+
+
+def alike(features: Features) -> bool:
+    """Check for payloads without information: zeros, identical, or none."""
+    held = features.head[1] > 0
+    if hidden(features):
+        return False
+    return not held.any() or features.zero_bytes > 0.95 or features.payload_variety < 0.02
+
+
+def conversation_flows(traffic: Traffic, mask: Mask) -> Mask:
+    """Mark flows that are conversations: many packets of many sizes."""
+    rows = traffic.rows(mask)
+    flow, lengths = traffic.flow_id[rows], traffic.packets.ip_length[rows]
+    packets = np.bincount(flow)
+    _, first = np.unique(flow * 65_536 + lengths, return_index=True)
+    sizes = np.bincount(flow[first], minlength=len(packets))
+    conversations = np.zeros(len(traffic), np.bool_)
+    conversations[rows] = ((packets >= _CONVERSATION_PACKETS) & (sizes >= _CONVERSATION_SIZES))[flow]
+    return conversations

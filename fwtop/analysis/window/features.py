@@ -1,0 +1,231 @@
+"""Features of a set of packets, which rules compare and evidence sentences quote."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fwtop.analysis.window.traffic import (
+    Rows,
+    Traffic,
+    distinct_texts,
+    payload,
+    transport_start,
+    weighted_top,
+)
+from fwtop.model.addresses.address import format_address
+from fwtop.model.traffic.packets import F64, I64, U8
+from fwtop.render.numbers import duration_words
+
+_UNMET = 0.02  # share of packets from sources that were not sampled
+
+
+@dataclass(frozen=True, slots=True)
+class Top:
+    """The most common value of a field, its share of the weight, and the number of distinct values."""
+
+    value: int
+    share: float
+    distinct: int
+
+
+@dataclass(frozen=True)
+class Features:
+    """Statistics of some rows of the traffic, each computed on first use."""
+
+    traffic: Traffic
+    rows: Rows
+    feature_rows: int = 4_096
+
+    @cached_property
+    def weight(self) -> F64:
+        """Weights of the rows."""
+        return self.traffic.weight[self.rows]
+
+    @cached_property
+    def packets(self) -> float:
+        """Estimated packets."""
+        return float(self.weight.sum())
+
+    @property
+    def n(self) -> int:
+        """Sampled packets."""
+        return len(self.rows)
+
+    @cached_property
+    def share(self) -> float:
+        """Part of all arrived packets."""
+        return self.traffic.share(self.rows)
+
+    @cached_property
+    def pps(self) -> float:
+        """Packets per second."""
+        return self.packets / self.traffic.seconds
+
+    @cached_property
+    def peak_pps(self) -> float:
+        """Packets in the busiest second of the window: an onset must not wait for the window to fill."""
+        if self.traffic.seconds < 2 or not self.n:
+            return self.pps
+        since = self.traffic.packets.time_ns[self.rows] - int(self.traffic.packets.time_ns.min())
+        # Only seconds with packets: the clock of a capture may jump by years
+        inverse = np.unique(since // 1_000_000_000, return_inverse=True)[1]
+        return max(self.pps, float(np.bincount(inverse, self.weight).max()))
+
+    def amount(self, what: str) -> str:
+        """Write the estimated packets with the length of the window they are of."""
+        seconds = self.traffic.seconds
+        length = duration_words(seconds) if seconds >= 10 else f"{max(seconds, 0.01):.2g} s"
+        return f"{self.packets:,.0f} {what} in {length}"
+
+    @cached_property
+    def source_counts(self) -> NDArray[np.intp]:
+        """Sampled packets of each distinct source."""
+        counts = np.bincount(self.traffic.source_id[self.rows])
+        return counts[counts > 0]
+
+    @property
+    def sources(self) -> int:
+        """Distinct sources seen."""
+        return len(self.source_counts)
+
+    @property
+    def senders(self) -> str:
+        """The number of sources in words, "at least" if the sample misses some.
+
+        The share of packets whose source was sampled once estimates that of unseen sources (Good 1953).
+        """
+        partly = self.packets > 1.05 * self.n and self.singles > _UNMET
+        return f"{'at least ' * partly}{self.sources:,} source{'' if self.sources == 1 else 's'}"
+
+    @cached_property
+    def singles(self) -> float:
+        """Part of the sampled packets whose source was seen once."""
+        return float((self.source_counts == 1).sum()) / self.n if self.n else 0.0
+
+    @cached_property
+    def evenness(self) -> float:
+        """Squared coefficient of variation of the sources' rates: 0 if all are equal, as bots' are.
+
+        Of real clients a few send most, which gives 1 and more. What sampling adds to the variance is
+        subtracted (Poisson).
+        """
+        mean = float(self.source_counts.mean()) if self.n else 0.0
+        return max(0.0, float(self.source_counts.var()) - mean) / mean**2 if mean else 0.0
+
+    @cached_property
+    def flow_singles(self) -> float:
+        """Part of the sampled packets whose flow was seen once."""
+        if not self.n:
+            return 0.0
+        counts = np.bincount(self.traffic.flow_id[self.rows])
+        return float((counts == 1).sum()) / self.n
+
+    @cached_property
+    def pps_per_source(self) -> float:
+        """Mean packets per second per source; too low if sampling misses sources."""
+        return self.pps / self.sources if self.sources else 0.0
+
+    @cached_property
+    def mean_length(self) -> float:
+        """Mean IP length in bytes."""
+        lengths = self.traffic.packets.ip_length[self.rows]
+        return float((lengths * self.weight).sum() / self.packets) if self.packets else 0.0
+
+    def top(self, column: str) -> Top:
+        """Return the most common value of a packet column."""
+        if column not in self._tops:
+            self._tops[column] = top_of(getattr(self.traffic.packets, column)[self.rows], self.weight)
+        return self._tops[column]
+
+    @cached_property
+    def _tops(self) -> dict[str, Top]:
+        return {}
+
+    @cached_property
+    def destinations(self) -> Top:
+        """The most common destination (as a key)."""
+        return top_of(self.traffic.dest_key[self.rows], self.weight)
+
+    @cached_property
+    def target(self) -> str:
+        """The most common destination as text."""
+        at = self.rows[np.argmax(self.traffic.dest_key[self.rows] == np.uint64(self.destinations.value))]
+        packets = self.traffic.packets
+        return format_address(int(packets.family[at]), int(packets.dst_hi[at]), int(packets.dst_lo[at]))
+
+    @cached_property
+    def sample(self) -> Rows:
+        """At most `feature_rows` rows, evenly spaced, for payload statistics."""
+        return self.spread(self.feature_rows)
+
+    def spread(self, limit: int) -> Rows:
+        """Return at most `limit` rows, evenly spaced."""
+        if self.n <= limit:
+            return self.rows
+        return self.rows[np.linspace(0, self.n - 1, limit).astype(np.intp)]
+
+    @cached_property
+    def head(self) -> tuple[U8, I64]:
+        """The first 64 payload bytes of `sample`, and how many of each were captured."""
+        return payload(self.traffic.packets, self.sample, 64)
+
+    @cached_property
+    def payload_variety(self) -> float:
+        """Distinct payload prefixes (32 bytes) per packet: 0 constant, 1 all different."""
+        matrix, length = self.head
+        full = matrix[length > 0]
+        if len(full) == 0:
+            return 0.0
+        return len(np.unique(distinct_texts(full[:, :32]))) / len(full)
+
+    @cached_property
+    def payload_entropy(self) -> float:
+        """Entropy of the captured payload bytes in bits per byte: 8 is random, 0 constant."""
+        matrix, length = self.head
+        real = matrix[np.arange(64) < length[:, None]]
+        if len(real) == 0:
+            return 0.0
+        p = np.bincount(real, minlength=256) / len(real)
+        p = p[p > 0]
+        return float(-(p * np.log2(p)).sum())
+
+    @cached_property
+    def zero_bytes(self) -> float:
+        """Part of the captured payload bytes that are zero."""
+        matrix, length = self.head
+        real = int(length.sum())
+        return float((matrix[np.arange(64) < length[:, None]] == 0).sum()) / real if real else 0.0
+
+    @cached_property
+    def notes(self) -> dict[str, Any]:
+        """Cached results of parsers."""
+        return {}
+
+    def constants(self, columns: tuple[str, ...], floor: float = 0.95) -> dict[str, Top]:
+        """Return the columns in which one value has at least `floor` of the weight."""
+        found = {name: self.top(name) for name in columns}
+        return {name: top for name, top in found.items() if top.share >= floor}
+
+
+def header_words(traffic: Traffic, rows: Rows) -> U8:
+    """Return the TCP data offset of each row in words (5: no options); 0 if not captured."""
+    packets = traffic.packets
+    start = transport_start(packets, rows)
+    good = (start >= 0) & (start + 13 <= packets.captured[rows])
+    words = np.zeros(len(rows), np.uint8)
+    words[good] = packets.data[rows[good], start[good] + 12] >> 4
+    return words
+
+
+def top_of(values: NDArray[Any], weight: F64) -> Top:
+    """Return the most common value by weight."""
+    if len(values) == 0:
+        return Top(0, 0.0, 0)
+    distinct, sums = weighted_top(values, weight)
+    total = float(sums.sum())
+    return Top(int(distinct[0]), float(sums[0]) / total if total else 0.0, len(distinct))

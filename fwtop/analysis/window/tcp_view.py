@@ -1,0 +1,197 @@
+"""TCP packets by flags, and those that belong to real connections.
+
+Only inbound packets are visible, so real connections show by sequence or acknowledgement numbers that
+advance (RFC 9293 3.4): floods send random or constant ones.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fwtop.analysis.window.features import header_words
+from fwtop.analysis.window.traffic import TCP, Rows, Traffic, transport_start, word
+from fwtop.model.traffic.packets import FLAG_TRUNCATED, U32, Mask
+
+FIN, SYN, RST, PSH, ACK, URG = 1, 2, 4, 8, 16, 32
+_SIX = 63
+_NAMES = ((FIN, "FIN"), (SYN, "SYN"), (RST, "RST"), (PSH, "PSH"), (ACK, "ACK"), (URG, "URG"))
+_WINDOW = 1 << 26  # an advance between two samples of one connection: 64 MiB at most
+_BACK = 1 << 18  # and retransmissions reach back that far
+_BESIDE, _FEW = 3.0, 30  # packets outside of connections for each within, and in any case: retries, scans
+_ENOUGH = 8  # packets after which impossible numbers outweigh the handshake of a flow
+
+
+@dataclass(frozen=True)
+class TcpView:
+    """Masks over the traffic's rows."""
+
+    tcp: Mask
+    syn: Mask
+    syn_ack: Mask
+    rst: Mask
+    fin: Mask  # FIN without SYN or RST, with or without ACK; bare packets only
+    ack: Mask  # ACK with or without data, no SYN, FIN, RST
+    odd: Mask  # combinations that no TCP stack sends
+    established: Mask  # of connections whose numbers advance
+    completed: Mask  # of connections whose SYN was followed by an ACK
+    unseen: Mask  # flags not captured
+    hosts: Mask  # all packets of sources whose real connections are in proportion to their other packets
+
+    @property
+    def real(self) -> Mask:
+        """Packets of real connections, by their numbers."""
+        return np.asarray(self.established | self.completed)
+
+
+def view_tcp(traffic: Traffic) -> TcpView:
+    """Classify the TCP packets of a window."""
+    packets = traffic.packets
+    every = (packets.protocol == TCP) & ~traffic.later & (packets.family != 0)
+    unseen = every & ((packets.flags & FLAG_TRUNCATED) != 0) & (packets.tcp_flags == 0)
+    tcp = every & ~unseen
+    six = packets.tcp_flags & _SIX
+    odd = tcp & _impossible(packets.tcp_flags)
+    good = tcp & ~odd
+    syn = good & ((six & (SYN | ACK)) == SYN)
+    syn_ack = good & ((six & (SYN | ACK)) == (SYN | ACK))
+    rst = good & ((six & RST) != 0)
+    fin = good & ((six & FIN) != 0)
+    ack = good & ~syn & ~syn_ack & ~rst & ~fin
+    established, completed = _conversations(traffic, traffic.rows(tcp), syn)
+    hosts = _hosts(traffic, tcp, established | completed)
+    established |= hosts & traffic.of_sources(established) & tcp & ((six & (FIN | ACK)) != 0)
+    return TcpView(tcp, syn, syn_ack, rst, fin, ack, odd, established, completed, np.asarray(unseen), hosts)
+
+
+def _impossible(flags: np.ndarray[tuple[int], np.dtype[np.uint8]]) -> Mask:
+    """Null, Xmas, SYN with FIN or RST, FIN with RST, and data or URG without ACK (RFC 9293 3.10.7).
+
+    A lone FIN or RST is left to the rules for those floods.
+    """
+    six = flags & _SIX
+    clash = ((six & SYN) != 0) & ((six & (FIN | RST)) != 0)
+    clash |= ((six & FIN) != 0) & ((six & RST) != 0)
+    bare = (six & (SYN | ACK | RST)) == 0
+    unacknowledged = bare & (six != FIN)  # null, PSH, URG, FIN+PSH+URG…
+    urgent_syn = ((six & SYN) != 0) & ((six & URG) != 0)
+    return np.asarray(clash | unacknowledged | urgent_syn)
+
+
+def _conversations(traffic: Traffic, rows: Rows, syn: Mask) -> tuple[Mask, Mask]:
+    established = np.zeros(len(traffic), np.bool_)
+    completed = np.zeros(len(traffic), np.bool_)
+    if len(rows) < 2:
+        return established, completed
+    key, time = traffic.flow_id[rows], traffic.packets.time_ns[rows]
+    ordered = bool((time[1:] >= time[:-1]).all())
+    order = np.argsort(key, kind="stable") if ordered else np.lexsort((time, key))
+    rows, key = rows[order], key[order]
+    edges = np.flatnonzero(np.concatenate(([True], key[1:] != key[:-1])))
+    counts = np.diff(np.append(edges, len(rows)))
+    flow = np.repeat(np.arange(len(edges)), counts)
+    advances, sane = _steps(traffic, rows, key, flow, len(edges))
+    broken = (counts >= _ENOUGH) & (sane < 0.5 * (counts - 1))
+    multiple = counts >= 2
+    good_flow = multiple & (advances >= 1) & (sane >= 0.8 * np.maximum(counts - 1, 1))
+    established[rows] = good_flow[flow]
+    completed[rows] = (_completed(traffic, rows, flow, len(edges), syn) & ~broken)[flow]
+    return established, completed
+
+
+def _steps(
+    traffic: Traffic, rows: Rows, key: Rows, flow: Rows, flows: int
+) -> tuple[np.ndarray[tuple[int], np.dtype[np.intp]], np.ndarray[tuple[int], np.dtype[np.intp]]]:
+    """Count the steps of each flow in which numbers advance, and those that are possible."""
+    packets = traffic.packets
+    acks = ack_numbers(traffic, rows)
+    same = key[1:] == key[:-1]
+    six = packets.tcp_flags[rows] & _SIX
+    plain = ((six[1:] | six[:-1]) & (SYN | RST)) == 0
+    seq_step, ack_step = _delta(packets.tcp_seq[rows]), _delta(acks)
+    # New data starts where the last ended: tools that count packets take smaller steps
+    load = packets.payload_length[rows].astype(np.int32)
+    overlap = (seq_step > 0) & (seq_step < load[:-1]) & (load[1:] > 0)
+    possible = same & (_near(seq_step) & _near(ack_step) & ~overlap | ~plain)
+    moved = same & plain & possible & ((seq_step > 0) | (ack_step > 0))
+    pair_flow = flow[1:]
+    return (
+        np.bincount(pair_flow[moved], minlength=flows),
+        np.bincount(pair_flow[possible], minlength=flows),
+    )
+
+
+def _completed(traffic: Traffic, rows: Rows, flow: Rows, flows: int, syn: Mask) -> Mask:
+    """Mark flows in which a SYN is followed by an ACK with the next sequence number or a later one."""
+    packets = traffic.packets
+    is_syn = syn[rows]
+    first_seq = np.zeros(flows, np.uint32)
+    has_syn = np.zeros(flows, np.bool_)
+    first_seq[flow[is_syn]] = packets.tcp_seq[rows[is_syn]]
+    has_syn[flow[is_syn]] = True
+    six = packets.tcp_flags[rows] & _SIX
+    follows = ((six & ACK) != 0) & ((six & (SYN | RST)) == 0)
+    ahead = (packets.tcp_seq[rows] - first_seq[flow]).view(np.int32)
+    good = follows & has_syn[flow] & (ahead >= 1) & (ahead < _WINDOW)
+    result = np.zeros(flows, np.bool_)
+    result[flow[good]] = True
+    return result
+
+
+def _hosts(traffic: Traffic, tcp: Mask, real: Mask) -> Mask:
+    """Mark the packets of sources that mostly talk over real connections.
+
+    A flooding host has connections of its own, too, and among many random numbers some advance by chance:
+    what else a source sends is ordinary only in proportion. A sample of one in N holds about N / 10 packets
+    that are alone in their flow for each that isn't.
+    """
+    places = traffic.source_id
+    count = int(places.max()) + 1 if len(places) else 0
+    within = np.bincount(places, real, count)
+    outside = np.bincount(places, tcp & ~real, count)
+    most = _BESIDE * max(1.0, traffic.one_in) * within
+    return np.asarray(((within > 0) & (outside <= np.maximum(most, _FEW)))[places])
+
+
+def ack_numbers(traffic: Traffic, rows: Rows) -> U32:
+    """Return the acknowledgement numbers of the rows; 0 if not captured."""
+    start = transport_start(traffic.packets, rows)
+    return word(traffic.packets, rows, np.where(start < 0, -1, start + 8))
+
+
+def _delta(values: U32) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
+    return (values[1:] - values[:-1]).view(np.int32)
+
+
+def _near(step: np.ndarray[tuple[int], np.dtype[np.int32]]) -> Mask:
+    return (step > -_BACK) & (step < _WINDOW)
+
+
+def flag_names(flags: int) -> str:
+    """Format TCP flags: SYN+ACK."""
+    return "+".join(name for bit, name in _NAMES if flags & bit) or "no flags"
+
+
+_WORDS = 8  # of a TCP header with NOP, NOP, timestamps
+_ENOUGH_STAMPED = 30
+_ALONE = 0.3  # of packets are alone in their flow
+_ENDS = (0.003, 0.4)  # FINs among them
+
+
+def looks_sampled(traffic: Traffic, tcp: TcpView) -> bool:
+    """Detect a capture that holds one packet in many: connections, but hardly two packets of the same one.
+
+    In such a capture nearly every packet is alone in its flow, as forged ones are. Floods don't imitate TCP
+    timestamps (RFC 7323), and some of the packets that carry them are FINs.
+    """
+    rows = traffic.rows(tcp.tcp & ~tcp.syn & ~tcp.odd)
+    if len(rows) < _ENOUGH_STAMPED:
+        return False
+    rows = rows[header_words(traffic, rows) == _WORDS]
+    if len(rows) < _ENOUGH_STAMPED:
+        return False
+    counts = np.bincount(traffic.flow_id[tcp.tcp])  # includes its SYN, unless the capture is sampled
+    ends = float(tcp.fin[rows].mean())
+    alone = float((counts[traffic.flow_id[rows]] == 1).mean())
+    return alone > _ALONE and _ENDS[0] <= ends <= _ENDS[1]

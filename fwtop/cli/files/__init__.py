@@ -1,0 +1,1 @@
+"""Files that root opens for others: prefix lists, settings, outputs."""

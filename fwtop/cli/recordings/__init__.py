@@ -1,0 +1,1 @@
+"""Verbs on what was recorded: sessions, reports, replays, capture files."""

@@ -1,0 +1,141 @@
+"""Shared by the verbs on stored sessions: find a session, and read it without root."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import BinaryIO, TypeVar, cast
+
+from fwtop.cli.files.trusted import open_file
+from fwtop.model.errors import FwtopError
+from fwtop.model.text import safe_text
+from fwtop.sandbox.confine import confine
+from fwtop.sandbox.privileges import drop_privileges
+from fwtop.sandbox.syscalls import Profile
+from fwtop.store.directory import SESSION_DIRECTORY, find_session
+
+
+def add_directory(parser: argparse.ArgumentParser) -> None:
+    """Add --directory."""
+    parser.add_argument(
+        "--directory",
+        type=Path,
+        default=SESSION_DIRECTORY,
+        metavar="DIR",
+        help=f"session directory (default {SESSION_DIRECTORY})",
+    )
+
+
+def add_session(parser: argparse.ArgumentParser) -> None:
+    """Add the session argument and --directory."""
+    parser.add_argument(
+        "session",
+        nargs="?",
+        metavar="SESSION",
+        help="session id or a unique prefix of it, or a file (default: the last session)",
+    )
+    add_directory(parser)
+
+
+class StoredSession:
+    """A session named on the command line.
+
+    A file is opened immediately with the caller's rights, unless another user planted it. `located` then
+    copies it for the unprivileged user, who parses it.
+    """
+
+    def __init__(self, name: str | None, directory: Path) -> None:
+        self._name = name
+        self._directory = directory
+        self._files: dict[str, BinaryIO] = {}
+        if name is not None and (os.sep in name or name.endswith(".db")):
+            self._files = _opened(find_session(name))
+
+    @contextmanager
+    def located(self) -> Iterator[Path]:
+        """Yield the database's path; raises FwtopError if there is no such session."""
+        if not self._files:
+            yield find_session(self._name, self._directory)
+            return
+        with ExitStack() as stack:
+            copies = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fwtop-")))
+            path = copies / Path(str(self._name)).name
+            for suffix, file in self._files.items():
+                with file, open(f"{path}{suffix}", "wb") as copy:
+                    shutil.copyfileobj(file, copy)
+            yield path
+
+
+def _opened(path: Path) -> dict[str, BinaryIO]:
+    files: dict[str, BinaryIO] = {}
+    for suffix in ("", "-wal"):
+        try:
+            files[suffix] = open_file(Path(f"{path}{suffix}"))
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            raise FwtopError(f"{safe_text(path)} can't be read: {error.strerror}") from None
+    return files
+
+
+T = TypeVar("T")
+
+
+def run_unprivileged(function: Callable[[], T], *, read: Iterable[Path] = ()) -> T:
+    """Call `function` in a child without privileges and return its JSON-ready result.
+
+    The child can open the program's files, the sessions, and files below `read`, but not the terminal. It
+    parses what attackers sent, so check or sanitise its result; an error in it is raised again here,
+    sanitised. If the caller is not root, `function` runs in this process.
+    """
+    if os.geteuid() != 0:
+        return function()
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(reading)
+        _serve(function, writing, tuple(read))
+    os.close(writing)
+    with open(reading, "rb") as pipe:
+        message = pipe.read()
+    os.waitpid(child, 0)
+    try:
+        outcome = dict(json.loads(message))
+        if "error" not in outcome:
+            return cast(T, outcome["result"])
+        text, code = safe_text(outcome["error"], limit=1000), outcome["code"]
+    except (ValueError, TypeError, KeyError):
+        raise FwtopError("the unprivileged reader died without an answer; nothing was changed") from None
+    raise FwtopError(text, code if code in (1, 2, 3) else 1)
+
+
+def _serve(function: Callable[[], object], writing: int, read: tuple[Path, ...]) -> None:
+    status = 1
+    try:
+        try:
+            _leave_terminal()
+            drop_privileges()
+            confine(Profile.READER, read=read, write=(Path(tempfile.gettempdir()),))
+            outcome: dict[str, object] = {"result": function()}
+        except FwtopError as error:
+            outcome = {"error": str(error), "code": error.code}
+        except Exception as error:
+            outcome = {"error": f"{type(error).__name__} in the unprivileged reader", "code": 1}
+        with open(writing, "wb") as pipe:
+            pipe.write(json.dumps(outcome).encode())
+        status = 0
+    finally:
+        os._exit(status)
+
+
+def _leave_terminal() -> None:
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for descriptor in (0, 1, 2):
+        os.dup2(nowhere, descriptor)
+    os.close(nowhere)

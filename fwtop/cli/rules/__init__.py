@@ -1,0 +1,1 @@
+"""Verbs that install, show and remove rules."""

@@ -1,0 +1,148 @@
+"""fwtop block: drop packets from prefixes, an AS, a country, or the prefixes in a file."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import replace
+
+from fwtop.cli.files.prefix_file import read_prefix_file
+from fwtop.cli.rules.mitigation import DEFAULT_TTL_SECONDS, add_rule_options, carry_out
+from fwtop.model.addresses.address import Prefix
+from fwtop.model.addresses.list_limits import why_too_many
+from fwtop.model.addresses.targets import ASN, COUNTRY, asn_of, prefixes_of
+from fwtop.model.errors import FwtopError
+from fwtop.model.protocol import Status
+from fwtop.model.rule import Kind, Match, Rule, families_of, rule_status_from_dict
+from fwtop.model.text import safe_text
+
+HELP = "Drop packets from prefixes, an AS (asn:64500), a country (country:NL) or the prefixes in a file."
+EXAMPLE = "fwtop block 198.51.100.0/24 2001:db8::/32 --ttl 30m --yes"
+_VIA = ("ipset", "xdp", "tc", "nftables")
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the verb's arguments."""
+    parser.add_argument("target", nargs="+", metavar="PREFIX|asn:N|country:CC|@FILE", help="sources to block")
+    parser.add_argument(
+        "--via",
+        choices=_VIA,
+        help="where to drop (default ipset, or that of the replaced rule)",
+    )
+    parser.add_argument(
+        "--replace",
+        metavar="ID",
+        help="replace this rule without a gap, inheriting its conditions, and --via and --ttl unless given",
+    )
+    parser.add_argument("--close-open", action="store_true", help="also close their open TCP connections")
+    add_rule_options(parser)
+    parser.set_defaults(ttl=None)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Install one rule for all named prefixes, and one per list."""
+    rules = rules_of(args)
+    if args.replace is not None:
+        if len(rules) > 1:
+            raise FwtopError("--replace takes prefixes or a single list; nothing was changed", 2)
+        rules = [_replacement(args, rules[0])]
+    for rule in rules:
+        if (reason := why_too_many(rule.kind, rule.match.sources)) is not None:
+            raise FwtopError(f"{reason}; nothing was changed", 2)
+    return carry_out(args, rules)
+
+
+def _replacement(args: argparse.Namespace, new: Rule) -> Rule:
+    """Return the active rule `--replace` names, with the new sources; raises FwtopError."""
+    from fwtop.client import discovery
+
+    with discovery.connect(netns=args.netns, readonly=args.preview) as guardian:
+        found = guardian.demand(Status()).data["rules"]
+    active = {item["rule"]["id"]: rule_status_from_dict(item).rule for item in found}
+    old = active.get(args.replace)
+    if old is None or old.kind.value not in _VIA or not old.match.sources:
+        why = "is not active" if old is None else "blocks no sources"
+        line = f"rule {safe_text(args.replace, limit=20)!r} {why}; nothing was changed; see 'fwtop status'"
+        raise FwtopError(line, 2)
+    family = args.family or old.match.family
+    sources = _of_family(new.match.sources, family)
+    if not sources:
+        raise FwtopError(f"the list has no IPv{family} prefix, unlike rule {old.id}; nothing was changed", 2)
+    return replace(
+        old,
+        id="",
+        kind=Kind(args.via) if args.via else old.kind,
+        match=replace(old.match, sources=sources, family=family),
+        summary=new.summary,
+        ttl_seconds=args.ttl or old.ttl_seconds,
+        created_by="cli",
+        origin=new.origin,
+        close_open=new.close_open,
+        predicted_pps=None,
+        predicted_attack_share=None,
+        predicted_collateral_share=None,
+        replaces=old.id,
+    )
+
+
+def rules_of(args: argparse.Namespace) -> list[Rule]:
+    """Return the requested rules; raises FwtopError."""
+    kind = Kind(args.via or "ipset")
+    listed = [target for target in args.target if _is_list(target)]
+    named = prefixes_of(target for target in args.target if not _is_list(target))
+    rules = [_rule(kind, args, _of_family(named, args.family), None)] if named else []
+    rules += [
+        _rule(kind, args, _of_family(_expand(origin), args.family), origin)
+        for origin in dict.fromkeys(listed)
+    ]
+    return rules
+
+
+def _rule(kind: Kind, args: argparse.Namespace, sources: Sequence[Prefix], origin: str | None) -> Rule:
+    if not sources:
+        which = f" IPv{args.family}" if args.family else ""
+        raise FwtopError(
+            f"{safe_text(origin or 'the list')} contains no{which} prefix; nothing was changed", 2
+        )
+    if origin is not None:
+        what = f"{origin} ({len(sources):,} prefixes)"
+    else:
+        what = ", ".join(map(str, sources[:3])) + (
+            f" and {len(sources) - 3} more" if len(sources) > 3 else ""
+        )
+    match = Match(sources=sources, family=args.family)
+    ttl = args.ttl or DEFAULT_TTL_SECONDS
+    return Rule(
+        "",
+        kind,
+        match,
+        safe_text(f"block {what}"),
+        ttl,
+        created_by="cli",
+        origin=origin,
+        close_open=args.close_open,
+    )
+
+
+def _is_list(target: str) -> bool:
+    return target.startswith(("@", ASN, COUNTRY))
+
+
+def _of_family(prefixes: Sequence[Prefix], family: int | None) -> Sequence[Prefix]:
+    if family is None or families_of(prefixes) == {family}:
+        return prefixes
+    if isinstance(prefixes, tuple):
+        return tuple(prefix for prefix in prefixes if prefix.family == family)
+    from fwtop.model.addresses.prefix_rows import PrefixRows
+
+    return PrefixRows.of(prefixes).of_family(family)
+
+
+def _expand(origin: str) -> Sequence[Prefix]:
+    kind, _, name = origin.partition(":")
+    if origin.startswith("@"):
+        return read_prefix_file(origin[1:])
+    from fwtop.enrich.prefixes import prefixes_of_asn, prefixes_of_country
+
+    found = prefixes_of_asn(asn_of(name)) if kind == "asn" else prefixes_of_country(name)
+    return tuple(found)

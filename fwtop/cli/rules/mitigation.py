@@ -1,0 +1,255 @@
+"""Shared by all verbs that install rules: plan, preview, confirmation, installation, rule tables."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Iterable
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, TextIO
+
+from fwtop.cli.launcher import launch
+from fwtop.cli.options import add_netns, ttl
+from fwtop.console.handoff import Options
+from fwtop.console.text import si
+from fwtop.model.errors import FwtopError
+from fwtop.model.protocol import DEFAULT_CONFIRM_SECONDS, Keep, Watch
+from fwtop.model.rule import Kind, Preview, Rule, RuleStatus, State, rule_status_from_dict
+from fwtop.model.text import safe_text
+from fwtop.model.traffic.protocols import NUMBERS
+from fwtop.render.numbers import duration, percent
+from fwtop.render.observation import mitigation_json
+
+if TYPE_CHECKING:
+    from fwtop.client.discovery import GuardianClient
+
+MEASURE_SECONDS = 2.0
+_MAX_SOURCES = 100_000  # previewing a longer list takes too long
+
+
+def measure(rules: list[Rule], netns: str | None) -> list[Preview] | None:
+    """Watch for two seconds and preview the rules; None if that is impossible here.
+
+    A child process does it, because watching gives root away and installing needs it.
+    """
+    if sum(len(rule.match.sources) for rule in rules) > _MAX_SOURCES:
+        return None
+    given, result = os.memfd_create("fwtop-rules"), os.memfd_create("fwtop-previews")
+    try:
+        os.write(given, json.dumps([rule.to_dict() for rule in rules]).encode())
+        os.lseek(given, 0, os.SEEK_SET)
+        child = os.fork()
+        if child == 0:
+            _observe(netns, given, result)
+        if os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != 0:
+            return None
+        os.lseek(result, 0, os.SEEK_SET)
+        with open(result, "rb", closefd=False) as file:
+            return _read(file.read())
+    finally:
+        os.close(given)
+        os.close(result)
+
+
+def harm_line(preview: Preview) -> str:
+    """Return one line on what a rule would stop and which other traffic it would drop."""
+    guess = " (a guess: no baseline from before the attack)" if preview.guess else ""
+    what = f"the {preview.attack}" if preview.attack else "the attack"
+    return (
+        f"would stop {percent(preview.attack_share, 1)} of {what} ({si(preview.attack_pps)}pps in total) "
+        f"and hit {percent(preview.collateral_share, 2)} of normal traffic "
+        f"({si(preview.collateral_pps)}pps){guess}"
+    )
+
+
+def _observe(netns: str | None, given: int, result: int) -> None:
+    status = 1
+    try:
+        os.dup2(given, 0)
+        os.dup2(result, 1)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+        status = launch(Options(mode="dry_run", seconds=MEASURE_SECONDS, netns=netns, store=False), Watch())
+    finally:
+        os._exit(status)
+
+
+def _read(text: bytes) -> list[Preview] | None:
+    # Output of the unprivileged console: validate the numbers, sanitise the texts.
+    try:
+        return [
+            Preview(
+                **{
+                    **item,
+                    "examples": tuple(map(safe_text, item["examples"])),
+                    "warnings": tuple(map(safe_text, item["warnings"])),
+                    "attacks": tuple((safe_text(title), float(share)) for title, share in item["attacks"]),
+                }
+            )
+            for item in json.loads(text)
+        ]
+    except (ValueError, TypeError, KeyError):
+        return None
+
+
+DEFAULT_TTL_SECONDS = 600
+_DROP_NOTHING = {
+    Kind.NOTRACK: "it drops nothing",
+    Kind.SYSCTL: "it drops nothing",
+    Kind.SYNPROXY: "it discards incomplete handshakes and passes completed ones",
+}
+
+
+def add_rule_options(parser: argparse.ArgumentParser, *, families: bool = True) -> None:
+    """Add --ttl, --preview, --yes, --force, --json, --netns and -4/-6."""
+    parser.add_argument(
+        "--ttl",
+        type=ttl,
+        default=DEFAULT_TTL_SECONDS,
+        metavar="TIME",
+        help="time to live: 30s, 10m, 2h, 1d (default 10m)",
+    )
+    parser.add_argument("--preview", action="store_true", help="show the commands, install nothing")
+    parser.add_argument("--yes", action="store_true", help="install without asking")
+    parser.add_argument(
+        "--force", action="store_true", help="install an overly broad rule without typed confirmation"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    if families:
+        both = parser.add_mutually_exclusive_group()
+        both.add_argument("-4", dest="family", action="store_const", const=4, help="IPv4 only")
+        both.add_argument("-6", dest="family", action="store_const", const=6, help="IPv6 only")
+    add_netns(parser)
+
+
+def protocol(text: str) -> int:
+    """Parse a protocol name or number."""
+    number = NUMBERS.get(text.lower(), int(text) if text.isascii() and text.isdigit() else -1)
+    if not 0 <= number <= 255:
+        known = ", ".join(NUMBERS)
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} is not a protocol: a number to 255, or {known}")
+    return number
+
+
+def port(text: str) -> int:
+    """Parse a port number."""
+    if not (text.isascii() and text.isdigit() and int(text) <= 65535):
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} is not a port from 0 to 65535")
+    return int(text)
+
+
+def carry_out(args: argparse.Namespace, rules: list[Rule]) -> int:
+    """Show the plans of rules and install them as requested; return the exit status."""
+    from fwtop.client import discovery
+
+    if not (args.preview or args.yes or sys.stdin.isatty()):
+        line = "no terminal to ask for confirmation; nothing was changed; use --yes or --preview"
+        raise FwtopError(line, 2)
+    drops = any(rule.kind not in _DROP_NOTHING for rule in rules)
+    measured = measure(rules, args.netns) if drops and (args.preview or not args.yes) else None
+    previews: list[Preview | None] = [*measured] if measured is not None else [None] * len(rules)
+    with discovery.connect(netns=args.netns, readonly=args.preview) as guardian:
+        results = [
+            _carry_out_one(args, guardian, rule, preview)
+            for rule, preview in zip(rules, previews, strict=True)
+        ]
+    if args.json:
+        print(json.dumps(results[0] if len(results) == 1 else {"rules": results}))
+    if args.preview:
+        return max(int(result["plan"]["code"]) for result in results)
+    return 0 if all("status" in result for result in results) else 1
+
+
+def _carry_out_one(
+    args: argparse.Namespace, guardian: GuardianClient, rule: Rule, preview: Preview | None
+) -> dict[str, Any]:
+    force, confirm_seconds = args.force, 0
+    if args.preview or not args.yes:  # else it is judged as it is installed: a long list goes there only once
+        plan = guardian.plan(rule).data
+        _show_plan(rule, plan, preview, sys.stderr if args.json else sys.stdout)
+        if args.preview:
+            return {"plan": plan, "preview": asdict(preview) if preview is not None else None}
+        if plan["refused"]:
+            raise FwtopError(f"refused: {plan['refused']}", plan["code"])
+        force, confirm_seconds = force or bool(plan["needs_force"]), DEFAULT_CONFIRM_SECONDS
+        if not _agreed(plan["needs_force"] if not args.force else ""):
+            print("nothing was changed", file=sys.stderr)
+            return {"plan": plan}
+    data = guardian.apply(rule, confirm_seconds, force=force).data
+    if args.yes:  # otherwise the plan said so
+        for warning in data["warnings"]:
+            print(f"warning: {safe_text(warning, limit=1000)}", file=sys.stderr)
+    status = rule_status_from_dict(data["status"])
+    if confirm_seconds and _keeps(status):
+        status = rule_status_from_dict(guardian.demand(Keep(status.rule.id)).data["status"])
+    print(f"rule {status.rule.id}: {_outcome(status)}", file=sys.stderr if args.json else sys.stdout)
+    return {"status": mitigation_json(status)}
+
+
+def _show_plan(rule: Rule, plan: dict[str, Any], preview: Preview | None, to: TextIO) -> None:
+    print(f"{safe_text(rule.summary)}, for {duration(rule.ttl_seconds)}", file=to)
+    if rule.kind in _DROP_NOTHING:
+        print(f"  {_DROP_NOTHING[rule.kind]}", file=to)
+    elif preview is None:
+        print("  its effect on current traffic could not be measured", file=to)
+    else:
+        print(f"  {harm_line(preview)}", file=to)
+        for example in preview.examples:
+            print(f"    would drop: {example}", file=to)
+        for warning in preview.warnings:
+            print(f"  warning: {warning}", file=to)
+    for line in plan["commands"]:
+        print(f"  {safe_text(line, limit=2000)}", file=to)
+    for warning in plan["warnings"]:
+        print(f"  warning: {safe_text(warning, limit=1000)}", file=to)
+    if plan["needs_force"]:
+        print(f"  overly broad: {safe_text(plan['needs_force'])}", file=to)
+    if plan["refused"]:
+        print(f"  refused: {safe_text(plan['refused'], limit=1000)}", file=to)
+
+
+def _agreed(broad: str) -> bool:
+    """Ask for confirmation; an overly broad rule requires typing "yes" in full."""
+    wanted, question = ("yes", "install it anyway? type yes: ") if broad else ("y", "install? [y/N] ")
+    return _ask(question).lower() in ({wanted} if broad else {"y", "yes"})
+
+
+def _keeps(status: RuleStatus) -> bool:
+    print(f"rule {status.rule.id} is active for {DEFAULT_CONFIRM_SECONDS} s and then removed")
+    return _ask("keep it? [y/N] ").lower() in {"y", "yes"}
+
+
+def _ask(question: str) -> str:
+    try:
+        return input(question).strip()
+    except EOFError:
+        return ""
+
+
+def _outcome(status: RuleStatus) -> str:
+    left = duration((status.expires or time.time()) - time.time() + 0.5)
+    if status.state is State.PROVISIONAL:
+        return f"provisional; 'fwtop keep {status.rule.id}' confirms it"
+    return f"{status.state.value}; expires in {left}; 'fwtop undo {status.rule.id}' removes it"
+
+
+def status_lines(statuses: Iterable[RuleStatus], now: float) -> list[str]:
+    """Return a table of rules: a heading and one line per rule."""
+    lines = [f"{'ID':>4}  {'KIND':<9} {'STATE':<11} {'PACKETS':>12} {'PPS':>9}  {'LEFT':<7} WHAT"]
+    for status in statuses:
+        until = status.confirm_by if status.state is State.PROVISIONAL else status.expires
+        active = status.state in (State.PROVISIONAL, State.CONFIRMED)
+        left = duration(until - now) if active and until is not None else "-"
+        note = f" ({safe_text(status.note)})" if status.note else ""
+        lines.append(
+            f"{safe_text(status.rule.id):>4}  {status.rule.kind.value:<9} {status.state.value:<11} "
+            f"{status.packets:>12,} {status.pps:>9,.0f}  {left:<7} {safe_text(status.rule.summary)}{note}"
+        )
+        if active and not status.acting:
+            lines.append(
+                f"      NOT IN EFFECT: {safe_text(status.not_acting)}; "
+                f"'fwtop repair {safe_text(status.rule.id)}' reinstalls it"
+            )
+    return lines

@@ -1,0 +1,49 @@
+"""fwtop status: active rules with their counters, and the allow-list."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+
+from fwtop.cli.options import add_netns
+from fwtop.cli.rules.mitigation import status_lines
+from fwtop.model.protocol import Status
+from fwtop.model.rule import rule_status_from_dict
+from fwtop.model.text import safe_text
+from fwtop.render.observation import SCHEMA, mitigation_json
+
+HELP = "List active rules with their counters, and the allow-list."
+EXAMPLE = "fwtop status --json"
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the verb's arguments."""
+    parser.add_argument("--all", action="store_true", help="include rules that have ended")
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    add_netns(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the guardian's status."""
+    from fwtop.client import discovery
+
+    with discovery.connect(netns=args.netns, readonly=True) as guardian:
+        data = guardian.demand(Status(finished=args.all)).data
+    statuses = [rule_status_from_dict(item) for item in data["rules"]]
+    if args.json:
+        mitigations = [
+            {**mitigation_json(status), "entries": status.entries, "sources_total": item["sources_total"]}
+            for status, item in zip(statuses, data["rules"], strict=True)
+        ]
+        about = {name: data[name] for name in ("allow", "guardian", "warnings")}
+        print(json.dumps({"schema": SCHEMA, "mitigations": mitigations, **about}))
+        return 0
+    print("\n".join(status_lines(statuses, time.time())) if statuses else "no active rules")
+    for warning in data["warnings"]:
+        print(f"warning: {safe_text(warning, limit=1000)}")
+    print("never cut off (the operator's own entries in full, others in their role only):")
+    for entry in data["allow"]:
+        tier = f"{entry['tier']}: {entry['passes']}"
+        print(f"  {safe_text(entry['prefix']):<40} {safe_text(entry['why'])} ({safe_text(tier)})")
+    return 0

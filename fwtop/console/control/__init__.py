@@ -1,0 +1,1 @@
+"""What the screen asks of the guardian, and the rules as the console sees them."""

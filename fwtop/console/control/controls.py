@@ -1,0 +1,232 @@
+"""Implementation of the screen's actions: requests to the guardian, previews, reports, dissection."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from fwtop.analysis.packets.recent import PacketList
+from fwtop.console.control.guardian_link import GuardianLink
+from fwtop.console.packets.packet_file import write_packets
+from fwtop.console.packets.packet_lists import PacketLists
+from fwtop.console.packets.samples import SamplePackets
+from fwtop.console.traffic_parts import TrafficParts
+from fwtop.dissect.wire import Dissection
+from fwtop.model.errors import FwtopError
+from fwtop.model.protocol import DEFAULT_CONFIRM_SECONDS, Apply, Keep, Plan, Repair, Undo, Why
+from fwtop.model.rule import PlanView, Preview, Rule, RuleStatus, rule_status_from_dict
+from fwtop.model.traffic.snapshot import PartTraffic, Payload, Source, TrafficPart
+
+EXPORT_FORMATS = ("html", "md", "json")
+
+
+class LiveControls:
+    """Actions on a running guardian. Every request runs in a thread, so the screen never blocks."""
+
+    def __init__(
+        self,
+        link: GuardianLink,
+        *,
+        quick: GuardianLink,
+        preview: Callable[[Rule], Preview],
+        expand: Callable[[Rule], Rule],
+        samples: SamplePackets,
+        packets: PacketLists,
+        parts: TrafficParts,
+        export: Callable[[str], str],
+        changed: Callable[[], None],
+        readonly: str = "",
+    ) -> None:
+        self._link = link  # slow requests
+        self._quick = quick  # keep and undo, which must not wait for slow requests
+        self._preview = preview
+        self._expand = expand
+        self._samples = samples
+        self._packets = packets
+        self._parts = parts
+        self._export = export
+        self._on_change = changed
+        self.readonly = readonly
+        self.confirm_seconds = DEFAULT_CONFIRM_SECONDS
+        self.export_formats = EXPORT_FORMATS
+
+    async def expand(self, rule: Rule) -> Rule:
+        """Expand an AS or a country to its prefixes."""
+        return await asyncio.to_thread(self._expand, rule)
+
+    async def preview(self, rule: Rule) -> Preview:
+        """Replay the rule on the latest window."""
+        return await asyncio.to_thread(self._preview, rule)
+
+    async def plan(self, rule: Rule, *, follows: bool = False) -> PlanView:
+        """Ask the guardian which commands it would run."""
+        answer = await asyncio.to_thread(self._link.demand_for_rule, Plan({}, follows=follows), rule)
+        data = answer.data
+        return PlanView(
+            commands=tuple(data["commands"]),
+            warnings=tuple(data["warnings"]),
+            refused=data["refused"] or "",
+            needs_force=data["needs_force"] or "",
+        )
+
+    async def apply(self, rule: Rule, *, force: bool = False) -> RuleStatus:
+        """Install a rule provisionally."""
+        self._writable()
+        request = Apply({}, confirm_seconds=self.confirm_seconds, force=force)
+        answer = await asyncio.to_thread(self._link.demand_for_rule, request, rule)
+        self._on_change()
+        return rule_status_from_dict(answer.data["status"])
+
+    async def keep(self, rule_id: str, *, ttl_seconds: int | None = None) -> RuleStatus:
+        """Confirm or renew a rule."""
+        self._writable()
+        answer = await asyncio.to_thread(self._quick.demand, Keep(rule_id, ttl_seconds))
+        self._on_change()
+        return rule_status_from_dict(answer.data["status"])
+
+    async def repair(self, rule_id: str) -> RuleStatus:
+        """Reinstall whatever the kernel is missing of a rule."""
+        self._writable()
+        answer = await asyncio.to_thread(self._link.demand, Repair(rule_id))
+        self._on_change()
+        return rule_status_from_dict(answer.data["status"])
+
+    async def undo(self, rule_id: str) -> RuleStatus:
+        """Remove a rule."""
+        self._writable()
+        answer = await asyncio.to_thread(self._quick.demand, Undo((rule_id,)))
+        self._on_change()
+        return rule_status_from_dict(answer.data["rules"][0])
+
+    async def why(self, rule_id: str) -> tuple[str, ...]:
+        """Ask the guardian what the rule matches, or what prevents it from matching."""
+        answer = await asyncio.to_thread(self._link.ask, Why(rule_id))
+        if not answer.ok and answer.error == "unknown verb":  # a guardian of an older build
+            raise FwtopError(f"this guardian can't explain rules; see rule {rule_id} in: fwtop status")
+        if not answer.ok:
+            raise FwtopError(answer.error, answer.code or 1)
+        return tuple(answer.data["sentences"])
+
+    async def dissect(self, row: Source | Payload) -> Dissection | None:
+        """Decode one packet of this row."""
+        return await asyncio.to_thread(self._samples.dissect, row)
+
+    async def packets(self) -> PacketList | None:
+        """Return the newest sampled packets."""
+        return await asyncio.to_thread(self._packets.packets)
+
+    async def dissect_packet(self, shown: PacketList, row: int) -> Dissection | None:
+        """Decode a packet of a list."""
+        return await asyncio.to_thread(self._samples.dissect_row, shown.packets, row)
+
+    async def write_packets(self, shown: PacketList) -> str:
+        """Write packets as a pcap file; return its path."""
+        return await asyncio.to_thread(write_packets, shown)
+
+    async def traffic(self, part: TrafficPart) -> PartTraffic | None:
+        """Make the tables of a part of the newest window."""
+        return await asyncio.to_thread(self._parts.of, part)
+
+    async def export(self, format_name: str) -> str:
+        """Write a report on the session so far; return its path."""
+        return await asyncio.to_thread(self._export, format_name)
+
+    def close(self) -> None:
+        """End the dissector, and with it a request that is waiting for it."""
+        self._samples.close()
+
+    def _writable(self) -> None:
+        if self.readonly:
+            raise FwtopError(f"nothing was changed: {self.readonly}")
+
+
+class ReadOnlyControls:
+    """Actions on a capture or stored session, where nothing can be changed."""
+
+    def __init__(
+        self,
+        why: str,
+        *,
+        preview: Callable[[Rule], Preview] | None,
+        samples: SamplePackets | None = None,
+        packets: PacketLists | None = None,
+        parts: TrafficParts | None = None,
+        export: Callable[[str], str],
+        export_formats: tuple[str, ...],
+    ) -> None:
+        self.readonly = why
+        self.confirm_seconds = DEFAULT_CONFIRM_SECONDS
+        self.export_formats = export_formats
+        self._preview = preview
+        self._samples = samples
+        self._packets = packets
+        self._parts = parts
+        self._export = export
+
+    async def expand(self, rule: Rule) -> Rule:
+        """Return the rule unchanged."""
+        return rule
+
+    async def preview(self, rule: Rule) -> Preview:
+        """Replay the rule on the capture's packets."""
+        if self._preview is None:
+            raise FwtopError("a stored session has no packets to preview a rule on")
+        return await asyncio.to_thread(self._preview, rule)
+
+    async def plan(self, rule: Rule, *, follows: bool = False) -> PlanView:  # noqa: ARG002
+        """Refuse, with the reason."""
+        return PlanView(refused=self.readonly)
+
+    async def apply(self, rule: Rule, *, force: bool = False) -> RuleStatus:  # noqa: ARG002
+        """Refuse."""
+        raise self._refusal()
+
+    async def keep(self, rule_id: str, *, ttl_seconds: int | None = None) -> RuleStatus:  # noqa: ARG002
+        """Refuse."""
+        raise self._refusal()
+
+    async def repair(self, rule_id: str) -> RuleStatus:  # noqa: ARG002
+        """Refuse."""
+        raise self._refusal()
+
+    async def undo(self, rule_id: str) -> RuleStatus:  # noqa: ARG002
+        """Refuse."""
+        raise self._refusal()
+
+    async def why(self, rule_id: str) -> tuple[str, ...]:
+        """Refuse: a stored session's rule is not in this kernel."""
+        raise FwtopError(f"rule {rule_id} is not in this kernel: {self.readonly}")
+
+    async def dissect(self, row: Source | Payload) -> Dissection | None:
+        """Decode one packet of this row, if there are packets."""
+        return None if self._samples is None else await asyncio.to_thread(self._samples.dissect, row)
+
+    async def packets(self) -> PacketList | None:
+        """Return the packets of the window that is shown; a stored session has none."""
+        return None if self._packets is None else await asyncio.to_thread(self._packets.packets)
+
+    async def dissect_packet(self, shown: PacketList, row: int) -> Dissection | None:
+        """Decode a packet of a list."""
+        if self._samples is None:
+            return None
+        return await asyncio.to_thread(self._samples.dissect_row, shown.packets, row)
+
+    async def write_packets(self, shown: PacketList) -> str:
+        """Write packets as a pcap file; return its path."""
+        return await asyncio.to_thread(write_packets, shown)
+
+    async def traffic(self, part: TrafficPart) -> PartTraffic | None:
+        """Make the tables of a part, if there are packets."""
+        return None if self._parts is None else await asyncio.to_thread(self._parts.of, part)
+
+    async def export(self, format_name: str) -> str:
+        """Write the current snapshot; return its path."""
+        return await asyncio.to_thread(self._export, format_name)
+
+    def close(self) -> None:
+        """End the dissector, and with it a request that is waiting for it."""
+        if self._samples is not None:
+            self._samples.close()
+
+    def _refusal(self) -> FwtopError:
+        return FwtopError(f"nothing was changed: {self.readonly}")

@@ -1,0 +1,140 @@
+"""The console's connections to the guardian, usable from any thread; one request at a time on each."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+
+from fwtop.client.connection import Connection, Late, patience
+from fwtop.model.addresses.prefix_list import detach_sources
+from fwtop.model.errors import FwtopError
+from fwtop.model.protocol import Answer, Apply, Connect, Plan, ProtocolError, Request
+from fwtop.model.rule import Rule
+from fwtop.model.text import safe_text
+
+_CONNECT_SECONDS = 5.0
+
+
+class GuardianLost(FwtopError):
+    """The guardian no longer answers; active rules still expire in the kernel."""
+
+
+class GuardianLink:
+    """An authenticated connection. If it is lost, it reconnects through another one of the same client.
+
+    A request that times out still completes in the guardian; `late` reports its answer.
+    """
+
+    def __init__(self, connected: socket.socket) -> None:
+        self._connection = Connection(connected)
+        self._lock = threading.Lock()
+        self._others: list[GuardianLink] = []
+        self.lost = ""  # the reason, if reconnecting failed too
+
+    def another(self) -> GuardianLink:
+        """Open another connection of the same client, independent of requests on this one.
+
+        Raises FwtopError.
+        """
+        made = GuardianLink(self._connect())
+        made._others = [self, *self._others]
+        for link in made._others:
+            link._others.append(made)
+        return made
+
+    def ask(self, request: Request, attached: int | None = None, *, seconds: float | None = None) -> Answer:
+        """Send a request and return its answer, including refusals.
+
+        `attached` is a descriptor to pass along; the caller keeps it. Raises FwtopError if no answer arrives
+        within `seconds`, GuardianLost if the connection can't be restored.
+        """
+        with self._lock:
+            return self._exchange(request, attached, seconds)[0]
+
+    def demand(self, request: Request, *, seconds: float | None = None) -> Answer:
+        """Send a request and return its answer; raises FwtopError if the guardian refuses."""
+        return _agreed(self.ask(request, seconds=seconds))
+
+    def demand_for_rule(self, request: Plan | Apply, rule: Rule) -> Answer:
+        """Send a request with a rule, however long its source list; raises FwtopError if refused."""
+        whole, attached = detach_sources(request, rule)
+        try:
+            return _agreed(self.ask(whole, attached))
+        finally:
+            if attached is not None:
+                os.close(attached)
+
+    def late(self) -> list[str]:
+        """Return a line for each answer that arrived after its request timed out; never blocks."""
+        if not self._lock.acquire(blocking=False):
+            return []
+        try:
+            return [_late_line(item) for item in self._connection.take_late()]
+        except (OSError, ProtocolError):
+            return []  # the next request will notice
+        finally:
+            self._lock.release()
+
+    def close(self) -> None:
+        """Disconnect; after the last connection the guardian removes unconfirmed rules."""
+        self._connection.close()
+
+    def _exchange(
+        self, request: Request, attached: int | None, seconds: float | None
+    ) -> tuple[Answer, list[int]]:
+        if self.lost:
+            self._renew(self.lost)
+        limit = patience(request) if seconds is None else seconds
+        try:
+            return self._connection.exchange(request, limit, attached)
+        except TimeoutError:
+            line = f"no answer within {limit:g} s; the guardian continues, and the result will follow"
+            raise FwtopError(line) from None
+        except (OSError, ProtocolError) as error:
+            reason = getattr(error, "strerror", None) or error
+            self._renew(f"the guardian does not answer ({reason})")
+            raise FwtopError(
+                "the connection to the guardian was lost and restored; check whether that was done"
+            ) from None
+
+    def _renew(self, why: str) -> None:
+        """Reconnect through another connection; raises GuardianLost if none is left."""
+        self._connection.close()
+        for link in self._others:
+            try:
+                self._connection = Connection(link._connect())
+            except FwtopError:
+                continue
+            self.lost = ""
+            return
+        self.lost = why
+        raise GuardianLost(why)
+
+    def _connect(self) -> socket.socket:
+        # Time-limited: two links lost at the same moment may wait for each other.
+        if self.lost or not self._lock.acquire(timeout=_CONNECT_SECONDS):
+            raise GuardianLost(self.lost or "the guardian is busy")
+        try:
+            answer, descriptors = self._connection.exchange(Connect(), _CONNECT_SECONDS)
+        except (OSError, ProtocolError) as error:
+            raise GuardianLost(f"the guardian does not answer ({error})") from None
+        finally:
+            self._lock.release()
+        _agreed(answer)
+        return socket.socket(fileno=descriptors[0])
+
+
+def _agreed(answer: Answer) -> Answer:
+    if not answer.ok:
+        raise FwtopError(answer.error, answer.code or 1)
+    return answer
+
+
+def _late_line(late: Late) -> str:
+    verb = type(late.request).__name__.lower()
+    if not late.answer.ok:
+        return f"{verb}, answered late: {safe_text(late.answer.error)}"
+    status = late.answer.data.get("status")
+    what = f"rule {safe_text(status['rule']['id'])} is {safe_text(status['state'])}" if status else "done"
+    return f"{verb}, answered late: {what}"

@@ -1,0 +1,156 @@
+"""Rule state as the console sees it: statuses, packets matched since the last poll, covered sources."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Iterable
+
+from fwtop.console.control.attribution import NETFILTER_KINDS, DropAttribution
+from fwtop.console.control.guardian_link import GuardianLink
+from fwtop.model.addresses.address import Prefix
+from fwtop.model.addresses.roles import WHO, AllowedPeer, Role
+from fwtop.model.errors import FwtopError
+from fwtop.model.protocol import Status
+from fwtop.model.rule import ACTIVE_STATES, Kind, RuleStatus, rule_status_from_dict
+from fwtop.model.traffic.counters import Counters, RuleCount
+from fwtop.model.traffic.packets import PacketBatch
+from fwtop.model.traffic.snapshot import Source, Sources
+
+_POLL_SECONDS = 1.0
+_TIMEOUT_SECONDS = 0.4  # the guardian answers with what it has after half of this
+
+
+class RuleMonitor:
+    """Polls the guardian for rules: once a second, or every tick while any rule is active.
+
+    The rules' kernel counters tell which netfilter drops are fwtop's own, so they must cover the same
+    interval as the drop counters. A failed poll keeps the last statuses and sets `problem`.
+    """
+
+    def __init__(self, link: GuardianLink) -> None:
+        self._link = link
+        self._counted: dict[str, tuple[int, int]] = {}  # rule id → packets, bytes at the last poll
+        self._polled = -_POLL_SECONDS
+        self._coverage = Coverage(())
+        self._peers = Peers(())
+        self._attribution = DropAttribution()
+        self.allowed: tuple[AllowedPeer, ...] = ()
+        self.statuses: tuple[RuleStatus, ...] = ()
+        self.problem = ""
+
+    def poll_soon(self) -> None:
+        """Poll on the next call of `counts`, whatever the interval: an action changed a rule."""
+        self._polled = -_POLL_SECONDS
+
+    def counts(self) -> tuple[RuleCount, ...]:
+        """Poll if due; return what each netfilter rule matched since the previous poll."""
+        now = time.monotonic()
+        active = any(status.state in ACTIVE_STATES for status in self.statuses)
+        if now - self._polled < (0.0 if active else _POLL_SECONDS):
+            return ()
+        self._polled = now
+        try:
+            answer = self._link.demand(Status(allow=False), seconds=_TIMEOUT_SECONDS)
+        except FwtopError as error:  # observation continues without rule state
+            self.problem = "" if self._link.lost else f"rule state unknown: {error}"
+            return ()
+        self.problem = ""
+        self.statuses = tuple(rule_status_from_dict(item) for item in answer.data["rules"])
+        self._coverage = Coverage(self.statuses)
+        self.allowed = tuple(
+            AllowedPeer(Prefix.parse(text), Role(role), int(port))
+            for text, role, port in answer.data.get("peers", ())
+        )
+        self._peers = Peers(self.allowed)
+        counted = NETFILTER_KINDS | {Kind.SYNPROXY}
+        return tuple(self._count(status) for status in self.statuses if status.rule.kind in counted)
+
+    def attribute(self, batch: PacketBatch, counters: Counters) -> PacketBatch:
+        """Set the rule on sampled drops of this poll that an active rule made."""
+        return self._attribution.mark(batch, counters, self.statuses, self.allowed)
+
+    def mark(self, sources: Sources) -> Sources:
+        """Set `active_rule` on sources that an active rule covers completely, and `who` on known peers."""
+        return self._peers.mark(self._coverage.mark(sources))
+
+    def _count(self, status: RuleStatus) -> RuleCount:
+        before = self._counted.get(status.rule.id, (0, 0))
+        self._counted[status.rule.id] = (status.packets, status.bytes)
+        packets, size = max(status.packets - before[0], 0), max(status.bytes - before[1], 0)
+        return RuleCount(status.rule.id, packets, size, answers=status.rule.kind is Kind.SYNPROXY)
+
+
+class Coverage:
+    """Source prefixes of the active rules, as sets by prefix length: one lookup per length."""
+
+    def __init__(self, statuses: Iterable[RuleStatus]) -> None:
+        self._rules: list[tuple[str, frozenset[Prefix], frozenset[tuple[int, int]], str]] = []
+        for status in statuses:
+            if status.state in ACTIVE_STATES:
+                sources = frozenset(status.rule.match.sources)
+                lengths = frozenset((prefix.family, prefix.length) for prefix in sources)
+                origin = status.rule.origin or ""
+                self._rules.append((status.rule.id, sources, lengths, origin))
+
+    def mark(self, sources: Sources) -> Sources:
+        """Return the tables with `active_rule` set on every entry that one rule covers completely."""
+        if not self._rules:
+            return sources
+        return Sources(
+            address=tuple(self._marked(entry, "") for entry in sources.address),
+            prefix=tuple(self._marked(entry, "") for entry in sources.prefix),
+            asn=tuple(self._marked(entry, f"asn:{entry.asn}") for entry in sources.asn),
+            country=tuple(self._marked(entry, f"country:{entry.key}") for entry in sources.country),
+        )
+
+    def _marked(self, entry: Source, named: str) -> Source:
+        for rule_id, sources, lengths, origin in self._rules:
+            if (named and named == origin) or self._covers(entry.prefix, sources, lengths):
+                return dataclasses.replace(entry, active_rule=rule_id)
+        return entry
+
+    @staticmethod
+    def _covers(
+        prefix: Prefix | None, sources: frozenset[Prefix], lengths: frozenset[tuple[int, int]]
+    ) -> bool:
+        if prefix is None:
+            return False
+        for family, length in lengths:
+            if family == prefix.family and length <= prefix.length:
+                shift = prefix.bits - length
+                if Prefix(family, prefix.value >> shift << shift, length) in sources:
+                    return True
+        return False
+
+
+class Peers:
+    """Allow-listed addresses by role."""
+
+    def __init__(self, entries: Iterable[AllowedPeer]) -> None:
+        self._exact: dict[Prefix, str] = {}
+        self._wide: list[tuple[Prefix, str]] = []
+        for entry in entries:
+            if entry.prefix.is_address:
+                self._exact.setdefault(entry.prefix, WHO[entry.role])
+            else:
+                self._wide.append((entry.prefix, WHO[entry.role]))
+
+    def mark(self, sources: Sources) -> Sources:
+        """Set `who` on the addresses and prefixes that are, or lie in, a known entry."""
+        if not self._exact and not self._wide:
+            return sources
+        return dataclasses.replace(
+            sources,
+            address=tuple(self._marked(entry) for entry in sources.address),
+            prefix=tuple(self._marked(entry) for entry in sources.prefix),
+        )
+
+    def _marked(self, entry: Source) -> Source:
+        prefix = entry.prefix
+        if prefix is None:
+            return entry
+        who = self._exact.get(prefix)
+        if who is None:
+            who = next((name for wide, name in self._wide if wide.contains(prefix)), "")
+        return dataclasses.replace(entry, who=who) if who else entry

@@ -1,0 +1,63 @@
+"""The guardian's survey as the console shows it: parsed and made safe once, here."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection
+from typing import Any
+
+from fwtop.console.control.guardian_link import GuardianLink
+from fwtop.model.errors import FwtopError
+from fwtop.model.protocol import Survey
+from fwtop.model.text import safe_text
+from fwtop.model.traffic.snapshot import FilterChain, Listener, Ring, Surroundings
+
+_POLL_SECONDS = 2.0
+_RETRY_SECONDS = 0.25  # until the guardian has made its first survey
+_TIMEOUT_SECONDS = 0.2
+_NAME = 15
+
+
+class SurveyMonitor:
+    """Asks for the survey every 2 s; a failed request keeps the last one."""
+
+    def __init__(self, link: GuardianLink, interfaces: Collection[str]) -> None:
+        """Take the connection of the observation, and the names of the watched interfaces."""
+        self._link = link
+        self._interfaces = interfaces
+        self._due = 0.0
+        self.last = Surroundings()
+
+    def poll(self) -> None:
+        """Ask for a new survey if that is due."""
+        now = time.monotonic()
+        if now < self._due:
+            return
+        self._due = now + _POLL_SECONDS
+        try:
+            data = self._link.demand(Survey(), seconds=_TIMEOUT_SECONDS).data
+        except FwtopError:  # the screen reports a lost guardian
+            return
+        if data:
+            self.last = parse_survey(data, self._interfaces)
+        else:
+            self._due = now + _RETRY_SECONDS
+
+
+def parse_survey(data: dict[str, Any], interfaces: Collection[str]) -> Surroundings:
+    """Make a value of an answer; rings are those of the watched interfaces."""
+    return Surroundings(
+        tuple(
+            Listener(safe_text(protocol, limit=4), int(port), safe_text(name, limit=_NAME))
+            for protocol, port, name in data.get("listeners", ())
+        ),
+        tuple(
+            Ring(safe_text(name), int(size), int(most))
+            for name, size, most in data.get("rings", ())
+            if name in interfaces
+        ),
+        tuple(
+            FilterChain(safe_text(stage, limit=8), safe_text(name, limit=64), bool(drops))
+            for stage, name, drops in data.get("chains", ())
+        ),
+    )

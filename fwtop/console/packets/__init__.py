@@ -1,0 +1,1 @@
+"""Sampled packets: the newest ones, decoded, and as pcap files."""

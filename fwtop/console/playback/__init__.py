@@ -1,0 +1,1 @@
+"""Stored sessions and capture files as a feed for the screen."""

@@ -1,0 +1,102 @@
+"""A stored session as the player shows it: a snapshot, and the history graph's minutes before it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+
+from fwtop.console.playback.player import Frame, Reel
+from fwtop.model.errors import FwtopError
+from fwtop.model.traffic.session import EventKind, Mark
+from fwtop.model.traffic.snapshot import Snapshot
+from fwtop.store.playback import Playback, SeriesPoint, playback
+from fwtop.ui.state.history import HISTORY_SECONDS, Clients, Past, Point
+from fwtop.ui.state.verdict import Flow, flow_of
+
+
+def session_recording(path: Path) -> Callable[[], AbstractContextManager[Reel]]:
+    """Return what opens a session for the player."""
+
+    @contextmanager
+    def opened() -> Iterator[Reel]:
+        with playback(path) as stored:
+            yield SessionReel(stored)
+
+    return opened
+
+
+class SessionReel:
+    """One stored session; keeps its events in memory, and a snapshot at a time."""
+
+    note = ""
+
+    def __init__(self, stored: Playback) -> None:
+        self._stored = stored
+        self._marks = stored.marks()
+
+    def span(self) -> tuple[float, float]:
+        """Return the times of the first and last snapshot."""
+        span = self._stored.span()
+        if span is None:
+            raise FwtopError("the session holds no snapshots; 'fwtop sessions' lists the others")
+        return span
+
+    def marks(self) -> tuple[Mark, ...]:
+        """Return the session's events."""
+        return self._marks
+
+    def whole(self) -> Frame | None:
+        """Return None: a session is shown from its beginning."""
+        return None
+
+    def beside(self, at: float, count: int) -> float | None:
+        """Return the time of a snapshot after or before."""
+        return self._stored.beside(at, count)
+
+    def locate(self, at: float) -> float:
+        """Return the time of the snapshot that was on the screen."""
+        return self._stored.locate(at)
+
+    def frame(self, at: float) -> Frame | None:
+        """Load a snapshot and its past."""
+        snapshot = self._stored.snapshot(at)
+        if snapshot is None:
+            return None
+        series = self._stored.series(at - HISTORY_SECONDS, at)
+        other = _other_share(snapshot)
+        past = tuple(_past(point, other) for point in series)
+        return Frame(snapshot, past, self._installed(at))
+
+    def _installed(self, at: float) -> dict[str, float]:
+        """Return when the rules of the last minutes were installed."""
+        return {
+            mark.event.subject: mark.event.at
+            for mark in self._marks
+            if mark.event.kind is EventKind.RULE_APPLIED and at - HISTORY_SECONDS < mark.event.at <= at
+        }
+
+
+def _past(point: SeriesPoint, other: float) -> Past:
+    """Split a point's drops: those of fwtop's rules were recorded, the rest only as a sum."""
+    mine = min(point.mine_pps, point.dropped_pps)
+    rest = point.dropped_pps - mine
+    flow = Flow(
+        arrives=point.pps,
+        mine=mine,
+        other=rest * other,
+        kernel=rest * (1 - other),
+        reaches=point.accepted_pps,
+        unaccounted=point.pps - point.dropped_pps - point.accepted_pps,
+        bps=point.bps,
+    )
+    known = point.handshakes_per_s is not None and point.acknowledged_per_s is not None
+    clients = Clients(point.handshakes_per_s or 0.0, point.acknowledged_per_s or 0.0) if known else None
+    return Past(point.at, Point(flow, point.attack), clients)
+
+
+def _other_share(snapshot: Snapshot) -> float:
+    """Return which share of the drops that aren't fwtop's another firewall made, at the cursor."""
+    flow = flow_of(snapshot)
+    rest = flow.other + flow.kernel if flow is not None else 0.0
+    return flow.other / rest if flow is not None and rest > 0 else 0.0

@@ -1,0 +1,1 @@
+"""Where a recording goes besides its session: JSON lines, metrics, alarms."""

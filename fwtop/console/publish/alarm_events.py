@@ -1,0 +1,197 @@
+"""Which alarms a recording raises: what lasts is told once, what flickers isn't told at all."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from fwtop.alarms.config import AlarmConfig
+from fwtop.alarms.message import Alarm
+from fwtop.model.rule import RuleStatus
+from fwtop.model.text import safe_text
+from fwtop.model.traffic.session import Event, EventKind
+from fwtop.model.traffic.snapshot import Attack, Snapshot
+from fwtop.render.numbers import duration_words
+from fwtop.render.observation import rfc3339
+from fwtop.store.events import EventLog
+
+_PIPE_BUF = 4096
+_MAX_HELD = 64  # things watched at a time; attack kinds are far fewer
+_RULE_EVENTS = {
+    EventKind.RULE_APPLIED: ("rule_installed", "installed"),
+    EventKind.RULE_CONFIRMED: ("rule_confirmed", "confirmed"),
+    EventKind.RULE_UNDONE: ("rule_removed", "removed"),
+    EventKind.RULE_EXPIRED: ("rule_expired", "expired"),
+}
+_DEGRADED = {
+    "guardian": ("the guardian doesn't answer", "the guardian answers again"),
+    "samples": ("samples are lost: shares are less exact", "no samples are lost any more"),
+    "storing": ("the session is not being stored", "the session is stored again"),
+}
+
+
+@dataclass(slots=True)
+class _Held:
+    """Something that is present or was until recently."""
+
+    since: float
+    seen: float
+    told: float = 0.0  # when; 0: not yet
+    pps: float = 0.0  # as told
+    peak: float = 0.0
+    title: str = ""
+
+
+@dataclass(slots=True)
+class _Hysteresis:
+    """Tells when a thing has lasted, and when it has been gone for long."""
+
+    began_seconds: float
+    ended_seconds: float
+    held: dict[str, _Held] = field(default_factory=dict)
+
+    def update(self, present: Mapping[str, float], now: float) -> Iterator[tuple[str, str, _Held]]:
+        """Yield (began, there or ended, name, state); `present` says since when each is there."""
+        for name, since in present.items():
+            if name not in self.held and len(self.held) >= _MAX_HELD:
+                continue
+            state = self.held.setdefault(name, _Held(min(since, now), now))
+            state.seen = now
+            if state.told:
+                yield "there", name, state
+            elif now - state.since >= self.began_seconds:
+                state.told = now
+                yield "began", name, state
+        for name, state in list(self.held.items()):
+            if name in present:
+                continue
+            if not state.told:
+                del self.held[name]
+            elif now - state.seen >= self.ended_seconds:
+                del self.held[name]
+                yield "ended", name, state
+
+
+class AlarmEvents:
+    """Compares successive snapshots of a recording; attacks are told apart by their kind."""
+
+    def __init__(self, config: AlarmConfig) -> None:
+        self._config = config
+        self._attacks = _Hysteresis(config.began_seconds, config.ended_seconds)
+        self._troubles = _Hysteresis(config.began_seconds, config.ended_seconds)
+        self._log = EventLog()
+        self._rules: dict[str, RuleStatus] = {}
+        self._is_first = True
+
+    def next(self, snapshot: Snapshot, *, storing: bool = True) -> list[Alarm]:
+        """Return the alarms of a snapshot."""
+        now = snapshot.started + snapshot.seconds
+        events = self._log.next(snapshot)
+        self._rules |= {status.rule.id: status for status in snapshot.mitigations}
+        found = [*self._attack_alarms(snapshot, now), *self._trouble_alarms(snapshot, now, storing=storing)]
+        if not self._is_first:  # a recording that starts again doesn't tell of old rules
+            found += [
+                self._rule_alarm(event, snapshot.host) for event in events if event.kind in _RULE_EVENTS
+            ]
+        self._is_first = False
+        self._rules = {status.rule.id: status for status in snapshot.mitigations}
+        return found
+
+    def _attack_alarms(self, snapshot: Snapshot, now: float) -> Iterator[Alarm]:
+        attacks: dict[str, list[Attack]] = {}
+        for attack in snapshot.judgement.attacks:
+            if attack.ended is None:
+                attacks.setdefault(attack.kind, []).append(attack)
+        since = {kind: now for kind in attacks}
+        for what, kind, state in self._attacks.update(since, now):
+            same = attacks.get(kind, [])
+            pps = sum(attack.pps for attack in same)
+            state.peak = max(state.peak, pps)
+            if what == "ended":
+                yield _ended(snapshot, now, kind, state)
+            elif what == "began" or self._has_changed(state, pps, now):
+                state.pps, state.told, state.title = pps, now, same[0].title
+                yield _attack_alarm(snapshot, now, what == "began", same)
+
+    def _has_changed(self, state: _Held, pps: float, now: float) -> bool:
+        if now - state.told < self._config.changed_seconds:
+            return False
+        factor = self._config.changed_factor
+        return pps >= factor * state.pps or pps * factor <= state.pps
+
+    def _trouble_alarms(self, snapshot: Snapshot, now: float, *, storing: bool) -> Iterator[Alarm]:
+        troubles = {
+            "guardian": snapshot.guardian.startswith("lost"),
+            "samples": snapshot.tables.sampling.lost > 0,
+            "storing": not storing,
+        }
+        present = {name: now for name, is_there in troubles.items() if is_there}
+        for what, name, _ in self._troubles.update(present, now):
+            if what != "there":
+                event = "watcher_degraded" if what == "began" else "watcher_recovered"
+                text = _DEGRADED[name][what == "ended"]
+                yield Alarm(event, rfc3339(now), snapshot.host, name, text[0].upper() + text[1:])
+
+    def _rule_alarm(self, event: Event, host: str) -> Alarm:
+        name, words = _RULE_EVENTS[event.kind]
+        details: dict[str, str | float] = {"rule_id": event.subject}
+        if (status := self._rules.get(event.subject)) is not None:
+            details |= {"rule_kind": status.rule.kind.value, "packets": status.packets}
+        text = safe_text(f"Rule {event.subject} {words}: {event.text}", limit=390)
+        return Alarm(name, rfc3339(event.at), host, event.subject, text, details)
+
+
+def _attack_alarm(snapshot: Snapshot, now: float, is_new: bool, same: list[Attack]) -> Alarm:
+    main = max(same, key=lambda attack: attack.pps)
+    pps = sum(attack.pps for attack in same)
+    reaching = sum(
+        attack.pps * max(1.0 - attack.mine_share - attack.other_share - attack.kernel_share, 0.0)
+        for attack in same
+    )
+    text = f"{main.title}: {pps:,.0f} packets a second, {reaching:,.0f} of them reach services"
+    details: dict[str, str | float] = {
+        "attack_kind": main.kind,
+        "target": safe_text(main.target, limit=64),
+        "pps": round(pps),
+        "bps": round(sum(attack.bps for attack in same)),
+        "reaching_pps": round(reaching),
+        "confidence": round(main.confidence, 3),
+        "since": rfc3339(min(attack.since for attack in same)),
+    }
+    event = "attack_began" if is_new else "attack_changed"
+    return Alarm(event, rfc3339(now), snapshot.host, main.kind, text, details)
+
+
+def _ended(snapshot: Snapshot, now: float, kind: str, state: _Held) -> Alarm:
+    lasted = state.seen - state.since
+    text = f"{state.title} ended after {duration_words(lasted)}, at most {state.peak:,.0f} packets a second"
+    details: dict[str, str | float] = {
+        "attack_kind": kind, "peak_pps": round(state.peak), "seconds": round(lasted),
+    }  # fmt: skip
+    return Alarm("attack_ended", rfc3339(now), snapshot.host, kind, text, details)
+
+
+class Alarms:
+    """Hands alarms to their process; if that has ended or is stuck, it costs alarms, never time."""
+
+    def __init__(self, descriptor: int, config: AlarmConfig) -> None:
+        self._descriptor = descriptor
+        self._events = AlarmEvents(config)
+        self.problem = ""  # why the last alarm was not delivered; "" if it was
+
+    def take(self, snapshot: Snapshot, *, storing: bool) -> None:
+        """Send the alarms of a snapshot."""
+        for alarm in self._events.next(snapshot, storing=storing):
+            self._send(alarm.line())
+
+    def _send(self, line: bytes) -> None:
+        """Write a line or, if the pipe has no room for it, nothing: it stays whole (pipe(7), PIPE_BUF)."""
+        try:
+            if len(line) > _PIPE_BUF:
+                raise OSError(errno.EMSGSIZE, "it is too long")
+            os.write(self._descriptor, line)
+            self.problem = ""
+        except OSError as error:
+            self.problem = f"an alarm was not delivered: {error.strerror}"

@@ -1,0 +1,76 @@
+"""Where a recording also goes, besides its session: JSON lines, metrics, alarms."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+
+from fwtop.alarms.config import AlarmConfig
+from fwtop.console.handoff import Options
+from fwtop.console.publish.alarm_events import Alarms
+from fwtop.console.publish.json_lines import JsonLines
+from fwtop.console.publish.scrapes import ScrapeServer
+from fwtop.console.running_totals import RunningTotals
+from fwtop.model.traffic.snapshot import Snapshot
+
+_STDOUT = 1
+
+
+class Outputs:
+    """What the command line asked for; none of them delays the observation or ends it by failing."""
+
+    def __init__(
+        self,
+        lines: JsonLines | None,
+        scrapes: ScrapeServer | None,
+        alarms: Alarms | None,
+        stop: Callable[[], None] | None,
+    ) -> None:
+        """`stop` ends the recording when the reader of the lines has gone; None: it goes on."""
+        self._lines = lines
+        self._scrapes = scrapes
+        self._alarms = alarms
+        self.totals = None if scrapes is None else RunningTotals()
+        self._stop = stop
+
+    @classmethod
+    def of(cls, options: Options, stop: Callable[[], None]) -> Outputs:
+        """Open the outputs; `stop` ends a recording that is piped to a program when that program ends."""
+        lines = None
+        if options.jsonl_fd is not None:
+            lines = JsonLines(
+                options.jsonl_fd,
+                top=options.jsonl_top,
+                every_seconds=options.jsonl_seconds,
+                most_bytes=options.jsonl_bytes,
+            )
+        scrapes = None
+        if options.metrics_fd is not None:
+            scrapes = ScrapeServer(socket.socket(fileno=options.metrics_fd))
+        alarms = None
+        if options.alarms_fd is not None:
+            alarms = Alarms(options.alarms_fd, AlarmConfig.from_dict(options.alarms))
+        return cls(lines, scrapes, alarms, stop if options.jsonl_fd == _STDOUT else None)
+
+    def take(self, snapshot: Snapshot, *, storing: bool) -> None:
+        """Hand a snapshot to every output; returns at once. `storing`: the session is written."""
+        if self._alarms is not None:
+            self._alarms.take(snapshot, storing=storing)
+        if self._lines is not None:
+            self._lines.take(snapshot)
+            if self._lines.ended.is_set() and self._stop is not None:
+                self._stop()
+        if self._scrapes is not None and self.totals is not None:
+            from fwtop.console.publish.metrics import exposition  # few want it, and it takes 14 MB and 0.2 s
+
+            self._scrapes.publish(exposition(snapshot, self.totals))
+
+    def problems(self) -> list[str]:
+        """Return a line per output that fails."""
+        outputs = (self._lines, self._alarms)
+        return [output.problem for output in outputs if output is not None and output.problem]
+
+    def close(self) -> None:
+        """Finish what was begun."""
+        if self._lines is not None:
+            self._lines.close()

@@ -1,0 +1,1 @@
+"""The life of rules: checked, installed, confirmed, counted, expired, undone."""

@@ -1,0 +1,104 @@
+"""What a new guardian does with the rules that its predecessor left in the kernel."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+from fwtop.guardian.objects.spec import HEAD_CHANGED
+from fwtop.guardian.records import recovery
+from fwtop.guardian.records.entry import Entry
+from fwtop.guardian.rules import timers
+from fwtop.guardian.rules.lifecycle import REPAIRING, Lifecycle
+from fwtop.guardian.rules.state import GuardianState
+from fwtop.model.errors import FwtopError
+from fwtop.model.rule import ACTIVE_STATES, State
+from fwtop.model.text import safe_text
+
+
+def adopt_all(state: GuardianState, lifecycle: Lifecycle) -> list[str]:
+    """Adopt what is alive, remove what is half done or over; returns a log line for each. Never raises."""
+    state.journal.close_other_boots()
+    done: list[str] = []
+    now = time.monotonic()
+    for entry in state.journal.open_entries():
+        try:
+            done.append(_adopt(state, lifecycle, entry, now))
+        except Exception as error:  # one rule must not keep the others from being adopted
+            state.active[entry.rule.id] = entry  # tried again later; its timeout runs
+            done.append(f"rule {entry.rule.id} could not be examined: {safe_text(FwtopError.of(error))}")
+    done += _finish_repairs(state, lifecycle)
+    if state.journal.lost:
+        done += _recover(state)
+    for entry in list(state.active.values()):
+        try:
+            lifecycle.end_replaced(entry)
+        except Exception as error:
+            done.append(safe_text(FwtopError.of(error)))
+    lifecycle.remove_orphans()
+    lifecycle.update_watchdog()
+    return done
+
+
+def _adopt(state: GuardianState, lifecycle: Lifecycle, entry: Entry, now: float) -> str:
+    """Adopt a rule, or end it and journal why; raises FwtopError where the kernel can't be read."""
+    rule_id, name = entry.rule.id, f"rule {entry.rule.id}"
+    ended, note = State.REVERTED, "half done when the guardian died"
+    if entry.state in ACTIVE_STATES:
+        over = timers.due([entry], now)
+        if over:
+            _, ended, note = over[0]
+        else:
+            objects = state.objects_of(entry.rule)
+            state.acting.expect(entry.rule, objects)
+            if state.kernel.present(rule_id, objects) or _is_repairing(entry):
+                state.active[rule_id] = entry
+                return f"{name} adopted"
+            state.acting.forget(rule_id)
+            note = "gone from the kernel"
+    lifecycle.remove({rule_id})
+    lifecycle.record(replace(entry, state=ended, ended=time.time(), note=note))
+    return f"{name} removed: {note}"
+
+
+def _is_repairing(entry: Entry) -> bool:
+    """Return whether the last guardian died while it repaired this rule."""
+    return entry.note.startswith(REPAIRING)
+
+
+def _finish_repairs(state: GuardianState, lifecycle: Lifecycle) -> list[str]:
+    """Complete interrupted repairs once all rules are adopted; where that fails, the rule raises an alarm.
+
+    Chains that an older fwtop began get this version's allow-list lines: its sets alone would spare nobody.
+    """
+    done = []
+    short = state.acting.look(state.active, force=True)
+    outdated = {rule_id for rule_id, item in short.items() if item.text.startswith(HEAD_CHANGED)}
+    for entry in list(state.active.values()):
+        if not _is_repairing(entry) and entry.rule.id not in outdated:
+            continue
+        try:
+            lifecycle.finish_repair(entry)
+            done.append(f"rule {entry.rule.id} repaired")
+        except Exception as error:
+            done.append(f"rule {entry.rule.id} could not be repaired: {safe_text(FwtopError.of(error))}")
+    return done
+
+
+def _recover(state: GuardianState) -> list[str]:
+    """Take over the rules that are in the kernel but in no record; never raises."""
+    try:
+        rule_ids = state.kernel.rule_ids() - state.active.keys()
+    except FwtopError as error:
+        return [f"rules without a record could not be looked for: {error}"]
+    unknown = {rule_id for rule_id in rule_ids if state.journal.find(rule_id) is None}
+    done = []
+    for entry in recovery.unrecorded(unknown, state.kernel.chains.variant.name):
+        try:
+            state.journal.record(entry)
+        except Exception as error:
+            done.append(f"rule {entry.rule.id} could not be taken over: {error}")
+            continue
+        state.active[entry.rule.id] = entry
+        done.append(f"rule {entry.rule.id} was {entry.note}")
+    return done

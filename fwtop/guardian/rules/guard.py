@@ -1,0 +1,208 @@
+"""The checks before a rule is installed: nothing against the allow-list, nothing broad unconfirmed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from fwtop.guardian.allow.allowlist import Allowed, AllowList
+from fwtop.guardian.rules.breadth import LIMITING, why_broad
+from fwtop.guardian.rules.prefix_lists import SPACE, Listed, covered, cut_out, listed, sizes
+from fwtop.model.addresses.address import Prefix
+from fwtop.model.addresses.list_limits import why_too_many
+from fwtop.model.addresses.roles import TCP, Role
+from fwtop.model.config_file import read_table
+from fwtop.model.errors import FwtopError
+from fwtop.model.rule import Kind, Match, Rule
+from fwtop.model.text import safe_text
+from fwtop.render.numbers import percent
+
+MAX_RULES = 256  # active at once: every line costs each packet that passes the chain
+_MAX_NAMED = 3  # addresses in a warning
+_IN_ROLE = {
+    Role.DNS: "{} resolves names for this host: answers from its port 53, forged or not, still pass",
+    Role.NTP: "{} gives this host the time: UDP from its port 123, forged or not, still passes",
+    Role.GATEWAY: "{} is this host's gateway: neighbour discovery, ICMP and routing protocols still pass",
+    Role.OWN: "{} is this host's own address: loopback still passes",
+    Role.SSH: "{} is logged in by ssh: that session still passes, but new logins from there may not",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Refused with a reason, or allowed, perhaps only with force."""
+
+    refused: str | None = None
+    broad: str | None = None  # why force is needed
+    warnings: tuple[str, ...] = ()
+
+
+def judge(rule: Rule, allow: AllowList, active_rules: int) -> Verdict:
+    """Check whether a rule may be installed now."""
+    refused = _too_many(rule, active_rules) or _hits_allowed(rule, allow)
+    broad = why_broad(rule, allow)
+    if broad is None and (barred := _barred(rule, allow)):
+        broad = f"the whole list is where operators are logged in: {_named(barred)}"
+    return Verdict(refused, broad, (*allow.warnings, *_still_pass(rule, allow)))
+
+
+def _too_many(rule: Rule, active_rules: int) -> str | None:
+    if active_rules >= MAX_RULES:
+        return f"{active_rules} rules are active already; undo some first"
+    return why_too_many(rule.kind, rule.match.sources)
+
+
+def _hits_allowed(rule: Rule, allow: AllowList) -> str | None:
+    """Refuse sources that hold what the operator listed, or a session's peer that could not log in again.
+
+    Lists that somebody else compiled (asn:, country:, @file) are cut around both instead: see `exceptions`
+    and `around_sessions`. Rules that name no source can't reach them, as the allow-list comes first.
+    """
+    broadest = [listed(rule.match.sources).shortest(family) for family in rule.match.families]
+    if any(prefix is not None and prefix.length == 0 for prefix in broadest):
+        return "a source of /0 is everybody; nothing was installed"
+    if rule.origin is not None or rule.kind is Kind.NOTRACK:
+        return None
+    index = listed(rule.match.sources)
+    for entry in allow.entries:
+        if entry.role is not Role.OPERATOR and not _hits_session(rule.match, entry):
+            continue
+        hit = index.overlapping(entry.prefix)
+        if hit is not None:
+            return f"{hit} would match {entry.prefix}, which is allow-listed: {entry.why}"
+    return None
+
+
+def _hits_session(match: Match, entry: Allowed) -> bool:
+    """Return whether a match, its addresses aside, could hit the packets of an SSH session."""
+    session = entry.session
+    return session is not None and _hits_login(match, entry) and match.sport in (None, session.peer_port)
+
+
+def _hits_login(match: Match, entry: Allowed) -> bool:
+    """Return whether a match, its addresses aside, could hit a login from where somebody is logged in."""
+    if entry.session is None or match.icmp_type is not None:
+        return False
+    wanted = (
+        (match.family, entry.prefix.family),
+        (match.protocol, TCP),
+        (match.dport, entry.session.local_port),
+    )
+    return all(value in (None, own) for value, own in wanted)
+
+
+def exceptions(rule: Rule, allow: AllowList) -> tuple[Prefix, ...]:
+    """Return the operator's prefixes that a compiled list must be cut around."""
+    if rule.origin is None:
+        return ()
+    index = listed(rule.match.sources)
+    return tuple(prefix for prefix in allow.listed if index.overlapping(prefix) is not None)
+
+
+def around_sessions(rule: Rule, allow: AllowList) -> tuple[Rule, tuple[str, ...]]:
+    """Cut the addresses of operators' sessions out of a compiled list, and return a warning that says so.
+
+    A list that holds nothing else is returned as it is; `judge` then asks for force.
+    """
+    holes = _barred(rule, allow)
+    sources = cut_out(rule.match.sources, holes)
+    if not holes or not sources:
+        return rule, ()
+    line = f"{_named(holes)}: logged in by ssh, so cut out of the list; everything from there passes"
+    return replace(rule, match=replace(rule.match, sources=sources)), (line,)
+
+
+def _barred(rule: Rule, allow: AllowList) -> list[Prefix]:
+    """Return the sessions' addresses on a compiled list from where nobody could log in again."""
+    if rule.origin is None or rule.kind in (Kind.NOTRACK, Kind.SYSCTL) or rule.match.sport is not None:
+        return []
+    index = listed(rule.match.sources)
+    peers = {entry.prefix for entry in allow.entries if _hits_login(rule.match, entry)}
+    return sorted(peer for peer in peers if index.overlapping(peer) is not None)
+
+
+def _still_pass(rule: Rule, allow: AllowList) -> tuple[str, ...]:
+    """Name the sources that still pass in their role."""
+    if not rule.match.sources or rule.kind in (Kind.NOTRACK, Kind.SYSCTL):
+        return ()
+    index: Listed = listed(rule.match.sources)
+    found: dict[Role, dict[str, None]] = {}
+    for entry in allow.entries:
+        if entry.role in _IN_ROLE and index.overlapping(entry.prefix) is not None:
+            found.setdefault(entry.role, {})[str(entry.prefix)] = None
+    return tuple(_IN_ROLE[role].format(_named(list(names))) for role, names in found.items())
+
+
+def _named(names: list[str] | list[Prefix]) -> str:
+    more = len(names) - _MAX_NAMED
+    return ", ".join(map(str, names[:_MAX_NAMED])) + (f" (and {more} more)" if more > 0 else "")
+
+
+LIMITS_FILE = "/etc/fwtop/guard.toml"
+DEFAULT_SHARE = 0.5
+_BLOCKING = (Kind.IPSET, Kind.STRING, Kind.XDP, Kind.NFTABLES, Kind.TC)
+_KEY = "max_blocked_share"
+_FORCE_KEY = "console_may_force"
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The settings of the operator's file."""
+
+    max_blocked_share: float = DEFAULT_SHARE  # of either family's addresses, 0 to 1
+    file: str = LIMITS_FILE
+    # A console parses what attackers send: a compromised one could claim that the operator confirmed.
+    console_may_force: bool = False
+
+
+def read_limits(path: Path = Path(LIMITS_FILE)) -> tuple[Limits, tuple[str, ...]]:
+    """Read the limits and what is wrong with the file; without a good value the default holds."""
+    data, wrong = read_table(path)
+    warnings = [*wrong]
+    share, may_force = data.get(_KEY, DEFAULT_SHARE), data.get(_FORCE_KEY, False)
+    if type(share) not in (int, float) or not 0 < share <= 1:
+        warnings.append(f"{path}: {_KEY} must be above 0 and at most 1; {DEFAULT_SHARE} is used")
+        share = DEFAULT_SHARE
+    if type(may_force) is not bool:
+        warnings.append(f"{path}: {_FORCE_KEY} must be true or false; false is used")
+        may_force = False
+    if unknown := sorted(set(data) - {_KEY, _FORCE_KEY}):
+        known = f"{_KEY} and {_FORCE_KEY}"
+        warnings.append(safe_text(f"{path}: unknown and ignored: {', '.join(unknown)}; there are {known}"))
+    return Limits(float(share), str(path), may_force), tuple(warnings)
+
+
+def check_share(rule: Rule, active: Iterable[Rule], limits: Limits) -> None:
+    """Raise FwtopError when this rule and the active ones together would block too many addresses."""
+    if not _blocks(rule):
+        return
+    blocking = [rule, *(other for other in active if _blocks(other))]
+    for family in rule.match.families:
+        lists = [item.match.sources for item in blocking]
+        most = limits.max_blocked_share * SPACE[family]
+        if sum(sizes(item, family) for item in lists) <= most:
+            continue
+        blocked = covered(lists, family)
+        if blocked > most:
+            raise FwtopError(
+                f"with this rule {percent(blocked / SPACE[family])} of all IPv{family} addresses "
+                f"would be blocked, at most {percent(limits.max_blocked_share)} may be "
+                f"({_KEY} in {limits.file}); nothing was installed"
+            )
+
+
+def force_refused(broad: str, limits: Limits) -> str | None:
+    """Return why a console may not install an overly broad rule, None if it may."""
+    if limits.console_may_force:
+        return None
+    return (
+        f"{broad}; a screen may not install such a rule: use the fwtop command with --force, "
+        f"or set {_FORCE_KEY} = true in {limits.file}"
+    )
+
+
+def _blocks(rule: Rule) -> bool:
+    """Whether a rule drops what its sources send, further conditions or not; a limit leaves something."""
+    limits = rule.limit is not None and rule.kind in LIMITING
+    return rule.kind in _BLOCKING and not limits and bool(rule.match.sources)

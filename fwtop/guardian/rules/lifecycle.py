@@ -1,0 +1,407 @@
+"""The life of a rule: installed, confirmed or reverted, kept, repaired, replaced, expired, undone.
+
+The journal is written before the kernel is changed, and again after. Ending a rule depends on neither the
+journal nor the counters.
+"""
+
+from __future__ import annotations
+
+import math
+import syslog
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from fwtop.guardian.allow import mosh
+from fwtop.guardian.failpoints import Failpoint, Failpoints
+from fwtop.guardian.objects.sets import MAX_TIMEOUT_SECONDS
+from fwtop.guardian.records.entry import Entry
+from fwtop.guardian.rules import closing, guard, timers
+from fwtop.guardian.rules.guard import check_share, force_refused
+from fwtop.guardian.rules.state import GuardianState
+from fwtop.guardian.rules.validate import MAX_TTL_SECONDS, rule_of_wire
+from fwtop.guardian.serving.ownership import single_threaded
+from fwtop.kernel.deadline import RESERVE_SECONDS, until
+from fwtop.model.addresses.address import Prefix
+from fwtop.model.errors import FwtopError
+from fwtop.model.rule import Kind, Rule, State
+from fwtop.model.text import safe_text
+
+MAX_CONFIRM_SECONDS = 3600
+RETRY_SECONDS = 1.0  # until the next try to end a rule that still acts
+_COUNTING_SECONDS = 1.0  # what a rule matched at last is not worth a longer wait
+TIDY_SECONDS = 10.0  # between two tries to remove leftovers
+REPAIRING = "being repaired; "  # before the journalled note: a crash then is no reason to end the rule
+_LONG_SECONDS = 1.0  # an installation that took longer gets its whole confirmation time all the same
+_OWNER_GONE = "the console went away before confirming"
+_WITHOUT_KERNEL_TIMEOUT = frozenset({Kind.SYSCTL, Kind.SYNPROXY})  # they change sysctls
+
+
+@single_threaded
+class Lifecycle:
+    """Installs and ends the rules of one namespace. Owned by the worker's thread."""
+
+    def __init__(
+        self,
+        state: GuardianState,
+        failpoints: Failpoints,
+        *,
+        set_watchdog: Callable[[float | None], None] = lambda _: None,
+        serve_urgent: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Take the shared state, and what tells the watchdog when the next sysctl is to be restored.
+
+        `serve_urgent` serves what can't wait until slow work has ended.
+        """
+        self._state = state
+        self._journal, self._kernel = state.journal, state.kernel
+        self._failpoints = failpoints
+        self._set_watchdog = set_watchdog
+        self._serve_urgent = serve_urgent
+        self._owners: dict[str, object] = {}  # rule id → the console that a provisional rule falls with
+        self._installing: set[str] = set()  # urgent requests are served while a long list is filled
+        self._leftovers: list[str] = []  # objects of ended rules that have no effect; removed when possible
+        self._tidied_at = 0.0
+        self._logged: dict[str, str] = {}  # by matter: the last complaint
+
+    @property
+    def active(self) -> dict[str, Entry]:
+        """The active rules by id."""
+        return self._state.active
+
+    def apply(
+        self,
+        data: dict[str, Any],
+        sources: Sequence[Prefix],
+        confirm_seconds: int,
+        *,
+        force: bool,
+        owner: object | None,
+    ) -> dict[str, Any]:
+        """Install a rule, provisionally if `confirm_seconds` is above 0; raises FwtopError.
+
+        The rule that it replaces ends once this one is confirmed: one of them is active at any time.
+        """
+        if not 0 <= confirm_seconds <= MAX_CONFIRM_SECONDS:
+            raise FwtopError(f"confirm_seconds goes from 0 to {MAX_CONFIRM_SECONDS}", 2)
+        if trouble := self._journal.trouble():
+            raise FwtopError(trouble)
+        rule = replace(rule_of_wire(data, sources), created=time.time())
+        others, allow = self._state.other_rules(rule), self._state.fresh_allow()
+        rule, spared = guard.around_sessions(rule, allow)
+        verdict = guard.judge(rule, allow, len(others))
+        if verdict.refused is not None:
+            raise FwtopError(f"refused: {verdict.refused}")
+        if verdict.broad is not None and not force:
+            raise FwtopError(f"refused without confirmation: {verdict.broad}; --force installs it")
+        limits = self._state.limits()[0]
+        if verdict.broad is not None and owner is not None:
+            not_here = force_refused(verdict.broad, limits)
+            if not_here is not None:
+                raise FwtopError(f"refused: {not_here}")
+        check_share(rule, others, limits)
+        entry = self._install(rule, confirm_seconds, owner)
+        self.end_replaced(entry)
+        warnings = [*spared, *mosh.warning(rule, allow), *verdict.warnings, *self._state.warnings()]
+        return {"status": self._state.counters.status_of(entry), "warnings": warnings}
+
+    def _install(self, rule: Rule, confirm_seconds: int, owner: object | None) -> Entry:
+        now = time.monotonic()
+        variant = self._kernel.chains.variant.name
+        confirm_by = now + confirm_seconds if confirm_seconds else None
+        entry = self._journal.intend(rule, variant, now + rule.ttl_seconds, confirm_by)
+        self._failpoints.reached(Failpoint.INTENT)
+        self.update_watchdog(entry)
+        timeout = rule.ttl_seconds
+        if confirm_seconds:
+            timeout = min(timeout, timers.kernel_timeout(confirm_seconds))
+        timeout = min(timeout, MAX_TIMEOUT_SECONDS)
+        rule_id = entry.rule.id
+        falls_with = owner if confirm_seconds else None
+        if falls_with is not None:
+            self._owners[rule_id] = falls_with
+        self._installing.add(rule_id)
+        try:
+            objects = self._state.objects_of(entry.rule)
+            note = self._kernel.install(rule_id, objects, self._state.allow, timeout)
+            if confirm_by is not None and time.monotonic() - now > _LONG_SECONDS:
+                self._kernel.renew(rule_id, objects, self._state.allow, timeout)
+                entry = replace(entry, confirm_by=time.monotonic() + confirm_seconds)
+        except Exception as error:
+            self._abandon(entry, f"not installed: {safe_text(error)}")
+            raise
+        finally:
+            self._installing.discard(rule_id)
+        note = "; ".join(filter(None, (note, self._close_open(entry.rule))))
+        done = replace(entry, state=State.PROVISIONAL if confirm_seconds else State.CONFIRMED, note=note)
+        self.record(done)
+        self._failpoints.reached(Failpoint.INSTALLED)
+        self.active[rule_id] = done
+        self._state.acting.expect(done.rule, objects)
+        self.update_watchdog()
+        if falls_with is not None and rule_id not in self._owners:
+            self._end([(done, State.REVERTED, _OWNER_GONE)])
+        return done
+
+    def _close_open(self, rule: Rule) -> str:
+        """End the open connections that the rule would not have let in; returns what came of it."""
+        if not rule.close_open:
+            return ""
+        try:
+            found = closing.to_close(rule, self._state.allow)
+        except OSError as error:
+            return f"open connections go on: {safe_text(error.strerror or error)}"
+        closed, trouble = closing.close(found, self._serve_urgent)
+        self._failpoints.reached(Failpoint.CLOSED)
+        return f"closed {closed:,} open connections" + (f"; {safe_text(trouble)}" if trouble else "")
+
+    def _abandon(self, entry: Entry, note: str) -> None:
+        """Remove what the kernel has of a rule that could not be installed; one that still acts is due."""
+        self._owners.pop(entry.rule.id, None)
+        try:
+            self.remove({entry.rule.id})
+        except FwtopError as error:
+            note += f"; it still acts: {safe_text(error)}"
+            due = replace(entry, state=State.PROVISIONAL, confirm_by=time.monotonic(), note=note)
+            self.active[entry.rule.id] = due
+            self.record(due)
+        else:
+            self.record(replace(entry, state=State.REVERTED, ended=time.time(), note=note))
+        self.update_watchdog()
+
+    def keep(self, rule_id: str, ttl_seconds: int | None) -> dict[str, Any]:
+        """Confirm a rule, or renew a confirmed one: its time to live starts again. Raises FwtopError."""
+        entry = self._state.active_rule(rule_id)
+        ttl = entry.rule.ttl_seconds if ttl_seconds is None else ttl_seconds
+        if not 1 <= ttl <= MAX_TTL_SECONDS:
+            raise FwtopError(f"a time to live goes from 1 s to {MAX_TTL_SECONDS} s; nothing was changed", 2)
+        acting = self._state.acting
+        short = acting.look(self.active, force=True).get(rule_id)
+        if short is not None and not short.elements_only:
+            raise _not_acting(rule_id, short.text)
+        allow = self._state.fresh_allow()
+        objects = self._state.objects_of(entry.rule)
+        self._kernel.renew(rule_id, objects, allow, ttl)
+        if short is not None:
+            acting.expect(entry.rule, objects)
+            short = acting.look(self.active, force=True).get(rule_id)
+            if short is not None:
+                raise _not_acting(rule_id, short.text)
+        self._failpoints.reached(Failpoint.RENEWED)
+        kept = replace(entry, state=State.CONFIRMED, expires=time.monotonic() + ttl, confirm_by=None)
+        self.record(kept)
+        self._failpoints.reached(Failpoint.KEPT)
+        self.active[rule_id] = kept
+        self.update_watchdog()
+        self._owners.pop(rule_id, None)
+        self.end_replaced(kept)
+        return {"status": self._state.counters.status_of(kept)}
+
+    def repair(self, rule_id: str) -> dict[str, Any]:
+        """Restore what the kernel lacks of an active rule, whose time goes on; raises FwtopError."""
+        entry = self._state.active_rule(rule_id)
+        self.record(replace(entry, note=REPAIRING + entry.note))
+        self._failpoints.reached(Failpoint.REPAIR)
+        try:
+            self._restore_missing(entry)
+        finally:
+            self.record(entry)
+        self._failpoints.reached(Failpoint.REPAIRED)
+        return {"status": self._state.status_of(entry)}
+
+    def finish_repair(self, entry: Entry) -> None:
+        """Complete a repair that a crash interrupted; raises FwtopError."""
+        entry = replace(entry, note=entry.note.removeprefix(REPAIRING))
+        self.active[entry.rule.id] = entry
+        self._restore_missing(entry)
+        self.record(entry)
+
+    def _restore_missing(self, entry: Entry) -> None:
+        rule_id = entry.rule.id
+        timeout = max(1, math.ceil(timers.deadline(entry) - time.monotonic()))
+        if entry.state is State.PROVISIONAL:
+            timeout = timers.kernel_timeout(timeout)
+        allow = self._state.fresh_allow()
+        objects = self._state.objects_of(entry.rule)
+        self._kernel.restore_missing(rule_id, objects, allow, min(timeout, MAX_TIMEOUT_SECONDS))
+        self._state.acting.expect(entry.rule, objects)
+        short = self._state.acting.look(self.active, force=True).get(rule_id)
+        if short is not None:
+            raise FwtopError(f"rule {rule_id} still does not act: {short.text}")
+
+    def undo(self, ids: tuple[str, ...], *, everything: bool) -> dict[str, Any]:
+        """End rules and return how they ended; raises FwtopError when one is unknown, and ends none then."""
+        wanted = list(self.active) if everything else list(dict.fromkeys(ids))
+        entries = [self._state.active_rule(rule_id) for rule_id in wanted]
+        self._end([(entry, State.REVERTED, "undone") for entry in entries])
+        if everything:
+            self._leftovers = self._kernel.remove(self._kernel.rule_ids() - self._installing)
+            self._kernel.compiled.sweep()
+        counters = self._state.counters
+        over = [
+            replace(counters.counted(entry), state=State.REVERTED, ended=time.time(), note="undone")
+            for entry in entries
+        ]
+        return {"undone": wanted, "rules": [counters.status_of(entry) for entry in over]}
+
+    def owner_gone(self, owner: object) -> None:
+        """Revert what a console left unconfirmed when it disconnected."""
+        mine = [rule_id for rule_id, who in self._owners.items() if who is owner]
+        for rule_id in self._installing & set(mine):
+            del self._owners[rule_id]  # reverted as soon as it is installed
+        found = [self.active[rule_id] for rule_id in mine if rule_id in self.active]
+        self._end([(entry, State.REVERTED, _OWNER_GONE) for entry in found])
+
+    def end_sysctls(self) -> None:
+        """End the rules without a timeout in the kernel, as the guardian was told to exit. Never raises."""
+        mine = [entry for entry in self.active.values() if entry.rule.kind in _WITHOUT_KERNEL_TIMEOUT]
+        try:
+            self._end([(entry, State.REVERTED, "the guardian was told to end") for entry in mine])
+        except FwtopError as error:
+            self._log_once("ending", error)
+
+    def tick(self) -> float | None:
+        """End what is due and refresh the allow-list.
+
+        Returns the seconds until the next tick, None without active rules.
+        """
+        state, now = self._state, time.monotonic()
+        if self._leftovers and now - self._tidied_at >= TIDY_SECONDS:
+            self._tidied_at = now
+            self.remove_orphans()
+        if not self.active:
+            state.allow_trouble = ""
+            return None
+        retry = 0.0
+        try:
+            self._end(timers.due(self.active.values(), now))
+            self._log_once("end", None)
+        except FwtopError as error:
+            self._log_once("end", error)
+            retry = RETRY_SECONDS
+        if self.active and now >= state.allow_due():
+            self._refresh_allow()
+        deadline = timers.next_deadline(self.active.values())
+        if deadline is None:
+            return None
+        return max(retry, min(deadline, state.allow_due()) - time.monotonic(), 0.0)
+
+    def _refresh_allow(self) -> None:
+        """Update the allow-list everywhere; where that fails, the log and the warnings say so."""
+        state = self._state
+        state.allow_trouble = ""
+        try:
+            self._kernel.refresh_allow(state.fresh_allow())
+        except FwtopError as error:
+            state.allow_trouble = safe_text(
+                f"the allow-list is not up to date everywhere: {error}", limit=400
+            )
+        self._log_once("allow-list", state.allow_trouble)
+
+    def end_replaced(self, entry: Entry) -> None:
+        """End the rule that a confirmed one replaces, if it is still active; raises FwtopError."""
+        old = self.active.get(entry.rule.replaces)
+        if old is None or entry.state is not State.CONFIRMED:
+            return
+        try:
+            self._end([(old, State.REVERTED, f"replaced by rule {entry.rule.id}")])
+        except FwtopError as error:
+            line = f"rule {entry.rule.id} is active, but rule {old.rule.id} could not be ended: {error}"
+            raise FwtopError(f"{line}; try: fwtop undo {old.rule.id}", error.code) from None
+
+    def _end(self, over: list[tuple[Entry, State, str]]) -> None:
+        """Take rules out of the kernel and journal how they ended.
+
+        Nothing that may take long comes before they stop acting: what is written first is on a tmpfs.
+        Raises FwtopError when one still acts; the others have ended by then.
+        """
+        if not over:
+            return
+        counters = self._state.counters
+        for entry, _, note in over:
+            self.record(replace(counters.counted(entry), state=State.INTENT, note=f"ending: {note}"))
+        self._failpoints.reached(Failpoint.UNDO)
+        stuck: dict[str, FwtopError] = {}
+        try:
+            self.remove({entry.rule.id for entry, _, _ in over}, self._count_last)
+        except FwtopError as error:
+            stuck = self._end_one_by_one([entry.rule.id for entry, _, _ in over], error)
+        for entry, state, note in over:
+            if entry.rule.id in stuck:
+                self.record(counters.counted(entry))
+                continue
+            self.record(replace(counters.counted(entry), state=state, ended=time.time(), note=note))
+            self.active.pop(entry.rule.id, None)
+            self._owners.pop(entry.rule.id, None)
+            counters.forget(entry.rule.id)
+            self._state.acting.forget(entry.rule.id)
+        self.update_watchdog()
+        self._log_once("leftovers", "; ".join(self._leftovers))
+        if stuck:
+            raise FwtopError("; ".join(f"rule {name} still acts: {error}" for name, error in stuck.items()))
+        self._failpoints.reached(Failpoint.UNDONE)
+
+    def _end_one_by_one(self, rule_ids: list[str], error: FwtopError) -> dict[str, FwtopError]:
+        """End each rule alone after ending all at once failed; returns the errors of those that still act."""
+        if len(rule_ids) == 1:
+            return {rule_ids[0]: error}
+        stuck: dict[str, FwtopError] = {}
+        for rule_id in rule_ids:
+            try:
+                self.remove({rule_id})
+            except FwtopError as alone:
+                stuck[rule_id] = alone
+        return stuck
+
+    def _count_last(self) -> None:
+        """Read the counters of rules that have just stopped acting, if that does not take long."""
+        try:
+            with until(time.monotonic() + RESERVE_SECONDS + _COUNTING_SECONDS):
+                self._state.counters.read(force=True)
+        except Exception as error:  # whatever it was, the rules' objects are still to be removed
+            self._log_once("counters", f"the last counts are missing: {error}")
+
+    def remove(self, rule_ids: set[str], once_inert: Callable[[], None] = lambda: None) -> None:
+        """Take rules out of the kernel, noting what is left of them; raises FwtopError if one still acts."""
+        self._leftovers += self._kernel.remove(rule_ids, once_inert)
+
+    def remove_orphans(self) -> None:
+        """Remove kernel objects that no active rule owns, and chains and sets without rules; never raises."""
+        if self._installing:
+            return  # later: half of that rule is in the kernel
+        try:
+            orphans = self._kernel.rule_ids() - self.active.keys()
+            self._leftovers = self._kernel.remove(orphans) if orphans or not self.active else []
+        except FwtopError as error:
+            self._leftovers = [str(error)]
+        self._log_once("leftovers", "; ".join(self._leftovers))
+
+    def record(self, entry: Entry) -> None:
+        """Journal what the kernel has; a failing journal is logged and never keeps a rule from ending.
+
+        A missing record only makes the next guardian end a rule earlier.
+        """
+        try:
+            self._journal.update(entry)
+        except Exception as error:
+            self._log_once("journal", FwtopError.of(error))
+
+    def update_watchdog(self, *more: Entry) -> None:
+        """Tell the watchdog when the next rule without a timeout in the kernel ends."""
+        waiting = [
+            item for item in (*self.active.values(), *more) if item.rule.kind in _WITHOUT_KERNEL_TIMEOUT
+        ]
+        self._set_watchdog(timers.next_deadline(waiting))
+
+    def _log_once(self, matter: str, error: FwtopError | str | None) -> None:
+        """Log a complaint when it differs from the last about the same matter; None or "": it is over."""
+        text = safe_text(error, limit=1000) if error is not None else ""
+        if text and self._logged.get(matter) != text:
+            syslog.syslog(syslog.LOG_ERR, text)
+        self._logged[matter] = text
+
+
+def _not_acting(rule_id: str, reason: str) -> FwtopError:
+    line = f"rule {rule_id} does not act: {reason}; nothing was changed"
+    return FwtopError(f"{line}; 'fwtop repair {rule_id}' restores it")

@@ -1,0 +1,140 @@
+"""Rules as they come from a client: every field's type and range is checked before anything uses it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from fwtop.guardian.objects.sets import MAX_TIMEOUT_SECONDS
+from fwtop.guardian.rules.closing import CLOSING_KINDS
+from fwtop.model.addresses.address import Prefix
+from fwtop.model.errors import FwtopError
+from fwtop.model.rule import RANGES, Kind, Match, PayloadMatch, Range, RateLimit, Rule
+from fwtop.model.text import safe_text
+from fwtop.model.tunables import TUNABLES
+
+MAX_TTL_SECONDS = MAX_TIMEOUT_SECONDS - 3600
+MAX_PAYLOAD_BYTES = 128  # xt_string.h: XT_STRING_MAX_PATTERN_SIZE
+MAX_PAYLOADS = 16
+MAX_OFFSET = 65535
+MAX_RATE = 1_000_000_000
+MAX_CONNECTIONS = 1_000_000
+MAX_TEXT = 300
+_ORIGIN = re.compile(r"asn:[0-9]{1,10}|country:[A-Za-z]{2}|@.{1,4095}")
+_MOST = {"ttl": 255, "tcp_header": 60, "tcp_seq": 0xFFFF_FFFF}  # of a range; 16 bits else
+
+
+def rule_of_wire(data: dict[str, Any], sources: Sequence[Prefix] = ()) -> Rule:
+    """Read a rule of a request; raises FwtopError (code 2) naming the first field that is wrong.
+
+    `sources` are those that came beside the message, already checked, and take its own's place.
+    """
+    try:
+        rule = Rule.from_dict(data)
+        if sources:
+            rule = replace(rule, match=replace(rule.match, sources=sources))
+        _check_rule(rule)
+    except FwtopError:
+        raise
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
+        raise FwtopError(safe_text(f"not a rule: {type(error).__name__}: {error}"), 2) from None
+    return replace(
+        rule, id="", summary=safe_text(rule.summary, limit=MAX_TEXT), created_by=safe_text(rule.created_by)
+    )
+
+
+def _check_rule(rule: Rule) -> None:
+    _whole("ttl_seconds", rule.ttl_seconds, 1, MAX_TTL_SECONDS)
+    for name in ("summary", "created_by", "id", "replaces"):
+        _require(isinstance(getattr(rule, name), str), name)
+    _require(rule.origin is None or _ORIGIN.fullmatch(rule.origin) is not None, "origin")
+    for name in ("created", "predicted_pps", "predicted_attack_share", "predicted_collateral_share"):
+        value = getattr(rule, name)
+        _require(value is None or (type(value) in (int, float) and abs(value) < 1e15), name)
+    _require(type(rule.predicted_guess) is bool, "predicted_guess")
+    _check_match(rule.match)
+    if rule.limit is not None:
+        _check_limit(rule.limit)
+    _check_settings(rule)
+    _check_connections(rule)
+    _require(rule.kind is not Kind.HASHLIMIT or rule.limit is not None, "limit (hashlimit needs one)")
+    _require(rule.kind is not Kind.IPSET or bool(rule.match.sources), "sources (a block needs some)")
+    _require(rule.kind is not Kind.STRING or bool(rule.match.payload), "payload (a match needs one)")
+
+
+def _check_connections(rule: Rule) -> None:
+    limit = rule.connections
+    _require((rule.kind is Kind.CONNLIMIT) == (limit is not None), "connections (a connlimit rule's)")
+    _require(type(rule.close_open) is bool, "close_open")
+    can_close = rule.kind in CLOSING_KINDS and bool(limit or rule.match.sources) and not rule.match.payload
+    _require(not rule.close_open or can_close, "close_open (of blocked sources or a limit of connections)")
+    if limit is not None:
+        _whole("most", limit.most, 1, MAX_CONNECTIONS)
+        _whole("prefix_v4", limit.prefix_v4, 1, 32)
+        _whole("prefix_v6", limit.prefix_v6, 1, 128)
+
+
+def _check_settings(rule: Rule) -> None:
+    _require((rule.kind is Kind.SYSCTL) == bool(rule.settings), "settings (a sysctl rule's)")
+    _require(not rule.settings or rule.match == Match(), "match (a sysctl rule has none)")
+    names = [item.name for item in rule.settings]
+    _require(len(set(names)) == len(names), "settings (one named twice)")
+    for item in rule.settings:
+        tunable = TUNABLES.get(item.name)
+        if tunable is None:
+            raise FwtopError(f"not a rule: {safe_text(item.name, limit=60)!r} is not a setting to change", 2)
+        _whole(tunable.short, item.value, tunable.low, tunable.high)
+
+
+def _check_match(match: Match) -> None:
+    _require(match.family in (None, 4, 6), "family")
+    for name, high in (("protocol", 255), ("sport", 65535), ("dport", 65535), ("icmp_type", 255)):
+        value = getattr(match, name)
+        if value is not None:
+            _whole(name, value, 0, high)
+    for name in RANGES:
+        _check_range(name, getattr(match, name), _MOST.get(name, 65535))
+    _require(match.ip_id is None or match.family != 6, "ip_id (IPv6 packets have none)")
+    if match.tcp_flags is not None:
+        _require(len(match.tcp_flags) == 2, "tcp_flags")
+        for value in match.tcp_flags:
+            _whole("tcp_flags", value, 0, 255)
+    _require(match.fragment is None or isinstance(match.fragment, bool), "fragment")
+    _require(len(match.payload) <= MAX_PAYLOADS, f"payload (at most {MAX_PAYLOADS} strings)")
+    for item in match.payload:
+        _check_payload(item)
+
+
+def _check_range(name: str, value: Range | None, high: int) -> None:
+    if value is not None:
+        _whole(name, value.low, 0, high)
+        _whole(name, value.high, value.low, high)
+
+
+def _check_payload(item: PayloadMatch) -> None:
+    _require(1 <= len(item.data) <= MAX_PAYLOAD_BYTES, f"payload (1 to {MAX_PAYLOAD_BYTES} bytes)")
+    if item.offset is not None:
+        _whole("offset", item.offset, 0, MAX_OFFSET)
+    _require(item.mask is None or len(item.mask) == len(item.data), "payload mask")
+    _require(item.dns_name is None or isinstance(item.dns_name, str), "dns_name")
+
+
+def _check_limit(limit: RateLimit) -> None:
+    _whole("per_second", limit.per_second, 1, MAX_RATE)
+    _whole("burst", limit.burst, 1, MAX_RATE)
+    _whole("prefix_v4", limit.prefix_v4, 1, 32)
+    _whole("prefix_v6", limit.prefix_v6, 1, 128)
+    for name in ("in_bytes", "by_dport"):
+        _require(isinstance(getattr(limit, name), bool), name)
+
+
+def _whole(name: str, value: object, low: int, high: int) -> None:
+    if type(value) is not int or not low <= value <= high:
+        raise FwtopError(f"not a rule: {name} must be a whole number from {low} to {high}", 2)
+
+
+def _require(good: bool, name: str) -> None:
+    if not good:
+        raise FwtopError(f"not a rule: {name} is missing or of the wrong type", 2)

@@ -1,0 +1,1 @@
+"""Clients served: sockets, requests and answers, and the worker that carries them out."""

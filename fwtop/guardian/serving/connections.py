@@ -1,0 +1,165 @@
+"""The clients' connections: accepted, read, answered and dropped without ever blocking the event loop."""
+
+from __future__ import annotations
+
+import contextlib
+import selectors
+import socket
+from collections import Counter
+from collections.abc import Callable, Mapping
+
+from fwtop.client.connection import MAX_ANSWER
+from fwtop.guardian.serving.peer import BackgroundCloser, Client, Peer, PeerGone
+from fwtop.model.errors import FwtopError
+from fwtop.model.protocol import Answer, encode_success
+
+MAX_CONNECTIONS = 256
+_RESERVED = 64  # of them for those who come through the socket, which is root's alone
+MAX_OF_CLIENT = 4  # a console has three, and one more while it replaces a broken one
+_ACCEPTED_AT_ONCE = 64
+_STALLED_SECONDS = 10.0  # a client that does not read its answer for so long is dropped
+_TAKEN_SECONDS = 60.0  # and one that has not read all of it
+
+
+class Connections:
+    """All open connections, registered with the selector of the event loop."""
+
+    def __init__(self, selector: selectors.BaseSelector, client_gone: Callable[[Client], None]) -> None:
+        """Take the loop's selector, and what is called once a client's last connection is closed."""
+        self._selector = selector
+        self._client_gone = client_gone
+        self._peers: set[Peer] = set()
+        self.closer = BackgroundCloser()
+
+    def __bool__(self) -> bool:
+        """Return whether there is any."""
+        return bool(self._peers)
+
+    def __contains__(self, peer: object) -> bool:
+        """Return whether a connection is still open."""
+        return peer in self._peers
+
+    def accept(self, listener: socket.socket) -> None:
+        """Accept what waits at the listening socket."""
+        for _ in range(_ACCEPTED_AT_ONCE):
+            try:
+                peer = Peer.accept(listener, self.closer)
+            except OSError:  # none left, gone already, or out of descriptors
+                return
+            if peer is not None:
+                self.admit(peer)
+
+    def admit(self, peer: Peer) -> None:
+        """Add a new connection; at the limit it takes the place of the least useful one."""
+        if len(self._peers) >= MAX_CONNECTIONS:
+            self.drop(self._least_useful())
+        self._peers.add(peer)
+        self._listen(peer)
+
+    def branch(self, peer: Peer, client: Client) -> socket.socket:
+        """Give the client of `peer` another connection and return its end of it; evicts nobody.
+
+        Raises FwtopError: only root gets in through the socket, but whoever took over a console can ask
+        for any number of these. Raises OSError.
+        """
+        if len(client.connections) >= MAX_OF_CLIENT:
+            raise FwtopError(f"a client has at most {MAX_OF_CLIENT} connections")
+        if len(self._peers) >= MAX_CONNECTIONS - _RESERVED:
+            raise FwtopError("the guardian has too many connections: close other screens")
+        mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        other = Peer.of(mine, peer.pid, self.closer)
+        self.admit(other)
+        other.client = client
+        client.connections.add(other)
+        return theirs
+
+    def suspend(self, peer: Peer) -> None:
+        """Leave the next request of a connection in its socket until the current one is answered."""
+        peer.waiting = True
+        self._listen(peer)
+
+    def reply(self, peer: Peer, answer: Answer, descriptors: list[int] | None = None) -> None:
+        """Answer the current request; `descriptors` are closed once they are sent."""
+        peer.waiting = False
+        if peer not in self._peers:
+            self.closer.close(descriptors or [])
+            return
+        numbered = Answer(answer.ok, answer.error, answer.code, answer.data, peer.number)
+        self._drop_if_gone(peer, lambda: peer.send(numbered, descriptors))
+
+    def reply_encoded(self, peer: Peer, data: Mapping[str, bytes]) -> None:
+        """Answer the current request with data that is encoded already; clients share it."""
+        peer.waiting = False
+        if peer not in self._peers:
+            return
+        self._drop_if_gone(peer, lambda: peer.send_encoded(encode_success(peer.number, data)))
+        if peer.client is not None and sum(item.unread for item in peer.client.connections) > MAX_ANSWER:
+            self.drop(peer)  # each may hold another version of the data
+
+    def flush(self, peer: Peer) -> None:
+        """Send the rest of an answer, as far as the client takes it."""
+        self._drop_if_gone(peer, peer.flush)
+
+    def drop_stalled(self, now: float) -> list[float]:
+        """Drop the clients that don't read their answers; returns the seconds until the others time out."""
+        ends = {
+            peer: min(peer.used + _STALLED_SECONDS, peer.answered + _TAKEN_SECONDS)
+            for peer in self._peers
+            if peer.out
+        }
+        for peer in [peer for peer, end in ends.items() if end < now]:
+            self.drop(peer)
+        return [end - now for end in ends.values() if end >= now]
+
+    def drop(self, peer: Peer) -> None:
+        """Close a connection."""
+        self._peers.discard(peer)
+        with contextlib.suppress(KeyError, ValueError):
+            self._selector.unregister(peer.sock)
+        peer.close()
+        client = peer.client
+        if client is None:
+            return
+        client.connections.discard(peer)
+        if not client.connections:
+            self._client_gone(client)
+
+    def drop_all(self) -> None:
+        """Close all connections."""
+        for peer in list(self._peers):
+            self.drop(peer)
+
+    def _drop_if_gone(self, peer: Peer, work: Callable[[], None]) -> None:
+        try:
+            work()
+            self._listen(peer)
+        except PeerGone:
+            self.drop(peer)
+
+    def _listen(self, peer: Peer) -> None:
+        """Wait until the rest of an answer can be sent, or for a request unless one is being served."""
+        events = selectors.EVENT_WRITE if peer.out else 0 if peer.waiting else selectors.EVENT_READ
+        known = self._selector.get_map().get(peer.sock)
+        if known is None:
+            if events:
+                self._selector.register(peer.sock, events, peer)
+        elif not events:
+            self._selector.unregister(peer.sock)
+        elif known.events != events:
+            self._selector.modify(peer.sock, events, peer)
+
+    def _least_useful(self) -> Peer:
+        """Return an idle connection: one that never said hello, else one that neither watches nor owns rules.
+
+        Among these the least recently used one of the process with most connections. If there is none, one
+        of that process whatever it does: a newcomer may be the operator, who wants to take a rule back.
+        """
+        idle = [peer for peer in self._peers if not peer.waiting and not peer.out]
+        strangers = [peer for peer in idle if peer.client is None]
+        passive = [
+            peer
+            for peer in idle
+            if peer.client is not None and peer.client.slot is None and not peer.client.owns
+        ]
+        of = Counter(peer.pid for peer in self._peers)
+        return min(strangers or passive or self._peers, key=lambda peer: (-of[peer.pid], peer.used))

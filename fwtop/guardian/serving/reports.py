@@ -1,0 +1,195 @@
+"""What the guardian reports and never changes: plans, status, explanations, the host's own addresses."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from fwtop.guardian import backends
+from fwtop.guardian.allow import mosh
+from fwtop.guardian.allow.allowlist import Allowed
+from fwtop.guardian.diagnose import Subject, explain, over_text
+from fwtop.guardian.diagnose.dependents import notrack_warnings
+from fwtop.guardian.rules import closing, guard
+from fwtop.guardian.rules.guard import check_share, force_refused
+from fwtop.guardian.rules.state import GuardianState
+from fwtop.guardian.rules.validate import rule_of_wire
+from fwtop.guardian.serving.ownership import single_threaded
+from fwtop.model.addresses.address import Prefix
+from fwtop.model.addresses.roles import Role
+from fwtop.model.errors import FwtopError
+from fwtop.model.rule import Kind, Rule
+from fwtop.model.text import safe_text
+
+_MAX_PEERS = 256  # for the screen's marks
+
+
+@single_threaded
+class Reports:
+    """Answers to the requests that only read. Owned by the worker's thread."""
+
+    def __init__(
+        self,
+        state: GuardianState,
+        *,
+        warnings: tuple[str, ...] = (),
+        wait: Callable[[float], None] = time.sleep,
+    ) -> None:
+        """Take the shared state; `warnings` about this machine go with every plan.
+
+        `wait` sleeps between two readings of counters, and may serve urgent requests meanwhile.
+        """
+        self._state = state
+        self._warnings = warnings
+        self._wait = wait
+        self._allow: tuple[tuple[Allowed, ...], bytes] = (), b"[]"  # entries, and how they are encoded
+
+    def plan(
+        self,
+        data: dict[str, Any],
+        sources: Sequence[Prefix] = (),
+        *,
+        owner: object | None = None,
+        follows: bool = False,
+    ) -> dict[str, Any]:
+        """Return the commands, warnings and the guard's verdict for a rule, without installing anything.
+
+        `owner` is the console that asks, None for the command line; `follows` as in the request.
+        """
+        state = self._state
+        rule = replace(rule_of_wire(data, sources), id="0")
+        others, allow = state.other_rules(rule), state.fresh_allow()
+        rule, spared = guard.around_sessions(rule, allow)
+        verdict = guard.judge(rule, allow, len(others))
+        spared += mosh.warning(rule, allow)
+        commands: list[str] = []
+        limits, notes = state.limits()
+        refused = state.journal.trouble() or verdict.refused
+        if refused is None and verdict.broad is not None and owner is not None:
+            refused = force_refused(verdict.broad, limits)
+        code = 1 if refused else 0
+        if refused is None:
+            try:
+                check_share(rule, others, limits)
+                commands, more = self._commands(rule, follows=follows)
+                notes += more
+            except FwtopError as error:
+                refused, code = str(error), error.code
+        return {
+            "commands": [re.sub(r"\b(fwtop-|r)0\b", r"\1N", line) for line in commands],
+            "warnings": [*self._warnings, *state.journal.warnings, *spared, *verdict.warnings, *notes],
+            "refused": refused,
+            "code": code,
+            "needs_force": verdict.broad or "",
+        }
+
+    def _commands(self, rule: Rule, *, follows: bool) -> tuple[list[str], tuple[str, ...]]:
+        """Return what installing a rule would run, and notes about it; raises FwtopError."""
+        state = self._state
+        objects = backends.build(rule, guard.exceptions(rule, state.allow))
+        commands = state.kernel.plan("0", objects, rule.ttl_seconds, state.allow, follows=follows)
+        notes = objects.notes
+        if rule.replaces:
+            notes += (f"rule {rule.replaces} ends once this one is confirmed",)
+        if rule.close_open:
+            notes += (self._closes(rule),)
+        if rule.kind is Kind.NOTRACK:
+            notes += notrack_warnings(state.kernel.chains.variant, rule.match)
+        return commands, notes
+
+    def _closes(self, rule: Rule) -> str:
+        try:
+            found = closing.to_close(rule, self._state.allow)
+        except OSError as error:
+            return f"open connections go on: {safe_text(error.strerror or error)}"
+        if not found:
+            return "no connection is open that it would close"
+        return f"it also closes {closing.describe(found)}; undo does not bring them back"
+
+    def status(self, *, finished: bool, allow: bool = True) -> dict[str, bytes]:
+        """Return the active rules with counters, each part of the answer as JSON, which clients share.
+
+        On request also `finished`, all rules with the finished ones at the end (latest first), and the
+        allow-list.
+        """
+        state = self._state
+        if state.active:
+            state.counters.read()
+        elif allow:
+            state.fresh_allow()
+        rules = [state.status_of(entry, entries=True) for entry in list(state.active.values())]
+        data = {
+            "rules": _encoded(rules),
+            "warnings": _encoded(state.warnings()),
+            "peers": _encoded(self._peers()),
+        }
+        if finished:
+            over = [state.counters.status_of(entry) for entry in state.journal.finished_entries()]
+            data["finished"] = _encoded([*rules, *over])
+        if allow:
+            data["allow"] = self._encoded_allow()
+        return data
+
+    def _encoded_allow(self) -> bytes:
+        """Encode the allow-list once for each change of it, an entry at a time."""
+        entries = self._state.allow.entries
+        if entries != self._allow[0]:
+            self._allow = entries, b"[" + b", ".join(_encoded(entry.to_dict()) for entry in entries) + b"]"
+        return self._allow[1]
+
+    def _peers(self) -> list[list[str | int]]:
+        """Return prefix, role and port of allow-listed peers, those found by fwtop first; a bounded number.
+
+        Only SSH sessions have a port, the peer's; it is 0 for all others.
+        """
+        entries = sorted(self._state.allow.entries, key=lambda entry: entry.role is Role.OPERATOR)
+        return [
+            [str(entry.prefix), entry.role.value, entry.session.peer_port if entry.session is not None else 0]
+            for entry in entries[:_MAX_PEERS]
+        ]
+
+    def why(self, rule_id: str) -> list[str]:
+        """Explain in sentences what a rule matches or what keeps it from matching; takes about a second."""
+        state = self._state
+        entry = state.active.get(rule_id)
+        if entry is None:
+            over = state.journal.find(rule_id)
+            if over is None:
+                raise FwtopError(
+                    f"there is no rule {safe_text(rule_id, limit=20)!r}: see 'fwtop status --all'"
+                )
+            return [over_text(over)]
+        if entry.rule.kind is Kind.SYSCTL:
+            return state.kernel.sysctls.sentences(rule_id)
+        short = state.acting.look(state.active, force=True).get(rule_id)
+        return explain(
+            Subject(
+                entry,
+                state.objects_of(entry.rule),
+                state.kernel.chains,
+                state.counters.busiest(entry.rule),
+                lambda: {name: count.packets for name, count in state.kernel.counts().items()},
+                {name: item.rule.kind for name, item in list(state.active.items())},
+                state.kernel.compiled.parse_errors,
+                short,
+                self._wait,
+            )
+        )
+
+    def allow_changed(self) -> None:
+        """Read the allow-list again shortly: a route or an own address changed."""
+        self._state.allow_changed()
+
+    def host_addresses(self) -> dict[str, Any]:
+        """Return the host's own addresses, for a console that starts to watch."""
+        allow = self._state.fresh_allow()
+        own = [str(entry.prefix) for entry in allow.entries if entry.role is Role.OWN]
+        return {"own_addresses": own}
+
+
+def _encoded(value: object) -> bytes:
+    return json.dumps(value).encode()

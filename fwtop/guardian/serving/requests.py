@@ -1,0 +1,88 @@
+"""Carry out requests in the worker, and answer them whatever goes wrong."""
+
+from __future__ import annotations
+
+import syslog
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fwtop.guardian.rules.lifecycle import Lifecycle
+from fwtop.guardian.serving.reports import Reports
+from fwtop.model.addresses.address import Prefix
+from fwtop.model.addresses.prefix_list import read_sources
+from fwtop.model.errors import FwtopError
+from fwtop.model.protocol import Answer, Apply, Keep, Plan, Repair, Request, Undo, Why
+from fwtop.model.text import safe_text
+
+
+@dataclass(frozen=True, slots=True)
+class Handlers:
+    """What carries requests out, in the worker's thread alone."""
+
+    lifecycle: Lifecycle
+    reports: Reports
+
+
+def carry_out(
+    handlers: Handlers, request: Request, attached: int | None, owner: object | None
+) -> dict[str, Any]:
+    """Carry out a request that changes rules or reads the kernel; runs in the worker's thread.
+
+    `attached` is the descriptor of a list that came with it; a provisional rule falls with `owner`.
+    Raises FwtopError, and ValueError for a list that can't be read.
+    """
+    match request:
+        case Why():
+            return {"sentences": handlers.reports.why(request.id)}
+        case Keep() | Repair() | Undo():
+            return _change(handlers.lifecycle, request)
+        case Plan():
+            sources = _sources(attached)
+            return handlers.reports.plan(request.rule, sources, owner=owner, follows=request.follows)
+        case Apply():
+            return handlers.lifecycle.apply(
+                request.rule,
+                _sources(attached),
+                request.confirm_seconds,
+                force=request.force,
+                owner=owner,
+            )
+    raise TypeError("not a request that takes time")
+
+
+def _change(lifecycle: Lifecycle, request: Keep | Repair | Undo) -> dict[str, Any]:
+    """Confirm a rule, put it back, or end some."""
+    match request:
+        case Keep():
+            return lifecycle.keep(request.id, request.ttl_seconds)
+        case Repair():
+            return lifecycle.repair(request.id)
+        case Undo():
+            return lifecycle.undo(request.ids, everything=request.all)
+
+
+def _sources(attached: int | None) -> Sequence[Prefix]:
+    return read_sources(attached) if attached is not None else ()
+
+
+def check_attached(request: Request, attached: int | None) -> None:
+    """Raise ValueError unless request and message agree on whether a list came along."""
+    announced = isinstance(request, Plan | Apply) and request.attached
+    if announced != (attached is not None):
+        raise ValueError("a list is announced or attached, but not both")
+
+
+def guarded(request: Request, work: Callable[[], dict[str, Any]]) -> Answer:
+    """Run a request's work and return its answer, also for errors."""
+    try:
+        return Answer(True, data=work())
+    except FwtopError as error:
+        return Answer(False, safe_text(error, limit=1000), error.code)
+    except ValueError as error:
+        return Answer(False, safe_text(f"not understood: {error}"), 2)
+    except Exception as error:
+        # Whatever a request broke, the other clients' rules still need their guardian.
+        line = safe_text(f"{type(request).__name__.lower()} failed: {type(error).__name__}: {error}")
+        syslog.syslog(syslog.LOG_ERR, line)
+        return Answer(False, line, 1)

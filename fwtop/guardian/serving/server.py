@@ -1,0 +1,376 @@
+"""The guardian's event loop: one thread that passes requests on and answers back, and never blocks.
+
+Rules, journal and kernel belong to the worker's thread (worker.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import selectors
+import signal
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from fwtop.client.connection import patience
+from fwtop.guardian.allow.allowlist import Session, note_operator, operator_of
+from fwtop.guardian.functions import Functions
+from fwtop.guardian.objects.xdp import CompiledRules
+from fwtop.guardian.observers import Loading, Observers
+from fwtop.guardian.serving.connections import Connections
+from fwtop.guardian.serving.peer import Client, Peer, PeerGone, is_memory_file
+from fwtop.guardian.serving.requests import Handlers, carry_out, check_attached, guarded
+from fwtop.guardian.serving.status_cache import StatusCache
+from fwtop.guardian.serving.worker import Task, Worker
+from fwtop.guardian.survey import LastSurvey
+from fwtop.kernel.routes import RouteMonitor
+from fwtop.model.errors import FwtopError
+from fwtop.model.protocol import (
+    Answer,
+    Apply,
+    Connect,
+    Hello,
+    Keep,
+    NumberedRequest,
+    Plan,
+    Repair,
+    Rescan,
+    Status,
+    Survey,
+    Symbols,
+    Undo,
+    Watch,
+    Why,
+    parse_request,
+)
+from fwtop.model.text import safe_text
+from fwtop.xdp.messages import Loaded
+
+ROLES = frozenset({"console", "cli"})
+_FIRST_CLIENT_SECONDS = 10.0  # a guardian that nobody connects to exits
+_LINGER_SECONDS = 0.5  # so that the next command of a script needs no new guardian
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What a guardian reports about itself."""
+
+    pid: int
+    build: str
+    netns: int
+    variant: str
+
+
+class Server:
+    """Serves clients until there are neither clients nor active rules."""
+
+    def __init__(
+        self,
+        handlers: Handlers,
+        identity: Identity,
+        operators: dict[Session, float],
+        compiled: CompiledRules,
+        worker: Worker,
+    ) -> None:
+        self._handlers = handlers  # for the worker's thread alone
+        self._compiled = compiled  # likewise
+        self._identity = identity
+        self._operators = operators  # SSH sessions that a client came from → when it was last seen
+        self._selector = selectors.DefaultSelector()
+        self._connections = Connections(self._selector, self._client_gone)
+        self._observers = Observers(self._await_loader, self._connections.reply)
+        self._functions = Functions()  # for the worker
+        self._survey = LastSurvey()
+        self._worker = worker
+        self._routes = RouteMonitor()
+        self._statuses = StatusCache(self._make_status, lambda: worker.version, self._reply_status)
+        self._stop = False
+        self._terminated = False  # by a signal: perhaps no guardian follows
+        self._idle_at = time.monotonic() + _FIRST_CLIENT_SECONDS
+
+    def run(self, listener: socket.socket) -> None:
+        """Serve until idle, replaced by another build, or terminated by SIGTERM or SIGINT."""
+        wake, _waker = self._catch_signals()
+        self._observers.detach_stale()
+        self._worker.start()
+        self._selector.register(listener, selectors.EVENT_READ, listener)
+        self._selector.register(wake, selectors.EVENT_READ, wake)
+        self._selector.register(self._worker.wake, selectors.EVENT_READ, self._worker)
+        self._selector.register(self._routes, selectors.EVENT_READ, self._routes)
+        while not self._stop:
+            for key, events in self._selector.select(self._pause()):
+                self._ready(key.data, events, listener, wake)
+            self._observers.proceed()
+        if self._terminated:
+            self._tell_worker(self._handlers.lifecycle.end_sysctls)
+        self._connections.drop_all()
+        self._worker.finish()
+        listener.close()
+        self._routes.close()
+        self._observers.finish()
+
+    def _catch_signals(self) -> tuple[socket.socket, socket.socket]:
+        wake, waker = socket.socketpair()
+        wake.setblocking(False)
+        waker.setblocking(False)
+        signal.set_wakeup_fd(waker.fileno(), warn_on_full_buffer=False)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._terminate)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+        signal.signal(signal.SIGCHLD, lambda *_: None)  # wakes the loop: a detaching child ended
+        return wake, waker
+
+    def _terminate(self, *_: object) -> None:
+        self._stop = self._terminated = True
+
+    def _pause(self) -> float | None:
+        """Answer and drop whose time is over; returns how long the loop may sleep."""
+        now = time.monotonic()
+        times = self._statuses.expire(now) + self._connections.drop_stalled(now)
+        timeout = self._observers.next_timeout()
+        if timeout is not None:
+            times.append(timeout)
+        if self._connections or self._worker.active or self._worker.busy:
+            self._idle_at = now + _LINGER_SECONDS
+        elif now >= self._idle_at:
+            self._stop = True
+        else:
+            times.append(self._idle_at - now)
+        return 0.0 if self._stop else max(0.0, min(times)) if times else None
+
+    def _ready(self, source: object, events: int, listener: socket.socket, wake: socket.socket) -> None:
+        if source is listener:
+            self._connections.accept(listener)
+        elif source is wake:
+            with contextlib.suppress(BlockingIOError):
+                wake.recv(4096)
+        elif source is self._worker:
+            self._worker.deliver()
+        elif source is self._routes:
+            if self._routes.changed():
+                self._tell_worker(self._handlers.reports.allow_changed)
+        elif isinstance(source, Loading):
+            self._loaded(source)
+        elif isinstance(source, Peer) and source in self._connections:
+            if events & selectors.EVENT_WRITE:
+                self._connections.flush(source)
+            elif events & selectors.EVENT_READ:
+                self._read(source)
+
+    def _read(self, peer: Peer) -> None:
+        """Read and start one request; one each turn of the loop, so that no client starves the others."""
+        attached: int | None = None
+        try:
+            message, attached = peer.receive()
+            if not message:
+                return
+            self._begin(peer, message, attached)
+        except PeerGone:
+            self._connections.drop(peer)
+        finally:
+            if attached is not None:
+                self._connections.closer.close([attached])
+
+    def _begin(self, peer: Peer, message: bytes, attached: int | None) -> None:
+        peer.number = 0
+        try:
+            asked = parse_request(message)
+            peer.number = asked.number
+            check_attached(asked.request, attached)
+            if attached is not None and not is_memory_file(attached):
+                raise ValueError("the list is not a memory file")
+        except ValueError as error:
+            self._connections.reply(peer, Answer(False, safe_text(f"not understood: {error}"), 2))
+            return
+        self._serve(peer, asked, attached)
+
+    def _serve(self, peer: Peer, asked: NumberedRequest, attached: int | None) -> None:
+        request = asked.request
+        if peer.client is None:
+            if not isinstance(request, Hello):
+                raise PeerGone
+            self._connections.reply(peer, self._greet(peer, request))
+            return
+        match request:
+            case Hello():
+                self._connections.reply(peer, Answer(False, "hello was said already", 2))
+            case Connect():
+                self._branch(peer, peer.client)
+            case Watch():
+                self._start_watching(peer, peer.client, request)
+            case Status():
+                self._connections.suspend(peer)
+                self._statuses.request(peer, request, asked.seconds)
+            case Rescan():
+                self._observers.rescan()
+                self._connections.reply(peer, Answer(True))
+            case Survey():
+                self._connections.reply(peer, Answer(True, data=self._survey.data))
+                self._renew_survey()
+            case Symbols():
+                self._name_locations(peer, peer.client)
+            case Apply() | Keep() | Repair() | Undo() if peer.client.hello.readonly:
+                self._connections.reply(peer, Answer(False, "read-only: nothing was changed", 1))
+            case _:
+                self._submit(peer, peer.client, asked, attached)
+
+    def _submit(self, peer: Peer, client: Client, asked: NumberedRequest, attached: int | None) -> None:
+        """Hand a request to the worker."""
+        request = asked.request
+        owner = client if client.hello.role == "console" else None
+        client.owns |= owner is not None and isinstance(request, Apply)
+        kept = self._connections.closer.keep(attached)
+        seconds = asked.seconds or patience(request)
+
+        def work() -> Answer:
+            return guarded(request, lambda: carry_out(self._handlers, request, kept, owner))
+
+        def done(answer: Answer) -> None:
+            if kept is not None:
+                self._connections.closer.close([kept])
+            self._connections.reply(peer, answer)
+
+        self._connections.suspend(peer)
+        is_slow, is_change = (
+            isinstance(request, Plan | Apply | Why),
+            isinstance(request, Apply | Keep | Repair | Undo),
+        )
+        end = time.monotonic() + seconds
+        self._worker.submit(Task(work, done, quick=not is_slow, end=end, changes=is_change))
+
+    def _greet(self, peer: Peer, hello: Hello) -> Answer:
+        if hello.role not in ROLES:
+            return Answer(False, "no such role", 2)
+        if hello.build != self._identity.build:
+            self._stop = True  # rules stay: the journal tells the successor
+            return Answer(False, "another build took over", 1, {"retired": self._identity.pid})
+        peer.client = Client(hello)
+        peer.client.connections.add(peer)
+        note_operator(self._operators, operator_of(peer.pid))
+        return Answer(True, data={"guardian": self._about(hello.readonly)})
+
+    def _branch(self, peer: Peer, client: Client) -> None:
+        """Give a client another connection."""
+        try:
+            theirs = self._connections.branch(peer, client)
+        except (FwtopError, OSError) as error:
+            self._connections.reply(peer, Answer(False, safe_text(error), 1))
+            return
+        self._connections.reply(peer, Answer(True), [theirs.detach()])
+
+    def _make_status(self, finished: bool, allow: bool, done: Callable[[Answer], None]) -> None:
+        def work() -> Answer:
+            return guarded(Status(), lambda: self._handlers.reports.status(finished=finished, allow=allow))
+
+        self._worker.submit(Task(work, done, quick=True, changes=False))
+
+    def _reply_status(self, peer: Peer, answer: Answer) -> None:
+        """Answer with a status, whose data is encoded."""
+        if not answer.ok:
+            self._connections.reply(peer, answer)
+            return
+        about = self._about(peer.client is not None and peer.client.hello.readonly)
+        self._connections.reply_encoded(peer, {**answer.data, "guardian": json.dumps(about).encode()})
+
+    def _about(self, readonly: bool) -> dict[str, Any]:
+        me = self._identity
+        return {
+            "pid": me.pid,
+            "build": me.build,
+            "netns": me.netns,
+            "variant": me.variant,
+            "readonly": readonly,
+        }
+
+    def _start_watching(self, peer: Peer, client: Client, request: Watch) -> None:
+        if client.slot is not None:
+            self._connections.reply(peer, Answer(False, "this client watches already", 1))
+            return
+
+        def work() -> Answer:
+            self._compiled.interfaces.update(request.interfaces)
+            return Answer(True, data=dict(self._compiled.descriptors))
+
+        def done(answer: Answer) -> None:
+            if peer not in self._connections:
+                return
+            self._observers.maps = answer.data
+            self._observers.watch(peer, client, request)
+
+        self._connections.suspend(peer)
+        self._worker.submit(Task(work, done, quick=True, changes=False))
+
+    def _await_loader(self, loading: Loading) -> None:
+        self._selector.register(loading.sock, selectors.EVENT_READ, loading)
+
+    def _loaded(self, loading: Loading) -> None:
+        self._selector.unregister(loading.sock)
+        answer, forward, maps = self._observers.take(loading)
+        if not answer.ok:
+            self._connections.reply(loading.peer, answer)
+            return
+
+        def work() -> Answer:
+            return guarded(Watch(), lambda: self._with_maps(maps))
+
+        def done(found: Answer) -> None:
+            self._observers.maps = found.data.pop("maps", self._observers.maps)
+            whole = Answer(True, data={**answer.data, **found.data}) if found.ok else found
+            self._connections.reply(loading.peer, whole, forward)
+
+        self._worker.submit(Task(work, done, quick=True, changes=False))
+
+    def _with_maps(self, maps: dict[str, int]) -> dict[str, Any]:
+        self._compiled.take_maps(Loaded(maps=maps))
+        return {**self._handlers.reports.host_addresses(), "maps": dict(self._compiled.descriptors)}
+
+    def _name_locations(self, peer: Peer, client: Client) -> None:
+        """Tell a client which functions dropped packets, without their addresses."""
+        try:
+            addresses = self._observers.locations(client)
+        except OSError as error:
+            self._connections.reply(peer, Answer(False, safe_text(error), 1))
+            return
+
+        def work() -> Answer:
+            return guarded(Symbols(), lambda: {"names": self._functions.names(addresses)})
+
+        self._connections.suspend(peer)
+        done = partial(self._connections.reply, peer)
+        self._worker.submit(Task(work, done, quick=True, changes=False))
+
+    def _renew_survey(self) -> None:
+        """Have the worker make a new survey if the last one is old; nobody waits for it."""
+        if not self._survey.due():
+            return
+        interfaces = self._observers.interfaces()
+
+        def work() -> Answer:
+            return guarded(Survey(), lambda: self._survey.read(interfaces))
+
+        def done(answer: Answer) -> None:
+            self._survey.data = answer.data if answer.ok else self._survey.data
+
+        self._worker.submit(Task(work, done, quick=True, changes=False))
+
+    def _client_gone(self, client: Client) -> None:
+        """Detach a client's observers and revert its unconfirmed rules."""
+        self._connections.closer.close(client.held)
+        client.held.clear()
+        if client.slot is not None:
+            self._observers.detach(client.slot)
+        if client.owns:
+            self._tell_worker(lambda: self._handlers.lifecycle.owner_gone(client))
+
+    def _tell_worker(self, do: Callable[[], None]) -> None:
+        """Have the worker do something that nobody waits for."""
+
+        def work() -> Answer:
+            return guarded(Undo(), lambda: do() or {})  # type: ignore[func-returns-value]
+
+        self._worker.submit(Task(work, lambda _: None, quick=True))

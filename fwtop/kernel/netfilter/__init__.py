@@ -1,0 +1,1 @@
+"""Netfilter's rule sets: iptables, nf_tables and ipset."""

@@ -1,0 +1,127 @@
+"""The iptables variant that this namespace uses: nf_tables or legacy (iptables(8), xtables-nft(8)).
+
+Both can hold rules at the same time, and packets then traverse both. fwtop uses the one that is in use, and
+warns if both are.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from fwtop.kernel.netfilter import nf_tables
+from fwtop.kernel.programs import ENVIRONMENT, CommandError, run
+from fwtop.model.errors import FwtopError
+
+NFT = "nft"
+LEGACY = "legacy"
+_TABLES = ("filter", "nat", "mangle", "raw", "security")
+_MANY_RULES = 2000  # for which iptables-nft-save takes long; fwtop's own are never so many
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """The programs of one iptables variant."""
+
+    name: str  # NFT or LEGACY
+    suffix: str  # "-nft", "-legacy", or "" where the distribution ships one variant only
+
+    def program(self, family: int) -> str:
+        """Return the name of the program for a family."""
+        return f"{'iptables' if family == 4 else 'ip6tables'}{self.suffix}"
+
+    def save(self, family: int) -> list[str]:
+        """Return the argv that prints table raw with counters, and exits with 0 even if there is none."""
+        return [f"{self.program(family)}-save", "-c", "-t", "raw"]
+
+    def restore(self, family: int) -> list[str]:
+        """Return the argv that applies a transaction.
+
+        Legacy exits with status 4 while another process holds its lock, unless told to wait; nft has no lock.
+        """
+        wait = ["-w", "10"] if self.name == LEGACY else []
+        return [f"{self.program(family)}-restore", "--noflush", *wait]
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The variant in use, and warnings for the operator."""
+
+    variant: Variant
+    warnings: tuple[str, ...] = ()
+
+
+def named(name: str) -> Variant:
+    """Return a variant by name, with the names of its programs on this machine."""
+    suffix = f"-{name}"
+    return Variant(name, suffix if _has(f"iptables{suffix}") else "")
+
+
+def choose() -> Choice:
+    """Return the variant that holds rules in this namespace.
+
+    If neither or both do, it is the one that `iptables` is a link to. Reads only, and never makes the kernel
+    load a legacy table. Raises FwtopError (code 3) if iptables is not installed.
+    """
+    if not _has("iptables"):
+        raise FwtopError("iptables is not installed; nothing was changed: apt-get install iptables", 3)
+    default = LEGACY if "legacy" in run(["iptables", "-V"]) else NFT
+    nft, legacy = _nft_in_use(default), _legacy_in_use(default)
+    if nft and legacy:
+        other = LEGACY if default == NFT else NFT
+        warning = f"both iptables variants hold rules; fwtop uses {default}, packets pass {other}'s rules too"
+        return Choice(named(default), (warning,))
+    return Choice(named(NFT if nft else LEGACY if legacy else default))
+
+
+def _has(program: str) -> bool:
+    return any(os.access(f"{folder}/{program}", os.X_OK) for folder in ENVIRONMENT["PATH"].split(":"))
+
+
+def _nft_in_use(default: str) -> bool:
+    programs = [name for name in ("iptables-nft-save", "ip6tables-nft-save") if _has(name)]
+    if not programs and default == NFT:
+        programs = ["iptables-save", "ip6tables-save"]
+    held = _rules_in_nf_tables()
+    if held == 0 or not programs:
+        return False
+    return held > _MANY_RULES or any(_holds_rules(_saved([program])) for program in programs)
+
+
+def _rules_in_nf_tables() -> int:
+    """Return how many rules, and jumps between chains, the tables by iptables' names have."""
+    found = 0
+    for family in (4, 6):
+        for table in _TABLES:
+            try:
+                found += sum((nf_tables.table_chains(family, table) or {}).values())
+            except FwtopError:
+                continue
+    return found
+
+
+def _legacy_in_use(default: str) -> bool:
+    for prefix, names in (("ip", "/proc/net/ip_tables_names"), ("ip6", "/proc/net/ip6_tables_names")):
+        program = f"{prefix}tables-legacy-save" if _has(f"{prefix}tables-legacy-save") else ""
+        if not program and default == LEGACY:
+            program = f"{prefix}tables-save"
+        try:
+            loaded = Path(names).read_text().split()
+        except OSError:
+            continue  # this kernel has no legacy tables
+        if program and any(_holds_rules(_saved([program, "-t", table])) for table in loaded):
+            return True
+    return False
+
+
+def _saved(argv: list[str]) -> str:
+    """Return the saved rules, "" if they can't be read: that must not prevent watching or ending rules."""
+    try:
+        return run(argv)
+    except CommandError:
+        return ""
+
+
+def _holds_rules(saved: str) -> bool:
+    return any(line.startswith("-A ") and "FWTOP" not in line for line in saved.splitlines())

@@ -1,0 +1,1 @@
+"""Addresses and prefixes, single and by the million, and what operators name as sources."""

@@ -1,0 +1,32 @@
+"""How many prefixes a rule takes, by what looks them up."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fwtop.model.addresses.address import Prefix
+from fwtop.model.rule import Kind
+
+IPSET_PREFIXES = 5_000_000  # ipset takes 50 to 100 bytes of kernel memory for each
+COMPILED_PREFIXES = {4: 25_000_000, 6: 5_000_000}  # by XDP and tc
+
+
+def why_too_many(kind: Kind, prefixes: Sequence[Prefix]) -> str | None:
+    """Return why a rule can't hold a list, and what can; None if it can."""
+    if len(prefixes) <= IPSET_PREFIXES:
+        return None
+    if kind not in (Kind.XDP, Kind.TC):
+        return (
+            f"{len(prefixes):,} prefixes, but an ipset takes up to {IPSET_PREFIXES:,}: --via xdp takes more"
+        )
+    for family, most in COMPILED_PREFIXES.items():
+        count = _count(prefixes, family)
+        if count > most:
+            return f"{count:,} IPv{family} prefixes, but an XDP or tc rule takes up to {most:,}"
+    return None
+
+
+def _count(prefixes: Sequence[Prefix], family: int) -> int:
+    from fwtop.model.addresses.prefix_rows import PrefixRows
+
+    return PrefixRows.of(prefixes).count(family)

@@ -1,0 +1,130 @@
+"""Long lists of prefixes as bytes, and their transfer beside a request.
+
+A request is one JSON message of at most MAX_MESSAGE bytes, room for 50,000 prefixes. Longer lists are passed
+as a sealed memory file (memfd_create(2)), whose descriptor accompanies the message.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import gc
+import mmap
+import os
+import socket
+import stat
+import struct
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+
+from fwtop.model.addresses.address import Prefix
+from fwtop.model.protocol import Apply, Plan
+from fwtop.model.rule import Rule
+
+ATTACH_ABOVE = 5_000  # prefixes
+MAX_PREFIXES = 25_000_000  # of any kind of rule; model/addresses/list_limits.py says how many each takes
+_MAX_BYTES = 32 + 17 * MAX_PREFIXES
+_ENTRY = struct.Struct("!BB16s")  # family, length, address (IPv4 in the last four bytes)
+_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL
+
+
+@contextmanager
+def collection_paused() -> Iterator[None]:
+    """Pause the garbage collector, which would scan a million new objects repeatedly."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+def pack_prefixes(prefixes: Sequence[Prefix]) -> bytes:
+    """Encode prefixes as 18 bytes each; a long list is sorted and deduplicated, and takes 5 to 17."""
+    if len(prefixes) > ATTACH_ABOVE:
+        from fwtop.model.addresses.prefix_rows import PrefixRows
+
+        return PrefixRows.of(prefixes).tobytes()
+    pack = _ENTRY.pack
+    return b"".join([pack(item.family, item.length, item.value.to_bytes(16, "big")) for item in prefixes])
+
+
+def unpack_prefixes(data: bytes | mmap.mmap) -> Sequence[Prefix]:
+    """Decode what `pack_prefixes` encoded; raises ValueError on anything else, including host bits.
+
+    A long list is returned as PrefixRows, which refer to `data`. Those in the journal
+    of an older fwtop are 18 bytes a prefix, as short ones still are.
+    """
+    if data[:1] == b"\0":
+        from fwtop.model.addresses.prefix_rows import PrefixRows
+
+        return PrefixRows.of_bytes(data)
+    if len(data) % _ENTRY.size or len(data) > MAX_PREFIXES * _ENTRY.size:
+        raise ValueError("not a list of prefixes, or too long")
+    if len(data) > ATTACH_ABOVE * _ENTRY.size:
+        from fwtop.model.addresses.prefix_rows import PrefixRows
+
+        return PrefixRows.of_old_bytes(data)
+    number = int.from_bytes
+    found = []
+    for family, length, address in _ENTRY.iter_unpack(data):
+        value = number(address, "big")
+        bits = 32 if family == 4 else 128
+        if family not in (4, 6) or length > bits or value >> bits or value & ((1 << bits - length) - 1):
+            raise ValueError("not a list of prefixes")
+        found.append(Prefix(family, value, length))
+    return tuple(found)
+
+
+def prefix_text(prefix: Prefix) -> str:
+    """Format a prefix like `str`, but eight times as fast for IPv4."""
+    if prefix.family == 6:
+        return str(prefix)
+    address = socket.inet_ntoa(prefix.value.to_bytes(4, "big"))
+    return address if prefix.length == 32 else f"{address}/{prefix.length}"
+
+
+def detach_sources(request: Plan | Apply, rule: Rule) -> tuple[Plan | Apply, int | None]:
+    """Return a request for a rule, and the descriptor of its source list if that is too long for the message.
+
+    The caller closes the descriptor. `request.rule` is replaced.
+    """
+    if len(rule.match.sources) <= ATTACH_ABOVE:
+        return replace(request, rule=rule.to_dict()), None
+    short = replace(rule, match=replace(rule.match, sources=()))
+    return replace(request, rule=short.to_dict(), attached=True), sealed(rule.match.sources)
+
+
+def sealed(prefixes: Sequence[Prefix]) -> int:
+    """Write a long list into a new memory file that nobody can change any more."""
+    from fwtop.model.addresses.prefix_rows import PrefixRows
+
+    descriptor = os.memfd_create("fwtop-sources", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    with open(descriptor, "wb", buffering=0, closefd=False) as file:
+        for piece in PrefixRows.of(prefixes).pieces():
+            view = memoryview(piece)
+            while view:  # write(2) takes 2 GiB at most
+                view = view[file.write(view) :]
+    fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _SEALS)
+    return descriptor
+
+
+def read_sources(descriptor: int) -> Sequence[Prefix]:
+    """Read a list from a client's descriptor; raises ValueError.
+
+    Only a sealed memory file is accepted, as anything else could block, grow or change meanwhile. A long
+    list is not copied: it stays in that file, which is mapped.
+    """
+    try:
+        seals = fcntl.fcntl(descriptor, fcntl.F_GET_SEALS)
+    except OSError:
+        raise ValueError("the list is not a memory file") from None
+    status = os.fstat(descriptor)
+    if seals & _SEALS != _SEALS or not stat.S_ISREG(status.st_mode):
+        raise ValueError("the list is not sealed")
+    if status.st_size > _MAX_BYTES:
+        raise ValueError(f"more than {MAX_PREFIXES:,} prefixes")
+    if not status.st_size:
+        raise ValueError("the list is empty")
+    return unpack_prefixes(mmap.mmap(descriptor, status.st_size, mmap.MAP_PRIVATE, mmap.PROT_READ))

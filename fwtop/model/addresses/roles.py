@@ -1,0 +1,73 @@
+"""What an allow-listed address may send: everything, or only what its role on this host needs.
+
+What the operator lists passes in full. What fwtop finds by itself passes only in its role, so that a flood
+forged in the name of a resolver or a gateway can be dropped. The same checks stand in iptables (chain.py),
+nftables (nft_words.py) and the compiled rules (bpf/xdp_allow.h); tests hold the three to the same verdicts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from fwtop.model.addresses.address import Prefix
+
+TCP, UDP = 6, 17
+ICMP = {4: 1, 6: 58}
+DNS_PORT, NTP_PORT, BGP_PORT = 53, 123, 179
+DHCP_PORTS = {4: (67, 68), 6: (547, 546)}  # server, client
+BFD_PORTS = (3784, 3785, 4784)  # RFC 5881, RFC 5883
+ROUTING = (89, 112)  # OSPF (RFC 2328), VRRP (RFC 9568)
+ASKING_PORTS = 1024  # resolvers ask from ports that no service listens on; answers go nowhere else
+
+
+class Role(StrEnum):
+    """Why an address is on the allow-list."""
+
+    OPERATOR = "operator"  # listed in /etc/fwtop/allow
+    SSH = "ssh"
+    DNS = "dns"
+    NTP = "ntp"
+    GATEWAY = "gateway"
+    OWN = "own"
+
+
+WHO = {  # as tables of sources say it
+    Role.SSH: "you",
+    Role.OPERATOR: "allowed",
+    Role.DNS: "resolver",
+    Role.NTP: "time server",
+    Role.GATEWAY: "gateway",
+    Role.OWN: "this host",
+}
+PASSES = {
+    Role.OPERATOR: "everything",
+    Role.DNS: f"from port {DNS_PORT}: UDP to ports from {ASKING_PORTS} on, TCP but new connections",
+    Role.NTP: f"UDP from port {NTP_PORT}",
+    Role.GATEWAY: "ICMP, OSPF, VRRP, BGP, BFD, DHCP answers",
+    Role.OWN: "loopback",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Passes:
+    """What passes of one family, as sets that can be looked up; all are sorted and unique."""
+
+    family: int
+    networks: tuple[Prefix, ...]  # in full
+    peers: tuple[tuple[Prefix, int, int], ...]  # address, protocol (TCP or UDP), the sender's port
+    gateways: tuple[Prefix, ...]
+
+    @property
+    def known(self) -> tuple[Prefix, ...]:
+        """Every prefix of it, in whatever role."""
+        return tuple(sorted({*self.networks, *(peer for peer, _, _ in self.peers), *self.gateways}))
+
+
+@dataclass(frozen=True, slots=True)
+class AllowedPeer:
+    """An entry of the allow-list as consoles get it, to predict what a rule drops."""
+
+    prefix: Prefix
+    role: Role
+    port: int = 0  # of an SSH session: the peer's

@@ -1,0 +1,1 @@
+"""What was seen: packets as columns, counters, windows, snapshots, sessions."""

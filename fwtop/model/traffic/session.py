@@ -1,0 +1,129 @@
+"""Stored sessions as frozen values, from the store to reports."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from fwtop.model.rule import Rule
+from fwtop.model.traffic.snapshot import Snapshot
+
+
+class EventKind(StrEnum):
+    """The kind of an event between two snapshots."""
+
+    ATTACK_BEGAN = "attack_began"
+    ATTACK_CHANGED = "attack_changed"  # another vector joined or took over
+    ATTACK_ENDED = "attack_ended"
+    RULE_PROPOSED = "rule_proposed"
+    RULE_APPLIED = "rule_applied"
+    RULE_CONFIRMED = "rule_confirmed"
+    RULE_UNDONE = "rule_undone"
+    RULE_EXPIRED = "rule_expired"
+    GUARDIAN_LOST = "guardian_lost"
+    GUARDIAN_BACK = "guardian_back"
+    RECORDS_LOST = "records_lost"
+    STORING_RESUMED = "storing_resumed"  # after the disk was full or failing
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """An event; `subject` is an attack's kind, a rule's id or a proposal's command."""
+
+    at: float  # Unix seconds
+    kind: EventKind
+    subject: str
+    text: str  # one sanitised sentence
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """An event of a recording, and the time of the snapshot that first shows it."""
+
+    at: float  # Unix seconds
+    event: Event
+
+
+@dataclass(frozen=True, slots=True)
+class AttackTick:
+    """An attack at one time."""
+
+    at: float
+    kind: str
+    pps: float
+    share: float
+    confidence: float
+
+
+@dataclass(frozen=True, slots=True)
+class RuleTick:
+    """The counters of a rule at one time."""
+
+    at: float
+    rule_id: str
+    state: str  # rule.State
+    packets: int
+    bytes: int
+    pps: float
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """One point of the timeline; rates are averages over a snapshot's window."""
+
+    at: float  # Unix seconds: the end of the window
+    pps: float
+    bps: float
+    dropped_pps: float
+    accepted_pps: float
+    one_in: float
+    lost_per_s: float  # samples that did not fit the buffers
+    conntrack: int | None = None  # entries
+    conntrack_max: int | None = None
+    conntrack_new_per_s: float | None = None
+    softirq_share: float | None = None
+    tcp_handshakes_per_s: float | None = None
+    tcp_acknowledged_per_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SessionInfo:
+    """One line of the list of sessions."""
+
+    id: str
+    path: Path
+    host: str
+    interfaces: tuple[str, ...]
+    netns: str | None
+    version: str  # of the fwtop that wrote it
+    started: float  # Unix seconds
+    ended: float  # the last snapshot if it crashed
+    state: str  # "running", "clean", "crashed"
+    peak_pps: float
+    attacks: tuple[str, ...]  # kinds by first appearance
+    rules: int
+    size_bytes: int
+
+    @property
+    def seconds(self) -> float:
+        """Length up to now or the last snapshot."""
+        return max(self.ended - self.started, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class SessionRecord:
+    """A whole session; snapshots are read on demand, as there can be thousands.
+
+    `snapshots(limit)` yields about `limit` of them at most, evenly spaced in time, always including those
+    with an event and the peak.
+    """
+
+    info: SessionInfo
+    ticks: tuple[Tick, ...]
+    events: tuple[Event, ...]
+    attacks: tuple[AttackTick, ...]
+    rule_ticks: tuple[RuleTick, ...]
+    rules: tuple[Rule, ...]
+    snapshots: Callable[[int], Iterator[Snapshot]]

@@ -1,0 +1,302 @@
+"""Snapshots: all that was observed, as one frozen value for the screen, the store, reports and JSON."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from fwtop.model.addresses.address import Prefix
+from fwtop.model.rule import Match, Rule, RuleStatus
+from fwtop.model.traffic.counters import ConntrackSample, TcpService
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """An estimated share of the arrived traffic, with its 95 % interval."""
+
+    packets: int
+    bytes: int
+    pps: float
+    share: float  # of all arrived packets, 0 to 1
+    share_low: float
+    share_high: float
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The traffic from an address, prefix, AS or country.
+
+    In `Sources.prefix` the share excludes more specific prefixes in the table.
+    """
+
+    key: str  # "203.0.113.7", "198.51.100.0/24", "AS64500", "NL"
+    share: Share
+    dropped_share: float  # of its own packets, 0 to 1
+    country: str | None = None
+    asn: int | None = None
+    as_name: str | None = None  # sanitised
+    prefix: Prefix | None = None  # for addresses and prefixes
+    active_rule: str | None = None  # id of an fwtop rule that covers it
+    # What this host knows about it: you, allowed, resolver, time server, gateway, this host; else what its
+    # packets tell: attack, client; "": not known
+    who: str = ""
+    dropped_low: float = 0.0  # 95 % interval of `dropped_share`: wide where few of its packets were sampled
+    dropped_high: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """The same traffic by address, prefix, AS and country."""
+
+    address: tuple[Source, ...] = ()
+    prefix: tuple[Source, ...] = ()
+    asn: tuple[Source, ...] = ()
+    country: tuple[Source, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """The traffic to an address."""
+
+    key: str
+    share: Share
+    dropped_share: float  # of its own packets, 0 to 1
+    prefix: Prefix
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """The traffic of a source or destination port."""
+
+    protocol: str  # "udp", "tcp"
+    side: str  # "src", "dst"
+    port: int
+    service: str | None
+    share: Share
+
+
+@dataclass(frozen=True, slots=True)
+class Payload:
+    """A byte string that many payloads have in common."""
+
+    data: bytes
+    text: str  # sanitised
+    offset: int | None  # from the start of the transport payload; None: anywhere
+    dns_name: str | None  # sanitised
+    share: Share
+    baseline_share: float  # share of the baseline's packets with it
+
+
+@dataclass(frozen=True, slots=True)
+class PacketSignature:
+    """Header fields and first payload bytes that many packets have in common."""
+
+    match: Match
+    share: Share
+    dropped_share: float  # of its own packets, 0 to 1
+    baseline_share: float  # of normal packets, 0 to 1
+    attack_share: float = 0.0  # of its own packets, 0 to 1, that attacks explain
+    attack: str = ""  # title of the attack that explains most of them
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerRow:
+    """Packets accepted, dropped by a layer for a reason, or unexplained.
+
+    `mostly` is what most of them have in common, by their samples; `mostly_share` is the share that does.
+    """
+
+    layer: str
+    reason: str
+    packets: int
+    pps: float
+    rule: str | None = None
+    mostly: Match | None = None
+    mostly_share: float = 0.0
+    filtered: int = 0  # of the packets, those that netfilter dropped behind routing (input, forward)
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """Exact counts of the whole observation.
+
+    Includes what the NIC, its driver or a foreign XDP program dropped; shares refer to the packets whose
+    contents could be seen.
+    """
+
+    packets: int
+    bytes: int
+    pps: float
+    bps: float
+    accepted: int
+    dropped: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How the contents were sampled."""
+
+    one_in: float
+    samples: int
+    lost: int
+    watched: float = 1.0  # below 1: this share of the packets was counted, and drops are scaled up
+
+
+@dataclass(frozen=True, slots=True)
+class Attack:
+    """A named attack with its evidence."""
+
+    kind: str  # one of docs/JSON.md's
+    title: str
+    share: float
+    pps: float
+    confidence: float
+    spoofed: bool
+    evidence: tuple[str, ...]
+    since: float  # Unix seconds
+    peak_pps: float = 0.0  # over a second (capture) or the window (live); 0 in old sessions
+    ended: float | None = None  # Unix seconds; None: not within the observation
+    bps: float = 0.0
+    target: str = ""  # "tcp/80"; "" where it has none
+    mine_share: float = 0.0  # of its own packets, 0 to 1, dropped by fwtop's rules
+    other_share: float = 0.0  # dropped by other firewalls
+    kernel_share: float = 0.0  # dropped by NIC, kernel or sockets; the rest reaches services
+    sources: str = ""  # "spoofed", "12 sources"
+    effect_of: str = ""  # key of the attack that causes this state, such as a full connection table
+    match: Match | None = None  # header fields that all its packets share
+
+    @property
+    def key(self) -> str:
+        """Identify the attack while it lasts; its title and rates may change."""
+        return f"{self.kind} {self.target}"
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """A mitigation and its predicted effect; `rule` is None if nothing on this machine helps."""
+
+    number: int
+    kind: str
+    summary: str
+    attack_share: float  # of the attack's packets stopped, 0 to 1
+    collateral_share: float  # of normal traffic dropped, 0 to 1
+    collateral_examples: tuple[str, ...] = ()
+    cost_ns: float | None = None
+    commands: tuple[str, ...] = ()
+    fwtop: str = ""  # as an fwtop command line
+    rule: Rule | None = None
+    guess: bool = False  # True: no baseline from before the attack, collateral is estimated
+    attack: str = ""  # title of the attack that `attack_share` is a share of
+    stopped_pps: float = 0.0
+    cost_measured: bool = False  # on this machine (model/costs.py); else a default
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The source of an observation."""
+
+    kind: str  # live, capture, session
+    interfaces: tuple[str, ...] = ()
+    netns: str | None = None
+    file: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """All tables of one window."""
+
+    totals: Totals
+    sampling: Sampling
+    ledger: tuple[LedgerRow, ...] = ()
+    sources: Sources = field(default_factory=Sources)
+    ports: tuple[Port, ...] = ()
+    payloads: tuple[Payload, ...] = ()
+    protocols: dict[str, Share] = field(default_factory=dict)
+    destinations: tuple[Destination, ...] = ()  # none in old sessions
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """Attacks and proposals. `payloads`, if any, replace those of the tables."""
+
+    attacks: tuple[Attack, ...] = ()
+    proposals: tuple[Proposal, ...] = ()
+    payloads: tuple[Payload, ...] = ()
+    baseline: str = ""  # a sentence on the baseline
+    baseline_packets: int = 0
+    signatures: tuple[PacketSignature, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TrafficPart:
+    """A part of the traffic, to which all conditions that are given apply."""
+
+    attack: str = ""  # key of the attack that claims it
+    prefix: Prefix | None = None  # of the sources
+    asn: int | None = None
+    country: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PartTraffic:
+    """The tables of a part of the traffic; shares are of its own packets."""
+
+    part: TrafficPart
+    tables: Tables
+    payloads: tuple[Payload, ...] = ()
+    signatures: tuple[PacketSignature, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """A socket of this host that clients reach, and the accepted packets that it got."""
+
+    protocol: str  # "udp", "tcp"
+    port: int
+    name: str  # of its process, sanitised; of the service where the process isn't known
+    pps: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Ring:
+    """The receive ring of a network interface, in packets."""
+
+    interface: str  # sanitised
+    size: int
+    most: int
+
+
+@dataclass(frozen=True, slots=True)
+class FilterChain:
+    """A base chain of another firewall that may drop packets on their way in."""
+
+    stage: str  # "tc" (netdev ingress), "raw" (before routing), "filter" (input and forward)
+    name: str  # "inet filter input", sanitised
+    drops_by_policy: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What root knows of the watched network namespace, besides its rules."""
+
+    listeners: tuple[Listener, ...] = ()
+    rings: tuple[Ring, ...] = ()
+    chains: tuple[FilterChain, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """One complete observation."""
+
+    host: str
+    origin: Origin
+    started: float  # Unix seconds
+    seconds: float
+    tables: Tables
+    judgement: Judgement = field(default_factory=Judgement)
+    conntrack: ConntrackSample | None = None
+    mitigations: tuple[RuleStatus, ...] = ()
+    guardian: str = ""  # "", "ready", "lost: …"
+    softirq_share: float | None = None
+    tcp: TcpService | None = None
+    notes: tuple[str, ...] = ()  # for the operator
+    surroundings: Surroundings = field(default_factory=Surroundings)
