@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -11,29 +12,38 @@ from pathlib import Path
 from fwtop import __version__
 from fwtop.model.costs import load_costs
 from fwtop.model.errors import FwtopError
-from fwtop.model.paths import exports_directory
+from fwtop.model.paths import STATE_DIRECTORY, exports_directory
 from fwtop.model.traffic.snapshot import Origin, Snapshot
 from fwtop.report import export_snapshot, render
 from fwtop.store.baselines import BaselineStore
 from fwtop.store.directory import DEFAULT_MAX_BYTES, SESSION_DIRECTORY, drop_old
 from fwtop.store.reader import load_session
+from fwtop.store.upkeep import put_in_order
 from fwtop.store.writer import SessionWriter
 
 _BASELINE_SECONDS = 60.0
+_MAX_NEWS = 3
+_NEWS_SECONDS = 60.0  # how long the screen says what was set aside
 
 
 class Recorder:
     """Writes one session, and the baseline that later sessions start from."""
 
-    def __init__(self, host: str, origin: Origin) -> None:
+    def __init__(self, host: str, origin: Origin, state: Path = STATE_DIRECTORY) -> None:
         self._host = host
         self._netns = origin.netns
+        self._sessions = state / SESSION_DIRECTORY.name
         self._writer = SessionWriter(
-            host=host, interfaces=origin.interfaces, netns=origin.netns, version=__version__
+            self._sessions, host=host, interfaces=origin.interfaces, netns=origin.netns, version=__version__
         )
-        self._baselines = BaselineStore()
+        self._baselines = BaselineStore(state)
         self._baseline_saved = time.monotonic()
         self.baseline: Callable[[], bytes] | None = None
+        self._news: list[str] = []
+        self._news_until = 0.0
+        # A crashed session may be large: checking it must not delay the first tick.
+        self._upkeep = threading.Thread(target=self._put_in_order, name="upkeep", daemon=True)
+        self._upkeep.start()
 
     @property
     def problem(self) -> str:
@@ -50,9 +60,11 @@ class Recorder:
         self._writer.write(snapshot)
         if time.monotonic() - self._baseline_saved > _BASELINE_SECONDS:
             self._save_baseline()
-        if not self.problem:
+        news = self._news if time.monotonic() < self._news_until else []
+        if not self.problem and not news:
             return snapshot
-        return dataclasses.replace(snapshot, notes=(*snapshot.notes, self.problem))
+        notes = (*snapshot.notes, *news, *([self.problem] if self.problem else ()))
+        return dataclasses.replace(snapshot, notes=notes)
 
     def export(self, format_name: str) -> str:
         """Write a report on the session so far next to its database; return its path."""
@@ -69,8 +81,17 @@ class Recorder:
     def close(self, *, clean: bool) -> None:
         """Save the baseline and end the session; without `clean` it stays marked as crashed."""
         self._save_baseline()
-        if clean:
-            self._writer.close()
+        self._writer.close(clean=clean)
+
+    def wait(self) -> None:
+        """Wait until the directory of sessions is in order."""
+        self._upkeep.join()
+
+    def _put_in_order(self) -> None:
+        lines = put_in_order(self._sessions)
+        if lines:
+            self._news_until = time.monotonic() + _NEWS_SECONDS
+            self._news = lines[:_MAX_NEWS]
 
     def _save_baseline(self) -> None:
         self._baseline_saved = time.monotonic()

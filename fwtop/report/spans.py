@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from fwtop.model.traffic.session import Event, EventKind, SessionRecord
+from fwtop.model.traffic.session import AttackTick, Event, EventKind, SessionRecord
 from fwtop.model.traffic.snapshot import Attack, Snapshot
 
 _MERGE_SECONDS = 10.0  # a pause shorter than this is the same attack
@@ -102,7 +102,13 @@ def _measured(
             evidence=best.evidence,
         )
     points = [point for point in record.attacks if point.kind == kind and began <= point.at <= until]
-    peak = max(points, key=lambda point: point.pps, default=None)
+    peak = max(points, key=_peak, default=None)
     if peak is not None:
-        span = replace(span, peak_pps=peak.pps, peak_at=peak.at, share=peak.share, confidence=peak.confidence)
+        span = replace(
+            span, peak_pps=_peak(peak), peak_at=peak.at, share=peak.share, confidence=peak.confidence
+        )
     return span
+
+
+def _peak(point: AttackTick) -> float:
+    return max(point.pps, point.peak_pps)

@@ -85,8 +85,10 @@ def _sums(ticks: tuple[Tick, ...], started: float) -> Sums:
     # A tick's rates are those of the time before it.
     times = [started, *(tick.at for tick in ticks)]
     gaps = [min(max(after - before, 0.0), _MAX_TICK_SECONDS) for before, after in pairwise(times)]
-    timed = list(zip(ticks, gaps, strict=True))
-    peak = max(ticks, key=lambda tick: tick.pps, default=None)
+    timed = [
+        (tick, gap if tick.seconds is None else tick.seconds) for tick, gap in zip(ticks, gaps, strict=True)
+    ]
+    peak = max(ticks, key=_peak, default=None)
     tables = [tick for tick in ticks if tick.conntrack is not None]
     fullest = max(tables, key=lambda tick: tick.conntrack or 0, default=None)
     softirq = [tick.softirq_share for tick in ticks if tick.softirq_share is not None]
@@ -95,8 +97,8 @@ def _sums(ticks: tuple[Tick, ...], started: float) -> Sums:
         bytes=sum(tick.bps / 8 * gap for tick, gap in timed),
         dropped=sum(tick.dropped_pps * gap for tick, gap in timed),
         accepted=sum(tick.accepted_pps * gap for tick, gap in timed),
-        peak_pps=peak.pps if peak else 0.0,
-        peak_bps=max((tick.bps for tick in ticks), default=0.0),
+        peak_pps=_peak(peak) if peak else 0.0,
+        peak_bps=max((max(tick.bps, tick.peak_bps) for tick in ticks), default=0.0),
         peak_at=peak.at if peak else 0.0,
         lost=round(sum(tick.lost_per_s * gap for tick, gap in timed)),
         one_in_max=max((tick.one_in for tick in ticks), default=1.0),
@@ -105,6 +107,10 @@ def _sums(ticks: tuple[Tick, ...], started: float) -> Sums:
         conntrack_new_peak=max((tick.conntrack_new_per_s or 0.0 for tick in tables), default=0.0),
         softirq_peak=max(softirq, default=None),
     )
+
+
+def _peak(tick: Tick) -> float:
+    return max(tick.pps, tick.peak_pps)
 
 
 def _headline(info: SessionInfo, spans: tuple[AttackSpan, ...]) -> str:

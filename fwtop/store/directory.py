@@ -15,6 +15,7 @@ from fwtop.model.text import safe_text
 
 SESSION_DIRECTORY = STATE_DIRECTORY / "sessions"
 DEFAULT_MAX_BYTES = 256 << 20  # of all sessions and the files exported beside them
+DAMAGED = ".damaged"  # appended to the names of files set aside
 _REPORTS = (".html", ".md", ".json", ".csv", ".pcap")
 
 
@@ -110,7 +111,8 @@ def size_bytes(path: Path) -> int:
 def drop_old(directory: Path, max_bytes: int) -> list[Path]:
     """Delete the oldest sessions until the total is at most `max_bytes`, but no running one.
 
-    Reports are deleted with their session; without one, by their age. Returns the deleted paths.
+    Reports are deleted with their session; without one, by their age, as are damaged files. Returns the
+    deleted paths.
     """
     sessions = session_paths(directory)
     paths = sorted([*sessions, *_loose_reports(directory, sessions)], key=_moment)
@@ -143,13 +145,17 @@ def _reports(path: Path) -> list[Path]:
 
 
 def _loose_reports(directory: Path, sessions: list[Path]) -> list[Path]:
-    """List the reports without a session."""
+    """List the reports without a session, and what was set aside."""
     stems = {path.stem for path in sessions}
     try:
         found = [Path(entry.path) for entry in os.scandir(directory) if entry.is_file(follow_symlinks=False)]
     except OSError:
         return []
-    return [path for path in found if path.suffix in _REPORTS and path.stem not in stems]
+    return [
+        path
+        for path in found
+        if (path.suffix in _REPORTS and path.stem not in stems) or path.suffix == DAMAGED
+    ]
 
 
 def _moment(path: Path) -> str:

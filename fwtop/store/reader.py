@@ -29,7 +29,8 @@ _CHUNK = 64
 _EVENT_KINDS = frozenset(kind.value for kind in EventKind)
 _TICK_COLUMNS = (
     "at, pps, bps, dropped_pps, accepted_pps, one_in, lost_per_s, conntrack, conntrack_max, "
-    "conntrack_new_per_s, softirq_share, tcp_handshakes_per_s, tcp_acknowledged_per_s"
+    "conntrack_new_per_s, softirq_share, tcp_handshakes_per_s, tcp_acknowledged_per_s, seconds, "
+    "coalesce(peak_pps, pps), coalesce(peak_bps, bps)"
 )
 
 
@@ -46,7 +47,7 @@ def list_sessions(directory: Path = SESSION_DIRECTORY) -> list[SessionInfo]:
 
 def session_info(path: Path) -> SessionInfo:
     """Return the entry of one session in the list; raises FwtopError if it can't be read."""
-    with reading(path) as database:
+    with reading(path, whole=False) as database:
         return _info(database, path)
 
 
@@ -55,11 +56,13 @@ def load_session(path: Path) -> SessionRecord:
     with reading(path) as database:
         database.execute("BEGIN")  # a consistent view of a running session
         info = _info(database, path)
-        ticks = database.execute(f"SELECT {_TICK_COLUMNS} FROM tick ORDER BY n")  # noqa: S608
+        ticks = database.execute(f"SELECT {_TICK_COLUMNS} FROM tick ORDER BY at, n")  # noqa: S608
         events = database.execute("SELECT at, kind, subject, text FROM event ORDER BY n")
-        attacks = database.execute("SELECT at, kind, pps, share, confidence FROM attack ORDER BY n")
+        attacks = database.execute(
+            "SELECT at, kind, pps, share, confidence, coalesce(peak_pps, pps) FROM attack ORDER BY at, n"
+        )
         rule_ticks = database.execute(
-            "SELECT at, rule_id, state, packets, bytes, pps FROM rule_tick ORDER BY n"
+            "SELECT at, rule_id, state, packets, bytes, pps FROM rule_tick ORDER BY at, n"
         )
         return SessionRecord(
             info,
@@ -91,7 +94,7 @@ def replay(path: Path) -> Generator[Snapshot, None, None]:
 
 
 def _picked(path: Path, limit: int) -> Iterator[Snapshot]:
-    with reading(path) as database:
+    with reading(path, whole=False) as database:
         every = database.execute("SELECT n, pinned FROM snapshot ORDER BY n").fetchall()
         step = max(len(every) / max(limit, 1), 1.0)
         chosen, due = [], 0.0
@@ -118,7 +121,9 @@ def decoded(path: Path, blobs: Iterable[bytes]) -> Iterator[Snapshot]:
 
 def _info(database: sqlite3.Connection, path: Path) -> SessionInfo:
     meta = dict(database.execute("SELECT name, value FROM meta").fetchall())
-    first, last, peak = database.execute("SELECT min(at), max(at), max(pps) FROM tick").fetchone()
+    first, last, peak = database.execute(
+        "SELECT min(at), max(at), max(coalesce(peak_pps, pps)) FROM tick"
+    ).fetchone()
     began = "SELECT subject FROM event WHERE kind = ? GROUP BY subject ORDER BY min(n)"
     kinds = tuple(safe_text(row[0]) for row in database.execute(began, (EventKind.ATTACK_BEGAN.value,)))
     rules = database.execute("SELECT count(*) FROM rule").fetchone()[0]

@@ -16,7 +16,8 @@ from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
 
 APPLICATION_ID = 0x66777470  # "fwtp" in the file header, for file(1) and the reader
-VERSION = 2
+VERSION = 3
+OLDEST = 2  # that `migrate` knows
 _MAX_VALUE_BYTES = 64 << 20
 
 TABLES = """
@@ -26,14 +27,54 @@ CREATE INDEX snapshot_at ON snapshot(at, pinned);
 CREATE TABLE tick(n INTEGER PRIMARY KEY, at REAL, pps REAL, bps REAL, dropped_pps REAL, accepted_pps REAL,
   one_in REAL, lost_per_s REAL, conntrack INTEGER, conntrack_max INTEGER, conntrack_new_per_s REAL,
   softirq_share REAL, tcp_handshakes_per_s REAL, tcp_acknowledged_per_s REAL);
-CREATE INDEX tick_at ON tick(at);
 CREATE TABLE attack(n INTEGER PRIMARY KEY, at REAL, kind TEXT, pps REAL, share REAL, confidence REAL);
-CREATE INDEX attack_at ON attack(at);
 CREATE TABLE rule_tick(n INTEGER PRIMARY KEY, at REAL, rule_id TEXT, state TEXT, packets INTEGER,
   bytes INTEGER, pps REAL);
-CREATE INDEX rule_tick_at ON rule_tick(at);
 CREATE TABLE rule(id TEXT PRIMARY KEY, data BLOB);
 CREATE TABLE event(n INTEGER PRIMARY KEY, at REAL, kind TEXT, subject TEXT, text TEXT);
+"""
+_INDEXES_OF_2 = """
+CREATE INDEX tick_at ON tick(at);
+CREATE INDEX attack_at ON attack(at);
+CREATE INDEX rule_tick_at ON rule_tick(at);
+"""
+# Format 3: rows that stand for a span, and views. New files get it the same way as old ones.
+_TO_3 = """
+DROP INDEX IF EXISTS tick_at;
+DROP INDEX IF EXISTS attack_at;
+DROP INDEX IF EXISTS rule_tick_at;
+ALTER TABLE tick ADD COLUMN span INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE tick ADD COLUMN seconds REAL;
+ALTER TABLE tick ADD COLUMN peak_pps REAL;
+ALTER TABLE tick ADD COLUMN peak_bps REAL;
+ALTER TABLE attack ADD COLUMN span INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE attack ADD COLUMN peak_pps REAL;
+ALTER TABLE rule_tick ADD COLUMN span INTEGER NOT NULL DEFAULT 0;
+CREATE INDEX tick_at ON tick(at, span);
+CREATE INDEX attack_at ON attack(at, span);
+CREATE INDEX rule_tick_at ON rule_tick(at, span);
+CREATE VIEW session AS SELECT
+  (SELECT value FROM meta WHERE name = 'host') AS host,
+  (SELECT replace(value, char(10), ' ') FROM meta WHERE name = 'interfaces') AS interfaces,
+  (SELECT value FROM meta WHERE name = 'netns') AS netns,
+  (SELECT value FROM meta WHERE name = 'version') AS fwtop,
+  (SELECT datetime(CAST(value AS REAL), 'unixepoch') FROM meta WHERE name = 'started') AS started,
+  (SELECT datetime(CAST(value AS REAL), 'unixepoch') FROM meta WHERE name = 'ended') AS ended;
+CREATE VIEW timeline AS SELECT
+  datetime(at, 'unixepoch') AS time, span, pps AS arrived_pps, coalesce(peak_pps, pps) AS peak_pps,
+  bps / 1e6 AS mbit_s, dropped_pps, accepted_pps, conntrack, conntrack_max,
+  softirq_share, tcp_handshakes_per_s, at FROM tick ORDER BY at;
+CREATE VIEW attacks AS SELECT
+  kind, datetime(min(at), 'unixepoch') AS first_seen, datetime(max(at), 'unixepoch') AS last_seen,
+  max(coalesce(peak_pps, pps)) AS peak_pps, max(share) AS largest_share, max(confidence) AS confidence
+  FROM attack GROUP BY kind ORDER BY min(at);
+CREATE VIEW events AS SELECT
+  datetime(at, 'unixepoch') AS time, replace(kind, '_', ' ') AS event, subject, text
+  FROM event ORDER BY at, n;
+CREATE VIEW rules AS SELECT
+  rule_id, datetime(min(at), 'unixepoch') AS first_seen, datetime(max(at), 'unixepoch') AS last_seen,
+  max(packets) AS packets, max(bytes) AS bytes, max(pps) AS peak_pps
+  FROM rule_tick GROUP BY rule_id ORDER BY min(at);
 """
 
 
@@ -48,28 +89,44 @@ def create(path: Path, *, max_bytes: int) -> sqlite3.Connection:
     database = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=1.0)
     try:
         database.execute(f"PRAGMA application_id={APPLICATION_ID}")
-        database.execute(f"PRAGMA user_version={VERSION}")
         database.execute("PRAGMA journal_mode=WAL")
         # A power failure loses seconds at most; an fsync per snapshot would stall the console.
         database.execute("PRAGMA synchronous=NORMAL")
         database.execute("PRAGMA journal_size_limit=4194304")
         page_size = int(database.execute("PRAGMA page_size").fetchone()[0])
         database.execute(f"PRAGMA max_page_count={max(max_bytes // page_size, 64)}")
-        database.executescript(f"BEGIN;{TABLES}COMMIT;")
+        database.executescript(f"BEGIN;{TABLES}{_INDEXES_OF_2}PRAGMA user_version=2;COMMIT;")
+        migrate(database)
     except BaseException:
         database.close()
         raise
     return database
 
 
+def migrate(database: sqlite3.Connection) -> None:
+    """Bring a session of an earlier format to today's, in one transaction; raises sqlite3.Error."""
+    if _version(database) == OLDEST:
+        database.executescript(f"BEGIN IMMEDIATE;{_TO_3}PRAGMA user_version=3;COMMIT;")
+
+
+def check_pages(database: sqlite3.Connection) -> None:
+    """Read all pages; raises sqlite3.DatabaseError if the file is damaged."""
+    found = database.execute("PRAGMA quick_check(1)").fetchone()
+    if found is None or found[0] != "ok":
+        raise sqlite3.DatabaseError("damaged pages")
+
+
 @contextmanager
-def reading(path: Path) -> Iterator[sqlite3.Connection]:
+def reading(path: Path, *, whole: bool = True) -> Iterator[sqlite3.Connection]:
     """Open a session's database for reading, even while it is written or after a crash.
 
-    Raises FwtopError if it is no session, damaged or not readable.
+    `whole` checks all of its pages first. The file is never changed: one of an earlier format is read from a
+    copy. Raises FwtopError if it is no session, damaged or not readable.
     """
     try:
         with _opened(path) as database:
+            if whole:
+                check_pages(database)
             yield database
     except sqlite3.Error as error:
         raise FwtopError(
@@ -93,14 +150,18 @@ def _opened(path: Path) -> Iterator[sqlite3.Connection]:
     copy: tempfile.TemporaryDirectory[str] | None = None
     try:
         try:
-            _check(database)
+            needs_copy = check_format(database) < VERSION
         except sqlite3.OperationalError:
             # Reading a WAL database needs a writable directory: on read-only media or as another user, read
             # a copy.
+            needs_copy = True
+        if needs_copy:
             database.close()
             copy = tempfile.TemporaryDirectory(prefix="fwtop-")
-            database = _connect(_copied(path, Path(copy.name)))
-            _check(database)
+            duplicate = _copied(path, Path(copy.name))
+            _migrate_file(duplicate)
+            database = _connect(duplicate)
+            check_format(database)
         yield database
     finally:
         database.close()
@@ -125,11 +186,26 @@ def _copied(path: Path, directory: Path) -> Path:
     return directory / "session.db"
 
 
-def _check(database: sqlite3.Connection) -> None:
-    application = database.execute("PRAGMA application_id").fetchone()[0]
-    version = database.execute("PRAGMA user_version").fetchone()[0]
+def _migrate_file(path: Path) -> None:
+    database = sqlite3.connect(path, isolation_level=None)
+    try:
+        database.execute("PRAGMA trusted_schema=OFF")
+        if check_format(database) < VERSION:
+            migrate(database)
+    finally:
+        database.close()
+
+
+def _version(database: sqlite3.Connection) -> int:
+    return int(database.execute("PRAGMA user_version").fetchone()[0])
+
+
+def check_format(database: sqlite3.Connection) -> int:
+    """Return the format of a session that this fwtop can read; raises sqlite3.DatabaseError."""
+    application, version = database.execute("PRAGMA application_id").fetchone()[0], _version(database)
     if application != APPLICATION_ID:
         raise sqlite3.DatabaseError("not written by fwtop")
-    if version != VERSION:
-        raise sqlite3.DatabaseError(f"written in format {version}, this fwtop reads format {VERSION}")
+    if not OLDEST <= version <= VERSION:
+        raise sqlite3.DatabaseError(f"written in format {version}, this fwtop reads {OLDEST} to {VERSION}")
     database.execute("SELECT 1 FROM meta LIMIT 1").fetchone()
+    return version

@@ -1,4 +1,4 @@
-"""Keeping sessions small: long rules are cut, and older rows are thinned out."""
+"""Keeping snapshots few and small: older ones are thinned out, long rules are cut."""
 
 from __future__ import annotations
 
@@ -12,45 +12,25 @@ PINNED_EVENT, PINNED_PEAK = 1, 2  # snapshots that thinning keeps
 FULL_SECONDS = 600.0
 
 # (minimum age, spacing) in seconds, youngest first
-_SNAPSHOT_TIERS = ((FULL_SECONDS, 10.0), (7_200.0, 60.0), (86_400.0, 600.0))
-_SERIES_TIERS = ((FULL_SECONDS, 1.0), (86_400.0, 10.0), (864_000.0, 60.0))
-_SERIES = {"tick": "", "attack": ", kind", "rule_tick": ", rule_id"}
+_TIERS = ((FULL_SECONDS, 10.0), (7_200.0, 60.0), (86_400.0, 600.0), (864_000.0, 3_600.0))
 
 
 def thin(database: sqlite3.Connection, now: float) -> None:
-    """Thin out rows by age; `now` is the time of the last snapshot."""
-    for older, spacing in _SNAPSHOT_TIERS:
-        _thin_table(database, "snapshot", before=now - older, spacing=spacing, which="AND pinned = 0")
-    for older, spacing in _SERIES_TIERS:
-        for table, group in _SERIES.items():
-            _thin_table(database, table, before=now - older, spacing=spacing, group=group)
-
-
-def halve(database: sqlite3.Connection, before: float) -> None:
-    """Delete every second row before a time, except the peak."""
-    for table in ("snapshot", *_SERIES):
-        spare = f"AND pinned <> {PINNED_PEAK}" if table == "snapshot" else ""
+    """Thin out snapshots by age: of each interval the first stays; `now` is the time of the last one."""
+    for older, spacing in _TIERS:
         database.execute(
-            f"DELETE FROM {table} WHERE n IN (SELECT n FROM (SELECT n, row_number() OVER (ORDER BY n) "  # noqa: S608
-            f"AS place FROM {table} WHERE at < ? {spare}) WHERE place % 2 = 0)",
-            (before,),
+            "DELETE FROM snapshot WHERE at < ?1 AND pinned = 0 AND n NOT IN (SELECT min(n) FROM snapshot "
+            "WHERE at < ?1 AND pinned = 0 GROUP BY CAST(at / ?2 AS INTEGER))",
+            (now - older, spacing),
         )
 
 
-def _thin_table(
-    database: sqlite3.Connection,
-    table: str,
-    *,
-    before: float,
-    spacing: float,
-    which: str = "",
-    group: str = "",
-) -> None:
-    # Names and clauses are constants of this file. The first row of each interval stays.
+def halve(database: sqlite3.Connection, before: float) -> None:
+    """Delete every second snapshot before a time, except the peak."""
     database.execute(
-        f"DELETE FROM {table} WHERE at < ?1 {which} AND n NOT IN "  # noqa: S608
-        f"(SELECT min(n) FROM {table} WHERE at < ?1 {which} GROUP BY CAST(at / ?2 AS INTEGER){group})",
-        (before, spacing),
+        "DELETE FROM snapshot WHERE n IN (SELECT n FROM (SELECT n, row_number() OVER (ORDER BY n) "
+        "AS place FROM snapshot WHERE at < ? AND pinned <> ?) WHERE place % 2 = 0)",
+        (before, PINNED_PEAK),
     )
 
 

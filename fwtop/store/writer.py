@@ -6,6 +6,7 @@ import os
 import sqlite3
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -25,6 +26,7 @@ from fwtop.store.directory import (
     session_paths,
 )
 from fwtop.store.events import EventLog
+from fwtop.store.rollup import roll_up
 from fwtop.store.schema import create
 from fwtop.store.thinning import FULL_SECONDS, PINNED_EVENT, PINNED_PEAK, halve, thin, truncated
 
@@ -32,6 +34,12 @@ _RETRY_SECONDS = 30.0
 _TIDY_SECONDS = 30.0
 _MIN_SPACING_SECONDS = 0.9  # of stored snapshots; the time series keep every one
 _MAX_PENDING_EVENTS = 200
+_MAX_PRESSURE = 8  # steps, each of which halves what is kept
+_INSERT_TICK = (
+    "INSERT INTO tick(at, pps, bps, dropped_pps, accepted_pps, one_in, lost_per_s, conntrack, conntrack_max, "
+    "conntrack_new_per_s, softirq_share, tcp_handshakes_per_s, tcp_acknowledged_per_s) "
+    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+)
 
 
 class SessionWriter:
@@ -95,14 +103,18 @@ class SessionWriter:
         self.problem, self._missed, self._pending, self._empty = "", 0, [], False
         return found
 
-    def close(self) -> None:
-        """End the session, merge the WAL into the file, and delete that if it has no snapshot."""
+    def close(self, *, clean: bool = True) -> None:
+        """End the session, merge the WAL into the file, and delete that if it has no snapshot.
+
+        Without `clean` it counts as crashed, as it does where the disk is full.
+        """
         if self._database is not None:
-            try:
-                self._set_meta(self._database, {"ended": repr(time.time())})
+            with suppress(sqlite3.Error):
+                if clean:
+                    self._set_meta(self._database, {"ended": repr(time.time())})
+            with suppress(sqlite3.Error):  # a reader may be active: the next session merges what is left
+                self._database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
                 self._database.execute("PRAGMA journal_mode=DELETE")
-            except sqlite3.Error:
-                pass  # the disk is full or a reader is active: the session counts as crashed
             self._database.close()
             self._database = None
         if self._empty and self.path is not None:
@@ -158,10 +170,11 @@ class SessionWriter:
             return
         self._tidy_at = now + _TIDY_SECONDS
         end = _end(snapshot)
-        self._transaction(database, lambda: thin(database, end))
-        for before in (end - FULL_SECONDS, end):
-            if _used_bytes(database) > self._max_bytes // 2 * 3 // 4:
-                self._transaction(database, partial(halve, database, before))
+        self._transaction(database, partial(_shrink, database, end))
+        for pressure in range(1, _MAX_PRESSURE + 1):
+            if _used_bytes(database) <= self._max_bytes // 2 * 3 // 4:
+                break
+            self._transaction(database, partial(_shrink, database, end, pressure=pressure))
         drop_old(self._directory, self._max_bytes)
 
     def _insert(self, database: sqlite3.Connection, snapshot: Snapshot, events: list[Event]) -> None:
@@ -206,16 +219,16 @@ class SessionWriter:
             snapshot.softirq_share,
             *service,
         )
-        database.execute(f"INSERT INTO tick VALUES (NULL{', ?' * len(row)})", row)  # noqa: S608
+        database.execute(_INSERT_TICK, row)
         database.executemany(
-            "INSERT INTO attack VALUES (NULL, ?, ?, ?, ?, ?)",
+            "INSERT INTO attack(at, kind, pps, share, confidence) VALUES (?, ?, ?, ?, ?)",
             [
                 (at, attack.kind, attack.pps, attack.share, attack.confidence)
                 for attack in snapshot.judgement.attacks
             ],
         )
         database.executemany(
-            "INSERT INTO rule_tick VALUES (NULL, ?, ?, ?, ?, ?, ?)",
+            "INSERT INTO rule_tick(at, rule_id, state, packets, bytes, pps) VALUES (?, ?, ?, ?, ?, ?)",
             [
                 (at, item.rule.id, item.state.value, item.packets, item.bytes, item.pps)
                 for item in snapshot.mitigations
@@ -230,6 +243,14 @@ def _end(snapshot: Snapshot) -> float:
 def _reason(error: Exception) -> str:
     why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     return safe_text(why, limit=80)
+
+
+def _shrink(database: sqlite3.Connection, now: float, *, pressure: int = 0) -> None:
+    """Thin out snapshots and roll the series up; `pressure` above 0 sheds more, the older first."""
+    thin(database, now)
+    if pressure:
+        halve(database, now - FULL_SECONDS / 2 ** (pressure - 1))
+    roll_up(database, now, pressure=pressure)
 
 
 def _used_bytes(database: sqlite3.Connection) -> int:

@@ -55,6 +55,7 @@ class AttackTick:
     pps: float
     share: float
     confidence: float
+    peak_pps: float = 0.0  # within the time that a rolled-up point stands for
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +87,9 @@ class Tick:
     softirq_share: float | None = None
     tcp_handshakes_per_s: float | None = None
     tcp_acknowledged_per_s: float | None = None
+    seconds: float | None = None  # of a rolled-up point: the observed time before `at` that it averages
+    peak_pps: float = 0.0
+    peak_bps: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

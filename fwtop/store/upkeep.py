@@ -1,0 +1,81 @@
+"""Putting sessions in order: crashed ones are merged, old formats migrated, damaged ones set aside."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from contextlib import suppress
+from pathlib import Path
+
+from fwtop.model.errors import FwtopError
+from fwtop.model.text import safe_text
+from fwtop.store.directory import DAMAGED, is_running, lock_session, session_paths
+from fwtop.store.schema import VERSION, check_format, check_pages, migrate
+
+
+def put_in_order(directory: Path) -> list[str]:
+    """Tend to all sessions that aren't running; return a line about each that was set aside.
+
+    What ended cleanly in today's format isn't touched, so each file is read once.
+    """
+    try:
+        return [line for path in session_paths(directory) if (line := _tend(path))]
+    except FwtopError:
+        return []  # recording says so
+
+
+def set_aside(path: Path, reason: object) -> str:
+    """Rename a damaged database with what belongs to it, and return a line that says so."""
+    moved = Path(f"{path}{DAMAGED}")
+    with suppress(OSError):
+        for suffix in ("", "-wal"):
+            source = Path(f"{path}{suffix}")
+            if source.exists():
+                os.replace(source, f"{path}{suffix}{DAMAGED}")
+        Path(f"{path}-shm").unlink(missing_ok=True)
+        path.with_suffix(".lock").unlink(missing_ok=True)
+    why = safe_text(reason, limit=60)
+    return f"{safe_text(path.name)} is damaged ({why}); it was renamed to {safe_text(moved.name)}"
+
+
+def _tend(path: Path) -> str:
+    if is_running(path) or not _needs_care(path):
+        return ""
+    try:
+        lock = lock_session(path)
+    except OSError:
+        return ""  # another process was faster
+    try:
+        _merge(path)
+    except sqlite3.OperationalError:
+        return ""  # in use, or no space left: next time
+    except sqlite3.DatabaseError as error:
+        return set_aside(path, error)
+    finally:
+        os.close(lock)
+    return ""
+
+
+def _needs_care(path: Path) -> bool:
+    if any(os.path.exists(f"{path}{suffix}") for suffix in ("-wal", "-shm")):
+        return True
+    try:
+        with open(path, "rb") as file:  # not running: nobody holds POSIX locks that closing would drop
+            header = file.read(100)
+    except OSError:
+        return False
+    return len(header) < 100 or int.from_bytes(header[60:64], "big") != VERSION  # user_version
+
+
+def _merge(path: Path) -> None:
+    """Check a session, migrate it, and merge its WAL into the file; raises sqlite3.Error."""
+    database = sqlite3.connect(path, isolation_level=None, timeout=1.0)
+    try:
+        database.execute("PRAGMA trusted_schema=OFF")
+        check_format(database)
+        check_pages(database)
+        migrate(database)
+        database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        database.execute("PRAGMA journal_mode=DELETE")
+    finally:
+        database.close()

@@ -1,0 +1,69 @@
+"""The console's recorder: what a full disk or a damaged file does to watching, which is nothing."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from stored_samples import session_ticks
+from stored_sessions import path_of, writer
+
+from fwtop.console.recorder import Recorder
+from fwtop.model.traffic.snapshot import Origin
+from fwtop.store import list_sessions, replay
+
+ORIGIN = Origin("live", ("eth0",))
+
+
+@pytest.fixture
+def tiny_disk(tmp_path: Path, root_required: None) -> Iterator[Path]:
+    place = tmp_path / "tiny"
+    place.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(place)], check=True, timeout=60)
+    yield place
+    subprocess.run(["umount", str(place)], check=True, timeout=60)
+
+
+def test_a_full_disk_stops_recording_and_every_snapshot_is_still_delivered(tiny_disk: Path) -> None:
+    recorder = Recorder("web-1", ORIGIN, tiny_disk)
+    recorder.baseline = lambda: os.urandom(400_000)
+    ticks = session_ticks()
+    delivered = [recorder.write(tick) for tick in ticks]
+    recorder.close(clean=True)
+    assert [item.tables for item in delivered] == [tick.tables for tick in ticks]
+    assert [item.mitigations for item in delivered] == [tick.mitigations for tick in ticks]
+    assert delivered[0].notes == ()
+    assert "full" in delivered[-1].notes[-1]
+    assert "watching continues" in delivered[-1].notes[-1]
+    (info,) = list_sessions(tiny_disk / "sessions")
+    assert 0 < len(list(replay(info.path))) < len(ticks)
+
+
+def test_what_was_set_aside_is_said_once_in_one_line(tmp_path: Path) -> None:
+    earlier = writer(tmp_path, "eth9")
+    earlier.write(session_ticks()[0])
+    path = path_of(earlier)
+    earlier.close()
+    path.write_bytes(os.urandom(20_000))
+    recorder = Recorder("web-1", ORIGIN, tmp_path)
+    recorder.wait()
+    notes = recorder.write(session_ticks()[0]).notes
+    recorder.close(clean=True)
+    assert len(notes) == 1
+    assert notes[0].startswith(f"{path.name} is damaged (")
+    assert Path(f"{path}.damaged").exists()
+    again = Recorder("web-1", ORIGIN, tmp_path)
+    again.wait()
+    assert again.write(session_ticks()[0]).notes == ()
+    again.close(clean=True)
+
+
+def test_an_unclean_end_leaves_one_file_that_counts_as_crashed(tmp_path: Path) -> None:
+    recorder = Recorder("web-1", ORIGIN, tmp_path)
+    recorder.write(session_ticks()[0])
+    recorder.close(clean=False)
+    assert sorted(path.suffix for path in (tmp_path / "sessions").iterdir()) == [".db", ".lock"]
+    assert [info.state for info in list_sessions(tmp_path / "sessions")] == ["crashed"]

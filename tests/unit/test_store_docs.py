@@ -1,0 +1,59 @@
+"""docs/STORE.md is true: its examples run, and its lists of columns are those of the views."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from pathlib import Path
+
+import pytest
+from stored_sessions import sample_session
+
+from fwtop.store.directory import DEFAULT_MAX_BYTES
+from fwtop.store.schema import VERSION
+
+TEXT = (Path(__file__).resolve().parents[2] / "docs/STORE.md").read_text()
+
+
+def part(title: str) -> str:
+    return TEXT.split(f"\n## {title}\n", 1)[1].split("\n## ", 1)[0]
+
+
+def examples(title: str) -> list[str]:
+    return re.findall(r"```sql\n(.*?)```", part(title), re.DOTALL)
+
+
+def described(title: str) -> dict[str, list[str]]:
+    """The views of a section with the columns that it lists."""
+    flat = re.sub(r"\([^()]*\)", "", part(title).split("```")[0].replace("\n", " "))
+    return {name: re.findall(r"\w+", columns) for name, columns in re.findall(r"`(\w+)`: ([^.]+)\.", flat)}
+
+
+@pytest.fixture
+def session(tmp_path: Path) -> sqlite3.Connection:
+    database = sqlite3.connect(f"file:{sample_session(tmp_path)}?mode=ro", uri=True)
+    database.execute("PRAGMA trusted_schema=OFF")
+    return database
+
+
+def test_the_examples_on_sessions_run(session: sqlite3.Connection) -> None:
+    busiest, protected, events = (session.execute(text).fetchall() for text in examples("A session's views"))
+    session.close()
+    assert busiest == [("2026-11-21 03:13", 200_000.0)]
+    assert protected == [("dns_amplification", 80, 68)]
+    assert [row[1] for row in events if row[1].startswith("attack")] == ["attack began", "attack ended"]
+
+
+def test_the_views_of_sessions_are_described(session: sqlite3.Connection) -> None:
+    views = [row[0] for row in session.execute("SELECT name FROM sqlite_master WHERE type = 'view'")]
+    assert set(described("A session's views")) == set(views)
+    for view, columns in described("A session's views").items():
+        found = session.execute(f"SELECT * FROM {view}")  # noqa: S608
+        assert [item[0] for item in found.description] == columns
+        assert found.fetchone() is not None
+    session.close()
+
+
+def test_numbers_are_those_of_the_program() -> None:
+    assert f"`PRAGMA user_version` ({VERSION})" in TEXT
+    assert f"at most {DEFAULT_MAX_BYTES >> 20} MiB" in TEXT
