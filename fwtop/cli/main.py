@@ -35,6 +35,7 @@ _RULES = {
     "repair": "reinstall whatever the kernel is missing of a rule",
     "undo": "remove rules",
     "why": "why a rule has no effect",
+    "rules": "every rule and set on this machine, with rates",
 }
 _RECORDINGS = {
     "read": "analyse a capture file",

@@ -21,6 +21,7 @@ _ATTRIBUTES_BYTES = 144  # the kernel takes any size, and reads what is missing 
 # enum bpf_cmd
 _MAP_CREATE, _MAP_LOOKUP, _MAP_UPDATE, _MAP_DELETE = 0, 1, 2, 3
 _PROG_LOAD, _OBJ_PIN, _OBJ_GET, _PROG_TEST_RUN = 5, 6, 7, 10
+_PROG_QUERY = 16
 _PROG_GET_FD_BY_ID, _MAP_GET_FD_BY_ID, _OBJ_GET_INFO, _RAW_TRACEPOINT_OPEN = 13, 14, 15, 17
 _LINK_CREATE, _LINK_UPDATE, _LINK_DETACH = 28, 29, 34
 
@@ -36,6 +37,8 @@ _LOG_BYTES = 1 << 18
 _MAX_PRIORITIES = 32  # tried at a netfilter hook
 _INFO_BYTES = 256
 _PROGRAM_ID_AT, _PROGRAM_NAME_AT = 4, 64  # struct bpf_prog_info.id, .name
+_PROGRAM_RUNS_AT = 200  # struct bpf_prog_info.run_cnt
+_MAX_ATTACHED = 64  # at a hook: BPF_MPROG_MAX
 _PROGRAM_MAPS_AT = 52  # struct bpf_prog_info.nr_map_ids, .map_ids
 _LINK_PROGRAM_AT, _INTERFACE_AT = 8, 16  # struct bpf_link_info.prog_id; .xdp.ifindex, .tcx.ifindex
 _MAP_ID_AT, _VALUE_SIZE_AT, _MAP_NAME_AT = 4, 12, 24  # struct bpf_map_info.id, .value_size, .name
@@ -147,6 +150,25 @@ def program_name(number: int) -> str:
     finally:
         os.close(descriptor)
     return name.split(b"\0")[0].decode("ascii", "replace")
+
+
+def program_runs(number: int) -> int | None:
+    """Return how often a program ran, None while the kernel doesn't count (kernel.bpf_stats_enabled)."""
+    descriptor = call(_PROG_GET_FD_BY_ID, struct.pack("<I", number))
+    try:
+        return int(struct.unpack_from("<Q", _info(descriptor), _PROGRAM_RUNS_AT)[0]) or None
+    finally:
+        os.close(descriptor)
+
+
+def attached_programs(kind: int, ifindex: int) -> list[int]:
+    """Return the ids of the programs at an interface's hook; `kind` is an enum bpf_attach_type."""
+    ids = ctypes.create_string_buffer(4 * _MAX_ATTACHED)
+    query = struct.pack("<IIIIQIIQQQ", ifindex, kind, 0, 0, ctypes.addressof(ids), _MAX_ATTACHED, 0, 0, 0, 0)
+    buffer = ctypes.create_string_buffer(query, _ATTRIBUTES_BYTES)
+    _call(_PROG_QUERY, buffer, len(query))
+    count = min(struct.unpack_from("<I", buffer, 24)[0], _MAX_ATTACHED)
+    return list(struct.unpack_from(f"<{count}I", ids))
 
 
 def program_maps(program: int) -> list[int]:

@@ -23,6 +23,7 @@ _TYPE_MASK = 0xFFFF & ~(NLA_F_NESTED | NLA_F_NET_BYTEORDER)
 _TIMEOUT_SECONDS = 10.0
 _RECEIVE_BYTES = 1 << 18
 _NOOP = 1  # NLMSG_NOOP
+_SOL_NETLINK, _GET_STRICT_CHK = 270, 12
 
 
 def messages(data: bytes) -> Iterator[tuple[int, bytes]]:
@@ -79,14 +80,18 @@ def open_socket(protocol: int, seconds: float = _TIMEOUT_SECONDS) -> socket.sock
     return channel
 
 
-def dump(protocol: int, kind: int, body: bytes) -> Generator[bytes, None, None]:
+def dump(protocol: int, kind: int, body: bytes, *, filtered: bool = False) -> Generator[bytes, None, None]:
     """Send a dump request and yield the body of each answer; raises OSError.
+
+    `filtered`: the kernel leaves out what does not match the request's header.
 
     The kernel packs a dump into buffers as large as the largest read so far (netlink_recvmsg, 32 KiB at
     most), and silently ends one whose first entry is larger: an iptables rule with two u32 matches is. So
     read an acknowledgement first.
     """
     with open_socket(protocol) as channel:
+        if filtered:
+            channel.setsockopt(_SOL_NETLINK, _GET_STRICT_CHK, 1)
         if protocol == NETLINK_NETFILTER:
             send(channel, _NOOP, b"")
         channel.send(message(kind, NLM_F_REQUEST | NLM_F_DUMP, body))

@@ -23,6 +23,8 @@ if TYPE_CHECKING:  # a guardian without a long list doesn't load numpy
 
 _SUBSYSTEM = 6 << 8  # NFNL_SUBSYS_IPSET
 _DESTROY, _FLUSH, _LIST, _ADD = (_SUBSYSTEM | number for number in (3, 4, 7, 9))  # IPSET_CMD_*
+_TYPENAME, _FAMILY, _MAX_ELEMENTS, _SIZE = 3, 5, 19, 23  # the latter two in _DATA
+_FAMILY_NAMES = {2: "ip", 10: "ip6"}  # NFPROTO_*
 _PROTOCOL, _SETNAME, _FLAGS, _DATA, _ADT, _LINENO = 1, 2, 6, 7, 8, 9  # IPSET_ATTR_*
 _IP, _CIDR, _PORT, _PROTO, _ELEMENT_FLAGS, _ELEMENTS = 1, 3, 4, 7, 8, 24  # in _DATA
 _VERSION = attribute(_PROTOCOL, b"\7")  # IPSET_PROTOCOL
@@ -45,6 +47,16 @@ class Element(NamedTuple):
     flags: int = 0  # `nomatch` is one
 
 
+class Header(NamedTuple):
+    """What a set is, without its elements."""
+
+    name: str
+    type: str
+    family: str  # ip, ip6; "" for bitmaps and lists
+    entries: int
+    size: int | None  # the most elements it takes, None: as its type allows
+
+
 def set_sizes() -> dict[str, int]:
     """Return the number of elements of each set by name, none where the kernel has no ipset.
 
@@ -52,20 +64,31 @@ def set_sizes() -> dict[str, int]:
 
     Expired elements count until the kernel's next garbage collection.
     """
+    return {header.name: header.entries for header in headers()}
+
+
+def headers() -> list[Header]:
+    """Return the header of each set, none where the kernel has no ipset; raises FwtopError."""
     request = netlink.netfilter_header() + _VERSION + attribute(_FLAGS, struct.pack(">I", _HEADER_ONLY))
-    sizes: dict[str, int] = {}
+    found: list[Header] = []
     try:
         for body in netlink.dump(NETLINK_NETFILTER, _LIST, request):
-            found = dict(attributes(body, NETFILTER_HEADER_BYTES))
-            data = dict(attributes(found.get(_DATA, b"")))
-            if _SETNAME in found:
-                count = struct.unpack(">I", data[_ELEMENTS])[0] if _ELEMENTS in data else 0
-                sizes[c_string(found[_SETNAME])] = count
+            parts = dict(attributes(body, NETFILTER_HEADER_BYTES))
+            if _SETNAME in parts:
+                data = dict(attributes(parts.get(_DATA, b"")))
+                most = data.get(_MAX_ELEMENTS) or data.get(_SIZE)
+                name, kind = c_string(parts[_SETNAME]), c_string(parts.get(_TYPENAME, b""))
+                family = _FAMILY_NAMES.get(int.from_bytes(parts.get(_FAMILY, b""), "big"), "")
+                found.append(Header(name, kind, family, _number(data.get(_ELEMENTS)), _number(most) or None))
     except OSError as error:
         if error.errno == errno.EINVAL:  # nfnetlink.c: nobody answers for this subsystem
-            return {}
+            return []
         raise FwtopError(f"ipset can't be read: {_reason(error)}") from None
-    return sizes
+    return found
+
+
+def _number(value: bytes | None) -> int:
+    return int.from_bytes(value or b"", "big")
 
 
 def elements(name: str) -> set[Element]:

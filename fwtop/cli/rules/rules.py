@@ -1,0 +1,136 @@
+"""fwtop rules: every rule and set on the machine with its counters, whoever made it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from fwtop.analysis.rule_rates import RatedRule, RuleRates
+from fwtop.cli.options import add_netns, positive
+from fwtop.model.errors import FwtopError
+from fwtop.model.ruleset import Ruleset
+from fwtop.render.observation import SCHEMA, rfc3339
+from fwtop.render.ruleset import SPARK, clock, quantity, rule_json, set_json, set_lines, spark, where
+
+HELP = (
+    "List every rule and set on this machine, fwtop's and others', with packets and bytes: iptables (legacy "
+    "and nf_tables), nft, ipset, tc, XDP, and routes that discard. --watch shows their rates."
+)
+EXAMPLE = "sudo fwtop rules --watch"
+_EVERY_SECONDS = 2
+_MOST_PLACE = 44
+_CLEAR = "\x1b[H\x1b[2J"
+_HEADS = (f"{'packets':>9} {'bytes':>7}", f"{'pps':>8} {'history':<{SPARK}} {'packets':>7}")
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the verb's arguments."""
+    parser.add_argument(
+        "--watch", action="store_true", help="go on reading, and show rates; the busiest first"
+    )
+    parser.add_argument(
+        "--every",
+        type=positive,
+        default=_EVERY_SECONDS,
+        metavar="S",
+        help="seconds between readings (default 2)",
+    )
+    parser.add_argument("--readings", type=positive, metavar="N", help="with --watch: end after N readings")
+    parser.add_argument("--ours", action="store_true", help="only fwtop's rules and sets")
+    parser.add_argument(
+        "--json", action="store_true", help="print JSON: one document, or one a line with --watch"
+    )
+    add_netns(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Read and print, once or until interrupted."""
+    from fwtop.client.discovery import enter_netns
+    from fwtop.ruleset.reader import RulesetReader
+
+    if os.geteuid() != 0:
+        raise FwtopError("reading the rules needs root; try: sudo fwtop rules", 3)
+    enter_netns(args.netns)
+    reader, rates = RulesetReader(), RuleRates()
+    left = args.readings if args.watch else 1
+    while True:
+        due = time.monotonic() + args.every
+        ruleset = reader.read()
+        rated = rates.take(ruleset)
+        _print(args, ruleset, rated)
+        if left is not None:
+            left -= 1
+            if left <= 0:
+                return 0
+        time.sleep(max(0.0, due - time.monotonic()))
+
+
+def _print(args: argparse.Namespace, ruleset: Ruleset, rated: Sequence[RatedRule]) -> None:
+    shown = [item for item in rated if item.rule.ours or not args.ours]
+    sets = [item for item in ruleset.sets if item.ours or not args.ours]
+    if args.json:
+        document = {
+            "schema": SCHEMA,
+            "taken": rfc3339(ruleset.taken),
+            "rules": [rated_json(item) for item in shown],
+            "sets": [set_json(item) for item in sets],
+            "rules_total": ruleset.rules_total,
+            "notes": list(ruleset.notes),
+        }
+        print(json.dumps(document), flush=True)
+        return
+    if args.watch:
+        shown.sort(key=lambda item: (item.pps or 0.0, item.rule.packets or 0), reverse=True)
+    last = [*set_lines(sets), *(f"note: {note}" for note in ruleset.notes)]
+    lines = _lines(shown, watch=args.watch)
+    if args.watch and sys.stdout.isatty():
+        _draw(lines, last, ruleset)
+    else:
+        print("\n".join([*lines, *last]) if shown or last else "no rules and no sets", flush=True)
+
+
+def rated_json(item: RatedRule) -> dict[str, Any]:
+    """Return a rule with its rates; these are null in a first reading."""
+    return {
+        **rule_json(item.rule),
+        "pps": None if item.pps is None else round(item.pps, 1),
+        "bytes_per_s": None if item.bps is None else round(item.bps, 1),
+        "history": [round(value, 1) for value in item.history],
+        "usual_pps": None if item.usual is None else round(item.usual, 1),
+        "abnormal": item.abnormal,
+    }
+
+
+def _lines(rated: Sequence[RatedRule], *, watch: bool) -> list[str]:
+    """Write a head and a line for each rule."""
+    width = min(max((len(where(item.rule)) for item in rated), default=0), _MOST_PLACE)
+    lines = [f"{_HEADS[watch]}  {'where':<{width}}  rule"] if rated else []
+    for item in rated:
+        rule = item.rule
+        if watch:
+            drawn = spark(item.history)
+            counts = f"{quantity(item.pps):>8} {drawn:<{SPARK}} {quantity(rule.packets):>7}"
+        else:
+            counts = f"{quantity(rule.packets):>9} {quantity(rule.bytes):>7}"
+        own = " (fwtop)" if rule.ours else ""
+        lines.append(f"{counts}  {where(rule):<{width}}  {rule.text}{own}")
+    return lines
+
+
+def _draw(lines: Sequence[str], last: Sequence[str], ruleset: Ruleset) -> None:
+    """Fill the terminal: as many rules and sets as there is room for."""
+    width, height = shutil.get_terminal_size()
+    room = max(height - 2, 1)
+    below = list(last[: max(room // 3, 1)])
+    shown = list(lines[: room - len(below)])
+    title = (
+        f"{ruleset.rules_total:,} rules, {len(ruleset.sets):,} sets · {clock(ruleset.taken)} · Ctrl+C ends"
+    )
+    text = "\n".join(line[:width] for line in (title, *shown, *below))
+    print(f"{_CLEAR}{text}", end="", flush=True)

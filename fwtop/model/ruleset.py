@@ -1,0 +1,83 @@
+"""Every rule and set on the machine, whoever made it, as read at one moment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+IPTABLES_LEGACY, IPTABLES_NFT, NFT = "iptables-legacy", "iptables-nft", "nft"
+IPSET, TC, XDP, ROUTE = "ipset", "tc", "xdp", "route"
+SOURCES = (
+    XDP,
+    TC,
+    IPTABLES_LEGACY,
+    IPTABLES_NFT,
+    NFT,
+    ROUTE,
+)  # of rules, in the order that packets meet them
+NEARLY_FULL = 0.9  # of a set's size
+
+
+@dataclass(frozen=True, slots=True)
+class ListedRule:
+    """A rule, a chain's policy, a program or a route that discards packets. Its texts are sanitised."""
+
+    key: str  # identifies it as long as it exists
+    source: str  # one of SOURCES
+    family: str  # ip, ip6, inet, netdev, arp, bridge; "" where there is none
+    place: str  # table and chain, or interface and hook
+    text: str
+    ours: bool  # fwtop's
+    packets: int | None = None  # since it exists; None: not counted
+    bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ListedSet:
+    """A set of ipset or nft. Its texts are sanitised."""
+
+    key: str
+    source: str  # IPSET or NFT
+    family: str
+    name: str  # in nft with its table
+    type: str
+    ours: bool
+    entries: int | None  # None: not counted
+    size: int | None  # how many it may hold; None: as many as there is memory for
+
+    @property
+    def fill(self) -> float | None:
+        """The share of its size in use, None where it has none."""
+        return self.entries / self.size if self.size and self.entries is not None else None
+
+    @property
+    def nearly_full(self) -> bool:
+        """Whether it is about to refuse further entries."""
+        return self.fill is not None and self.fill >= NEARLY_FULL
+
+
+@dataclass(frozen=True, slots=True)
+class Ruleset:
+    """All that was found at one moment, in the order that the kernel lists it."""
+
+    taken: float = 0.0  # Unix seconds
+    rules: tuple[ListedRule, ...] = ()
+    sets: tuple[ListedSet, ...] = ()
+    notes: tuple[str, ...] = ()  # what could not be read, or was cut
+    rules_total: int = 0  # with those that were cut
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the value for JSON."""
+        return asdict(self)
+
+
+def ruleset_from_dict(data: Mapping[str, Any]) -> Ruleset:
+    """Read what `to_dict` returned."""
+    return Ruleset(
+        data["taken"],
+        tuple(ListedRule(**item) for item in data["rules"]),
+        tuple(ListedSet(**item) for item in data["sets"]),
+        tuple(data["notes"]),
+        data["rules_total"],
+    )

@@ -1,0 +1,84 @@
+"""Rules and sets of the whole machine as text and JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from fwtop.model.ruleset import ListedRule, ListedSet
+
+_BLOCKS = "▁▂▃▄▅▆▇█"
+SPARK = 12  # characters of a history
+
+
+def spark(values: Sequence[float], width: int = SPARK) -> str:
+    """Draw the last rates, each as high as its share of the greatest; "" where there is none."""
+    shown = values[-width:]
+    top = max(shown, default=0.0)
+    if not top:
+        return "▁" * len(shown)
+    return "".join(_BLOCKS[round((len(_BLOCKS) - 1) * max(value, 0.0) / top)] for value in shown)
+
+
+def quantity(value: float | None) -> str:
+    """Format a count or rate in four to six characters; "-" where nothing is counted."""
+    if value is None:
+        return "-"
+    for size, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e4, "k")):
+        if value >= size:
+            scaled = value / (1e3 if unit == "k" else size)
+            return f"{scaled:.0f}{unit}" if scaled >= 100 else f"{scaled:.1f}{unit}"
+    return f"{value:.0f}" if value >= 10 or value == int(value) else f"{value:.1f}"
+
+
+def rule_json(rule: ListedRule) -> dict[str, Any]:
+    """Return a rule's own fields."""
+    return {
+        "source": rule.source,
+        "family": rule.family,
+        "place": rule.place,
+        "rule": rule.text,
+        "ours": rule.ours,
+        "packets": rule.packets,
+        "bytes": rule.bytes,
+    }
+
+
+def set_json(item: ListedSet) -> dict[str, Any]:
+    """Return a set's fields."""
+    return {
+        "source": item.source,
+        "family": item.family,
+        "name": item.name,
+        "type": item.type,
+        "ours": item.ours,
+        "entries": item.entries,
+        "size": item.size,
+        "fill": None if item.fill is None else round(item.fill, 4),
+        "nearly_full": item.nearly_full,
+    }
+
+
+def where(rule: ListedRule) -> str:
+    """Say what made a rule and where it is."""
+    family = f" {rule.family}" if rule.family else ""
+    return f"{rule.source}{family} {rule.place}"
+
+
+def set_lines(sets: Iterable[ListedSet]) -> list[str]:
+    """Write a line for each set."""
+    return [_set_line(item) for item in sets]
+
+
+def _set_line(item: ListedSet) -> str:
+    entries = "?" if item.entries is None else f"{item.entries:,}"
+    size = f" of {item.size:,}" if item.size else ""
+    full = f", {100 * item.fill:.0f} % full" if item.fill is not None and item.nearly_full else ""
+    family = f" {item.family}" if item.family else ""
+    return f"{item.source}{family} {item.name} ({item.type}): {entries}{size} entries{full}"
+
+
+def clock(at: float) -> str:
+    """Format a moment as the screen's log does."""
+    return f"{datetime.fromtimestamp(at, UTC):%H:%M:%SZ}"

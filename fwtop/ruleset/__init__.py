@@ -1,0 +1,1 @@
+"""Every rule and set on the machine with its counters, whoever made it."""

@@ -1,0 +1,61 @@
+"""What a program prints, bounded in time and size: a foreign rule set may be of any length."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import subprocess
+import time
+from dataclasses import dataclass
+
+from fwtop.kernel.programs import ENVIRONMENT
+
+MOST_BYTES = 48 << 20
+_READ_BYTES = 1 << 18
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """What a program printed."""
+
+    text: str
+    problem: str = ""  # why it is not whole
+
+
+def output_of(argv: list[str], end: float, *, most_bytes: int = MOST_BYTES) -> Output:
+    """Run a program until `end` (CLOCK_MONOTONIC); what it prints beyond a limit is cut."""
+    try:
+        process = subprocess.Popen(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=ENVIRONMENT,
+        )
+    except FileNotFoundError:
+        return Output("", f"{argv[0]} is not installed")
+    except OSError as error:
+        return Output("", f"{argv[0]} could not be started: {error.strerror}")
+    with process:
+        data, problem = _read(process.stdout.fileno() if process.stdout else -1, end, most_bytes)
+        if problem:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+    if not problem and process.returncode:
+        problem = f"failed (exit status {process.returncode})"
+    return Output(data.decode("utf-8", "replace"), f"{argv[0]} {problem}" if problem else "")
+
+
+def _read(descriptor: int, end: float, most_bytes: int) -> tuple[bytes, str]:
+    data = bytearray()
+    while True:
+        left = end - time.monotonic()
+        if left <= 0 or not select.select([descriptor], [], [], left)[0]:
+            return bytes(data), "took too long and was stopped"
+        part = os.read(descriptor, _READ_BYTES)
+        if not part:
+            return bytes(data), ""
+        data += part
+        if len(data) > most_bytes:
+            return bytes(data), f"printed more than {most_bytes >> 20} MiB and was stopped"
