@@ -24,6 +24,7 @@ TABLES = (
         "accuracy",
         "fwtop's observations against what the lab sent, or an independent count of captures",
     ),
+    Table("corpus", "the labelled windows that the judgement is measured on, by origin", needs_root=False),
     Table("pipeline", "packets per second and core: parse, aggregate, read a capture", needs_root=False),
     Table("observe", "the cost of watching: drops and deliveries under fwtop, under tcpdump, and unwatched"),
     Table("react", "latency: start to first numbers, attack to its name, key to the first drop"),

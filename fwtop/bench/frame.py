@@ -24,6 +24,7 @@ class Options:
     rounds: int | None = None  # None: the table's default
     quick: bool = False  # a shortened run: under a minute per table
     captures: tuple[str, ...] = ()  # positional arguments: captures, scenarios or trials
+    corpus: bool = False  # accuracy: on the corpus instead of in the lab
 
     def choose(self, full: int, quick: int) -> int:
         """Return the number of rounds: as requested, else the default of a full or quick run."""
@@ -77,6 +78,7 @@ class Document:
     machine: str = field(default_factory=machine_name)
     kernel: str = field(default_factory=platform.release)
     lines: tuple[str, ...] = ()  # replaces the rows in text output
+    picture: str = ""  # replaces the drawn rows: an SVG
 
     def to_json(self) -> dict[str, Any]:
         """Return the document of docs/JSON.md."""

@@ -32,6 +32,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "scenarios, to run only those; harm: names of trials, walk: of scenarios, to run only those",
     )
     parser.add_argument(
+        "--corpus",
+        action="store_true",
+        help="accuracy: judge generated windows of traffic whose contents are known; needs no root",
+    )
+    parser.add_argument(
         "--calibrate",
         action="store_true",
         help="measure the per-packet cost of each kind of rule here; proposals are ranked by it",
@@ -53,12 +58,14 @@ def run(args: argparse.Namespace) -> int:
     table = find(_name(args))
     if args.captures and table.name not in ("accuracy", "harm", "walk"):
         raise FwtopError(f"table {table.name} takes no captures; nothing was measured", 2)
-    if table.needs_root and os.geteuid() != 0:
+    if args.corpus and (table.name != "accuracy" or args.captures):
+        raise FwtopError("--corpus goes with table accuracy alone; nothing was measured", 2)
+    if table.needs_root and not args.corpus and os.geteuid() != 0:
         raise FwtopError(
             f"table {table.name} needs root to make namespaces; nothing was measured; use sudo", 3
         )
     with EndingSignals():
-        document = measure(table, Options(args.rounds, args.quick, tuple(args.captures)))
+        document = measure(table, Options(args.rounds, args.quick, tuple(args.captures), args.corpus))
     if args.calibrate:
         document = _kept(document)
     if args.svg is not None:
@@ -110,6 +117,6 @@ def _draw(document: Document, path: Path) -> None:
     from fwtop.bench.picture import draw
 
     try:
-        path.write_text(draw(document), encoding="utf-8")
+        path.write_text(document.picture or draw(document), encoding="utf-8")
     except OSError as error:
         print(f"fwtop: {safe_text(path)}: {error.strerror}; the table was not drawn", file=sys.stderr)

@@ -46,7 +46,7 @@ _fwtop() {
     config) options+=" --show --check --sample --json" ;;
     doctor) options+=" -i --interface --json --geoip" ;;
     lab) options+=" list --seconds --pps --capture --json --store" ;;
-    bench) options+=" list --calibrate --svg --json --quick --rounds" ;;
+    bench) options+=" list --corpus --calibrate --svg --json --quick --rounds" ;;
   esac
   [[ $verb ]] || options+=" $verbs"
   mapfile -t COMPREPLY < <(compgen -W "$options" -- "$current")

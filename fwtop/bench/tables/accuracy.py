@@ -11,6 +11,7 @@ from fwtop.bench.accuracy.cases import Case, read_capture, run_scenario
 from fwtop.bench.accuracy.measured_harm import Harm, try_proposals
 from fwtop.bench.frame import Document, Options, Result, progress
 from fwtop.bench.tables.harm import missed
+from fwtop.bench.tables.naming import judge_corpus
 from fwtop.lab import scenario
 from fwtop.lab.run import Lab
 from fwtop.model.errors import FwtopError
@@ -37,7 +38,12 @@ class _Gathered:
 
 
 def run(options: Options) -> Document:
-    """Run all scenarios (those named; with `quick`, as many as fit) and score fwtop's observations."""
+    """Run all scenarios (those named; with `quick`, as many as fit) and score fwtop's observations.
+
+    With `corpus`, only names are scored, on the generated corpus, which needs no lab.
+    """
+    if options.corpus:
+        return judge_corpus(options)
     every = scenario.names()
     chosen = [argument for argument in options.captures if argument in every]
     gathered = _Gathered([read_capture(argument) for argument in options.captures if argument not in every])

@@ -1,0 +1,145 @@
+"""Attacks that live tools send from real addresses: over connections, or as clients do."""
+
+from __future__ import annotations
+
+import struct
+
+from fwtop.bench.corpus.arrivals import ICMP6, Arrivals, connection, senders
+from fwtop.bench.corpus.contents import (
+    A2S_INFO,
+    AGENTS,
+    client_hello,
+    dns_question,
+    drawn_word,
+    http_request,
+    lived_in_name,
+)
+
+
+def syn_with_resets(to: Arrivals, count: int) -> None:
+    """hping3 from its own address: its kernel resets each connection that it never opened."""
+    tool, option = senders(to.rng, 1)[0], to.rng.choice((b"", b"\x02\x04\x05\xb4"))
+    first = to.rng.randrange(1024, 65_536)
+    for k in range(count // 2):
+        at, sport = to.seconds * k / max(1, count // 2), (first + k) % 64_512 + 1024
+        seq = to.rng.getrandbits(32)
+        to.segment(at, tool, (sport, 80), "S", numbers=(seq, 0), window=512, options=option)
+        to.segment(at + 0.0003, tool, (sport, 80), "R", numbers=(seq + 1, 0), window=0)
+
+
+def ack_from_one(to: Arrivals, count: int) -> None:
+    """hping3 -A from its own address, with the next source port each."""
+    tool, first = senders(to.rng, 1)[0], to.rng.randrange(1024, 65_536)
+    for k in range(count):
+        numbers = (to.rng.getrandbits(32), to.rng.getrandbits(32))
+        ports = ((first + k) % 64_512 + 1024, 80)
+        to.segment(to.seconds * k / count, tool, ports, "A", numbers=numbers, window=512)
+
+
+def full_scan(to: Arrivals, count: int) -> None:
+    """Nmap -p- at full speed: one source port, one window size, every port once."""
+    tool, sport = senders(to.rng, 1)[0], to.rng.randrange(32_768, 65_536)
+    order = to.rng.sample(range(1, 65_536), 65_535)
+    for k in range(min(count, 65_535)):
+        numbers = (to.rng.getrandbits(32), 0)
+        at = to.seconds * k / count
+        to.segment(
+            at, tool, (sport, order[k]), "S", numbers=numbers, window=1024, options=b"\x02\x04\x05\xb4"
+        )
+
+
+def random_pages(to: Arrivals, count: int) -> None:
+    """Bots on kept connections that ask for random pages in the name of a random browser."""
+    bots = senders(to.rng, max(2, min(300, count // 6)))
+    for bot in bots:
+        way = connection(to, bot, 80, to.rng.uniform(-0.5, 0.3))
+        way.open()
+        for _ in range(max(1, count // len(bots) // 2)):
+            way.send(http_request(f"/{drawn_word(to.rng, to.rng.randrange(6, 14))}", to.rng.choice(AGENTS)))
+            way.at += to.rng.expovariate(count / len(bots) / 2 / to.seconds)
+            way.acknowledge(3000)
+
+
+def one_page(to: Arrivals, count: int) -> None:
+    """Few bots that ask for one page without end, faster than people."""
+    bots = senders(to.rng, max(1, min(50, count // 200)))
+    agent = to.rng.choice((*AGENTS, "python-requests/2.32", "Go-http-client/1.1"))
+    for bot in bots:
+        way = connection(to, bot, 80, 0.0)
+        way.open()
+        for _ in range(count // len(bots) // 2):
+            way.send(http_request("/search", agent))
+            way.at += to.rng.expovariate(count / len(bots) / 2 / to.seconds)
+            way.acknowledge(9000)
+
+
+def unique_queries(to: Arrivals, count: int) -> None:
+    """Bots that open a connection for each request, with a unique query behind one path."""
+    bots = senders(to.rng, max(2, min(400, count // 10)))
+    for _ in range(count // 5):
+        way = connection(to, to.rng.choice(bots), 80, to.when())
+        way.open()
+        way.send(http_request(f"/search?q={drawn_word(to.rng, 10)}", AGENTS[1]))
+        way.acknowledge(2000)
+        way.close()
+
+
+def tls_handshakes(to: Arrivals, count: int) -> None:
+    """Bots that begin TLS handshakes and leave: each costs the server a signature."""
+    bots = senders(to.rng, max(1, min(300, count // 40)))
+    for _ in range(count // 4):
+        way = connection(to, to.rng.choice(bots), 443, to.when())
+        way.open()
+        way.send(client_hello(to.rng, "www.shop.example"), 517)
+        way.close("R")
+
+
+def empty_connections(to: Arrivals, count: int) -> None:
+    """Bots that open connections, send nothing and close them."""
+    bots = senders(to.rng, max(1, min(200, count // 60)))
+    for _ in range(count // 3):
+        way = connection(to, to.rng.choice(bots), 80, to.when())
+        way.open()
+        way.at += 0.3
+        way.close()
+
+
+def game_queries(to: Arrivals, count: int) -> None:
+    """Bots that ask a game server for its name without waiting for the answer."""
+    bots = senders(to.rng, max(1, min(500, count // 20)))
+    ports = {bot.address: to.rng.randrange(1024, 65_536) for bot in bots}
+    for k in range(count):
+        bot = to.rng.choice(bots)
+        to.datagram(to.seconds * k / count, bot, (ports[bot.address], 27_015), A2S_INFO)
+
+
+def dns_questions(to: Arrivals, count: int) -> None:
+    """Bots that ask the name server for real names, much faster than resolvers."""
+    bots = senders(to.rng, max(1, min(100, count // 50)))
+    names = [lived_in_name(to.rng) for _ in range(to.rng.choice((1, 3, 50)))]
+    for k in range(count):
+        ports = (to.rng.randrange(1024, 65_536), 53)
+        to.datagram(
+            to.seconds * k / count, to.rng.choice(bots), ports, dns_question(to.rng, to.rng.choice(names))
+        )
+
+
+def junk_to_dns(to: Arrivals, count: int) -> None:
+    """Bots that send random bytes to port 53, in the hope that it is open."""
+    bots = senders(to.rng, max(1, min(200, count // 50)))
+    size = to.rng.choice((64, 512, 1024))
+    for k in range(count):
+        ports = (to.rng.randrange(1024, 65_536), 53)
+        to.datagram(to.seconds * k / count, to.rng.choice(bots), ports, to.rng.randbytes(100)[:size], size)
+
+
+def router_advertisements(to: Arrivals, count: int) -> None:
+    """flood_router26: router advertisements with ever new prefixes from invented neighbours."""
+    for k in range(count):
+        address = b"\xfe\x80" + bytes(6) + to.rng.randbytes(8)
+        neighbour = type(senders(to.rng, 1)[0])(address, 255)
+        prefix = b"\x03\x04\x40\xc0" + b"\xff" * 8 + bytes(4) + b"\x20\x01" + to.rng.randbytes(14)
+        head = (
+            b"\x86\0\0\0\x40\x08\xff\xff" + bytes(8) + prefix + struct.pack("!BB", 1, 1) + to.rng.randbytes(6)
+        )
+        to.packet(to.seconds * k / count, neighbour, ICMP6, head)

@@ -1,0 +1,97 @@
+"""Scores of naming: precision, recall, false alarms and calibration, and their pictures."""
+
+import math
+import xml.etree.ElementTree as ET
+
+import pytest
+
+from fwtop.analysis.context import Finding
+from fwtop.bench.accuracy.diagrams import draw
+from fwtop.bench.accuracy.naming import (
+    NOTHING,
+    ORDINARY,
+    Scores,
+    bins,
+    expected_calibration_error,
+    judged,
+)
+from fwtop.bench.corpus.cases import draw as draw_case
+from fwtop.bench.frame import Options
+from fwtop.bench.tables.naming import judge_corpus
+
+
+def test_a_flood_that_is_named_counts_for_its_kind() -> None:
+    scores = Scores()
+    outcome = judged(draw_case("lab: ntp_amplification", 0))
+    scores.add(outcome)
+    assert outcome.surprise == ""
+    assert scores.confusion == {("ntp_amplification", "ntp_amplification"): 1}
+    assert (scores.precision("ntp_amplification"), scores.recall("ntp_amplification")) == (1, 1)
+    assert scores.macro_f1 == 1
+
+
+def test_a_false_alarm_and_a_miss_are_counted(monkeypatch) -> None:
+    calm, flood = draw_case("ordinary: browsing", 0), draw_case("lab: syn_flood", 0)
+
+    def invent(context: object) -> list[Finding]:
+        import numpy as np
+
+        return [Finding("udp_flood", "UDP flood", np.arange(20), 0.9, ())]
+
+    monkeypatch.setattr("fwtop.bench.accuracy.naming.find_attacks", invent)
+    scores = Scores()
+    scores.add(judged(calm))
+    assert (scores.false_alarms, scores.alarmed, scores.quiet_windows) == (1, 1, 1)
+    assert scores.confusion == {(ORDINARY, "udp_flood"): 1}
+    monkeypatch.setattr("fwtop.bench.accuracy.naming.find_attacks", lambda context: [])
+    scores.add(judged(flood))
+    assert scores.confusion["syn_flood", NOTHING] == 1
+    assert scores.recall("syn_flood") == 0
+    assert "expected syn_flood, got nothing" in scores.surprises[-1]
+
+
+def test_an_attack_named_twice_is_right_once(monkeypatch) -> None:
+    case = draw_case("lab: syn_flood", 0)
+    from fwtop.analysis.classify import find_attacks
+
+    monkeypatch.setattr(
+        "fwtop.bench.accuracy.naming.find_attacks", lambda context: find_attacks(context)[:1] * 2
+    )
+    outcome = judged(case)
+    assert [one.right for one in outcome.named] == [True, False]
+    assert outcome.false_alarms == 0
+
+
+@pytest.mark.parametrize(
+    ("stated", "error"),
+    [([(0.9, True)] * 9 + [(0.9, False)], 0.0), ([(0.95, False)] * 4, 0.95), ([], 0.0)],
+)
+def test_the_calibration_error_is_the_gap_between_stated_and_true(stated, error) -> None:
+    assert math.isclose(expected_calibration_error(stated), error, abs_tol=1e-9)
+
+
+def test_confidences_are_grouped_by_tenths() -> None:
+    found = bins([(0.05, False), (0.95, True), (1.0, True)])
+    assert [(one.count, one.right) for one in found] == [(1, 0.0), (2, 1.0)]
+
+
+def test_the_picture_holds_every_kind_and_is_xml() -> None:
+    scores = Scores()
+    for family in ("lab: syn_flood", "lab: ntp_amplification", "ordinary: browsing"):
+        scores.add(judged(draw_case(family, 0)))
+    text = draw(scores)
+    ET.fromstring(text)  # noqa: S314
+    assert text.count(">ntp_amplification<") == 2  # a row and a column
+    assert ">ordinary<" in text
+
+
+def test_the_table_lists_kinds_totals_and_surprises(monkeypatch) -> None:
+    monkeypatch.setattr(
+        "fwtop.bench.tables.naming.cases",
+        lambda each: iter([draw_case("lab: syn_flood", n) for n in range(each)]),
+    )
+    document = judge_corpus(Options(rounds=2, corpus=True))
+    names = [result.name for result in document.results]
+    assert {"macro F1", "expected calibration error", "syn_flood: recall"} <= set(names)
+    assert any(line.startswith("syn_flood") and line.split()[1] == "2" for line in document.lines)
+    assert document.picture.startswith("<svg")
