@@ -11,6 +11,7 @@ completion=/usr/local/share/bash-completion/completions/fwtop
 sample_settings=/usr/local/share/doc/fwtop/screen.toml
 state_directory=/var/lib/fwtop
 guardian_directory=/var/lib/fwtop-guardian
+alarms_directory=/var/lib/fwtop-alarms
 costs_file=/var/lib/fwtop-costs.json
 user=fwtop
 dissector_user=fwtop-dissect

@@ -27,7 +27,7 @@ for name in "$user" "$dissector_user"; do
   fi
 done
 rm -rf "$prefix" "$command" "$man_page" "$completion" "$sample_settings" /run/fwtop "$state_directory" "$guardian_directory" \
-  "$costs_file" /var/log/fwtop-setup.log /run/lock/fwtop-setup.lock
+  "$alarms_directory" "$costs_file" /var/log/fwtop-setup.log /run/lock/fwtop-setup.lock
 rmdir /sys/fs/bpf/fwtop "$(dirname "$man_page")" "$(dirname "$completion")" "$(dirname "$sample_settings")" 2>/dev/null || true # where empty
 rmdir "$(dirname "$(dirname "$completion")")" "$(dirname "$(dirname "$sample_settings")")" 2>/dev/null || true
 say "removed: program, users, sessions, journal"

@@ -1,38 +1,52 @@
-"""The alarms' process: alarms in, a line each; the journal and commands out.
+"""The alarms' process: settings, then alarms in, a line each; to the journal, a command, a webhook and mail.
 
-It runs outside of the console's sandbox, which forbids both, without privileges and reads no packets. It
+It runs outside of the console's sandbox, which forbids that, without privileges and reads no packets. It
 ends when the console closes the pipe.
 """
 
 from __future__ import annotations
 
-import json
 import signal
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
 from typing import BinaryIO
 
 from fwtop.alarms import journal
 from fwtop.alarms.command import CommandRunner
 from fwtop.alarms.config import AlarmConfig
+from fwtop.alarms.mail import mail_text, sendmail_argv
 from fwtop.alarms.message import MAX_BYTES, Alarm, parse_line
+from fwtop.alarms.spool import Spool
+from fwtop.alarms.supervisor import Settings
+from fwtop.alarms.webhook import Webhook, WebhookSender
 
 Send = Callable[[Alarm], None]
+Target = CommandRunner | WebhookSender
 
 
 class Courier:
     """Delivers alarms, and says on standard error what could not be delivered."""
 
-    def __init__(self, config: AlarmConfig, *, send: Send = journal.send) -> None:
+    def __init__(
+        self, config: AlarmConfig, *, secret: str = "", spool: str = "", send: Send = journal.send
+    ) -> None:
         self._config = config
         self._send = send
         self.failures = 0
-        self._runner = None
+        self._targets: list[Target] = []
         if config.command:
-            self._runner = CommandRunner(config.command, config.command_seconds, self._failed)
+            self._targets.append(CommandRunner(config.command, config.command_seconds, self._failed))
+        if config.mail_to:
+            argv, text = sendmail_argv(config.mail_to), partial(mail_text, to=config.mail_to)
+            self._targets.append(CommandRunner(argv, config.command_seconds, self._failed, text))
+        if config.webhook:
+            webhook = Webhook(config.webhook, secret, config.webhook_seconds)
+            self._targets.append(WebhookSender(webhook, Spool(Path(spool)), self._failed))
 
     def deliver(self, alarm: Alarm) -> None:
-        """Write an alarm to the journal, else to standard error, and hand it to the command."""
+        """Write an alarm to the journal, else to standard error, and hand it to the other targets."""
         if alarm.event not in (*self._config.events, "test"):
             return
         if self._config.journal:
@@ -40,13 +54,13 @@ class Courier:
                 self._send(alarm)
             except OSError:
                 _say(f"alarm: {alarm.message}")
-        if self._runner is not None:
-            self._runner.put(alarm)
+        for target in self._targets:
+            target.put(alarm)
 
     def close(self) -> None:
         """Finish what is queued."""
-        if self._runner is not None:
-            self._runner.close()
+        for target in self._targets:
+            target.close()
 
     def _failed(self, line: str) -> None:
         self.failures += 1
@@ -68,11 +82,12 @@ def _say(line: str) -> None:
 
 
 def main() -> int:
-    """Deliver alarms until standard input ends; 1 if the command failed for any."""
+    """Deliver alarms until standard input ends; 1 if any could not be delivered."""
     # Stopping the service signals this process, too. Commands inherit SIG_IGN, but no handlers.
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         signal.signal(number, lambda *_: None)
-    courier = Courier(AlarmConfig.from_dict(json.loads(sys.argv[1])))
+    settings = Settings.parse(sys.stdin.buffer.readline())
+    courier = Courier(settings.config, secret=settings.secret, spool=settings.spool)
     try:
         for alarm in alarms(sys.stdin.buffer):
             courier.deliver(alarm)

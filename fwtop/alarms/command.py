@@ -1,4 +1,4 @@
-"""Run the operator's command for each alarm, one at a time, off the reading thread."""
+"""Run a program for each alarm, one at a time, off the reading thread: the operator's, or sendmail."""
 
 from __future__ import annotations
 
@@ -18,10 +18,20 @@ _WAITING = 100  # alarms; newer ones are left out while the command can't keep u
 
 
 class CommandRunner:
-    """Queues alarms for a command; `report` gets a line about each one that failed."""
+    """Queues alarms for a program; `report` gets a line about each one that failed.
 
-    def __init__(self, argv: tuple[str, ...], seconds: float, report: Callable[[str], None]) -> None:
+    `text` makes of an alarm what the program reads on its standard input.
+    """
+
+    def __init__(
+        self,
+        argv: tuple[str, ...],
+        seconds: float,
+        report: Callable[[str], None],
+        text: Callable[[Alarm], bytes] = Alarm.line,
+    ) -> None:
         self._argv = argv
+        self._text = text
         self._seconds = seconds
         self._report = report
         self._waiting: queue.Queue[Alarm | None] = queue.Queue(_WAITING)
@@ -42,12 +52,12 @@ class CommandRunner:
 
     def _run_all(self) -> None:
         while (alarm := self._waiting.get()) is not None:
-            if problem := run_command(self._argv, alarm, self._seconds):
+            if problem := run_command(self._argv, self._text(alarm), self._seconds):
                 self._report(problem)
 
 
-def run_command(argv: tuple[str, ...], alarm: Alarm, seconds: float) -> str:
-    """Run a command with an alarm on its standard input; return what went wrong, "" for nothing.
+def run_command(argv: tuple[str, ...], text: bytes, seconds: float) -> str:
+    """Run a command with a text on its standard input; return what went wrong, "" for nothing.
 
     What it started is killed with it when its time is up.
     """
@@ -65,7 +75,7 @@ def run_command(argv: tuple[str, ...], alarm: Alarm, seconds: float) -> str:
     except OSError as error:
         return f"the alarm command {name} can't be run: {error.strerror}"
     try:
-        process.communicate(alarm.line(), timeout=seconds)
+        process.communicate(text, timeout=seconds)
     except subprocess.TimeoutExpired:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)

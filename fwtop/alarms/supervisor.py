@@ -6,12 +6,14 @@ import json
 import os
 import pwd
 import signal
+import stat
 from dataclasses import asdict, dataclass
+from typing import Any
 
 from fwtop.alarms.config import AlarmConfig
 from fwtop.kernel.programs import ENVIRONMENT, module_argv
 from fwtop.model.errors import FwtopError
-from fwtop.model.paths import CONSOLE_USER
+from fwtop.model.paths import ALARMS_DIRECTORY, CONSOLE_USER
 from fwtop.model.text import safe_text
 from fwtop.sandbox.privileges import drop_privileges, unprivileged_user
 
@@ -24,10 +26,34 @@ class Started:
     descriptor: int
 
 
-def start_alarms(config: AlarmConfig) -> Started:
-    """Start the process as the configured user; it ends when the pipe is closed. Raises FwtopError."""
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the process reads first. Not arguments: those can be read by every user of the machine."""
+
+    config: AlarmConfig
+    secret: str
+    spool: str
+
+    def line(self) -> bytes:
+        """Return the settings as a line of JSON."""
+        return json.dumps(asdict(self)).encode() + b"\n"
+
+    @classmethod
+    def parse(cls, line: bytes) -> Settings:
+        """Rebuild the settings from `line`."""
+        found: dict[str, Any] = json.loads(line)
+        return cls(AlarmConfig.from_dict(found["config"]), found["secret"], found["spool"])
+
+
+def start_alarms(config: AlarmConfig, *, secret: str = "") -> Started:
+    """Start the process as the configured user; it ends when the pipe is closed. Raises FwtopError.
+
+    `secret` signs what goes to the webhook.
+    """
     account = _account(config.user)
+    spool = _spool_directory(account) if config.webhook else ""
     reading, writing = os.pipe2(os.O_CLOEXEC)
+    os.write(writing, Settings(config, secret, spool).line())  # at most some KiB: it fits the pipe
     child = os.fork()
     if child == 0:
         try:
@@ -49,6 +75,22 @@ def _account(name: str) -> pwd.struct_passwd:
     return account
 
 
+def _spool_directory(account: pwd.struct_passwd) -> str:
+    """Make the user's directory for alarms that the webhook has not taken yet; raises FwtopError."""
+    directory = ALARMS_DIRECTORY / str(account.pw_uid)
+    try:
+        for path in (ALARMS_DIRECTORY, directory):
+            path.mkdir(mode=0o711 if path == ALARMS_DIRECTORY else 0o700, exist_ok=True)
+            if not stat.S_ISDIR(path.lstat().st_mode):
+                raise NotADirectoryError(0, "it is no directory")
+        os.chown(directory, account.pw_uid, account.pw_gid, follow_symlinks=False)
+    except OSError as error:
+        raise FwtopError(
+            f"{directory} can't be used for alarms: {error.strerror}; nothing was started"
+        ) from None
+    return str(directory)
+
+
 def _become(reading: int, account: pwd.struct_passwd, config: AlarmConfig) -> None:
     os.setsid()  # Ctrl-C is for the console: what it says when it ends is still delivered
     os.dup2(reading, 0)
@@ -58,6 +100,7 @@ def _become(reading: int, account: pwd.struct_passwd, config: AlarmConfig) -> No
     os.chdir("/")
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         signal.signal(number, signal.SIG_DFL)
-    drop_privileges(account)
-    argv = module_argv("fwtop.alarms", json.dumps(asdict(config)))
+    # Postfix's sendmail reaches its queue by set-group-ID.
+    drop_privileges(account, no_new_privileges=not config.mail_to)
+    argv = module_argv("fwtop.alarms")
     os.execve(argv[0], argv, ENVIRONMENT | {"PYTHONUTF8": "1"})  # noqa: S606 - no shell, fixed environment

@@ -5,8 +5,7 @@ from __future__ import annotations
 import argparse
 from dataclasses import asdict
 
-from fwtop.alarms.supervisor import start_alarms
-from fwtop.cli.alarms import add_file, read_file
+from fwtop.cli.alarms import add_file, read_file, start
 from fwtop.cli.files.record_outputs import listen, open_lines
 from fwtop.cli.launcher import launch, require_root
 from fwtop.cli.options import add_geoip, add_interfaces, positive, seconds
@@ -59,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
     """Record until stopped."""
     require_root("watching")
     config = read_file(args.alarms)
-    alarms = None if args.no_alarms else start_alarms(config)
+    alarms = None if args.no_alarms else start(config)
     options = Options(
         mode="record",
         netns=args.netns,
@@ -71,6 +70,6 @@ def run(args: argparse.Namespace) -> int:
         # Before the launcher enters the watched namespace: Prometheus is outside of it.
         metrics_fd=listen(args.metrics, public=args.metrics_public) if args.metrics is not None else None,
         alarms_fd=None if alarms is None else alarms.descriptor,
-        alarms=asdict(config),
+        alarms=asdict(config.for_console()),
     )
     return launch(options, Watch(tuple(args.interface)))

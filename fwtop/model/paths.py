@@ -24,6 +24,7 @@ DISSECTOR_USER = "fwtop-dissect"  # likewise; the process that runs scapy
 STATE_DIRECTORY = Path("/var/lib/fwtop")  # 0700, owned by CONSOLE_USER: session databases
 GUARDIAN_DIRECTORY = Path("/var/lib/fwtop-guardian")  # 0700, owned by root
 JOURNAL = GUARDIAN_DIRECTORY / "journal.db"
+ALARMS_DIRECTORY = Path("/var/lib/fwtop-alarms")  # 0711, owned by root; a user's undelivered alarms in each
 COSTS_FILE = Path("/var/lib/fwtop-costs.json")  # 0644, owned by root: see model/costs.py
 RUN_DIRECTORY = Path("/run/fwtop")  # 0755, owned by root; sockets in it are 0600
 PIN_DIRECTORY = Path("/sys/fs/bpf/fwtop")

@@ -29,11 +29,12 @@ def unprivileged_user() -> pwd.struct_passwd:
     raise FwtopError("there is neither a user 'fwtop' nor 'nobody'; nothing was started; run 'make setup'", 3)
 
 
-def drop_privileges(account: pwd.struct_passwd | None = None) -> None:
+def drop_privileges(account: pwd.struct_passwd | None = None, *, no_new_privileges: bool = True) -> None:
     """Switch to an unprivileged user (default: the console's), without capabilities and without a way back.
 
     If not root, only set no_new_privs. Either way other processes of that user can no longer inspect this
-    one. Raises OSError if the kernel refuses.
+    one. Without `no_new_privileges`, set-group-ID programs still work, as sendmail(8) must. Raises OSError
+    if the kernel refuses.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     if os.geteuid() == 0:
@@ -43,7 +44,7 @@ def drop_privileges(account: pwd.struct_passwd | None = None) -> None:
         os.setresgid(account.pw_gid, account.pw_gid, account.pw_gid)
         os.setresuid(account.pw_uid, account.pw_uid, account.pw_uid)
         libc.prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
-    if libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0:
+    if no_new_privileges and libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_NO_NEW_PRIVS) failed")
     hide_memory()
 

@@ -183,7 +183,7 @@ def python(code: str) -> tuple[str, ...]:
 
 def test_a_command_gets_the_alarm_on_its_standard_input(tmp_path: Path) -> None:
     code = "import sys; open(sys.argv[1], 'w').write(sys.stdin.read())"
-    assert run_command((*python(code), str(tmp_path / "x")), ALARM, 60) == ""
+    assert run_command((*python(code), str(tmp_path / "x")), ALARM.line(), 60) == ""
     assert json.loads((tmp_path / "x").read_text()) == {"schema": 1, **asdict(ALARM)}
 
 
@@ -192,7 +192,7 @@ def test_a_command_that_hangs_is_killed_with_its_children(tmp_path: Path, poll_u
     reader = os.open(tmp_path / "f", os.O_RDONLY | os.O_NONBLOCK)
     # Parent and child hold the FIFO open; it ends when both are gone.
     code = "import os, sys, signal; f = open(sys.argv[1], 'w'); os.fork(); signal.pause()"
-    problem = run_command((*python(code), str(tmp_path / "f")), ALARM, 2)
+    problem = run_command((*python(code), str(tmp_path / "f")), ALARM.line(), 2)
     assert problem.endswith("was killed after 2 s")
 
     def gone() -> bool:
@@ -206,9 +206,11 @@ def test_a_command_that_hangs_is_killed_with_its_children(tmp_path: Path, poll_u
 
 
 def test_what_went_wrong_with_a_command_is_one_line() -> None:
-    assert run_command(python("raise SystemExit(3)"), ALARM, 60).endswith("failed with status 3")
-    assert run_command(("/nonexistent/x",), ALARM, 60).endswith("can't be run: No such file or directory")
-    assert run_command(python("import os; os.close(0)"), ALARM, 60) == ""
+    assert run_command(python("raise SystemExit(3)"), ALARM.line(), 60).endswith("failed with status 3")
+    assert run_command(("/nonexistent/x",), ALARM.line(), 60).endswith(
+        "can't be run: No such file or directory"
+    )
+    assert run_command(python("import os; os.close(0)"), ALARM.line(), 60) == ""
 
 
 def test_a_stuck_or_ended_process_costs_alarms_not_time() -> None:
@@ -232,7 +234,8 @@ def test_a_stuck_or_ended_process_costs_alarms_not_time() -> None:
 def test_the_sample_holds_every_default() -> None:
     text = "\n".join(line.removeprefix("# ") for line in SAMPLE.read_text().splitlines() if " = " in line)
     assert text.count(" = ") == len(asdict(AlarmConfig()))
-    table = text.replace("command = []", "")
+    unset = ("command =", "webhook =", "webhook_secret", "mail_to =")  # their defaults can't be set
+    table = "\n".join(line for line in text.splitlines() if not line.startswith(unset))
     assert read_alarms(ConfigText("x", table)) == (AlarmConfig(), ())
     assert set(AlarmConfig().events) == set(EVENTS) - {"test"}
 
@@ -249,6 +252,13 @@ def test_the_sample_holds_every_default() -> None:
         ("journal = 1", "true or false"),
         ('events = ["x"]', "must be a list of attack_began"),
         ("wehbook = 1", "is not a setting"),
+        ('webhook = "ftp://example.org"', "begins with https:// or http://"),
+        ('webhook = "https://exa mple.org"', "begins with https:// or http://"),
+        ('webhook = "https://example.org:99999/"', "begins with https:// or http://"),
+        ('webhook_secret_file = "secret"', "full path"),
+        ('mail_to = ["-oQ/tmp"]', "plain e-mail addresses"),
+        ('mail_to = ["a@b\\nBcc: c@d"]', "plain e-mail addresses"),
+        ('mail_to = "root"', "plain e-mail addresses"),
         ("=", "is ignored"),
     ],
 )

@@ -1,0 +1,155 @@
+"""Alarms as signed HTTP requests, retried until the receiver has taken them."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import http.client
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from fwtop import __version__
+from fwtop.alarms.message import Alarm
+from fwtop.alarms.spool import Spool
+from fwtop.model.text import safe_text
+
+_FIRST_DELAY_SECONDS = 1.0
+_LAST_DELAY_SECONDS = 300.0
+_END_SECONDS = 10.0  # what can't be delivered by then waits on disk for the next start
+_BUSY = (408, 425, 429)  # of 4xx, these ask for another try
+
+
+class RefusedError(Exception):
+    """The receiver will never take this request."""
+
+
+@dataclass(frozen=True, slots=True)
+class Webhook:
+    """Where alarms are posted to, and the secret that signs them ("" for no signature)."""
+
+    url: str
+    secret: str = ""
+    seconds: float = 10.0
+
+    def post(self, body: bytes) -> None:
+        """Post one alarm. Raises RefusedError, or OSError or HTTPException where another try may help.
+
+        Redirections are refused: an alarm goes where the operator said, or nowhere.
+        """
+        now = str(int(time.time()))
+        headers = {
+            "Content-Type": "application/json",
+            "User-Agent": f"fwtop/{__version__}",
+            "X-Fwtop-Timestamp": now,
+        }
+        if self.secret:
+            headers["X-Fwtop-Signature"] = f"sha256={signature(self.secret, now, body)}"
+        request = urllib.request.Request(self.url, data=body, headers=headers, method="POST")  # noqa: S310 - checked
+        opener = urllib.request.OpenerDirector()
+        for handler in (
+            urllib.request.HTTPHandler,
+            urllib.request.HTTPSHandler,
+            urllib.request.HTTPErrorProcessor,
+            urllib.request.HTTPDefaultErrorHandler,
+        ):
+            opener.add_handler(handler())
+        try:
+            opener.open(request, timeout=self.seconds).close()
+        except urllib.error.HTTPError as error:
+            error.close()
+            if error.code < 500 and error.code not in _BUSY:
+                raise RefusedError(f"status {error.code}") from None
+            raise OSError(f"status {error.code}") from None
+
+
+def signature(secret: str, timestamp: str, body: bytes) -> str:
+    """Return HMAC-SHA256 over timestamp, a full stop and the body, in hexadecimal digits."""
+    return hmac.new(secret.encode(), timestamp.encode() + b"." + body, hashlib.sha256).hexdigest()
+
+
+class WebhookSender:
+    """Posts alarms in order from a thread; `report` gets a line when that fails and when it works again."""
+
+    def __init__(self, webhook: Webhook, spool: Spool, report: Callable[[str], None]) -> None:
+        self._webhook = webhook
+        self._spool = spool
+        self._report = report
+        self._wake = threading.Event()
+        self._ends_at = float("inf")  # time.monotonic()
+        self._failing = False
+        self._thread = threading.Thread(target=self._run, name="webhook")
+        self._thread.start()
+
+    def put(self, alarm: Alarm) -> None:
+        """Queue an alarm on disk; returns at once."""
+        try:
+            lost = self._spool.put(alarm.line())
+        except OSError as error:
+            self._report(
+                f"an alarm for the webhook can't be queued ({error.strerror}): {alarm.event} is left out"
+            )
+            return
+        if lost:
+            self._report(f"the webhook's queue is full: its {lost} oldest were left out")
+        self._wake.set()
+
+    def close(self) -> None:
+        """Try for some seconds to deliver what waits; the rest stays on disk."""
+        self._ends_at = time.monotonic() + _END_SECONDS
+        self._wake.set()
+        self._thread.join()
+        if left := len(self._spool):
+            self._report(f"alarms that wait on disk for the webhook: {left}; the next recording sends them")
+
+    def _run(self) -> None:
+        delay = _FIRST_DELAY_SECONDS
+        while time.monotonic() < self._ends_at:
+            self._wake.clear()
+            with self._spool.locked():
+                progress = self._send_oldest()
+            if progress is None:  # nothing waits
+                if self._ends_at != float("inf"):
+                    return
+                self._wake.wait()
+            elif progress:
+                delay = _FIRST_DELAY_SECONDS
+            else:
+                # Ending must not sleep through its last tries; a new alarm shortens no pause.
+                self._pause(delay)
+                delay = min(2 * delay, _LAST_DELAY_SECONDS)
+
+    def _send_oldest(self) -> bool | None:
+        """Send one alarm; None: there is none, True: it is done with, False: try again later."""
+        found = self._spool.oldest()
+        if found is None:
+            return None
+        name, body = found
+        try:
+            self._webhook.post(body)
+        except RefusedError as error:
+            self._report(f"the webhook refuses an alarm ({error}): it is left out")
+        except (OSError, http.client.HTTPException) as error:
+            if not self._failing:
+                self._report(
+                    f"the webhook does not work ({safe_text(error, limit=120)}): alarms wait on disk"
+                )
+            self._failing = True
+            return False
+        else:
+            if self._failing:
+                self._report("the webhook works again")
+            self._failing = False
+        self._spool.remove(name)
+        return True
+
+    def _pause(self, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        while (left := min(until, self._ends_at) - time.monotonic()) > 0:
+            self._wake.wait(min(left, 1.0))
+            self._wake.clear()
+            if self._ends_at != float("inf"):
+                until = min(until, time.monotonic() + _FIRST_DELAY_SECONDS)

@@ -1,0 +1,219 @@
+"""Alarms reach webhook and mail: signed, in order, retried, from disk after a restart, and bounded."""
+
+from __future__ import annotations
+
+import email
+import email.policy
+import json
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from stored_samples import POISON
+
+from fwtop.alarms import webhook as sending
+from fwtop.alarms.mail import is_address, mail_text, sendmail_argv
+from fwtop.alarms.message import Alarm, parse_line
+from fwtop.alarms.spool import Spool
+from fwtop.alarms.webhook import RefusedError, Webhook, WebhookSender, signature
+
+Poll = Callable[..., Any]
+ALARM = Alarm("attack_began", "2026-11-22T00:00:00.000Z", "web-1", "syn_flood", "SYN flood", {"pps": 5.0})
+
+
+def alarm(number: int) -> Alarm:
+    return replace(ALARM, subject=str(number))
+
+
+@dataclass
+class Receiver:
+    """A web server that answers with the next of `statuses`, then with 204, and keeps what it got."""
+
+    port: int = 0
+    statuses: list[int] = field(default_factory=list)
+    got: list[tuple[dict[str, str], bytes]] = field(default_factory=list)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}/hook"
+
+    def subjects(self) -> list[str]:
+        return [json.loads(body)["subject"] for _, body in self.got]
+
+
+@contextmanager
+def serving(receiver: Receiver) -> Iterator[None]:
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            status = receiver.statuses.pop(0) if receiver.statuses else 204
+            if status < 300:
+                receiver.got.append((dict(self.headers), body))
+            self.send_response(status)
+            self.send_header("Location", receiver.url)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            """Keep the tests' output clean."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", receiver.port), Handler)
+    receiver.port = server.server_port
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    found = Receiver()
+    with serving(found):
+        yield found
+
+
+@pytest.fixture(autouse=True)
+def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sending, "_FIRST_DELAY_SECONDS", 0.02)
+    monkeypatch.setattr(sending, "_LAST_DELAY_SECONDS", 0.1)
+
+
+@contextmanager
+def sender(receiver: Receiver, spool: Path, told: list[str]) -> Iterator[WebhookSender]:
+    made = WebhookSender(Webhook(receiver.url, "key", 5.0), Spool(spool), told.append)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def test_what_is_posted_is_the_alarm_and_its_signature_holds(receiver: Receiver, tmp_path: Path) -> None:
+    told: list[str] = []
+    with sender(receiver, tmp_path, told) as made:
+        made.put(ALARM)
+    ((headers, body),) = receiver.got
+    assert parse_line(body) == ALARM
+    assert headers["Content-Type"] == "application/json"
+    assert headers["X-Fwtop-Signature"] == f"sha256={signature('key', headers['X-Fwtop-Timestamp'], body)}"
+    assert signature("other", headers["X-Fwtop-Timestamp"], body) not in headers["X-Fwtop-Signature"]
+    assert told == []
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_receiver_in_trouble_gets_every_alarm_in_order_once_it_works(
+    receiver: Receiver, tmp_path: Path, poll_until: Poll
+) -> None:
+    receiver.statuses = [503, 429, 500]
+    told: list[str] = []
+    with sender(receiver, tmp_path, told) as made:
+        for number in range(5):
+            made.put(alarm(number))
+        poll_until(lambda: len(receiver.got) == 5)
+    assert receiver.subjects() == ["0", "1", "2", "3", "4"]
+    assert told == [
+        "the webhook does not work (status 503): alarms wait on disk",
+        "the webhook works again",
+    ]
+
+
+@pytest.mark.parametrize("status", [302, 400, 404])
+def test_a_refused_alarm_is_left_out_and_no_redirection_is_followed(
+    receiver: Receiver, tmp_path: Path, status: int
+) -> None:
+    receiver.statuses = [status]
+    told: list[str] = []
+    with sender(receiver, tmp_path, told) as made:
+        made.put(alarm(0))
+        made.put(alarm(1))
+    assert receiver.subjects() == ["1"]
+    assert told == [f"the webhook refuses an alarm (status {status}): it is left out"]
+
+
+def test_alarms_wait_on_disk_for_the_next_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sending, "_END_SECONDS", 0.2)
+    receiver, told = Receiver(), []
+    with serving(receiver):
+        pass  # its port is closed now
+    with sender(receiver, tmp_path, told) as made:
+        made.put(alarm(0))
+        made.put(alarm(1))
+    assert told[-1] == "alarms that wait on disk for the webhook: 2; the next recording sends them"
+    with serving(receiver), sender(receiver, tmp_path, told) as made:
+        made.put(alarm(2))
+    assert receiver.subjects() == ["0", "1", "2"]
+
+
+def test_the_queue_is_bounded_and_keeps_the_newest(tmp_path: Path) -> None:
+    spool = Spool(tmp_path, most=3)
+    assert [spool.put(b"%d" % number) for number in range(5)] == [0, 0, 0, 1, 1]
+    kept = []
+    while found := spool.oldest():
+        kept.append(found[1])
+        spool.remove(found[0])
+    assert kept == [b"2", b"3", b"4"]
+
+
+def test_two_processes_share_a_queue_and_deliver_each_alarm_once(receiver: Receiver, tmp_path: Path) -> None:
+    told: list[str] = []
+    with sender(receiver, tmp_path, told) as one, sender(receiver, tmp_path, told) as other:
+        for number in range(20):
+            (one if number % 2 else other).put(alarm(number))
+    assert sorted(map(int, receiver.subjects())) == list(range(20))
+
+
+def test_a_queue_that_can_t_be_written_is_told(receiver: Receiver, tmp_path: Path) -> None:
+    told: list[str] = []
+    directory = tmp_path / "spool"
+    directory.mkdir()
+    with sender(receiver, directory, told) as made:
+        directory.rename(tmp_path / "gone")
+        made.put(ALARM)
+        (tmp_path / "gone").rename(directory)
+    line = "an alarm for the webhook can't be queued (No such file or directory): attack_began is left out"
+    assert told == [line]
+
+
+def test_an_answer_that_never_comes_is_given_up(tmp_path: Path) -> None:
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        webhook = Webhook(f"http://127.0.0.1:{silent.getsockname()[1]}/", seconds=0.2)
+        with pytest.raises(OSError, match="timed out"):
+            webhook.post(ALARM.line())
+    assert not issubclass(RefusedError, OSError)
+
+
+def test_a_mail_holds_the_alarm_and_one_set_of_headers() -> None:
+    line = json.dumps(
+        asdict(replace(ALARM, message=POISON * 20, host=POISON, details={POISON: POISON}))
+    ).encode()
+    poisoned = parse_line(line)
+    assert poisoned is not None
+    for told in (ALARM, poisoned):
+        mail = email.message_from_bytes(
+            mail_text(told, ("ops@example.org", "root")), policy=email.policy.default
+        )
+        assert mail["To"] == "ops@example.org, root"
+        assert len(mail.get_all("Subject")) == 1
+        assert mail["Bcc"] is None
+        assert told.message[:20] in mail.get_body().get_content()
+        (attached,) = mail.iter_attachments()
+        assert json.loads(attached.get_content()) == asdict(told)
+
+
+def test_recipients_are_never_options_of_sendmail() -> None:
+    assert is_address("ops@example.org")
+    assert is_address("root")
+    for text in ("-oQ/tmp", "a b@c", "|sh", "a@b,c@d", "a@-b", "", "a@b\n", "x" * 400):
+        assert not is_address(text)
+    assert sendmail_argv(("root",))[-2:] == ("--", "root")
