@@ -134,9 +134,8 @@ class WebhookSender:
             self._report(f"the webhook refuses an alarm ({error}): it is left out")
         except (OSError, http.client.HTTPException) as error:
             if not self._failing:
-                self._report(
-                    f"the webhook does not work ({safe_text(error, limit=120)}): alarms wait on disk"
-                )
+                reason = safe_text(getattr(error, "reason", error), limit=120)
+                self._report(f"the webhook does not work ({reason}): alarms wait on disk")
             self._failing = True
             return False
         else:

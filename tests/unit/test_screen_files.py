@@ -23,7 +23,7 @@ def user_at(home: Path, uid: int) -> pwd.struct_passwd:
 def home(tmp_path: Path) -> Path:
     """A home directory of user 4242, below a directory that all may pass."""
     for directory in (tmp_path, *tmp_path.parents):
-        if directory.stat().st_uid == os.getuid() and directory != Path("/"):
+        if directory == tmp_path or directory.name.startswith("pytest"):  # never /tmp itself
             directory.chmod(0o755)
     place = tmp_path / "home"
     (place / USER_FILE).parent.mkdir(parents=True)
