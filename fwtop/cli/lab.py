@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import time
 from pathlib import Path
 
 from fwtop.cli.options import EndingSignals, seconds
@@ -35,6 +36,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="send a capture's packets (pcap, pcapng, gzip), readdressed, at its rate: its first 16,384 over "
         "and over, of each the first 640 bytes and zeros for the rest",
     )
+    parser.add_argument(
+        "--history",
+        type=Path,
+        metavar="DIR",
+        help="attack nothing; add 15 days of synthetic history, marked as such, to DIR/history.db, "
+        "for 'fwtop trends --directory DIR'",
+    )
     parser.add_argument("--json", action="store_true", help="print what was sent and observed as JSON")
     parser.add_argument(
         "--store",
@@ -47,6 +55,8 @@ def run(args: argparse.Namespace) -> int:
     """Run a scenario, or list them."""
     if args.scenario == "list":
         return _list(as_json=args.json)
+    if args.history is not None:
+        return _history(args.history)
     from fwtop.lab import watch
     from fwtop.lab.run import Lab
 
@@ -59,6 +69,13 @@ def run(args: argparse.Namespace) -> int:
             return watch.show(lab, args.pps)
         result = watch.observe(lab, args.seconds, args.pps, store=args.store)
     print(json.dumps(result, indent=None if args.json else 1))
+    return 0
+
+
+def _history(directory: Path) -> int:
+    from fwtop.lab.history import write_history
+
+    print(write_history(directory, time.time()))
     return 0
 
 

@@ -42,6 +42,7 @@ _RECORDINGS = {
     "sessions": "stored sessions",
     "report": "report on a session as HTML, Markdown or JSON, or its rules as a script",
     "replay": "play a stored session on the screen",
+    "trends": "averages of the last hour, day and 15 days",
 }
 _TOOLS = {
     "config": "the settings of the screen, and where each comes from",

@@ -22,6 +22,7 @@ from fwtop.console.packets.samples import SamplePackets
 from fwtop.console.recorder import Recorder
 from fwtop.console.traffic_parts import TrafficParts
 from fwtop.dissect.client import Dissector
+from fwtop.enrich.cities import open_cities
 from fwtop.enrich.geoip import open_lookup
 from fwtop.enrich.prefixes import prefixes_of_asn, prefixes_of_country
 from fwtop.live.connections import ConnectionMeter
@@ -33,6 +34,7 @@ from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import Rescan, Symbols
 from fwtop.model.rule import Preview, Rule
 from fwtop.model.text import safe_text
+from fwtop.model.traffic.packets import PacketBatch
 from fwtop.model.traffic.snapshot import Origin, Snapshot
 from fwtop.model.traffic.window import Window
 from fwtop.observe.messages import decode_observation
@@ -139,7 +141,6 @@ def build(
     host = safe_text(socket.gethostname(), limit=64)
     own = tuple(Prefix.parse(text) for text in observation.own_addresses)
     lookup = open_lookup(options.geoip)
-    recorder = Recorder(host, origin) if options.store else None
     # /sys shows the interfaces of the namespace that mounted it, not of another watched one.
     loaded = load_config(origin.interfaces if options.netns is None else ())
     advisor = Advisor(loaded.config, baseline=_stored_baseline(host, options), lookup=lookup)
@@ -158,7 +159,17 @@ def build(
         late=lambda: link.late() + quick.late(),
         connections=ConnectionMeter(),
     )
-    if recorder is not None:
+
+    def latest_window() -> Window | None:
+        return None if session.latest is None else session.latest.window
+
+    def arrived() -> PacketBatch | None:
+        window = latest_window()
+        return None if window is None else window.arrived
+
+    recorder = None
+    if options.store:
+        recorder = Recorder(host, origin, cities=open_cities(options.geoip), arrived=arrived)
         recorder.baseline = advisor.baseline.to_bytes
 
     previews = RulePreviews(lambda: session.latest, advisor.config)
@@ -166,9 +177,6 @@ def build(
     dissector = None
     if options.dissector_fd is not None:
         dissector = Dissector(socket.socket(fileno=options.dissector_fd))
-
-    def latest_window() -> Window | None:
-        return None if session.latest is None else session.latest.window
 
     samples = SamplePackets(latest_window, lookup, dissector)
 

@@ -10,13 +10,17 @@ from contextlib import suppress
 from pathlib import Path
 
 from fwtop import __version__
+from fwtop.console.history import HistorySampler
+from fwtop.enrich.cities import CityLookup
 from fwtop.model.costs import load_costs
 from fwtop.model.errors import FwtopError
 from fwtop.model.paths import STATE_DIRECTORY, exports_directory
+from fwtop.model.traffic.packets import PacketBatch
 from fwtop.model.traffic.snapshot import Origin, Snapshot
 from fwtop.report import export_snapshot, render
 from fwtop.store.baselines import BaselineStore
 from fwtop.store.directory import DEFAULT_MAX_BYTES, SESSION_DIRECTORY, drop_old
+from fwtop.store.history import HistoryWriter
 from fwtop.store.reader import load_session
 from fwtop.store.upkeep import put_in_order
 from fwtop.store.writer import SessionWriter
@@ -27,15 +31,27 @@ _NEWS_SECONDS = 60.0  # how long the screen says what was set aside
 
 
 class Recorder:
-    """Writes one session, and the baseline that later sessions start from."""
+    """Writes one session, the history, and the baseline that later sessions start from."""
 
-    def __init__(self, host: str, origin: Origin, state: Path = STATE_DIRECTORY) -> None:
+    def __init__(
+        self,
+        host: str,
+        origin: Origin,
+        state: Path = STATE_DIRECTORY,
+        *,
+        cities: CityLookup | None = None,
+        arrived: Callable[[], PacketBatch | None] = lambda: None,
+    ) -> None:
+        """`arrived` returns the sampled packets of the newest snapshot, for `cities`."""
         self._host = host
         self._netns = origin.netns
         self._sessions = state / SESSION_DIRECTORY.name
         self._writer = SessionWriter(
             self._sessions, host=host, interfaces=origin.interfaces, netns=origin.netns, version=__version__
         )
+        self._history = HistoryWriter(state, interfaces=origin.interfaces, netns=origin.netns)
+        self._sampler = HistorySampler(cities)
+        self._arrived = arrived
         self._baselines = BaselineStore(state)
         self._baseline_saved = time.monotonic()
         self.baseline: Callable[[], bytes] | None = None
@@ -58,13 +74,21 @@ class Recorder:
     def write(self, snapshot: Snapshot) -> Snapshot:
         """Store a snapshot, and the baseline once a minute; return it with a note if storing fails."""
         self._writer.write(snapshot)
+        sample = self._sampler.sample(snapshot, self._arrived())
+        if sample is not None:
+            self._history.add(sample)
         if time.monotonic() - self._baseline_saved > _BASELINE_SECONDS:
             self._save_baseline()
+        notes = self._notes()
+        return dataclasses.replace(snapshot, notes=(*snapshot.notes, *notes)) if notes else snapshot
+
+    def _notes(self) -> list[str]:
+        if self._history.news:
+            self._say([self._history.news])
+            self._history.news = ""
         news = self._news if time.monotonic() < self._news_until else []
-        if not self.problem and not news:
-            return snapshot
-        notes = (*snapshot.notes, *news, *([self.problem] if self.problem else ()))
-        return dataclasses.replace(snapshot, notes=notes)
+        problem = self.problem or self._history.problem
+        return [*news, problem] if problem else news
 
     def export(self, format_name: str) -> str:
         """Write a report on the session so far next to its database; return its path."""
@@ -81,6 +105,7 @@ class Recorder:
     def close(self, *, clean: bool) -> None:
         """Save the baseline and end the session; without `clean` it stays marked as crashed."""
         self._save_baseline()
+        self._history.close()
         self._writer.close(clean=clean)
 
     def wait(self) -> None:
@@ -90,8 +115,11 @@ class Recorder:
     def _put_in_order(self) -> None:
         lines = put_in_order(self._sessions)
         if lines:
-            self._news_until = time.monotonic() + _NEWS_SECONDS
-            self._news = lines[:_MAX_NEWS]
+            self._say(lines)
+
+    def _say(self, lines: list[str]) -> None:
+        self._news_until = time.monotonic() + _NEWS_SECONDS
+        self._news = [*self._news, *lines][-_MAX_NEWS:]
 
     def _save_baseline(self) -> None:
         self._baseline_saved = time.monotonic()

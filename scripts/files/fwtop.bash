@@ -2,7 +2,7 @@
 # shellcheck shell=bash
 
 _fwtop() {
-  local verbs="watch snapshot read record alarms block limit match drop notrack synproxy sysctl apply status keep repair undo why rules sessions report replay config doctor lab bench"
+  local verbs="watch snapshot read record alarms block limit match drop notrack synproxy sysctl apply status keep repair undo why rules sessions report replay trends config doctor lab bench"
   local current=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD - 1]} verb="" word
   for word in "${COMP_WORDS[@]:1:COMP_CWORD-1}"; do
     [[ " $verbs " == *" $word "* ]] && verb=$word && break
@@ -17,7 +17,7 @@ _fwtop() {
     --proto) mapfile -t COMPREPLY < <(compgen -W "tcp udp icmp icmpv6 gre" -- "$current") && return ;;
     --ttl) mapfile -t COMPREPLY < <(compgen -W "30s 10m 2h 1d" -- "$current") && return ;;
     -o | --output | --jsonl | --alarms | --geoip | --svg | --capture | --check) mapfile -t COMPREPLY < <(compgen -f -- "$current") && return ;;
-    --directory) mapfile -t COMPREPLY < <(compgen -d -- "$current") && return ;;
+    --directory | --history) mapfile -t COMPREPLY < <(compgen -d -- "$current") && return ;;
   esac
   local options="--help" rule="--ttl --preview --yes --force --json --netns"
   case $verb in
@@ -43,10 +43,11 @@ _fwtop() {
     sessions) options+=" --json --directory" ;;
     report) options+=" --directory --format -o --output" ;;
     replay) options+=" --directory --json --top --speed" ;;
+    trends) options+=" -i --interface --netns --directory --json" ;;
     config) options+=" --show --check --sample --json" ;;
     doctor) options+=" -i --interface --json --geoip" ;;
-    lab) options+=" list --seconds --pps --capture --json --store" ;;
     bench) options+=" list --corpus --calibrate --svg --json --quick --rounds" ;;
+    lab) options+=" list --seconds --pps --capture --history --json --store" ;;
   esac
   [[ $verb ]] || options+=" $verbs"
   mapfile -t COMPREPLY < <(compgen -W "$options" -- "$current")

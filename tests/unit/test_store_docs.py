@@ -9,8 +9,13 @@ from pathlib import Path
 import pytest
 from stored_sessions import sample_session
 
+from fwtop.lab.history import write_history
 from fwtop.store.directory import DEFAULT_MAX_BYTES
+from fwtop.store.history_schema import APPLICATION_ID, DAY, KEPT, MAX_BYTES
+from fwtop.store.history_schema import VERSION as HISTORY_VERSION
 from fwtop.store.schema import VERSION
+
+NOW = 1_796_990_434.0  # 2026-12-11T12:00:34Z
 
 TEXT = (Path(__file__).resolve().parents[2] / "docs/STORE.md").read_text()
 
@@ -54,6 +59,38 @@ def test_the_views_of_sessions_are_described(session: sqlite3.Connection) -> Non
     session.close()
 
 
+@pytest.fixture
+def history(tmp_path: Path) -> sqlite3.Connection:
+    database = sqlite3.connect(f"file:{write_history(tmp_path, NOW)}?mode=ro", uri=True)
+    database.execute("PRAGMA trusted_schema=OFF")
+    return database
+
+
+def test_the_examples_on_the_history_run(history: sqlite3.Connection) -> None:
+    busiest, networks, dark = (history.execute(text).fetchall() for text in examples("The history's views"))
+    history.close()
+    assert [len(rows) for rows in (busiest, networks, dark)] == [3, 5, 5]
+    assert busiest[0][0] == "2026-12-11 05:00:00"
+    assert busiest[0][1] > 30_000
+    assert "Example Access BV" in [row[1] for row in networks]
+    assert all(row[0].startswith("192.0.2.") for row in dark)
+
+
+def test_the_views_of_the_history_are_described(history: sqlite3.Connection) -> None:
+    views = [row[0] for row in history.execute("SELECT name FROM sqlite_master WHERE type = 'view'")]
+    assert set(described("The history's views")) == set(views)
+    for view, columns in described("The history's views").items():
+        found = history.execute(f"SELECT * FROM {view}")  # noqa: S608
+        assert [item[0] for item in found.description] == columns
+        assert found.fetchone() is not None
+    history.close()
+
+
 def test_numbers_are_those_of_the_program() -> None:
     assert f"`PRAGMA user_version` ({VERSION})" in TEXT
+    assert (
+        f"`PRAGMA user_version` is {HISTORY_VERSION}, `PRAGMA application_id` `{APPLICATION_ID:#x}`" in TEXT
+    )
+    assert f"at most {MAX_BYTES >> 20} MiB: minutes are kept for {KEPT[60] // 3_600} hours" in TEXT
+    assert f"hours for {KEPT[3_600] // DAY} days, days for {KEPT[DAY] // DAY} days" in TEXT
     assert f"at most {DEFAULT_MAX_BYTES >> 20} MiB" in TEXT

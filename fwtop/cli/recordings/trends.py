@@ -1,0 +1,81 @@
+"""fwtop trends: the last hour, day and 15 days."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import time
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+from fwtop.cli.recordings.stored import StoredSession, run_unprivileged
+from fwtop.model.errors import FwtopError
+from fwtop.model.paths import STATE_DIRECTORY
+from fwtop.model.text import safe_text
+from fwtop.render.trends import trends_json, trends_text
+from fwtop.store.history_schema import FILE_NAME
+from fwtop.store.trends import read_trends
+
+HELP = (
+    "Show the averages of the last hour, day and 15 days: traffic, sources, target ports and addresses. "
+    "Every screen and 'fwtop record' adds to them."
+)
+EXAMPLE = "fwtop trends --json | jq '.countries[0]'"
+_DEPTH = 6  # of the document
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the verb's arguments."""
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    parser.add_argument(
+        "-i",
+        "--interface",
+        action="append",
+        metavar="IF",
+        help="of a recording that watched these interfaces (default: the last one, outside namespaces if there is one)",
+    )
+    parser.add_argument("--netns", metavar="NAME", help="in this network namespace")
+    parser.add_argument(
+        "--directory",
+        type=Path,
+        default=STATE_DIRECTORY,
+        metavar="DIR",
+        help=f"where {FILE_NAME} is (default {STATE_DIRECTORY})",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the trends, read without root."""
+    directory: Path = args.directory
+    path, now = directory / FILE_NAME, time.time()
+    # Elsewhere the file is the caller's: it is opened with the caller's rights, and a copy is read.
+    own = directory == STATE_DIRECTORY or not path.is_file()
+    located = nullcontext(path) if own else StoredSession(str(path.absolute()), directory).located()
+
+    def document() -> dict[str, Any]:
+        with located as place:
+            return trends_json(read_trends(place, now, interfaces=args.interface, netns=args.netns))
+
+    told = run_unprivileged(document)
+    try:
+        checked = _checked(told, _DEPTH)
+        text = json.dumps(checked, indent=1) + "\n" if args.json else trends_text(checked)
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError):
+        raise FwtopError("the unprivileged reader gave no trends; nothing was changed") from None
+    print(text, end="")
+    return 0
+
+
+def _checked(value: Any, depth: int) -> Any:  # noqa: ANN401 - whatever JSON holds
+    """Return the reader's document, which a hostile history may have taken over, for root's terminal."""
+    if depth == 0:
+        raise ValueError("nested too deeply")
+    if isinstance(value, dict):
+        return {safe_text(key): _checked(item, depth - 1) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_checked(item, depth - 1) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError("not a number")
+    return safe_text(value) if isinstance(value, str) else value

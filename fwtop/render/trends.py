@@ -1,0 +1,137 @@
+"""Trends as JSON, and as text: averages beside small graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from fwtop.model.traffic.history import TREND_DAYS, TREND_HOURS, TrendRow, Trends
+from fwtop.render.numbers import duration_words
+from fwtop.render.observation import SCHEMA, rfc3339
+
+TITLES = {
+    "traffic": "Traffic",
+    "country": "Sources by country",
+    "network": "Sources by network",
+    "city": "Sources by city",
+    "port": "Target ports",
+    "service": "Target addresses",
+    "dark": "Dark targets (99 % dropped)",
+}
+TRAFFIC_WORDS = {
+    "arrived": "arrived",
+    "mine": "blocked by fwtop's rules",
+    "other": "blocked by other firewalls",
+    "kernel": "dropped by the kernel",
+    "accepted": "accepted",
+}
+_NAMES = {
+    "traffic": "traffic", "country": "countries", "network": "networks", "city": "cities", "port": "ports",
+    "service": "service_addresses", "dark": "dark_addresses",
+}  # fmt: skip
+_EIGHTHS = " ▁▂▃▄▅▆▇█"
+_UNKNOWN = "·"
+_ROWS = 10
+
+
+def trends_json(trends: Trends) -> dict[str, Any]:
+    """Return the document of `fwtop trends --json`."""
+    return {
+        "schema": SCHEMA,
+        "at": rfc3339(trends.at),
+        "interfaces": list(trends.interfaces),
+        "netns": trends.netns,
+        "note": trends.note,
+        "observed_seconds": {
+            "last_hour": round(trends.hour_seconds, 3),
+            "last_day": round(trends.day_seconds, 3),
+            "last_15_days": round(trends.days_seconds, 3),
+        },
+        **{name: [_row(row) for row in trends.group(kind)] for kind, name in _NAMES.items()},
+    }
+
+
+def _row(row: TrendRow) -> dict[str, Any]:
+    return {
+        "key": row.key,
+        "label": row.label or None,
+        "last_hour_pps": _rounded(row.hour),
+        "trend_24h_pps": [_rounded(value) for value in row.hours],
+        "last_day_pps": _rounded(row.day),
+        "trend_15d_pps": [_rounded(value) for value in row.days],
+        "dropped_share": None if row.dropped_share is None else round(row.dropped_share, 6),
+    }
+
+
+def trends_text(document: dict[str, Any]) -> str:
+    """Write the document for a terminal of 80 columns; its texts must be sanitised."""
+    where = " ".join(document["interfaces"]) + (f" in {document['netns']}" if document["netns"] else "")
+    observed = document["observed_seconds"]
+    when = f"{document['at'][:16].replace('T', ' ')} UTC"
+    lines = [
+        f"{where or 'all interfaces'}, {when}; packets a second, each graph with a scale of its own",
+        "observed: " + coverage(*(observed[name] for name in ("last_hour", "last_day", "last_15_days"))),
+    ]
+    if document["note"]:
+        lines.append(document["note"])
+    for kind, name in _NAMES.items():
+        rows = document[name][: len(TRAFFIC_WORDS) if kind == "traffic" else _ROWS]
+        if rows:
+            lines += ["", f"{TITLES[kind]:<27.27}  last hour  {'24 hours':<24}   last day  15 days"]
+            lines += [_line(kind, row) for row in rows]
+    return "\n".join(lines) + "\n"
+
+
+def coverage(hour: float, day: float, days: float) -> str:
+    """Say how much of each period was observed."""
+    parts = ((hour, "the last hour"), (day, "the last 24 hours"), (days, "15 days"))
+    return ", ".join(f"{duration_words(part)} of {words}" for part, words in parts)
+
+
+def _line(kind: str, row: dict[str, Any]) -> str:
+    name = TRAFFIC_WORDS.get(row["key"], row["key"]) if kind == "traffic" else row["key"]
+    if row["label"]:
+        name = f"{name} {row['label']}"
+    last, day = (_rate(row[field]) for field in ("last_hour_pps", "last_day_pps"))
+    hours, days = spark(row["trend_24h_pps"], TREND_HOURS), spark(row["trend_15d_pps"], TREND_DAYS)
+    return f"{name:<27.27}  {last:>9}  {hours}  {day:>9}  {days}"
+
+
+def _rate(value: float | None) -> str:
+    if value is None:
+        return "-"
+    for size, prefix in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if value >= size * 0.9995:
+            return f"{value / size:.3g}{prefix}"
+    return f"{value:.0f}" if value >= 9.95 or value == 0 else f"{value:.2g}"
+
+
+def spark(values: Sequence[float | None], width: int, top: float | None = None) -> str:
+    """Draw values in `width` cells, averaging as many a cell as needed; `·` where nothing is known.
+
+    `top` is the value of a full cell, by default the greatest that is drawn.
+    """
+    cells = averaged(values, width)
+    greatest = max((value for value in cells if value is not None), default=0.0) if top is None else top
+    return "".join(_UNKNOWN if value is None else _cell(value, greatest) for value in cells)
+
+
+def _cell(value: float, top: float) -> str:
+    if value <= 0 or top <= 0:
+        return _EIGHTHS[0]
+    return _EIGHTHS[max(min(round(8 * value / top), 8), 1)]
+
+
+def averaged(values: Sequence[float | None], width: int) -> list[float | None]:
+    """Return `width` averages of what is known of equal parts of the values, at most as many as there are."""
+    count = min(width, len(values))
+    cells: list[float | None] = []
+    for place in range(count):
+        part = values[place * len(values) // count : (place + 1) * len(values) // count]
+        known = [value for value in part if value is not None]
+        cells.append(sum(known) / len(known) if known else None)
+    return cells
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 3)

@@ -1,0 +1,317 @@
+"""Adding to the history: a minute in memory, of which each tick leaves a copy in the database."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import sqlite3
+import time
+import zlib
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fwtop.model.paths import STATE_DIRECTORY
+from fwtop.model.text import safe_text
+from fwtop.model.traffic.history import KINDS, TRAFFIC, HistoryPart, HistorySample
+from fwtop.store.history_schema import (
+    DAY,
+    FILE_NAME,
+    HOUR,
+    MAX_BYTES,
+    MINUTE,
+    open_for_writing,
+    prune,
+)
+
+_MINUTE_PARTS, _SPAN_PARTS = 20, 40  # of each kind in a minute; in an hour or a day
+_MAX_PARTS = 2_000  # in memory
+_MAX_WAITING = 10  # minutes that could not be stored yet
+_ORPHANED_SECONDS = 180  # after which a copy belongs to no running process
+_RETRY_SECONDS = 30.0
+_MAX_PENDING_BYTES = 1 << 20
+
+
+@dataclass(slots=True)
+class Bucket:
+    """The sums of one span; `at` is its start."""
+
+    at: int
+    seconds: float = 0.0
+    traffic: list[float] = field(default_factory=lambda: [0.0] * len(TRAFFIC))
+    bits: float = 0.0
+    peak_pps: float = 0.0
+    parts: dict[tuple[str, str], HistoryPart] = field(default_factory=dict)
+
+    def add(self, sample: HistorySample) -> None:
+        """Add some seconds."""
+        self.seconds += sample.seconds
+        self.traffic = [have + more for have, more in zip(self.traffic, sample.traffic, strict=True)]
+        self.bits += sample.bits
+        self.peak_pps = max(self.peak_pps, sample.pps)
+        for part in sample.parts:
+            have = self.parts.get((part.kind, part.key))
+            self.parts[part.kind, part.key] = part if have is None else _sum(have, part)
+        if len(self.parts) > _MAX_PARTS:
+            self.parts = {(part.kind, part.key): part for part in self.largest(_MAX_PARTS // len(KINDS) // 2)}
+
+    def largest(self, most: int) -> list[HistoryPart]:
+        """Return the largest parts of each kind."""
+        ordered = sorted(self.parts.values(), key=lambda part: -part.packets)
+        count = dict.fromkeys(KINDS, 0)
+        found = []
+        for part in ordered:
+            count[part.kind] += 1
+            if count[part.kind] <= most:
+                found.append(part)
+        return found
+
+    def encoded(self) -> bytes:
+        """Return a copy for the database."""
+        parts = [
+            (part.kind, part.key, round(part.packets), _whole(part.dropped), part.label)
+            for part in self.largest(_MINUTE_PARTS)
+        ]
+        row = [self.at, self.seconds, self.traffic, self.bits, self.peak_pps, parts]
+        return zlib.compress(json.dumps(row, separators=(",", ":")).encode(), 1)
+
+    @staticmethod
+    def decoded(data: bytes) -> Bucket:
+        """Decode a copy; raises ValueError on anything else."""
+        try:
+            unpacker = zlib.decompressobj()
+            at, seconds, traffic, bits, peak, parts = json.loads(
+                unpacker.decompress(data, _MAX_PENDING_BYTES)
+            )
+            bucket = Bucket(
+                int(at), float(seconds), [float(one) for one in traffic], float(bits), float(peak)
+            )
+            for kind, key, packets, dropped, label in parts:
+                part = HistoryPart(KINDS[KINDS.index(kind)], str(key), float(packets), dropped, str(label))
+                bucket.parts[part.kind, part.key] = part
+        except (zlib.error, TypeError, RecursionError) as error:
+            raise ValueError(f"a stored minute is damaged ({type(error).__name__})") from None
+        if len(bucket.traffic) != len(TRAFFIC):
+            raise ValueError("a stored minute is damaged")
+        return bucket
+
+
+class HistoryWriter:
+    """Adds one recording to the history of its machine; errors are reported, never raised.
+
+    Other recordings may do so at the same time. `problem` says in one line why nothing is stored, `news` what
+    was set aside.
+    """
+
+    def __init__(
+        self,
+        directory: Path = STATE_DIRECTORY,
+        *,
+        interfaces: Iterable[str] = (),
+        netns: str | None = None,
+        note: str = "",
+        max_bytes: int = MAX_BYTES,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.path = directory / FILE_NAME
+        self.problem = ""
+        self.news = ""
+        self._scope_key = (netns or "", "\n".join(interfaces))
+        self._note = note
+        self._max_bytes = max_bytes
+        self._clock = clock
+        self._database: sqlite3.Connection | None = None
+        self._scope = 0
+        self._id = secrets.token_hex(8)
+        self._minute: Bucket | None = None
+        self._waiting: list[Bucket] = []
+        self._retry_at = float("-inf")
+        self._pruned_at = 0
+
+    def add(self, sample: HistorySample) -> None:
+        """Add the seconds since the last sample; a minute that is over is stored and rolled up."""
+        at = int(sample.at) // MINUTE * MINUTE
+        if self._minute is not None and self._minute.at != at:
+            self._waiting = [*self._waiting, self._minute][-_MAX_WAITING:]
+            self._minute = None
+        self._minute = self._minute or Bucket(at)
+        self._minute.add(sample)
+        self._store()
+
+    def add_span(self, span: int, bucket: Bucket) -> None:
+        """Store a whole hour or day as it is; for data that was not recorded here."""
+        with self._changing() as database:
+            database.execute("UPDATE scope SET seen = ? WHERE id = ?", (bucket.at, self._scope))
+            store(database, self._scope, span, bucket, _SPAN_PARTS)
+            if span == HOUR:
+                _roll_up(database, self._scope, bucket.at, HOUR, DAY)
+
+    def close(self) -> None:
+        """Store the last minute."""
+        if self._minute is not None:
+            self._waiting.append(self._minute)
+            self._minute = None
+            self._retry_at = float("-inf")
+            self._store()
+        if self._database is not None:
+            with suppress(sqlite3.Error):  # another recording may be active: it merges its WAL
+                self._database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            self._database.close()
+            self._database = None
+
+    def _store(self) -> None:
+        if self.problem and self._clock() < self._retry_at:
+            return
+        try:
+            with self._changing() as database:
+                for bucket in self._waiting:
+                    self._store_minute(database, bucket)
+                self._keep_copy(database)
+        except (sqlite3.Error, OSError) as error:
+            self.problem = f"the history is not being stored ({_reason(error)}); watching continues"
+            self._retry_at = self._clock() + _RETRY_SECONDS
+            if not isinstance(error, sqlite3.OperationalError):
+                self._reopen()
+        else:
+            self.problem, self._waiting = "", []
+
+    def _reopen(self) -> None:
+        """Open the file anew next time, which sets it aside if it is damaged."""
+        if self._database is not None:
+            self._database.close()
+        self._database, self._scope = None, 0
+
+    def _changing(self) -> _Transaction:
+        if self._database is None:
+            self._database, self.news = open_for_writing(self.path, self._max_bytes)
+        if not self._scope:
+            self._scope = _scope_id(self._database, self._scope_key, self._note)
+        return _Transaction(self._database)
+
+    def _store_minute(self, database: sqlite3.Connection, bucket: Bucket) -> None:
+        database.execute("UPDATE scope SET seen = ? WHERE id = ?", (bucket.at, self._scope))
+        store(database, self._scope, MINUTE, bucket, _MINUTE_PARTS)
+        self._adopt(database, bucket.at)
+        _roll_up(database, self._scope, bucket.at, MINUTE, HOUR)
+        _roll_up(database, self._scope, bucket.at, HOUR, DAY)
+        if bucket.at - self._pruned_at >= HOUR or _is_crowded(database):
+            prune(database, bucket.at, self._max_bytes)
+            self._pruned_at = bucket.at
+
+    def _adopt(self, database: sqlite3.Connection, now: int) -> None:
+        """Store minutes whose process was killed."""
+        old = now - _ORPHANED_SECONDS
+        rows = database.execute("SELECT writer, scope, data FROM pending WHERE at < ?", (old,)).fetchall()
+        for writer, scope, data in rows:
+            database.execute("DELETE FROM pending WHERE writer = ?", (writer,))
+            try:
+                bucket = Bucket.decoded(data)
+            except (ValueError, OverflowError):
+                continue
+            store(database, scope, MINUTE, bucket, _MINUTE_PARTS)
+            _roll_up(database, scope, bucket.at, MINUTE, HOUR)
+            _roll_up(database, scope, bucket.at, HOUR, DAY)
+
+    def _keep_copy(self, database: sqlite3.Connection) -> None:
+        if self._minute is None:
+            database.execute("DELETE FROM pending WHERE writer = ?", (self._id,))
+            return
+        row = (self._id, self._scope, self._minute.at, self._minute.encoded())
+        database.execute("INSERT OR REPLACE INTO pending VALUES (?, ?, ?, ?)", row)
+
+
+class _Transaction:
+    """BEGIN to COMMIT, or ROLLBACK after an error."""
+
+    def __init__(self, database: sqlite3.Connection) -> None:
+        self._database = database
+
+    def __enter__(self) -> sqlite3.Connection:
+        self._database.execute("BEGIN IMMEDIATE")
+        return self._database
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is None:
+            self._database.execute("COMMIT")
+        elif self._database.in_transaction:
+            self._database.execute("ROLLBACK")
+
+
+def store(database: sqlite3.Connection, scope: int, span: int, bucket: Bucket, most: int) -> None:
+    """Add a bucket to what is stored of its span."""
+    row = (scope, span, bucket.at, bucket.seconds, *bucket.traffic, bucket.bits, bucket.peak_pps)
+    sums = ", ".join(f"{name} = {name} + excluded.{name}" for name in ("seconds", *TRAFFIC, "bits"))
+    database.execute(
+        "INSERT INTO bucket VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET "  # noqa: S608
+        f"{sums}, peak_pps = max(peak_pps, excluded.peak_pps)",
+        row,
+    )
+    for part in bucket.largest(most):
+        name = _name_id(database, part)
+        values = (scope, span, bucket.at, name, round(part.packets), _whole(part.dropped))
+        database.execute(
+            "INSERT INTO part VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET "
+            "packets = packets + excluded.packets, dropped = dropped + excluded.dropped",
+            values,
+        )
+
+
+def _name_id(database: sqlite3.Connection, part: HistoryPart) -> int:
+    key, label = safe_text(part.key, limit=80), safe_text(part.label, limit=80)
+    found = database.execute("SELECT id FROM name WHERE kind = ? AND key = ?", (part.kind, key)).fetchone()
+    if found is not None:
+        return int(found[0])
+    query = "INSERT INTO name(kind, key, label) VALUES (?, ?, ?)"
+    return int(database.execute(query, (part.kind, key, label)).lastrowid or 0)
+
+
+def _roll_up(database: sqlite3.Connection, scope: int, at: int, span: int, to: int) -> None:
+    """Sum the spans of the hour or day around a time anew: what is unfinished grows."""
+    values = {"scope": scope, "span": span, "to": to, "at": at // to * to, "most": _SPAN_PARTS}
+    sums = ", ".join(f"sum({name})" for name in ("seconds", *TRAFFIC, "bits"))
+    within = "scope = :scope AND span = :span AND at >= :at AND at < :at + :to"
+    database.execute(
+        f"INSERT OR REPLACE INTO bucket SELECT :scope, :to, :at, {sums}, max(peak_pps) "  # noqa: S608
+        f"FROM bucket WHERE {within} GROUP BY scope",
+        values,
+    )
+    database.execute("DELETE FROM part WHERE scope = :scope AND span = :to AND at = :at", values)
+    database.execute(
+        "INSERT INTO part SELECT :scope, :to, :at, name, packets, dropped FROM (SELECT name, "  # noqa: S608
+        "sum(packets) AS packets, sum(dropped) AS dropped, row_number() OVER "
+        "(PARTITION BY kind ORDER BY sum(packets) DESC) AS place FROM part JOIN name ON name.id = part.name "
+        f"WHERE {within} GROUP BY name) WHERE place <= :most",
+        values,
+    )
+
+
+def _scope_id(database: sqlite3.Connection, key: tuple[str, str], note: str) -> int:
+    query = "INSERT INTO scope(netns, interfaces, note) VALUES (?, ?, ?) ON CONFLICT DO NOTHING"
+    database.execute(query, (*key, note))
+    row = database.execute("SELECT id FROM scope WHERE netns = ? AND interfaces = ?", key).fetchone()
+    return int(row[0])
+
+
+def _is_crowded(database: sqlite3.Connection) -> bool:
+    """Whether the file has nearly as many pages as it may have."""
+    pages, free, most = (
+        int(database.execute(f"PRAGMA {name}").fetchone()[0])
+        for name in ("page_count", "freelist_count", "max_page_count")
+    )
+    return (pages - free) * 10 > most * 8
+
+
+def _sum(one: HistoryPart, other: HistoryPart) -> HistoryPart:
+    known = one.dropped is not None or other.dropped is not None
+    dropped = (one.dropped or 0.0) + (other.dropped or 0.0) if known else None
+    return HistoryPart(one.kind, one.key, one.packets + other.packets, dropped, one.label or other.label)
+
+
+def _whole(number: float | None) -> int | None:
+    return None if number is None else round(number)
+
+
+def _reason(error: Exception) -> str:
+    why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return safe_text(why, limit=80)

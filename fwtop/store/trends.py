@@ -1,0 +1,208 @@
+"""Reading the history: averages a minute and an hour as the trends of one place that was watched."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import quote
+
+from fwtop.model.errors import FwtopError
+from fwtop.model.text import safe_text
+from fwtop.model.traffic.history import KINDS, TRAFFIC, TREND_DAYS, TREND_HOURS, TrendGroup, TrendRow, Trends
+from fwtop.store.history_schema import HOUR, MINUTE, check_format
+
+_COLUMNS = TREND_DAYS * TREND_HOURS
+_LEAST_SECONDS = 1.0  # observed of an hour, below which it has no average
+_DARK = 0.99
+_TOP = 10  # rows of each kind by the last hour, and as many by the last day and the last 15 days
+
+
+def read_trends(
+    path: Path, now: float, *, interfaces: Iterable[str] | None = None, netns: str | None = None
+) -> Trends:
+    """Return the trends of what this host watched last, or of these interfaces and this namespace only.
+
+    Raises FwtopError.
+    """
+    with _reading(path) as database:
+        scope = _scope(database, tuple(interfaces) if interfaces is not None else None, netns)
+        return _trends(database, scope, now)
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[sqlite3.Connection]:
+    shown = safe_text(path)
+    try:
+        path.stat()
+    except FileNotFoundError:
+        raise FwtopError(
+            f"no history is stored in {shown} yet; 'sudo fwtop' or 'sudo fwtop record' makes one"
+        ) from None
+    except PermissionError:
+        raise FwtopError(f"{shown} may not be read by you; try the same with sudo", 3) from None
+    except OSError as error:
+        raise FwtopError(f"{shown} can't be read: {error.strerror}") from None
+    try:
+        with closing(sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True, timeout=2.0)) as database:
+            database.execute("PRAGMA trusted_schema=OFF")
+            check_format(database)
+            yield database
+    except sqlite3.Error as error:
+        raise FwtopError(
+            f"the history {shown} can't be read ({safe_text(error, limit=80)}); it was not changed"
+        ) from None
+
+
+@dataclass(frozen=True, slots=True)
+class _Scope:
+    number: int
+    interfaces: tuple[str, ...]
+    netns: str | None
+    note: str
+
+
+def _scope(database: sqlite3.Connection, interfaces: tuple[str, ...] | None, netns: str | None) -> _Scope:
+    query = "SELECT id, interfaces, netns, note FROM scope WHERE seen > 0 ORDER BY netns <> '', seen DESC"
+    for number, names, where, note in database.execute(query):
+        watched = tuple(name for name in names.split("\n") if name)
+        fits = interfaces is None or watched == interfaces
+        if fits and ((interfaces is None and netns is None) or where == (netns or "")):
+            shown = tuple(safe_text(name, limit=40) for name in watched)
+            return _Scope(number, shown, safe_text(where, limit=80) or None, safe_text(note, limit=120))
+    of = f" of {safe_text(' '.join(interfaces), limit=80)}" if interfaces else ""
+    of += f" in {safe_text(netns, limit=80)}" if netns else ""
+    raise FwtopError(f"the history holds nothing{of} yet; it begins with the first full minute")
+
+
+@dataclass(slots=True)
+class _Sums:
+    """Packets of one thing: in the last hour, by hour, and of these those that were dropped."""
+
+    label: str = ""
+    last: float = 0.0
+    hours: dict[int, float] = field(default_factory=dict)  # sparse: an attacker makes many names
+    dropped: float | None = None  # of the last day
+
+    def add(self, place: int | None, packets: float) -> None:
+        """Add to an hour."""
+        if place is not None:
+            self.hours[place] = self.hours.get(place, 0.0) + packets
+
+    def day(self) -> float:
+        """Return the packets of the last day."""
+        return sum(packets for place, packets in self.hours.items() if place >= _COLUMNS - TREND_HOURS)
+
+
+class _Period:
+    """The seconds that were observed, by which packets become rates."""
+
+    def __init__(self, database: sqlite3.Connection, scope: int, now: float) -> None:
+        self.first = int(now) // HOUR * HOUR - (_COLUMNS - 1) * HOUR  # start of the first hour
+        self.since = int(now) // MINUTE * MINUTE - HOUR  # start of the last 60 minutes that are over
+        self.day = self.first + (_COLUMNS - TREND_HOURS) * HOUR
+        query = "SELECT at, seconds FROM bucket WHERE scope = ? AND span = ? AND at >= ?"
+        self.last = sum(min(row[1], MINUTE) for row in database.execute(query, (scope, MINUTE, self.since)))
+        self.hours = [0.0] * _COLUMNS
+        for at, seconds in database.execute(query, (scope, HOUR, self.first)):
+            if (place := self.place(at)) is not None:
+                self.hours[place] = float(seconds)
+
+    def place(self, at: int) -> int | None:
+        """Return which of the hours a time is in."""
+        place = (at - self.first) // HOUR
+        return place if 0 <= place < _COLUMNS else None
+
+    def observed(self, count: int) -> float:
+        """Return the observed seconds of the last hours; two recordings at once count as one."""
+        return sum(min(seconds, HOUR) for seconds in self.hours[-count:])
+
+
+def _trends(database: sqlite3.Connection, scope: _Scope, now: float) -> Trends:
+    period = _Period(database, scope.number, now)
+    query = "SELECT sum(seconds) FROM bucket WHERE scope = ? AND span = ? AND at >= ?"
+    last = database.execute(query, (scope.number, MINUTE, period.since)).fetchone()[0] or 0.0
+    sums = _traffic_sums(database, scope.number, period)
+    groups = [TrendGroup("traffic", tuple(_row(key, sums[key], period, last, None) for key in TRAFFIC))]
+    for kind, parts in _part_sums(database, scope.number, period).items():
+        rows = _rows(parts, period, last)
+        if kind == "target":
+            dark = [row for row in rows if (row.dropped_share or 0.0) >= _DARK]
+            groups.append(TrendGroup("service", tuple(row for row in rows if row not in dark)))
+            groups.append(TrendGroup("dark", tuple(dark)))
+        else:
+            groups.append(TrendGroup(kind, tuple(rows)))
+    return Trends(
+        at=now,
+        interfaces=scope.interfaces,
+        netns=scope.netns,
+        note=scope.note,
+        hour_seconds=min(period.last, HOUR),
+        day_seconds=period.observed(TREND_HOURS),
+        days_seconds=period.observed(_COLUMNS),
+        groups=tuple(groups),
+    )
+
+
+def _traffic_sums(database: sqlite3.Connection, scope: int, period: _Period) -> dict[str, _Sums]:
+    sums = {key: _Sums() for key in TRAFFIC}
+    query = f"SELECT at, {', '.join(TRAFFIC)} FROM bucket WHERE scope = ? AND span = ? AND at >= ?"  # noqa: S608
+    for _, *packets in database.execute(query, (scope, MINUTE, period.since)):
+        for key, count in zip(TRAFFIC, packets, strict=True):
+            sums[key].last += count
+    for at, *packets in database.execute(query, (scope, HOUR, period.first)):
+        for key, count in zip(TRAFFIC, packets, strict=True):
+            sums[key].add(period.place(at), count)
+    return sums
+
+
+def _part_sums(database: sqlite3.Connection, scope: int, period: _Period) -> dict[str, dict[str, _Sums]]:
+    """Return the sums of all parts by kind and key."""
+    sums: dict[str, dict[str, _Sums]] = {kind: {} for kind in KINDS}
+    query = (
+        "SELECT part.at, kind, key, label, packets, dropped FROM part JOIN name ON name.id = part.name "
+        "WHERE scope = ? AND span = ? AND part.at >= ?"
+    )
+    for _, kind, key, label, packets, _dropped in database.execute(query, (scope, MINUTE, period.since)):
+        if kind in sums:
+            sums[kind].setdefault(key, _Sums(label)).last += packets
+    for at, kind, key, label, packets, dropped in database.execute(query, (scope, HOUR, period.first)):
+        if kind not in sums:
+            continue
+        entry = sums[kind].setdefault(key, _Sums(label))
+        entry.add(period.place(at), packets)
+        if dropped is not None and at >= period.day:
+            entry.dropped = (entry.dropped or 0.0) + dropped
+    return sums
+
+
+def _rows(sums: dict[str, _Sums], period: _Period, last: float) -> list[TrendRow]:
+    """Return the largest of the last hour, the last day and the last 15 days, in this order."""
+
+    def rank(entry: _Sums) -> tuple[float, float, float]:
+        return entry.last, entry.day(), sum(entry.hours.values())
+
+    chosen: set[str] = set()
+    for place in range(3):
+        chosen |= set(sorted(sums, key=lambda key: -rank(sums[key])[place])[:_TOP])
+    ordered = sorted(chosen, key=lambda key: (*(-value for value in rank(sums[key])), key))
+    return [_row(key, sums[key], period, last, sums[key].dropped) for key in ordered]
+
+
+def _row(key: str, sums: _Sums, period: _Period, last: float, dropped: float | None) -> TrendRow:
+    days = tuple(
+        sums.hours.get(place, 0.0) / seconds if seconds >= _LEAST_SECONDS else None
+        for place, seconds in enumerate(period.hours)
+    )
+    packets, seconds = sums.day(), sum(period.hours[-TREND_HOURS:])
+    return TrendRow(
+        key=safe_text(key, limit=80),
+        label=safe_text(sums.label, limit=80),
+        hour=sums.last / last if last >= _LEAST_SECONDS else None,
+        hours=days[-TREND_HOURS:],
+        day=packets / seconds if seconds >= _LEAST_SECONDS else None,
+        days=days,
+        dropped_share=min(dropped / packets, 1.0) if dropped is not None and packets > 0 else None,
+    )

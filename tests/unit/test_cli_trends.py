@@ -1,0 +1,98 @@
+"""`fwtop trends` and `fwtop lab --history`, as a person types them."""
+
+from __future__ import annotations
+
+import json
+import re
+import sqlite3
+import time
+from pathlib import Path
+
+import pytest
+from stored_samples import POISON
+from test_cli_stored import HERE, fwtop
+
+from fwtop.lab.history import write_history
+
+DOCUMENT = (HERE.parents[1] / "docs/JSON.md").read_text()
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("history")
+    write_history(directory, time.time())
+    return directory
+
+
+def test_trends_fit_a_terminal_of_80_columns(stored: Path) -> None:
+    done = fwtop("trends", "--directory", stored)
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = done.stdout.splitlines()
+    assert lines[0].startswith("synthetic0, 2")
+    assert lines[2].startswith("synthetic data")
+    tables = [line for line in lines[3:] if line]
+    assert max(map(len, tables)) == len(tables[0].split("15 days")[0]) + 15 <= 95
+    heads = [line.split("  ")[0] for line in lines if "last hour  24 hours" in line]
+    assert heads[0] == "Traffic"
+    assert len(heads) == 7
+    assert any(line.startswith("AS64496 Example Access BV") for line in lines)
+
+
+def test_every_field_of_the_json_is_in_the_document(stored: Path) -> None:
+    done = fwtop("trends", "--json", "--directory", stored, "-i", "synthetic0")
+    assert (done.returncode, done.stderr) == (0, "")
+    data = json.loads(done.stdout)
+    part = DOCUMENT[DOCUMENT.index("- `trends`") : DOCUMENT.index("- `bench`: `table`")]
+    named = set(re.findall(r"`(\w+)`", part))
+    found = {*data, *data["observed_seconds"], *data["countries"][0]} - {"schema"}
+    assert found <= named
+    ends = {row["key"] for row in data["traffic"]}
+    assert named == found | ends | {"trends"}
+    row = data["traffic"][0]
+    assert (len(row["trend_24h_pps"]), len(row["trend_15d_pps"])) == (24, 360)
+    assert row["trend_15d_pps"][-24:] == row["trend_24h_pps"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--directory", "/nonexistent"), "no history is stored in /nonexistent/history.db yet"),
+        (("-i", "eth7"), "the history holds nothing of eth7 yet"),
+        (("--netns", "lab"), "the history holds nothing in lab yet"),
+    ],
+)
+def test_what_isn_t_there_is_one_line(stored: Path, words: tuple[str, ...], said: str) -> None:
+    done = fwtop("trends", "--directory", stored, *words)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.count("\n") == 1
+    assert said in done.stderr
+
+
+def test_a_planted_history_shows_nothing_that_a_terminal_obeys(stored: Path, tmp_path: Path) -> None:
+    planted = tmp_path / "history.db"
+    planted.write_bytes((stored / "history.db").read_bytes())
+    with sqlite3.connect(planted) as database:
+        database.execute("UPDATE name SET key = key || ?, label = ?", (POISON, POISON))
+        database.execute("UPDATE scope SET interfaces = ?, note = ?", (POISON, POISON))
+    database.close()
+    for words in ((), ("--json",)):
+        done = fwtop("trends", "--directory", tmp_path, *words)
+        assert done.returncode == 0
+        assert not any(char in done.stdout for char in "\x1b\u202e\r")
+
+
+def test_a_foreign_or_damaged_history_is_one_line(stored: Path, tmp_path: Path) -> None:
+    whole = (stored / "history.db").read_bytes()
+    for data in (b"", b"noise" * 2_000, whole[: len(whole) // 2], whole[:4096] + bytes(len(whole) - 4096)):
+        (tmp_path / "history.db").write_bytes(data)
+        done = fwtop("trends", "--directory", tmp_path)
+        assert (done.returncode, done.stdout) == (1, "")
+        assert done.stderr.count("\n") == 1
+        assert "can't be read" in done.stderr
+
+
+def test_the_lab_writes_a_history_that_says_it_is_synthetic(tmp_path: Path) -> None:
+    done = fwtop("lab", "--history", tmp_path / "made")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == f"{tmp_path}/made/history.db\n"
+    assert "synthetic data" in fwtop("trends", "--directory", tmp_path / "made").stdout
