@@ -92,7 +92,9 @@ def check_format(database: sqlite3.Connection) -> None:
 
 def prune(database: sqlite3.Connection, now: float, max_bytes: int = MAX_BYTES) -> None:
     """Delete what is too old; near the size limit, more and more of the oldest."""
-    old = "SELECT id FROM scope WHERE id NOT IN (SELECT id FROM scope ORDER BY netns <> '', seen DESC LIMIT ?)"
+    # Those of the host go last: labs come and go in namespaces.
+    old = "SELECT id FROM scope WHERE id NOT IN "
+    old += "(SELECT id FROM scope ORDER BY netns <> '', seen DESC LIMIT ?)"
     for (scope,) in database.execute(old, (_MOST_SCOPES,)).fetchall():
         for table in ("bucket", "part", "pending"):
             database.execute(f"DELETE FROM {table} WHERE scope = ?", (scope,))  # noqa: S608

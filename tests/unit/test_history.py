@@ -106,6 +106,7 @@ def test_two_recordings_of_one_interface_average_and_don_t_add_up(tmp_path: Path
     found = read_trends(tmp_path / "history.db", NOON + 120, interfaces=("eth0",))
     assert found.group("traffic")[0].hour == pytest.approx(1_000)
     assert found.hour_seconds == 120
+    assert trends(tmp_path / "history.db", NOON + 120).netns is None, "the host before its namespaces"
     there = read_trends(tmp_path / "history.db", NOON + 120, netns="lab")
     assert there.group("traffic")[0].hour == pytest.approx(7)
     with pytest.raises(FwtopError, match="holds nothing of eth1"):

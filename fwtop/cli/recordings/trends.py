@@ -34,7 +34,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--interface",
         action="append",
         metavar="IF",
-        help="of a recording that watched these interfaces (default: the last one, outside namespaces if there is one)",
+        help="of a recording that watched these interfaces (default: the last one of this host)",
     )
     parser.add_argument("--netns", metavar="NAME", help="in this network namespace")
     parser.add_argument(
