@@ -25,7 +25,7 @@ from fwtop.ui.keys import KEY_MAP
 from fwtop.ui.lists.details import attack_details, details_of
 from fwtop.ui.lists.packet_filters import packet_filter
 from fwtop.ui.lists.part_view import PANELS as PART_PANELS
-from fwtop.ui.lists.table import Item
+from fwtop.ui.lists.rows import Item
 from fwtop.ui.lists.traffic import spared
 from fwtop.ui.settings import Settings
 from fwtop.ui.snapshot_screen import SnapshotScreen

@@ -27,13 +27,15 @@ from fwtop.ui.drawing.layout import HEADER_ROWS
 from fwtop.ui.drawing.style import BAD, STRONG, TEXT, WARN, Line
 from fwtop.ui.feed import Feed
 from fwtop.ui.keys import KEY_MAP
-from fwtop.ui.lists.details import RuleEffects, effect_and_facts, effect_lines
 from fwtop.ui.lists.part_view import PANELS as PART_PANELS
 from fwtop.ui.lists.part_view import PartView
 from fwtop.ui.lists.path import path_lines, stage_details
-from fwtop.ui.lists.table import CellContext, Item
+from fwtop.ui.lists.rows import Item
+from fwtop.ui.lists.rule_details import effect_and_facts, effect_lines
+from fwtop.ui.lists.table import CellContext
 from fwtop.ui.settings import Settings
 from fwtop.ui.state.packet_row import PacketRow
+from fwtop.ui.state.rule_effects import RuleEffects
 from fwtop.ui.state.scope import Scope
 from fwtop.ui.state.stages import Stage
 from fwtop.ui.state.trends import Trends

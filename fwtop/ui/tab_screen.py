@@ -21,7 +21,7 @@ from fwtop.ui.lists.details import details_of
 from fwtop.ui.lists.packet_panel import PacketPanel
 from fwtop.ui.lists.panel import Panel
 from fwtop.ui.lists.panels import PANELS, with_chosen
-from fwtop.ui.lists.table import Item
+from fwtop.ui.lists.rows import Item
 from fwtop.ui.tabs import TAB, TABS, Content
 
 

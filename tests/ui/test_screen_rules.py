@@ -11,7 +11,7 @@ from screen_run import LARGE, SMALL, Run, running
 
 from fwtop.model.errors import FwtopError
 from fwtop.model.traffic.counters import TcpService
-from fwtop.ui.lists.details import RuleEffects
+from fwtop.ui.state.rule_effects import RuleEffects
 
 
 def rule_line(run: Run, rule_id: str) -> str:

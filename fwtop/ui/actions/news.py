@@ -11,7 +11,7 @@ from fwtop.ui.actions.rule_actions import RuleActions
 from fwtop.ui.bars.toasts import ToastQueue, expiry_line, toast_lines
 from fwtop.ui.drawing.style import Line
 from fwtop.ui.feed import PlayerState
-from fwtop.ui.lists.table import LogEntry
+from fwtop.ui.lists.rows import LogEntry
 from fwtop.ui.state.verdict import verdict_of
 
 _TOASTED = frozenset(EventKind) - {EventKind.RULE_PROPOSED}

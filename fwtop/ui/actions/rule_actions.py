@@ -24,8 +24,8 @@ from fwtop.ui.drawing.format import duration, number
 from fwtop.ui.drawing.style import BAD, GOOD, TEXT, WARN, Line
 from fwtop.ui.feed import Controls
 from fwtop.ui.keys import KEY_MAP
-from fwtop.ui.lists.details import why_details
-from fwtop.ui.lists.table import Item
+from fwtop.ui.lists.rows import Item
+from fwtop.ui.lists.rule_details import why_details
 from fwtop.ui.state.rule_watch import ExpiryWatch, OptimisticOverlay, covering_rule, same_effect
 
 _EXTEND_SECONDS = (600, 1800, 3600, 21600, 86400)

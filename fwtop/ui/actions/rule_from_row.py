@@ -13,7 +13,8 @@ from fwtop.model.traffic.protocols import NUMBERS, WITH_PORTS
 from fwtop.model.traffic.snapshot import Destination, PacketSignature, Payload, Port, Proposal, Source
 from fwtop.render.wording import with_summary
 from fwtop.ui.actions.packet_rules import match_of_packet
-from fwtop.ui.lists.table import Item, LedgerLine
+from fwtop.ui.lists.rows import Item
+from fwtop.ui.state.figures import LedgerLine
 from fwtop.ui.state.packet_row import PacketRow
 
 TTL_SECONDS = 600

@@ -14,10 +14,10 @@ from fwtop.model.rule import Kind, PlanView, Preview, Rule
 from fwtop.model.text import safe_text
 from fwtop.ui.dialogs.dialog import Dialog
 from fwtop.ui.dialogs.editor import Editor
+from fwtop.ui.dialogs.preview_lines import example_lines, notrack_lines, preview_lines, text_lines
 from fwtop.ui.drawing.style import ACCENT, BAD, BUTTON, BUTTON_BAD, DIM, STRONG, TEXT, TITLE, WARN, Line
 from fwtop.ui.drawing.text import paragraph
 from fwtop.ui.feed import Controls
-from fwtop.ui.lists.details import example_lines, notrack_lines, preview_lines, text_lines
 from fwtop.ui.lists.panels import HARM_LIMIT
 
 FORCE_WORD = "install"

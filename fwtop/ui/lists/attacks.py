@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from fwtop.model.traffic.snapshot import Attack, Snapshot
 from fwtop.ui.drawing.format import duration, number, percent
 from fwtop.ui.drawing.style import BAD, DIM, ELSEWHERE, GOOD, STRONG, TEXT, TITLE, WARN, Line
-from fwtop.ui.lists.table import CellContext, Column, Ordering, View
+from fwtop.ui.lists.rows import Ordering
+from fwtop.ui.lists.table import CellContext, Column, View
 from fwtop.ui.state.trends import TREND_CELLS
 from fwtop.ui.state.verdict import NOTICED, flow_of
 

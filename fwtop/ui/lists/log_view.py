@@ -7,7 +7,8 @@ import time
 from fwtop.render.observation import rfc3339
 from fwtop.ui.drawing.style import DIM, TEXT, Line
 from fwtop.ui.drawing.text import detail, wrapped
-from fwtop.ui.lists.table import CellContext, Column, LogEntry, Ordering, View
+from fwtop.ui.lists.rows import LogEntry, Ordering
+from fwtop.ui.lists.table import CellContext, Column, View
 
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "m"), (1, "s"))
 

@@ -6,7 +6,7 @@ from fwtop.model.addresses.address import Prefix
 from fwtop.model.rule import Match, PayloadMatch
 from fwtop.model.traffic.protocols import WITH_PORTS
 from fwtop.model.traffic.snapshot import Destination, PacketSignature, Port, Source
-from fwtop.ui.lists.table import Item
+from fwtop.ui.lists.rows import Item
 
 _NAMES = {1: "icmp", 6: "tcp", 17: "udp", 58: "icmpv6"}
 _FRAGMENTS = "(ip.flags.mf == 1 || ip.frag_offset > 0)"

@@ -12,7 +12,8 @@ from fwtop.ui.drawing.style import ACCENT, BAD, DIM, TEXT, WARN, Line, width_of
 from fwtop.ui.lists.packet_view import ORDERING, packet_view
 from fwtop.ui.lists.panel import Panel
 from fwtop.ui.lists.panels import PanelSpec
-from fwtop.ui.lists.table import SEEN_SECONDS, CellContext, Item, RowList, View
+from fwtop.ui.lists.rows import SEEN_SECONDS, Item, RowList
+from fwtop.ui.lists.table import CellContext, View
 from fwtop.ui.state.packet_row import PacketBook, PacketRow
 
 PACKETS = PanelSpec("packets", "Packets", (packet_view(0, (), judged=True),), lambda *_: ())

@@ -12,7 +12,8 @@ from fwtop.model.traffic.packets import Fragment
 from fwtop.model.traffic.protocols import NAMES, WITH_PORTS
 from fwtop.ui.drawing.format import cut
 from fwtop.ui.drawing.style import BAD, DIM, ELSEWHERE, GOOD, STRONG, TEXT, WARN, Line, width_of
-from fwtop.ui.lists.table import GAP, CellContext, Column, Ordering, View
+from fwtop.ui.lists.rows import Ordering
+from fwtop.ui.lists.table import GAP, CellContext, Column, View
 from fwtop.ui.state.packet_info import info, protocol_of
 from fwtop.ui.state.packet_row import PacketRow
 

@@ -14,12 +14,11 @@ from fwtop.model.traffic.snapshot import Snapshot
 from fwtop.ui.drawing.layout import Lines
 from fwtop.ui.drawing.style import ACCENT, BRAND, DIM, SELECTED, STRONG, TEXT, WARN, Line, width_of
 from fwtop.ui.lists.panels import PANEL, PanelSpec
+from fwtop.ui.lists.rows import Item, RowList
 from fwtop.ui.lists.table import (
     GAP,
     CellContext,
     Column,
-    Item,
-    RowList,
     View,
     bar_scale,
     fit_columns,

@@ -15,23 +15,17 @@ from fwtop.ui.drawing.style import BAD, DIM, GOOD, STRONG, TEXT, TITLE, WARN, Li
 from fwtop.ui.lists.attacks import ATTACK_VIEW, attack_rows, calm_words
 from fwtop.ui.lists.log_view import LOG_VIEW
 from fwtop.ui.lists.path import PATH_VIEW
-from fwtop.ui.lists.table import (
-    CellContext,
-    Column,
-    LedgerLine,
-    Ordering,
-    View,
-    conntrack_figures,
-    ledger_lines,
-    with_columns,
-)
+from fwtop.ui.lists.rows import Ordering
+from fwtop.ui.lists.table import CellContext, Column, View, with_columns
 from fwtop.ui.lists.traffic import PAYLOAD_VIEW, PORT_VIEW, TRAFFIC_VIEWS, first_view, traffic_items
+from fwtop.ui.state.figures import LedgerLine, conntrack_figures, ledger_lines
 from fwtop.ui.state.rule_watch import covering_rule
 from fwtop.ui.state.scope import against
 from fwtop.ui.state.stages import stages_of
 from fwtop.ui.state.trends import TREND_CELLS
 
 HARM_LIMIT = 0.01  # collateral from which a dialog preselects Cancel
+NO_BASELINE = "No baseline yet: client impact is estimated"
 CONNTRACK_ALARM = 0.8  # fill of the table
 
 

@@ -17,7 +17,8 @@ from fwtop.render.wording import describe
 from fwtop.ui.drawing.format import number, percent
 from fwtop.ui.drawing.style import ACCENT, BAD, DIM, ELSEWHERE, GOOD, STRONG, TEXT, WARN, Line
 from fwtop.ui.drawing.text import detail, wrapped
-from fwtop.ui.lists.table import CellContext, Column, Ordering, View, fit_columns, header_line, row_lines
+from fwtop.ui.lists.rows import Ordering
+from fwtop.ui.lists.table import CellContext, Column, View, fit_columns, header_line, row_lines
 from fwtop.ui.state.stages import ACCEPTED, NIC, UNACCOUNTED, Stage, stages_of
 
 ENDS: dict[str, tuple[str, Style]] = {"mine": ("▓", GOOD), "other": ("▒", ELSEWHERE), "kernel": ("░", DIM)}

@@ -12,7 +12,8 @@ from fwtop.render.wording import bytes_text, describe, range_text
 from fwtop.ui.drawing.format import percent
 from fwtop.ui.drawing.style import BAD, DIM, GOOD, STRONG, TEXT, WARN, Line
 from fwtop.ui.keys import KEY_MAP
-from fwtop.ui.lists.table import CellContext, Column, Ordering, View, share_columns
+from fwtop.ui.lists.rows import Ordering
+from fwtop.ui.lists.table import CellContext, Column, View, share_columns
 from fwtop.ui.state.packet_row import PacketRow
 from fwtop.ui.state.verdict import flow_of
 

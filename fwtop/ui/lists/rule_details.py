@@ -1,0 +1,145 @@
+"""Everything known about a rule: what it does, what it changed, what it was expected to do."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from fwtop.model.rule import Rule, RuleStatus
+from fwtop.model.text import safe_text
+from fwtop.model.traffic.counters import TcpService
+from fwtop.ui.drawing.format import duration, number, octets, percent, wrap
+from fwtop.ui.drawing.style import DIM, STRONG, TEXT, TITLE, WARN, Line
+from fwtop.ui.drawing.text import DETAILS_WIDTH, LABEL, detail, labelled, wrapped
+from fwtop.ui.lists.panels import rule_state
+from fwtop.ui.state.rule_effects import MachineFigures, RuleEffects
+
+_SHOWN_SOURCES = 200
+
+
+def rule_details(item: RuleStatus, now: float) -> tuple[str, list[Line]]:
+    """Return the title and the lines of the details dialog."""
+    rule = item.rule
+    lines = [*wrapped("rule", rule.summary), labelled("state", rule_state(item, now), width=LABEL)]
+    if item.note:
+        lines += wrapped("note", item.note)
+    lines.append(labelled("now", [*rate_line(item), *_ask_why(item)], width=LABEL))
+    return f"rule {rule.id}", [*lines, *_prediction(rule), *rule_facts(item, now)]
+
+
+def rule_facts(item: RuleStatus, now: float) -> list[Line]:
+    """Write a rule's kind, what it has matched, when it ends, and its sources with their counts."""
+    rule = item.rule
+    lines = [detail("kind", f"{rule.kind.value}, created by {rule.created_by or 'unknown'}")]
+    lines.append(detail("matched", f"{item.packets:,} packets, {octets(item.bytes)}"))
+    if item.expires is not None:
+        left = duration(item.expires - now)
+        lines.append(detail("expires", f"{_clock(item.expires)}, in {left}, without any process"))
+    for number_of, prefix in enumerate(rule.match.sources[:_SHOWN_SOURCES]):
+        hits = item.entries.get(str(prefix))
+        counted = f"{prefix}" if hits is None else f"{prefix}  {number(hits)} packets"
+        lines.append(detail("sources" if number_of == 0 else "", counted))
+    if len(rule.match.sources) > _SHOWN_SOURCES:
+        lines.append(detail("", f"… and {len(rule.match.sources) - _SHOWN_SOURCES:,} more"))
+    return lines
+
+
+def effect_and_facts(item: RuleStatus, effects: RuleEffects, now: float) -> list[Line]:
+    """Write what the selected rule does, what changed since it was installed, and the rest about it."""
+    facts = [_indented(line) for line in rule_facts(item, now)]
+    return [*effect_lines(item, effects, now), [], *facts]
+
+
+def effect_lines(item: RuleStatus, effects: RuleEffects, now: float) -> list[Line]:
+    """Write what the selected rule does and what changed since it was installed."""
+    rule = item.rule
+    lines: list[Line] = [[(f" rule {rule.id}  ", STRONG), (rule.summary, TEXT)]]
+    lines.append(_indented(labelled("matches", [*rate_line(item), *_ask_why(item)], width=LABEL)))
+    lines += [_indented(line) for line in _prediction(rule)]
+    if item.note:
+        lines += [_indented(line) for line in wrapped("note", item.note)]
+    before, after = effects.before.get(rule.id), effects.now
+    age = f"{duration(now - rule.created)} ago" if rule.created else "at a time not known"
+    if before is None or after is None:
+        lines.append(_indented(detail("machine", f"it was installed {age}; no figures from before that")))
+        return lines
+    lines += [[], [(f" what changed since it was installed {age}", DIM)]]
+    return lines + [_indented(line) for line in _changes(before, after)]
+
+
+def rate_line(item: RuleStatus) -> Line:
+    """Write the present rate against the predicted one, if any."""
+    line: Line = [(f"{number(item.pps)} packets a second", WARN if ineffective(item) else STRONG)]
+    if item.rule.predicted_pps is not None:
+        line.append((f"; {number(item.rule.predicted_pps)} were predicted", DIM))
+    return line
+
+
+def ineffective(item: RuleStatus) -> bool:
+    """Whether a rule does less than 1 % of what was predicted."""
+    predicted = item.rule.predicted_pps
+    return predicted is not None and predicted >= 1 and item.pps < predicted / 100
+
+
+def _ask_why(item: RuleStatus) -> Line:
+    return [("   w", TITLE), (" says why", WARN)] if ineffective(item) else []
+
+
+def _prediction(rule: Rule) -> list[Line]:
+    if rule.predicted_attack_share is None:
+        return []
+    text = f"to stop {percent(rule.predicted_attack_share)} of the attack"
+    if rule.predicted_collateral_share is not None:
+        guess = " (estimated: no baseline)" if rule.predicted_guess else ""
+        text += f" and to hit {percent(rule.predicted_collateral_share)} of normal traffic{guess}"
+    return [detail("expected", text)]
+
+
+def _changes(before: MachineFigures, after: MachineFigures) -> list[Line]:
+    rates = (
+        ("arrives", before.arrived_pps, after.arrived_pps),
+        ("delivered", before.delivered_pps, after.delivered_pps),
+        ("other drops", before.other_drops_pps, after.other_drops_pps),
+    )
+    shares = (
+        ("conntrack", before.conntrack_fill, after.conntrack_fill, "full"),
+        ("softirq", before.softirq_share, after.softirq_share, "of the CPU"),
+    )
+    lines = [_change(name, number(old), number(new), "packets a second") for name, old, new in rates]
+    if before.tcp is not None and after.tcp is not None:
+        lines += _service_changes(before.tcp, after.tcp)
+    for name, was, share, unit in shares:
+        if was is not None and share is not None:
+            lines.append(_change(name, percent(was), percent(share), unit))
+    return lines
+
+
+def _service_changes(before: TcpService, after: TcpService) -> list[Line]:
+    """Write how real clients fare: only they finish handshakes and acknowledge segments."""
+    figures = (
+        ("handshakes", before.handshakes_per_s, after.handshakes_per_s, "finished by clients a second"),
+        ("clients", before.acknowledged_per_s, after.acknowledged_per_s, "segments acknowledged a second"),
+    )
+    return [_change(name, number(old), number(new), unit) for name, old, new, unit in figures if old or new]
+
+
+def _change(name: str, old: str, new: str, unit: str) -> Line:
+    return labelled(name, [(f"{old:>7} → ", DIM), (f"{new:>7}", STRONG), (f"  {unit}", DIM)], width=LABEL)
+
+
+def _indented(line: Line) -> Line:
+    return [(" ", TEXT), *line]
+
+
+def _clock(unix_seconds: float) -> str:
+    return time.strftime("%H:%M:%S UTC", time.gmtime(unix_seconds))
+
+
+def why_details(status: RuleStatus, sentences: Sequence[str]) -> list[Line]:
+    """Write the guardian's sentences under what the rule does now."""
+    lines: list[Line] = [[(row, STRONG)] for row in wrap(safe_text(status.rule.summary), DETAILS_WIDTH)]
+    lines.append([("matches ", DIM), *rate_line(status)])
+    for sentence in sentences:
+        first, *rest = wrap(safe_text(sentence, limit=600), DETAILS_WIDTH - 2)
+        lines += [[], [("▪ ", WARN), (first, TEXT)], *([("  " + row, TEXT)] for row in rest)]
+    return lines

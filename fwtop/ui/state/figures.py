@@ -1,0 +1,68 @@
+"""Figures of the connection table, and drops as shares of all packets."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fwtop.model.traffic.counters import ConntrackSample
+from fwtop.model.traffic.snapshot import LedgerRow, Snapshot
+from fwtop.ui.drawing.format import duration, number
+
+_FULL = 0.995  # of the connection-tracking table
+_SOON_SECONDS = 300.0
+UNEXPLAINED_SHARE = 0.001  # below it the difference between counters read at different times is noise
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A figure of the connection-tracking table."""
+
+    name: str
+    value: str
+    alarm: bool
+    meaning: str
+
+
+def conntrack_figures(sample: ConntrackSample | None) -> tuple[Figure, ...]:
+    """List the table's figures with what they mean; counts are of the window."""
+    if sample is None or not sample.max:
+        return ()
+    tracked = f"{number(sample.count)} of {number(sample.max)}"
+    new = "connections entered a second; a flood of forged sources enters one a packet"
+    failed = "entries that lost a race or found their bucket full; their packets were dropped"
+    return (
+        Figure("tracked", tracked, sample.fill >= 0.8, "connections in the table; a full one drops new ones"),
+        _fills_up(sample),
+        Figure("new", f"{number(sample.new_per_s)}/s", False, new),
+        Figure("insert failed", number(sample.insert_failed), sample.insert_failed > 0, failed),
+        Figure("dropped", number(sample.drop), sample.drop > 0, "packets dropped because the table was full"),
+        Figure(
+            "early drop", number(sample.early_drop), sample.early_drop > 0, "entries evicted to make room"
+        ),
+    )
+
+
+def _fills_up(sample: ConntrackSample) -> Figure:
+    left = sample.seconds_to_full
+    if sample.fill >= _FULL or (left is not None and left < 1):
+        return Figure("fills up", "FULL", True, "new connections evict others or are dropped")
+    if left is None:
+        return Figure("fills up", "not growing", False, "as many connections end as begin")
+    return Figure("fills up", f"in {duration(left)}", left < _SOON_SECONDS, "at the present growth")
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerLine:
+    """A row of the drop ledger with its share of all packets."""
+
+    row: LedgerRow
+    share: float
+
+
+def ledger_lines(snapshot: Snapshot) -> tuple[LedgerLine, ...]:
+    """Relate each row of the ledger to all packets."""
+    arrived = max(snapshot.tables.totals.packets, 1)
+    lines = (LedgerLine(row, row.packets / arrived) for row in snapshot.tables.ledger)
+    return tuple(
+        line for line in lines if line.row.layer != "unexplained" or abs(line.share) >= UNEXPLAINED_SHARE
+    )
