@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -136,8 +137,8 @@ KEYS = (
     Key(("pagedown",), "", "page(1)", "", "", "Look"),
     Key(("home",), "Home End", "top", "", "first row, following the greatest; last row", "Look"),
     Key(("end", "G"), "", "bottom", "", "", "Look"),
-    Key(("tab", "right"), "Tab", "panel(1)", "panel", "next panel; Shift+Tab the one before", "Look"),
-    Key(("shift+tab", "left"), "", "panel(-1)", "", "", "Look"),
+    Key(("tab", "right"), "Tab", "panel(1)", "panel", "next panel (also →)", "Look"),
+    Key(("shift+tab", "left"), "Shift+Tab", "panel(-1)", "", "the panel before (also ←)", "Look"),
     Key(("right_square_bracket",), "[ ]", "tab(1)", "tab", "previous and next tab", "Look"),
     Key(("left_square_bracket",), "", "tab(-1)", "", "", "Look"),
     Key(("0",), "0", "unscope", "", "show all attacks again", "Look"),
@@ -215,6 +216,9 @@ FOOTER_ORDER: dict[str, tuple[str, ...]] = {
 }
 
 
+_NAMED_KEY = re.compile(r"\{(\w+)\}")
+
+
 class KeyMap:
     """The table of keys as the screen uses it: bindings, what a key means on a tab, the footer."""
 
@@ -232,6 +236,13 @@ class KeyMap:
 
         row = self._by_action[action]
         return key_text(row.keys[0]) if row.keys else f":{setting_name(row)}"
+
+    def words(self, template: str) -> str:
+        """Fill keys into a text that names their actions as screen.toml does: "{block} blocks it"."""
+        from fwtop.ui.key_names import setting_name
+
+        labels = {setting_name(row): row.action for row in reversed(self.keys)}
+        return _NAMED_KEY.sub(lambda found: self.label(labels[found[1]]), template)
 
     def bindings(self) -> list[Binding]:
         """Return one Textual binding per key, which passes itself on to `press`."""

@@ -101,7 +101,9 @@ class MainScreen(SnapshotScreen, inherit_bindings=False):
         if isinstance(item, Attack) and self.scope.chosen != item.key:
             self._touched = True
             self.scope.chosen = item.key
-            self.say(f"only {self.scope.letter(item.key)} now; Enter again shows the evidence")
+            self.say(
+                f"only {self.scope.letter(item.key)} now; {KEY_MAP.label('open')} again shows the evidence"
+            )
             self._ask_part()
             return
         if item is not None and (self._drill(item) or self._show_packets(packet_filter(item))):
@@ -240,9 +242,9 @@ class MainScreen(SnapshotScreen, inherit_bindings=False):
         """Leave the mouse to the terminal, for selecting text, or take it back."""
         driver = self.app._driver
         if isinstance(driver, ResilientDriver):
-            self.say(
-                "the mouse is fwtop's again" if driver.turn_mouse() else "the mouse selects text; M ends that"
-            )
+            ours = driver.turn_mouse()
+            words = "the mouse is fwtop's again" if ours else "the mouse selects text; {mouse} ends that"
+            self.say(KEY_MAP.words(words))
         else:
             self.say("this terminal has no mouse")
 

@@ -10,6 +10,7 @@ from fwtop.analysis.window.traffic import payload
 from fwtop.model.rule import Kind, Match, PayloadMatch, Range
 from fwtop.model.traffic.packets import Fragment
 from fwtop.model.traffic.protocols import WITH_PORTS
+from fwtop.ui.keys import KEY_MAP
 from fwtop.ui.state.packet_row import PacketRow
 
 _TCP, _ICMP, _ICMP6 = 6, 1, 58
@@ -32,7 +33,11 @@ def match_of_packet(action: str, item: PacketRow) -> tuple[Kind, Match]:
     if action in ("block", "limit"):
         return (Kind.IPSET if action == "block" else Kind.HASHLIMIT), Match(sources=(item.source,))
     if action not in ("like", "string", "xdp"):
-        raise ValueError("no such rule fits a packet: d drops what is like it, b blocks its sender")
+        raise ValueError(
+            KEY_MAP.words(
+                "no such rule fits a packet: {like} drops what is like it, {block} blocks its sender"
+            )
+        )
     match = _fields(item)
     if item.field("fragment") == Fragment.LATER:
         return Kind.XDP, match

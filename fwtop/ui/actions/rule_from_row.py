@@ -13,6 +13,7 @@ from fwtop.model.traffic.protocols import NUMBERS, WITH_PORTS
 from fwtop.model.traffic.snapshot import Destination, PacketSignature, Payload, Port, Proposal, Source
 from fwtop.render.wording import with_summary
 from fwtop.ui.actions.packet_rules import match_of_packet
+from fwtop.ui.keys import KEY_MAP
 from fwtop.ui.lists.rows import Item
 from fwtop.ui.state.figures import LedgerLine
 from fwtop.ui.state.packet_row import PacketRow
@@ -34,10 +35,12 @@ def rule_from_row(action: str, item: Item | None, now: float) -> Rule:
     """Return the rule that a key makes of a row; raises NoRuleError with a line to show."""
     if isinstance(item, Proposal):
         if action not in _PROPOSAL_KEYS.get(item.kind, ("block", "proposal")):
-            raise NoRuleError(f"proposal {item.number} is another kind of rule: {item.number} or b takes it")
+            raise NoRuleError(f"proposal {item.number} is another kind of rule: {item.number} takes it")
         return rule_from_proposal(item, now)
     if item is None:
-        raise NoRuleError("nothing is selected: Tab goes to a panel, the arrows select a row")
+        raise NoRuleError(
+            KEY_MAP.words("nothing is selected: {next_panel} goes to a panel, {up} and {down} select a row")
+        )
     kind, match = _of_packet(action, item) if isinstance(item, PacketRow) else _MAKERS[action](item)
     limit = DEFAULT_LIMIT if kind is Kind.HASHLIMIT else None
     origin = _origin(item) if isinstance(item, Source) else None
@@ -57,7 +60,8 @@ def _of_packet(action: str, item: PacketRow) -> tuple[Kind, Match]:
 def rule_from_proposal(proposal: Proposal, now: float) -> Rule:
     """Return a proposal's rule; raises NoRuleError where nothing on this machine helps."""
     if proposal.rule is None:
-        raise NoRuleError(f"this machine can't carry out proposal {proposal.number}: r shows its details")
+        key = KEY_MAP.label("details")
+        raise NoRuleError(f"this machine can't carry out proposal {proposal.number}: {key} shows its details")
     return replace(proposal.rule, created=now, created_by=f"proposal {proposal.number}")
 
 
@@ -108,7 +112,11 @@ def _limited(item: Item) -> tuple[Kind, Match]:
 
 def _untracked(item: Item) -> tuple[Kind, Match]:
     if isinstance(item, Payload):
-        raise NoRuleError("n keeps a port or a source out of connection tracking: select one of those")
+        raise NoRuleError(
+            KEY_MAP.words(
+                "{notrack} keeps a port or a source out of connection tracking: select one of those"
+            )
+        )
     return Kind.NOTRACK, _matched(item)
 
 

@@ -22,18 +22,15 @@ from fwtop.ui.drawing.style import (
     width_of,
 )
 from fwtop.ui.feed import PlayerState
+from fwtop.ui.keys import KEY_MAP
 
 _LEAST = 8  # cells of the bar itself: what stands beside it gives way first
-_KEYS: Line = [
-    ("  Space", TITLE),
-    (" play", DIM),
-    ("  , .", TITLE),
-    (" step", DIM),
-    ("  < >", TITLE),
-    (" speed", DIM),
-    ("  { }", TITLE),
-    (" event", DIM),
-]
+_KEYS = (
+    ("{pause}", "play"),
+    ("{previous_step} {next_step}", "step"),
+    ("{slower} {faster}", "speed"),
+    ("{previous_event} {next_event}", "event"),
+)
 # The most important first: where several events share a cell, it shows that one.
 _GLYPHS: dict[EventKind, Span] = {
     EventKind.ATTACK_BEGAN: ("▲", BAD),
@@ -89,11 +86,18 @@ def _parts(state: PlayerState, width: int) -> tuple[Line, Line, int]:
     right: Line = [(f" {total}", TEXT)]
     note: Line = [(f"  {state.note}", DIM)] if state.note else []
     end: Span = (" ", TEXT)
-    for tail in ([*right, *note, *_KEYS, end], [*right, *note, end], [*right, end], [end], []):
+    for tail in ([*right, *note, *_keys(), end], [*right, *note, end], [*right, end], [end], []):
         cells = width - width_of(left) - width_of(tail)
         if cells >= max(_LEAST, width // 3):
             return left, tail, cells
     return head, [], max(width - width_of(head), 0)
+
+
+def _keys() -> Line:
+    line: Line = []
+    for names, words in _KEYS:
+        line += [(f"  {KEY_MAP.words(names)}", TITLE), (f" {words}", DIM)]
+    return line
 
 
 def _bar(state: PlayerState, cells: int) -> Line:

@@ -13,6 +13,7 @@ from fwtop.model.text import safe_text
 from fwtop.model.traffic.snapshot import Snapshot
 from fwtop.ui.drawing.layout import Lines
 from fwtop.ui.drawing.style import ACCENT, BRAND, DIM, SELECTED, STRONG, TEXT, WARN, Line, width_of
+from fwtop.ui.keys import KEY_MAP
 from fwtop.ui.lists.panels import PANEL, PanelSpec
 from fwtop.ui.lists.rows import Item, RowList
 from fwtop.ui.lists.table import (
@@ -243,7 +244,7 @@ class Panel(Lines):
     def _empty_text(self) -> str:
         if self.rows.hidden:
             return f"nothing matches /{self.rows.filter}"
-        return self.view.empty
+        return KEY_MAP.words(self.view.empty)
 
     def _title(self, width: int) -> Line:
         line = self._slot_line() if self.slot else self._label(self.spec, active=True)
@@ -293,9 +294,10 @@ class Panel(Lines):
         return line
 
     def _views(self, room: int) -> Line:
+        key = KEY_MAP.label("view")
         if room < 60:
-            return [("v ", ACCENT), (self.view.name, STRONG)]
-        line: Line = [("v ", ACCENT)]
+            return [(f"{key} ", ACCENT), (self.view.name, STRONG)]
+        line: Line = [(f"{key} ", ACCENT)]
         for view in self.spec.views:
             line.append((f"{view.name} ", STRONG if view is self.view else DIM))
         return [*line[:-1], (line[-1][0].rstrip(), line[-1][1])]
