@@ -11,7 +11,7 @@ from screen_run import running
 
 from fwtop.ui.bars.graph import COLUMN_SECONDS, graph_lines
 from fwtop.ui.drawing.layout import graph_height
-from fwtop.ui.drawing.style import BAD, Line, width_of
+from fwtop.ui.drawing.style import BAD, GOOD, Line, width_of
 from fwtop.ui.state.history import HISTORY_SECONDS, History, Point
 from fwtop.ui.state.verdict import Flow
 
@@ -66,8 +66,8 @@ def test_rules_are_marked_where_they_were_installed() -> None:
 def test_bits_keep_the_parts_and_change_the_scale() -> None:
     flood = Flow(1000.0, mine=500.0, reaches=500.0, bps=8e6)
     packets, octets = drawn(history_of(flood)), drawn(history_of(flood), in_bits=True)
-    assert "1.00k┤" in packets[0]
-    assert "10.0M┤" in octets[0]
+    assert "1k┤" in packets[0]
+    assert " 8M┤" in octets[0]
     assert "bit/s ~" in octets[-1], "an estimate is marked"
 
 
@@ -109,6 +109,10 @@ async def test_history_stays_bounded_and_rules_are_marked_on_the_screen() -> Non
         assert len(history.points) == HISTORY_SECONDS
         run.app.main.take(trial())
         assert history.marks["8"] == NOW - 9
+        flooded = [style for line in graph_lines(history, 80, 3, in_bits=False) for _, style in line]
+        assert GOOD in flooded, "the rule drops it"
+        run.clock[0] += 10
+        run.app.main.take(snapshot())
         flooded = [style for line in graph_lines(history, 80, 3, in_bits=False) for _, style in line]
         assert BAD in flooded
 

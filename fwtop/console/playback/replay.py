@@ -12,7 +12,7 @@ from fwtop.model.traffic.session import EventKind, Mark
 from fwtop.model.traffic.snapshot import Snapshot
 from fwtop.store.playback import Playback, SeriesPoint, playback
 from fwtop.ui.state.history import HISTORY_SECONDS, Clients, Past, Point
-from fwtop.ui.state.verdict import Flow, flow_of
+from fwtop.ui.state.verdict import STOPPED, Flow, flow_of
 
 
 def session_recording(path: Path) -> Callable[[], AbstractContextManager[Reel]]:
@@ -92,7 +92,11 @@ def _past(point: SeriesPoint, other: float) -> Past:
     )
     known = point.handshakes_per_s is not None and point.acknowledged_per_s is not None
     clients = Clients(point.handshakes_per_s or 0.0, point.acknowledged_per_s or 0.0) if known else None
-    return Past(point.at, Point(flow, point.attack), clients)
+    stopped = (
+        mine + rest * other >= STOPPED * point.pps
+    )  # of all packets: those of the attacks weren't stored
+    shakes = clients.handshakes if clients is not None else None
+    return Past(point.at, Point(flow, point.attack, stopped, shakes), clients)
 
 
 def _other_share(snapshot: Snapshot) -> float:

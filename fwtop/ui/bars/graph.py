@@ -6,6 +6,8 @@ averaged away. The bits of a part are estimated by its share of the packets: the
 
 from __future__ import annotations
 
+import re
+import time
 from collections.abc import Sequence
 
 from rich.style import Style
@@ -15,6 +17,7 @@ from textual.message import Message
 from fwtop.ui.drawing.format import number
 from fwtop.ui.drawing.layout import Lines
 from fwtop.ui.drawing.style import ACCENT, BAD, DIM, ELSEWHERE, GOOD, TEXT, TITLE, Line, fit
+from fwtop.ui.keys import KEY_MAP
 from fwtop.ui.state.history import History, Point
 
 COLUMN_SECONDS = 2
@@ -22,7 +25,11 @@ _LABEL = 7  # cells of the scale
 _LEGEND = 18
 _EIGHTHS = " ▁▂▃▄▅▆▇█"
 _GLYPHS = "█▓▒░"
-_STEPS = (1.0, 2.0, 5.0, 10.0)
+_STEPS = (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0)
+_WITH_CLIENTS = 5  # lines from which the last one shows what clients get
+_POORLY = 0.8  # of what clients got before the attack
+NOW = "now"
+_ZEROS = re.compile(r"\.0+(?=\D|$)|(?<=\.\d)0(?=\D|$)")  # the scale is round: 50k, not 50.0k
 Part = tuple[float, float, float, float]  # reaches you, my rules, other firewall, kernel
 
 
@@ -43,15 +50,19 @@ def graph_lines(
     in_bits: bool,
     cursor: int | None = None,
     seconds: int = COLUMN_SECONDS,
+    end: str = NOW,
 ) -> list[Line]:
-    """Draw `height` lines, the last of them the time axis with the rules that were installed.
+    """Draw `height` lines, below them the time axis with the rules that were installed, and what clients get.
 
-    The column of the second `cursor` stands out.
+    The column of the second `cursor` stands out; `end` says when the right edge is.
     """
     cells, rows = width - _LABEL - _LEGEND, height - 1
     if cells < 1 or rows < 1:
         return []
     columns = _columns(history, cells, seconds)
+    clients = _clients(columns, history) if height >= _WITH_CLIENTS else None
+    if clients is not None:
+        rows, height = rows - 1, height - 1
     parts = [_parts(point, in_bits=in_bits) if point is not None else None for point in columns]
     top = _scale(max((sum(part) for part in parts if part is not None), default=0.0))
     lines = []
@@ -59,7 +70,9 @@ def graph_lines(
         drawn = [_cell(part, row, rows / top) for part in parts]
         line: Line = [_label(top, row, rows)]
         for (glyph, part), point in zip(drawn, columns, strict=True):
-            line.append((glyph, _style(part, attack=point is not None and point.attack)))
+            line.append(
+                (glyph, _style(part, harmful=point is not None and point.attack and not point.stopped))
+            )
         lines.append(line)
     lines.append(_axis(history, cells, seconds))
     marked = None if cursor is None else cells - 1 - (history.second - cursor) // seconds
@@ -68,7 +81,15 @@ def graph_lines(
             glyph, style = line[1 + marked]
             line[1 + marked] = ("│", TITLE) if glyph == " " else (glyph, style + Style(reverse=True))
     seen = [point for point in columns if point is not None and point.flow.arrives > 0]
-    legend = _legend(height, in_bits=in_bits, known=not seen or not all(map(_unknown, seen)))
+    known = not seen or not all(map(_unknown, seen))
+    harmful = any(point.attack and not point.stopped for point in seen)
+    legend = [
+        *_legend(height, known=known, reaching=BAD if harmful or not seen else ACCENT),
+        _scale_words(end, in_bits=in_bits, estimated=known),
+    ]
+    if clients is not None:
+        lines.append(clients[0])
+        legend.append(clients[1])
     return [
         [*line, ("  ", TEXT), *fit(words, _LEGEND - 2)] for line, words in zip(lines, legend, strict=True)
     ]
@@ -90,14 +111,20 @@ class Graph(Lines):
         self._history = History()
         self._drawn: tuple[object, ...] = ()  # what it was last drawn for
 
-    def write(self, history: History, *, in_bits: bool, cursor: int | None) -> None:
-        """Draw at most once a second, and when place, unit or cursor change."""
+    def write(self, history: History, *, in_bits: bool, cursor: int | None, live: bool) -> None:
+        """Draw at most once a second, and when place, unit or cursor change.
+
+        The right edge is now only if `live`: a recording, or a screen that is paused, shows another time.
+        """
         self._history = history
-        wanted = (history.second, self.box, in_bits, cursor, self.seconds)
+        end = NOW if live else time.strftime("%H:%M:%S", time.gmtime(history.second))
+        wanted = (history.second, self.box, in_bits, cursor, self.seconds, end)
         if wanted != self._drawn:
             self._drawn = wanted
             width, height = self.box.width, self.box.height
-            lines = graph_lines(history, width, height, in_bits=in_bits, cursor=cursor, seconds=self.seconds)
+            lines = graph_lines(
+                history, width, height, in_bits=in_bits, cursor=cursor, seconds=self.seconds, end=end
+            )
             self.show(lines)
 
     def on_click(self, event: events.Click) -> None:
@@ -163,15 +190,15 @@ def _cell(part: Part | None, row: int, rows_per_unit: float) -> tuple[str, int]:
     return ("▁" if row == 1 and whole > 0 else " "), most
 
 
-def _style(part: int, *, attack: bool) -> Style:
+def _style(part: int, *, harmful: bool) -> Style:
     if part == 0:
-        return BAD if attack else ACCENT
+        return BAD if harmful else ACCENT
     return (GOOD, ELSEWHERE, DIM)[part - 1]
 
 
 def _label(top: float, row: int, rows: int) -> tuple[str, Style]:
-    shown = row == rows or (rows >= 4 and row == rows // 2)
-    written = number(top * row / rows)[: _LABEL - 1] if shown else ""
+    shown = row == rows or 2 * row == rows
+    written = _ZEROS.sub("", number(top * row / rows)) if shown else ""
     return f"{written:>{_LABEL - 1}}┤", DIM
 
 
@@ -194,22 +221,42 @@ def _axis(history: History, cells: int, seconds: int) -> Line:
     return [*line, *((marked[place], styles[place]) for place in range(cells))]
 
 
-def _legend(height: int, *, in_bits: bool, known: bool) -> list[Line]:
-    """Name the parts, on as many lines as there are."""
+def _clients(columns: Sequence[Point | None], history: History) -> tuple[Line, Line] | None:
+    """Draw how many handshakes clients finish, and say what the highest bar stands for; None: not counted."""
+    rates = [point.clients if point is not None else None for point in columns]
+    most = max((rate for rate in rates if rate is not None), default=0.0)
+    if most <= 0:
+        return None
+    least = history.before.handshakes * _POORLY if history.before is not None else 0.0
+    line: Line = [(f"{'clients':<{_LABEL}}", DIM)]
+    for rate in rates:
+        eighths = 0 if rate is None else max(round(8 * rate / most), 1)
+        line.append((_EIGHTHS[eighths], BAD if rate is not None and rate < least else GOOD))
+    return line, [(f"█ {number(most)}/s", DIM)]
+
+
+def _legend(height: int, *, known: bool, reaching: Style) -> list[Line]:
+    """Name the parts, on as many lines as there are above the axis."""
     if not known:
-        unit = "bit/s" if in_bits else "pps"
-        return [[("█ ", ACCENT), ("recorded", TEXT)], *[[]] * (height - 2), [("end  g ", DIM), (unit, TEXT)]]
+        return [[("█ ", ACCENT), ("recorded", TEXT)], *[[]] * (height - 2)]
     names: Sequence[Line] = (
-        [("█ ", BAD), ("reaches you", TEXT)],
+        [("█ ", reaching), ("reaches you", TEXT)],
         [("▓ ", GOOD), ("my rules", TEXT)],
         [("▒ ", ELSEWHERE), ("other firewall", TEXT)],
         [("░ ", DIM), ("kernel, socket", TEXT)],
     )
     short: Sequence[Line] = (
-        [("█ ", BAD), ("you ", TEXT), *names[1]],
+        [("█ ", reaching), ("you ", TEXT), *names[1]],
         [names[2][0], ("other ", TEXT), names[3][0], ("kern", TEXT)],
     )
     legend = list(names) if height >= 5 else list(short) if height < 4 else [names[0], names[1], short[1]]
     legend += [[]] * (height - 1 - len(legend))
-    unit = "bit/s ~" if in_bits else "pps"
-    return [*legend[: height - 1], [("now  g ", DIM), (unit, TEXT)]]
+    return legend[: height - 1]
+
+
+def _scale_words(end: str, *, in_bits: bool, estimated: bool) -> Line:
+    """Write beside the axis when it ends, and what the scale counts."""
+    unit = "pps" if not in_bits else "bit/s ~" if estimated else "bit/s"
+    key = f"  {KEY_MAP.label('graph')} "
+    room = _LEGEND - 2 - len(end) - len(unit)
+    return [(f"{end}{key if len(key) <= room else ' '}", DIM), (unit, TEXT)]

@@ -294,11 +294,11 @@ class StatusBars:
         if snapshot is None:
             return
         self._lines["header"].show(header_lines(snapshot, self.history, state, width))
-        self._draw_graph()
+        self._draw_graph(live=snapshot.origin.kind == "live" and not state.paused)
 
-    def _draw_graph(self) -> None:
+    def _draw_graph(self, *, live: bool) -> None:
         if self.graph.display:
-            self.graph.write(self.history, in_bits=self.in_bits, cursor=self.cursor)
+            self.graph.write(self.history, in_bits=self.in_bits, cursor=self.cursor, live=live)
 
 
 def _too_small(width: int, height: int) -> list[Line]:

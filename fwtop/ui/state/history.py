@@ -9,7 +9,7 @@ from statistics import fmean
 
 from fwtop.model.rule import ACTIVE_STATES, RuleStatus
 from fwtop.model.traffic.snapshot import Snapshot
-from fwtop.ui.state.verdict import Flow, flow_of
+from fwtop.ui.state.verdict import STOPPED, Flow, flow_of, verdict_of
 
 HISTORY_SECONDS = 600
 _MOST_MARKS = 50
@@ -23,6 +23,8 @@ class Point:
 
     flow: Flow
     attack: bool = False
+    stopped: bool = False  # firewalls drop the attacks
+    clients: float | None = None  # handshakes that they finish, a second
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +63,9 @@ class History:
         self._note_clients(clients, min((attack.since for attack in attacks), default=None), now)
         flow = flow_of(snapshot)
         if flow is not None:
-            self.add(Point(flow, bool(snapshot.judgement.attacks)), now)
+            stopped = verdict_of(snapshot, now).stopped >= STOPPED
+            shakes = clients.handshakes if clients is not None else None
+            self.add(Point(flow, bool(attacks), stopped, shakes), now)
 
     def rebuild(self, past: Iterable[Past], marks: dict[str, float]) -> None:
         """Start again from a recording's past: its cursor may have jumped."""
