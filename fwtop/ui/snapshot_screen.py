@@ -69,7 +69,7 @@ class SnapshotScreen(TabScreen, inherit_bindings=False):
         self._listed = -math.inf  # when the long lists were drawn
         self._lists_due = True
         self._clock = clock
-        dialogs = ScreenDialogs(self, feed.controls)
+        dialogs = ScreenDialogs(self, feed.controls, self._known_clients)
         self.actions = RuleActions(
             feed.controls,
             dialogs,
@@ -173,7 +173,8 @@ class SnapshotScreen(TabScreen, inherit_bindings=False):
             self._lines_of("rules", len(shot.mitigations)),
             self._lines_of("all_rules", len(shot.mitigations)),
             len(self._effect_lines()) + 1,
-            self._focused,
+            packets=not self.slow and shot.origin.kind != "session",
+            focused=self._focused,
         )
 
     def _lines_of(self, name: str, items: int) -> int:
@@ -190,6 +191,10 @@ class SnapshotScreen(TabScreen, inherit_bindings=False):
     def current_snapshot(self) -> Snapshot | None:
         """Return the snapshot with the guardian's newest answers."""
         return self.actions.overlay.over(self.snapshot, self._clock()) if self.snapshot is not None else None
+
+    def _known_clients(self) -> int:
+        """Return how many client-like packets harm is measured on."""
+        return self.snapshot.judgement.baseline_packets if self.snapshot is not None else 0
 
     def header_state(self) -> HeaderState:
         """Return what the bars show beside the snapshot."""
@@ -231,7 +236,7 @@ class SnapshotScreen(TabScreen, inherit_bindings=False):
                     panel.take(part if name in PART_PANELS else snapshot, context)
             self._draw_effect()
             self._draw_funnel(snapshot)
-            self.packets.refresh(self.snapshot)
+            self.packets.refresh(self.snapshot, closely=self.tab.name == "packets", now=self._clock())
         self.redraw_lines()
         if isinstance(self.app.screen, Dialog):
             self.app.screen.draw()

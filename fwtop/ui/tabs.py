@@ -9,6 +9,7 @@ from fwtop.ui.drawing.layout import WIDE, Box
 
 Boxes = dict[str, Box]
 _LEAST = 3  # lines of a panel: less is not worth a place
+_WITH_PACKETS = 22  # lines beside the decisions from which the newest packets are among them
 _STAGES = 13  # lines of the path: its title and head, all stages, a text of two lines
 
 
@@ -21,6 +22,7 @@ class Content:
     rules: int = 0
     all_rules: int = 0
     effect: int = 0
+    packets: bool = False  # there are some to list
     focused: str = ""  # the panel that keys refer to; where only one fits, it is this one
 
 
@@ -85,7 +87,11 @@ def overview(room: Box, content: Content) -> Arrangement:
         funnel = min(max(right.height * 40 // 100, 9), _STAGES)
         boxes["funnel"] = Box(right.x, right.y, right.width, funnel)
         below = Box(right.x, right.y + funnel + 1, right.width, right.height - funnel - 1)
-        boxes |= stack(below, (("ports", 42), ("payloads", 58)))
+        seen = "ports" if "sources" in boxes else "sources"  # rules and their effect may leave them no room
+        if content.packets and below.height >= _WITH_PACKETS:
+            boxes |= stack(below, ((seen, 36), ("payloads", 27), ("packets", 37)))
+        else:
+            boxes |= stack(below, ((seen, 42), ("payloads", 58)))
         return Arrangement(boxes)
     return Arrangement(_decisions(room, content))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable
 
 import numpy as np
@@ -15,10 +16,12 @@ from fwtop.ui.drawing.format import number
 from fwtop.ui.drawing.layout import Lines
 from fwtop.ui.drawing.style import BAD, DIM, GOOD, TEXT, WARN, Line
 from fwtop.ui.feed import Controls
+from fwtop.ui.keys import KEY_MAP
 from fwtop.ui.lists.packet_pane import pane_lines
 from fwtop.ui.lists.packet_panel import PacketPanel
 from fwtop.ui.state.packet_row import PacketRow
 
+_SECONDS_BESIDE = 1.0  # between two lists of packets on a tab of several lists
 _PAUSE_SECONDS = 0.2  # the cursor rests this long on a packet before it is decoded
 Start = Callable[[Awaitable[None], str], object]
 
@@ -48,6 +51,7 @@ class PacketActions:
         self._later = later
         self._asking = False
         self._asked: Snapshot | None = None
+        self._asked_at = -math.inf
         panel.drawn = self._draw_pane
         self._decoded: tuple[tuple[int, int] | None, Dissection | None] = (None, None)
         self._wanted: tuple[int, int] | None = (
@@ -59,10 +63,14 @@ class PacketActions:
         """Whether the cursor stays on its packet: a live list that is not held runs on."""
         return self._panel.book.held or not self._panel.live
 
-    def refresh(self, snapshot: Snapshot | None) -> None:
-        """Ask for the packets of a new snapshot, unless nobody looks or the last request is under way."""
-        if self._panel.display and not self._asking and snapshot is not self._asked:
-            self._asking, self._asked = True, snapshot
+    def refresh(self, snapshot: Snapshot | None, *, closely: bool, now: float) -> None:
+        """Ask for the packets of a new snapshot, unless nobody looks or the last request is under way.
+
+        Where the list is one of many it is renewed once a second: in a flood all of its rows change.
+        """
+        due = closely or not 0 <= now - self._asked_at < _SECONDS_BESIDE
+        if self._panel.display and due and not self._asking and snapshot is not self._asked:
+            self._asking, self._asked, self._asked_at = True, snapshot, now
             self._start(self._fetch(), "packets")
 
     async def _fetch(self) -> None:
@@ -77,7 +85,7 @@ class PacketActions:
         """Hold the list, or go on."""
         self._panel.hold(not self._panel.book.held)
         if self._panel.book.held:
-            self._say("held: Space goes on; the newest packets are still kept", WARN)
+            self._say(KEY_MAP.words("held: {hold} goes on; the newest packets are still kept"), WARN)
 
     def alike(self, delta: int) -> None:
         """Select the next packet alike."""
@@ -128,9 +136,7 @@ class PacketActions:
         box = self._pane.box
         rule: Line = [("─" * box.width, DIM)]
         key, dissection = self._decoded
-        waiting = (
-            "decoding …" if self._rests else "Space or an arrow key holds the list and decodes this packet"
-        )
+        waiting = "decoding …" if self._rests else KEY_MAP.words("{hold} or {up} holds and decodes it")
         rows = pane_lines(
             item,
             dissection if key == item.key else None,

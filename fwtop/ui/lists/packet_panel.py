@@ -9,6 +9,7 @@ from fwtop.analysis.packets.recent import PacketList
 from fwtop.model.traffic.snapshot import Snapshot
 from fwtop.ui.drawing.format import number
 from fwtop.ui.drawing.style import ACCENT, BAD, DIM, TEXT, WARN, Line, width_of
+from fwtop.ui.keys import KEY_MAP
 from fwtop.ui.lists.packet_view import ORDERING, packet_view
 from fwtop.ui.lists.panel import Panel
 from fwtop.ui.lists.panels import PanelSpec
@@ -164,7 +165,9 @@ class PacketPanel(Panel):
         parts: list[Line] = []
         if self.live and newest is not None:
             word, style = ("HELD", WARN) if book.held else ("live", DIM)
-            parts.append([(word, style), (" Space ", ACCENT), ("live" if book.held else "hold", DIM)])
+            key, does = KEY_MAP.label("hold"), "live" if book.held else "hold"
+            keys: Line = [(f" {key} ", ACCENT), (does, DIM)] if self.active else []  # on its own tab only
+            parts.append([(word, style), *keys])
         if book.text.strip():
             parts.append([("/", ACCENT), (book.text.strip(), WARN)])
         if book.scope:
