@@ -62,7 +62,8 @@ def _attack_events(before: tuple[Attack, ...], after: tuple[Attack, ...], at: fl
     new = {attack.kind: attack for attack in after}
     for kind, attack in new.items():
         if kind not in old:
-            text = f"{attack.title}: {percent(attack.share)} of packets, {attack.pps:,.0f} packets a second"
+            share = f"{percent(attack.share)} of packets, " if attack.share > 0 else ""
+            text = f"{attack.title}: {share}{attack.pps:,.0f} packets a second"
             yield _event(min(at, attack.since), EventKind.ATTACK_BEGAN, kind, text)
     for kind, attack in old.items():
         if kind not in new:

@@ -33,6 +33,7 @@ class FakeControls:
             0.121, 37_440.0, 0.002, 2.0, 37_442.0, ("1 of 460 HTTPS clients, 203.0.113.1",)
         )
         self.plan_answer = PlanView(COMMANDS)
+        self.packets_asked = 0
         self.why_answer: tuple[str, ...] = ("rule 5 stands above it and takes the same packets.",)
         self.dissection: Dissection | None = None
         self.recent: PacketList | None = None
@@ -88,6 +89,7 @@ class FakeControls:
         return self.dissection
 
     async def packets(self) -> PacketList | None:
+        self.packets_asked += 1
         return self.recent
 
     async def dissect_packet(self, shown: PacketList, row: int) -> Dissection | None:

@@ -30,7 +30,12 @@ async def test_block_install_confirm() -> None:
     async with running(snapshot(), at="sources") as run:
         await run.press("down", "b")
         shown = run.text()
-        for wanted in ("block 203.0.113.2", "12.1 % of the attack", "0.2 % of normal traffic", "▸ Install"):
+        for wanted in (
+            "block 203.0.113.2",
+            "12.1 % of the attack",
+            "82 of 41.0k client-like packets",
+            "▸ Install",
+        ):
             assert wanted in shown
         assert "1 of 460 HTTPS clients" in shown
         assert "ipset add fwtop-4 203.0.113.1 timeout 32" in shown
@@ -67,7 +72,7 @@ async def test_notrack_is_cancelled_by_default_where_other_rules_need_the_tracki
         await run.press("tab", "n")
         assert dialog(run).marked == default
         assert "drops nothing" in run.text()
-        assert "of normal traffic" not in run.text()
+        assert "client-like" not in run.text()
 
 
 async def test_operator_can_install_in_spite_of_the_harm() -> None:

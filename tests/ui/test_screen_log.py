@@ -17,7 +17,7 @@ from fwtop.model.rule import RuleStatus, State
 from fwtop.model.traffic.session import Event, EventKind, Mark
 from fwtop.model.traffic.snapshot import Judgement, Snapshot
 from fwtop.ui.actions.log import MOST_ENTRIES, REFUSED, SessionLog
-from fwtop.ui.bars.toasts import MOST_TOASTS, TOAST_SECONDS, ToastQueue, toast_lines
+from fwtop.ui.bars.toasts import MOST_TOASTS, TOAST_SECONDS, Toast, ToastQueue, toast_lines
 from fwtop.ui.drawing.style import BAD, GOOD, Line
 from fwtop.ui.lists.log_view import ago, when
 
@@ -93,7 +93,9 @@ def test_toasts_are_few_short_lived_and_coalesced() -> None:
     assert [toast.text for toast in queue.current(NOW + 1)] == ["toast 2", "toast 3", "toast 4"]
     queue.add("3", "again", GOOD, NOW + 2)
     assert text(toast_lines(queue.current(NOW + 2), 40)) == [" toast 2 ", " toast 4 ", " again ×2 "]
-    assert text(toast_lines(queue.current(NOW + 2), 5)) == [" toa…", " toa…", " aga…"]
+    assert text(toast_lines(queue.current(NOW + 2), 5)) == [" aga ", " in… "], "of the newest at least a word"
+    long = [Toast("x", "records lost: 1,787 samples did not fit the buffers", BAD, NOW + 9)]
+    assert text(toast_lines(long, 30)) == [" records lost: 1,787 samples ", " did not fit the buffers     "]
     assert len(toast_lines(queue.current(NOW + 2), 40, [("alarm", BAD)])) == MOST_TOASTS
     assert [toast.text for toast in queue.current(NOW + 2 + TOAST_SECONDS - 0.1)] == ["again"]
     assert not queue.current(NOW + 60)
@@ -220,7 +222,7 @@ async def test_many_events_at_any_size_draw_three_toasts_at_most() -> None:
             await run.send(shot)
         toasts = run.app.main.toasts
         assert toasts.display
-        assert toasts.box.height == MOST_TOASTS
+        assert 1 < toasts.box.height <= MOST_TOASTS
         assert toasts.box.x >= 0
 
 

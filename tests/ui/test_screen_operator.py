@@ -268,7 +268,7 @@ async def test_quitting_says_what_was_done_and_what_remains() -> None:
         first, peak, remains = run.app.main.session.farewell()
         assert first == "fwtop: session 2026-09-21T14-13-20-web1, 3 s: fwtop report 2026-09-21T14-13-20-web1"
         assert "peak 312k pps at 14:13:20Z (UDP flood); installed rule 8 (block 203.0.113.1)" in peak
-        assert "rules 5 for 6m32s, 8 for 10m00s will stay: sudo fwtop undo 5 8" in remains
+        assert "in force: rules 5 for 6m32s, 8 for 10m00s; to remove: sudo fwtop undo 5 8" in remains
 
 
 async def test_addresses_are_never_cut() -> None:

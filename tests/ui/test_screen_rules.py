@@ -35,11 +35,11 @@ async def test_tells_what_changed_since_the_rule_went_in() -> None:
         await run.send(replace(provisional(), conntrack=conntrack(0.2), tcp=TcpService(90, 24.0, 1200.0)))
         await run.press("m")
         shown = run.text()
-        assert "matches      95.4k packets a second; 96.0k were predicted" in shown
-        assert "to stop 33.0 % of the attack and to hit 0.1 % of normal traffic" in shown
+        assert "matches      95.4k packets a second; 96.0k expected" in shown
+        assert "stops 33.0 % of the attack, hits 0.1 % of client-like packets" in shown
         assert "90.0 % →  20.0 %  full" in shown
-        assert "3 →      24  finished by clients a second" in shown
-        assert "80 →   1.20k  segments acknowledged a second" in shown
+        assert "3 →      24  handshakes finished a second" in shown
+        assert "80 →   1.20k  segments of clients a second" in shown
         assert " 187k →   18.7k  packets a second" in shown, "drops that are not the rule's"
 
 

@@ -189,7 +189,7 @@ async def test_small_dialog_shows_stops_harms_and_warnings_before_the_fields(siz
         await run.press("x")
         await resize(run, *size)
         shown = run.text()
-        for wanted in ("stops", "harms", "cuts off", "Install", "Cancel"):
+        for wanted in ("stops", "clients hit", "cuts off", "Install", "Cancel"):
             assert wanted in shown, f"{wanted} at {size}:\n{shown}"
 
 

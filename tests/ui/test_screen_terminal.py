@@ -160,7 +160,7 @@ def test_quitting_prints_session_peak_and_what_remains() -> None:
         shown = [line for line in lines if line.strip()][-3:]
         assert "session 2026-09-21T14-13-20-web1" in shown[0]
         assert "(UDP flood)" in shown[1]
-        assert "will stay: sudo fwtop undo" in shown[2]
+        assert "; to remove: sudo fwtop undo" in shown[2]
 
 
 _OWN = re.compile(  # what the program sends besides text

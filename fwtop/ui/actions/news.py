@@ -60,7 +60,7 @@ class News:
         alarm = None
         if expiry.expired is not None and snapshot is not None:
             verdict = verdict_of(snapshot, now).kind
-            alarm = expiry_line(expiry.expired, expiry.at, now, verdict)
+            alarm = expiry_line(expiry.expired, expiry.at, now, verdict, width)
         return toast_lines(self._toasts.current(now), width, alarm)
 
     def _is_known(self, entry: LogEntry) -> bool:

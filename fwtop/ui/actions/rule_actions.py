@@ -366,20 +366,21 @@ class RuleKeysScreen(Screen[None], inherit_bindings=False):
 class ScreenDialogs:
     """Opens dialogs over the screen in front."""
 
-    def __init__(self, screen: Screen[None], controls: Controls) -> None:
+    def __init__(self, screen: Screen[None], controls: Controls, known: Callable[[], int]) -> None:
         self._screen = screen
         self._controls = controls
+        self._known = known
 
     async def ask(self, rule: Rule, conflict: Callable[[Rule], str]) -> Decision | None:
         """Preview a rule and let the operator edit it and decide."""
-        dialog = RuleDialog(rule, self._controls, conflict=conflict)
+        dialog = RuleDialog(rule, self._controls, conflict=conflict, known=self._known)
         return await self._screen.app.push_screen_wait(dialog)
 
     async def ask_set(
         self, parts: Sequence[tuple[Rule, str]], conflict: Callable[[Rule], str]
     ) -> tuple[Rule, ...]:
         """Preview rules as one set; return those to install."""
-        dialog = SetDialog(parts, self._controls, conflict)
+        dialog = SetDialog(parts, self._controls, conflict, self._known)
         answer = await self._screen.app.push_screen_wait(dialog)
         return dialog.rules if answer == INSTALL_SET else ()
 

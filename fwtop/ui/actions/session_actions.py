@@ -144,4 +144,4 @@ def _remaining(snapshot: Snapshot) -> str:
     ids = " ".join(status.rule.id for status in kept[:8])
     where = f" --netns {safe_text(snapshot.origin.netns)}" if snapshot.origin.netns else ""
     command = f"sudo fwtop undo {'--all' if more else ids}{where}"
-    return f"{noun} {', '.join(until)}{more} will stay: {command}"
+    return f"in force: {noun} {', '.join(until)}{more}; to remove: {command}"

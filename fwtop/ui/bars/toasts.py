@@ -8,12 +8,26 @@ from dataclasses import dataclass, field, replace
 from rich.style import Style
 
 from fwtop.model.rule import RuleStatus
-from fwtop.ui.drawing.format import duration
+from fwtop.ui.drawing.format import cut, duration
 from fwtop.ui.drawing.layout import Box, Lines
-from fwtop.ui.drawing.style import ALARM, BAD, CALM, GOOD, NOTICE, SELECTED, TEXT, WARN, Line, fit
+from fwtop.ui.drawing.style import (
+    ALARM,
+    BAD,
+    CALM,
+    GOOD,
+    NOTICE,
+    SELECTED,
+    TEXT,
+    WARN,
+    Line,
+    fit,
+    width_of,
+    wrap_line,
+)
 
 TOAST_SECONDS = 8.0
 MOST_TOASTS = 3
+_LINES = 2  # of one toast
 WIDEST_TOAST = 64
 _REVERSED = {BAD: ALARM, GOOD: CALM, WARN: NOTICE}
 
@@ -54,20 +68,35 @@ class ToastQueue:
         self._toasts = []
 
 
-def expiry_line(status: RuleStatus, at: float, now: float, verdict: str) -> Line:
-    """Write that a trial ended unconfirmed: it stays until a key is pressed."""
-    text = f" Rule {status.rule.id} expired {duration(now - at)} ago, {verdict}. Enter reinstalls "
+def expiry_line(status: RuleStatus, at: float, now: float, verdict: str, width: int) -> Line:
+    """Write that a trial ended unconfirmed: it stays until a key is pressed.
+
+    Where room is short the verdict gives way, which the badge shows too, never the key that helps.
+    """
+    what, key = f"Rule {status.rule.id} expired {duration(now - at)} ago", "Enter reinstalls"
+    for text in (f" {what}, {verdict}. {key} ", f" {what}. {key} "):
+        if len(text) <= width:
+            break
     return [(text, ALARM)]
 
 
 def toast_lines(toasts: Sequence[Toast], width: int, alarm: Line | None = None) -> list[Line]:
-    """Draw the toasts, each as wide as its text up to `width`; the alarm first, in place of the oldest."""
+    """Draw the toasts, the newest last, in MOST_TOASTS lines; the alarm first. What is too long is broken."""
     lines = [alarm] if alarm else []
-    room = MOST_TOASTS - len(lines)
-    for toast in list(toasts)[-room:]:
+    below: list[Line] = []
+    for toast in reversed(toasts):
         times = f" ×{toast.count}" if toast.count > 1 else ""
-        lines.append([(f" {toast.text}{times} ", toast.style)])
-    return [fit(line, min(sum(len(text) for text, _ in line), width)) for line in lines]
+        room = max(width - 2, 1)
+        rows = wrap_line([(f"{toast.text}{times}", toast.style)], room)
+        if len(rows) > _LINES:
+            rows = [*rows[: _LINES - 1], [(cut(f"{rows[_LINES - 1][0][0]}…", room), toast.style)]]
+        widest = max(map(width_of, rows), default=0)
+        edge = (" ", toast.style)
+        block = [[edge, *row, (" " * (widest - width_of(row)), toast.style), edge] for row in rows]
+        if len(lines) + len(block) + len(below) > MOST_TOASTS:
+            break
+        below = [*block, *below]
+    return [fit(line, min(width_of(line), width)) for line in (*lines, *below)]
 
 
 class Toasts(Lines):

@@ -92,7 +92,7 @@ def _of_trial(verdict: Verdict, attacks: tuple[Attack, ...]) -> list[Line]:
     drops: Line = [(f"{who} {number(verdict.trial_pps)} pps", STRONG)]
     if not attacks or verdict.attack_pps <= 0:
         return [drops, [("no attack now", DIM)]]
-    part = min(verdict.trial_pps / verdict.attack_pps, 1.0)
+    part = verdict.trial_share
     of = "the attack" if len(attacks) == 1 else "all attacks"
     drops += [(f" = {percent(part)} of {of}", TEXT)]
     wanted = rule.predicted_attack_share
@@ -124,6 +124,6 @@ def _of_attack(attack: Attack, snapshot: Snapshot, now: float) -> list[Line]:
     parts += [[("sources forged", WARN)]] if attack.spoofed else []
     parts.append([(f"{percent(attack.share)} of all packets", TEXT)])
     parts.append([(f"{number(rate)} pps", TEXT)])
-    parts.append([(f"since {duration(now - attack.since)}", DIM)])
+    parts.append([(f"for {duration(now - attack.since)}", DIM)])
     parts.append([(f"{attack.confidence * 100:.0f} % sure", DIM)])
     return parts

@@ -18,6 +18,7 @@ from fwtop.ui.dialogs.preview_lines import example_lines, notrack_lines, preview
 from fwtop.ui.drawing.style import ACCENT, BAD, BUTTON, BUTTON_BAD, DIM, STRONG, TEXT, TITLE, WARN, Line
 from fwtop.ui.drawing.text import paragraph
 from fwtop.ui.feed import Controls
+from fwtop.ui.keys import KEY_MAP
 from fwtop.ui.lists.panels import HARM_LIMIT
 
 FORCE_WORD = "install"
@@ -39,7 +40,8 @@ class RuleDialog(Dialog[Decision | None], inherit_bindings=False):
 
     Enter while the preview is still counting arms the dialog: it installs as soon as the numbers are in,
     provided the harm is below HARM_LIMIT. `conflict` returns why a rule must not go in, such as the id of
-    the active rule that does the same; "" if nothing speaks against it.
+    the active rule that does the same; "" if nothing speaks against it. `known` returns how many client-like
+    packets harm is measured on.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -54,7 +56,12 @@ class RuleDialog(Dialog[Decision | None], inherit_bindings=False):
     ]
 
     def __init__(
-        self, rule: Rule, controls: Controls, *, conflict: Callable[[Rule], str] = lambda _: ""
+        self,
+        rule: Rule,
+        controls: Controls,
+        *,
+        conflict: Callable[[Rule], str] = lambda _: "",
+        known: Callable[[], int] = lambda: 0,
     ) -> None:
         super().__init__()
         self.editor = Editor.of(rule)
@@ -67,6 +74,7 @@ class RuleDialog(Dialog[Decision | None], inherit_bindings=False):
         self.disarmed = ""  # why an armed dialog did not install
         self._controls = controls
         self._conflict = conflict
+        self._known = known
         self._marked = CANCEL
         self._default_set = False
 
@@ -277,7 +285,11 @@ class RuleDialog(Dialog[Decision | None], inherit_bindings=False):
             prefix = "" if refusal == self.failure else "Refused: "
             lines += paragraph(f"{prefix}{safe_text(refusal)}", width, BAD)
         if self.preview is not None:
-            lines += notrack_lines() if self.rule.kind is Kind.NOTRACK else preview_lines(self.preview)
+            lines += (
+                notrack_lines()
+                if self.rule.kind is Kind.NOTRACK
+                else preview_lines(self.preview, self._known())
+            )
         for warning in self._warnings():
             lines += paragraph(f"! {safe_text(warning)}", width, WARN)
         return lines
@@ -328,7 +340,7 @@ class RuleDialog(Dialog[Decision | None], inherit_bindings=False):
         if self.disarmed:
             return [[(self.disarmed, WARN)]]
         seconds = self._controls.confirm_seconds
-        return [[(f"removed after {seconds} s unless you press ", DIM), ("y", TITLE)]]
+        return [[(f"removed after {seconds} s unless you press ", DIM), (KEY_MAP.label("confirm"), TITLE)]]
 
     def _buttons(self) -> Line:
         install = [] if self.refusal else [*self._button(INSTALL), ("   ", TEXT)]

@@ -15,9 +15,10 @@ from fwtop.model.traffic.snapshot import Proposal, Snapshot
 from fwtop.ui.dialogs.dialog import ChoiceDialog
 from fwtop.ui.drawing.format import number, percent
 from fwtop.ui.drawing.style import BAD, DIM, STRONG, TEXT, TITLE, WARN, Line
-from fwtop.ui.drawing.text import labelled, paragraph
+from fwtop.ui.drawing.text import LABEL, labelled, paragraph
 from fwtop.ui.feed import Controls
-from fwtop.ui.lists.panels import DROPS_NOTHING, HARM_LIMIT, harm
+from fwtop.ui.keys import KEY_MAP
+from fwtop.ui.lists.panels import DROPS_NOTHING, HARM_LIMIT, clients_hit
 
 INSTALL_SET, CANCEL_SET = "Install all", "Cancel"
 
@@ -56,12 +57,17 @@ class SetDialog(ChoiceDialog, inherit_bindings=False):
     ]
 
     def __init__(
-        self, parts: Sequence[tuple[Rule, str]], controls: Controls, conflict: Callable[[Rule], str]
+        self,
+        parts: Sequence[tuple[Rule, str]],
+        controls: Controls,
+        conflict: Callable[[Rule], str],
+        known: Callable[[], int] = lambda: 0,
     ) -> None:
         super().__init__("protect against all attacks", "", (CANCEL_SET,))
         self._wanted = tuple(parts)
         self._controls = controls
         self._conflict = conflict
+        self._known = known
         self.parts: tuple[Part, ...] = ()
         self.armed = False  # install as soon as everything is counted, if the harm is small
 
@@ -119,8 +125,9 @@ class SetDialog(ChoiceDialog, inherit_bindings=False):
             words = "installs when counted, Esc stops" if self.armed else "counting on the samples …"
             return [[(words, WARN if self.armed else DIM)]]
         lines = self._sum() if self.rules else paragraph("none of the rules can be installed", width, BAD)
+        told: set[str] = set()
         for part in self.parts:
-            lines += [[], *self._part(part, width)]
+            lines += [[], *self._part(part, width, told)]
         return lines
 
     def essential(self, body: Sequence[Line]) -> int:
@@ -135,32 +142,38 @@ class SetDialog(ChoiceDialog, inherit_bindings=False):
                 stopped[title] = max(stopped.get(title, 0.0), share)
         lines = [
             labelled(
-                "stops" if place == 0 else "", [(percent(share), STRONG), (f" of {safe_text(title)}", TEXT)]
+                "stops" if place == 0 else "",
+                [(percent(share), STRONG), (f" of {safe_text(title)}", TEXT)],
+                width=LABEL,
             )
             for place, (title, share) in enumerate(stopped.items())
         ]
         guess = any(part.preview.guess for part in kept if part.preview)
-        hit: Line = [("at most ", DIM), *harm(self.harm, guess=guess), (" of normal traffic", TEXT)]
-        return [*lines, labelled("harms", hit)]
+        hit: Line = [("at most ", DIM), *clients_hit(self.harm, self._known(), guess=guess)]
+        return [*lines, labelled("clients hit", [*hit, (" client-like packets", TEXT)], width=LABEL)]
 
-    @staticmethod
-    def _part(part: Part, width: int) -> list[Line]:
+    def _part(self, part: Part, width: int, told: set[str]) -> list[Line]:
+        """Write one rule; warnings that were `told` with an earlier one aren't repeated."""
         lines = paragraph(f"{part.letter}  {safe_text(part.rule.summary)}", width, STRONG)
         if part.refused:
             return lines + paragraph(f"   left out: {safe_text(part.refused)}", width, WARN)
         if part.preview is not None:
             line: Line = [(f"   {number(part.preview.total_pps)} packets a second match now, ", DIM)]
-            lines.append(
-                [*line, *harm(part.preview.collateral_share, guess=part.preview.guess), (" harm", DIM)]
-            )
+            hits = clients_hit(part.preview.collateral_share, self._known(), guess=part.preview.guess)
+            lines.append([*line, ("clients hit: ", DIM), *hits])
         for warning in part.plan.warnings if part.plan else ():
-            lines += paragraph(f"   ! {safe_text(warning)}", width, WARN)
+            if warning not in told:
+                lines += paragraph(f"   ! {safe_text(warning)}", width, WARN)
+                told.add(warning)
         return lines
 
     def foot(self, width: int, room: int) -> list[Line]:
         """Say how long the rules stay, over the buttons."""
         seconds = self._controls.confirm_seconds
-        stay: Line = [(f"all are removed after {seconds} s unless you press ", DIM), ("y", TITLE)]
+        stay: Line = [
+            (f"all are removed after {seconds} s unless you press ", DIM),
+            (KEY_MAP.label("confirm"), TITLE),
+        ]
         answers = super().foot(width, room)
         return [stay, *answers] if self.rules and room > len(answers) else answers
 

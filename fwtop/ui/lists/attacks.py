@@ -10,7 +10,7 @@ from fwtop.ui.drawing.style import BAD, DIM, ELSEWHERE, GOOD, STRONG, TEXT, TITL
 from fwtop.ui.lists.rows import Ordering
 from fwtop.ui.lists.table import CellContext, Column, View
 from fwtop.ui.state.trends import TREND_CELLS
-from fwtop.ui.state.verdict import NOTICED, flow_of
+from fwtop.ui.state.verdict import NOTICED, STOPPED, flow_of
 
 _FULL_TABLE = "conntrack_exhaustion"
 
@@ -76,7 +76,8 @@ def _reaches(item: Attack, context: CellContext) -> Line:
     if not _known(context):
         return [("not recorded", DIM)]
     share = reaching_share(item)
-    return [(percent(share), BAD)] if share >= NOTICED else [(percent(share), TEXT), (" ✔", GOOD)]
+    stopped: Line = [(" ✔", GOOD)] if item.mine_share + item.other_share >= STOPPED else []  # on purpose
+    return [(percent(share), BAD)] if share >= NOTICED else [(percent(share), TEXT), *stopped]
 
 
 def _effect(item: Attack, context: CellContext) -> Line:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -18,7 +19,6 @@ from fwtop.model.traffic.snapshot import (
     Snapshot,
     Source,
 )
-from fwtop.render.observation import rfc3339
 from fwtop.render.wording import describe
 from fwtop.ui.drawing.format import duration, hex_dump, nanoseconds, number, octets, percent
 from fwtop.ui.drawing.style import ACCENT, DIM, GOOD, STRONG, TEXT, WARN, Line
@@ -80,17 +80,22 @@ def attack_details(snapshot: Snapshot, now: float) -> list[Line]:
 def attack_lines(attack: Attack, snapshot: Snapshot, now: float) -> list[Line]:
     """Describe an attack with its evidence."""
     rate = min(attack.pps, snapshot.tables.totals.pps)
-    details = (
-        f"{percent(attack.share)} of all packets, {number(rate)} pps, {attack.confidence * 100:.0f} % sure"
-    )
-    lines: list[Line] = [[(attack.title, STRONG)], detail("share", details)]
-    lines.append(detail("since", f"{rfc3339(attack.since)}, {duration(now - attack.since)} ago"))
+    details = f"{percent(attack.share)} of all packets, {number(rate)} pps"
+    if attack.share <= 0:
+        details = "no packets of its own: others fill the table"
+    lines: list[Line] = [[(attack.title, STRONG)]]
+    lines.append(detail("share", f"{details}, {attack.confidence * 100:.0f} % sure"))
+    lines.append(detail("since", f"{_moment(attack.since)} ({duration(now - attack.since)} ago)"))
     forged = "forged: blocking them won't help" if attack.spoofed else "look real"
     if attack.share > 0:  # a full table has no packets of its own, nor senders
         lines.append(detail("sources", forged))
     for number_of, sentence in enumerate(attack.evidence):
         lines += wrapped("evidence" if number_of == 0 else "", sentence)
     return lines
+
+
+def _moment(unix_seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%SZ", time.gmtime(unix_seconds))
 
 
 def _source(item: Source, _: float) -> tuple[str, list[Line]]:
@@ -192,8 +197,8 @@ def _proposal(item: Proposal, _: float) -> tuple[str, list[Line]]:
     lines.append(
         detail("stops", f"{percent(item.attack_share)} of the attack, {number(item.stopped_pps)} pps")
     )
-    harmed: Line = [*harm(item.collateral_share, guess=item.guess), (" of normal traffic", TEXT)]
-    lines.append(labelled("harms", harmed, width=LABEL))
+    harmed: Line = [*harm(item.collateral_share, guess=item.guess), (" of client-like packets", TEXT)]
+    lines.append(labelled("clients hit", harmed, width=LABEL))
     if item.guess:
         lines.append(labelled("", [(NO_BASELINE, WARN)], width=LABEL))
     for number_of, example in enumerate(item.collateral_examples):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -11,7 +12,7 @@ from fwtop.dissect.wire import Dissection, Layer
 from fwtop.model.traffic.packets import Mask
 from fwtop.ui.drawing.format import hex_dump, number, percent
 from fwtop.ui.drawing.style import ACCENT, DIM, STRONG, TEXT, WARN, Line, fit, wrap_line
-from fwtop.ui.lists.packet_view import clock_text, source_text, target_text, who_line
+from fwtop.ui.lists.packet_view import clock_text, length_text, source_text, target_text, who_line
 from fwtop.ui.state.packet_info import protocol_of
 from fwtop.ui.state.packet_row import PacketRow
 
@@ -19,6 +20,7 @@ HEX_CELLS = 4 + 2 + 49 + 2 + 16
 _GAP = 3
 _TREE = 34  # cells that the layers need at least, beside the bytes
 _NAME = 2
+_LINKS = ("Ethernet", "cooked linux")
 _EMPTY = ("", "[]", "''", "b''")
 
 
@@ -41,7 +43,7 @@ def pane_lines(
     if width >= HEX_CELLS + _GAP + _TREE:
         left = width - HEX_CELLS - _GAP
         return [*head, *_beside(_tree(dissection, waiting, left), _hex(item.data), left, room)]
-    tree = tree[: max(room - 3, 1)]
+    tree = _inner(tree, dissection, width)[: max(room - 3, 1)] if len(tree) > room - 3 else tree
     return [*head, *tree, *_hex(item.data)][:height]
 
 
@@ -98,6 +100,14 @@ def _tree(dissection: Dissection | None, waiting: str, width: int) -> list[Line]
     return lines
 
 
+def _inner(tree: list[Line], dissection: Dissection | None, width: int) -> list[Line]:
+    """Leave out the link layer, which says least, where room is short."""
+    layers = dissection.layers if dissection is not None else ()
+    if dissection is None or len(layers) < 2 or layers[0].name not in _LINKS:
+        return tree
+    return _tree(replace(dissection, layers=layers[1:]), "", width)
+
+
 def _layer(layer: Layer) -> Line:
     line: Line = [(f"{layer.name} ", STRONG)]
     for name, value in layer.fields:
@@ -114,6 +124,11 @@ def _hex(data: bytes) -> list[Line]:
     ]
 
 
+def _length(item: PacketRow) -> str:
+    frame = f"{item.field('length')} in the frame, {item.field('captured')} captured"
+    return f"{length_text(item)} bytes; {frame}" if item.field("family") else frame
+
+
 def packet_details(item: PacketRow) -> list[Line]:
     """Write a packet for the details dialog; the dissector's answer follows it."""
     verdict = item.verdict
@@ -121,7 +136,7 @@ def packet_details(item: PacketRow) -> list[Line]:
     lines: list[Line] = [
         [("from         ", DIM), (source_text(item), STRONG), ("  ", TEXT), *who_line(item)],
         [("to           ", DIM), (target_text(item), TEXT)],
-        [("length       ", DIM), (f"{item.field('length')} bytes, {item.field('captured')} captured", TEXT)],
+        [("length       ", DIM), (_length(item), TEXT)],
     ]
     if item.shown.judged:
         inferred = " (inferred from rules and like packets)" if verdict.inferred else ""

@@ -58,6 +58,11 @@ def target_text(item: PacketRow) -> str:
     return f"[{address}]{port}" if port and ":" in address else f"{address}{port}"
 
 
+def length_text(item: PacketRow) -> str:
+    """Write its length by the IP header, as rules and filters count it; without IP that of the frame."""
+    return str(item.field("ip_length") if item.field("family") else item.field("length"))
+
+
 def port_text(item: PacketRow) -> str:
     """Write the destination port as :80; "" without one."""
     ported = item.field("protocol") in WITH_PORTS and item.field("fragment") != Fragment.LATER
@@ -116,7 +121,7 @@ def packet_view(width: int, items: Sequence[PacketRow], *, judged: bool) -> View
     verdict = Column("verdict", _SHORT_VERDICT if narrow else _VERDICT, lambda *_: [], drawn=verdict_line)
     before = [Column("time UTC", _TIME, lambda item, _: [(clock_text(item.unix_ns), DIM)])]
     if width >= _LENGTH_FROM:
-        before.append(Column("len", _LENGTH, lambda item, _: [(str(item.field("length")), TEXT)], right=True))
+        before.append(Column("len", _LENGTH, lambda item, _: [(length_text(item), TEXT)], right=True))
     after = [verdict] if judged else []
     room = width - sum(column.width + GAP for column in (*before, who, *after)) - GAP
     sources = max([_IPV4, *(len(source_text(item)) for item in items)])

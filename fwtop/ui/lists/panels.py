@@ -121,7 +121,7 @@ RULES_VIEW = View(
         search=lambda item: f"{item.rule.id} {item.state.value} {item.rule.summary}",
         sorts=(("pps", lambda item: item.pps),),
     ),
-    empty="none: b blocks the selected row, 1 to 9 preview a proposal",
+    empty="none: {block} blocks the selected row, 1 to 9 preview a proposal",
 )
 
 
@@ -145,7 +145,7 @@ ALL_RULES_VIEW = View(
         Column("ends UTC", 8, _expires, right=True, keep=20),
     ),
     RULES_VIEW.ordering,
-    empty="no rule is active: b blocks the selected row of another tab, 1 to 9 preview a proposal",
+    empty="no rule is active: {block} blocks the selected row of another tab, 1 to 9 preview a proposal",
 )
 
 
@@ -158,14 +158,33 @@ def harm(share: float, *, guess: bool) -> Line:
 DROPS_NOTHING = (Kind.NOTRACK, Kind.SYSCTL)
 
 
-def _proposal_summary(item: Proposal, context: CellContext) -> Line:
+_ROOMY = 60  # cells in which a proposal says why, too
+
+
+def _proposal_summary(item: Proposal, context: CellContext, width: int) -> Line:
     """Write a proposal; one that an active rule covers says which."""
     covering = covering_rule(item.rule, context.mitigations) if item.rule is not None else ""
+    relief = item.rule is not None and item.rule.kind in DROPS_NOTHING
+    words = _in_words(item, width)
     if covering:
-        return [(f"✔ rule {covering} does this  ", GOOD), (item.summary, DIM)]
-    if item.rule is not None and item.rule.kind in DROPS_NOTHING:
-        return [("relief, drops nothing: ", DIM), (item.summary, TEXT)]
-    return [(item.summary, TEXT)]
+        return [(f"✔ rule {covering} does this  ", GOOD), (words, DIM)]
+    return [("relief, drops nothing: ", DIM), (words, TEXT)] if relief else [(words, TEXT)]
+
+
+def _in_words(item: Proposal, width: int) -> str:
+    """Write what a proposal does with its reasons; where room is short, only with what evades it.
+
+    Nothing is told twice: that a relief drops nothing stands before it.
+    """
+    rule = item.rule
+    if rule is None or not item.summary.startswith(f"{rule.summary} ("):
+        return item.summary
+    reasons = item.summary.removeprefix(f"{rule.summary} (").removesuffix(")").split("; ")
+    reasons = [reason for reason in reasons if reason != "drops nothing"]
+    if width < _ROOMY:
+        evasions = [reason for reason in reasons if reason.startswith("evaded by")]
+        return f"{rule.summary}. E{evasions[0][1:]}" if evasions else rule.summary
+    return f"{rule.summary} ({'; '.join(reasons)})"
 
 
 def _stops(item: Proposal, _: CellContext) -> Line:
@@ -174,17 +193,20 @@ def _stops(item: Proposal, _: CellContext) -> Line:
     return [(percent(item.attack_share), STRONG)]
 
 
+def clients_hit(share: float, known: int, *, guess: bool) -> Line:
+    """Write how many of the `known` client-like packets would be dropped; "~" without a baseline."""
+    if not known or 0 < share < 0.5 / known:
+        return harm(share, guess=guess)
+    style = BAD if share >= HARM_LIMIT else WARN if share > 0 else GOOD
+    line: Line = [(f"{number(round(share * known))} of {number(known)}", style)]
+    return [*line, (" ~", WARN)] if guess else line
+
+
 def _clients_hit(item: Proposal, context: CellContext) -> Line:
-    """Write how many client-like packets a proposal would drop; "~" without a baseline."""
     if item.rule is not None and item.rule.kind in DROPS_NOTHING:
         return [("–", DIM)]
     known = context.snapshot.judgement.baseline_packets if context.snapshot is not None else 0
-    share = item.collateral_share
-    if not known or 0 < share < 0.5 / known:
-        return harm(share, guess=item.guess)
-    style = BAD if share >= HARM_LIMIT else WARN if share > 0 else GOOD
-    line: Line = [(f"{number(round(share * known))} of {number(known)}", style)]
-    return [*line, (" ~", WARN)] if item.guess else line
+    return clients_hit(item.collateral_share, known, guess=item.guess)
 
 
 def _cost(item: Proposal, _: CellContext) -> Line:
@@ -205,13 +227,13 @@ PROPOSAL_VIEW = View(
     (
         Column("", 2, lambda item, _: [(str(item.number), STRONG)], right=True),
         Column("", 1, _whose, keep=8),
-        Column("proposal", 24, _proposal_summary, grow=1, whole=True),
+        Column("proposal", 24, lambda *_: [], grow=1, whole=True, drawn=_proposal_summary),
         Column("stops", 7, _stops, right=True, keep=1),
         Column("clients hit", 14, _clients_hit, right=True, keep=2),
         Column("CPU/pkt", 7, _cost, right=True, keep=9),
     ),
     Ordering(
-        key=lambda item: f"{item.kind} {item.summary}",
+        key=lambda item: f"{item.number} {item.kind}",  # the summary quotes figures that change
         search=lambda item: f"{item.kind} {item.summary}",
         sorts=(("least harm", lambda item: -item.collateral_share),),
     ),
@@ -224,8 +246,10 @@ def _against(snapshot: Snapshot, context: CellContext) -> str:
     attacks = snapshot.judgement.attacks
     if not attacks:
         return "proposals"
-    letters = ", ".join(context.scope.letter(attack.key) for attack in attacks[:6])
-    return f"protect against {letters}"
+    letters = sorted(context.scope.letter(attack.key) for attack in attacks)
+    if len(letters) > 3:
+        return f"protect against {letters[0]}–{letters[-1]}"
+    return f"protect against {', '.join(letters)}"
 
 
 def gauge_line(fill: float, width: int) -> Line:

@@ -11,6 +11,7 @@ from fwtop.model.traffic.counters import TcpService
 from fwtop.ui.drawing.format import duration, number, octets, percent, wrap
 from fwtop.ui.drawing.style import DIM, STRONG, TEXT, TITLE, WARN, Line
 from fwtop.ui.drawing.text import DETAILS_WIDTH, LABEL, detail, labelled, wrapped
+from fwtop.ui.keys import KEY_MAP
 from fwtop.ui.lists.panels import rule_state
 from fwtop.ui.state.rule_effects import MachineFigures, RuleEffects
 
@@ -71,7 +72,7 @@ def rate_line(item: RuleStatus) -> Line:
     """Write the present rate against the predicted one, if any."""
     line: Line = [(f"{number(item.pps)} packets a second", WARN if ineffective(item) else STRONG)]
     if item.rule.predicted_pps is not None:
-        line.append((f"; {number(item.rule.predicted_pps)} were predicted", DIM))
+        line.append((f"; {number(item.rule.predicted_pps)} expected", DIM))
     return line
 
 
@@ -82,23 +83,23 @@ def ineffective(item: RuleStatus) -> bool:
 
 
 def _ask_why(item: RuleStatus) -> Line:
-    return [("   w", TITLE), (" says why", WARN)] if ineffective(item) else []
+    return [(f"   {KEY_MAP.label('why')}", TITLE), (" says why", WARN)] if ineffective(item) else []
 
 
 def _prediction(rule: Rule) -> list[Line]:
     if rule.predicted_attack_share is None:
         return []
-    text = f"to stop {percent(rule.predicted_attack_share)} of the attack"
+    text = f"stops {percent(rule.predicted_attack_share)} of the attack"
     if rule.predicted_collateral_share is not None:
-        guess = " (estimated: no baseline)" if rule.predicted_guess else ""
-        text += f" and to hit {percent(rule.predicted_collateral_share)} of normal traffic{guess}"
-    return [detail("expected", text)]
+        guess = " ~" if rule.predicted_guess else ""
+        text += f", hits {percent(rule.predicted_collateral_share)} of client-like packets{guess}"
+    return wrapped("expected", text)
 
 
 def _changes(before: MachineFigures, after: MachineFigures) -> list[Line]:
     rates = (
         ("arrives", before.arrived_pps, after.arrived_pps),
-        ("delivered", before.delivered_pps, after.delivered_pps),
+        ("reaches you", before.delivered_pps, after.delivered_pps),
         ("other drops", before.other_drops_pps, after.other_drops_pps),
     )
     shares = (
@@ -117,8 +118,8 @@ def _changes(before: MachineFigures, after: MachineFigures) -> list[Line]:
 def _service_changes(before: TcpService, after: TcpService) -> list[Line]:
     """Write how real clients fare: only they finish handshakes and acknowledge segments."""
     figures = (
-        ("handshakes", before.handshakes_per_s, after.handshakes_per_s, "finished by clients a second"),
-        ("clients", before.acknowledged_per_s, after.acknowledged_per_s, "segments acknowledged a second"),
+        ("clients", before.handshakes_per_s, after.handshakes_per_s, "handshakes finished a second"),
+        ("acked", before.acknowledged_per_s, after.acknowledged_per_s, "segments of clients a second"),
     )
     return [_change(name, number(old), number(new), unit) for name, old, new, unit in figures if old or new]
 

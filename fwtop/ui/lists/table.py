@@ -74,7 +74,7 @@ class View:
     ordering: Ordering
     share: Callable[[Any], float] | None = None  # for the scale of the bars
     header: bool = True
-    empty: str = "nothing yet"
+    empty: str = "nothing yet"  # keys in it are named by their actions, as in {block}
     whole: bool = False  # the first column is never cut: others give way
     drawn: bool = False  # rows hold drawings, which the bar of the selected row would spoil
 
@@ -125,7 +125,10 @@ def row_lines(layout: Sequence[tuple[Column, int]], item: Item, context: CellCon
     for column, width in layout:
         drawn = column.drawn
         cell = drawn(item, context, width) if drawn is not None else column.cell(item, context)
-        cells.append(wrap_line(cell, width) if column.whole and width_of(cell) > width else [cell])
+        rows = wrap_line(cell, width) if column.whole and width_of(cell) > width else [cell]
+        if len(rows) > MOST_LINES:
+            rows[MOST_LINES - 1] = [*fit(rows[MOST_LINES - 1], max(width - 1, 0)), ("…", DIM)]
+        cells.append(rows)
     height = min(max((len(cell) for cell in cells), default=1), MOST_LINES)
     return [
         _join(

@@ -86,6 +86,7 @@ class Verdict:
     rule: RuleStatus | None = None  # on trial; of several the one that ends first
     trials: tuple[str, ...] = ()  # ids of all rules on trial
     trial_pps: float = 0.0  # what they drop
+    trial_share: float = 0.0  # of the packets of all attacks; of one window with `mine`
     seconds_left: float = 0.0
     left: float = 0.0  # of the trial's time, 0 to 1
 
@@ -111,7 +112,9 @@ def verdict_of(snapshot: Snapshot, now: float) -> Verdict:
         left, part = _time_left(trials[0], now)
         ids = tuple(sorted((status.rule.id for status in trials), key=lambda name: (len(name), name)))
         pps = _dropped(snapshot, set(ids))
-        return Verdict(Kind.TRIAL, whole, mine, other, kernel, trials[0], ids, pps, left, part)
+        active = _dropped(snapshot, active_rules(snapshot))
+        share = mine * pps / active if active > 0 else 0.0
+        return Verdict(Kind.TRIAL, whole, mine, other, kernel, trials[0], ids, pps, share, left, part)
     return Verdict(_kind(mine, other) if attacks else Kind.CALM, whole, mine, other, kernel)
 
 

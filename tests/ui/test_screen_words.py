@@ -1,0 +1,262 @@
+"""The texts of the screen: keys as configured, figures that agree, and nothing that matters cut off."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from screen_factory import calm, conntrack_full, protected, provisional, snapshot, spoofed, trial
+from screen_fakes import FakeFeed
+from screen_packets import flood
+from screen_parts import NOW
+from screen_run import LARGE, SMALL, Run, running
+from screen_vectors import syn_proposals, vectors
+from test_screen_player import played, recorded
+
+from fwtop.model.config_file import ConfigText
+from fwtop.model.rule import Kind, PlanView, Rule
+from fwtop.model.traffic.counters import TcpService
+from fwtop.model.traffic.snapshot import Proposal, Snapshot
+from fwtop.store.events import EventLog
+from fwtop.ui.drawing.style import ACCENT, BAD
+from fwtop.ui.keys import KEY_MAP
+from fwtop.ui.lists.attacks import ATTACK_VIEW
+from fwtop.ui.lists.table import CellContext
+from fwtop.ui.settings import read_settings
+
+KEYS = """
+[keys]
+block = ["F5"]
+hold = ["F6"]
+keep = ["F7"]
+graph = ["F8"]
+view = ["F9"]
+pause = ["F10"]
+next_step = ["F11"]
+previous_step = ["F12"]
+mouse = ["F2"]
+up = ["F3"]
+why = ["F4"]
+"""
+
+
+async def shown(run: Run, *keys: str) -> str:
+    await run.press(*keys)
+    return run.text()
+
+
+@pytest.mark.parametrize(
+    ("scene", "at", "keys", "wanted"),
+    [
+        (snapshot, "", (), "now  F8 pps"),
+        (snapshot, "sources", (), "F9 address"),
+        (snapshot, "sources", ("F5",), "unless you press F7"),
+        (spoofed, "", ("A",), "unless you press F7"),
+        (calm, "all_rules", (), "F5 blocks the selected row"),
+        (snapshot, "", ("F2",), "F2 ends that"),
+        (snapshot, "packets", (), "live F6 hold"),
+        (snapshot, "packets", ("F6",), "held: F6 goes on"),
+        (snapshot, "packet_pane", (), "F6 or F3 holds and decodes it"),
+    ],
+)
+async def test_texts_name_the_configured_keys(
+    scene: Callable[[], Snapshot],
+    at: str,
+    keys: tuple[str, ...],
+    wanted: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    feed = FakeFeed()
+    feed.controls.recent = flood()
+    effective = read_settings([ConfigText("screen.toml", KEYS)])
+    async with running(scene(), LARGE, feed=feed, settings=effective) as run:
+        if at.startswith("packet"):
+            run.app.main.show_tab("packets")
+            await run.send(scene())
+        elif at:
+            await run.go(at)
+        if wanted.startswith("F2"):
+            monkeypatch.setattr("fwtop.ui.main_screen.ResilientDriver", type(run.app._driver))
+            monkeypatch.setattr(run.app._driver, "turn_mouse", lambda: False, raising=False)
+        assert wanted in await shown(run, *(key.lower() if len(key) > 1 else key for key in keys))
+
+
+async def test_the_time_bar_names_the_configured_keys() -> None:
+    feed, _ = played()
+    effective = read_settings([ConfigText("screen.toml", KEYS)])
+    async with running(recorded(), LARGE, feed=feed, settings=effective) as run:
+        assert "F10 play  F12 F11 step  < > speed  { } event" in run.text()
+
+
+def test_an_action_that_does_not_exist_is_no_key() -> None:
+    with pytest.raises(KeyError):
+        KEY_MAP.words("{no_such_action} does nothing")
+
+
+async def test_the_graph_ends_now_only_while_it_is_live() -> None:
+    async with running(snapshot()) as run:
+        assert "now  g pps" in run.text()
+        assert "14:13:20  g pps" in await shown(run, "p")
+        assert "now  g pps" in await shown(run, "p")
+    feed, _ = played()
+    async with running(recorded(), feed=feed) as run:
+        assert "14:13:20  g pps" in run.text()
+        assert "14:13:20 bit/s ~" in await shown(run, "g")
+
+
+def clients_row(run: Run) -> list[tuple[str, object]]:
+    return [(text, style) for text, style in run.app.main.bars.graph._content[0][-1] if text.strip()]
+
+
+async def test_the_graph_shows_what_clients_get() -> None:
+    async with running(replace(calm(), tcp=TcpService(100, 100.0, 200.0)), LARGE) as run:
+        for second in range(20):
+            run.clock[0] += 1
+            await run.send(replace(calm(), tcp=TcpService(100, 100.0, 200.0), started=NOW - 2 + second))
+        row = run.lines()[10]
+        assert row.startswith("clients")
+        assert row.endswith("█ 100/s         ")
+        assert "██████████" in row
+        run.clock[0] += 4
+        flood_now = snapshot(tcp=TcpService(30, 30.0, 60.0), started=NOW + 20)
+        begun = replace(flood_now.judgement.attacks[0], since=NOW + 19)
+        await run.send(replace(flood_now, judgement=replace(flood_now.judgement, attacks=(begun,))))
+        glyph, style = clients_row(run)[-2]
+        assert (glyph, style) == ("▂", BAD), "a third of what they got before the attack"
+    async with running(calm(), LARGE) as run:
+        assert "clients" not in run.lines()[10], "nothing counts them"
+
+
+async def test_what_reaches_services_is_red_only_while_an_attack_does() -> None:
+    for scene, style in ((snapshot, BAD), (trial, ACCENT), (protected, ACCENT)):
+        async with running(scene(), LARGE) as run:
+            graph = run.app.main.bars.graph._content[0]
+            reaching = {held for line in graph for text, held in line[1:-2] if text in "▁▂▃▄▅▆▇█"}
+            assert style in reaching
+            assert (BAD in reaching) == (style is BAD)
+
+
+# -- proposals
+
+
+def offer(number: int, share: str) -> Proposal:
+    made = next(item for item in syn_proposals() if item.rule is not None)
+    assert made.rule is not None
+    reason = f"({share} of its packets have this length; evaded by: other header fields)"
+    return replace(made, number=number, summary=f"{made.rule.summary} {reason}")
+
+
+async def test_a_proposal_keeps_place_and_cursor_though_its_figures_change() -> None:
+    base = spoofed()
+    first = replace(base, judgement=replace(base.judgement, proposals=(offer(1, "99.9 %"), offer(2, "1 %"))))
+    then = replace(base, judgement=replace(base.judgement, proposals=(offer(1, ">99.9 %"), offer(2, "1 %"))))
+    async with running(first, LARGE) as run:
+        await run.go("proposals")
+        await run.press("home", "down", "up")
+        await run.send(then)
+        rows = run.app.main.panel.rows
+        assert [item.number for item in rows.items] == [1, 2]
+        assert (rows.selected, rows.gone) == (0, False)
+
+
+async def test_a_narrow_proposal_says_what_evades_it_instead_of_why_it_was_found() -> None:
+    base = spoofed()
+    shot = replace(base, judgement=replace(base.judgement, proposals=(offer(1, "99.9 %"),)))
+    async with running(shot, SMALL) as run:
+        text = " ".join(run.text().split())
+        assert "Evaded by: other" in text
+        assert "(99.9 % of" not in text
+    async with running(shot, (120, 40)) as run:
+        assert "(99.9 % of" in run.text()
+
+
+async def test_a_relief_says_once_that_it_drops_nothing() -> None:
+    rule = Rule("", Kind.NOTRACK, replace(syn_proposals()[0].rule.match), "don't track TCP to port 443", 600)  # type: ignore[union-attr]
+    summary = f"{rule.summary} (it fills the table; drops nothing; stateful rules don't see these packets)"
+    base = spoofed()
+    relief = Proposal(1, "notrack", summary, 0.0, 0.0, rule=rule, attack=base.judgement.attacks[0].title)
+    async with running(replace(base, judgement=replace(base.judgement, proposals=(relief,))), LARGE) as run:
+        assert run.text().count("drops nothing") == 1
+
+
+async def test_many_attacks_leave_room_for_the_position_in_their_title() -> None:
+    async with running(vectors(snapshot()), SMALL) as run:
+        assert "protect against A–" in run.text()
+
+
+async def test_a_set_tells_each_warning_once() -> None:
+    feed = FakeFeed()
+    feed.controls.plan_answer = PlanView(("x",), ("some drivers reset the interface",))
+    async with running(vectors(snapshot()), (120, 40), feed=feed) as run:
+        await run.press("A")
+        assert run.dialog == "SetDialog"
+        assert run.text().count("some drivers reset the interface") == 1
+
+
+# -- figures
+
+
+async def test_the_verdict_of_a_trial_is_the_share_that_the_list_shows() -> None:
+    base = trial()
+    slow = replace(base.judgement.attacks[0], mine_share=0.709, other_share=0.0, kernel_share=0.0)
+    shot = replace(base, judgement=replace(base.judgement, attacks=(slow,)))
+    async with running(shot, LARGE) as run:
+        lines = run.lines()
+        assert "= 70.9 % of the attack" in lines[1]
+        assert any("UDP flood" in line and "70.9 %" in line for line in lines[2:])
+
+
+def test_only_a_firewall_earns_the_tick() -> None:
+    (reaches,) = (column for column in ATTACK_VIEW.columns if column.title == "reaches you")
+    shot = snapshot()
+    kernel = replace(shot.judgement.attacks[0], mine_share=0.0, other_share=0.0, kernel_share=1.0)
+    context = CellContext(NOW, snapshot=shot)
+    assert "".join(text for text, _ in reaches.cell(kernel, context)) == "0 %"
+    stopped = replace(kernel, kernel_share=0.0, other_share=1.0)
+    assert "".join(text for text, _ in reaches.cell(stopped, context)) == "0 % ✔"
+
+
+async def test_a_full_table_claims_no_share_of_the_packets() -> None:
+    shot = conntrack_full()
+    async with running(shot, (120, 60)) as run:
+        text = await shown(run, "a")
+        assert "others fill the table" in text
+        assert " 0 % of all packets" not in text
+    events = EventLog()
+    events.next(calm())
+    (began,) = (event for event in events.next(shot) if event.subject == "conntrack_exhaustion")
+    assert "0 % of packets" not in began.text
+
+
+async def test_expiry_keeps_its_key_in_a_narrow_terminal() -> None:
+    async with running(provisional(seconds_left=0.5), (64, 20)) as run:
+        run.clock[0] = NOW + 3
+        await run.send(replace(provisional(), mitigations=(), started=NOW))
+        assert "Enter reinstalls" in run.text()
+
+
+async def test_a_dialog_speaks_of_clients_as_the_list_does() -> None:
+    async with running(snapshot(), LARGE) as run:
+        known = run.app.main.snapshot.judgement.baseline_packets  # type: ignore[union-attr]
+        text = await shown(run, "1")
+        assert f"of {known / 1000:.1f}k client-like packets" in text
+        assert "matches now" in text
+
+
+async def test_the_large_overview_lists_packets_once_a_second() -> None:
+    feed = FakeFeed()
+    feed.controls.recent = flood()
+    async with running(snapshot(), LARGE, feed=feed) as run:
+        run.clock[0] += 2
+        await run.send(snapshot(started=NOW))
+        panel = run.app.main.packet_panel
+        assert panel.display
+        assert panel.book.rows
+        assert "Space hold" not in run.text(), "here Space pauses"
+        asked = feed.controls.packets_asked
+        run.clock[0] += 0.25
+        await run.send(snapshot(started=NOW + 0.25))
+        assert feed.controls.packets_asked == asked
+    async with running(snapshot(), (120, 40), feed=feed) as run:
+        assert not run.app.main.packet_panel.display
