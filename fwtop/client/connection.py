@@ -16,6 +16,8 @@ from fwtop.model.protocol import (
     Apply,
     Hello,
     Keep,
+    ListChange,
+    ListRead,
     Plan,
     ProtocolError,
     Repair,
@@ -46,7 +48,9 @@ class EndedError(ConnectionError):
 
 def patience(request: Request) -> float:
     """Return how many seconds a client waits for the answer to a request."""
-    return LONG_SECONDS if isinstance(request, Apply | Plan | Repair) else SHORT_SECONDS
+    return (
+        LONG_SECONDS if isinstance(request, Apply | Plan | Repair | ListChange | ListRead) else SHORT_SECONDS
+    )
 
 
 class Connection:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import array
 import os
 import socket
 import subprocess
 import time
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from fwtop.client.connection import SHORT_SECONDS, Connection, EndedError, patience
@@ -13,9 +16,20 @@ from fwtop.kernel import namespaces
 from fwtop.kernel.children import enlarge
 from fwtop.kernel.programs import GUARDIAN_ENVIRONMENT, module_argv
 from fwtop.model import paths
-from fwtop.model.addresses.prefix_list import detach_sources
+from fwtop.model.addresses.address import Prefix
+from fwtop.model.addresses.prefix_list import detach_sources, read_sources, sealed
 from fwtop.model.errors import FwtopError
-from fwtop.model.protocol import Answer, Apply, Hello, Plan, ProtocolError, Request, Watch
+from fwtop.model.protocol import (
+    Answer,
+    Apply,
+    Hello,
+    ListChange,
+    ListRead,
+    Plan,
+    ProtocolError,
+    Request,
+    Watch,
+)
 from fwtop.model.rule import Rule
 from fwtop.model.text import safe_text
 
@@ -64,6 +78,40 @@ class GuardianClient:
         if not answer.ok:
             raise FwtopError(answer.error, answer.code or 1)
         return answer
+
+    def change_list(self, request: ListChange, entries: Sequence[Prefix] = ()) -> Answer:
+        """Change a named list, however many entries that takes; raises FwtopError when refused."""
+        attached = sealed(entries) if entries else None
+        whole = replace(request, attached=attached is not None)
+        try:
+            answer, _ = _exchange(self._connection, whole, patience(whole), attached)
+        finally:
+            if attached is not None:
+                os.close(attached)
+        if not answer.ok:
+            raise FwtopError(answer.error, answer.code or 1)
+        return answer
+
+    def read_list(self, name: str) -> tuple[Sequence[Prefix], Sequence[float]]:
+        """Return a named list's entries, and the seconds that each has left (0: it stays), if any ends.
+
+        Raises FwtopError.
+        """
+        request = ListRead(name)
+        answer, files = _exchange(self._connection, request, patience(request))
+        try:
+            if not answer.ok:
+                raise FwtopError(answer.error, answer.code or 1)
+            entries = read_sources(files[0])
+            left = array.array("d")
+            if len(files) > 1:
+                with open(files[1], "rb", closefd=False) as stream:
+                    stream.seek(0)
+                    left.frombytes(stream.read())
+            return entries, left
+        finally:
+            for file in files:
+                os.close(file)
 
     def watch(self, request: Watch, *, timeout: float = ANSWER_SECONDS) -> tuple[Answer, list[int]]:
         """Attach observers: the answer, and the descriptors that its data["fds"] names, in order."""

@@ -1,4 +1,6 @@
-"""Named points in an install, a keep, a repair and an undo where tests kill the guardian with SIGKILL.
+"""Named points where tests kill the guardian with SIGKILL, or have it fail.
+
+They are in an install, a keep, a repair, an undo and a change of a named list.
 
 The next guardian must find nothing half done, whichever one it was.
 """
@@ -43,16 +45,25 @@ class Failpoint(StrEnum):
     CHAINS_REMOVED = "chains-removed"  # the chains have no line of the rule any more
     SETS_DESTROYED = "sets-destroyed"  # the sets are gone, the journal does not know yet
     UNDONE = "undone"
+    LIST_CREATED = "list-created"  # a named list is recorded, the client not answered yet
+    LIST_PREPARED = "list-prepared"  # what its change needs is built aside, nothing recorded
+    LIST_RECORDED = "list-recorded"  # the change is recorded without its mark, the kernel has the old list
+    LIST_COMPILED = "list-compiled"  # compiled rules have the new list, ipsets the old one
+    LIST_CHANGED = "list-changed"  # the kernel has the new list, the record no mark
+    LIST_DONE = "list-done"  # marked, the client not answered yet
 
 
 class Failpoints:
-    """Kills the process at the failpoint that a test chose."""
+    """Kills the process at the failpoint that a test chose, or fails there."""
 
     def __init__(self, crash_at: Failpoint | None = None) -> None:
         self._crash_at = crash_at
+        self.errors: dict[Failpoint, Exception] = {}  # to be raised
         self.enabled = False  # only after start-up, whose cleaning up passes some of them too
 
     def reached(self, failpoint: Failpoint) -> None:
         """Pass a failpoint."""
         if self.enabled and failpoint is self._crash_at:
             os.kill(os.getpid(), signal.SIGKILL)
+        if failpoint in self.errors:
+            raise self.errors[failpoint]

@@ -14,8 +14,9 @@ import sys
 import syslog
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from fwtop.guardian.allow import allowlist
 from fwtop.guardian.failpoints import Failpoints
@@ -31,6 +32,7 @@ from fwtop.guardian.rules.adoption import adopt_all
 from fwtop.guardian.rules.guard import read_limits
 from fwtop.guardian.rules.lifecycle import Lifecycle
 from fwtop.guardian.rules.state import GuardianState
+from fwtop.guardian.serving.list_requests import ListRequests
 from fwtop.guardian.serving.reports import Reports
 from fwtop.guardian.serving.requests import Handlers
 from fwtop.guardian.serving.server import Identity, Server
@@ -41,6 +43,9 @@ from fwtop.kernel.netfilter import iptables
 from fwtop.kernel.programs import GUARDIAN_ENVIRONMENT
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
+
+if TYPE_CHECKING:
+    from fwtop.guardian.rules.named_lists import NamedLists
 
 _LOCK_SECONDS = 5.0  # how long a predecessor may take to hand over
 
@@ -129,8 +134,9 @@ def _serve(options: Options, ready: Callable[[], None]) -> int:
     RuntimeCopy.remove_deserted(directory, bpffs.namespaces())
     path = directory / f"{number}.sock"
     try:
-        journal = _open_journal(options)
-        server = _server(options, number, journal)
+        records = _records(options, number)
+        journal = Journal(options.journal, namespaces.cookie(), records)
+        server = _server(options, number, journal, records)
         listener = _listen(path)
         protect()
         ready()
@@ -143,14 +149,12 @@ def _serve(options: Options, ready: Callable[[], None]) -> int:
     return 0
 
 
-def _open_journal(options: Options) -> Journal:
-    """Open the journal; if it can't be written, rules still end and consoles can watch."""
-    here = namespaces.cookie()
-    number = os.stat("/proc/self/ns/net").st_ino
-    return Journal(options.journal, here, RuntimeCopy(options.run_directory, here, boot_id(), number))
+def _records(options: Options, number: int) -> RuntimeCopy:
+    """Return the records on the tmpfs; if the journal can't be written, rules still end with them."""
+    return RuntimeCopy(options.run_directory, namespaces.cookie(), boot_id(), number)
 
 
-def _server(options: Options, number: int, journal: Journal) -> Server:
+def _server(options: Options, number: int, journal: Journal, records: RuntimeCopy) -> Server:
     choice = _choose_iptables()
     failpoints = Failpoints(options.crash_at)
     worker = Worker()
@@ -166,6 +170,7 @@ def _server(options: Options, number: int, journal: Journal) -> Server:
         kernel,
         lambda: allowlist.gather(dict(operators), name, options.allow_file),
         lambda: read_limits(options.limits_file),
+        partial(_named_lists, records.directory, failpoints),
     )
     lifecycle = Lifecycle(
         state,
@@ -175,9 +180,21 @@ def _server(options: Options, number: int, journal: Journal) -> Server:
     )
     reports = Reports(state, warnings=choice.warnings, wait=worker.wait)
     identity = Identity(os.getpid(), options.build, number, choice.variant.name)
-    worker.own(lifecycle, reports, state, journal, kernel, compiled)
+    lists = ListRequests(state)
+    worker.own(lifecycle, reports, lists, state, journal, kernel, compiled)
     worker.before_all(lambda: _adopt(state, lifecycle, compiled, failpoints))
-    return Server(Handlers(lifecycle, reports), identity, operators, compiled, worker)
+    return Server(Handlers(lifecycle, reports, lists), identity, operators, compiled, worker)
+
+
+def _named_lists(directory: Path, failpoints: Failpoints, state: GuardianState) -> NamedLists:
+    # Imported here: a guardian without lists needn't carry numpy.
+    from fwtop.guardian.records.list_log import ListLog
+    from fwtop.guardian.rules.named_lists import NamedLists
+
+    log = ListLog(directory, boot_id())
+    return NamedLists(
+        log, state.kernel, failpoints, state.active, check=state.check_lists, changed=state.list_changed
+    )
 
 
 def _adopt(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import socket
 import struct
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 
 NETLINK_NETFILTER, NETLINK_GENERIC = 12, 16
 NLM_F_REQUEST, NLM_F_ACK, NLM_F_DUMP = 0x001, 0x004, 0x300
@@ -24,6 +24,7 @@ _TIMEOUT_SECONDS = 10.0
 _RECEIVE_BYTES = 1 << 18
 _NOOP = 1  # NLMSG_NOOP
 _SOL_NETLINK, _GET_STRICT_CHK = 270, 12
+_SO_SNDBUFFORCE, _SO_RCVBUFFORCE = 32, 33
 
 
 def messages(data: bytes) -> Iterator[tuple[int, bytes]]:
@@ -130,6 +131,38 @@ def send(channel: socket.socket, kind: int, body: bytes, flags: int = 0) -> None
             if answered == _ERROR:
                 _check(answer)
                 return
+
+
+def send_all(channel: socket.socket, requests: Sequence[tuple[int, bytes]]) -> None:
+    """Send several requests (kind and body) in one system call; raises OSError with the first error.
+
+    The kernel carries out each of them, whatever came of those before.
+    """
+    sent = b"".join(
+        _padded(message(kind, NLM_F_REQUEST | NLM_F_ACK, body, number))
+        for number, (kind, body) in enumerate(requests, 1)
+    )
+    for option in (_SO_SNDBUFFORCE, _SO_RCVBUFFORCE):  # an error comes back with the whole request
+        channel.setsockopt(socket.SOL_SOCKET, option, len(sent) + _RECEIVE_BYTES)
+    if sent:
+        channel.send(sent)
+    first: OSError | None = None
+    left = len(requests)
+    while left:
+        for answered, answer in messages(channel.recv(_RECEIVE_BYTES)):
+            if answered != _ERROR:
+                continue
+            left -= 1
+            try:
+                _check(answer)
+            except OSError as error:
+                first = first or error
+    if first is not None:
+        raise first
+
+
+def _padded(sent: bytes) -> bytes:
+    return sent.ljust(_aligned(len(sent)), b"\0")
 
 
 def _check(answer: bytes) -> None:

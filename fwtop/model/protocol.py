@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, get_args
 
 MAX_MESSAGE = 1 << 20
 PART = 1 << 17  # bytes of an answer in one message: well below the size of any socket buffer
@@ -121,13 +121,50 @@ class Survey:
     """
 
 
+LIST_ACTIONS = ("create", "add", "remove", "replace", "delete")
+
+
+@dataclass(frozen=True, slots=True)
+class ListChange:
+    """Change a named list, in whole or not at all; the answer counts entries (data["added"], …)."""
+
+    name: str
+    action: str  # one of LIST_ACTIONS
+    ttl_seconds: int | None = None  # of the entries; None: they stay
+    force: bool = False  # the operator insists, although a rule on the list becomes overly broad
+    attached: bool = False  # the entries are in a descriptor beside the message, as in Plan
+
+
+@dataclass(frozen=True, slots=True)
+class ListShow:
+    """Describe the named lists (data["lists"]), or one of them with its busiest entries."""
+
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ListTest:
+    """Tell which entry of a list holds an address or prefix (data["entry"], None for none)."""
+
+    name: str
+    entry: str
+
+
+@dataclass(frozen=True, slots=True)
+class ListRead:
+    """Return all entries of a list: a sealed memory file comes with the answer.
+
+    Where some end, another one comes: the seconds that each has left, as doubles; 0 for those that stay.
+    """
+
+    name: str
+
+
 Request = (
     Hello | Watch | Plan | Apply | Keep | Repair | Undo | Status | Why | Symbols | Rescan | Survey | Connect
-)
-_REQUESTS: dict[str, type[Request]] = {
-    cls.__name__.lower(): cls
-    for cls in (Hello, Watch, Plan, Apply, Keep, Repair, Undo, Status, Why, Symbols, Rescan, Survey, Connect)
-}
+    | ListChange | ListShow | ListTest | ListRead
+)  # fmt: skip
+_REQUESTS: dict[str, type[Request]] = {cls.__name__.lower(): cls for cls in get_args(Request)}
 _TYPES: dict[str, tuple[type, ...]] = {
     "str": (str,),
     "bool": (bool,),

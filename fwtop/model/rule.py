@@ -37,6 +37,8 @@ class State(StrEnum):
     REVERTED = "reverted"  # undone, not confirmed, or half installed at a crash
 
 
+LIST = "list:"  # how the origin of a rule on a named list begins
+LIST_KINDS = frozenset({Kind.IPSET, Kind.XDP, Kind.TC})  # that can look named lists up
 ACTIVE_STATES = frozenset({State.PROVISIONAL, State.CONFIRMED})
 
 
@@ -150,7 +152,10 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One mitigation; `origin` is what its sources were made from (asn:N, country:CC, @file), if anything."""
+    """One mitigation; `origin` is what its sources were made from (asn:N, country:CC, @file), if anything.
+
+    The sources of a rule on a named list (list:NAME) are the list's, whatever it holds at the moment.
+    """
 
     id: str  # decimal number in the journal; "" before it is assigned
     kind: Kind
@@ -169,6 +174,12 @@ class Rule:
     replaces: str = ""  # the id of a rule that ends when this one is confirmed
     connections: ConnectionLimit | None = None  # of a CONNLIMIT rule
     close_open: bool = False  # end the open connections that it would not have let in
+
+    @property
+    def list_name(self) -> str | None:
+        """The named list that the sources are, None if there is none."""
+        origin = self.origin or ""
+        return origin.removeprefix(LIST) if origin.startswith(LIST) else None
 
     def to_dict(self) -> dict[str, Any]:
         """Return data for JSON, bytes as hex and prefixes as text."""

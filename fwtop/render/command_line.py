@@ -42,9 +42,11 @@ def _words(rule: Rule) -> list[str] | None:
     match = rule.match
     if match.destinations or match.fragment is False:
         return None
-    if rule.kind in _BLOCKS and match.sources:
+    if rule.kind in _BLOCKS and (match.sources or rule.list_name is not None):
         alone = rule.limit is None and match == Match(sources=match.sources, family=match.family)
         sources = [rule.origin] if rule.origin else [str(prefix) for prefix in match.sources]
+        if rule.list_name is not None:
+            sources = ["--list", rule.list_name, *([f"-{match.family}"] if match.family is not None else [])]
         closing = ["--close-open"] * rule.close_open
         return ["block", *sources, "--via", rule.kind.value, *closing] if alone else None
     maker = _MAKERS.get(rule.kind)

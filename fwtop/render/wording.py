@@ -13,6 +13,7 @@ from fwtop.model.traffic.protocols import flags_text, spoken_protocol
 _TEXTUAL = 0.75  # share of printable bytes from which a payload is shown as text
 _MAX_PAYLOAD_CHARACTERS = 40
 _PLACES = {Kind.XDP: " in the driver", Kind.TC: " at tc ingress", Kind.NFTABLES: " at netdev ingress"}
+_ORIGINS = {"asn": "AS", "list": "list "}
 _SHORTEST, _LONGEST = 20, 65_535  # of an IP packet, bytes
 _NO_OPTIONS = 20  # bytes of TCP header
 
@@ -153,7 +154,7 @@ def _origin(origin: str) -> str:
     kind, colon, name = origin.partition(":")
     if not colon:
         return safe_text(origin)
-    return f"AS{safe_text(name)}" if kind == "asn" else safe_text(name)
+    return f"{_ORIGINS.get(kind, '')}{safe_text(name)}"
 
 
 def _counted(prefixes: Sequence[object], noun: str) -> str:

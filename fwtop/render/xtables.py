@@ -35,6 +35,11 @@ def set_name(rule_id: str, family: int, role: str = "") -> str:
     return f"fwtop-{rule_id}-{role}{family}"
 
 
+def list_set_name(name: str, family: int, *, aside: bool = False) -> str:
+    """Return the name of a named list's set, or of the one that is built aside to take its place."""
+    return f"fwtop-{'new' if aside else 'list'}-{name}-{family}"
+
+
 def halves(family: int) -> tuple[Prefix, Prefix]:
     """Return the two halves of the address space, as hash:net can't store /0."""
     return Prefix(family, 0, 1), Prefix(family, 1 << (31 if family == 4 else 127), 1)

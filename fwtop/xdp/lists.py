@@ -32,6 +32,7 @@ the list and of its counters:
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -53,10 +54,11 @@ _ALL_FIRST, _PART, _ALL_NEXT = 1, 2, 3  # of a /24, as in bpf/xdp_lists.h
 _FULL = 0xFFFFFFFFFFFFFFFF
 
 
-def build_lists(match: Match, limit: int) -> tuple[Lists, int]:
+def build_lists(match: Match, limit: int, families: Sequence[int] = ()) -> tuple[Lists, int]:
     """Create and fill maps for each side and family with more than `limit` prefixes; raises OSError.
 
-    Also returns how many source prefixes have a number: none of more than COUNTED_PREFIXES.
+    Sources of `families` get them even if there are none. Also returns how many source prefixes have a
+    number: none of more than COUNTED_PREFIXES.
     """
     from fwtop.model.addresses.prefix_rows import PrefixRows
 
@@ -67,9 +69,9 @@ def build_lists(match: Match, limit: int) -> tuple[Lists, int]:
             rows = PrefixRows.of(prefixes)
             counted = rows.counter_rows() if len(rows) <= COUNTED_PREFIXES else None
             numbers = len(counted) if counted is not None else 0
-            for family in families_of(prefixes):
+            for family in families_of(prefixes) | (set(families) if side == "src" else set()):
                 mine = rows.of_family(family)
-                if len(mine) <= limit:
+                if len(mine) <= limit and not (side == "src" and family in families):
                     continue
                 if family == 4:
                     found[side, family] = (

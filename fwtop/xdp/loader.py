@@ -102,7 +102,7 @@ def _apply(directory: Path, request: Apply) -> Loaded:
     # Both ends of a veth pair in this namespace are each below the other: then attach to both
     attachments = attach.swap_or_attach(directory, links, lowest_links(links, chosen) or chosen, programs)
     programs.close()
-    pins.release_slots(directory, shared, numbers)
+    pins.release_slots(directory, shared, numbers, {item.key for item in request.rules})
     wanted = {item.slot for item in request.rules if item.report_hits}
     hits = {numbers[rule.slot]: rule.hits for rule in rules if rule.counted and rule.slot in wanted}
     return Loaded(tuple(attachments), shared, _by_rule_id(hits))

@@ -27,7 +27,10 @@ _SOURCES, _HITS = "sources:", "hits:"
 
 @dataclass(frozen=True, slots=True)
 class RequestedRule:
-    """A rule and its slot. Long source lists become maps; then `rule` comes without its sources."""
+    """A rule and its slot. Long source lists become maps; then `rule` comes without its sources.
+
+    The maps of a named list bear the list's key, another one after each change, and rules share them.
+    """
 
     slot: int
     rule: Rule
@@ -35,21 +38,27 @@ class RequestedRule:
     families: tuple[int, ...] = ()  # of the sources in maps
     report_hits: bool = False  # return the map of per-prefix counters
     counted: bool = True  # prefixes in maps have counters
+    list_key: str = ""  # of a named list
 
     @classmethod
-    def of(cls, slot: int, rule: Rule, *, report_hits: bool = False) -> RequestedRule:
-        """Move the sources of a long list out of the rule."""
-        if len(rule.match.sources) <= COMPILED_PREFIXES:
+    def of(cls, slot: int, rule: Rule, *, report_hits: bool = False, list_key: str = "") -> RequestedRule:
+        """Move the sources of a long list out of the rule, and those of any named list."""
+        if len(rule.match.sources) <= COMPILED_PREFIXES and not list_key:
             return cls(slot, rule, listed=False, report_hits=report_hits)
         families = tuple(sorted(families_of(rule.match.sources)))
         short = replace(rule, match=replace(rule.match, sources=()))
         counted = len(rule.match.sources) <= COUNTED_PREFIXES
-        return cls(slot, short, True, families, report_hits, counted)
+        return cls(slot, short, True, families, report_hits, counted, list_key)
 
     @property
     def number(self) -> int:
         """The rule's id as the maps hold it."""
         return int(self.rule.id)
+
+    @property
+    def key(self) -> str:
+        """What the pins of its list and counters are named by."""
+        return self.list_key or str(self.number)
 
     @property
     def at_tc(self) -> bool:
@@ -65,7 +74,7 @@ class Apply:
     allow: tuple[Prefix, ...]
     interfaces: tuple[str, ...]
     maps: dict[str, int] = field(default_factory=dict)  # shared maps that exist already, by name
-    sources: dict[int, int] = field(default_factory=dict)  # memory files of long lists, by rule number
+    sources: dict[str, int] = field(default_factory=dict)  # memory files of long lists, by key
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +139,7 @@ def encode_request(request: Request) -> tuple[bytes, list[int]]:
                 "families": item.families,
                 "report_hits": item.report_hits,
                 "counted": item.counted,
+                "list_key": item.list_key,
             }
             for item in request.rules
         ]
@@ -138,7 +148,7 @@ def encode_request(request: Request) -> tuple[bytes, list[int]]:
         data["at_tc"] = request.at_tc
     if isinstance(request, Apply):
         data["interfaces"] = request.interfaces
-        named = request.maps | {f"{_SOURCES}{number}": item for number, item in request.sources.items()}
+        named = request.maps | {f"{_SOURCES}{key}": item for key, item in request.sources.items()}
     return json.dumps({**data, "fds": list(named)}).encode(), list(named.values())
 
 
@@ -155,7 +165,7 @@ def decode_request(text: bytes, descriptors: Sequence[int]) -> Request:
         if cls is Compile:
             return Compile(rules, allow, bool(data["at_tc"]))
         maps = {name: item for name, item in named.items() if not name.startswith(_SOURCES)}
-        sources = {int(name.removeprefix(_SOURCES)): named[name] for name in named.keys() - maps.keys()}
+        sources = {name.removeprefix(_SOURCES): named[name] for name in named.keys() - maps.keys()}
         return Apply(rules, allow, tuple(map(str, data["interfaces"])), maps, sources)
     except (ValueError, KeyError, TypeError, FwtopError) as error:
         raise ProtocolError(f"not a request to the XDP loader: {error}") from None
@@ -169,6 +179,7 @@ def _requested_rule(item: dict[str, Any]) -> RequestedRule:
         tuple(map(int, item["families"])),
         bool(item["report_hits"]),
         bool(item["counted"]),
+        str(item["list_key"]),
     )
 
 

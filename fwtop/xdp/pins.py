@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -35,37 +35,40 @@ from fwtop.xdp.rule import List4, List6, Lists, SlotRule, Table6, check_xdp, dis
 _TYPES: dict[int, type[List4] | type[List6]] = {4: List4, 6: List6}
 
 
-def make_list(directory: Path, number: int, sources: Sequence[Prefix]) -> tuple[Lists, int]:
-    """Build and pin the lists of a rule; returns them and the number of counted prefixes. Raises OSError."""
-    for path in directory.glob(f"list-{number}-*"):
+def make_list(
+    directory: Path, key: str, sources: Sequence[Prefix], families: Sequence[int] = ()
+) -> tuple[Lists, int]:
+    """Build and pin the lists of a rule; returns them and the number of counted prefixes. Raises OSError.
+
+    There is one for each family of the sources, and of `families` even if it has none.
+    """
+    for path in directory.glob(f"list-{key}-*"):
         path.unlink()
-    lists, counted = xdp_lists.build_lists(Match(sources=sources), 0)
+    lists, counted = xdp_lists.build_lists(Match(sources=sources), 0, families)
     written: dict[str, Any] = {"counted": counted, "lists": []}
     for (side, family), maps in lists.items():
         held = xdp_lists.descriptors(maps)
         for name, descriptor in held.items():
-            bpf.pin(descriptor, _path(directory, number, side, family, name))
+            bpf.pin(descriptor, _path(directory, key, side, family, name))
         written["lists"].append([side, family, asdict(maps) | dict.fromkeys(held, 0)])
     text = json.dumps(written).encode()  # written last: it marks the list as complete
     layout = bpf.create_map(bpf.MAP_ARRAY, "fwtop_layout", entries=1, key_size=4, value_size=len(text))
     bpf.set_element(layout, bytes(4), text)
-    bpf.pin(layout, _layout(directory, number))
+    bpf.pin(layout, _layout(directory, key))
     os.close(layout)
     return lists, counted
 
 
-def find_list(directory: Path, number: int) -> tuple[Lists, int]:
+def find_list(directory: Path, key: str) -> tuple[Lists, int]:
     """Open the pinned lists of a rule; none if they are missing, or were made by another version."""
     found: dict[tuple[str, int], List4 | List6] = {}
     try:
-        written = _read(_layout(directory, number))
+        written = _read(_layout(directory, key))
         for side, family, fields in written["lists"]:
             if family == 6:
                 fields["tables"] = tuple(_table(item) for item in fields["tables"])
             maps = _TYPES[family](**fields)
-            names = {
-                name: _path(directory, number, side, family, name) for name in xdp_lists.descriptors(maps)
-            }
+            names = {name: _path(directory, key, side, family, name) for name in xdp_lists.descriptors(maps)}
             opened = {name: bpf.open_pin(path) for name, path in names.items()}
             found[side, family] = xdp_lists.with_descriptors(maps, opened)
         return found, int(written["counted"])
@@ -73,9 +76,9 @@ def find_list(directory: Path, number: int) -> tuple[Lists, int]:
         return {}, 0
 
 
-def hit_counters(directory: Path, number: int, counted: int) -> int:
+def hit_counters(directory: Path, key: str, counted: int) -> int:
     """Open or create the counters of a rule's prefixes; raises OSError."""
-    path = directory / f"hits-{number}"
+    path = directory / f"hits-{key}"
     with contextlib.suppress(FileNotFoundError):
         return bpf.open_pin(path)
     descriptor = xdp_lists.create_hits(counted)
@@ -85,16 +88,17 @@ def hit_counters(directory: Path, number: int, counted: int) -> int:
 
 def all_hits(directory: Path, most: int) -> dict[int, int]:
     """Open the pinned counters of the latest `most` rules, by rule number; raises OSError."""
-    numbers = sorted(int(path.name.partition("-")[2]) for path in directory.glob("hits-*"))
+    names = [path.name.partition("-")[2] for path in directory.glob("hits-*")]
+    numbers = sorted(int(name) for name in names if name.isdigit())  # named lists' are found by their rules
     return {number: bpf.open_pin(directory / f"hits-{number}") for number in numbers[-most:]}
 
 
-def _path(directory: Path, number: int, side: str, family: int, name: str) -> Path:
-    return directory / f"list-{number}-{side}{family}-{name}"
+def _path(directory: Path, key: str, side: str, family: int, name: str) -> Path:
+    return directory / f"list-{key}-{side}{family}-{name}"
 
 
-def _layout(directory: Path, number: int) -> Path:
-    return directory / f"list-{number}-layout"
+def _layout(directory: Path, key: str) -> Path:
+    return directory / f"list-{key}-layout"
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -135,8 +139,8 @@ def shared_maps(directory: Path, given: dict[str, int]) -> dict[str, int]:
     return found
 
 
-def slot_rules(directory: Path, items: Iterable[RequestedRule], sources: Mapping[int, int]) -> list[SlotRule]:
-    """Open or create the maps of each rule; `sources` are memory files of long lists by rule number.
+def slot_rules(directory: Path, items: Iterable[RequestedRule], sources: Mapping[str, int]) -> list[SlotRule]:
+    """Open or create the maps of each rule; `sources` are memory files of long lists by key.
 
     Lists that are pinned already are not built again. Raises FwtopError, OSError.
     """
@@ -148,11 +152,12 @@ def slot_rules(directory: Path, items: Iterable[RequestedRule], sources: Mapping
         check_xdp(rule)
         lists, counted = _lists(directory, item)
         if item.listed and not lists:
-            if number not in sources:
+            if item.key not in sources:
                 raise FwtopError(f"the list of rule {number} is gone from the kernel; undo {number}")
-            lists, counted = make_list(directory, number, read_sources(sources[number]))
+            given, families = read_sources(sources[item.key]), (4, 6) if item.list_key else ()
+            lists, counted = make_list(directory, item.key, given, families)
         buckets = _buckets(directory / f"limit-{number}") if rule.limit is not None else 0
-        hits = hit_counters(directory, number, counted) if counted else 0
+        hits = hit_counters(directory, item.key, counted) if counted else 0
         rules.append(SlotRule(slot, rule.match, lists, rule.limit, buckets, item.at_tc, counted, hits))
     return rules
 
@@ -168,9 +173,11 @@ def rules_to_compile(directory: Path, items: Iterable[RequestedRule]) -> list[Sl
         check_xdp(item.rule)
         lists, counted = _lists(directory, item)
         if item.listed and not lists:
-            if item.families != (4,):
+            if 6 in item.families:
                 return []
             lists, counted = {("src", 4): List4(0, 0, 0, 0, 0)}, int(item.counted)
+            if item.list_key:
+                lists["src", 6] = List6(0, ())
         rules.append(SlotRule(item.slot, item.rule.match, lists, item.rule.limit, 0, item.at_tc, counted))
     return rules
 
@@ -178,7 +185,7 @@ def rules_to_compile(directory: Path, items: Iterable[RequestedRule]) -> list[Sl
 def _lists(directory: Path, item: RequestedRule) -> tuple[Lists, int]:
     """Return the pinned lists of a rule, and how many of its source prefixes have a counter."""
     if item.listed:
-        return find_list(directory, item.number)
+        return find_list(directory, item.key)
     return {}, len(disjoint(item.rule.match.sources))
 
 
@@ -213,8 +220,10 @@ def assign_slots(shared: dict[str, int], rules: list[SlotRule], numbers: dict[in
         del slots, counters
 
 
-def release_slots(directory: Path, shared: dict[str, int], numbers: dict[int, int]) -> None:
-    """Release the slots, lists and buckets of rules that are not in `numbers`."""
+def release_slots(
+    directory: Path, shared: dict[str, int], numbers: dict[int, int], keys: Collection[str]
+) -> None:
+    """Release the slots and buckets of rules that are not in `numbers`, and lists that are not in `keys`."""
     import numpy as np
 
     with map_array(shared["slots"], MAX_RULES * SLOT_BYTES, writable=True) as slots_map:
@@ -224,7 +233,7 @@ def release_slots(directory: Path, shared: dict[str, int], numbers: dict[int, in
                 slots["deadline"][slot] = 0
                 slots["number"][slot] = 0
         del slots
-    kept = {str(number) for number in numbers.values()}
+    kept = {str(number) for number in numbers.values()} | {*keys}
     for path in list(directory.iterdir()):
         kind, _, rest = path.name.partition("-")
         if kind in ("list", "limit", "hits") and rest.partition("-")[0] not in kept:

@@ -98,9 +98,12 @@ def disjoint(prefixes: Iterable[Prefix]) -> list[Prefix]:
     return found
 
 
-def numbered(sources: Sequence[Prefix]) -> Callable[[int], Prefix]:
-    """Return a function from a number to its prefix, which raises IndexError."""
-    if len(sources) <= COMPILED_PREFIXES:
+def numbered(sources: Sequence[Prefix], *, in_maps: bool = False) -> Callable[[int], Prefix]:
+    """Return a function from a number to its prefix, which raises IndexError.
+
+    `in_maps`: they are in maps however few they are, as those of a named list.
+    """
+    if len(sources) <= COMPILED_PREFIXES and not in_maps:
         return disjoint(sources).__getitem__
     from fwtop.model.addresses.prefix_rows import PrefixRows
 

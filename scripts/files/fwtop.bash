@@ -2,7 +2,7 @@
 # shellcheck shell=bash
 
 _fwtop() {
-  local verbs="watch snapshot read record alarms block limit match drop notrack synproxy sysctl apply status keep repair undo why rules sessions report replay trends config doctor lab bench"
+  local verbs="watch snapshot read record alarms block list limit match drop notrack synproxy sysctl apply status keep repair undo why rules sessions report replay trends config doctor lab bench"
   local current=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD - 1]} verb="" word
   for word in "${COMP_WORDS[@]:1:COMP_CWORD-1}"; do
     [[ " $verbs " == *" $word "* ]] && verb=$word && break
@@ -26,7 +26,8 @@ _fwtop() {
     read) mapfile -t COMPREPLY < <(compgen -f -W "$options --text --json --top --geoip" -- "$current") && return ;;
     record) options+=" -i --interface --netns --geoip --jsonl --every --top --max-mib --metrics --metrics-public --alarms --no-alarms" ;;
     alarms) options+=" show test --alarms" ;;
-    block) options+=" --via --replace --close-open $rule -4 -6" ;;
+    list) options+=" create add remove test show replace save delete --ttl --force -o --output --json --netns" ;;
+    block) options+=" --via --list --replace --close-open $rule -4 -6" ;;
     limit) options+=" --proto --dport --per --per6 --rate --connections --close-open --burst --by-port --via $rule -4 -6" ;;
     match) options+=" --string --hex --dns --type --mask --offset --proto --dport --via $rule -4 -6" ;;
     drop) options+=" --proto --sport --dport --length --ttl-field --tcp-flags --icmp-type --ip-id --tcp-seq --window --tcp-header --fragment --via $rule -4 -6" ;;

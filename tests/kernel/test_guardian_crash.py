@@ -38,6 +38,7 @@ COMPILED = (
 TABLES = (Failpoint.NFT, Failpoint.NFT_REMOVED)  # tried in test_guardian_nftables.py
 CLOSING = (Failpoint.CLOSED,)  # tried in test_guardian_connlimit.py
 SYSCTL = (Failpoint.SETTING, Failpoint.RESTORED)  # tried in test_guardian_sysctl.py
+LISTS = tuple(point for point in Failpoint if point.value.startswith("list-"))  # in test_guardian_lists.py
 REPAIR = (
     *(Failpoint.REPAIR, Failpoint.REPAIR_SYSCTLS, Failpoint.REPAIR_SETS),
     *(Failpoint.REPAIR_CHAIN_V4, Failpoint.REPAIR_CHAIN_V6, Failpoint.REPAIRED),
@@ -46,7 +47,7 @@ OTHER_REPAIRS = {Failpoint.REPAIR_NFT: Kind.NFTABLES, Failpoint.REPAIR_COMPILED:
 
 
 def test_every_failpoint_is_tried() -> None:
-    elsewhere = {*COMPILED, *TABLES, *CLOSING, *SYSCTL}
+    elsewhere = {*COMPILED, *TABLES, *CLOSING, *SYSCTL, *LISTS}
     assert {*INSTALL, *KEEP, *REPAIR, *OTHER_REPAIRS, *UNDO, *elsewhere} == set(Failpoint)
 
 

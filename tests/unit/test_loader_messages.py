@@ -33,7 +33,7 @@ RULES = (xdp.RequestedRule.of(0, LIMITED), xdp.RequestedRule.of(3, LISTED, repor
 @pytest.mark.parametrize(
     "request_",
     [
-        xdp.Apply(RULES, ALLOW, ("eth0",), {"slots": 5, "rings": 6}, {8: 7}),
+        xdp.Apply(RULES, ALLOW, ("eth0",), {"slots": 5, "rings": 6}, {"8": 7}),
         xdp.Compile(RULES, ALLOW, at_tc=True),
         xdp.Open(),
         xdp.Clear(),

@@ -27,5 +27,7 @@ def test_ipv6_comes_behind_ipv4() -> None:
     four = Prefix.parse("192.0.2.0/24"), Prefix.parse("192.0.2.9"), Prefix.parse("10.0.0.1")
     prefix_of = numbered(many + four)
     assert [prefix_of(number) for number in range(3)] == [four[0], four[2], many[0]]
+    in_maps = numbered((many[1], *four), in_maps=True)
+    assert [in_maps(number) for number in range(3)] == [four[0], four[2], many[1]]
     short = numbered((many[1], *four))
     assert [short(number) for number in range(3)] == [four[2], four[0], many[1]]

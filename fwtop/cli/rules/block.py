@@ -10,20 +10,28 @@ from fwtop.cli.files.prefix_file import read_prefix_file
 from fwtop.cli.rules.mitigation import DEFAULT_TTL_SECONDS, add_rule_options, carry_out
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.list_limits import why_too_many
-from fwtop.model.addresses.targets import ASN, COUNTRY, asn_of, prefixes_of
+from fwtop.model.addresses.targets import ASN, COUNTRY, asn_of, check_name, prefixes_of
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import Status
-from fwtop.model.rule import Kind, Match, Rule, families_of, rule_status_from_dict
+from fwtop.model.rule import LIST, LIST_KINDS, Kind, Match, Rule, families_of, rule_status_from_dict
 from fwtop.model.text import safe_text
 
-HELP = "Drop packets from prefixes, an AS (asn:64500), a country (country:NL) or the prefixes in a file."
+HELP = (
+    "Drop packets from prefixes, an AS (asn:64500), a country (country:NL), the prefixes in a file "
+    "or those of a named list."
+)
 EXAMPLE = "fwtop block 198.51.100.0/24 2001:db8::/32 --ttl 30m --yes"
 _VIA = ("ipset", "xdp", "tc", "nftables")
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the verb's arguments."""
-    parser.add_argument("target", nargs="+", metavar="PREFIX|asn:N|country:CC|@FILE", help="sources to block")
+    parser.add_argument("target", nargs="*", metavar="PREFIX|asn:N|country:CC|@FILE", help="sources to block")
+    parser.add_argument(
+        "--list",
+        metavar="NAME",
+        help="block what the named list holds, now and after each change (via ipset, xdp or tc; fwtop list)",
+    )
     parser.add_argument(
         "--via",
         choices=_VIA,
@@ -41,6 +49,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Install one rule for all named prefixes, and one per list."""
+    if (args.list is None) == (not args.target):
+        raise FwtopError("give sources to block, or one list with --list; nothing was changed", 2)
+    if args.list is not None:
+        return carry_out(args, [_on_list(args)])
     rules = rules_of(args)
     if args.replace is not None:
         if len(rules) > 1:
@@ -50,6 +62,28 @@ def run(args: argparse.Namespace) -> int:
         if (reason := why_too_many(rule.kind, rule.match.sources)) is not None:
             raise FwtopError(f"{reason}; nothing was changed", 2)
     return carry_out(args, rules)
+
+
+def _on_list(args: argparse.Namespace) -> Rule:
+    """Return the rule on a named list; raises FwtopError.
+
+    Its sources are for the preview alone, which needs them: the guardian has its own.
+    """
+    from fwtop.client import discovery
+
+    name = check_name(args.list)
+    kind = Kind(args.via or "ipset")
+    if kind not in LIST_KINDS or args.replace is not None:
+        what = "--replace" if args.replace is not None else f"--via {kind.value}"
+        raise FwtopError(f"--list does not go with {what}; nothing was changed", 2)
+    sources: Sequence[Prefix] = ()
+    if not args.yes:
+        with discovery.connect(netns=args.netns, readonly=True) as guardian:
+            sources = _of_family(guardian.read_list(name)[0], args.family)
+    match = Match(sources=sources, family=args.family)
+    ttl = args.ttl or DEFAULT_TTL_SECONDS
+    what = f"block list {name}"
+    return Rule("", kind, match, what, ttl, created_by="cli", origin=LIST + name, close_open=args.close_open)
 
 
 def _replacement(args: argparse.Namespace, new: Rule) -> Rule:

@@ -35,7 +35,8 @@ def measure(rules: list[Rule], netns: str | None) -> list[Preview] | None:
 
     A child process does it, because watching gives root away and installing needs it.
     """
-    if sum(len(rule.match.sources) for rule in rules) > _MAX_SOURCES:
+    is_empty = any(rule.list_name is not None and not rule.match.sources for rule in rules)
+    if is_empty or sum(len(rule.match.sources) for rule in rules) > _MAX_SOURCES:
         return None
     given, result = os.memfd_create("fwtop-rules"), os.memfd_create("fwtop-previews")
     try:

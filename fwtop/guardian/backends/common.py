@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fwtop.guardian.objects.spec import SetSpec
 from fwtop.guardian.rules.prefix_lists import of_family
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Rule
-from fwtop.render.xtables import TIMED_ELEMENTS, halves, set_name
+from fwtop.render.xtables import TIMED_ELEMENTS, halves, list_set_name, set_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +29,10 @@ def base(rule: Rule, exceptions: tuple[Prefix, ...], *, side: str = "src") -> Ba
     """
     sets: list[SetSpec] = []
     asks: dict[int, tuple[str, ...]] = {}
-    for family in rule.match.families:
-        if rule.match.sources:
+    for family in families_asked(rule):
+        if rule.list_name is not None:
+            spec = _list_set(rule.list_name, rule, family)
+        elif rule.match.sources:
             spec = _source_set(rule, family, exceptions)
             if not spec.elements:
                 continue
@@ -53,6 +55,18 @@ def base(rule: Rule, exceptions: tuple[Prefix, ...], *, side: str = "src") -> Ba
     if not asks:
         raise FwtopError("no address is left to match after the allow-list; nothing was installed")
     return Base(tuple(sets), asks)
+
+
+def families_asked(rule: Rule) -> tuple[int, ...]:
+    """Return the families whose packets a rule is about: on a named list also one that it has none of yet."""
+    if rule.list_name is None:
+        return rule.match.families
+    return replace(rule.match, sources=()).families
+
+
+def _list_set(name: str, rule: Rule, family: int) -> SetSpec:
+    rows = of_family(rule.match.sources, family, ())
+    return SetSpec(list_set_name(name, family), family, rows, timed=False, shared=True)
 
 
 def _enable_set(rule: Rule, family: int) -> SetSpec:

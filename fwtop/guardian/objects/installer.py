@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from fwtop.guardian.allow.allowlist import AllowList
 from fwtop.guardian.failpoints import Failpoint, Failpoints
@@ -25,6 +25,9 @@ from fwtop.guardian.serving.ownership import single_threaded
 from fwtop.kernel.deadline import unlimited
 from fwtop.kernel.netfilter import ipset
 from fwtop.model.errors import FwtopError
+
+if TYPE_CHECKING:
+    from fwtop.guardian.objects.list_sets import ListSets
 
 FAMILIES = (4, 6)
 _Found = TypeVar("_Found")
@@ -70,7 +73,18 @@ class Kernel:
         self._memory = memory
         self._failpoints = failpoints
         self._allow_sets = AllowSets()
+        self._lists: ListSets | None = None
         self.sysctls = Sysctls(memory, failpoints)
+
+    @property
+    def lists(self) -> ListSets:
+        """The sets of named lists."""
+        if self._lists is None:
+            # Imported here: a guardian without lists needn't carry numpy.
+            from fwtop.guardian.objects.list_sets import ListSets
+
+            self._lists = ListSets(self._serve_urgent)
+        return self._lists
 
     def plan(
         self,
@@ -114,6 +128,8 @@ class Kernel:
             for spec in objects.sets:
                 if spec.timed:
                     short += sets.fill_text(spec, timeout_seconds)
+                elif spec.shared:
+                    self.lists.ensure(spec)
                 else:
                     sets.fill_long(spec, timeout_seconds, self._serve_urgent)
             self._failpoints.reached(Failpoint.SETS)
@@ -143,7 +159,10 @@ class Kernel:
         if objects.lines:
             self._allow_sets.fill(allow, [family for family, _ in _by_family(objects)])
         for spec in objects.sets:
-            sets.renew(spec, timeout_seconds)
+            if spec.shared:
+                self.lists.ensure(spec)
+            else:
+                sets.renew(spec, timeout_seconds)
 
     def restore_missing(
         self, rule_id: str, objects: KernelObjects, allow: AllowList, timeout_seconds: int
@@ -163,7 +182,10 @@ class Kernel:
         grouped = _by_family(objects)
         self._allow_sets.fill(allow, [family for family, _ in grouped])
         for spec in objects.sets:
-            sets.restore_missing(spec, timeout_seconds)
+            if spec.shared:
+                self.lists.ensure(spec)
+            else:
+                sets.restore_missing(spec, timeout_seconds)
         self._failpoints.reached(Failpoint.REPAIR_SETS)
         for family, lines in grouped:
             state = self._read_to_change(family)

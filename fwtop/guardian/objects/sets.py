@@ -56,6 +56,8 @@ def _head(spec: SetSpec, timeout_seconds: int) -> str:
 
 def shown_text(spec: SetSpec, timeout_seconds: int, count: int) -> list[str]:
     """Return the commands for display: `count` elements, and how many more there are."""
+    if spec.shared:
+        return [f"# set {spec.name} holds the list, {len(spec.elements):,} prefixes of IPv{spec.family}"]
     cut = SetSpec(spec.name, spec.family, spec.elements[:count], spec.exceptions[:count], spec.timed)
     lines = [_head(spec, timeout_seconds), *fill_text(cut, timeout_seconds).splitlines()[1:]]
     more = len(spec.elements) + len(spec.exceptions) - (len(lines) - 1)

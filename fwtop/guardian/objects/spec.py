@@ -34,6 +34,7 @@ class SetSpec:
     elements: Sequence[Prefix]
     exceptions: tuple[Prefix, ...] = ()  # `nomatch` elements: inside a listed prefix, but not meant
     timed: bool = True  # False: a long list, whose lines also match an enable set
+    shared: bool = False  # a named list's, which stays when the rule ends and others use it
 
 
 @dataclass(frozen=True, slots=True)

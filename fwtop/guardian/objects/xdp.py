@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import syslog
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from fwtop.guardian.allow.allowlist import AllowList
@@ -47,7 +47,8 @@ class CompiledRules:
         self._busy = False  # a loader runs; no other must be started meanwhile
         self._slots: Slots | None = None
         self._rules: dict[str, Rule] = {}  # whose compilation is known; all but those not adopted yet
-        self._listed: set[str] = set()  # whose long lists the kernel has as this version makes them
+        self._listed: set[str] = set()  # keys of long lists that the kernel has as this version makes them
+        self.list_key: Callable[[Rule], str] = lambda _: ""  # of the named list that a rule is on
         self._allow: tuple[Prefix, ...] = ()
         self._attachments = Attachments()
         self._unseen = False  # a former guardian left rules, and they could not be read
@@ -120,7 +121,7 @@ class CompiledRules:
         program = "fwtop_tc" if rule.kind is Kind.TC else "fwtop_xdp"
         rules = f"{count} rule{'s' if count > 1 else ''}"
         lines.append(f"bcc: compile {rules} and the allow-list into program {program}")
-        if len(rule.match.sources) > COMPILED_PREFIXES:
+        if len(rule.match.sources) > COMPILED_PREFIXES or rule.list_name is not None:
             lines.append(f"bpf map: {len(rule.match.sources):,} prefixes, pinned as {self._pins}/list-N-*")
         if rule.limit is not None:
             lines.append(f"bpf map: {BUCKETS:,} source prefixes at most, pinned as {self._pins}/limit-N")
@@ -209,7 +210,7 @@ class CompiledRules:
             first = self._planned.first
             rules[free_slot(used)] = first
             rules |= self._planned.others(first, rules)
-            items = tuple(RequestedRule.of(*item) for item in rules.items())
+            items = tuple(self._requested(*item) for item in rules.items())
             order = Compile(items, _allowed(allow), at_tc=rule.kind is Kind.TC)
             self._precompiler.start(order, instead=instead)
 
@@ -359,6 +360,34 @@ class CompiledRules:
         if errors:
             raise FwtopError("; ".join(map(str, errors)))
 
+    def _requested(self, slot: int, rule: Rule, *, report_hits: bool = False) -> RequestedRule:
+        return RequestedRule.of(slot, rule, report_hits=report_hits, list_key=self.list_key(rule))
+
+    def change_list(self, rules: Sequence[Rule]) -> None:
+        """Swap in a program whose rules have these sources, those of a changed list; raises FwtopError.
+
+        Rules and prefixes that stay keep their counters. Where it fails, all is as before.
+        """
+        mine = [rule for rule in rules if rule.id in self._rules]
+        if not mine or self._slots is None:
+            return
+        before = {rule.id: self._rules[rule.id] for rule in mine}
+        hits = self._hits.release(before)
+        self._rules |= {rule.id: rule for rule in mine}
+        try:
+            self._compile(self._slots.numbers(), self._allow)
+        except BaseException:
+            self._rules |= {name: rule for name, rule in before.items() if name in self._rules}
+            self._hits.take(hits)
+            raise
+        new = {rule.id: rule for rule in mine if self._hits.knows(rule.id)}
+        shared = next(((name, hits[name]) for name in new if name in hits), None)  # by all rules on the list
+        if shared is not None:
+            name, descriptor = shared
+            self._hits.carry_over(descriptor, before[name], new[name], self._slots.cpus)
+        for descriptor in hits.values():
+            os.close(descriptor)
+
     def _refresh_program(self, allow: AllowList) -> None:
         wanted = _allowed(allow)
         is_current = wanted == self._allow and not self._stale and not self._attachments.need_program()
@@ -374,16 +403,17 @@ class CompiledRules:
         The rules `ahead` are planned: they have no number, and so no effect.
         """
         items: list[RequestedRule] = []
-        sent: dict[int, int] = {}
+        sent: dict[str, int] = {}
         try:
             for slot, number in used.items():
                 rule = self._rules.get(str(number))
                 if rule is None:
                     raise FwtopError(f"XDP rule {number} of a former guardian was not looked at yet")
-                if len(rule.match.sources) > COMPILED_PREFIXES and rule.id not in self._listed:
-                    sent[number] = sealed(rule.match.sources)
-                items.append(RequestedRule.of(slot, rule, report_hits=not self._hits.knows(rule.id)))
-            items += [RequestedRule.of(slot, planned) for slot, planned in (ahead or {}).items()]
+                item = self._requested(slot, rule, report_hits=not self._hits.knows(rule.id))
+                if item.listed and item.key not in self._listed | sent.keys():
+                    sent[item.key] = sealed(rule.match.sources)
+                items.append(item)
+            items += [self._requested(slot, planned) for slot, planned in (ahead or {}).items()]
             interfaces = tuple(self._attachments.wanted(self.interfaces))
             request = Apply(tuple(items), allow, interfaces, self.descriptors, sent)
             self._precompiler.spare(request)
@@ -397,7 +427,7 @@ class CompiledRules:
         self._attachments.replace(loaded.attachments)
         self._allow = allow
         self._ahead = dict(ahead or {})
-        self._listed |= {str(number) for number in sent}
+        self._listed = (self._listed | sent.keys()) & {item.key for item in items}
         self._hits.keep({str(number) for number in used.values()})
 
 

@@ -122,5 +122,8 @@ class Precompiler:
 def _code(request: Apply | Compile) -> object:
     """Return what determines the compiled code: the rules without their ids and deadlines, and who passes."""
     rules = sorted(request.rules, key=lambda item: item.slot)
-    code = [(item.slot, item.rule.kind, item.rule.match, item.rule.limit, item.listed) for item in rules]
+    code = [
+        (item.slot, item.rule.kind, item.rule.match, item.rule.limit, item.listed, item.list_key)
+        for item in rules
+    ]
     return code, request.allow

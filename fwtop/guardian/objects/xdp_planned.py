@@ -40,8 +40,9 @@ class Planned:
 
 def same_code(one: Rule, other: Rule) -> bool:
     """Return whether two rules compile to the same code."""
-    return (one.kind, one.match, one.limit) == (other.kind, other.match, other.limit)
+    wanted = (other.kind, other.list_name, other.match, other.limit)
+    return (one.kind, one.list_name, one.match, one.limit) == wanted
 
 
 def _is_short(rule: Rule) -> bool:
-    return rule.kind is Kind.XDP and rule.limit is None and not rule.match.sources
+    return rule.kind is Kind.XDP and rule.limit is None and rule.list_name is None and not rule.match.sources

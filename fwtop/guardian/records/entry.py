@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.prefix_list import ATTACH_ABOVE, pack_prefixes, unpack_prefixes
 from fwtop.model.rule import Rule, State
 
@@ -34,14 +36,19 @@ def rule_text(rule: Rule) -> str:
     return json.dumps(replace(rule, match=replace(rule.match, sources=())).to_dict())
 
 
+def own_sources(rule: Rule) -> Sequence[Prefix]:
+    """Return the sources to be recorded with a rule: a named list has a record of its own (list_log.py)."""
+    return rule.match.sources if rule.list_name is None else ()
+
+
 def is_long(rule: Rule) -> bool:
     """Return whether a rule's sources get a row of their own."""
-    return len(rule.match.sources) > ATTACH_ABOVE
+    return len(own_sources(rule)) > ATTACH_ABOVE
 
 
 def inline_sources(rule: Rule) -> bytes:
     """Encode the sources that the rule's own row holds: of a long list, the first."""
-    sources = rule.match.sources
+    sources = own_sources(rule)
     return pack_prefixes(sources[:KEPT_SOURCES] if is_long(rule) else sources)
 
 
@@ -74,7 +81,7 @@ def record_of(entry: Entry) -> dict[str, Any]:
     """Encode an entry for the runtime copy, without its sources."""
     return {
         "rule": json.loads(rule_text(entry.rule)),
-        "sources": len(entry.rule.match.sources),
+        "sources": len(own_sources(entry.rule)),
         "variant": entry.variant,
         "state": entry.state.value,
         "expires": entry.expires,

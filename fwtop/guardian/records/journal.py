@@ -25,6 +25,7 @@ from fwtop.guardian.records.entry import (
     entry_of_record,
     entry_of_row,
     is_long,
+    own_sources,
     record_of,
     row_of,
     rule_text,
@@ -330,7 +331,7 @@ class Journal:
                     del self._unwritten[rule_id]
 
     def _write_update(self, entry: Entry) -> None:
-        number, sources = int(entry.rule.id), entry.rule.match.sources
+        number, sources = int(entry.rule.id), own_sources(entry.rule)
         times, counts = (entry.expires, entry.confirm_by, entry.ended), (entry.packets, entry.bytes)
         self._db.execute(
             "UPDATE rules SET state=?, note=?, expires=?, confirm_by=?, ended=?, packets=?, bytes=? "
@@ -343,7 +344,7 @@ class Journal:
             self._db.execute("DELETE FROM lists WHERE rule=?", (number,))
 
     def _copy(self, entry: Entry, *, with_sources: bool = False) -> bool:
-        sources = pack_prefixes(entry.rule.match.sources) if with_sources else None
+        sources = pack_prefixes(own_sources(entry.rule)) if with_sources else None
         return self._put(f"rule-{entry.rule.id}", record_of(entry), sources)
 
     def _put(self, name: str, record: dict[str, Any], blob: bytes | None = None) -> bool:

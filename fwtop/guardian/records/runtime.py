@@ -35,6 +35,11 @@ class RuntimeCopy:
         self._boot = boot
         self._lock = threading.Lock()  # the journal's thread drops the records of rules that are over
 
+    @property
+    def directory(self) -> Path:
+        """Where the records are."""
+        return self._directory
+
     def put(self, name: str, record: dict[str, Any], blob: bytes | None = None) -> bool:
         """Keep a record, with bytes beside it, in one step each; False (and a log line) if it can't be."""
         try:

@@ -12,7 +12,7 @@ from fwtop.guardian.rules import timers
 from fwtop.guardian.rules.lifecycle import REPAIRING, Lifecycle
 from fwtop.guardian.rules.state import GuardianState
 from fwtop.model.errors import FwtopError
-from fwtop.model.rule import ACTIVE_STATES, State
+from fwtop.model.rule import ACTIVE_STATES, Rule, State
 from fwtop.model.text import safe_text
 
 
@@ -23,10 +23,12 @@ def adopt_all(state: GuardianState, lifecycle: Lifecycle) -> list[str]:
     now = time.monotonic()
     for entry in state.journal.open_entries():
         try:
+            entry = replace(entry, rule=_with_list(state, entry.rule))  # noqa: PLW2901
             done.append(_adopt(state, lifecycle, entry, now))
         except Exception as error:  # one rule must not keep the others from being adopted
             state.active[entry.rule.id] = entry  # tried again later; its timeout runs
             done.append(f"rule {entry.rule.id} could not be examined: {safe_text(FwtopError.of(error))}")
+    done += state.known_lists.restore_unfinished() if state.known_lists is not None else []
     done += _finish_repairs(state, lifecycle)
     if state.journal.lost:
         done += _recover(state)
@@ -40,6 +42,13 @@ def adopt_all(state: GuardianState, lifecycle: Lifecycle) -> list[str]:
     return done
 
 
+def _with_list(state: GuardianState, rule: Rule) -> Rule:
+    """Return a rule with its named list's entries; of a list whose record is lost it has none."""
+    if rule.list_name is None or rule.list_name not in state.lists:
+        return rule
+    return state.lists.with_sources(rule)
+
+
 def _adopt(state: GuardianState, lifecycle: Lifecycle, entry: Entry, now: float) -> str:
     """Adopt a rule, or end it and journal why; raises FwtopError where the kernel can't be read."""
     rule_id, name = entry.rule.id, f"rule {entry.rule.id}"
@@ -48,6 +57,8 @@ def _adopt(state: GuardianState, lifecycle: Lifecycle, entry: Entry, now: float)
         over = timers.due([entry], now)
         if over:
             _, ended, note = over[0]
+        elif entry.rule.list_name is not None and entry.rule.list_name not in state.lists:
+            note = "the record of its list is lost"
         else:
             objects = state.objects_of(entry.rule)
             state.acting.expect(entry.rule, objects)

@@ -13,7 +13,7 @@ from fwtop.guardian.objects.sets import entry_counters
 from fwtop.guardian.records.entry import Entry
 from fwtop.kernel.programs import CommandError
 from fwtop.model.rule import ACTIVE_STATES, Kind, Rule, RuleStatus, families_of, rule_status_to_dict
-from fwtop.render.xtables import COUNTED_ELEMENTS, set_name
+from fwtop.render.xtables import COUNTED_ELEMENTS, list_set_name, set_name
 
 _SECONDS = 2.9  # between two readings of a rule's sets, whoever asks
 _SHOWN = 50
@@ -50,12 +50,19 @@ def _counted(rule: Rule) -> dict[str, int]:
         return nft.entry_counters(rule.id, top=_SHOWN)
     counted: dict[str, int] = {}
     families = families_of(rule.match.sources)
-    for name in [set_name(rule.id, family) for family in rule.match.families if family in families]:
+    for name in [_set_of(rule, family) for family in rule.match.families if family in families]:
         try:
             counted |= entry_counters(name, top=_SHOWN)
         except CommandError:
             continue
     return counted
+
+
+def _set_of(rule: Rule, family: int) -> str:
+    """Return the name of the set of a rule's sources; that of a named list counts for all rules on it."""
+    if rule.list_name is not None:
+        return list_set_name(rule.list_name, family)
+    return set_name(rule.id, family)
 
 
 _COUNT_SECONDS = 0.9  # kernel counters are read at most this often, whoever asks

@@ -41,7 +41,8 @@ class Verdict:
 def judge(rule: Rule, allow: AllowList, active_rules: int) -> Verdict:
     """Check whether a rule may be installed now."""
     refused = _too_many(rule, active_rules) or _hits_allowed(rule, allow)
-    broad = why_broad(rule, allow)
+    empty = rule.list_name is not None and not rule.match.sources  # judged as it is filled
+    broad = None if empty else why_broad(rule, allow)
     if broad is None and (barred := _barred(rule, allow)):
         broad = f"the whole list is where operators are logged in: {_named(barred)}"
     return Verdict(refused, broad, (*allow.warnings, *_still_pass(rule, allow)))
@@ -57,16 +58,19 @@ def _hits_allowed(rule: Rule, allow: AllowList) -> str | None:
     """Refuse sources that hold what the operator listed, or a session's peer that could not log in again.
 
     Lists that somebody else compiled (asn:, country:, @file) are cut around both instead: see `exceptions`
-    and `around_sessions`. Rules that name no source can't reach them, as the allow-list comes first.
+    and `around_sessions`. Named lists are shared and stay as they are; what the operator listed passes.
+    Rules that name no source can't reach them, as the allow-list comes first.
     """
     broadest = [listed(rule.match.sources).shortest(family) for family in rule.match.families]
     if any(prefix is not None and prefix.length == 0 for prefix in broadest):
         return "a source of /0 is everybody; nothing was installed"
-    if rule.origin is not None or rule.kind is Kind.NOTRACK:
+    named = rule.list_name is not None
+    if (rule.origin is not None and not named) or rule.kind is Kind.NOTRACK:
         return None
     index = listed(rule.match.sources)
     for entry in allow.entries:
-        if entry.role is not Role.OPERATOR and not _hits_session(rule.match, entry):
+        is_operators = entry.role is Role.OPERATOR and not named  # what a named list has of it passes
+        if not is_operators and not _hits_session(rule.match, entry):
             continue
         hit = index.overlapping(entry.prefix)
         if hit is not None:
@@ -94,7 +98,7 @@ def _hits_login(match: Match, entry: Allowed) -> bool:
 
 def exceptions(rule: Rule, allow: AllowList) -> tuple[Prefix, ...]:
     """Return the operator's prefixes that a compiled list must be cut around."""
-    if rule.origin is None:
+    if rule.origin is None or rule.list_name is not None:
         return ()
     index = listed(rule.match.sources)
     return tuple(prefix for prefix in allow.listed if index.overlapping(prefix) is not None)
@@ -115,7 +119,12 @@ def around_sessions(rule: Rule, allow: AllowList) -> tuple[Rule, tuple[str, ...]
 
 def _barred(rule: Rule, allow: AllowList) -> list[Prefix]:
     """Return the sessions' addresses on a compiled list from where nobody could log in again."""
-    if rule.origin is None or rule.kind in (Kind.NOTRACK, Kind.SYSCTL) or rule.match.sport is not None:
+    if (
+        rule.origin is None
+        or rule.list_name is not None
+        or rule.kind in (Kind.NOTRACK, Kind.SYSCTL)
+        or rule.match.sport is not None
+    ):
         return []
     index = listed(rule.match.sources)
     peers = {entry.prefix for entry in allow.entries if _hits_login(rule.match, entry)}

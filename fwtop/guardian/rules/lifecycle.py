@@ -20,7 +20,7 @@ from fwtop.guardian.records.entry import Entry
 from fwtop.guardian.rules import closing, guard, timers
 from fwtop.guardian.rules.guard import check_share, force_refused
 from fwtop.guardian.rules.state import GuardianState
-from fwtop.guardian.rules.validate import MAX_TTL_SECONDS, rule_of_wire
+from fwtop.guardian.rules.validate import MAX_TTL_SECONDS
 from fwtop.guardian.serving.ownership import single_threaded
 from fwtop.kernel.deadline import RESERVE_SECONDS, until
 from fwtop.model.addresses.address import Prefix
@@ -87,7 +87,7 @@ class Lifecycle:
             raise FwtopError(f"confirm_seconds goes from 0 to {MAX_CONFIRM_SECONDS}", 2)
         if trouble := self._journal.trouble():
             raise FwtopError(trouble)
-        rule = replace(rule_of_wire(data, sources), created=time.time())
+        rule = replace(self._state.rule_of(data, sources), created=time.time())
         others, allow = self._state.other_rules(rule), self._state.fresh_allow()
         rule, spared = guard.around_sessions(rule, allow)
         verdict = guard.judge(rule, allow, len(others))
@@ -168,7 +168,19 @@ class Lifecycle:
             self.record(due)
         else:
             self.record(replace(entry, state=State.REVERTED, ended=time.time(), note=note))
+        self._tidy_lists()
         self.update_watchdog()
+
+    def _tidy_lists(self) -> None:
+        """Free the sets of named lists that no rule uses any more; what fails is tried with the next rule."""
+        lists = self._state.known_lists
+        if lists is None or self._installing:
+            return
+        try:
+            lists.tidy()
+            self._log_once("lists", None)
+        except FwtopError as error:
+            self._log_once("lists", error)
 
     def keep(self, rule_id: str, ttl_seconds: int | None) -> dict[str, Any]:
         """Confirm a rule, or renew a confirmed one: its time to live starts again. Raises FwtopError."""
@@ -285,7 +297,10 @@ class Lifecycle:
         deadline = timers.next_deadline(self.active.values())
         if deadline is None:
             return None
-        return max(retry, min(deadline, state.allow_due()) - time.monotonic(), 0.0)
+        lists = state.known_lists
+        ends = lists.tick(now) if lists is not None and not self._installing else None
+        due = min(deadline, state.allow_due(), ends if ends is not None else deadline)
+        return max(retry, due - time.monotonic(), 0.0)
 
     def _refresh_allow(self) -> None:
         """Update the allow-list everywhere; where that fails, the log and the warnings say so."""
@@ -336,6 +351,7 @@ class Lifecycle:
             self._owners.pop(entry.rule.id, None)
             counters.forget(entry.rule.id)
             self._state.acting.forget(entry.rule.id)
+        self._tidy_lists()
         self.update_watchdog()
         self._log_once("leftovers", "; ".join(self._leftovers))
         if stuck:
@@ -375,6 +391,7 @@ class Lifecycle:
             self._leftovers = self._kernel.remove(orphans) if orphans or not self.active else []
         except FwtopError as error:
             self._leftovers = [str(error)]
+        self._tidy_lists()
         self._log_once("leftovers", "; ".join(self._leftovers))
 
     def record(self, entry: Entry) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from fwtop.guardian import backends
 from fwtop.guardian.allow.allowlist import AllowList
@@ -16,10 +16,15 @@ from fwtop.guardian.records.journal import Journal
 from fwtop.guardian.rules import guard
 from fwtop.guardian.rules.counters import RuleCounters
 from fwtop.guardian.rules.guard import Limits, read_limits
+from fwtop.guardian.rules.validate import rule_of_wire
 from fwtop.guardian.serving.ownership import single_threaded
+from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Rule
 from fwtop.model.text import safe_text
+
+if TYPE_CHECKING:  # numpy, which a guardian without lists needn't carry
+    from fwtop.guardian.rules.named_lists import NamedLists
 
 ALLOW_REFRESH_SECONDS = 5.0
 _SETTLE_SECONDS = 0.2  # after a routing change: others usually follow at once
@@ -35,7 +40,9 @@ class GuardianState:
         kernel: Kernel,
         gather_allow: Callable[[], AllowList],
         limits: Callable[[], tuple[Limits, tuple[str, ...]]] = read_limits,
+        make_lists: Callable[[GuardianState], NamedLists] | None = None,
     ) -> None:
+        """Take what the rules of a namespace need; `make_lists` finds its named lists when first needed."""
         self.journal = journal
         self.kernel = kernel
         self.limits = limits
@@ -45,6 +52,8 @@ class GuardianState:
         self.counters = RuleCounters(kernel.counts, kernel.compiled.entries, kernel.compiled.place)
         self.allow_trouble = ""  # why some rules don't have the allow-list as it is
         self._gather_allow = gather_allow
+        self._make_lists = make_lists
+        self._lists: NamedLists | None = None
         self._allow_read_at = 0.0
 
     def active_rule(self, rule_id: str) -> Entry:
@@ -63,6 +72,45 @@ class GuardianState:
         if rule.replaces:
             self.active_rule(rule.replaces)
         return [entry.rule for entry in self.active.values() if entry.rule.id != rule.replaces]
+
+    @property
+    def lists(self) -> NamedLists:
+        """The named lists; raises FwtopError where none are kept."""
+        if self._lists is None:
+            if self._make_lists is None:
+                raise FwtopError("this guardian keeps no lists; nothing was changed")
+            self._lists = self._make_lists(self)
+            self.kernel.compiled.list_key = self._lists.key_of
+        return self._lists
+
+    @property
+    def known_lists(self) -> NamedLists | None:
+        """The named lists if any request or rule needed them: a guardian without lists stays small."""
+        return self._lists
+
+    def rule_of(self, data: dict[str, Any], sources: Sequence[Prefix]) -> Rule:
+        """Read a rule of a request; one on a named list has its entries as sources. Raises FwtopError."""
+        rule = rule_of_wire(data, sources)
+        return rule if rule.list_name is None else self.lists.with_sources(rule)
+
+    def check_lists(self, rules: Sequence[Rule], force: bool) -> None:
+        """Raise FwtopError if active rules may not have these sources instead of theirs."""
+        allow, limits = self.fresh_allow(), self.limits()[0]
+        for rule in rules:
+            verdict = guard.judge(rule, allow, 0)
+            if verdict.refused is not None:
+                raise FwtopError(f"refused for rule {rule.id}: {verdict.refused}; nothing was changed")
+            if verdict.broad is not None and not force:
+                raise FwtopError(
+                    f"refused without --force for rule {rule.id}: {verdict.broad}; nothing was changed"
+                )
+        ids = {rule.id for rule in rules}
+        others = [entry.rule for entry in self.active.values() if entry.rule.id not in ids]
+        guard.check_share(rules[0], [*others, *rules[1:]], limits)
+
+    def list_changed(self, rule: Rule) -> None:
+        """Expect the kernel to have what an active rule's list holds now."""
+        self.acting.expect(rule, self.objects_of(rule))
 
     def objects_of(self, rule: Rule) -> KernelObjects:
         """Return what a rule consists of in the kernel; raises FwtopError."""

@@ -10,8 +10,9 @@ from typing import Any
 from fwtop.guardian.objects.sets import MAX_TIMEOUT_SECONDS
 from fwtop.guardian.rules.closing import CLOSING_KINDS
 from fwtop.model.addresses.address import Prefix
+from fwtop.model.addresses.targets import check_name
 from fwtop.model.errors import FwtopError
-from fwtop.model.rule import RANGES, Kind, Match, PayloadMatch, Range, RateLimit, Rule
+from fwtop.model.rule import LIST_KINDS, RANGES, Kind, Match, PayloadMatch, Range, RateLimit, Rule
 from fwtop.model.text import safe_text
 from fwtop.model.tunables import TUNABLES
 
@@ -22,7 +23,7 @@ MAX_OFFSET = 65535
 MAX_RATE = 1_000_000_000
 MAX_CONNECTIONS = 1_000_000
 MAX_TEXT = 300
-_ORIGIN = re.compile(r"asn:[0-9]{1,10}|country:[A-Za-z]{2}|@.{1,4095}")
+_ORIGIN = re.compile(r"asn:[0-9]{1,10}|country:[A-Za-z]{2}|@.{1,4095}|list:.{1,40}")
 _MOST = {"ttl": 255, "tcp_header": 60, "tcp_seq": 0xFFFF_FFFF}  # of a range; 16 bits else
 
 
@@ -60,8 +61,18 @@ def _check_rule(rule: Rule) -> None:
     _check_settings(rule)
     _check_connections(rule)
     _require(rule.kind is not Kind.HASHLIMIT or rule.limit is not None, "limit (hashlimit needs one)")
-    _require(rule.kind is not Kind.IPSET or bool(rule.match.sources), "sources (a block needs some)")
+    _check_list(rule)
+    has_sources = bool(rule.match.sources) or rule.list_name is not None
+    _require(rule.kind is not Kind.IPSET or has_sources, "sources (a block needs some)")
     _require(rule.kind is not Kind.STRING or bool(rule.match.payload), "payload (a match needs one)")
+
+
+def _check_list(rule: Rule) -> None:
+    if rule.list_name is None:
+        return
+    check_name(rule.list_name)
+    _require(rule.kind in LIST_KINDS, "kind (a named list goes with ipset, xdp and tc)")
+    _require(not rule.match.sources, "sources (they are the named list's)")
 
 
 def _check_connections(rule: Rule) -> None:

@@ -17,7 +17,6 @@ from fwtop.guardian.diagnose.dependents import notrack_warnings
 from fwtop.guardian.rules import closing, guard
 from fwtop.guardian.rules.guard import check_share, force_refused
 from fwtop.guardian.rules.state import GuardianState
-from fwtop.guardian.rules.validate import rule_of_wire
 from fwtop.guardian.serving.ownership import single_threaded
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.roles import Role
@@ -61,7 +60,7 @@ class Reports:
         `owner` is the console that asks, None for the command line; `follows` as in the request.
         """
         state = self._state
-        rule = replace(rule_of_wire(data, sources), id="0")
+        rule = replace(state.rule_of(data, sources), id="0")
         others, allow = state.other_rules(rule), state.fresh_allow()
         rule, spared = guard.around_sessions(rule, allow)
         verdict = guard.judge(rule, allow, len(others))

@@ -8,11 +8,25 @@ from dataclasses import dataclass
 from typing import Any
 
 from fwtop.guardian.rules.lifecycle import Lifecycle
+from fwtop.guardian.serving.list_requests import ListRequests
 from fwtop.guardian.serving.reports import Reports
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.prefix_list import read_sources
 from fwtop.model.errors import FwtopError
-from fwtop.model.protocol import Answer, Apply, Keep, Plan, Repair, Request, Undo, Why
+from fwtop.model.protocol import (
+    Answer,
+    Apply,
+    Keep,
+    ListChange,
+    ListRead,
+    ListShow,
+    ListTest,
+    Plan,
+    Repair,
+    Request,
+    Undo,
+    Why,
+)
 from fwtop.model.text import safe_text
 
 
@@ -22,6 +36,7 @@ class Handlers:
 
     lifecycle: Lifecycle
     reports: Reports
+    lists: ListRequests
 
 
 def carry_out(
@@ -35,6 +50,8 @@ def carry_out(
     match request:
         case Why():
             return {"sentences": handlers.reports.why(request.id)}
+        case ListChange() | ListShow() | ListTest() | ListRead():
+            return handlers.lists.carry_out(request, _sources(attached))
         case Keep() | Repair() | Undo():
             return _change(handlers.lifecycle, request)
         case Plan():
@@ -68,7 +85,7 @@ def _sources(attached: int | None) -> Sequence[Prefix]:
 
 def check_attached(request: Request, attached: int | None) -> None:
     """Raise ValueError unless request and message agree on whether a list came along."""
-    announced = isinstance(request, Plan | Apply) and request.attached
+    announced = isinstance(request, Plan | Apply | ListChange) and request.attached
     if announced != (attached is not None):
         raise ValueError("a list is announced or attached, but not both")
 

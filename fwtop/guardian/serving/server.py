@@ -35,6 +35,8 @@ from fwtop.model.protocol import (
     Connect,
     Hello,
     Keep,
+    ListChange,
+    ListRead,
     NumberedRequest,
     Plan,
     Repair,
@@ -214,7 +216,7 @@ class Server:
                 self._renew_survey()
             case Symbols():
                 self._name_locations(peer, peer.client)
-            case Apply() | Keep() | Repair() | Undo() if peer.client.hello.readonly:
+            case Apply() | Keep() | Repair() | Undo() | ListChange() if peer.client.hello.readonly:
                 self._connections.reply(peer, Answer(False, "read-only: nothing was changed", 1))
             case _:
                 self._submit(peer, peer.client, asked, attached)
@@ -233,12 +235,12 @@ class Server:
         def done(answer: Answer) -> None:
             if kept is not None:
                 self._connections.closer.close([kept])
-            self._connections.reply(peer, answer)
+            self._connections.reply(peer, answer, answer.data.pop("descriptors", None))
 
         self._connections.suspend(peer)
         is_slow, is_change = (
-            isinstance(request, Plan | Apply | Why),
-            isinstance(request, Apply | Keep | Repair | Undo),
+            isinstance(request, Plan | Apply | Why | ListChange | ListRead),
+            isinstance(request, Apply | Keep | Repair | Undo | ListChange),
         )
         end = time.monotonic() + seconds
         self._worker.submit(Task(work, done, quick=not is_slow, end=end, changes=is_change))

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import errno
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fwtop.kernel import netlink
@@ -22,10 +23,10 @@ if TYPE_CHECKING:  # a guardian without a long list doesn't load numpy
     from fwtop.model.addresses.prefix_rows import PrefixRows
 
 _SUBSYSTEM = 6 << 8  # NFNL_SUBSYS_IPSET
-_DESTROY, _FLUSH, _LIST, _ADD = (_SUBSYSTEM | number for number in (3, 4, 7, 9))  # IPSET_CMD_*
+_DESTROY, _FLUSH, _SWAP, _LIST, _ADD, _DEL = (_SUBSYSTEM | number for number in (3, 4, 6, 7, 9, 10))
 _TYPENAME, _FAMILY, _MAX_ELEMENTS, _SIZE = 3, 5, 19, 23  # the latter two in _DATA
 _FAMILY_NAMES = {2: "ip", 10: "ip6"}  # NFPROTO_*
-_PROTOCOL, _SETNAME, _FLAGS, _DATA, _ADT, _LINENO = 1, 2, 6, 7, 8, 9  # IPSET_ATTR_*
+_PROTOCOL, _SETNAME, _SETNAME2, _FLAGS, _DATA, _ADT, _LINENO = 1, 2, 3, 6, 7, 8, 9  # IPSET_ATTR_*
 _IP, _CIDR, _PORT, _PROTO, _ELEMENT_FLAGS, _ELEMENTS = 1, 3, 4, 7, 8, 24  # in _DATA
 _VERSION = attribute(_PROTOCOL, b"\7")  # IPSET_PROTOCOL
 _HEADER_ONLY = 4  # IPSET_FLAG_LIST_HEADER
@@ -126,6 +127,53 @@ def destroy_set(name: str) -> None:
             raise FwtopError(f"set {name} can't be destroyed: {_reason(error)}") from None
 
 
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """Prefixes of one family that come into a set, and others that go."""
+
+    name: str
+    family: int
+    added: PrefixRows
+    removed: PrefixRows
+
+
+def change_sets(edits: Sequence[Edit]) -> None:
+    """Change existing hash:net sets in a single system call; raises FwtopError.
+
+    The kernel carries all of it out before the call returns, so no signal can come in between. What one
+    message fails of does not undo the others.
+    """
+    requests = [
+        (kind, body)
+        for kind in (_ADD, _DEL)  # in this order: never less than what stays
+        for edit in edits
+        for body in _element_messages(edit.name, edit.family, edit.added if kind == _ADD else edit.removed)
+    ]
+    _send_all(requests, "the sets could not be changed")
+
+
+def swap_sets(pairs: Sequence[tuple[str, str]]) -> None:
+    """Exchange the contents of pairs of sets in a single system call; raises FwtopError."""
+    requests = [(_SWAP, _named(one) + attribute(_SETNAME2, two.encode() + b"\0")) for one, two in pairs]
+    _send_all(requests, "sets could not be swapped")
+
+
+def _element_messages(name: str, family: int, prefixes: PrefixRows) -> Iterator[bytes]:
+    encode, size, count = _encoder(family, prefixes)
+    batch = _MAX_BATCH_BYTES // size
+    for start in range(0, count, batch):
+        nested = netlink.nested(_ADT, encode(start, min(start + batch, count)))
+        yield _named(name) + nested + attribute(_LINENO, bytes(4))
+
+
+def _send_all(requests: Sequence[tuple[int, bytes]], what: str) -> None:
+    try:
+        with netlink.open_socket(NETLINK_NETFILTER, _ADD_SECONDS) as channel:
+            netlink.send_all(channel, requests)
+    except OSError as error:
+        raise FwtopError(f"{what}: {_reason(error)}") from None
+
+
 def add_prefixes(
     name: str, family: int, prefixes: PrefixRows, between_batches: Callable[[], None] = lambda: None
 ) -> None:
@@ -133,13 +181,10 @@ def add_prefixes(
 
     Raises FwtopError with the kernel's reason.
     """
-    encode, size, count = _encoder(family, prefixes)
-    batch = _MAX_BATCH_BYTES // size
     try:
         with netlink.open_socket(NETLINK_NETFILTER, _ADD_SECONDS) as channel:
-            for start in range(0, count, batch):
-                nested = netlink.nested(_ADT, encode(start, min(start + batch, count)))
-                netlink.send(channel, _ADD, _named(name) + nested + attribute(_LINENO, bytes(4)))
+            for body in _element_messages(name, family, prefixes):
+                netlink.send(channel, _ADD, body)
                 between_batches()
     except OSError as error:  # ENOBUFS: out of memory
         raise FwtopError(f"set {name} could not be filled: {_reason(error)}; nothing was installed") from None

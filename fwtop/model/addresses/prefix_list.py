@@ -88,8 +88,11 @@ def prefix_text(prefix: Prefix) -> str:
 def detach_sources(request: Plan | Apply, rule: Rule) -> tuple[Plan | Apply, int | None]:
     """Return a request for a rule, and the descriptor of its source list if that is too long for the message.
 
-    The caller closes the descriptor. `request.rule` is replaced.
+    The caller closes the descriptor. `request.rule` is replaced. The sources of a rule on a named list are
+    the guardian's: what the caller knows of them is left out.
     """
+    if rule.list_name is not None:
+        rule = replace(rule, match=replace(rule.match, sources=()))
     if len(rule.match.sources) <= ATTACH_ABOVE:
         return replace(request, rule=rule.to_dict()), None
     short = replace(rule, match=replace(rule.match, sources=()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 from fwtop.model.addresses.address import Prefix
@@ -9,6 +10,19 @@ from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
 
 ASN, COUNTRY = "asn:", "country:"
+MAX_NAME = 18  # of a list: an ipset's name has 31 characters, and ours have 13 around it
+_NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9_.-]{{0,{MAX_NAME - 1}}}")
+
+
+def check_name(name: str) -> str:
+    """Return the name of a named list; raises FwtopError (code 2)."""
+    if not _NAME.fullmatch(name):
+        raise FwtopError(
+            f"{safe_text(name, limit=40)!r} is no name for a list: 1 to {MAX_NAME} letters, digits, "
+            "'-', '_' and '.', a letter or digit first; nothing was changed",
+            2,
+        )
+    return name
 
 
 def prefixes_of(targets: Iterable[str]) -> tuple[Prefix, ...]:

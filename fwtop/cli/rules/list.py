@@ -1,0 +1,196 @@
+"""fwtop list: named lists of addresses and prefixes, changed in transactions, which rules share."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, TextIO
+
+from fwtop.cli.files.prefix_file import read_prefix_file
+from fwtop.cli.options import add_netns, ttl
+from fwtop.model.addresses.address import Prefix
+from fwtop.model.addresses.prefix_list import prefix_text
+from fwtop.model.addresses.targets import check_name, prefixes_of
+from fwtop.model.errors import FwtopError
+from fwtop.model.protocol import LIST_ACTIONS, ListChange, ListShow, ListTest
+from fwtop.model.text import safe_text
+from fwtop.render.numbers import duration
+
+HELP = (
+    "Named lists of addresses and prefixes: each change is made in whole or not at all, and rules of "
+    "'fwtop block --list NAME' (via ipset, xdp or tc; not nftables) share a list."
+)
+EXAMPLE = "fwtop list create scanners 198.51.100.0/24 2001:db8::/32 --ttl 1d"
+_ACTIONS = (*LIST_ACTIONS, "test", "show", "save")
+_TAKE_ENTRIES = ("create", "add", "remove", "replace")
+_WRITTEN_AT_ONCE = 10_000  # lines
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the verb's arguments."""
+    parser.add_argument("action", choices=_ACTIONS, help="show takes a name or none, all others need one")
+    parser.add_argument("name", nargs="?", metavar="NAME")
+    parser.add_argument(
+        "entry",
+        nargs="*",
+        metavar="PREFIX|@FILE",
+        help="entries to create with, add, remove or replace by, or one to test; @- reads standard input",
+    )
+    parser.add_argument(
+        "--ttl", type=ttl, metavar="TIME", help="the entries end after 30s, 10m, 2h, 1d (default: never)"
+    )
+    parser.add_argument(
+        "--force", action="store_true", help="change it even if a rule on it becomes overly broad"
+    )
+    parser.add_argument("-o", "--output", metavar="FILE", help="save to this file instead of standard output")
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    add_netns(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Carry out one action on a list."""
+    _check(args)
+    work: dict[str, Callable[[argparse.Namespace], int]] = {"show": _show, "test": _test, "save": _save}
+    return work.get(args.action, _change)(args)
+
+
+def _check(args: argparse.Namespace) -> None:
+    action, given = args.action, len(args.entry)
+    if args.name is None and action != "show":
+        raise FwtopError(f"'fwtop list {action}' needs the name of a list; nothing was changed", 2)
+    if args.name is not None:
+        check_name(args.name)
+    if action not in (*_TAKE_ENTRIES, "test") and given:
+        raise FwtopError(f"'fwtop list {action}' takes no entries; nothing was changed", 2)
+    if action in ("add", "remove", "replace") and not given:
+        raise FwtopError(f"'fwtop list {action}' needs prefixes or @FILE; nothing was changed", 2)
+    if action == "test" and given != 1:
+        raise FwtopError("'fwtop list test' needs one address or prefix", 2)
+    if args.ttl is not None and action not in ("create", "add", "replace"):
+        raise FwtopError(f"--ttl does not go with 'fwtop list {action}'; nothing was changed", 2)
+    if args.output is not None and action != "save":
+        raise FwtopError("--output goes with 'fwtop list save'; nothing was changed", 2)
+
+
+def entries_of(given: Sequence[str]) -> Sequence[Prefix]:
+    """Return the prefixes that were named, and those in files; raises FwtopError."""
+    files = [item for item in given if item.startswith("@")]
+    named = prefixes_of(item for item in given if not item.startswith("@"))
+    if not files:
+        return named
+    found: Sequence[Prefix] = read_prefix_file(files[0][1:])
+    if len(files) == 1 and not named:
+        return found
+    from fwtop.model.addresses.prefix_rows import PrefixRows
+
+    return PrefixRows.union((found, named, *(read_prefix_file(name[1:]) for name in files[1:])))
+
+
+def _change(args: argparse.Namespace) -> int:
+    from fwtop.client import discovery
+
+    entries = entries_of(args.entry)
+    request = ListChange(args.name, args.action, args.ttl, args.force)
+    with discovery.connect(netns=args.netns) as guardian:
+        data = guardian.change_list(request, entries).data
+    if args.json:
+        print(json.dumps({"name": args.name, **data}))
+        return 0
+    print(f"list {args.name}: {_outcome(args.action, len(entries), data)}")
+    return 0
+
+
+def _outcome(action: str, given: int, data: dict[str, Any]) -> str:
+    if action == "delete":
+        return "deleted"
+    words = [f"{data[name]:,} {name}" for name in ("added", "removed") if data[name]]
+    if data["renewed"]:
+        words.append(f"{data['renewed']:,} listed already")
+    if action == "remove" and given > data["removed"]:
+        words.append(f"{given - data['removed']:,} not listed")
+    return f"{', '.join(words) or 'nothing to change'}; it holds {data['entries']:,}"
+
+
+def _test(args: argparse.Namespace) -> int:
+    from fwtop.client import discovery
+
+    with discovery.connect(netns=args.netns, readonly=True) as guardian:
+        data = guardian.demand(ListTest(args.name, args.entry[0])).data
+    if args.json:
+        print(json.dumps({"name": args.name, **data}))
+    elif data["entry"] is None:
+        print(f"{safe_text(args.entry[0])} is not in list {args.name}")
+    else:
+        left = data["seconds_left"]
+        ends = f", for another {duration(left)}" if left is not None else ""
+        print(f"{safe_text(args.entry[0])} is in list {args.name}: {safe_text(data['entry'])}{ends}")
+    return 0 if data["entry"] is not None else 1
+
+
+def _show(args: argparse.Namespace) -> int:
+    from fwtop.client import discovery
+
+    with discovery.connect(netns=args.netns, readonly=True) as guardian:
+        data = guardian.demand(ListShow(args.name or "")).data
+    if args.json:
+        print(json.dumps(data))
+        return 0
+    print("\n".join(show_lines(data["lists"])))
+    return 0
+
+
+def show_lines(lists: Iterable[dict[str, Any]]) -> list[str]:
+    """Return a table of lists, and the busiest entries where they are told."""
+    lines = [f"{'NAME':<18} {'IPV4':>10} {'IPV6':>10} {'TIMED':>9} {'MEMORY':>10} {'IN IPSETS':>10}  RULES"]
+    for item in lists:
+        rules = ", ".join(map(safe_text, item["rules"])) or "-"
+        lines.append(
+            f"{safe_text(item['name']):<18} {item['ipv4']:>10,} {item['ipv6']:>10,} {item['timed']:>9,} "
+            f"{_size(item['bytes']):>10} {_size(item['kernel_bytes']):>10}  {rules}"
+        )
+        for entry, packets in item.get("busiest", {}).items():
+            lines.append(f"  {safe_text(entry):<43} {packets:>12,} packets")
+    return lines if len(lines) > 1 else ["no lists; 'fwtop list create NAME' makes one"]
+
+
+def _size(count: int) -> str:
+    return f"{count / (1 << 20):.1f} MiB" if count >= 1 << 20 else f"{count / 1024:.1f} KiB"
+
+
+def _save(args: argparse.Namespace) -> int:
+    from fwtop.client import discovery
+
+    with discovery.connect(netns=args.netns, readonly=True) as guardian:
+        entries, left = guardian.read_list(args.name)
+    if args.output is None:
+        _write(sys.stdout, entries, left)
+        return 0
+    new = Path(f"{args.output}.new")
+    try:
+        with new.open("w", encoding="ascii") as file:
+            _write(file, entries, left)
+            file.flush()
+            os.fsync(file.fileno())
+        new.replace(args.output)
+    except OSError as error:
+        new.unlink(missing_ok=True)
+        raise FwtopError(
+            f"cannot write {safe_text(args.output)}: {error.strerror}; the file is as it was"
+        ) from None
+    return 0
+
+
+def _write(file: TextIO, entries: Sequence[Prefix], left: Sequence[float]) -> None:
+    """Write one entry a line, as `fwtop list replace` reads them; a comment says what ends when."""
+    lines: list[str] = []
+    for at, prefix in enumerate(entries):
+        ends = f"  # {duration(left[at])} left" if len(left) and left[at] else ""
+        lines.append(f"{prefix_text(prefix)}{ends}\n")
+        if len(lines) == _WRITTEN_AT_ONCE:
+            file.write("".join(lines))
+            lines.clear()
+    file.write("".join(lines))

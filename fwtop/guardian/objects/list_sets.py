@@ -1,0 +1,215 @@
+"""The ipsets of named lists, one for each family, which the lines of many rules share.
+
+A small change goes into the set in one system call. For a large one, and where the set is full or much too
+large for what is left, a copy is built aside and swapped in; what stays keeps its counters either way.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+
+from fwtop.guardian.objects import sets
+from fwtop.guardian.objects.spec import SetSpec
+from fwtop.kernel.netfilter import ipset
+from fwtop.kernel.netfilter.ipset import Edit, Header
+from fwtop.kernel.programs import run
+from fwtop.model.addresses.address import Prefix
+from fwtop.model.addresses.prefix_rows import PrefixRows
+from fwtop.model.addresses.prefix_sets import positions
+from fwtop.render.xtables import COUNTED_ELEMENTS, list_set_name
+
+_FAMILIES = (4, 6)
+_MOST_EDITED = 4096  # elements of one call; the kernel holds the set for as long as it takes
+_LEAST_ROOM = 65_536
+_SHRINK_ABOVE = 4096  # elements: smaller sets are not worth it
+_SHRINK_TO = 4  # rebuild a set that held so many times more
+_COUNTED = re.compile(r"^add \S+ (\S+) packets (\d+) bytes (\d+)", re.MULTILINE)
+_SIZE = re.compile(r"^Size in memory: (\d+)", re.MULTILINE)
+_OURS = re.compile(r"fwtop-(new|list)-(.+)-[46]")
+
+
+@dataclass(slots=True)
+class _Room:
+    """What a set was built for."""
+
+    most: int  # elements that fit
+    peak: int  # elements that it held since it was built
+
+
+@dataclass(frozen=True, slots=True)
+class ListDelta:
+    """A list before and after a change, and what differs."""
+
+    name: str
+    before: PrefixRows
+    after: PrefixRows
+    added: PrefixRows
+    removed: PrefixRows
+
+
+class Prepared:
+    """A change that can be made, and unmade as long as it was not concluded."""
+
+    def __init__(self, edits: list[Edit], asides: dict[str, str], rooms: dict[str, _Room]) -> None:
+        self._edits = edits
+        self._asides = asides  # the copy of each set
+        self._rooms = rooms  # those of the copies; to be forgotten with them
+        self._edited = self._swapped = False
+
+    def commit(self) -> None:
+        """Make the change; raises FwtopError, and `revert` unmakes what was done of it."""
+        if self._edits:
+            self._edited = True
+            ipset.change_sets(self._edits)
+        if self._asides:
+            ipset.swap_sets(list(self._asides.items()))
+            self._swapped = True
+
+    def revert(self) -> None:
+        """Unmake the change, as far as it was made, and drop what was built; raises FwtopError."""
+        if self._swapped:
+            ipset.swap_sets(list(self._asides.items()))
+        if self._edited:
+            ipset.change_sets([Edit(one.name, one.family, one.removed, one.added) for one in self._edits])
+        for name in self._asides:
+            self._rooms.pop(name, None)
+        self.conclude()
+
+    def conclude(self) -> None:
+        """Drop what is not needed any more: the old contents, or copies that were not swapped in."""
+        for aside in self._asides.values():
+            ipset.destroy_set(aside)
+
+
+class ListSets:
+    """The sets of one namespace."""
+
+    def __init__(self, serve_urgent: Callable[[], None] = lambda: None) -> None:
+        """Take what is to be called between the batches of a long list."""
+        self._serve_urgent = serve_urgent
+        self._rooms: dict[str, _Room] = {}
+
+    def ensure(self, spec: SetSpec) -> None:
+        """Create and fill a list's set unless it is there and whole; raises FwtopError."""
+        size = ipset.set_sizes().get(spec.name)
+        if size == len(spec.elements):
+            return
+        rows = PrefixRows.of(spec.elements)
+        if size is None:
+            self._build(spec.name, spec.name, spec.family, rows)
+            return
+        aside = self._build_aside(spec.name, spec.family, rows)
+        self._put_in({spec.name: aside})
+
+    def prepare(self, delta: ListDelta) -> Prepared:
+        """Build what a change of a list needs, where no packet sees it; raises FwtopError."""
+        have = {header.name: header for header in ipset.headers()}
+        edits: list[Edit] = []
+        asides: dict[str, str] = {}
+        few = len(delta.added) + len(delta.removed) <= _MOST_EDITED
+        try:
+            for family in _FAMILIES:
+                name, after = list_set_name(delta.name, family), delta.after.of_family(family)
+                added, removed = delta.added.of_family(family), delta.removed.of_family(family)
+                if name not in have or not (len(added) or len(removed)):
+                    continue
+                if few and self._fits(have[name], delta.before.count(family) + len(added), len(after)):
+                    edits.append(Edit(name, family, added, removed))
+                else:
+                    asides[name] = self._build_aside(name, family, after)
+        except Exception:
+            Prepared([], asides, self._rooms).revert()
+            raise
+        return Prepared(edits, asides, self._rooms)
+
+    def rebuild(self, name: str, rows: PrefixRows) -> None:
+        """Put exactly these prefixes into a list's sets, whatever is in them; raises FwtopError."""
+        have = sets.names()
+        wanted = {family: list_set_name(name, family) for family in _FAMILIES}
+        asides = {
+            target: self._build_aside(target, family, rows.of_family(family))
+            for family, target in wanted.items()
+            if target in have
+        }
+        self._put_in(asides)
+
+    def _put_in(self, asides: dict[str, str]) -> None:
+        prepared = Prepared([], asides, self._rooms)
+        prepared.commit()
+        prepared.conclude()
+
+    def tidy(self, used: Collection[str]) -> None:
+        """Destroy the sets of lists that no rule uses, and copies that were left; raises FwtopError."""
+        for name in sorted(sets.names()):
+            ours = _OURS.fullmatch(name)
+            if ours is not None and (ours[1] == "new" or ours[2] not in used):
+                ipset.destroy_set(name)
+                self._rooms.pop(name, None)
+
+    def bytes_of(self, name: str) -> int:
+        """Return the kernel memory that a list's sets take; 0 where it has none. Raises FwtopError."""
+        have = sets.names()
+        found = 0
+        for family in _FAMILIES:
+            if (target := list_set_name(name, family)) in have:
+                size = re.search(
+                    r"^Size in memory: (\d+)", run(["ipset", "list", "-t", target]), re.MULTILINE
+                )
+                found += int(size.group(1)) if size else 0
+        return found
+
+    def _fits(self, header: Header, most: int, after: int) -> bool:
+        """Return whether a set can hold so many, and is not much too large for those `after` the change.
+
+        Most are in it when all additions are made and no removal yet.
+        """
+        room = self._rooms.setdefault(header.name, _Room(header.size or 0, header.entries))
+        if most > room.most:
+            return False
+        room.peak = max(room.peak, most)
+        return room.peak <= _SHRINK_ABOVE or after * _SHRINK_TO > room.peak
+
+    def _build_aside(self, name: str, family: int, rows: PrefixRows) -> str:
+        """Build a copy with these prefixes and the counters of those that are in the set now."""
+        aside = name.replace("fwtop-list-", "fwtop-new-", 1)
+        ipset.destroy_set(aside)  # a guardian died over it
+        try:
+            self._build(aside, name, family, rows)
+            self._copy_counters(name, aside, rows)
+        except Exception:
+            ipset.destroy_set(aside)
+            self._rooms.pop(name, None)
+            raise
+        return aside
+
+    def _build(self, name: str, target: str, family: int, rows: PrefixRows) -> None:
+        """Create and fill a set that is to be `target`."""
+        room = max(_LEAST_ROOM, 2 * len(rows))
+        hash_size = 1 << max(6, (len(rows) - 1).bit_length() - 1)
+        inet, counters = (
+            "inet" if family == 4 else "inet6",
+            " counters" if len(rows) <= COUNTED_ELEMENTS else "",
+        )
+        head = f"create {name} hash:net family {inet} hashsize {hash_size} maxelem {room}{counters}\n"
+        sets.restore(head)
+        try:
+            ipset.add_prefixes(name, family, rows.of_family(family), self._serve_urgent)
+        except Exception:
+            ipset.destroy_set(name)
+            raise
+        self._rooms[target] = _Room(room, len(rows))
+
+    def _copy_counters(self, name: str, aside: str, rows: PrefixRows) -> None:
+        if any("counters" not in run(["ipset", "list", "-t", one]) for one in (name, aside)):
+            return
+        found = [item for item in _COUNTED.findall(run(["ipset", "save", name])) if item[1] != "0"]
+        known = PrefixRows.of([Prefix.parse(item[0]) for item in found])
+        stay = {str(item) for item, at in zip(known, positions(rows, known), strict=True) if at >= 0}
+        lines = [
+            f"add {aside} {entry} packets {packets} bytes {size}\n"
+            for entry, packets, size in found
+            if str(Prefix.parse(entry)) in stay
+        ]
+        sets.restore("".join(lines))

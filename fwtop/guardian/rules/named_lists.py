@@ -1,0 +1,344 @@
+"""Named lists: created, changed in transactions, used by rules, deleted.
+
+A change of any number of entries goes through these steps, and a failure in any of them leaves the list as
+it was, in the record, in the kernel and here:
+
+1. the guard judges each rule on the list with its new sources,
+2. what the kernel needs is built where no packet sees it (list_sets.py),
+3. the change is recorded, without the mark that it is done (list_log.py),
+4. compiled rules get it: one program takes the place of another,
+5. the ipsets get it, in one system call for additions and removals or one for a swap,
+6. the record gets its mark.
+
+A guardian that dies before the last step leaves a record that its successor cuts off, putting the old list
+back into the kernel. Entries with a time to live end by the guardian's clock. Lists without rules take no
+memory in the kernel.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import syslog
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from fwtop.guardian.failpoints import Failpoint, Failpoints
+from fwtop.guardian.objects.installer import Kernel
+from fwtop.guardian.objects.list_sets import ListDelta
+from fwtop.guardian.records.entry import Entry
+from fwtop.guardian.records.list_log import ListLog, Recorded
+from fwtop.model.addresses.address import Prefix
+from fwtop.model.addresses.named_list import NEVER, Change, NamedList, check_entries
+from fwtop.model.addresses.prefix_list import MAX_PREFIXES
+from fwtop.model.addresses.prefix_rows import PrefixRows
+from fwtop.model.addresses.targets import check_name
+from fwtop.model.errors import FwtopError
+from fwtop.model.rule import Kind, Rule
+from fwtop.model.text import safe_text
+
+MAX_LISTS = 256
+MAX_TTL_SECONDS = 10 * 365 * 86_400
+_EXPIRY_SECONDS = 1.0  # between two changes that remove what has ended
+_COMPILED_EXPIRY_SECONDS = 10.0  # the same where a program is loaded for it
+_RETRY_SECONDS = 10.0
+_COMPILED = (Kind.XDP, Kind.TC)
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What came of a change."""
+
+    added: int = 0
+    removed: int = 0
+    renewed: int = 0  # entries that were there, whose end was set
+    entries: int = 0
+
+
+class NamedLists:
+    """The lists of one namespace."""
+
+    def __init__(
+        self,
+        log: ListLog,
+        kernel: Kernel,
+        failpoints: Failpoints,
+        active: dict[str, Entry],
+        *,
+        check: Callable[[Sequence[Rule], bool], None] = lambda _rules, _force: None,
+        changed: Callable[[Rule], None] = lambda _: None,
+    ) -> None:
+        """Take the record, the kernel's objects, and the active rules by id.
+
+        `check` raises FwtopError if rules may not get the sources that they would have; its second argument
+        says whether the operator insists. `changed` is told of rules that have other sources now.
+        """
+        self._log, self._sets, self._failpoints = log, kernel.lists, failpoints
+        self._change_compiled = kernel.compiled.change_list
+        self._active, self._check, self._changed = active, check, changed
+        self._lists = {item.named.name: item for item in log.load()}
+        self._next_expiry = 0.0
+        self._changing = False
+
+    def __contains__(self, name: str) -> bool:
+        """Return whether there is a list of this name."""
+        return name in self._lists
+
+    def names(self) -> list[str]:
+        """Return the names of all lists."""
+        return sorted(self._lists)
+
+    def find(self, name: str) -> NamedList:
+        """Return a list without what has ended; raises FwtopError."""
+        return self._recorded(name).named
+
+    def with_sources(self, rule: Rule) -> Rule:
+        """Return a rule on a list with the list's entries as its sources; raises FwtopError."""
+        if rule.list_name is None:
+            return rule
+        self._settle(rule.list_name)
+        return _on(rule, self.find(rule.list_name))
+
+    def key_of(self, rule: Rule) -> str:
+        """Return what the compiled maps of a rule's list are named by; "" if it is on none."""
+        recorded = self._lists.get(rule.list_name or "")
+        return f"l{recorded.number}v{recorded.stamp}" if recorded is not None else ""
+
+    def users(self, name: str) -> list[Entry]:
+        """Return the active rules on a list."""
+        return [entry for entry in list(self._active.values()) if entry.rule.list_name == name]
+
+    def create(self, name: str, entries: Sequence[Prefix], ttl_seconds: int | None) -> Done:
+        """Make a new list; raises FwtopError."""
+        check_name(name)
+        if name in self._lists:
+            raise FwtopError(f"there is a list {name} already; nothing was changed")
+        if len(self._lists) >= MAX_LISTS:
+            raise FwtopError(f"there are {MAX_LISTS} lists already; nothing was changed")
+        named = NamedList(name)
+        named = named.changed(self._entered(named.addition(entries, _end(ttl_seconds))))
+        number = 1 + max((item.number for item in self._lists.values()), default=0)
+        recorded = Recorded(named, number, time.monotonic_ns())
+        self._log.write(recorded)
+        self._failpoints.reached(Failpoint.LIST_CREATED)
+        self._lists[name] = recorded
+        return Done(added=len(named.rows), entries=len(named.rows))
+
+    def add(self, name: str, entries: Sequence[Prefix], ttl_seconds: int | None, *, force: bool) -> Done:
+        """Add entries, and give those that are there the same time to live; raises FwtopError."""
+        self._settle(name)
+        return self._change(
+            name, self._entered(self.find(name).addition(entries, _end(ttl_seconds))), force=force
+        )
+
+    def remove(self, name: str, entries: Sequence[Prefix]) -> Done:
+        """Remove entries, as far as they are listed; raises FwtopError."""
+        self._settle(name)
+        return self._change(name, self.find(name).removal(entries), force=True)
+
+    def replace(self, name: str, entries: Sequence[Prefix], ttl_seconds: int | None, *, force: bool) -> Done:
+        """Give a list these entries and no others; raises FwtopError."""
+        self._settle(name)
+        return self._change(
+            name, self._entered(self.find(name).replacement(entries, _end(ttl_seconds))), force=force
+        )
+
+    def delete(self, name: str) -> Done:
+        """Delete a list that no rule uses; raises FwtopError."""
+        recorded = self._recorded(name)
+        if users := self.users(name):
+            ids = ", ".join(entry.rule.id for entry in users)
+            rules = "rule" if len(users) == 1 else "rules"
+            raise FwtopError(f"list {name} is used by {rules} {ids}; nothing was changed; see 'fwtop undo'")
+        self._log.drop(name)
+        del self._lists[name]
+        return Done(removed=len(recorded.named.rows))
+
+    def tick(self, now: float) -> float | None:
+        """Remove what has ended from lists that rules use; returns when to come back, None: not needed.
+
+        A list that could not be put back after a failure is tried again.
+        """
+        if self._changing:
+            return now + _EXPIRY_SECONDS
+        if now >= self._next_expiry and any(item.unfinished for item in self._lists.values()):
+            self._next_expiry = now + _RETRY_SECONDS
+            for line in self.restore_unfinished():
+                syslog.syslog(syslog.LOG_ERR, line)
+        times = [self._next_expiry] if any(item.unfinished for item in self._lists.values()) else []
+        for name in {entry.rule.list_name or "" for entry in self._active.values()} & self._lists.keys():
+            end = self._lists[name].named.next_end
+            if end is not None and end <= now and now >= self._next_expiry:
+                self._expire(self._lists[name].named, now)
+                end = self._lists[name].named.next_end
+            if end is not None:
+                times.append(max(end, self._next_expiry))
+        return min(times, default=None)
+
+    def tidy(self) -> None:
+        """Free the kernel's memory of lists that no rule uses any more; raises FwtopError."""
+        if not self._changing:
+            used = {entry.rule.list_name for entry in self._active.values()}
+            self._sets.tidy({name for name in used if name is not None})
+
+    def restore_unfinished(self) -> list[str]:
+        """Put back the lists whose last change was not finished; returns a line for each."""
+        done = []
+        for name, recorded in list(self._lists.items()):
+            if not recorded.unfinished:
+                continue
+            try:
+                self._sets.rebuild(name, recorded.named.rows)
+                self._change_compiled(_compiled(self.users(name)))
+            except FwtopError as error:
+                done.append(f"list {name} could not be put back: {safe_text(error)}")
+                continue
+            self._lists[name] = replace(recorded, unfinished=False)
+            done.append(f"list {name} put back as it was before an unfinished change")
+        return done
+
+    def told(self, name: str) -> dict[str, Any]:
+        """Return what `fwtop list show` tells of a list; raises FwtopError."""
+        recorded = self._recorded(name)
+        named = recorded.named
+        return {
+            "name": name,
+            "ipv4": named.rows.count(4),
+            "ipv6": named.rows.count(6),
+            "timed": named.timed,
+            "rules": [entry.rule.id for entry in self.users(name)],
+            "bytes": named.bytes,
+            "kernel_bytes": self._sets.bytes_of(name),
+        }
+
+    def _recorded(self, name: str) -> Recorded:
+        """Return a list and what is kept with it; raises FwtopError."""
+        recorded = self._lists.get(check_name(name))
+        if recorded is None:
+            known = ", ".join(self.names()[:10]) or "none"
+            raise FwtopError(f"there is no list {name}; there are: {known}; nothing was changed")
+        return recorded
+
+    def _settle(self, name: str) -> None:
+        """Remove what has ended from a list that no rule uses; `tick` does that for the others."""
+        named = self._recorded(name).named
+        if not self.users(name) and len(named.expiry(time.monotonic()).removed):
+            self._change(name, named.expiry(time.monotonic()), force=True)
+
+    def _entered(self, change: Change) -> Change:
+        check_entries(change.added)
+        return change
+
+    def _expire(self, named: NamedList, now: float) -> None:
+        compiled = any(entry.rule.kind in _COMPILED for entry in self.users(named.name))
+        self._next_expiry = now + (_COMPILED_EXPIRY_SECONDS if compiled else _EXPIRY_SECONDS)
+        try:
+            self._change(named.name, named.expiry(now), force=True)
+        except FwtopError as error:
+            self._next_expiry = now + _RETRY_SECONDS
+            syslog.syslog(
+                syslog.LOG_ERR, f"list {named.name} keeps what has ended: {safe_text(error, limit=400)}"
+            )
+
+    def _change(self, name: str, change: Change, *, force: bool) -> Done:
+        """Make a change, in whole or not at all; raises FwtopError."""
+        before = self._lists[name]
+        old, fresh = before.named, before.named.new_of(change)
+        named = old.changed(change)
+        if len(named.rows) > MAX_PREFIXES:
+            raise FwtopError(f"a list holds up to {MAX_PREFIXES:,} entries; nothing was changed", 2)
+        after = Recorded(named, before.number, max(time.monotonic_ns(), before.stamp + 1))
+        moved = len(fresh) + len(change.removed)
+        done = Done(len(fresh), len(change.removed), len(change.added) - len(fresh), len(named.rows))
+        if not moved and not len(change.added):
+            return done
+        delta = ListDelta(name, old.rows, named.rows, fresh, change.removed)
+        self._changing = True
+        try:
+            self._carry_out(before, after, change, delta if moved else None, force=force)
+        finally:
+            self._changing = False
+            with contextlib.suppress(FwtopError):  # tried again when a rule ends
+                self.tidy()
+        return done
+
+    def _carry_out(
+        self, before: Recorded, after: Recorded, change: Change, delta: ListDelta | None, *, force: bool
+    ) -> None:
+        """Take a change through its steps; `delta` is None if only ends are different."""
+        name = after.named.name
+        if delta is None:
+            after = replace(after, stamp=before.stamp)  # the compiled maps stay
+        elif len(delta.added) and (users := self.users(name)):
+            self._check([_on(entry.rule, after.named) for entry in users], force)
+        prepared = self._sets.prepare(delta) if delta is not None else None
+        undo = [prepared.revert] if prepared is not None else []
+        try:
+            self._failpoints.reached(Failpoint.LIST_PREPARED)
+            self._log.begin(name, change, after.stamp)
+            undo.append(partial(self._log.abandon, name))
+            self._failpoints.reached(Failpoint.LIST_RECORDED)
+            if prepared is not None:
+                self._lists[name] = after  # from here on compiled rules have its key
+                self._change_compiled(_compiled(_on_entries(self.users(name), after.named)))
+                undo.append(lambda: self._put_compiled_back(before))
+                self._failpoints.reached(Failpoint.LIST_COMPILED)
+                prepared.commit()
+            self._failpoints.reached(Failpoint.LIST_CHANGED)
+            self._log.finish(after)
+        except BaseException:
+            self._lists[name] = before
+            self._undo(before, undo)
+            raise
+        self._lists[name] = after
+        self._give_sources(after.named)
+        if prepared is not None:
+            with contextlib.suppress(FwtopError):  # old contents that no packet sees: `tidy` tries again
+                prepared.conclude()
+        self._failpoints.reached(Failpoint.LIST_DONE)
+
+    def _put_compiled_back(self, before: Recorded) -> None:
+        self._change_compiled(_compiled(self.users(before.named.name)))
+
+    def _undo(self, before: Recorded, steps: list[Callable[[], None]]) -> None:
+        """Undo the steps of a change, all of them; where one can't be, `tick` puts the list back."""
+        for step in reversed(steps):
+            try:
+                step()
+            except FwtopError as error:
+                name = before.named.name
+                self._lists[name] = replace(before, unfinished=True)
+                syslog.syslog(syslog.LOG_ERR, f"list {name} is not as it was: {safe_text(error, limit=400)}")
+
+    def _give_sources(self, named: NamedList) -> None:
+        """Let the rules on a list have its entries."""
+        for entry in _on_entries(self.users(named.name), named):
+            self._active[entry.rule.id] = entry
+            self._changed(entry.rule)
+
+
+def _on(rule: Rule, named: NamedList) -> Rule:
+    return replace(rule, match=replace(rule.match, sources=_of_family(named.rows, rule.match.family)))
+
+
+def _of_family(rows: PrefixRows, family: int | None) -> PrefixRows:
+    return rows if family is None else rows.of_family(family)
+
+
+def _on_entries(entries: Iterable[Entry], named: NamedList) -> list[Entry]:
+    return [replace(entry, rule=_on(entry.rule, named)) for entry in entries]
+
+
+def _compiled(entries: Iterable[Entry]) -> list[Rule]:
+    return [entry.rule for entry in entries if entry.rule.kind in _COMPILED]
+
+
+def _end(ttl_seconds: int | None) -> float:
+    """Return when entries end that live so long from now; raises FwtopError (code 2)."""
+    if ttl_seconds is None:
+        return NEVER
+    if not 1 <= ttl_seconds <= MAX_TTL_SECONDS:
+        raise FwtopError(f"a time to live goes from 1 s to {MAX_TTL_SECONDS} s; nothing was changed", 2)
+    return time.monotonic() + ttl_seconds

@@ -1,0 +1,101 @@
+"""Requests about named lists: changes, what they hold, and their entries as memory files."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from fwtop.guardian.rules.state import GuardianState
+from fwtop.guardian.serving.ownership import single_threaded
+from fwtop.model.addresses.address import Prefix
+from fwtop.model.addresses.prefix_list import sealed
+from fwtop.model.errors import FwtopError
+from fwtop.model.protocol import LIST_ACTIONS, ListChange, ListRead, ListShow, ListTest
+
+if TYPE_CHECKING:  # numpy, which a guardian without lists needn't carry
+    from fwtop.guardian.rules.named_lists import Done
+
+
+@single_threaded
+class ListRequests:
+    """Owned by the worker's thread."""
+
+    def __init__(self, state: GuardianState) -> None:
+        self._state = state
+
+    def carry_out(
+        self, request: ListChange | ListShow | ListTest | ListRead, entries: Sequence[Prefix]
+    ) -> dict[str, Any]:
+        """Carry out a request with the entries that came beside it; raises FwtopError.
+
+        The answer of ListRead holds descriptors, the caller's then, as data["descriptors"].
+        """
+        match request:
+            case ListChange():
+                return asdict(self._change(request, entries))
+            case ListShow():
+                return self._show(request.name)
+            case ListTest():
+                return self._test(request)
+            case ListRead():
+                return {"descriptors": self._files(request.name)}
+
+    def _change(self, request: ListChange, entries: Sequence[Prefix]) -> Done:
+        lists, name, ttl = self._state.lists, request.name, request.ttl_seconds
+        match request.action:
+            case "create":
+                return lists.create(name, entries, ttl)
+            case "add":
+                return lists.add(name, entries, ttl, force=request.force)
+            case "remove":
+                return lists.remove(name, entries)
+            case "replace":
+                return lists.replace(name, entries, ttl, force=request.force)
+            case "delete":
+                return lists.delete(name)
+        raise FwtopError(f"a list takes {', '.join(LIST_ACTIONS)}; nothing was changed", 2)
+
+    def _show(self, name: str) -> dict[str, Any]:
+        lists = self._state.lists
+        found = [lists.told(name) for name in ([name] if name else lists.names())]
+        if name:
+            found[0]["busiest"] = self._busiest(name)
+        return {"lists": found}
+
+    def _busiest(self, name: str) -> dict[str, int]:
+        """Return packets by entry: of all rules on the list in its ipsets, and of those compiled."""
+        counts: dict[str, int] = {}
+        seen = set()
+        for entry in self._state.lists.users(name):
+            mechanism = entry.rule.kind
+            if mechanism not in seen:  # the rules of one share their counters
+                seen.add(mechanism)
+                for prefix, packets in self._state.counters.busiest(entry.rule).items():
+                    counts[prefix] = counts.get(prefix, 0) + packets
+        return dict(sorted(counts.items(), key=lambda item: -item[1]))
+
+    def _test(self, request: ListTest) -> dict[str, Any]:
+        # Imported here: a guardian without lists needn't carry numpy.
+        from fwtop.model.addresses.named_list import entry_of
+
+        named = self._state.lists.find(request.name)
+        found = named.covering(entry_of(request.entry))
+        if found is None:
+            return {"entry": None, "seconds_left": None}
+        end = named.end_of(found)
+        return {"entry": str(found), "seconds_left": max(0.0, end - time.monotonic()) if end else None}
+
+    def _files(self, name: str) -> list[int]:
+        named = self._state.lists.find(name)
+        files = [sealed(named.rows)]
+        if named.ends is not None:
+            left = (named.ends - time.monotonic()).clip(min=0.001)
+            left[named.ends == 0] = 0
+            file = os.memfd_create("fwtop-ends", os.MFD_CLOEXEC)
+            files.append(file)
+            with open(file, "wb", closefd=False) as stream:
+                stream.write(left.astype("<f8").tobytes())
+        return files
