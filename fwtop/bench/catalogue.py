@@ -32,6 +32,7 @@ TABLES = (
     Table("ladder", "packets per second that one core drops, by hook (Cloudflare)"),
     Table("rules", "packets per second through one core, by rule, and fwtop's against bare ones (Strongarm)"),
     Table("bulk", "seconds to load a million entries, by tool (Akamai)"),
+    Table("lists", "seconds to change a live list of a million entries, by tool"),
     Table("screen", "the open screen under a full flood: bytes to the terminal, CPU time, memory"),
     Table("conntrack", "the cost of tracked connections and long rule lists (University of Washington)"),
     Table("calibrate", "cost of a packet by kind of rule; --calibrate stores it for the proposals"),

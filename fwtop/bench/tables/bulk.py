@@ -56,7 +56,7 @@ class _Lists:
     def __init__(self, testbed: Testbed, directory: Path, count: int) -> None:
         self._testbed, self._directory, self._count = testbed, directory, count
         chance = random.Random(20261121)  # noqa: S311
-        self._addresses = [_text(value) for value in chance.sample(range(1 << 24, 200 << 24), count)]
+        self._addresses = [text_of(value) for value in chance.sample(range(1 << 24, 200 << 24), count)]
         nets = list(_mixed_prefixes(chance, count))
         self._file = self._write("list", [""], nets)
         mixed = [*nets[: count * 4 // 5], *_prefixes_of_ipv6(chance, count // 5)]
@@ -114,7 +114,7 @@ class _Lists:
         return Row(name, "s", value, None if name == _RESTORE else _RESTORE, ratio)
 
     def _restore(self, path: Path) -> float:
-        taken = _seconds(partial(self._testbed.run, "ipset", "restore", "-f", str(path)))
+        taken = seconds_of(partial(self._testbed.run, "ipset", "restore", "-f", str(path)))
         self._testbed.run("ipset", "destroy")
         return taken
 
@@ -128,7 +128,7 @@ class _Lists:
         """Return the seconds to add `count` entries, one ipset process each."""
         self._testbed.run("ipset", *self._empty)
         lines = ["ipset " + line for line in self._adding(self._addresses[:count])]
-        taken = _seconds(partial(self._testbed.run, "sh", str(self._write("script", ["set -e"], lines))))
+        taken = seconds_of(partial(self._testbed.run, "sh", str(self._write("script", ["set -e"], lines))))
         self._testbed.run("ipset", "destroy", _SET)
         return taken
 
@@ -138,7 +138,7 @@ class _Lists:
         more = self._addresses[_FEW // 2 : _FEW // 2 + _ADDED]
         self._testbed.run("nft", "-f", "-", text=_NFT + self._elements(half))
         lines = [f"nft add element inet {_TABLE} {_NFT_SET} '{{ {address} }}'" for address in more]
-        taken = _seconds(partial(self._testbed.run, "sh", str(self._write("script", ["set -e"], lines))))
+        taken = seconds_of(partial(self._testbed.run, "sh", str(self._write("script", ["set -e"], lines))))
         self._testbed.run("nft", "delete", "table", "inet", _TABLE)
         return taken * _FEW / _ADDED
 
@@ -152,20 +152,20 @@ class _Lists:
         files = [self._write(f"nft-{number}", [""], [text]) for number, text in enumerate(scripts)]
         loading = self._write("load", ["set -e"], [f"nft -f {path}" for path in files])
         self._testbed.run("nft", "-f", "-", text=_NFT)
-        taken = _seconds(partial(self._testbed.run, "sh", str(loading)))
+        taken = seconds_of(partial(self._testbed.run, "sh", str(loading)))
         self._testbed.run("nft", "delete", "table", "inet", _TABLE)
         return taken
 
     def _save(self) -> float:
         self._testbed.run("ipset", "restore", "-f", str(self._by_address))
         saved = str(self._directory / "saved")
-        taken = _seconds(partial(self._testbed.run, "ipset", "save", _SET, "-f", saved))
+        taken = seconds_of(partial(self._testbed.run, "ipset", "save", _SET, "-f", saved))
         self._testbed.run("ipset", "destroy", _SET)
         return taken
 
     def _own(self, words: list[str], file: Path) -> float:
         netns = self._testbed.victim
-        taken = _seconds(partial(run_fwtop, "block", f"@{file}", "--yes", *words, "--netns", netns))
+        taken = seconds_of(partial(run_fwtop, "block", f"@{file}", "--yes", *words, "--netns", netns))
         run_fwtop("undo", "--all", "--netns", netns)
         return taken
 
@@ -192,11 +192,13 @@ def _prefixes_of_ipv6(chance: random.Random, count: int) -> Iterator[str]:
             yield str(Prefix(6, value, length))
 
 
-def _text(value: int) -> str:
+def text_of(value: int) -> str:
+    """Return an IPv4 address."""
     return f"{value >> 24}.{value >> 16 & 255}.{value >> 8 & 255}.{value & 255}"
 
 
-def _seconds(work: Callable[[], object]) -> float:
+def seconds_of(work: Callable[[], object]) -> float:
+    """Return how long work takes."""
     started = time.monotonic()
     work()
     return time.monotonic() - started
