@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from textual.binding import Binding
 
@@ -216,6 +216,9 @@ FOOTER_ORDER: dict[str, tuple[str, ...]] = {
 }
 
 
+_PREVIEWS = tuple(row.action for row in KEYS if row.action.startswith("rule("))
+# A recording has no newest packets to hold the list against; a session has no packets to preview a rule on.
+_USELESS = {"capture": ("hold", "why"), "session": ("hold", "why", *_PREVIEWS)}
 _NAMED_KEY = re.compile(r"\{(\w+)\}")
 
 
@@ -258,16 +261,24 @@ class KeyMap:
         return f"proposal({name})" if row.action == "proposal" else row.action
 
     def footer(
-        self, width: int, *, tab: str = "overview", pending: bool, readonly: bool = False
+        self,
+        width: int,
+        *,
+        tab: str = "overview",
+        pending: bool,
+        readonly: bool = False,
+        origin: str = "live",
     ) -> list[Key]:
         """Choose the keys that fit into `width` cells, in the table's order.
 
         `confirm` is shown only while there is something to confirm, and then first. In read-only mode no
-        key that changes rules is shown.
+        key that changes rules is shown, nor one that can't do anything with what is watched: live traffic,
+        a capture or a stored session.
         """
         order = FOOTER_ORDER.get(tab, FOOTER_ORDER["overview"])
         rows = [row for action in order if (row := self._by_action.get(action)) is not None and row.keys]
-        wanted = [row for row in rows if row.action != "confirm" and not (readonly and row.changes)]
+        rows = [row for row in rows if not (readonly and row.changes)]
+        wanted = [row for row in rows if row.action not in ("confirm", *_USELESS.get(origin, ()))]
         if pending and not readonly:
             wanted = [*(row for row in self.keys if row.action == "confirm" and row.keys), *wanted]
         chosen: set[str] = set()
@@ -277,7 +288,10 @@ class KeyMap:
             if used + size - 2 <= width:
                 chosen.add(row.action)
                 used += size
-        return [row for row in self.keys if row.action in chosen]
+        shown = [row for row in self.keys if row.action in chosen]
+        if origin == "live":
+            return shown
+        return [replace(row, footer="play") if row.action == "pause" else row for row in shown]
 
 
 KEY_MAP = KeyMap()

@@ -173,6 +173,14 @@ class MainScreen(SnapshotScreen, inherit_bindings=False):
         self.run_worker(self.actions.propose_set(parts), group="actions")
 
     def _start(self, action: str, item: Item | None) -> None:
+        if (
+            isinstance(item, Proposal)
+            and self.snapshot is not None
+            and self.snapshot.origin.kind == "session"
+        ):
+            title, lines = details_of(item, self.now(), self.snapshot)  # it has no packets to preview it on
+            self.app.push_screen(DetailsDialog(title, lines))
+            return
         obstacle = self.actions.obstacle(self.snapshot, previews=True)
         if obstacle:
             self.refuse(obstacle)

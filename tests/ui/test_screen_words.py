@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -17,8 +18,10 @@ from test_screen_player import played, recorded
 from fwtop.model.config_file import ConfigText
 from fwtop.model.rule import Kind, PlanView, Rule
 from fwtop.model.traffic.counters import TcpService
-from fwtop.model.traffic.snapshot import Proposal, Snapshot
+from fwtop.model.traffic.snapshot import LedgerRow, Origin, Proposal, Snapshot
 from fwtop.store.events import EventLog
+from fwtop.ui.dialogs.dialog import DetailsDialog
+from fwtop.ui.drawing.layout import Lines
 from fwtop.ui.drawing.style import ACCENT, BAD
 from fwtop.ui.keys import KEY_MAP
 from fwtop.ui.lists.attacks import ATTACK_VIEW
@@ -260,3 +263,54 @@ async def test_the_large_overview_lists_packets_once_a_second() -> None:
         assert feed.controls.packets_asked == asked
     async with running(snapshot(), (120, 40), feed=feed) as run:
         assert not run.app.main.packet_panel.display
+
+
+# -- recordings and read-only
+
+
+def captured() -> Snapshot:
+    base = spoofed()
+    ended = (LedgerRow("capture", "recorded", base.tables.totals.packets, base.tables.totals.pps),)
+    tables = replace(base.tables, ledger=ended)
+    return replace(base, tables=tables, origin=Origin("capture", file="a.pcap"))
+
+
+async def test_a_capture_claims_nothing_about_drops() -> None:
+    async with running(captured(), LARGE) as run:
+        text = run.text()
+        assert "unrecorded" in text
+        assert re.search(r"▸ 1\.0\.0\.0 .* 62 +– ", text), "whether it was dropped"
+
+
+async def test_footers_offer_what_the_recording_can_do() -> None:
+    feed, _ = played()
+    async with running(recorded(), LARGE, feed=feed) as run:
+        footer = run.lines()[-1]
+        assert "block" not in footer
+        assert "p play" in footer
+        await run.go("sources")
+        await run.press("b")
+        assert run.dialog == "MainScreen"
+        assert "no packets to preview a rule on" in run.status
+        await run.press("1")
+        assert run.dialog == "DetailsDialog", "what a proposal does can be read"
+    for origin in ("capture", "session"):
+        keys = KEY_MAP.footer(200, tab="packets", pending=False, readonly=True, origin=origin)
+        assert "hold" not in [row.action for row in keys]
+
+
+async def test_a_dialog_without_a_body_is_whole() -> None:
+    async with running(snapshot(), (120, 40)) as run:
+        run.app.push_screen(DetailsDialog("nothing", []))
+        await run.settle()
+        (frame,) = run.app.screen.query(Lines)
+        assert [strip.text.strip() != "" for strip in frame._strips] == [True] * frame.box.height
+
+
+async def test_the_key_that_opened_details_closes_them() -> None:
+    effective = read_settings([ConfigText("screen.toml", '[keys]\nhelp = ["F5"]\n')])
+    async with running(snapshot(), settings=effective) as run:
+        await run.press("f5")
+        assert run.dialog == "DetailsDialog"
+        await run.press("f5")
+        assert run.dialog == "MainScreen"

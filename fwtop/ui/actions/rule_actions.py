@@ -91,6 +91,8 @@ class RuleActions:
             return "nothing has been observed yet"
         if self._controls.readonly and not previews:
             return f"nothing can be changed here: {self._controls.readonly}"
+        if snapshot.origin.kind == "session":
+            return "a stored session has no packets to preview a rule on"
         if snapshot.guardian.startswith("lost"):
             return "no rule can be changed: the guardian is lost; quit and start fwtop again"
         return ""

@@ -24,11 +24,11 @@ class Footer(Lines):
         super().__init__("footer")
         self._ends: list[tuple[int, Key]] = []  # the cell after each key
 
-    def write(self, *, tab: str, waiting: bool, readonly: bool) -> None:
-        """Draw the keys of a tab; `waiting`: a rule waits for confirmation."""
+    def write(self, *, tab: str, waiting: bool, readonly: bool, origin: str) -> None:
+        """Draw the keys of a tab; `waiting`: a rule waits for confirmation, `origin`: what is watched."""
         line: Line = []
         self._ends = []
-        for row in KEY_MAP.footer(self.box.width, tab=tab, pending=waiting, readonly=readonly):
+        for row in KEY_MAP.footer(self.box.width, tab=tab, pending=waiting, readonly=readonly, origin=origin):
             style = NOTICE if row.action == "confirm" else TITLE
             line += [(" ", TEXT), (row.label, style), (f" {row.footer}", TEXT), (" ", TEXT)]
             self._ends.append((width_of(line), row))

@@ -111,13 +111,13 @@ class Graph(Lines):
         self._history = History()
         self._drawn: tuple[object, ...] = ()  # what it was last drawn for
 
-    def write(self, history: History, *, in_bits: bool, cursor: int | None, live: bool) -> None:
+    def write(self, history: History, *, in_bits: bool, cursor: int | None, at: float | None) -> None:
         """Draw at most once a second, and when place, unit or cursor change.
 
-        The right edge is now only if `live`: a recording, or a screen that is paused, shows another time.
+        `at` is the time of the right edge where that isn't now: in a recording, or while paused.
         """
         self._history = history
-        end = NOW if live else time.strftime("%H:%M:%S", time.gmtime(history.second))
+        end = NOW if at is None else time.strftime("%H:%M:%S", time.gmtime(at))
         wanted = (history.second, self.box, in_bits, cursor, self.seconds, end)
         if wanted != self._drawn:
             self._drawn = wanted

@@ -288,17 +288,19 @@ class StatusBars:
         waiting = bool(snapshot and pending(snapshot.mitigations))
         status.show([status_line(snapshot, self.message.current(), state, width)])
         if keys:
-            self._footer.write(tab=tab, waiting=waiting, readonly=bool(state.readonly))
+            origin = snapshot.origin.kind if snapshot is not None else "live"
+            self._footer.write(tab=tab, waiting=waiting, readonly=bool(state.readonly), origin=origin)
         else:
             self._footer.clear()
         if snapshot is None:
             return
         self._lines["header"].show(header_lines(snapshot, self.history, state, width))
-        self._draw_graph(live=snapshot.origin.kind == "live" and not state.paused)
+        live = snapshot.origin.kind == "live"
+        self._draw_graph(state.now if not live else self.history.second if state.paused else None)
 
-    def _draw_graph(self, *, live: bool) -> None:
+    def _draw_graph(self, at: float | None) -> None:
         if self.graph.display:
-            self.graph.write(self.history, in_bits=self.in_bits, cursor=self.cursor, live=live)
+            self.graph.write(self.history, in_bits=self.in_bits, cursor=self.cursor, at=at)
 
 
 def _too_small(width: int, height: int) -> list[Line]:

@@ -133,7 +133,7 @@ class Dialog(ModalScreen[Result], inherit_bindings=False):
         height = min(room + len(foot) + _FRAME_ROWS, rows)
         self._frame.place(Box((columns - width) // 2, max((rows - height) // 2, 0), width, height))
         lines = [_edge("╭", "╮", self.title_line(), width)]
-        lines += [_framed(line, inner) for line in body[self._top : self._top + room]]
+        lines += [_framed(line, inner) for line in body[self._top : self._top + room] or [[]]]
         lines.append(_edge("├", "┤", self.position(room, len(body)), width, quiet=True))
         lines += [_framed(line, inner) for line in foot]
         lines.append(_edge("╰", "╯", "", width))
@@ -175,7 +175,7 @@ class DetailsDialog(Dialog[None], inherit_bindings=False):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         *Dialog.BINDINGS,
-        Binding("enter,r,a,question_mark,f1", "close", show=False),
+        Binding("enter", "close", show=False),
     ]
 
     def __init__(self, title: str, lines: Sequence[Line] | Callable[[], Sequence[Line]]) -> None:
@@ -190,6 +190,12 @@ class DetailsDialog(Dialog[None], inherit_bindings=False):
     def body(self, width: int) -> list[Line]:  # noqa: ARG002
         """Return the details."""
         return list(self._lines() if callable(self._lines) else self._lines)
+
+    def on_key(self, event: events.Key) -> None:
+        """Close on the keys that open details, too."""
+        if KEY_MAP.action(event.key, "") in ("details", "attacks", "help"):
+            event.stop()
+            self.dismiss(None)
 
 
 def help_lines() -> list[Line]:

@@ -74,7 +74,7 @@ def _reaches(item: Attack, context: CellContext) -> Line:
     if item.kind == _FULL_TABLE:
         return _effect(item, context)
     if not _known(context):
-        return [("not recorded", DIM)]
+        return [("unrecorded", DIM)]
     share = reaching_share(item)
     stopped: Line = [(" ✔", GOOD)] if item.mine_share + item.other_share >= STOPPED else []  # on purpose
     return [(percent(share), BAD)] if share >= NOTICED else [(percent(share), TEXT), *stopped]
@@ -127,4 +127,4 @@ def calm_words(snapshot: Snapshot) -> str:
     """Say that nothing attacks, and at what rate packets arrive."""
     normal = snapshot.judgement.baseline
     words = f"No attack. {number(snapshot.tables.totals.pps)} pps arrive"
-    return f"{words}; normal: {normal}" if normal else f"{words}."
+    return f"{words}; {normal}" if normal and snapshot.tables.totals.packets else f"{words}."

@@ -32,7 +32,9 @@ def spared(item: object) -> bool:
 _UNSURE = 0.3  # width of the 95 % interval
 
 
-def _dropped(item: Source | Destination | PacketSignature, _: CellContext) -> Line:
+def _dropped(item: Source | Destination | PacketSignature, context: CellContext) -> Line:
+    if context.snapshot is not None and flow_of(context.snapshot) is None:
+        return [("–", DIM)]  # a capture doesn't tell
     style = GOOD if item.dropped_share >= _NOTICED else DIM
     unsure = isinstance(item, Source) and item.dropped_high - item.dropped_low > _UNSURE
     return [("~" if unsure else "", WARN), (percent(item.dropped_share), style)]
