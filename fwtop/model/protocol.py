@@ -160,9 +160,17 @@ class ListRead:
     name: str
 
 
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """Tell every rule and set on the machine, as last read; data["ruleset"] is null before that.
+
+    The longest rule sets are cut to those that matter most.
+    """
+
+
 Request = (
     Hello | Watch | Plan | Apply | Keep | Repair | Undo | Status | Why | Symbols | Rescan | Survey | Connect
-    | ListChange | ListShow | ListTest | ListRead
+    | ListChange | ListShow | ListTest | ListRead | Rules
 )  # fmt: skip
 _REQUESTS: dict[str, type[Request]] = {cls.__name__.lower(): cls for cls in get_args(Request)}
 _TYPES: dict[str, tuple[type, ...]] = {

@@ -13,6 +13,7 @@ from typing import Protocol
 from fwtop.analysis.packets.recent import PacketList
 from fwtop.dissect.wire import Dissection
 from fwtop.model.rule import PlanView, Preview, Rule, RuleStatus
+from fwtop.model.ruleset import Ruleset
 from fwtop.model.traffic.session import Mark
 from fwtop.model.traffic.snapshot import PartTraffic, Payload, Snapshot, Source, TrafficPart
 from fwtop.ui.state.history import Past
@@ -93,6 +94,10 @@ class Controls(Protocol):
 
     async def traffic(self, part: TrafficPart) -> PartTraffic | None:
         """Return a part of the traffic by itself; None where it can't be told from the rest."""
+        ...
+
+    async def ruleset(self) -> Ruleset | None:
+        """Return every rule and set on the machine, as last read; None where there is none, or not yet."""
         ...
 
     async def export(self, format_name: str) -> str:

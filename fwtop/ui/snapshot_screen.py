@@ -13,7 +13,8 @@ from textual.binding import BindingsMap
 
 from fwtop.model.rule import ACTIVE_STATES, RuleStatus
 from fwtop.model.traffic.snapshot import Payload, Snapshot, Source, TrafficPart
-from fwtop.ui.actions.log import EXPORTED, REFUSED, SETTINGS
+from fwtop.ui.actions.log import EXPORTED, MACHINE, REFUSED, SETTINGS
+from fwtop.ui.actions.machine_rules import MachineRulesWatch
 from fwtop.ui.actions.news import News
 from fwtop.ui.actions.packet_actions import PacketActions
 from fwtop.ui.actions.player_actions import PlayerActions
@@ -87,6 +88,12 @@ class SnapshotScreen(TabScreen, inherit_bindings=False):
             leave=lambda: self.app.exit(return_code=0),
             exported=lambda text: self.news.note(EXPORTED, text, self.now()),
         )
+        self.machine = MachineRulesWatch(
+            feed.controls,
+            start=lambda request, name: self.run_worker(request, group=name),
+            told=lambda text: self.news.alarm(MACHINE, text, self.now()),
+            changed=self.redraw,
+        )
         self.player = PlayerActions(feed.player, self.say)
         self.news = News(self.actions, clock)
         self.packets = PacketActions(
@@ -135,6 +142,8 @@ class SnapshotScreen(TabScreen, inherit_bindings=False):
         self.redraw()
         self._lists_due = True  # what keys and resizing change is drawn at once
         self._ask_part()
+        if snapshot.origin.kind == "live":
+            self.machine.refresh(snapshot.mitigations, shown=self.panels["machine_rules"].display)
 
     def _ask_part(self) -> None:
         """Ask for the tables of the part that is shown; the next answer replaces this one."""
@@ -226,6 +235,7 @@ class SnapshotScreen(TabScreen, inherit_bindings=False):
                 scope=self.scope,
                 trends=self.trends,
                 log=self.news.log.entries,
+                machine=self.machine.rules.rows() if self.panels["machine_rules"].display else (),
                 part=self.parts.words(),
             )
             part = self.parts.over(snapshot)

@@ -166,13 +166,33 @@ def _drops_and_table(room: Box) -> Boxes:
     return {"ledger": drops, "stage": left, "conntrack": right}
 
 
+RULES = ("all_rules", "machine_rules")
+_EFFECT = 13  # lines of what a rule does
+_MACHINE = 8  # lines of everybody's rules, below which they share a place with fwtop's
+
+
 def rules(room: Box, content: Content) -> Arrangement:
-    """List all rules over the effect of the selected one."""
-    least = min(13, room.height - 4)  # lines of the effect
+    """List fwtop's rules over the effect of the selected one, and everybody's rules below."""
+    effect = min(_EFFECT, max(content.effect, 1), room.height - 4)
+    own = min(max(content.all_rules + 3, 4), max(room.height // 3, 4))
+    left = room.height - own - effect - 1
+    if left < _MACHINE:
+        return _rules_in_one_place(room, content)
+    boxes = {"all_rules": Box(room.x, room.y, room.width, own)}
+    boxes["effect"] = Box(room.x, room.y + own, room.width, effect)
+    boxes["machine_rules"] = Box(room.x, room.y + own + effect + 1, room.width, left)
+    return Arrangement(boxes)
+
+
+def _rules_in_one_place(room: Box, content: Content) -> Arrangement:
+    """Show those rules that keys refer to; the effect belongs to fwtop's."""
+    if content.focused == "machine_rules":
+        return _one_slot(room, RULES, content.focused)
+    least = min(_EFFECT, room.height - 4)
     height = min(max(content.all_rules + 3, 4), room.height - least)
-    lists = Box(room.x, room.y, room.width, height)
+    lists = _one_slot(Box(room.x, room.y, room.width, height), RULES, content.focused)
     below = Box(room.x, room.y + height, room.width, room.height - height)
-    return Arrangement({"all_rules": lists, "effect": below})
+    return Arrangement(lists.boxes | {"effect": below}, lists.slots)
 
 
 def log(room: Box, _: Content) -> Arrangement:
@@ -198,7 +218,7 @@ TABS = (
     TabSpec("traffic", "Traffic", TRAFFIC, traffic),
     TabSpec("packets", "Packets", PACKETS, packets),
     TabSpec("path", "Path", PATH, path),
-    TabSpec("rules", "Rules", ("all_rules",), rules),
+    TabSpec("rules", "Rules", RULES, rules),
     TabSpec("log", "Log", ("log",), log),
 )
 TAB = {spec.name: spec for spec in TABS}

@@ -11,6 +11,7 @@ from fwtop.analysis.packets.recent import PacketList
 from fwtop.dissect.wire import Dissection
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import PlanView, Preview, Rule, RuleStatus, State
+from fwtop.model.ruleset import Ruleset
 from fwtop.model.traffic.session import Event, EventKind, Mark
 from fwtop.model.traffic.snapshot import PartTraffic, Payload, Snapshot, Source, TrafficPart
 from fwtop.ui.feed import Player, PlayerState
@@ -37,6 +38,7 @@ class FakeControls:
         self.why_answer: tuple[str, ...] = ("rule 5 stands above it and takes the same packets.",)
         self.dissection: Dissection | None = None
         self.recent: PacketList | None = None
+        self.machine: Ruleset | None = None
         self.parts: dict[TrafficPart, PartTraffic] = {}
         self.failure: FwtopError | None = None
         self.rules: dict[str, RuleStatus] = {}
@@ -103,6 +105,9 @@ class FakeControls:
     async def traffic(self, part: TrafficPart) -> PartTraffic | None:
         self._note("traffic", part)
         return self.parts.get(part)
+
+    async def ruleset(self) -> Ruleset | None:
+        return self.machine
 
     async def export(self, format_name: str) -> str:
         self._note("export", format_name)

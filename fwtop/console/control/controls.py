@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from fwtop.analysis.packets.recent import PacketList
 from fwtop.console.control.guardian_link import GuardianLink
+from fwtop.console.control.ruleset import read_ruleset
 from fwtop.console.packets.packet_file import write_packets
 from fwtop.console.packets.packet_lists import PacketLists
 from fwtop.console.packets.samples import SamplePackets
@@ -15,6 +16,7 @@ from fwtop.dissect.wire import Dissection
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import DEFAULT_CONFIRM_SECONDS, Apply, Keep, Plan, Repair, Undo, Why
 from fwtop.model.rule import PlanView, Preview, Rule, RuleStatus, rule_status_from_dict
+from fwtop.model.ruleset import Ruleset
 from fwtop.model.traffic.snapshot import PartTraffic, Payload, Source, TrafficPart
 
 EXPORT_FORMATS = ("html", "md", "json")
@@ -127,6 +129,10 @@ class LiveControls:
         """Make the tables of a part of the newest window."""
         return await asyncio.to_thread(self._parts.of, part)
 
+    async def ruleset(self) -> Ruleset | None:
+        """Return every rule and set on the machine, as the guardian last read them."""
+        return await asyncio.to_thread(read_ruleset, self._link)
+
     async def export(self, format_name: str) -> str:
         """Write a report on the session so far; return its path."""
         return await asyncio.to_thread(self._export, format_name)
@@ -218,6 +224,10 @@ class ReadOnlyControls:
     async def traffic(self, part: TrafficPart) -> PartTraffic | None:
         """Make the tables of a part, if there are packets."""
         return None if self._parts is None else await asyncio.to_thread(self._parts.of, part)
+
+    async def ruleset(self) -> Ruleset | None:
+        """Return nothing: these are not this machine's rules."""
+        return None
 
     async def export(self, format_name: str) -> str:
         """Write the current snapshot; return its path."""

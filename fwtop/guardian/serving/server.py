@@ -24,6 +24,7 @@ from fwtop.guardian.observers import Loading, Observers
 from fwtop.guardian.serving.connections import Connections
 from fwtop.guardian.serving.peer import Client, Peer, PeerGone, is_memory_file
 from fwtop.guardian.serving.requests import Handlers, carry_out, check_attached, guarded
+from fwtop.guardian.serving.rulesets import Rulesets
 from fwtop.guardian.serving.status_cache import StatusCache
 from fwtop.guardian.serving.worker import Task, Worker
 from fwtop.guardian.survey import LastSurvey
@@ -41,6 +42,7 @@ from fwtop.model.protocol import (
     Plan,
     Repair,
     Rescan,
+    Rules,
     Status,
     Survey,
     Symbols,
@@ -87,6 +89,7 @@ class Server:
         self._observers = Observers(self._await_loader, self._connections.reply)
         self._functions = Functions()  # for the worker
         self._survey = LastSurvey()
+        self._rulesets = Rulesets(self._selector)
         self._worker = worker
         self._routes = RouteMonitor()
         self._statuses = StatusCache(self._make_status, lambda: worker.version, self._reply_status)
@@ -113,6 +116,7 @@ class Server:
         self._worker.finish()
         listener.close()
         self._routes.close()
+        self._rulesets.close()
         self._observers.finish()
 
     def _catch_signals(self) -> tuple[socket.socket, socket.socket]:
@@ -156,6 +160,8 @@ class Server:
         elif source is self._routes:
             if self._routes.changed():
                 self._tell_worker(self._handlers.reports.allow_changed)
+        elif source is self._rulesets:
+            self._rulesets.ready()
         elif isinstance(source, Loading):
             self._loaded(source)
         elif isinstance(source, Peer) and source in self._connections:
@@ -214,6 +220,8 @@ class Server:
             case Survey():
                 self._connections.reply(peer, Answer(True, data=self._survey.data))
                 self._renew_survey()
+            case Rules():
+                self._connections.reply_encoded(peer, {"ruleset": self._rulesets.request()})
             case Symbols():
                 self._name_locations(peer, peer.client)
             case Apply() | Keep() | Repair() | Undo() | ListChange() if peer.client.hello.readonly:

@@ -54,6 +54,11 @@ class News:
         """Note what the screen did or refused; the status line says it too."""
         self.log.note(kind, text, at)
 
+    def alarm(self, kind: str, text: str, at: float) -> None:
+        """Note something that the operator should see at once."""
+        entry = self.log.note(kind, text, at)
+        self._toasts.add(kind, _words(entry), entry.style, self._clock())
+
     def lines(self, snapshot: Snapshot | None, width: int) -> list[Line]:
         """Return the toasts of now; first of all the trial that ended unconfirmed, until a key is pressed."""
         expiry, now = self._actions.expiry, self._clock()

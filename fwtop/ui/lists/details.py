@@ -6,8 +6,10 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from fwtop.analysis.rule_rates import RatedRule
 from fwtop.model.costs import CALIBRATE
 from fwtop.model.rule import ACTIVE_STATES, RuleStatus
+from fwtop.model.ruleset import ListedSet
 from fwtop.model.traffic.snapshot import (
     Attack,
     Destination,
@@ -24,6 +26,8 @@ from fwtop.ui.drawing.format import duration, hex_dump, nanoseconds, number, oct
 from fwtop.ui.drawing.style import ACCENT, DIM, GOOD, STRONG, TEXT, WARN, Line
 from fwtop.ui.drawing.text import LABEL, detail, labelled, wrapped
 from fwtop.ui.lists.log_view import entry_details
+from fwtop.ui.lists.machine_rules import rule_details as machine_rule_details
+from fwtop.ui.lists.machine_rules import set_details
 from fwtop.ui.lists.packet_pane import packet_details
 from fwtop.ui.lists.packet_view import clock_text
 from fwtop.ui.lists.panels import NO_BASELINE, harm
@@ -252,4 +256,6 @@ _WRITERS: dict[type, Callable[[Any, float], tuple[str, list[Line]]]] = {
     Stage: stage_details,
     LogEntry: entry_details,
     PacketRow: _packet,
+    RatedRule: machine_rule_details,
+    ListedSet: set_details,
 }

@@ -14,6 +14,7 @@ from fwtop.ui.drawing.format import duration, gauge, nanoseconds, number, octets
 from fwtop.ui.drawing.style import BAD, DIM, GOOD, STRONG, TEXT, TITLE, WARN, Line
 from fwtop.ui.lists.attacks import ATTACK_VIEW, attack_rows, calm_words
 from fwtop.ui.lists.log_view import LOG_VIEW
+from fwtop.ui.lists.machine_rules import MACHINE_RULES_VIEW
 from fwtop.ui.lists.path import PATH_VIEW
 from fwtop.ui.lists.rows import Ordering
 from fwtop.ui.lists.table import CellContext, Column, View, with_columns
@@ -299,6 +300,13 @@ PANELS = (
     PanelSpec("path", "Path of all packets", (PATH_VIEW,), lambda shot, _: stages_of(shot)),
     PanelSpec("conntrack", "Conntrack", (CONNTRACK_VIEW,), lambda shot, _: conntrack_figures(shot.conntrack)),
     PanelSpec("log", "Log", (LOG_VIEW,), lambda *_: (), listed=lambda context: context.log),
+    PanelSpec(
+        "machine_rules",
+        "All on this machine",
+        (MACHINE_RULES_VIEW,),
+        lambda *_: (),
+        listed=lambda context: context.machine,
+    ),
     PanelSpec("all_rules", "Rules", (ALL_RULES_VIEW,), lambda shot, _: shot.mitigations, counted=True),
 )
 PANEL = {spec.name: spec for spec in PANELS}

@@ -21,6 +21,7 @@ from fwtop.model.traffic.snapshot import (
 from fwtop.ui.drawing.style import Line
 from fwtop.ui.state.figures import Figure, LedgerLine
 from fwtop.ui.state.packet_row import PacketRow
+from fwtop.ui.state.ruleset import Row
 from fwtop.ui.state.stages import Stage
 
 
@@ -40,7 +41,7 @@ class LogEntry:
 
 
 Estimate = Source | Destination | Port | Payload | PacketSignature  # what has a share
-Item = Estimate | LedgerLine | Figure | RuleStatus | Proposal | Attack | Stage | LogEntry | PacketRow
+Item = Estimate | LedgerLine | Figure | RuleStatus | Proposal | Attack | Stage | LogEntry | PacketRow | Row
 
 
 FREEZE_SECONDS = 3.0  # a key holds the order this long

@@ -15,6 +15,7 @@ from fwtop.model.traffic.snapshot import (
 from fwtop.ui.drawing.format import bar, error_bar, number, percent, scale_of
 from fwtop.ui.drawing.style import BAR, DIM, TEXT, Line, fit, width_of, wrap_line
 from fwtop.ui.lists.rows import Estimate, Item, LogEntry, Ordering
+from fwtop.ui.state.ruleset import Row
 from fwtop.ui.state.scope import Scope
 from fwtop.ui.state.trends import Trends
 
@@ -35,6 +36,7 @@ class CellContext:
     scope: Scope = field(default_factory=Scope)
     trends: Trends = field(default_factory=Trends)
     log: Sequence[LogEntry] = ()
+    machine: Sequence[Row] = ()  # every rule and set, whoever made it
     part: str = ""  # which part of the traffic is shown, in words
 
 

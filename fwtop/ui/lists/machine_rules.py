@@ -1,0 +1,113 @@
+"""The columns of the machine's rules and sets, and the details of one."""
+
+from __future__ import annotations
+
+from fwtop.analysis.rule_rates import RatedRule
+from fwtop.model.ruleset import ListedSet
+from fwtop.render.ruleset import SPARK, spark, where
+from fwtop.ui.drawing.format import number, octets
+from fwtop.ui.drawing.style import BAD, DIM, GOOD, STRONG, TEXT, WARN, Line
+from fwtop.ui.drawing.text import detail, wrapped
+from fwtop.ui.lists.rows import Ordering
+from fwtop.ui.lists.table import CellContext, Column, View
+from fwtop.ui.state.ruleset import Row
+
+_STATES = {"high": "far more than usual", "low": "far less than usual"}
+
+
+def _rate(item: Row, _: CellContext) -> Line:
+    if isinstance(item, ListedSet):
+        return [] if item.fill is None else [(f"{100 * item.fill:.0f} %", BAD if item.nearly_full else DIM)]
+    if item.pps is None:
+        return [("–", DIM)]
+    return [(number(item.pps), BAD if item.abnormal else STRONG if item.pps else DIM)]
+
+
+def _usual(item: Row, _: CellContext) -> Line:
+    usual = item.usual if isinstance(item, RatedRule) else None
+    return [("–" if usual is None else number(usual), DIM)]
+
+
+def _history(item: Row, context: CellContext) -> Line:
+    if isinstance(item, ListedSet) or context.slow:
+        return []
+    return [(spark(item.history), BAD if item.abnormal else DIM)]
+
+
+def _packets(item: Row, _: CellContext) -> Line:
+    count = item.entries if isinstance(item, ListedSet) else item.rule.packets
+    return [("–" if count is None else number(count), DIM)]
+
+
+def _where(item: Row, _: CellContext) -> Line:
+    if isinstance(item, ListedSet):
+        return [(f"{item.source} set", GOOD if item.ours else TEXT)]
+    return [(where(item.rule), GOOD if item.rule.ours else TEXT)]
+
+
+def _text(item: Row, _: CellContext) -> Line:
+    if isinstance(item, ListedSet):
+        size = f" of {item.size:,}" if item.size else ""
+        entries = "?" if item.entries is None else f"{item.entries:,}"
+        return [(f"{item.name} ", TEXT), (f"{item.type}, {entries}{size} entries", DIM)]
+    state = _STATES.get(item.abnormal, "")
+    return [(f"{state}  ", WARN), (item.rule.text, TEXT)] if state else [(item.rule.text, TEXT)]
+
+
+def key_of(item: Row) -> str:
+    """Return what identifies a row."""
+    return item.key if isinstance(item, ListedSet) else item.rule.key
+
+
+def _search(item: Row) -> str:
+    if isinstance(item, ListedSet):
+        return f"{item.source} set {item.name} {item.type}"
+    return f"{where(item.rule)} {item.rule.text} {'fwtop' if item.rule.ours else ''}"
+
+
+MACHINE_RULES_VIEW = View(
+    "",
+    (
+        Column("pps", 6, _rate, right=True),
+        Column("usual", 6, _usual, right=True, keep=20),
+        Column("history", SPARK, _history, keep=30),
+        Column("packets", 7, _packets, right=True, keep=10),
+        Column("where", 20, _where, grow=1, keep=5),
+        Column("rule or set", 20, _text, grow=2),
+    ),
+    Ordering(key=key_of, search=_search),
+    empty="nothing read yet",
+)
+
+
+def rule_details(item: RatedRule, _: float) -> tuple[str, list[Line]]:
+    """Write what is known of a rule."""
+    rule = item.rule
+    lines = [detail("where", where(rule)), detail("by", "fwtop" if rule.ours else "somebody else")]
+    lines += wrapped("rule", rule.text)
+    if rule.packets is None:
+        lines.append(detail("packets", "not counted"))
+    else:
+        lines.append(detail("packets", f"{rule.packets:,}"))
+    if rule.bytes is not None:
+        lines.append(detail("bytes", octets(rule.bytes)))
+    if item.pps is not None:
+        usual = f", usually {number(item.usual)}" if item.usual is not None else ""
+        lines.append(detail("rate", f"{number(item.pps)} packets a second{usual}"))
+    if item.abnormal:
+        lines.append(detail("state", _STATES[item.abnormal]))
+    return "rule", lines
+
+
+def set_details(item: ListedSet, _: float) -> tuple[str, list[Line]]:
+    """Write what is known of a set."""
+    entries = "not counted" if item.entries is None else f"{item.entries:,}"
+    lines = [
+        detail("set", item.name),
+        detail("of", f"{item.source} {item.family}".rstrip()),
+        detail("by", "fwtop" if item.ours else "somebody else"),
+        detail("type", item.type),
+        detail("entries", entries),
+        detail("size", "no limit" if item.size is None else f"{item.size:,}"),
+    ]
+    return "set", lines
