@@ -76,7 +76,7 @@ MACHINE_RULES_VIEW = View(
         Column("rule or set", 20, _text, grow=2),
     ),
     Ordering(key=key_of, search=_search),
-    empty="nothing read yet",
+    empty="nothing read yet; only a live screen reads them",
 )
 
 
