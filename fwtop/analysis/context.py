@@ -16,6 +16,7 @@ from fwtop.analysis.history.scan_memory import ScanMemory
 from fwtop.analysis.parsers.icmp import errors
 from fwtop.analysis.spoofing import Distances, Spoof, spoof_estimate
 from fwtop.analysis.window.features import Features
+from fwtop.analysis.window.own_probes import answers_to_probes
 from fwtop.analysis.window.tcp_view import TcpView, looks_sampled, view_tcp
 from fwtop.analysis.window.traffic import TCP, UDP, Rows, Traffic, flow_key
 from fwtop.model.addresses.address import Prefix
@@ -99,33 +100,37 @@ class AnalysisContext:
 
     @cached_property
     def solicited(self) -> Mask:
-        """Answers to packets that this host sent first (two-way captures only).
+        """Answers to packets that this host sent first: to a scan, and whatever a two-way capture shows.
 
         A flow whose first packet came from outside is unsolicited, whatever this host answered; so are
         answers to its RSTs and SYN-ACKs.
         """
+        probed = answers_to_probes(self.traffic)
         traffic = self.traffic
         sent, packets = traffic.outbound, traffic.packets
         six = sent.tcp_flags & 63
         sent = sent.select((sent.protocol != TCP) | ((six & 4) == 0) & ((six & 18) != 18))
         if len(sent) == 0:
-            return np.zeros(len(traffic), np.bool_)
+            return probed
         asked, when = _first_times(flow_key(sent, reverse=True), sent.time_ns)
         came, first = _first_times(traffic.flow_key, packets.time_ns)
         place = np.minimum(np.searchsorted(asked, came), len(asked) - 1)
         good = (asked[place] == came) & (when[place] <= first)
-        return np.isin(traffic.flow_key, came[good])
+        return np.isin(traffic.flow_key, came[good]) | probed
 
     def features(self, rows: Rows | Mask) -> Features:
         """Return the features of rows or of a mask."""
         numbers = np.flatnonzero(rows) if rows.dtype == np.bool_ else rows.astype(np.intp)
         return Features(self.traffic, numbers, self.config.feature_rows)
 
-    def significant(self, features: Features, *, floor_pps: float, normal: str, shaped: bool = False) -> bool:
+    def significant(
+        self, features: Features, *, floor_pps: float, normal: str | None, shaped: bool = False
+    ) -> bool:
         """Check whether a vector is large enough to be called an attack.
 
-        `normal` is the traffic class of the baseline rate to compare with; `shaped` says that the
-        packets themselves prove the kind, which lowers the threshold.
+        `normal` is the traffic class of the baseline rate to compare with, or None for UDP answers: these are
+        compared with what usually comes from their ports. `shaped` says that the packets themselves prove the
+        kind, which lowers the threshold.
         """
         config = self.config
         share = config.live_share if self.traffic.live else config.capture_share
@@ -137,10 +142,16 @@ class AnalysisContext:
         if not self.traffic.live:
             crawls = self.traffic.seconds >= _LONG_SECONDS and features.pps < _CRAWL_PPS
             return shaped or not (crawls or self.scattered(features))
-        usual = self.baseline.rate(normal)
+        usual = self._usual_answers(features) if normal is None else self.baseline.rate(normal)
         if usual is not None:
             floor_pps = max(floor_pps, config.baseline_factor * usual)
         return features.peak_pps >= floor_pps
+
+    def _usual_answers(self, features: Features) -> float | None:
+        """Return the normal rate of UDP packets from the source ports of these; None without a baseline."""
+        before = self.baseline.rows
+        ports = np.unique(self.traffic.packets.sport[features.rows])
+        return self.baseline.rate_of((before.protocol == UDP) & np.isin(before.sport, ports))
 
     def beyond_usual(self, features: Features, normal: str) -> float:
         """Return by what factor a rate exceeds the normal one of its class; 0 without a baseline.

@@ -85,7 +85,7 @@ def by_payload(context: AnalysisContext) -> list[Finding]:
         mask[rows[fits]] = True
         features = context.features(mask)
         shaped = context.significant(
-            features, floor_pps=context.config.reflection_pps, normal="udp", shaped=True
+            features, floor_pps=context.config.reflection_pps, normal=None, shaped=True
         )
         if not shaped or features.sources < 8 or _one_to_one(features) or _polled(context, features):
             continue
@@ -150,7 +150,7 @@ def unknown_service(context: AnalysisContext) -> list[Finding]:
         return []
     if features.top("dport").value == top.value and features.top("dport").share > 0.9:
         return []  # peers of a symmetric protocol use the same port on both sides
-    if not context.significant(features, floor_pps=context.config.flood_pps, normal="udp"):
+    if not context.significant(features, floor_pps=context.config.flood_pps, normal=None):
         return []
     service = Service("udp", f"UDP (unknown service, port {top.value})", (top.value,))
     return [_finding(context, service, features, [top.value], confidence=0.75, fit=None)]
@@ -172,9 +172,7 @@ def _judge(context: AnalysisContext, mask: Mask, ports: list[int]) -> Finding | 
     proven = fit is not None and fit >= 0.5
     if ports[0] in WEB and (fit is None or fit < 0.8):
         return None  # downloads of web pages begin with such packets, too
-    if not context.significant(
-        features, floor_pps=context.config.reflection_pps, normal="udp", shaped=proven
-    ):
+    if not context.significant(features, floor_pps=context.config.reflection_pps, normal=None, shaped=proven):
         return None
     if fit is not None and fit < 0.5 and _forged_answers(context, features, fit):
         return None

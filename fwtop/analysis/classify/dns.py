@@ -14,7 +14,7 @@ from fwtop.analysis.window.features import Features
 from fwtop.analysis.window.traffic import UDP, Rows, payload
 from fwtop.model.rule import Match
 from fwtop.model.text import dns_name_text, safe_text
-from fwtop.model.traffic.packets import Mask
+from fwtop.model.traffic.packets import U64, Mask
 from fwtop.render.numbers import percent
 
 _PARENT_SHARE = 0.25  # of the questions are for names under one parent
@@ -196,12 +196,23 @@ def _standing_out(context: AnalysisContext, rows: Rows) -> tuple[Rows, str]:
         mine = rows[names == np.uint64(name)]
         if _unlike_resolvers(context, mine, rows[names != np.uint64(name)]):
             flooding.append(mine)
+    popular = rows[often >= max(context.config.min_samples, least)]
+    if _insistent(context, popular, names[np.isin(rows, popular)], len(rows)):
+        flooding.append(popular)
     if not flooding and context.spoof(rows).probability > context.config.spoof_threshold:
         flooding.append(rows)
     found = np.unique(np.concatenate(flooding)) if flooding else rows[:0]
     if context.spoof(found).probability > context.config.spoof_threshold:
         why = "their sources are spoofed"
     return found, why
+
+
+def _insistent(context: AnalysisContext, rows: Rows, names: U64, queries: int) -> bool:
+    """Check for many sources each of which asks for the same few names several times a second."""
+    features, few = context.features(rows), len(np.unique(names))
+    if len(rows) < 0.5 * queries or few > _NAMES or features.sources < _DRILLED:
+        return False
+    return features.pps > _TRIES * few * features.likely_sources and _weighs(context, rows)
 
 
 def _weighs(context: AnalysisContext, rows: Rows) -> bool:

@@ -200,6 +200,8 @@ _MOST = 0.9  # of the later fragments: the rest lost their first fragment
 _MOST_OF_ANSWERS = 0.6  # reflectors answer in fragments, of which routers drop some
 _SERVERS = 10  # storage and video servers of a host, which send complete datagrams
 _HONEST_BYTES = 500
+_MOST_PIECES = 46  # of a datagram of 64 KiB
+_INTACT = 0.8  # of the datagrams have all their pieces
 
 
 def attach(context: AnalysisContext) -> None:
@@ -260,10 +262,18 @@ def fragment_flood(context: AnalysisContext) -> list[Finding]:
 
 
 def _whole(context: AnalysisContext, features: Features, datagrams: int) -> bool:
-    """Check for complete large datagrams of a few servers: NFS, video or a DNS transfer."""
+    """Check for complete large datagrams of a few servers: NFS, video or a DNS transfer.
+
+    Of a datagram of k pieces one is the first. If one packet in N is sampled, each piece is seen with
+    probability 1 / N, so that as many datagrams show as the first fragments lead one to expect.
+    """
     packets = context.traffic.packets
     heads = int((packets.fragment[features.rows] == Fragment.FIRST).sum())
-    return features.sources < _SERVERS and heads > 0.8 * datagrams and features.mean_length > _HONEST_BYTES
+    if features.sources >= _SERVERS or features.mean_length <= _HONEST_BYTES or not heads:
+        return False
+    pieces, seen = features.n / heads, min(1.0, 1 / max(1.0, context.traffic.one_in))
+    expected = heads / seen * (1 - (1 - seen) ** pieces)
+    return pieces <= _MOST_PIECES and datagrams < expected / _INTACT
 
 
 def _datagrams(context: AnalysisContext, rows: Rows) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:

@@ -118,8 +118,11 @@ def _background(context: AnalysisContext, features: Features, spoof: Spoof) -> b
 
 
 def stray(context: AnalysisContext, mask: Mask) -> Mask:
-    """Mark unclaimed packets outside connections; if sampling is dense, only of sources without any."""
-    stray = mask & context.unclaimed & ~context.tcp.real
+    """Mark unclaimed packets outside connections that nobody asked for.
+
+    If sampling is dense, only those of sources without any connection.
+    """
+    stray = mask & context.unclaimed & ~context.tcp.real & ~context.solicited
     return stray if context.sparse else np.asarray(stray & context.unestablished)
 
 

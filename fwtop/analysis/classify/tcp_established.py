@@ -21,6 +21,7 @@ from fwtop.render.numbers import percent
 
 _BARE = 5  # words of a TCP header without options
 _ALONE = 0.9  # of the packets are alone in their flow; fewer if a capture only truncates connections
+_ALL_ALONE, _SEEN = 0.98, 1_000  # in a sample as dense and large as that, no connections look like it
 _FULL = 1_300  # bytes of an IP packet: full-sized ones are uploads
 _TIRELESS = 10  # data packets on one connection without acknowledging any answer
 _FLOWS = 5
@@ -145,10 +146,12 @@ def _unlike_hosts(context: AnalysisContext, features: Features) -> bool:
     """Check for sources that send each packet in another flow, more of these than hosts have connections.
 
     Large proxies keep as many connections open. Theirs show more than one packet each, unless the sample is
-    thin, and carry timestamps.
+    thin, and carry timestamps. If hardly two packets of a dense sample share a flow, nothing is connected.
     """
-    bare = header_words(context.traffic, features.rows) == _BARE
-    thick = not context.sparse or float(bare.mean()) > _ALONE
+    bare = float((header_words(context.traffic, features.rows) == _BARE).mean())
+    if not context.sparse and bare > _ALONE and features.flow_singles > _ALL_ALONE and features.n >= _SEEN:
+        return True
+    thick = not context.sparse or bare > _ALONE
     return thick and features.pps_per_source > context.config.flood_pps
 
 

@@ -148,7 +148,7 @@ def _odds(context: AnalysisContext, features: Features, forged: float) -> tuple[
     elif features.sources < 10 and per_source < (200 if alike(features) else _STREAM_PPS):
         asks_on = hopping and (features.pps > _NOTICED_PPS or contents > 0)
         odds -= 1.5 if asks_on else 3.0
-    few = per_source < _CLIENT_PPS or features.peak_pps < _NOTICED_PPS
+    few = features.pps < _CLIENT_PPS * features.likely_sources or features.peak_pps < _NOTICED_PPS
     clients = forged < context.config.spoof_threshold and few
     odds += _asking_on(features, signs)
     odds += _above_usual(context, features, signs, peers=peers)

@@ -67,6 +67,13 @@ class Baseline:
         mean = self.mean.get(name, 0.0)
         return mean + 2 * math.sqrt(max(0.0, self.square.get(name, 0.0) - mean * mean))
 
+    def rate_of(self, rows: Mask) -> float | None:
+        """Return the normal packets per second like these rows of the reservoir; None if unknown."""
+        total = float(self.rows.weight.sum())
+        if self.seconds < _READY_SECONDS or total <= 0:
+            return None
+        return float(self.rows.weight[rows].sum()) / total * sum(self.mean.values())
+
     def keep_rows(self, packets: PacketBatch) -> None:
         """Add normal packets to the reservoir, replacing random older ones."""
         if len(packets) > _LEARN_ROWS:

@@ -93,6 +93,15 @@ class Features:
         """Distinct sources seen."""
         return len(self.source_counts)
 
+    @cached_property
+    def likely_sources(self) -> float:
+        """Estimated sources, with those that the sample misses: from how many it holds once and twice.
+
+        Source: Chao, "Nonparametric estimation of the number of classes in a population" (1984).
+        """
+        once, twice = (int((self.source_counts == times).sum()) for times in (1, 2))
+        return self.sources + once * (once - 1) / (2 * (twice + 1))
+
     @property
     def senders(self) -> str:
         """The number of sources in words, "at least" if the sample misses some.

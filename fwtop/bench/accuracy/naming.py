@@ -17,6 +17,7 @@ from fwtop.bench.corpus.cases import Attack, LabelledWindow
 NOTHING, ORDINARY = "nothing", "ordinary"
 _MOST = 0.5  # of a finding's packets belong to what it is about
 _SEEN_SAMPLES, _SEEN_SHARE = 60, 0.05  # an attack that must be named, at least
+_SURGE = "unknown_flood"
 BINS = 10
 
 
@@ -82,6 +83,8 @@ def judged(case: LabelledWindow) -> Outcome:
 
 
 def _must_be_named(context: AnalysisContext, attack: Attack, labels: np.ndarray) -> bool:
+    if attack.kind == _SURGE and not context.baseline.ready:
+        return False  # nothing to compare with
     mine = np.flatnonzero(labels == attack.label)
     return len(mine) >= _SEEN_SAMPLES and context.traffic.share(mine) >= _SEEN_SHARE
 

@@ -19,6 +19,9 @@ HOST_4, HOST_6 = (
     Prefix.parse(text).value.to_bytes(size, "big") for text, size in ((VICTIM_4, 4), (VICTIM_6, 16))
 )
 _FLAGS = {"F": 1, "S": 2, "R": 4, "P": 8, "A": 16}
+# Public networks that announce no routes, or hardly any: those of the US Department of Defense and the like
+_SILENT = (6, 7, 11, 21, 22, 25, 26, 28, 29, 30, 33, 55, 56, 214, 215)
+LIVED_IN = tuple(octet for octet in PUBLIC_OCTETS if octet not in _SILENT)
 _LINK = bytes.fromhex("020000000001020000000002")
 _NEIGHBOURS = 3  # hosts of one network that talk to the same server
 _PUBLIC_6 = (0x2400, 0x2600, 0x2607, 0x2A00, 0x2A01, 0x2A02)
@@ -38,7 +41,7 @@ def senders(rng: Random, count: int, *, family: int = 4) -> list[Sender]:
     while len(made) < count:
         hops = rng.randrange(6, 25)
         if family == 4:
-            network = bytes([rng.choice(PUBLIC_OCTETS)]) + rng.randbytes(2)
+            network = bytes([rng.choice(LIVED_IN)]) + rng.randbytes(2)
         else:
             network = (
                 struct.pack("!HH", rng.choice(_PUBLIC_6), rng.getrandbits(16)) + rng.randbytes(4) + bytes(7)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fwtop.bench.corpus.arrivals import CAPTURED, Frames
+from fwtop.bench.corpus.arrivals import CAPTURED, LIVED_IN, Frames
 from fwtop.lab.network import Wire
 from fwtop.lab.traffic.craft import templates
 from fwtop.lab.traffic.frames import (
@@ -167,7 +167,10 @@ def _hosts(pool: Pool, family: int, rng: np.random.Generator) -> tuple[Bytes, By
     """Draw real hosts, some in the same network, with the TTL of each."""
     networks = max(1, pool.count // _NEIGHBOURS)
     place = rng.integers(networks, size=pool.count)
-    every = _public(networks, family, rng)[place]
+    drawn = _public(networks, family, rng)
+    if family == 4:
+        drawn[:, 0] = rng.choice(np.array(LIVED_IN, np.uint8), size=networks)
+    every = drawn[place]
     every[:, -1] = rng.integers(1, 255, size=pool.count)
     if family == 6:
         every[:, 8:15] = 0

@@ -17,7 +17,7 @@ from fwtop.bench.corpus.arrivals import (
     connection,
     senders,
 )
-from fwtop.bench.corpus.contents import A2S_INFO, dns_answer, dns_question, drawn_word, lived_in_name
+from fwtop.bench.corpus.contents import A2S_INFO, WORDS, dns_answer, dns_question, drawn_word, lived_in_name
 
 _SEARCH = (
     b"M-SEARCH * HTTP/1.1\r\nHOST: 239.255.255.250:1900\r\n"
@@ -83,12 +83,17 @@ def iperf3_udp(to: Arrivals, count: int) -> None:
 
 
 def dns_server(to: Arrivals, count: int) -> None:
-    """Resolvers that ask an authoritative name server for what people look up."""
+    """Resolvers that ask an authoritative name server; each keeps what it was told for a minute."""
     resolvers = senders(to.rng, max(3, count // 8))
+    known: set[tuple[int, str]] = set()
     for _ in range(count):
-        resolver = resolvers[min(int(to.rng.paretovariate(0.7)) - 1, len(resolvers) - 1)]
-        head = dns_question(to.rng, lived_in_name(to.rng), to.rng.choice((1, 1, 28, 15, 16)))
-        to.datagram(to.when(), resolver, (to.rng.randrange(1024, 65_536), 53), head)
+        place = min(int(to.rng.paretovariate(0.3)) - 1, len(resolvers) - 1)
+        name = lived_in_name(to.rng)
+        while (place, name) in known:
+            name, place = f"{to.rng.choice(WORDS)}.{lived_in_name(to.rng)}", to.rng.randrange(len(resolvers))
+        known.add((place, name))
+        head = dns_question(to.rng, name, to.rng.choice((1, 1, 28, 15, 16)))
+        to.datagram(to.when(), resolvers[place], (to.rng.randrange(1024, 65_536), 53), head)
 
 
 def resolving(to: Arrivals, count: int) -> None:

@@ -1,0 +1,44 @@
+"""Answers to a port scan that this host makes: where only arriving packets are seen, they come unasked.
+
+Source: RFC 9293 3.10.7.1: a closed port answers a SYN with RST and ACK and sequence number 0. A scanner asks
+from one port of its own, which shows which probe an answer belongs to (nmap's manual, --source-port).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fwtop.analysis.window.traffic import TCP, Traffic, mix, weighted_top
+from fwtop.model.traffic.packets import Mask
+
+_EPHEMERAL = 32_768  # Linux: ports that clients take; services listen below
+_PORTS = 4  # scans at once
+_LEAST = 30
+_ONCE = 0.9  # of the answers: each port of a target answers once
+_CLOSED = 0.5  # of the answers: hardly a host has more open ports than closed ones
+_EACH = 3.0  # answers from each target; forged RSTs come from everywhere
+_SPREAD = 0.2  # of the answers come from the same port, at most: a reflection has few services
+_MOST_PPS = 50_000.0
+
+
+def answers_to_probes(traffic: Traffic) -> Mask:
+    """Mark RSTs and SYN-ACKs of many ports to one port that this host scans from."""
+    packets = traffic.packets
+    answers = np.zeros(len(traffic), np.bool_)
+    six = packets.tcp_flags & 63
+    closed = (six == 20) & (packets.tcp_seq == 0)
+    pool = traffic.rows((packets.protocol == TCP) & ~traffic.later & (closed | (six == 18)))
+    pool = pool[packets.dport[pool] >= _EPHEMERAL]
+    if len(pool) < _LEAST:
+        return answers
+    ports, _ = weighted_top(packets.dport[pool], traffic.weight[pool])
+    for port in ports[:_PORTS].tolist():
+        rows = pool[packets.dport[pool] == port]
+        targets = len(np.unique(traffic.source_key[rows]))
+        if len(rows) < max(_LEAST, _EACH * targets) or closed[rows].mean() < _CLOSED:
+            continue
+        probed = mix(traffic.source_key[rows], packets.sport[rows].astype(np.uint64))
+        common = int(np.bincount(packets.sport[rows]).max())
+        scanned = len(np.unique(probed)) >= _ONCE * len(rows) and common <= _SPREAD * len(rows)
+        answers[rows] = scanned and traffic.pps(rows) <= _MOST_PPS
+    return answers
