@@ -38,7 +38,7 @@ class State(StrEnum):
 
 
 LIST = "list:"  # how the origin of a rule on a named list begins
-LIST_KINDS = frozenset({Kind.IPSET, Kind.XDP, Kind.TC})  # that can look named lists up
+LIST_KINDS = frozenset({Kind.IPSET, Kind.XDP, Kind.TC, Kind.NFTABLES})  # that can look named lists up
 ACTIVE_STATES = frozenset({State.PROVISIONAL, State.CONFIRMED})
 
 

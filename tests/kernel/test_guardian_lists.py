@@ -17,7 +17,7 @@ from fwtop.model.rule import Kind, Match, Rule
 
 pytestmark = pytest.mark.kernel
 BENCH = XdpBench
-KINDS = (Kind.IPSET, Kind.XDP, Kind.TC)
+KINDS = (Kind.IPSET, Kind.XDP, Kind.TC, Kind.NFTABLES)
 FAMILIES = (4, 6)
 OTHERS = ("198.51.100.0/24", "2001:db8:7::/48")
 
@@ -65,14 +65,18 @@ def test_many_rules_share_a_list_in_each_mechanism(bench: XdpBench) -> None:
     before = bench.state()
     with bench.connect() as guardian:
         change(guardian, "create", bench.attacker(4))
-        ids = [apply(guardian, on_list(kind)) for kind in (Kind.IPSET, Kind.IPSET, Kind.XDP, Kind.XDP)]
+        kinds = (Kind.IPSET, Kind.IPSET, Kind.NFTABLES, Kind.NFTABLES, Kind.XDP, Kind.XDP)
+        ids = [apply(guardian, on_list(kind)) for kind in kinds]
+        tables = bench.pair.victim.run("nft", "list", "sets", "netdev").stdout
+        assert tables.count("list-bad-") == 2
         sets = bench.pair.victim.run("ipset", "list", "-n").stdout.split()
         assert [name for name in sets if "-list-" in name] == ["fwtop-list-bad-4", "fwtop-list-bad-6"]
         told = guardian.demand(ListShow("bad")).data["lists"][0]
         assert told["rules"] == ids
         assert told["kernel_bytes"] > 0
         assert not bench.path(4).passes()
-        guardian.demand(Undo(tuple(ids[2:])))
+        guardian.demand(Undo((ids[2], *ids[4:])))
+        guardian.demand(Undo((ids[3],)))
         assert not bench.path(4).passes(), "the ipset rules still have the list"
         change(guardian, "remove", bench.attacker(4))
         assert bench.path(4).passes()
@@ -81,7 +85,7 @@ def test_many_rules_share_a_list_in_each_mechanism(bench: XdpBench) -> None:
     assert bench.state() == before
 
 
-@pytest.mark.parametrize("kind", [Kind.IPSET, Kind.XDP])
+@pytest.mark.parametrize("kind", [Kind.IPSET, Kind.XDP, Kind.NFTABLES])
 @pytest.mark.parametrize("more", [4, 5000])
 def test_entries_that_stay_keep_their_counters(bench: XdpBench, kind: Kind, more: int) -> None:
     """A small change goes into the set, a large one builds it anew."""
@@ -145,7 +149,7 @@ CRASHES = {
 }
 
 
-@pytest.mark.parametrize("kind", [Kind.IPSET, Kind.XDP])
+@pytest.mark.parametrize("kind", [Kind.IPSET, Kind.XDP, Kind.NFTABLES])
 @pytest.mark.parametrize("failpoint", CRASHES)
 def test_kill_in_the_middle_leaves_the_old_list_or_the_new_one(
     bench: XdpBench, failpoint: Failpoint, kind: Kind
@@ -184,6 +188,7 @@ def test_lists_survive_their_guardian(bench: XdpBench) -> None:
         change(guardian, "add", bench.attacker(4))
         apply(guardian, on_list(Kind.IPSET))
         apply(guardian, on_list(Kind.XDP))
+        apply(guardian, on_list(Kind.NFTABLES))
     bench.kill_guardian()
     assert not bench.path(4).passes()
     with bench.connect() as successor:
@@ -204,3 +209,23 @@ def test_what_a_rule_may_not_have_is_refused_as_a_whole(bench: XdpBench) -> None
             change(guardian, "add", bench.attacker(4), "96.0.0.0/4")
         assert passing(bench) == (True, True)
         assert guardian.demand(ListShow("bad")).data["lists"][0]["ipv4"] == 1
+
+
+def test_nested_entries_at_netdev_ingress(bench: XdpBench) -> None:
+    """nftables refuses prefixes inside others: a set has the outermost, whatever comes and goes."""
+    address = bench.attacker(4)
+    with bench.connect() as guardian:
+        change(guardian, "create", address)
+        rule_id = apply(guardian, on_list(Kind.NFTABLES))
+        change(guardian, "add", "10.77.0.0/24", "10.77.0.0/30")
+        assert not bench.path(4).passes()
+        change(guardian, "remove", "10.77.0.0/24")
+        assert not bench.path(4).passes()
+        change(guardian, "replace", "10.77.0.0/16")
+        assert not bench.path(4).passes()
+        change(guardian, "replace", "10.77.1.0/24", "10.78.0.0/16")
+        assert bench.path(4).passes()
+        assert rules_of(guardian)[rule_id]["acting"]
+        with pytest.raises(FwtopError, match="takes up to 10,000"):
+            change(guardian, "add", *(f"100.64.{number >> 8}.{number & 255}" for number in range(10_001)))
+        assert guardian.demand(ListShow("bad")).data["lists"][0]["ipv4"] == 2

@@ -173,9 +173,9 @@ def on_list(kind: Kind = Kind.IPSET, **options) -> Rule:
 
 
 def test_rules_on_lists_come_without_sources() -> None:
-    for kind in (Kind.IPSET, Kind.XDP, Kind.TC):
+    for kind in (Kind.IPSET, Kind.XDP, Kind.TC, Kind.NFTABLES):
         assert rule_of_wire(on_list(kind).to_dict()).list_name == "x"
-    for wrong in (on_list(sources=prefixes("10.0.0.1")), on_list(Kind.NFTABLES), on_list(Kind.NOTRACK)):
+    for wrong in (on_list(sources=prefixes("10.0.0.1")), on_list(Kind.STRING), on_list(Kind.NOTRACK)):
         with pytest.raises(FwtopError, match="not a rule"):
             rule_of_wire(wrong.to_dict())
     with pytest.raises(FwtopError, match="no name for a list"):
@@ -230,7 +230,6 @@ def test_wrong_use_of_the_verb(capsys: pytest.CaptureFixture[str], words: str, l
     [
         ("", "give sources to block, or one list"),
         ("10.0.0.1 --list x", "give sources to block, or one list"),
-        ("--list x --via nftables", "--list does not go with --via nftables"),
         ("--list x --replace 3", "--list does not go with --replace"),
         ("--list a/b", "no name for a list"),
     ],

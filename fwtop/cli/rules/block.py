@@ -13,7 +13,7 @@ from fwtop.model.addresses.list_limits import why_too_many
 from fwtop.model.addresses.targets import ASN, COUNTRY, asn_of, check_name, prefixes_of
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import Status
-from fwtop.model.rule import LIST, LIST_KINDS, Kind, Match, Rule, families_of, rule_status_from_dict
+from fwtop.model.rule import LIST, Kind, Match, Rule, families_of, rule_status_from_dict
 from fwtop.model.text import safe_text
 
 HELP = (
@@ -30,7 +30,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--list",
         metavar="NAME",
-        help="block what the named list holds, now and after each change (via ipset, xdp or tc; fwtop list)",
+        help="block what the named list holds, now and after each change (see fwtop list)",
     )
     parser.add_argument(
         "--via",
@@ -73,9 +73,8 @@ def _on_list(args: argparse.Namespace) -> Rule:
 
     name = check_name(args.list)
     kind = Kind(args.via or "ipset")
-    if kind not in LIST_KINDS or args.replace is not None:
-        what = "--replace" if args.replace is not None else f"--via {kind.value}"
-        raise FwtopError(f"--list does not go with {what}; nothing was changed", 2)
+    if args.replace is not None:
+        raise FwtopError("--list does not go with --replace; nothing was changed", 2)
     sources: Sequence[Prefix] = ()
     if not args.yes:
         with discovery.connect(netns=args.netns, readonly=True) as guardian:

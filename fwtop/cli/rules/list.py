@@ -22,7 +22,7 @@ from fwtop.render.numbers import duration
 
 HELP = (
     "Named lists of addresses and prefixes: each change is made in whole or not at all, and rules of "
-    "'fwtop block --list NAME' (via ipset, xdp or tc; not nftables) share a list."
+    "'fwtop block --list NAME' (via ipset, xdp, tc or nftables) share a list."
 )
 EXAMPLE = "fwtop list create scanners 198.51.100.0/24 2001:db8::/32 --ttl 1d"
 _ACTIONS = (*LIST_ACTIONS, "test", "show", "save")

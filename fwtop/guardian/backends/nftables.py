@@ -6,15 +6,16 @@ match it (net/netfilter/nft_payload.c), so ports and payload are never read from
 
 from __future__ import annotations
 
-from fwtop.guardian.objects.nft_words import NETDEV, NftRule, NftSet, address_set, set_of
+from fwtop.guardian.backends.common import families_asked
+from fwtop.guardian.objects.nft_words import NETDEV, NftRule, NftSet, address_set, list_set_of, set_of
 from fwtop.guardian.objects.spec import KernelObjects
 from fwtop.guardian.rules.prefix_lists import of_family
 from fwtop.model.addresses.address import Prefix
+from fwtop.model.addresses.list_limits import NFTABLES_PREFIXES
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Match, PayloadMatch, Range, Rule
 from fwtop.render.xtables import data_offsets
 
-MAX_SOURCES = 10_000  # nft reads a set's elements one by one, and the kernel keeps them in a tree
 _TCP, _UDP, _ICMP, _ICMPV6 = 6, 17, 1, 58
 _PORTED = "meta l4proto { 6, 17, 132, 136 }"
 _WORD = 16  # bytes that a register of nf_tables holds
@@ -27,13 +28,15 @@ def build(rule: Rule, exceptions: tuple[Prefix, ...]) -> KernelObjects:  # noqa:
     """Return sets and lines; raises FwtopError (code 2) on what netdev ingress can't say."""
     if rule.limit is not None:
         raise FwtopError("netdev ingress has no rate limit here: use fwtop limit; nothing was installed", 2)
-    if len(rule.match.sources) > MAX_SOURCES:
+    if len(rule.match.sources) > NFTABLES_PREFIXES:
         raise FwtopError(
-            f"--via nftables takes up to {MAX_SOURCES:,} prefixes: use ipset or xdp; nothing was installed", 2
+            f"--via nftables takes up to {NFTABLES_PREFIXES:,} prefixes: use ipset or xdp; "
+            "nothing was installed",
+            2,
         )
     sets: list[NftSet] = []
     lines: list[tuple[str, int, str, str]] = []
-    for family in rule.match.families:
+    for family in families_asked(rule):
         words, own_sets = _conditions(rule, family)
         if words is not None:
             sets += own_sets
@@ -48,8 +51,13 @@ def _conditions(rule: Rule, family: int) -> tuple[list[str] | None, list[NftSet]
     words: list[str] = []
     sets: list[NftSet] = []
     ip = "ip" if family == 4 else "ip6"
+    name = rule.list_name
+    if name is not None:
+        mine = of_family(rule.match.sources, family, ())
+        sets.append(address_set("src", family, mine, counted=True, shared=list_set_of(name, family)))
+        words.append(f"{ip} saddr @{sets[-1].shared}")
     for side, role, given in (
-        ("saddr", "src", rule.match.sources),
+        ("saddr", "src", rule.match.sources if name is None else ()),
         ("daddr", "dst", rule.match.destinations),
     ):
         if not given:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import re
 import socket
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING
 
 from fwtop.guardian.allow.allowlist import AllowList
 from fwtop.guardian.failpoints import Failpoint, Failpoints
 from fwtop.guardian.objects.nft_allow import difference
+from fwtop.guardian.objects.nft_lists import NftListChange, SetEdit, element_counts, refill_lines
 from fwtop.guardian.objects.nft_words import (
     LAYOUTS,
     NETDEV,
@@ -20,6 +21,8 @@ from fwtop.guardian.objects.nft_words import (
     allow_lines,
     enable_lines,
     head,
+    list_set_of,
+    outermost,
     role_chains,
     set_lines,
     set_of,
@@ -31,9 +34,15 @@ from fwtop.kernel.netfilter import nf_tables
 from fwtop.kernel.programs import CommandError, run
 from fwtop.model.addresses.roles import Passes
 from fwtop.model.errors import FwtopError
+from fwtop.model.rule import Rule
 from fwtop.model.text import safe_text
 
+if TYPE_CHECKING:  # numpy, which a guardian without lists needn't carry
+    from fwtop.guardian.objects.list_sets import ListDelta
+    from fwtop.model.addresses.prefix_rows import PrefixRows
+
 _SET = re.compile(r"r(\d+)-\w+")
+_LIST_SET = re.compile(r"list-(.+)-[46]")
 _COMMENT = re.compile(r"fwtop-(\d+)")
 _BASE_CHAIN = re.compile(r"in-\d+")
 ALLOW_SETS = frozenset(
@@ -89,6 +98,7 @@ def read_table(layout: Layout) -> Table:
     if not table.sets >= _MARKS:  # they come in one transaction with all the rest
         return Table(foreign=True)
     own = {name for name in table.sets if name in ALLOW_SETS or _SET.fullmatch(name)}
+    own |= {name for name in table.sets if _LIST_SET.fullmatch(name)}
     own |= {name for name in table.chains if name in _chains_of(layout) or _BASE_CHAIN.fullmatch(name)}
     table.shared = table.shared or bool((table.sets | table.chains) - own)
     return table
@@ -118,24 +128,17 @@ def elements_of(layout: Layout, name: str) -> int:
     return sum(len(item["set"].get("elem", ())) for item in json.loads(text)["nftables"] if "set" in item)
 
 
-def entry_counters(rule_id: str, *, top: int) -> dict[str, int]:
+def entry_counters(rule: Rule, *, top: int) -> dict[str, int]:
     """Return the `top` sources of a rule at netdev ingress that matched most: prefix → packets."""
     counted: list[tuple[int, str]] = []
     for family in (4, 6):
+        listed, own = rule.list_name, set_of(rule.id, f"src{family}")
         try:
-            text = run(["nft", "-j", "list", "set", *NETDEV.table.split(), set_of(rule_id, f"src{family}")])
+            counts = element_counts(NETDEV, own if listed is None else list_set_of(listed, family))
         except CommandError:
             continue
-        listed = [item["set"].get("elem", ()) for item in json.loads(text)["nftables"] if "set" in item]
-        elements = [item["elem"] for elements in listed for item in elements]
-        counted += [(int(element["counter"]["packets"]), _element(element["val"])) for element in elements]
+        counted += [(packets, name) for name, (packets, _) in counts.items()]
     return {name: packets for packets, name in sorted(counted, reverse=True)[:top]}
-
-
-def _element(value: str | dict[str, Any]) -> str:
-    if isinstance(value, dict):
-        return f"{value['prefix']['addr']}/{value['prefix']['len']}"
-    return str(value)
 
 
 _PLAIN_NAME = re.compile(r"[\w.@-]{1,15}")
@@ -152,6 +155,7 @@ class NftTables:
         self._in_use: set[str] = set()  # tables that have rules; the others are not read again
         self._hooked: dict[str, set[int]] = {}  # by table: interfaces that had a base chain
         self._sizes: dict[str, int] = {}  # by set: most elements seen in it
+        self._list_sets: set[str] = set()  # those of named lists
 
     def plan(self, rule_id: str, rule: NftRule, timeout_seconds: int, allow: AllowList) -> list[str]:
         """Return the transaction as text, after nft has checked it; raises FwtopError."""
@@ -173,13 +177,56 @@ class NftTables:
         left = removal_lines(rule.layout, read_table(rule.layout), {rule_id})
         _apply([*left, *self._transaction(rule_id, rule, allow, timeout_seconds)])
         for item in rule.sets:
-            self._sizes.pop(set_of(rule_id, item.role), None)
+            self._sizes.pop(item.name(rule_id), None)
         self._note_installed(rule, allow)
         self._failpoints.reached(Failpoint.REPAIR_NFT)
 
     def _note_installed(self, rule: NftRule, allow: AllowList) -> None:
         self._remember(rule.layout, allow)
         self._in_use.add(rule.layout.table)
+        self._list_sets |= {item.shared for item in rule.sets if item.shared}
+
+    def prepare_list(self, delta: ListDelta) -> NftListChange:
+        """Return the transaction that changes a named list's sets; raises FwtopError."""
+        edits: list[SetEdit] = []
+        there = read_table(NETDEV).sets if self._list_sets else set()
+        for family in (4, 6):
+            name = list_set_of(delta.name, family)
+            if name in self._list_sets & there:
+                before, after = (
+                    frozenset(outermost(tuple(rows.of_family(family))))
+                    for rows in (delta.before, delta.after)
+                )
+                edits.append(SetEdit(name, before, after))
+        return NftListChange(NETDEV, edits, self._apply_edits)
+
+    def _apply_edits(self, edits: Iterable[SetEdit], lines: list[str]) -> None:
+        if lines:
+            _apply(lines)
+        for edit in edits:
+            self._sizes.pop(edit.name, None)
+
+    def rebuild_list(self, name: str, rows: PrefixRows) -> None:
+        """Put exactly these prefixes into a named list's sets; raises FwtopError."""
+        mine = [(family, list_set_of(name, family)) for family in (4, 6)]
+        wanted = [
+            SetEdit(own, frozenset(), frozenset(outermost(tuple(rows.of_family(family)))))
+            for family, own in mine
+            if own in self._list_sets
+        ]
+        self._apply_edits(wanted, [line for edit in wanted for line in refill_lines(NETDEV, edit)])
+
+    def tidy_lists(self, used: Collection[str]) -> None:
+        """Delete the sets of named lists that no rule uses; raises FwtopError."""
+        gone = {
+            name for name in self._list_sets if (ours := _LIST_SET.fullmatch(name)) and ours[1] not in used
+        }
+        if not gone:
+            return
+        there = read_table(NETDEV).sets
+        if doomed := [f"delete set {NETDEV.table} {name}" for name in sorted(gone & there)]:
+            _apply(doomed)
+        self._list_sets -= gone
 
     def renew(self, rule_id: str, rule: NftRule, allow: AllowList, timeout_seconds: int) -> None:
         """Set the timeout of a rule's enable set, with the allow-list as it should be."""
@@ -220,6 +267,7 @@ class NftTables:
             self._allowed = {key: old for key, old in self._allowed.items() if key[0] != layout.table}
             self._hooked.pop(layout.table, None)
             self._in_use.discard(layout.table)
+            self._list_sets -= table.sets
             self._failpoints.reached(Failpoint.NFT_REMOVED)
         elif doomed := removal_lines(layout, table, rule_ids):
             _apply(doomed)
@@ -230,7 +278,8 @@ class NftTables:
     def present(self, rule_id: str, rule: NftRule) -> bool:
         """Return whether the kernel has all lines and sets of a rule."""
         table = read_table(rule.layout)
-        wanted = {set_of(rule_id, role) for role in ("on", *(item.role for item in rule.sets))}
+        wanted = {set_of(rule_id, "on"), *(item.name(rule_id) for item in rule.sets)}
+        self._list_sets |= {item.shared for item in rule.sets if item.shared and item.shared in table.sets}
         return wanted <= table.sets and sum(found[0] == rule_id for found in table.rules) == len(rule.lines)
 
     def shortfall(self, rule_id: str, rule: NftRule) -> str:
@@ -265,7 +314,7 @@ class NftTables:
         for item in rule.sets:
             if not item.elements:
                 continue
-            name = set_of(rule_id, item.role)
+            name = item.name(rule_id)
             size = elements_of(rule.layout, name)
             whole = self._sizes[name] = max(size, self._sizes.get(name, 0))
             if not size:

@@ -65,6 +65,11 @@ class NftSet:
     flags: str
     elements: tuple[str, ...]
     counted: bool = False
+    shared: str = ""  # the name of a named list's set, which stays when the rule ends and others use it
+
+    def name(self, rule_id: str) -> str:
+        """Return the set's name as one of this rule."""
+        return self.shared or set_of(rule_id, self.role)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,11 +89,12 @@ class NftRule:
         return tuple(sorted({line[1] for line in self.lines}))
 
 
-def address_set(role: str, family: int, prefixes: Sequence[Prefix], *, counted: bool = False) -> NftSet:
+def address_set(
+    role: str, family: int, prefixes: Sequence[Prefix], *, counted: bool = False, shared: str = ""
+) -> NftSet:
     """Return a set of prefixes without those inside others, which nft refuses."""
-    return NftSet(
-        f"{role}{family}", _TYPES[family], _INTERVALS, tuple(map(str, outermost(prefixes))), counted
-    )
+    elements = tuple(map(str, outermost(prefixes)))
+    return NftSet(f"{role}{family}", _TYPES[family], _INTERVALS, elements, counted, shared)
 
 
 def outermost(prefixes: Sequence[Prefix]) -> list[Prefix]:
@@ -103,6 +109,11 @@ def outermost(prefixes: Sequence[Prefix]) -> list[Prefix]:
 def set_of(rule_id: str, role: str) -> str:
     """Return the name of a rule's set."""
     return f"r{rule_id}-{role}"
+
+
+def list_set_of(name: str, family: int) -> str:
+    """Return the name of a named list's set."""
+    return f"list-{name}-{family}"
 
 
 def head(layout: Layout) -> list[str]:
@@ -161,7 +172,7 @@ def allow_lines(layout: Layout, passes: Passes) -> list[str]:
 
 def set_lines(layout: Layout, rule_id: str, item: NftSet) -> list[str]:
     """Return the commands that create and fill a rule's set."""
-    name = f"{layout.table} {set_of(rule_id, item.role)}"
+    name = f"{layout.table} {item.name(rule_id)}"
     counter = " counter;" if item.counted else ""
     lines = [f"add set {name} {{ type {item.kind}; {item.flags};{counter} }}"]
     return [*lines, f"add element {name} {{ {', '.join(item.elements)} }}"] if item.elements else lines

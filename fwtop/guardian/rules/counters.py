@@ -47,7 +47,7 @@ class EntryCounts:
 
 def _counted(rule: Rule) -> dict[str, int]:
     if rule.kind is Kind.NFTABLES:
-        return nft.entry_counters(rule.id, top=_SHOWN)
+        return nft.entry_counters(rule, top=_SHOWN)
     counted: dict[str, int] = {}
     families = families_of(rule.match.sources)
     for name in [_set_of(rule, family) for family in rule.match.families if family in families]:

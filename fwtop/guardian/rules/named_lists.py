@@ -7,7 +7,8 @@ it was, in the record, in the kernel and here:
 2. what the kernel needs is built where no packet sees it (list_sets.py),
 3. the change is recorded, without the mark that it is done (list_log.py),
 4. compiled rules get it: one program takes the place of another,
-5. the ipsets get it, in one system call for additions and removals or one for a swap,
+5. ipsets get it, in one system call for additions and removals or one for a swap, and nftables in one
+   transaction,
 6. the record gets its mark.
 
 A guardian that dies before the last step leaves a record that its successor cuts off, putting the old list
@@ -27,7 +28,8 @@ from typing import Any
 
 from fwtop.guardian.failpoints import Failpoint, Failpoints
 from fwtop.guardian.objects.installer import Kernel
-from fwtop.guardian.objects.list_sets import ListDelta
+from fwtop.guardian.objects.list_sets import ListDelta, Prepared
+from fwtop.guardian.objects.nft_lists import NftListChange
 from fwtop.guardian.records.entry import Entry
 from fwtop.guardian.records.list_log import ListLog, Recorded
 from fwtop.model.addresses.address import Prefix
@@ -76,7 +78,7 @@ class NamedLists:
         says whether the operator insists. `changed` is told of rules that have other sources now.
         """
         self._log, self._sets, self._failpoints = log, kernel.lists, failpoints
-        self._change_compiled = kernel.compiled.change_list
+        self._change_compiled, self._tables = kernel.compiled.change_list, kernel.tables
         self._active, self._check, self._changed = active, check, changed
         self._lists = {item.named.name: item for item in log.load()}
         self._next_expiry = 0.0
@@ -181,7 +183,9 @@ class NamedLists:
         """Free the kernel's memory of lists that no rule uses any more; raises FwtopError."""
         if not self._changing:
             used = {entry.rule.list_name for entry in self._active.values()}
-            self._sets.tidy({name for name in used if name is not None})
+            names = {name for name in used if name is not None}
+            self._sets.tidy(names)
+            self._tables.tidy_lists(names)
 
     def restore_unfinished(self) -> list[str]:
         """Put back the lists whose last change was not finished; returns a line for each."""
@@ -191,6 +195,7 @@ class NamedLists:
                 continue
             try:
                 self._sets.rebuild(name, recorded.named.rows)
+                self._tables.rebuild_list(name, recorded.named.rows)
                 self._change_compiled(_compiled(self.users(name)))
             except FwtopError as error:
                 done.append(f"list {name} could not be put back: {safe_text(error)}")
@@ -273,19 +278,20 @@ class NamedLists:
             after = replace(after, stamp=before.stamp)  # the compiled maps stay
         elif len(delta.added) and (users := self.users(name)):
             self._check([_on(entry.rule, after.named) for entry in users], force)
-        prepared = self._sets.prepare(delta) if delta is not None else None
-        undo = [prepared.revert] if prepared is not None else []
+        undo: list[Callable[[], None]] = []
         try:
+            parts = self._prepare(delta, undo) if delta is not None else ()
             self._failpoints.reached(Failpoint.LIST_PREPARED)
             self._log.begin(name, change, after.stamp)
             undo.append(partial(self._log.abandon, name))
             self._failpoints.reached(Failpoint.LIST_RECORDED)
-            if prepared is not None:
+            if parts:
                 self._lists[name] = after  # from here on compiled rules have its key
                 self._change_compiled(_compiled(_on_entries(self.users(name), after.named)))
                 undo.append(lambda: self._put_compiled_back(before))
                 self._failpoints.reached(Failpoint.LIST_COMPILED)
-                prepared.commit()
+                for part in parts:
+                    part.commit()
             self._failpoints.reached(Failpoint.LIST_CHANGED)
             self._log.finish(after)
         except BaseException:
@@ -294,10 +300,20 @@ class NamedLists:
             raise
         self._lists[name] = after
         self._give_sources(after.named)
-        if prepared is not None:
+        for part in parts:
             with contextlib.suppress(FwtopError):  # old contents that no packet sees: `tidy` tries again
-                prepared.conclude()
+                part.conclude()
         self._failpoints.reached(Failpoint.LIST_DONE)
+
+    def _prepare(
+        self, delta: ListDelta, undo: list[Callable[[], None]]
+    ) -> tuple[Prepared | NftListChange, ...]:
+        """Build what ipsets and nftables need; what takes it back goes to `undo`. Raises FwtopError."""
+        built = self._sets.prepare(delta)
+        undo.append(built.revert)
+        transaction = self._tables.prepare_list(delta)
+        undo.append(transaction.revert)
+        return built, transaction
 
     def _put_compiled_back(self, before: Recorded) -> None:
         self._change_compiled(_compiled(self.users(before.named.name)))

@@ -71,7 +71,7 @@ def _check_list(rule: Rule) -> None:
     if rule.list_name is None:
         return
     check_name(rule.list_name)
-    _require(rule.kind in LIST_KINDS, "kind (a named list goes with ipset, xdp and tc)")
+    _require(rule.kind in LIST_KINDS, "kind (a named list goes with ipset, xdp, tc and nftables)")
     _require(not rule.match.sources, "sources (they are the named list's)")
 
 

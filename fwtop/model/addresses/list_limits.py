@@ -8,11 +8,15 @@ from fwtop.model.addresses.address import Prefix
 from fwtop.model.rule import Kind
 
 IPSET_PREFIXES = 5_000_000  # ipset takes 50 to 100 bytes of kernel memory for each
+NFTABLES_PREFIXES = 10_000  # nft reads elements one by one, and the kernel keeps them in a tree
 COMPILED_PREFIXES = {4: 25_000_000, 6: 5_000_000}  # by XDP and tc
 
 
 def why_too_many(kind: Kind, prefixes: Sequence[Prefix]) -> str | None:
     """Return why a rule can't hold a list, and what can; None if it can."""
+    if kind is Kind.NFTABLES and len(prefixes) > NFTABLES_PREFIXES:
+        limit = f"--via nftables takes up to {NFTABLES_PREFIXES:,}"
+        return f"{len(prefixes):,} prefixes, but {limit}: use ipset or xdp"
     if len(prefixes) <= IPSET_PREFIXES:
         return None
     if kind not in (Kind.XDP, Kind.TC):
