@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import runpy
 import time
@@ -17,6 +18,12 @@ CLONE = Path(__file__).resolve().parent.parent
 # A slow host is no fault: no example has a time to keep.
 settings.register_profile("patient", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
+
+
+def pytest_collection_finish() -> None:
+    """Let the garbage collector skip what stays for the whole run: thousands of tests and all modules."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -6,6 +6,7 @@ keeps the screen from starting: it is told in one line, and the default holds.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
@@ -139,6 +140,7 @@ _PLAIN: dict[str, tuple[str, str, Check]] = {
 }
 
 
+@functools.cache  # it never changes, and costs as much as a tenth of the screen's start
 def all_settings() -> tuple[Setting, ...]:
     """Return the whole table, in the order of the documentation."""
     defaults = Settings()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.rule import Kind, Match, PayloadMatch, Range, RateLimit, Rule, RuleStatus, State
@@ -231,6 +232,11 @@ def poisoned(at: float) -> Snapshot:
 
 def session_ticks(length: int = 120) -> list[Snapshot]:
     """A calm start, an attack from second 20 to 100, a rule from second 30 on that stops most of it."""
+    return list(_session_ticks(length))
+
+
+@functools.cache
+def _session_ticks(length: int) -> tuple[Snapshot, ...]:
     ticks = []
     for second in range(length):
         at = START + second
@@ -251,4 +257,4 @@ def session_ticks(length: int = 120) -> list[Snapshot]:
                 proposals=attacked,
             )
         )
-    return ticks
+    return tuple(ticks)

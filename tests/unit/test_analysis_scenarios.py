@@ -30,10 +30,10 @@ def judge(
     return Advisor().judge(window, make_tables(window)), batch
 
 
-@pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
 @pytest.mark.parametrize(
     ("snap", "live"), [(216, False), (96, False), (216, True)], ids=["capture", "snap96", "live"]
 )
+@pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
 def test_scenario_is_judged_rightly(path: Path, snap: int, live: bool) -> None:
     scenario = load(path)
     # Live, the same packets stand for 40 times as many: a rate that is an attack

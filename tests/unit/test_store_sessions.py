@@ -199,10 +199,10 @@ def test_hostile_text_is_stored_unchanged(tmp_path: Path) -> None:
 def test_a_huge_rule_is_stored_once(tmp_path: Path) -> None:
     many = tuple(Prefix(4, (10 << 24) + place * 256, 24) for place in range(20_000))
     huge = dataclasses.replace(rule(), match=dataclasses.replace(rule().match, sources=many))
+    entries = {str(prefix): place for place, prefix in enumerate(many)}
     session = writer(tmp_path)
     for second in range(30):
         at = START + second
-        entries = {str(prefix): place for place, prefix in enumerate(many)}
         held = dataclasses.replace(status(huge, at), entries=entries)
         session.write(snapshot(at, busy=False, mitigations=(held,)))
     session.close()
