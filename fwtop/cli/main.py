@@ -36,6 +36,7 @@ _RULES = {
     "repair": "reinstall whatever the kernel is missing of a rule",
     "undo": "remove rules",
     "why": "why a rule has no effect",
+    "events": "what changes about the rules and sets of this machine",
     "rules": "every rule and set on this machine, with rates",
 }
 _RECORDINGS = {

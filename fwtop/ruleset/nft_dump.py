@@ -155,7 +155,9 @@ def expressions(body: bytes) -> str:
 def _expression(name: str, data: dict[int, bytes]) -> str:
     if name == "immediate":
         verdict = dict(attributes(dict(attributes(data.get(2, b""))).get(2, b"")))
-        code = int.from_bytes(verdict.get(1, b""), "big", signed=True)
+        if 1 not in verdict:  # it loads a value
+            return ""
+        code = int.from_bytes(verdict[1], "big", signed=True)
         return (
             f"{_JUMPS[code]} {c_string(verdict.get(2, b''))}" if code in _JUMPS else _VERDICTS.get(code, "")
         )
@@ -230,13 +232,16 @@ def _count_elements(family: int, table: bytes, name: bytes, end: float) -> int |
         for body in netlink.dump(NETLINK_NETFILTER, _GETSETELEM, request):
             if time.monotonic() > end:
                 return None
-            listed = dict(attributes(body, NETFILTER_HEADER_BYTES)).get(3, b"")
-            for _, element in attributes(listed):
-                flags = int.from_bytes(dict(attributes(element)).get(3, b""), "big")
-                count += not flags & _INTERVAL_END
+            count += elements_in(dict(attributes(body, NETFILTER_HEADER_BYTES)).get(3, b""))
     except OSError:
         return None
     return count
+
+
+def elements_in(listed: bytes) -> int:
+    """Count the elements of NFTA_SET_ELEM_LIST_ELEMENTS; an interval is one, its end is none."""
+    parts = (dict(attributes(element)) for _, element in attributes(listed))
+    return sum(not int.from_bytes(part.get(3, b""), "big") & _INTERVAL_END for part in parts)
 
 
 def key_type(number: int) -> str:

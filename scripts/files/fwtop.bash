@@ -2,7 +2,7 @@
 # shellcheck shell=bash
 
 _fwtop() {
-  local verbs="watch snapshot read record alarms block list limit match drop notrack synproxy sysctl apply status keep repair undo why rules sessions report replay trends config doctor lab bench"
+  local verbs="watch snapshot read record alarms block list limit match drop notrack synproxy sysctl apply status keep repair undo why rules events sessions report replay trends config doctor lab bench"
   local current=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD - 1]} verb="" word
   for word in "${COMP_WORDS[@]:1:COMP_CWORD-1}"; do
     [[ " $verbs " == *" $word "* ]] && verb=$word && break
@@ -40,6 +40,7 @@ _fwtop() {
     repair) options+=" --netns" ;;
     undo) options+=" --all --netns" ;;
     why) options+=" --json --netns" ;;
+    events) options+=" --every --json --netns" ;;
     rules) options+=" --watch --every --readings --ours --json --netns" ;;
     sessions) options+=" --json --directory" ;;
     report) options+=" --directory --format -o --output" ;;

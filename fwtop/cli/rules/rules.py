@@ -11,6 +11,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from fwtop.analysis.rule_alarms import RuleAlarm, RuleAlarms
 from fwtop.analysis.rule_rates import RatedRule, RuleRates
 from fwtop.cli.options import add_netns, positive
 from fwtop.model.errors import FwtopError
@@ -57,13 +58,14 @@ def run(args: argparse.Namespace) -> int:
     if os.geteuid() != 0:
         raise FwtopError("reading the rules needs root; try: sudo fwtop rules", 3)
     enter_netns(args.netns)
-    reader, rates = RulesetReader(), RuleRates()
+    reader, rates, alarms = RulesetReader(), RuleRates(), RuleAlarms()
     left = args.readings if args.watch else 1
     while True:
         due = time.monotonic() + args.every
         ruleset = reader.read()
         rated = rates.take(ruleset)
-        _print(args, ruleset, rated)
+        alarms.take(rated, ruleset.sets)
+        _print(args, ruleset, rated, list(alarms.active.values()))
         if left is not None:
             left -= 1
             if left <= 0:
@@ -71,7 +73,9 @@ def run(args: argparse.Namespace) -> int:
         time.sleep(max(0.0, due - time.monotonic()))
 
 
-def _print(args: argparse.Namespace, ruleset: Ruleset, rated: Sequence[RatedRule]) -> None:
+def _print(
+    args: argparse.Namespace, ruleset: Ruleset, rated: Sequence[RatedRule], alarms: Sequence[RuleAlarm]
+) -> None:
     shown = [item for item in rated if item.rule.ours or not args.ours]
     sets = [item for item in ruleset.sets if item.ours or not args.ours]
     if args.json:
@@ -80,6 +84,7 @@ def _print(args: argparse.Namespace, ruleset: Ruleset, rated: Sequence[RatedRule
             "taken": rfc3339(ruleset.taken),
             "rules": [rated_json(item) for item in shown],
             "sets": [set_json(item) for item in sets],
+            "alarms": [{"kind": item.kind, "text": item.text, "mend": item.mend} for item in alarms],
             "rules_total": ruleset.rules_total,
             "notes": list(ruleset.notes),
         }
@@ -87,7 +92,8 @@ def _print(args: argparse.Namespace, ruleset: Ruleset, rated: Sequence[RatedRule
         return
     if args.watch:
         shown.sort(key=lambda item: (item.pps or 0.0, item.rule.packets or 0), reverse=True)
-    last = [*set_lines(sets), *(f"note: {note}" for note in ruleset.notes)]
+    told = [f"alarm: {item.text}" + (f"; {item.mend}" if item.mend else "") for item in alarms]
+    last = [*told, *set_lines(sets), *(f"note: {note}" for note in ruleset.notes)]
     lines = _lines(shown, watch=args.watch)
     if args.watch and sys.stdout.isatty():
         _draw(lines, last, ruleset)

@@ -1,0 +1,143 @@
+"""fwtop events: what changes about the machine's rules and sets, by fwtop and by anybody else."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import select
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from fwtop.cli.options import add_netns, positive
+from fwtop.model.errors import FwtopError
+from fwtop.model.protocol import Status
+from fwtop.model.rule import RuleStatus, rule_status_from_dict
+from fwtop.model.rule_event import COMPARED, NOTIFIED, OURS, RuleEvent
+from fwtop.model.ruleset import IPSET, IPTABLES_NFT, NFT, SOURCES
+from fwtop.model.text import safe_text
+
+if TYPE_CHECKING:
+    from fwtop.client.discovery import GuardianClient
+    from fwtop.ruleset.event_lines import EventLines
+    from fwtop.ruleset.notifications import Notifications
+
+HELP = (
+    "Stream what changes about the rules and sets of this machine, by fwtop and by anybody else, and alarms. "
+    "nf_tables is notified by the kernel; iptables-legacy, ipset, tc, XDP and routes are compared."
+)
+EXAMPLE = "sudo fwtop events --json"
+_EVERY_SECONDS = 5
+_WAKE_SECONDS = 0.5  # to notice that the reader has gone
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the verb's arguments."""
+    parser.add_argument(
+        "--every",
+        type=positive,
+        default=_EVERY_SECONDS,
+        metavar="S",
+        help="seconds between two readings of what is compared (default 5)",
+    )
+    parser.add_argument("--json", action="store_true", help="print a JSON document for each event")
+    add_netns(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Stream until interrupted, or until the reader has gone."""
+    from fwtop.client.discovery import enter_netns
+    from fwtop.ruleset.event_lines import EventLines
+    from fwtop.ruleset.notifications import Notifications
+
+    if os.geteuid() != 0:
+        raise FwtopError("reading the rules needs root; try: sudo fwtop events", 3)
+    enter_netns(args.netns)
+    try:
+        notifications: Notifications | None = Notifications()
+    except OSError:  # a kernel without nf_tables: everything is compared
+        notifications = None
+    notified = frozenset({NFT, IPTABLES_NFT}) if notifications is not None else frozenset[str]()
+    lines = EventLines(sys.stdout.fileno(), as_json=args.json)
+    comparer = threading.Thread(target=_compare, args=(args, lines, notified), name="comparer", daemon=True)
+    try:
+        comparer.start()
+        _pass_on(notifications, lines)
+    finally:
+        lines.close()
+    return 0
+
+
+def _pass_on(notifications: Notifications | None, lines: EventLines) -> None:
+    """Pass on what the kernel tells, at once."""
+    while not lines.ended.is_set():
+        if notifications is None:
+            lines.ended.wait(_WAKE_SECONDS)
+            continue
+        if select.select([notifications], [], [], _WAKE_SECONDS)[0]:
+            for event in notifications.read():
+                lines.put(event)
+
+
+def _compare(args: argparse.Namespace, lines: EventLines, notified: frozenset[str]) -> None:
+    """Read again and again, and tell what changed and what is wrong."""
+    from fwtop.analysis.rule_changes import RuleChanges
+    from fwtop.ruleset.reader import RulesetReader
+
+    watcher = RuleChanges(notified)
+    rules = _OwnRules(args.netns)
+    reader = RulesetReader()
+    began = False
+    while not lines.ended.is_set():
+        due = time.monotonic() + args.every
+        found = reader.read()
+        statuses, events = rules.read()
+        for event in [*events, *watcher.take(found, statuses)]:
+            lines.put(event)
+        if not began:
+            began = True
+            how = {name: NOTIFIED if name in notified else COMPARED for name in (*SOURCES, IPSET)}
+            lines.put(RuleEvent(time.time(), "watching", "", about={"sources": how, "every": args.every}))
+        lines.ended.wait(max(0.0, due - time.monotonic()))
+
+
+class _OwnRules:
+    """fwtop's own rules, as the guardian tells them."""
+
+    def __init__(self, netns: str | None) -> None:
+        self._netns = netns
+        self._guardian: GuardianClient | None = None
+        self._before: dict[str, tuple[str, bool]] | None = None
+
+    def read(self) -> tuple[list[RuleStatus], list[RuleEvent]]:
+        """Return their states, and an event for each that changed; nothing while there is no guardian."""
+        from fwtop.client import discovery
+
+        try:
+            if self._guardian is None:
+                self._guardian = discovery.connect(netns=self._netns, readonly=True)
+            data = self._guardian.demand(Status(finished=True, allow=False)).data
+        except FwtopError:  # it was replaced by another build, or killed: the next reading finds the next
+            if self._guardian is not None:
+                self._guardian.close()
+            self._guardian = None
+            return [], []
+        statuses = [rule_status_from_dict(item) for item in data["rules"]]
+        now = {item.rule.id: (item.state.value, item.acting) for item in statuses}
+        before, self._before = self._before, now
+        if before is None:
+            return statuses, []
+        return statuses, [
+            _rule_event(item) for item in statuses if before.get(item.rule.id) != now[item.rule.id]
+        ]
+
+
+def _rule_event(status: RuleStatus) -> RuleEvent:
+    about = {
+        "rule": safe_text(status.rule.summary),
+        "id": status.rule.id,
+        "state": status.state.value,
+        "acting": status.acting,
+    }
+    return RuleEvent(time.time(), "fwtop_rule", COMPARED, OURS, "fwtop", about)

@@ -1,0 +1,21 @@
+"""Something that changed about the machine's rules and sets, by fwtop or by anybody else."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+NOTIFIED, COMPARED = "notified", "compared"  # by the kernel at once; found by comparing two readings
+OURS, OTHERS = "fwtop", "other"
+
+
+@dataclass(frozen=True, slots=True)
+class RuleEvent:
+    """One change. Its texts are sanitised."""
+
+    at: float  # Unix seconds; of what is compared, when it was found
+    event: str  # rule_added, set_changed, …
+    how: str  # NOTIFIED, COMPARED
+    by: str = OTHERS  # whose the object is, by its name: OURS, OTHERS
+    source: str = ""  # nft, iptables-legacy, ipset, …
+    about: dict[str, Any] = field(default_factory=dict)  # what is known of it

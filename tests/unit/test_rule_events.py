@@ -1,0 +1,91 @@
+"""Events about rules and sets: what two readings differ in, and lines for a slow reader."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+
+from fwtop.analysis.rule_changes import RuleChanges, changes
+from fwtop.model.rule_event import COMPARED, NOTIFIED, RuleEvent
+from fwtop.model.ruleset import IPSET, IPTABLES_LEGACY, NFT, ROUTE, ListedRule, ListedSet, Ruleset
+from fwtop.ruleset.event_lines import EventLines, event_text
+
+RULE = ListedRule("a", IPTABLES_LEGACY, "ip", "filter INPUT", "-j DROP", False, 5, 300)
+OURS = ListedRule("b", ROUTE, "ip", "main", "blackhole 192.0.2.0/24", True)
+NATIVE = ListedRule("c", NFT, "inet", "t c", "drop", False, 1, 60)
+SET = ListedSet("s", IPSET, "ip", "bad", "hash:ip", False, 3, 10)
+
+
+def names(before: Ruleset, after: Ruleset, *notified: str) -> list[tuple[str, str]]:
+    return [(event.event, event.by) for event in changes(before, after, notified)]
+
+
+def test_what_came_and_went_is_told_and_counters_are_no_change() -> None:
+    counted = replace(RULE, packets=900)
+    assert names(Ruleset(1.0, (RULE,)), Ruleset(2.0, (counted,))) == []
+    assert names(Ruleset(1.0, (RULE,)), Ruleset(2.0, (OURS,))) == [
+        ("rule_added", "fwtop"),
+        ("rule_removed", "other"),
+    ]
+
+
+def test_sets_are_added_changed_replaced_and_removed() -> None:
+    def between(old: tuple[ListedSet, ...], new: tuple[ListedSet, ...]) -> list[RuleEvent]:
+        return changes(Ruleset(1.0, (), old), Ruleset(2.0, (), new), ())
+
+    assert [event.event for event in between((), (SET,))] == ["set_added"]
+    assert [event.event for event in between((SET,), ())] == ["set_removed"]
+    assert [event.event for event in between((SET,), (replace(SET, size=99),))] == ["set_replaced"]
+    (changed,) = between((SET,), (replace(SET, entries=7),))
+    assert (changed.event, changed.how, changed.at) == ("set_changed", COMPARED, 2.0)
+    assert (changed.about["entries_before"], changed.about["entries"]) == (3, 7)
+
+
+def test_what_the_kernel_notifies_of_is_not_compared() -> None:
+    assert names(Ruleset(1.0), Ruleset(2.0, (NATIVE,)), NFT) == []
+    assert names(Ruleset(1.0), Ruleset(2.0, (NATIVE,))) == [("rule_added", "other")]
+
+
+def test_many_changes_are_counted() -> None:
+    many = tuple(replace(RULE, key=str(number)) for number in range(5000))
+    found = changes(Ruleset(1.0), Ruleset(2.0, many), ())
+    assert len(found) == 1001
+    assert (found[-1].event, found[-1].about) == ("more_changes", {"count": 4000})
+
+
+def test_a_first_reading_has_alarms_but_no_changes() -> None:
+    watch = RuleChanges(())
+    full = replace(SET, entries=9)
+    first = watch.take(Ruleset(1.0, (RULE,), (full,)), ())
+    assert [(event.event, event.about["kind"]) for event in first] == [("alarm", "set_nearly_full")]
+    assert "ipset swap" in first[0].about["mend"]
+    later = watch.take(Ruleset(2.0, (RULE,), (SET,)), ())
+    assert [event.event for event in later] == ["set_changed", "alarm_over"]
+
+
+def test_a_reader_that_does_not_read_delays_nothing_and_is_told_what_it_missed() -> None:
+    reading, writing = os.pipe()
+    lines = EventLines(writing, as_json=True, waiting=10)
+    event = RuleEvent(1.0, "rule_added", NOTIFIED, about={"rule": "x" * 4000})
+    for _ in range(500):
+        lines.put(event)
+    found: list[str] = []
+    with os.fdopen(reading, encoding="utf-8") as reader:
+        for line in reader:
+            found.append(json.loads(line)["event"])
+            if found[-1] == "events_lost":
+                lost = json.loads(line)["count"]
+                break
+        assert len(found) - 1 + lost <= 500
+        assert lost > 400
+    lines.put(event)
+    assert lines.ended.wait(30.0), "the reader has gone"
+    lines.close()
+    os.close(writing)
+
+
+def test_an_event_is_one_line_for_people() -> None:
+    about = {"family": "ip", "table": "t", "handle": 3, "process": {"pid": 7, "name": "nft"}}
+    text = event_text(RuleEvent(0.0, "rule_removed", NOTIFIED, "fwtop", NFT, about))
+    assert text == "00:00:00Z rule removed nft ip t handle 3 by nft (process 7) fwtop's [notified]"
