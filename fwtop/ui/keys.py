@@ -218,7 +218,11 @@ FOOTER_ORDER: dict[str, tuple[str, ...]] = {
 
 _PREVIEWS = tuple(row.action for row in KEYS if row.action.startswith("rule("))
 # A recording has no newest packets to hold the list against; a session has no packets to preview a rule on.
-_USELESS = {"capture": ("hold", "why"), "session": ("hold", "why", *_PREVIEWS)}
+_USELESS = {
+    "capture": ("hold", "why"),
+    "session": ("hold", "why", *_PREVIEWS),
+    "lost": ("why", "proposal", *_PREVIEWS),  # the guardian
+}
 _NAMED_KEY = re.compile(r"\{(\w+)\}")
 
 
@@ -273,7 +277,7 @@ class KeyMap:
 
         `confirm` is shown only while there is something to confirm, and then first. In read-only mode no
         key that changes rules is shown, nor one that can't do anything with what is watched: live traffic,
-        a capture or a stored session.
+        a capture, a stored session, or live traffic with a guardian that is lost.
         """
         order = FOOTER_ORDER.get(tab, FOOTER_ORDER["overview"])
         rows = [row for action in order if (row := self._by_action.get(action)) is not None and row.keys]
@@ -289,7 +293,7 @@ class KeyMap:
                 chosen.add(row.action)
                 used += size
         shown = [row for row in self.keys if row.action in chosen]
-        if origin == "live":
+        if origin in ("live", "lost"):
             return shown
         return [replace(row, footer="play") if row.action == "pause" else row for row in shown]
 

@@ -314,3 +314,19 @@ async def test_the_key_that_opened_details_closes_them() -> None:
         assert run.dialog == "DetailsDialog"
         await run.press("f5")
         assert run.dialog == "MainScreen"
+
+
+async def test_without_its_guardian_the_footer_offers_no_rule() -> None:
+    async with running(replace(provisional(), guardian="lost: the socket closed"), LARGE) as run:
+        footer = run.lines()[-1]
+        assert not any(word in footer for word in ("block", "pick", "confirm", "remove", "all"))
+        assert "help" in footer
+        await run.press("b")
+        assert "no rule can be changed: the guardian is lost" in run.status
+
+
+async def test_a_set_is_whole_in_a_narrow_terminal() -> None:
+    async with running(vectors(snapshot()), (60, 30)) as run:
+        await run.press("A")
+        assert run.dialog == "SetDialog"
+        assert "pps match now, clients hit 82 of 41.0k " in run.text()

@@ -289,7 +289,9 @@ class StatusBars:
         status.show([status_line(snapshot, self.message.current(), state, width)])
         if keys:
             origin = snapshot.origin.kind if snapshot is not None else "live"
-            self._footer.write(tab=tab, waiting=waiting, readonly=bool(state.readonly), origin=origin)
+            lost = snapshot is not None and snapshot.guardian.startswith("lost")
+            fixed = bool(state.readonly) or lost
+            self._footer.write(tab=tab, waiting=waiting, readonly=fixed, origin="lost" if lost else origin)
         else:
             self._footer.clear()
         if snapshot is None:

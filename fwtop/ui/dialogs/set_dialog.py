@@ -20,6 +20,7 @@ from fwtop.ui.feed import Controls
 from fwtop.ui.keys import KEY_MAP
 from fwtop.ui.lists.panels import DROPS_NOTHING, HARM_LIMIT, clients_hit
 
+_INDENT = "   "  # below the letter of the attack
 INSTALL_SET, CANCEL_SET = "Install all", "Cancel"
 
 
@@ -156,14 +157,16 @@ class SetDialog(ChoiceDialog, inherit_bindings=False):
         """Write one rule; warnings that were `told` with an earlier one aren't repeated."""
         lines = paragraph(f"{part.letter}  {safe_text(part.rule.summary)}", width, STRONG)
         if part.refused:
-            return lines + paragraph(f"   left out: {safe_text(part.refused)}", width, WARN)
+            left_out = paragraph(f"left out: {safe_text(part.refused)}", width - len(_INDENT), WARN)
+            return lines + [[(_INDENT, TEXT), *line] for line in left_out]
         if part.preview is not None:
-            line: Line = [(f"   {number(part.preview.total_pps)} packets a second match now, ", DIM)]
+            line: Line = [(f"{_INDENT}{number(part.preview.total_pps)} pps match now, ", DIM)]
             hits = clients_hit(part.preview.collateral_share, self._known(), guess=part.preview.guess)
-            lines.append([*line, ("clients hit: ", DIM), *hits])
+            lines.append([*line, ("clients hit ", DIM), *hits])
         for warning in part.plan.warnings if part.plan else ():
             if warning not in told:
-                lines += paragraph(f"   ! {safe_text(warning)}", width, WARN)
+                warned = paragraph(f"! {safe_text(warning)}", width - len(_INDENT), WARN)
+                lines += [[(_INDENT, TEXT), *line] for line in warned]
                 told.add(warning)
         return lines
 
