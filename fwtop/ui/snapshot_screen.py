@@ -182,7 +182,7 @@ class SnapshotScreen(TabScreen, inherit_bindings=False):
             self._lines_of("rules", len(shot.mitigations)),
             self._lines_of("all_rules", len(shot.mitigations)),
             len(self._effect_lines()) + 1,
-            packets=not self.slow and shot.origin.kind != "session",
+            packets=bool(judgement.attacks) and not self.slow and shot.origin.kind != "session",
             focused=self._focused,
         )
 

@@ -22,7 +22,7 @@ class Content:
     rules: int = 0
     all_rules: int = 0
     effect: int = 0
-    packets: bool = False  # there are some to list
+    packets: bool = False  # the newest are worth a list, and what it costs
     focused: str = ""  # the panel that keys refer to; where only one fits, it is this one
 
 

@@ -261,8 +261,9 @@ async def test_the_large_overview_lists_packets_once_a_second() -> None:
         run.clock[0] += 0.25
         await run.send(snapshot(started=NOW + 0.25))
         assert feed.controls.packets_asked == asked
-    async with running(snapshot(), (120, 40), feed=feed) as run:
-        assert not run.app.main.packet_panel.display
+    for shot, size in ((snapshot(), (120, 40)), (calm(), LARGE)):  # in calm nobody would pay for it
+        async with running(shot, size, feed=feed) as run:
+            assert not run.app.main.packet_panel.display
 
 
 # -- recordings and read-only
@@ -330,3 +331,10 @@ async def test_a_set_is_whole_in_a_narrow_terminal() -> None:
         await run.press("A")
         assert run.dialog == "SetDialog"
         assert "pps match now, clients hit 82 of 41.0k " in run.text()
+
+
+async def test_a_toast_says_nothing_twice() -> None:
+    async with running(calm(), LARGE) as run:
+        await run.send(replace(calm(), guardian="lost: the guardian does not answer", started=NOW))
+        assert run.text().count("guardian lost: the guardian does not answer") == 1
+        assert "guardian lost: guardian lost" not in run.text()

@@ -78,4 +78,4 @@ class News:
 
 def _words(entry: LogEntry) -> str:
     name = f" {entry.subject}" if entry.kind.startswith("rule") else ""
-    return f"{entry.words}{name}: {entry.text}"
+    return entry.text if entry.text.startswith(entry.words) else f"{entry.words}{name}: {entry.text}"
