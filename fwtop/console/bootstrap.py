@@ -31,15 +31,19 @@ from fwtop.live.source import LiveSource
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.costs import load_costs
 from fwtop.model.errors import FwtopError
+from fwtop.model.paths import STATE_DIRECTORY
 from fwtop.model.protocol import Rescan, Symbols
 from fwtop.model.rule import Preview, Rule
 from fwtop.model.text import safe_text
+from fwtop.model.traffic.history import Trends
 from fwtop.model.traffic.packets import PacketBatch
 from fwtop.model.traffic.snapshot import Origin, Snapshot
 from fwtop.model.traffic.window import Window
 from fwtop.observe.messages import decode_observation
 from fwtop.stats.engine import Engine
 from fwtop.store.baselines import BaselineStore
+from fwtop.store.history_schema import FILE_NAME
+from fwtop.store.trends import read_trends
 
 _INTERFACES = Path("/sys/class/net")
 
@@ -189,6 +193,9 @@ def build(
             raise FwtopError("this session is not stored, so there is nothing to report on")
         return recorder.export(format_name)
 
+    def trends(at: float) -> Trends:
+        return read_trends(STATE_DIRECTORY / FILE_NAME, at, interfaces=origin.interfaces, netns=origin.netns)
+
     parts = TrafficParts(lambda: advisor.judged, session.mark, lookup, options.top)
     controls = LiveControls(
         link,
@@ -198,6 +205,7 @@ def build(
         samples=samples,
         packets=packets,
         parts=parts,
+        trends=trends,
         export=export,
         changed=session.rules_changed,
         readonly="started with --readonly" if options.readonly else "",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 
 from fwtop.analysis.proposals.preview import preview
@@ -21,8 +22,12 @@ from fwtop.console.traffic_parts import TrafficParts
 from fwtop.dissect.client import Dissector
 from fwtop.model.config_file import ConfigText
 from fwtop.model.rule import Preview, Rule
+from fwtop.model.traffic.history import Trends
 from fwtop.model.traffic.snapshot import Snapshot, Sources
 from fwtop.model.traffic.window import OriginLookup
+from fwtop.store.history_schema import FILE_NAME
+from fwtop.store.reader import session_info
+from fwtop.store.trends import read_trends
 from fwtop.ui.app import FwtopApp
 from fwtop.ui.settings import read_settings
 
@@ -133,11 +138,19 @@ def show_capture(
     return FwtopApp(StoredFeed(reel.opened, controls), settings=read_settings(files)).run_to_exit()
 
 
+def trends_beside(path: Path, at: float) -> Trends:
+    """Return the trends of what a session watched, from the history beside its directory."""
+    info = session_info(path)
+    history = path.parent.parent / FILE_NAME
+    return read_trends(history, at, interfaces=info.interfaces, netns=info.netns)
+
+
 def show_session(path: Path, *, speed: float = 1.0, files: Iterable[ConfigText] = ()) -> int:
     """Play a stored session on the screen."""
     controls = ReadOnlyControls(
         "this is a stored session",
         preview=None,
+        trends=partial(trends_beside, path),
         export=lambda format_name: export_once(feed.shown(), format_name),
         export_formats=_FORMATS,
     )

@@ -14,6 +14,7 @@ from fwtop.analysis.packets.recent import PacketList
 from fwtop.dissect.wire import Dissection
 from fwtop.model.rule import PlanView, Preview, Rule, RuleStatus
 from fwtop.model.ruleset import Ruleset
+from fwtop.model.traffic.history import Trends
 from fwtop.model.traffic.session import Mark
 from fwtop.model.traffic.snapshot import PartTraffic, Payload, Snapshot, Source, TrafficPart
 from fwtop.ui.state.history import Past
@@ -98,6 +99,10 @@ class Controls(Protocol):
 
     async def ruleset(self) -> Ruleset | None:
         """Return every rule and set on the machine, as last read; None where there is none, or not yet."""
+        ...
+
+    async def trends(self, at: float) -> Trends:
+        """Return the averages of the hour, the day and the 15 days before a time."""
         ...
 
     async def export(self, format_name: str) -> str:

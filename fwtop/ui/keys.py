@@ -212,6 +212,7 @@ FOOTER_ORDER: dict[str, tuple[str, ...]] = {
         "tab(1)",
         "leave",
     ),
+    "trends": ("panel(1)", "open", "rule('block')", "sort", "filter", "tab(1)", "help", "leave", "pause"),
     "rules": ("undo", "extend", "why", "change", "open", "help", "tab(1)", "confirm", "leave"),
 }
 

@@ -20,6 +20,7 @@ from fwtop.ui.actions.packet_actions import PacketActions
 from fwtop.ui.actions.player_actions import PlayerActions
 from fwtop.ui.actions.rule_actions import RuleActions, ScreenDialogs
 from fwtop.ui.actions.session_actions import SessionActions
+from fwtop.ui.actions.trend_actions import TrendActions
 from fwtop.ui.bars.status_bars import HeaderState, StatusBars, StatusMessage
 from fwtop.ui.bars.toasts import WIDEST_TOAST
 from fwtop.ui.dialogs.dialog import DetailsDialog, Dialog
@@ -103,6 +104,13 @@ class SnapshotScreen(TabScreen, inherit_bindings=False):
             say=self.say,
             start=lambda request, name: self.run_worker(request, group=name, exclusive=True),
             later=self.set_timer,
+        )
+
+        self.history = TrendActions(
+            (self.panels[name] for name in TAB["trends"].panels),
+            feed.controls,
+            start=lambda request, name: self.run_worker(request, group=name, exclusive=True),
+            redraw=self.redraw,
         )
 
     def compose(self) -> ComposeResult:
@@ -237,6 +245,7 @@ class SnapshotScreen(TabScreen, inherit_bindings=False):
                 log=self.news.log.entries,
                 machine=self.machine.rules.rows() if self.panels["machine_rules"].display else (),
                 part=self.parts.words(),
+                history=self.history.answer,
             )
             part = self.parts.over(snapshot)
             if self._lists_due:
@@ -247,6 +256,7 @@ class SnapshotScreen(TabScreen, inherit_bindings=False):
             self._draw_effect()
             self._draw_funnel(snapshot)
             self.packets.refresh(self.snapshot, closely=self.tab.name == "packets", now=self._clock())
+            self.history.refresh(self.now())
         self.redraw_lines()
         if isinstance(self.app.screen, Dialog):
             self.app.screen.draw()

@@ -213,12 +213,45 @@ def packets(room: Box, _: Content) -> Arrangement:
     return Arrangement({"packets": lists, "packet": Box(room.x, room.y + lists.height, room.width, pane)})
 
 
+TRENDS = (
+    "trend_traffic",
+    "trend_country",
+    "trend_network",
+    "trend_port",
+    "trend_service",
+    "trend_dark",
+    "trend_city",
+)
+_TRAFFIC_LINES = 7  # title, head and five rows
+_LIST_LINES = 6  # of a list of parts, with a line below
+
+
+def trends(room: Box, content: Content) -> Arrangement:
+    """List all traffic over its parts, as many lists as there is room for; the last place is shared."""
+    if room.height < _TRAFFIC_LINES + 1 + _LIST_LINES:
+        return _one_slot(room, TRENDS, content.focused)
+    boxes = {"trend_traffic": Box(room.x, room.y, room.width, _TRAFFIC_LINES)}
+    below = Box(room.x, room.y + _TRAFFIC_LINES + 1, room.width, room.height - _TRAFFIC_LINES - 1)
+    sides = columns(below, 50) if room.width >= WIDE[0] else (below,)
+    rows = min(max(below.height // _LIST_LINES, 1), -(-len(TRENDS[1:]) // len(sides)))
+    places = [
+        stack(side, [(str(row), 1) for row in range(rows)])[str(row)] for row in range(rows) for side in sides
+    ]
+    alone, rest = TRENDS[1 : len(places)], TRENDS[len(places) :]
+    boxes |= dict(zip(alone, places, strict=False))
+    if len(rest) == 1:
+        return Arrangement(boxes | {rest[0]: places[-1]})
+    shared = _one_slot(places[-1], rest, content.focused)
+    return Arrangement(boxes | shared.boxes, shared.slots)
+
+
 TABS = (
     TabSpec("overview", "Overview", OVERVIEW, overview),
     TabSpec("traffic", "Traffic", TRAFFIC, traffic),
     TabSpec("packets", "Packets", PACKETS, packets),
     TabSpec("path", "Path", PATH, path),
     TabSpec("rules", "Rules", RULES, rules),
+    TabSpec("trends", "Trends", TRENDS, trends),
     TabSpec("log", "Log", ("log",), log),
 )
 TAB = {spec.name: spec for spec in TABS}

@@ -12,6 +12,7 @@ from fwtop.dissect.wire import Dissection
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import PlanView, Preview, Rule, RuleStatus, State
 from fwtop.model.ruleset import Ruleset
+from fwtop.model.traffic.history import Trends
 from fwtop.model.traffic.session import Event, EventKind, Mark
 from fwtop.model.traffic.snapshot import PartTraffic, Payload, Snapshot, Source, TrafficPart
 from fwtop.ui.feed import Player, PlayerState
@@ -40,6 +41,7 @@ class FakeControls:
         self.recent: PacketList | None = None
         self.machine: Ruleset | None = None
         self.parts: dict[TrafficPart, PartTraffic] = {}
+        self.history: Trends | None = None
         self.failure: FwtopError | None = None
         self.rules: dict[str, RuleStatus] = {}
 
@@ -108,6 +110,12 @@ class FakeControls:
 
     async def ruleset(self) -> Ruleset | None:
         return self.machine
+
+    async def trends(self, at: float) -> Trends:
+        self._note("trends", at)
+        if self.history is None:
+            raise FwtopError("no history is stored in /var/lib/fwtop/history.db yet")
+        return self.history
 
     async def export(self, format_name: str) -> str:
         self._note("export", format_name)

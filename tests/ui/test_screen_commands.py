@@ -85,7 +85,7 @@ def test_every_action_every_tab_and_every_command_of_the_brief_is_known() -> Non
         ("und 7", ("undo", "7")),
         ("UNDO 7", ("undo", "7")),
         ("tab traffic", ("tab", "traffic")),
-        ("tab tr", ("tab", "traffic")),
+        ("tab tra", ("tab", "traffic")),
         ("traffic", ("traffic", "")),
         ("theme light", ("theme", "light")),
         ("sort rare in normal", ("sort", "rare in normal")),

@@ -17,6 +17,7 @@ from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import DEFAULT_CONFIRM_SECONDS, Apply, Keep, Plan, Repair, Undo, Why
 from fwtop.model.rule import PlanView, Preview, Rule, RuleStatus, rule_status_from_dict
 from fwtop.model.ruleset import Ruleset
+from fwtop.model.traffic.history import Trends
 from fwtop.model.traffic.snapshot import PartTraffic, Payload, Source, TrafficPart
 
 EXPORT_FORMATS = ("html", "md", "json")
@@ -35,6 +36,7 @@ class LiveControls:
         samples: SamplePackets,
         packets: PacketLists,
         parts: TrafficParts,
+        trends: Callable[[float], Trends],
         export: Callable[[str], str],
         changed: Callable[[], None],
         readonly: str = "",
@@ -46,6 +48,7 @@ class LiveControls:
         self._samples = samples
         self._packets = packets
         self._parts = parts
+        self._trends = trends
         self._export = export
         self._on_change = changed
         self.readonly = readonly
@@ -133,6 +136,10 @@ class LiveControls:
         """Return every rule and set on the machine, as the guardian last read them."""
         return await asyncio.to_thread(read_ruleset, self._link)
 
+    async def trends(self, at: float) -> Trends:
+        """Read the history."""
+        return await asyncio.to_thread(self._trends, at)
+
     async def export(self, format_name: str) -> str:
         """Write a report on the session so far; return its path."""
         return await asyncio.to_thread(self._export, format_name)
@@ -157,6 +164,7 @@ class ReadOnlyControls:
         samples: SamplePackets | None = None,
         packets: PacketLists | None = None,
         parts: TrafficParts | None = None,
+        trends: Callable[[float], Trends] | None = None,
         export: Callable[[str], str],
         export_formats: tuple[str, ...],
     ) -> None:
@@ -167,6 +175,7 @@ class ReadOnlyControls:
         self._samples = samples
         self._packets = packets
         self._parts = parts
+        self._trends = trends
         self._export = export
 
     async def expand(self, rule: Rule) -> Rule:
@@ -228,6 +237,12 @@ class ReadOnlyControls:
     async def ruleset(self) -> Ruleset | None:
         """Return nothing: these are not this machine's rules."""
         return None
+
+    async def trends(self, at: float) -> Trends:
+        """Read the history of a session; a capture has none."""
+        if self._trends is None:
+            raise FwtopError("a capture is no part of the history")
+        return await asyncio.to_thread(self._trends, at)
 
     async def export(self, format_name: str) -> str:
         """Write the current snapshot; return its path."""

@@ -16,6 +16,7 @@ from fwtop.ui.actions.packet_rules import match_of_packet
 from fwtop.ui.keys import KEY_MAP
 from fwtop.ui.lists.rows import Item
 from fwtop.ui.state.figures import LedgerLine
+from fwtop.ui.state.history_rows import TrendItem
 from fwtop.ui.state.packet_row import PacketRow
 
 TTL_SECONDS = 600
@@ -41,6 +42,12 @@ def rule_from_row(action: str, item: Item | None, now: float) -> Rule:
         raise NoRuleError(
             KEY_MAP.words("nothing is selected: {next_panel} goes to a panel, {up} and {down} select a row")
         )
+    if isinstance(item, TrendItem):
+        item = item.source()
+        if item is None:
+            raise NoRuleError(
+                "only countries and networks of Trends can be blocked: the Traffic tab has the rest"
+            )
     kind, match = _of_packet(action, item) if isinstance(item, PacketRow) else _MAKERS[action](item)
     limit = DEFAULT_LIMIT if kind is Kind.HASHLIMIT else None
     origin = _origin(item) if isinstance(item, Source) else None

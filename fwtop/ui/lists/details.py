@@ -35,7 +35,9 @@ from fwtop.ui.lists.path import stage_details
 from fwtop.ui.lists.rows import Item, LogEntry
 from fwtop.ui.lists.rule_details import rule_details
 from fwtop.ui.lists.traffic import payload_name, port_name, signature_words, spared
+from fwtop.ui.lists.trends_view import trend_details
 from fwtop.ui.state.figures import Figure, LedgerLine
+from fwtop.ui.state.history_rows import TrendItem
 from fwtop.ui.state.packet_row import PacketRow
 from fwtop.ui.state.stages import Stage
 
@@ -258,4 +260,5 @@ _WRITERS: dict[type, Callable[[Any, float], tuple[str, list[Line]]]] = {
     PacketRow: _packet,
     RatedRule: machine_rule_details,
     ListedSet: set_details,
+    TrendItem: trend_details,
 }

@@ -19,6 +19,7 @@ from fwtop.ui.lists.path import PATH_VIEW
 from fwtop.ui.lists.rows import Ordering
 from fwtop.ui.lists.table import CellContext, Column, View, with_columns
 from fwtop.ui.lists.traffic import PAYLOAD_VIEW, PORT_VIEW, TRAFFIC_VIEWS, first_view, traffic_items
+from fwtop.ui.lists.trends_view import TREND_LISTS
 from fwtop.ui.state.figures import LedgerLine, conntrack_figures, ledger_lines
 from fwtop.ui.state.rule_watch import covering_rule
 from fwtop.ui.state.scope import against
@@ -308,6 +309,10 @@ PANELS = (
         listed=lambda context: context.machine,
     ),
     PanelSpec("all_rules", "Rules", (ALL_RULES_VIEW,), lambda shot, _: shot.mitigations, counted=True),
+    *(
+        PanelSpec(name, title, (view,), lambda *_: (), listed=listed, title_of=title_of)
+        for name, title, view, listed, title_of in TREND_LISTS
+    ),
 )
 PANEL = {spec.name: spec for spec in PANELS}
 

@@ -20,6 +20,7 @@ from fwtop.model.traffic.snapshot import (
 )
 from fwtop.ui.drawing.style import Line
 from fwtop.ui.state.figures import Figure, LedgerLine
+from fwtop.ui.state.history_rows import TrendItem
 from fwtop.ui.state.packet_row import PacketRow
 from fwtop.ui.state.ruleset import Row
 from fwtop.ui.state.stages import Stage
@@ -41,7 +42,19 @@ class LogEntry:
 
 
 Estimate = Source | Destination | Port | Payload | PacketSignature  # what has a share
-Item = Estimate | LedgerLine | Figure | RuleStatus | Proposal | Attack | Stage | LogEntry | PacketRow | Row
+Item = (
+    Estimate
+    | LedgerLine
+    | Figure
+    | RuleStatus
+    | Proposal
+    | Attack
+    | Stage
+    | LogEntry
+    | PacketRow
+    | Row
+    | TrendItem
+)
 
 
 FREEZE_SECONDS = 3.0  # a key holds the order this long

@@ -15,6 +15,7 @@ from fwtop.model.traffic.snapshot import (
 from fwtop.ui.drawing.format import bar, error_bar, number, percent, scale_of
 from fwtop.ui.drawing.style import BAR, DIM, TEXT, Line, fit, width_of, wrap_line
 from fwtop.ui.lists.rows import Estimate, Item, LogEntry, Ordering
+from fwtop.ui.state.history_rows import HistoryAnswer
 from fwtop.ui.state.ruleset import Row
 from fwtop.ui.state.scope import Scope
 from fwtop.ui.state.trends import Trends
@@ -38,6 +39,7 @@ class CellContext:
     log: Sequence[LogEntry] = ()
     machine: Sequence[Row] = ()  # every rule and set, whoever made it
     part: str = ""  # which part of the traffic is shown, in words
+    history: HistoryAnswer = field(default_factory=HistoryAnswer)
 
 
 @dataclass(frozen=True, slots=True)

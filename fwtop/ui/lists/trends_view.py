@@ -1,0 +1,156 @@
+"""The lists of the Trends tab: averages beside graphs of the last 24 hours and 15 days."""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+
+from fwtop.model.traffic.history import TREND_DAYS, TREND_HOURS
+from fwtop.model.traffic.snapshot import Snapshot
+from fwtop.render.trends import TITLES, coverage, spark
+from fwtop.ui.drawing.format import number, percent
+from fwtop.ui.drawing.style import ACCENT, DIM, ELSEWHERE, GOOD, STRONG, TEXT, Line
+from fwtop.ui.drawing.text import detail, wrapped
+from fwtop.ui.lists.rows import Ordering
+from fwtop.ui.lists.table import CellContext, Column, View
+from fwtop.ui.state.history_rows import TrendItem
+
+_NAMES = {
+    "traffic": "Traffic",
+    "country": "Countries",
+    "network": "Networks",
+    "city": "Cities",
+    "port": "Ports",
+    "service": "Targets",
+    "dark": "Dark targets",
+}
+_ENDS = {
+    "arrived": ("arrived", STRONG),
+    "mine": ("▓ my rules", GOOD),
+    "other": ("▒ other firewalls", ELSEWHERE),
+    "kernel": ("░ kernel, sockets", DIM),
+    "accepted": ("█ reached you", TEXT),
+}
+_EMPTY = {
+    "traffic": "no history yet: it begins with the first minute that is recorded",
+    "city": "none: there is no city database in /var/lib/GeoIP or --geoip, or no history",
+}
+_HOUR = 3_600
+
+
+def _name(item: TrendItem, _: CellContext) -> Line:
+    if item.kind == "traffic":
+        return [_ENDS.get(item.row.key, (item.row.key, TEXT))]
+    label: Line = [(f" {item.row.label}", DIM)] if item.row.label else []
+    return [(item.row.key, TEXT), *label]
+
+
+def _rate(value: float | None) -> Line:
+    return [("–", DIM)] if value is None else [(number(value), TEXT)]
+
+
+def _hours(item: TrendItem, _: CellContext, width: int) -> Line:
+    return [(spark(item.row.hours, min(width, TREND_HOURS)), ACCENT)]
+
+
+def _days(item: TrendItem, _: CellContext, width: int) -> Line:
+    """Draw whole days in few cells, equal parts of a day in more."""
+    cells = max(width // TREND_DAYS, 1) * TREND_DAYS
+    return [(spark(item.row.days, min(cells, len(item.row.days))), ACCENT)]
+
+
+def _dropped(item: TrendItem, _: CellContext) -> Line:
+    share = item.row.dropped_share
+    return [("–", DIM)] if share is None else [(percent(share), TEXT)]
+
+
+def _view(kind: str) -> View:
+    title = (
+        "pps"
+        if kind == "traffic"
+        else {"port": "port", "service": "address", "dark": "address"}.get(kind, kind)
+    )
+    dropped = (
+        (Column("dropped", 7, _dropped, right=True, keep=4),)
+        if kind not in ("traffic", "port", "city")
+        else ()
+    )
+    return View(
+        "",
+        (
+            Column(title, 20, _name, grow=1),
+            Column("1 hour", 6, lambda item, _: _rate(item.row.hour), right=True),
+            Column("24 hours", TREND_HOURS, lambda _, __: [], keep=2, drawn=_hours),
+            Column("1 day", 5, lambda item, _: _rate(item.row.day), right=True, keep=1),
+            Column("15 days", TREND_DAYS, lambda _, __: [], grow=2, keep=3, drawn=_days),
+            *dropped,
+        ),
+        Ordering(
+            key=lambda item: item.row.key,
+            search=lambda item: f"{item.row.key} {item.row.label}",
+            sorts=(
+                ("1 day", lambda item: item.row.day or 0.0),
+                ("dropped", lambda item: item.row.dropped_share or 0.0),
+            ),
+        ),
+        empty=_EMPTY.get(kind, "nothing in the last 15 days"),
+        drawn=True,
+    )
+
+
+def traffic_title(_: Snapshot, context: CellContext) -> str:
+    """Say what the averages stand for, or why there are none."""
+    answer = context.history
+    if answer.trends is None:
+        return answer.problem or "Traffic"
+    found = answer.trends
+    observed = coverage(found.hour_seconds, found.day_seconds, found.days_seconds)
+    note = f" · {found.note}" if found.note else ""
+    return f"Traffic{note} · observed {observed}"
+
+
+def _title(name: str, _: Snapshot, context: CellContext) -> str:
+    """Title a list of parts; if the data are synthetic, each says so."""
+    note = " (synthetic)" if context.history.trends is not None and context.history.trends.note else ""
+    return f"{name}{note}"
+
+
+def trend_details(item: TrendItem, now: float) -> tuple[str, list[Line]]:
+    """Write the averages of one row, hour by hour."""
+    row = item.row
+    name = _ENDS[row.key][0] if item.kind == "traffic" and row.key in _ENDS else row.key
+    lines = [*wrapped("what", f"{name} {row.label}".strip()), detail("last hour", _words(row.hour))]
+    lines.append(detail("last day", _words(row.day)))
+    if row.dropped_share is not None:
+        lines.append(detail("dropped", f"{percent(row.dropped_share)} of the last day's packets"))
+    known = [value for value in row.days if value is not None]
+    if known:
+        lines.append(
+            detail("15 days", f"{number(min(known))} to {number(max(known))} pps an hour on average")
+        )
+    lines.append([])
+    first = int(now) // _HOUR * _HOUR - (len(row.hours) - 1) * _HOUR
+    for place, value in enumerate(row.hours):
+        at = time.strftime("%d %b %H:00Z", time.gmtime(max(first + place * _HOUR, 0)))
+        lines.append(detail(at, _words(value)))
+    return f"{TITLES[item.kind].partition(' (')[0].lower()}: {name}", lines
+
+
+def _words(value: float | None) -> str:
+    return "not observed" if value is None else f"{number(value)} pps"
+
+
+def _items(kind: str, context: CellContext) -> tuple[TrendItem, ...]:
+    return context.history.items(kind)
+
+
+TREND_LISTS = tuple(
+    (
+        f"trend_{kind}",
+        name,
+        _view(kind),
+        partial(_items, kind),
+        traffic_title if kind == "traffic" else partial(_title, name),
+    )
+    for kind, name in _NAMES.items()
+)  # panel, title, view, what it lists, what writes its title

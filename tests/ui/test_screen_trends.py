@@ -1,0 +1,118 @@
+"""The Trends tab: averages of the last hour, day and 15 days."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from screen_factory import calm, snapshot
+from screen_fakes import FakeFeed
+from screen_parts import NOW
+from screen_run import LARGE, SMALL, Run, running
+from test_screen_pictures import compare
+
+from fwtop.lab.history import write_history
+from fwtop.model.rule import Rule
+from fwtop.model.traffic.history import TrendGroup, TrendRow, Trends
+from fwtop.store.trends import read_trends
+from fwtop.ui.tabs import TRENDS
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory: pytest.TempPathFactory) -> Trends:
+    return read_trends(write_history(tmp_path_factory.mktemp("history"), NOW), NOW)
+
+
+@pytest.fixture
+def feed(stored: Trends) -> FakeFeed:
+    made = FakeFeed()
+    made.controls.history = stored
+    return made
+
+
+def asked(run: Run) -> int:
+    return run.feed.controls.verbs().count("trends")
+
+
+async def test_the_tab_shows_what_the_history_holds(feed: FakeFeed, stored: Trends) -> None:
+    async with running(calm(), LARGE, feed=feed, at="trend_traffic") as run:
+        text = run.text()
+        for title in ("Countries", "Networks", "Cities", "Ports", "Targets", "Dark targets"):
+            assert f"{title} (synthetic)" in text
+        assert "synthetic data, made by" in text
+        arrived = next(line for line in run.lines() if "arrived" in line and "█" in line)
+        assert arrived.split()[2] == f"{(stored.group('traffic')[0].hour or 0) / 1000:.2f}k"
+        for kind in ("country", "network", "port", "service", "dark", "city"):
+            assert stored.group(kind)[0].key in text
+
+
+@pytest.mark.parametrize("size", [(60, 15), SMALL, (120, 40)])
+async def test_every_list_is_reached_by_tab(feed: FakeFeed, size: tuple[int, int]) -> None:
+    async with running(calm(), size, feed=feed, at="trend_traffic") as run:
+        seen = [run.app.main.panel.spec.name]
+        while len(seen) < len(TRENDS):
+            await run.press("tab")
+            seen.append(run.app.main.panel.spec.name)
+            assert run.app.main.panel.display
+            assert run.app.main.panel.rows.items
+        assert seen == list(TRENDS)
+
+
+async def test_the_history_is_read_only_while_somebody_looks(feed: FakeFeed) -> None:
+    async with running(calm(), SMALL, feed=feed) as run:
+        await run.send(calm())
+        assert asked(run) == 0
+        await run.go("trend_traffic")
+        assert asked(run) == 1
+        await run.send(calm())
+        assert asked(run) == 1, "averages of a minute change slowly"
+        run.clock[0] += 21
+        await run.send(calm())
+        assert asked(run) == 2
+        run.app.main.show_tab("log")
+        run.clock[0] += 60
+        await run.send(calm())
+        assert asked(run) == 2
+
+
+async def test_without_a_history_the_reason_stands_there() -> None:
+    async with running(calm(), SMALL, at="trend_traffic") as run:
+        assert "no history is stored in /var/lib/fwtop/history.db yet" in run.text()
+        assert "it begins with the first minute that is recorded" in run.text()
+
+
+async def test_details_list_the_hours(feed: FakeFeed) -> None:
+    async with running(calm(), LARGE, feed=feed, at="trend_network") as run:
+        await run.press("enter")
+        text = run.text()
+        assert "sources by network: AS64496" in text
+        assert text.count(":00Z") >= 20
+
+
+async def test_a_network_of_the_past_can_be_blocked_and_a_port_can_t(feed: FakeFeed) -> None:
+    async with running(snapshot(), LARGE, feed=feed, at="trend_network") as run:
+        await run.press("b")
+        rules = [value for verb, value in feed.controls.calls if verb == "expand"]
+        assert [rule.origin for rule in rules if isinstance(rule, Rule)] == ["asn:64496"]
+        await run.press("escape")
+        await run.go("trend_port")
+        await run.press("b")
+        assert "only countries and networks" in run.status
+
+
+async def test_what_nobody_observed_is_marked_and_names_are_data(stored: Trends) -> None:
+    feed = FakeFeed()
+    nothing = (None,) * 360
+    row = TrendRow("[red]x[/]" * 9, "[link=x]", None, nothing[:24], None, nothing)
+    feed.controls.history = replace(stored, note="", groups=(TrendGroup("country", (row,)),))
+    async with running(calm(), LARGE, feed=feed, at="trend_country") as run:
+        line = next(line for line in run.lines() if "[red]x" in line)
+        assert "·" * 24 in line
+        assert "synthetic" not in run.text()
+
+
+@pytest.mark.parametrize("size", [SMALL, (120, 40), LARGE])
+async def test_the_tab_looks_as_kept(feed: FakeFeed, size: tuple[int, int]) -> None:
+    async with running(calm(), size, feed=feed, at="trend_traffic") as run:
+        drawn = run.app.picture()
+    compare(drawn, f"trends-history-{size[0]}x{size[1]}")
