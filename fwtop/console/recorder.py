@@ -22,6 +22,7 @@ from fwtop.store.baselines import BaselineStore
 from fwtop.store.directory import DEFAULT_MAX_BYTES, SESSION_DIRECTORY, drop_old
 from fwtop.store.history import HistoryWriter
 from fwtop.store.reader import load_session
+from fwtop.store.trends import session_trends
 from fwtop.store.upkeep import put_in_order
 from fwtop.store.writer import SessionWriter
 
@@ -94,7 +95,8 @@ class Recorder:
         """Write a report on the session so far next to its database; return its path."""
         if self.path is None:
             raise FwtopError(self.problem or "nothing has been stored yet; try again in a second")
-        text = render(load_session(self.path), format_name, load_costs().costs)
+        record = load_session(self.path)
+        text = render(record, format_name, load_costs().costs, session_trends(record.info))
         path = self.path.with_suffix(f".{format_name}")
         try:
             path.write_text(text, encoding="utf-8")

@@ -13,6 +13,7 @@ from fwtop.report.effects import RuleEffect
 from fwtop.report.spans import AttackSpan
 from fwtop.report.summary import Digest
 from fwtop.report.tops import Row
+from fwtop.report.trends import trends_data
 
 _MAX_TICKS = 5_000
 
@@ -57,6 +58,7 @@ def to_json(digest: Digest) -> dict[str, Any]:
         "timeline": [
             _rounded(asdict(tick)) | {"at": rfc3339(tick.at)} for tick in resample(digest.ticks, _MAX_TICKS)
         ],
+        "trends": trends_data(digest.trends),
         "peak": observation_json(digest.peak) if digest.peak else None,
         "notes": list(digest.notes),
     }

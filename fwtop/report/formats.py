@@ -5,6 +5,7 @@ from __future__ import annotations
 from fwtop.model.costs import Costs
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
+from fwtop.model.traffic.history import Trends
 from fwtop.model.traffic.session import SessionRecord
 from fwtop.report.data import render_json
 from fwtop.report.export import rules_script
@@ -16,13 +17,19 @@ _WRITERS = {"html": render_html, "md": render_markdown, "json": render_json, "sh
 FORMATS = tuple(_WRITERS)
 
 
-def render(session: SessionRecord, format_name: str = "html", costs: Costs | None = None) -> str:
+def render(
+    session: SessionRecord,
+    format_name: str = "html",
+    costs: Costs | None = None,
+    trends: Trends | None = None,
+) -> str:
     """Write a session as html, md, json, or as a shell script of the rules that helped (sh).
 
-    With `costs`, as measured on this machine, html shows them as a ladder. Reads the snapshots
+    With `costs`, as measured on this machine, html shows them as a ladder; with `trends`, there is a section
+    on the days before. Reads the snapshots
     through `session.snapshots`; raises FwtopError for an unknown format.
     """
     if format_name not in _WRITERS:
         shown = safe_text(format_name, limit=20)
         raise FwtopError(f"a report can be {', '.join(FORMATS)}, not {shown!r}; nothing was written", 2)
-    return _WRITERS[format_name](digest(session, costs))
+    return _WRITERS[format_name](digest(session, costs, trends))

@@ -15,6 +15,7 @@ from fwtop.report.html_tables import cost_ladder, tables_section
 from fwtop.report.markup import STYLE, Markup, join, tag
 from fwtop.report.spans import AttackSpan
 from fwtop.report.summary import Digest
+from fwtop.report.trends import trends_section
 from fwtop.report.wording import clock, day_and_time, plural, si
 
 EVENT_NAMES = {
@@ -55,6 +56,7 @@ def render_html(digest: Digest) -> str:
         tables_section(digest),
         _machine(digest),
         cost_ladder(digest.costs, {effect.rule.kind for effect in digest.effects}),
+        trends_section(digest.trends),
         _log(digest),
         _footer(digest),
     )

@@ -13,6 +13,7 @@ from fwtop.report.html import event_name, expected_harm
 from fwtop.report.html_tables import TABLES, forged_note
 from fwtop.report.spans import AttackSpan
 from fwtop.report.summary import Digest
+from fwtop.report.trends import trends_lines
 from fwtop.report.wording import clock, day_and_time, si
 
 _ROWS = 10
@@ -39,6 +40,7 @@ def render_markdown(digest: Digest) -> str:
         "",
         *_actions(digest.effects),
         *_tables(digest),
+        *trends_lines(digest.trends, escape),
         "## What happened, in order",
         "",
     ]

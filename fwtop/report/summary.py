@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from fwtop.model.costs import Costs
+from fwtop.model.traffic.history import Trends
 from fwtop.model.traffic.session import Event, EventKind, SessionInfo, SessionRecord, Tick
 from fwtop.model.traffic.snapshot import Snapshot
 from fwtop.render.numbers import duration_words, percent
@@ -55,10 +56,11 @@ class Digest:
     events_left_out: int
     peak: Snapshot | None
     notes: tuple[str, ...]
+    trends: Trends | None = None  # of the days up to its end, where there is a history
     costs: Costs | None = None  # of dropping, where they were measured on the machine that reports
 
 
-def digest(record: SessionRecord, costs: Costs | None = None) -> Digest:
+def digest(record: SessionRecord, costs: Costs | None = None, trends: Trends | None = None) -> Digest:
     """Condense a session; reads about 600 of its snapshots once."""
     snapshots = list(record.snapshots(_MAX_SNAPSHOTS))
     spans, effects = attack_spans(record, snapshots), rule_effects(record, snapshots)
@@ -77,6 +79,7 @@ def digest(record: SessionRecord, costs: Costs | None = None) -> Digest:
         events_left_out=left_out,
         peak=max(snapshots, key=lambda item: item.tables.totals.pps, default=None),
         notes=_notes(record.info, sums, snapshots),
+        trends=trends,
         costs=costs,
     )
 

@@ -12,7 +12,8 @@ from urllib.parse import quote
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
 from fwtop.model.traffic.history import KINDS, TRAFFIC, TREND_DAYS, TREND_HOURS, TrendGroup, TrendRow, Trends
-from fwtop.store.history_schema import HOUR, MINUTE, check_format
+from fwtop.model.traffic.session import SessionInfo
+from fwtop.store.history_schema import FILE_NAME, HOUR, MINUTE, check_format
 
 _COLUMNS = TREND_DAYS * TREND_HOURS
 _LEAST_SECONDS = 1.0  # observed of an hour, below which it has no average
@@ -30,6 +31,17 @@ def read_trends(
     with _reading(path) as database:
         scope = _scope(database, tuple(interfaces) if interfaces is not None else None, netns)
         return _trends(database, scope, now)
+
+
+def session_trends(info: SessionInfo) -> Trends | None:
+    """Return the trends up to a session's end, of what it watched; None without a history beside it."""
+    try:
+        found = read_trends(
+            info.path.parent.parent / FILE_NAME, info.ended, interfaces=info.interfaces, netns=info.netns
+        )
+    except FwtopError:
+        return None
+    return found if found.days_seconds > 0 else None
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
 from fwtop.report import FORMATS, render
 from fwtop.store.reader import load_session
+from fwtop.store.trends import session_trends
 
 HELP = "Report on a stored session: the attacks, the rules and their effect, the sources."
 EXAMPLE = "fwtop report --format md -o incident.md"
@@ -44,7 +45,9 @@ def run(args: argparse.Namespace) -> int:
 
     def rendered() -> tuple[str, str]:
         with session.located() as path:
-            return path.stem, render(load_session(path), format_name, load_costs().costs)
+            record = load_session(path)
+            trends = session_trends(record.info)
+            return path.stem, render(record, format_name, load_costs().costs, trends)
 
     name, text = map(str, run_unprivileged(rendered, read=(args.directory,)))
     output = args.output
