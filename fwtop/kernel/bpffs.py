@@ -15,12 +15,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from fwtop.kernel.namespaces import cookie
 from fwtop.model.errors import FwtopError
 from fwtop.model.paths import PIN_DIRECTORY, RUN_DIRECTORY
 
 _ROOT = PIN_DIRECTORY.parent
 _CLONE_NEWNS = 0x00020000  # linux/sched.h
 _PRELOADED = frozenset({"maps.debug", "progs.debug"})  # made by the kernel (kernel/bpf/preload)
+_OWNER = "owner"  # a symbolic link in a pin directory: bpffs holds no files of text
 _MOUNTED_BY_US = RUN_DIRECTORY / "bpffs-mounted"
 _LOCK = RUN_DIRECTORY / "bpffs.lock"
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -75,7 +77,7 @@ def namespaces() -> set[int]:
 
 
 def make_directory(netns: int) -> Path:
-    """Create the pin directory if necessary and return it; raises FwtopError (code 3) without bpffs."""
+    """Create this namespace's pin directory if necessary; raises FwtopError (code 3) without bpffs."""
     if not _is_mounted():
         if _libc.mount(b"bpf", os.fsencode(_ROOT), b"bpf", 0, b"mode=0700") != 0:
             reason = os.strerror(ctypes.get_errno())
@@ -86,7 +88,19 @@ def make_directory(netns: int) -> Path:
     for path in (PIN_DIRECTORY, directory):
         with contextlib.suppress(FileExistsError):
             path.mkdir(mode=0o700)
+    with contextlib.suppress(FileExistsError):
+        (directory / _OWNER).symlink_to(str(cookie()))
     return directory
+
+
+def remove_former(netns: int) -> None:
+    """Remove the pins of a deleted namespace whose inode the kernel has given to this one.
+
+    Directories without an owner were made by an older fwtop: they stay, as their rules may be running.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        if os.readlink(directory_of(netns) / _OWNER) != str(cookie()):
+            remove_directory(netns)
 
 
 def remove_directory(netns: int) -> None:

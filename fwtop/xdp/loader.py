@@ -68,6 +68,7 @@ def _serve(channel: socket.socket) -> Loaded | Answer:
 def _execute(request: Request) -> Loaded:
     netns = os.stat("/proc/self/ns/net").st_ino
     directory = bpffs.directory_of(netns)
+    bpffs.remove_former(netns)
     match request:
         case Apply():
             try:

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from fwtop.model.paths import PIN_DIRECTORY
-
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from guardian_bench import Bench
 
     from fwtop.lab.run import Lab
@@ -62,12 +60,6 @@ class NetnsPair:
     attacker: Host
 
 
-def forget_pins(netns: str) -> None:
-    """Remove pins of an earlier namespace: the kernel gives inodes again, and pins are named by them."""
-    inode = os.stat(f"/run/netns/{netns}").st_ino
-    shutil.rmtree(PIN_DIRECTORY / str(inode), ignore_errors=True)
-
-
 @contextmanager
 def made_pair() -> Iterator[NetnsPair]:
     """Two namespaces joined by a veth pair, until the block ends."""
@@ -77,7 +69,6 @@ def made_pair() -> Iterator[NetnsPair]:
     try:
         for host in (victim, attacker):
             ip("netns", "add", host.netns)
-            forget_pins(host.netns)
             ip("-n", host.netns, "link", "set", "lo", "up")
         peer = ("type", "veth", "peer", "name", "a0", "netns", attacker.netns)
         ip("-n", victim.netns, "link", "add", "v0", *peer)

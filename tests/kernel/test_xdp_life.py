@@ -29,6 +29,10 @@ pytestmark = pytest.mark.kernel
 BENCH = XdpBench
 
 
+def netns_inode(bench: XdpBench) -> int:
+    return os.stat(f"/run/netns/{bench.netns}").st_ino
+
+
 def apply_at_once(guardian: GuardianClient, rule: Rule, confirm_seconds: int = 0) -> str:
     """Install a precompiled rule, so that it doesn't expire before a slow machine has compiled it."""
     guardian.demand(Undo((apply(guardian, replace(rule, ttl_seconds=60)),)))
@@ -116,6 +120,27 @@ def test_undo_all_removes_the_pins_of_dead_namespaces(bench: XdpBench, tmp_path:
         assert pins.exists()  # the namespace is there
         run(["ip", "netns", "del", f"{bench.netns}-gone"])
         poll_until(lambda: guardian.demand(Undo(all=True)) and not pins.exists())
+
+
+def test_pins_of_a_former_namespace_with_the_same_inode_are_removed(bench: XdpBench, poll_until) -> None:
+    path, owner = bench.path(4), Path(f"/sys/fs/bpf/fwtop/{netns_inode(bench)}/owner")
+    with bench.connect() as guardian:
+        apply(guardian, xdp(Match(protocol=17, dport=PORT)))
+    bench.kill_guardian()
+    assert not path.passes()
+    cookie = owner.readlink()
+    owner.unlink()
+    owner.symlink_to("1")  # as if another namespace had left them, whose records are elsewhere
+    bench.directory /= "other"
+    bench.directory.mkdir()
+    with bench.connect() as guardian:
+        poll_until(path.passes)
+        assert rules_of(guardian) == {}
+        apply(guardian, xdp(Match(protocol=17, dport=PORT)))
+        assert not path.passes()
+        assert owner.readlink() == cookie
+        guardian.demand(Undo(all=True))
+    assert not owner.parent.exists()
 
 
 def test_a_new_guardian_adopts_rules_and_their_counts(bench: XdpBench, poll_until) -> None:
