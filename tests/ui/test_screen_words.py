@@ -338,3 +338,21 @@ async def test_a_toast_says_nothing_twice() -> None:
         await run.send(replace(calm(), guardian="lost: the guardian does not answer", started=NOW))
         assert run.text().count("guardian lost: the guardian does not answer") == 1
         assert "guardian lost: guardian lost" not in run.text()
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({}, "refusing 20.6k/s"),
+        ({"early_drop": 90_000}, "evicting 30.0k/s"),
+        ({"drop": 0, "early_drop": 0}, "full"),
+        ({"count": 1_000, "seconds_to_full": None}, "draining"),
+        ({"count": 1_000, "seconds_to_full": 30.0}, "filling"),
+    ],
+)
+async def test_a_full_table_says_what_becomes_of_connections(changes: dict[str, object], words: str) -> None:
+    shot = conntrack_full()
+    assert shot.conntrack is not None
+    async with running(replace(shot, conntrack=replace(shot.conntrack, **changes)), (120, 40)) as run:  # type: ignore[arg-type]
+        (row,) = (line for line in run.lines() if "conntrack table" in line)
+        assert f" {words} " in row

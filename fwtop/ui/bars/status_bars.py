@@ -37,6 +37,7 @@ from fwtop.ui.drawing.style import (
 )
 from fwtop.ui.keys import KEY_MAP
 from fwtop.ui.lists.panels import CONNTRACK_ALARM, gauge_line
+from fwtop.ui.state.figures import FULL
 from fwtop.ui.state.history import History
 
 
@@ -50,7 +51,6 @@ class HeaderState:
     slow: bool = False
 
 
-FULL = 0.995  # of the connection-tracking table: new connections are being dropped or evict others
 SOON_SECONDS = 600.0  # a table that is full before this is worth a word in the header
 
 

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 from fwtop.model.traffic.snapshot import Attack, Snapshot
 from fwtop.ui.drawing.format import duration, number, percent
-from fwtop.ui.drawing.style import BAD, DIM, ELSEWHERE, GOOD, STRONG, TEXT, TITLE, WARN, Line
+from fwtop.ui.drawing.style import BAD, DIM, ELSEWHERE, GOOD, STRONG, TEXT, TITLE, WARN, Line, width_of
 from fwtop.ui.lists.rows import Ordering
 from fwtop.ui.lists.table import CellContext, Column, View
+from fwtop.ui.state.figures import FULL
 from fwtop.ui.state.trends import TREND_CELLS
 from fwtop.ui.state.verdict import NOTICED, STOPPED, flow_of
 
@@ -24,12 +25,32 @@ def _letter(item: Attack, context: CellContext) -> Line:
     return [(context.scope.letter(item.key), TITLE)]
 
 
-def _title(item: Attack, _: CellContext) -> Line:
+def _title(item: Attack, context: CellContext, width: int) -> Line:
     if item.kind == _FULL_TABLE:
-        return [("conntrack table", STRONG)]
+        table: Line = [("conntrack table", STRONG)]
+        more: Line = [*table, (f" {_pressure(context)}", BAD)]
+        return more if width_of(more) <= width else table
     name = item.title.partition(" on port ")[0] if item.target else item.title
     line: Line = [(name, STRONG)]
     return [*line, (" spoofed", WARN)] if item.spoofed and item.sources != "spoofed" else line
+
+
+def _pressure(context: CellContext) -> str:
+    """Say what becomes of connections for which a full table has no room, or how it moves."""
+    sample = context.snapshot.conntrack if context.snapshot is not None else None
+    if sample is None or context.snapshot is None:
+        return ""
+    if sample.fill < FULL:
+        return "draining" if sample.seconds_to_full is None else "filling"
+    lost = max(sample.early_drop, sample.drop) / max(context.snapshot.seconds, 1e-3)
+    verb = "evicting" if sample.early_drop > sample.drop else "refusing"
+    return f"{verb} {number(lost)}/s" if lost else "full"
+
+
+def _sources(item: Attack, context: CellContext) -> Line:
+    if item.kind == _FULL_TABLE:
+        return [(_pressure(context), BAD)]
+    return [(item.sources or "–", DIM)]
 
 
 def _target(item: Attack, context: CellContext) -> Line:
@@ -95,14 +116,14 @@ ATTACK_VIEW = View(
     "",
     (
         Column("", 1, _letter),
-        Column("attack", 17, _title, grow=3),
+        Column("attack", 17, lambda *_: [], grow=3, drawn=_title),
         Column("target", 9, _target, grow=1, keep=8),
         Column("pps", 5, _pps, right=True, keep=1),
         Column("Mb/s", 5, _megabits, right=True, keep=7),
         Column("my rules", 8, _mine, right=True, keep=3),
         Column("other", 7, _other, right=True, keep=20),
         Column("reaches you", 11, _reaches, right=True, keep=2),
-        Column("sources", 14, lambda item, _: [(item.sources or "–", DIM)], grow=1, keep=25),
+        Column("sources", 14, _sources, grow=1, keep=25),
         Column("age", 6, lambda item, ctx: [(duration(ctx.now - item.since), DIM)], right=True, keep=22),
         Column("trend 5m", TREND_CELLS, _trend, right=True, keep=10),
     ),

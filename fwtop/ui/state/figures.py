@@ -8,7 +8,7 @@ from fwtop.model.traffic.counters import ConntrackSample
 from fwtop.model.traffic.snapshot import LedgerRow, Snapshot
 from fwtop.ui.drawing.format import duration, number
 
-_FULL = 0.995  # of the connection-tracking table
+FULL = 0.995  # of the connection-tracking table: new connections are dropped or evict others
 _SOON_SECONDS = 300.0
 UNEXPLAINED_SHARE = 0.001  # below it the difference between counters read at different times is noise
 
@@ -44,7 +44,7 @@ def conntrack_figures(sample: ConntrackSample | None) -> tuple[Figure, ...]:
 
 def _fills_up(sample: ConntrackSample) -> Figure:
     left = sample.seconds_to_full
-    if sample.fill >= _FULL or (left is not None and left < 1):
+    if sample.fill >= FULL or (left is not None and left < 1):
         return Figure("fills up", "FULL", True, "new connections evict others or are dropped")
     if left is None:
         return Figure("fills up", "not growing", False, "as many connections end as begin")
