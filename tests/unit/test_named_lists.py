@@ -10,13 +10,16 @@ import pytest
 
 from fwtop.cli.main import main
 from fwtop.cli.rules import list as list_verb
+from fwtop.guardian.allow.allowlist import Allowed, AllowList, Session
 from fwtop.guardian.records.list_log import ListLog, Recorded
+from fwtop.guardian.rules import guard
 from fwtop.guardian.rules.validate import rule_of_wire
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.named_list import NEVER, NamedList, check_entries
 from fwtop.model.addresses.prefix_list import detach_sources
 from fwtop.model.addresses.prefix_rows import PrefixRows
 from fwtop.model.addresses.prefix_sets import positions
+from fwtop.model.addresses.roles import Role
 from fwtop.model.addresses.targets import MAX_NAME, check_name
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import Apply
@@ -246,3 +249,30 @@ def test_table_of_lists() -> None:
     assert line.split() == ["x", "1,000,000", "2", "0", "5.0", "MiB", "2.0", "KiB", "3,", "4"]
     assert entry.split() == ["10.0.0.1", "7", "packets"]
     assert "fwtop list create" in list_verb.show_lines([])[0]
+
+
+LOGIN = Allowed(
+    Prefix.parse("233.252.0.9"), "logged in", Role.SSH, Session(Prefix.parse("233.252.0.9"), 40000, 22)
+)
+ALLOW = AllowList((Allowed(Prefix.parse("198.51.100.7"), "operator"), LOGIN))
+
+
+def test_list_may_hold_what_the_operator_allows_as_that_passes() -> None:
+    rule = on_list(sources=prefixes("198.51.100.0/24"))
+    assert guard.judge(rule, ALLOW, 0) == guard.Verdict()
+    assert guard.exceptions(rule, ALLOW) == ()
+
+
+def test_list_that_holds_a_session_is_refused_and_never_cut() -> None:
+    rule = on_list(sources=prefixes("233.252.0.0/24", "203.0.113.1"))
+    refused = guard.judge(rule, ALLOW, 0).refused
+    assert refused is not None
+    assert "233.252.0.0/24 would match 233.252.0.9" in refused
+    assert guard.around_sessions(rule, ALLOW) == (rule, ())
+
+
+def test_empty_list_is_not_everybody() -> None:
+    assert guard.judge(on_list(), ALLOW, 0) == guard.Verdict()
+    broad = guard.judge(on_list(sources=prefixes("96.0.0.0/4")), ALLOW, 0).broad
+    assert broad is not None
+    assert "96.0.0.0/4 is broader than /8" in broad

@@ -371,6 +371,8 @@ class CompiledRules:
         mine = [rule for rule in rules if rule.id in self._rules]
         if not mine or self._slots is None:
             return
+        if self._busy:
+            raise FwtopError("another compiled rule is being loaded; nothing was changed; try again")
         before = {rule.id: self._rules[rule.id] for rule in mine}
         hits = self._hits.release(before)
         self._rules |= {rule.id: rule for rule in mine}

@@ -66,7 +66,7 @@ class ListRequests:
         return {"lists": found}
 
     def _busiest(self, name: str) -> dict[str, int]:
-        """Return packets by entry: of all rules on the list in its ipsets, and of those compiled."""
+        """Return packets by entry that has some, of all rules on the list."""
         counts: dict[str, int] = {}
         seen = set()
         for entry in self._state.lists.users(name):
@@ -75,7 +75,8 @@ class ListRequests:
                 seen.add(mechanism)
                 for prefix, packets in self._state.counters.busiest(entry.rule).items():
                     counts[prefix] = counts.get(prefix, 0) + packets
-        return dict(sorted(counts.items(), key=lambda item: -item[1]))
+        found = [(prefix, packets) for prefix, packets in counts.items() if packets]
+        return dict(sorted(found, key=lambda item: -item[1]))
 
     def _test(self, request: ListTest) -> dict[str, Any]:
         # Imported here: a guardian without lists needn't carry numpy.
