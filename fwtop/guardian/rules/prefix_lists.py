@@ -83,7 +83,8 @@ def covered(lists: Iterable[Sequence[Prefix]], family: int) -> int:
     if any(is_long(item) for item in given):
         from fwtop.model.addresses.prefix_rows import PrefixRows
 
-        return PrefixRows.union(given).covered(family)
+        rows = PrefixRows.of(given[0]) if len(given) == 1 else PrefixRows.union(given)
+        return rows.covered(family)
     total, end = 0, 0
     for prefix in sorted(prefix for item in given for prefix in item if prefix.family == family):
         stop = prefix.value + (1 << prefix.bits - prefix.length)

@@ -32,6 +32,7 @@ class PrefixRows(Sequence[Prefix]):
     def __init__(self, four: _Columns | None = None, six: _Columns | None = None) -> None:
         """Take over columns that are valid, sorted and without duplicates."""
         self._columns = {4: four or _empty(4), 6: six or _empty(6)}
+        self._covered: dict[int, int] = {}  # by family, once asked
         for columns in self._columns.values():
             for column in columns:
                 column.flags.writeable = False
@@ -237,6 +238,11 @@ class PrefixRows(Sequence[Prefix]):
         Exact for IPv4 and for IPv6 up to /64; overlaps of longer prefixes are counted twice, which is
         negligible.
         """
+        if family not in self._covered:
+            self._covered[family] = self._addresses(family)
+        return self._covered[family]
+
+    def _addresses(self, family: int) -> int:
         if family == 4:
             bits, kept = 32, self._columns[4][1][self.outer4()]
         else:
