@@ -8,6 +8,7 @@ from itertools import chain
 import numpy as np
 
 from fwtop.analysis.attacks import Life, attacks_of, pps_of
+from fwtop.analysis.calibration import calibrated
 from fwtop.analysis.classify import find_attacks
 from fwtop.analysis.config import AdviseConfig
 from fwtop.analysis.context import AnalysisContext
@@ -71,7 +72,7 @@ class Advisor:
         """Return the attacks of a window and proposals against them; learn from quiet windows."""
         context = make_context(window, self.config, self.baseline, self._scans, self._held)
         context.acquaintances = self._acquaintances
-        findings = find_attacks(context)
+        findings = context.findings[:] = calibrated(context, find_attacks(context))
         self._acquaintances.note(context.traffic, context.tcp.real & context.unclaimed)
         self._timeline.observe(window.intervals)
         lives = [

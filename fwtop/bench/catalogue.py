@@ -25,6 +25,7 @@ TABLES = (
         "fwtop's observations against what the lab sent, or an independent count of captures",
     ),
     Table("corpus", "the labelled windows that the judgement is measured on, by origin", needs_root=False),
+    Table("fit", "fit the confidence of findings on the corpus and write the weights", needs_root=False),
     Table("pipeline", "packets per second and core: parse, aggregate, read a capture", needs_root=False),
     Table("observe", "the cost of watching: drops and deliveries under fwtop, under tcpdump, and unwatched"),
     Table("react", "latency: start to first numbers, attack to its name, key to the first drop"),

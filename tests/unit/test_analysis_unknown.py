@@ -27,7 +27,8 @@ def test_what_is_refused_in_such_numbers_is_a_flood_without_any_baseline() -> No
     refused = DropCount("netfilter", "NETFILTER_DROP", 20_000)
     judgement = judged([VISITORS, TUNNEL], refused)
     (attack,) = judgement.attacks
-    assert (attack.kind, attack.confidence) == ("unknown_flood", 0.5)
+    assert attack.kind == "unknown_flood"
+    assert 0.4 < attack.confidence < 0.8  # it says only that nothing known explains it
     assert any("are rejected by this host" in sentence for sentence in attack.evidence)
     assert any("have protocol 98" in sentence for sentence in attack.evidence)
     first = judgement.proposals[0]

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from fwtop.analysis.advisor import make_context
+from fwtop.analysis.calibration import calibrated
 from fwtop.analysis.classify import find_attacks
 from fwtop.analysis.config import AdviseConfig
 from fwtop.analysis.context import AnalysisContext, Finding
@@ -62,10 +63,12 @@ class Outcome:
         )
 
 
-def judged(case: LabelledWindow) -> Outcome:
-    """Judge a case and compare with its truth."""
+def judged(case: LabelledWindow, *, calibrate: bool = True) -> Outcome:
+    """Judge a case and compare with its truth; without `calibrate`, confidence is what the rules state."""
     context = make_context(case.window, AdviseConfig(), case.baseline)
     findings = find_attacks(context)
+    if calibrate:
+        findings = calibrated(context, findings)
     labels = context.traffic.packets.ifindex
     named, taken = [], set()
     for finding in findings:

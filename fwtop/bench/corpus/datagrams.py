@@ -42,7 +42,7 @@ def game_server(to: Arrivals, count: int) -> None:
     for player in senders(to.rng, max(1, min(64, round(count / pace / to.seconds)))):
         sport, number = to.rng.randrange(1024, 65_536), to.rng.getrandbits(16)
         for k, at in enumerate(_even(to, int(pace * to.seconds))):
-            head = struct.pack("<II", number + k, number + k - 3) + to.rng.randbytes(60)
+            head = struct.pack("<II", number + k, number + k + 3) + to.rng.randbytes(60)
             to.datagram(at, player, (sport, 27_015), head, to.rng.randrange(40, 160))
 
 
