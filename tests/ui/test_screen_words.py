@@ -15,8 +15,9 @@ from screen_run import LARGE, SMALL, Run, running
 from screen_vectors import syn_proposals, vectors
 from test_screen_player import played, recorded
 
+from fwtop.model.addresses.address import Prefix
 from fwtop.model.config_file import ConfigText
-from fwtop.model.rule import Kind, PlanView, Rule
+from fwtop.model.rule import Kind, Match, PlanView, Range, RateLimit, Rule
 from fwtop.model.traffic.counters import TcpService
 from fwtop.model.traffic.snapshot import LedgerRow, Origin, Proposal, Snapshot
 from fwtop.store.events import EventLog
@@ -27,6 +28,7 @@ from fwtop.ui.keys import KEY_MAP
 from fwtop.ui.lists.attacks import ATTACK_VIEW
 from fwtop.ui.lists.table import CellContext
 from fwtop.ui.settings import read_settings
+from fwtop.ui.state.rule_watch import includes
 
 KEYS = """
 [keys]
@@ -356,3 +358,26 @@ async def test_a_full_table_says_what_becomes_of_connections(changes: dict[str, 
     async with running(replace(shot, conntrack=replace(shot.conntrack, **changes)), (120, 40)) as run:  # type: ignore[arg-type]
         (row,) = (line for line in run.lines() if "conntrack table" in line)
         assert f" {words} " in row
+
+
+SYN = Match(protocol=6, dport=80, tcp_flags=(0x12, 0x02), ip_length=Range(40, 40))
+
+
+@pytest.mark.parametrize(
+    ("active", "wanted", "covers"),
+    [
+        (SYN, replace(SYN, family=4), True),
+        (SYN, replace(SYN, sources=(Prefix.parse("192.0.2.1"),)), True),
+        (replace(SYN, family=4), SYN, False),
+        (SYN, replace(SYN, dport=443), False),
+        (replace(SYN, sources=(Prefix.parse("192.0.2.1"),)), SYN, False),
+    ],
+)
+def test_a_wider_rule_covers_a_narrower_one(active: Match, wanted: Match, covers: bool) -> None:
+    def rule(match: Match, **changes: object) -> Rule:
+        return replace(Rule("7", Kind.XDP, match, "", 600), **changes)  # type: ignore[arg-type]
+
+    assert includes(rule(active), rule(wanted)) is covers
+    assert not includes(rule(active, limit=RateLimit(100, 100, 24, 56)), rule(wanted))
+    assert not includes(rule(active, kind=Kind.NOTRACK), rule(wanted))
+    assert not includes(rule(Match(protocol=6), origin="asn:64500"), rule(wanted)), "of an unknown list"

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 
-from fwtop.model.rule import ACTIVE_STATES, Kind, Rule, RuleStatus, State
+from fwtop.model.rule import ACTIVE_STATES, Kind, Match, Rule, RuleStatus, State
 from fwtop.model.traffic.snapshot import Snapshot
 
 _OVERLAY_SECONDS = 5.0  # how long an answer of the guardian replaces older snapshots' rules
@@ -99,15 +99,27 @@ def includes(active: Rule, wanted: Rule) -> bool:
     """Tell whether an active rule already drops all that a wanted one would."""
     if same_effect(active, wanted):
         return True
-    drops = active.limit is None and active.kind not in (Kind.NOTRACK, Kind.SYSCTL, Kind.SYNPROXY)
-    if not drops or not active.match.sources or not wanted.match.sources or wanted.kind is not active.kind:
+    limits = active.limit is not None or active.connections is not None
+    drops = not limits and active.kind not in (Kind.NOTRACK, Kind.SYSCTL, Kind.SYNPROXY)
+    if not drops or wanted.kind is not active.kind or not _is_wider(active.match, wanted.match):
         return False
-    if len(active.match.sources) * len(wanted.match.sources) > _MOST_COMPARED:
+    if not active.match.sources:
+        return active.origin is None  # or else the list is known to the guardian only
+    if not wanted.match.sources or len(active.match.sources) * len(wanted.match.sources) > _MOST_COMPARED:
         return False
-    rest = replace(active.match, sources=()) == replace(wanted.match, sources=())
-    return rest and all(
+    return all(
         any(prefix.contains(source) for prefix in active.match.sources) for source in wanted.match.sources
     )
+
+
+def _is_wider(active: Match, wanted: Match) -> bool:
+    """Tell whether a match has no condition, its sources aside, that another one doesn't have, too."""
+    conditions = (
+        (getattr(active, item.name), getattr(wanted, item.name))
+        for item in fields(Match)
+        if item.name != "sources"
+    )
+    return all(held in (None, ()) or held == other for held, other in conditions)
 
 
 def covering_rule(wanted: Rule, mitigations: Sequence[RuleStatus]) -> str:
