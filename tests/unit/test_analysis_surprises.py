@@ -48,6 +48,7 @@ def test_answers_to_a_scan_that_this_host_makes_are_no_attack(targets: int) -> N
         head = segment(target, HOST, rng.randrange(1, 65536), 41_640, "SA", seq=rng.getrandbits(32))
         frames.append((rng.random() * 3, head))
     assert found(frames, 3.0) == {}
+    assert found(frames, 3.0, one_in=10) == {}
     assert judge(frames, seconds=3.0) == {}
 
 
@@ -57,10 +58,11 @@ def test_resets_to_a_service_or_with_drawn_numbers_answer_no_scan(to: int, seq: 
     assert set(found(resets(rng, hosts(rng, 40), 6000, to=to, seq=seq), 3.0)) == {"rst_flood"}
 
 
-def test_forged_resets_answer_no_scan() -> None:
+@pytest.mark.parametrize("weight", [1.0, 10.0])
+def test_forged_resets_answer_no_scan(weight: float) -> None:
     rng = Random(3)
     forged = [rng.randbytes(4) for _ in range(4000)]
-    batch = make_batch(resets(rng, forged, 4000, to=41_640))
+    batch = make_batch(resets(rng, forged, 4000, to=41_640), weight=weight)
     context = make_context(make_window(batch, 3.0, live=True), AdviseConfig(), Baseline())
     assert not answers_to_probes(context.traffic).any()
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from fwtop.analysis.window.features import Features
 from fwtop.analysis.window.traffic import TCP, Traffic, mix, weighted_top
 from fwtop.model.traffic.packets import Mask
 
@@ -34,8 +35,9 @@ def answers_to_probes(traffic: Traffic) -> Mask:
     ports, _ = weighted_top(packets.dport[pool], traffic.weight[pool])
     for port in ports[:_PORTS].tolist():
         rows = pool[packets.dport[pool] == port]
-        targets = len(np.unique(traffic.source_key[rows]))
-        if len(rows) < max(_LEAST, _EACH * targets) or closed[rows].mean() < _CLOSED:
+        features = Features(traffic, rows)
+        few = features.packets < _EACH * features.likely_sources
+        if len(rows) < _LEAST or few or closed[rows].mean() < _CLOSED:
             continue
         probed = mix(traffic.source_key[rows], packets.sport[rows].astype(np.uint64))
         common = int(np.bincount(packets.sport[rows]).max())
