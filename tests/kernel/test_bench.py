@@ -32,6 +32,9 @@ def test_every_listed_table_has_a_module() -> None:
         (["xdp", "some.pcap"], "takes no captures"),
         (["pipeline", "--rounds", "0"], "not a whole number above 0"),
         (["accuracy", "/no/such.pcap", "--quick"], "No such file"),
+        (["pipeline", "--corpus"], "goes with table accuracy alone"),
+        (["accuracy", "some.pcap", "--corpus"], "goes with table accuracy alone"),
+        (["fit", "/no/such/weights.toml"], "can't be written; nothing was fitted"),
     ],
 )
 def test_bad_input_gets_one_line(words: list[str], said: str) -> None:

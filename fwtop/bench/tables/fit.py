@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from fwtop.bench.corpus.cases import SEED, cases
 from fwtop.bench.corpus.version import version
 from fwtop.bench.frame import Document, Options, Result, progress
 from fwtop.model.errors import FwtopError
+from fwtop.model.text import safe_text
 
 _OTHER = SEED + 1  # rules were mended on the windows of SEED, and look better there than they are
 _EACH = 8  # windows of a family: few findings are wrong, so it takes many
@@ -20,6 +22,8 @@ _EACH = 8  # windows of a family: few findings are wrong, so it takes many
 def run(options: Options) -> Document:
     """Judge the corpus, fit, cross-validate, and write the weights; `rounds` is the windows of a family."""
     path = Path(options.captures[0]) if options.captures else WEIGHTS_FILE
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise FwtopError(f"{safe_text(path)} can't be written; nothing was fitted")
     each = options.choose(_EACH, 1)
     found: list[Judged] = []
     windows = 0
@@ -66,8 +70,5 @@ def _write(
         "[weights]",
         *(f"{name} = {value:.6f}" for name, value in zip(FEATURES, values, strict=True)),
     ]
-    try:
-        path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise FwtopError(f"{path}: {error.strerror}; the weights were not written") from None
-    return f"the weights are in {path}"
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return f"the weights are in {safe_text(path)}"
