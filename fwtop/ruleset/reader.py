@@ -16,6 +16,7 @@ SECONDS = 5.0  # of a reading
 MOST_RULES = 120_000  # of each source
 MOST_SETS = 4096
 _MOST_NOTES = 20
+_NF_TABLES_SHARE = 0.5  # of the time, whatever the others took
 
 
 class RulesetReader:
@@ -40,7 +41,8 @@ class RulesetReader:
             rules += more
             notes += said
             total += count
-        found = self._nf_tables.read(end, self._most)  # last: of all it may take the longest
+        least = time.monotonic() + _NF_TABLES_SHARE * self._seconds
+        found = self._nf_tables.read(max(end, least), self._most)  # last: of all it may take the longest
         rules += found.rules
         notes += found.notes
         total += found.total

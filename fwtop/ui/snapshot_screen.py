@@ -93,7 +93,7 @@ class SnapshotScreen(TabScreen, inherit_bindings=False):
             feed.controls,
             start=lambda request, name: self.run_worker(request, group=name),
             told=lambda text: self.news.alarm(MACHINE, text, self.now()),
-            changed=self.redraw,
+            changed=self._draw_machine_rules,
         )
         self.player = PlayerActions(feed.player, self.say)
         self.news = News(self.actions, clock)
@@ -152,6 +152,11 @@ class SnapshotScreen(TabScreen, inherit_bindings=False):
         self._ask_part()
         if snapshot.origin.kind == "live":
             self.machine.refresh(snapshot.mitigations, shown=self.panels["machine_rules"].display)
+
+    def _draw_machine_rules(self) -> None:
+        """Draw a new reading where it is shown: long lists elsewhere have their own time."""
+        if self.panels["machine_rules"].display:
+            self.redraw()
 
     def _ask_part(self) -> None:
         """Ask for the tables of the part that is shown; the next answer replaces this one."""
