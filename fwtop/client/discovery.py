@@ -165,14 +165,13 @@ def connect(
         path = run_directory / f"{namespaces.inode(descriptor)}.sock"
         hello = Hello(role, paths.build_id() if build is None else build, readonly)
         end = time.monotonic() + _CONNECT_SECONDS
-        while time.monotonic() < end:
-            client = _try(path, hello)
-            if client is not None:
-                return client
+        while (client := _try(path, hello)) is None:
+            if time.monotonic() >= end:
+                raise FwtopError(f"no guardian answers on {path}; nothing was changed")
             _spawn(descriptor, run_directory, ("--build", hello.build, *guardian_arguments))
+        return client
     finally:
         os.close(descriptor)
-    raise FwtopError(f"no guardian answers on {path}; nothing was changed")
 
 
 def _try(path: Path, hello: Hello) -> GuardianClient | None:
