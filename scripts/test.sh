@@ -3,8 +3,9 @@
 #
 # With arguments, pass them to pytest. Without, run all tests: first those that flood and measure, alone; then the
 # other kernel tests in three parallel streams that take about as long, since they mostly wait and use separate
-# namespaces; and at low priority next to them the unit and screen tests. What failed is run once more, alone: a
-# test that passes only without others beside it is named, and doesn't fail the run.
+# namespaces; and at low priority next to them, in a stream each, the unit and the screen tests, which take what CPU
+# time is left. What failed is run once more, alone: a test that passes only without others beside it is named, and
+# doesn't fail the run.
 set -euo pipefail
 # shellcheck source=scripts/common.sh
 source "$(dirname "$0")/common.sh"
@@ -23,7 +24,7 @@ fi
 
 flooding=(tests/kernel/test_{bench_lab,lab,lab_packets,whole_program}.py)
 rules=(tests/kernel/test_guardian_[a-n]*.py)
-more_rules=(tests/kernel/test_guardian_[o-z]*.py)
+more_rules=(tests/kernel/test_guardian_[o-z]*.py tests/kernel/test_xdp_{endings,life}.py)
 others=(tests/kernel "${flooding[@]/#/--ignore=}" "${rules[@]/#/--ignore=}" "${more_rules[@]/#/--ignore=}")
 flags=()
 status=0
@@ -60,15 +61,20 @@ failed=()
 stream flooding "${flooding[@]}" || code=$?
 note flooding "$code"
 set -m # a process group for each background job, to kill it as a whole
-names=(others more_rules unit_and_ui)
+names=(others more_rules unit ui)
 stream others "${others[@]}" >"$logs/others" 2>&1 </dev/null &
 beside+=($!)
 stream more_rules "${more_rules[@]}" >"$logs/more_rules" 2>&1 </dev/null &
 beside+=($!)
 {
   renice -n 10 "$BASHPID" >/dev/null
-  stream unit_and_ui --ignore=tests/kernel tests
-} >"$logs/unit_and_ui" 2>&1 </dev/null &
+  stream unit --ignore=tests/kernel --ignore=tests/ui tests
+} >"$logs/unit" 2>&1 </dev/null &
+beside+=($!)
+{
+  renice -n 10 "$BASHPID" >/dev/null
+  stream ui tests/ui
+} >"$logs/ui" 2>&1 </dev/null &
 beside+=($!)
 set +m
 code=0
