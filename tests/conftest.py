@@ -5,8 +5,9 @@ from __future__ import annotations
 import gc
 import os
 import runpy
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,14 @@ def root_required() -> None:
     """Skip the test when not root; tests marked `kernel` have this already."""
     if os.geteuid() != 0:
         pytest.skip("needs root")
+
+
+@pytest.fixture
+def open_path() -> Iterator[Path]:
+    """A directory that other users can enter; pytest's own are shut again by every run that starts."""
+    with tempfile.TemporaryDirectory(prefix="fwtop-test-") as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
 
 
 @pytest.fixture(scope="session")

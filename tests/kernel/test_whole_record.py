@@ -53,7 +53,7 @@ def recording(lab: Lab, *options: str) -> Iterator[subprocess.Popen[str]]:
         yield process
     finally:
         process.terminate()
-        process.communicate(timeout=20)
+        print(process.communicate(timeout=20)[1])  # shown if the test failed
 
 
 def test_json_lines_follow_a_flood_and_end_with_their_reader(lab: Lab) -> None:
@@ -121,10 +121,10 @@ def test_metrics_count_what_the_lab_sent(lab: Lab, tmp_path: Path, poll_until: P
     ]
 
 
-def test_alarms_of_an_attack_and_its_rule_reach_a_command(lab: Lab, tmp_path: Path, poll_until: Poll) -> None:
-    for directory in (tmp_path, *(parent for parent in tmp_path.parents if "pytest" in parent.name)):
-        directory.chmod(0o755)  # the command is not run by root
-    told, config = tmp_path / "told", tmp_path / "alarms.toml"
+def test_alarms_of_an_attack_and_its_rule_reach_a_command(
+    lab: Lab, open_path: Path, poll_until: Poll
+) -> None:
+    told, config = open_path / "told", open_path / "alarms.toml"  # the command is not run by root
     told.touch()
     told.chmod(0o666)
     code = "import sys; open(sys.argv[1], 'a').write(sys.stdin.read())"

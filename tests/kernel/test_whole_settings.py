@@ -16,18 +16,14 @@ UID = 64242
 
 
 @pytest.fixture
-def settings_file(tmp_path: Path) -> Path:
+def settings_file(open_path: Path) -> Path:
     """The file of a user who exists only in `passwd`, below a home directory that is his."""
-    for directory in tmp_path.parents:
-        if directory.name.startswith("pytest"):
-            directory.chmod(0o755)
-    tmp_path.chmod(0o755)
-    folder = tmp_path / ".config/fwtop"
+    folder = open_path / ".config/fwtop"
     folder.mkdir(parents=True)
-    for path in (tmp_path, tmp_path / ".config", folder):
+    for path in (open_path, open_path / ".config", folder):
         os.chown(path, UID, UID)
-    (tmp_path / "passwd").write_text(
-        Path("/etc/passwd").read_text() + f"operator:x:{UID}:{UID}::{tmp_path}:/bin/sh\n"
+    (open_path / "passwd").write_text(
+        Path("/etc/passwd").read_text() + f"operator:x:{UID}:{UID}::{open_path}:/bin/sh\n"
     )
     return folder / "screen.toml"
 

@@ -9,8 +9,6 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -30,11 +28,9 @@ def reader_account() -> pwd.struct_passwd:
 
 
 @pytest.fixture
-def tmp_path() -> Iterator[Path]:
-    """A directory that others can enter; pytest's own are shut again by every run that starts."""
-    with tempfile.TemporaryDirectory(prefix="fwtop-test-") as name:
-        Path(name).chmod(0o755)
-        yield Path(name)
+def tmp_path(open_path: Path) -> Path:
+    """Another user reads here."""
+    return open_path
 
 
 @pytest.fixture(scope="module")

@@ -20,11 +20,14 @@ def user_at(home: Path, uid: int) -> pwd.struct_passwd:
 
 
 @pytest.fixture
+def tmp_path(open_path: Path) -> Path:
+    """Another user reads here."""
+    return open_path
+
+
+@pytest.fixture
 def home(tmp_path: Path) -> Path:
     """A home directory of user 4242, below a directory that all may pass."""
-    for directory in (tmp_path, *tmp_path.parents):
-        if directory == tmp_path or directory.name.startswith("pytest"):  # never /tmp itself
-            directory.chmod(0o755)
     place = tmp_path / "home"
     (place / USER_FILE).parent.mkdir(parents=True)
     for path in (place, place / ".config", (place / USER_FILE).parent):
