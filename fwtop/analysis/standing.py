@@ -87,11 +87,14 @@ class Standing:
     def _marked(self, entry: Source) -> Source:
         if entry.who:
             return entry
-        if entry.key not in self._known:
-            self._known[entry.key] = self._who(self._rows(entry))
-        return replace(entry, who=self._known[entry.key])
+        who = self._known.get(entry.key)
+        if who is None:
+            who = self._known[entry.key] = self._who(self._rows(entry))
+        return replace(entry, who=who) if who else entry
 
-    def _rows(self, entry: Source) -> Mask:
+    def _rows(self, entry: Source) -> Mask | NDArray[np.intp]:
+        if entry.prefix is not None and entry.prefix.is_address:
+            return self._rows_of_address(entry.prefix)
         if entry.prefix is not None:
             return in_prefixes(self.family, self.hi, self.lo, [entry.prefix])
         if entry.asn is not None:
@@ -99,16 +102,30 @@ class Standing:
         letters = entry.key.encode()
         return np.asarray(self._origin.country == int.from_bytes(letters[:2], "big"))
 
+    def _rows_of_address(self, address: Prefix) -> NDArray[np.intp]:
+        keys, order = self._by_key
+        key = mix(np.array([address.hi], np.uint64), np.array([address.lo], np.uint64))
+        rows = order[np.searchsorted(keys, key[0], "left") : np.searchsorted(keys, key[0], "right")]
+        return np.asarray(rows[self.family[rows] == address.family])
+
+    @cached_property
+    def _by_key(self) -> tuple[U64, NDArray[np.intp]]:
+        """Hashes of the sources in ascending order, and their rows."""
+        keys = mix(self.hi, self.lo)
+        order = np.argsort(keys)
+        return keys[order], order
+
     @cached_property
     def _origin(self) -> OriginColumns:
         return self.lookup.columns(self.family, self.hi, self.lo)
 
-    def _who(self, rows: Mask) -> str:
+    def _who(self, rows: Mask | NDArray[np.intp]) -> str:
         """Name what most packets of some sources are."""
-        whole = float(self.weight[rows].sum())
+        weight = self.weight[rows]
+        whole = float(weight.sum())
         if whole and float(self.claimed[rows].sum()) >= _MOST * whole:
             return ATTACK
-        return CLIENT if whole and float(self.weight[rows & self.client].sum()) >= _MOST * whole else ""
+        return CLIENT if whole and float(weight[self.client[rows]].sum()) >= _MOST * whole else ""
 
 
 def _attack_keys(context: AnalysisContext) -> U64:

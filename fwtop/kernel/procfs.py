@@ -6,7 +6,6 @@ Sources: proc(5), net/netfilter/nf_conntrack_standalone.c, net/ipv4/proc.c.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +20,8 @@ class ConntrackStats:
 def read_text(path: str) -> str:
     """Return a file's text, "" if it can't be read: the kernel may lack the feature."""
     try:
-        return Path(path).read_text(errors="replace")
+        with open(path, "rb", buffering=0) as file:  # a third of the time of a text file
+            return file.readall().decode(errors="replace")
     except OSError:
         return ""
 

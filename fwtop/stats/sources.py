@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -212,7 +212,7 @@ class _Maker:
             prefix = Prefix.of_columns(tags["family"], tags["hi"], tags["lo"])
             country, asn = country_text(tags["country"]), tags["asn"] or None
             name = self.lookup.as_name(asn) if asn else None
-            out.append(_with_limits(Source(str(prefix), share, lost.share, country, asn, name, prefix), lost))
+            out.append(_source(str(prefix), share, lost, country, asn=asn, as_name=name, prefix=prefix))
         return tuple(out)
 
     def _named(
@@ -241,10 +241,8 @@ class _Maker:
             asn = _common(counted.tags["asn"], item.rows)
             country = _common(counted.tags["country"], item.rows)
             name = self.lookup.as_name(asn) if asn else None
-            row = Source(
-                str(item.prefix), share, lost.share, country_text(country), asn or None, name, item.prefix
-            )
-            out.append(_with_limits(row, lost))
+            text, where = str(item.prefix), country_text(country)
+            out.append(_source(text, share, lost, where, asn=asn or None, as_name=name, prefix=item.prefix))
         return tuple(out)
 
     def numbered(self, counted: KeyedSums, top: int, text: Any, *, asn: bool) -> tuple[Source, ...]:  # noqa: ANN401
@@ -257,18 +255,26 @@ class _Maker:
             counted.keys[rows].tolist(), self.scale.shares(sums), dropped, strict=True
         ):
             if asn:
-                out.append(
-                    _with_limits(
-                        Source(text(key), share, lost.share, None, key, self.lookup.as_name(key)), lost
-                    )
-                )
+                out.append(_source(text(key), share, lost, asn=key, as_name=self.lookup.as_name(key)))
             else:
-                out.append(_with_limits(Source(text(key), share, lost.share, text(key)), lost))
+                out.append(_source(text(key), share, lost, text(key)))
         return tuple(out)
 
 
-def _with_limits(row: Source, dropped: Dropped) -> Source:
-    return replace(row, dropped_low=dropped.low, dropped_high=dropped.high)
+def _source(
+    key: str,
+    share: Share,
+    dropped: Dropped,
+    country: str | None = None,
+    *,
+    asn: int | None = None,
+    as_name: str | None = None,
+    prefix: Prefix | None = None,
+) -> Source:
+    low, high = dropped.low, dropped.high
+    return Source(
+        key, share, dropped.share, country, asn, as_name, prefix, dropped_low=low, dropped_high=high
+    )
 
 
 def country_text(country: int) -> str | None:

@@ -27,6 +27,7 @@ class SlidingRows:
         self._store = PacketBatch.empty()
         self._start = 0
         self._end = 0
+        self._rows: PacketBatch | None = None  # the present rows, if asked for since they changed
 
     def append(self, batch: PacketBatch) -> None:
         """Append packets; keep only the columns of `data` that hold captured bytes."""
@@ -42,6 +43,7 @@ class SlidingRows:
             getattr(self._store, name)[place] = getattr(batch, name)
         self._store.data[place, : data.shape[1]] = data
         self._end += len(batch)
+        self._rows = None
 
     def _move(self, extra: int, width: int) -> None:
         present = self.rows()
@@ -54,10 +56,13 @@ class SlidingRows:
     def forget(self, count: int) -> None:
         """Drop the oldest `count` rows."""
         self._start += count
+        self._rows = None
 
     def rows(self) -> PacketBatch:
         """Return the present rows."""
-        return self._store.select(slice(self._start, self._end))
+        if self._rows is None:
+            self._rows = self._store.select(slice(self._start, self._end))
+        return self._rows
 
 
 class Reservoir:
