@@ -30,6 +30,10 @@ _SECONDS_A_DAY = 86_400
 _Cache = tuple[I64, U16, U32]
 
 
+_MOST_REMEMBERED = 16_384  # addresses; walking 128 bits in numpy takes 1 ms, for however few
+_KEY_FACTOR = np.uint64(0x9E3779B97F4A7C15)
+
+
 def _positions(cache: _Cache, records: I64) -> NDArray[np.intp]:
     return np.minimum(np.searchsorted(cache[0], records), len(cache[0]) - 1)
 
@@ -40,6 +44,40 @@ def _missed(cache: _Cache, records: I64) -> I64:
     missed.sort()  # np.unique would import numpy.ma: 35 ms the first time
     first = np.append(True, missed[1:] != missed[:-1])[: len(missed)]
     return np.asarray(missed[first], np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """Addresses that were looked up, in ascending order of their keys, and their records.
+
+    Addresses may share a key: one of them is then looked up every time.
+    """
+
+    keys: U64
+    family: U8
+    hi: U64
+    lo: U64
+    records: I64
+
+    @staticmethod
+    def none() -> _Found:
+        empty = np.zeros(0, np.uint64)
+        return _Found(empty, np.zeros(0, np.uint8), empty, empty, np.zeros(0, np.int64))
+
+    def get(self, keys: U64, family: U8, hi: U64, lo: U64) -> tuple[I64, NDArray[np.bool_]]:
+        """Return the records of addresses, and which of them are known."""
+        if not len(self.keys):
+            return np.zeros(len(keys), np.int64), np.zeros(len(keys), np.bool_)
+        at = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
+        known = (self.lo[at] == lo) & (self.hi[at] == hi) & (self.family[at] == family)
+        return self.records[at], known
+
+    def with_new(self, new: _Found) -> _Found:
+        """Return these and other addresses; too many begin anew."""
+        parts = [new] if len(self.keys) + len(new.keys) > _MOST_REMEMBERED else [self, new]
+        columns = [np.concatenate([getattr(part, name) for part in parts]) for name in _Found.__slots__]
+        order = np.argsort(columns[0], kind="stable")
+        return _Found(*(column[order] for column in columns))
 
 
 class Database:
@@ -53,12 +91,27 @@ class Database:
         self.file = MmdbFile(path)
         # Records in order (0: no record), country and AS of each; replaced as a whole, for other threads
         self._cache: _Cache = np.zeros(1, np.int64), np.zeros(1, np.uint16), np.zeros(1, np.uint32)
+        self._found = _Found.none()
         self._learning = threading.Lock()
         self.names: dict[int, str] = {}
 
     def columns(self, family: U8, hi: U64, lo: U64) -> OriginColumns:
         """Look n addresses up."""
-        return self.by_record(self.file.records(family, hi, lo))
+        return self.by_record(self._records(family, hi, lo))
+
+    def _records(self, family: U8, hi: U64, lo: U64) -> I64:
+        """Return the record numbers of addresses; those of the last look-ups are remembered."""
+        if len(family) > _MOST_REMEMBERED // 4:  # a flood of forged sources: none of them comes again
+            return self.file.records(family, hi, lo)
+        found = self._found
+        keys = hi * _KEY_FACTOR ^ lo
+        records, known = found.get(keys, family, hi, lo)
+        missed = np.flatnonzero(~known)
+        if len(missed):
+            records[missed] = self.file.records(family[missed], hi[missed], lo[missed])
+            new = _Found(keys[missed], family[missed], hi[missed], lo[missed], records[missed])
+            self._found = found.with_new(new)
+        return records
 
     def by_record(self, records: I64) -> OriginColumns:
         """Return the contents of records by number."""

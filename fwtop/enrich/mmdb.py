@@ -151,12 +151,14 @@ class MmdbFile:
                 self.metadata = reader.metadata()
         except (maxminddb.InvalidDatabaseError, ValueError, TypeError, KeyError) as error:
             raise CorruptDatabaseError("it is not a MaxMind DB file") from error
-        self._map_tree()
+        mapped = self._map_tree()
         self._v4_root = self._find_v4_root()
         self._v4_table = self._walk_first_bits()
+        # That touched most pages of the tree, 7 MB; of those that look-ups need the page cache has copies
+        mapped.madvise(mmap.MADV_DONTNEED)
 
-    def _map_tree(self) -> None:
-        """Map both records of every node as arrays of numbers, for each record size."""
+    def _map_tree(self) -> mmap.mmap:
+        """Map both records of every node as arrays of numbers, for each record size; return the mapping."""
         meta = self.metadata
         node_bytes = meta.record_size // 4
         if meta.record_size not in (24, 28, 32) or meta.ip_version not in (4, 6) or meta.node_count < 1:
@@ -175,6 +177,7 @@ class MmdbFile:
         # A 24-bit record is the upper part of the four bytes that begin with it; the 16 zero bytes after
         # the tree make the last one readable. 28-bit records share their middle byte.
         self._raw: NDArray[np.uint32] = np.ndarray(shape, ">u4", mapped, 0, strides)
+        return mapped
 
     def _children(self, node: I64, bit: I64) -> I64:
         """Return the children of nodes for a bit: nodes, or records >= node_count."""

@@ -175,6 +175,22 @@ def test_description_names_data_age_and_attribution(bundled):
         assert part in text
 
 
+def test_remembered_addresses_have_the_same_origin(bundled, monkeypatch):
+    monkeypatch.setattr(geoip, "_MOST_REMEMBERED", 400)
+    monkeypatch.setattr(geoip, "_KEY_FACTOR", np.uint64(0))  # many addresses share a key
+    lookup, fresh = geoip.open_lookup(str(bundled)), geoip.open_lookup(str(bundled))
+    many = some_addresses(300, seed=5)
+    numbers = random.Random(6)
+    for _ in range(20):
+        some = numbers.sample(many, 90)
+        family, hi, lo = columns_of(some)
+        records = [database.file.records(family, hi, lo) for database in fresh.databases]
+        wanted = fresh.databases[0].by_record(records[0])
+        assert found(lookup, some) == found(fresh, some)
+        assert lookup.columns(family, hi, lo).asn.tolist() == wanted.asn.tolist()
+        assert lookup.columns(family, hi, lo).country.tolist() == wanted.country.tolist()
+
+
 def test_records_are_decoded_once(tmp_path):
     database = geoip.Database(write_database(tmp_path / "a.mmdb", NETWORKS))
     columns = columns_of(some_addresses(500, seed=3))
