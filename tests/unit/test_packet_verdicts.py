@@ -79,6 +79,17 @@ def test_the_ring_keeps_the_newest_and_numbers_them_for_good() -> None:
     assert ring.latest.seen == 50
 
 
+def test_packets_of_many_polls_are_joined() -> None:
+    ring = PacketRing(most=200)
+    for number in range(150):  # more polls than wait to be joined
+        ring.add(sampled([syn(number)], at=number), COUNTERS)
+        ring.add(sampled([syn(number)], Hook.ACCEPTED, at=number), COUNTERS)
+    latest = ring.latest
+    assert latest.arrived.tcp_seq.tolist() == list(range(150))
+    assert latest.accepted.tcp_seq.tolist() == list(range(150))
+    assert latest.numbers.tolist() == list(range(150))
+
+
 @given(st.lists(st.tuples(st.integers(0, 30), st.sampled_from(list(Hook))), max_size=8))
 @settings(max_examples=60, deadline=None)
 def test_the_ring_is_bounded(parts: list[tuple[int, Hook]]) -> None:

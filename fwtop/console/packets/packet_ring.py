@@ -3,52 +3,98 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from fwtop.analysis.packets.recent import MOST_PACKETS, DropReason, RecentPackets
 from fwtop.model.text import safe_text
 from fwtop.model.traffic.counters import Counters
-from fwtop.model.traffic.packets import Hook, PacketBatch
+from fwtop.model.traffic.packets import Hook, Mask, PacketBatch
 
-_MOST_OUTCOMES = 2 * MOST_PACKETS  # samples at each other hook
 _ARRIVED = (Hook.INGRESS, Hook.XDP)
+_MOST_POLLS = 64  # that wait to be joined
+
+
+@dataclass(frozen=True, slots=True)
+class _Poll:
+    """The samples of one poll, or of several that were joined."""
+
+    packets: PacketBatch
+    arrivals: int  # among `packets`
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """The newest polls, which hold all packets to show, and perhaps older ones."""
+
+    polls: tuple[_Poll, ...] = ()
+    clock_ns: int = 0
+    reasons: dict[int, DropReason] = field(default_factory=dict)
+    seen: int = 0
 
 
 class PacketRing:
-    """Keeps the newest packets; each addition makes a new immutable value, which replaces the last one."""
+    """Keeps the samples of the newest polls in one immutable value, and joins them when somebody looks.
+
+    `most` bounds the packets that arrived; at each other hook twice as many samples are kept.
+    """
 
     def __init__(self, most: int = MOST_PACKETS) -> None:
         self._most = most
         self._reasons: dict[int, DropReason] = {}
-        self._latest = RecentPackets()
+        self._kept = _Kept()
 
     @property
     def latest(self) -> RecentPackets:
         """The newest packets; the value never changes."""
-        return self._latest
+        kept = self._kept
+        packets = PacketBatch.concat([poll.packets for poll in kept.polls])
+        arriving = _arriving(packets)[-self._most :]
+        arrived = packets.select(arriving)
+        since = int(arrived.time_ns.min()) if len(arrived) else 0
+        return RecentPackets(
+            arrived,
+            kept.seen - len(arrived) + np.arange(len(arrived), dtype=np.int64),
+            self._outcomes(packets, Hook.DROP, since),
+            self._outcomes(packets, Hook.ACCEPTED, since),
+            kept.clock_ns,
+            kept.reasons,
+            kept.seen,
+        )
+
+    def _outcomes(self, packets: PacketBatch, hook: Hook, since: int) -> PacketBatch:
+        """Return the samples of a hook that can belong to packets that are shown."""
+        rows = np.flatnonzero((packets.hook == hook) & (packets.time_ns >= since))
+        return packets.select(rows[-2 * self._most :])
 
     def add(self, batch: PacketBatch, counters: Counters) -> None:
-        """Take the samples of a poll; copies what it keeps."""
+        """Take the samples of a poll."""
         self._learn(counters)
         if not len(batch):
             return
-        old = self._latest
-        hook = batch.hook
-        arriving = np.flatnonzero(np.isin(hook, _ARRIVED))
-        numbers = old.seen + np.arange(len(arriving), dtype=np.int64)
-        arrived = _newest(old.arrived, batch.select(arriving[-self._most :]), self._most)
-        kept = np.concatenate((old.numbers, numbers))[len(old.numbers) + len(numbers) - len(arrived) :]
-        since = int(arrived.time_ns.min()) if len(arrived) else 0
-        self._latest = RecentPackets(
-            arrived,
-            kept,
-            _outcomes(old.dropped, batch.select(np.flatnonzero(hook == Hook.DROP)), since),
-            _outcomes(old.accepted, batch.select(np.flatnonzero(hook == Hook.ACCEPTED)), since),
-            time.time_ns() - time.monotonic_ns(),
-            self._reasons,
-            old.seen + len(arriving),
-        )
+        arrivals = len(_arriving(batch))
+        polls = (*self._kept.polls, _Poll(self._newest(batch), min(arrivals, self._most)))
+        if len(polls) > _MOST_POLLS:
+            joined = self._newest(PacketBatch.concat([poll.packets for poll in polls]))
+            polls = (_Poll(joined, len(_arriving(joined))),)
+        waiting = sum(poll.arrivals for poll in polls)
+        while waiting - polls[0].arrivals >= self._most:  # the others are enough
+            waiting -= polls[0].arrivals
+            polls = polls[1:]
+        clock_ns = time.time_ns() - time.monotonic_ns()
+        self._kept = _Kept(polls, clock_ns, self._reasons, self._kept.seen + arrivals)
+
+    def _newest(self, batch: PacketBatch) -> PacketBatch:
+        """Return the packets of a batch that may be shown, in the same order."""
+        if len(batch) <= self._most:
+            return batch
+        newest = [
+            _arriving(batch)[-self._most :],
+            np.flatnonzero(batch.hook == Hook.DROP)[-2 * self._most :],
+            np.flatnonzero(batch.hook == Hook.ACCEPTED)[-2 * self._most :],
+        ]
+        return batch.select(np.sort(np.concatenate(newest)))
 
     def _learn(self, counters: Counters) -> None:
         """Remember the names of drop reasons; a new table replaces the old one, which others may read."""
@@ -61,17 +107,6 @@ class PacketRing:
             self._reasons = {**self._reasons, **found}
 
 
-def _newest(old: PacketBatch, new: PacketBatch, most: int) -> PacketBatch:
-    left = max(most - len(new), 0)
-    return _concat(old.select(np.arange(max(len(old) - left, 0), len(old))), new)
-
-
-def _outcomes(old: PacketBatch, new: PacketBatch, since: int) -> PacketBatch:
-    """Keep the samples that can belong to packets that are kept."""
-    joined = _concat(old, new)
-    rows = np.flatnonzero(joined.time_ns >= since)[-_MOST_OUTCOMES:]
-    return joined if len(rows) == len(joined) else joined.select(rows)
-
-
-def _concat(old: PacketBatch, new: PacketBatch) -> PacketBatch:
-    return PacketBatch.concat([part for part in (old, new) if len(part)])
+def _arriving(batch: PacketBatch) -> np.ndarray[tuple[int], np.dtype[np.intp]]:
+    arrived: Mask = (batch.hook == _ARRIVED[0]) | (batch.hook == _ARRIVED[1])
+    return np.flatnonzero(arrived)

@@ -162,6 +162,7 @@ class PacketBook:
         if self.scope:
             mask = mask & _to_target(shown.packets, self.scope)
         self.rows = [PacketRow(shown, row) for row in np.flatnonzero(mask).tolist()]
+        self._kept = shown if len(self.rows) == len(shown) else None
 
 
 def _to_target(packets: PacketBatch, target: str) -> Mask:
