@@ -24,7 +24,7 @@ from fwtop.analysis.proposals.propose import numbered, offers
 from fwtop.analysis.proposals.signatures import matches, signatures
 from fwtop.analysis.standing import Standing
 from fwtop.analysis.upstream import pressure
-from fwtop.analysis.window.packet_signatures import packet_signatures
+from fwtop.analysis.window.packet_signatures import SignatureSearch, packet_signatures
 from fwtop.analysis.window.payload_table import shown_payloads
 from fwtop.analysis.window.traffic import TCP, Traffic
 from fwtop.analysis.window.traffic_part import JudgedTraffic
@@ -65,6 +65,7 @@ class Advisor:
         self._pending: list[_Pending] = []
         self._advice: Advice | None = None
         self._numbers = StableNumbers()
+        self._search = SignatureSearch()
         self._last_ns = -1
         self._last_end = 0.0
 
@@ -98,7 +99,7 @@ class Advisor:
             payloads=shown_payloads(tables, context.traffic, found, advice.normal),
             baseline=advice.normal.sentence,
             baseline_packets=len(advice.normal.packets),
-            signatures=packet_signatures(window, context, advice.normal),
+            signatures=packet_signatures(window, context, advice.normal, self._search),
         )
         return at_most(made_now, tables.totals.pps)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,12 @@ from hypothesis import strategies as st
 from test_analysis_propose import VISITORS, learned
 
 from fwtop.analysis.advisor import Advisor, make_context
+from fwtop.analysis.classify import find_attacks
 from fwtop.analysis.config import AdviseConfig
 from fwtop.analysis.history.baseline import Baseline
 from fwtop.analysis.proposals.normal import normal_traffic
-from fwtop.analysis.window.packet_signatures import packet_signatures, stand_outs
+from fwtop.analysis.window.packet_signatures import SignatureSearch, packet_signatures, stand_outs
+from fwtop.analysis.window.traffic import Traffic
 from fwtop.capture.reader import read_capture
 from fwtop.model.rule import Match, PayloadMatch, Range
 from fwtop.model.traffic.packets import Hook, PacketBatch
@@ -77,6 +80,32 @@ def test_normal_traffic_has_its_share_and_comes_after_the_flood() -> None:
     assert found[0].match.ttl == exactly(53)
     assert max(one.baseline_share for one in found[1:]) > 0.1
     assert all(one.attack_share < 0.5 for one in found if one.baseline_share > 0.1)
+
+
+def test_in_calm_signatures_are_counted_in_each_window_and_searched_for_now_and_then(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    searches: list[int] = []
+
+    def counted(traffic: Traffic) -> list[Match]:
+        searches.append(len(traffic))
+        return stand_outs(traffic)
+
+    monkeypatch.setattr("fwtop.analysis.window.packet_signatures.stand_outs", counted)
+    search, advisor = SignatureSearch(), Advisor()
+    for second in range(9):
+        window = replace(scene({**VISITORS, "count": 200 + second}, live=True), started=1000.0 + second)
+        context = make_context(window, AdviseConfig(), advisor.baseline)
+        normal = normal_traffic(context)
+        shown = packet_signatures(window, context, normal, search)
+        assert [one.share for one in shown] == [
+            one.share for one in packet_signatures(window, context, normal)
+        ]
+    assert len(searches) == 2 + 9  # every 4.5 s, and for each comparison
+    window = replace(scene(VISITORS, SYNS, live=True), started=1009.0)
+    context = make_context(window, AdviseConfig(), advisor.baseline)
+    assert find_attacks(context)
+    assert search.in_window(context) == stand_outs(context.traffic)  # an attack's are found at once
 
 
 def test_random_packets_have_no_signature() -> None:

@@ -42,15 +42,38 @@ _HEAD = 16  # bytes of the payload's beginning
 _WORD = 4  # of them distinguish variants; fewer in common are chance
 _NO_WORD = -1
 _NOT_IP = -1
+_SEARCH_SECONDS = 4.5  # between two searches while no attack is found
 _BARE = 2  # conditions, family and protocol, that say nothing
 
 
+class SignatureSearch:
+    """The combinations that stand out in consecutive windows.
+
+    While no attack is found they change little: what was found is counted in each window, but looked for
+    anew only every few seconds, for the search takes a fifth of the time of a judgement.
+    """
+
+    def __init__(self) -> None:
+        self._found: list[Match] = []
+        self._searched = -_SEARCH_SECONDS
+
+    def in_window(self, context: AnalysisContext) -> list[Match]:
+        """Return the combinations that stand out in a window."""
+        traffic = context.traffic
+        now = traffic.started + traffic.seconds
+        calm = traffic.live and not context.findings
+        if not calm or not 0 <= now - self._searched < _SEARCH_SECONDS:
+            self._found = stand_outs(traffic)
+            self._searched = now if calm else -_SEARCH_SECONDS
+        return self._found
+
+
 def packet_signatures(
-    window: Window, context: AnalysisContext, normal: Normal
+    window: Window, context: AnalysisContext, normal: Normal, search: SignatureSearch | None = None
 ) -> tuple[PacketSignature, ...]:
     """Return the signatures of a judged window, those that most exceed their normal share first."""
     traffic, counters = context.traffic, window.counters
-    listed = list(_listed(traffic))
+    listed = list(_listed(traffic, (search or SignatureSearch()).in_window(context)))
     if not listed:
         return ()
     hits = np.array([hit for _, hit in listed], np.float64)
@@ -70,10 +93,10 @@ def packet_signatures(
     return tuple(found)
 
 
-def _listed(traffic: Traffic) -> Iterator[tuple[Match, Mask]]:
+def _listed(traffic: Traffic, found: list[Match]) -> Iterator[tuple[Match, Mask]]:
     """Yield signatures with their packets; a general one only if more specific ones leave enough of it."""
     covered = np.zeros(len(traffic), np.bool_)
-    for match in sorted(stand_outs(traffic), key=_conditions, reverse=True):
+    for match in sorted(found, key=_conditions, reverse=True):
         hit = match_rows(match, traffic.packets)
         whole = float(traffic.weight @ hit)
         if whole and float(traffic.weight @ (hit & ~covered)) >= _NEW * whole:
