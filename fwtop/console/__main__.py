@@ -7,6 +7,7 @@ import json
 import socket
 import sys
 
+from fwtop.console.garbage import collect_seldom
 from fwtop.console.handoff import Options, receive_handoff
 from fwtop.model.errors import CONSOLE_OUT_OF_MEMORY, FwtopError
 from fwtop.sandbox.confine import confine
@@ -41,6 +42,7 @@ def _run(options: Options, launcher: socket.socket) -> int:
     else:
         from fwtop.console.headless import run_snapshot as run
     gc.freeze()
+    collect_seldom()
     gc.enable()
     confine(Profile.CONSOLE if options.metrics_fd is None else Profile.SERVER, read=(options.geoip,))
     handoff, descriptors = receive_handoff(launcher)

@@ -17,7 +17,6 @@ from fwtop.model.errors import FwtopError
 from fwtop.model.paths import STATE_DIRECTORY, exports_directory
 from fwtop.model.traffic.packets import PacketBatch
 from fwtop.model.traffic.snapshot import Origin, Snapshot
-from fwtop.report import export_snapshot, render
 from fwtop.store.baselines import BaselineStore
 from fwtop.store.directory import DEFAULT_MAX_BYTES, SESSION_DIRECTORY, drop_old
 from fwtop.store.history import HistoryWriter
@@ -95,6 +94,8 @@ class Recorder:
         """Write a report on the session so far next to its database; return its path."""
         if self.path is None:
             raise FwtopError(self.problem or "nothing has been stored yet; try again in a second")
+        from fwtop.report import render  # late: 2 MB that only an export needs
+
         record = load_session(self.path)
         text = render(record, format_name, load_costs().costs, session_trends(record.info))
         path = self.path.with_suffix(f".{format_name}")
@@ -131,6 +132,8 @@ class Recorder:
 
 def export_once(snapshot: Snapshot, format_name: str) -> str:
     """Write one snapshot to the session directory or, failing that, the user's own; return its path."""
+    from fwtop.report import export_snapshot  # late: 2 MB that only an export needs
+
     with suppress(OSError):
         SESSION_DIRECTORY.mkdir(mode=0o700, exist_ok=True)
     for directory in (SESSION_DIRECTORY, exports_directory()):

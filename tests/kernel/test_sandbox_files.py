@@ -27,7 +27,7 @@ PROGRAM = """
 import json, os, sys
 sys.path.insert(0, sys.argv[1])
 from pathlib import Path
-import fwtop.console.playback.capture, fwtop.console.feed
+import fwtop.console.playback.capture, fwtop.console.playback.screens
 from fwtop.cli import main
 from fwtop.console.recorder import exports_directory
 from fwtop.store import replay
@@ -51,7 +51,7 @@ def attempts_of_read(*given, **options):
     raise SystemExit(0)
 
 fwtop.console.playback.capture.observe_capture = attempts_of_read
-fwtop.console.feed.show_session = attempts
+fwtop.console.playback.screens.show_session = attempts
 sys.exit(main.main([sys.argv[2], sys.argv[3]]))
 """
 

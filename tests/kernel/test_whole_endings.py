@@ -104,7 +104,7 @@ def test_the_console_has_no_privileges_and_never_loads_the_privileged_parts(scre
 def test_no_mode_of_the_console_imports_bcc_scapy_or_pyroute2() -> None:
     code = (
         "import sys, fwtop.console.__main__, fwtop.console.feed, fwtop.console.headless, "
-        "fwtop.console.headless, fwtop.console.headless, fwtop.console.feed; "
+        "fwtop.console.playback.screens; "
         "print([name for name in ('bcc', 'scapy', 'pyroute2', 'fwtop.mitigate') if name in sys.modules])"
     )
     done = subprocess.run(

@@ -41,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
 
     on_screen = not args.json and not args.text and sys.stdin.isatty() and sys.stdout.isatty()
     if on_screen:
-        import fwtop.console.feed
+        import fwtop.console.playback.screens
     lookup = open_lookup(args.geoip)
     dissector = start_dissector() if on_screen else None
     files = screen_files() if on_screen else ()
@@ -51,6 +51,6 @@ def run(args: argparse.Namespace) -> int:
     with file:
         result = observe_capture(file, args.capture.name, top=args.top, lookup=lookup)
     if on_screen:
-        return fwtop.console.feed.show_capture(result, lookup, dissector, files=files)
+        return fwtop.console.playback.screens.show_capture(result, lookup, dissector, files=files)
     show(result.snapshot, as_json=args.json, top=args.top)
     return 0

@@ -45,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
     if on_screen:
         if not (sys.stdin.isatty() and sys.stdout.isatty()):
             raise FwtopError("replaying on the screen needs a terminal; --json prints the observations", 2)
-        import fwtop.console.feed
+        import fwtop.console.playback.screens
     files = screen_files() if on_screen else ()
     exports = make_exports_directory() if on_screen else ()
     drop_privileges()
@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
         read, write = (path.parent.absolute(),), (scratch, *exports)
         confine(Profile.READER, read=read, write=write, remove=(scratch.parent,))
         if on_screen:
-            return fwtop.console.feed.show_session(path, speed=args.speed, files=files)
+            return fwtop.console.playback.screens.show_session(path, speed=args.speed, files=files)
         return _print(replay(path), args.top)
 
 
