@@ -22,7 +22,7 @@ from fwtop.console.running_totals import RunningTotals
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.roles import AllowedPeer
 from fwtop.model.errors import FwtopError
-from fwtop.model.rule import Preview, Rule, RuleStatus
+from fwtop.model.rule import ACTIVE_STATES, Preview, Rule, RuleStatus
 from fwtop.model.traffic.connections import SocketTable
 from fwtop.model.traffic.counters import Counters, TcpService
 from fwtop.model.traffic.packets import PacketBatch
@@ -236,14 +236,16 @@ class LiveSession:
         due = time.monotonic()
         while not stop.is_set():
             on_snapshot(self.tick())
-            left = self._refresh.tick_seconds(tick_seconds)
-            while left > 0 and not stop.is_set():
-                due = max(due + tick_seconds, time.monotonic())
+            waited = 0.0
+            # A key press or a change in traffic may restore the normal rate meanwhile.
+            while waited < self._refresh.tick_seconds(tick_seconds) and not stop.is_set():
+                step = self._refresh.check_seconds(tick_seconds)
+                due = max(due + step, time.monotonic())
                 stop.wait(due - time.monotonic())
-                if self._source.traffic_changed() and self._refresh.reduced:
+                waited += step
+                if self._source.traffic_changed() and self._refresh.tick_seconds(tick_seconds) > tick_seconds:
                     self._refresh.changed()
-                # A key press or a change in traffic may have restored the normal rate meanwhile.
-                left = min(left, self._refresh.tick_seconds(tick_seconds)) - tick_seconds
+                    break
 
     def _judge(self, window: Window, tables: Tables) -> Judgement:
         mix = {name: share.share for name, share in tables.protocols.items()}
@@ -253,7 +255,11 @@ class LiveSession:
         attacks = frozenset(attack.kind for attack in self._judgement.attacks)
         rules = tuple((status.rule.id, status.state) for status in self._rules.statuses)
         served = _order(len(window.sockets.connections)) if window.sockets is not None else 0
-        self._refresh.update(cpu_saturated=self._source.cpu_saturated, fingerprint=(attacks, rules, served))
+        self._refresh.update(
+            cpu_saturated=self._source.cpu_saturated,
+            calm=not attacks and not any(state in ACTIVE_STATES for _, state in rules),
+            fingerprint=(attacks, rules, served),
+        )
         return at_most(self._judgement, tables.totals.pps)
 
     def _guardian_notes(self) -> tuple[str, ...]:

@@ -1,9 +1,11 @@
-"""Adaptive refresh rate: poll and judge less often while every CPU is saturated and traffic is steady.
+"""Adaptive refresh rate: poll less often while nothing happens, or while every CPU is saturated.
 
 On a machine whose CPUs are all busy receiving, the console competes with packet processing: a tick costs
 about 30 ms, and so does a judgement. While no CPU is idle and the attacks, the rules and the protocol mix
-stay the same, snapshots are built less often. Changes still appear as fast as before: an attack's first ticks
-and those after a key press or a change in traffic run at the normal rate.
+stay the same, snapshots are built and judged less often. On a calm machine (no attack, no active rule,
+steady traffic) fwtop is one of many programs: a snapshot a second and a judgement every two are enough.
+Changes still appear as fast as before: an attack's first ticks and those after a key press or a change in
+traffic run at the normal rate.
 """
 
 from __future__ import annotations
@@ -13,7 +15,10 @@ from collections.abc import Callable, Hashable, Mapping
 
 _SETTLED_SECONDS = 4.5  # without a change: then one window was judged that began after it
 _TICK_SECONDS, _JUDGE_SECONDS = 2.0, 6.0  # minimum intervals at the reduced rate
+_CALM_TICK_SECONDS, _CALM_JUDGE_SECONDS = 1.0, 2.0
 _NORMAL_JUDGE_SECONDS = 1.0
+_CHECK_SECONDS = 0.25  # between two looks for a change in calm traffic: an attack must not wait for the tick
+_EARLY = 0.1  # ticks are never exactly on time: a judgement may be due this much earlier
 _SURGE = 1.5  # judge immediately if the packet rate has changed by this factor since the last judgement
 _MIX = 0.1  # judge at the normal rate if a protocol's share of packets has changed by more than this
 _ENDS = 0.02  # the same for the share that ended in one place
@@ -27,6 +32,7 @@ class RefreshRate:
         self._last_change = clock()
         self._fingerprint: Hashable = None
         self._cpu_saturated = False
+        self._calm = False
         self._judged = -_JUDGE_SECONDS
         self._judged_pps = 0.0
         self._judged_mix: dict[str, float] = {}
@@ -36,9 +42,13 @@ class RefreshRate:
         """Return to the normal rate, e.g. after a key press whose effect the operator wants to see."""
         self._last_change = self._clock()
 
-    def update(self, *, cpu_saturated: bool, fingerprint: Hashable) -> None:
-        """Record CPU saturation, and a fingerprint that stays equal while nothing worth showing changes."""
+    def update(self, *, cpu_saturated: bool, calm: bool, fingerprint: Hashable) -> None:
+        """Record CPU saturation, and a fingerprint that stays equal while nothing worth showing changes.
+
+        `calm` means that there is neither an attack nor an active rule.
+        """
         self._cpu_saturated = cpu_saturated
+        self._calm = calm
         if fingerprint != self._fingerprint:
             self._fingerprint = fingerprint
             self.changed()
@@ -46,11 +56,24 @@ class RefreshRate:
     @property
     def reduced(self) -> bool:
         """Whether snapshots are currently built less often."""
-        return self._cpu_saturated and self._clock() - self._last_change >= _SETTLED_SECONDS
+        return self._cpu_saturated and self._is_settled()
+
+    @property
+    def _rests(self) -> bool:
+        return self._calm and self._is_settled()
+
+    def _is_settled(self) -> bool:
+        return self._clock() - self._last_change >= _SETTLED_SECONDS
 
     def tick_seconds(self, normal: float) -> float:
         """Return the interval until the next tick, given the normal one."""
-        return max(normal, _TICK_SECONDS) if self.reduced else normal
+        if self.reduced:
+            return max(normal, _TICK_SECONDS)
+        return max(normal, _CALM_TICK_SECONDS) if self._rests else normal
+
+    def check_seconds(self, normal: float) -> float:
+        """Return how long to wait before looking whether traffic has changed, given the normal interval."""
+        return normal if self._cpu_saturated or not self._calm else min(normal, _CHECK_SECONDS)
 
     def judge_now(self, pps: float, mix: Mapping[str, float], ends: Mapping[str, float]) -> bool:
         """Return whether a judgement is due at this packet rate; True resets the timer.
@@ -60,9 +83,9 @@ class RefreshRate:
         now, wait = self._clock(), _NORMAL_JUDGE_SECONDS
         low, high = sorted((pps + 1.0, self._judged_pps + 1.0))
         steady = not _moved(mix, self._judged_mix, _MIX) and not _moved(ends, self._judged_ends, _ENDS)
-        if self.reduced and steady:
-            wait = _JUDGE_SECONDS
-        if now - self._judged < wait and high <= low * _SURGE:
+        if steady:
+            wait = _JUDGE_SECONDS if self.reduced else _CALM_JUDGE_SECONDS if self._rests else wait
+        if now - self._judged < wait - _EARLY and high <= low * _SURGE:
             return False
         self._judged, self._judged_pps = now, pps
         self._judged_mix, self._judged_ends = dict(mix), dict(ends)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -45,6 +46,7 @@ from fwtop.ui.tab_screen import TabScreen
 from fwtop.ui.tabs import TAB, Content
 
 _SLOW_LIST_SECONDS = 5.0  # between two drawings of long lists with --slow: in a flood all their rows change
+_CLOCK_SECONDS, _EARLY_SECONDS = 1.0, 0.05
 
 
 class SnapshotScreen(TabScreen, inherit_bindings=False):
@@ -70,6 +72,7 @@ class SnapshotScreen(TabScreen, inherit_bindings=False):
         self._noted = 0.0  # the time of the last snapshot
         self._listed = -math.inf  # when the long lists were drawn
         self._lists_due = True
+        self._redrawn = -math.inf  # when header and status were drawn
         self._clock = clock
         dialogs = ScreenDialogs(self, feed.controls, self._known_clients)
         self.actions = RuleActions(
@@ -131,7 +134,7 @@ class SnapshotScreen(TabScreen, inherit_bindings=False):
     def on_mount(self) -> None:
         """Lay out and start the countdowns."""
         self.place()
-        self.set_interval(1.0, self.redraw_lines)
+        self.set_interval(_CLOCK_SECONDS, self._redraw_clocks)
 
     def on_resize(self, _: events.Resize) -> None:
         """Fit into the new size."""
@@ -300,8 +303,14 @@ class SnapshotScreen(TabScreen, inherit_bindings=False):
         write = effect_and_facts if self.tab.name == "rules" else effect_lines
         return write(selected, self.effects, self.now())
 
+    def _redraw_clocks(self) -> None:
+        """Let the clocks in header and status go on where no snapshot came that drew them, too."""
+        if time.monotonic() - self._redrawn >= _CLOCK_SECONDS - _EARLY_SECONDS:
+            self.redraw_lines()
+
     def redraw_lines(self) -> None:
-        """Draw header, banner, status and footer; their clocks go on without snapshots."""
+        """Draw header, banner, status and footer."""
+        self._redrawn = time.monotonic()
         keys = self.app.screen is self
         snapshot = self.current_snapshot()
         self.bars.draw(snapshot, self.header_state(), tab=self.tab.name, keys=keys)

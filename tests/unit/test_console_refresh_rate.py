@@ -19,12 +19,12 @@ MIX = {"udp": 0.9, "tcp": 0.1}
 ENDS = {"netfilter 7": 0.6, "delivered None": 0.4}
 
 
-def settled(cpu_saturated: bool = True) -> tuple[RefreshRate, Clock]:
+def settled(cpu_saturated: bool = True, calm: bool = False) -> tuple[RefreshRate, Clock]:
     """Return a refresh rate that saw the same fingerprint for five seconds."""
     clock = Clock()
     refresh = RefreshRate(clock)
     for _ in range(5):
-        refresh.update(cpu_saturated=cpu_saturated, fingerprint="flood")
+        refresh.update(cpu_saturated=cpu_saturated, calm=calm, fingerprint="flood")
         clock.now += 1.0
     assert refresh.judge_now(1000.0, MIX, ENDS)
     return refresh, clock
@@ -70,7 +70,7 @@ def test_a_new_protocol_mix_is_judged_at_the_normal_rate() -> None:
 
 def test_a_change_or_a_key_restores_the_normal_rate() -> None:
     refresh, clock = settled()
-    refresh.update(cpu_saturated=True, fingerprint="another flood")
+    refresh.update(cpu_saturated=True, calm=False, fingerprint="another flood")
     assert not refresh.reduced
     clock.now += 4.5
     assert refresh.reduced
@@ -86,3 +86,40 @@ def test_packets_that_end_elsewhere_are_judged_at_the_normal_rate() -> None:
     clock.now += 1.0
     assert not refresh.judge_now(1000.0, MIX, {"netfilter 7": 0.61, "delivered None": 0.39})
     assert refresh.judge_now(1000.0, MIX, {"netfilter 7": 0.65, "delivered None": 0.35})
+
+
+def test_calm_traffic_is_shown_once_a_second_and_judged_every_two() -> None:
+    refresh, clock = settled(cpu_saturated=False, calm=True)
+    assert not refresh.reduced  # the detail stays: samples and hooks as ever
+    assert refresh.tick_seconds(0.5) == 1.0
+    assert refresh.tick_seconds(2.0) == 2.0
+    assert refresh.check_seconds(0.5) == 0.25  # but a change is looked for more often
+    assert judgements(refresh, clock, 8.0) == 4
+
+
+def test_a_surge_in_calm_traffic_is_judged_immediately() -> None:
+    refresh, clock = settled(cpu_saturated=False, calm=True)
+    clock.now += 0.1
+    assert refresh.judge_now(1600.0, MIX, ENDS)
+
+
+def test_an_attack_ends_the_calm() -> None:
+    refresh, clock = settled(cpu_saturated=False, calm=True)
+    refresh.update(cpu_saturated=False, calm=False, fingerprint="flood")
+    assert refresh.tick_seconds(0.5) == 0.5
+    assert judgements(refresh, clock, 6.0) == 6
+
+
+def test_a_change_in_calm_traffic_restores_the_normal_rate() -> None:
+    refresh, clock = settled(cpu_saturated=False, calm=True)
+    refresh.changed()
+    assert refresh.tick_seconds(0.5) == 0.5
+    assert judgements(refresh, clock, 4.0) == 4
+    clock.now += 0.5
+    assert refresh.tick_seconds(0.5) == 1.0
+
+
+def test_saturated_cpus_matter_more_than_calm() -> None:
+    refresh, _ = settled(cpu_saturated=True, calm=True)
+    assert refresh.tick_seconds(0.5) == 2.0
+    assert refresh.check_seconds(0.5) == 0.5
