@@ -21,6 +21,7 @@ from fwtop.stats.window import Reservoir, SlidingRows, add_counters
 
 _JOIN_ROWS = 200_000  # packets that wait to be joined: a join costs as much as the whole
 _JOIN_FEEDINGS = 256
+_EARLY_SECONDS = 0.05  # ticks are never exactly on time: the window must not gain and lose one by turns
 _KEPT_DROPPED = 20_000  # rows of the other hooks that are kept if the window is unlimited
 
 
@@ -103,7 +104,7 @@ class Engine:
 
     def _forget(self, before: float) -> None:
         """Drop older feeds, but keep the last one."""
-        while len(self._fed) > 1 and self._fed[0].now <= before + 1e-6:
+        while len(self._fed) > 1 and self._fed[0].now <= before + _EARLY_SECONDS:
             gone = self._fed.popleft()
             for store, count in zip(self._stores, gone.rows, strict=True):
                 assert isinstance(store, SlidingRows)  # noqa: S101 - window_seconds is given
