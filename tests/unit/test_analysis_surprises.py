@@ -7,8 +7,8 @@ from random import Random
 import numpy as np
 import pytest
 from analysis_factory import STARTED, ethernet, ip, make_batch, make_window, tcp, udp
-from analysis_flows import HOST, Frame, hosts, judge, segment
-from analysis_payloads import dns_answer, dns_name
+from analysis_flows import HOST, Frame, connection, hosts, judge, segment
+from analysis_payloads import client_hello, dns_answer, dns_name
 
 from fwtop.analysis.advisor import make_context
 from fwtop.analysis.classify import find_attacks
@@ -155,6 +155,26 @@ def test_a_flood_of_lone_acks_from_hundreds_of_bots_is_named_without_a_baseline(
         for _ in range(30_000)
     ]  # fmt: skip
     assert set(found(frames, 3.0, one_in=6)) == {"ack_flood"}
+
+
+def test_handshakes_that_are_broken_off_at_once_are_a_flood_within_a_second() -> None:
+    rng = Random(10)
+    bots, crowd = hosts(rng, 30), hosts(rng, 250)
+    flood = [
+        frame
+        for _ in range(350)
+        for frame in connection(
+            rng, rng.choice(bots), 443, [client_hello(rng)], end="R", at=rng.random() * 0.9, answered=0
+        )
+    ]
+    assert set(found(flood, 1.0)) == {"tls_flood"}
+    records = [b"\x17\x03\x03\x01\x2c" + bytes(200)] * 3
+    visits = [
+        frame
+        for one in crowd
+        for frame in connection(rng, one, 443, [client_hello(rng), *records], at=rng.random() * 0.5)
+    ]
+    assert found(visits, 1.0) == {}
 
 
 def test_the_number_of_sources_is_estimated_from_those_seen_once_and_twice() -> None:

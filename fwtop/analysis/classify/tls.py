@@ -153,7 +153,7 @@ def small_records(context: AnalysisContext) -> list[Finding]:
 
 
 def _stalled(context: AnalysisContext, features: Features) -> Mask:
-    """Mark the hellos after which a connection sends nothing, of those old enough.
+    """Mark the hellos after which a connection sends nothing, of those old enough or closed.
 
     Browsers finish the handshake, send requests and acknowledge; they retry if the server is slow. A source
     that opens several connections and closes each during the handshake is no browser.
@@ -161,11 +161,12 @@ def _stalled(context: AnalysisContext, features: Features) -> Mask:
     """
     traffic = context.traffic
     time = traffic.packets.time_ns
-    old = time[features.rows] < time.max() - _PATIENCE_NS
-    if context.sparse or traffic.one_in > _WHOLE or old.sum() < _ENOUGH:
-        return np.zeros(features.n, np.bool_)
     rows = traffic.rows(context.tcp.tcp)
     flow = traffic.flow_id
+    closed = traffic.of_flows(context.tcp.fin | context.tcp.rst)
+    old = (time[features.rows] < time.max() - _PATIENCE_NS) | closed[features.rows]
+    if context.sparse or traffic.one_in > _WHOLE or old.sum() < _ENOUGH:
+        return np.zeros(features.n, np.bool_)
     packets = np.bincount(flow[rows], minlength=int(flow.max()) + 1)
     data = np.bincount(flow[rows], traffic.packets.payload_length[rows] > 0, len(packets))
     short = packets <= _BARE
