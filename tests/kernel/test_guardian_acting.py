@@ -27,7 +27,7 @@ SOURCE = {
     "raw_flushed": "iptables-{variant} -t raw -F",
     "jump_deleted": "iptables-{variant} -t raw -D PREROUTING -j FWTOP",
     "chain_flushed": "iptables-{variant} -t raw -F FWTOP",
-    "rules_flushed": "iptables-{variant} -t raw -F FWTOP-RULES",
+    "rules_flushed": "iptables-{variant} -t raw -F FWTOP-SOURCES",
     "foreign_accept": "iptables-{variant} -t raw -I PREROUTING -p udp -j ACCEPT",
     "set_flushed": "ipset flush fwtop-1-4",
 }

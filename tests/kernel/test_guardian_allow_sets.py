@@ -10,7 +10,17 @@ import pytest
 from fwtop.client.discovery import GuardianClient
 from fwtop.model.protocol import Apply, Keep, Repair, Status, Undo
 from fwtop.model.rule import Kind, Match, PayloadMatch, Rule
-from tests.kernel.guardian_bench import PORT, Bench, Path4or6, apply, rules_of, run_console, tcp_connection
+from tests.kernel.guardian_bench import (
+    PORT,
+    VARIANTS,
+    Bench,
+    Path4or6,
+    apply,
+    rules_of,
+    run_console,
+    tcp_connection,
+    use_variant,
+)
 from tests.kernel.xdp_bench import XdpBench
 
 pytestmark = pytest.mark.kernel
@@ -134,6 +144,38 @@ def test_changed_allow_list_is_told_and_made_good(bench: Bench, how: str, poll_u
         assert reason(guardian, rule_id) == ""
         assert path.passes()
         guardian.demand(Undo(all=True))
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("family", [4, 6])
+def test_blocked_source_that_comes_on_the_list_passes_until_it_goes(
+    bench: Bench, family: int, variant: str, poll_until
+) -> None:
+    """Its rule's line moves behind the allow-list and back, and counts on."""
+    use_variant(bench, variant)
+    path, program = bench.path(family), f"{'iptables' if family == 4 else 'ip6tables'}-{variant}"
+
+    def holds_line(chain: str) -> bool:
+        return "fwtop-1-" in bench.pair.victim.run(program, "-t", "raw", "-S", chain).stdout
+
+    with bench.connect() as guardian:
+        rule_id = apply(guardian, bench.block_rule(family))
+        assert holds_line("FWTOP-SOURCES")
+        assert not path.passes()
+        (bench.directory / "allow").write_text(f"{bench.attacker(family)}\n")
+        poll_until(lambda: holds_line("FWTOP-RULES"), REFILLED_SECONDS)
+        assert path.passes(wait_s=5)
+        assert not holds_line("FWTOP-SOURCES")
+        assert reason(guardian, rule_id) == ""
+        (bench.directory / "allow").write_text("")
+        poll_until(lambda: holds_line("FWTOP-SOURCES"), REFILLED_SECONDS)
+        before = rules_of(guardian)[rule_id]["packets"]
+        assert before >= 1
+        assert not path.passes()
+        poll_until(lambda: rules_of(guardian)[rule_id]["packets"] == before + 1, REFILLED_SECONDS)
+        assert reason(guardian, rule_id) == ""
+        guardian.demand(Undo(all=True))
+    assert path.passes(wait_s=10)
 
 
 def test_too_long_list_keeps_no_gateway_from_passing_compiled_rules(bench: XdpBench, poll_until) -> None:

@@ -235,7 +235,7 @@ def test_rule_goes_in_beside_native_rules_and_out_again(bench: Bench) -> None:
         }
         guardian.demand(Undo(ids=(first,)))
         assert not bench.path(4).passes()
-        bench.pair.victim.run("nft", "flush chain ip raw FWTOP-RULES")
+        bench.pair.victim.run("nft", "flush chain ip raw FWTOP-SOURCES")
         guardian.demand(Repair(second))
         assert not bench.path(4).passes()
         guardian.demand(Undo(all=True))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 from pathlib import Path
 
@@ -16,6 +17,8 @@ from fwtop.model.rule import Kind, Match, RateLimit, Rule
 
 pytestmark = pytest.mark.kernel
 BENCH = XdpBench
+RULE_SET = re.compile(r"fwtop-\d+-")
+LATER_CHAINS = ("FWTOP-SOURCES", "FWTOP-ROLES", "FWTOP-RULES")
 LATER_SETS = ("peers", "gateways", "known")
 
 
@@ -40,7 +43,7 @@ OLD_TABLE_HEAD = (
 def chains(bench: Bench) -> str:
     """Return fwtop's IPv4 chains without rules' lines."""
     listed = bench.pair.victim.run("iptables", "-t", "raw", "-S").stdout.splitlines()
-    return "\n".join(line for line in listed if "FWTOP" in line and "--comment" not in line)
+    return "\n".join(line for line in listed if "FWTOP" in line and not RULE_SET.search(line))
 
 
 @pytest.mark.parametrize("head", OLD_HEADS)
@@ -55,13 +58,14 @@ def test_one_chain_for_all(bench: Bench, head: str, poll_until) -> None:
         ):
             apply(guardian, rule)
         chain = chains(bench)
-        listed = victim.run("iptables", "-t", "raw", "-S", "FWTOP-RULES").stdout.splitlines()
+        listed = victim.run("iptables", "-t", "raw", "-S").stdout.splitlines()
     bench.kill_guardian()
-    rules = [line.replace("FWTOP-RULES", "FWTOP") for line in listed if line.startswith("-A")]
+    rules = [re.sub("FWTOP-[A-Z]+", "FWTOP", line) for line in listed if RULE_SET.search(line)]
     assert len(rules) == 2
     lines = [
-        *(f"-F {name}" for name in ("FWTOP", "FWTOP-ROLES", "FWTOP-RULES")),
-        *("-X FWTOP-ROLES", "-X FWTOP-RULES", "-A FWTOP -i lo -j RETURN"),
+        *(f"-F {name}" for name in ("FWTOP", *LATER_CHAINS)),
+        *(f"-X {name}" for name in LATER_CHAINS),
+        "-A FWTOP -i lo -j RETURN",
         *(f"-A FWTOP {condition} -j RETURN" for condition in OLD_HEADS[head]),
         *rules,
     ]

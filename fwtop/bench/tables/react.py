@@ -12,7 +12,7 @@ import time
 from fwtop.bench.frame import Document, Options, Row, measure, until
 from fwtop.bench.programs import fwtop_argv, run_fwtop
 from fwtop.bench.terminal import Terminal
-from fwtop.guardian.objects.spec import PREROUTING, RULE_CHAINS
+from fwtop.guardian.objects.spec import PREROUTING, SOURCE_CHAINS
 from fwtop.kernel.namespaces import inside
 from fwtop.kernel.netfilter import nf_tables
 from fwtop.lab.run import Lab
@@ -80,7 +80,7 @@ class _ScreenRun:
     def _has_dropped(self) -> bool:
         """Ask the kernel: starting iptables-save time and again would slow down what is measured."""
         with inside(self._lab.victim):
-            rules = nf_tables.chain_rules(4, "raw", RULE_CHAINS[PREROUTING])
+            rules = nf_tables.chain_rules(4, "raw", SOURCE_CHAINS[PREROUTING])
             return any(rule.packets for rule in rules)
 
     def close(self) -> None:

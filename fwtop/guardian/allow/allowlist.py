@@ -95,6 +95,11 @@ class AllowList:
         """What passes in full: the operator's own entries; 0/0 is left out (hash:net can't hold it)."""
         return tuple(e.prefix for e in self.entries if e.role is Role.OPERATOR and e.prefix.length)
 
+    @property
+    def known(self) -> tuple[Prefix, ...]:
+        """The prefixes of both families that pass in whatever role."""
+        return self.passes(4).known + self.passes(6).known
+
     def of_family(self, family: int) -> list[Prefix]:
         """Return the prefixes of a family that pass in full."""
         return sorted({prefix for prefix in self.listed if prefix.family == family})

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from fwtop.guardian.backends import (
     compiled,
     connlimit,
@@ -13,6 +15,7 @@ from fwtop.guardian.backends import (
     synproxy,
     sysctl,
 )
+from fwtop.guardian.backends.common import unlisted_first
 from fwtop.guardian.objects.spec import KernelObjects
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
@@ -32,9 +35,12 @@ _BUILDERS = {
 }
 
 
-def build(rule: Rule, exceptions: tuple[Prefix, ...] = ()) -> KernelObjects:
-    """Return what a rule is in the kernel; raises FwtopError (code 3) for a kind without a backend."""
+def build(rule: Rule, exceptions: tuple[Prefix, ...] = (), known: Iterable[Prefix] = ()) -> KernelObjects:
+    """Return what a rule is in the kernel, given the prefixes of the allow-list.
+
+    Raises FwtopError (code 3) for a kind without a backend.
+    """
     builder = _BUILDERS.get(rule.kind)
     if builder is None:
         raise FwtopError(f"this guardian has no backend for {rule.kind.value}; nothing was installed", 3)
-    return builder(rule, exceptions)
+    return unlisted_first(builder(rule, exceptions), rule, known)

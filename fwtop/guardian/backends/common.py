@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from fwtop.guardian.objects.spec import SetSpec
-from fwtop.guardian.rules.prefix_lists import of_family
+from fwtop.guardian.objects.spec import KernelObjects, SetSpec
+from fwtop.guardian.rules.prefix_lists import listed, of_family
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Rule
 from fwtop.render.xtables import TIMED_ELEMENTS, halves, list_set_name, set_name
+
+DROP = ("-j", "DROP")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +70,22 @@ def families_asked(rule: Rule) -> tuple[int, ...]:
 def _list_set(name: str, rule: Rule, family: int) -> SetSpec:
     rows = of_family(rule.match.sources, family, ())
     return SetSpec(list_set_name(name, family), family, rows, timed=False, shared=True)
+
+
+def unlisted_first(objects: KernelObjects, rule: Rule, known: Iterable[Prefix]) -> KernelObjects:
+    """Mark the lines that drop only sources outside the allow-list: they need not wait for its look-up.
+
+    `known` are all prefixes of the allow-list, in whatever role. A named list may change at any time, so
+    rules on one wait.
+    """
+    if not rule.match.sources or rule.list_name is not None:
+        return objects
+    index = listed(rule.match.sources)
+    met = {prefix.family for prefix in known if index.overlapping(prefix) is not None}
+    lines = tuple(
+        replace(line, unlisted=line.family not in met and line.target == DROP) for line in objects.lines
+    )
+    return replace(objects, lines=lines)
 
 
 def _enable_set(rule: Rule, family: int) -> SetSpec:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from fwtop.guardian.backends.common import base
+from fwtop.guardian.backends.common import DROP, base
 from fwtop.guardian.objects.spec import ChainLine, KernelObjects
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
@@ -32,7 +32,7 @@ def build(rule: Rule, exceptions: tuple[Prefix, ...]) -> KernelObjects:
         ChainLine(
             family,
             (*field_args(rule.match, family), *asks, *limit_args(rule.id, rule.limit, family)),
-            ("-j", "DROP"),
+            DROP,
         )
         for family, asks in enabled.asks.items()
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fwtop.guardian.backends.common import base
+from fwtop.guardian.backends.common import DROP, base
 from fwtop.guardian.objects.spec import ChainLine, KernelObjects
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.rule import Rule
@@ -17,5 +17,5 @@ def build(rule: Rule, exceptions: tuple[Prefix, ...]) -> KernelObjects:
         for protocol in match_protocols(rule):
             fields = field_args(rule.match, family, protocol)
             payload = [arg for item in rule.match.payload for arg in payload_args(item, family, protocol)]
-            lines.append(ChainLine(family, (*fields, *asks, *payload), ("-j", "DROP")))
+            lines.append(ChainLine(family, (*fields, *asks, *payload), DROP))
     return KernelObjects(clock.sets, tuple(lines))

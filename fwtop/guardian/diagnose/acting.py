@@ -7,15 +7,16 @@ the same; for ipsets and sysctls a message or a read is enough.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fwtop.guardian.diagnose.obstacles import accepting_line
 from fwtop.guardian.diagnose.readings import Line, parse_lines
 from fwtop.guardian.objects.chain import TableState, changed_chain, parse_save
 from fwtop.guardian.objects.installer import Kernel
 from fwtop.guardian.objects.nft_words import NftRule
-from fwtop.guardian.objects.spec import HEAD_CHANGED, HOOK_CHAINS, RULE_CHAINS, KernelObjects
+from fwtop.guardian.objects.spec import HEAD_CHANGED, HOOK_CHAINS, KernelObjects
 from fwtop.kernel.netfilter import ipset, nf_tables
 from fwtop.kernel.netfilter.iptables import NFT
 from fwtop.kernel.programs import run
@@ -33,7 +34,7 @@ class Expected:
 
     rule: Rule
     sets: tuple[str, ...]
-    lines: dict[tuple[int, str], int]  # family and hook → lines
+    lines: dict[tuple[int, str, str], int]  # family, hook and chain → lines
     nft: NftRule | None
     needs: tuple[Setting, ...]
     compiled: bool
@@ -46,6 +47,10 @@ class Shortfall:
     text: str
     elements_only: bool = False  # `keep` fills its sets again
     obstructed: bool = False  # complete, but a foreign rule lets packets pass first
+
+
+def _places(objects: KernelObjects) -> dict[tuple[int, str, str], int]:
+    return Counter((line.family, line.hook, line.chain) for line in objects.lines)
 
 
 class Acting:
@@ -64,15 +69,20 @@ class Acting:
 
     def expect(self, rule: Rule, objects: KernelObjects) -> None:
         """Note what was installed or repaired."""
-        lines: dict[tuple[int, str], int] = {}
-        for line in objects.lines:
-            lines[line.family, line.hook] = lines.get((line.family, line.hook), 0) + 1
         names = tuple(spec.name for spec in objects.sets if spec.elements)
-        made = Expected(rule, names, lines, objects.nft, objects.needs, objects.compiled is not None)
+        made = Expected(
+            rule, names, _places(objects), objects.nft, objects.needs, objects.compiled is not None
+        )
         self._expected[rule.id] = made
         for name in names:
             self._sizes.pop(name, None)
         self._looked_at = 0.0
+
+    def moved(self, rule_id: str, objects: KernelObjects) -> None:
+        """Note that a rule's lines are in other chains now."""
+        if rule_id in self._expected:
+            self._expected[rule_id] = replace(self._expected[rule_id], lines=_places(objects))
+            self._looked_at = 0.0
 
     def forget(self, rule_id: str) -> None:
         """Forget a rule that ended."""
@@ -136,7 +146,7 @@ class Acting:
         if item.nft is not None:
             text = self._kernel.tables.allow_shortfall(item.nft.layout)
         else:
-            families = {family for family, _ in item.lines}
+            families = {family for family, _, _ in item.lines}
             found = (self._kernel.allow_shortfall(family, sizes) for family in sorted(families))
             text = next(filter(None, found), "")
         return Shortfall(text, elements_only=True) if text else None
@@ -152,13 +162,11 @@ class Acting:
 
     def _lines_short(self, item: Expected) -> str:
         """Describe damage to a rule's lines, or to the jumps to fwtop's chains; "" if none."""
-        for (family, hook), count in item.lines.items():
-            chain, entry = RULE_CHAINS[hook], HOOK_CHAINS[hook]
+        for (family, hook, chain), count in item.lines.items():
+            entry = HOOK_CHAINS[hook]
             state, _ = self._table(family)
-            if any(line.rule_id == item.rule.id for line in state.chains.get(entry, ())):
-                return (
-                    f"{HEAD_CHANGED} {entry} (IPv{family}) were changed"  # an older fwtop's place for rules
-                )
+            if entry in state.chains_of(item.rule.id):  # an older fwtop's place for rules
+                return f"{HEAD_CHANGED} {entry} (IPv{family}) were changed"
             mine = [line for line in state.chains.get(chain, ()) if line.rule_id == item.rule.id]
             if len(mine) < count:
                 gone = "its line is" if count == 1 else f"{count - len(mine)} of its {count} lines are"
@@ -171,7 +179,7 @@ class Acting:
 
     def _accepted_above(self, item: Expected) -> str:
         """Name a foreign rule above the jumps to our chains that may accept the rule's packets."""
-        for family, hook in item.lines:
+        for family, hook, _ in item.lines:
             state, saved = self._table(family)
             position = state.hook_position[HOOK_CHAINS[hook]]
             above = accepting_line(saved, family, hook, position, item.rule)

@@ -19,7 +19,7 @@ from fwtop.guardian.diagnose.elsewhere import (
 )
 from fwtop.guardian.diagnose.readings import Reading, moved, read_all
 from fwtop.guardian.objects.chain import Chains
-from fwtop.guardian.objects.spec import KernelObjects, comment_of
+from fwtop.guardian.objects.spec import KernelObjects
 from fwtop.guardian.records.entry import Entry
 from fwtop.kernel.links import readable_links
 from fwtop.model.rule import Kind, Rule
@@ -178,7 +178,7 @@ def _in_the_way(subject: Subject, now: Reading, gained: Reading) -> list[str]:
     found = obstacles.foreign_lines(now, gained)
     if not found and subject.shortfall is not None and subject.shortfall.obstructed:
         found = [subject.shortfall.text]  # native rules count nothing
-    found += obstacles.own_lines(now, gained, comment_of(rule.id))
+    found += obstacles.own_lines(now, gained, rule.id)
     found += obstacles.native_rules(subject.chains, rule.match.families)
     return found + obstacles.other_tables(subject.chains.variant, rule.match.families)
 

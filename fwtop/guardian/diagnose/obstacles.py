@@ -14,7 +14,8 @@ from typing import Any
 
 from fwtop.guardian.diagnose.readings import Line, Reading, parse_lines
 from fwtop.guardian.objects.chain import Chains
-from fwtop.guardian.objects.spec import HOOK_CHAINS, PREROUTING, ROLE_CHAINS, RULE_CHAINS
+from fwtop.guardian.objects.sets import PREFIX
+from fwtop.guardian.objects.spec import HOOK_CHAINS, PREROUTING, ROLE_CHAINS, RULE_CHAINS, SOURCE_CHAINS
 from fwtop.kernel.links import LOOPBACK
 from fwtop.kernel.netfilter.iptables import LEGACY, NFT, Variant, named
 from fwtop.kernel.programs import CommandError, run
@@ -54,12 +55,12 @@ def foreign_lines(now: Reading, gained: Reading) -> list[str]:
     return [sentence for _, sentence in sorted(found, reverse=True)[:_MAX_SHOWN]]
 
 
-def own_lines(now: Reading, gained: Reading, comment: str) -> list[str]:
+def own_lines(now: Reading, gained: Reading, rule_id: str) -> list[str]:
     """Name fwtop's own lines that come before a rule's: the allow-list's and other rules'."""
     found: list[str] = []
     for family in (4, 6):
         for line in _own_chains(now, family):
-            if comment in line.words:
+            if f"--match-set {PREFIX}{rule_id}-" in line.text:
                 break
             gain = gained.lines.get(line, 0)
             if not gain:
@@ -71,14 +72,14 @@ def own_lines(now: Reading, gained: Reading, comment: str) -> list[str]:
                 )
             elif "-i lo" in line.text:
                 found.append(f"{gain:,} IPv{family} packets came over loopback, which no rule touches")
-            elif other := re.search(r"fwtop-(\d+)\b", line.text):
+            elif other := re.search(r"fwtop-(\d+)-", line.text):
                 found.append(f"rule {other.group(1)} comes before it and took {gain:,} packets just now")
     return found
 
 
 def _own_chains(now: Reading, family: int) -> list[Line]:
     """Return the lines of fwtop's chains in the order in which packets meet them."""
-    order = [table[PREROUTING] for table in (HOOK_CHAINS, ROLE_CHAINS, RULE_CHAINS)]
+    order = [table[PREROUTING] for table in (HOOK_CHAINS, SOURCE_CHAINS, ROLE_CHAINS, RULE_CHAINS)]
     mine = [
         line for line in now.lines if (line.table, line.family) == ("raw", family) and line.chain in order
     ]

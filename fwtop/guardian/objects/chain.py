@@ -9,16 +9,17 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 
 from fwtop.guardian.objects.spec import (
     HOOK_CHAINS,
     PREROUTING,
     ROLE_CHAINS,
     RULE_CHAINS,
+    SOURCE_CHAINS,
     ChainLine,
-    comment_of,
 )
-from fwtop.kernel.netfilter import nf_tables
+from fwtop.kernel.netfilter import ipset, nf_tables
 from fwtop.kernel.netfilter.iptables import NFT, Variant
 from fwtop.kernel.programs import run
 from fwtop.model.addresses import roles
@@ -30,13 +31,15 @@ ALLOW_SETS = {4: "fwtop-allow4", 6: "fwtop-allow6"}  # what the operator lists: 
 PEER_SETS = {4: "fwtop-allow-peers4", 6: "fwtop-allow-peers6"}  # what was found: address and port
 GATEWAY_SETS = {4: "fwtop-allow-gateways4", 6: "fwtop-allow-gateways6"}
 _TABLE = "raw"
-_OWN = frozenset({*HOOK_CHAINS.values(), *ROLE_CHAINS.values(), *RULE_CHAINS.values()})
+_TABLES = (HOOK_CHAINS, SOURCE_CHAINS, ROLE_CHAINS, RULE_CHAINS)
+_IN_ORDER = [chains[hook] for hook in HOOK_CHAINS for chains in _TABLES if hook in chains]
+_OWN = frozenset(_IN_ORDER)
 _ATTEMPTS = 3
 _REFUSAL = "is incompatible, use 'nft' tool"
 _ALL_THERE = frozenset(HOOK_CHAINS)  # nothing of the table is ours to remove
 _COUNTED = re.compile(r"^\[(\d+):(\d+)\] -A (\S+) (.*)$")
 _TARGET = re.compile(r"(?:^| )(?:-j|-g) (\S+)$")
-_COMMENT = re.compile(r'--comment "?fwtop-(\d+)"?')
+_RULE_SET = re.compile(r"(?:^|--match-set )fwtop-(\d+)-")  # its name says whose line it is
 # Neighbour discovery is to IPv6 what ARP is to IPv4; hop limit 255 proves that it comes from the link
 # (RFC 4861, 6.1 and 7.1), so no rule may ever cut it.
 _NEIGHBOUR_TYPES = (134, 135, 136)
@@ -73,8 +76,13 @@ class TableState:
     jumps: dict[str, list[Jump]] = field(default_factory=dict)  # own chain → all that lead to it
 
     def lines_of(self, rule_id: str) -> list[Listed]:
-        """Return a rule's lines over all hooks."""
-        return [line for lines in self.chains.values() for line in lines if line.rule_id == rule_id]
+        """Return a rule's lines over all hooks, those for incoming packets first."""
+        listed = (line for name in _IN_ORDER for line in self.chains.get(name, ()))
+        return [line for line in listed if line.rule_id == rule_id]
+
+    def chains_of(self, rule_id: str) -> set[str]:
+        """Return the chains that hold lines of a rule."""
+        return {name for name, lines in self.chains.items() if any(line.rule_id == rule_id for line in lines)}
 
     def rule_ids(self) -> set[str]:
         """Return the ids of all rules that have lines here."""
@@ -130,23 +138,28 @@ class Chains:
         chains = nf_tables.table_chains(family, _TABLE)
         return frozenset(chains) if chains is not None else None
 
-    def add(self, state: TableState, family: int, rule_id: str, lines: Iterable[ChainLine]) -> None:
+    def add(self, state: TableState, family: int, lines: Iterable[ChainLine]) -> None:
         """Append a rule's lines, creating and hooking the chains if necessary; raises FwtopError.
 
         `state` is what `writable` read.
         """
-        self.apply(family, add_text(state, family, rule_id, lines))
+        self.apply(family, add_text(state, family, lines))
 
     def restore_missing(
         self, state: TableState, family: int, rule_id: str, lines: Iterable[ChainLine]
     ) -> None:
-        """Replace a rule's lines and the jumps to them, in one transaction; raises FwtopError."""
-        without, doomed = {}, []
+        """Replace a rule's lines and the jumps to them, in one transaction; raises FwtopError.
+
+        As long as all of its lines are there, they keep their counters.
+        """
+        without, doomed, wanted = {}, [], list(lines)
         for chain, there in state.chains.items():
             doomed += [f"-D {chain} {line.number}" for line in reversed(there) if line.rule_id == rule_id]
             kept = [line for line in there if line.rule_id != rule_id]
             without[chain] = [replace(line, number=number) for number, line in enumerate(kept, 1)]
-        first, *rest = add_text(replace(state, chains=without), family, rule_id, lines).splitlines()
+        mine = state.lines_of(rule_id)
+        counted = mine if len(mine) == len(wanted) else ()
+        first, *rest = add_text(replace(state, chains=without), family, wanted, counted).splitlines()
         self.apply(family, "\n".join([first, *doomed, *rest, ""]))
 
     def remove(self, family: int, rule_ids: set[str], before: frozenset[str] | None) -> bool:
@@ -216,9 +229,7 @@ def parse_save(saved: str) -> TableState:
         packets, size, chain, rest = counted.groups()
         if chain in _OWN:
             lines = state.chains.setdefault(chain, [])
-            comment = _COMMENT.search(rest)
-            rule_id = comment.group(1) if comment else ""
-            lines.append(Listed(rule_id, len(lines) + 1, int(packets), int(size)))
+            lines.append(Listed(_rule_id([rest]), len(lines) + 1, int(packets), int(size)))
         else:
             state.base_chains[chain] = state.base_chains.get(chain, 0) + 1
             target = _TARGET.search(rest)
@@ -227,14 +238,20 @@ def parse_save(saved: str) -> TableState:
     return state
 
 
+def _rule_id(texts: Iterable[str]) -> str:
+    """Return the id that a set's name, or a line that matches one, carries; "" where there is none."""
+    return next((found[1] for text in texts if (found := _RULE_SET.search(text))), "")
+
+
 def _read_own(family: int, chains: Iterable[str]) -> tuple[TableState, int]:
     """Read our chains through nfnetlink, and how many jumps there are between them; raises FwtopError."""
     state, between = TableState(by_handle=True), 0
-    for chain in sorted(set(chains) & _OWN):
+    mine = sorted(set(chains) & _OWN)
+    names = {item.number: item.name for item in ipset.headers()} if mine else {}
+    for chain in mine:
         lines = state.chains.setdefault(chain, [])
         for rule in nf_tables.chain_rules(family, _TABLE, chain):
-            is_ours = rule.comment.startswith(comment_of(""))
-            rule_id = rule.comment.removeprefix(comment_of("")) if is_ours else ""
+            rule_id = _rule_id(names.get(index, "") for index in rule.sets)
             lines.append(Listed(rule_id, len(lines) + 1, rule.packets, rule.bytes, rule.handle))
             between += rule.jump in _OWN
     return state, between
@@ -267,8 +284,9 @@ def _note_jump(state: TableState, own: str, jump: Jump, *, plain: bool) -> None:
 def own_lines(family: int, hook: str) -> dict[str, list[str]]:
     """Return the lines of each of a hook's chains that belong to no rule: the allow-list.
 
-    A packet costs one look-up; only those of listed addresses are compared with the roles, which pass by
-    returning to the hook. Chains come before those that lead to them.
+    Rules with sources of which none is listed come first: what they drop costs no look-up in the allow-list.
+    All others cost one; only packets of listed addresses are compared with the roles, which pass by returning
+    to the hook. Chains come before those that lead to them.
     """
     incoming = hook == PREROUTING
     to_roles, to_rules = f"-g {ROLE_CHAINS[hook]}", f"-g {RULE_CHAINS[hook]}"
@@ -276,13 +294,15 @@ def own_lines(family: int, hook: str) -> dict[str, list[str]]:
     passing = [_in_set(ALLOW_SETS[family], incoming=incoming)]
     passing += _incoming_roles(family) if incoming else _outgoing_roles(family)
     if family == 6 and incoming:
-        entry.append(f"-p ipv6-icmp {to_roles}")
+        entry.append(f"-p ipv6-icmp {to_roles}")  # whose chain asks the rules of sources itself
         neighbours = [f"-p ipv6-icmp -m hl --hl-eq 255 --icmpv6-type {kind}" for kind in _NEIGHBOUR_TYPES]
         passing = [*neighbours, *passing]
-    entry += [f"{_in_set(KNOWN_SETS[family], incoming=incoming)} {to_roles}", to_rules]
+    to_sources = [f"-j {SOURCE_CHAINS[hook]}"] if hook in SOURCE_CHAINS else []
+    entry += [*to_sources, f"{_in_set(KNOWN_SETS[family], incoming=incoming)} {to_roles}", to_rules]
     return {
         RULE_CHAINS[hook]: [],
-        ROLE_CHAINS[hook]: [*(f"{condition} -j RETURN" for condition in passing), to_rules],
+        **({SOURCE_CHAINS[hook]: []} if hook in SOURCE_CHAINS else {}),
+        ROLE_CHAINS[hook]: [*(f"{condition} -j RETURN" for condition in passing), *to_sources, to_rules],
         HOOK_CHAINS[hook]: entry,
     }
 
@@ -331,8 +351,13 @@ def _in_set(name: str, *, incoming: bool = True, ports: bool = False) -> str:
     return f"-m set --match-set {name} {f'{side},{side}' if ports else side}"
 
 
-def add_text(state: TableState, family: int, rule_id: str, lines: Iterable[ChainLine]) -> str:
-    """Return the transaction that adds a rule's lines to a table in this state."""
+def add_text(
+    state: TableState, family: int, lines: Iterable[ChainLine], counted: Iterable[Listed] = ()
+) -> str:
+    """Return the transaction that adds a rule's lines to a table in this state.
+
+    `counted` are the lines whose counters they go on with.
+    """
     text = ["*raw"]
     wanted = list(lines)
     for hook in dict.fromkeys(line.hook for line in wanted):
@@ -350,7 +375,7 @@ def add_text(state: TableState, family: int, rule_id: str, lines: Iterable[Chain
             ]
             text += [f"-D {hook} -j {chain}"] * len(plain)
             text.append(f"-I {hook} 1 -j {chain}")
-    text += [line_text(line, rule_id) for line in wanted]
+    text += [line_text(line, before) for line, before in zip_longest(wanted, counted)]
     return "\n".join([*text, "COMMIT", ""])
 
 
@@ -360,10 +385,10 @@ def _head_again(chain: str, there: list[Listed], head: list[str]) -> list[str]:
     return text + [f"-I {chain} {number} {line}" for number, line in enumerate(head, 1)]
 
 
-def line_text(line: ChainLine, rule_id: str) -> str:
-    """Return a line for `iptables-restore`, with its quoting."""
-    comment = ("-m", "comment", "--comment", comment_of(rule_id))
-    return " ".join(map(quote, ("-A", RULE_CHAINS[line.hook], *line.match, *comment, *line.target)))
+def line_text(line: ChainLine, before: Listed | None = None) -> str:
+    """Return a line for `iptables-restore`, with its quoting; its counters go on from `before`."""
+    counters = ("-c", str(before.packets), str(before.bytes)) if before is not None else ()
+    return " ".join(map(quote, ("-A", line.chain, *counters, *line.match, *line.target)))
 
 
 def remove_text(state: TableState, rule_ids: set[str]) -> str:
@@ -403,8 +428,7 @@ def _by_use(state: TableState, rule_ids: set[str]) -> tuple[list[str], list[str]
     kept: list[str] = []
     unused: list[str] = []
     for hook in HOOK_CHAINS:
-        mine = [table[hook] for table in (HOOK_CHAINS, ROLE_CHAINS, RULE_CHAINS)]
-        mine = [chain for chain in mine if chain in state.chains]
+        mine = [table[hook] for table in _TABLES if table.get(hook) in state.chains]
         staying = {line.rule_id for chain in mine for line in state.chains[chain]} - rule_ids - {""}
         (kept if staying else unused).extend(mine)
     return kept, unused

@@ -106,7 +106,7 @@ class Kernel:
         for family, lines_of_family in _by_family(objects):
             state = self.chains.writable(family)
             program = self.chains.variant.program(family)
-            for line in add_text(state, family, rule_id, lines_of_family).splitlines():
+            for line in add_text(state, family, lines_of_family).splitlines():
                 if line.startswith("-"):
                     text.append(f"{program} -t raw {line}")
                 elif line.startswith(":"):
@@ -139,7 +139,7 @@ class Kernel:
                 self._allow_sets.fill_with(short, allow, family)
                 short = ""
                 self._failpoints.reached(Failpoint.ALLOW)
-                self._hook(family, rule_id, lines)
+                self._hook(family, lines)
                 self._failpoints.reached(_CHAIN_FAILPOINTS[family])
             self.sysctls.install(rule_id, objects.settings)
         except Exception:  # whatever it was: nothing half done stays
@@ -265,6 +265,20 @@ class Kernel:
         found = sum(len(self.chains.own_lines(family).lines_of(rule_id)) for family in FAMILIES)
         return found == len(objects.lines)
 
+    def place(self, rule_id: str, objects: KernelObjects) -> bool:
+        """Move a rule's lines to the chains they belong in, with their counters; returns whether any moved.
+
+        Lines that are gone are not restored. Raises FwtopError.
+        """
+        moved = False
+        for family, lines in _by_family(objects):
+            found = self.chains.own_lines(family)
+            there = found.chains_of(rule_id) - {line.chain for line in lines}
+            if there and len(found.lines_of(rule_id)) == len(lines):
+                self.chains.restore_missing(self._read_to_change(family), family, rule_id, lines)
+                moved = True
+        return moved
+
     def rule_ids(self) -> set[str]:
         """Return the ids of all rules with any readable object in the kernel."""
         nothing: set[str] = set()
@@ -323,8 +337,8 @@ class Kernel:
             self.remove({rule_id})
             raise
 
-    def _hook(self, family: int, rule_id: str, lines: list[ChainLine]) -> None:
-        self.chains.add(self._read_to_change(family), family, rule_id, lines)
+    def _hook(self, family: int, lines: list[ChainLine]) -> None:
+        self.chains.add(self._read_to_change(family), family, lines)
 
     def _read_to_change(self, family: int) -> TableState:
         """Read a family's table, and keep what it was like before the first rule; raises FwtopError."""

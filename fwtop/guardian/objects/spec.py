@@ -19,8 +19,10 @@ if TYPE_CHECKING:
 PREROUTING = "PREROUTING"
 OUTPUT = "OUTPUT"
 HEAD_CHANGED = "the first lines of chain"  # how the reason begins why a rule does not act then
-# A hook's chain sends packets of listed addresses to the chain of roles, and all others on to the rules.
+# A hook's chain asks the rules of sources first, sends packets of listed addresses to the chain of roles, and
+# all others on to the other rules.
 HOOK_CHAINS = {PREROUTING: "FWTOP", OUTPUT: "FWTOP-OUT"}
+SOURCE_CHAINS = {PREROUTING: "FWTOP-SOURCES"}  # of rules with sources of which none is on the allow-list
 ROLE_CHAINS = {PREROUTING: "FWTOP-ROLES", OUTPUT: "FWTOP-OUT-ROLES"}
 RULE_CHAINS = {PREROUTING: "FWTOP-RULES", OUTPUT: "FWTOP-OUT-RULES"}
 
@@ -39,12 +41,18 @@ class SetSpec:
 
 @dataclass(frozen=True, slots=True)
 class ChainLine:
-    """One line of a chain: arguments of iptables without the comment that names the rule."""
+    """One line of a chain: arguments of iptables. One of its sets carries the rule's id in its name."""
 
     family: int
     match: tuple[str, ...]
     target: tuple[str, ...]
     hook: str = PREROUTING
+    unlisted: bool = False  # only packets match whose source is not on the allow-list
+
+    @property
+    def chain(self) -> str:
+        """The chain that it is in."""
+        return (SOURCE_CHAINS if self.unlisted else RULE_CHAINS)[self.hook]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +66,3 @@ class KernelObjects:
     settings: tuple[Setting, ...] = ()  # sysctls
     needs: tuple[Setting, ...] = ()  # sysctls that must be so; changed only where they are not
     nft: NftRule | None = None  # instead of sets and lines
-
-
-def comment_of(rule_id: str) -> str:
-    """Return the comment that marks a rule's chain lines."""
-    return f"fwtop-{rule_id}"

@@ -20,6 +20,10 @@ def adopt_all(state: GuardianState, lifecycle: Lifecycle) -> list[str]:
     """Adopt what is alive, remove what is half done or over; returns a log line for each. Never raises."""
     state.journal.close_other_boots()
     done: list[str] = []
+    try:
+        state.fresh_allow()  # it says which lines may come before the allow-list
+    except Exception as error:
+        done.append(f"the allow-list could not be read: {safe_text(FwtopError.of(error))}")
     now = time.monotonic()
     for entry in state.journal.open_entries():
         try:
@@ -29,6 +33,8 @@ def adopt_all(state: GuardianState, lifecycle: Lifecycle) -> list[str]:
             state.active[entry.rule.id] = entry  # tried again later; its timeout runs
             done.append(f"rule {entry.rule.id} could not be examined: {safe_text(FwtopError.of(error))}")
     done += state.known_lists.restore_unfinished() if state.known_lists is not None else []
+    if state.allow_known:
+        lifecycle.place_lines()
     done += _finish_repairs(state, lifecycle)
     if state.journal.lost:
         done += _recover(state)

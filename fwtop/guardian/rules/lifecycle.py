@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from fwtop.guardian.allow import mosh
+from fwtop.guardian.allow.allowlist import AllowList
 from fwtop.guardian.failpoints import Failpoint, Failpoints
 from fwtop.guardian.objects.sets import MAX_TIMEOUT_SECONDS
 from fwtop.guardian.records.entry import Entry
@@ -63,6 +64,7 @@ class Lifecycle:
         self._installing: set[str] = set()  # urgent requests are served while a long list is filled
         self._leftovers: list[str] = []  # objects of ended rules that have no effect; removed when possible
         self._tidied_at = 0.0
+        self._placed_by: AllowList | None = None  # by which each line is before or behind the allow-list
         self._logged: dict[str, str] = {}  # by matter: the last complaint
 
     @property
@@ -89,6 +91,7 @@ class Lifecycle:
             raise FwtopError(trouble)
         rule = replace(self._state.rule_of(data, sources), created=time.time())
         others, allow = self._state.other_rules(rule), self._state.fresh_allow()
+        self.place_lines()
         rule, spared = guard.around_sessions(rule, allow)
         verdict = guard.judge(rule, allow, len(others))
         if verdict.refused is not None:
@@ -193,6 +196,7 @@ class Lifecycle:
         if short is not None and not short.elements_only:
             raise _not_acting(rule_id, short.text)
         allow = self._state.fresh_allow()
+        self.place_lines()
         objects = self._state.objects_of(entry.rule)
         self._kernel.renew(rule_id, objects, allow, ttl)
         if short is not None:
@@ -313,6 +317,29 @@ class Lifecycle:
                 f"the allow-list is not up to date everywhere: {error}", limit=400
             )
         self._log_once("allow-list", state.allow_trouble)
+        self.place_lines()
+
+    def place_lines(self) -> None:
+        """Move lines behind the allow-list whose sources came on it, and those of others before it.
+
+        What fails is logged and tried again with the next refresh; never raises.
+        """
+        state = self._state
+        if state.allow == self._placed_by:
+            return
+        trouble = ""
+        for entry in state.active.values():
+            if not entry.rule.match.sources:
+                continue
+            try:
+                objects = state.objects_of(entry.rule)
+                if self._kernel.place(entry.rule.id, objects):
+                    state.acting.moved(entry.rule.id, objects)
+            except Exception as error:
+                trouble = f"rule {entry.rule.id} could not be moved: {FwtopError.of(error)}"
+        if not trouble:
+            self._placed_by = state.allow
+        self._log_once("places", trouble)
 
     def end_replaced(self, entry: Entry) -> None:
         """End the rule that a confirmed one replaces, if it is still active; raises FwtopError."""

@@ -114,13 +114,18 @@ class GuardianState:
 
     def objects_of(self, rule: Rule) -> KernelObjects:
         """Return what a rule consists of in the kernel; raises FwtopError."""
-        return backends.build(rule, guard.exceptions(rule, self.allow))
+        return backends.build(rule, guard.exceptions(rule, self.allow), self.allow.known)
 
     def fresh_allow(self) -> AllowList:
         """Read the allow-list again."""
         self.allow = self._gather_allow()
         self._allow_read_at = time.monotonic()
         return self.allow
+
+    @property
+    def allow_known(self) -> bool:
+        """Whether the allow-list was ever read."""
+        return bool(self._allow_read_at)
 
     def allow_due(self) -> float:
         """Return when the allow-list is to be read again, CLOCK_MONOTONIC seconds."""

@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from fwtop.guardian import backends
 from fwtop.guardian.allow import mosh
 from fwtop.guardian.allow.allowlist import Allowed
 from fwtop.guardian.diagnose import Subject, explain, over_text
@@ -89,7 +88,7 @@ class Reports:
     def _commands(self, rule: Rule, *, follows: bool) -> tuple[list[str], tuple[str, ...]]:
         """Return what installing a rule would run, and notes about it; raises FwtopError."""
         state = self._state
-        objects = backends.build(rule, guard.exceptions(rule, state.allow))
+        objects = state.objects_of(rule)
         commands = state.kernel.plan("0", objects, rule.ttl_seconds, state.allow, follows=follows)
         notes = objects.notes
         if rule.replaces:

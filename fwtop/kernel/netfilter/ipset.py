@@ -27,6 +27,7 @@ _DESTROY, _FLUSH, _SWAP, _LIST, _ADD, _DEL = (_SUBSYSTEM | number for number in 
 _TYPENAME, _FAMILY, _MAX_ELEMENTS, _SIZE = 3, 5, 19, 23  # the latter two in _DATA
 _FAMILY_NAMES = {2: "ip", 10: "ip6"}  # NFPROTO_*
 _PROTOCOL, _SETNAME, _SETNAME2, _FLAGS, _DATA, _ADT, _LINENO = 1, 2, 3, 6, 7, 8, 9  # IPSET_ATTR_*
+_INDEX = 11  # IPSET_ATTR_INDEX, since protocol 7 (Linux 4.20)
 _IP, _CIDR, _PORT, _PROTO, _ELEMENT_FLAGS, _ELEMENTS = 1, 3, 4, 7, 8, 24  # in _DATA
 _VERSION = attribute(_PROTOCOL, b"\7")  # IPSET_PROTOCOL
 _HEADER_ONLY = 4  # IPSET_FLAG_LIST_HEADER
@@ -56,6 +57,7 @@ class Header(NamedTuple):
     family: str  # ip, ip6; "" for bitmaps and lists
     entries: int
     size: int | None  # the most elements it takes, None: as its type allows
+    number: int  # under which xt_set knows it
 
 
 def set_sizes() -> dict[str, int]:
@@ -80,7 +82,8 @@ def headers() -> list[Header]:
                 most = data.get(_MAX_ELEMENTS) or data.get(_SIZE)
                 name, kind = c_string(parts[_SETNAME]), c_string(parts.get(_TYPENAME, b""))
                 family = _FAMILY_NAMES.get(int.from_bytes(parts.get(_FAMILY, b""), "big"), "")
-                found.append(Header(name, kind, family, _number(data.get(_ELEMENTS)), _number(most) or None))
+                entries, size = _number(data.get(_ELEMENTS)), _number(most) or None
+                found.append(Header(name, kind, family, entries, size, _number(parts.get(_INDEX))))
     except OSError as error:
         if error.errno == errno.EINVAL:  # nfnetlink.c: nobody answers for this subsystem
             return []

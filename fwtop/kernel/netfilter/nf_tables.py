@@ -1,14 +1,15 @@
 """The nf_tables rule set as the kernel has it: chains, rules and its generation number.
 
 `iptables-nft-save` refuses a whole table because of a single native rule, and nft(8) does not print the
-comments of iptables rules; the kernel reports both, and no process has to be started. Sources:
-include/uapi/linux/netfilter/{nf_tables,nf_tables_compat,xt_comment}.h.
+sets that iptables rules match; the kernel reports both, and no process has to be started. Sources:
+include/uapi/linux/netfilter/{nf_tables,nf_tables_compat,xt_set}.h.
 """
 
 from __future__ import annotations
 
 import errno
 import struct
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -33,7 +34,7 @@ class KernelRule:
 
     chain: str
     handle: int
-    comment: str = ""  # of xt_comment, as iptables-nft writes it
+    sets: tuple[int, ...] = ()  # the ipsets that it matches, by index, as iptables-nft writes them
     jump: str = ""  # target chain of a jump or goto
     plain: bool = False  # it jumps (not: goes) whatever the packet
     packets: int = 0
@@ -181,13 +182,15 @@ def _dump(kind: int, family: int, table: str, more: bytes = b"") -> Iterator[dic
 
 def _rule(found: dict[int, bytes]) -> KernelRule:
     """Decode NFTA_RULE_*: what identifies one of our rules, and its counter."""
-    comment, jump, packets, size, plain = "", "", 0, 0, True
+    jump, packets, size, plain = "", 0, 0, True
+    sets: list[int] = []
     for _, expression in attributes(found.get(4, b"")):
         parts = dict(attributes(expression))
         name, data = c_string(parts.get(1, b"")), dict(attributes(parts.get(2, b"")))
         plain = plain and name in ("counter", "immediate")
-        if name == "match" and c_string(data.get(1, b"")) == "comment":
-            comment = c_string(data.get(3, b""))
+        if name == "match" and c_string(data.get(1, b"")) == "set":
+            # struct xt_set_info comes first in every revision, and the index in it
+            sets.append(int.from_bytes(data.get(3, b"")[:2], sys.byteorder))
         elif name == "counter" and {1, 2} <= data.keys():
             size, packets = struct.unpack(">Q", data[1])[0], struct.unpack(">Q", data[2])[0]
         elif name == "immediate":
@@ -195,4 +198,4 @@ def _rule(found: dict[int, bytes]) -> KernelRule:
             jump = c_string(verdict.get(2, b""))
             plain = plain and verdict.get(1) == _JUMP
     handle = struct.unpack(">Q", found[3])[0]
-    return KernelRule(c_string(found.get(2, b"")), handle, comment, jump, plain, packets, size)
+    return KernelRule(c_string(found.get(2, b"")), handle, tuple(sets), jump, plain, packets, size)
