@@ -21,7 +21,7 @@ FWTOP_PORT = ["--proto", "udp", "--dport", str(PORT)]
 _SET = "bench"
 _CHAIN = "table {} bench {{\n chain only {{\n  {}\n }}\n}}\n"
 _TRACK = "type filter hook input priority 0; ct state new accept"
-_NETDEV = f"type filter hook ingress device {VICTIM_INTERFACE} priority -500; udp dport {PORT} drop"
+_NETDEV = "type filter hook ingress device {} priority -500; udp dport {} drop"
 
 
 def throughput(testbed: Testbed, seconds: float, method: DropMethod) -> float:
@@ -56,27 +56,27 @@ def tracking(testbed: Testbed) -> Context:
     return _nft(testbed, "inet", _TRACK)
 
 
-def netdev_drop(testbed: Testbed) -> Context:
-    """Drop the flood in nftables' netdev ingress hook."""
-    return _nft(testbed, "netdev", _NETDEV)
+def netdev_drop(testbed: Testbed, port: int = PORT) -> Context:
+    """Drop UDP to a port (the flood's) in nftables' netdev ingress hook."""
+    return _nft(testbed, "netdev", _NETDEV.format(VICTIM_INTERFACE, port))
 
 
-def string_drop(testbed: Testbed, algorithm: str) -> Context:
+def string_drop(testbed: Testbed, algorithm: str, text: str = PAYLOAD_START) -> Context:
     """Drop by xt_string, with Boyer-Moore ("bm") or Knuth-Morris-Pratt ("kmp")."""
-    match = ["-m", "string", "--string", PAYLOAD_START, "--algo", algorithm]
+    match = ["-m", "string", "--string", text, "--algo", algorithm]
     return raw(testbed, *TO_PORT, *match, "-j", "DROP")
 
 
-def hashlimit_drop(testbed: Testbed, prefix_length: int) -> Context:
-    """Drop what exceeds 1,000 packets/s per source prefix (xt_hashlimit)."""
+def hashlimit_drop(testbed: Testbed, prefix_length: int, port: int = PORT) -> Context:
+    """Drop UDP to a port (the flood's) above 1,000 packets/s per source prefix (xt_hashlimit)."""
     match = ["-m", "hashlimit", "--hashlimit-name", _SET, "--hashlimit-mode", "srcip"]
     match += ["--hashlimit-srcmask", str(prefix_length), "--hashlimit-above", "1000/s"]
-    return raw(testbed, *TO_PORT, *match, "-j", "DROP")
+    return raw(testbed, "-p", "udp", "--dport", str(port), *match, "-j", "DROP")
 
 
-def ipset_drop(testbed: Testbed, entries: int) -> Context:
-    """Drop by a hash:net set of `entries` prefixes, one of which covers the flood's sources."""
-    lines = [f"create {_SET} hash:net family inet maxelem 1048576", f"add {_SET} {SOURCES}"]
+def ipset_drop(testbed: Testbed, entries: int, first: str = SOURCES) -> Context:
+    """Drop by a hash:net set of `entries` prefixes, of which the first covers the flood's sources."""
+    lines = [f"create {_SET} hash:net family inet maxelem 1048576", f"add {_SET} {first}"]
     lines += [
         f"add {_SET} {20 + number // 65536}.{number // 256 % 256}.{number % 256}.0/24"
         for number in range(entries - 1)

@@ -1,12 +1,14 @@
 """The cost of rules: Strongarm's table ("Testing the performance of the Linux firewall", 2016), and P11.
 
 Packets of 128 bytes, as many as one core gets through. The published figures are of a small cloud machine
-that sent to itself; what compares across machines is each row's ratio to the first. fwtop's rules are
-compared with the bare rule of their kind: the rest is the cost of the allow-list and the dead man's switch.
+that sent to itself; what compares across machines is each row's ratio to the first. Each of fwtop's rules
+comes right after the bare rule of its kind, with which it is compared: the rest is the cost of the allow-list
+and the dead man's switch. Both are also measured with a flood that they don't match, which a last rule drops.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 
 from fwtop.bench import drop_methods
@@ -19,13 +21,22 @@ _PUBLISHED_FIRST_KPPS = 87.0
 _MANY = 250_000
 _IPSET, _STRING, _NETDEV = "ipset of 1 entry", "string, Boyer-Moore", "nftables netdev ingress drop"
 _HASHLIMIT = "hashlimit per /16, 1,000/s accepted"
-_OWN = {
-    "fwtop block (ipset)": ["block", SOURCES],
-    "fwtop limit (hashlimit per /16)": ["limit", *FWTOP_PORT, "--per", "16", "--rate", "1000/s"],
-    "fwtop match (string)": ["match", "--string", PAYLOAD_START, *FWTOP_PORT],
-    "fwtop drop (nftables)": ["drop", *FWTOP_PORT, "--via", "nftables"],
+_NOT_SOURCES, _NOT_TEXT, _NOT_PORT = "203.0.113.0/24", "not in there", 9
+_OTHER_PORT = ["--proto", "udp", "--dport", str(_NOT_PORT)]
+_LIMIT = ["--per", "16", "--rate", "1000/s"]
+_OWN = {  # bare rule → fwtop's
+    _IPSET: ("fwtop block (ipset)", ["block", SOURCES]),
+    _HASHLIMIT: ("fwtop limit (hashlimit per /16)", ["limit", *FWTOP_PORT, *_LIMIT]),
+    _STRING: ("fwtop match (string)", ["match", "--string", PAYLOAD_START, *FWTOP_PORT]),
+    _NETDEV: ("fwtop drop (nftables)", ["drop", *FWTOP_PORT, "--via", "nftables"]),
 }
-_BARE = dict(zip(_OWN, (_IPSET, _HASHLIMIT, _STRING, _NETDEV), strict=True))  # own rule → bare rule
+_MISSED = ", none matches"
+_OWN_MISSED = {
+    _IPSET: ["block", _NOT_SOURCES],
+    _HASHLIMIT: ["limit", *_OTHER_PORT, *_LIMIT],
+    _STRING: ["match", "--string", _NOT_TEXT, *FWTOP_PORT],
+    _NETDEV: ["drop", *_OTHER_PORT, "--via", "nftables"],
+}
 
 
 def run(options: Options) -> Document:
@@ -37,10 +48,9 @@ def run(options: Options) -> Document:
             _row(name, partial(throughput, testbed, seconds, method), kpps)
             for name, kpps, method in (*_accepting(testbed), *_dropping(testbed))
         ]
-        rows += [
-            Row(name, _UNIT, partial(throughput, testbed, seconds, method), _BARE[name])
-            for name, method in drop_methods.installable(testbed, _OWN, notes).items()
-        ]
+        for bare, own, method in _pairs(testbed, notes):
+            at = [row.name for row in rows].index(bare) + 1
+            rows.insert(at, Row(own, _UNIT, partial(throughput, testbed, seconds, method), bare))
         return Document("rules", rounds, measure(rows, rounds), tuple(notes))
 
 
@@ -80,4 +90,28 @@ def _dropping(testbed: Testbed) -> list[_Method]:
         ("string, Knuth-Morris-Pratt", 235, partial(drop_methods.string_drop, testbed, "kmp")),
         (_HASHLIMIT, 225, partial(drop_methods.hashlimit_drop, testbed, 16)),
         (_NETDEV, None, partial(drop_methods.netdev_drop, testbed)),
+        *(
+            (name + _MISSED, None, partial(drop_methods.all_of, drop, method))
+            for name, method in _missing(testbed).items()
+        ),
     ]
+
+
+def _missing(testbed: Testbed) -> dict[str, DropMethod]:
+    """Return each bare rule as it matches no packet of the flood."""
+    return {
+        _IPSET: partial(drop_methods.ipset_drop, testbed, 1, _NOT_SOURCES),
+        _HASHLIMIT: partial(drop_methods.hashlimit_drop, testbed, 16, _NOT_PORT),
+        _STRING: partial(drop_methods.string_drop, testbed, "bm", _NOT_TEXT),
+        _NETDEV: partial(drop_methods.netdev_drop, testbed, _NOT_PORT),
+    }
+
+
+def _pairs(testbed: Testbed, notes: list[str]) -> Iterator[tuple[str, str, DropMethod]]:
+    """Yield fwtop's rules that work here: the bare rule's name, its own, and how to install it."""
+    names = {own: bare for bare, (own, _) in _OWN.items()}
+    for own, method in drop_methods.installable(testbed, dict(_OWN.values()), notes).items():
+        yield names[own], own, method
+        missed = partial(drop_methods.fwtop_rule, testbed, _OWN_MISSED[names[own]])
+        drop = partial(drop_methods.raw_drop, testbed)
+        yield names[own] + _MISSED, own + _MISSED, partial(drop_methods.all_of, drop, missed)
