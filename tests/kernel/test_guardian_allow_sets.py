@@ -160,8 +160,12 @@ def test_blocked_source_that_comes_on_the_list_passes_until_it_goes(
 
     with bench.connect() as guardian:
         rule_id = apply(guardian, bench.block_rule(family))
+
+        def packets() -> int:
+            return rules_of(guardian)[rule_id]["packets"]
+
         assert holds_line("FWTOP-SOURCES")
-        assert not path.passes()
+        poll_until(lambda: not path.passes() and packets(), REFILLED_SECONDS)
         (bench.directory / "allow").write_text(f"{bench.attacker(family)}\n")
         poll_until(lambda: holds_line("FWTOP-RULES"), REFILLED_SECONDS)
         assert path.passes(wait_s=5)
@@ -169,10 +173,10 @@ def test_blocked_source_that_comes_on_the_list_passes_until_it_goes(
         assert reason(guardian, rule_id) == ""
         (bench.directory / "allow").write_text("")
         poll_until(lambda: holds_line("FWTOP-SOURCES"), REFILLED_SECONDS)
-        before = rules_of(guardian)[rule_id]["packets"]
+        before = packets()
         assert before >= 1
         assert not path.passes()
-        poll_until(lambda: rules_of(guardian)[rule_id]["packets"] == before + 1, REFILLED_SECONDS)
+        poll_until(lambda: packets() == before + 1, REFILLED_SECONDS)
         assert reason(guardian, rule_id) == ""
         guardian.demand(Undo(all=True))
     assert path.passes(wait_s=10)

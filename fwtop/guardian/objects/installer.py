@@ -15,7 +15,7 @@ from fwtop.guardian.allow.allowlist import AllowList
 from fwtop.guardian.failpoints import Failpoint, Failpoints
 from fwtop.guardian.objects import sets
 from fwtop.guardian.objects.allow_sets import AllowSets, names_of
-from fwtop.guardian.objects.chain import Chains, TableState, add_text
+from fwtop.guardian.objects.chain import Chains, Listed, TableState, add_text
 from fwtop.guardian.objects.nft import NftTables
 from fwtop.guardian.objects.nft_words import NftRule
 from fwtop.guardian.objects.spec import ChainLine, KernelObjects
@@ -42,6 +42,14 @@ class Count:
 
     packets: int
     bytes: int
+
+    def plus(self, other: Count) -> Count:
+        """Return the sum of two."""
+        return Count(self.packets + other.packets, self.bytes + other.bytes)
+
+    def minus(self, other: Count) -> Count:
+        """Return the difference of two, of which none is below 0."""
+        return Count(max(0, self.packets - other.packets), max(0, self.bytes - other.bytes))
 
 
 class Memory(Remembers, Protocol):
@@ -73,6 +81,7 @@ class Kernel:
         self._memory = memory
         self._failpoints = failpoints
         self._allow_sets = AllowSets()
+        self._carried: dict[str, Count] = {}  # by rule: what lines counted that were written again
         self._lists: ListSets | None = None
         self.sysctls = Sysctls(memory, failpoints)
 
@@ -188,8 +197,7 @@ class Kernel:
                 sets.restore_missing(spec, timeout_seconds)
         self._failpoints.reached(Failpoint.REPAIR_SETS)
         for family, lines in grouped:
-            state = self._read_to_change(family)
-            self.chains.restore_missing(state, family, rule_id, lines)
+            self._restore_lines(family, rule_id, lines)
             self._failpoints.reached(_REPAIR_FAILPOINTS[family])
 
     @unlimited
@@ -222,6 +230,8 @@ class Kernel:
                 left["netfilter"] = FwtopError.of(error)
         if stuck:
             raise next(iter(stuck.values()))
+        for rule_id in rule_ids:
+            self._carried.pop(rule_id, None)
         self._failpoints.reached(Failpoint.SETS_DESTROYED)
         return [str(error) for error in left.values()]
 
@@ -275,9 +285,22 @@ class Kernel:
             found = self.chains.own_lines(family)
             there = found.chains_of(rule_id) - {line.chain for line in lines}
             if there and len(found.lines_of(rule_id)) == len(lines):
-                self.chains.restore_missing(self._read_to_change(family), family, rule_id, lines)
+                self._restore_lines(family, rule_id, lines)
                 moved = True
         return moved
+
+    def _restore_lines(self, family: int, rule_id: str, lines: list[ChainLine]) -> None:
+        """Write a rule's lines again; what they counted goes on, in the kernel or here.
+
+        ip6tables-nft 1.8.9 starts every counter at 0, whatever it is told.
+        """
+        state = self._read_to_change(family)
+        self.chains.restore_missing(state, family, rule_id, lines)
+        before = _sum(state.lines_of(rule_id))
+        after = _sum(self.chains.own_lines(family).lines_of(rule_id))
+        if after.packets < before.packets:
+            carried = self._carried.get(rule_id, Count(0, 0))
+            self._carried[rule_id] = carried.plus(before).minus(after)
 
     def rule_ids(self) -> set[str]:
         """Return the ids of all rules with any readable object in the kernel."""
@@ -301,12 +324,9 @@ class Kernel:
         for family in FAMILIES:
             state = _readable(partial(self.chains.own_lines, family), TableState())
             for rule_id in state.rule_ids():
-                lines = state.lines_of(rule_id)
-                before = found.get(rule_id, Count(0, 0))
-                found[rule_id] = Count(
-                    before.packets + sum(line.packets for line in lines),
-                    before.bytes + sum(line.bytes for line in lines),
-                )
+                found[rule_id] = found.get(rule_id, Count(0, 0)).plus(_sum(state.lines_of(rule_id)))
+        for rule_id, carried in self._carried.items():
+            found[rule_id] = found.get(rule_id, Count(0, 0)).plus(carried)
         return found
 
     def allow_shortfall(self, family: int, sizes: dict[str, int]) -> str:
@@ -367,6 +387,10 @@ def _readable(read: Callable[[], _Found], nothing: _Found) -> _Found:
         return read()
     except Exception:
         return nothing
+
+
+def _sum(lines: list[Listed]) -> Count:
+    return Count(sum(line.packets for line in lines), sum(line.bytes for line in lines))
 
 
 def _by_family(objects: KernelObjects) -> list[tuple[int, list[ChainLine]]]:
