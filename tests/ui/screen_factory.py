@@ -180,7 +180,9 @@ def provisional(seconds_left: float = 21.0) -> Snapshot:
         NOW + 392,
     )
     sources = tuple(
-        replace(source, dropped_share=1.0, active_rule="7") if number < 3 else source
+        replace(source, dropped_share=1.0, dropped_low=1.0, dropped_high=1.0, active_rule="7")
+        if number < 3
+        else source
         for number, source in enumerate(few_addresses())
     )
     tables = replace(

@@ -34,7 +34,18 @@ _PLACES = (
 def address(number: int, part: float, *, dropped: float = 0.0, rule: str | None = None) -> Source:
     country, asn, name = _PLACES[number % len(_PLACES)]
     key = f"203.0.113.{number}" if number % 7 else f"2001:db8:{number:x}::{number:x}"
-    return Source(key, share(part), dropped, country, asn, name, Prefix.parse(key), rule)
+    return Source(
+        key,
+        share(part),
+        dropped,
+        country,
+        asn,
+        name,
+        Prefix.parse(key),
+        rule,
+        dropped_low=dropped,
+        dropped_high=dropped,
+    )
 
 
 def falling(count: int, first: float, ratio: float) -> list[float]:
@@ -55,19 +66,22 @@ def prefixes() -> tuple[Source, ...]:
     found = []
     for number, (key, part) in enumerate(rows):
         country, asn, name = _PLACES[number]
-        found.append(Source(key, share(part), 0.0, country, asn, name, Prefix.parse(key)))
+        found.append(Source(key, share(part), 0.0, country, asn, name, Prefix.parse(key), dropped_high=0.0))
     return tuple(found)
 
 
 def networks() -> tuple[Source, ...]:
     return tuple(
-        Source(f"AS{asn}", share(part), 0.0, country, asn, name)
+        Source(f"AS{asn}", share(part), 0.0, country, asn, name, dropped_high=0.0)
         for (country, asn, name), part in zip(_PLACES, (0.52, 0.2, 0.1, 0.05), strict=False)
     )
 
 
 def countries() -> tuple[Source, ...]:
-    return tuple(Source(code, share(part), 0.0) for code, part in (("NL", 0.52), ("US", 0.2), ("DE", 0.1)))
+    return tuple(
+        Source(code, share(part), 0.0, dropped_high=0.0)
+        for code, part in (("NL", 0.52), ("US", 0.2), ("DE", 0.1))
+    )
 
 
 def payload(

@@ -314,3 +314,19 @@ async def test_an_address_wraps_where_its_column_cannot_hold_it(width: int) -> N
             assert LONG in "".join(
                 line.strip().removeprefix("▸").strip().split(" ")[0] for line in run.lines()
             )
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "text"),
+    [(0.0, 1.0, "?"), (0.4, 0.96, "40–96 %"), (0.97, 1.0, ">99.9 %"), (0.0, 0.32, "0–32 %")],
+)
+async def test_the_dropped_share_of_few_samples_is_an_interval(low: float, high: float, text: str) -> None:
+    """A source of which all is dropped must not read as 0.4 % because few of its drops were sampled."""
+    base = snapshot()
+    first, *others = base.tables.sources.address
+    first = replace(first, dropped_share=0.9999, dropped_low=low, dropped_high=high)
+    sources = replace(base.tables.sources, address=(first, *others))
+    async with running(replace(base, tables=replace(base.tables, sources=sources)), LARGE) as run:
+        await run.press("right_square_bracket")
+        row = next(line for line in run.lines() if first.key in line and "%" in line)
+        assert f" {text} " in row

@@ -112,7 +112,10 @@ def _source(item: Source, _: float) -> tuple[str, list[Line]]:
     network = f"AS{item.asn} {item.as_name or ''}" if item.asn is not None else "not known"
     lines.append(detail("network", network.strip()))
     lines += _share(item.share)
-    lines.append(detail("dropped", f"{percent(item.dropped_share)} of its own packets"))
+    low, high = percent(item.dropped_low), percent(item.dropped_high)
+    lines.append(
+        detail("dropped", f"{percent(item.dropped_share)} of its own packets, {low} to {high} by samples")
+    )
     return item.key, lines
 
 

@@ -29,15 +29,23 @@ def spared(item: object) -> bool:
     return isinstance(item, Source | PacketRow) and item.who not in ("", ATTACK)
 
 
-_UNSURE = 0.3  # width of the 95 % interval
+_UNSURE = 0.3  # width of the 95 % interval: from here on, only the interval is shown
+_UNKNOWN = 0.9
 
 
 def _dropped(item: Source | Destination | PacketSignature, context: CellContext) -> Line:
     if context.snapshot is not None and flow_of(context.snapshot) is None:
         return [("–", DIM)]  # a capture doesn't tell
-    style = GOOD if item.dropped_share >= _NOTICED else DIM
-    unsure = isinstance(item, Source) and item.dropped_high - item.dropped_low > _UNSURE
-    return [("~" if unsure else "", WARN), (percent(item.dropped_share), style)]
+    if isinstance(item, Source) and item.dropped_high - item.dropped_low > _UNSURE:
+        return [(dropped_interval(item), DIM)]
+    return [(percent(item.dropped_share), GOOD if item.dropped_share >= _NOTICED else DIM)]
+
+
+def dropped_interval(item: Source) -> str:
+    """Write the dropped share of a source with few samples: "40–95 %", or "?" if nothing is known."""
+    if item.dropped_high - item.dropped_low > _UNKNOWN:
+        return "?"
+    return f"{100 * item.dropped_low:.0f}–{100 * item.dropped_high:.0f} %"
 
 
 def _who(item: Source, context: CellContext) -> Line:
