@@ -276,16 +276,22 @@ MAKERS = {"flood": flood, "connections": connections, "udp_conversations": udp_c
 
 def make_frames(items: list[dict[str, Any]], seconds: float, seed: int = 1) -> list[tuple[float, bytes]]:
     """Build all frames of a scenario, in order of time."""
-    return list(_frames(json.dumps(items), seconds, seed))
-
-
-@functools.lru_cache(32)  # tests judge the same packets in several ways
-def _frames(items: str, seconds: float, seed: int) -> tuple[tuple[float, bytes], ...]:
     frames: list[tuple[float, bytes]] = []
-    for place, item in enumerate(json.loads(items)):
+    for place, item in enumerate(items):
         made = MAKERS[item.get("make", "flood")](item, Random(seed * 1000 + place), seconds)
         frames += [(at, ethernet(packet, item.get("vlan"))) for at, packet in made]
-    return tuple(sorted(frames, key=lambda frame: frame[0]))
+    frames.sort(key=lambda frame: frame[0])
+    return frames
+
+
+def same_frames(items: list[dict[str, Any]], seconds: float) -> list[tuple[float, bytes]]:
+    """Build them once for the tests that judge the same packets in several ways."""
+    return list(_same_frames(json.dumps(items), seconds))
+
+
+@functools.lru_cache(32)
+def _same_frames(items: str, seconds: float) -> tuple[tuple[float, bytes], ...]:
+    return tuple(make_frames(json.loads(items), seconds))
 
 
 def make_batch(

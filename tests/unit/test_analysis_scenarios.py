@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from analysis_commands import check_commands
-from analysis_factory import make_batch, make_frames, make_tables, make_window
+from analysis_factory import make_batch, make_tables, make_window, same_frames
 
 from fwtop.analysis.advisor import Advisor
 from fwtop.model.traffic.packets import PacketBatch
@@ -25,7 +25,7 @@ def load(path: Path) -> dict[str, Any]:
 def judge(
     scenario: dict[str, Any], *, snap: int, live: bool, scale: float = 1.0
 ) -> tuple[Judgement, PacketBatch]:
-    batch = make_batch(make_frames(scenario["traffic"], scenario["seconds"]), snap=snap, weight=scale)
+    batch = make_batch(same_frames(scenario["traffic"], scenario["seconds"]), snap=snap, weight=scale)
     window = make_window(batch, scenario["seconds"], live=live)
     return Advisor().judge(window, make_tables(window)), batch
 
