@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from frames import batch_of, ethernet, ipv4, ipv6, tcp, udp
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from fwtop.analysis.packets.alike import like_keys
@@ -181,6 +181,7 @@ def test_like_packets_share_a_fate_that_is_always_the_same() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 120)), max_size=12), st.integers(0, 120))
+@example([(1, 1), (1, 0)], 1)  # the earlier one is a nanosecond too early
 @settings(max_examples=150, deadline=None)
 def test_joining_equals_the_naive_search(outcomes: list[tuple[int, int]], at: int) -> None:
     arrived = sampled([syn(n) for n in range(3)], at=at)
