@@ -16,7 +16,7 @@ from fwtop.model.traffic.snapshot import Proposal
 
 DROPPED_IN_NETFILTER = (Kind.IPSET, Kind.HASHLIMIT, Kind.STRING, Kind.NOTRACK)
 # The allow-list: without it, rules need no chain apart from the hook's.
-_ALLOW_LIST = re.compile(r"-[io] lo |-ROLES|-[gN] \S+-RULES")
+_ALLOW_LIST = re.compile(r"-[io] lo |-ROLES|-[gN] \S+-RULES|-[jN] \S+-SOURCES|-p ipv6-icmp -g")
 
 
 def typed(line: str) -> Rule | None:
@@ -38,12 +38,12 @@ def planned(rule: Rule) -> list[str]:
     lines = [f"ipset {line}" for spec in made.sets for line in fill_text(spec, rule.ttl_seconds).splitlines()]
     for family, program in ((4, "iptables"), (6, "ip6tables")):
         wanted = [line for line in made.lines if line.family == family]
-        for line in add_text(TableState(), family, "N", wanted).splitlines() if wanted else ():
+        for line in add_text(TableState(), family, wanted).splitlines() if wanted else ():
             if line.startswith(":"):
                 lines.append(f"{program} -t raw -N {line[1:].split()[0]}")
             elif line.startswith("-"):
                 lines.append(f"{program} -t raw {line}")
-    return [line.replace("-RULES", "") for line in lines if not _ALLOW_LIST.search(line)]
+    return [re.sub("-RULES|-SOURCES", "", line) for line in lines if not _ALLOW_LIST.search(line)]
 
 
 def check_commands(proposal: Proposal) -> None:

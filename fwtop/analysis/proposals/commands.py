@@ -138,7 +138,7 @@ def _chain_lines(rule: Rule, target: tuple[str, ...]) -> list[str]:
                 words += payload_args(item, family, protocol)
             if rule.limit is not None:
                 words += limit_args(_NUMBER, rule.limit, family)
-            lines.append(_line(family, "FWTOP", (*words, *_comment(rule), *target)))
+            lines.append(_line(family, "FWTOP", (*words, *target)))
     return lines
 
 
@@ -148,7 +148,7 @@ def _answer_lines(rule: Rule) -> list[str]:
     answer = Match(family=match.family, protocol=match.protocol, sport=match.dport, dport=match.sport)
     lines = []
     for family in match.families:
-        words = (*field_args(answer, family), *_ask(rule, family, "dst"), *_comment(rule))
+        words = (*field_args(answer, family), *_ask(rule, family, "dst"))
         lines += _hook(family, "OUTPUT", "FWTOP-OUT")
         lines.append(_line(family, "FWTOP-OUT", (*words, "-j", "CT", "--notrack")))
     return lines
@@ -164,10 +164,6 @@ def _ask(rule: Rule, family: int, side: str) -> list[str]:
         return []
     asked = [("-m", "set", "--match-set", name, side) for name, _, _ in _sets(rule, family)]
     return [word for words in asked for word in words]
-
-
-def _comment(rule: Rule) -> tuple[str, ...]:
-    return () if rule.kind in _ELSEWHERE else ("-m", "comment", "--comment", f"fwtop-{_NUMBER}")
 
 
 def _line(family: int, chain: str, words: tuple[str, ...]) -> str:
