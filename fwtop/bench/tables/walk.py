@@ -129,7 +129,8 @@ class Walk:
                 readings.append((now, rates))
             time.sleep(_EVERY_SECONDS)
         if not readings:
-            raise FwtopError("the screen showed no rates after PROTECTED; the lab is taken down")
+            header = safe_text(" / ".join(terminal.screen().splitlines()[:3]), limit=400)
+            raise FwtopError(f"the screen showed no rates after PROTECTED ({header}); the lab is taken down")
         for figure in FIGURES:
             self._shown[figure] = statistics.fmean(rates[figure] for _, rates in readings)
             self._counted[figure] = statistics.fmean(_window(counts, at)[figure] for at, _ in readings)
