@@ -119,7 +119,7 @@ def _offer_to_oom_killer() -> None:
 
 def _environment() -> dict[str, str]:
     """Return only the variables that a terminal program needs, none of root's others."""
-    wanted = ("TERM", "COLORTERM", "NO_COLOR", "COLUMNS", "LINES", "TZ", "TEXTUAL_THEME", "TERM_PROGRAM")
+    wanted = ("TERM", "COLORTERM", "NO_COLOR", "TZ", "TEXTUAL_THEME", "TERM_PROGRAM")
     kept = {name: os.environ[name] for name in wanted if name in os.environ}
     kept |= {name: value for name, value in os.environ.items() if name == "LANG" or name.startswith("LC_")}
     return kept | {"PATH": "/usr/bin:/bin", "HOME": "/var/lib/fwtop", "PYTHONUTF8": "1"} | _FRUGAL

@@ -240,6 +240,8 @@ class FwtopApp(App[None]):
         if not (sys.__stdin__ and sys.__stdin__.isatty() and sys.__stderr__ and sys.__stderr__.isatty()):
             print("fwtop: the screen needs a terminal; 'fwtop snapshot' works without one", file=sys.stderr)
             return 2
+        for stale in ("COLUMNS", "LINES"):  # exported by a shell; Textual believes them
+            os.environ.pop(stale, None)
         try:
             self.run()
         except Exception as error:

@@ -39,6 +39,12 @@ def test_quit_leaves_a_clean_terminal() -> None:
         assert "Traceback" not in last_words(terminal)
 
 
+def test_the_terminal_tells_its_size_not_the_environment() -> None:
+    with Terminal(columns=120, rows=40, COLUMNS="80", LINES="24") as terminal:
+        terminal.read_until("REACHES YOU")
+        terminal.read_until("\x1b[40;1H")
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
 def test_signals_leave_a_clean_terminal(number: signal.Signals) -> None:
     with Terminal() as terminal:
