@@ -21,6 +21,13 @@ INLINE u32 opens_connection(u64 skb)
 }
 #endif
 
+/* With br_netfilter, packets that a bridge passes on come by here, too: fwtop_bridged counts these. */
+INLINE u32 is_bridged(u64 state, u64 in, u32 ifindex)
+{
+	return LOAD8(state, OFF_STATE_HOOK) == HOOK_FORWARD && role_of(ifindex) == FWTOP_BRIDGE &&
+	       LOAD64(state, OFF_STATE_OUT) == in;
+}
+
 PROGRAM(fwtop_accepted)
 int fwtop_accepted(u64 *context)
 {
@@ -40,15 +47,17 @@ int fwtop_accepted(u64 *context)
 	counters = this_cpu_counters();
 	if (!counters)
 		return ACCEPT;
+#ifdef OFF_NFCT
+	if (opens_connection(skb))
+		counters->new_connections++;
+#endif
+	if (is_bridged(state, dev, ifindex))
+		return ACCEPT;
 	packet = packet_of(skb);
 	count(&counters->accepted[LOAD8(state, OFF_STATE_HOOK) == HOOK_FORWARD], packet.segments, packet.length);
 	fragments = fragments_of(counters, skb, LOAD8(state, OFF_STATE_PF) == 2 /* NFPROTO_IPV4 */);
 	if (fragments > 1)
 		counters->reassembled += fragments - 1;
-#ifdef OFF_NFCT
-	if (opens_connection(skb))
-		counters->new_connections++;
-#endif
 	weight = sampled(counters, FWTOP_ACCEPTED);
 	if (weight)
 		emit(counters, FWTOP_ACCEPTED, weight, &packet, ifindex, 0);

@@ -32,7 +32,7 @@ struct fwtop_count {
 
 struct fwtop_counters {
 	struct fwtop_count arrived[FWTOP_CLASSES];
-	struct fwtop_count accepted[2]; /* at the end of the input hook, of the forward hook */
+	struct fwtop_count accepted[2]; /* at the end of the input hook; of the forward hook, or sent by a bridge */
 	u64 reassembled;                /* fragments of accepted packets, without each first one */
 	u64 dropped_fragments;                    /* the same for dropped packets; `drops` includes them */
 	u64 fragments6;                 /* arrived IPv6 fragments, as nf_defrag_ipv6 doesn't count */
@@ -56,9 +56,13 @@ struct fwtop_locations { /* readable by root only: addresses tell where the kern
 	u64 address[FWTOP_LOCATIONS - 1];
 };
 
+enum fwtop_role { FWTOP_PLAIN, FWTOP_PORT, FWTOP_BRIDGE };
+
 struct fwtop_scope { /* writable by root only: the packets that the console may see */
 	u32 netns; /* inode number of the watched namespace */
+	u32 bridged; /* 1: fwtop_bridged counts what bridges pass on, and `role` is set */
 	u32 watched[FWTOP_WATCHED]; /* interface numbers, padded with ~0; a constant number, to unroll the loop */
+	u32 role[FWTOP_WATCHED]; /* enum fwtop_role of each */
 };
 
 INLINE struct fwtop_counters *this_cpu_counters(void)
@@ -100,6 +104,17 @@ INLINE u32 is_watched(u32 ifindex)
 		if (scope->watched[i] == ifindex)
 			return 1;
 	return 0;
+}
+
+INLINE u32 role_of(u32 ifindex)
+{
+	struct fwtop_scope *scope = MAP_VALUE(FWTOP_SCOPE_FD);
+
+#pragma unroll
+	for (int i = 0; i < FWTOP_WATCHED; i++)
+		if (scope->watched[i] == ifindex)
+			return scope->role[i];
+	return FWTOP_PLAIN;
 }
 
 INLINE u32 is_our_netns(u32 number)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
-/* tc ingress: count arriving packets by protocol, sample 1 in N; every packet continues unchanged. */
+/* tc: count packets that arrive, by protocol, and those that a bridge sends; sample 1 in N. All continue unchanged. */
 #include "counters.h"
 
 #define NEXT (-1) /* TC_ACT_UNSPEC, TCX_NEXT: continue with the next program */
@@ -127,10 +127,28 @@ INLINE u32 copy(struct __sk_buff *skb, u8 *data, u32 link)
 	return size && bpf_skb_load_bytes(skb, 0, data, size) ? 0 : size;
 }
 
+INLINE void sample(struct fwtop_counters *counters, struct __sk_buff *skb, u32 hook, u32 segments, u64 length,
+		   u32 ifindex, u32 link)
+{
+	u32 weight = sampled(counters, hook);
+	struct fwtop_record *record;
+
+	if (!weight)
+		return;
+	record = reserve(counters, hook, weight);
+	if (!record)
+		return;
+	record->length = length;
+	record->ifindex = ifindex;
+	record->segments = segments;
+	record->link = link != 0;
+	record->captured = copy(skb, record->data, link);
+	submit(record);
+}
+
 INLINE int ingress(struct __sk_buff *skb, u32 link)
 {
-	u32 segments = skb->gso_segs, weight;
-	struct fwtop_record *record;
+	u32 segments = skb->gso_segs;
 	struct fwtop_counters *counters;
 	u64 length;
 
@@ -144,18 +162,7 @@ INLINE int ingress(struct __sk_buff *skb, u32 link)
 	length = wire_bytes(skb, segments, link);
 	count(&counters->arrived[class_of(skb, link) & (FWTOP_CLASSES - 1)], segments, length);
 	counters->fragments6 += is_fragment6(skb, link);
-	weight = sampled(counters, FWTOP_INGRESS);
-	if (!weight)
-		return NEXT;
-	record = reserve(counters, FWTOP_INGRESS, weight);
-	if (!record)
-		return NEXT;
-	record->length = length;
-	record->ifindex = skb->ifindex;
-	record->segments = segments;
-	record->link = link != 0;
-	record->captured = copy(skb, record->data, link);
-	submit(record);
+	sample(counters, skb, FWTOP_INGRESS, segments, length, skb->ifindex, link);
 	return NEXT;
 }
 
@@ -170,4 +177,26 @@ PROGRAM(fwtop_ingress_ip)
 int fwtop_ingress_ip(struct __sk_buff *skb)
 {
 	return ingress(skb, 0);
+}
+
+/* tc egress of a bridge's ports: what came in by a watched port has passed every rule of the bridge. Routed packets
+ * came in by the bridge itself or by no port. Copies of broadcasts are not counted. */
+PROGRAM(fwtop_bridged)
+int fwtop_bridged(struct __sk_buff *skb)
+{
+	u32 segments = skb->gso_segs, from = skb->ingress_ifindex;
+	struct fwtop_counters *counters;
+	u64 length;
+
+	if (!is_counting() || role_of(from) != FWTOP_PORT || skb->pkt_type == 1 || skb->pkt_type == 2)
+		return NEXT;
+	counters = this_cpu_counters();
+	if (!counters)
+		return NEXT;
+	if (segments < 1)
+		segments = 1;
+	length = wire_bytes(skb, segments, 14);
+	count(&counters->accepted[1], segments, length);
+	sample(counters, skb, FWTOP_ACCEPTED, segments, length, from, 14);
+	return NEXT;
 }

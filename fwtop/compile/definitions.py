@@ -35,6 +35,7 @@ _OFFSETS = {
     "OFF_STATE_HOOK": "nf_hook_state.hook",
     "OFF_STATE_PF": "nf_hook_state.pf",
     "OFF_STATE_IN": "nf_hook_state.in",
+    "OFF_STATE_OUT": "nf_hook_state.out",
     "OFF_FRAG_MAX_V4": "inet_skb_parm.frag_max_size",
     "OFF_FRAG_MAX_V6": "inet6_skb_parm.frag_max_size",
 }

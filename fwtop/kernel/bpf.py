@@ -28,7 +28,7 @@ _LINK_CREATE, _LINK_UPDATE, _LINK_DETACH = 28, 29, 34
 MAP_ARRAY, MAP_LRU_HASH, MAP_ARRAY_OF_MAPS, MAP_RINGBUF = 2, 9, 12, 27  # enum bpf_map_type
 F_MMAPABLE = 1 << 10
 _F_RDONLY = 1 << 3
-_XDP, _NETFILTER, _TCX_INGRESS = 37, 45, 46  # enum bpf_attach_type
+_XDP, _NETFILTER, _TCX_INGRESS, _TCX_EGRESS = 37, 45, 46, 47  # enum bpf_attach_type
 _F_BEFORE, _F_AFTER = 1 << 3, 1 << 4
 _XDP_GENERIC, _XDP_NATIVE = 1 << 1, 1 << 2  # XDP_FLAGS_SKB_MODE, XDP_FLAGS_DRV_MODE
 _TEST_LIVE_FRAMES = 1 << 1  # BPF_F_TEST_XDP_LIVE_FRAMES
@@ -232,6 +232,11 @@ def attach_tcx_ingress(program: int, ifindex: int, *, last: bool = False) -> int
     """Attach as the first (or last) program at tc ingress."""
     flags = _F_AFTER if last else _F_BEFORE
     return call(_LINK_CREATE, struct.pack("<IIII", program, ifindex, _TCX_INGRESS, flags) + bytes(16))
+
+
+def attach_tcx_egress(program: int, ifindex: int) -> int:
+    """Attach as the last program at tc egress."""
+    return call(_LINK_CREATE, struct.pack("<IIII", program, ifindex, _TCX_EGRESS, _F_AFTER) + bytes(16))
 
 
 def attach_xdp(program: int, ifindex: int, *, native: bool) -> int:

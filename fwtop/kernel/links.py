@@ -23,7 +23,8 @@ _IFINFOMSG = struct.Struct("=BBHiII")  # family, padding, type, index, flags, ch
 _IFADDRMSG = struct.Struct("=BBBBI")  # family, prefix length, flags, scope, index
 _IFLA_IFNAME, _IFLA_MTU, _IFLA_LINK, _IFLA_MASTER = 3, 4, 5, 10
 _IFLA_LINKINFO, _IFLA_STATS64, _IFLA_LINK_NETNSID, _IFLA_XDP = 18, 23, 37, 43
-_INFO_KIND = 1  # in IFLA_LINKINFO
+_INFO_KIND, _INFO_DATA = 1, 2  # in IFLA_LINKINFO
+_BRIDGE_NETFILTER = {4: 36, 6: 37}  # IFLA_BR_NF_CALL_IPTABLES, _IP6TABLES
 _XDP_ATTACHED, _XDP_PROGRAM_IDS = 2, (4, 5, 6, 7)  # in IFLA_XDP: the mode; an id, or one for each mode
 _XDP_GENERIC, _XDP_NATIVE = 2, (1, 3, 4)  # XDP_ATTACHED_SKB; _DRV, _HW, _MULTI
 _IFA_ADDRESS, _IFA_LOCAL = 1, 2
@@ -64,6 +65,7 @@ class Link:
     mtu: int = 1500  # bytes
     xdp_programs: tuple[int, ...] = ()  # ids
     generic_xdp: bool = False  # a program runs in the stack
+    bridge_netfilter: frozenset[int] = frozenset()  # families that this bridge itself shows to netfilter
 
 
 def list_links() -> list[Link]:
@@ -118,7 +120,15 @@ def _link(body: bytes) -> Link:
         mtu=_number(attributes.get(_IFLA_MTU)),
         xdp_programs=tuple(sorted({_number(xdp.get(key)) for key in _XDP_PROGRAM_IDS} - {0})),
         generic_xdp=mode == _XDP_GENERIC,
+        bridge_netfilter=_bridge_netfilter(info),
     )
+
+
+def _bridge_netfilter(info: dict[int, bytes]) -> frozenset[int]:
+    if c_string(info.get(_INFO_KIND, b"")) != "bridge":
+        return frozenset()
+    data = dict(netlink.attributes(info.get(_INFO_DATA, b"")))
+    return frozenset(family for family, key in _BRIDGE_NETFILTER.items() if any(data.get(key, b"")))
 
 
 def _number(value: bytes | None) -> int:

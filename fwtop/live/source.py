@@ -36,7 +36,7 @@ _RECORDS_PER_POLL = 1 << 14
 _SHARES = {Hook.INGRESS: 2, Hook.XDP: 2, Hook.DROP: 1, Hook.ACCEPTED: 1}
 # Cost of observing an arrived, a dropped, an accepted packet, in ns: measured, with retpolines.
 _COST_NS = np.array([45.0, 75.0, 85.0])
-_KINDS = ("tcx", "tracepoint", "netfilter")  # of attach points, in the same order
+_KINDS = ({"tcx"}, {"tracepoint"}, {"netfilter", "egress"})  # of attach points, in the same order
 _NEGLIGIBLE = 0.0005  # of a core: a program that costs less stays attached between windows
 _MIN_SECONDS = 0.02  # a shorter interval says nothing about rates
 _MAX_ONE_IN = 1 << 18  # as in bpf/counters.h
@@ -174,7 +174,8 @@ class LiveSource:
         busiest = int(costs.argmax())
         # While another XDP program drops, the interface's counter can't scale up windows
         cost = 0.0 if interval.foreign else float(costs[busiest])
-        costly = frozenset(kind for kind, own in zip(_KINDS, each[busiest], strict=True) if own > _NEGLIGIBLE)
+        dear = [kinds for kinds, own in zip(_KINDS, each[busiest], strict=True) if own > _NEGLIGIBLE]
+        costly = frozenset(kind for kinds in dear for kind in kinds)
         self._duty_cycle.set_cost(cost, idle.get(busiest, 0.0), costly)
         # Samples will come from the observed share only
         arrived, dropped, accepted = (packets.sum(axis=0) * self._duty_cycle.share).tolist()

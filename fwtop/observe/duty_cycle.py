@@ -37,7 +37,8 @@ _PERIOD_SECONDS = 0.2  # from window to window: each costs this process 1 to 2 m
 _LONGEST_PAUSE_SECONDS = 0.4  # an attack that changes must show within a second
 _JOIN_SECONDS = 2.0
 
-ALL_KINDS = frozenset({"tcx", "tracepoint", "netfilter"})
+_AT_TC = frozenset({"tcx", "egress"})
+ALL_KINDS = _AT_TC | {"tracepoint", "netfilter"}
 
 
 class Switch(Protocol):
@@ -69,7 +70,7 @@ class DutyCycle:
         self._switch = switch
         self._attached = [_Attached(item.point, fds[item.program], fds[item.link]) for item in attachments]
         # Slow ones first; the sort keeps the order of the rest
-        self._attached.sort(key=lambda item: item.point.kind != "tcx")
+        self._attached.sort(key=lambda item: item.point.kind not in _AT_TC)
         self._links = threading.Lock()  # held while links are created and closed
         self._window_began = time.monotonic()
         self._waited = 0.0
@@ -170,7 +171,7 @@ class DutyCycle:
         self._switch.disable()
         detached = time.monotonic()
         for item in reversed(self._attached):
-            if item.point.kind == "tcx":
+            if item.point.kind in _AT_TC:
                 detached = time.monotonic()
             if item.point.kind in self._costly:
                 _detach(item)

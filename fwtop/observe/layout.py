@@ -13,12 +13,18 @@ if TYPE_CHECKING:
 
 HOOKS = 5
 CONTROL_WORDS = HOOKS + 2  # struct fwtop_control: one_in, enabled, counting
-SCOPE_WORDS = 1  # struct fwtop_scope: netns; watched follows
+SCOPE_WORDS = 2  # struct fwtop_scope: netns, bridged; watched and the role of each follow
+PLAIN, PORT, BRIDGE = range(3)  # enum fwtop_role
 NO_INTERFACE = 0xFFFFFFFF  # pads `watched`
 LOCATIONS = 24  # the last one takes what found no place in struct fwtop_locations
 DATA_BYTES = 216
 RECORD_BYTES = 248  # 256 in the ring, with its own header of 8
 _ALIGNMENT = 64
+
+
+def scope_bytes(watched: int) -> int:
+    """Return sizeof(struct fwtop_scope) for this number of interfaces."""
+    return 4 * (SCOPE_WORDS + 2 * watched)
 
 
 def counters_bytes(reasons: int) -> int:

@@ -50,7 +50,7 @@ def decode_request(message: bytes, descriptors: Sequence[int]) -> AttachRequest:
 class AttachPoint:
     """Where a program is attached."""
 
-    kind: str  # "tracepoint", "netfilter", "tcx"
+    kind: str  # "tracepoint", "netfilter", "tcx", "egress" (tcx, too)
     ifindex: int = 0
     family: int = 0
     hook: int = 0
@@ -62,6 +62,8 @@ class AttachPoint:
             return bpf.attach_tracepoint(program)
         if self.kind == "netfilter":
             return bpf.attach_netfilter(program, family=self.family, hook=self.hook, priority=self.priority)
+        if self.kind == "egress":
+            return bpf.attach_tcx_egress(program, self.ifindex)
         return bpf.attach_tcx_ingress(program, self.ifindex)
 
 

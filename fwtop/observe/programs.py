@@ -11,9 +11,11 @@ from pathlib import Path
 from fwtop.compile.compiler import byte_code, relocate
 from fwtop.compile.definitions import Kernel
 from fwtop.kernel import bpf, clsact
+from fwtop.kernel.bridges import crossed, unwatched
 from fwtop.kernel.links import Link, choose_links, list_addresses, list_links, lowest_links, watched_indexes
+from fwtop.model.text import safe_text
 from fwtop.observe import layout, nflog_table, scope
-from fwtop.observe.layout import CONTROL_WORDS, DATA_BYTES, NO_INTERFACE, SCOPE_WORDS, counters_bytes
+from fwtop.observe.layout import CONTROL_WORDS, DATA_BYTES, NO_INTERFACE, counters_bytes
 from fwtop.observe.messages import (
     HELD,
     LOCATIONS,
@@ -34,7 +36,8 @@ _INPUT, _FORWARD = 1, 2  # NF_INET_LOCAL_IN, NF_INET_FORWARD
 _IPV4, _IPV6 = 2, 10  # NFPROTO_*
 _LAST = (1 << 31) - 2  # the last priority that bpf links may have: after all rules
 _SPARE_INTERFACES = 3
-_PROGRAMS = ["fwtop_ingress", "fwtop_ingress_ip", "fwtop_drop", "fwtop_accepted"]
+_PROGRAMS = ["fwtop_ingress", "fwtop_ingress_ip", "fwtop_bridged", "fwtop_drop", "fwtop_accepted"]
+_MAX_PORTS = 64  # of bridges: each is a descriptor that travels to the console
 # For tests: kernel features to pretend are missing, separated by commas
 _WITHOUT = "FWTOP_WITHOUT"
 
@@ -48,6 +51,7 @@ class Observers:
         self._without = frozenset(os.environ.get(_WITHOUT, "").split(","))
         self._ingress, self._accepted = "tcx", "netfilter"
         self._attachments: list[Attachment] = []
+        self._notes: list[str] = []
 
     @property
     def descriptors(self) -> dict[str, int]:
@@ -78,7 +82,7 @@ class Observers:
         kernel = Kernel.read()
         cpus = _possible_cpus()
         self._share_xdp_maps(xdp_maps or {})
-        maps = self._create_maps(cpus * counters_bytes(kernel.reason_slots), padded)
+        maps = self._create_maps(cpus * counters_bytes(kernel.reason_slots), padded, links)
         definitions = {
             **kernel.definitions,
             **{f"FWTOP_{name.upper()}_FD": number for name, number in _MAP_NUMBERS.items()},
@@ -91,6 +95,13 @@ class Observers:
         code = {name: relocate(data, maps) for name, data in code.items()}
         self._attach_drops(code["fwtop_drop"], kernel.tracepoint)
         self._attach_accepted(code["fwtop_accepted"], watched)
+        ports = self._attach_bridged(code["fwtop_bridged"], links, chosen)
+        scope.write(maps[_MAP_NUMBERS["scope"]], padded, links, bridged=ports > 0)
+        self._notes += [
+            f"bridge {bridge.words} passes packets on that are not watched here: fwtop -i "
+            f"{safe_text(bridge.ports[0].name)} watches what arrives there"
+            for bridge in unwatched(links, chosen)
+        ]
         self._attach_ingress(code, lowest_links(links, chosen))
         return Observation(
             interfaces=tuple(Interface(link.name, link.index, link.ethernet) for link in chosen),
@@ -115,14 +126,15 @@ class Observers:
 
     def _warnings(self, kernel: Kernel) -> tuple[str, ...]:
         if kernel.reasons:
-            return ()
-        return ("this kernel (before 5.17) reports no drop reasons: drops are shown by kernel function",)
+            return tuple(self._notes)
+        told = "this kernel (before 5.17) reports no drop reasons: drops are shown by kernel function"
+        return (told, *self._notes)
 
     def _keep(self, name: str, descriptor: int) -> int:
         self._open.append((name, descriptor))
         return descriptor
 
-    def _create_maps(self, counters: int, watched: list[int]) -> dict[int, int]:
+    def _create_maps(self, counters: int, watched: list[int], links: list[Link]) -> dict[int, int]:
         """Create the maps; returns their descriptors by the numbers used in the byte code."""
         ring = bpf.create_map(bpf.MAP_RINGBUF, "fwtop_ring", entries=RING_BYTES)
         descriptors = {_MAP_NUMBERS["ring"]: self._keep("ring", ring)}
@@ -132,7 +144,7 @@ class Observers:
         sizes = {
             "counters": counters,
             "control": 4 * CONTROL_WORDS,
-            "scope": 4 * (SCOPE_WORDS + len(watched)),
+            "scope": layout.scope_bytes(len(watched)),
             "locations": 8 * (layout.LOCATIONS - 1),
         }
         for name, size in sizes.items():
@@ -141,7 +153,7 @@ class Observers:
             )
             kept = {"scope": SCOPE, "locations": LOCATIONS}.get(name, name)
             descriptors[_MAP_NUMBERS[name]] = self._keep(kept, descriptor)
-        scope.write(descriptors[_MAP_NUMBERS["scope"]], watched)
+        scope.write(descriptors[_MAP_NUMBERS["scope"]], watched, links)
         return descriptors
 
     def _share_xdp_maps(self, given: dict[str, int]) -> None:
@@ -182,6 +194,26 @@ class Observers:
         owner = nflog_table.add_table(watched, slot=self._slot, one_in=LOG_ONE_IN, bytes_each=DATA_BYTES)
         if owner is not None:
             self._keep(HELD + "table", owner)
+
+    def _attach_bridged(self, code: bytes, links: list[Link], chosen: list[Link]) -> int:
+        """Count at the ports of the chosen ports' bridges what these send; returns how many there are."""
+        indexes = {link.index for link in chosen}
+        bridges = [one for one in crossed(links, chosen) if any(port.index in indexes for port in one.ports)]
+        ports = [port for bridge in bridges for port in bridge.ports]
+        if not ports or self._accepted != "netfilter" or "tcx" in self._without:
+            return 0
+        if len(ports) > _MAX_PORTS:
+            self._notes.append(f"{len(ports)} ports of bridges: what they pass on is not counted as accepted")
+            return 0
+        program = bpf.load_program(bpf.TC, "fwtop_bridged", code)
+        try:
+            self._attach_program(program, [AttachPoint("egress", ifindex=port.index) for port in ports])
+        except OSError as error:
+            os.close(program)
+            if error.errno != errno.EINVAL:  # no TCX before Linux 6.6
+                raise
+            return 0
+        return len(ports)
 
     def _attach_ingress(self, code: dict[str, bytes], chosen: list[Link]) -> None:
         for link in chosen:

@@ -27,7 +27,7 @@ from fwtop.live.mapped import CounterMaps
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.protocol import Apply, Plan, Rescan, Symbols, Watch
 from fwtop.model.rule import Kind, Match, Rule
-from fwtop.observe.layout import NO_INTERFACE, SCOPE_WORDS
+from fwtop.observe.layout import NO_INTERFACE, SCOPE_WORDS, scope_bytes
 from fwtop.observe.messages import HELD
 from tests.kernel.wire import mac, send_frames
 
@@ -114,10 +114,10 @@ def test_root_keeps_what_would_widen_a_consoles_view(bench: Bench, poll_until: P
             names = answer.data["fds"]
             assert "kallsyms" not in names
             assert not [name for name in names if name.startswith(HELD) or "scope" in name]
-            scope_bytes = 4 * (SCOPE_WORDS + answer.data["max_watched"])
+            size = scope_bytes(answer.data["max_watched"])
             sizes = {value_size(os.getpid(), descriptor) for descriptor in descriptors}
-            assert scope_bytes not in sizes
-            scope = guardians_map(int(console.about["pid"]), scope_bytes)
+            assert size not in sizes
+            scope = guardians_map(int(console.about["pid"]), size)
             with mmap.mmap(scope, mmap.PAGESIZE) as seen:
                 before = watched(seen, answer.data["max_watched"])
                 assert before == [item["index"] for item in answer.data["interfaces"]]

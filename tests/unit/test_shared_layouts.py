@@ -98,7 +98,7 @@ def test_per_cpu_counters_have_one_for_each_drop_reason(tmp_path: Path, reasons:
 
 def test_the_scope_map_holds_as_many_interfaces_as_it_is_made_for(tmp_path: Path) -> None:
     size = "sizeof(struct fwtop_scope)"
-    assert values(tmp_path, ["counters.h"], [size], FWTOP_WATCHED=7) == {size: 4 * (layout.SCOPE_WORDS + 7)}
+    assert values(tmp_path, ["counters.h"], [size], FWTOP_WATCHED=7) == {size: layout.scope_bytes(7)}
 
 
 def test_a_member_has_as_many_elements_in_c(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fwtop.guardian.diagnose.readings import Reading
+from fwtop.kernel.bridges import list_bridges
 from fwtop.kernel.links import LOOPBACK, Link, readable_links
 from fwtop.model.rule import Rule
 from fwtop.model.text import safe_text
@@ -80,7 +81,9 @@ def _link_reasons(name: str, links: list[Link], *, own_xdp: bool) -> list[str]:
     master = next((item for item in links if item.index == link.master), None)
     if master is not None:
         kind = safe_text(master.kind) or "master"
-        reasons.append(f"it is a port of {kind} {safe_text(master.name)}, which forwards them")
+        past = any(one.link is master and len(one.netfilter) < 2 for one in list_bridges(links))
+        hidden = " without netfilter: rules --via xdp, tc or nftables meet them at the port" if past else ""
+        reasons.append(f"it is a port of {kind} {safe_text(master.name)}, which forwards them{hidden}")
     above = [item for item in links if item.lower == link.index and item.kind in _WITH_OWN_ADDRESS]
     reasons += [f"{item.kind} {safe_text(item.name)} is stacked on it" for item in above[:OTHERS]]
     return reasons

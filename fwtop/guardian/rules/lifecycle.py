@@ -15,6 +15,7 @@ from typing import Any
 
 from fwtop.guardian.allow import mosh
 from fwtop.guardian.allow.allowlist import AllowList
+from fwtop.guardian.diagnose.bridged import bridge_notes
 from fwtop.guardian.failpoints import Failpoint, Failpoints
 from fwtop.guardian.objects.sets import MAX_TIMEOUT_SECONDS
 from fwtop.guardian.records.entry import Entry
@@ -107,6 +108,7 @@ class Lifecycle:
         entry = self._install(rule, confirm_seconds, owner)
         self.end_replaced(entry)
         warnings = [*spared, *mosh.warning(rule, allow), *verdict.warnings, *self._state.warnings()]
+        warnings += bridge_notes(rule, self._kernel.compiled.interfaces)
         return {"status": self._state.counters.status_of(entry), "warnings": warnings}
 
     def _install(self, rule: Rule, confirm_seconds: int, owner: object | None) -> Entry:

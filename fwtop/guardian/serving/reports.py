@@ -12,6 +12,7 @@ from typing import Any
 from fwtop.guardian.allow import mosh
 from fwtop.guardian.allow.allowlist import Allowed
 from fwtop.guardian.diagnose import Subject, explain, over_text
+from fwtop.guardian.diagnose.bridged import bridge_notes
 from fwtop.guardian.diagnose.dependents import notrack_warnings
 from fwtop.guardian.rules import closing, guard
 from fwtop.guardian.rules.guard import check_share, force_refused
@@ -95,6 +96,7 @@ class Reports:
             notes += (f"rule {rule.replaces} ends once this one is confirmed",)
         if rule.close_open:
             notes += (self._closes(rule),)
+        notes += bridge_notes(rule, state.kernel.compiled.interfaces)
         if rule.kind is Kind.NOTRACK:
             notes += notrack_warnings(state.kernel.chains.variant, rule.match)
         return commands, notes

@@ -1,0 +1,54 @@
+"""Rules in netfilter on a machine that bridges: br_netfilter decides what of it they meet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from fwtop.kernel.bridges import Bridge, crossed
+from fwtop.kernel.links import readable_links, receiving_links
+from fwtop.model.rule import Kind, Rule
+
+_AT_PORTS = frozenset({Kind.XDP, Kind.TC, Kind.NFTABLES})  # they run before a bridge decides
+_NOT_PACKETS = frozenset({Kind.SYSCTL})
+_INSTEAD = {
+    Kind.IPSET: "--via xdp, tc or nftables meets them at the ports",
+    Kind.HASHLIMIT: "--via xdp or tc meets them at the ports",
+    Kind.STRING: "--via xdp or tc (with --offset) meets them at the ports",
+}
+
+
+def bridge_notes(rule: Rule, interfaces: Iterable[str]) -> tuple[str, ...]:
+    """Say which bridged packets a rule can't meet, on the bridges of the watched interfaces."""
+    links = readable_links()
+    chosen = receiving_links(links, interfaces)
+    if rule.kind in _AT_PORTS:
+        masters = {link.index for link in chosen}
+        bridges = [bridge for bridge in crossed(links, chosen) if bridge.link.index in masters]
+        return tuple(_beside(bridge) for bridge in bridges if not _has_port(bridge, masters))
+    if rule.kind in _NOT_PACKETS:
+        return ()
+    return tuple(note for bridge in crossed(links, chosen) if (note := _unseen(bridge, rule)))
+
+
+def _has_port(bridge: Bridge, indexes: set[int]) -> bool:
+    return any(port.index in indexes for port in bridge.ports)
+
+
+def _beside(bridge: Bridge) -> str:
+    return (
+        f"it meets what bridge {bridge.words} hands to this machine, not what it passes on: watch a port, "
+        f"fwtop -i {bridge.ports[0].name}, and the rule goes there"
+    )
+
+
+def _unseen(bridge: Bridge, rule: Rule) -> str:
+    """Say what netfilter does not see of a bridge; "" if nothing."""
+    families = sorted(set(rule.match.families) - bridge.netfilter)
+    if not families:
+        return ""
+    switch = " and ".join(f"bridge-nf-call-ip{'' if family == 4 else '6'}tables" for family in families)
+    instead = _INSTEAD.get(rule.kind, "")
+    return (
+        f"bridge {bridge.words} passes packets on without netfilter (net.bridge.{switch} is 0): this rule "
+        f"meets only what comes to this machine itself" + (f"; {instead}" if instead else "")
+    )
