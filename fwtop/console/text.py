@@ -42,6 +42,13 @@ def render(snapshot: Snapshot, *, top: int = _ROWS) -> str:
             ),
         )
     lines += _table(
+        "to those behind",
+        (
+            (target.key, _share(target.share), " ".join(target.serves) or target.part)
+            for target in [one for one in tables.destinations if one.part][: min(top, _ROWS)]
+        ),
+    )
+    lines += _table(
         "ports",
         (
             (f"{port.protocol} {port.side} {port.port}", _share(port.share), port.service or "")

@@ -166,6 +166,8 @@ def _destination_json(entry: Destination) -> dict[str, Any]:
         "key": entry.key,
         **share_json(entry.share),
         "dropped_share": round(entry.dropped_share, 6),
+        "part": entry.part or None,
+        "serves": list(entry.serves),
     }
 
 

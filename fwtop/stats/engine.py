@@ -14,6 +14,7 @@ from fwtop.model.traffic.packets import Hook, PacketBatch
 from fwtop.model.traffic.snapshot import Sampling, Share, Tables, Totals
 from fwtop.model.traffic.window import Interval, OriginLookup, Window
 from fwtop.stats import destinations, ledger, payloads, ports, sources
+from fwtop.stats.answers import Answers
 from fwtop.stats.digest import Digest
 from fwtop.stats.keyed_sums import BYTES, DROPPED, SAMPLES, WEIGHT
 from fwtop.stats.shares import Scale
@@ -60,6 +61,7 @@ class Engine:
         self._top = top
         self._live = live
         self._own = own
+        self._answers = Answers()
         self._fed: deque[_Fed] = deque()
         self._digest: Digest | None = None  # unlimited window only: what was joined
         self._counters: Counters | None = None
@@ -96,6 +98,8 @@ class Engine:
         rows = (len(arrived), len(dropped), len(accepted))
         self._fed.append(_Fed(now, counters, digest, rows, last_ns))
         self._waiting_rows += len(batch)
+        if self._live:  # a capture file's interfaces are not this machine's
+            self._answers.feed(arrived)
         if self._window_seconds is not None:
             self._forget(now - self._window_seconds)
         elif self._waiting_rows >= _JOIN_ROWS or len(self._fed) >= _JOIN_FEEDINGS:
@@ -199,12 +203,13 @@ class Engine:
         else:
             book = ledger.recorded(counters.arrived_packets, seconds)
         drops = sources.Drops.of(float(digest.total[DROPPED]), counters, self._stores[1].rows())
+        targets = destinations.table(digest.destinations, scale, drops, self._top)
         return Tables(
             totals=_totals(counters, book),
             sampling=_sampling(digest, counters),
             ledger=book.rows,
             sources=sources.tables(digest.sources, scale, drops, self._lookup, self._top, also=also),
-            destinations=destinations.table(digest.destinations, scale, drops, self._top),
+            destinations=self._answers.marked(targets, self._stores[0].rows(), self._own),
             ports=ports.table(digest.ports, scale, self._top),
             payloads=payloads.table(digest.payloads, scale, self._top),
             protocols=_protocols(digest, counters, scale),

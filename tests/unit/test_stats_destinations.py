@@ -108,3 +108,45 @@ def test_a_session_from_before_has_none() -> None:
     del data["fields"]["Tables"][at]
     del data["row"][data["fields"]["Snapshot"].index("tables")][at]
     assert snapshot_from_dict(data).tables.destinations == ()
+
+
+INSIDE, OUTSIDE = 3, 2
+SERVER, RESOLVER, DARK, CLIENT = "192.0.2.80", "2001:db8::53", "192.0.2.99", "198.51.100.7"
+
+
+def flow(source: str, sport: int, target: str, dport: int, ifindex: int) -> PacketBatch:
+    batch = sent_to([target])
+    address = ipaddress.ip_address(source)
+    batch.src_hi[0], batch.src_lo[0] = int(address) >> 64, int(address) & 0xFFFFFFFFFFFFFFFF
+    batch.protocol[0], batch.sport[0], batch.dport[0], batch.ifindex[0] = 17, sport, dport, ifindex
+    return batch
+
+
+def parts(*sent: PacketBatch) -> dict[str, tuple[str, tuple[str, ...]]]:
+    engine = Engine(NoOrigin(), window_seconds=5.0, live=True)
+    engine.feed(PacketBatch.concat(list(sent)), None, 1.0)
+    return {row.key: (row.part, row.serves) for row in engine.tables().destinations}
+
+
+def test_who_answers_from_behind_is_a_service_and_who_never_does_is_dark() -> None:
+    syn = flow(CLIENT, 40000, SERVER, 80, OUTSIDE)
+    answer = flow(SERVER, 80, CLIENT, 40000, INSIDE)
+    answer.protocol[0], answer.tcp_flags[0] = 6, 0x12
+    question = flow("2001:db8:f::1", 40001, RESOLVER, 53, OUTSIDE)
+    reply = flow(RESOLVER, 53, "2001:db8:f::1", 40001, INSIDE)
+    stray = flow(CLIENT, 1, DARK, 9, OUTSIDE)
+    assert parts(syn, answer, question, reply, stray) == {
+        SERVER: ("service", ("tcp/80",)),
+        RESOLVER: ("service", ("udp/53",)),
+        DARK: ("dark", ()),
+        CLIENT: ("", ()),
+        "2001:db8:f::1": ("", ()),
+    }
+
+
+def test_nobody_outside_can_answer_for_an_address_behind() -> None:
+    syn = flow(CLIENT, 40000, SERVER, 80, OUTSIDE)
+    forged = flow(SERVER, 80, CLIENT, 40000, OUTSIDE)
+    forged.protocol[0], forged.tcp_flags[0] = 6, 0x12
+    elsewhere = flow(CLIENT, 1, DARK, 9, INSIDE)
+    assert {part for part, _ in parts(syn, forged, elsewhere).values()} == {""}

@@ -61,6 +61,8 @@ class Destination:
     share: Share
     dropped_share: float  # of its own packets, 0 to 1
     prefix: Prefix
+    part: str = ""  # of a machine that forwards: "own", "service" (it answers), "dark" (it never did)
+    serves: tuple[str, ...] = ()  # the services that answered: tcp/80
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,7 @@ from fwtop.ui.lists.panels import NO_BASELINE, harm
 from fwtop.ui.lists.path import stage_details
 from fwtop.ui.lists.rows import Item, LogEntry
 from fwtop.ui.lists.rule_details import rule_details
-from fwtop.ui.lists.traffic import payload_name, port_name, signature_words, spared
+from fwtop.ui.lists.traffic import part_text, payload_name, port_name, signature_words, spared
 from fwtop.ui.lists.trends_view import trend_details
 from fwtop.ui.state.figures import Figure, LedgerLine
 from fwtop.ui.state.history_rows import TrendItem
@@ -170,6 +170,8 @@ def _payload(item: Payload, _: float) -> tuple[str, list[Line]]:
 def _destination(item: Destination, _: float) -> tuple[str, list[Line]]:
     lines = [detail("address", item.key), *_share(item.share)]
     lines.append(detail("dropped", f"{percent(item.dropped_share)} of its own packets"))
+    if item.part:
+        lines.append(detail("part", part_text(item)))
     return f"destination {item.key}", lines
 
 

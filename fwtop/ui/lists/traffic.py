@@ -124,16 +124,27 @@ SOURCE_VIEWS = (
     _source_view("country", "country", 7, origin=False, country=False),
 )
 
+
+def part_text(item: Destination) -> str:
+    """Say who is at an address: the services that answer, dark where nobody does."""
+    return " ".join(item.serves) or item.part
+
+
+def _destination(item: Destination, _: CellContext) -> Line:
+    part = part_text(item)
+    return [(item.key, TEXT), *([(f" {part}", DIM)] if part else [])]
+
+
 DESTINATION_VIEW = View(
     "destination",
     (
-        Column("destination", 15, lambda item, _: [(item.key, TEXT)], grow=1, whole=True),
+        Column("destination", 15, _destination, grow=1, whole=True),
         *share_columns(bar_width=12, keep=5),
         Column("dropped", 8, _dropped, right=True, keep=10),
     ),
     Ordering(
         key=lambda item: item.key,
-        search=lambda item: item.key,
+        search=lambda item: f"{item.key} {part_text(item)}",
         sorts=(
             ("dropped", lambda item: item.dropped_share),
             ("bytes", lambda item: item.share.bytes),
