@@ -48,7 +48,7 @@ class GuardianClient:
 
     def request(self, request: Request, *, timeout: float | None = None) -> Answer:
         """Send a request and return its answer, whatever it says; raises FwtopError when there is none."""
-        answer, descriptors = _exchange(self._connection, request, timeout or patience(request))
+        answer, descriptors = exchange(self._connection, request, timeout or patience(request))
         for descriptor in descriptors:
             os.close(descriptor)
         return answer
@@ -71,7 +71,7 @@ class GuardianClient:
     def _demand_with_sources(self, request: Plan | Apply, rule: Rule) -> Answer:
         whole, attached = detach_sources(request, rule)
         try:
-            answer, _ = _exchange(self._connection, whole, patience(whole), attached)
+            answer, _ = exchange(self._connection, whole, patience(whole), attached)
         finally:
             if attached is not None:
                 os.close(attached)
@@ -84,7 +84,7 @@ class GuardianClient:
         attached = sealed(entries) if entries else None
         whole = replace(request, attached=attached is not None)
         try:
-            answer, _ = _exchange(self._connection, whole, patience(whole), attached)
+            answer, _ = exchange(self._connection, whole, patience(whole), attached)
         finally:
             if attached is not None:
                 os.close(attached)
@@ -98,7 +98,7 @@ class GuardianClient:
         Raises FwtopError.
         """
         request = ListRead(name)
-        answer, files = _exchange(self._connection, request, patience(request))
+        answer, files = exchange(self._connection, request, patience(request))
         try:
             if not answer.ok:
                 raise FwtopError(answer.error, answer.code or 1)
@@ -115,7 +115,7 @@ class GuardianClient:
 
     def watch(self, request: Watch, *, timeout: float = ANSWER_SECONDS) -> tuple[Answer, list[int]]:
         """Attach observers: the answer, and the descriptors that its data["fds"] names, in order."""
-        return _exchange(self._connection, request, timeout)
+        return exchange(self._connection, request, timeout)
 
     def detach(self) -> int:
         """Release the socket's descriptor for a console; this object is unusable then."""
@@ -182,7 +182,7 @@ def _try(path: Path, hello: Hello) -> GuardianClient | None:
         sock.settimeout(ANSWER_SECONDS)
         sock.connect(str(path))
         connection = Connection(sock)
-        answer, _ = _exchange(connection, hello, ANSWER_SECONDS)
+        answer, _ = exchange(connection, hello, ANSWER_SECONDS)
     except (OSError, FwtopError):
         sock.close()
         return None
@@ -221,9 +221,10 @@ def _spawn(netns_descriptor: int, run_directory: Path, arguments: tuple[str, ...
         )
 
 
-def _exchange(
+def exchange(
     connection: Connection, request: Request, timeout: float, attached: int | None = None
 ) -> tuple[Answer, list[int]]:
+    """Send a request; returns its answer and the descriptors with it, or raises FwtopError."""
     try:
         return connection.exchange(request, timeout, attached)
     except TimeoutError:

@@ -33,6 +33,7 @@ from fwtop.guardian.rules.guard import read_limits
 from fwtop.guardian.rules.lifecycle import Lifecycle
 from fwtop.guardian.rules.state import GuardianState
 from fwtop.guardian.serving.list_requests import ListRequests
+from fwtop.guardian.serving.programs import SUFFIX
 from fwtop.guardian.serving.reports import Reports
 from fwtop.guardian.serving.requests import Handlers
 from fwtop.guardian.serving.server import Identity, Server
@@ -179,11 +180,14 @@ def _server(options: Options, number: int, journal: Journal, records: RuntimeCop
         serve_urgent=worker.serve_urgent,
     )
     reports = Reports(state, warnings=choice.warnings, wait=worker.wait)
-    identity = Identity(os.getpid(), options.build, number, choice.variant.name)
+    identity = Identity(os.getpid(), options.build, number, choice.variant.name, named=bool(name))
     lists = ListRequests(state)
     worker.own(lifecycle, reports, lists, state, journal, kernel, compiled)
     worker.before_all(lambda: _adopt(state, lifecycle, compiled, failpoints))
-    return Server(Handlers(lifecycle, reports, lists), identity, operators, compiled, worker)
+    programs = options.run_directory / f"{number}{SUFFIX}"
+    return Server(
+        Handlers(lifecycle, reports, lists), identity, operators, compiled, worker, programs=programs
+    )
 
 
 def _named_lists(directory: Path, failpoints: Failpoints, state: GuardianState) -> NamedLists:
@@ -247,6 +251,7 @@ def remove_stale(directory: Path) -> None:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 path.with_suffix(".sock").unlink(missing_ok=True)
+                path.with_suffix(SUFFIX).unlink(missing_ok=True)
                 path.unlink()
             finally:
                 os.close(descriptor)

@@ -1,4 +1,4 @@
-"""The messages between the guardian and its clients (console, command line).
+"""The messages between the guardian and its clients (console, command line, programs: docs/API.md).
 
 Each message is a JSON object of at most MAX_MESSAGE bytes on a Unix SOCK_SEQPACKET socket; descriptors
 accompany the answers to `watch` and `connect` (SCM_RIGHTS). Each request gets exactly one answer, in order,
@@ -18,6 +18,10 @@ PART = 1 << 17  # bytes of an answer in one message: well below the size of any 
 MAX_SECONDS = 3600.0  # of a request's time limit
 MORE, LAST = b"+", b"."  # first byte of a part of an answer; a whole answer starts with "{"
 DEFAULT_CONFIRM_SECONDS = 30
+API_VERSION = 1  # of what docs/API.md promises to programs
+PROGRAM = "program"  # their role
+SCOPES = ("read", "lists", "rules")  # what they may be allowed, in [access] of guard.toml
+MAX_PAGE = 10_000  # entries of a list in one answer
 
 
 class ProtocolError(ValueError):
@@ -28,9 +32,10 @@ class ProtocolError(ValueError):
 class Hello:
     """The first message of a client. A `console` client's provisional rules end with its connection."""
 
-    role: str  # "console", "cli"
-    build: str  # hash of the installed program; a guardian of another build hands over and exits
+    role: str  # "console", "cli", "program"
+    build: str = ""  # hash of the installed program; a guardian of another build hands over and exits
     readonly: bool = False
+    version: int = 0  # of a program: the API_VERSION that it was written for, as it knows no builds
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +138,7 @@ class ListChange:
     ttl_seconds: int | None = None  # of the entries; None: they stay
     force: bool = False  # the operator insists, although a rule on the list becomes overly broad
     attached: bool = False  # the entries are in a descriptor beside the message, as in Plan
+    entries: tuple[str, ...] = ()  # or here, as text
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,9 +161,13 @@ class ListRead:
     """Return all entries of a list: a sealed memory file comes with the answer.
 
     Where some end, another one comes: the seconds that each has left, as doubles; 0 for those that stay.
+    With a `count` up to so many are answered as text from `first` on, as far as MAX_PAGE: data["entries"],
+    each with its seconds or null; data["total"]; data["stamp"], another one after each change.
     """
 
     name: str
+    first: int = 0
+    count: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,15 +216,18 @@ class Answer:
 def encode_request(request: Request, number: int = 0, seconds: float | None = None) -> bytes:
     """Encode a request as one message; `seconds` is how long the client waits for the answer.
 
-    Number 0 and no time limit are left out: guardians of older versions don't know these fields, and must
-    understand the Hello that makes them hand over.
+    Number 0, no time limit and no version are left out: guardians of older versions don't know these fields,
+    and must understand the Hello that makes them hand over.
     """
+    fields = asdict(request)
+    if isinstance(request, Hello) and not request.version:
+        del fields["version"]
     envelope: dict[str, Any] = {"verb": type(request).__name__.lower()}
     if number:
         envelope["number"] = number
     if seconds is not None:
         envelope["seconds"] = seconds
-    return json.dumps({**envelope, **asdict(request)}).encode()
+    return json.dumps({**envelope, **fields}).encode()
 
 
 def parse_request(message: bytes) -> NumberedRequest:

@@ -187,17 +187,22 @@ class Rule:
 
     @staticmethod
     def from_dict(data: dict[str, Any]) -> Rule:
-        """Decode what `to_dict` returned; raises ValueError, KeyError or TypeError on anything else."""
+        """Decode what `to_dict` returned; raises ValueError, KeyError or TypeError on anything else.
+
+        Programs may leave out what has a default.
+        """
         match = dict(data["match"])
         for side in ("sources", "destinations"):
-            match[side] = tuple(Prefix.parse(text) for text in match[side])
+            match[side] = tuple(Prefix.parse(text) for text in match.get(side, ()))
         for name in RANGES:
             span = match.get(name)
             match[name] = Range(**span) if span is not None else None
-        match["tcp_flags"] = tuple(match["tcp_flags"]) if match["tcp_flags"] is not None else None
-        match["payload"] = tuple(_payload_of(item) for item in match["payload"])
-        limit = RateLimit(**data["limit"]) if data["limit"] is not None else None
+        flags = match.get("tcp_flags")
+        match["tcp_flags"] = tuple(flags) if flags is not None else None
+        match["payload"] = tuple(_payload_of(item) for item in match.get("payload", ()))
+        limit = RateLimit(**data["limit"]) if data.get("limit") is not None else None
         rest = {key: value for key, value in data.items() if key not in ("match", "limit", "kind")}
+        rest.setdefault("id", "")
         rest["settings"] = tuple(Setting(**item) for item in data.get("settings", ()))
         if rest.get("connections") is not None:
             rest["connections"] = ConnectionLimit(**rest["connections"])
@@ -291,5 +296,5 @@ def _plain(data: dict[str, Any], rule: Rule) -> dict[str, Any]:
 
 
 def _payload_of(item: dict[str, Any]) -> PayloadMatch:
-    mask = bytes.fromhex(item["mask"]) if item["mask"] is not None else None
-    return PayloadMatch(bytes.fromhex(item["data"]), item["offset"], mask, item["dns_name"])
+    mask = bytes.fromhex(item["mask"]) if item.get("mask") is not None else None
+    return PayloadMatch(bytes.fromhex(item["data"]), item.get("offset"), mask, item.get("dns_name"))

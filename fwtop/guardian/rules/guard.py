@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from fwtop.guardian.allow.allowlist import Allowed, AllowList
+from fwtop.guardian.rules.access import Access, access_of
 from fwtop.guardian.rules.breadth import LIMITING, why_broad
 from fwtop.guardian.rules.prefix_lists import SPACE, Listed, covered, cut_out, listed, sizes
 from fwtop.model.addresses.address import Prefix
@@ -153,6 +154,7 @@ DEFAULT_SHARE = 0.5
 _BLOCKING = (Kind.IPSET, Kind.STRING, Kind.XDP, Kind.NFTABLES, Kind.TC)
 _KEY = "max_blocked_share"
 _FORCE_KEY = "console_may_force"
+_ACCESS_KEY = "access"
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +165,7 @@ class Limits:
     file: str = LIMITS_FILE
     # A console parses what attackers send: a compromised one could claim that the operator confirmed.
     console_may_force: bool = False
+    access: Access = field(default_factory=Access)  # of programs that are not root's
 
 
 def read_limits(path: Path = Path(LIMITS_FILE)) -> tuple[Limits, tuple[str, ...]]:
@@ -176,10 +179,12 @@ def read_limits(path: Path = Path(LIMITS_FILE)) -> tuple[Limits, tuple[str, ...]
     if type(may_force) is not bool:
         warnings.append(f"{path}: {_FORCE_KEY} must be true or false; false is used")
         may_force = False
-    if unknown := sorted(set(data) - {_KEY, _FORCE_KEY}):
-        known = f"{_KEY} and {_FORCE_KEY}"
+    access, wrong_access = access_of(data.get(_ACCESS_KEY, {}), path)
+    warnings += map(safe_text, wrong_access)
+    if unknown := sorted(set(data) - {_KEY, _FORCE_KEY, _ACCESS_KEY}):
+        known = f"{_KEY}, {_FORCE_KEY} and [{_ACCESS_KEY}]"
         warnings.append(safe_text(f"{path}: unknown and ignored: {', '.join(unknown)}; there are {known}"))
-    return Limits(float(share), str(path), may_force), tuple(warnings)
+    return Limits(float(share), str(path), may_force, access), tuple(warnings)
 
 
 def check_share(rule: Rule, active: Iterable[Rule], limits: Limits) -> None:

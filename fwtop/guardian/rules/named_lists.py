@@ -108,6 +108,10 @@ class NamedLists:
         recorded = self._lists.get(rule.list_name or "")
         return f"l{recorded.number}v{recorded.stamp}" if recorded is not None else ""
 
+    def stamp_of(self, name: str) -> int:
+        """Return the number of a list's last change; raises FwtopError."""
+        return self._recorded(name).stamp
+
     def users(self, name: str) -> list[Entry]:
         """Return the active rules on a list."""
         return [entry for entry in list(self._active.values()) if entry.rule.list_name == name]

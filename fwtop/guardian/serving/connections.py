@@ -15,6 +15,8 @@ from fwtop.model.protocol import Answer, encode_success
 
 MAX_CONNECTIONS = 256
 _RESERVED = 64  # of them for those who come through the socket, which is root's alone
+MAX_OF_PROGRAMS = 64  # and so many are for these, whom any user may start
+MAX_OF_USER = 8  # of a user's programs
 MAX_OF_CLIENT = 4  # a console has three, and one more while it replaces a broken one
 _ACCEPTED_AT_ONCE = 64
 _STALLED_SECONDS = 10.0  # a client that does not read its answer for so long is dropped
@@ -39,15 +41,32 @@ class Connections:
         """Return whether a connection is still open."""
         return peer in self._peers
 
-    def accept(self, listener: socket.socket) -> None:
-        """Accept what waits at the listening socket."""
+    def accept(self, listener: socket.socket, *, programs: bool = False) -> None:
+        """Accept what waits at a listening socket, which is root's or that for programs."""
         for _ in range(_ACCEPTED_AT_ONCE):
             try:
-                peer = Peer.accept(listener, self.closer)
+                peer = Peer.accept(listener, self.closer, program=programs)
             except OSError:  # none left, gone already, or out of descriptors
                 return
-            if peer is not None:
+            if peer is not None and peer.program:
+                self._admit_program(peer)
+            elif peer is not None:
                 self.admit(peer)
+
+    def _admit_program(self, peer: Peer) -> None:
+        """Add a program's connection within their limits; it takes the place of a stranger at most."""
+        others = [item for item in self._peers if item.program]
+        if sum(item.uid == peer.uid for item in others) >= MAX_OF_USER:
+            peer.close()
+            return
+        if len(others) >= MAX_OF_PROGRAMS or len(self._peers) >= MAX_CONNECTIONS - _RESERVED:
+            strangers = [item for item in others if item.client is None]
+            if not strangers:
+                peer.close()
+                return
+            self.drop(min(strangers, key=lambda item: item.used))
+        self._peers.add(peer)
+        self._listen(peer)
 
     def admit(self, peer: Peer) -> None:
         """Add a new connection; at the limit it takes the place of the least useful one."""

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 from fwtop.guardian.rules.state import GuardianState
 from fwtop.guardian.serving.ownership import single_threaded
 from fwtop.model.addresses.address import Prefix
-from fwtop.model.addresses.prefix_list import sealed
+from fwtop.model.addresses.prefix_list import prefix_text, sealed
+from fwtop.model.addresses.targets import prefixes_of
 from fwtop.model.errors import FwtopError
-from fwtop.model.protocol import LIST_ACTIONS, ListChange, ListRead, ListShow, ListTest
+from fwtop.model.protocol import LIST_ACTIONS, MAX_PAGE, ListChange, ListRead, ListShow, ListTest
 
 if TYPE_CHECKING:  # numpy, which a guardian without lists needn't carry
     from fwtop.guardian.rules.named_lists import Done
@@ -31,17 +32,19 @@ class ListRequests:
     ) -> dict[str, Any]:
         """Carry out a request with the entries that came beside it; raises FwtopError.
 
-        The answer of ListRead holds descriptors, the caller's then, as data["descriptors"].
+        The answer of ListRead without a count holds descriptors, the caller's then, as data["descriptors"].
         """
         match request:
             case ListChange():
-                return asdict(self._change(request, entries))
+                return asdict(self._change(request, entries or prefixes_of(request.entries)))
             case ListShow():
                 return self._show(request.name)
             case ListTest():
                 return self._test(request)
-            case ListRead():
+            case ListRead(count=None):
                 return {"descriptors": self._files(request.name)}
+            case ListRead():
+                return self._page(request)
 
     def _change(self, request: ListChange, entries: Sequence[Prefix]) -> Done:
         lists, name, ttl = self._state.lists, request.name, request.ttl_seconds
@@ -88,6 +91,17 @@ class ListRequests:
             return {"entry": None, "seconds_left": None}
         end = named.end_of(found)
         return {"entry": str(found), "seconds_left": max(0.0, end - time.monotonic()) if end else None}
+
+    def _page(self, request: ListRead) -> dict[str, Any]:
+        lists, now = self._state.lists, time.monotonic()
+        named = lists.find(request.name)
+        first = max(0, request.first)
+        last = first + min(MAX_PAGE, max(0, request.count or 0))
+        found = named.rows[first:last]
+        ends = named.ends[first:last].tolist() if named.ends is not None else [0.0] * len(found)
+        left = [max(0.0, end - now) if end else None for end in ends]
+        told = [[prefix_text(entry), seconds] for entry, seconds in zip(found, left, strict=True)]
+        return {"entries": told, "total": len(named.rows), "stamp": lists.stamp_of(request.name)}
 
     def _files(self, name: str) -> list[int]:
         named = self._state.lists.find(name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import array
 import contextlib
 import fcntl
 import os
@@ -108,7 +109,9 @@ def _close_one(descriptor: int) -> None:
         sent.close()
 
 
-_CREDENTIALS = struct.Struct("3i")
+_CREDENTIALS = struct.Struct("iII")  # pid, uid, gid
+_SO_PEERGROUPS = 59  # asm-generic/socket.h
+_MOST_GROUPS = 256  # socket.getsockopt takes no more than 1,024 bytes
 
 
 class PeerGone(Exception):
@@ -133,6 +136,9 @@ class Peer:
     sock: socket.socket
     pid: int
     closer: BackgroundCloser
+    uid: int = 0
+    groups: frozenset[int] = frozenset()  # of a program's process
+    program: bool = False  # it came through the socket for programs
     client: Client | None = None  # None: hello was not said yet
     waiting: bool = False
     number: int = 0  # of the request that is answered next
@@ -141,19 +147,26 @@ class Peer:
     out: deque[tuple[list[bytes | memoryview], list[int]]] = field(default_factory=deque)
 
     @staticmethod
-    def accept(listener: socket.socket, closer: BackgroundCloser) -> Peer | None:
-        """Take a connection; None when it is not root's. Raises BlockingIOError when there is none."""
+    def accept(listener: socket.socket, closer: BackgroundCloser, *, program: bool = False) -> Peer | None:
+        """Take a connection; None when it is not root's and no program's.
+
+        Raises BlockingIOError when there is none.
+        """
         sock, _ = listener.accept()
         try:
-            pid, uid, _ = _CREDENTIALS.unpack(
+            pid, uid, gid = _CREDENTIALS.unpack(
                 sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
             )
+            groups = _groups(sock) | {gid} if program else frozenset()
         except OSError:
-            uid = -1
-        if uid != 0:
+            uid, program = -1, False
+        if uid != 0 and not program:
             closer.close_connection(sock)
             return None
-        return Peer.of(sock, pid, closer)
+        peer = Peer.of(sock, pid, closer)
+        if program:
+            peer.uid, peer.groups, peer.program = uid, groups, True
+        return peer
 
     @staticmethod
     def of(sock: socket.socket, pid: int, closer: BackgroundCloser) -> Peer:
@@ -228,6 +241,14 @@ class Peer:
             _close(descriptors)
         self.out.clear()
         self.closer.close_connection(self.sock)
+
+
+def _groups(sock: socket.socket) -> frozenset[int]:
+    """Return the supplementary groups that a peer had when it connected; none if they are too many."""
+    numbers = array.array("I")
+    with contextlib.suppress(OSError):
+        numbers.frombytes(sock.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, _MOST_GROUPS * numbers.itemsize))
+    return frozenset(numbers)
 
 
 def _close(descriptors: list[int]) -> None:

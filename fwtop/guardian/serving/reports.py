@@ -15,7 +15,7 @@ from fwtop.guardian.diagnose import Subject, explain, over_text
 from fwtop.guardian.diagnose.bridged import bridge_notes
 from fwtop.guardian.diagnose.dependents import notrack_warnings
 from fwtop.guardian.rules import closing, guard
-from fwtop.guardian.rules.guard import check_share, force_refused
+from fwtop.guardian.rules.guard import Limits, check_share, force_refused
 from fwtop.guardian.rules.state import GuardianState
 from fwtop.guardian.serving.ownership import single_threaded
 from fwtop.model.addresses.address import Prefix
@@ -46,6 +46,10 @@ class Reports:
         self._warnings = warnings
         self._wait = wait
         self._allow: tuple[tuple[Allowed, ...], bytes] = (), b"[]"  # entries, and how they are encoded
+
+    def limits(self) -> tuple[Limits, tuple[str, ...]]:
+        """Read the operator's file: its settings, and what is wrong with it."""
+        return self._state.limits()
 
     def plan(
         self,

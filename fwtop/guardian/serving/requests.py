@@ -88,6 +88,8 @@ def check_attached(request: Request, attached: int | None) -> None:
     announced = isinstance(request, Plan | Apply | ListChange) and request.attached
     if announced != (attached is not None):
         raise ValueError("a list is announced or attached, but not both")
+    if announced and isinstance(request, ListChange) and request.entries:
+        raise ValueError("the entries are in the message or attached, not both")
 
 
 def guarded(request: Request, work: Callable[[], dict[str, Any]]) -> Answer:

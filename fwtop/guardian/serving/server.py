@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from fwtop.client.connection import patience
@@ -23,6 +24,7 @@ from fwtop.guardian.objects.xdp import CompiledRules
 from fwtop.guardian.observers import Loading, Observers
 from fwtop.guardian.serving.connections import Connections
 from fwtop.guardian.serving.peer import Client, Peer, PeerGone, is_memory_file
+from fwtop.guardian.serving.programs import Asked, Programs, greet
 from fwtop.guardian.serving.requests import Handlers, carry_out, check_attached, guarded
 from fwtop.guardian.serving.rulesets import Rulesets
 from fwtop.guardian.serving.status_cache import StatusCache
@@ -31,6 +33,7 @@ from fwtop.guardian.survey import LastSurvey
 from fwtop.kernel.routes import RouteMonitor
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import (
+    API_VERSION,
     Answer,
     Apply,
     Connect,
@@ -67,6 +70,7 @@ class Identity:
     build: str
     netns: int
     variant: str
+    named: bool = False  # the namespace has a name: it ends when somebody deletes it and nobody is in it
 
 
 class Server:
@@ -79,7 +83,10 @@ class Server:
         operators: dict[Session, float],
         compiled: CompiledRules,
         worker: Worker,
+        *,
+        programs: Path,
     ) -> None:
+        """Take what serves requests; `programs` is the path of the socket for programs."""
         self._handlers = handlers  # for the worker's thread alone
         self._compiled = compiled  # likewise
         self._identity = identity
@@ -91,6 +98,7 @@ class Server:
         self._survey = LastSurvey()
         self._rulesets = Rulesets(self._selector)
         self._worker = worker
+        self._programs = Programs(programs, worker, self._connections, handlers.reports.limits)
         self._routes = RouteMonitor()
         self._statuses = StatusCache(self._make_status, lambda: worker.version, self._reply_status)
         self._stop = False
@@ -102,7 +110,9 @@ class Server:
         wake, _waker = self._catch_signals()
         self._observers.detach_stale()
         self._worker.start()
+        self._programs.renew()
         self._selector.register(listener, selectors.EVENT_READ, listener)
+        self._selector.register(self._programs.listener, selectors.EVENT_READ, self._programs)
         self._selector.register(wake, selectors.EVENT_READ, wake)
         self._selector.register(self._worker.wake, selectors.EVENT_READ, self._worker)
         self._selector.register(self._routes, selectors.EVENT_READ, self._routes)
@@ -115,6 +125,7 @@ class Server:
         self._connections.drop_all()
         self._worker.finish()
         listener.close()
+        self._programs.close()
         self._routes.close()
         self._rulesets.close()
         self._observers.finish()
@@ -143,6 +154,8 @@ class Server:
             times.append(timeout)
         if self._connections or self._worker.active or self._worker.busy:
             self._idle_at = now + _LINGER_SECONDS
+        elif self._programs.granted and not self._identity.named:
+            pass  # nobody but root could start another one
         elif now >= self._idle_at:
             self._stop = True
         else:
@@ -152,6 +165,8 @@ class Server:
     def _ready(self, source: object, events: int, listener: socket.socket, wake: socket.socket) -> None:
         if source is listener:
             self._connections.accept(listener)
+        elif source is self._programs:
+            self._connections.accept(self._programs.listener, programs=True)
         elif source is wake:
             with contextlib.suppress(BlockingIOError):
                 wake.recv(4096)
@@ -199,18 +214,37 @@ class Server:
 
     def _serve(self, peer: Peer, asked: NumberedRequest, attached: int | None) -> None:
         request = asked.request
-        if peer.client is None:
-            if not isinstance(request, Hello):
-                raise PeerGone
+        if peer.client is None and not isinstance(request, Hello):
+            raise PeerGone
+        if peer.program:
+            self._programs.admit(peer, asked, attached, self._serve_program)
+        elif peer.client is None and isinstance(request, Hello):
             self._connections.reply(peer, self._greet(peer, request))
-            return
+        elif peer.client is not None:
+            self._serve_client(peer, peer.client, asked, attached)
+
+    def _serve_program(self, asked: Asked, scopes: tuple[str, ...]) -> None:
+        """Serve a request that its program may make."""
+        peer, request = asked.peer, asked.asked.request
+        if peer.client is not None:
+            self._serve_client(peer, peer.client, asked.asked, asked.attached)
+        elif isinstance(request, Hello):
+            refused = greet(request)
+            if refused is None:
+                peer.client = Client(request)
+                peer.client.connections.add(peer)
+            about = {"guardian": self._about(request.readonly), "version": API_VERSION, "scopes": scopes}
+            self._connections.reply(peer, refused or Answer(True, data=about))
+
+    def _serve_client(self, peer: Peer, client: Client, asked: NumberedRequest, attached: int | None) -> None:
+        request = asked.request
         match request:
             case Hello():
                 self._connections.reply(peer, Answer(False, "hello was said already", 2))
             case Connect():
-                self._branch(peer, peer.client)
+                self._branch(peer, client)
             case Watch():
-                self._start_watching(peer, peer.client, request)
+                self._start_watching(peer, client, request)
             case Status():
                 self._connections.suspend(peer)
                 self._statuses.request(peer, request, asked.seconds)
@@ -223,11 +257,11 @@ class Server:
             case Rules():
                 self._connections.reply_encoded(peer, {"ruleset": self._rulesets.request()})
             case Symbols():
-                self._name_locations(peer, peer.client)
-            case Apply() | Keep() | Repair() | Undo() | ListChange() if peer.client.hello.readonly:
+                self._name_locations(peer, client)
+            case Apply() | Keep() | Repair() | Undo() | ListChange() if client.hello.readonly:
                 self._connections.reply(peer, Answer(False, "read-only: nothing was changed", 1))
             case _:
-                self._submit(peer, peer.client, asked, attached)
+                self._submit(peer, client, asked, attached)
 
     def _submit(self, peer: Peer, client: Client, asked: NumberedRequest, attached: int | None) -> None:
         """Hand a request to the worker."""
@@ -262,6 +296,7 @@ class Server:
         peer.client = Client(hello)
         peer.client.connections.add(peer)
         note_operator(self._operators, operator_of(peer.pid))
+        self._programs.renew()
         return Answer(True, data={"guardian": self._about(hello.readonly)})
 
     def _branch(self, peer: Peer, client: Client) -> None:

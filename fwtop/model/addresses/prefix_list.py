@@ -100,17 +100,24 @@ def detach_sources(request: Plan | Apply, rule: Rule) -> tuple[Plan | Apply, int
 
 
 def sealed(prefixes: Sequence[Prefix]) -> int:
-    """Write a long list into a new memory file that nobody can change any more."""
-    from fwtop.model.addresses.prefix_rows import PrefixRows
-
+    """Write a list into a new memory file that nobody can change any more."""
     descriptor = os.memfd_create("fwtop-sources", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     with open(descriptor, "wb", buffering=0, closefd=False) as file:
-        for piece in PrefixRows.of(prefixes).pieces():
+        for piece in _pieces(prefixes):
             view = memoryview(piece)
             while view:  # write(2) takes 2 GiB at most
                 view = view[file.write(view) :]
     fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _SEALS)
     return descriptor
+
+
+def _pieces(prefixes: Sequence[Prefix]) -> Sequence[bytes | memoryview]:
+    """Return what `pack_prefixes` would, a long list without copying it."""
+    if len(prefixes) <= ATTACH_ABOVE and isinstance(prefixes, tuple):
+        return [pack_prefixes(prefixes)]
+    from fwtop.model.addresses.prefix_rows import PrefixRows
+
+    return PrefixRows.of(prefixes).pieces()
 
 
 def read_sources(descriptor: int) -> Sequence[Prefix]:

@@ -1,0 +1,180 @@
+"""Programs that are not root's: a socket of their own, and what each of them may ask (docs/API.md).
+
+Everybody may connect where the operator's [access] grants anything. Who it is, is the kernel's word, taken at
+the connection; what that allows, the file's at each request, so that a grant taken back is gone at once. The
+worker reads the file, as a disk could block the event loop.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from fwtop.guardian.rules.guard import Limits
+from fwtop.guardian.serving.connections import Connections
+from fwtop.guardian.serving.peer import Peer
+from fwtop.guardian.serving.requests import guarded
+from fwtop.guardian.serving.worker import Task, Worker
+from fwtop.model.protocol import (
+    API_VERSION,
+    PROGRAM,
+    SCOPES,
+    Answer,
+    Apply,
+    Hello,
+    Keep,
+    ListChange,
+    ListRead,
+    ListShow,
+    ListTest,
+    NumberedRequest,
+    Plan,
+    Repair,
+    Request,
+    Rules,
+    Status,
+    Survey,
+    Undo,
+    Why,
+)
+
+SUFFIX = ".api"
+_READ = (Status, Why, Plan, ListShow, ListTest, ListRead, Rules, Survey)
+_RULES = (Apply, Keep, Repair, Undo)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request whose permission is being looked up."""
+
+    peer: Peer
+    asked: NumberedRequest
+    attached: int | None  # a copy, closed once the request was served
+
+
+def scope_of(request: Request) -> str | None:
+    """Return the scope that a request needs; None: it is not for programs."""
+    if isinstance(request, _READ):
+        return "read"
+    if isinstance(request, ListChange):
+        return "lists"
+    return "rules" if isinstance(request, _RULES) else None
+
+
+class Programs:
+    """The programs' socket and their permissions; of the event loop's thread."""
+
+    def __init__(
+        self,
+        path: Path,
+        worker: Worker,
+        connections: Connections,
+        limits: Callable[[], tuple[Limits, tuple[str, ...]]],
+    ) -> None:
+        """Take the socket's path, and what reads the operator's file in the worker."""
+        self.granted = False  # somebody but root may come
+        self.listener = _listen(path)
+        self._path = path
+        self._worker = worker
+        self._connections = connections
+        self._limits = limits
+
+    def renew(self) -> None:
+        """Have the operator's file read again: it says whether others than root may connect."""
+
+        def done(answer: Answer) -> None:
+            if answer.ok and answer.data["granted"] != self.granted:
+                self.granted = answer.data["granted"]
+                self._path.chmod(0o666 if self.granted else 0o600)
+
+        def work() -> Answer:
+            return guarded(Status(), lambda: {"granted": self._limits()[0].access.granted})
+
+        self._worker.submit(Task(work, done, quick=True, changes=False))
+
+    def admit(
+        self,
+        peer: Peer,
+        asked: NumberedRequest,
+        attached: int | None,
+        serve: Callable[[Asked, tuple[str, ...]], None],
+    ) -> None:
+        """Have a program's scopes looked up; then `serve` its request, or answer what is missing."""
+        ready = Asked(peer, asked, self._connections.closer.keep(attached))
+
+        def work() -> Answer:
+            return guarded(asked.request, lambda: {"scopes": self._scopes(peer)})
+
+        def done(answer: Answer) -> None:
+            try:
+                refused = answer if not answer.ok else _refusal(asked.request, answer.data["scopes"])
+                if refused is not None:
+                    self._connections.reply(peer, refused)
+                elif peer in self._connections:
+                    serve(replace(ready, asked=_marked(asked, peer.uid)), answer.data["scopes"])
+            finally:
+                if ready.attached is not None:
+                    self._connections.closer.close([ready.attached])
+
+        self._connections.suspend(peer)
+        self._worker.submit(Task(work, done, quick=True, changes=False))
+
+    def close(self) -> None:
+        """Stop listening."""
+        self.listener.close()
+        self._path.unlink(missing_ok=True)
+
+    def _scopes(self, peer: Peer) -> tuple[str, ...]:
+        return self._limits()[0].access.scopes(peer.uid, peer.groups)
+
+
+def greet(hello: Hello) -> Answer | None:
+    """Return why a program's hello is refused, None if it isn't."""
+    if hello.role != PROGRAM:
+        return Answer(False, f"this socket is for programs: say hello with the role {PROGRAM!r}", 2)
+    if hello.version != API_VERSION:
+        return Answer(False, f"this guardian speaks version {API_VERSION}, not {hello.version}", 2)
+    return None
+
+
+def _refusal(request: Request, scopes: tuple[str, ...]) -> Answer | None:
+    """Return the answer to a request that a program may not make, None if it may."""
+    if isinstance(request, Hello):
+        if scopes:
+            return None
+        return Answer(
+            False,
+            f"no access: [access] in guard.toml gives none of your groups a scope ({', '.join(SCOPES)})",
+            3,
+        )
+    needed, verb = scope_of(request), type(request).__name__.lower()
+    if needed is None:
+        return Answer(False, f"{verb} is not for programs; nothing was changed", 2)
+    if needed not in scopes:
+        return Answer(False, f"{verb} needs the scope {needed!r}, which you lack; nothing was changed", 3)
+    if isinstance(request, Apply | ListChange) and request.force:
+        return Answer(False, "a program may not force: use the fwtop command; nothing was changed", 1)
+    return None
+
+
+def _marked(asked: NumberedRequest, uid: int) -> NumberedRequest:
+    """Return a request whose rule says whose program asked for it."""
+    if not isinstance(asked.request, Apply):
+        return asked
+    rule = {**asked.request.rule, "created_by": f"program of user {uid}"}
+    return replace(asked, request=replace(asked.request, rule=rule))
+
+
+def _listen(path: Path) -> socket.socket:
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
+    path.unlink(missing_ok=True)
+    mask = os.umask(0o177)
+    try:
+        listener.bind(str(path))
+    finally:
+        os.umask(mask)
+    listener.listen(64)
+    return listener

@@ -1,0 +1,218 @@
+"""Programs of ordinary users: the examples of docs/API.md run, and every scope is held to."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import re
+import shutil
+import socket
+import tempfile
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from guardian_bench import Bench
+
+from fwtop.client import program
+from fwtop.client.discovery import enter_netns
+from fwtop.model.errors import FwtopError
+from fwtop.model.protocol import (
+    PROGRAM,
+    Apply,
+    Connect,
+    Hello,
+    ListChange,
+    ListShow,
+    Status,
+    Symbols,
+    Undo,
+    Watch,
+    encode_request,
+)
+
+pytestmark = pytest.mark.kernel
+EXAMPLES = re.findall(r"```python\n(.*?)```", (Path(__file__).parents[2] / "docs/API.md").read_text(), re.S)
+READ, LISTS, RULES, NONE = 61_001, 61_002, 61_003, 61_004  # groups
+NOBODY = 65_534
+ACCESS = f"[access]\nread = [{READ}]\nlists = [{LISTS}]\nrules = [{RULES}]\n"
+
+
+@pytest.fixture(scope="module")
+def bench(shared_pair) -> Iterator[Bench]:
+    directory = Path(tempfile.mkdtemp(prefix="fwtop-api"))
+    directory.chmod(0o755)
+    (directory / "guard.toml").write_text(ACCESS)
+    made = Bench(shared_pair, directory)
+    made.connect().close()
+    try:
+        with made.connect():
+            yield made
+    finally:
+        made.close()
+        shutil.rmtree(directory)
+
+
+def as_user(bench: Bench, groups: list[int], work: Callable[[], str]) -> str:
+    """Have a process of an ordinary user in the victim's namespace do something; returns what it says."""
+    reader, writer = os.pipe()
+    if not (child := os.fork()):
+        with contextlib.suppress(BaseException):
+            try:
+                enter_netns(bench.netns)
+                os.setgroups(groups)
+                os.setresgid(NOBODY, NOBODY, NOBODY)
+                os.setresuid(NOBODY, NOBODY, NOBODY)
+                said = work()
+            except BaseException:
+                said = traceback.format_exc()
+            os.write(writer, said.encode()[:60_000])
+        os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader) as file:
+        said = file.read()
+    os.waitpid(child, 0)
+    return said
+
+
+@pytest.fixture
+def open_to_groups(bench: Bench, poll_until) -> None:
+    """The socket is open once the guardian has read its file."""
+    [path] = bench.directory.glob("*.api")
+    poll_until(lambda: path.stat().st_mode & 0o777 == 0o666, 20)
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_the_examples_of_the_document_run(bench: Bench, open_to_groups: None, example: str) -> None:
+    text = example.replace("/run/fwtop", str(bench.directory))
+    text = text.replace(
+        "connect()", f"connect(run_directory=__import__('pathlib').Path({str(bench.directory)!r}))"
+    )
+
+    def work() -> str:
+        with contextlib.redirect_stdout(io.StringIO()) as out:
+            exec(compile(text, "docs/API.md", "exec"), {})  # noqa: S102 - it is ours
+        return out.getvalue()
+
+    said = as_user(bench, [LISTS, RULES], work)
+    assert "Traceback" not in said, said
+    assert ("198.51.100.0/24" in said and "203.0.113.9" in said) or "192.0.2.0/24" in said
+    with bench.connect() as guardian:
+        assert guardian.demand(ListShow()).data["lists"] == []
+        finished = guardian.demand(Status(finished=True)).data["rules"]
+        assert all(item["rule"]["created_by"] == f"program of user {NOBODY}" for item in finished)
+
+
+def test_what_is_refused_says_which_scope_is_missing(bench: Bench, open_to_groups: None) -> None:
+    wide = bench.block_rule(4).to_dict() | {"match": {"sources": ["0.0.0.0/1"]}}
+    requests = {
+        "status": Status(),
+        "lists": ListChange("x", "create"),
+        "delete": ListChange("x", "delete"),
+        "rules": Undo(("77",)),
+        "force": Apply(wide, force=True),
+        "watch": Watch(),
+        "connect": Connect(),
+        "symbols": Symbols(),
+    }
+
+    def work() -> str:
+        said = {}
+        with program.connect(run_directory=bench.directory) as fwtop:
+            for name, request in requests.items():
+                try:
+                    fwtop.request(request)
+                    said[name] = "done"
+                except FwtopError as error:
+                    said[name] = str(error)
+        return json.dumps(said)
+
+    never = {
+        name: f"{name} is not for programs; nothing was changed" for name in ("watch", "connect", "symbols")
+    }
+    no_force = "a program may not force: use the fwtop command; nothing was changed"
+
+    def lacks(verb: str, scope: str) -> str:
+        return f"{verb} needs the scope '{scope}', which you lack; nothing was changed"
+
+    no_lists = {name: lacks("listchange", "lists") for name in ("lists", "delete")}
+    no_rules = {"rules": lacks("undo", "rules"), "force": lacks("apply", "rules")}
+    wanted = {
+        READ: {"status": "done", **no_lists, **no_rules, **never},
+        LISTS: {"status": "done", "lists": "done", "delete": "done", **no_rules, **never},
+    }
+    for group, expected in wanted.items():
+        assert json.loads(as_user(bench, [group], work)) == expected
+    with_rules = json.loads(as_user(bench, [RULES], work))
+    assert with_rules["rules"].startswith("no active rule '77'")
+    assert with_rules == {
+        "status": "done",
+        "rules": with_rules["rules"],
+        "force": no_force,
+        **no_lists,
+        **never,
+    }
+    assert "no access: [access] in guard.toml gives none of your groups a scope" in as_user(
+        bench, [NONE], work
+    )
+
+
+def test_a_grant_taken_back_is_gone_at_once_and_strangers_keep_nobody_out(
+    bench: Bench, open_to_groups: None
+) -> None:
+    path = next(bench.directory.glob("*.api"))
+
+    def crowd() -> str:
+        """Hold as many connections as one user gets; further ones are closed."""
+        held = [socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(9)]
+        for one in held:
+            one.connect(str(path))
+        hello = encode_request(Hello(PROGRAM, version=1))
+        with contextlib.suppress(OSError):
+            held[8].send(hello)
+        held[8].settimeout(20)
+        try:
+            ended = held[8].recv(100) == b""
+        except ConnectionResetError:
+            ended = True
+        held[0].send(hello)
+        answered = json.loads(held[0].recv(1 << 16))["ok"]
+        held[0].send(encode_request(Watch()))
+        return f"{ended} {answered}"
+
+    assert as_user(bench, [READ], crowd) == "True True"
+    with program.connect(bench.netns, run_directory=bench.directory) as fwtop:
+        assert fwtop.scopes == ("read", "lists", "rules"), "root needs no grant"
+
+    def work() -> str:
+        with program.connect(run_directory=bench.directory) as fwtop:
+            before = bool(fwtop.status())
+            os.write(told, b"x")
+            os.read(go, 1)
+            try:
+                fwtop.status()
+            except FwtopError as error:
+                return f"{before} {error}"
+        return "still there"
+
+    (waiting, told), (go, release) = os.pipe(), os.pipe()
+    if not (helper := os.fork()):  # takes the grant back while the program is connected
+        os.read(waiting, 1)
+        (bench.directory / "guard.toml").write_text("")
+        os.write(release, b"x")
+        os._exit(0)
+    assert as_user(bench, [READ], work) == (
+        "True status needs the scope 'read', which you lack; nothing was changed"
+    )
+    os.waitpid(helper, 0)
+    (bench.directory / "guard.toml").write_text(ACCESS)
+    wrong = replace(Hello(PROGRAM, version=9))
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
+        sock.connect(str(path))
+        for hello, words in ((wrong, "version 1, not 9"), (Hello("cli"), "for programs")):
+            sock.send(encode_request(hello))
+            assert words in json.loads(sock.recv(1 << 16))["error"]

@@ -1,0 +1,81 @@
+"""What programs may ask: the table in guard.toml, and the verbs that docs/API.md names."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from fwtop.guardian.rules.access import access_of
+from fwtop.guardian.rules.guard import read_limits
+from fwtop.guardian.serving.programs import scope_of
+from fwtop.model import protocol
+from fwtop.model.protocol import SCOPES, Connect, Hello, Rescan, Symbols, Watch
+from fwtop.model.rule import Rule
+
+DOCUMENT = (Path(__file__).parents[2] / "docs/API.md").read_text()
+GUARD = Path("guard.toml")
+
+
+def test_scopes_go_with_groups_and_who_may_change_may_read(tmp_path: Path) -> None:
+    groups = tmp_path / "group"
+    groups.write_text("root:x:0:\nsoc:x:700:ann,bob\nbroken\nbots:x:701:\n")
+    access, wrong = access_of({"read": ["soc"], "lists": [701, "bots"], "rules": []}, GUARD, groups)
+    assert not wrong
+    assert access.granted
+    assert access.scopes(1000, {700}) == ("read",)
+    assert access.scopes(1000, {701, 5}) == ("read", "lists")
+    assert access.scopes(1000, {5}) == ()
+    assert access.scopes(0, ()) == SCOPES
+
+
+@pytest.mark.parametrize(
+    ("table", "words"),
+    [
+        ("all", "must be a table"),
+        ({"write": ["root"]}, "no scope 'write'"),
+        ({"read": "root"}, "must be a list of groups"),
+        ({"rules": ["no-such-group"]}, "no group 'no-such-group'"),
+        ({"rules": [-1]}, "no group -1"),
+        ({"rules": [True]}, "no group True"),
+        ({"rules": [[1]]}, r"no group \[1\]"),
+    ],
+)
+def test_what_is_wrong_is_told_and_grants_nothing(table: object, words: str) -> None:
+    access, [line] = access_of(table, GUARD)
+    assert re.search(words, line)
+    assert not access.granted
+
+
+def test_the_file_of_limits_has_the_table(tmp_path: Path) -> None:
+    path = tmp_path / "guard.toml"
+    path.write_text("max_blocked_share = 0.25\n[access]\nread = [12]\n")
+    limits, warnings = read_limits(path)
+    assert not warnings
+    assert (limits.max_blocked_share, limits.access.scopes(9, {12})) == (0.25, ("read",))
+
+
+def test_each_verb_of_the_document_has_its_scope_and_fields() -> None:
+    rows = re.findall(r"^\| `(\w+)` \|\s+(\w*)\s*\| (.*?) ?\|", DOCUMENT, re.M)
+    told = {verb: scope or None for verb, scope, _ in rows}
+    kinds = {cls.__name__.lower(): cls for cls in get_args(protocol.Request)}
+    assert set(told) == set(kinds) - {cls.__name__.lower() for cls in (Watch, Connect, Symbols, Rescan)}
+    for verb, _, fields in rows:
+        made = object.__new__(kinds[verb])
+        assert scope_of(made) == told[verb] or isinstance(made, Hello)
+        named = set(re.findall(r"`(\w+)`", fields))
+        assert named <= set(kinds[verb].__dataclass_fields__)
+
+
+def test_a_short_rule_is_a_rule() -> None:
+    rule = Rule.from_dict(
+        {
+            "kind": "string",
+            "match": {"payload": [{"data": "6162"}], "ttl": {"low": 1, "high": 9}},
+            "summary": "x",
+            "ttl_seconds": 60,
+        }
+    )
+    assert rule == Rule.from_dict(rule.to_dict())
