@@ -78,14 +78,14 @@ class Lab:
     def _set_up(self) -> None:
         everyone = [*self.legitimate.all, *self._crowd]
         vlans = {vector.vlan[0] for vector in self.scenario.vectors if vector.vlan}
-        wire, self._receiving = namespaces.create(os.getpid(), everyone, sorted(vlans))
+        self.wire, self._receiving = namespaces.create(os.getpid(), everyone, sorted(vlans))
         firewall.install_victim_rules(self.victim, self.scenario)
         firewall.install_counters(self.attacker, [*everyone, *_GATEWAYS])
         servers = self._spawn(self.victim, "fwtop.lab.servers")
         if self.scenario.resolver:
             namespaces.set_resolver(self.victim, net.GATEWAY_4)
             self._spawn(self.attacker, "fwtop.lab.servers").wait_ready()
-        setup: dict[str, Any] = {"victim": wire.victim.hex(), "attacker": wire.attacker.hex()}
+        setup: dict[str, Any] = {"victim": self.wire.victim.hex(), "attacker": self.wire.attacker.hex()}
         setup |= {"text": self._text, "name": self.scenario.name}
         setup |= {"capture": str(self._capture)} if self._capture else {}
         self._sender = self._spawn(self.attacker, "fwtop.lab.sender", setup)

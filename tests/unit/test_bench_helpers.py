@@ -9,9 +9,10 @@ import time
 
 import pytest
 
+from fwtop.bench import connections
 from fwtop.bench.accuracy.cases import Case
 from fwtop.bench.accuracy.scores import Signature
-from fwtop.bench.tables import bulk, conntrack, rules, xdp
+from fwtop.bench.tables import bulk, rules, xdp
 from fwtop.bench.tables.screen import proportional_bytes
 from fwtop.bench.terminal import Terminal
 from fwtop.bench.testbed import PAYLOAD_START, SMALL, STRONGARM, flood_text, per_second, processor_seconds
@@ -45,7 +46,7 @@ def test_the_long_xdp_list_is_disjoint_and_misses_the_flood() -> None:
 def test_conntrack_datagrams_are_distinct_with_correct_checksums() -> None:
     seen = set()
     for number in (0, 1, 63_999, 64_000, 189_999):
-        data = conntrack._datagram(number)
+        data = connections._datagram(number)
         total = sum(struct.unpack(">10H", data[:20]))
         assert (total & 0xFFFF) + (total >> 16) == 0xFFFF
         seen.add((data[12:16], data[20:22]))

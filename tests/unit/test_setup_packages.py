@@ -16,6 +16,7 @@ from fwtop.model import paths
 PACKAGE_OF = {
     "apache2": "apache2-bin",
     "bpftool": "bpftool",
+    "bridge": "iproute2",
     "conntrack": "conntrack",
     "ethtool": "ethtool",
     "gcc": "gcc",
