@@ -24,6 +24,7 @@ _OBSERVE = {
 _RULES = {
     "block": "block sources: prefixes, an AS, a country, a file",
     "list": "named lists that rules share: create, add, remove, test, show, replace, save",
+    "protect": "a port's level: open, open to access lists only, closed",
     "limit": "limit the rate or the connections of each source prefix",
     "match": "drop packets by bytes in their payload",
     "drop": "drop packets by header fields, before the network stack",

@@ -1,6 +1,6 @@
 """Named points where tests kill the guardian with SIGKILL, or have it fail.
 
-They are in an install, a keep, a repair, an undo and a change of a named list.
+They are in an install, a keep, a repair, an undo, a change of a level and of a named list.
 
 The next guardian must find nothing half done, whichever one it was.
 """
@@ -36,6 +36,8 @@ class Failpoint(StrEnum):
     REPAIR_NFT = "repair-nft"  # repair, nftables: lines and sets are complete again
     REPAIR_COMPILED = "repair-compiled"  # repair, XDP: the program is attached, the deadline set again
     REPAIRED = "repaired"  # journalled, the client not answered yet
+    SWITCHING = "switching"  # a port's new level is journalled, its enable sets have the old one
+    SWITCHED = "switched"  # the enable sets have the new level, the client not answered yet
     UNDO = "undo"  # recorded as ending, kernel untouched
     DISABLED = "disabled"  # XDP: the deadline is zero, the rule still compiled in
     INACTIVE = "inactive"  # the rule no longer drops anything; all of its objects are still there

@@ -197,8 +197,9 @@ def _named_lists(directory: Path, failpoints: Failpoints, state: GuardianState) 
 
     log = ListLog(directory, boot_id())
     return NamedLists(
-        log, state.kernel, failpoints, state.active, check=state.check_lists, changed=state.list_changed
-    )
+        log, state.kernel, failpoints, state.active,
+        check=state.check_lists, check_access=state.check_access, changed=state.list_changed,
+    )  # fmt: skip
 
 
 def _adopt(

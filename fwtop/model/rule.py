@@ -25,6 +25,7 @@ class Kind(StrEnum):
     NFTABLES = "nftables"  # drop at netdev ingress
     TC = "tc"  # compiled rules at tc ingress
     CONNLIMIT = "connlimit"  # open connections per source prefix
+    PROTECT = "protect"  # new connections to a port from access lists only
 
 
 class State(StrEnum):
@@ -142,6 +143,24 @@ class ConnectionLimit:
     prefix_v6: int = 64
 
 
+class Level(StrEnum):
+    """Who may open connections to a protected port."""
+
+    OPEN = "open"  # everybody
+    PROTECTED = "protected"  # the access lists
+    CLOSED = "closed"  # nobody; in all levels, what the allow-list lets pass
+
+
+@dataclass(frozen=True, slots=True)
+class Protection:
+    """How a port is protected. Of several rules on a port, the one of the highest priority decides."""
+
+    level: Level
+    lists: tuple[str, ...] = ()  # the access lists: named lists
+    priority: int = 0
+    strict: bool = False  # established connections are held to the level, too
+
+
 @dataclass(frozen=True, slots=True)
 class Setting:
     """A sysctl (one of model/tunables.py) by its dotted name, and its new value."""
@@ -174,12 +193,20 @@ class Rule:
     replaces: str = ""  # the id of a rule that ends when this one is confirmed
     connections: ConnectionLimit | None = None  # of a CONNLIMIT rule
     close_open: bool = False  # end the open connections that it would not have let in
+    protection: Protection | None = None  # of a PROTECT rule
 
     @property
     def list_name(self) -> str | None:
         """The named list that the sources are, None if there is none."""
         origin = self.origin or ""
         return origin.removeprefix(LIST) if origin.startswith(LIST) else None
+
+    @property
+    def lists_used(self) -> tuple[str, ...]:
+        """The named lists that it looks up."""
+        if self.protection is not None:
+            return self.protection.lists
+        return (self.list_name,) if self.list_name is not None else ()
 
     def to_dict(self) -> dict[str, Any]:
         """Return data for JSON, bytes as hex and prefixes as text."""
@@ -206,6 +233,10 @@ class Rule:
         rest["settings"] = tuple(Setting(**item) for item in data.get("settings", ()))
         if rest.get("connections") is not None:
             rest["connections"] = ConnectionLimit(**rest["connections"])
+        if rest.get("protection") is not None:
+            given = dict(rest["protection"])
+            lists, level = tuple(given.pop("lists")), Level(given.pop("level"))
+            rest["protection"] = Protection(level, lists, **given)
         return Rule(kind=Kind(data["kind"]), match=Match(**match), limit=limit, **rest)
 
 
@@ -292,6 +323,8 @@ def _plain(data: dict[str, Any], rule: Rule) -> dict[str, Any]:
     ]
     data["kind"] = rule.kind.value
     data["settings"] = [asdict(item) for item in rule.settings]
+    if rule.protection is not None:
+        data["protection"] |= {"level": rule.protection.level.value, "lists": [*rule.protection.lists]}
     return data
 
 

@@ -118,6 +118,17 @@ def _synproxy(rule: Rule) -> list[str] | None:
     return ["synproxy", *family, "--dport", str(match.dport)]
 
 
+def _protect(rule: Rule) -> list[str] | None:
+    match, protection = rule.match, rule.protection
+    if protection is None or match.dport is None or match.protocol is None:
+        return None
+    words = ["protect", f"{match.dport}/{protocol_name(match.protocol)}"]
+    words += [f"-{match.family}"] if match.family is not None else []
+    words += ["--level", protection.level.value]
+    words += ["--acl", *protection.lists] if protection.lists else []
+    return [*words, "--priority", str(protection.priority), *(["--strict"] * protection.strict)]
+
+
 _MAKERS: dict[Kind, Callable[[Rule], list[str] | None]] = {
     Kind.HASHLIMIT: _limit,
     Kind.STRING: _match,
@@ -127,6 +138,7 @@ _MAKERS: dict[Kind, Callable[[Rule], list[str] | None]] = {
     Kind.NOTRACK: _notrack,
     Kind.SYNPROXY: _synproxy,
     Kind.CONNLIMIT: _connections,
+    Kind.PROTECT: _protect,
 }
 
 

@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from fwtop.model.rule import ConnectionLimit, Kind, Match, PayloadMatch, Range, RateLimit, Rule
+from fwtop.model.rule import (
+    ConnectionLimit,
+    Kind,
+    Level,
+    Match,
+    PayloadMatch,
+    Protection,
+    Range,
+    RateLimit,
+    Rule,
+)
 from fwtop.model.text import payload_text, safe_text
 from fwtop.model.traffic.dns import split_wire, type_text
 from fwtop.model.traffic.protocols import flags_text, spoken_protocol
@@ -27,14 +37,18 @@ def summarise(rule: Rule) -> str:
         return f"do not track {what}"
     if rule.kind is Kind.SYNPROXY:
         return f"answer handshakes of {what} with SYN cookies"
-    if rule.kind is Kind.CONNLIMIT:
-        return (
-            f"limit {what} to {connections_text(rule.connections)}" if rule.connections else f"limit {what}"
-        )
+    if rule.kind is Kind.CONNLIMIT or rule.protection is not None:
+        return _of_connections(rule, what)
     place = _PLACES.get(rule.kind, "")
     if rule.limit is not None:
         return f"limit {what} to {rate_text(rule.limit)}{place}"
     return f"block {what}" if rule.kind is Kind.IPSET else f"drop {what}{place}"
+
+
+def _of_connections(rule: Rule, what: str) -> str:
+    if rule.protection is not None:
+        return f"{protection_text(rule.protection)}: {what}"
+    return f"limit {what} to {connections_text(rule.connections)}" if rule.connections else f"limit {what}"
 
 
 def with_summary(rule: Rule) -> Rule:
@@ -53,6 +67,15 @@ def connections_text(limit: ConnectionLimit) -> str:
     """Describe a limit of connections: 20 connections per /32 (IPv6 /64)."""
     noun = "connection" if limit.most == 1 else "connections"
     return f"{limit.most:,} {noun} per /{limit.prefix_v4} (IPv6 /{limit.prefix_v6})"
+
+
+def protection_text(protection: Protection) -> str:
+    """Describe a protected port's level and access lists: protected, open to lists office and vpn."""
+    words = [protection.level.value]
+    if protection.level is Level.PROTECTED:
+        noun = "list" if len(protection.lists) == 1 else "lists"
+        words.append(f"open to {noun} {' and '.join(map(safe_text, protection.lists))}")
+    return ", ".join([*words, *(["strict"] if protection.strict else [])])
 
 
 def describe(match: Match, *, origin: str | None = None) -> str:

@@ -2,7 +2,7 @@
 # shellcheck shell=bash
 
 _fwtop() {
-  local verbs="watch snapshot read record alarms block list limit match drop notrack synproxy sysctl apply status keep repair undo why rules events sessions report replay trends config doctor lab bench"
+  local verbs="watch snapshot read record alarms block list protect limit match drop notrack synproxy sysctl apply status keep repair undo why rules events sessions report replay trends config doctor lab bench"
   local current=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD - 1]} verb="" word
   for word in "${COMP_WORDS[@]:1:COMP_CWORD-1}"; do
     [[ " $verbs " == *" $word "* ]] && verb=$word && break
@@ -15,6 +15,7 @@ _fwtop() {
     --format) mapfile -t COMPREPLY < <(compgen -W "html md json sh" -- "$current") && return ;;
     --via) mapfile -t COMPREPLY < <(compgen -W "${places[$verb]}" -- "$current") && return ;;
     --proto) mapfile -t COMPREPLY < <(compgen -W "tcp udp icmp icmpv6 gre" -- "$current") && return ;;
+    --level) mapfile -t COMPREPLY < <(compgen -W "open protected closed" -- "$current") && return ;;
     --ttl) mapfile -t COMPREPLY < <(compgen -W "30s 10m 2h 1d" -- "$current") && return ;;
     -o | --output | --jsonl | --alarms | --geoip | --svg | --capture | --check) mapfile -t COMPREPLY < <(compgen -f -- "$current") && return ;;
     --directory | --history) mapfile -t COMPREPLY < <(compgen -d -- "$current") && return ;;
@@ -28,6 +29,7 @@ _fwtop() {
     alarms) options+=" show test --alarms" ;;
     list) options+=" create add remove test show replace save delete --ttl --force -o --output --json --netns" ;;
     block) options+=" --via --list --replace --close-open $rule -4 -6" ;;
+    protect) options+=" --level --acl --priority --strict $rule -4 -6" ;;
     limit) options+=" --proto --dport --per --per6 --rate --connections --close-open --burst --by-port --via $rule -4 -6" ;;
     match) options+=" --string --hex --dns --type --mask --offset --proto --dport --via $rule -4 -6" ;;
     drop) options+=" --proto --sport --dport --length --ttl-field --tcp-flags --icmp-type --ip-id --tcp-seq --window --tcp-header --fragment --via $rule -4 -6" ;;

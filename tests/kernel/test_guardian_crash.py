@@ -37,6 +37,7 @@ COMPILED = (
 )  # test_xdp_life.py tries these
 TABLES = (Failpoint.NFT, Failpoint.NFT_REMOVED)  # tried in test_guardian_nftables.py
 CLOSING = (Failpoint.CLOSED,)  # tried in test_guardian_connlimit.py
+SWITCHES = (Failpoint.SWITCHING, Failpoint.SWITCHED)  # tried in test_guardian_protect.py
 SYSCTL = (Failpoint.SETTING, Failpoint.RESTORED)  # tried in test_guardian_sysctl.py
 LISTS = tuple(point for point in Failpoint if point.value.startswith("list-"))  # in test_guardian_lists.py
 REPAIR = (
@@ -47,7 +48,7 @@ OTHER_REPAIRS = {Failpoint.REPAIR_NFT: Kind.NFTABLES, Failpoint.REPAIR_COMPILED:
 
 
 def test_every_failpoint_is_tried() -> None:
-    elsewhere = {*COMPILED, *TABLES, *CLOSING, *SYSCTL, *LISTS}
+    elsewhere = {*COMPILED, *TABLES, *CLOSING, *SYSCTL, *SWITCHES, *LISTS}
     assert {*INSTALL, *KEEP, *REPAIR, *OTHER_REPAIRS, *UNDO, *elsewhere} == set(Failpoint)
 
 

@@ -96,10 +96,11 @@ def _read(text: bytes) -> list[Preview] | None:
 
 
 DEFAULT_TTL_SECONDS = 600
-_DROP_NOTHING = {
+_NOT_MEASURED = {
     Kind.NOTRACK: "it drops nothing",
     Kind.SYSCTL: "it drops nothing",
     Kind.SYNPROXY: "it discards incomplete handshakes and passes completed ones",
+    Kind.PROTECT: "it discards new connections that the level does not let in",
 }
 
 
@@ -148,7 +149,7 @@ def carry_out(args: argparse.Namespace, rules: list[Rule]) -> int:
     if not (args.preview or args.yes or sys.stdin.isatty()):
         line = "no terminal to ask for confirmation; nothing was changed; use --yes or --preview"
         raise FwtopError(line, 2)
-    drops = any(rule.kind not in _DROP_NOTHING for rule in rules)
+    drops = any(rule.kind not in _NOT_MEASURED for rule in rules)
     measured = measure(rules, args.netns) if drops and (args.preview or not args.yes) else None
     previews: list[Preview | None] = [*measured] if measured is not None else [None] * len(rules)
     with discovery.connect(netns=args.netns, readonly=args.preview) as guardian:
@@ -191,8 +192,8 @@ def _carry_out_one(
 
 def _show_plan(rule: Rule, plan: dict[str, Any], preview: Preview | None, to: TextIO) -> None:
     print(f"{safe_text(rule.summary)}, for {duration(rule.ttl_seconds)}", file=to)
-    if rule.kind in _DROP_NOTHING:
-        print(f"  {_DROP_NOTHING[rule.kind]}", file=to)
+    if rule.kind in _NOT_MEASURED:
+        print(f"  {_NOT_MEASURED[rule.kind]}", file=to)
     elif preview is None:
         print("  its effect on current traffic could not be measured", file=to)
     else:

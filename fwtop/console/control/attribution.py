@@ -23,7 +23,9 @@ from fwtop.model.rule import ACTIVE_STATES, Kind, Match, RuleStatus
 from fwtop.model.traffic.counters import Counters
 from fwtop.model.traffic.packets import Hook, Mask, PacketBatch
 
-NETFILTER_KINDS = frozenset({Kind.IPSET, Kind.HASHLIMIT, Kind.STRING, Kind.NFTABLES, Kind.CONNLIMIT})
+NETFILTER_KINDS = frozenset(
+    {Kind.IPSET, Kind.HASHLIMIT, Kind.STRING, Kind.NFTABLES, Kind.CONNLIMIT, Kind.PROTECT}
+)
 _REASONS = {
     "NETFILTER_DROP": NETFILTER_KINDS,
     "TC_INGRESS": frozenset({Kind.XDP, Kind.TC}),  # compiled rules run at tc where XDP can't

@@ -18,7 +18,9 @@ def warning(rule: Rule, allow: AllowList) -> tuple[str, ...]:
     """Say that a rule cuts open mosh sessions; empty where it can't, or where there are none."""
     match = rule.match
     no_udp = match.protocol not in (None, UDP) or match.icmp_type is not None or match.reads_tcp
-    if rule.kind in _NOT_DROPPING or no_udp or match.sport is not None or match.payload:
+    # An open session of a protected port
+    goes_on = rule.protection is not None and not rule.protection.strict
+    if rule.kind in _NOT_DROPPING or goes_on or no_udp or match.sport is not None or match.payload:
         return ()
     if match.sources:
         index = listed(match.sources)

@@ -13,6 +13,7 @@ from itertools import zip_longest
 
 from fwtop.guardian.objects.spec import (
     HOOK_CHAINS,
+    PORT_CHAINS,
     PREROUTING,
     ROLE_CHAINS,
     RULE_CHAINS,
@@ -31,7 +32,7 @@ ALLOW_SETS = {4: "fwtop-allow4", 6: "fwtop-allow6"}  # what the operator lists: 
 PEER_SETS = {4: "fwtop-allow-peers4", 6: "fwtop-allow-peers6"}  # what was found: address and port
 GATEWAY_SETS = {4: "fwtop-allow-gateways4", 6: "fwtop-allow-gateways6"}
 _TABLE = "raw"
-_TABLES = (HOOK_CHAINS, SOURCE_CHAINS, ROLE_CHAINS, RULE_CHAINS)
+_TABLES = (HOOK_CHAINS, SOURCE_CHAINS, ROLE_CHAINS, RULE_CHAINS, PORT_CHAINS)
 _IN_ORDER = [chains[hook] for hook in HOOK_CHAINS for chains in _TABLES if hook in chains]
 _OWN = frozenset(_IN_ORDER)
 _ATTEMPTS = 3
@@ -39,6 +40,7 @@ _REFUSAL = "is incompatible, use 'nft' tool"
 _ALL_THERE = frozenset(HOOK_CHAINS)  # nothing of the table is ours to remove
 _COUNTED = re.compile(r"^\[(\d+):(\d+)\] -A (\S+) (.*)$")
 _TARGET = re.compile(r"(?:^| )(?:-j|-g) (\S+)$")
+_ONLY_PASSING = re.compile(r"(?:^| )-j (?:RETURN$|SET )")
 _RULE_SET = re.compile(r"(?:^|--match-set )fwtop-(\d+)-")  # its name says whose line it is
 # Neighbour discovery is to IPv6 what ARP is to IPv4; hop limit 255 proves that it comes from the link
 # (RFC 4861, 6.1 and 7.1), so no rule may ever cut it.
@@ -54,6 +56,7 @@ class Listed:
     packets: int
     bytes: int
     handle: int = 0  # of nf_tables
+    passing: bool = False  # it only lets packets pass, which is not what a rule counts
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +232,9 @@ def parse_save(saved: str) -> TableState:
         packets, size, chain, rest = counted.groups()
         if chain in _OWN:
             lines = state.chains.setdefault(chain, [])
-            lines.append(Listed(_rule_id([rest]), len(lines) + 1, int(packets), int(size)))
+            passing = _ONLY_PASSING.search(rest) is not None
+            number = len(lines) + 1
+            lines.append(Listed(_rule_id([rest]), number, int(packets), int(size), passing=passing))
         else:
             state.base_chains[chain] = state.base_chains.get(chain, 0) + 1
             target = _TARGET.search(rest)
@@ -252,7 +257,8 @@ def _read_own(family: int, chains: Iterable[str]) -> tuple[TableState, int]:
         lines = state.chains.setdefault(chain, [])
         for rule in nf_tables.chain_rules(family, _TABLE, chain):
             rule_id = _rule_id(names.get(index, "") for index in rule.sets)
-            lines.append(Listed(rule_id, len(lines) + 1, rule.packets, rule.bytes, rule.handle))
+            number, counted = len(lines) + 1, (rule.packets, rule.bytes)
+            lines.append(Listed(rule_id, number, *counted, rule.handle, rule.passing))
             between += rule.jump in _OWN
     return state, between
 
@@ -281,8 +287,10 @@ def _note_jump(state: TableState, own: str, jump: Jump, *, plain: bool) -> None:
         state.hook_position.setdefault(own, state.base_chains[jump.chain])
 
 
-def own_lines(family: int, hook: str) -> dict[str, list[str]]:
+def own_lines(family: int, hook: str, *, ports: bool = False) -> dict[str, list[str]]:
     """Return the lines of each of a hook's chains that belong to no rule: the allow-list.
+
+    `ports`: there are protected ports, whose chain all other rules come after.
 
     Rules with sources of which none is listed come first: what they drop costs no look-up in the allow-list.
     All others cost one; only packets of listed addresses are compared with the roles, which pass by returning
@@ -299,8 +307,10 @@ def own_lines(family: int, hook: str) -> dict[str, list[str]]:
         passing = [*neighbours, *passing]
     to_sources = [f"-j {SOURCE_CHAINS[hook]}"] if hook in SOURCE_CHAINS else []
     entry += [*to_sources, f"{_in_set(KNOWN_SETS[family], incoming=incoming)} {to_roles}", to_rules]
+    port_chain = {PORT_CHAINS[hook]: list[str]()} if ports else {}
     return {
-        RULE_CHAINS[hook]: [],
+        **port_chain,
+        RULE_CHAINS[hook]: [f"-j {name}" for name in port_chain],
         **({SOURCE_CHAINS[hook]: []} if hook in SOURCE_CHAINS else {}),
         ROLE_CHAINS[hook]: [*(f"{condition} -j RETURN" for condition in passing), *to_sources, to_rules],
         HOOK_CHAINS[hook]: entry,
@@ -309,7 +319,7 @@ def own_lines(family: int, hook: str) -> dict[str, list[str]]:
 
 def changed_chain(state: TableState, family: int, hook: str) -> str:
     """Return the first of a hook's chains whose own lines are not as they should be; "" if none is."""
-    wanted = own_lines(family, hook)
+    wanted = own_lines(family, hook, ports=PORT_CHAINS.get(hook) in state.chains)
     changed = (name for name in wanted if not _has_head(state.chains.get(name, []), wanted[name]))
     return next(changed, "")
 
@@ -361,8 +371,9 @@ def add_text(
     text = ["*raw"]
     wanted = list(lines)
     for hook in dict.fromkeys(line.hook for line in wanted):
-        chain = HOOK_CHAINS[hook]
-        for name, head in own_lines(family, hook).items():
+        chain, of_ports = HOOK_CHAINS[hook], PORT_CHAINS.get(hook)
+        ports = of_ports in state.chains or any(line.chain == of_ports for line in wanted)
+        for name, head in own_lines(family, hook, ports=ports).items():
             if name not in state.chains:
                 text += [f":{name} - [0:0]", *(f"-A {name} {line}" for line in head)]
             elif not _has_head(state.chains[name], head):
@@ -375,8 +386,24 @@ def add_text(
             ]
             text += [f"-D {hook} -j {chain}"] * len(plain)
             text.append(f"-I {hook} 1 -j {chain}")
-    text += [line_text(line, before) for line, before in zip_longest(wanted, counted)]
+    places = _places(state, wanted)
+    text += [line_text(line, before, place) for line, before, place in zip_longest(wanted, counted, places)]
     return "\n".join([*text, "COMMIT", ""])
+
+
+def _places(state: TableState, lines: Iterable[ChainLine]) -> list[int | None]:
+    """Return the number that each line gets in its chain, None for the last."""
+    found: list[int | None] = []
+    before: dict[str, int] = {}  # lines of this transaction by chain
+    for line in lines:
+        if line.behind is None:
+            found.append(None)
+            continue
+        there = state.chains.get(line.chain, ())
+        first = max((item.number for item in there if item.rule_id in line.behind), default=0) + 1
+        found.append(first + before.get(line.chain, 0))
+        before[line.chain] = before.get(line.chain, 0) + 1
+    return found
 
 
 def _head_again(chain: str, there: list[Listed], head: list[str]) -> list[str]:
@@ -385,10 +412,14 @@ def _head_again(chain: str, there: list[Listed], head: list[str]) -> list[str]:
     return text + [f"-I {chain} {number} {line}" for number, line in enumerate(head, 1)]
 
 
-def line_text(line: ChainLine, before: Listed | None = None) -> str:
-    """Return a line for `iptables-restore`, with its quoting; its counters go on from `before`."""
+def line_text(line: ChainLine, before: Listed | None = None, place: int | None = None) -> str:
+    """Return a line for `iptables-restore`, with its quoting; its counters go on from `before`.
+
+    It goes to the end of its chain unless it has a `place`.
+    """
     counters = ("-c", str(before.packets), str(before.bytes)) if before is not None else ()
-    return " ".join(map(quote, ("-A", line.chain, *counters, *line.match, *line.target)))
+    how = ("-A", line.chain) if place is None else ("-I", line.chain, str(place))
+    return " ".join(map(quote, (*how, *counters, *line.match, *line.target)))
 
 
 def remove_text(state: TableState, rule_ids: set[str]) -> str:

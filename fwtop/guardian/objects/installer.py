@@ -135,7 +135,9 @@ class Kernel:
         try:
             short = ""
             for spec in objects.sets:
-                if spec.timed:
+                if spec.seeds is not None:
+                    short += sets.learning_text(spec)
+                elif spec.timed:
                     short += sets.fill_text(spec, timeout_seconds)
                 elif spec.shared:
                     self.lists.ensure(spec)
@@ -170,8 +172,12 @@ class Kernel:
         for spec in objects.sets:
             if spec.shared:
                 self.lists.ensure(spec)
-            else:
+            elif spec.seeds is None:
                 sets.renew(spec, timeout_seconds)
+
+    def switch(self, objects: KernelObjects, timeout_seconds: int) -> None:
+        """Fill and empty the enable sets of a protected port; raises FwtopError."""
+        sets.switch((spec for spec in objects.sets if spec.timed and spec.seeds is None), timeout_seconds)
 
     def restore_missing(
         self, rule_id: str, objects: KernelObjects, allow: AllowList, timeout_seconds: int
@@ -390,7 +396,8 @@ def _readable(read: Callable[[], _Found], nothing: _Found) -> _Found:
 
 
 def _sum(lines: list[Listed]) -> Count:
-    return Count(sum(line.packets for line in lines), sum(line.bytes for line in lines))
+    counted = [line for line in lines if not line.passing]
+    return Count(sum(line.packets for line in counted), sum(line.bytes for line in counted))
 
 
 def _by_family(objects: KernelObjects) -> list[tuple[int, list[ChainLine]]]:

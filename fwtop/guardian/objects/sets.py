@@ -7,8 +7,8 @@ bad line, so everything is checked before it is sent.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 
 from fwtop.guardian.objects.spec import SetSpec
 from fwtop.kernel.netfilter import ipset
@@ -19,6 +19,8 @@ PREFIX = "fwtop-"
 MAX_TIMEOUT_SECONDS = 2147483  # ipset(8): the kernel's milliseconds are 32 bits wide
 _ASIDE = "-new"
 _RESTORE_SECONDS = 30.0  # longer lists go through netlink; keep and undo wait behind this
+_LEARNED_SECONDS = 180  # as nf_conntrack_udp_timeout_stream
+_LEARNED = 65_536  # a random one makes room for a further one
 _ENTRY = re.compile(r"^(\S+) .*?packets (\d+) bytes (\d+)")
 
 
@@ -49,6 +51,18 @@ def fill_text(spec: SetSpec, timeout_seconds: int) -> str:
     return "\n".join([*lines, ""])
 
 
+def learning_text(spec: SetSpec) -> str:
+    """Return the lines that create a set of addresses and UDP ports, which packets fill, with its seeds."""
+    head = create_line(spec.name, spec.family, _LEARNED, _LEARNED_SECONDS, "hash:ip,port")
+    seeds = spec.seeds() if spec.seeds is not None else ()
+    return "\n".join([f"{head} forceadd", *(f"add {spec.name} {seed}" for seed in seeds[:_LEARNED]), ""])
+
+
+def switch(specs: Iterable[SetSpec], timeout_seconds: int) -> None:
+    """Fill the enable sets that have elements, then empty the others, in a single system call."""
+    ipset.switch_sets([(spec.name, spec.elements, timeout_seconds) for spec in specs])
+
+
 def _head(spec: SetSpec, timeout_seconds: int) -> str:
     count = len(spec.elements) + len(spec.exceptions)
     return create_line(spec.name, spec.family, count, timeout_seconds if spec.timed else None)
@@ -56,6 +70,8 @@ def _head(spec: SetSpec, timeout_seconds: int) -> str:
 
 def shown_text(spec: SetSpec, timeout_seconds: int, count: int) -> list[str]:
     """Return the commands for display: `count` elements, and how many more there are."""
+    if spec.seeds is not None:
+        return [f"ipset {learning_text(replace(spec, seeds=tuple)).strip()}"]
     if spec.shared:
         return [f"# set {spec.name} holds the list, {len(spec.elements):,} prefixes of IPv{spec.family}"]
     cut = SetSpec(spec.name, spec.family, spec.elements[:count], spec.exceptions[:count], spec.timed)
@@ -76,7 +92,12 @@ def renew(spec: SetSpec, timeout_seconds: int) -> None:
 
 def restore_missing(spec: SetSpec, timeout_seconds: int) -> None:
     """Restore a rule's set, whatever is left of it; raises FwtopError."""
-    if spec.timed and spec.name in names():
+    if spec.seeds is not None:
+        if spec.name not in names():
+            restore(learning_text(spec))
+    elif spec.timed and spec.name in names():
+        if not spec.elements:  # of another level
+            ipset.flush_set(spec.name)
         restore(fill_text(spec, timeout_seconds).partition("\n")[2])
     else:
         fill(spec, timeout_seconds)

@@ -6,7 +6,7 @@ written once, and every kind of rule can be tested without a kernel.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -25,6 +25,7 @@ HOOK_CHAINS = {PREROUTING: "FWTOP", OUTPUT: "FWTOP-OUT"}
 SOURCE_CHAINS = {PREROUTING: "FWTOP-SOURCES"}  # of rules with sources of which none is on the allow-list
 ROLE_CHAINS = {PREROUTING: "FWTOP-ROLES", OUTPUT: "FWTOP-OUT-ROLES"}
 RULE_CHAINS = {PREROUTING: "FWTOP-RULES", OUTPUT: "FWTOP-OUT-RULES"}
+PORT_CHAINS = {PREROUTING: "FWTOP-PORTS"}  # of protected ports, in order of priority; there with the first
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,7 @@ class SetSpec:
     exceptions: tuple[Prefix, ...] = ()  # `nomatch` elements: inside a listed prefix, but not meant
     timed: bool = True  # False: a long list, whose lines also match an enable set
     shared: bool = False  # a named list's, which stays when the rule ends and others use it
+    seeds: Callable[[], Sequence[str]] | None = None  # of a set of addresses and ports that packets fill
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +50,13 @@ class ChainLine:
     target: tuple[str, ...]
     hook: str = PREROUTING
     unlisted: bool = False  # only packets match whose source is not on the allow-list
+    behind: frozenset[str] | None = None  # of a protected port: the rules whose lines come before it
 
     @property
     def chain(self) -> str:
         """The chain that it is in."""
+        if self.behind is not None:
+            return PORT_CHAINS[self.hook]
         return (SOURCE_CHAINS if self.unlisted else RULE_CHAINS)[self.hook]
 
 

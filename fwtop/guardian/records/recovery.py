@@ -19,7 +19,7 @@ from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Kind, Match, Rule, State
 
-_SET = re.compile(r"fwtop-(\d+)-(on|dst|)([46])")
+_SET = re.compile(r"fwtop-(\d+)-(on|dst|shut|pass|)([46])")
 _ELEMENT = re.compile(r"^add \S+ (\S+)(?: timeout (\d+))?(.*)$", re.MULTILINE)
 _NOTE = "found in the kernel: the journal has lost it"
 _KINDS = {NETDEV.table: Kind.NFTABLES, PROXY.table: Kind.SYNPROXY, CONNECTIONS.table: Kind.CONNLIMIT}
@@ -42,18 +42,20 @@ def _in_sets(rule_id: str, variant: str) -> Entry | None:
     """Read a rule's ipsets: the sources are the elements, the clock is their timeout."""
     sources: list[Prefix] = []
     families: set[int] = set()
+    kind = Kind.IPSET
     left = 0
     for name in sorted(sets.names()):
         named = _SET.fullmatch(name)
         if named is None or named[1] != rule_id:
             continue
         families.add(int(named[3]))
+        kind = Kind.PROTECT if named[2] == "shut" else kind
         for address, timeout, rest in _ELEMENT.findall(run(["ipset", "save", name])):
             left = max(left, int(timeout or 0))
             if not named[2] and "nomatch" not in rest:
                 sources.append(Prefix.parse(address))
     family = families.pop() if len(families) == 1 else None
-    return _entry(rule_id, variant, left, Kind.IPSET, Match(sources=tuple(sources), family=family))
+    return _entry(rule_id, variant, left, kind, Match(sources=tuple(sources), family=family))
 
 
 def _in_tables(rule_id: str, variant: str) -> Entry | None:

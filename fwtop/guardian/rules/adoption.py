@@ -50,6 +50,8 @@ def adopt_all(state: GuardianState, lifecycle: Lifecycle) -> list[str]:
 
 def _with_list(state: GuardianState, rule: Rule) -> Rule:
     """Return a rule with its named list's entries; of a list whose record is lost it has none."""
+    if rule.lists_used:
+        _ = state.lists  # their entries end, and unfinished changes are undone
     if rule.list_name is None or rule.list_name not in state.lists:
         return rule
     return state.lists.with_sources(rule)
@@ -63,7 +65,7 @@ def _adopt(state: GuardianState, lifecycle: Lifecycle, entry: Entry, now: float)
         over = timers.due([entry], now)
         if over:
             _, ended, note = over[0]
-        elif entry.rule.list_name is not None and entry.rule.list_name not in state.lists:
+        elif any(name not in state.lists for name in entry.rule.lists_used):
             note = "the record of its list is lost"
         else:
             objects = state.objects_of(entry.rule)

@@ -13,7 +13,7 @@ from fwtop.guardian.allow.allowlist import AllowList
 from fwtop.guardian.rules.prefix_lists import SPACE, covered, listed
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.roles import TCP, UDP, Role
-from fwtop.model.rule import RANGES, ConnectionLimit, Kind, Match, PayloadMatch, Range, RateLimit, Rule
+from fwtop.model.rule import RANGES, ConnectionLimit, Kind, Level, Match, PayloadMatch, Range, RateLimit, Rule
 
 SHORTEST = {4: 8, 6: 16}  # broader prefixes need force, as sources and as what a limit counts by
 LIMITING = frozenset({Kind.HASHLIMIT, Kind.XDP, Kind.TC})  # the kinds that heed a rule's limit
@@ -42,6 +42,10 @@ def why_broad(rule: Rule, allow: AllowList) -> str | None:
     """Return why a rule needs force, None if it doesn't."""
     if rule.kind is Kind.SYSCTL:
         return None
+    if rule.protection is not None:
+        at_login = rule.match.protocol == TCP and rule.match.dport in allow.session_ports | {_SSH_PORT}
+        closes = at_login and rule.protection.level is Level.CLOSED
+        return f"port {rule.match.dport} is where operators log in" if closes else None
     wide = _wide_source(rule.match)
     if wide is not None:
         return f"{wide} is broader than /{SHORTEST[wide.family]}"

@@ -19,7 +19,7 @@ from fwtop.guardian.diagnose.bridged import bridge_notes
 from fwtop.guardian.failpoints import Failpoint, Failpoints
 from fwtop.guardian.objects.sets import MAX_TIMEOUT_SECONDS
 from fwtop.guardian.records.entry import Entry
-from fwtop.guardian.rules import closing, guard, timers
+from fwtop.guardian.rules import closing, guard, lockout, timers
 from fwtop.guardian.rules.guard import check_share, force_refused
 from fwtop.guardian.rules.state import GuardianState
 from fwtop.guardian.rules.validate import MAX_TTL_SECONDS
@@ -94,7 +94,7 @@ class Lifecycle:
         others, allow = self._state.other_rules(rule), self._state.fresh_allow()
         self.place_lines()
         rule, spared = guard.around_sessions(rule, allow)
-        verdict = guard.judge(rule, allow, len(others))
+        verdict = self._state.judge(rule, len(others))
         if verdict.refused is not None:
             raise FwtopError(f"refused: {verdict.refused}")
         if verdict.broad is not None and not force:
@@ -105,7 +105,11 @@ class Lifecycle:
             if not_here is not None:
                 raise FwtopError(f"refused: {not_here}")
         check_share(rule, others, limits)
-        entry = self._install(rule, confirm_seconds, owner)
+        old = self.active.get(rule.replaces)
+        if old is not None and not confirm_seconds and lockout.only_level_differs(old.rule, rule):
+            entry = self._switch(old, rule)
+        else:
+            entry = self._install(rule, confirm_seconds, owner)
         self.end_replaced(entry)
         warnings = [*spared, *mosh.warning(rule, allow), *verdict.warnings, *self._state.warnings()]
         warnings += bridge_notes(rule, self._kernel.compiled.interfaces)
@@ -148,6 +152,38 @@ class Lifecycle:
         if falls_with is not None and rule_id not in self._owners:
             self._end([(done, State.REVERTED, _OWNER_GONE)])
         return done
+
+    def _switch(self, old: Entry, rule: Rule) -> Entry:
+        """Give an active rule another level: its enable sets are filled and emptied, nothing else.
+
+        After a crash in between, the next guardian goes on to the new level as it repairs the rule.
+        Raises FwtopError.
+        """
+        rule = replace(rule, id=old.rule.id, replaces="", created=old.rule.created)
+        ends = time.monotonic() + rule.ttl_seconds
+        done = replace(old, rule=rule, state=State.CONFIRMED, expires=ends, confirm_by=None, note="")
+        self.record(replace(done, note=REPAIRING))
+        self._failpoints.reached(Failpoint.SWITCHING)
+        objects = self._state.objects_of(rule)
+        try:
+            self._kernel.switch(objects, min(rule.ttl_seconds, MAX_TIMEOUT_SECONDS))
+        except Exception:
+            self.record(old)
+            self._kernel.switch(self._state.objects_of(old.rule), self._seconds_left(old))
+            raise
+        self._failpoints.reached(Failpoint.SWITCHED)
+        self.active[rule.id] = done
+        self._owners.pop(rule.id, None)
+        self._state.acting.expect(rule, objects)
+        self.record(done)
+        return done
+
+    def _seconds_left(self, entry: Entry) -> int:
+        """Return the timeout that an active rule's sets should have now."""
+        timeout = max(1, math.ceil(timers.deadline(entry) - time.monotonic()))
+        if entry.state is State.PROVISIONAL:
+            timeout = timers.kernel_timeout(timeout)
+        return min(timeout, MAX_TIMEOUT_SECONDS)
 
     def _close_open(self, rule: Rule) -> str:
         """End the open connections that the rule would not have let in; returns what came of it."""
@@ -237,12 +273,10 @@ class Lifecycle:
 
     def _restore_missing(self, entry: Entry) -> None:
         rule_id = entry.rule.id
-        timeout = max(1, math.ceil(timers.deadline(entry) - time.monotonic()))
-        if entry.state is State.PROVISIONAL:
-            timeout = timers.kernel_timeout(timeout)
+        timeout = self._seconds_left(entry)
         allow = self._state.fresh_allow()
         objects = self._state.objects_of(entry.rule)
-        self._kernel.restore_missing(rule_id, objects, allow, min(timeout, MAX_TIMEOUT_SECONDS))
+        self._kernel.restore_missing(rule_id, objects, allow, timeout)
         self._state.acting.expect(entry.rule, objects)
         short = self._state.acting.look(self.active, force=True).get(rule_id)
         if short is not None:

@@ -70,16 +70,19 @@ class NamedLists:
         active: dict[str, Entry],
         *,
         check: Callable[[Sequence[Rule], bool], None] = lambda _rules, _force: None,
+        check_access: Callable[[str, Sequence[Prefix]], None] = lambda _name, _entries: None,
         changed: Callable[[Rule], None] = lambda _: None,
     ) -> None:
         """Take the record, the kernel's objects, and the active rules by id.
 
         `check` raises FwtopError if rules may not get the sources that they would have; its second argument
-        says whether the operator insists. `changed` is told of rules that have other sources now.
+        says whether the operator insists. `check_access` raises it if a list may not hold just these, as
+        ports are open to it. `changed` is told of rules that have other sources now.
         """
         self._log, self._sets, self._failpoints = log, kernel.lists, failpoints
         self._change_compiled, self._tables = kernel.compiled.change_list, kernel.tables
         self._active, self._check, self._changed = active, check, changed
+        self._check_access = check_access
         self._lists = {item.named.name: item for item in log.load()}
         self._next_expiry = 0.0
         self._changing = False
@@ -113,8 +116,12 @@ class NamedLists:
         return self._recorded(name).stamp
 
     def users(self, name: str) -> list[Entry]:
-        """Return the active rules on a list."""
+        """Return the active rules whose sources are a list's."""
         return [entry for entry in list(self._active.values()) if entry.rule.list_name == name]
+
+    def _rules_on(self, name: str) -> list[Rule]:
+        """Return the active rules that look a list up, as sources or as those whom a port is open to."""
+        return [entry.rule for entry in list(self._active.values()) if name in entry.rule.lists_used]
 
     def create(self, name: str, entries: Sequence[Prefix], ttl_seconds: int | None) -> Done:
         """Make a new list; raises FwtopError."""
@@ -154,8 +161,8 @@ class NamedLists:
     def delete(self, name: str) -> Done:
         """Delete a list that no rule uses; raises FwtopError."""
         recorded = self._recorded(name)
-        if users := self.users(name):
-            ids = ", ".join(entry.rule.id for entry in users)
+        if users := self._rules_on(name):
+            ids = ", ".join(rule.id for rule in users)
             rules = "rule" if len(users) == 1 else "rules"
             raise FwtopError(f"list {name} is used by {rules} {ids}; nothing was changed; see 'fwtop undo'")
         self._log.drop(name)
@@ -174,7 +181,7 @@ class NamedLists:
             for line in self.restore_unfinished():
                 syslog.syslog(syslog.LOG_ERR, line)
         times = [self._next_expiry] if any(item.unfinished for item in self._lists.values()) else []
-        for name in {entry.rule.list_name or "" for entry in self._active.values()} & self._lists.keys():
+        for name in self._used() & self._lists.keys():
             end = self._lists[name].named.next_end
             if end is not None and end <= now and now >= self._next_expiry:
                 self._expire(self._lists[name].named, now)
@@ -186,10 +193,13 @@ class NamedLists:
     def tidy(self) -> None:
         """Free the kernel's memory of lists that no rule uses any more; raises FwtopError."""
         if not self._changing:
-            used = {entry.rule.list_name for entry in self._active.values()}
-            names = {name for name in used if name is not None}
+            names = self._used()
             self._sets.tidy(names)
             self._tables.tidy_lists(names)
+
+    def _used(self) -> set[str]:
+        """Return the names of the lists that active rules look up."""
+        return {name for entry in list(self._active.values()) for name in entry.rule.lists_used}
 
     def restore_unfinished(self) -> list[str]:
         """Put back the lists whose last change was not finished; returns a line for each."""
@@ -217,7 +227,7 @@ class NamedLists:
             "ipv4": named.rows.count(4),
             "ipv6": named.rows.count(6),
             "timed": named.timed,
-            "rules": [entry.rule.id for entry in self.users(name)],
+            "rules": [rule.id for rule in self._rules_on(name)],
             "bytes": named.bytes,
             "kernel_bytes": self._sets.bytes_of(name),
         }
@@ -233,7 +243,7 @@ class NamedLists:
     def _settle(self, name: str) -> None:
         """Remove what has ended from a list that no rule uses; `tick` does that for the others."""
         named = self._recorded(name).named
-        if not self.users(name) and len(named.expiry(time.monotonic()).removed):
+        if not self._rules_on(name) and len(named.expiry(time.monotonic()).removed):
             self._change(name, named.expiry(time.monotonic()), force=True)
 
     def _entered(self, change: Change) -> Change:
@@ -282,6 +292,8 @@ class NamedLists:
             after = replace(after, stamp=before.stamp)  # the compiled maps stay
         elif len(delta.added) and (users := self.users(name)):
             self._check([_on(entry.rule, after.named) for entry in users], force)
+        if delta is not None and len(delta.removed):
+            self._check_access(name, after.named.rows)
         undo: list[Callable[[], None]] = []
         try:
             parts = self._prepare(delta, undo) if delta is not None else ()
@@ -336,7 +348,8 @@ class NamedLists:
         """Let the rules on a list have its entries."""
         for entry in _on_entries(self.users(named.name), named):
             self._active[entry.rule.id] = entry
-            self._changed(entry.rule)
+        for rule in self._rules_on(named.name):
+            self._changed(rule)
 
 
 def _on(rule: Rule, named: NamedList) -> Rule:

@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from fwtop.guardian import backends
 from fwtop.guardian.allow.allowlist import AllowList
+from fwtop.guardian.backends import protect
 from fwtop.guardian.diagnose.acting import Acting
 from fwtop.guardian.objects.installer import Kernel
 from fwtop.guardian.objects.spec import KernelObjects
 from fwtop.guardian.records.entry import Entry
 from fwtop.guardian.records.journal import Journal
-from fwtop.guardian.rules import guard
+from fwtop.guardian.rules import guard, lockout
 from fwtop.guardian.rules.counters import RuleCounters
 from fwtop.guardian.rules.guard import Limits, read_limits
 from fwtop.guardian.rules.validate import rule_of_wire
 from fwtop.guardian.serving.ownership import single_threaded
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
-from fwtop.model.rule import Rule
+from fwtop.model.rule import Kind, Rule
 from fwtop.model.text import safe_text
 
 if TYPE_CHECKING:  # numpy, which a guardian without lists needn't carry
@@ -93,6 +95,12 @@ class GuardianState:
         rule = rule_of_wire(data, sources)
         return rule if rule.list_name is None else self.lists.with_sources(rule)
 
+    def judge(self, rule: Rule, active_rules: int) -> guard.Verdict:
+        """Check whether a rule may be installed now, by the allow-list as last read; raises FwtopError."""
+        verdict = guard.judge(rule, self.allow, active_rules)
+        cut = lockout.why_cut(rule, self.allow, self.entries_of)
+        return replace(verdict, refused=verdict.refused or cut)
+
     def check_lists(self, rules: Sequence[Rule], force: bool) -> None:
         """Raise FwtopError if active rules may not have these sources instead of theirs."""
         allow, limits = self.fresh_allow(), self.limits()[0]
@@ -114,7 +122,25 @@ class GuardianState:
 
     def objects_of(self, rule: Rule) -> KernelObjects:
         """Return what a rule consists of in the kernel; raises FwtopError."""
+        if rule.kind is Kind.PROTECT:
+            entries = {name: self.entries_of(name) for name in rule.lists_used}
+            others = (entry.rule for entry in self.active.values())
+            return protect.build(rule, entries, lockout.higher(rule, others))
         return backends.build(rule, guard.exceptions(rule, self.allow), self.allow.known)
+
+    def entries_of(self, name: str) -> Sequence[Prefix]:
+        """Return what a named list holds; raises FwtopError."""
+        return self.lists.find(name).rows
+
+    def check_access(self, name: str, entries: Sequence[Prefix]) -> None:
+        """Raise FwtopError if an access list that holds only these would lock the operator out of a port."""
+
+        def as_changed(other: str) -> Sequence[Prefix]:
+            return entries if other == name else self.entries_of(other)
+
+        for entry in list(self.active.values()):
+            if name in entry.rule.lists_used and (why := lockout.why_cut(entry.rule, self.allow, as_changed)):
+                raise FwtopError(f"refused for rule {entry.rule.id}: {why}; nothing was changed")
 
     def fresh_allow(self) -> AllowList:
         """Read the allow-list again."""

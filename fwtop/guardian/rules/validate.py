@@ -12,7 +12,7 @@ from fwtop.guardian.rules.closing import CLOSING_KINDS
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.targets import check_name
 from fwtop.model.errors import FwtopError
-from fwtop.model.rule import LIST_KINDS, RANGES, Kind, Match, PayloadMatch, Range, RateLimit, Rule
+from fwtop.model.rule import LIST_KINDS, RANGES, Kind, Level, Match, PayloadMatch, Range, RateLimit, Rule
 from fwtop.model.text import safe_text
 from fwtop.model.tunables import TUNABLES
 
@@ -23,6 +23,8 @@ MAX_OFFSET = 65535
 MAX_RATE = 1_000_000_000
 MAX_CONNECTIONS = 1_000_000
 MAX_TEXT = 300
+MAX_PRIORITY = 1000  # of a protected port
+MAX_ACCESS_LISTS = 8  # of a protected port: each costs new connections a look-up
 _ORIGIN = re.compile(r"asn:[0-9]{1,10}|country:[A-Za-z]{2}|@.{1,4095}|list:.{1,40}")
 _MOST = {"ttl": 255, "tcp_header": 60, "tcp_seq": 0xFFFF_FFFF}  # of a range; 16 bits else
 
@@ -60,6 +62,7 @@ def _check_rule(rule: Rule) -> None:
         _check_limit(rule.limit)
     _check_settings(rule)
     _check_connections(rule)
+    _check_protection(rule)
     _require(rule.kind is not Kind.HASHLIMIT or rule.limit is not None, "limit (hashlimit needs one)")
     _check_list(rule)
     has_sources = bool(rule.match.sources) or rule.list_name is not None
@@ -85,6 +88,22 @@ def _check_connections(rule: Rule) -> None:
         _whole("most", limit.most, 1, MAX_CONNECTIONS)
         _whole("prefix_v4", limit.prefix_v4, 1, 32)
         _whole("prefix_v6", limit.prefix_v6, 1, 128)
+
+
+def _check_protection(rule: Rule) -> None:
+    protection = rule.protection
+    _require((rule.kind is Kind.PROTECT) == (protection is not None), "protection (a protected port's)")
+    if protection is None:
+        return
+    _whole("dport", rule.match.dport, 1, 65535)
+    _whole("priority", protection.priority, 0, MAX_PRIORITY)
+    _require(type(protection.strict) is bool, "strict")
+    _require(len(protection.lists) <= MAX_ACCESS_LISTS, f"lists (at most {MAX_ACCESS_LISTS})")
+    _require(len(set(protection.lists)) == len(protection.lists), "lists (one named twice)")
+    for name in protection.lists:
+        check_name(name)
+    needs = protection.level is Level.PROTECTED
+    _require(bool(protection.lists) or not needs, "lists (level protected needs an access list)")
 
 
 def _check_settings(rule: Rule) -> None:

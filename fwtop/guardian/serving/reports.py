@@ -67,7 +67,7 @@ class Reports:
         rule = replace(state.rule_of(data, sources), id="0")
         others, allow = state.other_rules(rule), state.fresh_allow()
         rule, spared = guard.around_sessions(rule, allow)
-        verdict = guard.judge(rule, allow, len(others))
+        verdict = state.judge(rule, len(others))
         spared += mosh.warning(rule, allow)
         commands: list[str] = []
         limits, notes = state.limits()

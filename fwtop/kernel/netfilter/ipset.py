@@ -20,6 +20,7 @@ from fwtop.model.errors import FwtopError
 if TYPE_CHECKING:  # a guardian without a long list doesn't load numpy
     from numpy.typing import NDArray
 
+    from fwtop.model.addresses.address import Prefix
     from fwtop.model.addresses.prefix_rows import PrefixRows
 
 _SUBSYSTEM = 6 << 8  # NFNL_SUBSYS_IPSET
@@ -28,7 +29,7 @@ _TYPENAME, _FAMILY, _MAX_ELEMENTS, _SIZE = 3, 5, 19, 23  # the latter two in _DA
 _FAMILY_NAMES = {2: "ip", 10: "ip6"}  # NFPROTO_*
 _PROTOCOL, _SETNAME, _SETNAME2, _FLAGS, _DATA, _ADT, _LINENO = 1, 2, 3, 6, 7, 8, 9  # IPSET_ATTR_*
 _INDEX = 11  # IPSET_ATTR_INDEX, since protocol 7 (Linux 4.20)
-_IP, _CIDR, _PORT, _PROTO, _ELEMENT_FLAGS, _ELEMENTS = 1, 3, 4, 7, 8, 24  # in _DATA
+_IP, _CIDR, _PORT, _TIMEOUT, _PROTO, _ELEMENT_FLAGS, _ELEMENTS = 1, 3, 4, 6, 7, 8, 24  # in _DATA
 _VERSION = attribute(_PROTOCOL, b"\7")  # IPSET_PROTOCOL
 _HEADER_ONLY = 4  # IPSET_FLAG_LIST_HEADER
 _ADDRESS_BYTES = {4: 4, 6: 16}
@@ -153,6 +154,28 @@ def change_sets(edits: Sequence[Edit]) -> None:
         for body in _element_messages(edit.name, edit.family, edit.added if kind == _ADD else edit.removed)
     ]
     _send_all(requests, "the sets could not be changed")
+
+
+def switch_sets(wanted: Sequence[tuple[str, Sequence[Prefix], int]]) -> None:
+    """Give hash:net sets these few elements with a timeout, or none, in one system call; raises FwtopError.
+
+    Those that get some come first.
+    """
+    requests = [
+        (_ADD, _named(name) + netlink.nested(_ADT, elements) + attribute(_LINENO, bytes(4)))
+        for name, prefixes, seconds in wanted
+        if (elements := b"".join(_timed_element(prefix, seconds) for prefix in prefixes))
+    ]
+    requests += [(_FLUSH, _named(name)) for name, prefixes, _ in wanted if not prefixes]
+    _send_all(requests, "the enable sets could not be switched")
+
+
+def _timed_element(prefix: Prefix, seconds: int) -> bytes:
+    packed = prefix.value.to_bytes(_ADDRESS_BYTES[prefix.family], "big")
+    address = attribute((1 if prefix.family == 4 else 2) | netlink.NLA_F_NET_BYTEORDER, packed)
+    timeout = attribute(_TIMEOUT | netlink.NLA_F_NET_BYTEORDER, struct.pack(">I", seconds))
+    length = attribute(_CIDR, bytes([prefix.length]))
+    return netlink.nested(_DATA, netlink.nested(_IP, address), length, timeout)
 
 
 def swap_sets(pairs: Sequence[tuple[str, str]]) -> None:

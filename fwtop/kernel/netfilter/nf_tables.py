@@ -26,6 +26,7 @@ _INTERVAL_END = 1  # NFT_SET_ELEM_INTERVAL_END
 _TABLE = 1  # NFTA_TABLE_NAME, NFTA_CHAIN_TABLE, NFTA_RULE_TABLE
 _RULE_CHAIN = 2  # NFTA_RULE_CHAIN
 _JUMP = struct.pack(">i", -3)  # NFT_JUMP
+_RETURN = struct.pack(">i", -5)  # NFT_RETURN
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,7 @@ class KernelRule:
     plain: bool = False  # it jumps (not: goes) whatever the packet
     packets: int = 0
     bytes: int = 0
+    passing: bool = False  # it returns, or fills a set
 
 
 def chain_rules(family: int, table: str, chain: str) -> Iterator[KernelRule]:
@@ -182,7 +184,7 @@ def _dump(kind: int, family: int, table: str, more: bytes = b"") -> Iterator[dic
 
 def _rule(found: dict[int, bytes]) -> KernelRule:
     """Decode NFTA_RULE_*: what identifies one of our rules, and its counter."""
-    jump, packets, size, plain = "", 0, 0, True
+    jump, packets, size, plain, passing = "", 0, 0, True, False
     sets: list[int] = []
     for _, expression in attributes(found.get(4, b"")):
         parts = dict(attributes(expression))
@@ -197,5 +199,8 @@ def _rule(found: dict[int, bytes]) -> KernelRule:
             verdict = dict(attributes(dict(attributes(data.get(2, b""))).get(2, b"")))
             jump = c_string(verdict.get(2, b""))
             plain = plain and verdict.get(1) == _JUMP
+            passing = verdict.get(1) == _RETURN
+        elif name == "target":
+            passing = c_string(data.get(1, b"")) == "SET"
     handle = struct.unpack(">Q", found[3])[0]
-    return KernelRule(c_string(found.get(2, b"")), handle, tuple(sets), jump, plain, packets, size)
+    return KernelRule(c_string(found.get(2, b"")), handle, tuple(sets), jump, plain, packets, size, passing)

@@ -1,0 +1,117 @@
+"""fwtop protect: let only access lists open connections to a port, or nobody, or everybody."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable
+from dataclasses import replace
+
+from fwtop.cli.rules.mitigation import add_rule_options, carry_out
+from fwtop.model.addresses.targets import check_name
+from fwtop.model.errors import FwtopError
+from fwtop.model.protocol import Status
+from fwtop.model.rule import Kind, Level, Match, Protection, Rule, rule_status_from_dict
+from fwtop.model.text import safe_text
+from fwtop.render.wording import with_summary
+
+HELP = (
+    "Let only the addresses of access lists (see fwtop list) open connections to a port; established ones go "
+    "on. For a port that is protected already, the same command with another --level switches it. The "
+    "allow-list goes first."
+)
+EXAMPLE = "fwtop protect 443/tcp --level protected --acl office vpn --ttl 1d --yes"
+_PROTOCOLS = {"tcp": 6, "udp": 17}
+DEFAULT_PRIORITY = 100  # above a policy's
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the verb's arguments."""
+    parser.add_argument("service", nargs="+", type=service, metavar="PORT/PROTO", help="443/tcp, 53/udp, …")
+    parser.add_argument(
+        "--level",
+        choices=[level.value for level in Level],
+        default=Level.PROTECTED.value,
+        help="open: to everybody; protected (the default): to the access lists; closed: to nobody",
+    )
+    parser.add_argument(
+        "--acl",
+        nargs="+",
+        default=[],
+        metavar="LIST",
+        help="access lists; needed for level protected, and kept for it with the others",
+    )
+    parser.add_argument(
+        "--priority",
+        type=_priority,
+        default=DEFAULT_PRIORITY,
+        metavar="N",
+        help="0 to 1000: of several rules on a port the highest decides, of equal ones the newest "
+        f"(default {DEFAULT_PRIORITY}, above a policy's)",
+    )
+    parser.add_argument(
+        "--strict", action="store_true", help="hold established connections to the level, too"
+    )
+    add_rule_options(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Install one rule for each port, or switch the one that there is."""
+    return carry_out(args, [_in_place_of(args, rule) for rule in rules_of(args)])
+
+
+def rules_of(args: argparse.Namespace) -> list[Rule]:
+    """Return the requested rules; raises FwtopError (code 2)."""
+    lists = tuple(dict.fromkeys(check_name(name) for name in args.acl))
+    protection = Protection(Level(args.level), lists, args.priority, args.strict)
+    return [
+        with_summary(_rule(args, Match(family=args.family, protocol=protocol, dport=port), protection))
+        for port, protocol in dict.fromkeys(args.service)
+    ]
+
+
+def _rule(args: argparse.Namespace, match: Match, protection: Protection) -> Rule:
+    return Rule("", Kind.PROTECT, match, "", args.ttl, created_by="cli", protection=protection)
+
+
+def _in_place_of(args: argparse.Namespace, rule: Rule) -> Rule:
+    """Return the rule as one that takes the place of an active one on the port with the same priority.
+
+    That one's access lists stay unless others are given. Raises FwtopError.
+    """
+    from fwtop.client import discovery
+
+    with discovery.connect(netns=args.netns, readonly=args.preview) as guardian:
+        found = guardian.demand(Status(allow=False)).data["rules"]
+    return in_place_of(rule, [rule_status_from_dict(item).rule for item in found])
+
+
+def in_place_of(rule: Rule, active: Iterable[Rule]) -> Rule:
+    """Return the rule as the successor of the active one on its port, if there is one of its priority.
+
+    Raises FwtopError (code 2) where nobody would be let in.
+    """
+    wanted = rule.protection
+    for old in active:
+        if wanted is None or old.protection is None or old.match != rule.match:
+            continue
+        if old.protection.priority == wanted.priority:
+            wanted = wanted if wanted.lists else replace(wanted, lists=old.protection.lists)
+            rule = with_summary(replace(rule, protection=wanted, replaces=old.id))
+            break
+    if wanted is not None and wanted.level is Level.PROTECTED and not wanted.lists:
+        raise FwtopError("level protected needs --acl with the lists to let in; nothing was changed", 2)
+    return rule
+
+
+def service(text: str) -> tuple[int, int]:
+    """Read 443/tcp as port and protocol number."""
+    port, _, name = text.partition("/")
+    if not (port.isascii() and port.isdigit() and 1 <= int(port) <= 65535) or name.lower() not in _PROTOCOLS:
+        raise argparse.ArgumentTypeError(f"{safe_text(text[:40])!r} is not a service like 443/tcp or 53/udp")
+    return int(port), _PROTOCOLS[name.lower()]
+
+
+def _priority(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and int(text) <= 1000):
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} is not a priority from 0 to 1000")
+    return int(text)

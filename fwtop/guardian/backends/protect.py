@@ -1,0 +1,99 @@
+"""Let only access lists open connections to a port: raw PREROUTING, in order of priority.
+
+A rule has the lines of all levels; its enable sets say which of them act, so that a change of level fills one
+and empties another, however long the access lists are: `on` is the dead man's switch, `shut` drops whoever is
+new, `pass` lets everybody in. New is a SYN, and of UDP whoever the host did not talk to in the last minutes:
+raw comes before connection tracking, so what is dropped here costs no entry there, and services without
+tracking can be protected, too. The addresses and ports of UDP conversations are in a set that the service's
+answers fill; conversations that are older than the rule come from connection tracking.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from fwtop.guardian.backends.common import DROP
+from fwtop.guardian.objects.spec import OUTPUT, ChainLine, KernelObjects, SetSpec
+from fwtop.guardian.rules.prefix_lists import of_family
+from fwtop.kernel.netfilter.conntrack import udp_peers
+from fwtop.model.addresses.address import Prefix
+from fwtop.model.errors import FwtopError
+from fwtop.model.rule import Level, Match, Protection, Rule
+from fwtop.render.xtables import TCP, UDP, field_args, halves, list_set_name, set_name
+
+PROTOCOLS = {TCP: "tcp", UDP: "udp"}
+_RETURN = ("-j", "RETURN")
+_SEEDS = 65_536
+ON, SHUT, PASS, PEERS = "on", "shut", "pass", "peers"
+_FILLED = {Level.OPEN: (ON, PASS), Level.PROTECTED: (ON,), Level.CLOSED: (ON, SHUT)}
+
+
+def build(rule: Rule, entries: Mapping[str, Sequence[Prefix]], higher: frozenset[str]) -> KernelObjects:
+    """Return the sets and lines, given what the access lists hold and the rules that decide before this one.
+
+    Raises FwtopError (code 2) on other conditions than a port of TCP or UDP.
+    """
+    match, protection = rule.match, rule.protection
+    plain = Match(family=match.family, protocol=match.protocol, dport=match.dport)
+    if protection is None or match.protocol not in PROTOCOLS or match.dport is None or match != plain:
+        raise FwtopError("protect takes a port of TCP or UDP and a family; nothing was installed", 2)
+    sets: list[SetSpec] = []
+    lines: list[ChainLine] = []
+    for family in match.families:
+        sets += enable_sets(rule, family)
+        for name in protection.lists:
+            rows = of_family(entries[name], family, ())
+            sets.append(SetSpec(list_set_name(name, family), family, rows, timed=False, shared=True))
+        if match.protocol == UDP and not protection.strict:
+            sets.append(_learned(rule.id, family, match.dport))
+            lines += _learning(rule, family, higher)
+        lines += [
+            ChainLine(family, (*field_args(match, family), *asks), target, behind=higher)
+            for asks, target in _levels(rule.id, family, protection, is_tcp=match.protocol == TCP)
+        ]
+    return KernelObjects(tuple(sets), tuple(lines))
+
+
+def enable_sets(rule: Rule, family: int) -> tuple[SetSpec, ...]:
+    """Return the sets that say which level acts."""
+    filled = _FILLED[rule.protection.level] if rule.protection is not None else ()
+    return tuple(
+        SetSpec(set_name(rule.id, family, role), family, halves(family) if role in filled else ())
+        for role in (ON, SHUT, PASS)
+    )
+
+
+def _levels(
+    rule_id: str, family: int, protection: Protection, *, is_tcp: bool
+) -> Iterator[tuple[tuple[str, ...], tuple[str, ...]]]:
+    """Yield the matches and targets of all levels, in order; `closed` comes first."""
+    new = ("--syn",) if is_tcp and not protection.strict else ()
+    is_on = _in(set_name(rule_id, family, ON))
+    yield (*new, *_in(set_name(rule_id, family, SHUT))), DROP
+    yield _in(set_name(rule_id, family, PASS)), _RETURN
+    for name in protection.lists:
+        yield (*new, *_in(list_set_name(name, family)), *is_on), _RETURN
+    yield (*new, *is_on), DROP
+
+
+def _learned(rule_id: str, family: int, port: int) -> SetSpec:
+    def seeds() -> Sequence[str]:
+        return [f"{address},udp:{peer}" for address, peer in udp_peers(family, port, _SEEDS)]
+
+    return SetSpec(set_name(rule_id, family, PEERS), family, (), seeds=seeds)
+
+
+def _learning(rule: Rule, family: int, higher: frozenset[str]) -> Iterator[ChainLine]:
+    """Yield the lines that keep conversations known, and let them pass."""
+    peers = set_name(rule.id, family, PEERS)
+    is_on, known = _in(set_name(rule.id, family, ON)), _in(peers, "src,src")
+    to_port, port = field_args(rule.match, family), str(rule.match.dport)
+    renew = ("-j", "SET", "--add-set", peers, "src,src", "--exist")
+    yield ChainLine(family, (*to_port, *known, *is_on), renew, behind=higher)
+    yield ChainLine(family, (*to_port, *known, *is_on), _RETURN, behind=higher)
+    answers = ("-p", str(UDP), "--sport", port, *_in(set_name(rule.id, family, ON), "dst"))
+    yield ChainLine(family, answers, ("-j", "SET", "--add-set", peers, "dst,dst", "--exist"), OUTPUT)
+
+
+def _in(name: str, side: str = "src") -> tuple[str, ...]:
+    return ("-m", "set", "--match-set", name, side)
