@@ -23,8 +23,8 @@ from fwtop.model.traffic.window import NoOrigin
 _HERE = Costs(machine_name(), platform.release(), "2026-11-21T10:00:00Z", {"ipset": 812.5, "xdp": 90.0})
 
 
-def test_every_kind_that_drops_has_a_default() -> None:
-    assert set(DEFAULT_COST_NS) == {kind.value for kind in Kind} - {"sysctl"}
+def test_every_kind_that_is_proposed_and_drops_has_a_default() -> None:
+    assert set(DEFAULT_COST_NS) == {kind.value for kind in Kind} - {"sysctl", "protect"}
 
 
 def test_measured_costs_replace_defaults(tmp_path: Path) -> None:
