@@ -29,9 +29,7 @@ from fwtop.ui.lists.table import (
 )
 from fwtop.ui.lists.traffic import SOURCES
 
-_MEASURED = 12  # rows: more don't fit anyway
-
-_MEASURED = 200  # rows whose first cell decides how wide its column is
+_MEASURED = 200  # rows whose first cell decides how wide its column is, and how many lines a list wants
 
 
 class Panel(Lines):
@@ -55,7 +53,7 @@ class Panel(Lines):
         self.lists = [RowList(view.ordering) for view in spec.views]
         self._top = 0
         self._shown = 0  # rows
-        self.wanted = 0  # lines that all rows need, of the first _MEASURED
+        self.wanted = 0  # lines that all rows need, of the first _MEASURED; of fitted panels
         self._line_items: list[int] = []  # the row behind each line
         self._layout: list[tuple[Column, int]] = []
         self._snapshot: Snapshot | None = None
@@ -152,7 +150,8 @@ class Panel(Lines):
 
         blocks = self._visible(room, lambda place: [*self._heading(place), *lines_of(place)])
         self._shown = len(blocks)
-        self.wanted = sum(len(lines_of(place)) for place in range(min(len(rows.items), _MEASURED)))
+        if self.spec.fitted:
+            self.wanted = sum(len(lines_of(place)) for place in range(min(len(rows.items), _MEASURED)))
         heads = [self._title(self.box.width)] if self._titled else []
         self._line_items = []
         if not rows.items and not self._titled and self.spec.title_of is not None:

@@ -270,6 +270,7 @@ class PanelSpec:
     items: Callable[[Snapshot, str], Sequence[Any]]
     counted: bool = False  # the title says how many there are
     inline: bool = False  # the title stands in the line of the column heads
+    fitted: bool = False  # its place is as high as its rows are
     title_of: Callable[[Snapshot, CellContext], str] | None = None  # a title that changes
     listed: Callable[[CellContext], Sequence[Any]] | None = None  # items that no snapshot holds
     first: Callable[[Snapshot], str] | None = None  # the view to show until the operator chooses one
@@ -284,16 +285,19 @@ def _calm_or_attacks(snapshot: Snapshot, _: CellContext) -> str:
 
 
 PANELS = (
-    PanelSpec("attacks", "attack", (ATTACK_VIEW,), attack_rows, inline=True, title_of=_calm_or_attacks),
+    PanelSpec(
+        "attacks", "attack", (ATTACK_VIEW,), attack_rows, inline=True, fitted=True, title_of=_calm_or_attacks
+    ),
     PanelSpec(
         "proposals",
         "proposals",
         (PROPOSAL_VIEW,),
         lambda shot, _: shot.judgement.proposals,
         inline=True,
+        fitted=True,
         title_of=_against,
     ),
-    PanelSpec("rules", "rule", (RULES_VIEW,), lambda shot, _: shot.mitigations, inline=True),
+    PanelSpec("rules", "rule", (RULES_VIEW,), lambda shot, _: shot.mitigations, inline=True, fitted=True),
     PanelSpec("sources", "Traffic", TRAFFIC_VIEWS, traffic_items, title_of=_traffic_of, first=first_view),
     PanelSpec("ports", "Ports", (PORT_VIEW,), traffic_items),
     PanelSpec("payloads", "Payloads", (PAYLOAD_VIEW,), traffic_items),
@@ -308,7 +312,9 @@ PANELS = (
         lambda *_: (),
         listed=lambda context: context.machine,
     ),
-    PanelSpec("all_rules", "Rules", (ALL_RULES_VIEW,), lambda shot, _: shot.mitigations, counted=True),
+    PanelSpec(
+        "all_rules", "Rules", (ALL_RULES_VIEW,), lambda shot, _: shot.mitigations, counted=True, fitted=True
+    ),
     *(
         PanelSpec(name, title, (view,), lambda *_: (), listed=listed, title_of=title_of)
         for name, title, view, listed, title_of in TREND_LISTS
