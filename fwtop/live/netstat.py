@@ -49,6 +49,7 @@ class ConntrackMeter:
             drop=max(0, stats.drop - self._stats.drop),
             early_drop=max(0, stats.early_drop - self._stats.early_drop),
             seconds_to_full=seconds_to_full(limit - count, self._growth),
+            growth_per_s=self._growth,
         )
         self._count, self._stats = count, stats
         return sample

@@ -218,6 +218,7 @@ def _conntrack_json(sample: ConntrackSample | None) -> dict[str, Any]:
         "drop": sample.drop,
         "early_drop": sample.early_drop,
         "seconds_to_full": sample.seconds_to_full,
+        "growth_per_s": round(sample.growth_per_s, 3),
     }
 
 

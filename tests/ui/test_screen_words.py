@@ -348,8 +348,10 @@ async def test_a_toast_says_nothing_twice() -> None:
         ({}, "refusing 20.6k/s"),
         ({"early_drop": 90_000}, "evicting 30.0k/s"),
         ({"drop": 0, "early_drop": 0}, "full"),
-        ({"count": 1_000, "seconds_to_full": None}, "draining"),
-        ({"count": 1_000, "seconds_to_full": 30.0}, "filling"),
+        ({"count": 1_000, "seconds_to_full": None}, "not growing"),
+        ({"count": 1_000, "seconds_to_full": None, "growth_per_s": -90.0}, "draining"),
+        ({"count": 234_000, "seconds_to_full": None, "growth_per_s": -400.0}, "draining, normal in ~1 min"),
+        ({"count": 1_000, "seconds_to_full": 30.0}, "filling, full in ~30 s"),
     ],
 )
 async def test_a_full_table_says_what_becomes_of_connections(changes: dict[str, object], words: str) -> None:

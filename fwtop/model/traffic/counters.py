@@ -30,6 +30,12 @@ class ConntrackSample:
     drop: int = 0
     early_drop: int = 0
     seconds_to_full: float | None = None  # at the current growth; None: not growing
+    growth_per_s: float = 0.0  # entries, smoothed; negative: the table drains
+
+    def seconds_to_fill(self, fill: float) -> float | None:
+        """Return when a table that drains will be down to a fill of 0 to 1; None if it isn't on its way."""
+        above = self.count - fill * self.max
+        return above / -self.growth_per_s if above > 0 > self.growth_per_s else None
 
     @property
     def fill(self) -> float:

@@ -36,8 +36,8 @@ from fwtop.ui.drawing.style import (
     width_of,
 )
 from fwtop.ui.keys import KEY_MAP
-from fwtop.ui.lists.panels import CONNTRACK_ALARM, gauge_line
-from fwtop.ui.state.figures import FULL
+from fwtop.ui.lists.panels import gauge_line
+from fwtop.ui.state.figures import CONNTRACK_ALARM, FULL
 from fwtop.ui.state.history import History
 
 

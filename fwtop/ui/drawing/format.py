@@ -62,6 +62,13 @@ def duration(seconds: float) -> str:
     return numbers.duration(seconds, fixed_width=True)
 
 
+def about(seconds: float) -> str:
+    """Write a forecast, as exactly as it can be true: ~20 s, ~3 min, ~2 h."""
+    if seconds < 55:
+        return f"~{max(round(seconds / 10) * 10, 10)} s"
+    return f"~{max(round(seconds / 60), 1)} min" if seconds < 5400 else f"~{round(seconds / 3600)} h"
+
+
 def scale_of(shares: Sequence[float]) -> float:
     """Choose the share that a full bar stands for, in steps, so that bars don't jump at every tick."""
     greatest = max(shares, default=0.0)

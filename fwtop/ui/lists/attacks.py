@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from fwtop.model.traffic.counters import ConntrackSample
 from fwtop.model.traffic.snapshot import Attack, Snapshot
-from fwtop.ui.drawing.format import duration, number, percent
+from fwtop.ui.drawing.format import about, duration, number, percent
 from fwtop.ui.drawing.style import BAD, DIM, ELSEWHERE, GOOD, STRONG, TEXT, TITLE, WARN, Line, width_of
 from fwtop.ui.lists.rows import Ordering
 from fwtop.ui.lists.table import CellContext, Column, View
-from fwtop.ui.state.figures import FULL
+from fwtop.ui.state.figures import CONNTRACK_ALARM, FULL
 from fwtop.ui.state.trends import TREND_CELLS
 from fwtop.ui.state.verdict import NOTICED, STOPPED, flow_of
 
@@ -25,38 +26,46 @@ def _letter(item: Attack, context: CellContext) -> Line:
     return [(context.scope.letter(item.key), TITLE)]
 
 
-def _title(item: Attack, context: CellContext, width: int) -> Line:
+def _title(item: Attack, _: CellContext) -> Line:
     if item.kind == _FULL_TABLE:
-        table: Line = [("conntrack table", STRONG)]
-        more: Line = [*table, (f" {_pressure(context)}", BAD)]
-        return more if width_of(more) <= width else table
+        return [("conntrack table", STRONG)]
     name = item.title.partition(" on port ")[0] if item.target else item.title
     line: Line = [(name, STRONG)]
     return [*line, (" spoofed", WARN)] if item.spoofed and item.sources != "spoofed" else line
 
 
-def _pressure(context: CellContext) -> str:
-    """Say what becomes of connections for which a full table has no room, or how it moves."""
+def _pressure(context: CellContext) -> tuple[str, ...]:
+    """Say what becomes of connections when the table is full, or how it moves; the long form first."""
     sample = context.snapshot.conntrack if context.snapshot is not None else None
     if sample is None or context.snapshot is None:
-        return ""
+        return ()
     if sample.fill < FULL:
-        return "draining" if sample.seconds_to_full is None else "filling"
+        return _movement(sample)
     lost = max(sample.early_drop, sample.drop) / max(context.snapshot.seconds, 1e-3)
     verb = "evicting" if sample.early_drop > sample.drop else "refusing"
-    return f"{verb} {number(lost)}/s" if lost else "full"
+    return (f"{verb} {number(lost)}/s" if lost else "full",)
 
 
-def _sources(item: Attack, context: CellContext) -> Line:
-    if item.kind == _FULL_TABLE:
-        return [(_pressure(context), BAD)]
-    return [(item.sources or "–", DIM)]
+def _movement(sample: ConntrackSample) -> tuple[str, ...]:
+    """Say where the table's fill goes, and when it is there."""
+    if sample.seconds_to_full is not None:
+        return f"filling, full in {about(sample.seconds_to_full)}", "filling"
+    if sample.growth_per_s >= 0:
+        return ("not growing",)
+    left = sample.seconds_to_fill(CONNTRACK_ALARM)
+    return ("draining",) if left is None else (f"draining, normal in {about(left)}", "draining")
 
 
-def _target(item: Attack, context: CellContext) -> Line:
+def _sources(item: Attack, _: CellContext) -> Line:
+    return [] if item.kind == _FULL_TABLE else [(item.sources or "–", DIM)]
+
+
+def _target(item: Attack, context: CellContext, width: int) -> Line:
     sample = context.snapshot.conntrack if context.snapshot is not None else None
     if item.kind == _FULL_TABLE and sample is not None:
-        return [(f"{number(sample.count)}/{number(sample.max)}", TEXT)]
+        fill: Line = [(f"{number(sample.count)}/{number(sample.max)}", TEXT)]
+        forms: list[Line] = [[*fill, (f" {words}", BAD)] for words in _pressure(context)]
+        return next((form for form in forms if width_of(form) <= width), fill)
     protocol, _, port = item.target.partition(" from ")
     short = f"{protocol} {port}→" if port else item.target  # as signatures are written
     return [(short or "–", TEXT if short else DIM)]
@@ -70,6 +79,8 @@ def _pps(item: Attack, context: CellContext) -> Line:
 
 
 def _megabits(item: Attack, _: CellContext) -> Line:
+    if item.kind == _FULL_TABLE:
+        return []
     return [(number(item.bps / 1e6), TEXT)] if item.bps > 0 else [("–", DIM)]
 
 
@@ -116,8 +127,8 @@ ATTACK_VIEW = View(
     "",
     (
         Column("", 1, _letter),
-        Column("attack", 17, lambda *_: [], grow=3, drawn=_title),
-        Column("target", 9, _target, grow=1, keep=8),
+        Column("attack", 17, _title, grow=3),
+        Column("target", 9, lambda *_: [], grow=1, keep=8, drawn=_target, spills=True),
         Column("pps", 5, _pps, right=True, keep=1),
         Column("Mb/s", 5, _megabits, right=True, keep=7),
         Column("my rules", 8, _mine, right=True, keep=3),

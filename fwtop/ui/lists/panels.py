@@ -20,7 +20,7 @@ from fwtop.ui.lists.rows import Ordering
 from fwtop.ui.lists.table import CellContext, Column, View, with_columns
 from fwtop.ui.lists.traffic import PAYLOAD_VIEW, PORT_VIEW, TRAFFIC_VIEWS, first_view, traffic_items
 from fwtop.ui.lists.trends_view import TREND_LISTS
-from fwtop.ui.state.figures import LedgerLine, conntrack_figures, ledger_lines
+from fwtop.ui.state.figures import CONNTRACK_ALARM, LedgerLine, conntrack_figures, ledger_lines
 from fwtop.ui.state.rule_watch import covering_rule
 from fwtop.ui.state.scope import against
 from fwtop.ui.state.stages import stages_of
@@ -28,7 +28,6 @@ from fwtop.ui.state.trends import TREND_CELLS
 
 HARM_LIMIT = 0.01  # collateral from which a dialog preselects Cancel
 NO_BASELINE = "No baseline yet: client impact is estimated"
-CONNTRACK_ALARM = 0.8  # fill of the table
 
 
 CONNTRACK_VIEW = View(

@@ -60,6 +60,7 @@ class Column:
     sort: str = ""  # name of the order that its head chooses, if not its title
     drawn: Callable[[Any, CellContext, int], Line] | None = None  # instead of `cell`, told its width
     label: str = ""  # its name in screen.toml, if that is not the title
+    spills: bool = False  # takes the empty cells right of it, too
 
     @property
     def name(self) -> str:
@@ -126,9 +127,8 @@ MOST_LINES = 4  # of one row
 def row_lines(layout: Sequence[tuple[Column, int]], item: Item, context: CellContext) -> list[Line]:
     """Write an item's cells, in as many lines as its `whole` columns need."""
     cells: list[list[Line]] = []
-    for column, width in layout:
-        drawn = column.drawn
-        cell = drawn(item, context, width) if drawn is not None else column.cell(item, context)
+    layout, written = _written(layout, item, context)
+    for (column, width), cell in zip(layout, written, strict=True):
         rows = wrap_line(cell, width) if column.whole and width_of(cell) > width else [cell]
         if len(rows) > MOST_LINES:
             rows[MOST_LINES - 1] = [*fit(rows[MOST_LINES - 1], max(width - 1, 0)), ("…", DIM)]
@@ -141,6 +141,26 @@ def row_lines(layout: Sequence[tuple[Column, int]], item: Item, context: CellCon
         )
         for row in range(height)
     ]
+
+
+def _written(
+    layout: Sequence[tuple[Column, int]], item: Item, context: CellContext
+) -> tuple[Sequence[tuple[Column, int]], list[Line]]:
+    """Return the columns with their widths, and their cells, without those that another cell spills into."""
+    kept: list[tuple[Column, int]] = []
+    cells: list[Line] = []
+    empty = 0  # cells right of the column that nothing is written in
+    for column, own in reversed(layout):
+        width, room = own, own + (empty if column.spills else 0)
+        cell = column.drawn(item, context, room) if column.drawn is not None else column.cell(item, context)
+        if column.spills and width_of(cell) > width:
+            while width < min(width_of(cell), room):
+                cells.pop()
+                width += GAP + kept.pop()[1]
+        kept.append((column, width))
+        cells.append(cell)
+        empty = 0 if cell else empty + GAP + width
+    return kept[::-1], cells[::-1]
 
 
 def bar_scale(view: View, items: Sequence[Any]) -> float:

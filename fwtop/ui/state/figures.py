@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 from fwtop.model.traffic.counters import ConntrackSample
 from fwtop.model.traffic.snapshot import LedgerRow, Snapshot
-from fwtop.ui.drawing.format import duration, number
+from fwtop.ui.drawing.format import about, duration, number, percent
 
+CONNTRACK_ALARM = 0.8  # fill of the connection-tracking table from which it is no longer normal
 FULL = 0.995  # of the connection-tracking table: new connections are dropped or evict others
 _SOON_SECONDS = 300.0
 UNEXPLAINED_SHARE = 0.001  # below it the difference between counters read at different times is noise
@@ -31,7 +32,12 @@ def conntrack_figures(sample: ConntrackSample | None) -> tuple[Figure, ...]:
     new = "connections entered a second; a flood of forged sources enters one a packet"
     failed = "entries that lost a race or found their bucket full; their packets were dropped"
     return (
-        Figure("tracked", tracked, sample.fill >= 0.8, "connections in the table; a full one drops new ones"),
+        Figure(
+            "tracked",
+            tracked,
+            sample.fill >= CONNTRACK_ALARM,
+            "connections in the table; a full one drops new ones",
+        ),
         _fills_up(sample),
         Figure("new", f"{number(sample.new_per_s)}/s", False, new),
         Figure("insert failed", number(sample.insert_failed), sample.insert_failed > 0, failed),
@@ -46,6 +52,10 @@ def _fills_up(sample: ConntrackSample) -> Figure:
     left = sample.seconds_to_full
     if sample.fill >= FULL or (left is not None and left < 1):
         return Figure("fills up", "FULL", True, "new connections evict others or are dropped")
+    normal = sample.seconds_to_fill(CONNTRACK_ALARM)
+    if normal is not None:
+        meaning = f"it drains: below {percent(CONNTRACK_ALARM)} then, at the present rate"
+        return Figure("normal", f"in {about(normal)}", False, meaning)
     if left is None:
         return Figure("fills up", "not growing", False, "as many connections end as begin")
     return Figure("fills up", f"in {duration(left)}", left < _SOON_SECONDS, "at the present growth")
