@@ -40,6 +40,8 @@ def summarise(rule: Rule) -> str:
     if rule.kind is Kind.CONNLIMIT or rule.protection is not None:
         return _of_connections(rule, what)
     place = _PLACES.get(rule.kind, "")
+    if place and " with " in what:
+        place = f",{place}"  # else it seems to belong to what the packets hold
     if rule.limit is not None:
         return f"limit {what} to {rate_text(rule.limit)}{place}"
     return f"block {what}" if rule.kind is Kind.IPSET else f"drop {what}{place}"
@@ -83,7 +85,7 @@ def describe(match: Match, *, origin: str | None = None) -> str:
 
     `origin` is what the sources were made from: asn:N, country:CC or @file.
     """
-    words = [*_traffic(match), *_header(match), *(f"with {_bytes(item)}" for item in match.payload)]
+    words = [*_traffic(match), *_phrase("of", _size(match)), *_phrase("with", _contents(match))]
     if match.destinations:
         words.append(f"to {_counted(match.destinations, 'destinations')}")
     if origin is not None:
@@ -91,6 +93,14 @@ def describe(match: Match, *, origin: str | None = None) -> str:
     if match.sources:
         words += [*(["from"] if words else []), _counted(match.sources, "sources")]
     return " ".join(words) or "everything"
+
+
+def _phrase(preposition: str, things: Sequence[str]) -> list[str]:
+    """Return one phrase for all things: with TTL 9, window 512 and no TCP options."""
+    if not things:
+        return []
+    *first, last = things
+    return [f"{preposition} {', '.join(first)} and {last}" if first else f"{preposition} {last}"]
 
 
 def range_text(wanted: Range) -> str:
@@ -102,7 +112,7 @@ def _traffic(match: Match) -> list[str]:
     words = [f"IPv{match.family}"] if match.family is not None else []
     if match.protocol is not None:
         words.append(spoken_protocol(match.protocol))
-    elif match.fragment is not True and (_header(match) or match.payload):
+    elif match.fragment is not True and (_size(match) or _contents(match)):
         words.append("packets")
     if match.fragment is not None:
         words.append("fragments" if match.fragment else "unfragmented")
@@ -110,39 +120,41 @@ def _traffic(match: Match) -> list[str]:
     return words + ([f"to port {match.dport}"] if match.dport is not None else [])
 
 
-def _header(match: Match) -> list[str]:
-    words = []
-    if match.icmp_type is not None:
-        words.append(f"of type {match.icmp_type}")
-    if match.ip_length is not None:
-        words.append(_length(match.ip_length))
-    if match.ttl is not None:
-        words.append(f"with TTL {range_text(match.ttl)}")
-    if match.ip_id is not None:
-        words.append(f"with IP id {range_text(match.ip_id)}")
-    if match.tcp_flags is not None:
-        words.append(f"with {flags_text(*match.tcp_flags)}")
-    if match.tcp_seq is not None:
-        words.append(f"with sequence number {range_text(match.tcp_seq)}")
-    if match.tcp_window is not None:
-        words.append(f"with window {range_text(match.tcp_window)}")
+def _size(match: Match) -> list[str]:
+    types = [f"type {match.icmp_type}"] if match.icmp_type is not None else []
+    return types + ([_length(match.ip_length)] if match.ip_length is not None else [])
+
+
+def _contents(match: Match) -> list[str]:
+    things = []
+    for name, wanted in (
+        ("TTL", match.ttl),
+        ("IP id", match.ip_id),
+        ("sequence number", match.tcp_seq),
+        ("window", match.tcp_window),
+    ):
+        if wanted is not None:
+            things.append(f"{name} {range_text(wanted)}")
     if match.tcp_header is not None:
-        words.append(_options(match.tcp_header))
-    return words
+        things.append(_options(match.tcp_header))
+    things += [_bytes(item) for item in match.payload]
+    if match.tcp_flags is not None:
+        things.append(flags_text(*match.tcp_flags))  # last: it may contain a "but"
+    return things
 
 
 def _options(header: Range) -> str:
     if header.high == _NO_OPTIONS:
-        return "without TCP options"
-    return f"with a TCP header of {range_text(header)} bytes"
+        return "no TCP options"
+    return f"a TCP header of {range_text(header)} bytes"
 
 
 def _length(wanted: Range) -> str:
     if wanted.high >= _LONGEST:
-        return f"of {wanted.low} bytes or more"
+        return f"{wanted.low} bytes or more"
     if wanted.low <= _SHORTEST < wanted.high:
-        return f"of up to {wanted.high} bytes"
-    return f"of {range_text(wanted)} bytes"
+        return f"up to {wanted.high} bytes"
+    return f"{range_text(wanted)} bytes"
 
 
 def _bytes(wanted: PayloadMatch) -> str:

@@ -44,8 +44,8 @@ def names(rule: Rule) -> list[str]:
         (PORT, "via", "tc", "drop UDP to port 53 at tc ingress"),
         (PORT, "via", "NFTables", "drop UDP to port 53 at netdev ingress"),
         (ONE, "via", "xdp", "drop 203.0.113.7 in the driver"),
-        (TCP, "flags", "syn,ack/syn", "drop TCP to port 443 with SYN, not ACK in the driver"),
-        (TCP, "flags", "all/none", "drop TCP to port 443 with no flags in the driver"),
+        (TCP, "flags", "syn,ack/syn", "drop TCP to port 443 with SYN but no ACK, in the driver"),
+        (TCP, "flags", "all/none", "drop TCP to port 443 with no flags, in the driver"),
         (TCP, "flags", "any", "drop TCP to port 443 in the driver"),
         (LIMIT, "rate", "5k", "limit UDP to port 53 to 5,000/s per /24 (IPv6 /56)"),
         (LIMIT, "rate", "250/s", "limit UDP to port 53 to 250/s per /24 (IPv6 /56)"),
@@ -138,7 +138,7 @@ def test_range_of_ttl_and_flags_stay_in_the_words() -> None:
     assert "ttl" in names(odd)
     assert not {"window", "ip id", "header"} & set(names(odd))
     changed = field(odd, "to port").write(odd, "443")
-    assert changed.summary == "drop TCP to port 443 with TTL 50 to 60 with SYN, not ACK in the driver"
+    assert changed.summary == "drop TCP to port 443 with TTL 50 to 60 and SYN but no ACK, in the driver"
     with pytest.raises(InvalidInput, match="TCP headers"):
         field(odd, "protocol").write(replace(odd, match=replace(odd.match, dport=None)), "udp")
 
@@ -149,7 +149,7 @@ def test_constants_of_a_flood_can_be_widened() -> None:
     assert field(odd, "window").read(odd) == "512"
     wider = field(odd, "ip id").write(field(odd, "window").write(odd, "500-600"), "any")
     assert wider.match == replace(match, ip_id=None, tcp_window=Range(500, 600))
-    assert wider.summary == "drop TCP with window 500 to 600 without TCP options in the driver"
+    assert wider.summary == "drop TCP with window 500 to 600 and no TCP options, in the driver"
     with pytest.raises(InvalidInput, match="header"):
         field(odd, "header").write(odd, "61")
 

@@ -70,8 +70,8 @@ def _read_bits(text: str) -> int:
 
 
 def flags_text(mask: int, value: int) -> str:
-    """Describe a flag match: "SYN, not ACK", "only SYN", "no flags"."""
+    """Describe a flag match, as it follows "with": "SYN but no ACK", "only SYN", "no flags"."""
     wanted, unwanted = flag_names(value), flag_names(mask & ~value, "/")
     if mask & _CLASSIC == _CLASSIC:
         return f"only {wanted}" if wanted else "no flags"
-    return ", ".join([wanted] * bool(wanted) + [f"not {unwanted}"] * bool(unwanted))
+    return " but ".join([wanted] * bool(wanted) + [f"no {unwanted}"] * bool(unwanted))
