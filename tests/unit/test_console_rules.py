@@ -1,6 +1,9 @@
-"""Sources under an active rule carry its number; others don't."""
+"""Sources under an active rule carry its number; others don't. Rates of rules are of the ledger's window."""
 
-from fwtop.console.control.rules import Coverage, Peers
+import time
+from dataclasses import replace
+
+from fwtop.console.control.rules import Coverage, Peers, RuleRates
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.roles import AllowedPeer, Role
 from fwtop.model.rule import Kind, Match, Rule, RuleStatus, State
@@ -54,3 +57,20 @@ def test_known_peers_are_marked_by_what_they_are_to_this_host() -> None:
         "allowed",
         "",
     ]
+
+
+def test_rates_of_rules_are_of_the_window_asked_for() -> None:
+    """The guardian's own rates, here 7, are of one second: beside the ledger's they would differ."""
+    old, new, over = (
+        replace(_rule(number, state), packets=0, pps=7.0)
+        for number, state in (("1", State.CONFIRMED), ("2", State.PROVISIONAL), ("3", State.REVERTED))
+    )
+    new = replace(new, rule=replace(new.rule, created=time.time() - 1))
+    rates = RuleRates()
+    for second, packets in enumerate((0, 0, 0, 3_000, 6_000)):
+        old = replace(old, packets=packets)
+        known = (old, over) if second < 3 else (old, replace(new, packets=9 * packets), over)
+        assert second or rates.over(known, 3.0) == known, "nothing is counted yet"
+        rates.note(known, 100.0 + second)
+    assert [status.pps for status in rates.over(known, 3.0)] == [2_000.0, 18_000.0, 7.0]
+    assert [status.pps for status in rates.over(known, 1.0)] == [3_000.0, 27_000.0, 7.0]

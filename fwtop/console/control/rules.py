@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from collections import deque
 from collections.abc import Iterable
 
 from fwtop.console.control.attribution import NETFILTER_KINDS, DropAttribution
@@ -18,6 +19,7 @@ from fwtop.model.traffic.packets import PacketBatch
 from fwtop.model.traffic.snapshot import Source, Sources
 
 _POLL_SECONDS = 1.0
+_LONGEST_WINDOW_SECONDS = 15.0  # that rates are asked for
 _TIMEOUT_SECONDS = 0.4  # the guardian answers with what it has after half of this
 
 
@@ -35,6 +37,7 @@ class RuleMonitor:
         self._coverage = Coverage(())
         self._peers = Peers(())
         self._attribution = DropAttribution()
+        self._rates = RuleRates()
         self.allowed: tuple[AllowedPeer, ...] = ()
         self.statuses: tuple[RuleStatus, ...] = ()
         self.problem = ""
@@ -57,6 +60,7 @@ class RuleMonitor:
             return ()
         self.problem = ""
         self.statuses = tuple(rule_status_from_dict(item) for item in answer.data["rules"])
+        self._rates.note(self.statuses, now)
         self._coverage = Coverage(self.statuses)
         self.allowed = tuple(
             AllowedPeer(Prefix.parse(text), Role(role), int(port))
@@ -65,6 +69,10 @@ class RuleMonitor:
         self._peers = Peers(self.allowed)
         counted = NETFILTER_KINDS | {Kind.SYNPROXY}
         return tuple(self._count(status) for status in self.statuses if status.rule.kind in counted)
+
+    def rated(self, seconds: float) -> tuple[RuleStatus, ...]:
+        """Return the statuses with their rates over the last `seconds`, as the ledger's are."""
+        return self._rates.over(self.statuses, seconds)
 
     def attribute(self, batch: PacketBatch, counters: Counters) -> PacketBatch:
         """Set the rule on sampled drops of this poll that an active rule made."""
@@ -79,6 +87,42 @@ class RuleMonitor:
         self._counted[status.rule.id] = (status.packets, status.bytes)
         packets, size = max(status.packets - before[0], 0), max(status.bytes - before[1], 0)
         return RuleCount(status.rule.id, packets, size, answers=status.rule.kind is Kind.SYNPROXY)
+
+
+class RuleRates:
+    """Packets a second of the active rules over a window of any length, from their counts at each poll.
+
+    The guardian's own rates are of its last second. Beside the ledger's, which are of the console's window,
+    they would differ for as long as the traffic changes.
+    """
+
+    def __init__(self) -> None:
+        self._polls: deque[tuple[float, dict[str, int]]] = deque()  # monotonic seconds; packets by rule id
+
+    def note(self, statuses: Iterable[RuleStatus], now: float) -> None:
+        """Remember the counts of a poll."""
+        self._polls.append((now, {status.rule.id: status.packets for status in statuses}))
+        while self._polls[0][0] < now - _LONGEST_WINDOW_SECONDS:
+            self._polls.popleft()
+
+    def over(self, statuses: tuple[RuleStatus, ...], seconds: float) -> tuple[RuleStatus, ...]:
+        """Return the statuses with the rates of the last `seconds`; the guardian's where nothing is older."""
+        if not self._polls:
+            return statuses
+        now = self._polls[-1][0]
+        then, before = min(self._polls, key=lambda poll: abs(poll[0] - (now - seconds)))
+        if then == now:
+            return statuses
+        return tuple(self._rated(status, before, now - then) for status in statuses)
+
+    @staticmethod
+    def _rated(status: RuleStatus, before: dict[str, int], seconds: float) -> RuleStatus:
+        counted = before.get(status.rule.id)
+        if counted is None and time.time() - status.rule.created <= seconds:
+            counted = 0  # installed since
+        if counted is None or status.state not in ACTIVE_STATES:
+            return status
+        return dataclasses.replace(status, pps=max(status.packets - counted, 0) / seconds)
 
 
 class Coverage:
