@@ -67,8 +67,23 @@ def test_bits_keep_the_parts_and_change_the_scale() -> None:
     flood = Flow(1000.0, mine=500.0, reaches=500.0, bps=8e6)
     packets, octets = drawn(history_of(flood)), drawn(history_of(flood), in_bits=True)
     assert "1k┤" in packets[0]
-    assert " 8M┤" in octets[0]
+    assert " 10M┤" in octets[0]
     assert "bit/s ~" in octets[-1], "an estimate is marked"
+
+
+@pytest.mark.parametrize(
+    ("height", "most", "labels"),
+    [
+        (3, 700.0, ["800", "400", "0"]),
+        (4, 700.0, ["750", "", "250", "0"]),
+        (5, 95_000.0, ["100k", "", "50k", "", "0"]),
+        (6, 95_000.0, ["100k", "", "60k", "", "20k", "0"]),
+        (8, 400.0, ["420", "", "300", "", "180", "", "60", "0"]),
+    ],
+)
+def test_the_scale_has_round_labels_at_any_height(height: int, most: float, labels: list[str]) -> None:
+    lines = drawn(history_of(Flow(most, reaches=most)), height=height)
+    assert [line[:6].strip() for line in lines] == labels
 
 
 @pytest.mark.parametrize(

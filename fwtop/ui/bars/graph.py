@@ -25,7 +25,7 @@ _LABEL = 7  # cells of the scale
 _LEGEND = 18
 _EIGHTHS = " ▁▂▃▄▅▆▇█"
 _GLYPHS = "█▓▒░"
-_STEPS = (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0)
+_STEPS = (1.0, 1.2, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0)
 _WITH_CLIENTS = 5  # lines from which the last one shows what clients get
 _POORLY = 0.8  # of what clients got before the attack
 NOW = "now"
@@ -64,7 +64,7 @@ def graph_lines(
     if clients is not None:
         rows, height = rows - 1, height - 1
     parts = [_parts(point, in_bits=in_bits) if point is not None else None for point in columns]
-    top = _scale(max((sum(part) for part in parts if part is not None), default=0.0))
+    top = _scale(max((sum(part) for part in parts if part is not None), default=0.0), rows)
     lines = []
     for row in range(rows, 0, -1):
         drawn = [_cell(part, row, rows / top) for part in parts]
@@ -162,12 +162,17 @@ def _unknown(point: Point) -> bool:
     return flow.reaches + flow.mine + flow.other + flow.kernel <= 0 < flow.arrives
 
 
-def _scale(most: float) -> float:
-    """Return a round number that the greatest column doesn't exceed."""
+def _scale(most: float, rows: int) -> float:
+    """Return the value at the top, which the greatest column doesn't exceed; each label is a round number.
+
+    The middle of an odd number of rows is in no row's corner, so there the rows are a round number each.
+    """
+    parts = rows if rows % 2 else 1
     power = 1.0
-    while power * 10 < most:
+    while power * 10 * parts < most:
         power *= 10
-    return next(step * power for step in _STEPS if most <= step * power or step == _STEPS[-1])
+    tops = (step * power * parts for step in _STEPS)
+    return next((top for top in tops if most <= top), 10 * power * parts)
 
 
 def _cell(part: Part | None, row: int, rows_per_unit: float) -> tuple[str, int]:
@@ -197,7 +202,7 @@ def _style(part: int, *, harmful: bool) -> Style:
 
 
 def _label(top: float, row: int, rows: int) -> tuple[str, Style]:
-    shown = row == rows or 2 * row == rows
+    shown = row == rows or 2 * row == rows or (rows % 2 and row % 2)
     written = _ZEROS.sub("", number(top * row / rows)) if shown else ""
     return f"{written:>{_LABEL - 1}}┤", DIM
 
