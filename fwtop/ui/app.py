@@ -120,6 +120,7 @@ class FwtopApp(App[None]):
         KEY_MAP.use(remapped(KEYS, self.settings.keys))
         slow = slow or self.settings.slow is True
         self.main = MainScreen(feed, clock=clock, slow=slow, settings=self.settings)
+        self.main.sent = self._sent
         self._frame_seconds = self._frame(slow=slow)
         self._stalls = 0
         self._latest: Snapshot | None = None
@@ -202,6 +203,9 @@ class FwtopApp(App[None]):
     def _frame(self, *, slow: bool) -> float:
         usual = self.settings.frame_seconds
         return max(usual, SLOW_FRAME_SECONDS) if slow else usual
+
+    def _sent(self) -> int:
+        return self._driver.sent if isinstance(self._driver, ResilientDriver) else 0
 
     def _stalled(self) -> bool:
         return isinstance(self._driver, ResilientDriver) and self._driver.stalled

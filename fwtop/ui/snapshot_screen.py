@@ -45,7 +45,10 @@ from fwtop.ui.state.trends import Trends
 from fwtop.ui.tab_screen import TabScreen
 from fwtop.ui.tabs import TAB, Content
 
-_SLOW_LIST_SECONDS = 5.0  # between two drawings of long lists with --slow: in a flood all their rows change
+# Between two drawings of long lists with --slow: in a flood all their rows change. A list of a large terminal
+# takes 13 KB; it may fill this much of the link, so that any ten seconds stay below 3 KiB a second.
+_SLOW_LIST_SECONDS, _SLOW_LIST_MOST_SECONDS = 5.0, 30.0
+_SLOW_LIST_BYTES = 1_200  # a second
 _CLOCK_SECONDS, _EARLY_SECONDS = 1.0, 0.05
 
 
@@ -71,6 +74,8 @@ class SnapshotScreen(TabScreen, inherit_bindings=False):
         self.trends = Trends()
         self._noted = 0.0  # the time of the last snapshot
         self._listed = -math.inf  # when the long lists were drawn
+        self._sent_then = 0
+        self.sent: Callable[[], int] = lambda: 0  # bytes that the terminal took so far
         self._lists_due = True
         self._redrawn = -math.inf  # when header and status were drawn
         self._clock = clock
@@ -235,7 +240,9 @@ class SnapshotScreen(TabScreen, inherit_bindings=False):
         )
 
     def _lists_are_old(self) -> bool:
-        return not 0 <= self.now() - self._listed < _SLOW_LIST_SECONDS
+        took = (self.sent() - self._sent_then) / _SLOW_LIST_BYTES
+        wait = min(max(took, _SLOW_LIST_SECONDS), _SLOW_LIST_MOST_SECONDS)
+        return not 0 <= self.now() - self._listed < wait
 
     def redraw(self) -> None:
         """Draw the last snapshot, behind dialogs too; only what changed goes to the terminal."""
@@ -257,7 +264,7 @@ class SnapshotScreen(TabScreen, inherit_bindings=False):
             )
             part = self.parts.over(snapshot)
             if self._lists_due:
-                self._listed = self.now()
+                self._listed, self._sent_then = self.now(), self.sent()
             for name, panel in self.panels.items():
                 if panel.display and (self._lists_due or panel.blank or name not in PART_PANELS):
                     panel.take(part if name in PART_PANELS else snapshot, context)

@@ -25,6 +25,7 @@ class TerminalFile:
         self._descriptor = descriptor
         self.gone = False
         self.closing = False
+        self.sent = 0  # bytes
 
     def write(self, text: str) -> int:
         """Write everything; give up when the terminal is gone, or stalls while closing."""
@@ -33,7 +34,9 @@ class TerminalFile:
             try:
                 _, ready, _ = select.select([], [self._descriptor], [], _WRITE_SECONDS)
                 if ready:
-                    data = data[os.write(self._descriptor, data) :]
+                    written = os.write(self._descriptor, data)
+                    self.sent += written
+                    data = data[written:]
                 elif self.closing:
                     self.gone = True
             except BlockingIOError:
@@ -70,6 +73,11 @@ class ResilientDriver(LinuxDriver):
         """Whether output is backing up, so that frames should be skipped."""
         writer = self._writer_thread
         return isinstance(writer, WriterThread) and writer._queue.qsize() > _STALLED_WRITES
+
+    @property
+    def sent(self) -> int:
+        """Return the bytes that the terminal took so far."""
+        return self._terminal.sent
 
     def disable_input(self) -> None:
         """Stop waiting for a stalled terminal: the program is about to exit."""

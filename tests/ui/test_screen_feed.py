@@ -249,3 +249,21 @@ async def test_slow_links_get_long_lists_every_five_seconds() -> None:
         run.clock[0] += 5.0
         await run.send(replace(base, tables=tables))
         assert "192.0.2.1" in run.text()
+
+
+async def test_slow_links_get_costly_lists_less_often() -> None:
+    """Whatever a list takes, in no ten seconds may it take more than the link gives."""
+    base = snapshot()
+    async with running(base, LARGE, slow=True) as run:
+        for seconds, drawn in ((6.0, False), (6.0, True)):
+            run.app.main.sent = lambda: 12_000
+            run.clock[0] += seconds
+            fresh = tuple(
+                replace(source, key=f"192.0.2.{run.clock[0]:.0f}") for source in base.tables.sources.address
+            )
+            await run.send(
+                replace(
+                    base, tables=replace(base.tables, sources=replace(base.tables.sources, address=fresh))
+                )
+            )
+            assert (fresh[0].key in run.text()) is drawn
