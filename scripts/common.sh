@@ -9,6 +9,7 @@ command=/usr/local/bin/fwtop
 man_page=/usr/local/share/man/man8/fwtop.8
 completion=/usr/local/share/bash-completion/completions/fwtop
 sample_settings=/usr/local/share/doc/fwtop/screen.toml
+service_unit=/usr/local/lib/systemd/system/fwtop.service
 state_directory=/var/lib/fwtop
 guardian_directory=/var/lib/fwtop-guardian
 alarms_directory=/var/lib/fwtop-alarms
@@ -21,7 +22,7 @@ python=/usr/bin/python3
 # procps: sysctl.
 packages=(python3 python3-venv python3-bpfcc python3-seccomp iptables ipset nftables conntrack iproute2 ethtool kmod procps)
 # Also used by tests and benchmarks; tests/unit/test_setup_packages.py checks both lists against the sources.
-dev_packages=(apache2-bin bpftool gcc libc6-dev nginx slowhttptest tcpdump tmux tshark xdp-tools)
+dev_packages=(apache2-bin bpftool gcc libc6-dev nginx slowhttptest systemd tcpdump tmux tshark xdp-tools)
 # Of these, what would begin to serve this machine once it is installed; tests start their own.
 dev_services=(nginx)
 

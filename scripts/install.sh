@@ -27,6 +27,8 @@ make_users_and_directories() {
   make_user "$dissector_user" "fwtop packet dissector"
   install -d -m 0700 -o "$user" -g "$user" "$state_directory"
   install -d -m 0700 -o root -g root "$guardian_directory"
+  install -d -m 0711 -o root -g root "$alarms_directory"
+  install -d -m 0700 -o "$user" -g "$user" "$alarms_directory/$(id -u "$user")"
 }
 
 # swap_in NAME TARGET: atomically point $prefix/NAME at TARGET, and delete all but the two newest directories.
@@ -94,4 +96,10 @@ install_file 0755 "$clone/scripts/files/fwtop.sh" "$command"
 install_file 0644 "$clone/scripts/files/fwtop.8" "$man_page"
 install_file 0644 "$clone/scripts/files/fwtop.bash" "$completion"
 install_file 0644 "$clone/docs/screen.toml" "$sample_settings"
+install_file 0644 "$clone/scripts/files/fwtop.service" "$service_unit"
+if [[ -d /run/systemd/system ]]; then
+  # A recorder that runs is to be of this build: its guardian will be.
+  { logged systemctl daemon-reload && logged systemctl try-restart "$(basename "$service_unit")"; } ||
+    say "systemd could not restart the recorder: systemctl status fwtop"
+fi
 say "installed in $((SECONDS - started)) s: sudo fwtop"

@@ -12,6 +12,7 @@ is_installed() {
     cmp -s "$clone/scripts/files/fwtop.sh" "$command" &&
     cmp -s "$clone/scripts/files/fwtop.8" "$man_page" &&
     cmp -s "$clone/scripts/files/fwtop.bash" "$completion" &&
+    cmp -s "$clone/scripts/files/fwtop.service" "$service_unit" &&
     cmp -s "$clone/docs/screen.toml" "$sample_settings" &&
     id "$user" "$dissector_user" >/dev/null 2>&1
 }

@@ -11,6 +11,9 @@ undo_all() {
     fail "'fwtop undo --all $*' failed, so rules may still be installed; nothing was removed. Fix that, or remove the rules and then $command yourself, and run this again"
 }
 
+if [[ -d /run/systemd/system && -e $service_unit ]]; then
+  systemctl --quiet disable --now "$(basename "$service_unit")" || say "systemd could not stop the recorder"
+fi
 if [[ -x $command ]]; then
   undo_all
   for namespace in /run/netns/*; do
@@ -26,9 +29,10 @@ for name in "$user" "$dissector_user"; do
     userdel "$name" 2>/dev/null || fail "could not delete the user $name: is fwtop still running? Nothing was removed"
   fi
 done
-rm -rf "$prefix" "$command" "$man_page" "$completion" "$sample_settings" /run/fwtop "$state_directory" "$guardian_directory" \
+rm -rf "$prefix" "$command" "$man_page" "$completion" "$sample_settings" "$service_unit" /run/fwtop "$state_directory" "$guardian_directory" \
   "$alarms_directory" "$costs_file" /var/log/fwtop-setup.log /run/lock/fwtop-setup.lock
 rmdir /sys/fs/bpf/fwtop "$(dirname "$man_page")" "$(dirname "$completion")" "$(dirname "$sample_settings")" 2>/dev/null || true # where empty
+rmdir "$(dirname "$service_unit")" 2>/dev/null || true
 rmdir "$(dirname "$(dirname "$completion")")" "$(dirname "$(dirname "$sample_settings")")" 2>/dev/null || true
 say "removed: program, users, sessions, journal"
 if [[ ${#installed_packages[@]} -gt 0 ]]; then

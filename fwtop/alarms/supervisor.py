@@ -83,11 +83,11 @@ def _spool_directory(account: pwd.struct_passwd) -> str:
             path.mkdir(mode=0o711 if path == ALARMS_DIRECTORY else 0o700, exist_ok=True)
             if not stat.S_ISDIR(path.lstat().st_mode):
                 raise NotADirectoryError(0, "it is no directory")
-        os.chown(directory, account.pw_uid, account.pw_gid, follow_symlinks=False)
+        if directory.stat().st_uid != account.pw_uid:  # the recorder's unit may not: it needs a capability
+            os.chown(directory, account.pw_uid, account.pw_gid, follow_symlinks=False)
     except OSError as error:
-        raise FwtopError(
-            f"{directory} can't be used for alarms: {error.strerror}; nothing was started"
-        ) from None
+        reason = f"{directory} can't be used for alarms: {error.strerror}"
+        raise FwtopError(f"{reason}; nothing was started; try: sudo fwtop alarms test", 2) from None
     return str(directory)
 
 

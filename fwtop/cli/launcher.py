@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 
 from fwtop.cli.files.screen_files import screen_files
 from fwtop.console.handoff import Handoff, Options, send_handoff
@@ -57,10 +57,18 @@ def launch(options: Options, watch: Watch) -> int:
     if dissector is not None:
         options = replace(options, dissector_fd=dissector.fileno())
     mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    if options.service_fd is not None:
+        _become_console(options, watch, mine, theirs)
     console = _start_console(options, theirs)
     theirs.close()
     if dissector is not None:
         dissector.close()
+    _hand_over(mine, options, watch)
+    return _wait(console)
+
+
+def _hand_over(mine: socket.socket, options: Options, watch: Watch) -> None:
+    """Send the console the guardian's descriptors, or why there are none."""
     try:
         handoff, descriptors = _prepare(options, watch)
         if options.mode == "tui":
@@ -73,7 +81,23 @@ def launch(options: Options, watch: Watch) -> int:
     mine.close()
     for descriptor in descriptors:
         os.close(descriptor)
-    return _wait(console)
+
+
+def _become_console(options: Options, watch: Watch, mine: socket.socket, theirs: socket.socket) -> NoReturn:
+    """Replace this process by the console, so that it is what a service manager watches and asks to end.
+
+    There is no terminal to restore. A child, which nobody has to wait for, stays root for the hand-over.
+    """
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    if os.fork() == 0:
+        try:
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # it starts programs
+            theirs.close()
+            _hand_over(mine, options, watch)
+        finally:
+            os._exit(0)
+    mine.close()
+    _run_console(options, theirs)
 
 
 def _prepare(options: Options, watch: Watch) -> tuple[Handoff, list[int]]:
@@ -90,8 +114,13 @@ def _prepare(options: Options, watch: Watch) -> tuple[Handoff, list[int]]:
 
 def _start_console(options: Options, handoff: socket.socket) -> int:
     child = os.fork()
-    if child:
-        return child
+    if child == 0:
+        _run_console(options, handoff)
+    return child
+
+
+def _run_console(options: Options, handoff: socket.socket) -> NoReturn:
+    """Drop root and execute the console."""
     try:
         handoff.set_inheritable(True)
         for descriptor in options.inherited():

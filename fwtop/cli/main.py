@@ -19,6 +19,7 @@ _OBSERVE = {
     "watch": "the live screen (the default)",
     "snapshot": "one observation without a screen",
     "record": "record a session without a screen, until stopped",
+    "service": "the recorder as a systemd service: status, enable, disable, restart",
     "alarms": "whom alarms of a recording go to; test sends one",
 }
 _RULES = {

@@ -6,7 +6,7 @@ import argparse
 from dataclasses import asdict
 
 from fwtop.cli.alarms import add_file, read_file, start
-from fwtop.cli.files.record_outputs import listen, open_lines
+from fwtop.cli.files.record_outputs import listen, open_lines, service_manager
 from fwtop.cli.launcher import launch, require_root
 from fwtop.cli.options import add_geoip, add_interfaces, positive, seconds
 from fwtop.console.handoff import Options
@@ -71,5 +71,6 @@ def run(args: argparse.Namespace) -> int:
         metrics_fd=listen(args.metrics, public=args.metrics_public) if args.metrics is not None else None,
         alarms_fd=None if alarms is None else alarms.descriptor,
         alarms=asdict(config.for_console()),
+        service_fd=service_manager(),
     )
     return launch(options, Watch(tuple(args.interface)))

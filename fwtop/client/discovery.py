@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from fwtop.client import guardian_unit
 from fwtop.client.connection import SHORT_SECONDS, Connection, EndedError, patience
 from fwtop.kernel import namespaces
 from fwtop.kernel.children import enlarge
@@ -196,12 +197,13 @@ def _try(path: Path, hello: Hello) -> GuardianClient | None:
 
 def _spawn(netns_descriptor: int, run_directory: Path, arguments: tuple[str, ...]) -> None:
     """Start a guardian and wait until it is ready; raises FwtopError with its complaint."""
-    argv = module_argv(
-        _GUARDIAN, "--netns-fd", str(netns_descriptor), "--run-directory", str(run_directory), *arguments
-    )
+    argv = module_argv(_GUARDIAN, "--run-directory", str(run_directory), *arguments)
+    if guardian_unit.is_needed():
+        guardian_unit.start(argv, netns_descriptor, _CONNECT_SECONDS)
+        return
     try:
         done = subprocess.run(
-            argv,
+            [*argv, "--netns-fd", str(netns_descriptor)],
             pass_fds=[netns_descriptor],
             env=GUARDIAN_ENVIRONMENT,
             stdin=subprocess.DEVNULL,

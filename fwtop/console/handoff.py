@@ -35,9 +35,12 @@ class Options:
     alarms_fd: int | None = None  # record: the alarms' process reads this pipe
     alarms: dict[str, Any] = field(default_factory=dict)  # AlarmConfig
 
+    service_fd: int | None = None  # record: the service manager's notification socket
+
     def inherited(self) -> list[int]:
         """Return the descriptors that the console inherits besides its socket and standard ones."""
-        found = (self.ready_fd, self.dissector_fd, self.jsonl_fd, self.metrics_fd, self.alarms_fd)
+        outputs = (self.jsonl_fd, self.metrics_fd, self.alarms_fd, self.service_fd)
+        found = (self.ready_fd, self.dissector_fd, *outputs)
         return [descriptor for descriptor in found if descriptor is not None]
 
 

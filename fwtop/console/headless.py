@@ -60,6 +60,7 @@ def _report_ready(options: Options) -> None:
 
 
 _TICK_SECONDS = 1.0
+_LOST_SECONDS = 5.0
 _REPEAT_SECONDS = 60.0  # until a line that still holds is printed again
 
 
@@ -74,9 +75,13 @@ def run_record(options: Options, handoff: Handoff, descriptors: list[int]) -> in
     console.session.totals = outputs.totals
     status = _StatusLine(console.recorder)
 
+    lost = _GuardianLost()
+
     def deliver(snapshot: Snapshot) -> None:
-        outputs.take(snapshot, storing=console.recorder is None or not console.recorder.problem)
+        outputs.take(snapshot, session=_stored_as(console.recorder))
         status.update(outputs.problems())
+        if options.service_fd is not None and lost.for_good(snapshot):
+            stop.set()
 
     try:
         console.run(stop, _TICK_SECONDS, deliver)
@@ -84,7 +89,33 @@ def run_record(options: Options, handoff: Handoff, descriptors: list[int]) -> in
         console.close()
         outputs.close()
         status.update(outputs.problems())
-    return 0
+    if lost.line:
+        print(f"fwtop: {lost.line}", file=sys.stderr)
+    return int(bool(lost.line))
+
+
+def _stored_as(recorder: Recorder | None) -> str:
+    """Return the name of the session that is being stored, "" if it is not."""
+    return "" if recorder is None or recorder.problem or recorder.path is None else recorder.path.stem
+
+
+class _GuardianLost:
+    """Decides when a service should end, to be started again with the guardian that only root can start."""
+
+    def __init__(self) -> None:
+        self._since: float | None = None
+        self.line = ""  # why, once it should
+
+    def for_good(self, snapshot: Snapshot) -> bool:
+        """Return whether the guardian has been gone for long."""
+        if not snapshot.guardian.startswith("lost"):
+            self._since = None
+            return False
+        now = time.monotonic()
+        self._since = now if self._since is None else self._since
+        if now - self._since >= _LOST_SECONDS:
+            self.line = "the guardian has ended, and only root can start one: the recording ends, too"
+        return bool(self.line)
 
 
 class _StatusLine:

@@ -17,11 +17,10 @@ from pathlib import Path
 
 from fwtop.kernel import children
 from fwtop.kernel.programs import ENVIRONMENT, GUARDIAN_ENVIRONMENT, module_argv
+from fwtop.model.paths import GUARDIAN_UNIT, SYSTEMD_BOOTED
 from fwtop.model.text import safe_text
 
 OOM_GUARDIAN = -900  # below it are only processes that must never go (-1000)
-_PREFIX = "fwtop-guardian-"
-_SYSTEMD = Path("/run/systemd/system")  # sd_booted(3)
 _SCOPE_SECONDS = 5.0
 _ENTERED_SECONDS = 5.0  # after which a guardian has entered the cgroup that it made
 _CAP_IPC_LOCK = 14  # linux/capability.h
@@ -33,15 +32,17 @@ class Cgroup:
     """A cgroup of the guardian's own, for as long as it runs."""
 
     def __init__(self, netns: int) -> None:
-        self._name = f"{_PREFIX}{netns}-{os.getpid()}"
+        self._name = f"{GUARDIAN_UNIT}{netns}-{os.getpid()}"
         self._root: Path | None = None
 
     def enter(self) -> None:
         """Move this process into a systemd scope, or without systemd into a new cgroup of cgroup v2.
 
-        Children follow. If neither is possible, that is logged.
+        Children follow. If neither is possible, that is logged. One that systemd started has its own.
         """
-        if _SYSTEMD.is_dir() and not _start_scope(self._name):
+        if f"/{GUARDIAN_UNIT}" in Path("/proc/self/cgroup").read_text(encoding="utf-8", errors="replace"):
+            return
+        if SYSTEMD_BOOTED.is_dir() and not _start_scope(self._name):
             return
         if complaint := self._make():
             line = f"no cgroup of its own ({complaint}): the guardian ends with what started it"
@@ -62,7 +63,7 @@ class Cgroup:
         root = _cgroup2_root()
         if root is None:
             return "cgroup v2 is not mounted for writing"
-        for left in root.glob(f"{_PREFIX}*"):
+        for left in root.glob(f"{GUARDIAN_UNIT}*"):
             with contextlib.suppress(OSError):
                 if _is_deserted(left):
                     left.rmdir()

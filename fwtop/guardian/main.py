@@ -61,13 +61,26 @@ def main() -> int:
         options = Options.parse(sys.argv[1:])
         if os.geteuid() != 0:
             raise FwtopError("the guardian needs root; nothing was started; try: sudo fwtop", 3)
-        descriptor = options.netns_fd if options.netns_fd >= 0 else namespaces.open_netns(options.netns)
+        descriptor = _netns(options)
         namespaces.enter(descriptor)
         os.close(descriptor)
         return _daemonise(options)
     except FwtopError as error:
         print(error, file=sys.stderr)
         return error.code
+
+
+def _netns(options: Options) -> int:
+    """Open the network namespace to work in; raises FwtopError."""
+    if options.netns_fd >= 0:
+        return options.netns_fd
+    if not options.netns_path:
+        return namespaces.open_netns(options.netns)
+    try:
+        return os.open(options.netns_path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        line = f"{safe_text(options.netns_path)}: {error.strerror}; nothing was started"
+        raise FwtopError(line) from None
 
 
 def _daemonise(options: Options) -> int:

@@ -19,6 +19,7 @@ class Options:
     build: str  # hash of the program that starts it
     netns: str | None = None  # work in this named network namespace
     netns_fd: int = -1  # or in that of this inherited descriptor
+    netns_path: str = ""  # or in that of this file in /proc, for a caller that can't pass descriptors
     run_directory: Path = paths.RUN_DIRECTORY
     journal: Path = paths.JOURNAL
     allow_file: str = ALLOW_FILE
@@ -41,7 +42,7 @@ class Options:
     def _set(self, option: str, value: str) -> None:
         """Set one option; raises ValueError."""
         match option:
-            case "--build" | "--netns" | "--allow-file":
+            case "--build" | "--netns" | "--netns-path" | "--allow-file":
                 setattr(self, option[2:].replace("-", "_"), value)
             case "--run-directory" | "--journal" | "--limits-file":
                 setattr(self, option[2:].replace("-", "_"), Path(value))

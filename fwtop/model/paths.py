@@ -27,6 +27,9 @@ JOURNAL = GUARDIAN_DIRECTORY / "journal.db"
 ALARMS_DIRECTORY = Path("/var/lib/fwtop-alarms")  # 0711, owned by root; a user's undelivered alarms in each
 COSTS_FILE = Path("/var/lib/fwtop-costs.json")  # 0644, owned by root: see model/costs.py
 RUN_DIRECTORY = Path("/run/fwtop")  # 0755, owned by root; sockets in it are 0600
+SERVICE_UNIT = Path("/usr/local/lib/systemd/system/fwtop.service")  # the recorder
+GUARDIAN_UNIT = "fwtop-guardian-"  # begins the names of guardians' cgroups, scopes and units
+SYSTEMD_BOOTED = Path("/run/systemd/system")  # sd_booted(3)
 PIN_DIRECTORY = Path("/sys/fs/bpf/fwtop")
 
 

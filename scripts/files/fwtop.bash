@@ -2,7 +2,7 @@
 # shellcheck shell=bash
 
 _fwtop() {
-  local verbs="watch snapshot read record alarms block list protect limit match drop notrack synproxy sysctl apply status keep repair undo why rules events sessions report replay trends config doctor lab bench"
+  local verbs="watch snapshot read record service alarms block list protect limit match drop notrack synproxy sysctl apply status keep repair undo why rules events sessions report replay trends config doctor lab bench"
   local current=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD - 1]} verb="" word
   for word in "${COMP_WORDS[@]:1:COMP_CWORD-1}"; do
     [[ " $verbs " == *" $word "* ]] && verb=$word && break
@@ -26,6 +26,7 @@ _fwtop() {
     snapshot) options+=" -i --interface --netns --seconds --no-store --json --top --geoip" ;;
     read) mapfile -t COMPREPLY < <(compgen -f -W "$options --text --json --top --geoip" -- "$current") && return ;;
     record) options+=" -i --interface --netns --geoip --jsonl --every --top --max-mib --metrics --metrics-public --alarms --no-alarms" ;;
+    service) options+=" status enable disable restart" ;;
     alarms) options+=" show test --alarms" ;;
     list) options+=" create add remove test show replace save delete --ttl --force -o --output --json --netns" ;;
     block) options+=" --via --list --replace --close-open $rule -4 -6" ;;

@@ -38,6 +38,7 @@ PACKAGE_OF = {
     "nginx": "nginx",
     "slowhttptest": "slowhttptest",
     "sysctl": "procps",
+    "systemd-analyze": "systemd",
     "tc": "iproute2",
     "tcpdump": "tcpdump",
     "tmux": "tmux",
@@ -46,6 +47,8 @@ PACKAGE_OF = {
 }
 # Every Debian has these (Essential: yes, or Priority: required), and make is how anybody gets here.
 BASE = {"bash", "cat", "dpkg", "fsfreeze", "make", "mount", "setpriv", "sh", "sleep", "umount", "unshare"}
+# Where systemd runs, they are there, and nothing else calls them.
+BASE |= {"systemctl", "systemd-run"}
 HEADERS = {"libc6-dev"}  # of what gcc compiles
 STARTERS = {"run", "Popen", "check_output", "check_call", "which", "Program", "in_netns"}
 VERB = "bench"  # a helper of tests is called `run`, too, and starts fwtop

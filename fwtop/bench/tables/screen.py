@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 
 from fwtop.bench.frame import Document, Options, Row, measure
-from fwtop.bench.programs import fwtop_argv, run_fwtop
+from fwtop.bench.programs import Program, fwtop_argv, run_fwtop
 from fwtop.bench.receiver import PORT
 from fwtop.bench.terminal import Terminal, process_in
 from fwtop.bench.testbed import Testbed, flood_text, processor_seconds
@@ -54,7 +54,8 @@ def run(options: Options) -> Document:
     """Measure the table: in each round one screen per load, and one with --slow."""
     rounds, seconds = options.choose(3, 1), 3.0 if options.quick else 10.0
     with Testbed(_VISITORS) as testbed:
-        calm = measure(_rows(_CALM, _ScreenRun(testbed, seconds, 0, tabs=TABS)), rounds)
+        recorder = _RecorderRun(testbed, 3.0 * seconds)
+        calm = measure([*_rows(_CALM, _ScreenRun(testbed, seconds, 0, tabs=TABS)), *recorder.rows()], rounds)
     with Testbed(flood_text(sources="198.19.0.0/16", sport="random")) as testbed:
         runs = {
             load: _ScreenRun(
@@ -184,6 +185,43 @@ class _ScreenRun:
     @staticmethod
     def _counts(pids: dict[str, int]) -> dict[str, float]:
         return {name: processor_seconds(pid) for name, pid in pids.items()}
+
+
+class _RecorderRun:
+    """`fwtop record` on the calm machine, as the service runs it, with its process for alarms."""
+
+    def __init__(self, testbed: Testbed, seconds: float) -> None:
+        self._testbed, self._seconds = testbed, seconds
+        self._memory = 0
+
+    def rows(self) -> list[Row]:
+        """Return the rows: the first runs the recorder."""
+        return [
+            Row(f"{_CALM}: recorder's CPU time", "% of a core", self._take),
+            Row(f"{_CALM}: recorder's memory (PSS)", "MiB", lambda: self._memory / (1 << 20)),
+        ]
+
+    def _take(self) -> float:
+        victim = self._testbed.victim
+        with Program(fwtop_argv("record", "--netns", victim)) as recorder, self._testbed.flooded(0):
+            self._await_console(victim)
+            time.sleep(_SETTLE_SECONDS)
+            launcher = recorder.process.pid  # whose place the console takes in the service
+            children = Path(f"/proc/{launcher}/task/{launcher}/children").read_text(encoding="ascii")
+            pids = [int(pid) for pid in children.split()]
+            before, started = sum(map(processor_seconds, pids)), time.monotonic()
+            time.sleep(self._seconds)
+            taken = sum(map(processor_seconds, pids)) - before
+            self._memory = sum(map(proportional_bytes, pids))
+            return taken / (time.monotonic() - started) * 100
+
+    @staticmethod
+    def _await_console(victim: str) -> None:
+        end = time.monotonic() + _PATIENCE_SECONDS
+        while process_in(victim, _MODULES["console"]) is None:
+            if time.monotonic() > end:
+                raise FwtopError("no recorder runs in the lab; the lab is taken down")
+            time.sleep(0.1)
 
 
 def proportional_bytes(pid: int) -> int:

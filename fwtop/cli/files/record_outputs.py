@@ -7,6 +7,7 @@ import ipaddress
 import os
 import socket
 import stat
+from collections.abc import Mapping
 from pathlib import Path
 
 from fwtop.model.errors import FwtopError
@@ -60,6 +61,20 @@ def listen(address: str, *, public: bool) -> int:
             f"metrics can't be served at {name}: {_why(error)}; nothing was started", 2
         ) from None
     return listener.detach()
+
+
+def service_manager(environment: Mapping[str, str] = os.environ) -> int | None:
+    """Return a socket that sd_notify(3) messages go to; None if nobody waits for them. Raises FwtopError."""
+    address = environment.get("NOTIFY_SOCKET", "")
+    if not address:
+        return None
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    try:
+        sock.connect("\0" + address[1:] if address.startswith("@") else address)
+    except OSError as error:
+        sock.close()
+        raise FwtopError(f"NOTIFY_SOCKET can't be used: {_why(error)}; nothing was started", 2) from None
+    return sock.detach()
 
 
 def _listen_tcp(address: str, *, public: bool) -> socket.socket:

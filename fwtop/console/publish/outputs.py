@@ -10,6 +10,7 @@ from fwtop.console.handoff import Options
 from fwtop.console.publish.alarm_events import Alarms
 from fwtop.console.publish.json_lines import JsonLines
 from fwtop.console.publish.scrapes import ScrapeServer
+from fwtop.console.publish.service_state import ServiceState
 from fwtop.console.running_totals import RunningTotals
 from fwtop.model.traffic.snapshot import Snapshot
 
@@ -24,12 +25,14 @@ class Outputs:
         lines: JsonLines | None,
         scrapes: ScrapeServer | None,
         alarms: Alarms | None,
+        service: ServiceState | None,
         stop: Callable[[], None] | None,
     ) -> None:
         """`stop` ends the recording when the reader of the lines has gone; None: it goes on."""
         self._lines = lines
         self._scrapes = scrapes
         self._alarms = alarms
+        self._service = service
         self.totals = None if scrapes is None else RunningTotals()
         self._stop = stop
 
@@ -50,12 +53,15 @@ class Outputs:
         alarms = None
         if options.alarms_fd is not None:
             alarms = Alarms(options.alarms_fd, AlarmConfig.from_dict(options.alarms))
-        return cls(lines, scrapes, alarms, stop if options.jsonl_fd == _STDOUT else None)
+        service = None if options.service_fd is None else ServiceState(options.service_fd)
+        return cls(lines, scrapes, alarms, service, stop if options.jsonl_fd == _STDOUT else None)
 
-    def take(self, snapshot: Snapshot, *, storing: bool) -> None:
-        """Hand a snapshot to every output; returns at once. `storing`: the session is written."""
+    def take(self, snapshot: Snapshot, *, session: str) -> None:
+        """Hand a snapshot to every output; returns at once. `session`: what is being written, if anything."""
+        if self._service is not None:
+            self._service.take(snapshot, session=session)
         if self._alarms is not None:
-            self._alarms.take(snapshot, storing=storing)
+            self._alarms.take(snapshot, storing=bool(session))
         if self._lines is not None:
             self._lines.take(snapshot)
             if self._lines.ended.is_set() and self._stop is not None:
@@ -72,5 +78,7 @@ class Outputs:
 
     def close(self) -> None:
         """Finish what was begun."""
+        if self._service is not None:
+            self._service.close()
         if self._lines is not None:
             self._lines.close()
