@@ -15,6 +15,7 @@ from fwtop.analysis.config import AdviseConfig, read_thresholds
 from fwtop.analysis.history.baseline import Baseline
 from fwtop.console.control.controls import LiveControls
 from fwtop.console.control.guardian_link import GuardianLink
+from fwtop.console.evidence import EvidenceSampler
 from fwtop.console.handoff import Handoff, Options
 from fwtop.console.live import LiveSession, RulePreviews
 from fwtop.console.packets.packet_lists import LivePackets
@@ -90,6 +91,7 @@ def load_capture_config() -> LoadedConfig:
 
 
 WINDOW_SECONDS = 3.0  # 60,000 samples; short enough to follow a pulse wave
+_STORED_ROWS = 10  # of each of an attack's tables
 _ASIDE_SECONDS = 0.5  # limit for the observing thread's other requests, so that no tick is late
 
 
@@ -173,7 +175,11 @@ def build(
 
     recorder = None
     if options.store:
-        recorder = Recorder(host, origin, cities=open_cities(options.geoip), arrived=arrived)
+        own_parts = TrafficParts(lambda: advisor.judged, session.mark, lookup, _STORED_ROWS)
+        evidence = EvidenceSampler(lambda: advisor.judged, own_parts.of).take
+        recorder = Recorder(
+            host, origin, cities=open_cities(options.geoip), arrived=arrived, evidence=evidence
+        )
         recorder.baseline = advisor.baseline.to_bytes
 
     previews = RulePreviews(lambda: session.latest, advisor.config)
@@ -191,7 +197,7 @@ def build(
     def export(format_name: str) -> str:
         if recorder is None:
             raise FwtopError("this session is not stored, so there is nothing to report on")
-        return recorder.export(format_name)
+        return recorder.export(format_name, dissector.dissect if dissector is not None else None)
 
     def trends(at: float) -> Trends:
         return read_trends(STATE_DIRECTORY / FILE_NAME, at, interfaces=origin.interfaces, netns=origin.netns)

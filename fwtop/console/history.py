@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fwtop.enrich.cities import CityLookup
+from fwtop.model.traffic.flow import flow_of
 from fwtop.model.traffic.history import HistoryPart, HistorySample
 from fwtop.model.traffic.packets import PacketBatch
 from fwtop.model.traffic.snapshot import Snapshot
-from fwtop.ui.state.verdict import flow_of
 
 _MOST_SECONDS = 5.0  # that a snapshot speaks for, unless its window is longer
 _CITY_SECONDS = 5.0  # between two looks at the cities

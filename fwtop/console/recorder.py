@@ -11,11 +11,13 @@ from pathlib import Path
 
 from fwtop import __version__
 from fwtop.console.history import HistorySampler
+from fwtop.dissect.wire import Dissect
 from fwtop.enrich.cities import CityLookup
 from fwtop.model.costs import load_costs
 from fwtop.model.errors import FwtopError
 from fwtop.model.paths import STATE_DIRECTORY, exports_directory
 from fwtop.model.traffic.packets import PacketBatch
+from fwtop.model.traffic.session import AttackEvidence
 from fwtop.model.traffic.snapshot import Origin, Snapshot
 from fwtop.store.baselines import BaselineStore
 from fwtop.store.directory import DEFAULT_MAX_BYTES, SESSION_DIRECTORY, drop_old
@@ -41,8 +43,9 @@ class Recorder:
         *,
         cities: CityLookup | None = None,
         arrived: Callable[[], PacketBatch | None] = lambda: None,
+        evidence: Callable[[Snapshot], tuple[AttackEvidence, ...]] = lambda _snapshot: (),
     ) -> None:
-        """`arrived` returns the sampled packets of the newest snapshot, for `cities`."""
+        """`arrived` returns the newest snapshot's packets, for `cities`; `evidence` what to keep of them."""
         self._host = host
         self._netns = origin.netns
         self._sessions = state / SESSION_DIRECTORY.name
@@ -52,6 +55,7 @@ class Recorder:
         self._history = HistoryWriter(state, interfaces=origin.interfaces, netns=origin.netns)
         self._sampler = HistorySampler(cities)
         self._arrived = arrived
+        self._evidence = evidence
         self._baselines = BaselineStore(state)
         self._baseline_saved = time.monotonic()
         self.baseline: Callable[[], bytes] | None = None
@@ -73,7 +77,7 @@ class Recorder:
 
     def write(self, snapshot: Snapshot) -> Snapshot:
         """Store a snapshot, and the baseline once a minute; return it with a note if storing fails."""
-        self._writer.write(snapshot)
+        self._writer.write(snapshot, evidence=self._evidence(snapshot))
         sample = self._sampler.sample(snapshot, self._arrived())
         if sample is not None:
             self._history.add(sample)
@@ -90,14 +94,14 @@ class Recorder:
         problem = self.problem or self._history.problem
         return [*news, problem] if problem else news
 
-    def export(self, format_name: str) -> str:
+    def export(self, format_name: str, dissect: Dissect | None = None) -> str:
         """Write a report on the session so far next to its database; return its path."""
         if self.path is None:
             raise FwtopError(self.problem or "nothing has been stored yet; try again in a second")
         from fwtop.report import render  # late: 2 MB that only an export needs
 
         record = load_session(self.path)
-        text = render(record, format_name, load_costs().costs, session_trends(record.info))
+        text = render(record, format_name, load_costs().costs, session_trends(record.info), dissect)
         path = self.path.with_suffix(f".{format_name}")
         try:
             path.write_text(text, encoding="utf-8")

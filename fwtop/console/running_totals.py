@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from fwtop.model.traffic.counters import Counters
+from fwtop.model.traffic.flow import end_of
 from fwtop.model.traffic.packets import Hook, PacketBatch
 from fwtop.model.traffic.snapshot import LedgerRow
 from fwtop.stats.ledger import attributed, is_before_arrival
-from fwtop.ui.state.verdict import end_of
 
 
 class RunningTotals:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,6 +31,8 @@ class Dissection:
     layers: tuple[Layer, ...] = ()
     problem: str = ""
 
+
+Dissect = Callable[[bytes, int], Dissection]  # a packet and its link type
 
 LINK_IP, LINK_ETHERNET = 0, 1
 MAX_PACKET = 65_535

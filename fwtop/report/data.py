@@ -8,11 +8,12 @@ from typing import Any
 
 from fwtop.render.command_line import command_line
 from fwtop.render.observation import SCHEMA, observation_json, rfc3339
-from fwtop.report.chart import resample
-from fwtop.report.effects import RuleEffect
-from fwtop.report.spans import AttackSpan
+from fwtop.report.facts.effects import RuleEffect
+from fwtop.report.facts.spans import AttackSpan
+from fwtop.report.facts.tops import Row
+from fwtop.report.facts.users import Felt
+from fwtop.report.page.chart import resample
 from fwtop.report.summary import Digest
-from fwtop.report.tops import Row
 from fwtop.report.trends import trends_data
 
 _MAX_TICKS = 5_000
@@ -41,6 +42,10 @@ def to_json(digest: Digest) -> dict[str, Any]:
         },
         "headline": digest.headline,
         "summary": list(digest.summary),
+        "state": digest.state,
+        "next_steps": list(digest.next_steps),
+        "protection": _rounded(asdict(digest.protection)),
+        "users": [_felt(item) for item in digest.felt],
         "totals": _rounded(asdict(digest.sums)) | {"peak_at": rfc3339(digest.sums.peak_at)},
         "attacks": [_span(span) for span in digest.spans],
         "rules": [_effect(effect) for effect in digest.effects],
@@ -77,6 +82,43 @@ def _span(span: AttackSpan) -> dict[str, Any]:
         "confidence": round(span.confidence, 3),
         "spoofed": span.spoofed,
         "evidence": list(span.evidence),
+        "target": span.target,
+        "packets": round(span.packets, 3),
+        "stopped_share": span.stopped,
+        "reached_share": span.reached,
+        "tables": {
+            name: [
+                {"key": row.key, "detail": row.detail, "hex": row.hex or None, "share": round(row.share, 6)}
+                for row in rows
+            ]
+            for name, rows in span.detail.tables.items()
+        },
+        "sample": _sample(span),
+    }
+
+
+def _sample(span: AttackSpan) -> dict[str, Any] | None:
+    packet, decoded = span.detail.shown, span.detail.dissection
+    if packet is None:
+        return None
+    return {
+        "at": rfc3339(packet.at),
+        "length": packet.length,
+        "link": "ethernet" if packet.is_ethernet else "ip",
+        "hex": packet.data.hex(),
+        "layers": [{"name": layer.name, "fields": dict(layer.fields)} for layer in decoded.layers],
+        "problem": decoded.problem or None,
+    }
+
+
+def _felt(item: Felt) -> dict[str, Any]:
+    return {
+        "name": item.name,
+        "usual_per_s": item.normal,
+        "under_attack_per_s": item.attacked,
+        "worst_per_s": item.worst,
+        "worst_at": _time(item.worst_at),
+        "at_end_per_s": item.at_end,
     }
 
 
@@ -97,6 +139,7 @@ def _effect(effect: RuleEffect) -> dict[str, Any]:
         "actual_pps": round(effect.actual_pps, 3),
         "predicted_collateral_share": rule.predicted_collateral_share,
         "predicted_guess": rule.predicted_guess,
+        "users_share_of_usual": dict(effect.users),
         "changes": [_rounded(asdict(change)) for change in effect.changes],
         "fwtop": command_line(rule, max_sources=None),
         "commands": list(effect.commands),

@@ -15,7 +15,7 @@ from fwtop.model.text import safe_text
 from fwtop.model.traffic.snapshot import Snapshot
 from fwtop.render.command_line import command_line
 from fwtop.render.observation import observation_json, rfc3339
-from fwtop.report.effects import RuleEffect
+from fwtop.report.facts.effects import RuleEffect
 from fwtop.report.summary import Digest
 from fwtop.report.wording import day_and_time, si
 

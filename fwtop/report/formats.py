@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fwtop.dissect.wire import Dissect
 from fwtop.model.costs import Costs
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
@@ -9,8 +10,8 @@ from fwtop.model.traffic.history import Trends
 from fwtop.model.traffic.session import SessionRecord
 from fwtop.report.data import render_json
 from fwtop.report.export import rules_script
-from fwtop.report.html import render_html
 from fwtop.report.markdown import render_markdown
+from fwtop.report.page.html import render_html
 from fwtop.report.summary import digest
 
 _WRITERS = {"html": render_html, "md": render_markdown, "json": render_json, "sh": rules_script}
@@ -22,14 +23,15 @@ def render(
     format_name: str = "html",
     costs: Costs | None = None,
     trends: Trends | None = None,
+    dissect: Dissect | None = None,
 ) -> str:
     """Write a session as html, md, json, or as a shell script of the rules that helped (sh).
 
     With `costs`, as measured on this machine, html shows them as a ladder; with `trends`, there is a section
-    on the days before. Reads the snapshots
-    through `session.snapshots`; raises FwtopError for an unknown format.
+    on the days before; `dissect` decodes sample packets.
+    Reads the snapshots through `session.snapshots`; raises FwtopError for an unknown format.
     """
     if format_name not in _WRITERS:
         shown = safe_text(format_name, limit=20)
         raise FwtopError(f"a report can be {', '.join(FORMATS)}, not {shown!r}; nothing was written", 2)
-    return _WRITERS[format_name](digest(session, costs, trends))
+    return _WRITERS[format_name](digest(session, costs, trends, dissect))

@@ -7,16 +7,21 @@ from collections.abc import Sequence
 
 from fwtop.model.text import safe_text
 from fwtop.render.command_line import command_line
-from fwtop.render.numbers import duration_words, percent
-from fwtop.report.effects import RuleEffect
-from fwtop.report.html import event_name, expected_harm
-from fwtop.report.html_tables import TABLES, forged_note
-from fwtop.report.spans import AttackSpan
+from fwtop.render.numbers import percent
+from fwtop.report.facts.effects import RuleEffect
+from fwtop.report.facts.spans import AttackSpan
+from fwtop.report.page.attacks import PART_TITLES, attack_words, hex_lines, tables_note
+from fwtop.report.page.first import done, figures_of
+from fwtop.report.page.html import event_name
+from fwtop.report.page.rules import expected_harm, figure, measured_harm
+from fwtop.report.page.tables import forged_note, shown_tables
 from fwtop.report.summary import Digest
 from fwtop.report.trends import trends_lines
 from fwtop.report.wording import clock, day_and_time, si
 
 _ROWS = 10
+_PART_ROWS = 5
+_HEX_BYTES = 64
 _MAX_EVENTS = 60
 _SPECIAL = re.compile(r"([\\`*_{}\[\]()#+!|<>~&$])")
 _LINK = re.compile(r"(?i)(:)(//)|(www)(\.)|(@)")
@@ -32,6 +37,18 @@ def render_markdown(digest: Digest) -> str:
         escape(" · ".join(part for part in (info.host, where, day_and_time(info.started)) if part)),
         "",
         escape(" ".join(digest.summary)),
+        "",
+        f"**At the end: {escape(digest.state[:1].lower() + digest.state[1:])}**",
+        "",
+        *_table(("figure", "", ""), [(escape(a), escape(b), escape(c)) for a, b, c in figures_of(digest)]),
+        "",
+        "### What was done",
+        "",
+        *([f"- {escape(line)}" for line in done(digest.effects)] or ["No rule was installed."]),
+        "",
+        "### Next steps",
+        "",
+        *(f"{number}. {escape(step)}" for number, step in enumerate(digest.next_steps, 1)),
         "",
         "## What it was",
         "",
@@ -69,14 +86,27 @@ def _attacks(spans: Sequence[AttackSpan]) -> list[str]:
         return ["Nothing in the traffic looked like an attack.", ""]
     lines = []
     for span in spans[:20]:
-        end = clock(span.ended) if span.ended is not None else "the end of the record"
-        forged = ", sources look forged" if span.spoofed else ""
-        lines.append(
-            f"**{escape(span.title)}**, {clock(span.began)} to {end} ({duration_words(span.seconds)}): "
-            f"at its height {si(span.peak_pps, 'pps')}, {percent(span.share, None)} of all packets; "
-            f"{percent(span.confidence, None)} sure{forged}."
-        )
-        lines += ["", *(f"- {escape(sentence)}" for sentence in span.evidence), ""]
+        lines.append(f"**{escape(span.title)}**, {escape('; '.join(attack_words(span)))}.")
+        lines += ["", *(f"- {escape(sentence)}" for sentence in span.evidence), "", *_detail(span)]
+    return lines
+
+
+def _detail(span: AttackSpan) -> list[str]:
+    lines = []
+    tables = span.detail.tables
+    if tables:
+        lines += [escape(tables_note(span)), ""]
+    for name, title in PART_TITLES:
+        if rows := tables.get(name):
+            cells = [
+                (escape(row.key), escape(row.detail), percent(row.share, None)) for row in rows[:_PART_ROWS]
+            ]
+            lines += [*_table((title, "", "share"), cells), ""]
+    packet = span.detail.shown
+    if packet is not None:
+        layers = " / ".join(layer.name for layer in span.detail.dissection.layers) or "not decoded"
+        words = f"One of its packets, at {clock(packet.at)}, {packet.length:,} bytes: {layers}"
+        lines += [escape(words), "", hex_lines(packet.data[:_HEX_BYTES]), ""]
     return lines
 
 
@@ -99,13 +129,15 @@ def _actions(effects: Sequence[RuleEffect]) -> list[str]:
     lines = [*_table(head, rows), ""]
     for effect in effects:
         figures = [
-            f"{change.name} {_figure(change.before, change.unit)} → {_figure(change.after, change.unit)}"
+            f"{change.name} {figure(change.before, change.unit)} → {figure(change.after, change.unit)}"
             for change in effect.changes
         ]
         if figures:
             lines.append(f"Rule {escape(effect.rule.id)}, before → after: {', '.join(figures)}.")
         if effect.rule.predicted_collateral_share is not None:
             lines.append(f"Rule {escape(effect.rule.id)} was {expected_harm(effect.rule)}.")
+        if measured := measured_harm(effect):
+            lines.append(f"Measured: {measured}.")
         line = command_line(effect.rule, max_sources=None)
         if line and line.isprintable() and "```" not in line:
             lines += ["", "```sh", line[:2_000], "```"]
@@ -113,18 +145,14 @@ def _actions(effects: Sequence[RuleEffect]) -> list[str]:
     return lines
 
 
-def _figure(value: float, unit: str) -> str:
-    return percent(value, None) if unit == "share" else si(value, unit)
-
-
 def _tables(digest: Digest) -> list[str]:
     tops = digest.tops
-    lines = ["## Who sent what", ""]
+    lines = ["## All traffic of that time", ""]
     if tops.during_attack:
         lines += ["Summed while it was attacked.", ""]
     if forged := forged_note(tops):
         lines += [f"**{escape(forged)}**", ""]
-    for name, title in (*TABLES, ("payload", "Payloads")):
+    for name, title in (*shown_tables(tops), ("payload", "Payloads")):
         rows = [
             (escape(row.key), escape(row.detail), si(row.packets), percent(row.share, None))
             for row in tops.tables.get(name, [])[:_ROWS]

@@ -8,7 +8,7 @@ from typing import Any
 from fwtop.model.traffic.history import TREND_HOURS, TrendRow, Trends
 from fwtop.render.numbers import percent
 from fwtop.render.trends import TITLES, TRAFFIC_WORDS, averaged, coverage, spark, trends_json
-from fwtop.report.markup import Markup, tag
+from fwtop.report.page.markup import Markup, tag
 from fwtop.report.wording import day_and_time, si
 
 HEADING = "The days before"

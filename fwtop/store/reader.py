@@ -23,6 +23,7 @@ from fwtop.model.traffic.session import (
 from fwtop.model.traffic.snapshot import Origin, Snapshot
 from fwtop.store.codec import decode_snapshot, decode_value
 from fwtop.store.directory import SESSION_DIRECTORY, is_running, session_paths, size_bytes
+from fwtop.store.evidence import stored_evidence, stored_packets
 from fwtop.store.schema import reading
 
 _CHUNK = 64
@@ -30,7 +31,7 @@ _EVENT_KINDS = frozenset(kind.value for kind in EventKind)
 _TICK_COLUMNS = (
     "at, pps, bps, dropped_pps, accepted_pps, one_in, lost_per_s, conntrack, conntrack_max, "
     "conntrack_new_per_s, softirq_share, tcp_handshakes_per_s, tcp_acknowledged_per_s, seconds, "
-    "coalesce(peak_pps, pps), coalesce(peak_bps, bps)"
+    "coalesce(peak_pps, pps), coalesce(peak_bps, bps), mine_pps, other_pps, kernel_pps"
 )
 
 
@@ -59,7 +60,8 @@ def load_session(path: Path) -> SessionRecord:
         ticks = database.execute(f"SELECT {_TICK_COLUMNS} FROM tick ORDER BY at, n")  # noqa: S608
         events = database.execute("SELECT at, kind, subject, text FROM event ORDER BY n")
         attacks = database.execute(
-            "SELECT at, kind, pps, share, confidence, coalesce(peak_pps, pps) FROM attack ORDER BY at, n"
+            "SELECT at, kind, pps, share, confidence, coalesce(peak_pps, pps), target, mine_share, "
+            "other_share, kernel_share FROM attack ORDER BY at, n"
         )
         rule_ticks = database.execute(
             "SELECT at, rule_id, state, packets, bytes, pps FROM rule_tick ORDER BY at, n"
@@ -71,6 +73,8 @@ def load_session(path: Path) -> SessionRecord:
             tuple(AttackTick(*row) for row in attacks),
             tuple(RuleTick(*row) for row in rule_ticks),
             tuple(_rules(database)),
+            tuple(stored_evidence(database)),
+            tuple(stored_packets(database)),
             lambda limit: _picked(path, limit),
         )
 

@@ -13,7 +13,7 @@ TIERS = ((600.0, 1), (86_400.0, 60), (864_000.0, 3_600), (8_640_000.0, 86_400))
 _MAX_WIDTH = 60.0  # of a single tick, in seconds: a longer gap was not observed
 _AVERAGED = (
     "pps", "bps", "dropped_pps", "accepted_pps", "lost_per_s", "conntrack_new_per_s", "softirq_share",
-    "tcp_handshakes_per_s", "tcp_acknowledged_per_s",
+    "tcp_handshakes_per_s", "tcp_acknowledged_per_s", "mine_pps", "other_pps", "kernel_pps",
 )  # fmt: skip
 _GREATEST = ("one_in", "conntrack", "conntrack_max")
 # The number of the span that ends at or after `at`
@@ -49,13 +49,27 @@ def _ticks(database: sqlite3.Connection, before: float, span: int) -> None:
 
 
 def _attacks(database: sqlite3.Connection, before: float, span: int) -> None:
+    # Over the observed time of the span, as ticks are averaged: an attack is not in all of them.
+    whole = (
+        "max(sum(weight), (SELECT sum(coalesce(seconds, 1.0)) FROM tick WHERE tick.span < :span "
+        "AND tick.at > slot * :span AND tick.at <= (slot + 1) * :span))"
+    )
+    # Of the attack's packets, not of its rows: a pulse's edges have few.
+    shares = ", ".join(
+        f"sum({name} * pps * weight) / "
+        f"nullif(sum(CASE WHEN {name} IS NULL THEN NULL ELSE pps * weight END), 0)"
+        for name in ("mine_share", "other_share", "kernel_share")
+    )
     _replace(
         database,
         "attack",
-        "(at, span, kind, pps, share, confidence, peak_pps) "
-        "SELECT (slot + 1) * :span, :span, kind, avg(pps), avg(share), max(confidence), "
-        f"max(coalesce(peak_pps, pps)) FROM (SELECT *, {_SLOT} AS slot FROM attack "
-        "WHERE span < :span AND at <= :before) GROUP BY slot, kind",
+        "(at, span, kind, target, pps, share, confidence, peak_pps, mine_share, other_share, kernel_share) "
+        "SELECT (slot + 1) * :span, :span, kind, target, "
+        f"sum(pps * weight) / {whole}, sum(share * weight) / {whole}, "
+        f"max(confidence), max(coalesce(peak_pps, pps)), {shares} "
+        f"FROM (SELECT *, {_SLOT} AS slot, coalesce((SELECT tick.seconds FROM tick "
+        "WHERE tick.at = attack.at AND tick.span = attack.span), 1.0) AS weight "
+        "FROM attack WHERE span < :span AND at <= :before) GROUP BY slot, kind, target",
         before,
         span,
     )

@@ -16,7 +16,7 @@ from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
 
 APPLICATION_ID = 0x66777470  # "fwtp" in the file header, for file(1) and the reader
-VERSION = 3
+VERSION = 4
 OLDEST = 2  # that `migrate` knows
 _MAX_VALUE_BYTES = 64 << 20
 
@@ -76,6 +76,24 @@ CREATE VIEW rules AS SELECT
   max(packets) AS packets, max(bytes) AS bytes, max(pps) AS peak_pps
   FROM rule_tick GROUP BY rule_id ORDER BY min(at);
 """
+# Format 4: who dropped what, and attacks' own tables and packets.
+_TO_4 = """
+ALTER TABLE tick ADD COLUMN mine_pps REAL;
+ALTER TABLE tick ADD COLUMN other_pps REAL;
+ALTER TABLE tick ADD COLUMN kernel_pps REAL;
+ALTER TABLE attack ADD COLUMN target TEXT NOT NULL DEFAULT '';
+ALTER TABLE attack ADD COLUMN mine_share REAL;
+ALTER TABLE attack ADD COLUMN other_share REAL;
+ALTER TABLE attack ADD COLUMN kernel_share REAL;
+CREATE TABLE evidence(n INTEGER PRIMARY KEY, at REAL, kind TEXT, pps REAL, data BLOB);
+CREATE TABLE packet(n INTEGER PRIMARY KEY, at REAL, kind TEXT, length INTEGER, is_ethernet INTEGER,
+  data BLOB);
+DROP VIEW timeline;
+CREATE VIEW timeline AS SELECT
+  datetime(at, 'unixepoch') AS time, span, pps AS arrived_pps, coalesce(peak_pps, pps) AS peak_pps,
+  bps / 1e6 AS mbit_s, dropped_pps, mine_pps, other_pps, kernel_pps, accepted_pps, conntrack, conntrack_max,
+  softirq_share, tcp_handshakes_per_s, tcp_acknowledged_per_s, at FROM tick ORDER BY at;
+"""
 
 
 def create(path: Path, *, max_bytes: int) -> sqlite3.Connection:
@@ -105,8 +123,9 @@ def create(path: Path, *, max_bytes: int) -> sqlite3.Connection:
 
 def migrate(database: sqlite3.Connection) -> None:
     """Bring a session of an earlier format to today's, in one transaction; raises sqlite3.Error."""
-    if _version(database) == OLDEST:
-        database.executescript(f"BEGIN IMMEDIATE;{_TO_3}PRAGMA user_version=3;COMMIT;")
+    for version, steps in ((3, _TO_3), (4, _TO_4)):
+        if _version(database) == version - 1:
+            database.executescript(f"BEGIN IMMEDIATE;{steps}PRAGMA user_version={version};COMMIT;")
 
 
 def check_pages(database: sqlite3.Connection) -> None:

@@ -13,8 +13,9 @@ from pathlib import Path
 from fwtop import __version__
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
-from fwtop.model.traffic.session import Event, EventKind
-from fwtop.model.traffic.snapshot import Snapshot
+from fwtop.model.traffic.flow import flow_of
+from fwtop.model.traffic.session import AttackEvidence, Event, EventKind
+from fwtop.model.traffic.snapshot import Attack, Snapshot
 from fwtop.store.codec import encode_snapshot, encode_value
 from fwtop.store.directory import (
     DEFAULT_MAX_BYTES,
@@ -26,6 +27,7 @@ from fwtop.store.directory import (
     session_paths,
 )
 from fwtop.store.events import EventLog
+from fwtop.store.evidence import halve_evidence, insert_evidence
 from fwtop.store.rollup import roll_up
 from fwtop.store.schema import create
 from fwtop.store.thinning import FULL_SECONDS, PINNED_EVENT, PINNED_PEAK, halve, thin, truncated
@@ -37,8 +39,8 @@ _MAX_PENDING_EVENTS = 200
 _MAX_PRESSURE = 8  # steps, each of which halves what is kept
 _INSERT_TICK = (
     "INSERT INTO tick(at, pps, bps, dropped_pps, accepted_pps, one_in, lost_per_s, conntrack, conntrack_max, "
-    "conntrack_new_per_s, softirq_share, tcp_handshakes_per_s, tcp_acknowledged_per_s) "
-    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+    "conntrack_new_per_s, softirq_share, tcp_handshakes_per_s, tcp_acknowledged_per_s, mine_pps, other_pps, "
+    "kernel_pps) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
 
 
@@ -79,8 +81,10 @@ class SessionWriter:
         self.problem = ""
         self.path: Path | None = None
 
-    def write(self, snapshot: Snapshot, events: Iterable[Event] = ()) -> list[Event]:
-        """Store a snapshot and the events since the last one; returns the events, stored or not.
+    def write(
+        self, snapshot: Snapshot, events: Iterable[Event] = (), evidence: Iterable[AttackEvidence] = ()
+    ) -> list[Event]:
+        """Store a snapshot, evidence, and the events since the last one; returns the events, stored or not.
 
         They are `events` and those derived from the two snapshots.
         """
@@ -96,7 +100,7 @@ class SessionWriter:
             if self._missed:
                 text = f"{self._missed} snapshots before this one could not be stored"
                 self._pending.append(Event(_end(snapshot), EventKind.STORING_RESUMED, "storing", text))
-            self._transaction(database, lambda: self._insert(database, snapshot, self._pending))
+            self._transaction(database, lambda: self._insert(database, snapshot, self._pending, evidence))
         except (sqlite3.Error, OSError, FwtopError) as error:
             self._failed(error, now)
             return found
@@ -177,9 +181,16 @@ class SessionWriter:
             self._transaction(database, partial(_shrink, database, end, pressure=pressure))
         drop_old(self._directory, self._max_bytes)
 
-    def _insert(self, database: sqlite3.Connection, snapshot: Snapshot, events: list[Event]) -> None:
+    def _insert(
+        self,
+        database: sqlite3.Connection,
+        snapshot: Snapshot,
+        events: list[Event],
+        evidence: Iterable[AttackEvidence],
+    ) -> None:
         at = _end(snapshot)
         self._insert_series(database, snapshot, at)
+        insert_evidence(database, evidence)
         for event in events:
             values = (event.at, event.kind.value, event.subject, event.text)
             database.execute("INSERT INTO event(at, kind, subject, text) VALUES (?, ?, ?, ?)", values)
@@ -218,14 +229,13 @@ class SessionWriter:
             *table,
             snapshot.softirq_share,
             *service,
+            *_drops(snapshot),
         )
         database.execute(_INSERT_TICK, row)
         database.executemany(
-            "INSERT INTO attack(at, kind, pps, share, confidence) VALUES (?, ?, ?, ?, ?)",
-            [
-                (at, attack.kind, attack.pps, attack.share, attack.confidence)
-                for attack in snapshot.judgement.attacks
-            ],
+            "INSERT INTO attack(at, kind, target, pps, share, confidence, mine_share, other_share, "
+            "kernel_share) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            [(at, *_attack(attack)) for attack in snapshot.judgement.attacks],
         )
         database.executemany(
             "INSERT INTO rule_tick(at, rule_id, state, packets, bytes, pps) VALUES (?, ?, ?, ?, ?, ?)",
@@ -234,6 +244,17 @@ class SessionWriter:
                 for item in snapshot.mitigations
             ],
         )
+
+
+def _drops(snapshot: Snapshot) -> tuple[float | None, ...]:
+    """Return what fwtop's rules, other firewalls and the kernel dropped a second."""
+    flow = flow_of(snapshot)
+    return (flow.mine, flow.other, flow.kernel) if flow is not None else (None, None, None)
+
+
+def _attack(attack: Attack) -> tuple[object, ...]:
+    shares = (attack.mine_share, attack.other_share, attack.kernel_share)
+    return attack.kind, attack.target, attack.pps, attack.share, attack.confidence, *shares
 
 
 def _end(snapshot: Snapshot) -> float:
@@ -249,6 +270,7 @@ def _shrink(database: sqlite3.Connection, now: float, *, pressure: int = 0) -> N
     """Thin out snapshots and roll the series up; `pressure` above 0 sheds more, the older first."""
     thin(database, now)
     if pressure:
+        halve_evidence(database)
         halve(database, now - FULL_SECONDS / 2 ** (pressure - 1))
     roll_up(database, now, pressure=pressure)
 

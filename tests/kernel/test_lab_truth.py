@@ -25,11 +25,11 @@ from fwtop.live.source import LiveSource
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.protocol import Undo, Watch
 from fwtop.model.rule import Kind, Match, PayloadMatch, Range, Rule
+from fwtop.model.traffic.flow import flow_of
 from fwtop.model.traffic.snapshot import Attack, Origin, Snapshot
 from fwtop.model.traffic.window import NoOrigin
 from fwtop.observe.messages import decode_reply
 from fwtop.stats.engine import Engine
-from fwtop.ui.state.verdict import flow_of
 from tests.kernel.conftest import Host, NetnsPair
 
 pytestmark = pytest.mark.kernel

@@ -9,11 +9,11 @@ from screen_factory import calm, provisional, snapshot, trial
 from screen_parts import NOW
 from screen_run import running
 
+from fwtop.model.traffic.flow import Flow
 from fwtop.ui.bars.graph import COLUMN_SECONDS, graph_lines
 from fwtop.ui.drawing.layout import graph_height
 from fwtop.ui.drawing.style import BAD, GOOD, Line, width_of
 from fwtop.ui.state.history import HISTORY_SECONDS, History, Point
-from fwtop.ui.state.verdict import Flow
 
 RATE = st.floats(0, 1e9, allow_nan=False)
 FLOW = st.builds(Flow, RATE, RATE, RATE, RATE, RATE, RATE, RATE)

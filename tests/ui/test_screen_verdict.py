@@ -11,12 +11,13 @@ from screen_run import running
 
 from fwtop.model.rule import RuleStatus, State
 from fwtop.model.traffic.counters import TcpService
+from fwtop.model.traffic.flow import flow_of
 from fwtop.model.traffic.snapshot import Judgement, LedgerRow, Snapshot
 from fwtop.ui.bars.rates_line import rates_line
 from fwtop.ui.bars.verdict_line import verdict_line
 from fwtop.ui.drawing.style import TEXT, Line, width_of
 from fwtop.ui.state.history import History
-from fwtop.ui.state.verdict import Kind, flow_of, verdict_of
+from fwtop.ui.state.verdict import Kind, verdict_of
 
 
 def row(layer: str, part: float, rule: str | None = None) -> LedgerRow:

@@ -7,7 +7,8 @@ import functools
 
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.rule import Kind, Match, PayloadMatch, Range, RateLimit, Rule, RuleStatus, State
-from fwtop.model.traffic.counters import ConntrackSample
+from fwtop.model.traffic.counters import ConntrackSample, TcpService
+from fwtop.model.traffic.session import AttackEvidence, SamplePacket
 from fwtop.model.traffic.snapshot import (
     Attack,
     Destination,
@@ -15,6 +16,7 @@ from fwtop.model.traffic.snapshot import (
     LedgerRow,
     Origin,
     PacketSignature,
+    PartTraffic,
     Payload,
     Port,
     Proposal,
@@ -25,6 +27,7 @@ from fwtop.model.traffic.snapshot import (
     Sources,
     Tables,
     Totals,
+    TrafficPart,
 )
 
 START = 1_795_230_764.0  # 2026-11-21T03:12:44Z
@@ -147,6 +150,7 @@ def snapshot(
     mitigations: tuple[RuleStatus, ...] = (),
     busy: bool = True,
     proposals: bool = False,
+    tcp: TcpService | None = None,
 ) -> Snapshot:
     """What the window of 5 s that ended at `at` held."""
     seconds = 5.0
@@ -199,6 +203,22 @@ def snapshot(
         mitigations,
         "ready",
         0.41,
+        tcp,
+    )
+
+
+def evidence(of: Snapshot, packet: bytes = bytes(range(60))) -> tuple[AttackEvidence, ...]:
+    """What the attack's own packets were, as if all packets were its."""
+    at = of.started + of.seconds
+    return tuple(
+        AttackEvidence(
+            at,
+            item.kind,
+            item.pps,
+            PartTraffic(TrafficPart(item.key), of.tables, of.tables.payloads, of.judgement.signatures),
+            (SamplePacket(at, item.kind, 1_500, True, packet),),
+        )
+        for item in of.judgement.attacks
     )
 
 
@@ -241,6 +261,7 @@ def _session_ticks(length: int) -> tuple[Snapshot, ...]:
     for second in range(length):
         at = START + second
         attacked = 20 <= second < 100
+        stopped = 0.96 if second >= 32 else 0.0
         pps = 200_000.0 if attacked else 9_000.0
         blocked = attacked and second >= 32
         rules: tuple[RuleStatus, ...] = ()
@@ -252,9 +273,10 @@ def _session_ticks(length: int) -> tuple[Snapshot, ...]:
                 at,
                 pps,
                 dropped=178_000.0 if blocked else 40.0,
-                attacks=(attack(),) if attacked else (),
+                attacks=(dataclasses.replace(attack(), mine_share=stopped),) if attacked else (),
                 mitigations=rules,
                 proposals=attacked,
+                tcp=TcpService(50, 60.0 if 20 <= second < 32 else 100.0, 400.0),
             )
         )
     return tuple(ticks)

@@ -18,6 +18,7 @@ from stored_samples import (
     POISON,
     START,
     attack,
+    evidence,
     other_rules,
     poisoned,
     rule,
@@ -26,6 +27,7 @@ from stored_samples import (
     status,
 )
 
+from fwtop.dissect.wire import Dissection, Layer
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.costs import Costs
 from fwtop.model.errors import FwtopError
@@ -35,9 +37,9 @@ from fwtop.render.command_line import command_line
 from fwtop.render.numbers import duration_words, percent
 from fwtop.render.observation import observation_json
 from fwtop.report import FORMATS, export_snapshot, render
-from fwtop.report.chart import nice_ceiling, resample
 from fwtop.report.export import snapshot_csv
 from fwtop.report.markdown import escape
+from fwtop.report.page.chart import nice_ceiling, resample
 from fwtop.report.summary import digest
 from fwtop.report.wording import si
 from fwtop.store import SessionWriter, load_session
@@ -49,7 +51,7 @@ def record_of(directory: Path, ticks: Iterable[Snapshot], **named: object) -> Se
     given = {"host": "web-1", "interfaces": ("eth0",), "version": "0.1.0", **named}
     session = SessionWriter(directory, **given)  # type: ignore[arg-type]
     for tick in ticks:
-        session.write(tick)
+        session.write(tick, evidence=evidence(tick))
     assert session.problem == ""
     assert session.path is not None
     session.close()
@@ -94,6 +96,35 @@ def test_the_digest_of_the_sample_session(record: SessionRecord) -> None:
     assert top.dropped_share == pytest.approx(0.9)
 
 
+def test_the_first_page_tells_what_users_felt_and_how_long_nothing_helped(record: SessionRecord) -> None:
+    found = digest(record)
+    protection = found.protection
+    assert (protection.attacked, protection.unprotected, protection.protected) == (80, 12, 68)
+    assert protection.first_stopped == 12
+    assert protection.packets == pytest.approx(80 * 185_000)
+    assert protection.mine == pytest.approx(68 * 185_000 * 0.96)
+    assert protection.reached == pytest.approx(protection.packets - protection.mine)
+    handshakes, segments = found.felt
+    assert (handshakes.normal, handshakes.worst, segments.worst) == (100, 60, 400)
+    assert handshakes.attacked == pytest.approx((12 * 60 + 68 * 100) / 80, rel=0.01)
+    assert found.state == "The attack was over; no rule of fwtop active."
+    assert found.effects[0].users == (("TCP handshakes", 1.0), ("acknowledged segments", 1.0))
+    for name in ("html", "md"):
+        text = render(record, name)
+        assert all(words in text for words in ("Unprotected", "12 s", "Next steps", "usual: 100/s"))
+
+
+def test_an_attack_has_tables_of_its_own_and_a_packet(record: SessionRecord) -> None:
+    (span,) = digest(
+        record, dissect=lambda data, link: Dissection((Layer("IP", (("len", str(len(data))),)),))
+    ).spans
+    assert span.detail.tables["address"][0].share == pytest.approx(0.5)
+    assert span.detail.shown is not None
+    assert span.detail.dissection.layers[0].fields == (("len", "60"),)
+    assert len(record.packets) <= 64, "few are kept"
+    assert record.packets[0].at < START + 40 < START + 80 < record.packets[-1].at, "over all of its time"
+
+
 def test_an_attack_that_pauses_is_one_and_one_that_lasts_is_open(tmp_path: Path) -> None:
     ticks = [
         snapshot(START + second, busy=False, attacks=(attack(),) if second not in range(12, 18) else ())
@@ -102,7 +133,7 @@ def test_an_attack_that_pauses_is_one_and_one_that_lasts_is_open(tmp_path: Path)
     (span,) = digest(record_of(tmp_path, ticks)).spans
     assert (span.began, span.ended, span.until) == (START + 4, None, START + 39)
     assert "until" not in span.title
-    assert "still on when the recording ended" in " ".join(digest(record_of(tmp_path, ticks)).summary)
+    assert "still on when the recording ended" in digest(record_of(tmp_path, ticks)).state
 
 
 def test_a_calm_and_a_tiny_session(tmp_path: Path) -> None:
@@ -134,9 +165,10 @@ class Page(HTMLParser):
             self.policy = given["content"] or ""
 
 
+DECODED = Dissection((Layer(POISON, ((POISON, POISON),)),), f"decoded too long {POISON}")
 KNOWN_TAGS = (
-    "html head meta title style body main header p h1 h2 h3 h4 dl div dt dd small section svg rect line path "
-    "text ul li i span table tr th td pre figure footer"
+    "html head meta title style body main p h1 h2 h3 h4 dl div dt dd small section svg rect line path "
+    "text ul ol li i span table tr th td pre figure footer"
 )
 KNOWN_ATTRIBUTES = (
     "lang charset http-equiv content name class viewbox role aria-label x y x1 x2 y1 y2 rx width height "
@@ -146,7 +178,8 @@ KNOWN_ATTRIBUTES = (
 
 @pytest.mark.parametrize("which", ["record", "poison"])
 def test_html_holds_only_its_own_markup(which: str, request: pytest.FixtureRequest) -> None:
-    text = render(request.getfixturevalue(which), "html")
+    text = render(request.getfixturevalue(which), "html", dissect=lambda _data, _link: DECODED)
+    assert "decoded too long" in text
     page = Page(text)
     assert page.tags <= set(KNOWN_TAGS.split())
     assert page.attributes <= set(KNOWN_ATTRIBUTES.split())
@@ -171,13 +204,15 @@ def test_html_tells_the_story(record: SessionRecord) -> None:
         "@media print",
     ):
         assert words in text
-    assert text.count('class="attack"') == 3  # the band in the timeline and in both gauges
+    assert text.count('class="attack"') == 5  # the band in the timeline, both rates and both gauges
     assert len(text) < 150_000
 
 
 def test_the_curves_are_whole(record: SessionRecord) -> None:
-    paths = re.findall(r'<path class="(\w+)" d="([^"]*)"', render(record, "html"))
-    assert {name for name, _ in paths} == {"arrived", "delivered", "dropped", "gauge"}
+    paths = re.findall(r'<path class="([\w-]+)" d="([^"]*)"', render(record, "html"))
+    assert {name for name, _ in paths} == {
+        "arrived", "delivered", "dropped", "other", "mine", "series", "gauge", "gauge-line"
+    }  # fmt: skip
     for _, drawn in paths:
         assert re.fullmatch(r"M[\d. L]+Z?", drawn)
 
@@ -421,14 +456,16 @@ def test_drops_of_rules_with_one_reason_are_told_apart(tmp_path: Path) -> None:
 def test_forged_sources_are_called_forged(tmp_path: Path) -> None:
     forged = dataclasses.replace(attack(), spoofed=True, title="SYN flood on port 443")
     record = record_of(tmp_path, [snapshot(START + second, attacks=(forged,)) for second in range(10)])
-    assert "Source addresses (forged)" in render(record, "html")
     for name in ("html", "md"):
-        assert "Sources were forged" in render(record, name)
+        text = render(record, name)
+        assert "Sources were forged" in text
+        assert "no senders are listed" in text
+        assert not re.search("Source addresses|Senders</th>|Networks \\(AS", text), "they are never ranked"
     assert json.loads(render(record, "json"))["tops"]["forged"] == ["SYN flood on port 443"]
 
 
-def test_senders_that_are_real_are_not_called_forged(record: SessionRecord) -> None:
-    assert "forged)" not in render(record, "html")
+def test_senders_that_are_real_are_ranked(record: SessionRecord) -> None:
+    assert {"Source addresses", "Senders"} <= set(re.findall("<th>([^<]*)</th>", render(record, "html")))
     assert json.loads(render(record, "json"))["tops"]["forged"] == []
 
 

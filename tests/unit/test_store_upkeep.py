@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import sqlite3
 from pathlib import Path
@@ -38,7 +39,11 @@ def test_rolled_up_rows_average_and_keep_peaks_and_sums(tmp_path: Path) -> None:
     assert spans == [(86_400,)]
     assert rolled == 1
     assert counted == pytest.approx(120, abs=1)
-    assert attack == [("dns_amplification", ends[0][0], 86_400, 185_000.0)]
+    ((kind, end, span, pps),) = attack
+    assert (kind, end, span) == ("dns_amplification", ends[0][0], 86_400)
+    assert pps * counted == pytest.approx(80 * 185_000, rel=0.05), (
+        "averaged over all ticks, as the traffic is"
+    )
     record = load_session(path)
     assert rules == [("1", "reverted", max(point.packets for point in record.rule_ticks))]
     after = digest(record).sums
@@ -86,15 +91,15 @@ def as_format_2(path: Path) -> None:
     for (view,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'view'").fetchall():
         database.execute(f"DROP VIEW {view}")
     for table, columns in (
-        ("tick", ("span", "seconds", "peak_pps", "peak_bps")),
-        ("attack", ("span", "peak_pps")),
+        ("tick", ("span", "seconds", "peak_pps", "peak_bps", "mine_pps", "other_pps", "kernel_pps")),
+        ("attack", ("span", "peak_pps", "target", "mine_share", "other_share", "kernel_share")),
         ("rule_tick", ("span",)),
     ):
         database.execute(f"DROP INDEX {table}_at")
         for column in columns:
             database.execute(f"ALTER TABLE {table} DROP COLUMN {column}")
         database.execute(f"CREATE INDEX {table}_at ON {table}(at)")
-    database.execute("PRAGMA user_version=2")
+    database.executescript("DROP TABLE evidence; DROP TABLE packet; PRAGMA user_version=2;")
     database.close()
 
 
@@ -104,7 +109,12 @@ def test_a_session_of_format_2_is_read_unchanged_and_then_migrated(tmp_path: Pat
     as_format_2(path)
     old = path.read_bytes()
     record = load_session(path)
-    assert (record.ticks, record.attacks, record.rule_ticks) == (today.ticks, today.attacks, today.rule_ticks)
+    new = {"mine_pps": None, "other_pps": None, "kernel_pps": None}
+    unknown = [dataclasses.replace(tick, **new) for tick in today.ticks]
+    assert (list(record.ticks), record.rule_ticks) == (unknown, today.rule_ticks)
+    assert [(one.at, one.pps, one.mine_share) for one in record.attacks] == [
+        (one.at, one.pps, None) for one in today.attacks
+    ]
     assert list(replay(path)) == as_read(session_ticks(), path)
     assert [info.state for info in list_sessions(path.parent)] == ["clean"]
     assert path.read_bytes() == old, "reading changes nothing"
@@ -113,7 +123,7 @@ def test_a_session_of_format_2_is_read_unchanged_and_then_migrated(tmp_path: Pat
     assert database.execute("PRAGMA user_version").fetchone() == (VERSION,)
     assert database.execute("SELECT count(*) FROM timeline").fetchone() == (120,)
     database.close()
-    assert load_session(path).ticks == today.ticks
+    assert list(load_session(path).ticks) == unknown
 
 
 def crashed_session(state: Path) -> Path:

@@ -11,6 +11,8 @@ from pathlib import Path
 
 from fwtop.cli.files.trusted import in_trusted_hands, locate
 from fwtop.cli.recordings.stored import StoredSession, add_session, run_unprivileged
+from fwtop.dissect.client import Dissector
+from fwtop.dissect.supervisor import start_dissector
 from fwtop.model.costs import load_costs
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
@@ -41,15 +43,21 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Render as the unprivileged user; write as the caller."""
     session = StoredSession(args.session, args.directory)
+    dissector = start_dissector()
+    dissect = Dissector(dissector).dissect if dissector is not None else None
     format_name = args.format or _format_of(args.output)
 
     def rendered() -> tuple[str, str]:
         with session.located() as path:
             record = load_session(path)
             trends = session_trends(record.info)
-            return path.stem, render(record, format_name, load_costs().costs, trends)
+            return path.stem, render(record, format_name, load_costs().costs, trends, dissect)
 
-    name, text = map(str, run_unprivileged(rendered, read=(args.directory,)))
+    try:
+        name, text = map(str, run_unprivileged(rendered, read=(args.directory,)))
+    finally:
+        if dissector is not None:
+            dissector.close()
     output = args.output
     if output is None:
         plain = safe_text(name).replace(os.sep, "_")

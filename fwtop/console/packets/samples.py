@@ -49,7 +49,7 @@ class SamplePackets:
         """Decode a packet of a batch; blocks like `dissect`."""
         if self._dissector is None:
             return Dissection((), "the dissector is not running")
-        return self._dissector.dissect(*_framed(packets, row))
+        return self._dissector.dissect(*framed(packets, row))
 
     def close(self) -> None:
         """End the dissector."""
@@ -69,7 +69,7 @@ def find_sample(window: Window, row: Source | Payload, lookup: OriginLookup) -> 
         return None
     newest = rows[::-1]
     best = int(newest[np.argmax(batch.captured[newest])])
-    return _framed(batch, best)
+    return framed(batch, best)
 
 
 def _of_source(batch: PacketBatch, row: Source, lookup: OriginLookup) -> Mask:
@@ -106,7 +106,7 @@ def _of_payload(batch: PacketBatch, row: Payload) -> NDArray[np.intp]:
     return np.array(matching, np.intp)
 
 
-def _framed(batch: PacketBatch, index: int) -> tuple[bytes, int]:
+def framed(batch: PacketBatch, index: int) -> tuple[bytes, int]:
     """Return a packet's bytes and link type; readers of captures put an Ethernet header before bare IP."""
     data = batch.data[index, : int(batch.captured[index])].tobytes()
     family = int(batch.family[index])

@@ -23,6 +23,7 @@ from fwtop.console.bootstrap import load_capture_config
 from fwtop.console.playback.player import Frame, Reel
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
+from fwtop.model.traffic.flow import Flow
 from fwtop.model.traffic.packets import PacketBatch
 from fwtop.model.traffic.session import Event, EventKind, Mark
 from fwtop.model.traffic.snapshot import Origin, Snapshot
@@ -30,7 +31,6 @@ from fwtop.model.traffic.window import OriginLookup, Window
 from fwtop.render.numbers import duration_words
 from fwtop.stats.engine import Engine
 from fwtop.ui.state.history import HISTORY_SECONDS, Past, Point
-from fwtop.ui.state.verdict import Flow
 
 _WINDOW_SECONDS = 3.0  # as on a live screen
 _PARTS = 12  # a short capture is shown in windows of a twelfth of its length

@@ -8,11 +8,11 @@ from pathlib import Path
 
 from fwtop.console.playback.player import Frame, Reel
 from fwtop.model.errors import FwtopError
+from fwtop.model.traffic.flow import STOPPED, Flow, flow_of
 from fwtop.model.traffic.session import EventKind, Mark
 from fwtop.model.traffic.snapshot import Snapshot
 from fwtop.store.playback import Playback, SeriesPoint, playback
 from fwtop.ui.state.history import HISTORY_SECONDS, Clients, Past, Point
-from fwtop.ui.state.verdict import STOPPED, Flow, flow_of
 
 
 def session_recording(path: Path) -> Callable[[], AbstractContextManager[Reel]]:

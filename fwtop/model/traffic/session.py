@@ -8,7 +8,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from fwtop.model.rule import Rule
-from fwtop.model.traffic.snapshot import Snapshot
+from fwtop.model.traffic.snapshot import PartTraffic, Snapshot
 
 
 class EventKind(StrEnum):
@@ -56,6 +56,10 @@ class AttackTick:
     share: float
     confidence: float
     peak_pps: float = 0.0  # within the time that a rolled-up point stands for
+    target: str = ""
+    mine_share: float | None = None  # of its packets, by whom they were dropped; None: of an old session
+    other_share: float | None = None
+    kernel_share: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +94,31 @@ class Tick:
     seconds: float | None = None  # of a rolled-up point: the observed time before `at` that it averages
     peak_pps: float = 0.0
     peak_bps: float = 0.0
+    mine_pps: float | None = None  # of the dropped: by fwtop's rules; None: not known, as in old sessions
+    other_pps: float | None = None  # by other firewalls
+    kernel_pps: float | None = None  # by NIC, kernel or sockets
+
+
+@dataclass(frozen=True, slots=True)
+class SamplePacket:
+    """A packet of an attack, as far as captured; `is_ethernet`: it begins with that header, else with IP."""
+
+    at: float
+    kind: str  # of the attack
+    length: int  # bytes on the wire
+    is_ethernet: bool
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class AttackEvidence:
+    """What one attack's own packets were at one time, by its largest senders, ports and payloads."""
+
+    at: float
+    kind: str
+    pps: float
+    part: PartTraffic
+    packets: tuple[SamplePacket, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,4 +159,6 @@ class SessionRecord:
     attacks: tuple[AttackTick, ...]
     rule_ticks: tuple[RuleTick, ...]
     rules: tuple[Rule, ...]
+    evidence: tuple[AttackEvidence, ...]
+    packets: tuple[SamplePacket, ...]
     snapshots: Callable[[int], Iterator[Snapshot]]

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from rich.style import Style
 
+from fwtop.model.traffic.flow import STOPPED, Flow, flow_of
 from fwtop.model.traffic.snapshot import Snapshot
 from fwtop.ui.drawing.format import bits, number, percent
 from fwtop.ui.drawing.style import BAD, DIM, ELSEWHERE, GOOD, STRONG, TEXT, WARN, Line, Span, width_of
 from fwtop.ui.state.history import Clients
-from fwtop.ui.state.verdict import STOPPED, Flow, flow_of, verdict_of
+from fwtop.ui.state.verdict import verdict_of
 
 _UNACCOUNTED = 0.001  # of all packets; less is not worth a word
 _STEADY = 0.05  # clients' rates vary by this much without an attack

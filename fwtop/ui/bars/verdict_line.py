@@ -5,6 +5,7 @@ from __future__ import annotations
 from rich.style import Style
 
 from fwtop.model.rule import Kind as RuleKind
+from fwtop.model.traffic.flow import NOTICED, STOPPED
 from fwtop.model.traffic.snapshot import Attack, Snapshot
 from fwtop.ui.drawing.format import duration, number, percent
 from fwtop.ui.drawing.style import (
@@ -22,7 +23,7 @@ from fwtop.ui.drawing.style import (
     spread,
     width_of,
 )
-from fwtop.ui.state.verdict import NOTICED, STOPPED, Kind, Verdict, attack_pps, attacks_of, verdict_of
+from fwtop.ui.state.verdict import Kind, Verdict, attack_pps, attacks_of, verdict_of
 
 _STYLES: dict[Kind, Style] = {
     Kind.UNPROTECTED: ALARM,

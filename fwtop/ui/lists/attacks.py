@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fwtop.model.traffic.counters import ConntrackSample
+from fwtop.model.traffic.flow import FULL_TABLE, NOTICED, STOPPED, flow_of
 from fwtop.model.traffic.snapshot import Attack, Snapshot
 from fwtop.ui.drawing.format import about, duration, number, percent
 from fwtop.ui.drawing.style import BAD, DIM, ELSEWHERE, GOOD, STRONG, TEXT, TITLE, WARN, Line, width_of
@@ -12,9 +13,6 @@ from fwtop.ui.lists.rows import Ordering
 from fwtop.ui.lists.table import CellContext, Column, View
 from fwtop.ui.state.figures import CONNTRACK_ALARM, FULL
 from fwtop.ui.state.trends import TREND_CELLS
-from fwtop.ui.state.verdict import NOTICED, STOPPED, flow_of
-
-_FULL_TABLE = "conntrack_exhaustion"
 
 
 def reaching_share(attack: Attack) -> float:
@@ -27,7 +25,7 @@ def _letter(item: Attack, context: CellContext) -> Line:
 
 
 def _title(item: Attack, _: CellContext) -> Line:
-    if item.kind == _FULL_TABLE:
+    if item.kind == FULL_TABLE:
         return [("conntrack table", STRONG)]
     name = item.title.partition(" on port ")[0] if item.target else item.title
     line: Line = [(name, STRONG)]
@@ -57,12 +55,12 @@ def _movement(sample: ConntrackSample) -> tuple[str, ...]:
 
 
 def _sources(item: Attack, _: CellContext) -> Line:
-    return [] if item.kind == _FULL_TABLE else [(item.sources or "–", DIM)]
+    return [] if item.kind == FULL_TABLE else [(item.sources or "–", DIM)]
 
 
 def _target(item: Attack, context: CellContext, width: int) -> Line:
     sample = context.snapshot.conntrack if context.snapshot is not None else None
-    if item.kind == _FULL_TABLE and sample is not None:
+    if item.kind == FULL_TABLE and sample is not None:
         fill: Line = [(f"{number(sample.count)}/{number(sample.max)}", TEXT)]
         forms: list[Line] = [[*fill, (f" {words}", BAD)] for words in _pressure(context)]
         return next((form for form in forms if width_of(form) <= width), fill)
@@ -72,14 +70,14 @@ def _target(item: Attack, context: CellContext, width: int) -> Line:
 
 
 def _pps(item: Attack, context: CellContext) -> Line:
-    if item.kind == _FULL_TABLE:
+    if item.kind == FULL_TABLE:
         return []
     total = context.snapshot.tables.totals.pps if context.snapshot is not None else item.pps
     return [(number(min(item.pps, total)), STRONG)]
 
 
 def _megabits(item: Attack, _: CellContext) -> Line:
-    if item.kind == _FULL_TABLE:
+    if item.kind == FULL_TABLE:
         return []
     return [(number(item.bps / 1e6), TEXT)] if item.bps > 0 else [("–", DIM)]
 
@@ -90,20 +88,20 @@ def _known(context: CellContext) -> bool:
 
 
 def _mine(item: Attack, context: CellContext) -> Line:
-    if item.kind == _FULL_TABLE or not _known(context):
+    if item.kind == FULL_TABLE or not _known(context):
         return []
     return [(percent(item.mine_share), GOOD if item.mine_share >= NOTICED else DIM)]
 
 
 def _other(item: Attack, context: CellContext) -> Line:
-    if item.kind == _FULL_TABLE or not _known(context):
+    if item.kind == FULL_TABLE or not _known(context):
         return []
     style = ELSEWHERE if item.other_share >= NOTICED else DIM
     return [(percent(item.other_share), style)]
 
 
 def _reaches(item: Attack, context: CellContext) -> Line:
-    if item.kind == _FULL_TABLE:
+    if item.kind == FULL_TABLE:
         return _effect(item, context)
     if not _known(context):
         return [("unrecorded", DIM)]
@@ -152,7 +150,7 @@ ATTACK_VIEW = View(
 
 def attack_rows(snapshot: Snapshot, _: str) -> Sequence[Attack]:
     """List the attacks, those with packets of their own first."""
-    return sorted(snapshot.judgement.attacks, key=lambda attack: attack.kind == _FULL_TABLE)
+    return sorted(snapshot.judgement.attacks, key=lambda attack: attack.kind == FULL_TABLE)
 
 
 def calm_words(snapshot: Snapshot) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from fwtop.model.rule import Match
+from fwtop.model.traffic.flow import flow_of
 from fwtop.model.traffic.protocols import flag_names, spoken_protocol
 from fwtop.model.traffic.snapshot import Destination, PacketSignature, Payload, Port, Snapshot, Source
 from fwtop.render.wording import bytes_text, describe, range_text
@@ -15,7 +16,6 @@ from fwtop.ui.keys import KEY_MAP
 from fwtop.ui.lists.rows import Ordering
 from fwtop.ui.lists.table import CellContext, Column, View, share_columns
 from fwtop.ui.state.packet_row import PacketRow
-from fwtop.ui.state.verdict import flow_of
 
 SOURCES = ("address", "prefix", "asn", "country")  # views that list sources
 ATTACK, CLIENT = "attack", "client"

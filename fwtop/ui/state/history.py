@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from statistics import fmean
 
 from fwtop.model.rule import ACTIVE_STATES, RuleStatus
+from fwtop.model.traffic.flow import STOPPED, Flow, flow_of
 from fwtop.model.traffic.snapshot import Snapshot
-from fwtop.ui.state.verdict import STOPPED, Flow, flow_of, verdict_of
+from fwtop.ui.state.verdict import verdict_of
 
 HISTORY_SECONDS = 600
 _MOST_MARKS = 50

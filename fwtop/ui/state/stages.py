@@ -9,10 +9,11 @@ from dataclasses import dataclass, replace
 
 from fwtop.model.rule import Kind
 from fwtop.model.traffic.counters import ConntrackSample
+from fwtop.model.traffic.flow import STOPPED, end_of, flow_of
 from fwtop.model.traffic.snapshot import FilterChain, LedgerRow, Listener, Ring, Snapshot
 from fwtop.ui.drawing.format import number, percent
-from fwtop.ui.state.verdict import STOPPED, end_of, flow_of, verdict_of
 from fwtop.ui.state.verdict import Kind as Verdict
+from fwtop.ui.state.verdict import verdict_of
 
 NIC, XDP, BACKLOG, TC, RAW = "NIC", "XDP", "backlog", "tc", "raw"
 CONNTRACK, IP, FILTER, SOCKET, ACCEPTED = "conntrack", "IP", "filter", "socket", "accepted"

@@ -10,56 +10,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from fwtop.model.rule import ACTIVE_STATES, RuleStatus, State
-from fwtop.model.traffic.snapshot import Attack, LedgerRow, Snapshot
+from fwtop.model.traffic.flow import FULL_TABLE, NOTICED, STOPPED, flow_of
+from fwtop.model.traffic.snapshot import Attack, Snapshot
 
-STOPPED = 0.95  # from this share of the attacks' packets they count as stopped; estimates err by some percent
-NOTICED = 0.05  # below this share drops don't count as protection
 CONFIRM_SECONDS = 30.0  # of a trial whose length isn't known
-_FULL_TABLE = "conntrack_exhaustion"
-_FIREWALLS = ("xdp", "tc", "netfilter")
-_UNKNOWN = ("capture",)  # recorded packets, whose fate isn't
-
-
-@dataclass(frozen=True, slots=True)
-class Flow:
-    """Where the packets of a window went, in packets a second; the parts add up to `arrives`."""
-
-    arrives: float = 0.0
-    mine: float = 0.0  # dropped by fwtop's rules
-    other: float = 0.0  # dropped by other firewalls
-    kernel: float = 0.0  # dropped by NIC, kernel or sockets
-    reaches: float = 0.0  # accepted
-    unaccounted: float = 0.0  # neither dropped nor accepted; negative: more than arrived
-    bps: float = 0.0
-
-
-def flow_of(snapshot: Snapshot) -> Flow | None:
-    """Sum up the ledger; None where the fate of the packets isn't known."""
-    ledger, totals = snapshot.tables.ledger, snapshot.tables.totals
-    if any(row.layer in _UNKNOWN for row in ledger):
-        return None
-    sums = dict.fromkeys(("mine", "other", "kernel", "reaches"), 0.0)
-    for row in ledger:
-        if row.layer != "unexplained":
-            sums[end_of(row)] += row.pps
-    return Flow(
-        arrives=totals.pps,
-        mine=sums["mine"],
-        other=sums["other"],
-        kernel=sums["kernel"],
-        reaches=sums["reaches"],
-        unaccounted=totals.pps - sum(sums.values()),
-        bps=totals.bps,
-    )
-
-
-def end_of(row: LedgerRow) -> str:
-    """Say who took a row's packets: reaches, mine, other or kernel."""
-    if row.layer == "delivered":
-        return "reaches"
-    if row.rule is not None:
-        return "mine"
-    return "other" if row.layer in _FIREWALLS else "kernel"
 
 
 class Kind(StrEnum):
@@ -120,7 +74,7 @@ def verdict_of(snapshot: Snapshot, now: float) -> Verdict:
 
 def _is_known(attack: Attack) -> bool:
     """Whether it is known what became of an attack's packets: old sessions don't tell."""
-    return attack.bps > 0 or attack.kind == _FULL_TABLE
+    return attack.bps > 0 or attack.kind == FULL_TABLE
 
 
 def _mean(attacks: tuple[Attack, ...], shares: list[float]) -> float:
@@ -145,7 +99,7 @@ def _kind(mine: float, other: float) -> Kind:
 def attacks_of(snapshot: Snapshot) -> tuple[Attack, ...]:
     """Return the attacks that have packets of their own; a full table is another's effect."""
     attacks = snapshot.judgement.attacks
-    return tuple(attack for attack in attacks if attack.kind != _FULL_TABLE) or attacks
+    return tuple(attack for attack in attacks if attack.kind != FULL_TABLE) or attacks
 
 
 def attack_pps(snapshot: Snapshot) -> float:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
+from fwtop.dissect.wire import Dissect
 from fwtop.model.traffic.session import AttackTick, Event, EventKind, SessionRecord
 from fwtop.model.traffic.snapshot import Attack, Snapshot
+from fwtop.report.facts.evidence import AttackDetail, attack_detail
+from fwtop.report.facts.periods import stopped_share, timed
 
 _MERGE_SECONDS = 10.0  # a pause shorter than this is the same attack
 
@@ -26,6 +29,12 @@ class AttackSpan:
     confidence: float
     spoofed: bool
     evidence: tuple[str, ...]
+    target: str = ""
+    packets: float = 0.0
+    stopped: float | None = None  # share of its packets that firewalls dropped; None: not known
+    reached: float | None = None  # share that reached services
+    points: tuple[tuple[float, float], ...] = ()  # time and packets a second
+    detail: AttackDetail = field(default_factory=AttackDetail)
 
     @property
     def seconds(self) -> float:
@@ -33,12 +42,14 @@ class AttackSpan:
         return max(self.until - self.began, 0.0)
 
 
-def attack_spans(record: SessionRecord, snapshots: Iterable[Snapshot]) -> tuple[AttackSpan, ...]:
-    """Find the spans of all attacks, in the order in which they began."""
+def attack_spans(
+    record: SessionRecord, snapshots: Iterable[Snapshot], dissect: Dissect | None = None
+) -> tuple[AttackSpan, ...]:
+    """Find the spans of all attacks, in the order in which they began; `dissect` decodes a packet of each."""
     sightings = _sightings(snapshots)
     kinds = dict.fromkeys(event.subject for event in record.events if event.kind is EventKind.ATTACK_BEGAN)
     spans = [
-        _measured(record, kind, time, sightings.get(kind, []))
+        _detailed(record, _measured(record, kind, time, sightings.get(kind, [])), dissect)
         for kind in kinds
         for time in _merged(_pairs(record.events, kind))
     ]
@@ -100,15 +111,46 @@ def _measured(
             confidence=best.confidence,
             spoofed=best.spoofed,
             evidence=best.evidence,
+            target=best.target,
         )
-    points = [point for point in record.attacks if point.kind == kind and began <= point.at <= until]
-    peak = max(points, key=_peak, default=None)
-    if peak is not None:
-        span = replace(
-            span, peak_pps=_peak(peak), peak_at=peak.at, share=peak.share, confidence=peak.confidence
-        )
-    return span
+    return _with_points(record, span)
 
 
-def _peak(point: AttackTick) -> float:
-    return max(point.pps, point.peak_pps)
+def _with_points(record: SessionRecord, span: AttackSpan) -> AttackSpan:
+    """Add the time series: of one kind against several targets, their sum."""
+    by_time: dict[float, list[AttackTick]] = {}
+    for point in record.attacks:
+        if point.kind == span.kind and span.began <= point.at <= span.until:
+            by_time.setdefault(point.at, []).append(point)
+    if not by_time:
+        return span
+    at, most = max(by_time.items(), key=lambda item: _peak(item[1]))
+    widths = {tick.at: seconds for tick, seconds in timed(record.ticks, record.info.started)}
+    whole = stopped = kernel = 0.0
+    known = True
+    for moment, points in by_time.items():
+        share = stopped_share(points)
+        packets = sum(point.pps for point in points) * widths.get(moment, 0.0)
+        known = known and share is not None
+        whole, stopped = whole + packets, stopped + packets * (share or 0.0)
+        kernel += sum(point.pps * (point.kernel_share or 0.0) for point in points) * widths.get(moment, 0.0)
+    return replace(
+        span,
+        peak_pps=_peak(most),
+        peak_at=at,
+        share=min(sum(point.share for point in most), 1.0),
+        confidence=max(point.confidence for point in most),
+        packets=whole,
+        stopped=stopped / whole if known and whole > 0 else None,
+        reached=max(whole - stopped - kernel, 0.0) / whole if known and whole > 0 else None,
+        points=tuple((moment, sum(point.pps for point in points)) for moment, points in by_time.items()),
+    )
+
+
+def _detailed(record: SessionRecord, span: AttackSpan, dissect: Dissect | None) -> AttackSpan:
+    detail = attack_detail(record, span.kind, span.began, span.until, spoofed=span.spoofed, dissect=dissect)
+    return replace(span, detail=detail)
+
+
+def _peak(points: Iterable[AttackTick]) -> float:
+    return sum(max(point.pps, point.peak_pps) for point in points)

@@ -1,63 +1,25 @@
-"""HTML and SVG built so that text can't become markup: whatever is not `Markup` is escaped."""
+"""The page's style: light, dark and printed; system fonts, nothing loaded."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from html import escape
-
-from fwtop.model.text import safe_text
-
-_VOID = frozenset({"meta", "br", "rect", "line", "path", "circle", "col"})
-
-
-class Markup(str):
-    """Finished markup; only `tag`, `join` and literals of this package make it."""
-
-    __slots__ = ()
-
-
-Child = str | Markup | None
-
-
-def tag(name: str, /, *children: Child, **attributes: str | float | None) -> Markup:
-    """Build one element; `class_` is `class`, underscores become hyphens, None leaves one out."""
-    given = "".join(
-        f' {key.rstrip("_").replace("_", "-")}="{text(value)}"'
-        for key, value in attributes.items()
-        if value is not None
-    )
-    if name in _VOID and not children:
-        return Markup(f"<{name}{given}/>" if name != "meta" else f"<{name}{given}>")
-    return Markup(f"<{name}{given}>{join(children)}</{name}>")
-
-
-def join(children: Iterable[Child]) -> Markup:
-    """Put elements and texts one after the other."""
-    return Markup("".join(text(child) for child in children if child))
-
-
-def text(value: str | float) -> Markup:
-    """Make any text harmless within an element or a quoted attribute; numbers are cut to 2 decimals."""
-    if isinstance(value, Markup):
-        return value
-    if isinstance(value, float):
-        return Markup(f"{value:.2f}".rstrip("0").rstrip("."))
-    return Markup(escape(safe_text(value, limit=4_000), quote=True))
-
+from fwtop.report.page.markup import Markup
 
 STYLE = Markup("""
 :root{color-scheme:light dark;--paper:#fcfcfa;--card:#fff;--ink:#1d2126;--soft:#5d6670;--faint:#6f7882;
---rule:#e4e5e1;--delivered:#3f7fb0;--dropped:#c9cdd2;--arrived:#1d2126;--attack:#c4412f;
+--rule:#e4e5e1;--delivered:#3f7fb0;--dropped:#c9cdd2;--mine:#8d83d6;--other:#7fb3a2;--arrived:#1d2126;
+--attack:#c4412f;
 --attack-soft:rgba(196,65,47,.09);--act:#5a4fb0;--bar:#dfe9f1;--bar-attack:#f4d9d4;--good:#2d7a4f}
 @media (prefers-color-scheme:dark){:root{--paper:#14171a;--card:#1a1e22;--ink:#e4e7ea;--soft:#a3acb5;
---faint:#78828c;--rule:#2b3137;--delivered:#5b9bcb;--dropped:#4a525a;--arrived:#e4e7ea;--attack:#ee7767;
+--faint:#78828c;--rule:#2b3137;--delivered:#5b9bcb;--dropped:#4a525a;--mine:#6f64bd;--other:#4d8573;
+--arrived:#e4e7ea;--attack:#ee7767;
 --attack-soft:rgba(238,119,103,.13);--act:#a79df0;--bar:#243543;--bar-attack:#4a2b28;--good:#6fbf92}}
 *{box-sizing:border-box}
 body{margin:0;background:var(--paper);color:var(--ink);font:15px/1.55 system-ui,-apple-system,"Segoe UI",
 Roboto,"Helvetica Neue",Arial,sans-serif;font-variant-numeric:tabular-nums}
 main{max-width:1040px;margin:0 auto;padding:52px 28px 72px}
 .eyebrow{margin:0 0 6px;color:var(--soft);font-size:13px}
-h1{margin:0;font-size:34px;line-height:1.18;font-weight:650;letter-spacing:-.018em;max-width:27em;text-wrap:balance;
+h1{margin:0;font-size:34px;line-height:1.18;font-weight:650;letter-spacing:-.018em;max-width:27em;
+text-wrap:balance;
 overflow-wrap:anywhere}
 .lead{margin:14px 0 0;color:var(--soft);font-size:17px;max-width:50em;text-wrap:pretty;overflow-wrap:anywhere}
 section{margin-top:52px}
@@ -73,7 +35,9 @@ svg{display:block;width:100%;height:auto;overflow:visible}
 svg text{font:12px system-ui,-apple-system,"Segoe UI",Roboto,sans-serif;fill:var(--soft)}
 .tick-y{text-anchor:end}.tick-x{text-anchor:middle}.unit{fill:var(--faint)!important}
 .grid{stroke:var(--rule)}.axis{stroke:var(--faint)}
-.delivered{fill:var(--delivered)}.dropped{fill:var(--dropped)}
+.delivered{fill:var(--delivered)}.dropped{fill:var(--dropped)}.mine{fill:var(--mine)}.other{fill:var(--other)}
+.series{fill:var(--attack);fill-opacity:.75}.series-name{font-weight:600;fill:var(--ink)!important}
+.usual{stroke:var(--good);stroke-width:1.3;stroke-dasharray:5 4;fill:none}
 .arrived{fill:none;stroke:var(--arrived);stroke-width:1.4;stroke-linejoin:round}
 .attack{fill:var(--attack-soft)}.attack-bar{stroke:var(--attack);stroke-width:3}
 svg .attack-name{fill:var(--attack);font-weight:600;paint-order:stroke;stroke:var(--paper);stroke-width:5px}
@@ -87,8 +51,27 @@ list-style:none}
 .legend i{display:inline-block;width:12px;height:12px;margin-right:7px;border-radius:2px;vertical-align:-1px}
 .legend .k-arrived{height:2px;vertical-align:4px;background:var(--arrived)}
 .legend .k-delivered{background:var(--delivered)}.legend .k-dropped{background:var(--dropped)}
+.legend .k-mine{background:var(--mine)}.legend .k-other{background:var(--other)}
 .legend .k-attack{background:var(--attack-soft);border-top:3px solid var(--attack)}
 .legend .k-rule{border-radius:50%;background:var(--act)}
+.state{margin:26px 0 0;padding:11px 16px;border-left:4px solid var(--good);background:var(--card);
+font-weight:600;
+overflow-wrap:anywhere}
+.state.bad{border-color:var(--attack)}
+.first h2{margin-top:34px}.first .legend{margin-bottom:0}
+.todo{display:grid;grid-template-columns:minmax(0,1fr) minmax(0,1fr);gap:0 44px}
+.todo h2{margin:34px 0 10px}.todo ol,.todo ul{margin:0;padding-left:20px}.todo li{margin:5px 0;
+overflow-wrap:anywhere}
+.todo li::marker{color:var(--faint)}
+.parts{display:flex;height:12px;margin:12px 0 0;border-radius:3px;overflow:hidden;background:var(--rule)}
+.parts span{display:block}.p-mine{background:var(--mine)}.p-other{background:var(--other)}
+.p-kernel{background:var(--dropped)}.p-reached{background:var(--delivered)}
+.attack-tables{display:grid;align-items:start;grid-template-columns:minmax(0,1fr) minmax(0,1fr);
+gap:22px 44px;margin-top:16px}
+.attack-tables .wide{grid-column:1/-1}
+.fields{margin:5px 0 0;font-size:13px;overflow-wrap:anywhere}
+.layer{font-weight:600}
+.packet{margin-top:18px}
 .item{padding:18px 0;border-top:1px solid var(--rule)}
 .item:last-child{padding-bottom:0}
 .item .meta{margin:2px 0 0;color:var(--soft);font-size:14px}
@@ -129,12 +112,16 @@ th+th,td+td{padding-left:14px}
 .none{margin:0;color:var(--soft)}
 footer{margin-top:60px;padding-top:16px;border-top:1px solid var(--rule);color:var(--faint);font-size:13px;
 max-width:none}
-@media (max-width:720px){main{padding:28px 18px 48px}h1{font-size:27px}.tables,.effect{grid-template-columns:
-minmax(0,1fr)}section{margin-top:40px}svg text{font-size:17px}}
+@media (max-width:720px){main{padding:28px 18px 48px}h1{font-size:27px}.tables,.effect,.todo,.attack-tables{
+grid-template-columns:minmax(0,1fr)}section{margin-top:40px}svg text{font-size:17px}}
 @media print{:root{color-scheme:light;--paper:#fff;--card:#fff;--ink:#000;--soft:#444;--faint:#666;
---rule:#ccc;--delivered:#3f7fb0;--dropped:#c9cdd2;--arrived:#000;--attack:#b03223;--attack-soft:rgba(196,65,47,.1);
+--rule:#ccc;--delivered:#3f7fb0;--dropped:#c9cdd2;--mine:#8d83d6;--other:#7fb3a2;--arrived:#000;
+--attack:#b03223;--attack-soft:rgba(196,65,47,.1);
 --act:#4a3fa0;--bar:#e4edf4;--bar-attack:#f4d9d4}
 body{font-size:10.5pt;print-color-adjust:exact;-webkit-print-color-adjust:exact}main{max-width:none;padding:0}
-section{margin-top:22pt}.item,tr,svg,figure,.figures{break-inside:avoid}h2,h3,h4{break-after:avoid}
+.first{break-after:page}.first .state{margin-top:14pt}.figures{margin-top:16pt;padding-top:10pt;gap:10pt 16pt;
+grid-template-columns:repeat(4,1fr)}.figures dd{font-size:15pt}h1{font-size:21pt}.lead{font-size:11.5pt}
+.todo h2,.first h2{margin-top:14pt;margin-bottom:5pt}.todo{font-size:9.5pt}
+section{margin-top:22pt}tr,svg,figure,.figures,.effect,.packet{break-inside:avoid}h2,h3,h4{break-after:avoid}
 @page{margin:16mm 15mm}}
 """)

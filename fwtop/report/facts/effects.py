@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 
 from fwtop.model.rule import ACTIVE_STATES, RANGES, Match, Rule
 from fwtop.model.traffic.session import Event, EventKind, SessionRecord, Tick
 from fwtop.model.traffic.snapshot import Proposal, Snapshot
+from fwtop.report.facts.periods import timed
+from fwtop.report.facts.users import FIGURES, Felt
 
 _BEFORE_SECONDS = 10.0
 _AFTER_SECONDS = 20.0
@@ -42,20 +44,27 @@ class RuleEffect:
     actual_pps: float  # median over the time in which it matched anything
     changes: tuple[Change, ...]
     commands: tuple[str, ...]  # as the proposal that it came from showed them, where known
+    users: tuple[
+        tuple[str, float], ...
+    ] = ()  # what users did while it was active, as shares of what is normal
 
 
-def rule_effects(record: SessionRecord, snapshots: Iterable[Snapshot]) -> tuple[RuleEffect, ...]:
-    """Measure all rules of a session, in the order of their installation."""
+def rule_effects(
+    record: SessionRecord, snapshots: Iterable[Snapshot], felt: Sequence[Felt] = ()
+) -> tuple[RuleEffect, ...]:
+    """Measure all rules of a session, in the order of their installation; `felt` tells what is normal."""
     proposals: list[Proposal] = []
     window = 0.0
     for snapshot in snapshots:
         window = max(window, min(snapshot.seconds, _MAX_WINDOW_SECONDS))
         proposals += [item for item in snapshot.judgement.proposals if item not in proposals[-20:]]
-    effects = [_effect(record, rule, window, proposals) for rule in record.rules]
+    effects = [_effect(record, rule, window, proposals, felt) for rule in record.rules]
     return tuple(sorted(effects, key=lambda effect: effect.applied or effect.rule.created))
 
 
-def _effect(record: SessionRecord, rule: Rule, window: float, proposals: list[Proposal]) -> RuleEffect:
+def _effect(
+    record: SessionRecord, rule: Rule, window: float, proposals: list[Proposal], felt: Sequence[Felt]
+) -> RuleEffect:
     events = [event for event in record.events if event.subject == rule.id]
     points = [point for point in record.rule_ticks if point.rule_id == rule.id]
     applied = _when(events, EventKind.RULE_APPLIED)
@@ -72,7 +81,32 @@ def _effect(record: SessionRecord, rule: Rule, window: float, proposals: list[Pr
         actual_pps=median(rates) if rates else 0.0,
         changes=_changes(record.ticks, applied, end.at if end else None, window),
         commands=_commands(rule, proposals),
+        users=_users(record, felt, applied, end.at if end else None, window),
     )
+
+
+def _users(
+    record: SessionRecord, felt: Sequence[Felt], applied: float | None, ended: float | None, window: float
+) -> tuple[tuple[str, float], ...]:
+    """Measure the rule's harm where it shows: what users did meanwhile, against what is normal."""
+    if applied is None:
+        return ()
+    until = float("inf") if ended is None else ended
+    inside = [
+        (tick, seconds)
+        for tick, seconds in timed(record.ticks, record.info.started)
+        if applied + window <= tick.at < until
+    ]
+    found = []
+    for item in felt:
+        take = dict(FIGURES)[item.name]
+        values = [(take(tick), seconds) for tick, seconds in inside]
+        known = [(value, seconds) for value, seconds in values if value is not None]
+        whole = sum(seconds for _, seconds in known)
+        mean = sum(value * seconds for value, seconds in known) / whole if whole > 0 else None
+        if (share := item.of_normal(mean)) is not None:
+            found.append((item.name, share))
+    return tuple(found)
 
 
 def _when(events: list[Event], kind: EventKind) -> float | None:

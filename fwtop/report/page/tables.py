@@ -7,9 +7,9 @@ from collections.abc import Collection, Sequence
 from fwtop.model.costs import Costs
 from fwtop.model.rule import Kind
 from fwtop.render.numbers import duration_words, percent
-from fwtop.report.markup import Markup, tag
+from fwtop.report.facts.tops import Row, Tops
+from fwtop.report.page.markup import Markup, tag
 from fwtop.report.summary import Digest
-from fwtop.report.tops import Row, Tops
 from fwtop.report.wording import plural, si
 
 TABLES = (
@@ -26,14 +26,19 @@ SOURCE_TABLES = ("address", "prefix", "asn", "country")
 
 
 def forged_note(tops: Tops) -> str:
-    """Warn that listed sources are not the senders, "" where none is forged."""
+    """Say why no sources are ranked, "" where none is forged."""
     if not tops.forged:
         return ""
     named = ", ".join(tops.forged[:3])
     return (
-        f"Sources were forged ({named}): the addresses, networks and countries listed here did not send "
-        "these packets, and their owners need no complaint."
+        f"Sources were forged ({named}): whose addresses they bear did not send these packets, so that no "
+        "addresses, networks and countries are ranked here. Senders of other attacks stand with each attack."
     )
+
+
+def shown_tables(tops: Tops) -> list[tuple[str, str]]:
+    """Return names and titles of the tables; forged sources are never ranked."""
+    return [row for row in TABLES if not (tops.forged and row[0] in SOURCE_TABLES)]
 
 
 def tables_section(digest: Digest) -> Markup:
@@ -48,17 +53,13 @@ def tables_section(digest: Digest) -> Markup:
     )
     forged = forged_note(tops)
     shown = [
-        _table(
-            f"{title} (forged)" if forged and name in SOURCE_TABLES else title,
-            tops.tables.get(name, []),
-            mono=name in ("address", "prefix"),
-        )
-        for name, title in TABLES
+        _table(title, tops.tables.get(name, []), mono=name in ("address", "prefix"))
+        for name, title in shown_tables(tops)
     ]
     payloads = tops.tables.get("payload", [])
     return tag(
         "section",
-        tag("h2", "Who sent what"),
+        tag("h2", "All traffic of that time"),
         tag("p", hint, class_="hint"),
         tag("p", forged, class_="hint") if forged else None,
         tag("div", *shown, _payloads(payloads), class_="tables"),

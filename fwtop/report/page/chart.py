@@ -8,15 +8,17 @@ from dataclasses import dataclass
 from itertools import pairwise
 from math import floor, log10
 
+from fwtop.model.traffic.flow import FULL_TABLE
 from fwtop.model.traffic.session import Tick
-from fwtop.report.effects import RuleEffect
-from fwtop.report.markup import Markup, join, tag
-from fwtop.report.spans import AttackSpan
+from fwtop.report.facts.effects import RuleEffect
+from fwtop.report.facts.spans import AttackSpan
+from fwtop.report.page.markup import Markup, join, tag
 from fwtop.report.wording import clock, si
 
 WIDTH = 1000.0
 _LEFT, _RIGHT = 58.0, 8.0
 _COLUMNS = 480
+_STRIP = 58.0  # height of an attack's strip
 _DIGIT_WIDTH = 7.2  # of the bold font of 11 units in markers
 _MIN_GAP_SECONDS = 15.0
 _TIME_STEPS = (
@@ -42,6 +44,9 @@ _TIME_STEPS = (
 )
 
 
+_Take = Callable[[Tick], float]
+
+
 @dataclass(frozen=True, slots=True)
 class Frame:
     """The plot area and its two scales."""
@@ -65,20 +70,19 @@ class Frame:
 def traffic_chart(
     ticks: Sequence[Tick], spans: Sequence[AttackSpan], effects: Sequence[RuleEffect]
 ) -> Markup:
-    """Draw packets a second: delivered below, dropped upon it, arrived as the line over both."""
+    """Draw packets a second by where they ended, one upon the other, and arrived as the line over all."""
     columns = resample(ticks, _COLUMNS)
     if len(columns) < 2 or columns[0].at >= columns[-1].at:
         return Markup("")
     frame = Frame(columns[0].at, columns[-1].at, 46.0, 268.0, nice_ceiling(max(tick.pps for tick in columns)))
     runs = _runs(columns)
     shapes = [
-        *(_band(frame, span) for span in spans),
+        *_bands(frame, spans),
         _grid(frame, _axis_label, "packets/s"),
-        *(_area(frame, run, lambda tick: tick.accepted_pps, lambda _: 0.0, "delivered") for run in runs),
-        *(_area(frame, run, _stacked, lambda tick: tick.accepted_pps, "dropped") for run in runs),
+        *(_area(frame, run, upper, lower, name) for run in runs for name, lower, upper in _layers(run)),
         *(_line(frame, run, lambda tick: tick.pps, "arrived") for run in runs),
         *(_mark(frame, effect) for effect in effects),
-        *_labels(frame, spans),
+        *_bars(frame, spans),
         _time_axis(frame),
     ]
     return tag(
@@ -87,6 +91,78 @@ def traffic_chart(
         viewBox=f"0 0 {WIDTH:.0f} 296",
         role="img",
         aria_label="Packets a second over the session: arrived, delivered and dropped",
+    )
+
+
+def attack_chart(ticks: Sequence[Tick], spans: Sequence[AttackSpan]) -> Markup:
+    """Draw a strip an attack, all to one scale, so that it shows which one was on when and how strong."""
+    drawn = [span for span in spans if span.points and span.kind != FULL_TABLE]
+    if not drawn or len(ticks) < 2 or ticks[0].at >= ticks[-1].at:
+        return Markup("")
+    most = nice_ceiling(max(pps for span in drawn for _, pps in span.points))
+    shapes: list[Markup] = []
+    for row, span in enumerate(drawn):
+        top = row * _STRIP + 18.0
+        frame = Frame(ticks[0].at, ticks[-1].at, top, top + _STRIP - 24.0, most)
+        words = f"{span.title} · at most {si(span.peak_pps, 'pps')}"
+        shapes.append(tag("text", words, class_="series-name", x=_LEFT, y=top - 5))
+        shapes.append(_strip(frame, span, ticks))
+        ends = {"x1": _LEFT, "x2": WIDTH - _RIGHT, "y1": frame.bottom, "y2": frame.bottom}
+        shapes.append(tag("line", class_="axis", **ends))
+        shapes.append(tag("text", si(most), class_="tick-y", x=_LEFT - 8, y=top + 8))
+    height = len(drawn) * _STRIP + 18.0
+    shapes.append(_time_axis(Frame(ticks[0].at, ticks[-1].at, 0.0, height - 24.0, most)))
+    return tag(
+        "svg",
+        *shapes,
+        viewBox=f"0 0 {WIDTH:.0f} {height:.0f}",
+        role="img",
+        aria_label="Packets a second of each attack",
+    )
+
+
+def _strip(frame: Frame, span: AttackSpan, ticks: Sequence[Tick]) -> Markup:
+    """Draw one attack: 0 at the ticks that did not show it."""
+    by_time = dict(span.points)
+    columns: dict[int, float] = {}
+    for tick in ticks:
+        if span.began <= tick.at <= span.until:
+            slot = round(frame.x(tick.at))
+            columns[slot] = max(columns.get(slot, 0.0), by_time.get(tick.at, 0.0))
+    if not columns:
+        return Markup("")
+    low = f"{frame.bottom:.1f}"
+    tops = [f"{slot} {frame.y(pps):.1f}" for slot, pps in sorted(columns.items())]
+    first, last = min(columns), max(columns)
+    shape = " L".join([f"{first} {low}", *tops, f"{max(last, first + 1)} {low}"])
+    return tag("path", class_="series", d=Markup(f"M{shape} Z"))
+
+
+def rate_chart(
+    ticks: Sequence[Tick],
+    spans: Sequence[AttackSpan],
+    take: Callable[[Tick], float | None],
+    usual: float | None,
+    label: str,
+) -> Markup:
+    """Draw one rate over the same time, with a dashed line at what is usual."""
+    columns = [tick for tick in resample(ticks, _COLUMNS) if take(tick) is not None]
+    if len(columns) < 2 or ticks[0].at >= ticks[-1].at:
+        return Markup("")
+    most = nice_ceiling(max(*(take(tick) or 0.0 for tick in columns), usual or 0.0))
+    frame = Frame(ticks[0].at, ticks[-1].at, 14.0, 84.0, most)
+
+    def value(tick: Tick) -> float:
+        return take(tick) or 0.0
+
+    shapes = [*_bands(frame, spans), _grid(frame, _axis_label, "", steps=2)]
+    for run in _runs(columns):
+        shapes += [_area(frame, run, value, lambda _: 0.0, "gauge"), _line(frame, run, value, "gauge-line")]
+    if usual:
+        y = frame.y(usual)
+        shapes.append(tag("line", class_="usual", x1=_LEFT, x2=WIDTH - _RIGHT, y1=y, y2=y))
+    return tag(
+        "svg", *shapes, _time_axis(frame), viewBox=f"0 0 {WIDTH:.0f} 112", role="img", aria_label=label
     )
 
 
@@ -103,7 +179,7 @@ def gauge_chart(
         return take(tick) or 0.0
 
     shapes = [
-        *(_band(frame, span) for span in spans),
+        *_bands(frame, spans),
         _grid(frame, lambda share: f"{share * 100:.0f} %", "", steps=2),
     ]
     for run in _runs(columns):
@@ -139,8 +215,37 @@ def _axis_label(value: float) -> str:
     return re.sub(r"\.?0+( |$)", r"\1", si(value)) if "." in si(value) else si(value)
 
 
-def _stacked(tick: Tick) -> float:
-    return min(tick.accepted_pps + tick.dropped_pps, max(tick.pps, tick.accepted_pps))
+def _layers(run: Sequence[Tick]) -> tuple[tuple[str, _Take, _Take], ...]:
+    """Return name, lower and upper edge of what is drawn one upon the other."""
+
+    def accepted(tick: Tick) -> float:
+        return tick.accepted_pps
+
+    def kernel(tick: Tick) -> float:
+        return _below(tick, tick.accepted_pps + (tick.kernel_pps or 0.0))
+
+    def other(tick: Tick) -> float:
+        return _below(tick, kernel(tick) + (tick.other_pps or 0.0))
+
+    def mine(tick: Tick) -> float:
+        return _below(tick, other(tick) + (tick.mine_pps or 0.0))
+
+    def whole(tick: Tick) -> float:
+        return _below(tick, tick.accepted_pps + tick.dropped_pps)
+
+    below = ("delivered", lambda _: 0.0, accepted)
+    if not knows_who(run):
+        return below, ("dropped", accepted, whole)
+    return below, ("dropped", accepted, kernel), ("other", kernel, other), ("mine", other, mine)
+
+
+def knows_who(ticks: Sequence[Tick]) -> bool:
+    """Whether the ticks tell who dropped the packets; those of earlier formats don't."""
+    return all(tick.mine_pps is not None for tick in ticks)
+
+
+def _below(tick: Tick, value: float) -> float:
+    return min(value, max(tick.pps, tick.accepted_pps))
 
 
 def _runs(ticks: Sequence[Tick]) -> list[list[Tick]]:
@@ -155,9 +260,6 @@ def _runs(ticks: Sequence[Tick]) -> list[list[Tick]]:
     return runs
 
 
-_Take = Callable[[Tick], float]
-
-
 def _area(frame: Frame, run: Sequence[Tick], upper: _Take, lower: _Take, name: str) -> Markup:
     there = [f"{frame.x(tick.at):.1f} {frame.y(upper(tick)):.1f}" for tick in run]
     back = [f"{frame.x(tick.at):.1f} {frame.y(lower(tick)):.1f}" for tick in reversed(run)]
@@ -169,30 +271,29 @@ def _line(frame: Frame, run: Sequence[Tick], take: _Take, name: str) -> Markup:
     return tag("path", class_=name, d=Markup(f"M{' L'.join(points)}"))
 
 
-def _band(frame: Frame, span: AttackSpan) -> Markup:
-    left, right = frame.x(span.began), frame.x(span.until)
-    return tag(
-        "rect",
-        class_="attack",
-        x=left,
-        y=frame.top,
-        width=max(right - left, 1.5),
-        height=frame.bottom - frame.top,
-    )
+def _bands(frame: Frame, spans: Sequence[AttackSpan]) -> list[Markup]:
+    """Shade the time of attacks, once where several were on."""
+    times: list[tuple[float, float]] = []
+    for span in sorted(spans, key=lambda item: item.began):
+        if times and span.began <= times[-1][1]:
+            times[-1] = times[-1][0], max(times[-1][1], span.until)
+        else:
+            times.append((span.began, span.until))
+    bands = []
+    for began, until in times:
+        left, width = frame.x(began), max(frame.x(until) - frame.x(began), 1.5)
+        height = frame.bottom - frame.top
+        bands.append(tag("rect", class_="attack", x=left, y=frame.top, width=width, height=height))
+    return bands
 
 
-def _labels(frame: Frame, spans: Sequence[AttackSpan]) -> list[Markup]:
-    """Name the bands above the plot, except names that would overlap the one before."""
-    shapes, free = [], 0.0
-    for span in spans:
-        left, right = frame.x(span.began), frame.x(span.until)
-        shapes.append(tag("line", class_="attack-bar", x1=left, x2=max(right, left + 1.5), y1=46.0, y2=46.0))
-        room = len(span.title) * 6.6
-        at = min(left, WIDTH - _RIGHT - room)
-        if at >= free:
-            shapes.append(tag("text", span.title, class_="attack-name", x=at, y=38.0))
-            free = at + room + 12
-    return shapes
+def _bars(frame: Frame, spans: Sequence[AttackSpan]) -> list[Markup]:
+    """Mark above the plot when attacks were on."""
+    edges = [(frame.x(span.began), frame.x(span.until)) for span in spans]
+    return [
+        tag("line", class_="attack-bar", x1=left, x2=max(right, left + 1.5), y1=46.0, y2=46.0)
+        for left, right in edges
+    ]
 
 
 def _mark(frame: Frame, effect: RuleEffect) -> Markup:
@@ -228,7 +329,7 @@ def _grid(frame: Frame, write: Callable[[float], str], unit: str, *, steps: int 
         shapes.append(tag("line", class_=name, x1=_LEFT, x2=WIDTH - _RIGHT, y1=y, y2=y))
         shapes.append(tag("text", write(value), class_="tick-y", x=_LEFT - 8, y=y + 4))
     if unit:
-        shapes.append(tag("text", unit, class_="tick-y unit", x=_LEFT - 8, y=frame.top - 14))
+        shapes.append(tag("text", unit, class_="unit", x=0, y=frame.top - 14))
     return join(shapes)
 
 

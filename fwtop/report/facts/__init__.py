@@ -1,0 +1,1 @@
+"""What a report states, derived from a stored session: sums, attacks, protection, users, rules, tables."""

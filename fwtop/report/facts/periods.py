@@ -1,0 +1,100 @@
+"""Time within a session: how long each tick speaks for, and how well the machine was protected meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from fwtop.model.traffic.flow import FULL_TABLE, NOTICED, STOPPED
+from fwtop.model.traffic.session import AttackTick, SessionRecord, Tick
+
+_MAX_TICK_SECONDS = 60.0  # a longer gap was not observed
+
+TimedTick = tuple[Tick, float]
+
+
+def timed(ticks: Sequence[Tick], started: float) -> tuple[TimedTick, ...]:
+    """Return each tick with the seconds that it speaks for: its rates are those of the time before it."""
+    times = [started, *(tick.at for tick in ticks)]
+    gaps = [min(max(after - before, 0.0), _MAX_TICK_SECONDS) for before, after in pairwise(times)]
+    return tuple(
+        (tick, gap if tick.seconds is None else tick.seconds) for tick, gap in zip(ticks, gaps, strict=True)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Protection:
+    """How long attacks were on, and for how long firewalls stopped which part of their packets.
+
+    What became of attacks' packets is an estimate from samples. Sessions of earlier formats don't tell: then
+    all is `unknown`.
+    """
+
+    attacked: float = 0.0  # seconds
+    unprotected: float = 0.0  # of these, with less than 5 % of the packets stopped
+    partly: float = 0.0
+    protected: float = 0.0  # at least 95 %
+    unknown: float = 0.0
+    packets: float = 0.0  # of all attacks
+    mine: float = 0.0  # of these, dropped by fwtop's rules
+    other: float = 0.0
+    kernel: float = 0.0
+    reached: float = 0.0  # accepted: they reached services
+    at_end: float | None = None  # share stopped in the last tick; None: no attack then, or not known
+    attacked_at_end: bool = False
+    first_stopped: float | None = None  # seconds from the first attacked tick to the first protected one
+
+
+def protection_of(record: SessionRecord) -> Protection:
+    """Judge all ticks with attacks."""
+    by_time: dict[float, list[AttackTick]] = {}
+    for point in record.attacks:
+        if point.kind != FULL_TABLE:
+            by_time.setdefault(point.at, []).append(point)
+    sums = dict.fromkeys(("unprotected", "partly", "protected", "unknown"), 0.0)
+    packets = dict.fromkeys(("packets", "mine", "other", "kernel"), 0.0)
+    attacked, began, stopped_at = 0.0, None, None
+    for tick, seconds in timed(record.ticks, record.info.started):
+        points = by_time.get(tick.at)
+        if not points:
+            continue
+        attacked += seconds
+        began = tick.at if began is None else began
+        state = _state(stopped_share(points))
+        sums[state] += seconds
+        stopped_at = tick.at if stopped_at is None and state == "protected" else stopped_at
+        if state == "unknown":
+            continue
+        for point in points:
+            packets["packets"] += point.pps * seconds
+            for name in ("mine", "other", "kernel"):
+                packets[name] += point.pps * seconds * (getattr(point, f"{name}_share") or 0.0)
+    last = by_time.get(record.ticks[-1].at, []) if record.ticks else []
+    known = stopped_share(last) if last else None
+    return Protection(
+        attacked=attacked,
+        **sums,
+        **packets,
+        reached=max(packets["packets"] - packets["mine"] - packets["other"] - packets["kernel"], 0.0),
+        at_end=known,
+        attacked_at_end=bool(last),
+        first_stopped=stopped_at - began if stopped_at is not None and began is not None else None,
+    )
+
+
+def stopped_share(points: Iterable[AttackTick]) -> float | None:
+    """Return the share of the attacks' packets that firewalls dropped, None if it isn't known."""
+    whole = stopped = 0.0
+    for point in points:
+        if point.mine_share is None or point.other_share is None:
+            return None
+        whole += point.pps
+        stopped += point.pps * min(point.mine_share + point.other_share, 1.0)
+    return min(stopped / whole, 1.0) if whole > 0 else 0.0
+
+
+def _state(share: float | None) -> str:
+    if share is None:
+        return "unknown"
+    return "protected" if share >= STOPPED else "partly" if share >= NOTICED else "unprotected"

@@ -1,0 +1,119 @@
+"""What a report's first page says in words: headline, summary, and the state at the end."""
+
+from __future__ import annotations
+
+from fwtop.model.traffic.flow import FULL_TABLE, STOPPED
+from fwtop.model.traffic.session import SessionInfo
+from fwtop.render.numbers import duration_words, percent
+from fwtop.report.facts.effects import RuleEffect
+from fwtop.report.facts.periods import Protection
+from fwtop.report.facts.spans import AttackSpan
+from fwtop.report.facts.sums import Sums
+from fwtop.report.facts.users import CONNECTING, Felt
+from fwtop.report.wording import clock, day_and_time, plural, si
+
+
+def headline(info: SessionInfo, spans: tuple[AttackSpan, ...]) -> str:
+    """Name the largest attacks and how long they were on."""
+    if not spans:
+        return f"No attack in {duration_words(info.seconds)}"
+    ranked = sorted(spans, key=lambda span: (span.kind == FULL_TABLE, -span.peak_pps))
+    titles = list(dict.fromkeys(span.title for span in ranked))
+    if len(titles) > 3:
+        titles = [*titles[:2], f"{len(titles) - 2} more attacks"]
+    named = " and ".join([", ".join(titles[:-1]), titles[-1]]) if len(titles) > 1 else titles[0]
+    return f"{named}, {duration_words(_covered(spans))}"
+
+
+def _covered(spans: tuple[AttackSpan, ...]) -> float:
+    """Return the time in which at least one attack was on."""
+    total, reached = 0.0, float("-inf")
+    for span in spans:  # in the order of their beginning
+        total += max(span.until - max(span.began, reached), 0.0)
+        reached = max(reached, span.until)
+    return total
+
+
+def summary_sentences(
+    sums: Sums,
+    spans: tuple[AttackSpan, ...],
+    effects: tuple[RuleEffect, ...],
+    protection: Protection,
+    felt: tuple[Felt, ...],
+) -> tuple[str, ...]:
+    """Say when, how big, what was stopped, what users felt, and what was done."""
+    return (*_attack(sums, spans), *_stopped(sums, protection), *_users(spans, felt), *_rules(spans, effects))
+
+
+def _attack(sums: Sums, spans: tuple[AttackSpan, ...]) -> tuple[str, ...]:
+    size = f"{si(sums.peak_pps)} packets and {si(sums.peak_bps, 'bit')} arrived a second"
+    if not spans:
+        return (f"At the peak {size}.",)
+    first, last = spans[0].began, max(span.until for span in spans)
+    open_end = any(span.ended is None for span in spans)
+    until = "the end of the record" if open_end else _moment(last, first)
+    return (
+        f"The attack was on from {day_and_time(first)} until {until}; "
+        f"at its height, at {clock(sums.peak_at)}, {size}.",
+    )
+
+
+def _moment(at: float, after: float) -> str:
+    return clock(at) if day_and_time(at)[:10] == day_and_time(after)[:10] else day_and_time(at)
+
+
+def _stopped(sums: Sums, protection: Protection) -> tuple[str, ...]:
+    whole = percent(sums.dropped / sums.packets if sums.packets else 0.0, None)
+    if not protection.packets:
+        return (f"{whole} of all packets were dropped.",)
+    mine, other = (percent(part / protection.packets, None) for part in (protection.mine, protection.other))
+    reached = percent(protection.reached / protection.packets, None)
+    return (
+        f"Of the attack's {si(protection.packets)} packets fwtop's rules dropped about {mine}, "
+        f"other firewalls {other}; about {reached} reached services.",
+    )
+
+
+def _users(spans: tuple[AttackSpan, ...], felt: tuple[Felt, ...]) -> tuple[str, ...]:
+    told = [
+        f"{percent(share, None)} of the usual {item.name}"
+        for item in felt
+        if (share := item.of_normal(item.attacked)) is not None
+    ]
+    if not spans or not told:
+        return ()
+    connecting = any(span.kind in CONNECTING for span in spans)
+    note = " (the attack's own connections count among them)" if connecting else ""
+    return (f"Under attack users made {' and '.join(told)}{note}.",)
+
+
+def _rules(spans: tuple[AttackSpan, ...], effects: tuple[RuleEffect, ...]) -> tuple[str, ...]:
+    worked = [effect for effect in effects if effect.packets]
+    if worked:
+        best = max(worked, key=lambda effect: effect.packets)
+        return (
+            f"{plural(len(worked), 'rule')} dropped packets, most of all rule {best.rule.id} "
+            f"({best.rule.summary}): {si(best.packets)}.",
+        )
+    if effects:
+        was = "was" if len(effects) == 1 else "were"
+        return (f"{plural(len(effects), 'rule')} {was} installed, and matched nothing.",)
+    return ("No rule was installed.",) if spans else ()
+
+
+def state_at_end(
+    protection: Protection, effects: tuple[RuleEffect, ...], spans: tuple[AttackSpan, ...]
+) -> str:
+    """Say whether the attack was over, and what was still in place."""
+    left = [effect for effect in effects if effect.ended is None]
+    rules = f"{plural(len(left), 'rule')} still active" if left else "no rule of fwtop active"
+    if protection.attacked_at_end:
+        if protection.at_end is None:
+            return f"The attack was still on when the recording ended; {rules}."
+        share = percent(protection.at_end, None)
+        verdict = "and stopped" if protection.at_end >= STOPPED else "and not stopped"
+        return (
+            f"The attack was still on when the recording ended, {verdict}: about {share} of its packets were "
+            f"dropped; {rules}."
+        )
+    return f"The attack was over; {rules}." if spans else f"Calm; {rules}."
