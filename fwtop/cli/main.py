@@ -32,6 +32,7 @@ _RULES = {
     "notrack": "exempt packets from connection tracking",
     "synproxy": "answer SYNs with cookies, pass completed handshakes",
     "sysctl": "kernel settings that help under attack",
+    "harden": "play-books: what each would do here, planned and applied as one rule",
     "apply": "install a proposal of the running or last observation",
     "status": "active rules and their counters",
     "keep": "confirm a provisional rule, or renew a confirmed one",

@@ -26,6 +26,7 @@ class Kind(StrEnum):
     TC = "tc"  # compiled rules at tc ingress
     CONNLIMIT = "connlimit"  # open connections per source prefix
     PROTECT = "protect"  # new connections to a port from access lists only
+    HARDEN = "harden"  # a play-book: several rules as one
 
 
 class State(StrEnum):
@@ -40,6 +41,7 @@ class State(StrEnum):
 
 LIST = "list:"  # how the origin of a rule on a named list begins
 LIST_KINDS = frozenset({Kind.IPSET, Kind.XDP, Kind.TC, Kind.NFTABLES})  # that can look named lists up
+DROP_NOTHING = frozenset({Kind.NOTRACK, Kind.SYSCTL})
 ACTIVE_STATES = frozenset({State.PROVISIONAL, State.CONFIRMED})
 
 
@@ -194,6 +196,18 @@ class Rule:
     connections: ConnectionLimit | None = None  # of a CONNLIMIT rule
     close_open: bool = False  # end the open connections that it would not have let in
     protection: Protection | None = None  # of a PROTECT rule
+    playbook: str = ""  # of a HARDEN rule: its name
+    parts: tuple[Rule, ...] = ()  # of a HARDEN rule: they begin and end together
+
+    @property
+    def kinds(self) -> frozenset[Kind]:
+        """Every mechanism at work: those of the parts of a play-book, or its own."""
+        return frozenset(part.kind for part in self.parts) or frozenset({self.kind})
+
+    @property
+    def drops_nothing(self) -> bool:
+        """Whether no packet is dropped because of it."""
+        return self.kinds <= DROP_NOTHING
 
     @property
     def list_name(self) -> str | None:
@@ -237,6 +251,7 @@ class Rule:
             given = dict(rest["protection"])
             lists, level = tuple(given.pop("lists")), Level(given.pop("level"))
             rest["protection"] = Protection(level, lists, **given)
+        rest["parts"] = tuple(Rule.from_dict(part) for part in data.get("parts", ()))
         return Rule(kind=Kind(data["kind"]), match=Match(**match), limit=limit, **rest)
 
 
@@ -325,6 +340,7 @@ def _plain(data: dict[str, Any], rule: Rule) -> dict[str, Any]:
     data["settings"] = [asdict(item) for item in rule.settings]
     if rule.protection is not None:
         data["protection"] |= {"level": rule.protection.level.value, "lists": [*rule.protection.lists]}
+    data["parts"] = [part.to_dict() for part in rule.parts]
     return data
 
 

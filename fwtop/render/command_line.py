@@ -37,6 +37,8 @@ def command_line(rule: Rule, *, max_sources: int | None = _MAX_SOURCES) -> str |
 
 
 def _words(rule: Rule) -> list[str] | None:
+    if rule.kind is Kind.HARDEN:
+        return ["harden", rule.playbook, "--apply"]
     if rule.kind is Kind.SYSCTL:
         return ["sysctl", *(f"{item.name}={item.value}" for item in rule.settings)]
     match = rule.match

@@ -30,9 +30,15 @@ _NO_OPTIONS = 20  # bytes of TCP header
 
 def summarise(rule: Rule) -> str:
     """Describe a rule in one line."""
-    what = describe(rule.match, origin=rule.origin)
+    if rule.parts:
+        return f"{rule.playbook}: {'; '.join(map(summarise, rule.parts))}"
     if rule.kind is Kind.SYSCTL:
         return "set " + ", ".join(f"{item.name}={item.value}" for item in rule.settings)
+    return _summarise_packets(rule)
+
+
+def _summarise_packets(rule: Rule) -> str:
+    what = describe(rule.match, origin=rule.origin)
     if rule.kind is Kind.NOTRACK:
         return f"do not track {what}"
     if rule.kind is Kind.SYNPROXY:

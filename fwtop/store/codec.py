@@ -125,21 +125,24 @@ def _field_names(cls: _Hint) -> dict[str, list[str]]:
 # None is the identity: most fields are plain numbers and strings, which then cost nothing.
 
 
-def _encoder(hint: _Hint) -> _Convert | None:
+def _encoder(hint: _Hint, within: _Hint = None) -> _Convert | None:
+    """Return the conversion of a field; `within` is the class whose it is, which may contain itself."""
+    if hint is within and within is not None:
+        return lambda value: _row_encoder(hint)(value)  # noqa: PLW0108 - it is being made now
     if is_dataclass(hint) and isinstance(hint, type):
         return _row_encoder(hint)
     if hint is bytes:
         return bytes.hex
     if isinstance(hint, type) and issubclass(hint, Enum):
         return attrgetter("value")
-    return _container(hint, _encoder, as_tuple=False)
+    return _container(hint, lambda inner: _encoder(inner, within), as_tuple=False)
 
 
 @cache
 def _row_encoder(cls: _Hint) -> _Convert:
     hints = _hints(cls)
     take = attrgetter(*hints)
-    special = [(at, encode) for at, hint in enumerate(hints.values()) if (encode := _encoder(hint))]
+    special = [(at, encode) for at, hint in enumerate(hints.values()) if (encode := _encoder(hint, cls))]
     if len(hints) == 1:
         only = special[0][1] if special else None
         return lambda value: [only(take(value)) if only else take(value)]
@@ -153,14 +156,16 @@ def _row_encoder(cls: _Hint) -> _Convert:
     return encode_row
 
 
-def _decoder(hint: _Hint, names: _Names) -> _Convert | None:
+def _decoder(hint: _Hint, names: _Names, within: _Hint = None) -> _Convert | None:
+    if hint is within and within is not None:
+        return lambda value: _row_decoder(hint, names)(value)  # noqa: PLW0108 - it is being made now
     if is_dataclass(hint) and isinstance(hint, type):
         return _row_decoder(hint, names)
     if hint is bytes:
         return bytes.fromhex
     if isinstance(hint, type) and issubclass(hint, Enum):
         return hint
-    return _container(hint, lambda inner: _decoder(inner, names), as_tuple=True)
+    return _container(hint, lambda inner: _decoder(inner, names, within), as_tuple=True)
 
 
 @cache
@@ -169,7 +174,7 @@ def _row_decoder(cls: _Hint, names: _Names) -> _Convert:
     special = [
         (at, decode)
         for at, name in enumerate(written)
-        if name in hints and (decode := _decoder(hints[name], names))
+        if name in hints and (decode := _decoder(hints[name], names, cls))
     ]
     same = written == tuple(hints)
     known = [(at, name) for at, name in enumerate(written) if name in hints]

@@ -2,7 +2,7 @@
 # shellcheck shell=bash
 
 _fwtop() {
-  local verbs="watch snapshot read record service alarms block list protect limit match drop notrack synproxy sysctl apply status keep repair undo why rules events sessions report replay trends config doctor lab bench"
+  local verbs="watch snapshot read record service alarms block list protect limit match drop notrack synproxy sysctl harden apply status keep repair undo why rules events sessions report replay trends config doctor lab bench"
   local current=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD - 1]} verb="" word
   for word in "${COMP_WORDS[@]:1:COMP_CWORD-1}"; do
     [[ " $verbs " == *" $word "* ]] && verb=$word && break
@@ -37,6 +37,7 @@ _fwtop() {
     notrack) options+=" --proto --dport $rule -4 -6" ;;
     synproxy) options+=" --dport --to $rule -4 -6" ;;
     sysctl) options+=" $rule" ;;
+    harden) options+=" conntrack --plan --apply $rule" ;;
     apply) options+=" --old $rule" ;;
     status) options+=" --all --json --netns" ;;
     keep) options+=" --ttl --netns" ;;

@@ -42,7 +42,12 @@ def prefixes(draw: st.DrawFn) -> Prefix:
 def build(cls: type) -> st.SearchStrategy[typing.Any]:
     """Values of a frozen class with any content that its annotations allow."""
     hints = typing.get_type_hints(cls)
-    return st.builds(cls, **{item.name: of_hint(hints[item.name]) for item in dataclasses.fields(cls)})
+    fields = {
+        item.name: of_hint(hints[item.name]) for item in dataclasses.fields(cls) if item.name != "parts"
+    }
+    if cls is Rule:  # whose parts have none
+        fields["parts"] = st.lists(st.builds(cls, **fields), max_size=2).map(tuple)
+    return st.builds(cls, **fields)
 
 
 def of_hint(hint: typing.Any) -> st.SearchStrategy[typing.Any]:

@@ -24,7 +24,7 @@ _HERE = Costs(machine_name(), platform.release(), "2026-11-21T10:00:00Z", {"ipse
 
 
 def test_every_kind_that_is_proposed_and_drops_has_a_default() -> None:
-    assert set(DEFAULT_COST_NS) == {kind.value for kind in Kind} - {"sysctl", "protect"}
+    assert set(DEFAULT_COST_NS) == {kind.value for kind in Kind} - {"sysctl", "protect", "harden"}
 
 
 def test_measured_costs_replace_defaults(tmp_path: Path) -> None:

@@ -49,6 +49,9 @@ def stopped_by(rule: Rule, context: AnalysisContext, traffic: Traffic) -> F64:
 
     `traffic` is that of the context or a subset; a proxy is measured on all of it.
     """
+    if rule.parts:
+        parts = [stopped_by(part, context, traffic) for part in rule.parts if not part.drops_nothing]
+        return np.max(parts, axis=0) if parts else np.zeros(len(traffic))
     if rule.kind is Kind.CONNLIMIT:  # packets don't show it (analysis/held/effect.py)
         return np.zeros(len(traffic))
     if rule.kind is not Kind.SYNPROXY:
@@ -63,6 +66,9 @@ def harm_by(rule: Rule, normal: Normal, traffic: Traffic, allowed: Mask | None =
 
     Whom a limit of connections hits, sockets tell (analysis/held/effect.py).
     """
+    if rule.parts:
+        parts = [harm_by(part, normal, traffic, allowed) for part in rule.parts if not part.drops_nothing]
+        return max(parts, key=lambda part: part.share, default=Harm(0.0, 0.0, ()))
     if rule.kind in (Kind.SYNPROXY, Kind.CONNLIMIT):
         return Harm(0.0, 0.0, ())
     if fills_table(rule, traffic):

@@ -67,7 +67,7 @@ def preview_on(rule: Rule, judged: Basis, allowed: Sequence[AllowedPeer] = ()) -
     dropped = np.where(allowed_rows(allowed, traffic.packets), 0.0, stopped_by(rule, context, traffic))
     everything = np.arange(len(traffic))
     total_pps = dropped_pps(dropped, rule.match, traffic, everything)
-    if rule.kind in (Kind.NOTRACK, Kind.SYSCTL):
+    if rule.drops_nothing:
         pps = total_pps if rule.kind is Kind.NOTRACK else 0.0
         return Preview(0.0, 0.0, 0.0, 0.0, pps, warnings=("it drops nothing",), guess=normal.guess)
     shares = [share_stopped(dropped, rule.match, traffic, finding, finding.rows) for finding in findings]

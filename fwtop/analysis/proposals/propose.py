@@ -32,8 +32,8 @@ _EVASION = {
     Kind.CONNLIMIT: "evaded by: more sources",
     Kind.SYNPROXY: "evaded by: bots that finish handshakes; each SYN still costs an answer",
     Kind.SYSCTL: "evaded by: a faster flood",
+    Kind.HARDEN: "one rule to confirm and to undo",
 }
-_DROP_NOTHING = frozenset({Kind.NOTRACK, Kind.SYSCTL})
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,7 @@ def _for_state(context: AnalysisContext, normal: Normal) -> list[Offer]:
 
 def _measured(context: AnalysisContext, finding: Finding, candidate: Candidate, normal: Normal) -> Proposal:
     rule, traffic, rows = candidate.rule, context.traffic, finding.rows
-    drops = rule.kind not in _DROP_NOTHING
+    drops = not rule.drops_nothing
     if any(item.offset is None for item in rule.match.payload):
         traffic, chosen = context.subset
         rows = np.flatnonzero(np.isin(chosen, finding.rows))
@@ -155,14 +155,14 @@ def _sort_of(proposal: Proposal) -> str:
 
 
 def _looks_at(rule: Rule) -> Kind:
-    if rule.kind in _DROP_NOTHING:
+    if rule.drops_nothing:
         return rule.kind
     return Kind.HASHLIMIT if rule.limit else Kind.IPSET if rule.match.sources else rule.kind
 
 
 def _is_worth(proposal: Proposal, least: float) -> bool:
     """Check that a rule stops at least `least`, and clearly more of the attack than of normal traffic."""
-    if proposal.rule is not None and proposal.rule.kind in _DROP_NOTHING:
+    if proposal.rule is not None and proposal.rule.drops_nothing:
         return True
     return proposal.attack_share >= max(least, _WORTH * proposal.collateral_share)
 

@@ -149,7 +149,7 @@ def carry_out(args: argparse.Namespace, rules: list[Rule]) -> int:
     if not (args.preview or args.yes or sys.stdin.isatty()):
         line = "no terminal to ask for confirmation; nothing was changed; use --yes or --preview"
         raise FwtopError(line, 2)
-    drops = any(rule.kind not in _NOT_MEASURED for rule in rules)
+    drops = any(not rule.kinds <= _NOT_MEASURED.keys() for rule in rules)
     measured = measure(rules, args.netns) if drops and (args.preview or not args.yes) else None
     previews: list[Preview | None] = [*measured] if measured is not None else [None] * len(rules)
     with discovery.connect(netns=args.netns, readonly=args.preview) as guardian:
@@ -192,8 +192,9 @@ def _carry_out_one(
 
 def _show_plan(rule: Rule, plan: dict[str, Any], preview: Preview | None, to: TextIO) -> None:
     print(f"{safe_text(rule.summary)}, for {duration(rule.ttl_seconds)}", file=to)
-    if rule.kind in _NOT_MEASURED:
-        print(f"  {_NOT_MEASURED[rule.kind]}", file=to)
+    if rule.kinds <= _NOT_MEASURED.keys():
+        for line in dict.fromkeys(_NOT_MEASURED[kind] for kind in sorted(rule.kinds)):
+            print(f"  {line}", file=to)
     elif preview is None:
         print("  its effect on current traffic could not be measured", file=to)
     else:

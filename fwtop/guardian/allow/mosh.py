@@ -16,6 +16,8 @@ _NOT_DROPPING = frozenset({Kind.NOTRACK, Kind.SYSCTL, Kind.SYNPROXY, Kind.CONNLI
 
 def warning(rule: Rule, allow: AllowList) -> tuple[str, ...]:
     """Say that a rule cuts open mosh sessions; empty where it can't, or where there are none."""
+    if rule.parts:
+        return tuple(dict.fromkeys(line for part in rule.parts for line in warning(part, allow)))
     match = rule.match
     no_udp = match.protocol not in (None, UDP) or match.icmp_type is not None or match.reads_tcp
     # An open session of a protected port

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from fwtop.guardian.backends import (
+    combined,
     compiled,
     connlimit,
     hashlimit,
@@ -40,6 +41,9 @@ def build(rule: Rule, exceptions: tuple[Prefix, ...] = (), known: Iterable[Prefi
 
     Raises FwtopError (code 3) for a kind without a backend.
     """
+    if rule.kind is Kind.HARDEN:
+        parts = [build(part, exceptions, known) for part in combined.parts_of(rule)]
+        return combined.together(rule.id, parts)
     builder = _BUILDERS.get(rule.kind)
     if builder is None:
         raise FwtopError(f"this guardian has no backend for {rule.kind.value}; nothing was installed", 3)

@@ -145,7 +145,7 @@ class Acting:
         """Name a changed set of the allow-list, with which a rule drops too much or too little."""
         if item.nft is not None:
             text = self._kernel.tables.allow_shortfall(item.nft.layout)
-        else:
+        if not (item.nft is not None and text):
             families = {family for family, _, _ in item.lines}
             found = (self._kernel.allow_shortfall(family, sizes) for family in sorted(families))
             text = next(filter(None, found), "")

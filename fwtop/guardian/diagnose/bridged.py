@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection
 
 from fwtop.kernel.bridges import Bridge, crossed
 from fwtop.kernel.links import readable_links, receiving_links
@@ -17,8 +17,11 @@ _INSTEAD = {
 }
 
 
-def bridge_notes(rule: Rule, interfaces: Iterable[str]) -> tuple[str, ...]:
+def bridge_notes(rule: Rule, interfaces: Collection[str]) -> tuple[str, ...]:
     """Say which bridged packets a rule can't meet, on the bridges of the watched interfaces."""
+    if rule.parts:
+        found = (note for part in rule.parts for note in bridge_notes(part, interfaces))
+        return tuple(dict.fromkeys(found))
     links = readable_links()
     chosen = receiving_links(links, interfaces)
     if rule.kind in _AT_PORTS:

@@ -1,6 +1,7 @@
 """Install, renew, repair and remove the kernel objects of any kind of rule.
 
-Sets come first, then the chain lines that match them, IPv4 before IPv6; a failed installation is rolled back.
+Sysctls come first, as they give room at once; then nftables and sets, and the chain lines that match these,
+IPv4 before IPv6. A failed installation is rolled back.
 Each operation can be repeated: after a crash it finds what exists and does the rest.
 """
 
@@ -17,7 +18,6 @@ from fwtop.guardian.objects import sets
 from fwtop.guardian.objects.allow_sets import AllowSets, names_of
 from fwtop.guardian.objects.chain import Chains, Listed, TableState, add_text
 from fwtop.guardian.objects.nft import NftTables
-from fwtop.guardian.objects.nft_words import NftRule
 from fwtop.guardian.objects.spec import ChainLine, KernelObjects
 from fwtop.guardian.objects.sysctls import Remembers, Sysctls
 from fwtop.guardian.objects.xdp import CompiledRules
@@ -130,9 +130,14 @@ class Kernel:
         """
         if objects.compiled is not None:
             return self.compiled.install(objects.compiled, allow, timeout_seconds)
-        if objects.nft is not None:
-            return self._install_tables(rule_id, objects, objects.nft, allow, timeout_seconds)
         try:
+            self.sysctls.install(rule_id, objects.settings)
+            place = ""
+            if objects.nft is not None:
+                self.sysctls.require(rule_id, objects.needs)
+                place = self.tables.install(rule_id, objects.nft, allow, timeout_seconds)
+            if objects.nft is not None and not objects.lines:
+                return place
             short = ""
             for spec in objects.sets:
                 if spec.seeds is not None:
@@ -152,11 +157,10 @@ class Kernel:
                 self._failpoints.reached(Failpoint.ALLOW)
                 self._hook(family, lines)
                 self._failpoints.reached(_CHAIN_FAILPOINTS[family])
-            self.sysctls.install(rule_id, objects.settings)
         except Exception:  # whatever it was: nothing half done stays
             self.remove({rule_id})
             raise
-        return ""
+        return place
 
     def renew(self, rule_id: str, objects: KernelObjects, allow: AllowList, timeout_seconds: int) -> None:
         """Set a new timeout; expired elements are added again, those of the allow-list first.
@@ -193,6 +197,7 @@ class Kernel:
         self._failpoints.reached(Failpoint.REPAIR_SYSCTLS)
         if objects.nft is not None:
             self.tables.restore_missing(rule_id, objects.nft, allow, timeout_seconds)
+        if objects.nft is not None and not objects.lines:
             return
         grouped = _by_family(objects)
         self._allow_sets.fill(allow, [family for family, _ in grouped])
@@ -352,16 +357,6 @@ class Kernel:
                 errors.append(FwtopError.of(error))
         if errors:
             raise FwtopError("; ".join(map(str, errors)))
-
-    def _install_tables(
-        self, rule_id: str, objects: KernelObjects, rule: NftRule, allow: AllowList, timeout_seconds: int
-    ) -> str:
-        try:
-            self.sysctls.require(rule_id, objects.needs)
-            return self.tables.install(rule_id, rule, allow, timeout_seconds)
-        except Exception:
-            self.remove({rule_id})
-            raise
 
     def _hook(self, family: int, lines: list[ChainLine]) -> None:
         self.chains.add(self._read_to_change(family), family, lines)

@@ -40,12 +40,16 @@ _SEGMENT_LENGTHS = (40, 44, 48, 52, 60, 64)  # of handshakes and acknowledgement
 
 def why_broad(rule: Rule, allow: AllowList) -> str | None:
     """Return why a rule needs force, None if it doesn't."""
-    if rule.kind is Kind.SYSCTL:
-        return None
+    if rule.parts:
+        return next(filter(None, (why_broad(part, allow) for part in rule.parts)), None)
     if rule.protection is not None:
         at_login = rule.match.protocol == TCP and rule.match.dport in allow.session_ports | {_SSH_PORT}
         closes = at_login and rule.protection.level is Level.CLOSED
         return f"port {rule.match.dport} is where operators log in" if closes else None
+    return None if rule.kind is Kind.SYSCTL else _why_wide(rule, allow)
+
+
+def _why_wide(rule: Rule, allow: AllowList) -> str | None:
     wide = _wide_source(rule.match)
     if wide is not None:
         return f"{wide} is broader than /{SHORTEST[wide.family]}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -41,12 +41,14 @@ class Verdict:
 
 def judge(rule: Rule, allow: AllowList, active_rules: int) -> Verdict:
     """Check whether a rule may be installed now."""
-    refused = _too_many(rule, active_rules) or _hits_allowed(rule, allow)
+    hits = (_hits_allowed(part, allow) for part in rule.parts or (rule,))
+    refused = _too_many(rule, active_rules) or next(filter(None, hits), None)
     empty = rule.list_name is not None and not rule.match.sources  # judged as it is filled
     broad = None if empty else why_broad(rule, allow)
     if broad is None and (barred := _barred(rule, allow)):
         broad = f"the whole list is where operators are logged in: {_named(barred)}"
-    return Verdict(refused, broad, (*allow.warnings, *_still_pass(rule, allow)))
+    passing = (line for part in rule.parts or (rule,) for line in _still_pass(part, allow))
+    return Verdict(refused, broad, (*allow.warnings, *dict.fromkeys(passing)))
 
 
 def _too_many(rule: Rule, active_rules: int) -> str | None:
@@ -187,8 +189,12 @@ def read_limits(path: Path = Path(LIMITS_FILE)) -> tuple[Limits, tuple[str, ...]
     return Limits(float(share), str(path), may_force, access), tuple(warnings)
 
 
-def check_share(rule: Rule, active: Iterable[Rule], limits: Limits) -> None:
+def check_share(rule: Rule, active: Sequence[Rule], limits: Limits) -> None:
     """Raise FwtopError when this rule and the active ones together would block too many addresses."""
+    if rule.parts:
+        for part in rule.parts:
+            check_share(part, active, limits)
+        return
     if not _blocks(rule):
         return
     blocking = [rule, *(other for other in active if _blocks(other))]

@@ -307,7 +307,7 @@ class Lifecycle:
 
     def end_sysctls(self) -> None:
         """End the rules without a timeout in the kernel, as the guardian was told to exit. Never raises."""
-        mine = [entry for entry in self.active.values() if entry.rule.kind in _WITHOUT_KERNEL_TIMEOUT]
+        mine = [entry for entry in self.active.values() if entry.rule.kinds & _WITHOUT_KERNEL_TIMEOUT]
         try:
             self._end([(entry, State.REVERTED, "the guardian was told to end") for entry in mine])
         except FwtopError as error:
@@ -470,7 +470,7 @@ class Lifecycle:
     def update_watchdog(self, *more: Entry) -> None:
         """Tell the watchdog when the next rule without a timeout in the kernel ends."""
         waiting = [
-            item for item in (*self.active.values(), *more) if item.rule.kind in _WITHOUT_KERNEL_TIMEOUT
+            item for item in (*self.active.values(), *more) if item.rule.kinds & _WITHOUT_KERNEL_TIMEOUT
         ]
         self._set_watchdog(timers.next_deadline(waiting))
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from fwtop.guardian.backends.combined import PART_KINDS
 from fwtop.guardian.objects.sets import MAX_TIMEOUT_SECONDS
 from fwtop.guardian.rules.closing import CLOSING_KINDS
 from fwtop.model.addresses.address import Prefix
@@ -19,6 +20,7 @@ from fwtop.model.tunables import TUNABLES
 MAX_TTL_SECONDS = MAX_TIMEOUT_SECONDS - 3600
 MAX_PAYLOAD_BYTES = 128  # xt_string.h: XT_STRING_MAX_PATTERN_SIZE
 MAX_PAYLOADS = 16
+MAX_PARTS = 64
 MAX_OFFSET = 65535
 MAX_RATE = 1_000_000_000
 MAX_CONNECTIONS = 1_000_000
@@ -44,7 +46,11 @@ def rule_of_wire(data: dict[str, Any], sources: Sequence[Prefix] = ()) -> Rule:
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise FwtopError(safe_text(f"not a rule: {type(error).__name__}: {error}"), 2) from None
     return replace(
-        rule, id="", summary=safe_text(rule.summary, limit=MAX_TEXT), created_by=safe_text(rule.created_by)
+        rule,
+        id="",
+        summary=safe_text(rule.summary, limit=MAX_TEXT),
+        created_by=safe_text(rule.created_by),
+        playbook=safe_text(rule.playbook, limit=30),
     )
 
 
@@ -63,6 +69,7 @@ def _check_rule(rule: Rule) -> None:
     _check_settings(rule)
     _check_connections(rule)
     _check_protection(rule)
+    _check_parts(rule)
     _require(rule.kind is not Kind.HASHLIMIT or rule.limit is not None, "limit (hashlimit needs one)")
     _check_list(rule)
     has_sources = bool(rule.match.sources) or rule.list_name is not None
@@ -76,6 +83,21 @@ def _check_list(rule: Rule) -> None:
     check_name(rule.list_name)
     _require(rule.kind in LIST_KINDS, "kind (a named list goes with ipset, xdp, tc and nftables)")
     _require(not rule.match.sources, "sources (they are the named list's)")
+
+
+def _check_parts(rule: Rule) -> None:
+    _require((rule.kind is Kind.HARDEN) == bool(rule.parts), "parts (a play-book's)")
+    _require(isinstance(rule.playbook, str) and (rule.kind is Kind.HARDEN) == bool(rule.playbook), "playbook")
+    if not rule.parts:
+        return
+    _require(rule.match == Match(), "match (a play-book has none)")
+    _require(len(rule.parts) <= MAX_PARTS, f"parts (at most {MAX_PARTS})")
+    for part in rule.parts:
+        good = part.kind in PART_KINDS and part.list_name is None
+        _require(good, f"parts ({part.kind.value} can't be one)")
+        _check_rule(part)
+    settings = [item.name for part in rule.parts for item in part.settings]
+    _require(len(set(settings)) == len(settings), "settings (one named twice)")
 
 
 def _check_connections(rule: Rule) -> None:

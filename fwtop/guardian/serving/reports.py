@@ -101,8 +101,9 @@ class Reports:
         if rule.close_open:
             notes += (self._closes(rule),)
         notes += bridge_notes(rule, state.kernel.compiled.interfaces)
-        if rule.kind is Kind.NOTRACK:
-            notes += notrack_warnings(state.kernel.chains.variant, rule.match)
+        for part in rule.parts or (rule,):
+            if part.kind is Kind.NOTRACK:
+                notes += notrack_warnings(state.kernel.chains.variant, part.match)
         return commands, notes
 
     def _closes(self, rule: Rule) -> str:
@@ -167,7 +168,7 @@ class Reports:
                     f"there is no rule {safe_text(rule_id, limit=20)!r}: see 'fwtop status --all'"
                 )
             return [over_text(over)]
-        if entry.rule.kind is Kind.SYSCTL:
+        if entry.rule.kinds == {Kind.SYSCTL}:
             return state.kernel.sysctls.sentences(rule_id)
         short = state.acting.look(state.active, force=True).get(rule_id)
         return explain(

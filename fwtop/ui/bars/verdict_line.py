@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from rich.style import Style
 
-from fwtop.model.rule import Kind as RuleKind
 from fwtop.model.traffic.flow import NOTICED, STOPPED
 from fwtop.model.traffic.snapshot import Attack, Snapshot
 from fwtop.ui.drawing.format import duration, number, percent
@@ -34,7 +33,6 @@ _STYLES: dict[Kind, Style] = {
     Kind.CALM: CALM,
     Kind.RECORDED: ALARM,
 }
-_DROPS_NOTHING = (RuleKind.NOTRACK, RuleKind.SYSCTL)
 _FULFILLED = 0.9  # of what was expected of a rule
 
 
@@ -86,7 +84,7 @@ def _of_trial(verdict: Verdict, attacks: tuple[Attack, ...]) -> list[Line]:
     if status is None:
         return []
     rule = status.rule
-    if rule.kind in _DROPS_NOTHING and len(verdict.trials) == 1:
+    if rule.drops_nothing and len(verdict.trials) == 1:
         return [[(f"rule {rule.id} drops nothing by itself: ", TEXT), (rule.summary, STRONG)]]
     several = len(verdict.trials) > 1
     who = f"rules {', '.join(verdict.trials)} drop" if several else f"rule {rule.id} drops"

@@ -18,7 +18,7 @@ from fwtop.ui.drawing.style import BAD, DIM, STRONG, TEXT, TITLE, WARN, Line
 from fwtop.ui.drawing.text import LABEL, labelled, paragraph
 from fwtop.ui.feed import Controls
 from fwtop.ui.keys import KEY_MAP
-from fwtop.ui.lists.panels import DROPS_NOTHING, HARM_LIMIT, clients_hit
+from fwtop.ui.lists.panels import HARM_LIMIT, clients_hit
 
 _INDENT = "   "  # below the letter of the attack
 INSTALL_SET, CANCEL_SET = "Install all", "Cancel"
@@ -28,7 +28,7 @@ def best_of_each(snapshot: Snapshot) -> tuple[Proposal, ...]:
     """Return the first proposal against each attack that drops packets; they come best first."""
     found: dict[str, Proposal] = {}
     for proposal in snapshot.judgement.proposals:
-        if proposal.rule is not None and proposal.rule.kind not in DROPS_NOTHING:
+        if proposal.rule is not None and not proposal.rule.drops_nothing:
             found.setdefault(proposal.attack, proposal)
     return tuple(found.values())
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fwtop.model.rule import ACTIVE_STATES, Kind, RuleStatus, State
+from fwtop.model.rule import ACTIVE_STATES, RuleStatus, State
 from fwtop.model.traffic.snapshot import Proposal, Snapshot
 from fwtop.render.wording import describe
 from fwtop.ui.drawing.format import duration, gauge, nanoseconds, number, octets, percent
@@ -156,16 +156,13 @@ def harm(share: float, *, guess: bool) -> Line:
     return [(percent(share), style), (" ~", WARN)] if guess else [(percent(share), style)]
 
 
-DROPS_NOTHING = (Kind.NOTRACK, Kind.SYSCTL)
-
-
 _ROOMY = 60  # cells in which a proposal says why, too
 
 
 def _proposal_summary(item: Proposal, context: CellContext, width: int) -> Line:
     """Write a proposal; one that an active rule covers says which."""
     covering = covering_rule(item.rule, context.mitigations) if item.rule is not None else ""
-    relief = item.rule is not None and item.rule.kind in DROPS_NOTHING
+    relief = item.rule is not None and item.rule.drops_nothing
     words = _in_words(item, width)
     if covering:
         return [(f"✔ rule {covering} does this  ", GOOD), (words, DIM)]
@@ -189,7 +186,7 @@ def _in_words(item: Proposal, width: int) -> str:
 
 
 def _stops(item: Proposal, _: CellContext) -> Line:
-    if item.rule is not None and item.rule.kind in DROPS_NOTHING:
+    if item.rule is not None and item.rule.drops_nothing:
         return [("–", DIM)]
     return [(percent(item.attack_share), STRONG)]
 
@@ -204,7 +201,7 @@ def clients_hit(share: float, known: int, *, guess: bool) -> Line:
 
 
 def _clients_hit(item: Proposal, context: CellContext) -> Line:
-    if item.rule is not None and item.rule.kind in DROPS_NOTHING:
+    if item.rule is not None and item.rule.drops_nothing:
         return [("–", DIM)]
     known = context.snapshot.judgement.baseline_packets if context.snapshot is not None else 0
     return clients_hit(item.collateral_share, known, guess=item.guess)

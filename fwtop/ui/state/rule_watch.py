@@ -80,6 +80,8 @@ class ExpiryWatch:
 
 def same_effect(one: Rule, other: Rule) -> bool:
     """Tell whether two rules do the same; how long they last doesn't count."""
+    if one.parts or other.parts:
+        return one.playbook == other.playbook
     if (one.kind, one.limit, one.connections, one.settings, one.origin) != (
         other.kind,
         other.limit,
@@ -100,7 +102,7 @@ def includes(active: Rule, wanted: Rule) -> bool:
     if same_effect(active, wanted):
         return True
     limits = active.limit is not None or active.connections is not None
-    drops = not limits and active.kind not in (Kind.NOTRACK, Kind.SYSCTL, Kind.SYNPROXY)
+    drops = not limits and not active.kinds & {Kind.NOTRACK, Kind.SYSCTL, Kind.SYNPROXY, Kind.HARDEN}
     if not drops or wanted.kind is not active.kind or not _is_wider(active.match, wanted.match):
         return False
     if not active.match.sources:

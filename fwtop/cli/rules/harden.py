@@ -1,0 +1,129 @@
+"""fwtop harden: play-books, with what each would do here; planned by reading, applied as one rule."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Iterator
+from typing import TextIO
+
+from fwtop.cli.rules.mitigation import add_rule_options, carry_out
+from fwtop.harden.playbook import DEFAULT_TTL_SECONDS, PLAYBOOKS, Options, Plan, find
+from fwtop.kernel import namespaces
+from fwtop.model.errors import FwtopError
+from fwtop.model.rule import Rule
+from fwtop.model.text import safe_text
+
+HELP = (
+    "Play-books against what a rule alone does not solve: without a name, what each would do here. "
+    "What one applies is one rule: confirmed, undone and ended as a whole (docs/HARDEN.md)."
+)
+EXAMPLE = "fwtop harden conntrack --apply --ttl 2h"
+_LINE = 1000
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the verb's arguments."""
+    parser.add_argument("playbook", nargs="?", choices=tuple(PLAYBOOKS), help="default: list all")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--plan", action="store_true", help="only read, and explain (the default)")
+    what.add_argument("--apply", action="store_true", help="apply it: on trial until confirmed")
+    add_rule_options(parser, families=False)
+    parser.set_defaults(ttl=DEFAULT_TTL_SECONDS)
+
+
+def run(args: argparse.Namespace) -> int:
+    """List the play-books, plan one, or apply it."""
+    if args.playbook is None:
+        if args.apply:
+            raise FwtopError("--apply needs the name of a play-book; nothing was changed", 2)
+        with _inside(args.netns):
+            return _list(args)
+    if args.apply and not (args.preview or args.yes or sys.stdin.isatty()):
+        raise FwtopError(
+            "no terminal to ask for confirmation; nothing was changed; use --yes or --preview", 2
+        )
+    rule = _planned(args)
+    if rule is None or not args.apply:
+        return 0
+    return carry_out(args, [rule])
+
+
+def _planned(args: argparse.Namespace) -> Rule | None:
+    """Show the plan of a play-book, and return its rule; raises FwtopError where it can't be applied."""
+    with _inside(args.netns):
+        found = find(args.playbook).plan(_options(args))
+    if args.json and not args.apply:
+        print(json.dumps(_document(args.playbook, found)))
+    else:
+        show(args.playbook, found, sys.stderr if args.json else sys.stdout)
+    if args.apply and found.refused:
+        raise FwtopError(f"refused: {safe_text(found.refused, limit=_LINE)}; nothing was changed")
+    return found.rule
+
+
+@contextlib.contextmanager
+def _inside(netns: str | None) -> Iterator[None]:
+    """Read in a named namespace (None: this one); raises FwtopError where there is none."""
+    os.close(namespaces.open_netns(netns))
+    with contextlib.nullcontext() if netns is None else namespaces.inside(netns):
+        yield
+
+
+def _options(args: argparse.Namespace) -> Options:
+    return Options(args.ttl)
+
+
+def _list(args: argparse.Namespace) -> int:
+    documents = []
+    for name in PLAYBOOKS:
+        playbook = find(name)
+        try:
+            found = playbook.plan(_options(args))
+        except FwtopError as error:
+            found = Plan(str(error), refused=str(error))
+        documents.append(_document(name, found))
+        if not args.json:
+            print(f"{name:<10} {playbook.TITLE}")
+            print(f"{'':<10} here: {safe_text(found.here, limit=_LINE)}")
+    if args.json:
+        print(json.dumps({"playbooks": documents}))
+    else:
+        print("'fwtop harden NAME' explains one, --apply carries it out and takes it back unless you confirm")
+    return 0
+
+
+def show(name: str, found: Plan, to: TextIO) -> None:
+    """Print a plan."""
+    print(f"{name}: {safe_text(found.here, limit=_LINE)}", file=to)
+    blocks = (
+        ("found", found.findings),
+        ("applying it would, in this order", found.steps),
+        ("stays as it is", found.kept),
+        ("only you can change, in the service's own configuration", found.snippets),
+    )
+    for title, lines in blocks:
+        if lines:
+            print(f"  {title}:", file=to)
+        for line in lines:
+            print(f"    {safe_text(line, limit=_LINE)}", file=to)
+    if found.refused:
+        print(f"  refused: {safe_text(found.refused, limit=_LINE)}", file=to)
+
+
+def _document(name: str, found: Plan) -> dict[str, object]:
+    return {
+        "playbook": name,
+        "title": find(name).TITLE,
+        "here": found.here,
+        "findings": found.findings,
+        "steps": found.steps,
+        "kept": found.kept,
+        "snippets": found.snippets,
+        "refused": found.refused,
+        "rule": found.rule.to_dict() if found.rule is not None else None,
+        "data": found.data,
+    }

@@ -1,0 +1,58 @@
+"""Several rules as one: the kernel objects of a play-book's parts, which begin and end together.
+
+All of its parts hang on the same enable sets, so one flush ends all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from fwtop.guardian.objects.spec import ChainLine, KernelObjects, SetSpec
+from fwtop.model.errors import FwtopError
+from fwtop.model.rule import Kind, Rule
+from fwtop.render.xtables import set_name
+
+# Those that have a place beside others: compiled rules and named lists have lives of their own.
+PART_KINDS = frozenset(
+    {Kind.SYSCTL, Kind.NOTRACK, Kind.IPSET, Kind.HASHLIMIT, Kind.STRING, Kind.SYNPROXY, Kind.CONNLIMIT}
+)
+
+
+def parts_of(rule: Rule) -> tuple[Rule, ...]:
+    """Return a play-book's parts as rules under its own id and clock."""
+    return tuple(replace(part, id=rule.id, ttl_seconds=rule.ttl_seconds) for part in rule.parts)
+
+
+def together(rule_id: str, parts: Sequence[KernelObjects]) -> KernelObjects:
+    """Return one set of kernel objects; raises FwtopError (code 2) where two parts exclude each other."""
+    tables = [part.nft for part in parts if part.nft is not None]
+    if len(tables) > 1:
+        raise FwtopError("a play-book has one SYN proxy or one limit of connections; nothing was changed", 2)
+    apart = [_apart(rule_id, number, part) for number, part in enumerate(parts)]
+    sets = {spec.name: spec for part in apart for spec in part.sets}
+    return KernelObjects(
+        tuple(sets.values()),
+        tuple(line for part in apart for line in part.lines),
+        tuple(dict.fromkeys(note for part in parts for note in part.notes)),
+        settings=tuple(item for part in parts for item in part.settings),
+        needs=tuple(dict.fromkeys(item for part in parts for item in part.needs)),
+        nft=tables[0] if tables else None,
+    )
+
+
+def _apart(rule_id: str, number: int, part: KernelObjects) -> KernelObjects:
+    """Give a part's sets and hashlimit tables names of their own; the enable sets stay common."""
+    common = {set_name(rule_id, family, "on") for family in (4, 6)}
+    before, after = f"fwtop-{rule_id}-", f"fwtop-{rule_id}-p{number}"
+
+    def named(text: str) -> str:
+        return text if text in common or not text.startswith(before) else after + text.removeprefix(before)
+
+    def renamed(spec: SetSpec) -> SetSpec:
+        return replace(spec, name=named(spec.name))
+
+    def reworded(line: ChainLine) -> ChainLine:
+        return replace(line, match=tuple(map(named, line.match)))
+
+    return replace(part, sets=tuple(map(renamed, part.sets)), lines=tuple(map(reworded, part.lines)))

@@ -1,0 +1,162 @@
+"""The play-book for a connection table that fills up: who fills it, and what makes room, soonest first."""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+
+from fwtop.harden.playbook import Options, Plan, rule_of
+from fwtop.harden.table import BUCKET_BYTES, ENTRY_BYTES, Table, occupants, read_table, timeout_of
+from fwtop.kernel.netfilter.ctnetlink import ASSURED
+from fwtop.model.rule import Kind, Match, Rule, Setting
+from fwtop.model.tunables import TUNABLES
+from fwtop.render.numbers import duration, percent
+
+TITLE = "a connection table that fills up: room for new clients"
+NAME = "conntrack"
+WORTH = 0.01  # share of the entries from which a timeout is worth changing
+CROWDED = 0.5  # fill from which there is something to do
+# Seconds. A handshake takes one; 2 h 4 min is what RFC 5382 (REQ-5) asks for connections that are idle.
+SHORTER = {
+    "tcp_timeout_syn_sent": 10, "tcp_timeout_syn_recv": 10, "tcp_timeout_established": 7440,
+    "tcp_timeout_fin_wait": 20, "tcp_timeout_close_wait": 20, "tcp_timeout_last_ack": 10,
+    "tcp_timeout_time_wait": 10, "tcp_timeout_close": 5, "udp_timeout": 10, "udp_timeout_stream": 60,
+    "icmp_timeout": 5, "icmpv6_timeout": 5, "generic_timeout": 60,
+}  # fmt: skip
+_ROOM = 4  # times the present size
+_MOST_MEMORY = 0.1  # of the machine's, for a full table
+_MAX, _BUCKETS = "net.netfilter.nf_conntrack_max", "net.netfilter.nf_conntrack_buckets"
+_EVICTION_RANGE = 8  # buckets that early drop looks through (nf_conntrack_core.c, NF_CT_EVICTION_RANGE)
+
+
+def plan(options: Options) -> Plan:
+    """Look at the table of this network namespace for a second and plan; raises FwtopError."""
+    return plan_for(read_table(), options)
+
+
+def plan_for(table: Table, options: Options) -> Plan:
+    """Plan for a table as it was read."""
+    room, no_room = _room(table)
+    settings = [*room, *_timeouts(table)]
+    crowded = table.fill >= CROWDED or table.seconds_to_full is not None
+    steps = [_step(table, item) for item in settings] if crowded else []
+    parts = (
+        [Rule("", Kind.SYSCTL, Match(), "", options.ttl_seconds, settings=tuple(settings))] if steps else []
+    )
+    here = f"{table.count:,} of {table.most:,} entries ({percent(table.fill)})"
+    here += f", {steps[0]}" + (f" and {len(steps) - 1} more steps" if len(steps) > 1 else "") if steps else (
+        ": there is room, nothing to do")  # fmt: skip
+    return Plan(
+        here,
+        findings=(*_findings(table), *_costs(table)),
+        steps=tuple(steps),
+        kept=no_room,
+        rule=rule_of(NAME, "make room in the connection table", tuple(parts), options),
+        data={
+            "count": table.count,
+            "max": table.most,
+            "buckets": table.buckets,
+            "growth_per_s": round(table.growth, 1),
+            "seconds_to_full": table.seconds_to_full,
+            "sampled": len(table.sampled),
+            "filled_by": {what: dict(rows) for what, rows in occupants(table, 10)},
+        },
+    )
+
+
+def _findings(table: Table) -> list[str]:
+    chain = 2 * table.count / table.buckets if table.buckets else 0.0
+    full = table.seconds_to_full
+    when = (
+        "full now"
+        if table.fill >= 0.99
+        else f"full in {duration(full)}"
+        if full is not None
+        else "not filling up"
+    )
+    lines = [
+        f"{table.count:,} of {table.most:,} entries ({percent(table.fill)}), {table.growth:+,.0f}/s: {when}",
+        f"a full table takes {_mib(table.most * ENTRY_BYTES)}; its hash has {table.buckets:,} buckets "
+        f"({_mib(table.buckets * BUCKET_BYTES)}), {chain:.1f} keys in each",
+    ]
+    for what, rows in occupants(table):
+        if rows:
+            lines.append(f"by {what}: " + ", ".join(f"{name} {percent(share)}" for name, share in rows))
+    return [*lines, *_early_drop(table)]
+
+
+def _early_drop(table: Table) -> list[str]:
+    """Say what the kernel does for new connections once the table is full."""
+    if not table.sampled:
+        return []
+    replaceable = 1 - table.share(lambda entry: bool(entry.status & ASSURED))
+    found = 1 - math.exp(-_EVICTION_RANGE * 2 * table.most / max(table.buckets, 1) * replaceable)
+    return [
+        f"early drop: {percent(replaceable)} of the entries have no answered connection and may be replaced "
+        f"when the table is full; the kernel looks through {_EVICTION_RANGE} buckets, so about "
+        f"{percent(found)} of new connections find one, the others are dropped"
+    ]
+
+
+def _costs(table: Table) -> list[str]:
+    """Return a line for each timeout that holds entries: how many, and how many it would with another."""
+    lines = []
+    for name, share in table.top(timeout_of, 20):
+        now, then = table.timeouts.get(name), SHORTER.get(name)
+        if now is None or share < WORTH:
+            continue
+        line = f"{name} ({duration(now)}) holds {round(share * table.count):,} entries"
+        if then is not None and then < now:
+            line += (
+                f"; {duration(then)} would hold {round(share * table.count * then / now):,} at the same rate"
+            )
+        lines.append(line)
+    return lines
+
+
+def _room(table: Table) -> tuple[list[Setting], tuple[str, ...]]:
+    """Return the settings for a larger table, and why there are none."""
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    most = min(table.most * _ROOM, TUNABLES[_MAX].high, int(memory * _MOST_MEMORY / ENTRY_BYTES))
+    if most <= table.most:
+        return [], (
+            f"its maximum: a larger table would take more than {percent(_MOST_MEMORY)} of the memory",
+        )
+    if not os.access(Path(TUNABLES[_MAX].path), os.W_OK) or not _initial_namespace():
+        return [], ("its maximum: only the initial network namespace may change it",)
+    return [Setting(_MAX, most), *([Setting(_BUCKETS, most)] if table.buckets < most else [])], ()
+
+
+def _initial_namespace() -> bool:
+    """Whether this is the namespace that owns the maximum (the file is read-only in all others)."""
+    try:
+        return Path(TUNABLES[_MAX].path).stat().st_mode & 0o200 != 0
+    except OSError:
+        return False
+
+
+def _timeouts(table: Table) -> list[Setting]:
+    """Return shorter timeouts for the states that hold a share of the entries worth having."""
+    found = []
+    for name, share in table.top(timeout_of, 20):
+        now, then = table.timeouts.get(name, 0), SHORTER.get(name)
+        tunable = f"net.netfilter.nf_conntrack_{name}"
+        if share >= WORTH and then is not None and then < now and tunable in TUNABLES:
+            found.append(Setting(tunable, then))
+    return found
+
+
+def _step(table: Table, item: Setting) -> str:
+    short = TUNABLES[item.name].short
+    if item.name == _MAX:
+        memory = _mib(item.value * ENTRY_BYTES)
+        return f"raise {short} from {table.most:,} to {item.value:,} ({memory} when full)"
+    if item.name == _BUCKETS:
+        return f"raise {short} from {table.buckets:,} to {item.value:,} ({_mib(item.value * BUCKET_BYTES)})"
+    now = table.timeouts.get(short.removeprefix("conntrack_"), 0)
+    return f"shorten {short} from {duration(now)} to {duration(item.value)}"
+
+
+def _mib(size: float) -> str:
+    return f"{size / (1 << 20):,.0f} MiB"

@@ -1,0 +1,73 @@
+"""What a play-book is: a plan made by reading, and the one rule that carries it out.
+
+A play-book is a module with TITLE (one line) and `plan(options)`, which changes nothing. What it would change
+is a rule of kind HARDEN whose parts the guardian installs, confirms and removes together.
+"""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass, field
+from typing import Any, Protocol, cast
+
+from fwtop.model.errors import FwtopError
+from fwtop.model.rule import Kind, Match, Rule
+
+PLAYBOOKS = {"conntrack": "fwtop.harden.conntrack"}
+DEFAULT_TTL_SECONDS = 3600
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the operator chose."""
+
+    ttl_seconds: int = DEFAULT_TTL_SECONDS
+    created_by: str = "cli"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a play-book found, and what it would do here."""
+
+    here: str  # in one line
+    findings: tuple[str, ...] = ()
+    steps: tuple[str, ...] = ()  # what applying it changes, in this order
+    kept: tuple[str, ...] = ()  # what stays as it is, and why
+    snippets: tuple[str, ...] = ()  # lines for configuration files that only the operator changes
+    rule: Rule | None = None  # None: there is nothing to apply
+    refused: str = ""  # why it can't be applied here; empty: it can, or there is nothing to do
+    data: dict[str, Any] = field(default_factory=dict)  # the same for programs
+
+
+class Playbook(Protocol):
+    """A module of this package."""
+
+    TITLE: str
+
+    def plan(self, options: Options) -> Plan:
+        """Read this network namespace and plan; raises FwtopError."""
+
+
+def find(name: str) -> Playbook:
+    """Return a play-book by its name; raises FwtopError (code 2)."""
+    module = PLAYBOOKS.get(name)
+    if module is None:
+        known = ", ".join(PLAYBOOKS)
+        raise FwtopError(f"there is no play-book {name[:40]!r}: there are {known}; nothing was changed", 2)
+    return cast("Playbook", importlib.import_module(module))
+
+
+def rule_of(name: str, summary: str, parts: tuple[Rule, ...], options: Options) -> Rule | None:
+    """Return the rule that carries out a play-book, None without parts."""
+    if not parts:
+        return None
+    return Rule(
+        "",
+        Kind.HARDEN,
+        Match(),
+        summary,
+        options.ttl_seconds,
+        created_by=options.created_by,
+        playbook=name,
+        parts=parts,
+    )

@@ -1,0 +1,138 @@
+"""Entries of the connection table through ctnetlink: a sample of them, and deleting some.
+
+Sources: include/uapi/linux/netfilter/nfnetlink_conntrack.h, net/netfilter/nf_conntrack_netlink.c.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import struct
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import NamedTuple
+
+from fwtop.kernel import netlink
+
+SEEN_REPLY, ASSURED, SRC_NAT, DST_NAT = 1 << 1, 1 << 2, 1 << 4, 1 << 5  # enum ip_conntrack_status
+TCP_STATES = (
+    "NONE", "SYN_SENT", "SYN_RECV", "ESTABLISHED", "FIN_WAIT", "CLOSE_WAIT", "LAST_ACK", "TIME_WAIT", "CLOSE",
+    "SYN_SENT2",
+)  # fmt: skip
+_GET, _DELETE = 1 << 8 | 1, 1 << 8 | 2  # NFNL_SUBSYS_CTNETLINK, IPCTNL_MSG_CT_GET and _DELETE
+_ORIGINAL, _STATUS, _PROTOCOL_INFO, _HELPER, _TIMEOUT = 1, 3, 4, 5, 7  # CTA_…
+_BATCH = 256  # deletions a system call
+_FAMILIES = {2: 4, 10: 6}
+# An original tuple: nested IP with source and destination, nested protocol with number and ports.
+_TUPLES = {
+    family: struct.Struct(f"=4xHHHHHH{size}sHH{size}sHHHHB3xHH2s2xHH2s2x")
+    for family, size in ((4, 4), (6, 16))
+}
+
+
+class Entry(NamedTuple):
+    """A tracked connection as its first packet had it."""
+
+    family: int
+    protocol: int
+    source: bytes
+    destination: bytes
+    sport: int
+    dport: int
+    status: int = 0
+    timeout: int = 0  # seconds left
+    tcp_state: int = 0  # index of TCP_STATES
+    helper: str = ""
+    name: bytes = b""  # CTA_TUPLE_ORIG, which names it to the kernel
+
+
+def sample(most: int) -> list[Entry]:
+    """Return up to `most` entries; raises OSError.
+
+    A dump goes through the hash, whose key is the kernel's secret: what comes first is a uniform sample of
+    all, so the cost does not depend on the table's size.
+    """
+    with contextlib.closing(
+        netlink.dump(netlink.NETLINK_NETFILTER, _GET, netlink.netfilter_header())
+    ) as found:
+        return [entry for body in islice(found, most) if (entry := entry_of(body)) is not None]
+
+
+def entries() -> Iterator[Entry]:
+    """Yield all entries, without their state and time: enough to choose some; raises OSError."""
+    for body in netlink.dump(netlink.NETLINK_NETFILTER, _GET, netlink.netfilter_header()):
+        entry = _tuple_of(body)
+        if entry is not None:
+            yield entry
+
+
+def forget(chosen: Iterable[Entry]) -> Iterator[int]:
+    """Delete entries, and yield after each batch how many that were; raises OSError.
+
+    One that is gone already is no error.
+    """
+    with netlink.open_socket(netlink.NETLINK_NETFILTER) as channel:
+        rest = iter(chosen)
+        while batch := [(_DELETE, _body(entry)) for entry in islice(rest, _BATCH)]:
+            try:
+                netlink.send_all(channel, batch)
+            except OSError as error:
+                if error.errno != errno.ENOENT:
+                    raise
+            yield len(batch)
+
+
+def entry_of(body: bytes) -> Entry | None:
+    """Decode one message, None for a protocol without ports and addresses of IP."""
+    entry = _tuple_of(body)
+    if entry is None:
+        return None
+    status = timeout = state = 0
+    helper = ""
+    for kind, value in netlink.attributes(body, netlink.NETFILTER_HEADER_BYTES):
+        if kind == _STATUS:
+            status = int.from_bytes(value, "big")
+        elif kind == _TIMEOUT:
+            timeout = int.from_bytes(value, "big")
+        elif kind == _PROTOCOL_INFO:
+            inner = dict(netlink.attributes(value)).get(1, b"")  # CTA_PROTOINFO_TCP
+            state = dict(netlink.attributes(inner)).get(1, b"\0")[0]
+        elif kind == _HELPER:
+            helper = netlink.c_string(dict(netlink.attributes(value)).get(1, b""))
+    return entry._replace(status=status, timeout=timeout, tcp_state=state, helper=helper)
+
+
+def _tuple_of(body: bytes) -> Entry | None:
+    family = _FAMILIES.get(body[0]) if body else None
+    if family is None:
+        return None
+    layout = _TUPLES[family]
+    if len(body) >= layout.size:
+        fields = layout.unpack_from(body)
+        kinds = tuple(kind & 0xFF for kind in (fields[1], fields[3], fields[5], fields[8], fields[11]))
+        v4 = family == 4
+        if kinds == (_ORIGINAL, 1, 1 if v4 else 3, 2 if v4 else 4, 2) and fields[16] & 0xFF == 2:
+            name = body[netlink.NETFILTER_HEADER_BYTES : netlink.NETFILTER_HEADER_BYTES + fields[0]]
+            sport, dport = (int.from_bytes(fields[at], "big") for at in (17, 20))
+            return Entry(family, fields[14], fields[6], fields[9], sport, dport, name=name)
+    return _slow_tuple_of(body, family)
+
+
+def _slow_tuple_of(body: bytes, family: int) -> Entry | None:
+    """Decode a tuple in whatever order its attributes are: ICMP's, and those of other kernels."""
+    for kind, value in netlink.attributes(body, netlink.NETFILTER_HEADER_BYTES):
+        if kind != _ORIGINAL:
+            continue
+        parts = {kind: dict(netlink.attributes(inner)) for kind, inner in netlink.attributes(value)}
+        addresses, numbers = parts.get(1, {}), parts.get(2, {})
+        source, destination = (addresses.get(key) for key in ((1, 2) if family == 4 else (3, 4)))
+        if source is None or destination is None or not numbers.get(1):
+            return None
+        sport, dport = (int.from_bytes(numbers.get(key, b""), "big") for key in (2, 3))
+        name = netlink.nested(_ORIGINAL, value)
+        return Entry(family, numbers[1][0], source, destination, sport, dport, name=name)
+    return None
+
+
+def _body(entry: Entry) -> bytes:
+    return netlink.netfilter_header({4: 2, 6: 10}[entry.family]) + entry.name

@@ -1,0 +1,94 @@
+"""Several rules as one: confirmed, counted, repaired, undone together; a crash at any step leaves nothing."""
+
+from __future__ import annotations
+
+import pytest
+from guardian_bench import VARIANTS, Bench, apply, rules_of
+
+from fwtop.guardian.failpoints import Failpoint
+from fwtop.model.addresses.address import Prefix
+from fwtop.model.errors import FwtopError
+from fwtop.model.protocol import Apply, Keep, Plan, Repair, Undo
+from fwtop.model.rule import ConnectionLimit, Kind, Match, RateLimit, Rule, Setting
+
+pytestmark = pytest.mark.kernel
+UDP_TIMEOUT = "net.netfilter.nf_conntrack_udp_timeout"
+UDP, TCP = 17, 6
+PARTS = (
+    Rule("", Kind.SYSCTL, Match(), "", 60, settings=(Setting(UDP_TIMEOUT, 11),)),
+    Rule("", Kind.NOTRACK, Match(protocol=UDP, dport=9), "", 60),
+    Rule("", Kind.IPSET, Match(sources=(Prefix.parse("10.77.0.2"), Prefix.parse("fd77::2"))), "", 60),
+    Rule("", Kind.IPSET, Match(sources=(Prefix.parse("198.51.100.0/24"),)), "", 60),
+    Rule("", Kind.HASHLIMIT, Match(protocol=UDP, dport=9), "", 60, limit=RateLimit(50, 50)),
+    Rule("", Kind.HASHLIMIT, Match(protocol=UDP, dport=10), "", 60, limit=RateLimit(10, 10)),
+    Rule("", Kind.CONNLIMIT, Match(protocol=TCP, dport=80), "", 60, connections=ConnectionLimit(20)),
+)
+PROXY = Rule("", Kind.SYNPROXY, Match(protocol=TCP, dport=80), "", 60)
+
+
+def playbook(*parts: Rule, ttl: int = 60) -> Rule:
+    return Rule("", Kind.HARDEN, Match(), "several", ttl, playbook="test", parts=parts or PARTS)
+
+
+def timeout(bench: Bench) -> str:
+    return bench.pair.victim.run("sysctl", "-n", UDP_TIMEOUT).stdout.strip()
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_passes_is_blocked_and_passes_again_with_everything_as_before(bench: Bench, variant: str) -> None:
+    if variant == "legacy":
+        bench.pair.victim.run("iptables-legacy", "-A", "INPUT", "-p", "tcp", "--dport", "1", "-j", "DROP")
+        for program in ("iptables-legacy", "ip6tables-legacy"):  # a legacy table stays once it was read
+            bench.pair.victim.run(program, "-t", "raw", "-S")
+    before = bench.state()
+    assert bench.path(4).passes()
+    assert bench.path(6).passes()
+    with bench.connect() as guardian:
+        plan = guardian.demand(Plan(playbook().to_dict())).data
+        assert plan["refused"] is None
+        assert bench.state() == before
+        rule_id = apply(guardian, playbook(), 30)
+        assert timeout(bench) == "11"
+        assert not bench.path(4).passes()
+        assert not bench.path(6).passes()
+        guardian.demand(Keep(rule_id, 60))
+        status = rules_of(guardian)[rule_id]
+        assert status["acting"]
+        assert status["state"] == "confirmed"
+        assert status["packets"] >= 2
+        bench.pair.victim.run("ipset", "flush", f"fwtop-{rule_id}-p24")
+        guardian.demand(Repair(rule_id))
+        assert not bench.path(4).passes()
+        guardian.demand(Undo((rule_id,)))
+    assert bench.path(4).passes()
+    assert bench.path(6).passes()
+    assert (bench.state(), timeout(bench)) == (before, "30")
+
+
+@pytest.mark.parametrize(
+    "point", [Failpoint.INTENT, Failpoint.SETTING, Failpoint.SETS, Failpoint.CHAIN_V4, Failpoint.CHAIN_V6]
+)
+def test_crash_while_installing_leaves_nothing(bench: Bench, point: Failpoint) -> None:
+    before = bench.state()
+    with pytest.raises(FwtopError), bench.connect(crash_at=point.value) as guardian:
+        guardian.demand(Apply(playbook().to_dict(), 0))
+    with bench.connect() as guardian:
+        assert not rules_of(guardian)
+    assert (bench.state(), timeout(bench)) == (before, "30")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (Rule("", Kind.HARDEN, Match(), "x", 60, playbook="test"), "parts"),
+        (playbook(playbook()), "harden can't be one"),
+        (playbook(PARTS[0], PARTS[0]), "named twice"),
+        (
+            playbook(PARTS[6], Rule("", Kind.SYNPROXY, Match(protocol=TCP, dport=80), "", 60)),
+            "one SYN proxy or",
+        ),
+    ],
+)
+def test_refuses_parts_that_cannot_be_together(bench: Bench, wrong: Rule, said: str) -> None:
+    with bench.connect() as guardian, pytest.raises(FwtopError, match=said):
+        guardian.demand(Apply(wrong.to_dict(), 0))

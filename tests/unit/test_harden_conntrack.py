@@ -1,0 +1,88 @@
+"""Plans of the conntrack play-book, from tables as they would be read."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from fwtop.harden import conntrack
+from fwtop.harden.playbook import Options
+from fwtop.harden.table import Table
+from fwtop.kernel import netlink
+from fwtop.kernel.netfilter.ctnetlink import ASSURED, SEEN_REPLY, Entry, entry_of
+
+TIMEOUTS = {"tcp_timeout_established": 432_000, "tcp_timeout_syn_sent": 120, "udp_timeout": 30}
+UDP = Entry(4, 17, bytes((198, 51, 100, 7)), bytes(4), 4000, 27015)
+BOT = Entry(6, 6, bytes(16), bytes(16), 4000, 443, SEEN_REPLY | ASSURED, 431_000, tcp_state=3)
+
+
+def table(*sampled: Entry, count: int = 200_000, growth: float = 0.0) -> Table:
+    return Table(count, 262_144, 262_144, growth, sampled, TIMEOUTS)
+
+
+def test_calm_table_needs_nothing() -> None:
+    made = conntrack.plan_for(table(UDP, count=500), Options())
+    assert (made.rule, made.steps) == (None, ())
+    assert "nothing to do" in made.here
+
+
+def test_names_who_fills_and_shortens_only_what_holds_entries() -> None:
+    made = conntrack.plan_for(table(*[UDP] * 99, BOT), Options())
+    text = "\n".join(made.findings)
+    assert "udp/27015 99 %" in text
+    assert "198.51.100.0/24 99 %" in text
+    assert "holds 198,000 entries;" in text
+    assert made.rule is not None
+    changed = {item.name: item.value for part in made.rule.parts for item in part.settings}
+    assert changed["net.netfilter.nf_conntrack_udp_timeout"] == 10
+    assert changed["net.netfilter.nf_conntrack_tcp_timeout_established"] == 7440
+    assert "net.netfilter.nf_conntrack_tcp_timeout_syn_sent" not in changed
+    assert made.data["filled_by"]["services"] == {"udp/27015": 0.99, "tcp/443": 0.01}
+
+
+def test_early_drop_is_told_by_what_may_be_replaced() -> None:
+    """Of a table of assured entries nothing may be; of one without, every new connection finds one."""
+    assured, fresh = (
+        next(
+            line
+            for line in conntrack.plan_for(table(*[item] * 9), Options()).findings
+            if "early drop" in line
+        )
+        for item in (BOT, UDP)
+    )
+    assert "0 % of the entries" in assured
+    assert "about 0 % of new" in assured
+    assert "100 % of the entries" in fresh
+    assert "about >99.9 % of new" in fresh
+
+
+def test_forecast_needs_growth() -> None:
+    assert table(growth=-5.0).seconds_to_full is None
+    assert table(growth=62_144.0).seconds_to_full == 1.0
+    assert replace(table(growth=1e-9), count=1).seconds_to_full is None
+
+
+def test_decodes_entries_whatever_the_order_of_attributes() -> None:
+    addresses = netlink.attribute(1, bytes((192, 0, 2, 1))), netlink.attribute(2, bytes((192, 0, 2, 2)))
+    numbers = (
+        netlink.attribute(1, b"\x06"),
+        netlink.attribute(2, b"\x10\x00"),
+        netlink.attribute(3, b"\x00\x50"),
+    )
+    state = netlink.nested(4, netlink.nested(1, netlink.attribute(1, b"\x02")))
+    rest = (
+        netlink.attribute(3, (ASSURED).to_bytes(4, "big"))
+        + netlink.attribute(7, (9).to_bytes(4, "big"))
+        + state
+    )
+    found = []
+    for order in (slice(None), slice(None, None, -1)):
+        inner = netlink.nested(1, *addresses[order]), netlink.nested(2, *numbers[order])
+        original = netlink.nested(1, *inner[order])
+        entry = entry_of(netlink.netfilter_header(2) + original + rest)
+        assert entry is not None
+        assert entry.name == original
+        found.append(entry._replace(name=b""))
+    expected = Entry(4, 6, bytes((192, 0, 2, 1)), bytes((192, 0, 2, 2)), 4096, 80, ASSURED, 9, 2)
+    assert found == [expected, expected]
+    assert entry_of(netlink.netfilter_header(7)) is None
+    assert entry_of(b"") is None
