@@ -97,9 +97,14 @@ install_file 0644 "$clone/scripts/files/fwtop.8" "$man_page"
 install_file 0644 "$clone/scripts/files/fwtop.bash" "$completion"
 install_file 0644 "$clone/docs/screen.toml" "$sample_settings"
 install_file 0644 "$clone/scripts/files/fwtop.service" "$service_unit"
+install_file 0644 "$clone/docs/policy.toml" "$sample_policy"
+install_file 0644 "$clone/scripts/files/fwtop-policy.service" "$policy_unit"
 if [[ -d /run/systemd/system ]]; then
   # A recorder that runs is to be of this build: its guardian will be.
   { logged systemctl daemon-reload && logged systemctl try-restart "$(basename "$service_unit")"; } ||
     say "systemd could not restart the recorder: systemctl status fwtop"
+fi
+if command -v systemctl >/dev/null; then # it does nothing as long as there is no policy
+  logged systemctl enable "$(basename "$policy_unit")" || say "could not enable $policy_unit: no policy is restored at boot"
 fi
 say "installed in $((SECONDS - started)) s: sudo fwtop"

@@ -14,6 +14,8 @@ is_installed() {
     cmp -s "$clone/scripts/files/fwtop.bash" "$completion" &&
     cmp -s "$clone/scripts/files/fwtop.service" "$service_unit" &&
     cmp -s "$clone/docs/screen.toml" "$sample_settings" &&
+    cmp -s "$clone/docs/policy.toml" "$sample_policy" &&
+    cmp -s "$clone/scripts/files/fwtop-policy.service" "$policy_unit" &&
     id "$user" "$dissector_user" >/dev/null 2>&1
 }
 

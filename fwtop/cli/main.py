@@ -42,6 +42,9 @@ _RULES = {
     "events": "what changes about the rules and sets of this machine",
     "rules": "every rule and set on this machine, with rates",
 }
+_POLICY = {
+    "policy": "lists and rules that stay: check, diff, apply, history, rollback",
+}
 _RECORDINGS = {
     "read": "analyse a capture file",
     "sessions": "stored sessions",
@@ -55,7 +58,7 @@ _TOOLS = {
     "lab": "attack a victim in network namespaces",
     "bench": "benchmarks; --calibrate measures the cost of each kind of rule",
 }
-VERBS = {**_OBSERVE, **_RULES, **_RECORDINGS, **_TOOLS}
+VERBS = {**_OBSERVE, **_RULES, **_POLICY, **_RECORDINGS, **_TOOLS}
 
 
 class _Parser(argparse.ArgumentParser):
@@ -111,7 +114,8 @@ def _run(arguments: list[str]) -> int:
 
 def verb_module(verb: str) -> ModuleType:
     """Import the module of a verb: HELP, EXAMPLE, arguments(parser) and run(arguments)."""
-    package = "rules." if verb in _RULES else "recordings." if verb in _RECORDINGS else ""
+    groups = (("rules.", _RULES), ("policy.", _POLICY), ("recordings.", _RECORDINGS))
+    package = next((name for name, verbs in groups if verb in verbs), "")
     return importlib.import_module(f"fwtop.cli.{package}{verb}")
 
 

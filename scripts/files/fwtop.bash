@@ -2,7 +2,7 @@
 # shellcheck shell=bash
 
 _fwtop() {
-  local verbs="watch snapshot read record service alarms block list protect limit match drop notrack synproxy sysctl harden apply status keep repair undo why rules events sessions report replay trends config doctor lab bench"
+  local verbs="watch snapshot read record service alarms block list protect limit match drop notrack synproxy sysctl harden apply status keep repair undo why rules events policy sessions report replay trends config doctor lab bench"
   local current=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD - 1]} verb="" word
   for word in "${COMP_WORDS[@]:1:COMP_CWORD-1}"; do
     [[ " $verbs " == *" $word "* ]] && verb=$word && break
@@ -17,7 +17,7 @@ _fwtop() {
     --proto) mapfile -t COMPREPLY < <(compgen -W "tcp udp icmp icmpv6 gre" -- "$current") && return ;;
     --level) mapfile -t COMPREPLY < <(compgen -W "open protected closed" -- "$current") && return ;;
     --ttl) mapfile -t COMPREPLY < <(compgen -W "30s 10m 2h 1d" -- "$current") && return ;;
-    -o | --output | --jsonl | --alarms | --geoip | --svg | --capture | --check) mapfile -t COMPREPLY < <(compgen -f -- "$current") && return ;;
+    -o | --output | --jsonl | --alarms | --geoip | --svg | --capture | --check | --file) mapfile -t COMPREPLY < <(compgen -f -- "$current") && return ;;
     --directory | --history) mapfile -t COMPREPLY < <(compgen -d -- "$current") && return ;;
   esac
   local options="--help" rule="--ttl --preview --yes --force --json --netns"
@@ -46,6 +46,7 @@ _fwtop() {
     why) options+=" --json --netns" ;;
     events) options+=" --every --json --netns" ;;
     rules) options+=" --watch --every --readings --ours --json --netns" ;;
+    policy) options+=" check diff apply history rollback boot schema --file --yes --confirm --force --json --netns" ;;
     sessions) options+=" --json --directory" ;;
     report) options+=" --directory --format -o --output" ;;
     replay) options+=" --directory --json --top --speed" ;;

@@ -36,6 +36,7 @@ _COUNTING_SECONDS = 1.0  # what a rule matched at last is not worth a longer wai
 TIDY_SECONDS = 10.0  # between two tries to remove leftovers
 REPAIRING = "being repaired; "  # before the journalled note: a crash then is no reason to end the rule
 _LONG_SECONDS = 1.0  # an installation that took longer gets its whole confirmation time all the same
+POLICY = "policy"  # who created the rules that stay until another policy takes them out
 _OWNER_GONE = "the console went away before confirming"
 _WITHOUT_KERNEL_TIMEOUT = frozenset({Kind.SYSCTL, Kind.SYNPROXY})  # they change sysctls
 
@@ -334,6 +335,7 @@ class Lifecycle:
             retry = RETRY_SECONDS
         if self.active and now >= state.allow_due():
             self._refresh_allow()
+            self._renew_policy(now)
         deadline = timers.next_deadline(self.active.values())
         if deadline is None:
             return None
@@ -341,6 +343,17 @@ class Lifecycle:
         ends = lists.tick(now) if lists is not None and not self._installing else None
         due = min(deadline, state.allow_due(), ends if ends is not None else deadline)
         return max(retry, due - time.monotonic(), 0.0)
+
+    def _renew_policy(self, now: float) -> None:
+        """Start the time of a policy's rules again once half of it is over; what fails is tried again."""
+        for entry in list(self.active.values()):
+            rule = entry.rule
+            lasts = entry.state is State.CONFIRMED and rule.created_by == POLICY
+            if lasts and entry.expires - now < rule.ttl_seconds / 2:
+                try:
+                    self.keep(rule.id, None)
+                except FwtopError as error:
+                    self._log_once(f"policy {rule.id}", error)
 
     def _refresh_allow(self) -> None:
         """Update the allow-list everywhere; where that fails, the log and the warnings say so."""

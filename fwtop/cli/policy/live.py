@@ -1,0 +1,201 @@
+"""What the guardian has of a policy, and how it becomes another one.
+
+A policy is tried with rules of its own, which the kernel takes out again by its clock, beside those of the
+old one: what is in keeps acting until the new policy is kept. Then the lists get their new entries, the rules
+that are new come in, and those that are over go, in this order: in between packets meet both.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from fwtop.cli.policy.document import CREATED_BY, TRIAL, Policy, shape
+from fwtop.client.discovery import GuardianClient
+from fwtop.model.addresses.address import Prefix
+from fwtop.model.addresses.prefix_list import pack_prefixes
+from fwtop.model.errors import FwtopError
+from fwtop.model.protocol import ListChange, ListShow, Status, Undo
+from fwtop.model.rule import LIST, Kind, Rule, rule_status_from_dict
+from fwtop.model.text import safe_text
+
+TRIED_BY = "policy trial"
+
+
+@dataclass(frozen=True, slots=True)
+class ListChangeOf:
+    """How many entries of a list come and go, and how many it had."""
+
+    name: str
+    added: int
+    removed: int
+    before: int
+
+    @property
+    def share(self) -> float:
+        """The share of the entries that it had and has which are not in both."""
+        total = self.before + self.added
+        return (self.added + self.removed) / total if total else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """What differs between what is active and a policy."""
+
+    added: tuple[Rule, ...] = ()
+    removed: tuple[Rule, ...] = ()  # with their numbers
+    new_lists: tuple[str, ...] = ()
+    lists: tuple[ListChangeOf, ...] = ()
+    gone_lists: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        """Whether anything differs."""
+        return any((self.added, self.removed, self.new_lists, self.lists, self.gone_lists))
+
+
+@dataclass(slots=True)
+class Trial:
+    """The rules and lists of a policy that is being tried."""
+
+    rules: list[str] = field(default_factory=list)
+    lists: list[str] = field(default_factory=list)
+
+
+class Live:
+    """The policy's rules and lists in a guardian."""
+
+    def __init__(self, guardian: GuardianClient) -> None:
+        self._guardian = guardian
+
+    def rules(self, created_by: str = CREATED_BY) -> list[Rule]:
+        """Return the active rules of the policy."""
+        found = self._guardian.demand(Status(allow=False)).data["rules"]
+        rules = [rule_status_from_dict(item).rule for item in found]
+        return [rule for rule in rules if rule.created_by == created_by]
+
+    def list_names(self) -> set[str]:
+        """Return the names of all named lists."""
+        return {item["name"] for item in self._guardian.demand(ListShow()).data["lists"]}
+
+    def difference(self, policy: Policy, old_lists: set[str]) -> Difference:
+        """Compare what is active with a policy; `old_lists` are those that the last policy made."""
+        active = self.rules()
+        wanted, there = {shape(rule) for rule in policy.rules}, {shape(rule) for rule in active}
+        names = self.list_names()
+        changed = [self._change_of(name, policy.lists[name]) for name in policy.lists if name in names]
+        return Difference(
+            tuple(rule for rule in policy.rules if shape(rule) not in there),
+            tuple(rule for rule in active if shape(rule) not in wanted),
+            tuple(name for name in policy.lists if name not in names),
+            tuple(item for item in changed if item.added or item.removed),
+            tuple(sorted((old_lists - policy.lists.keys()) & names)),
+        )
+
+    def _change_of(self, name: str, wanted: Sequence[Prefix]) -> ListChangeOf:
+        entries, _ = self._guardian.read_list(name)
+        if pack_prefixes(entries) == pack_prefixes(wanted):
+            return ListChangeOf(name, 0, 0, len(entries))
+        from fwtop.model.addresses.prefix_rows import PrefixRows
+        from fwtop.model.addresses.prefix_sets import positions
+
+        before, after = PrefixRows.of(entries), PrefixRows.of(wanted)
+        stay = int((positions(before, after) >= 0).sum())
+        return ListChangeOf(name, len(after) - stay, len(before) - stay, len(before))
+
+    def put_on_trial(self, policy: Policy, change: Difference, seconds: int, *, force: bool) -> Trial:
+        """Install what differs for some seconds, beside what is there; raises FwtopError, undoing it."""
+        trial = Trial()
+        try:
+            for name in change.new_lists:
+                self._create(trial, name, policy.lists[name])
+            changed = {item.name for item in change.lists}
+            for name in sorted(changed):
+                self._create(trial, name + TRIAL, policy.lists[name])
+            new = {shape(rule) for rule in change.added}
+            for rule in policy.rules:
+                if shape(rule) in new or changed & set(rule.lists_used):
+                    tried = replace(_on_lists(rule, changed), created_by=TRIED_BY)
+                    answer = self._guardian.apply(tried, seconds, force=force)
+                    trial.rules.append(answer.data["status"]["rule"]["id"])
+        except BaseException:
+            self.end_trial(trial)
+            raise
+        return trial
+
+    def _create(self, trial: Trial, name: str, entries: Sequence[Prefix]) -> None:
+        self._guardian.change_list(ListChange(name, "create"), entries)
+        trial.lists.append(name)
+
+    def end_trial(self, trial: Trial, *, keep_lists: bool = False) -> None:
+        """Take the rules of a trial out, and its lists; kept are those that take nobody's place."""
+        active = {rule.id for rule in self.rules(TRIED_BY)}
+        if over := tuple(rule_id for rule_id in trial.rules if rule_id in active):
+            self._guardian.demand(Undo(over))
+        for name in trial.lists:
+            if name.endswith(TRIAL) or not keep_lists:
+                self._delete(name)
+
+    def clear_trials(self) -> None:
+        """Take out what an interrupted trial left."""
+        if left := tuple(rule.id for rule in self.rules(TRIED_BY)):
+            self._guardian.demand(Undo(left))
+        for name in self.list_names():
+            if name.endswith(TRIAL):
+                self._delete(name)
+
+    def put_in(
+        self, policy: Policy, old_lists: set[str], *, force: bool, failed: Callable[[str], None] | None = None
+    ) -> None:
+        """Make the policy what is active; it can be repeated, and does what is left to do.
+
+        Raises FwtopError at the first thing that fails, or tells `failed` and goes on.
+        """
+        change = self.difference(policy, old_lists)
+        for name in (*change.new_lists, *(item.name for item in change.lists)):
+            action = "create" if name in change.new_lists else "replace"
+            with _telling(failed, f"list {name}"):
+                self._guardian.change_list(ListChange(name, action, force=force), policy.lists[name])
+        removed = list(change.removed)
+        for rule in change.added:
+            old = next((item for item in removed if _is_level_of(item, rule)), None)
+            with _telling(failed, rule.summary):
+                if old is not None:
+                    removed.remove(old)
+                    rule = replace(rule, replaces=old.id)  # noqa: PLW2901
+                self._guardian.apply(rule, 0, force=force)
+        if removed:
+            self._guardian.demand(Undo(tuple(rule.id for rule in removed)))
+        for name in change.gone_lists:
+            self._delete(name)
+
+    def _delete(self, name: str) -> None:
+        """Delete a list; one that a temporary rule uses stays."""
+        with contextlib.suppress(FwtopError):
+            self._guardian.change_list(ListChange(name, "delete"))
+
+
+@contextlib.contextmanager
+def _telling(failed: Callable[[str], None] | None, what: str) -> Iterator[None]:
+    try:
+        yield
+    except FwtopError as error:
+        if failed is None:
+            raise FwtopError(f"{safe_text(what)}: {error}", error.code) from None
+        failed(f"{safe_text(what)}: {error}")
+
+
+def _on_lists(rule: Rule, changed: set[str]) -> Rule:
+    """Return a rule that looks up the tried lists where there are any."""
+    if rule.protection is not None:
+        names = tuple(name + TRIAL if name in changed else name for name in rule.protection.lists)
+        return replace(rule, protection=replace(rule.protection, lists=names))
+    name = rule.list_name
+    return replace(rule, origin=f"{LIST}{name}{TRIAL}") if name in changed else rule
+
+
+def _is_level_of(old: Rule, new: Rule) -> bool:
+    """Say whether a rule becomes another one by another level."""
+    if old.kind is not Kind.PROTECT or old.protection is None or new.protection is None:
+        return False
+    return shape(replace(old, protection=replace(old.protection, level=new.protection.level))) == shape(new)

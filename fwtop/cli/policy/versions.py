@@ -1,0 +1,170 @@
+"""The policies that were kept, newest last: their text, and what their lists held.
+
+A version is a JSON file; lists are files named by the hash of their contents, which versions share. Each
+file is written whole and renamed into place, so that a crash leaves the old state. `pending` is the version
+that is being put in: if a crash interrupts that, the next command undoes it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+import zlib
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from fwtop.cli.policy.document import Policy, parse
+from fwtop.model.addresses.address import Prefix
+from fwtop.model.addresses.prefix_list import pack_prefixes, unpack_prefixes
+from fwtop.model.errors import FwtopError
+from fwtop.model.paths import GUARDIAN_DIRECTORY
+from fwtop.model.text import safe_text
+
+KEPT = 20  # versions
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """A policy that was kept."""
+
+    number: int
+    kept: float  # Unix seconds
+    note: str  # where it came from
+    text: str
+    lists: dict[str, str]  # name → hash of the contents
+
+
+class Versions:
+    """The versions of one network namespace."""
+
+    def __init__(self, netns: str | None, directory: Path = GUARDIAN_DIRECTORY / "policy") -> None:
+        """Take the name of the namespace, None for that of the machine."""
+        self._directory = directory / ("machine" if netns is None else f"netns-{netns}")
+
+    def all(self) -> list[Version]:
+        """Return the versions that can be read, oldest first."""
+        found = []
+        for path in self._directory.glob("[0-9]*.json"):
+            try:
+                found.append(Version(**json.loads(path.read_text("utf-8"))))
+            except (OSError, ValueError, TypeError):
+                continue
+        return sorted(found, key=lambda version: version.number)
+
+    def unreadable(self) -> list[str]:
+        """Return the names of damaged versions."""
+        good = {f"{version.number}.json" for version in self.all()}
+        return sorted(path.name for path in self._directory.glob("[0-9]*.json") if path.name not in good)
+
+    def find(self, number: int) -> Version:
+        """Return a version; raises FwtopError."""
+        known = self.all()
+        for version in known:
+            if version.number == number:
+                return version
+        numbers = ", ".join(str(version.number) for version in known) or "none"
+        raise FwtopError(f"there is no policy {number}; there are: {numbers}; nothing was changed")
+
+    def policy_of(self, version: Version) -> Policy:
+        """Return what a version says, with its lists as they were; raises FwtopError."""
+
+        def entries(table: dict[str, Any]) -> Sequence[Prefix]:
+            return self._read_list(version.lists.get(table["name"], ""))
+
+        return parse(version.text, f"policy {version.number}", entries)
+
+    def prepare(self, policy: Policy, note: str) -> Version:
+        """Write down a policy that is about to be put in, without making it the newest; raises FwtopError."""
+        try:
+            self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            numbers = [int(path.stem) for path in self._directory.glob("[0-9]*.json") if path.stem.isdigit()]
+            hashes = {name: self._write_list(entries) for name, entries in policy.lists.items()}
+            version = Version(max(numbers, default=0) + 1, time.time(), note, policy.text, hashes)
+            _write(self._pending, json.dumps(asdict(version)).encode())
+        except OSError as error:
+            raise _unwritable(self._directory, error) from None
+        return version
+
+    def pending(self) -> Version | None:
+        """Return the version whose putting in was not finished, None if there is none."""
+        try:
+            return Version(**json.loads(self._pending.read_text("utf-8")))
+        except (OSError, ValueError, TypeError):
+            return None
+
+    def keep(self, version: Version) -> None:
+        """Make a prepared version the newest, and forget the oldest; raises FwtopError."""
+        try:
+            self._pending.replace(self._directory / f"{version.number}.json")
+            _sync(self._directory)
+            for old in self.all()[:-KEPT]:
+                (self._directory / f"{old.number}.json").unlink(missing_ok=True)
+            self._drop_lists()
+        except OSError as error:
+            raise _unwritable(self._directory, error) from None
+
+    def abandon(self) -> None:
+        """Forget what was prepared."""
+        if self._directory.exists():
+            self._pending.unlink(missing_ok=True)
+            self._drop_lists()
+
+    @property
+    def _pending(self) -> Path:
+        return self._directory / "pending"
+
+    def _write_list(self, entries: Sequence[Prefix]) -> str:
+        packed = pack_prefixes(entries)
+        name = hashlib.sha256(packed).hexdigest()
+        path = self._directory / f"{name}.list"
+        if not path.exists():
+            _write(path, zlib.compress(packed, 1))
+        return name
+
+    def _read_list(self, name: str) -> Sequence[Prefix]:
+        try:
+            packed = zlib.decompress((self._directory / f"{name}.list").read_bytes())
+            if hashlib.sha256(packed).hexdigest() == name:
+                return unpack_prefixes(packed)
+        except (OSError, ValueError, zlib.error):
+            pass
+        raise FwtopError("what the list held is lost or damaged")
+
+    def _drop_lists(self) -> None:
+        pending = self.pending()
+        used = {name for version in self.all() for name in version.lists.values()}
+        used |= set(pending.lists.values()) if pending is not None else set()
+        for path in self._directory.glob("*.list"):
+            if path.stem not in used:
+                path.unlink(missing_ok=True)
+
+
+def _write(path: Path, data: bytes) -> None:
+    new = path.with_name(f"{path.name}.new")
+    with new.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    new.replace(path)
+    _sync(path.parent)
+
+
+def _sync(directory: Path) -> None:
+    handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _unwritable(directory: Path, error: OSError) -> FwtopError:
+    return FwtopError(f"cannot write to {safe_text(directory)}: {error.strerror}; nothing was changed")
+
+
+def lists_of(versions: Sequence[Version]) -> set[str]:
+    """Return the names of the lists that these versions have."""
+    return {name for version in versions for name in version.lists}

@@ -1,0 +1,190 @@
+"""The policy file: what is refused and how, its schema, the sample, versions, and what differs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fwtop.cli.policy import document
+from fwtop.cli.policy.document import SECONDS, parse, read, shape
+from fwtop.cli.policy.schema import schema
+from fwtop.cli.policy.versions import KEPT, Versions, lists_of
+from fwtop.guardian.rules.validate import MAX_TTL_SECONDS
+from fwtop.model.addresses.address import Prefix
+from fwtop.model.errors import FwtopError
+from fwtop.model.paths import ROOT
+from fwtop.model.rule import Kind, Level
+
+OFFICE = (Prefix.parse("198.51.100.0/24"),)
+GOOD = 'schema = 1\n[list.office]\nentries = ["198.51.100.0/24"]\n'
+# What is appended to GOOD, and what is said of it: both the parser and the schema refuse these
+WRONG_FORMS = {
+    "[[port]]\nservice = 443\n": "[[port]] number 1: service must be text, or a list of such",
+    "[[port]]\nlevel = 'open'\n": "[[port]] number 1: it needs service",
+    "[[port]]\nservice = []\n": "service must be text",
+    "[[port]]\nservice = '443/tcp'\nlevel = 'ajar'\n": "level must be open or protected or closed",
+    "[[port]]\nservice = '443/tcp'\npriority = 1001\n": "priority must be a whole number from 0 to 1000",
+    "[[port]]\nservice = '443/tcp'\nstrict = 1\n": "strict must be true or false",
+    "[port]\nservice = '443/tcp'\n": "[port]: write [[port]]",
+    "[[block]]\nlist = 'office'\nvia = 'hashlimit'\n": "via must be ipset or xdp",
+    "[[limit]]\nper = 24\nspeed = 3\n": "unknown: speed; there are proto,",
+    "[thresholds]\nmax_change = 1.5\n": "max_change must be a number from 0 to 1",
+    "[list.sixteen-letters]\nentries = []\n": "names of up to 14 characters",
+    "[firewall]\n": "unknown: firewall; there are block,",
+}
+WRONG_MEANINGS = {
+    "[[port]]\nservice = '443/tcp'\n": "[[port]] number 1: level protected needs --acl",
+    "[[port]]\nservice = '443/tcp'\nacl = 'vpn'\n": "there is no [list.vpn]",
+    "[[port]]\nservice = '443/sctp'\nacl = 'office'\n": "'443/sctp' is not a service",
+    "[[block]]\nlist = 'office'\n[[block]]\nlist = 'office'\n": "said twice: block list office",
+    "[[limit]]\nper = 24\n": "one of the arguments --rate --connections is required",
+    "[[limit]]\nper = 24\nrate = 'fast'\n": "--rate: 'fast' is not a rate",
+    "[[signature]]\nstring = 'x'\nhex = 'aa'\n": "not allowed with argument",
+    "[list.more]\nentries = ['nobody']\n": "[list.more]: 'nobody'",
+    "[list.more]\nleast = 1\n": "[list.more]: it has 0 entries, not 1 to 0",
+    "[list.more]\nfile = 'absent'\n": "cannot read",
+    "= 1": "Invalid statement",
+}
+
+
+def policy(text: str, tmp_path: Path) -> document.Policy:
+    (tmp_path / "policy.toml").write_text(text)
+    return read(tmp_path / "policy.toml")
+
+
+def fits(value: Any, rule: dict[str, Any]) -> bool:  # noqa: PLR0911 - a line for each word
+    """Validate by the part of JSON Schema that ours is written in."""
+    kinds = {
+        "object": dict,
+        "array": list,
+        "string": str,
+        "integer": int,
+        "boolean": bool,
+        "number": (int, float),
+    }
+    if "anyOf" in rule and not any(fits(value, one) for one in rule["anyOf"]):
+        return False
+    if "const" in rule and value != rule["const"]:
+        return False
+    if "type" in rule:
+        is_flag = isinstance(value, bool) and rule["type"] != "boolean"
+        if is_flag or not isinstance(value, kinds[rule["type"]]):
+            return False
+    if "enum" in rule and value not in rule["enum"]:
+        return False
+    if isinstance(value, dict):
+        import re
+
+        names = rule.get("propertyNames", {}).get("pattern", "")
+        known, more = rule.get("properties", {}), rule.get("additionalProperties", True)
+        return (
+            all(name in value for name in rule.get("required", ()))
+            and all(re.search(names, name) for name in value)
+            and all(
+                fits(item, known[name]) if name in known else more is True or (more and fits(item, more))
+                for name, item in value.items()
+            )
+        )
+    if isinstance(value, list):
+        return len(value) >= rule.get("minItems", 0) and all(
+            fits(item, rule.get("items", {})) for item in value
+        )
+    if isinstance(value, int | float):
+        return rule.get("minimum", value) <= value <= rule.get("maximum", value)
+    return True
+
+
+def table_of(text: str) -> dict[str, Any]:
+    import tomllib
+
+    return tomllib.loads(text)
+
+
+@pytest.mark.parametrize(("more", "said"), [*WRONG_FORMS.items(), *WRONG_MEANINGS.items()])
+def test_a_mistake_is_told_with_its_place(more: str, said: str, tmp_path: Path) -> None:
+    with pytest.raises(FwtopError) as caught:
+        policy(GOOD + more, tmp_path)
+    assert said in str(caught.value)
+    assert str(caught.value).endswith("; nothing was changed")
+    assert "\n" not in str(caught.value)
+
+
+def test_the_schema_refuses_what_the_parser_refuses_and_takes_what_it_takes(tmp_path: Path) -> None:
+    rules = schema()
+    for more in WRONG_FORMS:
+        assert not fits(table_of(GOOD + more), rules), more
+    assert not fits({}, rules)
+    sample = (ROOT / "docs/policy.toml").read_text()
+    assert fits(table_of(sample), rules)
+    assert len(policy(sample, tmp_path).rules) == 7
+
+
+def test_the_schema_in_the_documents_is_this_one() -> None:
+    assert json.loads((ROOT / "docs/policy.schema.json").read_text()) == schema()
+
+
+def test_every_key_is_documented() -> None:
+    text = (ROOT / "docs/POLICY.md").read_text()
+    for keys in (document.LIST_KEYS, document.THRESHOLD_KEYS, *document.RULE_KEYS.values()):
+        assert all(f"`{key}" in text for key in keys), keys
+
+
+def test_a_table_makes_the_rules_of_its_verb(tmp_path: Path) -> None:
+    text = GOOD + (
+        "[[port]]\nservice = ['443/tcp', '53/udp']\nacl = 'office'\nstrict = true\nfamily = 6\n"
+        "[[block]]\nlist = 'office'\nvia = 'xdp'\n[[signature]]\nstring = '-x'\nproto = 'udp'\ndport = 53\n"
+    )
+    made = policy(text, tmp_path)
+    assert [rule.kind for rule in made.rules] == [Kind.PROTECT, Kind.PROTECT, Kind.XDP, Kind.STRING]
+    first, _, block, signature = made.rules
+    assert first.protection is not None
+    assert (first.protection.level, first.protection.priority) == (Level.PROTECTED, 0)
+    assert (first.match.family, first.match.dport, first.protection.strict) == (6, 443, True)
+    assert block.list_name == "office"
+    assert signature.match.payload[0].data == b"-x"
+    assert {rule.created_by for rule in made.rules} == {"policy"}
+    assert SECONDS <= MAX_TTL_SECONDS
+    assert len({shape(rule) for rule in made.rules}) == 4
+
+
+def test_lists_come_from_files_beside_the_policy(tmp_path: Path) -> None:
+    (tmp_path / "more.txt").write_text("203.0.113.9 # somebody\n198.51.100.0/24\n")
+    made = policy(GOOD + 'file = "more.txt"\n', tmp_path)
+    assert {str(prefix) for prefix in made.lists["office"]} == {"198.51.100.0/24", "203.0.113.9"}
+
+
+def test_versions_keep_text_and_lists_and_forget_the_oldest(tmp_path: Path) -> None:
+    versions = Versions("x", tmp_path)
+    for number in range(KEPT + 2):
+        entries = (*OFFICE, Prefix.parse(f"203.0.113.{number}"))
+        made = parse(f"{GOOD}# {number}\n", "x", lambda _, entries=entries: entries)
+        version = versions.prepare(made, f"note {number}")
+        assert versions.pending() == version
+        versions.keep(version)
+        assert versions.pending() is None
+    known = versions.all()
+    assert [version.number for version in known] == list(range(3, KEPT + 3))
+    assert lists_of(known) == {"office"}
+    again = versions.policy_of(versions.find(KEPT + 2))
+    assert tuple(map(str, again.lists["office"])) == ("198.51.100.0/24", f"203.0.113.{KEPT + 1}")
+    files = sorted((tmp_path / "netns-x").glob("*.list"))
+    assert len(files) == KEPT, "lists that no version has are gone"
+    files[0].write_bytes(b"damaged")
+    broken = next(version for version in known if files[0].stem in version.lists.values())
+    with pytest.raises(FwtopError, match=r"\[list.office\]: what the list held is lost or damaged"):
+        versions.policy_of(broken)
+    (tmp_path / "netns-x/3.json").write_text("{")
+    assert versions.unreadable() == ["3.json"]
+    with pytest.raises(FwtopError, match="there is no policy 3; there are: 4, 5"):
+        versions.find(3)
+
+
+def test_what_was_abandoned_leaves_nothing(tmp_path: Path) -> None:
+    versions = Versions(None, tmp_path)
+    versions.prepare(parse(GOOD, "x", lambda _: OFFICE), "x")
+    versions.abandon()
+    assert versions.pending() is None
+    assert list((tmp_path / "machine").iterdir()) == []
