@@ -134,7 +134,7 @@ async def test_a_tab_keeps_panel_and_row_while_another_is_shown() -> None:
         assert run.selected_key() == chosen
 
 
-@pytest.mark.parametrize("scene", ["calm", "few_sources", "provisional", "vectors"])
+@pytest.mark.parametrize("scene", ["provisional", "vectors"])
 async def test_keys_never_refer_to_a_hidden_panel(scene: str) -> None:
     async with running(SCENES[scene]()) as run:
         main = run.app.main
