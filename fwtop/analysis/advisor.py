@@ -17,7 +17,7 @@ from fwtop.analysis.held.memory import HeldMemory
 from fwtop.analysis.history.acquaintances import Acquaintances
 from fwtop.analysis.history.baseline import Baseline
 from fwtop.analysis.history.scan_memory import ScanMemory
-from fwtop.analysis.history.timeline import Timeline, activity
+from fwtop.analysis.history.timeline import Known, Timeline, activity
 from fwtop.analysis.proposals.cache import Advice, Fingerprint, StableNumbers
 from fwtop.analysis.proposals.normal import normal_traffic, with_unexplained
 from fwtop.analysis.proposals.propose import numbered, offers
@@ -52,13 +52,15 @@ class Advisor:
         config: AdviseConfig | None = None,
         baseline: Baseline | None = None,
         lookup: OriginLookup | None = None,
+        known: tuple[Known, ...] = (),
     ) -> None:
+        """`known` are attacks that another observation has seen before this one began."""
         self.config = config or AdviseConfig()
         self.standing = Standing.unknown()  # of the sources, as of the last judgement
         self.judged: JudgedTraffic | None = None  # the last window
         self._lookup = lookup or NoOrigin()
         self.baseline = baseline or Baseline(self.config.baseline_rows)
-        self._timeline = Timeline(self.config.linger_seconds)
+        self._timeline = Timeline(self.config.linger_seconds, known=known)
         self._scans = ScanMemory()
         self._acquaintances = Acquaintances()
         self._held = HeldMemory()

@@ -13,6 +13,7 @@ from pathlib import Path
 from fwtop.analysis.advisor import Advisor
 from fwtop.analysis.config import AdviseConfig, read_thresholds
 from fwtop.analysis.history.baseline import Baseline
+from fwtop.console.attach import Earlier, find_earlier
 from fwtop.console.control.controls import LiveControls
 from fwtop.console.control.guardian_link import GuardianLink
 from fwtop.console.evidence import EvidenceSampler
@@ -106,6 +107,7 @@ class LiveConsole:
     recorder: Recorder | None
     controls: LiveControls
     preview: Callable[[Rule], Preview]
+    earlier: Earlier
 
     def take(self, snapshot: Snapshot) -> Snapshot:
         """Record a snapshot; return it with a note if recording fails."""
@@ -149,7 +151,9 @@ def build(
     lookup = open_lookup(options.geoip)
     # /sys shows the interfaces of the namespace that mounted it, not of another watched one.
     loaded = load_config(origin.interfaces if options.netns is None else ())
-    advisor = Advisor(loaded.config, baseline=_stored_baseline(host, options), lookup=lookup)
+    earlier = find_earlier(origin) if options.mode == "tui" else Earlier()
+    baseline = _stored_baseline(host, options)
+    advisor = Advisor(loaded.config, baseline=baseline, lookup=lookup, known=earlier.attacks)
     engine = Engine(lookup, window_seconds=window_seconds, top=options.top, live=True, own=own)
     notes = [safe_text(warning) for warning in observation.warnings]
     notes += loaded.notes
@@ -180,7 +184,8 @@ def build(
         recorder = Recorder(
             host, origin, cities=open_cities(options.geoip), arrived=arrived, evidence=evidence
         )
-        recorder.baseline = advisor.baseline.to_bytes
+        if earlier.path is None:  # else the recorder's is kept, which has seen more
+            recorder.baseline = advisor.baseline.to_bytes
 
     previews = RulePreviews(lambda: session.latest, advisor.config)
 
@@ -217,7 +222,7 @@ def build(
         readonly="started with --readonly" if options.readonly else "",
     )
     return LiveConsole(
-        options, (link, quick, watching), source, session, recorder, controls, previews.preview
+        options, (link, quick, watching), source, session, recorder, controls, previews.preview, earlier
     )
 
 

@@ -13,6 +13,7 @@ from fwtop.model.config_file import ConfigText
 from fwtop.model.traffic.snapshot import Snapshot
 from fwtop.ui.app import FwtopApp
 from fwtop.ui.settings import read_settings
+from fwtop.ui.state.history import Past
 
 _STARTED_SNAPSHOTS = 4  # by then widgets, styles and the first window are there
 OnSnapshot = Callable[[Snapshot], None]
@@ -41,6 +42,10 @@ class LiveFeed:
     def player(self) -> None:
         """Live traffic isn't played."""
         return
+
+    def past(self) -> tuple[tuple[Past, ...], dict[str, float]]:
+        """Return what a recorder saw before the screen was opened."""
+        return self._console.earlier.past, self._console.earlier.rules
 
     def start(self, on_snapshot: OnSnapshot, on_error: OnError) -> None:
         """Begin observing."""

@@ -114,7 +114,10 @@ class Playback:
 
 
 @contextmanager
-def playback(path: Path) -> Iterator[Playback]:
-    """Open a session for playing, also one that is still being recorded. Raises FwtopError."""
-    with reading(path) as database:
+def playback(path: Path, *, whole: bool = True) -> Iterator[Playback]:
+    """Open a session for playing, also one that is still being recorded. Raises FwtopError.
+
+    `whole` checks all of its pages first.
+    """
+    with reading(path, whole=whole) as database:
         yield Playback(database, path)

@@ -183,6 +183,13 @@ class Feed(Protocol):
         """Return what plays the recording; None for live traffic."""
         ...
 
+    def past(self) -> tuple[tuple[Past, ...], dict[str, float]]:
+        """Return what is known of the minutes before the snapshot shown, and when rules were installed.
+
+        Of live traffic: before the first one, if a recorder was running.
+        """
+        ...
+
     def start(self, on_snapshot: Callable[[Snapshot], None], on_error: Callable[[Exception], None]) -> None:
         """Begin to deliver snapshots; both callbacks are thread-safe and return at once.
 

@@ -181,6 +181,8 @@ class SnapshotScreen(TabScreen, inherit_bindings=False):
             self.bars.history.rebuild(*self.feed.player.past())
             if now < self._noted:  # it went back: what was seen since hasn't happened yet
                 self.effects, self.trends = RuleEffects(), Trends()
+        elif not self._noted:
+            self._recall()
         self._noted = now
         self.news.take(snapshot, self.feed.player.state if self.feed.player is not None else None)
         self.effects.take(snapshot)
@@ -190,6 +192,14 @@ class SnapshotScreen(TabScreen, inherit_bindings=False):
             [*rates, *((f"rule {item.rule.id}", item.pps) for item in snapshot.mitigations)], now
         )
         self.bars.history.take(snapshot, now)
+
+    def _recall(self) -> None:
+        """Begin with what a recorder saw before the screen was opened."""
+        past, rules = self.feed.past()
+        if past:
+            self.bars.history.rebuild(past, rules)
+            since = time.strftime("%H:%M:%SZ", time.gmtime(past[0].at))
+            self.say(f"a recorder was running: what it saw since {since} is in the graph")
 
     def content(self) -> Content:
         """Return how much there is to show, for the layout."""

@@ -129,12 +129,16 @@ class FakeFeed:
     def __init__(self, first: Snapshot | None = None) -> None:
         self.controls = FakeControls()
         self.first = first
+        self.before: tuple[Past, ...] = ()
         self.paused: list[bool] = []
         self.stopped = 0
         self.session = "2026-09-21T14-13-20-web1"
         self.player: Player | None = None
         self.send: Callable[[Snapshot], None] = lambda _: None
         self.fail: Callable[[Exception], None] = lambda _: None
+
+    def past(self) -> tuple[tuple[Past, ...], dict[str, float]]:
+        return self.before, {}
 
     def start(self, on_snapshot: Callable[[Snapshot], None], on_error: Callable[[Exception], None]) -> None:
         self.send, self.fail = on_snapshot, on_error

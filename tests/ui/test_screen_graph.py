@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from screen_factory import calm, provisional, snapshot, trial
+from screen_fakes import FakeFeed
 from screen_parts import NOW
 from screen_run import running
 
@@ -13,7 +14,7 @@ from fwtop.model.traffic.flow import Flow
 from fwtop.ui.bars.graph import COLUMN_SECONDS, graph_lines
 from fwtop.ui.drawing.layout import graph_height
 from fwtop.ui.drawing.style import BAD, GOOD, Line, width_of
-from fwtop.ui.state.history import HISTORY_SECONDS, History, Point
+from fwtop.ui.state.history import HISTORY_SECONDS, History, Past, Point
 
 RATE = st.floats(0, 1e9, allow_nan=False)
 FLOW = st.builds(Flow, RATE, RATE, RATE, RATE, RATE, RATE, RATE)
@@ -135,3 +136,17 @@ async def test_history_stays_bounded_and_rules_are_marked_on_the_screen() -> Non
 async def test_slow_links_get_no_graph() -> None:
     async with running(snapshot(), slow=True) as run:
         assert "now  g" not in run.text()
+
+
+async def test_a_screen_opened_beside_a_recorder_begins_with_what_that_one_saw() -> None:
+    flood = Flow(1000.0, reaches=1000.0)
+    before = tuple(Past(NOW - 300 + second, Point(flood, attack=True)) for second in range(299))
+    feed = FakeFeed()
+    feed.before = before
+    async with running(calm(), feed=feed) as run:
+        points = run.app.main.bars.history.points
+        assert len(points) == 301
+        assert points[0].flow == flood
+        assert not points[-1].attack
+        await run.send(snapshot())
+        assert run.app.main.bars.history.points[0].flow == flood

@@ -150,12 +150,24 @@ class Track:
     noted: float = 0.0  # end of the last window that it was named in
 
 
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A vector that another observation of the same traffic has seen before; Unix seconds."""
+
+    kind: str
+    sport: int | None
+    since: float
+    until: float
+    peak_pps: float
+
+
 @dataclass
 class Timeline:
     """Recognises vectors by kind and port. One that returns within `linger_seconds` keeps its onset."""
 
     linger_seconds: float
     tracks: dict[tuple[str, int | None, str], Track] = field(default_factory=dict)
+    known: tuple[Known, ...] = ()
     _intervals: deque[Interval] = field(default_factory=deque)
 
     def observe(self, intervals: Iterable[Interval]) -> None:
@@ -173,6 +185,7 @@ class Timeline:
         track = self.tracks.get(key)
         if track is None or onset - track.until > self.linger_seconds:
             track = self.tracks[key] = Track(finding.title, *active.pulses[0], active.peak_pps)
+            self._recall(track, finding)
         for begin, end in active.pulses:
             track.waves += not finding.state and self._paused(track, active, begin)
             track.until = max(track.until, end)
@@ -182,6 +195,13 @@ class Timeline:
             track.follows = track.follows or self._predecessor(key, track)
         self._trim(until)
         return track
+
+    def _recall(self, track: Track, finding: Finding) -> None:
+        """Give a new track the onset that is known from before."""
+        for one in self.known:
+            same = (one.kind, one.sport) == (finding.kind, finding.match.sport)
+            if same and one.since <= track.since <= one.until + self.linger_seconds:
+                track.since, track.peak_pps = one.since, max(track.peak_pps, one.peak_pps)
 
     def follow(self, context: AnalysisContext) -> None:
         """Note which known vectors go on in a window that none of the rules names them in.

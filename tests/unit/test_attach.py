@@ -1,0 +1,97 @@
+"""A screen opened beside a recorder: what it finds in the running session, and what it does with it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from analysis_factory import make_batch, make_frames, make_tables
+from stored_samples import attack, snapshot
+from stored_sessions import path_of, writer
+
+from fwtop.analysis.advisor import Advisor
+from fwtop.analysis.history.timeline import Known
+from fwtop.console import attach
+from fwtop.console.attach import Earlier, find_earlier
+from fwtop.model.traffic.counters import Counters
+from fwtop.model.traffic.snapshot import Origin
+from fwtop.model.traffic.window import NoOrigin
+from fwtop.stats.engine import Engine
+
+NOW = 1_800_000_000.0
+HERE = Origin("live", ("eth0",), None, None)
+BEGAN = 1_699_999_700.0  # five minutes before the samples of `make_frames`
+SECONDS = 5.0
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attach.time, "time", lambda: NOW)
+
+
+def test_history_and_onsets_come_from_the_longest_running_session_of_the_same_interfaces(
+    tmp_path: Path,
+) -> None:
+    flood = attack(since=NOW - 100)
+    sessions = writer(tmp_path), writer(tmp_path, "eth1"), writer(tmp_path)
+    for second in range(40):
+        at = NOW - 40 + second
+        sessions[0].write(snapshot(at - 5, attacks=(flood,)))
+        sessions[1].write(snapshot(at - 5))
+    sessions[2].write(snapshot(NOW - 6))
+    earlier = find_earlier(HERE, tmp_path / "sessions")
+    assert earlier.path == path_of(sessions[0])
+    assert len(earlier.past) == 40
+    assert all(moment.point.attack for moment in earlier.past)
+    (known,) = earlier.attacks
+    assert (known.kind, known.since, known.peak_pps) == (flood.kind, NOW - 100, flood.peak_pps)
+    for session in sessions:
+        session.close()
+    assert find_earlier(HERE, tmp_path / "sessions") == Earlier()
+
+
+@pytest.mark.parametrize("origin", [replace(HERE, netns="lab"), replace(HERE, interfaces=("eth0", "eth1"))])
+def test_sessions_of_other_traffic_or_of_a_stuck_recorder_are_left_alone(
+    origin: Origin, tmp_path: Path
+) -> None:
+    session = writer(tmp_path)
+    session.write(snapshot(NOW - 6))
+    assert find_earlier(HERE, tmp_path / "sessions").path is not None
+    assert find_earlier(origin, tmp_path / "sessions").path is None
+    session.close()
+    session = writer(tmp_path)
+    session.write(snapshot(NOW - 60))
+    assert find_earlier(HERE, tmp_path / "sessions").path is None
+    session.close()
+
+
+def onset(known: tuple[Known, ...]) -> float:
+    """Judge a window of a SYN flood; return when it is said to have begun."""
+    flood = {"protocol": "tcp", "flags": "S", "dport": 80, "src": "random", "count": 20_000}
+    batch = make_batch(make_frames([flood], SECONDS))
+    engine = Engine(NoOrigin(), window_seconds=SECONDS, live=True)
+    engine.feed(batch, Counters(SECONDS, len(batch), int(batch.length.sum())), 1_700_000_000.0 + SECONDS)
+    window = engine.window()
+    (found,) = Advisor(known=known).judge(window, make_tables(window)).attacks
+    assert found.kind == "syn_flood"
+    return found.since
+
+
+@pytest.mark.parametrize(
+    ("kind", "sport", "since", "until", "is_the_same"),
+    [
+        ("syn_flood", None, BEGAN, BEGAN + 301, True),
+        ("udp_flood", None, BEGAN, BEGAN + 301, False),
+        ("syn_flood", 53, BEGAN, BEGAN + 301, False),
+        ("syn_flood", None, BEGAN - 7200, BEGAN - 7100, False),
+    ],
+)
+def test_an_attack_that_a_recorder_knows_keeps_its_onset(
+    kind: str, sport: int | None, since: float, until: float, is_the_same: bool
+) -> None:
+    seen = onset(())
+    # make_frames' own clock begins elsewhere
+    shift = seen - 1_700_000_000.0
+    known = Known(kind, sport, since + shift, until + shift, 1.0)
+    assert onset((known,)) == (known.since if is_the_same else seen)
