@@ -46,6 +46,23 @@ INLINE u32 in_list4(u64 *blocks, u64 *parts, u64 count, u64 address)
 	return place < count * 4 ? parts[place] >> (address & 63) & 1 : 0;
 }
 
+/* Addresses with ports: a trie, so that the key's bytes stand in network order. IPv4 is in the first 4 of the address. */
+struct ports_key {
+	u32 bits;
+	u8 family, protocol;
+	u16 port;
+	u64 hi, lo;
+};
+
+INLINE u32 in_ports(void *trie, u32 family, u32 protocol, u32 port, u64 hi, u64 lo)
+{
+	struct ports_key key = {family == 4 ? 64 : 160, family, protocol, __builtin_bswap16(port), 0, 0};
+
+	key.hi = __builtin_bswap64(family == 4 ? lo << 32 : hi);
+	key.lo = family == 4 ? 0 : __builtin_bswap64(lo);
+	return bpf_map_lookup_elem(trie, &key) != 0;
+}
+
 /* Prefix numbers of a partly listed /24: its first prefix's number and, if it has several prefixes, the index (from
  * 1) of the 256 bits that mark where each begins. */
 struct part_number {

@@ -18,7 +18,6 @@ from fwtop.kernel import namespaces
 from fwtop.kernel.children import enlarge
 from fwtop.model import paths
 from fwtop.model.addresses.prefix_list import ATTACH_ABOVE
-from fwtop.model.addresses.targets import prefixes_of
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import (
     API_VERSION,
@@ -67,7 +66,9 @@ class Program:
         given = tuple(entries)
         if len(given) <= ATTACH_ABOVE:
             return self.request(ListChange(name, action, ttl_seconds, entries=given))
-        return self._guardian.change_list(ListChange(name, action, ttl_seconds), prefixes_of(given)).data
+        from fwtop.model.addresses.named_list import entries_of
+
+        return self._guardian.change_list(ListChange(name, action, ttl_seconds), entries_of(given)).data
 
     def test(self, name: str, entry: str) -> str | None:
         """Return the entry of a list that holds an address or prefix, None if there is none."""

@@ -19,13 +19,14 @@ from fwtop.model.errors import FwtopError
 _SYSCALL = {"x86_64": 321, "aarch64": 280, "riscv64": 280, "s390x": 351, "ppc64le": 361}
 _ATTRIBUTES_BYTES = 144  # the kernel takes any size, and reads what is missing as zeros
 # enum bpf_cmd
-_MAP_CREATE, _MAP_LOOKUP, _MAP_UPDATE, _MAP_DELETE = 0, 1, 2, 3
+_MAP_CREATE, _MAP_LOOKUP, _MAP_UPDATE, _MAP_DELETE, _MAP_UPDATE_BATCH = 0, 1, 2, 3, 26
 _PROG_LOAD, _OBJ_PIN, _OBJ_GET, _PROG_TEST_RUN = 5, 6, 7, 10
 _PROG_QUERY = 16
 _PROG_GET_FD_BY_ID, _MAP_GET_FD_BY_ID, _OBJ_GET_INFO, _RAW_TRACEPOINT_OPEN = 13, 14, 15, 17
 _LINK_CREATE, _LINK_UPDATE, _LINK_DETACH = 28, 29, 34
 
-MAP_ARRAY, MAP_LRU_HASH, MAP_ARRAY_OF_MAPS, MAP_RINGBUF = 2, 9, 12, 27  # enum bpf_map_type
+MAP_ARRAY, MAP_LRU_HASH, MAP_LPM_TRIE, MAP_ARRAY_OF_MAPS, MAP_RINGBUF = 2, 9, 11, 12, 27  # enum bpf_map_type
+F_NO_PREALLOC = 1
 F_MMAPABLE = 1 << 10
 _F_RDONLY = 1 << 3
 _XDP, _NETFILTER, _TCX_INGRESS, _TCX_EGRESS = 37, 45, 46, 47  # enum bpf_attach_type
@@ -317,6 +318,13 @@ def _create(name: str, attributes: bytes) -> int:
 def set_element(descriptor: int, key: bytes, value: bytes) -> None:
     """Set one element of a map."""
     _element(_MAP_UPDATE, descriptor, key, _copy(value))
+
+
+def set_elements(descriptor: int, keys: bytes, values: bytes, count: int) -> None:
+    """Set many elements of a map, given one after the other."""
+    key_buffer, value_buffer = _copy(keys), _copy(values)
+    places = ctypes.addressof(key_buffer), ctypes.addressof(value_buffer)
+    call(_MAP_UPDATE_BATCH, struct.pack("<QQQQIIQQ", 0, 0, *places, count, descriptor, 0, 0))
 
 
 def get_element(descriptor: int, key: bytes, value_bytes: int) -> bytes:

@@ -15,7 +15,7 @@ from fwtop.model.text import safe_text
 from fwtop.xdp.generate import program_text
 from fwtop.xdp.lists import descriptors, with_descriptors
 from fwtop.xdp.maps import SHARED, possible_cpus
-from fwtop.xdp.rule import List4, List6, SlotRule
+from fwtop.xdp.rule import AnyList, List4, List6, SlotRule
 
 _CALLED = ("xdp_allow.h", "xdp_lists.h", "xdp_limit.h")  # by the rules
 _HEADERS = ("kernel.h", "record.h", "xdp.h", *_CALLED, "xdp_parse.h", "xdp_plain.h", "xdp_main.h")
@@ -106,7 +106,7 @@ def _numbered(rule: SlotRule, maps: dict[int, int]) -> SlotRule:
         maps[len(maps) + 1] = value
         return len(maps)
 
-    lists: dict[tuple[str, int], List4 | List6] = {}
+    lists: dict[tuple[str, int], AnyList] = {}
     for key, found in rule.lists.items():
         named = {field: number(descriptor) for field, descriptor in descriptors(found).items()}
         numbered = with_descriptors(found, named)

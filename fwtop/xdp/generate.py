@@ -12,7 +12,8 @@ from collections.abc import Iterable, Sequence
 from fwtop.model.addresses.address import Prefix
 from fwtop.xdp.conditions import ANY, PLAIN, Headers, header_conditions, limit_function, payload_lines
 from fwtop.xdp.ipv6_lists import lookup_lines6
-from fwtop.xdp.rule import List4, List6, Lists, SlotRule
+from fwtop.xdp.ports import ports_function
+from fwtop.xdp.rule import PORTS, List4, List6, ListPorts, Lists, SlotRule
 from fwtop.xdp.tree import count_functions, lookup_lines
 
 
@@ -88,6 +89,13 @@ def _rule_function(rule: SlotRule, headers: Headers) -> list[str]:
             return []
         lines += _prefix_function(headers, f"rule_{rule.slot}_{side}", side, prefixes, rule.lists)
         conditions.append(f"{headers.name}_rule_{rule.slot}_{side}(p)")
+    of_ports = rule.lists.get(PORTS)
+    if isinstance(of_ports, ListPorts):
+        found = ports_function(headers, f"rule_{rule.slot}_ports", of_ports)
+        if not found:
+            return []
+        lines += found
+        conditions.append(f"{headers.name}_rule_{rule.slot}_ports(p)")
     lines += [f"INLINE u32 {name}(struct frame *f, {headers.parameter})", "{"]
     for condition in conditions:
         lines += [f"\tif (!({condition}))", "\t\treturn 0;"]

@@ -40,7 +40,8 @@ from fwtop.kernel import bpf
 from fwtop.model.rule import Match, families_of
 from fwtop.xdp.ipv6_lists import build_list6
 from fwtop.xdp.maps import PENDING_BYTES, map_array, possible_cpus
-from fwtop.xdp.rule import BUCKETS, COUNTED_PREFIXES, List4, List6, Lists
+from fwtop.xdp.ports import build_ports
+from fwtop.xdp.rule import BUCKETS, COUNTED_PREFIXES, PORTS, AnyList, List4, List6, ListPorts, Lists
 
 if TYPE_CHECKING:
     import numpy as np
@@ -58,11 +59,14 @@ def build_lists(match: Match, limit: int, families: Sequence[int] = ()) -> tuple
     """Create and fill maps for each side and family with more than `limit` prefixes; raises OSError.
 
     Sources of `families` get them even if there are none. Also returns how many source prefixes have a
-    number: none of more than COUNTED_PREFIXES.
+    number: none of more than COUNTED_PREFIXES, and none with ports.
     """
+    from fwtop.model.addresses.port_rows import PortRows
     from fwtop.model.addresses.prefix_rows import PrefixRows
 
-    found: dict[tuple[str, int], List4 | List6] = {}
+    if isinstance(match.sources, PortRows):
+        return {PORTS: build_ports(match.sources)}, 0
+    found: dict[tuple[str, int], AnyList] = {}
     numbers = 0
     try:
         for side, prefixes in (("dst", match.destinations), ("src", match.sources)):
@@ -99,16 +103,16 @@ def create_hits(counted: int) -> int:
     )
 
 
-def descriptors(maps: List4 | List6) -> dict[str, int]:
+def descriptors(maps: AnyList) -> dict[str, int]:
     """Return the descriptors of a list's maps by field name."""
-    if isinstance(maps, List6):
+    if isinstance(maps, List6 | ListPorts):
         return {"map": maps.map}
     return {"blocks": maps.blocks, "parts": maps.parts, "numbers": maps.numbers}
 
 
-def with_descriptors(maps: List4 | List6, named: dict[str, int]) -> List4 | List6:
+def with_descriptors(maps: AnyList, named: dict[str, int]) -> AnyList:
     """Return the same list with other descriptors for its maps."""
-    if isinstance(maps, List6):
+    if isinstance(maps, List6 | ListPorts):
         return replace(maps, map=named["map"])
     return replace(maps, blocks=named["blocks"], parts=named["parts"], numbers=named["numbers"])
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from fwtop.kernel import children
 from fwtop.model.addresses.address import Prefix
+from fwtop.model.addresses.list_limits import of_ports
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import MAX_MESSAGE, Answer, ProtocolError, encode_answer
 from fwtop.model.rule import Kind, Rule, families_of
@@ -39,6 +40,7 @@ class RequestedRule:
     report_hits: bool = False  # return the map of per-prefix counters
     counted: bool = True  # prefixes in maps have counters
     list_key: str = ""  # of a named list
+    of_ports: bool = False  # whose entries have ports
 
     @classmethod
     def of(cls, slot: int, rule: Rule, *, report_hits: bool = False, list_key: str = "") -> RequestedRule:
@@ -48,7 +50,8 @@ class RequestedRule:
         families = tuple(sorted(families_of(rule.match.sources)))
         short = replace(rule, match=replace(rule.match, sources=()))
         counted = len(rule.match.sources) <= COUNTED_PREFIXES
-        return cls(slot, short, True, families, report_hits, counted, list_key)
+        ported = of_ports(rule.match.sources)
+        return cls(slot, short, True, families, report_hits, counted, list_key, ported)
 
     @property
     def number(self) -> int:
@@ -140,6 +143,7 @@ def encode_request(request: Request) -> tuple[bytes, list[int]]:
                 "report_hits": item.report_hits,
                 "counted": item.counted,
                 "list_key": item.list_key,
+                "of_ports": item.of_ports,
             }
             for item in request.rules
         ]
@@ -180,6 +184,7 @@ def _requested_rule(item: dict[str, Any]) -> RequestedRule:
         bool(item["report_hits"]),
         bool(item["counted"]),
         str(item["list_key"]),
+        bool(item["of_ports"]),
     )
 
 

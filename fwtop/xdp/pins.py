@@ -30,9 +30,20 @@ from fwtop.xdp.maps import (
     slot_dtype,
 )
 from fwtop.xdp.messages import RequestedRule
-from fwtop.xdp.rule import List4, List6, Lists, SlotRule, Table6, check_xdp, disjoint
+from fwtop.xdp.rule import (
+    PORTS,
+    AnyList,
+    List4,
+    List6,
+    ListPorts,
+    Lists,
+    SlotRule,
+    Table6,
+    check_xdp,
+    disjoint,
+)
 
-_TYPES: dict[int, type[List4] | type[List6]] = {4: List4, 6: List6}
+_TYPES: dict[int, type[AnyList]] = {0: ListPorts, 4: List4, 6: List6}
 
 
 def make_list(
@@ -61,7 +72,7 @@ def make_list(
 
 def find_list(directory: Path, key: str) -> tuple[Lists, int]:
     """Open the pinned lists of a rule; none if they are missing, or were made by another version."""
-    found: dict[tuple[str, int], List4 | List6] = {}
+    found: dict[tuple[str, int], AnyList] = {}
     try:
         written = _read(_layout(directory, key))
         for side, family, fields in written["lists"]:
@@ -173,11 +184,14 @@ def rules_to_compile(directory: Path, items: Iterable[RequestedRule]) -> list[Sl
         check_xdp(item.rule)
         lists, counted = _lists(directory, item)
         if item.listed and not lists:
-            if 6 in item.families:
+            if item.of_ports:
+                lists = {PORTS: ListPorts(0)}
+            elif 6 in item.families:
                 return []
-            lists, counted = {("src", 4): List4(0, 0, 0, 0, 0)}, int(item.counted)
-            if item.list_key:
-                lists["src", 6] = List6(0, ())
+            else:
+                lists, counted = {("src", 4): List4(0, 0, 0, 0, 0)}, int(item.counted)
+                if item.list_key:
+                    lists["src", 6] = List6(0, ())
         rules.append(SlotRule(item.slot, item.rule.match, lists, item.rule.limit, 0, item.at_tc, counted))
     return rules
 

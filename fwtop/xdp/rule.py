@@ -69,7 +69,17 @@ class List6:
     tables: tuple[Table6, ...]
 
 
-Lists = Mapping[tuple[str, int], "List4 | List6"]  # by side ("src", "dst") and family
+@dataclass(frozen=True, slots=True)
+class ListPorts:
+    """A list of addresses with ports, of both families: the descriptor of its map (ports.py)."""
+
+    map: int
+
+
+# By side ("src", "dst") and family; a list with ports has the side "ports" and the family 0.
+AnyList = List4 | List6 | ListPorts
+Lists = Mapping[tuple[str, int], AnyList]
+PORTS = ("ports", 0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from guardian_bench import apply, rules_of
@@ -11,9 +12,10 @@ from xdp_bench import XdpBench
 from fwtop.client.discovery import GuardianClient
 from fwtop.guardian.failpoints import Failpoint
 from fwtop.model.addresses.address import Prefix
+from fwtop.model.addresses.named_list import entries_of
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import ListChange, ListShow, ListTest, Undo
-from fwtop.model.rule import Kind, Match, Rule
+from fwtop.model.rule import Kind, Level, Match, Protection, Rule
 
 pytestmark = pytest.mark.kernel
 BENCH = XdpBench
@@ -59,6 +61,65 @@ def test_passes_is_blocked_by_the_list_and_passes_again(bench: XdpBench, kind: K
         assert int(over["packets"]) > counted, "the rule's counter goes on"
         change(guardian, "delete")
     assert bench.state() == before
+
+
+def change_ports(guardian: GuardianClient, action: str, *entries: str) -> dict:
+    return guardian.change_list(ListChange("bad", action), entries_of(entries)).data
+
+
+def near(bench: XdpBench) -> tuple[str, ...]:
+    """Return entries that the attacker's packets just miss."""
+    four, six = (bench.attacker(family) for family in FAMILIES)
+    return f"{four}:5352/udp", f"{four}:5353/tcp", f"[{six}]:5354-5400/udp", "198.51.100.0/24:5353/udp"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_an_address_sends_to_a_port_is_blocked_and_nothing_else(bench: XdpBench, kind: Kind) -> None:
+    before = bench.state()
+    four, six = (bench.attacker(family) for family in FAMILIES)
+    with bench.connect() as guardian:
+        change_ports(guardian, "create", *near(bench))
+        rule_id = apply(guardian, on_list(kind))
+        assert passing(bench) == (True, True)
+        change_ports(guardian, "add", f"{four}/31:5300-5360/udp", f"[{six}]:5353/udp")
+        assert passing(bench) == (False, False)
+        status = rules_of(guardian)[rule_id]
+        assert int(status["packets"]) == 2
+        assert status["acting"], status["not_acting"]
+        change_ports(guardian, "remove", f"{four}/31:5300-5360/udp", f"[{six}]:5353/udp")
+        assert passing(bench) == (True, True)
+        guardian.demand(Undo((rule_id,)))
+        change_ports(guardian, "delete")
+    assert bench.state() == before
+
+
+@pytest.mark.parametrize("kind", [Kind.IPSET, Kind.NFTABLES])
+def test_ranges_that_overlap_and_lists_of_one_kind(bench: XdpBench, kind: Kind) -> None:
+    four = bench.attacker(4)
+    with bench.connect() as guardian:
+        change_ports(guardian, "create", f"{four}/31:5300-5360/udp", f"{four}:5353/udp")
+        rule_id = apply(guardian, on_list(kind))
+        for text, holder in (
+            (f"{four}:5353/udp", f"{four}:5353/udp"),
+            (f"{four}:5301/udp", "/31:5300-5360/udp"),
+        ):
+            assert guardian.demand(ListTest("bad", text)).data["entry"].endswith(holder)
+        change_ports(guardian, "remove", f"{four}/31:5300-5360/udp")
+        assert not bench.path(4).passes(), "one more entry has this port"
+        many = [f"100.64.{number >> 8}.{number & 255}:5000-5009/udp" for number in range(700)]
+        change_ports(
+            guardian, "replace", f"{four}:5353/udp", *many
+        )  # a set is built aside where that is faster
+        assert not bench.path(4).passes()
+        change_ports(guardian, "replace", *near(bench))
+        assert passing(bench) == (True, True)
+        with pytest.raises(FwtopError, match="list bad holds addresses with ports"):
+            change(guardian, "add", "192.0.2.1")
+        ports = Rule("", Kind.PROTECT, Match(protocol=6, dport=80), "x", 60)
+        with pytest.raises(FwtopError, match="list bad has ports"):
+            apply(guardian, replace(ports, protection=Protection(Level.CLOSED, ("bad",))))
+        guardian.demand(Undo((rule_id,)))
+        change_ports(guardian, "delete")
 
 
 def test_many_rules_share_a_list_in_each_mechanism(bench: XdpBench) -> None:

@@ -22,20 +22,20 @@ _MAPPED = 0xFFFF  # upper bits of IPv4-mapped addresses, ::ffff:192.0.2.1
 _PIECE = 1 << 18  # bytes; keeps the working set in the CPU cache
 
 
-def read_prefix_file(name: str) -> Sequence[Prefix]:
+def read_prefix_file(name: str, *, ports: bool = False) -> Sequence[Prefix]:
     """Read one address or prefix per line; # starts a comment, `-` means standard input.
 
-    Returns a long list as PrefixRows, a short one in file order. Raises FwtopError
-    (code 2) with the numbers of invalid lines.
+    Returns a long list as PrefixRows, a short one in file order; with `ports` it may be one of addresses with
+    ports, PortRows. Raises FwtopError (code 2) with the numbers of invalid lines.
     """
-    lines = _Lines(safe_text(name, limit=100))
+    lines = _Lines(safe_text(name, limit=100), ports=ports)
     with _opened(name) as file:
         head = _read(file, name, _NUMPY_BYTES).removeprefix(codecs.BOM_UTF8)
         if len(head) < _NUMPY_BYTES - len(codecs.BOM_UTF8):
             for number, line in enumerate(head.split(b"\n"), 1):
                 lines.take(number, line)
             lines.check()
-            return tuple(lines.found)
+            return lines.of_ports() or tuple(lines.found)
         with collection_paused():
             return _read_long(file, name, head, lines)
 
@@ -43,8 +43,10 @@ def read_prefix_file(name: str) -> Sequence[Prefix]:
 class _Lines:
     """Lines that are read singly: the prefixes in them, and what is wrong with the first bad ones."""
 
-    def __init__(self, shown: str) -> None:
+    def __init__(self, shown: str, *, ports: bool = False) -> None:
         self.found: dict[Prefix, None] = {}
+        self._with_ports: list[str] = []
+        self._ports = ports
         self._shown = shown
         self._bad: list[str] = []
         self._wrong = 0
@@ -57,6 +59,9 @@ class _Lines:
         prefix = _parse(text)
         if prefix is not None:
             self.found[prefix] = None
+            return
+        if self._ports and _has_ports(text):
+            self._with_ports.append(text)
             return
         self._wrong += 1
         if self._wrong <= _SHOWN_ERRORS:
@@ -71,6 +76,14 @@ class _Lines:
             raise FwtopError(
                 f"{self._shown}: not an address or prefix: {first}{more}; nothing was changed", 2
             )
+
+    def of_ports(self) -> Sequence[Prefix]:
+        """Return the entries with ports, none if there are none; raises FwtopError."""
+        if not self._with_ports:
+            return ()
+        from fwtop.model.addresses.named_list import entries_of
+
+        return entries_of([*self._with_ports, *map(str, list(self.found)[:1])])
 
 
 def _read_long(file: BinaryIO, name: str, head: bytes, lines: _Lines) -> Sequence[Prefix]:
@@ -93,6 +106,12 @@ def _read_long(file: BinaryIO, name: str, head: bytes, lines: _Lines) -> Sequenc
             break
     lines.check()
     found = PrefixRows.of_columns(four, six)
+    if of_ports := lines.of_ports():
+        if len(found):
+            raise FwtopError(
+                f"{safe_text(name, limit=100)} has addresses with ports and without; nothing was changed", 2
+            )
+        return of_ports
     if lines.found:
         found = PrefixRows.union((found, tuple(lines.found)))
     if len(found) > MAX_PREFIXES or count > 2 * MAX_PREFIXES:
@@ -145,6 +164,15 @@ def _read(file: BinaryIO, name: str, size: int) -> bytes:
 
 def _unreadable(name: str, error: OSError) -> FwtopError:
     return FwtopError(f"cannot read {safe_text(name)}: {error.strerror}; nothing was changed", 2)
+
+
+def _has_ports(text: str) -> bool:
+    from fwtop.model.addresses.port_rows import PortEntry
+
+    try:
+        return PortEntry.parse(text) is not None
+    except ValueError:
+        return False
 
 
 def _parse(text: str) -> Prefix | None:

@@ -6,7 +6,7 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -21,7 +21,8 @@ from fwtop.model.text import safe_text
 from fwtop.render.numbers import duration
 
 HELP = (
-    "Named lists of addresses and prefixes: each change is made in whole or not at all, and rules of "
+    "Named lists of addresses and prefixes, or of these with ports: each change is made in whole or not at "
+    "all, and rules of "
     "'fwtop block --list NAME' (via ipset, xdp, tc or nftables) share a list."
 )
 EXAMPLE = "fwtop list create scanners 198.51.100.0/24 2001:db8::/32 --ttl 1d"
@@ -37,8 +38,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "entry",
         nargs="*",
-        metavar="PREFIX|@FILE",
-        help="entries to create with, add, remove or replace by, or one to test; @- reads standard input",
+        metavar="ENTRY|@FILE",
+        help="to create with, add, remove, replace by or test: addresses and prefixes, or what they send "
+        "to ports here, as 192.0.2.7:443/tcp, 10.0.0.0/8:8000-8100/udp or [2001:db8::/32]:53/udp; "
+        "@- reads standard input",
     )
     parser.add_argument(
         "--ttl", type=ttl, metavar="TIME", help="the entries end after 30s, 10m, 2h, 1d (default: never)"
@@ -79,15 +82,37 @@ def _check(args: argparse.Namespace) -> None:
 def entries_of(given: Sequence[str]) -> Sequence[Prefix]:
     """Return the prefixes that were named, and those in files; raises FwtopError."""
     files = [item for item in given if item.startswith("@")]
-    named = prefixes_of(item for item in given if not item.startswith("@"))
+    texts = [item for item in given if not item.startswith("@")]
+    named = entries_named(texts)
     if not files:
         return named
-    found: Sequence[Prefix] = read_prefix_file(files[0][1:])
+    read = [read_prefix_file(name[1:], ports=True) for name in files]
     if len(files) == 1 and not named:
-        return found
+        return read[0]
+    return _together([named, *read])
+
+
+def entries_named(texts: Sequence[str]) -> Sequence[Prefix]:
+    """Parse entries; raises FwtopError (code 2)."""
+    if not any(text[:1] == "[" or (":" in text and "." in text) for text in texts):
+        return prefixes_of(texts)
+    from fwtop.model.addresses.named_list import entries_of
+
+    return entries_of(texts)
+
+
+def _together(lists: Sequence[Sequence[Prefix]]) -> Sequence[Prefix]:
+    from fwtop.model.addresses.port_rows import PortRows
     from fwtop.model.addresses.prefix_rows import PrefixRows
 
-    return PrefixRows.union((found, named, *(read_prefix_file(name[1:]) for name in files[1:])))
+    with_ports = [item for item in lists if isinstance(item, PortRows)]
+    if not with_ports:
+        return PrefixRows.union(lists)
+    if len(with_ports) < sum(1 for item in lists if len(item)):
+        raise FwtopError(
+            "a list holds addresses, or addresses with ports, but not both; nothing was changed", 2
+        )
+    return PortRows.of(entry for rows in with_ports for entry in rows.entries())
 
 
 def _change(args: argparse.Namespace) -> int:
@@ -151,6 +176,7 @@ def show_lines(lists: Iterable[dict[str, Any]]) -> list[str]:
         lines.append(
             f"{safe_text(item['name']):<18} {item['ipv4']:>10,} {item['ipv6']:>10,} {item['timed']:>9,} "
             f"{_size(item['bytes']):>10} {_size(item['kernel_bytes']):>10}  {rules}"
+            f"{'  (with ports)' if item['ports'] else ''}"
         )
         for entry, packets in item.get("busiest", {}).items():
             lines.append(f"  {safe_text(entry):<43} {packets:>12,} packets")
@@ -184,12 +210,18 @@ def _save(args: argparse.Namespace) -> int:
     return 0
 
 
+def _texts(entries: Sequence[Prefix]) -> Iterator[str]:
+    from fwtop.model.addresses.port_rows import PortRows
+
+    return map(str, entries.entries()) if isinstance(entries, PortRows) else map(prefix_text, entries)
+
+
 def _write(file: TextIO, entries: Sequence[Prefix], left: Sequence[float]) -> None:
     """Write one entry a line, as `fwtop list replace` reads them; a comment says what ends when."""
     lines: list[str] = []
-    for at, prefix in enumerate(entries):
+    for at, text in enumerate(_texts(entries)):
         ends = f"  # {duration(left[at])} left" if len(left) and left[at] else ""
-        lines.append(f"{prefix_text(prefix)}{ends}\n")
+        lines.append(f"{text}{ends}\n")
         if len(lines) == _WRITTEN_AT_ONCE:
             file.write("".join(lines))
             lines.clear()

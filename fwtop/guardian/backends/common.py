@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from fwtop.guardian.objects.spec import KernelObjects, SetSpec
 from fwtop.guardian.rules.prefix_lists import listed, of_family
 from fwtop.model.addresses.address import Prefix
+from fwtop.model.addresses.list_limits import of_ports
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Rule
 from fwtop.render.xtables import TIMED_ELEMENTS, halves, list_set_name, set_name
@@ -41,7 +42,7 @@ def base(rule: Rule, exceptions: tuple[Prefix, ...], *, side: str = "src") -> Ba
                 continue
         else:
             spec = _enable_set(rule, family)
-        ask = ["-m", "set", "--match-set", spec.name, side]
+        ask = ["-m", "set", "--match-set", spec.name, f"{side},dst" if of_ports(spec.elements) else side]
         if not spec.timed:  # the list first: most packets are not on it, and the enable set is not looked up
             switch = _enable_set(rule, family)
             ask += ["-m", "set", "--match-set", switch.name, side]
@@ -68,8 +69,13 @@ def families_asked(rule: Rule) -> tuple[int, ...]:
 
 
 def _list_set(name: str, rule: Rule, family: int) -> SetSpec:
-    rows = of_family(rule.match.sources, family, ())
+    rows = list_elements(rule.match.sources, family)
     return SetSpec(list_set_name(name, family), family, rows, timed=False, shared=True)
+
+
+def list_elements(sources: Sequence[Prefix], family: int) -> Sequence[Prefix]:
+    """Return what a named list's set of a family holds: prefixes, or prefixes with single ports."""
+    return sources.single.of_family(family) if of_ports(sources) else of_family(sources, family, ())
 
 
 def unlisted_first(objects: KernelObjects, rule: Rule, known: Iterable[Prefix]) -> KernelObjects:

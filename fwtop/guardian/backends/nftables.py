@@ -6,12 +6,20 @@ match it (net/netfilter/nft_payload.c), so ports and payload are never read from
 
 from __future__ import annotations
 
-from fwtop.guardian.backends.common import families_asked
-from fwtop.guardian.objects.nft_words import NETDEV, NftRule, NftSet, address_set, list_set_of, set_of
+from fwtop.guardian.backends.common import families_asked, list_elements
+from fwtop.guardian.objects.nft_words import (
+    NETDEV,
+    NftRule,
+    NftSet,
+    address_set,
+    list_set_of,
+    port_set,
+    set_of,
+)
 from fwtop.guardian.objects.spec import KernelObjects
 from fwtop.guardian.rules.prefix_lists import of_family
 from fwtop.model.addresses.address import Prefix
-from fwtop.model.addresses.list_limits import NFTABLES_PREFIXES
+from fwtop.model.addresses.list_limits import NFTABLES_PREFIXES, looked_up, of_ports
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Match, PayloadMatch, Range, Rule
 from fwtop.render.xtables import data_offsets
@@ -28,7 +36,7 @@ def build(rule: Rule, exceptions: tuple[Prefix, ...]) -> KernelObjects:  # noqa:
     """Return sets and lines; raises FwtopError (code 2) on what netdev ingress can't say."""
     if rule.limit is not None:
         raise FwtopError("netdev ingress has no rate limit here: use fwtop limit; nothing was installed", 2)
-    if len(rule.match.sources) > NFTABLES_PREFIXES:
+    if looked_up(rule.match.sources) > NFTABLES_PREFIXES:
         raise FwtopError(
             f"--via nftables takes up to {NFTABLES_PREFIXES:,} prefixes: use ipset or xdp; "
             "nothing was installed",
@@ -53,9 +61,13 @@ def _conditions(rule: Rule, family: int) -> tuple[list[str] | None, list[NftSet]
     ip = "ip" if family == 4 else "ip6"
     name = rule.list_name
     if name is not None:
-        mine = of_family(rule.match.sources, family, ())
-        sets.append(address_set("src", family, mine, counted=True, shared=list_set_of(name, family)))
-        words.append(f"{ip} saddr @{sets[-1].shared}")
+        mine, shared = list_elements(rule.match.sources, family), list_set_of(name, family)
+        if of_ports(mine):
+            sets.append(port_set(family, mine, shared))
+            words.append(f"{ip} saddr . meta l4proto . th dport @{shared}")
+        else:
+            sets.append(address_set("src", family, mine, counted=True, shared=shared))
+            words.append(f"{ip} saddr @{shared}")
     for side, role, given in (
         ("saddr", "src", rule.match.sources if name is None else ()),
         ("daddr", "dst", rule.match.destinations),

@@ -16,8 +16,9 @@ from fwtop.kernel.netfilter import ipset
 from fwtop.kernel.netfilter.ipset import Edit, Header
 from fwtop.kernel.programs import run
 from fwtop.model.addresses.address import Prefix
+from fwtop.model.addresses.port_rows import PortEntry, PortRows
 from fwtop.model.addresses.prefix_rows import PrefixRows
-from fwtop.model.addresses.prefix_sets import positions
+from fwtop.model.addresses.prefix_sets import Rows, positions
 from fwtop.render.xtables import COUNTED_ELEMENTS, list_set_name
 
 _FAMILIES = (4, 6)
@@ -43,10 +44,10 @@ class ListDelta:
     """A list before and after a change, and what differs."""
 
     name: str
-    before: PrefixRows
-    after: PrefixRows
-    added: PrefixRows
-    removed: PrefixRows
+    before: Rows
+    after: Rows
+    added: Rows
+    removed: Rows
 
 
 class Prepared:
@@ -96,7 +97,7 @@ class ListSets:
         size = ipset.set_sizes().get(spec.name)
         if size == len(spec.elements):
             return
-        rows = PrefixRows.of(spec.elements)
+        rows = spec.elements if isinstance(spec.elements, PortRows) else PrefixRows.of(spec.elements)
         if size is None:
             self._build(spec.name, spec.name, spec.family, rows)
             return
@@ -124,7 +125,7 @@ class ListSets:
             raise
         return Prepared(edits, asides, self._rooms)
 
-    def rebuild(self, name: str, rows: PrefixRows) -> None:
+    def rebuild(self, name: str, rows: Rows) -> None:
         """Put exactly these prefixes into a list's sets, whatever is in them; raises FwtopError."""
         have = sets.names()
         wanted = {family: list_set_name(name, family) for family in _FAMILIES}
@@ -171,7 +172,7 @@ class ListSets:
         room.peak = max(room.peak, most)
         return room.peak <= _SHRINK_ABOVE or after * _SHRINK_TO > room.peak
 
-    def _build_aside(self, name: str, family: int, rows: PrefixRows) -> str:
+    def _build_aside(self, name: str, family: int, rows: Rows) -> str:
         """Build a copy with these prefixes and the counters of those that are in the set now."""
         aside = name.replace("fwtop-list-", "fwtop-new-", 1)
         ipset.destroy_set(aside)  # a guardian died over it
@@ -184,7 +185,7 @@ class ListSets:
             raise
         return aside
 
-    def _build(self, name: str, target: str, family: int, rows: PrefixRows) -> None:
+    def _build(self, name: str, target: str, family: int, rows: Rows) -> None:
         """Create and fill a set that is to be `target`."""
         room = max(_LEAST_ROOM, 2 * len(rows))
         hash_size = 1 << max(6, (len(rows) - 1).bit_length() - 1)
@@ -192,7 +193,8 @@ class ListSets:
             "inet" if family == 4 else "inet6",
             " counters" if len(rows) <= COUNTED_ELEMENTS else "",
         )
-        head = f"create {name} hash:net family {inet} hashsize {hash_size} maxelem {room}{counters}\n"
+        kind = "hash:net,port" if isinstance(rows, PortRows) else "hash:net"
+        head = f"create {name} {kind} family {inet} hashsize {hash_size} maxelem {room}{counters}\n"
         sets.restore(head)
         try:
             ipset.add_prefixes(name, family, rows.of_family(family), self._serve_urgent)
@@ -201,15 +203,31 @@ class ListSets:
             raise
         self._rooms[target] = _Room(room, len(rows))
 
-    def _copy_counters(self, name: str, aside: str, rows: PrefixRows) -> None:
+    def _copy_counters(self, name: str, aside: str, rows: Rows) -> None:
         if any("counters" not in run(["ipset", "list", "-t", one]) for one in (name, aside)):
             return
         found = [item for item in _COUNTED.findall(run(["ipset", "save", name])) if item[1] != "0"]
-        known = PrefixRows.of([Prefix.parse(item[0]) for item in found])
-        stay = {str(item) for item, at in zip(known, positions(rows, known), strict=True) if at >= 0}
         lines = [
             f"add {aside} {entry} packets {packets} bytes {size}\n"
-            for entry, packets, size in found
-            if str(Prefix.parse(entry)) in stay
+            for (entry, packets, size), stays in zip(found, _are_in(rows, found), strict=True)
+            if stays
         ]
         sets.restore("".join(lines))
+
+
+def _are_in(rows: Rows, found: list[tuple[str, ...]]) -> list[bool]:
+    """Return for each element that ipset listed whether it is among the rows."""
+    if isinstance(rows, PortRows):
+        entries = [PortEntry.of_element(item[0]) for item in found]  # single ports, each once
+        kept = {entry for entry, at in zip(entries, _places_of(rows, entries), strict=True) if at >= 0}
+        return [entry in kept for entry in entries]
+    prefixes = [Prefix.parse(item[0]) for item in found]
+    known = PrefixRows.of(prefixes)
+    stay = {item for item, at in zip(known, positions(rows, known), strict=True) if at >= 0}
+    return [prefix in stay for prefix in prefixes]
+
+
+def _places_of(rows: PortRows, entries: list[PortEntry]) -> list[int]:
+    wanted = PortRows.of(entries)
+    at = dict(zip(wanted.entries(), positions(rows, wanted).tolist(), strict=True))
+    return [at[entry] for entry in entries]

@@ -19,6 +19,7 @@ from fwtop.guardian.objects.nft_words import (
     Layout,
     NftRule,
     allow_lines,
+    elements_of_ports,
     enable_lines,
     head,
     list_set_of,
@@ -32,6 +33,8 @@ from fwtop.guardian.objects.spec import HEAD_CHANGED
 from fwtop.kernel.links import Link
 from fwtop.kernel.netfilter import nf_tables
 from fwtop.kernel.programs import CommandError, run
+from fwtop.model.addresses.address import Prefix
+from fwtop.model.addresses.list_limits import of_ports
 from fwtop.model.addresses.roles import Passes
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Rule
@@ -39,7 +42,7 @@ from fwtop.model.text import safe_text
 
 if TYPE_CHECKING:  # numpy, which a guardian without lists needn't carry
     from fwtop.guardian.objects.list_sets import ListDelta
-    from fwtop.model.addresses.prefix_rows import PrefixRows
+    from fwtop.model.addresses.prefix_sets import Rows
 
 _SET = re.compile(r"r(\d+)-\w+")
 _LIST_SET = re.compile(r"list-(.+)-[46]")
@@ -141,6 +144,14 @@ def entry_counters(rule: Rule, *, top: int) -> dict[str, int]:
     return {name: packets for packets, name in sorted(counted, reverse=True)[:top]}
 
 
+def _elements(rows: Rows, family: int) -> frozenset[Prefix] | frozenset[str]:
+    """Return what a named list's set of a family holds."""
+    mine = rows.of_family(family)
+    if of_ports(mine):
+        return frozenset(elements_of_ports(mine))
+    return frozenset(outermost(tuple(mine)))
+
+
 _PLAIN_NAME = re.compile(r"[\w.@-]{1,15}")
 
 
@@ -193,10 +204,7 @@ class NftTables:
         for family in (4, 6):
             name = list_set_of(delta.name, family)
             if name in self._list_sets & there:
-                before, after = (
-                    frozenset(outermost(tuple(rows.of_family(family))))
-                    for rows in (delta.before, delta.after)
-                )
+                before, after = (_elements(rows, family) for rows in (delta.before, delta.after))
                 edits.append(SetEdit(name, before, after))
         return NftListChange(NETDEV, edits, self._apply_edits)
 
@@ -206,11 +214,11 @@ class NftTables:
         for edit in edits:
             self._sizes.pop(edit.name, None)
 
-    def rebuild_list(self, name: str, rows: PrefixRows) -> None:
+    def rebuild_list(self, name: str, rows: Rows) -> None:
         """Put exactly these prefixes into a named list's sets; raises FwtopError."""
         mine = [(family, list_set_of(name, family)) for family in (4, 6)]
         wanted = [
-            SetEdit(own, frozenset(), frozenset(outermost(tuple(rows.of_family(family)))))
+            SetEdit(own, frozenset(), _elements(rows, family))
             for family, own in mine
             if own in self._list_sets
         ]

@@ -16,11 +16,11 @@ _MOST_DELETED = 8  # elements: each takes nft 60 ms in a set of 10,000, filling 
 
 @dataclass(frozen=True, slots=True)
 class SetEdit:
-    """A set, and the prefixes in it before and after a change, none within another."""
+    """A set, and the elements in it before and after a change, none within another."""
 
     name: str
-    before: frozenset[Prefix]
-    after: frozenset[Prefix]
+    before: frozenset[Prefix] | frozenset[str]
+    after: frozenset[Prefix] | frozenset[str]
 
 
 class NftListChange:
@@ -84,7 +84,9 @@ def element_counts(layout: Layout, name: str) -> dict[str, tuple[int, int]]:
     }
 
 
-def _element(value: str | dict[str, Any]) -> str:
+def _element(value: str | int | dict[str, Any]) -> str:
+    if isinstance(value, dict) and "concat" in value:
+        return " . ".join(map(_element, value["concat"]))
     if isinstance(value, dict):
         return f"{value['prefix']['addr']}/{value['prefix']['len']}"
     return str(value)

@@ -11,10 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from fwtop.model.addresses import roles
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.roles import Passes
+
+if TYPE_CHECKING:  # numpy, which a guardian without lists needn't carry
+    from fwtop.model.addresses.port_rows import PortRows
 
 _INTERVALS = "flags interval"
 _TYPES = {4: "ipv4_addr", 6: "ipv6_addr"}
@@ -95,6 +99,18 @@ def address_set(
     """Return a set of prefixes without those inside others, which nft refuses."""
     elements = tuple(map(str, outermost(prefixes)))
     return NftSet(f"{role}{family}", _TYPES[family], _INTERVALS, elements, counted, shared)
+
+
+def port_set(family: int, entries: PortRows, shared: str) -> NftSet:
+    """Return a named list's set of prefixes with ports."""
+    kind = f"{_TYPES[family]} . inet_proto . inet_service"
+    return NftSet(f"src{family}", kind, _INTERVALS, tuple(elements_of_ports(entries)), True, shared)
+
+
+def elements_of_ports(entries: PortRows) -> list[str]:
+    """Return elements without those inside others, which nft refuses."""
+    names = {6: "tcp", 17: "udp"}
+    return [f"{one.prefix} . {names[one.protocol]} . {one.low}" for one in entries.outermost().entries()]
 
 
 def outermost(prefixes: Sequence[Prefix]) -> list[Prefix]:

@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from fwtop.model.addresses.named_list import Change, NamedList
-from fwtop.model.addresses.prefix_rows import PrefixRows
+from fwtop.model.addresses.port_rows import rows_of_bytes
 from fwtop.model.errors import FwtopError
 
 _HEAD = struct.Struct("<4sIQI")  # magic, kind, length and CRC-32 of what follows
@@ -164,7 +164,7 @@ class ListLog:
         told = json.loads(body[_BASE_HEAD.size : start])
         if told["boot"] != self._boot:
             return None
-        rows = PrefixRows.of_bytes(body[start : start + row_bytes])
+        rows = rows_of_bytes(body[start : start + row_bytes])
         ends = (
             np.frombuffer(body[start + row_bytes :], "<f8").copy() if len(body) > start + row_bytes else None
         )
@@ -175,7 +175,7 @@ def _changed(before: Recorded, body: bytes) -> Recorded:
     stamp, end, size = _CHANGE_HEAD.unpack_from(body)
     start = _CHANGE_HEAD.size
     added, removed = body[start : start + size], body[start + size :]
-    change = Change(PrefixRows.of_bytes(added), PrefixRows.of_bytes(removed), end)
+    change = Change(rows_of_bytes(added), rows_of_bytes(removed), end)
     return replace(before, named=before.named.changed(change), stamp=stamp)
 
 

@@ -17,6 +17,7 @@ from fwtop.guardian.allow.allowlist import AllowList
 from fwtop.guardian.rules.prefix_lists import listed
 from fwtop.kernel import sockets
 from fwtop.model.addresses.address import Prefix
+from fwtop.model.addresses.list_limits import of_ports
 from fwtop.model.addresses.roles import Role
 from fwtop.model.rule import Kind, Rule
 
@@ -52,7 +53,11 @@ def to_close(rule: Rule, allow: AllowList) -> list[OpenConnection]:
     found = [item for item in _open_connections() if _fits(rule, item) and not _is_allowed(item, allow)]
     if rule.kind is Kind.CONNLIMIT:
         return _above(rule, found)
-    index = listed(rule.match.sources)
+    sources = rule.match.sources
+    if of_ports(sources):
+        indexes = {port: sources.meeting(_TCP, port) for port in {item.port for item in found}}
+        return [item for item in found if indexes[item.port].overlapping(item.peer) is not None]
+    index = listed(sources)
     return [item for item in found if index.overlapping(item.peer) is not None]
 
 

@@ -11,7 +11,7 @@ from fwtop.guardian.rules.access import Access, access_of
 from fwtop.guardian.rules.breadth import LIMITING, why_broad
 from fwtop.guardian.rules.prefix_lists import SPACE, Listed, covered, cut_out, listed, sizes
 from fwtop.model.addresses.address import Prefix
-from fwtop.model.addresses.list_limits import why_too_many
+from fwtop.model.addresses.list_limits import of_ports, why_too_many
 from fwtop.model.addresses.roles import TCP, Role
 from fwtop.model.config_file import read_table
 from fwtop.model.errors import FwtopError
@@ -75,6 +75,8 @@ def _hits_allowed(rule: Rule, allow: AllowList) -> str | None:
         is_operators = entry.role is Role.OPERATOR and not named  # what a named list has of it passes
         if not is_operators and not _hits_session(rule.match, entry):
             continue
+        if of_ports(rule.match.sources) and entry.session is not None:
+            index = rule.match.sources.meeting(TCP, entry.session.local_port)
         hit = index.overlapping(entry.prefix)
         if hit is not None:
             return f"{hit} would match {entry.prefix}, which is allow-listed: {entry.why}"

@@ -34,8 +34,9 @@ from fwtop.guardian.records.entry import Entry
 from fwtop.guardian.records.list_log import ListLog, Recorded
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.named_list import NEVER, Change, NamedList, check_entries
+from fwtop.model.addresses.port_rows import PortRows
 from fwtop.model.addresses.prefix_list import MAX_PREFIXES
-from fwtop.model.addresses.prefix_rows import PrefixRows
+from fwtop.model.addresses.prefix_sets import Rows, alike, chosen, positions
 from fwtop.model.addresses.targets import check_name
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Kind, Rule
@@ -208,8 +209,8 @@ class NamedLists:
             if not recorded.unfinished:
                 continue
             try:
-                self._sets.rebuild(name, recorded.named.rows)
-                self._tables.rebuild_list(name, recorded.named.rows)
+                self._sets.rebuild(name, _single(recorded.named.rows))
+                self._tables.rebuild_list(name, _single(recorded.named.rows))
                 self._change_compiled(_compiled(self.users(name)))
             except FwtopError as error:
                 done.append(f"list {name} could not be put back: {safe_text(error)}")
@@ -227,6 +228,7 @@ class NamedLists:
             "ipv4": named.rows.count(4),
             "ipv6": named.rows.count(6),
             "timed": named.timed,
+            "ports": named.of_ports,
             "rules": [rule.id for rule in self._rules_on(name)],
             "bytes": named.bytes,
             "kernel_bytes": self._sets.bytes_of(name),
@@ -273,7 +275,11 @@ class NamedLists:
         done = Done(len(fresh), len(change.removed), len(change.added) - len(fresh), len(named.rows))
         if not moved and not len(change.added):
             return done
-        delta = ListDelta(name, old.rows, named.rows, fresh, change.removed)
+        check_entries(named.rows)
+        if named.of_ports != old.of_ports and self._rules_on(name):
+            what = "addresses with ports" if old.of_ports else "addresses without ports"
+            raise FwtopError(f"the rules on the empty list {name} expect {what}; nothing was changed")
+        delta = _delta(old, named, fresh, change.removed)
         self._changing = True
         try:
             self._carry_out(before, after, change, delta if moved else None, force=force)
@@ -356,7 +362,22 @@ def _on(rule: Rule, named: NamedList) -> Rule:
     return replace(rule, match=replace(rule.match, sources=_of_family(named.rows, rule.match.family)))
 
 
-def _of_family(rows: PrefixRows, family: int | None) -> PrefixRows:
+def _single(rows: Rows) -> Rows:
+    """Return what kernels look up: of entries with ports, single ports."""
+    return rows.single if isinstance(rows, PortRows) else rows
+
+
+def _delta(old: NamedList, new: NamedList, added: Rows, removed: Rows) -> ListDelta:
+    """Return what kernels have to change: ranges may overlap, so that what goes of one stays for another."""
+    before, after = _single(old.rows), _single(new.rows)
+    before, after = alike(before, after)
+    if isinstance(after, PortRows):
+        added = chosen(after, positions(before, after) < 0)
+        removed = chosen(before, positions(after, before) < 0)
+    return ListDelta(old.name, before, after, added, removed)
+
+
+def _of_family(rows: Rows, family: int | None) -> Rows:
     return rows if family is None else rows.of_family(family)
 
 

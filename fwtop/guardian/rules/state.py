@@ -21,6 +21,7 @@ from fwtop.guardian.rules.guard import Limits, read_limits
 from fwtop.guardian.rules.validate import rule_of_wire
 from fwtop.guardian.serving.ownership import single_threaded
 from fwtop.model.addresses.address import Prefix
+from fwtop.model.addresses.list_limits import of_ports
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Kind, Rule
 from fwtop.model.text import safe_text
@@ -130,7 +131,10 @@ class GuardianState:
 
     def entries_of(self, name: str) -> Sequence[Prefix]:
         """Return what a named list holds; raises FwtopError."""
-        return self.lists.find(name).rows
+        rows = self.lists.find(name).rows
+        if of_ports(rows):
+            raise FwtopError(f"list {name} has ports: an access list holds addresses; nothing was changed", 2)
+        return rows
 
     def check_access(self, name: str, entries: Sequence[Prefix]) -> None:
         """Raise FwtopError if an access list that holds only these would lock the operator out of a port."""

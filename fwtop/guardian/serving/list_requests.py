@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 from fwtop.guardian.rules.state import GuardianState
 from fwtop.guardian.serving.ownership import single_threaded
 from fwtop.model.addresses.address import Prefix
-from fwtop.model.addresses.prefix_list import prefix_text, sealed
-from fwtop.model.addresses.targets import prefixes_of
+from fwtop.model.addresses.prefix_list import sealed
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import LIST_ACTIONS, MAX_PAGE, ListChange, ListRead, ListShow, ListTest
 
@@ -36,7 +35,7 @@ class ListRequests:
         """
         match request:
             case ListChange():
-                return asdict(self._change(request, entries or prefixes_of(request.entries)))
+                return asdict(self._change(request, entries or self._parsed(request.entries)))
             case ListShow():
                 return self._show(request.name)
             case ListTest():
@@ -61,6 +60,15 @@ class ListRequests:
                 return lists.delete(name)
         raise FwtopError(f"a list takes {', '.join(LIST_ACTIONS)}; nothing was changed", 2)
 
+    @staticmethod
+    def _parsed(texts: tuple[str, ...]) -> Sequence[Prefix]:
+        if not texts:
+            return ()
+        # Imported here: a guardian without lists needn't carry numpy.
+        from fwtop.model.addresses.named_list import entries_of
+
+        return entries_of(texts)
+
     def _show(self, name: str) -> dict[str, Any]:
         lists = self._state.lists
         found = [lists.told(name) for name in ([name] if name else lists.names())]
@@ -82,25 +90,22 @@ class ListRequests:
         return dict(sorted(found, key=lambda item: -item[1]))
 
     def _test(self, request: ListTest) -> dict[str, Any]:
-        # Imported here: a guardian without lists needn't carry numpy.
-        from fwtop.model.addresses.named_list import entry_of
-
         named = self._state.lists.find(request.name)
-        found = named.covering(entry_of(request.entry))
+        found = named.covering(request.entry)
         if found is None:
             return {"entry": None, "seconds_left": None}
         end = named.end_of(found)
-        return {"entry": str(found), "seconds_left": max(0.0, end - time.monotonic()) if end else None}
+        return {"entry": found, "seconds_left": max(0.0, end - time.monotonic()) if end else None}
 
     def _page(self, request: ListRead) -> dict[str, Any]:
         lists, now = self._state.lists, time.monotonic()
         named = lists.find(request.name)
         first = max(0, request.first)
         last = first + min(MAX_PAGE, max(0, request.count or 0))
-        found = named.rows[first:last]
+        found = named.texts(slice(first, last))
         ends = named.ends[first:last].tolist() if named.ends is not None else [0.0] * len(found)
         left = [max(0.0, end - now) if end else None for end in ends]
-        told = [[prefix_text(entry), seconds] for entry, seconds in zip(found, left, strict=True)]
+        told = [list(item) for item in zip(found, left, strict=True)]
         return {"entries": told, "total": len(named.rows), "stamp": lists.stamp_of(request.name)}
 
     def _files(self, name: str) -> list[int]:

@@ -21,7 +21,8 @@ if TYPE_CHECKING:  # a guardian without a long list doesn't load numpy
     from numpy.typing import NDArray
 
     from fwtop.model.addresses.address import Prefix
-    from fwtop.model.addresses.prefix_rows import PrefixRows
+    from fwtop.model.addresses.port_rows import PortRows
+    from fwtop.model.addresses.prefix_sets import Rows
 
 _SUBSYSTEM = 6 << 8  # NFNL_SUBSYS_IPSET
 _DESTROY, _FLUSH, _SWAP, _LIST, _ADD, _DEL = (_SUBSYSTEM | number for number in (3, 4, 6, 7, 9, 10))
@@ -133,16 +134,16 @@ def destroy_set(name: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """Prefixes of one family that come into a set, and others that go."""
+    """Prefixes of one family, or single ports of some, that come into a set, and others that go."""
 
     name: str
     family: int
-    added: PrefixRows
-    removed: PrefixRows
+    added: Rows
+    removed: Rows
 
 
 def change_sets(edits: Sequence[Edit]) -> None:
-    """Change existing hash:net sets in a single system call; raises FwtopError.
+    """Change existing hash:net or hash:net,port sets in a single system call; raises FwtopError.
 
     The kernel carries all of it out before the call returns, so no signal can come in between. What one
     message fails of does not undo the others.
@@ -184,7 +185,7 @@ def swap_sets(pairs: Sequence[tuple[str, str]]) -> None:
     _send_all(requests, "sets could not be swapped")
 
 
-def _element_messages(name: str, family: int, prefixes: PrefixRows) -> Iterator[bytes]:
+def _element_messages(name: str, family: int, prefixes: Rows) -> Iterator[bytes]:
     encode, size, count = _encoder(family, prefixes)
     batch = _MAX_BATCH_BYTES // size
     for start in range(0, count, batch):
@@ -201,9 +202,9 @@ def _send_all(requests: Sequence[tuple[int, bytes]], what: str) -> None:
 
 
 def add_prefixes(
-    name: str, family: int, prefixes: PrefixRows, between_batches: Callable[[], None] = lambda: None
+    name: str, family: int, prefixes: Rows, between_batches: Callable[[], None] = lambda: None
 ) -> None:
-    """Add prefixes of one family to an existing hash:net set, in batches of some thousands.
+    """Add prefixes of one family to an existing hash:net or hash:net,port set, in batches of some thousands.
 
     Raises FwtopError with the kernel's reason.
     """
@@ -216,12 +217,17 @@ def add_prefixes(
         raise FwtopError(f"set {name} could not be filled: {_reason(error)}; nothing was installed") from None
 
 
-def _encoder(family: int, prefixes: PrefixRows) -> tuple[Callable[[int, int], bytes], int, int]:
+def _encoder(family: int, prefixes: Rows) -> tuple[Callable[[int, int], bytes], int, int]:
     """Return a function that encodes a slice of prefixes, the size of one, and how many there are.
 
     Each is an IPSET_ATTR_DATA with its address and length.
     """
     import numpy as np
+
+    from fwtop.model.addresses.port_rows import PortRows
+
+    if isinstance(prefixes, PortRows):
+        return _port_encoder(family, prefixes)
 
     width = _ADDRESS_BYTES[family]
     address = attribute((1 if family == 4 else 2) | netlink.NLA_F_NET_BYTEORDER, bytes(width))
@@ -242,6 +248,30 @@ def _encoder(family: int, prefixes: PrefixRows) -> tuple[Callable[[int, int], by
         return rows.tobytes()
 
     return encode, len(template), len(lengths)
+
+
+def _port_encoder(family: int, entries: PortRows) -> tuple[Callable[[int, int], bytes], int, int]:
+    """Return the same for single ports: IPSET_ATTR_DATA has port and protocol, too."""
+    import numpy as np
+
+    width = _ADDRESS_BYTES[family]
+    address = attribute((1 if family == 4 else 2) | netlink.NLA_F_NET_BYTEORDER, bytes(width))
+    port = attribute(_PORT | netlink.NLA_F_NET_BYTEORDER, bytes(2))
+    more = (attribute(_CIDR, b"\0"), port, attribute(_PROTO, b"\0"))
+    template = np.frombuffer(netlink.nested(_DATA, netlink.nested(_IP, address), *more), np.uint8)
+    first = len(template) - 3 * 8 - width  # each of the other attributes takes 8 bytes
+    addresses, fields = entries.columns()
+
+    def encode(start: int, stop: int) -> bytes:
+        rows = np.tile(template, (stop - start, 1))
+        part = fields[start:stop]
+        rows[:, first : first + width] = addresses[start:stop, 16 - width :]
+        rows[:, -20] = part["length"]
+        rows[:, -12:-10] = np.frombuffer(part["low"].tobytes(), np.uint8).reshape(-1, 2)
+        rows[:, -4] = part["protocol"]
+        return rows.tobytes()
+
+    return encode, len(template), len(entries)
 
 
 def _named(name: str) -> bytes:

@@ -6,7 +6,7 @@ and replays them, so applying one must depend on nothing but the list and the ch
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -14,8 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fwtop.model.addresses.address import Prefix
+from fwtop.model.addresses.port_rows import MAX_ELEMENTS, PortEntry, PortRows, parse_entries
+from fwtop.model.addresses.prefix_list import prefix_text
 from fwtop.model.addresses.prefix_rows import PrefixRows
-from fwtop.model.addresses.prefix_sets import chosen, inserted, places, positions
+from fwtop.model.addresses.prefix_sets import Rows, chosen, inserted, places, positions
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
 
@@ -27,30 +29,33 @@ _NOTHING = PrefixRows()
 class Change:
     """Entries that go, then entries that come or get another end. All that come have the same end."""
 
-    added: PrefixRows = _NOTHING
-    removed: PrefixRows = _NOTHING
+    added: Rows = _NOTHING
+    removed: Rows = _NOTHING
     end: float = NEVER  # CLOCK_MONOTONIC seconds
 
 
 @dataclass(frozen=True, slots=True)
 class NamedList:
-    """The entries of a list; `ends` has one number for each of them, or is None if all stay."""
+    """The entries of a list; `ends` has one number for each of them, or is None if all stay.
+
+    They are prefixes, or prefixes with ports: an empty list may become either.
+    """
 
     name: str
-    rows: PrefixRows = _NOTHING
+    rows: Rows = _NOTHING
     ends: NDArray[np.float64] | None = field(default=None, compare=False)
 
     def addition(self, entries: Sequence[Prefix], end: float = NEVER) -> Change:
         """Return the change that adds entries, and gives this end to those that are there already."""
-        return Change(added=PrefixRows.of(entries), end=end)
+        return Change(added=self._alike(entries), end=end)
 
     def removal(self, entries: Sequence[Prefix]) -> Change:
         """Return the change that removes entries; what is not listed is left out."""
-        return Change(removed=self._present(PrefixRows.of(entries)))
+        return Change(removed=self._present(self._alike(entries)))
 
     def replacement(self, entries: Sequence[Prefix], end: float = NEVER) -> Change:
         """Return the change after which the list has these entries and no others."""
-        wanted = PrefixRows.of(entries)
+        wanted = self._alike(entries)
         return Change(wanted, chosen(self.rows, positions(wanted, self.rows) < 0), end)
 
     def expiry(self, now: float) -> Change:
@@ -59,7 +64,7 @@ class NamedList:
             return Change()
         return Change(removed=chosen(self.rows, (self.ends != NEVER) & (self.ends <= now)))
 
-    def new_of(self, change: Change) -> PrefixRows:
+    def new_of(self, change: Change) -> Rows:
         """Return what a change adds that is not listed."""
         return chosen(change.added, positions(self.rows, change.added) < 0)
 
@@ -93,29 +98,72 @@ class NamedList:
     @property
     def bytes(self) -> int:
         """The memory that the entries take here."""
-        columns = (*self.rows.columns4(), *self.rows.columns6())
+        rows = self.rows
+        columns = (rows.keys,) if isinstance(rows, PortRows) else (*rows.columns4(), *rows.columns6())
         return sum(int(item.nbytes) for item in columns) + (self.ends.nbytes if self.ends is not None else 0)
 
-    def covering(self, wanted: Prefix) -> Prefix | None:
-        """Return the longest entry that holds all of an address or prefix, None if there is none."""
+    def covering(self, wanted: str) -> str | None:
+        """Return the longest entry that holds all of an address or prefix, with its ports where the list
+        has them; None if there is none. Raises FwtopError (code 2).
+        """
+        rows = self._alike(entries_of((wanted,)))
+        if isinstance(rows, PortRows):
+            found: object = self._port_covering(*rows.entries())
+        else:
+            found = self._covering(entry_of(wanted))
+        return str(found) if found is not None else None
+
+    def _port_covering(self, wanted: PortEntry) -> PortEntry | None:
+        holding = [
+            one
+            for one in (self.rows.entries() if isinstance(self.rows, PortRows) else ())
+            if one.protocol == wanted.protocol
+            and one.low <= wanted.low
+            and wanted.high <= one.high
+            and one.prefix.contains(wanted.prefix)
+        ]
+        return max(holding, key=lambda one: (one.prefix.length, one.low - one.high), default=None)
+
+    def _covering(self, wanted: Prefix) -> Prefix | None:
         around = [Prefix.of_columns(wanted.family, wanted.hi, wanted.lo, n) for n in range(wanted.length + 1)]
         found = positions(self.rows, PrefixRows.of([item for item in around if item.length]))
         listed = found[found >= 0]
         return self.rows[int(listed.max())] if len(listed) else None
 
-    def end_of(self, entry: Prefix) -> float:
+    def end_of(self, entry: str) -> float:
         """Return when a listed entry ends."""
         if self.ends is None:
             return NEVER
-        return float(self.ends[int(positions(self.rows, PrefixRows.of((entry,)))[0])])
+        return float(self.ends[int(positions(self.rows, self._alike(entries_of((entry,))))[0])])
 
-    def _present(self, entries: PrefixRows) -> PrefixRows:
+    @property
+    def of_ports(self) -> bool:
+        """Whether its entries have ports."""
+        return isinstance(self.rows, PortRows)
+
+    def texts(self, part: slice = slice(None)) -> list[str]:
+        """Return entries as they are written."""
+        if isinstance(self.rows, PortRows):
+            return [str(entry) for entry in self.rows.entries(part)]
+        return [prefix_text(prefix) for prefix in self.rows[part]]
+
+    def _alike(self, entries: Sequence[Prefix]) -> Rows:
+        """Return entries of the list's own kind; raises FwtopError (code 2)."""
+        rows = entries if isinstance(entries, PortRows) else PrefixRows.of(entries)
+        if len(rows) and len(self.rows) and isinstance(rows, PortRows) != self.of_ports:
+            kind = (
+                "addresses with ports, as 192.0.2.7:443/tcp" if self.of_ports else "addresses without ports"
+            )
+            raise FwtopError(f"list {self.name} holds {kind}; nothing was changed", 2)
+        return rows if len(rows) or not self.of_ports else PortRows()
+
+    def _present(self, entries: Rows) -> Rows:
         return chosen(entries, positions(self.rows, entries) >= 0)
 
 
 def _with(
-    rows: PrefixRows, ends: NDArray[np.float64] | None, change: Change
-) -> tuple[PrefixRows, NDArray[np.float64] | None]:
+    rows: Rows, ends: NDArray[np.float64] | None, change: Change
+) -> tuple[Rows, NDArray[np.float64] | None]:
     """Add the entries of a change, and set the end of those that are there."""
     at = positions(rows, change.added)
     new = chosen(change.added, at < 0)
@@ -138,8 +186,21 @@ def entry_of(text: str) -> Prefix:
     return prefix
 
 
+def entries_of(texts: Iterable[str]) -> Sequence[Prefix]:
+    """Parse entries, PortRows if they have ports; raises FwtopError (code 2)."""
+    try:
+        return parse_entries(texts)
+    except ValueError as error:
+        raise FwtopError(f"{safe_text(error)}; nothing was changed", 2) from None
+
+
 def check_entries(entries: Sequence[Prefix]) -> None:
-    """Raise FwtopError (code 2) for a prefix of length 0: it is everybody."""
+    """Raise FwtopError (code 2) for a prefix of length 0, which is everybody, and for too many ports."""
+    if isinstance(entries, PortRows) and entries.elements > MAX_ELEMENTS:
+        raise FwtopError(
+            f"these are {entries.elements:,} ports in all; a list holds up to {MAX_ELEMENTS:,}: "
+            "nothing was changed", 2,
+        )  # fmt: skip
     rows: Any = PrefixRows.of(entries)
     if any((short := rows.shortest(family)) is not None and not short.length for family in (4, 6)):
         raise FwtopError("an entry of /0 is everybody; nothing was changed", 2)

@@ -57,9 +57,9 @@ def unpack_prefixes(data: bytes | mmap.mmap) -> Sequence[Prefix]:
     of an older fwtop are 18 bytes a prefix, as short ones still are.
     """
     if data[:1] == b"\0":
-        from fwtop.model.addresses.prefix_rows import PrefixRows
+        from fwtop.model.addresses.port_rows import rows_of_bytes
 
-        return PrefixRows.of_bytes(data)
+        return rows_of_bytes(data)
     if len(data) % _ENTRY.size or len(data) > MAX_PREFIXES * _ENTRY.size:
         raise ValueError("not a list of prefixes, or too long")
     if len(data) > ATTACH_ABOVE * _ENTRY.size:
@@ -115,9 +115,10 @@ def _pieces(prefixes: Sequence[Prefix]) -> Sequence[bytes | memoryview]:
     """Return what `pack_prefixes` would, a long list without copying it."""
     if len(prefixes) <= ATTACH_ABOVE and isinstance(prefixes, tuple):
         return [pack_prefixes(prefixes)]
+    from fwtop.model.addresses.port_rows import PortRows
     from fwtop.model.addresses.prefix_rows import PrefixRows
 
-    return PrefixRows.of(prefixes).pieces()
+    return [prefixes.tobytes()] if isinstance(prefixes, PortRows) else PrefixRows.of(prefixes).pieces()
 
 
 def read_sources(descriptor: int) -> Sequence[Prefix]:
