@@ -12,6 +12,7 @@ from fwtop.analysis.calibration import calibrated
 from fwtop.analysis.classify import find_attacks
 from fwtop.analysis.config import AdviseConfig
 from fwtop.analysis.context import AnalysisContext
+from fwtop.analysis.engine.compete import Explained
 from fwtop.analysis.fate import fates
 from fwtop.analysis.held.memory import HeldMemory
 from fwtop.analysis.history.acquaintances import Acquaintances
@@ -53,11 +54,15 @@ class Advisor:
         baseline: Baseline | None = None,
         lookup: OriginLookup | None = None,
         known: tuple[Known, ...] = (),
+        *,
+        explains: bool = False,
     ) -> None:
         """`known` are attacks that another observation has seen before this one began."""
         self.config = config or AdviseConfig()
         self.standing = Standing.unknown()  # of the sources, as of the last judgement
         self.judged: JudgedTraffic | None = None  # the last window
+        self.explained: tuple[Explained, ...] = ()  # the groups of the last window, if asked to explain
+        self._explains = explains
         self._lookup = lookup or NoOrigin()
         self.baseline = baseline or Baseline(self.config.baseline_rows)
         self._timeline = Timeline(self.config.linger_seconds, known=known)
@@ -75,7 +80,9 @@ class Advisor:
         """Return the attacks of a window and proposals against them; learn from quiet windows."""
         context = make_context(window, self.config, self.baseline, self._scans, self._held)
         context.acquaintances = self._acquaintances
+        context.explains = self._explains
         findings = context.findings[:] = calibrated(context, find_attacks(context))
+        self.explained = tuple(context.explained) if self._explains else ()
         self._acquaintances.note(context.traffic, context.tcp.real & context.unclaimed)
         self._timeline.observe(window.intervals)
         lives = [

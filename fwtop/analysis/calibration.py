@@ -1,6 +1,6 @@
 """Confidence as a probability: how often findings like this one were right on the corpus.
 
-Each rule states a confidence by its own measure. A logistic regression, fitted by `fwtop bench fit` on the
+The engine states a posterior. A logistic regression, fitted by `fwtop bench fit` on the
 corpus, turns that and the circumstances of the finding into the posterior that the screen shows.
 """
 
@@ -17,7 +17,7 @@ from fwtop.analysis.context import AnalysisContext, Finding
 WEIGHTS_FILE = Path(__file__).with_name("confidence.toml")
 FEATURES = (
     "constant",
-    "stated",  # log-odds of the rule's own confidence
+    "stated",  # log-odds of the posterior that the engine states
     "samples",  # decimal logarithm of the finding's sampled packets
     "share",  # of all arrived packets
     "sampling",  # decimal logarithm of packets per sample
@@ -25,6 +25,7 @@ FEATURES = (
     "baseline",  # 1 if normal traffic is known
     "shape",  # 1 if the packets' contents prove the kind
 )
+_UNEXPLAINED = "unknown_flood"
 _PROVEN = ("_amplification", "_reflection")
 _LEAST, _MOST = 0.02, 0.99  # the corpus is too small to tell more
 
@@ -69,12 +70,17 @@ FITTED = _weights(WEIGHTS_FILE)  # read with the module: inside the sandbox no f
 def calibrated(context: AnalysisContext, findings: Sequence[Finding]) -> list[Finding]:
     """Return the findings with the posterior as confidence.
 
-    Findings without packets of their own, such as a full connection table, keep what their rule states: the
-    corpus holds none.
+    Findings without packets of their own, such as a full connection table, keep what their hypothesis states:
+    the corpus holds none. So do surges that nothing explains: the corpus knows what its surges are.
     """
     return [
         replace(one, confidence=round(FITTED.posterior(features_of(context, one)), 3))
-        if len(one.rows) and one.held is None
+        if is_calibrated(one)
         else one
         for one in findings
     ]
+
+
+def is_calibrated(finding: Finding) -> bool:
+    """Check whether the corpus tells how often such findings are right."""
+    return len(finding.rows) > 0 and finding.held is None and finding.kind != _UNEXPLAINED

@@ -1,4 +1,4 @@
-"""The input and output of classification rules: AnalysisContext and Finding."""
+"""The input and output of the judgement: AnalysisContext and Finding."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ from fwtop.model.traffic.packets import I64, U64, Mask
 from fwtop.model.traffic.window import Interval
 
 if TYPE_CHECKING:
+    from fwtop.analysis.engine.compete import Explained
     from fwtop.analysis.held.judge import Held
 
 _LONG_SECONDS, _CRAWL_PPS = 8.0, 2.0  # a long capture with less than even 1-in-1,000 sampling shows of floods
@@ -66,7 +67,7 @@ class Finding:
 
 @dataclass
 class AnalysisContext:
-    """The state of classifying one window. `unclaimed` shrinks as rules claim rows."""
+    """The state of classifying one window. `unclaimed` shrinks as attacks claim rows."""
 
     traffic: Traffic
     config: AdviseConfig
@@ -81,6 +82,8 @@ class AnalysisContext:
     clock: float | None = None  # Unix seconds minus packet time, where known
     sockets: SocketTable | None = None  # live: the connections that this host serves
     held_memory: HeldMemory = field(default_factory=HeldMemory)
+    explains: bool = False  # weigh also what can't be an attack, for `fwtop read --explain`
+    explained: list[Explained] = field(default_factory=list)  # the groups, those of attacks too
 
     @cached_property
     def tcp(self) -> TcpView:
@@ -95,7 +98,7 @@ class AnalysisContext:
 
     @cached_property
     def benign(self) -> Mask:
-        """UDP packets that rules found benign, such as answers to a resolver; rules add to it."""
+        """UDP packets that are settled as ordinary, such as answers to a resolver."""
         return self.solicited.copy()
 
     @cached_property
@@ -126,7 +129,13 @@ class AnalysisContext:
     def significant(
         self, features: Features, *, floor_pps: float, normal: str | None, shaped: bool = False
     ) -> bool:
-        """Check whether a vector is large enough to be called an attack.
+        """Check whether a vector is large enough to be called an attack."""
+        return self.prominence(features, floor_pps=floor_pps, normal=normal, shaped=shaped) >= 1
+
+    def prominence(
+        self, features: Features, *, floor_pps: float, normal: str | None, shaped: bool = False
+    ) -> float:
+        """Return how many times a vector is as large as the least that is called an attack.
 
         `normal` is the traffic class of the baseline rate to compare with, or None for UDP answers: these are
         compared with what usually comes from their ports. `shaped` says that the packets themselves prove the
@@ -136,16 +145,20 @@ class AnalysisContext:
         share = config.live_share if self.traffic.live else config.capture_share
         if shaped:
             share = min(share, config.shaped_share)
-        by_bytes = self.traffic.byte_share(features.rows)
-        if features.n < config.min_samples or max(features.share, by_bytes if shaped else 0.0) < share:
-            return False
+        times = features.n / config.min_samples
+        if times < 1:
+            return times
+        by_bytes = self.traffic.byte_share(features.rows) if shaped else 0.0
+        times = min(times, max(features.share, by_bytes) / share)
+        if times < 1:
+            return times
         if not self.traffic.live:
             crawls = self.traffic.seconds >= _LONG_SECONDS and features.pps < _CRAWL_PPS
-            return shaped or not (crawls or self.scattered(features))
+            return times if shaped or not (crawls or self.scattered(features)) else 0.0
         usual = self._usual_answers(features) if normal is None else self.baseline.rate(normal)
         if usual is not None:
             floor_pps = max(floor_pps, config.baseline_factor * usual)
-        return features.peak_pps >= floor_pps
+        return min(times, features.peak_pps / floor_pps)
 
     def _usual_answers(self, features: Features) -> float | None:
         """Return the normal rate of UDP packets from the source ports of these; None without a baseline."""

@@ -24,7 +24,7 @@ _fwtop() {
   case $verb in
     "" | watch) options+=" -i --interface --netns --geoip --slow --readonly --no-store" ;;
     snapshot) options+=" -i --interface --netns --seconds --no-store --json --top --geoip" ;;
-    read) mapfile -t COMPREPLY < <(compgen -f -W "$options --text --json --top --geoip" -- "$current") && return ;;
+    read) mapfile -t COMPREPLY < <(compgen -f -W "$options --text --json --explain --top --geoip" -- "$current") && return ;;
     record) options+=" -i --interface --netns --geoip --jsonl --every --top --max-mib --metrics --metrics-public --alarms --no-alarms" ;;
     service) options+=" status enable disable restart" ;;
     alarms) options+=" show test --alarms" ;;

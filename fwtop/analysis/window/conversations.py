@@ -60,11 +60,11 @@ def has_peers(features: Features) -> bool:
         or answered(features)
         or answers(features)
         or telemetry(features)
-        or _video(features)
+        or video(features)
     )
 
 
-def _video(features: Features) -> bool:
+def video(features: Features) -> bool:
     """Check for MPEG transport streams of few senders: 188-byte cells with sync byte 0x47 (ISO 13818-1)."""
     matrix, held = features.head
     size = features.traffic.packets.payload_length[features.rows]

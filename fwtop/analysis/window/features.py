@@ -1,4 +1,4 @@
-"""Features of a set of packets, which rules compare and evidence sentences quote."""
+"""Features of a set of packets, which hypotheses compare and sentences quote."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fwtop.analysis.window.traffic import (
     distinct_texts,
     payload,
     transport_start,
-    weighted_top,
+    weights_of,
 )
 from fwtop.model.addresses.address import format_address
 from fwtop.model.traffic.packets import F64, I64, U8
@@ -235,6 +235,6 @@ def top_of(values: NDArray[Any], weight: F64) -> Top:
     """Return the most common value by weight."""
     if len(values) == 0:
         return Top(0, 0.0, 0)
-    distinct, sums = weighted_top(values, weight)
-    total = float(sums.sum())
-    return Top(int(distinct[0]), float(sums[0]) / total if total else 0.0, len(distinct))
+    distinct, sums = weights_of(values, weight)
+    heaviest, total = int(sums.argmax()), float(sums.sum())
+    return Top(int(distinct[heaviest]), float(sums[heaviest]) / total if total else 0.0, len(distinct))

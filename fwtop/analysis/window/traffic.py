@@ -257,17 +257,26 @@ def transport_start(packets: PacketBatch, rows: Rows) -> I64:
     return result
 
 
-def weighted_top(values: U8 | U16 | U32 | U64 | I64, weight: F64) -> tuple[NDArray[np.generic], F64]:
-    """Return the distinct values and their weights, heaviest first."""
-    if values.dtype in (np.uint8, np.uint16):  # counting is faster than sorting
-        sums = np.asarray(np.bincount(values, weight), np.float64)
-        distinct: NDArray[np.generic] = np.flatnonzero(np.bincount(values))
-        sums = sums[distinct]
-    else:
-        distinct, inverse = np.unique(values, return_inverse=True)
-        sums = np.asarray(np.bincount(inverse, weight, len(distinct)), np.float64)
+def weighted_top(
+    values: U8 | U16 | U32 | U64 | I64, weight: F64, least: float = 0.0
+) -> tuple[NDArray[np.generic], F64]:
+    """Return the distinct values and their weights, heaviest first; of `least` at least, which costs less."""
+    distinct, sums = weights_of(values, weight)
+    if least > 0:
+        heavy = sums >= least
+        distinct, sums = distinct[heavy], sums[heavy]
     order = np.argsort(sums)[::-1]
     return distinct[order], sums[order]
+
+
+def weights_of(values: U8 | U16 | U32 | U64 | I64, weight: F64) -> tuple[NDArray[np.generic], F64]:
+    """Return the distinct values, ascending, and their weights."""
+    if values.dtype in (np.uint8, np.uint16):  # counting is faster than sorting
+        counts = np.bincount(values)
+        distinct: NDArray[np.generic] = np.flatnonzero(counts)
+        return distinct, np.asarray(np.bincount(values, weight), np.float64)[distinct]
+    distinct, inverse = np.unique(values, return_inverse=True)
+    return distinct, np.asarray(np.bincount(inverse, weight, len(distinct)), np.float64)
 
 
 def with_cut_flags(packets: PacketBatch) -> PacketBatch:

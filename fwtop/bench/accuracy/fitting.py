@@ -16,7 +16,7 @@ Vector = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """One finding of the corpus: its family, features, what its rule stated, and whether it was right."""
+    """One finding of the corpus: its family, features, what the engine stated, and whether it was right."""
 
     family: str
     features: tuple[float, ...]

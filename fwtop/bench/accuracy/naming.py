@@ -64,7 +64,7 @@ class Outcome:
 
 
 def judged(case: LabelledWindow, *, calibrate: bool = True) -> Outcome:
-    """Judge a case and compare with its truth; without `calibrate`, confidence is what the rules state."""
+    """Judge a case and compare with its truth; without `calibrate`, confidence is what the engine states."""
     context = make_context(case.window, AdviseConfig(), case.baseline)
     findings = find_attacks(context)
     if calibrate:

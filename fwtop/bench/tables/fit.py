@@ -6,7 +6,7 @@ import os
 from datetime import UTC, datetime
 from pathlib import Path
 
-from fwtop.analysis.calibration import FEATURES, WEIGHTS_FILE, features_of
+from fwtop.analysis.calibration import FEATURES, WEIGHTS_FILE, features_of, is_calibrated
 from fwtop.bench.accuracy.fitting import FOLDS, Judged, cross_validated, fit, log_loss
 from fwtop.bench.accuracy.naming import expected_calibration_error, judged
 from fwtop.bench.corpus.cases import SEED, cases
@@ -15,7 +15,7 @@ from fwtop.bench.frame import Document, Options, Result, progress
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
 
-_OTHER = SEED + 1  # rules were mended on the windows of SEED, and look better there than they are
+_OTHER = SEED + 1  # hypotheses were mended on the windows of SEED, and look better there than they are
 _EACH = 8  # windows of a family: few findings are wrong, so it takes many
 
 
@@ -34,7 +34,7 @@ def run(options: Options) -> Document:
         found += [
             Judged(case.family, features_of(outcome.context, one.finding), one.finding.confidence, one.right)
             for one in outcome.named
-            if len(one.finding.rows)
+            if is_calibrated(one.finding)
         ]
     progress("")
     before = [(one.stated, one.right) for one in found]
@@ -44,7 +44,7 @@ def run(options: Options) -> Document:
         Result("findings", "findings", (float(len(found)),)),
         Result("of these right", "share", (sum(one.right for one in found) / max(1, len(found)),)),
     ]
-    for name, stated in (("as the rules state it", before), ("fitted, family held out", after)):
+    for name, stated in (("as the engine states it", before), ("fitted, family held out", after)):
         results.append(
             Result(f"{name}: expected calibration error", "share", (expected_calibration_error(stated),))
         )

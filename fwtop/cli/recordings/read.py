@@ -25,6 +25,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the verb's arguments."""
     parser.add_argument("capture", type=Path, metavar="CAPTURE", help="a pcap or pcapng file, also gzip")
     parser.add_argument("--text", action="store_true", help="print plain text even in a terminal")
+    parser.add_argument(
+        "--explain",
+        action="store_true",
+        help="print for each group of packets the three likeliest explanations and their evidence",
+    )
     add_observation(parser)
 
 
@@ -35,11 +40,16 @@ def run(args: argparse.Namespace) -> int:
     except OSError as error:
         raise FwtopError(f"{safe_text(args.capture)}: {error.strerror}; nothing was read") from None
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # threads started earlier would escape the sandbox
+    from fwtop.analysis.engine.explain import print_explanations
     from fwtop.console.headless import show
     from fwtop.console.playback.capture import observe_capture
     from fwtop.enrich.geoip import open_lookup
 
-    on_screen = not args.json and not args.text and sys.stdin.isatty() and sys.stdout.isatty()
+    if args.json and args.explain:
+        raise FwtopError("--explain prints text; leave out --json, or --explain; nothing was read")
+    on_screen = (
+        not args.json and not args.explain and not args.text and sys.stdin.isatty() and sys.stdout.isatty()
+    )
     if on_screen:
         import fwtop.console.playback.screens
     lookup = open_lookup(args.geoip)
@@ -49,8 +59,11 @@ def run(args: argparse.Namespace) -> int:
     drop_privileges()
     confine(Profile.READER, read=(args.geoip,), write=exports)
     with file:
-        result = observe_capture(file, args.capture.name, top=args.top, lookup=lookup)
+        result = observe_capture(file, args.capture.name, top=args.top, lookup=lookup, explains=args.explain)
     if on_screen:
         return fwtop.console.playback.screens.show_capture(result, lookup, dissector, files=files)
+    if args.explain:
+        print_explanations(result.whole.advisor.explained)
+        return 0
     show(result.snapshot, as_json=args.json, top=args.top)
     return 0

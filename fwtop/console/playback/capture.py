@@ -62,7 +62,9 @@ class CaptureResult:
         return self.whole.snapshot
 
 
-def observe_capture(file: BinaryIO, name: str, *, top: int, lookup: OriginLookup) -> CaptureResult:
+def observe_capture(
+    file: BinaryIO, name: str, *, top: int, lookup: OriginLookup, explains: bool = False
+) -> CaptureResult:
     """Read a whole capture and judge it as one window; raises FwtopError if it is no capture."""
     capture = read_capture(file, name)
     engine = Engine(lookup, window_seconds=None, top=top, live=False)
@@ -73,7 +75,7 @@ def observe_capture(file: BinaryIO, name: str, *, top: int, lookup: OriginLookup
         why = f" ({'; '.join(capture.notes)})" if capture.notes else ""
         raise FwtopError(f"{safe_text(name)} holds no packets{safe_text(why)}; nothing to judge")
     loaded = load_capture_config()
-    advisor = Advisor(loaded.config, lookup=lookup)
+    advisor = Advisor(loaded.config, lookup=lookup, explains=explains)
     judgement = advisor.judge(window, tables)
     snapshot = Snapshot(
         host=safe_text(socket.gethostname(), limit=64),

@@ -1,31 +1,30 @@
-"""HTTP floods, as opposed to flash crowds. Source: Jung et al., "Flash Crowds and DoS" (WWW 2002)."""
+"""Groups of HTTP requests. Source: Jung et al., "Flash Crowds and DoS" (WWW 2002)."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
-from fwtop.analysis.context import AnalysisContext, Finding, confidence_of, count
+from fwtop.analysis.context import AnalysisContext
+from fwtop.analysis.engine.group import Feature, Group, Least, Proof, cut, feature
+from fwtop.analysis.groups.measures import prominence
 from fwtop.analysis.parsers import http
 from fwtop.analysis.window.features import Features
 from fwtop.analysis.window.traffic import TCP, Rows, distinct_texts, mix, payload
-from fwtop.model.rule import Match
 from fwtop.model.traffic.packets import Mask
-from fwtop.render.numbers import percent
 
+_PARSED = 384  # requests, evenly spaced
 _ASKED = 100  # requests with a query string: fewer say nothing
 _PEOPLE = 5  # user agents per source of a proxy
 _POLLED_PPS = 200.0  # of one path by monitoring programs
 _ONE_TOOL = 0.7  # of the requests have identical headers: no browser version has that share
 _PAGE = 150  # requests for one page with all its resources
 _PARAMETER = 16  # bytes of a parameter name; longer ones are values without a name
-_UNSHARED = 0.9  # of the paths: in a crowd, the same pages are wanted
-_CHANGING, _PAIRS = 0.6, 80  # of a source's requests have another agent than the one before; pairs compared
+_PAIRS = 80  # of requests in a row, compared
 _EVEN = 0.3  # squared coefficient of variation of the sources' rates: that of real clients is above 1
-_PERSISTENT_PPS = 1.0  # requests for pages, per source
-_SURGE = 10.0  # times normal
-_DRAWN_ODDS = 3.5
 _FLAT, _LETTERS = 0.95, 400  # of the greatest entropy that letters can have, and how many tell
 _BROWSERS = (b"Mozilla", b"Opera", b"Dalvik")
 _LINE = 40  # bytes of a request that are compared
@@ -33,106 +32,168 @@ _TIMES = 10
 _REPEATS_A_SECOND = 3.0
 
 
-def requests(context: AnalysisContext) -> list[Finding]:
-    """Find requests faster than browsers send them, outside of connections, or with random query strings.
+@cut(Proof.REQUESTS)
+def http_requests(context: AnalysisContext) -> Iterator[Group]:
+    """HTTP/1 requests: all, and those of them that stand out.
 
-    A flash crowd has few requests per source, complete connections and shared URLs; it is never called an
-    attack, whatever its rate.
+    These are outside of connections, with unique query strings, of fast sources, or repeated by their source.
     """
     packets = context.traffic.packets
     data = context.traffic.rows(context.tcp.ack & context.unclaimed & (packets.payload_length > 0))
     if len(data) < context.config.min_samples:
-        return []
+        return
     rows = data[http.request_mask(context.traffic, data)]
-    features = context.features(rows)
-    if not context.significant(
-        features, floor_pps=context.config.reflection_pps, normal="tcp.ack", shaped=True
-    ):
-        return []
-    parsed = http.requests(context.traffic, features.spread(384))
-    rows, reasons = _flood_rows(context, features, parsed)
-    features = context.features(rows)
-    if not reasons or features.n < context.config.min_samples:
-        return []
-    evidence = (
-        f"{features.amount('HTTP requests')} ({count(features.pps)}/s) from {features.senders}",
-        *reasons,
-        *http.describe(http.requests(context.traffic, features.spread(384))),
-    )
-    stray = outside_connections(context, features)
-    spoof = context.spoof(rows, prior=0.0 if stray else -4.0)
-    dport = features.top("dport")
-    match = Match(protocol=TCP, dport=dport.value if dport.share > 0.98 else None)
-    if not stray:
-        rows = with_connections(context, features)
-    return [Finding("http_flood", "HTTP flood", rows, confidence_of(0.9, features.n), evidence, spoof, match)]
-
-
-def _flood_rows(
-    context: AnalysisContext, features: Features, parsed: list[http.Request]
-) -> tuple[Rows, list[str]]:
-    """Find the requests that don't come from browsers, and say why."""
+    every = _group(context, rows, "every")
+    if every[prominence] < 1:
+        return
+    features = every.packets
+    yield every
     if outside_connections(context, features):
         # Requests on real connections stay unclaimed: client impact is measured on unclaimed packets
-        others = ~context.tcp.real[features.rows]
-        return features.rows[others], ["they belong to no connection: there was no handshake"]
+        yield _group(context, rows[~context.tcp.real[rows]], "without any connection")
     if not context.sparse:
-        stray = (context.unestablished & ~context.traffic.of_sources(context.tcp.syn))[features.rows]
-        if stray.mean() > 0.3 and stray.sum() > 50:
-            return features.rows[stray], ["they belong to no connection: their sources made no handshake"]
-    busting = _cache_busting(parsed)
-    if busting is not None:
-        request, sentence = busting
-        return features.rows[http.path_mask(context.traffic, features.rows, request.method, request.path)], [
-            sentence
-        ]
-    limit = context.config.request_rate_per_source
-    fast = fast_rows(features, limit)
-    if fast.mean() > 0.3 and not (
-        _proxies(context, features.rows[fast]) or _pages(context, features.rows[fast])
-    ):
-        share = float(features.weight[fast].sum()) / features.packets
-        reason = f"{percent(share)} of the requests come from sources that send more than {limit:.0f}/s each"
-        return features.rows[fast], [reason]
+        stray = (context.unestablished & ~context.traffic.of_sources(context.tcp.syn))[rows]
+        if stray.sum() > 50:
+            yield _group(context, rows[stray], "of sources without a connection", share=float(stray.mean()))
+    unique = _unique_queries(http.requests(context.traffic, features.spread(_PARSED)))
+    if unique is not None:
+        request, distinct = unique
+        same = http.path_mask(context.traffic, rows, request.method, request.path)
+        yield _group(context, rows[same], "with unique query strings", share=distinct)
+    fast = fast_rows(features, context.config.request_rate_per_source)
+    if fast.any():
+        part = float(features.weight[fast].sum()) / features.packets
+        notes = {"limit": context.config.request_rate_per_source, "fast_share": part}
+        yield _group(context, rows[fast], "of fast sources", share=float(fast.mean()), notes=notes)
     again = _again_and_again(features)
-    if again.mean() > 0.5:
-        reason = f"{percent(again.mean())} repeat an earlier request of the same source"
-        return features.rows[again], [reason]
-    return features.rows, _drawn(context, features, parsed) or _one_tool(features, parsed)
+    if again.any():
+        yield _group(context, rows[again], "sent again and again", share=float(again.mean()))
 
 
-def _drawn(context: AnalysisContext, features: Features, parsed: list[http.Request]) -> list[str]:
-    """Say why requests for pages that nobody shares come from tools; empty if visitors may send them.
+def _group(
+    context: AnalysisContext,
+    rows: Rows,
+    part: str,
+    *,
+    share: float = 1.0,
+    notes: dict[str, Any] | None = None,
+) -> Group:
+    features = context.features(rows)
+    least = Least("reflection_pps", "tcp.ack", shaped=True)
+    usual = {"part": part, "part_share": share, **(notes or {})}
+    made = Group(context, features, least, usual)
+    if features.n and not outside_connections(context, features):
+        made.spoof_prior = -4.0
+    return made
 
-    A crowd wants the same pages. Behind a CDN only pages that nobody else wants reach the host, by addresses
-    with many users each: these differ in how much they send.
+
+def part_of(name: str) -> Feature:
+    """Make a feature that tells a part of the requests, and how much of them it is."""
+
+    def measure(group: Group) -> float:
+        return float(group.notes["part_share"]) if group.notes["part"] == name else 0.0
+
+    measure.__name__ = "requests_" + name.replace(" ", "_")
+    measure.__doc__ = f"Part of the requests that are {name}; 0 for other groups."
+    return feature("share")(measure)
+
+
+whole = part_of("every")
+unconnected = part_of("without any connection")
+of_strangers = part_of("of sources without a connection")
+cache_busting = part_of("with unique query strings")
+of_fast_sources = part_of("of fast sources")
+again_and_again = part_of("sent again and again")
+
+
+@feature("yes or no")
+def proxies(group: Group) -> float:
+    """Whether the sources represent many users each, as load balancers, CDNs and large NATs do."""
+    return _proxies(group.context, group.packets.rows)
+
+
+@feature("yes or no")
+def pages(group: Group) -> float:
+    """Whether it is the burst of a browser that loads a page: each resource once."""
+    return _pages(group.context, group.packets.rows)
+
+
+@feature("share")
+def different_paths(group: Group) -> float:
+    """Part of the requested paths that is requested once; 0 below 100 requests or the rate of a flood.
+
+    In a crowd, the same pages are wanted. Behind a CDN only pages that nobody else wants reach the host, by
+    addresses with many users each: these differ in how much they send.
     """
-    paths = [request.path for request in parsed]
-    distinct = len(set(paths)) / max(1, len(paths))
-    if len(paths) < _ASKED or distinct < _UNSHARED or features.peak_pps < context.config.flood_pps:
-        return []
-    signs = [f"{percent(distinct)} of the requested paths are requested once"]
-    odds = 1.0
-    if _look_drawn(paths):
-        odds, signs = odds + 0.5, [*signs, "they look random"]
-    changing = _agents_change(context, features)
-    if changing > _CHANGING:
-        odds += 1.0
-        signs.append(
-            f"{percent(changing)} of a source's requests name another User-Agent than the one before"
-        )
-    if features.sources >= 20 and features.n >= 2 * features.sources and features.evenness < _EVEN:
-        odds += 1.0
-        signs.append("all sources send about as much")
-    each = features.pps / features.sources
-    if each >= _PERSISTENT_PPS:
-        odds += 0.5
-        signs.append(f"each source sends {each:.1f} requests/s")
-    usual = _usual_requests(context)
-    if usual is not None and features.peak_pps > _SURGE * max(usual, context.config.reflection_pps):
-        odds += 1.0
-        signs.append(f"{count(features.peak_pps)} requests/s, normally up to {count(usual)}")
-    return signs if odds >= _DRAWN_ODDS else []
+    paths = [request.path for request in _parsed(group)]
+    slow = group.packets.peak_pps < group.context.config.flood_pps
+    return 0.0 if len(paths) < _ASKED or slow else len(set(paths)) / len(paths)
+
+
+@feature("yes or no")
+def drawn_paths(group: Group) -> float:
+    """Whether the last parts of paths have letters and digits about as often as each other."""
+    return _look_drawn([request.path for request in _parsed(group)])
+
+
+@feature("share")
+def changing_agents(group: Group) -> float:
+    """Part of a source's requests that name another User-Agent than the one before."""
+    return _agents_change(group.context, group.packets)
+
+
+@feature("yes or no")
+def even_sources(group: Group) -> float:
+    """Whether twenty or more sources send about as much; of real clients, a few send most."""
+    features = group.packets
+    return features.sources >= 20 and features.n >= 2 * features.sources and features.evenness < _EVEN
+
+
+@feature("times the normal rate")
+def requests_above_normal(group: Group) -> float:
+    """Rate of requests against the baseline's, or against the least flood's; 0 where none is known."""
+    usual = _usual_requests(group.context)
+    if usual is None:
+        return 0.0
+    group.notes["usual"] = usual
+    return group.packets.peak_pps / max(usual, group.context.config.reflection_pps)
+
+
+@feature("share")
+def same_request(group: Group) -> float:
+    """Part of the requests that is identical, path and headers: real browsers differ; 100 requests tell.
+
+    0 where a few programs may poll: below 20 sources or 200 a second.
+    """
+    parsed, features = _parsed(group), group.packets
+    polled = min(features.peak_pps, features.packets) < _POLLED_PPS
+    if len(parsed) < _ASKED or features.sources < 20 or polled:
+        return 0.0
+    n = Counter(request.path for request in parsed).most_common(1)[0][1]
+    words, m = Counter(_whole_words(parsed)).most_common(1)[0]
+    return 0.0 if len(words) < 40 else min(n, m) / len(parsed)
+
+
+def requests_described(group: Group) -> list[str]:
+    """Write the most common request line, host and agent."""
+    return http.describe(_parsed(group))
+
+
+def with_their_connections(group: Group) -> Rows:
+    """Claim all TCP packets of the same clients to the same ports, if they have connections."""
+    if outside_connections(group.context, group.packets):
+        return group.packets.rows
+    if "connections" not in group.notes:
+        group.notes["connections"] = with_connections(group.context, group.packets)
+    result: Rows = group.notes["connections"]
+    return result
+
+
+def _parsed(group: Group) -> list[http.Request]:
+    if "parsed" not in group.notes:
+        group.notes["parsed"] = http.requests(group.context.traffic, group.packets.spread(_PARSED))
+    result: list[http.Request] = group.notes["parsed"]
+    return result
 
 
 def _look_drawn(paths: list[bytes]) -> bool:
@@ -199,7 +260,7 @@ def _again_and_again(features: Features) -> Mask:
     return np.asarray(((counts >= _TIMES) & (rate > _REPEATS_A_SECOND))[inverse] & (length >= _LINE // 2))
 
 
-def _cache_busting(parsed: list[http.Request]) -> tuple[http.Request, str] | None:
+def _unique_queries(parsed: list[http.Request]) -> tuple[http.Request, float] | None:
     """Find one path that a tool requests with a unique query string each time."""
     asked = [request for request in parsed if request.query]
     if len(asked) < _ASKED or len(asked) < 0.2 * len(parsed):
@@ -212,8 +273,7 @@ def _cache_busting(parsed: list[http.Request]) -> tuple[http.Request, str] | Non
     same_words = Counter(_whole_words(mine)).most_common(1)[0][1] >= _ONE_TOOL * n
     if not (same_words or _names_differ(mine) or _no_browser(mine)):
         return None
-    sentence = f"{percent(distinct)} carry a unique query for one path, to bypass caches"
-    return mine[0], sentence
+    return mine[0], distinct
 
 
 def _names_differ(mine: list[http.Request]) -> bool:
@@ -253,17 +313,6 @@ def with_connections(context: AnalysisContext, features: Features) -> Rows:
     clients = traffic.of_sources(features.rows)
     ports = np.isin(traffic.packets.dport, np.unique(traffic.packets.dport[features.rows]))
     return traffic.rows(context.tcp.tcp & context.unclaimed & clients & ports)
-
-
-def _one_tool(features: Features, parsed: list[http.Request]) -> list[str]:
-    """Write a sentence if all requests are identical: real browsers differ."""
-    if len(parsed) < 100 or features.sources < 20 or min(features.peak_pps, features.packets) < _POLLED_PPS:
-        return []
-    n = Counter(request.path for request in parsed).most_common(1)[0][1]
-    words, m = Counter(_whole_words(parsed)).most_common(1)[0]
-    if min(n, m) < 0.9 * len(parsed) or len(words) < 40:
-        return []
-    return [f"{percent(m / len(parsed))} of the requests from {features.sources:,} sources are identical"]
 
 
 def fast_rows(features: Features, limit: float) -> Mask:

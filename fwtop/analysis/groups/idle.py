@@ -1,4 +1,4 @@
-"""Connections that are opened to exhaust the server: silent ones, and slow requests.
+"""Groups of connections that are opened to exhaust the server: silent ones, and slow requests.
 
 Sources: RFC 4987 1 (connection floods); Hansen, "Slowloris" (2009); R.U.D.Y. (2010); Cambiaso et al.,
 "Slow DoS attacks: definition and categorisation" (2013).
@@ -6,23 +6,22 @@ Sources: RFC 4987 1 (connection floods); Hansen, "Slowloris" (2009); R.U.D.Y. (2
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
-from fwtop.analysis.context import AnalysisContext, Finding, confidence_of
+from fwtop.analysis.context import AnalysisContext
+from fwtop.analysis.engine.group import Group, Least, Proof, cut, feature
 from fwtop.analysis.parsers import http
 from fwtop.analysis.window.tcp_view import ACK, SYN
 from fwtop.analysis.window.traffic import TCP, Rows, payload
 from fwtop.model.rule import Match
 from fwtop.model.traffic.packets import F64, I64, Mask
-from fwtop.render.numbers import percent
 
 _SETTLED_NS = 500_000_000  # a younger connection may still send data
 _SILENT_PACKETS = 5.0  # SYN, ACK, and FIN or RST
 _MANY = 100  # connections at least
-_PER_SECOND = 20.0  # opened and idle: health checks of load balancers are fewer
-_EACH = 3.0  # connections per source: clients that gave up have one
 _SLOW_FLOWS = 50
 _SLOW_SECONDS = 1.0  # between two pieces of a request
 _CRUMB = 64  # bytes per piece; the next request of a browser is larger
@@ -42,63 +41,78 @@ class _Flows:
     last: I64
 
 
-def silent(context: AnalysisContext) -> list[Finding]:
-    """Find floods of connections that complete the handshake and send no data."""
+@cut(Proof.VOLUME)
+def silent_connections(context: AnalysisContext) -> Iterator[Group]:
+    """Connections to one port that completed the handshake half a second ago and have sent no data."""
     traffic, tcp = context.traffic, context.tcp
     rows = traffic.rows(tcp.tcp & context.unclaimed & ~tcp.syn_ack & ~context.solicited)
     if context.sparse or len(rows) < 2 * _MANY:
-        return []
+        return
     flows = _flows(context, rows)
     now = int(traffic.packets.time_ns.max())
     settled = flows.opened & flows.completed & (flows.first < now - _SETTLED_NS)
     empty = settled & (flows.data == 0) & (flows.packets <= _SILENT_PACKETS)
     if empty.sum() < max(_MANY, 0.5 * settled.sum()):
-        return []
+        return
     ports = traffic.packets.dport[rows]
     port = int(np.bincount(ports[empty[flows.place]]).argmax())
     mine = np.zeros(len(empty), np.bool_)
     mine[flows.place[ports == port]] = True
     empty &= mine
     features = context.features(rows[empty[flows.place]])
-    opened, rate = int(empty.sum()), float(empty.sum()) / traffic.seconds
-    if opened < max(_MANY, 0.7 * (settled & mine).sum(), _EACH * features.sources) or rate < _PER_SECOND:
-        return []
-    if not context.significant(features, floor_pps=context.config.reflection_pps, normal="tcp.syn"):
-        return []
-    evidence = (
-        f"{opened:,} connections of {features.senders} to port {port} ({rate:,.0f}/s) finished the handshake "
-        "and sent no data",
-        f"{percent(opened / max(1, (settled & mine).sum()))} of the connections to that port do so",
-    )
-    spoof = context.spoof(features.rows, completed=1.0)
-    match = Match(protocol=TCP, dport=port, tcp_flags=(SYN | ACK, SYN))
-    return [
-        Finding(
-            "syn_flood",
-            "TCP connection flood",
-            features.rows,
-            confidence_of(0.85, features.n),
-            evidence,
-            spoof,
-            match,
-        )
-    ]
+    opened = int(empty.sum())
+    notes = {
+        "silent_port": port,
+        "silent": opened,
+        "silent_share": opened / max(1, int((settled & mine).sum())),
+    }
+    yield Group(context, features, Least("reflection_pps", "tcp.syn"), notes, completed=1.0)
 
 
-def slow_requests(context: AnalysisContext) -> list[Finding]:
-    """Find HTTP requests in small pieces that never end, to occupy the workers of a server."""
+@feature("connections")
+def silent(group: Group) -> float:
+    """Groups of connections that have sent no data."""
+    return float(group.notes["silent"])
+
+
+@feature("connections a second")
+def silent_rate(group: Group) -> float:
+    """Such connections a second; health checks of load balancers are fewer."""
+    return float(group.notes["silent"]) / group.context.traffic.seconds
+
+
+@feature("connections")
+def silent_each(group: Group) -> float:
+    """Such connections of each source; a client that gave up has one."""
+    return float(group.notes["silent"]) / max(1, group.packets.sources)
+
+
+@feature("share")
+def silent_share(group: Group) -> float:
+    """Part of the port's connections that are silent."""
+    return float(group.notes["silent_share"])
+
+
+def match_opened(group: Group) -> Match:
+    """Match SYNs to the port."""
+    return Match(protocol=TCP, dport=int(group.notes["silent_port"]), tcp_flags=(SYN | ACK, SYN))
+
+
+@cut(Proof.REQUESTS)
+def slow_requests(context: AnalysisContext) -> Iterator[Group]:
+    """HTTP requests in small pieces that never end, and all that belongs to their connections."""
     traffic, tcp = context.traffic, context.tcp
     packets = traffic.packets
     if context.sparse or traffic.seconds < _WATCHED_SECONDS:
-        return []
+        return
     rows = traffic.rows(tcp.ack & context.unclaimed & (packets.payload_length > 0))
     if len(rows) < 3 * _SLOW_FLOWS:
-        return []
+        return
     asks = http.request_mask(traffic, rows)
     asking = traffic.of_flows(rows[asks])[rows]
     rows, asks = rows[asking], asks[asking]
     if asks.sum() < _SLOW_FLOWS:
-        return []
+        return
     first, _ = payload(packets, rows, 1)
     load = packets.payload_length[rows].astype(np.float64)
     flows = _flows(context, rows)
@@ -107,23 +121,28 @@ def slow_requests(context: AnalysisContext) -> list[Finding]:
     crumbs, requests = np.bincount(flows.place, crumb, size), np.bincount(flows.place, asks, size)
     pace = (flows.last - flows.first) / 1e9 / np.maximum(flows.packets - 1, 1)
     slow = (requests == 1) & (crumbs >= 2) & (crumbs + 1 == flows.packets) & (pace >= _SLOW_SECONDS)
-    if slow.sum() < max(_SLOW_FLOWS, 0.2 * size):
-        return []
+    if not slow.any():
+        return
     features = context.features(tcp.tcp & context.unclaimed & traffic.of_flows(rows[slow[flows.place]]))
-    evidence = (
-        f"{slow.sum():,} connections of {features.senders} started requests and finished none: "
-        f"they send {load[crumb].mean():.0f} bytes every {np.median(pace[slow]):.0f} s",
-        f"{percent(slow.sum() / size)} of the connections with requests are held open this way "
-        f"(Slowloris, R.U.D.Y.): "
-        f"only {features.amount('packets')}, but each connection occupies a worker",
-    )
-    dport = features.top("dport")
-    match = Match(protocol=TCP, dport=dport.value if dport.share > 0.98 else None)
-    spoof = context.spoof(features.rows, completed=1.0)
-    title = "Slow HTTP attack"
-    return [
-        Finding("http_flood", title, features.rows, confidence_of(0.9, features.n), evidence, spoof, match)
-    ]
+    notes = {
+        "slow": int(slow.sum()),
+        "slow_share": float(slow.sum()) / size,
+        "piece": float(load[crumb].mean()),
+        "every_seconds": float(np.median(pace[slow])),
+    }
+    yield Group(context, features, Least(), notes, completed=1.0)
+
+
+@feature("connections")
+def slow(group: Group) -> float:
+    """Connections whose request comes in pieces of at most 64 bytes, a second or more apart."""
+    return float(group.notes["slow"])
+
+
+@feature("share")
+def slow_share(group: Group) -> float:
+    """Part of the connections with requests that are slow in this way."""
+    return float(group.notes["slow_share"])
 
 
 def _flows(context: AnalysisContext, rows: Rows) -> _Flows:

@@ -48,15 +48,15 @@ def _parts(context: AnalysisContext, finding: Finding) -> list[Finding]:
 def _groups(context: AnalysisContext, rows: Rows, keys: U64) -> list[Rows]:
     """Group rows by the few keys that nearly all have; what is left belongs to the largest group."""
     weight = context.traffic.weight[rows]
-    found, sums = weighted_top(keys, weight)
-    shares = sums / max(float(sums.sum()), 1e-9)
-    large = found[shares >= _LEAST]
+    total = max(float(weight.sum()), 1e-9)
+    large, sums = weighted_top(keys, weight, _LEAST * total)
+    shares = sums / total
     seen = (
         int(np.bincount(np.searchsorted(np.sort(large), keys[np.isin(keys, large)])).min())
         if len(large)
         else 0
     )
-    few = 2 <= len(large) <= _MOST_PARTS and float(shares[: len(large)].sum()) >= _TOGETHER
+    few = 2 <= len(large) <= _MOST_PARTS and float(shares.sum()) >= _TOGETHER
     if not few or seen < context.config.min_samples:
         return [rows]
     rest = ~np.isin(keys, large)

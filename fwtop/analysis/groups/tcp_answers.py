@@ -1,4 +1,4 @@
-"""TCP answers to SYNs spoofed with this host's address: SYN-ACKs, RSTs, and block pages of censors.
+"""Groups of TCP answers to SYNs spoofed with this host's address: SYN-ACKs, RSTs, and block pages of censors.
 
 Sources: Kührer et al., "Hell of a Handshake" (WOOT 2014), for SYN-ACKs, RSTs and retransmissions of
 reflectors; Bock et al., "Weaponizing Middleboxes for TCP Reflected Amplification" (USENIX Security 2021).
@@ -6,17 +6,19 @@ reflectors; Bock et al., "Weaponizing Middleboxes for TCP Reflected Amplificatio
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
-from fwtop.analysis.classify.tcp import tcp_finding
-from fwtop.analysis.context import AnalysisContext, Finding, confidence_of, count, plural
+from fwtop.analysis.context import AnalysisContext, count, plural
+from fwtop.analysis.engine.group import Group, Least, Proof, cut, feature
+from fwtop.analysis.groups.measures import of_protocol
 from fwtop.analysis.window.features import Features
 from fwtop.analysis.window.tcp_view import ACK, SYN
 from fwtop.analysis.window.traffic import TCP, Rows, payload, weighted_top
 from fwtop.model.rule import Match
 from fwtop.model.text import payload_text
 from fwtop.model.traffic.packets import Mask
-from fwtop.render.numbers import percent
 
 _PORTS = 32  # source ports that reflectors use at once
 _PORT_SHARE = 0.01
@@ -27,97 +29,101 @@ _NEXT = 1 << 20  # bytes between consecutive answers on a connection
 _SERVICE_PRIOR = -6.0  # log-odds of spoofing if answers come from the ports of a few services
 
 
-def syn_ack(context: AnalysisContext) -> list[Finding]:
-    """Find SYN-ACKs of many servers for connections that this host never opened.
-
-    The finding includes all TCP answers: SYN-ACKs with retransmissions, RSTs of closed ports, and
-    SYNs of the same servers (RFC 9293 3.5, simultaneous open). ICMP errors count as its backscatter.
-    """
-    tcp, config = context.tcp, context.config
+@cut(Proof.HANDSHAKES)
+def unasked_syn_acks(context: AnalysisContext) -> Iterator[Group]:
+    """SYN-ACKs for connections that this host never opened."""
+    tcp = context.tcp
     features = context.features(tcp.syn_ack & context.unclaimed & ~(tcp.real | context.solicited))
-    if not context.significant(features, floor_pps=config.reflection_pps, normal="tcp.syn_ack"):
-        return []
-    if features.sources < _SERVERS:
-        return []  # backscatter: a few hosts are flooded with spoofed sources, among them this host
-    if _goes_on(context, features):
-        return []  # connections that this host opened continue
+    if features.n < context.config.min_samples:
+        return
     ports = _ports(context, features.rows)
     few_ports = float(np.isin(context.traffic.packets.sport[features.rows], ports[:8]).mean()) > 0.8
-    spoof = context.spoof(features.rows, prior=_SERVICE_PRIOR if few_ports else -2.5)
-    every = context.features(np.sort(np.concatenate([features.rows, *_beside(context, features, ports)])))
     sport = features.top("sport")
-    evidence = [
-        f"{features.amount('SYN-ACKs')} from {plural(features.sources, 'server')}, "
-        "for connections that this host never opened",
-        f"{percent(sport.share)} come from port {sport.value}, to "
-        f"{features.top('dport').distinct:,} local ports",
-    ]
-    if every.n > features.n:
-        more = count(every.packets - features.packets)
-        evidence.append(f"{more} RSTs and SYNs from the same ports answer the same spoofed SYNs")
-    finding = tcp_finding(
+    notes = {
+        "reflectors": plural(features.sources, "server"),
+        "sport": sport.value,
+        "same_sport": sport.share,
+    }
+    yield Group(
+        context,
         features,
-        "syn_ack_reflection",
-        "SYN-ACK reflection",
-        confidence=0.95,
-        evidence=evidence,
-        flags=(SYN | ACK, SYN | ACK),
-        spoof=spoof,
-        rows=every.rows,
+        Least("reflection_pps", "tcp.syn_ack"),
+        notes,
+        spoof_prior=_SERVICE_PRIOR if few_ports else -2.5,
     )
-    return [finding]
 
 
-def middlebox(context: AnalysisContext) -> list[Finding]:
-    """Find block pages and RSTs of middleboxes that answer requests without a handshake."""
-    tcp, traffic, config = context.tcp, context.traffic, context.config
+@feature("yes or no")
+def goes_on(group: Group) -> float:
+    """Whether the servers send more than SYN-ACKs: then this host opened the connections."""
+    return _goes_on(group.context, group.packets)
+
+
+def with_other_answers(group: Group) -> Rows:
+    """Claim all TCP answers of the reflectors.
+
+    These are SYN-ACKs with retransmissions, RSTs of closed ports, and SYNs of the same servers (RFC 9293 3.5,
+    simultaneous open).
+    """
+    if "every" not in group.notes:
+        ports = _ports(group.context, group.packets.rows)
+        beside = _beside(group.context, group.packets, ports)
+        group.notes["every"] = np.sort(np.concatenate([group.packets.rows, *beside]))
+    result: Rows = group.notes["every"]
+    return result
+
+
+def other_answers(group: Group) -> list[str]:
+    """Write how many other answers there are."""
+    weight = group.context.traffic.weight
+    more = float(weight[with_other_answers(group)].sum()) - group.packets.packets
+    return (
+        [f"{count(more)} RSTs and SYNs from the same ports answer the same spoofed SYNs"] if more > 0 else []
+    )
+
+
+def match_syn_ack(group: Group) -> Match:
+    """Match SYN-ACKs to and from the ports that nearly all have."""
+    return of_protocol(group, flags=(SYN | ACK, SYN | ACK))
+
+
+@cut(Proof.HANDSHAKES)
+def unasked_pages(context: AnalysisContext) -> Iterator[Group]:
+    """Web pages from servers that never sent a SYN-ACK, with the RSTs beside them."""
+    tcp, traffic = context.tcp, context.traffic
     packets = traffic.packets
     loaded = (tcp.ack | tcp.fin) & context.unclaimed & (packets.payload_length > 0) & ~context.solicited
     served = (packets.sport < _PRIVILEGED) | (packets.sport <= packets.dport)
     data = traffic.rows(np.asarray(loaded & served))
-    if len(data) < config.min_samples:
-        return []
+    if len(data) < context.config.min_samples:
+        return
     matrix, length = payload(packets, data, len(_PAGE))
     is_page = (matrix == _PAGE).all(1) & (length == len(_PAGE))
     if not is_page.any():
-        return []
+        return
     is_page &= ~traffic.of_sources(tcp.syn_ack)[data]
     pages = data[is_page]
     of_boxes, boxes = traffic.of_sources(pages), context.features(pages).sources
     theirs = of_boxes[data]
     if boxes < _SERVERS or is_page.sum() < 0.5 * theirs.sum() or not _unasked(context, pages):
-        return []
-    ports = _ports(context, pages)
-    mine = (of_boxes | (tcp.rst & ~tcp.real)) & np.isin(packets.sport, ports)
+        return
+    mine = (of_boxes | (tcp.rst & ~tcp.real)) & np.isin(packets.sport, _ports(context, pages))
     features = context.features(np.asarray(mine & tcp.tcp & context.unclaimed & ~tcp.syn & ~tcp.syn_ack))
-    if not context.significant(features, floor_pps=config.reflection_pps, normal="tcp.ack", shaped=True):
-        return []
-    return [_boxes(context, features, pages, boxes)]
-
-
-def _boxes(context: AnalysisContext, features: Features, pages: Rows, boxes: int) -> Finding:
-    packets = context.traffic.packets
     first, length = payload(packets, pages[:1], 40)
     line = first[0, : int(length[0])].tobytes().split(b"\r\n")[0]
-    evidence = (
-        f"{count(context.traffic.weight[pages].sum())} web pages from {plural(boxes, 'source')} for requests "
-        f"that this host never sent, without a handshake; the first begins {payload_text(line, limit=40)!r}",
-        f"with their RSTs {features.amount('packets')}, mean length {features.mean_length:.0f} bytes; "
-        "censoring middleboxes answer like this (Bock et al. 2021)",
-    )
-    sport = features.top("sport")
-    match = Match(protocol=TCP, sport=sport.value if sport.share > 0.98 else None)
-    spoof = context.spoof(features.rows, prior=_SERVICE_PRIOR)
-    title = "TCP middlebox reflection"
-    return Finding(
-        "middlebox_amplification",
-        title,
-        features.rows,
-        confidence_of(0.9, len(pages)),
-        evidence,
-        spoof,
-        match,
-    )
+    notes = {
+        "pages": count(traffic.weight[pages].sum()),
+        "boxes": plural(boxes, "source"),
+        "line": repr(payload_text(line, limit=40)),
+    }
+    least = Least("reflection_pps", "tcp.ack", shaped=True)
+    yield Group(context, features, least, notes, spoof_prior=_SERVICE_PRIOR)
+
+
+def match_answers(group: Group) -> Match:
+    """Match TCP from the port that nearly all have."""
+    sport = group.packets.top("sport")
+    return Match(protocol=TCP, sport=sport.value if sport.share > 0.98 else None)
 
 
 def _unasked(context: AnalysisContext, pages: Rows) -> bool:
@@ -132,8 +138,11 @@ def _unasked(context: AnalysisContext, pages: Rows) -> bool:
 
 def _ports(context: AnalysisContext, rows: Rows) -> list[int]:
     """Return the dominant source ports of the rows."""
-    ports, weights = weighted_top(context.traffic.packets.sport[rows], context.traffic.weight[rows])
-    return [int(port) for port in ports[:_PORTS][weights[:_PORTS] > _PORT_SHARE * weights.sum()]]
+    weight = context.traffic.weight[rows]
+    least = _PORT_SHARE * float(weight.sum())
+    return [
+        int(port) for port in weighted_top(context.traffic.packets.sport[rows], weight, least)[0][:_PORTS]
+    ]
 
 
 def _beside(context: AnalysisContext, features: Features, ports: list[int]) -> list[Rows]:

@@ -1,10 +1,13 @@
-"""Port scans, quick or slow. Sources: Jung et al., "Fast Portscan Detection" (2004); nmap's manual."""
+"""Groups of probes. Sources: Jung et al., "Fast Portscan Detection" (2004); nmap's manual."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
-from fwtop.analysis.context import AnalysisContext, Finding, confidence_of, count
+from fwtop.analysis.context import AnalysisContext, plural
+from fwtop.analysis.engine.group import Group, Least, Proof, cut, feature
 from fwtop.analysis.parsers.services import BY_PORT
 from fwtop.analysis.spoofing import Spoof
 from fwtop.analysis.window.traffic import TCP, UDP, Rows, mix
@@ -12,7 +15,8 @@ from fwtop.model.addresses.address import format_address
 from fwtop.model.rule import Match
 from fwtop.model.traffic.packets import U64
 
-_FLOOD_PPS = 3_000.0  # a faster scan is a flood, too
+_FLOOD = 10.0  # times the rate of the least flood, from which a scan is one, too
+_REAL = Spoof(0.05, ())  # a scanner needs the answers (except for idle scans)
 _PORTS = 65_536  # of an address: more probes repeat some, although a thin sample doesn't show which
 _TRIES = 4.0  # probes per port: scanners retry two or three times
 _EPHEMERAL = 32_768
@@ -23,44 +27,43 @@ _SERVICES = np.array([*BY_PORT, 1812, 1813], np.uint16)
 _NEW_SOURCES = 1_024  # a window with more new sources is a flood; don't remember them all
 
 
-def port_scan(context: AnalysisContext) -> list[Finding]:
-    """Find sources that probe many ports, or many addresses of this host, and connect to none."""
+@cut(Proof.PROBES)
+def scanners(context: AnalysisContext) -> Iterator[Group]:
+    """Probes of sources that try many ports, or many addresses of this host, and connect to none."""
     rows = context.traffic.rows(_probes(context))
     if len(rows) == 0:
-        return []
+        return
     found = _without_floods(context, rows, _scanners(context, rows))
     if not found:
-        return []
+        return
     source = context.traffic.source_key[rows]
     mine = rows[np.isin(source, np.array([key for key, _ in found], np.uint64))]
     features = context.features(mine)
-    ports = max(n for _, n in found)
+    probed = max(n for _, n in found)
     packets = context.traffic.packets
     at = int(mine[np.argmax(context.traffic.source_key[mine] == np.uint64(found[0][0]))])
     who = format_address(int(packets.family[at]), int(packets.src_hi[at]), int(packets.src_lo[at]))
-    evidence = [
-        f"{who} probed {ports:,}{'+' if ports >= 512 else ''} ports or addresses and connected to none",
-        f"{len(found)} scanning source{'s' if len(found) > 1 else ''}, {features.pps:.1f} probes/s",
-    ]
     tcp = features.top("protocol").value == TCP
-    title = f"Port scan by {who}"
-    if context.significant(features, floor_pps=_FLOOD_PPS, normal="tcp.syn" if tcp else "udp"):
-        flood = "SYN flood" if tcp else "UDP flood"
-        title = f"{title}, at the rate of a {flood}"
-        evidence.append(f"at {count(features.peak_pps)} packets/s, it is a {flood} as well")
-    match = Match(protocol=TCP if tcp else UDP)
-    # A scanner needs the answers: its source is real (except for idle scans)
-    return [
-        Finding(
-            "port_scan",
-            title,
-            mine,
-            confidence_of(0.93, 200),
-            tuple(evidence),
-            Spoof(0.05, ()),
-            match,
-        )
-    ]
+    notes = {
+        "who": who,
+        "probed": f"{probed:,}{'+' if probed >= 512 else ''}",
+        "scanners": plural(len(found), "scanning source"),
+        "scanned_ports": probed,
+        "flood": "SYN flood" if tcp else "UDP flood",
+    }
+    flood = Least(normal="tcp.syn" if tcp else "udp", times=_FLOOD)
+    yield Group(context, features, flood, notes, known_spoof=_REAL)
+
+
+@feature("ports")
+def scanned_ports(group: Group) -> float:
+    """Pairs of address and port that the busiest scanner tried, now or in the last minutes."""
+    return float(group.notes["scanned_ports"])
+
+
+def match_probes(group: Group) -> Match:
+    """Match the protocol of most probes."""
+    return Match(protocol=TCP if group.packets.top("protocol").value == TCP else UDP)
 
 
 def _probes(context: AnalysisContext) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:

@@ -1,13 +1,16 @@
-"""Floods of DNS queries. Sources: RFC 8482; "water torture" (Secure64 2014, Luo et al. 2018)."""
+"""Groups of DNS queries. Sources: RFC 8482; "water torture" (Secure64 2014, Luo et al. 2018)."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from fwtop.analysis.context import AnalysisContext, Finding, confidence_of, count
+from fwtop.analysis.context import AnalysisContext
+from fwtop.analysis.engine.group import Group, Least, Proof, cut, feature
 from fwtop.analysis.parsers import dns
 from fwtop.analysis.parsers.services import dns_query
 from fwtop.analysis.window.features import Features
@@ -18,7 +21,8 @@ from fwtop.model.traffic.packets import U64, Mask
 from fwtop.render.numbers import percent
 
 _PARENT_SHARE = 0.25  # of the questions are for names under one parent
-_VECTORS = 2  # floods of questions at once
+_TELL = 20  # questions before their names say something
+_KINDS = ("dns_query_flood", "dns_random_subdomain")
 _NAMES = 16  # that are asked for so often, at most
 _INVENTED = 200  # questions before that is said
 _AGAIN = 10  # times that a random name doesn't come up, nor the same question of one resolver
@@ -38,26 +42,154 @@ _TUNNELS, _TUNNEL_PPS = 4, 2_000.0  # clients of a tunnel, and what each asks pe
 _LETTERS = 400  # before their entropy says that
 
 
-def queries(context: AnalysisContext) -> list[Finding]:
-    """Find floods of DNS queries: for random names below one zone, repeated, or spoofed."""
+@cut(Proof.CONTENT)
+def dns_traffic(context: AnalysisContext) -> Iterator[Group]:
+    """All DNS queries to this host: the work of a name server, whatever else is among them."""
+    yield Group(context, context.features(_queries(context)), Least(normal="dns"))
+
+
+@cut(Proof.CONTENT, again=True)
+def dns_queries(context: AnalysisContext) -> Iterator[Group]:
+    """DNS queries but those of tunnels: all, those for random names, and those that no resolver sends."""
+    rows = _queries(context)
+    rows = rows[~_tunnels(context, rows)]
+    every = context.features(rows)
+    if not context.significant(every, floor_pps=context.config.flood_pps, normal="dns"):
+        return
+    parsed = dns.questions(context.traffic, rows)
+    if len(parsed) < _TELL:
+        return
+    cut_off = sum(question.cut for question in parsed) > 0.5 * len(parsed)
+    yield _group(context, rows, parsed, {"names_cut": cut_off, "part": "all"})
+    if not cut_off and (found := _random_names(context, rows, parsed)) is not None:
+        yield _group(context, found.rows, parsed, found.notes)
+    again, why = _again(context, every)
+    if len(again):
+        mine = parsed if len(again) == len(rows) else dns.questions(context.traffic, again)
+        if mine:
+            yield _group(context, again, mine, _repeated_names(mine, why, cut_off=cut_off), every=parsed)
+
+
+def _queries(context: AnalysisContext) -> Rows:
+    """Find the queries; a flood to port 53 that isn't DNS is left to UDP floods."""
     packets = context.traffic.packets
     to_server = context.traffic.rows(context.udp & context.unclaimed & (packets.dport == 53))
     if len(to_server) < context.config.min_samples:
-        return []
-    matrix, length = payload(packets, to_server, 32)
-    asks = dns_query(matrix, length)
-    if asks.mean() < 0.1:
-        return []  # a flood to port 53 that isn't DNS: left to the UDP rule
-    rows = to_server[asks]
-    context.benign[rows] = True  # all other queries are normal work of a name server
-    rows = rows[~_tunnels(context, rows)]
-    findings: list[Finding] = []
-    while (finding := _judge(context, rows, beside=bool(findings))) is not None and len(findings) < _VECTORS:
-        if any(finding.kind == earlier.kind for earlier in findings):
-            break
-        findings.append(finding)
-        rows = np.setdiff1d(rows, finding.rows)
-    return findings
+        return to_server[:0]
+    asks = dns_query(*payload(packets, to_server, 32))
+    return to_server[asks] if asks.mean() >= 0.1 else to_server[:0]
+
+
+def _group(
+    context: AnalysisContext,
+    rows: Rows,
+    parsed: list[dns.Question],
+    notes: dict[str, Any],
+    every: list[dns.Question] | None = None,
+) -> Group:
+    """Make a group; all queries tell types and options."""
+    usual = context.baseline.rate("dns")
+    usually = {"parsed": parsed, "every": every or parsed, "usual": 0.0 if usual is None else usual}
+    least = Least("reflection_pps", "dns", shaped=True)
+    return Group(context, context.features(rows), least, {**usually, **notes})
+
+
+@feature("share")
+def unique_names(group: Group) -> float:
+    """Part of the names that are different; of cut names, of the first labels."""
+    parsed = group.notes["parsed"]
+    if group.notes.get("names_cut"):
+        return len({question.labels[0] for question in parsed if question.labels}) / len(parsed)
+    return len({question.labels for question in parsed}) / len(parsed)
+
+
+@feature("yes or no")
+def whole_window(group: Group) -> float:
+    """Whether the group holds all queries, and not a part that stands out."""
+    return group.notes.get("part") == "all"
+
+
+@feature("yes or no")
+def names_cut(group: Group) -> float:
+    """Whether names are longer than the captured bytes."""
+    return bool(group.notes.get("names_cut"))
+
+
+@feature("yes or no")
+def random_labels(group: Group) -> float:
+    """Whether the first labels look random: real names share letters and words."""
+    return _looks_random([question.labels[0] for question in group.notes["parsed"] if question.labels])
+
+
+@feature("yes or no")
+def invented_domains(group: Group) -> float:
+    """Whether nearly all of 200 names are random in their domain and in their first label."""
+    parsed = group.notes["parsed"]
+    return _invented(parsed, [question.labels[0] for question in parsed if question.labels])
+
+
+@feature("share")
+def below_zone(group: Group) -> float:
+    """Part of the queries that ask for random names below one zone."""
+    return float(group.notes.get("below_zone", 0.0))
+
+
+@feature("yes or no")
+def asked_repeatedly(group: Group) -> float:
+    """Whether they are queries that no resolver sends: repeated, by sources that don't cache, or forged."""
+    return "why" in group.notes
+
+
+@feature("times the normal rate")
+def beyond_normal(group: Group) -> float:
+    """Rate against the baseline of its class, or against the least flood; 0 where none is known."""
+    return group.context.beyond_usual(group.packets, "dns")
+
+
+@feature("queries a second")
+def drilled(group: Group) -> float:
+    """Queries of each source, if many send about as many and all together ten times the least flood."""
+    features = group.packets
+    each = features.peak_pps / max(1, features.sources)
+    even = features.sources >= _DRILLED and features.evenness < _EVEN
+    return each if even and features.peak_pps >= _SURGE * group.context.config.flood_pps else 0.0
+
+
+@feature("attacks")
+def floods_beside(group: Group) -> float:
+    """Floods of queries that were found already, if these queries are for no single name or zone."""
+    if group.notes.get("dns_name") is not None:
+        return 0.0
+    return sum(finding.kind in _KINDS for finding in group.context.findings)
+
+
+@feature("attacks")
+def query_floods(group: Group) -> float:
+    """DNS query floods that were found already."""
+    return sum(finding.kind == _KINDS[0] for finding in group.context.findings)
+
+
+@feature("attacks")
+def subdomain_floods(group: Group) -> float:
+    """Floods of random subdomains that were found already."""
+    return sum(finding.kind == _KINDS[1] for finding in group.context.findings)
+
+
+def query_types(group: Group) -> list[str]:
+    """Write the most common query type, and what EDNS options reveal."""
+    parsed = group.notes["every"]
+    types = Counter(dns.type_name(question.qtype) for question in parsed)
+    kind_of, n = types.most_common(1)[0]
+    known = f"{percent(n / len(parsed))} ask for type {kind_of}"
+    return [
+        known if kind_of != "?" else "query types are beyond the captured bytes",
+        *dns.edns_evidence(parsed),
+    ]
+
+
+def match_queries(_: Group) -> Match:
+    """Match UDP to port 53."""
+    return Match(protocol=UDP, dport=53)
 
 
 def _tunnels(context: AnalysisContext, rows: Rows) -> Mask:
@@ -75,106 +207,21 @@ def _tunnels(context: AnalysisContext, rows: Rows) -> Mask:
     return np.asarray((tunnel & (tunnel.sum() <= _TUNNELS))[place], np.bool_)
 
 
-@dataclass(frozen=True)
-class _Verdict:
-    """What kind of flood the query names reveal."""
-
-    kind: str
-    title: str
-    sentence: str
-    confidence: float
-    rows: Rows
-    wire: bytes | None = None
-
-
-def _judge(context: AnalysisContext, rows: Rows, *, beside: bool) -> Finding | None:
-    """Classify queries; `beside` another flood, only queries for a single name count."""
-    features = context.features(rows)
-    if not context.significant(features, floor_pps=context.config.flood_pps, normal="dns"):
-        return None
-    parsed = dns.questions(context.traffic, rows)
-    verdict = _by_names(context, features, parsed) if len(parsed) >= 20 else None
-    if verdict is None or (beside and verdict.wire is None):
-        return None
-    types = Counter(dns.type_name(question.qtype) for question in parsed)
-    kind_of, n = types.most_common(1)[0]
-    features = context.features(verdict.rows)
-    evidence = (
-        f"{features.amount('DNS queries')} from {features.senders}",
-        verdict.sentence,
-        f"{percent(n / len(parsed))} ask for type {kind_of}"
-        if kind_of != "?"
-        else "query types are beyond the captured bytes",
-        *dns.edns_evidence(parsed),
-    )
-    return Finding(
-        verdict.kind,
-        verdict.title,
-        features.rows,
-        confidence_of(verdict.confidence, features.n),
-        evidence,
-        context.spoof(features.rows),
-        Match(protocol=UDP, dport=53),
-        dns_name=verdict.wire,
-    )
-
-
-def _by_names(context: AnalysisContext, features: Features, parsed: list[dns.Question]) -> _Verdict | None:
-    rows = features.rows
-    cut = sum(question.cut for question in parsed) > 0.5 * len(parsed)
-    first = [question.labels[0] for question in parsed if question.labels]
-    if cut and len(set(first)) > 0.7 * len(parsed) and _looks_random(first):
-        different = len(set(first)) / len(parsed)
-        sentence = f"{percent(different)} of the first labels are unique; the names are truncated"
-        return _Verdict("dns_random_subdomain", "DNS random-subdomain attack", sentence, 0.75, rows)
-    random_names = None if cut else _random_names(context, rows, parsed)
-    if random_names is not None:
-        return random_names
-    if not cut and _invented(parsed, first):
-        different = len({question.labels for question in parsed}) / len(parsed)
-        sentence = f"{percent(different)} of the names are unique and random"
-        return _Verdict("dns_query_flood", "DNS flood of nonexistent names", sentence, 0.8, rows)
-    return _repeated_question(context, features, parsed, cut=cut) or _too_many(context, features)
-
-
-def _too_many(context: AnalysisContext, features: Features) -> _Verdict | None:
-    """Classify ordinary queries by their rate: far above normal, or of many sources that ask alike."""
-    factor = context.beyond_usual(features, "dns")
-    each = features.peak_pps / max(1, features.sources)
-    if factor >= _SURGE:
-        usual = context.baseline.rate("dns") or 0.0
-        why = f"{count(features.peak_pps)} queries/s, normally up to {count(usual)}"
-    elif (
-        features.sources >= _DRILLED
-        and each >= _DRILLED_PPS
-        and features.evenness < _EVEN
-        and features.peak_pps >= _SURGE * context.config.flood_pps
-    ):
-        why = f"{features.senders} send {each:.0f} queries/s each; of real clients, a few send most"
-    else:
-        return None
-    return _Verdict("dns_query_flood", "DNS query flood", why, 0.8, features.rows)
-
-
-def _repeated_question(
-    context: AnalysisContext, features: Features, parsed: list[dns.Question], *, cut: bool
-) -> _Verdict | None:
-    """Classify repeated or spoofed queries, or those of sources that don't cache answers."""
+def _again(context: AnalysisContext, features: Features) -> tuple[Rows, str]:
+    """Find queries that are sent again and again, and say why they are no resolver's."""
     if features.pps_per_source > context.config.flood_pps:
-        rows, why = features.rows, "no source waits for an answer"
-    else:
-        rows, why = _standing_out(context, features.rows)
-    if len(rows) == 0:
-        return None
-    if len(rows) < features.n:
-        parsed = dns.questions(context.traffic, rows)
-    if not parsed:
-        return None
+        return features.rows, "no source waits for an answer"
+    return _standing_out(context, features.rows)
+
+
+def _repeated_names(parsed: list[dns.Question], why: str, *, cut_off: bool) -> dict[str, Any]:
     name, share = _top_name(parsed)
-    shown = safe_text(dns_name_text(list(name)), limit=80)
-    sentence = f"{percent(share)} ask for {shown}; {why}"
-    wire = _wire(name) if share >= 0.5 and not cut else None
-    return _Verdict("dns_query_flood", "DNS query flood", sentence, 0.85, rows, wire)
+    return {
+        "why": why,
+        "name": safe_text(dns_name_text(list(name)), limit=80),
+        "same_name": share,
+        "dns_name": _wire(name) if share >= 0.5 and not cut_off else None,
+    }
 
 
 def _standing_out(context: AnalysisContext, rows: Rows) -> tuple[Rows, str]:
@@ -248,7 +295,15 @@ def _one_type(context: AnalysisContext, rows: Rows) -> bool:
     return max(types.values(), default=0) > _ALL * types.total()
 
 
-def _random_names(context: AnalysisContext, rows: Rows, parsed: list[dns.Question]) -> _Verdict | None:
+@dataclass(frozen=True)
+class _Part:
+    """Queries that stand out, and what of."""
+
+    rows: Rows
+    notes: dict[str, Any]
+
+
+def _random_names(context: AnalysisContext, rows: Rows, parsed: list[dns.Question]) -> _Part | None:
     """Find queries for random names below one zone, dominant or among other queries."""
     traffic = context.traffic
     once = rows[~_repeated(context, rows)]
@@ -270,12 +325,13 @@ def _random_names(context: AnalysisContext, rows: Rows, parsed: list[dns.Questio
     if not len(pool) or dns.asked_by_others(traffic, pool).mean() > _LIVING:
         return None  # random-looking names that are in use, as those of a CDN
     shown = safe_text(dns_name_text(list(parent)), limit=80)
-    sentence = (
-        f"{percent(len(pool) / len(rows))} of the queries are for names below {shown}, "
-        f"{percent(distinct)} of them unique"
-    )
-    title = f"DNS random-subdomain attack on {shown}"
-    return _Verdict("dns_random_subdomain", title, sentence, 0.95, pool, zone)
+    notes = {
+        "zone": shown,
+        "below_zone": len(pool) / len(rows),
+        "distinct": distinct,
+        "dns_name": zone,
+    }
+    return _Part(pool, notes)
 
 
 def _random_subdomains(

@@ -1,0 +1,38 @@
+"""From a window to attacks: groups are cut, hypotheses compete, and what they claim is put together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fwtop.analysis.context import AnalysisContext, Finding
+from fwtop.analysis.engine.claims import resolve
+from fwtop.analysis.engine.fragments import attach
+from fwtop.analysis.engine.group import Proof
+from fwtop.analysis.engine.hypothesis import Hypothesis
+from fwtop.analysis.held.judge import held_connections
+from fwtop.analysis.registry import HYPOTHESES
+from fwtop.analysis.vectors.merged import merged
+from fwtop.analysis.vectors.parts import parted
+from fwtop.analysis.vectors.state import carpet_bombing, conntrack_exhaustion
+
+
+def find_attacks(context: AnalysisContext, hypotheses: Sequence[Hypothesis] = HYPOTHESES) -> list[Finding]:
+    """Return the attacks of a window; the order of the hypotheses means nothing."""
+    cuts = {one.of for one in hypotheses if one.of is not None}
+    for proof in Proof:
+        resolve(
+            context, sorted((one for one in cuts if one.proof == proof), key=lambda one: one.name), hypotheses
+        )
+        if proof == Proof.CONTENT:
+            _claim_held(context)
+    context.findings[:] = parted(context, merged(context.findings))
+    for state in (carpet_bombing, conntrack_exhaustion):
+        context.findings.extend(state(context))
+    return context.findings
+
+
+def _claim_held(context: AnalysisContext) -> None:
+    """Claim the packets of connections that sockets show to be held."""
+    for finding in held_connections(context):
+        context.claim(finding)
+        attach(context)

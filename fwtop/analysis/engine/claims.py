@@ -1,0 +1,74 @@
+"""Who gets the packets: one resolver for all hypotheses, whatever the order in which they are declared.
+
+Cuts take their turn by what proves their attacks. Within a turn all groups are cut from the same packets; the
+likeliest attack takes what it explains first, and what lost packets to it is cut and judged again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from fwtop.analysis.context import AnalysisContext
+from fwtop.analysis.engine.compete import Explained, compete
+from fwtop.analysis.engine.fragments import attach
+from fwtop.analysis.engine.group import Cut
+from fwtop.analysis.engine.hypothesis import Hypothesis
+
+_MOST = 64  # attacks of one turn: a bound on its cost
+
+
+def resolve(context: AnalysisContext, cuts: Iterable[Cut], entries: Sequence[Hypothesis]) -> None:
+    """Explain all groups of one turn; attacks become findings of the context."""
+    about = {cut: [one for one in entries if one.of in (cut, None)] for cut in cuts}
+    opened = {cut: _explained(context, cut, about[cut]) for cut in about}
+    for _ in range(_MOST):
+        attacks = [(one, cut) for cut, found in opened.items() for one in found if one.is_attack]
+        if not attacks:
+            break
+        winner, cut = max(attacks, key=lambda item: item[0].rank)
+        one = _joined(winner, cut, opened[cut])
+        context.claim(one.finding())
+        context.explained.append(one)
+        attach(context)
+        for other, found in opened.items():
+            kept = [group for group in found if not _contested(context, group)]
+            if other is cut and not cut.again:
+                opened[other] = kept
+            elif other is cut or len(kept) < len(found):
+                opened[other] = _explained(context, other, about[other])
+    for found in opened.values():
+        for one in found:
+            context.explained.append(one)
+            if one.settled:
+                context.benign[one.group.packets.rows] = True
+
+
+def _explained(context: AnalysisContext, cut: Cut, entries: Sequence[Hypothesis]) -> list[Explained]:
+    found = []
+    for group in cut(context):
+        found.append(compete(group, entries))
+        if group.otherwise is not None and found[-1].ranked and not found[-1].is_attack:
+            part = group.otherwise()
+            part.cut = cut.name
+            if part.packets.n:
+                found.append(compete(part, entries))
+    return found
+
+
+def _contested(context: AnalysisContext, one: Explained) -> bool:
+    """Check whether an attack took packets of a group, or of those that its own explanation would take."""
+    free = context.unclaimed
+    return not bool(free[one.group.packets.rows].all() and free[one.rows].all())
+
+
+def _joined(winner: Explained, cut: Cut, found: Sequence[Explained]) -> Explained:
+    """Join the groups of a cut that one tool makes: floods to several ports are one attack."""
+    same = [one for one in found if one.is_attack and one.best is winner.best]
+    if cut.join is None or len(same) < 2 or not winner.best.joins:
+        return winner
+    rows = np.unique(np.concatenate([one.group.packets.rows for one in same]))
+    group = cut.join(winner.group.context, [one.group for one in same], rows)
+    group.cut = cut.name
+    return Explained(group, max(same, key=lambda one: one.rank).ranked, winner.best.rows(group))

@@ -1,0 +1,99 @@
+"""Hypotheses compete for a group: the shares of exp(log-odds) are their probabilities."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from fwtop.analysis.context import Finding
+from fwtop.analysis.engine.group import Group
+from fwtop.analysis.engine.hypothesis import Hypothesis, Needs
+from fwtop.analysis.engine.words import said
+from fwtop.analysis.window.traffic import Rows
+
+_SURE = 0.5  # probability from which an attack is named
+
+
+@dataclass(frozen=True, slots=True)
+class Explained:
+    """A group with the probabilities of its explanations, likeliest first; empty if no attack is possible."""
+
+    group: Group
+    ranked: tuple[tuple[Hypothesis, float], ...]
+    rows: Rows  # the packets that the likeliest explanation takes
+    ruled_out: tuple[tuple[Hypothesis, Needs], ...] = ()  # attacks, with the first need that isn't met
+
+    @property
+    def attack(self) -> float:
+        """Probability that any attack explains it."""
+        return sum(share for one, share in self.ranked if one.kind)
+
+    @property
+    def is_attack(self) -> bool:
+        """Whether an attack explains it better than all that is ordinary."""
+        return self.attack > _SURE
+
+    @property
+    def best(self) -> Hypothesis:
+        """The likeliest attack."""
+        return next(one for one, _ in self.ranked if one.kind)
+
+    @property
+    def settled(self) -> bool:
+        """Whether a use is known that weaker proof may not deny."""
+        return not self.is_attack and any(one.settles for one, _ in self.ranked)
+
+    @property
+    def rank(self) -> tuple[float, str, str, int]:
+        """Orders attacks that contest packets: by probability, and repeatably where that is equal."""
+        return self.attack, self.best.name, self.group.cut, int(self.group.packets.rows[0])
+
+    def finding(self) -> Finding:
+        """Return the attack, its evidence strongest first."""
+        best, group = self.best, self.group
+        return Finding(
+            said(best.kind, group),
+            said(best.title or best.name, group),
+            self.rows,
+            round(min(self.attack, 0.99), 3),
+            evidence(best, group),
+            group.spoof,
+            best.match(group),
+            dns_name=group.notes.get("dns_name"),
+        )
+
+
+def compete(group: Group, entries: Sequence[Hypothesis]) -> Explained:
+    """Let the entries for its cut explain a group."""
+    possible = [one for one in entries if one.possible(group)]
+    if not (group.context.explains or any(one.kind or one.settles for one in possible)):
+        return Explained(group, (), group.packets.rows)
+    scored = sorted(
+        ((one.odds(group), one.name, one) for one in possible), key=lambda item: (-item[0], item[1])
+    )
+    odds = [(one, math.exp(score - scored[0][0])) for score, _, one in scored]
+    whole = sum(share for _, share in odds)
+    ranked = tuple((one, share / whole) for one, share in odds)
+    made = Explained(group, ranked, group.packets.rows, _ruled_out(group, entries))
+    return replace(made, rows=made.best.rows(group)) if made.is_attack else made
+
+
+def _ruled_out(group: Group, entries: Sequence[Hypothesis]) -> tuple[tuple[Hypothesis, Needs], ...]:
+    """Return the attacks that are impossible, and why, where that is asked for."""
+    if not group.context.explains:
+        return ()
+    attacks = sorted((one for one in entries if one.kind), key=lambda one: one.name)
+    failed = ((one, next((need for need in one.needs if not need.met(group)), None)) for one in attacks)
+    return tuple((one, need) for one, need in failed if need is not None)
+
+
+def evidence(one: Hypothesis, group: Group) -> tuple[str, ...]:
+    """Return the sentences of an explanation: what it is about, what speaks for it, what parsers add."""
+    signs = [said(says.sentence, group) for says in one.carried(group) if says.sentence]
+    lead = (one.lead,) if isinstance(one.lead, str) else one.lead
+    return (
+        *(said(line, group) for line in lead),
+        *signs,
+        *(line for detail in one.details for line in detail(group)),
+    )

@@ -1,0 +1,155 @@
+"""A group of packets that hypotheses compete for, and the features that are measured of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from enum import IntEnum
+from functools import cached_property
+from inspect import getdoc
+from typing import Any
+
+from fwtop.analysis.context import AnalysisContext
+from fwtop.analysis.spoofing import Spoof
+from fwtop.analysis.window.features import Features
+from fwtop.analysis.window.traffic import Rows
+
+
+@dataclass(frozen=True, eq=False)
+class Feature:
+    """A number that is measured of a group; the docstring of the measure says what it means."""
+
+    measure: Callable[[Group], float]
+    unit: str
+
+    @property
+    def name(self) -> str:
+        """The name of the measure."""
+        return self.measure.__name__
+
+    @property
+    def words(self) -> str:
+        """The name as sentences write it."""
+        return self.name.replace("_", " ")
+
+    @property
+    def meaning(self) -> str:
+        """What it measures: the first paragraph of its docstring, in one line."""
+        return " ".join((getdoc(self.measure) or "").split("\n\n")[0].split())
+
+    def __call__(self, group: Group) -> float:
+        """Measure a group."""
+        return self.measure(group)
+
+
+FEATURES: dict[str, Feature] = {}
+
+
+def feature(unit: str) -> Callable[[Callable[[Group], float]], Feature]:
+    """Register a measure of groups as a feature."""
+
+    def register(measure: Callable[[Group], float]) -> Feature:
+        made = Feature(measure, unit)
+        if made.name in FEATURES:
+            raise ValueError(f"two features are called {made.name}")
+        FEATURES[made.name] = made
+        return made
+
+    return register
+
+
+@dataclass(frozen=True, slots=True)
+class Least:
+    """From where on a group may be an attack.
+
+    `floor` names the configured rate, `normal` the traffic class of the baseline to compare with (None: what
+    usually comes from the packets' source ports). `shaped` says that contents prove the kind, so that less is
+    enough.
+    """
+
+    floor: str = "flood_pps"
+    normal: str | None = None
+    shaped: bool = False
+    times: float = 1.0  # of the configured rate
+
+
+@dataclass(eq=False)
+class Group:
+    """Packets that may have one cause, and what their cut found out about them."""
+
+    context: AnalysisContext
+    packets: Features
+    least: Least = Least()
+    notes: dict[str, Any] = field(default_factory=dict)  # what the cut knows: a service, parsed requests
+    spoof_prior: float = 0.0  # log-odds of spoofing before the sources are looked at
+    completed: float = 0.0  # share of the senders that answered this host's answers
+    known_spoof: Spoof | None = None  # where the cut knows more than the addresses tell
+    otherwise: Callable[[], Group] | None = None  # what to look at if the group is no attack as a whole
+    cut: str = ""
+    values: dict[Feature, float] = field(default_factory=dict)
+
+    def __getitem__(self, wanted: Feature) -> float:
+        """Return a feature; each is measured once."""
+        if wanted not in self.values:
+            self.values[wanted] = float(wanted(self))
+        return self.values[wanted]
+
+    @cached_property
+    def spoof(self) -> Spoof:
+        """Whether the sources are spoofed."""
+        return self.known_spoof or self.context.spoof(
+            self.packets.rows, prior=self.spoof_prior, completed=self.completed
+        )
+
+
+class Proof(IntEnum):
+    """What proves the attacks of a cut, the most certain first."""
+
+    CONTENT = 1  # what packets say
+    PROBES = 2  # what one source asks of many ports
+    HANDSHAKES = 3  # connections that are begun or answered, and never used
+    REQUESTS = 4  # what is asked on connections, and how fast
+    VOLUME = 5  # how many packets there are, and how little they resemble a conversation
+    ENDS = 6  # that more connections end than were opened, floods aside
+    REST = 7  # that nothing else explains them
+
+
+@dataclass(frozen=True, eq=False)
+class Cut:
+    """Cuts the unclaimed packets of a window into groups.
+
+    `proof` says what proves its attacks. What is proven by contents isn't judged by volume, so cuts take
+    their turn by it. `again` cuts what is left once more after an attack: another may hide in one group.
+    """
+
+    make: Callable[[AnalysisContext], Iterator[Group]]
+    proof: Proof
+    again: bool = False
+    join: Callable[[AnalysisContext, list[Group], Rows], Group] | None = None  # makes one group of several
+
+    @property
+    def name(self) -> str:
+        """What it cuts."""
+        return self.make.__name__.replace("_", " ").strip()
+
+    @property
+    def meaning(self) -> str:
+        """Which packets it takes."""
+        return " ".join((getdoc(self.make) or "").split("\n\n")[0].split())
+
+    def __call__(self, context: AnalysisContext) -> list[Group]:
+        """Return the groups, none of them empty."""
+        found = [group for group in self.make(context) if group.packets.n]
+        for group in found:
+            group.cut = self.name
+        return found
+
+
+def cut(
+    proof: Proof,
+    *,
+    again: bool = False,
+    join: Callable[[AnalysisContext, list[Group], Rows], Group] | None = None,
+) -> Callable[[Callable[[AnalysisContext], Iterator[Group]]], Cut]:
+    """Make a cut of a function that yields groups."""
+    return lambda make: Cut(make, proof, again, join)

@@ -1,0 +1,381 @@
+"""Groups of UDP packets that aren't answers, by destination port. Source: RFC 8085."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from fwtop.analysis.context import AnalysisContext, count
+from fwtop.analysis.engine.group import Group, Least, Proof, cut, feature
+from fwtop.analysis.groups.answers import answer_notes, best_service
+from fwtop.analysis.groups.measures import of_protocol
+from fwtop.analysis.parsers import quic
+from fwtop.analysis.parsers.services import BY_PORT, QUESTIONS, WEB
+from fwtop.analysis.window import conversations
+from fwtop.analysis.window.features import Features
+from fwtop.analysis.window.traffic import UDP, Rows, weighted_top
+from fwtop.model.rule import Match, PayloadMatch
+from fwtop.model.traffic.packets import Fragment, Mask
+from fwtop.render.numbers import percent
+from fwtop.render.wording import bytes_text
+
+_GROUPS = 4
+_TINY = 128  # bytes: links have an MTU of 576 or more, though RFC 791 requires only 68
+_BEGIN = 8  # payload bytes that a tool keeps constant
+_FORGED = 0.7  # probability
+_ASKER_PPS, _ASKED_AGAIN = 2.0, 3.0  # requests per second and in total of a source that keeps asking
+_SPOKEN = ("dns", "quic", "dtls", "openvpn", "l2tp", "sip", "stun", "rdp", "steam", "quake", "tftp", "isakmp")
+
+
+def _join(context: AnalysisContext, groups: list[Group], rows: Rows) -> Group:
+    """Make one group of floods to several ports."""
+    ports = sorted(one.packets.top("dport").value for one in groups if one.packets.top("dport").share > 0.98)
+    where = f"to ports {', '.join(map(str, ports))}" if len(ports) > 1 else f"to port {ports[0]}"
+    if len(ports) < len(groups):
+        where += " and others"
+    joined = _group(context, context.features(rows))
+    joined.notes["where"] = where
+    joined.notes["several"] = True
+    return joined
+
+
+@cut(Proof.VOLUME, join=_join)
+def datagrams(context: AnalysisContext) -> Iterator[Group]:
+    """UDP packets by the most common destination ports, and the rest; without what is settled as ordinary."""
+    packets = context.traffic.packets
+    pool = context.udp & context.unclaimed & ~context.benign
+    rows = context.traffic.rows(pool)
+    if len(rows) < context.config.min_samples:
+        return
+    weight = context.traffic.weight[rows]
+    ports, _ = weighted_top(packets.dport[rows], weight, 0.1 * float(weight.sum()))
+    heavy = [int(port) for port in ports[:_GROUPS]]
+    for port in heavy:
+        yield _group(context, context.features(pool & (packets.dport == port)))
+    yield _group(context, context.features(pool & ~np.isin(packets.dport, heavy) if heavy else rows))
+
+
+def _group(context: AnalysisContext, features: Features) -> Group:
+    dport = features.top("dport")
+    where = f"to port {dport.value}" if dport.share > 0.9 else f"to {dport.distinct:,} ports"
+    usual = context.baseline.rate("udp")
+    notes = {"where": where, "usual": 0.0 if usual is None else usual}
+    made = Group(context, features, Least(normal="udp"), notes)
+    made.otherwise = lambda: _strangers(context, features)
+    return made
+
+
+def _strangers(context: AnalysisContext, features: Features) -> Group:
+    """Make a group of those packets that belong to no conversation."""
+    mask = np.zeros(len(context.traffic), np.bool_)
+    mask[features.rows] = True
+    mask &= ~conversations.conversation_flows(context.traffic, mask)
+    made = _group(context, context.features(mask))
+    made.otherwise = None
+    return made
+
+
+@feature("yes or no")
+def random_ports(group: Group) -> float:
+    """Whether destination ports are drawn at random: hardly two packets to one port."""
+    features, dport = group.packets, group.packets.top("dport")
+    return features.n >= 100 and dport.distinct > 0.3 * min(features.n, 20_000) and dport.share < 0.1
+
+
+@feature("yes or no")
+def hopping(group: Group) -> float:
+    """Whether sources change their port with nearly every packet."""
+    features, context = group.packets, group.context
+    if features.n >= 5 * features.sources and features.flow_singles > 0.8 and features.pps_per_source > 2:
+        return True
+    thin = context.sparse or features.n < 2 * features.sources or features.sources < 20
+    return not thin and features.flow_singles > 0.95 and features.top("dport").value not in BY_PORT
+
+
+@feature("share")
+def common_source_port(group: Group) -> float:
+    """Part of the packets of ten or more sources that has one odd source port; those of clients differ."""
+    features, sport = group.packets, group.packets.top("sport")
+    odd = sport.value >= 1024 and sport.value not in BY_PORT and sport.value != features.top("dport").value
+    return sport.share if features.sources >= 10 and odd else 0.0
+
+
+@feature("share")
+def common_beginning(group: Group) -> float:
+    """Part of eight or more sources' payloads with the same first bytes, of no known protocol."""
+    features = group.packets
+    if features.sources < 8 or features.top("dport").value in BY_PORT:
+        return 0.0
+    matrix, held = features.head
+    begin = matrix[held >= _BEGIN, :_BEGIN]
+    if len(begin) < max(50, 0.9 * len(matrix)) or group[meaningless] or features.payload_variety < 0.02:
+        return 0.0
+    return float((begin == begin[0]).all(1).mean())
+
+
+def beginning(group: Group) -> list[str]:
+    """Write the bytes that all payloads begin with."""
+    if group[common_beginning] <= 0.95:
+        return []
+    matrix, held = group.packets.head
+    first = matrix[held >= _BEGIN, :_BEGIN][0].tobytes()
+    return [f"the payloads from all sources begin with {bytes_text(PayloadMatch(first))}"]
+
+
+@feature("yes or no")
+def empty(group: Group) -> float:
+    """Whether the packets carry no payload."""
+    return not group[unseen] and not (group.packets.head[1] > 0).any()
+
+
+@feature("yes or no")
+def meaningless(group: Group) -> float:
+    """Whether the payload is all zeros."""
+    return not group[unseen] and group.packets.zero_bytes > 0.95
+
+
+@feature("yes or no")
+def identical(group: Group) -> float:
+    """Whether all payloads are the same, and not empty or zero."""
+    features = group.packets
+    told = not (group[unseen] or group[empty] or group[meaningless])
+    return told and features.payload_variety < 0.02 and features.n >= 50
+
+
+@feature("yes or no")
+def random_payload(group: Group) -> float:
+    """Whether the payload is random and not QUIC's; forged packets are never taken for QUIC."""
+    return group[encrypted] and not group[quic_packets]
+
+
+@feature("yes or no")
+def quic_packets(group: Group) -> float:
+    """Whether random payloads are packets of QUIC connections; forged sources can't open one."""
+    return (
+        group[encrypted] and quic.looks_like_quic(*group.packets.head) and group.spoof.probability < _FORGED
+    )
+
+
+@feature("yes or no")
+def encrypted(group: Group) -> float:
+    """Whether the payload is encrypted or drawn at random."""
+    features = group.packets
+    if group[unseen] or group[empty] or group[meaningless] or group[identical]:
+        return False
+    return features.payload_entropy > 7.5 and features.payload_variety > 0.9
+
+
+@feature("yes or no")
+def random_once(group: Group) -> float:
+    """Whether a hundred or more sources send random payloads once a flow; no protocol starts like that."""
+    features = group.packets
+    return group[random_payload] and features.flow_singles > 0.9 and features.sources >= 100
+
+
+@feature("yes or no")
+def unseen(group: Group) -> float:
+    """Whether too few payload bytes were captured to tell their content."""
+    return conversations.hidden(group.packets)
+
+
+@feature("share")
+def questions(group: Group) -> float:
+    """Part that asks a known service: game servers, SIP, STUN, NTP, SSDP, QUIC, TFTP."""
+    return _asked(group)[0]
+
+
+def asked(group: Group) -> list[str]:
+    """Write what the packets request."""
+    part, title = _asked(group)
+    return [f"{percent(part)} are {title}"] if part > 0.5 else []
+
+
+def _asked(group: Group) -> tuple[float, str]:
+    features = group.packets
+    if "requests" not in group.notes:
+        dport, n = features.top("dport").value, len(features.head[0])
+        fits = (
+            (int(shape(*features.head).sum()) / n, title)
+            for title, port, shape in QUESTIONS
+            if n and port in (None, dport)
+        )
+        group.notes["requests"] = next((fit for fit in fits if fit[0] > 0.5), (0.0, ""))
+    result: tuple[float, str] = group.notes["requests"]
+    return result
+
+
+@feature("yes or no")
+def patient(group: Group) -> float:
+    """Whether requests come as clients send them: one a second and source, or 200 in all; not forged."""
+    features = group.packets
+    few = features.pps < features.likely_sources or features.peak_pps < 200
+    return group.spoof.probability < group.context.config.spoof_threshold and few
+
+
+@feature("requests a second")
+def asking_on(group: Group) -> float:
+    """Requests of each source in the busiest second, if twenty or more repeat them without waiting."""
+    features = group.packets
+    each = features.peak_pps / max(1, features.sources)
+    often = each >= _ASKER_PPS and features.n >= _ASKED_AGAIN * features.sources
+    return each if features.sources >= 20 and often and group[questions] > 0.5 else 0.0
+
+
+@feature("requests a second")
+def asked_each(group: Group) -> float:
+    """Requests of each source, if they are of a known service; a client of any has reason for 20 a second."""
+    each = group.packets.pps_per_source
+    return each if each <= 1_000 and group[questions] > 0.5 else 0.0
+
+
+@feature("yes or no")
+def stream_rate(group: Group) -> float:
+    """Whether fewer than ten sources send as many packets as calls, games and tunnels do: 1,000 a second.
+
+    200 where the payloads hold no information.
+    """
+    features = group.packets
+    few = features.sources < 10 and group[asked_each] <= 20
+    return few and features.pps_per_source < (200 if conversations.alike(features) else 1_000)
+
+
+@feature("yes or no")
+def insisting(group: Group) -> float:
+    """Whether sources change their ports at more than 200 packets a second, or send nothing useful."""
+    told = group[empty] or group[meaningless] or group[identical] or group[random_payload]
+    return group[hopping] and (group.packets.pps > 200 or told)
+
+
+@feature("decades")
+def above_normal(group: Group) -> float:
+    """Rate against the baseline: 1 at its usual highest, 2 at ten times that with the configured factor.
+
+    0 where no baseline is known, and for conversations: a call or a tunnel that begins is above it, too.
+    """
+    factor = group.context.beyond_usual(group.packets, "udp")
+    if not factor or conversations.has_peers(group.packets):
+        return 0.0
+    return 1 + math.log10(max(1.0, factor / group.context.config.baseline_factor))
+
+
+def normal_rate(group: Group) -> list[str]:
+    """Write how the rate compares with the normal one."""
+    if not group.context.beyond_usual(group.packets, "udp"):
+        return []
+    return [f"{count(group.packets.pps)} UDP packets/s, normally up to {count(group.notes['usual'])}"]
+
+
+@feature("yes or no")
+def talking(group: Group) -> float:
+    """Whether long flows hold packets of many sizes, or packets that count: tunnel, game, call, download."""
+    return conversations.conversation(group.packets)
+
+
+@feature("yes or no")
+def answered_peers(group: Group) -> float:
+    """Whether this host answers a few peers about one to one, as a capture of both directions shows."""
+    return conversations.answered(group.packets)
+
+
+@feature("yes or no")
+def few_servers(group: Group) -> float:
+    """Whether a few servers answer to ports that this host chose."""
+    return conversations.answers(group.packets)
+
+
+@feature("yes or no")
+def collected(group: Group) -> float:
+    """Whether varying payloads go to a collector's port: syslog, metrics, flows, traps."""
+    return conversations.telemetry(group.packets)
+
+
+@feature("yes or no")
+def video(group: Group) -> float:
+    """Whether a few sources send cells of an MPEG transport stream (ISO 13818-1)."""
+    return conversations.video(group.packets)
+
+
+@feature("yes or no")
+def numbered(group: Group) -> float:
+    """Whether a few peers number their packets: a tunnel, a stream or a measurement."""
+    return conversations.numbered(group.packets)
+
+
+@feature("share")
+def acquainted(group: Group) -> float:
+    """Part from sources that have, or lately had, a real TCP connection."""
+    return float(group.context.acquainted[group.packets.rows].mean())
+
+
+@feature("yes or no")
+def reflector_answers(group: Group) -> float:
+    """Whether they are answers of a service that rarely talks much, by port and content."""
+    sport = group.packets.top("sport")
+    if sport.share < 0.95 or sport.value not in BY_PORT or sport.value in WEB or "several" in group.notes:
+        return False
+    service, fits = best_service(group.packets, sport.value)
+    if fits is None or fits < 0.8 or service.name in _SPOKEN:
+        return False
+    group.notes.update(answer_notes(service, fits, [sport.value]))
+    return True
+
+
+@feature("fragments")
+def tails_a_head(group: Group) -> float:
+    """Later fragments for each packet, if four in five packets are first fragments; 99 if these are tiny.
+
+    No network fragments below 128 bytes (RFC 1858).
+    """
+    context, rows = group.context, group.packets.rows
+    first = context.traffic.packets.fragment[rows] == Fragment.FIRST
+    if first.mean() < 0.8 or "several" in group.notes:
+        return 0.0
+    length = float(context.traffic.packets.ip_length[rows].mean())
+    heads = float(context.traffic.weight[rows][first].sum())
+    tails = float(context.traffic.weight[_tails(context)].sum()) / max(heads, 1)
+    odd = f"first fragments have {length:.0f} bytes on average: no network fragments that small (RFC 1858)"
+    group.notes["odd"] = odd if length < _TINY else f"{tails:.0f} later fragments per first fragment"
+    return 99.0 if length < _TINY else tails
+
+
+def with_tails(group: Group) -> Rows:
+    """Claim all later fragments of UDP, too."""
+    return np.sort(np.concatenate([group.packets.rows, _tails(group.context)]))
+
+
+def match_datagrams(group: Group) -> Match:
+    """Match UDP, and the ports that nearly all have."""
+    return Match(protocol=UDP) if "several" in group.notes else of_protocol(group)
+
+
+def match_udp_fragments(_: Group) -> Match:
+    """Match fragments of UDP."""
+    return Match(protocol=UDP, fragment=True)
+
+
+def quic_headers(group: Group) -> list[str]:
+    """Write which version of QUIC their headers name."""
+    return quic.header_evidence(group.packets)
+
+
+def _tails(context: AnalysisContext) -> Rows:
+    packets = context.traffic.packets
+    mine: Mask = (packets.fragment == Fragment.LATER) & context.unclaimed & (packets.protocol == UDP)
+    return context.traffic.rows(mine)
+
+
+def udp_size(group: Group) -> list[str]:
+    """Write how many packets there are and where they go."""
+    features = group.packets
+    return [
+        f"{features.amount('UDP packets')} {group.notes['where']} from {features.senders}, "
+        f"mean length {features.mean_length:.0f} bytes"
+    ]
+
+
+def one_length(group: Group) -> list[str]:
+    """Write the length that nearly all have."""
+    length = group.packets.top("ip_length")
+    return [f"{percent(length.share)} have IP length {length.value}"] if length.share > 0.9 else []

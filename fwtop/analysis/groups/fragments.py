@@ -1,0 +1,73 @@
+"""Groups of fragments whose datagrams belong to no other attack."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from fwtop.analysis.context import AnalysisContext
+from fwtop.analysis.engine.fragments import datagrams_of
+from fwtop.analysis.engine.group import Group, Least, Proof, cut, feature
+from fwtop.model.rule import Match
+from fwtop.model.traffic.packets import Fragment
+
+
+@cut(Proof.VOLUME)
+def fragments(context: AnalysisContext) -> Iterator[Group]:
+    """Fragments that belong to no other attack's datagrams."""
+    packets = context.traffic.packets
+    loose = (packets.fragment != Fragment.NONE) & context.unclaimed & (packets.family != 0)
+    yield Group(context, context.features(loose), Least(normal="fragment"))
+
+
+@feature("share")
+def later_fragments(group: Group) -> float:
+    """Part that isn't the first fragment of its datagram."""
+    packets = group.context.traffic.packets
+    return float((packets.fragment[group.packets.rows] == Fragment.LATER).mean())
+
+
+@feature("fragments")
+def pieces(group: Group) -> float:
+    """Sampled fragments of a datagram."""
+    return group.packets.n / max(_number_of_datagrams(group), 1)
+
+
+@feature("fragments")
+def pieces_a_head(group: Group) -> float:
+    """Sampled fragments for each first fragment; infinite without any."""
+    heads = _heads(group)
+    return group.packets.n / heads if heads else np.inf
+
+
+@feature("share")
+def whole_datagrams(group: Group) -> float:
+    """Datagrams that the sample would hold if all were complete, by those that it holds.
+
+    Of a datagram of k pieces one is the first. If one packet in N is sampled, each piece is seen with
+    probability 1 / N, so that as many datagrams show as the first fragments lead one to expect.
+    """
+    heads = _heads(group)
+    if not heads:
+        return 0.0
+    seen = min(1.0, 1 / max(1.0, group.context.traffic.one_in))
+    expected = heads / seen * (1 - (1 - seen) ** (group.packets.n / heads))
+    return float(expected) / max(1, _number_of_datagrams(group))
+
+
+def match_fragments(group: Group) -> Match:
+    """Match fragments of the protocol that nearly all have."""
+    protocol = group.packets.top("protocol")
+    return Match(protocol=protocol.value if protocol.share > 0.98 else None, fragment=True)
+
+
+def _heads(group: Group) -> int:
+    packets = group.context.traffic.packets
+    return int((packets.fragment[group.packets.rows] == Fragment.FIRST).sum())
+
+
+def _number_of_datagrams(group: Group) -> int:
+    if "datagrams" not in group.notes:
+        group.notes["datagrams"] = len(np.unique(datagrams_of(group.context, group.packets.rows)))
+    return int(group.notes["datagrams"])

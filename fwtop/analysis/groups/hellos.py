@@ -1,0 +1,240 @@
+"""Groups of TLS handshakes, cheap for the client, expensive for the server (RFC 8446, THC-SSL-DOS)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+import numpy as np
+
+from fwtop.analysis.context import AnalysisContext
+from fwtop.analysis.engine.group import Group, Least, Proof, cut, feature
+from fwtop.analysis.groups.measures import prominence
+from fwtop.analysis.groups.requests import fast_rows, outside_connections, with_connections
+from fwtop.analysis.parsers import tls
+from fwtop.analysis.window.features import Features
+from fwtop.analysis.window.traffic import Rows, payload
+from fwtop.model.text import payload_text
+from fwtop.model.traffic.packets import Mask
+from fwtop.render.numbers import percent
+
+_PATIENCE_NS = 500_000_000  # after which a client has its answer and continues
+_ENOUGH = 100
+_PROBERS = 10  # monitoring hosts that check a server about once a second
+_SEVERAL = 3  # hellos of one source
+_WHOLE = 1.5  # packets per sample, up to which connections are mostly complete
+_HANDSHAKE, _APPLICATION_DATA = 22, 23
+_TINY_RECORD = 96  # bytes: a HEADERS frame of an indexed request, or a reset
+_BARE = 5  # SYN, ACK, hello, ACK of the server's answer, FIN or RST
+_HANDSHAKES = 10  # handshake records on one connection: a client needs 3
+_FAST = 0.3  # of the hellos
+
+
+@cut(Proof.REQUESTS)
+def client_hellos(context: AnalysisContext) -> Iterator[Group]:
+    """TLS client hellos: all, those of fast sources, and those after which nothing comes."""
+    packets = context.traffic.packets
+    data = context.traffic.rows(context.tcp.ack & context.unclaimed & (packets.payload_length > 0))
+    if len(data) < context.config.min_samples:
+        return
+    every = _group(context, data[tls.hello_mask(context.traffic, data)], "all")
+    if every.packets.n == 0 or every[prominence] < 1:
+        return
+    features, limit = every.packets, context.config.request_rate_per_source
+    yield every
+    fast = fast_rows(features, limit)
+    if fast.mean() > _FAST:
+        yield _group(context, features.rows[fast], "fast", fast_hellos=float(fast.mean()), limit=limit)
+    parsed = _parsed(every)
+    if features.n >= _SEVERAL * features.sources or _one_print(parsed):
+        stalled = _stalled(context, features)
+        probes = features.sources < _PROBERS and float(stalled.sum()) / context.traffic.seconds < limit
+        if stalled.sum() >= _ENOUGH and not probes:
+            yield _group(context, features.rows[stalled], "stalled", stalled_hellos=float(stalled.mean()))
+
+
+def _group(context: AnalysisContext, rows: Rows, part: str, **notes: float) -> Group:
+    features = context.features(rows)
+    stray = features.n > 0 and outside_connections(context, features)
+    least = Least("reflection_pps", "tcp.ack", shaped=True)
+    return Group(
+        context, features, least, {"part": part, "stray": stray, **notes}, spoof_prior=0.0 if stray else -4.0
+    )
+
+
+@feature("yes or no")
+def no_handshake(group: Group) -> float:
+    """Whether they belong to no connection."""
+    return bool(group.notes["stray"])
+
+
+@feature("share")
+def fast_hellos(group: Group) -> float:
+    """Part of the hellos whose sources open more sessions a second than browsers do; 0 for other groups."""
+    return float(group.notes.get("fast_hellos", 0.0))
+
+
+@feature("share")
+def stalled_hellos(group: Group) -> float:
+    """Part of the hellos after which the connection sends nothing; 0 for other groups.
+
+    It tells where the sources send several each, or have one fingerprint: a flash crowd has many.
+    """
+    return float(group.notes.get("stalled_hellos", 0.0))
+
+
+@feature("share")
+def only_hellos(group: Group) -> float:
+    """Part of their senders' data segments that are hellos, in a thin sample, if they close about as often.
+
+    In real sessions the hello is at most one of three data segments. Clients of a slow server retry, but
+    don't close. 0 where sources are few and their hellos differ.
+    """
+    features = group.packets
+    if group.notes["part"] != "all" or features.n < _ENOUGH or features.sources < _PROBERS:
+        return 0.0
+    if not (features.n >= _SEVERAL * features.sources or _one_print(_parsed(group))):
+        return 0.0
+    return _nothing_else(group.context, features)
+
+
+def hellos_described(group: Group) -> list[str]:
+    """Write the server name and the JA4 fingerprint that most have."""
+    return _describe(_parsed(group))
+
+
+def with_their_sessions(group: Group) -> Rows:
+    """Claim all TCP packets of the same clients to the same ports, if they have connections."""
+    if "sessions" not in group.notes:
+        context, features = group.context, group.packets
+        stray = features.rows[~context.tcp.real[features.rows]]
+        group.notes["sessions"] = stray if group.notes["stray"] else with_connections(context, features)
+    result: Rows = group.notes["sessions"]
+    return result
+
+
+def _parsed(group: Group) -> list[tls.Hello]:
+    if "parsed" not in group.notes:
+        group.notes["parsed"] = tls.hellos(group.context.traffic, group.packets.spread(384))
+    result: list[tls.Hello] = group.notes["parsed"]
+    return result
+
+
+@cut(Proof.REQUESTS)
+def repeated_handshakes(context: AnalysisContext) -> Iterator[Group]:
+    """TLS handshake records of connections that hold more of them than a client needs."""
+    traffic = context.traffic
+    data = traffic.rows(context.tcp.ack & context.unclaimed & (traffic.packets.payload_length > 0))
+    if context.sparse or len(data) < context.config.min_samples:
+        return
+    head, length = payload(traffic.packets, data, 3)
+    data = data[(head[:, 0] == _HANDSHAKE) & (head[:, 1] == 3) & (length == 3)]
+    counts = np.bincount(traffic.flow_id[data], minlength=1)
+    features = context.features(data[counts[traffic.flow_id[data]] >= _HANDSHAKES])
+    flows = int((counts >= _HANDSHAKES).sum())
+    if flows:
+        notes = {"renegotiating": flows, "each": features.n / flows}
+        yield Group(
+            context, features, Least("reflection_pps", "tcp.ack", shaped=True), notes, spoof_prior=-4.0
+        )
+
+
+@feature("connections")
+def renegotiating(group: Group) -> float:
+    """Connections with ten or more handshake records: a client needs 3."""
+    return float(group.notes["renegotiating"])
+
+
+@cut(Proof.REQUESTS)
+def tiny_records(context: AnalysisContext) -> Iterator[Group]:
+    """Segments of fast sources that are full of tiny TLS records: dozens of HTTP/2 requests each.
+
+    Source: CVE-2023-44487 (rapid reset), as Cloudflare and Google described it in 2023: HEADERS and
+    RST_STREAM frames of about 40 bytes each, without flow control.
+    """
+    packets, config = context.traffic.packets, context.config
+    data = context.traffic.rows(
+        context.tcp.ack & context.unclaimed & (packets.payload_length > 3 * _TINY_RECORD)
+    )
+    if context.sparse or len(data) < config.min_samples:
+        return
+    data = data[tls.record_mask(context.traffic, data)]
+    head, length = payload(packets, data, 5)
+    record = (head[:, 3].astype(np.int64) << 8) | head[:, 4]
+    tiny = (head[:, 0] == _APPLICATION_DATA) & (record <= _TINY_RECORD) & (length == 5)
+    features = context.features(data[tiny])
+    if features.n < config.min_samples:
+        return
+    fast = fast_rows(features, config.request_rate_per_source)
+    some = context.features(features.rows[fast])
+    if not some.n:
+        return
+    size = float(record[tiny].mean())
+    notes = {
+        "fast_records": float(fast.mean()),
+        "record_size": size,
+        "each": float(packets.payload_length[some.rows].mean()) / (size + 5),
+    }
+    yield Group(context, some, Least("reflection_pps", "tcp.ack", shaped=True), notes, spoof_prior=-4.0)
+
+
+@feature("share")
+def fast_records(group: Group) -> float:
+    """Part of the segments with tiny records whose sources send them faster than clients do."""
+    return float(group.notes["fast_records"])
+
+
+def _stalled(context: AnalysisContext, features: Features) -> Mask:
+    """Mark the hellos after which a connection sends nothing, of those old enough or closed.
+
+    Browsers finish the handshake, send requests and acknowledge; they retry if the server is slow. A source
+    that opens several connections and closes each during the handshake is no browser.
+    Empty if sampling or a short capture hides that.
+    """
+    traffic = context.traffic
+    time = traffic.packets.time_ns
+    rows = traffic.rows(context.tcp.tcp)
+    flow = traffic.flow_id
+    closed = traffic.of_flows(context.tcp.fin | context.tcp.rst)
+    old = (time[features.rows] < time.max() - _PATIENCE_NS) | closed[features.rows]
+    if context.sparse or traffic.one_in > _WHOLE or old.sum() < _ENOUGH:
+        return np.zeros(features.n, np.bool_)
+    packets = np.bincount(flow[rows], minlength=int(flow.max()) + 1)
+    data = np.bincount(flow[rows], traffic.packets.payload_length[rows] > 0, len(packets))
+    short = packets <= _BARE
+    if features.n >= _SEVERAL * features.sources:
+        short |= np.bincount(flow[rows], context.tcp.fin[rows], len(packets)) > 0
+    return np.asarray(((data == 1) & short)[flow[features.rows]] & old)
+
+
+def _nothing_else(context: AnalysisContext, features: Features) -> float:
+    """Return the share of hellos among their senders' data; 0 if these don't close about as often."""
+    traffic = context.traffic
+    if traffic.one_in <= _WHOLE:
+        return 0.0
+    said = np.zeros(len(traffic), np.bool_)
+    said[features.rows] = True
+    mine = traffic.of_sources(said) & (traffic.packets.dport == features.top("dport").value) & context.tcp.tcp
+    data = mine & (traffic.packets.payload_length > 0)
+    part = features.packets / max(1.0, float(traffic.weight[data].sum()))
+    closed = float(traffic.weight[mine & (context.tcp.fin | context.tcp.rst)].sum())
+    return part if closed >= 0.5 * features.packets else 0.0
+
+
+def _one_print(parsed: list[tls.Hello]) -> bool:
+    """Check whether nearly all share one JA4; a flash crowd has many."""
+    prints = Counter(hello.ja4 for hello in parsed if hello.ja4)
+    return len(parsed) >= _ENOUGH and prints.total() > 0 and max(prints.values()) > 0.95 * len(parsed)
+
+
+def _describe(parsed: list[tls.Hello]) -> list[str]:
+    sentences = []
+    names = Counter(hello.server_name for hello in parsed if hello.server_name)
+    prints = Counter(hello.ja4 for hello in parsed if hello.ja4)
+    if names:
+        name, n = names.most_common(1)[0]
+        sentences.append(f"{percent(n / len(parsed))} request server name {payload_text(name, limit=60)!r}")
+    if prints:
+        ja4, n = prints.most_common(1)[0]
+        sentences.append(f"{percent(n / len(parsed))} have JA4 {ja4}")
+    return sentences

@@ -1,0 +1,172 @@
+"""Groups of GRE, ESP, ICMP and rarer protocols."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from fwtop.analysis.context import AnalysisContext
+from fwtop.analysis.engine.group import Group, Least, Proof, cut, feature
+from fwtop.analysis.parsers import icmp
+from fwtop.analysis.window.features import Features
+from fwtop.analysis.window.traffic import ESP, GRE, ICMP, ICMP6, TCP, UDP, distinct_texts, mix, payload
+from fwtop.model.rule import Match
+from fwtop.model.traffic.packets import Mask
+
+# IGMP, IPv6 extension headers, EIGRP, OSPF, PIM, VRRP: control traffic of a network
+_HOUSEKEEPING = (0, 2, 59, 88, 89, 103, 112)
+_NEIGHBOURS = 20
+_MANY = 20  # protocols at once: no network uses that many
+_NAMES = {
+    0: "echo reply",
+    3: "destination unreachable",
+    8: "echo request",
+    11: "time exceeded",
+    13: "timestamp",
+}
+_NAMES6 = {
+    1: "destination unreachable",
+    3: "time exceeded",
+    128: "echo request",
+    129: "echo reply",
+    133: "router solicitation",
+    134: "router advertisement",
+    135: "neighbour solicitation",
+    136: "neighbour advertisement",
+    137: "redirect",
+}
+
+
+@cut(Proof.VOLUME)
+def gre_packets(context: AnalysisContext) -> Iterator[Group]:
+    """GRE packets."""
+    yield Group(context, _of(context, GRE), Least(normal="gre"))
+
+
+@cut(Proof.VOLUME)
+def esp_packets(context: AnalysisContext) -> Iterator[Group]:
+    """ESP packets (IPsec)."""
+    yield Group(context, _of(context, ESP), Least(normal="esp"))
+
+
+def _of(context: AnalysisContext, protocol: int) -> Features:
+    packets = context.traffic.packets
+    return context.features((packets.protocol == protocol) & context.unclaimed & ~context.traffic.later)
+
+
+@cut(Proof.VOLUME)
+def rare_protocols(context: AnalysisContext) -> Iterator[Group]:
+    """IP protocols that servers don't use, without the control traffic of routers.
+
+    If their numbers are random, those that have a cut of their own are part of them.
+    """
+    packets = context.traffic.packets
+    known = np.isin(packets.protocol, (TCP, UDP, ICMP, ICMP6, GRE, ESP))
+    pool = ~known & context.unclaimed & (packets.family != 0) & ~context.traffic.later
+    features = context.features(pool & ~_housekeeping(context, pool))
+    if features.top("protocol").distinct >= _MANY:
+        rest = context.unclaimed & ~np.isin(packets.protocol, (TCP, UDP)) & (packets.family == 4)
+        features = context.features(np.asarray(rest & ~context.traffic.later))
+    top = features.top("protocol")
+    what = f"IP protocol {top.value}" if top.share > 0.9 else f"{top.distinct} IP protocols"
+    yield Group(context, features, Least(normal="other"), {"what": what})
+
+
+def _housekeeping(context: AnalysisContext, pool: Mask) -> Mask:
+    """Mark control traffic of routers: to multicast groups, or from the few neighbours of a link."""
+    packets = context.traffic.packets
+    mask = np.asarray(pool & np.isin(packets.protocol, _HOUSEKEEPING))
+    unicast = context.features(mask & ~context.traffic.group)
+    if unicast.sources > _NEIGHBOURS:
+        mask[unicast.rows] = False
+    return mask
+
+
+@cut(Proof.VOLUME)
+def icmp_packets(context: AnalysisContext) -> Iterator[Group]:
+    """ICMP and ICMPv6, but neighbour discovery at its usual rate.
+
+    Errors count only if they are most of the traffic: beside another attack they are its backscatter.
+    """
+    packets = context.traffic.packets
+    ordinary = icmp.neighbours(context.traffic)
+    ordinary &= ~icmp.neighbour_flood(context.traffic, context.config.flood_pps)
+    family = (packets.protocol == ICMP) | ((packets.protocol == ICMP6) & ~ordinary)
+    pool = family & context.unclaimed & (packets.family != 0)
+    every = context.features(pool)
+    if not every.n:
+        return
+    weapon = every.share > 0.5 or every.pps_per_source > 50
+    others = sum(context.traffic.share(finding.rows) for finding in context.findings)
+    errors = icmp.errors(context.traffic)
+    features = every if weapon and others < 0.1 else context.features(pool & ~errors)
+    top, six = features.top("icmp_type"), features.top("protocol").value != ICMP
+    name = (_NAMES6 if six else _NAMES).get(top.value, f"type {top.value}")
+    yield Group(
+        context,
+        features,
+        Least(normal="icmp"),
+        {"type": name, "version": "v6" if six else ""},
+        spoof_prior=-3.0 if name == "echo reply" else 0.0,
+    )
+
+
+@feature("share")
+def same_type(group: Group) -> float:
+    """Part that has the most common ICMP type."""
+    return group.packets.top("icmp_type").share
+
+
+@feature("yes or no")
+def echo_replies(group: Group) -> float:
+    """Whether the most common ICMP type is an echo reply."""
+    return bool(group.notes["type"] == "echo reply")
+
+
+@feature("yes or no")
+def discovery(group: Group) -> float:
+    """Whether the most common type is one of ICMPv6 neighbour discovery, which no router forwards."""
+    return group.notes["version"] != "" and icmp.is_discovery(group.packets.top("icmp_type").value)
+
+
+def match_icmp(group: Group) -> Match:
+    """Match the protocol and the type that nearly all have."""
+    protocol, top = group.packets.top("protocol"), group.packets.top("icmp_type")
+    return Match(
+        protocol=protocol.value if protocol.share > 0.98 else None,
+        icmp_type=top.value if top.share > 0.95 else None,
+        family=6 if group.notes["version"] else 4,
+    )
+
+
+def match_ip_protocol(group: Group) -> Match:
+    """Match the protocol that nearly all have."""
+    top = group.packets.top("protocol")
+    return Match(protocol=top.value if top.share > 0.98 else None)
+
+
+@feature("share")
+def inner_repeats(group: Group) -> float:
+    """Part of the GRE packets' inner IPv4 addresses that come again; 0 unless nearly all hold IPv4."""
+    matrix, held = payload(group.context.traffic.packets, group.packets.sample, 24)
+    inner = matrix[(held == 24) & (matrix[:, 2] == 8) & (matrix[:, 3] == 0), 16:24]
+    if len(inner) <= 0.9 * len(matrix):
+        return 0.0
+    return 1 - len(np.unique(distinct_texts(inner))) / len(inner)
+
+
+@feature("SPIs")
+def associations_a_source(group: Group) -> float:
+    """ESP security parameter indexes of each source; a peer uses one each way, two while rekeying."""
+    matrix, _ = payload(group.context.traffic.packets, group.packets.rows, 4)
+    spi = np.ascontiguousarray(matrix).view(">u4").reshape(-1).astype(np.uint64)
+    pairs = np.unique(mix(group.context.traffic.source_key[group.packets.rows], spi))
+    return len(pairs) / group.packets.sources
+
+
+def different_spis(group: Group) -> list[str]:
+    """Write how many security associations there are."""
+    matrix, _ = payload(group.context.traffic.packets, group.packets.sample, 8)
+    first = np.ascontiguousarray(matrix[:, :4]).view(">u4").reshape(-1)
+    return [f"{len(np.unique(first)):,} different SPIs in {len(first):,} packets"]

@@ -1,0 +1,209 @@
+"""Groups of ACK, RST and FIN packets: outside of connections and, as STOMP sends them, within.
+
+Sources: RFC 9293 3.10.7; Mirai's source (attack_tcp_ack, attack_tcp_stomp); Imperva, "Breaking down Mirai"
+(2016).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from fwtop.analysis.context import AnalysisContext
+from fwtop.analysis.engine.group import Group, Least, Proof, cut, feature
+from fwtop.analysis.groups.measures import of_protocol
+from fwtop.analysis.groups.syns import BARE, stray
+from fwtop.analysis.parsers.http import request_mask
+from fwtop.analysis.parsers.tls import record_mask
+from fwtop.analysis.window.features import Features, header_words
+from fwtop.analysis.window.tcp_view import ACK, FIN, RST, SYN, ack_numbers
+from fwtop.analysis.window.traffic import Rows
+from fwtop.model.rule import Match
+from fwtop.render.numbers import percent
+
+_ALONE = 0.9  # of the packets are alone in their flow; fewer if a capture only truncates connections
+_ALL_ALONE, _SEEN = 0.98, 1_000  # in a sample as dense and large as that, no connections look like it
+_FULL = 1_300  # bytes of an IP packet: full-sized ones are uploads
+_TIRELESS = 10  # data packets on one connection without acknowledging any answer
+_FLOWS = 5
+
+
+@cut(Proof.VOLUME)
+def stray_acks(context: AnalysisContext) -> Iterator[Group]:
+    """ACKs, with or without data, that belong to no connection.
+
+    In a sampled capture every packet is alone in its flow; only those without options are taken.
+    """
+    features = context.features(stray(context, context.tcp.ack))
+    if context.sampled:
+        features = context.features(features.rows[header_words(context.traffic, features.rows) == BARE])
+    if features.n:
+        data = float((context.traffic.packets.payload_length[features.rows] > 0).mean())
+        flood = "PSH-ACK flood" if data > 0.5 else "ACK flood"
+        yield Group(context, features, Least(normal="tcp.ack"), {"flood": flood, "with_data": data})
+
+
+@feature("times")
+def connections_opened(group: Group) -> float:
+    """Connections that were opened or closed meanwhile, against those that single packets like these require.
+
+    If one in N is sampled and a share s of the packets is alone in its flow, flows have about
+    -ln(s) N packets (Poisson), of which one opens and one closes the connection. A SYN flood may have claimed
+    the SYNs of real clients; FINs tell their number.
+    """
+    context, features = group.context, group.packets
+    tcp, weight, mine = context.tcp, context.traffic.weight, context.unclaimed | context.tcp.real
+    if not context.sparse:  # connections of other sources explain none of these
+        mine = mine & context.traffic.of_sources(features.rows)
+    ends = float(weight[tcp.fin & mine].sum())
+    openings = max(2 * ends, ends + float(weight[(tcp.syn | tcp.syn_ack) & mine].sum()))
+    length = max(2.0, -math.log(min(0.999, max(1e-9, features.flow_singles))) * features.traffic.one_in)
+    expected = 0.75 / length if context.sparse else min(0.1, 0.75 / length)
+    return openings / (expected * features.packets)
+
+
+@feature("yes or no")
+def unlike_hosts(group: Group) -> float:
+    """Whether the sources send each packet in another flow, more of these than hosts have connections.
+
+    Large proxies keep as many connections open. Theirs show more than one packet each, unless the sample is
+    thin, and carry timestamps. If hardly two packets of a dense sample share a flow, nothing is connected.
+    """
+    context, features = group.context, group.packets
+    if not context.traffic.live:
+        return features.flow_singles > _ALONE
+    bare = float((header_words(context.traffic, features.rows) == BARE).mean())
+    if not context.sparse and bare > _ALONE and features.flow_singles > _ALL_ALONE and features.n >= _SEEN:
+        return True
+    thick = not context.sparse or bare > _ALONE
+    return thick and features.pps_per_source > context.config.flood_pps
+
+
+@feature("yes or no")
+def normal_known(group: Group) -> float:
+    """Whether the baseline tells what is normal: what exceeds it is unusual at least."""
+    return group.context.baseline.ready
+
+
+@feature("yes or no")
+def sampled_capture(group: Group) -> float:
+    """Whether a capture is sampled without saying so (sFlow, NetFlow, a thinned mirror)."""
+    return group.context.sampled
+
+
+@feature("share")
+def one_data_size(group: Group) -> float:
+    """Part of the packets with data that have one length, below the full one; 50 packets tell."""
+    data = _with_data(group)
+    length = data.top("ip_length")
+    few = data.n < 50 or data.share < 0.3 * group.packets.share
+    return 0.0 if few or length.value >= _FULL else length.share
+
+
+def data_length(group: Group) -> list[str]:
+    """Write the length that packets with data have."""
+    if group[one_data_size] < 0.8:
+        return []
+    length = _with_data(group).top("ip_length")
+    return [f"{percent(length.share)} of the packets with data have IP length {length.value}"]
+
+
+def _with_data(group: Group) -> Features:
+    rows = group.packets.rows
+    return group.context.features(rows[group.context.traffic.packets.payload_length[rows] > 0])
+
+
+@cut(Proof.VOLUME)
+def tireless_connections(context: AnalysisContext) -> Iterator[Group]:
+    """Connections with data of one size, neither TLS nor HTTP, that acknowledges no answer."""
+    traffic, tcp = context.traffic, context.tcp
+    packets = traffic.packets
+    if context.sparse:
+        return
+    rows = traffic.rows(tcp.ack & tcp.real & context.unclaimed & (packets.payload_length > 0))
+    rows = rows[packets.ip_length[rows] < _FULL]
+    if len(rows) < context.config.min_samples:
+        return
+    inverse = traffic.flow_id[rows]
+    counts = np.bincount(inverse)
+    if (counts >= _TIRELESS).sum() < _FLOWS:
+        return
+    odd = (counts >= _TIRELESS) & _constant(packets.payload_length[rows], inverse, len(counts))
+    odd &= _constant(ack_numbers(traffic, rows), inverse, len(counts))
+    junk = rows[odd[inverse]]
+    junk = junk[~request_mask(traffic, junk) & ~record_mask(traffic, junk)]
+    every = traffic.rows(tcp.tcp & context.unclaimed & traffic.of_flows(junk))
+    data = context.features(junk)
+    size = data.top("payload_length")
+    notes = {
+        "tireless": len(np.unique(inverse[odd[inverse]])),
+        "data": data.amount("data packets"),
+        "size": size.value,
+        "same_size": size.share,
+    }
+    yield Group(context, context.features(every), Least(normal="tcp.ack"), notes, completed=1.0)
+
+
+@feature("connections")
+def tireless(group: Group) -> float:
+    """Connections with ten or more such packets."""
+    return float(group.notes["tireless"])
+
+
+def _constant(values: np.ndarray[tuple[int], np.dtype[np.generic]], group: Rows, groups: int) -> np.ndarray:
+    """Mark the groups in which all values are equal."""
+    low = np.full(groups, np.iinfo(np.int64).max)
+    high = np.full(groups, -1, np.int64)
+    np.minimum.at(low, group, values.astype(np.int64))
+    np.maximum.at(high, group, values.astype(np.int64))
+    return np.asarray(low == high)
+
+
+@cut(Proof.ENDS)
+def stray_resets(context: AnalysisContext) -> Iterator[Group]:
+    """RSTs that belong to no connection."""
+    yield Group(context, context.features(stray(context, context.tcp.rst)), Least(normal="tcp.rst"))
+
+
+@cut(Proof.ENDS)
+def stray_fins(context: AnalysisContext) -> Iterator[Group]:
+    """FINs that belong to no connection."""
+    yield Group(context, context.features(stray(context, context.tcp.fin)), Least(normal="tcp.fin"))
+
+
+@feature("packets")
+def openings(group: Group) -> float:
+    """SYNs and SYN-ACKs that could explain the ends of connections, each once.
+
+    Those of a SYN flood or a reflection began none. In a thin sample, which holds ends of real connections,
+    these are estimated from their other packets.
+    """
+    context = group.context
+    tcp, weight = context.tcp, context.traffic.weight
+    began = float(weight[(tcp.syn | tcp.syn_ack) & context.unclaimed].sum())
+    if context.sparse:
+        began = 2 * began + float(weight[tcp.ack & context.unclaimed].sum())
+    return began
+
+
+@feature("times")
+def openings_an_end(group: Group) -> float:
+    """Connections that were opened, for each packet that ends one."""
+    return group[openings] / group.packets.packets
+
+
+def match_ack(group: Group) -> Match:
+    """Match ACKs to the ports that nearly all have."""
+    return of_protocol(group, flags=(SYN | RST | FIN | ACK, ACK))
+
+
+def match_rst(group: Group) -> Match:
+    """Match RSTs to the ports that nearly all have."""
+    return of_protocol(group, flags=(RST | SYN, RST))
+
+
+def match_fin(group: Group) -> Match:
+    """Match FINs to the ports that nearly all have."""
+    return of_protocol(group, flags=(FIN | SYN | RST, FIN))

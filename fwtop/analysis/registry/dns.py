@@ -1,0 +1,96 @@
+"""DNS queries: floods of random and of repeated names, and the work of a name server."""
+
+from fwtop.analysis.engine.hypothesis import Hypothesis, at_least, at_most, is_not, is_so
+from fwtop.analysis.groups.queries import (
+    asked_repeatedly,
+    below_zone,
+    beyond_normal,
+    dns_queries,
+    dns_traffic,
+    drilled,
+    floods_beside,
+    invented_domains,
+    match_queries,
+    names_cut,
+    query_floods,
+    query_types,
+    random_labels,
+    subdomain_floods,
+    unique_names,
+    whole_window,
+)
+
+_LEAD = "{amount:DNS queries} from {senders}"
+_FIRST = (at_most(floods_beside, 0), at_most(query_floods, 0))  # of its kind
+_LIMIT = "a limit of queries for each source; a signature of the name"
+
+DNS_ENTRIES = (
+    Hypothesis("work of a name server", dns_traffic, settles=True),
+    Hypothesis(
+        "random-subdomain attack, names cut off", dns_queries, 3.2,
+        kind="dns_random_subdomain",
+        title="DNS random-subdomain attack",
+        needs=(
+            is_so(whole_window), is_so(names_cut), at_most(floods_beside, 0), at_most(subdomain_floods, 0),
+            at_least(unique_names, 0.7), is_so(random_labels),
+        ),
+        lead=(_LEAD, "{unique_names:percent} of the first labels are unique; the names are truncated"),
+        details=(query_types,),
+        match=match_queries,
+        stopped_by=_LIMIT,
+    ),
+    Hypothesis(
+        "random-subdomain attack on one zone", dns_queries, 3.0,  # "water torture"
+        kind="dns_random_subdomain",
+        title="DNS random-subdomain attack on {zone}",
+        needs=(at_least(below_zone, 1e-9), at_most(floods_beside, 0), at_most(subdomain_floods, 0)),
+        lead=(
+            _LEAD,
+            "{below_zone:percent} of the queries are for names below {zone}, {distinct:percent} of them "
+            "unique",
+        ),
+        details=(query_types,),
+        match=match_queries,
+        stopped_by="dropping queries below that zone",
+    ),
+    Hypothesis(
+        "flood of nonexistent names", dns_queries, 2.4,
+        kind="dns_query_flood",
+        title="DNS flood of nonexistent names",
+        needs=(is_so(whole_window), is_not(names_cut), *_FIRST, is_so(invented_domains)),
+        lead=(_LEAD, "{unique_names:percent} of the names are unique and random"),
+        details=(query_types,),
+        match=match_queries,
+        stopped_by=_LIMIT,
+    ),
+    Hypothesis(
+        "queries that no resolver sends", dns_queries, 1.8,
+        kind="dns_query_flood",
+        title="DNS query flood",
+        needs=(is_so(asked_repeatedly), *_FIRST),
+        lead=(_LEAD, "{same_name:percent} ask for {name}; {why}"),
+        details=(query_types,),
+        match=match_queries,
+        stopped_by=_LIMIT,
+    ),
+    Hypothesis(
+        "queries far above normal", dns_queries, 1.5,
+        kind="dns_query_flood",
+        title="DNS query flood",
+        needs=(is_so(whole_window), *_FIRST, at_least(beyond_normal, 10)),
+        lead=(_LEAD, "{peak:count} queries/s, normally up to {usual:count}"),
+        details=(query_types,),
+        match=match_queries,
+        stopped_by="a limit of queries for each source",
+    ),
+    Hypothesis(
+        "sources that all ask alike", dns_queries, 1.4,
+        kind="dns_query_flood",
+        title="DNS query flood",
+        needs=(is_so(whole_window), *_FIRST, at_least(drilled, 10)),
+        lead=(_LEAD, "{senders} send {drilled:.0f} queries/s each; of real clients, a few send most"),
+        details=(query_types,),
+        match=match_queries,
+        stopped_by="a limit of queries for each source",
+    ),
+)  # fmt: skip

@@ -1,0 +1,135 @@
+"""GRE, ESP, ICMP, rarer protocols and fragments: floods, and the tunnels and storage that look like them."""
+
+from fwtop.analysis.engine.hypothesis import Hypothesis, at_least, at_most, if_so, is_so
+from fwtop.analysis.groups.fragments import (
+    fragments,
+    match_fragments,
+    pieces_a_head,
+    whole_datagrams,
+)
+from fwtop.analysis.groups.measures import (
+    counted,
+    lengths,
+    mean_length,
+    pace,
+    per_source,
+    prominence,
+    same_length,
+    sources,
+)
+from fwtop.analysis.groups.protocols import (
+    associations_a_source,
+    different_spis,
+    discovery,
+    echo_replies,
+    esp_packets,
+    gre_packets,
+    icmp_packets,
+    inner_repeats,
+    match_icmp,
+    match_ip_protocol,
+    rare_protocols,
+    same_type,
+)
+
+_ENOUGH = at_least(prominence, 1)  # as large as the least that counts
+_TUNNEL = (
+    at_most(sources, 9),
+    at_most(per_source, 20_000),
+    at_least(lengths, 11),
+    at_most(same_length, 0.8),
+)  # a few peers with packets of many sizes at a moderate rate
+_ICMP = (
+    "{amount:ICMP packets} from {senders}, {same_type:percent} of type {type}, "
+    "mean length {mean_length:.0f} bytes"
+)
+
+PROTOCOLS = (
+    Hypothesis(
+        "GRE flood", gre_packets, 2.6,
+        kind="gre_flood",
+        needs=(_ENOUGH,),
+        lead="{amount:GRE packets} from {senders}, mean length {mean_length:.0f} bytes",
+        match=match_ip_protocol,
+        stopped_by="dropping GRE, or all but that of known peers",
+    ),
+    Hypothesis("tunnel between networks (GRE)", gre_packets, 8.0, needs=_TUNNEL),
+    Hypothesis(
+        "tunnel with one kind of inner traffic (GRE)", gre_packets, 8.0,  # a backup, a ping
+        needs=(at_most(sources, 9), at_most(per_source, 20_000), at_least(inner_repeats, 0.8)),
+    ),
+    Hypothesis(
+        "ESP flood", esp_packets, 2.6,
+        kind="esp_flood",
+        needs=(_ENOUGH,),
+        lead="{amount:ESP packets} from {senders}, mean length {mean_length:.0f} bytes",
+        details=(different_spis,),
+        match=match_ip_protocol,
+        stopped_by="dropping ESP, or all but that of known peers",
+    ),
+    Hypothesis("tunnel between networks (ESP)", esp_packets, 8.0, needs=_TUNNEL),
+    Hypothesis(
+        "IPsec between peers", esp_packets, 8.0,  # sequence numbers rise (RFC 4303 2.2)
+        needs=(at_most(associations_a_source, 4), is_so(counted)),
+    ),
+    Hypothesis(
+        "flood of IP protocols that servers don't use", rare_protocols, 2.2,
+        kind="ip_protocol_flood",
+        title="Flood of {what}",
+        needs=(_ENOUGH,),
+        lead="{amount:packets of {what}} from {senders}, mean length {mean_length:.0f} bytes",
+        match=match_ip_protocol,
+        stopped_by="dropping the protocols that this host doesn't serve",
+    ),
+    Hypothesis("tunnel between networks", rare_protocols, 8.0, needs=_TUNNEL),
+    Hypothesis(
+        "ICMP flood", icmp_packets, 2.6,
+        kind="icmp_flood",
+        needs=(_ENOUGH,),
+        lead=_ICMP,
+        match=match_icmp,
+        stopped_by="a rate limit for the ICMP type",
+    ),
+    Hypothesis(
+        "ICMP echo-reply reflection", icmp_packets, 3.6,
+        kind="icmp_flood",
+        needs=(_ENOUGH, is_so(echo_replies), at_least(same_type, 0.8), at_least(sources, 8)),
+        lead=_ICMP,
+        match=match_icmp,
+        stopped_by="dropping echo replies",
+    ),
+    Hypothesis(
+        "flood of ICMPv6 neighbour discovery", icmp_packets, 3.6,
+        kind="icmp_flood",
+        title="ICMPv6 {type} flood",
+        needs=(_ENOUGH, is_so(discovery), at_least(same_type, 0.8)),
+        lead=_ICMP,
+        evidence=(
+            if_so(discovery, 0.5,
+                  "they come from the link itself: the switch can stop them (RA Guard, RFC 6105)"),
+        ),
+        match=match_icmp,
+        stopped_by="the switch (RA Guard)",
+    ),
+    Hypothesis(
+        "pings of monitoring", icmp_packets, 8.0,
+        needs=(at_most(sources, 19), at_most(pace, 199)),
+    ),
+    Hypothesis(
+        "fragment flood", fragments, 2.0,
+        kind="fragment_flood",
+        title="Fragment flood",
+        needs=(_ENOUGH,),
+        lead="{amount:fragments} from {senders}, {later_fragments:percent} of them not the first, "
+        "{pieces:.1f} per datagram, mean length {mean_length:.0f} bytes",
+        match=match_fragments,
+        stopped_by="dropping fragments",
+    ),
+    Hypothesis(
+        "large datagrams of few servers", fragments, 8.0,  # NFS, video, a DNS transfer; 64 KiB have 46 pieces
+        needs=(
+            at_most(sources, 9), at_least(mean_length, 501), at_most(pieces_a_head, 46),
+            at_least(whole_datagrams, 0.8),
+        ),
+    ),
+)  # fmt: skip

@@ -1,0 +1,275 @@
+"""TCP: SYN, ACK, RST and FIN floods, reflections, scans, and the visitors and servers that look like them."""
+
+from fwtop.analysis.engine.hypothesis import (
+    Hypothesis,
+    above,
+    at_least,
+    at_most,
+    if_so,
+    is_not,
+    is_so,
+)
+from fwtop.analysis.groups.measures import (
+    flow_singles,
+    live,
+    peak,
+    prominence,
+    rate,
+    same_port,
+    share,
+    sources,
+    spoofed,
+)
+from fwtop.analysis.groups.probes import match_probes, scanned_ports, scanners
+from fwtop.analysis.groups.strays import (
+    connections_opened,
+    data_length,
+    match_ack,
+    match_fin,
+    match_rst,
+    normal_known,
+    one_data_size,
+    openings_an_end,
+    sampled_capture,
+    stray_acks,
+    stray_fins,
+    stray_resets,
+    tireless,
+    tireless_connections,
+    unlike_hosts,
+)
+from fwtop.analysis.groups.syns import (
+    carried_data,
+    constant_fields,
+    constants,
+    crowd,
+    invalid_flags,
+    match_flags,
+    match_syn,
+    rate_a_target,
+    resets_included,
+    slow_rate,
+    target_port,
+    unanswered_syns,
+    with_resets,
+    without_options,
+)
+from fwtop.analysis.groups.tcp_answers import (
+    goes_on,
+    match_answers,
+    match_syn_ack,
+    other_answers,
+    unasked_pages,
+    unasked_syn_acks,
+    with_other_answers,
+)
+
+_ENOUGH = at_least(prominence, 1)  # as large as the least that counts
+_COOKIES = "SYN cookies, a limit of SYNs, or a signature of their constant fields"
+_ACKS = "{with_data:percent} carry data; {same_port:percent} go to port {port:.0f}"
+_PROBED = (
+    "{who} probed {probed} ports or addresses and connected to none",
+    "{scanners}, {rate:.1f} probes/s",
+)
+_OUTSIDE = "dropping TCP packets outside of connections (conntrack state INVALID)"
+_ENDS = "but only {openings:count} SYNs or SYN-ACKs that could explain them"
+
+_SCANS = (
+    Hypothesis(
+        "port scan",
+        scanners,
+        2.6,
+        kind="port_scan",
+        title="Port scan by {who}",
+        needs=(at_least(scanned_ports, 1),),  # the cut finds those that try as many as configured
+        lead=_PROBED,
+        match=match_probes,
+        stopped_by="blocking the scanner",
+    ),
+    Hypothesis(
+        "port scan at the rate of a flood",
+        scanners,
+        4.6,  # masscan, zmap, nmap --min-rate
+        kind="port_scan",
+        title="Port scan by {who}, at the rate of a {flood}",
+        needs=(_ENOUGH,),
+        lead=_PROBED,
+        evidence=(above(peak, 0, 0.5, "at {peak:count} packets/s, it is a flood as well"),),
+        match=match_probes,
+        stopped_by="blocking the scanner",
+    ),
+)
+
+_HANDSHAKES = (
+    Hypothesis(
+        "TCP packets with invalid flags", invalid_flags, 2.9,
+        kind="tcp_anomaly",
+        title="TCP packets with invalid flags ({flags})",
+        needs=(_ENOUGH,),
+        lead="{amount:TCP packets with invalid flags}; {same_flags:percent} have {flags}",
+        match=match_flags,
+        stopped_by="dropping these flags: no connection needs them",
+    ),
+    Hypothesis(
+        "SYN flood", unanswered_syns, 1.7,
+        kind="syn_flood",
+        needs=(_ENOUGH,),
+        lead="{amount:SYNs} from {senders}; {completed_syns:percent} of all SYNs led to a connection",
+        evidence=(
+            if_so(without_options, 8.0,
+                  "they carry no TCP options; the SYN of every operating system does (RFC 9293 3.7.1)"),
+            above(constants, 0, 1.7),
+            above(spoofed, 0.8, 1.7),
+        ),
+        details=(target_port, carried_data, resets_included, constant_fields),
+        match=match_syn,
+        rows=with_resets,
+        stopped_by=_COOKIES,
+    ),
+    Hypothesis(
+        "visitors whose connections are completed", unanswered_syns, 7.5,  # a flash crowd
+        needs=(is_so(crowd), is_not(without_options)),
+    ),
+    Hypothesis(
+        "attempts of a few hosts at many closed ports", unanswered_syns, 20.0,
+        needs=(at_most(sources, 3), at_most(same_port, 0.1), at_most(slow_rate, 299)),
+    ),
+    Hypothesis(
+        "background scans, some a minute and address", unanswered_syns, 20.0,  # Wustrow et al. 2010
+        needs=(is_not(live), at_most(same_port, 0.5), at_most(spoofed, 0.9), at_most(rate_a_target, 1)),
+    ),
+    Hypothesis(
+        "background scans of one address", unanswered_syns, 20.0,
+        needs=(is_not(live), at_most(same_port, 0.5), at_most(spoofed, 0.9), at_most(rate, 20)),
+    ),
+    Hypothesis(
+        "background scans beside other traffic", unanswered_syns, 20.0,
+        needs=(
+            is_not(live), at_most(same_port, 0.5), at_most(spoofed, 0.9), at_most(share, 0.5),
+            at_most(rate, 100),
+        ),
+    ),
+    Hypothesis(
+        "SYN-ACK reflection", unasked_syn_acks, 12.0,
+        kind="syn_ack_reflection",
+        needs=(_ENOUGH, at_least(sources, 8)),  # fewer: backscatter of floods on other hosts
+        lead=(
+            "{amount:SYN-ACKs} from {reflectors}, for connections that this host never opened",
+            "{same_sport:percent} come from port {sport:.0f}, to {ports:count} local ports",
+        ),
+        details=(other_answers,),
+        match=match_syn_ack,
+        rows=with_other_answers,
+        stopped_by="dropping SYN-ACKs outside of connections",
+    ),
+    Hypothesis(
+        "answers to connections that this host opened", unasked_syn_acks, 20.0, needs=(is_so(goes_on),)
+    ),
+    Hypothesis(
+        "TCP middlebox reflection", unasked_pages, 12.0,  # Bock et al. 2021
+        kind="middlebox_amplification",
+        needs=(_ENOUGH,),
+        lead=(
+            "{pages} web pages from {boxes} for requests that this host never sent, without a handshake; "
+            "the first begins {line}",
+            "with their RSTs {amount:packets}, mean length {mean_length:.0f} bytes; "
+            "censoring middleboxes answer like this (Bock et al. 2021)",
+        ),
+        match=match_answers,
+        stopped_by="dropping TCP packets outside of connections",
+    ),
+)  # fmt: skip
+
+_STRAYS = (
+    Hypothesis(
+        "ACK flood", stray_acks, -1.1,
+        kind="ack_flood",
+        title="{flood}",
+        needs=(_ENOUGH, at_least(flow_singles, 0.5), at_most(connections_opened, 1)),
+        lead=(
+            "{amount:ACK packets} from {senders} belong to no connection: {flow_singles:percent} are the "
+            "only packet of their flow",
+            _ACKS,
+        ),
+        evidence=(
+            above(constants, 0, 2.5),
+            above(one_data_size, 0.8, 2.5),
+            above(spoofed, 0.5, 2.5),
+            if_so(unlike_hosts, 2.5),
+            if_so(normal_known, 2.5),
+            if_so(sampled_capture, -2.6),  # there, every packet is alone in its flow
+        ),
+        details=(constant_fields, data_length),
+        match=match_ack,
+        stopped_by=_OUTSIDE,
+    ),
+    Hypothesis(
+        "ACK flood that repeats numbers", stray_acks, 2.4,
+        kind="ack_flood",
+        title="{flood}",
+        needs=(_ENOUGH, at_most(flow_singles, 0.5)),
+        lead=("{amount:ACK packets} whose sequence numbers don't advance as in a connection", _ACKS),
+        evidence=(
+            above(constants, 0, 2.5),
+            above(one_data_size, 0.8, 2.5),
+            above(spoofed, 0.8, 2.5),
+            if_so(sampled_capture, -4.5),
+        ),
+        details=(constant_fields, data_length),
+        match=match_ack,
+        stopped_by=_OUTSIDE,
+    ),
+    Hypothesis(
+        "ACK flood of forged sources", stray_acks, 2.4,
+        kind="ack_flood",
+        title="{flood}",
+        needs=(_ENOUGH, at_least(spoofed, 0.8)),
+        lead=("{amount:ACK packets} whose sequence numbers don't advance as in a connection", _ACKS),
+        details=(constant_fields, data_length),
+        match=match_ack,
+        stopped_by=_OUTSIDE,
+    ),
+    Hypothesis(
+        "PSH-ACK flood on open connections (STOMP)", tireless_connections, 1.8,  # Mirai's attack_tcp_stomp
+        kind="ack_flood",
+        needs=(_ENOUGH, at_least(tireless, 5)),
+        lead=(
+            "{data} on {tireless:count} connections from {senders}, none of which acknowledges data from "
+            "this host",
+            "{same_size:percent} carry {size:.0f} bytes; they are neither TLS nor HTTP",
+        ),
+        match=match_ack,
+        stopped_by="blocking the sources, or a signature of the data",
+    ),
+    Hypothesis(
+        "RST flood", stray_resets, 2.0,
+        kind="rst_flood",
+        needs=(_ENOUGH, at_least(share, 0.02)),
+        lead=("{amount:RST packets} from {senders}, " + _ENDS, "{same_port:percent} go to port {port:.0f}"),
+        details=(constant_fields,),
+        match=match_rst,
+        stopped_by=_OUTSIDE,
+    ),
+    Hypothesis(
+        "FIN flood", stray_fins, 2.0,
+        kind="fin_flood",
+        needs=(_ENOUGH, at_least(share, 0.02)),
+        lead=("{amount:FIN packets} from {senders}, " + _ENDS, "{same_port:percent} go to port {port:.0f}"),
+        details=(constant_fields,),
+        match=match_fin,
+        stopped_by=_OUTSIDE,
+    ),
+    *(
+        explanation
+        for cut in (stray_resets, stray_fins)
+        for explanation in (
+            Hypothesis("ends of as many connections", cut, 20.0, needs=(at_least(openings_an_end, 1),)),
+            Hypothesis(
+                "ends of connections of a few hosts", cut, 20.0,
+                needs=(at_most(sources, 2), at_most(rate, 299)),
+            ),
+        )
+    ),
+)  # fmt: skip
+
+TCP_ENTRIES = (*_SCANS, *_HANDSHAKES, *_STRAYS)

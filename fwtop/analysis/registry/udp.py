@@ -1,0 +1,305 @@
+"""UDP: floods, answers that nobody asked for, and the calls, games and tunnels that look like them."""
+
+from fwtop.analysis.engine.hypothesis import (
+    Hypothesis,
+    Needs,
+    Says,
+    above,
+    at_least,
+    at_most,
+    if_so,
+    is_not,
+    is_so,
+)
+from fwtop.analysis.groups.answers import (
+    aimed,
+    answered,
+    answers_by_content,
+    answers_by_port,
+    answers_of_unknown_service,
+    between_peers,
+    clock_answers,
+    contents,
+    dns_answers,
+    fit,
+    imitated,
+    match_answers,
+    match_requests,
+    on_link,
+    one_to_one,
+    payload_variety,
+    polled,
+    reflected_requests,
+    requests_instead,
+    resolver_like,
+    same_port_both_ends,
+    servers,
+    sources_forged,
+    torrent_questions,
+    unrequested,
+    web_port,
+    without_other_names,
+    worded_alike,
+)
+from fwtop.analysis.groups.datagrams import (
+    above_normal,
+    acquainted,
+    answered_peers,
+    asked,
+    asked_each,
+    asking_on,
+    beginning,
+    collected,
+    common_beginning,
+    common_source_port,
+    datagrams,
+    empty,
+    few_servers,
+    hopping,
+    identical,
+    insisting,
+    match_datagrams,
+    match_udp_fragments,
+    meaningless,
+    normal_rate,
+    numbered,
+    one_length,
+    patient,
+    questions,
+    quic_headers,
+    quic_packets,
+    random_once,
+    random_payload,
+    random_ports,
+    reflector_answers,
+    stream_rate,
+    tails_a_head,
+    talking,
+    udp_size,
+    video,
+    with_tails,
+)
+from fwtop.analysis.groups.measures import (
+    mean_length,
+    peak,
+    per_source,
+    prominence,
+    same_length,
+    share,
+    sources,
+    spoofed,
+)
+
+_ENOUGH = at_least(prominence, 1)  # as large as the least that counts
+_REFLECTED = "dropping what comes from the service's port, or a signature of the answers"
+
+# Answers that are ordinary, whatever their service; those of DNS belong to this host's resolver.
+_ORDINARY_ANSWERS: tuple[tuple[str, tuple[Needs, ...]], ...] = (
+    ("requests, or peers that use one port", (is_so(requests_instead),)),
+    ("BitTorrent peers, who ask and answer", (at_least(torrent_questions, 0.05),)),
+    ("answers of polled devices", (is_so(polled),)),
+    ("answers of the few servers that a host uses", (at_most(sources, 3), is_not(unrequested))),
+    ("small answers of few servers", (at_least(sources, 4), at_most(sources, 7), at_most(mean_length, 399))),
+    ("answers to a resolver", (is_so(resolver_like),)),
+    (
+        "answers to this host's clocks and calls",
+        (at_least(sources, 4), is_so(clock_answers), at_most(share, 0.2)),
+    ),
+    ("tunnels and calls between peers", (at_least(sources, 4), is_so(between_peers), at_most(fit, 0.999))),
+)
+
+_ANSWERS = (
+    Hypothesis(
+        "amplification, proven by contents", answers_by_port, 3.5,
+        kind="{service}_amplification",
+        title="{service_title} amplification",
+        needs=(_ENOUGH, at_least(fit, 0.5)),
+        evidence=(if_so(aimed, 40.0),),  # of a port that no client uses
+        details=(servers, contents),
+        match=match_answers,
+        rows=without_other_names,
+        stopped_by=_REFLECTED,
+    ),
+    Hypothesis(
+        "amplification, by its port", answers_by_port, 1.4,  # too few bytes were captured to tell contents
+        kind="{service}_amplification",
+        title="{service_title} amplification",
+        needs=(_ENOUGH, at_most(fit, -1)),
+        details=(servers, contents),
+        match=match_answers,
+        rows=without_other_names,
+        stopped_by=_REFLECTED,
+    ),
+    Hypothesis(
+        "amplification with unknown contents", answers_by_port, 0.85,
+        kind="{service}_amplification",
+        title="{service_title} amplification",
+        needs=(_ENOUGH, at_least(fit, 0), at_most(fit, 0.499), is_not(imitated)),
+        details=(servers, contents),
+        match=match_answers,
+        rows=without_other_names,
+        stopped_by=_REFLECTED,
+    ),
+    Hypothesis(
+        "downloads from web servers", answers_by_port, 60.0,  # they begin with such packets, too
+        needs=(is_so(web_port), at_most(fit, 0.799)),
+    ),
+    Hypothesis(
+        "neighbours that answer a search", answers_by_port, 60.0,
+        needs=(_ENOUGH, at_least(on_link, 0.95), at_most(peak, 999)),
+        settles=True,
+    ),
+    *(
+        entry
+        for name, needs in _ORDINARY_ANSWERS
+        for entry in (
+            Hypothesis(name, answers_by_port, 20.0, needs=needs),
+            Hypothesis(
+                f"{name} (DNS)", answers_by_port, 20.0,
+                needs=(is_so(dns_answers), _ENOUGH, at_least(fit, 0.5), is_not(aimed), *needs),
+                settles=True,
+            ),
+        )
+    ),
+    Hypothesis(
+        "answers of polled devices, proven by contents", answers_by_port, 20.0,
+        needs=(_ENOUGH, at_least(fit, 0.5), is_not(aimed), is_so(polled)),
+        settles=True,
+    ),
+    Hypothesis(
+        "amplification from any port, proven by contents", answers_by_content, 2.4,
+        kind="{service}_amplification",
+        title="{service_title} amplification",
+        needs=(_ENOUGH, at_least(sources, 8)),
+        details=(servers, contents),
+        match=match_answers,
+        stopped_by=_REFLECTED,
+    ),
+    Hypothesis("conversations of few peers", answers_by_content, 20.0, needs=(is_so(one_to_one),)),
+    Hypothesis("answers of polled devices", answers_by_content, 20.0, needs=(is_so(polled),)),
+    Hypothesis(
+        "BitTorrent peers, who ask and answer", answers_by_content, 20.0,
+        needs=(at_least(torrent_questions, 0.05),),
+    ),
+    Hypothesis(
+        "neighbours that answer a search", answers_by_content, 20.0,
+        needs=(_ENOUGH, at_least(on_link, 0.95), at_most(peak, 999)),
+        settles=True,
+    ),
+    Hypothesis(
+        "this host as a reflector", reflected_requests, 1.8,
+        kind="{service}_amplification",
+        title="{service_title} amplification through this host",
+        # scanners ask once, clients now and then
+        needs=(_ENOUGH, at_least(per_source, 10), at_least(fit, 0.5)),
+        lead="{amount:{service_title} requests} in the name of {senders}, {per_source:count}/s each: "
+        "this host is being used as a reflector",
+        details=(answered,),
+        match=match_requests,
+        stopped_by="closing the service to the world; until then, a limit for each source",
+    ),
+)  # fmt: skip
+
+_FLOOD = (
+    if_so(random_ports, 2.0, "destination ports are random ({ports:count} seen)"),
+    above(same_length, 0.9, 1.0),
+    if_so(hopping, 1.5, "the source port changes with nearly every packet"),
+    above(common_source_port, 0.95, 1.5, "all sources use one source port; those of clients differ"),
+    above(common_beginning, 0.95, 1.0),
+    if_so(empty, 1.5, "they carry no payload"),
+    if_so(meaningless, 2.5, "the payload is all zeros"),
+    if_so(identical, 2.0, "all payloads are identical"),
+    if_so(random_payload, 1.0, "the payload is random"),
+    if_so(random_once, 0.75, "{senders} send it once per port; no protocol starts like that"),
+    if_so(quic_packets, -2.0),
+    above(spoofed, 0.7, 2.0),
+    above(share, 0.6, 1.0),
+    above(per_source, 1_000, 1.5, "mean {per_source:count} packets/s per source"),
+    above(asked_each, 20, 2.0, "each source asks {per_source:count} times per second"),
+    above(
+        asking_on,
+        0,
+        1.0,
+        "each source asks up to {asking_on:.1f} times per second without waiting for the answer",
+    ),
+    if_so(stream_rate, -3.0),
+    if_so(insisting, 1.5),
+    Says(above_normal, 0.0, 0.0, 10.0, 20.0),
+)  # fmt: skip
+_UDP_LEAD = "{amount:UDP packets} {where} from {senders}, mean length {mean_length:.0f} bytes"
+
+_DATAGRAMS = (
+    Hypothesis(
+        "UDP flood", datagrams, -1.4,
+        kind="udp_flood",
+        needs=(_ENOUGH,),
+        lead=_UDP_LEAD,
+        evidence=_FLOOD,
+        details=(asked, quic_headers, one_length, beginning, normal_rate),
+        match=match_datagrams,
+        joins=True,
+        stopped_by="dropping the ports that this host doesn't serve; a limit for each source, or a signature",
+    ),
+    Hypothesis(
+        "UDP fragment flood", datagrams, -1.0,
+        kind="fragment_flood",
+        needs=(_ENOUGH, at_least(tails_a_head, 3)),
+        lead="{odd}",
+        evidence=_FLOOD,
+        details=(udp_size, asked, one_length, beginning, normal_rate),
+        match=match_udp_fragments,
+        rows=with_tails,
+        stopped_by="dropping fragments",
+    ),
+    Hypothesis(
+        "amplification by few reflectors", datagrams, -0.5,
+        kind="{service}_amplification",
+        title="{service_title} amplification",
+        needs=(_ENOUGH, is_so(reflector_answers)),
+        evidence=_FLOOD,
+        details=(servers, contents),
+        match=match_answers,
+        stopped_by=_REFLECTED,
+    ),
+    Hypothesis(
+        "requests as clients send them", datagrams, 4.0,
+        needs=(_ENOUGH, at_least(questions, 0.5), is_so(patient)),
+    ),
+    Hypothesis("calls, games, tunnels, downloads", datagrams, 4.0, needs=(_ENOUGH, is_so(talking))),
+    Hypothesis("peers that this host answers", datagrams, 4.0, needs=(_ENOUGH, is_so(answered_peers))),
+    Hypothesis("answers of few servers", datagrams, 4.0, needs=(_ENOUGH, is_so(few_servers))),
+    Hypothesis("logs, metrics and flow records", datagrams, 4.0, needs=(_ENOUGH, is_so(collected))),
+    Hypothesis("a video stream (MPEG-TS)", datagrams, 4.0, needs=(_ENOUGH, is_so(video))),
+    Hypothesis(
+        "a stream of known peers, however fast", datagrams, -3.0,
+        needs=(_ENOUGH, at_least(acquainted, 0.95), is_so(numbered)),
+        settles=True,
+    ),
+    Hypothesis(
+        "a stream at the rate of a call or a tunnel", datagrams, -3.0,  # any tool can count
+        needs=(_ENOUGH, at_most(per_source, 4_999), is_so(numbered)),
+        settles=True,
+    ),
+    Hypothesis(
+        "amplification by a service that no table knows", answers_of_unknown_service, 12.0,
+        kind="udp_amplification",
+        title="{service_title} amplification",
+        needs=(
+            _ENOUGH, at_least(sources, 20), at_least(mean_length, 300),
+            at_least(payload_variety, 0.02), at_most(same_length, 0.9),
+        ),
+        details=(servers,),
+        match=match_answers,
+        stopped_by=_REFLECTED,
+    ),
+    Hypothesis("conversations of few peers", answers_of_unknown_service, 20.0, needs=(is_so(one_to_one),)),
+    Hypothesis(
+        "peers of a symmetric protocol", answers_of_unknown_service, 20.0, needs=(is_so(same_port_both_ends),)
+    ),
+    Hypothesis(
+        "forged packets: no server sends them", answers_of_unknown_service, 20.0,
+        needs=(at_least(sources_forged, 0.5), is_not(worded_alike)),
+    ),
+)  # fmt: skip
+
+UDP_ENTRIES = (*_ANSWERS, *_DATAGRAMS)

@@ -1,0 +1,270 @@
+"""HTTP and TLS: floods of requests, handshakes and idle connections, and the visitors that look like them."""
+
+from fwtop.analysis.engine.hypothesis import Hypothesis, above, at_least, if_so, is_so
+from fwtop.analysis.groups.frames import fast_frames, http2_requests
+from fwtop.analysis.groups.hellos import (
+    client_hellos,
+    fast_hellos,
+    fast_records,
+    hellos_described,
+    no_handshake,
+    only_hellos,
+    renegotiating,
+    repeated_handshakes,
+    stalled_hellos,
+    tiny_records,
+    with_their_sessions,
+)
+from fwtop.analysis.groups.idle import (
+    match_opened,
+    silent,
+    silent_connections,
+    silent_each,
+    silent_rate,
+    silent_share,
+    slow,
+    slow_requests,
+    slow_share,
+)
+from fwtop.analysis.groups.measures import per_source, prominence, samples, to_port
+from fwtop.analysis.groups.requests import (
+    again_and_again,
+    cache_busting,
+    changing_agents,
+    different_paths,
+    drawn_paths,
+    even_sources,
+    http_requests,
+    of_fast_sources,
+    of_strangers,
+    pages,
+    proxies,
+    requests_above_normal,
+    requests_described,
+    same_request,
+    unconnected,
+    whole,
+    with_their_connections,
+)
+
+_ENOUGH = at_least(prominence, 1)  # as large as the least that counts
+_LIMIT = "a limit of requests or connections for each source; a signature of the requests"
+_REQUESTS = "{amount:HTTP requests} ({rate:count}/s) from {senders}"
+_HELLOS = "{amount:TLS client hellos} ({rate:count}/s) from {senders}"
+
+# A flash crowd has few requests per source, complete connections and shared pages; it is never called an
+# attack, whatever its rate. Source: Jung et al., "Flash Crowds and DoS" (WWW 2002).
+_HTTP = (
+    Hypothesis(
+        "requests outside of connections", http_requests, 3.2,
+        kind="http_flood",
+        title="HTTP flood",
+        needs=(at_least(unconnected, 0.001), at_least(samples, 30)),
+        lead=(_REQUESTS, "they belong to no connection: there was no handshake"),
+        details=(requests_described,),
+        match=to_port,
+        rows=with_their_connections,
+        stopped_by="dropping TCP packets outside of connections",
+    ),
+    Hypothesis(
+        "requests of sources without a connection", http_requests, 3.0,
+        kind="http_flood",
+        title="HTTP flood",
+        needs=(at_least(of_strangers, 0.3), at_least(samples, 30)),
+        lead=(_REQUESTS, "they belong to no connection: their sources made no handshake"),
+        details=(requests_described,),
+        match=to_port,
+        rows=with_their_connections,
+        stopped_by="dropping TCP packets outside of connections",
+    ),
+    Hypothesis(
+        "requests that bypass caches", http_requests, 2.8,
+        kind="http_flood",
+        title="HTTP flood",
+        needs=(at_least(cache_busting, 0.001), at_least(samples, 30)),
+        lead=(_REQUESTS, "{requests_with_unique_query_strings:percent} carry a unique query for one path, "
+                         "to bypass caches"),
+        details=(requests_described,),
+        match=to_port,
+        rows=with_their_connections,
+        stopped_by=_LIMIT,
+    ),
+    Hypothesis(
+        "requests faster than browsers send them", http_requests, 2.4,
+        kind="http_flood",
+        title="HTTP flood",
+        needs=(at_least(of_fast_sources, 0.3), at_least(samples, 30)),
+        lead=(_REQUESTS, "{fast_share:percent} of the requests come from sources that send more than "
+                         "{limit:.0f}/s each"),
+        details=(requests_described,),
+        match=to_port,
+        rows=with_their_connections,
+        stopped_by=_LIMIT,
+    ),
+    Hypothesis(
+        "requests that sources repeat", http_requests, 2.2,
+        kind="http_flood",
+        title="HTTP flood",
+        needs=(at_least(again_and_again, 0.5), at_least(samples, 30)),
+        lead=(_REQUESTS, "{requests_sent_again_and_again:percent} repeat an earlier request of the same "
+                         "source"),
+        details=(requests_described,),
+        match=to_port,
+        rows=with_their_connections,
+        stopped_by=_LIMIT,
+    ),
+    Hypothesis(
+        "requests for pages that nobody shares", http_requests, -2.25,
+        kind="http_flood",
+        title="HTTP flood",
+        needs=(is_so(whole), at_least(different_paths, 0.9)),
+        lead=(_REQUESTS, "{different_paths:percent} of the requested paths are requested once"),
+        evidence=(
+            above(changing_agents, 0.6, 1.0,
+                  "{changing_agents:percent} of a source's requests name another User-Agent than the one "
+                  "before"),
+            if_so(even_sources, 1.0, "all sources send about as much"),
+            above(requests_above_normal, 10, 1.0, "{rate:count} requests/s, normally up to {usual:count}"),
+            if_so(drawn_paths, 0.5, "they look random"),
+            above(per_source, 1, 0.5, "each source sends {per_source:.1f} requests/s"),
+        ),
+        details=(requests_described,),
+        match=to_port,
+        rows=with_their_connections,
+        stopped_by=_LIMIT,
+    ),
+    Hypothesis(
+        "identical requests of many sources", http_requests, 2.0,
+        kind="http_flood",
+        title="HTTP flood",
+        needs=(is_so(whole), at_least(same_request, 0.9)),
+        lead=(_REQUESTS, "{same_request:percent} of the requests are identical"),
+        details=(requests_described,),
+        match=to_port,
+        rows=with_their_connections,
+        stopped_by="a signature of the requests",
+    ),
+    Hypothesis(
+        "proxies with many users", http_requests, 20.0,
+        needs=(at_least(of_fast_sources, 0.001), is_so(proxies)),
+    ),
+    Hypothesis(
+        "browsers that load a page", http_requests, 20.0,
+        needs=(at_least(of_fast_sources, 0.001), is_so(pages)),
+    ),
+    Hypothesis(
+        "HTTP/2 request flood", http2_requests, 1.8,
+        kind="http_flood",
+        needs=(_ENOUGH, at_least(fast_frames, 0.5)),
+        lead="{amount:segments with HTTP/2 requests} from {senders}: {requests}",
+        match=to_port,
+        rows=with_their_connections,
+        stopped_by=_LIMIT,
+    ),
+)  # fmt: skip
+
+_TLS = (
+    Hypothesis(
+        "TLS handshakes outside of connections", client_hellos, 2.6,
+        kind="tls_flood",
+        title="TLS handshake flood",
+        needs=(_ENOUGH, is_so(no_handshake)),
+        lead=(_HELLOS, "they belong to no connection: there was no TCP handshake"),
+        details=(hellos_described,),
+        match=to_port,
+        rows=with_their_sessions,
+        stopped_by="dropping TCP packets outside of connections",
+    ),
+    Hypothesis(
+        "TLS handshakes faster than browsers begin them", client_hellos, 2.4,
+        kind="tls_flood",
+        title="TLS handshake flood",
+        needs=(at_least(fast_hellos, 0.3),),
+        lead=(_HELLOS, "their sources open more than {limit:.0f} sessions/s each"),
+        details=(hellos_described,),
+        match=to_port,
+        rows=with_their_sessions,
+        stopped_by=_LIMIT,
+    ),
+    Hypothesis(
+        "TLS handshakes that are not finished", client_hellos, 2.2,
+        kind="tls_flood",
+        title="TLS handshake flood",
+        needs=(at_least(stalled_hellos, 0.5),),
+        lead=(_HELLOS, "{stalled_hellos:percent} of their connections send nothing after the hello"),
+        details=(hellos_described,),
+        match=to_port,
+        rows=with_their_sessions,
+        stopped_by=_LIMIT,
+    ),
+    Hypothesis(
+        "TLS handshakes and nothing else", client_hellos, 2.0,
+        kind="tls_flood",
+        title="TLS handshake flood",
+        needs=(_ENOUGH, at_least(only_hellos, 0.8)),
+        lead=(_HELLOS, "{only_hellos:percent} of the data segments of their senders are hellos, "
+                       "and they close as often"),
+        details=(hellos_described,),
+        match=to_port,
+        rows=with_their_sessions,
+        stopped_by=_LIMIT,
+    ),
+    Hypothesis(
+        "TLS renegotiation flood", repeated_handshakes, 2.2,  # CVE-2011-1473, THC-SSL-DOS
+        kind="tls_flood",
+        needs=(at_least(renegotiating, 3), _ENOUGH),
+        lead="{amount:handshake records} ({rate:count}/s) from {senders} on {renegotiating:count} "
+        "connections, {each:.0f} each: a client needs 3",
+        match=to_port,
+        rows=with_their_connections,
+        stopped_by="turning renegotiation off in the server",
+    ),
+    Hypothesis(
+        "HTTP/2 request flood inside TLS", tiny_records, 1.1,
+        kind="http_flood",
+        title="HTTP/2 request flood",
+        needs=(_ENOUGH, at_least(fast_records, 0.5)),
+        lead=(
+            "{amount:segments} ({rate:count}/s) from {senders} hold about {each:.0f} TLS records of "
+            "{record_size:.0f} bytes each: dozens of requests per segment",
+            "HTTP/2 clients that wait for answers don't do this (CVE-2023-44487: rapid reset)",
+        ),
+        match=to_port,
+        rows=with_their_connections,
+        stopped_by=_LIMIT,
+    ),
+)  # fmt: skip
+
+_CONNECTIONS = (
+    Hypothesis(
+        "TCP connection flood", silent_connections, 1.8,  # RFC 4987 1
+        kind="syn_flood",
+        needs=(
+            _ENOUGH, at_least(silent, 100), at_least(silent_rate, 20), at_least(silent_each, 3),
+            at_least(silent_share, 0.7),
+        ),
+        lead=(
+            "{silent:count} connections of {senders} to port {silent_port:.0f} ({silent_rate:count}/s) "
+            "finished the handshake and sent no data",
+            "{silent_share:percent} of the connections to that port do so",
+        ),
+        match=match_opened,
+        stopped_by="a limit of connections for each source",
+    ),
+    Hypothesis(
+        "slow HTTP attack", slow_requests, 2.2,  # Slowloris (2009), R.U.D.Y. (2010)
+        kind="http_flood",
+        title="Slow HTTP attack",
+        needs=(at_least(slow, 50), at_least(slow_share, 0.2)),
+        lead=(
+            "{slow:count} connections of {senders} started requests and finished none: they send "
+            "{piece:.0f} bytes every {every_seconds:.0f} s",
+            "{slow_share:percent} of the connections with requests are held open this way (Slowloris, "
+            "R.U.D.Y.): only {amount:packets}, but each connection occupies a worker",
+        ),
+        match=to_port,
+        stopped_by="a limit of connections for each source; time limits of the server",
+    ),
+)  # fmt: skip
+
+WEB_ENTRIES = (*_HTTP, *_TLS, *_CONNECTIONS)

@@ -1,0 +1,207 @@
+"""The engine of judgement: explanations compete, their order means nothing, and the page lists them all."""
+
+from __future__ import annotations
+
+import io
+import os
+import random
+import string
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fwtop.analysis.advisor import make_context
+from fwtop.analysis.classify import find_attacks
+from fwtop.analysis.config import AdviseConfig
+from fwtop.analysis.context import AnalysisContext
+from fwtop.analysis.engine.compete import compete
+from fwtop.analysis.engine.explain import print_explanations
+from fwtop.analysis.engine.group import FEATURES, Cut, Feature, Group, Proof
+from fwtop.analysis.engine.hypothesis import Hypothesis, Says, above, at_least, at_most, if_so, is_not, upto
+from fwtop.analysis.groups.measures import rate, sources
+from fwtop.analysis.registry import HYPOTHESES, NOTHING_UNUSUAL
+from fwtop.bench.corpus.cases import LabelledWindow, draw
+
+ROOT = Path(__file__).parents[2]
+MARK = "\n## Groups and hypotheses\n"
+CASES = ("mixture of attacks", "lab: dns_random_subdomain", "tool: syn_with_resets", "tool: one_page")
+
+
+def context_of(case: LabelledWindow) -> AnalysisContext:
+    return make_context(case.window, AdviseConfig(), case.baseline)
+
+
+@pytest.mark.parametrize("family", CASES)
+def test_the_order_of_declaration_changes_nothing(family: str) -> None:
+    """Many mixtures, because attacks that contest packets are what an order could decide."""
+    for number in range(6 if family.startswith("mixture") else 1):
+        case = draw(family, number)
+        wanted = _told(case, HYPOTHESES)
+        assert wanted
+        for seed in range(3):
+            shuffled = random.Random(seed).sample(HYPOTHESES, len(HYPOTHESES))
+            assert _told(case, shuffled) == wanted
+
+
+def _told(case: LabelledWindow, hypotheses: object) -> list[tuple[object, ...]]:
+    found = find_attacks(context_of(case), hypotheses)
+    return [(one.kind, one.title, one.confidence, one.evidence, one.rows.tolist()) for one in found]
+
+
+def test_of_two_that_contest_packets_the_likelier_takes_them_and_the_other_is_judged_on_what_is_left() -> (
+    None
+):
+    def half(context: AnalysisContext):  # type: ignore[no-untyped-def]
+        yield Group(context, context.features(np.flatnonzero(context.unclaimed)[: len(context.traffic) // 2]))
+
+    def every(context: AnalysisContext):  # type: ignore[no-untyped-def]
+        yield Group(context, context.features(context.unclaimed))
+
+    for more, less in ((3.0, 1.0), (1.0, 3.0)):
+        one = Hypothesis("one", Cut(half, Proof.VOLUME), more, kind="one")
+        other = Hypothesis("other", Cut(every, Proof.VOLUME), less, kind="other")
+        context = context_of(draw("lab: syn_flood", 1))
+        found = find_attacks(context, (NOTHING_UNUSUAL, other, one))
+        n = len(context.traffic)
+        assert {finding.kind: len(finding.rows) for finding in found} == (
+            {"one": n // 2, "other": n - n // 2} if more > less else {"other": n}
+        )
+
+
+def group(**values: float) -> Group:
+    """Make a group whose features are known."""
+    context = context_of(draw("lab: syn_flood", 1))
+    made = Group(context, context.features(context.unclaimed), cut="all")
+    made.values = {FEATURES[name]: value for name, value in values.items()}
+    return made
+
+
+@pytest.mark.parametrize(
+    ("says", "value", "odds"),
+    [
+        (above(rate, 10, 2.0), 10, 0.0),
+        (above(rate, 10, 2.0), 10.1, 2.0),
+        (upto(rate, 10, -1.0), 10, -1.0),
+        (upto(rate, 10, -1.0), 10.1, 0.0),
+        (if_so(rate, 3.0), 1, 3.0),
+        (Says(rate, 0, 0, 10, 5), 4, 2.0),
+        (Says(rate, 0, 0, 10, 5), 40, 5.0),
+    ],
+)
+def test_evidence_says_steps_and_slopes(says: Says, value: float, odds: float) -> None:
+    assert says.about(group(rate=value)) == pytest.approx(odds)
+
+
+def test_needs_rule_out_and_the_rest_share_the_probability_by_their_odds() -> None:
+    attack = Hypothesis("attack", None, 0.0, kind="x", needs=(at_least(rate, 5), is_not(sources)))
+    calm = Hypothesis("calm", None, np.log(3), needs=(at_most(rate, 50),))
+    entries = (NOTHING_UNUSUAL, attack, calm)
+    both = compete(group(rate=9.0, sources=0.0), entries)
+    assert [(one.name, round(share, 3)) for one, share in both.ranked] == [
+        ("calm", 0.6), ("attack", 0.2), ("nothing unusual", 0.2),
+    ]  # fmt: skip
+    assert not both.is_attack
+    assert compete(group(rate=4.0, sources=0.0), entries).attack == 0
+    assert compete(group(rate=9.0, sources=2.0), entries).attack == 0
+
+
+def test_the_registry_is_complete() -> None:
+    """Everything has a name of its own, attacks say what they are about and what stops them."""
+    names = [(one.of and one.of.name, one.name) for one in HYPOTHESES]
+    assert len(set(names)) == len(names)
+    for one in HYPOTHESES:
+        assert not one.kind or one.lead or one.details, f"{one.name} has nothing to say"
+        assert bool(one.kind) == bool(one.stopped_by), one.name
+        assert one.kind or not (one.title or one.lead), f"{one.name} is ordinary: nobody reads its sentences"
+        assert not (one.kind and one.settles), one.name
+    for one in FEATURES.values():
+        assert one.unit, one.name
+        assert one.meaning.endswith("."), one.name
+    assert len({one.of.name for one in HYPOTHESES if one.of}) == len({one.of for one in HYPOTHESES if one.of})
+
+
+def test_explanations_name_rivals_and_what_is_impossible() -> None:
+    context = context_of(draw("tool: syn_with_resets", 1))
+    context.explains = True
+    find_attacks(context)
+    out = io.StringIO()
+    print_explanations(context.explained, out)
+    text = out.getvalue()
+    for words in ("unanswered syns: ", "  SYN flood [syn_flood]\n", "to begin with", "   never  "):
+        assert words in text
+    assert "given prominence at least 1" in text
+
+
+def _fields(template: str) -> set[str]:
+    parts = list(string.Formatter().parse(template))
+    return {name for _, name, _, _ in parts if name} | {
+        inner for _, _, spec, _ in parts if spec for inner in _fields(spec)
+    }
+
+
+def listing() -> str:
+    """Return the generated part of docs/HYPOTHESES.md."""
+    lines = [MARK]
+    cuts = {one.of for one in HYPOTHESES if one.of is not None}
+    for cut in sorted(cuts, key=lambda one: (one.proof, one.name)):
+        lines += [
+            f"### {cut.name[0].upper()}{cut.name[1:]}",
+            "",
+            f"{cut.meaning} Proof: {cut.proof.name.lower()}.",
+            "",
+        ]
+        for one in sorted(
+            (one for one in HYPOTHESES if one.of is cut), key=lambda one: (not one.kind, one.name)
+        ):
+            lines += _entry(one)
+        lines.append("")
+    lines += ["## Features", "", "| feature | unit | meaning |", "|---|---|---|"]
+    lines += [f"| {one.words} | {one.unit} | {one.meaning} |" for _, one in sorted(FEATURES.items())]
+    return "\n".join(lines) + "\n"
+
+
+def _entry(one: Hypothesis) -> list[str]:
+    what = f" `{one.kind}`" if one.kind else " (ordinary)"
+    lines = [f"- **{one.name}**{what}, {one.prior:+g} to begin with"]
+    if one.needs:
+        lines.append(f"  - needs {', '.join(need.words for need in one.needs)}")
+    if one.evidence:
+        lines.append(f"  - {'; '.join(map(_says, one.evidence))}")
+    if one.stopped_by:
+        lines.append(f"  - stopped by {one.stopped_by}")
+    if one.settles:
+        lines.append("  - no weaker proof takes these packets")
+    return lines
+
+
+def _says(one: Says) -> str:
+    name = one.feature.words
+    if one.low != one.high:
+        return f"{name} from {one.at_low:+g} at {one.low:g} to {one.at_high:+g} at {one.high:g}"
+    if one.feature.unit == "yes or no":
+        return f"{name} {one.at_high:+g}" if one.at_high else f"not {name} {one.at_low:+g}"
+    return (
+        f"{name} above {one.high:g} {one.at_high:+g}"
+        if one.at_high
+        else f"{name} up to {one.low:g} {one.at_low:+g}"
+    )
+
+
+def test_the_page_lists_every_group_hypothesis_and_feature() -> None:
+    page = ROOT / "docs/HYPOTHESES.md"
+    text = page.read_text().partition(MARK)[0] + listing()
+    if os.environ.get("FWTOP_WRITE_DOCS"):
+        page.write_text(text)
+    assert page.read_text() == text, "run with FWTOP_WRITE_DOCS=1"
+
+
+def test_every_feature_is_used_by_a_hypothesis_or_a_sentence() -> None:
+    used: set[str] = set()
+    for one in HYPOTHESES:
+        used |= {need.feature.name for need in one.needs} | {says.feature.name for says in one.evidence}
+        lead = (one.lead,) if isinstance(one.lead, str) else one.lead
+        used |= set().union(*map(_fields, (*lead, *(says.sentence for says in one.evidence)))) & set(FEATURES)
+    inner = {"encrypted", "unseen"}  # features of features
+    assert set(FEATURES) - used - inner == set()
+    assert all(isinstance(one, Feature) for one in FEATURES.values())
