@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from fwtop.harden.playbook import Options, Plan, rule_of
+from fwtop.harden.services import Needs, reliefs
 from fwtop.harden.table import BUCKET_BYTES, ENTRY_BYTES, Table, occupants, read_table, timeout_of
+from fwtop.kernel.netfilter import iptables
 from fwtop.kernel.netfilter.ctnetlink import ASSURED
 from fwtop.model.rule import Kind, Match, Rule, Setting
 from fwtop.model.tunables import TUNABLES
 from fwtop.render.numbers import duration, percent
+from fwtop.ruleset.tracking import notrack_warnings
 
 TITLE = "a connection table that fills up: room for new clients"
 NAME = "conntrack"
@@ -32,26 +37,31 @@ _EVICTION_RANGE = 8  # buckets that early drop looks through (nf_conntrack_core.
 
 def plan(options: Options) -> Plan:
     """Look at the table of this network namespace for a second and plan; raises FwtopError."""
-    return plan_for(read_table(), options)
+    variant = iptables.choose().variant
+    return plan_for(read_table(), options, partial(notrack_warnings, variant))
 
 
-def plan_for(table: Table, options: Options) -> Plan:
-    """Plan for a table as it was read."""
-    room, no_room = _room(table)
-    settings = [*room, *_timeouts(table)]
-    crowded = table.fill >= CROWDED or table.seconds_to_full is not None
-    steps = [_step(table, item) for item in settings] if crowded else []
-    parts = (
-        [Rule("", Kind.SYSCTL, Match(), "", options.ttl_seconds, settings=tuple(settings))] if steps else []
-    )
-    here = f"{table.count:,} of {table.most:,} entries ({percent(table.fill)})"
-    here += f", {steps[0]}" + (f" and {len(steps) - 1} more steps" if len(steps) > 1 else "") if steps else (
-        ": there is room, nothing to do")  # fmt: skip
+def plan_for(table: Table, options: Options, needs: Needs) -> Plan:
+    """Plan for a table as it was read; `needs` says which rules need tracking of a service."""
+    steps: list[str] = []
+    parts: list[Rule] = []
+    kept: list[str] = []
+    if table.fill >= CROWDED or table.seconds_to_full is not None:
+        room, no_room = _room(table)
+        settings = [*room, *_timeouts(table)]
+        kept += no_room
+        if settings:
+            parts.append(Rule("", Kind.SYSCTL, Match(), "", options.ttl_seconds, settings=tuple(settings)))
+        steps += [_step(table, item) for item in settings]
+        for relief in reliefs(table, needs, options.ttl_seconds):
+            steps += [relief.step] if relief.step else []
+            parts += [relief.part] if relief.part is not None else []
+            kept += [relief.kept] if relief.kept else []
     return Plan(
-        here,
+        _here(table, steps),
         findings=(*_findings(table), *_costs(table)),
         steps=tuple(steps),
-        kept=no_room,
+        kept=tuple(kept),
         rule=rule_of(NAME, "make room in the connection table", tuple(parts), options),
         data={
             "count": table.count,
@@ -63,6 +73,15 @@ def plan_for(table: Table, options: Options) -> Plan:
             "filled_by": {what: dict(rows) for what, rows in occupants(table, 10)},
         },
     )
+
+
+def _here(table: Table, steps: Sequence[str]) -> str:
+    fill = f"{table.count:,} of {table.most:,} entries ({percent(table.fill)})"
+    if not steps:
+        return f"{fill}: {'nothing helps' if table.fill >= CROWDED else 'there is room, nothing to do'}"
+    more = len(steps) - 1
+    last = f", and {more} more step{'s' * (more > 1)}" if more else ""
+    return f"{fill}; would {steps[-1]}{last}"
 
 
 def _findings(table: Table) -> list[str]:

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import errno
+import socket
+from collections import Counter
+from dataclasses import replace
+from unittest.mock import Mock
+
 import pytest
 from guardian_bench import VARIANTS, Bench, apply, rules_of
 
 from fwtop.guardian.failpoints import Failpoint
+from fwtop.guardian.rules import forgetting
+from fwtop.kernel.netfilter import ctnetlink
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import Apply, Keep, Plan, Repair, Undo
 from fwtop.model.rule import ConnectionLimit, Kind, Match, RateLimit, Rule, Setting
+from tests.kernel.wire import inside
 
 pytestmark = pytest.mark.kernel
 UDP_TIMEOUT = "net.netfilter.nf_conntrack_udp_timeout"
@@ -63,6 +72,23 @@ def test_passes_is_blocked_and_passes_again_with_everything_as_before(bench: Ben
     assert bench.path(4).passes()
     assert bench.path(6).passes()
     assert (bench.state(), timeout(bench)) == (before, "30")
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_entries_of_what_is_no_longer_tracked_are_deleted(bench: Bench, at_once: bool, monkeypatch) -> None:
+    """Those of other services stay; where the kernel can't choose them, fwtop does."""
+    bench.pair.victim.run("iptables-nft", "-A", "INPUT", "-m", "conntrack", "--ctstate", "NEW")
+    with inside(bench.netns):
+        sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        for port in (9, 9, 11):
+            for number in range(20):
+                sender.sendto(b"x", (f"127.0.0.{number + 1}", port))
+        rule = playbook(replace(PARTS[1], forget=True))
+        if not at_once:
+            refused = OSError(errno.EINVAL, "no filter here")
+            monkeypatch.setattr(ctnetlink, "forget_service", Mock(side_effect=refused))
+        assert forgetting.forget(rule, lambda: None) == 20
+        assert Counter(entry.dport for entry in ctnetlink.sample(1000)) == {11: 20}
 
 
 @pytest.mark.parametrize(

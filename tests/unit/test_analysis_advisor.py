@@ -210,6 +210,14 @@ def test_conntrack_exhaustion_comes_from_the_tables_own_figures() -> None:
     for proposal in (kept_out, sooner, room):
         assert proposal.attack_share == proposal.stopped_pps == 0
         check_commands(proposal)
+    together = next(proposal for proposal in judgement.proposals if proposal.kind == "harden")
+    assert together.rule is not None
+    assert together.rule.drops_nothing
+    assert [(part.kind.value, part.match.dport, part.forget) for part in together.rule.parts] == [
+        ("sysctl", None, False),
+        ("notrack", 80, True),
+    ]
+    assert together.fwtop == "fwtop harden conntrack --apply --ttl 10m"
     calm = Live([VISITORS], 5.0)
     assert not calm.tick(4.0, conntrack=ConntrackSample(9_000, 65_536, new_per_s=80.0)).attacks
 

@@ -10,13 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fwtop.guardian.allow import time_servers
-from fwtop.guardian.diagnose.dependents import may_meet, needs_tracking
-from fwtop.guardian.diagnose.readings import parse_lines
 from fwtop.guardian.rules.guard import Limits, check_share, read_limits
 from fwtop.guardian.rules.prefix_lists import covered
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Kind, Match, RateLimit, Rule
+from fwtop.ruleset.tracking import may_meet, needs_tracking, parse_lines
 
 SAVED = """*nat
 [3:180] -A PREROUTING -p tcp -m tcp --dport 80 -j REDIRECT --to-ports 8080

@@ -4,11 +4,20 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from fwtop.harden import conntrack
 from fwtop.harden.playbook import Options
+from fwtop.harden.services import reliefs
 from fwtop.harden.table import Table
 from fwtop.kernel import netlink
 from fwtop.kernel.netfilter.ctnetlink import ASSURED, SEEN_REPLY, Entry, entry_of
+from fwtop.model.rule import Kind, Match
+
+
+def NEEDED(match: Match) -> tuple[str, ...]:
+    return ("a stateful rule",)
+
 
 TIMEOUTS = {"tcp_timeout_established": 432_000, "tcp_timeout_syn_sent": 120, "udp_timeout": 30}
 UDP = Entry(4, 17, bytes((198, 51, 100, 7)), bytes(4), 4000, 27015)
@@ -20,13 +29,13 @@ def table(*sampled: Entry, count: int = 200_000, growth: float = 0.0) -> Table:
 
 
 def test_calm_table_needs_nothing() -> None:
-    made = conntrack.plan_for(table(UDP, count=500), Options())
+    made = conntrack.plan_for(table(UDP, count=500), Options(), NEEDED)
     assert (made.rule, made.steps) == (None, ())
     assert "nothing to do" in made.here
 
 
 def test_names_who_fills_and_shortens_only_what_holds_entries() -> None:
-    made = conntrack.plan_for(table(*[UDP] * 99, BOT), Options())
+    made = conntrack.plan_for(table(*[UDP] * 99, BOT), Options(), NEEDED)
     text = "\n".join(made.findings)
     assert "udp/27015 99 %" in text
     assert "198.51.100.0/24 99 %" in text
@@ -44,7 +53,7 @@ def test_early_drop_is_told_by_what_may_be_replaced() -> None:
     assured, fresh = (
         next(
             line
-            for line in conntrack.plan_for(table(*[item] * 9), Options()).findings
+            for line in conntrack.plan_for(table(*[item] * 9), Options(), NEEDED).findings
             if "early drop" in line
         )
         for item in (BOT, UDP)
@@ -53,6 +62,30 @@ def test_early_drop_is_told_by_what_may_be_replaced() -> None:
     assert "about 0 % of new" in assured
     assert "100 % of the entries" in fresh
     assert "about >99.9 % of new" in fresh
+
+
+@pytest.mark.parametrize(
+    ("entry", "needed", "kind", "kept"),
+    [
+        (UDP, (), Kind.NOTRACK, 0),
+        (UDP, ("a NAT rule",), None, 1),
+        (BOT, (), Kind.NOTRACK, 0),
+        (BOT, ("a stateful rule", "another"), Kind.CONNLIMIT, 1),
+        (BOT._replace(tcp_state=2), ("a stateful rule",), Kind.SYNPROXY, 1),
+    ],
+)
+def test_service_is_untracked_only_where_no_rule_needs_it(
+    entry: Entry, needed: tuple[str, ...], kind: Kind | None, kept: int
+) -> None:
+    found = reliefs(table(*[entry] * 50), lambda _: needed, 600)
+    assert [item.part.kind for item in found if item.part is not None] == ([kind] if kind else [])
+    assert sum(bool(item.kept) for item in found) == kept
+    assert all(item.part.forget for item in found if item.part is not None and item.part.kind is Kind.NOTRACK)
+
+
+def test_sources_with_few_connections_are_not_limited() -> None:
+    many = [BOT._replace(source=bytes((number, *bytes(15)))) for number in range(50)]
+    assert [item.part for item in reliefs(table(*many), NEEDED, 600)] == [None]
 
 
 def test_forecast_needs_growth() -> None:

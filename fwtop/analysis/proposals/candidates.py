@@ -18,6 +18,8 @@ from fwtop.analysis.proposals.signatures import Signature
 from fwtop.analysis.window.features import Features
 from fwtop.analysis.window.tcp_view import ACK, FIN, RST, SYN
 from fwtop.analysis.window.traffic import TCP, UDP, Rows
+from fwtop.harden.playbook import Options as PlaybookOptions
+from fwtop.harden.playbook import rule_of
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.rule import Kind, Match, RateLimit, Rule, Setting
 from fwtop.model.traffic.packets import Fragment
@@ -37,6 +39,8 @@ _TCP_TIMEOUTS = (
     "net.netfilter.nf_conntrack_tcp_timeout_syn_recv",
     "net.netfilter.nf_conntrack_tcp_timeout_syn_sent",
 )
+_ALL_TIMEOUTS = (*_TCP_TIMEOUTS, "net.netfilter.nf_conntrack_udp_timeout")
+_MOST_UNTRACKED = 2  # services
 _TIMEOUT_SECONDS = 10  # the kernel's are 60, 120 and 30 (nf_conntrack-sysctl.rst); a handshake takes 1
 _ROOM = 4  # times the present size
 _ENTRY_BYTES = 320  # of a tracked connection: struct nf_conn and its extensions, Linux 6.x
@@ -239,10 +243,11 @@ def _untracked(context: AnalysisContext, base: Match, config: AdviseConfig) -> I
 
 
 def for_table(context: AnalysisContext) -> Iterator[Candidate]:
-    """Yield rules for a full connection table: shorter timeouts, and a larger maximum."""
+    """Yield rules for a full connection table: the play-book, shorter timeouts, and a larger maximum."""
     table = context.counters.conntrack
     if table is None:
         return
+    yield from _playbook(context)
     protocols = {finding.match.protocol for finding in context.findings if not finding.state}
     names = [*_TCP_TIMEOUTS] if TCP in protocols or not protocols else []
     names += ["net.netfilter.nf_conntrack_udp_timeout"] if UDP in protocols or not protocols else []
@@ -258,6 +263,31 @@ def for_table(context: AnalysisContext) -> Iterator[Candidate]:
         )
         memory = most * _ENTRY_BYTES / 1e6
         yield Candidate(rule, f"{memory:,.0f} MB of memory when full; drops nothing", "room")
+
+
+def _playbook(context: AnalysisContext) -> Iterator[Candidate]:
+    """Yield what `fwtop harden conntrack` does at once: flooded services leave the table."""
+    aims = {
+        (finding.match.protocol, finding.match.dport) for finding in context.findings if not finding.state
+    }
+    services = sorted(
+        (protocol, dport) for protocol, dport in aims if protocol in (TCP, UDP) and dport is not None
+    )
+    if not services:
+        return
+    parts = [_settings(context, tuple(Setting(name, _TIMEOUT_SECONDS) for name in _ALL_TIMEOUTS))]
+    for protocol, dport in services[:_MOST_UNTRACKED]:
+        match = Match(protocol=protocol, dport=dport)
+        parts.append(replace(_rule(Kind.NOTRACK, match, context.config), forget=True))
+    names = " and ".join(describe(part.match) for part in parts[1:])
+    rule = rule_of(
+        "conntrack",
+        f"conntrack play-book: don't track {names}, delete its entries, shorten timeouts",
+        tuple(parts),
+        PlaybookOptions(context.config.ttl_seconds, "proposal"),
+    )
+    if rule is not None:
+        yield Candidate(rule, "new clients get in at once; drops nothing", "playbook")
 
 
 def _settings(context: AnalysisContext, settings: tuple[Setting, ...]) -> Rule:

@@ -12,7 +12,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from fwtop.guardian.diagnose.obstacles import accepting_line
-from fwtop.guardian.diagnose.readings import Line, parse_lines
 from fwtop.guardian.objects.chain import TableState, changed_chain, parse_save
 from fwtop.guardian.objects.installer import Kernel
 from fwtop.guardian.objects.nft_words import NftRule
@@ -22,6 +21,7 @@ from fwtop.kernel.netfilter.iptables import NFT
 from fwtop.kernel.programs import run
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Rule, Setting
+from fwtop.ruleset.tracking import Line, parse_lines
 
 _SECONDS = 0.9  # between two looks
 _SAVE_SECONDS = 2.0  # for iptables-save: with tens of thousands of rules it takes longer

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from itertools import pairwise
 from typing import Any
 
-from fwtop.guardian.diagnose.readings import Line, Reading, parse_lines
+from fwtop.guardian.diagnose.readings import Reading
 from fwtop.guardian.objects.chain import Chains
 from fwtop.guardian.objects.sets import PREFIX
 from fwtop.guardian.objects.spec import HOOK_CHAINS, PREROUTING, ROLE_CHAINS, RULE_CHAINS, SOURCE_CHAINS
@@ -22,6 +22,7 @@ from fwtop.kernel.programs import CommandError, run
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.rule import Rule
 from fwtop.model.text import safe_text
+from fwtop.ruleset.tracking import Line, parse_lines
 
 _OURS = HOOK_CHAINS[PREROUTING]
 _RAW_PRIORITY = -300  # linux/netfilter_ipv4.h: NF_IP_PRI_RAW

@@ -6,7 +6,6 @@ Only text that the kernel prints is read; nothing is attached and nothing is cha
 from __future__ import annotations
 
 import os
-import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
@@ -15,32 +14,10 @@ from fwtop.kernel.links import LOOPBACK
 from fwtop.kernel.namespaces import name_of
 from fwtop.kernel.netfilter.iptables import Variant
 from fwtop.kernel.programs import run
+from fwtop.ruleset.tracking import Line, parse_lines
 
-_COUNTED = re.compile(r"^\[(\d+):\d+\] -A (\S+) ?(.*)$")
 _MAX_NAMESPACES = 64
 _Key = TypeVar("_Key")
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """A rule of iptables as it is listed."""
-
-    family: int
-    table: str
-    chain: str
-    number: int  # position in its chain, from 1
-    text: str  # its arguments
-
-    @property
-    def words(self) -> list[str]:
-        """Its arguments, which some versions quote."""
-        return self.text.replace('"', "").split()
-
-    @property
-    def target(self) -> str:
-        """What it jumps or goes to ("" when it only counts)."""
-        found = re.search(r"(?:-j|-g) (\S+)", self.text)
-        return found.group(1) if found else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,21 +48,6 @@ def moved(before: Reading, after: Reading) -> Reading:
         _gains(before.lines, after.lines),
         _gains(before.namespaces, after.namespaces),
     )
-
-
-def parse_lines(saved: str, family: int) -> dict[Line, int]:
-    """Read `iptables-save -c`: every rule of every table with its packets."""
-    found: dict[Line, int] = {}
-    table, places = "", dict[str, int]()
-    for text in saved.splitlines():
-        if text.startswith("*"):
-            table, places = text[1:], {}
-        counted = _COUNTED.match(text)
-        if counted:
-            packets, chain, rest = counted.groups()
-            places[chain] = places.get(chain, 0) + 1
-            found[Line(family, table, chain, places[chain], rest)] = int(packets)
-    return found
 
 
 def _gains(before: dict[_Key, int], after: dict[_Key, int]) -> dict[_Key, int]:

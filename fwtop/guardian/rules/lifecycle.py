@@ -19,7 +19,7 @@ from fwtop.guardian.diagnose.bridged import bridge_notes
 from fwtop.guardian.failpoints import Failpoint, Failpoints
 from fwtop.guardian.objects.sets import MAX_TIMEOUT_SECONDS
 from fwtop.guardian.records.entry import Entry
-from fwtop.guardian.rules import closing, guard, lockout, timers
+from fwtop.guardian.rules import closing, forgetting, guard, lockout, timers
 from fwtop.guardian.rules.guard import check_share, force_refused
 from fwtop.guardian.rules.state import GuardianState
 from fwtop.guardian.rules.validate import MAX_TTL_SECONDS
@@ -143,7 +143,7 @@ class Lifecycle:
             raise
         finally:
             self._installing.discard(rule_id)
-        note = "; ".join(filter(None, (note, self._close_open(entry.rule))))
+        note = "; ".join(filter(None, (note, self._close_open(entry.rule), self._forget(entry.rule))))
         done = replace(entry, state=State.PROVISIONAL if confirm_seconds else State.CONFIRMED, note=note)
         self.record(done)
         self._failpoints.reached(Failpoint.INSTALLED)
@@ -197,6 +197,14 @@ class Lifecycle:
         closed, trouble = closing.close(found, self._serve_urgent)
         self._failpoints.reached(Failpoint.CLOSED)
         return f"closed {closed:,} open connections" + (f"; {safe_text(trouble)}" if trouble else "")
+
+    def _forget(self, rule: Rule) -> str:
+        """Delete the entries of connections that it exempts from tracking; returns what came of it."""
+        try:
+            gone = forgetting.forget(rule, self._serve_urgent)
+        except OSError as error:
+            return f"entries that are no longer used stay in the table: {safe_text(error.strerror or error)}"
+        return f"deleted {gone:,} entries that are no longer used" if gone else ""
 
     def _abandon(self, entry: Entry, note: str) -> None:
         """Remove what the kernel has of a rule that could not be installed; one that still acts is due."""

@@ -13,7 +13,6 @@ from fwtop.guardian.allow import mosh
 from fwtop.guardian.allow.allowlist import Allowed
 from fwtop.guardian.diagnose import Subject, explain, over_text
 from fwtop.guardian.diagnose.bridged import bridge_notes
-from fwtop.guardian.diagnose.dependents import notrack_warnings
 from fwtop.guardian.rules import closing, guard
 from fwtop.guardian.rules.guard import Limits, check_share, force_refused
 from fwtop.guardian.rules.state import GuardianState
@@ -23,6 +22,7 @@ from fwtop.model.addresses.roles import Role
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Kind, Rule
 from fwtop.model.text import safe_text
+from fwtop.ruleset.tracking import notrack_warnings
 
 _MAX_PEERS = 256  # for the screen's marks
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import struct
+import sys
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import NamedTuple
@@ -21,8 +22,10 @@ TCP_STATES = (
 )  # fmt: skip
 _GET, _DELETE = 1 << 8 | 1, 1 << 8 | 2  # NFNL_SUBSYS_CTNETLINK, IPCTNL_MSG_CT_GET and _DELETE
 _ORIGINAL, _STATUS, _PROTOCOL_INFO, _HELPER, _TIMEOUT = 1, 3, 4, 5, 7  # CTA_…
+_FILTER, _FILTER_PORT = 25, 1 << 3 | 1 << 5  # CTA_FILTER; protocol and destination port (nf_internals.h)
 _BATCH = 256  # deletions a system call
 _FAMILIES = {2: 4, 10: 6}
+_NUMBERS = {4: 2, 6: 10}
 # An original tuple: nested IP with source and destination, nested protocol with number and ports.
 _TUPLES = {
     family: struct.Struct(f"=4xHHHHHH{size}sHH{size}sHHHHB3xHH2s2xHH2s2x")
@@ -82,6 +85,17 @@ def forget(chosen: Iterable[Entry]) -> Iterator[int]:
             yield len(batch)
 
 
+def forget_service(family: int, protocol: int, dport: int) -> None:
+    """Delete all entries that were opened to a port; raises OSError.
+
+    EINVAL or EOPNOTSUPP before Linux 6.11, which takes no filter here: nothing was deleted then.
+    """
+    numbers = (netlink.attribute(1, bytes([protocol])), netlink.attribute(3, dport.to_bytes(2, "big")))
+    flags = netlink.attribute(1, _FILTER_PORT.to_bytes(4, sys.byteorder)), netlink.attribute(2, bytes(4))
+    body = netlink.netfilter_header(_NUMBERS[family]) + netlink.nested(_ORIGINAL, netlink.nested(2, *numbers))
+    netlink.request(netlink.NETLINK_NETFILTER, _DELETE, body + netlink.nested(_FILTER, *flags))
+
+
 def entry_of(body: bytes) -> Entry | None:
     """Decode one message, None for a protocol without ports and addresses of IP."""
     entry = _tuple_of(body)
@@ -135,4 +149,4 @@ def _slow_tuple_of(body: bytes, family: int) -> Entry | None:
 
 
 def _body(entry: Entry) -> bytes:
-    return netlink.netfilter_header({4: 2, 6: 10}[entry.family]) + entry.name
+    return netlink.netfilter_header(_NUMBERS[entry.family]) + entry.name

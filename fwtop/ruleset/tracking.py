@@ -1,4 +1,4 @@
-"""Which foreign rules need the connection tracking that a notrack rule takes away.
+"""Which rules need connection tracking, which a notrack rule takes away.
 
 An untracked packet has no entry: NAT never sees it, and matches on its state see UNTRACKED, which
 `--ctstate ESTABLISHED` is not (iptables-extensions(8), conntrack and CT).
@@ -7,9 +7,9 @@ An untracked packet has no entry: NAT never sees it, and matches on its state se
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from pathlib import Path
 
-from fwtop.guardian.diagnose.readings import Line, parse_lines
 from fwtop.kernel.netfilter.iptables import NFT, Variant
 from fwtop.kernel.programs import CommandError, run
 from fwtop.model.rule import Match
@@ -24,19 +24,62 @@ _NFT_NEEDS = re.compile(r"(^|\s)(ct (state|mark|status|count|helper|direction|or
 _NUMBERS = {"tcp": 6, "udp": 17, "icmp": 1, "ipv6-icmp": 58, "sctp": 132, "dccp": 33, "udplite": 136}
 _IPTABLES_TABLES = frozenset({"raw", "mangle", "nat", "filter", "security"})
 _SHOWN = 5
+_COUNTED = re.compile(r"^\[(\d+):\d+\] -A (\S+) ?(.*)$")
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A rule of iptables as it is listed."""
+
+    family: int
+    table: str
+    chain: str
+    number: int  # position in its chain, from 1
+    text: str  # its arguments
+
+    @property
+    def words(self) -> list[str]:
+        """Its arguments, which some versions quote."""
+        return self.text.replace('"', "").split()
+
+    @property
+    def target(self) -> str:
+        """What it jumps or goes to ("" when it only counts)."""
+        found = re.search(r"(?:-j|-g) (\S+)", self.text)
+        return found.group(1) if found else ""
+
+
+def parse_lines(saved: str, family: int) -> dict[Line, int]:
+    """Read `iptables-save -c`: every rule of every table with its packets."""
+    found: dict[Line, int] = {}
+    table, places = "", dict[str, int]()
+    for text in saved.splitlines():
+        if text.startswith("*"):
+            table, places = text[1:], {}
+        counted = _COUNTED.match(text)
+        if counted:
+            packets, chain, rest = counted.groups()
+            places[chain] = places.get(chain, 0) + 1
+            found[Line(family, table, chain, places[chain], rest)] = int(packets)
+    return found
 
 
 def notrack_warnings(variant: Variant, match: Match) -> tuple[str, ...]:
     """Name the rules that would stop working for the packets that a match exempts from tracking."""
-    found: list[str] = []
-    for family in match.families:
-        lines = parse_lines(run([f"{variant.program(family)}-save", "-c"]), family)
-        found += [_named(line) for line in lines if needs_tracking(line) and may_meet(line, match)]
-    found += _nft_rules(variant, match)
+    found = tracking_rules(variant, match)
     warnings = [f"{what}: untracked packets won't get this" for what in found[:_SHOWN]]
     if len(found) > _SHOWN:
         warnings.append(f"and {len(found) - _SHOWN} more rules need connection tracking")
     return (*warnings, *_forwarding(match))
+
+
+def tracking_rules(variant: Variant, match: Match) -> list[str]:
+    """Name the rules of iptables and nftables that need connection tracking of what a match is about."""
+    found: list[str] = []
+    for family in match.families:
+        lines = parse_lines(run([f"{variant.program(family)}-save", "-c"]), family)
+        found += [_named(line) for line in lines if needs_tracking(line) and may_meet(line, match)]
+    return found + _nft_rules(variant, match)
 
 
 def needs_tracking(line: Line) -> bool:

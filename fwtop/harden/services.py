@@ -1,0 +1,75 @@
+"""What helps against services that fill the connection table: not to track, SYN cookies, or a limit."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from fwtop.harden.table import Table, service_of, state_of
+from fwtop.kernel.netfilter.ctnetlink import Entry
+from fwtop.model.rule import ConnectionLimit, Kind, Match, Rule
+from fwtop.render.numbers import percent
+
+HEAVY = 0.1  # share of the table from which a service is looked at
+_MOST_SERVICES = 4
+_MOSTLY = 0.5  # of a service's entries
+_LIMIT = 100  # connections a source address
+_LEAST_SEEN = 4  # samples from a source that holds many
+_TCP, _UDP = 6, 17
+_HALF_OPEN = frozenset({"SYN_SENT", "SYN_RECV", "SYN_SENT2"})
+
+Needs = Callable[[Match], Sequence[str]]  # which rules need tracking of what a match is about
+
+
+@dataclass(frozen=True, slots=True)
+class Relief:
+    """What helps against one service's entries."""
+
+    step: str = ""
+    part: Rule | None = None
+    kept: str = ""  # why it stays tracked
+
+
+def reliefs(table: Table, needs: Needs, ttl_seconds: int) -> list[Relief]:
+    """Return what helps, for each service that holds much of the table; the largest first."""
+    found: list[Relief] = []
+    behind_tracking = False  # one SYN proxy or one limit of connections
+    for name, share in table.top(service_of, _MOST_SERVICES):
+        mine = [entry for entry in table.sampled if service_of(entry) == name]
+        if share < HEAVY or mine[0].protocol not in (_TCP, _UDP):
+            continue
+        match = Match(protocol=mine[0].protocol, dport=mine[0].dport)
+        reasons = needs(match)
+        if not reasons:
+            rule = Rule("", Kind.NOTRACK, match, "", ttl_seconds, forget=True)
+            found.append(
+                Relief(f"don't track {name} ({percent(share)} of the table), delete its entries", rule)
+            )
+            continue
+        kept = f"tracking of {name} ({percent(share)} of the table): {reasons[0]}"
+        kept += f", and {len(reasons) - 1} more" if len(reasons) > 1 else ""
+        relief = None if behind_tracking else _behind_tracking(table, name, mine, match, ttl_seconds)
+        behind_tracking = behind_tracking or relief is not None
+        found.append(Relief(kept=kept) if relief is None else Relief(relief.step, relief.part, kept))
+    return found
+
+
+def _behind_tracking(
+    table: Table, name: str, mine: Sequence[Entry], match: Match, ttl_seconds: int
+) -> Relief | None:
+    """Return what helps a TCP service that must stay tracked, None if nothing does."""
+    if match.protocol != _TCP:
+        return None
+    half_open = sum(state_of(entry) in _HALF_OPEN for entry in mine) / len(mine)
+    if half_open >= _MOSTLY:
+        step = f"answer SYNs to {name} with cookies: {percent(half_open)} of its entries are half-open"
+        return Relief(step, Rule("", Kind.SYNPROXY, match, "", ttl_seconds))
+    sources = Counter((entry.family, entry.source) for entry in mine)
+    least = max(_LEAST_SEEN, _LIMIT * len(table.sampled) / max(table.count, 1))
+    held = sum(count for count in sources.values() if count > least) / len(mine)
+    if held < _MOSTLY:
+        return None
+    step = f"limit {name} to {_LIMIT} connections a source: {percent(held)} of its entries are of larger ones"
+    limit = ConnectionLimit(_LIMIT)
+    return Relief(step, Rule("", Kind.CONNLIMIT, match, "", ttl_seconds, connections=limit))
