@@ -92,7 +92,7 @@ def load_capture_config() -> LoadedConfig:
 
 
 WINDOW_SECONDS = 3.0  # 60,000 samples; short enough to follow a pulse wave
-_STORED_ROWS = 10  # of each of an attack's tables
+_STORED_ROWS = 30  # of each of an attack's tables
 _ASIDE_SECONDS = 0.5  # limit for the observing thread's other requests, so that no tick is late
 
 

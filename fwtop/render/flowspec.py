@@ -23,11 +23,13 @@ class FlowSpec:
 
     destination: Prefix
     match: Match
+    source: Prefix | None = None
 
     @property
     def text(self) -> str:
         """The route in ExaBGP's configuration syntax, with rate 0 (drop)."""
-        match, parts = self.match, [f"destination {self._prefix_text()};"]
+        match, parts = self.match, [f"destination {_prefix_text(self.destination)};"]
+        parts += [f"source {_prefix_text(self.source)};"] if self.source is not None else []
         if match.protocol is not None:
             word = "protocol" if self.destination.family == 4 else "next-header"
             parts.append(f"{word} ={protocol_name(match.protocol)};")
@@ -45,10 +47,8 @@ class FlowSpec:
     def nlri(self) -> bytes:
         """The NLRI (RFC 8955, 4.1) with its length."""
         match = self.match
-        size = (self.destination.length + 7) // 8
-        whole = self.destination.value.to_bytes(self.destination.bits // 8, "big")
-        offset = b"" if self.destination.family == 4 else b"\0"
-        body = bytes([1, self.destination.length]) + offset + whole[:size]
+        body = _prefix_component(1, self.destination)
+        body += _prefix_component(2, self.source) if self.source is not None else b""
         numbers = (
             (3, match.protocol),
             (5, match.dport),
@@ -65,9 +65,15 @@ class FlowSpec:
             body += b"\x0c" + _operations([(0, _FRAGMENT_BITS)])
         return bytes([len(body)]) + body
 
-    def _prefix_text(self) -> str:
-        prefix = str(self.destination)
-        return prefix if "/" in prefix else f"{prefix}/{self.destination.length}"
+
+def _prefix_text(prefix: Prefix) -> str:
+    return str(prefix) if "/" in str(prefix) else f"{prefix}/{prefix.length}"
+
+
+def _prefix_component(kind: int, prefix: Prefix) -> bytes:
+    whole = prefix.value.to_bytes(prefix.bits // 8, "big")
+    offset = b"" if prefix.family == 4 else b"\0"
+    return bytes([kind, prefix.length]) + offset + whole[: (prefix.length + 7) // 8]
 
 
 def _operations(tests: Sequence[tuple[int, int]]) -> bytes:

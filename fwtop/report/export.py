@@ -57,9 +57,14 @@ def snapshot_csv(snapshot: Snapshot) -> str:
 
     A cell that a spreadsheet would take for a formula begins with an apostrophe (CWE-1236).
     """
+    return csv_text((), _tables(observation_json(snapshot, top=1_000)))
+
+
+def csv_text(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Write rows as CSV in which no cell is a formula."""
     out = io.StringIO()
     writer = csv.writer(out)
-    for row in _tables(observation_json(snapshot, top=1_000)):
+    for row in (head, *rows) if head else rows:
         writer.writerow([_cell(value) for value in row])
     return out.getvalue()
 

@@ -48,7 +48,7 @@ def _attack_steps(protection: Protection, last: Snapshot | None) -> Iterator[str
         )
     offers = last.judgement.proposals if last is not None else ()
     if any(offer.kind == "upstream" for offer in offers):
-        yield "This host can't stop all of it: call the provider."
+        yield "This host can't stop all of it: send the provider what 'fwtop report --bundle' writes."
 
 
 def _rule_steps(effects: Sequence[RuleEffect], last: Snapshot | None) -> Iterator[str]:
@@ -86,7 +86,10 @@ def _source_steps(spans: Sequence[AttackSpan]) -> Iterator[str]:
     forged = [span.title for span in spans if span.spoofed]
     real = [span.title for span in spans if not span.spoofed and span.detail.tables.get("address")]
     if real:
-        yield f"Report the senders of {', '.join(dict.fromkeys(real))} to their networks."
+        yield (
+            f"Report the senders of {', '.join(dict.fromkeys(real))} to their networks: "
+            "'fwtop report --bundle' writes the mails."
+        )
     if forged:
         yield (
             f"Do not complain to the owners of the addresses in {', '.join(dict.fromkeys(forged))}: "

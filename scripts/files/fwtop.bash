@@ -48,7 +48,7 @@ _fwtop() {
     rules) options+=" --watch --every --readings --ours --json --netns" ;;
     policy) options+=" check diff apply history rollback boot schema --file --yes --confirm --force --json --netns" ;;
     sessions) options+=" --json --directory" ;;
-    report) options+=" --directory --format -o --output" ;;
+    report) options+=" --directory --format -o --output --bundle" ;;
     replay) options+=" --directory --json --top --speed" ;;
     trends) options+=" -i --interface --netns --directory --json" ;;
     config) options+=" --show --check --sample --json" ;;

@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 import argparse
+import base64
 import contextlib
 import os
 import secrets
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
+from fwtop.cli.files.bundle import write_folder, zipped
 from fwtop.cli.files.trusted import in_trusted_hands, locate
 from fwtop.cli.recordings.stored import StoredSession, add_session, run_unprivileged
 from fwtop.dissect.client import Dissector
 from fwtop.dissect.supervisor import start_dissector
+from fwtop.dissect.wire import Dissect
 from fwtop.model.costs import load_costs
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
+from fwtop.model.traffic.history import Trends
+from fwtop.model.traffic.session import SessionRecord
 from fwtop.report import FORMATS, render
+from fwtop.report.bundle import bundle_files
+from fwtop.report.summary import digest
 from fwtop.store.reader import load_session
 from fwtop.store.trends import session_trends
 
@@ -39,25 +48,24 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="output file; - is standard output (the default unless it is a terminal)",
     )
 
+    parser.add_argument(
+        "--bundle",
+        metavar="PATH",
+        help="write all to hand over, into a new folder or a .zip: report, sample packets, rules for "
+        "nftables, iptables and FlowSpec, block lists, texts for the provider and for senders' networks",
+    )
+
 
 def run(args: argparse.Namespace) -> int:
     """Render as the unprivileged user; write as the caller."""
-    session = StoredSession(args.session, args.directory)
-    dissector = start_dissector()
-    dissect = Dissector(dissector).dissect if dissector is not None else None
+    if args.bundle is not None:
+        return _bundle(args)
     format_name = args.format or _format_of(args.output)
 
-    def rendered() -> tuple[str, str]:
-        with session.located() as path:
-            record = load_session(path)
-            trends = session_trends(record.info)
-            return path.stem, render(record, format_name, load_costs().costs, trends, dissect)
+    def rendered(record: SessionRecord, trends: Trends | None, dissect: Dissect | None) -> str:
+        return render(record, format_name, load_costs().costs, trends, dissect)
 
-    try:
-        name, text = map(str, run_unprivileged(rendered, read=(args.directory,)))
-    finally:
-        if dissector is not None:
-            dissector.close()
+    name, text = map(str, _made(args, rendered))
     output = args.output
     if output is None:
         plain = safe_text(name).replace(os.sep, "_")
@@ -68,6 +76,56 @@ def run(args: argparse.Namespace) -> int:
     _write(Path(output), text)
     print(f"fwtop: wrote {safe_text(output)}", file=sys.stderr)
     return 0
+
+
+def _bundle(args: argparse.Namespace) -> int:
+    """Write all files: into a folder, or a zip archive by its suffix."""
+    if args.format is not None or args.output is not None:
+        raise FwtopError("--bundle writes all formats: leave out --format and -o; nothing was written", 2)
+    path = Path(args.bundle)
+    is_archive = path.suffix.lower() == ".zip"
+    if path.exists() and not is_archive:  # before the work, not after it
+        raise FwtopError(f"{safe_text(path)} is there already and was not changed; name a new folder")
+
+    def bundled(record: SessionRecord, trends: Trends | None, dissect: Dissect | None) -> dict[str, str]:
+        files = bundle_files(record, digest(record, load_costs().costs, trends, dissect))
+        return {name: base64.b64encode(content).decode() for name, content in files.items()}
+
+    _, found = _made(args, bundled)
+    try:
+        files = {str(name): base64.b64decode(str(content), validate=True) for name, content in found.items()}
+    except (AttributeError, ValueError):
+        raise FwtopError("the unprivileged reader made no bundle; nothing was written") from None
+    if is_archive:
+        _write(path, zipped(files))
+    else:
+        write_folder(path, files)
+    print(f"fwtop: wrote {len(files)} files to {safe_text(path)}; README.txt names them", file=sys.stderr)
+    return 0
+
+
+Made = TypeVar("Made")
+
+
+def _made(
+    args: argparse.Namespace, make: Callable[[SessionRecord, Trends | None, Dissect | None], Made]
+) -> tuple[str, Made]:
+    """Return the session's name, and what the unprivileged reader made of it."""
+    session = StoredSession(args.session, args.directory)
+    dissector = start_dissector()
+    dissect = Dissector(dissector).dissect if dissector is not None else None
+
+    def read() -> tuple[str, Made]:
+        with session.located() as path:
+            record = load_session(path)
+            return path.stem, make(record, session_trends(record.info), dissect)
+
+    try:
+        name, made = run_unprivileged(read, read=(args.directory,))
+        return str(name), made
+    finally:
+        if dissector is not None:
+            dissector.close()
 
 
 def _for_terminal(text: str) -> str:
@@ -81,7 +139,7 @@ def _format_of(output: str | None) -> str:
     return {"htm": "html", "markdown": "md"}.get(suffix, suffix if suffix in FORMATS else "html")
 
 
-def _write(path: Path, text: str) -> None:
+def _write(path: Path, content: str | bytes) -> None:
     """Write by replacing the file atomically, so that a full disk keeps an earlier report."""
     try:
         directory, name = locate(path)
@@ -91,23 +149,27 @@ def _write(path: Path, text: str) -> None:
                     raise FwtopError(
                         f"{safe_text(path)} is another user's and no regular file: nothing was written"
                     )
-                path.write_text(text, encoding="utf-8")
+                path.write_bytes(_bytes(content))
             else:
-                _replace(directory, name, text)
+                _replace(directory, name, _bytes(content))
         finally:
             os.close(directory)
     except OSError as error:
         raise FwtopError(f"{safe_text(path)} was not written: {error.strerror}") from None
 
 
-def _replace(directory: int, name: str, text: str) -> None:
+def _bytes(content: str | bytes) -> bytes:
+    return content.encode() if isinstance(content, str) else content
+
+
+def _replace(directory: int, name: str, content: bytes) -> None:
     """Replace a file in a directory given by its descriptor; raises OSError."""
     temporary = f".fwtop-{secrets.token_hex(8)}"
     flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
     handle = os.open(temporary, flags, 0o600, dir_fd=directory)
     try:
-        with open(handle, "w", encoding="utf-8") as file:
-            file.write(text)
+        with open(handle, "wb") as file:
+            file.write(content)
             os.fchmod(file.fileno(), 0o644)
         os.replace(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
     except BaseException:

@@ -1,9 +1,8 @@
-"""Packets as a pcap file, with times in nanoseconds (draft-ietf-opsawg-pcap)."""
+"""The packets that are shown, as a pcap file."""
 
 from __future__ import annotations
 
 import os
-import struct
 from collections.abc import Iterable
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -12,14 +11,12 @@ from pathlib import Path
 import numpy as np
 
 from fwtop.analysis.packets.recent import PacketList
+from fwtop.capture.writing import ETHERNET, RAW, pcap_of
 from fwtop.model.errors import FwtopError
 from fwtop.model.paths import exports_directory
 from fwtop.model.traffic.packets import PacketBatch
 from fwtop.store.directory import DEFAULT_MAX_BYTES, SESSION_DIRECTORY, drop_old
 
-_MAGIC = 0xA1B23C4D  # times in nanoseconds
-_SNAP = 65_535
-_ETHERNET, _RAW = 1, 101  # LINKTYPE_…
 _BLANK = 14  # bytes of the Ethernet header that stands before packets of interfaces without one
 _SAME_NAME = 1_000
 
@@ -28,14 +25,14 @@ def pcap_bytes(packets: PacketBatch, clock_ns: int) -> bytes:
     """Return packets as a capture; those of interfaces without Ethernet begin with the IP header again."""
     raw = _without_ethernet(packets)
     skipped = _BLANK if raw else 0
-    out = bytearray(struct.pack("<IHHiIII", _MAGIC, 2, 4, 0, 0, _SNAP, _RAW if raw else _ETHERNET))
     rows = zip(packets.time_ns.tolist(), packets.captured.tolist(), packets.length.tolist(), strict=True)
-    for row, (time_ns, captured, length) in enumerate(rows):
-        seconds, nanoseconds = divmod(max(time_ns + clock_ns, 0), 10**9)
-        data = packets.data[row, skipped:captured].tobytes()
-        out += struct.pack("<IIII", seconds & 0xFFFFFFFF, nanoseconds, len(data), max(length, len(data)))
-        out += data
-    return bytes(out)
+    return pcap_of(
+        (
+            (time_ns + clock_ns, length, packets.data[row, skipped:captured].tobytes())
+            for row, (time_ns, captured, length) in enumerate(rows)
+        ),
+        RAW if raw else ETHERNET,
+    )
 
 
 def _without_ethernet(packets: PacketBatch) -> bool:

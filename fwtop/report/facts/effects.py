@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean, median
 
 from fwtop.model.rule import ACTIVE_STATES, RANGES, Match, Rule
@@ -44,9 +44,14 @@ class RuleEffect:
     actual_pps: float  # median over the time in which it matched anything
     changes: tuple[Change, ...]
     commands: tuple[str, ...]  # as the proposal that it came from showed them, where known
-    users: tuple[
-        tuple[str, float], ...
-    ] = ()  # what users did while it was active, as shares of what is normal
+    sources_total: int = 0  # length of its list of sources, of which the record may hold only the first
+    users: tuple[tuple[str, float], ...] = ()  # while it was active, as shares of normal
+
+    @property
+    def left_out(self) -> str:
+        """Say how many of its sources the record does not hold; "" if it holds all."""
+        held = len(self.rule.match.sources)
+        return f"only {held:,} of its {self.sources_total:,} sources" if self.sources_total > held else ""
 
 
 def rule_effects(
@@ -54,11 +59,15 @@ def rule_effects(
 ) -> tuple[RuleEffect, ...]:
     """Measure all rules of a session, in the order of their installation; `felt` tells what is normal."""
     proposals: list[Proposal] = []
-    window = 0.0
+    window, totals = 0.0, dict[str, int]()
     for snapshot in snapshots:
+        totals |= {status.rule.id: status.sources_total for status in snapshot.mitigations}
         window = max(window, min(snapshot.seconds, _MAX_WINDOW_SECONDS))
         proposals += [item for item in snapshot.judgement.proposals if item not in proposals[-20:]]
-    effects = [_effect(record, rule, window, proposals, felt) for rule in record.rules]
+    effects = [
+        replace(_effect(record, rule, window, proposals, felt), sources_total=totals.get(rule.id, 0))
+        for rule in record.rules
+    ]
     return tuple(sorted(effects, key=lambda effect: effect.applied or effect.rule.created))
 
 

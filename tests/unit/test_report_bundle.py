@@ -1,0 +1,126 @@
+"""A bundle holds what one hands over; it accuses no forged address, and takes no orders from bytes."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+import json
+import struct
+import zipfile
+from pathlib import Path
+
+import pytest
+from stored_samples import POISON, START, attack, evidence, other_rules, poisoned, rule, snapshot, status
+
+from fwtop.cli.files.bundle import write_folder, zipped
+from fwtop.model.errors import FwtopError
+from fwtop.model.rule import Kind, Match, Range
+from fwtop.model.traffic.snapshot import Snapshot
+from fwtop.report.bundle import bundle_files
+from fwtop.report.summary import digest
+from fwtop.store import SessionWriter, load_session
+
+
+def bundle_of(directory: Path, ticks: list[Snapshot], host: str = "web-1") -> dict[str, bytes]:
+    session = SessionWriter(directory, host=host, interfaces=("eth0",), version="0.1.0")
+    for tick in ticks:
+        session.write(tick, evidence=evidence(tick))
+    assert session.path is not None
+    session.close()
+    record = load_session(session.path)
+    return bundle_files(record, digest(record))
+
+
+def ticks(*, spoofed: bool) -> list[Snapshot]:
+    of = dataclasses.replace(attack(), spoofed=spoofed)
+    rules = tuple(status(one, START + 60) for one in (rule(), *other_rules()))
+    return [snapshot(START + second, attacks=(of,), mitigations=rules) for second in range(40, 60)]
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    return bundle_of(tmp_path_factory.mktemp("real"), ticks(spoofed=False))
+
+
+def test_a_bundle_names_its_files(bundle: dict[str, bytes]) -> None:
+    readme = bundle["README.txt"].decode()
+    for name in bundle:
+        assert name == "README.txt" or name.partition("/")[0] in readme
+    assert json.loads(bundle["report.json"])["attacks"][0]["sample"]["length"] == 1_500
+
+
+def test_senders_are_listed_and_told_to_their_networks(bundle: dict[str, bytes]) -> None:
+    listed = bundle["blocklist-ipv4.txt"].decode().split()
+    rows = list(csv.DictReader(io.StringIO(bundle["senders.csv"].decode())))
+    assert sorted(row["address"] for row in rows) == sorted(listed)
+    assert len(listed) == 50
+    mail = bundle["abuse/AS64500.txt"].decode()
+    assert mail.startswith("To: the abuse contact of AS64500 EXAMPLE-NET-0 Example BV\n")
+    assert "DNS amplification: 1 machine of yours." in mail
+    assert "203.0.0.0" in mail
+
+
+def test_forged_sources_are_accused_nowhere(tmp_path: Path) -> None:
+    found = bundle_of(tmp_path, ticks(spoofed=True))
+    assert found["blocklist-ipv4.txt"] == b""
+    assert not any(name.startswith("abuse/") for name in found)
+    assert b"203.0.1.5" not in b"".join(
+        content for name, content in found.items() if name != "report.json"
+    ), "not even in the report's tables"
+    assert "The sources look forged" in found["provider.txt"].decode()
+
+
+def test_samples_are_a_capture(bundle: dict[str, bytes]) -> None:
+    data = bundle["packets/dns_amplification.pcap"]
+    magic, *_, link = struct.unpack_from("<IHHiIII", data)
+    assert (magic, link) == (0xA1B23C4D, 1)
+    _, _, captured, length = struct.unpack_from("<IIII", data, 24)
+    assert (captured, length, data[40:100]) == (60, 1_500, bytes(range(60)))
+
+
+def test_what_a_tool_cannot_say_stands_there_as_a_comment(bundle: dict[str, bytes]) -> None:
+    nft, iptables, flowspec = (bundle[f"rules.{name}"].decode() for name in ("nft", "iptables", "flowspec"))
+    assert "nftables can't do this: netdev ingress finds bytes at an offset only" in nft
+    assert "ip saddr @r1-src4" in nft
+    assert "--match-set fwtop-report-1-src4 src" in iptables
+    assert "No FlowSpec route can say this." in flowspec
+    assert "source 203.0.113.0/24;" in flowspec
+
+
+def test_hostile_bytes_stay_bytes_in_every_file(tmp_path: Path) -> None:
+    match = Match(protocol=17, ttl=Range(3, 3))
+    bad = dataclasses.replace(rule(), id="9$(reboot)\n", summary=POISON, kind=Kind.XDP, match=match)
+    shots = [
+        dataclasses.replace(poisoned(START + second), mitigations=(status(bad, START + second + 60),))
+        for second in range(5)
+    ]
+    found = bundle_of(tmp_path, shots, host=POISON)
+    for name, content in found.items():
+        if name.startswith("packets/"):
+            continue
+        text = content.decode()
+        allowed = {"\n", "\r"} if name.endswith(".csv") else {"\n"}
+        assert all(letter.isprintable() or letter in allowed for letter in text), name
+    for name in ("rules.nft", "rules.iptables", "rules.ip6tables", "rules.flowspec", "rules.sh"):
+        orders = [line for line in found[name].decode().split("\n") if not line.lstrip().startswith("#")]
+        assert not any(part in line for line in orders for part in ("reboot", "script", "cmd", "`")), name
+    for row in csv.reader(io.StringIO(found["senders.csv"].decode())):
+        assert not any(cell.startswith(("=", "+", "-", "@")) for cell in row)
+
+
+def test_a_folder_is_new_and_an_archive_is_whole(tmp_path: Path, bundle: dict[str, bytes]) -> None:
+    write_folder(tmp_path / "made", bundle)
+    for name, content in bundle.items():
+        assert (tmp_path / "made" / name).read_bytes() == content
+    with pytest.raises(FwtopError, match="is there already and was not changed"):
+        write_folder(tmp_path / "made", {"other.txt": b""})
+    with zipfile.ZipFile(io.BytesIO(zipped(bundle))) as archive:
+        assert {name: archive.read(name) for name in archive.namelist()} == bundle
+
+
+@pytest.mark.parametrize("name", ["../up", "/etc/passwd", ".bashrc", "a/b/c", "a/../b", "a\nb", ""])
+def test_a_reader_that_was_taken_over_names_no_other_files(tmp_path: Path, name: str) -> None:
+    with pytest.raises(FwtopError, match="no bundle has; nothing was written"):
+        write_folder(tmp_path / "made", {name: b""})
+    assert not (tmp_path / "made").exists()
