@@ -11,6 +11,8 @@ from fwtop.analysis.fate import Fate
 from fwtop.analysis.history.timeline import Activity, Timeline, history
 from fwtop.model.traffic.snapshot import Attack
 
+_REAL = 0.3  # probability of forged sources, below which they count as real
+
 
 @dataclass(frozen=True, slots=True)
 class Life:
@@ -88,6 +90,7 @@ def _attack(context: AnalysisContext, life: Life, timeline: Timeline) -> Attack:
         kernel_share=fate.kernel,
         sources=sources_of(context, finding, spoofed=spoofed),
         match=finding.match if len(finding.rows) or finding.held is not None else None,
+        uncertain=not spoofed and finding.spoof.probability >= _REAL,
     )
 
 
@@ -100,7 +103,7 @@ def _target(finding: Finding, words: str) -> str:
 def _on_sources(finding: Finding, *, spoofed: bool) -> list[str]:
     evidence = []
     if finding.spoof.evidence:
-        unsure = "real" if finding.spoof.probability < 0.3 else "of uncertain origin"
+        unsure = "real" if finding.spoof.probability < _REAL else "of uncertain origin"
         verdict = "spoofed" if spoofed else unsure
         evidence.append(f"sources look {verdict}: {'; '.join(finding.spoof.evidence[:3])}")
     if spoofed:

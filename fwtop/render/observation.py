@@ -256,6 +256,7 @@ def _attack_json(attack: Attack) -> dict[str, Any]:
         "pps": round(attack.pps, 3),
         "confidence": round(attack.confidence, 3),
         "spoofed": attack.spoofed,
+        "uncertain": attack.uncertain,
         "evidence": list(attack.evidence),
         "since": rfc3339(attack.since),
         "peak_pps": round(attack.peak_pps, 3),

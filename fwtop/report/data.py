@@ -81,6 +81,7 @@ def _span(span: AttackSpan) -> dict[str, Any]:
         "share": round(span.share, 6),
         "confidence": round(span.confidence, 3),
         "spoofed": span.spoofed,
+        "uncertain": span.uncertain,
         "evidence": list(span.evidence),
         "target": span.target,
         "packets": round(span.packets, 3),

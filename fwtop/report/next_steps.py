@@ -84,7 +84,11 @@ def _rules(ids: Sequence[str]) -> str:
 
 def _source_steps(spans: Sequence[AttackSpan]) -> Iterator[str]:
     forged = [span.title for span in spans if span.spoofed]
-    real = [span.title for span in spans if not span.spoofed and span.detail.tables.get("address")]
+    real = [
+        span.title
+        for span in spans
+        if not (span.spoofed or span.uncertain) and span.detail.tables.get("address")
+    ]
     if real:
         yield (
             f"Report the senders of {', '.join(dict.fromkeys(real))} to their networks: "

@@ -61,10 +61,23 @@ def test_senders_are_listed_and_told_to_their_networks(bundle: dict[str, bytes])
     assert "203.0.0.0" in mail
 
 
+def nobody_is_accused(found: dict[str, bytes]) -> bool:
+    return found["blocklist-ipv4.txt"] == b"" and not any(name.startswith("abuse/") for name in found)
+
+
+def test_sources_that_may_be_forged_are_accused_nowhere(tmp_path: Path) -> None:
+    shots = [
+        dataclasses.replace(shot, judgement=dataclasses.replace(shot.judgement, attacks=tuple(
+            dataclasses.replace(one, uncertain=True) for one in shot.judgement.attacks
+        )))
+        for shot in ticks(spoofed=False)
+    ]  # fmt: skip
+    assert nobody_is_accused(bundle_of(tmp_path, shots))
+
+
 def test_forged_sources_are_accused_nowhere(tmp_path: Path) -> None:
     found = bundle_of(tmp_path, ticks(spoofed=True))
-    assert found["blocklist-ipv4.txt"] == b""
-    assert not any(name.startswith("abuse/") for name in found)
+    assert nobody_is_accused(found)
     assert b"203.0.1.5" not in b"".join(
         content for name, content in found.items() if name != "report.json"
     ), "not even in the report's tables"

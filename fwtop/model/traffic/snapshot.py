@@ -165,6 +165,7 @@ class Attack:
     sources: str = ""  # "spoofed", "12 sources"
     effect_of: str = ""  # key of the attack that causes this state, such as a full connection table
     match: Match | None = None  # header fields that all its packets share
+    uncertain: bool = False  # whether its sources are forged can't be told
 
     @property
     def key(self) -> str:

@@ -52,7 +52,7 @@ def _attack(span: AttackSpan) -> Iterator[str]:
             yield f"  {word}: " + ", ".join(f"{row.key} ({percent(row.share, None)})" for row in rows)
     if span.spoofed:
         yield "  The sources look forged: please filter by the fields, not by source, and trace the ways in."
-    else:
+    elif not span.uncertain:
         rows = span.detail.tables.get("address", ())
         if rows:
             yield "  largest sources: " + ", ".join(f"{row.key} ({percent(row.share, None)})" for row in rows)

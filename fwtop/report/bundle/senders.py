@@ -34,7 +34,7 @@ class Sender:
 def senders(record: SessionRecord, spans: Iterable[AttackSpan]) -> tuple[Sender, ...]:
     """Return the senders of all attacks with real sources, the fastest first."""
     found: dict[tuple[Prefix, str], Sender] = {}
-    real = [span for span in spans if not span.spoofed]
+    real = [span for span in spans if not (span.spoofed or span.uncertain)]
     for look in record.evidence:
         of_kind = (one for one in real if one.kind == look.kind)
         span = next((one for one in of_kind if one.began <= look.at <= one.until), None)

@@ -11,6 +11,7 @@ from fwtop.model.traffic.snapshot import Attack, Snapshot
 from fwtop.report.facts.evidence import AttackDetail, attack_detail
 from fwtop.report.facts.periods import stopped_share, timed
 
+_DOUBTED = 0.2  # of the looks at an attack, above which its sources don't count as real
 _MERGE_SECONDS = 10.0  # a pause shorter than this is the same attack
 
 
@@ -35,6 +36,7 @@ class AttackSpan:
     reached: float | None = None  # share that reached services
     points: tuple[tuple[float, float], ...] = ()  # time and packets a second
     detail: AttackDetail = field(default_factory=AttackDetail)
+    uncertain: bool = False  # whether its sources are forged can't be told: nobody is accused
 
     @property
     def seconds(self) -> float:
@@ -112,8 +114,14 @@ def _measured(
             spoofed=best.spoofed,
             evidence=best.evidence,
             target=best.target,
+            uncertain=not best.spoofed and _doubted(shown),
         )
     return _with_points(record, span)
+
+
+def _doubted(shown: list[Attack]) -> bool:
+    doubts = sum(attack.spoofed or attack.uncertain for attack in shown)
+    return doubts > _DOUBTED * len(shown)
 
 
 def _with_points(record: SessionRecord, span: AttackSpan) -> AttackSpan:

@@ -64,6 +64,8 @@ def attack_words(span: AttackSpan) -> list[str]:
     words.append(f"{percent(span.confidence, None)} sure")
     if span.spoofed:
         words.append("sources look forged")
+    if span.uncertain:
+        words.append("whether its sources are real can't be told")
     return words
 
 
