@@ -43,7 +43,7 @@ _RULES = {
     "rules": "every rule and set on this machine, with rates",
 }
 _POLICY = {
-    "policy": "lists and rules that stay: check, diff, apply, history, rollback",
+    "policy": "lists and rules that stay: check, diff, apply, history, rollback, export",
 }
 _RECORDINGS = {
     "read": "analyse a capture file",

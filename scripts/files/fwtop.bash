@@ -12,7 +12,11 @@ _fwtop() {
   case $previous in
     -i | --interface) mapfile -t COMPREPLY < <(compgen -W "$(command ls /sys/class/net)" -- "$current") && return ;;
     --netns) mapfile -t COMPREPLY < <(compgen -W "$(command ls /run/netns 2>/dev/null)" -- "$current") && return ;;
-    --format) mapfile -t COMPREPLY < <(compgen -W "html md json sh" -- "$current") && return ;;
+    --format)
+      local formats="html md json sh"
+      [[ $verb == policy ]] && formats="nft iptables sh"
+      mapfile -t COMPREPLY < <(compgen -W "$formats" -- "$current") && return
+      ;;
     --via) mapfile -t COMPREPLY < <(compgen -W "${places[$verb]}" -- "$current") && return ;;
     --proto) mapfile -t COMPREPLY < <(compgen -W "tcp udp icmp icmpv6 gre" -- "$current") && return ;;
     --level) mapfile -t COMPREPLY < <(compgen -W "open protected closed" -- "$current") && return ;;
@@ -46,7 +50,7 @@ _fwtop() {
     why) options+=" --json --netns" ;;
     events) options+=" --every --json --netns" ;;
     rules) options+=" --watch --every --readings --ours --json --netns" ;;
-    policy) options+=" check diff apply history rollback boot schema --file --yes --confirm --force --json --netns" ;;
+    policy) options+=" check diff apply history rollback boot export schema --file --format -o --output --yes --confirm --force --json --netns" ;;
     sessions) options+=" --json --directory" ;;
     report) options+=" --directory --format -o --output --bundle" ;;
     replay) options+=" --directory --json --top --speed" ;;

@@ -29,7 +29,8 @@ HELP = (
 )
 EXAMPLE = "fwtop policy apply"
 POLICY_FILE = "/etc/fwtop/policy.toml"
-_ACTIONS = ("check", "diff", "apply", "history", "rollback", "boot", "schema")
+FORMATS = ("nft", "iptables", "sh")
+_ACTIONS = ("check", "diff", "apply", "history", "rollback", "boot", "export", "schema")
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,7 +39,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "action",
         choices=_ACTIONS,
         help="check the file; tell what it would change; apply it; list the policies that were kept; go back "
-        "to one; restore the last one after a restart; print the JSON schema of the file",
+        "to one; restore the last one after a restart; write it for machines without fwtop; print the file's "
+        "JSON schema",
     )
     parser.add_argument(
         "number", nargs="?", type=_number, metavar="N", help="with rollback (default: the one before)"
@@ -57,6 +59,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--force", action="store_true", help="install overly broad rules, and lists that change much"
     )
+    parser.add_argument(
+        "--format", choices=FORMATS, default=FORMATS[0], help=f"of an export (default {FORMATS[0]})"
+    )
+    parser.add_argument(
+        "-o", "--output", type=Path, metavar="FILE",
+        help="export into this file, iptables into this directory, instead of standard output",
+    )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="with diff and history: print one JSON document")
     add_netns(parser)
 
@@ -72,9 +81,18 @@ def run(args: argparse.Namespace) -> int:
         "history": _history,
         "rollback": _rollback,
         "boot": _boot,
+        "export": _export,
         "schema": _schema,
     }
     return work[args.action](args)
+
+
+def _export(args: argparse.Namespace) -> int:
+    """Write the file's policy for nftables, for iptables and ipset, or as a script."""
+    from fwtop.cli.policy.writing import write
+
+    write(read(args.file), args.file.name, args.format, args.output)
+    return 0
 
 
 def _check(args: argparse.Namespace) -> int:

@@ -31,7 +31,7 @@ def build(rule: Rule, exceptions: tuple[Prefix, ...]) -> KernelObjects:  # noqa:
         name = f"open{family}"
         sets.append(NftSet(name, f"ipv{family}_addr", f"size {_COUNTED}; flags dynamic", ()))
         to_port = f"tcp dport {match.dport} " if match.dport is not None else ""
-        counted = f"{ip} saddr{_mask(family, bits)} ct count over {limit.most}"
+        counted = f"{ip} saddr{mask_words(family, bits)} ct count over {limit.most}"
         opening = f"{to_port}tcp flags & (fin | syn | rst | ack) == syn"
         # A set that counts is no condition: a rule whose time is over must count nobody.
         above = f"add @{set_of(rule.id, name)} {{ {counted} }} counter drop"
@@ -40,7 +40,7 @@ def build(rule: Rule, exceptions: tuple[Prefix, ...]) -> KernelObjects:  # noqa:
     return KernelObjects((), (), notes, nft=NftRule(CONNECTIONS, tuple(sets), tuple(lines)))
 
 
-def _mask(family: int, bits: int) -> str:
+def mask_words(family: int, bits: int) -> str:
     """Return the expression that cuts an address to its prefix; "" for whole addresses."""
     if bits >= _BITS[family]:
         return ""
