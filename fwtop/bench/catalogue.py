@@ -37,6 +37,10 @@ TABLES = (
     Table("screen", "the open screen under a full flood: bytes to the terminal, CPU time, memory"),
     Table("conntrack", "the cost of tracked connections and long rule lists (University of Washington)"),
     Table("bridge", "packets/s that a bridge and a router pass on, tracked, ruled and watched (Washington)"),
+    Table(
+        "resolver",
+        "attacks through a DNS server, and its clients, as it is and after 'fwtop harden resolver'",
+    ),
     Table("calibrate", "cost of a packet by kind of rule; --calibrate stores it for the proposals"),
     Table("harm", "a rule's predicted harm to legitimate clients against the measured harm"),
     Table("xdp", "drops in the driver: a bare XDP_DROP, xdp-filter, fwtop's compiled rules"),

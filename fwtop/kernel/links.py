@@ -98,6 +98,18 @@ def list_addresses(*, every_scope: bool = False) -> list[str]:
     return list(found)
 
 
+def broadcast_addresses() -> list[str]:
+    """List the IPv4 broadcast addresses of the networks on this namespace's links; raises OSError."""
+    found: dict[str, None] = {}
+    for body in netlink.dump(socket.NETLINK_ROUTE, _RTM_GETADDR, _IFADDRMSG.pack(0, 0, 0, 0, 0)):
+        family, length, _, scope, _ = _IFADDRMSG.unpack_from(body)
+        value = dict(netlink.attributes(body, _IFADDRMSG.size)).get(_IFA_LOCAL)
+        if value and family == socket.AF_INET and scope == _SCOPE_GLOBAL and 0 < length < 31:
+            last = int.from_bytes(value, "big") | (1 << (32 - length)) - 1
+            found[socket.inet_ntop(family, last.to_bytes(4, "big"))] = None
+    return list(found)
+
+
 def _link(body: bytes) -> Link:
     _, _, arp_type, index, flags, _ = _IFINFOMSG.unpack_from(body)
     attributes = dict(netlink.attributes(body, _IFINFOMSG.size))

@@ -15,21 +15,22 @@ from fwtop.analysis.advisor import Advisor
 from fwtop.analysis.parsers import dns, http, quic, tls
 from fwtop.analysis.parsers.services import SERVICES, SHAPE_WIDTH
 from fwtop.model.traffic.packets import PacketBatch
+from fwtop.parse.dns_question import parse_question
 
 
 def test_dns_question() -> None:
-    question = dns.parse_question(dns_query(Random(1), "WwW.Example.COM", 255))
+    question = parse_question(dns_query(Random(1), "WwW.Example.COM", 255))
     assert question is not None
     assert (question.name, question.qtype, question.response) == ("www.example.com", 255, False)
     assert question.wire == dns_name("www.example.com")
-    answer = dns.parse_question(dns_answer(Random(1), "isc.org", 46))
+    answer = parse_question(dns_answer(Random(1), "isc.org", 46))
     assert answer is not None
     assert (answer.answers, answer.response, dns.type_name(answer.qtype)) == (8, True, "RRSIG")
 
 
 def test_dns_name_that_the_sample_cuts() -> None:
     message = dns_query(Random(1), "abcdefgh.victim.example", 1)
-    cut = dns.parse_question(message[:18])
+    cut = parse_question(message[:18])
     assert cut is not None
     assert cut.cut
     assert cut.labels == (b"abcde",)
@@ -97,7 +98,7 @@ def test_quic_long_header() -> None:
 @settings(max_examples=200)
 @given(st.binary(max_size=300))
 def test_parsers_never_raise(data: bytes) -> None:
-    dns.parse_question(data)
+    parse_question(data)
     http.parse_request(b"GET " + data)
     tls.parse_hello(b"\x16\x03\x01\0\0\x01" + data)
     quic.parse_long_header(b"\xc0" + data)

@@ -43,6 +43,8 @@ PACKAGE_OF = {
     "tcpdump": "tcpdump",
     "tmux": "tmux",
     "tshark": "tshark",
+    "unbound": "unbound",
+    "unbound-checkconf": "unbound",
     "xdp-filter": "xdp-tools",
 }
 # Every Debian has these (Essential: yes, or Priority: required), and make is how anybody gets here.

@@ -18,6 +18,7 @@ from fwtop.analysis.window.traffic import UDP, Rows, payload
 from fwtop.model.rule import Match
 from fwtop.model.text import dns_name_text, safe_text
 from fwtop.model.traffic.packets import U64, Mask
+from fwtop.parse.dns_question import Question
 from fwtop.render.numbers import percent
 
 _PARENT_SHARE = 0.25  # of the questions are for names under one parent
@@ -83,9 +84,9 @@ def _queries(context: AnalysisContext) -> Rows:
 def _group(
     context: AnalysisContext,
     rows: Rows,
-    parsed: list[dns.Question],
+    parsed: list[Question],
     notes: dict[str, Any],
-    every: list[dns.Question] | None = None,
+    every: list[Question] | None = None,
 ) -> Group:
     """Make a group; all queries tell types and options."""
     usual = context.baseline.rate("dns")
@@ -214,7 +215,7 @@ def _again(context: AnalysisContext, features: Features) -> tuple[Rows, str]:
     return _standing_out(context, features.rows)
 
 
-def _repeated_names(parsed: list[dns.Question], why: str, *, cut_off: bool) -> dict[str, Any]:
+def _repeated_names(parsed: list[Question], why: str, *, cut_off: bool) -> dict[str, Any]:
     name, share = _top_name(parsed)
     return {
         "why": why,
@@ -303,7 +304,7 @@ class _Part:
     notes: dict[str, Any]
 
 
-def _random_names(context: AnalysisContext, rows: Rows, parsed: list[dns.Question]) -> _Part | None:
+def _random_names(context: AnalysisContext, rows: Rows, parsed: list[Question]) -> _Part | None:
     """Find queries for random names below one zone, dominant or among other queries."""
     traffic = context.traffic
     once = rows[~_repeated(context, rows)]
@@ -335,7 +336,7 @@ def _random_names(context: AnalysisContext, rows: Rows, parsed: list[dns.Questio
 
 
 def _random_subdomains(
-    parsed: list[dns.Question], *, flat: bool = False
+    parsed: list[Question], *, flat: bool = False
 ) -> tuple[tuple[bytes, ...], float, float] | None:
     """Find a parent below which nearly every query has a unique, random first label.
 
@@ -362,7 +363,7 @@ def _random_subdomains(
     return None
 
 
-def _invented(parsed: list[dns.Question], first: list[bytes]) -> bool:
+def _invented(parsed: list[Question], first: list[bytes]) -> bool:
     """Check for random names without a common parent, each queried once (NXDOMAIN floods)."""
     distinct = len({question.labels for question in parsed})
     second = [question.labels[-2] for question in parsed if len(question.labels) >= 2]
@@ -402,7 +403,7 @@ def _looks_random(labels: list[bytes]) -> bool:
     return entropy > 2.8 and (starts < 0.2 or entropy > 3.2)
 
 
-def _top_name(parsed: list[dns.Question]) -> tuple[tuple[bytes, ...], float]:
+def _top_name(parsed: list[Question]) -> tuple[tuple[bytes, ...], float]:
     name, n = Counter(question.labels for question in parsed).most_common(1)[0]
     return name, n / len(parsed)
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fwtop.analysis.parsers.dns import parse_question, type_name
+from fwtop.analysis.parsers.dns import type_name
 from fwtop.model.text import payload_text
 from fwtop.model.traffic.packets import FLAG_MALFORMED, FLAG_TRUNCATED, Fragment
 from fwtop.model.traffic.protocols import spoken_protocol
+from fwtop.parse.dns_question import parse_question
 from fwtop.ui.state.packet_row import PacketRow
 
 _TCP, _UDP, _ICMP, _ICMP6 = 6, 17, 1, 58

@@ -1,0 +1,42 @@
+"""The play-book for a machine that answers DNS to the world: attacks through it, its clients kept."""
+
+from __future__ import annotations
+
+from fwtop.harden.playbook import Options, Plan, rule_of
+from fwtop.model.errors import FwtopError
+from fwtop.resolver.advice import Advice, Machine, advise
+from fwtop.resolver.observe import observe
+from fwtop.resolver.view import View
+
+TITLE = "a server that answers DNS to the world: attacks through it stopped, its clients answered"
+NAME = "resolver"
+OBSERVE_SECONDS = 3.0
+
+
+def plan(options: Options) -> Plan:
+    """Watch port 53 of this network namespace for three seconds and plan; raises FwtopError."""
+    try:
+        machine = Machine.read()
+    except OSError as error:
+        raise FwtopError(f"the sockets can't be listed: {error.strerror}; try it as root", 3) from None
+    if not machine.servers:
+        return Plan("nobody listens on port 53", refused="no process here waits on port 53")
+    view = observe(OBSERVE_SECONDS)
+    return plan_for(view, machine, advise(view, machine, options.ttl_seconds, options.created_by), options)
+
+
+def plan_for(view: View, machine: Machine, advice: Advice, options: Options) -> Plan:
+    """Plan for what was seen."""
+    servers = "; ".join(server.words for server in machine.servers)
+    asked = view.rate(view.totals["questions"])
+    count = len(advice.steps)
+    return Plan(
+        f"{servers}: {asked:,.0f} questions a second, answers {view.factor:.1f} times as large; {count} "
+        f"step{'' if count == 1 else 's'}",
+        findings=view.lines(),
+        steps=tuple(step.text for step in advice.steps),
+        kept=advice.kept,
+        snippets=advice.snippets,
+        rule=rule_of(NAME, "protect the DNS server", tuple(step.rule for step in advice.steps), options),
+        data={"servers": [server.words for server in machine.servers], **view.to_json()},
+    )

@@ -1,0 +1,184 @@
+"""What protects a machine that answers DNS: rules for what was seen, and why the rest needs none."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+from fwtop.kernel.links import broadcast_addresses
+from fwtop.model.addresses.address import Prefix
+from fwtop.model.rule import Kind, Match, PayloadMatch, RateLimit, Rule
+from fwtop.model.traffic.dns import type_number
+from fwtop.render.numbers import percent
+from fwtop.resolver.servers import PORT, Server, find_servers
+from fwtop.resolver.snippets import snippets
+from fwtop.resolver.view import NameRow, View, ZoneRow, is_random
+
+_UDP = 17
+_LEAST_RATE = 10  # questions a second that every prefix may ask
+_ROOM = 3  # times what 95 % of all prefixes ask
+_SEEN = 0.01  # share of the questions from which something is worth a rule
+_ABUSED_SHARE, _ABUSED_FACTOR, _ABUSED_PREFIXES = 0.1, 5.0, 8
+_RANDOM_SHARE = 0.2
+_FEWEST = 100  # questions from which their rates say something
+_HEADER = 12
+_ANY_IN = b"\0" + type_number("ANY").to_bytes(2, "big") + b"\0\1"  # the root that ends a name, type, class
+_ONE_QUESTION = PayloadMatch(b"\0\1", 4)  # QDCOUNT (RFC 1035, 4.1.1): no server answers any other number
+_SWITCHES = Path("/proc/sys/net/ipv4/conf")
+
+_Step = tuple[str, Kind, Match, RateLimit | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One rule, and what it is for."""
+
+    text: str
+    rule: Rule
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """What to do here."""
+
+    steps: tuple[Step, ...]
+    kept: tuple[str, ...]
+    snippets: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What the advice depends on besides the packets."""
+
+    servers: tuple[Server, ...]
+    broadcasts: tuple[Prefix, ...] = ()  # of the networks on its links
+    lenient: tuple[str, ...] = ()  # settings that let packets in that claim to come from it
+
+    @staticmethod
+    def read() -> Machine:
+        """Read this network namespace; raises OSError."""
+        broadcasts = tuple(Prefix.parse(address) for address in broadcast_addresses())
+        return Machine(tuple(find_servers()), broadcasts, _lenient())
+
+
+def advise(view: View, machine: Machine, ttl_seconds: int, created_by: str) -> Advice:
+    """Return the steps for what was seen, most precise first: what they drop, the limit does not count."""
+    steps: list[_Step] = []
+    kept: list[str] = []
+    _from_service_ports(view, steps, kept)
+    _abused(view, steps, kept)
+    rate = max(_LEAST_RATE, math.ceil(_ROOM * view.usual))
+    if view.totals["questions"] < _FEWEST:
+        kept.append("the rate of each prefix: too few questions came to choose one")
+    else:
+        text = f"limit questions by UDP to {rate} a second from each /24 (IPv6 /56): real clients ask up to "
+        limit = RateLimit(rate, rate, prefix_v4=24, prefix_v6=56)
+        steps.append((f"{text}{view.usual:.0f}", Kind.HASHLIMIT, Match(protocol=_UDP, dport=PORT), limit))
+    _forged(machine, steps, kept)
+    kept += _tcp(machine.servers)
+    return Advice(
+        tuple(
+            Step(text, Rule("", kind, match, text, ttl_seconds, created_by=created_by, limit=limit))
+            for text, kind, match, limit in steps
+        ),
+        tuple(kept),
+        snippets(machine.servers, max(_LEAST_RATE // 2, rate // 2)),
+    )
+
+
+def _from_service_ports(view: View, steps: list[_Step], kept: list[str]) -> None:
+    for port, name in ((PORT, "from_dns_port"), (0, "from_port_0")):
+        count = view.totals[name]
+        if view.share(count) < _SEEN:
+            kept.append(f"questions from port {port}: {view.rate(count):,.0f} a second, no rule needed")
+            continue
+        text = (
+            f"drop questions from port {port} ({percent(view.share(count))} of them): answers to them go to "
+        )
+        text += "a DNS server or to nobody" if port else "nobody"
+        match = Match(protocol=_UDP, sport=port, dport=PORT, payload=(_ONE_QUESTION,))
+        steps.append((text, Kind.STRING, match, None))
+
+
+def _abused(view: View, steps: list[_Step], kept: list[str]) -> None:
+    asked_any = dict(view.types).get("ANY", 0)
+    if view.share(asked_any) >= _SEEN:
+        text = (
+            f"drop questions of type ANY by UDP ({percent(view.share(asked_any))} of them; TCP still answers)"
+        )
+        match = Match(protocol=_UDP, dport=PORT, payload=(PayloadMatch(_ANY_IN),))
+        steps.append((text, Kind.STRING, match, None))
+    else:
+        kept.append("questions of type ANY: hardly any, no rule needed")
+    for name in view.names:
+        if _is_abused(view, name):
+            text = (
+                f"drop questions about {name.name} by UDP ({percent(view.share(name.questions))} of them, "
+                f"answered with {name.factor:.0f} times the bytes; evaded by another name)"
+            )
+            payload = PayloadMatch(name.wire, dns_name=name.name)
+            steps.append((text, Kind.STRING, Match(protocol=_UDP, dport=PORT, payload=(payload,)), None))
+    steps += [(*_random_step(view, zone), None) for zone in view.zones if _is_random(view, zone)]
+
+
+def _is_abused(view: View, name: NameRow) -> bool:
+    """Whether a name brings large answers to few who ask much: those whose address is forged."""
+    many = view.share(name.questions) >= _ABUSED_SHARE
+    return many and name.factor >= _ABUSED_FACTOR and name.prefixes <= _ABUSED_PREFIXES and len(name.wire) > 1
+
+
+def _is_random(view: View, zone: ZoneRow) -> bool:
+    large = view.share(zone.questions) >= _RANDOM_SHARE and len(zone.wire) > 1
+    return large and is_random(zone.names, zone.questions)
+
+
+def _random_step(view: View, zone: ZoneRow) -> tuple[str, Kind, Match]:
+    share, length = percent(view.share(zone.questions)), zone.first_label
+    if length is None:
+        payload: tuple[PayloadMatch, ...] = (PayloadMatch(zone.wire, dns_name=zone.name),)
+        which = f"any name in {zone.name}, real ones too"
+    else:
+        first = PayloadMatch(bytes([length]), _HEADER)
+        payload = (first, PayloadMatch(zone.wire, _HEADER + 1 + length, dns_name=zone.name))
+        which = f"names of {length} letters directly below {zone.name}"
+    text = f"drop questions about {which} ({share} of them ask {zone.names:,} different ones)"
+    return text, Kind.STRING, Match(protocol=_UDP, dport=PORT, payload=payload)
+
+
+def _forged(machine: Machine, steps: list[_Step], kept: list[str]) -> None:
+    """Drop what comes in the name of a broadcast address; say who drops what comes in this machine's own."""
+    if machine.broadcasts:
+        which = ", ".join(map(str, machine.broadcasts))
+        text = f"drop questions in the name of broadcast addresses ({which}): without rp_filter the kernel "
+        text += "passes them"
+        match = Match(sources=machine.broadcasts, protocol=_UDP, dport=PORT)
+        steps.append((text, Kind.IPSET, match, None))
+    if machine.lenient:
+        which = ", ".join(machine.lenient)
+        kept.append(
+            f"forged sources: {which} lets packets in that claim to come from this machine: set it to 0"
+        )
+    else:
+        kept.append(
+            "questions in this machine's own name or a multicast one (IPv4): the kernel drops them (martians)"
+        )
+
+
+def _lenient() -> tuple[str, ...]:
+    found = []
+    for name in ("accept_local", "route_localnet"):
+        for file in sorted(_SWITCHES.glob(f"*/{name}")):
+            with contextlib.suppress(OSError):
+                if file.read_text(encoding="ascii").strip() != "0":
+                    found.append(f"net.ipv4.conf.{file.parent.name}.{name}")
+    return tuple(found)
+
+
+def _tcp(servers: tuple[Server, ...]) -> list[str]:
+    """TCP stays open: that is where clients go that are told to, and no address there is forged."""
+    deaf = [server.words for server in servers if server.udp and not server.tcp]
+    if deaf:
+        return [f"{', '.join(deaf)} does not listen on TCP {PORT}: clients told to come by TCP find nobody"]
+    return [f"TCP {PORT}: stays open, no rule above is about it"]

@@ -1,0 +1,168 @@
+"""Count questions and answers, read from packets that begin with their IP header. Reads hostile bytes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from fwtop.model.addresses.address import Prefix
+from fwtop.model.text import dns_name_text
+from fwtop.parse.dns_question import HEADER, parse_question
+from fwtop.resolver.servers import PORT
+
+_UDP, _TCP = 17, 6
+_SYN, _ACK = 2, 16
+_MOST = 50_000  # names, zones and prefixes that are kept apart
+_FEW = 64  # names and prefixes remembered of each other
+_PREFIX = {4: 24, 6: 56}
+_LOOPBACK = 127
+
+
+@dataclass(slots=True)
+class Name:
+    """Questions about one name, and what was answered."""
+
+    questions: int = 0
+    asked_bytes: int = 0
+    answers: int = 0
+    answered_bytes: int = 0
+    prefixes: set[str] = field(default_factory=set)
+
+
+@dataclass(slots=True)
+class Zone:
+    """Questions about names below a parent: random ones are asked once each."""
+
+    questions: int = 0
+    names: set[bytes] = field(default_factory=set)
+    lengths: Counter[int] = field(default_factory=Counter)  # of first labels
+    failures: int = 0  # answers with an error, or that the name does not exist
+
+
+@dataclass(slots=True)
+class Tally:
+    """What was seen; sizes are of IP packets, an answer in fragments counts whole."""
+
+    questions: int = 0
+    question_bytes: int = 0
+    answers: int = 0
+    answer_bytes: int = 0
+    truncated: int = 0  # answers that send the client to TCP
+    tcp: int = 0  # connections that were begun
+    from_dns_port: int = 0  # questions from port 53
+    from_port_0: int = 0
+    malformed: int = 0
+    types: Counter[int] = field(default_factory=Counter)
+    rcodes: Counter[int] = field(default_factory=Counter)
+    prefixes: Counter[str] = field(default_factory=Counter)
+    asked: dict[str, set[bytes]] = field(default_factory=dict)  # by prefix: some of the names
+    names: dict[bytes, Name] = field(default_factory=dict)  # by wire form
+    zones: dict[bytes, Zone] = field(default_factory=dict)
+
+    def packet(self, data: bytes, *, incoming: bool) -> None:
+        """Count one packet, a question if `incoming`, else an answer."""
+        found = _transport(data)
+        if found is None:
+            return
+        source, protocol, at, length = found
+        if protocol == _TCP:
+            if incoming and len(data) > at + 13 and data[at + 13] & (_SYN | _ACK) == _SYN:
+                self.tcp += 1
+            return
+        message = data[at + 8 :]
+        if len(message) < HEADER:
+            self.malformed += incoming
+        elif incoming and message[2] < 0x80:
+            self._question(message, length, source, int.from_bytes(data[at : at + 2], "big"))
+        elif not incoming and message[2] >= 0x80:
+            self._answer(message, length)
+
+    def _question(self, message: bytes, length: int, source: str, port: int) -> None:
+        self.questions += 1
+        self.question_bytes += length
+        self.from_dns_port += port == PORT
+        self.from_port_0 += port == 0
+        if len(self.prefixes) < _MOST or source in self.prefixes:
+            self.prefixes[source] += 1
+        question = parse_question(message)
+        if question is None or question.qtype is None:
+            self.malformed += 1
+            return
+        self.types[question.qtype] += 1
+        if source in self.prefixes and len(asked := self.asked.setdefault(source, set())) < _FEW:
+            asked.add(question.wire)
+        name = self._name(question.wire)
+        if name is not None:
+            name.questions += 1
+            name.asked_bytes += length
+            if len(name.prefixes) < _FEW:
+                name.prefixes.add(source)
+        if len(question.labels) > 1:
+            self._below(question.wire)
+
+    def _below(self, wire: bytes) -> None:
+        first = wire[0]
+        parent = wire[1 + first :]
+        if parent not in self.zones and len(self.zones) >= _MOST:
+            return
+        zone = self.zones.setdefault(parent, Zone())
+        zone.questions += 1
+        zone.lengths[first] += 1
+        if len(zone.names) < _MOST:
+            zone.names.add(wire[1 : 1 + first])
+
+    def _name(self, wire: bytes) -> Name | None:
+        if wire not in self.names and len(self.names) >= _MOST:
+            return None
+        return self.names.setdefault(wire, Name())
+
+    def _answer(self, message: bytes, length: int) -> None:
+        self.answers += 1
+        self.answer_bytes += length
+        self.truncated += bool(message[2] & 2)
+        self.rcodes[message[3] & 15] += 1
+        question = parse_question(message)
+        if question is None:
+            return
+        if (name := self.names.get(question.wire)) is not None:
+            name.answers += 1
+            name.answered_bytes += length
+        parent = question.wire[1 + question.wire[0] :] if question.wire else b""
+        if message[3] & 15 and (zone := self.zones.get(parent)) is not None:
+            zone.failures += 1
+
+
+def name_text(wire: bytes) -> str:
+    """Return a name in wire form as text, safe to show."""
+    labels, at = [], 0
+    while at < len(wire) and 0 < wire[at] < 64:
+        labels.append(wire[at + 1 : at + 1 + wire[at]])
+        at += 1 + wire[at]
+    return dns_name_text(labels)
+
+
+def _transport(data: bytes) -> tuple[str, int, int, int] | None:
+    """Return source prefix, protocol, where the transport header starts, and IP length; None: not counted.
+
+    The length of a UDP datagram is its own: it may come in fragments. What the machine asks itself is left
+    out.
+    """
+    version = data[0] >> 4 if data else 0
+    if version == 4 and len(data) >= 28:
+        at, protocol, family, value = (data[0] & 15) * 4, data[9], 4, int.from_bytes(data[12:16], "big")
+        local = data[12] == _LOOPBACK
+    elif version == 6 and len(data) >= 48:
+        at, protocol, family, value = 40, data[6], 6, int.from_bytes(data[8:24], "big")
+        local = value == 1
+    else:
+        return None
+    if local or protocol not in (_UDP, _TCP) or len(data) < at + 8:
+        return None
+    length = at + int.from_bytes(data[at + 4 : at + 6], "big") if protocol == _UDP else len(data)
+    return _prefix(family, value), protocol, at, length
+
+
+def _prefix(family: int, value: int) -> str:
+    length = _PREFIX[family]
+    spare = (32 if family == 4 else 128) - length
+    return str(Prefix(family, value >> spare << spare, length))
