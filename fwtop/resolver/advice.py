@@ -12,6 +12,7 @@ from fwtop.model.addresses.address import Prefix
 from fwtop.model.rule import Kind, Match, PayloadMatch, RateLimit, Rule
 from fwtop.model.traffic.dns import type_number
 from fwtop.render.numbers import percent
+from fwtop.render.xtables import HASHLIMIT_EXPIRE_MS, HASHLIMIT_MAX
 from fwtop.resolver.servers import PORT, Server, find_servers
 from fwtop.resolver.snippets import snippets
 from fwtop.resolver.view import NameRow, View, ZoneRow, is_random
@@ -72,6 +73,11 @@ def advise(view: View, machine: Machine, ttl_seconds: int, created_by: str) -> A
     rate = max(_LEAST_RATE, math.ceil(_ROOM * view.usual))
     if view.totals["questions"] < _FEWEST:
         kept.append("the rate of each prefix: too few questions came to choose one")
+    elif view.rate(view.asking) * HASHLIMIT_EXPIRE_MS / 1000 > HASHLIMIT_MAX / 2:
+        kept.append(
+            f"the rate of each prefix: no limit, as {view.asking:,} asked in {view.seconds:g} s; a limit "
+            f"remembers {HASHLIMIT_MAX:,}, and drops all others once it is full"
+        )
     else:
         text = f"limit questions by UDP to {rate} a second from each /24 (IPv6 /56): real clients ask up to "
         limit = RateLimit(rate, rate, prefix_v4=24, prefix_v6=56)

@@ -61,6 +61,7 @@ class View:
     types: tuple[tuple[str, int], ...]
     rcodes: tuple[tuple[str, int], ...]
     prefixes: tuple[tuple[str, int], ...]  # that ask, the busiest first
+    asking: int  # prefixes
     usual: float  # questions a second that prefixes of real clients ask
     names: tuple[NameRow, ...]
     zones: tuple[ZoneRow, ...]
@@ -121,6 +122,7 @@ class View:
             "malformed_per_s": round(rate(self.totals["malformed"]), 1),
             "types": {name: round(rate(count), 1) for name, count in self.types},
             "codes": {name: round(rate(count), 1) for name, count in self.rcodes},
+            "asking_prefixes": self.asking,
             "prefixes": {name: round(rate(count), 1) for name, count in self.prefixes},
             "names": [
                 {"name": row.name, "wire": row.wire.hex(), "questions_per_s": round(rate(row.questions), 1),
@@ -144,6 +146,7 @@ def counts_of(tally: Tally) -> dict[str, Any]:
         "types": _top(tally.types),
         "rcodes": _top(tally.rcodes),
         "prefixes": _top(tally.prefixes),
+        "asking": len(tally.prefixes),
         "usual": _usual(tally),
         "names": [
             [
@@ -203,6 +206,7 @@ def view_of(counts: dict[str, Any], seconds: float, one_in: int) -> View:
                 for number, n in counts["rcodes"][:ROWS]
             ),
             tuple((safe_text(prefix, limit=64), _count(n)) for prefix, n in counts["prefixes"][:ROWS]),
+            _count(counts["asking"]),
             _count(counts["usual"]) * one_in / seconds,
             tuple(_name_row(row) for row in counts["names"][:ROWS]),
             tuple(_zone_row(row) for row in counts["zones"][:ROWS]),

@@ -88,6 +88,15 @@ def test_a_large_resolver_among_the_clients_sets_the_limit_and_a_reflection_does
     assert limit.per_second == 3 * 400 / 2
 
 
+def test_a_flood_from_everywhere_gets_no_limit_that_would_shut_out_new_clients() -> None:
+    tally = normal()
+    for number in range(40_000):
+        tally.prefixes[f"{number}"] += 1
+    found = advice(tally)
+    assert not any(step.rule.kind is Kind.HASHLIMIT for step in found.steps)
+    assert any("no limit, as 40,040 asked" in line for line in found.kept)
+
+
 def test_a_server_that_nobody_asks_gets_no_limit() -> None:
     found = advice(Tally())
     assert found.steps == ()

@@ -16,6 +16,7 @@ from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
 
 if TYPE_CHECKING:
+    from fwtop.kernel.links import Link
     from fwtop.xdp.attach import Target
 
 _PORTS = "L4 bytes"  # ethtool's name for the ports among the hashed fields
@@ -87,6 +88,24 @@ def checks(names: list[str]) -> Iterator[Check]:
         yield from spread(group, safe_text(link.name), partial(_ask, "ethtool"))
         yield from _offloads(group, link.name)
         yield _attached(group, foreign_program(link.index))
+    yield from _bridges(links, chosen)
+
+
+def _bridges(links: Sequence[Link], chosen: Sequence[Link]) -> Iterator[Check]:
+    """Report what passes through a bridge unseen, and which rules don't meet what it passes on."""
+    from fwtop.kernel.bridges import crossed, unwatched
+
+    for bridge in unwatched(links, chosen):
+        mend = f"fwtop -i {safe_text(bridge.ports[0].name)}"
+        yield Check("interface", "bridge", WARNING, f"{bridge.words} passes packets on unwatched", mend)
+    for bridge in crossed(links, chosen):
+        hidden = " and ".join(f"IPv{family}" for family in sorted({4, 6} - bridge.netfilter))
+        detail = f"{bridge.words}: netfilter sees what it passes on"
+        if hidden:
+            detail = (
+                f"{bridge.words}: netfilter doesn't see its {hidden}: only --via xdp, tc, nftables act on it"
+            )
+        yield Check("interface", "bridge", OK, detail)
 
 
 def _ask(*argv: str) -> str:
