@@ -28,11 +28,12 @@ def plan(options: Options) -> Plan:
 def plan_for(view: View, machine: Machine, advice: Advice, options: Options) -> Plan:
     """Plan for what was seen."""
     servers = "; ".join(server.words for server in machine.servers)
-    asked = view.rate(view.totals["questions"])
-    count = len(advice.steps)
+    asked, count = view.rate(view.totals["questions"]), len(advice.steps)
+    what = f"{asked:,.0f} questions a second, answers {view.factor:.1f} times as large"
+    if not view.totals["questions"]:
+        what = f"nobody asked by UDP in {view.seconds:g} s"
     return Plan(
-        f"{servers}: {asked:,.0f} questions a second, answers {view.factor:.1f} times as large; {count} "
-        f"step{'' if count == 1 else 's'}",
+        f"{servers}: {what}; {count} step{'' if count == 1 else 's'}",
         findings=view.lines(),
         steps=tuple(step.text for step in advice.steps),
         kept=advice.kept,

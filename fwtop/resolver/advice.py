@@ -19,6 +19,7 @@ from fwtop.resolver.view import NameRow, View, ZoneRow, is_random
 
 _UDP = 17
 _LEAST_RATE = 10  # questions a second that every prefix may ask
+_UNKNOWN_RATE = 40  # for the server's own limit, where too few questions came to tell
 _ROOM = 3  # times what 95 % of all prefixes ask
 _SEEN = 0.01  # share of the questions from which something is worth a rule
 _ABUSED_SHARE, _ABUSED_FACTOR, _ABUSED_PREFIXES = 0.1, 5.0, 8
@@ -72,6 +73,7 @@ def advise(view: View, machine: Machine, ttl_seconds: int, created_by: str) -> A
     _abused(view, steps, kept)
     rate = max(_LEAST_RATE, math.ceil(_ROOM * view.usual))
     if view.totals["questions"] < _FEWEST:
+        rate = _UNKNOWN_RATE
         kept.append("the rate of each prefix: too few questions came to choose one")
     elif view.rate(view.asking) * HASHLIMIT_EXPIRE_MS / 1000 > HASHLIMIT_MAX / 2:
         kept.append(

@@ -20,6 +20,7 @@ ROWS = 20  # of each table
 RCODES = {0: "NOERROR", 1: "FORMERR", 2: "SERVFAIL", 3: "NXDOMAIN", 4: "NOTIMP", 5: "REFUSED"}
 _SHOWN = 5
 _RANDOM_NAMES, _ONCE = 100, 0.8  # names below a zone, and their share of the questions about it
+_OFTEN, _FEW_NAMES = 100, 3  # questions of a prefix, and names: more of the same than any cache lets through
 _RESOLVER_NAMES = 30  # that a prefix asks in the time of a look
 _NAMED = 0.02  # share of the questions from which a name is told
 _TOTALS = (
@@ -169,9 +170,13 @@ def counts_of(tally: Tally) -> dict[str, Any]:
 def _usual(tally: Tally) -> int:
     """Return what 95 % of the prefixes do not exceed, or more if one that asks many names does: a resolver.
 
-    An address that is forged for a reflection asks few names; random ones below one zone are no names.
+    An address that is forged for a reflection asks few names, often; random ones below one zone are no names.
     """
-    rates = sorted(tally.prefixes.values())
+    rates = sorted(
+        count
+        for prefix, count in tally.prefixes.items()
+        if count < _OFTEN or len(tally.asked.get(prefix, ())) > _FEW_NAMES
+    )
     if not rates:
         return 0
     invented = {parent for parent, zone in tally.zones.items() if is_random(len(zone.names), zone.questions)}

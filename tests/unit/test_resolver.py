@@ -88,6 +88,14 @@ def test_a_large_resolver_among_the_clients_sets_the_limit_and_a_reflection_does
     assert limit.per_second == 3 * 400 / 2
 
 
+def test_a_reflection_that_nobody_asks_beside_does_not_set_its_own_limit() -> None:
+    tally = Tally()
+    for _ in range(500):
+        asked(tally, "192.0.2.7", "big.example", size=3000)
+    (limit,) = (step.rule.limit for step in advice(tally).steps if step.rule.limit is not None)
+    assert limit.per_second == 10
+
+
 def test_a_flood_from_everywhere_gets_no_limit_that_would_shut_out_new_clients() -> None:
     tally = normal()
     for number in range(40_000):
