@@ -217,7 +217,7 @@ class LiveSession:
             tables=tables,
             judgement=judgement,
             conntrack=window.counters.conntrack,
-            mitigations=self._rules.rated(window.seconds),
+            mitigations=self._rules.rated(window.seconds, tables.ledger),
             guardian=f"lost: {self._link.lost}" if self._link.lost else "ready",
             softirq_share=window.counters.softirq_share,
             tcp=service,

@@ -62,6 +62,8 @@ def test_rules_are_marked_where_they_were_installed() -> None:
     history.marks["118"] = 1039.0
     axis = drawn(history)[-1]
     assert axis.index("▲118") == 7 + 59 - (1059 // 2 - 1039 // 2)
+    history.marks["118"] = 1057.0
+    assert drawn(history)[-1].index("118▲") == 7 + 59 - 1 - 3, "a new rule's mark is whole, too"
 
 
 def test_bits_keep_the_parts_and_change_the_scale() -> None:

@@ -1,13 +1,13 @@
 """Sources under an active rule carry its number; others don't. Rates of rules are of the ledger's window."""
 
-import time
 from dataclasses import replace
+from unittest.mock import Mock
 
-from fwtop.console.control.rules import Coverage, Peers, RuleRates
+from fwtop.console.control.rules import Coverage, Peers, RuleMonitor, RuleRates
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.roles import AllowedPeer, Role
 from fwtop.model.rule import Kind, Match, Rule, RuleStatus, State
-from fwtop.model.traffic.snapshot import Share, Source, Sources
+from fwtop.model.traffic.snapshot import LedgerRow, Share, Source, Sources
 
 SHARE = Share(1, 1, 1.0, 0.1, 0.1, 0.1)
 
@@ -65,7 +65,6 @@ def test_rates_of_rules_are_of_the_window_asked_for() -> None:
         replace(_rule(number, state), packets=0, pps=7.0)
         for number, state in (("1", State.CONFIRMED), ("2", State.PROVISIONAL), ("3", State.REVERTED))
     )
-    new = replace(new, rule=replace(new.rule, created=time.time() - 1))
     rates = RuleRates()
     for second, packets in enumerate((0, 0, 0, 3_000, 6_000)):
         old = replace(old, packets=packets)
@@ -74,3 +73,13 @@ def test_rates_of_rules_are_of_the_window_asked_for() -> None:
         rates.note(known, 100.0 + second)
     assert [status.pps for status in rates.over(known, 3.0)] == [2_000.0, 18_000.0, 7.0]
     assert [status.pps for status in rates.over(known, 1.0)] == [3_000.0, 27_000.0, 7.0]
+
+
+def test_what_a_rule_drops_has_the_ledgers_rate() -> None:
+    monitor = RuleMonitor(Mock())
+    monitor.statuses = tuple(
+        replace(_rule(number, state), pps=7.0)
+        for number, state in (("1", State.CONFIRMED), ("2", State.PROVISIONAL), ("3", State.REVERTED))
+    )
+    ledger = [LedgerRow("xdp", "XDP_DROP", 30, 10.0, number) for number in ("1", "1", "3", None)]
+    assert [status.pps for status in monitor.rated(3.0, ledger)] == [20.0, 7.0, 7.0]

@@ -16,7 +16,7 @@ from fwtop.model.protocol import Status
 from fwtop.model.rule import ACTIVE_STATES, Kind, RuleStatus, rule_status_from_dict
 from fwtop.model.traffic.counters import Counters, RuleCount
 from fwtop.model.traffic.packets import PacketBatch
-from fwtop.model.traffic.snapshot import Source, Sources
+from fwtop.model.traffic.snapshot import LedgerRow, Source, Sources
 
 _POLL_SECONDS = 1.0
 _LONGEST_WINDOW_SECONDS = 15.0  # that rates are asked for
@@ -70,9 +70,21 @@ class RuleMonitor:
         counted = NETFILTER_KINDS | {Kind.SYNPROXY}
         return tuple(self._count(status) for status in self.statuses if status.rule.kind in counted)
 
-    def rated(self, seconds: float) -> tuple[RuleStatus, ...]:
-        """Return the statuses with their rates over the last `seconds`, as the ledger's are."""
-        return self._rates.over(self.statuses, seconds)
+    def rated(self, seconds: float, ledger: Iterable[LedgerRow]) -> tuple[RuleStatus, ...]:
+        """Return the statuses with their rates over the last `seconds`, which the ledger is of.
+
+        What a rule drops has the ledger's rate: the guardian's counts are up to a second older.
+        """
+        dropped: dict[str, float] = {}
+        for row in ledger:
+            if row.rule is not None:
+                dropped[row.rule] = dropped.get(row.rule, 0.0) + row.pps
+        return tuple(
+            dataclasses.replace(status, pps=dropped[status.rule.id])
+            if status.rule.id in dropped and status.state in ACTIVE_STATES and status.rule.limit is None
+            else status
+            for status in self._rates.over(self.statuses, seconds)
+        )
 
     def attribute(self, batch: PacketBatch, counters: Counters) -> PacketBatch:
         """Set the rule on sampled drops of this poll that an active rule made."""
@@ -117,12 +129,10 @@ class RuleRates:
 
     @staticmethod
     def _rated(status: RuleStatus, before: dict[str, int], seconds: float) -> RuleStatus:
-        counted = before.get(status.rule.id)
-        if counted is None and time.time() - status.rule.created <= seconds:
-            counted = 0  # installed since
-        if counted is None or status.state not in ACTIVE_STATES:
+        if status.state not in ACTIVE_STATES:
             return status
-        return dataclasses.replace(status, pps=max(status.packets - counted, 0) / seconds)
+        since = status.packets - before.get(status.rule.id, 0)  # a rule that was not listed then is newer
+        return dataclasses.replace(status, pps=max(since, 0) / seconds)
 
 
 class Coverage:

@@ -135,9 +135,11 @@ class Lifecycle:
         try:
             objects = self._state.objects_of(entry.rule)
             note = self._kernel.install(rule_id, objects, self._state.allow, timeout)
-            if confirm_by is not None and time.monotonic() - now > _LONG_SECONDS:
-                self._kernel.renew(rule_id, objects, self._state.allow, timeout)
-                entry = replace(entry, confirm_by=time.monotonic() + confirm_seconds)
+            if time.monotonic() - now > _LONG_SECONDS:  # what passed meanwhile wasn't dropped
+                entry = replace(entry, rule=replace(entry.rule, created=time.time()))
+                if confirm_by is not None:
+                    self._kernel.renew(rule_id, objects, self._state.allow, timeout)
+                    entry = replace(entry, confirm_by=time.monotonic() + confirm_seconds)
         except Exception as error:
             self._abandon(entry, f"not installed: {safe_text(error)}")
             raise

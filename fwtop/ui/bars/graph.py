@@ -14,7 +14,7 @@ from rich.style import Style
 from textual import events
 from textual.message import Message
 
-from fwtop.ui.drawing.format import number
+from fwtop.ui.drawing.format import cut, number
 from fwtop.ui.drawing.layout import Lines
 from fwtop.ui.drawing.style import ACCENT, BAD, DIM, ELSEWHERE, GOOD, TEXT, TITLE, Line, fit
 from fwtop.ui.keys import KEY_MAP
@@ -204,7 +204,7 @@ def _style(part: int, *, harmful: bool) -> Style:
 def _label(top: float, row: int, rows: int) -> tuple[str, Style]:
     shown = row == rows or 2 * row == rows or (rows % 2 and row % 2)
     written = _ZEROS.sub("", number(top * row / rows)) if shown else ""
-    return f"{written:>{_LABEL - 1}}┤", DIM
+    return f"{cut(written, _LABEL - 1):>{_LABEL - 1}}┤", DIM
 
 
 def _axis(history: History, cells: int, seconds: int) -> Line:
@@ -218,10 +218,13 @@ def _axis(history: History, cells: int, seconds: int) -> Line:
     last = history.second // seconds
     for rule_id, at in sorted(history.marks.items(), key=lambda mark: mark[1]):
         place = cells - 1 - (last - int(at) // seconds)
-        for offset, char in enumerate(f"▲{rule_id}"):
-            if 0 <= place < cells and place + offset < cells:
-                marked[place + offset] = char
-                styles[place + offset] = TITLE
+        if not 0 <= place < cells:
+            continue
+        fits = place + len(rule_id) < cells
+        begin = place if fits else max(place - len(rule_id), 0)
+        text = f"▲{rule_id}" if fits else f"{rule_id}▲"
+        for cell, char in zip(range(begin, cells), text, strict=False):
+            marked[cell], styles[cell] = char, TITLE
     line: Line = [(f"{'0':>{_LABEL - 1}}┼", DIM)]
     return [*line, *((marked[place], styles[place]) for place in range(cells))]
 
