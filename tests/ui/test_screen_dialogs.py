@@ -67,9 +67,9 @@ async def test_default_is_cancel_when_too_much_normal_traffic_is_hit(collateral:
 async def test_notrack_is_cancelled_by_default_where_other_rules_need_the_tracking(
     warnings: tuple[str, ...], default: str
 ) -> None:
-    async with running(snapshot(), at="sources") as run:
+    async with running(snapshot(), at="ports") as run:
         run.feed.controls.plan_answer = PlanView(("x",), warnings)
-        await run.press("tab", "n")
+        await run.press("n")
         assert dialog(run).marked == default
         assert "drops nothing" in run.text()
         assert "client-like" not in run.text()
@@ -190,7 +190,8 @@ async def test_installing_brings_the_rules_into_sight() -> None:
 
 
 async def test_installing_from_another_tab_counts_the_rule_in_the_tab_bar() -> None:
-    async with running(snapshot(), at="sources") as run:
+    async with running(snapshot()) as run:
+        run.app.main.show_tab("traffic")
         await run.press("b", "enter")
         assert " Rules 1 " in run.text()
         assert "TRIAL 30 s" in run.lines()[1]
@@ -227,8 +228,8 @@ async def test_time_to_live_can_be_changed_and_is_previewed_again() -> None:
 
 
 async def test_rate_and_prefix_can_be_changed() -> None:
-    async with running(snapshot(), at="sources") as run:
-        await run.press("tab", "l", *["up"] * 4, "right", "down", "left")
+    async with running(snapshot(), at="ports") as run:
+        await run.press("l", *["up"] * 4, "right", "down", "left")
         limit = dialog(run).rule.limit
         assert limit is not None
         assert (limit.per_second, limit.prefix_v4, limit.prefix_v6) == (5000, 32, 64)
@@ -236,7 +237,8 @@ async def test_rate_and_prefix_can_be_changed() -> None:
 
 
 async def test_subject_is_frozen_while_rows_move() -> None:
-    async with running(snapshot(), at="sources") as run:
+    async with running(snapshot()) as run:
+        run.app.main.show_tab("traffic")
         await run.press("down", "b")
         base = snapshot()
         turned = replace(base.tables, sources=replace(base.tables.sources, address=few_addresses()[::-1]))

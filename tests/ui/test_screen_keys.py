@@ -57,7 +57,8 @@ async def block_spared(run: Run, key: str) -> None:
 
 @checks("rule('limit')")
 async def limit(run: Run, key: str) -> None:
-    await run.press("tab", key)
+    await run.go("ports")
+    await run.press(key)
     rule = drafted(run)
     assert (rule.kind, rule.match.protocol, rule.match.dport) == (Kind.HASHLIMIT, 17, 27015)
     assert rule.limit is not None
@@ -68,21 +69,24 @@ async def limit(run: Run, key: str) -> None:
 async def string(run: Run, key: str) -> None:
     await run.press(key)
     assert "select a row of Payloads" in run.status
-    await run.press("tab", "tab", key)
+    await run.go("payloads")
+    await run.press(key)
     rule = drafted(run)
     assert (rule.kind, rule.match.payload[0].offset) == (Kind.STRING, 0)
 
 
 @checks("rule('xdp')")
 async def xdp(run: Run, key: str) -> None:
-    await run.press("tab", "down", key)
+    await run.go("ports")
+    await run.press("down", key)
     rule = drafted(run)
     assert (rule.kind, rule.match.protocol, rule.match.sport) == (Kind.XDP, 17, 53)
 
 
 @checks("rule('notrack')")
 async def notrack(run: Run, key: str) -> None:
-    await run.press("tab", key)
+    await run.go("ports")
+    await run.press(key)
     assert drafted(run).kind is Kind.NOTRACK
 
 
@@ -154,6 +158,7 @@ async def rules(run: Run, key: str) -> None:
 
 @checks("tab(1)")
 async def next_tab(run: Run, key: str) -> None:
+    run.app.main.show_tab("traffic")
     names = []
     for _ in TABS:
         await run.press(key)
@@ -164,6 +169,7 @@ async def next_tab(run: Run, key: str) -> None:
 
 @checks("tab(-1)")
 async def previous_tab(run: Run, key: str) -> None:
+    run.app.main.show_tab("traffic")
     await run.press(key)
     assert run.app.main.tab.name == "overview"
 
@@ -248,6 +254,7 @@ async def bottom(run: Run, key: str) -> None:
 
 @checks("panel(1)")
 async def next_panel(run: Run, key: str) -> None:
+    run.app.main.show_tab("traffic")
     names = []
     for _ in range(3):
         await run.press(key)
@@ -257,6 +264,7 @@ async def next_panel(run: Run, key: str) -> None:
 
 @checks("panel(-1)")
 async def previous_panel(run: Run, key: str) -> None:
+    run.app.main.show_tab("traffic")
     await run.press(key)
     assert run.app.main.panel.spec.name == "payloads"
 

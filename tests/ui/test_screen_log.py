@@ -10,6 +10,7 @@ from screen_factory import calm, poison, provisional, snapshot
 from screen_fakes import FakeFeed
 from screen_parts import NOW, attack, block_rule
 from screen_run import LARGE, SMALL, Run, running
+from screen_vectors import vectors
 from test_screen_player import STATE, FakePlayer, recorded
 
 from fwtop.model.errors import FwtopError
@@ -60,6 +61,14 @@ def test_snapshots_become_entries_with_their_evidence() -> None:
     assert kinds(log)[-3:].count(EventKind.ATTACK_ENDED) == 1
     ended = next(entry for entry in log.entries if entry.kind == EventKind.ATTACK_ENDED)
     assert ended.details, "it is described as it was"
+
+
+def test_what_began_before_the_screen_opened_is_listed_in_its_order() -> None:
+    log = SessionLog()
+    log.take(vectors(snapshot()))
+    times = [entry.at for entry in log.entries]
+    assert len(set(times)) > 3
+    assert times == sorted(times)
 
 
 def test_the_log_is_bounded_and_counts_repetitions() -> None:

@@ -70,7 +70,7 @@ class SessionLog:
         """Add the events between the last snapshot and this one, and its new notes; return what was added."""
         at = snapshot.started + snapshot.seconds
         shots = [shot for shot in (snapshot, self._last) if shot is not None]
-        events = self._events.next(snapshot)
+        events = sorted(self._events.next(snapshot), key=lambda event: event.at)
         proposed = sum(event.kind is EventKind.RULE_PROPOSED for event in events)
         added = [
             self._add(_entry(event, shots)) for event in events if event.kind is not EventKind.RULE_PROPOSED

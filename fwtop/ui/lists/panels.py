@@ -211,11 +211,13 @@ def _cost(item: Proposal, _: CellContext) -> Line:
     return [("–" if item.cost_ns is None else nanoseconds(item.cost_ns), DIM)]
 
 
+def _several(context: CellContext) -> bool:
+    return context.snapshot is not None and len(context.snapshot.judgement.attacks) > 1
+
+
 def _whose(item: Proposal, context: CellContext) -> Line:
-    """Write the letter of the attack that a proposal is against, where there are several."""
+    """Write the letter of the attack that a proposal is against."""
     attacks = context.snapshot.judgement.attacks if context.snapshot is not None else ()
-    if len(attacks) < 2:
-        return []
     found = next((attack for attack in attacks if against(item, attack)), None)
     return [(context.scope.letter(found.key), TITLE)] if found is not None else []
 
@@ -224,7 +226,7 @@ PROPOSAL_VIEW = View(
     "",
     (
         Column("", 2, lambda item, _: [(str(item.number), STRONG)], right=True),
-        Column("", 1, _whose, keep=8),
+        Column("", 1, _whose, keep=8, when=_several),
         Column("proposal", 24, lambda *_: [], grow=1, whole=True, drawn=_proposal_summary),
         Column("stops", 7, _stops, right=True, keep=1),
         Column("clients hit", 14, _clients_hit, right=True, keep=2),

@@ -61,6 +61,7 @@ class Column:
     drawn: Callable[[Any, CellContext, int], Line] | None = None  # instead of `cell`, told its width
     label: str = ""  # its name in screen.toml, if that is not the title
     spills: bool = False  # takes the empty cells right of it, too
+    when: Callable[[CellContext], bool] | None = None  # it is only then worth its place
 
     @property
     def name(self) -> str:
@@ -108,8 +109,8 @@ def fit_columns(columns: Sequence[Column], width: int) -> list[tuple[Column, int
 
 
 def whole_first(view: View, items: Sequence[Any], context: CellContext) -> list[Column]:
-    """Return the columns, the first one widened to fit all its cells if the view asks for that."""
-    columns = list(view.columns)
+    """Return the columns now, the first one widened to fit all its cells if the view asks for that."""
+    columns = [column for column in view.columns if column.when is None or column.when(context)]
     if view.whole and items:
         widest = max(width_of(columns[0].cell(item, context)) for item in items)
         columns[0] = replace(columns[0], width=max(columns[0].width, widest))
