@@ -89,28 +89,19 @@ class Lifecycle:
         """
         if not 0 <= confirm_seconds <= MAX_CONFIRM_SECONDS:
             raise FwtopError(f"confirm_seconds goes from 0 to {MAX_CONFIRM_SECONDS}", 2)
+        rule = replace(self._state.rule_of(data, sources), created=time.time())
+        old = self.active.get(rule.replaces)
+        if old is not None and not confirm_seconds and lockout.only_level_differs(old.rule, rule):
+            return self._change_level(old, rule, force=force, owner=owner)
         if trouble := self._journal.trouble():
             raise FwtopError(trouble)
-        rule = replace(self._state.rule_of(data, sources), created=time.time())
         others, allow = self._state.other_rules(rule), self._state.fresh_allow()
         self.place_lines()
         rule, spared = guard.around_sessions(rule, allow)
-        verdict = self._state.judge(rule, len(others))
-        if verdict.refused is not None:
-            raise FwtopError(f"refused: {verdict.refused}")
-        if verdict.broad is not None and not force:
-            raise FwtopError(f"refused without confirmation: {verdict.broad}; --force installs it")
-        limits = self._state.limits()[0]
-        if verdict.broad is not None and owner is not None:
-            not_here = force_refused(verdict.broad, limits)
-            if not_here is not None:
-                raise FwtopError(f"refused: {not_here}")
+        verdict, limits = self._state.judge(rule, len(others)), self._state.limits()[0]
+        _require(verdict, limits, force=force, owner=owner)
         check_share(rule, others, limits)
-        old = self.active.get(rule.replaces)
-        if old is not None and not confirm_seconds and lockout.only_level_differs(old.rule, rule):
-            entry = self._switch(old, rule)
-        else:
-            entry = self._install(rule, confirm_seconds, owner)
+        entry = self._install(rule, confirm_seconds, owner)
         self.end_replaced(entry)
         warnings = [*spared, *mosh.warning(rule, allow), *verdict.warnings, *self._state.warnings()]
         warnings += bridge_notes(rule, self._kernel.compiled.interfaces)
@@ -155,6 +146,17 @@ class Lifecycle:
         if falls_with is not None and rule_id not in self._owners:
             self._end([(done, State.REVERTED, _OWNER_GONE)])
         return done
+
+    def _change_level(self, old: Entry, rule: Rule, *, force: bool, owner: object | None) -> dict[str, Any]:
+        """Switch a protected port, as fast as that can be: nothing is read that was read just now.
+
+        Raises FwtopError.
+        """
+        self._state.recent_allow()
+        verdict = self._state.judge(rule, 0)
+        _require(verdict, self._state.limits()[0], force=force, owner=owner)
+        status = self._state.counters.status_of(self._switch(old, rule))
+        return {"status": status, "warnings": [*verdict.warnings]}
 
     def _switch(self, old: Entry, rule: Rule) -> Entry:
         """Give an active rule another level: its enable sets are filled and emptied, nothing else.
@@ -503,6 +505,19 @@ class Lifecycle:
         if text and self._logged.get(matter) != text:
             syslog.syslog(syslog.LOG_ERR, text)
         self._logged[matter] = text
+
+
+def _require(verdict: guard.Verdict, limits: guard.Limits, *, force: bool, owner: object | None) -> None:
+    """Raise FwtopError unless a rule may be installed; `owner` is the console that wants it, None without."""
+    if verdict.refused is not None:
+        raise FwtopError(f"refused: {verdict.refused}")
+    if verdict.broad is None:
+        return
+    if not force:
+        raise FwtopError(f"refused without confirmation: {verdict.broad}; --force installs it")
+    not_here = force_refused(verdict.broad, limits) if owner is not None else None
+    if not_here is not None:
+        raise FwtopError(f"refused: {not_here}")
 
 
 def _not_acting(rule_id: str, reason: str) -> FwtopError:

@@ -152,6 +152,10 @@ class GuardianState:
         self._allow_read_at = time.monotonic()
         return self.allow
 
+    def recent_allow(self) -> AllowList:
+        """Return the allow-list, read again unless it is as recent as it is kept for active rules."""
+        return self.allow if time.monotonic() < self.allow_due() else self.fresh_allow()
+
     @property
     def allow_known(self) -> bool:
         """Whether the allow-list was ever read."""
