@@ -46,11 +46,13 @@ WRONG_MEANINGS = {
     "[list.more]\nentries = ['nobody']\n": "[list.more]: 'nobody'",
     "[list.more]\nleast = 1\n": "[list.more]: it has 0 entries, not 1 to 0",
     "[list.more]\nfile = 'absent'\n": "cannot read",
+    "[list.more]\nfile = 'ports.txt'\n": "ports.txt: not an address or prefix: line 1",
     "= 1": "Invalid statement",
 }
 
 
 def policy(text: str, tmp_path: Path) -> document.Policy:
+    (tmp_path / "ports.txt").write_text("192.0.2.7:443/tcp\n")
     (tmp_path / "policy.toml").write_text(text)
     return read(tmp_path / "policy.toml")
 

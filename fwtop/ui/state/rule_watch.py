@@ -11,6 +11,7 @@ from fwtop.model.traffic.snapshot import Snapshot
 _OVERLAY_SECONDS = 5.0  # how long an answer of the guardian replaces older snapshots' rules
 _OVERDUE_SECONDS = 1.5  # this long after its confirmation time a rule is over, whatever a snapshot says
 _MOST_COMPARED = 200_000  # pairs of prefixes
+_SAME = ("kind", "limit", "connections", "settings", "origin", "protection")  # besides the match
 
 
 @dataclass(slots=True)
@@ -82,13 +83,7 @@ def same_effect(one: Rule, other: Rule) -> bool:
     """Tell whether two rules do the same; how long they last doesn't count."""
     if one.parts or other.parts:
         return one.playbook == other.playbook
-    if (one.kind, one.limit, one.connections, one.settings, one.origin) != (
-        other.kind,
-        other.limit,
-        other.connections,
-        other.settings,
-        other.origin,
-    ):
+    if any(getattr(one, name) != getattr(other, name) for name in _SAME):
         return False
     if one.origin is not None:  # the sources are derived
         return replace(one.match, sources=()) == replace(other.match, sources=())
