@@ -196,6 +196,7 @@ class Rule:
     connections: ConnectionLimit | None = None  # of a CONNLIMIT rule
     close_open: bool = False  # end the open connections that it would not have let in
     protection: Protection | None = None  # of a PROTECT rule
+    mended: bool = False  # the guardian repairs it when it does not act any more
     forget: bool = False  # of a NOTRACK rule: delete the entries of what is no longer tracked
     playbook: str = ""  # of a HARDEN rule: its name
     parts: tuple[Rule, ...] = ()  # of a HARDEN rule: they begin and end together

@@ -18,7 +18,7 @@ from fwtop.cli.policy.versions import Versions, lists_of
 from fwtop.client.discovery import GuardianClient
 from fwtop.guardian.failpoints import Failpoint
 from fwtop.model.errors import FwtopError
-from fwtop.model.protocol import ListChange, Status, Undo
+from fwtop.model.protocol import Undo
 from fwtop.model.rule import Kind, Level, Match, Protection, Rule
 
 pytestmark = pytest.mark.kernel
@@ -184,11 +184,15 @@ def test_the_policy_is_back_after_a_restart(
     assert "policy file 2.json is damaged" in capsys.readouterr().err
 
 
-def test_rules_of_a_policy_are_renewed(bench: Bench, poll_until: Callable[..., Any]) -> None:
-    rule = Rule("", Kind.IPSET, bench.block_rule(4).match, "x", 9, created_by="policy")
+def test_rules_of_a_policy_are_renewed_and_mended(bench: Bench, poll_until: Callable[..., Any]) -> None:
+    match = bench.block_rule(4).match
+    rule = Rule("", Kind.IPSET, match, "x", 9, created_by="policy", mended=True)
     with bench.connect() as guardian:
         rule_id = apply(guardian, rule)
         began = float(rules_of(guardian)[rule_id]["expires"])
+        bench.pair.victim.run("iptables", "-t", "raw", "-F", "FWTOP-SOURCES")
+        assert bench.path(4).passes()
+        poll_until(lambda: not bench.path(4).passes())
         poll_until(lambda: float(rules_of(guardian)[rule_id]["expires"]) > began + 2)
-        assert guardian.demand(Status()).data["rules"][0]["state"] == "confirmed"
-        assert guardian.change_list(ListChange("unused", "create")).ok
+        shown = rules_of(guardian)[rule_id]
+        assert (shown["state"], shown["acting"]) == ("confirmed", True)

@@ -33,6 +33,7 @@ WRONG_FORMS = {
     "[[limit]]\nper = 24\nspeed = 3\n": "unknown: speed; there are proto,",
     "[thresholds]\nmax_change = 1.5\n": "max_change must be a number from 0 to 1",
     "[list.sixteen-letters]\nentries = []\n": "names of up to 14 characters",
+    "[monitor]\nrepair = 'yes'\n": "[monitor]: repair must be true or false",
     "[firewall]\n": "unknown: firewall; there are block,",
 }
 WRONG_MEANINGS = {
@@ -130,7 +131,12 @@ def test_the_schema_in_the_documents_is_this_one() -> None:
 
 def test_every_key_is_documented() -> None:
     text = (ROOT / "docs/POLICY.md").read_text()
-    for keys in (document.LIST_KEYS, document.THRESHOLD_KEYS, *document.RULE_KEYS.values()):
+    for keys in (
+        document.LIST_KEYS,
+        document.THRESHOLD_KEYS,
+        document.MONITOR_KEYS,
+        *document.RULE_KEYS.values(),
+    ):
         assert all(f"`{key}" in text for key in keys), keys
 
 

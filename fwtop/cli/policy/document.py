@@ -59,6 +59,9 @@ THRESHOLD_KEYS = {
         float, "share of a list's entries that may come or go at once without --force", low=0, high=1
     ),
 }
+MONITOR_KEYS = {
+    "repair": Key(bool, "put back what somebody takes out of the kernel, within 5 s"),
+}
 RULE_KEYS: dict[str, dict[str, Key]] = {
     "port": {
         "service": Key(str, "443/tcp, 53/udp, …", many=True, needed=True),
@@ -133,14 +136,15 @@ def parse(text: str, name: str, entries: Callable[[dict[str, Any]], Sequence[Pre
         data = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         raise _wrong(name, "", str(error) or "it is nested too deeply") from None
-    known = {"schema", "list", "thresholds", *RULE_KEYS}
+    known = {"schema", "list", "thresholds", "monitor", *RULE_KEYS}
     if unknown := sorted(data.keys() - known):
         raise _wrong(name, "", f"unknown: {', '.join(unknown)}; there are {', '.join(sorted(known))}")
     if data.get("schema") != SCHEMA or type(data["schema"]) is not int:
         raise _wrong(name, "", f"it needs 'schema = {SCHEMA}'")
     thresholds = _checked(name, "[thresholds]", data.get("thresholds", {}), THRESHOLD_KEYS)
     lists = dict(_lists(name, data.get("list", {}), entries))
-    rules = tuple(_rules(name, data, lists))
+    mended = bool(_checked(name, "[monitor]", data.get("monitor", {}), MONITOR_KEYS).get("repair"))
+    rules = tuple(replace(rule, mended=mended) for rule in _rules(name, data, lists))
     twice = [rule for at, rule in enumerate(rules) if shape(rule) in map(shape, rules[:at])]
     if twice:
         raise _wrong(name, "", f"said twice: {twice[0].summary}")

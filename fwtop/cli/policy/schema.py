@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from fwtop.cli.policy.document import LIST_KEYS, MAX_LIST_NAME, RULE_KEYS, SCHEMA, THRESHOLD_KEYS, Key
+from fwtop.cli.policy.document import (
+    LIST_KEYS,
+    MAX_LIST_NAME,
+    MONITOR_KEYS,
+    RULE_KEYS,
+    SCHEMA,
+    THRESHOLD_KEYS,
+    Key,
+)
 
 _TYPES = {str: "string", int: "integer", bool: "boolean", float: "number"}
 
@@ -26,6 +34,7 @@ def schema() -> dict[str, Any]:
                 "additionalProperties": _table(LIST_KEYS),
             },
             "thresholds": _table(THRESHOLD_KEYS),
+            "monitor": _table(MONITOR_KEYS),
             **{name: {"type": "array", "items": _table(keys)} for name, keys in RULE_KEYS.items()},
         },
     }

@@ -347,6 +347,7 @@ class Lifecycle:
             retry = RETRY_SECONDS
         if self.active and now >= state.allow_due():
             self._refresh_allow()
+            self._mend()
             self._renew_policy(now)
         deadline = timers.next_deadline(self.active.values())
         if deadline is None:
@@ -366,6 +367,20 @@ class Lifecycle:
                     self.keep(rule.id, None)
                 except FwtopError as error:
                     self._log_once(f"policy {rule.id}", error)
+
+    def _mend(self) -> None:
+        """Repair the rules that are to be mended where somebody took something of them out of the kernel."""
+        short = self._state.acting.look(self.active)
+        for rule_id, lacking in short.items():
+            entry = self.active.get(rule_id)
+            if entry is None or not entry.rule.mended or lacking.obstructed:
+                continue
+            try:
+                self.repair(rule_id)
+            except FwtopError as error:
+                self._log_once(f"mending {rule_id}", error)
+            else:
+                syslog.syslog(syslog.LOG_NOTICE, f"rule {rule_id} was repaired: {safe_text(lacking.text)}")
 
     def _refresh_allow(self) -> None:
         """Update the allow-list everywhere; where that fails, the log and the warnings say so."""

@@ -63,6 +63,7 @@ def _check_rule(rule: Rule) -> None:
         value = getattr(rule, name)
         _require(value is None or (type(value) in (int, float) and abs(value) < 1e15), name)
     _require(type(rule.predicted_guess) is bool, "predicted_guess")
+    _require(type(rule.mended) is bool, "mended")
     _check_match(rule.match)
     if rule.limit is not None:
         _check_limit(rule.limit)
