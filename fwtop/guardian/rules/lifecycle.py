@@ -19,7 +19,7 @@ from fwtop.guardian.diagnose.bridged import bridge_notes
 from fwtop.guardian.failpoints import Failpoint, Failpoints
 from fwtop.guardian.objects.sets import MAX_TIMEOUT_SECONDS
 from fwtop.guardian.records.entry import Entry
-from fwtop.guardian.rules import closing, forgetting, guard, lockout, timers
+from fwtop.guardian.rules import closing, forgetting, guard, lockout, timers, upkeep
 from fwtop.guardian.rules.guard import check_share, force_refused
 from fwtop.guardian.rules.state import GuardianState
 from fwtop.guardian.rules.validate import MAX_TTL_SECONDS
@@ -36,7 +36,6 @@ _COUNTING_SECONDS = 1.0  # what a rule matched at last is not worth a longer wai
 TIDY_SECONDS = 10.0  # between two tries to remove leftovers
 REPAIRING = "being repaired; "  # before the journalled note: a crash then is no reason to end the rule
 _LONG_SECONDS = 1.0  # an installation that took longer gets its whole confirmation time all the same
-POLICY = "policy"  # who created the rules that stay until another policy takes them out
 _OWNER_GONE = "the console went away before confirming"
 _WITHOUT_KERNEL_TIMEOUT = frozenset({Kind.SYSCTL, Kind.SYNPROXY})  # they change sysctls
 
@@ -347,8 +346,8 @@ class Lifecycle:
             retry = RETRY_SECONDS
         if self.active and now >= state.allow_due():
             self._refresh_allow()
-            self._mend()
-            self._renew_policy(now)
+            upkeep.mend(self, state.acting, self._log_once)
+            upkeep.renew(self, now, self._log_once)
         deadline = timers.next_deadline(self.active.values())
         if deadline is None:
             return None
@@ -356,31 +355,6 @@ class Lifecycle:
         ends = lists.tick(now) if lists is not None and not self._installing else None
         due = min(deadline, state.allow_due(), ends if ends is not None else deadline)
         return max(retry, due - time.monotonic(), 0.0)
-
-    def _renew_policy(self, now: float) -> None:
-        """Start the time of a policy's rules again once half of it is over; what fails is tried again."""
-        for entry in list(self.active.values()):
-            rule = entry.rule
-            lasts = entry.state is State.CONFIRMED and rule.created_by == POLICY
-            if lasts and entry.expires - now < rule.ttl_seconds / 2:
-                try:
-                    self.keep(rule.id, None)
-                except FwtopError as error:
-                    self._log_once(f"policy {rule.id}", error)
-
-    def _mend(self) -> None:
-        """Repair the rules that are to be mended where somebody took something of them out of the kernel."""
-        short = self._state.acting.look(self.active)
-        for rule_id, lacking in short.items():
-            entry = self.active.get(rule_id)
-            if entry is None or not entry.rule.mended or lacking.obstructed:
-                continue
-            try:
-                self.repair(rule_id)
-            except FwtopError as error:
-                self._log_once(f"mending {rule_id}", error)
-            else:
-                syslog.syslog(syslog.LOG_NOTICE, f"rule {rule_id} was repaired: {safe_text(lacking.text)}")
 
     def _refresh_allow(self) -> None:
         """Update the allow-list everywhere; where that fails, the log and the warnings say so."""

@@ -1,0 +1,44 @@
+"""The upkeep of a policy's rules: their time starts again, and what is missing of them is put back."""
+
+from __future__ import annotations
+
+import syslog
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from fwtop.guardian.diagnose.acting import Acting
+from fwtop.model.errors import FwtopError
+from fwtop.model.rule import State
+from fwtop.model.text import safe_text
+
+if TYPE_CHECKING:
+    from fwtop.guardian.rules.lifecycle import Lifecycle
+
+POLICY = "policy"  # who created the rules that stay until another policy takes them out
+LogOnce = Callable[[str, FwtopError | str | None], None]
+
+
+def renew(lifecycle: Lifecycle, now: float, log: LogOnce) -> None:
+    """Start the time of a policy's rules again once half of it is over; what fails is tried again."""
+    for entry in list(lifecycle.active.values()):
+        rule = entry.rule
+        lasts = entry.state is State.CONFIRMED and rule.created_by == POLICY
+        if lasts and entry.expires - now < rule.ttl_seconds / 2:
+            try:
+                lifecycle.keep(rule.id, None)
+            except FwtopError as error:
+                log(f"policy {rule.id}", error)
+
+
+def mend(lifecycle: Lifecycle, acting: Acting, log: LogOnce) -> None:
+    """Repair the rules that are to be mended where somebody took something of them out of the kernel."""
+    for rule_id, short in acting.look(lifecycle.active).items():
+        entry = lifecycle.active.get(rule_id)
+        if entry is None or not entry.rule.mended or short.obstructed:
+            continue
+        try:
+            lifecycle.repair(rule_id)
+        except FwtopError as error:
+            log(f"mending {rule_id}", error)
+        else:
+            syslog.syslog(syslog.LOG_NOTICE, f"rule {rule_id} was repaired: {safe_text(short.text)}")
