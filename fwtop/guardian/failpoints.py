@@ -18,6 +18,7 @@ class Failpoint(StrEnum):
     INTENT = "intent"  # journalled, kernel untouched
     ALLOW = "allow"  # the allow-list's sets exist, and all of the rule's
     SETS = "sets"  # the sets of a long list exist and are filled; short ones come with the allow-list
+    BESIDE = "beside"  # the stateless lines stand beside those on states, everything is still tracked
     CHAIN_V4 = "chain4"  # the IPv4 chain has the rule's lines
     CHAIN_V6 = "chain6"  # and the IPv6 chain
     NFT = "nft"  # nftables: the rule's lines and sets are in, its timeout runs

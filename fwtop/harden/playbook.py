@@ -13,7 +13,11 @@ from typing import Any, Protocol, cast
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Kind, Match, Rule
 
-PLAYBOOKS = {"conntrack": "fwtop.harden.conntrack", "resolver": "fwtop.harden.resolver"}
+PLAYBOOKS = {
+    "conntrack": "fwtop.harden.conntrack",
+    "stateless": "fwtop.harden.stateless",
+    "resolver": "fwtop.harden.resolver",
+}
 DEFAULT_TTL_SECONDS = 3600
 
 

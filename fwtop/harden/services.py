@@ -49,6 +49,7 @@ def reliefs(table: Table, needs: Needs, ttl_seconds: int) -> list[Relief]:
             continue
         kept = f"tracking of {name} ({percent(share)} of the table): {reasons[0]}"
         kept += f", and {len(reasons) - 1} more" if len(reasons) > 1 else ""
+        kept += "; 'fwtop harden stateless' says which services can do without"
         relief = None if behind_tracking else _behind_tracking(table, name, mine, match, ttl_seconds)
         behind_tracking = behind_tracking or relief is not None
         found.append(Relief(kept=kept) if relief is None else Relief(relief.step, relief.part, kept))

@@ -197,6 +197,7 @@ class Rule:
     close_open: bool = False  # end the open connections that it would not have let in
     protection: Protection | None = None  # of a PROTECT rule
     mended: bool = False  # the guardian repairs it when it does not act any more
+    stateless: bool = False  # of a NOTRACK rule: put the stateless equivalent beside each rule on states
     forget: bool = False  # of a NOTRACK rule: delete the entries of what is no longer tracked
     playbook: str = ""  # of a HARDEN rule: its name
     parts: tuple[Rule, ...] = ()  # of a HARDEN rule: they begin and end together

@@ -16,9 +16,9 @@ from fwtop.model.rule import Match
 from fwtop.model.text import safe_text
 
 _STATEFUL = re.compile(
-    r"-m (conntrack|state|connmark|connlimit|connbytes|connlabel|helper)\b|-j (CONN\w*MARK)\b"
+    r"-m (conntrack|state|connmark|connlimit|connbytes|connlabel|helper)\b|-j (CONN\w*MARK|CT --helper)\b"
 )
-_TRANSLATES = frozenset({"DNAT", "SNAT", "MASQUERADE", "REDIRECT", "NETMAP"})
+TRANSLATES = frozenset({"DNAT", "SNAT", "MASQUERADE", "REDIRECT", "NETMAP"})
 _NFT_NEEDS = re.compile(r"(^|\s)(ct (state|mark|status|count|helper|direction|original|reply|zone|label|bytes"
                         r"|packets|expiration|avgpkt|id)|dnat|snat|masquerade|redirect)\b")  # fmt: skip
 _NUMBERS = {"tcp": 6, "udp": 17, "icmp": 1, "ipv6-icmp": 58, "sctp": 132, "dccp": 33, "udplite": 136}
@@ -70,7 +70,7 @@ def notrack_warnings(variant: Variant, match: Match) -> tuple[str, ...]:
     warnings = [f"{what}: untracked packets won't get this" for what in found[:_SHOWN]]
     if len(found) > _SHOWN:
         warnings.append(f"and {len(found) - _SHOWN} more rules need connection tracking")
-    return (*warnings, *_forwarding(match))
+    return (*warnings, *forwarding(match))
 
 
 def tracking_rules(variant: Variant, match: Match) -> list[str]:
@@ -79,12 +79,12 @@ def tracking_rules(variant: Variant, match: Match) -> list[str]:
     for family in match.families:
         lines = parse_lines(run([f"{variant.program(family)}-save", "-c"]), family)
         found += [_named(line) for line in lines if needs_tracking(line) and may_meet(line, match)]
-    return found + _nft_rules(variant, match)
+    return found + native_rules(variant, match)
 
 
 def needs_tracking(line: Line) -> bool:
     """Return whether a rule of iptables works on tracked packets only."""
-    return line.target in _TRANSLATES or _STATEFUL.search(line.text) is not None
+    return line.target in TRANSLATES or _STATEFUL.search(line.text) is not None
 
 
 def may_meet(line: Line, match: Match) -> bool:
@@ -110,12 +110,12 @@ def _option(words: list[str], name: str) -> str | None:
 
 
 def _named(line: Line) -> str:
-    kind = "NAT" if line.target in _TRANSLATES else "a stateful rule"
+    kind = "NAT" if line.target in TRANSLATES else "a stateful rule"
     text = safe_text(f"-A {line.chain} {line.text}", limit=140)
     return f"{kind} in {line.table} of IPv{line.family}, '{text}'"
 
 
-def _nft_rules(variant: Variant, match: Match) -> list[str]:
+def native_rules(variant: Variant, match: Match) -> list[str]:
     """Name the rules of foreign nftables tables; iptables-nft's own tables were read as iptables."""
     try:
         listed = run(["nft", "-t", "list", "ruleset"], timeout=20)
@@ -146,7 +146,7 @@ def _in_families(table: str, match: Match) -> bool:
     return number is None or number in match.families
 
 
-def _forwarding(match: Match) -> tuple[str, ...]:
+def forwarding(match: Match) -> tuple[str, ...]:
     """Answers to forwarded packets come in by PREROUTING, where nothing tells them from requests."""
     switches = {4: "/proc/sys/net/ipv4/ip_forward", 6: "/proc/sys/net/ipv6/conf/all/forwarding"}
     try:

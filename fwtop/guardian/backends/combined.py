@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from fwtop.guardian.objects.spec import ChainLine, KernelObjects, SetSpec
+from fwtop.guardian.objects.spec import BESIDE, ChainLine, KernelObjects, SetSpec
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Kind, Rule
 from fwtop.render.xtables import set_name
@@ -37,13 +37,14 @@ def together(rule_id: str, parts: Sequence[KernelObjects]) -> KernelObjects:
         tuple(dict.fromkeys(note for part in parts for note in part.notes)),
         settings=tuple(item for part in parts for item in part.settings),
         needs=tuple(dict.fromkeys(item for part in parts for item in part.needs)),
+        untracked=tuple(match for part in parts for match in part.untracked),
         nft=tables[0] if tables else None,
     )
 
 
 def _apart(rule_id: str, number: int, part: KernelObjects) -> KernelObjects:
     """Give a part's sets and hashlimit tables names of their own; the enable sets stay common."""
-    common = {set_name(rule_id, family, "on") for family in (4, 6)}
+    common = {set_name(rule_id, family, role) for family in (4, 6) for role in ("on", BESIDE)}
     before, after = f"fwtop-{rule_id}-", f"fwtop-{rule_id}-p{number}"
 
     def named(text: str) -> str:

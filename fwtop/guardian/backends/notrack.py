@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fwtop.guardian.backends.common import base
-from fwtop.guardian.objects.spec import OUTPUT, ChainLine, KernelObjects
+from fwtop.guardian.objects.spec import BESIDE, OUTPUT, ChainLine, KernelObjects, SetSpec
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.rule import Rule
-from fwtop.render.xtables import field_args
+from fwtop.render.xtables import field_args, halves, set_name
 
 _TARGET = ("-j", "CT", "--notrack")
 
@@ -28,4 +28,9 @@ def build(rule: Rule, exceptions: tuple[Prefix, ...]) -> KernelObjects:
         ChainLine(family, (*field_args(answer, family), *asks), _TARGET, OUTPUT)
         for family, asks in outgoing.asks.items()
     ]
-    return KernelObjects(incoming.sets, tuple(lines))
+    if not rule.stateless:
+        return KernelObjects(incoming.sets, tuple(lines))
+    beside = tuple(
+        SetSpec(set_name(rule.id, family, BESIDE), family, halves(family)) for family in incoming.asks
+    )
+    return KernelObjects(incoming.sets + beside, tuple(lines), untracked=(rule.match,))

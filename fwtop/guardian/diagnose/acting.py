@@ -38,6 +38,7 @@ class Expected:
     nft: NftRule | None
     needs: tuple[Setting, ...]
     compiled: bool
+    beside: int  # lines in table filter
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,7 @@ class Acting:
         self._sizes: dict[str, int] = {}  # of sets when they were whole
         self._tables: dict[int, tuple[TableState, dict[Line, int]]] = {}
         self._nft: dict[str, str] = {}  # shortfall by rule
+        self._beside: dict[str, str] = {}  # the same of lines in table filter
         self._generation = 0
         self._looked_at = 0.0
         self._slow_until = 0.0
@@ -71,7 +73,13 @@ class Acting:
         """Note what was installed or repaired."""
         names = tuple(spec.name for spec in objects.sets if spec.elements)
         made = Expected(
-            rule, names, _places(objects), objects.nft, objects.needs, objects.compiled is not None
+            rule,
+            names,
+            _places(objects),
+            objects.nft,
+            objects.needs,
+            objects.compiled is not None,
+            len(self._kernel.inserts.wanted(objects.untracked)) if objects.untracked else 0,
         )
         self._expected[rule.id] = made
         for name in names:
@@ -104,9 +112,9 @@ class Acting:
         generation = nf_tables.generation()
         legacy = self._kernel.chains.variant.name != NFT
         if not generation or generation != self._generation:
-            self._tables, self._nft, self._generation = {}, {}, generation
+            self._tables, self._nft, self._beside, self._generation = {}, {}, {}, generation
         elif legacy:
-            self._tables = {}
+            self._tables, self._beside = {}, {}
         try:
             sizes = ipset.set_sizes() if any(item.lines for item in wanted) else {}
         except FwtopError:
@@ -157,7 +165,11 @@ class Acting:
             return self._kernel.compiled.shortfall(item.rule)
         if item.nft is not None and rule_id not in self._nft:
             self._nft[rule_id] = self._kernel.tables.shortfall(rule_id, item.nft)
-        text = self._nft.get(rule_id, "")
+        if item.beside and rule_id not in self._beside:
+            missing = item.beside - self._kernel.inserts.found(rule_id)
+            gone = f"{missing} of its {item.beside} lines are gone from table filter" if missing > 0 else ""
+            self._beside[rule_id] = gone
+        text = self._nft.get(rule_id, "") or self._beside.get(rule_id, "")
         return text or self._kernel.sysctls.shortfall(rule_id, item.needs)
 
     def _lines_short(self, item: Expected) -> str:

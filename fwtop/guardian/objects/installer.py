@@ -17,6 +17,7 @@ from fwtop.guardian.failpoints import Failpoint, Failpoints
 from fwtop.guardian.objects import sets
 from fwtop.guardian.objects.allow_sets import AllowSets, names_of
 from fwtop.guardian.objects.chain import Chains, Listed, TableState, add_text
+from fwtop.guardian.objects.inserts import Inserts
 from fwtop.guardian.objects.nft import NftTables
 from fwtop.guardian.objects.spec import ChainLine, KernelObjects
 from fwtop.guardian.objects.sysctls import Remembers, Sysctls
@@ -84,6 +85,7 @@ class Kernel:
         self._carried: dict[str, Count] = {}  # by rule: what lines counted that were written again
         self._lists: ListSets | None = None
         self.sysctls = Sysctls(memory, failpoints)
+        self.inserts = Inserts(chains.variant)
 
     @property
     def lists(self) -> ListSets:
@@ -112,6 +114,7 @@ class Kernel:
             text += self.tables.plan(rule_id, objects.nft, timeout_seconds, allow)
         for spec in objects.sets:
             text += sets.shown_text(spec, timeout_seconds, _SHOWN_ELEMENTS)
+        text += self.inserts.plan(rule_id, objects.untracked)
         for family, lines_of_family in _by_family(objects):
             state = self.chains.writable(family)
             program = self.chains.variant.program(family)
@@ -149,12 +152,17 @@ class Kernel:
                 else:
                     sets.fill_long(spec, timeout_seconds, self._serve_urgent)
             self._failpoints.reached(Failpoint.SETS)
+            untracked = objects.untracked
             for family, lines in _by_family(objects):
                 self._serve_urgent()
                 # Only now: the last other rule, if it ends meanwhile, takes the allow-list's sets along.
                 self._allow_sets.fill_with(short, allow, family)
                 short = ""
                 self._failpoints.reached(Failpoint.ALLOW)
+                if untracked:  # the sets are there now, and nothing is untracked yet
+                    self.inserts.install(rule_id, untracked)
+                    self._failpoints.reached(Failpoint.BESIDE)
+                    untracked = ()
                 self._hook(family, lines)
                 self._failpoints.reached(_CHAIN_FAILPOINTS[family])
         except Exception:  # whatever it was: nothing half done stays
@@ -206,6 +214,7 @@ class Kernel:
                 self.lists.ensure(spec)
             else:
                 sets.restore_missing(spec, timeout_seconds)
+        self.inserts.install(rule_id, objects.untracked)
         self._failpoints.reached(Failpoint.REPAIR_SETS)
         for family, lines in grouped:
             self._restore_lines(family, rule_id, lines)
@@ -227,6 +236,7 @@ class Kernel:
             ("compiled", self.compiled.remove),
             ("tables", self.tables.remove),
             ("netfilter", self._unchain),
+            ("beside", self.inserts.remove),  # once everything is tracked again
         ):
             try:
                 tidy(rule_ids)
@@ -234,7 +244,7 @@ class Kernel:
             except Exception as error:
                 left[name] = FwtopError.of(error)
         self._failpoints.reached(Failpoint.CHAINS_REMOVED)
-        if "netfilter" not in left:
+        if not left.keys() & {"netfilter", "beside"}:
             try:
                 self._destroy_sets(rule_ids)
             except Exception as error:

@@ -11,13 +11,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fwtop.model.addresses.address import Prefix
-from fwtop.model.rule import Rule, Setting
+from fwtop.model.rule import Match, Rule, Setting
 
 if TYPE_CHECKING:
     from fwtop.guardian.objects.nft_words import NftRule
 
 PREROUTING = "PREROUTING"
 OUTPUT = "OUTPUT"
+BESIDE = "st"  # role of the sets that lines in table filter ask
 HEAD_CHANGED = "the first lines of chain"  # how the reason begins why a rule does not act then
 # A hook's chain asks the rules of sources first, sends packets of listed addresses to the chain of roles, and
 # all others on to the other rules.
@@ -70,4 +71,5 @@ class KernelObjects:
     compiled: Rule | None = None  # without sets and lines
     settings: tuple[Setting, ...] = ()  # sysctls
     needs: tuple[Setting, ...] = ()  # sysctls that must be so; changed only where they are not
+    untracked: tuple[Match, ...] = ()  # services whose rules on states get stateless lines beside them
     nft: NftRule | None = None  # instead of sets and lines

@@ -107,9 +107,10 @@ def _check_connections(rule: Rule) -> None:
     _require(type(rule.close_open) is bool, "close_open")
     plain = Match(family=rule.match.family, protocol=rule.match.protocol, dport=rule.match.dport)
     can_forget = rule.kind is Kind.NOTRACK and rule.match == plain and plain.dport is not None
-    _require(
-        rule.forget is False or (rule.forget is True and can_forget), "forget (of a notrack rule on a port)"
-    )
+    for name in ("forget", "stateless"):
+        asked = getattr(rule, name)
+        _require(type(asked) is bool and (can_forget or not asked), f"{name} (of a notrack rule on a port)")
+    _require(not rule.stateless or plain.protocol in (6, 17), "stateless (of TCP or UDP)")
     can_close = rule.kind in CLOSING_KINDS and bool(limit or rule.match.sources) and not rule.match.payload
     _require(not rule.close_open or can_close, "close_open (of blocked sources or a limit of connections)")
     if limit is not None:

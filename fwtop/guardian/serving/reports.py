@@ -102,7 +102,7 @@ class Reports:
             notes += (self._closes(rule),)
         notes += bridge_notes(rule, state.kernel.compiled.interfaces)
         for part in rule.parts or (rule,):
-            if part.kind is Kind.NOTRACK:
+            if part.kind is Kind.NOTRACK and not part.stateless:
                 notes += notrack_warnings(state.kernel.chains.variant, part.match)
         return commands, notes
 

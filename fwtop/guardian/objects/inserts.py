@@ -1,0 +1,104 @@
+"""A rule's lines beside others' in table filter: one transaction a family, found again by their set.
+
+Each asks a set of the rule first, so that it has no effect once the set is empty or its time is over.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from fwtop.guardian.objects import sets
+from fwtop.guardian.objects.spec import BESIDE
+from fwtop.kernel.netfilter.iptables import LEGACY, Variant
+from fwtop.kernel.procfs import read_text
+from fwtop.kernel.programs import run
+from fwtop.model.errors import FwtopError
+from fwtop.model.rule import Match
+from fwtop.render.xtables import quote, set_name
+from fwtop.ruleset.stateless import Insert, inserts, obstacles, service_name
+from fwtop.ruleset.tracking import Line, parse_lines
+
+FAMILIES = (4, 6)
+_OWN = re.compile(rf"--match-set fwtop-(\d+)-{BESIDE}[46] ")
+_SET = re.compile(rf"fwtop-(\d+)-{BESIDE}[46]")
+_LEGACY_TABLES = {4: "/proc/net/ip_tables_names", 6: "/proc/net/ip6_tables_names"}
+
+
+@dataclass(frozen=True, slots=True)
+class Inserts:
+    """The lines of all rules in table filter of one iptables variant."""
+
+    variant: Variant
+
+    def wanted(self, services: Sequence[Match]) -> list[Insert]:
+        """Return the lines that untracked services need; raises FwtopError where one must be tracked."""
+        for match in services:
+            if reasons := obstacles(self.variant, match):
+                raise FwtopError(f"{service_name(match)} must be tracked: {reasons[0]}; nothing was changed")
+        found: list[Insert] = []
+        for family in FAMILIES:
+            mine = [match for match in services if family in match.families]
+            found += inserts(self.read(family), mine, family) if mine else []
+        return found
+
+    def plan(self, rule_id: str, services: Sequence[Match]) -> list[str]:
+        """Return the commands that `install` amounts to; raises FwtopError."""
+        return [
+            f"{self.variant.program(item.family)} -t filter {_command(rule_id, item)}  # {item.why}"
+            for item in _from_below(self.wanted(services))
+        ]
+
+    def install(self, rule_id: str, services: Sequence[Match]) -> None:
+        """Put in a rule's lines, instead of those that are there; raises FwtopError."""
+        if not services:
+            return
+        self.remove({rule_id})
+        items = self.wanted(services)
+        for family in FAMILIES:
+            lines = [_command(rule_id, item) for item in _from_below(items) if item.family == family]
+            self._apply(family, lines)
+
+    def remove(self, rule_ids: set[str]) -> None:
+        """Take out the lines of rules; raises FwtopError. What is not there is no error.
+
+        Others' rules are read only if a rule has such lines: then it has their sets, too.
+        """
+        rule_ids = rule_ids & {found[1] for name in sets.names() if (found := _SET.fullmatch(name))}
+        for family in FAMILIES if rule_ids else ():
+            mine = [line for line in self.read(family) if _rule_of(line) in rule_ids]
+            doomed = sorted(mine, key=lambda line: (line.chain, -line.number))
+            self._apply(family, [f"-D {line.chain} {line.number}" for line in doomed])
+
+    def found(self, rule_id: str) -> int:
+        """Return how many lines of a rule there are; raises FwtopError."""
+        return sum(_rule_of(line) == rule_id for family in FAMILIES for line in self.read(family))
+
+    def read(self, family: int) -> list[Line]:
+        """Return the lines of table filter; raises FwtopError. Never makes the kernel load a legacy table."""
+        if self.variant.name == LEGACY and "filter" not in read_text(_LEGACY_TABLES[family]).split():
+            return []
+        save = [*self.variant.save(family)[:-1], "filter"]
+        return [*parse_lines(run(save), family)]
+
+    def _apply(self, family: int, lines: list[str]) -> None:
+        if lines:
+            run(self.variant.restore(family), text="\n".join(["*filter", *lines, "COMMIT", ""]))
+
+
+def _rule_of(line: Line) -> str:
+    found = _OWN.search(line.text)
+    return found[1] if found else ""
+
+
+def _from_below(wanted: Iterable[Insert]) -> list[Insert]:
+    """Order lines so that none moves the place of another; those of one place keep their order."""
+    items = list(enumerate(wanted))
+    return [item for _, item in sorted(items, key=lambda pair: (pair[1].chain, -pair[1].number, -pair[0]))]
+
+
+def _command(rule_id: str, item: Insert) -> str:
+    asks = ("-m", "set", "--match-set", set_name(rule_id, item.family, BESIDE), "src")
+    words = " ".join(quote(word) for word in (*asks, *item.arguments))
+    return f"-I {item.chain} {item.number} {words}"

@@ -1,0 +1,151 @@
+"""The play-book for services that need no connection tracking, on a machine whose firewall has it.
+
+A service is taken out of tracking both ways, and its rules on connection states get stateless lines beside
+them. What this machine asks others stays tracked, so its answers need no mirrored rules.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from pathlib import Path
+
+from fwtop.harden.playbook import Options, Plan, rule_of
+from fwtop.harden.table import SAMPLED
+from fwtop.kernel import sockets
+from fwtop.kernel.netfilter import iptables
+from fwtop.kernel.netfilter.ctnetlink import Entry, sample
+from fwtop.kernel.programs import run
+from fwtop.model.errors import FwtopError
+from fwtop.model.rule import Kind, Match, Rule
+from fwtop.model.text import safe_text
+from fwtop.ruleset.stateless import Insert, inserts, names, obstacles, service_name, states
+from fwtop.ruleset.tracking import Line, needs_tracking, parse_lines
+
+TITLE = "a stateful firewall: its services without connection tracking"
+NAME = "stateless"
+MOST_SERVICES = 16
+_LOGIN = 22
+_NUMBERS = {"tcp": 6, "udp": 17}
+_EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
+_OWN_QUESTIONS = (
+    "what this machine asks others (names, time, updates), and the answers: forged ones would pass rules "
+    "that only mirror ports"
+)
+
+
+def plan(options: Options) -> Plan:
+    """Read the rules and services of this network namespace and plan; raises FwtopError."""
+    variant = iptables.choose().variant
+    lines = [line for family in (4, 6) for line in _lines(variant, family)]
+    stateful = [line for line in lines if needs_tracking(line)]
+    if not stateful:
+        return Plan("no rule of iptables needs connection tracking here: nothing to convert")
+    kept = [_OWN_QUESTIONS]
+    chosen: list[Match] = []
+    tracked = _tracked()
+    for match in _services():
+        if match.protocol == _NUMBERS["tcp"] and match.dport == _LOGIN:
+            kept.append("tcp/22: where operators log in")
+        elif not names(lines, match):
+            kept.append(f"{service_name(match)}: no rule that lets packets in names its port")
+        elif asked := _asked_from(match, tracked):
+            kept.append(f"{service_name(match)}: {asked}")
+        elif reasons := obstacles(variant, match):
+            kept.append(f"{service_name(match)}: {reasons[0]}")
+        elif len(chosen) < MOST_SERVICES:
+            chosen.append(match)
+    beside = [item for family in (4, 6) for item in inserts(_filter(lines, family), chosen, family)]
+    parts = tuple(
+        Rule("", Kind.NOTRACK, match, "", options.ttl_seconds, stateless=True, forget=True)
+        for match in chosen
+    )
+    listed = ", ".join(map(service_name, chosen))
+    return Plan(
+        f"{len(chosen)} services need no tracking: {listed}"
+        if chosen
+        else "every service here needs tracking",
+        findings=tuple(_finding(line) for line in stateful),
+        steps=(*(_step(item) for item in beside), *_untracked(listed)) if chosen else (),
+        kept=tuple(kept),
+        rule=rule_of(NAME, f"no connection tracking for {listed}", parts, options),
+        refused="" if chosen else _why_none(kept),
+        data={
+            "services": [service_name(match) for match in chosen],
+            "lines": [list(one.arguments) for one in beside],
+        },
+    )
+
+
+def _why_none(kept: list[str]) -> str:
+    reasons = [reason for reason in kept if reason != _OWN_QUESTIONS]
+    return reasons[0] if reasons else "no service listens here"
+
+
+def _tracked() -> list[Entry]:
+    """Return a sample of what is tracked now: which flows would break is seen in those that there are."""
+    try:
+        return sample(SAMPLED)
+    except OSError as error:
+        raise FwtopError(f"the connection table can't be read: {error.strerror}; try it as root", 3) from None
+
+
+def _asked_from(match: Match, tracked: list[Entry]) -> str:
+    """Name a server that this machine asks from a UDP service's own port, "" if there is none.
+
+    Untracked, its answer could not be told from a request, and would pass only where requests do.
+    """
+    for entry in tracked:
+        if entry.protocol == match.protocol == _NUMBERS["udp"] and entry.sport == match.dport:
+            peer = ipaddress.ip_address(entry.destination)
+            if _is_own(ipaddress.ip_address(entry.source)):
+                return (
+                    f"this machine asks {peer} port {entry.dport} from it, and the answers would be cut off"
+                )
+    return ""
+
+
+def _is_own(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
+    """Whether an address is this machine's: only such can be bound."""
+    family = socket.AF_INET if address.version == 4 else socket.AF_INET6
+    with socket.socket(family, socket.SOCK_DGRAM) as trial:
+        try:
+            trial.bind((str(address), 0))
+        except OSError:
+            return False
+    return True
+
+
+def _untracked(listed: str) -> tuple[str, ...]:
+    return (f"don't track {listed} both ways (NOTRACK in raw PREROUTING and OUTPUT), delete their entries",)
+
+
+def _lines(variant: iptables.Variant, family: int) -> list[Line]:
+    return [*parse_lines(run([f"{variant.program(family)}-save", "-c"]), family)]
+
+
+def _filter(lines: list[Line], family: int) -> list[Line]:
+    return [line for line in lines if line.table == "filter" and line.family == family]
+
+
+def _services() -> list[Match]:
+    """Return what listens here, without the ports that clients choose; raises FwtopError."""
+    try:
+        listening = sockets.listening_sockets()
+        first = int(_EPHEMERAL.read_text(encoding="ascii").split()[0])
+    except (OSError, ValueError, IndexError) as error:
+        raise FwtopError(f"the listening sockets can't be read: {error}; try it as root", 3) from None
+    found = {(_NUMBERS[item.protocol], item.port) for item in listening}
+    return [Match(protocol=protocol, dport=port) for protocol, port in sorted(found) if port < first]
+
+
+def _finding(line: Line) -> str:
+    what = (
+        "asks for the state " + ",".join(sorted(states(line))) if states(line) else "needs the entry itself"
+    )
+    return safe_text(f"IPv{line.family} {line.table} -A {line.chain} {line.text}: {what}", limit=200)
+
+
+def _step(item: Insert) -> str:
+    program = "iptables" if item.family == 4 else "ip6tables"
+    return f"+ {program} -I {item.chain} {item.number} {' '.join(item.arguments)}  # {item.why}"

@@ -1,0 +1,251 @@
+"""The stateless play-book: what passed passes, what was blocked stays blocked, undo leaves nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from collections.abc import Iterator
+from functools import partial
+
+import pytest
+from guardian_bench import PORT, VARIANTS, Bench, apply, rules_of
+
+from fwtop.guardian.failpoints import Failpoint
+from fwtop.harden import stateless
+from fwtop.harden.playbook import Options
+from fwtop.kernel.netfilter import ctnetlink
+from fwtop.model.errors import FwtopError
+from fwtop.model.protocol import Apply, Plan, Undo
+from fwtop.model.rule import Kind, Match, Rule
+from tests.kernel.conftest import ip
+from tests.kernel.wire import inside
+
+pytestmark = pytest.mark.kernel
+RULES = """*filter
+:INPUT DROP [0:0]
+:FORWARD DROP [0:0]
+:OUTPUT ACCEPT [0:0]
+-A INPUT -i lo -j ACCEPT
+-A INPUT -m conntrack --ctstate INVALID -j DROP
+-A INPUT -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT
+-A INPUT -p ipv6-icmp -j ACCEPT
+-A INPUT -p tcp -m multiport --dports 22,80 -m conntrack --ctstate NEW -j ACCEPT
+-A INPUT -p udp -m udp --dport 5353 -m state --state NEW -j ACCEPT
+COMMIT
+"""
+SIZE = 300_000
+
+
+def load(bench: Bench, variant: str) -> None:
+    for program in (f"iptables-{variant}", f"ip6tables-{variant}"):
+        text = RULES if program.startswith("ip6") else RULES.replace("-A INPUT -p ipv6-icmp -j ACCEPT\n", "")
+        bench.pair.victim.run("sh", "-c", f"{program}-restore <<'E'\n{text}E\n")
+        if variant == "legacy":  # a legacy table stays once it was read
+            bench.pair.victim.run(program, "-t", "raw", "-S")
+
+
+@contextlib.contextmanager
+def served(netns: str, port: int) -> Iterator[None]:
+    """Send SIZE bytes to whoever connects, and end."""
+    with inside(netns):
+        listener = socket.socket(socket.AF_INET6)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.bind(("::", port))
+    listener.listen()
+
+    def serve() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                peer = listener.accept()[0]
+                with contextlib.suppress(OSError), peer:
+                    peer.settimeout(5)
+                    peer.sendall(bytes(SIZE))
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+        thread.join(10)
+
+
+def fetched(netns: str, address: str, port: int, seconds: float = 5) -> int:
+    """Return how many bytes came; -1 without a connection."""
+    with inside(netns):
+        client = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
+    with client:
+        client.settimeout(seconds)
+        count = -1
+        with contextlib.suppress(OSError):
+            client.connect((address, port))
+            count = 0
+            while data := client.recv(1 << 16):
+                count += len(data)
+        return count
+
+
+def planned(bench: Bench) -> Rule:
+    with inside(bench.netns):
+        found = stateless.plan(Options(60))
+    assert found.rule is not None
+    assert found.data["services"] == ["tcp/80", "udp/5353"]
+    return found.rule
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_same_packets_pass_untracked_and_undo_leaves_the_rules_as_they_were(
+    bench: Bench, variant: str, poll_until
+) -> None:
+    load(bench, variant)
+    victim = bench.pair.victim
+    fetch = partial(fetched, bench.pair.attacker.netns)
+    with served(victim.netns, 80), served(victim.netns, 22), served(victim.netns, 81):
+        bench.path(4), bench.path(6)
+        before, rule = bench.state(), planned(bench)
+
+        def verdicts() -> list[object]:
+            reached = [fetch(address, 80) == SIZE for address in (victim.ipv4, victim.ipv6)]
+            closed = fetch(victim.ipv4, 81, 0.3)
+            return [
+                *reached,
+                fetch(victim.ipv4, 22) == SIZE,
+                closed,
+                bench.path(4).passes(),
+                bench.path(6).passes(),
+            ]
+
+        assert verdicts() == [True, True, True, -1, True, True]
+        with bench.connect() as guardian:
+            assert guardian.demand(Plan(rule.to_dict())).data["refused"] is None
+            rule_id = apply(guardian, rule, 30)
+            with inside(bench.netns):
+                assert verdicts() == [True, True, True, -1, True, True]
+                assert {entry.dport for entry in ctnetlink.sample(100)} == {22}
+            assert rules_of(guardian)[rule_id]["acting"]
+            victim.run(f"iptables-{variant}", "-D", "INPUT", "2")
+            poll_until(lambda: "1 of its" in rules_of(guardian)[rule_id]["not_acting"])
+            guardian.demand(Undo((rule_id,)))
+        assert bench.state() == before
+        assert verdicts() == [True, True, True, -1, True, True]
+
+
+def test_service_that_asks_others_from_its_own_port_stays_tracked(bench: Bench) -> None:
+    load(bench, "nft")
+    victim, other = bench.pair.victim, bench.pair.attacker
+    with (
+        served(victim.netns, 80),
+        inside(victim.netns),
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as own,
+    ):
+        own.bind((victim.ipv4, PORT))
+        own.sendto(b"what time is it?", (other.ipv4, 123))
+        found = stateless.plan(Options(60))
+    assert found.data["services"] == ["tcp/80"]
+    assert any(f"asks {other.ipv4} port 123 from it" in line for line in found.kept)
+
+
+@pytest.mark.parametrize(
+    "point", [Failpoint.BESIDE, Failpoint.CHAIN_V4, Failpoint.INACTIVE, Failpoint.CHAINS_REMOVED]
+)
+def test_crash_at_any_step_leaves_the_rules_as_they_were(bench: Bench, point: Failpoint) -> None:
+    load(bench, "nft")
+    bench.path(4)
+    before = bench.state()
+    service = Rule("", Kind.NOTRACK, Match(protocol=17, dport=PORT), "", 60, stateless=True)
+    rule = Rule("", Kind.HARDEN, Match(), "x", 60, playbook="stateless", parts=(service,))
+    with contextlib.suppress(FwtopError), bench.connect(crash_at=point.value) as guardian:
+        guardian.demand(Undo((apply(guardian, rule),)))
+        pytest.fail("it did not crash")
+    with bench.connect() as guardian:
+        for rule_id in rules_of(guardian):
+            guardian.demand(Undo((rule_id,)))
+    assert bench.state() == before
+    assert bench.path(4).passes()
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (
+            (
+                "-t",
+                "nat",
+                "-A",
+                "PREROUTING",
+                "-p",
+                "udp",
+                "--dport",
+                "5353",
+                "-j",
+                "REDIRECT",
+                "--to-ports",
+                "53",
+            ),
+            "NAT",
+        ),
+        (("-A", "INPUT", "-m", "helper", "--helper", "sip", "-j", "ACCEPT"), "a helper"),
+        (("-A", "INPUT", "-m", "connmark", "--mark", "1", "-j", "ACCEPT"), "marks connections"),
+    ],
+)
+def test_refuses_what_has_no_stateless_equivalent(bench: Bench, argv: tuple[str, ...], said: str) -> None:
+    load(bench, "nft")
+    bench.pair.victim.run("iptables-nft", *argv)
+    bench.path(4)
+    with inside(bench.netns):
+        found = stateless.plan(Options(60))
+    assert found.rule is None
+    assert said in found.refused
+    service = Rule("", Kind.NOTRACK, Match(protocol=17, dport=PORT), "", 60, stateless=True)
+    with bench.connect() as guardian, pytest.raises(FwtopError, match="must be tracked"):
+        guardian.demand(Apply(service.to_dict(), 0))
+
+
+def test_jumbo_frames_reach_a_path_of_1500_bytes_only_with_the_errors_let_in(bench: Bench) -> None:
+    """Untracked and with a hand-made rule the download stalls; with the play-book's lines it doesn't."""
+    victim, client = bench.pair.victim, bench.pair.attacker
+    load(bench, "nft")
+    near, far = f"{client.netns}r", client.netns
+    ip("netns", "add", near)
+    try:
+        for netns, device, peer in ((victim.netns, "j0", "r0"), (far, "j1", "r1")):
+            ip(
+                "-n",
+                netns,
+                "link",
+                "add",
+                device,
+                "mtu",
+                "9000",
+                "type",
+                "veth",
+                "peer",
+                "name",
+                peer,
+                "netns",
+                near,
+            )
+            host = "10.78.0.1" if device == "j0" else "10.79.0.1"
+            gateway, other = f"{host[:-1]}254", "10.79.0.0/24" if device == "j0" else "10.78.0.0/24"
+            ip("-n", netns, "address", "add", f"{host}/24", "dev", device)
+            ip("-n", near, "address", "add", f"{gateway}/24", "dev", peer)
+            ip("-n", near, "link", "set", peer, "mtu", "9000" if device == "j0" else "1500", "up")
+            ip("-n", netns, "link", "set", device, "up")
+            ip("-n", netns, "route", "add", other, "via", gateway)
+        ip("netns", "exec", near, "sysctl", "-qw", "net.ipv4.ip_forward=1")
+        with served(victim.netns, 80), bench.connect() as guardian:
+            bench.path(4)
+            assert fetched(far, "10.78.0.1", 80) == SIZE
+            ip("-n", victim.netns, "route", "flush", "cache")
+            victim.run("iptables-nft", "-I", "INPUT", "-p", "tcp", "--dport", "80", "-j", "ACCEPT")
+            bare = apply(guardian, Rule("", Kind.NOTRACK, Match(protocol=6, dport=80), "by hand", 60))
+            assert 0 <= fetched(far, "10.78.0.1", 80, 1) < SIZE
+            guardian.demand(Undo((bare,)))
+            victim.run("iptables-nft", "-D", "INPUT", "1")
+            ip("-n", victim.netns, "route", "flush", "cache")
+            apply(guardian, planned(bench))
+            assert fetched(far, "10.78.0.1", 80) == SIZE
+    finally:
+        ip("netns", "del", near)

@@ -1,0 +1,94 @@
+"""Stateless equivalents of rules on connection states, as text."""
+
+from __future__ import annotations
+
+import pytest
+
+from fwtop.model.rule import Match
+from fwtop.ruleset.stateless import inserts, names
+from fwtop.ruleset.tracking import Line, parse_lines
+
+WEB, DNS = Match(protocol=6, dport=80), Match(protocol=17, dport=53)
+NOT_SYN = "! --tcp-flags FIN,SYN,RST,ACK SYN"
+SYN = "--tcp-flags FIN,SYN,RST,ACK SYN"
+
+
+def lines(*rules: str, family: int = 4) -> list[Line]:
+    saved = "\n".join(["*filter", *(f"[0:0] -A {rule}" for rule in rules), "COMMIT"])
+    return list(parse_lines(saved, family))
+
+
+def beside(*rules: str, service: Match = WEB, family: int = 4) -> list[str]:
+    """Return what is put in, without the lines for ICMP."""
+    found = inserts(lines(*rules, family=family), [service], family)
+    words = [(item.chain, item.number, " ".join(item.arguments)) for item in found]
+    return [f"{chain} {number} {text}" for chain, number, text in words if "icmp" not in text]
+
+
+@pytest.mark.parametrize(
+    ("rule", "service", "expected"),
+    [
+        ("INPUT -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT", WEB, [f"{NOT_SYN} -j ACCEPT"]),
+        ("INPUT -m state --state NEW -p tcp -m tcp --dport 80 -j ACCEPT", WEB, [f"{SYN} -j ACCEPT"]),
+        ("INPUT -m conntrack --ctstate NEW,ESTABLISHED -j ACCEPT", WEB, ["-j ACCEPT"]),
+        ("INPUT -s 10.0.0.0/8 -m conntrack --ctstate NEW -j ACCEPT", WEB, [f"{SYN} -s 10.0.0.0/8 -j ACCEPT"]),
+        ("INPUT -p tcp -m multiport --dports 22,79:81 -m state --state NEW -j DROP", WEB, [f"{SYN} -j DROP"]),
+        # Not about it, or nothing that an untracked packet can be told by:
+        ("INPUT -p tcp -m multiport --dports 22,81:90 -m state --state NEW -j ACCEPT", WEB, []),
+        ("INPUT -p udp -m state --state NEW -j ACCEPT", WEB, []),
+        ("INPUT -m conntrack --ctstate INVALID -j DROP", WEB, []),
+        ("INPUT -p tcp -m tcp ! --tcp-flags FIN,SYN,RST,ACK SYN -m state --state NEW -j DROP", WEB, []),
+        ("INPUT -m conntrack ! --ctstate NEW -j ACCEPT", WEB, []),
+        ("INPUT -m conntrack --ctstate NEW -m connlimit --connlimit-above 9 -j DROP", WEB, []),
+        ("FORWARD -m conntrack --ctstate ESTABLISHED -j ACCEPT", WEB, []),
+        # Each datagram is judged as a new one:
+        ("INPUT -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT", DNS, []),
+        ("INPUT -s 10.0.0.0/8 -p udp -m state --state NEW -j ACCEPT", DNS, ["-s 10.0.0.0/8 -j ACCEPT"]),
+    ],
+)
+def test_line_for_line(rule: str, service: Match, expected: list[str]) -> None:
+    name = "tcp" if service is WEB else "udp"
+    head = f"INPUT 2 -p {name} -m {name} --dport {service.dport} "
+    assert beside(rule, service=service) == [head + text for text in expected]
+
+
+def test_answers_are_let_out_where_output_asks_for_states() -> None:
+    rules = (
+        "OUTPUT -m conntrack --ctstate ESTABLISHED -j ACCEPT",
+        "OUTPUT -p tcp --dport 80 -m state --state NEW -j ACCEPT",
+    )
+    assert beside(*rules) == ["OUTPUT 2 -p tcp -m tcp --sport 80 -j ACCEPT"]
+
+
+def test_chains_that_input_leads_to_are_converted_where_their_lines_are() -> None:
+    rules = (
+        "INPUT -j mine",
+        "mine -s 192.0.2.1/32 -j DROP",
+        "mine -m conntrack --ctstate ESTABLISHED -j ACCEPT",
+        "other -m conntrack --ctstate ESTABLISHED -j ACCEPT",
+    )
+    assert beside(*rules) == [f"mine 3 -p tcp -m tcp --dport 80 {NOT_SYN} -j ACCEPT"]
+
+
+@pytest.mark.parametrize(
+    ("family", "needed"), [(4, ("3", "11")), (6, ("2", "3", "133", "134", "135", "136"))]
+)
+def test_errors_come_before_the_line_that_would_drop_them_as_invalid(
+    family: int, needed: tuple[str, ...]
+) -> None:
+    rules = (
+        "INPUT -i lo -j ACCEPT",
+        "INPUT -m conntrack --ctstate INVALID -j DROP",
+        "INPUT -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT",
+    )
+    found = [
+        item for item in inserts(lines(*rules, family=family), [WEB], family) if "DROP" not in item.arguments
+    ]
+    errors = [item for item in found if "-m" in item.arguments and item.arguments[1].endswith("icmp")]
+    assert {item.number for item in errors} == {2}
+    assert set(needed) <= {item.arguments[5] for item in errors}
+
+
+def test_service_needs_a_rule_that_names_its_port() -> None:
+    assert names(lines("INPUT -p tcp -m tcp --dport 80 -j ACCEPT"), WEB)
+    assert not names(lines("INPUT -p tcp -m tcp --dport 80 -j DROP", "INPUT -j ACCEPT"), WEB)
