@@ -20,6 +20,7 @@ EVENTS = {
     "rule_confirmed": 5,
     "rule_removed": 4,
     "rule_expired": 4,
+    "automatic": 4,
     "watcher_degraded": 4,
     "watcher_recovered": 5,
     "test": 5,

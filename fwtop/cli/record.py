@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from dataclasses import asdict
+from pathlib import Path
 
 from fwtop.cli.alarms import add_file, read_file, start
 from fwtop.cli.files.record_outputs import listen, open_lines, service_manager
+from fwtop.cli.files.screen_files import read_config
 from fwtop.cli.launcher import launch, require_root
 from fwtop.cli.options import add_geoip, add_interfaces, positive, seconds
+from fwtop.console.automatic.policy import FILE, read_policy
 from fwtop.console.handoff import Options
 from fwtop.model.protocol import Watch
 
@@ -50,6 +54,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_file(parser)
     parser.add_argument(
+        "--automatic",
+        type=Path,
+        default=Path(FILE),
+        metavar="FILE",
+        help=f"what it may do by itself (default {FILE}; without it: nothing)",
+    )
+    parser.add_argument(
         "--no-alarms", action="store_true", help="tell neither the journal nor the command of alarms.toml"
     )
 
@@ -59,6 +70,9 @@ def run(args: argparse.Namespace) -> int:
     require_root("watching")
     config = read_file(args.alarms)
     alarms = None if args.no_alarms else start(config)
+    policy, wrong = read_policy(read_config(args.automatic, owners=(0,)))
+    for line in wrong:
+        print(f"fwtop: {line}", file=sys.stderr)
     options = Options(
         mode="record",
         netns=args.netns,
@@ -71,6 +85,7 @@ def run(args: argparse.Namespace) -> int:
         metrics_fd=listen(args.metrics, public=args.metrics_public) if args.metrics is not None else None,
         alarms_fd=None if alarms is None else alarms.descriptor,
         alarms=asdict(config.for_console()),
+        automatic=asdict(policy) if policy.enabled else {},
         service_fd=service_manager(),
     )
     return launch(options, Watch(tuple(args.interface)))

@@ -35,6 +35,7 @@ class Options:
     alarms_fd: int | None = None  # record: the alarms' process reads this pipe
     alarms: dict[str, Any] = field(default_factory=dict)  # AlarmConfig
 
+    automatic: dict[str, Any] = field(default_factory=dict)  # record: Policy; none: nothing by itself
     service_fd: int | None = None  # record: the service manager's notification socket
 
     def inherited(self) -> list[int]:

@@ -12,14 +12,17 @@ import time
 from collections.abc import Iterable
 from dataclasses import asdict
 
-from fwtop.console.bootstrap import WINDOW_SECONDS, build
+from fwtop.alarms.message import Alarm
+from fwtop.console.automatic.agent import Agent
+from fwtop.console.automatic.policy import Policy
+from fwtop.console.bootstrap import WINDOW_SECONDS, LiveConsole, build
 from fwtop.console.handoff import Handoff, Options
 from fwtop.console.publish.outputs import Outputs
 from fwtop.console.recorder import Recorder
 from fwtop.console.text import render
 from fwtop.model.rule import Rule
 from fwtop.model.traffic.snapshot import Snapshot
-from fwtop.render.observation import observation_json
+from fwtop.render.observation import observation_json, rfc3339
 
 _POLL_SECONDS = 0.1  # interval of draining the ring buffer; judgement comes at the end
 _SATURATED_POLL_SECONDS = 0.5  # while every CPU is saturated, with fewer samples
@@ -77,7 +80,13 @@ def run_record(options: Options, handoff: Handoff, descriptors: list[int]) -> in
 
     lost = _GuardianLost()
 
+    agent = _automatic(options, console)
+
     def deliver(snapshot: Snapshot) -> None:
+        for deed in agent.take(snapshot) if agent is not None else ():
+            at = rfc3339(snapshot.started + snapshot.seconds)
+            outputs.tell(Alarm("automatic", at, snapshot.host, deed.subject, deed.sentence))
+            print(f"fwtop: {deed.sentence}", file=sys.stderr)
         outputs.take(snapshot, session=_stored_as(console.recorder))
         status.update(outputs.problems())
         if options.service_fd is not None and lost.for_good(snapshot):
@@ -86,12 +95,22 @@ def run_record(options: Options, handoff: Handoff, descriptors: list[int]) -> in
     try:
         console.run(stop, _TICK_SECONDS, deliver)
     finally:
+        if agent is not None:
+            agent.close()
         console.close()
         outputs.close()
         status.update(outputs.problems())
     if lost.line:
         print(f"fwtop: {lost.line}", file=sys.stderr)
     return int(bool(lost.line))
+
+
+def _automatic(options: Options, console: LiveConsole) -> Agent | None:
+    """Start what installs rules by itself, if the operator has allowed that."""
+    if not options.automatic:
+        return None
+    link = console.links[0].another()
+    return Agent(Policy.from_dict(options.automatic), link, console.session.rules_changed)
 
 
 def _stored_as(recorder: Recorder | None) -> str:

@@ -184,10 +184,11 @@ class Alarms:
     def take(self, snapshot: Snapshot, *, storing: bool) -> None:
         """Send the alarms of a snapshot."""
         for alarm in self._events.next(snapshot, storing=storing):
-            self._send(alarm.line())
+            self.send(alarm)
 
-    def _send(self, line: bytes) -> None:
-        """Write a line or, if the pipe has no room for it, nothing: it stays whole (pipe(7), PIPE_BUF)."""
+    def send(self, alarm: Alarm) -> None:
+        """Write an alarm's line or, if the pipe has no room, nothing: it stays whole (pipe(7), PIPE_BUF)."""
+        line = alarm.line()
         try:
             if len(line) > _PIPE_BUF:
                 raise OSError(errno.EMSGSIZE, "it is too long")

@@ -6,6 +6,7 @@ import socket
 from collections.abc import Callable
 
 from fwtop.alarms.config import AlarmConfig
+from fwtop.alarms.message import Alarm
 from fwtop.console.handoff import Options
 from fwtop.console.publish.alarm_events import Alarms
 from fwtop.console.publish.json_lines import JsonLines
@@ -70,6 +71,11 @@ class Outputs:
             from fwtop.console.publish.metrics import exposition  # few want it, and it takes 14 MB and 0.2 s
 
             self._scrapes.publish(exposition(snapshot, self.totals))
+
+    def tell(self, alarm: Alarm) -> None:
+        """Send an alarm that no snapshot tells."""
+        if self._alarms is not None:
+            self._alarms.send(alarm)
 
     def problems(self) -> list[str]:
         """Return a line per output that fails."""

@@ -1,0 +1,91 @@
+"""Carries decisions out in a thread of its own, so that a slow guardian delays no observation."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from fwtop.console.automatic.decisions import CONFIRM_SLACK_SECONDS, Automat, Decision
+from fwtop.console.automatic.policy import Policy
+from fwtop.console.control.guardian_link import GuardianLink
+from fwtop.model.errors import FwtopError
+from fwtop.model.protocol import Answer, Apply, Keep, Undo
+from fwtop.model.text import safe_text
+from fwtop.model.traffic.snapshot import Snapshot
+
+_MOST_WAITING = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Deed:
+    """What was done, for the journal, alarms and whoever reads them in the morning."""
+
+    subject: str  # the rule's id; "" if it was not installed
+    sentence: str
+
+
+class Agent:
+    """Decides on each snapshot; `link` is a connection of its own to the guardian.
+
+    Rules on trial fall with the connection, so that a recorder that dies leaves none that nobody judges.
+    """
+
+    def __init__(
+        self, policy: Policy, link: GuardianLink, changed: Callable[[], None] = lambda: None
+    ) -> None:
+        """`changed` is called after each change of a rule."""
+        self._policy = policy
+        self._automat = Automat(policy)
+        self._link = link
+        self._changed = changed
+        self._decisions: queue.Queue[Decision | None] = queue.Queue(_MOST_WAITING)
+        self._done: queue.SimpleQueue[tuple[Deed, Decision | None]] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._work, name="automatic", daemon=True)
+        self._thread.start()
+
+    def take(self, snapshot: Snapshot) -> list[Deed]:
+        """Decide on a snapshot; return what has been done since the last one."""
+        deeds = []
+        while not self._done.empty():
+            deed, refused = self._done.get()
+            deeds.append(deed)
+            if refused is not None:
+                self._automat.bar(refused.rule, time.time())
+        if not snapshot.guardian.startswith("lost"):
+            for decision in self._automat.next(snapshot):
+                if not self._decisions.full():  # else the next snapshot leads to the same decision
+                    self._decisions.put_nowait(decision)
+        return deeds
+
+    def close(self) -> None:
+        """End the thread once it has done what was decided."""
+        self._decisions.put(None)
+        self._thread.join(self._policy.trial_seconds)
+
+    def _work(self) -> None:
+        while (decision := self._decisions.get()) is not None:
+            try:
+                self._done.put((self._carry_out(decision), None))
+            except FwtopError as error:
+                what = (
+                    "not installed" if decision.verb == "install" else f"still there ({decision.verb} failed)"
+                )
+                sentence = f"Rule {decision.rule.id or 'of the policy'} is {what}: {error}"
+                refused = decision if decision.verb == "install" else None
+                self._done.put((Deed(decision.rule.id, safe_text(sentence, limit=390)), refused))
+            self._changed()
+
+    def _carry_out(self, decision: Decision) -> Deed:
+        rule = decision.rule
+        if decision.verb == "install":
+            confirm = int(self._policy.trial_seconds + CONFIRM_SLACK_SECONDS)
+            answer: Answer = self._link.demand_for_rule(Apply({}, confirm_seconds=confirm), rule)
+            rule_id = safe_text(answer.data["status"]["rule"]["id"], limit=20)
+        else:
+            request = Keep(rule.id, self._policy.ttl_seconds) if decision.verb == "keep" else Undo((rule.id,))
+            self._link.demand(request)
+            rule_id = rule.id
+        return Deed(rule_id, safe_text(f"Rule {rule_id} {decision.why} ({rule.summary})", limit=390))

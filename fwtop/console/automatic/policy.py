@@ -1,0 +1,79 @@
+"""/etc/fwtop/automatic.toml: what a recorder may do by itself; nothing without it, or with mistakes in it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+from fwtop.model.config_file import ConfigText, table_of
+from fwtop.model.rule import Kind
+from fwtop.model.text import safe_text
+
+FILE = "/etc/fwtop/automatic.toml"
+_RULES = tuple(
+    kind.value for kind in (Kind.IPSET, Kind.HASHLIMIT, Kind.STRING, Kind.XDP, Kind.TC, Kind.NFTABLES)
+)
+_NUMBERS = {
+    "confidence": (0.5, 1.0),
+    "harm": (0.0, 0.5),
+    "stops": (0.05, 1.0),
+    "after_seconds": (0.0, 3600.0),
+    "trial_seconds": (5.0, 300.0),
+    "ttl_seconds": (60, 86_400),
+    "most_rules": (1, 64),
+    "lost_handshakes": (0.05, 1.0),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """The settings; docs/automatic.toml documents each."""
+
+    enabled: bool = False
+    rules: tuple[str, ...] = _RULES
+    attacks: tuple[str, ...] = ()  # kinds; none: all
+    confidence: float = 0.9
+    harm: float = 0.01
+    stops: float = 0.5
+    after_seconds: float = 2.0
+    trial_seconds: float = 10.0
+    ttl_seconds: int = 600
+    most_rules: int = 8
+    lost_handshakes: float = 0.2
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Policy:
+        """Rebuild the settings from asdict() and JSON."""
+        return cls(**data | {name: tuple(data[name]) for name in ("rules", "attacks") if name in data})
+
+
+def read_policy(file: ConfigText | None) -> tuple[Policy, tuple[str, ...]]:
+    """Return the policy, and what is wrong in the file: then nothing is automatic."""
+    if file is None:
+        return Policy(), ()
+    table, wrong = table_of(file)
+    lines = [line.replace("the defaults hold", "nothing is automatic") for line in wrong]
+    for name, value in table.items():
+        if problem := _problem(name, value):
+            lines.append(safe_text(f"{file.path}: {name} {problem}; nothing is automatic"))
+    return (Policy(), tuple(lines)) if lines else (Policy.from_dict(table), ())
+
+
+def _problem(name: str, value: Any) -> str:  # noqa: ANN401 - whatever TOML holds
+    """Return the end of a sentence on what is wrong with a setting; "" if nothing is."""
+    if name not in {field.name for field in fields(Policy)}:
+        return "is not a setting"
+    if name == "enabled":
+        return "" if isinstance(value, bool) else "must be true or false"
+    if name in _NUMBERS:
+        low, high = _NUMBERS[name]
+        kinds = (int,) if isinstance(low, int) else (int, float)
+        is_right = isinstance(value, kinds) and not isinstance(value, bool) and low <= value <= high
+        whole = "a whole number" if isinstance(low, int) else "a number"
+        return "" if is_right else f"must be {whole} from {low:g} to {high:g}"
+    is_list = isinstance(value, list) and all(isinstance(word, str) for word in value)
+    if name == "rules":
+        return (
+            "" if is_list and value and set(value) <= set(_RULES) else f"must be some of {', '.join(_RULES)}"
+        )
+    return "" if is_list else "must be a list of kinds of attacks, as in docs/JSON.md"
