@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import socket
 from collections.abc import Callable
 from dataclasses import replace
@@ -188,3 +190,25 @@ def test_addresses_that_are_refused(address: str, why: str) -> None:
     with pytest.raises(FwtopError, match=why) as raised:
         listen(address, public=False)
     assert raised.value.code == 2
+
+
+def test_the_dashboard_asks_only_for_metrics_and_labels_that_exist() -> None:
+    dashboard = json.loads((Path(__file__).parents[2] / "docs/grafana.json").read_text())
+    labels: dict[str, set[str]] = {}
+    for family in text_string_to_metric_families(exposition(FULL, RunningTotals()).decode()):
+        for sample in family.samples:
+            labels.setdefault(sample.name, {"instance"}).update(sample.labels)
+    asked = set()
+    for panel in dashboard["panels"]:
+        for target in panel["targets"]:
+            found = re.findall(r"(fwtop_\w+)(?:\{(.*?)\})?", target["expr"])
+            assert found, panel["title"]
+            used = {label for _, matchers in found for label in re.findall(r"(\w+)\s*=~?", matchers)}
+            used |= {
+                name for group in re.findall(r"\bby \((.*?)\)", target["expr"]) for name in group.split(", ")
+            }
+            used |= set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"]))
+            for name, _ in found:
+                assert used <= labels[name], (panel["title"], name)
+                asked.add(name)
+    assert asked >= set(labels) - {"fwtop_build_info"}, "a metric that no panel shows"
