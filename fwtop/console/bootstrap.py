@@ -22,6 +22,7 @@ from fwtop.console.live import LiveSession, RulePreviews
 from fwtop.console.packets.packet_lists import LivePackets
 from fwtop.console.packets.samples import SamplePackets
 from fwtop.console.recorder import Recorder
+from fwtop.console.refresh_rate import RefreshRate
 from fwtop.console.traffic_parts import TrafficParts
 from fwtop.dissect.client import Dissector
 from fwtop.enrich.cities import open_cities
@@ -168,6 +169,7 @@ def build(
         notes=notes,
         late=lambda: link.late() + quick.late(),
         connections=ConnectionMeter(),
+        refresh=RefreshRate(watched=options.mode != "record" or options.jsonl_fd is not None),
     )
 
     def latest_window() -> Window | None:

@@ -139,6 +139,7 @@ class LiveSession:
         notes: Iterable[str] = (),
         late: Callable[[], list[str]] = list,
         connections: SocketReader | None = None,
+        refresh: RefreshRate | None = None,
     ) -> None:
         """`late` returns a line per guardian answer that arrived after its request had timed out."""
         self._connections = connections
@@ -155,7 +156,7 @@ class LiveSession:
         self._started = time.time()
         self._rules = RuleMonitor(link)
         self._survey = SurveyMonitor(link, origin.interfaces)
-        self._refresh = RefreshRate()
+        self._refresh = refresh or RefreshRate()
         self._judgement = Judgement()
         self._baseline = advisor.baseline.copy()  # as of the last judgement
         self.latest: Observed | None = None

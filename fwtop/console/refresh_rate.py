@@ -27,7 +27,9 @@ _ENDS = 0.02  # the same for the share that ended in one place
 class RefreshRate:
     """Decides when to tick and judge, from the time of the last change; `clock` is monotonic."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic, *, watched: bool = True) -> None:
+        """Without `watched`, nobody looks: calm seconds are merged, two at a time."""
+        self._calm_factor = 1.0 if watched else 2.0
         self._clock = clock
         self._last_change = clock()
         self._fingerprint: Hashable = None
@@ -69,7 +71,7 @@ class RefreshRate:
         """Return the interval until the next tick, given the normal one."""
         if self.reduced:
             return max(normal, _TICK_SECONDS)
-        return max(normal, _CALM_TICK_SECONDS) if self._rests else normal
+        return max(normal, _CALM_TICK_SECONDS * self._calm_factor) if self._rests else normal
 
     def check_seconds(self, normal: float) -> float:
         """Return how long to wait before looking whether traffic has changed, given the normal interval."""
@@ -84,7 +86,13 @@ class RefreshRate:
         low, high = sorted((pps + 1.0, self._judged_pps + 1.0))
         steady = not _moved(mix, self._judged_mix, _MIX) and not _moved(ends, self._judged_ends, _ENDS)
         if steady:
-            wait = _JUDGE_SECONDS if self.reduced else _CALM_JUDGE_SECONDS if self._rests else wait
+            wait = (
+                _JUDGE_SECONDS
+                if self.reduced
+                else _CALM_JUDGE_SECONDS * self._calm_factor
+                if self._rests
+                else wait
+            )
         if now - self._judged < wait - _EARLY and high <= low * _SURGE:
             return False
         self._judged, self._judged_pps = now, pps

@@ -19,10 +19,12 @@ MIX = {"udp": 0.9, "tcp": 0.1}
 ENDS = {"netfilter 7": 0.6, "delivered None": 0.4}
 
 
-def settled(cpu_saturated: bool = True, calm: bool = False) -> tuple[RefreshRate, Clock]:
+def settled(
+    cpu_saturated: bool = True, calm: bool = False, watched: bool = True
+) -> tuple[RefreshRate, Clock]:
     """Return a refresh rate that saw the same fingerprint for five seconds."""
     clock = Clock()
-    refresh = RefreshRate(clock)
+    refresh = RefreshRate(clock, watched=watched)
     for _ in range(5):
         refresh.update(cpu_saturated=cpu_saturated, calm=calm, fingerprint="flood")
         clock.now += 1.0
@@ -95,6 +97,14 @@ def test_calm_traffic_is_shown_once_a_second_and_judged_every_two() -> None:
     assert refresh.tick_seconds(2.0) == 2.0
     assert refresh.check_seconds(0.5) == 0.25  # but a change is looked for more often
     assert judgements(refresh, clock, 8.0) == 4
+
+
+def test_calm_traffic_that_nobody_watches_is_looked_at_half_as_often() -> None:
+    refresh, clock = settled(cpu_saturated=False, calm=True, watched=False)
+    assert refresh.tick_seconds(1.0) == 2.0
+    assert judgements(refresh, clock, 12.0) == 3
+    refresh.changed()
+    assert refresh.tick_seconds(1.0) == 1.0
 
 
 def test_a_surge_in_calm_traffic_is_judged_immediately() -> None:
