@@ -21,7 +21,7 @@ _fwtop() {
     --proto) mapfile -t COMPREPLY < <(compgen -W "tcp udp icmp icmpv6 gre" -- "$current") && return ;;
     --level) mapfile -t COMPREPLY < <(compgen -W "open protected closed" -- "$current") && return ;;
     --ttl) mapfile -t COMPREPLY < <(compgen -W "30s 10m 2h 1d" -- "$current") && return ;;
-    -o | --output | --jsonl | --alarms | --geoip | --svg | --capture | --check | --file) mapfile -t COMPREPLY < <(compgen -f -- "$current") && return ;;
+    -o | --output | --jsonl | --alarms | --automatic | --geoip | --svg | --capture | --check | --file) mapfile -t COMPREPLY < <(compgen -f -- "$current") && return ;;
     --directory | --history) mapfile -t COMPREPLY < <(compgen -d -- "$current") && return ;;
   esac
   local options="--help" rule="--ttl --preview --yes --force --json --netns"
@@ -29,7 +29,7 @@ _fwtop() {
     "" | watch) options+=" -i --interface --netns --geoip --slow --readonly --no-store" ;;
     snapshot) options+=" -i --interface --netns --seconds --no-store --json --top --geoip" ;;
     read) mapfile -t COMPREPLY < <(compgen -f -W "$options --text --json --explain --top --geoip" -- "$current") && return ;;
-    record) options+=" -i --interface --netns --geoip --jsonl --every --top --max-mib --metrics --metrics-public --alarms --no-alarms" ;;
+    record) options+=" -i --interface --netns --geoip --jsonl --every --top --max-mib --metrics --metrics-public --alarms --no-alarms --automatic" ;;
     service) options+=" status enable disable restart" ;;
     alarms) options+=" show test --alarms" ;;
     list) options+=" create add remove test show replace save delete --ttl --force -o --output --json --netns" ;;

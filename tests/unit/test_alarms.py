@@ -218,15 +218,15 @@ def test_a_stuck_or_ended_process_costs_alarms_not_time() -> None:
     os.set_blocking(writing, False)
     pipe = Alarms(writing, AlarmConfig())
     for _ in range(1000):
-        pipe._send(ALARM.line())
+        pipe.send(ALARM)
     assert pipe.problem == "an alarm was not delivered: Resource temporarily unavailable"
     assert os.read(reading, 1 << 20).count(b"\n") > 100
-    pipe._send(ALARM.line())
+    pipe.send(ALARM)
     assert pipe.problem == ""
-    pipe._send(b"x" * 5000)
+    pipe.send(replace(ALARM, message="x" * 5000))
     assert "too long" in pipe.problem
     os.close(reading)
-    pipe._send(ALARM.line())
+    pipe.send(ALARM)
     assert pipe.problem == "an alarm was not delivered: Broken pipe"
     os.close(writing)
 

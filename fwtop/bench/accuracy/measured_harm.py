@@ -111,7 +111,7 @@ def _learnt(lab: Lab) -> Usual:
     """Let `fwtop record` learn a baseline in quiet times; return what clients send meanwhile."""
     with Program(fwtop_argv("record", "--netns", lab.victim)):
         usual = _quiet(lab, _QUIET, _LEARN_SECONDS)
-    _forget_session(lab)
+    forget_session(lab)
     return usual
 
 
@@ -126,7 +126,7 @@ def _quiet(lab: Lab, phase: str, seconds: float) -> Usual:
     return {work: now.get(key, 0) - sent.get(key, 0) for work, key in keys.items()}
 
 
-def _forget_session(lab: Lab) -> None:
+def forget_session(lab: Lab) -> None:
     """Delete the victim's recorded session, which would clutter the list of sessions."""
     answer = json.loads(run_fwtop("sessions", "--json"))
     for session in answer["sessions"]:

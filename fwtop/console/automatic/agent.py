@@ -23,7 +23,7 @@ _MOST_WAITING = 64
 class Deed:
     """What was done, for the journal, alarms and whoever reads them in the morning."""
 
-    subject: str  # the rule's id; "" if it was not installed
+    subject: str  # the rule's id, or the kind of attack that nothing is done against; "" if refused
     sentence: str
 
 
@@ -58,6 +58,8 @@ class Agent:
             for decision in self._automat.next(snapshot):
                 if not self._decisions.full():  # else the next snapshot leads to the same decision
                     self._decisions.put_nowait(decision)
+        deeds += [Deed(kind, safe_text(line, limit=390)) for kind, line in self._automat.unable]
+        self._automat.unable.clear()
         return deeds
 
     def close(self) -> None:

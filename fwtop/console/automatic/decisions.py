@@ -8,14 +8,15 @@ from dataclasses import dataclass, replace
 from fwtop.console.automatic.clients import RECENT_SECONDS, Clients
 from fwtop.console.automatic.policy import Policy
 from fwtop.model.rule import ACTIVE_STATES, Rule, RuleStatus, State
-from fwtop.model.traffic.flow import STOPPED
+from fwtop.model.traffic.flow import NOTICED, STOPPED
 from fwtop.model.traffic.snapshot import Attack, Proposal, Snapshot
 from fwtop.render.numbers import percent
 
 CREATED_BY = "automatic"
 CONFIRM_SLACK_SECONDS = 20.0  # that a trial may last longer, should the decision come late
-_SETTLE_SECONDS = 4.0  # until a window shows only what came after a rule: one more for the same attack then
+_SETTLE_SECONDS = 6.0  # until a window shows only what came after a rule: one more for the same attack then
 _AGAIN_SECONDS = 600.0  # until a rule that was wrong or refused is tried again
+_UNABLE_SECONDS = 10.0
 _EFFECT = 0.2  # of the predicted packets that a rule must have dropped in its best second
 _WATCHED_SECONDS = 60.0  # after that a loss of clients is no longer the rule's doing
 _IDLE_SECONDS = 60.0  # a rule that drops nothing for so long is not renewed
@@ -51,6 +52,8 @@ class Automat:
         self._watched: dict[str, _Watch] = {}
         self._settling: dict[str, float] = {}  # attack → when another rule may follow
         self._barred: dict[tuple[object, ...], float] = {}  # rule → until when
+        self._told: dict[str, float] = {}  # attack → until when it is known that nothing is done
+        self.unable: list[tuple[str, str]] = []  # kinds of attacks, and why nothing is done; for the reader
 
     def next(self, snapshot: Snapshot) -> list[Decision]:
         """Return what is to be done now."""
@@ -120,10 +123,27 @@ class Automat:
                 if proposal.attack == attack.title and self._fits(proposal, present)
             ]
             if not fitting:
+                self._tell_unable(attack, snapshot, now)
                 continue
             best = max(fitting, key=lambda one: (round(one.attack_share, 2), -one.collateral_share))
             self._settling[attack.key] = now + _SETTLE_SECONDS
             yield Decision("install", self._rule(best, now), f"is tried against {attack.title}")
+
+    def _tell_unable(self, attack: Attack, snapshot: Snapshot, now: float) -> None:
+        """Say once in a while why an attack is left to the operator; not of one that rules are at work on."""
+        if attack.mine_share > NOTICED or self._told.get(attack.key, 0.0) > now:
+            return
+        if attack.since > now - _UNABLE_SECONDS:
+            return  # the proposals may get better
+        self._told = {key: until for key, until in self._told.items() if until > now}
+        self._told[attack.key] = now + _AGAIN_SECONDS
+        offered = [one for one in snapshot.judgement.proposals if one.attack == attack.title and one.rule]
+        why = "no rule is proposed"
+        if offered and all(one.guess for one in offered):
+            why = "nothing was learnt before it, so the harm of each rule is a guess"
+        elif offered:
+            why = "no proposed rule is within the policy"
+        self.unable.append((attack.kind, f"{attack.title} is left to the operator: {why}"))
 
     def _is_allowed(self, attack: Attack, now: float) -> bool:
         """Test whether something is to be done against an attack."""

@@ -1,0 +1,199 @@
+"""Automatic mitigation: what the policy allows is tried, and taken back if it harms or does nothing."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from stored_samples import START, attack, proposal, rule, snapshot
+
+from fwtop.console.automatic.agent import Agent
+from fwtop.console.automatic.decisions import CREATED_BY, Automat, Decision
+from fwtop.console.automatic.policy import Policy, read_policy
+from fwtop.model.config_file import ConfigText
+from fwtop.model.errors import FwtopError
+from fwtop.model.protocol import Answer, Apply, Keep, Undo
+from fwtop.model.rule import RuleStatus, State
+from fwtop.model.traffic.counters import TcpService
+from fwtop.model.traffic.snapshot import Snapshot
+
+POLICY = Policy(enabled=True)
+SAMPLE = Path(__file__).parents[2] / "docs/automatic.toml"
+FLOOD = attack(since=START - 10)
+OFFER = replace(proposal(180_000.0), attack=FLOOD.title, rule=replace(rule(), id=""))
+
+
+def seen(second: float, *, calm: bool = False, handshakes: float = 100.0, **changes: Any) -> Snapshot:
+    """What is seen in a second: a flood with one proposal, unless something else is said."""
+    rules = changes.pop("rules", ())
+    flood = replace(FLOOD, **changes.pop("flood", {}))
+    offer = replace(OFFER, **changes.pop("offer", {}))
+    found = snapshot(START + second - 5, attacks=() if calm else (flood,), mitigations=rules)
+    judged = replace(found.judgement, proposals=() if calm else (offer,))
+    return replace(found, judgement=judged, tcp=TcpService(50, handshakes, 1000.0))
+
+
+def installed(automat: Automat, at: float = 0.0) -> RuleStatus:
+    """Have the flood's rule installed; return it on trial."""
+    (decision,) = automat.next(seen(at))
+    assert decision.verb == "install"
+    return RuleStatus(replace(decision.rule, id="7"), State.PROVISIONAL, pps=175_000.0)
+
+
+def test_a_rule_within_the_policy_is_tried_and_kept_and_renewed_while_it_drops() -> None:
+    automat = Automat(POLICY)
+    status = installed(automat)
+    made = status.rule
+    assert (made.created_by, made.ttl_seconds, made.predicted_pps) == (CREATED_BY, 600, 180_000.0)
+    assert made.summary.startswith("automatic: ")
+    verbs = [
+        decision.verb for second in range(1, 14) for decision in automat.next(seen(second, rules=(status,)))
+    ]
+    assert verbs == ["keep"]
+    status = replace(status, state=State.CONFIRMED, expires=START + 600)
+    assert automat.next(seen(400, rules=(status,))) == []
+    (renewed,) = automat.next(seen(500, rules=(status,)))
+    assert renewed.verb == "keep"
+    idle = replace(status, pps=0.0)
+    assert automat.next(seen(570, rules=(idle,))) == []
+
+
+@pytest.mark.parametrize(
+    ("policy", "changes"),
+    [
+        ({}, {"flood": {"confidence": 0.8}}),
+        ({}, {"flood": {"ended": START}}),
+        ({}, {"flood": {"other_share": 0.97}}),
+        ({}, {"flood": {"since": START - 0.5}}),
+        ({"attacks": ("syn_flood",)}, {}),
+        ({"rules": ("xdp",)}, {}),
+        ({}, {"offer": {"guess": True}}),
+        ({}, {"offer": {"collateral_share": 0.02}}),
+        ({}, {"offer": {"attack_share": 0.4}}),
+        ({}, {"offer": {"rule": None}}),
+        ({}, {"offer": {"attack": "another"}}),
+    ],
+)
+def test_what_the_policy_does_not_allow_is_left_to_the_operator(
+    policy: dict[str, Any], changes: dict[str, Any]
+) -> None:
+    assert Automat(replace(POLICY, **policy)).next(seen(0, **changes)) == []
+    assert len(Automat(POLICY).next(seen(0))) == 1
+
+
+def test_a_rule_without_effect_is_taken_back_and_not_tried_again_soon() -> None:
+    automat = Automat(POLICY)
+    status = replace(installed(automat), pps=300.0)
+    made = [decision for second in range(1, 13) for decision in automat.next(seen(second, rules=(status,)))]
+    assert [decision.verb for decision in made] == ["undo"]
+    assert "without effect" in made[0].why
+    assert automat.next(seen(20)) == []
+    assert [decision.verb for decision in automat.next(seen(1000))] == ["install"]
+
+
+@pytest.mark.parametrize(("calm", "after", "is_wrong"), [(100, 60, True), (100, 90, False), (20, 25, False)])
+def test_a_rule_that_costs_clients_their_handshakes_is_taken_back(
+    calm: float, after: float, is_wrong: bool
+) -> None:
+    """Fewer handshakes than just before it, and than in calm: bots that it keeps out made some, too."""
+    automat = Automat(POLICY)
+    for second in range(-30, 0):
+        automat.next(seen(second, calm=True, handshakes=calm))
+    policy_waits = {"since": START + 3}
+    for second in range(4):
+        assert automat.next(seen(second, flood=policy_waits)) == []
+    status = installed(automat, 5.0)
+    made: list[Decision] = []
+    for second in range(6, 40):
+        state = State.CONFIRMED if any(one.verb == "keep" for one in made) else State.PROVISIONAL
+        rules = () if any(one.verb == "undo" for one in made) else (replace(status, state=state),)
+        made += automat.next(seen(second, handshakes=after, rules=rules))
+    assert [one.verb for one in made] == (["undo"] if is_wrong else ["keep"])
+    assert ("clients lost" in made[0].why) is is_wrong
+
+
+def test_the_budget_counts_rules_of_an_earlier_recording_and_nobody_elses() -> None:
+    mine = RuleStatus(replace(rule(1), created_by=CREATED_BY), State.CONFIRMED)
+    other = replace(mine, rule=replace(mine.rule, id="2", created_by="key"))
+    offer = {"rule": replace(mine.rule, ttl_seconds=1, match=replace(mine.rule.match, dport=53))}
+    assert Automat(replace(POLICY, most_rules=1)).next(seen(0, offer=offer, rules=(mine, other))) == []
+    (decision,) = Automat(replace(POLICY, most_rules=2)).next(seen(0, offer=offer, rules=(mine, other)))
+    assert decision.verb == "install"
+    # What is active already is not installed again, whoever did it
+    assert Automat(POLICY).next(seen(0, rules=(other,))) == []
+
+
+def test_an_attack_that_nothing_is_done_about_is_told_once() -> None:
+    automat = Automat(POLICY)
+    for second in range(100):
+        automat.next(seen(second, offer={"guess": True}))
+    assert automat.unable == [
+        (FLOOD.kind, f"{FLOOD.title} is left to the operator: "
+         "nothing was learnt before it, so the harm of each rule is a guess")
+    ]  # fmt: skip
+
+
+class FakeLink:
+    """A guardian that does everything, or refuses to install."""
+
+    def __init__(self, refusal: str = "") -> None:
+        self.asked: list[object] = []
+        self.refusal = refusal
+
+    def demand_for_rule(self, request: Apply, rule: object) -> Answer:
+        self.asked.append(request)
+        if self.refusal:
+            raise FwtopError(self.refusal)
+        return Answer(True, data={"status": {"rule": {"id": "7"}}})
+
+    def demand(self, request: Keep | Undo) -> Answer:
+        self.asked.append(request)
+        return Answer(True)
+
+
+@pytest.mark.parametrize("refusal", ["", "it is allow-listed"])
+def test_what_was_done_or_refused_is_told(refusal: str, poll_until: Callable[..., Any]) -> None:
+    link = FakeLink(refusal)
+    agent = Agent(POLICY, link)  # type: ignore[arg-type]
+    assert agent.take(seen(0)) == []
+    poll_until(lambda: link.asked)
+    told = poll_until(lambda: agent.take(seen(0.1)))
+    agent.close()
+    assert isinstance(link.asked[0], Apply)
+    assert not link.asked[0].force
+    assert link.asked[0].confirm_seconds > POLICY.trial_seconds
+    assert refusal in told[0].sentence
+    assert told[0].subject == ("" if refusal else "7")
+
+
+def test_the_sample_holds_the_defaults() -> None:
+    lines = [line[2:].partition("  #")[0] for line in SAMPLE.read_text().splitlines() if " = " in line]
+    table = tomllib.loads("\n".join(lines))
+    assert {name: tuple(value) if isinstance(value, list) else value for name, value in table.items()} == (
+        asdict(Policy())
+    )
+    assert Policy.from_dict(asdict(POLICY)) == POLICY
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "harm = 2.0",
+        "most_rules = 1.5",
+        "rules = []",
+        'rules = ["sysctl"]',
+        "attacks = 3",
+        "nonsense = 1",
+        "x =",
+    ],
+)
+def test_a_mistake_turns_everything_off(text: str) -> None:
+    policy, wrong = read_policy(ConfigText("automatic.toml", f"enabled = true\n{text}"))
+    assert not policy.enabled
+    assert len(wrong) == 1
+    assert "nothing is automatic" in wrong[0]
+    assert read_policy(ConfigText("automatic.toml", "enabled = true\nharm = 0"))[0] == replace(POLICY, harm=0)
