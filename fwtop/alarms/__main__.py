@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from fwtop.alarms import journal
 from fwtop.alarms.command import CommandRunner
@@ -20,10 +20,11 @@ from fwtop.alarms.mail import mail_text, sendmail_argv
 from fwtop.alarms.message import MAX_BYTES, Alarm, parse_line
 from fwtop.alarms.spool import Spool
 from fwtop.alarms.supervisor import Settings
-from fwtop.alarms.webhook import Webhook, WebhookSender
+
+if TYPE_CHECKING:
+    from fwtop.alarms.webhook import WebhookSender
 
 Send = Callable[[Alarm], None]
-Target = CommandRunner | WebhookSender
 
 
 class Courier:
@@ -35,13 +36,15 @@ class Courier:
         self._config = config
         self._send = send
         self.failures = 0
-        self._targets: list[Target] = []
+        self._targets: list[CommandRunner | WebhookSender] = []
         if config.command:
             self._targets.append(CommandRunner(config.command, config.command_seconds, self._failed))
         if config.mail_to:
             argv, text = sendmail_argv(config.mail_to), partial(mail_text, to=config.mail_to)
             self._targets.append(CommandRunner(argv, config.command_seconds, self._failed, text))
         if config.webhook:
+            from fwtop.alarms.webhook import Webhook, WebhookSender  # 3 MB that few need
+
             webhook = Webhook(config.webhook, secret, config.webhook_seconds)
             self._targets.append(WebhookSender(webhook, Spool(Path(spool)), self._failed))
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import asdict
-from email.message import EmailMessage
 
 from fwtop.alarms.message import Alarm
 
@@ -25,6 +24,8 @@ def sendmail_argv(to: tuple[str, ...]) -> tuple[str, ...]:
 
 def mail_text(alarm: Alarm, to: tuple[str, ...]) -> bytes:
     """Return the message: the sentence, the details a line each, and the JSON as an attachment."""
+    from email.message import EmailMessage  # 3 MB that few need
+
     mail = EmailMessage()
     mail["Subject"] = f"[fwtop] {alarm.host}: {alarm.message}"
     mail["To"] = ", ".join(to)

@@ -117,8 +117,7 @@ def _systemctl(*words: str) -> str:
     except subprocess.TimeoutExpired:
         raise FwtopError(f"systemd needed over {_SECONDS:.0f} s; see: systemctl status {_UNIT}") from None
     if done.returncode:
-        lines = done.stderr.strip().splitlines() or ["no message"]
-        raise FwtopError(
-            f"systemctl {words[0]} failed: {safe_text(lines[0], limit=200)}; see: journalctl -u {_UNIT}"
-        )
+        lines = [line for line in done.stderr.strip().splitlines() if not line.startswith("Created symlink")]
+        what = safe_text(lines[0] if lines else "no message", limit=200).rstrip(".")
+        raise FwtopError(f"systemctl {words[0]}: {what}; see: journalctl -u {_UNIT}")
     return done.stdout
