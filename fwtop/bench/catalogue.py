@@ -35,6 +35,7 @@ TABLES = (
     Table("bulk", "seconds to load a million entries, by tool (Akamai)"),
     Table("lists", "seconds to change a live list of a million entries, by tool"),
     Table("policy", "seconds to switch a port and to put in a policy, under a flood"),
+    Table("scale", "seconds and memory to load 5 and 25 million addresses, by tool"),
     Table("screen", "the open screen under a full flood: bytes to the terminal, CPU time, memory"),
     Table("conntrack", "the cost of tracked connections and long rule lists (University of Washington)"),
     Table("bridge", "packets/s that a bridge and a router pass on, tracked, ruled and watched (Washington)"),

@@ -155,10 +155,10 @@ def _build_uncounted4(prefixes: PrefixRows) -> List4:
     """Create and fill the maps of IPv4 prefixes without numbers, reading them piece by piece twice."""
     import numpy as np
 
-    from fwtop.xdp.uncounted import outer_pieces, part_ranks
+    from fwtop.xdp.uncounted import part_ranks
 
     state = np.zeros(1 << 24, np.uint8)
-    for value, length in outer_pieces(prefixes):
+    for value, length in prefixes.outer_pieces4():
         wide = length <= 24
         _fill_spans(state, (value[wide] >> 8).astype(np.uint32), 24 - length[wide].astype(np.int64))
         state[value[~wide] >> 8] = _PART
@@ -168,7 +168,7 @@ def _build_uncounted4(prefixes: PrefixRows) -> List4:
     listed = _create_array("fwtop_parts", size=count * _PART_BYTES)
     with map_array(listed, count * _PART_BYTES, writable=True) as mapped:
         words = np.frombuffer(mapped, np.uint64)
-        for value, length in outer_pieces(prefixes):
+        for value, length in prefixes.outer_pieces4():
             parts = _Parts(value[length > 24], length[length > 24])
             if len(parts.blocks):
                 first = int(parts.blocks[0])  # what came before it in its word is counted here

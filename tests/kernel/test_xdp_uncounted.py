@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from fwtop.kernel import bpf
+from fwtop.model.addresses import prefix_rows
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.prefix_rows import PrefixRows
 from fwtop.model.rule import Match
-from fwtop.xdp import lists, uncounted
+from fwtop.xdp import lists
 from fwtop.xdp.rule import List4
 
 pytestmark = pytest.mark.kernel
@@ -45,7 +46,7 @@ def test_a_list_without_counters_holds_the_same(monkeypatch: pytest.MonkeyPatch,
     match = Match(sources=prefixes() if piece > 2 else prefixes()[:200] + prefixes()[-200:])
     counted, numbers = lists.build_lists(match, 0)
     monkeypatch.setattr(lists, "COUNTED_PREFIXES", 0)
-    monkeypatch.setattr(uncounted, "_PIECE", piece)
+    monkeypatch.setattr(prefix_rows, "_CHECKED", piece)
     plain, none = lists.build_lists(match, 0)
     assert (numbers > 0, none) == (True, 0)
     mine, others = (made["src", 4] for made in (plain, counted))

@@ -19,6 +19,7 @@ MAX_FILE_BYTES = 1 << 30
 _SHOWN_ERRORS = 3
 _NUMPY_BYTES = 100_000  # for smaller files importing numpy takes longer than parsing
 _MAPPED = 0xFFFF  # upper bits of IPv4-mapped addresses, ::ffff:192.0.2.1
+_JOINED = 64  # pieces
 _PIECE = 1 << 18  # bytes; keeps the working set in the CPU cache
 
 
@@ -86,18 +87,45 @@ class _Lines:
         return entries_of([*self._with_ports, *map(str, list(self.found)[:1])])
 
 
+class _Columns:
+    """Columns of many pieces, in arrays so large that their memory goes back to the system with them."""
+
+    def __init__(self) -> None:
+        self._large: list[tuple[Any, ...]] = []
+        self._small: list[tuple[Any, ...]] = []
+
+    def add(self, columns: tuple[Any, ...] | None) -> None:
+        """Take a piece's columns, None for none."""
+        if columns is not None:
+            self._small.append(columns)
+        if len(self._small) >= _JOINED:
+            self._join()
+
+    def all(self) -> list[tuple[Any, ...]]:
+        """Return what was taken, and keep nothing."""
+        if self._small:
+            self._join()
+        found, self._large = self._large, []
+        return found
+
+    def _join(self) -> None:
+        import numpy as np
+
+        self._large.append(tuple(np.concatenate(item) for item in zip(*self._small, strict=True)))
+        self._small.clear()
+
+
 def _read_long(file: BinaryIO, name: str, head: bytes, lines: _Lines) -> Sequence[Prefix]:
     """Parse plain lines with numpy, piece by piece, and all others one by one."""
     from fwtop.cli.files.plain_prefixes import parse_lines
     from fwtop.model.addresses.prefix_rows import PrefixRows
 
-    four: list[tuple[Any, ...]] = []
-    six: list[tuple[Any, ...]] = []
+    four, six = _Columns(), _Columns()
     before = count = 0
     for text in _pieces(file, name, head):
         piece = parse_lines(text)
-        four += [piece.four] if piece.four else []
-        six += [piece.six] if piece.six else []
+        four.add(piece.four)
+        six.add(piece.six)
         for index, line in piece.others:
             lines.take(before + index + 1, line)
         before += piece.lines
@@ -105,7 +133,7 @@ def _read_long(file: BinaryIO, name: str, head: bytes, lines: _Lines) -> Sequenc
         if count + len(lines.found) > 2 * MAX_PREFIXES:  # however often each is repeated
             break
     lines.check()
-    found = PrefixRows.of_columns(four, six)
+    found = PrefixRows.of_columns(four.all(), six.all())
     if of_ports := lines.of_ports():
         if len(found):
             raise FwtopError(

@@ -9,6 +9,7 @@ import contextlib
 import sqlite3
 import syslog
 from collections.abc import Callable, Iterable
+from mmap import mmap
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,6 +19,7 @@ from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
 
 _T = TypeVar("_T")
+_PIECE = 1 << 20  # bytes
 
 
 class Database:
@@ -91,6 +93,25 @@ class Database:
     def execute(self, statement: str, values: tuple[Any, ...] = ()) -> sqlite3.Cursor:
         """Run a statement that writes; raises FwtopError, for example on a full disk."""
         return self.ask(lambda: self._mending(lambda: self._db.execute(statement, values)))
+
+    def put_list(self, number: int, encoded: bytes | mmap) -> None:
+        """Write a rule's long list piece by piece, which takes no memory of its size; raises FwtopError."""
+
+        def work() -> None:
+            self._db.execute("BEGIN")
+            try:
+                self._db.execute(
+                    "INSERT OR REPLACE INTO lists VALUES (?, zeroblob(?))", (number, len(encoded))
+                )
+                with self._db.blobopen("lists", "sources", number) as blob, memoryview(encoded) as view:
+                    for start in range(0, len(view), _PIECE):
+                        blob.write(view[start : start + _PIECE])
+                self._db.execute("COMMIT")
+            except BaseException:
+                self._db.rollback()
+                raise
+
+        self.ask(lambda: self._mending(work))
 
     def query(self, statement: str, values: tuple[Any, ...]) -> list[tuple[Any, ...]]:
         """Return all rows of an answer; raises FwtopError."""

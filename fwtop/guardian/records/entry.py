@@ -49,7 +49,7 @@ def is_long(rule: Rule) -> bool:
 def inline_sources(rule: Rule) -> bytes:
     """Encode the sources that the rule's own row holds: of a long list, the first."""
     sources = own_sources(rule)
-    return pack_prefixes(sources[:KEPT_SOURCES] if is_long(rule) else sources)
+    return bytes(pack_prefixes(sources[:KEPT_SOURCES] if is_long(rule) else sources))
 
 
 def row_of(entry: Entry, boot: str, netns: int) -> tuple[Any, ...]:

@@ -14,6 +14,7 @@ import threading
 import time
 from dataclasses import replace
 from functools import partial
+from mmap import mmap
 from pathlib import Path
 from typing import Any
 
@@ -306,8 +307,7 @@ class Journal:
     def _write_list(self, entry: Entry) -> None:
         """Write a long list into a row of its own, as SQLite rewrites a whole row with each update."""
         if is_long(entry.rule):
-            row = (int(entry.rule.id), pack_prefixes(entry.rule.match.sources))
-            self._db.execute("INSERT OR REPLACE INTO lists VALUES (?, ?)", row)
+            self._db.put_list(int(entry.rule.id), pack_prefixes(entry.rule.match.sources))
 
     def _write_soon(self) -> None:
         """Have the updates that are due written, once for many of them."""
@@ -347,7 +347,7 @@ class Journal:
         sources = pack_prefixes(own_sources(entry.rule)) if with_sources else None
         return self._put(f"rule-{entry.rule.id}", record_of(entry), sources)
 
-    def _put(self, name: str, record: dict[str, Any], blob: bytes | None = None) -> bool:
+    def _put(self, name: str, record: dict[str, Any], blob: bytes | mmap | None = None) -> bool:
         """Keep a record on the tmpfs; returns whether it is there."""
         return self._runtime is not None and self._runtime.put(name, record, blob)
 

@@ -14,6 +14,7 @@ import syslog
 import threading
 import time
 from collections.abc import Callable, Iterator
+from mmap import mmap
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,7 @@ class RuntimeCopy:
         """Where the records are."""
         return self._directory
 
-    def put(self, name: str, record: dict[str, Any], blob: bytes | None = None) -> bool:
+    def put(self, name: str, record: dict[str, Any], blob: bytes | mmap | None = None) -> bool:
         """Keep a record, with bytes beside it, in one step each; False (and a log line) if it can't be."""
         try:
             with self._lock:
@@ -119,7 +120,7 @@ class RuntimeCopy:
             return (self._directory / (name + _LIST)).read_bytes()
         return None
 
-    def _write(self, name: str, data: bytes) -> None:
+    def _write(self, name: str, data: bytes | mmap) -> None:
         """Replace a file in one step; a crash leaves the old one or the new one."""
         new = self._directory / (name + _NEW)
         descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)

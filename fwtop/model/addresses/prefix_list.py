@@ -40,12 +40,15 @@ def collection_paused() -> Iterator[None]:
             gc.enable()
 
 
-def pack_prefixes(prefixes: Sequence[Prefix]) -> bytes:
-    """Encode prefixes as 18 bytes each; a long list is sorted and deduplicated, and takes 5 to 17."""
+def pack_prefixes(prefixes: Sequence[Prefix]) -> bytes | mmap.mmap:
+    """Encode prefixes as 18 bytes each; a long list is sorted and deduplicated, and takes 5 to 17.
+
+    One that came in a memory file is that file, mapped: nothing is copied.
+    """
     if len(prefixes) > ATTACH_ABOVE:
         from fwtop.model.addresses.prefix_rows import PrefixRows
 
-        return PrefixRows.of(prefixes).tobytes()
+        return PrefixRows.of(prefixes).encoded()
     pack = _ENTRY.pack
     return b"".join([pack(item.family, item.length, item.value.to_bytes(16, "big")) for item in prefixes])
 
@@ -114,7 +117,7 @@ def sealed(prefixes: Sequence[Prefix]) -> int:
 def _pieces(prefixes: Sequence[Prefix]) -> Sequence[bytes | memoryview]:
     """Return what `pack_prefixes` would, a long list without copying it."""
     if len(prefixes) <= ATTACH_ABOVE and isinstance(prefixes, tuple):
-        return [pack_prefixes(prefixes)]
+        return [bytes(pack_prefixes(prefixes))]
     from fwtop.model.addresses.port_rows import PortRows
     from fwtop.model.addresses.prefix_rows import PrefixRows
 
