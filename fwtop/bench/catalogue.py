@@ -38,6 +38,7 @@ TABLES = (
     Table("scale", "seconds and memory to load 5 and 25 million addresses, by tool"),
     Table("screen", "the open screen under a full flood: bytes to the terminal, CPU time, memory"),
     Table("conntrack", "the cost of tracked connections and long rule lists (University of Washington)"),
+    Table("stateless", "a service behind stateful rules, and without connection tracking (Strongarm)"),
     Table("bridge", "packets/s that a bridge and a router pass on, tracked, ruled and watched (Washington)"),
     Table(
         "resolver",
