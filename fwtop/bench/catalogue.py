@@ -47,6 +47,7 @@ TABLES = (
     Table("calibrate", "cost of a packet by kind of rule; --calibrate stores it for the proposals"),
     Table("harm", "a rule's predicted harm to legitimate clients against the measured harm"),
     Table("night", "attacks while nobody is there: what automatic rules stop, and how clients fare"),
+    Table("day", "a day in ten minutes, recorded: the lab against store, report, replay, trends and bundle"),
     Table("xdp", "drops in the driver: a bare XDP_DROP, xdp-filter, fwtop's compiled rules"),
 )
 

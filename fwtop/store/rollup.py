@@ -16,6 +16,8 @@ _AVERAGED = (
     "tcp_handshakes_per_s", "tcp_acknowledged_per_s", "mine_pps", "other_pps", "kernel_pps",
 )  # fmt: skip
 _GREATEST = ("one_in", "conntrack", "conntrack_max")
+# The tick before a batch, which an earlier one rolled up
+_BEFORE = "(SELECT max(older.at) FROM tick AS older WHERE older.at < tick.at)"
 # The number of the span that ends at or after `at`
 _SLOT = "(CAST(at / :span AS INTEGER) - (CAST(at / :span AS INTEGER) * :span = at))"
 
@@ -41,7 +43,8 @@ def _ticks(database: sqlite3.Connection, before: float, span: int) -> None:
         "SELECT (slot + 1) * :span, :span, sum(width), max(coalesce(peak_pps, pps)), "
         f"max(coalesce(peak_bps, bps)), {sums}, {most} FROM ("
         f"SELECT *, {_SLOT} AS slot, coalesce(seconds, "
-        f"min(max(at - lag(at, 1, at - 1) OVER (ORDER BY at), 0.001), {_MAX_WIDTH})) AS width "
+        f"min(max(at - coalesce(lag(at) OVER (ORDER BY at), {_BEFORE}, at - 1), 0.001), {_MAX_WIDTH})) "
+        "AS width "
         "FROM tick WHERE span < :span AND at <= :before) GROUP BY slot",
         before,
         span,

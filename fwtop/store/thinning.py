@@ -35,8 +35,8 @@ def halve(database: sqlite3.Connection, before: float) -> None:
 
 
 _PREFIXES = 256  # kept of a rule
-_COMMANDS = 64
-_COMMAND_CHARACTERS = 2_000
+COMMANDS = 64
+COMMAND_CHARACTERS = 2_000
 
 
 def truncated(snapshot: Snapshot) -> Snapshot:
@@ -72,9 +72,9 @@ def _status(status: RuleStatus) -> RuleStatus:
 
 
 def _proposal(proposal: Proposal) -> Proposal:
-    commands = tuple(command[:_COMMAND_CHARACTERS] for command in proposal.commands[:_COMMANDS])
+    commands = tuple(command[:COMMAND_CHARACTERS] for command in proposal.commands[:COMMANDS])
     rule = _rule(proposal.rule) if proposal.rule else None
-    line = proposal.fwtop[:_COMMAND_CHARACTERS]
+    line = proposal.fwtop[:COMMAND_CHARACTERS]
     if rule is proposal.rule and commands == proposal.commands and line == proposal.fwtop:
         return proposal
     return replace(proposal, rule=rule, commands=commands, fwtop=line)

@@ -1,0 +1,202 @@
+"""A lab day, recorded: the lab against the report, the report against the store, live against replay.
+
+Ten minutes of calm, pulse wave, mixed vectors and calm are recorded live; then once more with the clock 48
+times as fast, so that they become a day of eight hours with trends, alarms, report and bundle.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from fwtop.alarms.config import AlarmConfig
+from fwtop.bench.frame import Document, Options, Row, measure
+from fwtop.console.publish.alarm_events import AlarmEvents
+from fwtop.lab.day import FULL, QUICK, Day, accelerate, record_day
+from fwtop.model.errors import FwtopError
+from fwtop.model.text import safe_text
+from fwtop.model.traffic.flow import FULL_TABLE
+from fwtop.model.traffic.history import Trends
+from fwtop.model.traffic.session import SessionRecord
+from fwtop.model.traffic.snapshot import Snapshot
+from fwtop.render.observation import observation_json
+from fwtop.report.bundle import bundle_files
+from fwtop.report.summary import Digest, digest
+from fwtop.store.reader import load_session, replay
+from fwtop.store.thinning import COMMAND_CHARACTERS, COMMANDS
+from fwtop.store.trends import session_trends
+
+FACTOR = 48.0
+_TOP = 10  # entries of each list in a live line
+_NOT_COMPARED = ("source",)  # says whether it is live or replayed
+_SAME = 1e-6  # of a figure: sums of the same numbers in another order
+_Figures = Iterator[tuple[str, str, float, str | None]]
+
+
+def run(options: Options) -> Document:
+    """Measure the table; a folder that is named keeps the accelerated day's session, history and bundle."""
+    day = record_day(QUICK if options.quick else FULL)
+    with tempfile.TemporaryDirectory(prefix="fwtop-") as folder:
+        state = Path(options.captures[0]) if options.captures else Path(folder)
+        try:
+            state.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise FwtopError(f"{safe_text(state)} can't be made: {error.strerror}") from None
+        live = load_session(day.path)
+        fast, taken = accelerate(day.path, state, FACTOR)
+        told = digest(live)
+        rows = [
+            *_truth(day, told),
+            *_store(day, live, told),
+            *_accelerated(live, fast, taken, state),
+        ]
+    made = [Row(name, unit, partial(float, value), versus) for name, unit, value, versus in rows]
+    notes = [f"The live session is {safe_text(day.path)}."]
+    if options.captures:
+        notes.append(f"The accelerated day, its history and its bundle are in {safe_text(state)}.")
+    return Document("day", 1, measure(made, 1), notes=tuple(notes))
+
+
+def _truth(day: Day, told: Digest) -> _Figures:
+    """Compare the report with what the lab sent and the victim's interface counted."""
+    truth = day.truth
+    yield "packets, the victim's interface", "packets", float(truth["arrived_packets"]), None
+    yield "packets, the report", "packets", told.sums.packets, "packets, the victim's interface"
+    yield "the attacks' packets, the lab", "packets", float(truth["attack"]["packets"]), None
+    yield (
+        "the attacks' packets, the report",
+        "packets",
+        told.protection.packets,
+        "the attacks' packets, the lab",
+    )
+    sent: dict[str, float] = {}
+    for vector in truth["vectors"]:
+        sent[vector["kind"]] = sent.get(vector["kind"], 0.0) + vector["packets"]
+    for kind, packets in sent.items():
+        seen = sum(span.packets for span in told.spans if span.kind == kind)
+        yield f"{kind}, the lab", "packets", packets, None
+        yield f"{kind}, the report", "packets", seen, f"{kind}, the lab"
+    counted = float(sum(rule["packets"] for rule in day.rules))
+    yield "dropped by rules, their counters", "packets", counted, None
+    yield "dropped by rules, the report", "packets", told.sums.mine or 0.0, "dropped by rules, their counters"
+
+
+def _store(day: Day, live: SessionRecord, told: Digest) -> _Figures:
+    """Count ticks whose replay is not what was live, and the report's figures that the store denies."""
+    replayed = {_key(line): line for line in map(_comparable, replay(day.path))}
+    lines = {_key(line): line for line in map(_without, day.lines)}
+    yield "ticks observed live", "ticks", float(len(lines)), None
+    yield "ticks that are stored", "ticks", float(len(lines.keys() & replayed.keys())), "ticks observed live"
+    differing = sum(lines[at] != replayed[at] for at in lines.keys() & replayed.keys())
+    yield "stored ticks whose replay is not what was live", "ticks", float(differing), None
+    yield "figures of the report that the store denies", "figures", float(len(denied(live, told))), None
+
+
+def _key(line: Mapping[str, Any]) -> tuple[Any, Any]:
+    return line["started"], line["seconds"]
+
+
+def _comparable(snapshot: Snapshot) -> dict[str, Any]:
+    return _without(observation_json(snapshot, top=_TOP))
+
+
+def _without(line: dict[str, Any]) -> dict[str, Any]:
+    """Leave out what differs on purpose, such as the end of long commands, which the store cuts."""
+    kept = {name: value for name, value in line.items() if name not in _NOT_COMPARED}
+    kept["proposals"] = [
+        {
+            **proposal,
+            "commands": [command[:COMMAND_CHARACTERS] for command in proposal["commands"][:COMMANDS]],
+            "fwtop": proposal["fwtop"][:COMMAND_CHARACTERS],
+        }
+        for proposal in kept["proposals"]
+    ]
+    return kept
+
+
+_SUMS = {
+    "packets": "pps",
+    "dropped": "dropped_pps",
+    "accepted": "accepted_pps",
+    "mine": "mine_pps",
+    "other": "other_pps",
+    "kernel": "kernel_pps",
+}
+_WIDTHS = (
+    "SELECT *, coalesce(seconds, min(max(at - lag(at, 1, (SELECT CAST(value AS REAL) FROM meta "
+    "WHERE name = 'started')) OVER (ORDER BY at, n), 0), 60.0)) AS width FROM tick"
+)
+
+
+def denied(record: SessionRecord, told: Digest) -> list[str]:
+    """Return the report's figures that plain SQL on the session's file does not find."""
+    with closing(sqlite3.connect(f"file:{record.info.path}?mode=ro", uri=True)) as database:
+
+        def ask(query: str) -> float:
+            return float(database.execute(query).fetchone()[0] or 0.0)
+
+        found = {
+            name: (getattr(told.sums, name) or 0.0, ask(f"SELECT sum({column} * width) FROM ({_WIDTHS})"))  # noqa: S608
+            for name, column in _SUMS.items()
+        }
+        found["peak"] = told.sums.peak_pps, ask("SELECT max(coalesce(peak_pps, pps)) FROM tick")
+        found["attacks' packets"] = (
+            told.protection.packets,
+            ask(
+                f"SELECT sum(attack.pps * width) FROM attack JOIN ({_WIDTHS}) AS tick ON tick.at = attack.at "  # noqa: S608
+                f"WHERE kind <> '{FULL_TABLE}'"
+            ),
+        )
+        for effect in told.effects:
+            query = "SELECT max(packets) FROM rule_tick WHERE rule_id = ?"
+            counted = database.execute(query, (effect.rule.id,)).fetchone()[0] or 0.0
+            found[f"rule {effect.rule.id}"] = float(effect.packets), float(counted)
+    return [
+        name for name, (mine, stored) in found.items() if abs(mine - stored) > _SAME * max(abs(stored), 1.0)
+    ]
+
+
+def _accelerated(
+    live: SessionRecord, fast: SessionRecord, taken: tuple[Snapshot, ...], state: Path
+) -> _Figures:
+    """Compare the accelerated day with the live one, and count what was made of it."""
+    trends = session_trends(fast.info)
+    told = digest(fast, trends=trends)
+    alarms = AlarmEvents(AlarmConfig())
+    raised = [alarm for snapshot in taken for alarm in alarms.next(snapshot)]
+    yield "length of the live session", "s", live.info.seconds, None
+    yield (
+        f"length with the clock {FACTOR:g} times as fast",
+        "s",
+        fast.info.seconds,
+        "length of the live session",
+    )
+    mean = _mean_pps(fast)
+    yield "average of the day, its report", "pps", mean, None
+    yield "average of the day, its trends", "pps", _trend_pps(trends), "average of the day, its report"
+    yield "average of the day, the live session", "pps", _mean_pps(live), "average of the day, its report"
+    yield "figures of the day's report that its store denies", "figures", float(len(denied(fast, told))), None
+    yield "alarms of the day", "alarms", float(len(raised)), None
+    yield "attacks of the day", "attacks", float(len(told.spans)), None
+    files = bundle_files(fast, told)
+    yield "files of its bundle", "files", float(len(files)), None
+    for name, content in files.items():
+        path = state / "bundle" / name
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path.write_bytes(content)
+
+
+def _mean_pps(record: SessionRecord) -> float:
+    told = digest(record).sums
+    return told.packets / max(record.info.seconds, 1e-6)
+
+
+def _trend_pps(trends: Trends | None) -> float:
+    """Return the average of the hours that are in the history."""
+    rows = trends.group("traffic") if trends is not None else ()
+    return next((row.day or 0.0 for row in rows if row.key == "arrived"), 0.0)

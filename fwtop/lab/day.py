@@ -1,0 +1,250 @@
+"""A lab day: calm, a pulse wave, mixed vectors, calm, recorded live; then once more by a faster clock."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from fwtop.console.history import HistorySampler
+from fwtop.kernel.programs import module_argv
+from fwtop.lab.run import Lab
+from fwtop.lab.scenario import parse
+from fwtop.model.errors import FwtopError
+from fwtop.model.traffic.session import SessionRecord
+from fwtop.model.traffic.snapshot import Attack, Snapshot
+from fwtop.store.history import HistoryWriter
+from fwtop.store.reader import list_sessions, load_session, replay
+from fwtop.store.writer import SessionWriter
+
+_READY_SECONDS = 30.0
+_DRAIN_SECONDS = 4.5  # until the last packet has left the recorder's window, and one more tick
+_PULSES = (
+    (
+        "udp", "udp_flood",
+        'protocol = "udp"\nsource = { count = 300 }\ndport = 27015\npayload = { text = "pulse pulse" }',
+    ),
+    ("syn", "syn_flood", 'protocol = "tcp"\nflags = "SYN"\nsource = "random"\ndport = 80'),
+    (
+        "ntp", "ntp_amplification",
+        'protocol = "udp"\nsource = { count = 300, skew = 0.3 }\nsport = 123\ndport = "random"\n'
+        'payload = { make = "ntp_monlist" }\nvariants = 8\nttl = [40, 120]',
+    ),
+)  # fmt: skip
+_MIXED = (
+    ("mixed syn", "syn_flood", 'weight = 3\nprotocol = "tcp"\nflags = "SYN"\nsource = "random"\ndport = 443'),
+    (
+        "mixed dns", "dns_amplification",
+        'weight = 2\nprotocol = "udp"\nsource = { count = 400, skew = 0.3 }\nsport = 53\ndport = "random"\n'
+        'payload = { make = "dns_response", name = "defcon.example.org", type = "ANY", size = 1200 }\n'
+        "variants = 8\nttl = [40, 120]",
+    ),
+    (
+        "mixed udp", "udp_flood",
+        'weight = 2\nprotocol = "udp"\nsource = "random"\ndport = 27015\n'
+        'payload = [{ text = "XXXXXXXXXXXXXXXX" }, { random = 64 }]',
+    ),
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How long each part lasts, in seconds, and how fast the attacks are."""
+
+    calm: float
+    pulse: float  # each
+    pulses: int
+    mixed: float
+    pps: int
+
+    @property
+    def seconds(self) -> float:
+        """Length of the whole."""
+        return 2 * self.calm + self.pulse * self.pulses + self.mixed
+
+
+FULL = Plan(calm=100.0, pulse=10.0, pulses=15, mixed=250.0, pps=5_000)  # ten minutes
+QUICK = Plan(calm=5.0, pulse=4.0, pulses=2, mixed=12.0, pps=3_000)
+
+
+@dataclass(frozen=True, slots=True)
+class Day:
+    """What was recorded, and what the lab knows about it."""
+
+    path: Path  # of the session
+    lines: tuple[dict[str, Any], ...]  # what was observed live, an observation a tick
+    truth: dict[str, Any]
+    rules: tuple[dict[str, Any], ...]  # with the kernel's counters
+
+
+def scenario_text(plan: Plan) -> str:
+    """Write the scenario of the two attacked parts, one after the other."""
+    whole = plan.pulse * plan.pulses + plan.mixed
+    parts = [f'title = "a lab day"\nseed = 76\npps = {plan.pps}\ncycle = {whole}\n']
+    for number in range(plan.pulses):
+        name, kind, fields = _PULSES[number % len(_PULSES)]
+        active = (number * plan.pulse / whole, (number + 1) * plan.pulse / whole)
+        parts.append(_vector(f"{name} pulse {number + 1}", kind, fields, active))
+    parts += [_vector(*vector, (plan.pulse * plan.pulses / whole, 1.0)) for vector in _MIXED]
+    return "\n".join(parts)
+
+
+def _vector(name: str, kind: str, fields: str, active: tuple[float, float]) -> str:
+    low, high = active
+    return f'[[vector]]\nname = "{name}"\nkind = "{kind}"\nactive = [{low:.6f}, {high:.6f}]\n{fields}\n'
+
+
+def record_day(plan: Plan) -> Day:
+    """Play the day in a lab with a recorder on its victim, and apply the best proposal to the mixed vectors.
+
+    Raises FwtopError.
+    """
+    text = scenario_text(plan)
+    with Lab(parse(text, "day"), source=text) as lab, tempfile.TemporaryDirectory(prefix="fwtop-") as folder:
+        lines = Path(folder) / "lines"
+        with _recorder(lab, lines):
+            lab.mark()
+            lab.phase("watched")
+            time.sleep(plan.calm)
+            lab.start_flood()
+            time.sleep(plan.pulse * plan.pulses + plan.mixed * 0.3)
+            ends = time.monotonic() + plan.mixed * 0.7
+            _protect(lab)
+            time.sleep(max(ends - time.monotonic(), 0.0))
+            lab.stop()
+            rules = json.loads(_fwtop(lab, "status", "--json") or "{}").get("mitigations", ())
+            time.sleep(plan.calm)
+            lab.pause_clients()
+            truth = lab.truth()
+            time.sleep(_DRAIN_SECONDS)
+        _fwtop(lab, "undo", "--all")
+        observed = tuple(json.loads(line) for line in lines.read_text(encoding="utf-8").splitlines())
+        sessions = [info for info in list_sessions() if info.netns == lab.victim]
+        if not sessions:
+            raise FwtopError("the recorder stored no session; the lab was taken down")
+        return Day(sessions[-1].path, observed, truth, tuple(rules))
+
+
+@contextlib.contextmanager
+def _recorder(lab: Lab, lines: Path) -> Iterator[None]:
+    """Record until the block ends; it begins once the recorder has observed something."""
+    argv = module_argv("fwtop", "record", "--netns", lab.victim, "--no-alarms", "--jsonl", str(lines))
+    environment = {**os.environ, "SSH_CONNECTION": lab.ssh_connection}
+    lab.pause_clients()
+    with tempfile.TemporaryFile() as said:
+        process = subprocess.Popen(argv, env=environment, stdin=subprocess.DEVNULL, stderr=said)
+        try:
+            end = time.monotonic() + _READY_SECONDS
+            while not (lines.exists() and lines.stat().st_size):
+                if process.poll() is not None or time.monotonic() > end:
+                    raise FwtopError("the recorder did not start; the lab is taken down")
+                time.sleep(0.1)
+            yield
+        finally:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.send_signal(signal.SIGTERM)
+                process.wait(timeout=20)
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+
+
+def _protect(lab: Lab) -> None:
+    """Do what an operator would: apply the first proposal, and confirm it."""
+    _fwtop(lab, "apply", "1", "--yes")
+    for rule in json.loads(_fwtop(lab, "status", "--json") or "{}").get("mitigations", ()):
+        _fwtop(lab, "keep", str(rule["id"]))
+
+
+def _fwtop(lab: Lab, *words: str) -> str:
+    """Run a verb on the victim; what it says is the only answer, as a rule may have become needless."""
+    done = subprocess.run(
+        module_argv("fwtop", *words, "--netns", lab.victim),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    return done.stdout if done.returncode == 0 else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """A clock that runs `factor` times as fast since `start`, both in Unix seconds."""
+
+    start: float
+    factor: float
+
+    def at(self, moment: float) -> float:
+        """Return what the clock shows at a moment."""
+        return self.start + (moment - self.start) * self.factor
+
+    def snapshot(self, of: Snapshot) -> Snapshot:
+        """Return a snapshot as if it had been taken by this clock: its window and rates remain."""
+        end = self.at(of.started + of.seconds)
+        attacks = tuple(self._attack(attack) for attack in of.judgement.attacks)
+        rules = tuple(
+            replace(
+                status,
+                rule=replace(status.rule, created=self.at(status.rule.created)),
+                expires=self._maybe(status.expires),
+                confirm_by=self._maybe(status.confirm_by),
+            )
+            for status in of.mitigations
+        )
+        judgement = replace(of.judgement, attacks=attacks)
+        return replace(of, started=end - of.seconds, judgement=judgement, mitigations=rules)
+
+    def _attack(self, attack: Attack) -> Attack:
+        return replace(attack, since=self.at(attack.since), ended=self._maybe(attack.ended))
+
+    def _maybe(self, moment: float | None) -> float | None:
+        return self.at(moment) if moment is not None else None
+
+
+def accelerate(day: Path, state: Path, factor: float) -> tuple[SessionRecord, tuple[Snapshot, ...]]:
+    """Record a session once more into `state`, with its history, by a clock that runs faster.
+
+    Returns what was stored, and the snapshots that were recorded.
+    """
+    record = load_session(day)
+    clock = Clock(record.info.started, factor)
+    now = [record.info.started]
+    info = record.info
+    session = SessionWriter(
+        state / "sessions", host=info.host, interfaces=info.interfaces, netns=info.netns, clock=lambda: now[0]
+    )
+    history = HistoryWriter(state, interfaces=info.interfaces, netns=info.netns)
+    sampler = HistorySampler()
+    evidence = {item.at: item for item in record.evidence}
+    taken = []
+    for live in replay(day):
+        shown = clock.snapshot(live)
+        now[0] = shown.started + shown.seconds
+        mine = evidence.get(live.started + live.seconds)
+        packets = tuple(
+            replace(one, at=clock.at(one.at))
+            for one in record.packets
+            if mine is not None and one.kind == mine.kind and mine.at - 4 <= one.at <= mine.at
+        )
+        found = (replace(mine, at=now[0], packets=packets),) if mine is not None else ()
+        session.write(shown, evidence=found)
+        sample = sampler.sample(shown, None)
+        if sample is not None:
+            history.add(sample)
+        taken.append(shown)
+    history.close()
+    path = session.path
+    session.close()
+    if path is None or session.problem or history.problem:
+        raise FwtopError(f"the day was not stored: {session.problem or history.problem or 'it is empty'}")
+    return load_session(path), tuple(taken)
