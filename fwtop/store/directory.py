@@ -6,6 +6,7 @@ import fcntl
 import os
 import re
 from collections.abc import Iterable
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -80,6 +81,13 @@ def lock_session(path: Path) -> int:
         os.close(lock)
         raise
     return lock
+
+
+def unlock_session(path: Path, lock: int) -> None:
+    """Remove the lock of a session that has ended, and close it."""
+    with suppress(OSError):
+        path.with_suffix(".lock").unlink(missing_ok=True)
+    os.close(lock)
 
 
 def is_running(path: Path) -> bool:

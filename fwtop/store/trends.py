@@ -33,11 +33,17 @@ def read_trends(
         return _trends(database, scope, now)
 
 
-def session_trends(info: SessionInfo) -> Trends | None:
-    """Return the trends up to a session's end, of what it watched; None without a history beside it."""
+def session_trends(info: SessionInfo, history: Path | None = None) -> Trends | None:
+    """Return the trends up to a session's end, of what it watched; None without a history.
+
+    `history` is its file, by default the one beside the session's directory.
+    """
     try:
         found = read_trends(
-            info.path.parent.parent / FILE_NAME, info.ended, interfaces=info.interfaces, netns=info.netns
+            history or info.path.parent.parent / FILE_NAME,
+            info.ended,
+            interfaces=info.interfaces,
+            netns=info.netns,
         )
     except FwtopError:
         return None

@@ -9,14 +9,14 @@ from pathlib import Path
 
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
-from fwtop.store.directory import DAMAGED, is_running, lock_session, session_paths
+from fwtop.store.directory import DAMAGED, is_running, lock_session, session_paths, unlock_session
 from fwtop.store.schema import VERSION, check_format, check_pages, migrate
 
 
 def put_in_order(directory: Path) -> list[str]:
     """Tend to all sessions that aren't running; return a line about each that was set aside.
 
-    What ended cleanly in today's format isn't touched, so each file is read once.
+    What ended cleanly in today's format isn't touched, so each file is read once; locks left behind go.
     """
     try:
         return [line for path in session_paths(directory) if (line := _tend(path))]
@@ -39,20 +39,22 @@ def set_aside(path: Path, reason: object) -> str:
 
 
 def _tend(path: Path) -> str:
-    if is_running(path) or not _needs_care(path):
+    left_locked = path.with_suffix(".lock").exists()
+    if is_running(path) or not (left_locked or _needs_care(path)):
         return ""
     try:
         lock = lock_session(path)
     except OSError:
         return ""  # another process was faster
     try:
-        _merge(path)
+        if _needs_care(path):
+            _merge(path)
     except sqlite3.OperationalError:
         return ""  # in use, or no space left: next time
     except sqlite3.DatabaseError as error:
         return set_aside(path, error)
     finally:
-        os.close(lock)
+        unlock_session(path, lock)
     return ""
 
 

@@ -25,6 +25,7 @@ from fwtop.store.directory import (
     lock_session,
     session_id,
     session_paths,
+    unlock_session,
 )
 from fwtop.store.events import EventLog
 from fwtop.store.evidence import halve_evidence, insert_evidence
@@ -121,12 +122,12 @@ class SessionWriter:
                 self._database.execute("PRAGMA journal_mode=DELETE")
             self._database.close()
             self._database = None
+        if self._lock is not None and self.path is not None:
+            unlock_session(self.path, self._lock)
+            self._lock = None
         if self._empty and self.path is not None:
             discard(self.path)
             self.path = None
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
 
     def _create(self, started: float) -> sqlite3.Connection:
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)

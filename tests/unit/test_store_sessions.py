@@ -7,12 +7,13 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from stored_samples import POISON, START, poisoned, rule, session_ticks, snapshot, status
+from stored_samples import POISON, START, attack, evidence, poisoned, rule, session_ticks, snapshot, status
 from stored_sessions import Clock, as_read, path_of, sample_session, writer
 
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
 from fwtop.model.traffic.session import EventKind
+from fwtop.report.summary import digest
 from fwtop.store import BaselineStore, find_session, list_sessions, load_session, replay, session_info
 from fwtop.store.directory import drop_old, is_running, session_id, size_bytes
 
@@ -34,7 +35,7 @@ def test_a_session_is_read_back(tmp_path: Path) -> None:
     assert EventKind.RULE_CONFIRMED in [event.kind for event in record.events]
     assert not is_running(recorded)
     leftovers = sorted(path.name for path in recorded.parent.iterdir())
-    assert leftovers == [f"{recorded.stem}.db", f"{recorded.stem}.lock"]
+    assert leftovers == [f"{recorded.stem}.db"], "its lock is gone with its end"
     assert recorded.stat().st_mode & 0o777 == 0o600
 
 
@@ -92,18 +93,25 @@ def test_fast_ticks_store_one_snapshot_per_second_and_the_whole_series(tmp_path:
     assert len(load_session(path).ticks) == 240
 
 
-def test_a_session_stays_within_its_size_limit(tmp_path: Path) -> None:
-    clock, limit = Clock(), 600_000
+def test_a_session_stays_within_its_size_limit_under_an_hour_of_flood(tmp_path: Path) -> None:
+    clock, limit = Clock(), 900_000
     session = writer(tmp_path, clock=clock, max_bytes=limit)
-    for place in range(700):
-        clock.now = place * 2.0
-        session.write(snapshot(START + clock.now, 9_000.0, busy=place % 2 == 0))
+    for place in range(600):
+        clock.now = place * 6.0
+        shot = snapshot(START + clock.now, 200_000.0, busy=place % 2 == 0, attacks=(attack(),))
+        session.write(shot, evidence=evidence(shot))
+        assert session.problem == ""
     session.close()
-    assert session.problem == ""
     assert size_bytes(path_of(session)) <= limit // 2
     stored = list(replay(path_of(session)))
     assert len(stored) > 20
-    assert stored[-1].started == START + 699 * 2.0 - 5
+    assert stored[-1].started == START + 599 * 6.0 - 5
+    record = load_session(path_of(session))
+    told = digest(record)
+    assert told.sums.packets == pytest.approx(3_600 * 200_000, rel=0.02)
+    assert told.spans[0].packets == pytest.approx(3_600 * 185_000, rel=0.02)
+    assert told.spans[0].detail.tables["address"]
+    assert record.packets
 
 
 def test_reports_count_towards_their_session_and_are_deleted_with_it(tmp_path: Path) -> None:
@@ -126,7 +134,7 @@ def test_reports_count_towards_their_session_and_are_deleted_with_it(tmp_path: P
         path.write_bytes(bytes(1 << 20))
     (directory / "notes.txt").write_text("not fwtop's")
     assert set(drop_old(directory, size_bytes(paths[1]) + 1000)) == set(elsewhere)
-    assert sorted(path.suffix for path in directory.iterdir()) == [".db", ".lock", ".txt"]
+    assert sorted(path.suffix for path in directory.iterdir()) == [".db", ".txt"]
 
 
 def test_old_sessions_are_deleted_but_no_running_one(tmp_path: Path) -> None:

@@ -145,9 +145,9 @@ def names(directory: Path) -> list[str]:
 
 def test_what_a_crash_left_is_merged_by_the_next_session(tmp_path: Path) -> None:
     path = crashed_session(tmp_path)
-    assert names(path.parent) == [".db", ".db-shm", ".db-wal", ".lock"]
+    assert names(path.parent) == [".db", ".db-shm", ".db-wal"]
     assert put_in_order(path.parent) == []
-    assert names(path.parent) == [".db", ".lock"]
+    assert names(path.parent) == [".db"]
     assert session_info(path).state == "crashed"
     assert list(replay(path)) == as_read(session_ticks(), path)
 
@@ -194,5 +194,5 @@ def test_a_session_that_a_reader_holds_open_is_merged_later(tmp_path: Path) -> N
     assert Path(f"{path}-wal").exists()
     reader.close()
     put_in_order(path.parent)
-    assert names(path.parent) == [".db", ".lock"]
+    assert names(path.parent) == [".db"]
     assert session_info(path).state == "clean"

@@ -19,6 +19,7 @@ from fwtop.sandbox.confine import confine
 from fwtop.sandbox.privileges import drop_privileges
 from fwtop.sandbox.syscalls import Profile
 from fwtop.store.directory import SESSION_DIRECTORY, find_session
+from fwtop.store.history_schema import FILE_NAME
 
 
 def add_directory(parser: argparse.ArgumentParser) -> None:
@@ -47,29 +48,47 @@ class StoredSession:
     """A session named on the command line.
 
     A file is opened immediately with the caller's rights, unless another user planted it. `located` then
-    copies it for the unprivileged user, who parses it.
+    copies it for the unprivileged user, who parses it. So is the history beside a directory other than
+    fwtop's own, which that user could not open; `history` is its copy while `located` lasts.
     """
 
     def __init__(self, name: str | None, directory: Path) -> None:
         self._name = name
         self._directory = directory
         self._files: dict[str, BinaryIO] = {}
+        self.history: Path | None = None
         if name is not None and (os.sep in name or name.endswith(".db")):
+            directory = find_session(name).parent
             self._files = _opened(find_session(name))
+        self._history: dict[str, BinaryIO] = {}
+        if directory != SESSION_DIRECTORY:
+            self._history = _opened(directory.absolute().parent / FILE_NAME)
 
     @contextmanager
     def located(self) -> Iterator[Path]:
         """Yield the database's path; raises FwtopError if there is no such session."""
-        if not self._files:
+        if not self._files and not self._history:
             yield find_session(self._name, self._directory)
             return
         with ExitStack() as stack:
             copies = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fwtop-")))
-            path = copies / Path(str(self._name)).name
-            for suffix, file in self._files.items():
-                with file, open(f"{path}{suffix}", "wb") as copy:
-                    shutil.copyfileobj(file, copy)
+            if self._history:
+                self.history = copies / FILE_NAME
+                _copy(self._history, self.history)
+            if not self._files:
+                yield find_session(self._name, self._directory)
+                return
+            inner = copies / "sessions"  # of which a file may have the history's name
+            inner.mkdir()
+            path = inner / Path(str(self._name)).name
+            _copy(self._files, path)
             yield path
+
+
+def _copy(files: dict[str, BinaryIO], path: Path) -> None:
+    for suffix, file in files.items():
+        with file, open(f"{path}{suffix}", "wb") as copy:
+            shutil.copyfileobj(file, copy)
 
 
 def _opened(path: Path) -> dict[str, BinaryIO]:

@@ -1,0 +1,47 @@
+"""The lab day: its scenario is one, and a faster clock changes times but no rate."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from stored_sessions import sample_session
+
+from fwtop.bench.tables.day import denied
+from fwtop.lab.day import FULL, QUICK, Plan, accelerate, scenario_text
+from fwtop.lab.scenario import parse
+from fwtop.report.summary import digest
+from fwtop.store.reader import load_session
+from fwtop.store.trends import session_trends
+
+FACTOR = 48.0
+
+
+@pytest.mark.parametrize("plan", [FULL, QUICK])
+def test_the_pulses_come_one_by_one_and_then_all_vectors_at_once(plan: Plan) -> None:
+    scenario = parse(scenario_text(plan), "day")
+    *pulses, _, _, _ = scenario.vectors
+    edges = [edge * scenario.cycle for vector in pulses for edge in vector.active]
+    assert edges == pytest.approx(
+        [plan.pulse * (number // 2 + number % 2) for number in range(len(edges))], abs=0.01
+    )
+    assert {vector.active[1] for vector in scenario.vectors[-3:]} == {1.0}
+
+
+def test_a_faster_clock_keeps_rates_and_stretches_time(tmp_path: Path) -> None:
+    path = sample_session(tmp_path / "live")
+    live = load_session(path)
+    fast, taken = accelerate(path, tmp_path / "fast", FACTOR)
+    assert len(taken) == len(live.ticks)
+    assert fast.ticks[-1].at - fast.ticks[0].at == pytest.approx(
+        FACTOR * (live.ticks[-1].at - live.ticks[0].at), rel=0.01
+    )
+    told, before = digest(fast), digest(live)
+    assert told.sums.packets == pytest.approx(FACTOR * before.sums.packets, rel=0.05)
+    assert told.sums.peak_pps == before.sums.peak_pps
+    assert told.effects[0].packets == before.effects[0].packets
+    trends = session_trends(fast.info)
+    assert trends is not None
+    (arrived,) = [row for row in trends.group("traffic") if row.key == "arrived"]
+    assert arrived.day == pytest.approx(told.sums.packets / fast.info.seconds, rel=0.05)
+    assert (denied(live, before), denied(fast, told)) == ([], [])
