@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
+from typing import ParamSpec, TypeVar
 
 from fwtop.analysis.packets.recent import PacketList
 from fwtop.console.control.guardian_link import GuardianLink
@@ -19,6 +19,17 @@ from fwtop.model.rule import PlanView, Preview, Rule, RuleStatus, rule_status_fr
 from fwtop.model.ruleset import Ruleset
 from fwtop.model.traffic.history import Trends
 from fwtop.model.traffic.snapshot import PartTraffic, Payload, Source, TrafficPart
+
+_Words = ParamSpec("_Words")
+_Answer = TypeVar("_Answer")
+
+
+async def _in_thread(work: Callable[_Words, _Answer], *args: _Words.args, **kwargs: _Words.kwargs) -> _Answer:
+    """Run slow work in a thread: asyncio.to_thread(), but a recorder does without these 5 MB."""
+    import asyncio
+
+    return await asyncio.to_thread(work, *args, **kwargs)
+
 
 EXPORT_FORMATS = ("html", "md", "json")
 
@@ -57,15 +68,15 @@ class LiveControls:
 
     async def expand(self, rule: Rule) -> Rule:
         """Expand an AS or a country to its prefixes."""
-        return await asyncio.to_thread(self._expand, rule)
+        return await _in_thread(self._expand, rule)
 
     async def preview(self, rule: Rule) -> Preview:
         """Replay the rule on the latest window."""
-        return await asyncio.to_thread(self._preview, rule)
+        return await _in_thread(self._preview, rule)
 
     async def plan(self, rule: Rule, *, follows: bool = False) -> PlanView:
         """Ask the guardian which commands it would run."""
-        answer = await asyncio.to_thread(self._link.demand_for_rule, Plan({}, follows=follows), rule)
+        answer = await _in_thread(self._link.demand_for_rule, Plan({}, follows=follows), rule)
         data = answer.data
         return PlanView(
             commands=tuple(data["commands"]),
@@ -78,34 +89,34 @@ class LiveControls:
         """Install a rule provisionally."""
         self._writable()
         request = Apply({}, confirm_seconds=self.confirm_seconds, force=force)
-        answer = await asyncio.to_thread(self._link.demand_for_rule, request, rule)
+        answer = await _in_thread(self._link.demand_for_rule, request, rule)
         self._on_change()
         return rule_status_from_dict(answer.data["status"])
 
     async def keep(self, rule_id: str, *, ttl_seconds: int | None = None) -> RuleStatus:
         """Confirm or renew a rule."""
         self._writable()
-        answer = await asyncio.to_thread(self._quick.demand, Keep(rule_id, ttl_seconds))
+        answer = await _in_thread(self._quick.demand, Keep(rule_id, ttl_seconds))
         self._on_change()
         return rule_status_from_dict(answer.data["status"])
 
     async def repair(self, rule_id: str) -> RuleStatus:
         """Reinstall whatever the kernel is missing of a rule."""
         self._writable()
-        answer = await asyncio.to_thread(self._link.demand, Repair(rule_id))
+        answer = await _in_thread(self._link.demand, Repair(rule_id))
         self._on_change()
         return rule_status_from_dict(answer.data["status"])
 
     async def undo(self, rule_id: str) -> RuleStatus:
         """Remove a rule."""
         self._writable()
-        answer = await asyncio.to_thread(self._quick.demand, Undo((rule_id,)))
+        answer = await _in_thread(self._quick.demand, Undo((rule_id,)))
         self._on_change()
         return rule_status_from_dict(answer.data["rules"][0])
 
     async def why(self, rule_id: str) -> tuple[str, ...]:
         """Ask the guardian what the rule matches, or what prevents it from matching."""
-        answer = await asyncio.to_thread(self._link.ask, Why(rule_id))
+        answer = await _in_thread(self._link.ask, Why(rule_id))
         if not answer.ok and answer.error == "unknown verb":  # a guardian of an older build
             raise FwtopError(f"this guardian can't explain rules; see rule {rule_id} in: fwtop status")
         if not answer.ok:
@@ -114,35 +125,35 @@ class LiveControls:
 
     async def dissect(self, row: Source | Payload) -> Dissection | None:
         """Decode one packet of this row."""
-        return await asyncio.to_thread(self._samples.dissect, row)
+        return await _in_thread(self._samples.dissect, row)
 
     async def packets(self) -> PacketList | None:
         """Return the newest sampled packets."""
-        return await asyncio.to_thread(self._packets.packets)
+        return await _in_thread(self._packets.packets)
 
     async def dissect_packet(self, shown: PacketList, row: int) -> Dissection | None:
         """Decode a packet of a list."""
-        return await asyncio.to_thread(self._samples.dissect_row, shown.packets, row)
+        return await _in_thread(self._samples.dissect_row, shown.packets, row)
 
     async def write_packets(self, shown: PacketList) -> str:
         """Write packets as a pcap file; return its path."""
-        return await asyncio.to_thread(write_packets, shown)
+        return await _in_thread(write_packets, shown)
 
     async def traffic(self, part: TrafficPart) -> PartTraffic | None:
         """Make the tables of a part of the newest window."""
-        return await asyncio.to_thread(self._parts.of, part)
+        return await _in_thread(self._parts.of, part)
 
     async def ruleset(self) -> Ruleset | None:
         """Return every rule and set on the machine, as the guardian last read them."""
-        return await asyncio.to_thread(read_ruleset, self._link)
+        return await _in_thread(read_ruleset, self._link)
 
     async def trends(self, at: float) -> Trends:
         """Read the history."""
-        return await asyncio.to_thread(self._trends, at)
+        return await _in_thread(self._trends, at)
 
     async def export(self, format_name: str) -> str:
         """Write a report on the session so far; return its path."""
-        return await asyncio.to_thread(self._export, format_name)
+        return await _in_thread(self._export, format_name)
 
     def close(self) -> None:
         """End the dissector, and with it a request that is waiting for it."""
@@ -186,7 +197,7 @@ class ReadOnlyControls:
         """Replay the rule on the capture's packets."""
         if self._preview is None:
             raise FwtopError("a stored session has no packets to preview a rule on")
-        return await asyncio.to_thread(self._preview, rule)
+        return await _in_thread(self._preview, rule)
 
     async def plan(self, rule: Rule, *, follows: bool = False) -> PlanView:  # noqa: ARG002
         """Refuse, with the reason."""
@@ -214,25 +225,25 @@ class ReadOnlyControls:
 
     async def dissect(self, row: Source | Payload) -> Dissection | None:
         """Decode one packet of this row, if there are packets."""
-        return None if self._samples is None else await asyncio.to_thread(self._samples.dissect, row)
+        return None if self._samples is None else await _in_thread(self._samples.dissect, row)
 
     async def packets(self) -> PacketList | None:
         """Return the packets of the window that is shown; a stored session has none."""
-        return None if self._packets is None else await asyncio.to_thread(self._packets.packets)
+        return None if self._packets is None else await _in_thread(self._packets.packets)
 
     async def dissect_packet(self, shown: PacketList, row: int) -> Dissection | None:
         """Decode a packet of a list."""
         if self._samples is None:
             return None
-        return await asyncio.to_thread(self._samples.dissect_row, shown.packets, row)
+        return await _in_thread(self._samples.dissect_row, shown.packets, row)
 
     async def write_packets(self, shown: PacketList) -> str:
         """Write packets as a pcap file; return its path."""
-        return await asyncio.to_thread(write_packets, shown)
+        return await _in_thread(write_packets, shown)
 
     async def traffic(self, part: TrafficPart) -> PartTraffic | None:
         """Make the tables of a part, if there are packets."""
-        return None if self._parts is None else await asyncio.to_thread(self._parts.of, part)
+        return None if self._parts is None else await _in_thread(self._parts.of, part)
 
     async def ruleset(self) -> Ruleset | None:
         """Return nothing: these are not this machine's rules."""
@@ -242,11 +253,11 @@ class ReadOnlyControls:
         """Read the history of a session; a capture has none."""
         if self._trends is None:
             raise FwtopError("a capture is no part of the history")
-        return await asyncio.to_thread(self._trends, at)
+        return await _in_thread(self._trends, at)
 
     async def export(self, format_name: str) -> str:
         """Write the current snapshot; return its path."""
-        return await asyncio.to_thread(self._export, format_name)
+        return await _in_thread(self._export, format_name)
 
     def close(self) -> None:
         """End the dissector, and with it a request that is waiting for it."""
