@@ -190,6 +190,14 @@ def test_versions_keep_text_and_lists_and_forget_the_oldest(tmp_path: Path) -> N
         versions.find(3)
 
 
+def test_one_command_at_a_time_changes_the_policy(tmp_path: Path) -> None:
+    versions, other = Versions("x", tmp_path), Versions("x", tmp_path)
+    with versions.locked(), pytest.raises(FwtopError, match="is changing the policy"), other.locked():
+        pass
+    with other.locked():
+        assert other.all() == []
+
+
 def test_what_was_abandoned_leaves_nothing(tmp_path: Path) -> None:
     versions = Versions(None, tmp_path)
     versions.prepare(parse(GOOD, "x", lambda _: OFFICE), "x")

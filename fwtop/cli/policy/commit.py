@@ -73,7 +73,7 @@ def restore(versions: Versions, file: Path, connect: Callable[[], AbstractContex
         except FwtopError as error:
             print(f"policy {version.number} is broken: {error}; the one before is tried", file=sys.stderr)
             continue
-        with connect() as live:
+        with versions.locked(), connect() as live:
             failures = _put_in(live, versions, policy)
         for line in failures:
             print(f"not restored: {line}", file=sys.stderr)
@@ -86,7 +86,7 @@ def restore(versions: Versions, file: Path, connect: Callable[[], AbstractContex
         print("no policy could be restored" if known else "there is no policy", file=sys.stderr)
         return 1 if known else 0
     policy = read(file)
-    with connect() as live:
+    with versions.locked(), connect() as live:
         commit(live, versions, policy, "first start", force=True)
     print(f"{file} is active: {len(policy.rules)} rules, {len(policy.lists)} lists")
     return 0

@@ -156,7 +156,7 @@ def _bring_in(args: argparse.Namespace, policy: Policy, note: str) -> int:
     if not (args.yes or sys.stdin.isatty()):
         raise FwtopError("no terminal to ask for confirmation; nothing was changed; use --yes or diff", 2)
     versions = Versions(args.netns)
-    with _guardian(args.netns) as live:
+    with versions.locked(), _guardian(args.netns) as live:
         undo_interrupted(live, versions)
         old = lists_of(versions.all()[-1:])
         change = live.difference(policy, old)

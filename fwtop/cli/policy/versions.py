@@ -7,12 +7,14 @@ that is being put in: if a crash interrupts that, the next command undoes it.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
 import time
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -44,6 +46,24 @@ class Versions:
     def __init__(self, netns: str | None, directory: Path = GUARDIAN_DIRECTORY / "policy") -> None:
         """Take the name of the namespace, None for that of the machine."""
         self._directory = directory / ("machine" if netns is None else f"netns-{netns}")
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other commands from changing the policy meanwhile; raises FwtopError where one is at it."""
+        try:
+            self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            lock = os.open(self._directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise _unwritable(self._directory, error) from None
+        try:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                who = "another 'fwtop policy' is changing the policy or waits for an answer"
+                raise FwtopError(f"{who}; nothing was changed") from None
+            yield
+        finally:
+            os.close(lock)
 
     def all(self) -> list[Version]:
         """Return the versions that can be read, oldest first."""
