@@ -10,13 +10,13 @@ from pathlib import Path
 
 from fwtop.harden.playbook import Options, Plan, rule_of
 from fwtop.harden.services import Needs, reliefs
+from fwtop.harden.stateless import why_tracked
 from fwtop.harden.table import BUCKET_BYTES, ENTRY_BYTES, Table, occupants, read_table, timeout_of
 from fwtop.kernel.netfilter import iptables
 from fwtop.kernel.netfilter.ctnetlink import ASSURED
 from fwtop.model.rule import Kind, Match, Rule, Setting
 from fwtop.model.tunables import TUNABLES
 from fwtop.render.numbers import duration, percent
-from fwtop.ruleset.tracking import notrack_warnings
 
 TITLE = "a connection table that fills up: room for new clients"
 NAME = "conntrack"
@@ -37,12 +37,12 @@ _EVICTION_RANGE = 8  # buckets that early drop looks through (nf_conntrack_core.
 
 def plan(options: Options) -> Plan:
     """Look at the table of this network namespace for a second and plan; raises FwtopError."""
-    variant = iptables.choose().variant
-    return plan_for(read_table(), options, partial(notrack_warnings, variant))
+    variant, table = iptables.choose().variant, read_table()
+    return plan_for(table, options, partial(why_tracked, variant, tracked=table.sampled))
 
 
 def plan_for(table: Table, options: Options, needs: Needs) -> Plan:
-    """Plan for a table as it was read; `needs` says which rules need tracking of a service."""
+    """Plan for a table as it was read; `needs` says why a service must stay tracked."""
     steps: list[str] = []
     parts: list[Rule] = []
     kept: list[str] = []

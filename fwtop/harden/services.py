@@ -42,14 +42,13 @@ def reliefs(table: Table, needs: Needs, ttl_seconds: int) -> list[Relief]:
         match = Match(protocol=mine[0].protocol, dport=mine[0].dport)
         reasons = needs(match)
         if not reasons:
-            rule = Rule("", Kind.NOTRACK, match, "", ttl_seconds, forget=True)
+            rule = Rule("", Kind.NOTRACK, match, "", ttl_seconds, stateless=True, forget=True)
             found.append(
                 Relief(f"don't track {name} ({percent(share)} of the table), delete its entries", rule)
             )
             continue
         kept = f"tracking of {name} ({percent(share)} of the table): {reasons[0]}"
         kept += f", and {len(reasons) - 1} more" if len(reasons) > 1 else ""
-        kept += "; 'fwtop harden stateless' says which services can do without"
         relief = None if behind_tracking else _behind_tracking(table, name, mine, match, ttl_seconds)
         behind_tracking = behind_tracking or relief is not None
         found.append(Relief(kept=kept) if relief is None else Relief(relief.step, relief.part, kept))

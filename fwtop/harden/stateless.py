@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 import socket
+from collections.abc import Sequence
 from pathlib import Path
 
 from fwtop.harden.playbook import Options, Plan, rule_of
@@ -45,14 +46,10 @@ def plan(options: Options) -> Plan:
     chosen: list[Match] = []
     tracked = _tracked()
     for match in _services():
-        if match.protocol == _NUMBERS["tcp"] and match.dport == _LOGIN:
-            kept.append("tcp/22: where operators log in")
+        if reasons := why_tracked(variant, match, tracked):
+            kept.append(f"{service_name(match)}: {reasons[0]}")
         elif not names(lines, match):
             kept.append(f"{service_name(match)}: no rule that lets packets in names its port")
-        elif asked := _asked_from(match, tracked):
-            kept.append(f"{service_name(match)}: {asked}")
-        elif reasons := obstacles(variant, match):
-            kept.append(f"{service_name(match)}: {reasons[0]}")
         elif len(chosen) < MOST_SERVICES:
             chosen.append(match)
     beside = [item for family in (4, 6) for item in inserts(_filter(lines, family), chosen, family)]
@@ -77,6 +74,14 @@ def plan(options: Options) -> Plan:
     )
 
 
+def why_tracked(variant: iptables.Variant, match: Match, tracked: Sequence[Entry]) -> list[str]:
+    """Return why a service must stay tracked; empty if it need not."""
+    if match.protocol == _NUMBERS["tcp"] and match.dport == _LOGIN:
+        return ["where operators log in"]
+    asked = _asked_from(match, tracked)
+    return [asked] if asked else obstacles(variant, match)
+
+
 def _why_none(kept: list[str]) -> str:
     reasons = [reason for reason in kept if reason != _OWN_QUESTIONS]
     return reasons[0] if reasons else "no service listens here"
@@ -90,7 +95,7 @@ def _tracked() -> list[Entry]:
         raise FwtopError(f"the connection table can't be read: {error.strerror}; try it as root", 3) from None
 
 
-def _asked_from(match: Match, tracked: list[Entry]) -> str:
+def _asked_from(match: Match, tracked: Sequence[Entry]) -> str:
     """Name a server that this machine asks from a UDP service's own port, "" if there is none.
 
     Untracked, its answer could not be told from a request, and would pass only where requests do.

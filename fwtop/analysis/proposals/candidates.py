@@ -278,7 +278,7 @@ def _playbook(context: AnalysisContext) -> Iterator[Candidate]:
     parts = [_settings(context, tuple(Setting(name, _TIMEOUT_SECONDS) for name in _ALL_TIMEOUTS))]
     for protocol, dport in services[:_MOST_UNTRACKED]:
         match = Match(protocol=protocol, dport=dport)
-        parts.append(replace(_rule(Kind.NOTRACK, match, context.config), forget=True))
+        parts.append(replace(_rule(Kind.NOTRACK, match, context.config), stateless=True, forget=True))
     names = " and ".join(describe(part.match) for part in parts[1:])
     rule = rule_of(
         "conntrack",
