@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fwtop.analysis.context import AnalysisContext, Finding
+from fwtop.analysis.engine.weights import WEIGHTS_FILE
 
-WEIGHTS_FILE = Path(__file__).with_name("confidence.toml")
 FEATURES = (
     "constant",
     "stated",  # log-odds of the posterior that the engine states

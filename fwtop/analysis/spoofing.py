@@ -196,7 +196,7 @@ def _pattern(addresses: U64) -> list[Sign]:
     flat = sum(entropy > 0.97 * full for entropy in entropies)
     if flat == 4 and len(addresses) >= 1000:
         signs.append(Sign(1.5, "all four octets of the sources are uniformly random"))
-    networks = len(np.unique(addresses >> np.uint64(16)))
+    networks = int(np.count_nonzero(_counts(addresses, 16)))
     expected = 65_536 * (1 - math.exp(-len(addresses) / 65_536))
     if networks > 0.8 * expected:
         signs.append(Sign(1.0, f"spread over {networks:,} /16s: no prefix stands out"))

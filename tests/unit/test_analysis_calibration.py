@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 
 from fwtop.analysis.calibration import FEATURES, FITTED, Weights, calibrated, features_of
+from fwtop.analysis.engine.weights import FittedWeights
+from fwtop.analysis.registry import DECLARED
 from fwtop.bench.accuracy.fitting import Judged, cross_validated, fit, log_loss
 from fwtop.bench.accuracy.naming import expected_calibration_error, judged
 from fwtop.bench.corpus.cases import draw
@@ -89,6 +91,8 @@ def test_the_table_writes_weights_with_their_provenance(
     assert f'version = "{version()}"' in text
     assert "windows = 8\n" in text
     assert all(f"\n{name} = " in text for name in FEATURES)
+    assert any(result.name.startswith("truth of groups, fitted") for result in document.results)
+    assert len(FittedWeights.read(path).applied(DECLARED)) == len(DECLARED)
     assert any(result.name.startswith("fitted, family held out") for result in document.results)
     with pytest.raises(FwtopError, match="can't be written; nothing was fitted"):
         table.run(Options(rounds=1, captures=(str(tmp_path / "no" / "file"),)))

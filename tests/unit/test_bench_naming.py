@@ -33,7 +33,7 @@ def test_a_flood_that_is_named_counts_for_its_kind() -> None:
 def test_a_false_alarm_and_a_miss_are_counted(monkeypatch) -> None:
     calm, flood = draw_case("ordinary: browsing", 0), draw_case("lab: syn_flood", 0)
 
-    def invent(context: object) -> list[Finding]:
+    def invent(context: object, *_: object) -> list[Finding]:
         import numpy as np
 
         return [Finding("udp_flood", "UDP flood", np.arange(20), 0.9, ())]
@@ -43,7 +43,7 @@ def test_a_false_alarm_and_a_miss_are_counted(monkeypatch) -> None:
     scores.add(judged(calm))
     assert (scores.false_alarms, scores.alarmed, scores.quiet_windows) == (1, 1, 1)
     assert scores.confusion == {(ORDINARY, "udp_flood"): 1}
-    monkeypatch.setattr("fwtop.bench.accuracy.naming.find_attacks", lambda context: [])
+    monkeypatch.setattr("fwtop.bench.accuracy.naming.find_attacks", lambda *_: [])
     scores.add(judged(flood))
     assert scores.confusion["syn_flood", NOTHING] == 1
     assert scores.recall("syn_flood") == 0
@@ -55,7 +55,7 @@ def test_an_attack_named_twice_is_right_once(monkeypatch) -> None:
     from fwtop.analysis.classify import find_attacks
 
     monkeypatch.setattr(
-        "fwtop.bench.accuracy.naming.find_attacks", lambda context: find_attacks(context)[:1] * 2
+        "fwtop.bench.accuracy.naming.find_attacks", lambda context, *_: find_attacks(context)[:1] * 2
     )
     outcome = judged(case)
     assert [one.right for one in outcome.named] == [True, False]

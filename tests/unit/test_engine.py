@@ -19,8 +19,9 @@ from fwtop.analysis.engine.compete import compete
 from fwtop.analysis.engine.explain import print_explanations
 from fwtop.analysis.engine.group import FEATURES, Cut, Feature, Group, Proof
 from fwtop.analysis.engine.hypothesis import Hypothesis, Says, above, at_least, at_most, if_so, is_not, upto
+from fwtop.analysis.engine.weights import WEIGHTS_FILE, FittedWeights
 from fwtop.analysis.groups.measures import rate, sources
-from fwtop.analysis.registry import HYPOTHESES, NOTHING_UNUSUAL
+from fwtop.analysis.registry import DECLARED, HYPOTHESES, NOTHING_UNUSUAL
 from fwtop.bench.corpus.cases import LabelledWindow, draw
 
 ROOT = Path(__file__).parents[2]
@@ -114,11 +115,19 @@ def test_the_registry_is_complete() -> None:
         assert not one.kind or one.lead or one.details, f"{one.name} has nothing to say"
         assert bool(one.kind) == bool(one.stopped_by), one.name
         assert one.kind or not (one.title or one.lead), f"{one.name} is ordinary: nobody reads its sentences"
-        assert not (one.kind and one.settles), one.name
+        assert not one.kind or one.settles is None, one.name
     for one in FEATURES.values():
         assert one.unit, one.name
         assert one.meaning.endswith("."), one.name
     assert len({one.of.name for one in HYPOTHESES if one.of}) == len({one.of for one in HYPOTHESES if one.of})
+
+
+def test_the_weights_belong_to_entries_and_features_that_exist() -> None:
+    """An entry that was renamed would lose what the corpus taught it: run 'fwtop bench fit'."""
+    fitted = FittedWeights.read(WEIGHTS_FILE)
+    entries = {one.key: {says.feature.name for says in one.evidence} for one in DECLARED}
+    assert set(fitted.shifts) <= set(entries)
+    assert all(set(factors) <= entries[key] for key, factors in fitted.factors.items())
 
 
 def test_explanations_name_rivals_and_what_is_impossible() -> None:
@@ -170,8 +179,9 @@ def _entry(one: Hypothesis) -> list[str]:
         lines.append(f"  - {'; '.join(map(_says, one.evidence))}")
     if one.stopped_by:
         lines.append(f"  - stopped by {one.stopped_by}")
-    if one.settles:
-        lines.append("  - no weaker proof takes these packets")
+    if one.settles is not None:
+        when = f" if {', '.join(need.words for need in one.settles)}" if one.settles else ""
+        lines.append(f"  - no weaker proof takes these packets{when}")
     return lines
 
 
@@ -199,7 +209,9 @@ def test_the_page_lists_every_group_hypothesis_and_feature() -> None:
 def test_every_feature_is_used_by_a_hypothesis_or_a_sentence() -> None:
     used: set[str] = set()
     for one in HYPOTHESES:
-        used |= {need.feature.name for need in one.needs} | {says.feature.name for says in one.evidence}
+        used |= {need.feature.name for need in (*one.needs, *(one.settles or ()))} | {
+            says.feature.name for says in one.evidence
+        }
         lead = (one.lead,) if isinstance(one.lead, str) else one.lead
         used |= set().union(*map(_fields, (*lead, *(says.sentence for says in one.evidence)))) & set(FEATURES)
     inner = {"encrypted", "unseen"}  # features of features

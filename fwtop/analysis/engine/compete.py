@@ -13,6 +13,7 @@ from fwtop.analysis.engine.words import said
 from fwtop.analysis.window.traffic import Rows
 
 _SURE = 0.5  # probability from which an attack is named
+_CLEAR = 0.99  # from which the more specific of two explanations takes the packets
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +43,17 @@ class Explained:
     @property
     def settled(self) -> bool:
         """Whether a use is known that weaker proof may not deny."""
-        return not self.is_attack and any(one.settles for one, _ in self.ranked)
+        return not self.is_attack and any(one.settled(self.group) for one, _ in self.ranked)
 
     @property
-    def rank(self) -> tuple[float, str, str, int]:
-        """Orders attacks that contest packets: by probability, and repeatably where that is equal."""
-        return self.attack, self.best.name, self.group.cut, int(self.group.packets.rows[0])
+    def rank(self) -> tuple[float, int, str, str, int]:
+        """Orders attacks that contest packets: by probability, and of certain ones by how much they need.
+
+        What is left is repeatable, whatever the order in which groups were cut.
+        """
+        certain = min(self.attack, _CLEAR)
+        first = int(self.group.packets.rows[0])
+        return certain, len(self.best.needs), self.best.name, self.group.cut, first
 
     def finding(self) -> Finding:
         """Return the attack, its evidence strongest first."""
@@ -67,7 +73,7 @@ class Explained:
 def compete(group: Group, entries: Sequence[Hypothesis]) -> Explained:
     """Let the entries for its cut explain a group."""
     possible = [one for one in entries if one.possible(group)]
-    if not (group.context.explains or any(one.kind or one.settles for one in possible)):
+    if not (group.context.explains or any(one.kind or one.settles is not None for one in possible)):
         return Explained(group, (), group.packets.rows)
     scored = sorted(
         ((one.odds(group), one.name, one) for one in possible), key=lambda item: (-item[0], item[1])

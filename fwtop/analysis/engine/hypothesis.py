@@ -59,6 +59,9 @@ class Needs:
         return f"{name} {' and '.join(filter(None, (low, high)))}"
 
 
+CERTAIN = 20.0  # log-odds of a use that explains whatever looks like an attack
+
+
 def at_least(feature: Feature, value: float) -> Needs:
     """Require a feature to reach a value."""
     return Needs(feature, least=value)
@@ -130,7 +133,7 @@ class Hypothesis:
     rows: Callable[[Group], Rows] = own_rows  # the packets that it explains, its companions included
     stopped_by: str = ""  # what stops it, in a few words
     joins: bool = False  # several of its groups are one attack
-    settles: bool = False  # ordinary traffic: no weaker proof may take these packets
+    settles: tuple[Needs, ...] | None = None  # ordinary traffic: when no weaker proof may take its packets
 
     @property
     def key(self) -> str:
@@ -140,6 +143,10 @@ class Hypothesis:
     def possible(self, group: Group) -> bool:
         """Check what it needs, cheapest first as the entry lists it."""
         return all(need.met(group) for need in self.needs)
+
+    def settled(self, group: Group) -> bool:
+        """Check whether it is ordinary traffic that no weaker proof may take."""
+        return self.settles is not None and all(need.met(group) for need in self.settles)
 
     def odds(self, group: Group) -> float:
         """Return its log-odds for a group that it may explain."""

@@ -177,7 +177,9 @@ def dns_answers(group: Group) -> float:
 
 @feature("yes or no")
 def aimed(group: Group) -> float:
-    """Whether they go to a port that no client uses as a source: attackers choose 80 or 443."""
+    """Whether proven answers go to a port that no client uses as a source: attackers choose 80 or 443."""
+    if group[fit] < 0.5:
+        return False
     dport = group.packets.top("dport")
     here = 0 < dport.value < _PRIVILEGED and dport.value not in group.notes["asked"].ports
     return here and dport.share > 0.3 and group.packets.sources >= 8

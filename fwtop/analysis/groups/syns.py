@@ -52,8 +52,10 @@ def match_flags(group: Group) -> Match:
 def unanswered_syns(context: AnalysisContext) -> Iterator[Group]:
     """SYNs that no connection follows; of those among a crowd of visitors, only the ones without options."""
     tcp = context.tcp
-    goes_on = context.traffic.of_flows(tcp.unseen)  # flows with truncated flags may have continued
-    unanswered = tcp.syn & context.unclaimed & ~(tcp.completed | goes_on)
+    unanswered = tcp.syn & context.unclaimed & ~tcp.completed
+    if not unanswered.any():
+        return
+    unanswered &= ~context.traffic.of_flows(tcp.unseen)  # flows with truncated flags may have continued
     if not context.sparse:
         unanswered &= context.unestablished
     features = context.features(unanswered)

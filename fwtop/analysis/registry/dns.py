@@ -25,7 +25,7 @@ _FIRST = (at_most(floods_beside, 0), at_most(query_floods, 0))  # of its kind
 _LIMIT = "a limit of queries for each source; a signature of the name"
 
 DNS_ENTRIES = (
-    Hypothesis("work of a name server", dns_traffic, settles=True),
+    Hypothesis("work of a name server", dns_traffic, settles=()),
     Hypothesis(
         "random-subdomain attack, names cut off", dns_queries, 3.2,
         kind="dns_random_subdomain",
@@ -43,7 +43,7 @@ DNS_ENTRIES = (
         "random-subdomain attack on one zone", dns_queries, 3.0,  # "water torture"
         kind="dns_random_subdomain",
         title="DNS random-subdomain attack on {zone}",
-        needs=(at_least(below_zone, 1e-9), at_most(floods_beside, 0), at_most(subdomain_floods, 0)),
+        needs=(at_least(below_zone, 0.001), at_most(floods_beside, 0), at_most(subdomain_floods, 0)),
         lead=(
             _LEAD,
             "{below_zone:percent} of the queries are for names below {zone}, {distinct:percent} of them "

@@ -1,6 +1,6 @@
 """GRE, ESP, ICMP, rarer protocols and fragments: floods, and the tunnels and storage that look like them."""
 
-from fwtop.analysis.engine.hypothesis import Hypothesis, at_least, at_most, if_so, is_so
+from fwtop.analysis.engine.hypothesis import CERTAIN, Hypothesis, at_least, at_most, if_so, is_so
 from fwtop.analysis.groups.fragments import (
     fragments,
     match_fragments,
@@ -53,9 +53,9 @@ PROTOCOLS = (
         match=match_ip_protocol,
         stopped_by="dropping GRE, or all but that of known peers",
     ),
-    Hypothesis("tunnel between networks (GRE)", gre_packets, 8.0, needs=_TUNNEL),
+    Hypothesis("tunnel between networks (GRE)", gre_packets, CERTAIN, needs=_TUNNEL),
     Hypothesis(
-        "tunnel with one kind of inner traffic (GRE)", gre_packets, 8.0,  # a backup, a ping
+        "tunnel with one kind of inner traffic (GRE)", gre_packets, CERTAIN,  # a backup, a ping
         needs=(at_most(sources, 9), at_most(per_source, 20_000), at_least(inner_repeats, 0.8)),
     ),
     Hypothesis(
@@ -67,9 +67,9 @@ PROTOCOLS = (
         match=match_ip_protocol,
         stopped_by="dropping ESP, or all but that of known peers",
     ),
-    Hypothesis("tunnel between networks (ESP)", esp_packets, 8.0, needs=_TUNNEL),
+    Hypothesis("tunnel between networks (ESP)", esp_packets, CERTAIN, needs=_TUNNEL),
     Hypothesis(
-        "IPsec between peers", esp_packets, 8.0,  # sequence numbers rise (RFC 4303 2.2)
+        "IPsec between peers", esp_packets, CERTAIN,  # sequence numbers rise (RFC 4303 2.2)
         needs=(at_most(associations_a_source, 4), is_so(counted)),
     ),
     Hypothesis(
@@ -81,7 +81,7 @@ PROTOCOLS = (
         match=match_ip_protocol,
         stopped_by="dropping the protocols that this host doesn't serve",
     ),
-    Hypothesis("tunnel between networks", rare_protocols, 8.0, needs=_TUNNEL),
+    Hypothesis("tunnel between networks", rare_protocols, CERTAIN, needs=_TUNNEL),
     Hypothesis(
         "ICMP flood", icmp_packets, 2.6,
         kind="icmp_flood",
@@ -112,7 +112,7 @@ PROTOCOLS = (
         stopped_by="the switch (RA Guard)",
     ),
     Hypothesis(
-        "pings of monitoring", icmp_packets, 8.0,
+        "pings of monitoring", icmp_packets, CERTAIN,
         needs=(at_most(sources, 19), at_most(pace, 199)),
     ),
     Hypothesis(
@@ -126,7 +126,7 @@ PROTOCOLS = (
         stopped_by="dropping fragments",
     ),
     Hypothesis(
-        "large datagrams of few servers", fragments, 8.0,  # NFS, video, a DNS transfer; 64 KiB have 46 pieces
+        "large datagrams of few servers", fragments, CERTAIN,  # NFS, video; 64 KiB have 46 pieces
         needs=(
             at_most(sources, 9), at_least(mean_length, 501), at_most(pieces_a_head, 46),
             at_least(whole_datagrams, 0.8),

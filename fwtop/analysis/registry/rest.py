@@ -1,6 +1,6 @@
 """What nothing else explains: a surge is an attack if it is far above normal, or nearly all rejected."""
 
-from fwtop.analysis.engine.hypothesis import Hypothesis, at_least, at_most, is_not, is_so
+from fwtop.analysis.engine.hypothesis import CERTAIN, Hypothesis, at_least, at_most, is_not, is_so
 from fwtop.analysis.groups.measures import live, samples, share, spoofed
 from fwtop.analysis.groups.rest import (
     match_shared,
@@ -33,6 +33,6 @@ REST_ENTRIES = (
              (is_not(live), at_least(share, 0.8), at_least(spoofed, 0.8))),
         )
     ),
-    Hypothesis("scanners that look for hosts in a network", unexplained, 20.0, needs=(is_so(scattered),)),
+    Hypothesis("scanners that look for hosts in a network", unexplained, CERTAIN, needs=(is_so(scattered),)),
     Hypothesis("a little of everything", unexplained, 2.0, needs=(at_most(share, 0.499),)),
 )  # fmt: skip

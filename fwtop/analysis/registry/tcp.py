@@ -1,6 +1,7 @@
 """TCP: SYN, ACK, RST and FIN floods, reflections, scans, and the visitors and servers that look like them."""
 
 from fwtop.analysis.engine.hypothesis import (
+    CERTAIN,
     Hypothesis,
     above,
     at_least,
@@ -131,26 +132,26 @@ _HANDSHAKES = (
         needs=(is_so(crowd), is_not(without_options)),
     ),
     Hypothesis(
-        "attempts of a few hosts at many closed ports", unanswered_syns, 20.0,
+        "attempts of a few hosts at many closed ports", unanswered_syns, CERTAIN,
         needs=(at_most(sources, 3), at_most(same_port, 0.1), at_most(slow_rate, 299)),
     ),
     Hypothesis(
-        "background scans, some a minute and address", unanswered_syns, 20.0,  # Wustrow et al. 2010
+        "background scans, some a minute and address", unanswered_syns, CERTAIN,  # Wustrow et al. 2010
         needs=(is_not(live), at_most(same_port, 0.5), at_most(spoofed, 0.9), at_most(rate_a_target, 1)),
     ),
     Hypothesis(
-        "background scans of one address", unanswered_syns, 20.0,
+        "background scans of one address", unanswered_syns, CERTAIN,
         needs=(is_not(live), at_most(same_port, 0.5), at_most(spoofed, 0.9), at_most(rate, 20)),
     ),
     Hypothesis(
-        "background scans beside other traffic", unanswered_syns, 20.0,
+        "background scans beside other traffic", unanswered_syns, CERTAIN,
         needs=(
             is_not(live), at_most(same_port, 0.5), at_most(spoofed, 0.9), at_most(share, 0.5),
             at_most(rate, 100),
         ),
     ),
     Hypothesis(
-        "SYN-ACK reflection", unasked_syn_acks, 12.0,
+        "SYN-ACK reflection", unasked_syn_acks, 5.0,
         kind="syn_ack_reflection",
         needs=(_ENOUGH, at_least(sources, 8)),  # fewer: backscatter of floods on other hosts
         lead=(
@@ -163,10 +164,10 @@ _HANDSHAKES = (
         stopped_by="dropping SYN-ACKs outside of connections",
     ),
     Hypothesis(
-        "answers to connections that this host opened", unasked_syn_acks, 20.0, needs=(is_so(goes_on),)
+        "answers to connections that this host opened", unasked_syn_acks, CERTAIN, needs=(is_so(goes_on),)
     ),
     Hypothesis(
-        "TCP middlebox reflection", unasked_pages, 12.0,  # Bock et al. 2021
+        "TCP middlebox reflection", unasked_pages, 5.0,  # Bock et al. 2021
         kind="middlebox_amplification",
         needs=(_ENOUGH,),
         lead=(
@@ -263,9 +264,9 @@ _STRAYS = (
         explanation
         for cut in (stray_resets, stray_fins)
         for explanation in (
-            Hypothesis("ends of as many connections", cut, 20.0, needs=(at_least(openings_an_end, 1),)),
+            Hypothesis("ends of as many connections", cut, CERTAIN, needs=(at_least(openings_an_end, 1),)),
             Hypothesis(
-                "ends of connections of a few hosts", cut, 20.0,
+                "ends of connections of a few hosts", cut, CERTAIN,
                 needs=(at_most(sources, 2), at_most(rate, 299)),
             ),
         )

@@ -1,6 +1,7 @@
 """UDP: floods, answers that nobody asked for, and the calls, games and tunnels that look like them."""
 
 from fwtop.analysis.engine.hypothesis import (
+    CERTAIN,
     Hypothesis,
     Needs,
     Says,
@@ -93,19 +94,29 @@ from fwtop.analysis.groups.measures import (
 _ENOUGH = at_least(prominence, 1)  # as large as the least that counts
 _REFLECTED = "dropping what comes from the service's port, or a signature of the answers"
 
-# Answers that are ordinary, whatever their service; those of DNS belong to this host's resolver.
-_ORDINARY_ANSWERS: tuple[tuple[str, tuple[Needs, ...]], ...] = (
-    ("requests, or peers that use one port", (is_so(requests_instead),)),
-    ("BitTorrent peers, who ask and answer", (at_least(torrent_questions, 0.05),)),
-    ("answers of polled devices", (is_so(polled),)),
-    ("answers of the few servers that a host uses", (at_most(sources, 3), is_not(unrequested))),
-    ("small answers of few servers", (at_least(sources, 4), at_most(sources, 7), at_most(mean_length, 399))),
-    ("answers to a resolver", (is_so(resolver_like),)),
+# Proven answers of a name server that are ordinary belong to this host's resolver, whatever shows it.
+_RESOLVED = (is_so(dns_answers), _ENOUGH, at_least(fit, 0.5))
+_ORDINARY_ANSWERS: tuple[tuple[str, tuple[Needs, ...], tuple[Needs, ...]], ...] = (
+    ("requests, or peers that use one port", (is_so(requests_instead),), _RESOLVED),
+    ("BitTorrent peers, who ask and answer", (at_least(torrent_questions, 0.05),), _RESOLVED),
+    ("answers of polled devices", (is_so(polled),), (_ENOUGH, at_least(fit, 0.5))),
+    ("answers of the few servers that a host uses", (at_most(sources, 3), is_not(unrequested)), _RESOLVED),
+    (
+        "small answers of few servers",
+        (at_least(sources, 4), at_most(sources, 7), at_most(mean_length, 399)),
+        _RESOLVED,
+    ),
+    ("answers to a resolver", (is_so(resolver_like),), _RESOLVED),
     (
         "answers to this host's clocks and calls",
         (at_least(sources, 4), is_so(clock_answers), at_most(share, 0.2)),
+        _RESOLVED,
     ),
-    ("tunnels and calls between peers", (at_least(sources, 4), is_so(between_peers), at_most(fit, 0.999))),
+    (
+        "tunnels and calls between peers",
+        (at_least(sources, 4), is_so(between_peers), at_most(fit, 0.999)),
+        _RESOLVED,
+    ),
 )
 
 _ANSWERS = (
@@ -114,7 +125,6 @@ _ANSWERS = (
         kind="{service}_amplification",
         title="{service_title} amplification",
         needs=(_ENOUGH, at_least(fit, 0.5)),
-        evidence=(if_so(aimed, 40.0),),  # of a port that no client uses
         details=(servers, contents),
         match=match_answers,
         rows=without_other_names,
@@ -141,30 +151,17 @@ _ANSWERS = (
         stopped_by=_REFLECTED,
     ),
     Hypothesis(
-        "downloads from web servers", answers_by_port, 60.0,  # they begin with such packets, too
+        "downloads from web servers", answers_by_port, CERTAIN,  # they begin with such packets, too
         needs=(is_so(web_port), at_most(fit, 0.799)),
     ),
     Hypothesis(
-        "neighbours that answer a search", answers_by_port, 60.0,
+        "neighbours that answer a search", answers_by_port, CERTAIN,
         needs=(_ENOUGH, at_least(on_link, 0.95), at_most(peak, 999)),
-        settles=True,
+        settles=(),
     ),
     *(
-        entry
-        for name, needs in _ORDINARY_ANSWERS
-        for entry in (
-            Hypothesis(name, answers_by_port, 20.0, needs=needs),
-            Hypothesis(
-                f"{name} (DNS)", answers_by_port, 20.0,
-                needs=(is_so(dns_answers), _ENOUGH, at_least(fit, 0.5), is_not(aimed), *needs),
-                settles=True,
-            ),
-        )
-    ),
-    Hypothesis(
-        "answers of polled devices, proven by contents", answers_by_port, 20.0,
-        needs=(_ENOUGH, at_least(fit, 0.5), is_not(aimed), is_so(polled)),
-        settles=True,
+        Hypothesis(name, answers_by_port, CERTAIN, needs=(is_not(aimed), *needs), settles=settles)
+        for name, needs, settles in _ORDINARY_ANSWERS
     ),
     Hypothesis(
         "amplification from any port, proven by contents", answers_by_content, 2.4,
@@ -175,16 +172,16 @@ _ANSWERS = (
         match=match_answers,
         stopped_by=_REFLECTED,
     ),
-    Hypothesis("conversations of few peers", answers_by_content, 20.0, needs=(is_so(one_to_one),)),
-    Hypothesis("answers of polled devices", answers_by_content, 20.0, needs=(is_so(polled),)),
+    Hypothesis("conversations of few peers", answers_by_content, CERTAIN, needs=(is_so(one_to_one),)),
+    Hypothesis("answers of polled devices", answers_by_content, CERTAIN, needs=(is_so(polled),)),
     Hypothesis(
-        "BitTorrent peers, who ask and answer", answers_by_content, 20.0,
+        "BitTorrent peers, who ask and answer", answers_by_content, CERTAIN,
         needs=(at_least(torrent_questions, 0.05),),
     ),
     Hypothesis(
-        "neighbours that answer a search", answers_by_content, 20.0,
+        "neighbours that answer a search", answers_by_content, CERTAIN,
         needs=(_ENOUGH, at_least(on_link, 0.95), at_most(peak, 999)),
-        settles=True,
+        settles=(),
     ),
     Hypothesis(
         "this host as a reflector", reflected_requests, 1.8,
@@ -273,15 +270,15 @@ _DATAGRAMS = (
     Hypothesis(
         "a stream of known peers, however fast", datagrams, -3.0,
         needs=(_ENOUGH, at_least(acquainted, 0.95), is_so(numbered)),
-        settles=True,
+        settles=(),
     ),
     Hypothesis(
         "a stream at the rate of a call or a tunnel", datagrams, -3.0,  # any tool can count
         needs=(_ENOUGH, at_most(per_source, 4_999), is_so(numbered)),
-        settles=True,
+        settles=(),
     ),
     Hypothesis(
-        "amplification by a service that no table knows", answers_of_unknown_service, 12.0,
+        "amplification by a service that no table knows", answers_of_unknown_service, 5.0,
         kind="udp_amplification",
         title="{service_title} amplification",
         needs=(
@@ -292,12 +289,15 @@ _DATAGRAMS = (
         match=match_answers,
         stopped_by=_REFLECTED,
     ),
-    Hypothesis("conversations of few peers", answers_of_unknown_service, 20.0, needs=(is_so(one_to_one),)),
     Hypothesis(
-        "peers of a symmetric protocol", answers_of_unknown_service, 20.0, needs=(is_so(same_port_both_ends),)
+        "conversations of few peers", answers_of_unknown_service, CERTAIN, needs=(is_so(one_to_one),)
     ),
     Hypothesis(
-        "forged packets: no server sends them", answers_of_unknown_service, 20.0,
+        "peers of a symmetric protocol", answers_of_unknown_service, CERTAIN,
+        needs=(is_so(same_port_both_ends),),
+    ),
+    Hypothesis(
+        "forged packets: no server sends them", answers_of_unknown_service, CERTAIN,
         needs=(at_least(sources_forged, 0.5), is_not(worded_alike)),
     ),
 )  # fmt: skip

@@ -1,6 +1,6 @@
 """HTTP and TLS: floods of requests, handshakes and idle connections, and the visitors that look like them."""
 
-from fwtop.analysis.engine.hypothesis import Hypothesis, above, at_least, if_so, is_so
+from fwtop.analysis.engine.hypothesis import CERTAIN, Hypothesis, above, at_least, if_so, is_so
 from fwtop.analysis.groups.frames import fast_frames, http2_requests
 from fwtop.analysis.groups.hellos import (
     client_hellos,
@@ -145,11 +145,11 @@ _HTTP = (
         stopped_by="a signature of the requests",
     ),
     Hypothesis(
-        "proxies with many users", http_requests, 20.0,
+        "proxies with many users", http_requests, CERTAIN,
         needs=(at_least(of_fast_sources, 0.001), is_so(proxies)),
     ),
     Hypothesis(
-        "browsers that load a page", http_requests, 20.0,
+        "browsers that load a page", http_requests, CERTAIN,
         needs=(at_least(of_fast_sources, 0.001), is_so(pages)),
     ),
     Hypothesis(

@@ -195,20 +195,25 @@ class Features:
     @cached_property
     def payload_entropy(self) -> float:
         """Entropy of the captured payload bytes in bits per byte: 8 is random, 0 constant."""
-        matrix, length = self.head
-        real = matrix[np.arange(64) < length[:, None]]
-        if len(real) == 0:
+        counts = self._bytes
+        if not counts.any():
             return 0.0
-        p = np.bincount(real, minlength=256) / len(real)
-        p = p[p > 0]
+        p = counts[counts > 0] / counts.sum()
         return float(-(p * np.log2(p)).sum())
 
     @cached_property
     def zero_bytes(self) -> float:
         """Part of the captured payload bytes that are zero."""
+        counts = self._bytes
+        return float(counts[0]) / float(counts.sum()) if counts.any() else 0.0
+
+    @cached_property
+    def _bytes(self) -> NDArray[np.intp]:
+        """How often each byte occurs in the captured payloads; the padding of `head` doesn't count."""
         matrix, length = self.head
-        real = int(length.sum())
-        return float((matrix[np.arange(64) < length[:, None]] == 0).sum()) / real if real else 0.0
+        counts = np.bincount(matrix.reshape(-1), minlength=256)
+        counts[0] -= matrix.size - int(length.sum())
+        return counts
 
     @cached_property
     def notes(self) -> dict[str, Any]:

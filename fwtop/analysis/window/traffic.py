@@ -275,6 +275,8 @@ def weights_of(values: U8 | U16 | U32 | U64 | I64, weight: F64) -> tuple[NDArray
         counts = np.bincount(values)
         distinct: NDArray[np.generic] = np.flatnonzero(counts)
         return distinct, np.asarray(np.bincount(values, weight), np.float64)[distinct]
+    if len(values) and bool((values == values[0]).all()):  # most attacks have one target
+        return values[:1], np.array([float(weight.sum())])
     distinct, inverse = np.unique(values, return_inverse=True)
     return distinct, np.asarray(np.bincount(inverse, weight, len(distinct)), np.float64)
 

@@ -13,6 +13,8 @@ from fwtop.analysis.calibration import calibrated
 from fwtop.analysis.classify import find_attacks
 from fwtop.analysis.config import AdviseConfig
 from fwtop.analysis.context import AnalysisContext, Finding
+from fwtop.analysis.engine.hypothesis import Hypothesis
+from fwtop.analysis.registry import HYPOTHESES
 from fwtop.bench.corpus.cases import Attack, LabelledWindow
 
 NOTHING, ORDINARY = "nothing", "ordinary"
@@ -63,10 +65,17 @@ class Outcome:
         )
 
 
-def judged(case: LabelledWindow, *, calibrate: bool = True) -> Outcome:
+def judged(
+    case: LabelledWindow,
+    *,
+    calibrate: bool = True,
+    hypotheses: Sequence[Hypothesis] = HYPOTHESES,
+    explains: bool = False,
+) -> Outcome:
     """Judge a case and compare with its truth; without `calibrate`, confidence is what the engine states."""
     context = make_context(case.window, AdviseConfig(), case.baseline)
-    findings = find_attacks(context)
+    context.explains = explains
+    findings = find_attacks(context, hypotheses)
     if calibrate:
         findings = calibrated(context, findings)
     labels = context.traffic.packets.ifindex

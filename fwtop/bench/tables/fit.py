@@ -1,12 +1,17 @@
-"""Fits the confidence of findings on the corpus and writes the weights with their provenance."""
+"""Fits the weights of hypotheses, and the confidence of findings, on the corpus."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from fwtop.analysis.calibration import FEATURES, WEIGHTS_FILE, features_of, is_calibrated
+from fwtop.analysis.calibration import FEATURES, features_of, is_calibrated
+from fwtop.analysis.engine.hypothesis import Hypothesis
+from fwtop.analysis.engine.weights import WEIGHTS_FILE, FittedWeights
+from fwtop.analysis.registry import DECLARED
+from fwtop.bench.accuracy import weighing
 from fwtop.bench.accuracy.fitting import FOLDS, Judged, cross_validated, fit, log_loss
 from fwtop.bench.accuracy.naming import expected_calibration_error, judged
 from fwtop.bench.corpus.cases import SEED, cases
@@ -25,22 +30,23 @@ def run(options: Options) -> Document:
     if not os.access(path if path.exists() else path.parent, os.W_OK):
         raise FwtopError(f"{safe_text(path)} can't be written; nothing was fitted")
     each = options.choose(_EACH, 1)
-    found: list[Judged] = []
+    groups: list[weighing.Case] = []
     windows = 0
     for case in cases(each, _OTHER):
-        progress(case.name)
+        progress(f"hypotheses: {case.name}")
         windows += 1
-        outcome = judged(case, calibrate=False)
-        found += [
-            Judged(case.family, features_of(outcome.context, one.finding), one.finding.confidence, one.right)
-            for one in outcome.named
-            if is_calibrated(one.finding)
-        ]
+        groups += weighing.cases_of(judged(case, calibrate=False, hypotheses=DECLARED, explains=True))
+    weights = weighing.tables(groups)
+    declared, held_out = weighing.held_out(groups)
+    found = _findings(each, FittedWeights.parsed("\n".join(weights)).applied(DECLARED))
     progress("")
     before = [(one.stated, one.right) for one in found]
     after = cross_validated(found)
-    note = _write(path, fit(found).tolist(), windows, found, after)
+    note = _write(path, found, after, windows=windows, groups=len(groups), weights=weights)
     results = [
+        Result("groups", "groups", (float(len(groups)),)),
+        Result("truth of groups, as declared: log loss", "nats", (declared,)),
+        Result("truth of groups, fitted, family held out: log loss", "nats", (held_out,)),
         Result("findings", "findings", (float(len(found)),)),
         Result("of these right", "share", (sum(one.right for one in found) / max(1, len(found)),)),
     ]
@@ -52,23 +58,48 @@ def run(options: Options) -> Document:
     return Document("fit", 1, tuple(results), (note,))
 
 
+def _findings(each: int, hypotheses: Sequence[Hypothesis]) -> list[Judged]:
+    """Judge the corpus again, by the fitted weights."""
+    found: list[Judged] = []
+    for case in cases(each, _OTHER):
+        progress(f"confidence: {case.name}")
+        outcome = judged(case, calibrate=False, hypotheses=hypotheses)
+        found += [
+            Judged(case.family, features_of(outcome.context, one.finding), one.finding.confidence, one.right)
+            for one in outcome.named
+            if is_calibrated(one.finding)
+        ]
+    return found
+
+
 def _write(
-    path: Path, values: list[float], windows: int, found: list[Judged], after: list[tuple[float, bool]]
+    path: Path,
+    found: list[Judged],
+    after: list[tuple[float, bool]],
+    *,
+    windows: int,
+    groups: int,
+    weights: list[str],
 ) -> str:
     lines = [
-        "# Weights of the confidence that fwtop shows. Written by `fwtop bench fit`; don't edit.",
+        "# Weights of hypotheses and of confidence. Written by `fwtop bench fit`; don't edit.",
         "[corpus]",
         f'version = "{version()}"',
         f"seed = {_OTHER}",
         f"windows = {windows}",
+        f"groups = {groups}",
         f"findings = {len(found)}",
         f"right = {sum(one.right for one in found)}",
         f'fitted = "{datetime.now(UTC):%Y-%m-%d}"',
         f"folds = {FOLDS}  # by family",
         f"held_out_calibration_error = {expected_calibration_error(after):.4f}",
         "",
+        "# Of confidence (fwtop/analysis/calibration.py)",
         "[weights]",
-        *(f"{name} = {value:.6f}" for name, value in zip(FEATURES, values, strict=True)),
+        *(f"{name} = {value:.6f}" for name, value in zip(FEATURES, fit(found).tolist(), strict=True)),
+        "",
+        "# Of hypotheses: added to what they have to begin with, and factors of what features say",
+        *weights,
     ]
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return f"the weights are in {safe_text(path)}"
