@@ -60,7 +60,8 @@ def _rule_steps(effects: Sequence[RuleEffect], last: Snapshot | None) -> Iterato
     kept = [item for item in active if item.state is State.CONFIRMED]
     if kept:
         first = min(kept, key=lambda item: item.expires or float("inf"))
-        when = f", the first at {clock(first.expires)} UTC" if first.expires else ""
+        one = " the first" if len(kept) > 1 else ""
+        when = f"{',' if one else ''}{one} at {clock(first.expires)} UTC" if first.expires else ""
         shown = _rules([item.rule.id for item in kept])
         yield f"{shown} still active and will expire{when}: 'fwtop status' shows them."
     worked = {effect.rule.id for effect in effects if effect.packets}

@@ -100,7 +100,7 @@ def test_the_first_page_tells_what_users_felt_and_how_long_nothing_helped(record
     found = digest(record)
     protection = found.protection
     assert (protection.attacked, protection.unprotected, protection.protected) == (80, 12, 68)
-    assert protection.first_stopped == 12
+    assert protection.stopped_after == 12
     assert protection.packets == pytest.approx(80 * 185_000)
     assert protection.mine == pytest.approx(68 * 185_000 * 0.96)
     assert protection.reached == pytest.approx(protection.packets - protection.mine)

@@ -1,7 +1,7 @@
 """A lab day, recorded: the lab against the report, the report against the store, live against replay.
 
-Ten minutes of calm, pulse wave, mixed vectors and calm are recorded live; then once more with the clock 48
-times as fast, so that they become a day of eight hours with trends, alarms, report and bundle.
+Ten minutes of calm, pulse wave, mixed vectors and calm are recorded live; then once more with the clock 24
+times as fast, so that they become four hours with trends, alarms, report and bundle.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from fwtop.store.reader import load_session, replay
 from fwtop.store.thinning import COMMAND_CHARACTERS, COMMANDS
 from fwtop.store.trends import session_trends
 
-FACTOR = 48.0
+FACTOR = 24.0
 _TOP = 10  # entries of each list in a live line
 _NOT_COMPARED = ("source",)  # says whether it is live or replayed
 _SAME = 1e-6  # of a figure: sums of the same numbers in another order

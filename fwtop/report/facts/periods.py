@@ -43,7 +43,7 @@ class Protection:
     reached: float = 0.0  # accepted: they reached services
     at_end: float | None = None  # share stopped in the last tick; None: no attack then, or not known
     attacked_at_end: bool = False
-    first_stopped: float | None = None  # seconds from the first attacked tick to the first protected one
+    stopped_after: float | None = None  # seconds from the first attacked tick; since then, all were protected
 
 
 def protection_of(record: SessionRecord) -> Protection:
@@ -63,7 +63,10 @@ def protection_of(record: SessionRecord) -> Protection:
         began = tick.at if began is None else began
         state = _state(stopped_share(points))
         sums[state] += seconds
-        stopped_at = tick.at if stopped_at is None and state == "protected" else stopped_at
+        if state != "protected":
+            stopped_at = None  # not for good
+        elif stopped_at is None:
+            stopped_at = tick.at
         if state == "unknown":
             continue
         for point in points:
@@ -79,7 +82,7 @@ def protection_of(record: SessionRecord) -> Protection:
         reached=max(packets["packets"] - packets["mine"] - packets["other"] - packets["kernel"], 0.0),
         at_end=known,
         attacked_at_end=bool(last),
-        first_stopped=stopped_at - began if stopped_at is not None and began is not None else None,
+        stopped_after=stopped_at - began if stopped_at is not None and began is not None else None,
     )
 
 

@@ -51,8 +51,8 @@ def figures_of(digest: Digest) -> list[Figure]:
     ]
     if digest.spans:
         figures.append(_unprotected(digest))
-    if protection.first_stopped is not None:
-        figures.append(("Stopped after", duration_words(protection.first_stopped), "from its first sign"))
+    if protection.stopped_after is not None:
+        figures.append(("Stopped for good", duration_words(protection.stopped_after), "after its first sign"))
     figures += [_felt(item, attacked=bool(digest.spans)) for item in digest.felt]
     figures.append(("Rules", str(len(digest.effects)), _rules_matched(digest.effects)))
     if sums.conntrack_peak is not None and sums.conntrack_max:
