@@ -6,10 +6,14 @@ import io
 import os
 import random
 import string
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from analysis_factory import make_frames
+from capture_files import pcap
 
 from fwtop.analysis.advisor import make_context
 from fwtop.analysis.classify import find_attacks
@@ -140,6 +144,21 @@ def test_explanations_name_rivals_and_what_is_impossible() -> None:
     for words in ("unanswered syns: ", "  SYN flood [syn_flood]\n", "to begin with", "   never  "):
         assert words in text
     assert "given prominence at least 1" in text
+
+
+def test_the_verb_explains_a_capture_and_prints_no_json(tmp_path: Path) -> None:
+    frames = make_frames([{"protocol": "udp", "count": 900, "dport": 9}], 2.0)
+    file = tmp_path / "a.pcap"
+    file.write_bytes(pcap([(10**18 + int(at * 1e9), data, len(data)) for at, data in frames]))
+    words = [sys.executable, "-m", "fwtop", "read", str(file), "--explain"]
+    done = subprocess.run(words, capture_output=True, text=True, cwd=ROOT, timeout=60, check=True)
+    assert done.stdout.startswith("datagrams: 900 packets (100 %)")
+    assert "  UDP flood [udp_flood]\n" in done.stdout
+    both = subprocess.run(
+        [*words, "--json"], capture_output=True, text=True, cwd=ROOT, timeout=60, check=False
+    )
+    assert (both.returncode, both.stdout) == (1, "")
+    assert both.stderr.startswith("fwtop: --explain prints text; leave out --json")
 
 
 def _fields(template: str) -> set[str]:
