@@ -49,7 +49,11 @@ def shell_commands(rule: Rule) -> tuple[str, ...]:
     if rule.kind is Kind.SYSCTL:
         return tuple(f"sysctl -w {item.name}={item.value}" for item in rule.settings)
     if rule.parts:
-        return tuple(line for part in rule.parts for line in shell_commands(part))
+        stateless = any(part.stateless for part in rule.parts)
+        beside = (
+            "# fwtop also puts stateless lines beside the rules on states, as 'fwtop harden stateless' shows",
+        )
+        return (*beside * stateless, *(line for part in rule.parts for line in shell_commands(part)))
     answers = _answer_lines(rule) if rule.kind is Kind.NOTRACK else ()
     target = ("-j", "CT", "--notrack") if rule.kind is Kind.NOTRACK else ("-j", "DROP")
     return (*_set_lines(rule), *_chain_lines(rule, target), *answers)
