@@ -9,6 +9,7 @@ from screen_factory import provisional, snapshot
 from screen_run import LARGE, Run, running
 from textual import events
 
+from fwtop.ui.lists.panels import PANELS
 from fwtop.ui.main_screen import MainScreen, copied
 
 
@@ -44,6 +45,28 @@ async def test_a_click_on_a_head_sorts_and_a_second_one_takes_it_back() -> None:
         assert run.app.main.panels["sources"].rows.sort_name == "dropped"
         await click(run, "dropped", beside="network")
         assert run.app.main.panels["sources"].rows.sort_name == ""
+
+
+@pytest.mark.parametrize(
+    ("panel", "head", "beside", "order"),
+    [
+        ("proposals", "clients hit", "CPU/pkt", "least harm"),
+        ("proposals", "CPU/pkt", "clients hit", "cheapest"),
+        ("proposals", "stops", "clients hit", "stops"),
+        ("all_rules", "packets", "ends UTC", "packets"),
+    ],
+)
+async def test_heads_name_what_they_sort_by(panel: str, head: str, beside: str, order: str) -> None:
+    async with running(provisional(), LARGE) as run:
+        await run.go(panel)
+        await click(run, head, beside=beside)
+        assert run.app.main.panels[panel].rows.sort_name == order
+
+
+def test_every_order_of_a_head_exists() -> None:
+    for view in (view for spec in PANELS for view in spec.views):
+        orders = {name for name, _ in view.ordering.sorts}
+        assert {column.sort for column in view.columns if column.sort} <= orders, view.name
 
 
 async def test_the_wheel_moves_the_selection() -> None:

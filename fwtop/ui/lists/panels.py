@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -63,7 +64,7 @@ def _ledger_mostly(item: LedgerLine, _: CellContext) -> Line:
 LEDGER_VIEW = View(
     "",
     (
-        Column("where", 11, _ledger_style),
+        Column("where", 11, _ledger_style, sort="layer"),
         Column("why", 15, _ledger_reason, grow=1, keep=5),
         Column("mostly", 24, _ledger_mostly, keep=9),
         Column("packets", 7, lambda item, _: [(number(item.row.packets), DIM)], right=True, keep=10),
@@ -112,7 +113,7 @@ RULES_VIEW = View(
         Column("id", 3, lambda item, _: [(item.rule.id, TEXT)]),
         Column("state", 16, lambda item, context: rule_state(item, context.now)),
         Column("rule", 20, lambda item, _: [(item.rule.summary, TEXT)], grow=1, keep=3, whole=True),
-        Column("pps now", 7, _rate, right=True, keep=1),
+        Column("pps now", 7, _rate, right=True, keep=1, sort="pps"),
         Column("expected", 8, _predicted, right=True, keep=6),
         Column("packets", 7, lambda item, _: [(number(item.packets), DIM)], right=True, keep=9),
         Column("trend 5m", TREND_CELLS, _rule_trend, right=True, keep=10),
@@ -120,7 +121,7 @@ RULES_VIEW = View(
     Ordering(
         key=lambda item: item.rule.id,
         search=lambda item: f"{item.rule.id} {item.state.value} {item.rule.summary}",
-        sorts=(("pps", lambda item: item.pps),),
+        sorts=(("pps", lambda item: item.pps), ("packets", lambda item: item.packets)),
     ),
     empty="none: {block} blocks the selected row, 1 to 9 preview a proposal",
 )
@@ -229,13 +230,17 @@ PROPOSAL_VIEW = View(
         Column("", 1, _whose, keep=8, when=_several),
         Column("proposal", 24, lambda *_: [], grow=1, whole=True, drawn=_proposal_summary),
         Column("stops", 7, _stops, right=True, keep=1),
-        Column("clients hit", 14, _clients_hit, right=True, keep=2),
-        Column("CPU/pkt", 7, _cost, right=True, keep=9),
+        Column("clients hit", 14, _clients_hit, right=True, keep=2, sort="least harm"),
+        Column("CPU/pkt", 7, _cost, right=True, keep=9, sort="cheapest"),
     ),
     Ordering(
         key=lambda item: f"{item.number} {item.kind}",  # the summary quotes figures that change
         search=lambda item: f"{item.kind} {item.summary}",
-        sorts=(("least harm", lambda item: -item.collateral_share),),
+        sorts=(
+            ("least harm", lambda item: -item.collateral_share),
+            ("stops", lambda item: item.attack_share),
+            ("cheapest", lambda item: -math.inf if item.cost_ns is None else -item.cost_ns),
+        ),
     ),
     empty="none",
 )

@@ -89,6 +89,7 @@ _SOURCE_ORDER = Ordering(
         ("dropped", lambda item: item.dropped_share),
         ("bytes", lambda item: item.share.bytes),
         ("name", lambda item: tuple(-ord(char) for char in item.key)),
+        ("who", lambda item: tuple(-ord(char) for char in item.who)),
     ),
     group=lambda item: _heading() if spared(item) else "",
 )
@@ -97,7 +98,7 @@ _SOURCE_ORDER = Ordering(
 def _source_view(
     name: str, title: str, width: int, *, origin: bool, country: bool, empty: str = "nothing yet"
 ) -> View:
-    columns = [Column(title, width, lambda item, _: [(item.key, TEXT)], grow=1, whole=True)]
+    columns = [Column(title, width, lambda item, _: [(item.key, TEXT)], grow=1, whole=True, sort="name")]
     columns.append(Column("who", 7, _who, keep=4))
     if country:
         columns.append(Column("from", 4, lambda item, _: [(item.country or "–", DIM)], keep=15))
@@ -163,7 +164,7 @@ def port_name(item: Port) -> str:
 PORT_VIEW = View(
     "port",
     (
-        Column("port", 13, lambda item, _: [(port_name(item), TEXT)]),
+        Column("port", 13, lambda item, _: [(port_name(item), TEXT)], sort="number"),
         Column("service", 8, lambda item, _: [(item.service or "–", DIM)], grow=1, keep=10),
         *share_columns(bar_width=10, keep=5),
     ),
