@@ -26,7 +26,7 @@ from fwtop.console.refresh_rate import RefreshRate
 from fwtop.console.traffic_parts import TrafficParts
 from fwtop.dissect.client import Dissector
 from fwtop.enrich.cities import open_cities
-from fwtop.enrich.geoip import open_lookup
+from fwtop.enrich.geoip import GeoLookup, open_lookup
 from fwtop.enrich.prefixes import prefixes_of_asn, prefixes_of_country
 from fwtop.live.connections import ConnectionMeter
 from fwtop.live.netstat import TcpServiceMeter
@@ -184,7 +184,12 @@ def build(
         own_parts = TrafficParts(lambda: advisor.judged, session.mark, lookup, _STORED_ROWS)
         evidence = EvidenceSampler(lambda: advisor.judged, own_parts.of).take
         recorder = Recorder(
-            host, origin, cities=open_cities(options.geoip), arrived=arrived, evidence=evidence
+            host,
+            origin,
+            cities=open_cities(options.geoip),
+            arrived=arrived,
+            evidence=evidence,
+            geoip=lookup.describe() if isinstance(lookup, GeoLookup) else "",
         )
         if earlier.path is None:  # else the recorder's is kept, which has seen more
             recorder.baseline = advisor.baseline.to_bytes

@@ -44,13 +44,19 @@ class Recorder:
         cities: CityLookup | None = None,
         arrived: Callable[[], PacketBatch | None] = lambda: None,
         evidence: Callable[[Snapshot], tuple[AttackEvidence, ...]] = lambda _snapshot: (),
+        geoip: str = "",
     ) -> None:
         """`arrived` returns the newest snapshot's packets, for `cities`; `evidence` what to keep of them."""
         self._host = host
         self._netns = origin.netns
         self._sessions = state / SESSION_DIRECTORY.name
         self._writer = SessionWriter(
-            self._sessions, host=host, interfaces=origin.interfaces, netns=origin.netns, version=__version__
+            self._sessions,
+            host=host,
+            interfaces=origin.interfaces,
+            netns=origin.netns,
+            version=__version__,
+            geoip=geoip,
         )
         self._history = HistoryWriter(state, interfaces=origin.interfaces, netns=origin.netns)
         self._sampler = HistorySampler(cities)

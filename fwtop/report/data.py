@@ -39,6 +39,7 @@ def to_json(digest: Digest) -> dict[str, Any]:
             "ended": rfc3339(info.ended),
             "seconds": round(info.seconds, 3),
             "state": info.state,
+            "geoip": info.geoip or None,
         },
         "headline": digest.headline,
         "summary": list(digest.summary),

@@ -58,8 +58,7 @@ def render_markdown(digest: Digest) -> str:
         *_actions(digest.effects),
         *_tables(digest),
         *trends_lines(digest.trends, escape),
-        "## What happened, in order",
-        "",
+        *(["## What happened, in order", ""] if digest.events else []),
     ]
     lines += [
         f"- {clock(event.at)} **{escape(event_name(event))}**: {escape(event.text)}"
@@ -67,6 +66,7 @@ def render_markdown(digest: Digest) -> str:
     ]
     lines += ["", *(f"> {escape(note)}  " for note in digest.notes)]
     lines += ["", escape(f"Session {info.id}, recorded by fwtop {info.version}. Times are UTC.")]
+    lines += ["", escape(f"Countries and networks: {info.geoip}")] if info.geoip else []
     return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).rstrip() + "\n"
 
 

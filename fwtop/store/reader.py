@@ -148,6 +148,7 @@ def _info(database: sqlite3.Connection, path: Path) -> SessionInfo:
         attacks=kinds,
         rules=int(rules),
         size_bytes=size_bytes(path),
+        geoip=safe_text(meta.get("geoip") or "", limit=800),
     )
 
 

@@ -60,12 +60,14 @@ class SessionWriter:
         interfaces: tuple[str, ...] = (),
         netns: str | None = None,
         version: str = __version__,
+        geoip: str = "",
         max_bytes: int = DEFAULT_MAX_BYTES,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._directory = directory
         self._interfaces = interfaces
         self._meta = {"host": host, "interfaces": "\n".join(interfaces), "netns": netns, "version": version}
+        self._meta["geoip"] = geoip or None
         self._max_bytes = max_bytes
         self._clock = clock
         self._database: sqlite3.Connection | None = None

@@ -48,7 +48,13 @@ GOLDEN = Path(__file__).parent / "golden/report.md"
 
 
 def record_of(directory: Path, ticks: Iterable[Snapshot], **named: object) -> SessionRecord:
-    given = {"host": "web-1", "interfaces": ("eth0",), "version": "0.1.0", **named}
+    given = {
+        "host": "web-1",
+        "interfaces": ("eth0",),
+        "version": "0.1.0",
+        "geoip": "a.mmdb (3 days old)",
+        **named,
+    }
     session = SessionWriter(directory, **given)  # type: ignore[arg-type]
     for tick in ticks:
         session.write(tick, evidence=evidence(tick))
@@ -66,7 +72,7 @@ def record(tmp_path_factory: pytest.TempPathFactory) -> SessionRecord:
 @pytest.fixture(scope="module")
 def poison(tmp_path_factory: pytest.TempPathFactory) -> SessionRecord:
     ticks = [poisoned(START + second) for second in range(5)]
-    named = {"host": POISON, "interfaces": (POISON,), "netns": POISON, "version": POISON}
+    named = {"host": POISON, "interfaces": (POISON,), "netns": POISON, "version": POISON, "geoip": POISON}
     return record_of(tmp_path_factory.mktemp("poison"), ticks, **named)
 
 
@@ -202,6 +208,7 @@ def test_html_tells_the_story(record: SessionRecord) -> None:
         "rule 1 removed",
         "prefers-color-scheme:dark",
         "@media print",
+        "Countries and networks: a.mmdb (3 days old)",
     ):
         assert words in text
     assert text.count('class="attack"') == 5  # the band in the timeline, both rates and both gauges

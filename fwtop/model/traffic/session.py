@@ -138,6 +138,7 @@ class SessionInfo:
     attacks: tuple[str, ...]  # kinds by first appearance
     rules: int
     size_bytes: int
+    geoip: str = ""  # the databases that countries and networks are from, with their age then
 
     @property
     def seconds(self) -> float:

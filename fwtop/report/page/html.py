@@ -149,4 +149,5 @@ def _footer(digest: Digest) -> Markup:
         f"Contents were sampled, at most 1 packet in {digest.sums.one_in_max:,.0f}; totals are exact, shares "
         "and what became of attacks' packets (about) are estimates."
     )
-    return tag("footer", notes, words, sampled if digest.sums.one_in_max > 1 else "")
+    origins = f" Countries and networks: {info.geoip}" if info.geoip else ""
+    return tag("footer", notes, words, sampled if digest.sums.one_in_max > 1 else "", origins)
