@@ -38,6 +38,7 @@ COMPILED = (
 TABLES = (Failpoint.NFT, Failpoint.NFT_REMOVED)  # tried in test_guardian_nftables.py
 CLOSING = (Failpoint.CLOSED,)  # tried in test_guardian_connlimit.py
 SWITCHES = (Failpoint.SWITCHING, Failpoint.SWITCHED)  # tried in test_guardian_protect.py
+BESIDE = (Failpoint.BESIDE,)  # tried in test_harden_stateless.py
 SYSCTL = (Failpoint.SETTING, Failpoint.RESTORED)  # tried in test_guardian_sysctl.py
 LISTS = tuple(point for point in Failpoint if point.value.startswith("list-"))  # in test_guardian_lists.py
 REPAIR = (
@@ -48,7 +49,7 @@ OTHER_REPAIRS = {Failpoint.REPAIR_NFT: Kind.NFTABLES, Failpoint.REPAIR_COMPILED:
 
 
 def test_every_failpoint_is_tried() -> None:
-    elsewhere = {*COMPILED, *TABLES, *CLOSING, *SYSCTL, *SWITCHES, *LISTS}
+    elsewhere = {*COMPILED, *TABLES, *CLOSING, *SYSCTL, *SWITCHES, *LISTS, *BESIDE}
     assert {*INSTALL, *KEEP, *REPAIR, *OTHER_REPAIRS, *UNDO, *elsewhere} == set(Failpoint)
 
 

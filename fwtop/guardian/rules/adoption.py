@@ -43,8 +43,8 @@ def adopt_all(state: GuardianState, lifecycle: Lifecycle) -> list[str]:
             lifecycle.end_replaced(entry)
         except Exception as error:
             done.append(safe_text(FwtopError.of(error)))
-    lifecycle.remove_orphans()
-    lifecycle.update_watchdog()
+    lifecycle.ending.remove_orphans()
+    lifecycle.ending.update_watchdog()
     return done
 
 
@@ -75,8 +75,8 @@ def _adopt(state: GuardianState, lifecycle: Lifecycle, entry: Entry, now: float)
                 return f"{name} adopted"
             state.acting.forget(rule_id)
             note = "gone from the kernel"
-    lifecycle.remove({rule_id})
-    lifecycle.record(replace(entry, state=ended, ended=time.time(), note=note))
+    lifecycle.ending.remove({rule_id})
+    lifecycle.ending.record(replace(entry, state=ended, ended=time.time(), note=note))
     return f"{name} removed: {note}"
 
 

@@ -7,7 +7,6 @@ journal nor the counters.
 from __future__ import annotations
 
 import math
-import syslog
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -20,24 +19,21 @@ from fwtop.guardian.failpoints import Failpoint, Failpoints
 from fwtop.guardian.objects.sets import MAX_TIMEOUT_SECONDS
 from fwtop.guardian.records.entry import Entry
 from fwtop.guardian.rules import closing, forgetting, guard, lockout, timers, upkeep
+from fwtop.guardian.rules.ending import WITHOUT_KERNEL_TIMEOUT, Ending
 from fwtop.guardian.rules.guard import check_share, force_refused
 from fwtop.guardian.rules.state import GuardianState
 from fwtop.guardian.rules.validate import MAX_TTL_SECONDS
 from fwtop.guardian.serving.ownership import single_threaded
-from fwtop.kernel.deadline import RESERVE_SECONDS, until
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
-from fwtop.model.rule import Kind, Rule, State
+from fwtop.model.rule import Rule, State
 from fwtop.model.text import safe_text
 
 MAX_CONFIRM_SECONDS = 3600
 RETRY_SECONDS = 1.0  # until the next try to end a rule that still acts
-_COUNTING_SECONDS = 1.0  # what a rule matched at last is not worth a longer wait
-TIDY_SECONDS = 10.0  # between two tries to remove leftovers
 REPAIRING = "being repaired; "  # before the journalled note: a crash then is no reason to end the rule
 _LONG_SECONDS = 1.0  # an installation that took longer gets its whole confirmation time all the same
 _OWNER_GONE = "the console went away before confirming"
-_WITHOUT_KERNEL_TIMEOUT = frozenset({Kind.SYSCTL, Kind.SYNPROXY})  # they change sysctls
 
 
 @single_threaded
@@ -59,14 +55,10 @@ class Lifecycle:
         self._state = state
         self._journal, self._kernel = state.journal, state.kernel
         self._failpoints = failpoints
-        self._set_watchdog = set_watchdog
         self._serve_urgent = serve_urgent
-        self._owners: dict[str, object] = {}  # rule id → the console that a provisional rule falls with
-        self._installing: set[str] = set()  # urgent requests are served while a long list is filled
-        self._leftovers: list[str] = []  # objects of ended rules that have no effect; removed when possible
-        self._tidied_at = 0.0
+        self.ending = Ending(state, failpoints, set_watchdog)
+        self._owners, self._installing = self.ending.owners, self.ending.installing
         self._placed_by: AllowList | None = None  # by which each line is before or behind the allow-list
-        self._logged: dict[str, str] = {}  # by matter: the last complaint
 
     @property
     def active(self) -> dict[str, Entry]:
@@ -112,7 +104,7 @@ class Lifecycle:
         confirm_by = now + confirm_seconds if confirm_seconds else None
         entry = self._journal.intend(rule, variant, now + rule.ttl_seconds, confirm_by)
         self._failpoints.reached(Failpoint.INTENT)
-        self.update_watchdog(entry)
+        self.ending.update_watchdog(entry)
         timeout = rule.ttl_seconds
         if confirm_seconds:
             timeout = min(timeout, timers.kernel_timeout(confirm_seconds))
@@ -137,13 +129,13 @@ class Lifecycle:
             self._installing.discard(rule_id)
         note = "; ".join(filter(None, (note, self._close_open(entry.rule), self._forget(entry.rule))))
         done = replace(entry, state=State.PROVISIONAL if confirm_seconds else State.CONFIRMED, note=note)
-        self.record(done)
+        self.ending.record(done)
         self._failpoints.reached(Failpoint.INSTALLED)
         self.active[rule_id] = done
         self._state.acting.expect(done.rule, objects)
-        self.update_watchdog()
+        self.ending.update_watchdog()
         if falls_with is not None and rule_id not in self._owners:
-            self._end([(done, State.REVERTED, _OWNER_GONE)])
+            self.ending.end([(done, State.REVERTED, _OWNER_GONE)])
         return done
 
     def _change_level(self, old: Entry, rule: Rule, *, force: bool, owner: object | None) -> dict[str, Any]:
@@ -166,20 +158,20 @@ class Lifecycle:
         rule = replace(rule, id=old.rule.id, replaces="", created=old.rule.created)
         ends = time.monotonic() + rule.ttl_seconds
         done = replace(old, rule=rule, state=State.CONFIRMED, expires=ends, confirm_by=None, note="")
-        self.record(replace(done, note=REPAIRING))
+        self.ending.record(replace(done, note=REPAIRING))
         self._failpoints.reached(Failpoint.SWITCHING)
         objects = self._state.objects_of(rule)
         try:
             self._kernel.switch(objects, min(rule.ttl_seconds, MAX_TIMEOUT_SECONDS))
         except Exception:
-            self.record(old)
+            self.ending.record(old)
             self._kernel.switch(self._state.objects_of(old.rule), self._seconds_left(old))
             raise
         self._failpoints.reached(Failpoint.SWITCHED)
         self.active[rule.id] = done
         self._owners.pop(rule.id, None)
         self._state.acting.expect(rule, objects)
-        self.record(done)
+        self.ending.record(done)
         return done
 
     def _seconds_left(self, entry: Entry) -> int:
@@ -213,27 +205,16 @@ class Lifecycle:
         """Remove what the kernel has of a rule that could not be installed; one that still acts is due."""
         self._owners.pop(entry.rule.id, None)
         try:
-            self.remove({entry.rule.id})
+            self.ending.remove({entry.rule.id})
         except FwtopError as error:
             note += f"; it still acts: {safe_text(error)}"
             due = replace(entry, state=State.PROVISIONAL, confirm_by=time.monotonic(), note=note)
             self.active[entry.rule.id] = due
-            self.record(due)
+            self.ending.record(due)
         else:
-            self.record(replace(entry, state=State.REVERTED, ended=time.time(), note=note))
-        self._tidy_lists()
-        self.update_watchdog()
-
-    def _tidy_lists(self) -> None:
-        """Free the sets of named lists that no rule uses any more; what fails is tried with the next rule."""
-        lists = self._state.known_lists
-        if lists is None or self._installing:
-            return
-        try:
-            lists.tidy()
-            self._log_once("lists", None)
-        except FwtopError as error:
-            self._log_once("lists", error)
+            self.ending.record(replace(entry, state=State.REVERTED, ended=time.time(), note=note))
+        self.ending.tidy_lists()
+        self.ending.update_watchdog()
 
     def keep(self, rule_id: str, ttl_seconds: int | None) -> dict[str, Any]:
         """Confirm a rule, or renew a confirmed one: its time to live starts again. Raises FwtopError."""
@@ -256,10 +237,10 @@ class Lifecycle:
                 raise _not_acting(rule_id, short.text)
         self._failpoints.reached(Failpoint.RENEWED)
         kept = replace(entry, state=State.CONFIRMED, expires=time.monotonic() + ttl, confirm_by=None)
-        self.record(kept)
+        self.ending.record(kept)
         self._failpoints.reached(Failpoint.KEPT)
         self.active[rule_id] = kept
-        self.update_watchdog()
+        self.ending.update_watchdog()
         self._owners.pop(rule_id, None)
         self.end_replaced(kept)
         return {"status": self._state.counters.status_of(kept)}
@@ -267,12 +248,12 @@ class Lifecycle:
     def repair(self, rule_id: str) -> dict[str, Any]:
         """Restore what the kernel lacks of an active rule, whose time goes on; raises FwtopError."""
         entry = self._state.active_rule(rule_id)
-        self.record(replace(entry, note=REPAIRING + entry.note))
+        self.ending.record(replace(entry, note=REPAIRING + entry.note))
         self._failpoints.reached(Failpoint.REPAIR)
         try:
             self._restore_missing(entry)
         finally:
-            self.record(entry)
+            self.ending.record(entry)
         self._failpoints.reached(Failpoint.REPAIRED)
         return {"status": self._state.status_of(entry)}
 
@@ -281,7 +262,7 @@ class Lifecycle:
         entry = replace(entry, note=entry.note.removeprefix(REPAIRING))
         self.active[entry.rule.id] = entry
         self._restore_missing(entry)
-        self.record(entry)
+        self.ending.record(entry)
 
     def _restore_missing(self, entry: Entry) -> None:
         rule_id = entry.rule.id
@@ -298,10 +279,9 @@ class Lifecycle:
         """End rules and return how they ended; raises FwtopError when one is unknown, and ends none then."""
         wanted = list(self.active) if everything else list(dict.fromkeys(ids))
         entries = [self._state.active_rule(rule_id) for rule_id in wanted]
-        self._end([(entry, State.REVERTED, "undone") for entry in entries])
+        self.ending.end([(entry, State.REVERTED, "undone") for entry in entries])
         if everything:
-            self._leftovers = self._kernel.remove(self._kernel.rule_ids() - self._installing)
-            self._kernel.compiled.sweep()
+            self.ending.remove_everything()
         counters = self._state.counters
         over = [
             replace(counters.counted(entry), state=State.REVERTED, ended=time.time(), note="undone")
@@ -315,15 +295,15 @@ class Lifecycle:
         for rule_id in self._installing & set(mine):
             del self._owners[rule_id]  # reverted as soon as it is installed
         found = [self.active[rule_id] for rule_id in mine if rule_id in self.active]
-        self._end([(entry, State.REVERTED, _OWNER_GONE) for entry in found])
+        self.ending.end([(entry, State.REVERTED, _OWNER_GONE) for entry in found])
 
     def end_sysctls(self) -> None:
         """End the rules without a timeout in the kernel, as the guardian was told to exit. Never raises."""
-        mine = [entry for entry in self.active.values() if entry.rule.kinds & _WITHOUT_KERNEL_TIMEOUT]
+        mine = [entry for entry in self.active.values() if entry.rule.kinds & WITHOUT_KERNEL_TIMEOUT]
         try:
-            self._end([(entry, State.REVERTED, "the guardian was told to end") for entry in mine])
+            self.ending.end([(entry, State.REVERTED, "the guardian was told to end") for entry in mine])
         except FwtopError as error:
-            self._log_once("ending", error)
+            self.ending.log_once("ending", error)
 
     def tick(self) -> float | None:
         """End what is due and refresh the allow-list.
@@ -331,23 +311,21 @@ class Lifecycle:
         Returns the seconds until the next tick, None without active rules.
         """
         state, now = self._state, time.monotonic()
-        if self._leftovers and now - self._tidied_at >= TIDY_SECONDS:
-            self._tidied_at = now
-            self.remove_orphans()
+        self.ending.tidy(now)
         if not self.active:
             state.allow_trouble = ""
             return None
         retry = 0.0
         try:
-            self._end(timers.due(self.active.values(), now))
-            self._log_once("end", None)
+            self.ending.end(timers.due(self.active.values(), now))
+            self.ending.log_once("end", None)
         except FwtopError as error:
-            self._log_once("end", error)
+            self.ending.log_once("end", error)
             retry = RETRY_SECONDS
         if self.active and now >= state.allow_due():
             self._refresh_allow()
-            upkeep.mend(self, state.acting, self._log_once)
-            upkeep.renew(self, now, self._log_once)
+            upkeep.mend(self, state.acting, self.ending.log_once)
+            upkeep.renew(self, now, self.ending.log_once)
         deadline = timers.next_deadline(self.active.values())
         if deadline is None:
             return None
@@ -366,7 +344,7 @@ class Lifecycle:
             state.allow_trouble = safe_text(
                 f"the allow-list is not up to date everywhere: {error}", limit=400
             )
-        self._log_once("allow-list", state.allow_trouble)
+        self.ending.log_once("allow-list", state.allow_trouble)
         self.place_lines()
 
     def place_lines(self) -> None:
@@ -389,7 +367,7 @@ class Lifecycle:
                 trouble = f"rule {entry.rule.id} could not be moved: {FwtopError.of(error)}"
         if not trouble:
             self._placed_by = state.allow
-        self._log_once("places", trouble)
+        self.ending.log_once("places", trouble)
 
     def end_replaced(self, entry: Entry) -> None:
         """End the rule that a confirmed one replaces, if it is still active; raises FwtopError."""
@@ -397,103 +375,10 @@ class Lifecycle:
         if old is None or entry.state is not State.CONFIRMED:
             return
         try:
-            self._end([(old, State.REVERTED, f"replaced by rule {entry.rule.id}")])
+            self.ending.end([(old, State.REVERTED, f"replaced by rule {entry.rule.id}")])
         except FwtopError as error:
             line = f"rule {entry.rule.id} is active, but rule {old.rule.id} could not be ended: {error}"
             raise FwtopError(f"{line}; try: fwtop undo {old.rule.id}", error.code) from None
-
-    def _end(self, over: list[tuple[Entry, State, str]]) -> None:
-        """Take rules out of the kernel and journal how they ended.
-
-        Nothing that may take long comes before they stop acting: what is written first is on a tmpfs.
-        Raises FwtopError when one still acts; the others have ended by then.
-        """
-        if not over:
-            return
-        counters = self._state.counters
-        for entry, _, note in over:
-            self.record(replace(counters.counted(entry), state=State.INTENT, note=f"ending: {note}"))
-        self._failpoints.reached(Failpoint.UNDO)
-        stuck: dict[str, FwtopError] = {}
-        try:
-            self.remove({entry.rule.id for entry, _, _ in over}, self._count_last)
-        except FwtopError as error:
-            stuck = self._end_one_by_one([entry.rule.id for entry, _, _ in over], error)
-        for entry, state, note in over:
-            if entry.rule.id in stuck:
-                self.record(counters.counted(entry))
-                continue
-            self.record(replace(counters.counted(entry), state=state, ended=time.time(), note=note))
-            self.active.pop(entry.rule.id, None)
-            self._owners.pop(entry.rule.id, None)
-            counters.forget(entry.rule.id)
-            self._state.acting.forget(entry.rule.id)
-        self._tidy_lists()
-        self.update_watchdog()
-        self._log_once("leftovers", "; ".join(self._leftovers))
-        if stuck:
-            raise FwtopError("; ".join(f"rule {name} still acts: {error}" for name, error in stuck.items()))
-        self._failpoints.reached(Failpoint.UNDONE)
-
-    def _end_one_by_one(self, rule_ids: list[str], error: FwtopError) -> dict[str, FwtopError]:
-        """End each rule alone after ending all at once failed; returns the errors of those that still act."""
-        if len(rule_ids) == 1:
-            return {rule_ids[0]: error}
-        stuck: dict[str, FwtopError] = {}
-        for rule_id in rule_ids:
-            try:
-                self.remove({rule_id})
-            except FwtopError as alone:
-                stuck[rule_id] = alone
-        return stuck
-
-    def _count_last(self) -> None:
-        """Read the counters of rules that have just stopped acting, if that does not take long."""
-        try:
-            with until(time.monotonic() + RESERVE_SECONDS + _COUNTING_SECONDS):
-                self._state.counters.read(force=True)
-        except Exception as error:  # whatever it was, the rules' objects are still to be removed
-            self._log_once("counters", f"the last counts are missing: {error}")
-
-    def remove(self, rule_ids: set[str], once_inert: Callable[[], None] = lambda: None) -> None:
-        """Take rules out of the kernel, noting what is left of them; raises FwtopError if one still acts."""
-        self._leftovers += self._kernel.remove(rule_ids, once_inert)
-
-    def remove_orphans(self) -> None:
-        """Remove kernel objects that no active rule owns, and chains and sets without rules; never raises."""
-        if self._installing:
-            return  # later: half of that rule is in the kernel
-        try:
-            orphans = self._kernel.rule_ids() - self.active.keys()
-            self._leftovers = self._kernel.remove(orphans) if orphans or not self.active else []
-        except FwtopError as error:
-            self._leftovers = [str(error)]
-        self._tidy_lists()
-        self._log_once("leftovers", "; ".join(self._leftovers))
-
-    def record(self, entry: Entry) -> None:
-        """Journal what the kernel has; a failing journal is logged and never keeps a rule from ending.
-
-        A missing record only makes the next guardian end a rule earlier.
-        """
-        try:
-            self._journal.update(entry)
-        except Exception as error:
-            self._log_once("journal", FwtopError.of(error))
-
-    def update_watchdog(self, *more: Entry) -> None:
-        """Tell the watchdog when the next rule without a timeout in the kernel ends."""
-        waiting = [
-            item for item in (*self.active.values(), *more) if item.rule.kinds & _WITHOUT_KERNEL_TIMEOUT
-        ]
-        self._set_watchdog(timers.next_deadline(waiting))
-
-    def _log_once(self, matter: str, error: FwtopError | str | None) -> None:
-        """Log a complaint when it differs from the last about the same matter; None or "": it is over."""
-        text = safe_text(error, limit=1000) if error is not None else ""
-        if text and self._logged.get(matter) != text:
-            syslog.syslog(syslog.LOG_ERR, text)
-        self._logged[matter] = text
 
 
 def _require(verdict: guard.Verdict, limits: guard.Limits, *, force: bool, owner: object | None) -> None:
