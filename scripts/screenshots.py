@@ -102,6 +102,16 @@ SHOTS = (
 )
 
 
+def _with_styles(screen: str) -> str:
+    """Begin each line with the style that the one before it ended in: tmux writes only changes of style."""
+    lines, style = [], ""
+    for line in screen.split("\n"):
+        lines.append(style + line)
+        for code in re.findall(r"\x1b\[[\d;]*m", line):
+            style = code if re.match(r"\x1b\[0?[;m]", code) else style + code
+    return "\n".join(lines)
+
+
 class Terminal:
     """A tmux server of our own with one window, gone when the block ends."""
 
@@ -147,7 +157,7 @@ class Terminal:
 
     def screen(self, *, colours: bool = False) -> str:
         """Return what is on the screen."""
-        return self._tmux("capture-pane", "-p", *(["-e"] if colours else []))
+        return _with_styles(self._tmux("capture-pane", "-p", *(["-e"] if colours else [])))
 
     def wait(self, pattern: str, film: Film | None) -> None:
         """Wait until the screen matches."""
