@@ -100,7 +100,7 @@ def _name(args: argparse.Namespace) -> str:
 
 
 def _kept(document: Document) -> Document:
-    from fwtop.bench.tables.calibrate import keep
+    from fwtop.bench.tables.rules.calibrate import keep
 
     return replace(document, notes=(*document.notes, keep(document)))
 

@@ -24,25 +24,27 @@ _OBSERVE = {
 }
 _RULES = {
     "block": "block sources: prefixes, an AS, a country, a file",
-    "list": "named lists that rules share: create, add, remove, test, show, replace, save",
-    "protect": "a port's level: open, open to access lists only, closed",
     "limit": "limit the rate or the connections of each source prefix",
     "match": "drop packets by bytes in their payload",
     "drop": "drop packets by header fields, before the network stack",
     "notrack": "exempt packets from connection tracking",
     "synproxy": "answer SYNs with cookies, pass completed handshakes",
     "sysctl": "kernel settings that help under attack",
-    "harden": "play-books: what each would do here, planned and applied as one rule",
     "apply": "install a proposal of the running or last observation",
     "status": "active rules and their counters",
     "keep": "confirm a provisional rule, or renew a confirmed one",
     "repair": "reinstall whatever the kernel is missing of a rule",
     "undo": "remove rules",
     "why": "why a rule has no effect",
-    "events": "what changes about the rules and sets of this machine",
     "rules": "every rule and set on this machine, with rates",
+    "events": "what changes about the rules and sets of this machine",
+}
+_HARDEN = {
+    "harden": "play-books: what each would do here, planned and applied as one rule",
 }
 _POLICY = {
+    "list": "named lists that rules share: create, add, remove, test, show, replace, save",
+    "protect": "a port's level: open, open to access lists only, closed",
     "policy": "lists and rules that stay: check, diff, apply, history, rollback, export",
 }
 _RECORDINGS = {
@@ -58,7 +60,7 @@ _TOOLS = {
     "lab": "attack a victim in network namespaces",
     "bench": "benchmarks; --calibrate measures the cost of each kind of rule",
 }
-VERBS = {**_OBSERVE, **_RULES, **_POLICY, **_RECORDINGS, **_TOOLS}
+VERBS = {**_OBSERVE, **_RULES, **_HARDEN, **_POLICY, **_RECORDINGS, **_TOOLS}
 
 
 class _Parser(argparse.ArgumentParser):

@@ -20,7 +20,8 @@ def test_a_quick_pipeline_prints_one_json_document_on_stdout() -> None:
 def test_every_listed_table_has_a_module() -> None:
     listed = json.loads(run_bench("list", "--json").stdout)
     assert [entry["table"] for entry in listed] == [table.name for table in TABLES]
-    assert all((ROOT / "fwtop/bench/tables" / f"{entry['table']}.py").is_file() for entry in listed)
+    modules = {(table.package, table.name) for table in TABLES}
+    assert all((ROOT / "fwtop/bench/tables" / package / f"{name}.py").is_file() for package, name in modules)
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from fwtop.bench.accuracy.naming import expected_calibration_error, judged
 from fwtop.bench.corpus.cases import draw
 from fwtop.bench.corpus.version import version
 from fwtop.bench.frame import Options
-from fwtop.bench.tables import fit as table
+from fwtop.bench.tables.judgement import fit as table
 from fwtop.model.errors import FwtopError
 
 

@@ -12,8 +12,8 @@ import pytest
 from fwtop.bench import connections
 from fwtop.bench.accuracy.cases import Case
 from fwtop.bench.accuracy.scores import Signature
-from fwtop.bench.tables import bulk, rules, xdp
-from fwtop.bench.tables.screen import proportional_bytes
+from fwtop.bench.tables.rules import bulk, rules, xdp
+from fwtop.bench.tables.watching.screen import proportional_bytes
 from fwtop.bench.terminal import Terminal
 from fwtop.bench.testbed import PAYLOAD_START, SMALL, STRONGARM, flood_text, per_second, processor_seconds
 from fwtop.lab import network as net

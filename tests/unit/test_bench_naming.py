@@ -17,7 +17,7 @@ from fwtop.bench.accuracy.naming import (
 )
 from fwtop.bench.corpus.cases import draw as draw_case
 from fwtop.bench.frame import Options
-from fwtop.bench.tables.naming import judge_corpus
+from fwtop.bench.tables.judgement.naming import judge_corpus
 
 
 def test_a_flood_that_is_named_counts_for_its_kind() -> None:
@@ -87,7 +87,7 @@ def test_the_picture_holds_every_kind_and_is_xml() -> None:
 
 def test_the_table_lists_kinds_totals_and_surprises(monkeypatch) -> None:
     monkeypatch.setattr(
-        "fwtop.bench.tables.naming.cases",
+        "fwtop.bench.tables.judgement.naming.cases",
         lambda each: iter([draw_case("lab: syn_flood", n) for n in range(each)]),
     )
     document = judge_corpus(Options(rounds=2, corpus=True))

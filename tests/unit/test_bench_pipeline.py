@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from fwtop.bench.frame import Options
-from fwtop.bench.tables import pipeline
+from fwtop.bench.tables.watching import pipeline
 
 
 def test_the_pipeline_table_measures_every_row_in_every_round() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fwtop.cli.main import main
-from fwtop.cli.rules import list as list_verb
+from fwtop.cli.policy import list as list_verb
 from fwtop.guardian.allow.allowlist import Allowed, AllowList, Session
 from fwtop.guardian.records.list_log import ListLog, Recorded
 from fwtop.guardian.rules import guard

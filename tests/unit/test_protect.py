@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fwtop.cli.rules import protect as verb
+from fwtop.cli.policy import protect as verb
 from fwtop.guardian.allow.allowlist import Allowed, AllowList, Session
 from fwtop.guardian.backends import protect
 from fwtop.guardian.objects.chain import Listed, TableState, add_text

@@ -1,1 +1,1 @@
-"""The measured tables, one per module."""
+"""The measured tables, one a module, by what they measure."""

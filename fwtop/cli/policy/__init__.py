@@ -1,1 +1,1 @@
-"""Policies: a file of lists and rules, applied as a whole, kept, undone and restored at boot."""
+"""What stays: named lists, protected ports, and policies, applied and undone as a whole, restored at boot."""

@@ -15,7 +15,8 @@ from typing import Any, NoReturn
 
 from fwtop.cli.files.prefix_file import read_prefix_file
 from fwtop.cli.options import MAX_TTL_SECONDS
-from fwtop.cli.rules import limit, match, protect
+from fwtop.cli.policy import protect
+from fwtop.cli.rules import limit, match
 from fwtop.guardian.rules.validate import rule_of_wire
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.targets import MAX_NAME, check_name, prefixes_of

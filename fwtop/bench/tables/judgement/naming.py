@@ -7,7 +7,7 @@ from fwtop.bench.accuracy.naming import Scores, judged
 from fwtop.bench.corpus.cases import cases
 from fwtop.bench.corpus.version import version
 from fwtop.bench.frame import Document, Options, Result, progress
-from fwtop.bench.tables.corpus import WINDOWS_EACH
+from fwtop.bench.tables.judgement.corpus import WINDOWS_EACH
 
 
 def judge_corpus(options: Options) -> Document:

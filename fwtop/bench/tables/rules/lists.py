@@ -17,7 +17,7 @@ from pathlib import Path
 from fwtop.bench import drop_methods
 from fwtop.bench.frame import Document, Options, Row, measure
 from fwtop.bench.programs import run_fwtop
-from fwtop.bench.tables.bulk import seconds_of, text_of
+from fwtop.bench.tables.rules.bulk import seconds_of, text_of
 from fwtop.bench.testbed import Testbed
 from fwtop.client import discovery
 from fwtop.client.discovery import GuardianClient

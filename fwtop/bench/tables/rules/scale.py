@@ -19,7 +19,7 @@ from pathlib import Path
 from fwtop.bench import drop_methods
 from fwtop.bench.frame import Document, Options, Row, measure
 from fwtop.bench.programs import fwtop_argv, run_fwtop
-from fwtop.bench.tables.bulk import seconds_of
+from fwtop.bench.tables.rules.bulk import seconds_of
 from fwtop.bench.testbed import Testbed
 from fwtop.kernel import bpf, namespaces
 from fwtop.model.paths import PIN_DIRECTORY

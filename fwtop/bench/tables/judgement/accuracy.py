@@ -10,8 +10,8 @@ from fwtop.bench.accuracy import scores
 from fwtop.bench.accuracy.cases import Case, read_capture, run_scenario
 from fwtop.bench.accuracy.measured_harm import Harm, try_proposals
 from fwtop.bench.frame import Document, Options, Result, progress
-from fwtop.bench.tables.harm import missed
-from fwtop.bench.tables.naming import judge_corpus
+from fwtop.bench.tables.judgement.harm import missed
+from fwtop.bench.tables.judgement.naming import judge_corpus
 from fwtop.lab import scenario
 from fwtop.lab.run import Lab
 from fwtop.model.errors import FwtopError

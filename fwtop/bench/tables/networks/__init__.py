@@ -1,0 +1,1 @@
+"""Tables on connection tracking, forwarding and servers under attack."""
