@@ -65,7 +65,7 @@ def test_enter_shows_a_decoded_packet_of_the_selected_source(lab: Lab, screen: T
     assert users
     assert not users & {0, owner(Path(f"/proc/{console}"))}
     screen.keys("Escape")
-    screen.wait_for("rules ready")
+    screen.wait_for(lambda text: "Ethernet" not in text)
     screen.keys("q")
     screen.wait_for("ended with 0")
 

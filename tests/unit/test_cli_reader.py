@@ -54,7 +54,7 @@ def test_a_report_on_a_terminal_is_sanitised(
 ) -> None:
     answering(monkeypatch, report, ["../../x", f"one\n\ttwo {EVIL}\n"])
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    args = argparse.Namespace(session=None, directory=Path("x"), format="md", output="-")
+    args = argparse.Namespace(session=None, directory=Path("x"), format="md", output="-", bundle=None)
     assert report.run(args) == 0
     lines = capsys.readouterr().out.split("\n")
     assert lines[0] == "one"
