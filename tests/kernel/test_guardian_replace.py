@@ -62,6 +62,8 @@ def flooded(path: Path4or6) -> Iterator[None]:
     thread.start()
     try:
         yield
+        while path.serial <= before + 20 and thread.is_alive():  # enough of them, on a busy machine, too
+            thread.join(timeout=0.001)
     finally:
         over.set()
         thread.join()
