@@ -12,6 +12,7 @@ from fwtop.report.facts.evidence import AttackDetail, PartRow
 from fwtop.report.facts.spans import AttackSpan
 from fwtop.report.page.chart import attack_chart
 from fwtop.report.page.markup import Markup, join, tag
+from fwtop.report.page.tables import key_cell
 from fwtop.report.summary import Digest
 from fwtop.report.wording import clock, plural, si
 
@@ -103,26 +104,19 @@ def _tables(span: AttackSpan) -> Markup:
 def _table(name: str, title: str, rows: Sequence[PartRow]) -> Markup:
     largest = max(row.share for row in rows) or 1.0
     body = (
-        tag("tr", _cell(row, largest, mono=name in _MONO), tag("td", percent(row.share, None), class_="n"))
+        tag(
+            "tr",
+            key_cell(row.key, _detail(row), row.share / largest, mono=name in _MONO),
+            tag("td", percent(row.share, None), class_="n"),
+        )
         for row in rows
     )
     head = tag("tr", tag("th", title), tag("th", "share", class_="n"))
     return tag("table", head, *body, class_="wide" if name in _WIDE else None)
 
 
-def _cell(row: PartRow, largest: float, *, mono: bool) -> Markup:
-    detail = " · ".join(part for part in (row.detail, row.hex[: 2 * 24]) if part)
-    return tag(
-        "td",
-        tag("span", class_="fill", style=f"width:{max(row.share / largest, 0.0) * 100:.1f}%"),
-        tag(
-            "span",
-            tag("span", row.key, class_="mono" if mono else None),
-            tag("small", detail) if detail else None,
-            class_="text",
-        ),
-        class_="key",
-    )
+def _detail(row: PartRow) -> str:
+    return " · ".join(part for part in (row.detail, row.hex[: 2 * 24]) if part)
 
 
 def _packet(detail: AttackDetail) -> Markup:

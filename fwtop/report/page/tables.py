@@ -74,7 +74,7 @@ def _table(title: str, rows: Sequence[Row], *, mono: bool) -> Markup:
     body = (
         tag(
             "tr",
-            _key(row, largest, mono=mono),
+            key_cell(row.key, row.detail, row.share / largest, mono=mono),
             tag("td", si(row.packets), class_="n"),
             tag("td", percent(row.share, None), class_="n"),
         )
@@ -84,14 +84,15 @@ def _table(title: str, rows: Sequence[Row], *, mono: bool) -> Markup:
     return tag("table", head, *body)
 
 
-def _key(row: Row, largest: float, *, mono: bool) -> Markup:
+def key_cell(key: str, detail: str, filled: float, *, mono: bool) -> Markup:
+    """Return what a row is about, over a bar that fills a part (0 to 1) of the cell."""
     return tag(
         "td",
-        tag("span", class_="fill", style=f"width:{max(row.share / largest, 0.0) * 100:.1f}%"),
+        tag("span", class_="fill", style=f"width:{max(filled, 0.0) * 100:.1f}%"),
         tag(
             "span",
-            tag("span", row.key, class_="mono" if mono else None),
-            tag("small", row.detail) if row.detail else None,
+            tag("span", key, class_="mono" if mono else None),
+            tag("small", detail) if detail else None,
             class_="text",
         ),
         class_="key",
