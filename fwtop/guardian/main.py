@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from fwtop.guardian.allow import allowlist
+from fwtop.guardian.compiled.rules import CompiledRules
 from fwtop.guardian.failpoints import Failpoints
 from fwtop.guardian.isolation import Cgroup, Watchdog, protect
 from fwtop.guardian.objects.chain import Chains
 from fwtop.guardian.objects.installer import Kernel
 from fwtop.guardian.objects.nft import NftTables
-from fwtop.guardian.objects.xdp import CompiledRules
 from fwtop.guardian.options import Options
 from fwtop.guardian.records.journal import Journal, boot_id
 from fwtop.guardian.records.runtime import RuntimeCopy
@@ -39,7 +39,7 @@ from fwtop.guardian.serving.requests import Handlers
 from fwtop.guardian.serving.server import Identity, Server
 from fwtop.guardian.serving.worker import Worker
 from fwtop.kernel import bpffs, namespaces
-from fwtop.kernel.links import readable_links, receiving_links
+from fwtop.kernel.interfaces.links import readable_links, receiving_links
 from fwtop.kernel.netfilter import iptables
 from fwtop.kernel.programs import GUARDIAN_ENVIRONMENT
 from fwtop.model.errors import FwtopError

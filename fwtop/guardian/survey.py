@@ -10,9 +10,9 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
+from fwtop.kernel.interfaces.rings import receive_ring
 from fwtop.kernel.netfilter.nf_tables import filter_chains, generation
 from fwtop.kernel.procfs import read_text
-from fwtop.kernel.rings import receive_ring
 from fwtop.kernel.sockets import ListeningSocket, command_name, listening_sockets, processes, sockets_of
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fwtop.kernel.drop_reasons import NOT_A_LOSS, NOT_IP, FunctionNames, layer_of_reason, reached_tc
-from fwtop.kernel.links import LinkStats
+from fwtop.kernel.interfaces.links import LinkStats
 from fwtop.kernel.procfs import parse_softirq, read_text
 from fwtop.live.drops import (
     ForeignXdp,

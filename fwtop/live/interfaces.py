@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from fwtop.kernel.links import Link, LinkStats, list_links, lowest_links, watched_indexes
+from fwtop.kernel.interfaces.links import Link, LinkStats, list_links, lowest_links, watched_indexes
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
 from fwtop.observe.messages import Interface

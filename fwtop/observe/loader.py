@@ -61,7 +61,7 @@ def _serve(message: bytes, given: list[int]) -> tuple[Answer, list[int]]:
 
 
 def _detach(slot: str, rings: str) -> int:
-    from fwtop.kernel import clsact
+    from fwtop.kernel.interfaces import clsact
     from fwtop.observe import nflog_table
 
     if slot != "all" and not slot.isdigit():

@@ -10,9 +10,17 @@ from pathlib import Path
 
 from fwtop.compile.compiler import byte_code, relocate
 from fwtop.compile.definitions import Kernel
-from fwtop.kernel import bpf, clsact
-from fwtop.kernel.bridges import crossed, unwatched
-from fwtop.kernel.links import Link, choose_links, list_addresses, list_links, lowest_links, watched_indexes
+from fwtop.kernel import bpf
+from fwtop.kernel.interfaces import clsact
+from fwtop.kernel.interfaces.bridges import crossed, unwatched
+from fwtop.kernel.interfaces.links import (
+    Link,
+    choose_links,
+    list_addresses,
+    list_links,
+    lowest_links,
+    watched_indexes,
+)
 from fwtop.model.text import safe_text
 from fwtop.observe import layout, nflog_table, scope
 from fwtop.observe.layout import CONTROL_WORDS, DATA_BYTES, NO_INTERFACE, counters_bytes

@@ -12,7 +12,7 @@ import struct
 from collections.abc import Iterator
 
 from fwtop.kernel import bpf, netlink
-from fwtop.kernel.links import Link, list_links
+from fwtop.kernel.interfaces.links import Link, list_links
 from fwtop.kernel.netlink import attributes, c_string
 from fwtop.model.errors import FwtopError
 from fwtop.model.ruleset import TC, XDP, ListedRule

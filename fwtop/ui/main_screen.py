@@ -23,7 +23,7 @@ from fwtop.ui.drawing.style import WARN, Line
 from fwtop.ui.feed import Feed
 from fwtop.ui.keys import KEY_MAP
 from fwtop.ui.lists.details import attack_details, details_of
-from fwtop.ui.lists.packet_filters import packet_filter
+from fwtop.ui.lists.packets.filters import packet_filter
 from fwtop.ui.lists.part_view import PANELS as PART_PANELS
 from fwtop.ui.lists.rows import Item
 from fwtop.ui.lists.traffic import spared

@@ -18,7 +18,7 @@ from fwtop.ui.drawing.layout import Lines, frame
 from fwtop.ui.drawing.style import Line
 from fwtop.ui.keys import KEY_MAP
 from fwtop.ui.lists.details import details_of
-from fwtop.ui.lists.packet_panel import PacketPanel
+from fwtop.ui.lists.packets.panel import PacketPanel
 from fwtop.ui.lists.panel import Panel
 from fwtop.ui.lists.panels import PANELS, with_chosen
 from fwtop.ui.lists.rows import Item

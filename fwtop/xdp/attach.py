@@ -22,8 +22,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from fwtop.kernel import bpf, clsact
-from fwtop.kernel.links import Link, list_links
+from fwtop.kernel import bpf
+from fwtop.kernel.interfaces import clsact
+from fwtop.kernel.interfaces.links import Link, list_links
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
 from fwtop.xdp.messages import Attachment

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 import pytest
 
 from fwtop.guardian.allow.allowlist import AllowList
+from fwtop.guardian.compiled.rules import CompiledRules
 from fwtop.guardian.failpoints import Failpoints
 from fwtop.guardian.objects.chain import Chains
 from fwtop.guardian.objects.installer import Kernel
 from fwtop.guardian.objects.nft import NftTables
-from fwtop.guardian.objects.xdp import CompiledRules
 from fwtop.guardian.records.journal import Journal
 from fwtop.guardian.rules import lifecycle
 from fwtop.guardian.rules.lifecycle import Lifecycle

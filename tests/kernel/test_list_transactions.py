@@ -14,6 +14,7 @@ from unittest import mock
 
 import pytest
 
+from fwtop.guardian.compiled.rules import CompiledRules
 from fwtop.guardian.failpoints import Failpoint, Failpoints
 from fwtop.guardian.objects import list_sets, sets
 from fwtop.guardian.objects.chain import Chains
@@ -21,7 +22,6 @@ from fwtop.guardian.objects.installer import Kernel
 from fwtop.guardian.objects.nft import NftTables
 from fwtop.guardian.objects.nft_lists import NftListChange
 from fwtop.guardian.objects.spec import SetSpec
-from fwtop.guardian.objects.xdp import CompiledRules
 from fwtop.guardian.records import list_log
 from fwtop.guardian.records.entry import Entry
 from fwtop.guardian.records.journal import Journal

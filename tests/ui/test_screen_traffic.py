@@ -20,7 +20,7 @@ from fwtop.model.rule import Kind, Match, PayloadMatch, Range
 from fwtop.model.traffic.packets import PacketBatch
 from fwtop.model.traffic.snapshot import Origin, PacketSignature, Port, TrafficPart
 from fwtop.ui.dialogs.rule_dialog import RuleDialog
-from fwtop.ui.lists.packet_filters import packet_filter
+from fwtop.ui.lists.packets.filters import packet_filter
 from fwtop.ui.lists.traffic import TRAFFIC_VIEWS, first_view, signature_words, traffic_items
 
 SIZES = (SMALL, (120, 40), LARGE)

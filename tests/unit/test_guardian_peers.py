@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from fwtop.guardian.objects.xdp_peers import Peers, _place
+from fwtop.guardian.compiled.peers import Peers, _place
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.roles import TCP, Passes
 from fwtop.model.errors import FwtopError

@@ -11,7 +11,7 @@ import pytest
 from fwtop.guardian import functions
 from fwtop.guardian.functions import names_in
 from fwtop.kernel.drop_reasons import FunctionNames, layer_of_reason
-from fwtop.kernel.links import Link, LinkStats, choose_links, lowest_links, watched_indexes
+from fwtop.kernel.interfaces.links import Link, LinkStats, choose_links, lowest_links, watched_indexes
 from fwtop.kernel.procfs import parse_conntrack_stats, parse_paired, parse_single, parse_softirq
 from fwtop.live.drops import ForeignXdp, FragmentMeter, Sums, driver_drops, split_conntrack, split_locations
 from fwtop.live.netstat import seconds_to_full

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from fwtop.guardian.compiled import loader, rules
+from fwtop.guardian.compiled.rules import CompiledRules
 from fwtop.guardian.failpoints import Failpoints
-from fwtop.guardian.objects import xdp, xdp_loader
-from fwtop.guardian.objects.xdp import CompiledRules
 from fwtop.model.errors import FwtopError
 from fwtop.xdp.messages import Sweep
 
@@ -16,17 +16,17 @@ from fwtop.xdp.messages import Sweep
 @pytest.fixture(autouse=True)
 def gone(monkeypatch: pytest.MonkeyPatch) -> None:
     """The program's directory was removed while the guardian ran."""
-    monkeypatch.setattr(xdp_loader, "_LOADER", "fwtop.xdp.no_such_module")
+    monkeypatch.setattr(loader, "_LOADER", "fwtop.xdp.no_such_module")
 
 
 def test_its_end_is_told_with_the_status() -> None:
     with pytest.raises(FwtopError, match="it ended with status 1"):
-        xdp_loader.ask(Sweep())
+        loader.ask(Sweep())
 
 
 def test_undo_does_not_depend_on_sweeping_up_after_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(xdp, "PIN_DIRECTORY", tmp_path)
-    monkeypatch.setattr(xdp, "_is_there", lambda _: True)
+    monkeypatch.setattr(rules, "PIN_DIRECTORY", tmp_path)
+    monkeypatch.setattr(rules, "_is_there", lambda _: True)
     CompiledRules(Failpoints(None), 1).sweep()

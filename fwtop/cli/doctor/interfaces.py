@@ -16,7 +16,7 @@ from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
 
 if TYPE_CHECKING:
-    from fwtop.kernel.links import Link
+    from fwtop.kernel.interfaces.links import Link
     from fwtop.xdp.attach import Target
 
 _PORTS = "L4 bytes"  # ethtool's name for the ports among the hashed fields
@@ -64,7 +64,7 @@ def checks(names: list[str]) -> Iterator[Check]:
 
     Raises FwtopError (code 2) for one that is not there.
     """
-    from fwtop.kernel.links import choose_links, list_links
+    from fwtop.kernel.interfaces.links import choose_links, list_links
     from fwtop.xdp.attach import foreign_program, targets
 
     links = list_links()
@@ -93,7 +93,7 @@ def checks(names: list[str]) -> Iterator[Check]:
 
 def _bridges(links: Sequence[Link], chosen: Sequence[Link]) -> Iterator[Check]:
     """Report what passes through a bridge unseen, and which rules don't meet what it passes on."""
-    from fwtop.kernel.bridges import crossed, unwatched
+    from fwtop.kernel.interfaces.bridges import crossed, unwatched
 
     for bridge in unwatched(links, chosen):
         mend = f"fwtop -i {safe_text(bridge.ports[0].name)}"

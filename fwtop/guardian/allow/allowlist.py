@@ -16,8 +16,8 @@ from functools import lru_cache
 from pathlib import Path
 
 from fwtop.guardian.allow import time_servers
-from fwtop.kernel.links import list_addresses
-from fwtop.kernel.routes import default_routes
+from fwtop.kernel.interfaces.links import list_addresses
+from fwtop.kernel.interfaces.routes import default_routes
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.roles import (
     BGP_PORT,

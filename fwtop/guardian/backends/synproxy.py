@@ -12,7 +12,7 @@ from pathlib import Path
 from fwtop.guardian.allow.time_servers import hex_address
 from fwtop.guardian.objects.nft_words import PROXY, NftRule, NftSet, address_set, set_of
 from fwtop.guardian.objects.spec import KernelObjects
-from fwtop.kernel.links import readable_links, receiving_links
+from fwtop.kernel.interfaces.links import readable_links, receiving_links
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Match, Rule, Setting

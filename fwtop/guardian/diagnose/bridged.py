@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from fwtop.kernel.bridges import Bridge, crossed
-from fwtop.kernel.links import readable_links, receiving_links
+from fwtop.kernel.interfaces.bridges import Bridge, crossed
+from fwtop.kernel.interfaces.links import readable_links, receiving_links
 from fwtop.model.rule import Kind, Rule
 
 _AT_PORTS = frozenset({Kind.XDP, Kind.TC, Kind.NFTABLES})  # they run before a bridge decides

@@ -21,7 +21,7 @@ from fwtop.guardian.diagnose.readings import Reading, moved, read_all
 from fwtop.guardian.objects.chain import Chains
 from fwtop.guardian.objects.spec import KernelObjects
 from fwtop.guardian.records.entry import Entry
-from fwtop.kernel.links import readable_links
+from fwtop.kernel.interfaces.links import readable_links
 from fwtop.model.rule import Kind, Rule
 from fwtop.model.text import safe_text
 from fwtop.render.xtables import HASHLIMIT_MAX

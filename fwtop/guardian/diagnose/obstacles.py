@@ -16,7 +16,7 @@ from fwtop.guardian.diagnose.readings import Reading
 from fwtop.guardian.objects.chain import Chains
 from fwtop.guardian.objects.sets import PREFIX
 from fwtop.guardian.objects.spec import HOOK_CHAINS, PREROUTING, ROLE_CHAINS, RULE_CHAINS, SOURCE_CHAINS
-from fwtop.kernel.links import LOOPBACK
+from fwtop.kernel.interfaces.links import LOOPBACK
 from fwtop.kernel.netfilter.iptables import LEGACY, NFT, Variant, named
 from fwtop.kernel.programs import CommandError, run
 from fwtop.model.addresses.address import Prefix

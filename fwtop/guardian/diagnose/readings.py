@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from fwtop.kernel.links import LOOPBACK
+from fwtop.kernel.interfaces.links import LOOPBACK
 from fwtop.kernel.namespaces import name_of
 from fwtop.kernel.netfilter.iptables import Variant
 from fwtop.kernel.programs import run

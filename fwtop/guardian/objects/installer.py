@@ -13,6 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from fwtop.guardian.allow.allowlist import AllowList
+from fwtop.guardian.compiled.rules import CompiledRules
 from fwtop.guardian.failpoints import Failpoint, Failpoints
 from fwtop.guardian.objects import sets
 from fwtop.guardian.objects.allow_sets import AllowSets, names_of
@@ -21,7 +22,6 @@ from fwtop.guardian.objects.inserts import Inserts
 from fwtop.guardian.objects.nft import NftTables
 from fwtop.guardian.objects.spec import ChainLine, KernelObjects
 from fwtop.guardian.objects.sysctls import Remembers, Sysctls
-from fwtop.guardian.objects.xdp import CompiledRules
 from fwtop.guardian.serving.ownership import single_threaded
 from fwtop.kernel.deadline import unlimited
 from fwtop.kernel.netfilter import ipset

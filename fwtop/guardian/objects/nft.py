@@ -30,7 +30,7 @@ from fwtop.guardian.objects.nft_words import (
     shortened,
 )
 from fwtop.guardian.objects.spec import HEAD_CHANGED
-from fwtop.kernel.links import Link
+from fwtop.kernel.interfaces.links import Link
 from fwtop.kernel.netfilter import nf_tables
 from fwtop.kernel.programs import CommandError, run
 from fwtop.model.addresses.address import Prefix

@@ -19,8 +19,8 @@ from typing import Any
 
 from fwtop.client.connection import patience
 from fwtop.guardian.allow.allowlist import Session, note_operator, operator_of
+from fwtop.guardian.compiled.rules import CompiledRules
 from fwtop.guardian.functions import Functions
-from fwtop.guardian.objects.xdp import CompiledRules
 from fwtop.guardian.observers import Loading, Observers
 from fwtop.guardian.serving.connections import Connections
 from fwtop.guardian.serving.peer import Client, Peer, PeerGone, is_memory_file
@@ -30,7 +30,7 @@ from fwtop.guardian.serving.rulesets import Rulesets
 from fwtop.guardian.serving.status_cache import StatusCache
 from fwtop.guardian.serving.worker import Task, Worker
 from fwtop.guardian.survey import LastSurvey
-from fwtop.kernel.routes import RouteMonitor
+from fwtop.kernel.interfaces.routes import RouteMonitor
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import (
     API_VERSION,

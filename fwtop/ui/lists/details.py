@@ -28,8 +28,8 @@ from fwtop.ui.drawing.text import LABEL, detail, labelled, wrapped
 from fwtop.ui.lists.log_view import entry_details
 from fwtop.ui.lists.machine_rules import rule_details as machine_rule_details
 from fwtop.ui.lists.machine_rules import set_details
-from fwtop.ui.lists.packet_pane import packet_details
-from fwtop.ui.lists.packet_view import clock_text
+from fwtop.ui.lists.packets.columns import clock_text
+from fwtop.ui.lists.packets.pane import packet_details
 from fwtop.ui.lists.panels import NO_BASELINE, harm
 from fwtop.ui.lists.path import stage_details
 from fwtop.ui.lists.rows import Item, LogEntry

@@ -12,7 +12,7 @@ from fwtop.dissect.wire import Dissection, Layer
 from fwtop.model.traffic.packets import Mask
 from fwtop.ui.drawing.format import hex_dump, number, percent
 from fwtop.ui.drawing.style import ACCENT, DIM, STRONG, TEXT, WARN, Line, fit, wrap_line
-from fwtop.ui.lists.packet_view import clock_text, length_text, source_text, target_text, who_line
+from fwtop.ui.lists.packets.columns import clock_text, length_text, source_text, target_text, who_line
 from fwtop.ui.state.packet_info import protocol_of
 from fwtop.ui.state.packet_row import PacketRow
 

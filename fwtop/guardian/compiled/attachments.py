@@ -9,9 +9,10 @@ import socket
 import struct
 from pathlib import Path
 
-from fwtop.guardian.objects.xdp_state import open_pin
-from fwtop.kernel import bpf, clsact
-from fwtop.kernel.links import readable_links
+from fwtop.guardian.compiled.slots import open_pin
+from fwtop.kernel import bpf
+from fwtop.kernel.interfaces import clsact
+from fwtop.kernel.interfaces.links import readable_links
 from fwtop.model.rule import Kind, Rule
 from fwtop.model.text import safe_text
 from fwtop.xdp.messages import Attachment

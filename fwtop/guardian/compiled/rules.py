@@ -13,12 +13,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from fwtop.guardian.allow.allowlist import AllowList
+from fwtop.guardian.compiled import loader
+from fwtop.guardian.compiled.attachments import Attachments
+from fwtop.guardian.compiled.loader import Precompiler
+from fwtop.guardian.compiled.planned import Planned, same_code
+from fwtop.guardian.compiled.prefix_hits import PrefixHits
+from fwtop.guardian.compiled.slots import Slots, disable_pinned, free_slot
 from fwtop.guardian.failpoints import Failpoint, Failpoints
-from fwtop.guardian.objects import xdp_loader
-from fwtop.guardian.objects.xdp_attachments import Attachments
-from fwtop.guardian.objects.xdp_loader import Precompiler
-from fwtop.guardian.objects.xdp_planned import Planned, same_code
-from fwtop.guardian.objects.xdp_state import PrefixHits, Slots, disable_pinned, free_slot
 from fwtop.guardian.serving.ownership import single_threaded
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.prefix_list import sealed
@@ -77,7 +78,7 @@ class CompiledRules:
         """Find the rules of a former guardian; raises FwtopError."""
         self._unseen = _is_there(self._pins)
         if self._unseen:
-            found = xdp_loader.ask(Open())
+            found = loader.ask(Open())
             self.take_maps(found)
             self._attachments.replace(found.attachments)
             self._outdated = bool(found.attachments) and self._slots is None
@@ -99,7 +100,7 @@ class CompiledRules:
         if not _is_there(self._pins.parent):
             return
         try:
-            xdp_loader.ask(Sweep())
+            loader.ask(Sweep())
         except FwtopError as error:
             syslog.syslog(syslog.LOG_WARNING, f"pins of deleted namespaces were left: {safe_text(error)}")
 
@@ -274,7 +275,7 @@ class CompiledRules:
         self._failpoints.reached(Failpoint.UNLOADED)
 
     def _clear(self) -> None:
-        xdp_loader.ask(Clear())
+        loader.ask(Clear())
         self._attachments.clear()
         self._ahead.clear()
         self._listed.clear()
@@ -420,7 +421,7 @@ class CompiledRules:
             request = Apply(tuple(items), allow, interfaces, self.descriptors, sent)
             self._precompiler.spare(request)
             self._busy = True
-            loaded = xdp_loader.ask(request, self._serve_urgent)
+            loaded = loader.ask(request, self._serve_urgent)
         finally:
             self._busy = False
             for descriptor in sent.values():

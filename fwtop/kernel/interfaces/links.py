@@ -12,8 +12,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from fwtop.kernel import netlink
+from fwtop.kernel.interfaces.routes import default_routes
 from fwtop.kernel.netlink import c_string
-from fwtop.kernel.routes import default_routes
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
 

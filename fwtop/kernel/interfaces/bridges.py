@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fwtop.kernel.links import Link
+from fwtop.kernel.interfaces.links import Link
 from fwtop.model.text import safe_text
 
 _SWITCHES = {4: "bridge-nf-call-iptables", 6: "bridge-nf-call-ip6tables"}

@@ -7,36 +7,29 @@ system calls. Layout: struct xdp_slot and struct xdp_counters of bpf/xdp.h.
 from __future__ import annotations
 
 import contextlib
-import mmap
 import os
 import struct
 import time
-from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fwtop.guardian.allow.allowlist import AllowList
-from fwtop.guardian.objects.xdp_peers import Peers
+from fwtop.guardian.compiled.peers import Peers
 from fwtop.kernel import bpf
-from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
-from fwtop.model.rule import Rule
 from fwtop.xdp.maps import (
     COUNTERS_BYTES,
     MAX_RULES,
     PARSE_ERRORS_AT,
-    PENDING_BYTES,
     RULES_AT,
     SLOT_BYTES,
     find_shared,
     map_array,
     possible_cpus,
 )
-from fwtop.xdp.rule import COMPILED_PREFIXES, numbered
 
 if TYPE_CHECKING:  # a guardian without a long list doesn't load numpy
-    import numpy as np
-    from numpy.typing import NDArray
+    pass
 
 _SLOT_WORDS = SLOT_BYTES // 8  # deadline; number and padding
 _NUMBER = struct.Struct("<Q")
@@ -176,125 +169,3 @@ def free_slot(used: dict[int, int]) -> int:
     if slot is None:
         raise FwtopError(f"{MAX_RULES} XDP rules are active already; nothing was installed")
     return slot
-
-
-_PENDING = struct.Struct("<QQ")  # struct pending of bpf/xdp_lists.h: number, packets
-_COUNTER_BYTES = 8
-
-
-class PrefixHits:
-    """Counters by source prefix, a map for each rule. Owns the descriptors that it takes."""
-
-    def __init__(self) -> None:
-        self._maps: dict[str, int] = {}
-        self._prefix_of: dict[str, Callable[[int], Prefix]] = {}
-
-    def take(self, maps: dict[str, int]) -> None:
-        """Add maps by rule id."""
-        self._close(set(maps))
-        self._maps |= maps
-
-    def keep(self, rule_ids: set[str]) -> None:
-        """Close the maps of all other rules."""
-        self._close(set(self._maps) - rule_ids)
-
-    def knows(self, rule_id: str) -> bool:
-        """Return whether there is a map for a rule."""
-        return rule_id in self._maps
-
-    def most(self, rule: Rule, cpus: int, top: int) -> dict[str, int]:
-        """Return the packets of a rule's `top` busiest source prefixes, busiest first."""
-        if rule.id not in self._maps:
-            return {}
-        if rule.id not in self._prefix_of:
-            self._prefix_of[rule.id] = numbered(rule.match.sources, in_maps=rule.list_name is not None)
-        prefix_of = self._prefix_of[rule.id]
-        return {str(prefix_of(number)): packets for number, packets in _top(self._maps[rule.id], cpus, top)}
-
-    def release(self, rule_ids: Iterable[str]) -> dict[str, int]:
-        """Return the maps of rules, the caller's then."""
-        found = {rule_id: self._maps.pop(rule_id) for rule_id in rule_ids if rule_id in self._maps}
-        for rule_id in found:
-            self._prefix_of.pop(rule_id, None)
-        return found
-
-    def carry_over(self, old: int, before: Rule, after: Rule, cpus: int) -> None:
-        """Add the counters of a rule's former list to those of the prefixes that are also in the new one."""
-        # Imported here: a guardian without a long list needn't carry numpy.
-        import numpy as np
-
-        from fwtop.model.addresses.prefix_rows import PrefixRows
-        from fwtop.model.addresses.prefix_sets import chosen, positions
-
-        was, rows = PrefixRows.of(before.match.sources), PrefixRows.of(after.match.sources)
-        totals = _totals(*_read(old, cpus))
-        counted = was.counter_rows()
-        hit = np.flatnonzero(totals[: len(counted)])
-        marked = np.zeros(len(was), np.bool_)
-        marked[counted[hit]] = True
-        packets_of = np.zeros(len(was), np.uint64)
-        packets_of[counted[hit]] = totals[hit]
-        at = positions(rows, chosen(was, marked))
-        number_of = np.full(len(rows), -1, np.int64)
-        counted = rows.counter_rows()
-        number_of[counted] = np.arange(len(counted))
-        stays = at >= 0
-        numbers, packets = number_of[at[stays]], packets_of[marked][stays]
-        kept = numbers >= 0
-        size = _value_size(self._maps[after.id])
-        with map_array(self._maps[after.id], size, writable=True) as view:
-            counters = np.frombuffer(view, np.uint64, offset=cpus * PENDING_BYTES, count=len(counted))
-            counters[numbers[kept]] += packets[kept]
-            del counters
-
-    def _close(self, rule_ids: set[str]) -> None:
-        for rule_id in rule_ids:
-            self._prefix_of.pop(rule_id, None)
-            descriptor = self._maps.pop(rule_id, None)
-            if descriptor is not None:
-                os.close(descriptor)
-
-
-def _top(descriptor: int, cpus: int, top: int) -> list[tuple[int, int]]:
-    """Read a map's counters, then the pending ones; packets moved in between are in the next reading."""
-    counters, pending = _read(descriptor, cpus)
-    if len(counters) > COMPILED_PREFIXES * _COUNTER_BYTES:
-        return _top_of_many(counters, pending, top)
-    totals = [packets for (packets,) in struct.iter_unpack("<Q", counters)]
-    for number, packets in _PENDING.iter_unpack(pending):
-        totals[number] += packets
-    found = [(number, packets) for number, packets in enumerate(totals) if packets]
-    return sorted(found, key=lambda item: -item[1])[:top]
-
-
-def _read(descriptor: int, cpus: int) -> tuple[bytes, bytes]:
-    """Return a map's counters, and those pending on each CPU."""
-    start, size = cpus * PENDING_BYTES, _value_size(descriptor)
-    with mmap.mmap(descriptor, -(-size // mmap.PAGESIZE) * mmap.PAGESIZE, access=mmap.ACCESS_READ) as view:
-        return view[start:size], view[:start]
-
-
-def _totals(counters: bytes, pending: bytes) -> NDArray[np.uint64]:
-    # Imported here: a guardian without a long list needn't carry numpy.
-    import numpy as np
-
-    totals = np.frombuffer(counters, np.uint64).copy()
-    waiting = np.frombuffer(pending, np.uint64).reshape(-1, 2)
-    np.add.at(totals, waiting[:, 0].astype(np.intp), waiting[:, 1])
-    return totals
-
-
-def _top_of_many(counters: bytes, pending: bytes, top: int) -> list[tuple[int, int]]:
-    # Imported here: a guardian without a long list needn't carry numpy.
-    import numpy as np
-
-    totals = _totals(counters, pending)
-    top = min(top, len(totals))
-    most = np.argpartition(totals, -top)[-top:]
-    most = most[np.argsort(totals[most])[::-1]]
-    return [(number, packets) for number in most.tolist() if (packets := int(totals[number]))]
-
-
-def _value_size(descriptor: int) -> int:
-    lines = Path(f"/proc/self/fdinfo/{descriptor}").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("value_size"))

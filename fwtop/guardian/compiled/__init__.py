@@ -1,0 +1,1 @@
+"""Rules compiled to BPF: the program of one namespace, its maps, and where it is attached."""

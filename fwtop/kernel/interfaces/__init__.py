@@ -1,0 +1,1 @@
+"""Network interfaces of this namespace: links, routes, bridges, receive rings, classic tc ingress."""
