@@ -94,10 +94,7 @@ def make_directory(netns: int) -> Path:
 
 
 def remove_former(netns: int) -> None:
-    """Remove the pins of a deleted namespace whose inode the kernel has given to this one.
-
-    Directories without an owner were made by an older fwtop: they stay, as their rules may be running.
-    """
+    """Remove the pins of a deleted namespace whose inode the kernel has given to this one."""
     with contextlib.suppress(FileNotFoundError):
         if os.readlink(directory_of(netns) / _OWNER) != str(cookie()):
             remove_directory(netns)

@@ -214,20 +214,13 @@ class Answer:
 
 
 def encode_request(request: Request, number: int = 0, seconds: float | None = None) -> bytes:
-    """Encode a request as one message; `seconds` is how long the client waits for the answer.
-
-    Number 0, no time limit and no version are left out: guardians of older versions don't know these fields,
-    and must understand the Hello that makes them hand over.
-    """
-    fields = asdict(request)
-    if isinstance(request, Hello) and not request.version:
-        del fields["version"]
+    """Encode a request as one message; `seconds` is how long the client waits for the answer."""
     envelope: dict[str, Any] = {"verb": type(request).__name__.lower()}
     if number:
         envelope["number"] = number
     if seconds is not None:
         envelope["seconds"] = seconds
-    return json.dumps({**envelope, **fields}).encode()
+    return json.dumps({**envelope, **asdict(request)}).encode()
 
 
 def parse_request(message: bytes) -> NumberedRequest:

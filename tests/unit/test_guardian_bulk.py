@@ -53,8 +53,6 @@ def test_many_come_back_as_few_do() -> None:
     found = prefix_list.unpack_prefixes(prefix_list.pack_prefixes(listed))
     assert (found, found[-1], found[7:9]) == (tuple(ordered), ordered[-1], tuple(ordered[7:9]))
     assert list(found) == ordered
-    old = b"".join(prefix_list.pack_prefixes([item]) for item in listed)  # as an older fwtop's journal has it
-    assert found == prefix_list.unpack_prefixes(old)
     with pytest.raises(IndexError):
         found[len(found)]
 
@@ -98,8 +96,8 @@ def test_rows_answer_as_short_lists_do(many: list[Prefix], others: list[Prefix],
     ],
 )
 def test_one_bad_row_among_many_is_an_error(row: bytes) -> None:
-    many = b"".join(prefix_list.pack_prefixes([Prefix(4, number, 32)]) for number in range(6000))
-    assert len(prefix_list.unpack_prefixes(many)) == 6000
+    many = b"".join(prefix_list.pack_prefixes([Prefix(4, number, 32)]) for number in range(600))
+    assert len(prefix_list.unpack_prefixes(many)) == 600
     with pytest.raises(ValueError, match="not a list"):
         prefix_list.unpack_prefixes(many + row)
 

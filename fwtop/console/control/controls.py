@@ -117,8 +117,6 @@ class LiveControls:
     async def why(self, rule_id: str) -> tuple[str, ...]:
         """Ask the guardian what the rule matches, or what prevents it from matching."""
         answer = await _in_thread(self._link.ask, Why(rule_id))
-        if not answer.ok and answer.error == "unknown verb":  # a guardian of an older build
-            raise FwtopError(f"this guardian can't explain rules; see rule {rule_id} in: fwtop status")
         if not answer.ok:
             raise FwtopError(answer.error, answer.code or 1)
         return tuple(answer.data["sentences"])

@@ -177,8 +177,6 @@ class Acting:
         for (family, hook, chain), count in item.lines.items():
             entry = HOOK_CHAINS[hook]
             state, _ = self._table(family)
-            if entry in state.chains_of(item.rule.id):  # an older fwtop's place for rules
-                return f"{HEAD_CHANGED} {entry} (IPv{family}) were changed"
             mine = [line for line in state.chains.get(chain, ()) if line.rule_id == item.rule.id]
             if len(mine) < count:
                 gone = "its line is" if count == 1 else f"{count - len(mine)} of its {count} lines are"

@@ -100,7 +100,7 @@ def entry_of_record(rule_id: str, record: dict[str, Any], blob: bytes | None) ->
         raise ValueError("its sources are missing")
     rule = Rule.from_dict(record["rule"])
     rule = replace(rule, id=str(int(rule_id)), match=replace(rule.match, sources=sources))
-    confirm_by, ended = record["confirm_by"], record.get("ended")  # not in an older fwtop's records
+    confirm_by, ended = record["confirm_by"], record["ended"]
     return Entry(
         *(rule, _text(record["variant"]), State(record["state"])),
         *(_clock(record["expires"]), _clock(confirm_by) if confirm_by is not None else None),

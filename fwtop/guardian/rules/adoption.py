@@ -88,7 +88,7 @@ def _is_repairing(entry: Entry) -> bool:
 def _finish_repairs(state: GuardianState, lifecycle: Lifecycle) -> list[str]:
     """Complete interrupted repairs once all rules are adopted; where that fails, the rule raises an alarm.
 
-    Chains that an older fwtop began get this version's allow-list lines: its sets alone would spare nobody.
+    Chains whose allow-list lines are not this version's get them: sets alone would spare nobody.
     """
     done = []
     short = state.acting.look(state.active, force=True)

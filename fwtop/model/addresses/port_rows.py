@@ -121,11 +121,11 @@ class PortRows(Sequence[Prefix]):
         bad |= ~six & ((rows["length"] > 32) | (wide[:, 0] != 0) | (wide[:, 1] >> np.uint64(32) != 0))
         if bad.any() or (found.keys[1:] <= found.keys[:-1]).any():
             raise ValueError("not a list of addresses with ports")
-        if len(PrefixRows.of_old_bytes(found.old_bytes())) > len(found):  # which also finds host bits
+        if len(PrefixRows.of_packed(found.packed())) > len(found):  # which also finds host bits
             raise ValueError("not a list of addresses with ports")
         return found
 
-    def old_bytes(self) -> bytes:
+    def packed(self) -> bytes:
         """Return the prefixes as 18 bytes each: family, length, address."""
         rows = self.rows
         columns = [rows["family"].reshape(-1, 1), rows["length"].reshape(-1, 1), self._addresses()]
@@ -181,7 +181,7 @@ class PortRows(Sequence[Prefix]):
     @cached_property
     def prefixes(self) -> PrefixRows:
         """The entries' prefixes, each once."""
-        return PrefixRows.of_old_bytes(self.old_bytes())
+        return PrefixRows.of_packed(self.packed())
 
     @cached_property
     def families(self) -> frozenset[int]:

@@ -56,19 +56,14 @@ def pack_prefixes(prefixes: Sequence[Prefix]) -> bytes | mmap.mmap:
 def unpack_prefixes(data: bytes | mmap.mmap) -> Sequence[Prefix]:
     """Decode what `pack_prefixes` encoded; raises ValueError on anything else, including host bits.
 
-    A long list is returned as PrefixRows, which refer to `data`. Those in the journal
-    of an older fwtop are 18 bytes a prefix, as short ones still are.
+    A long list is returned as PrefixRows, which refer to `data`.
     """
     if data[:1] == b"\0":
         from fwtop.model.addresses.port_rows import rows_of_bytes
 
         return rows_of_bytes(data)
-    if len(data) % _ENTRY.size or len(data) > MAX_PREFIXES * _ENTRY.size:
+    if len(data) % _ENTRY.size or len(data) > ATTACH_ABOVE * _ENTRY.size:
         raise ValueError("not a list of prefixes, or too long")
-    if len(data) > ATTACH_ABOVE * _ENTRY.size:
-        from fwtop.model.addresses.prefix_rows import PrefixRows
-
-        return PrefixRows.of_old_bytes(data)
     number = int.from_bytes
     found = []
     for family, length, address in _ENTRY.iter_unpack(data):

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from fwtop.model.addresses.address import Prefix
 
-MAGIC = b"\0FWL"  # no older format begins with 0
+MAGIC = b"\0FWL"  # a short list begins with 4 or 6
 _HEAD = struct.Struct("<4sIQQ")  # magic, reserved, prefixes of IPv4, of IPv6
-_OLD_ROW = np.dtype([("family", "u1"), ("length", "u1"), ("hi", ">u8"), ("lo", ">u8")])
+_PACKED_ROW = np.dtype([("family", "u1"), ("length", "u1"), ("hi", ">u8"), ("lo", ">u8")])
 _CHUNK = 50_000  # prefixes made into objects at a time
 _CHECKED = 1 << 20  # prefixes checked at a time: temporary arrays stay small
 _FULL = np.uint64(0xFFFFFFFFFFFFFFFF)
@@ -58,9 +58,9 @@ class PrefixRows(Sequence[Prefix]):
         return rows
 
     @staticmethod
-    def of_old_bytes(data: bytes | mmap) -> PrefixRows:
+    def of_packed(data: bytes | mmap) -> PrefixRows:
         """Decode rows of 18 bytes, in any order; raises ValueError if one is not a prefix."""
-        rows = np.frombuffer(data, _OLD_ROW)
+        rows = np.frombuffer(data, _PACKED_ROW)
         four, six = rows[rows["family"] == 4], rows[rows["family"] == 6]
         bad = len(four) + len(six) < len(rows) or four["hi"].any() or (four["lo"] >> np.uint64(32)).any()
         columns = {
