@@ -20,6 +20,8 @@ from fwtop.kernel.programs import run
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Kind, Match, Rule
 from fwtop.model.text import safe_text
+from fwtop.ruleset import nft_stateless
+from fwtop.ruleset.nft_listed import NftLine
 from fwtop.ruleset.stateless import Insert, inserts, names, obstacles, service_name, states
 from fwtop.ruleset.tracking import Line, needs_tracking, parse_lines
 
@@ -39,37 +41,43 @@ def plan(options: Options) -> Plan:
     """Read the rules and services of this network namespace and plan; raises FwtopError."""
     variant = iptables.choose().variant
     lines = [line for family in (4, 6) for line in _lines(variant, family)]
-    stateful = [line for line in lines if needs_tracking(line)]
+    listed = nft_stateless.read_native(variant)
+    stateful = [_finding(line) for line in lines if needs_tracking(line)]
+    stateful += [_native_finding(line) for line in listed.lines if nft_stateless.needs(line)]
     if not stateful:
-        return Plan("no rule of iptables needs connection tracking here: nothing to convert")
+        return Plan("no rule of iptables or nft needs connection tracking here: nothing to convert")
     kept = [_OWN_QUESTIONS]
     chosen: list[Match] = []
     tracked = _tracked()
     for match in _services():
         if reasons := why_tracked(variant, match, tracked):
             kept.append(f"{service_name(match)}: {reasons[0]}")
-        elif not names(lines, match):
+        elif not (names(lines, match) or nft_stateless.names(listed, match)):
             kept.append(f"{service_name(match)}: no rule that lets packets in names its port")
         elif len(chosen) < MOST_SERVICES:
             chosen.append(match)
     beside = [item for family in (4, 6) for item in inserts(_filter(lines, family), chosen, family)]
+    native = nft_stateless.inserts(listed, chosen)
     parts = tuple(
         Rule("", Kind.NOTRACK, match, "", options.ttl_seconds, stateless=True, forget=True)
         for match in chosen
     )
-    listed = ", ".join(map(service_name, chosen))
+    untracked = ", ".join(map(service_name, chosen))
     return Plan(
-        f"{len(chosen)} services need no tracking: {listed}"
+        f"{len(chosen)} service{'s need' if len(chosen) > 1 else ' needs'} no tracking: {untracked}"
         if chosen
         else "every service here needs tracking",
-        findings=tuple(_finding(line) for line in stateful),
-        steps=(*(_step(item) for item in beside), *_untracked(listed)) if chosen else (),
+        findings=tuple(stateful),
+        steps=(*map(_step, beside), *(f"+ {item.command}" for item in native), *_untracked(untracked))
+        if chosen
+        else (),
         kept=tuple(kept),
-        rule=rule_of(NAME, f"no connection tracking for {listed}", parts, options),
+        rule=rule_of(NAME, f"no connection tracking for {untracked}", parts, options),
         refused="" if chosen else _why_none(kept),
         data={
             "services": [service_name(match) for match in chosen],
             "lines": [list(one.arguments) for one in beside],
+            "nft_lines": [one.command for one in native],
         },
     )
 
@@ -149,6 +157,11 @@ def _finding(line: Line) -> str:
         "asks for the state " + ",".join(sorted(states(line))) if states(line) else "needs the entry itself"
     )
     return safe_text(f"IPv{line.family} {line.table} -A {line.chain} {line.text}: {what}", limit=200)
+
+
+def _native_finding(line: NftLine) -> str:
+    what = nft_stateless.needs(line)
+    return safe_text(f"nft {line.family} {line.table} {line.chain} {line.text}: {what}", limit=200)
 
 
 def _step(item: Insert) -> str:

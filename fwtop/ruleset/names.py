@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-_COMMENT = re.compile(r"--comment \"?fwtop-\d+\b")
+_COMMENT = re.compile(r"\bcomment \"?fwtop-\d+\b")
 _JUMP = re.compile(r"(?:^| )(?:-j|-g|jump|goto) FWTOP")
 
 

@@ -51,8 +51,9 @@ def _statement(item: Json) -> str:
 
 def _match(_: str, value: Json) -> str:
     operator = value.get("op", "==")
-    shown = "" if operator in ("==", "in") else f" {operator}"
-    return f"{_value(value.get('left'))}{shown} {_value(value.get('right'))}"
+    left = value.get("left")
+    plain = operator == "in" or (operator == "==" and not (isinstance(left, dict) and "&" in left))
+    return f"{_value(left)}{'' if plain else f' {operator}'} {_value(value.get('right'))}"
 
 
 def _counted(name: str, value: Json) -> str:
@@ -126,6 +127,14 @@ def _joined(between: str) -> Callable[[str, Json, int], str]:
     return write
 
 
+def _operation(operator: str, inner: Json, depth: int) -> str:
+    """Write an operation; flags that are listed are meant together."""
+    sides = (
+        f"({'|'.join(map(str, side))})" if isinstance(side, list) else _value(side, depth) for side in inner
+    )
+    return f" {operator} ".join(sides)
+
+
 def _members(_: str, inner: Json, depth: int) -> str:
     items = inner if isinstance(inner, list) else [inner]
     return f"{{ {', '.join(_value(item, depth) for item in items)} }}"
@@ -172,7 +181,7 @@ _VALUES: dict[str, Callable[[str, Json, int], str]] = {
     "map": _members,
     "range": _joined("-"),
     "concat": _joined(" . "),
-    **{operator: _joined(f" {operator} ") for operator in ("&", "|", "^", "<<", ">>")},
+    **dict.fromkeys(("&", "|", "^", "<<", ">>"), _operation),
     "prefix": _prefix,
     "elem": _element,
     **dict.fromkeys(("accept", "drop", "return", "continue", "jump", "goto"), _verdict),

@@ -17,12 +17,12 @@ from fwtop.kernel.netfilter.iptables import Variant
 from fwtop.kernel.programs import run
 from fwtop.model.rule import Match
 from fwtop.model.text import safe_text
+from fwtop.ruleset import nft_stateless
 from fwtop.ruleset.tracking import (
     TRANSLATES,
     Line,
     forwarding,
     may_meet,
-    native_rules,
     needs_tracking,
     parse_lines,
 )
@@ -32,7 +32,7 @@ _DROPPING = frozenset({"DROP", "REJECT"})
 _NAMES = {TCP: "tcp", UDP: "udp"}
 _STATE = re.compile(r"-m (?:conntrack --ctstate|state --state) (\S+)")
 _PLAIN = frozenset({"NEW", "ESTABLISHED", "RELATED", "INVALID", "UNTRACKED"})
-_ANSWERED = frozenset({"ESTABLISHED", "RELATED"})
+_ERRORS_MATTER = frozenset({"ESTABLISHED", "RELATED", "INVALID"})
 _PORTS = re.compile(r"(?:-m (?:tcp|udp) )?--[ds]port \S+|-m multiport --[ds]ports \S+|-p \S+")
 _NOT_SYN = re.compile(r"! (--syn|--tcp-flags)\b")
 _SYN = ("--tcp-flags", "FIN,SYN,RST,ACK", "SYN")
@@ -64,7 +64,7 @@ def obstacles(variant: Variant, match: Match) -> list[str]:
             if needs_tracking(line) and may_meet(line, match) and not _convertible(line)
         ]
     return [safe_text(text, limit=200) for text in found] + [
-        *native_rules(variant, match),
+        *nft_stateless.obstacles(nft_stateless.read_native(variant), match),
         *forwarding(match),
     ]
 
@@ -92,11 +92,9 @@ def inserts(lines: Sequence[Line], services: Sequence[Match], family: int) -> li
         there = [line for line in mine if line.chain in chains and _convertible(line)]
         opened: set[str] = set()
         for line in there:
-            if line.chain not in opened and states(line) & _ANSWERED and hook == "INPUT":
+            if line.chain not in opened and states(line) & _ERRORS_MATTER and hook == "INPUT":
                 opened.add(line.chain)  # before the first: one on INVALID would drop the errors
-                first = next(
-                    item for item in there if item.chain == line.chain
-                )  # INVALID would drop the errors
+                first = next(item for item in there if item.chain == line.chain)
                 found += _errors(first, family)
             for match in services:
                 arguments = _equivalent(line, match, hook)

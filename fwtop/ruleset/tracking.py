@@ -128,13 +128,14 @@ def native_rules(variant: Variant, match: Match) -> list[str]:
             table = f"{words[1]} {words[2]}"
         elif words[:1] == ["chain"] and len(words) > 1:
             chain = words[1]
-        elif _NFT_NEEDS.search(line) and _is_foreign(table, variant) and _in_families(table, match):
+        elif _NFT_NEEDS.search(line) and is_foreign(table, variant) and _in_families(table, match):
             text = safe_text(line.strip(), limit=140)
             found.append(f"nftables rule in {safe_text(table)} {safe_text(chain)}, '{text}'")
     return found
 
 
-def _is_foreign(table: str, variant: Variant) -> bool:
+def is_foreign(table: str, variant: Variant) -> bool:
+    """Whether an nftables table, "FAMILY NAME", is neither fwtop's nor one that iptables lists."""
     family, _, name = table.partition(" ")
     if name.startswith("fwtop"):
         return False

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import socket
 import threading
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 
 import pytest
 from guardian_bench import PORT, VARIANTS, Bench, apply, rules_of
@@ -16,7 +18,7 @@ from fwtop.harden import stateless
 from fwtop.harden.playbook import Options
 from fwtop.kernel.netfilter import ctnetlink
 from fwtop.model.errors import FwtopError
-from fwtop.model.protocol import Apply, Plan, Undo
+from fwtop.model.protocol import Apply, Keep, Plan, Undo
 from fwtop.model.rule import Kind, Match, Rule
 from tests.kernel.conftest import ip
 from tests.kernel.wire import inside
@@ -34,10 +36,35 @@ RULES = """*filter
 -A INPUT -p udp -m udp --dport 5353 -m state --state NEW -j ACCEPT
 COMMIT
 """
+NATIVE = """table inet site {
+ set open { type inet_service; elements = { 22, 80 } }
+ chain states {
+  ct state vmap { invalid : drop, established : accept, related : accept }
+ }
+ chain in {
+  type filter hook input priority 0; policy drop;
+  iif lo accept
+  jump states
+  meta l4proto ipv6-icmp accept
+  tcp dport @open ct state new counter accept comment "services"
+  udp dport 5353 ct state { new } accept
+ }
+ chain out {
+  type filter hook output priority 0; policy drop;
+  meta l4proto ipv6-icmp accept
+  ct state established,related accept
+  ct state new oif lo accept
+ }
+}
+"""
+RULE_SETS = Path(__file__).with_name("rulesets")
 SIZE = 300_000
 
 
 def load(bench: Bench, variant: str) -> None:
+    if variant == "native":
+        bench.pair.victim.run("sh", "-c", f"nft -f - <<'E'\n{NATIVE}E\n")
+        return
     for program in (f"iptables-{variant}", f"ip6tables-{variant}"):
         text = RULES if program.startswith("ip6") else RULES.replace("-A INPUT -p ipv6-icmp -j ACCEPT\n", "")
         bench.pair.victim.run("sh", "-c", f"{program}-restore <<'E'\n{text}E\n")
@@ -87,6 +114,11 @@ def fetched(netns: str, address: str, port: int, seconds: float = 5) -> int:
         return count
 
 
+def listed(bench: Bench, chain: str) -> str:
+    """Return a chain of nft's own table with its handles."""
+    return bench.pair.victim.run("nft", "-a", "list", "chain", "inet", "site", chain).stdout
+
+
 def planned(bench: Bench) -> Rule:
     with inside(bench.netns):
         found = stateless.plan(Options(60))
@@ -95,7 +127,7 @@ def planned(bench: Bench) -> Rule:
     return found.rule
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", [*VARIANTS, "native"])
 def test_same_packets_pass_untracked_and_undo_leaves_the_rules_as_they_were(
     bench: Bench, variant: str, poll_until
 ) -> None:
@@ -125,7 +157,12 @@ def test_same_packets_pass_untracked_and_undo_leaves_the_rules_as_they_were(
                 assert verdicts() == [True, True, True, -1, True, True]
                 assert {entry.dport for entry in ctnetlink.sample(100)} == {22}
             assert rules_of(guardian)[rule_id]["acting"]
-            victim.run(f"iptables-{variant}", "-D", "INPUT", "2")
+            if variant == "native":
+                handle = re.search(r"comment \"fwtop-\d+\" # handle (\d+)", listed(bench, "in"))
+                assert handle
+                victim.run("nft", "delete", "rule", "inet", "site", "in", "handle", handle[1])
+            else:
+                victim.run(f"iptables-{variant}", "-D", "INPUT", "2")
             poll_until(lambda: "1 of its" in rules_of(guardian)[rule_id]["not_acting"])
             guardian.demand(Undo((rule_id,)))
         assert bench.state() == before
@@ -147,17 +184,34 @@ def test_service_that_asks_others_from_its_own_port_stays_tracked(bench: Bench) 
     assert any(f"asks {other.ipv4} port 123 from it" in line for line in found.kept)
 
 
+def service(protocol: int, port: int) -> Rule:
+    return Rule("", Kind.NOTRACK, Match(protocol=protocol, dport=port), "", 60, stateless=True)
+
+
 @pytest.mark.parametrize(
-    "point", [Failpoint.BESIDE, Failpoint.CHAIN_V4, Failpoint.INACTIVE, Failpoint.CHAINS_REMOVED]
+    ("variant", "point"),
+    [
+        ("nft", Failpoint.BESIDE),
+        ("nft", Failpoint.CHAIN_V4),
+        ("nft", Failpoint.CHAINS_REMOVED),
+        ("native", Failpoint.BESIDE),
+        ("native", Failpoint.CHAIN_V6),
+        ("native", Failpoint.RENEWED),
+        ("native", Failpoint.INACTIVE),
+        ("native", Failpoint.SETS_DESTROYED),
+    ],
 )
-def test_crash_at_any_step_leaves_the_rules_as_they_were(bench: Bench, point: Failpoint) -> None:
-    load(bench, "nft")
+def test_crash_at_any_step_leaves_the_rules_as_they_were(
+    bench: Bench, variant: str, point: Failpoint
+) -> None:
+    load(bench, variant)
     bench.path(4)
     before = bench.state()
-    service = Rule("", Kind.NOTRACK, Match(protocol=17, dport=PORT), "", 60, stateless=True)
-    rule = Rule("", Kind.HARDEN, Match(), "x", 60, playbook="stateless", parts=(service,))
+    rule = Rule("", Kind.HARDEN, Match(), "x", 60, playbook="stateless", parts=(service(17, PORT),))
     with contextlib.suppress(FwtopError), bench.connect(crash_at=point.value) as guardian:
-        guardian.demand(Undo((apply(guardian, rule),)))
+        rule_id = apply(guardian, rule, 30)
+        guardian.demand(Keep(rule_id, 60))
+        guardian.demand(Undo((rule_id,)))
         pytest.fail("it did not crash")
     with bench.connect() as guardian:
         for rule_id in rules_of(guardian):
@@ -166,41 +220,33 @@ def test_crash_at_any_step_leaves_the_rules_as_they_were(bench: Bench, point: Fa
     assert bench.path(4).passes()
 
 
+REDIRECT = "-t nat -A PREROUTING -p udp --dport 5353 -j REDIRECT --to-ports 53"
+
+
 @pytest.mark.parametrize(
-    ("argv", "said"),
+    ("variant", "rule", "said"),
     [
-        (
-            (
-                "-t",
-                "nat",
-                "-A",
-                "PREROUTING",
-                "-p",
-                "udp",
-                "--dport",
-                "5353",
-                "-j",
-                "REDIRECT",
-                "--to-ports",
-                "53",
-            ),
-            "NAT",
-        ),
-        (("-A", "INPUT", "-m", "helper", "--helper", "sip", "-j", "ACCEPT"), "a helper"),
-        (("-A", "INPUT", "-m", "connmark", "--mark", "1", "-j", "ACCEPT"), "marks connections"),
+        ("nft", REDIRECT, "NAT"),
+        ("nft", "-A INPUT -m helper --helper sip -j ACCEPT", "a helper"),
+        ("nft", "-A INPUT -m connmark --mark 1 -j ACCEPT", "marks connections"),
+        ("native", "udp dport 5353 ct count over 9 drop", "counts or marks connections"),
+        ("native", 'ct helper "sip" accept', "a helper"),
+        ("native", "ct state != new udp dport 5353 drop", "a rule on states"),
     ],
 )
-def test_refuses_what_has_no_stateless_equivalent(bench: Bench, argv: tuple[str, ...], said: str) -> None:
-    load(bench, "nft")
-    bench.pair.victim.run("iptables-nft", *argv)
+def test_refuses_what_has_no_stateless_equivalent(bench: Bench, variant: str, rule: str, said: str) -> None:
+    load(bench, variant)
+    argv = ("nft", "add", "rule", "inet", "site", "in") if variant == "native" else ("iptables-nft",)
+    bench.pair.victim.run(*argv, *rule.split())
     bench.path(4)
+    before = bench.state()
     with inside(bench.netns):
         found = stateless.plan(Options(60))
     assert found.rule is None
     assert said in found.refused
-    service = Rule("", Kind.NOTRACK, Match(protocol=17, dport=PORT), "", 60, stateless=True)
-    with bench.connect() as guardian, pytest.raises(FwtopError, match="must be tracked"):
-        guardian.demand(Apply(service.to_dict(), 0))
+    with bench.connect() as guardian, pytest.raises(FwtopError, match=f"must be tracked: .*{said}"):
+        guardian.demand(Apply(service(17, PORT).to_dict(), 0))
+    assert bench.state() == before
 
 
 def test_jumbo_frames_reach_a_path_of_1500_bytes_only_with_the_errors_let_in(bench: Bench) -> None:
@@ -249,3 +295,42 @@ def test_jumbo_frames_reach_a_path_of_1500_bytes_only_with_the_errors_let_in(ben
             assert fetched(far, "10.78.0.1", 80) == SIZE
     finally:
         ip("netns", "del", near)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_dockers_rules_are_refused_with_their_nat(bench: Bench, variant: str) -> None:
+    victim = bench.pair.victim
+    load(bench, variant)
+    victim.run(f"iptables-{variant}-restore", "--noflush", str(RULE_SETS / "docker-20.10.24.rules"))
+    with served(victim.netns, 80), inside(bench.netns):
+        before, found = bench.state(), stateless.plan(Options(60))
+        assert found.rule is None
+        assert "tcp/80: NAT, '-A POSTROUTING -s 172.17.0.0/16" in found.refused
+        with bench.connect() as guardian, pytest.raises(FwtopError, match="must be tracked: NAT"):
+            guardian.demand(Apply(service(6, 80).to_dict(), 0))
+        assert bench.state() == before
+        victim.run(f"iptables-{variant}", "-t", "nat", "-F")
+        victim.run("sysctl", "-qw", "net.ipv4.ip_forward=1")
+        assert "forwards IPv4" in stateless.plan(Options(60)).refused
+        victim.run("sysctl", "-qw", "net.ipv4.ip_forward=0")
+
+
+def test_firewalld_is_converted_beside_its_rules_and_gets_them_back(bench: Bench) -> None:
+    victim, fetch = bench.pair.victim, partial(fetched, bench.pair.attacker.netns)
+    victim.run("nft", "-f", str(RULE_SETS / "firewalld-1.3.3.nft"))
+    with served(victim.netns, 80), served(victim.netns, 81):
+        bench.path(4), bench.path(6)
+        before = bench.state()
+
+        def verdicts() -> list[object]:
+            web = [fetch(address, 80) == SIZE for address in (victim.ipv4, victim.ipv6)]
+            return [*web, fetch(victim.ipv4, 81, 0.3), bench.path(4).passes(), bench.path(6).passes()]
+
+        assert verdicts() == [True, True, -1, True, True]
+        with bench.connect() as guardian:
+            rule_id = apply(guardian, planned(bench))
+            assert verdicts() == [True, True, -1, True, True]
+            with inside(bench.netns):
+                assert not {80, 5353} & {entry.dport for entry in ctnetlink.sample(100)}
+            guardian.demand(Undo((rule_id,)))
+        assert bench.state() == before

@@ -79,7 +79,7 @@ class Acting:
             objects.nft,
             objects.needs,
             objects.compiled is not None,
-            len(self._kernel.inserts.wanted(objects.untracked)) if objects.untracked else 0,
+            self._kernel.beside.count(objects.untracked),
         )
         self._expected[rule.id] = made
         for name in names:
@@ -166,8 +166,10 @@ class Acting:
         if item.nft is not None and rule_id not in self._nft:
             self._nft[rule_id] = self._kernel.tables.shortfall(rule_id, item.nft)
         if item.beside and rule_id not in self._beside:
-            missing = item.beside - self._kernel.inserts.found(rule_id)
-            gone = f"{missing} of its {item.beside} lines are gone from table filter" if missing > 0 else ""
+            missing = item.beside - self._kernel.beside.found(rule_id)
+            gone = (
+                f"{missing} of its {item.beside} lines beside those on states are gone" if missing > 0 else ""
+            )
             self._beside[rule_id] = gone
         text = self._nft.get(rule_id, "") or self._beside.get(rule_id, "")
         return text or self._kernel.sysctls.shortfall(rule_id, item.needs)

@@ -13,12 +13,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from fwtop.guardian.allow.allowlist import AllowList
+from fwtop.guardian.beside.lines import Beside
 from fwtop.guardian.compiled.rules import CompiledRules
 from fwtop.guardian.failpoints import Failpoint, Failpoints
 from fwtop.guardian.objects import sets
 from fwtop.guardian.objects.allow_sets import AllowSets, names_of
 from fwtop.guardian.objects.chain import Chains, Listed, TableState, add_text
-from fwtop.guardian.objects.inserts import Inserts
 from fwtop.guardian.objects.nft import NftTables
 from fwtop.guardian.objects.spec import ChainLine, KernelObjects
 from fwtop.guardian.objects.sysctls import Remembers, Sysctls
@@ -85,7 +85,7 @@ class Kernel:
         self._carried: dict[str, Count] = {}  # by rule: what lines counted that were written again
         self._lists: ListSets | None = None
         self.sysctls = Sysctls(memory, failpoints)
-        self.inserts = Inserts(chains.variant)
+        self.beside = Beside(chains.variant)
 
     @property
     def lists(self) -> ListSets:
@@ -114,7 +114,7 @@ class Kernel:
             text += self.tables.plan(rule_id, objects.nft, timeout_seconds, allow)
         for spec in objects.sets:
             text += sets.shown_text(spec, timeout_seconds, _SHOWN_ELEMENTS)
-        text += self.inserts.plan(rule_id, objects.untracked)
+        text += self.beside.plan(rule_id, objects.untracked)
         for family, lines_of_family in _by_family(objects):
             state = self.chains.writable(family)
             program = self.chains.variant.program(family)
@@ -160,7 +160,7 @@ class Kernel:
                 short = ""
                 self._failpoints.reached(Failpoint.ALLOW)
                 if untracked:  # the sets are there now, and nothing is untracked yet
-                    self.inserts.install(rule_id, untracked)
+                    self.beside.install(rule_id, untracked, timeout_seconds)
                     self._failpoints.reached(Failpoint.BESIDE)
                     untracked = ()
                 self._hook(family, lines)
@@ -186,6 +186,8 @@ class Kernel:
                 self.lists.ensure(spec)
             elif spec.seeds is None:
                 sets.renew(spec, timeout_seconds)
+        if objects.untracked:
+            self.beside.renew(rule_id, timeout_seconds)
 
     def switch(self, objects: KernelObjects, timeout_seconds: int) -> None:
         """Fill and empty the enable sets of a protected port; raises FwtopError."""
@@ -214,7 +216,7 @@ class Kernel:
                 self.lists.ensure(spec)
             else:
                 sets.restore_missing(spec, timeout_seconds)
-        self.inserts.install(rule_id, objects.untracked)
+        self.beside.install(rule_id, objects.untracked, timeout_seconds)
         self._failpoints.reached(Failpoint.REPAIR_SETS)
         for family, lines in grouped:
             self._restore_lines(family, rule_id, lines)
@@ -236,7 +238,7 @@ class Kernel:
             ("compiled", self.compiled.remove),
             ("tables", self.tables.remove),
             ("netfilter", self._unchain),
-            ("beside", self.inserts.remove),  # once everything is tracked again
+            ("beside", self.beside.remove),  # once everything is tracked again
         ):
             try:
                 tidy(rule_ids)
@@ -263,6 +265,7 @@ class Kernel:
             ("compiled", self.compiled.disable),
             ("tables", self.tables.disable),
             ("netfilter", sets.flush_of),
+            ("beside", self.beside.disable),
             ("sysctls", self.sysctls.restore),
         ):
             try:

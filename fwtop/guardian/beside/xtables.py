@@ -9,20 +9,17 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from fwtop.guardian.objects import sets
 from fwtop.guardian.objects.spec import BESIDE
 from fwtop.kernel.netfilter.iptables import LEGACY, Variant
 from fwtop.kernel.procfs import read_text
 from fwtop.kernel.programs import run
-from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Match
 from fwtop.render.xtables import quote, set_name
-from fwtop.ruleset.stateless import Insert, inserts, obstacles, service_name
+from fwtop.ruleset.stateless import Insert, inserts
 from fwtop.ruleset.tracking import Line, parse_lines
 
 FAMILIES = (4, 6)
 _OWN = re.compile(rf"--match-set fwtop-(\d+)-{BESIDE}[46] ")
-_SET = re.compile(rf"fwtop-(\d+)-{BESIDE}[46]")
 _LEGACY_TABLES = {4: "/proc/net/ip_tables_names", 6: "/proc/net/ip6_tables_names"}
 
 
@@ -33,10 +30,7 @@ class Inserts:
     variant: Variant
 
     def wanted(self, services: Sequence[Match]) -> list[Insert]:
-        """Return the lines that untracked services need; raises FwtopError where one must be tracked."""
-        for match in services:
-            if reasons := obstacles(self.variant, match):
-                raise FwtopError(f"{service_name(match)} must be tracked: {reasons[0]}; nothing was changed")
+        """Return the lines that untracked services need; raises FwtopError."""
         found: list[Insert] = []
         for family in FAMILIES:
             mine = [match for match in services if family in match.families]
@@ -51,22 +45,15 @@ class Inserts:
         ]
 
     def install(self, rule_id: str, services: Sequence[Match]) -> None:
-        """Put in a rule's lines, instead of those that are there; raises FwtopError."""
-        if not services:
-            return
-        self.remove({rule_id})
+        """Put in a rule's lines, of which none is there; raises FwtopError."""
         items = self.wanted(services)
         for family in FAMILIES:
             lines = [_command(rule_id, item) for item in _from_below(items) if item.family == family]
             self._apply(family, lines)
 
     def remove(self, rule_ids: set[str]) -> None:
-        """Take out the lines of rules; raises FwtopError. What is not there is no error.
-
-        Others' rules are read only if a rule has such lines: then it has their sets, too.
-        """
-        rule_ids = rule_ids & {found[1] for name in sets.names() if (found := _SET.fullmatch(name))}
-        for family in FAMILIES if rule_ids else ():
+        """Take out the lines of rules; raises FwtopError. What is not there is no error."""
+        for family in FAMILIES:
             mine = [line for line in self.read(family) if _rule_of(line) in rule_ids]
             doomed = sorted(mine, key=lambda line: (line.chain, -line.number))
             self._apply(family, [f"-D {line.chain} {line.number}" for line in doomed])

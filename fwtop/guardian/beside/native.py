@@ -1,0 +1,114 @@
+"""A rule's lines beside others' in nftables' own tables: one transaction, found again by their comment.
+
+Each asks a set that the rule puts into that table, whose elements have the rule's timeout: an nft set can't
+be asked from another table.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fwtop.kernel.netfilter.iptables import Variant
+from fwtop.kernel.programs import run
+from fwtop.model.rule import Match
+from fwtop.ruleset.nft_listed import Json, Listed, Place
+from fwtop.ruleset.nft_stateless import NftInsert, inserts, read_native
+
+_OWN = re.compile(r"fwtop-(\d+)")
+_SET = re.compile(r"fwtop-(\d+)-st")
+_ELEMENTS = ("ipv4", "ipv6")
+
+
+@dataclass(frozen=True, slots=True)
+class NftInserts:
+    """The lines of all rules in tables that are not fwtop's, nor those of iptables."""
+
+    variant: Variant
+
+    def wanted(self, services: Sequence[Match]) -> list[NftInsert]:
+        """Return the lines that untracked services need; raises FwtopError."""
+        return inserts(read_native(self.variant), services)
+
+    def plan(self, rule_id: str, services: Sequence[Match]) -> list[str]:
+        """Return the commands that `install` amounts to, after nft has checked it; raises FwtopError."""
+        items = self.wanted(services)
+        _apply(_additions(rule_id, items, 1), check=True)
+        return [item.command for item in items]
+
+    def install(self, rule_id: str, services: Sequence[Match], timeout_seconds: int) -> None:
+        """Put in a rule's lines, of which none is there; raises FwtopError."""
+        _apply(_additions(rule_id, self.wanted(services), timeout_seconds))
+
+    def renew(self, rule_id: str, timeout_seconds: int) -> None:
+        """Set the timeout of a rule's sets, where they are; raises FwtopError."""
+        places = [place for place in read_native(self.variant).own_sets if _rule_of(place) == rule_id]
+        changed: list[Json] = []
+        for place in places:
+            changed += [{"flush": {"set": _named(place)}}, _filled(place, timeout_seconds)]
+        _apply(changed)
+
+    def disable(self, rule_ids: set[str]) -> None:
+        """Empty the sets of rules, whose lines then match nothing; raises FwtopError."""
+        places = read_native(self.variant).own_sets
+        _apply([{"flush": {"set": _named(place)}} for place in places if _rule_of(place) in rule_ids])
+
+    def remove(self, rule_ids: set[str]) -> None:
+        """Take out the lines and sets of rules; raises FwtopError. What is not there is no error."""
+        _apply(_removals(read_native(self.variant), rule_ids))
+
+    def found(self, rule_id: str) -> int:
+        """Return how many lines of a rule there are; raises FwtopError."""
+        return sum(line.comment == f"fwtop-{rule_id}" for line in read_native(self.variant).lines)
+
+
+def _rule_of(place: Place) -> str:
+    found = _SET.fullmatch(place[2])
+    return found[1] if found else ""
+
+
+def _named(place: Place) -> Json:
+    return dict(zip(("family", "table", "name"), place, strict=True))
+
+
+def _filled(place: Place, timeout_seconds: int) -> Json:
+    elements = [{"elem": {"val": value, "timeout": timeout_seconds}} for value in _ELEMENTS]
+    return {"add": {"element": {**_named(place), "elem": elements}}}
+
+
+def _additions(rule_id: str, items: Sequence[NftInsert], timeout_seconds: int) -> list[Json]:
+    """Return a set for each table and the lines; those of one place keep their order."""
+    commands: list[Json] = []
+    name = f"fwtop-{rule_id}-st"
+    for family, table in dict.fromkeys((item.line.family, item.line.table) for item in items):
+        place = family, table, name
+        commands.append({"add": {"set": {**_named(place), "type": "nf_proto", "flags": ["timeout"]}}})
+        commands.append(_filled(place, timeout_seconds))
+    asks = {"match": {"op": "==", "left": {"meta": {"key": "nfproto"}}, "right": f"@{name}"}}
+    # Of those behind the same line the last to be added comes first.
+    for item in [one for one in items if one.before] + [one for one in reversed(items) if not one.before]:
+        rule: dict[str, Json] = dict(zip(("family", "table", "chain"), item.line.place, strict=True))
+        rule |= {"handle": item.line.handle, "comment": f"fwtop-{rule_id}"}
+        rule |= {"expr": [*item.conditions, asks, *item.rest]}
+        commands.append({"insert" if item.before else "add": {"rule": rule}})
+    return commands
+
+
+def _removals(listed: Listed, rule_ids: set[str]) -> list[Json]:
+    commands: list[Json] = []
+    for line in listed.lines:
+        own = _OWN.fullmatch(line.comment)
+        if own and own[1] in rule_ids:
+            place = dict(zip(("family", "table", "chain"), line.place, strict=True))
+            commands.append({"delete": {"rule": place | {"handle": line.handle}}})
+    sets = [place for place in listed.own_sets if _rule_of(place) in rule_ids]
+    return commands + [{"delete": {"set": _named(place)}} for place in sets]
+
+
+def _apply(commands: list[Json], *, check: bool = False) -> None:
+    """Carry out a transaction; raises FwtopError."""
+    if commands:
+        argv = ["nft", *(["-c"] if check else []), "-j", "-f", "-"]
+        run(argv, text=json.dumps({"nftables": commands}))

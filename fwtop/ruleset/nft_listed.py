@@ -1,0 +1,206 @@
+"""nftables' own rules as `nft -j` lists them, with what can be said of the packets that each is about.
+
+Unclear counts as yes: a condition that isn't understood excludes nothing.
+Source: libnftables-json(5).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from fwtop.kernel.programs import run
+from fwtop.model.errors import FwtopError
+from fwtop.ruleset.nft_text import rule_text
+
+Json = Any  # what a parsed document holds
+Place = tuple[str, str, str]  # family, table, and a chain's or set's name
+NUMBERS = {
+    "tcp": 6,
+    "udp": 17,
+    "icmp": 1,
+    "icmpv6": 58,
+    "ipv6-icmp": 58,
+    "sctp": 132,
+    "dccp": 33,
+    "udplite": 136,
+}
+_NO_PROGRAM = 3  # the status of an error about a program that is not installed
+_LIST_SECONDS = 20.0
+_KINDS = frozenset({"chain", "rule", "set", "map"})
+
+
+@dataclass(frozen=True, slots=True)
+class NftLine:
+    """One rule."""
+
+    family: str
+    table: str
+    chain: str
+    handle: int
+    expressions: tuple[Json, ...]
+    comment: str = ""
+
+    @property
+    def place(self) -> Place:
+        """The chain that it is in."""
+        return self.family, self.table, self.chain
+
+    @property
+    def text(self) -> str:
+        """It in nft's words; not sanitised."""
+        return rule_text(self.expressions, self.comment)
+
+
+@dataclass(slots=True)
+class Listed:
+    """The rules of all tables that were asked for, in order."""
+
+    lines: list[NftLine] = field(default_factory=list)
+    hooks: dict[Place, tuple[str, str]] = field(default_factory=dict)  # of base chains: type and hook
+    elements: dict[Place, list[Json]] = field(default_factory=dict)  # of named sets and maps, if known
+    own_sets: list[Place] = field(default_factory=list)  # sets that fwtop has put into others' tables
+
+    def reached(self, *hooks: str) -> set[Place]:
+        """Return the chains that packets at these hooks can come to."""
+        found = {place for place, (_, hook) in self.hooks.items() if hook in hooks}
+        leads: dict[Place, set[Place]] = {}
+        for line in self.lines:
+            leads.setdefault(line.place, set()).update(self._targets(line))
+        left = [*found]
+        while left:
+            new = leads.get(left.pop(), set()) - found
+            found |= new
+            left += new
+        return found
+
+    def _targets(self, line: NftLine) -> Iterator[Place]:
+        for key, value in walk(line.expressions):
+            if key in ("jump", "goto"):
+                yield line.family, line.table, value["target"]
+            elif key == "data" and isinstance(value, str):
+                for inner, target in walk(self.elements.get((line.family, line.table, value[1:]), [])):
+                    if inner in ("jump", "goto"):
+                        yield line.family, line.table, target["target"]
+
+
+def walk(item: Json) -> Iterator[tuple[str, Json]]:
+    """Yield every key of a document with its value, from the outside in."""
+    if isinstance(item, dict):
+        for key, value in item.items():
+            yield key, value
+            yield from walk(value)
+    elif isinstance(item, (list, tuple)):
+        for value in item:
+            yield from walk(value)
+
+
+def read_listed(wanted: Callable[[str], bool]) -> Listed:
+    """Read the tables whose "FAMILY NAME" is wanted; nothing where nft is missing. Raises FwtopError."""
+    try:
+        document = run(["nft", "-j", "-t", "list", "ruleset"], timeout=_LIST_SECONDS)
+    except FwtopError as error:
+        if error.code == _NO_PROGRAM:
+            return Listed()
+        raise
+    return parse_listed(document, wanted, _elements)
+
+
+def _elements(kind: str, place: Place) -> list[Json]:
+    """Return a named set's or map's elements; raises FwtopError."""
+    items = json.loads(run(["nft", "-j", "list", kind, *place]))["nftables"]
+    return next((item[kind].get("elem", []) for item in items if kind in item), [])
+
+
+def parse_listed(
+    document: str,
+    wanted: Callable[[str], bool] = lambda _: True,
+    elements: Callable[[str, Place], list[Json]] = lambda _kind, _place: [],
+) -> Listed:
+    """Read nft's JSON; `elements` is asked for those of sets of ports and maps of verdicts.
+
+    Such are small; others may hold millions.
+    """
+    found = Listed()
+    for item in json.loads(document)["nftables"]:
+        kind, value = next(iter(item.items()))
+        if kind not in _KINDS or not wanted(f"{value['family']} {value['table']}"):
+            continue
+        place = value["family"], value["table"], value.get("name", value.get("chain", ""))
+        if kind == "chain" and "hook" in value:
+            found.hooks[place] = value.get("type", ""), value["hook"]
+        elif kind == "rule":
+            parts = tuple(value.get("expr", ()))
+            found.lines.append(NftLine(*place, int(value["handle"]), parts, value.get("comment", "")))
+        elif kind in ("set", "map"):
+            if place[2].startswith("fwtop-"):
+                found.own_sets.append(place)
+            elif value.get("type") == "inet_service" or value.get("map") == "verdict":
+                found.elements[place] = value.get("elem") or elements(kind, place)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Packets:
+    """What is known of some packets: their families and protocol, their ports where known."""
+
+    families: tuple[int, ...]
+    protocol: int
+    sport: int | None = None
+    dport: int | None = None
+
+
+def may_be_about(listed: Listed, line: NftLine, packets: Packets) -> bool:
+    """Whether a rule may be about some of these packets."""
+    if line.family in ("ip", "ip6") and {"ip": 4, "ip6": 6}[line.family] not in packets.families:
+        return False
+    return not any(holds(listed, line, part, packets) is False for part in line.expressions)
+
+
+def holds(listed: Listed, line: NftLine, expression: Json, packets: Packets) -> bool | None:
+    """Whether a condition holds for these packets: for all, for none, or None where that isn't known."""
+    match = expression.get("match") if isinstance(expression, dict) else None
+    if match is None or match.get("op") not in ("==", "in", "!="):
+        return None
+    left, right = match["left"], match["right"]
+    payload = left.get("payload", {}) if isinstance(left, dict) else {}
+    name, key = payload.get("protocol"), payload.get("field")
+    if name in ("ip", "ip6") and {"ip": 4, "ip6": 6}[name] not in packets.families:
+        return False
+    if name in NUMBERS and NUMBERS[name] != packets.protocol:
+        return False
+    value: int | None = None
+    if name in (*NUMBERS, "th") and key in ("sport", "dport"):
+        value = packets.sport if key == "sport" else packets.dport
+    by_family = (name, key) in (("ip", "protocol"), ("ip6", "nexthdr"))  # says more than the protocol
+    if left == {"meta": {"key": "l4proto"}} or by_family:
+        value = packets.protocol
+    if value is None:
+        return None
+    inside = _contains(listed, line, right, value)
+    held = None if inside is None else inside != (match["op"] == "!=")
+    return None if held and by_family else held
+
+
+def _contains(listed: Listed, line: NftLine, right: Json, value: int) -> bool | None:
+    """Whether a number is among 80, "tcp", a range, a set, a named set; None where that isn't known."""
+    if isinstance(right, str) and right.startswith("@"):
+        place = line.family, line.table, right[1:]
+        return _contains(listed, line, listed.elements[place], value) if place in listed.elements else None
+    if isinstance(right, str):
+        right = NUMBERS.get(right, right)
+    if isinstance(right, int):
+        return right == value
+    if isinstance(right, dict) and "set" in right:
+        right = right["set"]
+    if isinstance(right, list):
+        each = [_contains(listed, line, item, value) for item in right]
+        return True if True in each else None if None in each else False
+    if isinstance(right, dict) and "range" in right:
+        low, high = right["range"]
+        return low <= value <= high if isinstance(low, int) and isinstance(high, int) else None
+    if isinstance(right, dict) and "elem" in right:
+        return _contains(listed, line, right["elem"].get("val"), value)
+    return None

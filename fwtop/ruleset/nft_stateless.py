@@ -1,0 +1,277 @@
+"""The stateless equivalent of nft's rules on connection states; stateless.py has those of iptables.
+
+Behind each rule on states comes one that looks at the packet, in its own chain. Lists, sets and verdict maps
+of `ct state` are converted; what needs an entry for more than its state is an obstacle.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fwtop.kernel.netfilter.iptables import Variant
+from fwtop.model.rule import Match
+from fwtop.model.text import safe_text
+from fwtop.ruleset.nft_listed import Json, Listed, NftLine, Packets, holds, may_be_about, read_listed, walk
+from fwtop.ruleset.nft_text import rule_text
+from fwtop.ruleset.tracking import is_foreign
+
+TCP, UDP = 6, 17
+_NAMES = {TCP: "tcp", UDP: "udp"}
+_FAMILIES = {"ip": (4,), "ip6": (6,), "inet": (4, 6)}  # of tables
+HOOKS = {True: ("prerouting", "input"), False: ("output", "postrouting")}  # by: packets that come in
+_TRANSLATES = frozenset({"dnat", "snat", "masquerade", "redirect"})
+_NEEDING = _TRANSLATES | {"ct", "ct count", "ct helper", "ct timeout", "ct expectation", "flow", "synproxy"}
+# Of rules that iptables-nft wrote and that nft can't read: see _STATEFUL in tracking.py.
+_XTABLES = frozenset(
+    {"conntrack", "state", "connmark", "connlimit", "connbytes", "connlabel", "helper", "CONNMARK", "CT",
+     "CONNSECMARK", "SYNPROXY", "DNAT", "SNAT", "MASQUERADE", "REDIRECT", "NETMAP"}
+)  # fmt: skip
+_PLAIN = frozenset({"new", "established", "related", "invalid", "untracked"})
+_ERRORS_MATTER = frozenset({"established", "related", "invalid"})
+_STATE = {"ct": {"key": "state"}}
+_SYN_MASK = {"&": [{"payload": {"protocol": "tcp", "field": "flags"}}, ["fin", "syn", "rst", "ack"]]}
+# As in stateless.py: the ICMP errors that a connection needs, and neighbour discovery from the link.
+_ERRORS = {
+    4: ("icmp", ["destination-unreachable", "time-exceeded", "parameter-problem"]),
+    6: ("icmpv6", ["destination-unreachable", "packet-too-big", "time-exceeded", "parameter-problem"]),
+}
+_NEIGHBOURS = ["nd-router-solicit", "nd-router-advert", "nd-neighbor-solicit", "nd-neighbor-advert"]
+_ACCEPT = {"accept": None}
+
+
+@dataclass(frozen=True, slots=True)
+class NftInsert:
+    """A rule to put into somebody's chain, before or behind one of theirs."""
+
+    line: NftLine  # theirs
+    before: bool
+    conditions: tuple[Json, ...]  # what it is about: before the rule's own set is asked
+    rest: tuple[Json, ...]
+    why: str  # in words
+
+    @property
+    def text(self) -> str:
+        """It in nft's words, without the set that ends it; not sanitised."""
+        return rule_text((*self.conditions, *self.rest))
+
+    @property
+    def command(self) -> str:
+        """What puts it in, and why, for people."""
+        place = safe_text(" ".join(self.line.place), limit=120)
+        verb = f"nft {'insert' if self.before else 'add'} rule"
+        return f"{verb} {place} handle {self.line.handle} {safe_text(self.text, limit=300)}  # {self.why}"
+
+
+def read_native(variant: Variant) -> Listed:
+    """Read nft's own tables, but for fwtop's and those that iptables wrote; raises FwtopError."""
+    return read_listed(lambda table: is_foreign(table, variant))
+
+
+def needs(line: NftLine) -> str:
+    """Return in words what of a rule needs connection tracking: "" if nothing."""
+    if any(_never_untracked(part) for part in line.expressions):
+        return ""
+    keys, keywords = set[str](), set[str]()
+    for key, value in walk(line.expressions):
+        if key in _NEEDING or _is_stateful(key, value):
+            keys.add(key)
+        if key == "ct" and isinstance(value, dict):
+            keywords.add(str(value.get("key")))
+    if keys & _TRANSLATES:
+        return "NAT"
+    if "ct helper" in keys or "helper" in keywords:
+        return "a helper"
+    if keywords == {"state"} and keys == {"ct"}:
+        return "a rule on states"
+    return "a rule that counts or marks connections" if keys else ""
+
+
+def _is_stateful(key: str, value: Json) -> bool:
+    return key == "xt" and (not isinstance(value, dict) or value.get("name") in _XTABLES)
+
+
+def _never_untracked(part: Json) -> bool:
+    """Whether a condition asks for translated connections only: the rule that translates is what matters."""
+    match = part.get("match") if isinstance(part, dict) else None
+    if match is None or match.get("left") != {"ct": {"key": "status"}} or match.get("op") == "!=":
+        return False
+    return _words(match["right"]) <= {"dnat", "snat"}
+
+
+def _words(right: Json) -> frozenset[str]:
+    """Return the names in "new", a list of names or a set of them; a name that none has for all else."""
+    items = right.get("set") if isinstance(right, dict) else right
+    items = items if isinstance(items, list) else [items]
+    return frozenset(item if isinstance(item, str) else "?" for item in items)
+
+
+def asked(line: NftLine) -> frozenset[str]:
+    """Return the connection states that a rule tells apart, empty if it can't be converted."""
+    found = _asking(line)
+    return frozenset(found[1]) if found else frozenset()
+
+
+def _asking(line: NftLine) -> tuple[int, dict[str, Json]] | None:
+    """Return which expression asks for states, and what follows each (None: the rest of the rule).
+
+    None if no expression or several do, if it is negated, or something else needs tracking, too.
+    """
+    about = [
+        number
+        for number, part in enumerate(line.expressions)
+        if any(key in _NEEDING or _is_stateful(key, value) for key, value in walk(part))
+    ]
+    if len(about) != 1 or line.family not in _FAMILIES:
+        return None
+    part = line.expressions[about[0]]
+    match, vmap = part.get("match"), part.get("vmap")
+    states: dict[str, Json] = {}
+    if match is not None and match.get("left") == _STATE and match.get("op") in ("==", "in"):
+        if match["op"] == "==" and isinstance(match["right"], list):
+            return None  # all of these bits at once
+        states = dict.fromkeys(_words(match["right"]))
+    elif vmap is not None and vmap.get("key") == _STATE and isinstance(vmap.get("data"), dict):
+        states = {str(state): verdict for state, verdict in vmap["data"].get("set", ())}
+    return (about[0], states) if states and states.keys() <= _PLAIN else None
+
+
+def obstacles(listed: Listed, match: Match) -> list[str]:
+    """Name the rules that a service's packets or answers may meet and that have no stateless equivalent."""
+    found: list[str] = []
+    for incoming, hooks in HOOKS.items():
+        reached = listed.reached(*hooks)
+        for line in listed.lines:
+            what = needs(line)
+            if not what or (line.family in _FAMILIES and line.place not in reached):
+                continue
+            if asked(line) or not may_be_about(listed, line, _packets(match, incoming)):
+                continue
+            where = safe_text(f"{line.family} {line.table} {line.chain}", limit=80)
+            found.append(f"{what}, '{safe_text(line.text, limit=140)}' in nftables' {where}")
+    return list(dict.fromkeys(found))
+
+
+def _packets(match: Match, incoming: bool) -> Packets:
+    protocol = match.protocol or 0
+    if incoming:
+        return Packets(match.families, protocol, dport=match.dport)
+    return Packets(match.families, protocol, sport=match.dport)
+
+
+def names(listed: Listed, match: Match) -> bool:
+    """Whether a rule that lets packets in names a service's port."""
+    reached, packets = listed.reached(*HOOKS[True]), _packets(match, True)
+    anywhere = Packets(match.families, match.protocol or 0)
+    for line in listed.lines:
+        if line.place not in reached or not may_be_about(listed, line, packets):
+            continue
+        if {"drop", "reject"} & {key for part in line.expressions for key in part}:
+            continue
+        if any(
+            holds(listed, line, part, packets) and holds(listed, line, part, anywhere) is None
+            for part in line.expressions
+        ) or _in_map(listed, line, match.dport):
+            return True
+    return False
+
+
+def _in_map(listed: Listed, line: NftLine, port: int | None) -> bool:
+    """Whether a verdict map on ports has one that isn't dropped."""
+    for part in line.expressions:
+        vmap = part.get("vmap", {}) if isinstance(part, dict) else {}
+        payload = vmap.get("key", {}).get("payload", {}) if isinstance(vmap.get("key"), dict) else {}
+        data: Any = vmap.get("data")
+        if payload.get("field") != "dport":
+            continue
+        if isinstance(data, str):
+            data = {"set": listed.elements.get((line.family, line.table, data[1:]), [])}
+        if any(key == port and "drop" not in verdict for key, verdict in data.get("set", ())):
+            return True
+    return False
+
+
+def inserts(listed: Listed, services: Sequence[Match]) -> list[NftInsert]:
+    """Return the rules that go beside those on states, in their order."""
+    found: list[NftInsert] = []
+    for incoming, hooks in HOOKS.items():
+        reached, opened = listed.reached(*hooks), set[tuple[str, str, str]]()
+        for line in listed.lines if services else ():
+            states = asked(line)
+            if not states or line.place not in reached or _in_nat(listed, line):
+                continue
+            if incoming and line.place not in opened and states & _ERRORS_MATTER:
+                opened.add(line.place)
+                first = next(item for item in listed.lines if item.place == line.place and asked(item))
+                found += _errors(first)
+            for match in services:
+                found += _equivalents(listed, line, match, incoming)
+    unique = {(item.line.handle, item.line.place, json.dumps(item.text)): item for item in found}
+    return [*unique.values()]
+
+
+def _in_nat(listed: Listed, line: NftLine) -> bool:
+    return listed.hooks.get(line.place, ("", ""))[0] == "nat"
+
+
+def _equivalents(listed: Listed, line: NftLine, match: Match, incoming: bool) -> Iterator[NftInsert]:
+    """Yield what stands for a rule where one service is untracked; see `stateless._equivalent`."""
+    found = _asking(line)
+    packets = _packets(match, incoming)
+    if found is None or "untracked" in found[1] or not may_be_about(listed, line, packets):
+        return
+    number, states = found
+    wanted = ["new", "established"] if match.protocol == TCP else ["new"]
+    wanted = [state for state in (wanted if incoming else ["established"]) if state in states]
+    # One rule where both states lead to the same, else one each.
+    whole = len(wanted) == 2 and states["new"] == states["established"]
+    for state in wanted[:1] if whole else wanted:
+        flags = [] if whole or match.protocol != TCP or not incoming else [_syn(state == "new")]
+        parts = [*line.expressions]
+        parts[number : number + 1] = [states[state]] if states[state] is not None else []
+        kept = [part for part in parts if not holds(listed, line, part, packets)]
+        if flags and state == "new" and _syn(False) in kept:
+            continue  # a connection that begins without a SYN is what tracking alone can tell
+        if flags and flags[0] in kept:
+            flags = []
+        yield NftInsert(
+            line, False, (_port(match, incoming), *flags), tuple(map(_from_zero, kept)), _why(states, match)
+        )
+
+
+def _why(states: dict[str, Json], match: Match) -> str:
+    name = f"{_NAMES.get(match.protocol or 0, match.protocol)}/{match.dport}"
+    return f"stands for {','.join(sorted(states))} where {name} is not tracked"
+
+
+def _syn(bare: bool) -> Json:
+    return {"match": {"op": "==" if bare else "!=", "left": _SYN_MASK, "right": "syn"}}
+
+
+def _port(match: Match, incoming: bool) -> Json:
+    payload = {"protocol": _NAMES[match.protocol or 0], "field": "dport" if incoming else "sport"}
+    return {"match": {"op": "==", "left": {"payload": payload}, "right": match.dport}}
+
+
+def _from_zero(part: Json) -> Json:
+    """Return an expression without what its counter has counted."""
+    counted: Any = part.get("counter") if isinstance(part, dict) else None
+    return {"counter": {"packets": 0, "bytes": 0}} if isinstance(counted, dict) else part
+
+
+def _errors(line: NftLine) -> Iterator[NftInsert]:
+    why = "an error about an untracked packet is INVALID: fragmentation needed must pass"
+    for family in _FAMILIES[line.family]:
+        protocol, types = _ERRORS[family]
+        yield NftInsert(line, True, (_types(protocol, types),), (_ACCEPT,), why)
+    if 6 in _FAMILIES[line.family]:
+        hops = {"payload": {"protocol": "ip6", "field": "hoplimit"}}
+        near = {"match": {"op": "==", "left": hops, "right": 255}}
+        yield NftInsert(line, True, (_types("icmpv6", _NEIGHBOURS), near), (_ACCEPT,), why)
+
+
+def _types(protocol: str, types: list[str]) -> Json:
+    left = {"payload": {"protocol": protocol, "field": "type"}}
+    return {"match": {"op": "==", "left": left, "right": {"set": types}}}
