@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import ipaddress
 import json
 import os
 import sys
+from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TextIO
 
+from fwtop.cli.recordings.stored import StoredSession, run_unprivileged
 from fwtop.cli.rules.mitigation import add_rule_options, carry_out
 from fwtop.harden.playbook import DEFAULT_TTL_SECONDS, PLAYBOOKS, Options, Plan, find
 from fwtop.kernel import namespaces
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Rule
 from fwtop.model.text import safe_text
+from fwtop.store.directory import SESSION_DIRECTORY
+from fwtop.store.reader import replay
 
 HELP = (
     "Play-books against what a rule alone does not solve: without a name, what each would do here. "
@@ -23,6 +29,7 @@ HELP = (
 )
 EXAMPLE = "fwtop harden conntrack --apply --ttl 2h"
 _LINE = 1000
+_MOST_CLIENTS = 400  # of a session
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,6 +38,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--plan", action="store_true", help="only read, and explain (the default)")
     what.add_argument("--apply", action="store_true", help="apply it: on trial until confirmed")
+    parser.add_argument(
+        "--session",
+        metavar="SESSION",
+        help="stateless: replay the clients of this stored session (id, unique prefix or file) as well",
+    )
     add_rule_options(parser, families=False)
     parser.set_defaults(ttl=DEFAULT_TTL_SECONDS)
 
@@ -74,7 +86,25 @@ def _inside(netns: str | None) -> Iterator[None]:
 
 
 def _options(args: argparse.Namespace) -> Options:
-    return Options(args.ttl)
+    return Options(args.ttl, clients=_clients(args.session) if args.session else ())
+
+
+def _clients(session: str) -> tuple[str, ...]:
+    """Return the addresses that a stored session saw, the busiest first; raises FwtopError."""
+    with StoredSession(session, SESSION_DIRECTORY).located() as path:
+        found = run_unprivileged(lambda: _sources(path), read=(path.parent,))
+    try:  # written by the unprivileged console
+        return tuple(str(ipaddress.ip_address(address)) for address in found[:_MOST_CLIENTS])
+    except (ValueError, TypeError):
+        raise FwtopError("the stored session is invalid; nothing was changed") from None
+
+
+def _sources(path: Path) -> list[str]:
+    sums: Counter[str] = Counter()
+    for snapshot in replay(path):
+        for source in snapshot.tables.sources.address:
+            sums[source.key] += source.share.packets
+    return [address for address, _ in sums.most_common(_MOST_CLIENTS)]
 
 
 def _list(args: argparse.Namespace) -> int:

@@ -27,6 +27,7 @@ class Options:
 
     ttl_seconds: int = DEFAULT_TTL_SECONDS
     created_by: str = "cli"
+    clients: tuple[str, ...] = ()  # addresses that a stored session saw, to replay against the plan
 
 
 @dataclass(frozen=True, slots=True)

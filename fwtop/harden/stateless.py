@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import ipaddress
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+from fwtop.harden.packets import Flow
 from fwtop.harden.playbook import Options, Plan, rule_of
+from fwtop.harden.rehearsal import MOST_FLOWS, addresses, rehearse
 from fwtop.harden.table import SAMPLED
 from fwtop.kernel import sockets
 from fwtop.kernel.netfilter import iptables
@@ -29,6 +31,7 @@ TITLE = "a stateful firewall: its services without connection tracking"
 NAME = "stateless"
 MOST_SERVICES = 16
 _LOGIN = 22
+_CLIENT_PORT = 40_000  # of the first client that a session saw
 _NUMBERS = {"tcp": 6, "udp": 17}
 _EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _OWN_QUESTIONS = (
@@ -56,6 +59,10 @@ def plan(options: Options) -> Plan:
             kept.append(f"{service_name(match)}: no rule that lets packets in names its port")
         elif len(chosen) < MOST_SERVICES:
             chosen.append(match)
+    replayed, told = _replay(variant, chosen, tracked, options.clients)
+    for match, reason in told.items():
+        chosen.remove(match)
+        kept.append(f"{service_name(match)}: {reason}")
     beside = [item for family in (4, 6) for item in inserts(_filter(lines, family), chosen, family)]
     native = nft_stateless.inserts(listed, chosen)
     parts = tuple(
@@ -67,7 +74,7 @@ def plan(options: Options) -> Plan:
         f"{len(chosen)} service{'s need' if len(chosen) > 1 else ' needs'} no tracking: {untracked}"
         if chosen
         else "every service here needs tracking",
-        findings=tuple(stateful),
+        findings=(*stateful, *replayed),
         steps=(*map(_step, beside), *(f"+ {item.command}" for item in native), *_untracked(untracked))
         if chosen
         else (),
@@ -80,6 +87,60 @@ def plan(options: Options) -> Plan:
             "nft_lines": [one.command for one in native],
         },
     )
+
+
+def _replay(
+    variant: iptables.Variant, chosen: Sequence[Match], tracked: Sequence[Entry], clients: Sequence[str]
+) -> tuple[list[str], dict[Match, str]]:
+    """Replay real flows against the plan: what that showed, and why services must stay tracked after all."""
+    if not chosen:
+        return [], {}
+    most = MOST_FLOWS // len(chosen)
+    try:
+        ours = addresses()
+        flows = {match: list(_flows(match, tracked, clients, ours))[:most] for match in chosen}
+        broken = rehearse(variant, chosen, [flow for some in flows.values() for flow in some])
+    except (FwtopError, OSError) as error:
+        return [f"no flow was replayed against a copy of these rules: {error}"], {}
+    told: dict[Match, str] = {}
+    for match, some in flows.items():
+        mine = [one for one in broken if one.flow in some]
+        if mine:
+            more = f" (and {len(mine) - 1} more flows)" if len(mine) > 1 else ""
+            told[match] = f"{mine[0]}{more}"
+    count = sum(map(len, flows.values()))
+    result = f"{len(broken)} of them would break" if broken else "all get through as before"
+    text = f"{count:,} flows replayed against a copy of these rules, as it is and untracked: {result}"
+    return [text] * (count > 0), told
+
+
+def _flows(
+    match: Match, tracked: Sequence[Entry], clients: Sequence[str], ours: Iterable[str]
+) -> Iterator[Flow]:
+    """Yield a service's flows: those in the connection table, and one from each address of a session."""
+    seen = dict.fromkeys(flow for entry in tracked if (flow := _flow(match, entry, ours)) is not None)
+    yield from seen
+    heard = {flow.peer for flow in seen}
+    for number, client in enumerate(clients):
+        peer = ipaddress.ip_address(client)
+        mine = next((ipaddress.ip_address(own) for own in ours if _version(own) == peer.version), None)
+        if mine is not None and peer not in heard and peer.version in match.families:
+            yield Flow(match.protocol or 0, mine, match.dport or 0, peer, _CLIENT_PORT + number)
+
+
+def _flow(match: Match, entry: Entry, ours: Iterable[str]) -> Flow | None:
+    if entry.protocol != match.protocol:
+        return None
+    source, destination = (ipaddress.ip_address(end) for end in (entry.source, entry.destination))
+    if entry.dport == match.dport and str(destination) in ours:
+        return Flow(entry.protocol, destination, entry.dport, source, entry.sport)
+    if entry.sport == match.dport and str(source) in ours:
+        return Flow(entry.protocol, source, entry.sport, destination, entry.dport, opened_by_us=True)
+    return None
+
+
+def _version(address: str) -> int:
+    return ipaddress.ip_address(address).version
 
 
 def why_tracked(variant: iptables.Variant, match: Match, tracked: Sequence[Entry]) -> list[str]:

@@ -84,6 +84,21 @@ def inside(name: str) -> Iterator[None]:
         os.close(home)
 
 
+@contextlib.contextmanager
+def temporary() -> Iterator[None]:
+    """Run the calling thread in a new, empty namespace, which goes with the block; raises OSError."""
+    home = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        if _libc.unshare(_CLONE_NEWNET):
+            raise OSError(ctypes.get_errno(), "no new network namespace")
+        try:
+            yield
+        finally:
+            _libc.setns(home, _CLONE_NEWNET)
+    finally:
+        os.close(home)
+
+
 def name_of(number: int) -> str | None:
     """Return the `ip netns` name of the namespace with that inode, None if it has none."""
     for name in _names():

@@ -212,6 +212,20 @@ def inserts(listed: Listed, services: Sequence[Match]) -> list[NftInsert]:
     return [*unique.values()]
 
 
+def commands(items: Sequence[NftInsert], asks: Sequence[Json] = (), comment: str = "") -> list[Json]:
+    """Return what puts lines in, for `nft -j`; each asks further conditions behind its own.
+
+    Those of one place keep their order: of those behind the same line the last to be added comes first.
+    """
+    made: list[Json] = []
+    for item in [one for one in items if one.before] + [one for one in reversed(items) if not one.before]:
+        rule: dict[str, Json] = dict(zip(("family", "table", "chain"), item.line.place, strict=True))
+        rule |= {"handle": item.line.handle, "expr": [*item.conditions, *asks, *item.rest]}
+        rule |= {"comment": comment} if comment else {}
+        made.append({"insert" if item.before else "add": {"rule": rule}})
+    return made
+
+
 def _in_nat(listed: Listed, line: NftLine) -> bool:
     return listed.hooks.get(line.place, ("", ""))[0] == "nat"
 

@@ -17,6 +17,7 @@ from fwtop.kernel.netfilter.iptables import Variant
 from fwtop.kernel.programs import run
 from fwtop.model.rule import Match
 from fwtop.model.text import safe_text
+from fwtop.render.xtables import quote
 from fwtop.ruleset import nft_stateless
 from fwtop.ruleset.tracking import (
     TRANSLATES,
@@ -51,6 +52,10 @@ class Insert:
     number: int  # the line before which it goes, from 1
     arguments: tuple[str, ...]
     why: str  # in words
+
+    def line(self, asks: Sequence[str] = ()) -> str:
+        """Return it as `iptables-restore` reads it, behind a further condition."""
+        return " ".join(["-I", self.chain, str(self.number), *map(quote, (*asks, *self.arguments))])
 
 
 def obstacles(variant: Variant, match: Match) -> list[str]:
@@ -101,6 +106,12 @@ def inserts(lines: Sequence[Line], services: Sequence[Match], family: int) -> li
                 if arguments is not None:
                     found.append(Insert(family, line.chain, line.number + 1, arguments, _why(line, match)))
     return list(dict.fromkeys(found))
+
+
+def from_below(wanted: Iterable[Insert]) -> list[Insert]:
+    """Order lines so that none moves the place of another; those of one place keep their order."""
+    items = list(enumerate(wanted))
+    return [item for _, item in sorted(items, key=lambda pair: (pair[1].chain, -pair[1].number, -pair[0]))]
 
 
 def _why(line: Line, match: Match) -> str:

@@ -334,3 +334,24 @@ def test_firewalld_is_converted_beside_its_rules_and_gets_them_back(bench: Bench
                 assert not {80, 5353} & {entry.dport for entry in ctnetlink.sample(100)}
             guardian.demand(Undo((rule_id,)))
         assert bench.state() == before
+
+
+def test_real_flows_are_replayed_and_those_that_would_break_are_named(bench: Bench) -> None:
+    """A limit on new flows lets all of one pass; of datagrams without state, which all are new, some."""
+    victim, client = bench.pair.victim, bench.pair.attacker
+    load(bench, "nft")
+    few = "-p udp --dport 53 -m state --state NEW -m limit --limit 1/minute --limit-burst 2 -j ACCEPT"
+    victim.run("iptables-nft", "-I", "INPUT", *few.split())
+    with served(victim.netns, 80), inside(victim.netns), socket.socket(type=socket.SOCK_DGRAM) as names:
+        names.bind((victim.ipv4, 53))
+        with inside(client.netns), socket.socket(type=socket.SOCK_DGRAM) as asker:
+            asker.bind((client.ipv4, 4242))
+            asker.sendto(b"?", (victim.ipv4, 53))
+        fetched(client.netns, victim.ipv4, 80), fetched(client.netns, victim.ipv6, 80)
+        before, found = bench.state(), stateless.plan(Options(60, clients=("192.0.2.1", "2001:db8::1")))
+    assert bench.state() == before
+    assert found.data["services"] == ["tcp/80"]
+    assert f"udp/53: udp/53 from {client.ipv4} port 4242: 1 of 6 packets" in " ".join(found.kept)
+    (told,) = (line for line in found.findings if "flows replayed" in line)
+    assert told.startswith("7 flows")  # three seen, and two services with two clients of the session
+    assert "2 of them would break" in told  # all share the limit

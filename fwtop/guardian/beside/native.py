@@ -15,7 +15,7 @@ from fwtop.kernel.netfilter.iptables import Variant
 from fwtop.kernel.programs import run
 from fwtop.model.rule import Match
 from fwtop.ruleset.nft_listed import Json, Listed, Place
-from fwtop.ruleset.nft_stateless import NftInsert, inserts, read_native
+from fwtop.ruleset.nft_stateless import NftInsert, commands, inserts, read_native
 
 _OWN = re.compile(r"fwtop-(\d+)")
 _SET = re.compile(r"fwtop-(\d+)-st")
@@ -79,36 +79,30 @@ def _filled(place: Place, timeout_seconds: int) -> Json:
 
 
 def _additions(rule_id: str, items: Sequence[NftInsert], timeout_seconds: int) -> list[Json]:
-    """Return a set for each table and the lines; those of one place keep their order."""
-    commands: list[Json] = []
+    """Return what makes a set for each table and the lines."""
+    made: list[Json] = []
     name = f"fwtop-{rule_id}-st"
     for family, table in dict.fromkeys((item.line.family, item.line.table) for item in items):
         place = family, table, name
-        commands.append({"add": {"set": {**_named(place), "type": "nf_proto", "flags": ["timeout"]}}})
-        commands.append(_filled(place, timeout_seconds))
+        made.append({"add": {"set": {**_named(place), "type": "nf_proto", "flags": ["timeout"]}}})
+        made.append(_filled(place, timeout_seconds))
     asks = {"match": {"op": "==", "left": {"meta": {"key": "nfproto"}}, "right": f"@{name}"}}
-    # Of those behind the same line the last to be added comes first.
-    for item in [one for one in items if one.before] + [one for one in reversed(items) if not one.before]:
-        rule: dict[str, Json] = dict(zip(("family", "table", "chain"), item.line.place, strict=True))
-        rule |= {"handle": item.line.handle, "comment": f"fwtop-{rule_id}"}
-        rule |= {"expr": [*item.conditions, asks, *item.rest]}
-        commands.append({"insert" if item.before else "add": {"rule": rule}})
-    return commands
+    return [*made, *commands(items, (asks,), f"fwtop-{rule_id}")]
 
 
 def _removals(listed: Listed, rule_ids: set[str]) -> list[Json]:
-    commands: list[Json] = []
+    found: list[Json] = []
     for line in listed.lines:
         own = _OWN.fullmatch(line.comment)
         if own and own[1] in rule_ids:
             place = dict(zip(("family", "table", "chain"), line.place, strict=True))
-            commands.append({"delete": {"rule": place | {"handle": line.handle}}})
+            found.append({"delete": {"rule": place | {"handle": line.handle}}})
     sets = [place for place in listed.own_sets if _rule_of(place) in rule_ids]
-    return commands + [{"delete": {"set": _named(place)}} for place in sets]
+    return found + [{"delete": {"set": _named(place)}} for place in sets]
 
 
-def _apply(commands: list[Json], *, check: bool = False) -> None:
+def _apply(changes: list[Json], *, check: bool = False) -> None:
     """Carry out a transaction; raises FwtopError."""
-    if commands:
+    if changes:
         argv = ["nft", *(["-c"] if check else []), "-j", "-f", "-"]
-        run(argv, text=json.dumps({"nftables": commands}))
+        run(argv, text=json.dumps({"nftables": changes}))

@@ -6,7 +6,7 @@ Each asks a set of the rule first, so that it has no effect once the set is empt
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fwtop.guardian.objects.spec import BESIDE
@@ -14,8 +14,8 @@ from fwtop.kernel.netfilter.iptables import LEGACY, Variant
 from fwtop.kernel.procfs import read_text
 from fwtop.kernel.programs import run
 from fwtop.model.rule import Match
-from fwtop.render.xtables import quote, set_name
-from fwtop.ruleset.stateless import Insert, inserts
+from fwtop.render.xtables import set_name
+from fwtop.ruleset.stateless import Insert, from_below, inserts
 from fwtop.ruleset.tracking import Line, parse_lines
 
 FAMILIES = (4, 6)
@@ -41,14 +41,14 @@ class Inserts:
         """Return the commands that `install` amounts to; raises FwtopError."""
         return [
             f"{self.variant.program(item.family)} -t filter {_command(rule_id, item)}  # {item.why}"
-            for item in _from_below(self.wanted(services))
+            for item in from_below(self.wanted(services))
         ]
 
     def install(self, rule_id: str, services: Sequence[Match]) -> None:
         """Put in a rule's lines, of which none is there; raises FwtopError."""
         items = self.wanted(services)
         for family in FAMILIES:
-            lines = [_command(rule_id, item) for item in _from_below(items) if item.family == family]
+            lines = [_command(rule_id, item) for item in from_below(items) if item.family == family]
             self._apply(family, lines)
 
     def remove(self, rule_ids: set[str]) -> None:
@@ -79,13 +79,6 @@ def _rule_of(line: Line) -> str:
     return found[1] if found else ""
 
 
-def _from_below(wanted: Iterable[Insert]) -> list[Insert]:
-    """Order lines so that none moves the place of another; those of one place keep their order."""
-    items = list(enumerate(wanted))
-    return [item for _, item in sorted(items, key=lambda pair: (pair[1].chain, -pair[1].number, -pair[0]))]
-
-
 def _command(rule_id: str, item: Insert) -> str:
     asks = ("-m", "set", "--match-set", set_name(rule_id, item.family, BESIDE), "src")
-    words = " ".join(quote(word) for word in (*asks, *item.arguments))
-    return f"-I {item.chain} {item.number} {words}"
+    return item.line(asks)

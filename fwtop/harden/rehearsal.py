@@ -1,0 +1,220 @@
+"""A dry run: real flows through a copy of this machine's rules, as they are and with services untracked.
+
+The copy is in a network namespace that lives as long as the run. The kernel itself judges: packets come in by
+a TUN device with the name of the real interface, or are sent, and a last chain notes which get through.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import ipaddress
+import json
+import os
+import socket
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fwtop.harden.packets import Flow, Packet, conversation
+from fwtop.kernel import namespaces
+from fwtop.kernel.netfilter import ipset
+from fwtop.kernel.netfilter.iptables import Variant
+from fwtop.kernel.programs import run
+from fwtop.model.errors import FwtopError
+from fwtop.model.rule import Match
+from fwtop.ruleset import nft_stateless, stateless
+from fwtop.ruleset.tracking import is_foreign, parse_lines
+
+MOST_FLOWS = 400
+_MOST_ELEMENTS = 200_000  # of ipsets, which are copied, too
+_COPY_SECONDS = 20.0
+_TABLE = "fwtop-rehearsal"
+_LAST = (1 << 31) - 1  # the priority behind all others'
+# Made before any rule on states: of hooks with one priority the later comes first, and the kernel's, which
+# confirms a connection, is to see the packet before it is dropped here.
+_NOTES = f"""table inet {_TABLE} {{
+ set four {{ typeof ip id; flags dynamic; size 65535; }}
+ set six {{ typeof ip6 flowlabel; flags dynamic; size 65535; }}
+ chain note {{ add @four {{ ip id }}; add @six {{ ip6 flowlabel }}; drop; }}
+ chain in {{ type filter hook input priority {_LAST}; iif != "lo" jump note; }}
+ chain out {{ type filter hook postrouting priority {_LAST}; oif != "lo" jump note; }}
+}}
+"""
+_UNTRACKED = "-p {protocol} -m {protocol} --{side} {port} -j CT --notrack"
+_TUNSETIFF, _IFF_TUN, _IFF_NO_PI = 0x400454CA, 0x1, 0x1000  # linux/if_tun.h
+_IPV6_HDRINCL = 36  # linux/in6.h
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """A flow of which packets get through as it is, and would not untracked."""
+
+    flow: Flow
+    lost: int
+    packets: int
+
+    def __str__(self) -> str:
+        return f"{self.flow}: {self.lost} of {self.packets} packets would no longer get through"
+
+
+@dataclass(frozen=True, slots=True)
+class _Rules:
+    """What is copied, as the programs print it."""
+
+    sets: str
+    xtables: Mapping[int, str]
+    native: str
+    interfaces: Mapping[str, str]  # local address → interface
+
+
+def rehearse(variant: Variant, services: Sequence[Match], flows: Sequence[Flow]) -> list[Broken]:
+    """Return which flows would break if these services were untracked; raises FwtopError, OSError."""
+    rules = _read(variant)
+    mine = [flow for flow in flows if str(flow.ours) in rules.interfaces]
+    if not mine:
+        return []
+    before, after = (_passed(variant, rules, chosen, mine) for chosen in ((), services))
+    found = []
+    for number, flow in enumerate(mine):
+        lost = before[number] - after[number]
+        if lost and 0 in before[number]:  # else nobody would have answered
+            found.append(Broken(flow, len(lost), len(before[number])))
+    return found
+
+
+def _read(variant: Variant) -> _Rules:
+    held = sum(ipset.set_sizes().values())
+    if held > _MOST_ELEMENTS:
+        raise FwtopError(f"its ipsets hold {held:,} elements, which is too much to copy")
+    listed = json.loads(run(["nft", "-j", "-t", "list", "tables"]))["nftables"]
+    tables = [f"{one['table']['family']} {one['table']['name']}" for one in listed if "table" in one]
+    native = "".join(
+        run(["nft", "list", "table", *table.split()], timeout=_COPY_SECONDS)
+        for table in tables
+        if is_foreign(table, variant) and table.split()[0] in ("ip", "ip6", "inet")
+    )
+    saved = {family: run([f"{variant.program(family)}-save"], timeout=_COPY_SECONDS) for family in (4, 6)}
+    return _Rules(run(["ipset", "save"], timeout=_COPY_SECONDS), saved, native, addresses())
+
+
+def addresses() -> dict[str, str]:
+    """Return this machine's addresses and their interfaces, without the loopback's; raises FwtopError."""
+    return {
+        item["local"]: link["ifname"]
+        for link in json.loads(run(["ip", "-j", "address"]))
+        for item in link.get("addr_info", ())
+        if link.get("ifname") != "lo" and item.get("scope") == "global"
+    }
+
+
+def _passed(
+    variant: Variant, rules: _Rules, services: Sequence[Match], flows: Sequence[Flow]
+) -> list[set[int]]:
+    """Return which packets of each flow get through, by their place in it."""
+    numbered: list[list[Packet]] = []
+    firsts: list[int] = []
+    serial = 1
+    for flow in flows:
+        firsts.append(serial)
+        numbered.append([*conversation(flow, serial)])
+        serial += len(numbered[-1])
+    with namespaces.temporary(), contextlib.ExitStack() as stack:
+        devices = _build(variant, rules, services, flows, stack)
+        for flow, packets in zip(flows, numbered, strict=True):
+            device = rules.interfaces[str(flow.ours)]
+            for packet in packets:
+                _send(device, devices[device], packet, flow)
+        noted = {4: _noted("four"), 6: _noted("six")}
+    return [
+        {place for place in range(len(packets)) if first + place in noted[flow.ours.version]}
+        for flow, first, packets in zip(flows, firsts, numbered, strict=True)
+    ]
+
+
+def _build(
+    variant: Variant,
+    rules: _Rules,
+    services: Sequence[Match],
+    flows: Sequence[Flow],
+    stack: contextlib.ExitStack,
+) -> dict[str, int]:
+    """Build the copy in this namespace; returns the descriptors of its TUN devices by name."""
+    for name in ("all", "default"):
+        Path(f"/proc/sys/net/ipv4/conf/{name}/rp_filter").write_text("0")
+    devices: dict[str, int] = {}
+    lines = ["link set lo up"]
+    for address in dict.fromkeys(str(flow.ours) for flow in flows):
+        name = rules.interfaces[address]
+        if name not in devices:
+            devices[name] = _tun(name)
+            stack.callback(os.close, devices[name])
+            lines.append(f"link set {name} up")
+            lines += [f"route add {to} dev {name} metric {len(devices)}" for to in ("0.0.0.0/0", "::/0")]
+        version = ipaddress.ip_address(address).version
+        lines.append(
+            f"address add {address}/{32 if version == 4 else 128} dev {name}" + " nodad" * (version == 6)
+        )
+    run(["ip", "-batch", "-"], text="\n".join([*lines, ""]))
+    run(["nft", "-f", "-"], text=_NOTES)
+    if rules.sets:
+        run(["ipset", "restore"], text=rules.sets, timeout=_COPY_SECONDS)
+    for family, saved in rules.xtables.items():
+        if saved.strip():
+            run([f"{variant.program(family)}-restore"], text=saved, timeout=_COPY_SECONDS)
+    if rules.native:
+        run(["nft", "-f", "-"], text=rules.native, timeout=_COPY_SECONDS)
+    if services:
+        _untrack(variant, services)
+    return devices
+
+
+def _untrack(variant: Variant, services: Sequence[Match]) -> None:
+    """Put in what the play-book would, without the sets that end it."""
+    native = nft_stateless.commands(nft_stateless.inserts(nft_stateless.read_native(variant), services))
+    if native:
+        run(["nft", "-j", "-f", "-"], text=json.dumps({"nftables": native}))
+    for family in (4, 6):
+        saved = parse_lines(run([f"{variant.program(family)}-save", "-c"]), family)
+        found = stateless.from_below(stateless.inserts([*saved], services, family))
+        lines = [item.line() for item in found]
+        raw = [
+            f"-I {chain} 1 " + _UNTRACKED.format(protocol=stateless.service_name(match).split("/")[0],
+                                                 side=side, port=match.dport)
+            for match in services
+            for chain, side in (("PREROUTING", "dport"), ("OUTPUT", "sport"))
+        ]  # fmt: skip
+        text = ["*filter", *lines, "COMMIT", "*raw", *raw, "COMMIT", ""]
+        run(variant.restore(family), text="\n".join(text))
+
+
+def _tun(name: str) -> int:
+    """Create a TUN device; it goes with its descriptor."""
+    descriptor = os.open("/dev/net/tun", os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        fcntl.ioctl(descriptor, _TUNSETIFF, struct.pack("16sH22x", name.encode(), _IFF_TUN | _IFF_NO_PI))
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _send(device: str, tun: int, packet: Packet, flow: Flow) -> None:
+    """Have a packet come in by a device, or leave by it; one that a rule refuses is no error."""
+    if packet.incoming:
+        os.write(tun, packet.data)
+        return
+    kind = socket.AF_INET if flow.ours.version == 4 else socket.AF_INET6
+    with socket.socket(kind, socket.SOCK_RAW, socket.IPPROTO_RAW) as sender:
+        if kind == socket.AF_INET6:
+            sender.setsockopt(socket.IPPROTO_IPV6, _IPV6_HDRINCL, 1)
+        sender.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, device.encode())
+        with contextlib.suppress(PermissionError):  # dropped on its way out
+            sender.sendto(packet.data, (str(flow.peer), 0))
+
+
+def _noted(name: str) -> set[int]:
+    """Return the serial numbers that got through."""
+    items = json.loads(run(["nft", "-j", "list", "set", "inet", _TABLE, name]))["nftables"]
+    return {int(value) for item in items for value in item.get("set", {}).get("elem", ())}
