@@ -249,8 +249,7 @@ class LiveSession:
                     break
 
     def _judge(self, window: Window, tables: Tables) -> Judgement:
-        mix = {name: share.share for name, share in tables.protocols.items()}
-        if self._refresh.judge_now(tables.totals.pps, mix, _ends(tables)):
+        if self._refresh.judge_now(tables.totals.pps, self._mix(tables), _ends(tables)):
             self._judgement = self._advisor.judge(window, tables)
             self._baseline = self._advisor.baseline.copy()
         attacks = frozenset(attack.kind for attack in self._judgement.attacks)
@@ -262,6 +261,13 @@ class LiveSession:
             fingerprint=(attacks, rules, served),
         )
         return at_most(self._judgement, tables.totals.pps)
+
+    def _mix(self, tables: Tables) -> dict[str, float]:
+        """Return the shares of protocols and, in an attack, of ports: another may be of its protocol."""
+        mix = {name: share.share for name, share in tables.protocols.items()}
+        if self._judgement.attacks:
+            mix |= {f"{row.protocol} {row.side} {row.port}": row.share.share for row in tables.ports}
+        return mix
 
     def _guardian_notes(self) -> tuple[str, ...]:
         now = time.monotonic()

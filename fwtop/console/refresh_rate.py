@@ -3,9 +3,10 @@
 On a machine whose CPUs are all busy receiving, the console competes with packet processing: a tick costs
 about 30 ms, and so does a judgement. While no CPU is idle and the attacks, the rules and the protocol mix
 stay the same, snapshots are built and judged less often. On a calm machine (no attack, no active rule,
-steady traffic) fwtop is one of many programs: a snapshot a second and a judgement every two are enough.
-Changes still appear as fast as before: an attack's first ticks and those after a key press or a change in
-traffic run at the normal rate.
+steady traffic) fwtop is one of many programs: a snapshot a second and a judgement every two are enough. So
+they are on the screen of an attack that stays as it is; a recorder judges that each second, because its
+automatic rules follow. Changes still appear as fast as before: an attack's first ticks and those after a key
+press or a change in traffic run at the normal rate.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ from collections.abc import Callable, Hashable, Mapping
 
 _SETTLED_SECONDS = 4.5  # without a change: then one window was judged that began after it
 _TICK_SECONDS, _JUDGE_SECONDS = 2.0, 6.0  # minimum intervals at the reduced rate
-_CALM_TICK_SECONDS, _CALM_JUDGE_SECONDS = 1.0, 2.0
+_STEADY_TICK_SECONDS, _STEADY_JUDGE_SECONDS = 1.0, 2.0  # in calm, or in an attack that stays as it is
 _NORMAL_JUDGE_SECONDS = 1.0
 _CHECK_SECONDS = 0.25  # between two looks for a change in calm traffic: an attack must not wait for the tick
 _EARLY = 0.1  # ticks are never exactly on time: a judgement may be due this much earlier
 _SURGE = 1.5  # judge immediately if the packet rate has changed by this factor since the last judgement
-_MIX = 0.1  # judge at the normal rate if a protocol's share of packets has changed by more than this
+_MIX = 0.1  # judge at the normal rate if a protocol's or port's share has changed by more than this
 _ENDS = 0.02  # the same for the share that ended in one place
 
 
@@ -29,7 +30,7 @@ class RefreshRate:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, *, watched: bool = True) -> None:
         """Without `watched`, nobody looks: calm seconds are merged, two at a time."""
-        self._calm_factor = 1.0 if watched else 2.0
+        self._watched = watched
         self._clock = clock
         self._last_change = clock()
         self._fingerprint: Hashable = None
@@ -50,9 +51,8 @@ class RefreshRate:
         `calm` means that there is neither an attack nor an active rule.
         """
         self._cpu_saturated = cpu_saturated
-        self._calm = calm
-        if fingerprint != self._fingerprint:
-            self._fingerprint = fingerprint
+        if (calm, fingerprint) != (self._calm, self._fingerprint):
+            self._calm, self._fingerprint = calm, fingerprint
             self.changed()
 
     @property
@@ -61,8 +61,11 @@ class RefreshRate:
         return self._cpu_saturated and self._is_settled()
 
     @property
-    def _rests(self) -> bool:
-        return self._calm and self._is_settled()
+    def _steady_factor(self) -> float:
+        """Times the intervals of steady traffic that are waited; 0: traffic isn't steady."""
+        if not self._is_settled() or not (self._calm or self._watched):
+            return 0.0
+        return 1.0 if self._watched else 2.0
 
     def _is_settled(self) -> bool:
         return self._clock() - self._last_change >= _SETTLED_SECONDS
@@ -71,7 +74,7 @@ class RefreshRate:
         """Return the interval until the next tick, given the normal one."""
         if self.reduced:
             return max(normal, _TICK_SECONDS)
-        return max(normal, _CALM_TICK_SECONDS * self._calm_factor) if self._rests else normal
+        return max(normal, _STEADY_TICK_SECONDS * self._steady_factor)
 
     def check_seconds(self, normal: float) -> float:
         """Return how long to wait before looking whether traffic has changed, given the normal interval."""
@@ -80,19 +83,14 @@ class RefreshRate:
     def judge_now(self, pps: float, mix: Mapping[str, float], ends: Mapping[str, float]) -> bool:
         """Return whether a judgement is due at this packet rate; True resets the timer.
 
-        `mix` has the shares of protocols, `ends` those of the rules and layers where packets ended.
+        `mix` has the shares of protocols and, in an attack, of ports; `ends` those of the rules and layers
+        where packets ended.
         """
         now, wait = self._clock(), _NORMAL_JUDGE_SECONDS
         low, high = sorted((pps + 1.0, self._judged_pps + 1.0))
         steady = not _moved(mix, self._judged_mix, _MIX) and not _moved(ends, self._judged_ends, _ENDS)
         if steady:
-            wait = (
-                _JUDGE_SECONDS
-                if self.reduced
-                else _CALM_JUDGE_SECONDS * self._calm_factor
-                if self._rests
-                else wait
-            )
+            wait = _JUDGE_SECONDS if self.reduced else max(wait, _STEADY_JUDGE_SECONDS * self._steady_factor)
         if now - self._judged < wait - _EARLY and high <= low * _SURGE:
             return False
         self._judged, self._judged_pps = now, pps

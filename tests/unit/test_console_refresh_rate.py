@@ -41,10 +41,19 @@ def judgements(refresh: RefreshRate, clock: Clock, seconds: float, pps: float = 
     return made
 
 
-def test_idle_cpus_keep_the_normal_rate() -> None:
+def test_an_attack_that_stays_as_it_is_is_shown_once_a_second_and_judged_every_two() -> None:
     refresh, clock = settled(cpu_saturated=False)
     assert not refresh.reduced
+    assert refresh.tick_seconds(0.5) == 1.0
+    assert judgements(refresh, clock, 8.0) == 4
+    refresh.update(cpu_saturated=False, calm=False, fingerprint="another flood")
     assert refresh.tick_seconds(0.5) == 0.5
+    assert judgements(refresh, clock, 4.0) == 4
+
+
+def test_a_recorder_goes_on_judging_an_attack_each_second() -> None:
+    refresh, clock = settled(cpu_saturated=False, watched=False)
+    assert refresh.tick_seconds(1.0) == 1.0
     assert judgements(refresh, clock, 6.0) == 6
 
 
@@ -117,7 +126,7 @@ def test_an_attack_ends_the_calm() -> None:
     refresh, clock = settled(cpu_saturated=False, calm=True)
     refresh.update(cpu_saturated=False, calm=False, fingerprint="flood")
     assert refresh.tick_seconds(0.5) == 0.5
-    assert judgements(refresh, clock, 6.0) == 6
+    assert judgements(refresh, clock, 4.0) == 4
 
 
 def test_a_change_in_calm_traffic_restores_the_normal_rate() -> None:
