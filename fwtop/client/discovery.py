@@ -35,7 +35,8 @@ from fwtop.model.rule import Rule
 from fwtop.model.text import safe_text
 
 ANSWER_SECONDS = SHORT_SECONDS
-_CONNECT_SECONDS = 15.0
+_STARTS = 12  # of guardians that end, or meet another one (5 s), before one answers
+_START_SECONDS = 120.0  # that a guardian may take to be ready while it lives, however busy the machine
 _RETRY_SECONDS = 0.05
 _GUARDIAN = "fwtop.guardian"
 
@@ -156,7 +157,8 @@ def connect(
 ) -> GuardianClient:
     """Connect to the guardian of a namespace (None: the present one), starting it if none runs.
 
-    A guardian of another build ends, leaving its rules to the journal, and a new one adopts them.
+    A guardian of another build ends, leaving its rules to the journal, and a new one adopts them. Patience is
+    counted in guardians, not in seconds: one that starts on a busy machine is waited for as long as it lives.
     Raises FwtopError: 2 for an unknown namespace, 3 without root, 1 when no guardian could be had.
     """
     if os.geteuid() != 0:
@@ -165,26 +167,33 @@ def connect(
     try:
         path = run_directory / f"{namespaces.inode(descriptor)}.sock"
         hello = Hello(role, paths.build_id() if build is None else build, readonly)
-        end = time.monotonic() + _CONNECT_SECONDS
-        while (client := _try(path, hello)) is None:
-            if time.monotonic() >= end:
-                raise FwtopError(f"no guardian answers on {path}; nothing was changed")
+        for _ in range(_STARTS):
+            if (client := _try(path, hello)) is not None:
+                return client
             _spawn(descriptor, run_directory, ("--build", hello.build, *guardian_arguments))
-        return client
+        if (client := _try(path, hello)) is not None:
+            return client
+        raise _silent(path)
     finally:
         os.close(descriptor)
 
 
 def _try(path: Path, hello: Hello) -> GuardianClient | None:
-    """Connect and say hello; None when there is no guardian, or it just ended."""
+    """Connect and say hello; None when there is no guardian, or it just ended.
+
+    Raises FwtopError if one is there and neither answers nor ends.
+    """
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
         enlarge(sock)
         sock.settimeout(ANSWER_SECONDS)
         sock.connect(str(path))
         connection = Connection(sock)
-        answer, _ = exchange(connection, hello, ANSWER_SECONDS)
-    except (OSError, FwtopError):
+        answer, _ = connection.exchange(hello, ANSWER_SECONDS, None)
+    except TimeoutError:
+        sock.close()
+        raise _silent(path) from None
+    except (OSError, ProtocolError):
         sock.close()
         return None
     if answer.ok:
@@ -195,11 +204,15 @@ def _try(path: Path, hello: Hello) -> GuardianClient | None:
     raise FwtopError(answer.error, answer.code or 1)
 
 
+def _silent(path: Path) -> FwtopError:
+    return FwtopError(f"no guardian answers on {path}; nothing was changed")
+
+
 def _spawn(netns_descriptor: int, run_directory: Path, arguments: tuple[str, ...]) -> None:
     """Start a guardian and wait until it is ready; raises FwtopError with its complaint."""
     argv = module_argv(_GUARDIAN, "--run-directory", str(run_directory), *arguments)
     if guardian_unit.is_needed():
-        guardian_unit.start(argv, netns_descriptor, _CONNECT_SECONDS)
+        guardian_unit.start(argv, netns_descriptor, _START_SECONDS)
         return
     try:
         done = subprocess.run(
@@ -209,7 +222,7 @@ def _spawn(netns_descriptor: int, run_directory: Path, arguments: tuple[str, ...
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
-            timeout=_CONNECT_SECONDS,
+            timeout=_START_SECONDS,
             check=False,
         )
     except subprocess.TimeoutExpired:

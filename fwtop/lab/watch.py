@@ -17,7 +17,7 @@ from fwtop.lab.run import Lab
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
 
-_READY_SECONDS = 30.0
+_READY_SECONDS = 120.0  # while the watcher lives: starting takes that long on a very busy machine
 _CALM_SECONDS = 1.0
 _TAIL_SECONDS = 0.3
 
