@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -23,7 +24,7 @@ from fwtop.model.addresses.address import Prefix
 from fwtop.model.rule import Match
 from fwtop.model.traffic.connections import SocketTable
 from fwtop.model.traffic.counters import Counters
-from fwtop.model.traffic.packets import I64, U64, Mask
+from fwtop.model.traffic.packets import I64, U64, Mask, PacketBatch
 from fwtop.model.traffic.window import Interval
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from fwtop.analysis.held.judge import Held
 
 _LONG_SECONDS, _CRAWL_PPS = 8.0, 2.0  # a long capture with less than even 1-in-1,000 sampling shows of floods
+Normal = str | Callable[[PacketBatch, Rows], Mask] | None  # what a rate is compared with: see prominence()
 NO_SPOOF = Spoof(0.0, ())
 ANY = Match()
 
@@ -127,19 +129,19 @@ class AnalysisContext:
         return Features(self.traffic, numbers, self.config.feature_rows)
 
     def significant(
-        self, features: Features, *, floor_pps: float, normal: str | None, shaped: bool = False
+        self, features: Features, *, floor_pps: float, normal: Normal, shaped: bool = False
     ) -> bool:
         """Check whether a vector is large enough to be called an attack."""
         return self.prominence(features, floor_pps=floor_pps, normal=normal, shaped=shaped) >= 1
 
     def prominence(
-        self, features: Features, *, floor_pps: float, normal: str | None, shaped: bool = False
+        self, features: Features, *, floor_pps: float, normal: Normal, shaped: bool = False
     ) -> float:
         """Return how many times a vector is as large as the least that is called an attack.
 
-        `normal` is the traffic class of the baseline rate to compare with, or None for UDP answers: these are
-        compared with what usually comes from their ports. `shaped` says that the packets themselves prove the
-        kind, which lowers the threshold.
+        `normal` is what to compare with of the baseline: a traffic class, TCP packets with such a payload, or
+        None for UDP answers, which are compared with what usually comes from their ports. `shaped` says that
+        the packets themselves prove the kind, which lowers the threshold.
         """
         config = self.config
         share = config.live_share if self.traffic.live else config.capture_share
@@ -155,14 +157,18 @@ class AnalysisContext:
         if not self.traffic.live:
             crawls = self.traffic.seconds >= _LONG_SECONDS and features.pps < _CRAWL_PPS
             return times if shaped or not (crawls or self.scattered(features)) else 0.0
-        usual = self._usual_answers(features) if normal is None else self.baseline.rate(normal)
+        usual = self._usual(features, normal)
         if usual is not None:
             floor_pps = max(floor_pps, config.baseline_factor * usual)
         return min(times, features.peak_pps / floor_pps)
 
-    def _usual_answers(self, features: Features) -> float | None:
-        """Return the normal rate of UDP packets from the source ports of these; None without a baseline."""
+    def _usual(self, features: Features, normal: Normal) -> float | None:
+        """Return the normal rate of what these packets are compared with; None without a baseline."""
         before = self.baseline.rows
+        if isinstance(normal, str):
+            return self.baseline.rate(normal)
+        if normal is not None:
+            return self.baseline.rate_of_payloads(normal)
         ports = np.unique(self.traffic.packets.sport[features.rows])
         return self.baseline.rate_of((before.protocol == UDP) & np.isin(before.sport, ports))
 

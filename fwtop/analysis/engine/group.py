@@ -9,7 +9,7 @@ from functools import cached_property
 from inspect import getdoc
 from typing import Any
 
-from fwtop.analysis.context import AnalysisContext
+from fwtop.analysis.context import AnalysisContext, Normal
 from fwtop.analysis.spoofing import Spoof
 from fwtop.analysis.window.features import Features
 from fwtop.analysis.window.traffic import Rows
@@ -62,13 +62,12 @@ def feature(unit: str) -> Callable[[Callable[[Group], float]], Feature]:
 class Least:
     """From where on a group may be an attack.
 
-    `floor` names the configured rate, `normal` the traffic class of the baseline to compare with (None: what
-    usually comes from the packets' source ports). `shaped` says that contents prove the kind, so that less is
-    enough.
+    `floor` names the configured rate, `normal` what to compare with of the baseline. `shaped` says that
+    contents prove the kind, so that less is enough.
     """
 
     floor: str = "flood_pps"
-    normal: str | None = None
+    normal: Normal = None
     shaped: bool = False
     times: float = 1.0  # of the configured rate
 

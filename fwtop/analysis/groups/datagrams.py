@@ -86,7 +86,7 @@ def random_ports(group: Group) -> float:
 
 @feature("yes or no")
 def hopping(group: Group) -> float:
-    """Whether sources change their port with nearly every packet."""
+    """Whether sources change the ports, theirs or this host's, with nearly every packet."""
     features, context = group.packets, group.context
     if features.n >= 5 * features.sources and features.flow_singles > 0.8 and features.pps_per_source > 2:
         return True

@@ -37,7 +37,7 @@ def client_hellos(context: AnalysisContext) -> Iterator[Group]:
     data = context.traffic.rows(context.tcp.ack & context.unclaimed & (packets.payload_length > 0))
     if len(data) < context.config.min_samples:
         return
-    every = _group(context, data[tls.hello_mask(context.traffic, data)], "all")
+    every = _group(context, data[tls.starts_hello(packets, data)], "all")
     if every.packets.n == 0 or every[prominence] < 1:
         return
     features, limit = every.packets, context.config.request_rate_per_source
@@ -56,7 +56,7 @@ def client_hellos(context: AnalysisContext) -> Iterator[Group]:
 def _group(context: AnalysisContext, rows: Rows, part: str, **notes: float) -> Group:
     features = context.features(rows)
     stray = features.n > 0 and outside_connections(context, features)
-    least = Least("reflection_pps", "tcp.ack", shaped=True)
+    least = Least("reflection_pps", tls.starts_hello, shaped=True)
     return Group(
         context, features, least, {"part": part, "stray": stray, **notes}, spoof_prior=0.0 if stray else -4.0
     )

@@ -108,7 +108,7 @@ def slow_requests(context: AnalysisContext) -> Iterator[Group]:
     rows = traffic.rows(tcp.ack & context.unclaimed & (packets.payload_length > 0))
     if len(rows) < 3 * _SLOW_FLOWS:
         return
-    asks = http.request_mask(traffic, rows)
+    asks = http.starts_request(traffic.packets, rows)
     asking = traffic.of_flows(rows[asks])[rows]
     rows, asks = rows[asking], asks[asking]
     if asks.sum() < _SLOW_FLOWS:

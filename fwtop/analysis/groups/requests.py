@@ -13,7 +13,7 @@ from fwtop.analysis.engine.group import Feature, Group, Least, Proof, cut, featu
 from fwtop.analysis.groups.measures import prominence
 from fwtop.analysis.parsers import http
 from fwtop.analysis.window.features import Features
-from fwtop.analysis.window.traffic import TCP, Rows, distinct_texts, mix, payload
+from fwtop.analysis.window.traffic import Rows, distinct_texts, mix, payload
 from fwtop.model.traffic.packets import Mask
 
 _PARSED = 384  # requests, evenly spaced
@@ -42,7 +42,7 @@ def http_requests(context: AnalysisContext) -> Iterator[Group]:
     data = context.traffic.rows(context.tcp.ack & context.unclaimed & (packets.payload_length > 0))
     if len(data) < context.config.min_samples:
         return
-    rows = data[http.request_mask(context.traffic, data)]
+    rows = data[http.starts_request(packets, data)]
     every = _group(context, rows, "every")
     if every[prominence] < 1:
         return
@@ -79,7 +79,7 @@ def _group(
     notes: dict[str, Any] | None = None,
 ) -> Group:
     features = context.features(rows)
-    least = Least("reflection_pps", "tcp.ack", shaped=True)
+    least = Least("reflection_pps", http.starts_request, shaped=True)
     usual = {"part": part, "part_share": share, **(notes or {})}
     made = Group(context, features, least, usual)
     if features.n and not outside_connections(context, features):
@@ -227,10 +227,7 @@ def _usual_requests(context: AnalysisContext) -> float | None:
     baseline = context.baseline
     if not (baseline.ready and context.traffic.live):
         return None
-    rows = np.flatnonzero((baseline.rows.protocol == TCP) & (baseline.rows.payload_length > 0))
-    asks = http.starts_request(baseline.rows, rows)
-    weight = baseline.rows.weight
-    return float(weight[rows[asks]].sum()) / float(weight.sum()) * sum(baseline.mean.values())
+    return baseline.rate_of_payloads(http.starts_request)
 
 
 def _proxies(context: AnalysisContext, rows: Rows) -> bool:

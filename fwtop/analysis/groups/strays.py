@@ -15,7 +15,7 @@ from fwtop.analysis.context import AnalysisContext
 from fwtop.analysis.engine.group import Group, Least, Proof, cut, feature
 from fwtop.analysis.groups.measures import of_protocol
 from fwtop.analysis.groups.syns import BARE, stray
-from fwtop.analysis.parsers.http import request_mask
+from fwtop.analysis.parsers.http import starts_request
 from fwtop.analysis.parsers.tls import record_mask
 from fwtop.analysis.window.features import Features, header_words
 from fwtop.analysis.window.tcp_view import ACK, FIN, RST, SYN, ack_numbers
@@ -42,7 +42,7 @@ def stray_acks(context: AnalysisContext) -> Iterator[Group]:
     if features.n:
         data = float((context.traffic.packets.payload_length[features.rows] > 0).mean())
         flood = "PSH-ACK flood" if data > 0.5 else "ACK flood"
-        yield Group(context, features, Least(normal="tcp.ack"), {"flood": flood, "with_data": data})
+        yield Group(context, features, Least(normal="tcp.lone"), {"flood": flood, "with_data": data})
 
 
 @feature("times")
@@ -133,7 +133,7 @@ def tireless_connections(context: AnalysisContext) -> Iterator[Group]:
     odd = (counts >= _TIRELESS) & _constant(packets.payload_length[rows], inverse, len(counts))
     odd &= _constant(ack_numbers(traffic, rows), inverse, len(counts))
     junk = rows[odd[inverse]]
-    junk = junk[~request_mask(traffic, junk) & ~record_mask(traffic, junk)]
+    junk = junk[~starts_request(traffic.packets, junk) & ~record_mask(traffic, junk)]
     every = traffic.rows(tcp.tcp & context.unclaimed & traffic.of_flows(junk))
     data = context.features(junk)
     size = data.top("payload_length")

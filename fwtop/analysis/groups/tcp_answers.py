@@ -13,6 +13,7 @@ import numpy as np
 from fwtop.analysis.context import AnalysisContext, count, plural
 from fwtop.analysis.engine.group import Group, Least, Proof, cut, feature
 from fwtop.analysis.groups.measures import of_protocol
+from fwtop.analysis.parsers import http
 from fwtop.analysis.window.features import Features
 from fwtop.analysis.window.tcp_view import ACK, SYN
 from fwtop.analysis.window.traffic import TCP, Rows, payload, weighted_top
@@ -24,7 +25,6 @@ _PORTS = 32  # source ports that reflectors use at once
 _PORT_SHARE = 0.01
 _PRIVILEGED = 1024
 _SERVERS = 8  # fewer: backscatter, or a page that a local user reads
-_PAGE = np.frombuffer(b"HTTP/1.", np.uint8)
 _NEXT = 1 << 20  # bytes between consecutive answers on a connection
 _SERVICE_PRIOR = -6.0  # log-odds of spoofing if answers come from the ports of a few services
 
@@ -97,8 +97,7 @@ def unasked_pages(context: AnalysisContext) -> Iterator[Group]:
     data = traffic.rows(np.asarray(loaded & served))
     if len(data) < context.config.min_samples:
         return
-    matrix, length = payload(packets, data, len(_PAGE))
-    is_page = (matrix == _PAGE).all(1) & (length == len(_PAGE))
+    is_page = http.starts_page(packets, data)
     if not is_page.any():
         return
     is_page &= ~traffic.of_sources(tcp.syn_ack)[data]
@@ -116,7 +115,7 @@ def unasked_pages(context: AnalysisContext) -> Iterator[Group]:
         "boxes": plural(boxes, "source"),
         "line": repr(payload_text(line, limit=40)),
     }
-    least = Least("reflection_pps", "tcp.ack", shaped=True)
+    least = Least("reflection_pps", http.starts_page, shaped=True)
     yield Group(context, features, least, notes, spoof_prior=_SERVICE_PRIOR)
 
 

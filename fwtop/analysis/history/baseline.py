@@ -10,14 +10,15 @@ import io
 import math
 import zipfile
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 
 import numpy as np
 
-from fwtop.analysis.window.traffic import ESP, GRE, ICMP, ICMP6, TCP, UDP
+from fwtop.analysis.window.traffic import ESP, GRE, ICMP, ICMP6, TCP, UDP, Rows, flow_key
 from fwtop.model.traffic.packets import F64, U8, Fragment, Mask, PacketBatch
 
-_FORMAT = 1
+_FORMAT = 2
 _LEARN_ROWS = 512  # new rows per tick, so that a busy tick doesn't fill the reservoir
 _MEMORY_SECONDS = 300.0  # time constant of the average rates
 _READY_SECONDS = 5.0
@@ -28,6 +29,7 @@ CLASSES = (
     "tcp.rst",
     "tcp.fin",
     "tcp.ack",
+    "tcp.lone",  # ACKs alone in their flow, as those of idle connections are
     "tcp.odd",
     "udp",
     "dns",
@@ -73,6 +75,13 @@ class Baseline:
         if self.seconds < _READY_SECONDS or total <= 0:
             return None
         return float(self.rows.weight[rows].sum()) / total * sum(self.mean.values())
+
+    def rate_of_payloads(self, starts: Callable[[PacketBatch, Rows], Mask]) -> float | None:
+        """Return the normal packets per second of TCP whose payload starts so; None if unknown."""
+        rows = np.flatnonzero((self.rows.protocol == TCP) & (self.rows.payload_length > 0))
+        like = np.zeros(len(self.rows), np.bool_)
+        like[rows] = starts(self.rows, rows)
+        return self.rate_of(like)
 
     def keep_rows(self, packets: PacketBatch) -> None:
         """Add normal packets to the reservoir, replacing random older ones."""
@@ -165,6 +174,7 @@ def classes(packets: PacketBatch) -> U8:
     protocol, flags = packets.protocol, packets.tcp_flags & 63
     tcp = protocol == TCP
     result[tcp] = _NUMBER["tcp.ack"]
+    result[tcp & _alone(packets)] = _NUMBER["tcp.lone"]
     result[tcp & ((flags & 1) != 0)] = _NUMBER["tcp.fin"]
     result[tcp & ((flags & 4) != 0)] = _NUMBER["tcp.rst"]
     result[tcp & ((flags & 18) == 2)] = _NUMBER["tcp.syn"]
@@ -178,3 +188,9 @@ def classes(packets: PacketBatch) -> U8:
     result[protocol == ESP] = _NUMBER["esp"]
     result[packets.fragment == Fragment.LATER] = _NUMBER["fragment"]
     return result
+
+
+def _alone(packets: PacketBatch) -> Mask:
+    """Mark the packets that are the only ones of their flow."""
+    _, flow, counts = np.unique(flow_key(packets), return_inverse=True, return_counts=True)
+    return np.asarray(counts[flow] == 1)

@@ -14,6 +14,7 @@ from fwtop.render.numbers import percent
 
 METHODS = (b"GET ", b"POST", b"HEAD", b"PUT ", b"OPTI", b"DELE", b"PATC", b"PRI ", b"CONN")
 _WANTED = np.array([int.from_bytes(method, "big") for method in METHODS], np.uint32)
+_ANSWER = np.frombuffer(b"HTTP/1.", np.uint8)
 _HELD = 200
 _FRAME = 9  # bytes of a frame's header
 
@@ -30,11 +31,6 @@ class Request:
     template: bytes  # everything after the request line: equal templates come from one tool
 
 
-def request_mask(traffic: Traffic, rows: Rows) -> Mask:
-    """Mark the rows whose payload starts with a request method."""
-    return starts_request(traffic.packets, rows)
-
-
 def starts_request(packets: PacketBatch, rows: Rows) -> Mask:
     """Mark the rows whose payload starts with a request method."""
     matrix, length = payload(packets, rows, 4)
@@ -42,6 +38,12 @@ def starts_request(packets: PacketBatch, rows: Rows) -> Mask:
     for i in range(4):
         first = (first << np.uint32(8)) | matrix[:, i]
     return np.asarray(np.isin(first, _WANTED) & (length == 4))
+
+
+def starts_page(packets: PacketBatch, rows: Rows) -> Mask:
+    """Mark the rows whose payload starts with the status line of an answer."""
+    matrix, length = payload(packets, rows, len(_ANSWER))
+    return np.asarray((matrix == _ANSWER).all(1) & (length == len(_ANSWER)))
 
 
 def parse_request(data: bytes) -> Request | None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fwtop.analysis.window.traffic import Rows, Traffic, payload
-from fwtop.model.traffic.packets import Mask
+from fwtop.model.traffic.packets import Mask, PacketBatch
 
 _VERSIONS = {0x0304: "13", 0x0303: "12", 0x0302: "11", 0x0301: "10", 0x0300: "s3"}
 
@@ -41,9 +41,9 @@ class _Reader:
         return int.from_bytes(self.take(size), "big")
 
 
-def hello_mask(traffic: Traffic, rows: Rows) -> Mask:
+def starts_hello(packets: PacketBatch, rows: Rows) -> Mask:
     """Mark the rows whose payload starts with a client hello."""
-    matrix, length = payload(traffic.packets, rows, 6)
+    matrix, length = payload(packets, rows, 6)
     return np.asarray(
         (matrix[:, 0] == 0x16)
         & (matrix[:, 1] == 3)
