@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from fwtop.analysis.context import AnalysisContext, Finding, count, plural
+from fwtop.analysis.proposals.allowed import always_pass
 from fwtop.analysis.window.features import Features
 from fwtop.analysis.window.traffic import weighted_top
 from fwtop.model.addresses.address import Prefix, format_address
@@ -21,6 +22,7 @@ from fwtop.render.wording import describe
 _HELPS = 0.5  # of the attack that a local rule must stop to be enough
 _TOLERABLE = 0.1  # of normal traffic that a local rule may hit
 _NIC_LOSS = 0.02  # of the arriving packets lost in the NIC: link or core are saturated
+_FROM_LINK = 0.5  # of the attack
 _ONE_LENGTH = 0.95
 _ONE_TARGET = 0.9
 _TOP = 10
@@ -32,6 +34,8 @@ def upstream(context: AnalysisContext, finding: Finding, others: Sequence[Propos
     if not reason:
         return None
     features = Features(context.traffic, finding.rows)
+    if always_pass(context.traffic.packets)[finding.rows].mean() > _FROM_LINK:
+        return _by_the_switch(finding)
     rule = FlowSpec(_target(features), _filter(finding.match, features))
     return Proposal(
         number=0,
@@ -44,6 +48,22 @@ def upstream(context: AnalysisContext, finding: Finding, others: Sequence[Propos
             "\n".join(_text(context, finding, features, rule)),
             rule.text,
             f"# the same as NLRI (RFC 8955): {rule.nlri.hex()}",
+        ),
+    )
+
+
+def _by_the_switch(finding: Finding) -> Proposal:
+    """Return what stops neighbour discovery from the link, which no rule drops and no provider sees."""
+    return Proposal(
+        number=0,
+        kind="switch",
+        summary="only the switch can stop it: no rule drops neighbour discovery from the link, or IPv6 ends",
+        attack=finding.title,
+        attack_share=0.0,
+        collateral_share=0.0,
+        commands=(
+            "# on the switch: RA Guard (RFC 6105), a limit of neighbour discovery for each port\n"
+            "# if no router of this link is needed: sysctl -w net.ipv6.conf.all.accept_ra=0",
         ),
     )
 

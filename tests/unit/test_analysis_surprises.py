@@ -6,7 +6,7 @@ from random import Random
 
 import numpy as np
 import pytest
-from analysis_factory import STARTED, ethernet, ip, make_batch, make_window, tcp, udp
+from analysis_factory import STARTED, ethernet, icmp, ip, make_batch, make_window, tcp, udp
 from analysis_flows import HOST, Frame, connection, hosts, judge, segment
 from analysis_payloads import client_hello, dns_answer, dns_name
 
@@ -50,6 +50,23 @@ def test_answers_to_a_scan_that_this_host_makes_are_no_attack(targets: int) -> N
     assert found(frames, 3.0) == {}
     assert found(frames, 3.0, one_in=10) == {}
     assert judge(frames, seconds=3.0) == {}
+
+
+@pytest.mark.parametrize(
+    ("here", "asked", "kinds"),
+    [(41_640, HOST, set()), (None, HOST, {"icmp_flood"}), (41_640, bytes(4), {"icmp_flood"})],
+    ids=["scan", "from any port", "asked by another"],
+)
+def test_errors_of_closed_ports_that_this_host_scans_are_no_attack(
+    here: int | None, asked: bytes, kinds: set[str]
+) -> None:
+    rng, target = Random(5), bytes([81, 2, 69, 5])
+    frames = []
+    for port in range(2_000):
+        mine = here if here is not None else rng.randrange(32_768, 61_000)
+        probe = ip(asked, target, 17, udp(mine, port, b""), ttl=40)
+        frames.append((3 * port / 2_000, ethernet(ip(target, HOST, 1, icmp(3, 3, probe), ttl=60))))
+    assert set(found(frames, 3.0)) == kinds
 
 
 @pytest.mark.parametrize(("to", "seq"), [(80, 0), (41_640, None)])

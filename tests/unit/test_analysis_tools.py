@@ -373,6 +373,16 @@ def test_router_advertisements_in_thousands_are_a_flood_and_a_few_are_not(*, as_
     assert calm == {}
 
 
+def test_a_flood_from_the_link_is_for_the_switch_and_not_for_the_provider() -> None:
+    rng = Random(18)
+    batch = make_batch([(i / 500, advertisement(rng)) for i in range(2_000)])
+    window = make_window(batch, SECONDS, live=True)
+    (offer,) = Advisor().judge(window, make_tables(window)).proposals
+    assert (offer.kind, offer.fwtop) == ("switch", "")
+    assert "provider" not in offer.summary
+    assert "RFC 6105" in offer.commands[0]
+
+
 def every(frames: list[Frame]) -> list[Attack]:
     batch = make_batch(sorted(frames, key=lambda frame: frame[0]), weight=10.0)
     window = make_window(batch, SECONDS, live=True)

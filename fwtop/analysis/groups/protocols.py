@@ -10,6 +10,7 @@ from fwtop.analysis.context import AnalysisContext
 from fwtop.analysis.engine.group import Group, Least, Proof, cut, feature
 from fwtop.analysis.parsers import icmp
 from fwtop.analysis.window.features import Features
+from fwtop.analysis.window.own_probes import errors_to_probes
 from fwtop.analysis.window.traffic import ESP, GRE, ICMP, ICMP6, TCP, UDP, distinct_texts, mix, payload
 from fwtop.model.rule import Match
 from fwtop.model.traffic.packets import Mask
@@ -87,13 +88,14 @@ def _housekeeping(context: AnalysisContext, pool: Mask) -> Mask:
 def icmp_packets(context: AnalysisContext) -> Iterator[Group]:
     """ICMP and ICMPv6, but neighbour discovery at its usual rate.
 
-    Errors count only if they are most of the traffic: beside another attack they are its backscatter.
+    Errors count only if they are most of the traffic: beside another attack they are its backscatter. Those
+    that answer a scan by this host don't.
     """
     packets = context.traffic.packets
     ordinary = icmp.neighbours(context.traffic)
     ordinary &= ~icmp.neighbour_flood(context.traffic, context.config.flood_pps)
     family = (packets.protocol == ICMP) | ((packets.protocol == ICMP6) & ~ordinary)
-    pool = family & context.unclaimed & (packets.family != 0)
+    pool = family & context.unclaimed & (packets.family != 0) & ~errors_to_probes(context.traffic)
     every = context.features(pool)
     if not every.n:
         return
