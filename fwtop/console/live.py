@@ -77,6 +77,7 @@ class Aggregation(Protocol):
     """The part of fwtop.stats.engine.Engine that is used here."""
 
     def feed(self, batch: PacketBatch, counters: Counters | None, now: float) -> None: ...  # noqa: D102
+    def rules_changed(self) -> None: ...  # noqa: D102
     def window(self) -> Window: ...  # noqa: D102
     def tables(self, also: Sequence[Prefix] = ()) -> Tables: ...  # noqa: D102
 
@@ -190,9 +191,12 @@ class LiveSession:
     def observe(self) -> None:
         """Consume pending samples without building a snapshot."""
         batch, counters = self._source.poll()
+        before = self._rules.in_force
         counters = dataclasses.replace(counters, rules=self._rules.counts())
         batch = self._rules.attribute(batch, counters)
         self._engine.feed(batch, counters, time.time())
+        if self._rules.in_force != before:
+            self._engine.rules_changed()
         self.ring.add(batch, counters)
         if self.totals is not None:
             self.totals.add(batch, counters)

@@ -23,6 +23,7 @@ _EARLY = 0.1  # ticks are never exactly on time: a judgement may be due this muc
 _SURGE = 1.5  # judge immediately if the packet rate has changed by this factor since the last judgement
 _MIX = 0.1  # judge at the normal rate if a protocol's or port's share has changed by more than this
 _ENDS = 0.02  # the same for the share that ended in one place
+_LEAP = 0.25  # judge immediately if that has changed by more than this: a rule shows its effect, or has ended
 
 
 class RefreshRate:
@@ -91,7 +92,8 @@ class RefreshRate:
         steady = not _moved(mix, self._judged_mix, _MIX) and not _moved(ends, self._judged_ends, _ENDS)
         if steady:
             wait = _JUDGE_SECONDS if self.reduced else max(wait, _STEADY_JUDGE_SECONDS * self._steady_factor)
-        if now - self._judged < wait - _EARLY and high <= low * _SURGE:
+        sudden = high > low * _SURGE or _moved(ends, self._judged_ends, _LEAP)
+        if now - self._judged < wait - _EARLY and not sudden:
             return False
         self._judged, self._judged_pps = now, pps
         self._judged_mix, self._judged_ends = dict(mix), dict(ends)

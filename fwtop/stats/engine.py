@@ -23,6 +23,7 @@ from fwtop.stats.window import Reservoir, SlidingRows, add_counters
 _JOIN_ROWS = 200_000  # packets that wait to be joined: a join costs as much as the whole
 _JOIN_FEEDINGS = 256
 _EARLY_SECONDS = 0.05  # ticks are never exactly on time: the window must not gain and lose one by turns
+_AFTER_SECONDS, _AFTER_ROWS = 1.0, 2_000  # that tell what became of traffic by now, without the time before
 _KEPT_DROPPED = 20_000  # rows of the other hooks that are kept if the window is unlimited
 
 
@@ -69,6 +70,9 @@ class Engine:
         self._first_ns, self._last_ns = span_ns or (1 << 63, -(1 << 63))
         self._started: float | None = None
         self._now = 0.0
+        self._changed: float | None = (
+            None  # when packets began to end elsewhere, until that begins the window
+        )
         self._stores: tuple[SlidingRows | Reservoir, ...]
         if window_seconds is None:
             self._stores = (Reservoir(), Reservoir(_KEPT_DROPPED), Reservoir(_KEPT_DROPPED))
@@ -102,9 +106,26 @@ class Engine:
             self._answers.feed(arrived)
         if self._window_seconds is not None:
             self._forget(now - self._window_seconds)
+            self._begin_after_change()
         elif self._waiting_rows >= _JOIN_ROWS or len(self._fed) >= _JOIN_FEEDINGS:
             self._join()
         self._sum = None
+
+    def rules_changed(self) -> None:
+        """Begin the window here as soon as what follows is enough: other rules are in force than before.
+
+        A window from before and after would tell a rule's effect too small until all of it is newer.
+        """
+        self._changed = self._now if self._window_seconds is not None else None
+
+    def _begin_after_change(self) -> None:
+        if self._changed is None or self._now - self._changed < _AFTER_SECONDS - _EARLY_SECONDS:
+            return
+        rows = sum(fed.rows[0] for fed in self._fed if fed.now > self._changed)
+        if rows >= _AFTER_ROWS:
+            self._forget(self._changed - _EARLY_SECONDS)
+        if rows >= _AFTER_ROWS or self._fed[0].now > self._changed:
+            self._changed = None
 
     def _forget(self, before: float) -> None:
         """Drop older feeds, but keep the last one."""

@@ -142,3 +142,10 @@ def test_saturated_cpus_matter_more_than_calm() -> None:
     refresh, _ = settled(cpu_saturated=True, calm=True)
     assert refresh.tick_seconds(0.5) == 2.0
     assert refresh.check_seconds(0.5) == 0.5
+
+
+def test_a_rule_that_shows_its_effect_is_judged_immediately() -> None:
+    refresh, clock = settled()
+    clock.now += 0.1
+    assert not refresh.judge_now(1000.0, MIX, {"netfilter 7": 0.7, "delivered None": 0.3})
+    assert refresh.judge_now(1000.0, MIX, {"netfilter 7": 0.99, "delivered None": 0.01})

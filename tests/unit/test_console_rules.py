@@ -83,3 +83,14 @@ def test_what_a_rule_drops_has_the_ledgers_rate() -> None:
     )
     ledger = [LedgerRow("xdp", "XDP_DROP", 30, 10.0, number) for number in ("1", "1", "3", None)]
     assert [status.pps for status in monitor.rated(3.0, ledger)] == [20.0, 7.0, 7.0]
+
+
+def test_rules_in_force_are_those_that_act() -> None:
+    monitor = RuleMonitor(Mock())
+    monitor.statuses = (
+        _rule("1", State.REVERTED, "192.0.2.0/24"),
+        _rule("2", State.CONFIRMED, "198.51.100.0/25"),
+        _rule("3", State.PROVISIONAL, "203.0.113.7"),
+        replace(_rule("4", State.CONFIRMED, "203.0.113.8"), acting=False),
+    )
+    assert monitor.in_force == {"2", "3"}

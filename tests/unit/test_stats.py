@@ -209,6 +209,25 @@ def test_the_window_slides_by_the_clock() -> None:
     assert tables.protocols["udp"].packets == 40
 
 
+@pytest.mark.parametrize(("a_second", "since"), [(6_000, 5.0), (900, 3.0)])
+def test_the_window_begins_where_other_rules_came_into_force(a_second: int, since: float) -> None:
+    """A second that is wholly under the new rules tells more than three that are not, if it has packets."""
+    engine = Engine(NoOrigin(), window_seconds=3.0, live=True)
+    begun = []
+    for half in range(20):
+        now = (half + 1) / 2
+        engine.feed(packets(a_second // 2), Counters(0.5, a_second // 2, 60), now)
+        if now == 5.0:
+            engine.rules_changed()
+        window = engine.window()
+        begun.append(window.started)
+        assert len(window.arrived) == window.counters.arrived_packets == a_second * window.seconds
+    assert begun[10] == 2.5  # half a second is not enough
+    assert begun[11] == since
+    assert begun[14] == 5.0
+    assert begun[-1] == 7.0
+
+
 def test_drops_of_xdp_count_as_arrived_and_as_dropped() -> None:
     batch = packets(300)
     batch.src_lo[:] = np.repeat([1, 2, 3], 100)

@@ -42,6 +42,13 @@ class RuleMonitor:
         self.statuses: tuple[RuleStatus, ...] = ()
         self.problem = ""
 
+    @property
+    def in_force(self) -> frozenset[str]:
+        """The ids of the rules that act, as last polled."""
+        return frozenset(
+            status.rule.id for status in self.statuses if status.state in ACTIVE_STATES and status.acting
+        )
+
     def poll_soon(self) -> None:
         """Poll on the next call of `counts`, whatever the interval: an action changed a rule."""
         self._polled = -_POLL_SECONDS
