@@ -12,19 +12,19 @@ import numpy as np
 from fwtop.analysis.config import AdviseConfig
 from fwtop.analysis.held.memory import HeldMemory
 from fwtop.analysis.history.acquaintances import Acquaintances
-from fwtop.analysis.history.baseline import Baseline
+from fwtop.analysis.history.baseline import CLASSES, Baseline, classes
 from fwtop.analysis.history.scan_memory import ScanMemory
 from fwtop.analysis.parsers.icmp import errors
 from fwtop.analysis.spoofing import Distances, Spoof, spoof_estimate
 from fwtop.analysis.window.features import Features
 from fwtop.analysis.window.own_probes import answers_to_probes
 from fwtop.analysis.window.tcp_view import TcpView, looks_sampled, view_tcp
-from fwtop.analysis.window.traffic import TCP, UDP, Rows, Traffic, flow_key
+from fwtop.analysis.window.traffic import TCP, UDP, Rows, Traffic, flow_key, mix, weighted_top
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.rule import Match
 from fwtop.model.traffic.connections import SocketTable
 from fwtop.model.traffic.counters import Counters
-from fwtop.model.traffic.packets import I64, U64, Mask, PacketBatch
+from fwtop.model.traffic.packets import I64, U8, U64, Mask, PacketBatch
 from fwtop.model.traffic.window import Interval
 
 if TYPE_CHECKING:
@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 
 _LONG_SECONDS, _CRAWL_PPS = 8.0, 2.0  # a long capture with less than even 1-in-1,000 sampling shows of floods
 Normal = str | Callable[[PacketBatch, Rows], Mask] | None  # what a rate is compared with: see prominence()
+_NOISE_PPS = 0.2  # an address: a hundred times what Wustrow et al. (2010) saw; a flood is denser
+_BY_SERVICE = ("udp", "tcp.syn", "tcp.ack")  # classes that services differ in
+_SERVICE, _ACQUAINTED = 0.1, 64  # part of a group from one port; sources that are few
 NO_SPOOF = Spoof(0.0, ())
 ANY = Match()
 
@@ -139,9 +142,10 @@ class AnalysisContext:
     ) -> float:
         """Return how many times a vector is as large as the least that is called an attack.
 
-        `normal` is what to compare with of the baseline: a traffic class, TCP packets with such a payload, or
-        None for UDP answers, which are compared with what usually comes from their ports. `shaped` says that
-        the packets themselves prove the kind, which lowers the threshold.
+        `normal` is what to compare with of the baseline: a traffic class, of which what usually goes to the
+        same ports counts, TCP packets with such a payload, or None for UDP answers, which are compared with
+        what usually comes from their ports. `shaped` says that the packets themselves prove the kind, which
+        lowers the threshold.
         """
         config = self.config
         share = config.live_share if self.traffic.live else config.capture_share
@@ -162,11 +166,43 @@ class AnalysisContext:
             floor_pps = max(floor_pps, config.baseline_factor * usual)
         return min(times, features.peak_pps / floor_pps)
 
+    def _usual_of(self, features: Features, normal: str) -> float | None:
+        """Return the normal rate of what a class usually holds like these packets; None if unknown.
+
+        Alike are packets to the same ports, from the same services and, of few sources, from these: a flood
+        of one service is no smaller for what others usually receive.
+        """
+        usual = self.baseline.rate(normal)
+        if not usual or normal not in _BY_SERVICE:
+            return usual
+        traffic, before, rows = self.traffic, self.baseline.rows, features.rows
+        sports, _ = weighted_top(traffic.packets.sport[rows], features.weight, _SERVICE * features.packets)
+        mine = np.isin(before.dport, np.unique(traffic.packets.dport[rows])) | np.isin(before.sport, sports)
+        if features.sources <= _ACQUAINTED:
+            mine |= np.isin(mix(before.src_hi, before.src_lo), np.unique(traffic.source_key[rows]))
+        alike = self._normal_rows(normal)
+        whole = max(float(before.weight[alike].sum()), 1e-9)
+        return usual * float(before.weight[alike & mine].sum()) / whole
+
+    def _normal_rows(self, normal: str) -> Mask:
+        """Mark the baseline's packets of a class."""
+        if normal not in self._normal_masks:
+            self._normal_masks[normal] = self._normal_classes == CLASSES.index(normal)
+        return self._normal_masks[normal]
+
+    @cached_property
+    def _normal_masks(self) -> dict[str, Mask]:
+        return {}
+
+    @cached_property
+    def _normal_classes(self) -> U8:
+        return classes(self.baseline.rows)
+
     def _usual(self, features: Features, normal: Normal) -> float | None:
         """Return the normal rate of what these packets are compared with; None without a baseline."""
         before = self.baseline.rows
         if isinstance(normal, str):
-            return self.baseline.rate(normal)
+            return self._usual_of(features, normal)
         if normal is not None:
             return self.baseline.rate_of_payloads(normal)
         ports = np.unique(self.traffic.packets.sport[features.rows])
@@ -216,7 +252,11 @@ class AnalysisContext:
         Source: Moore et al., "Network Telescopes" (CAIDA 2004).
         """
         spread = features.destinations.distinct > max(64, 0.25 * features.n)
-        return features.n >= 30 and spread and features.pps < 10 * self.config.flood_pps
+        return (
+            features.n >= 30
+            and spread
+            and features.pps < min(10 * self.config.flood_pps, _NOISE_PPS * features.likely_destinations)
+        )
 
     @property
     def mixed_sources(self) -> Mask:

@@ -26,6 +26,7 @@ from fwtop.analysis.engine.hypothesis import Hypothesis, Says, above, at_least, 
 from fwtop.analysis.engine.weights import WEIGHTS_FILE, FittedWeights
 from fwtop.analysis.groups.measures import rate, sources
 from fwtop.analysis.registry import DECLARED, HYPOTHESES, NOTHING_UNUSUAL
+from fwtop.bench.accuracy.naming import judged
 from fwtop.bench.corpus.cases import LabelledWindow, draw
 
 ROOT = Path(__file__).parents[2]
@@ -236,3 +237,36 @@ def test_every_feature_is_used_by_a_hypothesis_or_a_sentence() -> None:
     inner = {"encrypted", "unseen"}  # features of features
     assert set(FEATURES) - used - inner == set()
     assert all(isinstance(one, Feature) for one in FEATURES.values())
+
+
+@pytest.mark.parametrize("family", [
+    "tool: empty_connections", "tool: tls_handshakes", "tool: dns_questions", "tool: junk_to_dns",
+    "lab: carpet_bombing", "lab: syn_flood_one_window",
+])  # fmt: skip
+def test_what_thin_samples_and_busy_neighbours_hide_is_named_on_other_seeds(family: str) -> None:
+    """One miss in ten is the most; nothing beside the attack is called one."""
+    outcomes = [judged(draw(family, number, seed=2024)) for number in range(10)]
+    met = [name == attack.kind for outcome in outcomes for attack, name in outcome.met]
+    assert sum(met) >= 0.9 * len(met) > 0
+    assert sum(outcome.false_alarms for outcome in outcomes) <= 1
+
+
+@pytest.mark.parametrize("family", ["ordinary: proxied", "ordinary: own_scan", "ordinary: resolving"])
+def test_what_resembles_a_flood_is_ordinary_on_other_seeds(family: str) -> None:
+    assert [judged(draw(family, number, seed=2024)).named for number in range(3)] == [()] * 3
+
+
+def test_a_flood_of_one_service_is_no_smaller_for_what_others_usually_receive() -> None:
+    case = draw("ordinary: wireguard", 0, seed=1)
+    assert case.baseline.ready
+    context = context_of(case)
+    mine = context.features(context.udp)
+    whole = context.baseline.rate("udp")
+    assert whole is not None
+    assert context.prominence(mine, floor_pps=1.0, normal="udp") == pytest.approx(
+        mine.peak_pps / (4 * whole), rel=0.1
+    )
+    context.baseline.rows.dport[:] = 9
+    context.baseline.rows.sport[:] = 9
+    context.baseline.rows.src_lo[:] = 9
+    assert context.prominence(mine, floor_pps=100.0, normal="udp") > 1

@@ -11,6 +11,7 @@ from fwtop.analysis.window.traffic import Rows, mix
 from fwtop.model.traffic.packets import U64, Fragment, Mask
 
 _MOST = 0.9  # of the later fragments: the rest lost their first fragment
+_LEAST = 0.05  # more than chance
 _MOST_OF_ANSWERS = 0.6  # reflectors answer in fragments, of which routers drop some
 
 
@@ -29,6 +30,8 @@ def attach(context: AnalysisContext) -> None:
     if "amplification" in finding.kind:
         mine |= traffic.of_sources(finding.rows)[later]
     most = _MOST_OF_ANSWERS if "amplification" in finding.kind else _MOST
+    if "amplification" in finding.kind:  # a thin sample misses sources (Good 1953)
+        most = min(most, max(_LEAST, 1 - context.features(finding.rows).singles))
     if mine.mean() > most or (context.sparse and (mine.mean() > 0.5 or _as_many(context, heads, later))):
         mine[:] = True  # the first fragments of the rest were not sampled
     if not mine.any():

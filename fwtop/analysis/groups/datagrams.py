@@ -12,7 +12,7 @@ from fwtop.analysis.engine.group import Group, Least, Proof, cut, feature
 from fwtop.analysis.groups.answers import answer_notes, best_service
 from fwtop.analysis.groups.measures import of_protocol
 from fwtop.analysis.parsers import quic
-from fwtop.analysis.parsers.services import BY_PORT, QUESTIONS, WEB
+from fwtop.analysis.parsers.services import BY_PORT, FIRST_OF_QUIC, QUESTIONS, WEB
 from fwtop.analysis.window import conversations
 from fwtop.analysis.window.features import Features
 from fwtop.analysis.window.traffic import UDP, Rows, weighted_top
@@ -184,6 +184,13 @@ def unseen(group: Group) -> float:
 def questions(group: Group) -> float:
     """Part that asks a known service: game servers, SIP, STUN, NTP, SSDP, QUIC, TFTP."""
     return _asked(group)[0]
+
+
+@feature("share")
+def openings_alone(group: Group) -> float:
+    """Part that opens QUIC connections: of clients', packets of the connection follow."""
+    part, title = _asked(group)
+    return part if title == FIRST_OF_QUIC else 0.0
 
 
 def asked(group: Group) -> list[str]:

@@ -20,6 +20,7 @@ from fwtop.render.numbers import percent
 
 _PATIENCE_NS = 500_000_000  # after which a client has its answer and continues
 _ENOUGH = 100
+_TOLD = 40  # hellos of a thin sample, from which their part of the data is known to a tenth
 _PROBERS = 10  # monitoring hosts that check a server about once a second
 _SEVERAL = 3  # hellos of one source
 _WHOLE = 1.5  # packets per sample, up to which connections are mostly complete
@@ -46,7 +47,7 @@ def client_hellos(context: AnalysisContext) -> Iterator[Group]:
     if fast.mean() > _FAST:
         yield _group(context, features.rows[fast], "fast", fast_hellos=float(fast.mean()), limit=limit)
     parsed = _parsed(every)
-    if features.n >= _SEVERAL * features.sources or _one_print(parsed):
+    if _several_each(features) or _one_print(parsed):
         stalled = _stalled(context, features)
         probes = features.sources < _PROBERS and float(stalled.sum()) / context.traffic.seconds < limit
         if stalled.sum() >= _ENOUGH and not probes:
@@ -91,9 +92,9 @@ def only_hellos(group: Group) -> float:
     don't close. 0 where sources are few and their hellos differ.
     """
     features = group.packets
-    if group.notes["part"] != "all" or features.n < _ENOUGH or features.sources < _PROBERS:
+    if group.notes["part"] != "all" or features.n < _TOLD or features.sources < _PROBERS:
         return 0.0
-    if not (features.n >= _SEVERAL * features.sources or _one_print(_parsed(group))):
+    if not (_several_each(features) or _one_print(_parsed(group))):
         return 0.0
     return _nothing_else(group.context, features)
 
@@ -134,9 +135,7 @@ def repeated_handshakes(context: AnalysisContext) -> Iterator[Group]:
     flows = int((counts >= _HANDSHAKES).sum())
     if flows:
         notes = {"renegotiating": flows, "each": features.n / flows}
-        yield Group(
-            context, features, Least("reflection_pps", "tcp.ack", shaped=True), notes, spoof_prior=-4.0
-        )
+        yield Group(context, features, Least("reflection_pps", "", shaped=True), notes, spoof_prior=-4.0)
 
 
 @feature("connections")
@@ -175,7 +174,7 @@ def tiny_records(context: AnalysisContext) -> Iterator[Group]:
         "record_size": size,
         "each": float(packets.payload_length[some.rows].mean()) / (size + 5),
     }
-    yield Group(context, some, Least("reflection_pps", "tcp.ack", shaped=True), notes, spoof_prior=-4.0)
+    yield Group(context, some, Least("reflection_pps", "", shaped=True), notes, spoof_prior=-4.0)
 
 
 @feature("share")
@@ -202,7 +201,7 @@ def _stalled(context: AnalysisContext, features: Features) -> Mask:
     packets = np.bincount(flow[rows], minlength=int(flow.max()) + 1)
     data = np.bincount(flow[rows], traffic.packets.payload_length[rows] > 0, len(packets))
     short = packets <= _BARE
-    if features.n >= _SEVERAL * features.sources:
+    if _several_each(features):
         short |= np.bincount(flow[rows], context.tcp.fin[rows], len(packets)) > 0
     return np.asarray(((data == 1) & short)[flow[features.rows]] & old)
 
@@ -219,6 +218,11 @@ def _nothing_else(context: AnalysisContext, features: Features) -> float:
     part = features.packets / max(1.0, float(traffic.weight[data].sum()))
     closed = float(traffic.weight[mine & (context.tcp.fin | context.tcp.rst)].sum())
     return part if closed >= 0.5 * features.packets else 0.0
+
+
+def _several_each(features: Features) -> bool:
+    """Check whether a source sends several hellos, with those that the sample misses."""
+    return features.packets >= _SEVERAL * features.likely_sources
 
 
 def _one_print(parsed: list[tls.Hello]) -> bool:

@@ -26,6 +26,8 @@ _SLOW_FLOWS = 50
 _SLOW_SECONDS = 1.0  # between two pieces of a request
 _CRUMB = 64  # bytes per piece; the next request of a browser is larger
 _WATCHED_SECONDS = 8.0
+_FEW = 10  # sampled openings
+_TELL = 4  # samples of a source, and sources, that tell whether they send data
 
 
 @dataclass(frozen=True)
@@ -85,6 +87,78 @@ def silent_rate(group: Group) -> float:
 def silent_each(group: Group) -> float:
     """Such connections of each source; a client that gave up has one."""
     return float(group.notes["silent"]) / max(1, group.packets.sources)
+
+
+@cut(Proof.VOLUME)
+def mute_sources(context: AnalysisContext) -> Iterator[Group]:
+    """TCP packets of sources without data to the port that most connections are opened to, however thin."""
+    traffic, tcp = context.traffic, context.tcp
+    mine = tcp.tcp & ~tcp.syn_ack & ~context.solicited
+    openings = mine & tcp.syn & context.unclaimed
+    if openings.sum() < _FEW:
+        return
+    port = int(np.bincount(traffic.packets.dport[openings], traffic.weight[openings]).argmax())
+    # Of a flood of requests a thin sample leaves the sources whose data it misses: those that spoke count
+    asked = [finding.rows for finding in context.findings if finding.requests]
+    spoken = np.isin(np.arange(len(traffic)), np.concatenate(asked)) if asked else False
+    rows = traffic.rows(mine & (context.unclaimed | spoken) & (traffic.packets.dport == port))
+    source, weight = traffic.source_id[rows], traffic.weight[rows]
+    size = int(source.max()) + 1
+    seen = np.bincount(source, minlength=size)
+    syn = np.bincount(source, weight * tcp.syn[rows], size)
+    data = np.bincount(source, weight * (traffic.packets.payload_length[rows] > 0), size)
+    bare = np.bincount(source, weight * (tcp.ack[rows] & ~tcp.fin[rows]), size) - data
+    mute = data == 0
+    known = (seen >= _TELL) & (syn > 0)  # of others, a sample tells little
+    told = int(known.sum()) >= _TELL
+    part = (
+        float(syn[known & mute].sum()) / float(syn[known].sum())
+        if told
+        else 1 - min(1.0, float(data.sum()) / max(1.0, float(syn.sum())))
+    )
+    rows = rows[context.unclaimed[rows]]
+    mute &= np.bincount(traffic.source_id[rows], minlength=size) > 0
+    notes = {
+        "silent_port": port,
+        "opened": float(syn[mute].sum()),
+        "acknowledged": float(bare[mute].sum()) / max(1.0, float(syn[mute].sum())),
+        "wordless": part,
+    }
+    features = context.features(rows[mute[traffic.source_id[rows]]])
+    yield Group(context, features, Least("reflection_pps", "tcp.syn"), notes, completed=1.0)
+
+
+@feature("connections")
+def opened(group: Group) -> float:
+    """Connections that sources without data opened to the port."""
+    return float(group.notes["opened"])
+
+
+@feature("connections a second")
+def opened_rate(group: Group) -> float:
+    """Such connections a second."""
+    return float(group.notes["opened"]) / max(1.0, group.context.traffic.seconds)
+
+
+@feature("connections")
+def opened_each(group: Group) -> float:
+    """Such connections of each source, with those that the sample misses."""
+    return float(group.notes["opened"]) / max(1.0, group.packets.likely_sources)
+
+
+@feature("times")
+def acknowledged(group: Group) -> float:
+    """ACKs without data for each opening: the handshakes are finished."""
+    return float(group.notes["acknowledged"])
+
+
+@feature("share")
+def wordless(group: Group) -> float:
+    """Part of the openings to the port whose sources never send data.
+
+    Of sources with four samples or more; where there are few of these, openings that no data segment answers.
+    """
+    return float(group.notes["wordless"])
 
 
 @feature("share")

@@ -20,7 +20,7 @@ _REAL = Spoof(0.05, ())  # a scanner needs the answers (except for idle scans)
 _PORTS = 65_536  # of an address: more probes repeat some, although a thin sample doesn't show which
 _TRIES = 4.0  # probes per port: scanners retry two or three times
 _EPHEMERAL = 32_768
-_DRAWN = 100  # packets of a source: fewer say nothing about its source ports
+_DRAWN = 24  # packets of a source: fewer say nothing about its source ports
 _COMMON = 8  # ports probed by half of all sources
 _LONG = 8.0  # seconds: rates of a shorter window mean little
 _SERVICES = np.array([*BY_PORT, 1812, 1813], np.uint16)
@@ -114,10 +114,10 @@ def _scanners(context: AnalysisContext, rows: Rows) -> list[tuple[int, int]]:
 def _without_floods(
     context: AnalysisContext, rows: Rows, found: list[tuple[int, int]]
 ) -> list[tuple[int, int]]:
-    """Exclude sources with random source ports if their total rate is that of a flood."""
+    """Exclude sources with random source ports if all that probe are a flood."""
     source = context.traffic.source_key[rows]
     drawn = [key for key, _ in found if _drawn(context, rows[source == np.uint64(key)])]
-    features = context.features(rows[np.isin(source, np.array(drawn, np.uint64))])
+    features = context.features(rows)
     if min(features.peak_pps, features.packets) < context.config.flood_pps:
         return found
     return [pair for pair in found if pair[0] not in drawn]

@@ -35,8 +35,7 @@ _FLAT = 0.96  # of the greatest entropy that letters can have: those of words re
 _LIVING = 0.3  # of the questions are for names that another source asks for, too
 _ALL = 0.95  # of the questions for a name
 _REST = 30  # questions for other names to compare with
-_SURGE = 10.0  # times normal, or the least flood: no name server becomes that popular at once
-_DRILLED, _DRILLED_PPS = 20, 10.0  # sources that ask alike, and how often: a stub asks less
+_DRILLED, _ALIKE = 20, 8  # sources that insist on a few names, and that ask equally often
 _EVEN = 0.3  # squared coefficient of variation of the sources' rates: that of real clients is above 1
 _DATA_BYTES, _CARRIERS = 80, 0.25  # of a query that carries data, and how many of its source's do
 _TUNNELS, _TUNNEL_PPS = 4, 2_000.0  # clients of a tunnel, and what each asks per second
@@ -149,11 +148,10 @@ def beyond_normal(group: Group) -> float:
 
 @feature("queries a second")
 def drilled(group: Group) -> float:
-    """Queries of each source, if many send about as many and all together ten times the least flood."""
+    """Queries of each source, if eight or more send about as many: of resolvers, a few send most."""
     features = group.packets
-    each = features.peak_pps / max(1, features.sources)
-    even = features.sources >= _DRILLED and features.evenness < _EVEN
-    return each if even and features.peak_pps >= _SURGE * group.context.config.flood_pps else 0.0
+    even = features.sources >= _ALIKE and features.evenness < _EVEN
+    return features.peak_pps / features.likely_sources if even else 0.0
 
 
 @feature("attacks")

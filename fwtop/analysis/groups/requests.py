@@ -17,8 +17,12 @@ from fwtop.analysis.window.traffic import Rows, distinct_texts, mix, payload
 from fwtop.model.traffic.packets import Mask
 
 _PARSED = 384  # requests, evenly spaced
-_ASKED = 100  # requests with a query string: fewer say nothing
+_ASKED = 100  # identical requests: fewer say nothing
+_TOLD = 30  # requests before their paths or query strings say something
 _PEOPLE = 5  # user agents per source of a proxy
+_SITE, _POPULAR = 10, 0.6  # pages that many users ask for, and the part of the most popular
+_UNSHARED = 0.9  # of the paths are requested once: nobody shares them
+_TURNS = 0.5  # of a source's requests name another agent than the one before: several users
 _POLLED_PPS = 200.0  # of one path by monitoring programs
 _ONE_TOOL = 0.7  # of the requests have identical headers: no browser version has that share
 _PAGE = 150  # requests for one page with all its resources
@@ -109,7 +113,7 @@ again_and_again = part_of("sent again and again")
 @feature("yes or no")
 def proxies(group: Group) -> float:
     """Whether the sources represent many users each, as load balancers, CDNs and large NATs do."""
-    return _proxies(group.context, group.packets.rows)
+    return _proxies(group.context, group.packets.rows) or _many_users(group)
 
 
 @feature("yes or no")
@@ -120,14 +124,13 @@ def pages(group: Group) -> float:
 
 @feature("share")
 def different_paths(group: Group) -> float:
-    """Part of the requested paths that is requested once; 0 below 100 requests or the rate of a flood.
+    """Part of the requested paths that is requested once; 0 below 30 requests.
 
     In a crowd, the same pages are wanted. Behind a CDN only pages that nobody else wants reach the host, by
     addresses with many users each: these differ in how much they send.
     """
     paths = [request.path for request in _parsed(group)]
-    slow = group.packets.peak_pps < group.context.config.flood_pps
-    return 0.0 if len(paths) < _ASKED or slow else len(set(paths)) / len(paths)
+    return 0.0 if len(paths) < _TOLD else len(set(paths)) / len(paths)
 
 
 @feature("yes or no")
@@ -239,6 +242,20 @@ def _proxies(context: AnalysisContext, rows: Rows) -> bool:
     return len(agents) >= _PEOPLE * min(sources, 4) and max(paths.values()) < 0.3 * len(parsed)
 
 
+def _many_users(group: Group) -> bool:
+    """Check for sources whose requests come of several browsers, for pages that are popular to a degree.
+
+    Bots that draw agents ask for one page, or for pages that nobody shares.
+    """
+    context = group.context
+    data = context.traffic.rows(context.tcp.ack & context.traffic.of_sources(group.packets.rows))
+    every = context.features(data[http.starts_request(context.traffic.packets, data)])
+    paths = Counter(request.path for request in http.requests(context.traffic, every.spread(_PARSED)))
+    total = max(1, paths.total())
+    site = len(paths) >= _SITE and max(paths.values()) < _POPULAR * total and len(paths) < _UNSHARED * total
+    return site and _agents_change(context, every) >= _TURNS
+
+
 def _pages(context: AnalysisContext, rows: Rows) -> bool:
     """Check for the burst of a browser that loads a page: each resource once."""
     features = context.features(rows)
@@ -260,7 +277,7 @@ def _again_and_again(features: Features) -> Mask:
 def _unique_queries(parsed: list[http.Request]) -> tuple[http.Request, float] | None:
     """Find one path that a tool requests with a unique query string each time."""
     asked = [request for request in parsed if request.query]
-    if len(asked) < _ASKED or len(asked) < 0.2 * len(parsed):
+    if len(asked) < _TOLD or len(asked) < 0.2 * len(parsed):
         return None
     (method, path), n = Counter((request.method, request.path) for request in asked).most_common(1)[0]
     mine = [request for request in asked if (request.method, request.path) == (method, path)]

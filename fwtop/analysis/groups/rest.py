@@ -12,7 +12,7 @@ from fwtop.model.rule import Match
 from fwtop.model.traffic.packets import Fragment
 from fwtop.render.numbers import percent
 
-_LEAST = 200  # sampled packets
+_LEAST = 60  # sampled packets
 _SURGE = 10.0  # times the rate of the least flood
 _NEARLY_ALL = 0.98
 _REFUSED = 0.8  # of the arriving packets

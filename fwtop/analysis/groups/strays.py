@@ -28,6 +28,8 @@ _ALL_ALONE, _SEEN = 0.98, 1_000  # in a sample as dense and large as that, no co
 _FULL = 1_300  # bytes of an IP packet: full-sized ones are uploads
 _TIRELESS = 10  # data packets on one connection without acknowledging any answer
 _FLOWS = 5
+_EPHEMERAL = 32_768  # the first port of Linux for connections of its own
+_READ = 10  # packets with data before their contents say something
 
 
 @cut(Proof.VOLUME)
@@ -62,6 +64,33 @@ def connections_opened(group: Group) -> float:
     length = max(2.0, -math.log(min(0.999, max(1e-9, features.flow_singles))) * features.traffic.one_in)
     expected = 0.75 / length if context.sparse else min(0.1, 0.75 / length)
     return openings / (expected * features.packets)
+
+
+@feature("flows")
+def flows_each(group: Group) -> float:
+    """Flows of each source, with those that the sample misses: browsers open six, large proxies hundreds."""
+    return group.packets.likely_flows / max(1.0, group.packets.likely_sources)
+
+
+@feature("share")
+def beside_requests(group: Group) -> float:
+    """Part that goes to a port where a flood of requests was found: a sample misses what its sources ask."""
+    context = group.context
+    asked = [finding.rows for finding in context.findings if finding.requests]
+    if not asked or context.traffic.one_in <= 1:
+        return 0.0
+    dport = context.traffic.packets.dport
+    return float(np.isin(dport[group.packets.rows], np.unique(dport[np.concatenate(asked)])).mean())
+
+
+@feature("share")
+def readable(group: Group) -> float:
+    """Part of the packets with data that begin an HTTP request or a TLS record; below 10, 0."""
+    data = _with_data(group).rows
+    if len(data) < _READ:
+        return 0.0
+    traffic = group.context.traffic
+    return float((starts_request(traffic.packets, data) | record_mask(traffic, data)).mean())
 
 
 @feature("yes or no")
@@ -192,6 +221,14 @@ def openings(group: Group) -> float:
 def openings_an_end(group: Group) -> float:
     """Connections that were opened, for each packet that ends one."""
     return group[openings] / group.packets.packets
+
+
+@feature("share")
+def refusals(group: Group) -> float:
+    """Part that closed ports send to a client's: RST with ACK, number 0, window 0 (RFC 9293 3.10.7.1)."""
+    packets, rows = group.context.traffic.packets, group.packets.rows
+    closed = ((packets.tcp_flags[rows] & ACK) > 0) & (packets.tcp_seq[rows] == 0)
+    return float((closed & (packets.tcp_window[rows] == 0) & (packets.dport[rows] >= _EPHEMERAL)).mean())
 
 
 def match_ack(group: Group) -> Match:

@@ -269,6 +269,7 @@ SERVICES: tuple[Service, ...] = (
 )
 
 # Requests of query floods: name, port (if the bytes alone aren't specific), shape
+FIRST_OF_QUIC = "first packets of QUIC connections"
 QUESTIONS: tuple[tuple[str, int | None, Shape], ...] = (
     (
         "queries of the Source engine (A2S)",
@@ -283,7 +284,7 @@ QUESTIONS: tuple[tuple[str, int | None, Shape], ...] = (
     ("NTP monlist requests", 123, starts(b"\x17\0\x03\x2a")),
     ("NTP clients' requests", 123, ntp_question),
     ("SSDP searches", None, starts(b"M-SEARCH")),
-    ("first packets of QUIC connections", 443, quic_answer),
+    (FIRST_OF_QUIC, 443, quic_answer),
     ("TFTP read requests", 69, starts(b"\0\x01")),
 )
 

@@ -1,6 +1,7 @@
 """DNS queries: floods of random and of repeated names, and the work of a name server."""
 
-from fwtop.analysis.engine.hypothesis import Hypothesis, at_least, at_most, is_not, is_so
+from fwtop.analysis.engine.hypothesis import Hypothesis, Says, at_least, at_most, is_not, is_so
+from fwtop.analysis.groups.measures import rate, sources
 from fwtop.analysis.groups.queries import (
     asked_repeatedly,
     below_zone,
@@ -84,11 +85,18 @@ DNS_ENTRIES = (
         stopped_by="a limit of queries for each source",
     ),
     Hypothesis(
-        "sources that all ask alike", dns_queries, 1.4,
+        "sources that all ask alike", dns_queries, 0.25,
         kind="dns_query_flood",
         title="DNS query flood",
-        needs=(is_so(whole_window), *_FIRST, at_least(drilled, 10)),
+        needs=(is_so(whole_window), *_FIRST, at_least(drilled, 3)),
         lead=(_LEAD, "{senders} send {drilled:.0f} queries/s each; of real clients, a few send most"),
+        evidence=(
+            Says(drilled, 4, -3.0, 14, 0.5),
+            Says(unique_names, 0.1, 1.0, 0.6, -1.5,
+                 "they ask for few names again and again: resolvers cache answers"),
+            Says(sources, 8, -1.0, 20, 0.0),
+            Says(rate, 300, -0.5, 3_000, 1.0, "{rate:count} queries/s"),
+        ),
         details=(query_types,),
         match=match_queries,
         stopped_by="a limit of queries for each source",

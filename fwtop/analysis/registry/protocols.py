@@ -1,6 +1,6 @@
 """GRE, ESP, ICMP, rarer protocols and fragments: floods, and the tunnels and storage that look like them."""
 
-from fwtop.analysis.engine.hypothesis import CERTAIN, Hypothesis, at_least, at_most, if_so, is_so
+from fwtop.analysis.engine.hypothesis import CERTAIN, Hypothesis, Says, at_least, at_most, if_so, is_so
 from fwtop.analysis.groups.fragments import (
     fragments,
     match_fragments,
@@ -14,6 +14,7 @@ from fwtop.analysis.groups.measures import (
     pace,
     per_source,
     prominence,
+    rate,
     same_length,
     sources,
 )
@@ -39,6 +40,7 @@ _TUNNEL = (
     at_least(lengths, 11),
     at_most(same_length, 0.8),
 )  # a few peers with packets of many sizes at a moderate rate
+_UNLIKE_A_TUNNEL = (Says(sources, 2, -1.5, 10, 0.0), Says(rate, 50, -2.0, 500, 0.0))
 _ICMP = (
     "{amount:ICMP packets} from {senders}, {same_type:percent} of type {type}, "
     "mean length {mean_length:.0f} bytes"
@@ -50,6 +52,7 @@ PROTOCOLS = (
         kind="gre_flood",
         needs=(_ENOUGH,),
         lead="{amount:GRE packets} from {senders}, mean length {mean_length:.0f} bytes",
+        evidence=_UNLIKE_A_TUNNEL,
         match=match_ip_protocol,
         stopped_by="dropping GRE, or all but that of known peers",
     ),
@@ -63,6 +66,7 @@ PROTOCOLS = (
         kind="esp_flood",
         needs=(_ENOUGH,),
         lead="{amount:ESP packets} from {senders}, mean length {mean_length:.0f} bytes",
+        evidence=_UNLIKE_A_TUNNEL,
         details=(different_spis,),
         match=match_ip_protocol,
         stopped_by="dropping ESP, or all but that of known peers",

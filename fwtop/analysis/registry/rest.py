@@ -20,7 +20,7 @@ REST_ENTRIES = (
             name, unexplained, 0.1,
             kind="unknown_flood",
             title="Unknown flood",
-            needs=(at_least(samples, 200), is_not(scattered), *needs),
+            needs=(at_least(samples, 60), is_not(scattered), *needs),
             lead=_LEAD,
             details=(surge, shared_fields),
             match=match_shared,

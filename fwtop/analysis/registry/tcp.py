@@ -3,6 +3,7 @@
 from fwtop.analysis.engine.hypothesis import (
     CERTAIN,
     Hypothesis,
+    Says,
     above,
     at_least,
     at_most,
@@ -23,14 +24,18 @@ from fwtop.analysis.groups.measures import (
 )
 from fwtop.analysis.groups.probes import match_probes, scanned_ports, scanners
 from fwtop.analysis.groups.strays import (
+    beside_requests,
     connections_opened,
     data_length,
+    flows_each,
     match_ack,
     match_fin,
     match_rst,
     normal_known,
     one_data_size,
     openings_an_end,
+    readable,
+    refusals,
     sampled_capture,
     stray_acks,
     stray_fins,
@@ -199,6 +204,10 @@ _STRAYS = (
             if_so(unlike_hosts, 2.5),
             if_so(normal_known, 2.5),
             if_so(sampled_capture, -2.6),  # there, every packet is alone in its flow
+            Says(connections_opened, 0.1, 0.5, 0.7, -2.5),
+            Says(flows_each, 20, 0.0, 200, 2.0, "each source sends them in {flows_each:count} flows or more"),
+            Says(readable, 0.3, 0.0, 0.8, -4.0),
+            Says(beside_requests, 0.5, 0.0, 0.9, -6.0),
         ),
         details=(constant_fields, data_length),
         match=match_ack,
@@ -259,6 +268,11 @@ _STRAYS = (
         details=(constant_fields,),
         match=match_fin,
         stopped_by=_OUTSIDE,
+    ),
+    Hypothesis(
+        "refusals of a scan that this host makes", stray_resets, 0.0,
+        needs=(at_least(refusals, 0.9), at_least(same_port, 0.9)),
+        evidence=(Says(rate, 2_000, 5.0, 20_000, -2.0),),
     ),
     *(
         explanation

@@ -65,6 +65,7 @@ from fwtop.analysis.groups.datagrams import (
     normal_rate,
     numbered,
     one_length,
+    openings_alone,
     patient,
     questions,
     quic_headers,
@@ -209,6 +210,7 @@ _FLOOD = (
     if_so(random_payload, 1.0, "the payload is random"),
     if_so(random_once, 0.75, "{senders} send it once per port; no protocol starts like that"),
     if_so(quic_packets, -2.0),
+    Says(openings_alone, 0.5, 0.0, 0.9, 3.0, "no connection goes on after its first packet"),
     above(spoofed, 0.7, 2.0),
     above(share, 0.6, 1.0),
     above(per_source, 1_000, 1.5, "mean {per_source:count} packets/s per source"),
@@ -261,6 +263,7 @@ _DATAGRAMS = (
     Hypothesis(
         "requests as clients send them", datagrams, 4.0,
         needs=(_ENOUGH, at_least(questions, 0.5), is_so(patient)),
+        evidence=(Says(openings_alone, 0.5, 0.0, 0.9, -6.0),),
     ),
     Hypothesis("calls, games, tunnels, downloads", datagrams, 4.0, needs=(_ENOUGH, is_so(talking))),
     Hypothesis("peers that this host answers", datagrams, 4.0, needs=(_ENOUGH, is_so(answered_peers))),

@@ -1,6 +1,6 @@
 """HTTP and TLS: floods of requests, handshakes and idle connections, and the visitors that look like them."""
 
-from fwtop.analysis.engine.hypothesis import CERTAIN, Hypothesis, above, at_least, if_so, is_so
+from fwtop.analysis.engine.hypothesis import CERTAIN, Hypothesis, Says, above, at_least, at_most, if_so, is_so
 from fwtop.analysis.groups.frames import fast_frames, http2_requests
 from fwtop.analysis.groups.hellos import (
     client_hellos,
@@ -16,7 +16,12 @@ from fwtop.analysis.groups.hellos import (
     with_their_sessions,
 )
 from fwtop.analysis.groups.idle import (
+    acknowledged,
     match_opened,
+    mute_sources,
+    opened,
+    opened_each,
+    opened_rate,
     silent,
     silent_connections,
     silent_each,
@@ -25,8 +30,9 @@ from fwtop.analysis.groups.idle import (
     slow,
     slow_requests,
     slow_share,
+    wordless,
 )
-from fwtop.analysis.groups.measures import per_source, prominence, samples, to_port
+from fwtop.analysis.groups.measures import per_source, prominence, rate, samples, sources, to_port
 from fwtop.analysis.groups.requests import (
     again_and_again,
     cache_busting,
@@ -114,10 +120,10 @@ _HTTP = (
         stopped_by=_LIMIT,
     ),
     Hypothesis(
-        "requests for pages that nobody shares", http_requests, -2.25,
+        "requests for pages that nobody shares", http_requests, -3.25,
         kind="http_flood",
         title="HTTP flood",
-        needs=(is_so(whole), at_least(different_paths, 0.9)),
+        needs=(is_so(whole), at_least(different_paths, 0.7)),
         lead=(_REQUESTS, "{different_paths:percent} of the requested paths are requested once"),
         evidence=(
             above(changing_agents, 0.6, 1.0,
@@ -125,8 +131,11 @@ _HTTP = (
                   "before"),
             if_so(even_sources, 1.0, "all sources send about as much"),
             above(requests_above_normal, 10, 1.0, "{rate:count} requests/s, normally up to {usual:count}"),
-            if_so(drawn_paths, 0.5, "they look random"),
-            above(per_source, 1, 0.5, "each source sends {per_source:.1f} requests/s"),
+            if_so(drawn_paths, 2.25, "they look random"),
+            Says(different_paths, 0.7, -2.0, 0.9, 0.0),
+            Says(rate, 50, -1.5, 300, 0.0),
+            Says(sources, 5, -1.5, 30, 0.0),
+            Says(per_source, 0.3, 0.0, 2.0, 1.0, "each source sends {per_source:.1f} requests/s"),
         ),
         details=(requests_described,),
         match=to_port,
@@ -144,9 +153,17 @@ _HTTP = (
         rows=with_their_connections,
         stopped_by="a signature of the requests",
     ),
+    *(
+        Hypothesis(
+            f"proxies with many users, {how}", http_requests, CERTAIN,
+            needs=(at_least(part, 0.001), is_so(proxies)),
+        )
+        for how, part in (("fast", of_fast_sources), ("who reload", again_and_again))
+    ),
     Hypothesis(
-        "proxies with many users", http_requests, CERTAIN,
-        needs=(at_least(of_fast_sources, 0.001), is_so(proxies)),
+        "programs that poll", http_requests, 0.0,
+        needs=(at_least(again_and_again, 0.001), at_most(rate, 200)),
+        evidence=(Says(per_source, 5, 3.0, 15, -2.0), Says(rate, 50, 2.0, 200, -1.0)),
     ),
     Hypothesis(
         "browsers that load a page", http_requests, CERTAIN,
@@ -201,9 +218,10 @@ _TLS = (
         "TLS handshakes and nothing else", client_hellos, 2.0,
         kind="tls_flood",
         title="TLS handshake flood",
-        needs=(_ENOUGH, at_least(only_hellos, 0.8)),
+        needs=(_ENOUGH, at_least(only_hellos, 0.55)),
         lead=(_HELLOS, "{only_hellos:percent} of the data segments of their senders are hellos, "
                        "and they close as often"),
+        evidence=(Says(only_hellos, 0.55, -3.0, 0.8, 0.0),),
         details=(hellos_described,),
         match=to_port,
         rows=with_their_sessions,
@@ -240,13 +258,33 @@ _CONNECTIONS = (
         "TCP connection flood", silent_connections, 1.8,  # RFC 4987 1
         kind="syn_flood",
         needs=(
-            _ENOUGH, at_least(silent, 100), at_least(silent_rate, 20), at_least(silent_each, 3),
-            at_least(silent_share, 0.7),
+            _ENOUGH, at_least(silent, 100), at_least(silent_rate, 20), at_least(silent_each, 2),
+            at_least(silent_share, 0.5),
         ),
+        evidence=(Says(silent_each, 2, -2.0, 3, 0.0), Says(silent_share, 0.5, -2.5, 0.7, 0.0)),
         lead=(
             "{silent:count} connections of {senders} to port {silent_port:.0f} ({silent_rate:count}/s) "
             "finished the handshake and sent no data",
             "{silent_share:percent} of the connections to that port do so",
+        ),
+        match=match_opened,
+        stopped_by="a limit of connections for each source",
+    ),
+    Hypothesis(
+        "TCP connection flood, of sources that never speak", mute_sources, 0.0,
+        kind="syn_flood",
+        title="TCP connection flood",
+        needs=(
+            _ENOUGH, at_least(opened, 100), at_least(opened_rate, 20), at_least(opened_each, 2),
+            at_least(acknowledged, 0.5),
+        ),
+        lead=(
+            "{opened:count} connections ({opened_rate:count}/s) to port {silent_port:.0f} of {senders}, from "
+            "whom no data comes",
+        ),
+        evidence=(
+            Says(wordless, 0.4, -3.0, 0.9, 2.5),
+            Says(opened_each, 2, -1.0, 5, 0.5),
         ),
         match=match_opened,
         stopped_by="a limit of connections for each source",

@@ -95,12 +95,19 @@ class Features:
 
     @cached_property
     def likely_sources(self) -> float:
-        """Estimated sources, with those that the sample misses: from how many it holds once and twice.
+        """Estimated sources, with those that the sample misses."""
+        return _likely(self.source_counts)
 
-        Source: Chao, "Nonparametric estimation of the number of classes in a population" (1984).
-        """
-        once, twice = (int((self.source_counts == times).sum()) for times in (1, 2))
-        return self.sources + once * (once - 1) / (2 * (twice + 1))
+    @cached_property
+    def likely_destinations(self) -> float:
+        """Estimated addresses that are hit, with those that the sample misses."""
+        return _likely(np.unique(self.traffic.dest_key[self.rows], return_counts=True)[1])
+
+    @cached_property
+    def likely_flows(self) -> float:
+        """Estimated flows, with those that the sample misses."""
+        counts = np.bincount(self.traffic.flow_id[self.rows])
+        return _likely(counts[counts > 0])
 
     @property
     def senders(self) -> str:
@@ -224,6 +231,15 @@ class Features:
         """Return the columns in which one value has at least `floor` of the weight."""
         found = {name: self.top(name) for name in columns}
         return {name: top for name, top in found.items() if top.share >= floor}
+
+
+def _likely(counts: NDArray[np.intp]) -> float:
+    """Estimate how many classes there are, from how many the sample holds once and twice.
+
+    Source: Chao, "Nonparametric estimation of the number of classes in a population" (1984).
+    """
+    once, twice = (int((counts == times).sum()) for times in (1, 2))
+    return len(counts) + once * (once - 1) / (2 * (twice + 1))
 
 
 def header_words(traffic: Traffic, rows: Rows) -> U8:
