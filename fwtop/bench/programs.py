@@ -16,7 +16,7 @@ from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
 
 _READY_SECONDS = 30.0
-_COMMAND_SECONDS = 120.0
+_COMMAND_SECONDS = 600.0  # of long lists on a busy machine
 
 
 def fwtop_argv(*arguments: str) -> list[str]:

@@ -24,7 +24,7 @@ SOURCES = "198.19.0.0/24"  # within the benchmarking range of RFC 2544
 SMALL, STRONGARM = 18, 100  # payload bytes: frames of 60 bytes, IP packets of 128
 PAYLOAD_START = "fwtop-bench"
 _SETTLE_SECONDS = 0.3
-_TOOL_SECONDS = 180.0
+_TOOL_SECONDS = 600.0
 
 
 def flood_text(payload: int = SMALL, *, sources: str = SOURCES, sport: int | str = 4000) -> str:
