@@ -55,6 +55,7 @@ class PolicyFiles:
     def __init__(self, directory: Path, clients: LegitimateClients) -> None:
         self._directory = directory
         self._clients = clients.all
+        self.entries = 0  # of all lists
 
     def path(self, name: str) -> Path:
         """Return the path of a list's or policy's file."""
@@ -76,6 +77,7 @@ class PolicyFiles:
             "black1": [SOURCES, *self._black("black1", black - 1)],
             "black2": list(self._black("black2", black)),
         }
+        self.entries = sum(map(len, lists.values()))
         for name, entries in lists.items():
             self.path(name).write_text("\n".join(entries) + "\n")
             head = f"create bench-{name} hash:net maxelem {2 * len(entries)}\n"
