@@ -141,9 +141,9 @@ class Lifecycle:
     def _change_level(self, old: Entry, rule: Rule, *, force: bool, owner: object | None) -> dict[str, Any]:
         """Switch a protected port, as fast as that can be: nothing is read that was read just now.
 
-        Raises FwtopError.
+        The allow-list is as recent as each tick keeps it for active rules. Raises FwtopError.
         """
-        self._state.recent_allow()
+        self._state.known_allow()
         verdict = self._state.judge(rule, 0)
         _require(verdict, self._state.limits()[0], force=force, owner=owner)
         status = self._state.counters.status_of(self._switch(old, rule))

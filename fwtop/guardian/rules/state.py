@@ -152,9 +152,9 @@ class GuardianState:
         self._allow_read_at = time.monotonic()
         return self.allow
 
-    def recent_allow(self) -> AllowList:
-        """Return the allow-list, read again unless it is as recent as it is kept for active rules."""
-        return self.allow if time.monotonic() < self.allow_due() else self.fresh_allow()
+    def known_allow(self) -> AllowList:
+        """Return the allow-list as last read: each tick reads it when it is due, while rules are active."""
+        return self.allow if self.allow_known else self.fresh_allow()
 
     @property
     def allow_known(self) -> bool:
