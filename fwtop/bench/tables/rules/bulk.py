@@ -11,6 +11,7 @@ list 15 %, journal 12 %, starting the loader 8 %, building the tables 19 %, load
 from __future__ import annotations
 
 import random
+import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -21,11 +22,12 @@ from fwtop.bench import drop_methods
 from fwtop.bench.frame import Document, Options, Row, measure
 from fwtop.bench.programs import run_fwtop
 from fwtop.bench.testbed import Testbed
+from fwtop.lab.network import VICTIM_INTERFACE
 from fwtop.model.addresses.address import Prefix
 
 _WHOLE, _QUICK = 1_000_000, 50_000
 _ONE_BY_ONE, _BATCH = 1000, 4096
-_FEW, _ADDED = 10_000, 200
+_FEW, _ADDED = 10_000, 200  # 10,000 addresses are all that xdp-filter's map takes
 _FEW_FILE = f"{_FEW:,}: nft -f"
 _RESTORE, _PREFIXES = "ipset restore, addresses", "ipset restore, prefixes"
 _PUBLISHED_RESTORE_SECONDS = 1.91
@@ -41,6 +43,8 @@ def run(options: Options) -> Document:
     with Testbed() as testbed, tempfile.TemporaryDirectory(prefix="fwtop-bench-") as directory:
         lists = _Lists(testbed, Path(directory), count)
         rows = [*lists.published(), *lists.prefixes()]
+        if shutil.which("xdp-filter"):
+            rows.append(lists.by_xdp_filter())
         notes: list[str] = []
         if drop_methods.installable(
             testbed, {"fwtop block --via xdp": ["block", "192.0.2.0/24", "--via", "xdp"]}, notes
@@ -109,6 +113,11 @@ class _Lists:
         """Return the row of a `fwtop block`."""
         return Row(name, "s", partial(self._own, words, self._file), _PREFIXES)
 
+    def by_xdp_filter(self) -> Row:
+        """Return the row of xdp-filter, which starts a process for each address."""
+        name = f"{_FEW:,}: xdp-filter ip, one by one ({_ADDED:,} measured, scaled)"
+        return Row(name, "s", self._few_by_xdp_filter, _FEW_FILE)
+
     def _row(self, name: str, published: float, value: Callable[[], float]) -> Row:
         ratio = published / _PUBLISHED_RESTORE_SECONDS
         return Row(name, "s", value, None if name == _RESTORE else _RESTORE, ratio)
@@ -141,6 +150,17 @@ class _Lists:
         taken = seconds_of(partial(self._testbed.run, "sh", str(self._write("script", ["set -e"], lines))))
         self._testbed.run("nft", "delete", "table", "inet", _TABLE)
         return taken * _FEW / _ADDED
+
+    def _few_by_xdp_filter(self) -> float:
+        """Time the additions on the victim: the maps' pins are in the mount namespace of one shell."""
+        head = ["set -e", "mount -t bpf bpf /sys/fs/bpf", f"xdp-filter load {VICTIM_INTERFACE} -p allow"]
+        adds = [f"xdp-filter ip {address} -m src" for address in self._addresses[:_ADDED]]
+        script = self._write("script", [*head, "date +%s.%N"], [*adds, "date +%s.%N"])
+        try:
+            started, ended = map(float, self._testbed.run("sh", str(script)).split())
+        finally:
+            self._testbed.run("ip", "link", "set", VICTIM_INTERFACE, "xdp", "off")
+        return (ended - started) * _FEW / _ADDED
 
     @staticmethod
     def _elements(addresses: list[str]) -> str:
