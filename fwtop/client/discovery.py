@@ -215,16 +215,7 @@ def _spawn(netns_descriptor: int, run_directory: Path, arguments: tuple[str, ...
         guardian_unit.start(argv, netns_descriptor, _START_SECONDS)
         return
     try:
-        done = subprocess.run(
-            [*argv, "--netns-fd", str(netns_descriptor)],
-            pass_fds=[netns_descriptor],
-            env=GUARDIAN_ENVIRONMENT,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            timeout=_START_SECONDS,
-            check=False,
-        )
+        done = run_starter(argv, netns_descriptor)
     except subprocess.TimeoutExpired:
         raise FwtopError("the guardian was not ready in time; nothing was changed") from None
     if done.returncode and b"another guardian" in done.stderr:
@@ -234,6 +225,20 @@ def _spawn(netns_descriptor: int, run_directory: Path, arguments: tuple[str, ...
         raise FwtopError(
             safe_text(lines[-1], limit=500), done.returncode if done.returncode in (1, 2, 3) else 1
         )
+
+
+def run_starter(argv: list[str], netns_descriptor: int) -> subprocess.CompletedProcess[bytes]:
+    """Run a guardian's command line: it returns when the guardian is ready and detached."""
+    return subprocess.run(
+        [*argv, "--netns-fd", str(netns_descriptor)],
+        pass_fds=[netns_descriptor],
+        env=GUARDIAN_ENVIRONMENT,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        timeout=_START_SECONDS,
+        check=False,
+    )
 
 
 def exchange(

@@ -30,10 +30,15 @@ def _import_at_first_use(name: str) -> None:
     sys.modules[name] = stand_in
 
 
+def prepare() -> None:
+    """Set the process up before the guardian's own modules are imported."""
+    for name in _UNUSED:
+        _import_at_first_use(name)
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+
+
 if __name__ == "__main__":
-    for unused in _UNUSED:
-        _import_at_first_use(unused)
+    prepare()
     from fwtop.guardian.main import main
 
-    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     sys.exit(main())

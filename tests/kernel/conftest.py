@@ -84,6 +84,14 @@ def made_pair() -> Iterator[NetnsPair]:
             )
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _forked_guardians() -> Iterator[None]:
+    from tests.kernel.guardian_nursery import forked_guardians
+
+    with forked_guardians():
+        yield
+
+
 @pytest.fixture
 def netns_pair() -> Iterator[NetnsPair]:
     """Victim 10.77.0.1 and attacker 10.77.0.2 (fd77::1, fd77::2), joined by a veth pair."""

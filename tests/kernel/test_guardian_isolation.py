@@ -16,9 +16,11 @@ from pathlib import Path
 import pytest
 from guardian_bench import Bench, apply, ended, kill, rules_of
 
+from fwtop.client import discovery
 from fwtop.guardian.isolation import OOM_GUARDIAN, scope_argv
 from fwtop.model.protocol import Status, Undo
 from fwtop.model.rule import Kind, Match, Rule, Setting
+from tests.kernel.guardian_nursery import start_process
 
 pytestmark = pytest.mark.kernel
 UDP = "net.netfilter.nf_conntrack_udp_timeout"
@@ -33,6 +35,11 @@ while True:
     for at in range(int(sys.argv[2]) >> 20):  # more than there is room for: the OOM killer comes
         kept.append(bytearray(os.urandom(1 << 10) * 1024))
 """
+
+
+@pytest.fixture(autouse=True)
+def _processes_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(discovery, "run_starter", start_process)
 
 
 def sysctl_rule(ttl: int) -> Rule:
