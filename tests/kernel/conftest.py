@@ -107,13 +107,25 @@ def shared_pair() -> Iterator[NetnsPair]:
 
 
 @pytest.fixture
-def bench(request: pytest.FixtureRequest, netns_pair: NetnsPair, tmp_path: Path) -> Iterator[Bench]:
-    """A guardian for the victim, with a journal and sockets of its own: a `BENCH` of the file's choice."""
+def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
+    """A guardian for a victim, with a journal and sockets of its own: a `BENCH` of the file's choice.
+
+    The victim is the test's own, or with `PAIR = "shared_pair"` the file's: then all rules are undone after
+    each test, also one that failed.
+    """
     from guardian_bench import Bench
 
-    made = getattr(request.module, "BENCH", Bench)(netns_pair, tmp_path)
-    yield made
-    made.close()
+    from fwtop.model.protocol import Undo
+
+    pair = getattr(request.module, "PAIR", "netns_pair")
+    made = getattr(request.module, "BENCH", Bench)(request.getfixturevalue(pair), tmp_path)
+    try:
+        yield made
+        if pair == "shared_pair":
+            with made.connect() as guardian:
+                guardian.demand(Undo(all=True))
+    finally:
+        made.close()
 
 
 @pytest.fixture

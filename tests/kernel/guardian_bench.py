@@ -182,9 +182,10 @@ def tcp_connection(bench: Bench, family: int) -> Iterator[tuple[socket.socket, s
 
 
 def normal(saved: str) -> str:
-    """Take times of day and packet counts out of a saved rule set."""
+    """Take times of day, packet counts and the seconds that entries have left out of a saved rule set."""
     lines = [line for line in saved.splitlines() if not line.startswith("#")]
-    return re.sub(r"\[\d+:\d+\]|packets \d+ bytes \d+", "[]", "\n".join(lines))
+    counted = re.sub(r"\[\d+:\d+\]|packets \d+ bytes \d+", "[]", "\n".join(lines))
+    return re.sub(r"^(add .* timeout) [1-9]\d*", r"\1 []", counted, flags=re.MULTILINE)
 
 
 def kill(pid: int) -> None:

@@ -7,7 +7,7 @@ import re
 import select
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
@@ -20,14 +20,8 @@ from fwtop.client.discovery import GuardianClient
 from fwtop.model.protocol import Answer, Connect, Request, Rescan, Status, Undo, Watch, encode_request
 
 pytestmark = pytest.mark.kernel
+PAIR = "shared_pair"
 OF_CLIENT = 4
-
-
-@pytest.fixture
-def bench(shared_pair, tmp_path) -> Iterator[Bench]:
-    made = Bench(shared_pair, tmp_path)
-    yield made
-    made.close()
 
 
 def exchange(client: GuardianClient, request: Request, seconds: float = 20) -> tuple[Answer, list[int]]:

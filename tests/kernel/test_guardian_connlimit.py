@@ -18,15 +18,9 @@ from fwtop.model.rule import ConnectionLimit, Kind, Match, Rule
 from tests.kernel.wire import inside
 
 pytestmark = pytest.mark.kernel
+PAIR = "shared_pair"
 PORT = 8080
 FAMILIES = (4, 6)
-
-
-@pytest.fixture
-def bench(shared_pair, tmp_path) -> Iterator[Bench]:
-    made = Bench(shared_pair, tmp_path)
-    yield made
-    made.close()
 
 
 class Clients:

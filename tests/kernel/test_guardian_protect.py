@@ -20,18 +20,10 @@ from fwtop.model.rule import Kind, Level, Match, Protection, Rule
 from tests.kernel.wire import inside
 
 pytestmark = pytest.mark.kernel
+PAIR = "shared_pair"
 TCP, UDP = 6, 17
 FAMILIES = (4, 6)
 OPEN, PROTECTED, CLOSED = Level.OPEN, Level.PROTECTED, Level.CLOSED
-
-
-@pytest.fixture
-def bench(shared_pair, tmp_path) -> Iterator[Bench]:
-    made = Bench(shared_pair, tmp_path)
-    yield made
-    with made.connect() as guardian:
-        guardian.demand(Undo(all=True))
-    made.close()
 
 
 def protect(level: Level, protocol: int = UDP, *, replaces: str = "", **fields: Any) -> Rule:

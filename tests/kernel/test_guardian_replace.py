@@ -22,18 +22,10 @@ from fwtop.model.rule import Kind, Match, Rule
 from tests.kernel.conftest import NetnsPair
 
 pytestmark = pytest.mark.kernel
+PAIR = "shared_pair"
 THIRD = "10.77.0.3"
 KINDS = (Kind.IPSET, Kind.XDP, Kind.TC, Kind.NFTABLES)
 FILLING = tuple(Prefix(4, (203 << 24) + (n << 8), 24) for n in range(100))  # too many to compile
-
-
-@pytest.fixture(scope="module")
-def bench(shared_pair: NetnsPair, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
-    made = Bench(shared_pair, tmp_path_factory.mktemp("replace"))
-    yield made
-    with made.connect() as guardian:
-        guardian.demand(Undo(all=True))
-    made.close()
 
 
 MANY = (  # so many that they travel in a memory file, and go into sets without timeouts or into maps
@@ -75,12 +67,12 @@ def flooded(path: Path4or6) -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def third(bench: Bench) -> Iterator[Path4or6]:
+def third(shared_pair: NetnsPair) -> Iterator[Path4or6]:
     """From another address of the attacker's."""
-    bench.pair.attacker.run("ip", "address", "add", f"{THIRD}/24", "dev", bench.pair.attacker.interface)
-    path = Path4or6(bench.pair, 4, port=PORT + 1)
+    shared_pair.attacker.run("ip", "address", "add", f"{THIRD}/24", "dev", shared_pair.attacker.interface)
+    path = Path4or6(shared_pair, 4, port=PORT + 1)
     path.sender.close()
-    with inside(bench.pair.attacker.netns):
+    with inside(shared_pair.attacker.netns):
         path.sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     path.sender.bind((THIRD, 0))
     path.sender.connect(path.receiver.getsockname())
