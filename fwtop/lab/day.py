@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import signal
 import subprocess
@@ -19,7 +20,7 @@ from fwtop.kernel.programs import module_argv
 from fwtop.lab.run import Lab
 from fwtop.lab.scenario import parse
 from fwtop.model.errors import FwtopError
-from fwtop.model.traffic.session import SessionRecord
+from fwtop.model.traffic.session import AttackEvidence, SessionRecord
 from fwtop.model.traffic.snapshot import Attack, Snapshot
 from fwtop.store.history import HistoryWriter
 from fwtop.store.reader import list_sessions, load_session, replay
@@ -27,6 +28,9 @@ from fwtop.store.writer import SessionWriter
 
 _READY_SECONDS = 30.0
 _DRAIN_SECONDS = 4.5  # until the last packet has left the recorder's window, and one more tick
+_HELD_SECONDS = 60.0  # a session takes a longer gap between two observations for time that nobody observed
+_HELD_IN_HISTORY = 5.0  # the history does so earlier
+_EVIDENCE_SECONDS = 4.0  # before an observation, from which its packets are
 _PULSES = (
     (
         "udp", "udp_flood",
@@ -188,10 +192,9 @@ class Clock:
         """Return what the clock shows at a moment."""
         return self.start + (moment - self.start) * self.factor
 
-    def snapshot(self, of: Snapshot) -> Snapshot:
-        """Return a snapshot as if it had been taken by this clock: its window and rates remain."""
-        end = self.at(of.started + of.seconds)
-        attacks = tuple(self._attack(attack) for attack in of.judgement.attacks)
+    def snapshot(self, of: Snapshot, end: float) -> Snapshot:
+        """Return a snapshot as if this clock had shown `end` at its end: its window and rates remain."""
+        attacks = tuple(self._attack(attack, end) for attack in of.judgement.attacks)
         rules = tuple(
             replace(
                 status,
@@ -204,8 +207,8 @@ class Clock:
         judgement = replace(of.judgement, attacks=attacks)
         return replace(of, started=end - of.seconds, judgement=judgement, mitigations=rules)
 
-    def _attack(self, attack: Attack) -> Attack:
-        return replace(attack, since=self.at(attack.since), ended=self._maybe(attack.ended))
+    def _attack(self, attack: Attack, end: float) -> Attack:
+        return replace(attack, since=min(self.at(attack.since), end), ended=self._maybe(attack.ended))
 
     def _maybe(self, moment: float | None) -> float | None:
         return self.at(moment) if moment is not None else None
@@ -214,37 +217,55 @@ class Clock:
 def accelerate(day: Path, state: Path, factor: float) -> tuple[SessionRecord, tuple[Snapshot, ...]]:
     """Record a session once more into `state`, with its history, by a clock that runs faster.
 
-    Returns what was stored, and the snapshots that were recorded.
+    An observation speaks for the time since the one before it; where the faster clock makes that long, it is
+    observed again and again, as a recorder would. Returns what was stored, and the recorded snapshots.
     """
     record = load_session(day)
-    clock = Clock(record.info.started, factor)
-    now = [record.info.started]
     info = record.info
+    clock = Clock(info.started, factor)
+    now = [info.started]
     session = SessionWriter(
         state / "sessions", host=info.host, interfaces=info.interfaces, netns=info.netns, clock=lambda: now[0]
     )
     history = HistoryWriter(state, interfaces=info.interfaces, netns=info.netns)
     sampler = HistorySampler()
-    evidence = {item.at: item for item in record.evidence}
     taken = []
     for live in replay(day):
-        shown = clock.snapshot(live)
-        now[0] = shown.started + shown.seconds
-        mine = evidence.get(live.started + live.seconds)
-        packets = tuple(
-            replace(one, at=clock.at(one.at))
-            for one in record.packets
-            if mine is not None and one.kind == mine.kind and mine.at - 4 <= one.at <= mine.at
-        )
-        found = (replace(mine, at=now[0], packets=packets),) if mine is not None else ()
-        session.write(shown, evidence=found)
-        sample = sampler.sample(shown, None)
-        if sample is not None:
-            history.add(sample)
-        taken.append(shown)
+        end = clock.at(live.started + live.seconds)
+        found = _evidence(record, live, clock, end)
+        for step in _steps(now[0], end, _HELD_IN_HISTORY):
+            sample = sampler.sample(clock.snapshot(live, step), None)
+            if sample is not None:
+                history.add(sample)
+        for step in _steps(now[0], end, _HELD_SECONDS):
+            now[0] = step
+            taken.append(clock.snapshot(live, step))
+            session.write(taken[-1], evidence=found if step == end else ())
     history.close()
     path = session.path
     session.close()
     if path is None or session.problem or history.problem:
         raise FwtopError(f"the day was not stored: {session.problem or history.problem or 'it is empty'}")
     return load_session(path), tuple(taken)
+
+
+def _steps(before: float, end: float, longest: float) -> Iterator[float]:
+    """Yield the ends of equal parts of a time, none longer than `longest`; at least `end` itself."""
+    count = max(math.ceil((end - before) / longest), 1)
+    for number in range(1, count):
+        yield before + (end - before) * number / count
+    yield end
+
+
+def _evidence(record: SessionRecord, live: Snapshot, clock: Clock, end: float) -> tuple[AttackEvidence, ...]:
+    """Return what was kept of an attack at an observation, with its packets, by the faster clock."""
+    at = live.started + live.seconds
+    for item in record.evidence:
+        if item.at == at:
+            packets = tuple(
+                replace(one, at=clock.at(one.at))
+                for one in record.packets
+                if item.kind == one.kind and at - _EVIDENCE_SECONDS <= one.at <= at
+            )
+            return (replace(item, at=end, packets=packets),)
+    return ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from fwtop.report.summary import digest
 from fwtop.store.reader import load_session
 from fwtop.store.trends import session_trends
 
-FACTOR = 48.0
+FACTOR = 75.0
 
 
 @pytest.mark.parametrize("plan", [FULL, QUICK])
@@ -32,16 +33,16 @@ def test_a_faster_clock_keeps_rates_and_stretches_time(tmp_path: Path) -> None:
     path = sample_session(tmp_path / "live")
     live = load_session(path)
     fast, taken = accelerate(path, tmp_path / "fast", FACTOR)
-    assert len(taken) == len(live.ticks)
-    assert fast.ticks[-1].at - fast.ticks[0].at == pytest.approx(
-        FACTOR * (live.ticks[-1].at - live.ticks[0].at), rel=0.01
-    )
+    gaps = [after.at - before.at for before, after in pairwise(fast.ticks)]
+    assert max(gaps) == pytest.approx(56.0, abs=4.0)  # longer ones would not count as observed
+    assert len(taken) > len(live.ticks)
+    assert fast.info.seconds == pytest.approx(FACTOR * live.info.seconds, rel=0.01)
     told, before = digest(fast), digest(live)
-    assert told.sums.packets == pytest.approx(FACTOR * before.sums.packets, rel=0.05)
+    assert told.sums.packets == pytest.approx(FACTOR * before.sums.packets, rel=0.01)
     assert told.sums.peak_pps == before.sums.peak_pps
     assert told.effects[0].packets == before.effects[0].packets
     trends = session_trends(fast.info)
     assert trends is not None
     (arrived,) = [row for row in trends.group("traffic") if row.key == "arrived"]
-    assert arrived.day == pytest.approx(told.sums.packets / fast.info.seconds, rel=0.05)
+    assert arrived.day == pytest.approx(told.sums.packets / fast.info.seconds, rel=0.01)
     assert (denied(live, before), denied(fast, told)) == ([], [])

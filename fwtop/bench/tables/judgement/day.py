@@ -1,7 +1,7 @@
 """A lab day, recorded: the lab against the report, the report against the store, live against replay.
 
-Ten minutes of calm, pulse wave, mixed vectors and calm are recorded live; then once more with the clock 24
-times as fast, so that they become four hours with trends, alarms, report and bundle.
+Ten minutes of calm, pulse wave, mixed vectors and calm are recorded live; then once more by a clock so much
+faster that they become 24 hours, with trends, alarms, report and bundle.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from fwtop.store.reader import load_session, replay
 from fwtop.store.thinning import COMMAND_CHARACTERS, COMMANDS
 from fwtop.store.trends import session_trends
 
-FACTOR = 24.0
+DAY_SECONDS = 86_400.0
 _TOP = 10  # entries of each list in a live line
 _NOT_COMPARED = ("source",)  # says whether it is live or replayed
 _SAME = 1e-6  # of a figure: sums of the same numbers in another order
@@ -48,12 +48,14 @@ def run(options: Options) -> Document:
         except OSError as error:
             raise FwtopError(f"{safe_text(state)} can't be made: {error.strerror}") from None
         live = load_session(day.path)
-        fast, taken = accelerate(day.path, state, FACTOR)
+        factor = DAY_SECONDS / live.info.seconds
+        fast, taken = accelerate(day.path, state, factor)
         told = digest(live)
         rows = [
             *_truth(day, told),
             *_store(day, live, told),
-            *_accelerated(live, fast, taken, state),
+            *_accelerated(day, fast, taken, factor),
+            *_bundle(fast, state),
         ]
     made = [Row(name, unit, partial(float, value), versus) for name, unit, value, versus in rows]
     notes = [f"The live session is {safe_text(day.path)}."]
@@ -161,29 +163,27 @@ def denied(record: SessionRecord, told: Digest) -> list[str]:
     ]
 
 
-def _accelerated(
-    live: SessionRecord, fast: SessionRecord, taken: tuple[Snapshot, ...], state: Path
-) -> _Figures:
-    """Compare the accelerated day with the live one, and count what was made of it."""
+def _accelerated(day: Day, fast: SessionRecord, taken: tuple[Snapshot, ...], factor: float) -> _Figures:
+    """Compare the report and the trends of 24 hours with the lab's truth, and count what was made of them."""
     trends = session_trends(fast.info)
     told = digest(fast, trends=trends)
     alarms = AlarmEvents(AlarmConfig())
     raised = [alarm for snapshot in taken for alarm in alarms.next(snapshot)]
-    yield "length of the live session", "s", live.info.seconds, None
-    yield (
-        f"length with the clock {FACTOR:g} times as fast",
-        "s",
-        fast.info.seconds,
-        "length of the live session",
-    )
-    mean = _mean_pps(fast)
-    yield "average of the day, its report", "pps", mean, None
-    yield "average of the day, its trends", "pps", _trend_pps(trends), "average of the day, its report"
-    yield "average of the day, the live session", "pps", _mean_pps(live), "average of the day, its report"
+    arrived, attacked = "the day's packets, the interface", "the day's attack packets, the lab"
+    yield "the day's length", "h", fast.info.seconds / 3_600, None
+    yield arrived, "packets", factor * day.truth["arrived_packets"], None
+    yield "the day's packets, its report", "packets", told.sums.packets, arrived
+    yield "the day's packets, its trends", "packets", _trend_packets(trends), arrived
+    yield attacked, "packets", factor * day.truth["attack"]["packets"], None
+    yield "the day's attack packets, its report", "packets", told.protection.packets, attacked
     yield "figures of the day's report that its store denies", "figures", float(len(denied(fast, told))), None
     yield "alarms of the day", "alarms", float(len(raised)), None
     yield "attacks of the day", "attacks", float(len(told.spans)), None
-    files = bundle_files(fast, told)
+
+
+def _bundle(fast: SessionRecord, state: Path) -> _Figures:
+    """Write the day's bundle."""
+    files = bundle_files(fast, digest(fast, trends=session_trends(fast.info)))
     yield "files of its bundle", "files", float(len(files)), None
     for name, content in files.items():
         path = state / "bundle" / name
@@ -191,12 +191,9 @@ def _accelerated(
         path.write_bytes(content)
 
 
-def _mean_pps(record: SessionRecord) -> float:
-    told = digest(record).sums
-    return told.packets / max(record.info.seconds, 1e-6)
-
-
-def _trend_pps(trends: Trends | None) -> float:
-    """Return the average of the hours that are in the history."""
-    rows = trends.group("traffic") if trends is not None else ()
-    return next((row.day or 0.0 for row in rows if row.key == "arrived"), 0.0)
+def _trend_packets(trends: Trends | None) -> float:
+    """Return the packets of all hours that are in the history."""
+    if trends is None:
+        return 0.0
+    rows = (row for row in trends.group("traffic") if row.key == "arrived")
+    return next(((row.day or 0.0) * trends.day_seconds for row in rows), 0.0)
