@@ -62,7 +62,7 @@ def _report_ready(options: Options) -> None:
         os.close(options.ready_fd)
 
 
-_TICK_SECONDS = 1.0
+_TICK_SECONDS, _AUTOMATIC_TICK_SECONDS = 1.0, 0.5
 _LOST_SECONDS = 5.0
 _REPEAT_SECONDS = 60.0  # until a line that still holds is printed again
 
@@ -93,7 +93,7 @@ def run_record(options: Options, handoff: Handoff, descriptors: list[int]) -> in
             stop.set()
 
     try:
-        console.run(stop, _TICK_SECONDS, deliver)
+        console.run(stop, _TICK_SECONDS if agent is None else _AUTOMATIC_TICK_SECONDS, deliver)
     finally:
         if agent is not None:
             agent.close()

@@ -17,7 +17,7 @@ from fwtop.console.automatic.policy import Policy, read_policy
 from fwtop.model.config_file import ConfigText
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import Answer, Apply, Keep, Undo
-from fwtop.model.rule import RuleStatus, State
+from fwtop.model.rule import Match, RuleStatus, State
 from fwtop.model.traffic.counters import TcpService
 from fwtop.model.traffic.snapshot import Snapshot
 
@@ -93,6 +93,44 @@ def test_a_rule_without_effect_is_taken_back_and_not_tried_again_soon() -> None:
     assert "without effect" in made[0].why
     assert automat.next(seen(20)) == []
     assert [decision.verb for decision in automat.next(seen(1000))] == ["install"]
+
+
+def test_a_rule_stays_while_its_attack_pauses_and_is_judged_when_that_is_back() -> None:
+    """A pulse that ends before the rule is in says nothing about it."""
+    for pps_when_back, verbs in ((175_000.0, ["keep"]), (300.0, ["keep", "undo"])):
+        automat = Automat(POLICY)
+        status = replace(installed(automat), pps=0.0)
+        made: list[Decision] = []
+        for second in range(1, 60):
+            is_kept = any(one.verb == "keep" for one in made)
+            state = State.CONFIRMED if is_kept else State.PROVISIONAL
+            is_back = second > 40 and not any(one.verb == "undo" for one in made)
+            status = replace(status, state=state, pps=pps_when_back if is_back else 0.0, expires=START + 600)
+            decisions = automat.next(seen(second, calm=second <= 40, rules=(status,)))
+            for decision in decisions:
+                automat.answered(decision, START + second, is_refused=False)
+            made += decisions
+        assert [one.verb for one in made] == verbs
+        assert "pauses" in made[0].why
+
+
+def test_a_rule_that_takes_long_to_install_is_asked_for_once() -> None:
+    automat = Automat(POLICY)
+    (decision,) = automat.next(seen(0))
+    assert [automat.next(seen(second)) for second in range(1, 15)] == [[]] * 14
+    automat.answered(decision, START + 15, is_refused=False)
+    assert [automat.next(seen(second)) for second in range(15, 19)] == [[]] * 4
+
+
+def test_a_rule_on_header_fields_comes_before_a_list_of_sources_that_stops_little_more() -> None:
+    fields = replace(OFFER, attack_share=0.75, rule=replace(rule(), id="", match=Match(dport=27015)))
+    for share, is_list in ((0.9, False), (1.0, False), (1.0, True)):
+        listed = replace(OFFER, attack_share=share)
+        found = seen(0)
+        offers = (listed, replace(fields, attack_share=0.6) if is_list else fields)
+        judged = replace(found.judgement, proposals=offers)
+        (decision,) = Automat(POLICY).next(replace(found, judgement=judged))
+        assert bool(decision.rule.match.sources) is is_list
 
 
 @pytest.mark.parametrize(("calm", "after", "is_wrong"), [(100, 60, True), (100, 90, False), (20, 25, False)])

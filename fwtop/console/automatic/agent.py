@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import queue
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from fwtop.console.automatic.decisions import CONFIRM_SLACK_SECONDS, Automat, Decision
+from fwtop.console.automatic.decisions import Automat, Decision
 from fwtop.console.automatic.policy import Policy
+from fwtop.console.automatic.trial import CONFIRM_SLACK_SECONDS
 from fwtop.console.control.guardian_link import GuardianLink
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import Answer, Apply, Keep, Undo
@@ -42,7 +42,7 @@ class Agent:
         self._link = link
         self._changed = changed
         self._decisions: queue.Queue[Decision | None] = queue.Queue(_MOST_WAITING)
-        self._done: queue.SimpleQueue[tuple[Deed, Decision | None]] = queue.SimpleQueue()
+        self._done: queue.SimpleQueue[tuple[Deed, Decision, bool]] = queue.SimpleQueue()  # True: refused
         self._thread = threading.Thread(target=self._work, name="automatic", daemon=True)
         self._thread.start()
 
@@ -50,13 +50,12 @@ class Agent:
         """Decide on a snapshot; return what has been done since the last one."""
         deeds = []
         while not self._done.empty():
-            deed, refused = self._done.get()
+            deed, decision, is_refused = self._done.get()
             deeds.append(deed)
-            if refused is not None:
-                self._automat.bar(refused.rule, time.time())
+            self._automat.answered(decision, snapshot.started + snapshot.seconds, is_refused=is_refused)
         if not snapshot.guardian.startswith("lost"):
             for decision in self._automat.next(snapshot):
-                if not self._decisions.full():  # else the next snapshot leads to the same decision
+                if not self._decisions.full():  # else a later snapshot leads to the same decision
                     self._decisions.put_nowait(decision)
         deeds += [Deed(kind, safe_text(line, limit=390)) for kind, line in self._automat.unable]
         self._automat.unable.clear()
@@ -70,14 +69,13 @@ class Agent:
     def _work(self) -> None:
         while (decision := self._decisions.get()) is not None:
             try:
-                self._done.put((self._carry_out(decision), None))
+                self._done.put((self._carry_out(decision), decision, False))
             except FwtopError as error:
                 what = (
                     "not installed" if decision.verb == "install" else f"still there ({decision.verb} failed)"
                 )
                 sentence = f"Rule {decision.rule.id or 'of the policy'} is {what}: {error}"
-                refused = decision if decision.verb == "install" else None
-                self._done.put((Deed(decision.rule.id, safe_text(sentence, limit=390)), refused))
+                self._done.put((Deed(decision.rule.id, safe_text(sentence, limit=390)), decision, True))
             self._changed()
 
     def _carry_out(self, decision: Decision) -> Deed:

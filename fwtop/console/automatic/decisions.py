@@ -7,20 +7,24 @@ from dataclasses import dataclass, replace
 
 from fwtop.console.automatic.clients import RECENT_SECONDS, Clients
 from fwtop.console.automatic.policy import Policy
+from fwtop.console.automatic.trial import Trial
 from fwtop.model.rule import ACTIVE_STATES, Rule, RuleStatus, State
 from fwtop.model.traffic.flow import NOTICED, STOPPED
 from fwtop.model.traffic.snapshot import Attack, Proposal, Snapshot
 from fwtop.render.numbers import percent
 
 CREATED_BY = "automatic"
-CONFIRM_SLACK_SECONDS = 20.0  # that a trial may last longer, should the decision come late
-_SETTLE_SECONDS = 6.0  # until a window shows only what came after a rule: one more for the same attack then
+_SETTLE_SECONDS = 4.5  # until a window shows only what came after a rule: one more for the same attack then
+_SEEN_SECONDS = 3.0  # until a change that the guardian made is in snapshots
+_ANSWER_SECONDS = 60.0  # after which the guardian will not answer
 _AGAIN_SECONDS = 600.0  # until a rule that was wrong or refused is tried again
 _UNABLE_SECONDS = 10.0
-_EFFECT = 0.2  # of the predicted packets that a rule must have dropped in its best second
 _WATCHED_SECONDS = 60.0  # after that a loss of clients is no longer the rule's doing
 _IDLE_SECONDS = 60.0  # a rule that drops nothing for so long is not renewed
 _RENEWED = 0.2  # of its time to live that is left when a rule is renewed
+_LASTING = (
+    0.3  # of an attack that a rule on header fields may stop less than a list: the next pulse has new sources
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,17 +34,7 @@ class Decision:
     verb: str
     rule: Rule
     why: str
-
-
-@dataclass(slots=True)
-class _Watch:
-    """One of the rules since it was first seen."""
-
-    began: float
-    before: float | None  # handshakes a second
-    best_pps: float = 0.0
-    dropped_at: float = 0.0
-    decided: bool = False
+    attack: str = ""  # key of the attack that it is installed against
 
 
 class Automat:
@@ -49,8 +43,9 @@ class Automat:
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
         self._clients = Clients()
-        self._watched: dict[str, _Watch] = {}
+        self._watched: dict[str, Trial] = {}
         self._settling: dict[str, float] = {}  # attack → when another rule may follow
+        self._asked: dict[tuple[object, ...], tuple[float, str]] = {}  # rule → until it is seen, its attack
         self._barred: dict[tuple[object, ...], float] = {}  # rule → until when
         self._told: dict[str, float] = {}  # attack → until when it is known that nothing is done
         self.unable: list[tuple[str, str]] = []  # kinds of attacks, and why nothing is done; for the reader
@@ -65,7 +60,12 @@ class Automat:
         self._watched = {name: watch for name, watch in self._watched.items() if name in ids}
         self._settling = {key: until for key, until in self._settling.items() if until > now}
         self._barred = {key: until for key, until in self._barred.items() if until > now}
+        self._asked = {key: asked for key, asked in self._asked.items() if asked[0] > now}
+        for status in own:
+            self._watch(status, now).note(status, snapshot, now)
         found = [decision for status in own for decision in self._review(status, now)]
+        for decision in found:
+            self._watched[decision.rule.id].asked_until = now + _ANSWER_SECONDS
         room = self._policy.most_rules - len(own) - len(self._settling)
         if room > 0:
             found += list(self._installs(snapshot, active, now))[:room]
@@ -78,42 +78,63 @@ class Automat:
         """Don't try this rule again soon: it was refused, or wrong."""
         self._barred[_identity(rule)] = now + _AGAIN_SECONDS
 
+    def answered(self, decision: Decision, now: float, *, is_refused: bool) -> None:
+        """Take the guardian's answer: from now on, a window shows what a new rule does."""
+        if decision.verb != "install":
+            if decision.rule.id in self._watched:
+                self._watched[decision.rule.id].asked_until = now + _SEEN_SECONDS
+            return
+        self._settling[decision.attack] = now + _SETTLE_SECONDS
+        self._asked[_identity(decision.rule)] = (now + _SETTLE_SECONDS, decision.attack)
+        if is_refused:
+            self.bar(decision.rule, now)
+
+    def _watch(self, status: RuleStatus, now: float) -> Trial:
+        """Return how a rule does; of one that an earlier recording has kept nothing is to be decided."""
+        if status.rule.id not in self._watched:
+            is_fresh = status.state is State.PROVISIONAL
+            _, attack = self._asked.get(_identity(status.rule), (now, ""))
+            before = self._clients.recent() if is_fresh else None
+            self._watched[status.rule.id] = Trial(now, before, attack, is_judged=not is_fresh)
+        return self._watched[status.rule.id]
+
     def _review(self, status: RuleStatus, now: float) -> Iterator[Decision]:
         """Judge one of the rules: wrong, of use, or to be renewed."""
-        rule, policy = status.rule, self._policy
-        watch = self._watched.get(rule.id)
-        if watch is None:
-            fresh = status.state is State.PROVISIONAL
-            watch = self._watched[rule.id] = _Watch(now, self._clients.recent() if fresh else None)
-        if status.pps > 0:
-            watch.dropped_at, watch.best_pps = now, max(watch.best_pps, status.pps)
-        age = now - watch.began
-        loss = self._clients.loss(watch.before) if RECENT_SECONDS < age < _WATCHED_SECONDS else 0.0
-        if watch.decided and status.state is State.PROVISIONAL:
-            return  # the answer is on its way
+        rule, policy, trial = status.rule, self._policy, self._watched[status.rule.id]
+        if now < trial.asked_until:
+            return
+        age = now - trial.began
+        loss = self._clients.loss(trial.before) if RECENT_SECONDS < age < _WATCHED_SECONDS else 0.0
         if loss > policy.lost_handshakes:
-            watch.decided = True
             yield Decision("undo", rule, f"is taken back: clients lost {percent(loss)} of their handshakes")
-        elif status.state is State.PROVISIONAL and age >= policy.trial_seconds:
-            watch.decided = True
-            yield self._verdict(rule, watch)
+        elif not trial.is_judged:
+            yield from self._verdict(status, trial, now)
         elif status.expires is not None and status.state is State.CONFIRMED:
             due = status.expires - now < _RENEWED * policy.ttl_seconds
-            if due and now - watch.dropped_at < _IDLE_SECONDS:
+            if due and now - trial.dropped_at < _IDLE_SECONDS:
                 yield Decision("keep", rule, "is renewed: it still drops packets")
 
-    @staticmethod
-    def _verdict(rule: Rule, watch: _Watch) -> Decision:
-        """Decide at the end of a trial."""
-        predicted = rule.predicted_pps or 0.0
-        if watch.best_pps < max(_EFFECT * predicted, 1.0):
-            drops = f"it drops {watch.best_pps:,.0f} packets a second, predicted were {predicted:,.0f}"
-            return Decision("undo", rule, f"is taken back without effect: {drops}")
-        return Decision("keep", rule, f"is kept: it drops up to {watch.best_pps:,.0f} packets a second")
+    def _verdict(self, status: RuleStatus, trial: Trial, now: float) -> Iterator[Decision]:
+        """Decide at the end of a trial; one whose attack has paused goes on when that is back."""
+        rule = status.rule
+        is_kept = status.state is State.CONFIRMED
+        outcome = trial.outcome(rule, self._policy.trial_seconds, now)
+        trial.is_judged = outcome in ("works", "fails")
+        if outcome == "fails":
+            drops = f"it drops {trial.best_pps:,.0f} packets a second"
+            predicted = f"predicted were {rule.predicted_pps or 0:,.0f}"
+            yield Decision("undo", rule, f"is taken back without effect: {drops}, {predicted}")
+        elif outcome and not is_kept:
+            why = f"it drops up to {trial.best_pps:,.0f} packets a second"
+            yield Decision(
+                "keep",
+                rule,
+                f"is kept: {why if outcome == 'works' else 'its attack pauses, and may be back'}",
+            )
 
     def _installs(self, snapshot: Snapshot, active: list[RuleStatus], now: float) -> Iterator[Decision]:
         """Choose a rule for each attack that is to be stopped; the one that sends most first."""
-        present = {_identity(status.rule) for status in active}
+        present = {_identity(status.rule) for status in active} | self._asked.keys()
         for attack in sorted(snapshot.judgement.attacks, key=lambda attack: -attack.pps):
             if not self._is_allowed(attack, now) or attack.key in self._settling:
                 continue
@@ -125,9 +146,10 @@ class Automat:
             if not fitting:
                 self._tell_unable(attack, snapshot, now)
                 continue
-            best = max(fitting, key=lambda one: (round(one.attack_share, 2), -one.collateral_share))
-            self._settling[attack.key] = now + _SETTLE_SECONDS
-            yield Decision("install", self._rule(best, now), f"is tried against {attack.title}")
+            rule = self._rule(max(fitting, key=_worth), now)
+            self._settling[attack.key] = now + _ANSWER_SECONDS
+            self._asked[_identity(rule)] = (now + _ANSWER_SECONDS, attack.key)
+            yield Decision("install", rule, f"is tried against {attack.title}", attack.key)
 
     def _tell_unable(self, attack: Attack, snapshot: Snapshot, now: float) -> None:
         """Say once in a while why an attack is left to the operator; not of one that rules are at work on."""
@@ -182,6 +204,12 @@ class Automat:
             created_by=CREATED_BY,
             predicted_pps=rule.predicted_pps or proposal.stopped_pps,
         )
+
+
+def _worth(proposal: Proposal) -> tuple[float, float]:
+    """Rank a proposal: by what it stops and goes on to stop, then by the harm."""
+    is_list = proposal.rule is not None and bool(proposal.rule.match.sources)
+    return round(proposal.attack_share - _LASTING * is_list, 2), -proposal.collateral_share
 
 
 def _identity(rule: Rule) -> tuple[object, ...]:

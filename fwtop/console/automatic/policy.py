@@ -35,7 +35,7 @@ class Policy:
     confidence: float = 0.9
     harm: float = 0.01
     stops: float = 0.5
-    after_seconds: float = 1.0
+    after_seconds: float = 0.5
     trial_seconds: float = 10.0
     ttl_seconds: int = 600
     most_rules: int = 8

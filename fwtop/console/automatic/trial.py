@@ -1,0 +1,60 @@
+"""How one of the recorder's own rules does: measured while its attack is on, not while that pauses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fwtop.model.rule import Rule, RuleStatus
+from fwtop.model.traffic.snapshot import Snapshot
+
+CONFIRM_SLACK_SECONDS = 20.0  # that a trial may last longer, should the decision come late
+_EFFECT = 0.2  # of the predicted packets that a rule must have dropped in its best second
+_ON = 0.5  # of the predicted packets that an attack must send to count as on: its window outlasts a pulse
+
+
+@dataclass(slots=True)
+class Trial:
+    """One of the rules since it was first seen."""
+
+    began: float
+    before: float | None  # handshakes a second
+    attack: str = ""  # key of the attack that it was installed against; "": not known, so always on
+    best_pps: float = 0.0
+    dropped_at: float = 0.0
+    attacked_seconds: float = 0.0  # during which its attack was on
+    seen_at: float | None = None
+    is_judged: bool = False  # nothing more is to be decided of its effect
+    asked_until: float = 0.0  # to be kept or taken back: the answer is on its way until then
+
+    def note(self, status: RuleStatus, snapshot: Snapshot, now: float) -> None:
+        """Remember an observation."""
+        if status.pps > 0:
+            self.dropped_at, self.best_pps = now, max(self.best_pps, status.pps)
+        if self.seen_at is not None and self._is_on(status.rule, snapshot):
+            self.attacked_seconds += max(now - self.seen_at, 0.0)
+        self.seen_at = now
+
+    def is_effective(self, rule: Rule) -> bool:
+        """Test whether it has dropped what may be expected."""
+        return self.best_pps >= max(_EFFECT * (rule.predicted_pps or 0.0), 1.0)
+
+    def outcome(self, rule: Rule, seconds: float, now: float) -> str:
+        """Return "works", "fails", "waits" or "" (not yet), by so many seconds of its attack.
+
+        It waits if the attack pauses and the trial can't last longer.
+        """
+        age = now - self.began
+        if age < seconds:
+            return ""
+        if self.is_effective(rule):
+            return "works"
+        if self.attacked_seconds >= seconds:
+            return "fails"
+        return "waits" if age >= seconds + CONFIRM_SLACK_SECONDS / 2 else ""
+
+    def _is_on(self, rule: Rule, snapshot: Snapshot) -> bool:
+        if not self.attack:
+            return True
+        least = _ON * (rule.predicted_pps or 0.0)
+        attacks = snapshot.judgement.attacks
+        return any(one.key == self.attack and one.ended is None and one.pps >= least for one in attacks)
