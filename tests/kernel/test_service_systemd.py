@@ -1,0 +1,102 @@
+"""The recorder as a unit of a real systemd, in a container of its own.
+
+The container's root is this machine's, with what it changes kept in memory and forgotten.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fwtop.model.paths import ROOT, SERVICE_UNIT
+
+_SECONDS = 240  # for all of it, on a busy machine
+_NEEDED = ("systemd-nspawn", "systemctl", "unshare")
+_MISSING = [name for name in _NEEDED if shutil.which(name) is None]
+_CONTAINER = """\
+mount --bind / {folder}/root && exec env SYSTEMD_NSPAWN_UNIFIED_HIERARCHY=1 systemd-nspawn --quiet \\
+  --directory={folder}/root --volatile=overlay --private-network --capability=all --register=no --keep-unit \\
+  --system-call-filter="bpf perf_event_open" \\
+  --machine={machine} --bind={folder} --bind-ro={folder}/fwtop:/usr/local/bin/fwtop \\
+  --bind-ro={folder}/options:/etc/default/fwtop --bind-ro={root}/scripts/files/fwtop.service:{unit} \\
+  --bind-ro={folder}/try.service:/etc/systemd/system/try.service --boot systemd.unit=try.service
+"""
+_TRY = """\
+[Service]
+Type=oneshot
+StandardOutput=append:{folder}/told
+StandardError=append:{folder}/told
+ExecStart=/bin/sh {folder}/try.sh
+ExecStopPost=/bin/systemctl --no-block exit
+"""
+# What is told is a line a fact: its name, then what was seen.
+_SCRIPT = """\
+mount -t bpf bpf /sys/fs/bpf
+ip link set lo up
+main() { systemctl show fwtop.service --property=MainPID --value; }
+say() { echo "$1: $2"; }
+say off "$(fwtop service 2>&1)"
+say enabled "$(fwtop service enable 2>&1)"
+say journal "$(journalctl --unit=fwtop --output=cat | tail -n 5 | tr '\\n' ' ')"
+first=$(main)
+[ "$first" != 0 ] || exit 1
+say user "$(ps -o user= $first)"
+say rights "$(grep CapEff /proc/$first/status | tr -d '\\t')"
+say filter "$(grep Seccomp: /proc/$first/status | tr -d '\\t')"
+say guardians "$(systemctl list-units --plain --no-legend 'fwtop-guardian-*' | wc -l)"
+fwtop block 192.0.2.7 --yes >/dev/null 2>&1
+kill -9 $first
+until [ "$(main)" != $first ] && systemctl is-active --quiet fwtop; do sleep 0.2; done
+say killed "$(fwtop service 2>&1)"
+say disabled "$(fwtop service disable 2>&1)"
+say rules "$(fwtop status 2>&1 | grep -c 192.0.2.7)"
+say end "$(systemctl show fwtop.service --property=Result --value)"
+"""
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """What the unit did from enabling to disabling, by what was asked."""
+    if _MISSING:
+        pytest.skip(f"{', '.join(_MISSING)} not installed (Debian: systemd-container)")
+    folder = tmp_path_factory.mktemp("systemd")
+    (folder / "root").mkdir()
+    (folder / "options").write_text('FWTOP_RECORD="-i lo"\n')
+    program = folder / "fwtop"
+    program.write_text(f'#!/bin/sh\ncd {ROOT} && exec {sys.executable} -m fwtop "$@"\n')
+    program.chmod(0o755)
+    (folder / "try.service").write_text(_TRY.format(folder=folder))
+    (folder / "try.sh").write_text(_SCRIPT)
+    script = _CONTAINER.format(folder=folder, root=ROOT, unit=SERVICE_UNIT, machine=f"fwtop-{os.getpid()}")
+    argv = ["unshare", "--mount", "--propagation", "private", "sh", "-c", script]
+    done = subprocess.run(
+        argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=_SECONDS, text=True, check=False
+    )
+    file: Path = folder / "told"
+    if not file.exists():
+        pytest.skip(f"systemd-nspawn boots no container here: {(done.stderr or done.stdout)[-300:]}")
+    return dict(line.split(": ", 1) for line in file.read_text().splitlines() if ": " in line)
+
+
+def test_it_is_off_until_it_is_enabled_and_then_records(told: dict[str, str]) -> None:
+    assert told["off"].startswith("off, doesn't start at boot"), told
+    assert told["enabled"].startswith("recording, starts at boot; no attack; session "), told
+
+
+def test_it_runs_without_rights_and_its_guardian_is_a_unit_of_its_own(told: dict[str, str]) -> None:
+    assert told["user"] == "fwtop", told
+    assert told["rights"] == "CapEff:0000000000000000"
+    assert told["filter"] == "Seccomp:2"
+    assert told["guardians"] == "1"
+
+
+def test_killed_it_is_started_again_and_no_end_of_it_removes_a_rule(told: dict[str, str]) -> None:
+    assert told["killed"].startswith("recording, starts at boot; "), told
+    assert "restarts after failures: 1" in told["killed"]
+    assert told["disabled"].startswith("off, doesn't start at boot"), told
+    assert (told["rules"], told["end"]) == ("1", "success")
