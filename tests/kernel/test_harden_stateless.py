@@ -191,11 +191,8 @@ def service(protocol: int, port: int) -> Rule:
 @pytest.mark.parametrize(
     ("variant", "point"),
     [
-        ("nft", Failpoint.BESIDE),
-        ("nft", Failpoint.CHAIN_V4),
         ("nft", Failpoint.CHAINS_REMOVED),
         ("native", Failpoint.BESIDE),
-        ("native", Failpoint.CHAIN_V6),
         ("native", Failpoint.RENEWED),
         ("native", Failpoint.INACTIVE),
         ("native", Failpoint.SETS_DESTROYED),
