@@ -79,6 +79,11 @@ TABLES = (
         "a service behind stateful rules, and without connection tracking (Strongarm)",
     ),
     Table(
+        "exhaustion",
+        "networks",
+        "new clients of a machine whose connection table is full, before and after 'fwtop harden conntrack'",
+    ),
+    Table(
         "bridge",
         "networks",
         "packets/s that a bridge and a router pass on, tracked, ruled and watched (Washington)",

@@ -6,11 +6,14 @@ import errno
 import socket
 import struct
 import time
+from itertools import islice
 from pathlib import Path
 
 from fwtop.bench.frame import until
 from fwtop.bench.testbed import Testbed
+from fwtop.kernel import netlink
 from fwtop.kernel.namespaces import inside
+from fwtop.kernel.netfilter.ctnetlink import ASSURED, SEEN_REPLY, TCP_STATES
 from fwtop.lab import network as net
 from fwtop.model.errors import FwtopError
 
@@ -19,6 +22,10 @@ _OTHER_PORT = 9998
 _FIRST_PORT = 1024
 _ARRIVAL_SECONDS, _TRIES = 2.0, 1000
 _KERNEL = Path("/proc/sys/net/netfilter")
+_NEW, _CREATE, _BATCH = 1 << 8, 0x600, 256  # IPCTNL_MSG_CT_NEW; NLM_F_CREATE and NLM_F_EXCL; entries a call
+_SOURCES, _SOURCES_COUNT = 0xC6136400, 16_384  # 198.19.100.0 and on
+_CONFIRMED = 1 << 3  # enum ip_conntrack_status
+_KEPT_SECONDS = 432_000  # nf_conntrack_tcp_timeout_established
 
 
 def long_list(testbed: Testbed, chain: str) -> None:
@@ -41,6 +48,34 @@ def open_connections(testbed: Testbed, to: bytes) -> None:
             f"only {found:,} of {STATES:,} connections could be tracked (nf_conntrack_max is "
             f"{_KERNEL.joinpath('nf_conntrack_max').read_text().strip()}); the lab is taken down"
         )
+
+
+def establish(size: int, to: str, port: int) -> None:
+    """Enter so many established connections to a port into this namespace's table; raises OSError.
+
+    They are of 16,384 addresses, and are not there: nobody will send another packet of them.
+    """
+    target = socket.inet_aton(to)
+    numbers = iter(range(size))
+    with netlink.open_socket(netlink.NETLINK_NETFILTER) as channel:
+        while batch := [(_NEW, _entry(number, target, port)) for number in islice(numbers, _BATCH)]:
+            netlink.send_all(channel, batch, _CREATE)
+
+
+def _entry(number: int, target: bytes, port: int) -> bytes:
+    """Encode an entry of nfnetlink_conntrack.h: both tuples, its status, timeout and TCP's state."""
+    source = struct.pack(">I", _SOURCES + number % _SOURCES_COUNT)
+    client, service = (_FIRST_PORT + number // _SOURCES_COUNT).to_bytes(2, "big"), port.to_bytes(2, "big")
+    attribute, nested = netlink.attribute, netlink.nested
+    body = netlink.netfilter_header(socket.AF_INET)
+    opener, other = (source, client), (target, service)
+    for kind, (this, that) in ((1, (opener, other)), (2, (other, opener))):  # CTA_TUPLE_ORIG, _REPLY
+        ends = nested(1, attribute(1, this[0]), attribute(2, that[0]))
+        ports = nested(2, attribute(1, b"\6"), attribute(2, this[1]), attribute(3, that[1]))
+        body += nested(kind, ends, ports)
+    body += attribute(3, (SEEN_REPLY | ASSURED | _CONFIRMED).to_bytes(4, "big"))
+    body += attribute(7, _KEPT_SECONDS.to_bytes(4, "big"))
+    return body + nested(4, nested(1, attribute(1, bytes([TCP_STATES.index("ESTABLISHED")]))))
 
 
 def count(testbed: Testbed) -> int:

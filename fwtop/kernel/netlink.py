@@ -133,13 +133,13 @@ def send(channel: socket.socket, kind: int, body: bytes, flags: int = 0) -> None
                 return
 
 
-def send_all(channel: socket.socket, requests: Sequence[tuple[int, bytes]]) -> None:
+def send_all(channel: socket.socket, requests: Sequence[tuple[int, bytes]], flags: int = 0) -> None:
     """Send several requests (kind and body) in one system call; raises OSError with the first error.
 
     The kernel carries out each of them, whatever came of those before.
     """
     sent = b"".join(
-        _padded(message(kind, NLM_F_REQUEST | NLM_F_ACK, body, number))
+        _padded(message(kind, NLM_F_REQUEST | NLM_F_ACK | flags, body, number))
         for number, (kind, body) in enumerate(requests, 1)
     )
     for option in (_SO_SNDBUFFORCE, _SO_RCVBUFFORCE):  # an error comes back with the whole request
