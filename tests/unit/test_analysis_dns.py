@@ -6,9 +6,13 @@ import string
 from random import Random
 
 import pytest
-from analysis_factory import ethernet, ip, udp
+from analysis_factory import ethernet, ip, make_batch, make_tables, make_window, udp
 from analysis_flows import HOST, Frame, hosts, judge
 from analysis_payloads import dns_name
+
+from fwtop.analysis.advisor import Advisor
+from fwtop.model.rule import Kind
+from fwtop.model.traffic.snapshot import Proposal
 
 SECONDS = 2.0
 
@@ -37,6 +41,11 @@ def drawn(rng: Random, length: int) -> str:
 
 def shares(frames: list[Frame]) -> dict[str, float]:
     return {kind: attack.share for kind, attack in judge(frames, seconds=SECONDS).items()}
+
+
+def proposals(frames: list[Frame]) -> tuple[Proposal, ...]:
+    window = make_window(make_batch(sorted(frames, key=lambda frame: frame[0]), snap=216), SECONDS)
+    return Advisor().judge(window, make_tables(window)).proposals
 
 
 def test_forged_questions_for_one_name_show_at_a_tenth_of_the_traffic() -> None:
@@ -110,3 +119,25 @@ def test_many_customers_names_are_no_attack() -> None:
     popularity = [1 / (rank + 1) for rank in range(len(blogs))]
     frames = [question(rng, rng.choice(resolvers), name) for name in rng.choices(blogs, popularity, k=3000)]
     assert shares(frames) == {}
+
+
+@pytest.mark.parametrize(("kind", "asked"), [("ANY", 255), ("random names", 1)])
+def test_resolver_play_book_is_proposed_and_measured(kind: str, asked: int) -> None:
+    """It drops what the flood asks, by its type or by the length of its random names."""
+    rng = Random(6)
+    forged = [
+        question(
+            rng,
+            bytes([rng.randrange(1, 224)]) + rng.randbytes(3),
+            "zone.example" if asked == 255 else f"{drawn(rng, 12)}.hunted.example",
+            asked,
+            ttl=240,
+        )
+        for _ in range(3000)
+    ]
+    (found,) = (one for one in proposals(daily(rng, 1500) + forged) if one.kind == "harden")
+    assert found.rule is not None
+    assert found.rule.playbook == "resolver"
+    assert {part.kind for part in found.rule.parts} >= {Kind.STRING}
+    assert found.attack_share > 0.8
+    assert found.collateral_share < 0.05

@@ -14,6 +14,7 @@ from fwtop.analysis.proposals.effect import harm, held_out, measured_on, share_o
 from fwtop.analysis.proposals.limits import fills_table, usual_rate
 from fwtop.analysis.proposals.normal import Normal
 from fwtop.analysis.proposals.prefixes import Addresses, Cover, fewest_prefixes
+from fwtop.analysis.proposals.resolver import resolver_rule
 from fwtop.analysis.proposals.signatures import Signature
 from fwtop.analysis.window.features import Features
 from fwtop.analysis.window.tcp_view import ACK, FIN, RST, SYN
@@ -80,6 +81,10 @@ def candidates(
         yield from _by_rate(context, finding, base, normal, config)
     yield from _proxied(context, finding, base, config)
     yield from _untracked(context, base, config)
+    if (rule := resolver_rule(context, finding)) is not None:
+        yield Candidate(
+            rule, "'fwtop harden resolver' also tells what the server itself can do", rule.playbook
+        )
 
 
 def _by_fields(

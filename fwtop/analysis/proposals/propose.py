@@ -117,7 +117,7 @@ def _for_state(context: AnalysisContext, normal: Normal) -> list[Offer]:
 def _measured(context: AnalysisContext, finding: Finding, candidate: Candidate, normal: Normal) -> Proposal:
     rule, traffic, rows = candidate.rule, context.traffic, finding.rows
     drops = not rule.drops_nothing
-    if any(item.offset is None for item in rule.match.payload):
+    if any(item.offset is None for part in (rule, *rule.parts) for item in part.match.payload):
         traffic, chosen = context.subset
         rows = np.flatnonzero(np.isin(chosen, finding.rows))
     dropped = stopped_by(rule, context, traffic) if drops else np.zeros(len(traffic))
