@@ -23,7 +23,7 @@ from fwtop.kernel.programs import module_argv
 from fwtop.model.errors import CONSOLE_DATA_BYTES, FwtopError
 from fwtop.model.paths import CONSOLE_USER, ROOT
 from fwtop.model.protocol import Watch
-from fwtop.sandbox.privileges import drop_privileges, unprivileged_user
+from fwtop.sandbox.privileges import drop_privileges, end_with, unprivileged_user
 
 # Leave the alternate screen; show the cursor; disable mouse, focus and paste reports; reset colours.
 _RESTORE_SCREEN = (
@@ -113,14 +113,15 @@ def _prepare(options: Options, watch: Watch) -> tuple[Handoff, list[int]]:
 
 
 def _start_console(options: Options, handoff: socket.socket) -> int:
+    launcher = os.getpid()
     child = os.fork()
     if child == 0:
-        _run_console(options, handoff)
+        _run_console(options, handoff, launcher)
     return child
 
 
-def _run_console(options: Options, handoff: socket.socket) -> NoReturn:
-    """Drop root and execute the console."""
+def _run_console(options: Options, handoff: socket.socket, launcher: int | None = None) -> NoReturn:
+    """Drop root and execute the console; with its launcher ends what would go on drawing on the terminal."""
     try:
         handoff.set_inheritable(True)
         for descriptor in options.inherited():
@@ -129,6 +130,8 @@ def _run_console(options: Options, handoff: socket.socket) -> NoReturn:
         _offer_to_oom_killer()
         resource.setrlimit(resource.RLIMIT_DATA, (CONSOLE_DATA_BYTES, CONSOLE_DATA_BYTES))
         drop_privileges()
+        if launcher is not None:
+            end_with(launcher)
         if not os.access(ROOT / "fwtop/console", os.R_OK | os.X_OK):  # a clone below /root, most likely
             raise FwtopError(f"user {CONSOLE_USER} can't read {ROOT}: run 'make setup', then 'sudo fwtop'")
         argv = module_argv("fwtop.console", str(handoff.fileno()), json.dumps(asdict(options)))

@@ -1,6 +1,6 @@
 """Give root away, irrevocably, before parsing anything an attacker sent.
 
-Sources: capabilities(7), prctl(2) PR_CAPBSET_DROP and PR_SET_NO_NEW_PRIVS.
+Sources: capabilities(7), prctl(2) PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS and PR_SET_PDEATHSIG.
 """
 
 from __future__ import annotations
@@ -8,11 +8,13 @@ from __future__ import annotations
 import ctypes
 import os
 import pwd
+import signal
 
 from fwtop.model.errors import FwtopError
 from fwtop.model.paths import CONSOLE_USER
 from fwtop.sandbox.confine import hide_memory
 
+_PR_SET_PDEATHSIG = 1
 _PR_CAPBSET_DROP = 24
 _PR_SET_NO_NEW_PRIVS = 38
 _PR_CAP_AMBIENT = 47
@@ -47,6 +49,16 @@ def drop_privileges(account: pwd.struct_passwd | None = None, *, no_new_privileg
     if no_new_privileges and libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_NO_NEW_PRIVS) failed")
     hide_memory()
+
+
+def end_with(parent: int) -> None:
+    """Have the kernel end this process by SIGTERM when its parent ends; call it after `drop_privileges`.
+
+    A change of user would take it back. Raises ProcessLookupError if the parent has ended already.
+    """
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
+    if os.getppid() != parent:
+        raise ProcessLookupError("the process that started this one has ended")
 
 
 def _drop_bounding_set(libc: ctypes.CDLL) -> None:

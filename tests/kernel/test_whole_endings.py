@@ -79,7 +79,9 @@ def test_undo_all_leaves_the_kernel_as_it_was(lab: Lab) -> None:
     assert kernel_state(lab.victim) == before
 
 
-def test_the_console_has_no_privileges_and_never_loads_the_privileged_parts(screen: Tmux, lab: Lab) -> None:
+def test_the_console_has_no_privileges_nor_privileged_parts_and_ends_with_its_launcher(
+    screen: Tmux, lab: Lab, poll_until: Poll
+) -> None:
     screen.wait_for("flood")
     pid = console_pid(lab.victim)
     assert pid is not None
@@ -103,6 +105,8 @@ def test_the_console_has_no_privileges_and_never_loads_the_privileged_parts(scre
     mapped = Path(f"/proc/{pid}/maps").read_text()
     assert "libbcc" not in mapped
     assert "LLVM" not in mapped
+    os.kill(int(status["PPid"]), signal.SIGKILL)
+    poll_until(lambda: console_pid(lab.victim) is None, 30)
 
 
 def test_no_mode_of_the_console_imports_bcc_scapy_or_pyroute2() -> None:
