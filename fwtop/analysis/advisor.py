@@ -33,6 +33,7 @@ from fwtop.model.traffic.packets import PacketBatch
 from fwtop.model.traffic.snapshot import Judgement, Tables
 from fwtop.model.traffic.window import NoOrigin, OriginLookup, Window
 
+_LEARN_SECONDS = 6.0  # quiet time whose packets are learned together: that copies the whole reservoir
 _SHORT = 100  # packets: in a shorter capture only an attack that is nearly all of it shows
 
 
@@ -70,6 +71,7 @@ class Advisor:
         self._acquaintances = Acquaintances()
         self._held = HeldMemory()
         self._pending: list[_Pending] = []
+        self._settled: list[_Pending] = []  # quiet ones whose packets the baseline takes together
         self._advice: Advice | None = None
         self._numbers = StableNumbers()
         self._search = SignatureSearch()
@@ -147,16 +149,20 @@ class Advisor:
         ):  # one long window, as in `fwtop snapshot`: learn all but its end
             settle = self.config.settle_seconds
             old = fresh.time_ns < int(fresh.time_ns.max()) - int(settle * 1e9)
-            self._keep(fresh.select(old), seconds - settle)
+            self._keep(_Pending(end - settle, seconds - settle, fresh.select(old)))
             fresh, seconds = fresh.select(~old), settle
         self._pending.append(_Pending(end, seconds, fresh))
         while self._pending and self._pending[0].end <= end - self.config.settle_seconds:
-            settled = self._pending.pop(0)
-            self._keep(settled.packets, settled.seconds)
+            self._keep(self._pending.pop(0))
 
-    def _keep(self, packets: PacketBatch, seconds: float) -> None:
-        self.baseline.keep_rates(packets, packets.weight, seconds)
-        self.baseline.keep_rows(packets)
+    def _keep(self, settled: _Pending) -> None:
+        """Learn the rates of quiet packets at once, and the packets when there are some seconds of them."""
+        self.baseline.keep_rates(settled.packets, settled.packets.weight, settled.seconds)
+        self._settled.append(settled)
+        if self.baseline.ready and sum(part.seconds for part in self._settled) < _LEARN_SECONDS:
+            return
+        self.baseline.keep_rows(*(part.packets for part in self._settled))
+        self._settled.clear()
 
 
 def at_most(judgement: Judgement, total_pps: float) -> Judgement:

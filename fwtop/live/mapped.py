@@ -82,6 +82,10 @@ class CounterMaps:
         self._counters = np.frombuffer(self._counters_map, counters_dtype(reasons), cpus)
         self._control = np.frombuffer(self._control_map, np.uint32, CONTROL_WORDS)
 
+    def arrived(self) -> Count:
+        """Sum up only the packets that arrived, by class."""
+        return np.asarray(_counts(self._counters["arrived"]).sum(axis=0), np.int64)
+
     def totals(self) -> Totals:
         """Sum up the CPUs' counters."""
         counters = self._counters.copy()

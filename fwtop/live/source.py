@@ -124,7 +124,7 @@ class LiveSource:
     def _arrivals(self) -> Arrivals:
         links = self._interfaces.read().values()
         packets, size = sum(link.packets for link in links), sum(link.bytes for link in links)
-        return Arrivals(packets, size, self._maps.totals().arrived)
+        return Arrivals(packets, size, self._maps.arrived())
 
     def poll(self) -> tuple[PacketBatch, Counters]:
         """Return samples and counters since the last call, without blocking.

@@ -83,20 +83,29 @@ class Baseline:
         like[rows] = starts(self.rows, rows)
         return self.rate_of(like)
 
-    def keep_rows(self, packets: PacketBatch) -> None:
-        """Add normal packets to the reservoir, replacing random older ones."""
-        if len(packets) > _LEARN_ROWS:
-            factor = len(packets) / _LEARN_ROWS
-            chosen = np.random.default_rng(self.learned).permutation(len(packets))[:_LEARN_ROWS]
-            packets = packets.select(chosen)
-            packets.weight[:] *= factor
-        over = len(self.rows) + len(packets) - self.capacity
+    def keep_rows(self, *batches: PacketBatch) -> None:
+        """Add normal packets to the reservoir, replacing random older ones.
+
+        That copies the whole reservoir, so several batches are best added together.
+        """
+        new = [self._bounded(batch) for batch in batches]
+        over = len(self.rows) + sum(map(len, new)) - self.capacity
         rows = self.rows
         if over > 0:
             order = np.random.default_rng(self.learned).permutation(len(rows))
             rows = rows.select(np.sort(order[over:]))
-        self.rows = PacketBatch.concat([rows, packets]) if len(rows) else packets
-        self.learned += len(packets)
+        self.rows = PacketBatch.concat([rows, *new]) if len(rows) or len(new) > 1 else new[0]
+        self.learned += sum(map(len, new))
+
+    def _bounded(self, packets: PacketBatch) -> PacketBatch:
+        """Choose from a busy tick's packets at random; their weights make up for the others."""
+        if len(packets) <= _LEARN_ROWS:
+            return packets
+        factor = len(packets) / _LEARN_ROWS
+        chosen = np.random.default_rng(self.learned).permutation(len(packets))[:_LEARN_ROWS]
+        packets = packets.select(chosen)
+        packets.weight[:] *= factor
+        return packets
 
     def renew(self, packets: PacketBatch, within: Mask) -> None:
         """Replace random rows `within` by as many packets, keeping the share of these rows.

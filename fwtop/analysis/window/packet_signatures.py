@@ -42,29 +42,30 @@ _HEAD = 16  # bytes of the payload's beginning
 _WORD = 4  # of them distinguish variants; fewer in common are chance
 _NO_WORD = -1
 _NOT_IP = -1
-_SEARCH_SECONDS = 4.5  # between two searches while no attack is found
+_SEARCH_SECONDS = 4.5  # between two searches while the same attacks, or none, are found
 _BARE = 2  # conditions, family and protocol, that say nothing
 
 
 class SignatureSearch:
     """The combinations that stand out in consecutive windows.
 
-    While no attack is found they change little: what was found is counted in each window, but looked for
-    anew only every few seconds, for the search takes a fifth of the time of a judgement.
+    While the same attacks, or none, are found they change little: what was found is counted in each window,
+    but looked for anew only every few seconds, for the search takes a fifth of the time of a judgement.
     """
 
     def __init__(self) -> None:
         self._found: list[Match] = []
         self._searched = -_SEARCH_SECONDS
+        self._attacks: frozenset[str] | None = None
 
     def in_window(self, context: AnalysisContext) -> list[Match]:
         """Return the combinations that stand out in a window."""
         traffic = context.traffic
         now = traffic.started + traffic.seconds
-        calm = traffic.live and not context.findings
-        if not calm or not 0 <= now - self._searched < _SEARCH_SECONDS:
-            self._found = stand_outs(traffic)
-            self._searched = now if calm else -_SEARCH_SECONDS
+        attacks = frozenset(finding.key for finding in context.findings)
+        is_recent = 0 <= now - self._searched < _SEARCH_SECONDS
+        if not traffic.live or attacks != self._attacks or not is_recent:
+            self._found, self._searched, self._attacks = stand_outs(traffic), now, attacks
         return self._found
 
 
