@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from screen_factory import snapshot
 from screen_fakes import STATE, FakeFeed, FakePlayer, mark
@@ -68,6 +68,7 @@ def test_a_glyph_of_an_attack_wins_its_cell() -> None:
     assert set(text(time_bar(replace(STATE, marks=proposed), 80))[15:-7]) == {"━", "●", "─"}
 
 
+@settings(max_examples=30)
 @given(
     st.integers(0, 400),
     st.floats(0, 1e7),

@@ -132,7 +132,7 @@ def feed_of(scene: str) -> FakeFeed:
     return feed
 
 
-@settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=5, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     st.sampled_from(sorted(SCENES)),
     st.sampled_from(sorted(STATES)),

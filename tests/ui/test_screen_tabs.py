@@ -134,11 +134,14 @@ async def test_a_tab_keeps_panel_and_row_while_another_is_shown() -> None:
         assert run.selected_key() == chosen
 
 
-@pytest.mark.parametrize("scene", ["provisional", "vectors"])
-async def test_keys_never_refer_to_a_hidden_panel(scene: str) -> None:
+@pytest.mark.parametrize(
+    ("scene", "sizes"),
+    [("provisional", ((60, 40), (132, 16), (80, 24))), ("vectors", ((60, 15), (200, 50), (131, 33)))],
+)
+async def test_keys_never_refer_to_a_hidden_panel(scene: str, sizes: tuple[tuple[int, int], ...]) -> None:
     async with running(SCENES[scene]()) as run:
         main = run.app.main
-        for width, height in ((60, 15), (60, 40), (200, 50), (132, 16), (80, 24), (131, 33)):
+        for width, height in sizes:
             await run.pilot.resize_terminal(width, height)
             await run.settle()
             for _ in TABS:
