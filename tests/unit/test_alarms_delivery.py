@@ -128,13 +128,14 @@ def test_a_receiver_in_trouble_gets_every_alarm_in_order_once_it_works(
 
 @pytest.mark.parametrize("status", [302, 400, 404])
 def test_a_refused_alarm_is_left_out_and_no_redirection_is_followed(
-    receiver: Receiver, tmp_path: Path, status: int
+    receiver: Receiver, tmp_path: Path, status: int, poll_until: Poll
 ) -> None:
     receiver.statuses = [status]
     told: list[str] = []
     with sender(receiver, tmp_path, told) as made:
         made.put(alarm(0))
         made.put(alarm(1))
+        poll_until(receiver.subjects)
     assert receiver.subjects() == ["1"]
     assert told == [f"the webhook refuses an alarm (status {status}): it is left out"]
 
