@@ -34,9 +34,14 @@ def described(title: str) -> dict[str, list[str]]:
     return {name: re.findall(r"\w+", columns) for name, columns in re.findall(r"`(\w+)`: ([^.]+)\.", flat)}
 
 
+@pytest.fixture(scope="module")
+def session_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return sample_session(tmp_path_factory.mktemp("session"))
+
+
 @pytest.fixture
-def session(tmp_path: Path) -> sqlite3.Connection:
-    database = sqlite3.connect(f"file:{sample_session(tmp_path)}?mode=ro", uri=True)
+def session(session_file: Path) -> sqlite3.Connection:
+    database = sqlite3.connect(f"file:{session_file}?mode=ro", uri=True)
     database.execute("PRAGMA trusted_schema=OFF")
     return database
 
@@ -59,9 +64,14 @@ def test_the_views_of_sessions_are_described(session: sqlite3.Connection) -> Non
     session.close()
 
 
+@pytest.fixture(scope="module")
+def history_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_history(tmp_path_factory.mktemp("history"), NOW)
+
+
 @pytest.fixture
-def history(tmp_path: Path) -> sqlite3.Connection:
-    database = sqlite3.connect(f"file:{write_history(tmp_path, NOW)}?mode=ro", uri=True)
+def history(history_file: Path) -> sqlite3.Connection:
+    database = sqlite3.connect(f"file:{history_file}?mode=ro", uri=True)
     database.execute("PRAGMA trusted_schema=OFF")
     return database
 
