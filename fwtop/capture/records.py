@@ -23,22 +23,30 @@ _FIRST_PIECE = 1 << 9  # of a gzip member; small at first, as zlib copies what f
 _LEAST_BLOCK = 1 << 18  # decompressed at once if available: each block costs a copy of the unread rest
 _EMPTY_MEMBERS = 1000  # in a row; BGZF ends with one, many are an attack
 
-ETHERNET, NULL, LOOP, SLL, SLL2, PFLOG, PPPOE = 1, 0, 108, 113, 276, 117, 51
+ETHERNET, NULL, LOOP, SLL, SLL2, PFLOG, PPPOE, NFLOG = 1, 0, 108, 113, 276, 117, 51, 239
 PPP = (9, 50)  # with and without HDLC framing (RFC 1662)
 RAW = (12, 14, 101, 228, 229)  # DLT_RAW of several systems, LINKTYPE_RAW, _IPV4, _IPV6
 LINK_TYPES = {ETHERNET: "Ethernet", NULL: "null", LOOP: "loop", SLL: "Linux SLL", SLL2: "Linux SLL2"}
 LINK_TYPES |= dict.fromkeys(RAW, "raw IP") | dict.fromkeys(PPP, "PPP") | {PPPOE: "PPPoE", PFLOG: "pflog"}
+LINK_TYPES[NFLOG] = "NFLOG"
 # Unsupported ones, for messages (www.tcpdump.org/linktypes.html)
 _OTHER_LINK_TYPES = {
     **{6: "Token Ring", 7: "ARCNET", 10: "FDDI"},
     **{104: "Cisco HDLC", 105: "802.11", 107: "Frame Relay", 119: "802.11 with Prism header", 123: "ATM"},
     **{127: "802.11 with radiotap", 163: "802.11 with AVS header", 187: "Bluetooth", 189: "USB"},
     **{192: "PPI", 195: "802.15.4", 197: "ERF", 201: "Bluetooth", 220: "USB", 226: "Solaris ipnet"},
-    **{239: "NFLOG", 249: "USB", 251: "Bluetooth LE", 253: "netlink"},
+    **{249: "USB", 251: "Bluetooth LE", 253: "netlink"},
 }
 # Bytes to skip at the start; the rest of SLL then resembles Ethernet: 12 bytes and the ethertype.
 _STRIP = {ETHERNET: 0, NULL: 4, LOOP: 4, SLL: 2, SLL2: 6, PPPOE: 8} | dict.fromkeys(RAW, 0)
-_ONLY_IP = (NULL, LOOP, PPPOE, PFLOG, *PPP, *RAW)  # the rest then starts with the IP header
+_ONLY_IP = (NULL, LOOP, PPPOE, PFLOG, NFLOG, *PPP, *RAW)  # the rest then starts with the IP header
+
+
+_NFLOG_HEADER, _NFULA_PAYLOAD = (
+    4,
+    9,
+)  # tcpdump.org/linktypes/LINKTYPE_NFLOG.html; linux/netfilter/nfnetlink_log.h
+_ATTRIBUTES = 32  # of an NFLOG record at most; the kernel knows 20
 
 
 class Source(Protocol):
@@ -229,6 +237,8 @@ def to_batch(stream: Stream, records: Records) -> PacketBatch:
 
 def _strip(stream: Stream, records: Records) -> I64 | int:
     """Return the number of bytes to skip at the start of each packet, or of all."""
+    if records.link_type == NFLOG:
+        return _logged(stream, records)
     if records.link_type not in (*PPP, PFLOG):
         return _STRIP[records.link_type]
     head = stream.gather(records.start, 4).astype(np.int64)
@@ -238,6 +248,29 @@ def _strip(stream: Stream, records: Records) -> I64 | int:
     framing = np.where(np.isin(head[:, 0] << 8 | head[:, 1], (0xFF03, 0x0F00)), 2, 0)
     first = np.where(framing > 0, head[:, 2], head[:, 0])
     return framing + np.where(first & 1, 1, 2)
+
+
+def _logged(stream: Stream, records: Records) -> I64:
+    """Return where the packets of NFLOG records begin: behind the head of the payload attribute.
+
+    Length and type of an attribute are in the byte order of the machine that recorded; types are below 256.
+    """
+    at = np.full(len(records.start), _NFLOG_HEADER, np.int64)
+    searched = np.arange(len(at))
+    for _ in range(_ATTRIBUTES):
+        searched = searched[at[searched] + 4 <= records.captured[searched]]
+        head = stream.gather(records.start[searched] + at[searched], 4).astype(np.int64)
+        little = head[:, 3] == 0
+        size = np.where(little, head[:, 0] | head[:, 1] << 8, head[:, 0] << 8 | head[:, 1])
+        kind = np.where(little, head[:, 2], head[:, 3])
+        found = kind == _NFULA_PAYLOAD
+        at[searched[found]] += 4
+        at[searched[~found]] += np.maximum(4, size + -size % 4)[~found]
+        searched = searched[~found]
+        if not len(searched):
+            return at
+    at[searched] = records.captured[searched]
+    return at
 
 
 def _clear_behind(data: U8, captured: I64) -> None:

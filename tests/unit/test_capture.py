@@ -3,6 +3,7 @@
 import gzip
 import io
 import random
+import struct
 import subprocess
 from pathlib import Path
 
@@ -112,11 +113,23 @@ def pflog(packet: bytes, length: int) -> bytes:
     return bytes([length]) + b"\2" * (length - 1 + -length % 4) + packet
 
 
+def nflog(packet: bytes, order: str, *others: bytes) -> bytes:
+    """A record of the log of Netfilter: attributes, the packet behind `others`."""
+    attributes = [(1, b"\x08\0\1\0"), *((10, text) for text in others), (9, packet)]
+    padded = [
+        struct.pack(f"{order}HH", 4 + len(value), kind) + value + bytes(-len(value) % 4)
+        for kind, value in attributes
+    ]
+    return b"\2\0\0\5" + b"".join(padded)
+
+
 LINKS = [
     (101, FOUR, SIX), (12, FOUR, SIX), (14, FOUR, SIX), (228, FOUR, FOUR), (229, SIX, SIX),
     (0, b"\2\0\0\0" + FOUR, b"\x1e\0\0\0" + SIX), (108, b"\0\0\0\2" + FOUR, b"\0\0\0\x1e" + SIX),
     (9, b"\0\x21" + FOUR, b"\xff\3\0\x57" + SIX), (50, b"\xff\3\x21" + FOUR, b"\x0f\0\0\x57" + SIX),
     (51, pppoe(FOUR), pppoe(SIX, 0x57)), (117, pflog(FOUR, 61), pflog(SIX, 64)),
+    (239, nflog(FOUR, "<"), nflog(SIX, "<", b"a prefix\0", b"x")),
+    (239, nflog(FOUR, ">", b"y"), nflog(SIX, ">")),
     (113, sll(FOUR, 0x0800, 0), sll(SIX, 0x86DD, 4)), (276, sll2(FOUR, 0x0800, 0), sll2(SIX, 0x86DD, 4)),
 ]  # fmt: skip
 
@@ -135,6 +148,12 @@ def test_link_types(link_type: int, first: bytes, second: bytes) -> None:
         assert batch.ethertype[row] == (0x86DD if batch.family[row] == 6 else 0x0800)
     outbound = (batch.flags & FLAG_OUTBOUND != 0).tolist()
     assert outbound == [False, link_type in (113, 276)]
+
+
+def test_a_log_record_without_a_packet_is_none() -> None:
+    empty = [b"", b"\2\0\0\5", b"\2\0\0\5" + bytes(400), nflog(FOUR, "<")[: -len(FOUR)], b"\xff" * 99]
+    batch, _ = read(pcap([(i, data, len(data)) for i, data in enumerate(empty)], link_type=239))
+    assert batch.family.tolist() == [0] * len(empty)
 
 
 def test_vlan_inside_a_cooked_capture() -> None:
