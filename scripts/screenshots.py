@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -27,7 +28,7 @@ from fwtop.kernel.programs import module_argv  # noqa: E402
 from fwtop.ui.drawing.style import PICTURE_THEME  # noqa: E402
 
 TARGET = CLONE / "screenshots"
-DEADLINE_SECONDS = 40.0
+DEADLINE_SECONDS = 90.0
 FRAME_SECONDS, LAST_SECONDS = 0.5, 5.0  # between frames of a film; of its last one
 SETTLED_SECONDS = 4.0  # after the attack is named, so that rates and shares are those of a whole window
 
@@ -47,13 +48,14 @@ class Step:
 
 @dataclass(frozen=True)
 class Shot:
-    """One run of a scenario in a terminal of one size; with `film`, it is filmed."""
+    """One run of a scenario, or of a command, in a terminal of one size; with `film`, it is filmed."""
 
     scenario: str
     columns: int
     rows: int
     steps: tuple[Step, ...]
     film: str = ""
+    script: str = ""  # of a shell, instead of the scenario; it ends with a key
 
     @property
     def names(self) -> set[str]:
@@ -63,6 +65,17 @@ class Shot:
 
 NAMED = r"UNPROTECTED|PARTLY|ALREADY"
 EFFECT = r"TRIAL.*(✔|= (>?9\d(\.\d)?|100) %)"
+# firewalld's own rules, and a web and a DNS server behind them.
+STATELESS = f"""
+at=fwtop-picture-$$; trap 'kill $!; ip netns del $at' EXIT
+ip netns add $at; ip -n $at link set lo up
+ip netns exec $at nft -f {CLONE}/tests/kernel/rulesets/firewalld-1.3.3.nft
+ip netns exec $at {sys.executable} -c 'import socket, time
+web, names = socket.create_server(("", 80)), socket.socket(type=socket.SOCK_DGRAM)
+names.bind(("", 5353)); time.sleep(600)' &
+until ip netns exec $at ss -lun | grep -q :5353; do :; done
+{shlex.join(module_argv("fwtop", "harden", "stateless"))} --netns $at; read -rsn1
+"""
 SHOTS = (
     Shot(
         "syn_flood",
@@ -97,6 +110,28 @@ SHOTS = (
             Step(r"HELD", ("Up",), "packets-120x40", 2.0),
             Step(r"conntrack", ("]",), "path-120x40", 1.0),
         ),
+    ),
+    Shot(
+        "conntrack_exhaustion",
+        120,
+        36,
+        (Step(r"conntrack play-book", stay=SETTLED_SECONDS, picture="playbook-conntrack-120x36"),),
+    ),
+    Shot(
+        "dns_query_flood",
+        120,
+        36,
+        (
+            Step(r"resolver play-book", stay=SETTLED_SECONDS),
+            Step(r"Install", ("2",), "playbook-resolver-120x36", 2.0),
+        ),
+    ),
+    Shot(
+        "stateless",
+        120,
+        30,
+        (Step(r"stays as it is", stay=1.0, picture="playbook-stateless-120x30"),),
+        script=STATELESS,
     ),
     Shot("syn_flood", 80, 24, (Step(NAMED, stay=SETTLED_SECONDS, picture="syn_flood-80x24"),)),
 )
@@ -210,7 +245,8 @@ def _write(name: str, text: str) -> None:
 def take(shot: Shot, wanted: set[str]) -> None:
     """Run one scenario and take its pictures."""
     film = Film() if shot.film else None
-    with Terminal(shot.columns, shot.rows, module_argv("fwtop", "lab", shot.scenario)) as terminal:
+    argv = ["bash", "-c", shot.script] if shot.script else module_argv("fwtop", "lab", shot.scenario)
+    with Terminal(shot.columns, shot.rows, argv) as terminal:
         for step in shot.steps:
             terminal.press(*step.keys)
             terminal.wait(step.until, film)

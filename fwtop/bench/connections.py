@@ -51,15 +51,20 @@ def open_connections(testbed: Testbed, to: bytes) -> None:
 
 
 def establish(size: int, to: str, port: int) -> None:
-    """Enter so many established connections to a port into this namespace's table; raises OSError.
+    """Enter so many established connections to a port into this namespace's table, or until it is full.
 
-    They are of 16,384 addresses, and are not there: nobody will send another packet of them.
+    They are of 16,384 addresses, and are not there: nobody will send another packet of them. Raises OSError.
     """
     target = socket.inet_aton(to)
     numbers = iter(range(size))
     with netlink.open_socket(netlink.NETLINK_NETFILTER) as channel:
         while batch := [(_NEW, _entry(number, target, port)) for number in islice(numbers, _BATCH)]:
-            netlink.send_all(channel, batch, _CREATE)
+            try:
+                netlink.send_all(channel, batch, _CREATE)
+            except OSError as error:
+                if error.errno == errno.ENOMEM:
+                    return
+                raise
 
 
 def _entry(number: int, target: bytes, port: int) -> bytes:

@@ -77,8 +77,9 @@ class _Turn:
         """Measure everything; returns how clients fare while the table is empty, in percent."""
         with _room(self.size):
             empty = self._share(self._for(self._seconds))
+            self._testbed.run("conntrack", "-F")  # the clients' entries would expire, and make room
             with inside(self._testbed.victim):
-                establish(self.size - count(self._testbed), net.VICTIM_4, _FLOODED)
+                establish(self.size, net.VICTIM_4, _FLOODED)
             self.figures["full"] = self._share(self._for(self._seconds))
             self._harden()
             self.figures["left"] = count(self._testbed)
