@@ -56,10 +56,10 @@ def test_allow_listed_host_passes_after_ipset_flush(bench: Bench, how: str) -> N
     path = bench.path(4)
     with bench.connect() as guardian:
         rule_id = apply(guardian, IN_TABLE_RAW, force=True)
-        assert path.passes()
+        assert path.passes(wait_s=10)
         bench.pair.victim.run("ipset", "flush")
         guardian.demand(ACTIONS[how](rule_id))
-        assert path.passes()
+        assert path.passes(wait_s=10)
         assert rules_of(guardian)[max(rules_of(guardian), key=int)]["acting"]
         guardian.demand(Undo(all=True))
 
@@ -138,11 +138,11 @@ def test_changed_allow_list_is_told_and_made_good(bench: Bench, how: str, poll_u
             for verb in ("add", "del"):
                 bench.pair.victim.run("ip", "address", verb, "198.18.99.1/32", "dev", "lo")
         poll_until(lambda: reason(guardian, rule_id) == "", REFILLED_SECONDS)
-        assert path.passes()
+        assert path.passes(wait_s=10)
         bench.pair.victim.run("sh", "-c", commands, check=False)
         guardian.demand(Keep(rule_id))
         assert reason(guardian, rule_id) == ""
-        assert path.passes()
+        assert path.passes(wait_s=10)
         guardian.demand(Undo(all=True))
 
 

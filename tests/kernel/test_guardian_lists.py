@@ -24,7 +24,7 @@ FAMILIES = (4, 6)
 OTHERS = ("198.51.100.0/24", "2001:db8:7::/48")
 
 
-def on_list(kind: Kind, name: str = "bad", ttl: int = 60) -> Rule:
+def on_list(kind: Kind, name: str = "bad", ttl: int = 600) -> Rule:
     return Rule("", kind, Match(), f"block list {name}", ttl, origin=f"list:{name}")
 
 
@@ -140,7 +140,7 @@ def test_many_rules_share_a_list_in_each_mechanism(bench: XdpBench) -> None:
         guardian.demand(Undo((ids[3],)))
         assert not bench.path(4).passes(), "the ipset rules still have the list"
         change(guardian, "remove", bench.attacker(4))
-        assert bench.path(4).passes()
+        assert bench.path(4).passes(wait_s=10)
         guardian.demand(Undo(all=True))
         change(guardian, "delete")
     assert bench.state() == before
@@ -255,7 +255,7 @@ def test_lists_survive_their_guardian(bench: XdpBench) -> None:
     with bench.connect() as successor:
         assert all(item["acting"] for item in rules_of(successor).values())
         change(successor, "remove", bench.attacker(4))
-        assert bench.path(4).passes()
+        assert bench.path(4).passes(wait_s=10)
         change(successor, "add", bench.attacker(4))
         assert not bench.path(4).passes()
 
@@ -285,7 +285,7 @@ def test_nested_entries_at_netdev_ingress(bench: XdpBench) -> None:
         change(guardian, "replace", "10.77.0.0/16")
         assert not bench.path(4).passes()
         change(guardian, "replace", "10.77.1.0/24", "10.78.0.0/16")
-        assert bench.path(4).passes()
+        assert bench.path(4).passes(wait_s=10)
         assert rules_of(guardian)[rule_id]["acting"]
         with pytest.raises(FwtopError, match="takes up to 10,000"):
             change(guardian, "add", *(f"100.64.{number >> 8}.{number & 255}" for number in range(10_001)))

@@ -214,7 +214,7 @@ def test_crash_at_any_step_leaves_the_rules_as_they_were(
         for rule_id in rules_of(guardian):
             guardian.demand(Undo((rule_id,)))
     assert bench.state() == before
-    assert bench.path(4).passes()
+    assert bench.path(4).passes(wait_s=10)
 
 
 REDIRECT = "-t nat -A PREROUTING -p udp --dport 5353 -j REDIRECT --to-ports 53"

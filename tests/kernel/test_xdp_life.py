@@ -264,14 +264,14 @@ def test_rules_planned_as_a_set_are_compiled_once(bench: XdpBench, poll_until) -
         apply(guardian, four)
         program = program_id(bench)
         assert not bench.path(4).passes()
-        assert bench.path(6).passes(), "the second is only planned"
+        assert bench.path(6).passes(wait_s=10), "the second is only planned"
         second = apply(guardian, six)
         assert program_id(bench) == program
         assert not bench.path(6).passes()
         poll_until(lambda: rules_of(guardian)[second]["packets"] > 0)
         guardian.demand(Undo((second,)))
         assert program_id(bench) != program
-        assert bench.path(6).passes()
+        assert bench.path(6).passes(wait_s=10)
         assert not bench.path(4).passes()
 
 
