@@ -20,6 +20,7 @@ from fwtop.bench.terminal import Terminal
 from fwtop.bench.testbed import SOURCES, Testbed
 from fwtop.kernel.namespaces import inside
 from fwtop.lab import network as net
+from fwtop.lab.namespaces import run as run_in_lab
 from fwtop.model.errors import FwtopError
 
 _OUT, _FAR, _BRIDGE = "out1", "far1", "br0"
@@ -86,18 +87,22 @@ def _passed_on(testbed: Testbed, seconds: float, kind: str, load: Load) -> float
 
 
 def _arrived(testbed: Testbed) -> int:
-    with inside(testbed.victim):
+    with inside(testbed.lab.attacker):
         lines = Path("/proc/thread-self/net/dev").read_text(encoding="ascii").splitlines()
     found = next(line for line in lines if line.strip().startswith(f"{_FAR}:"))
     return int(found.partition(":")[2].split()[1])
 
 
 def _cable(testbed: Testbed) -> None:
-    """Add the wire to the machine behind; the victim's own address is no longer its own."""
-    testbed.run("ip", "link", "add", _OUT, "type", "veth", "peer", "name", _FAR)
-    for name in (_OUT, _FAR):
-        testbed.run("ip", "link", "set", name, "up")
-    testbed.run("nft", "-f", "-", text=_FAR_END.format(_FAR))
+    """Add the wire to the machine behind; the victim's own address is no longer its own.
+
+    The far end is in the other namespace: its drops are not the watched machine's.
+    """
+    far = testbed.lab.attacker
+    testbed.run("ip", "link", "add", _OUT, "type", "veth", "peer", "name", _FAR, "netns", far)
+    testbed.run("ip", "link", "set", _OUT, "up")
+    run_in_lab("ip", "-n", far, "link", "set", _FAR, "up")
+    run_in_lab("ip", "netns", "exec", far, "nft", "-f", "-", text=_FAR_END.format(_FAR))
     testbed.run("ip", "address", "del", f"{net.VICTIM_4}/{net.LENGTH_4}", "dev", net.VICTIM_INTERFACE)
 
 
