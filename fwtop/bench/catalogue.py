@@ -41,7 +41,7 @@ TABLES = (
     Table(
         "pipeline",
         "watching",
-        "packets per second and core: parse, aggregate, read a capture",
+        "packets per second and core: parse, aggregate, read a capture; CPU time of a judgement",
         needs_root=False,
     ),
     Table(

@@ -1,5 +1,10 @@
 from __future__ import annotations
 
+from fwtop.analysis.advisor import make_context
+from fwtop.analysis.classify import find_attacks
+from fwtop.analysis.config import AdviseConfig
+from fwtop.analysis.history.baseline import Baseline
+from fwtop.bench.accuracy.crowded import at_once, window_of
 from fwtop.bench.frame import Options
 from fwtop.bench.tables.watching import pipeline
 
@@ -11,4 +16,14 @@ def test_the_pipeline_table_measures_every_row_in_every_round() -> None:
     names = [row["name"] for row in table["rows"]]
     assert "parse and aggregate SYN" in names
     assert "read pcap" in names
+    assert "judge 60,000 samples: 40 attacks" in names
     assert all(row["median"] > 0 and row["low"] <= row["median"] <= row["high"] for row in table["rows"])
+
+
+def test_of_forty_attacks_at_once_most_are_named() -> None:
+    """Some share their packets' kind and port, or are too alike, and are one."""
+    names = at_once(40)
+    assert len(set(names)) == 40
+    window = window_of(names, samples=20_000)
+    found = {one.kind for one in find_attacks(make_context(window, AdviseConfig(), Baseline()))}
+    assert len(found) >= 25

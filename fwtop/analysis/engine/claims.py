@@ -1,7 +1,8 @@
 """Who gets the packets: one resolver for all hypotheses, whatever the order in which they are declared.
 
 Cuts take their turn by what proves their attacks. Within a turn all groups are cut from the same packets; the
-likeliest attack takes what it explains first, and what lost packets to it is cut and judged again.
+likeliest attack takes what it explains first. What lost packets to it is cut and judged again when no attack
+is left that lost none: once for all attacks beside it, not once for each.
 """
 
 from __future__ import annotations
@@ -22,9 +23,14 @@ _MOST = 64  # attacks of one turn: a bound on its cost
 def resolve(context: AnalysisContext, cuts: Iterable[Cut], entries: Sequence[Hypothesis]) -> None:
     """Explain all groups of one turn; attacks become findings of the context."""
     about = {cut: [one for one in entries if one.of in (cut, None)] for cut in cuts}
-    opened = {cut: _explained(context, cut, about[cut]) for cut in about}
+    opened: dict[Cut, list[Explained]] = {}
+    stale = set(about)
     for _ in range(_MOST):
         attacks = [(one, cut) for cut, found in opened.items() for one in found if one.is_attack]
+        if not attacks:
+            opened |= {cut: _explained(context, cut, about[cut]) for cut in stale}
+            stale = set()
+            attacks = [(one, cut) for cut, found in opened.items() for one in found if one.is_attack]
         if not attacks:
             break
         winner, cut = max(attacks, key=lambda item: item[0].rank)
@@ -33,11 +39,10 @@ def resolve(context: AnalysisContext, cuts: Iterable[Cut], entries: Sequence[Hyp
         context.explained.append(one)
         attach(context)
         for other, found in opened.items():
-            kept = [group for group in found if not _contested(context, group)]
-            if other is cut and not cut.again:
-                opened[other] = kept
-            elif other is cut or len(kept) < len(found):
-                opened[other] = _explained(context, other, about[other])
+            opened[other] = [group for group in found if not _contested(context, group)]
+            if (other is cut and cut.again) or (other is not cut and len(opened[other]) < len(found)):
+                stale.add(other)
+    opened |= {cut: _explained(context, cut, about[cut]) for cut in stale}
     for found in opened.values():
         for one in found:
             context.explained.append(one)

@@ -1,7 +1,7 @@
-"""Packet throughput of the console's pipeline: parse, aggregate, read a capture (P3 and P9).
+"""Packet throughput of the console's pipeline: parse, aggregate, judge, read a capture (P3 and P9).
 
-Traffic is generated from fixed seeds. Figures are packets per second of this process's CPU time; tshark is
-measured for comparison where it is installed.
+Traffic is generated from fixed seeds. Figures are packets per second of this process's CPU time, and for a
+judgement milliseconds of it; tshark is measured for comparison where it is installed.
 """
 
 from __future__ import annotations
@@ -19,11 +19,16 @@ from pathlib import Path
 
 import numpy as np
 
+from fwtop.analysis.advisor import make_context
+from fwtop.analysis.classify import find_attacks
+from fwtop.analysis.config import AdviseConfig
+from fwtop.analysis.history.baseline import Baseline
+from fwtop.bench.accuracy.crowded import FLOODS, SAMPLES, at_once, window_of
 from fwtop.bench.frame import Document, Options, Row, measure
 from fwtop.capture.reader import read_capture
 from fwtop.model.traffic.counters import Counters
 from fwtop.model.traffic.packets import U8, U16, Hook, PacketBatch
-from fwtop.model.traffic.window import NoOrigin
+from fwtop.model.traffic.window import NoOrigin, Window
 from fwtop.parse.packets import parse_packets
 from fwtop.stats.engine import Engine
 
@@ -31,6 +36,7 @@ _TICK_ROWS = 5000  # 20,000 samples a second at 4 Hz
 _TICKS = 24
 _WIDTH = 216  # captured bytes of a live record
 _TSHARK_SECONDS = 120
+_MANY = 40  # attacks at once
 
 
 def run(options: Options, *, captured: int | None = None) -> Document:
@@ -38,7 +44,7 @@ def run(options: Options, *, captured: int | None = None) -> Document:
     rounds = options.choose(5, 1)
     size = captured or (40_000 if options.quick else 300_000)
     with tempfile.TemporaryDirectory(prefix="fwtop-bench-") as directory:
-        rows = [*_live_rows(), *_capture_rows(Path(directory), size)]
+        rows = [*_live_rows(), *_judging_rows(), *_capture_rows(Path(directory), size)]
         # Warm up, so that caches, imports and the allocator are in the same state in every measured round.
         return Document("pipeline", rounds, measure(rows, rounds, warm=True))
 
@@ -77,6 +83,27 @@ def _live_rows() -> list[Row]:
             _row(f"parse and aggregate {name}", count, partial(_observe, parse)),
         ]
     return rows
+
+
+def _judging_rows() -> list[Row]:
+    """Name the attacks of a window, as the screen does every two seconds."""
+    windows = (
+        ("one UDP flood", FLOODS[:1]),
+        ("one SYN flood", FLOODS[1:]),
+        ("both", FLOODS),
+        (f"{_MANY} attacks", at_once(_MANY)),
+    )
+    return [
+        Row(f"judge {SAMPLES:,} samples: {name}", "ms CPU", partial(_judging_ms, window_of(names)))
+        for name, names in windows
+    ]
+
+
+def _judging_ms(window: Window) -> float:
+    def judge() -> None:
+        find_attacks(make_context(window, AdviseConfig(), Baseline()))
+
+    return 1_000 * _seconds(judge, is_child=False)
 
 
 def _identity(batch: PacketBatch) -> PacketBatch:
