@@ -36,7 +36,7 @@ def resolve(context: AnalysisContext, cuts: Iterable[Cut], entries: Sequence[Hyp
         winner, cut = max(attacks, key=lambda item: item[0].rank)
         one = _joined(winner, cut, opened[cut])
         context.claim(one.finding())
-        context.explained.append(one)
+        _tell(context, one)
         attach(context)
         for other, found in opened.items():
             opened[other] = [group for group in found if not _contested(context, group)]
@@ -45,9 +45,18 @@ def resolve(context: AnalysisContext, cuts: Iterable[Cut], entries: Sequence[Hyp
     opened |= {cut: _explained(context, cut, about[cut]) for cut in stale}
     for found in opened.values():
         for one in found:
-            context.explained.append(one)
+            _tell(context, one)
             if one.settled:
                 context.benign[one.group.packets.rows] = True
+
+
+def _tell(context: AnalysisContext, one: Explained) -> None:
+    """Keep an explained group if the operator asks for explanations.
+
+    It refers to its context: otherwise each window's packets would wait for the garbage collector.
+    """
+    if context.explains:
+        context.explained.append(one)
 
 
 def _explained(context: AnalysisContext, cut: Cut, entries: Sequence[Hypothesis]) -> list[Explained]:
