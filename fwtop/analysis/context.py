@@ -88,7 +88,7 @@ class AnalysisContext:
     sockets: SocketTable | None = None  # live: the connections that this host serves
     held_memory: HeldMemory = field(default_factory=HeldMemory)
     explains: bool = False  # weigh also what can't be an attack, for `fwtop read --explain`
-    explained: list[Explained] = field(default_factory=list)  # if `explains`: the groups, those of attacks too
+    explained: list[Explained] = field(default_factory=list)  # the groups, if `explains`
 
     @cached_property
     def tcp(self) -> TcpView:

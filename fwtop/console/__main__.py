@@ -9,6 +9,7 @@ import sys
 
 from fwtop.console.garbage import collect_seldom
 from fwtop.console.handoff import Options, receive_handoff
+from fwtop.console.lean import without_openssl
 from fwtop.model.errors import CONSOLE_OUT_OF_MEMORY, FwtopError
 from fwtop.sandbox.confine import confine
 from fwtop.sandbox.syscalls import Profile
@@ -33,6 +34,7 @@ def _run(options: Options, launcher: socket.socket) -> int:
     # Import before waiting for the handoff: the guardian compiles its programs meanwhile. Modules and classes
     # are never garbage; collecting during the imports would cost a tenth of their time.
     gc.disable()
+    without_openssl()
     if options.mode == "tui":
         from fwtop.console.feed import run_screen as run
     elif options.mode == "record":

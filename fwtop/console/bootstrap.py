@@ -20,6 +20,7 @@ from fwtop.console.evidence import EvidenceSampler
 from fwtop.console.handoff import Handoff, Options
 from fwtop.console.live import LiveSession, RulePreviews
 from fwtop.console.packets.packet_lists import LivePackets
+from fwtop.console.packets.packet_ring import PacketRing
 from fwtop.console.packets.samples import SamplePackets
 from fwtop.console.recorder import Recorder
 from fwtop.console.refresh_rate import RefreshRate
@@ -158,6 +159,7 @@ def build(
     engine = Engine(lookup, window_seconds=window_seconds, top=options.top, live=True, own=own)
     notes = [safe_text(warning) for warning in observation.warnings]
     notes += loaded.notes
+    ring = PacketRing()
     session = LiveSession(
         watching,
         source,
@@ -170,6 +172,7 @@ def build(
         late=lambda: link.late() + quick.late(),
         connections=ConnectionMeter(),
         refresh=RefreshRate(watched=options.mode != "record" or options.jsonl_fd is not None),
+        ring=ring if options.mode == "tui" else None,
     )
 
     def latest_window() -> Window | None:
@@ -202,9 +205,7 @@ def build(
 
     samples = SamplePackets(latest_window, lookup, dissector)
 
-    packets = LivePackets(
-        lambda: session.ring.latest, lambda: (session.statuses, session.allowed, advisor.standing)
-    )
+    packets = LivePackets(lambda: ring.latest, lambda: (session.statuses, session.allowed, advisor.standing))
 
     def export(format_name: str) -> str:
         if recorder is None:

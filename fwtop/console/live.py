@@ -141,8 +141,12 @@ class LiveSession:
         late: Callable[[], list[str]] = list,
         connections: SocketReader | None = None,
         refresh: RefreshRate | None = None,
+        ring: PacketRing | None = None,
     ) -> None:
-        """`late` returns a line per guardian answer that arrived after its request had timed out."""
+        """`late` returns a line per guardian answer that arrived after its request had timed out.
+
+        `ring` keeps the newest packets, for whoever looks at them.
+        """
         self._connections = connections
         self._link = link
         self._source = source
@@ -161,7 +165,7 @@ class LiveSession:
         self._judgement = Judgement()
         self._baseline = advisor.baseline.copy()  # as of the last judgement
         self.latest: Observed | None = None
-        self.ring = PacketRing()
+        self._ring = ring
         self.totals: RunningTotals | None = None  # kept if set
 
     @property
@@ -197,7 +201,8 @@ class LiveSession:
         self._engine.feed(batch, counters, time.time())
         if self._rules.in_force != before:
             self._engine.rules_changed()
-        self.ring.add(batch, counters)
+        if self._ring is not None:
+            self._ring.add(batch, counters)
         if self.totals is not None:
             self.totals.add(batch, counters)
         self._survey.poll()

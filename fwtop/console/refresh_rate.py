@@ -17,6 +17,9 @@ from collections.abc import Callable, Hashable, Mapping
 _SETTLED_SECONDS = 4.5  # without a change: then one window was judged that began after it
 _TICK_SECONDS, _JUDGE_SECONDS = 2.0, 6.0  # minimum intervals at the reduced rate
 _STEADY_TICK_SECONDS, _STEADY_JUDGE_SECONDS = 1.0, 2.0  # in calm, or in an attack that stays as it is
+_UNWATCHED_SECONDS = (
+    4.0  # for both, in calm, if nobody looks: a snapshot then tells of all packets since the last
+)
 _NORMAL_JUDGE_SECONDS = 1.0
 _CHECK_SECONDS = 0.25  # between two looks for a change in calm traffic: an attack must not wait for the tick
 _EARLY = 0.1  # ticks are never exactly on time: a judgement may be due this much earlier
@@ -30,7 +33,7 @@ class RefreshRate:
     """Decides when to tick and judge, from the time of the last change; `clock` is monotonic."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, *, watched: bool = True) -> None:
-        """Without `watched`, nobody looks: calm seconds are merged, two at a time."""
+        """Without `watched`, nobody looks: calm seconds are merged."""
         self._watched = watched
         self._clock = clock
         self._last_change = clock()
@@ -62,11 +65,13 @@ class RefreshRate:
         return self._cpu_saturated and self._is_settled()
 
     @property
-    def _steady_factor(self) -> float:
-        """Times the intervals of steady traffic that are waited; 0: traffic isn't steady."""
+    def _steady_seconds(self) -> tuple[float, float]:
+        """Intervals of ticks and of judgements in steady traffic; 0: traffic isn't steady."""
         if not self._is_settled() or not (self._calm or self._watched):
-            return 0.0
-        return 1.0 if self._watched else 2.0
+            return 0.0, 0.0
+        if self._watched:
+            return _STEADY_TICK_SECONDS, _STEADY_JUDGE_SECONDS
+        return _UNWATCHED_SECONDS, _UNWATCHED_SECONDS
 
     def _is_settled(self) -> bool:
         return self._clock() - self._last_change >= _SETTLED_SECONDS
@@ -75,7 +80,7 @@ class RefreshRate:
         """Return the interval until the next tick, given the normal one."""
         if self.reduced:
             return max(normal, _TICK_SECONDS)
-        return max(normal, _STEADY_TICK_SECONDS * self._steady_factor)
+        return max(normal, self._steady_seconds[0])
 
     def check_seconds(self, normal: float) -> float:
         """Return how long to wait before looking whether traffic has changed, given the normal interval."""
@@ -91,7 +96,7 @@ class RefreshRate:
         low, high = sorted((pps + 1.0, self._judged_pps + 1.0))
         steady = not _moved(mix, self._judged_mix, _MIX) and not _moved(ends, self._judged_ends, _ENDS)
         if steady:
-            wait = _JUDGE_SECONDS if self.reduced else max(wait, _STEADY_JUDGE_SECONDS * self._steady_factor)
+            wait = _JUDGE_SECONDS if self.reduced else max(wait, self._steady_seconds[1])
         sudden = high > low * _SURGE or _moved(ends, self._judged_ends, _LEAP)
         if now - self._judged < wait - _EARLY and not sudden:
             return False

@@ -214,7 +214,10 @@ class Engine:
         return min(offsets) if self._live and offsets else None
 
     def tables(self, also: Sequence[Prefix] = ()) -> Tables:
-        """Return all tables of the window; `also` are addresses to list even if they send little."""
+        """Return all tables of the window; `also` are addresses to list even if they send little.
+
+        Frees the sums, several MB in a flood: they are made anew from the next batch on.
+        """
         digest, counters = self._summed()
         known = any(fed.counters is not None for fed in self._fed) or self._counters is not None
         seconds = counters.seconds
@@ -225,6 +228,7 @@ class Engine:
             book = ledger.recorded(counters.arrived_packets, seconds)
         drops = sources.Drops.of(float(digest.total[DROPPED]), counters, self._stores[1].rows())
         targets = destinations.table(digest.destinations, scale, drops, self._top)
+        self._sum = None
         return Tables(
             totals=_totals(counters, book),
             sampling=_sampling(digest, counters),

@@ -13,7 +13,7 @@ from fwtop.model.traffic.packets import PacketBatch
 
 RESERVOIR_ROWS = 100_000
 _NAMES = [item.name for item in fields(PacketBatch)]
-_SPARE = 1.5  # times the present rows are allocated
+_SPARE = 1.34  # times the present rows are allocated
 
 
 class SlidingRows:

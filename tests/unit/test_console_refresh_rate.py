@@ -108,9 +108,10 @@ def test_calm_traffic_is_shown_once_a_second_and_judged_every_two() -> None:
     assert judgements(refresh, clock, 8.0) == 4
 
 
-def test_calm_traffic_that_nobody_watches_is_looked_at_half_as_often() -> None:
+def test_calm_traffic_that_nobody_watches_is_looked_at_a_quarter_as_often() -> None:
     refresh, clock = settled(cpu_saturated=False, calm=True, watched=False)
-    assert refresh.tick_seconds(1.0) == 2.0
+    assert refresh.tick_seconds(1.0) == 4.0
+    assert refresh.check_seconds(1.0) == 0.25  # a change is looked for as often as ever
     assert judgements(refresh, clock, 12.0) == 3
     refresh.changed()
     assert refresh.tick_seconds(1.0) == 1.0

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import os
 import random
 import string
 import subprocess
 import sys
+import weakref
 from pathlib import Path
 
 import numpy as np
@@ -133,6 +135,21 @@ def test_the_weights_belong_to_entries_and_features_that_exist() -> None:
     entries = {one.key: {says.feature.name for says in one.evidence} for one in DECLARED}
     assert set(fitted.shifts) <= set(entries)
     assert all(set(factors) <= entries[key] for key, factors in fitted.factors.items())
+
+
+def test_a_judged_window_goes_without_the_garbage_collector() -> None:
+    """Which seldom comes by: in a flood each window holds several megabytes of packets."""
+    context = context_of(draw("tool: syn_with_resets", 1))
+    gc.collect()
+    gc.disable()
+    try:
+        find_attacks(context)
+        judged = weakref.ref(context)
+        assert context.findings
+        del context
+        assert judged() is None
+    finally:
+        gc.enable()
 
 
 def test_explanations_name_rivals_and_what_is_impossible() -> None:
