@@ -37,6 +37,7 @@ from fwtop.ui.lists.rows import Item
 from fwtop.ui.lists.rule_details import effect_and_facts, effect_lines
 from fwtop.ui.lists.table import CellContext
 from fwtop.ui.settings import Settings
+from fwtop.ui.state.link_budget import LinkBudget
 from fwtop.ui.state.packet_row import PacketRow
 from fwtop.ui.state.rule_effects import RuleEffects
 from fwtop.ui.state.scope import Scope
@@ -45,10 +46,9 @@ from fwtop.ui.state.trends import Trends
 from fwtop.ui.tab_screen import TabScreen
 from fwtop.ui.tabs import TAB, Content
 
-# Between two drawings of long lists with --slow: in a flood all their rows change. A list of a large terminal
-# takes 13 KB; it may fill this much of the link, so that any ten seconds stay below 3 KiB a second.
-_SLOW_LIST_SECONDS, _SLOW_LIST_MOST_SECONDS = 5.0, 30.0
-_SLOW_LIST_BYTES = 1_200  # a second
+_SLOW_LIST_SECONDS = (
+    5.0  # at least between two drawings of long lists with --slow: in a flood all rows change
+)
 _CLOCK_SECONDS, _EARLY_SECONDS = 1.0, 0.05
 
 
@@ -74,7 +74,7 @@ class SnapshotScreen(TabScreen, inherit_bindings=False):
         self.trends = Trends()
         self._noted = 0.0  # the time of the last snapshot
         self._listed = -math.inf  # when the long lists were drawn
-        self._sent_then = 0
+        self._budget = LinkBudget()
         self.sent: Callable[[], int] = lambda: 0  # bytes that the terminal took so far
         self._lists_due = True
         self._redrawn = -math.inf  # when header and status were drawn
@@ -153,8 +153,10 @@ class SnapshotScreen(TabScreen, inherit_bindings=False):
             self.actions.expiry.update(snapshot.mitigations, self.now())
         self._note(snapshot, self.now())
         self._focus_for(snapshot)
-        self._lists_due = not self.slow or self._lists_are_old()
-        self.place_again()
+        room = not self.slow or self._has_room()
+        self._lists_due = room and not (self.slow and self._lists_are_new())
+        if room:
+            self.place_again()  # which moves lists
         self.redraw()
         self._lists_due = True  # what keys and resizing change is drawn at once
         self._ask_part()
@@ -249,10 +251,14 @@ class SnapshotScreen(TabScreen, inherit_bindings=False):
             "proposals" if judgement.proposals else "attacks" if judgement.attacks else "sources"
         )
 
-    def _lists_are_old(self) -> bool:
-        took = (self.sent() - self._sent_then) / _SLOW_LIST_BYTES
-        wait = min(max(took, _SLOW_LIST_SECONDS), _SLOW_LIST_MOST_SECONDS)
-        return not 0 <= self.now() - self._listed < wait
+    def _has_room(self) -> bool:
+        """Whether a slow link may get a list now; what a key asks for doesn't wait."""
+        self._budget.note(self._clock(), self.sent())
+        width, height = self.app.size
+        return self._budget.has_room(width * height)
+
+    def _lists_are_new(self) -> bool:
+        return 0 <= self._clock() - self._listed < _SLOW_LIST_SECONDS
 
     def redraw(self) -> None:
         """Draw the last snapshot, behind dialogs too; only what changed goes to the terminal."""
@@ -274,7 +280,7 @@ class SnapshotScreen(TabScreen, inherit_bindings=False):
             )
             part = self.parts.over(snapshot)
             if self._lists_due:
-                self._listed, self._sent_then = self.now(), self.sent()
+                self._listed = self._clock()
             for name, panel in self.panels.items():
                 if panel.display and (self._lists_due or panel.blank or name not in PART_PANELS):
                     panel.take(part if name in PART_PANELS else snapshot, context)

@@ -264,8 +264,8 @@ async def test_slow_links_get_costly_lists_less_often() -> None:
     """Whatever a list takes, in no ten seconds may it take more than the link gives."""
     base = snapshot()
     async with running(base, LARGE, slow=True) as run:
-        for seconds, drawn in ((6.0, False), (6.0, True)):
-            run.app.main.sent = lambda: 12_000
+        for seconds, drawn in ((6.0, False), (2.0, False), (8.0, True)):
+            run.app.main.sent = lambda: 20_000
             run.clock[0] += seconds
             fresh = tuple(
                 replace(source, key=f"192.0.2.{run.clock[0]:.0f}") for source in base.tables.sources.address
