@@ -10,7 +10,7 @@ from fwtop.report.facts.periods import Protection
 from fwtop.report.facts.spans import AttackSpan
 from fwtop.report.facts.sums import Sums
 from fwtop.report.facts.users import CONNECTING, Felt
-from fwtop.report.wording import clock, day_and_time, plural, si
+from fwtop.report.wording import about, clock, day_and_time, plural, si
 
 
 def headline(info: SessionInfo, spans: tuple[AttackSpan, ...]) -> str:
@@ -66,12 +66,11 @@ def _stopped(sums: Sums, protection: Protection) -> tuple[str, ...]:
     whole = percent(sums.dropped / sums.packets if sums.packets else 0.0, None)
     if not protection.packets:
         return (f"{whole} of all packets were dropped.",)
-    mine, other = (percent(part / protection.packets, None) for part in (protection.mine, protection.other))
+    droppers = (("fwtop's rules", protection.mine), ("other firewalls", protection.other))
+    parts = [f"{who} dropped {about(n / protection.packets)}" for who, n in droppers if n]
+    stopped = " and ".join(parts) or "firewalls dropped nothing"
     reached = percent(protection.reached / protection.packets, None)
-    return (
-        f"Of the attack's {si(protection.packets)} packets fwtop's rules dropped about {mine}, "
-        f"other firewalls {other}; about {reached} reached services.",
-    )
+    return (f"Of the attack's {si(protection.packets)} packets {stopped}; about {reached} reached services.",)
 
 
 def _users(spans: tuple[AttackSpan, ...], felt: tuple[Felt, ...]) -> tuple[str, ...]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+from fwtop.render.numbers import percent
+
 _UNITS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
@@ -39,3 +41,9 @@ def plural(number: int, noun: str) -> str:
 
 def _moment(at: float) -> datetime:
     return datetime.fromtimestamp(min(max(at, 0.0), 253_402_300_799.0), UTC)
+
+
+def about(share: float) -> str:
+    """Return a share that is an estimate; a bound such as ">99.9 %" says so itself."""
+    words = percent(share, None)
+    return words if words.startswith(("<", ">")) else f"about {words}"

@@ -14,7 +14,7 @@ from fwtop.report.page.chart import attack_chart
 from fwtop.report.page.markup import Markup, join, tag
 from fwtop.report.page.tables import key_cell
 from fwtop.report.summary import Digest
-from fwtop.report.wording import clock, plural, si
+from fwtop.report.wording import about, clock, plural, si
 
 PART_TITLES = (
     ("address", "Senders"),
@@ -59,7 +59,7 @@ def attack_words(span: AttackSpan) -> list[str]:
         words.append(f"against {span.target}")
     if span.stopped is not None and span.packets and span.kind != FULL_TABLE:
         words.append(
-            f"about {percent(span.stopped, None)} of its {si(span.packets)} packets dropped by firewalls, "
+            f"{about(span.stopped)} of its {si(span.packets)} packets dropped by firewalls, "
             f"{percent(span.reached or 0.0, None)} reached services"
         )
     words.append(f"{percent(span.confidence, None)} sure")

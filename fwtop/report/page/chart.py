@@ -109,7 +109,7 @@ def attack_chart(ticks: Sequence[Tick], spans: Sequence[AttackSpan]) -> Markup:
         shapes.append(_strip(frame, span, ticks))
         ends = {"x1": _LEFT, "x2": WIDTH - _RIGHT, "y1": frame.bottom, "y2": frame.bottom}
         shapes.append(tag("line", class_="axis", **ends))
-        shapes.append(tag("text", si(most), class_="tick-y", x=_LEFT - 8, y=top + 8))
+        shapes.append(tag("text", _axis_label(most), class_="tick-y", x=_LEFT - 8, y=top + 8))
     height = len(drawn) * _STRIP + 18.0
     shapes.append(_time_axis(Frame(ticks[0].at, ticks[-1].at, 0.0, height - 24.0, most)))
     return tag(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from fwtop.render.numbers import duration_words, percent
@@ -13,6 +14,7 @@ from fwtop.report.summary import Digest
 from fwtop.report.wording import clock, day_and_time, plural, si
 
 _MOST_DONE = 6
+_UNIT = re.compile(r"(?<=\d) (?=(?:%|h|min|s|[kMGT])\b|%)")
 _AS_USUAL = 0.995
 Figure = tuple[str, str, str]
 
@@ -24,14 +26,14 @@ def first_page(digest: Digest) -> Markup:
     when = f"{day_and_time(info.started)}, {duration_words(info.seconds)}"
     bad = " bad" if digest.protection.attacked_at_end else ""
     figures = (
-        tag("div", tag("dt", name), tag("dd", value, tag("small", more)))
+        tag("div", tag("dt", name), tag("dd", _unbroken(value), tag("small", _unbroken(more))))
         for name, value, more in figures_of(digest)
     )
     return tag(
         "div",
         tag("p", " · ".join(part for part in (info.host, where, when) if part), class_="eyebrow"),
         tag("h1", digest.headline),
-        tag("p", " ".join(digest.summary), class_="lead"),
+        tag("p", _unbroken(" ".join(digest.summary)), class_="lead"),
         tag("p", f"At the end: {digest.state[:1].lower()}{digest.state[1:]}", class_=f"state{bad}"),
         tag("dl", *figures, class_="figures"),
         _timeline(digest),
@@ -59,6 +61,11 @@ def figures_of(digest: Digest) -> list[Figure]:
         fill = percent(sums.conntrack_peak / sums.conntrack_max, None)
         figures.append(("Connection table, fullest", fill, f"of {sums.conntrack_max:,} entries"))
     return figures
+
+
+def _unbroken(words: str) -> str:
+    """Keep numbers and their units on one line."""
+    return _UNIT.sub("\N{NO-BREAK SPACE}", words)
 
 
 def _droppers(digest: Digest) -> str:
