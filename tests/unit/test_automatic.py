@@ -108,7 +108,7 @@ def test_a_rule_stays_while_its_attack_pauses_and_is_judged_when_that_is_back() 
             status = replace(status, state=state, pps=pps_when_back if is_back else 0.0, expires=START + 600)
             decisions = automat.next(seen(second, calm=second <= 40, rules=(status,)))
             for decision in decisions:
-                automat.answered(decision, START + second, is_refused=False)
+                automat.answered(decision, START + second - 5, is_refused=False)
             made += decisions
         assert [one.verb for one in made] == verbs
         assert "pauses" in made[0].why
@@ -118,7 +118,7 @@ def test_a_rule_that_takes_long_to_install_is_asked_for_once() -> None:
     automat = Automat(POLICY)
     (decision,) = automat.next(seen(0))
     assert [automat.next(seen(second)) for second in range(1, 15)] == [[]] * 14
-    automat.answered(decision, START + 15, is_refused=False)
+    automat.answered(decision, START + 10, is_refused=False)
     assert [automat.next(seen(second)) for second in range(15, 19)] == [[]] * 4
 
 
@@ -131,6 +131,18 @@ def test_a_rule_on_header_fields_comes_before_a_list_of_sources_that_stops_littl
         judged = replace(found.judgement, proposals=offers)
         (decision,) = Automat(POLICY).next(replace(found, judgement=judged))
         assert bool(decision.rule.match.sources) is is_list
+
+
+@pytest.mark.parametrize(("share", "is_more"), [(0.74, False), (0.5, True)])
+def test_a_second_rule_is_for_packets_that_the_first_one_passes(share: float, is_more: bool) -> None:
+    automat = Automat(POLICY)
+    fields = {"attack_share": 0.73, "rule": replace(rule(), id="", match=Match(sport=53))}
+    (first,) = automat.next(seen(0, offer=fields))
+    automat.answered(first, START - 5, is_refused=False)
+    status = RuleStatus(replace(first.rule, id="7"), State.PROVISIONAL, pps=100_000.0)
+    other = {"attack_share": share, "rule": replace(rule(), id="", match=Match(fragment=True))}
+    made = [one for second in range(1, 9) for one in automat.next(seen(second, offer=other, rules=(status,)))]
+    assert bool(made) is is_more
 
 
 @pytest.mark.parametrize(("calm", "after", "is_wrong"), [(100, 60, True), (100, 90, False), (20, 25, False)])

@@ -22,9 +22,8 @@ _UNABLE_SECONDS = 10.0
 _WATCHED_SECONDS = 60.0  # after that a loss of clients is no longer the rule's doing
 _IDLE_SECONDS = 60.0  # a rule that drops nothing for so long is not renewed
 _RENEWED = 0.2  # of its time to live that is left when a rule is renewed
-_LASTING = (
-    0.3  # of an attack that a rule on header fields may stop less than a list: the next pulse has new sources
-)
+_LARGE_PART, _SAME_PART = 0.55, 0.04  # of an attack
+_LASTING = 0.3  # of an attack that header fields may stop less than a list: the next pulse has new sources
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +34,7 @@ class Decision:
     rule: Rule
     why: str
     attack: str = ""  # key of the attack that it is installed against
+    part: float = 0.0  # of that attack's packets that it is predicted to drop; 0 for a list of sources
 
 
 class Automat:
@@ -45,7 +45,7 @@ class Automat:
         self._clients = Clients()
         self._watched: dict[str, Trial] = {}
         self._settling: dict[str, float] = {}  # attack → when another rule may follow
-        self._asked: dict[tuple[object, ...], tuple[float, str]] = {}  # rule → until it is seen, its attack
+        self._asked: dict[tuple[object, ...], tuple[float, Decision]] = {}  # rule → until it is seen
         self._barred: dict[tuple[object, ...], float] = {}  # rule → until when
         self._told: dict[str, float] = {}  # attack → until when it is known that nothing is done
         self.unable: list[tuple[str, str]] = []  # kinds of attacks, and why nothing is done; for the reader
@@ -85,7 +85,7 @@ class Automat:
                 self._watched[decision.rule.id].asked_until = now + _SEEN_SECONDS
             return
         self._settling[decision.attack] = now + _SETTLE_SECONDS
-        self._asked[_identity(decision.rule)] = (now + _SETTLE_SECONDS, decision.attack)
+        self._asked[_identity(decision.rule)] = (now + _SETTLE_SECONDS, decision)
         if is_refused:
             self.bar(decision.rule, now)
 
@@ -93,9 +93,10 @@ class Automat:
         """Return how a rule does; of one that an earlier recording has kept nothing is to be decided."""
         if status.rule.id not in self._watched:
             is_fresh = status.state is State.PROVISIONAL
-            _, attack = self._asked.get(_identity(status.rule), (now, ""))
+            _, asked = self._asked.get(_identity(status.rule), (now, None))
+            attack, part = (asked.attack, asked.part) if asked is not None else ("", 0.0)
             before = self._clients.recent() if is_fresh else None
-            self._watched[status.rule.id] = Trial(now, before, attack, is_judged=not is_fresh)
+            self._watched[status.rule.id] = Trial(now, before, attack, part, is_judged=not is_fresh)
         return self._watched[status.rule.id]
 
     def _review(self, status: RuleStatus, now: float) -> Iterator[Decision]:
@@ -141,15 +142,20 @@ class Automat:
             fitting = [
                 proposal
                 for proposal in snapshot.judgement.proposals
-                if proposal.attack == attack.title and self._fits(proposal, present)
+                if proposal.attack == attack.title
+                and self._fits(proposal, present)
+                and not self._is_stopped(attack, proposal)
             ]
             if not fitting:
                 self._tell_unable(attack, snapshot, now)
                 continue
-            rule = self._rule(max(fitting, key=_worth), now)
+            best = max(fitting, key=_worth)
+            rule = self._rule(best, now)
+            part = 0.0 if rule.match.sources else best.attack_share
+            decision = Decision("install", rule, f"is tried against {attack.title}", attack.key, part)
             self._settling[attack.key] = now + _ANSWER_SECONDS
-            self._asked[_identity(rule)] = (now + _ANSWER_SECONDS, attack.key)
-            yield Decision("install", rule, f"is tried against {attack.title}", attack.key)
+            self._asked[_identity(rule)] = (now + _ANSWER_SECONDS, decision)
+            yield decision
 
     def _tell_unable(self, attack: Attack, snapshot: Snapshot, now: float) -> None:
         """Say once in a while why an attack is left to the operator; not of one that rules are at work on."""
@@ -192,6 +198,17 @@ class Automat:
             and _identity(rule) not in present
             and _identity(rule) not in self._barred
         )
+
+    def _is_stopped(self, attack: Attack, proposal: Proposal) -> bool:
+        """Test whether one of the rules drops the same part of the attack, told from others by its size.
+
+        Two parts of an attack that are both larger than half of it overlap.
+        """
+        part = proposal.attack_share
+        if part < _LARGE_PART or proposal.rule is None or proposal.rule.match.sources:
+            return False
+        parts = [trial.part for trial in self._watched.values() if trial.attack == attack.key]
+        return any(abs(part - other) < _SAME_PART for other in parts)
 
     def _rule(self, proposal: Proposal, now: float) -> Rule:
         rule = proposal.rule

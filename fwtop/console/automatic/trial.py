@@ -19,6 +19,7 @@ class Trial:
     began: float
     before: float | None  # handshakes a second
     attack: str = ""  # key of the attack that it was installed against; "": not known, so always on
+    part: float = 0.0  # of the attack's packets that it was predicted to drop; 0 for a list of sources
     best_pps: float = 0.0
     dropped_at: float = 0.0
     attacked_seconds: float = 0.0  # during which its attack was on
