@@ -145,6 +145,14 @@ def test_a_second_rule_is_for_packets_that_the_first_one_passes(share: float, is
     assert bool(made) is is_more
 
 
+def test_a_second_rule_need_drop_only_what_the_first_one_left() -> None:
+    automat = Automat(POLICY)
+    (decision,) = automat.next(seen(0, flood={"mine_share": 0.8}))
+    status = RuleStatus(replace(decision.rule, id="7"), State.PROVISIONAL, pps=15_000.0)
+    made = [one for second in range(1, 14) for one in automat.next(seen(second, rules=(status,)))]
+    assert [one.verb for one in made] == ["keep"]
+
+
 @pytest.mark.parametrize(("calm", "after", "is_wrong"), [(100, 60, True), (100, 90, False), (20, 25, False)])
 def test_a_rule_that_costs_clients_their_handshakes_is_taken_back(
     calm: float, after: float, is_wrong: bool

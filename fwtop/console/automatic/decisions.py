@@ -35,6 +35,7 @@ class Decision:
     why: str
     attack: str = ""  # key of the attack that it is installed against
     part: float = 0.0  # of that attack's packets that it is predicted to drop; 0 for a list of sources
+    left: float = 1.0  # of that attack's packets that firewalls still pass
 
 
 class Automat:
@@ -94,9 +95,11 @@ class Automat:
         if status.rule.id not in self._watched:
             is_fresh = status.state is State.PROVISIONAL
             _, asked = self._asked.get(_identity(status.rule), (now, None))
-            attack, part = (asked.attack, asked.part) if asked is not None else ("", 0.0)
+            attack, part, left = (
+                (asked.attack, asked.part, asked.left) if asked is not None else ("", 0.0, 1.0)
+            )
             before = self._clients.recent() if is_fresh else None
-            self._watched[status.rule.id] = Trial(now, before, attack, part, is_judged=not is_fresh)
+            self._watched[status.rule.id] = Trial(now, before, attack, part, left, is_judged=not is_fresh)
         return self._watched[status.rule.id]
 
     def _review(self, status: RuleStatus, now: float) -> Iterator[Decision]:
@@ -152,7 +155,8 @@ class Automat:
             best = max(fitting, key=_worth)
             rule = self._rule(best, now)
             part = 0.0 if rule.match.sources else best.attack_share
-            decision = Decision("install", rule, f"is tried against {attack.title}", attack.key, part)
+            left = max(1.0 - attack.mine_share - attack.other_share, 0.0)
+            decision = Decision("install", rule, f"is tried against {attack.title}", attack.key, part, left)
             self._settling[attack.key] = now + _ANSWER_SECONDS
             self._asked[_identity(rule)] = (now + _ANSWER_SECONDS, decision)
             yield decision

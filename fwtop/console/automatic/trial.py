@@ -20,6 +20,7 @@ class Trial:
     before: float | None  # handshakes a second
     attack: str = ""  # key of the attack that it was installed against; "": not known, so always on
     part: float = 0.0  # of the attack's packets that it was predicted to drop; 0 for a list of sources
+    left: float = 1.0  # of the attack's packets that firewalls still passed when it was installed
     best_pps: float = 0.0
     dropped_at: float = 0.0
     attacked_seconds: float = 0.0  # during which its attack was on
@@ -37,7 +38,7 @@ class Trial:
 
     def is_effective(self, rule: Rule) -> bool:
         """Test whether it has dropped what may be expected."""
-        return self.best_pps >= max(_EFFECT * (rule.predicted_pps or 0.0), 1.0)
+        return self.best_pps >= max(_EFFECT * self.left * (rule.predicted_pps or 0.0), 1.0)
 
     def outcome(self, rule: Rule, seconds: float, now: float) -> str:
         """Return "works", "fails", "waits" or "" (not yet), by so many seconds of its attack.
