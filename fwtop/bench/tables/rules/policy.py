@@ -7,6 +7,7 @@ same operation. For each operation a row says which share of the clients' reques
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import statistics
 import tempfile
@@ -26,6 +27,7 @@ from fwtop.bench.testbed import Testbed
 from fwtop.client import discovery
 from fwtop.client.discovery import GuardianClient
 from fwtop.model.addresses.address import Prefix
+from fwtop.model.errors import FwtopError
 from fwtop.model.paths import GUARDIAN_DIRECTORY
 from fwtop.model.protocol import ListChange, Status, Undo
 from fwtop.model.rule import Kind, Level, Match, Protection, Rule
@@ -229,8 +231,10 @@ class _Operations:
     def _forget(self) -> None:
         """Take everything out of the kernel and the guardian, as a restart does."""
         found = self._client.demand(Status(allow=False)).data["rules"]
-        ids = (item["rule"]["id"] for item in found)
-        self._client.demand(Undo(tuple(rule_id for rule_id in ids if rule_id != self._rule.replaces)))
+        for rule_id in (item["rule"]["id"] for item in found):
+            if rule_id != self._rule.replaces:
+                with contextlib.suppress(FwtopError):  # over already: a status may be some seconds old
+                    self._client.demand(Undo((rule_id,)))
         for name in LISTS:
             self._client.change_list(ListChange(name, "delete"))
 
