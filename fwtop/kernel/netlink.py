@@ -109,11 +109,16 @@ def dump(protocol: int, kind: int, body: bytes, *, filtered: bool = False) -> Ge
 def get(protocol: int, kind: int, body: bytes) -> bytes:
     """Send a request with a single answer and return its body; raises OSError."""
     with open_socket(protocol) as channel:
-        channel.send(message(kind, NLM_F_REQUEST, body))
-        for answered, answer in messages(channel.recv(_RECEIVE_BYTES)):
-            if answered == _ERROR:
-                _check(answer)
-            return answer
+        return ask(channel, kind, body)
+
+
+def ask(channel: socket.socket, kind: int, body: bytes) -> bytes:
+    """Do the same over an open socket."""
+    channel.send(message(kind, NLM_F_REQUEST, body))
+    for answered, answer in messages(channel.recv(_RECEIVE_BYTES)):
+        if answered == _ERROR:
+            _check(answer)
+        return answer
     return b""
 
 

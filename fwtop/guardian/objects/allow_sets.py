@@ -50,7 +50,8 @@ class AllowSets:
         Raises FwtopError.
         """
         wanted = allow.passes(family)
-        if self._filled.get(family) == wanted and not self.shortfall(family, ipset.set_sizes()):
+        sizes = ipset.sizes_of(names_of(family))
+        if self._filled.get(family) == wanted and not self.shortfall(family, sizes):
             sets.restore(first)
             return
         self.forget(family)  # half done, they are filled again next time
@@ -59,13 +60,13 @@ class AllowSets:
 
     def refresh(self, allow: AllowList) -> None:
         """Do the same in the families that have rules; raises FwtopError."""
-        have = ipset.set_sizes().keys()
+        have = ipset.names()
         self.fill(allow, [family for family in ALLOW_SETS if ALLOW_SETS[family] in have])
 
     def shortfall(self, family: int, sizes: dict[str, int]) -> str:
         """Name a set that differs from what was put there, "" if none does or nothing was; raises FwtopError.
 
-        `sizes` are those of all sets, as just read.
+        `sizes` are those of the family's sets, as just read; of others they don't matter.
         """
         filled = self._filled.get(family)
         if filled is None:

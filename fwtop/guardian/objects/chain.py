@@ -252,7 +252,8 @@ def _read_own(family: int, chains: Iterable[str]) -> tuple[TableState, int]:
     """Read our chains through nfnetlink, and how many jumps there are between them; raises FwtopError."""
     state, between = TableState(by_handle=True), 0
     mine = sorted(set(chains) & _OWN)
-    names = {item.number: item.name for item in ipset.headers()} if mine else {}
+    of_rules = filter(_RULE_SET.match, ipset.names()) if mine else ()
+    names = ipset.numbers_of(of_rules)
     for chain in mine:
         lines = state.chains.setdefault(chain, [])
         for rule in nf_tables.chain_rules(family, _TABLE, chain):

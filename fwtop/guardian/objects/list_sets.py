@@ -94,7 +94,7 @@ class ListSets:
 
     def ensure(self, spec: SetSpec) -> None:
         """Create and fill a list's set unless it is there and whole; raises FwtopError."""
-        size = ipset.set_sizes().get(spec.name)
+        size = ipset.sizes_of([spec.name]).get(spec.name)
         if size == len(spec.elements):
             return
         rows = spec.elements if isinstance(spec.elements, PortRows) else PrefixRows.of(spec.elements)

@@ -111,15 +111,14 @@ def restore(text: str) -> None:
 
 def flush_of(rule_ids: set[str]) -> None:
     """Flush the sets of rules, which then match nothing, smallest first; raises FwtopError."""
-    sizes = ipset.set_sizes()
-    mine = [name for name in sizes if name.startswith(PREFIX) and name.split("-")[1] in rule_ids]
-    for name in sorted(mine, key=lambda name: sizes[name]):
+    sizes = ipset.sizes_of(name for name in names() if name.split("-")[1] in rule_ids)
+    for name in sorted(sizes, key=lambda name: sizes[name]):
         ipset.flush_set(name)
 
 
 def names() -> set[str]:
     """Return the names of fwtop's sets in this namespace."""
-    return {name for name in ipset.set_sizes() if name.startswith(PREFIX)}
+    return {name for name in ipset.names() if name.startswith(PREFIX)}
 
 
 @dataclass(frozen=True, slots=True)

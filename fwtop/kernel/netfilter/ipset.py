@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import errno
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -26,13 +26,14 @@ if TYPE_CHECKING:  # a guardian without a long list doesn't load numpy
 
 _SUBSYSTEM = 6 << 8  # NFNL_SUBSYS_IPSET
 _DESTROY, _FLUSH, _SWAP, _LIST, _ADD, _DEL = (_SUBSYSTEM | number for number in (3, 4, 6, 7, 9, 10))
+_BY_NAME = _SUBSYSTEM | 14  # IPSET_CMD_GET_BYNAME
 _TYPENAME, _FAMILY, _MAX_ELEMENTS, _SIZE = 3, 5, 19, 23  # the latter two in _DATA
 _FAMILY_NAMES = {2: "ip", 10: "ip6"}  # NFPROTO_*
 _PROTOCOL, _SETNAME, _SETNAME2, _FLAGS, _DATA, _ADT, _LINENO = 1, 2, 3, 6, 7, 8, 9  # IPSET_ATTR_*
 _INDEX = 11  # IPSET_ATTR_INDEX, since protocol 7 (Linux 4.20)
 _IP, _CIDR, _PORT, _TIMEOUT, _PROTO, _ELEMENT_FLAGS, _ELEMENTS = 1, 3, 4, 6, 7, 8, 24  # in _DATA
 _VERSION = attribute(_PROTOCOL, b"\7")  # IPSET_PROTOCOL
-_HEADER_ONLY = 4  # IPSET_FLAG_LIST_HEADER
+_NAME_ONLY, _HEADER_ONLY = 2, 4  # IPSET_FLAG_LIST_SETNAME, IPSET_FLAG_LIST_HEADER
 _ADDRESS_BYTES = {4: 4, 6: 16}
 _MAX_BATCH_BYTES = 64_000  # of elements in one attribute
 _ADD_SECONDS = 30.0
@@ -65,16 +66,67 @@ class Header(NamedTuple):
 def set_sizes() -> dict[str, int]:
     """Return the number of elements of each set by name, none where the kernel has no ipset.
 
-    Raises FwtopError.
+    Raises FwtopError. Expired elements count until the kernel's next garbage collection.
 
-    Expired elements count until the kernel's next garbage collection.
+    The kernel counts all elements for it, 30 ms for each million: `names` and `sizes_of` need not.
     """
     return {header.name: header.entries for header in headers()}
 
 
+def names() -> set[str]:
+    """Return the names of all sets, none where the kernel has no ipset; raises FwtopError."""
+    found: set[str] = set()
+    try:
+        for body in netlink.dump(NETLINK_NETFILTER, _LIST, _asking(_NAME_ONLY)):
+            found.add(c_string(dict(attributes(body, NETFILTER_HEADER_BYTES)).get(_SETNAME, b"")))
+    except OSError as error:
+        if error.errno == errno.EINVAL:  # nfnetlink.c: nobody answers for this subsystem
+            return set()
+        raise FwtopError(f"ipset can't be read: {_reason(error)}") from None
+    return found - {""}
+
+
+def sizes_of(wanted: Iterable[str]) -> dict[str, int]:
+    """Return the number of elements of those of some sets that are there; raises FwtopError."""
+    found: dict[str, int] = {}
+    for name in wanted:
+        request = _asking(_HEADER_ONLY) + attribute(_SETNAME, name.encode() + b"\0")
+        try:
+            for body in netlink.dump(NETLINK_NETFILTER, _LIST, request):
+                data = dict(attributes(dict(attributes(body, NETFILTER_HEADER_BYTES)).get(_DATA, b"")))
+                found[name] = _number(data.get(_ELEMENTS))
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.EINVAL):
+                raise FwtopError(f"set {name} can't be read: {_reason(error)}") from None
+    return found
+
+
+def numbers_of(wanted: Iterable[str]) -> dict[int, str]:
+    """Return, by number, those of some sets that are there (since Linux 4.20); raises FwtopError."""
+    found: dict[int, str] = {}
+    try:
+        with netlink.open_socket(NETLINK_NETFILTER) as channel:
+            for name in wanted:
+                try:
+                    body = netlink.ask(channel, _BY_NAME, _named(name))
+                except OSError as error:
+                    if error.errno != errno.ENOENT:
+                        raise
+                    continue
+                number = _number(dict(attributes(body, NETFILTER_HEADER_BYTES)).get(_INDEX))
+                found[number] = name
+    except OSError as error:
+        raise FwtopError(f"ipset can't be read: {_reason(error)}") from None
+    return found
+
+
+def _asking(flags: int) -> bytes:
+    return netlink.netfilter_header() + _VERSION + attribute(_FLAGS, struct.pack(">I", flags))
+
+
 def headers() -> list[Header]:
     """Return the header of each set, none where the kernel has no ipset; raises FwtopError."""
-    request = netlink.netfilter_header() + _VERSION + attribute(_FLAGS, struct.pack(">I", _HEADER_ONLY))
+    request = _asking(_HEADER_ONLY)
     found: list[Header] = []
     try:
         for body in netlink.dump(NETLINK_NETFILTER, _LIST, request):
