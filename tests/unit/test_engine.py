@@ -6,6 +6,7 @@ import gc
 import io
 import os
 import random
+import re
 import string
 import subprocess
 import sys
@@ -30,6 +31,7 @@ from fwtop.analysis.groups.measures import rate, sources
 from fwtop.analysis.registry import DECLARED, HYPOTHESES, NOTHING_UNUSUAL
 from fwtop.bench.accuracy.naming import judged
 from fwtop.bench.corpus.cases import LabelledWindow, draw
+from fwtop.lab.scenario import DIRECTORY as LAB
 
 ROOT = Path(__file__).parents[2]
 MARK = "\n## Groups and hypotheses\n"
@@ -233,6 +235,17 @@ def _says(one: Says) -> str:
         if one.at_high
         else f"{name} up to {one.low:g} {one.at_low:+g}"
     )
+
+
+def test_the_example_on_the_page_is_the_program_itself() -> None:
+    text = (ROOT / "docs/HYPOTHESES.md").read_text().partition("## How to add a class")[2].partition(MARK)[0]
+    analysis = ROOT / "fwtop/analysis"
+    files = (*analysis.glob("groups/*.py"), *analysis.glob("registry/*.py"), *LAB.glob("*.toml"))
+    lines = {line.strip() for file in files for line in file.read_text().splitlines()}
+    blocks = re.findall(r"```(?:python|text|toml)\n(.*?)```", text, re.DOTALL)
+    assert len(blocks) == 4
+    for block in blocks:
+        assert {line.strip() for line in block.splitlines()} <= lines
 
 
 def test_the_page_lists_every_group_hypothesis_and_feature() -> None:

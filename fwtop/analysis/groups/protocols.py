@@ -1,4 +1,4 @@
-"""Groups of GRE, ESP, ICMP and rarer protocols."""
+"""Groups of GRE, ESP, IGMP, ICMP and rarer protocols."""
 
 from __future__ import annotations
 
@@ -11,12 +11,23 @@ from fwtop.analysis.engine.group import Group, Least, Proof, cut, feature
 from fwtop.analysis.parsers import icmp
 from fwtop.analysis.window.features import Features
 from fwtop.analysis.window.own_probes import errors_to_probes
-from fwtop.analysis.window.traffic import ESP, GRE, ICMP, ICMP6, TCP, UDP, distinct_texts, mix, payload
+from fwtop.analysis.window.traffic import (
+    ESP,
+    GRE,
+    ICMP,
+    ICMP6,
+    IGMP,
+    TCP,
+    UDP,
+    distinct_texts,
+    mix,
+    payload,
+)
 from fwtop.model.rule import Match
 from fwtop.model.traffic.packets import Mask
 
-# IGMP, IPv6 extension headers, EIGRP, OSPF, PIM, VRRP: control traffic of a network
-_HOUSEKEEPING = (0, 2, 59, 88, 89, 103, 112)
+# IPv6 extension headers, EIGRP, OSPF, PIM, VRRP: control traffic of a network
+_HOUSEKEEPING = (0, 59, 88, 89, 103, 112)
 _NEIGHBOURS = 20
 _MANY = 20  # protocols at once: no network uses that many
 _NAMES = {
@@ -51,6 +62,13 @@ def esp_packets(context: AnalysisContext) -> Iterator[Group]:
     yield Group(context, _of(context, ESP), Least(normal="esp"))
 
 
+@cut(Proof.VOLUME)
+def igmp_packets(context: AnalysisContext) -> Iterator[Group]:
+    """IGMP to this host's own addresses; routers and neighbours address groups (RFC 3376 4)."""
+    every = _of(context, IGMP).rows
+    yield Group(context, context.features(every[~context.traffic.group[every]]), Least(normal="other"))
+
+
 def _of(context: AnalysisContext, protocol: int) -> Features:
     packets = context.traffic.packets
     return context.features((packets.protocol == protocol) & context.unclaimed & ~context.traffic.later)
@@ -63,7 +81,7 @@ def rare_protocols(context: AnalysisContext) -> Iterator[Group]:
     If their numbers are random, those that have a cut of their own are part of them.
     """
     packets = context.traffic.packets
-    known = np.isin(packets.protocol, (TCP, UDP, ICMP, ICMP6, GRE, ESP))
+    known = np.isin(packets.protocol, (TCP, UDP, ICMP, ICMP6, IGMP, GRE, ESP))
     pool = ~known & context.unclaimed & (packets.family != 0) & ~context.traffic.later
     features = context.features(pool & ~_housekeeping(context, pool))
     if features.top("protocol").distinct >= _MANY:

@@ -1,6 +1,6 @@
-"""GRE, ESP, ICMP, rarer protocols and fragments: floods, and the tunnels and storage that look like them."""
+"""GRE, ESP, IGMP, ICMP, rare protocols, fragments: floods, and tunnels and storage that look like them."""
 
-from fwtop.analysis.engine.hypothesis import CERTAIN, Hypothesis, Says, at_least, at_most, if_so, is_so
+from fwtop.analysis.engine.hypothesis import CERTAIN, Hypothesis, Says, above, at_least, at_most, if_so, is_so
 from fwtop.analysis.groups.fragments import (
     fragments,
     match_fragments,
@@ -17,6 +17,7 @@ from fwtop.analysis.groups.measures import (
     rate,
     same_length,
     sources,
+    spoofed,
 )
 from fwtop.analysis.groups.protocols import (
     associations_a_source,
@@ -26,6 +27,7 @@ from fwtop.analysis.groups.protocols import (
     esp_packets,
     gre_packets,
     icmp_packets,
+    igmp_packets,
     inner_repeats,
     match_icmp,
     match_ip_protocol,
@@ -76,6 +78,20 @@ PROTOCOLS = (
         "IPsec between peers", esp_packets, CERTAIN,  # sequence numbers rise (RFC 4303 2.2)
         needs=(at_most(associations_a_source, 4), is_so(counted)),
     ),
+    Hypothesis(
+        "IGMP flood", igmp_packets, 0.0,
+        kind="igmp_flood",
+        needs=(_ENOUGH,),
+        lead="{amount:IGMP packets} from {senders} to this host's own address; routers address groups",
+        evidence=(
+            Says(sources, 2, -2.0, 20, 1.5, "the neighbours of a link are fewer"),
+            Says(pace, 10, -3.0, 300, 1.5, "{rate:count} packets/s: a router asks once in two minutes"),
+            above(spoofed, 0.7, 1.5),
+        ),
+        match=match_ip_protocol,
+        stopped_by="dropping IGMP to this host's own addresses: none is meant for them",
+    ),
+    Hypothesis("reports of neighbours", igmp_packets, 1.0, needs=(at_most(sources, 19), at_most(pace, 50))),
     Hypothesis(
         "flood of IP protocols that servers don't use", rare_protocols, 2.2,
         kind="ip_protocol_flood",

@@ -27,7 +27,7 @@ from fwtop.model.traffic.window import Window
 
 Rows = NDArray[np.intp]
 _MIX_A, _MIX_B, _MIX_C = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F), np.uint64(29))
-TCP, UDP, ICMP, ICMP6, GRE, ESP = 6, 17, 1, 58, 47, 50
+TCP, UDP, ICMP, ICMP6, IGMP, GRE, ESP = 6, 17, 1, 58, 2, 47, 50
 _PLACES = 12  # distinct payload offsets
 _UNROUTED = (1, 2, 4, 32, 64, 128, 255)  # TTLs as systems and local services send them
 _HOST_SHARE = 0.75  # of the packets of a capture made on a host have that host at one end
