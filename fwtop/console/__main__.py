@@ -34,7 +34,8 @@ def _run(options: Options, launcher: socket.socket) -> int:
     # Import before waiting for the handoff: the guardian compiles its programs meanwhile. Modules and classes
     # are never garbage; collecting during the imports would cost a tenth of their time.
     gc.disable()
-    without_openssl()
+    if options.metrics_fd is None:  # prometheus-client wants it
+        without_openssl()
     if options.mode == "tui":
         from fwtop.console.feed import run_screen as run
     elif options.mode == "record":

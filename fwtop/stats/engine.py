@@ -70,9 +70,7 @@ class Engine:
         self._first_ns, self._last_ns = span_ns or (1 << 63, -(1 << 63))
         self._started: float | None = None
         self._now = 0.0
-        self._changed: float | None = (
-            None  # when packets began to end elsewhere, until that begins the window
-        )
+        self._changed: float | None = None  # when other rules came into force, until that begins the window
         self._stores: tuple[SlidingRows | Reservoir, ...]
         if window_seconds is None:
             self._stores = (Reservoir(), Reservoir(_KEPT_DROPPED), Reservoir(_KEPT_DROPPED))

@@ -41,7 +41,7 @@ _fwtop() {
     notrack) options+=" --proto --dport $rule -4 -6" ;;
     synproxy) options+=" --dport --to $rule -4 -6" ;;
     sysctl) options+=" $rule" ;;
-    harden) options+=" conntrack stateless resolver --plan --apply $rule" ;;
+    harden) options+=" conntrack stateless resolver --plan --apply --session $rule" ;;
     apply) options+=" --old $rule" ;;
     status) options+=" --all --json --netns" ;;
     keep) options+=" --ttl --netns" ;;

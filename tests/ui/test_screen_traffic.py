@@ -257,7 +257,7 @@ async def test_hostile_bytes_stay_text(scene: object) -> None:
 
 @settings(max_examples=10, deadline=None)
 @given(st.integers(1, 130), st.integers(1, 60), st.sampled_from([view.name for view in TRAFFIC_VIEWS]))
-def test_any_size_shows_the_selected_row(width: int, height: int, view: str) -> None:
+def test_no_size_ends_the_program(width: int, height: int, view: str) -> None:
     import asyncio
 
     async def look() -> None:

@@ -20,14 +20,14 @@ _ALLOW_LIST = re.compile(r"-[io] lo |-ROLES|-[gN] \S+-RULES|-[jN] \S+-SOURCES|-p
 
 
 def typed(line: str) -> Rule | None:
-    """Return the rule that a command line makes; None for `fwtop apply N`."""
+    """Return the rule that a command line makes; None for one that names no rule."""
     program, verb, *words = shlex.split(line)
     assert program == "fwtop"
     module = verb_module(verb)
     parser = argparse.ArgumentParser(exit_on_error=False, allow_abbrev=False)
     module.arguments(parser)
     args = parser.parse_intermixed_args(words)
-    if verb == "apply":
+    if verb in ("apply", "harden"):  # rules that the command line finds, or makes by looking at the machine
         return None
     return module.rules_of(args)[0] if verb == "block" else module.rule_of(args)
 
@@ -54,7 +54,9 @@ def check_commands(proposal: Proposal) -> None:
         assert not proposal.fwtop
         return
     again = typed(proposal.fwtop)
-    if again is None:
+    if proposal.fwtop.startswith("fwtop harden "):
+        assert rule.kind.value == "harden"
+    elif again is None:
         assert proposal.fwtop == f"fwtop apply {proposal.number}"
         assert len(rule.match.sources) > 32 or any(item.dns_name for item in rule.match.payload)
     else:

@@ -60,15 +60,6 @@ def serve(end: socket.socket, *answers: Callable[[NumberedRequest], Answer]) -> 
     return thread
 
 
-def test_greeting_is_one_that_older_guardians_understand(ends: Pair) -> None:
-    """They know neither numbers nor time limits, and must hand over to a newer build all the same."""
-    mine, theirs = ends
-    theirs.send(b'{"ok": false, "error": "another build took over", "code": 1, "data": {"retired": 7}}')
-    answer, _ = Connection(mine).exchange(Hello("cli", "newer"), 5.0)
-    assert answer.data == {"retired": 7}
-    assert json.loads(theirs.recv(1 << 20)).keys() == {"verb", "role", "build", "readonly"}
-
-
 def done(asked: NumberedRequest) -> Answer:
     return Answer(True, number=asked.number)
 

@@ -201,7 +201,7 @@ _ANSWERS = (
 _FLOOD = (
     if_so(random_ports, 2.0, "destination ports are random ({ports:count} seen)"),
     above(same_length, 0.9, 1.0),
-    if_so(hopping, 1.5, "the ports change with nearly every packet"),
+    if_so(hopping, 1.75, "the ports change with nearly every packet"),
     above(common_source_port, 0.95, 1.5, "all sources use one source port; those of clients differ"),
     above(common_beginning, 0.95, 1.0),
     if_so(empty, 1.5, "they carry no payload"),

@@ -92,12 +92,17 @@ def attack_lines(attack: Attack, snapshot: Snapshot, now: float) -> list[Line]:
     lines: list[Line] = [[(attack.title, STRONG)]]
     lines.append(detail("share", f"{details}, {attack.confidence * 100:.0f} % sure"))
     lines.append(detail("since", f"{_moment(attack.since)} ({duration(now - attack.since)} ago)"))
-    forged = "forged: blocking them won't help" if attack.spoofed else "look real"
     if attack.share > 0:  # a full table has no packets of its own, nor senders
-        lines.append(detail("sources", forged))
+        lines.append(detail("sources", _origin(attack)))
     for number_of, sentence in enumerate(attack.evidence):
         lines += wrapped("evidence" if number_of == 0 else "", sentence)
     return lines
+
+
+def _origin(attack: Attack) -> str:
+    if attack.spoofed:
+        return "forged: blocking them won't help"
+    return "whether they are real can't be told" if attack.uncertain else "look real"
 
 
 def _moment(unix_seconds: float) -> str:
