@@ -18,7 +18,6 @@ from fwtop.model.protocol import (
     PART,
     Answer,
     Connect,
-    Hello,
     Keep,
     NumberedRequest,
     Status,
