@@ -31,6 +31,8 @@ _Cache = tuple[I64, U16, U32]
 
 
 _MOST_REMEMBERED = 16_384  # addresses; walking 128 bits in numpy takes 1 ms, for however few
+_MOST_NAMES = 4_096
+_RECORDS_OF_A_NAME = 8  # of a system, that are searched for its name
 _KEY_FACTOR = np.uint64(0x9E3779B97F4A7C15)
 
 
@@ -93,7 +95,7 @@ class Database:
         self._cache: _Cache = np.zeros(1, np.int64), np.zeros(1, np.uint16), np.zeros(1, np.uint32)
         self._found = _Found.none()
         self._learning = threading.Lock()
-        self.names: dict[int, str] = {}
+        self._names: dict[int, str] = {}  # of the systems that were asked for
 
     def columns(self, family: U8, hi: U64, lo: U64) -> OriginColumns:
         """Look n addresses up."""
@@ -128,9 +130,7 @@ class Database:
         for place, record in enumerate(records.tolist()):
             content = self.file.content(record)
             country[place] = _country_number(content)
-            asn[place], name = _system(content)
-            if name:
-                self.names[int(asn[place])] = name
+            asn[place] = _system(content)[0]
         known, countries, numbers = self._cache
         joined = np.concatenate([known, records])
         order = np.argsort(joined)
@@ -139,6 +139,22 @@ class Database:
             np.concatenate([countries, country])[order],
             np.concatenate([numbers, asn])[order],
         )
+
+    def name_of(self, asn: int) -> str:
+        """Return the raw name of an autonomous system that a look-up has returned; "" if it has none.
+
+        Few are shown of the many that forged sources have, so names are decoded when asked for.
+        """
+        if name := self._names.get(asn):
+            return name
+        known, _, numbers = self._cache
+        records = known[np.flatnonzero(numbers == asn)[:_RECORDS_OF_A_NAME]].tolist()
+        name = next(filter(None, (_system(self.file.content(record))[1] for record in records)), "")
+        if name:
+            if len(self._names) >= _MOST_NAMES:
+                self._names.clear()
+            self._names[asn] = name
+        return name
 
     def describe(self, now: float) -> str:
         """Return the name and age of the database."""
@@ -193,8 +209,7 @@ class GeoLookup:
     def as_name(self, asn: int) -> str | None:
         """Return the sanitised name of an autonomous system that a lookup has returned."""
         for database in self.databases:
-            name = database.names.get(asn)
-            if name:
+            if name := database.name_of(asn):
                 return safe_text(name, limit=80)
         return None
 

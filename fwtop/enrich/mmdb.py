@@ -28,7 +28,7 @@ _POINTER_BASE = (0, 2048, 526_336, 0)
 _SIZE_BASE = {29: 29, 30: 285, 31: 65_821}
 _MAX_DEPTH = 16
 _MAX_ENTRIES = 4096  # in a map or array; real ones have fewer than 100
-_MAX_SHARED = 1 << 16
+_MAX_SHARED = 1 << 12  # values that records point to, such as countries, and are kept
 
 Value = dict[Any, Any] | list[Any] | str | int | float | bytes | bool
 
