@@ -140,11 +140,11 @@ def lab() -> Iterator[Lab]:
 
 
 @pytest.fixture
-def screen(lab: Lab) -> Iterator[Tmux]:
-    """fwtop's screen on a victim that is being flooded."""
+def screen(request: pytest.FixtureRequest, lab: Lab) -> Iterator[Tmux]:
+    """fwtop's screen on a victim that is being flooded, with `PPS` of the file's choice."""
     from tests.kernel.whole import PPS, Tmux
 
-    lab.start_flood(PPS)
+    lab.start_flood(getattr(request.module, "PPS", PPS))
     command = f"SSH_CONNECTION='{lab.ssh_connection}' fwtop --netns {lab.victim}"
     terminal = Tmux(f"{command}; echo ended with $?; stty -a; sleep 600", lab.victim)
     yield terminal
