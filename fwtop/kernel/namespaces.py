@@ -66,37 +66,36 @@ def enter(descriptor: int) -> None:
 
 
 @contextlib.contextmanager
-def inside(name: str) -> Iterator[None]:
-    """Run the calling thread in a named namespace within the block; raises OSError."""
+def _returning() -> Iterator[None]:
+    """Bring the calling thread back to its namespace, whichever the block entered; raises OSError."""
     home = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
     try:
+        yield
+    finally:
+        _libc.setns(home, _CLONE_NEWNET)
+        os.close(home)
+
+
+@contextlib.contextmanager
+def inside(name: str) -> Iterator[None]:
+    """Run the calling thread in a named namespace within the block; raises OSError."""
+    with _returning():
         target = os.open(NETNS / name, os.O_RDONLY | os.O_CLOEXEC)
         try:
             if _libc.setns(target, _CLONE_NEWNET):
                 raise OSError(ctypes.get_errno(), f"can't enter {name}")
         finally:
             os.close(target)
-        try:
-            yield
-        finally:
-            _libc.setns(home, _CLONE_NEWNET)
-    finally:
-        os.close(home)
+        yield
 
 
 @contextlib.contextmanager
 def temporary() -> Iterator[None]:
     """Run the calling thread in a new, empty namespace, which goes with the block; raises OSError."""
-    home = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
-    try:
+    with _returning():
         if _libc.unshare(_CLONE_NEWNET):
             raise OSError(ctypes.get_errno(), "no new network namespace")
-        try:
-            yield
-        finally:
-            _libc.setns(home, _CLONE_NEWNET)
-    finally:
-        os.close(home)
+        yield
 
 
 def name_of(number: int) -> str | None:
