@@ -14,10 +14,14 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pytest
+
 from fwtop.client import discovery as client
 from fwtop.client.discovery import GuardianClient
+from fwtop.guardian.failpoints import Failpoint
 from fwtop.model.addresses.address import Prefix
-from fwtop.model.protocol import Apply, Status
+from fwtop.model.errors import FwtopError
+from fwtop.model.protocol import Apply, Keep, Status, Undo
 from fwtop.model.rule import Kind, Match, Rule
 from tests.kernel.wire import inside
 
@@ -214,6 +218,23 @@ def apply(guardian: GuardianClient, rule: Rule, confirm_seconds: int = 0, *, for
     """Install a rule and return its id."""
     answer = guardian.demand(Apply(rule.to_dict(), confirm_seconds, force=force))
     return answer.data["status"]["rule"]["id"]
+
+
+def crash_within_life(bench: Bench, rule: Rule, point: Failpoint) -> None:
+    """Install, confirm and undo a rule with a guardian that dies at a step; the next one undoes the rest."""
+
+    def live(guardian: GuardianClient) -> None:
+        rule_id = apply(guardian, rule, 30)
+        guardian.demand(Keep(rule_id, 60))
+        guardian.demand(Undo((rule_id,)))
+
+    doomed = bench.connect(crash_at=point.value)
+    with doomed, pytest.raises(FwtopError, match="ended before it answered"):
+        live(doomed)
+    with bench.connect() as guardian:
+        for rule_id in rules_of(guardian):
+            guardian.demand(Undo((rule_id,)))
+        assert not rules_of(guardian)
 
 
 def use_variant(bench: Bench, variant: str) -> None:

@@ -11,14 +11,14 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from guardian_bench import PORT, VARIANTS, Bench, apply, rules_of
+from guardian_bench import PORT, VARIANTS, Bench, apply, crash_within_life, rules_of
 
 from fwtop.guardian.failpoints import Failpoint
 from fwtop.harden import stateless
 from fwtop.harden.playbook import Options
 from fwtop.kernel.netfilter import ctnetlink
 from fwtop.model.errors import FwtopError
-from fwtop.model.protocol import Apply, Keep, Plan, Undo
+from fwtop.model.protocol import Apply, Plan, Undo
 from fwtop.model.rule import Kind, Match, Rule
 from tests.kernel.conftest import ip
 from tests.kernel.wire import inside
@@ -205,14 +205,7 @@ def test_crash_at_any_step_leaves_the_rules_as_they_were(
     bench.path(4)
     before = bench.state()
     rule = Rule("", Kind.HARDEN, Match(), "x", 60, playbook="stateless", parts=(service(17, PORT),))
-    with contextlib.suppress(FwtopError), bench.connect(crash_at=point.value) as guardian:
-        rule_id = apply(guardian, rule, 30)
-        guardian.demand(Keep(rule_id, 60))
-        guardian.demand(Undo((rule_id,)))
-        pytest.fail("it did not crash")
-    with bench.connect() as guardian:
-        for rule_id in rules_of(guardian):
-            guardian.demand(Undo((rule_id,)))
+    crash_within_life(bench, rule, point)
     assert bench.state() == before
     assert bench.path(4).passes(wait_s=10)
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import socket
 import struct
 from collections.abc import Sequence
 
 import pytest
-from guardian_bench import Bench, apply, rules_of
+from guardian_bench import Bench, crash_within_life
 
 from fwtop.guardian.failpoints import Failpoint
 from fwtop.harden import conntrack, resolver
@@ -16,13 +15,12 @@ from fwtop.harden.playbook import Options
 from fwtop.harden.table import Table
 from fwtop.kernel.netfilter.ctnetlink import ASSURED, SEEN_REPLY, Entry
 from fwtop.model.addresses.address import Prefix
-from fwtop.model.errors import FwtopError
-from fwtop.model.protocol import Keep, Undo
 from fwtop.model.rule import Match, Rule
 from fwtop.resolver.advice import Machine, advise
 from fwtop.resolver.servers import Server
 from fwtop.resolver.tally import Tally
 from fwtop.resolver.view import counts_of, view_of
+from tests.kernel.wire import inside
 
 pytestmark = pytest.mark.kernel
 OPTIONS = Options(60)
@@ -82,14 +80,7 @@ def test_kill_at_a_step_leaves_nothing_that_undo_does_not_take_back(
 ) -> None:
     bench.pair.victim.run("iptables-nft", "-A", "INPUT", *STATEFUL.split())
     before = state(bench)
-    rule = conntrack_rule() if playbook == "conntrack" else resolver_rule()
-    with contextlib.suppress(FwtopError), bench.connect(crash_at=point.value) as guardian:
-        rule_id = apply(guardian, rule, 30)
-        guardian.demand(Keep(rule_id, 60))
-        guardian.demand(Undo((rule_id,)))
-        pytest.fail("it did not crash")
-    with bench.connect() as guardian:
-        for rule_id in rules_of(guardian):
-            guardian.demand(Undo((rule_id,)))
-        assert not rules_of(guardian)
+    with inside(bench.netns):  # where the table's size is not to be changed
+        rule = conntrack_rule() if playbook == "conntrack" else resolver_rule()
+    crash_within_life(bench, rule, point)
     assert state(bench) == before
