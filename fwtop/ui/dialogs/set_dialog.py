@@ -14,7 +14,7 @@ from fwtop.model.text import safe_text
 from fwtop.model.traffic.snapshot import Proposal, Snapshot
 from fwtop.ui.dialogs.dialog import ChoiceDialog
 from fwtop.ui.drawing.format import number, percent
-from fwtop.ui.drawing.style import BAD, DIM, STRONG, TEXT, TITLE, WARN, Line
+from fwtop.ui.drawing.style import DIM, STRONG, TEXT, TITLE, WARN, Line
 from fwtop.ui.drawing.text import LABEL, labelled, paragraph
 from fwtop.ui.feed import Controls
 from fwtop.ui.keys import KEY_MAP
@@ -125,7 +125,7 @@ class SetDialog(ChoiceDialog, inherit_bindings=False):
         if not self.parts:
             words = "installs when counted, Esc stops" if self.armed else "counting on the samples …"
             return [[(words, WARN if self.armed else DIM)]]
-        lines = self._sum() if self.rules else paragraph("none of the rules can be installed", width, BAD)
+        lines = self._sum() if self.rules else paragraph("no rule is left to install", width, WARN)
         told: set[str] = set()
         for part in self.parts:
             lines += [[], *self._part(part, width, told)]
