@@ -1,11 +1,14 @@
-"""Compiled rules that are planned as one set: they are compiled once, with the first that is installed."""
+"""Compiled rules before they are installed: what that would do, and which are compiled as one set."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable
+from pathlib import Path
 
 from fwtop.model.rule import Kind, Rule
 from fwtop.xdp.maps import MAX_RULES
+from fwtop.xdp.rule import BUCKETS, COMPILED_PREFIXES
 
 _MOST = 16  # rules of a set
 
@@ -36,6 +39,40 @@ class Planned:
         taken = set(used)
         free = [slot for slot in range(MAX_RULES) if slot not in taken]
         return dict(zip(free, found, strict=False))
+
+
+def plan_lines(
+    rule: Rule, alike: int, pins: Path, interfaces: Iterable[str], attached: Iterable[str]
+) -> list[str]:
+    """Return what installing a rule would do, a line each.
+
+    `alike` counts the rules of its kind in the program, itself included. `attached` are the interfaces where
+    that runs already; where it doesn't, it is attached to `interfaces`, else to those with a default route.
+    """
+    lines = [] if pins.parent.parent.is_dir() and _is_bpffs() else ["mount -t bpf bpf /sys/fs/bpf"]
+    program = "fwtop_tc" if rule.kind is Kind.TC else "fwtop_xdp"
+    rules = f"{alike} rule{'s' if alike > 1 else ''}"
+    lines.append(f"bcc: compile {rules} and the allow-list into program {program}")
+    if len(rule.match.sources) > COMPILED_PREFIXES or rule.list_name is not None:
+        lines.append(f"bpf map: {len(rule.match.sources):,} prefixes, pinned as {pins}/list-N-*")
+    if rule.limit is not None:
+        lines.append(f"bpf map: {BUCKETS:,} source prefixes at most, pinned as {pins}/limit-N")
+    if there := ", ".join(attached):
+        lines.append(f"bpf link update: swap program {program} on {there}")
+    else:
+        where = ", ".join(sorted(interfaces)) or "the interfaces with a default route"
+        at_tc = f"tcx ingress on {where}, before Linux 6.6 a clsact filter"
+        at_xdp = f"XDP on {where}, in the driver or else generic"
+        lines.append(f"bpf link create: {at_tc if rule.kind is Kind.TC else at_xdp}")
+        lines.append(f"bpf link pin {pins}/link-*")
+    lines.append(f"bpf map update {pins}/slots: rule N ends in {rule.ttl_seconds} s by the kernel's clock")
+    return lines
+
+
+def _is_bpffs() -> bool:
+    with contextlib.suppress(OSError):
+        return " /sys/fs/bpf " in Path("/proc/1/mountinfo").read_text()
+    return False
 
 
 def same_code(one: Rule, other: Rule) -> bool:

@@ -16,7 +16,7 @@ from fwtop.guardian.allow.allowlist import AllowList
 from fwtop.guardian.compiled import loader
 from fwtop.guardian.compiled.attachments import Attachments
 from fwtop.guardian.compiled.loader import Precompiler
-from fwtop.guardian.compiled.planned import Planned, same_code
+from fwtop.guardian.compiled.planned import Planned, plan_lines, same_code
 from fwtop.guardian.compiled.prefix_hits import PrefixHits
 from fwtop.guardian.compiled.slots import Slots, disable_pinned, free_slot
 from fwtop.guardian.failpoints import Failpoint, Failpoints
@@ -28,7 +28,6 @@ from fwtop.model.paths import PIN_DIRECTORY
 from fwtop.model.rule import Kind, Rule
 from fwtop.model.text import safe_text
 from fwtop.xdp.messages import Apply, Clear, Compile, Loaded, Open, RequestedRule, Sweep
-from fwtop.xdp.rule import BUCKETS, COMPILED_PREFIXES
 
 MAX_ALLOWED = 4096
 _SHOWN = 50  # prefixes of a rule, those that were hit most
@@ -116,28 +115,8 @@ class CompiledRules:
         """
         self._planned.add(rule, follows=follows)
         self._prepare(rule, allow, instead=follows)
-        where = ", ".join(sorted(self.interfaces)) or "the interfaces with a default route"
-        lines = [] if self._pins.parent.parent.is_dir() and _is_bpffs() else ["mount -t bpf bpf /sys/fs/bpf"]
-        count = 1 + sum(other.kind is rule.kind for other in self._rules.values())
-        program = "fwtop_tc" if rule.kind is Kind.TC else "fwtop_xdp"
-        rules = f"{count} rule{'s' if count > 1 else ''}"
-        lines.append(f"bcc: compile {rules} and the allow-list into program {program}")
-        if len(rule.match.sources) > COMPILED_PREFIXES or rule.list_name is not None:
-            lines.append(f"bpf map: {len(rule.match.sources):,} prefixes, pinned as {self._pins}/list-N-*")
-        if rule.limit is not None:
-            lines.append(f"bpf map: {BUCKETS:,} source prefixes at most, pinned as {self._pins}/limit-N")
-        there = self._attachments.names_with(rule)
-        if there:
-            lines.append(f"bpf link update: swap program {program} on {', '.join(there)}")
-        else:
-            at_tc = f"tcx ingress on {where}, before Linux 6.6 a clsact filter"
-            at_xdp = f"XDP on {where}, in the driver or else generic"
-            lines.append(f"bpf link create: {at_tc if rule.kind is Kind.TC else at_xdp}")
-            lines.append(f"bpf link pin {self._pins}/link-*")
-        lines.append(
-            f"bpf map update {self._pins}/slots: rule N ends in {rule.ttl_seconds} s by the kernel's clock"
-        )
-        return lines
+        alike = 1 + sum(other.kind is rule.kind for other in self._rules.values())
+        return plan_lines(rule, alike, self._pins, self.interfaces, self._attachments.names_with(rule))
 
     def install(self, rule: Rule, allow: AllowList, timeout_seconds: int) -> str:
         """Compile a rule, swap the program, enable the rule; returns where it runs. Raises FwtopError."""
@@ -450,10 +429,4 @@ def _is_there(pins: Path) -> bool:
         with contextlib.suppress(OSError):
             if path.is_dir():
                 return True
-    return False
-
-
-def _is_bpffs() -> bool:
-    with contextlib.suppress(OSError):
-        return " /sys/fs/bpf " in Path("/proc/1/mountinfo").read_text()
     return False
