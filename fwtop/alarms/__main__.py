@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -23,6 +24,8 @@ from fwtop.alarms.supervisor import Settings
 
 if TYPE_CHECKING:
     from fwtop.alarms.webhook import WebhookSender
+
+_END_SECONDS = 10.0  # less than what the unit gives them (TimeoutStopSec)
 
 Send = Callable[[Alarm], None]
 
@@ -61,9 +64,12 @@ class Courier:
             target.put(alarm)
 
     def close(self) -> None:
-        """Finish what is queued."""
+        """Finish what is queued, as far as that is possible in some seconds."""
+        at = time.monotonic() + _END_SECONDS
         for target in self._targets:
-            target.close()
+            target.end(at)
+        for target in self._targets:
+            target.join()
 
     def _failed(self, line: str) -> None:
         self.failures += 1

@@ -8,6 +8,7 @@ import queue
 import signal
 import subprocess
 import threading
+import time
 from collections.abc import Callable
 
 from fwtop.alarms.message import Alarm
@@ -15,6 +16,7 @@ from fwtop.kernel.programs import ENVIRONMENT
 from fwtop.model.text import safe_text
 
 _WAITING = 100  # alarms; newer ones are left out while the command can't keep up
+_LOOK_SECONDS = 1.0  # until a running command hears that the recording ends
 
 
 class CommandRunner:
@@ -34,32 +36,44 @@ class CommandRunner:
         self._text = text
         self._seconds = seconds
         self._report = report
-        self._waiting: queue.Queue[Alarm | None] = queue.Queue(_WAITING)
+        self._waiting: queue.SimpleQueue[Alarm | None] = queue.SimpleQueue()
+        self._ends_at = float("inf")  # time.monotonic()
         self._thread = threading.Thread(target=self._run_all, name="command")
         self._thread.start()
 
     def put(self, alarm: Alarm) -> None:
         """Queue an alarm; returns at once."""
-        try:
-            self._waiting.put_nowait(alarm)
-        except queue.Full:
+        if self._waiting.qsize() < _WAITING:
+            self._waiting.put(alarm)
+        else:
             self._report(f"the alarm command is too slow: {alarm.event} is left out")
 
-    def close(self) -> None:
-        """Wait until what is queued has run."""
+    def end(self, at: float) -> None:
+        """Let it end once nothing waits, or at a moment of time.monotonic()."""
+        self._ends_at = at
         self._waiting.put(None)
+
+    def join(self) -> None:
+        """Wait until it has ended."""
         self._thread.join()
 
     def _run_all(self) -> None:
+        left_out = 0
         while (alarm := self._waiting.get()) is not None:
-            if problem := run_command(self._argv, self._text(alarm), self._seconds):
+            if time.monotonic() >= self._ends_at:
+                left_out += 1
+            elif problem := run_command(self._argv, self._text(alarm), self._seconds, lambda: self._ends_at):
                 self._report(problem)
+        if left_out:
+            self._report(f"the alarm command is too slow: {left_out} alarms are left out as recording ends")
 
 
-def run_command(argv: tuple[str, ...], text: bytes, seconds: float) -> str:
+def run_command(
+    argv: tuple[str, ...], text: bytes, seconds: float, ends_at: Callable[[], float] = lambda: float("inf")
+) -> str:
     """Run a command with a text on its standard input; return what went wrong, "" for nothing.
 
-    What it started is killed with it when its time is up.
+    When its time is up, or by time.monotonic() what `ends_at` returns, its process group is killed.
     """
     name = safe_text(argv[0], limit=100)
     try:
@@ -74,11 +88,17 @@ def run_command(argv: tuple[str, ...], text: bytes, seconds: float) -> str:
         )
     except OSError as error:
         return f"the alarm command {name} can't be run: {error.strerror}"
-    try:
-        process.communicate(text, timeout=seconds)
-    except subprocess.TimeoutExpired:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        return f"the alarm command {name} was killed after {seconds:g} s"
-    return f"the alarm command {name} failed with status {process.returncode}" if process.returncode else ""
+    began = time.monotonic()
+    unsent: bytes | None = text
+    while (left := min(began + seconds, ends_at()) - time.monotonic()) > 0:
+        try:
+            process.communicate(unsent, timeout=min(left, _LOOK_SECONDS))
+        except subprocess.TimeoutExpired:
+            unsent = None  # it is being sent
+        else:
+            failed = f"the alarm command {name} failed with status {process.returncode}"
+            return failed if process.returncode else ""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    return f"the alarm command {name} was killed after {round(time.monotonic() - began, 1):g} s"

@@ -9,6 +9,7 @@ from dataclasses import asdict
 from fwtop.alarms.message import Alarm
 
 SENDMAIL = "/usr/sbin/sendmail"
+_MAX_LINE = 500  # a whole subject: folded, it would begin with an empty line
 _ADDRESS = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._%+-]{0,63}(@[A-Za-z0-9][A-Za-z0-9.-]{0,253})?")
 
 
@@ -25,8 +26,9 @@ def sendmail_argv(to: tuple[str, ...]) -> tuple[str, ...]:
 def mail_text(alarm: Alarm, to: tuple[str, ...]) -> bytes:
     """Return the message: the sentence, the details a line each, and the JSON as an attachment."""
     from email.message import EmailMessage  # 3 MB that few need
+    from email.policy import default
 
-    mail = EmailMessage()
+    mail = EmailMessage(policy=default.clone(max_line_length=_MAX_LINE))
     mail["Subject"] = f"[fwtop] {alarm.host}: {alarm.message}"
     mail["To"] = ", ".join(to)
     mail["Auto-Submitted"] = "auto-generated"  # RFC 3834: no holiday notice answers it

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -43,12 +44,17 @@ class Alarm:
         return json.dumps({"schema": SCHEMA, **asdict(self)}, separators=(",", ":")).encode() + b"\n"
 
 
+def _is_number(value: object) -> bool:
+    """Tell what JSON has a number for: it has none for NaN and infinity, which Python reads and writes."""
+    return isinstance(value, int) or (isinstance(value, float) and math.isfinite(value))
+
+
 def parse_line(line: bytes) -> Alarm | None:
     """Read a line that a console wrote, which may have been taken over: None if it is not an alarm."""
     try:
         found: dict[str, Any] = json.loads(line)
         details = {
-            safe_text(name, limit=32): value if isinstance(value, int | float) else safe_text(value)
+            safe_text(name, limit=32): value if _is_number(value) else safe_text(value)
             for name, value in list(found["details"].items())[:_MAX_FIELDS]
         }
         texts = {name: safe_text(found[name], limit=400) for name in ("time", "host", "subject", "message")}

@@ -5,12 +5,14 @@ from __future__ import annotations
 import hashlib
 import hmac
 import http.client
+import socket
 import threading
 import time
-import urllib.error
-import urllib.request
-from collections.abc import Callable
+from base64 import b64encode
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
+from urllib.parse import unquote, urlsplit, urlunsplit
 
 from fwtop import __version__
 from fwtop.alarms.message import Alarm
@@ -19,7 +21,6 @@ from fwtop.model.text import safe_text
 
 _FIRST_DELAY_SECONDS = 1.0
 _LAST_DELAY_SECONDS = 300.0
-_END_SECONDS = 10.0  # what can't be delivered by then waits on disk for the next start
 _BUSY = (408, 425, 429)  # of 4xx, these ask for another try
 
 
@@ -35,12 +36,14 @@ class Webhook:
     secret: str = ""
     seconds: float = 10.0
 
-    def post(self, body: bytes) -> None:
+    def post(self, body: bytes, most_seconds: float = float("inf")) -> None:
         """Post one alarm. Raises RefusedError, or OSError or HTTPException where another try may help.
 
         Redirections are refused: an alarm goes where the operator said, or nowhere.
         """
+        seconds = min(self.seconds, most_seconds)
         now = str(int(time.time()))
+        parts = urlsplit(self.url)
         headers = {
             "Content-Type": "application/json",
             "User-Agent": f"fwtop/{__version__}",
@@ -48,22 +51,49 @@ class Webhook:
         }
         if self.secret:
             headers["X-Fwtop-Signature"] = f"sha256={signature(self.secret, now, body)}"
-        request = urllib.request.Request(self.url, data=body, headers=headers, method="POST")  # noqa: S310 - checked
-        opener = urllib.request.OpenerDirector()
-        for handler in (
-            urllib.request.HTTPHandler,
-            urllib.request.HTTPSHandler,
-            urllib.request.HTTPErrorProcessor,
-            urllib.request.HTTPDefaultErrorHandler,
-        ):
-            opener.add_handler(handler())
-        try:
-            opener.open(request, timeout=self.seconds).close()
-        except urllib.error.HTTPError as error:
-            error.close()
-            if error.code < 500 and error.code not in _BUSY:
-                raise RefusedError(f"status {error.code}") from None
-            raise OSError(f"status {error.code}") from None
+        if parts.username is not None:
+            user = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+            headers["Authorization"] = f"Basic {b64encode(user.encode()).decode()}"
+        path = urlunsplit(("", "", parts.path or "/", parts.query, ""))
+        secure = parts.scheme == "https"
+        kind = http.client.HTTPSConnection if secure else http.client.HTTPConnection
+        connection = kind(parts.hostname or "", parts.port, timeout=seconds)
+        with closing(connection):
+            connection.connect()
+            with _time_limit(connection.sock, seconds):
+                connection.request("POST", path, body, headers)
+                status = connection.getresponse().status
+        if 200 <= status < 300:
+            return
+        if status < 500 and status not in _BUSY:
+            raise RefusedError(f"status {status}")
+        raise OSError(f"status {status}")
+
+
+@contextmanager
+def _time_limit(connected: socket.socket, seconds: float) -> Iterator[None]:
+    """End a block after a time, by its connection's end; raises TimeoutError then.
+
+    A socket's own timeout begins anew with each byte, and so never ends with a receiver that drips.
+    """
+    ended = threading.Event()
+
+    def end() -> None:
+        ended.set()
+        with suppress(OSError):
+            socket.socket.shutdown(connected, socket.SHUT_RDWR)  # SSLSocket's own breaks what reads beside it
+
+    timer = threading.Timer(seconds, end)
+    timer.start()
+    try:
+        yield
+    except (OSError, http.client.HTTPException):
+        if not ended.is_set():
+            raise
+    finally:
+        timer.cancel()
+    if ended.is_set():
+        raise TimeoutError("timed out")
 
 
 def signature(secret: str, timestamp: str, body: bytes) -> str:
@@ -97,10 +127,13 @@ class WebhookSender:
             self._report(f"the webhook's queue is full: its {lost} oldest were left out")
         self._wake.set()
 
-    def close(self) -> None:
-        """Try for some seconds to deliver what waits; the rest stays on disk."""
-        self._ends_at = time.monotonic() + _END_SECONDS
+    def end(self, at: float) -> None:
+        """Let it end once nothing waits, or at a moment of time.monotonic()."""
+        self._ends_at = at
         self._wake.set()
+
+    def join(self) -> None:
+        """Wait until it has ended; what waits then stays on disk."""
         self._thread.join()
         if left := len(self._spool):
             self._report(f"alarms that wait on disk for the webhook: {left}; the next recording sends them")
@@ -109,10 +142,11 @@ class WebhookSender:
         delay = _FIRST_DELAY_SECONDS
         while time.monotonic() < self._ends_at:
             self._wake.clear()
+            ending = self._ends_at != float("inf")  # before looking: what is put later would be missed
             with self._spool.locked():
                 progress = self._send_oldest()
             if progress is None:  # nothing waits
-                if self._ends_at != float("inf"):
+                if ending:
                     return
                 self._wake.wait()
             elif progress:
@@ -129,12 +163,14 @@ class WebhookSender:
             return None
         name, body = found
         try:
-            self._webhook.post(body)
+            self._webhook.post(body, self._ends_at - time.monotonic())
         except RefusedError as error:
             self._report(f"the webhook refuses an alarm ({error}): it is left out")
         except (OSError, http.client.HTTPException) as error:
             if not self._failing:
-                reason = safe_text(getattr(error, "reason", error), limit=120)
+                reason = safe_text(
+                    error.strerror if isinstance(error, OSError) and error.strerror else error, limit=120
+                )
                 self._report(f"the webhook does not work ({reason}): alarms wait on disk")
             self._failing = True
             return False

@@ -6,9 +6,12 @@ import email
 import email.policy
 import json
 import os
+import re
+import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -89,12 +92,13 @@ def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @contextmanager
-def sender(receiver: Receiver, spool: Path, told: list[str]) -> Iterator[WebhookSender]:
+def sender(receiver: Receiver, spool: Path, told: list[str], ends: float = 10.0) -> Iterator[WebhookSender]:
     made = WebhookSender(Webhook(receiver.url, "key", 5.0), Spool(spool), told.append)
     try:
         yield made
     finally:
-        made.close()
+        made.end(time.monotonic() + ends)
+        made.join()
 
 
 def test_what_is_posted_is_the_alarm_and_its_signature_holds(receiver: Receiver, tmp_path: Path) -> None:
@@ -140,12 +144,11 @@ def test_a_refused_alarm_is_left_out_and_no_redirection_is_followed(
     assert told == [f"the webhook refuses an alarm (status {status}): it is left out"]
 
 
-def test_alarms_wait_on_disk_for_the_next_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sending, "_END_SECONDS", 0.2)
+def test_alarms_wait_on_disk_for_the_next_start(tmp_path: Path) -> None:
     receiver, told = Receiver(), []
     with serving(receiver):
         pass  # its port is closed now
-    with sender(receiver, tmp_path, told) as made:
+    with sender(receiver, tmp_path, told, ends=0.2) as made:
         made.put(alarm(0))
         made.put(alarm(1))
     assert told[-1] == "alarms that wait on disk for the webhook: 2; the next recording sends them"
@@ -185,13 +188,54 @@ def test_a_queue_that_can_t_be_written_is_told(receiver: Receiver, tmp_path: Pat
 
 
 def test_an_answer_that_never_comes_is_given_up(tmp_path: Path) -> None:
-    import socket
-
     with socket.create_server(("127.0.0.1", 0)) as silent:
         webhook = Webhook(f"http://127.0.0.1:{silent.getsockname()[1]}/", seconds=0.2)
         with pytest.raises(OSError, match="timed out"):
             webhook.post(ALARM.line())
     assert not issubclass(RefusedError, OSError)
+
+
+def test_an_answer_that_drips_ends_with_its_time() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def drip() -> None:
+            connected = server.accept()[0]
+            with connected, suppress(OSError):
+                connected.sendall(b"HTTP/1.1 204 OK\r\nX: ")
+                for _ in range(20):
+                    connected.sendall(b"x")
+                    time.sleep(0.05)  # a slow receiver, not a wait for one
+
+        thread = threading.Thread(target=drip)
+        thread.start()
+        with pytest.raises(TimeoutError):
+            Webhook(f"http://127.0.0.1:{server.getsockname()[1]}/", seconds=0.2).post(ALARM.line())
+        thread.join()
+
+
+def test_an_alarm_that_comes_just_before_the_end_is_delivered(receiver: Receiver, tmp_path: Path) -> None:
+    class Late(Spool):
+        """Gets its alarm, and then the end, while the sender finds nothing in it."""
+
+        def oldest(self) -> tuple[str, bytes] | None:
+            found = super().oldest()
+            if not asked:
+                asked.append(True)
+                made.put(ALARM)
+                made.end(time.monotonic() + 10.0)
+            return found
+
+    asked: list[bool] = [True]
+    made = WebhookSender(Webhook(receiver.url), Late(tmp_path), lambda _: None)
+    asked.clear()
+    made._wake.set()
+    made.join()
+    assert len(receiver.got) == 1
+
+
+def test_a_name_and_a_password_in_the_url_are_sent_as_such(receiver: Receiver) -> None:
+    Webhook(receiver.url.replace("//", "//ops:p%40ss@")).post(ALARM.line())
+    assert receiver.got[0][0]["Authorization"] == "Basic b3BzOnBAc3M="
 
 
 def test_a_mail_holds_the_alarm_and_one_set_of_headers() -> None:
@@ -200,12 +244,16 @@ def test_a_mail_holds_the_alarm_and_one_set_of_headers() -> None:
     ).encode()
     poisoned = parse_line(line)
     assert poisoned is not None
-    for told in (ALARM, poisoned):
+    long = replace(
+        ALARM, message="UDP flood: 3,567 packets a second, 0 of them reach services, or not at all"
+    )
+    for told in (ALARM, long, poisoned):
         mail = email.message_from_bytes(
             mail_text(told, ("ops@example.org", "root")), policy=email.policy.default
         )
         assert mail["To"] == "ops@example.org, root"
         assert len(mail.get_all("Subject")) == 1
+        assert not re.search(rb"^\S+:\s*$", mail_text(told, ("root",)).partition(b"\n\n")[0], re.MULTILINE)
         assert mail["Bcc"] is None
         assert told.message[:20] in mail.get_body().get_content()
         (attached,) = mail.iter_attachments()
