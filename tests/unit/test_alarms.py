@@ -7,6 +7,7 @@ import os
 import socket
 import struct
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from io import BytesIO
@@ -18,7 +19,7 @@ from stored_samples import POISON, START, attack, rule, snapshot, status
 
 from fwtop.alarms import journal
 from fwtop.alarms.__main__ import Courier, alarms
-from fwtop.alarms.command import run_command
+from fwtop.alarms.command import CommandRunner, run_command
 from fwtop.alarms.config import AlarmConfig, read_alarms
 from fwtop.alarms.message import EVENTS, MAX_BYTES, Alarm, parse_line
 from fwtop.console.publish.alarm_events import AlarmEvents, Alarms
@@ -50,6 +51,8 @@ def test_a_flicker_is_no_alarm_and_a_pulse_wave_one_attack() -> None:
     assert told([tick(second, *([attack()] if second % 3 == 0 else [])) for second in range(30)]) == []
     pulses = [tick(second, *([attack()] if second % 20 < 10 else [])) for second in range(200)]
     assert told(pulses) == ["attack_began"]
+    short = [tick(second, *([attack()] if second % 10 < 2 else [])) for second in range(100)]
+    assert told(short + [tick(100 + second) for second in range(40)]) == ["attack_began", "attack_ended"]
 
 
 def test_a_change_is_told_when_it_is_large_and_once_a_minute() -> None:
@@ -70,7 +73,7 @@ def test_memory_is_bounded_whatever_kinds_there_are() -> None:
     events = AlarmEvents(AlarmConfig(began_seconds=0))
     for second in range(10):
         events.next(tick(second, *(attack(f"kind_{second}_{number}") for number in range(100))))
-    assert len(events._attacks.held) <= 64
+    assert len(events._attacks.held) <= 128
 
 
 def test_rules_and_the_watcher_are_told_but_not_rules_from_before() -> None:
@@ -128,6 +131,11 @@ def test_a_console_that_was_taken_over_can_only_send_sanitised_alarms() -> None:
     assert not any(char in found.message for char in "\x1b\n\u202e")
     assert len(found.message) <= 401
     assert len(found.details) == 16
+    endless = parse_line(
+        json.dumps({**asdict(ALARM), "details": {"pps": float("inf"), "n": 10**300}}).encode()
+    )
+    assert endless is not None
+    assert endless.details == {"pps": "inf", "n": 10**300}
     assert b"\x1b" not in journal.encode(journal.fields_of(found))
     long = BytesIO(b"x" * (3 * MAX_BYTES) + b"\n" + ALARM.line() + ALARM.line()[:-1])
     assert list(alarms(long)) == [ALARM]
@@ -203,6 +211,17 @@ def test_a_command_that_hangs_is_killed_with_its_children(tmp_path: Path, poll_u
 
     poll_until(gone)
     os.close(reader)
+
+
+def test_a_slow_command_holds_no_end_up() -> None:
+    told: list[str] = []
+    runner = CommandRunner(python("import time; time.sleep(60)"), 60.0, told.append)
+    for _ in range(3):
+        runner.put(ALARM)
+    runner.end(time.monotonic() + 0.1)
+    runner.join()
+    assert "was killed after" in told[0]
+    assert told[1:] == ["the alarm command is too slow: 2 alarms are left out as recording ends"]
 
 
 def test_what_went_wrong_with_a_command_is_one_line() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
 from fwtop.alarms.config import AlarmConfig
@@ -18,7 +18,7 @@ from fwtop.render.observation import rfc3339
 from fwtop.store.events import EventLog
 
 _PIPE_BUF = 4096
-_MAX_HELD = 64  # things watched at a time; attack kinds are far fewer
+_MAX_HELD = 128  # things watched at a time; attack kinds are fewer
 _RULE_EVENTS = {
     EventKind.RULE_APPLIED: ("rule_installed", "installed"),
     EventKind.RULE_CONFIRMED: ("rule_confirmed", "confirmed"),
@@ -38,6 +38,7 @@ class _Held:
 
     since: float
     seen: float
+    lasted: float = 0.0  # seconds, without its pauses
     told: float = 0.0  # when; 0: not yet
     pps: float = 0.0  # as told
     peak: float = 0.0
@@ -51,27 +52,28 @@ class _Hysteresis:
     began_seconds: float
     ended_seconds: float
     held: dict[str, _Held] = field(default_factory=dict)
+    updated: float = 0.0
 
-    def update(self, present: Mapping[str, float], now: float) -> Iterator[tuple[str, str, _Held]]:
-        """Yield (began, there or ended, name, state); `present` says since when each is there."""
-        for name, since in present.items():
+    def update(self, present: Collection[str], now: float) -> Iterator[tuple[str, str, _Held]]:
+        """Yield (began, there or ended, name, state) of what is there now, and of what was."""
+        for name in present:
             if name not in self.held and len(self.held) >= _MAX_HELD:
                 continue
-            state = self.held.setdefault(name, _Held(min(since, now), now))
+            state = self.held.setdefault(name, _Held(now, now))
+            if state.seen == self.updated:
+                state.lasted += now - state.seen
             state.seen = now
             if state.told:
                 yield "there", name, state
-            elif now - state.since >= self.began_seconds:
+            elif state.lasted >= self.began_seconds:
                 state.told = now
                 yield "began", name, state
         for name, state in list(self.held.items()):
-            if name in present:
-                continue
-            if not state.told:
+            if now - state.seen >= self.ended_seconds and name not in present:
                 del self.held[name]
-            elif now - state.seen >= self.ended_seconds:
-                del self.held[name]
-                yield "ended", name, state
+                if state.told:
+                    yield "ended", name, state
+        self.updated = now
 
 
 class AlarmEvents:
@@ -104,8 +106,7 @@ class AlarmEvents:
         for attack in snapshot.judgement.attacks:
             if attack.ended is None:
                 attacks.setdefault(attack.kind, []).append(attack)
-        since = {kind: now for kind in attacks}
-        for what, kind, state in self._attacks.update(since, now):
+        for what, kind, state in self._attacks.update(attacks, now):
             same = attacks.get(kind, [])
             pps = sum(attack.pps for attack in same)
             state.peak = max(state.peak, pps)
@@ -127,7 +128,7 @@ class AlarmEvents:
             "samples": snapshot.tables.sampling.lost > 0,
             "storing": not storing,
         }
-        present = {name: now for name, is_there in troubles.items() if is_there}
+        present = [name for name, is_there in troubles.items() if is_there]
         for what, name, _ in self._troubles.update(present, now):
             if what != "there":
                 event = "watcher_degraded" if what == "began" else "watcher_recovered"

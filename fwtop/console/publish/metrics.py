@@ -48,7 +48,7 @@ def _traffic(totals: RunningTotals) -> Iterator[Metric]:
     for end, fate in _FATES.items():
         ends.add_metric([fate], totals.ends[end])
     yield ends
-    yield CounterMetricFamily("fwtop_samples", "Packets sampled.", value=totals.samples)
+    yield CounterMetricFamily("fwtop_samples", "Samples taken, of arrivals and drops.", value=totals.samples)
     yield CounterMetricFamily(
         "fwtop_samples_lost", "Samples that did not fit the buffers.", value=totals.lost
     )
