@@ -11,6 +11,8 @@ import threading
 import time
 from collections.abc import Iterable
 from dataclasses import asdict
+from pathlib import Path
+from typing import Protocol
 
 from fwtop.alarms.message import Alarm
 from fwtop.console.automatic.agent import Agent
@@ -76,7 +78,7 @@ def run_record(options: Options, handoff: Handoff, descriptors: list[int]) -> in
     outputs = Outputs.of(options, stop.set)
     console = build(options, handoff, descriptors, window_seconds=WINDOW_SECONDS)
     console.session.totals = outputs.totals
-    status = _StatusLine(console.recorder)
+    status = StatusLine(console.recorder)
 
     lost = _GuardianLost()
 
@@ -137,28 +139,49 @@ class _GuardianLost:
         return bool(self.line)
 
 
-class _StatusLine:
-    """Reports on standard error where the session is stored, and what fails, each at most once a minute."""
+class Storing(Protocol):
+    """What is said of a recorder."""
 
-    def __init__(self, recorder: Recorder | None) -> None:
+    @property
+    def path(self) -> Path | None:
+        """The session's file."""
+
+    @property
+    def problem(self) -> str:
+        """Why it is not being stored."""
+
+    def notes(self) -> list[str]:
+        """Return what was set aside and what fails."""
+
+
+class StatusLine:
+    """Reports on standard error where the session is stored, what was set aside, and what fails.
+
+    Each line at most once a minute.
+    """
+
+    def __init__(self, recorder: Storing | None) -> None:
         self._recorder = recorder
         self._recording = ""
         self._printed: dict[str, float] = {}  # line → monotonic time
 
     def update(self, problems: Iterable[str]) -> None:
         """Print what has changed."""
-        lines = list(problems)
+        lines, recording = list(problems), self._recording
         if self._recorder is not None:
             name = self._recorder.path.stem if self._recorder.path is not None else ""
-            line = self._recorder.problem or f"recording session {name}; stop with Ctrl-C or SIGTERM"
-            if line != self._recording:
-                self._recording = line
-                lines.insert(0, line)
+            recording = self._recorder.problem or f"recording session {name}; stop with Ctrl-C or SIGTERM"
+            if recording != self._recording:
+                lines.insert(0, recording)
+            lines += self._recorder.notes()
         now = time.monotonic()
         self._printed = {line: at for line, at in self._printed.items() if now - at < _REPEAT_SECONDS}
         for line in lines:
-            if self._printed.setdefault(line, now) == now:
+            if line not in self._printed:
+                self._printed[line] = now
                 print(f"fwtop: {line}", file=sys.stderr)
+                if line == recording:  # only now: one that came too early is told when its minute is over
+                    self._recording = line
 
 
 def run_dry_run(options: Options, handoff: Handoff, descriptors: list[int]) -> int:

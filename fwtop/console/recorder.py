@@ -89,10 +89,11 @@ class Recorder:
             self._history.add(sample)
         if time.monotonic() - self._baseline_saved > _BASELINE_SECONDS:
             self._save_baseline()
-        notes = self._notes()
+        notes = self.notes()
         return dataclasses.replace(snapshot, notes=(*snapshot.notes, *notes)) if notes else snapshot
 
-    def _notes(self) -> list[str]:
+    def notes(self) -> list[str]:
+        """Return what was set aside lately and what fails, a line each."""
         if self._history.news:
             self._say([self._history.news])
             self._history.news = ""

@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from stored_samples import session_ticks
 from stored_sessions import path_of, writer
 
+from fwtop.console import headless
+from fwtop.console.headless import StatusLine
 from fwtop.console.recorder import Recorder
 from fwtop.model.traffic.snapshot import Origin
 from fwtop.store import list_sessions, replay
@@ -42,7 +45,9 @@ def test_a_full_disk_stops_recording_and_every_snapshot_is_still_delivered(tiny_
     assert 0 < len(list(replay(info.path))) < len(ticks)
 
 
-def test_what_was_set_aside_is_said_once_in_one_line(tmp_path: Path) -> None:
+def test_what_was_set_aside_is_said_once_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     earlier = writer(tmp_path, "eth9")
     earlier.write(session_ticks()[0])
     path = path_of(earlier)
@@ -50,15 +55,46 @@ def test_what_was_set_aside_is_said_once_in_one_line(tmp_path: Path) -> None:
     path.write_bytes(os.urandom(20_000))
     recorder = Recorder("web-1", ORIGIN, tmp_path)
     recorder.wait()
+    status = StatusLine(recorder)
     notes = recorder.write(session_ticks()[0]).notes
+    for _ in range(3):
+        status.update(())
     recorder.close(clean=True)
     assert len(notes) == 1
+    said = capsys.readouterr().err.splitlines()
+    assert [line.removeprefix("fwtop: ") for line in said[1:]] == [*notes]
+    assert said[0].startswith("fwtop: recording session ")
     assert notes[0].startswith(f"{path.name} is damaged (")
     assert Path(f"{path}.damaged").exists()
     again = Recorder("web-1", ORIGIN, tmp_path)
     again.wait()
     assert again.write(session_ticks()[0]).notes == ()
     again.close(clean=True)
+
+
+@dataclass
+class Storing:
+    """As much of a recorder as its line needs."""
+
+    path: Path = Path("2026-11-23.db")
+    problem: str = ""
+
+    def notes(self) -> list[str]:
+        return []
+
+
+def test_that_storing_goes_on_is_said_though_it_was_said_within_the_minute(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr(headless.time, "monotonic", lambda: now[0])
+    recorder = Storing()
+    status = StatusLine(recorder)
+    for second, problem in ((0, ""), (5, "disk full"), (35, ""), (59, ""), (61, ""), (62, ""), (130, "")):
+        now[0], recorder.problem = second, problem
+        status.update(())
+    line = "fwtop: recording session 2026-11-23; stop with Ctrl-C or SIGTERM"
+    assert capsys.readouterr().err.splitlines() == [line, "fwtop: disk full", line]
 
 
 def test_an_unclean_end_leaves_one_file_that_counts_as_crashed(tmp_path: Path) -> None:
