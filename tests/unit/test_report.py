@@ -211,6 +211,8 @@ def test_html_tells_the_story(record: SessionRecord) -> None:
         "Countries and networks: a.mmdb (3 days old)",
     ):
         assert words in text
+    assert not re.search(r"\d·", text)  # the placeholder of characters that can't be shown
+    assert "&nbsp;" in text
     assert text.count('class="attack"') == 5  # the band in the timeline, both rates and both gauges
     assert len(text) < 150_000
 

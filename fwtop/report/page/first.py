@@ -9,7 +9,7 @@ from fwtop.render.numbers import duration_words, percent
 from fwtop.report.facts.effects import RuleEffect
 from fwtop.report.facts.users import Felt
 from fwtop.report.page.chart import knows_who, traffic_chart
-from fwtop.report.page.markup import Markup, join, tag
+from fwtop.report.page.markup import Markup, join, tag, text
 from fwtop.report.summary import Digest
 from fwtop.report.wording import clock, day_and_time, plural, si
 
@@ -48,8 +48,8 @@ def figures_of(digest: Digest) -> list[Figure]:
     dropped = sums.dropped / sums.packets if sums.packets else 0.0
     figures = [
         ("Peak", si(sums.peak_pps, "pps"), f"{si(sums.peak_bps, 'bit/s')}, at {clock(sums.peak_at)}"),
-        ("Arrived", si(sums.packets), f"packets, {si(sums.bytes, 'B')}"),
-        ("Dropped", percent(dropped, None), f"{si(sums.dropped)} packets{_droppers(digest)}"),
+        ("Arrived", si(round(sums.packets)), f"packets, {si(sums.bytes, 'B')}"),
+        ("Dropped", percent(dropped, None), f"{si(round(sums.dropped))} packets{_droppers(digest)}"),
     ]
     if digest.spans:
         figures.append(_unprotected(digest))
@@ -63,16 +63,17 @@ def figures_of(digest: Digest) -> list[Figure]:
     return figures
 
 
-def _unbroken(words: str) -> str:
+def _unbroken(words: str) -> Markup:
     """Keep numbers and their units on one line."""
-    return _UNIT.sub("\N{NO-BREAK SPACE}", words)
+    return Markup(_UNIT.sub("&nbsp;", text(words)))
 
 
 def _droppers(digest: Digest) -> str:
     sums = digest.sums
     if sums.mine is None or sums.other is None or sums.kernel is None or not sums.dropped:
         return ""
-    return f": fwtop {si(sums.mine)}, other firewalls {si(sums.other)}, kernel {si(sums.kernel)}"
+    mine, other, kernel = (si(round(packets)) for packets in (sums.mine, sums.other, sums.kernel))
+    return f": fwtop {mine}, other firewalls {other}, kernel {kernel}"
 
 
 def _unprotected(digest: Digest) -> Figure:

@@ -118,10 +118,14 @@ grid-template-columns:minmax(0,1fr)}section{margin-top:40px}svg text{font-size:1
 --rule:#ccc;--delivered:#3f7fb0;--dropped:#c9cdd2;--mine:#8d83d6;--other:#7fb3a2;--arrived:#000;
 --attack:#b03223;--attack-soft:rgba(196,65,47,.1);
 --act:#4a3fa0;--bar:#e4edf4;--bar-attack:#f4d9d4}
-body{font-size:10.5pt;print-color-adjust:exact;-webkit-print-color-adjust:exact}main{max-width:none;padding:0}
-.first{break-after:page}.first .state{margin-top:14pt}.figures{margin-top:16pt;padding-top:10pt;gap:10pt 16pt;
-grid-template-columns:repeat(4,1fr)}.figures dd{font-size:15pt}h1{font-size:21pt}.lead{font-size:11.5pt}
-.todo h2,.first h2{margin-top:14pt;margin-bottom:5pt}.todo{font-size:9.5pt}
+body{font-size:10pt;line-height:1.4;print-color-adjust:exact;-webkit-print-color-adjust:exact}
+main{max-width:none;padding:0}h1{font-size:19pt}.lead{margin-top:8pt;font-size:10.5pt;max-width:none}
+.first{break-after:page}.first .state{margin-top:10pt;padding:6pt 10pt}
+.figures{margin-top:12pt;padding-top:8pt;gap:8pt 12pt;grid-template-columns:repeat(5,1fr)}
+.figures dt{font-size:8.5pt}.figures dd{font-size:14pt}.figures dd small{font-size:8pt;line-height:1.3}
+.first h2,.todo h2{margin-top:12pt;margin-bottom:4pt}.todo{font-size:9pt}.todo li{margin:2pt 0}
+svg text{font-size:15px}
+.legend{margin-top:4pt;font-size:8.5pt}
 section{margin-top:22pt}tr,svg,figure,.figures,.effect,.packet{break-inside:avoid}h2,h3,h4{break-after:avoid}
 @page{margin:16mm 15mm}}
 """)
