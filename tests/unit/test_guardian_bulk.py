@@ -138,7 +138,11 @@ def test_long_list_travels_beside_the_message() -> None:
     assert descriptor is not None
     try:
         assert (request.attached, request.rule["match"]["sources"]) == (True, [])
-        assert prefix_list.read_sources(descriptor) == sources
+        read = prefix_list.read_sources(descriptor)
+        assert read == sources
+        again = prefix_list.sealed(read)  # the same file: what a guardian hands on takes no memory twice
+        assert os.path.samestat(os.fstat(again), os.fstat(descriptor))
+        os.close(again)
         with pytest.raises(OSError):  # noqa: PT011
             os.write(descriptor, b"more")
     finally:

@@ -13,6 +13,7 @@ import os
 import socket
 import stat
 import struct
+import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -26,6 +27,20 @@ MAX_PREFIXES = 25_000_000  # of any kind of rule; model/addresses/list_limits.py
 _MAX_BYTES = 32 + 17 * MAX_PREFIXES
 _ENTRY = struct.Struct("!BB16s")  # family, length, address (IPv4 in the last four bytes)
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL
+
+
+class SealedFile(mmap.mmap):
+    """A list in a memory file that nobody can change, mapped; `descriptor` hands it on without a copy."""
+
+    descriptor: int  # closed with the object
+
+    @classmethod
+    def of(cls, descriptor: int, size: int) -> SealedFile:
+        """Map a file, whose descriptor stays the caller's; raises OSError."""
+        mapped = cls(descriptor, size, mmap.MAP_PRIVATE, mmap.PROT_READ)
+        mapped.descriptor = os.dup(descriptor)
+        weakref.finalize(mapped, os.close, mapped.descriptor)
+        return mapped
 
 
 @contextmanager
@@ -98,7 +113,10 @@ def detach_sources(request: Plan | Apply, rule: Rule) -> tuple[Plan | Apply, int
 
 
 def sealed(prefixes: Sequence[Prefix]) -> int:
-    """Write a list into a new memory file that nobody can change any more."""
+    """Write a list into a memory file that nobody can change any more; one that came in such is there."""
+    read_from = getattr(prefixes, "read_from", None)  # of PrefixRows: not imported for a short list
+    if isinstance(read_from, SealedFile):
+        return os.dup(read_from.descriptor)
     descriptor = os.memfd_create("fwtop-sources", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     with open(descriptor, "wb", buffering=0, closefd=False) as file:
         for piece in _pieces(prefixes):
@@ -136,4 +154,4 @@ def read_sources(descriptor: int) -> Sequence[Prefix]:
         raise ValueError(f"more than {MAX_PREFIXES:,} prefixes")
     if not status.st_size:
         raise ValueError("the list is empty")
-    return unpack_prefixes(mmap.mmap(descriptor, status.st_size, mmap.MAP_PRIVATE, mmap.PROT_READ))
+    return unpack_prefixes(SealedFile.of(descriptor, status.st_size))

@@ -33,7 +33,7 @@ class PrefixRows(Sequence[Prefix]):
         """Take over columns that are valid, sorted and without duplicates."""
         self._columns = {4: four or _empty(4), 6: six or _empty(6)}
         self._covered: dict[int, int] = {}  # by family, once asked
-        self._encoded: bytes | mmap | None = None  # what they were read from
+        self.read_from: bytes | mmap | None = None  # their encoding, if they came so
         for columns in self._columns.values():
             for column in columns:
                 column.flags.writeable = False
@@ -54,7 +54,7 @@ class PrefixRows(Sequence[Prefix]):
         if not all(_is_valid(family, columns) for family, columns in found.items()):
             raise ValueError("not a list of prefixes")
         rows = PrefixRows(found[4], found[6])
-        rows._encoded = data
+        rows.read_from = data
         return rows
 
     @staticmethod
@@ -172,7 +172,7 @@ class PrefixRows(Sequence[Prefix]):
 
     def encoded(self) -> bytes | mmap:
         """Return the same without copying what the rows were read from."""
-        return self._encoded if self._encoded is not None else self.tobytes()
+        return self.read_from if self.read_from is not None else self.tobytes()
 
     @cached_property
     def families(self) -> frozenset[int]:
