@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Iterable
 from pathlib import Path
 
+from fwtop.model.addresses.prefix_list import ATTACH_ABOVE
 from fwtop.model.rule import Kind, Rule
 from fwtop.xdp.maps import MAX_RULES
 from fwtop.xdp.rule import BUCKETS, COMPILED_PREFIXES
@@ -22,6 +23,11 @@ class Planned:
     def add(self, rule: Rule, *, follows: bool) -> None:
         """Add a rule to the set, or begin a new one."""
         self._rules = [*(self._rules if follows else ()), rule][-_MOST:]
+
+    def forget_long(self) -> None:
+        """Let go of the set if a rule in it has a long list, up to 119 MiB, which may never be installed."""
+        if any(len(rule.match.sources) > ATTACH_ABOVE for rule in self._rules):
+            self._rules = []
 
     @property
     def first(self) -> Rule:

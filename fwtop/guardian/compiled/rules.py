@@ -111,10 +111,11 @@ class CompiledRules:
         """Return what `install` would do, and begin to compile for it.
 
         A rule that `follows` is compiled together with those planned just before: the first installation
-        loads them all, the others only set a number and a deadline.
+        loads them all, the others only set a number and a deadline. Not so where one has a long list.
         """
         self._planned.add(rule, follows=follows)
         self._prepare(rule, allow, instead=follows)
+        self._planned.forget_long()
         alike = 1 + sum(other.kind is rule.kind for other in self._rules.values())
         return plan_lines(rule, alike, self._pins, self.interfaces, self._attachments.names_with(rule))
 
