@@ -46,6 +46,31 @@ INLINE u32 in_list4(u64 *blocks, u64 *parts, u64 count, u64 address)
 	return place < count * 4 ? parts[place] >> (address & 63) & 1 : 0;
 }
 
+/* A list of many millions without numbers. Of /24s with up to four listed addresses, the last bytes of these are in a
+ * word of 32 bits. Two tables of ranks follow the states: of /24s with 256 bits, and of those with few. */
+enum { ALL_LISTED = 1, FEW_LISTED = 3 };
+
+INLINE u32 in_uncounted4(u64 *blocks, u64 *parts, u64 count, u32 *few, u64 few_count, u64 address)
+{
+	u64 word = list4_word(address), shift = (address >> 8 & 31) * 2, states = blocks[word], before, place;
+	u32 *ranks = (u32 *)(blocks + LIST4_WORDS), state = states >> shift & 3, differing;
+
+	before = states & ((1ULL << shift) - 1);
+	if (state == FEW_LISTED) {
+		place = ranks[LIST4_WORDS + word] + evens_set(before >> 1 & before & EVEN_BITS);
+		OPAQUE(place);
+		if (place >= few_count)
+			return 0;
+		differing = few[place] ^ (u32)(address & 255) * 0x01010101;
+		return (differing - 0x01010101 & ~differing & 0x80808080) != 0; /* whether a byte is 0 */
+	}
+	if (state != PART_LISTED)
+		return state;
+	place = (ranks[word] + evens_set(before >> 1 & ~before & EVEN_BITS)) * 4 + (address >> 6 & 3);
+	OPAQUE(place);
+	return place < count * 4 ? parts[place] >> (address & 63) & 1 : 0;
+}
+
 /* Addresses with ports: a trie, so that the key's bytes stand in network order. IPv4 is in the first 4 of the address. */
 struct ports_key {
 	u32 bits;

@@ -15,7 +15,7 @@ from fwtop.model.text import safe_text
 from fwtop.xdp.generate import program_text
 from fwtop.xdp.lists import descriptors, with_descriptors
 from fwtop.xdp.maps import SHARED, possible_cpus
-from fwtop.xdp.rule import AnyList, List4, List6, SlotRule
+from fwtop.xdp.rule import AnyList, List4, List6, SlotRule, UncountedList4
 
 _CALLED = ("xdp_allow.h", "xdp_lists.h", "xdp_limit.h")  # by the rules
 _HEADERS = ("kernel.h", "record.h", "xdp.h", *_CALLED, "xdp_parse.h", "xdp_plain.h", "xdp_main.h")
@@ -112,6 +112,8 @@ def _numbered(rule: SlotRule, maps: dict[int, int]) -> SlotRule:
         numbered = with_descriptors(found, named)
         if isinstance(numbered, List4):
             numbered = replace(numbered, count=number(numbered.count), several=number(numbered.several))
+        elif isinstance(numbered, UncountedList4):
+            numbered = replace(numbered, count=number(numbered.count), few_count=number(numbered.few_count))
         lists[key] = numbered
     return replace(
         rule,

@@ -13,7 +13,7 @@ from fwtop.model.addresses.address import Prefix
 from fwtop.xdp.conditions import ANY, PLAIN, Headers, header_conditions, limit_function, payload_lines
 from fwtop.xdp.ipv6_lists import lookup_lines6
 from fwtop.xdp.ports import ports_function
-from fwtop.xdp.rule import PORTS, List4, List6, ListPorts, Lists, SlotRule
+from fwtop.xdp.rule import PORTS, List4, List6, ListPorts, Lists, SlotRule, UncountedList4
 from fwtop.xdp.tree import count_functions, lookup_lines
 
 
@@ -120,6 +120,10 @@ def _prefix_function(
         if isinstance(maps, List4):
             blocks, parts = f"MAP_VALUE({maps.blocks})", f"MAP_VALUE({maps.parts})"
             lines.append(f"\t\treturn in_list4({blocks}, {parts}, CONSTANT({maps.count}), lo);")
+        elif isinstance(maps, UncountedList4):
+            parts = f"MAP_VALUE({maps.parts}), CONSTANT({maps.count})"
+            few = f"MAP_VALUE({maps.few}), CONSTANT({maps.few_count})"
+            lines.append(f"\t\treturn in_uncounted4(MAP_VALUE({maps.blocks}), {parts}, {few}, lo);")
         elif isinstance(maps, List6):
             lines += lookup_lines6(maps)
         else:

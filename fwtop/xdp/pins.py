@@ -39,11 +39,12 @@ from fwtop.xdp.rule import (
     Lists,
     SlotRule,
     Table6,
+    UncountedList4,
     check_xdp,
     disjoint,
 )
 
-_TYPES: dict[int, type[AnyList]] = {0: ListPorts, 4: List4, 6: List6}
+_TYPES: dict[str, type[AnyList]] = {cls.__name__: cls for cls in (ListPorts, List4, UncountedList4, List6)}
 
 
 def make_list(
@@ -61,7 +62,7 @@ def make_list(
         held = xdp_lists.descriptors(maps)
         for name, descriptor in held.items():
             bpf.pin(descriptor, _path(directory, key, side, family, name))
-        written["lists"].append([side, family, asdict(maps) | dict.fromkeys(held, 0)])
+        written["lists"].append([side, family, type(maps).__name__, asdict(maps) | dict.fromkeys(held, 0)])
     text = json.dumps(written).encode()  # written last: it marks the list as complete
     layout = bpf.create_map(bpf.MAP_ARRAY, "fwtop_layout", entries=1, key_size=4, value_size=len(text))
     bpf.set_element(layout, bytes(4), text)
@@ -75,10 +76,10 @@ def find_list(directory: Path, key: str) -> tuple[Lists, int]:
     found: dict[tuple[str, int], AnyList] = {}
     try:
         written = _read(_layout(directory, key))
-        for side, family, fields in written["lists"]:
+        for side, family, kind, fields in written["lists"]:
             if family == 6:
                 fields["tables"] = tuple(_table(item) for item in fields["tables"])
-            maps = _TYPES[family](**fields)
+            maps = _TYPES[kind](**fields)
             names = {name: _path(directory, key, side, family, name) for name in xdp_lists.descriptors(maps)}
             opened = {name: bpf.open_pin(path) for name, path in names.items()}
             found[side, family] = xdp_lists.with_descriptors(maps, opened)
@@ -189,7 +190,8 @@ def rules_to_compile(directory: Path, items: Iterable[RequestedRule]) -> list[Sl
             elif 6 in item.families:
                 return []
             else:
-                lists, counted = {("src", 4): List4(0, 0, 0, 0, 0)}, int(item.counted)
+                four = List4(0, 0, 0, 0, 0) if item.counted else UncountedList4(0, 0, 0, 0, 0)
+                lists, counted = {("src", 4): four}, int(item.counted)
                 if item.list_key:
                     lists["src", 6] = List6(0, ())
         rules.append(SlotRule(item.slot, item.rule.match, lists, item.rule.limit, 0, item.at_tc, counted))

@@ -49,6 +49,17 @@ class List4:
 
 
 @dataclass(frozen=True, slots=True)
+class UncountedList4:
+    """An IPv4 list of many millions: descriptors of its maps."""
+
+    blocks: int
+    parts: int
+    few: int
+    count: int  # partly listed /24s with a bit for each address
+    few_count: int  # those with up to four addresses
+
+
+@dataclass(frozen=True, slots=True)
 class Table6:
     """The hash table of IPv6 prefixes of one length, within a List6's map."""
 
@@ -77,7 +88,7 @@ class ListPorts:
 
 
 # By side ("src", "dst") and family; a list with ports has the side "ports" and the family 0.
-AnyList = List4 | List6 | ListPorts
+AnyList = List4 | UncountedList4 | List6 | ListPorts
 Lists = Mapping[tuple[str, int], AnyList]
 PORTS = ("ports", 0)
 

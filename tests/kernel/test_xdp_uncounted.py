@@ -1,58 +1,76 @@
-"""Lists too long for counters: the same maps as those of a counted list, built piece by piece."""
+"""Lists too long for counters: other maps, built piece by piece, which must hold exactly what is listed."""
 
 from __future__ import annotations
 
 import random
 
-import numpy as np
 import pytest
+from xdp_frames import ethernet, ipv4, udp
+from xdp_programs import Compiled
 
 from fwtop.kernel import bpf
 from fwtop.model.addresses import prefix_rows
-from fwtop.model.addresses.address import Prefix
+from fwtop.model.addresses.address import Prefix, format_address
 from fwtop.model.addresses.prefix_rows import PrefixRows
 from fwtop.model.rule import Match
 from fwtop.xdp import lists
-from fwtop.xdp.rule import List4
+from fwtop.xdp.rule import UncountedList4
 
 pytestmark = pytest.mark.kernel
-RANK_BYTES = 4 << 19
+LAST = (1 << 32) - 1
+SPREAD = [(7 << 24) + (host << 8) + last for host in range(64) for last in (0, 85, 170, 255)[: host % 5]]
 
 
 def prefixes() -> PrefixRows:
     """Draw nested, adjacent and lone ones, at both ends of the address space, too."""
     rng = random.Random(6)
-    found = [Prefix(4, 0, 25), Prefix(4, (1 << 32) - 1, 32), Prefix(4, (1 << 32) - 256, 25)]
+    found = [Prefix(4, 0, 25), Prefix(4, LAST, 32), Prefix(4, LAST - 255, 25)]
+    found += [Prefix(4, value, 32) for value in SPREAD]
     for _ in range(3000):
-        length = rng.choice((12, 20, 22, 24, 24, 25, 26, 28, 31, 32, 32, 32, 32, 32))
+        length = rng.choice((12, 20, 22, 24, 24, 25, 26, 28, 30, 31, 32, 32, 32, 32, 32))
         value = rng.getrandbits(32) & ~(0xFF << 20) if rng.random() < 0.7 else rng.getrandbits(32)
         found.append(Prefix(4, value >> 32 - length << 32 - length, length))
+        if rng.random() < 0.3:  # a neighbour in the same /24
+            found.append(Prefix(4, value ^ rng.getrandbits(8), 32))
     return PrefixRows.of(found)
 
 
-def contents(made: List4) -> tuple[np.ndarray, bytes, bytes, int]:
-    """Return the /24s' states, all listed ones alike, the ranks, the bits of parts and their number."""
-    blocks, parts = (
-        bpf.get_element(found, bytes(4), bpf.value_size(found)) for found in (made.blocks, made.parts)
-    )
-    pairs = np.frombuffer(blocks[:-RANK_BYTES], np.uint8)
-    states = np.stack([pairs >> shift & 3 for shift in (0, 2, 4, 6)], axis=1).reshape(-1)
-    states[states == 3] = 1
-    return states, blocks[-RANK_BYTES:], parts, made.count
+def asked(rows: PrefixRows) -> set[int]:
+    """Return addresses at the edges of prefixes, and others of the same /24s."""
+    rng = random.Random(7)
+    found = set(SPREAD) | {0, LAST}
+    for item in rng.sample(list(rows), 300):
+        first, last = item.value, item.value | (1 << 32 - item.length) - 1
+        found |= {first, last, max(first - 1, 0), min(last + 1, LAST), first ^ rng.getrandbits(8)}
+    return found
 
 
 @pytest.mark.parametrize("piece", [1, 2, 97, 1 << 20])
-def test_a_list_without_counters_holds_the_same(monkeypatch: pytest.MonkeyPatch, piece: int) -> None:
-    match = Match(sources=prefixes() if piece > 2 else prefixes()[:200] + prefixes()[-200:])
-    counted, numbers = lists.build_lists(match, 0)
+def test_a_list_without_counters_drops_what_is_listed(
+    monkeypatch: pytest.MonkeyPatch, piece: int, root_required: None
+) -> None:
+    rows = prefixes()
+    rows = rows if piece > 2 else PrefixRows.of(rows[:400] + rows[-200:])
     monkeypatch.setattr(lists, "COUNTED_PREFIXES", 0)
     monkeypatch.setattr(prefix_rows, "_CHECKED", piece)
-    plain, none = lists.build_lists(match, 0)
-    assert (numbers > 0, none) == (True, 0)
-    mine, others = (made["src", 4] for made in (plain, counted))
-    assert isinstance(mine, List4)
-    assert isinstance(others, List4)
-    for found, wanted in zip(contents(mine), contents(others), strict=True):
-        assert np.array_equal(found, wanted)
-    lists.close_lists(plain)
-    lists.close_lists(counted)
+    listed = 0
+    with Compiled([Match(sources=rows)]) as compiled:
+        for address in sorted(asked(rows)):
+            source = format_address(4, 0, address)
+            wanted = rows.overlapping(Prefix(4, address, 32)) is not None
+            packet = ethernet(ipv4(udp(9, 53, b""), 17, source, "198.51.100.9"), 0x0800, ())
+            assert compiled.drops(packet) == wanted, source
+            listed += wanted
+    assert 300 < listed < len(asked(rows)) - 200
+
+
+def test_a_few_addresses_of_a_24_take_four_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lists, "COUNTED_PREFIXES", 0)
+    sources = [Prefix.parse("192.0.1.9"), Prefix.parse("192.0.2.8/30"), Prefix.parse("192.0.3.8/30")]
+    found, _ = lists.build_lists(Match(sources=PrefixRows.of([*sources, Prefix.parse("192.0.3.77")])), 0)
+    made = found["src", 4]
+    assert isinstance(made, UncountedList4)
+    assert (made.count, made.few_count) == (1, 2)
+    assert [bpf.value_size(item) for item in (made.parts, made.few)] == [32, 8]
+    assert bpf.get_element(made.few, bytes(4), 8) == bytes([9, 9, 9, 9, 8, 9, 10, 11])
+    lists.close_lists(found)
