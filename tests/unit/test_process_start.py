@@ -1,4 +1,4 @@
-"""What the guardian's process loads, and its arguments."""
+"""What the processes load at their start, and the guardian's arguments."""
 
 from __future__ import annotations
 
@@ -21,9 +21,26 @@ _START = (
 )
 # Large, and not needed to end a rule; a dataclass without a docstring would load inspect, which loads ast.
 _TOO_LARGE = {"argparse", "ast", "asyncio", "email", "numpy", "pickle", "shutil", "tomllib", "unittest"}
+# What the screen's libraries could bring with them, and what it wants only when somebody asks for it.
+_NOT_FOR_A_SCREEN = {
+    "http", "numpy.fft", "numpy.ma", "numpy.polynomial", "numpy.random", "prometheus_client", "pygments",
+    "rich.markdown", "rich.traceback", "ssl", "unittest",
+}  # fmt: skip
+_SCREEN = (
+    "import sys; sys.path.insert(0, sys.argv[1]); from fwtop.console.lean import without_openssl\n"
+    "without_openssl()\nimport fwtop.console.feed\n"
+    "print(*(name for name, module in sys.modules.items() if module is not None))"
+)
 
 
-def test_no_large_module_is_loaded_at_start() -> None:
+def test_no_module_is_loaded_for_a_screen_that_it_does_not_use() -> None:
+    argv = [sys.executable, "-I", "-c", _SCREEN, str(ROOT)]
+    loaded = set(subprocess.run(argv, capture_output=True, text=True, check=True).stdout.split())
+    assert "textual.app" in loaded
+    assert not _NOT_FOR_A_SCREEN & loaded
+
+
+def test_no_large_module_is_loaded_for_a_guardian() -> None:
     argv = [sys.executable, "-I", "-c", _START, str(ROOT), "--no-such-option"]
     done = subprocess.run(argv, capture_output=True, text=True, env=GUARDIAN_ENVIRONMENT, check=False)
     assert (done.returncode, done.stderr) == (
@@ -36,8 +53,7 @@ def test_no_large_module_is_loaded_at_start() -> None:
 
 def test_modules_of_the_stand_ins_are_loaded_when_used() -> None:
     program = (
-        "import sys; sys.path.insert(0, sys.argv[1]); from fwtop.guardian import __main__ as start\n"
-        "start._import_at_first_use('inspect')\nimport inspect, dataclasses\n"
+        "import sys; sys.path.insert(0, sys.argv[1]); import fwtop\nimport inspect, dataclasses\n"
         "assert 'ast' not in sys.modules\n"
         "@dataclasses.dataclass\nclass Bare:\n    x: int\n"
         "assert Bare.__doc__ == 'Bare(x: int)', Bare.__doc__\n"
