@@ -61,6 +61,16 @@ def test_senders_are_listed_and_told_to_their_networks(bundle: dict[str, bytes])
     assert "203.0.0.0" in mail
 
 
+def test_a_mail_names_no_port_that_was_hit_by_chance(tmp_path: Path) -> None:
+    made = []
+    for tick in ticks(spoofed=False):
+        usual, rest = tick.tables.ports[:2], tick.tables.ports[2:]
+        rare = [dataclasses.replace(one, share=dataclasses.replace(one.share, share=0.019)) for one in rest]
+        made.append(dataclasses.replace(tick, tables=dataclasses.replace(tick.tables, ports=(*usual, *rare))))
+    mail = bundle_of(tmp_path, made)["abuse/AS64500.txt"].decode()
+    assert "Ports: udp from 53, udp from 54\n" in mail
+
+
 def nobody_is_accused(found: dict[str, bytes]) -> bool:
     return found["blocklist-ipv4.txt"] == b"" and not any(name.startswith("abuse/") for name in found)
 

@@ -12,6 +12,7 @@ from fwtop.report.summary import Digest
 from fwtop.report.wording import plural
 
 _MOST_MAILS, _MOST_LINES = 200, 200
+_PORT_SHARE = 0.1  # of an attack's packets: others are hit by chance, and would mislead who looks for it
 _REFLECTED = ("_amplification", "_reflection")
 _REFLECTOR = (
     "The machines below answer requests that an attacker sends in our name, and so flood us with answers.",
@@ -61,7 +62,8 @@ def _attack(mine: Sequence[Sender], span: AttackSpan | None) -> list[str]:
     lines += _REFLECTOR if mine[0].kind.endswith(_REFLECTED) else _SENDER
     if span is not None:
         targets = [safe_text(row.key) for row in span.detail.tables.get("target", ())]
-        ports = [safe_text(row.key) for row in span.detail.tables.get("port", ())]
+        rows = span.detail.tables.get("port", ())
+        ports = [safe_text(row.key) for row in rows if row.share >= _PORT_SHARE]
         lines += [f"Target: {', '.join(targets[:3])}"] if targets else []
         lines += [f"Ports: {', '.join(ports[:3])}"] if ports else []
     lines.append("")
