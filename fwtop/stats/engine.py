@@ -94,6 +94,8 @@ class Engine:
         one_in = counters.one_in * lost_scale if counters else 1.0
         digest = Digest.of(arrived, dropped, one_in, self._lookup)
         parts = (arrived, dropped, accepted)
+        if self._window_seconds is not None:  # before these come, so that what is gone isn't copied with them
+            self._forget(now - self._window_seconds, keep=0)
         for store, part in zip(self._stores, parts, strict=True):
             store.append(part)
         last_ns = int(arrived.time_ns.max()) if len(arrived) else None
@@ -103,7 +105,6 @@ class Engine:
         if self._live:  # a capture file's interfaces are not this machine's
             self._answers.feed(arrived)
         if self._window_seconds is not None:
-            self._forget(now - self._window_seconds)
             self._begin_after_change()
         elif self._waiting_rows >= _JOIN_ROWS or len(self._fed) >= _JOIN_FEEDINGS:
             self._join()
@@ -121,13 +122,13 @@ class Engine:
             return
         rows = sum(fed.rows[0] for fed in self._fed if fed.now > self._changed)
         if rows >= _AFTER_ROWS:
-            self._forget(self._changed - _EARLY_SECONDS)
+            self._forget(self._changed - _EARLY_SECONDS, keep=1)
         if rows >= _AFTER_ROWS or self._fed[0].now > self._changed:
             self._changed = None
 
-    def _forget(self, before: float) -> None:
-        """Drop older feeds, but keep the last one."""
-        while len(self._fed) > 1 and self._fed[0].now <= before + _EARLY_SECONDS:
+    def _forget(self, before: float, *, keep: int) -> None:
+        """Drop older feeds, but keep the last `keep`."""
+        while len(self._fed) > keep and self._fed[0].now <= before + _EARLY_SECONDS:
             gone = self._fed.popleft()
             for store, count in zip(self._stores, gone.rows, strict=True):
                 assert isinstance(store, SlidingRows)  # noqa: S101 - window_seconds is given

@@ -20,7 +20,7 @@ class SlidingRows:
     """A queue of packets in order of arrival; `rows` is a view without a copy.
 
     Storage is never overwritten after a view of it was returned: new rows are appended, and when it is full
-    the present ones move to new storage.
+    the present ones move to new storage. The first rows after none are kept as they came, without a copy.
     """
 
     def __init__(self) -> None:
@@ -35,6 +35,10 @@ class SlidingRows:
             return
         used = (int(batch.captured.max()) + 7) & ~7
         data = batch.data[:, : min(used, batch.data.shape[1])]
+        if self._start == self._end:
+            self._store, self._start, self._end = replace(batch, data=data), 0, len(batch)
+            self._rows = None
+            return
         width = max(self._store.data.shape[1], data.shape[1])
         if self._end + len(batch) > len(self._store) or width > self._store.data.shape[1]:
             self._move(len(batch), width)
