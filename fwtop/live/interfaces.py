@@ -10,7 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from fwtop.kernel.interfaces.links import Link, LinkStats, list_links, lowest_links, watched_indexes
+from fwtop.kernel.interfaces.links import (
+    Link,
+    LinkStats,
+    Received,
+    list_links,
+    lowest_links,
+    watched_indexes,
+)
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
 from fwtop.observe.messages import Interface
@@ -44,6 +51,7 @@ class Interfaces:
         self._seen: list[tuple[int, str, bool, int, int]] = []
         self._lowest: frozenset[int] = frozenset()
         self._stats: dict[int, LinkStats] = {}
+        self._received = Received()
         self.notes: tuple[str, ...] = ()
 
     def read(self) -> dict[int, LinkStats]:
@@ -58,6 +66,21 @@ class Interfaces:
             self._follow(links)
         self._stats = {link.index: link.stats for link in links if link.index in self._lowest}
         return self._stats
+
+    def received(self) -> tuple[int, int]:
+        """Return packets and bytes that the lowest interfaces of the last `read` received until now.
+
+        Those of that time if one of them is gone.
+        """
+        try:
+            return self._received.read(self._lowest)
+        except OSError:  # the next `read` finds out what became of it
+            links = self._stats.values()
+            return sum(link.packets for link in links), sum(link.bytes for link in links)
+
+    def close(self) -> None:
+        """Close what is open."""
+        self._received.close()
 
     def _follow(self, links: list[Link]) -> None:
         notes = [note for chosen in self._chosen if (note := self._find(chosen, links))]

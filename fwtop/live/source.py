@@ -122,9 +122,7 @@ class LiveSource:
         return self._change_detector.changed()
 
     def _arrivals(self) -> Arrivals:
-        links = self._interfaces.read().values()
-        packets, size = sum(link.packets for link in links), sum(link.bytes for link in links)
-        return Arrivals(packets, size, self._maps.arrived())
+        return Arrivals(*self._interfaces.received(), self._maps.arrived())
 
     def poll(self) -> tuple[PacketBatch, Counters]:
         """Return samples and counters since the last call, without blocking.
@@ -192,6 +190,7 @@ class LiveSource:
     def close(self) -> None:
         """Detach, unmap and close everything."""
         self._duty_cycle.close()
+        self._interfaces.close()
         if self._logged is not None:
             self._logged.close()
         if self._xdp is not None:

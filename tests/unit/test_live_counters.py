@@ -11,7 +11,15 @@ import pytest
 from fwtop.guardian import functions
 from fwtop.guardian.functions import names_in
 from fwtop.kernel.drop_reasons import FunctionNames, layer_of_reason
-from fwtop.kernel.interfaces.links import Link, LinkStats, choose_links, lowest_links, watched_indexes
+from fwtop.kernel.interfaces.links import (
+    Link,
+    LinkStats,
+    Received,
+    choose_links,
+    list_links,
+    lowest_links,
+    watched_indexes,
+)
 from fwtop.kernel.procfs import parse_conntrack_stats, parse_paired, parse_single, parse_softirq
 from fwtop.live.drops import ForeignXdp, FragmentMeter, Sums, driver_drops, split_conntrack, split_locations
 from fwtop.live.netstat import seconds_to_full
@@ -305,3 +313,18 @@ def test_root_is_asked_only_for_new_locations_and_rarely() -> None:
 
 def test_without_root_locations_have_no_names() -> None:
     assert FunctionNames(None).names([5]) == {5: ""}
+
+
+def test_what_an_interface_received_is_told_the_short_way_too() -> None:
+    def loopback() -> LinkStats:
+        return next(link.stats for link in list_links() if link.loopback)
+
+    received = Received()
+    index = next(link.index for link in list_links() if link.loopback)
+    before, (packets, size), after = loopback(), received.read([index]), loopback()
+    assert before.packets <= packets <= after.packets
+    assert before.bytes <= size <= after.bytes
+    with pytest.raises(OSError, match="No such device"):
+        received.read([index, 1 << 30])
+    assert received.read([index, index])[0] >= 2 * packets
+    received.close()

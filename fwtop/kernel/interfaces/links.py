@@ -18,7 +18,7 @@ from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
 
 LOOPBACK = "lo"
-_RTM_GETLINK, _RTM_GETADDR = 18, 22
+_RTM_GETLINK, _RTM_GETADDR, _RTM_GETSTATS = 18, 22, 94
 _IFINFOMSG = struct.Struct("=BBHiII")  # family, padding, type, index, flags, change
 _IFADDRMSG = struct.Struct("=BBBBI")  # family, prefix length, flags, scope, index
 _IFLA_IFNAME, _IFLA_MTU, _IFLA_LINK, _IFLA_MASTER = 3, 4, 5, 10
@@ -34,6 +34,9 @@ _WITH_ETHERNET_HEADER = frozenset({1, 772})  # ARPHRD_ETHER, ARPHRD_LOOPBACK
 # struct rtnl_link_stats64: rx_packets tx_packets rx_bytes tx_bytes rx_errors tx_errors rx_dropped tx_dropped
 # multicast collisions rx_length rx_over rx_crc rx_frame rx_fifo rx_missed …
 _STATS = struct.Struct("=16Q")
+_IF_STATS_MSG = struct.Struct("=BBHII")  # family, padding, padding, index, filter
+_IFLA_STATS_LINK_64 = 1
+_ANSWER_SECONDS = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +78,38 @@ def list_links() -> list[Link]:
     lower = {link.index: link.lower for link in links}
     # The two ends of a veth pair name each other: neither is stacked on the other.
     return [replace(link, lower=0) if lower.get(link.lower) == link.index else link for link in links]
+
+
+class Received:
+    """Packets and bytes that interfaces received, over a socket that stays open (RTM_GETSTATS).
+
+    That takes a fortieth of the time of `list_links`, and doesn't grow with the number of other interfaces.
+    """
+
+    def __init__(self) -> None:
+        self._channel: socket.socket | None = None
+
+    def read(self, indexes: Iterable[int]) -> tuple[int, int]:
+        """Return the sums since the interfaces exist; raises OSError, ENODEV if one is gone."""
+        packets = size = 0
+        try:
+            self._channel = self._channel or netlink.open_socket(socket.NETLINK_ROUTE, _ANSWER_SECONDS)
+            for index in indexes:
+                request = _IF_STATS_MSG.pack(0, 0, 0, index, 1 << (_IFLA_STATS_LINK_64 - 1))
+                body = netlink.ask(self._channel, _RTM_GETSTATS, request)
+                found = dict(netlink.attributes(body, _IF_STATS_MSG.size))
+                stats = _stats(found.get(_IFLA_STATS_LINK_64, b""), native_xdp=False)
+                packets, size = packets + stats.packets, size + stats.bytes
+        except OSError:
+            self.close()  # a late answer must not be taken for the next one
+            raise
+        return packets, size
+
+    def close(self) -> None:
+        """Close the socket."""
+        if self._channel is not None:
+            self._channel.close()
+            self._channel = None
 
 
 def readable_links() -> list[Link]:
