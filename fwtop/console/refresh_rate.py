@@ -78,13 +78,11 @@ class RefreshRate:
 
     def tick_seconds(self, normal: float) -> float:
         """Return the interval until the next tick, given the normal one."""
-        if self.reduced:
-            return max(normal, _TICK_SECONDS)
-        return max(normal, self._steady_seconds[0])
+        return max(normal, self._steady_seconds[0], _TICK_SECONDS if self.reduced else 0.0)
 
     def check_seconds(self, normal: float) -> float:
         """Return how long to wait before looking whether traffic has changed, given the normal interval."""
-        return normal if self._cpu_saturated or not self._calm else min(normal, _CHECK_SECONDS)
+        return min(normal, _CHECK_SECONDS) if self._calm else normal
 
     def judge_now(self, pps: float, mix: Mapping[str, float], ends: Mapping[str, float]) -> bool:
         """Return whether a judgement is due at this packet rate; True resets the timer.
@@ -96,7 +94,7 @@ class RefreshRate:
         low, high = sorted((pps + 1.0, self._judged_pps + 1.0))
         steady = not _moved(mix, self._judged_mix, _MIX) and not _moved(ends, self._judged_ends, _ENDS)
         if steady:
-            wait = _JUDGE_SECONDS if self.reduced else max(wait, self._steady_seconds[1])
+            wait = max(wait, self._steady_seconds[1], _JUDGE_SECONDS if self.reduced else 0.0)
         sudden = high > low * _SURGE or _moved(ends, self._judged_ends, _LEAP)
         if now - self._judged < wait - _EARLY and not sudden:
             return False

@@ -142,7 +142,9 @@ def test_a_change_in_calm_traffic_restores_the_normal_rate() -> None:
 def test_saturated_cpus_matter_more_than_calm() -> None:
     refresh, _ = settled(cpu_saturated=True, calm=True)
     assert refresh.tick_seconds(0.5) == 2.0
-    assert refresh.check_seconds(0.5) == 0.5
+    assert refresh.check_seconds(0.5) == 0.25  # an attack must not wait for the tick, least of all then
+    unwatched, _ = settled(cpu_saturated=True, calm=True, watched=False)
+    assert unwatched.tick_seconds(1.0) == 4.0  # not more often than on an idle machine
 
 
 def test_a_rule_that_shows_its_effect_is_judged_immediately() -> None:
