@@ -27,7 +27,7 @@ from fwtop.store.trends import session_trends
 from fwtop.store.upkeep import put_in_order
 from fwtop.store.writer import SessionWriter
 
-_BASELINE_SECONDS = 60.0
+_BASELINE_SECONDS = 60.0, 300.0  # from one saving to the next: at first, and once there is little new in it
 _MAX_NEWS = 3
 _NEWS_SECONDS = 60.0  # how long the screen says what was set aside
 
@@ -64,6 +64,7 @@ class Recorder:
         self._evidence = evidence
         self._baselines = BaselineStore(state)
         self._baseline_saved = time.monotonic()
+        self._baseline_seconds = _BASELINE_SECONDS[0]
         self.baseline: Callable[[], bytes] | None = None
         self._news: list[str] = []
         self._news_until = 0.0
@@ -82,13 +83,14 @@ class Recorder:
         return self._writer.path
 
     def write(self, snapshot: Snapshot) -> Snapshot:
-        """Store a snapshot, and the baseline once a minute; return it with a note if storing fails."""
+        """Store a snapshot, and now and then the baseline; return it with a note if storing fails."""
         self._writer.write(snapshot, evidence=self._evidence(snapshot))
         sample = self._sampler.sample(snapshot, self._arrived())
         if sample is not None:
             self._history.add(sample)
-        if time.monotonic() - self._baseline_saved > _BASELINE_SECONDS:
+        if time.monotonic() - self._baseline_saved > self._baseline_seconds:
             self._save_baseline()
+            self._baseline_seconds = min(2 * self._baseline_seconds, _BASELINE_SECONDS[1])
         notes = self.notes()
         return dataclasses.replace(snapshot, notes=(*snapshot.notes, *notes)) if notes else snapshot
 

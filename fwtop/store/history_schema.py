@@ -6,7 +6,7 @@ import os
 import sqlite3
 from pathlib import Path
 
-from fwtop.store.schema import check_pages
+from fwtop.store.schema import CACHE_KIB, check_pages
 from fwtop.store.upkeep import set_aside
 
 FILE_NAME = "history.db"
@@ -68,6 +68,7 @@ def _opened(path: Path, max_bytes: int) -> sqlite3.Connection:
         database.execute("PRAGMA journal_mode=WAL")
         database.execute("PRAGMA synchronous=NORMAL")
         database.execute("PRAGMA journal_size_limit=4194304")
+        database.execute(f"PRAGMA cache_size=-{CACHE_KIB}")
         page_size = int(database.execute("PRAGMA page_size").fetchone()[0])
         database.execute(f"PRAGMA max_page_count={max(max_bytes // page_size, 64)}")
         if int(database.execute("PRAGMA schema_version").fetchone()[0]) == 0:

@@ -18,6 +18,7 @@ from fwtop.model.text import safe_text
 APPLICATION_ID = 0x66777470  # "fwtp" in the file header, for file(1) and the reader
 VERSION = 4
 OLDEST = 2  # that `migrate` knows
+CACHE_KIB = 256  # of pages, for writers: they append, and SQLite's own 2 MiB would never be asked again
 _MAX_VALUE_BYTES = 64 << 20
 
 TABLES = """
@@ -111,6 +112,7 @@ def create(path: Path, *, max_bytes: int) -> sqlite3.Connection:
         # A power failure loses seconds at most; an fsync per snapshot would stall the console.
         database.execute("PRAGMA synchronous=NORMAL")
         database.execute("PRAGMA journal_size_limit=4194304")
+        database.execute(f"PRAGMA cache_size=-{CACHE_KIB}")
         page_size = int(database.execute("PRAGMA page_size").fetchone()[0])
         database.execute(f"PRAGMA max_page_count={max(max_bytes // page_size, 64)}")
         database.executescript(f"BEGIN;{TABLES}{_INDEXES_OF_2}PRAGMA user_version=2;COMMIT;")
