@@ -10,6 +10,7 @@ import stat
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from fwtop.alarms import AT_ONCE
 from fwtop.alarms.config import AlarmConfig
 from fwtop.kernel.programs import ENVIRONMENT, module_argv
 from fwtop.model.errors import FwtopError
@@ -102,5 +103,5 @@ def _become(reading: int, account: pwd.struct_passwd, config: AlarmConfig) -> No
         signal.signal(number, signal.SIG_DFL)
     # Postfix's sendmail reaches its queue by set-group-ID.
     drop_privileges(account, no_new_privileges=not config.mail_to)
-    argv = module_argv("fwtop.alarms")
+    argv = module_argv("fwtop.alarms", *([AT_ONCE] if config.webhook else []))
     os.execve(argv[0], argv, ENVIRONMENT | {"PYTHONUTF8": "1"})  # noqa: S606 - no shell, fixed environment

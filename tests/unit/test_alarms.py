@@ -18,9 +18,9 @@ import pytest
 from stored_samples import POISON, START, attack, rule, snapshot, status
 
 from fwtop.alarms import journal
-from fwtop.alarms.__main__ import Courier, alarms
 from fwtop.alarms.command import CommandRunner, run_command
 from fwtop.alarms.config import AlarmConfig, read_alarms
+from fwtop.alarms.courier import Courier, alarms
 from fwtop.alarms.message import EVENTS, MAX_BYTES, Alarm, parse_line
 from fwtop.console.publish.alarm_events import AlarmEvents, Alarms
 from fwtop.model.config_file import ConfigText
