@@ -104,7 +104,9 @@ class Database:
     def _records(self, family: U8, hi: U64, lo: U64) -> I64:
         """Return the record numbers of addresses; those of the last look-ups are remembered."""
         if len(family) > _MOST_REMEMBERED // 4:  # a flood of forged sources: none of them comes again
-            return self.file.records(family, hi, lo)
+            scattered = self.file.records(family, hi, lo)
+            self.file.unmap_pages()  # 5 MiB in such a flood; 0.5 ms to map them again
+            return scattered
         found = self._found
         keys = hi * _KEY_FACTOR ^ lo
         records, known = found.get(keys, family, hi, lo)

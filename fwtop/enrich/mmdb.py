@@ -154,8 +154,8 @@ class MmdbFile:
         mapped = self._map_tree()
         self._v4_root = self._find_v4_root()
         self._v4_table = self._walk_first_bits()
-        # That touched most pages of the tree, 7 MB; of those that look-ups need the page cache has copies
-        mapped.madvise(mmap.MADV_DONTNEED)
+        self._mapped = mapped
+        self.unmap_pages()  # that touched most pages of the tree
 
     def _map_tree(self) -> mmap.mmap:
         """Map both records of every node as arrays of numbers, for each record size; return the mapping."""
@@ -190,6 +190,10 @@ class MmdbFile:
         # half; `raw` holds bytes 0-3 or 3-6.
         left = raw >> 8 | (raw & 0xF0) << 20
         return np.where(bit == 0, left, raw & 0x0FFFFFFF)
+
+    def unmap_pages(self) -> None:
+        """Let go of the pages that were touched, up to 9 MB; the page cache has them for the next look-up."""
+        self._mapped.madvise(mmap.MADV_DONTNEED)
 
     def _find_v4_root(self) -> int:
         node = 0
