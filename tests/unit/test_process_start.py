@@ -27,8 +27,9 @@ _NOT_FOR_A_SCREEN = {
     "rich.markdown", "rich.traceback", "ssl", "unittest",
 }  # fmt: skip
 _SCREEN = (
-    "import sys; sys.path.insert(0, sys.argv[1]); from fwtop.console.lean import without_openssl\n"
-    "without_openssl()\nimport fwtop.console.feed\n"
+    "import sys; sys.path.insert(0, sys.argv[1]); from fwtop.console import lean\n"
+    "lean.without_openssl()\nlean.without_masked_arrays()\nimport fwtop.console.feed, numpy\n"
+    "assert numpy.unique([2, 1, 2]).tolist() == [1, 2] and numpy.median([3, 1, numpy.nan]) != 1\n"
     "print(*(name for name, module in sys.modules.items() if module is not None))"
 )
 
