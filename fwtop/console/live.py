@@ -16,6 +16,7 @@ from fwtop.analysis.standing import Standing
 from fwtop.console.control.guardian_link import GuardianLink
 from fwtop.console.control.rules import RuleMonitor
 from fwtop.console.control.surroundings import SurveyMonitor
+from fwtop.console.garbage import FreedMemory
 from fwtop.console.packets.packet_ring import PacketRing
 from fwtop.console.refresh_rate import RefreshRate
 from fwtop.console.running_totals import RunningTotals
@@ -244,8 +245,10 @@ class LiveSession:
     ) -> None:
         """Tick until `stop` is set; an overlong tick delays the next one, ticks never pile up."""
         due = time.monotonic()
+        freed = FreedMemory()
         while not stop.is_set():
             on_snapshot(self.tick())
+            freed.give_back()
             waited = 0.0
             # A key press or a change in traffic may restore the normal rate meanwhile.
             while waited < self._refresh.tick_seconds(tick_seconds) and not stop.is_set():
