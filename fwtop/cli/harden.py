@@ -10,7 +10,6 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TextIO
 
 from fwtop.cli.recordings.stored import StoredSession, run_unprivileged
@@ -91,19 +90,20 @@ def _options(args: argparse.Namespace) -> Options:
 
 def _clients(session: str) -> tuple[str, ...]:
     """Return the addresses that a stored session saw, the busiest first; raises FwtopError."""
-    with StoredSession(session, SESSION_DIRECTORY).located() as path:
-        found = run_unprivileged(lambda: _sources(path), read=(path.parent,))
+    stored = StoredSession(session, SESSION_DIRECTORY)
+    found = run_unprivileged(lambda: _sources(stored), read=(SESSION_DIRECTORY,))
     try:  # written by the unprivileged console
         return tuple(str(ipaddress.ip_address(address)) for address in found[:_MOST_CLIENTS])
     except (ValueError, TypeError):
         raise FwtopError("the stored session is invalid; nothing was changed") from None
 
 
-def _sources(path: Path) -> list[str]:
+def _sources(session: StoredSession) -> list[str]:
     sums: Counter[str] = Counter()
-    for snapshot in replay(path):
-        for source in snapshot.tables.sources.address:
-            sums[source.key] += source.share.packets
+    with session.located() as path:
+        for snapshot in replay(path):
+            for source in snapshot.tables.sources.address:
+                sums[source.key] += source.share.packets
     return [address for address, _ in sums.most_common(_MOST_CLIENTS)]
 
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import re
 import socket
+import subprocess
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -20,8 +23,13 @@ from fwtop.kernel.netfilter import ctnetlink
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import Apply, Plan, Undo
 from fwtop.model.rule import Kind, Match, Rule
+from fwtop.model.traffic.snapshot import Snapshot
+from fwtop.store import SessionWriter
 from tests.kernel.conftest import ip
 from tests.kernel.wire import inside
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "unit"))
+from stored_samples import START, poisoned, session_ticks
 
 pytestmark = pytest.mark.kernel
 RULES = """*filter
@@ -345,3 +353,37 @@ def test_real_flows_are_replayed_and_those_that_would_break_are_named(bench: Ben
     (told,) = (line for line in found.findings if "flows replayed" in line)
     assert told.startswith("7 flows")  # three seen, and two services with two clients of the session
     assert "2 of them would break" in told  # all share the limit
+
+
+def test_the_busiest_clients_of_a_stored_session_are_replayed(bench: Bench, open_path: Path) -> None:
+    """The reader of what attackers sent has no privileges; what it says must be addresses."""
+    load(bench, "nft")
+    ticks = session_ticks(2)
+    seen = {row.key for row in ticks[0].tables.sources.address}
+    good, bad = (
+        recorded(open_path / name, some) for name, some in (("good", ticks), ("bad", [poisoned(START)]))
+    )
+    with served(bench.netns, 80):
+        planned = harden(bench, good)
+        refused = harden(bench, bad)
+    assert planned.returncode == 0, planned.stderr
+    (told,) = (line for line in json.loads(planned.stdout)["findings"] if "flows replayed" in line)
+    assert told.startswith(f"{len(seen)} flows"), (told, seen)
+    assert told.endswith("all get through as before")
+    assert refused.returncode == 1
+    assert refused.stderr == "fwtop: the stored session is invalid; nothing was changed\n"
+
+
+def recorded(place: Path, ticks: Sequence[Snapshot]) -> Path:
+    session = SessionWriter(place, host="web-1", interfaces=("eth0",), version="0.1.0")
+    for tick in ticks:
+        session.write(tick)
+    session.close()
+    assert session.path is not None
+    return session.path
+
+
+def harden(bench: Bench, session: Path) -> subprocess.CompletedProcess[str]:
+    words = ["harden", "stateless", "--json", "--netns", bench.netns, "--session", str(session)]
+    argv = [sys.executable, "-m", "fwtop", *words]
+    return subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
