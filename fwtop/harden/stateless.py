@@ -14,7 +14,6 @@ from pathlib import Path
 from fwtop.harden.packets import Flow
 from fwtop.harden.playbook import Options, Plan, rule_of
 from fwtop.harden.rehearsal import MOST_FLOWS, addresses, rehearse
-from fwtop.harden.table import SAMPLED
 from fwtop.kernel import sockets
 from fwtop.kernel.netfilter import iptables
 from fwtop.kernel.netfilter.ctnetlink import Entry, sample
@@ -31,6 +30,7 @@ TITLE = "a stateful firewall: its services without connection tracking"
 NAME = "stateless"
 MOST_SERVICES = 16
 _LOGIN = 22
+_SAMPLED = 8_192  # entries: rare ones count here, servers that are asked from a service's own port
 _CLIENT_PORT = 40_000  # of the first client that a session saw
 _NUMBERS = {"tcp": 6, "udp": 17}
 _EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
@@ -159,7 +159,7 @@ def _why_none(kept: list[str]) -> str:
 def _tracked() -> list[Entry]:
     """Return a sample of what is tracked now: which flows would break is seen in those that there are."""
     try:
-        return sample(SAMPLED)
+        return sample(_SAMPLED)
     except OSError as error:
         raise FwtopError(f"the connection table can't be read: {error.strerror}; try it as root", 3) from None
 
