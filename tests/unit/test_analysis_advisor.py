@@ -222,6 +222,31 @@ def test_conntrack_exhaustion_comes_from_the_tables_own_figures() -> None:
     assert not calm.tick(4.0, conntrack=ConntrackSample(9_000, 65_536, new_per_s=80.0)).attacks
 
 
+@pytest.mark.parametrize(
+    ("port", "new_per_s", "offered"), [(80, 1_600.0, True), (80, 400.0, False), (22, 1_600.0, False)]
+)
+def test_a_flood_that_the_firewall_tracks_gets_the_stateless_play_book(
+    port: int, new_per_s: float, offered: bool
+) -> None:
+    live = Live([{**SYN, "count": 9_000, "dport": port}, VISITORS], 5.0)
+    judgement = live.tick(4.0, conntrack=ConntrackSample(9_000, 262_144, new_per_s=new_per_s))
+    assert kinds(judgement) == {"syn_flood"}
+    books = [proposal for proposal in judgement.proposals if proposal.kind == "harden"]
+    assert len(books) == offered
+    for proposal in books:
+        assert proposal.rule is not None
+        assert proposal.rule.drops_nothing
+        (part,) = proposal.rule.parts
+        assert (part.kind.value, part.match.dport, part.stateless, part.forget) == (
+            "notrack",
+            80,
+            True,
+            True,
+        )
+        assert proposal.fwtop == "fwtop harden stateless --apply --ttl 10m"
+        check_commands(proposal)
+
+
 def test_no_attack_is_faster_than_all_that_arrives() -> None:
     live = Live([{**SYN, "count": 9_000}, VISITORS], 5.0)
     full = ConntrackSample(65_000, 65_536, new_per_s=1e6, insert_failed=40, drop=900, early_drop=12)

@@ -42,6 +42,8 @@ _TCP_TIMEOUTS = (
 )
 _ALL_TIMEOUTS = (*_TCP_TIMEOUTS, "net.netfilter.nf_conntrack_udp_timeout")
 _MOST_UNTRACKED = 2  # services
+_LOGIN = (TCP, 22)  # stays tracked, as in `fwtop harden stateless`
+_TRACKED = 0.5  # of an attack's packets: as many new connections show that each opens one
 _TIMEOUT_SECONDS = 10  # the kernel's are 60, 120 and 30 (nf_conntrack-sysctl.rst); a handshake takes 1
 _ROOM = 4  # times the present size
 _ENTRY_BYTES = 320  # of a tracked connection: struct nf_conn and its extensions, Linux 6.x
@@ -80,7 +82,7 @@ def candidates(
         yield from _by_sources(context, finding, normal, config)
         yield from _by_rate(context, finding, base, normal, config)
     yield from _proxied(context, finding, base, config)
-    yield from _untracked(context, base, config)
+    yield from _untracked(context, finding, base, config)
     if (rule := resolver_rule(context, finding)) is not None:
         yield Candidate(
             rule, "'fwtop harden resolver' also tells what the server itself can do", rule.playbook
@@ -237,14 +239,30 @@ def _proxied(
     yield Candidate(rule, "real clients finish the handshake, these sources do not", "")
 
 
-def _untracked(context: AnalysisContext, base: Match, config: AdviseConfig) -> Iterator[Candidate]:
-    table = context.counters.conntrack
-    overloaded = any(f.kind == "conntrack_exhaustion" for f in context.findings)
-    if table is None or not overloaded or base.protocol not in (TCP, UDP) or base.dport is None:
+def _untracked(
+    context: AnalysisContext, finding: Finding, base: Match, config: AdviseConfig
+) -> Iterator[Candidate]:
+    """Yield what keeps the flooded service out of the connection table, if the flood fills it."""
+    table, traffic = context.counters.conntrack, context.traffic
+    if table is None or base.protocol not in (TCP, UDP) or base.dport is None:
         return
     match = Match(family=base.family, protocol=base.protocol, dport=base.dport)
-    rule = replace(_rule(Kind.NOTRACK, match, config), summary=f"don't track {describe(match)} (NOTRACK)")
-    yield Candidate(rule, "it fills the connection table; drops nothing", "")
+    rule = _rule(Kind.NOTRACK, match, config)
+    if any(f.kind == "conntrack_exhaustion" for f in context.findings):
+        rule = replace(rule, summary=f"don't track {describe(match)} (NOTRACK)")
+        yield Candidate(rule, "it fills the connection table; drops nothing", "")
+    elif (
+        base.protocol,
+        base.dport,
+    ) != _LOGIN and table.new_per_s * traffic.seconds >= _TRACKED * traffic.weight[finding.rows].sum():
+        playbook = rule_of(
+            "stateless",
+            f"stateless play-book: don't track {describe(match)}, put stateless lines beside rules on states",
+            (replace(rule, match=replace(match, family=None), stateless=True, forget=True),),
+            PlaybookOptions(config.ttl_seconds, "proposal"),
+        )
+        if playbook is not None:
+            yield Candidate(playbook, "most of its packets open a connection; drops nothing", "stateless")
 
 
 def for_table(context: AnalysisContext) -> Iterator[Candidate]:
