@@ -29,6 +29,8 @@ SIZES = (262_144, 2_000_000)
 _PORT, _FLOODED = 8080, 443
 _EVERY_SECONDS, _PATIENCE_SECONDS, _READY_SECONDS = 0.02, 0.25, 10.0
 _MOST = Path("/proc/sys/net/netfilter/nf_conntrack_max")
+# Waits for the pipe's end; leaves what somebody else has set meanwhile.
+_GIVE_BACK = 'trap "" HUP INT TERM; read -r _; [ "$(cat "$1")" != "$2" ] || echo "$3" > "$1"'
 _STATEFUL = "*filter\n-A INPUT -p tcp -m tcp --dport 22 -m conntrack --ctstate NEW -j ACCEPT\nCOMMIT\n"
 _NGINX = """daemon off; worker_processes 1; pid {0}/pid; error_log {0}/error;
 events {{ worker_connections 1024; }}
@@ -75,7 +77,7 @@ class _Turn:
 
     def run(self) -> float:
         """Measure everything; returns how clients fare while the table is empty, in percent."""
-        with _room(self.size):
+        with room(self.size):
             empty = self._share(self._for(self._seconds))
             self._testbed.run("conntrack", "-F")  # the clients' entries would expire, and make room
             with inside(self._testbed.victim):
@@ -114,17 +116,20 @@ class _Turn:
 
 
 @contextlib.contextmanager
-def _room(size: int) -> Iterator[None]:
-    """Let a table hold so many entries: a setting of the whole machine, given back afterwards."""
-    before = _MOST.read_text(encoding="ascii")
-    try:
-        _MOST.write_text(str(size), encoding="ascii")
-    except OSError as error:
-        raise FwtopError(f"{_MOST} can't be changed here: {error.strerror}; nothing was measured") from None
-    try:
+def room(size: int) -> Iterator[None]:
+    """Let a table hold so many entries, a setting of the whole machine: only there can it be changed.
+
+    A child gives it back when this process ends, however it does: its pipe then closes.
+    """
+    before = _MOST.read_text(encoding="ascii").strip()
+    give_back = ["sh", "-c", _GIVE_BACK, "sh", str(_MOST), str(size), before]
+    with subprocess.Popen(give_back, stdin=subprocess.PIPE, start_new_session=True):
+        try:
+            _MOST.write_text(str(size), encoding="ascii")
+        except OSError as error:
+            complaint = f"{_MOST} can't be changed here: {error.strerror}; nothing was measured"
+            raise FwtopError(complaint) from None
         yield
-    finally:
-        _MOST.write_text(before, encoding="ascii")
 
 
 @contextlib.contextmanager
