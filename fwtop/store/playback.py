@@ -31,6 +31,7 @@ class SeriesPoint:
     dropped_pps: float
     accepted_pps: float
     mine_pps: float  # dropped by fwtop's rules
+    other_pps: float | None  # of the rest, by other firewalls; None in files of earlier formats
     attack: bool
     handshakes_per_s: float | None
     acknowledged_per_s: float | None
@@ -102,13 +103,16 @@ class Playback:
         query = "SELECT DISTINCT at FROM attack WHERE at > ? AND at <= ?"
         attacked = {row[0] for row in self._database.execute(query, within)}
         query = (
-            "SELECT at, pps, bps, dropped_pps, accepted_pps, tcp_handshakes_per_s, tcp_acknowledged_per_s "  # noqa: S608
+            "SELECT at, pps, bps, dropped_pps, accepted_pps, other_pps, tcp_handshakes_per_s, "  # noqa: S608
+            "tcp_acknowledged_per_s "
             f"FROM tick WHERE at > ? AND at <= ? ORDER BY at DESC LIMIT {_MOST_TICKS}"
         )
         rows = self._database.execute(query, within).fetchall()[::-1]
         return [
-            SeriesPoint(at, pps, bps, dropped, accepted, mine.get(at, 0.0), at in attacked, shakes, acks)
-            for at, pps, bps, dropped, accepted, shakes, acks in rows
+            SeriesPoint(
+                at, pps, bps, dropped, accepted, mine.get(at, 0.0), other, at in attacked, shakes, acks
+            )
+            for at, pps, bps, dropped, accepted, other, shakes, acks in rows
             if all(isinstance(value, int | float) for value in (at, pps, bps, dropped, accepted))
         ]
 

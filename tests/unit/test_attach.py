@@ -37,13 +37,15 @@ def test_history_and_onsets_come_from_the_longest_running_session_of_the_same_in
     sessions = writer(tmp_path), writer(tmp_path, "eth1"), writer(tmp_path)
     for second in range(40):
         at = NOW - 40 + second
-        sessions[0].write(snapshot(at - 5, attacks=(flood,)))
+        sessions[0].write(snapshot(at - 5, attacks=(flood,), dropped=80_000.0 if second < 20 else 0.0))
         sessions[1].write(snapshot(at - 5))
     sessions[2].write(snapshot(NOW - 6))
     earlier = find_earlier(HERE, tmp_path / "sessions")
     assert earlier.path == path_of(sessions[0])
     assert len(earlier.past) == 40
     assert all(moment.point.attack for moment in earlier.past)
+    flows = [moment.point.flow for moment in earlier.past]  # a firewall dropped what it now lets through
+    assert [(flow.other, flow.kernel) for flow in flows] == [(80_000.0, 0.0)] * 20 + [(0.0, 0.0)] * 20
     (known,) = earlier.attacks
     assert (known.kind, known.since, known.peak_pps) == (flood.kind, NOW - 100, flood.peak_pps)
     for session in sessions:

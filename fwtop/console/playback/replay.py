@@ -77,24 +77,26 @@ class SessionReel:
         }
 
 
-def _past(point: SeriesPoint, other: float) -> Past:
-    """Split a point's drops: those of fwtop's rules were recorded, the rest only as a sum."""
+def _past(point: SeriesPoint, share: float) -> Past:
+    """Split a point's drops.
+
+    Earlier formats hold a sum of those that aren't fwtop's: `share` tells what a firewall drops of it.
+    """
     mine = min(point.mine_pps, point.dropped_pps)
     rest = point.dropped_pps - mine
+    other = rest * share if point.other_pps is None else min(point.other_pps, rest)
     flow = Flow(
         arrives=point.pps,
         mine=mine,
-        other=rest * other,
-        kernel=rest * (1 - other),
+        other=other,
+        kernel=rest - other,
         reaches=point.accepted_pps,
         unaccounted=point.pps - point.dropped_pps - point.accepted_pps,
         bps=point.bps,
     )
     known = point.handshakes_per_s is not None and point.acknowledged_per_s is not None
     clients = Clients(point.handshakes_per_s or 0.0, point.acknowledged_per_s or 0.0) if known else None
-    stopped = (
-        mine + rest * other >= STOPPED * point.pps
-    )  # of all packets: those of the attacks weren't stored
+    stopped = mine + other >= STOPPED * point.pps  # of all packets: those of the attacks weren't stored
     shakes = clients.handshakes if clients is not None else None
     return Past(point.at, Point(flow, point.attack, stopped, shakes), clients)
 
