@@ -10,7 +10,7 @@ from fwtop.render.command_line import command_line
 from fwtop.render.numbers import percent
 from fwtop.report.facts.effects import RuleEffect
 from fwtop.report.facts.spans import AttackSpan
-from fwtop.report.page.attacks import PART_TITLES, attack_words, hex_lines, tables_note
+from fwtop.report.page.attacks import attack_words, hex_lines, table_titles, tables_note
 from fwtop.report.page.first import done, figures_of
 from fwtop.report.page.html import event_name
 from fwtop.report.page.rules import expected_harm, figure, measured_harm
@@ -96,7 +96,7 @@ def _detail(span: AttackSpan) -> list[str]:
     tables = span.detail.tables
     if tables:
         lines += [escape(tables_note(span)), ""]
-    for name, title in PART_TITLES:
+    for name, title in table_titles(span).items():
         if rows := tables.get(name):
             cells = [
                 (escape(row.key), escape(row.detail), percent(row.share, None)) for row in rows[:_PART_ROWS]

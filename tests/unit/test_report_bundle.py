@@ -82,7 +82,10 @@ def test_sources_that_may_be_forged_are_accused_nowhere(tmp_path: Path) -> None:
         )))
         for shot in ticks(spoofed=False)
     ]  # fmt: skip
-    assert nobody_is_accused(bundle_of(tmp_path, shots))
+    found = bundle_of(tmp_path, shots)
+    assert nobody_is_accused(found)
+    assert "| Source addresses |" in found["report.md"].decode()
+    assert all(b"Senders" not in found[name] for name in ("report.html", "report.md"))
 
 
 def test_forged_sources_are_accused_nowhere(tmp_path: Path) -> None:

@@ -16,16 +16,16 @@ from fwtop.report.page.tables import key_cell
 from fwtop.report.summary import Digest
 from fwtop.report.wording import about, clock, plural, si
 
-PART_TITLES = (
-    ("address", "Senders"),
-    ("asn", "Their networks"),
-    ("country", "Their countries"),
-    ("prefix", "Their prefixes"),
-    ("port", "Ports"),
-    ("target", "Targets"),
-    ("signature", "What its packets have in common"),
-    ("payload", "Payloads"),
-)
+_TITLES = {
+    "address": "Senders",
+    "asn": "Their networks",
+    "country": "Their countries",
+    "prefix": "Their prefixes",
+    "port": "Ports",
+    "target": "Targets",
+    "signature": "What its packets have in common",
+    "payload": "Payloads",
+}
 _WIDE = ("signature", "payload")
 _MONO = ("address", "prefix", "target", "payload")
 _MOST_ATTACKS = 20
@@ -82,9 +82,16 @@ def _attack(span: AttackSpan) -> Markup:
     )
 
 
+def table_titles(span: AttackSpan) -> dict[str, str]:
+    """Return names and titles of the attack's tables; whoever may be forged is no sender."""
+    return _TITLES | ({"address": "Source addresses"} if span.uncertain else {})
+
+
 def tables_note(span: AttackSpan) -> str:
     """Say what the attack's tables are of."""
     forged = "Its sources look forged, so that no senders are listed. " if span.spoofed else ""
+    if span.uncertain:
+        forged = "Its packets may bear the addresses of others: nobody here is known to have sent them. "
     return f"{forged}Shares of its own packets, estimated from samples ({plural(span.detail.looks, 'look')})."
 
 
@@ -92,7 +99,8 @@ def _tables(span: AttackSpan) -> Markup:
     tables = span.detail.tables
     if not tables:
         return Markup("")
-    shown = [_table(name, title, tables[name]) for name, title in PART_TITLES if tables.get(name)]
+    titles = table_titles(span).items()
+    shown = [_table(name, title, tables[name]) for name, title in titles if tables.get(name)]
     return join(
         (
             tag("p", tables_note(span), class_="meta"),

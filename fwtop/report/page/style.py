@@ -119,13 +119,13 @@ grid-template-columns:minmax(0,1fr)}section{margin-top:40px}svg text{font-size:1
 --attack:#b03223;--attack-soft:rgba(196,65,47,.1);
 --act:#4a3fa0;--bar:#e4edf4;--bar-attack:#f4d9d4}
 body{font-size:10pt;line-height:1.4;print-color-adjust:exact;-webkit-print-color-adjust:exact}
-main{max-width:none;padding:0}h1{font-size:19pt}.lead{margin-top:8pt;font-size:10.5pt;max-width:none}
-.first{break-after:page}.first .state{margin-top:10pt;padding:6pt 10pt}
-.figures{margin-top:12pt;padding-top:8pt;gap:8pt 12pt;grid-template-columns:repeat(5,1fr)}
+main{max-width:none;padding:0}h1{font-size:17pt}.lead{margin-top:6pt;font-size:10pt;max-width:none}
+.first{break-after:page}.first .state{margin-top:8pt;padding:5pt 10pt}
+.figures{margin-top:10pt;padding-top:8pt;gap:6pt 12pt;grid-template-columns:repeat(5,1fr)}
 .figures dt{font-size:8.5pt}.figures dd{font-size:14pt}.figures dd small{font-size:8pt;line-height:1.3}
-.first h2,.todo h2{margin-top:12pt;margin-bottom:4pt}.todo{font-size:9pt}.todo li{margin:2pt 0}
+.first h2,.todo h2{margin-top:10pt;margin-bottom:4pt}.todo{font-size:8.5pt}.todo li{margin:1pt 0}
 svg text{font-size:15px}
 .legend{margin-top:4pt;font-size:8.5pt}
 section{margin-top:22pt}tr,svg,figure,.figures,.effect,.packet{break-inside:avoid}h2,h3,h4{break-after:avoid}
-@page{margin:16mm 15mm}}
+@page{margin:12mm 15mm}}
 """)
