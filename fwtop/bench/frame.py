@@ -25,6 +25,7 @@ class Options:
     quick: bool = False  # a shortened run: under a minute per table
     captures: tuple[str, ...] = ()  # positional arguments: captures, scenarios or trials
     corpus: bool = False  # accuracy: on the corpus instead of in the lab
+    seed: int | None = None  # accuracy, corpus: of the windows that are drawn; None: the usual one
 
     def choose(self, full: int, quick: int) -> int:
         """Return the number of rounds: as requested, else the default of a full or quick run."""

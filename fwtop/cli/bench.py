@@ -39,6 +39,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="accuracy: judge generated windows of traffic whose contents are known; needs no root",
     )
     parser.add_argument(
+        "--seed", type=int, metavar="N", help="with --corpus: draw other windows, by which nothing was mended"
+    )
+    parser.add_argument(
         "--calibrate",
         action="store_true",
         help="measure the per-packet cost of each kind of rule here; proposals are ranked by it",
@@ -62,12 +65,16 @@ def run(args: argparse.Namespace) -> int:
         raise FwtopError(f"table {table.name} takes no captures; nothing was measured", 2)
     if args.corpus and (table.name != "accuracy" or args.captures):
         raise FwtopError("--corpus goes with table accuracy alone; nothing was measured", 2)
+    if args.seed is not None and not args.corpus:
+        raise FwtopError("--seed goes with --corpus; nothing was measured", 2)
     if table.needs_root and not args.corpus and os.geteuid() != 0:
         raise FwtopError(
             f"table {table.name} needs root to make namespaces; nothing was measured; use sudo", 3
         )
     with EndingSignals():
-        document = measure(table, Options(args.rounds, args.quick, tuple(args.captures), args.corpus))
+        document = measure(
+            table, Options(args.rounds, args.quick, tuple(args.captures), args.corpus, args.seed)
+        )
     if args.calibrate:
         document = _kept(document)
     if args.svg is not None:

@@ -88,9 +88,10 @@ def test_the_picture_holds_every_kind_and_is_xml() -> None:
 def test_the_table_lists_kinds_totals_and_surprises(monkeypatch) -> None:
     monkeypatch.setattr(
         "fwtop.bench.tables.judgement.naming.cases",
-        lambda each: iter([draw_case("lab: syn_flood", n) for n in range(each)]),
+        lambda each, seed: iter([draw_case("lab: syn_flood", n, seed) for n in range(each)]),
     )
-    document = judge_corpus(Options(rounds=2, corpus=True))
+    document = judge_corpus(Options(rounds=2, corpus=True, seed=2001))
+    assert document.notes[0].endswith("seed 2001")
     names = [result.name for result in document.results]
     assert {"macro F1", "expected calibration error", "syn_flood: recall"} <= set(names)
     assert any(line.startswith("syn_flood") and line.split()[1] == "2" for line in document.lines)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fwtop.bench.accuracy.diagrams import draw
 from fwtop.bench.accuracy.naming import Scores, judged
-from fwtop.bench.corpus.cases import cases
+from fwtop.bench.corpus.cases import SEED, cases
 from fwtop.bench.corpus.version import version
 from fwtop.bench.frame import Document, Options, Result, progress
 from fwtop.bench.tables.judgement.corpus import WINDOWS_EACH
@@ -13,11 +13,12 @@ from fwtop.bench.tables.judgement.corpus import WINDOWS_EACH
 def judge_corpus(options: Options) -> Document:
     """Judge the corpus; `rounds` is the number of windows of each family."""
     scores = Scores()
-    for case in cases(options.choose(WINDOWS_EACH, 1)):
+    seed = SEED if options.seed is None else options.seed
+    for case in cases(options.choose(WINDOWS_EACH, 1), seed):
         progress(case.name)
         scores.add(judged(case))
     progress("")
-    notes = (f"corpus version {version()}", *scores.surprises)
+    notes = (f"corpus version {version()}, seed {seed}", *scores.surprises)
     return Document(
         "accuracy", 1, tuple(_results(scores)), notes, lines=tuple(_lines(scores)), picture=draw(scores)
     )
