@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fwtop.analysis.config import AdviseConfig
+from fwtop.analysis.held.behaviour import flow_of, flows_of
 from fwtop.analysis.held.memory import HeldMemory
 from fwtop.analysis.history.acquaintances import Acquaintances
 from fwtop.analysis.history.baseline import CLASSES, Baseline, classes
@@ -93,7 +94,17 @@ class AnalysisContext:
     @cached_property
     def tcp(self) -> TcpView:
         """TCP packets by flags and behaviour."""
-        return view_tcp(self.traffic)
+        return view_tcp(self.traffic, self._served)
+
+    @property
+    def _served(self) -> Mask | None:
+        """Packets of connections that this host serves, by its sockets; None where nobody read them."""
+        if self.sockets is None:
+            return None
+        packets = self.traffic.packets
+        ports = packets.sport.astype(np.uint64), packets.dport.astype(np.uint64)
+        flows = flow_of(packets.src_hi, packets.src_lo, *ports)
+        return np.isin(flows, flows_of(self.sockets.connections)) & ~self.traffic.later
 
     @cached_property
     def udp(self) -> Mask:

@@ -1,7 +1,8 @@
 """TCP packets by flags, and those that belong to real connections.
 
 Only inbound packets are visible, so real connections show by sequence or acknowledgement numbers that
-advance (RFC 9293 3.4): floods send random or constant ones.
+advance (RFC 9293 3.4): floods send random or constant ones. A connection that says something once a minute
+shows in no window; the host's own sockets tell of it.
 """
 
 from __future__ import annotations
@@ -45,8 +46,8 @@ class TcpView:
         return np.asarray(self.established | self.completed)
 
 
-def view_tcp(traffic: Traffic) -> TcpView:
-    """Classify the TCP packets of a window."""
+def view_tcp(traffic: Traffic, served: Mask | None = None) -> TcpView:
+    """Classify the TCP packets of a window; `served` marks those of connections that this host has open."""
     packets = traffic.packets
     every = (packets.protocol == TCP) & ~traffic.later & (packets.family != 0)
     unseen = every & ((packets.flags & FLAG_TRUNCATED) != 0) & (packets.tcp_flags == 0)
@@ -60,6 +61,8 @@ def view_tcp(traffic: Traffic) -> TcpView:
     fin = good & ((six & FIN) != 0)
     ack = good & ~syn & ~syn_ack & ~rst & ~fin
     established, completed = _conversations(traffic, traffic.rows(tcp), syn)
+    if served is not None:
+        established |= served & tcp & ~syn & ~odd
     hosts = _hosts(traffic, tcp, established | completed)
     established |= hosts & traffic.of_sources(established) & tcp & ((six & (FIN | ACK)) != 0)
     return TcpView(tcp, syn, syn_ack, rst, fin, ack, odd, established, completed, np.asarray(unseen), hosts)
