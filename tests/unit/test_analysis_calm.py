@@ -72,6 +72,39 @@ def test_a_gateway_that_polls_devices_takes_a_new_port_for_each_question() -> No
     assert judge(polls, seconds=10.0) == {}
 
 
+def test_devices_that_are_polled_in_turn_amplify_nothing() -> None:
+    rng = Random(4)
+    devices = hosts(rng, 200)
+
+    def answers(size: int) -> list[Frame]:
+        body = b"\x30\x82" + (size - 4).to_bytes(2) + b"\x02\x01\x01\x04\x06public\xa2" + bytes(size - 18)
+        return [
+            datagram(k / 600, devices[k % 200], (161, 41_000), body[:-4] + rng.randbytes(4))
+            for k in range(2_400)
+        ]
+
+    assert judge(answers(110)) == {}
+    assert set(judge(answers(1_200))) == {"snmp_amplification"}
+
+
+def test_apps_that_return_at_once_open_a_websocket_each() -> None:
+    rng = Random(8)
+    ask = (
+        b"GET /live HTTP/1.1\r\nHost: app.example\r\nConnection: %s\r\n"
+        b"Sec-WebSocket-Version: 13\r\nUser-Agent: App/3.1\r\n\r\n"
+    )
+
+    def opened(header: bytes) -> list[Frame]:
+        return [
+            frame
+            for app in hosts(rng, 400) * 2
+            for frame in connection(rng, app, 80, [ask % header], end="", answered=129)
+        ]
+
+    assert judge(opened(b"Upgrade")) == {}
+    assert set(judge(opened(b"close"))) == {"http_flood"}
+
+
 def test_machines_that_boot_ask_for_the_same_file() -> None:
     rng = Random(5)
     frames = [

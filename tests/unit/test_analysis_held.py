@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from random import Random
 
 import pytest
-from analysis_factory import ethernet, ip, make_batch, make_frames, make_tables, make_window, tcp
+from analysis_factory import address, ethernet, ip, make_batch, make_frames, make_tables, make_window, tcp
 from held_tables import PORT, table
 
 from fwtop.analysis.advisor import Advisor
@@ -143,6 +144,29 @@ def test_one_attack_is_not_named_twice() -> None:
     rows.received[young] = 0
     assert sorted(group.behaviour for group in groups(sockets)) == ["silent", "waiting"]
     assert kinds(judge(sockets)) == ["slow_headers"]
+
+
+def test_who_sends_much_is_not_slow() -> None:
+    """Junk on connections to a program that never answers: as many pieces as slow requests, but fast."""
+    slow = table(("crumbs", 300, 1), *CLIENTS)
+    assert kinds(judge(slow)) == ["slow_headers"]
+    assert kinds(judge(table(("crumbs", 300, 1), received=400_000, segments_in=4_000))) == []
+
+
+def test_packets_of_open_connections_are_no_flood() -> None:
+    """A client that says something once a minute shows in no window; the sockets know it."""
+    sockets = table(("pushed", 400, 400))
+    held = sockets.connections
+    rng = Random(3)
+    frames = []
+    for lo, port in zip(held.lo.tolist(), held.peer_port.tolist(), strict=True):
+        body = tcp(port, PORT, 24, seq=rng.getrandbits(32), ack=1, window=500, data=b"\x89\x80ping")
+        packet = ip(lo.to_bytes(4), address("10.10.10.10"), 6, body, ttl=50, ip_id=1)
+        frames.append((rng.random(), ethernet(packet)))
+    window = make_window(make_batch(sorted(frames)), 1.0, live=True)
+    assert kinds(Advisor().judge(window, make_tables(window))) == ["ack_flood"]
+    window = replace(window, sockets=sockets)
+    assert kinds(Advisor().judge(window, make_tables(window))) == []
 
 
 def test_without_sockets_nothing_is_said() -> None:

@@ -48,6 +48,28 @@ def test_uploads_and_sensors_are_no_stomp() -> None:
     assert judge(frames) == {}
 
 
+def test_data_of_all_sizes_on_many_connections_of_each_source_is_a_flood_and_logs_are_none() -> None:
+    rng = Random(3)
+    bots, shippers = hosts(rng, 8), hosts(rng, 50)
+    junk = [
+        frame
+        for bot in bots * 6
+        for frame in connection(
+            rng, bot, 7000, [rng.randbytes(rng.randrange(20, 900)) for _ in range(90)], gap=0.02, answered=0
+        )
+    ]
+    lines = [
+        frame
+        for shipper in shippers
+        for frame in connection(
+            rng, shipper, 601, [b"<134>1 web app[%d]: GET /" % k + b"x" * (k % 50) for k in range(40)],
+            gap=0.05, answered=0,
+        )
+    ]  # fmt: skip
+    assert set(judge(junk)) == {"ack_flood"}
+    assert judge(lines) == {}
+
+
 def reflected(rng: Random, flags: str, count: int, servers: list[bytes]) -> list[Frame]:
     frames = []
     for _ in range(count):

@@ -33,6 +33,8 @@ from fwtop.render.numbers import percent
 _TFTP = Service("tftp", "TFTP", (), tftp_data)
 _SHAPES = [(service, service.shape) for service in (*ANYWHERE, _TFTP) if service.shape is not None]
 _LONG = 8.0  # seconds: rates of a shorter capture mean little
+_SMALL = 300  # bytes: reflectors that answer with less amplify nothing
+_POLLED_PPS, _EVENLY = 10.0, 0.3  # of a device that is polled in turn with others: as often as these
 _PRIVILEGED = 1024
 _BEGIN = 4  # payload bytes that all answers of one program share
 _TRIED = 1_024  # packets tested for a shape before all are
@@ -41,6 +43,8 @@ _LEAST_SHARE = 0.002  # of all packets, from one port
 _ANSWERS, _IMITATIONS = -9.0, -5.0  # log-odds of spoofing: only imitations of answers can be forged
 # Services with bulk traffic from a single server: packets alone don't reveal a few reflectors of these
 _SPOKEN = ("dns", "quic", "dtls", "openvpn", "l2tp", "sip", "stun", "rdp", "steam", "quake", "tftp", "isakmp")
+_POLLED = ("snmp", "coap", "bacnet", "ipmi")
+_CHOSEN = 10_000  # ephemeral ports start above
 _BETWEEN_PEERS = ("openvpn", "l2tp", "sip", "isakmp", "dtls", "rdp", "teamspeak", "mumble")
 _FORGED = Spoof(0.9, ("nobody reads so many answers: the requests carry the address of the victim",))
 
@@ -207,10 +211,18 @@ def on_link(group: Group) -> float:
 
 @feature("yes or no")
 def polled(group: Group) -> float:
-    """Whether they come slowly for eight seconds, and are small: answers of devices that this host polls."""
+    """Whether they are small answers of devices that this host polls: slow for eight seconds, or in turn.
+
+    Who polls in turn gets as many answers from each device, all on the one port that its program asks from.
+    """
     features, context = group.packets, group.context
+    if features.mean_length >= _SMALL:
+        return False
     slow = features.pps < context.config.reflection_pps and context.traffic.seconds >= _LONG
-    return slow and features.mean_length < 300
+    port = features.top("dport")
+    one_program = port.share > 0.9 and port.value >= _CHOSEN and group.notes["service"] in _POLLED
+    each = features.peak_pps / features.likely_sources
+    return slow or (one_program and each < _POLLED_PPS and features.evenness < _EVENLY)
 
 
 @feature("yes or no")

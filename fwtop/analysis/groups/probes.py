@@ -24,6 +24,7 @@ _DRAWN = 24  # packets of a source: fewer say nothing about its source ports
 _COMMON = 8  # ports probed by half of all sources
 _LONG = 8.0  # seconds: rates of a shorter window mean little
 _SERVICES = np.array([*BY_PORT, 1812, 1813], np.uint16)
+_CONNECTS = 4  # ports tried beside a real connection: an application's, not a scan
 _NEW_SOURCES = 1_024  # a window with more new sources is a flood; don't remember them all
 
 
@@ -87,6 +88,7 @@ def _scanners(context: AnalysisContext, rows: Rows) -> list[tuple[int, int]]:
     one = _unique_pairs(source, pair)
     keys, starts, pairs_of = np.unique(one[:, 0], return_index=True, return_counts=True)
     weights = np.bincount(np.searchsorted(keys, source), traffic.weight[rows], len(keys))
+    connected = np.isin(keys, np.unique(traffic.source_key[context.tcp.real])) & (pairs_of < _CONNECTS)
     known = np.isin(
         keys, np.fromiter(context.scan_memory.sources, np.uint64, len(context.scan_memory.sources))
     )
@@ -99,7 +101,7 @@ def _scanners(context: AnalysisContext, rows: Rows) -> list[tuple[int, int]]:
         probes = context.scan_memory.add(int(keys[i]), tried, now)
         tries = float(weights[i]) / float(pairs_of[i]) / max(1.0, traffic.one_in)
         tries = max(tries, float(weights[i]) / (_PORTS * hosts))
-        if len(probes.pairs) >= config.scan_ports and tries <= _TRIES:
+        if len(probes.pairs) >= config.scan_ports and tries <= _TRIES and not connected[i]:
             found.append((int(keys[i]), max(len(probes.pairs), int(pairs_of[i]))))
     scanning = {key for key, _ in found}
     # If many of all sources "scan", it is a flood to random ports, unless it is slow

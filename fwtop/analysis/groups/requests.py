@@ -27,6 +27,7 @@ _POLLED_PPS = 200.0  # of one path by monitoring programs
 _ONE_TOOL = 0.7  # of the requests have identical headers: no browser version has that share
 _PAGE = 150  # requests for one page with all its resources
 _PARAMETER = 16  # bytes of a parameter name; longer ones are values without a name
+_KEPT = 0.2  # of connections are closed within the window, at most
 _PAIRS = 80  # of requests in a row, compared
 _EVEN = 0.3  # squared coefficient of variation of the sources' rates: that of real clients is above 1
 _FLAT, _LETTERS = 0.95, 400  # of the greatest entropy that letters can have, and how many tell
@@ -175,6 +176,27 @@ def same_request(group: Group) -> float:
     n = Counter(request.path for request in parsed).most_common(1)[0][1]
     words, m = Counter(_whole_words(parsed)).most_common(1)[0]
     return 0.0 if len(words) < 40 else min(n, m) / len(parsed)
+
+
+@feature("share")
+def upgraded(group: Group) -> float:
+    """Part of the requests that ask for another protocol (WebSocket), on connections that stay open.
+
+    0 where most connections with such requests are closed again: clients upgrade a connection to keep it.
+    """
+    context, parsed = group.context, _parsed(group)
+    if not parsed:
+        return 0.0
+    ended = context.traffic.of_flows(context.tcp.fin | context.tcp.rst)[group.packets.rows]
+    asked = sum(request.upgrades for request in parsed) / len(parsed)
+    return asked if float(ended.mean()) < _KEPT else 0.0
+
+
+@feature("requests a connection")
+def each_connection(group: Group) -> float:
+    """Requests for each connection that they come on."""
+    rows = group.packets.rows
+    return len(rows) / max(1, len(np.unique(group.context.traffic.flow_id[rows])))
 
 
 def requests_described(group: Group) -> list[str]:

@@ -28,6 +28,8 @@ _ALL_ALONE, _SEEN = 0.98, 1_000  # in a sample as dense and large as that, no co
 _FULL = 1_300  # bytes of an IP packet: full-sized ones are uploads
 _TIRELESS = 10  # data packets on one connection without acknowledging any answer
 _FLOWS = 5
+_SMALL_PIECES = 0.7  # of the packets with data, at least: who has much to send fills them (RFC 1122 4.2.3.4)
+_RANDOM = 7.5  # bits a byte
 _EPHEMERAL = 32_768  # the first port of Linux for connections of its own
 _READ = 10  # packets with data before their contents say something
 
@@ -146,32 +148,31 @@ def _with_data(group: Group) -> Features:
 
 @cut(Proof.VOLUME)
 def tireless_connections(context: AnalysisContext) -> Iterator[Group]:
-    """Connections with data of one size, neither TLS nor HTTP, that acknowledges no answer."""
+    """Connections with small pieces of data, neither TLS nor HTTP, that acknowledge no answer."""
     traffic, tcp = context.traffic, context.tcp
     packets = traffic.packets
     if context.sparse:
         return
     rows = traffic.rows(tcp.ack & tcp.real & context.unclaimed & (packets.payload_length > 0))
-    rows = rows[packets.ip_length[rows] < _FULL]
-    if len(rows) < context.config.min_samples:
+    small = rows[packets.ip_length[rows] < _FULL]
+    if len(small) < context.config.min_samples:
         return
-    inverse = traffic.flow_id[rows]
-    counts = np.bincount(inverse)
-    if (counts >= _TIRELESS).sum() < _FLOWS:
+    size = int(traffic.flow_id.max()) + 1
+    inverse = traffic.flow_id[small]
+    counts = np.bincount(inverse, minlength=size)
+    odd = (counts >= _TIRELESS) & (
+        counts > _SMALL_PIECES * np.bincount(traffic.flow_id[rows], minlength=size)
+    )
+    if odd.sum() < _FLOWS:
         return
-    odd = (counts >= _TIRELESS) & _constant(packets.payload_length[rows], inverse, len(counts))
-    odd &= _constant(ack_numbers(traffic, rows), inverse, len(counts))
-    junk = rows[odd[inverse]]
-    junk = junk[~starts_request(traffic.packets, junk) & ~record_mask(traffic, junk)]
+    odd &= _constant(ack_numbers(traffic, small), inverse, size)
+    junk = small[odd[inverse]]
+    spoken = starts_request(traffic.packets, junk) | record_mask(traffic, junk)
+    odd[traffic.flow_id[junk[spoken]]] = False
+    junk = junk[odd[traffic.flow_id[junk]]]
     every = traffic.rows(tcp.tcp & context.unclaimed & traffic.of_flows(junk))
     data = context.features(junk)
-    size = data.top("payload_length")
-    notes = {
-        "tireless": len(np.unique(inverse[odd[inverse]])),
-        "data": data.amount("data packets"),
-        "size": size.value,
-        "same_size": size.share,
-    }
+    notes = {"tireless": int(odd.sum()), "data": data}
     yield Group(context, context.features(every), Least(normal="tcp.ack"), notes, completed=1.0)
 
 
@@ -179,6 +180,45 @@ def tireless_connections(context: AnalysisContext) -> Iterator[Group]:
 def tireless(group: Group) -> float:
     """Connections with ten or more such packets."""
     return float(group.notes["tireless"])
+
+
+@feature("connections")
+def tireless_each(group: Group) -> float:
+    """Such connections of each source; who ships logs or measurements has one."""
+    return group[tireless] / max(1, group.packets.sources)
+
+
+@feature("packets a second")
+def tireless_rate(group: Group) -> float:
+    """Packets with data a second on each such connection."""
+    return _data(group).pps / max(1.0, group[tireless])
+
+
+@feature("share")
+def tireless_size(group: Group) -> float:
+    """Part of their packets with data that has one length."""
+    return _data(group).top("payload_length").share
+
+
+@feature("yes or no")
+def tireless_noise(group: Group) -> float:
+    """Whether their data is random; of logs, measurements and market data much repeats."""
+    data = _data(group)
+    return data.payload_entropy > _RANDOM and data.payload_variety > 0.9
+
+
+def tireless_data(group: Group) -> list[str]:
+    """Write what the packets with data hold."""
+    data = _data(group)
+    size = data.top("payload_length")
+    same = size.share > 0.8
+    of_size = f"{percent(size.share)} carry {size.value} bytes" if same else f"{size.distinct:,} sizes"
+    return [f"{data.amount('data packets')}: {of_size}; they are neither TLS nor HTTP"]
+
+
+def _data(group: Group) -> Features:
+    data: Features = group.notes["data"]
+    return data
 
 
 def _constant(values: np.ndarray[tuple[int], np.dtype[np.generic]], group: Rows, groups: int) -> np.ndarray:

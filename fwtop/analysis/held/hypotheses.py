@@ -81,6 +81,7 @@ _REQUESTS = (
     Says("pieces", 0.0, -0.5, 0.2, 3.0),
     Says("unanswered", 0.3, -3.0, 0.9, 1.0),
     Says("alike", 0.3, -1.5, 0.9, 1.0),
+    Says("pace", 500.0, 0.0, 4_000.0, -12.0),  # who sends so much is not slow
     *_NEW,
     *_SUFFERS,
 )

@@ -28,6 +28,7 @@ class Request:
     query: bytes
     host: bytes
     agent: bytes
+    upgrades: bool  # asks to go on with another protocol (RFC 9110 7.8), such as WebSocket
     template: bytes  # everything after the request line: equal templates come from one tool
 
 
@@ -58,9 +59,9 @@ def parse_request(data: bytes) -> Request | None:
         name, colon, value = header.partition(b":")
         if colon:
             headers.setdefault(name.strip().lower(), value.strip())
-    return Request(
-        parts[0], path, query, headers.get(b"host", b""), headers.get(b"user-agent", b""), rest[:96]
-    )
+    upgrades = b"upgrade" in headers or b"upgrade" in headers.get(b"connection", b"").lower()
+    host, agent = headers.get(b"host", b""), headers.get(b"user-agent", b"")
+    return Request(parts[0], path, query, host, agent, upgrades, rest[:96])
 
 
 def path_mask(traffic: Traffic, rows: Rows, method: bytes, path: bytes) -> Mask:

@@ -42,6 +42,11 @@ from fwtop.analysis.groups.strays import (
     stray_resets,
     tireless,
     tireless_connections,
+    tireless_data,
+    tireless_each,
+    tireless_noise,
+    tireless_rate,
+    tireless_size,
     unlike_hosts,
 )
 from fwtop.analysis.groups.syns import (
@@ -240,16 +245,28 @@ _STRAYS = (
         stopped_by=_OUTSIDE,
     ),
     Hypothesis(
-        "PSH-ACK flood on open connections (STOMP)", tireless_connections, 1.8,  # Mirai's attack_tcp_stomp
+        "PSH-ACK flood on open connections (STOMP)", tireless_connections, 0.0,  # Mirai's attack_tcp_stomp
         kind="ack_flood",
         needs=(_ENOUGH, at_least(tireless, 5)),
-        lead=(
-            "{data} on {tireless:count} connections from {senders}, none of which acknowledges data from "
-            "this host",
-            "{same_size:percent} carry {size:.0f} bytes; they are neither TLS nor HTTP",
+        lead="{amount:packets} on {tireless:count} connections from {senders}, none of which acknowledges "
+        "data from this host",
+        evidence=(
+            Says(tireless_size, 0.5, 0.0, 0.9, 3.0),
+            if_so(tireless_noise, 1.5, "the data is random"),
+            Says(tireless_each, 1, -1.0, 4, 1.0, "each source has {tireless_each:.0f} such connections"),
+            Says(tireless_rate, 10, -1.0, 50, 1.0, "{tireless_rate:count} packets/s on each of them"),
         ),
+        details=(tireless_data,),
         match=match_ack,
         stopped_by="blocking the sources, or a signature of the data",
+    ),
+    Hypothesis(
+        "streams that clients send", tireless_connections, 0.0,  # logs, measurements, market data
+        evidence=(
+            if_so(tireless_noise, -2.5),
+            Says(tireless_each, 1, 2.0, 4, -1.0),
+            Says(tireless_rate, 10, 1.0, 100, 0.0),
+        ),
     ),
     Hypothesis(
         "RST flood", stray_resets, 2.0,

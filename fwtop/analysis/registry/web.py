@@ -39,6 +39,7 @@ from fwtop.analysis.groups.requests import (
     changing_agents,
     different_paths,
     drawn_paths,
+    each_connection,
     even_sources,
     http_requests,
     of_fast_sources,
@@ -49,6 +50,7 @@ from fwtop.analysis.groups.requests import (
     requests_described,
     same_request,
     unconnected,
+    upgraded,
     whole,
     with_their_connections,
 )
@@ -164,6 +166,11 @@ _HTTP = (
         "programs that poll", http_requests, 0.0,
         needs=(at_least(again_and_again, 0.001), at_most(rate, 200)),
         evidence=(Says(per_source, 5, 3.0, 15, -2.0), Says(rate, 50, 2.0, 200, -1.0)),
+    ),
+    Hypothesis(
+        "connections that become WebSockets", http_requests, 5.0,  # apps that return after a restart
+        needs=(at_least(upgraded, 0.8), at_most(each_connection, 1.2)),
+        evidence=(Says(rate, 300, 0.0, 3_000, -6.0), Says(requests_above_normal, 50, 0.0, 500, -1.0)),
     ),
     Hypothesis(
         "browsers that load a page", http_requests, CERTAIN,

@@ -107,7 +107,7 @@ class Features:
     def likely_flows(self) -> float:
         """Estimated flows, with those that the sample misses."""
         counts = np.bincount(self.traffic.flow_id[self.rows])
-        return _likely(counts[counts > 0])
+        return min(_likely(counts[counts > 0]), self.packets)
 
     @property
     def senders(self) -> str:
