@@ -109,7 +109,8 @@ def _compile(text: str, definitions: Mapping[str, object], programs: list[str]) 
     flags = [f"-D{name}={value}" for name, value in definitions.items()]
     os.environ["BCC_KERNEL_SOURCE"] = str(SOURCES)  # bcc looks for include/linux/… below it
     try:
-        module = bpf(text=text.encode(), cflags=["-D__LINUX_BPF_H__", *flags])
+        # Without -g0 bcc asks for debug information, a tenth of the time for the same code
+        module = bpf(text=text.encode(), cflags=["-D__LINUX_BPF_H__", "-g0", *flags])
     except Exception as error:  # bcc raises nothing narrower
         raise FwtopError(f"bcc could not compile fwtop's programs: {error}") from None
     return {name: module.dump_func(name.encode()) for name in programs}
