@@ -155,6 +155,9 @@ async def test_no_size_in_any_state_costs_more_than_it_can_need(
     at, keys = STATES[state]
     async with running(SCENES[scene](), at=at, feed=feed_of(scene)) as run:
         await run.press(*keys)
+        if (scene, state) == ("recording", "leaving"):
+            assert run.app._exit, "a recording has no rules to ask about"
+            return
         for width, height in sizes:
             await resize(run, width, height)
             assert held_lines(run) < MOST_LINES
