@@ -17,6 +17,7 @@ from fwtop.xdp.maps import map_array
 BLOCKS = 1 << 24
 BLOCKS_A_WORD = 32  # two bits each, in a word of 64
 PART_BYTES = 32  # a bit for each address of a /24
+_PIECE = 1 << 20  # prefixes at a time: temporary arrays stay small
 _FULL = 0xFFFFFFFFFFFFFFFF
 
 
@@ -37,20 +38,28 @@ class Parts:
         is_first[1:] = block[1:] != block[:-1]
         self._value, self._length = value, length
         self._first = np.flatnonzero(is_first)  # index of each one's first prefix
-        self._part = np.cumsum(is_first) - 1  # the /24 of each prefix
+        self._part = np.cumsum(is_first, dtype=np.uint32) - np.uint32(1)  # the /24 of each prefix
         self.blocks = block[self._first]
         self.several = np.diff(self._first, append=len(block)) > 1
 
     def listed(self) -> NDArray[np.uint64]:
         """Return 256 bits for each of them. A prefix covers part of one word, or (a /25) two words."""
-        length = self._length
-        place = self._part * 4 + (self._value >> 6 & 3)
         words = np.zeros(4 * len(self.blocks), np.uint64)
-        size = np.uint64(1) << np.minimum(32 - length, 6).astype(np.uint64)
-        ones = np.where(length < 27, _FULL, (np.uint64(1) << (size & np.uint64(63))) - np.uint64(1))
-        np.bitwise_or.at(words, place, ones << (self._value & 63).astype(np.uint64))
-        words[place[length == 25] + 1] = _FULL
+        for start in range(0, len(self._value), _PIECE):
+            value, length, place = self._piece(start, 4 * self._part[start : start + _PIECE])
+            size = np.uint64(1) << np.minimum(32 - length, 6).astype(np.uint64)
+            ones = np.where(length < 27, _FULL, (np.uint64(1) << (size & np.uint64(63))) - np.uint64(1))
+            np.bitwise_or.at(words, place, ones << (value & 63).astype(np.uint64))
+            words[place[length == 25] + 1] = _FULL
         return words
+
+    def _piece(
+        self, start: int, first: NDArray[np.uint32]
+    ) -> tuple[NDArray[np.uint32], NDArray[np.uint8], NDArray[np.intp]]:
+        """Return prefixes from `start` on, and the word of each, `first` being that of its /24."""
+        piece = slice(start, start + _PIECE)
+        value, length = self._value[piece], self._length[piece]
+        return value, length, first.astype(np.intp) + (value >> 6 & 3)
 
     def numbers(self, first: int) -> NDArray[np.uint32]:
         """Return the number of each one's first prefix, and the index (from 1) of those with several."""
@@ -60,11 +69,13 @@ class Parts:
 
     def begins(self) -> NDArray[np.uint64]:
         """Return 256 bits for each one with several prefixes, set where a prefix begins."""
-        mine = self.several[self._part]
-        value = self._value[mine]
-        place = (np.cumsum(self.several) - 1)[self._part[mine]] * 4 + (value >> 6 & 3)
         words = np.zeros(4 * int(np.count_nonzero(self.several)), np.uint64)
-        np.bitwise_or.at(words, place, np.uint64(1) << (value & 63).astype(np.uint64))
+        rank = np.cumsum(self.several, dtype=np.uint32) - np.uint32(1)
+        for start in range(0, len(self._value), _PIECE):
+            part = self._part[start : start + _PIECE]
+            value, _, place = self._piece(start, 4 * rank[part])
+            mine = self.several[part]
+            np.bitwise_or.at(words, place[mine], np.uint64(1) << (value[mine] & 63).astype(np.uint64))
         return words
 
 
@@ -84,6 +95,6 @@ def create_array(name: str, *parts: NDArray[Any], size: int = 0) -> int:
     with map_array(descriptor, size, writable=True) as mapped:
         at = 0
         for part in parts:
-            mapped[at : at + part.nbytes] = part.tobytes()
+            mapped[at : at + part.nbytes] = part.reshape(-1).view(np.uint8).data
             at += part.nbytes
     return descriptor
