@@ -37,7 +37,7 @@ _PPS = 300_000
 _PORT = 8443  # of the rule whose level is switched: no client uses it
 _TRIES = 100  # switches of a level, of which a row has the median
 _WATCHED_SECONDS = 5.0
-_NFT_MOST = 1_000_000  # entries: 10 million took more than 23 GB, and the kernel killed others for it
+_NFT_MOST = 1_000_000  # entries: 5 million took more than 23 GB, and the kernel killed others for it
 _IPSET_LOAD, _NFT_LOAD = "ipset restore: the three lists", "nft -f: the three lists"
 _IPSET_SWITCH, _NFT_SWITCH = (
     "ipset restore: fill one set, empty another",
