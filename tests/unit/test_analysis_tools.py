@@ -5,12 +5,14 @@ from __future__ import annotations
 import string
 from random import Random
 
+import numpy as np
 import pytest
 from analysis_factory import STARTED, ethernet, ip, make_batch, make_tables, make_window, udp
 from analysis_flows import HOST, Frame, connection, hosts, judge, segment, visitors
 from analysis_payloads import dns_name
 
 from fwtop.analysis.advisor import Advisor
+from fwtop.analysis.history.scan_memory import ScanMemory
 from fwtop.model.traffic.snapshot import Attack
 
 TOOL = bytes([198, 51, 100, 7])
@@ -415,3 +417,17 @@ def test_one_tool_on_several_ports_or_against_one_main_target_is_one_flood() -> 
     assert len(every(ports)) == 1
     strays = forged_syns(rng, HOST, 80, 60, 4_000) + forged_syns(rng, other, 80, 60, 200)
     assert len(every(strays)) == 1
+
+
+def test_a_memory_of_probes_holds_so_much_whatever_is_probed() -> None:
+    memory = ScanMemory()
+    draw = np.random.default_rng(3)
+    for now in range(60):
+        for source in range(8):
+            memory.add(source, draw.integers(0, 1 << 63, 20).astype(np.uint64), float(now))
+    assert {len(probes.pairs) for probes in memory.sources.values()} == {512}
+    assert max(probes.pairs.nbytes for probes in memory.sources.values()) == 512 * 4
+    before = memory.add(1, np.arange(3, dtype=np.uint64), 60.0)
+    assert before.last == 60.0
+    assert len(memory.add(9, np.arange(3, dtype=np.uint64), 61.0).pairs) == 3
+    assert len(memory.add(9, np.array([1, 2, 7], np.uint64), 62.0).pairs) == 4

@@ -97,7 +97,7 @@ def _scanners(context: AnalysisContext, rows: Rows) -> list[tuple[int, int]]:
     hosts = len(np.unique(traffic.dest_key[rows]))
     found = []
     for i in order[remember[order]][:_NEW_SOURCES].tolist():
-        tried = one[starts[i] : starts[i] + min(int(pairs_of[i]), 512), 1].tolist()
+        tried = one[starts[i] : starts[i] + min(int(pairs_of[i]), 512), 1]
         probes = context.scan_memory.add(int(keys[i]), tried, now)
         tries = float(weights[i]) / float(pairs_of[i]) / max(1.0, traffic.one_in)
         tries = max(tries, float(weights[i]) / (_PORTS * hosts))

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import numpy as np
+
+from fwtop.model.traffic.packets import U32, U64
+
 _SOURCES = 4_096  # remembered at once; the oldest are evicted, so spoofed sources cost no more
 _PAIRS = 512  # remembered per source
 
 
-@dataclass
+@dataclass(slots=True)
 class Probes:
-    """The distinct (destination, port) pairs of a source as hashes, and when it was seen (seconds)."""
+    """The distinct (destination, port) pairs of a source, and when it was seen (seconds).
 
-    first: float
+    The pairs are hashes of 4 bytes: a set of numbers would take 70 bytes for each, and a flood of all sources
+    on all ports 150 MB.
+    """
+
     last: float
-    pairs: set[int] = field(default_factory=set)
+    pairs: U32 = field(default_factory=lambda: np.zeros(0, np.uint32))
 
 
 @dataclass
@@ -23,12 +30,13 @@ class ScanMemory:
 
     sources: dict[int, Probes] = field(default_factory=dict)
 
-    def add(self, source: int, pairs: list[int], now: float) -> Probes:
-        """Record the pairs that a source probed; return all its probes."""
-        known = self.sources.pop(source, None) or Probes(now, now)
+    def add(self, source: int, pairs: U64, now: float) -> Probes:
+        """Record the different pairs that a source probed, given as hashes; return all its probes."""
+        known = self.sources.pop(source, None) or Probes(now)
         self.sources[source] = known  # at the end: ordered by time of last probe
         if len(known.pairs) < _PAIRS:
-            known.pairs.update(pairs[: _PAIRS - len(known.pairs)])
+            new = pairs[:_PAIRS].astype(np.uint32)
+            known.pairs = np.union1d(known.pairs, new)[:_PAIRS] if len(known.pairs) else new
         known.last = now
         return known
 
