@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, fields, replace
 
 import numpy as np
 
-from fwtop.analysis.window.traffic import ESP, GRE, ICMP, ICMP6, TCP, UDP, Rows, flow_key
+from fwtop.analysis.window.traffic import ESP, GRE, ICMP, ICMP6, TCP, UDP, Rows, flow_key, shuffled
 from fwtop.model.traffic.packets import F64, U8, Fragment, Mask, PacketBatch
 
 _FORMAT = 2
@@ -92,7 +92,7 @@ class Baseline:
         over = len(self.rows) + sum(map(len, new)) - self.capacity
         rows = self.rows
         if over > 0:
-            order = np.random.default_rng(self.learned).permutation(len(rows))
+            order = shuffled(len(rows), self.learned)
             rows = rows.select(np.sort(order[over:]))
         self.rows = PacketBatch.concat([rows, *new]) if len(rows) or len(new) > 1 else new[0]
         self.learned += sum(map(len, new))
@@ -102,7 +102,7 @@ class Baseline:
         if len(packets) <= _LEARN_ROWS:
             return packets
         factor = len(packets) / _LEARN_ROWS
-        chosen = np.random.default_rng(self.learned).permutation(len(packets))[:_LEARN_ROWS]
+        chosen = shuffled(len(packets), self.learned)[:_LEARN_ROWS]
         packets = packets.select(chosen)
         packets.weight[:] *= factor
         return packets
@@ -113,13 +113,12 @@ class Baseline:
         During an attack only some kinds of normal packets can be recognised: adding more of those would
         displace the others.
         """
-        chance = np.random.default_rng(self.learned)
         old = np.flatnonzero(within)
         count = min(len(packets), len(old), _LEARN_ROWS)
         if count == 0:
             return
-        new = packets.select(np.sort(chance.permutation(len(packets))[:count]))
-        gone = chance.permutation(old)[:count]
+        new = packets.select(np.sort(shuffled(len(packets), self.learned)[:count]))
+        gone = old[shuffled(len(old), ~self.learned)[:count]]
         new.weight[:] = self.rows.weight[gone].mean()
         kept = np.ones(len(self.rows), np.bool_)
         kept[gone] = False

@@ -18,6 +18,7 @@ import numpy as np
 
 from fwtop.analysis.proposals.allowed import allowed_rows
 from fwtop.analysis.proposals.matching import match_rows
+from fwtop.analysis.window.traffic import chances
 from fwtop.model.addresses.roles import AllowedPeer
 from fwtop.model.rule import ACTIVE_STATES, Kind, Match, RuleStatus
 from fwtop.model.traffic.counters import Counters
@@ -71,7 +72,7 @@ class DropAttribution:
 
     def __init__(self) -> None:
         self._ratios: dict[str, _Ratio] = {}
-        self._random = np.random.default_rng(11)
+        self._drawn = 0  # how often chance has decided
 
     def mark(
         self,
@@ -122,7 +123,8 @@ class DropAttribution:
             share = float(status.rule.limit is None and not status.sources_left)
         if share in (0.0, 1.0):
             return np.full(len(drops), share == 1.0)
-        return np.asarray(self._random.random(len(drops)) < share)
+        self._drawn += 1
+        return np.asarray(chances(len(drops), self._drawn) < share)
 
 
 def _known(status: RuleStatus) -> Match:
