@@ -22,7 +22,7 @@ class Options:
     """Options of the command line."""
 
     rounds: int | None = None  # None: the table's default
-    quick: bool = False  # a shortened run: under a minute per table
+    quick: bool = False  # a shortened run: a minute or two per table
     captures: tuple[str, ...] = ()  # positional arguments: captures, scenarios or trials
     corpus: bool = False  # accuracy: on the corpus instead of in the lab
     seed: int | None = None  # accuracy, corpus: of the windows that are drawn; None: the usual one

@@ -48,7 +48,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--svg", type=Path, metavar="FILE", help="also draw the table to this file")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
-    parser.add_argument("--quick", action="store_true", help="reduced run, under a minute per table")
+    parser.add_argument("--quick", action="store_true", help="reduced run, a minute or two per table")
     parser.add_argument("--rounds", type=positive, metavar="N", help="number of measurements per row")
 
 

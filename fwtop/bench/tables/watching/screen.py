@@ -24,6 +24,7 @@ from fwtop.model.errors import FwtopError
 
 _PATIENCE_SECONDS = 20.0
 _SETTLE_SECONDS = 5.0
+_RECORDED_SECONDS = 60.0  # what is stored once a minute, or twice, is in it once, or twice
 _CHANGED_SECONDS = 1.0  # after a change of tab
 _MODULES = {"console": "fwtop.console", "guardian": "fwtop.guardian"}
 TABS = ("Overview", "Traffic", "Packets", "Path", "Rules", "Log")  # in the order of the key below
@@ -54,7 +55,7 @@ def run(options: Options) -> Document:
     """Measure the table: in each round one screen per load, and one with --slow."""
     rounds, seconds = options.choose(3, 1), 3.0 if options.quick else 10.0
     with Testbed(_VISITORS) as testbed:
-        recorder = _RecorderRun(testbed, 3.0 * seconds)
+        recorder = _RecorderRun(testbed)
         calm = measure([*_rows(_CALM, _ScreenRun(testbed, seconds, 0, tabs=TABS)), *recorder.rows()], rounds)
     with Testbed(flood_text(sources="198.19.0.0/16", sport="random")) as testbed:
         runs = {
@@ -190,8 +191,8 @@ class _ScreenRun:
 class _RecorderRun:
     """`fwtop record` on the calm machine, as the service runs it, with its process for alarms."""
 
-    def __init__(self, testbed: Testbed, seconds: float) -> None:
-        self._testbed, self._seconds = testbed, seconds
+    def __init__(self, testbed: Testbed) -> None:
+        self._testbed = testbed
         self._memory = 0
 
     def rows(self) -> list[Row]:
@@ -210,7 +211,7 @@ class _RecorderRun:
             children = Path(f"/proc/{launcher}/task/{launcher}/children").read_text(encoding="ascii")
             pids = [int(pid) for pid in children.split()]
             before, started = sum(map(processor_seconds, pids)), time.monotonic()
-            time.sleep(self._seconds)
+            time.sleep(_RECORDED_SECONDS)
             taken = sum(map(processor_seconds, pids)) - before
             self._memory = sum(map(proportional_bytes, pids))
             return taken / (time.monotonic() - started) * 100
