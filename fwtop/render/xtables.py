@@ -9,6 +9,7 @@ rule (net/netfilter/xt_hashlimit.c, htable_find_get).
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
@@ -180,6 +181,17 @@ def payload_args(item: PayloadMatch, family: int, protocol: int | None) -> tuple
     # Resolvers preserve the case of names, and attackers vary it (RFC 4343, 4.1).
     case = ("--icase",) if item.dns_name is not None else ()
     return ("-m", "string", "--algo", "bm", *case, "--hex-string", f"|{item.data.hex()}|")
+
+
+def with_payload(rule: Rule, family: int, protocol: int | None, asks: Iterable[str]) -> tuple[str, ...]:
+    """Return what asks the rule's sets, and its byte strings, in the order that costs least.
+
+    Sources go first, as most packets come from others. Without any, only packets with the strings need the
+    look-up that tells whether the rule is in force.
+    """
+    payload = [word for item in rule.match.payload for word in payload_args(item, family, protocol)]
+    by_source = rule.match.sources or rule.list_name is not None
+    return (*asks, *payload) if by_source else (*payload, *asks)
 
 
 def _anchored_args(item: PayloadMatch, offset: int, family: int, protocol: int | None) -> tuple[str, ...]:

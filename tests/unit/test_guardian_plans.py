@@ -178,6 +178,16 @@ def test_rule_without_sources_has_an_enable_set() -> None:
     assert "fwtop-9-on4" in made.lines[0].match
 
 
+@pytest.mark.parametrize(("sources", "first"), [((), "string"), (prefixes("192.0.2.0/24"), "set")])
+def test_bytes_are_searched_before_the_enable_set_and_after_sources(
+    sources: tuple[Prefix, ...], first: str
+) -> None:
+    made = backends.build(rule(Kind.STRING, family=4, sources=sources, payload=(PayloadMatch(b"x"),)))
+    [line] = made.lines
+    other = {"string": "set", "set": "string"}[first]
+    assert line.match.index(first) < line.match.index(other)
+
+
 @pytest.mark.parametrize(
     ("fields", "limit", "warned"),
     [

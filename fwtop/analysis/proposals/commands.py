@@ -15,9 +15,9 @@ from fwtop.render.xtables import (
     halves,
     limit_args,
     match_protocols,
-    payload_args,
     quote,
     set_name,
+    with_payload,
 )
 
 _ON_ONE_LINE = 32  # prefixes; longer lists are piped into ipset
@@ -139,9 +139,8 @@ def _chain_lines(rule: Rule, target: tuple[str, ...]) -> list[str]:
     for family in _families(rule):
         lines += _hook(family, "PREROUTING", "FWTOP") if rule.kind not in _ELSEWHERE else []
         for protocol in match_protocols(rule):
-            words = [*field_args(rule.match, family, protocol), *_ask(rule, family, "src")]
-            for item in rule.match.payload:
-                words += payload_args(item, family, protocol)
+            asks = with_payload(rule, family, protocol, _ask(rule, family, "src"))
+            words = [*field_args(rule.match, family, protocol), *asks]
             if rule.limit is not None:
                 words += limit_args(_NUMBER, rule.limit, family)
             lines.append(_line(family, "FWTOP", (*words, *target)))
