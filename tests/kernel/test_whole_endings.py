@@ -28,7 +28,7 @@ from tests.kernel.whole import (
 
 pytestmark = [pytest.mark.kernel, pytest.mark.usefixtures("installed")]
 Poll = Callable[..., Any]
-PPS = 20_000  # how fast is of no matter here: leave the CPU to the tests beside
+PPS = 8_000  # how fast is of no matter here: leave the CPU to the tests beside
 
 
 def test_a_killed_console_brings_the_traffic_back(lab: Lab, screen: Tmux, poll_until: Poll) -> None:
@@ -56,8 +56,9 @@ def test_with_both_processes_killed_the_rule_expires_in_the_kernel(
     os.kill(guardian, signal.SIGKILL)
     os.kill(console, signal.SIGKILL)
     lab.stop()
-    lab.start_flood(2000)  # a trickle tells as well, for the half minute that the rule lasts
-    poll_until(passes, 60, every_s=0.2)
+    lab.start_flood(200)  # a trickle tells as well, for the half minute that the rule lasts
+    lab.pause_clients()
+    poll_until(passes, 60, every_s=0.5)
     assert guardian_pid(lab.victim) is None, "nothing of fwtop ran when the rule ended"
     subprocess.run(["ip", "netns", "exec", lab.victim, "nft", "delete", "table", "inet", "probe"], check=True)
     fwtop("undo", "--all", "--netns", lab.victim)

@@ -299,15 +299,13 @@ def make_batch(
 ) -> PacketBatch:
     """Parse frames as the collector does, cut to `snap` bytes."""
     n = len(frames)
-    data = np.zeros((n, snap), np.uint8)
-    for row, (_, frame) in enumerate(frames):
-        cut = frame[:snap]
-        data[row, : len(cut)] = np.frombuffer(cut, np.uint8)
+    length = np.array([len(frame) for _, frame in frames], np.uint32)
+    rows = bytearray().join(frame[:snap].ljust(snap, b"\0") for _, frame in frames)
     return parse_packets(
-        data,
-        np.array([min(len(frame), snap) for _, frame in frames], np.uint16),
+        np.frombuffer(rows, np.uint8).reshape(n, snap),
+        np.minimum(length, snap).astype(np.uint16),
         link=1,
-        length=np.array([len(frame) for _, frame in frames], np.uint32),
+        length=length,
         time_ns=np.array([start_ns + int(at * 1e9) for at, _ in frames], np.int64),
         weight=np.full(n, weight),
         hook=int(Hook.INGRESS),
