@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, settings
 from fwtop.model import paths
 
 CLONE = Path(__file__).resolve().parent.parent
+SELDOM_SECONDS = 0.2  # between two looks at what one waits for
 # A slow host is no fault: no example has a time to keep.
 settings.register_profile("patient", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
@@ -67,8 +68,12 @@ def installed() -> Path:
 def poll_until_true(
     predicate: Callable[[], object], deadline_s: float = 60.0, every_s: float = 0.01
 ) -> object:
-    """Call `predicate` until it returns something true, and return that; fail after the deadline."""
+    """Call `predicate` until it returns something true, and return that; fail after the deadline.
+
+    It is called less and less often: most ask a guardian or start a program, which costs more than the wait.
+    """
     end = time.monotonic() + deadline_s
+    seldom_s = max(every_s, SELDOM_SECONDS)
     while True:
         result = predicate()
         if result:
@@ -76,6 +81,7 @@ def poll_until_true(
         if time.monotonic() > end:
             pytest.fail(f"{getattr(predicate, '__name__', predicate)} was not true within {deadline_s} s")
         time.sleep(every_s)
+        every_s = min(1.5 * every_s, seldom_s)
 
 
 @pytest.fixture

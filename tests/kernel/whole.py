@@ -98,7 +98,7 @@ class Tmux:
             if shown in screen if isinstance(shown, str) else shown(screen):
                 return screen
             assert time.monotonic() < end, f"never on the screen: {shown}\n{screen}"
-            time.sleep(0.05)
+            time.sleep(0.2)
 
     def resize(self, width: int, height: int) -> None:
         """Resize the terminal."""
