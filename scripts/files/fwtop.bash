@@ -57,7 +57,7 @@ _fwtop() {
     trends) options+=" -i --interface --netns --directory --json" ;;
     config) options+=" --show --check --sample --json" ;;
     doctor) options+=" -i --interface --json --geoip" ;;
-    bench) options+=" list --corpus --calibrate --svg --json --quick --rounds" ;;
+    bench) options+=" list --corpus --calibrate --svg --json --quick --rounds --seed" ;;
     lab) options+=" list --seconds --pps --capture --history --json --store" ;;
   esac
   [[ $verb ]] || options+=" $verbs"
