@@ -9,7 +9,7 @@ import sys
 
 from fwtop.console.garbage import collect_seldom
 from fwtop.console.handoff import Options, receive_handoff
-from fwtop.console.lean import without_masked_arrays, without_openssl
+from fwtop.console.lean import without_openssl
 from fwtop.model.errors import CONSOLE_OUT_OF_MEMORY, FwtopError
 from fwtop.sandbox.confine import confine
 from fwtop.sandbox.syscalls import Profile
@@ -36,7 +36,6 @@ def _run(options: Options, launcher: socket.socket) -> int:
     gc.disable()
     if options.metrics_fd is None:  # prometheus-client wants it
         without_openssl()
-    without_masked_arrays()
     if options.mode == "tui":
         from fwtop.console.feed import run_screen as run
     elif options.mode == "record":

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import socket
 import sys
 from typing import NoReturn
@@ -52,7 +51,9 @@ def become_guardian(arguments: list[str]) -> NoReturn:
 
 if __name__ == "__main__":
     sys.path[0] = sys.argv[1]
-    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    from fwtop.guardian.__main__ import prepare
+
+    prepare()
     import fwtop.guardian.main  # noqa: F401 (for all that are forked)
 
     with socket.socket(fileno=os.dup(0)) as asked:
