@@ -88,6 +88,10 @@ def test_sources_that_may_be_forged_are_accused_nowhere(tmp_path: Path) -> None:
     assert all(b"Senders" not in found[name] for name in ("report.html", "report.md"))
 
 
+def test_nobody_is_accused_of_what_was_seen_twice(tmp_path: Path) -> None:
+    assert nobody_is_accused(bundle_of(tmp_path, ticks(spoofed=False)[:2]))
+
+
 def test_forged_sources_are_accused_nowhere(tmp_path: Path) -> None:
     found = bundle_of(tmp_path, ticks(spoofed=True))
     assert nobody_is_accused(found)

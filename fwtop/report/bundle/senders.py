@@ -14,6 +14,7 @@ from fwtop.report.facts.spans import AttackSpan
 
 _ACCUSED = ("", "attack")  # what `Source.who` says of everybody else is that they aren't attackers
 _MOST = 5_000
+_LOOKS = 3  # at an attack, before anybody is accused of it: in one or two a busy moment passes for an attack
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,7 @@ class Sender:
 def senders(record: SessionRecord, spans: Iterable[AttackSpan]) -> tuple[Sender, ...]:
     """Return the senders of all attacks with real sources, the fastest first."""
     found: dict[tuple[Prefix, str], Sender] = {}
-    real = [span for span in spans if not (span.spoofed or span.uncertain)]
+    real = [span for span in spans if not (span.spoofed or span.uncertain) and len(span.points) >= _LOOKS]
     for look in record.evidence:
         of_kind = (one for one in real if one.kind == look.kind)
         span = next((one for one in of_kind if one.began <= look.at <= one.until), None)
