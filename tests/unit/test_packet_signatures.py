@@ -56,6 +56,16 @@ def test_a_spoofed_syn_flood_has_one_signature_with_all_its_constants() -> None:
     assert "SYN" in first.attack
 
 
+@pytest.mark.parametrize("live", [True, False])
+@pytest.mark.parametrize(("one_in", "joined"), [(1.0, 1.0), (1.0, 4.0), (64.0, 1.0), (64.0, 4.0)])
+def test_a_share_is_exact_only_where_every_packet_was_seen(live: bool, one_in: float, joined: float) -> None:
+    window = scene(VISITORS, SYNS, live=live, weight=one_in * joined)
+    window = replace(window, counters=replace(window.counters, one_in=one_in if live else 1.0))
+    share = judged(window)[0].share
+    every = one_in == 1.0 if live else one_in * joined == 1.0
+    assert (share.share_low == share.share_high) is every
+
+
 def test_fields_that_vary_stay_open_and_two_tools_are_two_signatures() -> None:
     varied = SYNS | {"ttl": "30-250"}
     other = SYNS | {"ttl": 64, "window": 1024, "count": 3000}

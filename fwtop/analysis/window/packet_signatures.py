@@ -78,7 +78,7 @@ def packet_signatures(
     if not listed:
         return ()
     hits = np.array([hit for _, hit in listed], np.float64)
-    each = arrived_sums(replace(traffic.packets, weight=traffic.weight), 1.0)
+    each = arrived_sums(replace(traffic.packets, weight=traffic.weight), _one_in(window, traffic))
     sums = each @ hits.T
     sums[DROPPED] = [float(window.dropped.weight @ match_rows(match, window.dropped)) for match, _ in listed]
     scale = Scale(each.sum(axis=1), counters.arrived_packets, counters.arrived_bytes, window.seconds)
@@ -92,6 +92,13 @@ def packet_signatures(
     ]
     found.sort(key=lambda one: (-round(one.share.share - one.baseline_share, 3), -one.share.share))
     return tuple(found)
+
+
+def _one_in(window: Window, traffic: Traffic) -> float:
+    """Return for how many records each one stands, without the packets that GRO joined in it."""
+    if not traffic.live or not len(traffic):  # nothing is joined in a capture's records
+        return traffic.one_in
+    return window.counters.one_in * float(traffic.weight[0] / traffic.packets.weight[0])
 
 
 def _listed(traffic: Traffic, found: list[Match]) -> Iterator[tuple[Match, Mask]]:
