@@ -14,9 +14,10 @@ from fwtop.model.traffic.counters import TcpService
 from fwtop.model.traffic.flow import flow_of
 from fwtop.model.traffic.snapshot import Judgement, LedgerRow, Snapshot
 from fwtop.ui.bars.rates_line import rates_line
+from fwtop.ui.bars.status_bars import HeaderState, header_lines
 from fwtop.ui.bars.verdict_line import verdict_line
 from fwtop.ui.drawing.style import TEXT, Line, width_of
-from fwtop.ui.state.history import History
+from fwtop.ui.state.history import Clients, History
 from fwtop.ui.state.verdict import Kind, verdict_of
 
 
@@ -176,6 +177,27 @@ def test_rates_fit_and_always_name_what_reaches_services(width: int) -> None:
 
 def served(shown: Snapshot, handshakes: float, acknowledged: float) -> Snapshot:
     return replace(shown, tcp=TcpService(3, handshakes, acknowledged))
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+@pytest.mark.parametrize("other", [0.0, 0.0005, 0.3])
+def test_the_smallest_screen_says_how_clients_fare(width: int, other: float) -> None:
+    """SCREEN.md: three questions are answered without a key press, at 80×24 too."""
+    shown = served(under_attack(row("netfilter", other)) if other else under_attack(), 102.0, 900.0)
+    line = rates_line(shown, Clients(133.0, 900.0), width, [])
+    assert width_of(line) <= width
+    assert "REACHES YOU" in text(line)
+    assert "clients 102/s ▼23.3 %" in text(line)
+    assert ("arrives" in text(line)) is (width >= 80), "the list of attacks has it, too"
+
+
+def test_the_window_of_the_rates_outlives_a_long_name_of_a_namespace() -> None:
+    shown = snapshot()
+    origin = replace(shown.origin, interfaces=("eth0",), netns="fwtop-lab-12883-victim")
+    first = text(header_lines(replace(shown, host="vm", origin=origin), History(), HeaderState(NOW), 80)[0])
+    assert "netns fwtop-lab-12883-v…" in first
+    assert "mean of 3 s" in first
+    assert len(first) <= 80
 
 
 def test_clients_are_compared_with_before_the_attack() -> None:

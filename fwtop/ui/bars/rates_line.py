@@ -12,6 +12,7 @@ from fwtop.ui.state.history import Clients
 from fwtop.ui.state.verdict import verdict_of
 
 _UNACCOUNTED = 0.001  # of all packets; less is not worth a word
+_SLIGHT = 0.005  # of all packets: the sum is right to three digits without them
 _STEADY = 0.05  # clients' rates vary by this much without an attack
 _BETWEEN: Span = (" │ ", DIM)
 
@@ -34,9 +35,14 @@ def rates_line(snapshot: Snapshot, before: Clients | None, width: int, tail: Lin
 
 
 def _forms(snapshot: Snapshot, flow: Flow, before: Clients | None, *, attack: bool) -> list[list[Line]]:
-    """Return the line's parts from the longest form to the shortest; each adds up to what arrives."""
+    """Return the line's parts from the longest form to the shortest.
+
+    Each adds up to what arrives, as long as there is room. What clients get is the last to go: it is the
+    answer to a question that nothing else on a small screen answers.
+    """
     window = _window(snapshot.seconds)
     arrives: Line = [(f"arrives {number(flow.arrives)} pps", STRONG)]
+    bare: Line = [(f"arrives {number(flow.arrives)}", STRONG)]
     sized: Line = [*arrives, (f" {bits(flow.bps)}", TEXT)]
     mine = _part("my rules", flow.mine, GOOD if flow.mine > 0 else TEXT)
     other = _part("other firewall", flow.other, ELSEWHERE if flow.other > 0 else TEXT)
@@ -51,6 +57,7 @@ def _forms(snapshot: Snapshot, flow: Flow, before: Clients | None, *, attack: bo
         unknown = []
     short, long = (clients_parts(snapshot, before, attack=attack, long=wide) for wide in (False, True))
     merge = [merged] if some else []
+    notable = merge if flow.other + flow.kernel >= _SLIGHT * flow.arrives else []
     return [
         [[*window, *sized], mine, other, kernel, *unknown, reaches, *long],
         [[*window, *sized], mine, *some, *unknown, reaches, *long],
@@ -58,8 +65,10 @@ def _forms(snapshot: Snapshot, flow: Flow, before: Clients | None, *, attack: bo
         [[*window, *arrives], mine, *some, *unknown, reaches, *short],
         [[*window, *arrives], mine, *merge, *unknown, reaches, *short],
         [arrives, mine, *merge, *unknown, reaches, *short],
-        [arrives, mine, *merge, *unknown, reaches],
-        [arrives, mine, reaches],
+        [arrives, mine, *notable, *unknown, reaches, *short],
+        [bare, mine, *notable, *unknown, reaches, *short],
+        *([[bare, mine, reaches, *short], [mine, reaches, *short]] if short else []),
+        [bare, mine, reaches],
     ]
 
 

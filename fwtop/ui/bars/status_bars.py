@@ -64,6 +64,7 @@ def header_lines(snapshot: Snapshot, history: History, state: HeaderState, width
     ]
 
 
+_LEAST_NETNS = 16  # cells of the namespace's name and the word before it
 _RECORDINGS = {"session": " REPLAY ", "capture": " CAPTURE "}
 
 
@@ -75,9 +76,15 @@ def _identity(snapshot: Snapshot, state: HeaderState, width: int) -> Line:
     if origin.netns:
         left.append((f"  netns {origin.netns}", DIM))
     end: Line = [*_guardian(snapshot, state), ("  ", TEXT), *_clock(snapshot, state), (" ", TEXT)]
-    for right in ([*_sampling(snapshot), *end], [*_window(snapshot), *end], end):
+    windowed = [*_window(snapshot), *end]
+    for right in ([*_sampling(snapshot), *end], windowed):
         if width_of(left) + width_of(right) + 2 <= width:
             return spread(left, right, width)
+    room = width - width_of(windowed) - 2
+    if origin.netns and room >= width_of(left[:-1]) + _LEAST_NETNS:  # what rates mean goes before a long name
+        return spread(fit(left, room), windowed, width)
+    if width_of(left) + width_of(end) + 2 <= width:
+        return spread(left, end, width)
     if origin.kind in _RECORDINGS:  # the time that it shows matters more than its whole name
         return [*fit(left, max(width - width_of(end), 0)), *end]
     return spread(left, [*_guardian(snapshot, state), (" ", TEXT)], width)

@@ -104,8 +104,11 @@ def _of_trial(verdict: Verdict, attacks: tuple[Attack, ...]) -> list[Line]:
 def _of_drops(verdict: Verdict, whose: str) -> list[Line]:
     """Write who drops which share of the attacks' packets."""
     parts = (("my rules", verdict.mine), ("other firewall", verdict.other), ("kernel", verdict.kernel))
-    words = [f"{name} {percent(part)}" for name, part in parts if part >= NOTICED]
-    return [[(f"dropped of {whose}: {', '.join(words)}", TEXT)]] if words else []
+    seen = [(name, percent(part)) for name, part in parts if part >= NOTICED]
+    if len(seen) == 1:
+        name, part = seen[0]
+        return [[(f"{name} {'drop' if name.endswith('s') else 'drops'} {part} of {whose}", TEXT)]]
+    return [[(f"dropped: {', '.join(f'{part} by {name}' for name, part in seen)}", TEXT)]] if seen else []
 
 
 def _of_several(attacks: tuple[Attack, ...], snapshot: Snapshot) -> list[Line]:
