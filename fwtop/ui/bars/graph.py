@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Sequence
+from functools import lru_cache
+from itertools import groupby
 
 from rich.style import Style
 from textual import events
@@ -65,21 +67,20 @@ def graph_lines(
         rows, height = rows - 1, height - 1
     parts = [_parts(point, in_bits=in_bits) if point is not None else None for point in columns]
     top = _scale(max((sum(part) for part in parts if part is not None), default=0.0), rows)
+    drawn = [_column(part, rows, top) for part in parts]
+    harm = [point is not None and point.attack and not point.stopped for point in columns]
+    marked = None if cursor is None else cells - 1 - (history.second - cursor) // seconds
     lines = []
     for row in range(rows, 0, -1):
-        drawn = [_cell(part, row, rows / top) for part in parts]
-        line: Line = [_label(top, row, rows)]
-        for (glyph, part), point in zip(drawn, columns, strict=True):
-            line.append(
-                (glyph, _style(part, harmful=point is not None and point.attack and not point.stopped))
-            )
-        lines.append(line)
+        line: Line = [
+            (column[row - 1][0], _style(column[row - 1][1], harmful=harmful))
+            for column, harmful in zip(drawn, harm, strict=True)
+        ]
+        if marked is not None and 0 <= marked < cells:
+            glyph, style = line[marked]
+            line[marked] = ("│", TITLE) if glyph == " " else (glyph, style + Style(reverse=True))
+        lines.append([_label(top, row, rows), *_joined(line)])
     lines.append(_axis(history, cells, seconds))
-    marked = None if cursor is None else cells - 1 - (history.second - cursor) // seconds
-    if marked is not None and 0 <= marked < cells:
-        for line in lines[:-1]:
-            glyph, style = line[1 + marked]
-            line[1 + marked] = ("│", TITLE) if glyph == " " else (glyph, style + Style(reverse=True))
     seen = [point for point in columns if point is not None and point.flow.arrives > 0]
     known = not seen or not all(map(_unknown, seen))
     harmful = any(point.attack and not point.stopped for point in seen)
@@ -175,6 +176,20 @@ def _scale(most: float, rows: int) -> float:
     return next((top for top in tops if most <= top), 10 * power * parts)
 
 
+def _joined(line: Line) -> Line:
+    """Join neighbours of one style: a span for each cell would take most of the time of drawing."""
+    return [
+        ("".join(glyph for glyph, _ in spans), style)
+        for style, spans in groupby(line, key=lambda span: span[1])
+    ]
+
+
+@lru_cache(maxsize=1024)
+def _column(part: Part | None, rows: int, top: float) -> tuple[tuple[str, int], ...]:
+    """Return the glyphs of a column from its lowest cell; a second later nearly all columns are the same."""
+    return tuple(_cell(part, row, rows / top) for row in range(1, rows + 1))
+
+
 def _cell(part: Part | None, row: int, rows_per_unit: float) -> tuple[str, int]:
     """Return the glyph of a cell, the lowest row being 1, and which part it shows."""
     if part is None or sum(part) <= 0:
@@ -236,11 +251,11 @@ def _clients(columns: Sequence[Point | None], history: History) -> tuple[Line, L
     if most <= 0:
         return None
     least = history.before.handshakes * _POORLY if history.before is not None else 0.0
-    line: Line = [(f"{'clients':<{_LABEL}}", DIM)]
+    line: Line = []
     for rate in rates:
         eighths = 0 if rate is None else max(round(8 * rate / most), 1)
         line.append((_EIGHTHS[eighths], BAD if rate is not None and rate < least else GOOD))
-    return line, [(f"█ {number(most)}/s", DIM)]
+    return [(f"{'clients':<{_LABEL}}", DIM), *_joined(line)], [(f"█ {number(most)}/s", DIM)]
 
 
 def _legend(height: int, *, known: bool, reaching: Style) -> list[Line]:

@@ -136,11 +136,11 @@ class Panel(Lines):
         """Compose the lines again."""
         if not self.display or self.box.width == 0:
             return
-        rows, context = self.rows, self._cell_context
-        context = replace(context, scale=bar_scale(self.view, rows.items))
-        layout = fit_columns(whole_first(self.view, rows.items[:_MEASURED], context), self.box.width - 2)
+        rows, context, view = self.rows, self._cell_context, self.view
+        context = replace(context, scale=bar_scale(view, rows.items))
+        layout = fit_columns(whole_first(view, rows.items[:_MEASURED], context), self.box.width - 2)
         self._layout = layout
-        room = max(self.box.height - int(self._titled) - int(self.view.header), 1)
+        room = max(self.box.height - int(self._titled) - int(view.header), 1)
         drawn: dict[int, list[Line]] = {}  # rows are drawn once, to measure and to show them
 
         def lines_of(place: int) -> list[Line]:
@@ -157,7 +157,7 @@ class Panel(Lines):
         if not rows.items and not self._titled and self.spec.title_of is not None:
             self.show([[("  ", TEXT), (self._title_text(), TEXT)]])
             return
-        if self.view.header:
+        if view.header:
             heads.append([("  ", TEXT), *header_line(self._headed(layout))])
         lines = heads
         over: dict[int, Style] = {}

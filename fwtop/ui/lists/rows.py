@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from rich.style import Style
@@ -83,7 +83,7 @@ class RowList:
     """
 
     ordering: Ordering
-    items: list[Item] = field(default_factory=list)
+    items: Sequence[Item] = ()
     selected: int = 0
     gone: bool = False  # the selected item is no longer in the list
     followed: bool = True  # until the first key the cursor stays on the first row
@@ -133,7 +133,9 @@ class RowList:
         moment ago still means the row before.
         """
         if self.followed and self._before is not None and 0 <= now - self._before[1] < SEEN_SECONDS:
-            self._keep_selected(self.items, self._before[0])
+            shown = list(self.items)
+            self._keep_selected(shown, self._before[0])
+            self.items = shown
         self.pin(now)
         return self.current()
 

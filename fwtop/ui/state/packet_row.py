@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import overload
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fwtop.analysis.packets.alike import like_keys
 from fwtop.analysis.packets.language import FilterError, PacketFilter, parse_filter
@@ -86,6 +89,32 @@ class PacketRow:
         return self.data[start : start + self.field("payload_length")] if start else b""
 
 
+class PacketRows(Sequence[PacketRow]):
+    """Some packets of a list. A row is made when it is looked at: of 2,000 a screen shows some forty."""
+
+    def __init__(self, shown: PacketList | None = None, rows: NDArray[np.intp] | None = None) -> None:
+        self._shown = shown
+        self.places = rows if rows is not None else np.zeros(0, np.intp)
+
+    def __len__(self) -> int:
+        """Return the number of packets."""
+        return len(self.places)
+
+    @overload
+    def __getitem__(self, index: int) -> PacketRow: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> PacketRows: ...
+
+    def __getitem__(self, index: int | slice) -> PacketRow | PacketRows:
+        """Return a packet, or some of them."""
+        if isinstance(index, slice):
+            return PacketRows(self._shown, self.places[index])
+        if self._shown is None:
+            raise IndexError(index)
+        return PacketRow(self._shown, int(self.places[index]))
+
+
 @dataclass(slots=True)
 class PacketBook:
     """The packets shown. While it is held, newer lists only wait."""
@@ -96,7 +125,7 @@ class PacketBook:
     error: FilterError | None = None
     scope: str = ""  # the target of the selected attack: tcp/80
     newest: PacketList | None = None
-    rows: list[PacketRow] = field(default_factory=list)
+    rows: PacketRows = field(default_factory=PacketRows)
     _waiting: PacketList | None = None
     _kept: PacketList | None = None
 
@@ -137,7 +166,7 @@ class PacketBook:
     def kept(self) -> PacketList | None:
         """The packets shown, as one list."""
         if self._kept is None and self.newest is not None:
-            self._kept = self.newest.select(np.array([row.row for row in self.rows], np.intp))
+            self._kept = self.newest.select(self.rows.places)
         return self._kept
 
     def alike(self, row: PacketRow) -> Mask:
@@ -154,14 +183,14 @@ class PacketBook:
     def _select(self) -> None:
         shown, self._kept = self.newest, None
         if shown is None:
-            self.rows = []
+            self.rows = PacketRows()
             return
         mask = self.filter.mask(
             shown.packets, verdicts=shown.verdict_texts if shown.judged else None, who=shown.who
         )
         if self.scope:
             mask = mask & _to_target(shown.packets, self.scope)
-        self.rows = [PacketRow(shown, row) for row in np.flatnonzero(mask).tolist()]
+        self.rows = PacketRows(shown, np.flatnonzero(mask))
         self._kept = shown if len(self.rows) == len(shown) else None
 
 

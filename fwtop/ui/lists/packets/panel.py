@@ -20,21 +20,24 @@ from fwtop.ui.state.packet_row import PacketBook, PacketRow
 PACKETS = PanelSpec("packets", "Packets", (packet_view(0, (), judged=True),), lambda *_: ())
 
 
-class PacketRows(RowList):
+def _number(item: Item) -> int:
+    return item.number if isinstance(item, PacketRow) else 0
+
+
+class PacketRowList(RowList):
     """Packets in order of arrival. Following means: the cursor is on the newest, the last one."""
 
     def update(self, items: Sequence[Item], now: float) -> None:
         """Show these packets; the selected one, or the one that came next, stays selected."""
         chosen = self.current()
-        self.items = list(items)
+        self.items = items
         last = max(len(self.items) - 1, 0)
         if self.followed or not isinstance(chosen, PacketRow):
             self.selected = last
             if chosen is not None and chosen != self.current():
                 self._before = chosen, now
             return
-        numbers = [item.number for item in self.items if isinstance(item, PacketRow)]
-        self.selected = min(bisect_left(numbers, chosen.number), last)
+        self.selected = min(bisect_left(items, chosen.number, key=_number), last)
 
     def target(self, now: float) -> Item | None:
         """Return the packet that was seen when the key was pressed, and stop following."""
@@ -57,7 +60,7 @@ class PacketPanel(Panel):
     def __init__(self) -> None:
         super().__init__(PACKETS)
         self.book = PacketBook()
-        self.lists: list[RowList] = [PacketRows(ORDERING)]
+        self.lists: list[RowList] = [PacketRowList(ORDERING)]
         self.live = True
         self.drawn: Callable[[], None] = lambda: None  # called after each drawing
 
