@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 from rich.console import Console, RenderableType
 from textual import events
-from textual._compositor import ChopsUpdate
+from textual._compositor import ChopsUpdate, LayoutUpdate
 from textual.app import App
 from textual.message import Message
 from textual.screen import Screen
@@ -24,7 +24,7 @@ from fwtop.model.errors import CONSOLE_OUT_OF_MEMORY, FwtopError
 from fwtop.model.paths import STATE_DIRECTORY, exports_directory
 from fwtop.model.text import safe_text
 from fwtop.model.traffic.snapshot import Snapshot
-from fwtop.ui.drawing.partial import ExactUpdate
+from fwtop.ui.drawing.partial import ExactUpdate, ShownCells
 from fwtop.ui.drawing.style import PICTURE_THEME, THEME, WARN
 from fwtop.ui.drawing.themes import PALETTE
 from fwtop.ui.feed import Feed
@@ -122,6 +122,7 @@ class FwtopApp(App[None]):
         self.main = MainScreen(feed, clock=clock, slow=slow, settings=self.settings)
         self.main.sent = self._sent
         self._frame_seconds = self._frame(slow=slow)
+        self._shown = ShownCells()
         self._stalls = 0
         self._latest: Snapshot | None = None
         self._last_frame = 0.0
@@ -129,14 +130,19 @@ class FwtopApp(App[None]):
         self._failure: BaseException | None = None
 
     def _display(self, screen: Screen[Any], renderable: RenderableType | None) -> None:
-        exact = ExactUpdate.of(renderable) if type(renderable) is ChopsUpdate else renderable
-        super()._display(screen, exact)
+        if type(renderable) is ChopsUpdate:
+            renderable = ExactUpdate.of(renderable, self._shown)
+        elif isinstance(renderable, LayoutUpdate):
+            self._shown.note(renderable)
+        super()._display(screen, renderable)
 
     # -- from the feed
 
     def on_mount(self) -> None:
         """Show the screen first, then start the feed."""
         self._catch_signals()
+        if isinstance(self._driver, ResilientDriver):
+            self._driver.restarted = self._shown.forget
         self.set_interval(1.0, self._leave_if_hung_up)
         self.push_screen(self.main)
         if self._wrong:

@@ -6,6 +6,7 @@ import contextlib
 import os
 import select
 import sys
+from collections.abc import Callable
 from typing import Any, cast
 
 from textual.app import App
@@ -67,6 +68,7 @@ class ResilientDriver(LinuxDriver):
         self._terminal = TerminalFile(sys.__stderr__.fileno() if sys.__stderr__ is not None else 2)
         self._file = cast(Any, self._terminal)
         self._captured = mouse
+        self.restarted: Callable[[], None] = lambda: None  # the terminal shows nothing of ours any more
 
     @property
     def stalled(self) -> bool:
@@ -87,6 +89,7 @@ class ResilientDriver(LinuxDriver):
     def start_application_mode(self) -> None:
         """Start, or resume after a suspension."""
         self._terminal.closing = False
+        self.restarted()
         super().start_application_mode()  # type: ignore[no-untyped-call]
 
     def close(self) -> None:

@@ -34,7 +34,7 @@ async def test_newest_snapshot_wins_whatever_the_feed_sends() -> None:
         sender = threading.Thread(target=flood)
         sender.start()
         sender.join()
-        await run.until(lambda: "777 pps" in run.text())
+        await run.until(lambda: "arrives 777 " in run.text())
         frames = run.app._last_frame
         assert frames > 0
 

@@ -17,7 +17,7 @@ from textual._compositor import ChopsUpdate, LayoutUpdate
 from textual.screen import Screen
 from textual.strip import Strip
 
-from fwtop.ui.drawing.partial import ExactUpdate
+from fwtop.ui.drawing.partial import ExactUpdate, ShownCells
 from fwtop.ui.drawing.style import BAD, DIM, TEXT, Line, changed_cells, strip_of
 
 WIDTH = 30
@@ -39,7 +39,7 @@ def apply(rows: list[list[str]], sent: str) -> None:
 
 def update(old: Strip, new: Strip) -> ExactUpdate:
     spans = [(0, start, end) for start, end in changed_cells(old, new)]
-    return ExactUpdate([{0: new}], spans, [[WIDTH]])
+    return ExactUpdate.of(ChopsUpdate([{0: new}], spans, [[WIDTH]]), ShownCells())
 
 
 @given(LINE, LINE)
@@ -74,11 +74,13 @@ def test_what_stays_between_two_figures_is_not_sent() -> None:
 async def test_a_terminal_shows_what_the_screen_holds_after_every_update(size: tuple[int, int]) -> None:
     async with running(snapshot(), size) as run:
         rows = [list(line) for line in run.lines()]
+        shown = ShownCells()
 
         def display(_: object, renderable: object) -> None:
             if isinstance(renderable, ChopsUpdate):
-                apply(rows, ExactUpdate.of(renderable).render_segments(CONSOLE))
-            elif renderable is not None:
+                apply(rows, ExactUpdate.of(renderable, shown).render_segments(CONSOLE))
+            elif isinstance(renderable, LayoutUpdate):
+                shown.note(renderable)
                 rows[:] = [list(line) for line in run.lines()]
 
         run.app._display = display  # type: ignore[method-assign]
@@ -92,6 +94,35 @@ async def test_a_terminal_shows_what_the_screen_holds_after_every_update(size: t
         await run.send(provisional())
         await run.press("right_square_bracket", "down", "v", "left_square_bracket", "down")
         assert ["".join(row) for row in rows] == run.lines()
+
+
+async def test_a_change_of_tab_sends_no_cell_that_is_shown_already() -> None:
+    """Textual repaints widgets that come and go whole, and what they hold once more: 20 KB at 200×50."""
+    async with running(snapshot(), LARGE, slow=True) as run:
+        shown = ShownCells()
+        sent: list[str] = []
+
+        def display(_: object, renderable: object) -> None:
+            if isinstance(renderable, ChopsUpdate):
+                sent.append(ExactUpdate.of(renderable, shown).render_segments(CONSOLE))
+            elif isinstance(renderable, LayoutUpdate):
+                shown.note(renderable)
+
+        run.app._display = display  # type: ignore[method-assign]
+        run.app._send_whole_frame()
+        for tab in ("traffic", "path", "rules", "overview"):
+            before = run.lines()
+            sent.clear()
+            await run.press("right_square_bracket")
+            while run.app.main.tab.name != tab:
+                before = run.lines()
+                sent.clear()
+                await run.press("right_square_bracket")
+            after = run.lines()
+            cells = zip("".join(before), "".join(after), strict=True)
+            changed = sum(was != is_ for was, is_ in cells)
+            assert changed > 300
+            assert sum(map(len, sent)) < 5 * changed + 1_000
 
 
 async def test_a_resize_to_the_same_size_sends_a_whole_frame() -> None:

@@ -198,14 +198,22 @@ def _carries_on(text: str, style: Style, before: Style) -> bool:
 _NEAR = 8  # unchanged cells that cost less than moving the cursor over them
 
 
+Cell = tuple[str, Style | None]
+
+
 def changed_cells(old: Strip, new: Strip) -> list[tuple[int, int]]:
     """Return where two lines differ, as first cell and the one after the last of each part."""
-    before, after = _flat(old), _flat(new)
+    before, after = cells_of(old), cells_of(new)
     if len(before) != len(after):
         return [(0, max(len(before), len(after)))]
+    return differing(before, after)
+
+
+def differing(before: Sequence[Cell | None], after: Sequence[Cell | None]) -> list[tuple[int, int]]:
+    """Return where equally many cells differ, as `changed_cells`; a cell that isn't known differs."""
     parts: list[tuple[int, int]] = []
     for place, (was, is_) in enumerate(zip(before, after, strict=True)):
-        if was == is_:
+        if was == is_ and is_ is not None:
             continue
         if parts and place - parts[-1][1] < _NEAR:
             parts[-1] = parts[-1][0], place + 1
@@ -214,5 +222,6 @@ def changed_cells(old: Strip, new: Strip) -> list[tuple[int, int]]:
     return parts
 
 
-def _flat(strip: Strip) -> list[tuple[str, Style | None]]:
+def cells_of(strip: Strip) -> list[Cell]:
+    """Return a character and its style for each cell."""
     return [(char, segment.style) for segment in strip for char in segment.text]
