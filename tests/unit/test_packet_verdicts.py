@@ -172,12 +172,21 @@ def test_drop_samples_carry_the_rule_that_they_are_attributed_to() -> None:
     assert words(ring, limit) == ["▓ rule 7", "▓ rule 9 ~", "▒ NETFILTER_DROP"]
 
 
-def test_like_packets_share_a_fate_that_is_always_the_same() -> None:
+def test_like_packets_share_a_fate_that_is_nearly_always_the_same() -> None:
     frames = [syn(n) for n in range(8)]
     ring = ring_of(sampled([*frames, syn(9, 81)]), sampled(frames[:5], Hook.DROP, at=1, reason=8))
     assert words(ring) == ["▒ NETFILTER_DROP"] * 5 + ["▒ NETFILTER_DROP ~"] * 3 + ["?"]
     ring.add(sampled(frames[5:6], Hook.ACCEPTED, at=1), COUNTERS)
     assert words(ring)[6:] == ["?", "?", "?"]
+
+
+def test_one_stray_packet_leaves_no_flood_without_a_verdict() -> None:
+    frames = [syn(n) for n in range(32)]
+    drops = sampled(frames[:30], Hook.DROP, at=1, reason=8)
+    stray = replace(drops, reason=np.array([8] * 29 + [3], drops.reason.dtype))
+    assert words(ring_of(sampled(frames), stray))[28:] == [
+        "▒ NETFILTER_DROP", "░ NO_SOCKET", "▒ NETFILTER_DROP ~", "▒ NETFILTER_DROP ~",
+    ]  # fmt: skip
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 120)), max_size=12), st.integers(0, 120))

@@ -7,6 +7,7 @@ tell is inferred, and marked so; the rest is unknown.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -25,7 +26,8 @@ _AFTER_NS = 50_000_000  # from arrival to the last hook, also on a loaded machin
 _TIME_BITS = 40  # 18 minutes in nanoseconds; leaves 23 bits for 8 million packets
 _NETFILTER = frozenset({Kind.IPSET, Kind.STRING, Kind.NFTABLES})  # drop all that they match, after arrival
 _FIREWALLS = frozenset({"xdp", "tc", "netfilter"})  # layers where somebody's rules drop
-_ALIKE = 5  # packets with a known fate, all the same, that tell what became of like ones
+_ALIKE = 5  # packets of one known fate that tell what became of like ones,
+_AGREED = 0.95  # if that is nearly all whose fate is known: a firewall may drop one in a thousand as invalid
 _LONG_LIST = 10_000  # sources: searching longer lists would take too long for a glance
 ACCEPTED = Verdict(Fate.REACHES, "accepted")
 
@@ -91,17 +93,17 @@ def _infer_from_rules(
 
 
 def _infer_from_like(found: list[Verdict], packets: PacketBatch) -> None:
-    """Take over the fate that all like packets had whose fate is known."""
+    """Take over the fate that nearly all like packets had whose fate is known."""
     keys = like_keys(packets).tolist()
     fates: dict[int, list[Verdict]] = {}
     for key, verdict in zip(keys, found, strict=True):
         if verdict is not UNKNOWN:
             fates.setdefault(key, []).append(verdict)
-    agreed = {
-        key: Verdict(known[0].fate, known[0].text, inferred=True)
-        for key, known in fates.items()
-        if len(known) >= _ALIKE and len({verdict.text for verdict in known}) == 1
-    }
+    agreed: dict[int, Verdict] = {}
+    for key, known in fates.items():
+        (most, count), *_ = Counter((verdict.fate, verdict.text) for verdict in known).most_common(1)
+        if count >= max(_ALIKE, _AGREED * len(known)):
+            agreed[key] = Verdict(*most, inferred=True)
     for row, key in enumerate(keys):
         if found[row] is UNKNOWN and key in agreed:
             found[row] = agreed[key]
