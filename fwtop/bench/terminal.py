@@ -13,6 +13,7 @@ import struct
 import termios
 import threading
 import time
+from collections import deque
 from pathlib import Path
 from types import TracebackType
 
@@ -23,6 +24,7 @@ from fwtop.model.errors import FwtopError
 
 WIDTH, HEIGHT = 200, 50
 _ESCAPES = re.compile(rb"\x1b\[[0-9;?<>=]*[ -/]*[@-~]|\x1b[@-Z\\-_]|\x1b\][^\x07]*\x07")
+_KEPT_ARRIVALS = 1 << 14  # newest reads
 _KEPT_BYTES = 1 << 20  # newest output, for searching
 
 
@@ -42,6 +44,7 @@ class Terminal:
             **os.environ, "TERM": "xterm-256color", "COLORTERM": "truecolor", **(environment or {}),
         }  # fmt: skip
         self.bytes = 0
+        self._arrivals: deque[tuple[float, int]] = deque(maxlen=_KEPT_ARRIVALS)  # monotonic time, bytes
         self._output = bytearray()
         self._lock = threading.Lock()
 
@@ -68,9 +71,23 @@ class Terminal:
                 return
             with self._lock:
                 self.bytes += len(chunk)
+                self._arrivals.append((time.monotonic(), len(chunk)))
                 self._output += chunk
                 del self._output[:-_KEPT_BYTES]
                 self._cells.feed(chunk)
+
+    def most_in(self, seconds: float, *, since: float) -> float:
+        """Return the most bytes a second that arrived in any window of that length since a monotonic time."""
+        with self._lock:
+            arrivals = [(at, size) for at, size in self._arrivals if at >= since]
+        first, held, most = 0, 0, 0
+        for at, size in arrivals:
+            held += size
+            while arrivals[first][0] <= at - seconds:
+                held -= arrivals[first][1]
+                first += 1
+            most = max(most, held)
+        return most / seconds
 
     def screen(self) -> str:
         """Return what the terminal shows."""

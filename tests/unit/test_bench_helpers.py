@@ -122,3 +122,13 @@ def test_every_rule_of_fwtop_is_compared_with_a_bare_rule_of_the_table() -> None
     rows = {name for name, _, _ in rules._dropping(None)}  # type: ignore[arg-type]  # builds, but doesn't run
     assert rules._OWN.keys() == rules._OWN_MISSED.keys()
     assert {*rules._OWN, *(bare + rules._MISSED for bare in rules._OWN)} <= rows
+
+
+def test_the_worst_five_seconds_of_a_terminal_are_found_wherever_they_lie() -> None:
+    terminal = Terminal(["true"])
+    terminal._arrivals.extend(
+        [(0.0, 9_000), (10.0, 100), (14.9, 1_000), (15.0, 2_000), (19.8, 1_500), (30.0, 10)]
+    )
+    assert terminal.most_in(5.0, since=-1.0) == 9_000 / 5
+    assert terminal.most_in(5.0, since=5.0) == 4_500 / 5
+    assert terminal.most_in(5.0, since=40.0) == 0
