@@ -127,6 +127,9 @@ async def test_expiry_without_confirmation_is_told_until_a_key() -> None:
         run.clock[0] = NOW + 600
         await run.send(snapshot())
         assert "Rule 7 expired" in run.text(), "it stays"
+        await run.press("y")  # a moment too late
+        assert "Rule 7 expired" in run.text()
+        assert "rule 7 was not confirmed in time" in run.status
         await run.press("down")
         assert "expired" not in run.text()
 

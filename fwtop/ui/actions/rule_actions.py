@@ -74,6 +74,7 @@ class RuleActions:
         current: Callable[[], Snapshot | None] = lambda: None,
     ) -> None:
         self.expiry = ExpiryWatch()
+        self._installing = 0  # requests under way
         self.installed_rules: dict[str, str] = {}  # by this screen: id → summary
         self._removed: Rule | None = None  # the last one, for redo
         self._current = current
@@ -136,7 +137,12 @@ class RuleActions:
     async def confirm(self, snapshot: Snapshot) -> None:
         """Keep all unconfirmed rules."""
         waiting = pending(snapshot.mitigations)
-        if not waiting:
+        key, expired = KEY_MAP.label("confirm"), self.expiry.expired
+        if not waiting and self._installing:
+            self._say(f"{key} confirms the rule once it is installed …", TEXT)
+        elif not waiting and expired is not None:
+            self._say(f"rule {expired.rule.id} was not confirmed in time", WARN)
+        elif not waiting:
             self._say("there is no unconfirmed rule", TEXT)
         for status in waiting:
             await self._report(self._keep(status.rule.id))
@@ -248,11 +254,14 @@ class RuleActions:
 
     async def _install(self, rule: Rule, *, force: bool = False) -> RuleStatus | None:
         self._say("installing …", TEXT)
+        self._installing += 1
         try:
             status = await self._controls.apply(rule, force=force)
         except FwtopError as error:
             self._say(safe_text(error), BAD)
             return None
+        finally:
+            self._installing -= 1
         self.overlay.note(status, self._clock())
         self.expiry.expired = None
         self.installed_rules[status.rule.id] = status.rule.summary
@@ -319,6 +328,8 @@ class RuleKeysScreen(Screen[None], inherit_bindings=False):
             event.stop()
             event.prevent_default()
             self.action_redo()
+            return
+        if event.key == KEY_MAP.label("confirm"):  # a moment too late: the way back stays on the screen
             return
         self.actions.expiry.expired = None
         self.redraw()
