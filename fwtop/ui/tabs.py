@@ -162,7 +162,7 @@ def _drops_and_table(room: Box) -> Boxes:
     below = Box(room.x, room.y + room.height - last, room.width, last)
     if room.width < WIDE[0]:
         return {"ledger": drops, "conntrack": below}
-    left, right = columns(below, 60)
+    left, right = columns(below, 40)
     return {"ledger": drops, "stage": left, "conntrack": right}
 
 

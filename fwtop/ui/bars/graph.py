@@ -28,6 +28,7 @@ _LEGEND = 18
 _EIGHTHS = " ▁▂▃▄▅▆▇█"
 _GLYPHS = "█▓▒░"
 _STEPS = (1.0, 1.2, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0)
+_LABELLED = 8  # cells of a minute from which each one says how long ago it was
 _WITH_CLIENTS = 5  # lines from which the last one shows what clients get
 _POORLY = 0.8  # of what clients got before the attack
 NOW = "now"
@@ -227,7 +228,8 @@ def _axis(history: History, cells: int, seconds: int) -> Line:
     axis = ["─"] * cells
     minute = 60 // seconds
     for place in range(cells - 1 - minute, -1, -minute):
-        axis[place] = "┬"
+        ago = f"┬{(cells - 1 - place) // minute}m"
+        axis[place : place + len(ago)] = ago if minute >= _LABELLED else "┬" + "─" * (len(ago) - 1)
     marked = dict(enumerate(axis))
     styles: list[Style] = [DIM] * cells
     last = history.second // seconds

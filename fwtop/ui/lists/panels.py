@@ -65,8 +65,8 @@ LEDGER_VIEW = View(
     "",
     (
         Column("where", 11, _ledger_style, sort="layer"),
-        Column("why", 15, _ledger_reason, grow=1, keep=5),
-        Column("mostly", 24, _ledger_mostly, keep=9),
+        Column("why", 15, _ledger_reason, grow=2, keep=5),
+        Column("mostly", 24, _ledger_mostly, grow=1, keep=9),
         Column("packets", 7, lambda item, _: [(number(item.row.packets), DIM)], right=True, keep=10),
         Column("share", 7, lambda item, _: [(percent(item.share), DIM)], right=True, keep=8),
         Column("pps", 5, lambda item, _: [(number(item.row.pps), TEXT)], right=True, keep=1),

@@ -25,6 +25,7 @@ _PORT_ONLY = 6  # ":65535"
 _TIME, _LENGTH, _WHO, _VERDICT = 12, 5, 11, 18
 _SHORT_WHO, _SHORT_VERDICT = 6, 13
 _INFO = 38  # flags, sequence number and window
+_LEAST_INFO = 8
 _NARROW, _LENGTH_FROM = 100, 90
 ORDERING = Ordering(key=lambda item: str(item.number), search=lambda item: str(item.number))
 _ABBREVIATED = {
@@ -123,15 +124,23 @@ def packet_view(width: int, items: Sequence[PacketRow], *, judged: bool) -> View
     if width >= _LENGTH_FROM:
         before.append(Column("len", _LENGTH, lambda item, _: [(length_text(item), TEXT)], right=True))
     after = [verdict] if judged else []
-    room = width - sum(column.width + GAP for column in (*before, who, *after)) - GAP
+    room = width - sum(column.width + GAP for column in (*before, *after)) - GAP
+    senders = [who] if room >= _IPV4 + _LEAST_INFO + GAP + who.width else []  # the pane tells it, too
+    room -= sum(column.width + GAP for column in senders)
     sources = max([_IPV4, *(len(source_text(item)) for item in items)])
     targets = max([_PORT_ONLY, *(len(target_text(item)) for item in items)])
     wide = room >= sources + targets + GAP + _INFO
-    words = _INFO if room >= sources + _INFO else max(room - (_IPV4 if sources == _IPV4 else _HALF_IPV6), 8)
+    words = (
+        _INFO
+        if room >= sources + _INFO
+        else max(room - (_IPV4 if sources == _IPV4 else _HALF_IPV6), _LEAST_INFO)
+    )
     space = room - words - (targets + GAP if wide else 0)
     source = Column(
         "source", max(min(sources, space), 1), lambda item, _: [(source_text(item), TEXT)], whole=True
     )
     target = [Column("destination", targets, lambda item, _: [(target_text(item), TEXT)])] if wide else []
     info_column = Column("protocol, contents", 8, _info, grow=1, drawn=None if wide else _info_to)
-    return View("", (*before, source, who, *target, info_column, *after), ORDERING, empty="no packet yet")
+    return View(
+        "", (*before, source, *senders, *target, info_column, *after), ORDERING, empty="no packet yet"
+    )

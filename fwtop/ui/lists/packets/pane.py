@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -11,7 +11,7 @@ from fwtop.analysis.packets.recent import PacketList
 from fwtop.dissect.wire import Dissection, Layer
 from fwtop.model.traffic.packets import Mask
 from fwtop.ui.drawing.format import hex_dump, number, percent
-from fwtop.ui.drawing.style import ACCENT, DIM, STRONG, TEXT, WARN, Line, fit, wrap_line
+from fwtop.ui.drawing.style import ACCENT, DIM, STRONG, TEXT, WARN, Line, fit, width_of, wrap_line
 from fwtop.ui.lists.packets.columns import clock_text, length_text, source_text, target_text, who_line
 from fwtop.ui.state.packet_info import protocol_of
 from fwtop.ui.state.packet_row import PacketRow
@@ -35,7 +35,7 @@ def pane_lines(
     waiting: str = "",
 ) -> list[Line]:
     """Write the pane in at most `height` lines: what it shares with others, then layers and bytes."""
-    head = [fit(line, width) for line in _head(item, alike, shown)][: max(height, 0)]
+    head = [fit(line, width) for line in _head(item, alike, shown, width)][: max(height, 0)]
     room = height - len(head)
     tree = _tree(dissection, waiting, width)
     if room <= 0:
@@ -56,7 +56,7 @@ def _beside(tree: Sequence[Line], rows: Sequence[Line], left: int, room: int) ->
     return lines
 
 
-def _head(item: PacketRow, alike: Mask, shown: PacketList) -> list[Line]:
+def _head(item: PacketRow, alike: Mask, shown: PacketList, width: int) -> list[Line]:
     who = [(" ", TEXT), *who_line(item)] if item.who else []
     title: Line = [
         (clock_text(item.unix_ns), STRONG),
@@ -66,23 +66,22 @@ def _head(item: PacketRow, alike: Mask, shown: PacketList) -> list[Line]:
     ]
     title += [(" → ", DIM), (target_text(item), STRONG)] if item.source is not None else []
     count = int(alike.sum())
-    return [
-        title,
-        [(f"{number(count)} of {number(len(shown))} shown are alike", TEXT), *_shares(item, shown)],
-    ]
+    common: Line = [(f"{number(count)} of {number(len(shown))} shown are alike", TEXT)]
+    for part in _shares(item, shown):
+        if width_of(common) + width_of(part) <= width:
+            common += part
+    return [title, common]
 
 
-def _shares(item: PacketRow, shown: PacketList) -> Line:
+def _shares(item: PacketRow, shown: PacketList) -> Iterator[Line]:
     """Tell how common the values of its fields are among the packets shown."""
     fields = [("length", "ip_length"), ("TTL", "ttl"), ("source port", "sport")]
     if item.field("protocol") == 6:
         fields = [*fields, ("window", "tcp_window"), ("flags", "tcp_flags")]
-    line: Line = []
     for word, name in fields if item.source is not None and len(shown) else ():
         share = float(np.mean(getattr(shown.packets, name) == item.field(name)))
-        line += [(f" · {word} {item.field(name)}" if name != "tcp_flags" else f" · {word}", DIM)]
-        line.append((f" {percent(share)}", STRONG if share >= 0.9 else DIM))
-    return line
+        value = f" · {word}" if name == "tcp_flags" else f" · {word} {item.field(name)}"
+        yield [(value, DIM), (f" {percent(share)}", STRONG if share >= 0.9 else DIM)]
 
 
 def _tree(dissection: Dissection | None, waiting: str, width: int) -> list[Line]:
