@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import runpy
+import signal
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -20,6 +21,8 @@ SELDOM_SECONDS = 0.2  # between two looks at what one waits for
 # A slow host is no fault: no example has a time to keep.
 settings.register_profile("patient", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
+# A shell that runs the suite in the background ignores SIGINT, and so would every program of a test.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_finish() -> None:

@@ -163,7 +163,8 @@ def test_quitting_prints_session_peak_and_what_remains() -> None:
         os.write(terminal.controller, b"\x1b[C\r")
         assert terminal.wait() == 0
         lines = last_words(terminal).split("\x1b")[-1].replace("\r", "").splitlines()
-        shown = [line for line in lines if line.strip()][-3:]
+        shown = [line for line in lines if line.strip()]
+        assert len(shown) == 3, shown  # and nothing after the last of them
         assert "session 2026-09-21T14-13-20-web1" in shown[0]
         assert "(UDP flood)" in shown[1]
         assert "; to remove: sudo fwtop undo" in shown[2]
