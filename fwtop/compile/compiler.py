@@ -14,6 +14,7 @@ import ctypes
 import hashlib
 import json
 import os
+import signal
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -24,6 +25,7 @@ from fwtop.model.paths import BPF_DIRECTORY
 
 SOURCES = BPF_DIRECTORY
 _KALLSYMS = BPF_DIRECTORY / "include" / "kallsyms"
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _CLONE_NEWNS = 0x00020000  # linux/sched.h
 _MS_BIND, _MS_PRIVATE = 1 << 12, 1 << 18  # linux/mount.h
 _LD_IMM64 = 0x18
@@ -76,9 +78,13 @@ def compile_programs(
 def compile_text(text: str, definitions: Mapping[str, object], programs: list[str]) -> dict[str, bytes]:
     """Compile C that includes headers of bpf/ by their full path; raises as `compile_programs` does."""
     reader, writer = os.pipe()
+    parent = os.getpid()
     child = os.fork()
     if child == 0:
         try:
+            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+            if os.getppid() != parent:
+                os._exit(1)
             os.close(reader)
             os.write(writer, _answer(text, definitions, programs))
         finally:
@@ -86,9 +92,10 @@ def compile_text(text: str, definitions: Mapping[str, object], programs: list[st
     os.close(writer)
     with open(reader, "rb") as file:
         answer = file.read()
-    os.waitpid(child, 0)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     if not answer:
-        raise FwtopError("bcc died while compiling fwtop's programs; nothing was attached")
+        how = f" by signal {-status}; is memory short?" if status < 0 else ""
+        raise FwtopError(f"bcc died while compiling fwtop's programs{how}; nothing was attached")
     found = json.loads(answer)
     if "error" in found:
         raise FwtopError(found["error"], found["code"])

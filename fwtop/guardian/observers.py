@@ -7,6 +7,7 @@ not carry. Descriptors whose name begins with `hold:` keep something attached an
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import subprocess
 import syslog
@@ -14,9 +15,11 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from fwtop.client.connection import SHORT_SECONDS
 from fwtop.guardian.serving.peer import Client, Peer
 from fwtop.kernel import children as child
 from fwtop.model.protocol import Answer, ProtocolError, Watch
+from fwtop.model.text import safe_text
 from fwtop.observe.layout import read_locations
 from fwtop.observe.messages import (
     HELD,
@@ -30,7 +33,10 @@ from fwtop.observe.messages import (
 )
 
 _LOADER = "fwtop.observe.loader"
-_LOAD_SECONDS = 20.0
+_LOAD_SECONDS = SHORT_SECONDS - 10.0  # a client waits for the answer; compiling on a busy machine takes long
+_SCAN_SECONDS = 20.0
+_ENDING_SECONDS = 0.1  # from a child's last descriptor to its status
+_COMPLAINT_BYTES = 1 << 16
 _DETACH_SECONDS = 10.0
 _RESCAN_SECONDS = 1.0  # between two, however often clients ask
 
@@ -45,26 +51,44 @@ class Scope:
     locations: int  # another map, of where packets were dropped; likewise closed
 
 
-@dataclass(eq=False, slots=True)
-class Loading:
-    """A loader child at work for a client."""
-
-    peer: Peer
-    client: Client
-    sock: socket.socket
-    child: subprocess.Popen[bytes]
-    slot: int
-    started: float
-
-
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Observers that a client asked for and no loader was started for yet."""
+    """Observers that a client asked for."""
 
     peer: Peer
     client: Client
     slot: int
     request: Watch
+    again: bool  # a loader was killed at it
+
+
+@dataclass(eq=False, slots=True)
+class Loading:
+    """A loader child at work for a client."""
+
+    wanted: Wanted
+    sock: socket.socket
+    child: subprocess.Popen[bytes]
+    complaints: int  # the memory file that is its standard error
+    started: float
+    ended: str = ""  # why we killed it
+
+    def end(self, why: str) -> None:
+        """Kill the child; its socket will tell that it is gone."""
+        self.ended = why
+        self.child.kill()
+
+    def why_silent(self, error: Exception) -> str:
+        """Say why the child gave no answer, as far as reading that failed with `error`."""
+        how = child.ending(self.child, _ENDING_SECONDS)
+        said = os.pread(self.complaints, _COMPLAINT_BYTES, 0).decode("utf-8", "replace").strip()
+        reason = self.ended or (f"the loader {how}" if self.child.returncode else str(error))
+        return f"{reason}: {safe_text(said.splitlines()[-1], limit=200)}" if said else reason
+
+    @property
+    def was_killed(self) -> bool:
+        """Whether somebody else killed the child, such as the OOM killer."""
+        return not self.ended and (self.child.returncode or 0) < 0
 
 
 class Observers:
@@ -92,13 +116,13 @@ class Observers:
         self._stale = self._spawn_detach("all")
         self._stale_until = time.monotonic() + _DETACH_SECONDS
 
-    def watch(self, peer: Peer, client: Client, request: Watch) -> None:
-        """Have a loader started for a client."""
+    def watch(self, peer: Peer, client: Client, request: Watch, *, again: bool = False) -> None:
+        """Have a loader started for a client, `again` if the first was killed."""
         self.reap()
         slot = next(number for number in range(len(self._slots) + 1) if number not in self._slots)
         self._slots.add(slot)
         client.slot = slot
-        self._wanted.append(Wanted(peer, client, slot, request))
+        self._wanted.append(Wanted(peer, client, slot, request, again))
 
     def locations(self, client: Client) -> list[int]:
         """Return the kernel addresses where a client's observers saw packets dropped; raises OSError."""
@@ -130,7 +154,12 @@ class Observers:
 
     def _load(self, item: Wanted) -> None:
         try:
-            process, mine = child.start_with_socket(_LOADER)
+            complaints = os.memfd_create("fwtop-loader", os.MFD_CLOEXEC)
+            try:
+                process, mine = child.start_with_socket(_LOADER, complaints)
+            except OSError:
+                os.close(complaints)
+                raise
         except OSError as error:
             self._slots.discard(item.slot)
             item.client.slot = None
@@ -138,9 +167,11 @@ class Observers:
             self._failed(item.peer, Answer(False, line, 1))
             return
         message, maps = encode_request(AttachRequest(item.request.interfaces, item.slot, self.maps))
-        with contextlib.suppress(OSError):  # reading its answer will tell
+        try:
             socket.send_fds(mine, [message], maps)
-        loading = Loading(item.peer, item.client, mine, process, item.slot, time.monotonic())
+        except OSError:  # its answer will tell
+            mine.shutdown(socket.SHUT_WR)
+        loading = Loading(item, mine, process, complaints, time.monotonic())
         self._loading.add(loading)
         self._started(loading)
 
@@ -156,11 +187,13 @@ class Observers:
         except OSError as error:
             syslog.syslog(syslog.LOG_ERR, f"interfaces could not be looked for again: {error.strerror}")
 
-    def take(self, loading: Loading) -> tuple[Answer, list[int], dict[str, int]]:
+    def take(self, loading: Loading) -> tuple[Answer, list[int], dict[str, int]] | None:
         """Read the child's answer, and hold what must be held.
 
-        Returns the descriptors to pass on, and the maps of the compiled rules, which are the worker's.
+        Returns the descriptors to pass on, and the maps of the compiled rules, which are the worker's. None:
+        the child was killed, and another one begins.
         """
+        wanted = loading.wanted
         self._loading.discard(loading)
         self._children.append(loading.child)
         descriptors: list[int] = []
@@ -169,27 +202,39 @@ class Observers:
             if answer.ok:
                 observation, named = decode_reply(answer, descriptors)
         except (OSError, ProtocolError) as error:
-            answer = Answer(False, f"the observers could not be attached: {error}", 1)
+            why = loading.why_silent(error)
+            answer = Answer(False, f"the observers could not be attached: {why}", 1)
         finally:
             loading.sock.close()
+            os.close(loading.complaints)
+        if answer.ok and not wanted.client.connections:
+            answer = Answer(False, "the client is gone", 1)
         if not answer.ok:
             child.close(descriptors)
-            self.detach(loading.slot)
-            loading.client.slot = None
-            return answer, [], {}
-        loading.client.held += [item for name, item in named.items() if name.startswith(HELD)]
+            self.detach(wanted.slot)
+            wanted.client.slot = None
+            if wanted.again or not loading.was_killed or not wanted.client.connections:
+                return answer, [], {}
+            self.watch(wanted.peer, wanted.client, wanted.request, again=True)
+            return None
+        wanted.client.held += [item for name, item in named.items() if name.startswith(HELD)]
         maps = {name.removeprefix(SHARED_MAPS): named[name] for name in named if name.startswith(SHARED_MAPS)}
         chosen = tuple(f"{item.index}={item.name}" for item in observation.interfaces)
-        self._scopes[loading.slot] = Scope(named[SCOPE], observation.max_watched, chosen, named[LOCATIONS])
+        self._scopes[wanted.slot] = Scope(named[SCOPE], observation.max_watched, chosen, named[LOCATIONS])
         forward = {name: item for name, item in named.items() if not name.startswith((HELD, SHARED_MAPS))}
         return *encode_reply(observation, forward), maps
 
     def detach(self, slot: int) -> None:
         """Remove what closing descriptors does not: filters, tables, links of one slot.
 
-        The slot is free when that is done, or its next client would lose what it just got.
+        The slot is free when that is done, or its next client would lose what it just got. A loader that is
+        at work for it is ended first.
         """
         self._scopes.pop(slot, None)
+        for loading in self._loading:
+            if loading.wanted.slot == slot:
+                loading.end("the client is gone")
+                return
         self._wanted = [item for item in self._wanted if item.slot != slot]
         try:
             self._leaving[slot] = self._spawn_detach(str(slot))
@@ -204,14 +249,14 @@ class Observers:
         now = time.monotonic()
         for loading in self._loading:
             if now - loading.started > _LOAD_SECONDS:
-                loading.child.kill()
+                loading.end(f"the loader was not done after {_LOAD_SECONDS:g} s; is the machine busy?")
         ends = [max(0.05, item.started + _LOAD_SECONDS - now) for item in self._loading]
         if self._wanted:
             ends.append(max(0.0, self._stale_until - now if self._stale is not None else 0.0))
         if self._rescan is not None:
-            if now - self._rescanned > _LOAD_SECONDS:
+            if now - self._rescanned > _SCAN_SECONDS:
                 self._rescan.kill()
-            ends.append(max(0.05, self._rescanned + _LOAD_SECONDS - now))
+            ends.append(max(0.05, self._rescanned + _SCAN_SECONDS - now))
         elif self._rescan_wanted:
             ends.append(max(0.0, self._rescanned + _RESCAN_SECONDS - now))
         return min(ends, default=None)
@@ -229,6 +274,7 @@ class Observers:
             loading.child.kill()
             self._children.append(loading.child)
             loading.sock.close()
+            os.close(loading.complaints)
         self._loading.clear()
         if self._rescan is not None:
             self._children.append(self._rescan)

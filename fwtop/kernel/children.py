@@ -19,7 +19,9 @@ _MAX_DESCRIPTORS = 253  # in a message: SCM_MAX_FD (include/net/scm.h)
 _initial_oom_score: int | None = None  # this process's, before `set_oom_score`
 
 
-def start(module: str, *arguments: str, descriptors: Sequence[int]) -> subprocess.Popen[bytes]:
+def start(
+    module: str, *arguments: str, descriptors: Sequence[int], stderr: int = subprocess.DEVNULL
+) -> subprocess.Popen[bytes]:
     """Start a module of fwtop that inherits only these descriptors; raises OSError."""
     process = subprocess.Popen(
         module_argv(module, *arguments),
@@ -27,19 +29,22 @@ def start(module: str, *arguments: str, descriptors: Sequence[int]) -> subproces
         env=ENVIRONMENT,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
+        stderr=stderr,
     )
     if _initial_oom_score is not None:
         _write_oom_score(str(process.pid), _initial_oom_score)
     return process
 
 
-def start_with_socket(module: str) -> tuple[subprocess.Popen[bytes], socket.socket]:
+def start_with_socket(
+    module: str, stderr: int = subprocess.DEVNULL
+) -> tuple[subprocess.Popen[bytes], socket.socket]:
     """Start a module with one end of a socket pair, whose descriptor is its argument; raises OSError."""
     mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
         try:
-            return start(module, str(theirs.fileno()), descriptors=[theirs.fileno()]), mine
+            descriptor = theirs.fileno()
+            return start(module, str(descriptor), descriptors=[descriptor], stderr=stderr), mine
         except OSError:
             mine.close()
             raise
@@ -65,6 +70,14 @@ def receive(sock: socket.socket) -> tuple[Answer, list[int]]:
     except ProtocolError:
         close(descriptors)
         raise
+
+
+def ending(process: subprocess.Popen[bytes], patience: float = 1.0) -> str:
+    """Say how a child ended, "" if it goes on: its socket closes a moment before it can be collected."""
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        status = process.wait(patience)
+        return f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
+    return ""
 
 
 def close(descriptors: Iterable[int]) -> None:

@@ -55,11 +55,8 @@ class Running:
 
     def _ended(self) -> str:
         """Say how the child ended, "" if it goes on: a reset connection alone doesn't tell."""
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            status = self._child.wait(1.0)
-            how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
-            return f"it {how}; was fwtop reinstalled meanwhile, or memory short? Try again"
-        return ""
+        how = children.ending(self._child)
+        return f"it {how}; was fwtop reinstalled meanwhile, or memory short? Try again" if how else ""
 
     def _await(self, seconds: float, serve_urgent: Callable[[], None]) -> None:
         """Wait until there is something to read; raises TimeoutError."""

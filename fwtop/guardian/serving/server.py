@@ -355,9 +355,13 @@ class Server:
 
     def _loaded(self, loading: Loading) -> None:
         self._selector.unregister(loading.sock)
-        answer, forward, maps = self._observers.take(loading)
+        taken = self._observers.take(loading)
+        if taken is None:
+            return
+        answer, forward, maps = taken
+        peer = loading.wanted.peer
         if not answer.ok:
-            self._connections.reply(loading.peer, answer)
+            self._connections.reply(peer, answer)
             return
 
         def work() -> Answer:
@@ -366,7 +370,7 @@ class Server:
         def done(found: Answer) -> None:
             self._observers.maps = found.data.pop("maps", self._observers.maps)
             whole = Answer(True, data={**answer.data, **found.data}) if found.ok else found
-            self._connections.reply(loading.peer, whole, forward)
+            self._connections.reply(peer, whole, forward)
 
         self._worker.submit(Task(work, done, quick=True, changes=False))
 
