@@ -210,3 +210,18 @@ def test_samples_that_end_before_the_flags_or_the_payload_accuse_nobody() -> Non
         for i in range(1600)
     ]
     assert judge(stream, snap=64) == {}
+
+
+def test_neighbours_look_for_services_by_two_protocols_at_once() -> None:
+    rng = Random(21)
+    machines = hosts(rng, 16)
+    searches = (
+        (427, bytes.fromhex("020100003100000000000001000278790000")),
+        (5353, bytes.fromhex("000000000001000000000000055f68747470045f746370056c6f63616c00000c0001")),
+    )
+    frames = []
+    for number in range(120):
+        port, data = searches[number % 2]
+        sport = 5353 if port == 5353 else rng.randrange(32_768, 61_000)
+        frames.append(datagram(rng.random() * 3, rng.choice(machines), (sport, port), data))
+    assert judge(frames, seconds=3.0) == {}

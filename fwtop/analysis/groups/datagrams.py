@@ -200,15 +200,19 @@ def asked(group: Group) -> list[str]:
 
 
 def _asked(group: Group) -> tuple[float, str]:
-    features = group.packets
+    """Return the part that asks known services, and which if it is mostly one."""
     if "requests" not in group.notes:
-        dport, n = features.top("dport").value, len(features.head[0])
-        fits = (
-            (int(shape(*features.head).sum()) / n, title)
-            for title, port, shape in QUESTIONS
-            if n and port in (None, dport)
-        )
-        group.notes["requests"] = next((fit for fit in fits if fit[0] > 0.5), (0.0, ""))
+        features = group.packets
+        heads, n = features.head, len(features.head[0])
+        dport = features.traffic.packets.dport[features.sample]
+        found, every = [(0, "requests of several services")], np.zeros(n, np.bool_)
+        for title, port, shape in QUESTIONS:
+            fits = shape(*heads) & (True if port is None else dport == port)
+            found.append((int(fits.sum()), title))
+            every |= fits
+        part = float(every.mean()) if n else 0.0
+        count, title = max(found)
+        group.notes["requests"] = (part, title if count > n / 2 else found[0][1]) if part > 0.5 else (0.0, "")
     result: tuple[float, str] = group.notes["requests"]
     return result
 

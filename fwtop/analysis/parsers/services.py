@@ -284,6 +284,8 @@ QUESTIONS: tuple[tuple[str, int | None, Shape], ...] = (
     ("NTP monlist requests", 123, starts(b"\x17\0\x03\x2a")),
     ("NTP clients' requests", 123, ntp_question),
     ("SSDP searches", None, starts(b"M-SEARCH")),
+    ("SLP requests", 427, starts(b"\x02\x01", b"\x02\x06", b"\x02\x09")),
+    ("multicast DNS queries", 5353, dns_query),
     (FIRST_OF_QUIC, 443, quic_answer),
     ("TFTP read requests", 69, starts(b"\0\x01")),
 )
