@@ -102,7 +102,7 @@ def _read_by_child(sockets: _Sockets, seconds: float) -> dict[str, Any]:
 
 def main(arguments: list[str]) -> int:
     """Read both sockets for so long and write the counts; returns the exit status."""
-    from fwtop.resolver.tally import Tally
+    from fwtop.resolver.counters import DnsCounters
     from fwtop.sandbox.confine import confine
     from fwtop.sandbox.privileges import drop_privileges
     from fwtop.sandbox.syscalls import Profile
@@ -110,7 +110,7 @@ def main(arguments: list[str]) -> int:
     seconds, incoming, outgoing = float(arguments[0]), 0, int(arguments[1])
     for descriptor in (incoming, outgoing):
         os.set_blocking(descriptor, False)
-    tally = Tally()
+    counters = DnsCounters()
     drop_privileges()
     confine(Profile.DISSECTOR)
     poller = select.poll()
@@ -122,8 +122,8 @@ def main(arguments: list[str]) -> int:
             with contextlib.suppress(BlockingIOError):
                 for _ in range(_BATCH):
                     data = os.read(descriptor, packet_filter.CAPTURED_BYTES)
-                    tally.packet(data, incoming=descriptor == incoming)
-    os.write(1, json.dumps(counts_of(tally)).encode())
+                    counters.packet(data, incoming=descriptor == incoming)
+    os.write(1, json.dumps(counts_of(counters)).encode())
     return 0
 
 

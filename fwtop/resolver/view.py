@@ -12,7 +12,7 @@ from fwtop.model.traffic.dns import type_text
 from fwtop.render.numbers import percent
 
 if TYPE_CHECKING:  # only the child that reads packets needs it, and what it imports
-    from fwtop.resolver.tally import Tally
+    from fwtop.resolver.counters import DnsCounters
 
 _Key = TypeVar("_Key")
 
@@ -138,17 +138,17 @@ class View:
         }  # fmt: skip
 
 
-def counts_of(tally: Tally) -> dict[str, Any]:
-    """Return a tally as JSON, cut to what a view holds."""
-    names = sorted(tally.names.items(), key=lambda item: -item[1].questions)[:ROWS]
-    zones = sorted(tally.zones.items(), key=lambda item: (-len(item[1].names), -item[1].questions))[:ROWS]
+def counts_of(counts: DnsCounters) -> dict[str, Any]:
+    """Return the counts as JSON, cut to what a view holds."""
+    names = sorted(counts.names.items(), key=lambda item: -item[1].questions)[:ROWS]
+    zones = sorted(counts.zones.items(), key=lambda item: (-len(item[1].names), -item[1].questions))[:ROWS]
     return {
-        **{name: getattr(tally, name) for name in _TOTALS},
-        "types": _top(tally.types),
-        "rcodes": _top(tally.rcodes),
-        "prefixes": _top(tally.prefixes),
-        "asking": len(tally.prefixes),
-        "usual": _usual(tally),
+        **{name: getattr(counts, name) for name in _TOTALS},
+        "types": _top(counts.types),
+        "rcodes": _top(counts.rcodes),
+        "prefixes": _top(counts.prefixes),
+        "asking": len(counts.prefixes),
+        "usual": _usual(counts),
         "names": [
             [
                 wire.hex(),
@@ -167,23 +167,24 @@ def counts_of(tally: Tally) -> dict[str, Any]:
     }
 
 
-def _usual(tally: Tally) -> int:
+def _usual(counts: DnsCounters) -> int:
     """Return what 95 % of the prefixes do not exceed, or more if one that asks many names does: a resolver.
 
     An address that is forged for a reflection asks few names, often; random ones below one zone are no names.
     """
     rates = sorted(
         count
-        for prefix, count in tally.prefixes.items()
-        if count < _OFTEN or len(tally.asked.get(prefix, ())) > _FEW_NAMES
+        for prefix, count in counts.prefixes.items()
+        if count < _OFTEN or len(counts.asked.get(prefix, ())) > _FEW_NAMES
     )
     if not rates:
         return 0
-    invented = {parent for parent, zone in tally.zones.items() if is_random(len(zone.names), zone.questions)}
+    invented = {parent for parent, zone in counts.zones.items() if is_random(len(zone.names), zone.questions)}
     real = (
         count
-        for prefix, count in tally.prefixes.items()
-        if sum(wire[1 + wire[0] :] not in invented for wire in tally.asked.get(prefix, ())) >= _RESOLVER_NAMES
+        for prefix, count in counts.prefixes.items()
+        if sum(wire[1 + wire[0] :] not in invented for wire in counts.asked.get(prefix, ()))
+        >= _RESOLVER_NAMES
     )
     return max(rates[int(0.95 * (len(rates) - 1))], *real, 0)
 
@@ -221,7 +222,7 @@ def view_of(counts: dict[str, Any], seconds: float, one_in: int) -> View:
 
 
 def _name_row(row: list[Any]) -> NameRow:
-    from fwtop.resolver.tally import name_text
+    from fwtop.resolver.counters import name_text
 
     wire, (questions, prefixes, asked, answers, answered) = bytes.fromhex(row[0]), map(_count, row[1:])
     factor = answered / answers / (asked / questions) if answers and asked and questions else 0.0
@@ -229,7 +230,7 @@ def _name_row(row: list[Any]) -> NameRow:
 
 
 def _zone_row(row: list[Any]) -> ZoneRow:
-    from fwtop.resolver.tally import name_text
+    from fwtop.resolver.counters import name_text
 
     wire, questions, names, failures = bytes.fromhex(row[0]), _count(row[1]), _count(row[2]), _count(row[4])
     length, most = map(_count, row[3])

@@ -17,8 +17,8 @@ from fwtop.kernel.netfilter.ctnetlink import ASSURED, SEEN_REPLY, Entry
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.rule import Match, Rule
 from fwtop.resolver.advice import Machine, advise
+from fwtop.resolver.counters import DnsCounters
 from fwtop.resolver.servers import Server
-from fwtop.resolver.tally import Tally
 from fwtop.resolver.view import counts_of, view_of
 from tests.kernel.wire import inside
 
@@ -55,13 +55,13 @@ def conntrack_rule() -> Rule:
 
 def resolver_rule() -> Rule:
     """Return the play-book for a server asked ANY by one address, on a link with broadcasts."""
-    tally = Tally()
+    counters = DnsCounters()
     for number in range(400):
         ends = socket.inet_aton(f"198.19.{number % 40}.1") + socket.inet_aton("198.51.100.53")
         datagram = struct.pack(">4H", 4000, 53, 8 + len(ANY), 0) + ANY
         header = struct.pack(">BBHHHBBH", 0x45, 0, 20 + len(datagram), 0, 0, 64, 17, 0)
-        tally.packet(header + ends + datagram, incoming=True)
-    view = view_of(counts_of(tally), 3.0, 1)
+        counters.packet(header + ends + datagram, incoming=True)
+    view = view_of(counts_of(counters), 3.0, 1)
     machine = Machine((Server("unbound", "unbound", True, True),), (Prefix.parse("10.77.0.255"),))
     rule = resolver.plan_for(view, machine, advise(view, machine, 60, "cli"), OPTIONS).rule
     assert rule is not None

@@ -18,9 +18,9 @@ from fwtop.bench.resolver_lab import query
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Kind
 from fwtop.resolver.advice import Advice, Machine, advise
+from fwtop.resolver.counters import DnsCounters
 from fwtop.resolver.servers import Server
 from fwtop.resolver.snippets import snippets
-from fwtop.resolver.tally import Tally
 from fwtop.resolver.view import View, counts_of, view_of
 
 VICTIM = "198.51.100.53"
@@ -46,28 +46,30 @@ def answer(message: bytes, code: int = 0, *, truncated: bool = False) -> bytes:
     return message[:2] + struct.pack(">2H", flags, 1) + message[6:]
 
 
-def asked(tally: Tally, source: str, name: str, kind: int = 1, *, sport: int = 4000, size: int = 60) -> None:
+def asked(
+    counts: DnsCounters, source: str, name: str, kind: int = 1, *, sport: int = 4000, size: int = 60
+) -> None:
     message = query(name, kind)
     server = VICTIM if "." in source else "2001:db8::53"
-    tally.packet(datagram((source, sport), (server, 53), message), incoming=True)
+    counts.packet(datagram((source, sport), (server, 53), message), incoming=True)
     reply = datagram((server, 53), (source, sport), answer(message), size)
-    tally.packet(reply, incoming=False)
+    counts.packet(reply, incoming=False)
 
 
-def normal() -> Tally:
-    tally = Tally()
+def normal() -> DnsCounters:
+    counts = DnsCounters()
     for client in range(40):
         for number in range(10):
-            asked(tally, f"198.19.{client}.10", f"www{number}.shop.example")
-    return tally
+            asked(counts, f"198.19.{client}.10", f"www{number}.shop.example")
+    return counts
 
 
-def viewed(tally: Tally) -> View:
-    return view_of(json.loads(json.dumps(counts_of(tally))), 2.0, 1)
+def viewed(counts: DnsCounters) -> View:
+    return view_of(json.loads(json.dumps(counts_of(counts))), 2.0, 1)
 
 
-def advice(tally: Tally) -> Advice:
-    return advise(viewed(tally), Machine((UNBOUND,)), 600, "cli")
+def advice(counts: DnsCounters) -> Advice:
+    return advise(viewed(counts), Machine((UNBOUND,)), 600, "cli")
 
 
 def test_a_calm_server_gets_a_limit_that_its_clients_do_not_reach() -> None:
@@ -80,56 +82,58 @@ def test_a_calm_server_gets_a_limit_that_its_clients_do_not_reach() -> None:
 
 
 def test_a_large_resolver_among_the_clients_sets_the_limit_and_a_reflection_does_not() -> None:
-    tally = normal()
+    counts = normal()
     for number in range(400):
-        asked(tally, "203.0.113.9", f"www{number % 50}.shop.example")
-        asked(tally, "192.0.2.7", "big.example")
-    (limit,) = (step.rule.limit for step in advice(tally).steps if step.rule.limit is not None)
+        asked(counts, "203.0.113.9", f"www{number % 50}.shop.example")
+        asked(counts, "192.0.2.7", "big.example")
+    (limit,) = (step.rule.limit for step in advice(counts).steps if step.rule.limit is not None)
     assert limit.per_second == 3 * 400 / 2
 
 
 def test_a_reflection_that_nobody_asks_beside_does_not_set_its_own_limit() -> None:
-    tally = Tally()
+    counts = DnsCounters()
     for _ in range(500):
-        asked(tally, "192.0.2.7", "big.example", size=3000)
-    (limit,) = (step.rule.limit for step in advice(tally).steps if step.rule.limit is not None)
+        asked(counts, "192.0.2.7", "big.example", size=3000)
+    (limit,) = (step.rule.limit for step in advice(counts).steps if step.rule.limit is not None)
     assert limit.per_second == 10
 
 
 def test_a_flood_from_everywhere_gets_no_limit_that_would_shut_out_new_clients() -> None:
-    tally = normal()
+    counts = normal()
     for number in range(40_000):
-        tally.prefixes[f"{number}"] += 1
-    found = advice(tally)
+        counts.prefixes[f"{number}"] += 1
+    found = advice(counts)
     assert not any(step.rule.kind is Kind.HASHLIMIT for step in found.steps)
     assert any("no limit, as 40,040 asked" in line for line in found.kept)
 
 
 def test_a_server_that_nobody_asks_gets_no_limit() -> None:
-    found = advice(Tally())
+    found = advice(DnsCounters())
     assert found.steps == ()
     assert any("too few questions" in line for line in found.kept)
 
 
 def test_a_reflection_is_dropped_by_type_and_name_and_fragments_count_whole() -> None:
-    tally = normal()
+    counts = normal()
     for number in range(2000):
-        asked(tally, "192.0.2.7", "BIG.example", 255 if number % 2 else 16, size=3000)
-    view = viewed(tally)
+        asked(counts, "192.0.2.7", "BIG.example", 255 if number % 2 else 16, size=3000)
+    view = viewed(counts)
     (name, *_) = view.names
     assert (name.name, name.prefixes) == ("big.example", 1)
     assert name.factor == pytest.approx((20 + 3000) / (28 + 29), 0.1)
     assert view.types[0][1] == 1000
-    drops = [step.rule.match.payload[0].data for step in advice(tally).steps if step.rule.kind is Kind.STRING]
+    drops = [
+        step.rule.match.payload[0].data for step in advice(counts).steps if step.rule.kind is Kind.STRING
+    ]
     assert drops == [b"\0\0\xff\0\1", b"\3big\7example\0"]
     assert query("big.example", 255).find(drops[0]) > 0
 
 
 def test_random_names_are_told_by_their_length_so_that_real_ones_pass() -> None:
-    tally = normal()
+    counts = normal()
     for number in range(2000):
-        asked(tally, f"203.0.{number % 200}.9", f"{number:012d}.hunted.example")
-    step = advice(tally).steps[0]
+        asked(counts, f"203.0.{number % 200}.9", f"{number:012d}.hunted.example")
+    step = advice(counts).steps[0]
     first, zone = step.rule.match.payload
     assert (first.data, first.offset) == (b"\x0c", 12)
     assert (zone.data, zone.offset) == (b"\6hunted\7example\0", 25)
@@ -138,10 +142,10 @@ def test_random_names_are_told_by_their_length_so_that_real_ones_pass() -> None:
 
 @pytest.mark.parametrize("port", [0, 53])
 def test_questions_from_ports_of_servers_are_dropped_where_they_come(port: int) -> None:
-    tally = normal()
+    counts = normal()
     for number in range(20):
-        asked(tally, "2001:db8:1::7", f"www{number}.shop.example", sport=port)
-    (step, *_) = advice(tally).steps
+        asked(counts, "2001:db8:1::7", f"www{number}.shop.example", sport=port)
+    (step, *_) = advice(counts).steps
     assert (step.rule.kind, step.rule.match.sport, step.rule.match.dport) == (Kind.STRING, port, 53)
 
 
@@ -156,10 +160,10 @@ def test_a_server_without_tcp_is_named() -> None:
 @settings(max_examples=200, deadline=None)
 @given(st.binary(max_size=120), st.booleans(), st.booleans())
 def test_no_bytes_make_it_fail(data: bytes, incoming: bool, wrapped: bool) -> None:
-    tally = Tally()
+    counts = DnsCounters()
     packet = datagram(("192.0.2.1", 9), (VICTIM, 53), data) if wrapped else data
-    tally.packet(packet, incoming=incoming)
-    viewed(tally).lines()
+    counts.packet(packet, incoming=incoming)
+    viewed(counts).lines()
 
 
 @pytest.mark.parametrize("damage", [{"questions": "many"}, {"names": [["zz", 1, 1, 1, 1, 1]]}, {"types": 7}])

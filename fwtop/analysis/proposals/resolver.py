@@ -11,8 +11,8 @@ from fwtop.harden.resolver import NAME
 from fwtop.model.rule import Rule
 from fwtop.model.traffic.packets import Fragment
 from fwtop.resolver.advice import Machine, advise
+from fwtop.resolver.counters import DnsCounters
 from fwtop.resolver.servers import PORT
-from fwtop.resolver.tally import Tally
 from fwtop.resolver.view import View, counts_of, view_of
 
 KINDS = frozenset({"dns_query_flood", "dns_random_subdomain"})
@@ -45,11 +45,11 @@ def _view(context: AnalysisContext) -> View | None:
         return None
     weight = float(traffic.weight[rows].sum())
     rows = rows[:: max(1, -(-len(rows) // _MOST_READ))]
-    tally = Tally()
+    counters = DnsCounters()
     for row in rows:
         # The payload is the end of the IP packet.
         ahead = int(packets.ip_length[row]) - int(packets.payload_length[row])
         start = int(packets.payload_offset[row]) - ahead
         if start >= 0:
-            tally.packet(packets.data[row, start : packets.captured[row]].tobytes(), incoming=True)
-    return view_of(counts_of(tally), traffic.seconds, max(1, round(weight / len(rows))))
+            counters.packet(packets.data[row, start : packets.captured[row]].tobytes(), incoming=True)
+    return view_of(counts_of(counters), traffic.seconds, max(1, round(weight / len(rows))))

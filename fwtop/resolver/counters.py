@@ -40,7 +40,7 @@ class Zone:
 
 
 @dataclass(slots=True)
-class Tally:
+class DnsCounters:
     """What was seen; sizes are of IP packets, an answer in fragments counts whole."""
 
     questions: int = 0
