@@ -9,7 +9,7 @@ import socket
 import struct
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -132,13 +132,21 @@ class Bench:
 
     def watchdogs(self) -> list[int]:
         """Return the shells that wait for a guardian of ours to die."""
+        return [pid for pid, words in self._processes() if b"fwtop-watchdog" in words]
+
+    def guardians(self) -> list[int]:
+        """Return our guardians that run, connected to or not."""
+        return [pid for pid, words in self._processes() if b"fwtop-watchdog" not in words]
+
+    def _processes(self) -> list[tuple[int, bytes]]:
+        """Return the processes that were told to use our directory, with their command lines."""
         found = []
         for entry in Path("/proc").glob("[0-9]*"):
             with suppress(OSError):
                 words = (entry / "cmdline").read_bytes()
-                if b"fwtop-watchdog" in words and str(self.directory).encode() in words:
-                    found.append(int(entry.name))
-        return [pid for pid in found if not ended(pid)]
+                if b"fwtop.guardian" in words and str(self.directory).encode() in words:
+                    found.append((int(entry.name), words))
+        return [(pid, words) for pid, words in found if not ended(pid)]
 
     def close(self) -> None:
         for path in self.paths.values():
@@ -218,6 +226,23 @@ def apply(guardian: GuardianClient, rule: Rule, confirm_seconds: int = 0, *, for
     """Install a rule and return its id."""
     answer = guardian.demand(Apply(rule.to_dict(), confirm_seconds, force=force))
     return answer.data["status"]["rule"]["id"]
+
+
+LIVES = (1, 8, 40)  # seconds, tried one after the other
+
+
+def seen_in_time(install: Callable[[int], object], look: Callable[[], bool]) -> bool:
+    """Say what `look` sees while what `install` made for that many seconds lasts.
+
+    A look that came later proves nothing: on a busy machine a longer life is tried.
+    """
+    for seconds in LIVES:
+        began = time.monotonic()
+        install(seconds)
+        seen = look()
+        if time.monotonic() - began < seconds:
+            return seen
+    raise AssertionError(f"it took more than {LIVES[-1]} s to install and to look")
 
 
 def crash_within_life(bench: Bench, rule: Rule, point: Failpoint) -> None:

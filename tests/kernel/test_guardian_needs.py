@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import select
 import socket
 import subprocess
 import sys
@@ -11,7 +12,10 @@ from pathlib import Path
 
 import pytest
 from guardian_bench import PORT, VARIANTS, Bench, apply, inside, kill, rules_of
+from guardian_nursery import start_process
 
+from fwtop.kernel import namespaces
+from fwtop.kernel.programs import module_argv
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.protocol import Apply, Plan
 from fwtop.model.rule import Kind, Match, Rule
@@ -152,6 +156,25 @@ def test_connected_time_server_is_allow_listed(bench: Bench) -> None:
             plan = guardian.demand(Plan(bench.block_rule(4).to_dict())).data
     assert plan["refused"] is None
     assert any("port 123" in line and bench.attacker(4) in line for line in plan["warnings"])
+
+
+def test_a_guardian_waits_for_the_client_that_started_it(bench: Bench) -> None:
+    """On a busy machine that client comes late; looking for rules to adopt is no reason to leave before."""
+    descriptor = namespaces.open_netns(bench.netns)
+    try:
+        argv = module_argv("fwtop.guardian", "--run-directory", str(bench.directory), *bench.arguments())
+        assert start_process(argv, descriptor).returncode == 0
+    finally:
+        os.close(descriptor)
+    (started,) = bench.guardians()
+    bench.pids.add(started)
+    watched = os.pidfd_open(started)
+    try:
+        assert select.select([watched], [], [], 1.0)[0] == []
+    finally:
+        os.close(watched)
+    with bench.connect() as guardian:
+        assert int(guardian.about["pid"]) == started
 
 
 def test_stale_locks_go_and_held_ones_stay(bench: Bench) -> None:

@@ -117,9 +117,11 @@ class Server:
         self._selector.register(self._worker.wake, selectors.EVENT_READ, self._worker)
         self._selector.register(self._routes, selectors.EVENT_READ, self._routes)
         while not self._stop:
-            for key, events in self._selector.select(self._pause()):
+            pause, began = self._pause(), time.monotonic()
+            for key, events in self._selector.select(pause):
                 self._ready(key.data, events, listener, wake)
             self._observers.proceed()
+            self._leave_if_idle(began)
         if self._terminated:
             self._tell_worker(self._handlers.lifecycle.end_sysctls)
         self._connections.drop_all()
@@ -152,15 +154,24 @@ class Server:
         timeout = self._observers.next_timeout()
         if timeout is not None:
             times.append(timeout)
-        if self._connections or self._worker.active or self._worker.busy:
+        if self._connections:
             self._idle_at = now + _LINGER_SECONDS
+        elif self._worker.active or self._worker.busy:  # with rules of a former guardian, perhaps
+            self._idle_at = max(self._idle_at, now + _LINGER_SECONDS)
         elif self._programs.granted and not self._identity.named:
             pass  # nobody but root could start another one
-        elif now >= self._idle_at:
-            self._stop = True
         else:
             times.append(self._idle_at - now)
-        return 0.0 if self._stop else max(0.0, min(times)) if times else None
+        return max(0.0, min(times)) if times else None
+
+    def _leave_if_idle(self, began: float) -> None:
+        """Stop where nobody was served for some time, nor came while this process had to wait for a CPU.
+
+        `began` is when the loop last began to look for clients.
+        """
+        idle = not (self._connections or self._worker.active or self._worker.busy)
+        if idle and began >= self._idle_at and (self._identity.named or not self._programs.granted):
+            self._stop = True
 
     def _ready(self, source: object, events: int, listener: socket.socket, wake: socket.socket) -> None:
         if source is listener:
