@@ -156,7 +156,7 @@ def attributed(counters: Counters, dropped: PacketBatch) -> list[DropCount]:
         parts = [drop]
         if (drop.layer, drop.reason, drop.rule) == (_NETFILTER, _DROP, None):
             shares = _sampled_shares(drop, dropped)
-            error = _sampling_error(drop, dropped)
+            error = _sampling_error(drop, dropped, counters.seconds)
             parts = (
                 _split(drop, shares, counters, error) if shares else _counted_split(drop, waiting, counters)
             )
@@ -191,10 +191,17 @@ def _sampled_shares(drop: DropCount, dropped: PacketBatch) -> dict[int, float]:
     return {int(rule): float(weight[numbers == rule].sum()) / whole for rule in rules}
 
 
-def _sampling_error(drop: DropCount, dropped: PacketBatch) -> float:
-    """Return three standard deviations of the packets that samples of the drop's reason stand for."""
+_APART_SECONDS = 0.01  # between reading samples and counters: even where each packet is sampled, they differ
+
+
+def _sampling_error(drop: DropCount, dropped: PacketBatch, seconds: float) -> float:
+    """Return by how many packets samples and counters may differ though they are of the same rules.
+
+    That is three standard deviations of what the samples stand for, and what came between the two readings.
+    """
     weight = dropped.weight[dropped.reason == drop.code]
-    return 3 * float(np.sqrt(np.maximum(weight * (weight - 1), 0).sum()))
+    apart = drop.packets * min(_APART_SECONDS / seconds, 1.0) if seconds > 0 else 0.0
+    return apart + 3 * float(np.sqrt(np.maximum(weight * (weight - 1), 0).sum()))
 
 
 def _split(drop: DropCount, shares: dict[int, float], counters: Counters, error: float) -> list[DropCount]:

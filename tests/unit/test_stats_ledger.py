@@ -103,6 +103,16 @@ def test_rules_dropped_all_that_was_dropped_before_routing_if_samples_fit_that(e
     assert found == {"5": (mine, 0), None: (10_000 - mine, 10_000 - early)}
 
 
+@pytest.mark.parametrize(("early", "mine"), [(505, 505), (600, 500)])
+def test_what_came_between_reading_samples_and_counters_is_no_foreign_drop(early: int, mine: int) -> None:
+    """Every packet is sampled, but the last ones came after the samples were read."""
+    sampled = PacketBatch.concat([packets(500, reason=7, rule=5), packets(500, reason=7)])
+    drops = (DropCount("netfilter", "NETFILTER_DROP", 1000, code=7, filtered=1000 - early),)
+    book = balance(Counters(1.0, 1000, 60_000, 0, drops=drops), sampled, PacketBatch.empty(8))
+    found = {row.rule: (row.packets, row.filtered) for row in book.rows if row.layer == "netfilter"}
+    assert found == {"5": (mine, 0), None: (1000 - mine, 1000 - early)}
+
+
 def test_what_a_syn_proxy_answers_is_no_riddle() -> None:
     answered = RuleCount("6", 55, 0, answers=True)
     counters = Counters(1.0, 100, 6_000, 40, rules=(answered,))
