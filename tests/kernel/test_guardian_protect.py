@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import pytest
-from guardian_bench import PORT, Bench, apply, rules_of, run_console, use_variant
+from guardian_bench import PORT, Bench, apply, rules_of, run_console, seen_in_time, use_variant
 
 from fwtop.client.discovery import GuardianClient
 from fwtop.guardian.failpoints import Failpoint
@@ -216,8 +216,12 @@ def test_the_kernel_returns_to_the_old_level_without_a_guardian(
     with bench.connect() as guardian:
         change(guardian, "create", bench.attacker(4))
         rule_id = apply(guardian, protect(CLOSED))
-        apply(guardian, protect(OPEN, replaces=rule_id), 1)
-    assert bench.path(4).passes(wait_s=10)
+
+        def try_open(seconds: int) -> None:
+            poll_until(lambda: list(rules_of(guardian)) == [rule_id])
+            apply(guardian, protect(OPEN, replaces=rule_id), seconds)
+
+        assert seen_in_time(try_open, lambda: bench.path(4).passes(wait_s=10))
     bench.kill_guardian()
     poll_until(lambda: not bench.path(4).passes())
 

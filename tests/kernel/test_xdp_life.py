@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from guardian_bench import PORT, apply, kill, rules_of
+from guardian_bench import PORT, apply, kill, rules_of, seen_in_time
 from xdp_bench import XdpBench, xdp
 
 from fwtop.client import discovery
@@ -33,10 +33,9 @@ def netns_inode(bench: XdpBench) -> int:
     return os.stat(f"/run/netns/{bench.netns}").st_ino
 
 
-def apply_at_once(guardian: GuardianClient, rule: Rule, confirm_seconds: int = 0) -> str:
-    """Install a precompiled rule, so that it doesn't expire before a slow machine has compiled it."""
+def compile_ahead(guardian: GuardianClient, rule: Rule) -> None:
+    """Have a rule compiled, so that installing it takes a moment."""
     guardian.demand(Undo((apply(guardian, replace(rule, ttl_seconds=60)),)))
-    return apply(guardian, rule, confirm_seconds)
 
 
 @pytest.mark.parametrize("kind", [Kind.XDP, Kind.TC])
@@ -44,32 +43,45 @@ def apply_at_once(guardian: GuardianClient, rule: Rule, confirm_seconds: int = 0
 def test_a_rule_expires_in_the_kernel_without_any_process(
     bench: XdpBench, family: int, kind: Kind, poll_until
 ) -> None:
-    path = bench.path(family)
+    path, rule = bench.path(family), replace(xdp(Match(protocol=17, dport=PORT)), kind=kind)
+    made: list[str] = []
+
+    def install(seconds: int) -> None:
+        with bench.connect() as guardian:
+            made.append(apply(guardian, replace(rule, ttl_seconds=seconds)))
+        bench.kill_guardian()
+
     with bench.connect() as guardian:
-        apply_at_once(guardian, replace(xdp(Match(protocol=17, dport=PORT), ttl=2), kind=kind))
-    bench.kill_guardian()
-    assert not path.passes()
+        compile_ahead(guardian, rule)
+    assert seen_in_time(install, lambda: not path.passes())
     poll_until(path.passes)
     with bench.connect() as successor:
         assert rules_of(successor) == {}
-        assert rules_of(successor, finished=True)["2"]["state"] == "expired"
+        assert rules_of(successor, finished=True)[made[-1]]["state"] == "expired"
     assert "xdp" not in bench.links()
 
 
 def test_the_guardian_reverts_a_provisional_rule(bench: XdpBench, poll_until) -> None:
+    path, rule = bench.path(4), xdp(Match(protocol=17, dport=PORT))
     with bench.connect() as guardian:
-        apply_at_once(guardian, xdp(Match(protocol=17, dport=PORT)), 1)
-        assert not bench.path(4).passes()
-        poll_until(bench.path(4).passes)
+        compile_ahead(guardian, rule)
+        assert seen_in_time(lambda seconds: apply(guardian, rule, seconds), lambda: not path.passes())
+        poll_until(path.passes)
 
 
 def test_the_kernel_reverts_a_provisional_rule_and_not_a_confirmed_one(bench: XdpBench, poll_until) -> None:
+    rule = xdp(Match(family=6, protocol=17, dport=PORT))
+
+    def install(seconds: int) -> None:
+        with bench.connect() as guardian:
+            apply(guardian, rule, seconds)
+        bench.kill_guardian()
+
     with bench.connect() as guardian:
         kept = apply(guardian, xdp(Match(family=4, protocol=17, dport=PORT)), 30)
         guardian.demand(Keep(kept))
-        apply_at_once(guardian, xdp(Match(family=6, protocol=17, dport=PORT)), 1)
-        bench.kill_guardian()
-    assert not bench.path(6).passes()
+        compile_ahead(guardian, rule)
+    assert seen_in_time(install, lambda: not bench.path(6).passes())
     poll_until(bench.path(6).passes)
     assert not bench.path(4).passes()
 
