@@ -19,6 +19,8 @@ from types import TracebackType
 DEMO = Path(__file__).with_name("screen_demo.py")
 CLONE = DEMO.parents[2]
 
+_END = b"<no more>"
+
 
 class Terminal:
     """The demo on a pseudo-terminal; `output` is all that it sent."""
@@ -83,5 +85,11 @@ class Terminal:
             if time.monotonic() > end:
                 raise AssertionError(f"still running after {seconds} s")
             self.read(0.1)
-        self.read(0.2)
+        self.read(0.0)  # makes room
+        os.write(self.terminal, _END)  # behind the program's last words, which the kernel may still hold
+        while not self.output.endswith(_END):
+            assert time.monotonic() < end, "the end of the output did not come"
+            if select.select([self.controller], [], [], 0.05)[0]:
+                self.output += os.read(self.controller, 65536)
+        self.output = self.output.removesuffix(_END)
         return self.process.returncode
