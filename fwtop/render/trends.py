@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from fwtop.model.traffic.history import TREND_DAYS, TREND_HOURS, TrendRow, Trends
-from fwtop.render.numbers import duration_words
+from fwtop.render.numbers import duration
 from fwtop.render.observation import SCHEMA, rfc3339
 
 TITLES = {
@@ -85,7 +85,7 @@ def trends_text(document: dict[str, Any]) -> str:
 def coverage(hour: float, day: float, days: float) -> str:
     """Say how much of each period was observed."""
     parts = ((hour, "the last hour"), (day, "the last 24 hours"), (days, "15 days"))
-    return ", ".join(f"{duration_words(part)} of {words}" for part, words in parts)
+    return ", ".join(f"{duration(round(part))} of {words}" for part, words in parts)
 
 
 def _line(kind: str, row: dict[str, Any]) -> str:

@@ -62,7 +62,7 @@ class MainScreen(SnapshotScreen, inherit_bindings=False):
             self.app.push_screen(DetailsDialog("attacks", self._attack_lines))
 
     def _attack_lines(self) -> list[Line]:
-        return attack_details(self.snapshot, self.now()) if self.snapshot is not None else []
+        return attack_details(self.snapshot) if self.snapshot is not None else []
 
     def action_help(self) -> None:
         """Show the keys."""

@@ -323,8 +323,9 @@ class SnapshotScreen(TabScreen, inherit_bindings=False):
         selected = self.selected_rule() or max(active, key=lambda item: item.rule.created, default=None)
         if selected is None:
             return []
-        write = effect_and_facts if self.tab.name == "rules" else effect_lines
-        return write(selected, self.effects, self.now())
+        if self.tab.name == "rules":
+            return effect_and_facts(selected, self.effects, self.now())
+        return effect_lines(selected, self.effects)
 
     def _redraw_clocks(self) -> None:
         """Let the clocks in header and status go on where no snapshot came that drew them, too."""
@@ -350,11 +351,12 @@ class SnapshotScreen(TabScreen, inherit_bindings=False):
             self.tab_bar.write(self.tab.name, counts, scoped)
 
     def _draw_toasts(self, snapshot: Snapshot | None) -> None:
-        """Draw the toasts below header and tab bar, over the graph where there is one."""
+        """Draw the toasts over the graph; without one above the status, where they hide no heads."""
         columns = self.app.size[0]
         lines = self.news.lines(snapshot, min(columns - 2, WIDEST_TOAST)) if self.tab_bar.display else []
-        tabs = self.tab_bar.box.y
-        self.toasts.write(lines, HEADER_ROWS if tabs > HEADER_ROWS else tabs + 1, columns)
+        bottom = self.time_bar if self.time_bar.display else self.bars["status"]
+        graph = self.tab_bar.box.y > HEADER_ROWS
+        self.toasts.write(lines, HEADER_ROWS if graph else bottom.box.y - len(lines), columns)
 
     def say(self, text: str, style: Style = TEXT) -> None:
         """Show a message for some seconds; what was refused or failed is worth a line of the log, too."""

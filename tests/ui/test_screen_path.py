@@ -300,3 +300,11 @@ async def test_every_panel_of_the_tab_can_be_reached(size: tuple[int, int]) -> N
             seen.append(run.app.main.panel.spec.name)
             await run.press("tab")
         assert sorted(seen) == ["conntrack", "ledger", "path"]
+
+
+async def test_a_full_table_scrolls_no_stage_out_of_the_smallest_screen() -> None:
+    full = replace(flood(row("netfilter", "NETFILTER_DROP", 9_000.0)), conntrack=conntrack_full().conntrack)
+    async with running(full, (60, 15)) as run:
+        await run.go("path")
+        stages = [item.name for item in stages_of(full)]
+        assert [name for name in stages if not any(name in line.split() for line in run.lines())] == []

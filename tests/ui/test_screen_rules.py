@@ -31,7 +31,8 @@ async def test_shows_state_time_left_and_actual_against_predicted(size: tuple[in
 
 
 async def test_tells_what_changed_since_the_rule_went_in() -> None:
-    async with running(replace(snapshot(), conntrack=conntrack(0.9), tcp=TcpService(2, 3.0, 80.0))) as run:
+    before = replace(snapshot(), conntrack=conntrack(0.9), tcp=TcpService(2, 3.0, 80.0))
+    async with running(before, (80, 40)) as run:
         await run.send(replace(provisional(), conntrack=conntrack(0.2), tcp=TcpService(90, 24.0, 1200.0)))
         await run.press("m")
         shown = run.text()

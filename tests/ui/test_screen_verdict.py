@@ -229,3 +229,20 @@ async def test_verdict_and_rates_head_the_screen() -> None:
         assert "REACHES YOU" in lines[2]
         await run.send(calm())
         assert run.lines()[1].startswith(" CALM ")
+
+
+async def test_ages_stand_still_while_paused_and_countdowns_do_not() -> None:
+    async with running(provisional()) as run:
+        await run.press("p")
+        before = run.text()
+        run.clock[0] += 5
+        await run.press("]", "[")
+        now = run.text()
+        assert "TRIAL 21 s" in before
+        assert "TRIAL 16 s" in now
+        await run.press("a")
+        since = [line for line in run.lines() if " since " in line]
+        assert since
+        run.clock[0] += 5
+        await run.press("escape", "a")
+        assert [line for line in run.lines() if " since " in line] == since

@@ -63,7 +63,8 @@ class RuleMonitor:
         try:
             answer = self._link.demand(Status(allow=False), seconds=_TIMEOUT_SECONDS)
         except FwtopError as error:  # observation continues without rule state
-            self.problem = "" if self._link.lost else f"rule state unknown: {error}"
+            why = str(error).partition(";")[0]  # the line is short, and no result of a reading follows
+            self.problem = "" if self._link.lost else f"rule state unknown: {why}"
             return ()
         self.problem = ""
         self.statuses = tuple(rule_status_from_dict(item) for item in answer.data["rules"])

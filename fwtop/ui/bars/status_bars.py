@@ -269,6 +269,10 @@ class StatusBars:
         """Yield the widgets, for the screen to freeze."""
         yield from self._lines.values()
 
+    def __getitem__(self, name: str) -> Lines:
+        """Return the widget of one of NAMES."""
+        return self._lines[name]
+
     def place(self, boxes: dict[str, Box]) -> None:
         """Give the lines their boxes; those without one hide."""
         for name, widget in self._lines.items():

@@ -1,4 +1,4 @@
-"""Toasts: what happened just now, at the upper right below verdict and rates, for a few seconds."""
+"""Toasts: what happened just now, at the right over the graph or above the status, for a few seconds."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ class Toasts(Lines):
         super().__init__("toasts")
 
     def write(self, lines: Sequence[Line], top: int, columns: int) -> None:
-        """Draw these lines below `top`; without any, hide."""
+        """Draw these lines from `top` on; without any, hide."""
         widest = max((sum(len(text) for text, _ in line) for line in lines), default=0)
         if not widest:
             self.place(None)

@@ -41,7 +41,7 @@ def verdict_line(snapshot: Snapshot, now: float, width: int, alarm: Line, *, slo
     verdict = verdict_of(snapshot, now)
     right: Line = [("  ", TEXT), *alarm, (" ", TEXT)] if alarm else []
     room = width - width_of(right) - 1
-    reasons = _reasons(verdict, snapshot, attacks_of(snapshot), now)
+    reasons = _reasons(verdict, snapshot, attacks_of(snapshot))
     line = _badge(verdict, bar=not slow and width >= 100)
     if reasons and width_of(line) + width_of(reasons[0]) + 2 > room:
         line = _badge(verdict, bar=False)
@@ -66,14 +66,14 @@ def _badge(verdict: Verdict, *, bar: bool) -> Line:
     return line
 
 
-def _reasons(verdict: Verdict, snapshot: Snapshot, attacks: tuple[Attack, ...], now: float) -> list[Line]:
+def _reasons(verdict: Verdict, snapshot: Snapshot, attacks: tuple[Attack, ...]) -> list[Line]:
     if verdict.kind is Kind.TRIAL:
         return _of_trial(verdict, attacks)
     if verdict.kind is Kind.CALM:
         notes: list[Line] = [[(note, WARN)] for note in snapshot.notes[:1]]
         return [[("no attack", TEXT)], *notes]
     whose = "it" if len(attacks) == 1 else "them"
-    named = _of_attack(attacks[0], snapshot, now) if len(attacks) == 1 else _of_several(attacks, snapshot)
+    named = _of_attack(attacks[0], snapshot) if len(attacks) == 1 else _of_several(attacks, snapshot)
     if verdict.kind is Kind.RECORDED:
         return named
     return [named[0], *_of_drops(verdict, whose), *named[1:]]
@@ -120,12 +120,12 @@ def _of_several(attacks: tuple[Attack, ...], snapshot: Snapshot) -> list[Line]:
     return [*parts, [(titles, TEXT)]]
 
 
-def _of_attack(attack: Attack, snapshot: Snapshot, now: float) -> list[Line]:
+def _of_attack(attack: Attack, snapshot: Snapshot) -> list[Line]:
     rate = min(attack.pps, snapshot.tables.totals.pps)
     parts: list[Line] = [[(attack.title, STRONG)]]
     parts += [[("sources forged", WARN)]] if attack.spoofed else []
     parts.append([(f"{percent(attack.share)} of all packets", TEXT)])
     parts.append([(f"{number(rate)} pps", TEXT)])
-    parts.append([(f"for {duration(now - attack.since)}", DIM)])
+    parts.append([(f"for {duration(snapshot.started + snapshot.seconds - attack.since)}", DIM)])
     parts.append([(f"{attack.confidence * 100:.0f} % sure", DIM)])
     return parts

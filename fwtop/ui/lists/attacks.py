@@ -133,7 +133,7 @@ ATTACK_VIEW = View(
         Column("other", 7, _other, right=True, keep=20),
         Column("reaches you", 11, _reaches, right=True, keep=2),
         Column("sources", 14, _sources, grow=1, keep=25),
-        Column("age", 6, lambda item, ctx: [(duration(ctx.now - item.since), DIM)], right=True, keep=22),
+        Column("age", 6, lambda item, ctx: [(duration(ctx.seen - item.since), DIM)], right=True, keep=22),
         Column("trend 5m", TREND_CELLS, _trend, right=True, keep=10),
     ),
     Ordering(

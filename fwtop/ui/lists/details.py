@@ -46,6 +46,8 @@ _EVENT_LINES = 40  # kept of a rule with an event
 
 def details_of(item: Item, now: float, snapshot: Snapshot | None = None) -> tuple[str, list[Line]]:
     """Return the title and lines for a selected row; with a snapshot also what its rules and attacks say."""
+    if isinstance(item, LogEntry) and snapshot is not None:  # only clocks run on while the screen is paused
+        now = snapshot.started + snapshot.seconds
     title, lines = _WRITERS[type(item)](item, now)
     if isinstance(item, Source):
         lines += _source_rules(item, snapshot)
@@ -61,19 +63,19 @@ def subject_details(subject: str, shots: Iterable[Snapshot]) -> list[Line]:
         now = shot.started + shot.seconds
         for attack in shot.judgement.attacks:
             if subject in (attack.kind, attack.key):
-                return attack_lines(attack, shot, now)
+                return attack_lines(attack, shot)
         for status in shot.mitigations:
             if status.rule.id == subject:
                 return rule_details(status, now)[1][:_EVENT_LINES]
     return []
 
 
-def attack_details(snapshot: Snapshot, now: float) -> list[Line]:
+def attack_details(snapshot: Snapshot) -> list[Line]:
     """Write every attack with its evidence, and what the baseline was measured on."""
     lines: list[Line] = []
     for attack in snapshot.judgement.attacks:
         lines += [[]] if lines else []
-        lines += attack_lines(attack, snapshot, now)
+        lines += attack_lines(attack, snapshot)
     if not lines:
         lines.append([("no attack", GOOD)])
     if snapshot.judgement.baseline:
@@ -83,7 +85,7 @@ def attack_details(snapshot: Snapshot, now: float) -> list[Line]:
     return lines
 
 
-def attack_lines(attack: Attack, snapshot: Snapshot, now: float) -> list[Line]:
+def attack_lines(attack: Attack, snapshot: Snapshot) -> list[Line]:
     """Describe an attack with its evidence."""
     rate = min(attack.pps, snapshot.tables.totals.pps)
     details = f"{percent(attack.share)} of all packets, {number(rate)} pps"
@@ -91,7 +93,8 @@ def attack_lines(attack: Attack, snapshot: Snapshot, now: float) -> list[Line]:
         details = "no packets of its own: others fill the table"
     lines: list[Line] = [[(attack.title, STRONG)]]
     lines.append(detail("share", f"{details}, {attack.confidence * 100:.0f} % sure"))
-    lines.append(detail("since", f"{_moment(attack.since)} ({duration(now - attack.since)} ago)"))
+    age = duration(snapshot.started + snapshot.seconds - attack.since)  # stands still while paused
+    lines.append(detail("since", f"{_moment(attack.since)} ({age} ago)"))
     if attack.share > 0:  # a full table has no packets of its own, nor senders
         lines.append(detail("sources", _origin(attack)))
     for number_of, sentence in enumerate(attack.evidence):

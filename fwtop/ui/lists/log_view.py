@@ -28,7 +28,7 @@ def ago(seconds: float) -> str:
 
 
 def _age(item: LogEntry, context: CellContext) -> Line:
-    return [(f"({ago(context.now - item.at)})", DIM)]
+    return [(f"({ago(context.seen - item.at)})", DIM)]
 
 
 def _text(item: LogEntry, _: CellContext) -> Line:

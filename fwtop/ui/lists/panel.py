@@ -26,6 +26,7 @@ from fwtop.ui.lists.table import (
     header_line,
     row_lines,
     whole_first,
+    within,
 )
 from fwtop.ui.lists.traffic import SOURCES
 
@@ -148,7 +149,13 @@ class Panel(Lines):
                 drawn[place] = row_lines(layout, rows.items[place], context)
             return drawn[place]
 
-        blocks = self._visible(room, lambda place: [*self._heading(place), *lines_of(place)])
+        def cut_to(place: int, most: int) -> list[Line]:
+            return row_lines(layout, rows.items[place], context, most)
+
+        if view.all_rows:
+            whole = [lines_of(place) for place in range(len(rows.items))]
+            drawn = dict(enumerate(within(room, whole, cut_to)))
+        blocks = self._visible(room, lambda place: [*self._heading(place), *lines_of(place)], cut_to)
         self._shown = len(blocks)
         if self.spec.fitted:
             self.wanted = sum(len(lines_of(place)) for place in range(min(len(rows.items), _MEASURED)))
@@ -159,10 +166,16 @@ class Panel(Lines):
             return
         if view.header:
             heads.append([("  ", TEXT), *header_line(self._headed(layout))])
-        lines = heads
+        over = self._append(blocks, heads)
+        if not rows.items:
+            heads.append([("  ", TEXT), (self._empty_text(), DIM)])
+        self.show(heads, over)
+
+    def _append(self, blocks: list[list[Line]], lines: list[Line]) -> dict[int, Style]:
+        """Append the lines of the rows that are shown; return how the selected one's are styled."""
         over: dict[int, Style] = {}
         for place, block in enumerate(blocks, start=self._top):
-            chosen = place == rows.selected
+            chosen = place == self.rows.selected
             first = len(self._heading(place))
             for number_of, line in enumerate(block):
                 style = self._row_style(chosen=chosen and number_of >= first)
@@ -170,9 +183,7 @@ class Panel(Lines):
                     over[len(lines)] = style
                 self._line_items.append(place)
                 lines.append([("▸ " if chosen and number_of == first else "  ", ACCENT), *line])
-        if not rows.items:
-            lines.append([("  ", TEXT), (self._empty_text(), DIM)])
-        self.show(lines, over)
+        return over
 
     def _row_style(self, *, chosen: bool) -> Style | None:
         if not chosen or self.view.drawn:
@@ -188,8 +199,13 @@ class Panel(Lines):
         same = place > 0 and rows.heading(rows.items[place - 1]) == name
         return [[(name, DIM)]] if name and not same else []
 
-    def _visible(self, room: int, lines_of: Callable[[int], list[Line]]) -> list[list[Line]]:
-        """Scroll so that the selected row is whole, and return the lines of each row that fits."""
+    def _visible(
+        self, room: int, lines_of: Callable[[int], list[Line]], cut_to: Callable[[int, int], list[Line]]
+    ) -> list[list[Line]]:
+        """Scroll so that the selected row is whole, and return the lines of each row that fits.
+
+        `cut_to` returns as many lines of a row as there is room for.
+        """
         items, selected = self.rows.items, self.rows.selected
         blocks: dict[int, list[Line]] = {}
 
@@ -216,8 +232,10 @@ class Panel(Lines):
             used += height(self._top)
         last = max(last, self._top + 1)
         if last < len(items) and used < room:  # as much of the next row as there is room for
-            height(last)
-            blocks[last] = blocks[last][: room - used]
+            heading = self._heading(last)
+            left = room - used - len(heading)
+            if height(last) > room - used:
+                blocks[last] = [*heading, *cut_to(last, left)] if left > 0 else heading
             last += 1
         return [blocks[place] if place in blocks else lines_of(place) for place in range(self._top, last)]
 

@@ -18,7 +18,7 @@ from fwtop.ui.drawing.format import number, percent
 from fwtop.ui.drawing.style import ACCENT, BAD, DIM, ELSEWHERE, GOOD, STRONG, TEXT, WARN, Line
 from fwtop.ui.drawing.text import detail, wrapped
 from fwtop.ui.lists.rows import Ordering
-from fwtop.ui.lists.table import CellContext, Column, View, fit_columns, header_line, row_lines
+from fwtop.ui.lists.table import CellContext, Column, View, fit_columns, header_line, row_lines, within
 from fwtop.ui.state.stages import ACCEPTED, NIC, UNACCOUNTED, Stage, stages_of
 
 ENDS: dict[str, tuple[str, Style]] = {"mine": ("▓", GOOD), "other": ("▒", ELSEWHERE), "kernel": ("░", DIM)}
@@ -104,6 +104,7 @@ PATH_VIEW = View(
     ),
     Ordering(key=lambda item: item.name, search=lambda item: f"{item.name} {item.note}"),
     empty=RECORDED,
+    all_rows=True,
     drawn=True,
 )
 
@@ -116,12 +117,10 @@ def path_lines(snapshot: Snapshot, width: int, height: int, *, slow: bool = Fals
     layout = fit_columns(PATH_VIEW.columns, width)
     context = CellContext(snapshot.started + snapshot.seconds, slow=slow)
     lines = [header_line(layout)]
-    blocks = [row_lines(layout, stage, context) for stage in _fitting(stages, height - 1)]
-    spare = max(height - 1 - len(blocks), 0)
-    for place in range(len(blocks) - 1, -1, -1):  # what services get is worth more lines than the rest
-        blocks[place] = blocks[place][: 1 + spare]
-        spare -= len(blocks[place]) - 1
-    lines += [line for block in blocks for line in block]
+    kept = _fitting(stages, height - 1)
+    blocks = [row_lines(layout, stage, context) for stage in kept]
+    rows = within(height - 1, blocks, lambda place, most: row_lines(layout, kept[place], context, most))
+    lines += [line for block in rows for line in block]
     return lines[:height]
 
 

@@ -48,10 +48,10 @@ def rule_facts(item: RuleStatus, now: float) -> list[Line]:
 def effect_and_facts(item: RuleStatus, effects: RuleEffects, now: float) -> list[Line]:
     """Write what the selected rule does, what changed since it was installed, and the rest about it."""
     facts = [_indented(line) for line in rule_facts(item, now)]
-    return [*effect_lines(item, effects, now), [], *facts]
+    return [*effect_lines(item, effects), [], *facts]
 
 
-def effect_lines(item: RuleStatus, effects: RuleEffects, now: float) -> list[Line]:
+def effect_lines(item: RuleStatus, effects: RuleEffects) -> list[Line]:
     """Write what the selected rule does and what changed since it was installed."""
     rule = item.rule
     lines: list[Line] = [[(f" rule {rule.id}  ", STRONG), (rule.summary, TEXT)]]
@@ -60,7 +60,7 @@ def effect_lines(item: RuleStatus, effects: RuleEffects, now: float) -> list[Lin
     if item.note:
         lines += [_indented(line) for line in wrapped("note", item.note)]
     before, after = effects.before.get(rule.id), effects.now
-    age = f"{duration(now - rule.created)} ago" if rule.created else "at a time not known"
+    age = f"{duration(effects.at - rule.created)} ago" if rule.created else "at a time not known"
     if before is None or after is None:
         lines.append(_indented(detail("machine", f"it was installed {age}; no figures from before that")))
         return lines

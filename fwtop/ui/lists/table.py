@@ -41,6 +41,11 @@ class CellContext:
     part: str = ""  # which part of the traffic is shown, in words
     history: HistoryAnswer = field(default_factory=HistoryAnswer)
 
+    @property
+    def seen(self) -> float:
+        """When what is listed was seen: ages refer to it, and stand still while the screen is paused."""
+        return self.now if self.snapshot is None else self.snapshot.started + self.snapshot.seconds
+
 
 @dataclass(frozen=True, slots=True)
 class Column:
@@ -82,6 +87,7 @@ class View:
     header: bool = True
     empty: str = "nothing yet"  # keys in it are named by their actions, as in {block}
     whole: bool = False  # the first column is never cut: others give way
+    all_rows: bool = False  # where not all rows fit, they are cut rather than scrolled out
     drawn: bool = False  # rows hold drawings, which the bar of the selected row would spoil
 
 
@@ -125,16 +131,19 @@ def header_line(layout: Sequence[tuple[Column, int]]) -> Line:
 MOST_LINES = 4  # of one row
 
 
-def row_lines(layout: Sequence[tuple[Column, int]], item: Item, context: CellContext) -> list[Line]:
-    """Write an item's cells, in as many lines as its `whole` columns need."""
+def row_lines(
+    layout: Sequence[tuple[Column, int]], item: Item, context: CellContext, most: int = MOST_LINES
+) -> list[Line]:
+    """Write an item's cells, in as many lines as its `whole` columns need; `…` ends what is cut."""
+    most = min(max(most, 1), MOST_LINES)
     cells: list[list[Line]] = []
     layout, written = _written(layout, item, context)
     for (column, width), cell in zip(layout, written, strict=True):
         rows = wrap_line(cell, width) if column.whole and width_of(cell) > width else [cell]
-        if len(rows) > MOST_LINES:
-            rows[MOST_LINES - 1] = [*fit(rows[MOST_LINES - 1], max(width - 1, 0)), ("…", DIM)]
+        if len(rows) > most:
+            rows[most - 1] = [*rows[most - 1], ("…", DIM)]
         cells.append(rows)
-    height = min(max((len(cell) for cell in cells), default=1), MOST_LINES)
+    height = min(max((len(cell) for cell in cells), default=1), most)
     return [
         _join(
             fit(cell[row] if row < len(cell) else [], width, right=column.right)
@@ -142,6 +151,19 @@ def row_lines(layout: Sequence[tuple[Column, int]], item: Item, context: CellCon
         )
         for row in range(height)
     ]
+
+
+def within(
+    room: int, blocks: Sequence[list[Line]], cut_to: Callable[[int, int], list[Line]]
+) -> list[list[Line]]:
+    """Fit all rows into `room` lines if each gets one: the last ones are worth more lines than the first."""
+    fitted = [*blocks]
+    spare = max(room - len(blocks), 0)
+    for place in range(len(blocks) - 1, -1, -1):
+        if len(fitted[place]) > 1 + spare:
+            fitted[place] = cut_to(place, 1 + spare)
+        spare -= len(fitted[place]) - 1
+    return fitted
 
 
 def _written(

@@ -44,7 +44,7 @@ class RuleEffects:
 
     before: dict[str, MachineFigures] = field(default_factory=dict)
     now: MachineFigures | None = None
-    _at: float = 0.0  # the end of the window that `now` is of
+    at: float = 0.0  # the end of the window that `now` is of
     _known: frozenset[str] = frozenset()
 
     def take(self, snapshot: Snapshot) -> None:
@@ -56,9 +56,9 @@ class RuleEffects:
         active = frozenset(rules)
         if self.now is not None:
             for rule_id in active - self._known:
-                if rules[rule_id].created - self._at <= _BEFORE_SECONDS:
+                if rules[rule_id].created - self.at <= _BEFORE_SECONDS:
                     self.before[rule_id] = self.now
         for rule_id in self.before.keys() - active:
             del self.before[rule_id]
         self._known = active
-        self.now, self._at = machine_figures(snapshot), snapshot.started + snapshot.seconds
+        self.now, self.at = machine_figures(snapshot), snapshot.started + snapshot.seconds
