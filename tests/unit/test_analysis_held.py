@@ -72,7 +72,9 @@ def test_requests_that_announce_a_body_make_the_difference() -> None:
         data = f"{method} / HTTP/1.1\r\nHost: shop.example\r\n".encode()
         frames = [(0.1 * at, segment(at, data)) for at in range(10)]
         window = replace(make_window(make_batch(frames), 3.0, live=True), sockets=sockets)
-        assert kinds(Advisor().judge(window, make_tables(window))) == [kind]
+        advisor = Advisor()
+        assert kinds(advisor.judge(window, make_tables(window))) == [kind]
+        assert kinds(judge(sockets, advisor, at=3.0)) == [kind], "the requests have left the window"
 
 
 ORDINARY = {

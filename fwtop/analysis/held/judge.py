@@ -75,6 +75,7 @@ def held_connections(context: AnalysisContext) -> list[Finding]:
         )
     attacks = sorted((one for one in found if one.attack >= _SURE), key=lambda one: -one.group.number)
     now = context.traffic.started + context.traffic.seconds
+    context.held_memory.forget_closed(table)
     context.held_memory.learn(now, table, numbers, quiet=not attacks)
     kept: list[Explained] = []
     for one in attacks:
@@ -165,10 +166,12 @@ def _flows(packets: PacketBatch) -> U64:
 
 
 def _posts(context: AnalysisContext, group: Group) -> F64:
-    """Tell of each sampled request of these connections whether it announces a body (1) or not (0)."""
+    """Tell of each request of these connections that was sampled whether it announces a body (1 or 0)."""
     packets, rows = context.traffic.packets, _to_port(context, group.port)
-    rows = rows[np.isin(_flows(packets.select(rows)), flows_of(group.connections))]
     rows = rows[packets.payload_length[rows] >= 4]
-    matrix, _ = payload(packets, rows, 4)
-    first = [bytes(line) for line in matrix]
-    return np.array([method in _BODIES for method in first if method in _METHODS], np.float64)
+    flows, mine = _flows(packets.select(rows)), flows_of(group.connections)
+    inside = np.isin(flows, mine)
+    matrix, _ = payload(packets, rows[inside], 4)
+    first = zip(flows[inside].tolist(), map(bytes, matrix), strict=True)
+    seen = {flow: method in _BODIES for flow, method in first if method in _METHODS}
+    return context.held_memory.posts(mine, seen)

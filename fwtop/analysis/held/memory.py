@@ -1,15 +1,16 @@
-"""What was usual before an attack: how many connections did the same, and whom the ports served."""
+"""What was seen before this window: usual numbers of connections, whom ports served, what was requested."""
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
-from fwtop.analysis.held.behaviour import source_of
+from fwtop.analysis.held.behaviour import flows_of, source_of
 from fwtop.model.traffic.connections import SocketTable
-from fwtop.model.traffic.packets import U64
+from fwtop.model.traffic.packets import F64, U64
 
 _SETTLE_SECONDS = 10.0  # what comes so long before an attack is not part of it
 _LEARNED_SECONDS = 10.0  # of quiet, from which there is a usual number
@@ -25,7 +26,7 @@ class _Reading:
 
 
 class HeldMemory:
-    """Learns from quiet readings, with a delay; bounded."""
+    """Learns what is usual from quiet readings, with a delay; bounded."""
 
     def __init__(self) -> None:
         self._pending: deque[_Reading] = deque()
@@ -33,12 +34,27 @@ class HeldMemory:
         self._learned = 0.0  # seconds
         self._last: tuple[float, SocketTable] | None = None
         self.known: U64 = np.zeros(0, np.uint64)
+        self._posts: dict[int, bool] = {}  # by connection
 
     def usual(self, port: int, behaviour: str) -> float | None:
         """Return how many connections usually do that, None as long as nothing is known."""
         if self._learned < _LEARNED_SECONDS:
             return None
         return self._usual.get((port, behaviour), 0.0)
+
+    def posts(self, flows: U64, seen: Mapping[int, bool]) -> F64:
+        """Return which requests of these connections announced a body: those `seen` now, and those before.
+
+        A connection that is held says its request once, and the window forgets it after seconds.
+        """
+        self._posts |= seen
+        return np.array([self._posts[flow] for flow in flows.tolist() if flow in self._posts], np.float64)
+
+    def forget_closed(self, table: SocketTable) -> None:
+        """Forget the requests of connections that are no longer open."""
+        if self._posts:
+            still = set(flows_of(table.connections).tolist())
+            self._posts = {flow: post for flow, post in self._posts.items() if flow in still}
 
     def learn(
         self, now: float, table: SocketTable, numbers: dict[tuple[int, str], int], *, quiet: bool
