@@ -17,6 +17,7 @@ from rich.console import Console, RenderableType
 from textual import events
 from textual._compositor import ChopsUpdate, LayoutUpdate
 from textual.app import App
+from textual.binding import Binding
 from textual.message import Message
 from textual.screen import Screen
 
@@ -83,7 +84,7 @@ class FwtopApp(App[None]):
 
     ENABLE_COMMAND_PALETTE = False
     TITLE = "fwtop"
-    BINDINGS: ClassVar[list[Any]] = []
+    BINDINGS: ClassVar[list[Any]] = [Binding("ctrl+l", "send_again", priority=True)]
     CSS = "Screen { background: ansi_default; overflow: hidden; } ModalScreen { background: transparent; }"
 
     class SnapshotReady(Message):
@@ -155,6 +156,10 @@ class FwtopApp(App[None]):
         A terminal that shrinks and grows within a moment has lost cells, although its size is as before.
         """
         self.set_timer(_SETTLED_SECONDS, self._send_whole_frame)
+
+    def action_send_again(self) -> None:
+        """Send a whole frame: another program wrote on the terminal, or cleared it."""
+        self._send_whole_frame()
 
     def _send_whole_frame(self) -> None:
         if not self.main.is_mounted or not self.screen_stack:  # not yet, or not any more

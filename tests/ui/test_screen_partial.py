@@ -125,7 +125,7 @@ async def test_a_change_of_tab_sends_no_cell_that_is_shown_already() -> None:
             assert sum(map(len, sent)) < 5 * changed + 1_000
 
 
-async def test_a_resize_to_the_same_size_sends_a_whole_frame() -> None:
+async def test_a_resize_to_the_same_size_and_ctrl_l_send_a_whole_frame() -> None:
     """Shrunk and grown again before the program looks, a terminal has lost cells, figures or no."""
     async with running(snapshot()) as run:
         sent: list[object] = []
@@ -139,3 +139,8 @@ async def test_a_resize_to_the_same_size_sends_a_whole_frame() -> None:
         run.app.post_message(events.Resize(run.app.size, run.app.size))
         await run.until(lambda: any(isinstance(update, LayoutUpdate) for update in sent))
         assert next(update for update in sent if isinstance(update, LayoutUpdate)).region.size == run.app.size
+        for before in ("down", "question_mark"):  # which opens a dialog
+            await run.press(before)
+            sent.clear()
+            await run.press("ctrl+l")
+            assert any(isinstance(update, LayoutUpdate) for update in sent)
