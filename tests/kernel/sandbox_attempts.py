@@ -202,7 +202,10 @@ def main() -> None:
     profile = Profile(sys.argv[1])
     console = unprivileged_user()
     account = dissector_user() if profile is Profile.DISSECTOR else console
-    sibling = subprocess.Popen(["sleep", "60"], user=console.pw_uid, group=console.pw_gid, extra_groups=[])
+    # Not on the pipe: who reads that to its end would wait for it where SIGHUP is ignored (nohup)
+    sibling = subprocess.Popen(
+        ["sleep", "60"], stdout=subprocess.DEVNULL, user=console.pw_uid, group=console.pw_gid, extra_groups=[]
+    )
     os.chdir("/")
     drop_privileges(account)
     tries = attempts(sibling.pid)
