@@ -224,6 +224,7 @@ _USELESS = {
     "session": ("hold", "why", *_PREVIEWS),
     "lost": ("why", "proposal", *_PREVIEWS),  # the guardian
 }
+_TYPED = ("filter", "command")  # actions after which keys are text
 _NAMED_KEY = re.compile(r"\{(\w+)\}")
 
 
@@ -253,9 +254,19 @@ class KeyMap:
         return _NAMED_KEY.sub(lambda found: self.label(labels[found[1]]), template)
 
     def bindings(self) -> list[Binding]:
-        """Return one Textual binding per key, which passes itself on to `press`."""
+        """Return one Textual binding per key, which passes itself on to `press`.
+
+        A key after which one types acts before the next is looked at: a slow link delivers "/udp" at once,
+        and none of these letters may be taken for a key.
+        """
         names = dict.fromkeys(name for row in self.keys for name in row.keys)
-        return [Binding(name, f"press({name!r})", show=False) for name in names]
+        return [
+            Binding(name, f"press({name!r})", show=False, priority=self.begins_text(name)) for name in names
+        ]
+
+    def begins_text(self, name: str) -> bool:
+        """Return whether keys are text after this one."""
+        return any(name in row.keys for row in self.keys if row.action in _TYPED)
 
     def action(self, name: str, tab: str) -> str:
         """Return what a key does on a tab; a key of that tab wins. "" if nothing."""

@@ -160,6 +160,11 @@ class TabScreen(RuleKeysScreen, inherit_bindings=False):
         """Go to the tab that was clicked."""
         self.show_tab(message.name)
 
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool:
+        """Leave a key that begins a text to the text that is being typed."""
+        typing = action == "press" and self._filter.has_focus
+        return not (typing and KEY_MAP.begins_text(str(parameters[0])))
+
     async def action_press(self, key: str) -> None:
         """Do what a key means on the present tab."""
         action = KEY_MAP.action(key, self.tab.name)
@@ -237,7 +242,7 @@ class TabScreen(RuleKeysScreen, inherit_bindings=False):
         """Ask for a text that rows must contain."""
         self._filter.value = self.panel.filter_text
         self._filter.display = True
-        self._filter.focus()
+        self.set_focus(self._filter)  # at once; Widget.focus() would let keys that follow pass by
 
     def on_input_changed(self, event: Input.Changed) -> None:
         """Filter while typing."""

@@ -33,6 +33,11 @@ class Run:
 
     async def press(self, *keys: str) -> None:
         """Send keys as the terminal does; Pilot's own press waits 60 ms of wall time after each."""
+        for key in keys:
+            await self.press_at_once(key)
+
+    async def press_at_once(self, *keys: str) -> None:
+        """Send keys as a slow link delivers them: all of them before the first one is looked at."""
         driver = self.app._driver
         assert driver is not None
         for key in keys:
@@ -40,7 +45,7 @@ class Run:
             event = events.Key(name, key if len(key) == 1 else None)
             event.set_sender(self.app)
             driver.send_message(event)
-            await self.settle()
+        await self.settle()
 
     async def settle(self) -> None:
         """Let everything run that can, until the event loop only waits: for a clock, a thread or input."""

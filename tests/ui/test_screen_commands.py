@@ -377,3 +377,13 @@ async def test_the_actions_of_a_tab_are_commands_there_only() -> None:
             names = {command.name for command in run.app.main.commands.known()}
             own = {setting_name(row) for row in KEYS if row.tab == tab.name}
             assert special & names == special & own
+
+
+async def test_text_that_comes_at_once_with_its_key_is_not_taken_for_keys() -> None:
+    async with running(snapshot()) as run:
+        await run.press_at_once(*"/pub:1")
+        assert run.app.main.panel.rows.filter == "pub:1"
+        assert not run.feed.controls.calls
+        await run.press("enter")
+        await run.press_at_once(*":tab path", "enter")
+        assert run.app.main.tab.name == "path"
