@@ -20,7 +20,7 @@ _TRUNCATED = 0x02
 
 
 @dataclass(slots=True)
-class Fared:
+class ClientAnswers:
     """What became of the clients' questions."""
 
     asked: int = 0
@@ -34,16 +34,18 @@ class Fared:
         return self.answered / self.asked if self.asked else 0.0
 
 
-def ask_names(netns: str, server: str, clients: Sequence[str], names: Sequence[str], seconds: float) -> Fared:
+def ask_names(
+    netns: str, server: str, clients: Sequence[str], names: Sequence[str], seconds: float
+) -> ClientAnswers:
     """Let clients of a namespace ask a server for names, each from an address of its own."""
-    fared = Fared()
+    answers = ClientAnswers()
 
     async def run() -> None:
         end = time.monotonic() + seconds
-        await asyncio.gather(*(_client(_Stub(netns, server, one), names, end, fared) for one in clients))
+        await asyncio.gather(*(_client(_Stub(netns, server, one), names, end, answers) for one in clients))
 
     asyncio.run(run())
-    return fared
+    return answers
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,18 +64,18 @@ class _Stub:
         return sock
 
 
-async def _client(stub: _Stub, names: Sequence[str], end: float, fared: Fared) -> None:
+async def _client(stub: _Stub, names: Sequence[str], end: float, answers: ClientAnswers) -> None:
     await asyncio.sleep(random.random() * _PAUSE_SECONDS)  # noqa: S311
     while time.monotonic() < end:
         started = time.monotonic()
-        fared.asked += 1
-        if await _resolve(stub, random.choice(names), fared):  # noqa: S311
-            fared.answered += 1
-            fared.seconds.append(time.monotonic() - started)
+        answers.asked += 1
+        if await _resolve(stub, random.choice(names), answers):  # noqa: S311
+            answers.answered += 1
+            answers.seconds.append(time.monotonic() - started)
         await asyncio.sleep(_PAUSE_SECONDS)
 
 
-async def _resolve(stub: _Stub, name: str, fared: Fared) -> bool:
+async def _resolve(stub: _Stub, name: str, answers: ClientAnswers) -> bool:
     head = struct.pack(">6H", random.randrange(1 << 16), 0x0100, 1, 0, 0, 0)  # noqa: S311
     question = head + wire_name([label.encode() for label in name.split(".")]) + b"\0\1\0\1"
     with stub.socket(socket.SOCK_DGRAM) as sock:
@@ -82,7 +84,7 @@ async def _resolve(stub: _Stub, name: str, fared: Fared) -> bool:
             with contextlib.suppress(TimeoutError, OSError):
                 answer = await _exchange(sock, question)
                 if answer[2] & _TRUNCATED:
-                    fared.by_tcp += 1
+                    answers.by_tcp += 1
                     return await _by_tcp(stub, question)
                 return _is_answer(answer)
     return False

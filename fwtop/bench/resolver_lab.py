@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 
-from fwtop.bench.dns_clients import Fared, ask_names
+from fwtop.bench.dns_clients import ClientAnswers, ask_names
 from fwtop.kernel.namespaces import inside
 from fwtop.lab import namespaces
 from fwtop.lab.network import ATTACKER_INTERFACE, GATEWAY_4, VICTIM_4, VICTIM_INTERFACE
@@ -176,8 +176,8 @@ class ResolverLab:
                     time.sleep(0.05)
         raise FwtopError(f"unbound at {address} did not begin to answer; the lab is taken down again")
 
-    def clients(self, seconds: float) -> Fared:
-        """Let the clients ask real names for so long; return how they fared."""
+    def clients(self, seconds: float) -> ClientAnswers:
+        """Let the clients ask real names for so long; return what became of their questions."""
         return ask_names(self.attacker, VICTIM_4, CLIENTS, NAMES, seconds)
 
     def reflected(self) -> tuple[int, int]:

@@ -82,7 +82,7 @@ class MainScreen(SnapshotScreen, inherit_bindings=False):
             return
         if kind in _BLOCKS and spared(item):
             key = KEY_MAP.label("block_spared")
-            self.say(f"this is a client or a known peer: {key} blocks it all the same", WARN)
+            self.say(f"this is a client or a known peer: {key} previews a block of it", WARN)
             return
         self._start(kind, item)
 

@@ -49,7 +49,7 @@ async def block(run: Run, key: str) -> None:
 @checks("block_spared", spoofed_syns)
 async def block_spared(run: Run, key: str) -> None:
     await run.press("v", "end", "b")
-    assert "B blocks it" in run.status
+    assert "B previews a block" in run.status
     await run.press(key)
     rule = drafted(run)
     assert (rule.kind, [str(prefix) for prefix in rule.match.sources]) == (Kind.IPSET, ["198.51.100.9"])

@@ -305,7 +305,7 @@ async def test_b_spares_clients_and_B_does_not() -> None:
     async with running(scenes.spoofed(), SIZES[1], feed=feed_of()) as run:
         await opened(run)
         await run.press("slash", *'fwtop.who == "client"', "enter", "b")
-        assert "B blocks it all the same" in run.status
+        assert "B previews a block of it" in run.status
         await run.press("B")
         await run.until(lambda: run.dialog == "RuleDialog")
 

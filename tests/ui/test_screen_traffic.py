@@ -118,7 +118,7 @@ async def test_a_client_is_blocked_by_its_own_key_only() -> None:
         await run.press("end")
         for key in ("b", "x"):
             await run.press(key)
-            assert "B blocks it" in run.status
+            assert "B previews a block" in run.status
             assert run.dialog != "RuleDialog"
         await run.press("B")
         assert isinstance(run.app.screen, RuleDialog)
