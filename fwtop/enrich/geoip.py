@@ -104,9 +104,7 @@ class Database:
     def _records(self, family: U8, hi: U64, lo: U64) -> I64:
         """Return the record numbers of addresses; those of the last look-ups are remembered."""
         if len(family) > _MOST_REMEMBERED // 4:  # a flood of forged sources: none of them comes again
-            scattered = self.file.records(family, hi, lo)
-            self.file.unmap_pages()  # 5 MiB in such a flood; 0.5 ms to map them again
-            return scattered
+            return self.file.records(family, hi, lo)
         found = self._found
         keys = hi * _KEY_FACTOR ^ lo
         records, known = found.get(keys, family, hi, lo)
@@ -133,6 +131,7 @@ class Database:
             content = self.file.content(record)
             country[place] = _country_number(content)
             asn[place] = _system(content)[0]
+        self.file.unmap_pages()
         known, countries, numbers = self._cache
         joined = np.concatenate([known, records])
         order = np.argsort(joined)
@@ -152,6 +151,7 @@ class Database:
         known, _, numbers = self._cache
         records = known[np.flatnonzero(numbers == asn)[:_RECORDS_OF_A_NAME]].tolist()
         name = next(filter(None, (_system(self.file.content(record))[1] for record in records)), "")
+        self.file.unmap_pages()
         if name:
             if len(self._names) >= _MOST_NAMES:
                 self._names.clear()
@@ -166,7 +166,7 @@ class Database:
         text = f"{self.file.path}: {safe_text(meta.database_type, limit=40)} of {day} ({age} days old)"
         if age > _STALE_DAYS:
             text += ", getting stale"
-        licence = meta.description.get("en", "") if isinstance(meta.description, dict) else ""
+        licence = meta.description.get("en", "")
         return f"{text}. {safe_text(licence, limit=300)}" if licence else text
 
 
