@@ -16,7 +16,7 @@ from fwtop.analysis.engine.compete import Explained
 from fwtop.analysis.fate import fates
 from fwtop.analysis.held.memory import HeldMemory
 from fwtop.analysis.history.acquaintances import Acquaintances
-from fwtop.analysis.history.baseline import Baseline
+from fwtop.analysis.history.baseline import Baseline, class_rates
 from fwtop.analysis.history.scan_memory import ScanMemory
 from fwtop.analysis.history.timeline import Known, Timeline, activity
 from fwtop.analysis.proposals.cache import Advice, Fingerprint, StableNumbers
@@ -29,7 +29,7 @@ from fwtop.analysis.window.packet_signatures import SignatureSearch, packet_sign
 from fwtop.analysis.window.payload_table import shown_payloads
 from fwtop.analysis.window.traffic import TCP, Traffic
 from fwtop.analysis.window.traffic_part import JudgedTraffic
-from fwtop.model.traffic.packets import PacketBatch
+from fwtop.model.traffic.packets import F64, PacketBatch
 from fwtop.model.traffic.snapshot import Judgement, Tables
 from fwtop.model.traffic.window import NoOrigin, OriginLookup, Window
 
@@ -39,11 +39,12 @@ _SHORT = 100  # packets: in a shorter capture only an attack that is nearly all 
 
 @dataclass
 class _Pending:
-    """Packets of a quiet tick on hold: they may contain the onset of an attack."""
+    """What a quiet tick would teach, on hold: it may contain the onset of an attack."""
 
     end: float
     seconds: float
-    packets: PacketBatch
+    rates: F64  # packets per second by traffic class
+    packets: PacketBatch  # as many as the baseline would take of them
 
 
 class Advisor:
@@ -149,15 +150,18 @@ class Advisor:
         ):  # one long window, as in `fwtop snapshot`: learn all but its end
             settle = self.config.settle_seconds
             old = fresh.time_ns < int(fresh.time_ns.max()) - int(settle * 1e9)
-            self._keep(_Pending(end - settle, seconds - settle, fresh.select(old)))
+            self._keep(self._pending_of(fresh.select(old), end - settle, seconds - settle))
             fresh, seconds = fresh.select(~old), settle
-        self._pending.append(_Pending(end, seconds, fresh))
+        self._pending.append(self._pending_of(fresh, end, seconds))
         while self._pending and self._pending[0].end <= end - self.config.settle_seconds:
             self._keep(self._pending.pop(0))
 
+    def _pending_of(self, packets: PacketBatch, end: float, seconds: float) -> _Pending:
+        return _Pending(end, seconds, class_rates(packets, seconds), self.baseline.bounded(packets))
+
     def _keep(self, settled: _Pending) -> None:
         """Learn the rates of quiet packets at once, and the packets when there are some seconds of them."""
-        self.baseline.keep_rates(settled.packets, settled.packets.weight, settled.seconds)
+        self.baseline.keep_rates(settled.rates, settled.seconds)
         self._settled.append(settled)
         if self.baseline.ready and sum(part.seconds for part in self._settled) < _LEARN_SECONDS:
             return

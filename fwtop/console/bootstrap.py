@@ -3,51 +3,44 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import socket
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fwtop.analysis.advisor import Advisor
 from fwtop.analysis.config import AdviseConfig, read_thresholds
 from fwtop.analysis.history.baseline import Baseline
-from fwtop.console.attach import Earlier, find_earlier
-from fwtop.console.control.controls import LiveControls
 from fwtop.console.control.guardian_link import GuardianLink
 from fwtop.console.evidence import EvidenceSampler
 from fwtop.console.handoff import Handoff, Options
 from fwtop.console.live import LiveSession, RulePreviews
-from fwtop.console.packets.packet_lists import LivePackets
-from fwtop.console.packets.packet_ring import PacketRing
-from fwtop.console.packets.samples import SamplePackets
 from fwtop.console.recorder import Recorder
 from fwtop.console.refresh_rate import RefreshRate
 from fwtop.console.traffic_parts import TrafficParts
-from fwtop.dissect.client import Dissector
 from fwtop.enrich.cities import open_cities
 from fwtop.enrich.geoip import GeoLookup, open_lookup
-from fwtop.enrich.prefixes import prefixes_of_asn, prefixes_of_country
 from fwtop.live.connections import ConnectionMeter
 from fwtop.live.netstat import TcpServiceMeter
-from fwtop.live.source import LiveSource
+from fwtop.live.source import FEWER_SAMPLES, SAMPLES_PER_SECOND, LiveSource
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.costs import load_costs
 from fwtop.model.errors import FwtopError
-from fwtop.model.paths import STATE_DIRECTORY
 from fwtop.model.protocol import Rescan, Symbols
 from fwtop.model.rule import Preview, Rule
 from fwtop.model.text import safe_text
-from fwtop.model.traffic.history import Trends
 from fwtop.model.traffic.packets import PacketBatch
 from fwtop.model.traffic.snapshot import Origin, Snapshot
-from fwtop.model.traffic.window import Window
+from fwtop.model.traffic.window import OriginLookup, Window
 from fwtop.observe.messages import decode_observation
 from fwtop.stats.engine import Engine
 from fwtop.store.baselines import BaselineStore
-from fwtop.store.history_schema import FILE_NAME
-from fwtop.store.trends import read_trends
+
+if TYPE_CHECKING:  # a recorder does without them
+    from fwtop.console.attach import Earlier
+    from fwtop.console.packets.packet_ring import PacketRing
 
 _INTERFACES = Path("/sys/class/net")
 
@@ -102,14 +95,16 @@ _ASIDE_SECONDS = 0.5  # limit for the observing thread's other requests, so that
 class LiveConsole:
     """The parts of a live console that its modes share."""
 
+    origin: Origin
     options: Options
     links: tuple[GuardianLink, ...]
     source: LiveSource
     session: LiveSession
+    advisor: Advisor
+    lookup: OriginLookup
     recorder: Recorder | None
-    controls: LiveControls
     preview: Callable[[Rule], Preview]
-    earlier: Earlier
+    earlier: Earlier | None  # None: it looked for no other process's session
 
     def take(self, snapshot: Snapshot) -> Snapshot:
         """Record a snapshot; return it with a note if recording fails."""
@@ -120,6 +115,10 @@ class LiveConsole:
     ) -> None:
         """Tick, record and deliver until `stop` is set."""
         self.session.run(stop, tick_seconds, lambda snapshot: on_snapshot(self.take(snapshot)))
+
+    def latest_window(self) -> Window | None:
+        """Return the window of the last tick."""
+        return None if self.session.latest is None else self.session.latest.window
 
     def close(self, *, clean: bool = True) -> None:
         """End the recording and disconnect from the guardian."""
@@ -132,18 +131,29 @@ class LiveConsole:
 
 
 def build(
-    options: Options, handoff: Handoff, descriptors: list[int], *, window_seconds: float | None
+    options: Options,
+    handoff: Handoff,
+    descriptors: list[int],
+    *,
+    window_seconds: float | None,
+    find_earlier: Callable[[Origin], Earlier] | None = None,
+    ring: PacketRing | None = None,
 ) -> LiveConsole:
-    """Build the console; raises FwtopError."""
+    """Build the console; raises FwtopError.
+
+    `find_earlier` looks for what another process saw of these interfaces; `ring` keeps the newest packets.
+    """
     link = GuardianLink(socket.socket(fileno=descriptors[0]))
     # Three connections, so that slow requests delay neither keep and undo nor the observation.
     quick, watching = link.another(), link.another()
     observation = decode_observation(handoff.watch)
+    watched = options.mode != "record" or options.jsonl_fd is not None
     source = LiveSource(
         observation,
         dict(zip(handoff.names, descriptors[1:], strict=True)),
         ask_symbols=lambda: _names(watching),
         renew_scope=lambda: _rescan(watching),
+        samples=SAMPLES_PER_SECOND if watched else FEWER_SAMPLES,  # of a flood: half of memory and time
     )
     origin = Origin(
         "live", tuple(safe_text(item.name) for item in observation.interfaces), options.netns, None
@@ -153,13 +163,13 @@ def build(
     lookup = open_lookup(options.geoip)
     # /sys shows the interfaces of the namespace that mounted it, not of another watched one.
     loaded = load_config(origin.interfaces if options.netns is None else ())
-    earlier = find_earlier(origin) if options.mode == "tui" else Earlier()
+    earlier = find_earlier(origin) if find_earlier is not None else None
     baseline = _stored_baseline(host, options)
-    advisor = Advisor(loaded.config, baseline=baseline, lookup=lookup, known=earlier.attacks)
+    known = earlier.attacks if earlier is not None else ()
+    advisor = Advisor(loaded.config, baseline=baseline, lookup=lookup, known=known)
     engine = Engine(lookup, window_seconds=window_seconds, top=options.top, live=True, own=own)
     notes = [safe_text(warning) for warning in observation.warnings]
     notes += loaded.notes
-    ring = PacketRing()
     session = LiveSession(
         watching,
         source,
@@ -171,16 +181,12 @@ def build(
         notes=notes,
         late=lambda: link.late() + quick.late(),
         connections=ConnectionMeter(),
-        refresh=RefreshRate(watched=options.mode != "record" or options.jsonl_fd is not None),
-        ring=ring if options.mode == "tui" else None,
+        refresh=RefreshRate(watched=watched),
+        ring=ring,
     )
 
-    def latest_window() -> Window | None:
-        return None if session.latest is None else session.latest.window
-
     def arrived() -> PacketBatch | None:
-        window = latest_window()
-        return None if window is None else window.arrived
+        return None if session.latest is None else session.latest.window.arrived
 
     recorder = None
     if options.store:
@@ -194,43 +200,21 @@ def build(
             evidence=evidence,
             geoip=lookup.describe() if isinstance(lookup, GeoLookup) else "",
         )
-        if earlier.path is None:  # else the recorder's is kept, which has seen more
+        if earlier is None or earlier.path is None:  # else the recorder's is kept, which has seen more
             recorder.baseline = advisor.baseline.to_bytes
 
     previews = RulePreviews(lambda: session.latest, advisor.config)
-
-    dissector = None
-    if options.dissector_fd is not None:
-        dissector = Dissector(socket.socket(fileno=options.dissector_fd))
-
-    samples = SamplePackets(latest_window, lookup, dissector)
-
-    packets = LivePackets(lambda: ring.latest, lambda: (session.statuses, session.allowed, advisor.standing))
-
-    def export(format_name: str) -> str:
-        if recorder is None:
-            raise FwtopError("this session is not stored, so there is nothing to report on")
-        return recorder.export(format_name, dissector.dissect if dissector is not None else None)
-
-    def trends(at: float) -> Trends:
-        return read_trends(STATE_DIRECTORY / FILE_NAME, at, interfaces=origin.interfaces, netns=origin.netns)
-
-    parts = TrafficParts(lambda: advisor.judged, session.mark, lookup, options.top)
-    controls = LiveControls(
-        link,
-        quick=quick,
-        preview=previews.preview,
-        expand=expand_origin,
-        samples=samples,
-        packets=packets,
-        parts=parts,
-        trends=trends,
-        export=export,
-        changed=session.rules_changed,
-        readonly="started with --readonly" if options.readonly else "",
-    )
     return LiveConsole(
-        options, (link, quick, watching), source, session, recorder, controls, previews.preview, earlier
+        origin,
+        options,
+        (link, quick, watching),
+        source,
+        session,
+        advisor,
+        lookup,
+        recorder,
+        previews.preview,
+        earlier,
     )
 
 
@@ -256,16 +240,3 @@ def _stored_baseline(host: str, options: Options) -> Baseline | None:
         return Baseline.from_bytes(stored) if stored else None
     except ValueError:
         return None  # another version, or damaged: learn a new one
-
-
-def expand_origin(rule: Rule) -> Rule:
-    """Expand a rule's origin `asn:N` or `country:CC` to prefixes; return other rules unchanged."""
-    kind, _, name = (rule.origin or "").partition(":")
-    if rule.match.sources or kind not in ("asn", "country"):
-        return rule
-    prefixes = prefixes_of_asn(int(name)) if kind == "asn" else prefixes_of_country(name)
-    if not prefixes:
-        raise FwtopError(
-            f"the address database knows no prefixes of {safe_text(rule.origin)}; nothing was blocked"
-        )
-    return dataclasses.replace(rule, match=dataclasses.replace(rule.match, sources=tuple(prefixes)))

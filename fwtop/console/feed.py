@@ -6,9 +6,12 @@ import itertools
 import threading
 from collections.abc import Callable
 
+from fwtop.console.attach import find_earlier
 from fwtop.console.bootstrap import WINDOW_SECONDS, LiveConsole, build
+from fwtop.console.control.screen_controls import live_controls
 from fwtop.console.garbage import keep_out_of_collections
 from fwtop.console.handoff import Handoff, Options
+from fwtop.console.packets.packet_ring import PacketRing
 from fwtop.model.config_file import ConfigText
 from fwtop.model.traffic.snapshot import Snapshot
 from fwtop.ui.app import FwtopApp
@@ -24,8 +27,8 @@ _JOIN_SECONDS = 1.0
 class LiveFeed:
     """Observes on a thread of its own. Pausing only stops delivery; observing and storing continue."""
 
-    def __init__(self, console: LiveConsole, tick_seconds: float) -> None:
-        self.controls = console.controls
+    def __init__(self, console: LiveConsole, ring: PacketRing, tick_seconds: float) -> None:
+        self.controls = live_controls(console, ring)
         self._console = console
         self._tick_seconds = tick_seconds
         self._stop = threading.Event()
@@ -45,7 +48,8 @@ class LiveFeed:
 
     def past(self) -> tuple[tuple[Past, ...], dict[str, float]]:
         """Return what a recorder saw before the screen was opened."""
-        return self._console.earlier.past, self._console.earlier.rules
+        earlier = self._console.earlier
+        return ((), {}) if earlier is None else (earlier.past, earlier.rules)
 
     def start(self, on_snapshot: OnSnapshot, on_error: OnError) -> None:
         """Begin observing."""
@@ -86,10 +90,13 @@ _SLOW_TICK_SECONDS = 2.0
 
 def run_screen(options: Options, handoff: Handoff, descriptors: list[int]) -> int:
     """Show live traffic until the operator quits; returns the exit status."""
-    console = build(options, handoff, descriptors, window_seconds=WINDOW_SECONDS)
+    ring = PacketRing()
+    console = build(
+        options, handoff, descriptors, window_seconds=WINDOW_SECONDS, find_earlier=find_earlier, ring=ring
+    )
     settings = read_settings(ConfigText(*file) for file in handoff.settings)
     slow = options.slow or settings.settings().slow is True
-    feed = LiveFeed(console, _SLOW_TICK_SECONDS if slow else _TICK_SECONDS)
+    feed = LiveFeed(console, ring, _SLOW_TICK_SECONDS if slow else _TICK_SECONDS)
     clean = False
     try:
         status = FwtopApp(feed, slow=slow, settings=settings).run_to_exit()

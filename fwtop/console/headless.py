@@ -12,11 +12,9 @@ import time
 from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from fwtop.alarms.message import Alarm
-from fwtop.console.automatic.agent import Agent
-from fwtop.console.automatic.policy import Policy
 from fwtop.console.bootstrap import WINDOW_SECONDS, LiveConsole, build
 from fwtop.console.handoff import Handoff, Options
 from fwtop.console.publish.outputs import Outputs
@@ -25,6 +23,9 @@ from fwtop.console.text import render
 from fwtop.model.rule import Rule
 from fwtop.model.traffic.snapshot import Snapshot
 from fwtop.render.observation import observation_json, rfc3339
+
+if TYPE_CHECKING:
+    from fwtop.console.automatic.agent import Agent
 
 _POLL_SECONDS = 0.1  # interval of draining the ring buffer; judgement comes at the end
 _SATURATED_POLL_SECONDS = 0.5  # while every CPU is saturated, with fewer samples
@@ -111,6 +112,9 @@ def _automatic(options: Options, console: LiveConsole) -> Agent | None:
     """Start what installs rules by itself, if the operator has allowed that."""
     if not options.automatic:
         return None
+    from fwtop.console.automatic.agent import Agent  # late: 1 MB that few recorders need
+    from fwtop.console.automatic.policy import Policy
+
     link = console.links[0].another()
     return Agent(Policy.from_dict(options.automatic), link, console.session.rules_changed)
 

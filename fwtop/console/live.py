@@ -6,7 +6,7 @@ import dataclasses
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from fwtop.analysis.advisor import at_most
 from fwtop.analysis.config import AdviseConfig
@@ -17,7 +17,6 @@ from fwtop.console.control.guardian_link import GuardianLink
 from fwtop.console.control.rules import RuleMonitor
 from fwtop.console.control.surroundings import SurveyMonitor
 from fwtop.console.garbage import FreedMemory
-from fwtop.console.packets.packet_ring import PacketRing
 from fwtop.console.refresh_rate import RefreshRate
 from fwtop.console.running_totals import RunningTotals
 from fwtop.model.addresses.address import Prefix
@@ -30,6 +29,9 @@ from fwtop.model.traffic.packets import PacketBatch
 from fwtop.model.traffic.snapshot import Judgement, Origin, Snapshot, Sources, Tables
 from fwtop.model.traffic.window import Window
 from fwtop.stats.listeners import with_rates
+
+if TYPE_CHECKING:  # a recorder has none
+    from fwtop.console.packets.packet_ring import PacketRing
 
 _CLIENTS = 20  # that are listed during an attack, however little they send
 _SOME_CONNECTIONS = 32

@@ -147,7 +147,9 @@ class Metadata:
             raise TypeError("the metadata are not a map")
         texts = found.get("description")
         return Metadata(
-            *(int(found[name]) for name in ("node_count", "record_size", "ip_version")),
+            int(found["node_count"]),
+            int(found["record_size"]),
+            int(found["ip_version"]),
             str(found.get("database_type", "")),
             int(found.get("build_epoch", 0)),
             {str(key): str(text) for key, text in texts.items()} if isinstance(texts, dict) else {},

@@ -5,7 +5,6 @@ from __future__ import annotations
 from fwtop.harden.playbook import Options, Plan, rule_of
 from fwtop.model.errors import FwtopError
 from fwtop.resolver.advice import Advice, Machine, advise
-from fwtop.resolver.observe import observe
 from fwtop.resolver.view import View
 
 TITLE = "a server that answers DNS to the world: attacks through it stopped, its clients answered"
@@ -21,6 +20,8 @@ def plan(options: Options) -> Plan:
         raise FwtopError(f"the sockets can't be listed: {error.strerror}; try it as root", 3) from None
     if not machine.servers:
         return Plan("nobody listens on port 53", refused="no process here waits on port 53")
+    from fwtop.resolver.observe import observe  # late: a console that proposes this never observes by it
+
     view = observe(OBSERVE_SECONDS)
     return plan_for(view, machine, advise(view, machine, options.ttl_seconds, options.created_by), options)
 

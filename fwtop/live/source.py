@@ -30,7 +30,7 @@ from fwtop.parse.packets import parse_packets
 from fwtop.xdp.counts import XdpCounts
 
 SAMPLES_PER_SECOND = 20_000
-_SATURATED_SAMPLES = 8_000  # a second, when every processor is full: we compete with the receivers
+FEWER_SAMPLES = 8_000  # if nobody looks, or every processor is full: we compete with the receivers
 _RECORDS_PER_POLL = 1 << 14
 # Most tables show arrivals.
 _SHARES = {Hook.INGRESS: 2, Hook.XDP: 2, Hook.DROP: 1, Hook.ACCEPTED: 1}
@@ -46,7 +46,8 @@ class LiveSource:
     """Polls the observers through the descriptors that the guardian passed on.
 
     It owns the descriptors `fds`, by name. Two callbacks ask root for what needs privileges: `ask_symbols`
-    for the names of kernel functions, `renew_scope` to find the watched interfaces again.
+    for the names of kernel functions, `renew_scope` to find the watched interfaces again. About `samples` are
+    taken a second.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class LiveSource:
         *,
         ask_symbols: NameLookup | None = None,
         renew_scope: Callable[[], None] | None = None,
+        samples: int = SAMPLES_PER_SECOND,
     ) -> None:
         self._fds = dict(fds)
         self._ring = RingBuffer(fds["ring"], observation.ring_bytes)
@@ -66,6 +68,7 @@ class LiveSource:
             reasons=observation.reason_slots,
         )
         self._renew_scope = renew_scope
+        self._samples = samples
         self._max_watched = observation.max_watched
         self._watched = list(observation.watched)
         self._duty_cycle = DutyCycle(self._maps, observation.attachments, fds)
@@ -180,7 +183,7 @@ class LiveSource:
         rates = {Hook.INGRESS: arrived, Hook.DROP: dropped, Hook.ACCEPTED: accepted}
         # Before the first XDP drop: a rule that is installed next may drop everything
         rates[Hook.XDP] = early_packets / seconds or arrived
-        budget = _SATURATED_SAMPLES if self._processors.cpu_saturated else SAMPLES_PER_SECOND
+        budget = FEWER_SAMPLES if self._processors.cpu_saturated else self._samples
         self._one_in |= choose_one_in(rates, budget)
         for hook, n in self._one_in.items():
             self._maps.set_one_in(hook, n)  # even if unchanged: a full ring may have raised it

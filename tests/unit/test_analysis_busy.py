@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 
-import numpy as np
 import pytest
 from analysis_factory import STARTED, make_batch, make_window
 from analysis_flows import HOST, Frame, connection, hosts, segment
@@ -13,7 +12,7 @@ from analysis_flows import HOST, Frame, connection, hosts, segment
 from fwtop.analysis.advisor import make_context
 from fwtop.analysis.classify import find_attacks
 from fwtop.analysis.config import AdviseConfig
-from fwtop.analysis.history.baseline import Baseline
+from fwtop.analysis.history.baseline import Baseline, class_rates
 
 SECONDS = 3.0
 PAGE = b"HTTP/1.1 403 Forbidden\r\nConnection: close\r\n\r\n<html>blocked</html>"
@@ -60,7 +59,7 @@ def busy() -> Baseline:
     batch = make_batch(sorted(uploads(Random(1))))
     learned = Baseline()
     for _ in range(4):
-        learned.keep_rates(batch, np.ones(len(batch)), SECONDS)
+        learned.keep_rates(class_rates(batch, SECONDS), SECONDS)
     learned.keep_rows(batch)
     assert learned.ready
     return learned
@@ -92,7 +91,7 @@ def test_connections_that_seldom_speak_are_no_flood_where_they_are_usual() -> No
     batch = make_batch(sorted(strays(rng, 0, "A", b"", 6_000)))
     usual = Baseline()
     for _ in range(4):
-        usual.keep_rates(batch, np.ones(len(batch)), SECONDS)
+        usual.keep_rates(class_rates(batch, SECONDS), SECONDS)
     usual.keep_rows(batch)
     context = make_context(make_window(batch, SECONDS, live=True, started=STARTED), AdviseConfig(), usual)
     assert find_attacks(context) == []

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 
-import numpy as np
 import pytest
 from analysis_factory import FLAGS, address, ethernet, ip, make_batch, make_tables, make_window, tcp, udp
 
 from fwtop.analysis.advisor import Advisor
+from fwtop.analysis.history.baseline import class_rates
 
 COUNT = 6000
 TARGET = {4: address("192.0.2.1"), 6: address("2001:db8::1")}
@@ -125,7 +125,7 @@ def test_distances_from_before_the_attack_tell_who_borrows_addresses(same: bool)
         attack.append((number / 1500, ethernet(ip(neighbour, TARGET[4], 17, flood, ttl=far))))
     advisor = Advisor()
     advisor.baseline.keep_rows(make_batch(quiet))
-    advisor.baseline.keep_rates(make_batch(quiet), np.ones(len(quiet)), 45.0)
+    advisor.baseline.keep_rates(class_rates(make_batch(quiet), 45.0), 45.0)
     window = make_window(make_batch(attack), 3.0, live=True)
     (found,) = advisor.judge(window, make_tables(window)).attacks
     evidence = " ".join(found.evidence)

@@ -13,7 +13,7 @@ from analysis_payloads import client_hello, dns_answer, dns_name
 from fwtop.analysis.advisor import make_context
 from fwtop.analysis.classify import find_attacks
 from fwtop.analysis.config import AdviseConfig
-from fwtop.analysis.history.baseline import Baseline
+from fwtop.analysis.history.baseline import Baseline, class_rates
 from fwtop.analysis.window.own_probes import answers_to_probes
 
 
@@ -131,7 +131,7 @@ def test_amplified_answers_are_compared_with_what_usually_comes_from_their_port(
 
     for _ in range(6):
         packets = make_batch(stream(2000, 1.0))
-        baseline.keep_rates(packets, packets.weight, 1.0)
+        baseline.keep_rates(class_rates(packets, 1.0), 1.0)
         baseline.keep_rows(packets)
     assert baseline.ready
     servers = hosts(rng, 300)

@@ -26,18 +26,35 @@ _NOT_FOR_A_SCREEN = {
     "http", "numpy.fft", "numpy.polynomial", "numpy.random", "prometheus_client", "pygments",
     "rich.markdown", "rich.traceback", "ssl", "unittest",
 }  # fmt: skip
-_SCREEN = (
+# What a recorder does without: screen, keys, players, a DNS server's play-book, automatic rules.
+_NOT_FOR_A_RECORDER = _NOT_FOR_A_SCREEN | {
+    "asyncio", "email", "fwtop.console.attach", "fwtop.console.automatic.agent",
+    "fwtop.console.control.controls",
+    "fwtop.console.playback", "fwtop.report", "fwtop.resolver.advice", "fwtop.ui", "maxminddb",
+    "multiprocessing",
+    "statistics", "subprocess", "textual",
+}  # fmt: skip
+_CONSOLE = (
     "import sys; sys.path.insert(0, sys.argv[1]); from fwtop.console import lean\n"
-    "lean.without_openssl()\nimport fwtop.console.feed\n"
+    "lean.without_openssl()\n__import__(sys.argv[2])\n"
     "print(*(name for name, module in sys.modules.items() if module is not None))"
 )
 
 
-def test_no_module_is_loaded_for_a_screen_that_it_does_not_use() -> None:
-    argv = [sys.executable, "-I", "-c", _SCREEN, str(ROOT)]
+@pytest.mark.parametrize(
+    ("entry", "used", "unused"),
+    [
+        ("fwtop.console.feed", "textual.app", _NOT_FOR_A_SCREEN),
+        ("fwtop.console.headless", "fwtop.console.recorder", _NOT_FOR_A_RECORDER),
+    ],
+)
+def test_no_module_is_loaded_for_a_console_that_it_does_not_use(
+    entry: str, used: str, unused: set[str]
+) -> None:
+    argv = [sys.executable, "-I", "-c", _CONSOLE, str(ROOT), entry]
     loaded = set(subprocess.run(argv, capture_output=True, text=True, check=True).stdout.split())
-    assert "textual.app" in loaded
-    assert not _NOT_FOR_A_SCREEN & loaded
+    assert used in loaded
+    assert not unused & loaded
 
 
 def test_no_large_module_is_loaded_for_a_guardian() -> None:

@@ -88,7 +88,7 @@ class Baseline:
 
         That copies the whole reservoir, so several batches are best added together.
         """
-        new = [self._bounded(batch) for batch in batches]
+        new = [self.bounded(batch) for batch in batches]
         over = len(self.rows) + sum(map(len, new)) - self.capacity
         rows = self.rows
         if over > 0:
@@ -97,8 +97,8 @@ class Baseline:
         self.rows = PacketBatch.concat([rows, *new]) if len(rows) or len(new) > 1 else new[0]
         self.learned += sum(map(len, new))
 
-    def _bounded(self, packets: PacketBatch) -> PacketBatch:
-        """Choose from a busy tick's packets at random; their weights make up for the others."""
+    def bounded(self, packets: PacketBatch) -> PacketBatch:
+        """Choose at random what the reservoir takes of a busy tick; weights make up for the others."""
         if len(packets) <= _LEARN_ROWS:
             return packets
         factor = len(packets) / _LEARN_ROWS
@@ -125,13 +125,12 @@ class Baseline:
         self.rows = PacketBatch.concat([self.rows.select(kept), new])
         self.learned += count
 
-    def keep_rates(self, packets: PacketBatch, weight: F64, seconds: float) -> None:
-        """Add `seconds` of quiet traffic to the average rates."""
+    def keep_rates(self, rates: F64, seconds: float) -> None:
+        """Add `seconds` of quiet traffic to the average rates; `rates` are those of `class_rates`."""
         if seconds <= 0:
             return
-        sums = np.bincount(classes(packets), weight, len(CLASSES)) / seconds
         blend = min(1.0, seconds / min(_MEMORY_SECONDS, self.seconds + seconds))
-        for name, pps in zip(CLASSES, sums.tolist(), strict=True):
+        for name, pps in zip(CLASSES, rates.tolist(), strict=True):
             self.mean[name] = self.mean.get(name, 0.0) * (1 - blend) + pps * blend
             self.square[name] = self.square.get(name, 0.0) * (1 - blend) + pps * pps * blend
         self.seconds += seconds
@@ -174,6 +173,12 @@ class Baseline:
             mean=dict(zip(CLASSES, rates[:, 0].tolist(), strict=True)),
             square=dict(zip(CLASSES, rates[:, 1].tolist(), strict=True)),
         )
+
+
+def class_rates(packets: PacketBatch, seconds: float) -> F64:
+    """Return the packets per second of each of CLASSES; 0 in no time at all."""
+    sums = np.bincount(classes(packets), packets.weight, len(CLASSES))
+    return sums / seconds if seconds > 0 else np.zeros(len(CLASSES))
 
 
 def classes(packets: PacketBatch) -> U8:

@@ -1,21 +1,25 @@
-"""`fwtop harden resolver` as a proposal: what its steps would be by the questions of this window."""
+"""`fwtop harden resolver` as a proposal: what its steps would be by the questions of this window.
+
+Most machines are no DNS server: what only such a proposal needs, 1 MB, is imported for the first one.
+"""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from fwtop.analysis.context import AnalysisContext, Finding
 from fwtop.analysis.window.traffic import UDP
 from fwtop.harden.playbook import Options, rule_of
-from fwtop.harden.resolver import NAME
 from fwtop.model.rule import Rule
 from fwtop.model.traffic.packets import Fragment
-from fwtop.resolver.advice import Machine, advise
-from fwtop.resolver.counters import DnsCounters
-from fwtop.resolver.servers import PORT
-from fwtop.resolver.view import View, counts_of, view_of
+
+if TYPE_CHECKING:
+    from fwtop.resolver.view import View
 
 KINDS = frozenset({"dns_query_flood", "dns_random_subdomain"})
+_PORT = 53
 _MOST_READ = 1_500  # questions: a parser in Python reads them
 
 
@@ -25,8 +29,11 @@ def resolver_rule(context: AnalysisContext, finding: Finding) -> Rule | None:
     Answers are not looked at, nor which program serves: names abused for their large answers, and what only
     the server's own configuration can do, `fwtop harden resolver` tells.
     """
-    if finding.kind not in KINDS or finding.match.dport != PORT:
+    if finding.kind not in KINDS or finding.match.dport != _PORT:
         return None
+    from fwtop.harden.resolver import NAME
+    from fwtop.resolver.advice import Machine, advise
+
     view = _view(context)
     options = Options(context.config.ttl_seconds, "proposal")
     steps = advise(view, Machine(()), options.ttl_seconds, options.created_by).steps if view else ()
@@ -37,9 +44,12 @@ def resolver_rule(context: AnalysisContext, finding: Finding) -> Rule | None:
 
 def _view(context: AnalysisContext) -> View | None:
     """Count the window's questions, as far as one parser keeps up; None if there are none."""
+    from fwtop.resolver.counters import DnsCounters
+    from fwtop.resolver.view import counts_of, view_of
+
     traffic = context.traffic
     packets = traffic.packets
-    asked = (packets.protocol == UDP) & (packets.dport == PORT) & (packets.fragment == Fragment.NONE)
+    asked = (packets.protocol == UDP) & (packets.dport == _PORT) & (packets.fragment == Fragment.NONE)
     rows = np.flatnonzero(asked & (packets.payload_offset > 0))
     if not len(rows) or traffic.seconds <= 0:
         return None

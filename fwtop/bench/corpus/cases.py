@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fwtop.analysis.history.baseline import Baseline
+from fwtop.analysis.history.baseline import Baseline, class_rates
 from fwtop.bench.corpus.arrivals import Arrivals, Frames
 from fwtop.bench.corpus.copies import copies
 from fwtop.bench.corpus.profiles import ORDINARY, TOOLS, Method, Profile, methods, varied
@@ -227,7 +227,7 @@ def _learn(baseline: Baseline, beside: list[_Part], how: _Draw) -> None:
         parts = [part for part in parts if len(part)]
         if parts:
             packets = _batch(Frames.joined(parts), how.one_in)
-            baseline.keep_rates(packets, packets.weight, how.seconds)
+            baseline.keep_rates(class_rates(packets, how.seconds), how.seconds)
             baseline.keep_rows(packets)
 
 
