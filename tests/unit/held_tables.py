@@ -29,6 +29,10 @@ SORTS: dict[str, dict[str, Any]] = {
     "pushing": {
         "received": 9_000, "segments_in": 70, "segments_out": 3, "since_received": 1.0, "since_sent": 90.0,
     },
+    "shipping": {
+        "received": (300, 9_000), "segments_in": (4, 60), "since_received": (1, 40),
+        "since_sent": (30, 900),
+    },
     "stalled": {
         "received": 400, "segments_in": 3, "segments_out": 4, "since_received": 6.0, "since_sent": 3.0,
         "unsent": 90_000, "window": 300, "held": 6.0,

@@ -59,10 +59,11 @@ def test_pieces_that_keep_coming_are_told() -> None:
     assert any("send a piece now and then, 8 bytes/s each" in line for line in attack.evidence)
 
 
-def segment(at: int, data: bytes) -> bytes:
+def segment(at: int, data: bytes, sources: int = 10) -> bytes:
     """Return a frame of the connection in a row of the table."""
     head = tcp(1024 + at, PORT, 24, seq=1, ack=1, data=data)
-    return ethernet(ip(bytes((10, 0, 0, 1 + at % 10)), bytes((198, 18, 0, 2)), 6, head, ttl=60))
+    source = (0x0A000001 + at % sources).to_bytes(4)
+    return ethernet(ip(source, bytes((198, 18, 0, 2)), 6, head, ttl=60))
 
 
 def test_requests_that_announce_a_body_make_the_difference() -> None:
@@ -75,6 +76,27 @@ def test_requests_that_announce_a_body_make_the_difference() -> None:
         advisor = Advisor()
         assert kinds(advisor.judge(window, make_tables(window))) == [kind]
         assert kinds(judge(sockets, advisor, at=3.0)) == [kind], "the requests have left the window"
+
+
+LOGS = (
+    b"<134>Nov 22 18:00:00 web-7 nginx[311]: GET /shop 200",
+    b'{"@timestamp":"2026-11-22T18:00:00Z","level":"info"}',
+    b"servers.web-7.cpu.user 12.5 1795000000",
+    b"2W\0\0\0\x032C\0\0\x01\x20\x78\x9c",
+)
+
+
+@pytest.mark.parametrize("each", [1, 4])
+@pytest.mark.parametrize("line", LOGS)
+def test_machines_that_ship_logs_are_none_whatever_they_say(line: bytes, each: int) -> None:
+    """Nobody answers them, and between two lines they are quiet: by their sockets they are slow requests."""
+    sockets = table(("shipping", 500, 500 // each))
+    frames = [(0.05 * at, segment(at, line, 500 // each)) for at in range(0, 60, 3)]
+    window = replace(make_window(make_batch(frames), 3.0, live=True), sockets=sockets)
+    assert kinds(Advisor().judge(window, make_tables(window))) == []
+    crumbs = [(time, segment(at, b"X-a: b\r\n", 500 // each)) for at, (time, _) in enumerate(frames)]
+    window = replace(make_window(make_batch(crumbs), 3.0, live=True), sockets=table(("crumbs", 500, 125)))
+    assert kinds(Advisor().judge(window, make_tables(window))) == ["slow_headers"]
 
 
 ORDINARY = {

@@ -110,10 +110,13 @@ def behaviours(held: Connections) -> dict[str, Mask]:
     }
 
 
-def measured(group: Group, table: SocketTable, *, posts: F64, usual: float | None, known: U64) -> Group:
+def measured(
+    group: Group, table: SocketTable, *, posts: F64, foreign: F64, usual: float | None, known: U64
+) -> Group:
     """Return the group with its features.
 
     `posts` tells of requests in samples of these connections whether they announce a body (1) or not (0),
+    `foreign` of connections with sampled data whether it is of another protocol than the web's (1) or not,
     `usual` how many connections did the same before, `known` the sources that were served before.
     """
     held, number = group.connections, group.number
@@ -136,6 +139,8 @@ def measured(group: Group, table: SocketTable, *, posts: F64, usual: float | Non
         features["seconds"] = float(np.median(held.since_received))
     if group.behaviour == WAITING:
         features |= _of_requests(held, posts)
+        if len(foreign) >= _LEAST_KNOWN:
+            features["foreign"] = float(foreign.mean())
     if group.behaviour == STALLED:
         keeps = held.unsent > held.window
         features["window"] = float(np.median(held.window[keeps]))

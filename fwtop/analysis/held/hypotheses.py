@@ -24,6 +24,7 @@ FEATURES = {
     "pieces": "share that sent two or more pieces of 128 bytes or less on average, and got no answer",
     "alike": "share of the first pieces that have the same length within 8 bytes: one tool made them",
     "posts": "share of the sampled requests that announce a body (POST, PUT, PATCH)",
+    "foreign": "share whose sampled pieces are of neither HTTP nor TLS: logs, measurements, messages",
     "pace": "bytes a second that a connection sends, in the median",
     "fresh": "share that is younger than a minute",
     "window": "bytes that the peers accept, in the median",
@@ -82,6 +83,7 @@ _REQUESTS = (
     Says("unanswered", 0.3, -3.0, 0.9, 1.0),
     Says("alike", 0.3, -1.5, 0.9, 1.0),
     Says("pace", 500.0, 0.0, 4_000.0, -12.0),  # who sends so much is not slow
+    Says("foreign", 0.1, 0.0, 0.6, -8.0),
     *_NEW,
     *_SUFFERS,
 )
@@ -131,6 +133,7 @@ HYPOTHESES = (
         (
             Says("per_source", 1.5, 2.0, 3.5, -2.0),
             Says("unanswered", 0.3, 2.5, 0.9, -4.0),
+            Says("foreign", 0.1, 0.0, 0.6, 6.0),  # logs, measurements: nobody ever answers them
         ),
     ),
     Hypothesis(

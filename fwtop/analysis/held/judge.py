@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,6 +23,10 @@ _SURE = 0.8  # probability from which an attack is named
 _BODIES = (b"POST", b"PUT ", b"PATC")
 _METHODS = (*_BODIES, b"GET ", b"HEAD", b"OPTI", b"DELE")
 _NAMED = 3  # sources
+_PIECE = 24  # bytes of data that tell whose they are
+_OF_THE_WEB = re.compile(  # a request, a header line, form data, a TLS record
+    rb"[A-Z]{3,7} [/*]|[\w-]+:|[\w.%+*~=&-]*$|\r?\n|[\x14-\x17]\x03"
+)
 _REAL = Spoof(0.0, ("every connection finished its handshake",))
 
 
@@ -68,6 +73,7 @@ def held_connections(context: AnalysisContext) -> list[Finding]:
                     group,
                     table,
                     posts=_posts(context, group) if group.behaviour == WAITING else np.zeros(0),
+                    foreign=_foreign(context, group) if group.behaviour == WAITING else np.zeros(0),
                     usual=context.held_memory.usual(group.port, group.behaviour),
                     known=context.held_memory.known,
                 )
@@ -167,11 +173,28 @@ def _flows(packets: PacketBatch) -> U64:
 
 def _posts(context: AnalysisContext, group: Group) -> F64:
     """Tell of each request of these connections that was sampled whether it announces a body (1 or 0)."""
+    said = ((flow, piece[:4]) for flow, piece in _pieces(context, group))
+    seen = {flow: method in _BODIES for flow, method in said if method in _METHODS}
+    return context.held_memory.posts(flows_of(group.connections), seen)
+
+
+def _foreign(context: AnalysisContext, group: Group) -> F64:
+    """Tell of each of these connections with sampled data whether it is of neither HTTP nor TLS (1 or 0).
+
+    Parts of a request are header lines or form data; where its beginning was seen, whatever follows is.
+    """
+    known, said = context.held_memory.requested, dict[int, bool]()
+    for flow, piece in _pieces(context, group):
+        said[flow] = said.get(flow, True) and flow not in known and not _OF_THE_WEB.match(piece)
+    return np.array([*said.values()], np.float64)
+
+
+def _pieces(context: AnalysisContext, group: Group) -> list[tuple[int, bytes]]:
+    """Return the sampled data of these connections: the connection, and the first bytes of the piece."""
     packets, rows = context.traffic.packets, _to_port(context, group.port)
-    rows = rows[packets.payload_length[rows] >= 4]
-    flows, mine = _flows(packets.select(rows)), flows_of(group.connections)
-    inside = np.isin(flows, mine)
-    matrix, _ = payload(packets, rows[inside], 4)
-    first = zip(flows[inside].tolist(), map(bytes, matrix), strict=True)
-    seen = {flow: method in _BODIES for flow, method in first if method in _METHODS}
-    return context.held_memory.posts(mine, seen)
+    rows = rows[packets.payload_length[rows] > 0]
+    flows = _flows(packets.select(rows))
+    inside = np.isin(flows, flows_of(group.connections))
+    matrix, held = payload(packets, rows[inside], _PIECE)
+    texts = (one[:n].tobytes() for one, n in zip(matrix, held.tolist(), strict=True))
+    return [(flow, text) for flow, text in zip(flows[inside].tolist(), texts, strict=True) if text]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -49,6 +49,11 @@ class HeldMemory:
         """
         self._posts |= seen
         return np.array([self._posts[flow] for flow in flows.tolist() if flow in self._posts], np.float64)
+
+    @property
+    def requested(self) -> Collection[int]:
+        """The connections on which an HTTP request was seen."""
+        return self._posts.keys()
 
     def forget_closed(self, table: SocketTable) -> None:
         """Forget the requests of connections that are no longer open."""
