@@ -19,6 +19,8 @@ from fwtop.model.protocol import (
     ListChange,
     ListRead,
     Plan,
+    PolicyChange,
+    PolicyRead,
     ProtocolError,
     Repair,
     Request,
@@ -32,6 +34,7 @@ MAX_ANSWER = 1 << 26  # bytes; the guardian cuts nothing, but it is not trusted 
 # The guardian gives up before its client does, and its programs before the guardian.
 LONG_SECONDS = 150.0  # a list of a million prefixes, or a compiler on a busy machine
 SHORT_SECONDS = 60.0
+POLICY_SECONDS = 900.0  # all that a policy changes, one after the other
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +51,10 @@ class EndedError(ConnectionError):
 
 def patience(request: Request) -> float:
     """Return how many seconds a client waits for the answer to a request."""
-    return (
-        LONG_SECONDS if isinstance(request, Apply | Plan | Repair | ListChange | ListRead) else SHORT_SECONDS
-    )
+    if isinstance(request, PolicyRead | PolicyChange):
+        return POLICY_SECONDS
+    slow = isinstance(request, Apply | Plan | Repair | ListChange | ListRead)
+    return LONG_SECONDS if slow else SHORT_SECONDS
 
 
 class Connection:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from fwtop.client import guardian_unit
 from fwtop.client.connection import SHORT_SECONDS, Connection, EndedError, patience
@@ -61,6 +62,18 @@ class GuardianClient:
         if not answer.ok:
             raise FwtopError(answer.error, answer.code or 1)
         return answer
+
+    def exchange(self, request: Request, attached: int | None = None) -> tuple[dict[str, Any], list[int]]:
+        """Send a request, perhaps with a descriptor; return the answer's data and the descriptors with it.
+
+        Raises FwtopError when it is refused.
+        """
+        answer, descriptors = exchange(self._connection, request, patience(request), attached)
+        if not answer.ok:
+            for descriptor in descriptors:
+                os.close(descriptor)
+            raise FwtopError(answer.error, answer.code or 1)
+        return answer.data, descriptors
 
     def plan(self, rule: Rule) -> Answer:
         """Ask what a rule would run, however long its list of sources is; raises FwtopError when refused."""

@@ -1,4 +1,4 @@
-"""The guardian for programs: lists, rules and status as plain Python values.
+"""The guardian for programs: lists, rules, policies and status as plain Python values.
 
 The reference client of docs/API.md. It needs no root, only a group that [access] in guard.toml names; and
 nothing but the standard library.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from fwtop.model.protocol import (
     API_VERSION,
     DEFAULT_CONFIRM_SECONDS,
     MAX_PAGE,
+    POLICY_FORMATS,
     PROGRAM,
     Apply,
     Hello,
@@ -32,6 +34,8 @@ from fwtop.model.protocol import (
     ListShow,
     ListTest,
     Plan,
+    PolicyChange,
+    PolicyRead,
     Request,
     Status,
     Undo,
@@ -111,6 +115,56 @@ class Program:
     def why(self, rule_id: str) -> list[str]:
         """Return sentences on what a rule matches, or why it matches nothing."""
         return list(self.request(Why(rule_id))["sentences"])
+
+    def read_policy(
+        self,
+        action: str,
+        text: str = "",
+        *,
+        lists: Mapping[str, Iterable[str]] | None = None,
+        format: str = POLICY_FORMATS[0],
+    ) -> dict[str, Any]:
+        """Check a policy's text, tell what it would change (diff), export it, or list those that were kept.
+
+        `lists` holds the entries of long lists by name. An export's files are in data["texts"], by name.
+        """
+        data, descriptors = self._policy(PolicyRead(action, text, format), lists)
+        texts = {}
+        for name, descriptor in zip(data.get("files", ()), descriptors, strict=True):
+            with open(descriptor, encoding="utf-8") as file:
+                file.seek(0)
+                texts[name] = file.read()
+        return {**data, "texts": texts} if texts else data
+
+    def change_policy(
+        self,
+        action: str,
+        text: str = "",
+        *,
+        lists: Mapping[str, Iterable[str]] | None = None,
+        version: int | None = None,
+        confirm_seconds: int = DEFAULT_CONFIRM_SECONDS,
+    ) -> dict[str, Any]:
+        """Apply a policy or roll back to a version, tried for a while (0: kept at once); keep or undo it.
+
+        What is tried ends with this connection, too.
+        """
+        return self._policy(PolicyChange(action, text, version, confirm_seconds), lists)[0]
+
+    def _policy(
+        self, request: PolicyRead | PolicyChange, lists: Mapping[str, Iterable[str]] | None
+    ) -> tuple[dict[str, Any], list[int]]:
+        """Ask with the lists in a memory file; the descriptors that come with the answer are the caller's."""
+        if not lists:
+            return self._guardian.exchange(request)
+        from fwtop.model.addresses.list_bundle import bundle
+        from fwtop.model.addresses.named_list import entries_of
+
+        attached = bundle({name: entries_of(entries) for name, entries in lists.items()})
+        try:
+            return self._guardian.exchange(replace(request, attached=True), attached)
+        finally:
+            os.close(attached)
 
     def close(self) -> None:
         """Close the connection."""

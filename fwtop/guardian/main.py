@@ -199,8 +199,9 @@ def _server(options: Options, number: int, journal: Journal, records: RuntimeCop
     worker.before_all(lambda: _adopt(state, lifecycle, compiled, failpoints))
     programs = options.run_directory / f"{number}{SUFFIX}"
     return Server(
-        Handlers(lifecycle, reports, lists), identity, operators, compiled, worker, programs=programs
-    )
+        Handlers(lifecycle, reports, lists), identity, operators, compiled, worker,
+        programs=programs, policies=(str(options.journal.parent / "policy"), options.allow_file),
+    )  # fmt: skip
 
 
 def _named_lists(directory: Path, failpoints: Failpoints, state: GuardianState) -> NamedLists:

@@ -20,7 +20,7 @@ MORE, LAST = b"+", b"."  # first byte of a part of an answer; a whole answer sta
 DEFAULT_CONFIRM_SECONDS = 30
 API_VERSION = 1  # of what docs/API.md promises to programs
 PROGRAM = "program"  # their role
-SCOPES = ("read", "lists", "rules")  # what they may be allowed, in [access] of guard.toml
+SCOPES = ("read", "lists", "rules", "policies")  # what they may be allowed, in [access] of guard.toml
 MAX_PAGE = 10_000  # entries of a list in one answer
 
 
@@ -178,9 +178,39 @@ class Rules:
     """
 
 
+POLICY_READS = ("check", "diff", "history", "export")
+POLICY_CHANGES = ("apply", "rollback", "keep", "undo")
+POLICY_FORMATS = ("nft", "iptables", "sh")  # of an export
+MAX_POLICY = 1 << 18  # bytes of a policy's text in a request
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyRead:
+    """Tell of a policy: whether its text is right, what it would change, what was kept before.
+
+    `export` answers with a memory file for each of data["files"].
+    """
+
+    action: str  # one of POLICY_READS
+    text: str = ""
+    format: str = POLICY_FORMATS[0]
+    attached: bool = False  # lists come in a descriptor beside the message (model/addresses/list_bundle.py)
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyChange:
+    """Try a policy, or an older version; keep what this connection tries, or take it out again."""
+
+    action: str  # one of POLICY_CHANGES
+    text: str = ""
+    version: int | None = None  # with rollback; None: the one before
+    confirm_seconds: int = DEFAULT_CONFIRM_SECONDS  # 0: keep it at once
+    attached: bool = False  # as in PolicyRead
+
+
 Request = (
     Hello | Watch | Plan | Apply | Keep | Repair | Undo | Status | Why | Symbols | Rescan | Survey | Connect
-    | ListChange | ListShow | ListTest | ListRead | Rules
+    | ListChange | ListShow | ListTest | ListRead | Rules | PolicyRead | PolicyChange
 )  # fmt: skip
 _REQUESTS: dict[str, type[Request]] = {cls.__name__.lower(): cls for cls in get_args(Request)}
 _TYPES: dict[str, tuple[type, ...]] = {

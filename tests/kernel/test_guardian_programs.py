@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 from guardian_bench import Bench
 
+from fwtop.cli.policy.live import TRIED_BY, Live
 from fwtop.client import program
 from fwtop.client.discovery import enter_netns
 from fwtop.model.errors import FwtopError
@@ -37,9 +38,9 @@ from fwtop.model.protocol import (
 
 pytestmark = pytest.mark.kernel
 EXAMPLES = re.findall(r"```python\n(.*?)```", (Path(__file__).parents[2] / "docs/API.md").read_text(), re.S)
-READ, LISTS, RULES, NONE = 61_001, 61_002, 61_003, 61_004  # groups
+READ, LISTS, RULES, NONE, POLICIES = 61_001, 61_002, 61_003, 61_004, 61_005  # groups
 NOBODY = 65_534
-ACCESS = f"[access]\nread = [{READ}]\nlists = [{LISTS}]\nrules = [{RULES}]\n"
+ACCESS = f"[access]\nread = [{READ}]\nlists = [{LISTS}]\nrules = [{RULES}]\npolicies = [{POLICIES}]\n"
 
 
 @pytest.fixture(scope="module")
@@ -98,13 +99,21 @@ def test_the_examples_of_the_document_run(bench: Bench, open_to_groups: None, ex
             exec(compile(text, "docs/API.md", "exec"), {})  # noqa: S102 - it is ours
         return out.getvalue()
 
-    said = as_user(bench, [LISTS, RULES], work)
+    said = as_user(bench, [LISTS, RULES, POLICIES], work)
     assert "Traceback" not in said, said
     assert ("198.51.100.0/24" in said and "203.0.113.9" in said) or "192.0.2.0/24" in said
     with bench.connect() as guardian:
+        if "change_policy" in example:
+            [active] = Live(guardian).rules()
+            guardian.demand(Undo((active.id,)))
+            guardian.change_list(ListChange("scanners", "delete"))
         assert guardian.demand(ListShow()).data["lists"] == []
         finished = guardian.demand(Status(finished=True)).data["rules"]
-        assert all(item["rule"]["created_by"] == f"program of user {NOBODY}" for item in finished)
+        assert {item["rule"]["created_by"] for item in finished} <= {
+            f"program of user {NOBODY}",
+            "policy",
+            TRIED_BY,
+        }
 
 
 def test_what_is_refused_says_which_scope_is_missing(bench: Bench, open_to_groups: None) -> None:
@@ -186,7 +195,7 @@ def test_a_grant_taken_back_is_gone_at_once_and_strangers_keep_nobody_out(
 
     assert as_user(bench, [READ], crowd) == "True True"
     with program.connect(bench.netns, run_directory=bench.directory) as fwtop:
-        assert fwtop.scopes == ("read", "lists", "rules"), "root needs no grant"
+        assert fwtop.scopes == ("read", "lists", "rules", "policies"), "root needs no grant"
 
     def work() -> str:
         with program.connect(run_directory=bench.directory) as fwtop:

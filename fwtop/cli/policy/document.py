@@ -2,12 +2,15 @@
 
 A table of a rule takes the options of a verb of the command line as its keys, and is read by that verb's own
 parser: a policy can say what `fwtop protect`, `block --list`, `limit` and `match` can, and nothing else.
+
+The text is read by a process without rights (confined.py): whoever may apply policies need not be root.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,6 +19,7 @@ from typing import Any, NoReturn
 from fwtop.cli.files.prefix_file import read_prefix_file
 from fwtop.cli.options import MAX_TTL_SECONDS
 from fwtop.cli.policy import protect
+from fwtop.cli.policy.place import Source
 from fwtop.cli.rules import limit, match
 from fwtop.guardian.rules.validate import rule_of_wire
 from fwtop.model.addresses.address import Prefix
@@ -103,7 +107,17 @@ RULE_KEYS: dict[str, dict[str, Key]] = {
     },
 }
 _NOT_COMPARED = frozenset({"id", "summary", "ttl_seconds", "created", "created_by", "replaces"})
+_OPTION = re.compile(r"--([a-z0-9-]+): ")  # begins what a verb's parser says of a value
 _VERBS = {"limit": limit, "signature": match, "port": protect}
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """What a text says by itself: its rules, and the tables of its lists."""
+
+    rules: tuple[Rule, ...]
+    tables: Mapping[str, dict[str, Any]]
+    max_change: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,25 +145,40 @@ def parse(text: str, name: str, entries: Callable[[dict[str, Any]], Sequence[Pre
 
     Raises FwtopError (code 2).
     """
+    from fwtop.cli.policy.confined import draft_of
+
+    draft = draft_of(text, name)
+    lists = dict(_lists(Source(name, text), draft.tables, entries))
+    return Policy(text, draft.rules, lists, draft.max_change)
+
+
+def read_draft(text: str, name: str) -> Draft:
+    """Read a policy's text, but not what its lists hold; raises FwtopError (code 2)."""
     import tomllib
 
+    source = Source(name, text)
     try:
         data = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
-        raise _wrong(name, "", str(error) or "it is nested too deeply") from None
+        raise source.wrong("", str(error) or "it is nested too deeply") from None
     known = {"schema", "list", "thresholds", "monitor", *RULE_KEYS}
     if unknown := sorted(data.keys() - known):
-        raise _wrong(name, "", f"unknown: {', '.join(unknown)}; there are {', '.join(sorted(known))}")
+        reason = f"unknown: {', '.join(unknown)}; there are {', '.join(sorted(known))}"
+        raise source.wrong("", reason, unknown[0])
     if data.get("schema") != SCHEMA or type(data["schema"]) is not int:
-        raise _wrong(name, "", f"it needs 'schema = {SCHEMA}'")
-    thresholds = _checked(name, "[thresholds]", data.get("thresholds", {}), THRESHOLD_KEYS)
-    lists = dict(_lists(name, data.get("list", {}), entries))
-    mended = bool(_checked(name, "[monitor]", data.get("monitor", {}), MONITOR_KEYS).get("repair"))
-    rules = tuple(replace(rule, mended=mended) for rule in _rules(name, data, lists))
+        raise source.wrong("", f"it needs 'schema = {SCHEMA}'", "schema")
+    thresholds = _checked(source, "[thresholds]", data.get("thresholds", {}), THRESHOLD_KEYS)
+    tables = data.get("list", {})
+    if not isinstance(tables, dict):
+        raise source.wrong("[list]", "a list is a table: [list.NAME]")
+    for own, table in tables.items():
+        _checked(source, _list_place(own), table, LIST_KEYS)
+    mended = bool(_checked(source, "[monitor]", data.get("monitor", {}), MONITOR_KEYS).get("repair"))
+    rules = tuple(replace(rule, mended=mended) for rule in _rules(source, data, tables))
     twice = [rule for at, rule in enumerate(rules) if shape(rule) in map(shape, rules[:at])]
     if twice:
-        raise _wrong(name, "", f"said twice: {twice[0].summary}")
-    return Policy(text, rules, lists, float(thresholds.get("max_change", 1.0)))
+        raise source.wrong("", f"said twice: {twice[0].summary}")
+    return Draft(rules, tables, float(thresholds.get("max_change", 1.0)))
 
 
 def shape(rule: Rule) -> str:
@@ -159,24 +188,28 @@ def shape(rule: Rule) -> str:
     return json.dumps({name: told[name] for name in told if name not in _NOT_COMPARED}, sort_keys=True)
 
 
+def _list_place(own: str) -> str:
+    return f"[list.{safe_text(own, limit=40)}]"
+
+
 def _lists(
-    name: str, tables: object, entries: Callable[[dict[str, Any]], Sequence[Prefix]]
+    source: Source,
+    tables: Mapping[str, dict[str, Any]],
+    entries: Callable[[dict[str, Any]], Sequence[Prefix]],
 ) -> Iterator[tuple[str, Sequence[Prefix]]]:
-    if not isinstance(tables, dict):
-        raise _wrong(name, "[list]", "a list is a table: [list.NAME]")
     for own, given in tables.items():
-        where = f"[list.{safe_text(own, limit=40)}]"
-        table = _checked(name, where, given, LIST_KEYS)
+        where = _list_place(own)
+        table = _checked(source, where, given, LIST_KEYS)
         try:
             check_name(own)
             if len(own) > MAX_LIST_NAME or own.endswith(TRIAL):
                 raise FwtopError(f"a policy's lists have names of up to {MAX_LIST_NAME} characters")
             found = entries({**table, "name": own})
         except FwtopError as error:
-            raise _wrong(name, where, str(error).removesuffix("; nothing was changed")) from None
+            raise source.wrong(where, str(error).removesuffix("; nothing was changed")) from None
         least, most = table.get("least", 0), table.get("most", len(found))
         if not least <= len(found) <= most:
-            raise _wrong(name, where, f"it has {len(found):,} entries, not {least:,} to {most:,}")
+            raise source.wrong(where, f"it has {len(found):,} entries, not {least:,} to {most:,}")
         yield own, found
 
 
@@ -194,22 +227,25 @@ def _entries(table: dict[str, Any], directory: Path) -> Sequence[Prefix]:
     return PrefixRows.union((found, named))
 
 
-def _rules(name: str, data: dict[str, Any], lists: Lists) -> Iterator[Rule]:
+def _rules(source: Source, data: dict[str, Any], lists: Mapping[str, object]) -> Iterator[Rule]:
     for section, keys in RULE_KEYS.items():
         tables = data.get(section, [])
         if not isinstance(tables, list):
-            raise _wrong(name, f"[{section}]", f"write [[{section}]]: there may be several")
+            raise source.wrong(f"[{section}]", f"write [[{section}]]: there may be several")
         for number, given in enumerate(tables, 1):
             where = f"[[{section}]] number {number}"
-            table = _checked(name, where, given, keys)
+            table = _checked(source, where, given, keys)
             try:
                 made = [_block(table)] if section == "block" else _by_verb(section, table)
                 for rule in made:
                     rule_of_wire(rule.to_dict())
             except FwtopError as error:
-                raise _wrong(name, where, str(error).removesuffix("; nothing was changed")) from None
+                said = str(error).removesuffix("; nothing was changed")
+                option = _OPTION.match(said)
+                key = option[1].replace("-", "_") if option is not None else ""
+                raise source.wrong(where, said, key) from None
             for missing in (item for rule in made for item in rule.lists_used if item not in lists):
-                raise _wrong(name, where, f"there is no [list.{missing}]")
+                raise source.wrong(where, f"there is no [list.{missing}]")
             yield from made
 
 
@@ -253,19 +289,20 @@ def _words(table: dict[str, Any], section: str) -> Iterator[str]:
         yield from ("--", *([services] if isinstance(services, str) else services))
 
 
-def _checked(name: str, where: str, table: object, keys: Mapping[str, Key]) -> dict[str, Any]:
+def _checked(source: Source, where: str, table: object, keys: Mapping[str, Key]) -> dict[str, Any]:
     """Return a table whose keys and types are right; raises FwtopError."""
     if not isinstance(table, dict):
-        raise _wrong(name, where, "it is no table")
+        raise source.wrong(where, "it is no table")
     if unknown := sorted(table.keys() - keys.keys()):
-        raise _wrong(name, where, f"unknown: {', '.join(unknown)}; there are {', '.join(keys)}")
+        reason = f"unknown: {', '.join(unknown)}; there are {', '.join(keys)}"
+        raise source.wrong(where, reason, unknown[0])
     if missing := [own for own, key in keys.items() if key.needed and own not in table]:
-        raise _wrong(name, where, f"it needs {' and '.join(missing)}")
+        raise source.wrong(where, f"it needs {' and '.join(missing)}")
     for own, value in table.items():
         key = keys[own]
         items = value if key.many and isinstance(value, list) else [value]
         if (key.needed and not items) or not all(_fits(key, item) for item in items):
-            raise _wrong(name, where, f"{own} must be {described(key)}")
+            raise source.wrong(where, f"{own} must be {described(key)}", own)
     return table
 
 
@@ -289,8 +326,3 @@ def described(key: Key) -> str:
         one += f" from {key.low}" if key.low is not None else ""
         one += f" to {key.high}" if key.high is not None else ""
     return f"{one}, or a list of such" if key.many else one
-
-
-def _wrong(name: str, where: str, reason: str) -> FwtopError:
-    place = f"{safe_text(name)}: {where}: " if where else f"{safe_text(name)}: "
-    return FwtopError(f"{place}{safe_text(reason, limit=300)}; nothing was changed", 2)

@@ -130,8 +130,10 @@ class Live:
     def end_trial(self, trial: Trial, *, keep_lists: bool = False) -> None:
         """Take the rules of a trial out, and its lists; kept are those that take nobody's place."""
         active = {rule.id for rule in self.rules(TRIED_BY)}
-        if over := tuple(rule_id for rule_id in trial.rules if rule_id in active):
-            self._guardian.demand(Undo(over))
+        for rule_id in trial.rules:
+            if rule_id in active:
+                with contextlib.suppress(FwtopError):  # its time was over just now
+                    self._guardian.demand(Undo((rule_id,)))
         for name in trial.lists:
             if name.endswith(TRIAL) or not keep_lists:
                 self._delete(name)

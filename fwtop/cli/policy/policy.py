@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import select
 import sys
 import time
@@ -12,16 +13,24 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from fwtop.cli.options import add_netns, seconds
-from fwtop.cli.policy.commit import commit, restore, undo_interrupted, uninterrupted
+from fwtop.cli.policy.commit import restore
 from fwtop.cli.policy.document import Policy, read
 from fwtop.cli.policy.live import Difference, Live
 from fwtop.cli.policy.schema import schema
+from fwtop.cli.policy.transaction import (
+    Wish,
+    before,
+    bring_in,
+    counted,
+    difference_document,
+    difference_lines,
+    history,
+)
 from fwtop.cli.policy.versions import Versions, lists_of
+from fwtop.kernel import namespaces
 from fwtop.model.errors import FwtopError
-from fwtop.model.protocol import DEFAULT_CONFIRM_SECONDS
-from fwtop.model.rule import Rule
+from fwtop.model.protocol import DEFAULT_CONFIRM_SECONDS, POLICY_FORMATS
 from fwtop.model.text import safe_text
-from fwtop.render.numbers import percent
 
 HELP = (
     "A policy says which lists, protected ports, blocks, limits and signatures are always in: applied as a "
@@ -29,7 +38,6 @@ HELP = (
 )
 EXAMPLE = "fwtop policy apply"
 POLICY_FILE = "/etc/fwtop/policy.toml"
-FORMATS = ("nft", "iptables", "sh")
 _ACTIONS = ("check", "diff", "apply", "history", "rollback", "boot", "export", "schema")
 
 
@@ -60,7 +68,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--force", action="store_true", help="install overly broad rules, and lists that change much"
     )
     parser.add_argument(
-        "--format", choices=FORMATS, default=FORMATS[0], help=f"of an export (default {FORMATS[0]})"
+        "--format",
+        choices=POLICY_FORMATS,
+        default=POLICY_FORMATS[0],
+        help=f"of an export (default {POLICY_FORMATS[0]})",
     )
     parser.add_argument(
         "-o", "--output", type=Path, metavar="FILE",
@@ -96,9 +107,8 @@ def _export(args: argparse.Namespace) -> int:
 
 
 def _check(args: argparse.Namespace) -> int:
-    policy = read(args.file)
-    entries = sum(map(len, policy.lists.values()))
-    print(f"{args.file}: {len(policy.rules)} rules, {len(policy.lists)} lists with {entries:,} entries")
+    found = counted(read(args.file))
+    print(f"{args.file}: {found['rules']} rules, {found['lists']} lists with {found['entries']:,} entries")
     return 0
 
 
@@ -109,11 +119,11 @@ def _schema(_: argparse.Namespace) -> int:
 
 def _diff(args: argparse.Namespace) -> int:
     """Print what applying the file would change; exit status 0 also where it would."""
-    policy, versions = read(args.file), Versions(args.netns)
+    policy, versions = read(args.file), _versions(args)
     with _guardian(args.netns, readonly=True) as live:
         change = live.difference(policy, lists_of(versions.all()[-1:]))
     if args.json:
-        print(json.dumps(_document(change)))
+        print(json.dumps(difference_document(change)))
     else:
         print("\n".join(difference_lines(change) or ["the policy is active as it is"]))
     return 0
@@ -125,20 +135,16 @@ def _apply(args: argparse.Namespace) -> int:
 
 
 def _rollback(args: argparse.Namespace) -> int:
-    versions = Versions(args.netns)
-    known = versions.all()
-    if args.number is None and len(known) < 2:
-        raise FwtopError("there is no policy before this one; nothing was changed; see policy history")
-    version = versions.find(args.number) if args.number is not None else known[-2]
+    versions = _versions(args)
+    version = before(versions, args.number)
     return _bring_in(args, versions.policy_of(version), f"rollback to {version.number}")
 
 
 def _history(args: argparse.Namespace) -> int:
-    versions = Versions(args.netns)
+    versions = _versions(args)
     known = versions.all()
     if args.json:
-        shown = [{"number": one.number, "kept": one.kept, "note": one.note} for one in known]
-        print(json.dumps({"versions": shown}))
+        print(json.dumps(history(versions)))
         return 0
     for version in known:
         when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(version.kept))
@@ -155,53 +161,27 @@ def _bring_in(args: argparse.Namespace, policy: Policy, note: str) -> int:
     """Try a policy, ask, and keep it or take it out again."""
     if not (args.yes or sys.stdin.isatty()):
         raise FwtopError("no terminal to ask for confirmation; nothing was changed; use --yes or diff", 2)
-    versions = Versions(args.netns)
-    with versions.locked(), _guardian(args.netns) as live:
-        undo_interrupted(live, versions)
-        old = lists_of(versions.all()[-1:])
-        change = live.difference(policy, old)
+    span = 0 if args.yes else max(1, round(args.confirm))
+
+    def told(change: Difference) -> None:
         for line in difference_lines(change):
             print(line)
-        too_much = [item for item in change.lists if item.before and item.share > policy.max_change]
-        if too_much and not args.force:
-            first = too_much[0]
-            raise FwtopError(
-                f"{percent(first.share)} of list {first.name} would change, at most "
-                f"{percent(policy.max_change)} may (max_change); nothing was changed; --force does it"
-            )
-        if not change and versions.all() and versions.all()[-1].text == policy.text:
-            print("the policy is active as it is")
-            return 0
-        kept = False
-        with _tried(args, live, policy, change) as wanted:
-            if wanted:
-                version = commit(live, versions, policy, note, force=args.force)
-                kept = True
-    if not kept:
+
+    def asked(end: float) -> bool:
+        print(f"the policy is tried for {span} s; without an answer it is taken out again")
+        return _answer("keep it? [y/N] ", end)
+
+    with _guardian(args.netns) as live:
+        outcome = bring_in(live, _versions(args), Wish(policy, note, span, args.force), told, asked)
+    if outcome.unchanged:
+        print("the policy is active as it is")
+    elif outcome.version is None:
         print("the old policy acts again; nothing else was changed", file=sys.stderr)
         return 1
-    print(f"policy {version.number} is kept: {len(policy.rules)} rules, {len(policy.lists)} lists")
+    else:
+        version = outcome.version
+        print(f"policy {version.number} is kept: {len(policy.rules)} rules, {len(policy.lists)} lists")
     return 0
-
-
-@contextmanager
-def _tried(args: argparse.Namespace, live: Live, policy: Policy, change: Difference) -> Iterator[bool]:
-    """Install a policy for a while and ask; the rules of the trial go once it is kept, or is not to be."""
-    if args.yes or not change:
-        yield True
-        return
-    span = max(1, round(args.confirm))
-    trial = live.put_on_trial(policy, change, span, force=args.force)
-    kept = False
-    try:
-        end = time.monotonic() + span
-        print(f"the policy is tried for {span} s; without an answer it is taken out again")
-        wanted = _answer("keep it? [y/N] ", end)
-        yield wanted
-        kept = wanted
-    finally:
-        with uninterrupted():
-            live.end_trial(trial, keep_lists=kept)
 
 
 def _answer(question: str, end: float) -> bool:
@@ -213,33 +193,13 @@ def _answer(question: str, end: float) -> bool:
 
 
 def _boot(args: argparse.Namespace) -> int:
-    return restore(Versions(args.netns), args.file, lambda: _guardian(args.netns))
+    return restore(_versions(args), args.file, lambda: _guardian(args.netns))
 
 
-def difference_lines(change: Difference) -> list[str]:
-    """Return what would change, a line each."""
-    lines = [f"+ list {name}" for name in change.new_lists]
-    lines += [f"~ list {item.name}: {item.added:,} added, {item.removed:,} removed" for item in change.lists]
-    lines += [f"+ {_told(rule)}" for rule in change.added]
-    lines += [f"- {_told(rule)} (rule {rule.id})" for rule in change.removed]
-    return lines + [f"- list {name}" for name in change.gone_lists]
-
-
-def _told(rule: Rule) -> str:
-    priority = f", priority {rule.protection.priority}" if rule.protection is not None else ""
-    return f"{safe_text(rule.summary)} [{rule.kind.value}{priority}]"
-
-
-def _document(change: Difference) -> dict[str, object]:
-    return {
-        "added": [rule.summary for rule in change.added],
-        "removed": [{"id": rule.id, "summary": rule.summary} for rule in change.removed],
-        "new_lists": change.new_lists,
-        "changed_lists": [
-            {"name": item.name, "added": item.added, "removed": item.removed} for item in change.lists
-        ],
-        "gone_lists": change.gone_lists,
-    }
+def _versions(args: argparse.Namespace) -> Versions:
+    """Return the versions of the namespace that is meant, also where the command itself runs within it."""
+    here = os.stat("/proc/self/ns/net").st_ino
+    return Versions(args.netns if args.netns is not None else namespaces.name_of(here))
 
 
 @contextmanager

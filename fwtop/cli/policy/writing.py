@@ -23,19 +23,26 @@ def write(
     policy: Policy, name: str, format: str, output: Path | None, allow_file: Path = Path(ALLOW_FILE)
 ) -> None:
     """Write a policy in one of the formats; raises FwtopError, and old files are as they were."""
-    found = exported(policy, allow_file)
-    if format == "iptables":
+    files = documents(policy, name, format, allow_file)
+    if len(files) > 1 and output is None:
+        raise FwtopError("iptables takes three files: name a directory with -o; nothing was written", 2)
+    for own, lines in files.items():
         if output is None:
-            raise FwtopError("iptables takes three files: name a directory with -o; nothing was written", 2)
-        _write_file(output / "policy.ipset", ipset_lines(found, name))
-        for family in FAMILIES:
-            _write_file(output / f"policy.{SUFFIXES[family]}", xtables_lines(found, family, name))
-        return
-    lines = nft_lines(found, name) if format == "nft" else script_lines(found, name)
-    if output is None:
-        _write_lines(sys.stdout, lines)
-    else:
-        _write_file(output, lines, mode=0o755 if format == "sh" else 0o644)
+            write_lines(sys.stdout, lines)
+        else:
+            path = output / own if len(files) > 1 else output
+            _write_file(path, lines, mode=0o755 if format == "sh" else 0o644)
+
+
+def documents(policy: Policy, name: str, format: str, allow_file: Path) -> dict[str, Iterator[str]]:
+    """Return the lines of the files that a format has, by their names; raises FwtopError."""
+    found = exported(policy, allow_file)
+    if format == "nft":
+        return {"policy.nft": nft_lines(found, name)}
+    if format == "sh":
+        return {"policy.sh": script_lines(found, name)}
+    tables = {f"policy.{SUFFIXES[family]}": xtables_lines(found, family, name) for family in FAMILIES}
+    return {"policy.ipset": ipset_lines(found, name), **tables}
 
 
 def _write_file(path: Path, lines: Iterator[str], mode: int = 0o644) -> None:
@@ -43,7 +50,7 @@ def _write_file(path: Path, lines: Iterator[str], mode: int = 0o644) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with new.open("w", encoding="utf-8") as file:
-            _write_lines(file, lines)
+            write_lines(file, lines)
         new.chmod(mode)
         new.replace(path)
     except OSError as error:
@@ -55,7 +62,8 @@ def _write_file(path: Path, lines: Iterator[str], mode: int = 0o644) -> None:
         raise
 
 
-def _write_lines(file: TextIO, lines: Iterable[str]) -> None:
+def write_lines(file: TextIO, lines: Iterable[str]) -> None:
+    """Write lines, some at once; raises OSError, and FwtopError for what a format can't say."""
     left = iter(lines)
     while part := [*islice(left, _AT_ONCE)]:
         file.write("\n".join([*part, ""]))

@@ -85,8 +85,12 @@ class Connections:
             raise FwtopError(f"a client has at most {MAX_OF_CLIENT} connections")
         if len(self._peers) >= MAX_CONNECTIONS - _RESERVED:
             raise FwtopError("the guardian has too many connections: close other screens")
+        return self.open(client, peer.pid)
+
+    def open(self, client: Client, pid: int) -> socket.socket:
+        """Open a connection for a client that needs to say no hello, and return its end; raises OSError."""
         mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        other = Peer.of(mine, peer.pid, self.closer)
+        other = Peer.of(mine, pid, self.closer)
         self.admit(other)
         other.client = client
         client.connections.add(other)

@@ -32,6 +32,8 @@ from fwtop.model.protocol import (
     ListTest,
     NumberedRequest,
     Plan,
+    PolicyChange,
+    PolicyRead,
     Repair,
     Request,
     Rules,
@@ -42,7 +44,7 @@ from fwtop.model.protocol import (
 )
 
 SUFFIX = ".api"
-_READ = (Status, Why, Plan, ListShow, ListTest, ListRead, Rules, Survey)
+_READ = (Status, Why, Plan, ListShow, ListTest, ListRead, Rules, Survey, PolicyRead)
 _RULES = (Apply, Keep, Repair, Undo)
 
 
@@ -61,6 +63,8 @@ def scope_of(request: Request) -> str | None:
         return "read"
     if isinstance(request, ListChange):
         return "lists"
+    if isinstance(request, PolicyChange):
+        return "policies"
     return "rules" if isinstance(request, _RULES) else None
 
 

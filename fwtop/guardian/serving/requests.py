@@ -22,6 +22,8 @@ from fwtop.model.protocol import (
     ListShow,
     ListTest,
     Plan,
+    PolicyChange,
+    PolicyRead,
     Repair,
     Request,
     Undo,
@@ -85,7 +87,8 @@ def _sources(attached: int | None) -> Sequence[Prefix]:
 
 def check_attached(request: Request, attached: int | None) -> None:
     """Raise ValueError unless request and message agree on whether a list came along."""
-    announced = isinstance(request, Plan | Apply | ListChange) and request.attached
+    bringing = Plan | Apply | ListChange | PolicyRead | PolicyChange
+    announced = isinstance(request, bringing) and request.attached
     if announced != (attached is not None):
         raise ValueError("a list is announced or attached, but not both")
     if announced and isinstance(request, ListChange) and request.entries:

@@ -11,7 +11,7 @@ import selectors
 import signal
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -24,6 +24,7 @@ from fwtop.guardian.functions import Functions
 from fwtop.guardian.observers import Loading, Observers
 from fwtop.guardian.serving.connections import Connections
 from fwtop.guardian.serving.peer import Client, Peer, PeerGone, is_memory_file
+from fwtop.guardian.serving.policies import Agent, Policies
 from fwtop.guardian.serving.programs import Asked, Programs, greet
 from fwtop.guardian.serving.requests import Handlers, carry_out, check_attached, guarded
 from fwtop.guardian.serving.rulesets import Rulesets
@@ -43,6 +44,8 @@ from fwtop.model.protocol import (
     ListRead,
     NumberedRequest,
     Plan,
+    PolicyChange,
+    PolicyRead,
     Repair,
     Rescan,
     Rules,
@@ -57,6 +60,7 @@ from fwtop.model.protocol import (
 from fwtop.model.text import safe_text
 from fwtop.xdp.messages import Loaded
 
+_CHANGES = (Apply, Keep, Repair, Undo, ListChange, PolicyChange)
 ROLES = frozenset({"console", "cli"})
 _FIRST_CLIENT_SECONDS = 10.0  # a guardian that nobody connects to exits
 _LINGER_SECONDS = 0.5  # so that the next command of a script needs no new guardian
@@ -85,8 +89,12 @@ class Server:
         worker: Worker,
         *,
         programs: Path,
+        policies: Sequence[str],
     ) -> None:
-        """Take what serves requests; `programs` is the path of the socket for programs."""
+        """Take what serves requests; `programs` is the path of the socket for programs.
+
+        `policies` are the arguments of the children that work on policies.
+        """
         self._handlers = handlers  # for the worker's thread alone
         self._compiled = compiled  # likewise
         self._identity = identity
@@ -99,6 +107,7 @@ class Server:
         self._rulesets = Rulesets(self._selector)
         self._worker = worker
         self._programs = Programs(programs, worker, self._connections, handlers.reports.limits)
+        self._policies = Policies(self._selector, self._connections, policies)
         self._routes = RouteMonitor()
         self._statuses = StatusCache(self._make_status, lambda: worker.version, self._reply_status)
         self._stop = False
@@ -121,6 +130,7 @@ class Server:
             for key, events in self._selector.select(pause):
                 self._ready(key.data, events, listener, wake)
             self._observers.proceed()
+            self._policies.reap()
             self._leave_if_idle(began)
         if self._terminated:
             self._tell_worker(self._handlers.lifecycle.end_sysctls)
@@ -130,6 +140,7 @@ class Server:
         self._programs.close()
         self._routes.close()
         self._rulesets.close()
+        self._policies.finish()
         self._observers.finish()
 
     def _catch_signals(self) -> tuple[socket.socket, socket.socket]:
@@ -188,8 +199,8 @@ class Server:
                 self._tell_worker(self._handlers.reports.allow_changed)
         elif source is self._rulesets:
             self._rulesets.ready()
-        elif isinstance(source, Loading):
-            self._loaded(source)
+        elif isinstance(source, Loading | Agent):
+            self._answered(source)
         elif isinstance(source, Peer) and source in self._connections:
             if events & selectors.EVENT_WRITE:
                 self._connections.flush(source)
@@ -269,8 +280,10 @@ class Server:
                 self._connections.reply_encoded(peer, {"ruleset": self._rulesets.request()})
             case Symbols():
                 self._name_locations(peer, client)
-            case Apply() | Keep() | Repair() | Undo() | ListChange() if client.hello.readonly:
+            case _ if isinstance(request, _CHANGES) and client.hello.readonly:
                 self._connections.reply(peer, Answer(False, "read-only: nothing was changed", 1))
+            case PolicyRead() | PolicyChange():
+                self._policies.serve(peer, client, request, attached)
             case _:
                 self._submit(peer, client, asked, attached)
 
@@ -364,6 +377,13 @@ class Server:
     def _await_loader(self, loading: Loading) -> None:
         self._selector.register(loading.sock, selectors.EVENT_READ, loading)
 
+    def _answered(self, source: Loading | Agent) -> None:
+        """Take the answer of a child."""
+        if isinstance(source, Agent):
+            self._policies.ready(source)
+        else:
+            self._loaded(source)
+
     def _loaded(self, loading: Loading) -> None:
         self._selector.unregister(loading.sock)
         taken = self._observers.take(loading)
@@ -422,6 +442,7 @@ class Server:
         """Detach a client's observers and revert its unconfirmed rules."""
         self._connections.closer.close(client.held)
         client.held.clear()
+        self._policies.gone(client)
         if client.slot is not None:
             self._observers.detach(client.slot)
         if client.owns:

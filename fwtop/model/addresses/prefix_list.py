@@ -26,7 +26,7 @@ ATTACH_ABOVE = 5_000  # prefixes
 MAX_PREFIXES = 25_000_000  # of any kind of rule; model/addresses/list_limits.py says how many each takes
 _MAX_BYTES = 32 + 17 * MAX_PREFIXES
 _ENTRY = struct.Struct("!BB16s")  # family, length, address (IPv4 in the last four bytes)
-_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL
+SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL
 
 
 class SealedFile(mmap.mmap):
@@ -123,7 +123,7 @@ def sealed(prefixes: Sequence[Prefix]) -> int:
             view = memoryview(piece)
             while view:  # write(2) takes 2 GiB at most
                 view = view[file.write(view) :]
-    fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _SEALS)
+    fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, SEALS)
     return descriptor
 
 
@@ -140,18 +140,25 @@ def _pieces(prefixes: Sequence[Prefix]) -> Sequence[bytes | memoryview]:
 def read_sources(descriptor: int) -> Sequence[Prefix]:
     """Read a list from a client's descriptor; raises ValueError.
 
-    Only a sealed memory file is accepted, as anything else could block, grow or change meanwhile. A long
-    list is not copied: it stays in that file, which is mapped.
+    A long list is not copied: it stays in that file, which is mapped.
+    """
+    return unpack_prefixes(map_sealed(descriptor))
+
+
+def map_sealed(descriptor: int) -> SealedFile:
+    """Map a client's memory file; raises ValueError.
+
+    It must be sealed, as anything else could block, grow or change meanwhile.
     """
     try:
         seals = fcntl.fcntl(descriptor, fcntl.F_GET_SEALS)
     except OSError:
         raise ValueError("the list is not a memory file") from None
     status = os.fstat(descriptor)
-    if seals & _SEALS != _SEALS or not stat.S_ISREG(status.st_mode):
+    if seals & SEALS != SEALS or not stat.S_ISREG(status.st_mode):
         raise ValueError("the list is not sealed")
     if status.st_size > _MAX_BYTES:
         raise ValueError(f"more than {MAX_PREFIXES:,} prefixes")
     if not status.st_size:
         raise ValueError("the list is empty")
-    return unpack_prefixes(SealedFile.of(descriptor, status.st_size))
+    return SealedFile.of(descriptor, status.st_size)

@@ -1,0 +1,196 @@
+"""Policies for a program: a child of the guardian, which works on one request and on what decides its trial.
+
+It does what `fwtop policy` does, by the same steps, as root and without force. Its arguments are the
+descriptors of two sockets (to the guardian's event loop, which passes its program's requests on; and to the
+guardian as a client), the program's user, the directory of the versions and the operator's allow-list.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fwtop.cli.policy.document import Policy, parse
+from fwtop.cli.policy.live import Difference, Live
+from fwtop.cli.policy.transaction import Wish, before, bring_in, counted, difference_document, history
+from fwtop.cli.policy.versions import Versions, lists_of
+from fwtop.cli.policy.writing import documents, write_lines
+from fwtop.client.connection import Connection
+from fwtop.client.discovery import GuardianClient
+from fwtop.guardian.serving.requests import guarded
+from fwtop.kernel import namespaces
+from fwtop.model.addresses.address import Prefix
+from fwtop.model.addresses.list_bundle import read_bundle
+from fwtop.model.addresses.list_limits import of_ports
+from fwtop.model.addresses.targets import prefixes_of
+from fwtop.model.errors import FwtopError
+from fwtop.model.protocol import (
+    MAX_MESSAGE,
+    MAX_SECONDS,
+    POLICY_FORMATS,
+    Answer,
+    PolicyChange,
+    PolicyRead,
+    encode_answer,
+    parse_request,
+)
+
+_NAME = "policy"  # of the text, in what is said of it
+_MAX_DESCRIPTORS = 1
+
+
+def main() -> int:
+    """Answer one request, and those that decide its trial."""
+    control, inner, user, directory, allow_file = sys.argv[1:]
+    guardian = GuardianClient(Connection(socket.socket(fileno=int(inner))), {})
+    netns = namespaces.name_of(os.stat("/proc/self/ns/net").st_ino)
+    work = Work(
+        socket.socket(fileno=int(control)),
+        Live(guardian),
+        Versions(netns, Path(directory)),
+        Path(allow_file),
+        f"program of user {user}",
+    )
+    work.serve()
+    return 0
+
+
+@dataclass(slots=True)
+class Work:
+    """What a child has at hand."""
+
+    control: socket.socket
+    live: Live
+    versions: Versions
+    allow_file: Path
+    note: str
+    files: list[int] = field(default_factory=list)  # go with the answer
+
+    def serve(self) -> None:
+        """Answer the request; nobody may be there any more to hear it."""
+        request, lists = self._receive()
+        if request is None:
+            return
+
+        def work() -> dict[str, Any]:
+            if isinstance(request, PolicyRead):
+                return self._told(request, lists)
+            return self._done(request, lists)
+
+        self._answer(guarded(request, work))
+
+    def _receive(self) -> tuple[PolicyRead | PolicyChange | None, Mapping[str, Sequence[Prefix]]]:
+        """Return the next request and the lists beside it, None at the end."""
+        message, descriptors, _, _ = socket.recv_fds(self.control, MAX_MESSAGE, _MAX_DESCRIPTORS)
+        request = parse_request(message).request if message else None
+        if not isinstance(request, PolicyRead | PolicyChange):
+            return None, {}
+        try:
+            return request, read_bundle(descriptors[0]) if descriptors else {}
+        except (ValueError, IndexError, UnicodeDecodeError) as error:
+            self._answer(Answer(False, f"not understood: {error}; nothing was changed", 2))
+            return None, {}
+        finally:
+            for descriptor in descriptors:
+                os.close(descriptor)
+
+    def _answer(self, answer: Answer) -> None:
+        message = encode_answer(answer)
+        if len(message) > MAX_MESSAGE:
+            message = encode_answer(Answer(False, "the answer is too long", 1))
+        try:
+            socket.send_fds(self.control, [message], self.files)
+        except OSError:
+            return  # the program is gone, or the guardian
+
+    def _told(self, request: PolicyRead, lists: Mapping[str, Sequence[Prefix]]) -> dict[str, Any]:
+        """Tell of a policy; raises FwtopError."""
+        if request.action == "history":
+            return history(self.versions)
+        if request.action not in ("check", "diff", "export"):
+            raise FwtopError(f"policyread has no action {request.action[:40]!r}", 2)
+        policy = policy_of(request.text, lists)
+        if request.action == "check":
+            return counted(policy)
+        if request.action == "diff":
+            old = lists_of(self.versions.all()[-1:])
+            return difference_document(self.live.difference(policy, old))
+        if request.format not in POLICY_FORMATS:
+            raise FwtopError(f"there is no format {request.format[:40]!r}: {', '.join(POLICY_FORMATS)}", 2)
+        return {"files": self._exported(policy, request.format)}
+
+    def _exported(self, policy: Policy, format: str) -> list[str]:
+        names = []
+        for name, lines in documents(policy, _NAME, format, self.allow_file).items():
+            descriptor = os.memfd_create(name, os.MFD_CLOEXEC)
+            with open(descriptor, "w", encoding="utf-8", closefd=False) as file:
+                write_lines(file, lines)
+            self.files.append(descriptor)
+            names.append(name)
+        return names
+
+    def _done(self, request: PolicyChange, lists: Mapping[str, Sequence[Prefix]]) -> dict[str, Any]:
+        """Bring a policy in; raises FwtopError."""
+        span = request.confirm_seconds
+        if not 0 <= span <= MAX_SECONDS:
+            raise FwtopError(f"confirm_seconds must be from 0 to {MAX_SECONDS:g}; nothing was changed", 2)
+        if request.action == "rollback":
+            version = before(self.versions, request.version)
+            policy = self.versions.policy_of(version)
+            note = f"{self.note}, rollback to {version.number}"
+        elif request.action == "apply":
+            policy, note = policy_of(request.text, lists), self.note
+        else:
+            raise FwtopError(f"policychange has no action {request.action[:40]!r}; nothing was changed", 2)
+        changes: dict[str, Any] = {}
+
+        def told(change: Difference) -> None:
+            changes.update(difference_document(change))
+
+        def asked(end: float) -> bool:
+            self._answer(Answer(True, data={"trial": True, "seconds": span, **changes}))
+            return self._decided(end)
+
+        outcome = bring_in(self.live, self.versions, Wish(policy, note, span), told, asked)
+        kept = outcome.version.number if outcome.version is not None else None
+        return {"kept": kept, "unchanged": outcome.unchanged, **changes}
+
+    def _decided(self, end: float) -> bool:
+        """Return whether the program keeps what is tried; not if it says nothing, or is gone."""
+        if not select.select([self.control], [], [], max(0.0, end - time.monotonic()))[0]:
+            return False
+        request, _ = self._receive()
+        return isinstance(request, PolicyChange) and request.action == "keep"
+
+
+def policy_of(text: str, lists: Mapping[str, Sequence[Prefix]]) -> Policy:
+    """Read a program's policy, whose lists are in its text or beside it; raises FwtopError (code 2).
+
+    A file that it names is the program's to read: root opens none for it.
+    """
+
+    def entries(table: dict[str, Any]) -> Sequence[Prefix]:
+        name, given = table["name"], table.get("entries", [])
+        named = prefixes_of([given] if isinstance(given, str) else given)
+        if "file" in table and name not in lists:
+            raise FwtopError("file: the guardian opens no file for a program: attach the list", 2)
+        if name not in lists:
+            return named
+        if of_ports(lists[name]):
+            raise FwtopError("a policy's lists have no ports", 2)
+        from fwtop.model.addresses.prefix_rows import PrefixRows
+
+        return PrefixRows.union((lists[name], named)) if named else lists[name]
+
+    return parse(text, _NAME, entries)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,136 @@
+"""Read a policy's text in a process without rights, files and network; root reads what it made of it.
+
+The text may be that of a program which is not root's, now (docs/API.md) or when an older version is put back.
+So the parsers of TOML and of the command line see it in a child that can do nothing but answer. Its answer is
+taken as a request is: rules field by field, lists by name and as text.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import select
+import signal
+import time
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any, NoReturn
+
+from fwtop.cli.policy.document import CREATED_BY, SECONDS, Draft, read_draft
+from fwtop.guardian.rules.validate import rule_of_wire
+from fwtop.model.errors import FwtopError
+from fwtop.model.rule import Kind, Rule
+from fwtop.model.text import safe_text
+from fwtop.sandbox.confine import confine
+from fwtop.sandbox.privileges import drop_privileges
+from fwtop.sandbox.syscalls import Profile
+
+_CPU_SECONDS, _PATIENCE_SECONDS = 30, 60.0
+_MOST_BYTES = 1 << 26  # of the answer
+_PIECE = 1 << 16
+_LIMITS = (
+    (resource.RLIMIT_AS, 2 << 30),  # what the process that is forked has mapped is in it
+    (resource.RLIMIT_CPU, _CPU_SECONDS),
+    (resource.RLIMIT_FSIZE, 0),
+    (resource.RLIMIT_NPROC, 0),
+    (resource.RLIMIT_CORE, 0),
+)
+_SAMPLE = """schema = 1
+[list.a]
+[[port]]
+service = "443/tcp"
+acl = "a"
+[[limit]]
+per = 24
+rate = "1/s"
+[[signature]]
+string = "x"
+[[signature]]
+dns = "example.com"
+hex = "aa"
+"""
+_KINDS = frozenset(
+    {Kind.PROTECT, Kind.IPSET, Kind.XDP, Kind.TC, Kind.NFTABLES, Kind.HASHLIMIT, Kind.CONNLIMIT, Kind.STRING}
+)
+
+
+def draft_of(text: str, name: str) -> Draft:
+    """Read a policy's text; raises FwtopError (code 2) as `read_draft`, or 1 if that could not be done."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if not child:
+        os.close(reader)
+        _answer(text, name, writer)
+    os.close(writer)
+    try:
+        said = _read(reader, child)
+    finally:
+        os.close(reader)
+        os.waitpid(child, 0)
+    try:
+        return _draft_of(json.loads(said))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        line = f"{safe_text(name)}: its reader ended without an answer; nothing was changed"
+        raise FwtopError(line) from None
+
+
+def _answer(text: str, name: str, writer: int) -> NoReturn:
+    """Read the text in this process, which is the child, and write what it says."""
+    with suppress(BaseException):
+        try:
+            _confine()
+            draft = read_draft(text, name)
+            said: dict[str, object] = {
+                "rules": [rule.to_dict() for rule in draft.rules],
+                "lists": draft.tables,
+                "max_change": draft.max_change,
+            }
+        except FwtopError as error:
+            said = {"error": str(error), "code": error.code}
+        with open(writer, "wb", closefd=False) as file:
+            file.write(json.dumps(said).encode())
+    os._exit(0)
+
+
+def _confine() -> None:
+    with suppress(FwtopError):  # the last rule is wrong: now modules are loaded that can't be opened later
+        read_draft(_SAMPLE, "")
+    os.chdir("/")
+    drop_privileges()
+    confine(Profile.DISSECTOR)
+    for limit, value in _LIMITS:
+        resource.setrlimit(limit, (value, value))
+
+
+def _draft_of(said: dict[str, Any]) -> Draft:
+    """Check what the child said; raises FwtopError for a mistake in the text, others for no draft."""
+    if "error" in said:
+        raise FwtopError(safe_text(said["error"], limit=2000), 2 if said["code"] == 2 else 1)
+    tables, most = said["lists"], said["max_change"]
+    if type(most) is not float:
+        raise ValueError("max_change is no number")
+    return Draft(tuple(_rule_of(item, tables) for item in said["rules"]), tables, most)
+
+
+def _rule_of(said: dict[str, Any], tables: dict[str, Any]) -> Rule:
+    rule = rule_of_wire(said)
+    if rule.kind not in _KINDS or any(name not in tables for name in rule.lists_used):
+        raise ValueError("a policy has no such rule")
+    return replace(rule, ttl_seconds=SECONDS, created_by=CREATED_BY, replaces="")
+
+
+def _read(reader: int, child: int) -> bytes:
+    """Return what the child says; ends it when that is too much or takes too long."""
+    pieces: list[bytes] = []
+    size, end = 0, time.monotonic() + _PATIENCE_SECONDS
+    while select.select([reader], [], [], max(0.0, end - time.monotonic()))[0]:
+        piece = os.read(reader, _PIECE)
+        if not piece:
+            return b"".join(pieces)
+        pieces.append(piece)
+        size += len(piece)
+        if size > _MOST_BYTES:
+            break
+    os.kill(child, signal.SIGKILL)
+    return b""

@@ -1,0 +1,201 @@
+"""Policies through the guardian's protocol: tried, kept and taken back by a program of the group."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from guardian_bench import Bench
+from test_guardian_programs import ACCESS, LISTS, POLICIES, READ, RULES, as_user, open_to_groups
+
+from fwtop.cli.policy.live import TRIED_BY, Live
+from fwtop.cli.policy.versions import Versions
+from fwtop.client import program
+from fwtop.client.program import Program
+from fwtop.model.errors import FwtopError
+from fwtop.model.protocol import MAX_POLICY, Undo
+from fwtop.model.rule import Kind
+
+pytestmark = pytest.mark.kernel
+__all__ = ["open_to_groups"]
+BLOCK = 'schema = 1\n[list.bad]\nentries = ["{}"]\n[[block]]\nlist = "bad"\n'
+ATTACHED = 'schema = 1\n[list.bad]\nfile = "bad.txt"\n[[block]]\nlist = "bad"\n'
+
+
+@pytest.fixture(scope="module")
+def bench(shared_pair) -> Iterator[Bench]:
+    directory = Path(tempfile.mkdtemp(prefix="fwtop-api"))
+    directory.chmod(0o755)
+    (directory / "guard.toml").write_text(ACCESS)
+    made = Bench(shared_pair, directory)
+    made.connect().close()
+    try:
+        with made.connect():
+            yield made
+    finally:
+        made.close()
+        shutil.rmtree(directory)
+
+
+@pytest.fixture(autouse=True)
+def nothing_left(bench: Bench, open_to_groups: None) -> Iterator[None]:
+    yield
+    with bench.connect() as guardian:
+        guardian.demand(Undo(all=True))
+        live = Live(guardian)
+        live.clear_trials()
+        for name in live.list_names():
+            live._delete(name)
+    shutil.rmtree(bench.directory / "policy", ignore_errors=True)
+
+
+def asking(bench: Bench, work: Callable[[Program], object], group: int = POLICIES) -> object:
+    """Return what a program of a group made of it, or the words of what it was refused."""
+
+    def ask() -> str:
+        with program.connect(run_directory=bench.directory) as fwtop:
+            try:
+                return json.dumps(work(fwtop))
+            except FwtopError as error:
+                return json.dumps(f"{error.code} {error}")
+
+    said = as_user(bench, [group], ask)
+    assert "Traceback" not in said, said
+    return json.loads(said)
+
+
+def passes(bench: Bench) -> bool:
+    return bench.path(4).passes()
+
+
+def test_a_program_applies_a_policy_and_rolls_back(bench: Bench) -> None:
+    text = BLOCK.format(bench.attacker(4))
+
+    def work(fwtop: Program) -> object:
+        tried = fwtop.change_policy("apply", text)
+        during = [item["rule"]["created_by"] for item in fwtop.status()["rules"]]
+        kept = fwtop.change_policy("keep")
+        return [tried, during, kept, fwtop.read_policy("diff", text), fwtop.read_policy("history")]
+
+    tried, during, kept, same, history = asking(bench, work)
+    assert tried["trial"]
+    assert tried["new_lists"] == ["bad"]
+    assert during == [TRIED_BY]
+    assert kept["kept"] == 1
+    assert not any(same.values())
+    assert [item["note"] for item in history["versions"]] == ["program of user 65534"]
+    assert not passes(bench)
+    with bench.connect() as guardian:
+        assert [rule.kind for rule in Live(guardian).rules()] == [Kind.IPSET]
+    other = BLOCK.format("192.0.2.0/24")
+    applied = asking(bench, lambda fwtop: fwtop.change_policy("apply", other, confirm_seconds=0))
+    assert applied["kept"] == 2
+    assert applied["changed_lists"] == [{"name": "bad", "added": 1, "removed": 1}]
+    assert passes(bench)
+    back = asking(bench, lambda fwtop: fwtop.change_policy("rollback", confirm_seconds=0))
+    assert back["kept"] == 3
+    assert not passes(bench)
+    versions = Versions(bench.netns, bench.directory / "policy")
+    assert versions.all()[-1].note == "program of user 65534, rollback to 1", "the command line's history"
+
+
+@pytest.mark.parametrize("how", ["undo", "gone", "time"])
+def test_what_is_not_kept_goes(bench: Bench, poll_until, how: str) -> None:
+    text = BLOCK.format(bench.attacker(4))
+    blocked, go = os.pipe()
+
+    def work(fwtop: Program) -> object:
+        fwtop.change_policy("apply", text, confirm_seconds=2 if how == "time" else 600)
+        os.write(go, b"x")
+        if how == "undo":
+            return fwtop.change_policy("undo")
+        if how == "time":
+            poll_until(lambda: not fwtop.status()["rules"], 20)
+            return fwtop.change_policy("keep")
+        return None
+
+    said = asking(bench, work)
+    assert os.read(blocked, 1) == b"x", "it was in"
+    for descriptor in (blocked, go):
+        os.close(descriptor)
+    if how == "undo":
+        assert said["kept"] is None
+    if how == "time":
+        assert said == "1 no policy is tried on this connection, or not any more; nothing was changed" or (
+            said["kept"] is None
+        )
+    poll_until(lambda: passes(bench), 20)
+    with bench.connect() as guardian:
+        poll_until(lambda: not Live(guardian).list_names(), 20)
+        assert not Live(guardian).rules(TRIED_BY)
+    assert asking(bench, lambda fwtop: fwtop.read_policy("history")) == {"versions": []}
+
+
+def test_lists_come_beside_the_text_and_no_file_is_opened(bench: Bench, tmp_path: Path) -> None:
+    many = [f"10.{number >> 8}.{number & 255}.0/24" for number in range(20_000)] + [bench.attacker(4)]
+    lists = {"bad": many}
+    applied = asking(
+        bench, lambda fwtop: fwtop.change_policy("apply", ATTACHED, lists=lists, confirm_seconds=0)
+    )
+    assert applied["kept"] == 1
+    assert not passes(bench)
+    told = asking(bench, lambda fwtop: fwtop.read_policy("check", ATTACHED, lists=lists))
+    assert told == {"rules": 1, "lists": 1, "entries": 20_001}
+    (tmp_path / "bad.txt").write_text("192.0.2.1\n")
+    text = ATTACHED.replace("bad.txt", str(tmp_path / "bad.txt"))
+    assert asking(bench, lambda fwtop: fwtop.read_policy("check", text)) == (
+        "2 policy: line 2: [list.bad]: file: the guardian opens no file for a program: attach the list; "
+        "nothing was changed"
+    )
+
+
+def test_an_export_comes_as_files(bench: Bench) -> None:
+    text = BLOCK.format("192.0.2.0/24")
+
+    def work(fwtop: Program) -> object:
+        names = {}
+        for format in ("nft", "iptables", "sh"):
+            names |= fwtop.read_policy("export", text, format=format)["texts"]
+        return names
+
+    texts = asking(bench, work, READ)
+    assert set(texts) == {"policy.nft", "policy.ipset", "policy.iptables", "policy.ip6tables", "policy.sh"}
+    assert "192.0.2.0/24" in texts["policy.nft"]
+    assert "add policy-bad-4 192.0.2.0/24" in texts["policy.ipset"]
+
+
+def test_scopes_mistakes_and_bounds(bench: Bench) -> None:
+    text = BLOCK.format("192.0.2.0/24")
+    lacks = "3 policychange needs the scope 'policies', which you lack; nothing was changed"
+    for group in (READ, LISTS, RULES):
+        for action in ("apply", "rollback", "keep", "undo"):
+            assert asking(bench, lambda fwtop, a=action: fwtop.change_policy(a, text), group) == lacks
+        assert asking(bench, lambda fwtop: fwtop.read_policy("check", text), group)["rules"] == 1
+    wrong = {
+        text + "[[limit]]\n# here\nper = 24\nrate = 'fast'\n": "2 policy: line 9: [[limit]] number 1: "
+        "--rate: 'fast' is not a rate",
+        text + "[[limit]]\nper = 24\nspeed = 3\n": "2 policy: line 8: [[limit]] number 1: unknown: speed",
+        text + "[[limit\n": "2 policy: ",
+        "#" * (MAX_POLICY + 1): "1 a policy's text has up to 262,144 bytes",
+        BLOCK.format("16.0.0.0/7"): "1 block list bad: refused without",
+    }
+    for given, words in wrong.items():
+        said = asking(bench, lambda fwtop, t=given: fwtop.change_policy("apply", t, confirm_seconds=0))
+        assert str(said).startswith(words), said
+    with bench.connect() as guardian:
+        assert not Live(guardian).list_names()
+    assert asking(bench, lambda fwtop: fwtop.change_policy("keep")) == (
+        "1 no policy is tried on this connection, or not any more; nothing was changed"
+    )
+
+
+def test_a_policy_is_parsed_without_rights(bench: Bench, tmp_path: Path) -> None:
+    """A text that keeps its parser busy costs the processor time that one is given, and nothing else."""
+    deep = "schema = 1\na = " + "[" * 60_000
+    said = asking(bench, lambda fwtop: fwtop.read_policy("check", deep))
+    assert str(said).startswith(("2 policy: ", "1 policy: its reader ended"))
