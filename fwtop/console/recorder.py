@@ -17,11 +17,12 @@ from fwtop.model.costs import load_costs
 from fwtop.model.errors import FwtopError
 from fwtop.model.paths import STATE_DIRECTORY, exports_directory
 from fwtop.model.traffic.packets import PacketBatch
-from fwtop.model.traffic.session import AttackEvidence
+from fwtop.model.traffic.session import AttackEvidence, Event
 from fwtop.model.traffic.snapshot import Origin, Snapshot
 from fwtop.store.baselines import BaselineStore
 from fwtop.store.directory import DEFAULT_MAX_BYTES, SESSION_DIRECTORY, drop_old
 from fwtop.store.history import HistoryWriter
+from fwtop.store.interruption import interruption
 from fwtop.store.reader import load_session
 from fwtop.store.trends import session_trends
 from fwtop.store.upkeep import put_in_order
@@ -49,6 +50,7 @@ class Recorder:
         """`arrived` returns the newest snapshot's packets, for `cities`; `evidence` what to keep of them."""
         self._host = host
         self._netns = origin.netns
+        self._interfaces = origin.interfaces
         self._sessions = state / SESSION_DIRECTORY.name
         self._writer = SessionWriter(
             self._sessions,
@@ -68,6 +70,8 @@ class Recorder:
         self.baseline: Callable[[], bytes] | None = None
         self._news: list[str] = []
         self._news_until = 0.0
+        self._began = time.time()
+        self._interruption: tuple[Event, ...] = ()  # not stored yet
         # A crashed session may be large: checking it must not delay the first tick.
         self._upkeep = threading.Thread(target=self._put_in_order, name="upkeep", daemon=True)
         self._upkeep.start()
@@ -84,7 +88,8 @@ class Recorder:
 
     def write(self, snapshot: Snapshot) -> Snapshot:
         """Store a snapshot, and now and then the baseline; return it with a note if storing fails."""
-        self._writer.write(snapshot, evidence=self._evidence(snapshot))
+        found, self._interruption = self._interruption, ()
+        self._writer.write(snapshot, found, self._evidence(snapshot))
         sample = self._sampler.sample(snapshot, self._arrived())
         if sample is not None:
             self._history.add(sample)
@@ -129,6 +134,8 @@ class Recorder:
         self._upkeep.join()
 
     def _put_in_order(self) -> None:
+        found = interruption(self._sessions, self._began, self._interfaces, self._netns)
+        self._interruption = () if found is None else (found,)
         lines = put_in_order(self._sessions)
         if lines:
             self._say(lines)

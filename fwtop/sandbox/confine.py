@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import sys
 from collections.abc import Iterable
@@ -58,4 +59,6 @@ def confine(
         raise FwtopError("python3-seccomp is missing, so nothing was started; run 'make setup'", 3) from None
     except (OSError, RuntimeError) as error:
         reason = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error)
-        raise FwtopError(f"the sandbox could not be entered ({reason}); nothing was started", 3) from None
+        # Code 3 means that this machine can't; a machine short of memory can, later: a service tries again.
+        code = 1 if isinstance(error, OSError) and error.errno == errno.ENOMEM else 3
+        raise FwtopError(f"the sandbox could not be entered ({reason}); nothing was started", code) from None

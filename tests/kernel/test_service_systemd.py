@@ -53,6 +53,8 @@ fwtop block 192.0.2.7 --yes >/dev/null 2>&1
 kill -9 $first
 until [ "$(main)" != $first ] && systemctl is-active --quiet fwtop; do sleep 0.2; done
 say killed "$(fwtop service 2>&1)"
+until fwtop report --format md -o - | grep -q "nothing was recorded in the"; do sleep 0.2; done
+say gap "$(fwtop report --format md -o - | grep 'nothing was recorded in the')"
 say disabled "$(fwtop service disable 2>&1)"
 say rules "$(fwtop status 2>&1 | grep -c 192.0.2.7)"
 say end "$(systemctl show fwtop.service --property=Result --value)"
@@ -100,5 +102,6 @@ def test_it_runs_without_rights_and_its_guardian_is_a_unit_of_its_own(told: dict
 def test_killed_it_is_started_again_and_no_end_of_it_removes_a_rule(told: dict[str, str]) -> None:
     assert told["killed"].startswith("recording, starts at boot; "), told
     assert "restarts after failures: 1" in told["killed"]
+    assert "before this session: what recorded" in told["gap"], told["gap"]
     assert told["disabled"].startswith("off, doesn't start at boot"), told
     assert (told["rules"], told["end"]) == ("1", "success")

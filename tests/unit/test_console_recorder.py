@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import subprocess
+import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -15,8 +16,9 @@ from stored_sessions import path_of, writer
 from fwtop.console import headless
 from fwtop.console.headless import StatusLine
 from fwtop.console.recorder import Recorder
+from fwtop.model.traffic.session import EventKind
 from fwtop.model.traffic.snapshot import Origin
-from fwtop.store import list_sessions, replay
+from fwtop.store import list_sessions, load_session, replay
 
 ORIGIN = Origin("live", ("eth0",))
 
@@ -95,6 +97,33 @@ def test_that_storing_goes_on_is_said_though_it_was_said_within_the_minute(
         status.update(())
     line = "fwtop: recording session 2026-11-23; stop with Ctrl-C or SIGTERM"
     assert capsys.readouterr().err.splitlines() == [line, "fwtop: disk full", line]
+
+
+@pytest.mark.parametrize(("clean", "told"), [(False, True), (True, False)])
+def test_a_session_tells_since_when_nothing_was_recorded_if_the_one_before_was_killed(
+    tmp_path: Path, clean: bool, told: bool
+) -> None:
+    first = Recorder("web-1", ORIGIN, tmp_path)
+    tick = session_ticks()[0]
+    first.write(replace(tick, started=time.time() - 60 - tick.seconds))
+    assert first.path is not None
+    killed = first.path.stem
+    first.close(clean=clean)
+    for origin, is_told in ((replace(ORIGIN, interfaces=("eth7",)), False), (ORIGIN, told)):
+        second = Recorder("web-1", origin, tmp_path)
+        second.wait()
+        second.write(replace(tick, started=time.time() - tick.seconds))
+        second.write(replace(tick, started=time.time() - tick.seconds + 1))
+        assert second.path is not None
+        events = [event for event in load_session(second.path).events if event.subject == "recording"]
+        second.close(clean=True)
+        assert len(events) == is_told
+    if told:
+        assert events[0].kind is EventKind.STORING_RESUMED
+        assert events[0].text == (
+            f"nothing was recorded in the 1m before this session: "
+            f"what recorded {killed} was killed, or the machine stopped"
+        )
 
 
 def test_an_unclean_end_leaves_one_file_that_counts_as_crashed(tmp_path: Path) -> None:
