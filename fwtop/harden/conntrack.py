@@ -70,6 +70,8 @@ def plan_for(table: Table, options: Options, needs: Needs) -> Plan:
             "growth_per_s": round(table.growth, 1),
             "seconds_to_full": table.seconds_to_full,
             "sampled": len(table.sampled),
+            "share_error": round(table.error, 4),
+            "entries_everywhere": table.everywhere,
             "filled_by": {what: dict(rows) for what, rows in occupants(table, 10)},
         },
     )
@@ -85,7 +87,7 @@ def _here(table: Table, steps: Sequence[str]) -> str:
 
 
 def _findings(table: Table) -> list[str]:
-    chain = 2 * table.count / table.buckets if table.buckets else 0.0
+    chain = 2 * max(table.count, table.everywhere) / table.buckets if table.buckets else 0.0
     full = table.seconds_to_full
     when = (
         "full now"
@@ -99,10 +101,24 @@ def _findings(table: Table) -> list[str]:
         f"a full table takes {_mib(table.most * ENTRY_BYTES)}; its hash has {table.buckets:,} buckets "
         f"({_mib(table.buckets * BUCKET_BYTES)}), {chain:.1f} keys in each",
     ]
+    lines += _sampling(table)
     for what, rows in occupants(table):
         if rows:
             lines.append(f"by {what}: " + ", ".join(f"{name} {percent(share)}" for name, share in rows))
     return [*lines, *_early_drop(table)]
+
+
+def _sampling(table: Table) -> list[str]:
+    """Say how exact the shares are, or why there are none."""
+    if table.sampled and table.error:
+        seen = len(table.sampled)
+        return [f"shares are of {seen:,} entries drawn at random: within {100 * table.error:.1f} points"]
+    if table.sampled or not table.count:
+        return []
+    return [
+        f"who fills it was not looked at: {table.everywhere - table.count:,} entries of other network "
+        f"namespaces are in the same hash of {table.buckets:,} buckets, and the kernel would pass them all"
+    ]
 
 
 def _early_drop(table: Table) -> list[str]:
@@ -125,11 +141,10 @@ def _costs(table: Table) -> list[str]:
         now, then = table.timeouts.get(name), SHORTER.get(name)
         if now is None or share < WORTH:
             continue
-        line = f"{name} ({duration(now)}) holds {round(share * table.count):,} entries"
+        held = share * table.count
+        line = f"{name} ({duration(now)}) holds about {_rounded(held):,} entries"
         if then is not None and then < now:
-            line += (
-                f"; {duration(then)} would hold {round(share * table.count * then / now):,} at the same rate"
-            )
+            line += f"; {duration(then)} would hold {_rounded(held * then / now):,} at the same rate"
         lines.append(line)
     return lines
 
@@ -175,6 +190,11 @@ def _step(table: Table, item: Setting) -> str:
         return f"raise {short} from {table.buckets:,} to {item.value:,} ({_mib(item.value * BUCKET_BYTES)})"
     now = table.timeouts.get(short.removeprefix("conntrack_"), 0)
     return f"shorten {short} from {duration(now)} to {duration(item.value)}"
+
+
+def _rounded(count: float) -> int:
+    """Round to the three digits that a sample can know."""
+    return round(float(f"{count:.3g}"))
 
 
 def _mib(size: float) -> str:

@@ -14,9 +14,10 @@ from pathlib import Path
 from fwtop.harden.packets import Flow
 from fwtop.harden.playbook import Options, Plan, rule_of
 from fwtop.harden.rehearsal import MOST_FLOWS, addresses, rehearse
+from fwtop.harden.table import sampled_entries
 from fwtop.kernel import sockets
 from fwtop.kernel.netfilter import iptables
-from fwtop.kernel.netfilter.ctnetlink import Entry, sample
+from fwtop.kernel.netfilter.ctnetlink import Entry
 from fwtop.kernel.programs import run
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Kind, Match, Rule
@@ -51,7 +52,7 @@ def plan(options: Options) -> Plan:
         return Plan("no rule of iptables or nft needs connection tracking here: nothing to convert")
     kept = [_OWN_QUESTIONS]
     chosen: list[Match] = []
-    tracked = _tracked()
+    tracked = sampled_entries(_SAMPLED)
     for match in _services():
         if reasons := why_tracked(variant, match, tracked):
             kept.append(f"{service_name(match)}: {reasons[0]}")
@@ -154,14 +155,6 @@ def why_tracked(variant: iptables.Variant, match: Match, tracked: Sequence[Entry
 def _why_none(kept: list[str]) -> str:
     reasons = [reason for reason in kept if reason != _OWN_QUESTIONS]
     return reasons[0] if reasons else "no service listens here"
-
-
-def _tracked() -> list[Entry]:
-    """Return a sample of what is tracked now: which flows would break is seen in those that there are."""
-    try:
-        return sample(_SAMPLED)
-    except OSError as error:
-        raise FwtopError(f"the connection table can't be read: {error.strerror}; try it as root", 3) from None
 
 
 def _asked_from(match: Match, tracked: Sequence[Entry]) -> str:

@@ -9,7 +9,7 @@ import pytest
 from fwtop.harden import conntrack
 from fwtop.harden.playbook import Options
 from fwtop.harden.services import reliefs
-from fwtop.harden.table import Table
+from fwtop.harden.table import SAMPLED, Table, affordable
 from fwtop.kernel import netlink
 from fwtop.kernel.netfilter.ctnetlink import ASSURED, SEEN_REPLY, Entry, entry_of
 from fwtop.model.rule import Kind, Match
@@ -39,13 +39,36 @@ def test_names_who_fills_and_shortens_only_what_holds_entries() -> None:
     text = "\n".join(made.findings)
     assert "udp/27015 99 %" in text
     assert "198.51.100.0/24 99 %" in text
-    assert "holds 198,000 entries;" in text
+    assert "holds about 198,000 entries;" in text
     assert made.rule is not None
     changed = {item.name: item.value for part in made.rule.parts for item in part.settings}
     assert changed["net.netfilter.nf_conntrack_udp_timeout"] == 10
     assert changed["net.netfilter.nf_conntrack_tcp_timeout_established"] == 7440
     assert "net.netfilter.nf_conntrack_tcp_timeout_syn_sent" not in changed
     assert made.data["filled_by"]["services"] == {"udp/27015": 0.99, "tcp/443": 0.01}
+
+
+def test_says_how_exact_its_shares_are() -> None:
+    """A sample of a large table is inexact; one of all entries is not; of none there are no shares."""
+    large, whole, unseen = table(*[UDP] * SAMPLED), table(UDP, BOT, count=2), table()
+    assert 0.021 < large.error < 0.022
+    assert (whole.error, unseen.error) == (0.0, 0.0)
+    told = "\n".join(conntrack.plan_for(large, Options(), NEEDED).findings)
+    assert "2,048 entries drawn at random: within 2.2 points" in told
+    assert "drawn at random" not in "\n".join(conntrack.plan_for(whole, Options(), NEEDED).findings)
+
+
+def test_a_look_stays_affordable_beside_other_namespaces() -> None:
+    """The kernel passes all namespaces' entries to find ours: few of ours among many are not looked for."""
+    assert affordable(SAMPLED, 2_000_000, 2_000_000, 262_144) == SAMPLED
+    assert affordable(SAMPLED, 500, 500, 262_144) == SAMPLED
+    assert affordable(SAMPLED, 500, 2_000_000, 262_144) == 0
+    assert affordable(SAMPLED, 500, 500, 1 << 23) == 0
+    assert 256 < affordable(SAMPLED, 24_500, 2_000_000, 262_144) < SAMPLED
+    crowded = replace(table(count=500), everywhere=2_000_000)
+    told = "\n".join(conntrack.plan_for(crowded, Options(), NEEDED).findings)
+    assert "1,999,500 entries of other network namespaces are in" in told
+    assert "15.3 keys in each" in told
 
 
 def test_early_drop_is_told_by_what_may_be_replaced() -> None:

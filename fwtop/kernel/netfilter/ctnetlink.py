@@ -53,7 +53,8 @@ def sample(most: int) -> list[Entry]:
     """Return up to `most` entries; raises OSError.
 
     A dump goes through the hash, whose key is the kernel's secret: what comes first is a uniform sample of
-    all, so the cost does not depend on the table's size.
+    all, so the cost does not depend on the table's size. It does on other namespaces', whose entries are in
+    the same hash and are passed over. Expired entries, which still count, are left out.
     """
     with contextlib.closing(
         netlink.dump(netlink.NETLINK_NETFILTER, _GET, netlink.netfilter_header())

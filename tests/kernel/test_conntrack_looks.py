@@ -1,0 +1,65 @@
+"""Looks at a real connection table: who fills it, and what other namespaces' entries are to that."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from fwtop.bench.connections import establish
+from fwtop.harden.table import read_table, service_of
+from tests.kernel.conftest import ip
+from tests.kernel.wire import inside
+
+pytestmark = pytest.mark.kernel
+
+
+@pytest.fixture
+def netns() -> Iterator[str]:
+    name = f"fwc{os.getpid()}"
+    ip("netns", "add", name)
+    try:
+        yield name
+    finally:
+        with contextlib.suppress(AssertionError):
+            ip("netns", "delete", name)
+
+
+@pytest.fixture
+def neighbour() -> Iterator[str]:
+    name = f"fwc{os.getpid()}n"
+    ip("netns", "add", name)
+    try:
+        yield name
+    finally:
+        with contextlib.suppress(AssertionError):
+            ip("netns", "delete", name)
+
+
+def test_what_comes_first_is_a_fair_sample(netns: str) -> None:
+    """Five services of known shares; ten standard errors leave no room for chance, and little for bias."""
+    sizes = {443: 12_000, 80: 6_000, 25: 4_000, 8443: 1_000, 9: 500}
+    with inside(netns):
+        for port, size in sizes.items():
+            establish(size, "198.51.100.1", port)
+        table = read_table()
+    assert table.count == sum(sizes.values())
+    seen = len(table.sampled)
+    assert 256 < seen < table.count  # beside other tests' namespaces fewer than SAMPLED
+    shares = dict(table.top(service_of, 10))
+    for port, size in sizes.items():
+        share = size / table.count
+        assert abs(shares[f"tcp/{port}"] - share) < 10 * (share * (1 - share) / seen) ** 0.5
+
+
+def test_few_entries_among_many_of_another_namespace_are_not_looked_for(netns: str, neighbour: str) -> None:
+    with inside(netns):
+        establish(100, "198.51.100.1", 80)
+    with inside(neighbour):
+        establish(120_000, "198.51.100.1", 443)
+    with inside(netns):
+        table = read_table()
+    assert (table.count, table.sampled) == (100, ())
+    assert table.everywhere >= 120_100
