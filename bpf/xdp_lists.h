@@ -140,12 +140,15 @@ INLINE u32 may_list6(u64 *filter, u64 hi)
 	return filter[word] >> (bit & 63) & 1;
 }
 
-/* Open addressing with linear probing for prefixes of one length; `empty` is the key of free places. */
+/* Open addressing with linear probing for prefixes of one length: `most` places from the upper bits of `product`,
+ * of which `shift` drops the others; `empty` is the key of free places. */
 #define ABSENT (~0ULL)
 
-INLINE u64 place6(u64 *keys, u64 place, u32 most, u64 key, u64 empty)
+INLINE u64 place6(u64 *keys, u64 product, u64 shift, u64 most, u64 key, u64 empty)
 {
-	for (u32 i = 0; i < most; i++, place++) {
+	u64 place = product >> shift;
+
+	for (u64 i = 0; i < most; i++, place++) {
 		u64 found = keys[place];
 
 		if (found == empty)
@@ -157,9 +160,11 @@ INLINE u64 place6(u64 *keys, u64 place, u32 most, u64 key, u64 empty)
 }
 
 /* For prefixes longer than /64: keys of two words. */
-INLINE u64 wide_place6(u64 *keys, u64 place, u32 most, u64 hi, u64 lo, u64 empty_hi, u64 empty_lo)
+INLINE u64 wide_place6(u64 *keys, u64 product, u64 shift, u64 most, u64 hi, u64 lo, u64 empty_hi, u64 empty_lo)
 {
-	for (u32 i = 0; i < most; i++, place++) {
+	u64 place = product >> shift;
+
+	for (u64 i = 0; i < most; i++, place++) {
 		u64 found_hi = keys[2 * place], found_lo = keys[2 * place + 1];
 
 		if (found_hi == empty_hi && found_lo == empty_lo)

@@ -20,7 +20,7 @@ from fwtop.kernel import bpf
 from fwtop.model.addresses.prefix_rows import PrefixRows
 from fwtop.model.rule import Match
 from fwtop.xdp import lists as xdp_lists
-from fwtop.xdp.ipv6_lists import lookup_lines6
+from fwtop.xdp.ipv6_lists import lookup_lines6, with_placeholders
 from fwtop.xdp.maps import SHARED, possible_cpus
 from fwtop.xdp.rule import List4, List6, SlotRule
 from fwtop.xdp.tree import count_functions
@@ -151,6 +151,13 @@ def filled_maps(family: int, prefixes: PrefixRows) -> tuple[dict[int, int], dict
     if isinstance(named, List4):
         constants |= {_PARTS: named.count, _SEVERAL: named.several}
         named = replace(named, count=_PARTS, several=_SEVERAL)
+    elif isinstance(named, List6):
+
+        def number(value: int) -> int:
+            constants[_SEVERAL + 1 + len(constants)] = value
+            return max(constants)
+
+        named = replace(named, tables=tuple(with_placeholders(table, number) for table in named.tables))
     return maps, constants, own_functions(family, named)
 
 

@@ -13,6 +13,7 @@ from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
 from fwtop.xdp.generate import program_text
+from fwtop.xdp.ipv6_lists import with_placeholders
 from fwtop.xdp.lists import descriptors, with_descriptors
 from fwtop.xdp.maps import SHARED, possible_cpus
 from fwtop.xdp.rule import AnyList, List4, List6, SlotRule, UncountedList4
@@ -114,6 +115,9 @@ def _numbered(rule: SlotRule, maps: dict[int, int]) -> SlotRule:
             numbered = replace(numbered, count=number(numbered.count), several=number(numbered.several))
         elif isinstance(numbered, UncountedList4):
             numbered = replace(numbered, count=number(numbered.count), few_count=number(numbered.few_count))
+        elif isinstance(numbered, List6):
+            tables = tuple(with_placeholders(table, number) for table in numbered.tables)
+            numbered = replace(numbered, tables=tables)
         lists[key] = numbered
     return replace(
         rule,

@@ -3,13 +3,15 @@
 Tables use linear probing with a bounded distance: a lookup mostly takes one load, and ends at a free place
 or at that distance. The hash is a product with a random number (Dietzfelbinger and others, "A reliable
 randomized algorithm for the closest-pair problem", 1997), so whoever gets prefixes onto a list can't choose
-colliding ones. A filter of one bit for each hash of the first 32 address bits spares most packets the
-tables.
+colliding ones. The code has placeholders for that number and for a table's sizes (CONSTANT of bpf/kernel.h):
+a change of the list needs no compiler unless a length comes or goes. A filter of one bit for each hash of the
+first 32 address bits spares most packets the tables.
 """
 
 from __future__ import annotations
 
 import secrets
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -122,8 +124,21 @@ def _filter_bit(top: NDArray[np.uint64]) -> NDArray[np.uint64]:
     return np.asarray(product >> np.uint64(32 - _FILTER_BITS))
 
 
+def with_placeholders(table: Table6, number: Callable[[int], int]) -> Table6:
+    """Return a table whose values are `number`s of placeholders, as the code below takes them."""
+    return replace(
+        table,
+        first=number(8 * table.first),
+        numbers=number(4 * table.numbers),
+        bits=number(64 - table.bits),
+        most=number(table.most),
+        seeds=(number(table.seeds[0]), number(table.seeds[1])),
+        empty=(number(table.empty[0]), number(table.empty[1])),
+    )
+
+
 def lookup_lines6(maps: List6) -> list[str]:
-    """Return C that looks (hi, lo) up; it returns 0 or 1."""
+    """Return C that looks (hi, lo) up; it returns 0 or 1. Its tables have placeholders."""
     lines = [f"\t\tif (!may_list6(MAP_VALUE({maps.map}), hi))", "\t\t\treturn 0;"]
     for table in maps.tables:
         lines += [f"\t\tif ({_place(maps, table)} != ABSENT)", "\t\t\treturn 1;"]
@@ -135,7 +150,8 @@ def number_lines6(maps: List6) -> list[str]:
     lines = ["\t\tu64 place;", ""]
     for table in maps.tables:
         lines += [f"\t\tplace = {_place(maps, table)};", "\t\tif (place != ABSENT)"]
-        lines += [f"\t\t\treturn ((u32 *)MAP_VALUE({maps.map}))[{table.numbers} + place];"]
+        values = f"(MAP_VALUE({maps.map}) + CONSTANT({table.numbers}))"
+        lines += [f"\t\t\treturn ((u32 *){values})[place];"]
     return [*lines, "\t\treturn 0;"]
 
 
@@ -143,9 +159,11 @@ def _place(maps: List6, table: Table6) -> str:
     """Return C that looks up the prefix of one length around (hi, lo)."""
     mask = ((1 << table.length) - 1) << 128 - table.length
     high, low = f"(hi & 0x{mask >> 64:x}ULL)", f"(lo & 0x{mask & _FULL:x}ULL)"
-    product = f"{high} * 0x{table.seeds[0]:x}ULL"
-    keys, empty = f"(u64 *)MAP_VALUE({maps.map}) + {table.first}", f"0x{table.empty[0]:x}ULL"
+    product = f"{high} * CONSTANT({table.seeds[0]})"
+    keys = f"(u64 *)(MAP_VALUE({maps.map}) + CONSTANT({table.first}))"
+    bounds = f"CONSTANT({table.bits}), CONSTANT({table.most})"
+    empty = f"CONSTANT({table.empty[0]})"
     if table.length <= _NARROW:
-        return f"place6({keys}, {product} >> {64 - table.bits}, {table.most}, {high}, {empty})"
-    product = f"({product} + {low} * 0x{table.seeds[1]:x}ULL) >> {64 - table.bits}"
-    return f"wide_place6({keys}, {product}, {table.most}, {high}, {low}, {empty}, 0x{table.empty[1]:x}ULL)"
+        return f"place6({keys}, {product}, {bounds}, {high}, {empty})"
+    product = f"{product} + {low} * CONSTANT({table.seeds[1]})"
+    return f"wide_place6({keys}, {product}, {bounds}, {high}, {low}, {empty}, CONSTANT({table.empty[1]}))"

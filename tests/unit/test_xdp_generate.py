@@ -10,10 +10,12 @@ from frames import batch_of, ethernet, ipv4, udp
 
 from fwtop.analysis.proposals.matching import match_rows
 from fwtop.model.addresses.address import Prefix
+from fwtop.model.addresses.prefix_rows import PrefixRows
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Kind, Match, PayloadMatch, Rule
-from fwtop.xdp.build import is_too_large, variants
+from fwtop.xdp.build import _numbered, is_too_large, variants
 from fwtop.xdp.generate import program_text
+from fwtop.xdp.ipv6_lists import build_list6
 from fwtop.xdp.rule import List4, List6, SlotRule, Table6, check_xdp, disjoint
 from fwtop.xdp.tree import lookup_lines
 
@@ -42,6 +44,22 @@ def test_many_prefixes_are_compiled_without_the_fast_path() -> None:
     tables = tuple(Table6(length, 0, 0, 4, 1, (1, 1), (0, 0)) for length in range(20, 121))
     assert variants([SlotRule(0, Match(), {("src", 6): List6(1, tables[:100])})]) == (True, False)
     assert variants([SlotRule(0, Match(), {("src", 6): List6(1, tables)})]) == (False,)
+
+
+def test_a_change_of_an_ipv6_list_gives_the_same_code() -> None:
+    """So that the compiled code is in the cache; what differs goes into it as values."""
+    texts, values = [], []
+    for count in (20, 3000):
+        entries = [Prefix(6, (0x2A00 << 112) + (number << 80), 48) for number in range(count)]
+        entries += [Prefix(6, (0x2A01 << 112) + number, 128) for number in range(count)]
+        _, tables = build_list6(PrefixRows.of(entries), 0)
+        maps: dict[int, int] = {}
+        rule = SlotRule(0, Match(), {("src", 6): List6(9, tables)}, counted=2 * count, hits=8)
+        texts.append(program_text([_numbered(rule, maps)], ()))
+        values.append(maps)
+        assert {seed for table in tables for seed in table.seeds} <= set(maps.values())
+    assert texts[0] == texts[1]
+    assert values[0].keys() == values[1].keys()
 
 
 def test_programs_that_are_too_long_are_distinguished_from_wrong_ones() -> None:
