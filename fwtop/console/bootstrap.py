@@ -164,7 +164,10 @@ def build(
     # /sys shows the interfaces of the namespace that mounted it, not of another watched one.
     loaded = load_config(origin.interfaces if options.netns is None else ())
     earlier = find_earlier(origin) if find_earlier is not None else None
-    baseline = _stored_baseline(host, options)
+    beside = earlier is not None and earlier.path is not None
+    # A dry run needs it, although it records nothing, and so does a screen beside a recorder.
+    wanted = options.store or beside or options.mode == "dry_run"
+    baseline = _stored_baseline(host, options.netns) if wanted else None
     known = earlier.attacks if earlier is not None else ()
     advisor = Advisor(loaded.config, baseline=baseline, lookup=lookup, known=known)
     engine = Engine(lookup, window_seconds=window_seconds, top=options.top, live=True, own=own)
@@ -200,7 +203,7 @@ def build(
             evidence=evidence,
             geoip=lookup.describe() if isinstance(lookup, GeoLookup) else "",
         )
-        if earlier is None or earlier.path is None:  # else the recorder's is kept, which has seen more
+        if not beside:  # else the recorder's is kept, which has seen more
             recorder.baseline = advisor.baseline.to_bytes
 
     previews = RulePreviews(lambda: session.latest, advisor.config)
@@ -232,10 +235,9 @@ def _rescan(link: GuardianLink) -> None:
         link.ask(Rescan(), seconds=_ASIDE_SECONDS)
 
 
-def _stored_baseline(host: str, options: Options) -> Baseline | None:
-    """Return the baseline of earlier sessions; a dry run needs it too, although it records nothing."""
-    wanted = options.store or options.mode == "dry_run"
-    stored = BaselineStore().get(host, options.netns) if wanted else None
+def _stored_baseline(host: str, netns: str | None) -> Baseline | None:
+    """Return the baseline of earlier sessions, or of one that is running."""
+    stored = BaselineStore().get(host, netns)
     try:
         return Baseline.from_bytes(stored) if stored else None
     except ValueError:

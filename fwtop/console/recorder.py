@@ -28,7 +28,8 @@ from fwtop.store.trends import session_trends
 from fwtop.store.upkeep import put_in_order
 from fwtop.store.writer import SessionWriter
 
-_BASELINE_SECONDS = 60.0, 300.0  # from one saving to the next: at first, and once there is little new in it
+# Between two savings: at first, so that a screen beside a new recorder has one; then twice as long each time.
+_BASELINE_SECONDS = 15.0, 300.0
 _MAX_NEWS = 3
 _NEWS_SECONDS = 60.0  # how long the screen says what was set aside
 

@@ -6,6 +6,7 @@ import json
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,8 +15,14 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from fwtop.analysis.history.baseline import Baseline
+from fwtop.bench.accuracy.measured_harm import forget_session
+from fwtop.bench.terminal import Terminal
 from fwtop.kernel.programs import module_argv
 from fwtop.lab.run import Lab
+from fwtop.model.text import safe_text
+from fwtop.model.traffic.session import SessionInfo
+from fwtop.store import BaselineStore, list_sessions, replay
 
 pytestmark = pytest.mark.kernel
 Poll = Callable[..., Any]
@@ -119,6 +126,30 @@ def test_metrics_count_what_the_lab_sent(lab: Lab, tmp_path: Path, poll_until: P
     assert not [
         name for name in after if any("." in part for part in name[1:]) and name[0] != "fwtop_build_info"
     ]
+
+
+def _sessions(netns: str) -> list[SessionInfo]:
+    return [info for info in list_sessions() if info.netns == netns]
+
+
+def test_a_screen_beside_a_recorder_judges_by_what_that_one_has_learnt(lab: Lab, poll_until: Poll) -> None:
+    host = safe_text(socket.gethostname(), limit=64)
+    with recording(lab):
+        learnt = poll_until(lambda: BaselineStore().get(host, lab.victim))
+        assert Baseline.from_bytes(learnt).ready
+        lab.start_flood(PPS)
+        poll_until(lambda: _sessions(lab.victim)[0].attacks)
+        opened = time.time()
+        with Terminal(module_argv("fwtop", "watch", "--netns", lab.victim)):
+            poll_until(lambda: len(_sessions(lab.victim)) > 1 and _sessions(lab.victim)[1].attacks)
+        (path,) = {info.path for info in _sessions(lab.victim)} - {_sessions(lab.victim)[0].path}
+        judged = [shown.judgement for shown in replay(path)]
+    forget_session(lab)
+    assert all(judgement.baseline.startswith("baseline: ") for judgement in judged)
+    first = next(judgement for judgement in judged if judgement.attacks)
+    assert all(attack.since < opened for attack in first.attacks)
+    assert first.proposals
+    assert not any(proposal.guess for proposal in first.proposals)
 
 
 def test_alarms_of_an_attack_and_its_rule_reach_a_command(
