@@ -12,13 +12,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fwtop.analysis.window.traffic import Rows, Traffic
+from fwtop.analysis.window.traffic import Rows, Traffic, occurrences
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.traffic.packets import U64, Mask, PacketBatch
 from fwtop.render.numbers import percent
 
 _FIRST = np.array([32, 64, 128, 255])  # initial TTLs of systems
 _SLACK = 2  # hops: routes change
+_SORTED = 4_096  # of fewer packets, sorting is faster than counting in a table
 _NETWORKS = 8  # known networks: fewer say nothing
 
 _Hops = NDArray[np.intp]
@@ -74,7 +75,21 @@ def _hops(packets: PacketBatch) -> _Hops:
 _BOGONS = ((0, 8), (100 << 24 | 64 << 16, 10), (127 << 24, 8), (169 << 24 | 254 << 16, 16), (224 << 24, 3))
 # Legacy /8s of the US DoD and similar: a twentieth of the space with next to no traffic, so uniformly
 # random addresses fall there and real ones don't.
-_QUIET = np.array([6, 7, 11, 21, 22, 25, 26, 28, 29, 30, 33, 55, 56, 214, 215], np.uint64)
+_QUIET = (6, 7, 11, 21, 22, 25, 26, 28, 29, 30, 33, 55, 56, 214, 215)
+_BLOCK = np.uint64(16)  # bits of an address below its /16
+
+
+def _blocks(networks: list[tuple[int, int]]) -> Mask:
+    """Mark the /16s that lie in the networks."""
+    marked = np.zeros(1 << 16, np.bool_)
+    for base, length in networks:
+        first = base >> 16
+        marked[first : first + (1 << (16 - length))] = True
+    return marked
+
+
+_UNROUTABLE = _blocks([*_BOGONS])
+_SILENT = _blocks([(first << 24, 8) for first in _QUIET])
 _MANY = 200  # sources: the distribution of fewer says nothing
 
 
@@ -111,12 +126,8 @@ def spoof_estimate(
     if len(rows) == 0:
         return Spoof(0.0, ())
     packets = traffic.packets
-    place = traffic.source_id[rows]
-    every = np.bincount(place)
-    seen = np.empty(len(every), np.intp)
-    seen[place[::-1]] = np.arange(len(rows) - 1, -1, -1)
-    first, counts = seen[every > 0], every[every > 0]
-    hi, lo, family = (getattr(packets, name)[rows][first] for name in ("src_hi", "src_lo", "family"))
+    first, counts = _first_of_each(traffic.source_id[rows])
+    hi, lo, family = (getattr(packets, name)[rows[first]] for name in ("src_hi", "src_lo", "family"))
     signs = [*_reuse(counts), *_own(traffic, rows, own)]
     four = lo[family == 4]
     if len(four) >= len(lo) / 2:
@@ -131,6 +142,17 @@ def spoof_estimate(
     telling = sorted(signs, key=lambda sign: -abs(sign.weight))
     agreeing = tuple(sign.sentence for sign in telling if (sign.weight > 0) == (odds > 0))
     return Spoof(1.0 / (1.0 + math.exp(-max(-30.0, min(30.0, odds)))), agreeing)
+
+
+def _first_of_each(place: Rows) -> tuple[Rows, Rows]:
+    """Return the first position of each number, and how often it occurs, in the order of the numbers."""
+    if len(place) < _SORTED:
+        _, first, counts = np.unique(place, return_index=True, return_counts=True)
+        return first, counts
+    every = np.bincount(place)
+    seen = np.empty(len(every), np.intp)
+    seen[place[::-1]] = np.arange(len(place) - 1, -1, -1)
+    return seen[every > 0], every[every > 0]
 
 
 def _reuse(counts: np.ndarray[tuple[int], np.dtype[np.intp]]) -> list[Sign]:
@@ -162,11 +184,8 @@ def _space(addresses: U64) -> list[Sign]:
     n = len(addresses)
     if n < 30:
         return []
-    bogon = np.zeros(n, np.bool_)
-    for base, length in _BOGONS:
-        shift = np.uint64(32 - length)
-        bogon |= addresses >> shift == np.uint64(base) >> shift
-    quiet = np.isin(addresses >> np.uint64(24), _QUIET)
+    blocks = addresses >> _BLOCK
+    bogon, quiet = _UNROUTABLE[blocks], _SILENT[blocks]
     signs = []
     if bogon.mean() > 0.01:
         signs.append(Sign(4.0, f"{percent(bogon.mean(), 1)} of the sources are unroutable addresses"))
@@ -196,7 +215,7 @@ def _pattern(addresses: U64) -> list[Sign]:
     flat = sum(entropy > 0.97 * full for entropy in entropies)
     if flat == 4 and len(addresses) >= 1000:
         signs.append(Sign(1.5, "all four octets of the sources are uniformly random"))
-    networks = int(np.count_nonzero(_counts(addresses, 16)))
+    networks = len(_counts(addresses, 16))
     expected = 65_536 * (1 - math.exp(-len(addresses) / 65_536))
     if networks > 0.8 * expected:
         signs.append(Sign(1.0, f"spread over {networks:,} /16s: no prefix stands out"))
@@ -215,8 +234,8 @@ def _even(addresses: U64) -> bool:
 
 
 def _counts(addresses: U64, shift: int) -> np.ndarray[tuple[int], np.dtype[np.intp]]:
-    """Return the number of addresses per network, ignoring the lowest `shift` bits."""
-    return np.bincount((addresses >> np.uint64(shift)).astype(np.intp))
+    """Return the number of addresses of each network that has any, ignoring the lowest `shift` bits."""
+    return occurrences((addresses >> np.uint64(shift)).astype(np.intp))
 
 
 def _space6(hi: U64, lo: U64) -> list[Sign]:

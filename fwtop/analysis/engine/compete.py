@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from fwtop.analysis.context import Finding
 from fwtop.analysis.engine.group import Group
@@ -16,7 +17,7 @@ _SURE = 0.5  # probability from which an attack is named
 _CLEAR = 0.99  # from which the more specific of two explanations takes the packets
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Explained:
     """A group with the probabilities of its explanations, likeliest first; empty if no attack is possible."""
 
@@ -25,7 +26,7 @@ class Explained:
     rows: Rows  # the packets that the likeliest explanation takes
     ruled_out: tuple[tuple[Hypothesis, Needs], ...] = ()  # attacks, with the first need that isn't met
 
-    @property
+    @cached_property
     def attack(self) -> float:
         """Probability that any attack explains it."""
         return sum(share for one, share in self.ranked if one.kind)
@@ -35,7 +36,7 @@ class Explained:
         """Whether an attack explains it better than all that is ordinary."""
         return self.attack > _SURE
 
-    @property
+    @cached_property
     def best(self) -> Hypothesis:
         """The likeliest attack."""
         return next(one for one, _ in self.ranked if one.kind)
@@ -45,7 +46,7 @@ class Explained:
         """Whether a use is known that weaker proof may not deny."""
         return not self.is_attack and any(one.settled(self.group) for one, _ in self.ranked)
 
-    @property
+    @cached_property
     def rank(self) -> tuple[float, int, str, str, int]:
         """Orders attacks that contest packets: by probability, and of certain ones by how much they need.
 

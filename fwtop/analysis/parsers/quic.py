@@ -63,7 +63,8 @@ def plausible(matrix: U8, length: I64) -> Mask:
     """Mark payloads that may be QUIC: fixed bit set, and a known version in long headers."""
     long = matrix[:, 0] >= 0x80
     fixed = (matrix[:, 0] & 0x40) != 0
-    one = (matrix[:, 1:5] == np.array([0, 0, 0, 1], np.uint8)).all(1)
-    two = (matrix[:, 1:5] == np.array([0x6B, 0x33, 0x43, 0xCF], np.uint8)).all(1)
-    negotiation = (matrix[:, 1:5] == 0).all(1)
-    return np.asarray((length >= 20) & np.where(long, one | two | negotiation, fixed))
+    version = np.zeros(len(matrix), np.uint32)
+    for column in range(1, 5):
+        version = (version << np.uint32(8)) | matrix[:, column]
+    known = np.isin(version, [*_VERSIONS])
+    return np.asarray((length >= 20) & np.where(long, known, fixed))

@@ -13,6 +13,7 @@ from fwtop.analysis.window.traffic import (
     Rows,
     Traffic,
     distinct_texts,
+    occurrences,
     payload,
     transport_start,
     weights_of,
@@ -71,10 +72,7 @@ class Features:
         """Packets in the busiest second of the window: an onset must not wait for the window to fill."""
         if self.traffic.seconds < 2 or not self.n:
             return self.pps
-        since = self.traffic.packets.time_ns[self.rows] - int(self.traffic.packets.time_ns.min())
-        # Only seconds with packets: the clock of a capture may jump by years
-        inverse = np.unique(since // 1_000_000_000, return_inverse=True)[1]
-        return max(self.pps, float(np.bincount(inverse, self.weight).max()))
+        return max(self.pps, float(np.bincount(self.traffic.second[self.rows], self.weight).max()))
 
     def amount(self, what: str) -> str:
         """Write the estimated packets with the length of the window they are of."""
@@ -85,8 +83,12 @@ class Features:
     @cached_property
     def source_counts(self) -> NDArray[np.intp]:
         """Sampled packets of each distinct source."""
-        counts = np.bincount(self.traffic.source_id[self.rows])
-        return counts[counts > 0]
+        return occurrences(self.traffic.source_id[self.rows])
+
+    @cached_property
+    def flow_counts(self) -> NDArray[np.intp]:
+        """Sampled packets of each distinct flow."""
+        return occurrences(self.traffic.flow_id[self.rows])
 
     @property
     def sources(self) -> int:
@@ -106,8 +108,7 @@ class Features:
     @cached_property
     def likely_flows(self) -> float:
         """Estimated flows, with those that the sample misses."""
-        counts = np.bincount(self.traffic.flow_id[self.rows])
-        return min(_likely(counts[counts > 0]), self.packets)
+        return min(_likely(self.flow_counts), self.packets)
 
     @property
     def senders(self) -> str:
@@ -136,10 +137,7 @@ class Features:
     @cached_property
     def flow_singles(self) -> float:
         """Part of the sampled packets whose flow was seen once."""
-        if not self.n:
-            return 0.0
-        counts = np.bincount(self.traffic.flow_id[self.rows])
-        return float((counts == 1).sum()) / self.n
+        return float((self.flow_counts == 1).sum()) / self.n if self.n else 0.0
 
     @cached_property
     def pps_per_source(self) -> float:

@@ -29,7 +29,9 @@ Rows = NDArray[np.intp]
 _MIX_A, _MIX_B, _MIX_C = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F), np.uint64(29))
 TCP, UDP, ICMP, ICMP6, IGMP, GRE, ESP = 6, 17, 1, 58, 2, 47, 50
 _SEED_BITS = (1 << 64) - 1
+_LATEST = (1 << 63) - 1  # nanoseconds
 _PLACES = 12  # distinct payload offsets
+_MANY = 4_096  # of fewer values, sorting is faster than counting in a table
 _UNROUTED = (1, 2, 4, 32, 64, 128, 255)  # TTLs as systems and local services send them
 _HOST_SHARE = 0.75  # of the packets of a capture made on a host have that host at one end
 
@@ -124,6 +126,13 @@ class Traffic:
         """Flows numbered from 0."""
         return np.asarray(np.unique(self.flow_key, return_inverse=True)[1], np.intp)
 
+    @cached_property
+    def second(self) -> Rows:
+        """Seconds of the window that hold packets, numbered from 0: the clock of a capture may jump by years."""
+        time = self.packets.time_ns
+        since = (time - int(time.min(initial=_LATEST))) // 1_000_000_000
+        return np.asarray(np.unique(since, return_inverse=True)[1], np.intp)
+
     def of_sources(self, mask: Mask | Rows) -> Mask:
         """Mark all rows that share a source with the given rows."""
         return _members(self.source_id, mask)
@@ -187,6 +196,14 @@ def subsample(packets: PacketBatch, limit: int) -> tuple[PacketBatch, float]:
     edges = np.arange(limit + 1) * n // limit
     chosen = edges[:-1] + (chances(limit, n) * np.diff(edges)).astype(np.int64)
     return packets.select(chosen), n / limit
+
+
+def occurrences(numbers: Rows) -> NDArray[np.intp]:
+    """Return how often each number that occurs does, in the order of the numbers."""
+    if len(numbers) >= _MANY:
+        counts = np.bincount(numbers)
+        return counts[counts > 0]
+    return np.asarray(np.unique(numbers, return_counts=True)[1], np.intp)
 
 
 def _members(numbers: Rows, mask: Mask | Rows) -> Mask:
@@ -286,8 +303,8 @@ def weighted_top(
 
 def weights_of(values: U8 | U16 | U32 | U64 | I64, weight: F64) -> tuple[NDArray[np.generic], F64]:
     """Return the distinct values, ascending, and their weights."""
-    if values.dtype in (np.uint8, np.uint16):  # counting is faster than sorting
-        counts = np.bincount(values)
+    if values.dtype == np.uint8 or (values.dtype == np.uint16 and len(values) >= _MANY):
+        counts = np.bincount(values)  # faster than sorting
         distinct: NDArray[np.generic] = np.flatnonzero(counts)
         return distinct, np.asarray(np.bincount(values, weight), np.float64)[distinct]
     if len(values) and bool((values == values[0]).all()):  # most attacks have one target
