@@ -15,7 +15,6 @@ from fwtop.analysis.held.memory import HeldMemory
 from fwtop.analysis.history.acquaintances import Acquaintances
 from fwtop.analysis.history.baseline import CLASSES, Baseline, classes
 from fwtop.analysis.history.scan_memory import ScanMemory
-from fwtop.analysis.parsers.icmp import errors
 from fwtop.analysis.spoofing import Distances, Spoof, spoof_estimate
 from fwtop.analysis.window.features import Features
 from fwtop.analysis.window.own_probes import answers_to_probes
@@ -255,7 +254,7 @@ class AnalysisContext:
     def backscatter(self) -> Mask:
         """Unclaimed ICMP errors and stray RSTs: backscatter of an attack, not normal traffic."""
         stray = self.tcp.rst & ~self.tcp.real
-        return np.asarray((errors(self.traffic) | stray) & self.unclaimed)
+        return np.asarray((self.traffic.icmp_errors | stray) & self.unclaimed)
 
     def scattered(self, features: Features) -> bool:
         """Whether hardly two packets share a destination, as in the view of a network telescope.

@@ -20,6 +20,7 @@ from fwtop.render.numbers import percent
 _FIRST = np.array([32, 64, 128, 255])  # initial TTLs of systems
 _SLACK = 2  # hops: routes change
 _SORTED = 4_096  # of fewer packets, sorting is faster than counting in a table
+_REPEATED, _REPEATING = 3, 20  # packets of a source, and such sources, that tell whether it keeps its TTL
 _NETWORKS = 8  # known networks: fewer say nothing
 
 _Hops = NDArray[np.intp]
@@ -135,7 +136,7 @@ def spoof_estimate(
     else:
         signs += _space6(hi[family == 6], lo[family == 6])
     distances = _ttl_before(traffic, rows, before) or _ttl(traffic, rows, len(first))
-    signs += [*distances, *_ttl_kept(traffic, rows)]
+    signs += [*distances, *(_ttl_kept(traffic, rows) if (counts >= _REPEATED).sum() >= _REPEATING else [])]
     if completed > 0.2:
         signs.append(Sign(-4.0, f"{percent(completed)} of the flows continued after the handshake"))
     odds = prior + sum(sign.weight for sign in signs)
@@ -207,7 +208,7 @@ def _pattern(addresses: U64) -> list[Sign]:
     """Weigh the distribution of octets and networks: random or clustered."""
     if len(addresses) < _MANY:
         return []
-    entropies = [_entropy((addresses >> np.uint64(shift)) & np.uint64(255)) for shift in (24, 16, 8, 0)]
+    entropies = _octet_entropies(addresses)
     full = min(8.0, math.log2(len(addresses)))
     signs = []
     if entropies[3] < 3.0 and max(entropies[:3]) > 0.85 * full:
@@ -296,8 +297,8 @@ def _ttl_kept(traffic: Traffic, rows: Rows) -> list[Sign]:
     ttl = traffic.packets.ttl[rows].astype(np.int16)
     place = traffic.source_id[rows]
     counts = np.bincount(place)
-    repeated = counts >= 3
-    if repeated.sum() < 20 or (np.bincount(ttl) > 0).sum() < 5:
+    repeated = counts >= _REPEATED
+    if (np.bincount(ttl) > 0).sum() < 5:
         return []
     low, high = np.full(len(counts), 255, np.int16), np.zeros(len(counts), np.int16)
     np.minimum.at(low, place, ttl)
@@ -340,7 +341,9 @@ def _own(traffic: Traffic, rows: Rows, own: tuple[Prefix, ...]) -> list[Sign]:
     return []
 
 
-def _entropy(values: U64) -> float:
-    counts = np.bincount(values.astype(np.intp), minlength=256)
-    p = counts[counts > 0] / counts.sum()
-    return float(-(p * np.log2(p)).sum())
+def _octet_entropies(addresses: U64) -> list[float]:
+    """Return the entropy of each octet in bits, the first octet first."""
+    octets = addresses.astype(">u4").view(np.uint8).reshape(-1, 4) + np.arange(0, 1024, 256)
+    share = np.bincount(octets.reshape(-1), minlength=1024).reshape(4, 256) / max(1, len(addresses))
+    bits = -np.log2(share, where=share > 0, out=np.zeros_like(share))
+    return [float(value) for value in (share * bits).sum(1)]

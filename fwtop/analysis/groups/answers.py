@@ -57,8 +57,10 @@ def answers_by_port(context: AnalysisContext) -> Iterator[Group]:
     rows = context.traffic.rows(pool)
     if len(rows) < context.config.min_samples:
         return
+    rows = rows[np.argsort(packets.sport[rows], kind="stable")]
+    sport = packets.sport[rows]
     least = _LEAST_SHARE * context.traffic.total
-    ports, _ = weighted_top(packets.sport[rows], context.traffic.weight[rows], least)
+    ports, _ = weighted_top(sport, context.traffic.weight[rows], least)
     groups: dict[str, list[int]] = {}
     for port in ports.tolist():
         if len(groups) >= _GROUPS:
@@ -66,7 +68,9 @@ def answers_by_port(context: AnalysisContext) -> Iterator[Group]:
         if port in BY_PORT:
             groups.setdefault(BY_PORT[port][0].name, []).append(port)
     for used in groups.values():
-        features = context.features(pool & np.isin(packets.sport, used))
+        edges = np.searchsorted(sport, np.array([[port, port + 1] for port in used]))
+        mine = np.sort(np.concatenate([rows[first:last] for first, last in edges.tolist()]))
+        features = context.features(mine)
         yield _answers(context, features, *best_service(features, used[0]), used)
 
 

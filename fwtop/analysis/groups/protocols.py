@@ -119,7 +119,7 @@ def icmp_packets(context: AnalysisContext) -> Iterator[Group]:
         return
     weapon = every.share > 0.5 or every.pps_per_source > 50
     others = sum(context.traffic.share(finding.rows) for finding in context.findings)
-    errors = icmp.errors(context.traffic)
+    errors = context.traffic.icmp_errors
     features = every if weapon and others < 0.1 else context.features(pool & ~errors)
     top, six = features.top("icmp_type"), features.top("protocol").value != ICMP
     name = (_NAMES6 if six else _NAMES).get(top.value, f"type {top.value}")

@@ -14,7 +14,7 @@ from fwtop.analysis.window.features import Features
 from fwtop.analysis.window.traffic import Rows, Traffic, distinct_texts, mix, payload
 from fwtop.model.text import dns_name_text, safe_text
 from fwtop.model.traffic.dns import TYPES
-from fwtop.model.traffic.packets import F64, I64, U8, U64, Mask
+from fwtop.model.traffic.packets import F64, I64, U8, U64, Mask, PacketBatch
 from fwtop.parse.dns_question import HEADER, Question, parse_question
 from fwtop.render.numbers import percent
 
@@ -35,16 +35,17 @@ def edns_evidence(parsed: list[Question]) -> list[str]:
 
 def questions(traffic: Traffic, rows: Rows, limit: int = _PARSED) -> list[Question]:
     """Parse the questions of at most `limit` rows, evenly spaced."""
-    packets = traffic.packets
-    rows = Features(traffic, rows).spread(limit)
-    found = []
-    for row in rows.tolist():
-        start = int(packets.payload_offset[row])
-        message = packets.data[row, start : int(packets.captured[row])].tobytes()
-        question = parse_question(message)
-        if question is not None:
-            found.append(question)
-    return found
+    parsed = traffic.parsed_questions
+    chosen = Features(traffic, rows).spread(limit).tolist()
+    for row in chosen:
+        if row not in parsed:
+            parsed[row] = _question(traffic.packets, row)
+    return [question for row in chosen if (question := parsed[row]) is not None]
+
+
+def _question(packets: PacketBatch, row: int) -> Question | None:
+    message = packets.data[row, int(packets.payload_offset[row]) : int(packets.captured[row])]
+    return parse_question(message.tobytes())
 
 
 def questions_of(features: Features) -> list[Question]:

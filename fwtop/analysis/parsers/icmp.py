@@ -1,4 +1,4 @@
-"""ICMP errors and the packets that they quote (RFC 792, 4443, 1812 4.3.2.3)."""
+"""Packets that ICMP errors quote (RFC 792, 4443, 1812 4.3.2.3), and neighbour discovery."""
 
 from __future__ import annotations
 
@@ -9,16 +9,7 @@ from fwtop.analysis.window.traffic import ICMP, ICMP6, UDP, Traffic, payload
 from fwtop.model.text import payload_text
 from fwtop.model.traffic.packets import Mask
 
-ERRORS = (3, 4, 5, 11, 12)
 _QUOTED = 48
-
-
-def errors(traffic: Traffic) -> Mask:
-    """Mark ICMP errors (IPv4 types 3, 4, 5, 11, 12; ICMPv6 below 128)."""
-    packets = traffic.packets
-    four = (packets.protocol == ICMP) & np.isin(packets.icmp_type, ERRORS)
-    six = (packets.protocol == 58) & (packets.icmp_type < 128)
-    return np.asarray((four | six) & ~traffic.later & (packets.family != 0))
 
 
 _NEIGHBOURS = (130, 131, 132, 133, 134, 135, 136, 137, 143)
@@ -59,7 +50,7 @@ def quoted_requests(traffic: Traffic, ports: list[int]) -> str:
     if not ports:
         return ""
     packets = traffic.packets
-    rows = traffic.rows(errors(traffic) & (packets.protocol == ICMP))[:2048]
+    rows = traffic.rows(traffic.icmp_errors & (packets.protocol == ICMP))[:2048]
     if len(rows) == 0:
         return ""
     quoted, length = payload(packets, rows, _QUOTED)

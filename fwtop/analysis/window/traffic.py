@@ -24,11 +24,13 @@ from fwtop.model.traffic.packets import (
     PacketBatch,
 )
 from fwtop.model.traffic.window import Window
+from fwtop.parse.dns_question import Question
 
 Rows = NDArray[np.intp]
 _MIX_A, _MIX_B, _MIX_C = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F), np.uint64(29))
 TCP, UDP, ICMP, ICMP6, IGMP, GRE, ESP = 6, 17, 1, 58, 2, 47, 50
 _SEED_BITS = (1 << 64) - 1
+_ERRORS = (3, 4, 5, 11, 12)
 _LATEST = (1 << 63) - 1  # nanoseconds
 _PLACES = 12  # distinct payload offsets
 _MANY = 4_096  # of fewer values, sorting is faster than counting in a table
@@ -133,6 +135,11 @@ class Traffic:
         since = (time - int(time.min(initial=_LATEST))) // 1_000_000_000
         return np.asarray(np.unique(since, return_inverse=True)[1], np.intp)
 
+    @cached_property
+    def parsed_questions(self) -> dict[int, Question | None]:
+        """What parsing gave for each row that was parsed as DNS: several cuts look at the same packets."""
+        return {}
+
     def of_sources(self, mask: Mask | Rows) -> Mask:
         """Mark all rows that share a source with the given rows."""
         return _members(self.source_id, mask)
@@ -154,6 +161,14 @@ class Traffic:
         near = packets.src_lo >> np.uint64(8) == packets.dst_lo >> np.uint64(8)
         four |= near & (packets.dst_lo & np.uint64(255) == np.uint64(255))
         return np.asarray(np.where(packets.family == 4, four, packets.dst_hi >> np.uint64(56) == 0xFF))
+
+    @cached_property
+    def icmp_errors(self) -> Mask:
+        """ICMP errors (RFC 792, 1812 4.3.2.3: types 3, 4, 5, 11, 12; RFC 4443: below 128)."""
+        packets = self.packets
+        four = (packets.protocol == ICMP) & np.isin(packets.icmp_type, _ERRORS)
+        six = (packets.protocol == ICMP6) & (packets.icmp_type < 128)
+        return np.asarray((four | six) & ~self.later & (packets.family != 0))
 
     @cached_property
     def on_link(self) -> Mask:
@@ -256,7 +271,8 @@ def payload(packets: PacketBatch, rows: Rows, width: int) -> tuple[U8, I64]:
             these = start == place if len(places) > 1 else slice(None)
             stretch = packets.data[rows[these], place : place + width]
             matrix[these, : stretch.shape[1]] = stretch
-    matrix[np.arange(width) >= length[:, None]] = 0
+    small = np.uint8 if width < 256 else np.int64  # comparing bytes is faster
+    matrix *= np.arange(width, dtype=small) < length.astype(small)[:, None]
     return matrix, length
 
 
