@@ -164,7 +164,7 @@ class AnalysisContext:
         times = features.n / config.min_samples
         if times < 1:
             return times
-        by_bytes = self.traffic.byte_share(features.rows) if shaped else 0.0
+        by_bytes = features.byte_share if shaped else 0.0
         times = min(times, max(features.share, by_bytes) / share)
         if times < 1:
             return times
@@ -215,6 +215,8 @@ class AnalysisContext:
             return self._usual_of(features, normal)
         if normal is not None:
             return self.baseline.rate_of_payloads(normal)
+        if not len(before):
+            return None
         ports = np.unique(self.traffic.packets.sport[features.rows])
         return self.baseline.rate_of((before.protocol == UDP) & np.isin(before.sport, ports))
 
@@ -228,12 +230,11 @@ class AnalysisContext:
             return 0.0
         return features.peak_pps / max(usual, self.config.flood_pps)
 
-    def spoof(self, rows: Rows, *, prior: float = 0.0, completed: float = 0.0) -> Spoof:
+    def spoof(self, rows: Rows | Features, *, prior: float = 0.0, completed: float = 0.0) -> Spoof:
         """Estimate the probability that the sources of the rows are spoofed."""
+        features = rows if isinstance(rows, Features) else Features(self.traffic, rows)
         before = self.distances if self.baseline.ready else None
-        return spoof_estimate(
-            self.traffic, rows, prior=prior, own=self.own, completed=completed, before=before
-        )
+        return spoof_estimate(features, prior=prior, own=self.own, completed=completed, before=before)
 
     @cached_property
     def acquainted(self) -> Mask:

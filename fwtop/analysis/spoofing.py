@@ -12,14 +12,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fwtop.analysis.window.traffic import Rows, Traffic, occurrences
+from fwtop.analysis.window.features import Features
+from fwtop.analysis.window.traffic import Rows, Traffic, marked, occurrences
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.traffic.packets import U64, Mask, PacketBatch
 from fwtop.render.numbers import percent
 
 _FIRST = np.array([32, 64, 128, 255])  # initial TTLs of systems
 _SLACK = 2  # hops: routes change
-_SORTED = 4_096  # of fewer packets, sorting is faster than counting in a table
 _REPEATED, _REPEATING = 3, 20  # packets of a source, and such sources, that tell whether it keeps its TTL
 _NETWORKS = 8  # known networks: fewer say nothing
 
@@ -77,6 +77,7 @@ _BOGONS = ((0, 8), (100 << 24 | 64 << 16, 10), (127 << 24, 8), (169 << 24 | 254 
 # Legacy /8s of the US DoD and similar: a twentieth of the space with next to no traffic, so uniformly
 # random addresses fall there and real ones don't.
 _QUIET = (6, 7, 11, 21, 22, 25, 26, 28, 29, 30, 33, 55, 56, 214, 215)
+_PLACES = np.arange(0, 1024, 256)  # of the counts of four octets in one table
 _BLOCK = np.uint64(16)  # bits of an address below its /16
 
 
@@ -111,8 +112,7 @@ class Sign:
 
 
 def spoof_estimate(
-    traffic: Traffic,
-    rows: Rows,
+    features: Features,
     *,
     prior: float = 0.0,
     own: tuple[Prefix, ...] = (),
@@ -124,11 +124,12 @@ def spoof_estimate(
     `prior` is the log-odds that the kind itself gives (reflectors and completed handshakes are real);
     `completed` the share of its flows that continued after the handshake, `before` the known distances.
     """
+    traffic, rows = features.traffic, features.rows
     if len(rows) == 0:
         return Spoof(0.0, ())
-    packets = traffic.packets
-    first, counts = _first_of_each(traffic.source_id[rows])
-    hi, lo, family = (getattr(packets, name)[rows[first]] for name in ("src_hi", "src_lo", "family"))
+    packets, counts = traffic.packets, features.source_counts
+    first = rows[features.source_first]
+    hi, lo, family = packets.src_hi[first], packets.src_lo[first], packets.family[first]
     signs = [*_reuse(counts), *_own(traffic, rows, own)]
     four = lo[family == 4]
     if len(four) >= len(lo) / 2:
@@ -136,7 +137,7 @@ def spoof_estimate(
     else:
         signs += _space6(hi[family == 6], lo[family == 6])
     distances = _ttl_before(traffic, rows, before) or _ttl(traffic, rows, len(first))
-    signs += [*distances, *(_ttl_kept(traffic, rows) if (counts >= _REPEATED).sum() >= _REPEATING else [])]
+    signs += [*distances, *(_ttl_kept(traffic, rows) if marked(counts >= _REPEATED) >= _REPEATING else [])]
     if completed > 0.2:
         signs.append(Sign(-4.0, f"{percent(completed)} of the flows continued after the handshake"))
     odds = prior + sum(sign.weight for sign in signs)
@@ -145,21 +146,10 @@ def spoof_estimate(
     return Spoof(1.0 / (1.0 + math.exp(-max(-30.0, min(30.0, odds)))), agreeing)
 
 
-def _first_of_each(place: Rows) -> tuple[Rows, Rows]:
-    """Return the first position of each number, and how often it occurs, in the order of the numbers."""
-    if len(place) < _SORTED:
-        _, first, counts = np.unique(place, return_index=True, return_counts=True)
-        return first, counts
-    every = np.bincount(place)
-    seen = np.empty(len(every), np.intp)
-    seen[place[::-1]] = np.arange(len(place) - 1, -1, -1)
-    return seen[every > 0], every[every > 0]
-
-
 def _reuse(counts: np.ndarray[tuple[int], np.dtype[np.intp]]) -> list[Sign]:
     """Weigh reuse: real hosts send several packets, spoofed sources are drawn anew for each."""
     sources, packets = len(counts), int(counts.sum())
-    once = float((counts == 1).sum()) / packets
+    once = marked(counts == 1) / packets
     if sources < 50 and once < 0.9:
         return [
             Sign(
@@ -186,20 +176,21 @@ def _space(addresses: U64) -> list[Sign]:
     if n < 30:
         return []
     blocks = addresses >> _BLOCK
-    bogon, quiet = _UNROUTABLE[blocks], _SILENT[blocks]
+    routeless = _UNROUTABLE[blocks]
+    bogon = marked(routeless) / n
+    silent = _SILENT[blocks]
+    quiet = marked(silent) / n
     signs = []
-    if bogon.mean() > 0.01:
-        signs.append(Sign(4.0, f"{percent(bogon.mean(), 1)} of the sources are unroutable addresses"))
-    if n < _MANY and bogon.mean() <= 0.01 and (quiet | bogon).mean() > 0.06:
-        signs.append(
-            Sign(2.0, f"{percent(quiet.mean())} of the sources lie in networks that send no traffic")
-        )
+    if bogon > 0.01:
+        signs.append(Sign(4.0, f"{percent(bogon, 1)} of the sources are unroutable addresses"))
+    if n < _MANY and bogon <= 0.01 and marked(silent | routeless) / n > 0.06:
+        signs.append(Sign(2.0, f"{percent(quiet)} of the sources lie in networks that send no traffic"))
     if n >= _MANY:
-        if quiet.mean() > 0.03:
+        if quiet > 0.03:
             signs.append(
-                Sign(3.0, f"{percent(quiet.mean(), 1)} of the sources lie in networks that send no traffic")
+                Sign(3.0, f"{percent(quiet, 1)} of the sources lie in networks that send no traffic")
             )
-        elif quiet.mean() < 0.01 and bogon.mean() < 0.002:
+        elif quiet < 0.01 and bogon < 0.002:
             signs.append(Sign(-1.5, "no source lies in an unused network, unlike random addresses"))
     return signs
 
@@ -284,7 +275,7 @@ def _ttl(traffic: Traffic, rows: Rows, sources: int) -> list[Sign]:
     top, share = int(counts.argmax()), counts.max() / len(ttl)
     if sources >= 100 and share > 0.95:
         return [Sign(1.5, f"all sources arrive with TTL {top}: they have the same distance")]
-    used = int((counts > len(ttl) / 2048).sum())
+    used = marked(counts > len(ttl) / 2048)
     if sources >= _MANY and used > 160:
         return [Sign(2.5, f"TTLs are random ({used} values)")]
     if sources >= 50 and 5 <= used <= 120 and share < 0.5:
@@ -336,14 +327,16 @@ def _own(traffic: Traffic, rows: Rows, own: tuple[Prefix, ...]) -> list[Sign]:
         if prefix.is_address:
             equal = (packets.src_hi[rows] == prefix.hi) & (packets.src_lo[rows] == prefix.lo)
             ours |= equal & (packets.family[rows] == prefix.family)
-    if ours.mean() > 0.01:
-        return [Sign(5.0, f"{percent(ours.mean())} of the packets claim to come from this host itself")]
+    part = marked(ours) / max(1, len(rows))
+    if part > 0.01:
+        return [Sign(5.0, f"{percent(part)} of the packets claim to come from this host itself")]
     return []
 
 
 def _octet_entropies(addresses: U64) -> list[float]:
     """Return the entropy of each octet in bits, the first octet first."""
-    octets = addresses.astype(">u4").view(np.uint8).reshape(-1, 4) + np.arange(0, 1024, 256)
-    share = np.bincount(octets.reshape(-1), minlength=1024).reshape(4, 256) / max(1, len(addresses))
-    bits = -np.log2(share, where=share > 0, out=np.zeros_like(share))
-    return [float(value) for value in (share * bits).sum(1)]
+    n = max(1, len(addresses))
+    octets = addresses.astype(">u4").view(np.uint8).reshape(-1, 4) + _PLACES
+    counts = np.bincount(octets.reshape(-1), minlength=1024).reshape(4, 256).astype(np.float64)
+    bits = math.log2(n) - (counts * np.log2(np.maximum(counts, 1.0))).sum(1) / n
+    return [float(value) for value in bits]

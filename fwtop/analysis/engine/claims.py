@@ -73,8 +73,8 @@ def _explained(context: AnalysisContext, cut: Cut, entries: Sequence[Hypothesis]
 
 def _contested(context: AnalysisContext, one: Explained) -> bool:
     """Check whether an attack took packets of a group, or of those that its own explanation would take."""
-    free = context.unclaimed
-    return not bool(free[one.group.packets.rows].all() and free[one.rows].all())
+    free, rows = context.unclaimed, one.group.packets.rows
+    return not (free[rows].all() and (one.rows is rows or free[one.rows].all()))
 
 
 def _joined(winner: Explained, cut: Cut, found: Sequence[Explained]) -> Explained:

@@ -9,7 +9,7 @@ from functools import cached_property
 
 from fwtop.analysis.context import Finding
 from fwtop.analysis.engine.group import Group
-from fwtop.analysis.engine.hypothesis import Hypothesis, Needs
+from fwtop.analysis.engine.hypothesis import Hypothesis, Needs, own_rows
 from fwtop.analysis.engine.words import said
 from fwtop.analysis.window.traffic import Rows
 
@@ -83,7 +83,9 @@ def compete(group: Group, entries: Sequence[Hypothesis]) -> Explained:
     whole = sum(share for _, share in odds)
     ranked = tuple((one, share / whole) for one, share in odds)
     made = Explained(group, ranked, group.packets.rows, _ruled_out(group, entries))
-    return replace(made, rows=made.best.rows(group)) if made.is_attack else made
+    if made.is_attack and made.best.rows is not own_rows:
+        return replace(made, rows=made.best.rows(group))
+    return made
 
 
 def _ruled_out(group: Group, entries: Sequence[Hypothesis]) -> tuple[tuple[Hypothesis, Needs], ...]:

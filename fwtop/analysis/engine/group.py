@@ -97,7 +97,7 @@ class Group:
     def spoof(self) -> Spoof:
         """Whether the sources are spoofed."""
         return self.known_spoof or self.context.spoof(
-            self.packets.rows, prior=self.spoof_prior, completed=self.completed
+            self.packets, prior=self.spoof_prior, completed=self.completed
         )
 
 

@@ -13,6 +13,8 @@ from fwtop.analysis.window.traffic import (
     Rows,
     Traffic,
     distinct_texts,
+    first_of_each,
+    marked,
     occurrences,
     payload,
     transport_start,
@@ -60,7 +62,13 @@ class Features:
     @cached_property
     def share(self) -> float:
         """Part of all arrived packets."""
-        return self.traffic.share(self.rows)
+        return self.packets / self.traffic.total if self.traffic.total else 0.0
+
+    @cached_property
+    def byte_share(self) -> float:
+        """Part of all arrived bytes."""
+        size = float((self.weight * self.traffic.packets.length[self.rows]).sum())
+        return size / self.traffic.total_bytes if self.traffic.total_bytes else 0.0
 
     @cached_property
     def pps(self) -> float:
@@ -80,10 +88,19 @@ class Features:
         length = duration_words(seconds) if seconds >= 10 else f"{max(seconds, 0.01):.2g} s"
         return f"{self.packets:,.0f} {what} in {length}"
 
-    @cached_property
+    @property
     def source_counts(self) -> NDArray[np.intp]:
         """Sampled packets of each distinct source."""
-        return occurrences(self.traffic.source_id[self.rows])
+        return self._by_source[1]
+
+    @property
+    def source_first(self) -> Rows:
+        """Where in `rows` each distinct source comes first."""
+        return self._by_source[0]
+
+    @cached_property
+    def _by_source(self) -> tuple[Rows, NDArray[np.intp]]:
+        return first_of_each(self.traffic.source_id[self.rows])
 
     @cached_property
     def flow_counts(self) -> NDArray[np.intp]:
@@ -122,7 +139,7 @@ class Features:
     @cached_property
     def singles(self) -> float:
         """Part of the sampled packets whose source was seen once."""
-        return float((self.source_counts == 1).sum()) / self.n if self.n else 0.0
+        return marked(self.source_counts == 1) / self.n if self.n else 0.0
 
     @cached_property
     def evenness(self) -> float:
@@ -137,7 +154,7 @@ class Features:
     @cached_property
     def flow_singles(self) -> float:
         """Part of the sampled packets whose flow was seen once."""
-        return float((self.flow_counts == 1).sum()) / self.n if self.n else 0.0
+        return marked(self.flow_counts == 1) / self.n if self.n else 0.0
 
     @cached_property
     def pps_per_source(self) -> float:
@@ -236,7 +253,7 @@ def _likely(counts: NDArray[np.intp]) -> float:
 
     Source: Chao, "Nonparametric estimation of the number of classes in a population" (1984).
     """
-    once, twice = (int((counts == times).sum()) for times in (1, 2))
+    once, twice = (marked(counts == times) for times in (1, 2))
     return len(counts) + once * (once - 1) / (2 * (twice + 1))
 
 
@@ -254,6 +271,8 @@ def top_of(values: NDArray[Any], weight: F64) -> Top:
     """Return the most common value by weight."""
     if len(values) == 0:
         return Top(0, 0.0, 0)
+    if values[0] == values[-1] and bool((values == values[0]).all()):
+        return Top(int(values[0]), 1.0 if weight.any() else 0.0, 1)
     distinct, sums = weights_of(values, weight)
     heaviest, total = int(sums.argmax()), float(sums.sum())
     return Top(int(distinct[heaviest]), float(sums[heaviest]) / total if total else 0.0, len(distinct))
