@@ -87,6 +87,7 @@ class AnalysisContext:
     clock: float | None = None  # Unix seconds minus packet time, where known
     sockets: SocketTable | None = None  # live: the connections that this host serves
     held_memory: HeldMemory = field(default_factory=HeldMemory)
+    shapes: dict[str, Mask] = field(default_factory=dict)  # packets with contents of a service, by its name
     explains: bool = False  # weigh also what can't be an attack, for `fwtop read --explain`
     explained: list[Explained] = field(default_factory=list)  # the groups, if `explains`
 

@@ -83,11 +83,14 @@ def answers_by_content(context: AnalysisContext) -> Iterator[Group]:
         return
     sample = payload(packets, context.features(rows).spread(_TRIED), SHAPE_WIDTH)
     likely = [(service, shape) for service, shape in _SHAPES if shape(*sample).mean() > 0.005]
-    if not likely:
-        return
-    matrix, length = payload(packets, rows, SHAPE_WIDTH)
-    for service, shape in likely:
-        yield _answers(context, context.features(rows[shape(matrix, length)]), service, 1.0, [])
+    new = [(service, shape) for service, shape in likely if service.name not in context.shapes]
+    heads = payload(packets, rows if new else rows[:0], SHAPE_WIDTH)
+    for service, shape in new:
+        context.shapes[service.name] = np.zeros(len(context.traffic), np.bool_)
+        context.shapes[service.name][rows[shape(*heads)]] = True
+    for service, _ in likely:
+        mine = context.features(rows[context.shapes[service.name][rows]])
+        yield _answers(context, mine, service, 1.0, [])
 
 
 def best_service(features: Features, port: int) -> tuple[Service, float | None]:

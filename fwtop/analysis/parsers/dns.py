@@ -14,12 +14,13 @@ from fwtop.analysis.window.features import Features
 from fwtop.analysis.window.traffic import Rows, Traffic, distinct_texts, mix, payload
 from fwtop.model.text import dns_name_text, safe_text
 from fwtop.model.traffic.dns import TYPES
-from fwtop.model.traffic.packets import F64, I64, U8, U64, Mask, PacketBatch
+from fwtop.model.traffic.packets import F64, I64, U8, U64, Mask
 from fwtop.parse.dns_question import HEADER, Question, parse_question
 from fwtop.render.numbers import percent
 
 _LARGE_TYPES = frozenset({16, 46, 48, 99, 255})  # types with large answers
 _PARSED = 256  # shares to ±6 percentage points at most
+_NUMBER = 2  # bytes of a message before its flags
 _SMALL = 600  # payload bytes: ordinary answers to a resolver are no larger
 
 
@@ -35,17 +36,18 @@ def edns_evidence(parsed: list[Question]) -> list[str]:
 
 def questions(traffic: Traffic, rows: Rows, limit: int = _PARSED) -> list[Question]:
     """Parse the questions of at most `limit` rows, evenly spaced."""
-    parsed = traffic.parsed_questions
     chosen = Features(traffic, rows).spread(limit).tolist()
-    for row in chosen:
-        if row not in parsed:
-            parsed[row] = _question(traffic.packets, row)
-    return [question for row in chosen if (question := parsed[row]) is not None]
+    return [question for row in chosen if (question := _question(traffic, row)) is not None]
 
 
-def _question(packets: PacketBatch, row: int) -> Question | None:
-    message = packets.data[row, int(packets.payload_offset[row]) : int(packets.captured[row])]
-    return parse_question(message.tobytes())
+def _question(traffic: Traffic, row: int) -> Question | None:
+    """Parse the question of a row; of floods, most messages are the same but for their number."""
+    packets, known = traffic.packets, traffic.parsed_questions
+    message = packets.data[row, packets.payload_offset[row] : packets.captured[row]].tobytes()
+    rest = message[_NUMBER:]
+    if rest not in known:
+        known[rest] = parse_question(message)
+    return known[rest]
 
 
 def questions_of(features: Features) -> list[Question]:

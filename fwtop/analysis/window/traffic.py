@@ -136,8 +136,8 @@ class Traffic:
         return np.asarray(np.unique(since, return_inverse=True)[1], np.intp)
 
     @cached_property
-    def parsed_questions(self) -> dict[int, Question | None]:
-        """What parsing gave for each row that was parsed as DNS: several cuts look at the same packets."""
+    def parsed_questions(self) -> dict[bytes, Question | None]:
+        """What parsing gave for each DNS message, without its number: several cuts look at the same ones."""
         return {}
 
     def of_sources(self, mask: Mask | Rows) -> Mask:
@@ -314,10 +314,12 @@ def word(packets: PacketBatch, rows: Rows, at: I64) -> U32:
     """Read a big-endian 32-bit number at an offset of each row's data; 0 if not captured."""
     data_width = packets.data.shape[1]
     good = (at >= 0) & (at + 4 <= packets.captured[rows]) & (at + 4 <= data_width)
-    value = np.zeros(len(rows), np.uint32)
+    flat, places = packets.data.reshape(-1), rows[good] * data_width + at[good]
+    read = np.zeros(len(places), np.uint32)
     for i in range(4):
-        byte = packets.data[rows[good], at[good] + i].astype(np.uint32)
-        value[good] = (value[good] << np.uint32(8)) | byte
+        read = (read << np.uint32(8)) | flat[places + i]
+    value = np.zeros(len(rows), np.uint32)
+    value[good] = read
     return value
 
 
@@ -353,10 +355,12 @@ def weighted_top(
 
 def weights_of(values: U8 | U16 | U32 | U64 | I64, weight: F64) -> tuple[NDArray[np.generic], F64]:
     """Return the distinct values, ascending, and their weights."""
-    if values.dtype == np.uint8 or (values.dtype == np.uint16 and len(values) >= _MANY):
-        counts = np.bincount(values)  # faster than sorting
-        distinct: NDArray[np.generic] = np.flatnonzero(counts)
-        return distinct, np.asarray(np.bincount(values, weight), np.float64)[distinct]
+    if len(values) and values.dtype in (np.uint8, np.uint16):  # in a table, if it is short
+        least = int(values.min())
+        if values.dtype == np.uint8 or int(values.max()) - least < _MANY + 16 * len(values):
+            values = values - values.dtype.type(least)
+            distinct: NDArray[np.generic] = np.flatnonzero(np.bincount(values))
+            return distinct + least, np.asarray(np.bincount(values, weight), np.float64)[distinct]
     if len(values) and bool((values == values[0]).all()):  # most attacks have one target
         return values[:1], np.array([float(weight.sum())])
     distinct, inverse = np.unique(values, return_inverse=True)
