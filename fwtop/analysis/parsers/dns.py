@@ -139,9 +139,14 @@ _LONGEST = 16  # letters of a word that are compared
 
 def beginnings(traffic: Traffic, rows: Rows) -> U64:
     """Hash the first bytes of each query name, ignoring case."""
-    name = _names(traffic, rows, _BEGIN)
-    over = np.logical_or.accumulate(name == 0, axis=1)
-    return distinct_texts(np.where(over, np.uint8(0), name & np.uint8(0xDF)))
+    hashes, known = traffic.name_hashes
+    new = rows[~known[rows]]
+    if len(new):
+        name = _names(traffic, new, _BEGIN)
+        over = np.logical_or.accumulate(name == 0, axis=1)
+        hashes[new] = distinct_texts(np.where(over, np.uint8(0), name & np.uint8(0xDF)))
+        known[new] = True
+    return hashes[rows]
 
 
 def kinds(traffic: Traffic, rows: Rows) -> U64:

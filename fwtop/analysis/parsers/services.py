@@ -33,14 +33,21 @@ class Service:
 def starts(*beginnings: bytes, at: int = 0) -> Shape:
     """Make a shape: the payload has one of these strings at the offset."""
 
+    by_first: dict[int, list[bytes]] = {}
+    for text in beginnings:
+        by_first.setdefault(text[0], []).append(text)
+    longest = at + max(map(len, beginnings))
+
     def shape(payload: U8, length: I64) -> Mask:
         found = np.zeros(len(payload), np.bool_)
-        first = payload[:, at]
-        for text in beginnings:
-            end = at + len(text)
-            rows = np.flatnonzero(first == text[0])  # hardly any, mostly: comparing rows costs more
-            same = (payload[rows, at:end] == np.frombuffer(text, np.uint8)).all(1)
-            found[rows[same & (length[rows] >= end)]] = True
+        for first, texts in by_first.items():
+            rows = np.flatnonzero(payload[:, at] == first)  # hardly any, mostly: comparing rows costs more
+            if not len(rows):
+                continue
+            some, held = payload[rows, at:longest], length[rows]
+            for text in texts:
+                same = (some[:, : len(text)] == np.frombuffer(text, np.uint8)).all(1)
+                found[rows[same & (held >= at + len(text))]] = True
         return found
 
     return shape

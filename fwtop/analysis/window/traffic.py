@@ -140,6 +140,11 @@ class Traffic:
         """What parsing gave for each DNS message, without its number: several cuts look at the same ones."""
         return {}
 
+    @cached_property
+    def name_hashes(self) -> tuple[U64, Mask]:
+        """Hashes of the DNS names of packets, and for which of them they are known by now."""
+        return np.zeros(len(self), np.uint64), np.zeros(len(self), np.bool_)
+
     def of_sources(self, mask: Mask | Rows) -> Mask:
         """Mark all rows that share a source with the given rows."""
         return _members(self.source_id, mask)
@@ -279,7 +284,7 @@ def payload(packets: PacketBatch, rows: Rows, width: int) -> tuple[U8, I64]:
     """
     start = packets.payload_offset[rows].astype(np.int64)
     held = packets.captured[rows].astype(np.int64) - start
-    length = np.clip(np.minimum(held, packets.payload_length[rows]), 0, width)
+    length = np.maximum(np.minimum(np.minimum(held, packets.payload_length[rows]), width), 0)
     data_width = packets.data.shape[1]
     if data_width == 0 or width == 0 or len(rows) == 0:
         return np.zeros((len(rows), width), np.uint8), np.zeros(len(rows), np.int64)
@@ -363,8 +368,13 @@ def weights_of(values: U8 | U16 | U32 | U64 | I64, weight: F64) -> tuple[NDArray
             return distinct + least, np.asarray(np.bincount(values, weight), np.float64)[distinct]
     if len(values) and bool((values == values[0]).all()):  # most attacks have one target
         return values[:1], np.array([float(weight.sum())])
-    distinct, inverse = np.unique(values, return_inverse=True)
-    return distinct, np.asarray(np.bincount(inverse, weight, len(distinct)), np.float64)
+    order = np.argsort(values, kind="stable" if values.dtype == np.uint16 else None)
+    ordered = values[order]
+    new = np.ones(len(values), np.bool_)
+    np.not_equal(ordered[1:], ordered[:-1], out=new[1:])
+    place = np.empty(len(values), np.intp)
+    place[order] = np.cumsum(new) - 1
+    return ordered[new], np.asarray(np.bincount(place, weight), np.float64)
 
 
 def with_cut_flags(packets: PacketBatch) -> PacketBatch:
