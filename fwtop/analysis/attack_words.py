@@ -43,24 +43,24 @@ def target_of(context: AnalysisContext, finding: Finding, before: str = "") -> s
 def _targets(traffic: Traffic, rows: Rows) -> list[Target]:
     if not len(rows):
         return []
-    packets, weight = traffic.packets.select(rows), traffic.weight[rows]
-    ported = ~traffic.later[rows]
+    packets, weight = traffic.packets, traffic.weight[rows]
+    protocol, ported = packets.protocol[rows], ~traffic.later[rows]
     out = []
     for side, word in (("dport", "/"), ("sport", " from ")):
-        ports = getattr(packets, side)
+        ports = getattr(packets, side)[rows]
         heads = ported & (ports > 0)
-        keys = packets.protocol[heads].astype(np.uint32) << np.uint32(16) | ports[heads]
+        keys = protocol[heads].astype(np.uint32) << np.uint32(16) | ports[heads]
         out += [
             Target(f"{_name(key >> 16)}{word}{key & 0xFFFF}", share)
             for key, share in _top(keys, weight[heads], float(weight[ported].sum()))
         ]
-    protocols = _top(packets.protocol, weight, float(weight.sum()))
-    several = len(np.unique(traffic.dest_key)) > 1
-    only = several and bool((traffic.dest_key[rows] == traffic.dest_key[rows[0]]).all())
-    address = format_address(*(int(getattr(packets, name)[0]) for name in ("family", "dst_hi", "dst_lo")))
-    for protocol, share in protocols:
-        out += [Target(f"{address} {_name(protocol)}", share)] if only else []
-        out.append(Target(_name(protocol), share))
+    first = rows[0]
+    several = bool((traffic.dest_key != traffic.dest_key[first]).any())
+    only = several and bool((traffic.dest_key[rows] == traffic.dest_key[first]).all())
+    address = format_address(*(int(getattr(packets, name)[first]) for name in ("family", "dst_hi", "dst_lo")))
+    for number, share in _top(protocol, weight, float(weight.sum())):
+        out += [Target(f"{address} {_name(number)}", share)] if only else []
+        out.append(Target(_name(number), share))
     return out
 
 
@@ -90,9 +90,9 @@ def sources_of(context: AnalysisContext, finding: Finding, *, spoofed: bool) -> 
         words = f"~{_roughly(_estimated(features))} sources"
     if number < _MANY:
         return words
-    packets = context.traffic.packets.select(finding.rows)
-    four = packets.family == 4
-    networks = np.where(four, packets.src_lo >> np.uint64(16), packets.src_hi >> np.uint64(32))
+    packets, rows = context.traffic.packets, finding.rows
+    four = packets.family[rows] == 4
+    networks = np.where(four, packets.src_lo[rows] >> np.uint64(16), packets.src_hi[rows] >> np.uint64(32))
     size = "/16s" if bool(four.all()) else "networks" if bool(four.any()) else "/32s"
     return f"{words}, {len(np.unique(networks)):,} {size}"
 

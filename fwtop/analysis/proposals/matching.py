@@ -13,6 +13,7 @@ from fwtop.model.traffic.packets import I64, U8, U64, Fragment, Mask, PacketBatc
 
 _FULL = np.uint64(0xFFFFFFFFFFFFFFFF)
 _PORTED = (TCP, UDP, 132, 136)
+_ALONE = 4  # bytes of a payload that are compared one by one before all
 
 
 def match_rows(match: Match, packets: PacketBatch) -> Mask:
@@ -136,7 +137,11 @@ def payload_rows(match: PayloadMatch, packets: PacketBatch, rows: Rows | None = 
     at = start + match.offset
     begins = packets.fragment[rows] != Fragment.LATER
     good = np.flatnonzero(begins & (at + size <= end) & (at + size <= width))
-    window = packets.data[rows[good][:, None], at[good][:, None] + np.arange(size)]
+    flat, places = packets.data.reshape(-1), rows[good] * width + at[good]
+    for i in range(min(size, _ALONE)):  # after a few bytes, few packets remain to be compared as a whole
+        same = (flat[places + i] & care[i]) == want[i] & care[i]
+        good, places = good[same], places[same]
+    window = flat[places[:, None] + np.arange(size)]
     hit = np.zeros(n, np.bool_)
     hit[good[((window & care) == (want & care)).all(1)]] = True
     return hit

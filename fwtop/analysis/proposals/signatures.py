@@ -105,8 +105,10 @@ def _best(attack: Texts, left: Mask, normal: Texts, config: AdviseConfig, *, gue
     for candidates in (_runs, _masked, _free):
         good = _good([_scored(whole, attack, normal, guess=guess) for whole in candidates(rest)], config)
         if good:
+            most = max(round(one.attack_share, 2) for one in good)
+            equal = [one for one in good if round(one.attack_share, 2) == most]
             # Of equals prefer those absent from normal traffic, then those with more distinct bytes
-            return max(good, key=lambda one: (round(one.attack_share, 2), *_rarity(one, normal)))
+            return max(equal, key=lambda one: _rarity(one, normal)) if len(equal) > 1 else equal[0]
     return None
 
 
