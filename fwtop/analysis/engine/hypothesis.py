@@ -142,10 +142,7 @@ class Hypothesis:
 
     def possible(self, group: Group) -> bool:
         """Check what it needs, cheapest first as the entry lists it."""
-        for need in self.needs:  # no generator: this runs for each group and entry
-            if not need.met(group):
-                return False
-        return True
+        return all(need.met(group) for need in self.needs)
 
     def settled(self, group: Group) -> bool:
         """Check whether it is ordinary traffic that no weaker proof may take."""

@@ -82,9 +82,16 @@ class Texts:
         """Check whether any packet contains the bytes; faster than counting."""
         if match.offset is not None:
             return bool(self.hits(match).any())
-        if match.dns_name is None:
-            return self._first(match.data, self._blob, 0)[0] >= 0
-        return self._first(match.data.lower(), self._lowered, 0)[0] >= 0
+        named = match.dns_name is not None
+        data = match.data.lower() if named else match.data
+        if (data, named) not in self._searched:
+            self._searched[data, named] = self._first(data, self._lowered if named else self._blob, 0)[0] >= 0
+        return self._searched[data, named]
+
+    @cached_property
+    def _searched(self) -> dict[tuple[bytes, bool], bool]:
+        """What was searched for, as it is or in names: candidates share pieces."""
+        return {}
 
     def share(self, match: PayloadMatch) -> float:
         """Return the share (0 to 1) of the packets that contain the bytes."""

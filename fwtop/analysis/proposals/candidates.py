@@ -140,7 +140,7 @@ def _by_sources(
     traffic = context.traffic
     chooses = finding.rows
     if len(measured_on(_ANY_SOURCE, traffic, finding.rows)) < len(finding.rows):
-        chooses = finding.rows[~held_out(traffic.packets.select(finding.rows))]
+        chooses = finding.rows[~held_out(traffic.packets, finding.rows)]
     weight, attack = traffic.weight[chooses], Addresses.of(traffic.packets, chooses)
     known = Addresses.of(normal.packets)
     for form, target in (("most", config.source_share), ("half", 0.5)):

@@ -78,23 +78,23 @@ def harm_by(rule: Rule, normal: Normal, traffic: Traffic, allowed: Mask | None =
     return harm(rule.match, rule.limit, normal, traffic, allowed)
 
 
-def held_out(packets: PacketBatch) -> Mask:
-    """Mark the packets on which block lists are measured; the others choose them.
+def held_out(packets: PacketBatch, rows: Rows) -> Mask:
+    """Mark those of the rows on which block lists are measured; the others choose them.
 
     A list that is measured on the packets that chose it holds sources seen once, which won't be seen again,
     and promises too much. The mark depends on the packet alone, so that proposal and preview agree; fragments
     of one datagram stay together.
     """
-    whole = packets.fragment == Fragment.NONE
-    own = np.where(whole, packets.time_ns.view(np.uint64), packets.ip_id.astype(np.uint64))
-    return np.asarray(mix(own, packets.src_lo) % _FOLDS == 0)
+    whole = packets.fragment[rows] == Fragment.NONE
+    own = np.where(whole, packets.time_ns[rows].view(np.uint64), packets.ip_id[rows].astype(np.uint64))
+    return np.asarray(mix(own, packets.src_lo[rows]) % _FOLDS == 0)
 
 
 def measured_on(match: Match, traffic: Traffic, rows: Rows) -> Rows:
     """Return those of the rows that say how well a match works: for block lists the held-out ones."""
     if not match.sources:
         return rows
-    held = rows[held_out(traffic.packets.select(rows))]
+    held = rows[held_out(traffic.packets, rows)]
     return held if len(held) >= _HELD_LEAST else rows
 
 

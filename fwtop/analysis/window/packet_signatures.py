@@ -119,10 +119,9 @@ def _conditions(match: Match) -> int:
 def _attacks(context: AnalysisContext, hits: F64) -> list[str]:
     """Return for each signature the title of the attack that claims most of its packets."""
     vectors = [one for one in context.findings if not one.state]
-    claims = np.zeros((len(vectors), len(context.traffic)))
-    for row, one in zip(claims, vectors, strict=True):
-        row[one.rows] = context.traffic.weight[one.rows]
-    parts = hits @ claims.T
+    if not vectors:
+        return [""] * len(hits)
+    parts = np.array([hits[:, one.rows] @ context.traffic.weight[one.rows] for one in vectors]).T
     return [vectors[int(row.argmax())].title if row.any() else "" for row in parts]
 
 

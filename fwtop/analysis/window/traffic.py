@@ -130,7 +130,7 @@ class Traffic:
 
     @cached_property
     def second(self) -> Rows:
-        """Seconds of the window that hold packets, numbered from 0: the clock of a capture may jump by years."""
+        """Seconds that hold packets, numbered from 0: the clock of a capture may jump by years."""
         time = self.packets.time_ns
         since = (time - int(time.min(initial=_LATEST))) // 1_000_000_000
         return np.asarray(np.unique(since, return_inverse=True)[1], np.intp)
