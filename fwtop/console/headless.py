@@ -92,6 +92,7 @@ def run_record(options: Options, handoff: Handoff, descriptors: list[int]) -> in
             print(f"fwtop: {deed.sentence}", file=sys.stderr)
         outputs.take(snapshot, session=_stored_as(console.recorder))
         status.update(outputs.problems())
+        console.session.forget_window()
         if options.service_fd is not None and lost.for_good(snapshot):
             stop.set()
 

@@ -13,6 +13,7 @@ from fwtop.analysis.config import AdviseConfig
 from fwtop.analysis.history.baseline import Baseline
 from fwtop.analysis.proposals.preview import Basis, basis, preview_on
 from fwtop.analysis.standing import Standing
+from fwtop.analysis.window.traffic_part import JudgedTraffic
 from fwtop.console.control.guardian_link import GuardianLink
 from fwtop.console.control.rules import RuleMonitor
 from fwtop.console.control.surroundings import SurveyMonitor
@@ -90,6 +91,7 @@ class Judge(Protocol):
 
     baseline: Baseline
     standing: Standing
+    judged: JudgedTraffic | None
 
     def judge(self, window: Window, tables: Tables) -> Judgement: ...  # noqa: D102
 
@@ -237,6 +239,10 @@ class LiveSession:
             notes=(*self._notes, *self._source.notes, *self._guardian_notes()),
             surroundings=dataclasses.replace(surroundings, listeners=listeners),
         )
+
+    def forget_window(self) -> None:
+        """Let go of the last tick's packets, 10 MiB in a flood, if nobody asks before the next."""
+        self.latest = self._advisor.judged = None
 
     def mark(self, sources: Sources) -> Sources:
         """Tell who the sources are and which rules cover them; safe in any thread."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
@@ -49,14 +50,17 @@ def part_traffic(
     if part.attack and (finding is None or finding.state):
         return None
     rows = finding.rows if finding is not None else np.arange(len(traffic))
-    rows = rows[_inside(part, traffic.packets.select(rows), lookup)]
+    rows = rows[_inside(part, traffic.packets, rows, lookup)]
     if not len(rows):
         return None
     lost = judged.window.dropped
-    lost = lost.select(_claimed(finding, lost) & _inside(part, lost, lookup))
+    lost = lost.select(_claimed(finding, lost) & _inside(part, lost, np.arange(len(lost)), lookup))
     window, only = _cut_out(judged.window, lost, traffic, rows)
-    engine = Engine(lookup, window_seconds=None, top=top, live=window.live)
-    engine.feed(PacketBatch.concat([window.arrived, window.dropped]), window.counters, window.started)
+    # A window without an end keeps the packets as they are, and two feedings don't join them: a copy of
+    # an attack's packets takes 10 MB.
+    engine = Engine(lookup, window_seconds=math.inf, top=top, live=window.live)
+    engine.feed(window.arrived, window.counters, window.started)
+    engine.feed(window.dropped, None, window.started)
     tables = engine.tables()
     context = _context(judged.context, window, only, rows)
     return PartTraffic(
@@ -67,10 +71,10 @@ def part_traffic(
     )
 
 
-def _inside(part: TrafficPart, packets: PacketBatch, lookup: OriginLookup) -> Mask:
-    """Mark the packets whose sources are in the part."""
-    hit = np.ones(len(packets), np.bool_)
-    columns = (packets.family, packets.src_hi, packets.src_lo)
+def _inside(part: TrafficPart, packets: PacketBatch, rows: Rows, lookup: OriginLookup) -> Mask:
+    """Mark those of the rows whose sources are in the part."""
+    hit = np.ones(len(rows), np.bool_)
+    columns = (packets.family[rows], packets.src_hi[rows], packets.src_lo[rows])
     if part.prefix is not None:
         hit &= in_prefixes(*columns, [part.prefix])
     if part.asn is not None:
