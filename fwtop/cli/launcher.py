@@ -10,7 +10,7 @@ import signal
 import socket
 import sys
 import termios
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import FrameType
@@ -19,10 +19,10 @@ from typing import Any, NoReturn
 from fwtop.cli.files.screen_files import screen_files
 from fwtop.console.handoff import Handoff, Options, send_handoff
 from fwtop.dissect.supervisor import start_dissector
+from fwtop.kernel import namespaces
 from fwtop.kernel.programs import module_argv
 from fwtop.model.errors import CONSOLE_DATA_BYTES, FwtopError
 from fwtop.model.paths import CONSOLE_USER, ROOT
-from fwtop.model.protocol import Watch
 from fwtop.sandbox.privileges import drop_privileges, end_with, unprivileged_user
 
 # Leave the alternate screen; show the cursor; disable mouse, focus and paste reports; reset colours.
@@ -43,34 +43,32 @@ def require_root(doing: str) -> None:
         raise FwtopError(f"{doing} needs root; nothing was started; try: sudo fwtop", 3)
 
 
-def launch(options: Options, watch: Watch) -> int:
-    """Run a console on the guardian of a namespace and return its exit status.
+def launch(options: Options, interfaces: Sequence[str] = ()) -> int:
+    """Run a console that watches interfaces (none: as the guardian chooses); return its exit status.
 
-    The console starts first, so that its imports overlap with the guardian's compilation.
+    The console starts first, so that its imports overlap with the start of the guardian.
     """
     require_root("watching")
     unprivileged_user()
-    from fwtop.client import discovery
-
-    discovery.enter_netns(options.netns)
+    namespaces.enter_named(options.netns)
     dissector = start_dissector() if options.mode == "tui" else None
     if dissector is not None:
         options = replace(options, dissector_fd=dissector.fileno())
     mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     if options.service_fd is not None:
-        _become_console(options, watch, mine, theirs)
+        _become_console(options, interfaces, mine, theirs)
     console = _start_console(options, theirs)
     theirs.close()
     if dissector is not None:
         dissector.close()
-    _hand_over(mine, options, watch)
+    _hand_over(mine, options, interfaces)
     return _wait(console)
 
 
-def _hand_over(mine: socket.socket, options: Options, watch: Watch) -> None:
+def _hand_over(mine: socket.socket, options: Options, interfaces: Sequence[str]) -> None:
     """Send the console the guardian's descriptors, or why there are none."""
     try:
-        handoff, descriptors = _prepare(options, watch)
+        handoff, descriptors = _prepare(options, interfaces)
         if options.mode == "tui":
             files = [(file.path, file.text, file.wrong) for file in screen_files()]
             handoff = replace(handoff, settings=files)
@@ -83,7 +81,9 @@ def _hand_over(mine: socket.socket, options: Options, watch: Watch) -> None:
         os.close(descriptor)
 
 
-def _become_console(options: Options, watch: Watch, mine: socket.socket, theirs: socket.socket) -> NoReturn:
+def _become_console(
+    options: Options, interfaces: Sequence[str], mine: socket.socket, theirs: socket.socket
+) -> NoReturn:
     """Replace this process by the console, so that it is what a service manager watches and asks to end.
 
     There is no terminal to restore. A child, which nobody has to wait for, stays root for the hand-over.
@@ -93,18 +93,20 @@ def _become_console(options: Options, watch: Watch, mine: socket.socket, theirs:
         try:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # it starts programs
             theirs.close()
-            _hand_over(mine, options, watch)
+            _hand_over(mine, options, interfaces)
         finally:
             os._exit(0)
     mine.close()
     _run_console(options, theirs)
 
 
-def _prepare(options: Options, watch: Watch) -> tuple[Handoff, list[int]]:
+def _prepare(options: Options, interfaces: Sequence[str]) -> tuple[Handoff, list[int]]:
+    # Imported only now: the console, which takes longer, has been started.
     from fwtop.client import discovery
+    from fwtop.model.protocol import Watch
 
     guardian = discovery.connect(role="console", readonly=options.readonly)
-    answer, descriptors = guardian.watch(watch)
+    answer, descriptors = guardian.watch(Watch(tuple(interfaces)))
     if not answer.ok:
         guardian.close()
         raise FwtopError(answer.error, answer.code or 1)

@@ -14,7 +14,6 @@ from fwtop.cli.launcher import launch, require_root
 from fwtop.cli.options import add_geoip, add_interfaces, positive, seconds
 from fwtop.console.automatic.policy import FILE, read_policy
 from fwtop.console.handoff import Options
-from fwtop.model.protocol import Watch
 
 HELP = "Record a session without a screen until stopped, as a service; 'fwtop report' shows the result."
 EXAMPLE = "sudo fwtop record -i eth0 --jsonl /var/log/fwtop.jsonl --every 10s"
@@ -88,4 +87,4 @@ def run(args: argparse.Namespace) -> int:
         automatic=asdict(policy) if policy.enabled else {},
         service_fd=service_manager(),
     )
-    return launch(options, Watch(tuple(args.interface)))
+    return launch(options, args.interface)

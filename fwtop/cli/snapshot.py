@@ -8,7 +8,6 @@ import os
 from fwtop.cli.launcher import launch
 from fwtop.cli.options import add_interfaces, add_observation, seconds
 from fwtop.console.handoff import Options
-from fwtop.model.protocol import Watch
 
 HELP = "Observe for a few seconds, then print the traffic, the attacks, and rules that would stop them."
 EXAMPLE = "sudo fwtop snapshot --seconds 5 --json | jq '.attacks'"
@@ -35,4 +34,4 @@ def run(args: argparse.Namespace) -> int:
         store=not args.no_store,
         ready_fd=int(ready) if ready.isdigit() else None,
     )
-    return launch(options, Watch(tuple(args.interface)))
+    return launch(options, args.interface)

@@ -9,7 +9,6 @@ from fwtop.cli.launcher import launch, require_root
 from fwtop.cli.options import add_geoip, add_interfaces
 from fwtop.console.handoff import Options
 from fwtop.model.errors import FwtopError
-from fwtop.model.protocol import Watch
 
 HELP = "Watch the traffic that hits this machine, and stop attacks with one key."
 EXAMPLE = "sudo fwtop -i eth0"
@@ -37,4 +36,4 @@ def run(args: argparse.Namespace) -> int:
         geoip=args.geoip,
         store=not args.no_store,
     )
-    return launch(options, Watch(tuple(args.interface)))
+    return launch(options, args.interface)

@@ -149,16 +149,6 @@ class GuardianClient:
         self.close()
 
 
-def enter_netns(name: str | None) -> None:
-    """Move this process into a named namespace (None: stay); raises FwtopError."""
-    if name is not None:
-        descriptor = namespaces.open_netns(name)
-        try:
-            namespaces.enter(descriptor)
-        finally:
-            os.close(descriptor)
-
-
 def connect(
     *,
     role: str = "cli",

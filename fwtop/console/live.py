@@ -264,8 +264,7 @@ class LiveSession:
                 due = max(due + step, time.monotonic())
                 stop.wait(due - time.monotonic())
                 waited += step
-                if self._source.traffic_changed() and self._refresh.tick_seconds(tick_seconds) > tick_seconds:
-                    self._refresh.changed()
+                if self._source.traffic_changed() and self._refresh.tick_early(tick_seconds):
                     break
 
     def _judge(self, window: Window, tables: Tables) -> Judgement:

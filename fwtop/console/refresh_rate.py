@@ -5,8 +5,9 @@ about 30 ms, and so does a judgement. While no CPU is idle and the attacks, the 
 stay the same, snapshots are built and judged less often. On a calm machine (no attack, no active rule,
 steady traffic) fwtop is one of many programs: a snapshot a second and a judgement every two are enough. So
 they are on the screen of an attack that stays as it is; a recorder judges that each second, because its
-automatic rules follow. Changes still appear as fast as before: an attack's first ticks and those after a key
-press or a change in traffic run at the normal rate.
+automatic rules follow. Changes still appear as fast as before: an attack's first ticks, those after a key
+press and those after a change in calm traffic run at the normal rate, and a change in an attack's rate brings
+the next tick forward.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ _UNWATCHED_SECONDS = (
 )
 _NORMAL_JUDGE_SECONDS = 1.0
 _CHECK_SECONDS = 0.25  # between two looks for a change in calm traffic: an attack must not wait for the tick
+_EARLY_SECONDS = 1.0  # between two ticks that a change in traffic brought forward
 _EARLY = 0.1  # ticks are never exactly on time: a judgement may be due this much earlier
 _SURGE = 1.5  # judge immediately if the packet rate has changed by this factor since the last judgement
 _MIX = 0.1  # judge at the normal rate if a protocol's or port's share has changed by more than this
@@ -40,6 +42,7 @@ class RefreshRate:
         self._fingerprint: Hashable = None
         self._cpu_saturated = False
         self._calm = False
+        self._early = -_EARLY_SECONDS
         self._judged = -_JUDGE_SECONDS
         self._judged_pps = 0.0
         self._judged_mix: dict[str, float] = {}
@@ -83,6 +86,20 @@ class RefreshRate:
     def check_seconds(self, normal: float) -> float:
         """Return how long to wait before looking whether traffic has changed, given the normal interval."""
         return min(normal, _CHECK_SECONDS) if self._calm else normal
+
+    def tick_early(self, normal: float) -> bool:
+        """Return whether to tick now because traffic has changed, and not only when the tick is due.
+
+        In calm this may be an attack's beginning: the normal rate returns. The rate of a known attack varies
+        all the time; its next tick tells whether more than that has changed.
+        """
+        if self._calm and self.tick_seconds(normal) > normal:
+            self.changed()
+            return True
+        if self._clock() - self._early < _EARLY_SECONDS:  # bursts must not make every check a tick
+            return False
+        self._early = self._clock()
+        return True
 
     def judge_now(self, pps: float, mix: Mapping[str, float], ends: Mapping[str, float]) -> bool:
         """Return whether a judgement is due at this packet rate; True resets the timer.

@@ -237,9 +237,13 @@ class MmdbFile:
         return node
 
     def _walk_first_bits(self) -> I64:
-        prefixes = np.arange(1 << _FIRST_BITS, dtype=np.uint64) << np.uint64(32 - _FIRST_BITS)
-        start = np.full(len(prefixes), self._v4_root, np.int64)
-        return self._walk(start, prefixes, range(31, 31 - _FIRST_BITS, -1))
+        """Return where each combination of the first bits leads: every level doubles their number."""
+        at = np.array([self._v4_root])
+        for _ in range(_FIRST_BITS):
+            at, bit = np.repeat(at, 2), np.tile([0, 1], len(at))
+            inner = at < self._nodes
+            at[inner] = self._children(at[inner], bit[inner])
+        return at
 
     def _walk(self, start: I64, addresses: U64, bits: range) -> I64:
         """Walk each address from its start node until it reaches a record."""

@@ -65,6 +65,16 @@ def enter(descriptor: int) -> None:
         raise FwtopError(f"cannot enter the network namespace: {reason}; nothing was changed", 3)
 
 
+def enter_named(name: str | None) -> None:
+    """Move this single-threaded process into a named namespace (None: stay); raises FwtopError."""
+    if name is not None:
+        descriptor = open_netns(name)
+        try:
+            enter(descriptor)
+        finally:
+            os.close(descriptor)
+
+
 @contextlib.contextmanager
 def _returning() -> Iterator[None]:
     """Bring the calling thread back to its namespace, whichever the block entered; raises OSError."""

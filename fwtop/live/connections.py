@@ -55,7 +55,7 @@ class ConnectionMeter:
 
     def _read(self, now: float, end: float) -> SocketTable:
         queues = tuple(item for family, _ in _FAMILIES for item in _listening(family))
-        ports = np.unique(np.array([item.port for item in queues], np.uint16))
+        ports = np.array(sorted({item.port for item in queues}), np.uint16)
         parts: list[Connections] = []
         number, whole = 0, True
         for family, version in _FAMILIES if len(ports) else ():

@@ -20,7 +20,7 @@ from guardian_bench import Bench
 
 from fwtop.cli.policy.live import TRIED_BY, Live
 from fwtop.client import program
-from fwtop.client.discovery import enter_netns
+from fwtop.kernel.namespaces import enter_named
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import (
     PROGRAM,
@@ -67,7 +67,7 @@ def as_user(bench: Bench, groups: list[int], work: Callable[[], str]) -> str:
     if not (child := os.fork()):
         with contextlib.suppress(BaseException):
             try:
-                enter_netns(bench.netns)
+                enter_named(bench.netns)
                 os.setgroups(groups)
                 os.setresgid(NOBODY, NOBODY, NOBODY)
                 os.setresuid(NOBODY, NOBODY, NOBODY)

@@ -139,6 +139,28 @@ def test_a_change_in_calm_traffic_restores_the_normal_rate() -> None:
     assert refresh.tick_seconds(0.5) == 1.0
 
 
+def test_a_change_in_calm_traffic_brings_the_next_tick_forward() -> None:
+    refresh, clock = settled(cpu_saturated=False, calm=True)
+    assert refresh.tick_early(0.5)
+    assert refresh.tick_seconds(0.5) == 0.5  # and restores the normal rate
+    assert refresh.tick_early(0.5)  # a screen that was just opened need not wait for its tick, either
+    clock.now += 0.5
+    assert not refresh.tick_early(0.5)  # but bursts don't make every check a tick
+    clock.now += 0.5
+    assert refresh.tick_early(0.5)
+
+
+def test_a_known_attack_whose_rate_varies_ticks_early_at_the_reduced_rate() -> None:
+    refresh, clock = settled()
+    assert refresh.tick_early(0.5)
+    assert refresh.reduced
+    clock.now += 0.5
+    assert not refresh.tick_early(0.5)
+    clock.now += 0.5
+    assert refresh.tick_early(0.5)
+    assert refresh.tick_seconds(0.5) == 2.0
+
+
 def test_saturated_cpus_matter_more_than_calm() -> None:
     refresh, _ = settled(cpu_saturated=True, calm=True)
     assert refresh.tick_seconds(0.5) == 2.0

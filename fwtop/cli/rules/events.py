@@ -47,13 +47,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Stream until interrupted, or until the reader has gone."""
-    from fwtop.client.discovery import enter_netns
+    from fwtop.kernel.namespaces import enter_named
     from fwtop.ruleset.event_lines import EventLines
     from fwtop.ruleset.notifications import Notifications
 
     if os.geteuid() != 0:
         raise FwtopError("reading the rules needs root; try: sudo fwtop events", 3)
-    enter_netns(args.netns)
+    enter_named(args.netns)
     try:
         notifications: Notifications | None = Notifications()
     except OSError:  # a kernel without nf_tables: everything is compared

@@ -16,7 +16,7 @@ from fwtop.cli.options import add_netns, ttl
 from fwtop.console.handoff import Options
 from fwtop.console.text import si
 from fwtop.model.errors import FwtopError
-from fwtop.model.protocol import DEFAULT_CONFIRM_SECONDS, Keep, Watch
+from fwtop.model.protocol import DEFAULT_CONFIRM_SECONDS, Keep
 from fwtop.model.rule import Kind, Preview, Rule, RuleStatus, State, rule_status_from_dict
 from fwtop.model.text import safe_text
 from fwtop.model.traffic.protocols import NUMBERS
@@ -72,7 +72,7 @@ def _observe(netns: str | None, given: int, result: int) -> None:
         os.dup2(given, 0)
         os.dup2(result, 1)
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-        status = launch(Options(mode="dry_run", seconds=MEASURE_SECONDS, netns=netns, store=False), Watch())
+        status = launch(Options(mode="dry_run", seconds=MEASURE_SECONDS, netns=netns, store=False))
     finally:
         os._exit(status)
 

@@ -52,12 +52,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Read and print, once or until interrupted."""
-    from fwtop.client.discovery import enter_netns
+    from fwtop.kernel.namespaces import enter_named
     from fwtop.ruleset.reader import RulesetReader
 
     if os.geteuid() != 0:
         raise FwtopError("reading the rules needs root; try: sudo fwtop rules", 3)
-    enter_netns(args.netns)
+    enter_named(args.netns)
     reader, rates, alarms = RulesetReader(), RuleRates(), RuleAlarms()
     left = args.readings if args.watch else 1
     while True:

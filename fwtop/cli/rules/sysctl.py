@@ -58,9 +58,9 @@ def setting(text: str) -> Setting:
 
 
 def _show(netns: str | None, *, as_json: bool) -> int:
-    from fwtop.client import discovery
+    from fwtop.kernel import namespaces
 
-    discovery.enter_netns(netns)
+    namespaces.enter_named(netns)
     values = {item.short: _value(item) for item in TUNABLES.values()}
     if as_json:
         print(json.dumps({"settings": values}))
