@@ -134,8 +134,12 @@ def _sessions(netns: str) -> list[SessionInfo]:
 
 def test_a_screen_beside_a_recorder_judges_by_what_that_one_has_learnt(lab: Lab, poll_until: Poll) -> None:
     host = safe_text(socket.gethostname(), limit=64)
+    forget_session(lab)  # those of other tests, whose namespaces had the same name
+    before = BaselineStore().get(host, lab.victim)
     with recording(lab):
-        learnt = poll_until(lambda: BaselineStore().get(host, lab.victim))
+        poll_until(lambda: BaselineStore().get(host, lab.victim) != before)
+        learnt = BaselineStore().get(host, lab.victim)
+        assert learnt is not None
         assert Baseline.from_bytes(learnt).ready
         lab.start_flood(PPS)
         poll_until(lambda: _sessions(lab.victim)[0].attacks)
