@@ -9,8 +9,9 @@ from dataclasses import replace
 
 from fwtop.cli.main import verb_module
 from fwtop.guardian import backends
-from fwtop.guardian.objects.chain import TableState, add_text
+from fwtop.guardian.objects.chain_text import add_text
 from fwtop.guardian.objects.sets import fill_text
+from fwtop.guardian.objects.table_state import TableState
 from fwtop.model.rule import Kind, Rule
 from fwtop.model.traffic.snapshot import Proposal
 

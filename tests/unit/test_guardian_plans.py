@@ -6,8 +6,9 @@ import pytest
 
 from fwtop.guardian import backends
 from fwtop.guardian.objects import sets
-from fwtop.guardian.objects.chain import add_text, line_text, own_lines, parse_save, remove_text
+from fwtop.guardian.objects.chain_text import add_text, line_text, own_lines, remove_text
 from fwtop.guardian.objects.spec import HOOK_CHAINS, OUTPUT, PREROUTING, ChainLine, SetSpec
+from fwtop.guardian.objects.table_state import parse_save
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Kind, Match, PayloadMatch, Range, RateLimit, Rule

@@ -12,7 +12,8 @@ import pytest
 from fwtop.cli.policy import protect as verb
 from fwtop.guardian.allow.allowlist import Allowed, AllowList, Session
 from fwtop.guardian.backends import protect
-from fwtop.guardian.objects.chain import Listed, TableState, add_text
+from fwtop.guardian.objects.chain_text import add_text
+from fwtop.guardian.objects.table_state import Listed, TableState
 from fwtop.guardian.rules import lockout
 from fwtop.guardian.rules.validate import rule_of_wire
 from fwtop.model.addresses.address import Prefix

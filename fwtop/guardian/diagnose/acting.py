@@ -12,10 +12,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from fwtop.guardian.diagnose.obstacles import accepting_line
-from fwtop.guardian.objects.chain import TableState, changed_chain, parse_save
+from fwtop.guardian.objects.chain_text import changed_chain
 from fwtop.guardian.objects.installer import Kernel
 from fwtop.guardian.objects.nft_words import NftRule
 from fwtop.guardian.objects.spec import HEAD_CHANGED, HOOK_CHAINS, KernelObjects
+from fwtop.guardian.objects.table_state import TableState, parse_save
 from fwtop.kernel.netfilter import ipset, nf_tables
 from fwtop.kernel.netfilter.iptables import NFT
 from fwtop.kernel.programs import run

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from fwtop.guardian.allow.allowlist import AllowList
 from fwtop.guardian.objects import sets
-from fwtop.guardian.objects.chain import ALLOW_SETS, GATEWAY_SETS, KNOWN_SETS, PEER_SETS
+from fwtop.guardian.objects.chain_text import ALLOW_SETS, GATEWAY_SETS, KNOWN_SETS, PEER_SETS
 from fwtop.guardian.objects.sets import Contents
 from fwtop.kernel.netfilter import ipset
 from fwtop.kernel.netfilter.ipset import Element

@@ -18,10 +18,12 @@ from fwtop.guardian.compiled.rules import CompiledRules
 from fwtop.guardian.failpoints import Failpoint, Failpoints
 from fwtop.guardian.objects import sets
 from fwtop.guardian.objects.allow_sets import AllowSets, names_of
-from fwtop.guardian.objects.chain import Chains, Listed, TableState, add_text
+from fwtop.guardian.objects.chain import Chains
+from fwtop.guardian.objects.chain_text import add_text
 from fwtop.guardian.objects.nft import NftTables
 from fwtop.guardian.objects.spec import ChainLine, KernelObjects
 from fwtop.guardian.objects.sysctls import Remembers, Sysctls
+from fwtop.guardian.objects.table_state import Listed, TableState
 from fwtop.guardian.serving.ownership import single_threaded
 from fwtop.kernel.deadline import unlimited
 from fwtop.kernel.netfilter import ipset

@@ -27,6 +27,8 @@ SOURCE_CHAINS = {PREROUTING: "FWTOP-SOURCES"}  # of rules with sources of which 
 ROLE_CHAINS = {PREROUTING: "FWTOP-ROLES", OUTPUT: "FWTOP-OUT-ROLES"}
 RULE_CHAINS = {PREROUTING: "FWTOP-RULES", OUTPUT: "FWTOP-OUT-RULES"}
 PORT_CHAINS = {PREROUTING: "FWTOP-PORTS"}  # of protected ports, in order of priority; there with the first
+_KINDS = (HOOK_CHAINS, SOURCE_CHAINS, ROLE_CHAINS, RULE_CHAINS, PORT_CHAINS)
+OWN_CHAINS = {hook: tuple(kind[hook] for kind in _KINDS if hook in kind) for hook in HOOK_CHAINS}
 
 
 @dataclass(frozen=True, slots=True)
