@@ -21,6 +21,8 @@ EVENTS = {
     "rule_confirmed": 5,
     "rule_removed": 4,
     "rule_expired": 4,
+    "rules_alarm": 4,
+    "rules_alarm_over": 5,
     "automatic": 4,
     "watcher_degraded": 4,
     "watcher_recovered": 5,

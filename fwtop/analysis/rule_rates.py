@@ -9,8 +9,8 @@ long attack doesn't become usual at once.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from statistics import median
 
 from fwtop.model.ruleset import ListedRule, Ruleset
 
@@ -22,6 +22,13 @@ _LEAST_PPS = 50.0  # more than usual, or less: smaller changes don't matter
 _MOST_GROWTH = 3.0  # times the usual rate are never abnormal below that
 _GONE = 0.1  # of the usual rate
 _UNLEARNED = 300  # rates that a rule may stay abnormal before these are learned
+
+
+def median(values: Iterable[float]) -> float:
+    """Return the median of one or more values; importing `statistics` for it takes half a MiB."""
+    ordered = sorted(values)
+    half = len(ordered) // 2
+    return (ordered[half] + ordered[~half]) / 2
 
 
 @dataclass(frozen=True, slots=True)

@@ -95,6 +95,7 @@ _ASIDE_SECONDS = 0.5  # limit for the observing thread's other requests, so that
 class LiveConsole:
     """The parts of a live console that its modes share."""
 
+    host: str
     origin: Origin
     options: Options
     links: tuple[GuardianLink, ...]
@@ -208,6 +209,7 @@ def build(
 
     previews = RulePreviews(lambda: session.latest, advisor.config)
     return LiveConsole(
+        host,
         origin,
         options,
         (link, quick, watching),

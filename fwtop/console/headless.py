@@ -26,6 +26,7 @@ from fwtop.render.observation import observation_json, rfc3339
 
 if TYPE_CHECKING:
     from fwtop.console.automatic.agent import Agent
+    from fwtop.console.publish.rule_watch import RuleWatch
 
 _POLL_SECONDS = 0.1  # interval of draining the ring buffer; judgement comes at the end
 _SATURATED_POLL_SECONDS = 0.5  # while every CPU is saturated, with fewer samples
@@ -83,7 +84,7 @@ def run_record(options: Options, handoff: Handoff, descriptors: list[int]) -> in
 
     lost = _GuardianLost()
 
-    agent = _automatic(options, console)
+    agent, watch = _automatic(options, console), _rule_watch(options, console, outputs)
 
     def deliver(snapshot: Snapshot) -> None:
         for deed in agent.take(snapshot) if agent is not None else ():
@@ -99,8 +100,9 @@ def run_record(options: Options, handoff: Handoff, descriptors: list[int]) -> in
     try:
         console.run(stop, _TICK_SECONDS if agent is None else _AUTOMATIC_TICK_SECONDS, deliver)
     finally:
-        if agent is not None:
-            agent.close()
+        for helper in (agent, watch):
+            if helper is not None:
+                helper.close()
         console.close()
         outputs.close()
         status.update(outputs.problems())
@@ -118,6 +120,17 @@ def _automatic(options: Options, console: LiveConsole) -> Agent | None:
 
     link = console.links[0].another()
     return Agent(Policy.from_dict(options.automatic), link, console.session.rules_changed)
+
+
+def _rule_watch(options: Options, console: LiveConsole, outputs: Outputs) -> RuleWatch | None:
+    """Start what raises alarms of the machine's rules, if alarms are on."""
+    if options.alarms_fd is None:
+        return None
+    from fwtop.console.control.ruleset import read_ruleset
+    from fwtop.console.publish.rule_watch import RuleWatch
+
+    session, link = console.session, console.links[0]  # which a recorder needs for nothing else
+    return RuleWatch(console.host, lambda: read_ruleset(link), lambda: session.statuses, outputs.tell)
 
 
 def _stored_as(recorder: Recorder | None) -> str:

@@ -172,6 +172,9 @@ def test_alarms_of_an_attack_and_its_rule_reach_a_command(
 
     fwtop("alarms", "test", "--alarms", str(config))
     assert len(alarms("test")) == 1
+    full = ["create full hash:ip maxelem 9\n", *(f"add full 192.0.2.{number}\n" for number in range(9))]
+    argv = ["ip", "netns", "exec", lab.victim, "ipset", "restore"]
+    subprocess.run(argv, input="".join(full), text=True, check=True, timeout=20)
     with recording(lab, "--alarms", str(config)):
         lab.start_flood(PPS)
         (began,) = poll_until(lambda: alarms("attack_began"))
@@ -181,6 +184,9 @@ def test_alarms_of_an_attack_and_its_rule_reach_a_command(
         poll_until(lambda: alarms("rule_removed"))
         lab.stop()
         (ended,) = poll_until(lambda: alarms("attack_ended"))
+        (nearly,) = poll_until(lambda: alarms("rules_alarm"))
     assert began["details"]["attack_kind"] == ended["details"]["attack_kind"] == "udp_flood"
     assert began["details"]["pps"] > PPS / 4
+    assert nearly["message"] == "ipset set full is 100 % full: 9 of 9 entries"
+    assert nearly["details"]["alarm_kind"] == "set_nearly_full"
     assert installed["details"]["rule_kind"] == "xdp"
