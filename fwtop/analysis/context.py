@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -87,7 +87,7 @@ class AnalysisContext:
     clock: float | None = None  # Unix seconds minus packet time, where known
     sockets: SocketTable | None = None  # live: the connections that this host serves
     held_memory: HeldMemory = field(default_factory=HeldMemory)
-    shapes: dict[str, Mask] = field(default_factory=dict)  # packets with contents of a service, by its name
+    notes: dict[str, Any] = field(default_factory=dict)  # what several cuts or proposals ask of one window
     explains: bool = False  # weigh also what can't be an attack, for `fwtop read --explain`
     explained: list[Explained] = field(default_factory=list)  # the groups, if `explains`
 

@@ -28,6 +28,7 @@ from fwtop.analysis.spoofing import Spoof
 from fwtop.analysis.window.features import Features
 from fwtop.analysis.window.traffic import UDP, Rows, flow_key, payload, weighted_top
 from fwtop.model.rule import Match
+from fwtop.model.traffic.packets import Mask
 from fwtop.render.numbers import percent
 
 _TFTP = Service("tftp", "TFTP", (), tftp_data)
@@ -83,14 +84,14 @@ def answers_by_content(context: AnalysisContext) -> Iterator[Group]:
         return
     sample = payload(packets, context.features(rows).spread(_TRIED), SHAPE_WIDTH)
     likely = [(service, shape) for service, shape in _SHAPES if shape(*sample).mean() > 0.005]
-    new = [(service, shape) for service, shape in likely if service.name not in context.shapes]
+    shaped: dict[str, Mask] = context.notes.setdefault("answers by content", {})
+    new = [(service, shape) for service, shape in likely if service.name not in shaped]
     heads = payload(packets, rows if new else rows[:0], SHAPE_WIDTH)
     for service, shape in new:
-        context.shapes[service.name] = np.zeros(len(context.traffic), np.bool_)
-        context.shapes[service.name][rows[shape(*heads)]] = True
+        shaped[service.name] = np.zeros(len(context.traffic), np.bool_)
+        shaped[service.name][rows[shape(*heads)]] = True
     for service, _ in likely:
-        mine = context.features(rows[context.shapes[service.name][rows]])
-        yield _answers(context, mine, service, 1.0, [])
+        yield _answers(context, context.features(rows[shaped[service.name][rows]]), service, 1.0, [])
 
 
 def best_service(features: Features, port: int) -> tuple[Service, float | None]:

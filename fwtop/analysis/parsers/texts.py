@@ -71,7 +71,7 @@ class Texts:
             row, column = divmod(at, WIDTH)
             if column + len(data) <= self._ends[row]:
                 return row, column
-            at = blob.find(data, at + 1)  # in the padding, or beyond the end of a row
+            at = blob.find(data, (row + 1) * WIDTH)  # in the padding, or beyond the end of a row
         return -1, 0
 
     @cached_property

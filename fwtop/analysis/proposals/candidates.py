@@ -142,13 +142,12 @@ def _by_sources(
     if len(measured_on(_ANY_SOURCE, traffic, finding.rows)) < len(finding.rows):
         chooses = finding.rows[~held_out(traffic.packets, finding.rows)]
     weight, attack = traffic.weight[chooses], Addresses.of(traffic.packets, chooses)
-    known = Addresses.of(normal.packets)
     for form, target in (("most", config.source_share), ("half", 0.5)):
         # Without a baseline, prefixes shorter than /16 would hit too many unknown clients
         cover = fewest_prefixes(
             attack,
             weight,
-            known,
+            normal.sources,
             target=target,
             limit=config.max_prefixes,
             shortest=16 if normal.guess else 10,

@@ -11,6 +11,7 @@ import numpy as np
 from fwtop.analysis.context import AnalysisContext, Finding, plural
 from fwtop.analysis.parsers.texts import Texts
 from fwtop.analysis.proposals.matching import payload_rows
+from fwtop.analysis.proposals.prefixes import Addresses
 from fwtop.analysis.window.traffic import Rows
 from fwtop.model.rule import PayloadMatch
 from fwtop.model.traffic.packets import F64, PacketBatch
@@ -41,6 +42,11 @@ class Normal:
     def texts(self) -> Texts:
         """Their payloads."""
         return Texts.of(self.packets, self.loaded)
+
+    @cached_property
+    def sources(self) -> Addresses:
+        """Their sources."""
+        return Addresses.of(self.packets)
 
     @property
     def total_pps(self) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -17,7 +18,7 @@ _LONG = 256
 _Groups = tuple[U64, U64, F64]  # each group's lowest and highest address and its weight
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Addresses:
     """Source addresses as columns."""
 
@@ -29,6 +30,12 @@ class Addresses:
     def of(packets: PacketBatch, rows: Rows | slice = slice(None)) -> Addresses:
         """Return the sources of the rows."""
         return Addresses(packets.family[rows], packets.src_hi[rows], packets.src_lo[rows])
+
+    @cached_property
+    def distinct(self) -> dict[int, U64]:
+        """The distinct addresses of each family, of IPv6 the upper halves, ascending."""
+        four, six = self.family == 4, self.family == 6
+        return {4: np.unique(self.src_lo[four]), 6: np.unique(self.src_hi[six])}
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +74,10 @@ def fewest_prefixes(
         column = "src_lo" if family == 4 else "src_hi"
         values, inverse = np.unique(getattr(attack, column)[rows], return_inverse=True)
         sums = np.asarray(np.bincount(inverse, weight[rows], len(values)), np.float64)
-        good = np.unique(getattr(normal, column)[normal.family == family])
         heavy = _heaviest(sums, target)
         sources += int(heavy.sum())
         for density in _DENSITIES:
-            found = _cover(family, values[heavy], sums[heavy], good, (density, shortest))
+            found = _cover(family, values[heavy], sums[heavy], normal.distinct[family], (density, shortest))
             if len(found[0]) <= _LONG:
                 break
         parts += _prefixes(family, found)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 KINDS = frozenset({"dns_query_flood", "dns_random_subdomain"})
 _PORT = 53
+_NOTE = "questions of the window"
 _MOST_READ = 1_500  # questions: a parser in Python reads them
 
 
@@ -34,7 +35,9 @@ def resolver_rule(context: AnalysisContext, finding: Finding) -> Rule | None:
     from fwtop.harden.resolver import NAME
     from fwtop.resolver.advice import Machine, advise
 
-    view = _view(context)
+    if _NOTE not in context.notes:
+        context.notes[_NOTE] = _view(context)
+    view: View | None = context.notes[_NOTE]
     options = Options(context.config.ttl_seconds, "proposal")
     steps = advise(view, Machine(()), options.ttl_seconds, options.created_by).steps if view else ()
     steps_text = f"{len(steps)} step{'s' * (len(steps) != 1)}"
