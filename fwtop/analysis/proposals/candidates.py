@@ -10,7 +10,14 @@ import numpy as np
 from fwtop.analysis.config import AdviseConfig
 from fwtop.analysis.context import AnalysisContext, Finding, plural
 from fwtop.analysis.proposals.constants import narrowed
-from fwtop.analysis.proposals.effect import harm, held_out, measured_on, share_of, stopped
+from fwtop.analysis.proposals.effect import (
+    harm,
+    held_out,
+    measured_on,
+    share_of,
+    share_of_sources,
+    stopped,
+)
 from fwtop.analysis.proposals.limits import fills_table, usual_rate
 from fwtop.analysis.proposals.normal import Normal
 from fwtop.analysis.proposals.prefixes import Addresses, Cover, fewest_prefixes
@@ -153,7 +160,7 @@ def _by_sources(
             shortest=16 if normal.guess else 10,
         )
         match = Match(sources=cover.prefixes)
-        share = share_of(stopped(match, None, traffic), traffic, measured_on(match, traffic, finding.rows))
+        share = share_of_sources(match, traffic, measured_on(match, traffic, finding.rows))
         if not cover.prefixes or share < USEFUL:
             continue
         kind = _where(context, finding, Kind.IPSET)

@@ -9,7 +9,7 @@ import numpy as np
 from fwtop.analysis.context import AnalysisContext, Finding
 from fwtop.analysis.proposals.allowed import always_pass
 from fwtop.analysis.proposals.limits import fills_table, replayed, sustained
-from fwtop.analysis.proposals.matching import limit_groups, match_rows
+from fwtop.analysis.proposals.matching import in_prefixes, limit_groups, match_rows
 from fwtop.analysis.proposals.normal import Normal
 from fwtop.analysis.proposals.reassembly import of_datagrams, sees_datagrams
 from fwtop.analysis.window.tcp_view import ACK, SYN
@@ -113,6 +113,15 @@ def share_of(dropped: F64, traffic: Traffic, rows: Rows) -> float:
     """Return the share (0 to 1) of the rows' packets that is dropped."""
     total = float(traffic.weight[rows].sum())
     return float((dropped[rows] * traffic.weight[rows]).sum()) / total if total else 0.0
+
+
+def share_of_sources(match: Match, traffic: Traffic, rows: Rows) -> float:
+    """Return `share_of` for a match of sources alone, without looking at other packets than these rows."""
+    packets, weight = traffic.packets, traffic.weight[rows]
+    columns = packets.family[rows], packets.src_hi[rows], packets.src_lo[rows]
+    hit = in_prefixes(*columns, match.sources) & ~always_pass(packets)[rows] & (columns[0] != 0)
+    total = float(weight.sum())
+    return float((hit * weight).sum()) / total if total else 0.0
 
 
 def dropped_pps(dropped: F64, match: Match, traffic: Traffic, rows: Rows) -> float:
