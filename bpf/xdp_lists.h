@@ -47,21 +47,24 @@ INLINE u32 in_list4(u64 *blocks, u64 *parts, u64 count, u64 address)
 }
 
 /* A list of many millions without numbers. Of /24s with up to four listed addresses, the last bytes of these are in a
- * word of 32 bits. Two tables of ranks follow the states: of /24s with 256 bits, and of those with few. */
-enum { ALL_LISTED = 1, FEW_LISTED = 3 };
+ * word of 32 bits; of those with /25s to /29s alone, a bit for each /29. Behind these words, a bit for each says which
+ * it is. Two tables of ranks follow the states: of /24s with 256 bits, and of those with such a word. */
+enum { ALL_LISTED = 1, SMALL_LISTED = 3 };
 
-INLINE u32 in_uncounted4(u64 *blocks, u64 *parts, u64 count, u32 *few, u64 few_count, u64 address)
+INLINE u32 in_uncounted4(u64 *blocks, u64 *parts, u64 count, u32 *small, u64 small_count, u64 address)
 {
 	u64 word = list4_word(address), shift = (address >> 8 & 31) * 2, states = blocks[word], before, place;
 	u32 *ranks = (u32 *)(blocks + LIST4_WORDS), state = states >> shift & 3, differing;
 
 	before = states & ((1ULL << shift) - 1);
-	if (state == FEW_LISTED) {
+	if (state == SMALL_LISTED) {
 		place = ranks[LIST4_WORDS + word] + evens_set(before >> 1 & before & EVEN_BITS);
 		OPAQUE(place);
-		if (place >= few_count)
+		if (place >= small_count)
 			return 0;
-		differing = few[place] ^ (u32)(address & 255) * 0x01010101;
+		if (small[small_count + (place >> 5)] >> (place & 31) & 1)
+			return small[place] >> (address >> 3 & 31) & 1;
+		differing = small[place] ^ (u32)(address & 255) * 0x01010101;
 		return (differing - 0x01010101 & ~differing & 0x80808080) != 0; /* whether a byte is 0 */
 	}
 	if (state != PART_LISTED)

@@ -114,7 +114,9 @@ def _numbered(rule: SlotRule, maps: dict[int, int]) -> SlotRule:
         if isinstance(numbered, List4):
             numbered = replace(numbered, count=number(numbered.count), several=number(numbered.several))
         elif isinstance(numbered, UncountedList4):
-            numbered = replace(numbered, count=number(numbered.count), few_count=number(numbered.few_count))
+            numbered = replace(
+                numbered, count=number(numbered.count), small_count=number(numbered.small_count)
+            )
         elif isinstance(numbered, List6):
             tables = tuple(with_placeholders(table, number) for table in numbered.tables)
             numbered = replace(numbered, tables=tables)

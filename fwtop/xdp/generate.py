@@ -122,8 +122,8 @@ def _prefix_function(
             lines.append(f"\t\treturn in_list4({blocks}, {parts}, CONSTANT({maps.count}), lo);")
         elif isinstance(maps, UncountedList4):
             parts = f"MAP_VALUE({maps.parts}), CONSTANT({maps.count})"
-            few = f"MAP_VALUE({maps.few}), CONSTANT({maps.few_count})"
-            lines.append(f"\t\treturn in_uncounted4(MAP_VALUE({maps.blocks}), {parts}, {few}, lo);")
+            small = f"MAP_VALUE({maps.small}), CONSTANT({maps.small_count})"
+            lines.append(f"\t\treturn in_uncounted4(MAP_VALUE({maps.blocks}), {parts}, {small}, lo);")
         elif isinstance(maps, List6):
             lines += lookup_lines6(maps)
         else:

@@ -117,7 +117,7 @@ def descriptors(maps: AnyList) -> dict[str, int]:
     if isinstance(maps, List6 | ListPorts):
         return {"map": maps.map}
     if isinstance(maps, UncountedList4):
-        return {"blocks": maps.blocks, "parts": maps.parts, "few": maps.few}
+        return {"blocks": maps.blocks, "parts": maps.parts, "small": maps.small}
     return {"blocks": maps.blocks, "parts": maps.parts, "numbers": maps.numbers}
 
 
@@ -126,7 +126,7 @@ def with_descriptors(maps: AnyList, named: dict[str, int]) -> AnyList:
     if isinstance(maps, List6 | ListPorts):
         return replace(maps, map=named["map"])
     if isinstance(maps, UncountedList4):
-        return replace(maps, blocks=named["blocks"], parts=named["parts"], few=named["few"])
+        return replace(maps, blocks=named["blocks"], parts=named["parts"], small=named["small"])
     return replace(maps, blocks=named["blocks"], parts=named["parts"], numbers=named["numbers"])
 
 

@@ -54,9 +54,9 @@ class UncountedList4:
 
     blocks: int
     parts: int
-    few: int
+    small: int
     count: int  # partly listed /24s with a bit for each address
-    few_count: int  # those with up to four addresses
+    small_count: int  # those in a word of 32 bits: up to four addresses, or /29s
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,12 +2,14 @@
 
 The counters of 25 million prefixes, and what finds them, would take several times the memory of the list. In
 lists of this length most of the partly listed /24s have a few addresses each (25 million spread evenly: two),
-so up to four are kept as the last bytes of the addresses, in 4 bytes instead of 32. Both kinds are found by
-rank. The list is read piece by piece, so that building the maps takes little more memory than they have.
+so up to four are kept as the last bytes of the addresses, in 4 bytes instead of 32; and a /24 with nothing
+narrower than a /29 has a bit for each of its 32. All are found by rank. The list is read piece by piece, so
+that building the maps takes little more memory than they have.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
     from fwtop.model.addresses.prefix_rows import PrefixRows
 
 FEW = 4  # addresses that are kept as bytes
+_WORD_BYTES = 4
+_COARSE = 29  # the longest prefixes that a word has bits for
 
 
 class State(IntEnum):
@@ -32,33 +36,35 @@ class State(IntEnum):
 
     ALL = 1
     PART = 2
-    FEW = 3
+    SMALL = 3
 
 
 def build_uncounted4(prefixes: PrefixRows) -> UncountedList4:
     """Create and fill the maps; raises OSError."""
-    state = _states(prefixes)
-    ranked = {kind: _Ranked(state == kind) for kind in (State.PART, State.FEW)}
-    part, few = (max(ranked[kind].count, 1) for kind in (State.PART, State.FEW))
+    state, coarse = _states(prefixes)
+    ranked = {kind: _Ranked(state == kind) for kind in (State.PART, State.SMALL)}
+    part, small = (max(ranked[kind].count, 1) for kind in (State.PART, State.SMALL))
+    kinds = np.packbits(coarse[state == State.SMALL], bitorder="little")  # behind the words: which they are
+    words_bytes, kinds_bytes = small * _WORD_BYTES, (small + 31) // 32 * 4
     parts = create_array("fwtop_parts", size=part * PART_BYTES)
-    lasts = create_array("fwtop_few", size=few * FEW)
+    smalls = create_array("fwtop_small", size=words_bytes + kinds_bytes)
     with (
         map_array(parts, part * PART_BYTES, writable=True) as mapped_parts,
-        map_array(lasts, few * FEW, writable=True) as mapped_lasts,
+        map_array(smalls, words_bytes + kinds_bytes, writable=True) as mapped_smalls,
     ):
         words = np.frombuffer(mapped_parts, np.uint64)
-        last_bytes = np.frombuffer(mapped_lasts, np.uint8, few * FEW).reshape(-1, FEW)
-        filled = (-1, 0)  # the /24 of the last address so far, and how many of its addresses there were
+        mapped_smalls[words_bytes : words_bytes + len(kinds)] = kinds.tobytes()
+        filling = _Small(ranked[State.SMALL], coarse, np.frombuffer(mapped_smalls, "<u4", small))
         for value, length in _narrow(prefixes):
-            is_few = state[value >> 8] == State.FEW
-            found = Parts(value[~is_few], length[~is_few])
+            is_small = state[value >> 8] == State.SMALL
+            found = Parts(value[~is_small], length[~is_small])
             if len(found.blocks):
                 at = 4 * ranked[State.PART].place(int(found.blocks[0]))
                 words[at : at + 4 * len(found.blocks)] |= found.listed()  # two pieces may share a /24
-            filled = _fill_few(last_bytes, ranked[State.FEW], value[is_few], length[is_few], filled)
-        del words, last_bytes
-    ranks = [ranked[kind].before_words for kind in (State.PART, State.FEW)]
-    return UncountedList4(create_array("fwtop_blocks", packed(state), *ranks), parts, lasts, part, few)
+            filling.add(value[is_small], length[is_small])
+        del words, filling
+    ranks = [ranked[kind].before_words for kind in (State.PART, State.SMALL)]
+    return UncountedList4(create_array("fwtop_blocks", packed(state), *ranks), parts, smalls, part, small)
 
 
 def _narrow(prefixes: PrefixRows) -> Iterator[tuple[NDArray[np.uint32], NDArray[np.uint8]]]:
@@ -68,9 +74,11 @@ def _narrow(prefixes: PrefixRows) -> Iterator[tuple[NDArray[np.uint32], NDArray[
         yield value[narrow], length[narrow]
 
 
-def _states(prefixes: PrefixRows) -> NDArray[np.uint8]:
+def _states(prefixes: PrefixRows) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
+    """Return the state of each /24, and whether it has a bit for each /29 if that is SMALL."""
     state = np.zeros(BLOCKS, np.uint8)
     listed = np.zeros(BLOCKS, np.uint8)  # addresses of a /24, FEW + 1 for more
+    fine = np.zeros(BLOCKS, np.bool_)  # something in it is narrower than a /29
     for value, length in prefixes.outer_pieces4():
         wide = length <= 24
         bits = 24 - length[wide].astype(np.int64)
@@ -80,9 +88,10 @@ def _states(prefixes: PrefixRows) -> NDArray[np.uint8]:
         block, first = np.unique(value[~wide] >> 8, return_index=True)
         sizes = np.add.reduceat(1 << 32 - length[~wide].astype(np.int64), first)
         listed[block] = np.minimum(listed[block] + sizes, FEW + 1)
-    state[listed > 0] = State.FEW
-    state[listed > FEW] = State.PART
-    return state
+        fine[value[length > _COARSE] >> 8] = True
+    state[listed > 0] = State.SMALL
+    state[(listed > FEW) & fine] = State.PART
+    return state, (listed > FEW) & ~fine
 
 
 class _Ranked:
@@ -102,31 +111,48 @@ class _Ranked:
         return int(self.before_words[word]) + int(within)
 
 
-def _fill_few(
-    last_bytes: NDArray[np.uint8],
-    ranked: _Ranked,
-    value: NDArray[np.uint32],
-    length: NDArray[np.uint8],
-    filled: tuple[int, int],
-) -> tuple[int, int]:
-    """Note the addresses of prefixes in order; the first of a /24 also stands in places that stay free.
+@dataclass(slots=True)
+class _Small:
+    """The words of 32 bits, filled in the order of the addresses."""
 
-    Returns the last /24, and how many of its addresses are noted.
-    """
-    if not len(value):
-        return filled
-    sizes = 1 << 32 - length.astype(np.int64)
-    within = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    address = np.repeat(value, sizes) + within.astype(np.uint32)
-    block = address >> 8
-    is_first = np.diff(block, prepend=block[0]) != 0
-    place = np.cumsum(is_first)
-    is_first[0] = True
-    index = np.arange(len(address)) - np.flatnonzero(is_first)[place]
-    if filled[0] == block[0]:
-        index[place == 0] += filled[1]
-    place += ranked.place(int(block[0]))
-    alone = index == 0
-    last_bytes[place[alone]] = (address[alone] & 255).astype(np.uint8)[:, np.newaxis]
-    last_bytes[place, index] = (address & 255).astype(np.uint8)
-    return int(block[-1]), int(index[-1]) + 1
+    ranked: _Ranked
+    coarse: NDArray[np.bool_]
+    words: NDArray[np.uint32]
+    last: tuple[int, int] = (-1, 0)  # the place of the last address so far, and how many there were at it
+
+    def add(self, value: NDArray[np.uint32], length: NDArray[np.uint8]) -> None:
+        """Note the next prefixes: all that are in such /24s, so that each has the place after the last."""
+        if not len(value):
+            return
+        block = value >> 8
+        place = self.ranked.place(int(block[0])) + np.cumsum(np.diff(block, prepend=block[0]) != 0)
+        coarse = self.coarse[block]
+        self._mark(value[coarse], length[coarse], place[coarse])
+        self._note(value[~coarse], length[~coarse], place[~coarse])
+
+    def _mark(self, value: NDArray[np.uint32], length: NDArray[np.uint8], place: NDArray[np.int64]) -> None:
+        """Set the bits of the /29s in each prefix."""
+        if not len(value):
+            return
+        ones = (np.uint64(1) << (np.uint64(1) << (_COARSE - length).astype(np.uint64))) - np.uint64(1)
+        bits = (ones << (value >> 3 & 31).astype(np.uint64)).astype(np.uint32)
+        first = np.flatnonzero(np.diff(place, prepend=-1) != 0)
+        self.words[place[first]] |= np.bitwise_or.reduceat(bits, first)  # two pieces may share a /24
+
+    def _note(self, value: NDArray[np.uint32], length: NDArray[np.uint8], place: NDArray[np.int64]) -> None:
+        """Note addresses by their last bytes; the first of a /24 also stands in places that stay free."""
+        if not len(value):
+            return
+        sizes = 1 << 32 - length.astype(np.int64)
+        within = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        last_byte = ((np.repeat(value, sizes) + within.astype(np.uint32)) & 255).astype(np.uint8)
+        place = np.repeat(place, sizes)
+        is_first = np.diff(place, prepend=-1) != 0
+        index = np.arange(len(place)) - np.flatnonzero(is_first)[np.cumsum(is_first) - 1]
+        if self.last[0] == place[0]:
+            index[place == place[0]] += self.last[1]
+        last_bytes = self.words.view(np.uint8).reshape(-1, FEW)
+        alone = index == 0
+        last_bytes[place[alone]] = last_byte[alone][:, np.newaxis]
+        last_bytes[place, index] = last_byte
+        self.last = int(place[-1]), int(index[-1]) + 1

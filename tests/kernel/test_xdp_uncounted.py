@@ -26,11 +26,15 @@ def prefixes() -> PrefixRows:
     rng = random.Random(6)
     found = [Prefix(4, 0, 25), Prefix(4, LAST, 32), Prefix(4, LAST - 255, 25)]
     found += [Prefix(4, value, 32) for value in SPREAD]
-    for _ in range(3000):
-        length = rng.choice((12, 20, 22, 24, 24, 25, 26, 28, 30, 31, 32, 32, 32, 32, 32))
+    for number in range(3000):
+        length = rng.choice((12, 20, 22, 24, 24, 25, 26, 28, 29, 29, 30, 31, 32, 32, 32, 32, 32))
         value = rng.getrandbits(32) & ~(0xFF << 20) if rng.random() < 0.7 else rng.getrandbits(32)
         found.append(Prefix(4, value >> 32 - length << 32 - length, length))
-        if rng.random() < 0.3:  # a neighbour in the same /24
+        if 24 < length < 30:  # others of the same /24, mostly none narrower than a /29
+            for _ in range(number % 4):
+                other = value >> 8 << 8 | rng.getrandbits(5) << 3
+                found.append(Prefix(4, other, 29))
+        elif rng.random() < 0.3:  # a neighbour in the same /24
             found.append(Prefix(4, value ^ rng.getrandbits(8), 32))
     return PrefixRows.of(found)
 
@@ -64,13 +68,16 @@ def test_a_list_without_counters_drops_what_is_listed(
     assert 300 < listed < len(asked(rows)) - 200
 
 
-def test_a_few_addresses_of_a_24_take_four_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_few_addresses_or_29s_of_a_24_take_four_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lists, "COUNTED_PREFIXES", 0)
-    sources = [Prefix.parse("192.0.1.9"), Prefix.parse("192.0.2.8/30"), Prefix.parse("192.0.3.8/30")]
-    found, _ = lists.build_lists(Match(sources=PrefixRows.of([*sources, Prefix.parse("192.0.3.77")])), 0)
+    few = ["192.0.1.9", "192.0.2.8/30"]
+    coarse = ["192.0.4.0/29", "192.0.4.16/28", "192.0.4.128/25", "192.0.5.248/29"]
+    part = ["192.0.3.8/30", "192.0.3.77"]
+    found, _ = lists.build_lists(Match(sources=PrefixRows.of(map(Prefix.parse, few + part + coarse))), 0)
     made = found["src", 4]
     assert isinstance(made, UncountedList4)
-    assert (made.count, made.few_count) == (1, 2)
-    assert [bpf.value_size(item) for item in (made.parts, made.few)] == [32, 8]
-    assert bpf.get_element(made.few, bytes(4), 8) == bytes([9, 9, 9, 9, 8, 9, 10, 11])
+    assert (made.count, made.small_count) == (1, 4)
+    assert [bpf.value_size(item) for item in (made.parts, made.small)] == [32, 20]
+    words = bytes([9, 9, 9, 9, 8, 9, 10, 11]) + bytes([0b1101, 0, 255, 255]) + bytes([0, 0, 0, 128])
+    assert bpf.get_element(made.small, bytes(4), 20) == words + bytes([0b1100, 0, 0, 0])
     lists.close_lists(found)

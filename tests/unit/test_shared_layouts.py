@@ -53,7 +53,7 @@ COMPILED_RULES = {
     "PART_LISTED": lists._PART,
     "ALL_NEXT": lists._ALL_NEXT,
     "ALL_LISTED": uncounted.State.ALL,
-    "FEW_LISTED": uncounted.State.FEW,
+    "SMALL_LISTED": uncounted.State.SMALL,
     "LIST6_FILTER_WORDS": ipv6_lists._FILTER_WORDS,
 }
 FLOOD = {
