@@ -14,6 +14,7 @@ from fwtop.analysis.context import AnalysisContext, count, plural
 from fwtop.analysis.engine.group import Group, Least, Proof, cut, feature
 from fwtop.analysis.parsers import dns
 from fwtop.analysis.parsers.icmp import quoted_requests
+from fwtop.analysis.parsers.reports import snmp_numbers
 from fwtop.analysis.parsers.services import (
     ANYWHERE,
     BY_PORT,
@@ -37,6 +38,7 @@ _LONG = 8.0  # seconds: rates of a shorter capture mean little
 _SMALL = 300  # bytes: reflectors that answer with less amplify nothing
 _POLLED_PPS, _EVENLY = 10.0, 0.3  # of a device that is polled in turn with others: as often as these
 _PRIVILEGED = 1024
+_NUMBERED = 20  # responses that tell
 _BEGIN = 4  # payload bytes that all answers of one program share
 _TRIED = 1_024  # packets tested for a shape before all are
 _GROUPS = 24
@@ -231,6 +233,19 @@ def polled(group: Group) -> float:
     one_program = port.share > 0.9 and port.value >= _CHOSEN and group.notes["service"] in _POLLED
     each = features.peak_pps / features.likely_sources
     return slow or (one_program and each < _POLLED_PPS and features.evenness < _EVENLY)
+
+
+@feature("share")
+def own_questions(group: Group) -> float:
+    """Part of SNMP's responses with a number of its own: who polls numbers requests, tools send one again."""
+    numbers = snmp_numbers(*group.packets.head) if group.notes["service"] == "snmp" else []
+    return len(set(numbers)) / len(numbers) if len(numbers) >= _NUMBERED else 0.0
+
+
+@feature("squared coefficient of variation")
+def unevenness(group: Group) -> float:
+    """How far the numbers of packets of the sources differ: 0 if each sends as many."""
+    return group.packets.evenness
 
 
 @feature("yes or no")

@@ -12,7 +12,8 @@ from fwtop.analysis.engine.group import Group, Least, Proof, cut, feature
 from fwtop.analysis.groups.answers import answer_notes, best_service
 from fwtop.analysis.groups.measures import of_protocol
 from fwtop.analysis.parsers import quic
-from fwtop.analysis.parsers.services import BY_PORT, FIRST_OF_QUIC, QUESTIONS, WEB
+from fwtop.analysis.parsers.reports import framed
+from fwtop.analysis.parsers.services import BY_PORT, COLLECTORS, FIRST_OF_QUIC, QUESTIONS, WEB
 from fwtop.analysis.window import conversations
 from fwtop.analysis.window.features import Features
 from fwtop.analysis.window.traffic import UDP, Rows, weighted_top
@@ -25,6 +26,7 @@ _GROUPS = 4
 _TINY = 128  # bytes: links have an MTU of 576 or more, though RFC 791 requires only 68
 _BEGIN = 8  # payload bytes that a tool keeps constant
 _FORGED = 0.7  # probability
+_HARDLY = 0.2  # of the payloads
 _ASKER_PPS, _ASKED_AGAIN = 2.0, 3.0  # requests per second and in total of a source that keeps asking
 _SPOKEN = ("dns", "quic", "dtls", "openvpn", "l2tp", "sip", "stun", "rdp", "steam", "quake", "tftp", "isakmp")
 
@@ -141,7 +143,7 @@ def identical(group: Group) -> float:
     """Whether all payloads are the same, and not empty or zero."""
     features = group.packets
     told = not (group[unseen] or group[empty] or group[meaningless])
-    return told and features.payload_variety < 0.02 and features.n >= 50
+    return told and features.n >= 50 and conversations.variety(features) < 0.02
 
 
 @feature("yes or no")
@@ -300,6 +302,15 @@ def few_servers(group: Group) -> float:
 def collected(group: Group) -> float:
     """Whether varying payloads go to a collector's port: syslog, metrics, flows, traps."""
     return conversations.telemetry(group.packets)
+
+
+@feature("yes or no")
+def unreadable(group: Group) -> float:
+    """Whether they go to a collector's port, and are neither its reports nor begin alike."""
+    features, dport = group.packets, group.packets.top("dport")
+    if dport.value not in COLLECTORS or dport.share < 0.9 or group[unseen]:
+        return False
+    return conversations.reported(features) < _HARDLY and framed(*features.head) < _HARDLY
 
 
 @feature("yes or no")

@@ -70,6 +70,10 @@ def http_requests(context: AnalysisContext) -> Iterator[Group]:
         part = float(features.weight[fast].sum()) / features.packets
         notes = {"limit": context.config.request_rate_per_source, "fast_share": part}
         yield _group(context, rows[fast], "of fast sources", share=float(fast.mean()), notes=notes)
+    returning = _returning(every)
+    if returning is not None:
+        mine, closed = returning
+        yield _group(context, mine, "for WebSockets that are closed again", share=closed)
     again = _again_and_again(features)
     if again.any():
         yield _group(context, rows[again], "sent again and again", share=float(again.mean()))
@@ -109,6 +113,7 @@ of_strangers = part_of("of sources without a connection")
 cache_busting = part_of("with unique query strings")
 of_fast_sources = part_of("of fast sources")
 again_and_again = part_of("sent again and again")
+closed_again = part_of("for WebSockets that are closed again")
 
 
 @feature("yes or no")
@@ -190,6 +195,33 @@ def upgraded(group: Group) -> float:
     ended = context.traffic.of_flows(context.tcp.fin | context.tcp.rst)[group.packets.rows]
     asked = sum(request.upgrades for request in parsed) / len(parsed)
     return asked if float(ended.mean()) < _KEPT else 0.0
+
+
+def _returning(every: Group) -> tuple[Rows, float] | None:
+    """Return the requests for the WebSocket most asked for, and the connections closed for each; None if few.
+
+    Whatever their sources close counts, so that it can be told of a thin sample, too.
+    """
+    context, features = every.context, every.packets
+    asked = [request for request in _parsed(every) if request.upgrades]
+    if len(asked) < _TOLD:
+        return None
+    (method, path), _ = Counter((request.method, request.path) for request in asked).most_common(1)[0]
+    mine = features.rows[http.line_mask(context.traffic, features.rows, method + b" " + path + b" ")]
+    return (mine, min(1.0, _closings(context, mine))) if len(mine) else None
+
+
+def _closings(context: AnalysisContext, rows: Rows) -> float:
+    """Return the FINs and RSTs of the sources of these requests, for each request."""
+    traffic, tcp = context.traffic, context.tcp
+    ends = (tcp.fin | tcp.rst) & traffic.of_sources(rows)
+    return float(traffic.weight[ends].sum()) / max(1.0, float(traffic.weight[rows].sum()))
+
+
+@feature("a request")
+def closings(group: Group) -> float:
+    """FINs and RSTs of the sources for each request, which a thin sample tells, too."""
+    return _closings(group.context, group.packets.rows)
 
 
 @feature("requests a connection")

@@ -16,6 +16,7 @@ from fwtop.analysis.engine.group import Group, Least, Proof, cut, feature
 from fwtop.analysis.groups.measures import of_protocol
 from fwtop.analysis.groups.syns import BARE, stray
 from fwtop.analysis.parsers.http import starts_request
+from fwtop.analysis.parsers.reports import framed, is_filler
 from fwtop.analysis.parsers.tls import record_mask
 from fwtop.analysis.window.features import Features, header_words
 from fwtop.analysis.window.tcp_view import ACK, FIN, RST, SYN, ack_numbers
@@ -27,9 +28,11 @@ _ALONE = 0.9  # of the packets are alone in their flow; fewer if a capture only 
 _ALL_ALONE, _SEEN = 0.98, 1_000  # in a sample as dense and large as that, no connections look like it
 _FULL = 1_300  # bytes of an IP packet: full-sized ones are uploads
 _TIRELESS = 10  # data packets on one connection without acknowledging any answer
-_FLOWS = 5
+_FLOWS = 1
 _SMALL_PIECES = 0.7  # of the packets with data, at least: who has much to send fills them (RFC 1122 4.2.3.4)
 _RANDOM = 7.5  # bits a byte
+_VARIED, _BEGINNING = 0.1, 32  # distinct beginnings a packet, and their bytes
+_ONE_SIZE = 0.9  # of the packets with data
 _EPHEMERAL = 32_768  # the first port of Linux for connections of its own
 _READ = 10  # packets with data before their contents say something
 
@@ -93,6 +96,13 @@ def readable(group: Group) -> float:
         return 0.0
     traffic = group.context.traffic
     return float((starts_request(traffic.packets, data) | record_mask(traffic, data)).mean())
+
+
+@feature("share")
+def with_options(group: Group) -> float:
+    """Part whose TCP header has options: on connections, most systems stamp each segment (RFC 7323)."""
+    words = header_words(group.context.traffic, group.packets.rows)
+    return float((words > BARE).mean()) if len(words) else 0.0
 
 
 @feature("yes or no")
@@ -205,6 +215,24 @@ def tireless_noise(group: Group) -> float:
     """Whether their data is random; of logs, measurements and market data much repeats."""
     data = _data(group)
     return data.payload_entropy > _RANDOM and data.payload_variety > 0.9
+
+
+@feature("share")
+def tireless_framing(group: Group) -> float:
+    """Part of their data that begins with the most common byte, as messages of one protocol do.
+
+    0 where all of it is the same; what repeats a byte or a word is no message.
+    """
+    data = _data(group)
+    same = data.payload_variety < _VARIED and group[tireless_size] > _ONE_SIZE
+    return 0.0 if same else framed(*data.head) * (1 - group[tireless_filler])
+
+
+@feature("share")
+def tireless_filler(group: Group) -> float:
+    """Part of their data that repeats a byte or a word."""
+    matrix, held = _data(group).head
+    return float(is_filler(matrix[:, :_BEGINNING], np.minimum(held, _BEGINNING)).mean()) if len(held) else 0.0
 
 
 def tireless_data(group: Group) -> list[str]:

@@ -66,7 +66,11 @@ def parse_request(data: bytes) -> Request | None:
 
 def path_mask(traffic: Traffic, rows: Rows, method: bytes, path: bytes) -> Mask:
     """Mark the requests for this path with a query string."""
-    text = method + b" " + path + b"?"
+    return line_mask(traffic, rows, method + b" " + path + b"?")
+
+
+def line_mask(traffic: Traffic, rows: Rows, text: bytes) -> Mask:
+    """Mark the rows whose payload begins with a text."""
     matrix, length = payload(traffic.packets, rows, len(text))
     return np.asarray((matrix == np.frombuffer(text, np.uint8)).all(1) & (length == len(text)))
 

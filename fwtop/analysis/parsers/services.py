@@ -344,5 +344,6 @@ def tftp_data(payload: U8, length: I64) -> Mask:
     opcode = _be16(payload, 0)
     data = (opcode == 3) & (_be16(payload, 2) <= 64)
     error = (opcode == 5) & (payload[:, 2] == 0) & (payload[:, 3] <= 8)
-    text = (payload[:, 4] == 0) | ((payload[:, 4] >= 0x20) & (payload[:, 4] < 0x7F))
+    empty = (payload[:, 4] == 0) & (length == 5)  # flow records (NetFlow 5) begin alike and go on
+    text = empty | ((payload[:, 4] >= 0x20) & (payload[:, 4] < 0x7F))
     return np.asarray((length >= 5) & (data | (error & text)))

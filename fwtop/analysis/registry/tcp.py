@@ -44,10 +44,13 @@ from fwtop.analysis.groups.strays import (
     tireless_connections,
     tireless_data,
     tireless_each,
+    tireless_filler,
+    tireless_framing,
     tireless_noise,
     tireless_rate,
     tireless_size,
     unlike_hosts,
+    with_options,
 )
 from fwtop.analysis.groups.syns import (
     carried_data,
@@ -212,6 +215,7 @@ _STRAYS = (
             Says(connections_opened, 0.1, 0.5, 0.7, -2.5),
             Says(flows_each, 20, 0.0, 200, 2.0, "each source sends them in {flows_each:count} flows or more"),
             Says(readable, 0.3, 0.0, 0.8, -4.0),
+            Says(with_options, 0.3, 0.0, 0.9, -6.0),
             Says(beside_requests, 0.5, 0.0, 0.9, -6.0),
         ),
         details=(constant_fields, data_length),
@@ -247,12 +251,15 @@ _STRAYS = (
     Hypothesis(
         "PSH-ACK flood on open connections (STOMP)", tireless_connections, 0.0,  # Mirai's attack_tcp_stomp
         kind="ack_flood",
-        needs=(_ENOUGH, at_least(tireless, 5)),
+        needs=(_ENOUGH,),
         lead="{amount:packets} on {tireless:count} connections from {senders}, none of which acknowledges "
         "data from this host",
         evidence=(
-            Says(tireless_size, 0.5, 0.0, 0.9, 3.0),
+            Says(tireless, 1, -1.5, 5, 0.0),
+            Says(tireless_size, 0.5, 0.0, 0.9, 2.0),
             if_so(tireless_noise, 1.5, "the data is random"),
+            Says(tireless_filler, 0.2, 0.0, 0.9, 3.0, "it repeats a byte or a word"),
+            Says(tireless_framing, 0.05, 0.5, 0.7, -2.5),
             Says(tireless_each, 1, -1.0, 4, 1.0, "each source has {tireless_each:.0f} such connections"),
             Says(tireless_rate, 10, -1.0, 50, 1.0, "{tireless_rate:count} packets/s on each of them"),
         ),
@@ -266,6 +273,8 @@ _STRAYS = (
             if_so(tireless_noise, -2.5),
             Says(tireless_each, 1, 2.0, 4, -1.0),
             Says(tireless_rate, 10, 1.0, 100, 0.0),
+            Says(tireless_filler, 0.2, 0.0, 0.9, -3.0),
+            Says(tireless_framing, 0.05, 0.0, 0.7, 2.0),
         ),
     ),
     Hypothesis(

@@ -28,6 +28,7 @@ from fwtop.analysis.groups.answers import (
     match_requests,
     on_link,
     one_to_one,
+    own_questions,
     payload_variety,
     polled,
     reflected_requests,
@@ -37,6 +38,7 @@ from fwtop.analysis.groups.answers import (
     servers,
     sources_forged,
     torrent_questions,
+    unevenness,
     unrequested,
     web_port,
     without_other_names,
@@ -78,6 +80,7 @@ from fwtop.analysis.groups.datagrams import (
     tails_a_head,
     talking,
     udp_size,
+    unreadable,
     video,
     with_tails,
 )
@@ -85,6 +88,7 @@ from fwtop.analysis.groups.measures import (
     mean_length,
     peak,
     per_source,
+    ports,
     prominence,
     same_length,
     share,
@@ -165,6 +169,16 @@ _ANSWERS = (
         for name, needs, settles in _ORDINARY_ANSWERS
     ),
     Hypothesis(
+        "answers of devices to a question each", answers_by_port, -1.0,  # many at once, as fast as they can
+        needs=(is_not(aimed), at_least(own_questions, 0.5)),
+        evidence=(
+            Says(own_questions, 0.6, 0.0, 0.95, 6.0),
+            Says(unevenness, 0.5, 3.0, 2.0, -3.0),
+            Says(ports, 20, 1.0, 200, -3.0),
+        ),
+        settles=(_ENOUGH, at_least(fit, 0.5)),
+    ),
+    Hypothesis(
         "amplification from any port, proven by contents", answers_by_content, 2.4,
         kind="{service}_amplification",
         title="{service_title} amplification",
@@ -221,6 +235,7 @@ _FLOOD = (
         1.0,
         "each source asks up to {asking_on:.1f} times per second without waiting for the answer",
     ),
+    if_so(unreadable, 3.0, "they go to a collector's port, and no collector can read them"),
     if_so(stream_rate, -3.0),
     if_so(insisting, 1.5),
     Says(above_normal, 0.0, 0.0, 10.0, 20.0),
@@ -265,10 +280,18 @@ _DATAGRAMS = (
         needs=(_ENOUGH, at_least(questions, 0.5), is_so(patient)),
         evidence=(Says(openings_alone, 0.5, 0.0, 0.9, -6.0),),
     ),
-    Hypothesis("calls, games, tunnels, downloads", datagrams, 4.0, needs=(_ENOUGH, is_so(talking))),
+    Hypothesis(
+        "calls, games, tunnels, downloads", datagrams, 4.0,
+        needs=(_ENOUGH, is_so(talking)),
+        evidence=(if_so(unreadable, -5.0),),
+    ),
     Hypothesis("peers that this host answers", datagrams, 4.0, needs=(_ENOUGH, is_so(answered_peers))),
     Hypothesis("answers of few servers", datagrams, 4.0, needs=(_ENOUGH, is_so(few_servers))),
-    Hypothesis("logs, metrics and flow records", datagrams, 4.0, needs=(_ENOUGH, is_so(collected))),
+    Hypothesis(
+        "logs, metrics and flow records", datagrams, 4.0,
+        needs=(_ENOUGH, is_so(collected)),
+        evidence=(if_so(hopping, -2.0),),  # programs that report keep their socket
+    ),
     Hypothesis("a video stream (MPEG-TS)", datagrams, 4.0, needs=(_ENOUGH, is_so(video))),
     Hypothesis(
         "a stream of known peers, however fast", datagrams, -3.0,

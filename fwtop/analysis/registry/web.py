@@ -33,10 +33,19 @@ from fwtop.analysis.groups.idle import (
     wordless,
 )
 from fwtop.analysis.groups.measures import per_source, prominence, rate, samples, sources, to_port
+from fwtop.analysis.groups.records import (
+    records_above_normal,
+    records_alike,
+    records_as_usual,
+    records_each,
+    requests_inside_tls,
+)
 from fwtop.analysis.groups.requests import (
     again_and_again,
     cache_busting,
     changing_agents,
+    closed_again,
+    closings,
     different_paths,
     drawn_paths,
     each_connection,
@@ -122,6 +131,22 @@ _HTTP = (
         stopped_by=_LIMIT,
     ),
     Hypothesis(
+        "WebSockets that are closed and asked for again", http_requests, 0.0,
+        kind="http_flood",
+        title="HTTP flood",
+        needs=(at_least(closed_again, 0.3), at_least(samples, 30)),
+lead=(_REQUESTS, "they ask for a WebSocket and close it again; clients upgrade a connection to keep it"),
+        evidence=(
+            Says(closed_again, 0.4, -2.0, 0.8, 2.0),
+            Says(rate, 30, -2.0, 200, 0.0),
+            Says(per_source, 0.5, -2.0, 3.0, 1.5, "{per_source:.1f} a second each"),
+        ),
+        details=(requests_described,),
+        match=to_port,
+        rows=with_their_connections,
+        stopped_by=_LIMIT,
+    ),
+    Hypothesis(
         "requests for pages that nobody shares", http_requests, -3.25,
         kind="http_flood",
         title="HTTP flood",
@@ -170,7 +195,11 @@ _HTTP = (
     Hypothesis(
         "connections that become WebSockets", http_requests, 5.0,  # apps that return after a restart
         needs=(at_least(upgraded, 0.8), at_most(each_connection, 1.2)),
-        evidence=(Says(rate, 300, 0.0, 3_000, -6.0), Says(requests_above_normal, 50, 0.0, 500, -1.0)),
+        evidence=(
+            Says(rate, 300, 0.0, 3_000, -6.0),
+            Says(requests_above_normal, 50, 0.0, 500, -1.0),
+            Says(closings, 0.3, 0.0, 0.7, -8.0),
+        ),
     ),
     Hypothesis(
         "browsers that load a page", http_requests, CERTAIN,
@@ -257,6 +286,34 @@ _TLS = (
         match=to_port,
         rows=with_their_connections,
         stopped_by=_LIMIT,
+    ),
+    Hypothesis(
+        "requests inside TLS without end", requests_inside_tls, -0.5,
+        kind="http_flood",
+        title="Flood of requests inside TLS",
+        needs=(_ENOUGH, at_least(records_each, 30)),
+        lead=(
+            "{amount:small TLS records} from {senders} on {flows:count} connections",
+            "what they ask can't be read: requests, resets (CVE-2023-44487), or both",
+        ),
+        evidence=(
+            Says(records_each, 80, -4.0, 300, 2.0, "{records_each:count} records/s on each connection"),
+            Says(records_alike, 0.5, -2.5, 0.9, 2.5, "{records_alike:percent} have one of two sizes: the "
+                                                     "same request again and again"),
+            Says(records_above_normal, 0.5, 0.0, 1.5, 2.0, "many times as many as usual"),
+            if_so(records_as_usual, -6.0),
+        ),
+        match=to_port,
+        rows=with_their_connections,
+        stopped_by="a limit of requests for each connection in the server; blocking the sources",
+    ),
+    Hypothesis(
+        "services that call each other", requests_inside_tls, 0.0,  # gRPC, gateways, mirrors
+        evidence=(
+            Says(records_alike, 0.2, 3.0, 0.7, -2.0),
+            Says(records_each, 200, 1.0, 3_000, -2.0),
+            if_so(records_as_usual, 3.0),
+        ),
     ),
 )  # fmt: skip
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from fwtop.analysis.parsers import quic
+from fwtop.analysis.parsers import quic, reports
 from fwtop.analysis.parsers.services import COLLECTORS
 from fwtop.analysis.window.features import Features
-from fwtop.analysis.window.traffic import Rows, Traffic, flow_key, payload
+from fwtop.analysis.window.traffic import Rows, Traffic, distinct_texts, flow_key, payload
 from fwtop.model.traffic.packets import Mask
 
 _ROWS = 2_048
@@ -50,6 +50,8 @@ _GLIMPSE = 8  # bytes
 _SYNC, _CELL = 0x47, 188
 _FEW_PEERS, _PEER_PPS = 20, 5_000.0  # of tunnels and calls: more peers may be a query flood
 _ANSWERED = 0.5  # answers per packet
+_VARIED = 0.1  # distinct beginnings for each packet
+_BEGIN_ALIKE, _REPORTS, _READ = 0.5, 0.8, 256  # shares of payloads, and how many are read
 _SERVER_PPS = 1_000.0  # of one answering or reporting server: more is a flood
 
 
@@ -122,10 +124,30 @@ def answers(features: Features) -> bool:
 
 
 def telemetry(features: Features) -> bool:
-    """Check for telemetry to a collector: syslog, metrics, flows; varying payloads at moderate rates."""
+    """Check for telemetry to a collector: syslog, metrics, flows; varying payloads at moderate rates.
+
+    To a collector's port they begin alike, as those of any protocol do; to another one they are reports.
+    """
     dport = features.top("dport")
-    sized = dport.value in COLLECTORS and dport.share > 0.9 and features.payload_variety > 0.1
-    return sized and features.pps_per_source < _SERVER_PPS
+    if dport.share <= 0.9 or features.pps_per_source >= _SERVER_PPS or variety(features) <= 0.1:
+        return False
+    alike = hidden(features) or reports.framed(*features.head) >= _BEGIN_ALIKE
+    return (dport.value in COLLECTORS and alike) or reported(features) >= _REPORTS
+
+
+def variety(features: Features) -> float:
+    """Return distinct payload beginnings for each packet: of 64 bytes where 32 are alike, as logs' are."""
+    if features.payload_variety > _VARIED:
+        return features.payload_variety
+    matrix = features.head[0]
+    return len(np.unique(distinct_texts(matrix))) / len(matrix) if len(matrix) else 0.0
+
+
+def reported(features: Features) -> float:
+    """Return the share of payloads that begin as logs, metrics and flow records do."""
+    matrix, held = features.head
+    some = np.linspace(0, len(matrix) - 1, min(len(matrix), _READ)).astype(np.intp)
+    return float(reports.is_report(matrix[some], held[some]).mean()) if len(some) else 0.0
 
 
 def hidden(features: Features) -> bool:
@@ -139,7 +161,7 @@ def alike(features: Features) -> bool:
     held = features.head[1] > 0
     if hidden(features):
         return False
-    return not held.any() or features.zero_bytes > 0.95 or features.payload_variety < 0.02
+    return not held.any() or features.zero_bytes > 0.95 or variety(features) < 0.02
 
 
 def conversation_flows(traffic: Traffic, mask: Mask) -> Mask:

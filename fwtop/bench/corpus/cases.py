@@ -31,6 +31,7 @@ _SECONDS = (1.0, 3.0, 5.0)  # of a window; the live one has 5
 _SAMPLES, _LEAST_SAMPLES, _LEAST_PPS = 10_000, 300, 600.0
 _TWINS = ("udp_flood", "syn_flood", "ack_flood", "icmp_flood")
 _COMPARABLE = 4.0
+_SURGE, _SURGE_PPS, _SURGE_TIMES = "unknown_flood", 10_000.0, 20.0
 _QUIET = 1.3  # decimal logarithm of the packets a second of a quiet host
 _MADE = 30_000  # packets that are made one by one for a window
 _ONE_IN = 1_000.0
@@ -152,6 +153,8 @@ def _attacks(family: str, rng: random.Random, usual: float, seconds: float, *, l
         most = min(origin.most_pps, _MADE / seconds) if isinstance(origin, Profile) else origin.most_pps
         most = most if live else min(most, _SAMPLES / seconds)
         least = max(_LEAST_PPS, usual)
+        if origin.kind == _SURGE:  # what has no kind is an attack by its rate alone
+            least = max(_SURGE_PPS, _SURGE_TIMES * usual)
         if parts:  # attacks at once are of comparable size
             least, most = max(least, parts[0].pps / _COMPARABLE), min(most, parts[0].pps * _COMPARABLE)
         pps = 10 ** rng.uniform(math.log10(min(least, most)), math.log10(most))

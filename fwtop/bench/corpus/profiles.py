@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from random import Random
 
-from fwtop.bench.corpus import datagrams, tools, visits
+from fwtop.bench.corpus import datagrams, machines, tools, visits
 from fwtop.bench.corpus.arrivals import Arrivals
 from fwtop.lab import scenario
 from fwtop.lab.traffic.vectors import Pool, Ports, Vector
@@ -58,6 +58,9 @@ ORDINARY = tuple(
         (datagrams.polling, 100), (datagrams.service_location, 60), (datagrams.dns_tunnel, 300),
         (datagrams.server_browsers, 60), (datagrams.network_storage, 4_000), (datagrams.pings, 100),
         (datagrams.neighbours, 40), (datagrams.gre_tunnel, 6_000), (datagrams.esp_tunnel, 6_000),
+        (machines.collectors, 10_000), (machines.log_shippers, 8_000), (machines.polled_devices, 4_000),
+        (machines.websockets, 6_000), (machines.things, 4_000), (machines.services, 6_000),
+        (machines.tickers, 6_000),
     )
 )  # fmt: skip
 TOOLS = (
@@ -73,6 +76,10 @@ TOOLS = (
     Profile(tools.dns_questions, "dns_query_flood", ("udp_flood",), most_pps=30_000),
     Profile(tools.junk_to_dns, "udp_flood", most_pps=30_000),
     Profile(tools.router_advertisements, "icmp_flood", most_pps=30_000),
+    Profile(tools.junk_on_connections, "ack_flood", most_pps=30_000),
+    Profile(tools.junk_to_collectors, "udp_flood", most_pps=30_000),
+    Profile(tools.upgrades_again, "http_flood"),
+    Profile(tools.http2_streams, "http_flood", most_pps=30_000),
 )
 
 

@@ -15,6 +15,8 @@ from fwtop.bench.corpus.contents import (
     lived_in_name,
 )
 
+_STREAMS = 300  # packets a second of a connection that opens streams without end, at least
+
 
 def syn_with_resets(to: Arrivals, count: int) -> None:
     """hping3 from its own address: its kernel resets each connection that it never opened."""
@@ -143,3 +145,71 @@ def router_advertisements(to: Arrivals, count: int) -> None:
             b"\x86\0\0\0\x40\x08\xff\xff" + bytes(8) + prefix + struct.pack("!BB", 1, 1) + to.rng.randbytes(6)
         )
         to.packet(to.seconds * k / count, neighbour, ICMP6, head)
+
+
+def junk_on_connections(to: Arrivals, count: int) -> None:
+    """Bots that open connections and fill them with junk, which the server neither answers nor wants."""
+    bots = senders(to.rng, max(1, round(10 ** to.rng.uniform(0, 2.3))))
+    port, each = to.rng.choice((22, 80, 443, 3306, 8080, 25_565)), to.rng.choice((1, 2, 4, 8))
+    same, word = to.rng.choice((0, 64, 512, 1000)), to.rng.choice((b"", b"\0", b"A", b"flood!"))
+    flows = max(1, min(len(bots) * each, count // 30))
+    for number in range(flows):
+        way = connection(to, bots[number % len(bots)], port, to.rng.uniform(0, 0.1))
+        if to.rng.random() < 0.7:
+            way.open()
+        pace = (to.seconds - way.at) / max(1, count // flows)
+        for _ in range(count // flows):
+            size = same or to.rng.randrange(30, 1200)
+            way.at += pace * to.rng.uniform(0.5, 1.5)
+            way.send((word * 160 if word else to.rng.randbytes(160))[: min(size, 160)], size)
+
+
+def junk_to_collectors(to: Arrivals, count: int) -> None:
+    """Bots that send junk, or one line again and again, to a port where logs or flow records arrive."""
+    bots = senders(to.rng, max(1, round(10 ** to.rng.uniform(0.5, 2.7))))
+    port, size = to.rng.choice((514, 162, 2055, 4739, 6343, 8125, 12_201)), to.rng.choice((0, 128, 512, 1200))
+    line = to.rng.choice((b"", b"", b"<13>Nov 22 18:00:00 host app: flood"))
+    sports = {bot.address: to.rng.randrange(1024, 65_536) for bot in bots}
+    for k in range(count):
+        bot = to.rng.choice(bots)
+        whole = size or to.rng.randrange(40, 1400)
+        head = line or to.rng.randbytes(min(160, whole))
+        to.datagram(to.seconds * k / count, bot, (sports[bot.address], port), head, None if line else whole)
+
+
+def upgrades_again(to: Arrivals, count: int) -> None:
+    """Bots that ask for a WebSocket, close it and ask again: each costs the application a session."""
+    bots = senders(to.rng, max(2, min(300, count // 60)))
+    line, rest = http_request("/live", to.rng.choice(AGENTS)).split(b"\r\n", 1)
+    request = line + b"\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n" + rest
+    for _ in range(count // 5):
+        way = connection(to, to.rng.choice(bots), 80, to.when())
+        way.open()
+        way.send(request)
+        way.at += 0.03
+        way.acknowledge(129)
+        way.close(to.rng.choice(("R", "FA")))
+
+
+def http2_streams(to: Arrivals, count: int) -> None:
+    """Few clients that open HTTP/2 streams inside TLS without end, and reset them or take their answers.
+
+    As h2load and a rapid reset by hand arrive (nginx 1.22): one record a request, nearly all of one size.
+    """
+    bots = senders(to.rng, to.rng.choice((1, 1, 3, 10)))
+    flows = max(1, min(len(bots) * to.rng.choice((1, 4, 10)), round(count / to.seconds / _STREAMS)))
+    size, reset = to.rng.randrange(21, 70), to.rng.random() < 0.5
+    together = to.rng.choice((1, 1, 1, 12))  # records a segment, where the sender's kernel joins them
+    for number in range(flows):
+        way = connection(to, bots[number % len(bots)], 443, to.rng.uniform(0, 0.1))
+        if to.rng.random() < 0.7:
+            way.open()
+            way.send(client_hello(to.rng, "www.shop.example"), 517)
+            way.acknowledge(3000)
+        for _ in range(max(1, count // flows * 2 // 3)):
+            way.at += to.rng.expovariate(count / flows * 2 / 3 / to.seconds)
+            once = size + 14 if not reset and to.rng.random() < 0.05 else size  # WINDOW_UPDATE
+            record = b"\x17\x03\x03" + struct.pack("!H", once) + to.rng.randbytes(once)
+            way.send((record * together)[:160], len(record) * together)
+            if to.rng.random() < 0.5:
+                way.acknowledge(to.rng.randrange(0, 200) if reset else to.rng.randrange(200, 4000))
