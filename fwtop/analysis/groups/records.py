@@ -57,7 +57,7 @@ def requests_inside_tls(context: AnalysisContext) -> Iterator[Group]:
 @feature("records a second")
 def records_each(group: Group) -> float:
     """Records a second of each connection: a browser sends dozens when it opens a page, then waits."""
-    return group.packets.pps / max(1, group.notes["flows"])
+    return group.packets.pps / max(1.0, float(group.notes["flows"]))
 
 
 @feature("share")
