@@ -11,7 +11,7 @@ from pathlib import Path
 from fwtop.harden.playbook import Options, Plan, rule_of
 from fwtop.harden.services import Needs, reliefs
 from fwtop.harden.stateless import why_tracked
-from fwtop.harden.table import BUCKET_BYTES, ENTRY_BYTES, Table, occupants, read_table, timeout_of
+from fwtop.harden.table import BUCKET_BYTES, ENTRY_BYTES, FULL, Table, occupants, read_table, timeout_of
 from fwtop.kernel.netfilter import iptables
 from fwtop.kernel.netfilter.ctnetlink import ASSURED
 from fwtop.model.rule import Kind, Match, Rule, Setting
@@ -91,7 +91,7 @@ def _findings(table: Table) -> list[str]:
     full = table.seconds_to_full
     when = (
         "full now"
-        if table.fill >= 0.99
+        if table.fill >= FULL
         else f"full in {duration(full)}"
         if full is not None
         else "not filling up"

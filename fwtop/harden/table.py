@@ -23,6 +23,7 @@ _AHEAD = 280  # entries that the kernel has packed when the reader stops: two bu
 _MOST_SHARE = 0.05  # of a core, that a look may take
 ENTRY_BYTES = 320  # of a tracked connection: struct nf_conn and its extensions, Linux 6.x
 BUCKET_BYTES = 8  # of a hash bucket: struct hlist_nulls_head
+FULL = 0.99  # fill from which new clients are refused now and then
 _FORECAST_SECONDS = 1.0
 _FOLDER = Path("/proc/sys/net/netfilter")
 _SLABS = Path("/proc/slabinfo")
@@ -87,17 +88,20 @@ class Table:
 def read_table() -> Table:
     """Look at the table of this network namespace, for a second; raises FwtopError (code 3) without one.
 
-    It takes longer if the look would else take more than a twentieth of a core.
+    It takes longer if the look would else take more than a twentieth of a core. A full table can't grow:
+    new clients wait outside, and so nobody waits for its growth.
     """
     before, most = _number("nf_conntrack_count"), _number("nf_conntrack_max")
     if before is None or most is None:
         raise FwtopError("this namespace has no connection tracking; there is nothing to harden", 3)
     began, used = time.monotonic(), time.thread_time()
     everywhere, sampled = _everywhere(), tuple(sampled_entries(SAMPLED))
-    seconds = max(_FORECAST_SECONDS, (time.thread_time() - used) / _MOST_SHARE)
-    time.sleep(max(0.0, seconds - (time.monotonic() - began)))
-    after = _number("nf_conntrack_count") or 0
-    growth = (after - before) / (time.monotonic() - began)
+    after, growth = _number("nf_conntrack_count") or 0, 0.0
+    if after < FULL * most:
+        seconds = max(_FORECAST_SECONDS, (time.thread_time() - used) / _MOST_SHARE)
+        time.sleep(max(0.0, seconds - (time.monotonic() - began)))
+        after = _number("nf_conntrack_count") or 0
+        growth = (after - before) / (time.monotonic() - began)
     timeouts = {
         name: value for name in _ALL_TIMEOUTS if (value := _number(f"nf_conntrack_{name}")) is not None
     }

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from unittest.mock import Mock
 
 import pytest
 
 from fwtop.harden import conntrack
+from fwtop.harden import table as looks
 from fwtop.harden.playbook import Options
 from fwtop.harden.services import reliefs
 from fwtop.harden.table import SAMPLED, Table, affordable
@@ -69,6 +71,18 @@ def test_a_look_stays_affordable_beside_other_namespaces() -> None:
     told = "\n".join(conntrack.plan_for(crowded, Options(), NEEDED).findings)
     assert "1,999,500 entries of other network namespaces are in" in told
     assert "15.3 keys in each" in told
+
+
+@pytest.mark.parametrize(("count", "waits"), [(262_144, 0), (100_000, 1)])
+def test_a_full_table_is_not_watched_growing(monkeypatch: pytest.MonkeyPatch, count: int, waits: int) -> None:
+    """New clients wait outside meanwhile."""
+    slept = Mock()
+    figures = {"nf_conntrack_count": count, "nf_conntrack_max": 262_144, "nf_conntrack_buckets": 262_144}
+    monkeypatch.setattr(looks, "_number", figures.get)
+    monkeypatch.setattr(looks, "sampled_entries", lambda _: [UDP])
+    monkeypatch.setattr(looks.time, "sleep", slept)
+    found = looks.read_table()
+    assert (found.count, found.growth, slept.call_count) == (count, 0.0, waits)
 
 
 def test_early_drop_is_told_by_what_may_be_replaced() -> None:
