@@ -12,8 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from fwtop.analysis.window.counting import marked, occurrences
 from fwtop.analysis.window.features import Features
-from fwtop.analysis.window.traffic import Rows, Traffic, marked, occurrences
+from fwtop.analysis.window.traffic import Rows, Traffic
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.traffic.packets import U64, Mask, PacketBatch
 from fwtop.render.numbers import percent

@@ -9,16 +9,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fwtop.analysis.window.counting import first_of_each, marked, occurrences, weights_of
 from fwtop.analysis.window.traffic import (
     Rows,
     Traffic,
     distinct_texts,
-    first_of_each,
-    marked,
-    occurrences,
     payload,
     transport_start,
-    weights_of,
 )
 from fwtop.model.addresses.address import format_address
 from fwtop.model.traffic.packets import F64, I64, U8

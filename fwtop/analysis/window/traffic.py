@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fwtop.analysis.config import AdviseConfig
+from fwtop.analysis.window.counting import weights_of
 from fwtop.model.traffic.packets import (
     F64,
     FLAG_OUTBOUND,
@@ -33,7 +34,6 @@ _SEED_BITS = (1 << 64) - 1
 _ERRORS = (3, 4, 5, 11, 12)
 _LATEST = (1 << 63) - 1  # nanoseconds
 _PLACES = 12  # distinct payload offsets
-_MANY = 4_096  # of fewer values, sorting is faster than counting in a table
 _UNROUTED = (1, 2, 4, 32, 64, 128, 255)  # TTLs as systems and local services send them
 _HOST_SHARE = 0.75  # of the packets of a capture made on a host have that host at one end
 
@@ -213,42 +213,6 @@ def subsample(packets: PacketBatch, limit: int) -> tuple[PacketBatch, float]:
     return packets.select(chosen), n / limit
 
 
-def marked(mask: Mask) -> int:
-    """Count the marks of a mask, several times as fast as its sum."""
-    return int(np.count_nonzero(mask))
-
-
-def occurrences(numbers: Rows) -> NDArray[np.intp]:
-    """Return how often each number that occurs does, in the order of the numbers."""
-    if len(numbers) >= _MANY:
-        counts = np.bincount(numbers)
-        return counts[counts > 0]
-    ordered = np.sort(numbers)
-    return _lengths(np.flatnonzero(ordered[1:] != ordered[:-1]), len(numbers))
-
-
-def _lengths(lasts: Rows, n: int) -> NDArray[np.intp]:
-    """Return how long runs are that end before the last of n values; none of no values."""
-    edges = np.empty(len(lasts) + 2, np.intp)
-    edges[0], edges[1:-1], edges[-1] = -1, lasts, n - 1
-    return edges[1:] - edges[:-1] if n else edges[:0]
-
-
-def first_of_each(numbers: Rows) -> tuple[Rows, NDArray[np.intp]]:
-    """Return where each number comes first, and how often it occurs, in the order of the numbers."""
-    n = len(numbers)
-    if n >= _MANY:
-        counts = np.bincount(numbers)
-        first = np.empty(len(counts), np.intp)
-        first[numbers[::-1]] = np.arange(n - 1, -1, -1)
-        return first[counts > 0], counts[counts > 0]
-    order = np.argsort(numbers, kind="stable")
-    ordered = numbers[order]
-    lasts = np.flatnonzero(ordered[1:] != ordered[:-1])
-    counts = _lengths(lasts, n)
-    return order[np.cumsum(counts) - counts], counts
-
-
 def _members(numbers: Rows, mask: Mask | Rows) -> Mask:
     there = np.zeros(int(numbers.max()) + 1 if len(numbers) else 0, np.bool_)
     there[numbers[mask]] = True
@@ -310,8 +274,10 @@ def payload(packets: PacketBatch, rows: Rows, width: int) -> tuple[U8, I64]:
 def _only(matrix: U8, length: I64) -> U8:
     """Set to 0 what lies beyond the length of each row."""
     width = matrix.shape[1]
-    small = np.uint8 if width < 256 else np.int64  # comparing bytes is faster
-    matrix *= np.arange(width, dtype=small) < length.astype(small)[:, None]
+    if width < 256:  # comparing bytes is faster
+        matrix *= np.arange(width, dtype=np.uint8) < length.astype(np.uint8)[:, None]
+    else:
+        matrix *= np.arange(width) < length[:, None]
     return matrix
 
 
@@ -356,25 +322,6 @@ def weighted_top(
         distinct, sums = distinct[heavy], sums[heavy]
     order = np.argsort(sums)[::-1]
     return distinct[order], sums[order]
-
-
-def weights_of(values: U8 | U16 | U32 | U64 | I64, weight: F64) -> tuple[NDArray[np.generic], F64]:
-    """Return the distinct values, ascending, and their weights."""
-    if len(values) and values.dtype in (np.uint8, np.uint16):  # in a table, if it is short
-        least = int(values.min())
-        if values.dtype == np.uint8 or int(values.max()) - least < _MANY + 16 * len(values):
-            values = values - values.dtype.type(least)
-            distinct: NDArray[np.generic] = np.flatnonzero(np.bincount(values))
-            return distinct + least, np.asarray(np.bincount(values, weight), np.float64)[distinct]
-    if len(values) and bool((values == values[0]).all()):  # most attacks have one target
-        return values[:1], np.array([float(weight.sum())])
-    order = np.argsort(values, kind="stable" if values.dtype == np.uint16 else None)
-    ordered = values[order]
-    new = np.ones(len(values), np.bool_)
-    np.not_equal(ordered[1:], ordered[:-1], out=new[1:])
-    place = np.empty(len(values), np.intp)
-    place[order] = np.cumsum(new) - 1
-    return ordered[new], np.asarray(np.bincount(place, weight), np.float64)
 
 
 def with_cut_flags(packets: PacketBatch) -> PacketBatch:
