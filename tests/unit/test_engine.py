@@ -24,7 +24,7 @@ from fwtop.analysis.config import AdviseConfig
 from fwtop.analysis.context import AnalysisContext
 from fwtop.analysis.engine.compete import compete
 from fwtop.analysis.engine.explain import print_explanations
-from fwtop.analysis.engine.group import FEATURES, Cut, Feature, Group, Proof
+from fwtop.analysis.engine.group import FEATURES, Cut, Feature, Group, Proof, in_words
 from fwtop.analysis.engine.hypothesis import Hypothesis, Says, above, at_least, at_most, if_so, is_not, upto
 from fwtop.analysis.engine.weights import WEIGHTS_FILE, FittedWeights
 from fwtop.analysis.groups.measures import rate, sources
@@ -161,7 +161,7 @@ def test_explanations_name_rivals_and_what_is_impossible() -> None:
     out = io.StringIO()
     print_explanations(context.explained, out)
     text = out.getvalue()
-    for words in ("unanswered syns: ", "  SYN flood [syn_flood]\n", "to begin with", "   never  "):
+    for words in ("unanswered SYNs: ", "  SYN flood [syn_flood]\n", "to begin with", "   never  "):
         assert words in text
     assert "given prominence at least 1" in text
 
@@ -194,7 +194,7 @@ def listing() -> str:
     cuts = {one.of for one in HYPOTHESES if one.of is not None}
     for cut in sorted(cuts, key=lambda one: (one.proof, one.name)):
         lines += [
-            f"### {cut.name[0].upper()}{cut.name[1:]}",
+            f"### {in_words(cut.name)[0].upper()}{in_words(cut.name)[1:]}",
             "",
             f"{cut.meaning} Proof: {cut.proof.name.lower()}.",
             "",

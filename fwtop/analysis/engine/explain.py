@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import TextIO
 
 from fwtop.analysis.engine.compete import Explained, evidence
-from fwtop.analysis.engine.group import Group
+from fwtop.analysis.engine.group import Group, in_words
 from fwtop.analysis.engine.hypothesis import Hypothesis
 from fwtop.analysis.engine.words import said
 from fwtop.render.numbers import percent
@@ -30,7 +30,7 @@ def lines(one: Explained) -> Iterator[str]:
     features = group.packets
     verdict = "attack" if one.is_attack else "ordinary"
     yield (
-        f"{group.cut}: {features.packets:,.0f} packets ({percent(features.share, None)}) from "
+        f"{in_words(group.cut)}: {features.packets:,.0f} packets ({percent(features.share, None)}) from "
         f"{features.senders} to {features.target}: {verdict}"
     )
     for hypothesis, share in one.ranked[:_BEST]:

@@ -14,6 +14,17 @@ from fwtop.analysis.spoofing import Spoof
 from fwtop.analysis.window.features import Features
 from fwtop.analysis.window.traffic import Rows
 
+_CAPITALS = {
+    **{name: name.upper() for name in ("dns", "esp", "gre", "http", "icmp", "igmp", "quic", "syn", "tls")},
+    **{"acks": "ACKs", "fins": "FINs", "http2": "HTTP/2", "syns": "SYNs"},
+}
+
+
+def in_words(name: str) -> str:
+    """Write the name of a feature or a cut as sentences do."""
+    words = " ".join(_CAPITALS.get(word, word) for word in name.replace("_", " ").split())
+    return words.replace("SYN ACKs", "SYN-ACKs")
+
 
 @dataclass(frozen=True, eq=False)
 class Feature:
@@ -30,7 +41,7 @@ class Feature:
     @property
     def words(self) -> str:
         """The name as sentences write it."""
-        return self.name.replace("_", " ")
+        return in_words(self.name)
 
     @property
     def meaning(self) -> str:

@@ -190,7 +190,7 @@ def dns_answers(group: Group) -> float:
 
 
 @feature("yes or no")
-def aimed(group: Group) -> float:
+def to_reserved_port(group: Group) -> float:
     """Whether proven answers go to a port that no client uses as a source: attackers choose 80 or 443."""
     if group[fit] < 0.5:
         return False
@@ -200,7 +200,7 @@ def aimed(group: Group) -> float:
 
 
 @feature("yes or no")
-def imitated(group: Group) -> float:
+def only_the_port(group: Group) -> float:
     """Whether a flood only uses the port of a service: other contents, with forged sources or few."""
     features, fits = group.packets, group[fit]
     if not 0 <= fits < 0.5:
@@ -272,7 +272,7 @@ def torrent_questions(group: Group) -> float:
 
 
 @feature("yes or no")
-def unrequested(group: Group) -> float:
+def more_than_requested(group: Group) -> float:
     """Whether even one server sends more than anybody requests: fast, large, and not of a known use."""
     features, context = group.packets, group.context
     strange = context.traffic.live or (group.notes["service"] not in _SPOKEN and group[fit] >= 0.5)

@@ -220,7 +220,7 @@ def _asked(group: Group) -> tuple[float, str]:
 
 
 @feature("yes or no")
-def patient(group: Group) -> float:
+def at_clients_pace(group: Group) -> float:
     """Whether requests come as clients send them: one a second and source, or 200 in all; not forged."""
     features = group.packets
     few = features.pps < features.likely_sources or features.peak_pps < 200
@@ -281,7 +281,7 @@ def normal_rate(group: Group) -> list[str]:
 
 
 @feature("yes or no")
-def talking(group: Group) -> float:
+def like_conversations(group: Group) -> float:
     """Whether long flows hold packets of many sizes, or packets that count: tunnel, game, call, download."""
     return conversations.conversation(group.packets)
 
@@ -299,7 +299,7 @@ def few_servers(group: Group) -> float:
 
 
 @feature("yes or no")
-def collected(group: Group) -> float:
+def to_collector(group: Group) -> float:
     """Whether varying payloads go to a collector's port: syslog, metrics, flows, traps."""
     return conversations.telemetry(group.packets)
 

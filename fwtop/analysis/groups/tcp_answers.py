@@ -54,9 +54,9 @@ def unasked_syn_acks(context: AnalysisContext) -> Iterator[Group]:
 
 
 @feature("yes or no")
-def goes_on(group: Group) -> float:
+def more_than_syn_acks(group: Group) -> float:
     """Whether the servers send more than SYN-ACKs: then this host opened the connections."""
-    return _goes_on(group.context, group.packets)
+    return _more_than_syn_acks(group.context, group.packets)
 
 
 def with_other_answers(group: Group) -> Rows:
@@ -155,7 +155,7 @@ def _beside(context: AnalysisContext, features: Features, ports: list[int]) -> l
     return [traffic.rows(np.asarray(stray & (resets | openings)))]
 
 
-def _goes_on(context: AnalysisContext, features: Features) -> bool:
+def _more_than_syn_acks(context: AnalysisContext, features: Features) -> bool:
     """Check for answers to connections of this host: the servers send more than a SYN-ACK."""
     tcp, traffic = context.tcp, context.traffic
     more = (tcp.ack | tcp.fin) & ~tcp.syn_ack

@@ -69,9 +69,9 @@ from fwtop.analysis.groups.syns import (
     without_options,
 )
 from fwtop.analysis.groups.tcp_answers import (
-    goes_on,
     match_answers,
     match_syn_ack,
+    more_than_syn_acks,
     other_answers,
     unasked_pages,
     unasked_syn_acks,
@@ -177,7 +177,8 @@ _HANDSHAKES = (
         stopped_by="dropping SYN-ACKs outside of connections",
     ),
     Hypothesis(
-        "answers to connections that this host opened", unasked_syn_acks, CERTAIN, needs=(is_so(goes_on),)
+        "answers to connections that this host opened", unasked_syn_acks, CERTAIN,
+        needs=(is_so(more_than_syn_acks),),
     ),
     Hypothesis(
         "TCP middlebox reflection", unasked_pages, 5.0,  # Bock et al. 2021

@@ -13,7 +13,6 @@ from fwtop.analysis.engine.hypothesis import (
     is_so,
 )
 from fwtop.analysis.groups.answers import (
-    aimed,
     answered,
     answers_by_content,
     answers_by_port,
@@ -23,11 +22,12 @@ from fwtop.analysis.groups.answers import (
     contents,
     dns_answers,
     fit,
-    imitated,
     match_answers,
     match_requests,
+    more_than_requested,
     on_link,
     one_to_one,
+    only_the_port,
     own_questions,
     payload_variety,
     polled,
@@ -37,9 +37,9 @@ from fwtop.analysis.groups.answers import (
     same_port_both_ends,
     servers,
     sources_forged,
+    to_reserved_port,
     torrent_questions,
     unevenness,
-    unrequested,
     web_port,
     without_other_names,
     worded_alike,
@@ -51,8 +51,8 @@ from fwtop.analysis.groups.datagrams import (
     asked,
     asked_each,
     asking_on,
+    at_clients_pace,
     beginning,
-    collected,
     common_beginning,
     common_source_port,
     datagrams,
@@ -61,6 +61,7 @@ from fwtop.analysis.groups.datagrams import (
     hopping,
     identical,
     insisting,
+    like_conversations,
     match_datagrams,
     match_udp_fragments,
     meaningless,
@@ -68,7 +69,6 @@ from fwtop.analysis.groups.datagrams import (
     numbered,
     one_length,
     openings_alone,
-    patient,
     questions,
     quic_headers,
     quic_packets,
@@ -78,7 +78,7 @@ from fwtop.analysis.groups.datagrams import (
     reflector_answers,
     stream_rate,
     tails_a_head,
-    talking,
+    to_collector,
     udp_size,
     unreadable,
     video,
@@ -105,7 +105,11 @@ _ORDINARY_ANSWERS: tuple[tuple[str, tuple[Needs, ...], tuple[Needs, ...]], ...] 
     ("requests, or peers that use one port", (is_so(requests_instead),), _RESOLVED),
     ("BitTorrent peers, who ask and answer", (at_least(torrent_questions, 0.05),), _RESOLVED),
     ("answers of polled devices", (is_so(polled),), (_ENOUGH, at_least(fit, 0.5))),
-    ("answers of the few servers that a host uses", (at_most(sources, 3), is_not(unrequested)), _RESOLVED),
+    (
+        "answers of the few servers that a host uses",
+        (at_most(sources, 3), is_not(more_than_requested)),
+        _RESOLVED,
+    ),
     (
         "small answers of few servers",
         (at_least(sources, 4), at_most(sources, 7), at_most(mean_length, 399)),
@@ -149,7 +153,7 @@ _ANSWERS = (
         "amplification with unknown contents", answers_by_port, 0.85,
         kind="{service}_amplification",
         title="{service_title} amplification",
-        needs=(_ENOUGH, at_least(fit, 0), at_most(fit, 0.499), is_not(imitated)),
+        needs=(_ENOUGH, at_least(fit, 0), at_most(fit, 0.499), is_not(only_the_port)),
         details=(servers, contents),
         match=match_answers,
         rows=without_other_names,
@@ -165,12 +169,12 @@ _ANSWERS = (
         settles=(),
     ),
     *(
-        Hypothesis(name, answers_by_port, CERTAIN, needs=(is_not(aimed), *needs), settles=settles)
+        Hypothesis(name, answers_by_port, CERTAIN, needs=(is_not(to_reserved_port), *needs), settles=settles)
         for name, needs, settles in _ORDINARY_ANSWERS
     ),
     Hypothesis(
         "answers of devices to a question each", answers_by_port, -1.0,  # many at once, as fast as they can
-        needs=(is_not(aimed), at_least(own_questions, 0.5)),
+        needs=(is_not(to_reserved_port), at_least(own_questions, 0.5)),
         evidence=(
             Says(own_questions, 0.6, 0.0, 0.95, 6.0),
             Says(unevenness, 0.5, 3.0, 2.0, -3.0),
@@ -277,19 +281,19 @@ _DATAGRAMS = (
     ),
     Hypothesis(
         "requests as clients send them", datagrams, 4.0,
-        needs=(_ENOUGH, at_least(questions, 0.5), is_so(patient)),
+        needs=(_ENOUGH, at_least(questions, 0.5), is_so(at_clients_pace)),
         evidence=(Says(openings_alone, 0.5, 0.0, 0.9, -6.0),),
     ),
     Hypothesis(
         "calls, games, tunnels, downloads", datagrams, 4.0,
-        needs=(_ENOUGH, is_so(talking)),
+        needs=(_ENOUGH, is_so(like_conversations)),
         evidence=(if_so(unreadable, -5.0),),
     ),
     Hypothesis("peers that this host answers", datagrams, 4.0, needs=(_ENOUGH, is_so(answered_peers))),
     Hypothesis("answers of few servers", datagrams, 4.0, needs=(_ENOUGH, is_so(few_servers))),
     Hypothesis(
         "logs, metrics and flow records", datagrams, 4.0,
-        needs=(_ENOUGH, is_so(collected)),
+        needs=(_ENOUGH, is_so(to_collector)),
         evidence=(if_so(hopping, -2.0),),  # programs that report keep their socket
     ),
     Hypothesis("a video stream (MPEG-TS)", datagrams, 4.0, needs=(_ENOUGH, is_so(video))),
