@@ -146,6 +146,22 @@ def test_a_rule_of_fwtop_and_its_loss_are_told_with_the_repair(
     poll_until(lambda: stream.has(event="fwtop_rule", state="reverted"))
 
 
+def test_named_lists_are_told_that_no_set_of_the_kernel_holds(
+    netns_pair: NetnsPair, stream: Stream, poll_until: Poll
+) -> None:
+    def fwtop(*words: str) -> None:
+        argv = [sys.executable, "-m", "fwtop", "list", *words, "--netns", netns_pair.victim.netns]
+        subprocess.run(argv, capture_output=True, timeout=120, check=True)
+
+    about = {"source": "fwtop", "how": "compared", "by": "fwtop", "name": "bots"}
+    fwtop("create", "bots", "192.0.2.1")
+    poll_until(lambda: stream.has(event="list_added", entries=1, **about))
+    fwtop("replace", "bots", "192.0.2.2")
+    poll_until(lambda: stream.has(event="list_changed", entries_before=1, entries=1, **about))
+    fwtop("delete", "bots")
+    poll_until(lambda: stream.has(event="list_removed", entries_before=1, **about))
+
+
 def test_a_large_transaction_is_cut_and_counted(netns_pair: NetnsPair) -> None:
     victim = netns_pair.victim
     with inside(victim.netns):

@@ -68,7 +68,8 @@ def _check(args: argparse.Namespace) -> None:
     if args.name is not None:
         check_name(args.name)
     if action not in (*_TAKE_ENTRIES, "test") and given:
-        raise FwtopError(f"'fwtop list {action}' takes no entries; nothing was changed", 2)
+        saving = ": it prints them, redirect that" if action == "save" else ""
+        raise FwtopError(f"'fwtop list {action}' takes no entries{saving}; nothing was changed", 2)
     if action in ("add", "remove", "replace") and not given:
         raise FwtopError(f"'fwtop list {action}' needs prefixes or @FILE; nothing was changed", 2)
     if action == "test" and given != 1:

@@ -8,11 +8,11 @@ import select
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fwtop.cli.options import add_netns, positive
 from fwtop.model.errors import FwtopError
-from fwtop.model.protocol import Status
+from fwtop.model.protocol import ListShow, Status
 from fwtop.model.rule import RuleStatus, rule_status_from_dict
 from fwtop.model.rule_event import COMPARED, NOTIFIED, OURS, RuleEvent
 from fwtop.model.ruleset import IPSET, IPTABLES_NFT, NFT, SOURCES
@@ -86,13 +86,13 @@ def _compare(args: argparse.Namespace, lines: EventLines, notified: frozenset[st
     from fwtop.ruleset.reader import RulesetReader
 
     watcher = RuleChanges(notified)
-    rules = _OwnRules(args.netns)
+    own = _Own(args.netns)
     reader = RulesetReader()
     began = False
     while not lines.ended.is_set():
         due = time.monotonic() + args.every
         found = reader.read()
-        statuses, events = rules.read()
+        statuses, events = own.read()
         for event in [*events, *watcher.take(found, statuses)]:
             lines.put(event)
         if not began:
@@ -102,22 +102,24 @@ def _compare(args: argparse.Namespace, lines: EventLines, notified: frozenset[st
         lines.ended.wait(max(0.0, due - time.monotonic()))
 
 
-class _OwnRules:
-    """fwtop's own rules, as the guardian tells them."""
+class _Own:
+    """fwtop's own rules and named lists, as the guardian tells them."""
 
     def __init__(self, netns: str | None) -> None:
         self._netns = netns
         self._guardian: GuardianClient | None = None
         self._before: dict[str, tuple[str, bool]] | None = None
+        self._lists: dict[str, dict[str, Any]] | None = None
 
     def read(self) -> tuple[list[RuleStatus], list[RuleEvent]]:
-        """Return their states, and an event for each that changed; nothing while there is no guardian."""
+        """Return the rules' states, and an event for what changed; nothing while there is no guardian."""
         from fwtop.client import discovery
 
         try:
             if self._guardian is None:
                 self._guardian = discovery.connect(netns=self._netns, readonly=True)
             data = self._guardian.demand(Status(finished=True, allow=False)).data
+            lists = self._guardian.demand(ListShow()).data["lists"]
         except FwtopError:  # it was replaced by another build, or killed: the next reading finds the next
             if self._guardian is not None:
                 self._guardian.close()
@@ -126,11 +128,30 @@ class _OwnRules:
         statuses = [rule_status_from_dict(item) for item in data["rules"]]
         now = {item.rule.id: (item.state.value, item.acting) for item in statuses}
         before, self._before = self._before, now
+        events = self._list_events({item["name"]: item for item in lists})
         if before is None:
             return statuses, []
-        return statuses, [
-            _rule_event(item) for item in statuses if before.get(item.rule.id) != now[item.rule.id]
-        ]
+        changed = [item for item in statuses if before.get(item.rule.id) != now[item.rule.id]]
+        return statuses, [*map(_rule_event, changed), *events]
+
+    def _list_events(self, now: dict[str, dict[str, Any]]) -> list[RuleEvent]:
+        """Return an event for each named list that came, went or holds something else."""
+        before, self._lists = self._lists, now
+        if before is None:
+            return []
+        events = [_list_event("list_removed", before[name], None) for name in before if name not in now]
+        for name, item in now.items():
+            old = before.get(name)
+            if old is None or old["stamp"] != item["stamp"]:
+                events.append(_list_event("list_changed" if old else "list_added", old, item))
+        return events
+
+
+def _list_event(event: str, old: dict[str, Any] | None, new: dict[str, Any] | None) -> RuleEvent:
+    counted = {"entries_before": old, "entries": new}
+    about: dict[str, Any] = {"name": (new or old or {})["name"]}
+    about |= {name: item["ipv4"] + item["ipv6"] for name, item in counted.items() if item is not None}
+    return RuleEvent(time.time(), event, COMPARED, OURS, "fwtop", about)
 
 
 def _rule_event(status: RuleStatus) -> RuleEvent:

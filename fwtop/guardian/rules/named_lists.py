@@ -229,6 +229,7 @@ class NamedLists:
             "ipv6": named.rows.count(6),
             "timed": named.timed,
             "ports": named.of_ports,
+            "stamp": recorded.stamp,
             "rules": [rule.id for rule in self._rules_on(name)],
             "bytes": named.bytes,
             "kernel_bytes": self._sets.bytes_of(name),
