@@ -8,6 +8,7 @@ guardian as a client), the program's user, the directory of the versions and the
 from __future__ import annotations
 
 import os
+import resource
 import select
 import socket
 import sys
@@ -44,10 +45,17 @@ from fwtop.model.protocol import (
 
 _NAME = "policy"  # of the text, in what is said of it
 _MAX_DESCRIPTORS = 1
+_LIMITS = (  # of what a program can make this process take, beside the guardian
+    (resource.RLIMIT_AS, 4 << 30),
+    (resource.RLIMIT_FSIZE, 1 << 30),  # of a file of an export, too
+)
 
 
 def main() -> int:
     """Answer one request, and those that decide its trial."""
+    os.environ["OPENBLAS_NUM_THREADS"] = "1"  # numpy's buffers for each processor would use up the limit
+    for limit, value in _LIMITS:
+        resource.setrlimit(limit, (value, value))
     control, inner, user, directory, allow_file = sys.argv[1:]
     guardian = GuardianClient(Connection(socket.socket(fileno=int(inner))), {})
     netns = namespaces.name_of(os.stat("/proc/self/ns/net").st_ino)

@@ -19,6 +19,7 @@ from typing import Any, NoReturn
 
 from fwtop.cli.policy.document import CREATED_BY, SECONDS, Draft, read_draft
 from fwtop.guardian.rules.validate import rule_of_wire
+from fwtop.kernel.procfs import read_text
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Kind, Rule
 from fwtop.model.text import safe_text
@@ -27,10 +28,10 @@ from fwtop.sandbox.privileges import drop_privileges
 from fwtop.sandbox.syscalls import Profile
 
 _CPU_SECONDS, _PATIENCE_SECONDS = 30, 60.0
+_MEMORY_BYTES = 1 << 30  # more than the process that is forked has mapped
 _MOST_BYTES = 1 << 26  # of the answer
 _PIECE = 1 << 16
 _LIMITS = (
-    (resource.RLIMIT_AS, 2 << 30),  # what the process that is forked has mapped is in it
     (resource.RLIMIT_CPU, _CPU_SECONDS),
     (resource.RLIMIT_FSIZE, 0),
     (resource.RLIMIT_NPROC, 0),
@@ -96,10 +97,11 @@ def _answer(text: str, name: str, writer: int) -> NoReturn:
 def _confine() -> None:
     with suppress(FwtopError):  # the last rule is wrong: now modules are loaded that can't be opened later
         read_draft(_SAMPLE, "")
+    mapped = int(read_text("/proc/self/statm").split()[0]) * resource.getpagesize()
     os.chdir("/")
     drop_privileges()
     confine(Profile.DISSECTOR)
-    for limit, value in _LIMITS:
+    for limit, value in (*_LIMITS, (resource.RLIMIT_AS, mapped + _MEMORY_BYTES)):
         resource.setrlimit(limit, (value, value))
 
 
