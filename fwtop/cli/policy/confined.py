@@ -59,7 +59,13 @@ _KINDS = frozenset(
 def draft_of(text: str, name: str) -> Draft:
     """Read a policy's text; raises FwtopError (code 2) as `read_draft`, or 1 if that could not be done."""
     reader, writer = os.pipe()
-    child = os.fork()
+    try:
+        child = os.fork()
+    except OSError as error:  # out of memory or processes, as is likely under attack
+        os.close(reader)
+        os.close(writer)
+        line = f"{safe_text(name)}: its reader could not be started: {error.strerror}; nothing was changed"
+        raise FwtopError(line) from None
     if not child:
         os.close(reader)
         _answer(text, name, writer)
