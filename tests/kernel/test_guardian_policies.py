@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from guardian_bench import Bench
@@ -134,6 +137,36 @@ def test_what_is_not_kept_goes(bench: Bench, poll_until, how: str) -> None:
         poll_until(lambda: not Live(guardian).list_names(), 20)
         assert not Live(guardian).rules(TRIED_BY)
     assert asking(bench, lambda fwtop: fwtop.read_policy("history")) == {"versions": []}
+
+
+def agents(bench: Bench) -> list[int]:
+    """Return the children that work on policies for this guardian."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            words = (entry / "cmdline").read_bytes()
+            if b"policy.agent" in words and str(bench.directory).encode() in words:
+                found.append(int(entry.name))
+    return found
+
+
+def test_a_process_that_is_killed_leaves_the_old_policy(bench: Bench, poll_until: Callable[..., Any]) -> None:
+    text = BLOCK.format(bench.attacker(4))
+    with program.connect(bench.netns, run_directory=bench.directory) as fwtop:
+        fwtop.change_policy("apply", text, confirm_seconds=4)
+        [agent] = agents(bench)
+        os.kill(agent, signal.SIGKILL)
+        poll_until(lambda: not agents(bench))
+        with pytest.raises(FwtopError, match=r"no policy is tried on this connection|process ended"):
+            fwtop.change_policy("keep")
+        poll_until(lambda: passes(bench))
+        assert fwtop.read_policy("history") == {"versions": []}
+        assert fwtop.change_policy("apply", text, confirm_seconds=0)["kept"] == 1
+        fwtop.change_policy("apply", BLOCK.format("192.0.2.0/24"))
+        with pytest.raises(FwtopError, match="keep or undo it first"):
+            fwtop.change_policy("rollback")
+        fwtop.change_policy("undo")
+    assert not passes(bench)
 
 
 def test_lists_come_beside_the_text_and_no_file_is_opened(bench: Bench, tmp_path: Path) -> None:
