@@ -9,7 +9,7 @@ import time
 # Most objects of a tick are freed by their reference counts. Python's usual thresholds would walk through all
 # that was ever made several times a second: a fifth of the console's time on a calm machine.
 _YOUNG, _MIDDLE, _OLD = 10_000, 10, 20
-_RETURN_SECONDS = 5.0
+_RETURN_SECONDS = 3.0  # less than a tick takes in calm
 _LIBC = ctypes.CDLL(None)
 
 
