@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fwtop.harden.table import Table, service_of, state_of
 from fwtop.kernel.netfilter.ctnetlink import Entry
+from fwtop.model.addresses.address import Prefix
 from fwtop.model.rule import ConnectionLimit, Kind, Match, Rule
 from fwtop.render.numbers import percent
 
@@ -17,6 +18,7 @@ _MOSTLY = 0.5  # of a service's entries
 _LIMIT = 100  # connections a source address
 _LEAST_SEEN = 4  # samples from a source that holds many
 _TCP, _UDP = 6, 17
+_MOST_BEHIND = 8  # addresses that one proxy answers for
 _HALF_OPEN = frozenset({"SYN_SENT", "SYN_RECV", "SYN_SENT2"})
 
 Needs = Callable[[Match], Sequence[str]]  # which rules need tracking of what a match is about
@@ -64,7 +66,8 @@ def _behind_tracking(
     half_open = sum(state_of(entry) in _HALF_OPEN for entry in mine) / len(mine)
     if half_open >= _MOSTLY:
         step = f"answer SYNs to {name} with cookies: {percent(half_open)} of its entries are half-open"
-        return Relief(step, Rule("", Kind.SYNPROXY, match, "", ttl_seconds))
+        proxied = replace(match, destinations=_behind(table, mine))
+        return Relief(step, Rule("", Kind.SYNPROXY, proxied, "", ttl_seconds))
     sources = Counter((entry.family, entry.source) for entry in mine)
     least = max(_LEAST_SEEN, _LIMIT * len(table.sampled) / max(table.count, 1))
     held = sum(count for count in sources.values() if count > least) / len(mine)
@@ -73,3 +76,14 @@ def _behind_tracking(
     step = f"limit {name} to {_LIMIT} connections a source: {percent(held)} of its entries are of larger ones"
     limit = ConnectionLimit(_LIMIT)
     return Relief(step, Rule("", Kind.CONNLIMIT, match, "", ttl_seconds, connections=limit))
+
+
+def _behind(table: Table, mine: Sequence[Entry]) -> tuple[Prefix, ...]:
+    """Return the addresses behind this machine that a service is mostly at, the busiest first; else none."""
+    if sum(map(table.is_forwarded, mine)) < _MOSTLY * len(mine):
+        return ()
+    behind = Counter((entry.family, entry.destination) for entry in mine if table.is_forwarded(entry))
+    return tuple(
+        Prefix(family, int.from_bytes(address, "big"), 8 * len(address))
+        for (family, address), _ in behind.most_common(_MOST_BEHIND)
+    )

@@ -8,8 +8,10 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
+from fwtop.kernel.interfaces.links import list_addresses
 from fwtop.kernel.netfilter.ctnetlink import ASSURED, TCP_STATES, Entry, sample
 from fwtop.model.errors import FwtopError
 from fwtop.model.traffic.protocols import protocol_name
@@ -27,6 +29,7 @@ FULL = 0.99  # fill from which new clients are refused now and then
 _FORECAST_SECONDS = 1.0
 _FOLDER = Path("/proc/sys/net/netfilter")
 _SLABS = Path("/proc/slabinfo")
+_NOT_FORWARDED = ""
 _FOREVER = 86_400.0  # seconds
 # The timeout that an entry gets in each state (net/netfilter/nf_conntrack_proto_tcp.c, _udp.c).
 _TCP_TIMEOUTS = {
@@ -53,6 +56,7 @@ class Table:
     sampled: tuple[Entry, ...]
     timeouts: dict[str, int] = field(default_factory=dict)  # short name → seconds
     everywhere: int = 0  # entries of all namespaces, which share one hash; 0: unknown
+    own: frozenset[bytes] = frozenset()  # this machine's addresses, packed; empty: unknown
 
     @property
     def fill(self) -> float:
@@ -78,6 +82,10 @@ class Table:
         if not seen or seen >= self.count:
             return 0.0
         return 0.98 / math.sqrt(seen) * math.sqrt(1 - seen / self.count)
+
+    def is_forwarded(self, entry: Entry) -> bool:
+        """Whether a connection passes through: neither opened by this machine nor to it."""
+        return bool(self.own) and not {entry.source, entry.destination} & self.own
 
     def top(self, key: Callable[[Entry], str], most: int = 5) -> list[tuple[str, float]]:
         """Return the most frequent values and their shares."""
@@ -105,7 +113,8 @@ def read_table() -> Table:
     timeouts = {
         name: value for name in _ALL_TIMEOUTS if (value := _number(f"nf_conntrack_{name}")) is not None
     }
-    return Table(after, most, _number("nf_conntrack_buckets") or 0, growth, sampled, timeouts, everywhere)
+    buckets = _number("nf_conntrack_buckets") or 0
+    return Table(after, most, buckets, growth, sampled, timeouts, everywhere, _own_addresses())
 
 
 def sampled_entries(most: int) -> list[Entry]:
@@ -159,12 +168,22 @@ def prefix_of(entry: Entry) -> str:
 
 
 def occupants(table: Table, lines: int = 3) -> list[tuple[str, Sequence[tuple[str, float]]]]:
-    """Return who fills the table, by service, source prefix and state."""
+    """Return who fills the table: service, source prefix, state; on a forwarding machine, whom behind it."""
+    behind = [row for row in table.top(partial(_behind, table), lines + 1) if row[0] != _NOT_FORWARDED]
     return [
         ("services", table.top(service_of, lines)),
         ("source prefixes", table.top(prefix_of, lines)),
+        ("destinations behind this machine", behind[:lines]),
         ("states", table.top(lambda entry: f"{protocol_name(entry.protocol)} {state_of(entry)}", lines)),
     ]
+
+
+def _own_addresses() -> frozenset[bytes]:
+    """Return this machine's addresses, packed, those of loopback too; empty if they can't be read."""
+    try:
+        return frozenset(ipaddress.ip_address(text).packed for text in list_addresses(every_scope=True))
+    except OSError:
+        return frozenset()
 
 
 def _everywhere() -> int:
@@ -174,6 +193,10 @@ def _everywhere() -> int:
     except OSError:
         return 0
     return next((int(line.split()[1]) for line in lines if line.startswith("nf_conntrack ")), 0)
+
+
+def _behind(table: Table, entry: Entry) -> str:
+    return str(ipaddress.ip_address(entry.destination)) if table.is_forwarded(entry) else _NOT_FORWARDED
 
 
 def _number(name: str) -> int | None:

@@ -42,7 +42,7 @@ def _words(rule: Rule) -> list[str] | None:
     if rule.kind is Kind.SYSCTL:
         return ["sysctl", *(f"{item.name}={item.value}" for item in rule.settings)]
     match = rule.match
-    if match.destinations or match.fragment is False:
+    if match.fragment is False or (match.destinations and rule.kind is not Kind.SYNPROXY):
         return None
     if rule.kind in _BLOCKS and (match.sources or rule.list_name is not None):
         alone = rule.limit is None and match == Match(sources=match.sources, family=match.family)
@@ -114,10 +114,12 @@ def _notrack(rule: Rule) -> list[str] | None:
 
 def _synproxy(rule: Rule) -> list[str] | None:
     match = rule.match
-    if match != Match(family=match.family, protocol=6, dport=match.dport) or match.dport is None:
+    plain = Match(destinations=match.destinations, family=match.family, protocol=6, dport=match.dport)
+    if match != plain or match.dport is None:
         return None
     family = [f"-{match.family}"] if match.family is not None else []
-    return ["synproxy", *family, "--dport", str(match.dport)]
+    to = [word for prefix in match.destinations for word in ("--to", str(prefix))]
+    return ["synproxy", *family, "--dport", str(match.dport), *to]
 
 
 def _protect(rule: Rule) -> list[str] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -141,6 +142,14 @@ def test_forged_syns_like_real_ones_are_answered_with_cookies() -> None:
     assert best.rule is not None
     shown = preview(best.rule, window, advisor.baseline)
     assert (shown.attack_share, shown.collateral_share) == (best.attack_share, best.collateral_share)
+    victim = Prefix.of_columns(4, 0, int(window.arrived.dst_lo[0]))
+    for own, to in ((victim, ""), (Prefix.parse("192.0.2.254"), f" --to {victim}")):
+        # Of a service behind, the proxy must know the address: without, it answers for its machine only.
+        other = replace(window, own=(own,))
+        best = learned().judge(other, make_tables(other)).proposals[0]
+        assert best.fwtop == f"fwtop synproxy -4 --dport 80{to} --ttl 10m"
+        assert best.attack_share >= 0.95
+        check_commands(best)
     closed = judged([VISITORS, {**syn, "dport": 81}], learned(), live=True)
     assert not [proposal for proposal in closed.proposals if proposal.kind == "synproxy"]
 

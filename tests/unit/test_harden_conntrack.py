@@ -11,7 +11,7 @@ from fwtop.harden import conntrack
 from fwtop.harden import table as looks
 from fwtop.harden.playbook import Options
 from fwtop.harden.services import reliefs
-from fwtop.harden.table import SAMPLED, Table, affordable
+from fwtop.harden.table import SAMPLED, Table, affordable, occupants
 from fwtop.kernel import netlink
 from fwtop.kernel.netfilter.ctnetlink import ASSURED, SEEN_REPLY, Entry, entry_of
 from fwtop.model.rule import Kind, Match
@@ -118,6 +118,19 @@ def test_service_is_untracked_only_where_no_rule_needs_it(
     assert [item.part.kind for item in found if item.part is not None] == ([kind] if kind else [])
     assert sum(bool(item.kept) for item in found) == kept
     assert all(item.part.forget for item in found if item.part is not None and item.part.kind is Kind.NOTRACK)
+
+
+def test_a_service_behind_is_named_and_proxied_where_it_is() -> None:
+    """A proxy without destinations would answer for this machine's own addresses only."""
+    half_open = BOT._replace(tcp_state=2)
+    own, router = bytes(15) + b"\1", bytes(15) + b"\2"
+    for addresses, told in ((frozenset({own}), ["::"]), (frozenset({bytes(16)}), []), (frozenset(), [])):
+        looked = replace(table(*[half_open] * 50), own=addresses | {router} if addresses else addresses)
+        (found,) = reliefs(looked, NEEDED, 600)
+        assert found.part is not None
+        assert [str(prefix) for prefix in found.part.match.destinations] == told
+        behind = dict(occupants(looked))["destinations behind this machine"]
+        assert behind == [(name, 1.0) for name in told]
 
 
 def test_sources_with_few_connections_are_not_limited() -> None:

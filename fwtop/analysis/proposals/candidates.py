@@ -49,6 +49,7 @@ _TCP_TIMEOUTS = (
 )
 _ALL_TIMEOUTS = (*_TCP_TIMEOUTS, "net.netfilter.nf_conntrack_udp_timeout")
 _MOST_UNTRACKED = 2  # services
+_MOST_BEHIND = 8  # attacked addresses that one proxy answers for
 _LOGIN = (TCP, 22)  # stays tracked, as in `fwtop harden stateless`
 _TRACKED = 0.5  # of an attack's packets: as many new connections show that each opens one
 _TIMEOUT_SECONDS = 10  # the kernel's are 60, 120 and 30 (nf_conntrack-sysctl.rst); a handshake takes 1
@@ -240,9 +241,28 @@ def _proxied(
     before = (context.baseline.rows.protocol == TCP) & (context.baseline.rows.dport == base.dport)
     if not used.any() and not before.any():
         return
-    match = Match(family=base.family, protocol=TCP, dport=base.dport)
+    match = Match(destinations=_behind(context, finding), family=base.family, protocol=TCP, dport=base.dport)
     rule = _rule(Kind.SYNPROXY, match, config)
     yield Candidate(rule, "real clients finish the handshake, these sources do not", "")
+
+
+def _behind(context: AnalysisContext, finding: Finding) -> tuple[Prefix, ...]:
+    """Return the attacked addresses behind this machine, the most frequent first; none if its own are.
+
+    A proxy without destinations answers for this machine's own addresses only.
+    """
+    packets, traffic = context.traffic.packets, context.traffic
+    _, first, at = np.unique(traffic.dest_key[finding.rows], return_index=True, return_inverse=True)
+    weight = np.bincount(at, traffic.weight[finding.rows])
+    found = []
+    for one in np.argsort(-weight):
+        row = finding.rows[first[one]]
+        family, hi, lo = (int(getattr(packets, name)[row]) for name in ("family", "dst_hi", "dst_lo"))
+        found.append(Prefix.of_columns(family, hi, lo))
+        if len(found) == _MOST_BEHIND:
+            break
+    own = set(context.own)
+    return () if not own or own & set(found) else tuple(found)
 
 
 def _untracked(

@@ -64,10 +64,12 @@ def _proxy_lines(rule: Rule) -> list[str]:
     lines = []
     for family in rule.match.families:
         program, mss = _program(family), 1460 if family == 4 else 1440
-        to_port = f"-p tcp --dport {rule.match.dport}"
+        to = ",".join(str(prefix) for prefix in rule.match.destinations if prefix.family == family)
+        to_port, chain = f"-p tcp --dport {rule.match.dport}", "FORWARD" if to else "INPUT"
+        to_port = f"-d {to} {to_port}" if to else to_port
         lines += [
             f"{program} -t raw -I PREROUTING {to_port} --syn -j CT --notrack",
-            f"{program} -I INPUT {to_port} -m conntrack --ctstate INVALID,UNTRACKED "
+            f"{program} -I {chain} {to_port} -m conntrack --ctstate INVALID,UNTRACKED "
             f"-j SYNPROXY --sack-perm --timestamp --wscale 7 --mss {mss}",
         ]
     return [*lines, "sysctl -w net.netfilter.nf_conntrack_tcp_loose=0"]
