@@ -195,7 +195,7 @@ def build(
     recorder = None
     if options.store:
         own_parts = TrafficParts(lambda: advisor.judged, session.mark, lookup, _STORED_ROWS)
-        evidence = EvidenceSampler(lambda: advisor.judged, own_parts.of).take
+        evidence = EvidenceSampler(lambda: advisor.judged, own_parts.once).take
         recorder = Recorder(
             host,
             origin,

@@ -12,7 +12,7 @@ from fwtop.model.traffic.window import OriginLookup
 
 
 class TrafficParts:
-    """Makes the tables of a part once per judged window, however often they are asked for."""
+    """Makes the tables of a part once per judged window, however often `of` is asked for them."""
 
     def __init__(
         self,
@@ -38,6 +38,11 @@ class TrafficParts:
             if self._made is None or self._made[0] is not judged or self._made[1] != part:
                 self._made = judged, part, self._make(judged, part)
             return self._made[2]
+
+    def once(self, part: TrafficPart) -> PartTraffic | None:
+        """Do the same for one who asks once: nothing is kept, with which the whole window would stay."""
+        judged = self._judged()
+        return None if judged is None else self._make(judged, part)
 
     def _make(self, judged: JudgedTraffic, part: TrafficPart) -> PartTraffic | None:
         found = part_traffic(judged, part, self._lookup, self._top)
