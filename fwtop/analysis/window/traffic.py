@@ -252,23 +252,25 @@ def payload(packets: PacketBatch, rows: Rows, width: int) -> tuple[U8, I64]:
     data_width = packets.data.shape[1]
     if data_width == 0 or width == 0 or len(rows) == 0:
         return np.zeros((len(rows), width), np.uint8), np.zeros(len(rows), np.int64)
-    if start[0] == start[-1] and bool((start == start[0]).all()):  # most attacks have headers of one length
-        matrix = packets.data[rows, start[0] : start[0] + width]
-        if matrix.shape[1] < width:
-            matrix = np.pad(matrix, ((0, 0), (0, width - matrix.shape[1])))
-        return _only(matrix, length), length
-    matrix = np.zeros((len(rows), width), np.uint8)
-    places = np.flatnonzero(np.bincount(start))
+    counts = np.bincount(start)
+    places = np.flatnonzero(counts)
     if len(places) > _PLACES:
-        columns = np.arange(width)
-        flat = rows[:, None] * data_width + np.minimum(start[:, None] + columns, data_width - 1)
-        matrix = packets.data.reshape(-1)[flat]
-    else:  # few distinct offsets: copying slices is faster than gathering bytes
-        for place in places.tolist():
-            these = start == place
-            stretch = packets.data[rows[these], place : place + width]
-            matrix[these, : stretch.shape[1]] = stretch
+        flat = rows[:, None] * data_width + np.minimum(start[:, None] + np.arange(width), data_width - 1)
+        return _only(packets.data.reshape(-1)[flat], length), length
+    # Few distinct offsets: copying slices is faster than gathering bytes
+    common = int(counts.argmax())
+    matrix = _stretch(packets, rows, common, width)
+    for place in places[places != common].tolist():
+        these = np.flatnonzero(start == place)
+        matrix[these] = _stretch(packets, rows[these], place, width)
     return _only(matrix, length), length
+
+
+def _stretch(packets: PacketBatch, rows: Rows, place: int, width: int) -> U8:
+    """Copy `width` bytes of each row, zeros beyond the captured columns."""
+    stretch = packets.data[rows, place : place + width]
+    missing = width - stretch.shape[1]
+    return np.pad(stretch, ((0, 0), (0, missing))) if missing else stretch
 
 
 def _only(matrix: U8, length: I64) -> U8:
