@@ -192,7 +192,7 @@ class Terminal:
 
     def screen(self, *, colours: bool = False) -> str:
         """Return what is on the screen."""
-        return _with_styles(self._tmux("capture-pane", "-p", *(["-e"] if colours else [])))
+        return _with_styles(self._tmux("capture-pane", "-p", *(["-e", "-N"] if colours else [])))
 
     def wait(self, pattern: str, film: Film | None) -> None:
         """Wait until the screen matches."""
