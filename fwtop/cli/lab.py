@@ -63,10 +63,12 @@ def run(args: argparse.Namespace) -> int:
     if args.capture and args.scenario:
         raise FwtopError("a scenario and --capture exclude each other", 2)
     lab = Lab("calm", capture=Path(args.capture)) if args.capture else Lab(args.scenario or _DEFAULT)
-    on_screen = not args.json and sys.stdin.isatty() and sys.stdout.isatty()
+    if not args.json and sys.stdin.isatty() and sys.stdout.isatty():
+        with EndingSignals(), lab:
+            status = watch.show(lab, args.pps)
+        print("fwtop: the lab is gone, with its namespaces and all rules in them")
+        return status
     with EndingSignals(), lab:
-        if on_screen:
-            return watch.show(lab, args.pps)
         result = watch.observe(lab, args.seconds, args.pps, store=args.store)
     print(json.dumps(result, indent=None if args.json else 1))
     return 0
