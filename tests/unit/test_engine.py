@@ -164,6 +164,8 @@ def test_explanations_name_rivals_and_what_is_impossible() -> None:
     for words in ("unanswered SYNs: ", "  SYN flood [syn_flood]\n", "to begin with", "   never  "):
         assert words in text
     assert "given prominence at least 1" in text
+    attack = text[text.index("unanswered syns: ") :].partition("\n\n")[0]
+    assert "   never  attempts of a few hosts at many closed ports: needs same port at most 0.1" in attack
 
 
 def test_the_verb_explains_a_capture_and_prints_no_json(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ class Explained:
     group: Group
     ranked: tuple[tuple[Hypothesis, float], ...]
     rows: Rows  # the packets that the likeliest explanation takes
-    ruled_out: tuple[tuple[Hypothesis, Needs], ...] = ()  # attacks, with the first need that isn't met
+    ruled_out: tuple[tuple[Hypothesis, Needs], ...] = ()  # with the first need that isn't met
 
     @cached_property
     def attack(self) -> float:
@@ -89,11 +89,11 @@ def compete(group: Group, entries: Sequence[Hypothesis]) -> Explained:
 
 
 def _ruled_out(group: Group, entries: Sequence[Hypothesis]) -> tuple[tuple[Hypothesis, Needs], ...]:
-    """Return the attacks that are impossible, and why, where that is asked for."""
+    """Return the explanations that are impossible, and why, where that is asked for."""
     if not group.context.explains:
         return ()
-    attacks = sorted((one for one in entries if one.kind), key=lambda one: one.name)
-    failed = ((one, next((need for need in one.needs if not need.met(group)), None)) for one in attacks)
+    every = sorted(entries, key=lambda one: one.name)
+    failed = ((one, next((need for need in one.needs if not need.met(group)), None)) for one in every)
     return tuple((one, need) for one, need in failed if need is not None)
 
 

@@ -33,12 +33,18 @@ def lines(one: Explained) -> Iterator[str]:
         f"{in_words(group.cut)}: {features.packets:,.0f} packets ({percent(features.share, None)}) from "
         f"{features.senders} to {features.target}: {verdict}"
     )
-    for hypothesis, share in one.ranked[:_BEST]:
-        if share >= _LEAST or hypothesis is one.ranked[0][0]:
-            kind = f" [{said(hypothesis.kind, group)}]" if hypothesis.kind else ""
-            yield f"  {percent(share):>6}  {hypothesis.name}{kind}"
-            yield from (f"          {line}" for line in _evidence(hypothesis, group))
-    for hypothesis, need in one.ruled_out[: 0 if one.is_attack else _BEST]:
+    likely = [
+        (entry, share) for entry, share in one.ranked[:_BEST] if share >= _LEAST or entry is one.ranked[0][0]
+    ]
+    for hypothesis, share in likely:
+        kind = f" [{said(hypothesis.kind, group)}]" if hypothesis.kind else ""
+        yield f"  {percent(share):>6}  {hypothesis.name}{kind}"
+        yield from (f"          {line}" for line in _evidence(hypothesis, group))
+    # Of what is impossible, the rivals of an attack are ordinary uses and the other way round; nearest first
+    rivals = sorted(
+        one.ruled_out, key=lambda item: (bool(item[0].kind) == one.is_attack, -item[0].needs.index(item[1]))
+    )
+    for hypothesis, need in rivals[: max(_BEST - len(likely), 0 if one.is_attack else _BEST)]:
         value = group[need.feature]
         yield f"   never  {hypothesis.name}: needs {need.words}, has {value:.3g}"
     yield ""
