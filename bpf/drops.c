@@ -83,6 +83,9 @@ int fwtop_drop(u64 *context)
 		ifindex = LOAD32(dev, OFF_DEV_IFINDEX);
 	else if (dev)
 		outbound = LOAD32(dev, OFF_DEV_IFINDEX) != ifindex;
+	/* What a bridge passes on has the bridge's or the other port's device by then, and fwtop_bridged still ahead */
+	if (reason == FWTOP_NETFILTER_DROP && role_of(ifindex) == FWTOP_PORT)
+		outbound = 0;
 	if (!is_watched(ifindex) || !is_ours(skb, dev, context))
 		return 0;
 	counters = this_cpu_counters();

@@ -124,6 +124,29 @@ def test_what_it_passes_on_is_counted_as_accepted_once(forwarder: Forwarder) -> 
     assert answer["accepted"] == 50
 
 
+@pytest.mark.parametrize("chain", ["FORWARD", "PREROUTING"])
+def test_what_its_rules_drop_was_never_accepted(forwarder: Forwarder, chain: str) -> None:
+    """By then a bridged packet has the bridge's or the other port's device, as one that was sent would."""
+    table = "filter" if chain == "FORWARD" else "raw"
+    rule = ("-p", "udp", "--dport", str(PORT), "-j", "DROP")
+    assert forwarder.passes(3)
+    with observing(forwarder.victim, ["out0", "in0"]) as observer:
+        observer.ask("poll")
+        for _ in range(5):
+            assert forwarder.passes()
+        forwarder.victim.run("iptables", "-t", table, "-I", chain, *rule)
+        try:
+            blocked = [not forwarder.passes(0.05) for _ in range(20)]
+        finally:
+            forwarder.victim.run("iptables", "-t", table, "-D", chain, *rule)
+        answer = observer.ask("wait 25")
+    sees = forwarder.kind != "bridge"  # whose netfilter is not asked
+    assert blocked == [sees] * 20
+    assert answer["accepted"] == (5 if sees else 25)
+    drops = {name: count for name, count in answer["drops"].items() if name.startswith("netfilter/")}
+    assert drops == ({"netfilter/NETFILTER_DROP/before": 20} if sees else {})
+
+
 @pytest.mark.parametrize("kind", [Kind.IPSET, Kind.NFTABLES, Kind.XDP, Kind.TC])
 def test_a_rule_protects_those_behind_or_says_that_it_does_not(
     forwarder: Forwarder, guardian: GuardianClient, kind: Kind
