@@ -164,7 +164,7 @@ def test_explanations_name_rivals_and_what_is_impossible() -> None:
     for words in ("unanswered SYNs: ", "  SYN flood [syn_flood]\n", "to begin with", "   never  "):
         assert words in text
     assert "given prominence at least 1" in text
-    attack = text[text.index("unanswered syns: ") :].partition("\n\n")[0]
+    attack = text[text.index("unanswered SYNs: ") :].partition("\n\n")[0]
     assert "   never  attempts of a few hosts at many closed ports: needs same port at most 0.1" in attack
 
 
