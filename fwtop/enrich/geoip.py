@@ -166,7 +166,7 @@ class Database:
         text = f"{self.file.path}: {safe_text(meta.database_type, limit=40)} of {day} ({age} days old)"
         if age > _STALE_DAYS:
             text += ", getting stale"
-        licence = meta.description.get("en", "")
+        licence = meta.description.get("en", "") if isinstance(meta.description, dict) else ""
         return f"{text}. {safe_text(licence, limit=300)}" if licence else text
 
 

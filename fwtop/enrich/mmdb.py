@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import maxminddb
 import numpy as np
 from numpy.typing import NDArray
 
@@ -27,8 +28,6 @@ _POINTER_BASE = (0, 2048, 526_336, 0)
 _SIZE_BASE = {29: 29, 30: 285, 31: 65_821}
 _MAX_DEPTH = 16
 _MAX_ENTRIES = 4096  # in a map or array; real ones have fewer than 100
-_MARKER = b"\xab\xcd\xefMaxMind.com"
-_METADATA_BYTES = 128 * 1024  # at most, at the file's end
 _MAX_SHARED = 1 << 12  # values that records point to, such as countries, and are kept
 
 Value = dict[Any, Any] | list[Any] | str | int | float | bytes | bool
@@ -125,38 +124,6 @@ class CorruptDatabaseError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Metadata:
-    """What a database says of itself."""
-
-    node_count: int
-    record_size: int  # bits
-    ip_version: int
-    database_type: str
-    build_epoch: int  # Unix seconds
-    description: dict[str, str]  # by language
-
-    @staticmethod
-    def of(mapped: mmap.mmap) -> Metadata:
-        """Read the map behind the last marker; raises DamagedRecordError, KeyError, TypeError, ValueError."""
-        start = mapped.rfind(_MARKER, max(0, len(mapped) - _METADATA_BYTES))
-        if start < 0:
-            raise ValueError("there is no metadata")
-        start += len(_MARKER)
-        found = RecordDecoder(mapped, start).decode(start)
-        if not isinstance(found, dict):
-            raise TypeError("the metadata are not a map")
-        texts = found.get("description")
-        return Metadata(
-            int(found["node_count"]),
-            int(found["record_size"]),
-            int(found["ip_version"]),
-            str(found.get("database_type", "")),
-            int(found.get("build_epoch", 0)),
-            {str(key): str(text) for key, text in texts.items()} if isinstance(texts, dict) else {},
-        )
-
-
-@dataclass(frozen=True, slots=True)
 class Leaves:
     """The networks of a tree that have a record, as columns ordered by address."""
 
@@ -179,11 +146,13 @@ class MmdbFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
-            with path.open("rb") as file:
-                mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-            self.metadata = Metadata.of(mapped)
-        except (DamagedRecordError, ValueError, TypeError, KeyError) as error:  # an empty file: ValueError
+            # The reader in Python: damaged files can crash the one in C.
+            with maxminddb.open_database(path, maxminddb.MODE_MMAP) as reader:
+                self.metadata = reader.metadata()
+        except (maxminddb.InvalidDatabaseError, ValueError, TypeError, KeyError) as error:
             raise CorruptDatabaseError("it is not a MaxMind DB file") from error
+        with path.open("rb") as file:
+            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         self._map_tree(mapped)
         self._mapped = mapped
         self._v4_root = self._find_v4_root()
