@@ -54,10 +54,12 @@ class AdviseConfig:
     link_full: float = 0.9
     cost_ns: Mapping[str, float] = field(default_factory=lambda: dict(DEFAULT_COST_NS))  # a packet
     measured_costs: frozenset[str] = frozenset()  # kinds whose cost was measured on this machine
+    beside_netfilter: frozenset[int] = frozenset()  # families that a watched bridge passes on unseen by it
 
 
 JUDGE_FILE = "/etc/fwtop/judge.toml"
-_COSTS = ("cost_ns", "measured_costs")  # `fwtop bench --calibrate` measures them
+# `fwtop bench --calibrate` measures the costs; the loader of the observers tells what bridges do.
+_MEASURED = ("cost_ns", "measured_costs", "beside_netfilter")
 _MEMORY = (
     "max_rows",
     "max_capture_rows",
@@ -67,7 +69,7 @@ _MEMORY = (
 _SHARES = ("spoof_threshold", "conntrack_fill", "collateral_limit", "link_full")
 _MOST = 1e15
 _MOST_COUNTED = 100_000  # of samples, ports, addresses, prefixes
-NAMES = tuple(item.name for item in fields(AdviseConfig) if item.name not in (*_COSTS, *_MEMORY))
+NAMES = tuple(item.name for item in fields(AdviseConfig) if item.name not in (*_MEASURED, *_MEMORY))
 
 
 def read_thresholds(

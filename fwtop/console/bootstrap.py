@@ -164,13 +164,14 @@ def build(
     lookup = open_lookup(options.geoip)
     # /sys shows the interfaces of the namespace that mounted it, not of another watched one.
     loaded = load_config(origin.interfaces if options.netns is None else ())
+    config = replace(loaded.config, beside_netfilter=frozenset(observation.beside_netfilter))
     earlier = find_earlier(origin) if find_earlier is not None else None
     beside = earlier is not None and earlier.path is not None
     # A dry run needs it, although it records nothing, and so does a screen beside a recorder.
     wanted = options.store or beside or options.mode == "dry_run"
     baseline = _stored_baseline(host, options.netns) if wanted else None
     known = earlier.attacks if earlier is not None else ()
-    advisor = Advisor(loaded.config, baseline=baseline, lookup=lookup, known=known)
+    advisor = Advisor(config, baseline=baseline, lookup=lookup, known=known)
     engine = Engine(lookup, window_seconds=window_seconds, top=options.top, live=True, own=own)
     notes = [safe_text(warning) for warning in observation.warnings]
     notes += loaded.notes

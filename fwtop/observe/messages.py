@@ -96,6 +96,9 @@ class Observation:
     max_watched: int  # interface numbers that fit into the scope map
     watched: tuple[int, ...]  # numbers of the chosen interfaces and of those on top of them
     own_addresses: tuple[str, ...]
+    beside_netfilter: tuple[
+        int, ...
+    ]  # families that a bridge of these interfaces passes on without netfilter
     warnings: tuple[str, ...]
     reasons: dict[int, str]  # drop reasons by number
     reason_slots: int
@@ -130,6 +133,7 @@ def decode_observation(data: dict[str, Any]) -> Observation:
             max_watched=int(data["max_watched"]),
             watched=tuple(data["watched"]),
             own_addresses=tuple(data["own_addresses"]),
+            beside_netfilter=tuple(int(family) for family in data["beside_netfilter"]),
             warnings=tuple(data["warnings"]),
             reasons={int(number): str(name) for number, name in data["reasons"].items()},
             reason_slots=int(data["reason_slots"]),

@@ -12,7 +12,7 @@ from fwtop.compile.compiler import byte_code, relocate
 from fwtop.compile.definitions import Kernel
 from fwtop.kernel import bpf
 from fwtop.kernel.interfaces import clsact
-from fwtop.kernel.interfaces.bridges import crossed, unwatched
+from fwtop.kernel.interfaces.bridges import beside_netfilter, crossed, unwatched
 from fwtop.kernel.interfaces.links import (
     Link,
     choose_links,
@@ -116,6 +116,7 @@ class Observers:
             max_watched=max_watched,
             watched=tuple(watched),
             own_addresses=tuple(list_addresses()),
+            beside_netfilter=tuple(beside_netfilter(links, chosen)),
             warnings=self._warnings(kernel),
             reasons=dict(kernel.reasons),
             reason_slots=kernel.reason_slots,

@@ -180,6 +180,7 @@ def main() -> None:
     ready = {
         "interfaces": [item.name for item in observation.interfaces],
         "own": observation.own_addresses,
+        "beside_netfilter": observation.beside_netfilter,
         "ingress": observation.ingress,
         "accepted": observation.accepted,
     }

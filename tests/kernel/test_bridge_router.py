@@ -124,6 +124,11 @@ def test_what_it_passes_on_is_counted_as_accepted_once(forwarder: Forwarder) -> 
     assert answer["accepted"] == 50
 
 
+def test_the_screen_is_told_what_netfilter_does_not_see(forwarder: Forwarder) -> None:
+    with observing(forwarder.victim, ["out0"]) as observer:
+        assert observer.ready["beside_netfilter"] == ([4, 6] if forwarder.kind == "bridge" else [])
+
+
 @pytest.mark.parametrize("chain", ["FORWARD", "PREROUTING"])
 def test_what_its_rules_drop_was_never_accepted(forwarder: Forwarder, chain: str) -> None:
     """By then a bridged packet has the bridge's or the other port's device, as one that was sent would."""

@@ -58,6 +58,26 @@ def test_forged_sources_are_not_blocked_and_the_reason_is_given() -> None:
     assert any("blocking sources is not offered" in sentence for sentence in judgement.attacks[0].evidence)
 
 
+def test_what_a_bridge_passes_on_beside_netfilter_is_stopped_at_its_ports() -> None:
+    floods: tuple[dict[str, Any], ...] = (
+        {"src": "20", "dport": 27015, "payload": "random_any", "count": 6000},
+        {"dport": 27015, "payload": "zeros", "count": 6000},
+        {"protocol": "tcp", "dport": 80, "flags": "S", "count": 6000},
+    )
+    unseen = AdviseConfig(beside_netfilter=frozenset({4}))
+    for flood in floods:
+        window = window_of([VISITORS, flood], live=True)
+        victim = Prefix.of_columns(4, 0, int(window.arrived.dst_lo[0]))
+        kinds = {}
+        for own in (victim, Prefix.parse("192.0.2.254")):
+            here = replace(window, own=(own,))
+            offered = Advisor(unseen).judge(here, make_tables(here)).proposals
+            kinds[own] = {item.rule.kind for item in offered if item.rule is not None}
+            assert max(item.attack_share for item in offered) >= 0.95
+        assert kinds[victim] - {Kind.XDP}, "packets for the bridge itself meet netfilter"
+        assert kinds[own] == {Kind.XDP}
+
+
 def test_few_real_sources_are_blocked_one_by_one() -> None:
     flood = {"src": "20", "dport": 27015, "payload": "random_any", "count": 6000}
     judgement = judged([VISITORS, flood], learned(), live=True)

@@ -91,6 +91,7 @@ def test_an_observation_survives_encoding() -> None:
         max_watched=4,
         watched=(2,),
         own_addresses=("192.0.2.1",),
+        beside_netfilter=(4,),
         warnings=(),
         reasons={2: "NOT_SPECIFIED"},
         reason_slots=129,

@@ -77,18 +77,24 @@ class Candidate:
 def candidates(
     context: AnalysisContext, finding: Finding, normal: Normal, found: Sequence[Signature]
 ) -> Iterator[Candidate]:
-    """Yield rules by fields, payload, sources and rate, and for a full table."""
+    """Yield rules by fields, payload, sources and rate, and for a full table.
+
+    What a bridge passes on without netfilter only rules at its ports meet.
+    """
     config = context.config
+    at_ports = _is_beside_netfilter(context, finding)
     family = _family(context, finding.rows)
     base = replace(finding.match, family=finding.match.family or family)
     forged = finding.spoof.probability > config.spoof_threshold
     # Without a baseline, requests over real connections can't be told from clients by header fields
     if not (finding.requests and normal.guess and not forged):
         yield from _by_fields(context, finding, base, guess=normal.guess)
-    yield from _by_payload(base, found, config)
+    yield from _by_payload(base, found, config, at_ports=at_ports)
     if not forged:
         yield from _by_sources(context, finding, normal, config)
         yield from _by_rate(context, finding, base, normal, config)
+    if at_ports:
+        return
     yield from _proxied(context, finding, base, config)
     yield from _untracked(context, finding, base, config)
     if (rule := resolver_rule(context, finding)) is not None:
@@ -130,12 +136,17 @@ def _by_fields(
         yield Candidate(_rule(Kind.XDP, match, config), "most of its packets are fragments", "fragments")
 
 
-def _by_payload(base: Match, found: Sequence[Signature], config: AdviseConfig) -> Iterator[Candidate]:
-    """Drop by what the payloads have in common."""
+def _by_payload(
+    base: Match, found: Sequence[Signature], config: AdviseConfig, *, at_ports: bool
+) -> Iterator[Candidate]:
+    """Drop by what the payloads have in common; at a port, bytes are only looked for at their offset."""
     scope = Match(family=base.family, protocol=base.protocol, dport=base.dport)
     for signature in found[:_SIGNATURES]:
         match = signature.match
-        rule = _rule(Kind.STRING, replace(scope, payload=(match,)), config)
+        if at_ports and match.offset is None:
+            continue
+        kind = Kind.XDP if at_ports else Kind.STRING
+        rule = _rule(kind, replace(scope, payload=(match,)), config)
         what = "this name" if match.dns_name is not None else "these bytes"
         why = f"{percent(signature.attack_share)} of its payloads have {what}"
         yield Candidate(rule, why, f"{match.offset} {match.data.hex()}")
@@ -175,11 +186,19 @@ def _by_sources(
 
 
 def _where(context: AnalysisContext, finding: Finding, kind: Kind) -> Kind:
-    """Return XDP instead of `kind` if the attack would cost more than half a core there."""
+    """Return XDP instead of `kind` if the attack would cost more than half a core there, or passes it by."""
+    if _is_beside_netfilter(context, finding):
+        return Kind.XDP
     cost = context.config.cost_ns
     usual, driver = cost.get(kind.value, 0.0), cost.get(Kind.XDP.value, float("inf"))
     busy = context.traffic.pps(finding.rows) * usual * 1e-9 > _BUSY
     return Kind.XDP if busy and driver < usual else kind
+
+
+def _is_beside_netfilter(context: AnalysisContext, finding: Finding) -> bool:
+    """Return whether a bridge passes the attack on without showing it to netfilter."""
+    families = context.config.beside_netfilter
+    return bool(families) and any(prefix.family in families for prefix in _behind(context, finding))
 
 
 def _blocks(cover: Cover, kind: Kind) -> str:

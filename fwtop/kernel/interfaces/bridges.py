@@ -59,6 +59,12 @@ def crossed(links: Sequence[Link], chosen: Sequence[Link]) -> list[Bridge]:
     ]
 
 
+def beside_netfilter(links: Sequence[Link], chosen: Sequence[Link]) -> list[int]:
+    """Return the families whose packets the bridges of chosen interfaces pass on without netfilter."""
+    bridges = crossed(links, chosen)
+    return [family for family in _SWITCHES if any(family not in bridge.netfilter for bridge in bridges)]
+
+
 def unwatched(links: Sequence[Link], chosen: Sequence[Link]) -> list[Bridge]:
     """Return the bridges whose traffic passes by the chosen interfaces unseen.
 
