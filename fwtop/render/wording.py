@@ -83,7 +83,9 @@ def protection_text(protection: Protection) -> str:
     if protection.level is Level.PROTECTED:
         noun = "list" if len(protection.lists) == 1 else "lists"
         words.append(f"open to {noun} {' and '.join(map(safe_text, protection.lists))}")
-    return ", ".join([*words, *(["strict"] if protection.strict else [])])
+    words += ["strict"] if protection.strict else []
+    words += [f"priority {protection.priority}"] if protection.priority else []
+    return ", ".join(words)
 
 
 def describe(match: Match, *, origin: str | None = None) -> str:

@@ -21,7 +21,7 @@ from fwtop.model.addresses.roles import Role
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Kind, Level, Match, Protection, Rule
 from fwtop.render.command_line import command_line
-from fwtop.render.wording import summarise
+from fwtop.render.wording import protection_text, summarise
 
 OFFICE = (Prefix.parse("198.51.100.0/24"),)
 PEER = Prefix.parse("203.0.113.9")
@@ -107,6 +107,7 @@ def test_a_rule_is_named_by_its_level_and_lists() -> None:
     assert summarise(rule(lists=("office", "vpn"), strict=True)) == (
         "protected, open to lists office and vpn, strict: TCP to port 443"
     )
+    assert protection_text(Protection(Level.CLOSED, (), 7)) == "closed, priority 7"
 
 
 def test_another_level_keeps_the_access_lists_and_protected_needs_some() -> None:
