@@ -96,6 +96,11 @@ TABLES = (
     Table("calibrate", "rules", "cost of a packet by kind of rule; --calibrate stores it for the proposals"),
     Table("harm", "judgement", "a rule's predicted harm to legitimate clients against the measured harm"),
     Table(
+        "proposals",
+        "judgement",
+        "the share of an attack that proposals promise to stop against what their rules stop",
+    ),
+    Table(
         "night", "judgement", "attacks while nobody is there: what automatic rules stop, and how clients fare"
     ),
     Table(

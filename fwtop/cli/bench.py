@@ -29,8 +29,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         nargs="*",
         metavar="CAPTURE",
         help="accuracy: captures to judge as well (FILE=kind,kind says what they hold), or names of "
-        "scenarios, to run only those; harm: names of trials, night and walk: of scenarios, to run only "
-        "those; "
+        "scenarios, to run only those; harm: names of trials, night, proposals and walk: of scenarios, to "
+        "run only those; "
         "fit: the file to write instead of the program's own; day: a folder to keep its sessions in",
     )
     parser.add_argument(
@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
     if args.table == "list":
         return _list(as_json=args.json)
     table = find(_name(args))
-    if args.captures and table.name not in ("accuracy", "day", "fit", "harm", "night", "walk"):
+    if args.captures and table.name not in ("accuracy", "day", "fit", "harm", "night", "proposals", "walk"):
         raise FwtopError(f"table {table.name} takes no captures; nothing was measured", 2)
     if args.corpus and (table.name != "accuracy" or args.captures):
         raise FwtopError("--corpus goes with table accuracy alone; nothing was measured", 2)
