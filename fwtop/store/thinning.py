@@ -39,9 +39,12 @@ COMMANDS = 64
 COMMAND_CHARACTERS = 2_000
 
 
-def truncated(snapshot: Snapshot) -> Snapshot:
-    """Return the snapshot with long rules truncated, or itself if none is."""
-    proposals = tuple(_proposal(proposal) for proposal in snapshot.judgement.proposals)
+def truncated(snapshot: Snapshot, *, installable: bool = False) -> Snapshot:
+    """Return the snapshot with long rules truncated, or itself if none is.
+
+    If it shall be `installable`, the rules of proposals stay whole: `fwtop apply` takes them from there.
+    """
+    proposals = tuple(_proposal(one, installable=installable) for one in snapshot.judgement.proposals)
     mitigations = tuple(_status(status) for status in snapshot.mitigations)
     if proposals != snapshot.judgement.proposals:
         snapshot = replace(snapshot, judgement=replace(snapshot.judgement, proposals=proposals))
@@ -71,9 +74,9 @@ def _status(status: RuleStatus) -> RuleStatus:
     )
 
 
-def _proposal(proposal: Proposal) -> Proposal:
+def _proposal(proposal: Proposal, *, installable: bool) -> Proposal:
     commands = tuple(command[:COMMAND_CHARACTERS] for command in proposal.commands[:COMMANDS])
-    rule = _rule(proposal.rule) if proposal.rule else None
+    rule = _rule(proposal.rule) if proposal.rule and not installable else proposal.rule
     line = proposal.fwtop[:COMMAND_CHARACTERS]
     if rule is proposal.rule and commands == proposal.commands and line == proposal.fwtop:
         return proposal

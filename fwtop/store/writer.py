@@ -75,6 +75,7 @@ class SessionWriter:
         self._log = EventLog()
         self._rules_stored: set[str] = set()
         self._peak: tuple[float, int, int] | None = None  # packets per second, row, its other pin
+        self._whole: tuple[int, Snapshot] | None = None  # row of untruncated proposals, and what it becomes
         self._retry_at = float("-inf")
         self._tidy_at = float("-inf")
         self._last_at = float("-inf")
@@ -157,7 +158,7 @@ class SessionWriter:
         self._retry_at = now + _RETRY_SECONDS
         # The transaction was rolled back.
         self._rules_stored.clear()
-        self._peak = None
+        self._peak = self._whole = None
 
     def _transaction(self, database: sqlite3.Connection, work: Callable[[], None]) -> None:
         database.execute("BEGIN IMMEDIATE")
@@ -207,13 +208,24 @@ class SessionWriter:
         if not events and not is_peak and 0 <= at - self._last_at < _MIN_SPACING_SECONDS:
             return
         otherwise = PINNED_EVENT if events else 0
-        row = (at, PINNED_PEAK if is_peak else otherwise, encode_snapshot(truncated(snapshot)))
+        self._truncate_last(database)
+        newest, later = truncated(snapshot, installable=True), truncated(snapshot)
+        row = (at, PINNED_PEAK if is_peak else otherwise, encode_snapshot(newest))
         cursor = database.execute("INSERT INTO snapshot(at, pinned, data) VALUES (?, ?, ?)", row)
         self._last_at = at
+        if later.judgement != newest.judgement:
+            self._whole = (cursor.lastrowid or 0, later)
         if is_peak:
             if self._peak is not None:
                 database.execute("UPDATE snapshot SET pinned = ? WHERE n = ?", (self._peak[2], self._peak[1]))
             self._peak = (pps, cursor.lastrowid or 0, otherwise)
+
+    def _truncate_last(self, database: sqlite3.Connection) -> None:
+        """Truncate the proposals of the snapshot that is no longer the newest."""
+        if self._whole is not None:
+            row, snapshot = self._whole
+            database.execute("UPDATE snapshot SET data = ? WHERE n = ?", (encode_snapshot(snapshot), row))
+            self._whole = None
 
     def _insert_series(self, database: sqlite3.Connection, snapshot: Snapshot, at: float) -> None:
         totals, sampling, conntrack = snapshot.tables.totals, snapshot.tables.sampling, snapshot.conntrack

@@ -13,6 +13,7 @@ from stored_sessions import Clock, as_read, path_of, sample_session, writer
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
 from fwtop.model.traffic.session import EventKind
+from fwtop.model.traffic.snapshot import Proposal
 from fwtop.report.summary import digest
 from fwtop.store import BaselineStore, find_session, list_sessions, load_session, replay, session_info
 from fwtop.store.directory import drop_old, is_running, session_id, size_bytes
@@ -74,6 +75,22 @@ def long_session(directory: Path, seconds: int, step: float, **options: object) 
     session.close()
     assert session.problem == ""
     return path_of(session)
+
+
+def test_the_newest_proposals_are_stored_whole_and_older_ones_cut(tmp_path: Path) -> None:
+    sources = tuple(Prefix.parse(f"203.0.{n // 256}.{n % 256}") for n in range(1_200))
+    listed = dataclasses.replace(rule(), match=dataclasses.replace(rule().match, sources=sources))
+    session = writer(tmp_path)
+    for place in range(3):
+        shot = snapshot(START + place, 200_000.0, busy=True, attacks=(attack(),))
+        proposal = Proposal(1, "ipset", "block 1,200 addresses", 0.9, 0.0, rule=listed, fwtop="fwtop apply 1")
+        session.write(
+            dataclasses.replace(shot, judgement=dataclasses.replace(shot.judgement, proposals=(proposal,)))
+        )
+    for _ in range(2):  # while it is written, and afterwards
+        stored = [one.judgement.proposals[0].rule for one in replay(path_of(session))]
+        assert [len(one.match.sources) for one in stored if one is not None] == [256, 256, 1_200]
+        session.close()
 
 
 def test_older_ticks_are_thinned_out(tmp_path: Path) -> None:
