@@ -75,6 +75,30 @@ def test_confidences_are_grouped_by_tenths() -> None:
     assert [(one.count, one.right) for one in found] == [(1, 0.0), (2, 1.0)]
 
 
+def test_spoofing_is_asserted_and_compared_with_the_truth(monkeypatch) -> None:
+    scores = Scores()
+    for family in ("lab: esp_flood", "lab: ntp_amplification", "ordinary: browsing"):
+        scores.add(judged(draw_case(family, 0)))
+    assert (len(scores.spoofing), scores.forged) == (2, 1)
+    assert (scores.asserted(forged=True), scores.asserted(forged=False)) == (1, 0)
+    assert scores.spoofing_calibration_error < 0.05
+    monkeypatch.setattr("fwtop.bench.accuracy.naming._ASSERTED", 0.0)
+    assert scores.asserted(forged=False) == 1
+
+
+@pytest.mark.parametrize(
+    ("family", "forged"),
+    [
+        ("lab: ntp_reflector", True),  # in the names of victims
+        ("lab: ntp_amplification", False),
+        ("tool: router_advertisements", True),  # from invented neighbours
+        ("tool: game_queries", False),
+    ],
+)
+def test_the_corpus_knows_whose_sources_are_forged(family: str, forged: bool) -> None:
+    assert [attack.forged for attack in draw_case(family, 0).attacks] == [forged]
+
+
 def test_the_picture_holds_every_kind_and_is_xml() -> None:
     scores = Scores()
     for family in ("lab: syn_flood", "lab: ntp_amplification", "ordinary: browsing"):
@@ -94,5 +118,6 @@ def test_the_table_lists_kinds_totals_and_surprises(monkeypatch) -> None:
     assert document.notes[0].endswith("seed 2001")
     names = [result.name for result in document.results]
     assert {"macro F1", "expected calibration error", "syn_flood: recall"} <= set(names)
+    assert {"spoofing: asserted wrongly", "spoofing: expected calibration error"} <= set(names)
     assert any(line.startswith("syn_flood") and line.split()[1] == "2" for line in document.lines)
     assert document.picture.startswith("<svg")

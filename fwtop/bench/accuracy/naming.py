@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -21,6 +21,7 @@ NOTHING, ORDINARY = "nothing", "ordinary"
 _MOST = 0.5  # of a finding's packets belong to what it is about
 _SEEN_SAMPLES, _SEEN_SHARE = 60, 0.05  # an attack that must be named, at least
 _SURGE = "unknown_flood"
+_ASSERTED = AdviseConfig().spoof_threshold
 BINS = 10
 
 
@@ -31,6 +32,7 @@ class Named:
     finding: Finding
     right: bool
     true: str
+    forged: bool | None = None  # whether their sources are; None if most belong to no attack
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +87,7 @@ def judged(
         attack = _matching(finding, case.attacks, labels) if one.right else None
         again = attack is not None and attack.label in taken  # one attack under two names, or in two parts
         taken |= {attack.label} if attack is not None else set()
-        named.append(Named(finding, one.right and not again, one.true))
+        named.append(replace(one, right=one.right and not again))
     met = [
         (attack, _name_of(attack, named, labels))
         for attack in case.attacks
@@ -118,7 +120,8 @@ def _compare(finding: Finding, attacks: Sequence[Attack], labels: np.ndarray) ->
     attack = _matching(finding, attacks, labels)
     if attack is None:
         return Named(finding, right=False, true=ORDINARY)
-    return Named(finding, finding.kind in (attack.kind, *attack.also), attack.kind)
+    right = finding.kind in (attack.kind, *attack.also)
+    return Named(finding, right, attack.kind, attack.forged if len(finding.rows) else None)
 
 
 def _name_of(attack: Attack, named: Sequence[Named], labels: np.ndarray) -> str:
@@ -141,6 +144,7 @@ class Scores:
     confusion: Counter[tuple[str, str]] = field(default_factory=Counter)
     wrong: Counter[str] = field(default_factory=Counter)  # findings by kind that the truth denies
     stated: list[tuple[float, bool]] = field(default_factory=list)  # confidence, and whether right
+    spoofing: list[tuple[float, bool]] = field(default_factory=list)  # probability, and whether forged
     surprises: list[str] = field(default_factory=list)
 
     def add(self, outcome: Outcome) -> None:
@@ -154,6 +158,8 @@ class Scores:
             self.confusion[attack.kind, name] += 1
         for one in outcome.named:
             self.stated.append((one.finding.confidence, one.right))
+            if one.forged is not None:
+                self.spoofing.append((one.finding.spoof.probability, one.forged))
             if not one.right:
                 self.wrong[one.finding.kind] += 1
                 if one.true == ORDINARY:
@@ -196,6 +202,20 @@ class Scores:
     def calibration_error(self) -> float:
         """The expected calibration error of the stated confidence."""
         return expected_calibration_error(self.stated)
+
+    @property
+    def forged(self) -> int:
+        """How many findings are about packets whose sources are forged."""
+        return sum(forged for _, forged in self.spoofing)
+
+    def asserted(self, *, forged: bool) -> int:
+        """Return of how many findings with forged sources, or with real ones, spoofing was asserted."""
+        return sum(said > _ASSERTED and true == forged for said, true in self.spoofing)
+
+    @property
+    def spoofing_calibration_error(self) -> float:
+        """The expected calibration error of the probability of spoofing."""
+        return expected_calibration_error(self.spoofing)
 
 
 @dataclass(frozen=True, slots=True)

@@ -235,5 +235,4 @@ def _learn(baseline: Baseline, beside: list[_Part], how: _Draw) -> None:
 
 
 def _truth(label: int, origin: Method | Profile) -> Attack:
-    forged = isinstance(origin, Method) and origin.forged
-    return Attack(label, origin.kind, origin.also, forged)
+    return Attack(label, origin.kind, origin.also, origin.forged)

@@ -35,6 +35,7 @@ class Profile:
     kind: str = ""
     also: tuple[str, ...] = ()  # names that are right as well
     most_pps: float = 6_000.0
+    forged: bool = False  # whether its sources are invented
 
     @property
     def name(self) -> str:
@@ -75,7 +76,7 @@ TOOLS = (
     Profile(tools.game_queries, "udp_flood", most_pps=30_000),
     Profile(tools.dns_questions, "dns_query_flood", ("udp_flood",), most_pps=30_000),
     Profile(tools.junk_to_dns, "udp_flood", most_pps=30_000),
-    Profile(tools.router_advertisements, "icmp_flood", most_pps=30_000),
+    Profile(tools.router_advertisements, "icmp_flood", most_pps=30_000, forged=True),
     Profile(tools.junk_on_connections, "ack_flood", most_pps=30_000),
     Profile(tools.junk_to_collectors, "udp_flood", most_pps=30_000),
     Profile(tools.upgrades_again, "http_flood"),
@@ -99,8 +100,8 @@ class Method:
 
     @property
     def forged(self) -> bool:
-        """Whether its sources are drawn from all addresses."""
-        return all(vector.source.forged and not vector.source.count for vector in self.vectors)
+        """Whether none of its sources sent it: drawn from all addresses, or those of victims."""
+        return all(vector.source.forged for vector in self.vectors)
 
 
 @cache

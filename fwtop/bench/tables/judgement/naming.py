@@ -33,7 +33,21 @@ def _totals(scores: Scores) -> list[Result]:
         Result("ordinary windows with an alarm", "share", (alarmed,)),
         Result("expected calibration error", "share", (scores.calibration_error,)),
         Result("windows", "windows", (float(scores.windows),)),
+        *_spoofing(scores),
     ]
+
+
+def _spoofing(scores: Scores) -> list[Result]:
+    """Return how spoofing was estimated, of the findings that are about packets of an attack."""
+    counts = {
+        "spoofing: findings": len(scores.spoofing),
+        "spoofing: forged": scores.forged,
+        "spoofing: asserted": scores.asserted(forged=True) + scores.asserted(forged=False),
+        "spoofing: asserted wrongly": scores.asserted(forged=False),
+    }
+    rows = [Result(name, "findings", (float(count),)) for name, count in counts.items()]
+    error = Result("spoofing: expected calibration error", "share", (scores.spoofing_calibration_error,))
+    return [*rows, error]
 
 
 def _results(scores: Scores) -> list[Result]:
@@ -47,11 +61,12 @@ def _results(scores: Scores) -> list[Result]:
 
 
 def _lines(scores: Scores) -> list[str]:
-    width = max((len(kind) for kind in scores.kinds), default=0)
+    totals = _totals(scores)
+    width = max(len(name) for name in (*scores.kinds, *(one.name for one in totals)))
     rows = [
         f"{kind:<{width}}  {scores.count(kind):>7}  {scores.precision(kind):>9.3f}  "
         f"{scores.recall(kind):>6.3f}  {scores.f1(kind):>6.3f}"
         for kind in scores.kinds
     ]
-    totals = [f"{one.name:<{width}}  {one.values[0]:>7.4g}" for one in _totals(scores)]
-    return [f"{'kind':<{width}}  attacks  precision  recall      F1", *rows, "", *totals]
+    ends = [f"{one.name:<{width}}  {one.values[0]:>7.4g}" for one in totals]
+    return [f"{'kind':<{width}}  attacks  precision  recall      F1", *rows, "", *ends]
