@@ -78,6 +78,40 @@ def test_requests_that_announce_a_body_make_the_difference() -> None:
         assert kinds(judge(sockets, advisor, at=3.0)) == [kind], "the requests have left the window"
 
 
+UNSEEN = {  # pieces of tools, as they follow the request
+    "slowhttptest, the longest name": (b"X-%s: a\r\n" % (b"f" * 34), "slow_headers"),
+    "slowloris": (b"X-a: 4131\r\n", "slow_headers"),
+    "slowhttptest, body": (b"&Kq3=Zt9aa", "slow_body"),
+    "R-U-Dead-Yet": (b"A", "slow_body"),
+}
+
+
+@pytest.mark.parametrize("tool", UNSEEN)
+def test_pieces_tell_of_requests_that_nobody_saw_whether_they_have_a_body(tool: str) -> None:
+    """Who begins to watch later sees only what trickles."""
+    data, kind = UNSEEN[tool]
+    sockets = table(("crumbs", 300, 10), *CLIENTS)
+    frames = [(0.05 * at, segment(at, data)) for at in range(10)]
+    window = replace(make_window(make_batch(frames), 3.0, live=True), sockets=sockets)
+    advisor = Advisor()
+    [attack] = advisor.judge(window, make_tables(window)).attacks
+    assert attack.kind == kind
+    assert any("send form data" in line for line in attack.evidence) == (kind == "slow_body")
+    assert kinds(judge(sockets, advisor, at=3.0)) == [kind], "the pieces have left the window"
+
+
+def test_header_lines_tell_though_the_request_could_have_a_body() -> None:
+    """slowhttptest -H -t POST: the head of the request never ends."""
+    sockets = table(("crumbs", 300, 10), *CLIENTS)
+    head, more = b"POST / HTTP/1.1\r\nHost: shop.example\r\n", b"X-a: b\r\n"
+    advisor, found = Advisor(), []
+    for data in (head, more):
+        frames = [(0.05 * at, segment(at, data)) for at in range(10)]
+        window = replace(make_window(make_batch(frames), 3.0, live=True), sockets=sockets)
+        found += kinds(advisor.judge(window, make_tables(window)))
+    assert found == ["slow_body", "slow_headers"]
+
+
 LOGS = (
     b"<134>Nov 22 18:00:00 web-7 nginx[311]: GET /shop 200",
     b'{"@timestamp":"2026-11-22T18:00:00Z","level":"info"}',

@@ -111,11 +111,19 @@ def behaviours(held: Connections) -> dict[str, Mask]:
 
 
 def measured(
-    group: Group, table: SocketTable, *, posts: F64, foreign: F64, usual: float | None, known: U64
+    group: Group,
+    table: SocketTable,
+    *,
+    posts: F64,
+    forms: F64,
+    foreign: F64,
+    usual: float | None,
+    known: U64,
 ) -> Group:
     """Return the group with its features.
 
     `posts` tells of requests in samples of these connections whether they announce a body (1) or not (0),
+    `forms` of connections whose request wasn't seen whether they send form data (1) or header lines (0),
     `foreign` of connections with sampled data whether it is of another protocol than the web's (1) or not,
     `usual` how many connections did the same before, `known` the sources that were served before.
     """
@@ -138,7 +146,7 @@ def measured(
         features["fresh"] = float((held.since_received < _FRESH_SECONDS).mean())
         features["seconds"] = float(np.median(held.since_received))
     if group.behaviour == WAITING:
-        features |= _of_requests(held, posts)
+        features |= _of_requests(held, posts, forms)
         if len(foreign) >= _LEAST_KNOWN:
             features["foreign"] = float(foreign.mean())
     if group.behaviour == STALLED:
@@ -158,7 +166,7 @@ def _per_source(group: Group) -> float:
     return float(np.median(of_each)) if group.share >= 1 else 1 + float((of_each - 1).mean()) / group.share
 
 
-def _of_requests(held: Connections, posts: F64) -> dict[str, float]:
+def _of_requests(held: Connections, posts: F64, forms: F64) -> dict[str, float]:
     size = held.received.astype(np.float64)
     several = held.segments_in >= 2
     never = held.segments_out == 0
@@ -173,4 +181,6 @@ def _of_requests(held: Connections, posts: F64) -> dict[str, float]:
         features["alike"] = float((np.abs(first - np.median(first)) <= _SAME).mean())
     if len(posts) >= _LEAST_KNOWN:
         features["posts"] = float(posts.mean())
+    if len(forms) >= _LEAST_KNOWN:
+        features["forms"] = float(forms.mean())
     return features

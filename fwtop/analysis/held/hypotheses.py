@@ -23,7 +23,8 @@ FEATURES = {
     "unanswered": "share that never got an answer: of a pool's connections earlier requests were answered",
     "pieces": "share that sent two or more pieces of 128 bytes or less on average, and got no answer",
     "alike": "share of the first pieces that have the same length within 8 bytes: one tool made them",
-    "posts": "share of the sampled requests that announce a body (POST, PUT, PATCH)",
+    "posts": "share of the sampled requests that announce a body (POST, PUT, PATCH), no header lines later",
+    "forms": "share that send form data, not header lines: of those whose request wasn't seen",
     "foreign": "share whose sampled pieces are of neither HTTP nor TLS: logs, measurements, messages",
     "pace": "bytes a second that a connection sends, in the median",
     "fresh": "share that is younger than a minute",
@@ -91,7 +92,7 @@ _REQUESTS = (
 HYPOTHESES = (
     Hypothesis(
         WAITING, "Slow headers (Slowloris)", -1.0,
-        (*_REQUESTS, Says("posts", 0.1, 1.0, 0.6, -4.0)),
+        (*_REQUESTS, Says("posts", 0.1, 1.0, 0.6, -4.0), Says("forms", 0.1, 0.0, 0.6, -4.0)),
         "slow_headers",
         "{n} connections to port {port} began a request and have not finished it for {seconds} s",
         "client_header_timeout 10s; reset_timedout_connection on;",
@@ -99,7 +100,7 @@ HYPOTHESES = (
     ),
     Hypothesis(
         WAITING, "Slow body (R-U-Dead-Yet)", -2.0,
-        (*_REQUESTS, Says("posts", 0.1, -4.0, 0.6, 4.0)),
+        (*_REQUESTS, Says("posts", 0.1, -4.0, 0.6, 4.0), Says("forms", 0.1, -4.0, 0.6, 1.3)),
         "slow_body",
         "{n} connections to port {port} announced a body and have not sent it for {seconds} s",
         "client_body_timeout 10s; reset_timedout_connection on;",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,10 +24,12 @@ _SURE = 0.8  # probability from which an attack is named
 _BODIES = (b"POST", b"PUT ", b"PATC")
 _METHODS = (*_BODIES, b"GET ", b"HEAD", b"OPTI", b"DELE")
 _NAMED = 3  # sources
-_PIECE = 24  # bytes of data that tell whose they are
+_PIECE = 64  # bytes of data that tell whose they are: slowhttptest's header names have up to 34
 _OF_THE_WEB = re.compile(  # a request, a header line, form data, a TLS record
-    rb"[A-Z]{3,7} [/*]|[\w-]+:|[\w.%+*~=&-]*$|\r?\n|[\x14-\x17]\x03"
+    rb"[A-Z]{3,7} [/*]|[\w-]+:|[\w.%+*~=&-]{24}|[\w.%+*~=&-]*$|\r?\n|[\x14-\x17]\x03"
 )
+_FORM = re.compile(rb"[\w.%+*~=&-]+")
+_HEADER = re.compile(rb"[\w-]+:|[ -~]*\r?\n|[ :/;,()]$")  # a line, its end, or one of its bytes
 _REAL = Spoof(0.0, ("every connection finished its handshake",))
 
 
@@ -72,8 +75,7 @@ def held_connections(context: AnalysisContext) -> list[Finding]:
                 measured(
                     group,
                     table,
-                    posts=_posts(context, group) if group.behaviour == WAITING else np.zeros(0),
-                    foreign=_foreign(context, group) if group.behaviour == WAITING else np.zeros(0),
+                    **_said(context, group),
                     usual=context.held_memory.usual(group.port, group.behaviour),
                     known=context.held_memory.known,
                 )
@@ -142,6 +144,8 @@ def _evidence(held: Held) -> list[str]:
         lines.append(f"{percent(features['alike'])} began with the same number of bytes: one tool made them")
     if features.get("posts", 0.0) > 0.5:
         lines.append(f"{percent(features['posts'])} of the sampled requests announce a body")
+    if features.get("forms", 0.0) > 0.5:
+        lines.append(f"{percent(features['forms'])} of the others that were sampled send form data")
     lines.append(f"they are {percent(features['of_port'])} of the connections to that port")
     if features.get("times_usual", 0.0) > 2:
         lines.append(f"{features['times_usual']:,.0f} times as many as usual")
@@ -171,20 +175,32 @@ def _flows(packets: PacketBatch) -> U64:
     return flow_of(packets.src_hi, packets.src_lo, *ports)
 
 
-def _posts(context: AnalysisContext, group: Group) -> F64:
-    """Tell of each request of these connections that was sampled whether it announces a body (1 or 0)."""
-    said = ((flow, piece[:4]) for flow, piece in _pieces(context, group))
-    seen = {flow: method in _BODIES for flow, method in said if method in _METHODS}
-    return context.held_memory.posts(flows_of(group.connections), seen)
+def _said(context: AnalysisContext, group: Group) -> dict[str, F64]:
+    """Return what the sampled data of these connections says, for features; nothing of those without any.
+
+    What comes in the same window as the request may be the rest of its head, and isn't counted.
+    """
+    if group.behaviour != WAITING:
+        return dict.fromkeys(("posts", "forms", "foreign"), np.zeros(0))
+    pieces, memory, flows = _pieces(context, group), context.held_memory, flows_of(group.connections)
+    requests = {flow: piece[:4] in _BODIES for flow, piece in pieces if piece[:4] in _METHODS}
+    parts: dict[int, bool] = {}
+    for flow, piece in pieces:
+        form = _FORM.fullmatch(piece) is not None
+        if flow not in requests and (form or _HEADER.match(piece)):
+            parts[flow] = parts.get(flow, True) and form
+    memory.hear(requests, parts)
+    foreign = _foreign(pieces, memory.requested)
+    return {"posts": memory.posts(flows), "forms": memory.forms(flows), "foreign": foreign}
 
 
-def _foreign(context: AnalysisContext, group: Group) -> F64:
+def _foreign(pieces: list[tuple[int, bytes]], known: Collection[int]) -> F64:
     """Tell of each of these connections with sampled data whether it is of neither HTTP nor TLS (1 or 0).
 
     Parts of a request are header lines or form data; where its beginning was seen, whatever follows is.
     """
-    known, said = context.held_memory.requested, dict[int, bool]()
-    for flow, piece in _pieces(context, group):
+    said: dict[int, bool] = {}
+    for flow, piece in pieces:
         said[flow] = said.get(flow, True) and flow not in known and not _OF_THE_WEB.match(piece)
     return np.array([*said.values()], np.float64)
 

@@ -35,6 +35,7 @@ class HeldMemory:
         self._last: tuple[float, SocketTable] | None = None
         self.known: U64 = np.zeros(0, np.uint64)
         self._posts: dict[int, bool] = {}  # by connection
+        self._forms: dict[int, bool] = {}  # by connection
 
     def usual(self, port: int, behaviour: str) -> float | None:
         """Return how many connections usually do that, None as long as nothing is known."""
@@ -42,13 +43,25 @@ class HeldMemory:
             return None
         return self._usual.get((port, behaviour), 0.0)
 
-    def posts(self, flows: U64, seen: Mapping[int, bool]) -> F64:
-        """Return which requests of these connections announced a body: those `seen` now, and those before.
+    def hear(self, posts: Mapping[int, bool], forms: Mapping[int, bool]) -> None:
+        """Keep of connections whether their request announces a body, and whether pieces are form data.
 
-        A connection that is held says its request once, and the window forgets it after seconds.
+        A connection that is held says its request once, and the window forgets it after seconds. A piece that
+        isn't form data is a header line, and who sends one has sent no body so far.
         """
-        self._posts |= seen
-        return np.array([self._posts[flow] for flow in flows.tolist() if flow in self._posts], np.float64)
+        self._posts |= posts
+        for flow, form in forms.items():
+            self._forms[flow] = self._forms.get(flow, True) and form
+
+    def posts(self, flows: U64) -> F64:
+        """Return which requests of these connections announced a body, without header lines later."""
+        known = (flow for flow in flows.tolist() if flow in self._posts)
+        return np.array([self._posts[flow] and self._forms.get(flow, True) for flow in known], np.float64)
+
+    def forms(self, flows: U64) -> F64:
+        """Return which of these connections, of those whose request wasn't seen, send form data."""
+        unknown = (flow for flow in flows.tolist() if flow in self._forms and flow not in self._posts)
+        return np.array([self._forms[flow] for flow in unknown], np.float64)
 
     @property
     def requested(self) -> Collection[int]:
@@ -56,10 +69,11 @@ class HeldMemory:
         return self._posts.keys()
 
     def forget_closed(self, table: SocketTable) -> None:
-        """Forget the requests of connections that are no longer open."""
-        if self._posts:
+        """Forget what connections sent that are no longer open."""
+        if self._posts or self._forms:
             still = set(flows_of(table.connections).tolist())
             self._posts = {flow: post for flow, post in self._posts.items() if flow in still}
+            self._forms = {flow: form for flow, form in self._forms.items() if flow in still}
 
     def learn(
         self, now: float, table: SocketTable, numbers: dict[tuple[int, str], int], *, quiet: bool
