@@ -31,6 +31,7 @@ PACKAGE_OF = {
     "iptables-legacy-restore": "iptables",
     "iptables-legacy-save": "iptables",
     "iptables-nft": "iptables",
+    "iptables-nft-restore": "iptables",
     "iptables-nft-save": "iptables",
     "iptables-restore": "iptables",
     "iptables-save": "iptables",
