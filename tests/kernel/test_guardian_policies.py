@@ -7,14 +7,13 @@ import json
 import os
 import shutil
 import signal
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from guardian_bench import Bench
-from test_guardian_programs import ACCESS, LISTS, POLICIES, READ, RULES, as_user, open_to_groups
+from program_bench import LISTS, POLICIES, READ, RULES, as_user, bench, open_to_groups
 
 from fwtop.cli.policy.live import TRIED_BY, Live
 from fwtop.cli.policy.versions import Versions
@@ -25,24 +24,9 @@ from fwtop.model.protocol import MAX_POLICY, Undo
 from fwtop.model.rule import Kind
 
 pytestmark = pytest.mark.kernel
-__all__ = ["open_to_groups"]
+__all__ = ["bench", "open_to_groups"]
 BLOCK = 'schema = 1\n[list.bad]\nentries = ["{}"]\n[[block]]\nlist = "bad"\n'
 ATTACHED = 'schema = 1\n[list.bad]\nfile = "bad.txt"\n[[block]]\nlist = "bad"\n'
-
-
-@pytest.fixture(scope="module")
-def bench(shared_pair) -> Iterator[Bench]:
-    directory = Path(tempfile.mkdtemp(prefix="fwtop-api"))
-    directory.chmod(0o755)
-    (directory / "guard.toml").write_text(ACCESS)
-    made = Bench(shared_pair, directory)
-    made.connect().close()
-    try:
-        with made.connect():
-            yield made
-    finally:
-        made.close()
-        shutil.rmtree(directory)
 
 
 @pytest.fixture(autouse=True)

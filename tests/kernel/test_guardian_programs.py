@@ -7,20 +7,16 @@ import io
 import json
 import os
 import re
-import shutil
 import socket
-import tempfile
-import traceback
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from guardian_bench import Bench
+from program_bench import ACCESS, LISTS, NOBODY, NONE, POLICIES, READ, RULES, as_user, bench, open_to_groups
 
 from fwtop.cli.policy.live import TRIED_BY, Live
 from fwtop.client import program
-from fwtop.kernel.namespaces import enter_named
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import (
     PROGRAM,
@@ -37,57 +33,11 @@ from fwtop.model.protocol import (
 )
 
 pytestmark = pytest.mark.kernel
+__all__ = ["bench", "open_to_groups"]
 EXAMPLES = re.findall(r"```python\n(.*?)```", (Path(__file__).parents[2] / "docs/API.md").read_text(), re.S)
-READ, LISTS, RULES, NONE, POLICIES = 61_001, 61_002, 61_003, 61_004, 61_005  # groups
-NOBODY = 65_534
 MAKERS = {f"program of user {NOBODY}", "policy", TRIED_BY}
 # What the examples of the document print, each of them one of these
 SAID = (("198.51.100.0/24", "203.0.113.9"), ("'kept': 1", f"program of user {NOBODY}"), ("192.0.2.0/24",))
-ACCESS = f"[access]\nread = [{READ}]\nlists = [{LISTS}]\nrules = [{RULES}]\npolicies = [{POLICIES}]\n"
-
-
-@pytest.fixture(scope="module")
-def bench(shared_pair) -> Iterator[Bench]:
-    directory = Path(tempfile.mkdtemp(prefix="fwtop-api"))
-    directory.chmod(0o755)
-    (directory / "guard.toml").write_text(ACCESS)
-    made = Bench(shared_pair, directory)
-    made.connect().close()
-    try:
-        with made.connect():
-            yield made
-    finally:
-        made.close()
-        shutil.rmtree(directory)
-
-
-def as_user(bench: Bench, groups: list[int], work: Callable[[], str]) -> str:
-    """Have a process of an ordinary user in the victim's namespace do something; returns what it says."""
-    reader, writer = os.pipe()
-    if not (child := os.fork()):
-        with contextlib.suppress(BaseException):
-            try:
-                enter_named(bench.netns)
-                os.setgroups(groups)
-                os.setresgid(NOBODY, NOBODY, NOBODY)
-                os.setresuid(NOBODY, NOBODY, NOBODY)
-                said = work()
-            except BaseException:
-                said = traceback.format_exc()
-            os.write(writer, said.encode()[:60_000])
-        os._exit(0)
-    os.close(writer)
-    with os.fdopen(reader) as file:
-        said = file.read()
-    os.waitpid(child, 0)
-    return said
-
-
-@pytest.fixture
-def open_to_groups(bench: Bench, poll_until) -> None:
-    """The socket is open once the guardian has read its file."""
-    [path] = bench.directory.glob("*.api")
-    poll_until(lambda: path.stat().st_mode & 0o777 == 0o666, 20)
 
 
 @pytest.mark.parametrize("example", EXAMPLES)
