@@ -36,3 +36,14 @@ def test_blocking_clients_harms_them_as_predicted(installed: Path) -> None:
     left = [entry.name for entry in Path("/run/netns").glob("fwtop-lab-*")]
     running = {path.name for path in Path("/run/fwtop-lab").glob("*")}
     assert [name for name in left if name.split("-")[2] not in running] == []
+
+
+def test_proposals_stop_what_they_promise_and_are_taken_down() -> None:
+    document = document_of("proposals", "few_sources", "--quick", "--json")
+    *rules, difference = document["rows"]
+    assert [row["name"].split(": ")[2] for row in rules] == ["predicted", "stopped"] * 2
+    assert all(row["median"] > 0.9 for row in rules)
+    assert difference["high"] <= 10
+    left = [entry.name for entry in Path("/run/netns").glob("fwtop-lab-*")]
+    running = {path.name for path in Path("/run/fwtop-lab").glob("*")}
+    assert [name for name in left if name.split("-")[2] not in running] == []

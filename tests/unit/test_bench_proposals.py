@@ -25,7 +25,7 @@ def _promise(predicted: float, dropped: int) -> Promise:
 def test_the_first_two_rules_against_the_attack_are_tried() -> None:
     proposals = [
         _proposal(1, "upstream", fwtop=""),  # advice
-        _proposal(2, "notrack"),  # drops nothing
+        _proposal(2, "harden", attack_share=0.0),  # drops nothing
         _proposal(3, attack="port scan"),  # a small part of the traffic
         _proposal(4),  # a list that no command line holds
         _proposal(5, "ipset", fwtop="fwtop block 192.0.2.0/24"),

@@ -18,7 +18,7 @@ from fwtop.bench.accuracy.measured_harm import forget_session
 from fwtop.bench.programs import run_fwtop
 from fwtop.lab.namespaces import run as run_tool
 from fwtop.lab.run import Lab
-from fwtop.model.rule import DROP_NOTHING, Kind
+from fwtop.model.rule import Kind
 
 _PPS = 20_000  # low enough that nothing is lost for lack of CPU time
 _TRIED = 2  # proposals of a scenario
@@ -105,12 +105,12 @@ def _tried(lab: Lab, observation: dict[str, Any], seconds: float) -> Iterator[Pr
 
 
 def offered(observation: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the first proposals that are rules against the attack that is most of the traffic."""
+    """Return the first rules that promise to stop something of the attack that is most of the traffic."""
     whole = {attack["title"] for attack in observation["attacks"] if attack["share"] >= _WHOLE}
     rules = [
         proposal
         for proposal in observation["proposals"]
-        if proposal["fwtop"] and proposal["kind"] not in DROP_NOTHING and proposal["attack"] in whole
+        if proposal["fwtop"] and proposal["attack_share"] > 0 and proposal["attack"] in whole
     ]
     return rules[:_TRIED]
 
