@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from fwtop.bench.accuracy.promises import Counts, Promise, compared, offered
-from fwtop.bench.tables.judgement.proposals import chosen, missed, to_document
+from fwtop.bench.frame import Options
+from fwtop.bench.tables.judgement.proposals import chosen, missed, run, to_document
 from fwtop.model.errors import FwtopError
 
 _BEFORE, _AFTER = Counts(frames=1_000, datagrams=900, dropped=7), Counts(41_000, 20_900, 19_007)
@@ -47,8 +48,14 @@ def test_rules_behind_reassembly_are_compared_by_datagrams(kind: str, came: int)
     assert promise.points == pytest.approx(abs(95 - 1_900_000 / came))
 
 
-def test_a_rule_that_nothing_reached_stopped_nothing() -> None:
-    assert compared("few_sources", _proposal(1), _BEFORE, _BEFORE).points == pytest.approx(95)
+def test_a_rule_that_nothing_came_to_is_told_and_not_counted(monkeypatch) -> None:
+    unmet = compared("udp_flood_vlan", _proposal(1, "string"), _BEFORE, _BEFORE)
+    monkeypatch.setattr(
+        "fwtop.bench.tables.judgement.proposals.try_scenario", lambda *_: [_promise(1.0, 980), unmet]
+    )
+    document = run(Options(captures=("udp_flood_vlan",)))
+    assert document.results[-1].values == pytest.approx((2.0,))
+    assert "udp_flood_vlan: predicted 95.0%, but the kernel drops the flood before it" in document.notes[0]
 
 
 def test_the_last_line_has_median_and_worst() -> None:

@@ -32,7 +32,8 @@ def run(options: Options) -> Document:
         except FwtopError as error:  # the others can still be measured
             notes.append(f"left out: {name}: {safe_text(error)}")
             continue
-        promises += found
+        promises += [one for one in found if one.came]
+        notes += [unmet(one) for one in found if not one.came]
         if not found:
             notes.append(f"{name}: no rule was proposed")
     progress("")
@@ -51,6 +52,14 @@ def chosen(names: tuple[str, ...], *, quick: bool) -> list[str]:
                 2,
             )
     return [*names] or ([*_QUICK] if quick else known)
+
+
+def unmet(promise: Promise) -> str:
+    """Return a line for a rule that no packet of the flood came to."""
+    return (
+        f"{promise.scenario}: predicted {promise.predicted:.1%}, but the kernel drops the flood before "
+        f"it comes to where the rule stands: {promise.summary}"
+    )
 
 
 def to_document(promises: Sequence[Promise], notes: Sequence[str]) -> Document:
