@@ -26,7 +26,7 @@ _TIME, _LENGTH, _WHO, _VERDICT = 12, 5, 11, 18
 _SHORT_WHO, _SHORT_VERDICT, _LONG_VERDICT = 6, 13, 26
 _INFO = 38  # flags, sequence number and window
 _LEAST_INFO = 8
-_NARROW, _LENGTH_FROM, _WIDE = 100, 90, 140
+_NARROW, _LENGTH_FROM, _VERDICT_FROM, _WIDE = 100, 90, 80, 140
 ORDERING = Ordering(key=lambda item: str(item.number), search=lambda item: str(item.number))
 _ABBREVIATED = {
     "allowed": "allow",
@@ -119,7 +119,8 @@ def packet_view(width: int, items: Sequence[PacketRow], *, judged: bool) -> View
     """Choose the columns for the packets that are visible, in `width` cells."""
     narrow = width < _NARROW
     who = Column("who", _SHORT_WHO, _short_who) if narrow else Column("who", _WHO, lambda i, _: who_line(i))
-    room_for_verdict = _SHORT_VERDICT if narrow else _LONG_VERDICT if width >= _WIDE else _VERDICT
+    short = width < _VERDICT_FROM
+    room_for_verdict = _SHORT_VERDICT if short else _LONG_VERDICT if width >= _WIDE else _VERDICT
     verdict = Column("verdict", room_for_verdict, lambda *_: [], drawn=verdict_line)
     before = [Column("time UTC", _TIME, lambda item, _: [(clock_text(item.unix_ns), DIM)])]
     if width >= _LENGTH_FROM:
