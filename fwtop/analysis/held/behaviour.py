@@ -77,7 +77,7 @@ def groups(table: SocketTable) -> Iterator[Group]:
     """Yield what is worth judging: connections to a port that keep something waiting, in numbers."""
     held = table.connections
     done = behaviours(held)
-    for port in np.unique(held.port).tolist():
+    for port in np.flatnonzero(np.bincount(held.port)).tolist():
         here = held.port == port
         doing = {behaviour: here & mask for behaviour, mask in done.items()}
         _move_queued(held, doing)
