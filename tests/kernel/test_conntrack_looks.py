@@ -16,26 +16,26 @@ from tests.kernel.wire import inside
 pytestmark = pytest.mark.kernel
 
 
-@pytest.fixture
-def netns() -> Iterator[str]:
-    name = f"fwc{os.getpid()}"
+@contextlib.contextmanager
+def _namespace(name: str) -> Iterator[str]:
     ip("netns", "add", name)
     try:
         yield name
     finally:
         with contextlib.suppress(AssertionError):
             ip("netns", "delete", name)
+
+
+@pytest.fixture
+def netns() -> Iterator[str]:
+    with _namespace(f"fwc{os.getpid()}") as name:
+        yield name
 
 
 @pytest.fixture
 def neighbour() -> Iterator[str]:
-    name = f"fwc{os.getpid()}n"
-    ip("netns", "add", name)
-    try:
+    with _namespace(f"fwc{os.getpid()}n") as name:
         yield name
-    finally:
-        with contextlib.suppress(AssertionError):
-            ip("netns", "delete", name)
 
 
 def test_what_comes_first_is_a_fair_sample(netns: str) -> None:
