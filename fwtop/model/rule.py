@@ -267,6 +267,7 @@ class RuleStatus:
     packets: int = 0
     bytes: int = 0
     pps: float = 0.0
+    counted_at: float | None = None  # Unix seconds: when the counters were read; None: not yet
     expires: float | None = None  # Unix seconds
     confirm_by: float | None = None  # provisional only: Unix seconds
     note: str = ""  # why it was reverted, or a warning

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -17,6 +18,15 @@ from fwtop.stats.ledger import balance
 
 CODE = 7
 DROPS = (DropCount("netfilter", "NETFILTER_DROP", 600, code=CODE),)
+
+
+SECOND = 1_000_000_000  # of the kernel's clock, in ns
+BOOT = time.time() - time.monotonic()  # Unix seconds
+
+
+def read_at(second: int) -> float:
+    """Return the wall clock's time just after the last packet of that second."""
+    return BOOT + second - 0.001
 
 
 def drops(count: int, weight: float = 1.0, length: int = 114, **columns: int) -> PacketBatch:
@@ -72,10 +82,23 @@ def test_counter_decides_where_the_conditions_dont(kind: Kind, changes: dict[str
     attribution = DropAttribution()
     share = 0.0
     for reading in range(6):  # of 40,000 bytes that may be its own it counts 10,000
-        now = status(Match(protocol=17), kind, bytes=10_000 * reading, **changes)
-        marked = attribution.mark(drops(400, protocol=17), counters(), [now])
+        now = status(Match(protocol=17), kind, bytes=10_000 * reading, counted_at=read_at(reading), **changes)
+        marked = attribution.mark(drops(400, protocol=17, time_ns=SECOND * reading), counters(), [now])
         share = float((marked.rule == 5).mean())
     assert share == pytest.approx(0.25, abs=0.1)
+
+
+def test_readings_that_come_late_dont_make_drops_foreign() -> None:
+    """The first reading of the counter arrives at once, each later one half a second after it was made."""
+    attribution = DropAttribution()
+    shares = []
+    for half in range(1, 11):  # polls of half a second, in which the rule drops all of 20,000 bytes
+        second = half // 2 if half < 4 else (half - 1) // 2
+        now = status(Match(protocol=17), bytes=40_000 * second, counted_at=read_at(second))
+        times = np.linspace(half - 1, half, 200, endpoint=False) * SECOND // 2 + 1
+        batch = replace(drops(200, protocol=17), time_ns=times.astype(np.int64))
+        shares.append(float((attribution.mark(batch, counters(), [now]).rule == 5).mean()))
+    assert shares == [1.0] * len(shares)
 
 
 def test_only_active_rules_and_their_kind_of_drop_count() -> None:

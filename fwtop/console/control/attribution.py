@@ -22,7 +22,7 @@ from fwtop.analysis.window.traffic import chances
 from fwtop.model.addresses.roles import AllowedPeer
 from fwtop.model.rule import ACTIVE_STATES, Kind, Match, RuleStatus
 from fwtop.model.traffic.counters import Counters
-from fwtop.model.traffic.packets import Hook, Mask, PacketBatch
+from fwtop.model.traffic.packets import F64, Hook, Mask, PacketBatch
 
 NETFILTER_KINDS = frozenset(
     {Kind.IPSET, Kind.HASHLIMIT, Kind.STRING, Kind.NFTABLES, Kind.CONNLIMIT, Kind.PROTECT}
@@ -38,32 +38,57 @@ _FEW = 50  # samples
 
 
 @dataclass
-class _Ratio:
-    """What a rule counted, against what it may have dropped: in bytes, which fragments don't change."""
+class _Candidates:
+    """Sampled drops that may be a rule's."""
 
-    counted: int  # at the last reading
-    waiting: float = 0.0  # bytes of samples since
+    size: float = 0.0  # bytes that they stand for
     samples: int = 0
-    readings: deque[tuple[float, float, int]] = field(default_factory=lambda: deque(maxlen=_READINGS))
+
+    def add(self, sizes: F64) -> None:
+        self.size += float(sizes.sum())
+        self.samples += len(sizes)
+
+
+@dataclass
+class _Ratio:
+    """What a rule counted, against what it may have dropped: in bytes, which fragments don't change.
+
+    A reading of the counter arrives up to a second late, sometimes more and sometimes less. So the samples'
+    own times say which of two readings they lie between.
+    """
+
+    counted: int  # bytes at the last reading up to which all samples are here
+    counted_at: float | None  # Unix seconds
+    next_counted: int = 0  # bytes at a later reading, before which samples may still be on their way
+    next_at: float | None = None
+    before: _Candidates = field(default_factory=_Candidates)  # up to the later reading
+    after: _Candidates = field(default_factory=_Candidates)
+    readings: deque[tuple[_Candidates, int]] = field(default_factory=lambda: deque(maxlen=_READINGS))
     is_whole: bool = False  # the present interval began with a reading
 
-    def add(self, size: float, samples: int, counted: int) -> None:
-        """Add the samples of a poll and the counter as last read."""
-        self.waiting += size
-        self.samples += samples
-        if counted == self.counted:
-            return
-        if self.is_whole:
-            self.readings.append((self.waiting, counted - self.counted, self.samples))
-        self.counted, self.waiting, self.samples, self.is_whole = counted, 0.0, 0, True
+    def add(self, times: F64, sizes: F64, newest: float, status: RuleStatus) -> None:
+        """Add a poll's candidates and the counter as last read; `newest`: time of the poll's last sample."""
+        if self.next_at is None and status.counted_at not in (None, self.counted_at):
+            self.next_counted, self.next_at = status.bytes, status.counted_at
+        early = times <= (np.inf if self.next_at is None else self.next_at)
+        self.before.add(sizes[early])
+        self.after.add(sizes[~early])
+        if self.next_at is not None and newest > self.next_at:
+            self._close()
+
+    def _close(self) -> None:
+        if self.is_whole and self.before.samples:
+            self.readings.append((self.before, self.next_counted - self.counted))
+        self.counted, self.counted_at, self.next_at = self.next_counted, self.next_at, None
+        self.before, self.after, self.is_whole = self.after, _Candidates(), True
 
     @property
     def share(self) -> float | None:
         """Share of the candidates that the rule dropped; None while that isn't known."""
-        possible = sum(reading[0] for reading in self.readings)
-        if sum(reading[2] for reading in self.readings) < _FEW or possible <= 0:
+        possible = sum(candidates.size for candidates, _ in self.readings)
+        if sum(candidates.samples for candidates, _ in self.readings) < _FEW or possible <= 0:
             return None
-        share = sum(reading[1] for reading in self.readings) / possible
+        share = sum(counted for _, counted in self.readings) / possible
         return 1.0 if share >= _CERTAIN else max(share, 0.0)
 
 
@@ -102,21 +127,20 @@ class DropAttribution:
         """Return for each drop the number of its rule, 0 for none."""
         numbers = np.zeros(len(drops), np.uint32)
         free = ~allowed_rows(allowed, drops)
-        clock = time.time() - time.monotonic()
+        times = drops.time_ns / 1e9 + (time.time() - time.monotonic())  # Unix seconds
         for status in rules:
             rule = status.rule
-            hit = free & (numbers == 0) & match_rows(_known(status), drops)
-            hit &= drops.time_ns / 1e9 + clock >= rule.created
-            hit &= self._chosen(status, drops, hit)
+            hit = free & (numbers == 0) & match_rows(_known(status), drops) & (times >= rule.created)
+            hit &= self._chosen(status, drops, times, hit)
             numbers[hit] = int(rule.id)
         return numbers
 
-    def _chosen(self, status: RuleStatus, drops: PacketBatch, hit: Mask) -> Mask:
+    def _chosen(self, status: RuleStatus, drops: PacketBatch, times: F64, hit: Mask) -> Mask:
         """Choose among the candidates as many as the rule's counter says."""
-        size = drops.weight[hit] * np.maximum(drops.length[hit].astype(np.float64) - _LINK_BYTES, 1.0)
-        ratio = self._ratios.setdefault(status.rule.id, _Ratio(status.bytes))
+        sizes = drops.weight[hit] * np.maximum(drops.length[hit].astype(np.float64) - _LINK_BYTES, 1.0)
+        ratio = self._ratios.setdefault(status.rule.id, _Ratio(status.bytes, status.counted_at))
         if status.rule.kind in NETFILTER_KINDS:
-            ratio.add(float(size.sum()), int(hit.sum()), status.bytes)
+            ratio.add(times[hit], sizes, float(times.max()), status)
         share = ratio.share
         if share is None:
             # A rate limit or a list that is known in part decides nothing by itself

@@ -81,6 +81,7 @@ class RuleCounters:
         """Take functions that read all counters, and a compiled rule's busiest sources and place."""
         self._read = read
         self._read_at = 0.0
+        self._counted_at = 0.0  # Unix seconds
         self._counts: dict[str, Count] = {}
         self._pps: dict[str, float] = {}
         self._entries = EntryCounts(compiled)
@@ -98,6 +99,8 @@ class RuleCounters:
             if before is not None and elapsed >= _COUNT_SECONDS:
                 self._pps[rule_id] = max(0, count.packets - before.packets) / elapsed
         self._counts, self._read_at = counts, now
+        # Half way through: one kind of rule is read after another
+        self._counted_at = time.time() - (time.monotonic() - now) / 2
 
     def counted(self, entry: Entry) -> Entry:
         """Return an entry with its present counts."""
@@ -124,6 +127,7 @@ class RuleCounters:
             packets=counted.packets,
             bytes=counted.bytes,
             pps=self._pps.get(entry.rule.id, 0.0) if active else 0.0,
+            counted_at=self._counted_at if entry.rule.id in self._counts else None,
             expires=wall + entry.expires if active else entry.ended,
             confirm_by=wall + entry.confirm_by if active and entry.confirm_by is not None else None,
             note=self._place(entry.rule, entry.note) if active else entry.note,
