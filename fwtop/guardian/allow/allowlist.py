@@ -7,6 +7,7 @@ active.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import time
@@ -18,6 +19,7 @@ from pathlib import Path
 from fwtop.guardian.allow import time_servers
 from fwtop.kernel.interfaces.links import list_addresses
 from fwtop.kernel.interfaces.routes import default_routes
+from fwtop.kernel.procfs import read_text
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.roles import (
     BGP_PORT,
@@ -133,14 +135,6 @@ def _ports_of(entry: Allowed, family: int) -> tuple[tuple[int, int], ...]:
     return ()
 
 
-@dataclass(frozen=True, slots=True)
-class _Connection:
-    """An SSH session, and the socket that it has in this namespace."""
-
-    session: Session
-    inode: int
-
-
 def gather(operators: Iterable[Session], netns_name: str | None, allow_file: str = ALLOW_FILE) -> AllowList:
     """Read the whole list now; `operators` are the sessions that started our clients."""
     listed, warnings = read_allow_file(Path(allow_file))
@@ -202,7 +196,7 @@ def _session(text: str) -> Session | None:
 def ssh_sessions() -> list[Session]:
     """Return the connections of SSH daemons whose peer has logged in: however many there are."""
     sockets = _daemon_sockets()
-    return [item.session for item in _established() if item.inode in sockets] if sockets else []
+    return list(_established(sockets)) if sockets else []
 
 
 def gateways() -> list[Prefix]:
@@ -270,56 +264,52 @@ def _ancestors(pid: int) -> Iterator[int]:
             return
 
 
-def _daemon_sockets() -> set[int]:
-    """Return the socket inodes that SSH daemons hold for somebody who logged in."""
-    found: set[int] = set()
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit():
-            continue
-        try:
-            if not _is_logged_in(entry):
-                continue
-            for descriptor in (entry / "fd").iterdir():
-                target = os.readlink(descriptor)
+def _daemon_sockets() -> set[str]:
+    """Return the inodes of the sockets that SSH daemons hold for somebody who logged in."""
+    processes = filter(_is_logged_in, filter(str.isdigit, os.listdir("/proc")))
+    return {inode for pid in processes for inode in _sockets_of(pid)}
+
+
+def _sockets_of(pid: str) -> Iterator[str]:
+    """Yield the inodes of a process's sockets; none if it has ended."""
+    with contextlib.suppress(OSError):
+        for descriptor in os.listdir(f"/proc/{pid}/fd"):
+            with contextlib.suppress(OSError):  # it was closed meanwhile
+                target = os.readlink(f"/proc/{pid}/fd/{descriptor}")
                 if target.startswith("socket:["):
-                    found.add(int(target[8:-1]))
-        except OSError:
-            continue  # it ended meanwhile
-    return found
+                    yield target[8:-1]
 
 
-def _is_logged_in(process: Path) -> bool:
+def _is_logged_in(pid: str) -> bool:
     """Return whether a process serves somebody who has proved who they are.
 
     sshd tells by its title. dropbear tells nothing, and only what it runs for a user has another name.
     """
-    name = (process / "comm").read_text().strip()
+    name = _name_of(pid)
     if name in _OPENSSH:
-        title = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace").strip()
-        return not _NOT_LOGGED_IN.search(title)
+        title = read_text(f"/proc/{pid}/cmdline").replace("\0", " ").strip()
+        return bool(title) and not _NOT_LOGGED_IN.search(title)
     if name != _DROPBEAR:
         return False
-    children = (process / "task" / process.name / "children").read_text().split()
+    children = read_text(f"/proc/{pid}/task/{pid}/children").split()
     return any(_name_of(child) not in ("", _DROPBEAR) for child in children)
 
 
 def _name_of(pid: str) -> str:
-    try:
-        return Path(f"/proc/{pid}/comm").read_text().strip()
-    except OSError:
-        return ""
+    """Return a process's name, "" if it has ended."""
+    return read_text(f"/proc/{pid}/comm").strip()
 
 
-def _established() -> Iterator[_Connection]:
+def _established(sockets: set[str]) -> Iterator[Session]:
+    """Yield the open connections of these sockets; of the others, however many, only the inode is read."""
     for name in ("/proc/net/tcp", "/proc/net/tcp6"):
-        for line in _lines(name)[1:]:
-            fields = line.split()
-            if fields[3] != _ESTABLISHED:
+        for line in read_text(name).splitlines()[1:]:
+            fields = line.split(maxsplit=10)
+            if fields[9] not in sockets or fields[3] != _ESTABLISHED:
                 continue
             address, _, port = fields[2].partition(":")
             local_port = int(fields[1].partition(":")[2], 16)
-            session = Session(time_servers.hex_address(address), int(port, 16), local_port)
-            yield _Connection(session, int(fields[9]))
+            yield Session(time_servers.hex_address(address), int(port, 16), local_port)
 
 
 def _address(text: str) -> Prefix | None:
