@@ -20,6 +20,7 @@ from fwtop.guardian.serving.peer import Client, Peer
 from fwtop.kernel import children as child
 from fwtop.model.protocol import Answer, ProtocolError, Watch
 from fwtop.model.text import safe_text
+from fwtop.observe import leftovers
 from fwtop.observe.layout import read_locations
 from fwtop.observe.messages import (
     HELD,
@@ -112,7 +113,9 @@ class Observers:
         self._rescanned = float("-inf")  # when it was started
 
     def detach_stale(self) -> None:
-        """Begin to remove what a killed guardian left attached; loaders start after that."""
+        """Begin to remove what a killed guardian left attached, if it did; loaders start after that."""
+        if not leftovers.found():
+            return
         self._stale = self._spawn_detach("all")
         self._stale_until = time.monotonic() + _DETACH_SECONDS
 

@@ -61,15 +61,13 @@ def _serve(message: bytes, given: list[int]) -> tuple[Answer, list[int]]:
 
 
 def _detach(slot: str, rings: str) -> int:
-    from fwtop.kernel.interfaces import clsact
-    from fwtop.observe import nflog_table
+    from fwtop.observe import leftovers
 
     if slot != "all" and not slot.isdigit():
         print("fwtop: --detach takes a slot number, or all", file=sys.stderr)
         return 2
     try:
-        clsact.detach(None if slot == "all" else int(slot))
-        nflog_table.detach(None if slot == "all" else int(slot))
+        leftovers.remove(None if slot == "all" else int(slot))
         if slot != "all" and rings.isdigit():
             put_ring({"rings": int(rings)}, int(slot), None)
     except FwtopError as error:

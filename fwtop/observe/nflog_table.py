@@ -14,6 +14,7 @@ import struct
 from pathlib import Path
 
 from fwtop.kernel import netlink
+from fwtop.kernel.netfilter import nf_tables
 from fwtop.model.errors import FwtopError
 from fwtop.observe.layout import DATA_BYTES
 
@@ -83,11 +84,21 @@ def _ruleset(indexes: list[int], slot: int, one_in: int, bytes_each: int, flags:
     return f"table inet {table_name(slot)} {{ {flags} {chains} }}"
 
 
+def left(slot: int | None) -> list[str]:
+    """Return the names of one slot's table (None: of all slots') that are there, or can't be asked for."""
+    names = map(table_name, range(_SLOTS) if slot is None else (slot,))
+    return [name for name in names if not nf_tables.is_missing(f"inet {name}")]
+
+
 def detach(slot: int | None) -> None:
-    """Delete one slot's table (None: all of them) that was left without an owner."""
-    nft = _Nft()
-    for number in range(_SLOTS) if slot is None else (slot,):
-        nft.run(f"delete table inet {table_name(number)}")  # usually there is none
+    """Delete one slot's table (None: all of them) that was left without an owner.
+
+    None that isn't there: each attempt would take an RCU grace period, 15 ms.
+    """
+    if names := left(slot):
+        nft = _Nft()
+        for name in names:
+            nft.run(f"delete table inet {name}")
 
 
 class _Nft:

@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from guardian_bench import Bench
 
+from fwtop.observe import leftovers
 from tests.kernel.conftest import Host, NetnsPair, ip
 from tests.kernel.observing import CLONE, Observer, observing, samples, send
-from tests.kernel.wire import meet
+from tests.kernel.wire import inside, meet
 
 pytestmark = pytest.mark.kernel
 FLOOD = """
@@ -32,6 +34,11 @@ def attached(host: Host) -> str:
         + host.run("tc", "filter", "show", "dev", host.interface, "ingress").stdout
     )
     return tc + host.run("nft", "list", "ruleset").stdout
+
+
+def something_is_left(host: Host) -> bool:
+    with inside(host.netns):
+        return leftovers.found()
 
 
 def loaded_programs() -> set[int]:
@@ -68,8 +75,10 @@ def test_detach_removes_the_filter_of_older_kernels(netns_pair: NetnsPair) -> No
     with observing(netns_pair.victim, without="tcx") as observer:
         assert observer.ready["ingress"] == "clsact"
         assert "fwtop_ingress" in attached(netns_pair.victim)
+    assert something_is_left(netns_pair.victim)
     netns_pair.victim.run(sys.executable, "-m", "fwtop.observe.loader", "--detach", "0")
     assert attached(netns_pair.victim) == before
+    assert not something_is_left(netns_pair.victim)
 
 
 def test_a_foreign_clsact_and_its_filters_stay(netns_pair: NetnsPair) -> None:
@@ -82,8 +91,10 @@ def test_a_foreign_clsact_and_its_filters_stay(netns_pair: NetnsPair) -> None:
     before = attached(victim)
     with observing(victim, without="tcx"):
         assert "fwtop_ingress" in attached(victim)
+    assert something_is_left(victim)
     victim.run(sys.executable, "-m", "fwtop.observe.loader", "--detach", "all")
     assert attached(victim) == before
+    assert not something_is_left(victim)
 
 
 def test_windows_give_the_full_totals(netns_pair: NetnsPair, poll_until: Any) -> None:
@@ -142,14 +153,21 @@ def test_accepted_packets_by_nflog_on_older_kernels(netns_pair: NetnsPair) -> No
     assert attached(netns_pair.victim) == before  # the table went with the socket that owned it
 
 
-def test_detach_removes_a_stale_table(netns_pair: NetnsPair) -> None:
-    before = attached(netns_pair.victim)
-    netns_pair.victim.run("nft", "table inet fwtop { chain input { type filter hook input priority 5; }; }")
-    netns_pair.victim.run("nft", "table inet fwtop_3 { }")
-    netns_pair.victim.run("nft", "table inet mine { }")
-    netns_pair.victim.run(sys.executable, "-m", "fwtop.observe.loader", "--detach", "all")
-    netns_pair.victim.run("nft", "delete table inet mine")
-    assert attached(netns_pair.victim) == before
+def test_a_guardian_removes_what_a_killed_one_left(
+    netns_pair: NetnsPair, bench: Bench, poll_until: Any
+) -> None:
+    victim = netns_pair.victim
+    victim.run("nft", "table inet mine { }")
+    before = attached(victim)
+    assert not something_is_left(victim)
+    with observing(victim, without="tcx"):
+        pass
+    victim.run("nft", "table inet fwtop { chain input { type filter hook input priority 5; }; }")
+    victim.run("nft", "table inet fwtop_3 { }")
+    assert something_is_left(victim)
+    with bench.connect():
+        poll_until(lambda: attached(victim) == before)
+    assert not something_is_left(victim)
 
 
 def test_default_interfaces_are_those_with_a_default_route(netns_pair: NetnsPair) -> None:

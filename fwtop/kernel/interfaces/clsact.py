@@ -19,7 +19,7 @@ from fwtop.kernel.interfaces.links import list_links
 from fwtop.kernel.namespaces import cookie
 from fwtop.model.paths import RUN_DIRECTORY
 
-_NEWQDISC, _DELQDISC = 36, 37
+_NEWQDISC, _DELQDISC, _GETQDISC = 36, 37, 38
 _NEWFILTER, _DELFILTER, _GETFILTER = 44, 45, 46
 _KIND, _OPTIONS = 1, 2  # TCA_*
 _BPF_FD, _BPF_NAME, _BPF_FLAGS = 6, 7, 8  # TCA_BPF_*
@@ -55,6 +55,17 @@ def detach_rules(ifindex: int, mode: str) -> None:
 def has_rules(ifindex: int, mode: str) -> bool:
     """Return whether the filter of compiled rules is still attached."""
     return _RULES[mode] in _filters(ifindex)
+
+
+def is_left() -> bool:
+    """Whether an observer, or a qdisc that fwtop created, is on any interface; raises OSError.
+
+    Only interfaces with a qdisc for arrivals are asked for their filters: there may be thousands of others.
+    """
+    ours = set(range(_HANDLE, _HANDLE + _SLOTS))
+    return any(RUN_DIRECTORY.glob(f"{_markers()}*")) or any(
+        not ours.isdisjoint(_filters(ifindex)) for ifindex in _interfaces()
+    )
 
 
 def detach(slot: int | None) -> None:
@@ -117,6 +128,15 @@ def _remove_filter(ifindex: int, handle: int, priority: int) -> None:
         netlink.request(socket.NETLINK_ROUTE, _DELFILTER, body)
 
 
+def _interfaces() -> list[int]:
+    """Return the interfaces that have a clsact or ingress qdisc, whoever made it; raises OSError."""
+    found = (
+        struct.unpack_from("<BBHiIII", body)
+        for body in netlink.dump(socket.NETLINK_ROUTE, _GETQDISC, _tcmsg(0, 0, 0, 0))
+    )
+    return [ifindex for _, _, _, ifindex, _, parent, _ in found if parent == _CLSACT]
+
+
 def _filters(ifindex: int) -> set[int]:
     """Return the handles of all filters at an interface's ingress and egress, whoever made them."""
     handles: set[int] = set()
@@ -138,4 +158,8 @@ def _info(priority: int) -> int:
 
 
 def _created_marker(ifindex: int) -> Path:
-    return RUN_DIRECTORY / f"clsact-{cookie()}-{ifindex}"  # inodes of namespaces are used again
+    return RUN_DIRECTORY / f"{_markers()}{ifindex}"
+
+
+def _markers() -> str:
+    return f"clsact-{cookie()}-"  # inodes of namespaces are used again
