@@ -162,7 +162,7 @@ def _build(
         run(["ipset", "restore"], text=rules.sets, timeout=_COPY_SECONDS)
     for family, saved in rules.xtables.items():
         if saved.strip():
-            run([f"{variant.program(family)}-restore"], text=saved, timeout=_COPY_SECONDS)
+            run(variant.restore(family), text=saved, timeout=_COPY_SECONDS)
     if rules.native:
         run(["nft", "-f", "-"], text=rules.native, timeout=_COPY_SECONDS)
     if services:

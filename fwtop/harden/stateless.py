@@ -24,13 +24,14 @@ from fwtop.model.rule import Kind, Match, Rule
 from fwtop.model.text import safe_text
 from fwtop.ruleset import nft_stateless
 from fwtop.ruleset.nft_listed import NftLine
-from fwtop.ruleset.stateless import Insert, inserts, names, obstacles, service_name, states
+from fwtop.ruleset.stateless import Insert, already_untracked, inserts, names, obstacles, service_name, states
 from fwtop.ruleset.tracking import Line, needs_tracking, parse_lines
 
 TITLE = "a stateful firewall: its services without connection tracking"
 NAME = "stateless"
 MOST_SERVICES = 16
 _LOGIN = 22
+_LOGS_IN = "where operators log in"
 _SAMPLED = 8_192  # entries: rare ones count here, servers that are asked from a service's own port
 _CLIENT_PORT = 40_000  # of the first client that a session saw
 _NUMBERS = {"tcp": 6, "udp": 17}
@@ -50,12 +51,14 @@ def plan(options: Options) -> Plan:
     stateful += [_native_finding(line) for line in listed.lines if nft_stateless.needs(line)]
     if not stateful:
         return Plan("no rule of iptables or nft needs connection tracking here: nothing to convert")
-    kept = [_OWN_QUESTIONS]
+    kept, needed = [_OWN_QUESTIONS], list[str]()  # needed: by a rule
     chosen: list[Match] = []
     tracked = sampled_entries(_SAMPLED)
     for match in _services():
         if reasons := why_tracked(variant, match, tracked):
-            kept.append(f"{service_name(match)}: {reasons[0]}")
+            (needed if reasons[0] != _LOGS_IN else kept).append(f"{service_name(match)}: {reasons[0]}")
+        elif there := already_untracked(lines, match):
+            kept.append(f"{service_name(match)}: not tracked now, by {there}")
         elif not (names(lines, match) or nft_stateless.names(listed, match)):
             kept.append(f"{service_name(match)}: no rule that lets packets in names its port")
         elif len(chosen) < MOST_SERVICES:
@@ -63,7 +66,7 @@ def plan(options: Options) -> Plan:
     replayed, told = _replay(variant, chosen, tracked, options.clients)
     for match, reason in told.items():
         chosen.remove(match)
-        kept.append(f"{service_name(match)}: {reason}")
+        needed.append(f"{service_name(match)}: {reason}")
     beside = [item for family in (4, 6) for item in inserts(_filter(lines, family), chosen, family)]
     native = nft_stateless.inserts(listed, chosen)
     parts = tuple(
@@ -79,9 +82,9 @@ def plan(options: Options) -> Plan:
         steps=(*map(_step, beside), *(f"+ {item.command}" for item in native), *_untracked(untracked))
         if chosen
         else (),
-        kept=tuple(kept),
+        kept=(*needed, *kept),
         rule=rule_of(NAME, f"no connection tracking for {untracked}", parts, options),
-        refused="" if chosen else _why_none(kept),
+        refused="" if chosen else _why_none([*needed, *kept]),
         data={
             "services": [service_name(match) for match in chosen],
             "lines": [list(one.arguments) for one in beside],
@@ -147,7 +150,7 @@ def _version(address: str) -> int:
 def why_tracked(variant: iptables.Variant, match: Match, tracked: Sequence[Entry]) -> list[str]:
     """Return why a service must stay tracked; empty if it need not."""
     if match.protocol == _NUMBERS["tcp"] and match.dport == _LOGIN:
-        return ["where operators log in"]
+        return [_LOGS_IN]
     asked = _asked_from(match, tracked)
     return [asked] if asked else obstacles(variant, match)
 

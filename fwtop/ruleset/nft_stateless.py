@@ -147,11 +147,31 @@ def obstacles(listed: Listed, match: Match) -> list[str]:
             what = needs(line)
             if not what or (line.family in _FAMILIES and line.place not in reached):
                 continue
-            if asked(line) or not may_be_about(listed, line, _packets(match, incoming)):
+            if not may_be_about(listed, line, _packets(match, incoming)):
                 continue
+            if asked(line):
+                if not _takes_untracked(line, incoming):
+                    continue
+                what = "a rule on untracked packets that would be about its own, too"
             where = safe_text(f"{line.family} {line.table} {line.chain}", limit=80)
             found.append(f"{what}, '{safe_text(line.text, limit=140)}' in nftables' {where}")
     return list(dict.fromkeys(found))
+
+
+def _takes_untracked(line: NftLine, incoming: bool) -> bool:
+    """Whether a rule on `untracked` does with new connections, or answers, what it doesn't while tracked."""
+    found = _asking(line)
+    if found is None or "untracked" not in found[1]:
+        return False
+    states, state = found[1], "new" if incoming else "established"
+    return state not in states or states[state] != states["untracked"]
+
+
+def _stands_for(match: Match, incoming: bool) -> list[str]:
+    """Return the states that a service's packets have while tracked; see `stateless._stands_for`."""
+    if not incoming:
+        return ["established"]
+    return ["new", "established"] if match.protocol == TCP else ["new"]
 
 
 def _packets(match: Match, incoming: bool) -> Packets:
@@ -237,8 +257,7 @@ def _equivalents(listed: Listed, line: NftLine, match: Match, incoming: bool) ->
     if found is None or "untracked" in found[1] or not may_be_about(listed, line, packets):
         return
     number, states = found
-    wanted = ["new", "established"] if match.protocol == TCP else ["new"]
-    wanted = [state for state in (wanted if incoming else ["established"]) if state in states]
+    wanted = [state for state in _stands_for(match, incoming) if state in states]
     # One rule where both states lead to the same, else one each.
     whole = len(wanted) == 2 and states["new"] == states["established"]
     for state in wanted[:1] if whole else wanted:

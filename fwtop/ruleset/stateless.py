@@ -8,17 +8,25 @@ the order among all others stays.
 
 from __future__ import annotations
 
-import re
-import shlex
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from fwtop.kernel.netfilter.iptables import Variant
+from fwtop.kernel.netfilter.iptables import LEGACY, NFT, Variant, saved_beside
 from fwtop.kernel.programs import run
 from fwtop.model.rule import Match
 from fwtop.model.text import safe_text
 from fwtop.render.xtables import quote
 from fwtop.ruleset import nft_stateless
+from fwtop.ruleset.arguments import (
+    Arguments,
+    MatchOptions,
+    Option,
+    Packets,
+    holds,
+    may_be_about,
+    names_port,
+    without_known,
+)
 from fwtop.ruleset.tracking import (
     TRANSLATES,
     Line,
@@ -30,13 +38,12 @@ from fwtop.ruleset.tracking import (
 
 TCP, UDP = 6, 17
 _DROPPING = frozenset({"DROP", "REJECT"})
+_TAKES_UNTRACKED = "a rule on UNTRACKED that would be about its packets, too"
 _NAMES = {TCP: "tcp", UDP: "udp"}
-_STATE = re.compile(r"-m (?:conntrack --ctstate|state --state) (\S+)")
+_ASKS = ("conntrack", "state")  # matches on states
 _PLAIN = frozenset({"NEW", "ESTABLISHED", "RELATED", "INVALID", "UNTRACKED"})
 _ERRORS_MATTER = frozenset({"ESTABLISHED", "RELATED", "INVALID"})
-_PORTS = re.compile(r"(?:-m (?:tcp|udp) )?--[ds]port \S+|-m multiport --[ds]ports \S+|-p \S+")
-_NOT_SYN = re.compile(r"! (--syn|--tcp-flags)\b")
-_SYN = ("--tcp-flags", "FIN,SYN,RST,ACK", "SYN")
+_SYN = ("FIN,SYN,RST,ACK", "SYN")
 # Errors that a connection needs: fragmentation needed is one of type 3 (RFC 1191), without which segments
 # that are too large for the path vanish; for IPv6 that is packet too big, type 2 (RFC 8201).
 _ERRORS = {4: ("3", "11", "12"), 6: ("1", "2", "3", "4")}
@@ -62,22 +69,94 @@ def obstacles(variant: Variant, match: Match) -> list[str]:
     """Name what needs tracking of a service and has no stateless equivalent; empty if nothing does."""
     found: list[str] = []
     for family in match.families:
-        lines = parse_lines(run([f"{variant.program(family)}-save", "-c"]), family)
+        lines = [*parse_lines(run([f"{variant.program(family)}-save", "-c"]), family)]
+        found += [f"{what}, {_quoted(line)}" for line in lines if (what := _obstacle(line, match))]
+        found += [f"{_TAKES_UNTRACKED}, {_quoted(line)}" for line in _taking_untracked(lines, match)]
+        beside = parse_lines(saved_beside(variant, family), family)
         found += [
-            f"{_kind(line)}, '-A {line.chain} {line.text}' in {line.table} of IPv{family}"
-            for line in lines
-            if needs_tracking(line) and may_meet(line, match) and not _convertible(line)
+            f"{_kind(line)}, {_quoted(line)}, of {LEGACY} iptables, beside {NFT}"
+            for line in beside
+            if needs_tracking(line) and may_meet(line, match)
         ]
-    return [safe_text(text, limit=200) for text in found] + [
+    return [safe_text(text, limit=220) for text in found] + [
         *nft_stateless.obstacles(nft_stateless.read_native(variant), match),
         *forwarding(match),
     ]
 
 
+def _quoted(line: Line) -> str:
+    return f"'-A {line.chain} {line.text}' in {line.table} of IPv{line.family}"
+
+
+def _obstacle(line: Line, match: Match) -> str:
+    """Return in words what of a line needs tracking and has no equivalent, "" if nothing has."""
+    needed = needs_tracking(line) and may_meet(line, match) and not _convertible(line)
+    return _kind(line) if needed else ""
+
+
 def _kind(line: Line) -> str:
-    if line.target in TRANSLATES:
+    rule = line.arguments
+    if rule.target_name in TRANSLATES:
         return "NAT"
-    return "a helper" if "helper" in line.text else "a rule that counts or marks connections"
+    if rule.named("helper") or "--helper" in rule.target:
+        return "a helper"
+    if states(line) and not needs_tracking(_without_states(line)):
+        return "a rule on states" + ("" if line.table == "filter" else f" in table {line.table}")
+    return "a rule that counts or marks connections"
+
+
+def _taking_untracked(lines: Sequence[Line], match: Match) -> list[Line]:
+    """Return lines on UNTRACKED that aren't about a service's new connections, or answers, while tracked.
+
+    (One on NEW and UNTRACKED, as firewalld writes for its services, does untracked what it did.)
+    """
+    found: list[Line] = []
+    for hook, state in (("INPUT", "NEW"), ("OUTPUT", "ESTABLISHED")):
+        chains = _reached(_filter(lines, match.families), hook)
+        found += [
+            line
+            for line in lines
+            if line.chain in chains
+            and _convertible(line)
+            and "UNTRACKED" in states(line)
+            and state not in states(line)
+            and may_be_about(line.arguments, _packets(match, hook == "INPUT"))
+        ]
+    return list(dict.fromkeys(found))
+
+
+def _stands_for(match: Match, incoming: bool) -> frozenset[str]:
+    """Return the states that a service's packets have while they are tracked.
+
+    A segment to a TCP service is NEW if it is a bare SYN, else ESTABLISHED. A datagram to a UDP service is
+    always judged as NEW: taken for ESTABLISHED it would pass whatever lets only some clients in.
+    """
+    if not incoming:
+        return frozenset({"ESTABLISHED"})
+    return frozenset({"NEW", "ESTABLISHED"} if match.protocol == TCP else {"NEW"})
+
+
+def _packets(match: Match, incoming: bool) -> Packets:
+    protocol = match.protocol or 0
+    return Packets(protocol, dport=match.dport) if incoming else Packets(protocol, sport=match.dport)
+
+
+def _filter(lines: Iterable[Line], families: Iterable[int]) -> list[Line]:
+    return [line for line in lines if line.family in families and line.table == "filter"]
+
+
+def already_untracked(lines: Sequence[Line], match: Match) -> str:
+    """Return the line of table raw that takes a service out of tracking in every family, "" without one."""
+    found = [
+        line
+        for line in lines
+        if (line.table, line.chain) == ("raw", "PREROUTING")
+        and (line.target == "NOTRACK" or "--notrack" in line.arguments.target)
+        and may_be_about(line.arguments, _packets(match, True))
+        and not without_known(line.arguments.matches[1:], _packets(match, True))
+        and all(holds("", option, _packets(match, True)) for option in line.arguments.matches[0].options)
+    ]
+    return _quoted(found[0]) if {line.family for line in found} >= {*match.families} else ""
 
 
 def service_name(match: Match) -> str:
@@ -90,7 +169,7 @@ def inserts(lines: Sequence[Line], services: Sequence[Match], family: int) -> li
 
     Only chains that packets to or from this machine pass are changed.
     """
-    mine = [line for line in lines if line.family == family and line.table == "filter"]
+    mine = _filter(lines, (family,))
     found: list[Insert] = []
     for hook in ("INPUT", "OUTPUT"):
         chains = _reached(mine, hook)
@@ -130,75 +209,67 @@ def _reached(lines: Sequence[Line], hook: str) -> set[str]:
 
 def names(lines: Iterable[Line], match: Match) -> bool:
     """Whether a rule that lets packets in names a service's port."""
+    packets, mine = _packets(match, True), _filter(lines, match.families)
+    chains = {family: _reached(_filter(mine, (family,)), "INPUT") for family in match.families}
     return any(
-        line.target not in _DROPPING and {"--dport", "--dports"} & {*line.words} and _about(line, match)
-        for line in lines
-        if line.table == "filter"
+        line.target not in _DROPPING and names_port(line.arguments, packets)
+        for line in mine
+        if line.chain in chains[line.family]
     )
 
 
 def states(line: Line) -> frozenset[str]:
     """Return the connection states that a line asks for, empty if it asks for none."""
-    found = _STATE.search(line.text)
-    return frozenset(found[1].split(",")) if found else frozenset()
+    asked = _asking(line.arguments)
+    return frozenset(asked.values[0].split(",")) if asked is not None and asked.values else frozenset()
+
+
+def _asking(rule: Arguments) -> Option | None:
+    """Return the first condition on states."""
+    conditions = (option for match in rule.named(*_ASKS) for option in match.options)
+    return next((option for option in conditions if option.name in ("--state", "--ctstate")), None)
+
+
+def _without_states(line: Line) -> Line:
+    """Return a line without its matches on nothing but a state."""
+    rule = line.arguments
+    left = [match for match in rule.matches if not (match.name in _ASKS and _is_plain(match))]
+    words = (word for match in left for word in match.words)
+    return replace(line, text=" ".join(map(quote, (*words, *rule.target))))
+
+
+def _is_plain(match: MatchOptions) -> bool:
+    return [option.name for option in match.options] in (["--state"], ["--ctstate"])
 
 
 def _convertible(line: Line) -> bool:
-    """Whether it needs nothing of tracking but the plain state, not negated."""
-    if line.table != "filter" or not states(line) or not states(line) <= _PLAIN:
+    """Whether it needs nothing of tracking but one plain list of states, not negated."""
+    asked = _asking(line.arguments)
+    if line.table != "filter" or asked is None or asked.negated or not states(line) <= _PLAIN:
         return False
-    if "! --ctstate" in line.text or "! --state" in line.text:
-        return False
-    return not needs_tracking(
-        Line(line.family, line.table, line.chain, line.number, _STATE.sub("", line.text))
-    )
+    return len(line.arguments.named(*_ASKS)) == 1 and not needs_tracking(_without_states(line))
 
 
 def _equivalent(line: Line, match: Match, hook: str) -> tuple[str, ...] | None:
-    """Return a line's arguments for the packets of one untracked service, None where there is nothing to add.
-
-    A segment to a TCP service is NEW if it is a bare SYN, else ESTABLISHED. A datagram to a UDP service is
-    always judged as NEW: taken for ESTABLISHED it would pass whatever lets only some clients in.
-    """
-    incoming, asked = hook == "INPUT", states(line)
-    about = match if incoming else Match(protocol=match.protocol, sport=match.dport)
-    wanted = (
-        {"NEW", "ESTABLISHED"}
-        if incoming and match.protocol == TCP
-        else {"NEW" if incoming else "ESTABLISHED"}
-    )
-    if not asked & wanted or "UNTRACKED" in asked or not _about(line, about):
+    """Return a line's arguments for the packets of one untracked service, None where none are needed."""
+    incoming, asked, rule = hook == "INPUT", states(line), line.arguments
+    about, wanted = _packets(match, incoming), _stands_for(match, incoming)
+    if not asked & wanted or "UNTRACKED" in asked or not may_be_about(rule, about):
         return None
-    bare = _STATE.sub("", line.text)
-    if "ESTABLISHED" not in asked and _NOT_SYN.search(bare):
-        return None  # a connection that begins without a SYN is what tracking alone can tell
-    rest = shlex.split(_PORTS.sub("", bare))
     name = _NAMES[match.protocol or 0]
+    left = without_known([one for one in rule.matches if one.name not in _ASKS], about)
+    of_protocol = [option for one in left if one.name == name for option in one.options]
+    others = [word for one in left if one.name != name for word in one.words]
+    flags: list[str] = []
+    if match.protocol == TCP and incoming and not wanted <= asked:
+        bare = Option("--tcp-flags", _SYN, negated="ESTABLISHED" in asked)
+        others_flags = [option for option in of_protocol if option.name == bare.name and option != bare]
+        if any((option.negated and not bare.negated) or option.values == _SYN for option in others_flags):
+            return None  # a connection that begins without a SYN is what tracking alone can tell
+        given = any(option.name == bare.name for option in of_protocol)
+        flags = [*(["-m", name] if given else []), *bare.words] if bare not in of_protocol else []
     where = ["-p", name, "-m", name, "--dport" if incoming else "--sport", str(match.dport)]
-    if match.protocol == TCP and incoming and not wanted <= asked and "--tcp-flags" not in rest:
-        where += ["!"] * ("ESTABLISHED" in asked) + list(_SYN)
-    return (*where, *rest)
-
-
-def _about(line: Line, match: Match) -> bool:
-    """Whether a line is about a service's packets, or its answers: as `may_meet`, and by lists of ports."""
-    if not may_meet(line, Match(protocol=match.protocol)):
-        return False
-    words = line.words
-    for option, port in (("--dport", match.dport), ("--sport", match.sport)):
-        for name in (option, f"{option}s"):
-            if name in words and not _holds(words[words.index(name) + 1], port):
-                return False
-    return True
-
-
-def _holds(ports: str, port: int | None) -> bool:
-    """Whether a port is among 22, 1000:2000 or 80,443; None is never named."""
-    if port is None:
-        return False
-    spans = (item.split(":") for item in ports.split(","))
-    ends = ((span[0] or "0", span[-1] or "65535") for span in spans)
-    return any(low.isdigit() and high.isdigit() and int(low) <= port <= int(high) for low, high in ends)
+    return (*where, *(word for option in of_protocol for word in option.words), *flags, *others, *rule.target)
 
 
 def _errors(line: Line, family: int) -> list[Insert]:

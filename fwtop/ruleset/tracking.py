@@ -14,14 +14,13 @@ from fwtop.kernel.netfilter.iptables import NFT, Variant
 from fwtop.kernel.programs import CommandError, run
 from fwtop.model.rule import Match
 from fwtop.model.text import safe_text
+from fwtop.ruleset.arguments import NUMBERS, Arguments, split, take_apart
 
-_STATEFUL = re.compile(
-    r"-m (conntrack|state|connmark|connlimit|connbytes|connlabel|helper)\b|-j (CONN\w*MARK|CT --helper)\b"
-)
+_STATEFUL = ("conntrack", "state", "connmark", "connlimit", "connbytes", "connlabel", "helper")  # matches
+_STATEFUL_TARGETS = frozenset({"CONNMARK", "CONNSECMARK", "SYNPROXY"})
 TRANSLATES = frozenset({"DNAT", "SNAT", "MASQUERADE", "REDIRECT", "NETMAP"})
 _NFT_NEEDS = re.compile(r"(^|\s)(ct (state|mark|status|count|helper|direction|original|reply|zone|label|bytes"
                         r"|packets|expiration|avgpkt|id)|dnat|snat|masquerade|redirect)\b")  # fmt: skip
-_NUMBERS = {"tcp": 6, "udp": 17, "icmp": 1, "ipv6-icmp": 58, "sctp": 132, "dccp": 33, "udplite": 136}
 _IPTABLES_TABLES = frozenset({"raw", "mangle", "nat", "filter", "security"})
 _SHOWN = 5
 _COUNTED = re.compile(r"^\[(\d+):\d+\] -A (\S+) ?(.*)$")
@@ -39,14 +38,18 @@ class Line:
 
     @property
     def words(self) -> list[str]:
-        """Its arguments, which some versions quote."""
-        return self.text.replace('"', "").split()
+        """Its arguments, without the quotes around some."""
+        return split(self.text)
+
+    @property
+    def arguments(self) -> Arguments:
+        """Its arguments, taken apart."""
+        return take_apart(self.text)
 
     @property
     def target(self) -> str:
         """What it jumps or goes to ("" when it only counts)."""
-        found = re.search(r"(?:-j|-g) (\S+)", self.text)
-        return found.group(1) if found else ""
+        return self.arguments.target_name
 
 
 def parse_lines(saved: str, family: int) -> dict[Line, int]:
@@ -84,7 +87,10 @@ def tracking_rules(variant: Variant, match: Match) -> list[str]:
 
 def needs_tracking(line: Line) -> bool:
     """Return whether a rule of iptables works on tracked packets only."""
-    return line.target in TRANSLATES or _STATEFUL.search(line.text) is not None
+    rule = line.arguments
+    if rule.target_name in TRANSLATES | _STATEFUL_TARGETS or rule.named(*_STATEFUL):
+        return True
+    return rule.target_name == "CT" and "--helper" in rule.target
 
 
 def may_meet(line: Line, match: Match) -> bool:
@@ -92,7 +98,7 @@ def may_meet(line: Line, match: Match) -> bool:
     words = line.words
     protocol = _option(words, "-p")
     if match.protocol is not None and protocol is not None:
-        number = _NUMBERS.get(protocol, int(protocol) if protocol.isdigit() else None)
+        number = NUMBERS.get(protocol, int(protocol) if protocol.isdigit() else None)
         if number is not None and number != match.protocol:
             return False
     port = _option(words, "--dport")

@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+import shlex
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -67,6 +69,7 @@ NATIVE = """table inet site {
 """
 RULE_SETS = Path(__file__).with_name("rulesets")
 SIZE = 300_000
+ENDS = (("10.77.0.2", 0), ("10.77.0.3", 999))  # a client whom all rules let in, and one whom some don't
 
 
 def load(bench: Bench, variant: str) -> None:
@@ -107,13 +110,19 @@ def served(netns: str, port: int) -> Iterator[None]:
         thread.join(10)
 
 
-def fetched(netns: str, address: str, port: int, seconds: float = 5) -> int:
-    """Return how many bytes came; -1 without a connection."""
+def fetched(
+    netns: str, address: str, port: int, seconds: float = 5, end: tuple[str, int] | None = None
+) -> int:
+    """Return how many bytes came to our end (None: any); -1 without a connection."""
     with inside(netns):
         client = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
     with client:
         client.settimeout(seconds)
         count = -1
+        if end is not None:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # no TIME_WAIT
+            client.bind(end)
         with contextlib.suppress(OSError):
             client.connect((address, port))
             count = 0
@@ -227,6 +236,14 @@ REDIRECT = "-t nat -A PREROUTING -p udp --dport 5353 -j REDIRECT --to-ports 53"
         ("nft", REDIRECT, "NAT"),
         ("nft", "-A INPUT -m helper --helper sip -j ACCEPT", "a helper"),
         ("nft", "-A INPUT -m connmark --mark 1 -j ACCEPT", "marks connections"),
+        ("nft", "-A INPUT -m state --state NEW -m conntrack --ctdir ORIGINAL -j ACCEPT", "marks connections"),
+        ("nft", "-A INPUT -m conntrack --ctstate ESTABLISHED,UNTRACKED -j ACCEPT", "a rule on UNTRACKED"),
+        ("nft", "-A OUTPUT -m conntrack --ctstate UNTRACKED -j DROP", "a rule on UNTRACKED"),
+        (
+            "nft",
+            "-t mangle -A PREROUTING -m state --state INVALID -j DROP",
+            "a rule on states in table mangle",
+        ),
         ("native", "udp dport 5353 ct count over 9 drop", "counts or marks connections"),
         ("native", 'ct helper "sip" accept', "a helper"),
         ("native", "ct state != new udp dport 5353 drop", "a rule on states"),
@@ -245,6 +262,64 @@ def test_refuses_what_has_no_stateless_equivalent(bench: Bench, variant: str, ru
     with bench.connect() as guardian, pytest.raises(FwtopError, match=f"must be tracked: .*{said}"):
         guardian.demand(Apply(service(17, PORT).to_dict(), 0))
     assert bench.state() == before
+
+
+def test_refuses_beside_stateful_rules_of_the_other_variant(bench: Bench) -> None:
+    """Packets pass the rules of both variants, and only one's get lines beside them."""
+    victim = bench.pair.victim
+    load(bench, "nft")
+    victim.run("iptables-legacy", "-A", "INPUT", "-p", "tcp", "--dport", "81", "-j", "ACCEPT")
+    with served(victim.netns, 80), inside(bench.netns):
+        assert stateless.plan(Options(60)).data["services"] == ["tcp/80"]
+        victim.run(
+            "iptables-legacy", "-A", "INPUT", *["-m", "state", "--state", "ESTABLISHED", "-j", "ACCEPT"]
+        )
+        refused = stateless.plan(Options(60)).refused
+    assert refused.startswith("tcp/80: a rule on states, '-A INPUT -m state --state ESTABLISHED -j ACCEPT'")
+    assert refused.endswith("of legacy iptables, beside nft")
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        "-s {bad} -p tcp -m tcp ! --dport 443 -m state --state NEW -j DROP",
+        "-s {bad} -p tcp -m multiport ! --dports 22,443 -m state --state NEW -j DROP",
+        "-s {bad} ! -p udp -m state --state NEW -j DROP",
+        "-p tcp -m tcp --sport 1:1023 --dport 80 -m state --state NEW -j DROP",
+        '-s {bad} -m comment --comment "-p udp -m connlimit -j ACCEPT" -m state --state NEW -j DROP',
+    ],
+)
+def test_what_was_blocked_stays_blocked_untracked(bench: Bench, rule: str) -> None:
+    victim, client = bench.pair.victim, bench.pair.attacker
+    load(bench, "nft")
+    ip("-n", client.netns, "address", "add", "10.77.0.3/24", "dev", client.interface)
+    victim.run("iptables-nft", "-I", "INPUT", "1", *shlex.split(rule.format(bad="10.77.0.3")))
+
+    def reached() -> list[bool]:
+        return [fetched(client.netns, victim.ipv4, 80, 0.5, end) == SIZE for end in ENDS]
+
+    with served(victim.netns, 80), bench.connect() as guardian:
+        before = reached()
+        assert before == [True, False]
+        with inside(bench.netns):
+            found = stateless.plan(Options(60))
+        assert found.rule is not None
+        apply(guardian, found.rule)
+        assert reached() == before
+        with inside(bench.netns):
+            assert not ctnetlink.sample(100)
+
+
+def test_a_service_without_tracking_already_is_left_as_it_is(bench: Bench) -> None:
+    load(bench, "nft")
+    line = "-t raw -A PREROUTING -p tcp --dport 80 -j CT --notrack"
+    for program in ("iptables-nft", "ip6tables-nft"):
+        bench.pair.victim.run(program, *line.split())
+    bench.path(4)
+    with served(bench.netns, 80), inside(bench.netns):
+        found = stateless.plan(Options(60))
+    assert found.data["services"] == ["udp/5353"]
+    assert any(line.startswith("tcp/80: not tracked now, by '-A PREROUTING -p tcp") for line in found.kept)
 
 
 def test_jumbo_frames_reach_a_path_of_1500_bytes_only_with_the_errors_let_in(bench: Bench) -> None:

@@ -111,10 +111,26 @@ def test_what_has_no_equivalent_is_an_obstacle_with_its_rule(rule: list[Any], sa
 @pytest.mark.parametrize(
     "rule",
     [
+        [state(["established", "untracked"]), ACCEPT],
+        [state(["invalid", "untracked"]), DROP],
+        [{"vmap": {"key": STATE, "data": {"set": [["new", DROP], ["untracked", ACCEPT]]}}}],
+    ],
+)
+def test_what_is_about_untracked_packets_must_be_about_new_ones_too(rule: list[Any]) -> None:
+    """What lets known connections in would let new ones in, and what drops the untracked all."""
+    (reason,) = nft_stateless.obstacles(listed(rule), WEB)
+    assert reason.startswith("a rule on untracked packets")
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
         [port("tcp", 22), {"ct count": {"val": 9, "inv": True}}, DROP],  # another port's
         [condition({"ct": {"key": "status"}}, "dnat"), ACCEPT],  # the rule that translates would matter
         ["unused", {"ct helper": "ftp"}],  # no packet gets there
         [{"notrack": None}],
+        [state(["new", "untracked"]), ACCEPT],  # as firewalld had it
+        [state(["invalid", "untracked"]), port("tcp", 22), DROP],
     ],
 )
 def test_what_its_packets_cannot_meet_is_none(rule: list[Any]) -> None:

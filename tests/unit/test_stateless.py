@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from fwtop.model.rule import Match
-from fwtop.ruleset.stateless import inserts, names
+from fwtop.ruleset.arguments import split, take_apart
+from fwtop.ruleset.stateless import already_untracked, inserts, names
 from fwtop.ruleset.tracking import Line, parse_lines
 
 WEB, DNS = Match(protocol=6, dport=80), Match(protocol=17, dport=53)
@@ -44,6 +45,38 @@ def beside(*rules: str, service: Match = WEB, family: int = 4) -> list[str]:
         # Each datagram is judged as a new one:
         ("INPUT -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT", DNS, []),
         ("INPUT -s 10.0.0.0/8 -p udp -m state --state NEW -j ACCEPT", DNS, ["-s 10.0.0.0/8 -j ACCEPT"]),
+        # What is negated excludes only what it names:
+        ("INPUT -p tcp -m tcp ! --dport 22 -m state --state NEW -j DROP", WEB, [f"{SYN} -j DROP"]),
+        ("INPUT -p tcp -m tcp ! --dport 80 -m state --state NEW -j DROP", WEB, []),
+        ("INPUT -p tcp -m multiport ! --dports 22,443 -m state --state NEW -j DROP", WEB, [f"{SYN} -j DROP"]),
+        ("INPUT ! -p udp -m state --state NEW -j DROP", WEB, [f"{SYN} -j DROP"]),
+        ("INPUT ! -p tcp -m state --state NEW -j DROP", WEB, []),
+        # A condition on the client's port is kept:
+        (
+            "INPUT -p tcp -m tcp --sport 1024:65535 --dport 80 -m state --state NEW -j ACCEPT",
+            WEB,
+            [f"--sport 1024:65535 {SYN} -j ACCEPT"],
+        ),
+        (
+            "INPUT -p tcp -m multiport --ports 80,443 -m state --state NEW -j ACCEPT",
+            WEB,
+            [f"{SYN} -j ACCEPT"],
+        ),
+        (
+            "INPUT -p tcp -m tcp --tcp-flags ACK ACK -m state --state ESTABLISHED -j ACCEPT",
+            WEB,
+            [f"--tcp-flags ACK ACK -m tcp {NOT_SYN} -j ACCEPT"],
+        ),
+        ("INPUT -p tcp -m tcp --tcp-flags FIN,SYN,RST,ACK SYN -m state --state ESTABLISHED -j DROP", WEB, []),
+        # A comment is no condition:
+        (
+            'INPUT -m comment --comment "-m helper don\\\'t -j DROP" -m state --state NEW -j ACCEPT',
+            WEB,
+            [f"{SYN} -m comment --comment -m helper don't -j DROP -j ACCEPT"],
+        ),
+        # More than one plain list of states:
+        ("INPUT -m conntrack --ctstate NEW --ctorigdst 192.0.2.1 -j ACCEPT", WEB, []),
+        ("INPUT -m state --state NEW,ESTABLISHED -m conntrack --ctstate NEW -j ACCEPT", WEB, []),
     ],
 )
 def test_line_for_line(rule: str, service: Match, expected: list[str]) -> None:
@@ -58,6 +91,8 @@ def test_answers_are_let_out_where_output_asks_for_states() -> None:
         "OUTPUT -p tcp --dport 80 -m state --state NEW -j ACCEPT",
     )
     assert beside(*rules) == ["OUTPUT 2 -p tcp -m tcp --sport 80 -j ACCEPT"]
+    high = "OUTPUT -p tcp -m tcp --sport 80 --dport 1024:65535 -m state --state ESTABLISHED -j ACCEPT"
+    assert beside(high) == ["OUTPUT 2 -p tcp -m tcp --sport 80 --dport 1024:65535 -j ACCEPT"]
 
 
 def test_chains_that_input_leads_to_are_converted_where_their_lines_are() -> None:
@@ -91,4 +126,32 @@ def test_errors_come_before_the_line_that_would_drop_them_as_invalid(
 
 def test_service_needs_a_rule_that_names_its_port() -> None:
     assert names(lines("INPUT -p tcp -m tcp --dport 80 -j ACCEPT"), WEB)
+    assert names(lines("INPUT -p tcp -m tcp --sport 1024:65535 --dport 80 -j ACCEPT"), WEB)
     assert not names(lines("INPUT -p tcp -m tcp --dport 80 -j DROP", "INPUT -j ACCEPT"), WEB)
+    assert not names(lines("INPUT -p tcp -m tcp ! --dport 22 -j ACCEPT"), WEB)
+    assert not names(lines("OUTPUT -p tcp -m tcp --dport 80 -j ACCEPT"), WEB)
+
+
+def test_words_of_a_saved_rule_are_those_that_were_given() -> None:
+    given = ["-m", "comment", "--comment", 'a "b" \\ don\'t\n$x', "-j", "LOG", "--log-prefix", "-j DROP"]
+    saved = r'-m comment --comment "a \"b\" \\ don\'t' + "\n" + r'$x" -j LOG --log-prefix "-j DROP"'
+    assert split(saved) == given
+    assert take_apart(saved).target_name == "LOG"
+
+
+@pytest.mark.parametrize(
+    ("raw", "untracked"),
+    [
+        ("PREROUTING -p tcp -m tcp --dport 80 -j CT --notrack", True),
+        ("PREROUTING -p tcp -m multiport --dports 80,443 -j NOTRACK", True),
+        ("PREROUTING -s 10.0.0.0/8 -p tcp -m tcp --dport 80 -j CT --notrack", False),
+        ("PREROUTING -p tcp -m tcp --dport 80 -m set --match-set x src -j CT --notrack", False),
+        ("PREROUTING -p udp -m udp --dport 80 -j CT --notrack", False),
+        ("OUTPUT -p tcp -m tcp --dport 80 -j CT --notrack", False),
+    ],
+)
+def test_service_is_untracked_already_only_if_all_its_packets_are(raw: str, untracked: bool) -> None:
+    saved = f"*raw\n[0:0] -A {raw}\nCOMMIT"
+    either = [line for family in (4, 6) for line in parse_lines(saved, family)]
+    assert bool(already_untracked(either, WEB)) == untracked
+    assert not already_untracked([line for line in either if line.family == 4], WEB)

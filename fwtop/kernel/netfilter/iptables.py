@@ -102,17 +102,27 @@ def _rules_in_nf_tables() -> int:
 
 
 def _legacy_in_use(default: str) -> bool:
-    for prefix, names in (("ip", "/proc/net/ip_tables_names"), ("ip6", "/proc/net/ip6_tables_names")):
-        program = f"{prefix}tables-legacy-save" if _has(f"{prefix}tables-legacy-save") else ""
-        if not program and default == LEGACY:
-            program = f"{prefix}tables-save"
-        try:
-            loaded = Path(names).read_text().split()
-        except OSError:
-            continue  # this kernel has no legacy tables
-        if program and any(_holds_rules(_saved([program, "-t", table])) for table in loaded):
-            return True
-    return False
+    return any(_holds_rules(_legacy_saved(family, default == LEGACY)) for family in (4, 6))
+
+
+def saved_beside(variant: Variant, family: int) -> str:
+    """Return the legacy rules, with counters, that packets pass beside those of the nft variant.
+
+    (The other way round they are rules of nftables as all others are.) Never makes the kernel load a table.
+    """
+    return _legacy_saved(family, False) if variant.name == NFT else ""
+
+
+def _legacy_saved(family: int, is_default: bool) -> str:
+    prefix = "ip" if family == 4 else "ip6"
+    program = f"{prefix}tables-legacy-save" if _has(f"{prefix}tables-legacy-save") else ""
+    if not program and is_default:
+        program = f"{prefix}tables-save"
+    try:
+        loaded = Path(f"/proc/net/{prefix}_tables_names").read_text().split() if program else []
+    except OSError:
+        return ""  # this kernel has no legacy tables
+    return "".join(_saved([program, "-c", "-t", table]) for table in loaded)
 
 
 def _saved(argv: list[str]) -> str:
@@ -124,4 +134,5 @@ def _saved(argv: list[str]) -> str:
 
 
 def _holds_rules(saved: str) -> bool:
-    return any(line.startswith("-A ") and "FWTOP" not in line for line in saved.splitlines())
+    """Whether there are rules that aren't fwtop's, with counters before them or without."""
+    return any("-A " in line[:60] and "FWTOP" not in line for line in saved.splitlines() if line[:1] in "-[")
