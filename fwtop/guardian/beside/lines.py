@@ -1,21 +1,25 @@
 """The lines beside others' rules on states: in iptables' table filter, and in nft's own tables.
 
-Only rules that have sets of their own for it have such lines, and others' rules are read for no other.
+Only rules that have sets of their own for it have such lines, and others' rules are read for no other. Few
+guardians have such a rule, so what reads and writes the lines is imported for the first one.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING
 
-from fwtop.guardian.beside.native import NftInserts
-from fwtop.guardian.beside.xtables import Inserts
 from fwtop.guardian.objects import sets
 from fwtop.guardian.objects.spec import BESIDE
 from fwtop.kernel.netfilter.iptables import Variant
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Match
-from fwtop.ruleset.stateless import obstacles, service_name
+
+if TYPE_CHECKING:
+    from fwtop.guardian.beside.native import NftInserts
+    from fwtop.guardian.beside.xtables import Inserts
 
 _SET = re.compile(rf"fwtop-(\d+)-{BESIDE}[46]")
 
@@ -25,7 +29,18 @@ class Beside:
 
     def __init__(self, variant: Variant) -> None:
         self._variant = variant
-        self._xtables, self._native = Inserts(variant), NftInserts(variant)
+
+    @cached_property
+    def _xtables(self) -> Inserts:
+        from fwtop.guardian.beside.xtables import Inserts
+
+        return Inserts(self._variant)
+
+    @cached_property
+    def _native(self) -> NftInserts:
+        from fwtop.guardian.beside.native import NftInserts
+
+        return NftInserts(self._variant)
 
     def plan(self, rule_id: str, services: Sequence[Match]) -> list[str]:
         """Return the commands that `install` amounts to; raises FwtopError where one must be tracked."""
@@ -50,6 +65,8 @@ class Beside:
         self._native.install(rule_id, services, timeout_seconds)
 
     def _require(self, services: Sequence[Match]) -> None:
+        from fwtop.ruleset.stateless import obstacles, service_name
+
         for match in services:
             if reasons := obstacles(self._variant, match):
                 raise FwtopError(f"{service_name(match)} must be tracked: {reasons[0]}; nothing was changed")

@@ -45,7 +45,7 @@ class Slots:
         self._slots_map = map_array(self.maps["slots"], SLOT_BYTES * MAX_RULES, writable=True)
         self._counters = map_array(self.maps["counters"], self.cpus * COUNTERS_BYTES, writable=False)
         self._words = memoryview(self._slots_map).cast("Q")
-        self._peers = Peers(self.maps["allow"])
+        self._peers: Peers | None = None  # mapped for the first rule: without one nothing asks the table
 
     def numbers(self) -> dict[int, int]:
         """Return the slots in use: rule number by slot."""
@@ -69,6 +69,11 @@ class Slots:
 
     def allow(self, allow: AllowList) -> None:
         """Write the peers that pass in their role; raises FwtopError if they are too many."""
+        if self._peers is None:
+            try:
+                self._peers = Peers(self.maps["allow"])
+            except OSError as error:
+                raise FwtopError(f"the table of XDP rules' peers can't be mapped: {error.strerror}") from None
         self._peers.replace([allow.passes(family) for family in (4, 6)])
 
     def is_enabled(self, slot: int) -> bool:
@@ -103,7 +108,8 @@ class Slots:
         self._words.release()
         self._slots_map.close()
         self._counters.close()
-        self._peers.close()
+        if self._peers is not None:
+            self._peers.close()
         for descriptor in self.maps.values():
             os.close(descriptor)
         self.maps = {}

@@ -10,9 +10,8 @@ import json
 import re
 from collections.abc import Iterable
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from fwtop.guardian.diagnose.readings import Reading
 from fwtop.guardian.objects.chain import Chains
 from fwtop.guardian.objects.sets import PREFIX
 from fwtop.guardian.objects.spec import HOOK_CHAINS, PREROUTING, ROLE_CHAINS, RULE_CHAINS, SOURCE_CHAINS
@@ -23,6 +22,9 @@ from fwtop.model.addresses.address import Prefix
 from fwtop.model.rule import Rule
 from fwtop.model.text import safe_text
 from fwtop.ruleset.tracking import Line, parse_lines
+
+if TYPE_CHECKING:  # what a rule's state needs of this module reads no counters
+    from fwtop.guardian.diagnose.readings import Reading
 
 _OURS = HOOK_CHAINS[PREROUTING]
 _RAW_PRIORITY = -300  # linux/netfilter_ipv4.h: NF_IP_PRI_RAW

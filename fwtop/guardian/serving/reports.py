@@ -11,7 +11,6 @@ from typing import Any
 
 from fwtop.guardian.allow import mosh
 from fwtop.guardian.allow.allowlist import Allowed
-from fwtop.guardian.diagnose import Subject, explain, over_text
 from fwtop.guardian.diagnose.bridged import bridge_notes
 from fwtop.guardian.rules import closing, guard
 from fwtop.guardian.rules.guard import Limits, check_share, force_refused
@@ -159,6 +158,8 @@ class Reports:
 
     def why(self, rule_id: str) -> list[str]:
         """Explain in sentences what a rule matches or what keeps it from matching; takes about a second."""
+        from fwtop.guardian.diagnose.explain import Subject, explain, over_text  # for nothing else
+
         state = self._state
         entry = state.active.get(rule_id)
         if entry is None:
