@@ -13,15 +13,13 @@ import socket
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from fwtop.client.connection import patience
 from fwtop.guardian.allow.allowlist import Session, note_operator, operator_of
 from fwtop.guardian.compiled.rules import CompiledRules
-from fwtop.guardian.functions import Functions
-from fwtop.guardian.observers import Loading, Observers
+from fwtop.guardian.observers import Loading
 from fwtop.guardian.serving.connections import Connections
 from fwtop.guardian.serving.peer import Client, Peer, PeerGone, is_memory_file
 from fwtop.guardian.serving.policies import Agent, Policies
@@ -29,8 +27,8 @@ from fwtop.guardian.serving.programs import Asked, Programs, greet
 from fwtop.guardian.serving.requests import Handlers, carry_out, check_attached, guarded
 from fwtop.guardian.serving.rulesets import Rulesets
 from fwtop.guardian.serving.status_cache import StatusCache
+from fwtop.guardian.serving.watching import Watching
 from fwtop.guardian.serving.worker import Task, Worker
-from fwtop.guardian.survey import LastSurvey
 from fwtop.kernel.interfaces.routes import RouteMonitor
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import (
@@ -58,7 +56,6 @@ from fwtop.model.protocol import (
     parse_request,
 )
 from fwtop.model.text import safe_text
-from fwtop.xdp.messages import Loaded
 
 _CHANGES = (Apply, Keep, Repair, Undo, ListChange, PolicyChange)
 ROLES = frozenset({"console", "cli"})
@@ -96,16 +93,13 @@ class Server:
         `policies` are the arguments of the children that work on policies.
         """
         self._handlers = handlers  # for the worker's thread alone
-        self._compiled = compiled  # likewise
         self._identity = identity
         self._operators = operators  # SSH sessions that a client came from → when it was last seen
         self._selector = selectors.DefaultSelector()
         self._connections = Connections(self._selector, self._client_gone)
-        self._observers = Observers(self._await_loader, self._connections.reply)
-        self._functions = Functions()  # for the worker
-        self._survey = LastSurvey()
         self._rulesets = Rulesets(self._selector)
         self._worker = worker
+        self._watching = Watching(self._selector, self._connections, worker, compiled, handlers.reports)
         self._programs = Programs(programs, worker, self._connections, handlers.reports.limits)
         self._policies = Policies(self._selector, self._connections, policies)
         self._routes = RouteMonitor()
@@ -117,7 +111,7 @@ class Server:
     def run(self, listener: socket.socket) -> None:
         """Serve until idle, replaced by another build, or terminated by SIGTERM or SIGINT."""
         wake, _waker = self._catch_signals()
-        self._observers.detach_stale()
+        self._watching.observers.detach_stale()
         self._worker.start()
         self._programs.renew()
         self._selector.register(listener, selectors.EVENT_READ, listener)
@@ -129,7 +123,7 @@ class Server:
             pause, began = self._pause(), time.monotonic()
             for key, events in self._selector.select(pause):
                 self._ready(key.data, events, listener, wake)
-            self._observers.proceed()
+            self._watching.observers.proceed()
             self._policies.reap()
             self._leave_if_idle(began)
         if self._terminated:
@@ -141,7 +135,7 @@ class Server:
         self._routes.close()
         self._rulesets.close()
         self._policies.finish()
-        self._observers.finish()
+        self._watching.observers.finish()
 
     def _catch_signals(self) -> tuple[socket.socket, socket.socket]:
         wake, waker = socket.socketpair()
@@ -162,7 +156,7 @@ class Server:
         """Answer and drop whose time is over; returns how long the loop may sleep."""
         now = time.monotonic()
         times = self._statuses.expire(now) + self._connections.drop_stalled(now)
-        timeout = self._observers.next_timeout()
+        timeout = self._watching.observers.next_timeout()
         if timeout is not None:
             times.append(timeout)
         if self._connections:
@@ -265,21 +259,13 @@ class Server:
                 self._connections.reply(peer, Answer(False, "hello was said already", 2))
             case Connect():
                 self._branch(peer, client)
-            case Watch():
-                self._start_watching(peer, client, request)
+            case Watch() | Rescan() | Survey() | Symbols():
+                self._watching.serve(peer, client, request)
             case Status():
                 self._connections.suspend(peer)
                 self._statuses.request(peer, request, asked.seconds)
-            case Rescan():
-                self._observers.rescan()
-                self._connections.reply(peer, Answer(True))
-            case Survey():
-                self._connections.reply(peer, Answer(True, data=self._survey.data))
-                self._renew_survey()
             case Rules():
                 self._connections.reply_encoded(peer, {"ruleset": self._rulesets.request()})
-            case Symbols():
-                self._name_locations(peer, client)
             case _ if isinstance(request, _CHANGES) and client.hello.readonly:
                 self._connections.reply(peer, Answer(False, "read-only: nothing was changed", 1))
             case PolicyRead() | PolicyChange():
@@ -356,87 +342,12 @@ class Server:
             "readonly": readonly,
         }
 
-    def _start_watching(self, peer: Peer, client: Client, request: Watch) -> None:
-        if client.slot is not None:
-            self._connections.reply(peer, Answer(False, "this client watches already", 1))
-            return
-
-        def work() -> Answer:
-            self._compiled.interfaces.update(request.interfaces)
-            return Answer(True, data=dict(self._compiled.descriptors))
-
-        def done(answer: Answer) -> None:
-            if peer not in self._connections:
-                return
-            self._observers.maps = answer.data
-            self._observers.watch(peer, client, request)
-
-        self._connections.suspend(peer)
-        self._worker.submit(Task(work, done, quick=True, changes=False))
-
-    def _await_loader(self, loading: Loading) -> None:
-        self._selector.register(loading.sock, selectors.EVENT_READ, loading)
-
     def _answered(self, source: Loading | Agent) -> None:
         """Take the answer of a child."""
         if isinstance(source, Agent):
             self._policies.ready(source)
         else:
-            self._loaded(source)
-
-    def _loaded(self, loading: Loading) -> None:
-        self._selector.unregister(loading.sock)
-        taken = self._observers.take(loading)
-        if taken is None:
-            return
-        answer, forward, maps = taken
-        peer = loading.wanted.peer
-        if not answer.ok:
-            self._connections.reply(peer, answer)
-            return
-
-        def work() -> Answer:
-            return guarded(Watch(), lambda: self._with_maps(maps))
-
-        def done(found: Answer) -> None:
-            self._observers.maps = found.data.pop("maps", self._observers.maps)
-            whole = Answer(True, data={**answer.data, **found.data}) if found.ok else found
-            self._connections.reply(peer, whole, forward)
-
-        self._worker.submit(Task(work, done, quick=True, changes=False))
-
-    def _with_maps(self, maps: dict[str, int]) -> dict[str, Any]:
-        self._compiled.take_maps(Loaded(maps=maps))
-        return {**self._handlers.reports.host_addresses(), "maps": dict(self._compiled.descriptors)}
-
-    def _name_locations(self, peer: Peer, client: Client) -> None:
-        """Tell a client which functions dropped packets, without their addresses."""
-        try:
-            addresses = self._observers.locations(client)
-        except OSError as error:
-            self._connections.reply(peer, Answer(False, safe_text(error), 1))
-            return
-
-        def work() -> Answer:
-            return guarded(Symbols(), lambda: {"names": self._functions.names(addresses)})
-
-        self._connections.suspend(peer)
-        done = partial(self._connections.reply, peer)
-        self._worker.submit(Task(work, done, quick=True, changes=False))
-
-    def _renew_survey(self) -> None:
-        """Have the worker make a new survey if the last one is old; nobody waits for it."""
-        if not self._survey.due():
-            return
-        interfaces = self._observers.interfaces()
-
-        def work() -> Answer:
-            return guarded(Survey(), lambda: self._survey.read(interfaces))
-
-        def done(answer: Answer) -> None:
-            self._survey.data = answer.data if answer.ok else self._survey.data
-
-        self._worker.submit(Task(work, done, quick=True, changes=False))
+            self._watching.loaded(source)
 
     def _client_gone(self, client: Client) -> None:
         """Detach a client's observers and revert its unconfirmed rules."""
@@ -444,7 +355,7 @@ class Server:
         client.held.clear()
         self._policies.gone(client)
         if client.slot is not None:
-            self._observers.detach(client.slot)
+            self._watching.observers.detach(client.slot)
         if client.owns:
             self._tell_worker(lambda: self._handlers.lifecycle.owner_gone(client))
 
