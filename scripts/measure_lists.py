@@ -22,7 +22,7 @@ from fwtop.model.rule import Match
 from fwtop.xdp import lists as xdp_lists
 from fwtop.xdp.ipv6_lists import lookup_lines6, with_placeholders
 from fwtop.xdp.maps import SHARED, possible_cpus
-from fwtop.xdp.rule import List4, List6, SlotRule
+from fwtop.xdp.slot_rule import List4, List6, SlotRule
 from fwtop.xdp.tree import count_functions
 
 COUNT, RUNS, REPEAT = 1_000_000, 15, 100_000

@@ -16,7 +16,7 @@ from fwtop.xdp.generate import program_text
 from fwtop.xdp.ipv6_lists import with_placeholders
 from fwtop.xdp.lists import descriptors, with_descriptors
 from fwtop.xdp.maps import SHARED, possible_cpus
-from fwtop.xdp.rule import AnyList, List4, List6, SlotRule, UncountedList4
+from fwtop.xdp.slot_rule import AnyList, List4, List6, SlotRule, UncountedList4
 
 _CALLED = ("xdp_allow.h", "xdp_lists.h", "xdp_limit.h")  # by the rules
 _HEADERS = ("kernel.h", "record.h", "xdp.h", *_CALLED, "xdp_parse.h", "xdp_plain.h", "xdp_main.h")

@@ -13,7 +13,7 @@ from fwtop.model.addresses.address import Prefix
 from fwtop.xdp.conditions import ANY, PLAIN, Headers, header_conditions, limit_function, payload_lines
 from fwtop.xdp.ipv6_lists import lookup_lines6
 from fwtop.xdp.ports import ports_function
-from fwtop.xdp.rule import PORTS, List4, List6, ListPorts, Lists, SlotRule, UncountedList4
+from fwtop.xdp.slot_rule import PORTS, List4, List6, ListPorts, Lists, SlotRule, UncountedList4
 from fwtop.xdp.tree import count_functions, lookup_lines
 
 

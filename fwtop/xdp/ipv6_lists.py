@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from fwtop.xdp.rule import List6, Table6
+from fwtop.xdp.slot_rule import List6, Table6
 
 if TYPE_CHECKING:
     import numpy as np

@@ -35,7 +35,7 @@ from fwtop.xdp.messages import (
     receive_request,
     send_reply,
 )
-from fwtop.xdp.rule import SlotRule
+from fwtop.xdp.slot_rule import SlotRule
 
 _MAX_HITS = 240  # maps of counters in one reply: SCM_MAX_FD is 253
 

@@ -30,7 +30,8 @@ from fwtop.xdp.maps import (
     slot_dtype,
 )
 from fwtop.xdp.messages import RequestedRule
-from fwtop.xdp.rule import (
+from fwtop.xdp.rule import check_xdp, disjoint
+from fwtop.xdp.slot_rule import (
     PORTS,
     AnyList,
     List4,
@@ -40,8 +41,6 @@ from fwtop.xdp.rule import (
     SlotRule,
     Table6,
     UncountedList4,
-    check_xdp,
-    disjoint,
 )
 
 _TYPES: dict[str, type[AnyList]] = {cls.__name__: cls for cls in (ListPorts, List4, UncountedList4, List6)}

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from fwtop.kernel import bpf
 from fwtop.xdp.conditions import Headers
-from fwtop.xdp.rule import ListPorts
+from fwtop.xdp.slot_rule import ListPorts
 
 if TYPE_CHECKING:
     from fwtop.model.addresses.port_rows import PortRows

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable
 
 from fwtop.model.addresses.address import Prefix
 from fwtop.xdp.ipv6_lists import number_lines6
-from fwtop.xdp.rule import List4, List6, SlotRule, disjoint
+from fwtop.xdp.rule import disjoint
+from fwtop.xdp.slot_rule import List4, List6, SlotRule
 
 _LOW_64 = (1 << 64) - 1
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from fwtop.xdp.blocks import BLOCKS, BLOCKS_A_WORD, PART_BYTES, Parts, create_array, fill_spans, packed
 from fwtop.xdp.maps import map_array
-from fwtop.xdp.rule import UncountedList4
+from fwtop.xdp.slot_rule import UncountedList4
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
