@@ -47,15 +47,24 @@ def halves(family: int) -> tuple[Prefix, Prefix]:
 
 
 def create_line(
-    name: str, family: int, count: int, timeout_seconds: int | None, kind: str = "hash:net"
+    name: str,
+    family: int,
+    count: int,
+    timeout_seconds: int | None,
+    kind: str = "hash:net",
+    *,
+    counted: bool = True,
 ) -> str:
-    """Return the line for `ipset restore` that creates a set with room for `count` elements."""
+    """Return the line for `ipset restore` that creates a set with room for `count` elements.
+
+    Counters of elements cost each packet that matches two atomic additions.
+    """
     size = max(_MIN_ELEMENTS, count)
     hashsize = 1 << max(6, (size - 1).bit_length() - 1)
     clock = f" timeout {timeout_seconds}" if timeout_seconds is not None else ""
     inet = "inet" if family == 4 else "inet6"
-    counted = " counters" if count <= COUNTED_ELEMENTS else ""
-    return f"create {name} {kind} family {inet} hashsize {hashsize} maxelem {size}{clock}{counted}"
+    counters = " counters" if counted and count <= COUNTED_ELEMENTS else ""
+    return f"create {name} {kind} family {inet} hashsize {hashsize} maxelem {size}{clock}{counters}"
 
 
 def field_args(match: Match, family: int, protocol: int | None = None) -> tuple[str, ...]:

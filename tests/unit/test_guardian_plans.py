@@ -67,8 +67,9 @@ def test_first_rule_hooks_first_and_allows_before_it_drops() -> None:
     ]
     roles = [line for line in text if line.startswith("-A FWTOP-ROLES ")]
     assert "fwtop-allow4 src -j RETURN" in roles[0]
-    assert all(line.endswith(" -j RETURN") for line in roles[:-2])
-    assert roles[-2:] == ["-A FWTOP-ROLES -j FWTOP-SOURCES", "-A FWTOP-ROLES -g FWTOP-RULES"]
+    assert all(line.endswith(" -j RETURN") for line in roles[:-3])
+    behind = ["-j FWTOP-SOURCES", "-j FWTOP-LISTED", "-g FWTOP-RULES"]
+    assert roles[-3:] == [f"-A FWTOP-ROLES {jump}" for jump in behind]
     lines = [line for line in text if line.startswith("-A FWTOP-RULES ")]
     assert lines == ["-A FWTOP-RULES -p 17 -j DROP"]
 
@@ -154,9 +155,29 @@ def test_only_sources_outside_the_allow_list_come_before_it(
     assert [line.chain for line in made.lines] == places
 
 
-def test_rule_for_all_sources_waits_for_the_allow_list() -> None:
-    made = backends.build(rule(Kind.STRING, family=4, payload=(PayloadMatch(b"x"),)))
-    assert not made.lines[0].unlisted
+def test_rule_for_all_sources_asks_one_set_for_its_clock_and_the_allow_list() -> None:
+    known = prefixes("192.0.2.1", "2001:db8::1", "198.51.100.0/24")
+    made = backends.build(rule(Kind.STRING, family=4, payload=(PayloadMatch(b"x"),)), (), known)
+    [asked] = made.sets
+    assert asked.exceptions == prefixes("192.0.2.1", "198.51.100.0/24")
+    assert [line.chain for line in made.lines] == ["FWTOP-SOURCES", "FWTOP-LISTED"]
+    others, spared = (line.match[line.match.index(asked.name) :] for line in made.lines)
+    assert (others, spared) == ((asked.name, "src"), (asked.name, "src", "--return-nomatch"))
+
+
+def test_lines_that_track_nothing_wait_for_the_allow_list() -> None:
+    made = backends.build(rule(Kind.NOTRACK, family=4, protocol=17), (), prefixes("192.0.2.1"))
+    assert [line.chain for line in made.lines] == ["FWTOP-RULES", "FWTOP-OUT-RULES"]
+    assert {spec.exceptions for spec in made.sets} == {()}
+
+
+def test_destinations_are_asked_apart_from_the_clock() -> None:
+    limit, targets = RateLimit(10, 10), prefixes("203.0.113.1", "203.0.113.2")
+    made = backends.build(
+        Rule("9", Kind.HASHLIMIT, Match(family=4, destinations=targets), "x", 60, limit=limit)
+    )
+    ask = ("-m", "set", "--match-set", "fwtop-9-un4", "src", "--return-nomatch", "-m", "set", "--match-set")
+    assert made.lines[1].match[: len(ask) + 2] == (*ask, "fwtop-9-dst4", "dst")
 
 
 def test_exceptions_inside_a_source_are_spared_and_sources_inside_one_left_out() -> None:
@@ -175,8 +196,9 @@ def test_list_that_the_allow_list_swallows_is_refused() -> None:
 
 def test_rule_without_sources_has_an_enable_set() -> None:
     made = backends.build(rule(Kind.STRING, family=4, payload=(PayloadMatch(b"x"),)))
-    assert made.sets == (SetSpec("fwtop-9-on4", 4, prefixes("0.0.0.0/1", "128.0.0.0/1")),)
-    assert "fwtop-9-on4" in made.lines[0].match
+    assert made.sets == (SetSpec("fwtop-9-un4", 4, prefixes("0.0.0.0/1", "128.0.0.0/1")),)
+    assert all("fwtop-9-un4" in line.match for line in made.lines)
+    assert "counters" not in sets.fill_text(made.sets[0], 60)
 
 
 @pytest.mark.parametrize(("sources", "first"), [((), "string"), (prefixes("192.0.2.0/24"), "set")])
@@ -184,7 +206,7 @@ def test_bytes_are_searched_before_the_enable_set_and_after_sources(
     sources: tuple[Prefix, ...], first: str
 ) -> None:
     made = backends.build(rule(Kind.STRING, family=4, sources=sources, payload=(PayloadMatch(b"x"),)))
-    [line] = made.lines
+    line = made.lines[0]
     other = {"string": "set", "set": "string"}[first]
     assert line.match.index(first) < line.match.index(other)
 
@@ -217,7 +239,7 @@ def test_notrack_covers_the_answers() -> None:
 
 def test_anchored_bytes_without_a_protocol_count_from_either_header() -> None:
     made = backends.build(rule(Kind.STRING, family=4, payload=(PayloadMatch(b"abcd", 4),)))
-    assert [line.match[:2] for line in made.lines] == [("-p", "6"), ("-p", "17")]
+    assert list(dict.fromkeys(line.match[:2] for line in made.lines)) == [("-p", "6"), ("-p", "17")]
 
 
 @pytest.mark.parametrize(

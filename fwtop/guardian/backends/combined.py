@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from fwtop.guardian.objects.spec import BESIDE, ChainLine, KernelObjects, SetSpec
+from fwtop.guardian.objects.spec import BESIDE, UNLISTED, ChainLine, KernelObjects, SetSpec
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Kind, Rule
 from fwtop.render.xtables import set_name
@@ -44,7 +44,7 @@ def together(rule_id: str, parts: Sequence[KernelObjects]) -> KernelObjects:
 
 def _apart(rule_id: str, number: int, part: KernelObjects) -> KernelObjects:
     """Give a part's sets and hashlimit tables names of their own; the enable sets stay common."""
-    common = {set_name(rule_id, family, role) for family in (4, 6) for role in ("on", BESIDE)}
+    common = {set_name(rule_id, family, role) for family in (4, 6) for role in ("on", UNLISTED, BESIDE)}
     before, after = f"fwtop-{rule_id}-", f"fwtop-{rule_id}-p{number}"
 
     def named(text: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from fwtop.guardian.objects.spec import KernelObjects, SetSpec
+from fwtop.guardian.objects.spec import UNLISTED, ChainLine, KernelObjects, SetSpec
 from fwtop.guardian.rules.prefix_lists import listed, of_family
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.list_limits import of_ports
@@ -84,14 +84,42 @@ def unlisted_first(objects: KernelObjects, rule: Rule, known: Iterable[Prefix]) 
     `known` are all prefixes of the allow-list, in whatever role. A named list may change at any time, so
     rules on one wait.
     """
-    if not rule.match.sources or rule.list_name is not None:
+    if rule.list_name is not None:
         return objects
+    if not rule.match.sources:
+        return _sparing(objects, rule, tuple(known))
     index = listed(rule.match.sources)
     met = {prefix.family for prefix in known if index.overlapping(prefix) is not None}
     lines = tuple(
         replace(line, unlisted=line.family not in met and line.target == DROP) for line in objects.lines
     )
     return replace(objects, lines=lines)
+
+
+def _sparing(objects: KernelObjects, rule: Rule, known: tuple[Prefix, ...]) -> KernelObjects:
+    """Let one look-up tell a rule for all sources both whether it is on and whom it spares.
+
+    The allow-list's prefixes are `nomatch` elements of the enable set. So each line becomes two: one before
+    the allow-list, for all others, and one behind the roles, for its prefixes outside their role.
+    """
+    if any(line.target != DROP for line in objects.lines):
+        return objects
+    names = {set_name(rule.id, family, "on"): set_name(rule.id, family, UNLISTED) for family in (4, 6)}
+    sets = tuple(
+        _spared(spec, names[spec.name], known) if spec.name in names else spec for spec in objects.sets
+    )
+    lines: list[ChainLine] = []
+    for line in objects.lines:
+        match = tuple(names.get(word, word) for word in line.match)
+        side = match.index(set_name(rule.id, line.family, UNLISTED)) + 1
+        only_spared = (*match[: side + 1], "--return-nomatch", *match[side + 1 :])
+        lines += [replace(line, match=match, unlisted=True), replace(line, match=only_spared, listed=True)]
+    return replace(objects, sets=sets, lines=tuple(lines))
+
+
+def _spared(spec: SetSpec, name: str, known: tuple[Prefix, ...]) -> SetSpec:
+    exceptions = tuple(prefix for prefix in known if prefix.family == spec.family)
+    return replace(spec, name=name, exceptions=exceptions)
 
 
 def _enable_set(rule: Rule, family: int) -> SetSpec:
@@ -101,4 +129,5 @@ def _enable_set(rule: Rule, family: int) -> SetSpec:
 def _source_set(rule: Rule, family: int, exceptions: tuple[Prefix, ...]) -> SetSpec:
     spared = tuple(prefix for prefix in exceptions if prefix.family == family)
     kept = of_family(rule.match.sources, family, spared)
-    return SetSpec(set_name(rule.id, family), family, kept, spared, timed=len(kept) <= TIMED_ELEMENTS)
+    timed = len(kept) <= TIMED_ELEMENTS
+    return SetSpec(set_name(rule.id, family), family, kept, spared, timed=timed, counted=True)

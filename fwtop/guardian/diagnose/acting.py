@@ -87,10 +87,12 @@ class Acting:
             self._sizes.pop(name, None)
         self._looked_at = 0.0
 
-    def moved(self, rule_id: str, objects: KernelObjects) -> None:
-        """Note that a rule's lines are in other chains now."""
+    def followed(self, rule_id: str, objects: KernelObjects) -> None:
+        """Note that a rule's lines are in other chains now, or that its sets spare others."""
         if rule_id in self._expected:
             self._expected[rule_id] = replace(self._expected[rule_id], lines=_places(objects))
+            for name in self._expected[rule_id].sets:
+                self._sizes.pop(name, None)
             self._looked_at = 0.0
 
     def forget(self, rule_id: str) -> None:

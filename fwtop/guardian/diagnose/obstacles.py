@@ -14,7 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 from fwtop.guardian.objects.chain import Chains
 from fwtop.guardian.objects.sets import PREFIX
-from fwtop.guardian.objects.spec import HOOK_CHAINS, PREROUTING, ROLE_CHAINS, RULE_CHAINS, SOURCE_CHAINS
+from fwtop.guardian.objects.spec import (
+    HOOK_CHAINS,
+    LISTED_CHAINS,
+    PREROUTING,
+    ROLE_CHAINS,
+    RULE_CHAINS,
+    SOURCE_CHAINS,
+)
 from fwtop.kernel.interfaces.links import LOOPBACK
 from fwtop.kernel.netfilter.iptables import LEGACY, NFT, Variant, named
 from fwtop.kernel.programs import CommandError, run
@@ -62,11 +69,11 @@ def own_lines(now: Reading, gained: Reading, rule_id: str) -> list[str]:
     """Name fwtop's own lines that come before a rule's: the allow-list's and other rules'."""
     found: list[str] = []
     for family in (4, 6):
-        for line in _own_chains(now, family):
-            if f"--match-set {PREFIX}{rule_id}-" in line.text:
-                break
+        lines = _own_chains(now, family)
+        own = [at for at, line in enumerate(lines) if f"--match-set {PREFIX}{rule_id}-" in line.text]
+        for at, line in enumerate(lines[: own[-1]] if own else lines):
             gain = gained.lines.get(line, 0)
-            if not gain:
+            if not gain or at in own:
                 continue
             if "fwtop-allow" in line.text:
                 found.append(
@@ -82,7 +89,8 @@ def own_lines(now: Reading, gained: Reading, rule_id: str) -> list[str]:
 
 def _own_chains(now: Reading, family: int) -> list[Line]:
     """Return the lines of fwtop's chains in the order in which packets meet them."""
-    order = [table[PREROUTING] for table in (HOOK_CHAINS, SOURCE_CHAINS, ROLE_CHAINS, RULE_CHAINS)]
+    kinds = (HOOK_CHAINS, SOURCE_CHAINS, ROLE_CHAINS, LISTED_CHAINS, RULE_CHAINS)
+    order = [kind[PREROUTING] for kind in kinds]
     mine = [
         line for line in now.lines if (line.table, line.family) == ("raw", family) and line.chain in order
     ]

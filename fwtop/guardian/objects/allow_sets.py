@@ -105,16 +105,12 @@ def _elements(passes: Passes) -> dict[str, set[Element]]:
     return {
         ALLOW_SETS[family]: _networks(passes.networks),
         PEER_SETS[family]: {
-            Element(_packed(address), 0, protocol, port) for address, protocol, port in passes.peers
+            Element(address.packed, 0, protocol, port) for address, protocol, port in passes.peers
         },
-        GATEWAY_SETS[family]: {Element(_packed(item)) for item in passes.gateways},
+        GATEWAY_SETS[family]: {Element(item.packed) for item in passes.gateways},
         KNOWN_SETS[family]: _networks(passes.known),
     }
 
 
 def _networks(prefixes: Iterable[Prefix]) -> set[Element]:
-    return {Element(_packed(item), item.length) for item in prefixes}
-
-
-def _packed(prefix: Prefix) -> bytes:
-    return prefix.value.to_bytes(prefix.bits // 8, "big")
+    return {Element(item.packed, item.length) for item in prefixes}

@@ -10,6 +10,7 @@ from itertools import zip_longest
 
 from fwtop.guardian.objects.spec import (
     HOOK_CHAINS,
+    LISTED_CHAINS,
     OWN_CHAINS,
     PORT_CHAINS,
     PREROUTING,
@@ -36,9 +37,9 @@ def own_lines(family: int, hook: str, *, ports: bool = False) -> dict[str, list[
 
     `ports`: there are protected ports, whose chain all other rules come after.
 
-    Rules with sources of which none is listed come first: what they drop costs no look-up in the allow-list.
-    All others cost one; only packets of listed addresses are compared with the roles, which pass by returning
-    to the hook. Chains come before those that lead to them.
+    Lines come first whose own set says that the source is not listed: what they drop costs no look-up in the
+    allow-list. All others cost one; only packets of listed addresses are compared with the roles, which pass
+    by returning to the hook, then with the lines for them alone. Chains come before those that lead to them.
     """
     incoming = hook == PREROUTING
     to_roles, to_rules = f"-g {ROLE_CHAINS[hook]}", f"-g {RULE_CHAINS[hook]}"
@@ -50,13 +51,19 @@ def own_lines(family: int, hook: str, *, ports: bool = False) -> dict[str, list[
         neighbours = [f"-p ipv6-icmp -m hl --hl-eq 255 --icmpv6-type {kind}" for kind in _NEIGHBOUR_TYPES]
         passing = [*neighbours, *passing]
     to_sources = [f"-j {SOURCE_CHAINS[hook]}"] if hook in SOURCE_CHAINS else []
+    to_listed = [f"-j {LISTED_CHAINS[hook]}"] if hook in LISTED_CHAINS else []
     entry += [*to_sources, f"{_in_set(KNOWN_SETS[family], incoming=incoming)} {to_roles}", to_rules]
     port_chain = {PORT_CHAINS[hook]: list[str]()} if ports else {}
     return {
         **port_chain,
         RULE_CHAINS[hook]: [f"-j {name}" for name in port_chain],
-        **({SOURCE_CHAINS[hook]: []} if hook in SOURCE_CHAINS else {}),
-        ROLE_CHAINS[hook]: [*(f"{condition} -j RETURN" for condition in passing), *to_sources, to_rules],
+        **{chains[hook]: [] for chains in (SOURCE_CHAINS, LISTED_CHAINS) if hook in chains},
+        ROLE_CHAINS[hook]: [
+            *(f"{condition} -j RETURN" for condition in passing),
+            *to_sources,
+            *to_listed,
+            to_rules,
+        ],
         HOOK_CHAINS[hook]: entry,
     }
 

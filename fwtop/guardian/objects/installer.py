@@ -21,7 +21,7 @@ from fwtop.guardian.objects.allow_sets import AllowSets, names_of
 from fwtop.guardian.objects.chain import Chains
 from fwtop.guardian.objects.chain_text import add_text
 from fwtop.guardian.objects.nft import NftTables
-from fwtop.guardian.objects.spec import ChainLine, KernelObjects
+from fwtop.guardian.objects.spec import UNLISTED, ChainLine, KernelObjects
 from fwtop.guardian.objects.sysctls import Remembers, Sysctls
 from fwtop.guardian.objects.table_state import Listed, TableState
 from fwtop.guardian.serving.ownership import single_threaded
@@ -301,12 +301,16 @@ class Kernel:
         found = sum(len(self.chains.own_lines(family).lines_of(rule_id)) for family in FAMILIES)
         return found == len(objects.lines)
 
-    def place(self, rule_id: str, objects: KernelObjects) -> bool:
-        """Move a rule's lines to the chains they belong in, with their counters; returns whether any moved.
+    def follow(self, rule_id: str, objects: KernelObjects, timeout_seconds: int) -> bool:
+        """Adapt a rule to another allow-list; returns whether that changed anything. Raises FwtopError.
 
-        Lines that are gone are not restored. Raises FwtopError.
+        Its enable sets spare the prefixes of this one, and its lines move to the chains they belong in, with
+        their counters. Lines that are gone are not restored.
         """
         moved = False
+        for spec in objects.sets:
+            if spec.name.endswith(f"-{UNLISTED}{spec.family}"):
+                moved |= sets.spare_others(spec, timeout_seconds)
         for family, lines in _by_family(objects):
             found = self.chains.own_lines(family)
             there = found.chains_of(rule_id) - {line.chain for line in lines}

@@ -33,13 +33,13 @@ def difference(layout: Layout, filled: Passes) -> str:
 def _elements(passes: Passes) -> dict[str, set[tuple[bytes, bool]]]:
     """Return the keys of each set; an interval has one where it begins and one behind its end."""
     peers = (
-        _packed(address) + bytes((protocol, 0, 0, 0)) + port.to_bytes(2, "big") + bytes(2)
+        address.packed + bytes((protocol, 0, 0, 0)) + port.to_bytes(2, "big") + bytes(2)
         for address, protocol, port in passes.peers
     )
     return {
         "allow": _intervals(passes.networks),
         "peers": {(key, False) for key in peers},
-        "gateways": {(_packed(item), False) for item in passes.gateways},
+        "gateways": {(item.packed, False) for item in passes.gateways},
         "known": _intervals(passes.known),
     }
 
@@ -47,7 +47,7 @@ def _elements(passes: Passes) -> dict[str, set[tuple[bytes, bool]]]:
 def _intervals(prefixes: Sequence[Prefix]) -> set[tuple[bytes, bool]]:
     found: set[tuple[bytes, bool]] = set()
     for item in outermost(prefixes):
-        found.add((_packed(item), False))
+        found.add((item.packed, False))
         end = item.value + (1 << item.bits - item.length)
         if not end >> item.bits:
             found.add((end.to_bytes(item.bits // 8, "big"), True))
@@ -58,7 +58,3 @@ def _bounds(keys: set[tuple[bytes, bool]]) -> set[tuple[bytes, bool]]:
     """Leave out the ends that say nothing: where the next interval begins, and at the first address."""
     starts = {key for key, is_end in keys if not is_end}
     return {(key, is_end) for key, is_end in keys if not is_end or (key not in starts and any(key))}
-
-
-def _packed(prefix: Prefix) -> bytes:
-    return prefix.value.to_bytes(prefix.bits // 8, "big")

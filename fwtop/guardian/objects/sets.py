@@ -65,7 +65,8 @@ def switch(specs: Iterable[SetSpec], timeout_seconds: int) -> None:
 
 def _head(spec: SetSpec, timeout_seconds: int) -> str:
     count = len(spec.elements) + len(spec.exceptions)
-    return create_line(spec.name, spec.family, count, timeout_seconds if spec.timed else None)
+    clock = timeout_seconds if spec.timed else None
+    return create_line(spec.name, spec.family, count, clock, counted=spec.counted)
 
 
 def shown_text(spec: SetSpec, timeout_seconds: int, count: int) -> list[str]:
@@ -74,7 +75,7 @@ def shown_text(spec: SetSpec, timeout_seconds: int, count: int) -> list[str]:
         return [f"ipset {learning_text(replace(spec, seeds=tuple)).strip()}"]
     if spec.shared:
         return [f"# set {spec.name} holds the list, {len(spec.elements):,} prefixes of IPv{spec.family}"]
-    cut = SetSpec(spec.name, spec.family, spec.elements[:count], spec.exceptions[:count], spec.timed)
+    cut = replace(spec, elements=spec.elements[:count], exceptions=spec.exceptions[:count])
     lines = [_head(spec, timeout_seconds), *fill_text(cut, timeout_seconds).splitlines()[1:]]
     more = len(spec.elements) + len(spec.exceptions) - (len(lines) - 1)
     shown = [f"ipset {line}" for line in lines]
@@ -88,6 +89,21 @@ def renew(spec: SetSpec, timeout_seconds: int) -> None:
         restore(fill_text(spec, timeout_seconds).partition("\n")[2])  # a set's own default can't be changed
     elif element_count(spec.name) != len(spec.elements) + len(spec.exceptions):
         fill(spec, timeout_seconds)
+
+
+def spare_others(spec: SetSpec, timeout_seconds: int) -> bool:
+    """Give a set the exceptions that it should have, in one step; returns whether it had others.
+
+    Raises FwtopError.
+    """
+    there = {(item.address, item.length) for item in ipset.elements(spec.name) if item.flags}
+    if there == {(item.packed, item.length) for item in spec.exceptions}:
+        return False
+    aside = f"{spec.name}{_ASIDE}"
+    left = [f"flush {aside}", f"destroy {aside}"] if aside in names() else []
+    filled = fill_text(replace(spec, name=aside), timeout_seconds)
+    restore("\n".join([*left, f"{filled}swap {aside} {spec.name}", f"destroy {aside}", ""]))
+    return True
 
 
 def restore_missing(spec: SetSpec, timeout_seconds: int) -> None:

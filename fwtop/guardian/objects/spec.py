@@ -19,15 +19,17 @@ if TYPE_CHECKING:
 PREROUTING = "PREROUTING"
 OUTPUT = "OUTPUT"
 BESIDE = "st"  # role of the sets that lines in table filter ask
+UNLISTED = "un"  # of enable sets that match no source of the allow-list
 HEAD_CHANGED = "the first lines of chain"  # how the reason begins why a rule does not act then
-# A hook's chain asks the rules of sources first, sends packets of listed addresses to the chain of roles, and
-# all others on to the other rules.
+# A hook's chain first asks the lines that spare listed addresses by themselves, sends packets of listed
+# addresses to the chain of roles, and all others on to the other rules.
 HOOK_CHAINS = {PREROUTING: "FWTOP", OUTPUT: "FWTOP-OUT"}
-SOURCE_CHAINS = {PREROUTING: "FWTOP-SOURCES"}  # of rules with sources of which none is on the allow-list
+SOURCE_CHAINS = {PREROUTING: "FWTOP-SOURCES"}  # of lines whose set matches no source of the allow-list
 ROLE_CHAINS = {PREROUTING: "FWTOP-ROLES", OUTPUT: "FWTOP-OUT-ROLES"}
+LISTED_CHAINS = {PREROUTING: "FWTOP-LISTED"}  # of the same rules: listed sources, out of role
 RULE_CHAINS = {PREROUTING: "FWTOP-RULES", OUTPUT: "FWTOP-OUT-RULES"}
 PORT_CHAINS = {PREROUTING: "FWTOP-PORTS"}  # of protected ports, in order of priority; there with the first
-_KINDS = (HOOK_CHAINS, SOURCE_CHAINS, ROLE_CHAINS, RULE_CHAINS, PORT_CHAINS)
+_KINDS = (HOOK_CHAINS, SOURCE_CHAINS, ROLE_CHAINS, LISTED_CHAINS, RULE_CHAINS, PORT_CHAINS)
 OWN_CHAINS = {hook: tuple(kind[hook] for kind in _KINDS if hook in kind) for hook in HOOK_CHAINS}
 
 
@@ -41,6 +43,7 @@ class SetSpec:
     exceptions: tuple[Prefix, ...] = ()  # `nomatch` elements: inside a listed prefix, but not meant
     timed: bool = True  # False: a long list, whose lines also match an enable set
     shared: bool = False  # a named list's, which stays when the rule ends and others use it
+    counted: bool = False  # each element counts what it matched
     seeds: Callable[[], Sequence[str]] | None = None  # of a set of addresses and ports that packets fill
 
 
@@ -53,6 +56,7 @@ class ChainLine:
     target: tuple[str, ...]
     hook: str = PREROUTING
     unlisted: bool = False  # only packets match whose source is not on the allow-list
+    listed: bool = False  # only those match whose source is on it
     behind: frozenset[str] | None = None  # of a protected port: the rules whose lines come before it
 
     @property
@@ -60,6 +64,8 @@ class ChainLine:
         """The chain that it is in."""
         if self.behind is not None:
             return PORT_CHAINS[self.hook]
+        if self.listed:
+            return LISTED_CHAINS[self.hook]
         return (SOURCE_CHAINS if self.unlisted else RULE_CHAINS)[self.hook]
 
 

@@ -19,7 +19,7 @@ from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Kind, Match, Rule, State
 
-_SET = re.compile(r"fwtop-(\d+)-(on|dst|shut|pass|)([46])")
+_SET = re.compile(r"fwtop-(\d+)-(on|un|dst|shut|pass|)([46])")
 _ELEMENT = re.compile(r"^add \S+ (\S+)(?: timeout (\d+))?(.*)$", re.MULTILINE)
 _NOTE = "found in the kernel: the journal has lost it"
 _KINDS = {NETDEV.table: Kind.NFTABLES, PROXY.table: Kind.SYNPROXY, CONNECTIONS.table: Kind.CONNLIMIT}

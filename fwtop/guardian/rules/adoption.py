@@ -34,7 +34,7 @@ def adopt_all(state: GuardianState, lifecycle: Lifecycle) -> list[str]:
             done.append(f"rule {entry.rule.id} could not be examined: {safe_text(FwtopError.of(error))}")
     done += state.known_lists.restore_unfinished() if state.known_lists is not None else []
     if state.allow_known:
-        lifecycle.place_lines()
+        lifecycle.follow_allow()
     done += _finish_repairs(state, lifecycle)
     if state.journal.lost:
         done += _recover(state)

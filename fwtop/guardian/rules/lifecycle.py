@@ -26,7 +26,7 @@ from fwtop.guardian.rules.validate import MAX_TTL_SECONDS
 from fwtop.guardian.serving.ownership import single_threaded
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
-from fwtop.model.rule import Rule, State
+from fwtop.model.rule import Kind, Rule, State
 from fwtop.model.text import safe_text
 
 MAX_CONFIRM_SECONDS = 3600
@@ -58,7 +58,7 @@ class Lifecycle:
         self._serve_urgent = serve_urgent
         self.ending = Ending(state, failpoints, set_watchdog)
         self._owners, self._installing = self.ending.owners, self.ending.installing
-        self._placed_by: AllowList | None = None  # by which each line is before or behind the allow-list
+        self._followed: AllowList | None = None  # the allow-list that each rule's sets and lines are made for
 
     @property
     def active(self) -> dict[str, Entry]:
@@ -87,7 +87,7 @@ class Lifecycle:
         if trouble := self._journal.trouble():
             raise FwtopError(trouble)
         others, allow = self._state.other_rules(rule), self._state.fresh_allow()
-        self.place_lines()
+        self.follow_allow()
         rule, spared = guard.around_sessions(rule, allow)
         verdict, limits = self._state.judge(rule, len(others)), self._state.limits()[0]
         _require(verdict, limits, force=force, owner=owner)
@@ -227,7 +227,7 @@ class Lifecycle:
         if short is not None and not short.elements_only:
             raise _not_acting(rule_id, short.text)
         allow = self._state.fresh_allow()
-        self.place_lines()
+        self.follow_allow()
         objects = self._state.objects_of(entry.rule)
         self._kernel.renew(rule_id, objects, allow, ttl)
         if short is not None:
@@ -345,29 +345,30 @@ class Lifecycle:
                 f"the allow-list is not up to date everywhere: {error}", limit=400
             )
         self.ending.log_once("allow-list", state.allow_trouble)
-        self.place_lines()
+        self.follow_allow()
 
-    def place_lines(self) -> None:
-        """Move lines behind the allow-list whose sources came on it, and those of others before it.
+    def follow_allow(self) -> None:
+        """Adapt rules to the allow-list as last read: lines whose sources came on it move behind it.
 
-        What fails is logged and tried again with the next refresh; never raises.
+        Those of others move before it, and rules for all sources spare who is on it. What fails is logged and
+        tried again with the next refresh; never raises.
         """
         state = self._state
-        if state.allow == self._placed_by:
+        if state.allow == self._followed:
             return
         trouble = ""
         for entry in state.active.values():
-            if not entry.rule.match.sources:
-                continue
+            if entry.rule.kind is Kind.PROTECT:
+                continue  # all of its lines are behind the allow-list
             try:
                 objects = state.objects_of(entry.rule)
-                if self._kernel.place(entry.rule.id, objects):
-                    state.acting.moved(entry.rule.id, objects)
+                if self._kernel.follow(entry.rule.id, objects, self._seconds_left(entry)):
+                    state.acting.followed(entry.rule.id, objects)
             except Exception as error:
-                trouble = f"rule {entry.rule.id} could not be moved: {FwtopError.of(error)}"
+                trouble = f"rule {entry.rule.id} can't follow the allow-list: {FwtopError.of(error)}"
         if not trouble:
-            self._placed_by = state.allow
-        self.ending.log_once("places", trouble)
+            self._followed = state.allow
+        self.ending.log_once("following", trouble)
 
     def end_replaced(self, entry: Entry) -> None:
         """End the rule that a confirmed one replaces, if it is still active; raises FwtopError."""

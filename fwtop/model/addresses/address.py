@@ -62,6 +62,11 @@ class Prefix:
         return self.value & _LOW_64
 
     @property
+    def packed(self) -> bytes:
+        """The first address in network byte order, as netlink messages carry it."""
+        return self.value.to_bytes(self.bits // 8, "big")
+
+    @property
     def is_address(self) -> bool:
         """Whether it is a single address."""
         return self.length == self.bits
