@@ -7,6 +7,7 @@ in; frames that find its queue full are lost before that and don't count.
 from __future__ import annotations
 
 import contextlib
+import random
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -15,8 +16,11 @@ from types import TracebackType
 
 from fwtop.bench.receiver import PORT
 from fwtop.lab import scenario
+from fwtop.lab.network import Wire
 from fwtop.lab.processes import Child
 from fwtop.lab.run import Lab
+from fwtop.lab.traffic.craft import templates
+from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
 
@@ -62,6 +66,12 @@ class Testbed:
     def victim(self) -> str:
         """Name of the victim's namespace."""
         return self.lab.victim
+
+    def frame(self) -> bytes:
+        """Return one of the flood's frames."""
+        [vector] = self.lab.scenario.vectors
+        source = Prefix.parse(SOURCES.replace("0/24", "5"))
+        return templates(vector, Wire(bytes(6), bytes(6)), source, random.Random(1))[0].data  # noqa: S311 - not for secrets
 
     def run(self, *argv: str, text: str | None = None) -> str:
         """Run a system tool on the victim, with time for long lists; raises FwtopError with its message."""

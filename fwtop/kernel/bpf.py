@@ -143,9 +143,14 @@ def program_id(descriptor: int) -> int:
     return int(struct.unpack_from("<I", _info(descriptor), _PROGRAM_ID_AT)[0])
 
 
+def open_program(number: int) -> int:
+    """Open the loaded program with that id and return its descriptor; OSError if it is gone."""
+    return call(_PROG_GET_FD_BY_ID, struct.pack("<I", number))
+
+
 def program_name(number: int) -> str:
     """Return the name of the loaded program with that id; OSError if it is gone."""
-    descriptor = call(_PROG_GET_FD_BY_ID, struct.pack("<I", number))
+    descriptor = open_program(number)
     try:
         name = _info(descriptor)[_PROGRAM_NAME_AT : _PROGRAM_NAME_AT + 16]
     finally:
@@ -155,7 +160,7 @@ def program_name(number: int) -> str:
 
 def program_runs(number: int) -> int | None:
     """Return how often a program ran, None while the kernel doesn't count (kernel.bpf_stats_enabled)."""
-    descriptor = call(_PROG_GET_FD_BY_ID, struct.pack("<I", number))
+    descriptor = open_program(number)
     try:
         return int(struct.unpack_from("<Q", _info(descriptor), _PROGRAM_RUNS_AT)[0]) or None
     finally:
