@@ -1,6 +1,6 @@
 """Named points where tests kill the guardian with SIGKILL, or have it fail.
 
-They are in an install, a keep, a repair, an undo, a change of a level and of a named list.
+They are in an install, a keep, a repair, an undo, a change of a level, of the allow-list and of a named list.
 
 The next guardian must find nothing half done, whichever one it was.
 """
@@ -27,6 +27,7 @@ class Failpoint(StrEnum):
     SETTING = "setting"  # a sysctl is written, the journal knows the old value
     INSTALLED = "installed"  # journalled as installed, the client not answered yet
     CLOSED = "closed"  # open connections are closed, the rule is not journalled as installed yet
+    FOLLOWED = "followed"  # the sets of a rule spare a changed allow-list, its lines are where they were
     RENEWED = "renewed"  # keep: the kernel has the new timeout, the journal not yet
     KEPT = "kept"
     REPAIR = "repair"  # journalled as being repaired, kernel untouched

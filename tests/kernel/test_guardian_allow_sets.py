@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import socket
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -18,6 +20,7 @@ from tests.kernel.guardian_bench import (
     apply,
     rules_of,
     run_console,
+    seen_in_time,
     tcp_connection,
     use_variant,
 )
@@ -180,6 +183,56 @@ def test_blocked_source_that_comes_on_the_list_passes_until_it_goes(
         assert reason(guardian, rule_id) == ""
         guardian.demand(Undo(all=True))
     assert path.passes(wait_s=10)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("family", [4, 6])
+def test_rule_for_all_sources_spares_who_comes_on_the_list_until_it_goes(
+    bench: Bench, family: int, variant: str, poll_until
+) -> None:
+    """Its enable set follows the list in one step, also where a crash left the copy of an earlier step."""
+    use_variant(bench, variant)
+    before, path, name = bench.state(), bench.path(family), f"fwtop-1-un{family}"
+
+    def is_spared() -> bool:
+        listing = bench.pair.victim.run("ipset", "list", name).stdout
+        return bench.attacker(family) in re.findall(r"^(\S+) timeout \d+ nomatch$", listing, re.MULTILINE)
+
+    with bench.connect() as guardian:
+        rule_id = apply(guardian, IN_TABLE_RAW)
+        poll_until(lambda: not path.passes(), REFILLED_SECONDS)
+        inet = "inet" if family == 4 else "inet6"
+        bench.pair.victim.run("ipset", "create", f"{name}-new", "hash:net", "family", inet)
+        (bench.directory / "allow").write_text(f"{bench.attacker(family)}\n")
+        poll_until(is_spared, REFILLED_SECONDS)
+        assert all(path.passes(wait_s=5) for _ in range(3))
+        assert reason(guardian, rule_id) == ""
+        guardian.demand(Keep(rule_id))
+        (bench.directory / "allow").write_text("")
+        poll_until(lambda: not is_spared(), REFILLED_SECONDS)
+        before_that = rules_of(guardian)[rule_id]["packets"]
+        assert not path.passes()
+        poll_until(lambda: rules_of(guardian)[rule_id]["packets"] > before_that, REFILLED_SECONDS)
+        assert reason(guardian, rule_id) == ""
+        guardian.demand(Undo(all=True))
+    assert bench.state() == before
+
+
+def test_listed_host_is_spared_to_the_end_when_nothing_of_fwtop_lives(bench: Bench, poll_until) -> None:
+    bench.allow = f"{bench.attacker(4)}\n"
+    listed, other = bench.path(4), bench.path(6)
+
+    def install(seconds: int) -> None:
+        with bench.connect() as guardian:
+            apply(guardian, replace(IN_TABLE_RAW, ttl_seconds=seconds), force=True)
+        bench.kill_guardian()
+
+    def is_over() -> bool:
+        assert listed.passes(wait_s=5)
+        return other.passes()
+
+    assert seen_in_time(install, lambda: not other.passes())
+    poll_until(is_over, 60)
 
 
 def test_too_long_list_keeps_no_gateway_from_passing_compiled_rules(bench: XdpBench, poll_until) -> None:

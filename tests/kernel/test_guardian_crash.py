@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from guardian_bench import PORT, Bench, apply, rules_of
+from guardian_bench import PORT, Bench, apply, ended, rules_of
 from xdp_bench import XdpBench
 
 from fwtop.guardian.failpoints import Failpoint
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import Keep, Repair, Undo
-from fwtop.model.rule import Kind, Match, Rule
+from fwtop.model.rule import Kind, Match, PayloadMatch, Rule
 
 pytestmark = pytest.mark.kernel
 BENCH = XdpBench
@@ -22,6 +22,7 @@ INSTALL = (
     Failpoint.INSTALLED,
 )
 KEEP = (Failpoint.RENEWED, Failpoint.KEPT)
+FOLLOW = (Failpoint.FOLLOWED,)
 UNDO = (
     Failpoint.UNDO,
     Failpoint.INACTIVE,
@@ -50,7 +51,7 @@ OTHER_REPAIRS = {Failpoint.REPAIR_NFT: Kind.NFTABLES, Failpoint.REPAIR_COMPILED:
 
 def test_every_failpoint_is_tried() -> None:
     elsewhere = {*COMPILED, *TABLES, *CLOSING, *SYSCTL, *SWITCHES, *LISTS, *BESIDE}
-    assert {*INSTALL, *KEEP, *REPAIR, *OTHER_REPAIRS, *UNDO, *elsewhere} == set(Failpoint)
+    assert {*INSTALL, *KEEP, *FOLLOW, *REPAIR, *OTHER_REPAIRS, *UNDO, *elsewhere} == set(Failpoint)
 
 
 @pytest.mark.parametrize("failpoint", INSTALL)
@@ -112,6 +113,28 @@ def test_crash_while_keeping(bench: Bench, failpoint: Failpoint, poll_until) -> 
         else:  # nobody was told that it is kept: it ends as unconfirmed rules do
             assert rules_of(successor)[rule_id]["state"] == "provisional"
             poll_until(lambda: bench.path(4).passes())
+
+
+@pytest.mark.parametrize("failpoint", FOLLOW)
+def test_crash_while_the_allow_list_is_followed(bench: Bench, failpoint: Failpoint, poll_until) -> None:
+    """The next guardian does the rest: who came on the list passes, and is dropped once off it again."""
+    before = bench.state()
+    allowed = bench.directory / "allow"
+    rule = Rule("", Kind.STRING, Match(protocol=17, dport=PORT, payload=(PayloadMatch(b"#"),)), "x", 60)
+    guardian = bench.connect(crash_at=failpoint.value)
+    with guardian:
+        rule_id = apply(guardian, rule)
+        pid = int(guardian.about["pid"])
+        bench.allow = f"{bench.attacker(4)}\n"  # which the next guardian finds, too
+        allowed.write_text(bench.allow)
+        poll_until(lambda: ended(pid), 20)
+    with bench.connect() as successor:
+        assert rules_of(successor)[rule_id]["not_acting"] == ""
+        assert bench.path(4).passes(wait_s=5)
+        allowed.write_text("")
+        poll_until(lambda: not bench.path(4).passes(), 20)
+        successor.demand(Undo(all=True))
+    assert bench.state() == before
 
 
 @pytest.mark.parametrize("failpoint", REPAIR)

@@ -311,6 +311,7 @@ class Kernel:
         for spec in objects.sets:
             if spec.name.endswith(f"-{UNLISTED}{spec.family}"):
                 moved |= sets.spare_others(spec, timeout_seconds)
+        self._failpoints.reached(Failpoint.FOLLOWED)
         for family, lines in _by_family(objects):
             found = self.chains.own_lines(family)
             there = found.chains_of(rule_id) - {line.chain for line in lines}

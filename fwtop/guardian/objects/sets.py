@@ -43,11 +43,16 @@ def fill_long(spec: SetSpec, timeout_seconds: int, serve_urgent: Callable[[], No
 
 
 def fill_text(spec: SetSpec, timeout_seconds: int) -> str:
-    """Return the input of `ipset -exist restore` that creates and fills a rule's set."""
-    clock = f" timeout {timeout_seconds}" if spec.timed else ""
+    """Return the input of `ipset -exist restore` that creates and fills a rule's set.
+
+    Exceptions come before what they are exceptions from, and stay longer: at no time is anybody dropped who
+    is to be spared.
+    """
     lines = [_head(spec, timeout_seconds)]
-    lines += [f"add {spec.name} {prefix}{clock}" for prefix in spec.elements]
-    lines += [f"add {spec.name} {prefix}{clock} nomatch" for prefix in spec.exceptions]
+    for elements, extra, flag in ((spec.exceptions, 1, " nomatch"), (spec.elements, 0, "")):
+        seconds = min(timeout_seconds + extra, MAX_TIMEOUT_SECONDS)
+        clock = f" timeout {seconds}" if spec.timed else ""
+        lines += [f"add {spec.name} {prefix}{clock}{flag}" for prefix in elements]
     return "\n".join([*lines, ""])
 
 

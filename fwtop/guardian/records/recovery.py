@@ -51,8 +51,10 @@ def _in_sets(rule_id: str, variant: str) -> Entry | None:
         families.add(int(named[3]))
         kind = Kind.PROTECT if named[2] == "shut" else kind
         for address, timeout, rest in _ELEMENT.findall(run(["ipset", "save", name])):
+            if "nomatch" in rest:
+                continue
             left = max(left, int(timeout or 0))
-            if not named[2] and "nomatch" not in rest:
+            if not named[2]:
                 sources.append(Prefix.parse(address))
     family = families.pop() if len(families) == 1 else None
     return _entry(rule_id, variant, left, kind, Match(sources=tuple(sources), family=family))
