@@ -21,6 +21,7 @@ MIN_BYTES_PER_SECOND = 64  # below 16, its unit, iptables 1.8.9 divides by zero
 MAX_BYTES_PER_SECOND = (1 << 32) - 1
 HASHLIMIT_MAX = 262_144  # source prefixes in a table; when full, packets of new ones are dropped (hotdrop)
 HASHLIMIT_EXPIRE_MS = 10_000  # idle time of a prefix
+UNLISTED = "un"  # role of enable sets that match no source of the allow-list
 _MIN_ELEMENTS = 64
 TIMED_ELEMENTS = 1_000  # longer lists have no timeout of their own, as renewing it would take seconds
 COUNTED_ELEMENTS = 65_536  # larger sets have no counters per element, as listing them costs CPU

@@ -17,7 +17,7 @@ from fwtop.model.traffic.snapshot import Proposal
 
 DROPPED_IN_NETFILTER = (Kind.IPSET, Kind.HASHLIMIT, Kind.STRING, Kind.NOTRACK)
 # The allow-list: without it, rules need no chain apart from the hook's.
-_ALLOW_LIST = re.compile(r"-[io] lo |-ROLES|-[gN] \S+-RULES|-[jN] \S+-SOURCES|-p ipv6-icmp -g")
+_ALLOW_LIST = re.compile(r"-[io] lo |-ROLES|-[gN] \S+-RULES|-[jN] \S+-SOURCES|-LISTED|-p ipv6-icmp -g")
 
 
 def typed(line: str) -> Rule | None:

@@ -10,6 +10,7 @@ from fwtop.model.rule import Kind, Match, Rule
 from fwtop.render.command_line import command_line
 from fwtop.render.xtables import (
     TIMED_ELEMENTS,
+    UNLISTED,
     create_line,
     field_args,
     halves,
@@ -105,7 +106,8 @@ def _sets(rule: Rule, family: int) -> list[tuple[str, Sequence[Prefix], int | No
     The enable set expires rules without sources, and lists too long for timeouts per element.
     """
     listed = tuple(prefix for prefix in rule.match.sources if prefix.family == family)
-    switch = (set_name(_NUMBER, family, "on"), halves(family), rule.ttl_seconds)
+    spares = not rule.match.sources and rule.kind is not Kind.NOTRACK
+    switch = (set_name(_NUMBER, family, UNLISTED if spares else "on"), halves(family), rule.ttl_seconds)
     if not rule.match.sources:
         return [switch]
     is_long = len(listed) > TIMED_ELEMENTS
@@ -127,7 +129,7 @@ def _families(rule: Rule) -> list[int]:
 
 
 def _fill(family: int, name: str, elements: Sequence[Prefix], ttl: int | None) -> list[str]:
-    create = create_line(name, family, len(elements), ttl)
+    create = create_line(name, family, len(elements), ttl, counted=name == set_name(_NUMBER, family))
     clock = f" timeout {ttl}" if ttl is not None else ""
     adds = [f"add {name} {prefix}{clock}" for prefix in elements]
     if len(elements) <= _ON_ONE_LINE:

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from fwtop.guardian.objects.spec import BESIDE, UNLISTED, ChainLine, KernelObjects, SetSpec
+from fwtop.guardian.objects.spec import BESIDE, ChainLine, KernelObjects, SetSpec
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Kind, Rule
-from fwtop.render.xtables import set_name
+from fwtop.render.xtables import UNLISTED, set_name
 
 # Those that have a place beside others: compiled rules and named lists have lives of their own.
 PART_KINDS = frozenset(

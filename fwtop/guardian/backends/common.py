@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from fwtop.guardian.objects.spec import UNLISTED, ChainLine, KernelObjects, SetSpec
+from fwtop.guardian.objects.spec import ChainLine, KernelObjects, SetSpec
 from fwtop.guardian.rules.prefix_lists import listed, of_family
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.list_limits import of_ports
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Rule
-from fwtop.render.xtables import TIMED_ELEMENTS, halves, list_set_name, set_name
+from fwtop.render.xtables import TIMED_ELEMENTS, UNLISTED, halves, list_set_name, set_name
 
 DROP = ("-j", "DROP")
 

@@ -21,13 +21,14 @@ from fwtop.guardian.objects.allow_sets import AllowSets, names_of
 from fwtop.guardian.objects.chain import Chains
 from fwtop.guardian.objects.chain_text import add_text
 from fwtop.guardian.objects.nft import NftTables
-from fwtop.guardian.objects.spec import UNLISTED, ChainLine, KernelObjects
+from fwtop.guardian.objects.spec import ChainLine, KernelObjects
 from fwtop.guardian.objects.sysctls import Remembers, Sysctls
 from fwtop.guardian.objects.table_state import Listed, TableState
 from fwtop.guardian.serving.ownership import single_threaded
 from fwtop.kernel.deadline import unlimited
 from fwtop.kernel.netfilter import ipset
 from fwtop.model.errors import FwtopError
+from fwtop.render.xtables import UNLISTED
 
 if TYPE_CHECKING:
     from fwtop.guardian.objects.list_sets import ListSets

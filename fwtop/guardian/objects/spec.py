@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 PREROUTING = "PREROUTING"
 OUTPUT = "OUTPUT"
 BESIDE = "st"  # role of the sets that lines in table filter ask
-UNLISTED = "un"  # of enable sets that match no source of the allow-list
 HEAD_CHANGED = "the first lines of chain"  # how the reason begins why a rule does not act then
 # A hook's chain first asks the lines that spare listed addresses by themselves, sends packets of listed
 # addresses to the chain of roles, and all others on to the other rules.
