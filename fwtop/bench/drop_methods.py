@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
 from fwtop.bench.frame import progress
@@ -19,9 +19,11 @@ DropMethod = Callable[[], Context]
 TO_PORT = ["-p", "udp", "--dport", str(PORT)]
 FWTOP_PORT = ["--proto", "udp", "--dport", str(PORT)]
 _SET = "bench"
-_CHAIN = "table {} bench {{\n chain only {{\n  {}\n }}\n}}\n"
+_CLOCK = "bench-on"
+_CHAIN = "table {} bench {{\n {}\n chain only {{\n  {}\n }}\n}}\n"
 _TRACK = "type filter hook input priority 0; ct state new accept"
-_NETDEV = "type filter hook ingress device {} priority -500; udp dport {} drop"
+_NETDEV = "type filter hook ingress device {} priority -500; udp dport {} {}drop"
+_NFT_CLOCK = "set on { type ether_type; flags timeout; elements = { 0x0800 timeout 600s } }"
 
 
 def throughput(testbed: Testbed, seconds: float, method: DropMethod) -> float:
@@ -56,22 +58,45 @@ def tracking(testbed: Testbed) -> Context:
     return _nft(testbed, "inet", _TRACK)
 
 
-def netdev_drop(testbed: Testbed, port: int = PORT) -> Context:
-    """Drop UDP to a port (the flood's) in nftables' netdev ingress hook."""
-    return _nft(testbed, "netdev", _NETDEV.format(VICTIM_INTERFACE, port))
+def netdev_drop(testbed: Testbed, port: int = PORT, *, timed: bool = False) -> Context:
+    """Drop UDP to a port (the flood's) in nftables' netdev ingress hook; if `timed`, while a set says so."""
+    clock, asks = (_NFT_CLOCK, "meta protocol @on ") if timed else ("", "")
+    return _nft(testbed, "netdev", _NETDEV.format(VICTIM_INTERFACE, port, asks), clock)
 
 
-def string_drop(testbed: Testbed, algorithm: str, text: str = PAYLOAD_START) -> Context:
+@contextlib.contextmanager
+def _clock(testbed: Testbed) -> Iterator[list[str]]:
+    """Make an ipset of all IPv4 addresses with a timeout; yields the match that asks it for the source."""
+    made = f"create {_CLOCK} hash:net timeout 600\nadd {_CLOCK} 0.0.0.0/1\nadd {_CLOCK} 128.0.0.0/1\n"
+    testbed.run("ipset", "restore", text=made)
+    try:
+        yield ["-m", "set", "--match-set", _CLOCK, "src"]
+    finally:
+        testbed.run("ipset", "destroy", _CLOCK)
+
+
+@contextlib.contextmanager
+def timed(testbed: Testbed, method: Callable[..., Context]) -> Iterator[None]:
+    """Use a method, which takes further matches as `also`, with a look-up in a set that has a timeout."""
+    with _clock(testbed) as asked, method(also=asked):
+        yield
+
+
+def string_drop(
+    testbed: Testbed, algorithm: str, text: str = PAYLOAD_START, also: Sequence[str] = ()
+) -> Context:
     """Drop by xt_string, with Boyer-Moore ("bm") or Knuth-Morris-Pratt ("kmp")."""
     match = ["-m", "string", "--string", text, "--algo", algorithm]
-    return raw(testbed, *TO_PORT, *match, "-j", "DROP")
+    return raw(testbed, *TO_PORT, *match, *also, "-j", "DROP")
 
 
-def hashlimit_drop(testbed: Testbed, prefix_length: int, port: int = PORT) -> Context:
+def hashlimit_drop(
+    testbed: Testbed, prefix_length: int, port: int = PORT, also: Sequence[str] = ()
+) -> Context:
     """Drop UDP to a port (the flood's) above 1,000 packets/s per source prefix (xt_hashlimit)."""
     match = ["-m", "hashlimit", "--hashlimit-name", _SET, "--hashlimit-mode", "srcip"]
     match += ["--hashlimit-srcmask", str(prefix_length), "--hashlimit-above", "1000/s"]
-    return raw(testbed, "-p", "udp", "--dport", str(port), *match, "-j", "DROP")
+    return raw(testbed, "-p", "udp", "--dport", str(port), *also, *match, "-j", "DROP")
 
 
 def ipset_drop(testbed: Testbed, entries: int, first: str = SOURCES) -> Context:
@@ -91,8 +116,8 @@ def ipset_drop(testbed: Testbed, entries: int, first: str = SOURCES) -> Context:
 
 
 @contextlib.contextmanager
-def _nft(testbed: Testbed, family: str, chain: str) -> Iterator[None]:
-    testbed.run("nft", "-f", "-", text=_CHAIN.format(family, chain))
+def _nft(testbed: Testbed, family: str, chain: str, sets: str = "") -> Iterator[None]:
+    testbed.run("nft", "-f", "-", text=_CHAIN.format(family, sets, chain))
     try:
         yield
     finally:

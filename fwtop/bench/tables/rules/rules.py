@@ -3,7 +3,8 @@
 Packets of 128 bytes, as many as one core gets through. The published figures are of a small cloud machine
 that sent to itself; what compares across machines is each row's ratio to the first. Each of fwtop's rules
 comes right after the bare rule of its kind, with which it is compared: the rest is the cost of the allow-list
-and the dead man's switch. Both are also measured with a flood that they don't match, which a last rule drops.
+and the dead man's switch. The bare rule with a set that has a timeout says what one look-up costs alone. Bare
+rules and fwtop's are also measured with a flood that they don't match, which a last rule drops.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _OWN = {  # bare rule → fwtop's
     _STRING: ("fwtop match (string)", ["match", "--string", PAYLOAD_START, *FWTOP_PORT]),
     _NETDEV: ("fwtop drop (nftables)", ["drop", *FWTOP_PORT, "--via", "nftables"]),
 }
-_MISSED = ", none matches"
+_MISSED, _TIMED = ", none matches", ", one set asked"
 _OWN_MISSED = {
     _IPSET: ["block", _NOT_SOURCES],
     _HASHLIMIT: ["limit", *_OTHER_PORT, *_LIMIT],
@@ -48,7 +49,7 @@ def run(options: Options) -> Document:
             _row(name, partial(throughput, testbed, seconds, method), kpps)
             for name, kpps, method in (*_accepting(testbed), *_dropping(testbed))
         ]
-        for bare, own, method in _pairs(testbed, notes):
+        for bare, own, method in (*_timed(testbed), *_pairs(testbed, notes)):
             at = [row.name for row in rows].index(bare) + 1
             rows.insert(at, Row(own, _UNIT, partial(throughput, testbed, seconds, method), bare))
         return Document("rules", rounds, measure(rows, rounds), tuple(notes))
@@ -105,6 +106,18 @@ def _missing(testbed: Testbed) -> dict[str, DropMethod]:
         _STRING: partial(drop_methods.string_drop, testbed, "bm", _NOT_TEXT),
         _NETDEV: partial(drop_methods.netdev_drop, testbed, _NOT_PORT),
     }
+
+
+def _timed(testbed: Testbed) -> Iterator[tuple[str, str, DropMethod]]:
+    """Yield bare rules that also ask a set with a timeout: the bare name, the row's name, and how."""
+    limit = partial(drop_methods.hashlimit_drop, testbed, 16)
+    search = partial(drop_methods.string_drop, testbed, "bm")
+    for bare, method in (
+        (_HASHLIMIT, partial(drop_methods.timed, testbed, limit)),
+        (_STRING, partial(drop_methods.timed, testbed, search)),
+        (_NETDEV, partial(drop_methods.netdev_drop, testbed, timed=True)),
+    ):
+        yield bare, bare + _TIMED, method
 
 
 def _pairs(testbed: Testbed, notes: list[str]) -> Iterator[tuple[str, str, DropMethod]]:
