@@ -55,10 +55,10 @@ def plan(options: Options) -> Plan:
     chosen: list[Match] = []
     tracked = sampled_entries(_SAMPLED)
     for match in _services():
-        if reasons := why_tracked(variant, match, tracked):
-            (needed if reasons[0] != _LOGS_IN else kept).append(f"{service_name(match)}: {reasons[0]}")
-        elif there := already_untracked(lines, match):
+        if there := already_untracked(lines, match) or nft_stateless.already_untracked(listed, match):
             kept.append(f"{service_name(match)}: not tracked now, by {there}")
+        elif reasons := why_tracked(variant, match, tracked):
+            (needed if reasons[0] != _LOGS_IN else kept).append(f"{service_name(match)}: {reasons[0]}")
         elif not (names(lines, match) or nft_stateless.names(listed, match)):
             kept.append(f"{service_name(match)}: no rule that lets packets in names its port")
         elif len(chosen) < MOST_SERVICES:

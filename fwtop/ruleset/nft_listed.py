@@ -7,6 +7,7 @@ Source: libnftables-json(5).
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -42,6 +43,7 @@ class NftLine:
     handle: int
     expressions: tuple[Json, ...]
     comment: str = ""
+    index: int = 0  # its place in the chain
 
     @property
     def place(self) -> Place:
@@ -123,7 +125,7 @@ def parse_listed(
 
     Such are small; others may hold millions.
     """
-    found = Listed()
+    found, counts = Listed(), Counter[Place]()
     for item in json.loads(document)["nftables"]:
         kind, value = next(iter(item.items()))
         if kind not in _KINDS or not wanted(f"{value['family']} {value['table']}"):
@@ -133,7 +135,9 @@ def parse_listed(
             found.hooks[place] = value.get("type", ""), value["hook"]
         elif kind == "rule":
             parts = tuple(value.get("expr", ()))
-            found.lines.append(NftLine(*place, int(value["handle"]), parts, value.get("comment", "")))
+            comment, index = value.get("comment", ""), counts[place]
+            found.lines.append(NftLine(*place, int(value["handle"]), parts, comment, index))
+            counts[place] += 1
         elif kind in ("set", "map"):
             if place[2].startswith("fwtop-"):
                 found.own_sets.append(place)

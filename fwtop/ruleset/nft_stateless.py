@@ -14,7 +14,17 @@ from typing import Any
 from fwtop.kernel.netfilter.iptables import Variant
 from fwtop.model.rule import Match
 from fwtop.model.text import safe_text
-from fwtop.ruleset.nft_listed import Json, Listed, NftLine, Packets, holds, may_be_about, read_listed, walk
+from fwtop.ruleset.nft_listed import (
+    Json,
+    Listed,
+    NftLine,
+    Packets,
+    Place,
+    holds,
+    may_be_about,
+    read_listed,
+    walk,
+)
 from fwtop.ruleset.nft_text import rule_text
 from fwtop.ruleset.tracking import is_foreign
 
@@ -119,6 +129,8 @@ def _asking(line: NftLine) -> tuple[int, dict[str, Json]] | None:
 
     None if no expression or several do, if it is negated, or something else needs tracking, too.
     """
+    if any(key == "meter" for key, _ in walk(line.expressions)):
+        return None  # its name is taken
     about = [
         number
         for number, part in enumerate(line.expressions)
@@ -181,6 +193,22 @@ def _packets(match: Match, incoming: bool) -> Packets:
     return Packets(match.families, protocol, sport=match.dport)
 
 
+def already_untracked(listed: Listed, match: Match) -> str:
+    """Return the rule that takes all of a service's packets out of tracking as they come, "" without one."""
+    packets = _packets(match, True)
+    for line in listed.lines:
+        conditions = [part for part in line.expressions if {*part} & {"match", "vmap"}]
+        if (
+            {"notrack": None} in line.expressions
+            and listed.hooks.get(line.place, ("", ""))[1] == "prerouting"
+            and {*match.families} <= {*_FAMILIES.get(line.family, ())}
+            and all(holds(listed, line, part, packets) for part in conditions)
+        ):
+            place = safe_text(" ".join(line.place), limit=80)
+            return f"'{safe_text(line.text, limit=140)}' in nftables' {place}"
+    return ""
+
+
 def names(listed: Listed, match: Match) -> bool:
     """Whether a rule that lets packets in names a service's port."""
     reached, packets = listed.reached(*HOOKS[True]), _packets(match, True)
@@ -235,15 +263,22 @@ def inserts(listed: Listed, services: Sequence[Match]) -> list[NftInsert]:
 def commands(items: Sequence[NftInsert], asks: Sequence[Json] = (), comment: str = "") -> list[Json]:
     """Return what puts lines in, for `nft -j`; each asks further conditions behind its own.
 
-    Those of one place keep their order: of those behind the same line the last to be added comes first.
+    From the last place to the first, so that none moves another's. A place is an index, which nft looks up in
+    the chain as it is by then: `nft -j` (1.0.6) overlooks the handle of a rule to add, and appends it.
     """
     made: list[Json] = []
-    for item in [one for one in items if one.before] + [one for one in reversed(items) if not one.before]:
+    for _, item in sorted(enumerate(items), key=_from_below):
         rule: dict[str, Json] = dict(zip(("family", "table", "chain"), item.line.place, strict=True))
-        rule |= {"handle": item.line.handle, "expr": [*item.conditions, *asks, *item.rest]}
+        rule |= {"index": item.line.index, "expr": [*item.conditions, *asks, *item.rest]}
         rule |= {"comment": comment} if comment else {}
         made.append({"insert" if item.before else "add": {"rule": rule}})
     return made
+
+
+def _from_below(numbered: tuple[int, NftInsert]) -> tuple[Place, int, bool, int]:
+    """Order by place, from the last; what is behind a line before what is ahead of it."""
+    number, item = numbered
+    return item.line.place, -item.line.index, item.before, -number
 
 
 def _in_nat(listed: Listed, line: NftLine) -> bool:

@@ -69,6 +69,10 @@ def _verdict_map(_: str, value: Json) -> str:
     return f"{_value(value.get('key'))} vmap {_value(value.get('data'))}"
 
 
+def _meter(_: str, value: Json) -> str:
+    return f"meter {value.get('name')} {{ {_value(value.get('key'))} {_statement(value.get('stmt', {}))} }}"
+
+
 def _set_statement(_: str, value: Json) -> str:
     inner = " ".join(_statement(item) for item in value.get("stmt", ()))
     element = _value(value.get("elem")) + (f" {inner}" if inner else "")
@@ -99,6 +103,7 @@ _STATEMENTS: dict[str, Callable[[str, Json], str]] = {
     "goto": _jump,
     "vmap": _verdict_map,
     "set": _set_statement,
+    "meter": _meter,
     "limit": _limit,
     "mangle": _mangle,
     "xt": _xtables,
@@ -137,7 +142,14 @@ def _operation(operator: str, inner: Json, depth: int) -> str:
 
 def _members(_: str, inner: Json, depth: int) -> str:
     items = inner if isinstance(inner, list) else [inner]
-    return f"{{ {', '.join(_value(item, depth) for item in items)} }}"
+    return f"{{ {', '.join(_member(item, depth) for item in items)} }}"
+
+
+def _member(item: Json, depth: int) -> str:
+    """Write an element; one with what it maps to is a list of the two."""
+    if isinstance(item, list) and len(item) == 2:
+        return f"{_value(item[0], depth)} : {_value(item[1], depth)}"
+    return _value(item, depth)
 
 
 def _prefix(_: str, inner: Json, depth: int) -> str:

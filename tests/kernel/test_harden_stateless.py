@@ -310,6 +310,51 @@ def test_what_was_blocked_stays_blocked_untracked(bench: Bench, rule: str) -> No
             assert not ctnetlink.sample(100)
 
 
+ORDERED = """table inet site {
+ chain in {
+  type filter hook input priority 0; policy accept;
+  iif lo accept
+  ct state invalid drop
+  ct state established,related accept
+  ip saddr 10.77.0.3 tcp dport != 443 ct state new drop
+  tcp dport 80 ct state new accept
+  meta l4proto ipv6-icmp accept
+  reject
+ }
+}
+"""
+
+
+def test_each_line_comes_beside_its_own_whatever_follows(bench: Bench) -> None:
+    """What rejects the rest stays last, and what drops some clients stays ahead of what lets in all."""
+    victim, client = bench.pair.victim, bench.pair.attacker
+    victim.run("nft", ORDERED)
+    ip("-n", client.netns, "address", "add", "10.77.0.3/24", "dev", client.interface)
+
+    def reached() -> list[bool]:
+        return [fetched(client.netns, victim.ipv4, 80, 0.5, end) == SIZE for end in ENDS]
+
+    def texts() -> list[str]:
+        lines = [line.strip() for line in listed(bench, "in").splitlines()]
+        return [line.split(" # ")[0].removesuffix(' comment "fwtop-1"') for line in lines if "handle" in line]
+
+    with served(victim.netns, 80), bench.connect() as guardian:
+        assert reached() == [True, False]
+        before = texts()
+        with inside(bench.netns):
+            found = stateless.plan(Options(60))
+        assert found.rule is not None
+        apply(guardian, found.rule)
+        assert reached() == [True, False]
+        after = texts()
+        assert [line for line in after if "fwtop-1-st" not in line] == before
+        own = [number for number, line in enumerate(after) if "fwtop-1-st" in line]
+        assert after.index("ct state invalid drop") == own[2] + 1  # behind three on ICMP
+        assert [after[number - 1] for number in own[3:]] == [
+            line for line in before if "established" in line or "new" in line
+        ]
+
+
 def test_a_service_without_tracking_already_is_left_as_it_is(bench: Bench) -> None:
     load(bench, "nft")
     line = "-t raw -A PREROUTING -p tcp --dport 80 -j CT --notrack"

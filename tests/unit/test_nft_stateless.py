@@ -165,3 +165,32 @@ def test_errors_come_before_the_line_that_would_drop_them_as_invalid() -> None:
 )
 def test_service_needs_a_rule_that_names_its_port(rule: list[Any], named: bool) -> None:
     assert nft_stateless.names(listed(rule), WEB) is named
+
+
+@pytest.mark.parametrize(
+    ("rule", "hook", "family", "untracked"),
+    [
+        ([port("tcp", {"set": [80, 443]}), {"notrack": None}], "prerouting", "inet", True),
+        ([port("tcp", 22), {"notrack": None}], "prerouting", "inet", False),
+        ([port("tcp", 80), {"notrack": None}], "output", "inet", False),
+        ([port("tcp", 80), {"notrack": None}], "prerouting", "ip", False),
+        ([condition({"payload": {"protocol": "ip", "field": "saddr"}}, "192.0.2.1", "=="),
+          port("tcp", 80), {"notrack": None}], "prerouting", "inet", False),
+    ],
+)  # fmt: skip
+def test_service_is_untracked_already_only_if_all_its_packets_are(
+    rule: list[Any], hook: str, family: str, untracked: bool
+) -> None:
+    assert bool(nft_stateless.already_untracked(listed(rule, hook=hook, family=family), WEB)) == untracked
+
+
+def test_lines_are_put_in_from_below_so_that_none_moves_the_place_of_another() -> None:
+    found = listed(
+        [port("tcp", 9), DROP], [state(ESTABLISHED), ACCEPT], [port("tcp", 80), state(NEW), ACCEPT]
+    )
+    verbs = [
+        (verb, rule["rule"]["index"])
+        for command in nft_stateless.commands(nft_stateless.inserts(found, [WEB]))
+        for verb, rule in command.items()
+    ]
+    assert verbs == [("add", 2), ("add", 1), *[("insert", 1)] * 3]
