@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fwtop.analysis.context import AnalysisContext, Finding
-from fwtop.analysis.engine.claims import resolve
+from fwtop.analysis.engine.claims import entries_by_cut, resolve
 from fwtop.analysis.engine.fragments import attach
 from fwtop.analysis.engine.group import Proof
 from fwtop.analysis.engine.hypothesis import Hypothesis
@@ -18,11 +18,9 @@ from fwtop.analysis.vectors.state import carpet_bombing, conntrack_exhaustion
 
 def find_attacks(context: AnalysisContext, hypotheses: Sequence[Hypothesis] = HYPOTHESES) -> list[Finding]:
     """Return the attacks of a window; the order of the hypotheses means nothing."""
-    cuts = {one.of for one in hypotheses if one.of is not None}
+    entries = entries_by_cut(hypotheses)
     for proof in Proof:
-        resolve(
-            context, sorted((one for one in cuts if one.proof == proof), key=lambda one: one.name), hypotheses
-        )
+        resolve(context, {cut: about for cut, about in entries.items() if cut.proof == proof})
         if proof == Proof.CONTENT:
             _claim_held(context)
     context.findings[:] = parted(context, merged(context.findings))

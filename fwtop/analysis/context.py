@@ -15,7 +15,8 @@ from fwtop.analysis.held.memory import HeldMemory
 from fwtop.analysis.history.acquaintances import Acquaintances
 from fwtop.analysis.history.baseline import CLASSES, Baseline, classes
 from fwtop.analysis.history.scan_memory import ScanMemory
-from fwtop.analysis.spoofing import Distances, Spoof, spoof_estimate
+from fwtop.analysis.spoofing import Distances, Spoof, from_this_host, spoof_estimate
+from fwtop.analysis.window.counting import distinct_values
 from fwtop.analysis.window.features import Features
 from fwtop.analysis.window.own_probes import answers_to_probes
 from fwtop.analysis.window.tcp_view import TcpView, looks_sampled, view_tcp
@@ -188,9 +189,11 @@ class AnalysisContext:
             return usual
         traffic, before, rows = self.traffic, self.baseline.rows, features.rows
         sports, _ = weighted_top(traffic.packets.sport[rows], features.weight, _SERVICE * features.packets)
-        mine = np.isin(before.dport, np.unique(traffic.packets.dport[rows])) | np.isin(before.sport, sports)
+        mine = np.isin(before.dport, distinct_values(traffic.packets.dport[rows])) | np.isin(
+            before.sport, sports
+        )
         if features.sources <= _ACQUAINTED:
-            mine |= np.isin(mix(before.src_hi, before.src_lo), np.unique(traffic.source_key[rows]))
+            mine |= np.isin(mix(before.src_hi, before.src_lo), distinct_values(traffic.source_key[rows]))
         alike = self._normal_rows(normal)
         whole = max(float(before.weight[alike].sum()), 1e-9)
         return usual * float(before.weight[alike & mine].sum()) / whole
@@ -218,7 +221,7 @@ class AnalysisContext:
             return self.baseline.rate_of_payloads(normal)
         if not len(before):
             return None
-        ports = np.unique(self.traffic.packets.sport[features.rows])
+        ports = distinct_values(self.traffic.packets.sport[features.rows])
         return self.baseline.rate_of((before.protocol == UDP) & np.isin(before.sport, ports))
 
     def beyond_usual(self, features: Features, normal: str) -> float:
@@ -235,7 +238,14 @@ class AnalysisContext:
         """Estimate the probability that the sources of the rows are spoofed."""
         features = rows if isinstance(rows, Features) else Features(self.traffic, rows)
         before = self.distances if self.baseline.ready else None
-        return spoof_estimate(features, prior=prior, own=self.own, completed=completed, before=before)
+        return spoof_estimate(
+            features, prior=prior, own=self.from_this_host, completed=completed, before=before
+        )
+
+    @cached_property
+    def from_this_host(self) -> Mask:
+        """Packets that claim to come from this host itself."""
+        return from_this_host(self.traffic.packets, self.own)
 
     @cached_property
     def acquainted(self) -> Mask:

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fwtop.analysis.window.counting import marked, occurrences
+from fwtop.analysis.window.counting import distinct_values, marked, occurrences
 from fwtop.analysis.window.features import Features
 from fwtop.analysis.window.traffic import Rows, Traffic
 from fwtop.model.addresses.address import Prefix
-from fwtop.model.traffic.packets import U64, Mask, PacketBatch
+from fwtop.model.traffic.packets import F64, U64, Mask, PacketBatch
 from fwtop.render.numbers import percent
 
 _FIRST = np.array([32, 64, 128, 255])  # initial TTLs of systems
@@ -116,14 +117,15 @@ def spoof_estimate(
     features: Features,
     *,
     prior: float = 0.0,
-    own: tuple[Prefix, ...] = (),
+    own: Mask,
     completed: float = 0.0,
     before: Distances | None = None,
 ) -> Spoof:
     """Estimate whether the sources of an attack are spoofed.
 
     `prior` is the log-odds that the kind itself gives (reflectors and completed handshakes are real);
-    `completed` the share of its flows that continued after the handshake, `before` the known distances.
+    `completed` the share of its flows that continued after the handshake, `before` the known distances. `own`
+    marks packets of the window that claim to come from this host.
     """
     traffic, rows = features.traffic, features.rows
     if len(rows) == 0:
@@ -131,7 +133,7 @@ def spoof_estimate(
     packets, counts = traffic.packets, features.source_counts
     first = rows[features.source_first]
     hi, lo, family = packets.src_hi[first], packets.src_lo[first], packets.family[first]
-    signs = [*_reuse(counts), *_own(traffic, rows, own)]
+    signs = [*_reuse(counts), *_own(own[rows])]
     four = lo[family == 4]
     if len(four) >= len(lo) / 2:
         signs += [*_space(four), *_pattern(four)]
@@ -208,7 +210,7 @@ def _pattern(addresses: U64) -> list[Sign]:
     flat = sum(entropy > 0.97 * full for entropy in entropies)
     if flat == 4 and len(addresses) >= 1000:
         signs.append(Sign(1.5, "all four octets of the sources are uniformly random"))
-    networks = len(_counts(addresses, 16))
+    networks = len(distinct_values(addresses >> _BLOCK))
     expected = 65_536 * (1 - math.exp(-len(addresses) / 65_536))
     if networks > 0.8 * expected:
         signs.append(Sign(1.0, f"spread over {networks:,} /16s: no prefix stands out"))
@@ -239,14 +241,14 @@ def _space6(hi: U64, lo: U64) -> list[Sign]:
     unrouted = (hi >> np.uint64(61) != np.uint64(1)) & (hi >> np.uint64(57) != np.uint64(0x7E))
     if unrouted.mean() > 0.01:
         signs.append(Sign(4.0, f"{percent(unrouted.mean(), 1)} of the sources lie outside 2000::/3"))
-    networks = len(np.unique(hi))
-    if n >= _MANY and networks > 0.95 * n and len(np.unique(hi >> np.uint64(32))) > 0.5 * n:
+    networks = len(distinct_values(hi))
+    if n >= _MANY and networks > 0.95 * n and len(distinct_values(hi >> np.uint64(32))) > 0.5 * n:
         signs.append(Sign(2.0, f"nearly every source is in a different /32 ({n:,})"))
     elif n >= _MANY and networks > 0.95 * n and _random_subnets(hi):
         signs.append(
             Sign(2.5, f"the subnets of {n:,} sources are uniformly random; those of real networks are not")
         )
-    sites = len(np.unique(hi >> np.uint64(16)))
+    sites = len(distinct_values(hi >> np.uint64(16)))
     if n >= _MANY and sites < n / 50:
         where = f"{sites:,} /48{'s' * (sites != 1)}"
         signs.append(
@@ -320,24 +322,34 @@ def _ttl_before(traffic: Traffic, rows: Rows, before: Distances | None) -> list[
     return []
 
 
-def _own(traffic: Traffic, rows: Rows, own: tuple[Prefix, ...]) -> list[Sign]:
-    packets = traffic.packets
-    same = (packets.src_hi[rows] == packets.dst_hi[rows]) & (packets.src_lo[rows] == packets.dst_lo[rows])
-    ours: Mask = same.copy()
-    for prefix in own:
-        if prefix.is_address:
-            equal = (packets.src_hi[rows] == prefix.hi) & (packets.src_lo[rows] == prefix.lo)
-            ours |= equal & (packets.family[rows] == prefix.family)
-    part = marked(ours) / max(1, len(rows))
+def _own(claimed: Mask) -> list[Sign]:
+    part = marked(claimed) / max(1, len(claimed))
     if part > 0.01:
         return [Sign(5.0, f"{percent(part)} of the packets claim to come from this host itself")]
     return []
+
+
+def from_this_host(packets: PacketBatch, own: tuple[Prefix, ...]) -> Mask:
+    """Mark arrived packets that claim to come from this host: from their destination, or an own address."""
+    ours: Mask = (packets.src_hi == packets.dst_hi) & (packets.src_lo == packets.dst_lo)
+    for prefix in own:
+        if prefix.is_address:
+            equal = (packets.src_hi == prefix.hi) & (packets.src_lo == prefix.lo)
+            ours |= equal & (packets.family == prefix.family)
+    return ours
 
 
 def _octet_entropies(addresses: U64) -> list[float]:
     """Return the entropy of each octet in bits, the first octet first."""
     n = max(1, len(addresses))
     octets = addresses.astype(">u4").view(np.uint8).reshape(-1, 4) + _PLACES
-    counts = np.bincount(octets.reshape(-1), minlength=1024).reshape(4, 256).astype(np.float64)
-    bits = math.log2(n) - (counts * np.log2(np.maximum(counts, 1.0))).sum(1) / n
-    return [float(value) for value in bits]
+    counts = np.bincount(octets.reshape(-1), minlength=1024)
+    summed = _count_bits(n.bit_length())[counts].reshape(4, 256).sum(1)
+    return [math.log2(n) - bits / n for bits in summed.tolist()]
+
+
+@lru_cache
+def _count_bits(size: int) -> F64:
+    """Return c log2(c) for all counts of `size` bits: looking them up is faster than logarithms."""
+    counts = np.arange(1 << size, dtype=np.float64)
+    return np.asarray(counts * np.log2(np.maximum(counts, 1.0)))

@@ -5,15 +5,16 @@ Sources: RFC 1035 (wire form), 6891 (EDNS).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import struct
+from typing import NamedTuple
 
 from fwtop.model.text import dns_name_text
 
 HEADER = 12
+_FIELDS = struct.Struct(">2xHHHHH")  # flags, and the numbers of questions and records
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
+class Question(NamedTuple):
     """The first question of a message. `wire` is the name in wire form."""
 
     labels: tuple[bytes, ...]  # lower-cased
@@ -37,35 +38,40 @@ class Question:
 
 def parse_question(message: bytes) -> Question | None:
     """Parse the first question of a DNS message; None if there is none, or its name is invalid."""
-    if len(message) < HEADER + 1 or int.from_bytes(message[4:6], "big") == 0:
+    end = len(message)
+    if end < HEADER + 1:
         return None
+    flags, questions, answers, others, more = _FIELDS.unpack_from(message)
+    if questions == 0:
+        return None
+    text = message.lower()
     labels: list[bytes] = []
     at = HEADER
     while True:
-        if at >= len(message):
+        if at >= end:
             return _cut(message, labels)
         size = message[at]
         if size == 0:
             break
         if size > 63 or at - HEADER + size > 254:
             return None  # compression makes no sense in the first name
-        labels.append(message[at + 1 : at + 1 + size].lower())
-        if at + 1 + size > len(message):
+        labels.append(text[at + 1 : at + 1 + size])
+        if at + 1 + size > end:
             return _cut(message, labels)
         at += 1 + size
-    wire = message[HEADER : at + 1].lower()
-    qtype = int.from_bytes(message[at + 1 : at + 3], "big") if at + 3 <= len(message) else None
-    answers, response = int.from_bytes(message[6:8], "big"), message[2] >= 0x80
-    return Question(tuple(labels), wire, qtype, answers, response, edns=_edns(message, at + 5))
+    wire = text[HEADER : at + 1]
+    qtype = int.from_bytes(message[at + 1 : at + 3], "big") if at + 3 <= end else None
+    alone = answers == 0 and others == 0
+    edns = _edns(message, at + 5, more) if alone else None
+    return Question(tuple(labels), wire, qtype, answers, flags >= 0x8000, edns=edns)
 
 
-def _edns(message: bytes, at: int) -> int | None:
+def _edns(message: bytes, at: int, more: int) -> int | None:
     """Parse the requestor's payload size (RFC 6891 6.1.2) at `at`, of a message without other records."""
-    others, more = int.from_bytes(message[6:10], "big"), int.from_bytes(message[10:12], "big")
-    if others == 0 and more == 0:
+    if more == 0:
         return 0
     option = message[at : at + 5]
-    return int.from_bytes(option[3:5], "big") if others == 0 and option[:3] == b"\0\0\x29" else None
+    return int.from_bytes(option[3:5], "big") if option[:3] == b"\0\0\x29" else None
 
 
 def _cut(message: bytes, labels: list[bytes]) -> Question | None:

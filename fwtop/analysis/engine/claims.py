@@ -7,7 +7,8 @@ is left that lost none: once for all attacks beside it, not once for each.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -16,21 +17,30 @@ from fwtop.analysis.engine.compete import Explained, compete
 from fwtop.analysis.engine.fragments import attach
 from fwtop.analysis.engine.group import Cut
 from fwtop.analysis.engine.hypothesis import Hypothesis
+from fwtop.analysis.window.counting import distinct_values, marked
 
 _MOST = 64  # attacks of one turn: a bound on its cost
 
 
-def resolve(context: AnalysisContext, cuts: Iterable[Cut], entries: Sequence[Hypothesis]) -> None:
-    """Explain all groups of one turn; attacks become findings of the context."""
-    about = {cut: [one for one in entries if one.of in (cut, None)] for cut in cuts}
+def entries_by_cut(entries: Iterable[Hypothesis]) -> dict[Cut, list[Hypothesis]]:
+    """Return the explanations of each cut's groups, by the names of the cuts."""
+    every: list[Hypothesis] = []
+    about: defaultdict[Cut, list[Hypothesis]] = defaultdict(list)
+    for one in entries:
+        (every if one.of is None else about[one.of]).append(one)
+    return {cut: [*about[cut], *every] for cut in sorted(about, key=lambda cut: cut.name)}
+
+
+def resolve(context: AnalysisContext, about: Mapping[Cut, Sequence[Hypothesis]]) -> None:
+    """Explain all groups of the cuts of one turn; attacks become findings of the context."""
     opened: dict[Cut, list[Explained]] = {}
     stale = set(about)
     for _ in range(_MOST):
-        attacks = [(one, cut) for cut, found in opened.items() for one in found if one.is_attack]
+        attacks = _attacks(opened)
         if not attacks:
             opened |= {cut: _explained(context, cut, about[cut]) for cut in stale}
             stale = set()
-            attacks = [(one, cut) for cut, found in opened.items() for one in found if one.is_attack]
+            attacks = _attacks(opened)
         if not attacks:
             break
         winner, cut = max(attacks, key=lambda item: item[0].rank)
@@ -48,6 +58,10 @@ def resolve(context: AnalysisContext, cuts: Iterable[Cut], entries: Sequence[Hyp
             _tell(context, one)
             if one.settled:
                 context.benign[one.group.packets.rows] = True
+
+
+def _attacks(opened: Mapping[Cut, Sequence[Explained]]) -> list[tuple[Explained, Cut]]:
+    return [(one, cut) for cut, found in opened.items() for one in found if one.is_attack]
 
 
 def _tell(context: AnalysisContext, one: Explained) -> None:
@@ -74,7 +88,7 @@ def _explained(context: AnalysisContext, cut: Cut, entries: Sequence[Hypothesis]
 def _contested(context: AnalysisContext, one: Explained) -> bool:
     """Check whether an attack took packets of a group, or of those that its own explanation would take."""
     free, rows = context.unclaimed, one.group.packets.rows
-    return not (free[rows].all() and (one.rows is rows or free[one.rows].all()))
+    return marked(free[rows]) < len(rows) or (one.rows is not rows and marked(free[one.rows]) < len(one.rows))
 
 
 def _joined(winner: Explained, cut: Cut, found: Sequence[Explained]) -> Explained:
@@ -82,7 +96,7 @@ def _joined(winner: Explained, cut: Cut, found: Sequence[Explained]) -> Explaine
     same = [one for one in found if one.is_attack and one.best is winner.best]
     if cut.join is None or len(same) < 2 or not winner.best.joins:
         return winner
-    rows = np.unique(np.concatenate([one.group.packets.rows for one in same]))
+    rows = distinct_values(np.concatenate([one.group.packets.rows for one in same]))
     group = cut.join(winner.group.context, [one.group for one in same], rows)
     group.cut = cut.name
     return Explained(group, max(same, key=lambda one: one.rank).ranked, winner.best.rows(group))

@@ -31,7 +31,7 @@ class Explained:
         """Probability that any attack explains it."""
         return sum(share for one, share in self.ranked if one.kind)
 
-    @property
+    @cached_property
     def is_attack(self) -> bool:
         """Whether an attack explains it better than all that is ordinary."""
         return self.attack > _SURE

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from fwtop.analysis.context import AnalysisContext, count
+from fwtop.analysis.window.counting import among
 from fwtop.analysis.window.traffic import Rows, mix
 from fwtop.model.traffic.packets import U64, Fragment, Mask
 
@@ -51,7 +52,7 @@ def datagrams_of(context: AnalysisContext, rows: Rows) -> U64:
 
 
 def _same_datagram(context: AnalysisContext, heads: Rows, later: Rows) -> Mask:
-    return np.isin(datagrams_of(context, later), np.unique(datagrams_of(context, heads)))
+    return among(datagrams_of(context, later), datagrams_of(context, heads))
 
 
 def _as_many(context: AnalysisContext, heads: Rows, later: Rows) -> bool:

@@ -13,21 +13,21 @@ import numpy as np
 from fwtop.analysis.context import AnalysisContext, count, plural
 from fwtop.analysis.engine.group import Group, Least, Proof, cut, feature
 from fwtop.analysis.parsers import dns
-from fwtop.analysis.parsers.icmp import quoted_requests
+from fwtop.analysis.parsers.icmp import quoted_datagrams, quoted_requests
 from fwtop.analysis.parsers.reports import snmp_numbers
 from fwtop.analysis.parsers.services import (
     ANYWHERE,
     BY_PORT,
     REFLECTED_REQUESTS,
-    SHAPE_WIDTH,
     WEB,
     Service,
     bencoded_question,
     tftp_data,
 )
 from fwtop.analysis.spoofing import Spoof
+from fwtop.analysis.window.counting import distinct_values
 from fwtop.analysis.window.features import Features
-from fwtop.analysis.window.traffic import UDP, Rows, flow_key, payload, weighted_top
+from fwtop.analysis.window.traffic import UDP, Rows, flow_key, weighted_top
 from fwtop.model.rule import Match
 from fwtop.model.traffic.packets import Mask
 from fwtop.render.numbers import percent
@@ -70,25 +70,27 @@ def answers_by_port(context: AnalysisContext) -> Iterator[Group]:
             break
         if port in BY_PORT:
             groups.setdefault(BY_PORT[port][0].name, []).append(port)
+    answers = []
     for used in groups.values():
         edges = np.searchsorted(sport, np.array([[port, port + 1] for port in used]))
-        mine = np.sort(np.concatenate([rows[first:last] for first, last in edges.tolist()]))
-        features = context.features(mine)
+        mine = np.concatenate([rows[first:last] for first, last in edges.tolist()])
+        answers.append((context.features(np.sort(mine)), used))
+    context.traffic.gather_heads(np.concatenate([rows[:0], *(features.sample for features, _ in answers)]))
+    for features, used in answers:
         yield _answers(context, features, *best_service(features, used[0]), used)
 
 
 @cut(Proof.CONTENT, again=True)
 def answers_by_content(context: AnalysisContext) -> Iterator[Group]:
     """Unasked UDP packets that are answers of a service by content, from any port: SSDP, DHT, TFTP."""
-    packets = context.traffic.packets
     rows = context.traffic.rows(context.udp & context.unclaimed & ~context.solicited)
     if len(rows) < context.config.min_samples:
         return
-    sample = payload(packets, context.features(rows).spread(_TRIED), SHAPE_WIDTH)
+    sample = context.traffic.heads(context.features(rows).spread(_TRIED))
     likely = [(service, shape) for service, shape in _SHAPES if shape(*sample).mean() > 0.005]
     shaped: dict[str, Mask] = context.notes.setdefault("answers by content", {})
     new = [(service, shape) for service, shape in likely if service.name not in shaped]
-    heads = payload(packets, rows if new else rows[:0], SHAPE_WIDTH)
+    heads = context.traffic.heads(rows if new else rows[:0])
     for service, shape in new:
         shaped[service.name] = np.zeros(len(context.traffic), np.bool_)
         shaped[service.name][rows[shape(*heads)]] = True
@@ -157,7 +159,10 @@ def contents(group: Group) -> list[str]:
     if service.name in ("dns", "mdns", "llmnr"):
         sentences, group.notes["dns_name"] = dns.answer_evidence(group.packets)
         lines += sentences
-    request = quoted_requests(group.context.traffic, group.notes["used"])
+    notes = group.context.notes
+    if "quoted" not in notes:
+        notes["quoted"] = quoted_datagrams(group.context.traffic)
+    request = quoted_requests(notes["quoted"], group.notes["used"])
     return [*lines, request] if request else lines
 
 
@@ -319,7 +324,7 @@ def reflected_requests(context: AnalysisContext) -> Iterator[Group]:
         rows = context.traffic.rows(np.asarray(pool & (packets.dport == port) & (packets.sport != port)))
         if len(rows) < context.config.min_samples:
             continue
-        fits = shape(*payload(packets, rows, SHAPE_WIDTH))
+        fits = shape(*context.traffic.heads(rows))
         features = context.features(rows[fits])
         least = Least("reflection_pps", "udp", shaped=True)
         notes = {
@@ -334,7 +339,7 @@ def reflected_requests(context: AnalysisContext) -> Iterator[Group]:
 def answered(group: Group) -> list[str]:
     """Write how much this host answered, if the capture shows it."""
     traffic = group.context.traffic
-    keys = np.unique(traffic.flow_key[group.packets.rows])
+    keys = distinct_values(traffic.flow_key[group.packets.rows])
     mine = np.isin(flow_key(traffic.outbound, reverse=True), keys) if len(traffic.outbound) else None
     if mine is None or not mine.any():
         return []

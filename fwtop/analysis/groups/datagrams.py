@@ -15,6 +15,7 @@ from fwtop.analysis.parsers import quic
 from fwtop.analysis.parsers.reports import framed
 from fwtop.analysis.parsers.services import BY_PORT, COLLECTORS, FIRST_OF_QUIC, QUESTIONS, WEB
 from fwtop.analysis.window import conversations
+from fwtop.analysis.window.counting import marked
 from fwtop.analysis.window.features import Features
 from fwtop.analysis.window.traffic import UDP, Rows, weighted_top
 from fwtop.model.rule import Match, PayloadMatch
@@ -209,8 +210,10 @@ def _asked(group: Group) -> tuple[float, str]:
         dport = features.traffic.packets.dport[features.sample]
         found, every = [(0, "requests of several services")], np.zeros(n, np.bool_)
         for title, port, shape in QUESTIONS:
-            fits = shape(*heads) & (True if port is None else dport == port)
-            found.append((int(fits.sum()), title))
+            if port is not None and not (to_port := dport == port).any():
+                continue
+            fits = shape(*heads) if port is None else shape(*heads) & to_port
+            found.append((marked(fits), title))
             every |= fits
         part = float(every.mean()) if n else 0.0
         count, title = max(found)

@@ -9,6 +9,7 @@ import numpy as np
 from fwtop.analysis.context import AnalysisContext
 from fwtop.analysis.engine.fragments import datagrams_of
 from fwtop.analysis.engine.group import Group, Least, Proof, cut, feature
+from fwtop.analysis.window.counting import distinct_values
 from fwtop.model.rule import Match
 from fwtop.model.traffic.packets import Fragment
 
@@ -69,5 +70,5 @@ def _heads(group: Group) -> int:
 
 def _number_of_datagrams(group: Group) -> int:
     if "datagrams" not in group.notes:
-        group.notes["datagrams"] = len(np.unique(datagrams_of(group.context, group.packets.rows)))
+        group.notes["datagrams"] = len(distinct_values(datagrams_of(group.context, group.packets.rows)))
     return int(group.notes["datagrams"])

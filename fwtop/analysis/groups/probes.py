@@ -10,6 +10,7 @@ from fwtop.analysis.context import AnalysisContext, plural
 from fwtop.analysis.engine.group import Group, Least, Proof, cut, feature
 from fwtop.analysis.parsers.services import BY_PORT
 from fwtop.analysis.spoofing import Spoof
+from fwtop.analysis.window.counting import among, distinct_values
 from fwtop.analysis.window.traffic import TCP, UDP, Rows, mix
 from fwtop.model.addresses.address import format_address
 from fwtop.model.rule import Match
@@ -88,13 +89,13 @@ def _scanners(context: AnalysisContext, rows: Rows) -> list[tuple[int, int]]:
     one = _unique_pairs(source, pair)
     keys, starts, pairs_of = np.unique(one[:, 0], return_index=True, return_counts=True)
     weights = np.bincount(np.searchsorted(keys, source), traffic.weight[rows], len(keys))
-    connected = np.isin(keys, np.unique(traffic.source_key[context.tcp.real])) & (pairs_of < _CONNECTS)
+    connected = among(keys, traffic.source_key[context.tcp.real]) & (pairs_of < _CONNECTS)
     known = np.isin(
         keys, np.fromiter(context.scan_memory.sources, np.uint64, len(context.scan_memory.sources))
     )
     remember = known | (pairs_of >= 2) if len(keys) > _NEW_SOURCES else np.ones(len(keys), np.bool_)
     order = np.argsort(pairs_of)[::-1]
-    hosts = len(np.unique(traffic.dest_key[rows]))
+    hosts = len(distinct_values(traffic.dest_key[rows]))
     found = []
     for i in order[remember[order]][:_NEW_SOURCES].tolist():
         tried = one[starts[i] : starts[i] + min(int(pairs_of[i]), 512), 1]
@@ -135,7 +136,7 @@ def _drawn(context: AnalysisContext, rows: Rows) -> bool:
     ports = context.traffic.packets.sport[rows]
     expected = 65_536 * (1 - np.exp(-len(rows) / 65_536))
     low = float((ports < _EPHEMERAL).mean())
-    return len(np.unique(ports)) > 0.9 * expected and 0.3 < low < 0.8
+    return len(distinct_values(ports)) > 0.9 * expected and 0.3 < low < 0.8
 
 
 def _unique_pairs(source: U64, pair: U64) -> np.ndarray[tuple[int, int], np.dtype[np.uint64]]:

@@ -9,6 +9,7 @@ import numpy as np
 from fwtop.analysis.context import AnalysisContext
 from fwtop.analysis.engine.group import Group, Least, Proof, cut, feature
 from fwtop.analysis.parsers import icmp
+from fwtop.analysis.window.counting import distinct_values
 from fwtop.analysis.window.features import Features
 from fwtop.analysis.window.own_probes import errors_to_probes
 from fwtop.analysis.window.traffic import (
@@ -173,7 +174,7 @@ def inner_repeats(group: Group) -> float:
     inner = matrix[(held == 24) & (matrix[:, 2] == 8) & (matrix[:, 3] == 0), 16:24]
     if len(inner) <= 0.9 * len(matrix):
         return 0.0
-    return 1 - len(np.unique(distinct_texts(inner))) / len(inner)
+    return 1 - len(distinct_values(distinct_texts(inner))) / len(inner)
 
 
 @feature("SPIs")
@@ -181,7 +182,7 @@ def associations_a_source(group: Group) -> float:
     """ESP security parameter indexes of each source; a peer uses one each way, two while rekeying."""
     matrix, _ = payload(group.context.traffic.packets, group.packets.rows, 4)
     spi = np.ascontiguousarray(matrix).view(">u4").reshape(-1).astype(np.uint64)
-    pairs = np.unique(mix(group.context.traffic.source_key[group.packets.rows], spi))
+    pairs = distinct_values(mix(group.context.traffic.source_key[group.packets.rows], spi))
     return len(pairs) / group.packets.sources
 
 
@@ -189,4 +190,4 @@ def different_spis(group: Group) -> list[str]:
     """Write how many security associations there are."""
     matrix, _ = payload(group.context.traffic.packets, group.packets.sample, 8)
     first = np.ascontiguousarray(matrix[:, :4]).view(">u4").reshape(-1)
-    return [f"{len(np.unique(first)):,} different SPIs in {len(first):,} packets"]
+    return [f"{len(distinct_values(first)):,} different SPIs in {len(first):,} packets"]

@@ -13,8 +13,9 @@ from fwtop.analysis.context import AnalysisContext
 from fwtop.analysis.engine.group import Group, Least, Proof, cut, feature
 from fwtop.analysis.parsers import dns
 from fwtop.analysis.parsers.services import dns_query
+from fwtop.analysis.window.counting import distinct_values
 from fwtop.analysis.window.features import Features
-from fwtop.analysis.window.traffic import UDP, Rows, payload
+from fwtop.analysis.window.traffic import UDP, Rows
 from fwtop.model.rule import Match
 from fwtop.model.text import dns_name_text, safe_text
 from fwtop.model.traffic.packets import U64, Mask
@@ -76,7 +77,7 @@ def _queries(context: AnalysisContext) -> Rows:
     to_server = context.traffic.rows(context.udp & context.unclaimed & (packets.dport == 53))
     if len(to_server) < context.config.min_samples:
         return to_server[:0]
-    asks = dns_query(*payload(packets, to_server, 32))
+    asks = dns_query(*context.traffic.heads(to_server))
     return to_server[asks] if asks.mean() >= 0.1 else to_server[:0]
 
 
@@ -199,6 +200,8 @@ def _tunnels(context: AnalysisContext, rows: Rows) -> Mask:
     """
     traffic = context.traffic
     place, size = traffic.source_id[rows], traffic.packets.payload_length[rows]
+    if not (size >= _DATA_BYTES).any():
+        return np.zeros(len(rows), np.bool_)
     each = np.bincount(place, traffic.weight[rows]) / max(traffic.seconds, 1.0)
     asked = np.bincount(place)
     long = np.bincount(place, size >= _DATA_BYTES) > _CARRIERS * asked
@@ -238,7 +241,7 @@ def _standing_out(context: AnalysisContext, rows: Rows) -> tuple[Rows, str]:
     if _weighs(context, stubborn):
         flooding.append(stubborn)
     least = context.config.capture_share * context.traffic.total / max(1.0, context.traffic.one_in)
-    for name in np.unique(names[often >= max(context.config.min_samples, least)]).tolist()[:_NAMES]:
+    for name in distinct_values(names[often >= max(context.config.min_samples, least)]).tolist()[:_NAMES]:
         mine = rows[names == np.uint64(name)]
         if _unlike_resolvers(context, mine, rows[names != np.uint64(name)]):
             flooding.append(mine)
@@ -247,7 +250,7 @@ def _standing_out(context: AnalysisContext, rows: Rows) -> tuple[Rows, str]:
         flooding.append(popular)
     if not flooding and context.spoof(rows).probability > context.config.spoof_threshold:
         flooding.append(rows)
-    found = np.unique(np.concatenate(flooding)) if flooding else rows[:0]
+    found = distinct_values(np.concatenate(flooding)) if flooding else rows[:0]
     if context.spoof(found).probability > context.config.spoof_threshold:
         why = "their sources are spoofed"
     return found, why
@@ -255,7 +258,7 @@ def _standing_out(context: AnalysisContext, rows: Rows) -> tuple[Rows, str]:
 
 def _insistent(context: AnalysisContext, rows: Rows, names: U64, queries: int) -> bool:
     """Check for many sources each of which asks for the same few names several times a second."""
-    features, few = context.features(rows), len(np.unique(names))
+    features, few = context.features(rows), len(distinct_values(names))
     if len(rows) < 0.5 * queries or few > _NAMES or features.sources < _DRILLED:
         return False
     return features.pps > _TRIES * few * features.likely_sources and _weighs(context, rows)

@@ -14,6 +14,7 @@ import numpy as np
 from fwtop.analysis.context import AnalysisContext
 from fwtop.analysis.engine.group import Group, Least, Proof, cut, feature
 from fwtop.analysis.groups.requests import fast_rows
+from fwtop.analysis.window.counting import distinct_values
 from fwtop.analysis.window.traffic import Rows, payload
 from fwtop.model.traffic.packets import Mask, PacketBatch
 
@@ -48,7 +49,7 @@ def requests_inside_tls(context: AnalysisContext) -> Iterator[Group]:
     if not fast.any():
         return
     some = context.features(rows[fast])
-    flows = len(np.unique(context.traffic.flow_id[some.rows]))
+    flows = len(distinct_values(context.traffic.flow_id[some.rows]))
     counts = np.sort(np.bincount(packets.payload_length[some.rows].astype(np.intp)))[::-1]
     notes = {"flows": flows, "one_size": float(counts[:_SIZES].sum() / max(1, some.n))}
     yield Group(context, some, Least("flood_pps", small_records, shaped=True), notes, spoof_prior=-4.0)

@@ -12,6 +12,7 @@ from fwtop.analysis.context import AnalysisContext
 from fwtop.analysis.engine.group import Feature, Group, Least, Proof, cut, feature
 from fwtop.analysis.groups.measures import prominence
 from fwtop.analysis.parsers import http
+from fwtop.analysis.window.counting import distinct_values
 from fwtop.analysis.window.features import Features
 from fwtop.analysis.window.traffic import Rows, distinct_texts, mix, payload
 from fwtop.model.traffic.packets import Mask
@@ -228,7 +229,7 @@ def closings(group: Group) -> float:
 def each_connection(group: Group) -> float:
     """Requests for each connection that they come on."""
     rows = group.packets.rows
-    return len(rows) / max(1, len(np.unique(group.context.traffic.flow_id[rows])))
+    return len(rows) / max(1, len(distinct_values(group.context.traffic.flow_id[rows])))
 
 
 def requests_described(group: Group) -> list[str]:
@@ -316,7 +317,11 @@ def _pages(context: AnalysisContext, rows: Rows) -> bool:
     matrix, length = payload(features.traffic.packets, rows, _LINE)
     asked = mix(features.traffic.source_key[rows], distinct_texts(matrix))
     each = float(features.source_counts.max())
-    return each < _PAGE and len(np.unique(asked)) > 0.8 * features.n and bool((length == _LINE).mean() > 0.8)
+    return (
+        each < _PAGE
+        and len(distinct_values(asked)) > 0.8 * features.n
+        and bool((length == _LINE).mean() > 0.8)
+    )
 
 
 def _again_and_again(features: Features) -> Mask:
@@ -379,7 +384,7 @@ def with_connections(context: AnalysisContext, features: Features) -> Rows:
     """Return the flood's rows with all TCP packets of the same clients to the same ports."""
     traffic = context.traffic
     clients = traffic.of_sources(features.rows)
-    ports = np.isin(traffic.packets.dport, np.unique(traffic.packets.dport[features.rows]))
+    ports = np.isin(traffic.packets.dport, distinct_values(traffic.packets.dport[features.rows]))
     return traffic.rows(context.tcp.tcp & context.unclaimed & clients & ports)
 
 

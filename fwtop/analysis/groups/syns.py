@@ -9,6 +9,7 @@ import numpy as np
 from fwtop.analysis.context import AnalysisContext, count
 from fwtop.analysis.engine.group import Group, Least, Proof, cut, feature
 from fwtop.analysis.groups.measures import of_protocol
+from fwtop.analysis.window.counting import among
 from fwtop.analysis.window.features import Features, header_words
 from fwtop.analysis.window.tcp_view import ACK, SYN, flag_names
 from fwtop.analysis.window.traffic import Rows, mix
@@ -197,7 +198,7 @@ def _find_resets(context: AnalysisContext, features: Features) -> Rows:
     if len(pool) == 0:
         return pool
     aimed = mix(traffic.source_key, traffic.packets.dport.astype(np.uint64))
-    mine: Rows = pool[np.isin(aimed[pool], np.unique(aimed[features.rows]))]
+    mine: Rows = pool[among(aimed[pool], aimed[features.rows])]
     chance = _CHANCE * float(np.sqrt(traffic.weight[mine].sum() * traffic.one_in))
     answered = float(traffic.weight[mine].sum()) <= features.packets + chance
     return mine if answered else mine[:0]

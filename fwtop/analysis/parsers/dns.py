@@ -14,7 +14,7 @@ from fwtop.analysis.window.features import Features
 from fwtop.analysis.window.traffic import Rows, Traffic, distinct_texts, mix, payload
 from fwtop.model.text import dns_name_text, safe_text
 from fwtop.model.traffic.dns import TYPES
-from fwtop.model.traffic.packets import F64, I64, U8, U64, Mask
+from fwtop.model.traffic.packets import F64, I64, U8, U64, Mask, PacketBatch
 from fwtop.parse.dns_question import HEADER, Question, parse_question
 from fwtop.render.numbers import percent
 
@@ -36,15 +36,23 @@ def edns_evidence(parsed: list[Question]) -> list[str]:
 
 def questions(traffic: Traffic, rows: Rows, limit: int = _PARSED) -> list[Question]:
     """Parse the questions of at most `limit` rows, evenly spaced."""
-    chosen = Features(traffic, rows).spread(limit).tolist()
-    return [question for row in chosen if (question := _question(traffic, row)) is not None]
+    chosen = Features(traffic, rows).spread(limit)
+    found = (_question(traffic, message) for message in _messages(traffic.packets, chosen))
+    return [question for question in found if question is not None]
 
 
-def _question(traffic: Traffic, row: int) -> Question | None:
-    """Parse the question of a row; of floods, most messages are the same but for their number."""
-    packets, known = traffic.packets, traffic.parsed_questions
-    message = packets.data[row, packets.payload_offset[row] : packets.captured[row]].tobytes()
-    rest = message[_NUMBER:]
+def _messages(packets: PacketBatch, rows: Rows) -> list[bytes]:
+    """Return the captured payload of each row."""
+    data, width = packets.data.take(rows, axis=0).tobytes(), packets.data.shape[1]
+    starts = packets.payload_offset[rows].tolist()
+    ends = np.minimum(packets.captured[rows], width).tolist()
+    at = range(0, width * len(rows), max(1, width))
+    return [data[row + start : row + end] for row, start, end in zip(at, starts, ends, strict=False)]
+
+
+def _question(traffic: Traffic, message: bytes) -> Question | None:
+    """Parse the question of a message; of floods, most are the same but for their number."""
+    known, rest = traffic.parsed_questions, message[_NUMBER:]
     if rest not in known:
         known[rest] = parse_question(message)
     return known[rest]
@@ -190,13 +198,13 @@ def worded(traffic: Traffic, rows: Rows, least: float) -> Mask:
 
 def wants_recursion(traffic: Traffic, rows: Rows) -> Mask:
     """Mark queries with the RD bit."""
-    matrix, length = payload(traffic.packets, rows, HEADER)
+    matrix, length = traffic.heads(rows)
     return np.asarray((length >= HEADER) & ((matrix[:, 2] & 1) != 0))
 
 
 def below(traffic: Traffic, rows: Rows, zone: bytes) -> Mask:
     """Mark names below the zone (in wire form, lower case)."""
-    name = _names(traffic, rows, _NAME)
+    name = payload(traffic.packets, rows, HEADER + _NAME)[0][:, HEADER:]
     end = np.argmax(name == 0, axis=1)
     start = end + 1 - len(zone)
     held = (name == 0).any(1) & (start > 0)
@@ -208,5 +216,6 @@ def below(traffic: Traffic, rows: Rows, zone: bytes) -> Mask:
 
 
 def _names(traffic: Traffic, rows: Rows, width: int) -> U8:
-    matrix, _ = payload(traffic.packets, rows, HEADER + width)
-    return matrix[:, HEADER:]
+    """Return the first bytes of the names, of 52 at most."""
+    matrix, _ = traffic.heads(rows)
+    return matrix[:, HEADER : HEADER + width]

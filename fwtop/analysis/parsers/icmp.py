@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from fwtop.analysis.window.counting import distinct_values
 from fwtop.analysis.window.features import Features
 from fwtop.analysis.window.traffic import ICMP, ICMP6, UDP, Traffic, payload
 from fwtop.model.text import payload_text
-from fwtop.model.traffic.packets import Mask
+from fwtop.model.traffic.packets import I64, U8, Mask
 
 _QUOTED = 48
 
@@ -36,7 +37,7 @@ def neighbour_flood(traffic: Traffic, pps: float) -> Mask:
     """
     packets, flood = traffic.packets, np.zeros(len(traffic), np.bool_)
     common = neighbours(traffic)
-    for kind in np.unique(packets.icmp_type[common]).tolist():
+    for kind in distinct_values(packets.icmp_type[common]).tolist():
         rows = common & (packets.icmp_type == kind)
         least = pps * (10 if kind in _TALKATIVE else 1)
         features = Features(traffic, np.flatnonzero(rows))
@@ -45,19 +46,23 @@ def neighbour_flood(traffic: Traffic, pps: float) -> Mask:
     return flood
 
 
-def quoted_requests(traffic: Traffic, ports: list[int]) -> str:
-    """Describe the spoofed requests that ICMP errors quote; empty if there are none."""
-    if not ports:
-        return ""
+def quoted_datagrams(traffic: Traffic) -> tuple[U8, I64]:
+    """Return the beginnings of the UDP packets that ICMP errors quote, and how much of each was captured."""
     packets = traffic.packets
     rows = traffic.rows(traffic.icmp_errors & (packets.protocol == ICMP))[:2048]
-    if len(rows) == 0:
-        return ""
     quoted, length = payload(packets, rows, _QUOTED)
     header = (quoted[:, 0] & 15).astype(np.int64) * 4
     good = (quoted[:, 0] >> 4 == 4) & (quoted[:, 9] == UDP) & (header == 20) & (length >= 28)
+    return quoted[good], length[good]
+
+
+def quoted_requests(datagrams: tuple[U8, I64], ports: list[int]) -> str:
+    """Describe the spoofed requests among quoted datagrams; empty if there are none."""
+    quoted, length = datagrams
+    if not ports or not len(quoted):
+        return ""
     dport = (quoted[:, 22].astype(np.int64) << 8) | quoted[:, 23]
-    hits = np.flatnonzero(good & np.isin(dport, ports))
+    hits = np.flatnonzero(np.isin(dport, ports))
     if len(hits) == 0:
         return ""
     size = int(np.median((quoted[hits, 24].astype(np.int64) << 8) | quoted[hits, 25])) - 8

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fwtop.analysis.window.counting import distinct_values
 from fwtop.analysis.window.features import Features
 from fwtop.model.traffic.packets import I64, U8, Mask
 from fwtop.render.numbers import percent
@@ -56,7 +57,7 @@ def looks_like_quic(matrix: U8, length: I64) -> bool:
 
     Header protection makes the lower five bits of short headers random (RFC 9001 5.4).
     """
-    return bool(plausible(matrix, length).mean() > 0.9 and len(np.unique(matrix[:, 0])) >= 8)
+    return bool(plausible(matrix, length).mean() > 0.9 and len(distinct_values(matrix[:, 0])) >= 8)
 
 
 def plausible(matrix: U8, length: I64) -> Mask:

@@ -11,6 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from fwtop.analysis.context import AnalysisContext, Finding
+from fwtop.analysis.window.counting import among, distinct_values
 from fwtop.analysis.window.features import Features
 from fwtop.analysis.window.traffic import Rows, weighted_top
 from fwtop.model.traffic.packets import U64
@@ -70,10 +71,10 @@ def _differ(context: AnalysisContext, one: Rows, other: Rows) -> bool:
         _distance(getattr(packets, name)[one], getattr(packets, name)[other]) > _APART for name in _FIELDS
     ):
         return True
-    mine, others = (np.unique(traffic.source_key[rows]) for rows in (one, other))
+    mine, others = (distinct_values(traffic.source_key[rows]) for rows in (one, other))
     if min(len(one), len(other)) < _SENT_AGAIN * max(len(mine), len(others)):
         return False
-    return int(np.isin(mine, others).sum()) <= _STRANGERS * min(len(mine), len(others))
+    return int(among(mine, others).sum()) <= _STRANGERS * min(len(mine), len(others))
 
 
 def _distance(one: np.ndarray, other: np.ndarray) -> float:

@@ -12,6 +12,7 @@ import numpy as np
 
 from fwtop.analysis.parsers import quic, reports
 from fwtop.analysis.parsers.services import COLLECTORS
+from fwtop.analysis.window.counting import distinct_values
 from fwtop.analysis.window.features import Features
 from fwtop.analysis.window.traffic import Rows, Traffic, distinct_texts, flow_key, payload
 from fwtop.model.traffic.packets import Mask
@@ -140,7 +141,7 @@ def variety(features: Features) -> float:
     if features.payload_variety > _VARIED:
         return features.payload_variety
     matrix = features.head[0]
-    return len(np.unique(distinct_texts(matrix))) / len(matrix) if len(matrix) else 0.0
+    return len(distinct_values(distinct_texts(matrix))) / len(matrix) if len(matrix) else 0.0
 
 
 def reported(features: Features) -> float:

@@ -9,12 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fwtop.analysis.window.counting import first_of_each, marked, occurrences, weights_of
+from fwtop.analysis.window.counting import distinct_values, first_of_each, marked, occurrences, weights_of
 from fwtop.analysis.window.traffic import (
     Rows,
     Traffic,
     distinct_texts,
-    payload,
     transport_start,
 )
 from fwtop.model.addresses.address import format_address
@@ -200,7 +199,7 @@ class Features:
     @cached_property
     def head(self) -> tuple[U8, I64]:
         """The first 64 payload bytes of `sample`, and how many of each were captured."""
-        return payload(self.traffic.packets, self.sample, 64)
+        return self.traffic.heads(self.sample)
 
     @cached_property
     def payload_variety(self) -> float:
@@ -209,7 +208,7 @@ class Features:
         full = matrix[length > 0]
         if len(full) == 0:
             return 0.0
-        return len(np.unique(distinct_texts(full[:, :32]))) / len(full)
+        return len(distinct_values(distinct_texts(full[:, :32]))) / len(full)
 
     @cached_property
     def payload_entropy(self) -> float:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from fwtop.analysis.window.counting import distinct_values
 from fwtop.analysis.window.features import Features
 from fwtop.analysis.window.traffic import ICMP, TCP, UDP, Traffic, mix, payload, weighted_top
 from fwtop.model.traffic.packets import U8, U64, Mask
@@ -44,7 +45,7 @@ def answers_to_probes(traffic: Traffic) -> Mask:
             continue
         probed = mix(traffic.source_key[rows], packets.sport[rows].astype(np.uint64))
         common = int(np.bincount(packets.sport[rows]).max())
-        scanned = len(np.unique(probed)) >= _ONCE * len(rows) and common <= _SPREAD * len(rows)
+        scanned = len(distinct_values(probed)) >= _ONCE * len(rows) and common <= _SPREAD * len(rows)
         answers[rows] = scanned and traffic.pps(rows) <= _MOST_PPS
     return answers
 
@@ -69,7 +70,7 @@ def errors_to_probes(traffic: Traffic) -> Mask:
         rows = np.flatnonzero(mine == port)
         if port < _EPHEMERAL or len(rows) < _LEAST:
             continue
-        distinct = len(np.unique(mix(packets.src_lo[pool[rows]], probed[rows])))
+        distinct = len(distinct_values(mix(packets.src_lo[pool[rows]], probed[rows])))
         if distinct >= _ONCE * len(rows) and traffic.pps(pool[rows]) <= _MOST_PPS:
             answers[pool[rows]] = True
     return answers

@@ -33,6 +33,7 @@ TCP, UDP, ICMP, ICMP6, IGMP, GRE, ESP = 6, 17, 1, 58, 2, 47, 50
 _SEED_BITS = (1 << 64) - 1
 _ERRORS = (3, 4, 5, 11, 12)
 _LATEST = (1 << 63) - 1  # nanoseconds
+_HEAD = 64  # payload bytes that tell protocols apart
 _PLACES = 12  # distinct payload offsets
 _UNROUTED = (1, 2, 4, 32, 64, 128, 255)  # TTLs as systems and local services send them
 _HOST_SHARE = 0.75  # of the packets of a capture made on a host have that host at one end
@@ -144,6 +145,24 @@ class Traffic:
     def name_hashes(self) -> tuple[U64, Mask]:
         """Hashes of the DNS names of packets, and for which of them they are known by now."""
         return np.zeros(len(self), np.uint64), np.zeros(len(self), np.bool_)
+
+    def heads(self, rows: Rows) -> tuple[U8, I64]:
+        """Return the first 64 payload bytes of each row, and how many of them are real: see `payload`."""
+        self.gather_heads(rows)
+        matrix, length = self._heads
+        return matrix.take(rows, axis=0), length.take(rows)
+
+    def gather_heads(self, rows: Rows) -> None:
+        """Read the heads of rows at once that groups will ask for one after the other."""
+        matrix, length = self._heads
+        new = rows[length.take(rows) < 0]
+        if len(new):
+            matrix[new], length[new] = payload(self.packets, new, _HEAD)
+
+    @cached_property
+    def _heads(self) -> tuple[U8, I64]:
+        """The heads that were read so far; of others the length is -1."""
+        return np.zeros((len(self), _HEAD), np.uint8), np.full(len(self), -1, np.int64)
 
     def of_sources(self, mask: Mask | Rows) -> Mask:
         """Mark all rows that share a source with the given rows."""
@@ -276,6 +295,8 @@ def _stretch(packets: PacketBatch, rows: Rows, place: int, width: int) -> U8:
 def _only(matrix: U8, length: I64) -> U8:
     """Set to 0 what lies beyond the length of each row."""
     width = matrix.shape[1]
+    if length.min(initial=width) == width:
+        return matrix
     if width < 256:  # comparing bytes is faster
         matrix *= np.arange(width, dtype=np.uint8) < length.astype(np.uint8)[:, None]
     else:

@@ -1,0 +1,48 @@
+"""Counting in small arrays: the same as numpy's own functions, which are slower."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fwtop.analysis.window.counting import (
+    TABLE,
+    among,
+    distinct_values,
+    first_of_each,
+    in_order,
+    occurrences,
+    weights_of,
+)
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, 300, TABLE, TABLE + 1])
+@pytest.mark.parametrize("most", [1, 7, 10_000])
+def test_counting_agrees_with_numpy(n: int, most: int) -> None:
+    """In a table and by sorting."""
+    numbers = np.random.default_rng(n).integers(0, most, n)
+    values, first, counts = np.unique(numbers, return_index=True, return_counts=True)
+    assert np.array_equal(distinct_values(numbers), values)
+    assert np.array_equal(occurrences(numbers), counts)
+    assert np.array_equal(in_order(numbers), np.argsort(numbers, kind="stable"))
+    for found, expected in zip(first_of_each(numbers), (first, counts), strict=True):
+        assert np.array_equal(found, expected)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.uint64])
+@pytest.mark.parametrize("n", [1, 300, TABLE])
+def test_weights_of_values(dtype: type[np.generic], n: int) -> None:
+    """The sums of the weights by value, values ascending."""
+    rng = np.random.default_rng(1)
+    values, weight = rng.integers(0, np.iinfo(dtype).max, n, dtype), rng.random(n)  # type: ignore[arg-type]
+    distinct, sums = weights_of(values, weight)
+    assert np.array_equal(distinct, np.unique(values))
+    assert sums == pytest.approx([weight[values == value].sum() for value in distinct])
+
+
+@pytest.mark.parametrize(("n", "m"), [(0, 0), (5, 0), (0, 5), (300, 20), (20, 300)])
+def test_among(n: int, m: int) -> None:
+    """Values that are wanted, also where nothing is."""
+    rng = np.random.default_rng(n + m)
+    values, wanted = (rng.integers(0, 50, size).astype(np.uint64) for size in (n, m))
+    assert np.array_equal(among(values, wanted), np.isin(values, wanted))
