@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from fwtop.guardian.allow import allowlist
+from fwtop.guardian.allow.learning import Learning
 from fwtop.guardian.compiled.rules import CompiledRules
 from fwtop.guardian.failpoints import Failpoints
 from fwtop.guardian.isolation import Cgroup, Watchdog, protect
@@ -179,11 +180,13 @@ def _server(options: Options, number: int, journal: Journal, records: RuntimeCop
     )
     operators: dict[allowlist.Session, float] = {}
     name = namespaces.name_of(number)
+    limits = partial(read_limits, options.limits_file)
+    learning = Learning(limits)
     state = GuardianState(
         journal,
         kernel,
-        lambda: allowlist.gather(dict(operators), name, options.allow_file),
-        lambda: read_limits(options.limits_file),
+        lambda: allowlist.gather(dict(operators), name, options.allow_file, learning.learn),
+        limits,
         partial(_named_lists, records.directory, failpoints),
     )
     lifecycle = Lifecycle(

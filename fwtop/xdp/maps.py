@@ -26,9 +26,12 @@ _CLASSES_AT = 48  # in struct xdp_counters, after 4 numbers of 8 bytes and 4 of 
 RULES_AT = _CLASSES_AT + 16 * CLASSES
 PARSE_ERRORS_AT = 0
 COUNTERS_BYTES = 64 * -(-(_CLASSES_AT + 16 * (CLASSES + MAX_RULES) + VIEW_BYTES) // 64)
-# struct xdp_allow of bpf/xdp_allow.h: a bitmap of ports, then peers of three words of 8 bytes each
+# struct xdp_allow of bpf/xdp_allow.h, in words of 8 bytes: a bitmap of ports, then peers; the same for
+# conversations of hosts behind
 ALLOW_PORT_WORDS, ALLOW_PEERS, ALLOW_PROBES, PEER_WORDS = 1024, 8192, 16, 3
-ALLOW_BYTES = 8 * (ALLOW_PORT_WORDS + PEER_WORDS * ALLOW_PEERS)
+ALLOW_BEHIND, BEHIND_WORDS = 4096, 5
+BEHIND_AT = ALLOW_PORT_WORDS + PEER_WORDS * ALLOW_PEERS
+ALLOW_BYTES = 8 * (BEHIND_AT + ALLOW_PORT_WORDS + BEHIND_WORDS * ALLOW_BEHIND)
 PENDING_BYTES = 64 * 16  # for each CPU: struct pending of bpf/xdp_lists.h
 SHARED = ("counters", "control", "slots", "allow", "rings")
 FOR_CONSOLE = ("counters", "control", "slots")  # read-only, except control

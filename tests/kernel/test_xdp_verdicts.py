@@ -12,7 +12,7 @@ from xdp_programs import Compiled, verdict
 
 from fwtop.guardian.compiled.prefix_hits import PrefixHits
 from fwtop.model.addresses.address import Prefix, format_address
-from fwtop.model.addresses.roles import Passes
+from fwtop.model.addresses.roles import Conversation, Passes
 from fwtop.model.rule import Kind, Match, RateLimit, Rule
 from fwtop.xdp import maps
 
@@ -29,6 +29,11 @@ ROLES = tuple(
         (),
         ((RESOLVER[at], 17, 53), (RESOLVER[at], 17, 123), (PEER[at], 6, 80), (GATEWAY[at], 6, 179)),
         (GATEWAY[at],),
+        tuple(
+            Conversation(one, protocol, port, other)
+            for one, other in ((GATEWAY[at], RESOLVER[at]), (RESOLVER[at], PEER[at]))
+            for protocol, port in ((6, 53), (6, 80), (17, 53), (17, 123), (17, 3784), (89, 0))
+        ),
     )
     for at, family in enumerate((4, 6))
 )

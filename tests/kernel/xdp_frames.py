@@ -60,7 +60,9 @@ def _transport(chance: random.Random, family: int) -> tuple[bytes, int]:
         icmp_type = chance.choice((0, 8, 128, 133, 134, 135, 136, 137))
         protocol = chance.choice((1, 58, 1 if family == 4 else 58))
         return bytes([icmp_type, *bytes(7)]) + _payload(chance), protocol
-    return ports[0].to_bytes(2, "big") + chance.randbytes(chance.randrange(40)), chance.choice((132, 47, 33))
+    return ports[0].to_bytes(2, "big") + chance.randbytes(chance.randrange(40)), chance.choice(
+        (132, 47, 33, 89, 112)
+    )
 
 
 def _ipv4(chance: random.Random) -> bytes:

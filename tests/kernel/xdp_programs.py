@@ -17,7 +17,7 @@ from reference_parser import reference
 from fwtop.guardian.compiled.peers import Peers
 from fwtop.kernel import bpf
 from fwtop.model.addresses.address import Prefix
-from fwtop.model.addresses.roles import Passes
+from fwtop.model.addresses.roles import Conversation, Passes
 from fwtop.model.rule import Match, PayloadMatch, Range, RateLimit
 from fwtop.xdp import lists as xdp_lists
 from fwtop.xdp import maps as xdp_maps
@@ -120,6 +120,8 @@ def _in_role(passes: Passes, fields: dict[str, int]) -> bool:
     protocol, sport, dport = fields["protocol"], fields["sport"], fields["dport"]
     if protocol in (6, 17) and fields["fragment"] == 2:
         return False
+    if _in_conversation(passes, fields, source):
+        return True
     peer, gateway = (source, protocol, sport) in passes.peers, source in passes.gateways
     if protocol == 6:
         opens = fields["tcp_flags"] & 0x17 == 2
@@ -129,6 +131,20 @@ def _in_role(passes: Passes, fields: dict[str, int]) -> bool:
         answers = {53: dport >= 1024, 123: True, server: dport == client}
         return peer if answers.get(sport) else gateway and dport in (3784, 3785, 4784)
     return gateway and protocol in (1 if passes.family == 4 else 58, 89, 112)
+
+
+def _in_conversation(passes: Passes, fields: dict[str, int], source: Prefix) -> bool:
+    target = Prefix(passes.family, fields["dst"], source.length)
+    protocol, sport, dport = fields["protocol"], fields["sport"], fields["dport"]
+    from_peer = Conversation(source, protocol, sport, target) in passes.behind
+    to_peer = Conversation(target, protocol, dport, source) in passes.behind
+    if protocol == 6:
+        return fields["tcp_flags"] & 0x17 != 2 and (from_peer or (to_peer and dport != 53))
+    if protocol == 17 and (sport == 123 or (sport == 53 and dport >= 1024)):
+        return from_peer
+    if protocol == 17:
+        return to_peer and dport in (3784, 3785, 4784)
+    return protocol in (89, 112) and Conversation(source, protocol, 0, target) in passes.behind
 
 
 def _is_neighbour(fields: dict[str, int]) -> bool:

@@ -9,9 +9,16 @@ import pytest
 
 from fwtop.guardian.compiled.peers import Peers, _place
 from fwtop.model.addresses.address import Prefix
-from fwtop.model.addresses.roles import TCP, Passes
+from fwtop.model.addresses.roles import TCP, Conversation, Passes
 from fwtop.model.errors import FwtopError
-from fwtop.xdp.maps import ALLOW_BYTES, ALLOW_PEERS, ALLOW_PORT_WORDS, ALLOW_PROBES
+from fwtop.xdp.maps import (
+    ALLOW_BEHIND,
+    ALLOW_BYTES,
+    ALLOW_PEERS,
+    ALLOW_PORT_WORDS,
+    ALLOW_PROBES,
+    BEHIND_AT,
+)
 
 
 @pytest.fixture
@@ -24,23 +31,35 @@ def memory() -> Iterator[int]:
 
 def passes(count: int, first: int = 0) -> Passes:
     peers = [(Prefix(4, 10 << 24 | at, 32), TCP, 30000 + at % 20000) for at in range(first, first + count)]
-    return Passes(4, (), tuple(peers), ())
+    host = Prefix(4, 192 << 24 | first, 32)
+    behind = [Conversation(*peer, host) for peer in peers[: count // 4]]
+    return Passes(4, (), tuple(peers), (), tuple(behind))
 
 
 def found(memory: int, wanted: Passes) -> list[bool]:
     """Look each up as the program does: up to so many places, none behind an empty one."""
     data = memoryview(os.pread(memory, ALLOW_BYTES, 0)).cast("Q")
-    result = []
-    for address, protocol, port in wanted.peers:
-        entry = (0, address.value, 4 << 24 | protocol << 16 | port)
-        hit = bool(data[port >> 6] >> (port & 63) & 1)
-        for probe in range(ALLOW_PROBES if hit else 0):
-            at = ALLOW_PORT_WORDS + 3 * ((_place(entry) + probe) % ALLOW_PEERS)
-            hit = tuple(data[at : at + 3]) == entry
-            if hit or data[at + 2] == 0:
-                break
-        result.append(hit)
-    return result
+    peers = [(port, (0, who.value, 4 << 24 | protocol << 16 | port)) for who, protocol, port in wanted.peers]
+    behind = [
+        (it.port, (0, it.peer.value, 0, it.host.value, 4 << 24 | it.protocol << 16 | it.port))
+        for it in wanted.behind
+    ]
+    tables = ((0, ALLOW_PEERS, peers), (BEHIND_AT, ALLOW_BEHIND, behind))
+    return [
+        bool(data[first + (port >> 6)] >> (port & 63) & 1)
+        and is_in(data[first + ALLOW_PORT_WORDS :], entry, size)
+        for first, size, entries in tables
+        for port, entry in entries
+    ]
+
+
+def is_in(table: memoryview, entry: tuple[int, ...], size: int) -> bool:
+    for probe in range(ALLOW_PROBES):
+        at = len(entry) * ((_place(entry, size) + probe) % size)
+        there = tuple(table[at : at + len(entry)])
+        if there == entry or there[-1] == 0:
+            return there == entry
+    return False
 
 
 def test_who_comes_is_found_and_who_goes_is_not(memory: int) -> None:

@@ -11,7 +11,7 @@ from fwtop.analysis.window.tcp_view import ACK, SYN
 from fwtop.analysis.window.traffic import ICMP6, TCP, UDP
 from fwtop.model.addresses import roles
 from fwtop.model.addresses.address import Prefix
-from fwtop.model.addresses.roles import AllowedPeer, Role
+from fwtop.model.addresses.roles import AllowedPeer, Conversation, Role
 from fwtop.model.rule import Match
 from fwtop.model.traffic.packets import Mask, PacketBatch
 
@@ -30,9 +30,12 @@ def allowed_rows(peers: Iterable[AllowedPeer], packets: PacketBatch) -> Mask:
     """Mark the packets that pass in their sender's role."""
     allowed = np.zeros(len(packets), np.bool_)
     by_role: dict[tuple[Role, int], list[Prefix]] = {}
-    for peer in peers:
-        by_role.setdefault((peer.role, peer.port), []).append(peer.prefix)
     opens = (packets.tcp_flags & (SYN | ACK | _FIN | _RST)) == SYN
+    for peer in peers:
+        if peer.conversation is not None:
+            allowed |= _in_conversation(peer.conversation, packets, opens)
+            continue
+        by_role.setdefault((peer.role, peer.port), []).append(peer.prefix)
     asked = packets.dport >= roles.ASKING_PORTS
     for (role, port), prefixes in by_role.items():
         for match in _matches(role, port, tuple(prefixes)):
@@ -43,6 +46,22 @@ def allowed_rows(peers: Iterable[AllowedPeer], packets: PacketBatch) -> Mask:
                 hit = hit & asked
             allowed |= hit
     return allowed
+
+
+def _in_conversation(talk: Conversation, packets: PacketBatch, opens: Mask) -> Mask:
+    """Mark what passes of a conversation with a host behind this machine."""
+    port = None if talk.port == roles.ANY_PORT else talk.port
+    peer, host, protocol = (talk.peer,), (talk.host,), talk.protocol
+    from_peer = Match(peer, host, protocol=protocol, sport=port)
+    to_peer = Match(host, peer, protocol=protocol, dport=port)
+    hit = np.zeros(len(packets), np.bool_)
+    if talk.peer in talk.senders:
+        hit |= match_rows(from_peer, packets)
+    if talk.host in talk.senders:
+        hit |= match_rows(to_peer, packets)
+    if protocol == UDP and port == roles.DNS_PORT:
+        hit &= packets.dport >= roles.ASKING_PORTS
+    return np.asarray(hit & ~opens if protocol == TCP else hit)
 
 
 def _matches(role: Role, port: int, sources: tuple[Prefix, ...]) -> Iterator[Match]:

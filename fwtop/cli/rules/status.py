@@ -43,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
     for warning in data["warnings"]:
         print(f"warning: {safe_text(warning, limit=1000)}")
     print("never cut off (the operator's own entries in full, others in their role only):")
-    for entry in data["allow"]:
+    for entry in sorted(data["allow"], key=lambda entry: entry["tier"] == "learned"):
         tier = f"{entry['tier']}: {entry['passes']}"
         print(f"  {safe_text(entry['prefix']):<40} {safe_text(entry['why'])} ({safe_text(tier)})")
     return 0

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from fwtop.console.control.attribution import NETFILTER_KINDS, DropAttribution
 from fwtop.console.control.guardian_link import GuardianLink
 from fwtop.model.addresses.address import Prefix
-from fwtop.model.addresses.roles import WHO, AllowedPeer, Role
+from fwtop.model.addresses.roles import AllowedPeer, Conversation, Role
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import Status
 from fwtop.model.rule import ACTIVE_STATES, Kind, RuleStatus, rule_status_from_dict
@@ -70,10 +70,7 @@ class RuleMonitor:
         self.statuses = tuple(rule_status_from_dict(item) for item in answer.data["rules"])
         self._rates.note(self.statuses, now)
         self._coverage = Coverage(self.statuses)
-        self.allowed = tuple(
-            AllowedPeer(Prefix.parse(text), Role(role), int(port))
-            for text, role, port in answer.data.get("peers", ())
-        )
+        self.allowed = tuple(_allowed_peer(*fields) for fields in answer.data.get("peers", ()))
         self._peers = Peers(self.allowed)
         counted = NETFILTER_KINDS | {Kind.SYNPROXY}
         return tuple(self._count(status) for status in self.statuses if status.rule.kind in counted)
@@ -186,6 +183,12 @@ class Coverage:
         return False
 
 
+def _allowed_peer(address: str, role: str, port: int, host: str = "", protocol: int = 0) -> AllowedPeer:
+    peer = Prefix.parse(address)
+    talk = Conversation(peer, int(protocol), int(port), Prefix.parse(host)) if host else None
+    return AllowedPeer(peer, Role(role), int(port), talk)
+
+
 class Peers:
     """Allow-listed addresses by role."""
 
@@ -194,9 +197,9 @@ class Peers:
         self._wide: list[tuple[Prefix, str]] = []
         for entry in entries:
             if entry.prefix.is_address:
-                self._exact.setdefault(entry.prefix, WHO[entry.role])
+                self._exact.setdefault(entry.prefix, entry.who)
             else:
-                self._wide.append((entry.prefix, WHO[entry.role]))
+                self._wide.append((entry.prefix, entry.who))
 
     def mark(self, sources: Sources) -> Sources:
         """Set `who` on the addresses and prefixes that are, or lie in, a known entry."""

@@ -1,8 +1,8 @@
 """The allow-list in two tiers: what the operator lists, and what fwtop finds by itself.
 
-What is found passes only in its role (roles.py): SSH sessions, gateways, resolvers, time servers. Everything
-is read from the kernel's own tables in the namespace at hand, so that the list follows them while rules are
-active.
+What is found passes only in its role (roles.py): SSH sessions, gateways, resolvers, time servers, and the
+conversations of hosts behind this machine (behind.py). It is read from the kernel's own tables in the
+namespace at hand, so that the list follows them while rules are active.
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ import contextlib
 import os
 import re
 import time
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
 from fwtop.guardian.allow import time_servers
+from fwtop.guardian.allow.behind import MOST, MOST_OF_HOST, Learned, overruled
 from fwtop.kernel.interfaces.links import list_addresses
 from fwtop.kernel.interfaces.routes import default_routes
 from fwtop.kernel.procfs import read_text
@@ -32,6 +33,7 @@ from fwtop.model.addresses.roles import (
     Passes,
     Role,
 )
+from fwtop.model.rule import Rule
 from fwtop.model.text import safe_text
 
 ALLOW_FILE = "/etc/fwtop/allow"
@@ -86,6 +88,12 @@ class AllowList:
 
     entries: tuple[Allowed, ...]
     warnings: tuple[str, ...] = ()
+    behind: tuple[Learned, ...] = ()  # of hosts behind this machine
+
+    def without_overruled(self, rules: Iterable[Rule]) -> AllowList:
+        """Return the list without what these rules are about in particular."""
+        gone = overruled(self.behind, rules) if self.behind else frozenset()
+        return replace(self, behind=tuple(item for item in self.behind if item not in gone)) if gone else self
 
     @property
     def session_ports(self) -> frozenset[int]:
@@ -116,7 +124,9 @@ class AllowList:
             if entry.role is Role.GATEWAY:
                 gateways.add(entry.prefix)
             peers |= {(entry.prefix, *port) for port in _ports_of(entry, family)}
-        return Passes(family, tuple(self.of_family(family)), tuple(sorted(peers)), tuple(sorted(gateways)))
+        behind = sorted(item.conversation for item in self.behind if item.conversation.peer.family == family)
+        listed = tuple(self.of_family(family))
+        return Passes(family, listed, tuple(sorted(peers)), tuple(sorted(gateways)), tuple(behind))
 
 
 def _ports_of(entry: Allowed, family: int) -> tuple[tuple[int, int], ...]:
@@ -135,10 +145,19 @@ def _ports_of(entry: Allowed, family: int) -> tuple[tuple[int, int], ...]:
     return ()
 
 
-def gather(operators: Iterable[Session], netns_name: str | None, allow_file: str = ALLOW_FILE) -> AllowList:
-    """Read the whole list now; `operators` are the sessions that started our clients."""
+def gather(
+    operators: Iterable[Session],
+    netns_name: str | None,
+    allow_file: str = ALLOW_FILE,
+    learn: Callable[[Collection[Prefix]], tuple[tuple[Learned, ...], int]] = lambda _: ((), 0),
+) -> AllowList:
+    """Read the whole list now; `operators` are the sessions that started our clients.
+
+    `learn` is given the own addresses, and returns what is listed for hosts behind and how much had no room.
+    """
     listed, warnings = read_allow_file(Path(allow_file))
-    found = listed + [Allowed(prefix, "own address", Role.OWN) for prefix in own_addresses()]
+    own = own_addresses()
+    found = listed + [Allowed(prefix, "own address", Role.OWN) for prefix in own]
     found += [Allowed(item.peer, "operator's session (SSH_CONNECTION)", Role.SSH, item) for item in operators]
     found += [
         Allowed(item.peer, f"logged in by ssh on port {item.local_port}", Role.SSH, item)
@@ -153,7 +172,14 @@ def gather(operators: Iterable[Session], netns_name: str | None, allow_file: str
         if not entry.prefix.network.is_loopback and not entry.prefix.network.is_unspecified:
             port = entry.session.peer_port if entry.session is not None else 0
             unique.setdefault((entry.prefix, entry.role, port), entry)
-    return AllowList(tuple(unique.values()), tuple(warnings))
+    behind, left_out = learn(frozenset(own))
+    if left_out:
+        limits = ", ".join(f"{most} {role.value}" for role, most in MOST.items())
+        warnings.append(
+            f"the allow-list for hosts behind this machine has no room for {left_out:,} conversations: "
+            f"{len(behind):,} are on it, of at most {limits}, and {MOST_OF_HOST} of a host"
+        )
+    return AllowList(tuple(unique.values()), tuple(warnings), behind)
 
 
 def note_operator(operators: dict[Session, float], session: Session | None) -> None:

@@ -10,7 +10,13 @@ from collections.abc import Iterable
 
 from fwtop.guardian.allow.allowlist import AllowList
 from fwtop.guardian.objects import sets
-from fwtop.guardian.objects.chain_text import ALLOW_SETS, GATEWAY_SETS, KNOWN_SETS, PEER_SETS
+from fwtop.guardian.objects.chain_text import (
+    ALLOW_SETS,
+    BEHIND_SETS,
+    GATEWAY_SETS,
+    KNOWN_SETS,
+    PEER_SETS,
+)
 from fwtop.guardian.objects.sets import Contents
 from fwtop.kernel.netfilter import ipset
 from fwtop.kernel.netfilter.ipset import Element
@@ -19,7 +25,7 @@ from fwtop.model.addresses.roles import TCP, Passes
 from fwtop.model.errors import FwtopError
 
 _MAX_COMPARED = 4096  # elements; of longer lists only the number is compared
-_TABLES = (ALLOW_SETS, PEER_SETS, GATEWAY_SETS, KNOWN_SETS)
+_TABLES = (ALLOW_SETS, PEER_SETS, GATEWAY_SETS, BEHIND_SETS, KNOWN_SETS)
 
 
 def names_of(family: int) -> set[str]:
@@ -91,10 +97,12 @@ def _replacement(wanted: Passes) -> str:
     peers = [
         f"{address},{'tcp' if protocol == TCP else 'udp'}:{port}" for address, protocol, port in wanted.peers
     ]
+    behind = [f"{item.peer},{item.protocol}:{item.port},{item.host}" for item in wanted.behind]
     return sets.replacement(
         Contents(ALLOW_SETS[family], family, wanted.networks),
         Contents(PEER_SETS[family], family, peers, "hash:ip,port"),
         Contents(GATEWAY_SETS[family], family, wanted.gateways, "hash:ip"),
+        Contents(BEHIND_SETS[family], family, behind, "hash:ip,port,ip"),
         Contents(KNOWN_SETS[family], family, wanted.known),  # last: it leads to the others
     )
 
@@ -108,6 +116,10 @@ def _elements(passes: Passes) -> dict[str, set[Element]]:
             Element(address.packed, 0, protocol, port) for address, protocol, port in passes.peers
         },
         GATEWAY_SETS[family]: {Element(item.packed) for item in passes.gateways},
+        BEHIND_SETS[family]: {
+            Element(item.peer.packed, 0, item.protocol, item.port, second=item.host.packed)
+            for item in passes.behind
+        },
         KNOWN_SETS[family]: _networks(passes.known),
     }
 

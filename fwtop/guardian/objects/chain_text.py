@@ -26,6 +26,7 @@ from fwtop.render.xtables import quote
 KNOWN_SETS = {4: "fwtop-known4", 6: "fwtop-known6"}  # all that is listed: whose packets need a closer look
 ALLOW_SETS = {4: "fwtop-allow4", 6: "fwtop-allow6"}  # what the operator lists: passes in full
 PEER_SETS = {4: "fwtop-allow-peers4", 6: "fwtop-allow-peers6"}  # what was found: address and port
+BEHIND_SETS = {4: "fwtop-allow-behind4", 6: "fwtop-allow-behind6"}  # a peer, its port, and a host behind
 GATEWAY_SETS = {4: "fwtop-allow-gateways4", 6: "fwtop-allow-gateways6"}
 # Neighbour discovery is to IPv6 what ARP is to IPv4; hop limit 255 proves that it comes from the link
 # (RFC 4861, 6.1 and 7.1), so no rule may ever cut it.
@@ -91,6 +92,21 @@ def _incoming_roles(family: int) -> list[str]:
         f"-p udp -m multiport --dports {','.join(map(str, roles.BFD_PORTS))} {gateway}",
         f"-p tcp --dport {roles.BGP_PORT} {gateway}",
         *(f"-p {number} {gateway}" for number in (roles.ICMP[family], *roles.ROUTING)),
+        *_behind_roles(family),
+    ]
+
+
+def _behind_roles(family: int) -> list[str]:
+    """Return the conditions of conversations (roles.py): what comes from the peer's port, what goes to it."""
+    name = BEHIND_SETS[family]
+    peers, hosts = (f"-m set --match-set {name} {sides}" for sides in ("src,src,dst", "dst,dst,src"))
+    return [
+        f"-p tcp ! --syn {peers}",
+        f"-p tcp ! --syn ! --dport {roles.DNS_PORT} {hosts}",
+        f"-p udp --sport {roles.DNS_PORT} --dport {roles.ASKING_PORTS}:65535 {peers}",
+        f"-p udp --sport {roles.NTP_PORT} {peers}",
+        f"-p udp -m multiport --dports {','.join(map(str, roles.BFD_PORTS))} {hosts}",
+        *(f"-p {number} {peers}" for number in roles.ROUTING),
     ]
 
 

@@ -49,7 +49,9 @@ _LIST_SET = re.compile(r"list-(.+)-[46]")
 _COMMENT = re.compile(r"fwtop-(\d+)")
 _BASE_CHAIN = re.compile(r"in-\d+")
 ALLOW_SETS = frozenset(
-    f"{role}{family}" for role in ("allow", "peers", "gateways", "known") for family in (4, 6)
+    f"{role}{family}"
+    for role in ("allow", "peers", "gateways", "behind", "routers", "known")
+    for family in (4, 6)
 )
 _MARKS = frozenset({"allow4", "allow6"})  # of a table that fwtop made, whatever its version
 _NO_PROGRAM = 3  # the status of an error about a program that is not installed

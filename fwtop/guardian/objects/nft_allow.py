@@ -8,7 +8,7 @@ from itertools import islice
 from fwtop.guardian.objects.nft_words import Layout, outermost
 from fwtop.kernel.netfilter import nf_tables
 from fwtop.model.addresses.address import Prefix
-from fwtop.model.addresses.roles import Passes
+from fwtop.model.addresses.roles import ANY_PORT, Passes
 
 _MAX_COMPARED = 4096  # elements; a longer set is only found emptied
 
@@ -36,10 +36,19 @@ def _elements(passes: Passes) -> dict[str, set[tuple[bytes, bool]]]:
         address.packed + bytes((protocol, 0, 0, 0)) + port.to_bytes(2, "big") + bytes(2)
         for address, protocol, port in passes.peers
     )
+    behind, routers = set(), set()
+    for item in passes.behind:
+        first, last = item.peer.packed + bytes((item.protocol, 0, 0, 0)), item.host.packed
+        if item.port == ANY_PORT:
+            routers.add((first + last, False))
+        else:
+            behind.add((first + item.port.to_bytes(2, "big") + bytes(2) + last, False))
     return {
         "allow": _intervals(passes.networks),
         "peers": {(key, False) for key in peers},
         "gateways": {(item.packed, False) for item in passes.gateways},
+        "behind": behind,
+        "routers": routers,
         "known": _intervals(passes.known),
     }
 

@@ -162,8 +162,26 @@ def _roles(family: int) -> list[str]:
         f"udp dport {{ {', '.join(map(str, roles.BFD_PORTS))} }} {gateway}",
         f"tcp dport {roles.BGP_PORT} {gateway}",
         f"meta l4proto {{ {numbers} }} {gateway}",
+        *_behind(family),
     ]
     return [f"{condition} accept" for condition in conditions]
+
+
+def _behind(family: int) -> list[str]:
+    """Return the conditions of conversations (roles.py): what comes from the peer's port, what goes to it."""
+    ip = "ip" if family == 4 else "ip6"
+    peers = f"{ip} saddr . meta l4proto . th sport . {ip} daddr @behind{family}"
+    hosts = f"{ip} daddr . meta l4proto . th dport . {ip} saddr @behind{family}"
+    opens_nothing = "meta l4proto tcp tcp flags & (fin | syn | rst | ack) != syn"
+    bfd, routing = (", ".join(map(str, numbers)) for numbers in (roles.BFD_PORTS, roles.ROUTING))
+    return [
+        f"{opens_nothing} {peers}",
+        f"{opens_nothing} tcp dport != {roles.DNS_PORT} {hosts}",
+        f"udp sport {roles.DNS_PORT} udp dport {roles.ASKING_PORTS}-65535 {peers}",
+        f"udp sport {roles.NTP_PORT} {peers}",
+        f"udp dport {{ {bfd} }} {hosts}",
+        f"meta l4proto {{ {routing} }} {ip} saddr . meta l4proto . {ip} daddr @routers{family}",
+    ]
 
 
 def allow_lines(layout: Layout, passes: Passes) -> list[str]:
@@ -171,10 +189,22 @@ def allow_lines(layout: Layout, passes: Passes) -> list[str]:
     family, address = passes.family, _TYPES[passes.family]
     networks = address_set("allow", family, passes.networks)
     peers = tuple(f"{who} . {protocol} . {port}" for who, protocol, port in passes.peers)
+    ported = tuple(
+        f"{item.peer} . {item.protocol} . {item.port} . {item.host}"
+        for item in passes.behind
+        if item.port != roles.ANY_PORT
+    )
+    routers = tuple(
+        f"{item.peer} . {item.protocol} . {item.host}"
+        for item in passes.behind
+        if item.port == roles.ANY_PORT
+    )
     made = (
         networks,
         NftSet(f"peers{family}", f"{address} . inet_proto . inet_service", "size 65535", peers),
         NftSet(f"gateways{family}", address, "size 1024", tuple(map(str, passes.gateways))),
+        NftSet(f"behind{family}", f"{address} . inet_proto . inet_service . {address}", "size 4096", ported),
+        NftSet(f"routers{family}", f"{address} . inet_proto . {address}", "size 4096", routers),
         address_set("known", family, passes.known),
     )
     lines = []

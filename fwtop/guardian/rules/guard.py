@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from fwtop.guardian.allow.allowlist import Allowed, AllowList
+from fwtop.guardian.allow.behind import SSH_PORTS
 from fwtop.guardian.rules.access import Access, access_of
 from fwtop.guardian.rules.breadth import LIMITING, why_broad
 from fwtop.guardian.rules.prefix_lists import SPACE, Listed, covered, cut_out, listed, sizes
@@ -27,6 +28,13 @@ _IN_ROLE = {
     Role.GATEWAY: "{} is this host's gateway: neighbour discovery, ICMP and routing protocols still pass",
     Role.OWN: "{} is this host's own address: loopback still passes",
     Role.SSH: "{} is logged in by ssh: that session still passes, but new logins from there may not",
+}
+
+_BEHIND = {  # on a machine that forwards
+    Role.SSH: "{}: open SSH sessions with hosts behind this machine still pass",
+    Role.DNS: "{} resolves names for hosts behind this machine: answers from its port 53 to them still pass",
+    Role.NTP: "{} gives hosts behind this machine the time: UDP from its port 123 to them still passes",
+    Role.ROUTER: "{} is a router behind this machine: its routing protocols still pass",
 }
 
 
@@ -145,7 +153,14 @@ def _still_pass(rule: Rule, allow: AllowList) -> tuple[str, ...]:
     for entry in allow.entries:
         if entry.role in _IN_ROLE and index.overlapping(entry.prefix) is not None:
             found.setdefault(entry.role, {})[str(entry.prefix)] = None
-    return tuple(_IN_ROLE[role].format(_named(list(names))) for role, names in found.items())
+    behind: dict[Role, dict[str, None]] = {}
+    for item in allow.behind:
+        for sender in item.conversation.senders:
+            if index.overlapping(sender) is not None:
+                behind.setdefault(item.role, {})[str(sender)] = None
+    lines = [_IN_ROLE[role].format(_named(list(names))) for role, names in found.items()]
+    lines += [_BEHIND[role].format(_named(list(names))) for role, names in behind.items()]
+    return tuple(lines)
 
 
 def _named(names: list[str] | list[Prefix]) -> str:
@@ -159,6 +174,9 @@ _BLOCKING = (Kind.IPSET, Kind.STRING, Kind.XDP, Kind.NFTABLES, Kind.TC)
 _KEY = "max_blocked_share"
 _FORCE_KEY = "console_may_force"
 _ACCESS_KEY = "access"
+_LEARN_KEY, _SSH_KEY = "learn_behind", "ssh_ports_behind"
+_MOST_SSH_PORTS = 8
+_KNOWN = (_KEY, _FORCE_KEY, _LEARN_KEY, _SSH_KEY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +188,8 @@ class Limits:
     # A console parses what attackers send: a compromised one could claim that the operator confirmed.
     console_may_force: bool = False
     access: Access = field(default_factory=Access)  # of programs that are not root's
+    learn_behind: bool = True  # what hosts behind this machine talk with passes, in its role
+    ssh_ports_behind: tuple[int, ...] = SSH_PORTS
 
 
 def read_limits(path: Path = Path(LIMITS_FILE)) -> tuple[Limits, tuple[str, ...]]:
@@ -185,10 +205,24 @@ def read_limits(path: Path = Path(LIMITS_FILE)) -> tuple[Limits, tuple[str, ...]
         may_force = False
     access, wrong_access = access_of(data.get(_ACCESS_KEY, {}), path)
     warnings += map(safe_text, wrong_access)
-    if unknown := sorted(set(data) - {_KEY, _FORCE_KEY, _ACCESS_KEY}):
-        known = f"{_KEY}, {_FORCE_KEY} and [{_ACCESS_KEY}]"
+    learn = data.get(_LEARN_KEY, True)
+    if type(learn) is not bool:
+        warnings.append(f"{path}: {_LEARN_KEY} must be true or false; true is used")
+        learn = True
+    ports = data.get(_SSH_KEY, list(SSH_PORTS))
+    if not _are_ports(ports):
+        warnings.append(f"{path}: {_SSH_KEY} must be a list of up to {_MOST_SSH_PORTS} ports; 22 is used")
+        ports = list(SSH_PORTS)
+    if unknown := sorted(set(data) - {*_KNOWN, _ACCESS_KEY}):
+        known = f"{', '.join(_KNOWN)} and [{_ACCESS_KEY}]"
         warnings.append(safe_text(f"{path}: unknown and ignored: {', '.join(unknown)}; there are {known}"))
-    return Limits(float(share), str(path), may_force, access), tuple(warnings)
+    return Limits(float(share), str(path), may_force, access, learn, tuple(ports)), tuple(warnings)
+
+
+def _are_ports(value: object) -> bool:
+    if not isinstance(value, list) or len(value) > _MOST_SSH_PORTS:
+        return False
+    return all(type(port) is int and 0 < port < 1 << 16 for port in value)
 
 
 def check_share(rule: Rule, active: Sequence[Rule], limits: Limits) -> None:

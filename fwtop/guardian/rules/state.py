@@ -148,7 +148,7 @@ class GuardianState:
 
     def fresh_allow(self) -> AllowList:
         """Read the allow-list again."""
-        self.allow = self._gather_allow()
+        self.allow = self._gather_allow().without_overruled(entry.rule for entry in self.active.values())
         self._allow_read_at = time.monotonic()
         return self.allow
 
@@ -179,4 +179,4 @@ class GuardianState:
     def warnings(self) -> list[str]:
         """Return what the operator should know about the journal and the limits file."""
         troubles = [text for text in (self.journal.trouble(), self.allow_trouble) if text]
-        return [*self.journal.warnings, *troubles, *self.limits()[1]]
+        return [*self.journal.warnings, *troubles, *self.allow.warnings, *self.limits()[1]]

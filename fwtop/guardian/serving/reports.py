@@ -11,6 +11,7 @@ from typing import Any
 
 from fwtop.guardian.allow import mosh
 from fwtop.guardian.allow.allowlist import Allowed
+from fwtop.guardian.allow.behind import Learned
 from fwtop.guardian.diagnose.bridged import bridge_notes
 from fwtop.guardian.rules import closing, guard
 from fwtop.guardian.rules.guard import Limits, check_share, force_refused
@@ -44,7 +45,10 @@ class Reports:
         self._state = state
         self._warnings = warnings
         self._wait = wait
-        self._allow: tuple[tuple[Allowed, ...], bytes] = (), b"[]"  # entries, and how they are encoded
+        self._allow: tuple[tuple[Allowed | Learned, ...], bytes] = (
+            (),
+            b"[]",
+        )  # entries, and how they are encoded
 
     def limits(self) -> tuple[Limits, tuple[str, ...]]:
         """Read the operator's file: its settings, and what is wrong with it."""
@@ -140,7 +144,8 @@ class Reports:
 
     def _encoded_allow(self) -> bytes:
         """Encode the allow-list once for each change of it, an entry at a time."""
-        entries = self._state.allow.entries
+        allow = self._state.allow
+        entries: tuple[Allowed | Learned, ...] = allow.entries + allow.behind
         if entries != self._allow[0]:
             self._allow = entries, b"[" + b", ".join(_encoded(entry.to_dict()) for entry in entries) + b"]"
         return self._allow[1]
@@ -148,13 +153,17 @@ class Reports:
     def _peers(self) -> list[list[str | int]]:
         """Return prefix, role and port of allow-listed peers, those found by fwtop first; a bounded number.
 
-        Only SSH sessions have a port, the peer's; it is 0 for all others.
+        Only SSH sessions have a port, the peer's; it is 0 for all others. Conversations of hosts behind come
+        last, with the host, the protocol and its port.
         """
-        entries = sorted(self._state.allow.entries, key=lambda entry: entry.role is Role.OPERATOR)
-        return [
+        allow = self._state.allow
+        entries = sorted(allow.entries, key=lambda entry: entry.role is Role.OPERATOR)
+        found: list[list[str | int]] = [
             [str(entry.prefix), entry.role.value, entry.session.peer_port if entry.session is not None else 0]
             for entry in entries[:_MAX_PEERS]
         ]
+        talks = ((item.conversation, item.role.value) for item in allow.behind[:_MAX_PEERS])
+        return found + [[str(of.peer), role, of.port, str(of.host), of.protocol] for of, role in talks]
 
     def why(self, rule_id: str) -> list[str]:
         """Explain in sentences what a rule matches or what keeps it from matching; takes about a second."""

@@ -1,4 +1,4 @@
-"""Entries of the connection table through ctnetlink: a sample of them, and deleting some.
+"""Entries of the connection table through ctnetlink: a sample of them, those of a service, and deleting some.
 
 Sources: include/uapi/linux/netfilter/nfnetlink_conntrack.h, net/netfilter/nf_conntrack_netlink.c.
 """
@@ -21,7 +21,7 @@ TCP_STATES = (
     "SYN_SENT2",
 )  # fmt: skip
 _GET, _DELETE = 1 << 8 | 1, 1 << 8 | 2  # NFNL_SUBSYS_CTNETLINK, IPCTNL_MSG_CT_GET and _DELETE
-_ORIGINAL, _STATUS, _PROTOCOL_INFO, _HELPER, _TIMEOUT = 1, 3, 4, 5, 7  # CTA_…
+_ORIGINAL, _REPLY, _STATUS, _PROTOCOL_INFO, _HELPER, _TIMEOUT = 1, 2, 3, 4, 5, 7  # CTA_…
 _FILTER, _FILTER_PORT = 25, 1 << 3 | 1 << 5  # CTA_FILTER; protocol and destination port (nf_internals.h)
 _BATCH = 256  # deletions a system call
 _FAMILIES = {2: 4, 10: 6}
@@ -86,15 +86,36 @@ def forget(chosen: Iterable[Entry]) -> Iterator[int]:
             yield len(batch)
 
 
+def answered(family: int, protocol: int, dport: int) -> Iterator[tuple[Entry, Entry]]:
+    """Yield the entries that were opened to a port and answered: their first packet, and the answer to it.
+
+    The two differ by more than their direction where addresses are translated. The kernel chooses them (since
+    Linux 5.8), so the cost is that of a walk through the table. Raises OSError.
+    """
+    request = _service(family, protocol, dport)
+    for body in netlink.dump(netlink.NETLINK_NETFILTER, _GET, request):
+        entry = entry_of(body)
+        reply = _slow_tuple_of(body, family, _REPLY)
+        if entry is None or reply is None or not entry.status & SEEN_REPLY:
+            continue
+        if (entry.protocol, entry.dport) == (protocol, dport):
+            yield entry, reply
+
+
 def forget_service(family: int, protocol: int, dport: int) -> None:
     """Delete all entries that were opened to a port; raises OSError.
 
     EINVAL or EOPNOTSUPP before Linux 6.11, which takes no filter here: nothing was deleted then.
     """
+    netlink.request(netlink.NETLINK_NETFILTER, _DELETE, _service(family, protocol, dport))
+
+
+def _service(family: int, protocol: int, dport: int) -> bytes:
+    """Return a request about the entries that were opened to a port."""
     numbers = (netlink.attribute(1, bytes([protocol])), netlink.attribute(3, dport.to_bytes(2, "big")))
     flags = netlink.attribute(1, _FILTER_PORT.to_bytes(4, sys.byteorder)), netlink.attribute(2, bytes(4))
     body = netlink.netfilter_header(_NUMBERS[family]) + netlink.nested(_ORIGINAL, netlink.nested(2, *numbers))
-    netlink.request(netlink.NETLINK_NETFILTER, _DELETE, body + netlink.nested(_FILTER, *flags))
+    return body + netlink.nested(_FILTER, *flags)
 
 
 def entry_of(body: bytes) -> Entry | None:
@@ -133,10 +154,10 @@ def _tuple_of(body: bytes) -> Entry | None:
     return _slow_tuple_of(body, family)
 
 
-def _slow_tuple_of(body: bytes, family: int) -> Entry | None:
+def _slow_tuple_of(body: bytes, family: int, direction: int = _ORIGINAL) -> Entry | None:
     """Decode a tuple in whatever order its attributes are: ICMP's, and those of other kernels."""
     for kind, value in netlink.attributes(body, netlink.NETFILTER_HEADER_BYTES):
-        if kind != _ORIGINAL:
+        if kind != direction:
             continue
         parts = {kind: dict(netlink.attributes(inner)) for kind, inner in netlink.attributes(value)}
         addresses, numbers = parts.get(1, {}), parts.get(2, {})
@@ -144,7 +165,7 @@ def _slow_tuple_of(body: bytes, family: int) -> Entry | None:
         if source is None or destination is None or not numbers.get(1):
             return None
         sport, dport = (int.from_bytes(numbers.get(key, b""), "big") for key in (2, 3))
-        name = netlink.nested(_ORIGINAL, value)
+        name = netlink.nested(direction, value)
         return Entry(family, numbers[1][0], source, destination, sport, dport, name=name)
     return None
 

@@ -31,7 +31,7 @@ _TYPENAME, _FAMILY, _MAX_ELEMENTS, _SIZE = 3, 5, 19, 23  # the latter two in _DA
 _FAMILY_NAMES = {2: "ip", 10: "ip6"}  # NFPROTO_*
 _PROTOCOL, _SETNAME, _SETNAME2, _FLAGS, _DATA, _ADT, _LINENO = 1, 2, 3, 6, 7, 8, 9  # IPSET_ATTR_*
 _INDEX = 11  # IPSET_ATTR_INDEX, since protocol 7 (Linux 4.20)
-_IP, _CIDR, _PORT, _TIMEOUT, _PROTO, _ELEMENT_FLAGS, _ELEMENTS = 1, 3, 4, 6, 7, 8, 24  # in _DATA
+_IP, _CIDR, _PORT, _TIMEOUT, _PROTO, _ELEMENT_FLAGS, _IP2, _ELEMENTS = 1, 3, 4, 6, 7, 8, 20, 24  # in _DATA
 _VERSION = attribute(_PROTOCOL, b"\7")  # IPSET_PROTOCOL
 _NAME_ONLY, _HEADER_ONLY = 2, 4  # IPSET_FLAG_LIST_SETNAME, IPSET_FLAG_LIST_HEADER
 _ADDRESS_BYTES = {4: 4, 6: 16}
@@ -43,13 +43,17 @@ _HASH_FULL = 4352  # IPSET_ERR_HASH_FULL
 
 
 class Element(NamedTuple):
-    """An element of a set of type hash:net, hash:ip or hash:ip,port; what its type lacks is 0."""
+    """An element of a set of type hash:net, hash:ip, hash:ip,port or hash:ip,port,ip.
+
+    What its type lacks is 0 or empty.
+    """
 
     address: bytes
     length: int = 0  # of a prefix
     protocol: int = 0
     port: int = 0
     flags: int = 0  # `nomatch` is one
+    second: bytes = b""  # the other address
 
 
 class Header(NamedTuple):
@@ -162,9 +166,12 @@ def elements(name: str) -> set[Element]:
 
 
 def _element(data: dict[int, bytes]) -> Element:
-    address = next((value for _, value in attributes(data.get(_IP, b""))), b"")
-    numbers = (int.from_bytes(data.get(kind, b""), "big") for kind in (_CIDR, _PROTO, _PORT, _ELEMENT_FLAGS))
-    return Element(address, *numbers)
+    address, second = (
+        next((value for _, value in attributes(data.get(kind, b""))), b"") for kind in (_IP, _IP2)
+    )
+    kinds = (_CIDR, _PROTO, _PORT, _ELEMENT_FLAGS)
+    length, protocol, port, flags = (int.from_bytes(data.get(kind, b""), "big") for kind in kinds)
+    return Element(address, length, protocol, port, flags, second)
 
 
 def flush_set(name: str) -> None:

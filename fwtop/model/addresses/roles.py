@@ -3,6 +3,9 @@
 What the operator lists passes in full. What fwtop finds by itself passes only in its role, so that a flood
 forged in the name of a resolver or a gateway can be dropped. The same checks stand in iptables (chain.py),
 nftables (nft_words.py) and the compiled rules (bpf/xdp_allow.h); tests hold the three to the same verdicts.
+
+On a machine that forwards, conversations of those behind it pass, too: between one address with its port and
+one host, never from that address to others.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ DNS_PORT, NTP_PORT, BGP_PORT = 53, 123, 179
 DHCP_PORTS = {4: (67, 68), 6: (547, 546)}  # server, client
 BFD_PORTS = (3784, 3785, 4784)  # RFC 5881, RFC 5883
 ROUTING = (89, 112)  # OSPF (RFC 2328), VRRP (RFC 9568)
+ANY_PORT = 0  # of a conversation by a protocol without ports
 ASKING_PORTS = 1024  # resolvers ask from ports that no service listens on; answers go nowhere else
 
 
@@ -30,6 +34,7 @@ class Role(StrEnum):
     NTP = "ntp"
     GATEWAY = "gateway"
     OWN = "own"
+    ROUTER = "router"  # of those behind: what it says to another router
 
 
 WHO = {  # as tables of sources say it
@@ -39,7 +44,9 @@ WHO = {  # as tables of sources say it
     Role.NTP: "time server",
     Role.GATEWAY: "gateway",
     Role.OWN: "this host",
+    Role.ROUTER: "router",
 }
+WHO_BEHIND = {**WHO, Role.SSH: "ssh client"}  # with hosts behind this machine
 PASSES = {
     Role.OPERATOR: "everything",
     Role.DNS: f"from port {DNS_PORT}: UDP to ports from {ASKING_PORTS} on, TCP but new connections",
@@ -47,6 +54,28 @@ PASSES = {
     Role.GATEWAY: "ICMP, OSPF, VRRP, BGP, BFD, DHCP answers",
     Role.OWN: "loopback",
 }
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Conversation:
+    """What a machine in the middle lets pass between a peer, by one port of it, and a host.
+
+    Of TCP both directions pass, but nothing that opens a connection; only answers come from port 53. Of UDP
+    passes what comes from ports 53 and 123, or goes to a port of BFD; of OSPF and VRRP what the peer sends.
+    """
+
+    peer: Prefix
+    protocol: int
+    port: int  # the peer's; ANY_PORT of a protocol without ports
+    host: Prefix
+
+    @property
+    def senders(self) -> tuple[Prefix, ...]:
+        """Those of the two whose packets pass."""
+        both = self.protocol == TCP and self.port != DNS_PORT
+        if self.protocol == UDP and self.port in BFD_PORTS:
+            return (self.host,)
+        return (self.peer, self.host) if both else (self.peer,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +86,13 @@ class Passes:
     networks: tuple[Prefix, ...]  # in full
     peers: tuple[tuple[Prefix, int, int], ...]  # address, protocol (TCP or UDP), the sender's port
     gateways: tuple[Prefix, ...]
+    behind: tuple[Conversation, ...] = ()  # of hosts behind this machine
 
     @property
     def known(self) -> tuple[Prefix, ...]:
         """Every prefix of it, in whatever role."""
-        return tuple(sorted({*self.networks, *(peer for peer, _, _ in self.peers), *self.gateways}))
+        found = {*self.networks, *(peer for peer, _, _ in self.peers), *self.gateways}
+        return tuple(sorted(found.union(*(item.senders for item in self.behind))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,3 +102,9 @@ class AllowedPeer:
     prefix: Prefix
     role: Role
     port: int = 0  # of an SSH session: the peer's
+    conversation: Conversation | None = None  # with a host behind this machine: what alone passes
+
+    @property
+    def who(self) -> str:
+        """What tables of sources call it."""
+        return (WHO if self.conversation is None else WHO_BEHIND)[self.role]

@@ -244,9 +244,11 @@ def _share(share: Share) -> list[Line]:
 WHO = {
     "you": "you: an SSH session to this host comes from it",
     "allowed": "on the allow-list: no rule drops it",
-    "resolver": "a resolver of this host: its answers pass every rule",
-    "time server": "a time server of this host: its answers pass every rule",
+    "resolver": "a resolver of this host or of one behind it: its answers pass every rule",
+    "time server": "a time server of this host or of one behind it: its answers pass every rule",
     "gateway": "a gateway of this host",
+    "ssh client": "has an SSH session with a host behind this machine: that passes every rule",
+    "router": "a router behind this machine: what it says to another router passes every rule",
     "this host": "an address of this host: packets from outside that bear it are forged",
     "attack": "attacks explain most of its packets",
     "client": "finishes handshakes or exchanged packets before the attack",

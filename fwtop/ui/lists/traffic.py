@@ -19,7 +19,7 @@ from fwtop.ui.state.packet_row import PacketRow
 
 SOURCES = ("address", "prefix", "asn", "country")  # views that list sources
 ATTACK, CLIENT = "attack", "client"
-_WHO = {"resolver": "dns", "time server": "ntp", "gateway": "gateway", "this host": "own"}
+_WHO = {"resolver": "dns", "time server": "ntp", "this host": "own", "ssh client": "ssh"}
 _NOTICED = 0.005
 _MOST = 0.5  # of its packets
 

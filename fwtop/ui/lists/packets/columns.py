@@ -34,6 +34,7 @@ _ABBREVIATED = {
     "time server": "ntp",
     "gateway": "gw",
     "this host": "own",
+    "ssh client": "ssh",
 }
 
 
