@@ -17,12 +17,48 @@ from fwtop.client.discovery import GuardianClient
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.protocol import Status, Undo
 from fwtop.model.rule import Kind, Match, RateLimit, Rule
+from tests.kernel.conftest import Host
 from tests.kernel.forwarding_bench import FORWARDERS, Forwarder, address, udp_socket, wired
 from tests.kernel.wire import inside
 
 pytestmark = pytest.mark.kernel
 FIRST_PORT = 40_000  # from which the server asks
 LEARNED_SECONDS = 20.0  # generous: ports of bridges are looked up every 5 s
+
+
+class Routers:
+    """OSPF between the attacker and the server: hellos to all on the link, and packets to each other."""
+
+    NUMBERS = b"\1\1\1\1", b"\2\2\2\2"
+    GROUP = "224.0.0.5"
+
+    def __init__(self, forwarder: Forwarder, stack: ExitStack) -> None:
+        self.ends = forwarder.attacker, forwarder.server
+        self.sockets = [stack.enter_context(self._open(end)) for end in self.ends]
+
+    def _open(self, host: Host) -> socket.socket:
+        with inside(host.netns):
+            sock = socket.socket(socket.AF_INET, socket.SOCK_RAW, 89)
+        sock.bind((host.ipv4, 0))
+        own = socket.inet_aton(host.ipv4)
+        sock.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, own)
+        sock.settimeout(0.3)
+        return sock
+
+    def greet(self) -> None:
+        """Each says hello to all routers, and names the other."""
+        for sock, own, other in zip(self.sockets, self.NUMBERS, reversed(self.NUMBERS), strict=True):
+            sock.sendto(b"\2\1\0\0" + own + bytes(36) + other, (self.GROUP, 0))
+
+    def hears(self, text: bytes) -> bool:
+        """Say whether what the first sends to the second arrives."""
+        self.sockets[0].sendto(text, (self.ends[1].ipv4, 0))
+        try:
+            while not self.sockets[1].recv(200).endswith(text):
+                pass
+        except TimeoutError:
+            return False
+        return True
 
 
 class Talks:
@@ -162,3 +198,95 @@ def test_a_block_around_the_peer_leaves_their_talks_alive(
     guardian.demand(Undo((rule_id,)))
     assert talks.forged() == [True, True, True]
     talks.go_on()
+
+
+@pytest.fixture
+def tracking(forwarder: Forwarder) -> Iterator[None]:
+    """Have the router track what it forwards, and nobody say a word meanwhile."""
+    if forwarder.kind != "router":
+        pytest.skip("the other two are bridges, which are listened to")
+    lines = [(program, "-m", "conntrack", "--ctstate", "NEW") for program in ("iptables", "ip6tables")]
+    for program, *match in lines:
+        forwarder.victim.run(program, "-A", "FORWARD", *match)
+    yield
+    for program, *match in lines:
+        forwarder.victim.run(program, "-D", "FORWARD", *match)
+
+
+def test_the_connection_table_tells_of_sessions_that_are_idle(
+    forwarder: Forwarder, tracking: None, talks: Talks, tmp_path: Path
+) -> None:
+    """A guardian that starts when they are hours old has heard none of their packets."""
+    talks.go_on()
+    late = Bench(forwarder, tmp_path)
+    with late.connect() as guardian:
+        roles = {role for role, *_ in learned(guardian)}
+    late.close()
+    assert {"ssh", "dns", "ntp"} <= roles
+
+
+def test_answers_forged_in_a_resolvers_name_can_be_dropped(
+    guardian: GuardianClient, talks: Talks, poll_until
+) -> None:
+    """They look like what its role lets pass: so whoever names its address and its port is obeyed."""
+    wait_until_learned(guardian, talks, poll_until)
+    peer = address(talks.forwarder.attacker, talks.family)
+    match = Match(sources=(Prefix.parse(peer),), protocol=17, sport=53)
+    rule_id = apply(guardian, Rule("", Kind.NFTABLES, match, "block", 60), force=True)
+    poll_until(lambda: not answered(talks), LEARNED_SECONDS)
+    guardian.demand(Undo((rule_id,)))
+    poll_until(lambda: answered(talks), LEARNED_SECONDS)
+    wait_until_learned(guardian, talks, poll_until)
+
+
+def answered(talks: Talks) -> bool:
+    """Say whether an answer from the resolver's port arrives."""
+    talks.asking[53].settimeout(0.2)
+    try:
+        talks.services[53].sendto(b"answer", talks.asking[53].getsockname()[:2])
+        return talks.asking[53].recv(100) == b"answer"
+    except TimeoutError:
+        return False
+    finally:
+        talks.asking[53].settimeout(5)
+
+
+def test_nothing_is_learned_where_the_operator_says_so(
+    forwarder: Forwarder, talks: Talks, tmp_path: Path, poll_until
+) -> None:
+    bench = Bench(forwarder, tmp_path)
+    with bench.connect() as guardian:
+        wait_until_learned(guardian, talks, poll_until)
+        (tmp_path / "guard.toml").write_text("learn_behind = false")
+        poll_until(lambda: not learned(guardian), LEARNED_SECONDS)
+        rule = Rule(
+            "", Kind.NFTABLES, Match(sources=(around(address(forwarder.attacker, talks.family)),)), "x", 60
+        )
+        rule_id = apply(guardian, rule, force=True)
+        assert not answered(talks)
+        guardian.demand(Undo((rule_id,)))
+        assert answered(talks)
+    bench.close()
+
+
+@pytest.mark.parametrize("kind", [Kind.IPSET, Kind.NFTABLES, Kind.XDP, Kind.TC])
+def test_routers_on_a_bridge_go_on_to_talk(
+    forwarder: Forwarder, guardian: GuardianClient, kind: Kind, poll_until
+) -> None:
+    if forwarder.kind == "router" or (forwarder.kind == "bridge" and kind is Kind.IPSET):
+        pytest.skip("OSPF does not pass a router, nor such a rule this bridge's packets")
+    sources = (around(forwarder.attacker.ipv4),)
+    with ExitStack() as stack:
+        routers = Routers(forwarder, stack)
+        ends = [(one.ipv4, two.ipv4) for one, two in (routers.ends, routers.ends[::-1])]
+
+        def is_learned() -> bool:
+            routers.greet()
+            return {("router", *pair) for pair in ends} <= learned(guardian)
+
+        poll_until(is_learned, LEARNED_SECONDS)
+        rule_id = apply(guardian, Rule("", kind, Match(sources=sources), "block", 60), force=True)
+        assert routers.hears(b"link state")
+        assert not forwarder.passes()
+        guardian.demand(Undo((rule_id,)))
+        assert forwarder.passes()

@@ -1,4 +1,4 @@
-"""Two-way evidence where nothing is tracked: listening at the ports of bridges, or at a router's interfaces.
+"""Two-way evidence in packets: listening at the ports of bridges and the interfaces of a router.
 
 A conversation is believed when its two directions arrive at different ports. What arrived at one port is
 remembered apart from what arrived at others: a flood by one of them pushes out only what came with it.
@@ -36,7 +36,6 @@ from fwtop.model.addresses.roles import (
 
 _MAX_PORTS = 64
 _FORWARDING = ("/proc/sys/net/ipv4/ip_forward", "/proc/sys/net/ipv6/conf/all/forwarding")
-_TRACKED = "/proc/sys/net/netfilter/nf_conntrack_count"
 _HEARD_AT_PORT = 1024  # conversations remembered of one direction
 _HEARD_SECONDS = 60.0  # between the two directions
 _AT_ONCE = 128  # packets of a port in one turn
@@ -54,6 +53,8 @@ _Direction = tuple[Conversation, bool]  # and whether its peer sent this
 
 @dataclass(slots=True)
 class _Router:
+    """What an OSPF router said of itself."""
+
     address: Prefix
     port: int  # index of the interface
     neighbours: frozenset[bytes]
@@ -156,10 +157,10 @@ def forwards_by_route() -> bool:
 
 
 def forwarding_links() -> list[Link]:
-    """Return where to listen: ports of bridges, and the interfaces of a router that tracks no connection."""
+    """Return where to listen: ports of bridges, and a router's interfaces, whether it tracks or not."""
     links = readable_links()
     ports = [port for bridge in list_bridges(links) for port in bridge.ports]
-    if not forwards_by_route() or read_text(_TRACKED).strip() not in ("", "0"):
+    if not forwards_by_route():
         return ports
     masters = {link.master for link in links}
     plain = [link for link in links if link.up and not link.loopback and not link.master]
