@@ -50,7 +50,10 @@ def _words(rule: Rule) -> list[str] | None:
         if rule.list_name is not None:
             sources = ["--list", rule.list_name, *([f"-{match.family}"] if match.family is not None else [])]
         closing = ["--close-open"] * rule.close_open
-        return ["block", *sources, "--via", rule.kind.value, *closing] if alone else None
+        if alone:
+            return ["block", *sources, "--via", rule.kind.value, *closing]
+        by_fields = rule.kind is not Kind.IPSET and rule.origin is None and rule.limit is None
+        return _drop(rule) if by_fields and not match.payload else None
     maker = _MAKERS.get(rule.kind)
     return maker(rule) if maker is not None and not match.sources else None
 
@@ -93,7 +96,7 @@ def _drop(rule: Rule) -> list[str] | None:
         other = _limit(rule) if rule.limit is not None else _match(rule)
         known = other is not None and rule.kind is not Kind.NFTABLES
         return [*(other or ()), "--via", rule.kind.value] if known else None
-    words = ["drop", *_scope(match)]
+    words = ["drop", *_scope(match), *(word for prefix in match.sources for word in ("--from", str(prefix)))]
     words += ["--sport", str(match.sport)] if match.sport is not None else []
     words += ["--icmp-type", str(match.icmp_type)] if match.icmp_type is not None else []
     for option, name in _SPANS.items():

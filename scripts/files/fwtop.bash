@@ -37,7 +37,7 @@ _fwtop() {
     protect) options+=" --level --acl --priority --strict $rule -4 -6" ;;
     limit) options+=" --proto --dport --per --per6 --rate --connections --close-open --burst --by-port --via $rule -4 -6" ;;
     match) options+=" --string --hex --dns --type --mask --offset --proto --dport --via $rule -4 -6" ;;
-    drop) options+=" --proto --sport --dport --length --ttl-field --tcp-flags --icmp-type --ip-id --tcp-seq --window --tcp-header --fragment --via $rule -4 -6" ;;
+    drop) options+=" --from --proto --sport --dport --length --ttl-field --tcp-flags --icmp-type --ip-id --tcp-seq --window --tcp-header --fragment --via $rule -4 -6" ;;
     notrack) options+=" --proto --dport $rule -4 -6" ;;
     synproxy) options+=" --dport --to $rule -4 -6" ;;
     sysctl) options+=" $rule" ;;

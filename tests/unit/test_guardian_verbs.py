@@ -17,6 +17,7 @@ from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Range
 from fwtop.model.traffic.dns import wire_name
+from fwtop.render.command_line import command_line
 
 
 @pytest.mark.parametrize(
@@ -61,6 +62,15 @@ def arguments(module, *words: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser(exit_on_error=False)
     module.arguments(parser)
     return parser.parse_args(list(words))
+
+
+def test_a_drop_may_be_of_some_sources_only() -> None:
+    words = ["-4", "--proto", "udp", "--from", "198.51.100.53", "--sport", "53", "--via", "nftables"]
+    rule = drop.rule_of(arguments(drop, *words))
+    assert (rule.match.sources, rule.match.sport) == ((Prefix.parse("198.51.100.53"),), 53)
+    assert command_line(rule) == f"fwtop drop {' '.join(words)} --ttl 10m"
+    with pytest.raises(FwtopError, match="fwtop block"):
+        drop.rule_of(arguments(drop, "--from", "198.51.100.53", "--via", "xdp"))
 
 
 def test_ranges() -> None:

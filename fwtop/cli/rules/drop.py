@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 
-from fwtop.cli.rules.mitigation import add_rule_options, carry_out, port, protocol
+from fwtop.cli.rules.mitigation import add_rule_options, carry_out, port, prefix, protocol
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Kind, Match, Range, Rule
 from fwtop.model.traffic.protocols import read_flags
@@ -18,6 +18,10 @@ EXAMPLE = "fwtop drop --proto udp --sport 123 --length 400:500 --via xdp --yes"
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the verb's arguments."""
     parser.add_argument("--proto", type=protocol, metavar="P", help="tcp, udp, icmp, … or a number")
+    parser.add_argument(
+        "--from", dest="sources", action="append", default=[], type=prefix, metavar="PREFIX",
+        help="only from these sources (default: all)",
+    )  # fmt: skip
     parser.add_argument("--sport", type=port, metavar="N", help="source port")
     parser.add_argument("--dport", type=port, metavar="N", help="destination port")
     parser.add_argument("--length", type=_range(65535), metavar="A:B", help="IP total length in bytes")
@@ -50,6 +54,7 @@ def run(args: argparse.Namespace) -> int:
 def rule_of(args: argparse.Namespace) -> Rule:
     """Return the requested rule; raises FwtopError (code 2)."""
     match = Match(
+        sources=tuple(args.sources),
         family=args.family,
         protocol=args.proto,
         sport=args.sport,
@@ -64,9 +69,11 @@ def rule_of(args: argparse.Namespace) -> Rule:
         tcp_window=args.window,
         tcp_header=args.tcp_header,
     )
-    if match == Match(family=args.family):
+    if match == Match(match.sources, family=args.family):
         raise FwtopError(
-            "a drop needs at least one field, or it would drop everything; nothing was changed", 2
+            "a drop needs at least one field, or it would drop everything (of a source: fwtop block); "
+            "nothing was changed",
+            2,
         )
     return with_summary(Rule("", Kind(args.via), match, "", args.ttl, created_by="cli"))
 

@@ -15,6 +15,7 @@ from fwtop.cli.launcher import launch
 from fwtop.cli.options import add_netns, ttl
 from fwtop.console.handoff import Options
 from fwtop.console.text import si
+from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import DEFAULT_CONFIRM_SECONDS, Keep
 from fwtop.model.rule import Kind, Preview, Rule, RuleStatus, State, rule_status_from_dict
@@ -140,6 +141,14 @@ def port(text: str) -> int:
     if not (text.isascii() and text.isdigit() and int(text) <= 65535):
         raise argparse.ArgumentTypeError(f"{text[:40]!r} is not a port from 0 to 65535")
     return int(text)
+
+
+def prefix(text: str) -> Prefix:
+    """Parse an address or a prefix."""
+    try:
+        return Prefix.parse(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(safe_text(error)) from None
 
 
 def carry_out(args: argparse.Namespace, rules: list[Rule]) -> int:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import argparse
 
-from fwtop.cli.rules.mitigation import add_rule_options, carry_out, port
-from fwtop.model.addresses.address import Prefix
+from fwtop.cli.rules.mitigation import add_rule_options, carry_out, port, prefix
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Kind, Match, Rule
-from fwtop.model.text import safe_text
 
 HELP = (
     "Answer SYNs to a TCP port with cookies before connection tracking and the server see them; only "
@@ -25,6 +23,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--to",
         action="append",
         default=[],
+        type=prefix,
         metavar="PREFIX",
         help="forward to servers behind this machine (default: this machine's own addresses)",
     )
@@ -40,15 +39,8 @@ def rule_of(args: argparse.Namespace) -> Rule:
     """Return the requested rule; raises FwtopError (code 2)."""
     if args.dport == 0:
         raise FwtopError("port 0 is not a TCP service; nothing was changed", 2)
-    destinations = tuple(_prefix(text) for text in args.to)
+    destinations = tuple(args.to)
     match = Match(destinations=destinations, family=args.family, protocol=_TCP, dport=args.dport)
     where = f" of {', '.join(map(str, destinations))}" if destinations else ""
     summary = f"answer SYNs to port {args.dport}{where} with cookies"
     return Rule("", Kind.SYNPROXY, match, summary, args.ttl, created_by="cli")
-
-
-def _prefix(text: str) -> Prefix:
-    try:
-        return Prefix.parse(text)
-    except ValueError as error:
-        raise FwtopError(f"{safe_text(error)}; nothing was changed", 2) from None
