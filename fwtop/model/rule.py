@@ -267,7 +267,6 @@ class RuleStatus:
     packets: int = 0
     bytes: int = 0
     pps: float = 0.0
-    counted_at: float | None = None  # Unix seconds: when the counters were read; None: not yet
     expires: float | None = None  # Unix seconds
     confirm_by: float | None = None  # provisional only: Unix seconds
     note: str = ""  # why it was reverted, or a warning
@@ -277,6 +276,7 @@ class RuleStatus:
     )
     not_acting: str = ""  # else why
     sources_total: int = 0  # length of the list of sources, of which `rule` may hold only the first
+    counted_at: float | None = None  # Unix seconds: when the counters were read; None: not yet
 
     @property
     def sources_left(self) -> int:

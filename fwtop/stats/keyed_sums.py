@@ -42,15 +42,19 @@ class KeyedSums:
         """Group rows by key; tags are those of any row with the key."""
         if len(keys) == 0:
             return KeyedSums(keys, sums, tags)
+        if bool((keys == keys[0]).all()):  # a protocol, a target, a constant payload: no sort needed
+            return KeyedSums(
+                keys[:1], sums.sum(axis=1, keepdims=True), {name: tag[:1] for name, tag in tags.items()}
+            )
         order = np.argsort(keys)
-        keys = keys[order]
+        keys = keys.take(order)
         first = np.flatnonzero(np.concatenate(([True], keys[1:] != keys[:-1])))
         chosen = order if len(first) == len(keys) else order[first]
         grouped = np.zeros((SUMS, len(first)))
         for row in np.flatnonzero(sums.any(axis=1)):  # skip sums that are all zero
-            part = sums[row, order]
+            part = sums[row].take(order)
             grouped[row] = part if len(first) == len(keys) else np.add.reduceat(part, first)
-        return KeyedSums(keys[first], grouped, {name: tag[chosen] for name, tag in tags.items()})
+        return KeyedSums(keys[first], grouped, {name: tag.take(chosen, axis=0) for name, tag in tags.items()})
 
     @staticmethod
     def join(parts: list[KeyedSums]) -> KeyedSums:
@@ -66,8 +70,11 @@ class KeyedSums:
 
     def rows(self, rows: NDArray[Any]) -> KeyedSums:
         """Select keys by a mask, or by indices in ascending order."""
+        places = np.flatnonzero(rows) if rows.dtype == np.bool_ else rows  # `take` is faster than indexing
         return KeyedSums(
-            self.keys[rows], self.sums[:, rows], {name: tag[rows] for name, tag in self.tags.items()}
+            self.keys.take(places),
+            self.sums.take(places, axis=1),
+            {name: tag.take(places, axis=0) for name, tag in self.tags.items()},
         )
 
     def evident(self) -> F64:

@@ -23,7 +23,7 @@ def window(batch: PacketBatch, rows: NDArray[np.intp], size: int) -> tuple[U8, I
     first = int(offset[0]) if len(offset) else 0
     if len(rows) and first + size <= width and bool((offset == first).all()):
         data = batch.data[:, first : first + size]
-        data = data.copy() if len(rows) == len(batch) else data[rows]
+        data = data.copy() if len(rows) == len(batch) else data.take(rows, axis=0)
     else:
         data = _gathered(batch.data, rows, offset, there, size)
     short = there < size
@@ -72,10 +72,11 @@ def find_names(batch: PacketBatch, rows: NDArray[np.intp]) -> DnsNames:
     long = there >= _HEADER + 5
     rows, offset, there = rows[long], offset[long], there[long]
     data = batch.data
-    flags, count = data[rows, offset + 3], data[rows, offset + 5]
-    plausible = (data[rows, offset + 2] & 0x70 == 0) & (flags & 0x40 == 0)
-    plausible &= (data[rows, offset + 4] == 0) & (count == 1)
-    rows = rows[plausible]
+    # One question, a usual opcode, no reserved flag (byte, bits, their value): what mostly fails goes first
+    for at, mask, value in ((5, 0xFF, 1), (4, 0xFF, 0), (2, 0x70, 0), (3, 0x40, 0)):
+        plausible = data[rows, offset + at] & mask == value
+        if not plausible.all():
+            rows, offset = rows[plausible], offset[plausible]
     bytes_, there = window(batch, rows, _HEADER + NAME_BYTES)
     size, complete = _walk(bytes_[:, _HEADER:], there - _HEADER)
     known = np.isin(batch.sport[rows], _PORTS) | np.isin(batch.dport[rows], _PORTS)
@@ -174,9 +175,8 @@ def sum_payloads(batch: PacketBatch, sums: F64) -> PayloadSums:
     names = find_names(batch, rows)
     rows = np.setdiff1d(rows, names.rows, assume_unique=True) if len(names.rows) else rows
     data, size = window(batch, rows, LENGTHS[-1])
-    return PayloadSums(
-        _beginnings(data, size, sums[:, rows]), _name_tally(names, sums), len(rows) + len(names.rows)
-    )
+    beginnings = _beginnings(data, size, sums.take(rows, axis=1))
+    return PayloadSums(beginnings, _name_tally(names, sums), len(rows) + len(names.rows))
 
 
 def _beginnings(data: U8, size: I64, sums: F64) -> tuple[KeyedSums, ...]:
@@ -198,7 +198,8 @@ def _top(
     """Group and keep the most common; copy only their tags, from `rows`."""
     counted = KeyedSums.of(keys, sums, {"row": rows}).cut(_MOST_IN_BATCH)
     chosen = counted.tags["row"]
-    return KeyedSums(counted.keys, counted.sums, {name: tag[chosen] for name, tag in tags.items()})
+    kept = {name: tag.take(chosen, axis=0) for name, tag in tags.items()}
+    return KeyedSums(counted.keys, counted.sums, kept)
 
 
 def _name_tally(names: DnsNames, sums: F64) -> KeyedSums:
@@ -207,7 +208,7 @@ def _name_tally(names: DnsNames, sums: F64) -> KeyedSums:
     for column in range(-(-int(names.size.max(initial=0)) // 8)):
         keys = np.where(names.size > column * 8, mixed(words[:, column], keys), keys)
     tags = {"data": names.data, "size": names.size.astype(np.uint8)}
-    return _top(keys, sums[:, names.rows], np.arange(len(keys)), tags)
+    return _top(keys, sums.take(names.rows, axis=1), np.arange(len(keys)), tags)
 
 
 def _prefix_hashes(data: U8) -> list[NDArray[np.uint64]]:

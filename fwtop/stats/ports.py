@@ -59,7 +59,7 @@ SERVICES: dict[tuple[str, int], str] = {
 }
 
 
-_UDP, _DST = 1 << 17, 1 << 16  # bits of a port's key
+_DST, _UDP = 1 << 17, 1 << 16  # bits of a port's key
 _ETHERTYPES = {
     0x0806: "arp",
     0x88CC: "lldp",
@@ -78,9 +78,12 @@ def sum_ports(batch: PacketBatch, sums: F64) -> KeyedSums:
     )
     rows = np.flatnonzero((udp | (batch.protocol == 6)) & (batch.fragment != Fragment.LATER) & ~headless)
     protocol = np.where(udp[rows], np.uint64(_UDP), np.uint64(0))
-    keys = np.concatenate((protocol | batch.sport[rows], protocol | batch.dport[rows] | np.uint64(_DST)))
-    part = sums[:, rows]
-    return KeyedSums.of(keys, np.concatenate((part, part), axis=1), {})
+    part = sums.take(rows, axis=1)
+    source = KeyedSums.of(protocol | batch.sport[rows], part, {})
+    target = KeyedSums.of(protocol | batch.dport[rows] | np.uint64(_DST), part, {})
+    # In ascending order, as the side is the keys' highest bit
+    keys, both = (source.keys, target.keys), (source.sums, target.sums)
+    return KeyedSums(np.concatenate(keys), np.concatenate(both, axis=1), {})
 
 
 def table(counted: KeyedSums, scale: Scale, top: int) -> tuple[Port, ...]:
