@@ -5,6 +5,7 @@ from __future__ import annotations
 from fwtop.harden.playbook import Options, Plan, rule_of
 from fwtop.model.errors import FwtopError
 from fwtop.resolver.advice import Advice, Machine, advise
+from fwtop.resolver.servers import find_servers
 from fwtop.resolver.view import View
 
 TITLE = "a server that answers DNS to the world: attacks through it stopped, its clients answered"
@@ -16,14 +17,23 @@ def plan(options: Options) -> Plan:
     """Watch port 53 of this network namespace for three seconds and plan; raises FwtopError."""
     try:
         machine = Machine.read()
+        if not machine.servers:
+            return _nobody()
     except OSError as error:
         raise FwtopError(f"the sockets can't be listed: {error.strerror}; try it as root", 3) from None
-    if not machine.servers:
-        return Plan("nobody listens on port 53", refused="no process here waits on port 53")
     from fwtop.resolver.observe import observe  # late: a console that proposes this never observes by it
 
     view = observe(OBSERVE_SECONDS)
     return plan_for(view, machine, advise(view, machine, options.ttl_seconds, options.created_by), options)
+
+
+def _nobody() -> Plan:
+    """Plan for a machine that the world can't ask."""
+    stubs = [server.words for server in find_servers(local=True)]
+    if not stubs:
+        return Plan("nobody listens on port 53", refused="no process here waits on port 53")
+    text = f"{'; '.join(stubs)}, of loopback addresses only: nobody but this machine can ask"
+    return Plan(text, refused=f"{text}, so there is nothing to protect from the world")
 
 
 def plan_for(view: View, machine: Machine, advice: Advice, options: Options) -> Plan:

@@ -199,13 +199,13 @@ def _filter(lines: list[Line], family: int) -> list[Line]:
 
 
 def _services() -> list[Match]:
-    """Return what listens here, without the ports that clients choose; raises FwtopError."""
+    """Return what others can reach here, without the ports that clients choose; raises FwtopError."""
     try:
         listening = sockets.listening_sockets()
         first = int(_EPHEMERAL.read_text(encoding="ascii").split()[0])
     except (OSError, ValueError, IndexError) as error:
         raise FwtopError(f"the listening sockets can't be read: {error}; try it as root", 3) from None
-    found = {(_NUMBERS[item.protocol], item.port) for item in listening}
+    found = {(_NUMBERS[item.protocol], item.port) for item in listening if not item.local}
     return [Match(protocol=protocol, dport=port) for protocol, port in sorted(found) if port < first]
 
 

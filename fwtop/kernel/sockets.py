@@ -6,6 +6,7 @@ Sources: sock_diag(7), include/uapi/linux/inet_diag.h, proc(5).
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 import os
 import socket
 import struct
@@ -18,7 +19,8 @@ from fwtop.kernel import netlink
 _NETLINK_SOCK_DIAG, _SOCK_DIAG_BY_FAMILY = 4, 20
 # struct inet_diag_req_v2: family, protocol, extensions, padding, states, socket id
 _REQUEST = struct.Struct("=BBBBI48s")
-_PORT_AT, _INODE_AT = 4, 68  # in struct inet_diag_msg: source port of its id, and idiag_inode
+# In struct inet_diag_msg: source port and address of its id, and idiag_inode
+_PORT_AT, _ADDRESS_AT, _INODE_AT = 4, 8, 68
 _TCP_CLOSE, _TCP_LISTEN = 7, 10  # an unconnected UDP socket is in state CLOSE
 _STATES = {"tcp": (socket.IPPROTO_TCP, 1 << _TCP_LISTEN), "udp": (socket.IPPROTO_UDP, 1 << _TCP_CLOSE)}
 _MOST = 4096  # sockets of one protocol and family
@@ -38,6 +40,7 @@ class ListeningSocket:
     protocol: str  # "tcp", "udp"
     port: int
     inode: int
+    local: bool = False  # bound to a loopback address: only this machine reaches it
 
 
 def listening_sockets() -> list[ListeningSocket]:
@@ -54,7 +57,10 @@ def listening_sockets() -> list[ListeningSocket]:
 
 def _socket(protocol: str, body: bytes) -> ListeningSocket:
     port = int(struct.unpack_from(">H", body, _PORT_AT)[0])
-    return ListeningSocket(protocol, port, int(struct.unpack_from("=I", body, _INODE_AT)[0]))
+    size = 4 if body[0] == socket.AF_INET else 16
+    address = ipaddress.ip_address(body[_ADDRESS_AT : _ADDRESS_AT + size])
+    inode = int(struct.unpack_from("=I", body, _INODE_AT)[0])
+    return ListeningSocket(protocol, port, inode, address.is_loopback)
 
 
 def processes() -> list[int]:

@@ -81,9 +81,10 @@ def advise(view: View, machine: Machine, ttl_seconds: int, created_by: str) -> A
             f"remembers {HASHLIMIT_MAX:,}, and drops all others once it is full"
         )
     else:
-        text = f"limit questions by UDP to {rate} a second from each /24 (IPv6 /56): real clients ask up to "
+        asked = f"real clients ask up to {view.usual:.0f}" if view.usual else "nobody asks as real clients do"
+        text = f"limit questions by UDP to {rate} a second from each /24 (IPv6 /56): {asked}"
         limit = RateLimit(rate, rate, prefix_v4=24, prefix_v6=56)
-        steps.append((f"{text}{view.usual:.0f}", Kind.HASHLIMIT, Match(protocol=_UDP, dport=PORT), limit))
+        steps.append((text, Kind.HASHLIMIT, Match(protocol=_UDP, dport=PORT), limit))
     _forged(machine, steps, kept)
     kept += _tcp(machine.servers)
     return Advice(

@@ -21,6 +21,7 @@ PROGRAMS = {
     "nsd": "NSD",
     "dnsmasq": "dnsmasq",
     "coredns": "CoreDNS",
+    "systemd-resolve": "systemd-resolved",
 }
 
 
@@ -41,9 +42,13 @@ class Server:
         return f"{name} on {ways} {PORT}"
 
 
-def find_servers() -> list[Server]:
-    """Return the processes of this namespace that wait on port 53; raises OSError."""
-    waiting = {item.inode: item.protocol for item in listening_sockets() if item.port == PORT}
+def find_servers(*, local: bool = False) -> list[Server]:
+    """Return the processes of this namespace that wait on port 53; raises OSError.
+
+    Those that the world can ask, or with `local` those that wait on loopback addresses: a stub resolver.
+    """
+    sockets = (item for item in listening_sockets() if item.port == PORT and item.local == local)
+    waiting = {item.inode: item.protocol for item in sockets}
     found: dict[str, set[str]] = {}
     for pid in processes() if waiting else ():
         ways = {waiting[inode] for inode in sockets_of(pid) if inode in waiting}

@@ -6,6 +6,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,8 +18,11 @@ from fwtop.bench.resolver_lab import ResolverLab, forged
 from fwtop.harden import resolver
 from fwtop.harden.playbook import Options, Plan
 from fwtop.kernel.namespaces import inside
+from fwtop.kernel.sockets import listening_sockets
 from fwtop.lab.network import VICTIM_4
 from fwtop.model.protocol import Undo
+from fwtop.resolver.servers import find_servers
+from tests.kernel.conftest import NetnsPair
 
 pytestmark = pytest.mark.kernel
 SECONDS = 1.0
@@ -100,3 +104,22 @@ def test_questions_in_the_name_of_broadcast_addresses_and_of_itself_are_not_answ
             raw.sendto(packet, (VICTIM_4, 0))
         assert receiver.recv(100) == bytes([len(sources)])
         guardian.demand(Undo(tuple(rules)))
+
+
+def test_a_stub_on_loopback_is_named_and_needs_nothing(netns_pair: NetnsPair) -> None:
+    with inside(netns_pair.victim.netns), ExitStack() as stack:
+        for kind in (socket.SOCK_DGRAM, socket.SOCK_STREAM):
+            for family, address in ((socket.AF_INET, "127.0.0.53"), (socket.AF_INET6, "::1")):
+                stub = stack.enter_context(socket.socket(family, kind))
+                stub.bind((address, 53))
+                if kind == socket.SOCK_STREAM:
+                    stub.listen()
+        found = resolver.plan(Options(60))
+        assert found.rule is None
+        assert "UDP and TCP 53, of loopback addresses only" in found.refused
+        assert not any(item.port == 53 for item in listening_sockets() if not item.local)
+        world = stack.enter_context(socket.socket(socket.AF_INET6, socket.SOCK_DGRAM))
+        world.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        world.bind((netns_pair.victim.ipv6, 53))
+        (server,) = find_servers()
+    assert (server.udp, server.tcp) == (True, False)

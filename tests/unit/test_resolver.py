@@ -96,6 +96,7 @@ def test_a_reflection_that_nobody_asks_beside_does_not_set_its_own_limit() -> No
         asked(counts, "192.0.2.7", "big.example", size=3000)
     (limit,) = (step.rule.limit for step in advice(counts).steps if step.rule.limit is not None)
     assert limit.per_second == 10
+    assert advice(counts).steps[-1].text.endswith(": nobody asks as real clients do")
 
 
 def test_a_flood_from_everywhere_gets_no_limit_that_would_shut_out_new_clients() -> None:
