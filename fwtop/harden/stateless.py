@@ -52,10 +52,12 @@ def plan(options: Options) -> Plan:
     if not stateful:
         return Plan("no rule of iptables or nft needs connection tracking here: nothing to convert")
     kept, needed = [_OWN_QUESTIONS], list[str]()  # needed: by a rule
+    done: list[str] = []  # services that are not tracked as it is
     chosen: list[Match] = []
     tracked = sampled_entries(_SAMPLED)
     for match in _services():
         if there := already_untracked(lines, match) or nft_stateless.already_untracked(listed, match):
+            done.append(service_name(match))
             kept.append(f"{service_name(match)}: not tracked now, by {there}")
         elif reasons := why_tracked(variant, match, tracked):
             (needed if reasons[0] != _LOGS_IN else kept).append(f"{service_name(match)}: {reasons[0]}")
@@ -75,22 +77,28 @@ def plan(options: Options) -> Plan:
     )
     untracked = ", ".join(map(service_name, chosen))
     return Plan(
-        f"{len(chosen)} service{'s need' if len(chosen) > 1 else ' needs'} no tracking: {untracked}"
-        if chosen
-        else "every service here needs tracking",
+        _here(untracked, len(chosen), done),
         findings=(*stateful, *replayed),
         steps=(*map(_step, beside), *(f"+ {item.command}" for item in native), *_untracked(untracked))
         if chosen
         else (),
         kept=(*needed, *kept),
         rule=rule_of(NAME, f"no connection tracking for {untracked}", parts, options),
-        refused="" if chosen else _why_none([*needed, *kept]),
+        refused="" if chosen or done else _why_none([*needed, *kept]),
         data={
             "services": [service_name(match) for match in chosen],
             "lines": [list(one.arguments) for one in beside],
             "nft_lines": [one.command for one in native],
         },
     )
+
+
+def _here(untracked: str, count: int, done: Sequence[str]) -> str:
+    already = f"{', '.join(done)} {'are' if len(done) > 1 else 'is'} not tracked already" if done else ""
+    if not count:
+        return f"{already}; nothing more to take out" if done else "every service here needs tracking"
+    text = f"{count} service{'s need' if count > 1 else ' needs'} no tracking: {untracked}"
+    return f"{text}; {already}" if done else text
 
 
 def _replay(
@@ -157,7 +165,8 @@ def why_tracked(variant: iptables.Variant, match: Match, tracked: Sequence[Entry
 
 def _why_none(kept: list[str]) -> str:
     reasons = [reason for reason in kept if reason != _OWN_QUESTIONS]
-    return reasons[0] if reasons else "no service listens here"
+    telling = [reason for reason in reasons if not reason.endswith(_LOGS_IN)]
+    return (telling or reasons or ["no service listens here"])[0]
 
 
 def _asked_from(match: Match, tracked: Sequence[Entry]) -> str:

@@ -8,6 +8,7 @@ the order among all others stays.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -22,7 +23,6 @@ from fwtop.ruleset.arguments import (
     MatchOptions,
     Option,
     Packets,
-    holds,
     may_be_about,
     names_port,
     without_known,
@@ -39,6 +39,7 @@ from fwtop.ruleset.tracking import (
 TCP, UDP = 6, 17
 _DROPPING = frozenset({"DROP", "REJECT"})
 _TAKES_UNTRACKED = "a rule on UNTRACKED that would be about its packets, too"
+_OWN_SET = re.compile(r"--match-set fwtop-(\d+)-on[46] src ")  # of a rule of fwtop that is in force
 _NAMES = {TCP: "tcp", UDP: "udp"}
 _ASKS = ("conntrack", "state")  # matches on states
 _PLAIN = frozenset({"NEW", "ESTABLISHED", "RELATED", "INVALID", "UNTRACKED"})
@@ -146,17 +147,23 @@ def _filter(lines: Iterable[Line], families: Iterable[int]) -> list[Line]:
 
 
 def already_untracked(lines: Sequence[Line], match: Match) -> str:
-    """Return the line of table raw that takes a service out of tracking in every family, "" without one."""
-    found = [
-        line
-        for line in lines
-        if (line.table, line.chain) == ("raw", "PREROUTING")
-        and (line.target == "NOTRACK" or "--notrack" in line.arguments.target)
-        and may_be_about(line.arguments, _packets(match, True))
-        and not without_known(line.arguments.matches[1:], _packets(match, True))
-        and all(holds("", option, _packets(match, True)) for option in line.arguments.matches[0].options)
-    ]
-    return _quoted(found[0]) if {line.family for line in found} >= {*match.families} else ""
+    """Say which line of table raw takes a service out of tracking in every family, "" without one."""
+    found = [line for line in lines if line.table == "raw" and _untracks(line, match)]
+    if not {line.family for line in found} >= {*match.families}:
+        return ""
+    own = _OWN_SET.search(found[0].text)
+    return f"fwtop's rule {own[1]}" if own else _quoted(found[0])
+
+
+def _untracks(line: Line, match: Match) -> bool:
+    """Whether a line takes all that comes to a service out of tracking."""
+    rule, packets = line.arguments, _packets(match, True)
+    if rule.target_name != "NOTRACK" and "--notrack" not in rule.target:
+        return False
+    theirs, own = line.chain == "PREROUTING", _OWN_SET.search(line.text) is not None
+    open_ones = [one for one in without_known(rule.matches, packets) if one.options]
+    asked = [one for one in open_ones if not (own and one.name == "set")]
+    return (theirs or own) and not asked and may_be_about(rule, packets)
 
 
 def service_name(match: Match) -> str:

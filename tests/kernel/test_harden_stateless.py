@@ -173,6 +173,10 @@ def test_same_packets_pass_untracked_and_undo_leaves_the_rules_as_they_were(
             with inside(bench.netns):
                 assert verdicts() == [True, True, True, -1, True, True]
                 assert {entry.dport for entry in ctnetlink.sample(100)} == {22}
+                again = stateless.plan(Options(60))
+            assert again.rule is None
+            assert again.here.startswith("tcp/80, udp/5353 are not tracked already; nothing more")
+            assert f"tcp/80: not tracked now, by fwtop's rule {rule_id}" in again.kept
             assert rules_of(guardian)[rule_id]["acting"]
             if variant == "native":
                 handle = re.search(r"comment \"fwtop-\d+\" # handle (\d+)", listed(bench, "in"))

@@ -148,6 +148,13 @@ def test_words_of_a_saved_rule_are_those_that_were_given() -> None:
         ("PREROUTING -p tcp -m tcp --dport 80 -m set --match-set x src -j CT --notrack", False),
         ("PREROUTING -p udp -m udp --dport 80 -j CT --notrack", False),
         ("OUTPUT -p tcp -m tcp --dport 80 -j CT --notrack", False),
+        ("other -p tcp -m tcp --dport 80 -j CT --notrack", False),
+        ("FWTOP-RULES -p tcp -m tcp --dport 80 -m set --match-set fwtop-7-on4 src -j CT --notrack", True),
+        (
+            "FWTOP-RULES -p tcp -m tcp --dport 80 -m set --match-set fwtop-7-on4 src -s 192.0.2.1/32 "
+            "-j CT --notrack",
+            False,
+        ),
     ],
 )
 def test_service_is_untracked_already_only_if_all_its_packets_are(raw: str, untracked: bool) -> None:
