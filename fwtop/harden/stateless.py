@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import ipaddress
 import socket
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from fwtop.harden.packets import Flow
@@ -37,9 +38,10 @@ _CLIENT_PORT = 40_000  # of the first client that a session saw
 _NUMBERS = {"tcp": 6, "udp": 17}
 _EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _OWN_QUESTIONS = (
-    "what this machine asks others (names, time, updates), and the answers: forged ones would pass rules "
-    "that only mirror ports"
+    "what this machine asks others (names, time, updates), so that only answers come back: forged ones would "
+    "pass rules that mirror ports"
 )
+_MOST_ASKED, _MOST_SERVERS, _NAMED = 8, 20, 3  # services that are asked, servers of each, and those in words
 
 
 def plan(options: Options) -> Plan:
@@ -51,10 +53,11 @@ def plan(options: Options) -> Plan:
     stateful += [_native_finding(line) for line in listed.lines if nft_stateless.needs(line)]
     if not stateful:
         return Plan("no rule of iptables or nft needs connection tracking here: nothing to convert")
-    kept, needed = [_OWN_QUESTIONS], list[str]()  # needed: by a rule
+    tracked = sampled_entries(_SAMPLED)
+    asks = own_questions(tracked, {ipaddress.ip_address(own).packed for own in addresses()})
+    kept, needed = [_own_questions_text(asks)], list[str]()  # needed: by a rule
     done: list[str] = []  # services that are not tracked as it is
     chosen: list[Match] = []
-    tracked = sampled_entries(_SAMPLED)
     for match in _services():
         if there := already_untracked(lines, match) or nft_stateless.already_untracked(listed, match):
             done.append(service_name(match))
@@ -89,6 +92,7 @@ def plan(options: Options) -> Plan:
             "services": [service_name(match) for match in chosen],
             "lines": [list(one.arguments) for one in beside],
             "nft_lines": [one.command for one in native],
+            "asks": [[service, *servers] for service, servers in asks.items()],
         },
     )
 
@@ -163,8 +167,36 @@ def why_tracked(variant: iptables.Variant, match: Match, tracked: Sequence[Entry
     return [asked] if asked else obstacles(variant, match)
 
 
+def own_questions(tracked: Iterable[Entry], own: Collection[bytes]) -> dict[str, list[str]]:
+    """Return what this machine asks others, by service: their addresses, those of most connections first.
+
+    The connection table is the window: it holds a question for 30 s after its last packet, connections longer.
+    """
+    asked: dict[tuple[int, int], Counter[bytes]] = {}
+    for entry in tracked:
+        if entry.source in own and entry.destination not in own and entry.protocol in _NUMBERS.values():
+            asked.setdefault((entry.protocol, entry.dport), Counter())[entry.destination] += 1
+    busiest = sorted(asked.items(), key=lambda item: -item[1].total())
+    return {
+        service_name(Match(protocol=protocol, dport=port)): [
+            str(ipaddress.ip_address(server)) for server, _ in servers.most_common(_MOST_SERVERS)
+        ]
+        for (protocol, port), servers in busiest[:_MOST_ASKED]
+    }
+
+
+def _own_questions_text(asks: Mapping[str, Sequence[str]]) -> str:
+    if not asks:
+        return f"{_OWN_QUESTIONS}; nothing of it is in the connection table now"
+    listed = (
+        f"{service} of {', '.join(servers[:_NAMED])}" + (" and others" if len(servers) > _NAMED else "")
+        for service, servers in asks.items()
+    )
+    return f"{_OWN_QUESTIONS}; now: {'; '.join(listed)}"
+
+
 def _why_none(kept: list[str]) -> str:
-    reasons = [reason for reason in kept if reason != _OWN_QUESTIONS]
+    reasons = [reason for reason in kept if not reason.startswith(_OWN_QUESTIONS)]
     telling = [reason for reason in reasons if not reason.endswith(_LOGS_IN)]
     return (telling or reasons or ["no service listens here"])[0]
 

@@ -203,6 +203,8 @@ def test_service_that_asks_others_from_its_own_port_stays_tracked(bench: Bench) 
         found = stateless.plan(Options(60))
     assert found.data["services"] == ["tcp/80"]
     assert any(f"asks {other.ipv4} port 123 from it" in line for line in found.kept)
+    assert any(line.endswith(f"; now: udp/123 of {other.ipv4}") for line in found.kept)
+    assert found.data["asks"] == [["udp/123", other.ipv4]]
 
 
 def service(protocol: int, port: int) -> Rule:
