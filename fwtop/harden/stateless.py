@@ -170,7 +170,7 @@ def why_tracked(variant: iptables.Variant, match: Match, tracked: Sequence[Entry
 def own_questions(tracked: Iterable[Entry], own: Collection[bytes]) -> dict[str, list[str]]:
     """Return what this machine asks others, by service: their addresses, those of most connections first.
 
-    The connection table is the window: it holds a question for 30 s after its last packet, connections longer.
+    The connection table is the window: it holds questions for 30 s after their last packet, the rest longer.
     """
     asked: dict[tuple[int, int], Counter[bytes]] = {}
     for entry in tracked:
