@@ -185,6 +185,12 @@ def test_blocked_source_that_comes_on_the_list_passes_until_it_goes(
     assert path.passes(wait_s=10)
 
 
+def elements(bench: Bench, name: str, flag: str = "") -> list[str]:
+    """Return the elements of a timed set, or those with a flag."""
+    listing = bench.pair.victim.run("ipset", "list", name).stdout
+    return sorted(re.findall(rf"^(\S+) timeout \d+{flag}$", listing, re.MULTILINE))
+
+
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("family", [4, 6])
 def test_rule_for_all_sources_spares_who_comes_on_the_list_until_it_goes(
@@ -195,8 +201,7 @@ def test_rule_for_all_sources_spares_who_comes_on_the_list_until_it_goes(
     before, path, name = bench.state(), bench.path(family), f"fwtop-1-un{family}"
 
     def is_spared() -> bool:
-        listing = bench.pair.victim.run("ipset", "list", name).stdout
-        return bench.attacker(family) in re.findall(r"^(\S+) timeout \d+ nomatch$", listing, re.MULTILINE)
+        return bench.attacker(family) in elements(bench, name, " nomatch")
 
     with bench.connect() as guardian:
         rule_id = apply(guardian, IN_TABLE_RAW)
@@ -216,6 +221,18 @@ def test_rule_for_all_sources_spares_who_comes_on_the_list_until_it_goes(
         assert reason(guardian, rule_id) == ""
         guardian.demand(Undo(all=True))
     assert bench.state() == before
+
+
+def test_change_of_the_list_does_not_revive_a_flushed_rule(bench: Bench, poll_until) -> None:
+    with bench.connect() as guardian:
+        apply(guardian, IN_TABLE_RAW)
+        assert elements(bench, "fwtop-1-un4") == ["0.0.0.0/1", "128.0.0.0/1"]
+        bench.pair.victim.run("ipset", "flush", "fwtop-1-un4")
+        both = f"{bench.attacker(4)}\n{bench.attacker(6)}\n"
+        (bench.directory / "allow").write_text(both)
+        poll_until(lambda: bench.attacker(6) in elements(bench, "fwtop-1-un6", " nomatch"), REFILLED_SECONDS)
+        assert elements(bench, "fwtop-1-un4") == []
+        guardian.demand(Undo(all=True))
 
 
 def test_listed_host_is_spared_to_the_end_when_nothing_of_fwtop_lives(bench: Bench, poll_until) -> None:

@@ -99,10 +99,12 @@ def renew(spec: SetSpec, timeout_seconds: int) -> None:
 def spare_others(spec: SetSpec, timeout_seconds: int) -> bool:
     """Give a set the exceptions that it should have, in one step; returns whether it had others.
 
-    Raises FwtopError.
+    One whose elements are gone stays as it is: whoever flushed it ended its rule. Raises FwtopError.
     """
-    there = {(item.address, item.length) for item in ipset.elements(spec.name) if item.flags}
-    if there == {(item.packed, item.length) for item in spec.exceptions}:
+    there = ipset.elements(spec.name)
+    spared = {(item.address, item.length) for item in there if item.flags}
+    wanted = {(item.packed, item.length) for item in spec.exceptions}
+    if spared == wanted or len(spared) == len(there):
         return False
     aside = f"{spec.name}{_ASIDE}"
     left = [f"flush {aside}", f"destroy {aside}"] if aside in names() else []
