@@ -357,6 +357,32 @@ def test_requests_over_http2_are_counted_by_their_frames(together: int) -> None:
     assert live(page) == {}
 
 
+@pytest.mark.parametrize("one_in", [1, 8])
+@pytest.mark.parametrize("bots", [1, 20])
+def test_rapid_reset_in_clear_text_is_named(bots: int, one_in: int) -> None:
+    """50 streams, opened and reset, in each write of 2 KB, which takes two segments: CVE-2023-44487."""
+    rng = Random(18)
+    frames: list[Frame] = []
+    for bot in hosts(rng, bots):
+        for _ in range(20 // bots):
+            loads = [b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0"]
+            for write in range(200):
+                text = b"".join(opened_and_reset(rng, 2 * (50 * write + stream) + 1) for stream in range(50))
+                loads += [text[:1448], text[1448:]]
+            frames += connection(rng, bot, 80, loads, at=0.0, gap=0.01)
+    found = live(thinned(rng, [*frames, *visitors(rng, 20)], one_in), weight=float(one_in))
+    assert set(found) == {"http_flood"}
+    assert "HTTP/2" in found["http_flood"].title
+
+
+def opened_and_reset(rng: Random, stream: int) -> bytes:
+    """A HEADERS frame that holds a whole request, and RST_STREAM with CANCEL (RFC 9113 6.2, 6.4)."""
+    block = b"\x82\x84\x86\x41\x8a" + rng.randbytes(10)
+    number = stream.to_bytes(4)
+    headers = len(block).to_bytes(3) + b"\1\5" + number + block
+    return headers + (4).to_bytes(3) + b"\3\0" + number + (8).to_bytes(4)
+
+
 def advertisement(rng: Random) -> bytes:
     """A router advertisement of a new prefix by a new router."""
     prefix = b"\3\4\x40\xc0" + bytes(12) + b"\x20\1" + rng.randbytes(14)

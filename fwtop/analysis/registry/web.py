@@ -135,7 +135,10 @@ _HTTP = (
         kind="http_flood",
         title="HTTP flood",
         needs=(at_least(closed_again, 0.3), at_least(samples, 30)),
-lead=(_REQUESTS, "they ask for a WebSocket and close it again; clients upgrade a connection to keep it"),
+        lead=(
+            _REQUESTS,
+            "they ask for a WebSocket and close it again; clients upgrade a connection to keep it",
+        ),
         evidence=(
             Says(closed_again, 0.4, -2.0, 0.8, 2.0),
             Says(rate, 30, -2.0, 200, 0.0),
