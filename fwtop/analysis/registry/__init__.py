@@ -1,12 +1,18 @@
 """The registry: every explanation that fwtop knows, attacks and ordinary traffic; order means nothing.
 
+Where to begin: `protocols.py` is the shortest whole example, each attack followed by what looks like it.
+`udp.py` has floods of datagrams and reflected answers, `dns.py` queries, `tcp.py` handshakes and stray
+packets, `web.py` requests, TLS and idle connections, `rest.py` what none of these explains.
+
 How to read an entry, such as `Hypothesis("IGMP flood", igmp_packets, 0.0, kind=..., needs=...)`:
 
 - Its name; the cut (`fwtop/analysis/groups`) whose groups of packets it may explain; its log-odds to begin
   with, against "nothing unusual", which has 0. CERTAIN, 20, beats every attack.
-- With a `kind` it is an attack: `title` and `lead` are what the screen says of it, `match` and `rows` which
-  packets it takes, `stopped_by` what helps. Without one it is something ordinary that looks like an attack.
-- `needs`: it is ruled out unless all are met, such as `at_least(sources, 8)`.
+- With a `kind` it is an attack: `title` and `lead` are what the screen says of it, `details` what parsers
+  add, `match` and `rows` which packets it takes, `stopped_by` what helps; with `joins`, several groups of its
+  cut are one attack. Without a kind it is something ordinary that looks like an attack.
+- `needs`: it is ruled out unless all are met, such as `at_least(sources, 8)`. `sources` is a feature: a
+  function of a group, defined beside its cut, or in `groups/measures.py` if any group has it.
 - `evidence`: what features add to its log-odds. `above(same_length, 0.9, 1.0)` adds 1 above 0.9,
   `if_so(empty, 1.5)` 1.5 for a yes; `Says(rate, 50, -2.0, 500, 0.0)` adds -2 up to 50, nothing from 500 on,
   and between them in proportion. A sentence beside it goes to the operator if it speaks for the attack.

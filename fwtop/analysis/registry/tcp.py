@@ -90,9 +90,7 @@ _ENDS = "but only {openings:count} SYNs or SYN-ACKs that could explain them"
 
 _SCANS = (
     Hypothesis(
-        "port scan",
-        scanners,
-        2.6,
+        "port scan", scanners, 2.6,
         kind="port_scan",
         title="Port scan by {who}",
         needs=(at_least(scanned_ports, 1),),  # the cut finds those that try as many as configured
@@ -101,9 +99,7 @@ _SCANS = (
         stopped_by="blocking the scanner",
     ),
     Hypothesis(
-        "port scan at the rate of a flood",
-        scanners,
-        4.6,  # masscan, zmap, nmap --min-rate
+        "port scan at the rate of a flood", scanners, 4.6,  # masscan, zmap, nmap --min-rate
         kind="port_scan",
         title="Port scan by {who}, at the rate of a {flood}",
         needs=(_ENOUGH,),
@@ -112,7 +108,7 @@ _SCANS = (
         match=match_probes,
         stopped_by="blocking the scanner",
     ),
-)
+)  # fmt: skip
 
 _HANDSHAKES = (
     Hypothesis(
@@ -288,6 +284,11 @@ _STRAYS = (
         stopped_by=_OUTSIDE,
     ),
     Hypothesis(
+        "refusals of a scan that this host makes", stray_resets, 0.0,
+        needs=(at_least(refusals, 0.9), at_least(same_port, 0.9)),
+        evidence=(Says(rate, 2_000, 5.0, 20_000, -2.0),),
+    ),
+    Hypothesis(
         "FIN flood", stray_fins, 2.0,
         kind="fin_flood",
         needs=(_ENOUGH, at_least(share, 0.02)),
@@ -295,11 +296,6 @@ _STRAYS = (
         details=(constant_fields,),
         match=match_fin,
         stopped_by=_OUTSIDE,
-    ),
-    Hypothesis(
-        "refusals of a scan that this host makes", stray_resets, 0.0,
-        needs=(at_least(refusals, 0.9), at_least(same_port, 0.9)),
-        evidence=(Says(rate, 2_000, 5.0, 20_000, -2.0),),
     ),
     *(
         explanation

@@ -233,12 +233,8 @@ _FLOOD = (
     above(share, 0.6, 1.0),
     above(per_source, 1_000, 1.5, "mean {per_source:count} packets/s per source"),
     above(asked_each, 20, 2.0, "each source asks {per_source:count} times per second"),
-    above(
-        asking_on,
-        0,
-        1.0,
-        "each source asks up to {asking_on:.1f} times per second without waiting for the answer",
-    ),
+    above(asking_on, 0, 1.0,
+          "each source asks up to {asking_on:.1f} times per second without waiting for the answer"),
     if_so(unreadable, 3.0, "they go to a collector's port, and no collector can read them"),
     if_so(stream_rate, -3.0),
     if_so(insisting, 1.5),
@@ -327,6 +323,7 @@ _DATAGRAMS = (
         needs=(is_so(same_port_both_ends),),
     ),
     Hypothesis(
+        # no amplification, that is: whether they are a UDP flood is asked of their destination ports
         "forged packets: no server sends them", answers_of_unknown_service, CERTAIN,
         needs=(at_least(sources_forged, 0.5), is_not(worded_alike)),
     ),
