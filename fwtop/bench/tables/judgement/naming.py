@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import statistics
+from collections.abc import Sequence
+
 from fwtop.bench.accuracy.diagrams import draw
 from fwtop.bench.accuracy.naming import Scores, judged
+from fwtop.bench.accuracy.onsets import PATIENCE, Onset, onsets
 from fwtop.bench.corpus.cases import SEED, cases
+from fwtop.bench.corpus.profiles import methods
 from fwtop.bench.corpus.version import version
 from fwtop.bench.frame import Document, Options, Result, progress
 from fwtop.bench.tables.judgement.corpus import WINDOWS_EACH
+
+_QUICK_STEP = 4  # a quick run lets every fourth attack begin
+_SECONDS_TO_NAME = {10: 0.6, 2: 5.0}  # the most that is right, by times the normal rate
 
 
 def judge_corpus(options: Options) -> Document:
@@ -17,11 +25,41 @@ def judge_corpus(options: Options) -> Document:
     for case in cases(options.choose(WINDOWS_EACH, 1), seed):
         progress(case.name)
         scores.add(judged(case))
+    progress("attacks that begin")
+    begun = list(onsets([*methods()][:: _QUICK_STEP if options.quick else 1], seed, _SECONDS_TO_NAME))
     progress("")
-    notes = (f"corpus version {version()}, seed {seed}", *scores.surprises)
+    notes = (f"corpus version {version()}, seed {seed}", *scores.surprises, *_late(begun))
     return Document(
-        "accuracy", 1, tuple(_results(scores)), notes, lines=tuple(_lines(scores)), picture=draw(scores)
-    )
+        "accuracy", 1, (*_results(scores), *_onset_results(begun)), notes,
+        lines=(*_lines(scores), *_onset_lines(begun)), picture=draw(scores),
+    )  # fmt: skip
+
+
+def _onset_results(begun: Sequence[Onset]) -> list[Result]:
+    return [
+        Result(
+            f"time to name at {times} times normal", "s",
+            tuple(one.seconds for one in begun if one.times == times),
+        )
+        for times in _SECONDS_TO_NAME
+    ]  # fmt: skip
+
+
+def _onset_lines(begun: Sequence[Onset]) -> list[str]:
+    return [
+        f"{one.name}: {statistics.median(one.values):.1f} s in the median, {max(one.values):.1f} s at worst"
+        for one in _onset_results(begun)
+    ]
+
+
+def _late(begun: Sequence[Onset]) -> list[str]:
+    """Return a line for each attack that took too long to be named."""
+    return [
+        f"{one.name} at {one.times} times normal: "
+        + ("not named" if one.seconds >= PATIENCE else f"named after {one.seconds:.1f} s")
+        for one in begun
+        if one.seconds > _SECONDS_TO_NAME[one.times]
+    ]
 
 
 def _totals(scores: Scores) -> list[Result]:
