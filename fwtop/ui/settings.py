@@ -140,7 +140,7 @@ _PLAIN: dict[str, tuple[str, str, Check]] = {
 }
 
 
-@functools.cache  # it never changes, and costs as much as a tenth of the screen's start
+@functools.cache  # it never changes
 def all_settings() -> tuple[Setting, ...]:
     """Return the whole table, in the order of the documentation."""
     defaults = Settings()
@@ -154,9 +154,9 @@ def all_settings() -> tuple[Setting, ...]:
         for spec in PANELS
         if (names := column_names(spec))
     ]
+    built_in = default_keys()
     keys = [
-        Setting("keys", name, default_keys(name), words, _key_list(name))
-        for name, words in _actions().items()
+        Setting("keys", name, built_in[name], words, _key_list(name)) for name, words in _actions().items()
     ]
     return (*plain, *lists, *keys)
 
@@ -175,9 +175,13 @@ def _actions() -> dict[str, str]:
     return words
 
 
-def default_keys(name: str) -> tuple[str, ...]:
-    """Return the built-in keys of an action."""
-    return tuple(key for row in KEYS if setting_name(row) == name for key in row.keys if key not in RESERVED)
+def default_keys() -> dict[str, tuple[str, ...]]:
+    """Return the built-in keys of every action by its name, "" for those whose keys are fixed."""
+    found: dict[str, tuple[str, ...]] = {}
+    for row in KEYS:
+        name = setting_name(row)
+        found[name] = (*found.get(name, ()), *(key for key in row.keys if key not in RESERVED))
+    return found
 
 
 @dataclass(frozen=True, slots=True)
