@@ -33,7 +33,7 @@ _FUNCTIONS = (
     (("packet_rcv", "tpacket_rcv"), "", False),  # a packet socket's copy
     (("tcp_", "udp", "__udp", "sctp_", "raw_", "rawv6_", "sock_", "sk_", "__sk_", "ping_"), "socket", False),
     (("icmp", "igmp", "__mld", "mld", "ndisc", "ipv6_mc", "ip6_mc", "pim"), "ip", False),
-    (("nf_", "nft_", "ipt_", "ip6t_", "xt_", "__nf_"), "netfilter", True),
+    (("nf_", "nft_", "nfqnl_", "ipt_", "ip6t_", "xt_", "__nf_"), "netfilter", True),
 )
 _LOOKUP_INTERVAL_SECONDS = 10.0
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 class ConntrackStats:
     """Totals over all CPUs of /proc/net/stat/nf_conntrack."""
 
-    insert_failed: int = 0
-    drop: int = 0
+    insert_failed: int = 0  # entries that clashed with another one, or found their bucket full
+    drop: int = 0  # packets that found the table full
     early_drop: int = 0
 
 
@@ -27,16 +27,22 @@ def read_text(path: str) -> str:
 
 
 def parse_conntrack_stats(text: str) -> ConntrackStats:
-    """Sum the per-CPU rows of hexadecimal numbers below a line of column names."""
+    """Sum the per-CPU rows of hexadecimal numbers below a line of column names.
+
+    The kernel counts an entry that clashes with another one as `insert_failed` and as `drop`, one that finds
+    its bucket full as `insert_failed` alone, and a packet that finds the table full as `drop` alone
+    (nf_conntrack_core.c: nf_ct_resolve_clash, __nf_conntrack_confirm, nf_conntrack_in).
+    """
     lines = text.splitlines()
     if len(lines) < 2:
         return ConntrackStats()
     names = lines[0].split()
     rows = [[int(word, 16) for word in line.split()] for line in lines[1:]]
     totals = dict(zip(names, (sum(column) for column in zip(*rows, strict=True)), strict=False))
+    failed, bucket_full = totals.get("insert_failed", 0), totals.get("chainlength", 0)
     return ConntrackStats(
-        insert_failed=totals.get("insert_failed", 0),
-        drop=totals.get("drop", 0),
+        insert_failed=failed,
+        drop=max(0, totals.get("drop", 0) - max(0, failed - bucket_full)),
         early_drop=totals.get("early_drop", 0),
     )
 

@@ -12,6 +12,7 @@ from fwtop.kernel.drop_reasons import NOT_A_LOSS, NOT_IP, FunctionNames, layer_o
 from fwtop.kernel.interfaces.links import LinkStats
 from fwtop.kernel.procfs import parse_softirq, read_text
 from fwtop.live.drops import (
+    NETFILTER_DROP,
     ForeignXdp,
     FragmentMeter,
     Sums,
@@ -29,7 +30,6 @@ from fwtop.model.traffic.counters import ConntrackSample, Counters, DropCount
 from fwtop.model.traffic.traffic_classes import NON_IP, TRAFFIC_CLASSES
 
 FOREIGN_XDP = "XDP_DROP (foreign)"
-_NETFILTER = "NETFILTER_DROP"
 _NOT_SPECIFIED = "NOT_SPECIFIED"
 _READ_SECONDS = 0.001  # usual time to read both totals with few interfaces
 _SLOW = 3.0  # times the usual time: the process was scheduled out in between
@@ -180,16 +180,16 @@ class CounterReader:
             layer, before_delivery = layer_of_reason(reason, outbound=bool(outbound))
             packets, size = counts[outbound, number].tolist()
             drop = DropCount(layer, reason, packets, size, before_delivery=before_delivery, code=int(number))
-            if reason == _NETFILTER:
+            if reason == NETFILTER_DROP:
                 drop = replace(drop, filtered=packets if outbound else min(counted.filtered, packets))
-                found += split_conntrack(drop, conntrack)
+                found.append(drop)
             elif reason == _NOT_SPECIFIED and not outbound:
                 found += split_locations(
                     drop, counted.locations, self._symbols.names(list(counted.locations))
                 )
             else:
                 found.append(drop)
-        return found
+        return split_conntrack(found, conntrack)
 
     def _softirq_share(self) -> float | None:
         now, before = parse_softirq(read_text("/proc/stat")), self._softirq

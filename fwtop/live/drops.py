@@ -15,12 +15,15 @@ fragments.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from fwtop.kernel.drop_reasons import layer_of_function
 from fwtop.kernel.interfaces.links import LinkStats
 from fwtop.kernel.procfs import parse_paired, parse_single, read_text
 from fwtop.model.traffic.counters import ConntrackSample, DropCount
+
+NETFILTER_DROP = "NETFILTER_DROP"
 
 
 def grown(now: dict[int, LinkStats], before: dict[int, LinkStats], field: str) -> int:
@@ -48,24 +51,39 @@ def driver_drops(
     return [DropCount("nic", f"RX_{name.upper()}", packets) for name, packets in totals.items() if packets]
 
 
-def split_conntrack(drop: DropCount, conntrack: ConntrackSample | None) -> list[DropCount]:
-    """Separate connection tracking's drops from those by netfilter rules, which share a drop reason.
+def split_conntrack(drops: Iterable[DropCount], conntrack: ConntrackSample | None) -> list[DropCount]:
+    """Separate connection tracking's drops from those by netfilter rules.
 
-    Conntrack's own statistics say how many are its.
+    They have the rules' drop reason, or none where a packet came back from a queue (NFQUEUE). Conntrack's own
+    statistics say how many are its. Packets clash mostly because they waited in one, so those are told first.
     """
     if conntrack is None:
-        return [drop]
+        return list(drops)
+    failed, full = conntrack.insert_failed, conntrack.drop
     parts: list[DropCount] = []
-    rest = drop.packets
-    for name, packets, before in (
-        ("TABLE_FULL", conntrack.drop, True),
-        ("INSERT_FAILED", conntrack.insert_failed, False),  # at confirmation, after all rules
-    ):
-        taken = min(rest, packets)
-        if taken:
-            share = drop.bytes * taken // drop.packets
-            parts.append(DropCount("conntrack", name, taken, share, before_delivery=before))
-            rest -= taken
+    for drop in sorted(drops, key=lambda drop: drop.reason == NETFILTER_DROP):
+        by_rules = drop.reason == NETFILTER_DROP
+        early = min(full, drop.packets) if by_rules else 0
+        clashed = min(failed, drop.packets - early) if by_rules or _came_back(drop) else 0
+        failed, full = failed - clashed, full - early
+        # Entries are confirmed behind all rules
+        parts += _without(drop, [("TABLE_FULL", early, True), ("INSERT_FAILED", clashed, False)])
+    return parts
+
+
+def _came_back(drop: DropCount) -> bool:
+    """Return whether packets were dropped as they came back from a queue (nfqnl_reinject, nf_reinject)."""
+    return drop.reason.endswith("_reinject)")
+
+
+def _without(drop: DropCount, taken: Iterable[tuple[str, int, bool]]) -> list[DropCount]:
+    """Take packets out of a count; of each kind its name, how many, and whether before delivery."""
+    parts = [
+        DropCount("conntrack", name, packets, drop.bytes * packets // drop.packets, before_delivery=before)
+        for name, packets, before in taken
+        if packets
+    ]
+    rest = drop.packets - sum(part.packets for part in parts)
     if rest:
         left = drop.bytes - sum(part.bytes for part in parts)
         late = sum(part.packets for part in parts if not part.before_delivery)

@@ -13,7 +13,7 @@ _WORDS = {
     "TC_INGRESS": "a tc filter dropped it",
     "NETFILTER_DROP": "a netfilter rule or policy dropped it",
     "TABLE_FULL": "the connection table was full and held nothing to evict",
-    "INSERT_FAILED": "its connection could not be entered into the table, mostly because of a race",
+    "INSERT_FAILED": "another packet of its connection came first into the table, mostly while it was queued",
     "FRAGMENTS_WAITING": "a fragment that waits for the rest of its packet, for 30 s at most",
     "FRAG_REASM_TIMEOUT": "a fragment whose packet was never completed",
     "FRAG_TOO_FAR": "a fragment too far from the others of its sender",

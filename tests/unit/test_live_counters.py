@@ -37,7 +37,7 @@ entries  clashres found new invalid ignore delete chainlength insert insert_fail
 
 def test_conntrack_statistics_are_hexadecimal_and_per_cpu() -> None:
     stats = parse_conntrack_stats(CONNTRACK_STATS)
-    assert (stats.insert_failed, stats.drop, stats.early_drop) == (11, 256, 1)
+    assert (stats.insert_failed, stats.drop, stats.early_drop) == (11, 256 - 11, 1)  # what clashed is in both
 
 
 def test_no_conntrack_is_no_drops() -> None:
@@ -81,7 +81,7 @@ def test_every_reason_has_a_layer(reason: str, outbound: bool, expected: tuple[s
 
 def test_conntracks_drops_are_separated_from_netfilters() -> None:
     drop = DropCount("netfilter", "NETFILTER_DROP", 100, 10_000)
-    parts = split_conntrack(drop, ConntrackSample(10, 10, drop=60, insert_failed=10))
+    parts = split_conntrack([drop], ConntrackSample(10, 10, drop=60, insert_failed=10))
     assert [(part.layer, part.reason, part.packets, part.before_delivery) for part in parts] == [
         ("conntrack", "TABLE_FULL", 60, True),
         ("conntrack", "INSERT_FAILED", 10, False),
@@ -92,9 +92,22 @@ def test_conntracks_drops_are_separated_from_netfilters() -> None:
 
 def test_conntrack_never_explains_more_than_was_dropped() -> None:
     drop = DropCount("netfilter", "NETFILTER_DROP", 5, 500)
-    parts = split_conntrack(drop, ConntrackSample(10, 10, drop=60, insert_failed=10))
+    parts = split_conntrack([drop], ConntrackSample(10, 10, drop=60, insert_failed=10))
     assert [(part.layer, part.packets) for part in parts] == [("conntrack", 5)]
-    assert split_conntrack(drop, None) == [drop]
+    assert split_conntrack([drop], None) == [drop]
+
+
+def test_what_clashed_while_it_was_queued_is_conntracks_and_the_queues_verdict_is_not() -> None:
+    queued = DropCount("netfilter", "NOT_SPECIFIED (nfqnl_reinject)", 5, 500)
+    rules, other = DropCount("netfilter", "NETFILTER_DROP", 10, 1000), DropCount("ip", "IP_CSUM", 9, 900)
+    parts = split_conntrack([rules, other, queued], ConntrackSample(10, 10, drop=2, insert_failed=3))
+    assert {(part.layer, part.reason): part.packets for part in parts} == {
+        ("conntrack", "INSERT_FAILED"): 3,
+        ("netfilter", "NOT_SPECIFIED (nfqnl_reinject)"): 2,
+        ("conntrack", "TABLE_FULL"): 2,
+        ("netfilter", "NETFILTER_DROP"): 8,
+        ("ip", "IP_CSUM"): 9,
+    }
 
 
 def stats(**fields: int) -> LinkStats:

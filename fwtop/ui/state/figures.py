@@ -30,7 +30,7 @@ def conntrack_figures(sample: ConntrackSample | None) -> tuple[Figure, ...]:
         return ()
     tracked = f"{number(sample.count)} of {number(sample.max)}"
     new = "connections entered a second; a flood of forged sources enters one a packet"
-    failed = "entries that lost a race or found their bucket full; their packets were dropped"
+    failed = "packets that another of their connection was ahead of, or whose bucket was full"
     return (
         Figure(
             "tracked",

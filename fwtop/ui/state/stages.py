@@ -167,4 +167,7 @@ def _conntrack(sample: ConntrackSample | None, seconds: float) -> tuple[str, boo
         return "not in use", False
     evicted = sample.early_drop / seconds if seconds > 0 else 0.0
     is_full = sample.fill >= _FULL or evicted > 0
-    return f"{percent(sample.fill)} full, evicting {number(evicted)}" + ("/s" if evicted else ""), is_full
+    words = f"{percent(sample.fill)} full, evicting {number(evicted)}" + ("/s" if evicted else "")
+    if sample.insert_failed:
+        words += f", {number(sample.insert_failed)} clashed"
+    return words, is_full
