@@ -185,6 +185,23 @@ async def test_a_relief_says_once_that_it_drops_nothing() -> None:
         assert run.text().count("drops nothing") == 1
 
 
+async def test_the_dialog_of_a_play_book_that_drops_nothing_says_what_it_does_instead() -> None:
+    """Shares of the attack and of clients would all be 0, and its title is cut off at 80 columns."""
+    parts = tuple(Rule("", Kind.NOTRACK, Match(protocol=17, dport=port), "", 600) for port in (53, 123))
+    summary = "conntrack play-book: don't track UDP to port 53, UDP to port 123, delete their entries"
+    rule = Rule("", Kind.HARDEN, Match(), summary, 600, playbook="conntrack", parts=parts)
+    base = spoofed()
+    relief = Proposal(1, "harden", summary, 0.0, 0.0, rule=rule, attack=base.judgement.attacks[0].title)
+    shot = replace(base, judgement=replace(base.judgement, proposals=(relief,)))
+    async with running(shot, SMALL, at="proposals") as run:
+        await run.press("1")
+        assert run.dialog == "RuleDialog"
+        text = " ".join(run.text().replace("│", " ").split())
+        assert f"effect drops nothing: {summary}" in text
+        assert "client-like" not in text
+        assert "of the attack" not in text
+
+
 async def test_many_attacks_leave_room_for_the_position_in_their_title() -> None:
     async with running(vectors(snapshot()), SMALL) as run:
         assert "protect against A–" in run.text()

@@ -69,7 +69,7 @@ def preview_on(rule: Rule, judged: Basis, allowed: Sequence[AllowedPeer] = ()) -
     total_pps = dropped_pps(dropped, rule.match, traffic, everything)
     if rule.drops_nothing:
         pps = total_pps if rule.kind is Kind.NOTRACK else 0.0
-        return Preview(0.0, 0.0, 0.0, 0.0, pps, warnings=("it drops nothing",), guess=normal.guess)
+        return Preview(0.0, 0.0, 0.0, 0.0, pps, guess=normal.guess)
     shares = [share_stopped(dropped, rule.match, traffic, finding, finding.rows) for finding in findings]
     rates = [dropped_pps(dropped, rule.match, traffic, finding.rows) for finding in findings]
     aimed = int(np.argmax(rates)) if findings else None

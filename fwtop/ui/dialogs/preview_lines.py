@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from fwtop.model.rule import Preview
+from fwtop.model.rule import Kind, Preview, Rule
 from fwtop.model.text import safe_text
-from fwtop.ui.drawing.format import number, percent
+from fwtop.ui.drawing.format import number, percent, wrap
 from fwtop.ui.drawing.style import DIM, GOOD, STRONG, TEXT, WARN, Line
 from fwtop.ui.drawing.text import LABEL, labelled, paragraph
 from fwtop.ui.lists.panels import NO_BASELINE, clients_hit
@@ -52,10 +52,10 @@ def text_lines(text: str, width: int) -> list[Line]:
     return [row for line in text.splitlines() for row in paragraph(safe_text(line, limit=2000), width)]
 
 
-def notrack_lines() -> list[Line]:
-    """Describe the effect of a rule that drops nothing."""
+def relief_lines(rule: Rule, width: int) -> list[Line]:
+    """Say what a rule that drops nothing does instead."""
+    does = "its packets stay out of the connection table" if rule.kind is Kind.NOTRACK else rule.summary
+    rows = wrap(safe_text(f"drops nothing: {does}"), width - LABEL)
     return [
-        labelled(
-            "effect", [("drops nothing: its packets stay out of the connection table", TEXT)], width=LABEL
-        )
+        labelled("effect" if place == 0 else "", [(row, TEXT)], width=LABEL) for place, row in enumerate(rows)
     ]

@@ -14,7 +14,7 @@ from fwtop.model.rule import Kind, PlanView, Preview, Rule
 from fwtop.model.text import safe_text
 from fwtop.ui.dialogs.dialog import Dialog
 from fwtop.ui.dialogs.editor import Editor
-from fwtop.ui.dialogs.preview_lines import example_lines, notrack_lines, preview_lines, text_lines
+from fwtop.ui.dialogs.preview_lines import example_lines, preview_lines, relief_lines, text_lines
 from fwtop.ui.drawing.style import ACCENT, BAD, BUTTON, BUTTON_BAD, DIM, STRONG, TEXT, TITLE, WARN, Line
 from fwtop.ui.drawing.text import paragraph
 from fwtop.ui.feed import Controls
@@ -286,8 +286,8 @@ class RuleDialog(Dialog[Decision | None], inherit_bindings=False):
             lines += paragraph(f"{prefix}{safe_text(refusal)}", width, BAD)
         if self.preview is not None:
             lines += (
-                notrack_lines()
-                if self.rule.kind is Kind.NOTRACK
+                relief_lines(self.rule, width)
+                if self.rule.drops_nothing
                 else preview_lines(self.preview, self._known())
             )
         for warning in self._warnings():
@@ -296,7 +296,7 @@ class RuleDialog(Dialog[Decision | None], inherit_bindings=False):
 
     def _rest(self, width: int) -> list[Line]:
         lines: list[Line] = []
-        if self.preview is not None and self.rule.kind is not Kind.NOTRACK:
+        if self.preview is not None and not self.rule.drops_nothing:
             lines += example_lines(self.preview)
         if self.plan is None or not self.plan.commands:
             return lines
