@@ -87,6 +87,10 @@ def weights_of(values: NDArray[Any], weight: F64) -> tuple[NDArray[np.generic], 
             return distinct + least, np.asarray(np.bincount(values, weight), np.float64)[distinct]
     if len(values) and bool((values == values[0]).all()):  # most attacks have one target
         return values[:1], np.array([float(weight.sum())])
+    if len(values) and bool((weight == weight[0]).all()):  # in a window, one packet in N was sampled
+        ordered = np.sort(values)
+        counts = _lengths(np.flatnonzero(ordered[1:] != ordered[:-1]), len(values))
+        return ordered[np.cumsum(counts) - 1], np.cumsum(weight)[counts - 1]
     order = np.argsort(values, kind="stable" if values.dtype == np.uint16 else None)
     ordered = values[order]
     new = np.ones(len(values), np.bool_)
