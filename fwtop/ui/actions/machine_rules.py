@@ -13,6 +13,7 @@ from fwtop.ui.state.ruleset import MachineRules
 
 SHOWN_SECONDS = 2.0
 HIDDEN_SECONDS = 30.0
+FIRST_SECONDS = 3.0  # until the first time while hidden: numbers, and an attack's name, come first
 
 
 class MachineRulesWatch:
@@ -35,7 +36,7 @@ class MachineRulesWatch:
         self._told = told
         self._changed = changed
         self._asking = False
-        self._asked = float("-inf")
+        self._asked = time.monotonic() + FIRST_SECONDS - HIDDEN_SECONDS
 
     def refresh(self, statuses: Sequence[RuleStatus], *, shown: bool) -> None:
         """Ask if that is due; called with every snapshot."""
