@@ -460,6 +460,34 @@ def test_firewalld_is_converted_beside_its_rules_and_gets_them_back(bench: Bench
         assert bench.state() == before
 
 
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_ufw_is_converted_beside_its_rules_and_gets_them_back(bench: Bench, variant: str) -> None:
+    """Its rules as it wrote them: two ports allowed, one address denied, SSH limited, all else dropped."""
+    victim, client = bench.pair.victim, bench.pair.attacker
+    ip("-n", client.netns, "address", "add", "10.77.0.3/24", "dev", client.interface)
+    for number, program in ((4, "iptables"), (6, "ip6tables")):
+        victim.run(f"{program}-{variant}-restore", str(RULE_SETS / f"ufw-0.36.2.ipv{number}.rules"))
+        for table in ("raw", "filter") if variant == "legacy" else ():
+            victim.run(f"{program}-{variant}", "-t", table, "-S")
+    with served(victim.netns, 80), served(victim.netns, 81), bench.connect() as guardian:
+        bench.path(4), bench.path(6)
+        before = bench.state()
+
+        def verdicts() -> list[object]:
+            web = [fetched(client.netns, victim.ipv4, 80, 0.5, end) == SIZE for end in ENDS]
+            web.append(fetched(client.netns, victim.ipv6, 80) == SIZE)
+            closed = fetched(client.netns, victim.ipv4, 81, 0.3)
+            return [*web, closed, bench.path(4).passes(), bench.path(6).passes()]
+
+        assert verdicts() == [True, False, True, -1, True, True]
+        rule_id = apply(guardian, planned(bench))
+        assert verdicts() == [True, False, True, -1, True, True]
+        with inside(bench.netns):
+            assert not {80, 5353} & {entry.dport for entry in ctnetlink.sample(100)}
+        guardian.demand(Undo((rule_id,)))
+        assert bench.state() == before
+
+
 def test_real_flows_are_replayed_and_those_that_would_break_are_named(bench: Bench) -> None:
     """A limit on new flows lets all of one pass; of datagrams without state, which all are new, some."""
     victim, client = bench.pair.victim, bench.pair.attacker
