@@ -50,6 +50,7 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
     "kind": unknown_kind,
     "column": no_such_column,
     "removed": lambda path: path.unlink(),
+    "empty": lambda path: path.write_bytes(b""),
 }
 
 
@@ -94,14 +95,15 @@ def test_running_guardian_ends_rules_whatever_happens_to_its_journal(bench: Benc
     assert (bench.state(), value(bench)) == (before, 30)
 
 
-def test_rules_without_any_record_are_read_from_the_kernel(bench: Bench) -> None:
+@pytest.mark.parametrize("content", [b"nothing of the kind" * 1000, b""])
+def test_rules_without_any_record_are_read_from_the_kernel(bench: Bench, content: bytes) -> None:
     """Neither the journal nor the copy in /run is left: sets name the rules and say how long they last."""
     with bench.connect() as guardian:
         both, *others = (
             apply(guardian, rule) for rule in (bench.block_rule(4, 6), LIMIT, NFTABLES, SYNPROXY)
         )
     bench.kill_guardian()
-    (bench.directory / "journal.db").write_bytes(b"nothing of the kind" * 1000)
+    (bench.directory / "journal.db").write_bytes(content)
     for left in bench.directory.glob("state-*"):
         shutil.rmtree(left)
     with bench.connect() as successor:

@@ -166,7 +166,7 @@ class Database:
 
     def _connect(self, path: Path) -> sqlite3.Connection | None:
         """Open the file, or replace a damaged one; None if it can't be written (`_unwritable` says why)."""
-        self.lost = not path.exists()
+        self.lost = not path.exists() or not path.stat().st_size  # a crash leaves an empty file easily
         aside: Path | None = None
         try:
             found = path.stat().st_ino if path.exists() else 0
