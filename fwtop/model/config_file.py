@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fwtop.model.text import safe_text
+
+_MOST_BYTES = 1 << 20  # the guardian's memory is locked, and a table takes many times its text
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +21,21 @@ class ConfigText:
     path: str
     text: str
     wrong: str = ""
+
+
+def read_regular(path: Path, most_bytes: int = -1) -> bytes:
+    """Return a file's content; raises OSError.
+
+    Anything else than a regular file is refused: a FIFO would be waited for, a device may have no end.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    with open(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "it is no regular file")
+        content = file.read(most_bytes + 1 if most_bytes >= 0 else -1)
+    if 0 <= most_bytes < len(content):
+        raise OSError(errno.EFBIG, f"it has more than {most_bytes:,} bytes")
+    return content
 
 
 def table_of(file: ConfigText) -> tuple[dict[str, Any], tuple[str, ...]]:
@@ -36,7 +56,7 @@ def table_of(file: ConfigText) -> tuple[dict[str, Any], tuple[str, ...]]:
 def read_table(path: Path) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Read and parse a file; one that is not there is an empty table."""
     try:
-        file = ConfigText(str(path), path.read_text("utf-8"))
+        file = ConfigText(str(path), read_regular(path, _MOST_BYTES).decode("utf-8"))
     except FileNotFoundError:
         return {}, ()
     except (OSError, ValueError) as error:

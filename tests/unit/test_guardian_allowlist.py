@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -167,6 +168,14 @@ def test_allow_file_names_its_bad_lines(tmp_path: Path) -> None:
 
 def test_missing_allow_file_is_an_empty_one(tmp_path: Path) -> None:
     assert allowlist.read_allow_file(tmp_path / "none") == ([], [])
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: os.symlink("/dev/zero", path)])
+def test_what_is_no_file_is_told_and_not_waited_for(tmp_path: Path, make: Callable[[Path], None]) -> None:
+    make(tmp_path / "allow")
+    found, (warning,) = allowlist.read_allow_file(tmp_path / "allow")
+    assert not found
+    assert "allow is ignored (" in warning
 
 
 MOSH = (

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -131,6 +133,31 @@ def test_everything_wrong_with_the_limits_file_is_told(tmp_path: Path) -> None:
         "false",
         "max_bloked_share",
     ]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        os.mkfifo,
+        os.mkdir,
+        lambda path: path.symlink_to("/dev/zero"),
+        lambda path: path.write_bytes(b"max_blocked_share = 0.1\n#" + bytes(2 << 20)),
+        lambda path: path.write_bytes(b"max_blocked_share = 0.1 # \xe9"),
+        lambda path: path.write_bytes(b"x = " + b"[" * 100_000),
+        lambda path: path.write_bytes(b"max_blocked_share = nan"),
+        lambda path: path.write_bytes(b"max_blocked_share = true"),
+        lambda path: path.write_bytes(b"[max_blocked_share]"),
+        lambda path: path.write_bytes(b"[[access]]\nread = ['root']"),
+    ],
+)
+def test_limits_file_of_any_nonsense_is_told_in_a_line_and_waited_for_never(
+    tmp_path: Path, make: Callable[[Path], object]
+) -> None:
+    file = tmp_path / "guard.toml"
+    make(file)
+    limits, warnings = read_limits(file)
+    assert (limits.max_blocked_share, limits.console_may_force, limits.access.granted) == (0.5, False, False)
+    assert ["guard.toml" in text and "\n" not in text for text in warnings] == [True]
 
 
 def test_time_servers_of_the_usual_files(tmp_path: Path) -> None:

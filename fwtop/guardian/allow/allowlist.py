@@ -33,6 +33,7 @@ from fwtop.model.addresses.roles import (
     Passes,
     Role,
 )
+from fwtop.model.config_file import read_regular
 from fwtop.model.rule import Rule
 from fwtop.model.text import safe_text
 
@@ -267,8 +268,15 @@ def read_allow_file(path: Path) -> tuple[list[Allowed], list[str]]:
 
 @lru_cache(maxsize=1)
 def _read_allow_file(path: Path, _: tuple[int, ...] | None) -> tuple[list[Allowed], list[str]]:
-    found, warnings = [], []
-    for number, line in enumerate(_lines(str(path)), 1):
+    found: list[Allowed] = []
+    warnings: list[str] = []
+    try:
+        lines = _text(path).splitlines()
+    except FileNotFoundError:
+        return found, warnings
+    except OSError as error:
+        return found, [safe_text(f"{path} is ignored ({error.strerror}): it lists nobody")]
+    for number, line in enumerate(lines, 1):
         text = line.partition("#")[0].strip()
         if not text:
             continue
@@ -348,6 +356,10 @@ def _address(text: str) -> Prefix | None:
 
 def _lines(name: str) -> list[str]:
     try:
-        return Path(name).read_text(errors="replace").splitlines()
+        return _text(Path(name)).splitlines()
     except OSError:
         return []
+
+
+def _text(path: Path) -> str:
+    return read_regular(path).decode(errors="replace")

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from fwtop.model.addresses.address import Prefix
+from fwtop.model.config_file import read_regular
 
 NTP_PORT = 123
 _FILES = (
@@ -33,7 +34,7 @@ def configured_time_servers(root: Path = Path("/")) -> list[Prefix]:
     for pattern in _FILES:
         for file in sorted(root.glob(pattern.removeprefix("/"))):
             try:
-                text = file.read_text(errors="replace")
+                text = read_regular(file).decode(errors="replace")
             except OSError:
                 continue
             found += [address for line in text.splitlines() for address in _addresses(line)]
