@@ -277,8 +277,11 @@ def rules_of(guardian: GuardianClient, *, finished: bool = False) -> dict[str, d
     return {item["rule"]["id"]: item for item in rules}
 
 
-def run_console(bench: Bench, program: str) -> subprocess.Popen:
-    """Start a process that connects as a console, does `program` with `guardian`, says ready and waits."""
+def run_console(bench: Bench, program: str, before: tuple[str, ...] = ()) -> subprocess.Popen:
+    """Start a process that connects as a console, does `program` with `guardian`, says ready and waits.
+
+    `before` comes before its argv: a program that starts another one.
+    """
     text = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
         "from pathlib import Path\n"
@@ -293,7 +296,7 @@ def run_console(bench: Bench, program: str) -> subprocess.Popen:
     import sys
 
     console = subprocess.Popen(
-        [sys.executable, "-c", text, root, bench.netns, str(bench.directory), *bench.arguments()],
+        [*before, sys.executable, "-c", text, root, bench.netns, str(bench.directory), *bench.arguments()],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

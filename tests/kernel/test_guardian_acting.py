@@ -13,7 +13,7 @@ from test_tc_rules import rules as rules_at_tc
 from xdp_bench import XdpBench
 
 from fwtop.model.errors import FwtopError
-from fwtop.model.protocol import Keep, Repair, Undo
+from fwtop.model.protocol import Apply, Keep, Repair, Undo
 from fwtop.model.rule import Kind, Match, Rule, Setting
 from fwtop.xdp import attach
 from tests.kernel.wire import inside
@@ -28,13 +28,17 @@ SOURCE = {
     "jump_deleted": "iptables-{variant} -t raw -D PREROUTING -j FWTOP",
     "chain_flushed": "iptables-{variant} -t raw -F FWTOP",
     "rules_flushed": "iptables-{variant} -t raw -F FWTOP-SOURCES",
+    "first_line_replaced": "iptables-{variant} -t raw -R FWTOP 1 -p udp -j ACCEPT",
     "foreign_accept": "iptables-{variant} -t raw -I PREROUTING -p udp -j ACCEPT",
-    "set_flushed": "ipset flush fwtop-1-4",
+    "foreign_goto": "iptables-{variant} -t raw -I PREROUTING -p udp -g THEIRS",  # which has no lines
+    "set_flushed": "ipset flush fwtop-1-{family}",
 }
 NFT = {
     "ruleset_flushed": "nft flush ruleset",
     "chain_flushed": "nft flush chain netdev fwtop rules",
     "switch_flushed": "nft flush set netdev fwtop r1-on",
+    "dormant": "nft add table netdev fwtop { flags dormant ; }",
+    "foreign_accept": "nft insert rule netdev fwtop in-{v0} meta l4proto udp accept",
 }
 
 
@@ -45,10 +49,16 @@ def is_told(bench: Bench, guardian, rule_id: str, poll_until: Callable[..., obje
 
 
 def check(
-    bench: Bench, rule: Rule, damage: Callable[[], object], poll_until, *, refilled: bool = False
+    bench: Bench,
+    rule: Rule,
+    damage: Callable[[], object],
+    poll_until,
+    *,
+    family: int = 4,
+    refilled: bool = False,
 ) -> None:
     """Break a provisional rule: told, not confirmed, repaired, confirmed, and gone without a trace."""
-    path = bench.path(4)
+    path = bench.path(family)
     with bench.connect() as guardian:
         rule_id = apply(guardian, rule, 30)
         assert rules_of(guardian)[rule_id]["acting"]
@@ -70,19 +80,63 @@ def check(
         assert path.passes(wait_s=10)
 
 
+@pytest.mark.parametrize("family", [4, 6])
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("how", SOURCE)
-def test_rule_in_table_raw(bench: Bench, variant: str, how: str, poll_until) -> None:
+def test_rule_in_table_raw(bench: Bench, variant: str, how: str, family: int, poll_until) -> None:
     use_variant(bench, variant)
-    words = SOURCE[how].format(variant=variant).split()
+    program = "iptables" if family == 4 else "ip6tables"
+    bench.pair.victim.run(f"{program}-{variant}", "-t", "raw", "-N", "THEIRS")
+    words = SOURCE[how].replace("iptables", program).format(variant=variant, family=family).split()
     refilled = how == "set_flushed"
-    check(bench, bench.block_rule(4), lambda: bench.pair.victim.run(*words), poll_until, refilled=refilled)
+    rule = bench.block_rule(family)
+    check(bench, rule, lambda: bench.pair.victim.run(*words), poll_until, family=family, refilled=refilled)
 
 
+@pytest.mark.parametrize("family", [4, 6])
 @pytest.mark.parametrize("how", NFT)
-def test_rule_at_netdev_ingress(bench: Bench, how: str, poll_until) -> None:
+def test_rule_at_netdev_ingress(bench: Bench, how: str, family: int, poll_until) -> None:
+    index = bench.pair.victim.run("cat", "/sys/class/net/v0/ifindex").stdout.strip()
+    words = NFT[how].replace("{v0}", index).split()
+    rule = Rule("", Kind.NFTABLES, Match(family=family, protocol=17, dport=PORT), "x", 60)
+    check(bench, rule, lambda: bench.pair.victim.run(*words), poll_until, family=family)
+
+
+@pytest.mark.parametrize("family", [4, 6])
+def test_dormant_table_raw_is_told_and_left_to_its_owner(bench: Bench, family: int, poll_until) -> None:
+    """It holds others' rules, too, which only they can want back."""
+    victim, table = bench.pair.victim, ("ip6" if family == 6 else "ip", "raw")
+    with bench.connect() as guardian:
+        rule_id = apply(guardian, bench.block_rule(family))
+        victim.run("nft", "add", "table", *table, "{ flags dormant ; }")
+        assert "dormant: 'nft add table" in is_told(bench, guardian, rule_id, poll_until)
+        with pytest.raises(FwtopError, match="does not act"):
+            guardian.demand(Keep(rule_id))
+        for refused in (Repair(rule_id), Apply(bench.block_rule(family).to_dict(), 0)):
+            with pytest.raises(FwtopError, match=f"'nft add table {table[0]} raw' wakes it"):
+                guardian.demand(refused)
+        victim.run("nft", "add", "table", *table)
+        poll_until(lambda: rules_of(guardian)[rule_id]["acting"], TOLD_SECONDS)
+        victim.run("nft", "add", "table", *table, "{ flags dormant ; }")
+        guardian.demand(Undo(all=True))
+    assert "FWTOP" not in victim.run("nft", "list", "ruleset").stdout
+
+
+@pytest.mark.parametrize("how", ["undo", "successor"])
+def test_dormant_table_of_fwtop_keeps_no_rule_from_ending(bench: Bench, how: str) -> None:
+    """nft 1.0.6 prints half a document of JSON for such a table."""
     rule = Rule("", Kind.NFTABLES, Match(family=4, protocol=17, dport=PORT), "x", 60)
-    check(bench, rule, lambda: bench.pair.victim.run(*NFT[how].split()), poll_until)
+    with bench.connect() as guardian:
+        rule_id = apply(guardian, rule)
+        bench.pair.victim.run("nft", "add", "table", "netdev", "fwtop", "{ flags dormant ; }")
+        if how == "undo":
+            guardian.demand(Undo((rule_id,)))
+    if how == "successor":
+        bench.kill_guardian()
+        with bench.connect() as guardian:
+            assert list(rules_of(guardian)) == [rule_id]
+            guardian.demand(Undo(all=True))
+    assert "fwtop" not in bench.pair.victim.run("nft", "list", "ruleset").stdout
 
 
 def test_emptied_source_set_at_netdev_ingress(bench: Bench, poll_until) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 from pathlib import Path
 
 import pytest
-from guardian_bench import Bench, apply, inside, kill, rules_of, use_variant
+from guardian_bench import Bench, apply, inside, kill, rules_of, run_console, use_variant
 
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import Undo
@@ -56,19 +57,52 @@ def test_native_rule_in_table_raw_keeps_nothing_from_ending(bench: Bench, how: s
     assert "fwtop" not in bench.pair.victim.run("ipset", "list", "-n").stdout
 
 
+JUMPS = """*raw
+-A PREROUTING -j FWTOP
+-I PREROUTING 1 -p udp -m comment --comment "to -j FWTOP" -j FWTOP
+-I PREROUTING 1 -p udp -m multiport --dports 1,2 -g FWTOP-RULES
+COMMIT
+"""
+
+
+@pytest.mark.parametrize("family", [4, 6])
 @pytest.mark.parametrize("variant", ["nft", "legacy"])
-def test_second_jump_keeps_no_rule_from_ending(bench: Bench, variant: str) -> None:
+def test_more_jumps_keep_no_rule_from_ending(bench: Bench, variant: str, family: int) -> None:
     use_variant(bench, variant)
-    before, victim, path = bench.state(), bench.pair.victim, bench.path(4)
+    before, victim, path = bench.state(), bench.pair.victim, bench.path(family)
     with bench.connect() as guardian:
-        apply(guardian, bench.block_rule(4))
+        apply(guardian, bench.block_rule(family))
         saved = bench.directory / "saved"
-        saved.write_text("*raw\n-A PREROUTING -j FWTOP\n-I PREROUTING 1 -p udp -j FWTOP\nCOMMIT\n")
-        victim.run("sh", "-c", f"iptables-{variant}-restore --noflush < {saved}")
+        saved.write_text(JUMPS)
+        program = f"ip{'6' if family == 6 else ''}tables-{variant}-restore"
+        victim.run("sh", "-c", f"{program} --noflush < {saved}")
         assert not path.passes()
         guardian.demand(Undo(all=True))
         assert path.passes(wait_s=10)
     assert bench.state() == before
+
+
+def test_lock_of_another_program_keeps_no_rule_from_ending(bench: Bench, poll_until) -> None:
+    """Legacy tables have one lock on the whole machine, which a stopped iptables holds for ever."""
+    use_variant(bench, "legacy")
+    before, victim, lock = sysctl(bench), bench.pair.victim, bench.directory / "xtables.lock"
+    lock.touch()
+    own_lock = f'mount --bind {lock} /run/xtables.lock && exec "$0" "$@"'  # others' tests have theirs
+    Path("/run/xtables.lock").touch()
+    with run_console(bench, "", ("unshare", "--mount", "sh", "-c", own_lock)) as console:
+        with bench.connect() as guardian, lock.open() as held:
+            apply(guardian, bench.block_rule(4, 6))
+            apply(guardian, set_sysctl(bench))
+            fcntl.flock(held, fcntl.LOCK_EX)
+            guardian.demand(Undo(all=True), timeout=25)
+            assert rules_of(guardian) == {}
+            assert all(bench.path(family).passes(wait_s=10) for family in (4, 6))
+            assert sysctl(bench) == before
+        with bench.connect() as guardian:
+            saved = ("iptables-legacy-save", "-t", "raw")
+            poll_until(lambda: "FWTOP" not in victim.run(*saved).stdout)
+            assert "fwtop" not in victim.run("ipset", "list", "-n").stdout
+        console.communicate("")
 
 
 def test_rule_ends_although_its_lines_cannot_be_removed(bench: Bench, poll_until) -> None:
@@ -83,6 +117,8 @@ def test_rule_ends_although_its_lines_cannot_be_removed(bench: Bench, poll_until
         guardian.demand(Undo(all=True))
         assert rules_of(guardian) == {}
         assert path.passes(wait_s=10)
+        assert "fwtop" not in victim.run("ipset", "list", "-n").stdout
+        assert "match set" not in victim.run("nft", "list", "table", "ip", "raw").stdout
         victim.run("nft", "delete map ip raw ways")
         victim.run("nft", "delete chain ip raw THEIRS")
     with bench.connect() as guardian:

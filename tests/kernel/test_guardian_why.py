@@ -129,7 +129,7 @@ def test_emptied_set_and_flushed_chain_are_named(bench: Bench) -> None:
         rule_id = apply(guardian, bench.block_rule(4))
         bench.pair.victim.run("ipset", "flush", f"fwtop-{rule_id}-4")
         said = why(guardian, rule_id)
-        assert f"set fwtop-{rule_id}-4 is empty: somebody deleted them; 'fwtop repair {rule_id}'" in said
+        assert f"set fwtop-{rule_id}-4 is empty: somebody deleted elements; 'fwtop repair {rule_id}'" in said
         bench.pair.victim.run("iptables-nft", "-t", "raw", "-F", "FWTOP-SOURCES")
         assert "its line is gone from chain FWTOP-SOURCES (IPv4)" in why(guardian, rule_id)
 

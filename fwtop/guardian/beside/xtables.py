@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fwtop.guardian.objects.spec import BESIDE
-from fwtop.kernel.netfilter.iptables import LEGACY, Variant
+from fwtop.kernel.netfilter.iptables import LEGACY, LOCK_SECONDS, REMOVAL_LOCK_SECONDS, Variant
 from fwtop.kernel.procfs import read_text
 from fwtop.kernel.programs import run
 from fwtop.model.rule import Match
@@ -56,7 +56,7 @@ class Inserts:
         for family in FAMILIES:
             mine = [line for line in self.read(family) if _rule_of(line) in rule_ids]
             doomed = sorted(mine, key=lambda line: (line.chain, -line.number))
-            self._apply(family, [f"-D {line.chain} {line.number}" for line in doomed])
+            self._apply(family, [f"-D {line.chain} {line.number}" for line in doomed], REMOVAL_LOCK_SECONDS)
 
     def found(self, rule_id: str) -> int:
         """Return how many lines of a rule there are; raises FwtopError."""
@@ -69,9 +69,9 @@ class Inserts:
         save = [*self.variant.save(family)[:-1], "filter"]
         return [*parse_lines(run(save), family)]
 
-    def _apply(self, family: int, lines: list[str]) -> None:
+    def _apply(self, family: int, lines: list[str], lock_seconds: int = LOCK_SECONDS) -> None:
         if lines:
-            run(self.variant.restore(family), text="\n".join(["*filter", *lines, "COMMIT", ""]))
+            run(self.variant.restore(family, lock_seconds), text="\n".join(["*filter", *lines, "COMMIT", ""]))
 
 
 def _rule_of(line: Line) -> str:

@@ -16,7 +16,7 @@ from fwtop.guardian.objects.chain_text import changed_chain
 from fwtop.guardian.objects.installer import Kernel
 from fwtop.guardian.objects.nft_words import NftRule
 from fwtop.guardian.objects.spec import HEAD_CHANGED, HOOK_CHAINS, KernelObjects
-from fwtop.guardian.objects.table_state import TableState, parse_save
+from fwtop.guardian.objects.table_state import TABLE, TableState, parse_save, wake_command
 from fwtop.kernel.netfilter import ipset, nf_tables
 from fwtop.kernel.netfilter.iptables import NFT
 from fwtop.kernel.programs import run
@@ -148,8 +148,8 @@ class Acting:
                 return Shortfall(f"set {name} is gone")
             whole = self._sizes.setdefault(name, size) if size else self._sizes.get(name, 1)
             if size < whole:
-                missing = f"holds {size:,} of its {whole:,} elements" if size else "is empty"
-                return Shortfall(f"set {name} {missing}: somebody deleted them", elements_only=True)
+                now = f"holds {size:,} of its {whole:,} elements" if size else "is empty"
+                return Shortfall(f"set {name} {now}: somebody deleted elements", elements_only=True)
         return None
 
     def _allow_short(self, item: Expected, sizes: dict[str, int]) -> Shortfall | None:
@@ -186,6 +186,8 @@ class Acting:
             if len(mine) < count:
                 gone = "its line is" if count == 1 else f"{count - len(mine)} of its {count} lines are"
                 return f"{gone} gone from chain {chain} (IPv{family})"
+            if state.dormant:
+                return f"table {TABLE} (IPv{family}) is dormant: {wake_command(family)} wakes it"
             if entry not in state.hook_position:
                 return f"nothing jumps to chain {entry} (IPv{family}) any more"
             if changed := changed_chain(state, family, hook):
@@ -214,7 +216,8 @@ class Acting:
             return None
         try:
             saved = run(self._kernel.chains.variant.save(family), timeout=_SAVE_SECONDS)
-            return parse_save(saved), parse_lines(saved, family)
+            dormant = self._kernel.chains.is_dormant(family)
+            return replace(parse_save(saved), dormant=dormant), parse_lines(saved, family)
         except FwtopError:
             if time.monotonic() - now >= _SAVE_SECONDS:
                 self._slow_until = time.monotonic() + _SLOW_PAUSE_SECONDS

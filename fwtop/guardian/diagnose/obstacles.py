@@ -17,6 +17,7 @@ from fwtop.guardian.objects.sets import PREFIX
 from fwtop.guardian.objects.spec import (
     HOOK_CHAINS,
     LISTED_CHAINS,
+    OWN_CHAINS,
     PREROUTING,
     ROLE_CHAINS,
     RULE_CHAINS,
@@ -34,6 +35,7 @@ if TYPE_CHECKING:  # what a rule's state needs of this module reads no counters
     from fwtop.guardian.diagnose.readings import Reading
 
 _OURS = HOOK_CHAINS[PREROUTING]
+_OWN_CHAINS = frozenset(name for chains in OWN_CHAINS.values() for name in chains)
 _RAW_PRIORITY = -300  # linux/netfilter_ipv4.h: NF_IP_PRI_RAW
 _ENDS_CHAIN = frozenset({"ACCEPT", "DROP", "RETURN", "REJECT", "QUEUE", "NFQUEUE"})
 _ENDS_PACKET = frozenset({"DROP", "REJECT", "QUEUE", "NFQUEUE"})
@@ -196,7 +198,14 @@ def _passes(line: Line, listed: list[Line], depth: int = 0) -> bool:
     if line.target in _LETS_PASS:
         return depth == 0 or line.target != "RETURN"
     inner = [item for item in listed if item.chain == line.target]
+    if depth == 0 and _leaves(line):
+        return not any(item.target in _ENDS_PACKET and item.words[0] == "-j" for item in inner)
     return depth <= _DEEPEST and any(_passes(item, listed, depth + 1) for item in inner)
+
+
+def _leaves(line: Line) -> bool:
+    """Return whether a line of a hook goes to a chain of others, from which no packet returns to the hook."""
+    return "-g" in line.words and line.target not in _OWN_CHAINS
 
 
 def _may_meet(line: Line, rule: Rule) -> bool:
@@ -229,6 +238,8 @@ def _takes(line: Line, now: Reading, depth: int = 0) -> bool:
     """Return whether a line can keep a packet from the ones after it, in the chains it jumps to as well."""
     if line.target in _ENDS_CHAIN:
         return depth == 0 or line.target != "RETURN"
+    if depth == 0 and _leaves(line):
+        return True
     if depth > 8 or not line.target:
         return False
     inner = [item for item in now.lines if (item.table, item.chain) == (line.table, line.target)]

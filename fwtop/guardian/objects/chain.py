@@ -11,10 +11,19 @@ from dataclasses import dataclass, replace
 
 from fwtop.guardian.objects.chain_text import add_text, native_removal, remove_text
 from fwtop.guardian.objects.spec import HOOK_CHAINS, ChainLine
-from fwtop.guardian.objects.table_state import REFUSAL, TABLE, TableState, parse_save, read_nft, read_own
+from fwtop.guardian.objects.table_state import (
+    REFUSAL,
+    TABLE,
+    TableState,
+    is_dormant,
+    parse_save,
+    read_nft,
+    read_own,
+    wake_command,
+)
 from fwtop.kernel.netfilter import nf_tables
-from fwtop.kernel.netfilter.iptables import NFT, Variant
-from fwtop.kernel.programs import run
+from fwtop.kernel.netfilter.iptables import LOCK_SECONDS, LOCKED, NFT, REMOVAL_LOCK_SECONDS, Variant
+from fwtop.kernel.programs import CommandError, run
 from fwtop.model.errors import FwtopError
 
 _ATTEMPTS = 3
@@ -37,6 +46,10 @@ class Chains:
             return parse_save(run(self.variant.save(family)))
         return read_nft(family)
 
+    def is_dormant(self, family: int) -> bool:
+        """Return whether somebody switched table raw off: packets pass none of its chains then."""
+        return self.variant.name == NFT and is_dormant(family)
+
     def own_lines(self, family: int) -> TableState:
         """Read only our chains, but not what leads to them."""
         if self.variant.name != NFT:
@@ -57,6 +70,9 @@ class Chains:
             for loose in nf_tables.unhooked_chains(family, TABLE) & HOOK_CHAINS.keys():
                 line = f"chain {loose} of table raw (IPv{family}) is no base chain: no packet passes it"
                 raise FwtopError(f"{line}; nothing was changed", 3)
+            if state.dormant:
+                line = f"table raw (IPv{family}) is dormant: no packet passes it; nothing was changed"
+                raise FwtopError(f"{line}; {wake_command(family)} wakes it", 3)
         return state
 
     def native_chains(self, family: int) -> frozenset[str] | None:
@@ -98,36 +114,45 @@ class Chains:
         """Delete the lines of rules, and fwtop's chains with the last one; returns whether nothing is left.
 
         `before` is what `native_chains` said before the first rule: what was not there then goes too,
-        if nobody else uses it now. Removing what is not there is no error.
+        if nobody else uses it now. Removing what is not there is no error. Raises FwtopError; chains that
+        somebody else's rule keeps in place are empty then.
         """
         for attempt in range(_ATTEMPTS):
             state = self.read(family)
             try:
                 if not self._remove_once(family, state, rule_ids):
                     break
-            except FwtopError:
+            except FwtopError as error:
+                if isinstance(error, CommandError) and error.status == LOCKED:
+                    raise
                 if attempt == _ATTEMPTS - 1:  # otherwise somebody changed the table meanwhile
+                    self._remove_once(family, state, rule_ids, keep_chains=True)
                     raise
         if state.chains:
             return False
         self._leave_as_before(family, state, before)
         return True
 
-    def _remove_once(self, family: int, state: TableState, rule_ids: set[str]) -> bool:
-        """Remove the lines of rules that `state` lists; returns whether there were any."""
+    def _remove_once(
+        self, family: int, state: TableState, rule_ids: set[str], *, keep_chains: bool = False
+    ) -> bool:
+        """Remove the lines of rules that `state` lists; returns whether there were any.
+
+        `keep_chains`: chains that no rule uses any more are emptied, and those that jump to them left alone.
+        """
         if state.by_handle:
-            lines = native_removal(state, family, rule_ids)
+            lines = native_removal(state, family, rule_ids, keep_chains=keep_chains)
             if lines:
                 run(["nft", "-f", "-"], text="\n".join(lines) + "\n")
             return bool(lines)
-        text = remove_text(state, rule_ids)
+        text = remove_text(state, rule_ids, keep_chains=keep_chains)
         if text:
-            self.apply(family, text)
+            self.apply(family, text, REMOVAL_LOCK_SECONDS)
         return bool(text)
 
-    def apply(self, family: int, transaction: str) -> None:
+    def apply(self, family: int, transaction: str, lock_seconds: int = LOCK_SECONDS) -> None:
         """Run one transaction; raises FwtopError with what iptables said."""
-        run(self.variant.restore(family), text=transaction)
+        run(self.variant.restore(family, lock_seconds), text=transaction)
 
     def _leave_as_before(self, family: int, state: TableState, before: frozenset[str] | None) -> None:
         if self.variant.name != NFT or before == _ALL_THERE:

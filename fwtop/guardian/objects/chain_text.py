@@ -77,7 +77,9 @@ def changed_chain(state: TableState, family: int, hook: str) -> str:
 
 
 def _has_head(there: list[Listed], head: list[str]) -> bool:
-    return [line.number for line in there if not line.rule_id] == list(range(1, len(head) + 1))
+    """Return whether a chain begins with its own lines, by what they lead to: what a match prints differs."""
+    wanted = [(number, text.rpartition(" ")[2]) for number, text in enumerate(head, 1)]
+    return [(line.number, line.target) for line in there if not line.rule_id] == wanted
 
 
 def _incoming_roles(family: int) -> list[str]:
@@ -189,24 +191,28 @@ def line_text(line: ChainLine, before: Listed | None = None, place: int | None =
     return " ".join(map(quote, (*how, *counters, *line.match, *line.target)))
 
 
-def remove_text(state: TableState, rule_ids: set[str]) -> str:
+def remove_text(state: TableState, rule_ids: set[str], *, keep_chains: bool = False) -> str:
     """Return the transaction that removes rules, and a hook's chains with its last one ("" if nothing).
 
-    Lines of our chains go by number, from the last: what the kernel prints of a match need not be what it
-    reads. Jumps are in chains of others, who may insert something meanwhile: all of them go by what they say.
+    `keep_chains`: the chains and the jumps to them stay, without lines. Lines of our chains go by number,
+    from the last: what the kernel prints of a match need not be what it reads. Jumps are in chains of others,
+    who may insert something meanwhile: all of them go by what they say.
     """
     kept, unused = _by_use(state, rule_ids)
     text = []
     for chain in kept:
         doomed = [line.number for line in state.chains[chain] if line.rule_id in rule_ids]
         text += [f"-D {chain} {number}" for number in reversed(doomed)]
-    text += [f"-D {jump.chain} {jump.text}" for chain in unused for jump in state.jumps.get(chain, ())]
+    if not keep_chains:
+        text += [f"-D {jump.chain} {jump.text}" for chain in unused for jump in state.jumps.get(chain, ())]
     text += [f"-F {chain}" for chain in unused]
-    text += [f"-X {chain}" for chain in unused]
+    text += [f"-X {chain}" for chain in unused if not keep_chains]
     return "\n".join(["*raw", *text, "COMMIT", ""]) if text else ""
 
 
-def native_removal(state: TableState, family: int, rule_ids: set[str]) -> list[str]:
+def native_removal(
+    state: TableState, family: int, rule_ids: set[str], *, keep_chains: bool = False
+) -> list[str]:
     """Return the same for nft, by handles: iptables refuses a table with native rules."""
     table = f"{'ip' if family == 4 else 'ip6'} {TABLE}"
     kept, unused = _by_use(state, rule_ids)
@@ -215,10 +221,10 @@ def native_removal(state: TableState, family: int, rule_ids: set[str]) -> list[s
         doomed = [line.handle for line in state.chains[chain] if line.rule_id in rule_ids]
         text += [f"delete rule {table} {chain} handle {handle}" for handle in doomed]
     for chain in unused:
-        jumps = state.jumps.get(chain, ())
+        jumps = state.jumps.get(chain, ()) if not keep_chains else ()
         text += [f"delete rule {table} {jump.chain} handle {jump.handle}" for jump in jumps]
     text += [f"flush chain {table} {chain}" for chain in unused]
-    return text + [f"delete chain {table} {chain}" for chain in unused]
+    return text + [f"delete chain {table} {chain}" for chain in unused if not keep_chains]
 
 
 def _by_use(state: TableState, rule_ids: set[str]) -> tuple[list[str], list[str]]:

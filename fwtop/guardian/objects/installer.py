@@ -249,11 +249,10 @@ class Kernel:
             except Exception as error:
                 left[name] = FwtopError.of(error)
         self._failpoints.reached(Failpoint.CHAINS_REMOVED)
-        if not left.keys() & {"netfilter", "beside"}:
-            try:
-                self._destroy_sets(rule_ids)
-            except Exception as error:
-                left["netfilter"] = FwtopError.of(error)
+        try:
+            self._destroy_sets(rule_ids)  # the kernel refuses those that lines still match
+        except Exception as error:
+            left.setdefault("netfilter", FwtopError.of(error))
         if stuck:
             raise next(iter(stuck.values()))
         for rule_id in rule_ids:
@@ -396,7 +395,7 @@ class Kernel:
                 ipset.destroy_set(name)
         for family in FAMILIES:
             mine = have & names_of(family)
-            if mine and not self.chains.own_lines(family).chains:
+            if mine and not any(self.chains.own_lines(family).chains.values()):
                 for name in sorted(mine):
                     for doomed in (name, f"{name}-new"):
                         ipset.destroy_set(doomed)

@@ -79,6 +79,8 @@ def read_table(layout: Layout) -> Table:
     """Read one of fwtop's tables; empty if it does not exist. Raises FwtopError."""
     if nf_tables.is_missing(layout.table):  # as mostly: no program needs to be started for that
         return Table()
+    if nf_tables.is_dormant(layout.table):  # nft 1.0.6 stops in the middle of its JSON
+        raise FwtopError(f"table {layout.table} is dormant, and nft can't list it")
     try:
         text = run(["nft", "-j", "-t", "list", "table", *layout.table.split()])
     except FwtopError as error:
@@ -107,6 +109,13 @@ def read_table(layout: Layout) -> Table:
     own |= {name for name in table.chains if name in _chains_of(layout) or _BASE_CHAIN.fullmatch(name)}
     table.shared = table.shared or bool((table.sets | table.chains) - own)
     return table
+
+
+def _wake(layout: Layout) -> None:
+    """Make one of fwtop's tables active again that somebody switched off; raises FwtopError."""
+    table = layout.table
+    if nf_tables.is_dormant(table) and all(nf_tables.has_set(table, name) for name in _MARKS):
+        _apply([f"add table {table}"])
 
 
 def _chains_of(layout: Layout) -> dict[str, list[str]]:
@@ -178,6 +187,7 @@ class NftTables:
 
     def install(self, rule_id: str, rule: NftRule, allow: AllowList, timeout_seconds: int) -> str:
         """Install a rule in one transaction; returns where it runs. Raises FwtopError."""
+        _wake(rule.layout)
         _apply(self._transaction(rule_id, rule, allow, timeout_seconds))
         self._note_installed(rule, allow)
         self._failpoints.reached(Failpoint.NFT)
@@ -187,6 +197,7 @@ class NftTables:
 
     def restore_missing(self, rule_id: str, rule: NftRule, allow: AllowList, timeout_seconds: int) -> None:
         """Install a rule again in place of what is left of it, in one transaction; raises FwtopError."""
+        _wake(rule.layout)
         left = removal_lines(rule.layout, read_table(rule.layout), {rule_id})
         _apply([*left, *self._transaction(rule_id, rule, allow, timeout_seconds)])
         for item in rule.sets:
@@ -269,6 +280,7 @@ class NftTables:
             raise errors[0]
 
     def _remove_from(self, layout: Layout, rule_ids: set[str]) -> None:
+        _wake(layout)
         table = read_table(layout)
         if not table.chains:
             return
@@ -294,8 +306,10 @@ class NftTables:
 
     def shortfall(self, rule_id: str, rule: NftRule) -> str:
         """Describe what the kernel lacks of a rule; "" if nothing. Raises FwtopError."""
-        layout, table = rule.layout, read_table(rule.layout)
-        where = f"table {layout.table}"
+        layout, where = rule.layout, f"table {rule.layout.table}"
+        if nf_tables.is_dormant(layout.table):
+            return f"{where} is dormant: packets pass none of its chains"
+        table = read_table(layout)
         if not self.present(rule_id, rule):
             return f"lines or sets of it are gone from {where}"
         wanted = _chains_of(layout)
@@ -311,7 +325,7 @@ class NftTables:
     def _unhooked(self, layout: Layout, table: Table) -> str:
         """Name an interface that had a base chain and has lost it; "" if none has."""
         names = {index: name for index, name in socket.if_nameindex()}
-        now = {index for index in names if table.others.get(f"in-{index}")}
+        now = {index for index in names if len(table.others.get(f"in-{index}", ())) == 1}
         before = self._hooked.setdefault(layout.table, set())
         before |= now
         lost = before & names.keys() - now
@@ -334,7 +348,9 @@ class NftTables:
         return ""
 
     def rule_ids(self) -> set[str]:
-        """Return the ids of all rules with any object in fwtop's tables."""
+        """Return the ids of all rules with any object in fwtop's tables, which are active then."""
+        for layout in LAYOUTS:
+            _wake(layout)
         self._in_use = {layout.table for layout in LAYOUTS}  # as long as they were not read
         found = {layout.table: read_table(layout).rule_ids() for layout in LAYOUTS}
         self._in_use = set()
@@ -345,6 +361,8 @@ class NftTables:
         """Return packets and bytes of each rule, summed over its counters."""
         found: dict[str, tuple[int, int]] = {}
         for layout in self._used():
+            if nf_tables.is_dormant(layout.table):
+                continue
             for rule_id, _, _, packets, size in read_table(layout).rules:
                 before = found.get(rule_id, (0, 0))
                 found[rule_id] = (before[0] + packets, before[1] + size)
@@ -419,8 +437,10 @@ class NftTables:
             raise FwtopError("no interface is up at whose ingress a rule could be; nothing was installed")
         for link in places:
             chain = f"in-{link.index}"
-            if table.others.get(chain):
+            there = table.others.get(chain, [])
+            if len(there) == 1:  # the jump
                 continue
+            lines += [f"delete rule {layout.table} {chain} handle {handle}" for handle in there]
             if not _PLAIN_NAME.fullmatch(link.name):
                 raise FwtopError(
                     f"nftables can't name interface {safe_text(link.name)!r}; nothing was installed"

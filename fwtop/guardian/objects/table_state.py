@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from fwtop.guardian.objects.spec import HOOK_CHAINS, OWN_CHAINS
 from fwtop.kernel.netfilter import ipset, nf_tables
@@ -30,6 +30,7 @@ class Listed:
     bytes: int
     handle: int = 0  # of nf_tables
     passing: bool = False  # it only lets packets pass, which is not what a rule counts
+    target: str = ""  # the chain that it jumps or goes to, or RETURN
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,7 @@ class TableState:
     """Table raw of one family, as read at one moment."""
 
     by_handle: bool = False  # it was read through nfnetlink: lines go by their handles
+    dormant: bool = False  # somebody switched it off (nft(8)): packets pass none of its chains
     base_chains: dict[str, int] = field(default_factory=dict)  # base chain → lines in it, as far as read
     chains: dict[str, list[Listed]] = field(default_factory=dict)  # own chain → its lines
     hook_position: dict[str, int] = field(default_factory=dict)  # own chain → place of its first jump, from 1
@@ -65,6 +67,20 @@ class TableState:
         return {line.rule_id for lines in self.chains.values() for line in lines if line.rule_id}
 
 
+def wake_command(family: int) -> str:
+    """Return what makes a dormant table raw active again: not fwtop's to do, as others' rules are in it."""
+    return f"'nft add table {_native(family)}'"
+
+
+def is_dormant(family: int) -> bool:
+    """Return whether somebody switched table raw of nf_tables off: packets pass none of its chains then."""
+    return nf_tables.is_dormant(_native(family))
+
+
+def _native(family: int) -> str:
+    return f"{'ip' if family == 4 else 'ip6'} {TABLE}"
+
+
 def parse_save(saved: str) -> TableState:
     """Read `iptables-save -c -t raw`."""
     if REFUSAL in saved:
@@ -79,9 +95,10 @@ def parse_save(saved: str) -> TableState:
         packets, size, chain, rest = counted.groups()
         if chain in _OWN:
             lines = state.chains.setdefault(chain, [])
-            passing = _ONLY_PASSING.search(rest) is not None
-            number = len(lines) + 1
-            lines.append(Listed(_rule_id([rest]), number, int(packets), int(size), passing=passing))
+            passing, target = _ONLY_PASSING.search(rest) is not None, _TARGET.search(rest)
+            counted_here = (len(lines) + 1, int(packets), int(size))
+            to = target[1] if target else ""
+            lines.append(Listed(_rule_id([rest]), *counted_here, passing=passing, target=to))
         else:
             state.base_chains[chain] = state.base_chains.get(chain, 0) + 1
             target = _TARGET.search(rest)
@@ -106,7 +123,8 @@ def read_own(family: int, chains: Iterable[str]) -> tuple[TableState, int]:
         for rule in nf_tables.chain_rules(family, TABLE, chain):
             rule_id = _rule_id(names.get(index, "") for index in rule.sets)
             number, counted = len(lines) + 1, (rule.packets, rule.bytes)
-            lines.append(Listed(rule_id, number, *counted, rule.handle, rule.passing))
+            target = rule.jump or ("RETURN" if rule.passing else "")
+            lines.append(Listed(rule_id, number, *counted, rule.handle, rule.passing, target))
             between += rule.jump in _OWN
     return state, between
 
@@ -115,6 +133,7 @@ def read_nft(family: int) -> TableState:
     """Read our chains and the jumps to them through nfnetlink, and no more of others' than that takes."""
     uses = nf_tables.table_chains(family, TABLE) or {}
     state, between = read_own(family, uses)
+    state = replace(state, dormant=is_dormant(family))
     missing = sum(uses[chain] - len(lines) for chain, lines in state.chains.items()) - between
     for chain in sorted(uses.keys() - state.chains.keys(), key=lambda name: (name not in HOOK_CHAINS, name)):
         for rule in nf_tables.chain_rules(family, TABLE, chain):

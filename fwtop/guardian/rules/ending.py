@@ -5,6 +5,7 @@ Neither unreadable counters, nor a full disk, nor another rule that can't be rem
 
 from __future__ import annotations
 
+import math
 import syslog
 import time
 from collections.abc import Callable
@@ -110,11 +111,15 @@ class Ending:
         self._leftovers = kernel.remove(kernel.rule_ids() - self.installing)
         kernel.compiled.sweep()
 
-    def tidy(self, now: float) -> None:
-        """Try again, from time to time, to remove what could not be removed; never raises."""
+    def tidy(self, now: float) -> float:
+        """Try again, from time to time, to remove what could not be removed; never raises.
+
+        Returns when the next try is due, CLOCK_MONOTONIC seconds; infinity: nothing is left.
+        """
         if self._leftovers and now - self._tidied_at >= TIDY_SECONDS:
             self._tidied_at = now
             self.remove_orphans()
+        return self._tidied_at + TIDY_SECONDS if self._leftovers else math.inf
 
     def remove_orphans(self) -> None:
         """Remove kernel objects that no active rule owns, and chains and sets without rules; never raises."""

@@ -308,13 +308,12 @@ class Lifecycle:
     def tick(self) -> float | None:
         """End what is due and refresh the allow-list.
 
-        Returns the seconds until the next tick, None without active rules.
+        Returns the seconds until the next tick, None without active rules and remains of others.
         """
         state, now = self._state, time.monotonic()
-        self.ending.tidy(now)
         if not self.active:
             state.allow_trouble = ""
-            return None
+            return self._until_tidy(now)
         retry = 0.0
         try:
             self.ending.end(timers.due(self.active.values(), now))
@@ -328,11 +327,15 @@ class Lifecycle:
             upkeep.renew(self, now, self.ending.log_once)
         deadline = timers.next_deadline(self.active.values())
         if deadline is None:
-            return None
+            return self._until_tidy(now)
         lists = state.known_lists
         ends = lists.tick(now) if lists is not None and not self._installing else None
-        due = min(deadline, state.allow_due(), ends if ends is not None else deadline)
+        due = min(deadline, state.allow_due(), ends if ends is not None else deadline, self.ending.tidy(now))
         return max(retry, due - time.monotonic(), 0.0)
+
+    def _until_tidy(self, now: float) -> float | None:
+        due = self.ending.tidy(now)
+        return max(due - time.monotonic(), 0.0) if due < math.inf else None
 
     def _refresh_allow(self) -> None:
         """Update the allow-list everywhere; where that fails, the log and the warnings say so."""

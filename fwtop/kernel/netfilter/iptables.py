@@ -17,6 +17,9 @@ from fwtop.model.errors import FwtopError
 NFT = "nft"
 LEGACY = "legacy"
 _TABLES = ("filter", "nat", "mangle", "raw", "security")
+LOCK_SECONDS = 10  # how long a change waits for another program that holds the lock of legacy tables
+REMOVAL_LOCK_SECONDS = 1  # the same when lines are removed that have no effect any more
+LOCKED = 4  # exit status when that was in vain (iptables/xshared.h, RESOURCE_PROBLEM)
 _MANY_RULES = 2000  # for which iptables-nft-save takes long; fwtop's own are never so many
 
 
@@ -35,12 +38,12 @@ class Variant:
         """Return the argv that prints table raw with counters, and exits with 0 even if there is none."""
         return [f"{self.program(family)}-save", "-c", "-t", "raw"]
 
-    def restore(self, family: int) -> list[str]:
+    def restore(self, family: int, lock_seconds: int = LOCK_SECONDS) -> list[str]:
         """Return the argv that applies a transaction.
 
-        Legacy exits with status 4 while another process holds its lock, unless told to wait; nft has no lock.
+        Legacy waits `lock_seconds` for another process's lock, then exits with LOCKED; nft has no lock.
         """
-        wait = ["-w", "10"] if self.name == LEGACY else []
+        wait = ["-w", str(lock_seconds)] if self.name == LEGACY else []
         return [f"{self.program(family)}-restore", "--noflush", *wait]
 
 

@@ -18,12 +18,13 @@ from fwtop.kernel.netlink import NETFILTER_HEADER_BYTES, NETLINK_NETFILTER, attr
 from fwtop.model.errors import FwtopError
 
 _FAMILIES = {4: 2, 6: 10}  # NFPROTO_IPV4, NFPROTO_IPV6
-_FAMILIES_BY_NAME = {"inet": 1, "netdev": 5}  # NFPROTO_*
+_FAMILIES_BY_NAME = {"inet": 1, "ip": 2, "netdev": 5, "ip6": 10}  # NFPROTO_*
 _SUBSYSTEM = 10 << 8  # NFNL_SUBSYS_NFTABLES
 _GETTABLE, _GETCHAIN, _GETRULE, _GETGEN = (_SUBSYSTEM | number for number in (1, 4, 7, 16))  # NFT_MSG_*
-_GETSETELEM = _SUBSYSTEM | 13
+_GETSET, _GETSETELEM = _SUBSYSTEM | 10, _SUBSYSTEM | 13
 _INTERVAL_END = 1  # NFT_SET_ELEM_INTERVAL_END
 _TABLE = 1  # NFTA_TABLE_NAME, NFTA_CHAIN_TABLE, NFTA_RULE_TABLE
+_TABLE_FLAGS, _DORMANT = 2, 1  # NFTA_TABLE_FLAGS, NFT_TABLE_F_DORMANT
 _RULE_CHAIN = 2  # NFTA_RULE_CHAIN
 _JUMP = struct.pack(">i", -3)  # NFT_JUMP
 _RETURN = struct.pack(">i", -5)  # NFT_RETURN
@@ -122,21 +123,48 @@ def unhooked_chains(family: int, table: str) -> set[str]:
 def is_missing(table: str) -> bool:
     """Say whether there is no table of a name like "netdev fwtop" for sure."""
     family, _, name = table.partition(" ")
-    request = netlink.netfilter_header(_FAMILIES_BY_NAME[family])
     try:
-        netlink.get(NETLINK_NETFILTER, _GETTABLE, request + netlink.attribute(_TABLE, name.encode() + b"\0"))
+        _table(_FAMILIES_BY_NAME[family], name)
     except OSError as error:
         return error.errno == errno.ENOENT
     return False
 
 
-def _has_table(family: int, table: str) -> bool:
-    request = netlink.netfilter_header(_FAMILIES[family]) + netlink.attribute(_TABLE, table.encode() + b"\0")
+def is_dormant(table: str) -> bool:
+    """Say whether a table like "netdev fwtop" is switched off: packets pass none of its chains then."""
+    family, _, name = table.partition(" ")
     try:
-        netlink.get(NETLINK_NETFILTER, _GETTABLE, request)
+        flags = _table(_FAMILIES_BY_NAME[family], name).get(_TABLE_FLAGS, b"")
+    except OSError:
+        return False
+    return bool(int.from_bytes(flags, "big") & _DORMANT)
+
+
+def has_set(table: str, name: str) -> bool:
+    """Say whether a table like "netdev fwtop" has a set of this name."""
+    family, _, table_name = table.partition(" ")
+    request = netlink.netfilter_header(_FAMILIES_BY_NAME[family])
+    request += netlink.attribute(_TABLE, table_name.encode() + b"\0")
+    request += netlink.attribute(2, name.encode() + b"\0")  # NFTA_SET_NAME
+    try:
+        netlink.get(NETLINK_NETFILTER, _GETSET, request)
     except OSError:
         return False
     return True
+
+
+def _has_table(family: int, table: str) -> bool:
+    try:
+        return bool(_table(_FAMILIES[family], table))
+    except OSError:
+        return False
+
+
+def _table(family: int, name: str) -> dict[int, bytes]:
+    """Return the attributes of a table (NFTA_TABLE_*); raises OSError."""
+    request = netlink.netfilter_header(family) + netlink.attribute(_TABLE, name.encode() + b"\0")
+    body = netlink.get(NETLINK_NETFILTER, _GETTABLE, request)
+    return dict(attributes(body, NETFILTER_HEADER_BYTES))
 
 
 def set_elements(table: str, name: str) -> Iterator[tuple[bytes, bool]]:
