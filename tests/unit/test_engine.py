@@ -168,6 +168,17 @@ def test_explanations_name_rivals_and_what_is_impossible() -> None:
     assert "   never  attempts of a few hosts at many closed ports: needs same port at most 0.1" in attack
 
 
+@pytest.mark.parametrize("family", ["ordinary: telemetry", "ordinary: game_server", "tool: game_queries"])
+def test_a_group_is_explained_once(family: str) -> None:
+    """Also where no packet of it belongs to a conversation, without which it is looked at again."""
+    context = context_of(draw(family, 1))
+    context.explains = True
+    find_attacks(context)
+    groups = [(one.group.cut, one.group.packets.rows.tobytes()) for one in context.explained]
+    assert groups
+    assert len(set(groups)) == len(groups)
+
+
 def test_the_verb_explains_a_capture_and_prints_no_json(tmp_path: Path) -> None:
     frames = make_frames([{"protocol": "udp", "count": 900, "dport": 9}], 2.0)
     file = tmp_path / "a.pcap"
