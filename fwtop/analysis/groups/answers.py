@@ -25,7 +25,7 @@ from fwtop.analysis.parsers.services import (
     tftp_data,
 )
 from fwtop.analysis.spoofing import Spoof
-from fwtop.analysis.window.counting import distinct_values
+from fwtop.analysis.window.counting import among
 from fwtop.analysis.window.features import Features
 from fwtop.analysis.window.traffic import UDP, Rows, flow_key, weighted_top
 from fwtop.model.rule import Match
@@ -339,9 +339,10 @@ def reflected_requests(context: AnalysisContext) -> Iterator[Group]:
 def answered(group: Group) -> list[str]:
     """Write how much this host answered, if the capture shows it."""
     traffic = group.context.traffic
-    keys = distinct_values(traffic.flow_key[group.packets.rows])
-    mine = np.isin(flow_key(traffic.outbound, reverse=True), keys) if len(traffic.outbound) else None
-    if mine is None or not mine.any():
+    if not len(traffic.outbound):
+        return []
+    mine = among(flow_key(traffic.outbound, reverse=True), traffic.flow_key[group.packets.rows])
+    if not mine.any():
         return []
     asked = float(traffic.packets.length[group.packets.rows].sum())
     factor = float(traffic.outbound.length[mine].sum()) / asked

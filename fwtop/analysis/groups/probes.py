@@ -24,7 +24,8 @@ _EPHEMERAL = 32_768
 _DRAWN = 24  # packets of a source: fewer say nothing about its source ports
 _COMMON = 8  # ports probed by half of all sources
 _LONG = 8.0  # seconds: rates of a shorter window mean little
-_SERVICES = np.array([*BY_PORT, 1812, 1813], np.uint16)
+_OF_SERVICES = np.zeros(_PORTS, np.bool_)  # by port
+_OF_SERVICES[[*BY_PORT, 1812, 1813]] = True
 _CONNECTS = 4  # ports tried beside a real connection: an application's, not a scan
 _NEW_SOURCES = 1_024  # a window with more new sources is a flood; don't remember them all
 
@@ -73,7 +74,7 @@ def _probes(context: AnalysisContext) -> np.ndarray[tuple[int], np.dtype[np.bool
     tcp = context.tcp
     packets = context.traffic.packets
     # Answers go from the port of a service to an ephemeral port (Linux: from 32,768)
-    answers = (packets.dport >= _EPHEMERAL) | (np.isin(packets.sport, _SERVICES) & (packets.dport >= 1024))
+    answers = (packets.dport >= _EPHEMERAL) | (_OF_SERVICES[packets.sport] & (packets.dport >= 1024))
     small = context.udp & (packets.payload_length <= 64) & ~answers & ~context.solicited
     asks = (tcp.syn & ~tcp.completed) | tcp.odd | (tcp.fin & ~tcp.real & ((packets.tcp_flags & 16) == 0))
     return np.asarray((asks | small) & context.unclaimed)

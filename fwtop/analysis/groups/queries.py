@@ -178,8 +178,9 @@ def subdomain_floods(group: Group) -> float:
 def query_types(group: Group) -> list[str]:
     """Write the most common query type, and what EDNS options reveal."""
     parsed = group.notes["every"]
-    types = Counter(dns.type_name(question.qtype) for question in parsed)
-    kind_of, n = types.most_common(1)[0]
+    types = Counter(question.qtype for question in parsed)
+    qtype, n = types.most_common(1)[0]
+    kind_of = dns.type_name(qtype)
     known = f"{percent(n / len(parsed))} ask for type {kind_of}"
     return [
         known if kind_of != "?" else "query types are beyond the captured bytes",

@@ -125,8 +125,9 @@ def answer_evidence(features: Features) -> tuple[list[str], bytes | None]:
     names = Counter((question.wire, question.labels) for question in parsed)
     (wire, labels), most = names.most_common(1)[0]
     whole = not any(question.cut for question in parsed)
-    types = Counter(type_name(question.qtype) for question in parsed)
-    kind, of_kind = types.most_common(1)[0]
+    types = Counter(question.qtype for question in parsed)
+    qtype, of_kind = types.most_common(1)[0]
+    kind = type_name(qtype)
     share = most / len(parsed)
     sentences = [f"{percent(of_kind / len(parsed))} answer a query of type {kind}"] if kind != "?" else []
     if share >= 0.2:
