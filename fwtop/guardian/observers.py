@@ -159,7 +159,7 @@ class Observers:
         try:
             complaints = os.memfd_create("fwtop-loader", os.MFD_CLOEXEC)
             try:
-                process, mine = child.start_with_socket(_LOADER, complaints)
+                process, mine = child.start_with_socket(_LOADER, stderr=complaints)
             except OSError:
                 os.close(complaints)
                 raise

@@ -37,14 +37,15 @@ def start(
 
 
 def start_with_socket(
-    module: str, stderr: int = subprocess.DEVNULL
+    module: str, *arguments: str, stderr: int = subprocess.DEVNULL
 ) -> tuple[subprocess.Popen[bytes], socket.socket]:
-    """Start a module with one end of a socket pair, whose descriptor is its argument; raises OSError."""
+    """Start a module with one end of a socket pair; its first argument is the descriptor. Raises OSError."""
     mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
         try:
             descriptor = theirs.fileno()
-            return start(module, str(descriptor), descriptors=[descriptor], stderr=stderr), mine
+            child = start(module, str(descriptor), *arguments, descriptors=[descriptor], stderr=stderr)
+            return child, mine
         except OSError:
             mine.close()
             raise

@@ -36,20 +36,6 @@ class Wanted:
     udp: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Heard:
-    """The headers of a packet; addresses as on the wire, ports 0 where the protocol has none."""
-
-    family: int
-    protocol: int
-    source: bytes
-    destination: bytes
-    sport: int
-    dport: int
-    ttl: int
-    payload: bytes  # of a protocol without ports: what follows the IP header
-
-
 class Overhearing:
     """A packet socket at one interface, in the namespace of the caller."""
 
@@ -71,40 +57,19 @@ class Overhearing:
         """The descriptor, to wait for."""
         return self._socket.fileno()
 
-    def packets(self, most: int) -> Iterator[Heard]:
-        """Yield up to `most` packets that have arrived; raises OSError when the interface is gone."""
+    def packets(self, most: int) -> Iterator[bytes]:
+        """Yield the beginnings of up to `most` packets, unread; raises OSError when the interface is gone."""
         for _ in range(most):
             try:
                 data, address = self._socket.recvfrom(HEADER_BYTES)
             except BlockingIOError:
                 return
-            if address[2] != socket.PACKET_OUTGOING and (heard := headers_of(data)) is not None:
-                yield heard
+            if address[2] != socket.PACKET_OUTGOING:
+                yield data
 
     def close(self) -> None:
         """Close it."""
         self._socket.close()
-
-
-def headers_of(data: bytes) -> Heard | None:
-    """Read a packet from its network header on; None where a header is not whole, or a fragment's."""
-    if len(data) >= 20 and data[0] >> 4 == 4:
-        if int.from_bytes(data[6:8], "big") & 0x1FFF:
-            return None
-        ends = data[12:16], data[16:20]
-        return _heard(4, data[9], ends, data[8], data[4 * (data[0] & 15) :])
-    if len(data) >= 40 and data[0] >> 4 == 6:
-        return _heard(6, data[6], (data[8:24], data[24:40]), data[7], data[40:])
-    return None
-
-
-def _heard(family: int, protocol: int, ends: tuple[bytes, bytes], ttl: int, rest: bytes) -> Heard | None:
-    if protocol not in (_TCP, _UDP):
-        return Heard(family, protocol, *ends, 0, 0, ttl, rest)
-    if len(rest) < 4:
-        return None
-    sport, dport = struct.unpack_from(">HH", rest)
-    return Heard(family, protocol, *ends, sport, dport, ttl, b"")
 
 
 def _filter(wanted: Wanted) -> list[_Line]:

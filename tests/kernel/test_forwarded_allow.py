@@ -5,6 +5,8 @@ The peer is operator, resolver and time server of the server behind. Every rule 
 
 from __future__ import annotations
 
+import os
+import signal
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -14,6 +16,7 @@ import pytest
 from guardian_bench import Bench, apply
 
 from fwtop.client.discovery import GuardianClient
+from fwtop.dissect.supervisor import dissector_user
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.protocol import Status, Undo
 from fwtop.model.rule import Kind, Match, RateLimit, Rule
@@ -166,6 +169,29 @@ def around(end: str) -> Prefix:
     """Return a prefix of eight addresses, which the server's is not among."""
     prefix = Prefix.parse(end)
     return Prefix(prefix.family, prefix.value >> 3 << 3, prefix.bits - 3)
+
+
+def test_the_guardian_reads_no_packet_itself(guardian: GuardianClient, talks: Talks, poll_until) -> None:
+    """A confined process of another user does; when that is killed, the guardian starts another."""
+    wait_until_learned(guardian, talks, poll_until)
+    (reader,) = readers_of(guardian)
+    lines = Path(f"/proc/{reader}/status").read_text().splitlines()
+    status = {name: value.split() for name, _, value in (line.partition(":") for line in lines)}
+    account = dissector_user()
+    assert account is not None
+    assert status["Uid"] == [str(account.pw_uid)] * 4
+    assert (status["Seccomp"], status["NoNewPrivs"], status["CapEff"]) == (["2"], ["1"], ["0" * 16])
+    os.kill(reader, signal.SIGKILL)
+    poll_until(lambda: readers_of(guardian) not in ([], [reader]), LEARNED_SECONDS)
+
+
+def readers_of(guardian: GuardianClient) -> list[int]:
+    """Return the process ids of the guardian's children that read packets."""
+    tasks = Path(f"/proc/{guardian.about['pid']}/task")
+    children = [int(word) for task in tasks.iterdir() for word in (task / "children").read_text().split()]
+    return [
+        pid for pid in children if b"fwtop.dissect.listening" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    ]
 
 
 RULES = {

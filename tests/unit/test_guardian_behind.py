@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from fwtop.dissect.conversations import Conversations, Heard, headers_of
+from fwtop.dissect.findings import encode_finding, parse_finding
 from fwtop.guardian.allow import behind
 from fwtop.guardian.allow.allowlist import AllowList
 from fwtop.guardian.allow.behind import EXPIRE_SECONDS, LOGIN_SECONDS, MOST, MOST_OF_HOST, Evidence, Learned
-from fwtop.guardian.allow.overheard import Conversations
 from fwtop.guardian.rules.guard import judge, read_limits
 from fwtop.kernel.netfilter.ctnetlink import ASSURED, DST_NAT, SEEN_REPLY, SRC_NAT, Entry
-from fwtop.kernel.overhearing import Heard, headers_of
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.roles import TCP, UDP, Conversation, Role
 from fwtop.model.rule import Kind, Match, Rule
@@ -51,7 +51,7 @@ ANSWER = heard(udp(53, 40000, b"!"), 17, RESOLVER, HOST)
 )
 def test_both_directions_must_come_from_different_sides(ports: tuple[int, int], is_learned: bool) -> None:
     evidence = Evidence()
-    ears = Conversations(evidence, (22,))
+    ears = Conversations(evidence.note, (22,))
     ears.hear(ports[0], QUESTION, 0.0)
     assert not listed(evidence)
     ears.hear(ports[1], ANSWER, 1.0)
@@ -60,7 +60,7 @@ def test_both_directions_must_come_from_different_sides(ports: tuple[int, int], 
 
 def test_a_flood_of_forged_answers_does_not_push_the_question_out() -> None:
     evidence = Evidence()
-    ears = Conversations(evidence, (22,))
+    ears = Conversations(evidence.note, (22,))
     ears.hear(INSIDE, QUESTION, 0.0)
     for at in range(5000):
         ears.hear(OUTSIDE, heard(udp(53, 40000, b"!"), 17, f"10.0.{at >> 8}.{at & 255}", HOST), 0.5)
@@ -72,7 +72,7 @@ def test_a_flood_of_forged_answers_does_not_push_the_question_out() -> None:
 def test_an_ssh_session_is_learned_by_its_ports(client: str) -> None:
     host = HOST if client == OPERATOR else "2001:db8:1::10"
     evidence = Evidence()
-    ears = Conversations(evidence, (22, 2222))
+    ears = Conversations(evidence.note, (22, 2222))
     ears.hear(OUTSIDE, heard(tcp(50123, 2222, 0x18), 6, client, host), 0.0)
     ears.hear(INSIDE, heard(tcp(2222, 50123, 0x10), 6, host, client), 0.1)
     assert listed(evidence) == {(Role.SSH, talk(client, TCP, 50123, host))}
@@ -88,7 +88,7 @@ def test_ospf_routers_are_learned_once_each_names_the_other(version: int, ends: 
     one, two = b"\1\1\1\1", b"\2\2\2\2"
     group = "224.0.0.5" if version == 2 else "ff02::5"
     evidence = Evidence()
-    ears = Conversations(evidence)
+    ears = Conversations(evidence.note)
     ears.hear(OUTSIDE, heard(hello(one, two, version=version), 89, ends[0], group), 0.0)
     ears.hear(INSIDE, heard(hello(two, version=version), 89, ends[1], group), 1.0)
     assert not listed(evidence)
@@ -100,14 +100,14 @@ def test_ospf_routers_are_learned_once_each_names_the_other(version: int, ends: 
 @pytest.mark.parametrize(("ttl", "is_learned"), [(255, True), (254, False)])
 def test_vrrp_counts_only_from_the_link(ttl: int, is_learned: bool) -> None:
     evidence = Evidence()
-    Conversations(evidence).hear(INSIDE, heard(bytes(20), 112, "10.0.0.1", "224.0.0.18", ttl=ttl), 0.0)
+    Conversations(evidence.note).hear(INSIDE, heard(bytes(20), 112, "10.0.0.1", "224.0.0.18", ttl=ttl), 0.0)
     assert bool(listed(evidence)) == is_learned
 
 
 def test_bfd_and_bgp_neighbours_are_learned() -> None:
     one, two = "10.0.0.1", "10.0.0.2"
     evidence = Evidence()
-    ears = Conversations(evidence)
+    ears = Conversations(evidence.note)
     for port, source, target in ((OUTSIDE, one, two), (INSIDE, two, one)):
         ears.hear(port, heard(udp(50000, 3784, b""), 17, source, target), 0.0)
     ears.hear(OUTSIDE, heard(tcp(179, 40000, 0x10), 6, one, two), 0.0)
@@ -235,3 +235,35 @@ def test_guard_toml_switches_it_off_and_names_ports(
     (tmp_path / "guard.toml").write_text(text)
     limits, warnings = read_limits(tmp_path / "guard.toml")
     assert (limits.learn_behind, limits.ssh_ports_behind, len(warnings)) == (learns, ports, wrong)
+
+
+FINDINGS = (
+    (Role.SSH, talk(OPERATOR, TCP, 50123, HOST)),
+    (Role.DNS, talk("2001:db8::53", UDP, 53, "2001:db8:1::10")),
+    (Role.ROUTER, talk("10.0.0.1", 89, 0, "224.0.0.5")),
+)
+
+
+@pytest.mark.parametrize(("role", "conversation"), FINDINGS)
+def test_findings_come_from_the_reader_of_packets_as_they_are(role: Role, conversation: Conversation) -> None:
+    assert parse_finding(encode_finding(role, conversation)) == (role, conversation)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        b"",
+        encode_finding(*FINDINGS[0])[:-1],
+        b"\x09" + encode_finding(*FINDINGS[0])[1:],
+        encode_finding(Role.SSH, talk(OPERATOR, UDP, 50123, HOST)),
+        encode_finding(Role.DNS, talk(RESOLVER, UDP, 54, HOST)),
+        encode_finding(Role.ROUTER, talk(RESOLVER, 47, 0, HOST)),
+        encode_finding(*FINDINGS[0])[:4] + b"\x05" + encode_finding(*FINDINGS[0])[5:],
+        encode_finding(*FINDINGS[0])[:5] + b"\x01" + encode_finding(*FINDINGS[0])[6:],
+        encode_finding(Role.SSH, talk(OPERATOR, TCP, 50123, "2001:db8::1")),
+    ],
+    ids=["none", "cut", "role", "SSH by UDP", "DNS port", "protocol", "family", "address", "two families"],
+)
+def test_a_reader_that_was_taken_over_can_say_nothing_else(message: bytes) -> None:
+    with pytest.raises(ValueError, match="not a"):
+        parse_finding(message)
