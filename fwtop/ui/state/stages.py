@@ -167,7 +167,9 @@ def _conntrack(sample: ConntrackSample | None, seconds: float) -> tuple[str, boo
         return "not in use", False
     evicted = sample.early_drop / seconds if seconds > 0 else 0.0
     is_full = sample.fill >= _FULL or evicted > 0
-    words = f"{percent(sample.fill)} full, evicting {number(evicted)}" + ("/s" if evicted else "")
+    words = [f"{percent(sample.fill)} full"]
+    if evicted or not sample.insert_failed:
+        words.append(f"evicting {number(evicted)}" + ("/s" if evicted else ""))
     if sample.insert_failed:
-        words += f", {number(sample.insert_failed)} clashed"
-    return words, is_full
+        words.append(f"{number(sample.insert_failed)} clashed")
+    return ", ".join(words), is_full
