@@ -11,6 +11,7 @@ import numpy as np
 from fwtop.analysis.context import AnalysisContext, Finding, count, plural
 from fwtop.analysis.proposals.allowed import always_pass
 from fwtop.analysis.window.features import Features
+from fwtop.analysis.window.targets import targets_of
 from fwtop.analysis.window.traffic import weighted_top
 from fwtop.model.addresses.address import Prefix, format_address
 from fwtop.model.rule import Match, Range
@@ -94,17 +95,9 @@ def _filter(match: Match, features: Features) -> Match:
 
 def _target(features: Features) -> Prefix:
     """Return the attacked address or, for carpet bombing, the prefix of all targets."""
-    packets, rows = features.traffic.packets, features.rows
-    family = int(packets.family[rows[0]])
-    mine = rows[packets.family[rows] == family]
     if features.destinations.share >= _ONE_TARGET:
         return Prefix.parse(features.target)
-    hi, lo = packets.dst_hi[mine], packets.dst_lo[mine]
-    low = (int(hi.min()) << 64) | int(lo[hi == hi.min()].min())
-    high = (int(hi.max()) << 64) | int(lo[hi == hi.max()].max())
-    bits = 32 if family == 4 else 128
-    length = bits - (low ^ high).bit_length()
-    return Prefix(family, low >> (bits - length) << (bits - length), length)
+    return targets_of(features.traffic, features.rows).prefix
 
 
 def _unhelped(others: Sequence[Proposal]) -> str:

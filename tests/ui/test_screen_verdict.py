@@ -9,10 +9,11 @@ from screen_factory import calm, conntrack_full, protected, provisional, snapsho
 from screen_parts import NOW, PPS, SECONDS, attack, block_rule, with_fates
 from screen_run import running
 
+from fwtop.model.addresses.address import Prefix
 from fwtop.model.rule import RuleStatus, State
 from fwtop.model.traffic.counters import TcpService
 from fwtop.model.traffic.flow import flow_of
-from fwtop.model.traffic.snapshot import Judgement, LedgerRow, Snapshot
+from fwtop.model.traffic.snapshot import Destination, Judgement, LedgerRow, Share, Snapshot
 from fwtop.ui.bars.rates_line import rates_line
 from fwtop.ui.bars.status_bars import HeaderState, header_lines
 from fwtop.ui.bars.verdict_line import verdict_line
@@ -220,6 +221,16 @@ def test_without_calm_before_the_attack_clients_have_no_baseline() -> None:
     assert history.before is None
     assert "clients 77/s ~ no baseline" in text(rates_line(flood, history.before, 200, []))
     assert "clients" not in text(rates_line(under_attack(), None, 200, [])), "nothing counted, nothing said"
+
+
+def test_a_machine_that_only_forwards_does_not_say_that_no_client_is_served() -> None:
+    """Its own counters know nothing of the handshakes with servers behind it."""
+    flood = served(under_attack(), 0.0, 0.0)
+    assert "clients 0/s" in text(rates_line(flood, None, 200, []))
+    server = Prefix.parse("192.0.2.10")
+    behind = Destination("192.0.2.10", Share(0.5, 0.49, 0.51, 500, 500.0, 30_000), 0.0, server, "service")
+    forwards = replace(flood, tables=replace(flood.tables, destinations=(behind,)))
+    assert "clients" not in text(rates_line(forwards, None, 200, []))
 
 
 async def test_verdict_and_rates_head_the_screen() -> None:

@@ -103,3 +103,14 @@ def test_a_carpet_is_filtered_by_the_prefix_that_it_covers() -> None:
     spoofed = found.commands[0]
     assert "spoofed" in spoofed
     assert "Top sources" not in spoofed
+
+
+def test_a_carpet_is_named_with_the_prefix_that_it_covers_and_strays_do_not_widen_it() -> None:
+    carpet = {"dport": 80, "payload": "zeros", "count": 4000, "dst": "10.10.10.0/26"}
+    stray = {"dport": 80, "payload": "zeros", "count": 1, "dst": "172.16.0.1"}
+    answers = {"sport": 80, "dport": 4000, "payload": "zeros", "count": 30, "dst": "172.16.0.9", "src": "1"}
+    carpet["src"] = answers["dst"]
+    window = make_window(make_batch(make_frames([VISITORS, carpet, stray, answers], 5.0)), 5.0, live=True)
+    attacks = Advisor().judge(window, make_tables(window)).attacks
+    named = next(attack for attack in attacks if attack.kind == "carpet_bombing")
+    assert "64 addresses in 10.10.10.0/26" in named.title

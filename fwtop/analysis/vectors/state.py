@@ -7,8 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from fwtop.analysis.context import AnalysisContext, Finding, count
-from fwtop.analysis.window.traffic import weighted_top
-from fwtop.model.addresses.address import format_address
+from fwtop.analysis.window.targets import targets_of
 from fwtop.render.numbers import percent
 
 _NAMELESS = ("udp_flood", "unknown_flood")
@@ -26,25 +25,21 @@ def carpet_bombing(context: AnalysisContext) -> list[Finding]:
     if not floods:
         return []
     rows = np.sort(np.concatenate([finding.rows for finding in floods]))
-    targets, weights = weighted_top(traffic.dest_key[rows], traffic.weight[rows])
+    weights, prefix = targets_of(traffic, rows)
     total = float(weights.sum())
-    if len(targets) < config.carpet_addresses or weights[0] / total > config.carpet_top_share:
+    if len(weights) < config.carpet_addresses or weights[0] / total > config.carpet_top_share:
         return []
     # Half of the attack must need that many addresses: one target with a few strays is no carpet
     half = int(np.searchsorted(np.cumsum(weights), total / 2)) + 1
     if half < config.carpet_addresses // 2:
         return []
-    packets = traffic.packets
-    family = int(packets.family[rows[0]])
-    low, high = int(packets.dst_lo[rows].min()), int(packets.dst_lo[rows].max())
-    hi = int(packets.dst_hi[rows[0]])
-    ends = f"{format_address(family, hi, low)} to {format_address(family, hi, high)}"
+    busiest = percent(weights[0] / total, 1)
     evidence = (
-        f"{len(targets):,} addresses ({ends}) are hit; the busiest receives {percent(weights[0] / total, 1)}",
+        f"{len(weights):,} addresses of {prefix} are hit; the busiest receives {busiest}",
         f"by {', '.join(sorted({finding.title for finding in floods}))}",
     )
     spoof = max((finding.spoof for finding in floods), key=lambda verdict: verdict.probability)
-    title = f"Carpet bombing of {len(targets):,} addresses"
+    title = f"Carpet bombing of {len(weights):,} addresses in {prefix}"
     plain = [finding for finding in floods if finding.kind in _NAMELESS]
     if len(plain) != 1:
         return [Finding("carpet_bombing", title, _NO_ROWS, 0.93, evidence, spoof, state=True)]

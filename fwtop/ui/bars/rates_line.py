@@ -88,9 +88,15 @@ def _joined(parts: list[Line]) -> Line:
 
 
 def clients_parts(snapshot: Snapshot, before: Clients | None, *, attack: bool, long: bool) -> list[Line]:
-    """Write what clients get, against before the attack; nothing where no counters tell."""
+    """Write what clients get, against before the attack; nothing where no counters tell.
+
+    The counters are of this machine's own services, so those of one that only forwards tell nothing.
+    """
     tcp = snapshot.tcp
     if tcp is None:
+        return []
+    serves = tcp.handshakes_per_s > 0 or (before is not None and before.handshakes > 0)
+    if not serves and _forwards(snapshot):
         return []
     shown: Line = [("clients ", DIM), (f"{number(tcp.handshakes_per_s)}/s", STRONG)]
     acked: Line = [("acked ", DIM), (f"{number(tcp.acknowledged_per_s)}/s", TEXT)]
@@ -102,6 +108,11 @@ def clients_parts(snapshot: Snapshot, before: Clients | None, *, attack: bool, l
         if long:
             shown.append((f" (was {number(before.handshakes)})", DIM))
     return [shown, acked] if long else [shown]
+
+
+def _forwards(snapshot: Snapshot) -> bool:
+    """Return whether services answer behind this machine."""
+    return any(row.part == "service" for row in snapshot.tables.destinations)
 
 
 def _change(now: float, before: float) -> Span:
