@@ -21,7 +21,7 @@ def carpet_bombing(context: AnalysisContext) -> list[Finding]:
     keeps its name and its share, so that shares add up to at most one.
     """
     config, traffic = context.config, context.traffic
-    floods = [finding for finding in context.findings if finding.kind != "port_scan"]
+    floods = [finding for finding in context.findings if finding.kind != "port_scan" and len(finding.rows)]
     if not floods:
         return []
     rows = np.sort(np.concatenate([finding.rows for finding in floods]))
