@@ -10,6 +10,7 @@ import contextlib
 import ctypes
 import os
 import re
+import select
 import subprocess
 import syslog
 import time
@@ -163,12 +164,15 @@ class Watchdog:
         self._told = _NOTHING
 
     def set_deadline(self, ends: float | None) -> None:
-        """Set when the next rule that changed sysctls ends: CLOCK_MONOTONIC seconds, None: none."""
+        """Set when the next rule that changed sysctls ends: CLOCK_MONOTONIC seconds, None: none.
+
+        A shell that was killed gets a successor.
+        """
         text = _NOTHING
         if ends is not None:
             uptime = float(Path("/proc/uptime").read_text(encoding="ascii").split()[0])
             text = str(int(uptime + ends - time.monotonic()))
-        if text == self._told:
+        if text == self._told and (ends is None or self._is_read()):
             return
         line = f"{text}\n".encode()
         with contextlib.suppress(OSError):  # no process to be had: the guardian's own clock is left
@@ -176,6 +180,13 @@ class Watchdog:
             if not alive and ends is not None:
                 _written(self._start(), line)
             self._told = text
+
+    def _is_read(self) -> bool:
+        """Return whether the shell still has its end of the pipe (poll(2): POLLERR without a reader)."""
+        poll = select.poll()
+        if self._pipe is not None:
+            poll.register(self._pipe, 0)
+        return self._pipe is not None and not poll.poll(0)
 
     def _start(self) -> int:
         """Start the shell, again if it was killed; returns the pipe that it reads."""

@@ -134,6 +134,11 @@ class Bench:
         """Return the shells that wait for a guardian of ours to die."""
         return [pid for pid, words in self._processes() if b"fwtop-watchdog" in words]
 
+    def the_watchdog(self, poll_until: Callable[..., object]) -> int:
+        """Wait until there is exactly one; a process that has just begun one has no command line yet."""
+        poll_until(lambda: len(self.watchdogs()) == 1)
+        return self.watchdogs()[0]
+
     def guardians(self) -> list[int]:
         """Return our guardians that run, connected to or not."""
         return [pid for pid, words in self._processes() if b"fwtop-watchdog" not in words]

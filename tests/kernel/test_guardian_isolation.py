@@ -111,7 +111,7 @@ def test_end_of_the_service_that_started_it_does_not_end_it(
         with bench.connect() as guardian:
             apply(guardian, sysctl_rule(3))
             pid = int(guardian.about["pid"])
-            (watchdog,) = bench.watchdogs()
+            watchdog = bench.the_watchdog(poll_until)
         assert console.pid in map(int, (service_cgroup / "cgroup.procs").read_text().split())
         own = re.search(r"^0::(/fwtop-guardian-\S+)", Path(f"/proc/{pid}/cgroup").read_text(), re.MULTILINE)
         assert own

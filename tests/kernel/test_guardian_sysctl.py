@@ -99,19 +99,24 @@ def test_unconfirmed_value_of_a_killed_guardian_is_given_back_in_its_time(bench:
 
 def test_a_watchdog_that_was_killed_gets_a_successor(bench: Bench, poll_until) -> None:
     with bench.connect() as guardian:
-        apply(guardian, rule(udp=10))
-        (first,) = bench.watchdogs()
+        apply(guardian, rule(ttl=20, udp=10))
+        first = bench.the_watchdog(poll_until)
         os.kill(first, signal.SIGKILL)
-        poll_until(lambda: not bench.watchdogs())
-        apply(guardian, rule(ttl=30, cookies=2))
-        assert len(bench.watchdogs()) == 1
-        guardian.demand(Undo(all=True))
+        poll_until(lambda: {first}.isdisjoint(bench.watchdogs()))
+        second = bench.the_watchdog(poll_until)
+        os.kill(second, signal.SIGKILL)
+        poll_until(lambda: {second}.isdisjoint(bench.watchdogs()))
+        apply(guardian, rule(ttl=10, cookies=2))
+        pid = int(guardian.about["pid"])
+        assert bench.the_watchdog(poll_until)
+    kill(pid)
+    poll_until(lambda: values(bench) == (1, 30))
 
 
 def test_watchdog_ends_with_a_guardian_that_has_nothing_left(bench: Bench, poll_until) -> None:
     with bench.connect() as guardian:
         rule_id = apply(guardian, rule(udp=10))
-        assert len(bench.watchdogs()) == 1
+        assert bench.the_watchdog(poll_until)
         guardian.demand(Undo((rule_id,)))
     poll_until(lambda: not bench.watchdogs())
 

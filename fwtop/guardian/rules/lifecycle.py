@@ -325,6 +325,7 @@ class Lifecycle:
             self._refresh_allow()
             upkeep.mend(self, state.acting, self.ending.log_once)
             upkeep.renew(self, now, self.ending.log_once)
+            self.ending.update_watchdog()  # somebody may have killed it
         deadline = timers.next_deadline(self.active.values())
         if deadline is None:
             return self._until_tidy(now)
