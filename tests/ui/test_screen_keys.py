@@ -7,13 +7,14 @@ from dataclasses import replace
 
 import pytest
 from screen_factory import SCENES, calm, provisional, snapshot, spoofed
+from screen_fakes import FakeFeed
 from screen_packets import flood
 from screen_parts import proposals
 from screen_run import LARGE, SMALL, Run, running
 from traffic_scene import spoofed_syns
 
 from fwtop.dissect.wire import Dissection, Layer
-from fwtop.model.rule import Kind, Rule
+from fwtop.model.rule import Kind, Preview, Rule
 from fwtop.model.traffic.snapshot import Snapshot
 from fwtop.ui.dialogs.dialog import help_lines
 from fwtop.ui.dialogs.rule_dialog import RuleDialog
@@ -457,3 +458,30 @@ async def test_no_key_breaks_any_scene(scene: str, size: tuple[int, int]) -> Non
                 await run.press(key, "escape")
         assert run.app.is_running
     assert calm().judgement.attacks == ()
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "installed"),
+    [
+        ((0.99, 0.96), (0.0, 1.0), [Kind.STRING]),
+        ((0.99, 0.5), (0.0, 1.0), [Kind.STRING, Kind.IPSET]),
+        ((0.99, 0.5), (1.0, 0.5), [Kind.STRING]),
+    ],
+)
+async def test_a_set_leaves_out_what_its_rules_stop_without_it(
+    first: tuple[float, float], second: tuple[float, float], installed: list[Kind]
+) -> None:
+    """Shares of two attacks that the first and the second rule stop."""
+    feed = FakeFeed()
+    answers = {Kind.STRING: first, Kind.IPSET: second}
+
+    async def preview(rule: Rule) -> Preview:
+        shares = tuple(zip(("SYN flood", "UDP flood"), answers[rule.kind], strict=True))
+        return replace(feed.controls.preview_answer, attacks=shares)
+
+    feed.controls.preview = preview  # type: ignore[method-assign]
+    async with running(two_attacks(), feed=feed) as run:
+        await run.press("A")
+        assert ("left out: the rules above stop what it would" in run.text()) == (len(installed) == 1)
+        await run.press("enter")
+        assert [value[0].kind for verb, value in feed.controls.calls if verb == "apply"] == installed

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -21,6 +21,7 @@ from fwtop.ui.keys import KEY_MAP
 from fwtop.ui.lists.panels import HARM_LIMIT, clients_hit
 
 _INDENT = "   "  # below the letter of the attack
+_ENOUGH = 0.95  # of an attack: who stops so much leaves other rules nothing to add
 INSTALL_SET, CANCEL_SET = "Install all", "Cancel"
 
 
@@ -44,9 +45,25 @@ class Part:
     refused: str = ""
 
 
+def _stopped(parts: Sequence[Part]) -> dict[str, float]:
+    """Return the share of each attack, by title, that the best of the rules stops."""
+    stopped: dict[str, float] = {}
+    for part in parts:
+        for title, share in part.preview.attacks if part.preview and not part.refused else ():
+            stopped[title] = max(stopped.get(title, 0.0), share)
+    return stopped
+
+
+def _adds_nothing(preview: Preview, stopped: Mapping[str, float]) -> bool:
+    """Check whether the set stops enough, without a rule, of each attack that this one would stop."""
+    aimed = [(title, share) for title, share in preview.attacks if share > 0]
+    return bool(aimed) and all(stopped.get(title, 0.0) >= min(share, _ENOUGH) for title, share in aimed)
+
+
 class SetDialog(ChoiceDialog, inherit_bindings=False):
     """Previews each rule, adds up what they stop and harm, and returns the rules to install.
 
+    A rule that adds nothing to those before it is left out: each costs every packet some time.
     What they stop together is at least what the best of them stops; the harm is at most the sum.
     """
 
@@ -79,8 +96,7 @@ class SetDialog(ChoiceDialog, inherit_bindings=False):
     async def _fetch(self) -> None:
         parts: list[Part] = []
         for rule, letter in self._wanted:
-            follows = any(part.plan is not None for part in parts)
-            parts.append(await self._measured(rule, letter, follows=follows))
+            parts.append(await self._measured(rule, letter, parts))
         self.parts = tuple(parts)
         if self.rules:
             self._answers = [INSTALL_SET, CANCEL_SET]
@@ -91,12 +107,14 @@ class SetDialog(ChoiceDialog, inherit_bindings=False):
         self.armed = False
         self.draw()
 
-    async def _measured(self, rule: Rule, letter: str, *, follows: bool) -> Part:
+    async def _measured(self, rule: Rule, letter: str, before: Sequence[Part]) -> Part:
         covered = self._conflict(rule)
         if covered:
             return Part(rule, letter, refused=covered)
         try:
             preview = await self._controls.preview(rule)
+            if _adds_nothing(preview, _stopped(before)):
+                return Part(rule, letter, refused="the rules above stop what it would")
             rule = replace(
                 rule,
                 predicted_pps=preview.total_pps,
@@ -104,6 +122,7 @@ class SetDialog(ChoiceDialog, inherit_bindings=False):
                 predicted_collateral_share=preview.collateral_share,
                 predicted_guess=preview.guess,
             )
+            follows = any(part.plan is not None for part in before)
             plan = await self._controls.plan(rule, follows=follows)
         except FwtopError as error:
             return Part(rule, letter, refused=safe_text(error))
@@ -136,20 +155,15 @@ class SetDialog(ChoiceDialog, inherit_bindings=False):
         return min(len(self._sum()) if self.parts else 1, len(body))
 
     def _sum(self) -> list[Line]:
-        kept = [part for part in self.parts if part.preview is not None and not part.refused]
-        stopped: dict[str, float] = {}
-        for part in kept:
-            for title, share in part.preview.attacks if part.preview else ():
-                stopped[title] = max(stopped.get(title, 0.0), share)
         lines = [
             labelled(
                 "stops" if place == 0 else "",
                 [(percent(share), STRONG), (f" of {safe_text(title)}", TEXT)],
                 width=LABEL,
             )
-            for place, (title, share) in enumerate(stopped.items())
+            for place, (title, share) in enumerate(_stopped(self.parts).items())
         ]
-        guess = any(part.preview.guess for part in kept if part.preview)
+        guess = any(part.preview.guess for part in self.parts if part.preview and not part.refused)
         hit: Line = [("at most ", DIM), *clients_hit(self.harm, self._known(), guess=guess)]
         return [*lines, labelled("clients hit", [*hit, (" client-like packets", TEXT)], width=LABEL)]
 
