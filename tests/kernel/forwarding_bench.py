@@ -47,6 +47,19 @@ class Forwarder:
             return True
         return False
 
+    def flood_passes(self, family: int, wait_s: float = 0.3) -> bool:
+        """Say whether a datagram like those of a flood of zeros reaches the server."""
+        self.receivers[family].settimeout(0)
+        with contextlib.suppress(BlockingIOError):
+            while self.receivers[family].recv(2048):
+                pass
+        self.senders[family].sendto(bytes(400), (address(self.server, family), PORT))
+        self.receivers[family].settimeout(wait_s)
+        try:
+            return self.receivers[family].recv(2048) == bytes(400)
+        except TimeoutError:
+            return False
+
     def close(self) -> None:
         for sock in (*self.receivers.values(), *self.senders.values()):
             sock.close()

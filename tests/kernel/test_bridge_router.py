@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import shlex
+import subprocess
+import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -94,3 +99,47 @@ def test_a_rule_protects_those_behind_or_says_that_it_does_not(
     assert told == blind
     guardian.demand(Undo((rule_id,)))
     assert forwarder.passes(3, family)
+
+
+def test_an_ipv6_attack_on_those_behind_is_named_and_ended_by_what_is_proposed(
+    forwarder: Forwarder,
+) -> None:
+    """On a bridge without br_netfilter, too: there rules belong to the ports."""
+    target, stop = (address(forwarder.server, 6), PORT), threading.Event()
+    netns = ("--netns", forwarder.victim.netns)
+
+    def flood() -> None:
+        while not stop.wait(0.01):
+            for _ in range(40):
+                forwarder.senders[6].sendto(bytes(400), target)
+
+    def fwtop(*words: str) -> str:
+        done = subprocess.run(
+            [sys.executable, "-m", "fwtop", *words, *netns], stdin=subprocess.DEVNULL,
+            capture_output=True, text=True, timeout=90, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    sender = threading.Thread(target=flood)
+    sender.start()
+    try:
+        watched = ("-i", "out0", "-i", "in0", "--seconds", "4", "--no-store", "--json")
+        seen = json.loads(fwtop("snapshot", *watched))
+    finally:
+        stop.set()
+        sender.join()
+    assert any(attack["kind"] == "udp_flood" for attack in seen["attacks"])
+    kinds = {proposal["kind"] for proposal in seen["proposals"]}
+    assert "xdp" in kinds
+    if forwarder.kind == "bridge":
+        assert not kinds & {"ipset", "hashlimit", "string", "notrack"}
+    first = next(item for item in seen["proposals"] if item["kind"] == "xdp")
+    words = shlex.split(first["fwtop"])[1:]
+    assert forwarder.flood_passes(6)
+    fwtop(*words, "--yes")
+    try:
+        assert not forwarder.flood_passes(6)
+    finally:
+        fwtop("undo", "--all")
+    assert forwarder.flood_passes(6)
