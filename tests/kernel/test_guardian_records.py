@@ -165,12 +165,18 @@ def fill(place: Path) -> Path:
     return file
 
 
-def test_full_disk_keeps_no_rule_and_room_brings_them_back(bench: Bench, small_disk: Path) -> None:
+@pytest.mark.parametrize("copied", [True, False])
+def test_full_disk_keeps_no_rule_and_room_brings_them_back(
+    bench: Bench, small_disk: Path, copied: bool
+) -> None:
+    """Without the copy below /run only the file, which can be read, knows the old value of a sysctl."""
     before = bench.state()
     with bench.connect() as guardian:
         ids = [apply(guardian, rule) for rule in (bench.block_rule(4, 6), SYSCTL)]
     log = fill(small_disk)
     bench.kill_guardian()
+    for left in bench.directory.glob("state-*") if not copied else ():
+        shutil.rmtree(left)
     with bench.connect() as successor:
         assert list(rules_of(successor)) == ids
         with pytest.raises(FwtopError, match=r"make room|make it writable"):
@@ -206,7 +212,8 @@ def test_guardian_that_starts_on_a_full_disk_takes_rules_once_there_is_room(
         successor.demand(Undo(all=True))
 
 
-def test_read_only_disk_keeps_no_rule(bench: Bench, small_disk: Path, poll_until) -> None:
+@pytest.mark.parametrize("copied", [True, False])
+def test_read_only_disk_keeps_no_rule(bench: Bench, small_disk: Path, poll_until, copied: bool) -> None:
     before = bench.state()
     with bench.connect() as guardian:
         apply(guardian, bench.block_rule(4, 6))
@@ -217,6 +224,8 @@ def test_read_only_disk_keeps_no_rule(bench: Bench, small_disk: Path, poll_until
     poll_until(
         lambda: subprocess.run(remount, timeout=20, check=False).returncode == 0
     )  # its files close late
+    for left in bench.directory.glob("state-*") if not copied else ():
+        shutil.rmtree(left)
     with bench.connect() as successor:
         assert len(rules_of(successor)) == 2
         assert "readonly" in warnings(successor) or "read-only" in warnings(successor).lower()
