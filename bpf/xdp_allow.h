@@ -76,6 +76,17 @@ INLINE u32 tcp_in_role(u32 family, u64 hi, u64 lo, u32 sport, u32 dport, u32 fla
 	return is_peer(family, hi, lo, role);
 }
 
+/* For nearly every packet of a flood, two comparisons say that it has neither a port that somebody answers from nor
+ * one of BFD. */
+#define LAST_ANSWERING 547 /* DHCPv6 */
+#define FIRST_BFD 3784
+#define LAST_BFD 4784
+
+INLINE u32 may_have_role(u32 sport, u32 dport)
+{
+	return sport <= LAST_ANSWERING || dport - FIRST_BFD <= LAST_BFD - FIRST_BFD;
+}
+
 INLINE u32 udp_in_role(u32 family, u64 hi, u64 lo, u32 sport, u32 dport)
 {
 	u32 role = ROLE(17, sport);
@@ -179,22 +190,33 @@ INLINE u32 plain_in_role(struct frame *f, struct plain *p, u32 family, u32 proto
 	sport = BE16(p->transport);
 	dport = BE16(p->transport + 2);
 	if (protocol == 17)
-		return udp_in_role(family, hi, lo, sport, dport) ||
-		       udp_behind(family, hi, lo, to_hi, to_lo, sport, dport);
+		return may_have_role(sport, dport) && (udp_in_role(family, hi, lo, sport, dport) ||
+						       udp_behind(family, hi, lo, to_hi, to_lo, sport, dport));
 	if (p->transport + 14 > f->end)
 		return 0;
 	return tcp_in_role(family, hi, lo, sport, dport, p->transport[13]) ||
 	       tcp_behind(family, hi, lo, to_hi, to_lo, sport, dport, p->transport[13]);
 }
 
+/* The same of packets whose protocol is known. */
+INLINE u32 plain_4_role(struct frame *f, struct plain *p, u32 protocol)
+{
+	return plain_in_role(f, p, 4, protocol, 0, BE32(p->ip + 12), 0, BE32(p->ip + 16));
+}
+
+INLINE u32 plain_6_role(struct frame *f, struct plain *p, u32 protocol)
+{
+	return plain_in_role(f, p, 6, protocol, BE64(p->ip + 8), BE64(p->ip + 16), BE64(p->ip + 24), BE64(p->ip + 32));
+}
+
 INLINE u32 plain_4_in_role(struct frame *f, struct plain *p)
 {
-	return plain_in_role(f, p, 4, p->ip[9], 0, BE32(p->ip + 12), 0, BE32(p->ip + 16));
+	return plain_4_role(f, p, p->ip[9]);
 }
 
 INLINE u32 plain_6_in_role(struct frame *f, struct plain *p)
 {
-	return plain_in_role(f, p, 6, p->ip[6], BE64(p->ip + 8), BE64(p->ip + 16), BE64(p->ip + 24), BE64(p->ip + 32));
+	return plain_6_role(f, p, p->ip[6]);
 }
 
 #endif

@@ -44,12 +44,16 @@ INLINE u32 plain_icmp(struct plain *p, u32 start)
 	return p->payload <= p->payload_end;
 }
 
-/* A case of a switch over protocols: sets counters->slot if the headers are complete, or leaves NOT_PLAIN. */
+/* A case of a switch over protocols: sets counters->slot if the headers are complete, or leaves NOT_PLAIN. Roles are
+ * compared where the protocol is known. */
 #define PLAIN_CASE(family, number, whole)                                                          \
 	case number:                                                                               \
 		if (whole) {                                                                       \
 			counters->protocol = number;                                                   \
 			counters->slot = plain_##family##_##number##_verdict(f, &p, counters);             \
+			BARRIER();                                                                         \
+			if (counters->slot < XDP_MAX_RULES && plain_##family##_role(f, &p, number))        \
+				counters->slot = XDP_NONE;                                                 \
 		}                                                                                  \
 		break
 
@@ -67,7 +71,7 @@ INLINE void evaluate_plain4(struct frame *f, struct xdp_counters *counters, u32 
 		PLAIN_CASE(4, 1, plain_icmp(&p, start));
 	}
 	BARRIER();
-	if (counters->slot < XDP_MAX_RULES && plain_4_allowed(f, &p))
+	if (counters->slot < XDP_MAX_RULES && plain_4_listed(&p))
 		counters->slot = XDP_NONE;
 }
 
@@ -94,7 +98,7 @@ INLINE void evaluate_plain6(struct frame *f, struct xdp_counters *counters, u32 
 		PLAIN_CASE(6, 58, plain_icmp(&p, start));
 	}
 	BARRIER();
-	if (counters->slot < XDP_MAX_RULES && (plain_6_allowed(f, &p) || plain_neighbour(&p)))
+	if (counters->slot < XDP_MAX_RULES && (plain_6_listed(&p) || plain_neighbour(&p)))
 		counters->slot = XDP_NONE;
 }
 
