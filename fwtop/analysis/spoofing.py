@@ -23,6 +23,7 @@ from fwtop.render.numbers import percent
 _FIRST = np.array([32, 64, 128, 255])  # initial TTLs of systems
 _SLACK = 2  # hops: routes change
 _REPEATED, _REPEATING = 3, 20  # packets of a source, and such sources, that tell whether it keeps its TTL
+_LOOPBACK = np.uint64(127)
 _NETWORKS = 8  # known networks: fewer say nothing
 
 _Hops = NDArray[np.intp]
@@ -330,13 +331,22 @@ def _own(claimed: Mask) -> list[Sign]:
 
 
 def from_this_host(packets: PacketBatch, own: tuple[Prefix, ...]) -> Mask:
-    """Mark arrived packets that claim to come from this host: from their destination, or an own address."""
+    """Mark arrived packets that claim to come from this host: from their destination, or an own address.
+
+    From a loopback address a host talks to itself (RFC 1122 3.2.1.3); those who capture there see that.
+    """
     ours: Mask = (packets.src_hi == packets.dst_hi) & (packets.src_lo == packets.dst_lo)
+    ours &= ~_on_loopback(packets)
     for prefix in own:
         if prefix.is_address:
             equal = (packets.src_hi == prefix.hi) & (packets.src_lo == prefix.lo)
             ours |= equal & (packets.family == prefix.family)
     return ours
+
+
+def _on_loopback(packets: PacketBatch) -> Mask:
+    four = (packets.family == 4) & (packets.src_lo >> np.uint64(24) == _LOOPBACK)
+    return np.asarray(four | ((packets.family == 6) & (packets.src_hi == 0) & (packets.src_lo == 1)))
 
 
 def _octet_entropies(addresses: U64) -> list[float]:

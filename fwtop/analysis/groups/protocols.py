@@ -94,12 +94,18 @@ def rare_protocols(context: AnalysisContext) -> Iterator[Group]:
 
 
 def _housekeeping(context: AnalysisContext, pool: Mask) -> Mask:
-    """Mark control traffic of routers: to multicast groups, or from the few neighbours of a link."""
-    packets = context.traffic.packets
+    """Mark control traffic of routers, and what few neighbours send to multicast groups, as PGM does.
+
+    Of control traffic to hosts, that of the few neighbours of a link.
+    """
+    packets, to_group = context.traffic.packets, context.traffic.group
     mask = np.asarray(pool & np.isin(packets.protocol, _HOUSEKEEPING))
-    unicast = context.features(mask & ~context.traffic.group)
+    unicast = context.features(mask & ~to_group)
     if unicast.sources > _NEIGHBOURS:
         mask[unicast.rows] = False
+    multicast = context.features(pool & to_group)
+    if multicast.sources <= _NEIGHBOURS:
+        mask[multicast.rows] = True
     return mask
 
 

@@ -40,6 +40,7 @@ _DRILLED, _ALIKE = 20, 8  # sources that insist on a few names, and that ask equ
 _EVEN = 0.3  # squared coefficient of variation of the sources' rates: that of real clients is above 1
 _DATA_BYTES, _CARRIERS = 80, 0.25  # of a query that carries data, and how many of its source's do
 _TUNNELS, _TUNNEL_PPS = 4, 2_000.0  # clients of a tunnel, and what each asks per second
+_IDLE_PPS = 100.0  # of short names: a tunnel that waits always has a query on its way
 _LETTERS = 400  # before their entropy says that
 
 
@@ -194,19 +195,23 @@ def match_queries(_: Group) -> Match:
 
 
 def _tunnels(context: AnalysisContext, rows: Rows) -> Mask:
-    """Mark queries of the few sources that carry data in names, as a tunnel does (iodine, dnscat2).
+    """Mark queries of the few sources that carry data in names or answers: tunnels (iodine, dnscat2).
 
-    Their names are as long as they can be. Floods of random names invent short ones, or come faster than a
+    Names that carry data are as long as they can be. A tunnel that has nothing to send asks short ones, for
+    answers that hold data. Floods of random names invent short ones for addresses, or come faster than a
     tunnel, which waits for answers.
     """
     traffic = context.traffic
     place, size = traffic.source_id[rows], traffic.packets.payload_length[rows]
-    if not (size >= _DATA_BYTES).any():
-        return np.zeros(len(rows), np.bool_)
     each = np.bincount(place, traffic.weight[rows]) / max(traffic.seconds, 1.0)
     asked = np.bincount(place)
     long = np.bincount(place, size >= _DATA_BYTES) > _CARRIERS * asked
-    tunnel = long & (each < _TUNNEL_PPS) & (asked >= _AGAIN)
+    slow = (each < _IDLE_PPS) & (asked >= _AGAIN)
+    data = np.zeros(len(rows), np.bool_)
+    if slow.any():
+        data[slow[place]] = dns.asks_for_data(traffic, rows[slow[place]])
+    waits = slow & (np.bincount(place, data, len(asked)) > 0.5 * asked)
+    tunnel = ((long & (each < _TUNNEL_PPS)) | waits) & (asked >= _AGAIN)
     return np.asarray((tunnel & (tunnel.sum() <= _TUNNELS))[place], np.bool_)
 
 

@@ -18,6 +18,9 @@ from fwtop.model.traffic.packets import Mask
 from fwtop.render.numbers import percent
 
 BARE = 5  # words of a TCP header without options
+_ANSWERS = (
+    2.0  # RSTs for each SYN: its SYN-ACK is repeated (tcp_synack_retries), and a second SYN answered, too
+)
 _CHANCE = 4.0  # standard deviations by which a sample may hold more RSTs than SYNs
 _FIELDS = {
     "tcp_window": "window",
@@ -200,5 +203,5 @@ def _find_resets(context: AnalysisContext, features: Features) -> Rows:
     aimed = mix(traffic.source_key, traffic.packets.dport.astype(np.uint64))
     mine: Rows = pool[among(aimed[pool], aimed[features.rows])]
     chance = _CHANCE * float(np.sqrt(traffic.weight[mine].sum() * traffic.one_in))
-    answered = float(traffic.weight[mine].sum()) <= features.packets + chance
+    answered = float(traffic.weight[mine].sum()) <= _ANSWERS * features.packets + chance
     return mine if answered else mine[:0]

@@ -18,6 +18,8 @@ from fwtop.model.traffic.packets import F64, I64, U8, U64, Mask, PacketBatch
 from fwtop.parse.dns_question import HEADER, Question, parse_question
 from fwtop.render.numbers import percent
 
+_CARRYING = (5, 10, 15, 16, 33)  # CNAME, NULL, MX, TXT, SRV: what tunnels ask for
+_PRIVATE = 65_280  # types for private use from here on (RFC 6895 3.1)
 _LARGE_TYPES = frozenset({16, 46, 48, 99, 255})  # types with large answers
 _PARSED = 256  # shares to ±6 percentage points at most
 _NUMBER = 2  # bytes of a message before its flags
@@ -214,6 +216,16 @@ def below(traffic: Traffic, rows: Rows, zone: bytes) -> Mask:
     upper = (found >= 0x41) & (found <= 0x5A)
     same = np.where(upper, found | np.uint8(0x20), found) == np.frombuffer(zone, np.uint8)
     return np.asarray(held & same.all(1))
+
+
+def asks_for_data(traffic: Traffic, rows: Rows) -> Mask:
+    """Mark queries of types whose answers hold text or bytes of any kind, as far as the type was captured."""
+    name = payload(traffic.packets, rows, HEADER + _NAME)[0][:, HEADER:]
+    end = np.minimum(np.argmax(name == 0, axis=1), _NAME - 3)
+    place = np.arange(len(rows))
+    qtype = (name[place, end + 1].astype(np.int64) << 8) | name[place, end + 2]
+    ended = name[place, end] == 0
+    return np.asarray(ended & (np.isin(qtype, _CARRYING) | (qtype >= _PRIVATE)))
 
 
 def _names(traffic: Traffic, rows: Rows, width: int) -> U8:

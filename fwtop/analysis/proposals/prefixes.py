@@ -15,6 +15,8 @@ from fwtop.model.traffic.packets import F64, U8, U64, Mask, PacketBatch
 # would be long otherwise. At 0.25 a /24 needs 4 of them, a /16 needs 16.
 _DENSITIES = (0.5, 0.35, 0.25)
 _LONG = 256
+_GAP = 20.0  # times as much as the next source: that one is somebody else, as a client in between
+_MOST = 0.5  # of the weight lies above a gap that counts
 _Groups = tuple[U64, U64, F64]  # each group's lowest and highest address and its weight
 
 
@@ -93,9 +95,17 @@ def fewest_prefixes(
 
 
 def _heaviest(sums: F64, target: float) -> Mask:
-    """Mark the fewest sources that send the target share; the tail isn't worth its entries."""
+    """Mark the fewest sources that send the target share, or those above a gap that send most.
+
+    The tail isn't worth its entries, and what lies below a gap are clients that the attack is mixed with.
+    """
     order = np.argsort(sums)[::-1]
-    needed = int(np.searchsorted(np.cumsum(sums[order]), target * sums.sum() * (1 - 1e-9))) + 1
+    ordered, total = sums[order], sums.sum()
+    sent = np.cumsum(ordered)
+    needed = int(np.searchsorted(sent, target * total * (1 - 1e-9))) + 1
+    gaps = np.flatnonzero((ordered[:-1] > _GAP * ordered[1:]) & (sent[:-1] >= _MOST * total))
+    if len(gaps):
+        needed = min(needed, int(gaps[0]) + 1)
     mask = np.zeros(len(sums), np.bool_)
     mask[order[:needed]] = True
     return mask
