@@ -322,7 +322,8 @@ def test_a_crowd_and_the_edges_of_a_cdn_are_no_flood() -> None:
     pages = [f"/news/{i}.html" for i in range(60)]
     crowd: list[Frame] = []
     for visitor in hosts(rng, 1_500):
-        loads = [get(rng.choice(pages), rng.choice(agents)) for _ in range(3)]
+        browser = rng.choice(agents)
+        loads = [get(rng.choice(pages), browser) for _ in range(3)]
         crowd += connection(rng, visitor, 80, loads, at=rng.random() * 3, gap=0.2)
     assert live(crowd) == {}
     edges, cdn = hosts(rng, 120), []

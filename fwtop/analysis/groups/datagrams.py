@@ -17,7 +17,7 @@ from fwtop.analysis.parsers.services import BY_PORT, COLLECTORS, FIRST_OF_QUIC, 
 from fwtop.analysis.window import conversations
 from fwtop.analysis.window.counting import marked
 from fwtop.analysis.window.features import Features
-from fwtop.analysis.window.traffic import UDP, Rows, weighted_top
+from fwtop.analysis.window.traffic import UDP, Rows, distinct_texts, mix, payload, weighted_top
 from fwtop.model.rule import Match, PayloadMatch
 from fwtop.model.traffic.packets import Fragment, Mask
 from fwtop.render.numbers import percent
@@ -27,6 +27,7 @@ _GROUPS = 4
 _TINY = 128  # bytes: links have an MTU of 576 or more, though RFC 791 requires only 68
 _BEGIN = 8  # payload bytes that a tool keeps constant
 _FORGED = 0.7  # probability
+_ENCRYPTED = 7.5  # bits a byte, of payloads together
 _HARDLY = 0.2  # of the payloads
 _ASKER_PPS, _ASKED_AGAIN = 2.0, 3.0  # requests per second and in total of a source that keeps asking
 _SPOKEN = ("dns", "quic", "dtls", "openvpn", "l2tp", "sip", "stun", "rdp", "steam", "quake", "tftp", "isakmp")
@@ -167,7 +168,21 @@ def encrypted(group: Group) -> float:
     features = group.packets
     if group[unseen] or group[empty] or group[meaningless] or group[identical]:
         return False
-    return features.payload_entropy > 7.5 and features.payload_variety > 0.9
+    return features.payload_entropy > _ENCRYPTED and features.payload_variety > 0.9
+
+
+@feature("share")
+def replayed(group: Group) -> float:
+    """Part of random payloads that their flow has sent before; 0 where payloads aren't random.
+
+    What is encrypted never repeats itself, a recording does. Half may where a mirror shows each packet twice.
+    """
+    features, traffic = group.packets, group.packets.traffic
+    if features.payload_entropy < _ENCRYPTED:
+        return 0.0
+    matrix, held = payload(traffic.packets, features.rows, 2 * _BEGIN)
+    said = mix(traffic.flow_key[features.rows], distinct_texts(matrix))[held == 2 * _BEGIN]
+    return 1 - len(np.unique(said)) / len(said) if len(said) else 0.0
 
 
 @feature("yes or no")

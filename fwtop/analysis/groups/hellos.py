@@ -29,11 +29,14 @@ _TINY_RECORD = 96  # bytes: a HEADERS frame of an indexed request, or a reset
 _BARE = 5  # SYN, ACK, hello, ACK of the server's answer, FIN or RST
 _HANDSHAKES = 10  # handshake records on one connection: a client needs 3
 _FAST = 0.3  # of the hellos
+_DEAR = 4.0  # times what a request costs the server
+_BUSY_PPS = 6.0  # sessions of a source: as many connections as a browser opens, anew every second
+_ALL = 0.95  # of the hellos have one fingerprint
 
 
 @cut(Proof.REQUESTS)
 def client_hellos(context: AnalysisContext) -> Iterator[Group]:
-    """TLS client hellos: all, those of fast sources, and those after which nothing comes."""
+    """TLS client hellos: all, those of fast sources or of busy ones, and those after which nothing comes."""
     packets = context.traffic.packets
     data = context.traffic.rows(context.tcp.ack & context.unclaimed & (packets.payload_length > 0))
     if len(data) < context.config.min_samples:
@@ -46,6 +49,11 @@ def client_hellos(context: AnalysisContext) -> Iterator[Group]:
     fast = fast_rows(features, limit)
     if fast.mean() > _FAST:
         yield _group(context, features.rows[fast], "fast", fast_hellos=float(fast.mean()), limit=limit)
+    else:
+        each = features.pps / features.likely_sources
+        busy = fast_rows(features, _BUSY_PPS) | (each > _BUSY_PPS)
+        if busy.mean() > _FAST:
+            yield _group(context, features.rows[busy], "busy", busy_hellos=float(busy.mean()))
     parsed = _parsed(every)
     if _several_each(features) or _one_print(parsed):
         stalled = _stalled(context, features)
@@ -67,6 +75,28 @@ def _group(context: AnalysisContext, rows: Rows, part: str, **notes: float) -> G
 def no_handshake(group: Group) -> float:
     """Whether they belong to no connection."""
     return bool(group.notes["stray"])
+
+
+@feature("share")
+def busy_hellos(group: Group) -> float:
+    """Part of the hellos whose sources open six sessions a second or more; 0 for other groups."""
+    return float(group.notes.get("busy_hellos", 0.0))
+
+
+@feature("share")
+def one_print(group: Group) -> float:
+    """Part of the hellos that has the most common JA4 fingerprint; 0 below 100."""
+    return _same_print(_parsed(group))
+
+
+@feature("times the normal rate")
+def hellos_above_normal(group: Group) -> float:
+    """Rate of sessions against the baseline's, or a quarter of the least flood's; 0 where none is known."""
+    context = group.context
+    if not (context.baseline.ready and context.traffic.live):
+        return 0.0
+    group.notes["usual"] = usual = context.baseline.rate_of_payloads(tls.starts_hello) or 0.0
+    return group.packets.peak_pps / max(usual, context.config.reflection_pps / _DEAR)
 
 
 @feature("share")
@@ -227,8 +257,13 @@ def _several_each(features: Features) -> bool:
 
 def _one_print(parsed: list[tls.Hello]) -> bool:
     """Check whether nearly all share one JA4; a flash crowd has many."""
+    return _same_print(parsed) > _ALL
+
+
+def _same_print(parsed: list[tls.Hello]) -> float:
+    """Return the share of the most common JA4; 0 if too few tell."""
     prints = Counter(hello.ja4 for hello in parsed if hello.ja4)
-    return len(parsed) >= _ENOUGH and prints.total() > 0 and max(prints.values()) > 0.95 * len(parsed)
+    return max(prints.values(), default=0) / len(parsed) if len(parsed) >= _ENOUGH else 0.0
 
 
 def _describe(parsed: list[tls.Hello]) -> list[str]:

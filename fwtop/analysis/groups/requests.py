@@ -17,20 +17,14 @@ from fwtop.analysis.window.features import Features
 from fwtop.analysis.window.traffic import Rows, distinct_texts, mix, payload
 from fwtop.model.traffic.packets import Mask
 
-_PARSED = 384  # requests, evenly spaced
+PARSED = 384  # requests, evenly spaced
 _ASKED = 100  # identical requests: fewer say nothing
 _TOLD = 30  # requests before their paths or query strings say something
-_PEOPLE = 5  # user agents per source of a proxy
-_SITE, _POPULAR = 10, 0.6  # pages that many users ask for, and the part of the most popular
-_UNSHARED = 0.9  # of the paths are requested once: nobody shares them
-_TURNS = 0.5  # of a source's requests name another agent than the one before: several users
 _POLLED_PPS = 200.0  # of one path by monitoring programs
 _ONE_TOOL = 0.7  # of the requests have identical headers: no browser version has that share
 _PAGE = 150  # requests for one page with all its resources
 _PARAMETER = 16  # bytes of a parameter name; longer ones are values without a name
 _KEPT = 0.2  # of connections are closed within the window, at most
-_PAIRS = 80  # of requests in a row, compared
-_EVEN = 0.3  # squared coefficient of variation of the sources' rates: that of real clients is above 1
 _FLAT, _LETTERS = 0.95, 400  # of the greatest entropy that letters can have, and how many tell
 _BROWSERS = (b"Mozilla", b"Opera", b"Dalvik")
 _LINE = 40  # bytes of a request that are compared
@@ -61,7 +55,7 @@ def http_requests(context: AnalysisContext) -> Iterator[Group]:
         stray = (context.unestablished & ~context.traffic.of_sources(context.tcp.syn))[rows]
         if stray.sum() > 50:
             yield _group(context, rows[stray], "of sources without a connection", share=float(stray.mean()))
-    unique = _unique_queries(http.requests(context.traffic, features.spread(_PARSED)))
+    unique = _unique_queries(http.requests(context.traffic, features.spread(PARSED)))
     if unique is not None:
         request, distinct = unique
         same = http.path_mask(context.traffic, rows, request.method, request.path)
@@ -118,12 +112,6 @@ closed_again = part_of("for WebSockets that are closed again")
 
 
 @feature("yes or no")
-def proxies(group: Group) -> float:
-    """Whether the sources represent many users each, as load balancers, CDNs and large NATs do."""
-    return _proxies(group.context, group.packets.rows) or _many_users(group)
-
-
-@feature("yes or no")
 def pages(group: Group) -> float:
     """Whether it is the burst of a browser that loads a page: each resource once."""
     return _pages(group.context, group.packets.rows)
@@ -136,27 +124,14 @@ def different_paths(group: Group) -> float:
     In a crowd, the same pages are wanted. Behind a CDN only pages that nobody else wants reach the host, by
     addresses with many users each: these differ in how much they send.
     """
-    paths = [request.path for request in _parsed(group)]
+    paths = [request.path for request in parsed_requests(group)]
     return 0.0 if len(paths) < _TOLD else len(set(paths)) / len(paths)
 
 
 @feature("yes or no")
 def drawn_paths(group: Group) -> float:
     """Whether the last parts of paths have letters and digits about as often as each other."""
-    return _look_drawn([request.path for request in _parsed(group)])
-
-
-@feature("share")
-def changing_agents(group: Group) -> float:
-    """Part of a source's requests that name another User-Agent than the one before."""
-    return _agents_change(group.context, group.packets)
-
-
-@feature("yes or no")
-def even_sources(group: Group) -> float:
-    """Whether twenty or more sources send about as much; of real clients, a few send most."""
-    features = group.packets
-    return features.sources >= 20 and features.n >= 2 * features.sources and features.evenness < _EVEN
+    return _look_drawn([request.path for request in parsed_requests(group)])
 
 
 @feature("times the normal rate")
@@ -175,7 +150,7 @@ def same_request(group: Group) -> float:
 
     0 where a few programs may poll: below 20 sources or 200 a second.
     """
-    parsed, features = _parsed(group), group.packets
+    parsed, features = parsed_requests(group), group.packets
     polled = min(features.peak_pps, features.packets) < _POLLED_PPS
     if len(parsed) < _ASKED or features.sources < 20 or polled:
         return 0.0
@@ -190,7 +165,7 @@ def upgraded(group: Group) -> float:
 
     0 where most connections with such requests are closed again: clients upgrade a connection to keep it.
     """
-    context, parsed = group.context, _parsed(group)
+    context, parsed = group.context, parsed_requests(group)
     if not parsed:
         return 0.0
     ended = context.traffic.of_flows(context.tcp.fin | context.tcp.rst)[group.packets.rows]
@@ -204,7 +179,7 @@ def _returning(every: Group) -> tuple[Rows, float] | None:
     Whatever their sources close counts, so that it can be told of a thin sample, too.
     """
     context, features = every.context, every.packets
-    asked = [request for request in _parsed(every) if request.upgrades]
+    asked = [request for request in parsed_requests(every) if request.upgrades]
     if len(asked) < _TOLD:
         return None
     (method, path), _ = Counter((request.method, request.path) for request in asked).most_common(1)[0]
@@ -234,7 +209,7 @@ def each_connection(group: Group) -> float:
 
 def requests_described(group: Group) -> list[str]:
     """Write the most common request line, host and agent."""
-    return http.describe(_parsed(group))
+    return http.describe(parsed_requests(group))
 
 
 def with_their_connections(group: Group) -> Rows:
@@ -247,9 +222,10 @@ def with_their_connections(group: Group) -> Rows:
     return result
 
 
-def _parsed(group: Group) -> list[http.Request]:
+def parsed_requests(group: Group) -> list[http.Request]:
+    """Parse the requests of a group, at most PARSED of them, evenly spaced."""
     if "parsed" not in group.notes:
-        group.notes["parsed"] = http.requests(group.context.traffic, group.packets.spread(_PARSED))
+        group.notes["parsed"] = http.requests(group.context.traffic, group.packets.spread(PARSED))
     result: list[http.Request] = group.notes["parsed"]
     return result
 
@@ -266,49 +242,12 @@ def _look_drawn(paths: list[bytes]) -> bool:
     return len(text) >= _LETTERS and entropy > _FLAT * np.log2(max(2, min(len(p), 36)))
 
 
-def _agents_change(context: AnalysisContext, features: Features) -> float:
-    """Return how often two requests in a row of one source name different agents; 0 if too few tell."""
-    source = context.traffic.source_key[features.rows]
-    order = np.argsort(source, kind="stable")
-    pairs = order[np.flatnonzero(source[order][1:] == source[order][:-1])[:_PAIRS, None] + np.arange(2)]
-    changed, known = 0, 0
-    for one, two in pairs.tolist():
-        said = http.requests(context.traffic, features.rows[[one, two]])
-        if len(said) == 2 and said[0].agent and said[1].agent:
-            known += 1
-            changed += said[0].agent != said[1].agent
-    return changed / known if known >= _PAIRS // 4 else 0.0
-
-
 def _usual_requests(context: AnalysisContext) -> float | None:
     """Return the requests per second in the baseline; None if unknown."""
     baseline = context.baseline
     if not (baseline.ready and context.traffic.live):
         return None
     return baseline.rate_of_payloads(http.starts_request)
-
-
-def _proxies(context: AnalysisContext, rows: Rows) -> bool:
-    """Check for sources that represent many users: load balancers, CDNs, large NATs."""
-    parsed = http.requests(context.traffic, context.features(rows).spread(384))
-    agents = Counter(request.agent for request in parsed if request.agent)
-    paths = Counter(request.path for request in parsed)
-    sources = context.features(rows).sources
-    return len(agents) >= _PEOPLE * min(sources, 4) and max(paths.values()) < 0.3 * len(parsed)
-
-
-def _many_users(group: Group) -> bool:
-    """Check for sources whose requests come of several browsers, for pages that are popular to a degree.
-
-    Bots that draw agents ask for one page, or for pages that nobody shares.
-    """
-    context = group.context
-    data = context.traffic.rows(context.tcp.ack & context.traffic.of_sources(group.packets.rows))
-    every = context.features(data[http.starts_request(context.traffic.packets, data)])
-    paths = Counter(request.path for request in http.requests(context.traffic, every.spread(_PARSED)))
-    total = max(1, paths.total())
-    site = len(paths) >= _SITE and max(paths.values()) < _POPULAR * total and len(paths) < _UNSHARED * total
-    return site and _agents_change(context, every) >= _TURNS
 
 
 def _pages(context: AnalysisContext, rows: Rows) -> bool:

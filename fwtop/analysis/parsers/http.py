@@ -16,6 +16,10 @@ METHODS = (b"GET ", b"POST", b"HEAD", b"PUT ", b"OPTI", b"DELE", b"PATC", b"PRI 
 _WANTED = np.array([int.from_bytes(method, "big") for method in METHODS], np.uint32)
 _ANSWER = np.frombuffer(b"HTTP/1.", np.uint8)
 _HELD = 200
+_FORWARDED = (  # what proxies and content networks add (RFC 7239, RFC 9110 7.6.3, and older custom)
+    b"forwarded", b"via", b"x-forwarded-for", b"x-forwarded-proto", b"x-real-ip", b"x-client-ip",
+    b"true-client-ip", b"cf-connecting-ip", b"cdn-loop",
+)  # fmt: skip
 _FRAME = 9  # bytes of a frame's header
 
 
@@ -28,6 +32,7 @@ class Request:
     query: bytes
     host: bytes
     agent: bytes
+    forwarded: bool  # names the client for whom a proxy asks
     upgrades: bool  # asks to go on with another protocol (RFC 9110 7.8), such as WebSocket
     template: bytes  # everything after the request line: equal templates come from one tool
 
@@ -61,7 +66,8 @@ def parse_request(data: bytes) -> Request | None:
             headers.setdefault(name.strip().lower(), value.strip())
     upgrades = b"upgrade" in headers or b"upgrade" in headers.get(b"connection", b"").lower()
     host, agent = headers.get(b"host", b""), headers.get(b"user-agent", b"")
-    return Request(parts[0], path, query, host, agent, upgrades, rest[:96])
+    forwarded = any(name in headers for name in _FORWARDED)
+    return Request(parts[0], path, query, host, agent, forwarded, upgrades, rest[:96])
 
 
 def path_mask(traffic: Traffic, rows: Rows, method: bytes, path: bytes) -> Mask:

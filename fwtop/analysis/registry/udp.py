@@ -76,6 +76,7 @@ from fwtop.analysis.groups.datagrams import (
     random_payload,
     random_ports,
     reflector_answers,
+    replayed,
     stream_rate,
     tails_a_head,
     to_collector,
@@ -228,6 +229,7 @@ _FLOOD = (
     if_so(random_payload, 1.0, "the payload is random"),
     if_so(random_once, 0.75, "{senders} send it once per port; no protocol starts like that"),
     if_so(quic_packets, -2.0),
+    Says(replayed, 0.5, 0.0, 0.7, 4.0, "{replayed:percent} repeat random bytes of their flow"),
     Says(openings_alone, 0.5, 0.0, 0.9, 3.0, "no connection goes on after its first packet"),
     above(spoofed, 0.7, 2.0),
     above(share, 0.6, 1.0),
@@ -283,7 +285,11 @@ _DATAGRAMS = (
     Hypothesis(
         "calls, games, tunnels, downloads", datagrams, 4.0,
         needs=(_ENOUGH, is_so(like_conversations)),
-        evidence=(if_so(unreadable, -5.0),),
+        evidence=(
+            if_so(unreadable, -5.0),
+            Says(replayed, 0.5, 0.0, 0.7, -6.0),
+            above(spoofed, 0.7, -3.0),  # what answers a forged address reaches somebody else
+        ),
     ),
     Hypothesis("peers that this host answers", datagrams, 4.0, needs=(_ENOUGH, is_so(answered_peers))),
     Hypothesis("answers of few servers", datagrams, 4.0, needs=(_ENOUGH, is_so(few_servers))),

@@ -1,13 +1,24 @@
 """HTTP and TLS: floods of requests, handshakes and idle connections, and the visitors that look like them."""
 
 from fwtop.analysis.engine.hypothesis import CERTAIN, Hypothesis, Says, above, at_least, at_most, if_so, is_so
+from fwtop.analysis.groups.askers import (
+    changing_agents,
+    drawn_agents,
+    even_pages,
+    even_sources,
+    forwarded,
+    proxies,
+)
 from fwtop.analysis.groups.frames import fast_frames, http2_requests
 from fwtop.analysis.groups.hellos import (
+    busy_hellos,
     client_hellos,
     fast_hellos,
     fast_records,
+    hellos_above_normal,
     hellos_described,
     no_handshake,
+    one_print,
     only_hellos,
     renegotiating,
     repeated_handshakes,
@@ -32,7 +43,7 @@ from fwtop.analysis.groups.idle import (
     slow_share,
     wordless,
 )
-from fwtop.analysis.groups.measures import per_source, prominence, rate, samples, sources, to_port
+from fwtop.analysis.groups.measures import pace, per_source, prominence, rate, samples, sources, to_port
 from fwtop.analysis.groups.records import (
     records_above_normal,
     records_alike,
@@ -43,18 +54,15 @@ from fwtop.analysis.groups.records import (
 from fwtop.analysis.groups.requests import (
     again_and_again,
     cache_busting,
-    changing_agents,
     closed_again,
     closings,
     different_paths,
     drawn_paths,
     each_connection,
-    even_sources,
     http_requests,
     of_fast_sources,
     of_strangers,
     pages,
-    proxies,
     requests_above_normal,
     requests_described,
     same_request,
@@ -101,6 +109,7 @@ _HTTP = (
         needs=(at_least(cache_busting, 0.001), at_least(samples, 30)),
         lead=(_REQUESTS, "{requests_with_unique_query_strings:percent} carry a unique query for one path, "
                          "to bypass caches"),
+        evidence=(Says(pace, 5, -5.0, 50, 0.0),),  # a form that is tried by hand or by a scanner costs little
         details=(requests_described,),
         match=to_port,
         rows=with_their_connections,
@@ -173,6 +182,27 @@ _HTTP = (
         stopped_by=_LIMIT,
     ),
     Hypothesis(
+        "requests in the names of ever other browsers", http_requests, -2.5,
+        kind="http_flood",
+        title="HTTP flood",
+        needs=(is_so(whole), at_least(changing_agents, 0.6)),
+        lead=(_REQUESTS, "{changing_agents:percent} of a source's requests name another User-Agent than the "
+                         "one before"),
+        evidence=(
+            above(drawn_agents, 0.8, 2.0, "{drawn_agents:percent} of the User-Agents are named only once"),
+            if_so(even_pages, 2.5, "all pages are asked for about as often: people prefer some"),
+            if_so(even_sources, 1.0, "all sources send about as much"),
+            Says(requests_above_normal, 1, 0.0, 10, 1.5, "{rate:count} requests/s, normally up to "
+                                                         "{usual:count}"),
+            Says(rate, 20, -2.0, 200, 0.0),
+            Says(forwarded, 0.05, 0.0, 0.5, -6.0),
+        ),
+        details=(requests_described,),
+        match=to_port,
+        rows=with_their_connections,
+        stopped_by=_LIMIT,
+    ),
+    Hypothesis(
         "identical requests of many sources", http_requests, 2.0,
         kind="http_flood",
         title="HTTP flood",
@@ -185,8 +215,15 @@ _HTTP = (
     ),
     *(
         Hypothesis(
-            f"proxies with many users, {how}", http_requests, CERTAIN,
+            f"proxies with many users, {how}", http_requests, 6.0,
             needs=(at_least(part, 0.001), is_so(proxies)),
+            evidence=(
+                above(forwarded, 0.5, 10.0),
+                above(drawn_agents, 0.8, -3.0),
+                if_so(even_pages, -4.0),
+                if_so(even_sources, -1.0),
+                Says(requests_above_normal, 3, 0.0, 30, -3.0),
+            ),
         )
         for how, part in (("fast", of_fast_sources), ("who reload", again_and_again))
     ),
@@ -261,6 +298,24 @@ _TLS = (
         lead=(_HELLOS, "{only_hellos:percent} of the data segments of their senders are hellos, "
                        "and they close as often"),
         evidence=(Says(only_hellos, 0.55, -3.0, 0.8, 0.0),),
+        details=(hellos_described,),
+        match=to_port,
+        rows=with_their_sessions,
+        stopped_by=_LIMIT,
+    ),
+    Hypothesis(
+        "TLS sessions that are begun again and again", client_hellos, -1.2,
+        kind="tls_flood",
+        title="TLS handshake flood",
+        needs=(_ENOUGH, at_least(busy_hellos, 0.3)),
+        lead=(_HELLOS, "each source begins {per_source:.1f} sessions/s; a browser keeps the few that it "
+                       "opens"),
+        evidence=(
+            if_so(even_sources, 1.5, "all sources begin about as many"),
+            above(one_print, 0.95, 1.0),
+            Says(hellos_above_normal, 1, 0.0, 5, 2.5, "{rate:count} sessions/s, normally up to "
+                                                       "{usual:count}"),
+        ),
         details=(hellos_described,),
         match=to_port,
         rows=with_their_sessions,

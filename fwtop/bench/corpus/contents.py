@@ -21,12 +21,21 @@ WORDS = (
 )  # fmt: skip
 
 
-def http_request(path: str, agent: str, host: str = "www.shop.example") -> bytes:
-    """Write a GET request as a browser does."""
+def http_request(path: str, agent: str, host: str = "www.shop.example", more: str = "") -> bytes:
+    """Write a GET request as a browser does; `more` is what a proxy puts behind the host."""
     return (
-        f"GET {path} HTTP/1.1\r\nHost: {host}\r\nUser-Agent: {agent}\r\nAccept: text/html,*/*;q=0.8\r\n"
+        f"GET {path} HTTP/1.1\r\nHost: {host}\r\n{more}User-Agent: {agent}\r\nAccept: text/html,*/*;q=0.8\r\n"
         "Accept-Language: en-US,en;q=0.5\r\nAccept-Encoding: gzip, deflate\r\nConnection: keep-alive\r\n\r\n"
     ).encode()
+
+
+def browser(rng: Random) -> str:
+    """Write a User-Agent with numbers of its own, as tools do."""
+    system = rng.choice(
+        ("X11; Linux x86_64", "Windows NT 10.0; Win64; x64", "Macintosh; Intel Mac OS X 10_15_7")
+    )
+    chrome = f"{rng.randrange(90, 131)}.0.{rng.randrange(1000, 7000)}.{rng.randrange(10, 200)}"
+    return f"Mozilla/5.0 ({system}) AppleWebKit/537.36 Chrome/{chrome} Safari/537.36"
 
 
 def client_hello(rng: Random, name: str) -> bytes:

@@ -8,6 +8,7 @@ from fwtop.bench.corpus.arrivals import ICMP6, Arrivals, connection, senders
 from fwtop.bench.corpus.contents import (
     A2S_INFO,
     AGENTS,
+    browser,
     client_hello,
     dns_question,
     drawn_word,
@@ -75,6 +76,40 @@ def one_page(to: Arrivals, count: int) -> None:
             way.acknowledge(9000)
 
 
+def listed_pages(to: Arrivals, count: int) -> None:
+    """Bots that draw a page of the site for each request, and the browser that they claim to be."""
+    bots = senders(to.rng, max(2, min(300, count // 30)))
+    pages = [f"/{drawn_word(to.rng, 6)}.html" for _ in range(to.rng.choice((12, 30, 60)))]
+    agents = AGENTS if to.rng.random() < 0.5 else ()
+    each, kept = max(1, count // len(bots) // 3), to.rng.choice((1, 30))
+    for bot in bots:
+        way = connection(to, bot, 80, to.rng.uniform(-0.5, 0.3))
+        for number in range(each):
+            if number % kept == 0:
+                if number:
+                    way.close()
+                    way = connection(to, bot, 80, way.at)
+                way.open()
+            agent = to.rng.choice(agents) if agents else browser(to.rng)
+            way.send(http_request(to.rng.choice(pages), agent))
+            way.at += to.rng.expovariate(each / to.seconds)
+            way.acknowledge(3000)
+
+
+def tls_sessions(to: Arrivals, count: int) -> None:
+    """Bots that begin a TLS session for each request: the handshake costs the server more than the page."""
+    each = to.rng.choice((40, 60))  # packets a second: 7 or 10 sessions
+    bots = senders(to.rng, max(2, min(200, round(count / to.seconds / each))))
+    for number in range(count // 6):
+        way = connection(to, bots[number % len(bots)], 443, to.when())
+        way.open()
+        way.send(client_hello(to.rng, "www.shop.example"), 517)
+        size = to.rng.randrange(120, 300)
+        way.send(b"\x17\x03\x03" + size.to_bytes(2) + to.rng.randbytes(100), size + 5)
+        way.acknowledge(3000)
+        way.close()
+
+
 def unique_queries(to: Arrivals, count: int) -> None:
     """Bots that open a connection for each request, with a unique query behind one path."""
     bots = senders(to.rng, max(2, min(400, count // 10)))
@@ -124,6 +159,19 @@ def dns_questions(to: Arrivals, count: int) -> None:
         to.datagram(
             to.seconds * k / count, to.rng.choice(bots), ports, dns_question(to.rng, to.rng.choice(names))
         )
+
+
+def replayed_datagrams(to: Arrivals, count: int) -> None:
+    """tcpreplay --loop: the same encrypted packets from the same flows, again and again."""
+    port, times = to.rng.choice((443, 3074, 27_015, 51_820)), to.rng.randrange(5, 30)
+    kept = max(20, min(100, count // times))
+    recorded = []
+    for bot in senders(to.rng, kept):
+        size = to.rng.randrange(30, 1200)
+        head = bytes([0x40 | to.rng.randrange(64)]) + to.rng.randbytes(min(160, size) - 1)
+        recorded.append((bot, (to.rng.randrange(1024, 65_536), port), head, size))
+    for k in range(count):
+        to.datagram(to.seconds * k / count, *recorded[k % kept])
 
 
 def junk_to_dns(to: Arrivals, count: int) -> None:

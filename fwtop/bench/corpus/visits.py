@@ -85,6 +85,7 @@ def calls_of_programs(to: Arrivals, count: int) -> None:
 def proxied(to: Arrivals, count: int) -> None:
     """Visitors behind a content network: few addresses, many people, connections kept open."""
     edges = senders(to.rng, to.rng.randrange(4, 30))
+    tells = to.rng.random() < 0.6
     each = max(4, count // (3 * len(edges)))
     for edge in edges:
         for _ in range(2):
@@ -92,7 +93,8 @@ def proxied(to: Arrivals, count: int) -> None:
             way.open()
             for _ in range(each // 2):
                 page = f"/p/{int(to.rng.paretovariate(0.7)) % 5000}"
-                way.send(http_request(page, to.rng.choice(AGENTS)))
+                visitor = f"X-Forwarded-For: {to.rng.randrange(11, 200)}.{to.rng.randrange(256)}.7.9\r\n"
+                way.send(http_request(page, to.rng.choice(AGENTS), more=visitor if tells else ""))
                 way.at += to.rng.expovariate(each / 2 / to.seconds)
                 _acks(way, 2)
 
