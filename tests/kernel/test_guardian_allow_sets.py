@@ -269,3 +269,13 @@ def test_too_long_list_keeps_no_gateway_from_passing_compiled_rules(bench: XdpBe
             poll_until(lambda: guardian.demand(Status()).data["warnings"] == [], 15)
     finally:
         path.close()
+
+
+def test_what_is_wrong_with_the_list_is_told_once(bench: Bench) -> None:
+    """By the status, and with each rule that is installed."""
+    bench.allow = "192.0.2.1\nnonsense\n"
+    with bench.connect() as guardian:
+        answer = guardian.demand(Apply(IN_TABLE_RAW.to_dict(), 0, force=True))
+        for warnings in (answer.data["warnings"], guardian.demand(Status()).data["warnings"]):
+            assert sum("line 2 is ignored" in line for line in warnings) == 1
+        guardian.demand(Undo(all=True))

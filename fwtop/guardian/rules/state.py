@@ -179,4 +179,4 @@ class GuardianState:
     def warnings(self) -> list[str]:
         """Return what the operator should know about the journal and the limits file."""
         troubles = [text for text in (self.journal.trouble(), self.allow_trouble) if text]
-        return [*self.journal.warnings, *troubles, *self.allow.warnings, *self.limits()[1]]
+        return [*self.journal.warnings, *troubles, *self.limits()[1]]

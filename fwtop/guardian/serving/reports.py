@@ -132,7 +132,7 @@ class Reports:
         rules = [state.status_of(entry, entries=True) for entry in list(state.active.values())]
         data = {
             "rules": _encoded(rules),
-            "warnings": _encoded(state.warnings()),
+            "warnings": _encoded([*state.warnings(), *state.allow.warnings]),
             "peers": _encoded(self._peers()),
         }
         if finished:
