@@ -13,6 +13,7 @@ from analysis_payloads import client_hello, dns_name
 from fwtop.analysis.advisor import Advisor
 from fwtop.analysis.config import AdviseConfig
 from fwtop.analysis.history.baseline import class_rates
+from fwtop.analysis.parsers.quic import looks_like_quic
 from fwtop.analysis.proposals.prefixes import Addresses, fewest_prefixes
 from fwtop.analysis.spoofing import from_this_host, spoof_estimate
 from fwtop.analysis.window.features import Features
@@ -192,3 +193,16 @@ def test_a_block_list_ends_above_the_clients_that_a_flood_is_mixed_with() -> Non
     cover = fewest_prefixes(Addresses.of(packets), np.ones(len(packets)), nobody, target=0.97, limit=100)
     assert [str(prefix) for prefix in cover.prefixes] == ["198.51.100.7"]
     assert cover.sources == 1
+
+
+@pytest.mark.parametrize(("version", "quic"), [(1, True), (0xFF000021, True), (0xABCDEF01, False)])
+def test_drafts_of_quic_are_quic(version: int, quic: bool) -> None:
+    rng = Random(10)
+    heads = [
+        bytes([0xC0 | rng.randrange(16)]) + version.to_bytes(4) + rng.randbytes(59)
+        if k % 3
+        else bytes([0x40 | rng.randrange(64)]) + rng.randbytes(63)
+        for k in range(120)
+    ]
+    matrix = np.frombuffer(b"".join(heads), np.uint8).reshape(120, 64)
+    assert looks_like_quic(matrix, np.full(120, 64)) is quic

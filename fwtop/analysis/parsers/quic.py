@@ -15,6 +15,7 @@ from fwtop.render.numbers import percent
 _PORT = 443
 _MOST = 0.9
 _VERSIONS = {0: "negotiation", 1: "1", 0x6B3343CF: "2"}  # RFC 8999, 9000, 9369
+_DRAFTS = 0xFF0000  # the upper three bytes of a draft's version; the last is its number
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,5 +68,5 @@ def plausible(matrix: U8, length: I64) -> Mask:
     version = np.zeros(len(matrix), np.uint32)
     for column in range(1, 5):
         version = (version << np.uint32(8)) | matrix[:, column]
-    known = np.isin(version, [*_VERSIONS])
+    known = np.isin(version, [*_VERSIONS]) | (version >> np.uint32(8) == _DRAFTS)
     return np.asarray((length >= 20) & np.where(long, known, fixed))
