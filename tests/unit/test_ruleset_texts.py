@@ -152,3 +152,18 @@ def test_what_is_fwtops_is_known_by_its_names() -> None:
     assert is_own_rule("raw", "PREROUTING", "-j FWTOP")
     assert is_own_rule("raw", "FWTOP-RULES", "")
     assert not is_own_rule("filter", "INPUT", "-s 192.0.2.1/32 -j DROP")
+
+
+def test_maps_of_verdicts_and_meters_read_as_nft_writes_them() -> None:
+    """A map's elements are pairs, also where the key is a concatenation."""
+    state, port = {"ct": {"key": "state"}}, {"payload": {"protocol": "tcp", "field": "dport"}}
+    verdicts = {
+        "set": [[{"concat": ["new", 80]}, {"accept": None}], [{"concat": ["new", 22]}, {"drop": None}]]
+    }
+    vmap = {"vmap": {"key": {"concat": [state, port]}, "data": verdicts}}
+    assert rule_text([vmap]) == "ct state . tcp dport vmap { new . 80 : accept, new . 22 : drop }"
+    source = {"payload": {"protocol": "ip", "field": "saddr"}}
+    meter = {
+        "meter": {"key": source, "stmt": {"limit": {"rate": 9, "per": "second"}}, "size": 99, "name": "m"}
+    }
+    assert rule_text([meter, {"drop": None}]) == "meter m { ip saddr limit rate 9/second } drop"
