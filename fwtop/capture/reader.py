@@ -14,7 +14,7 @@ import numpy as np
 from fwtop.capture.mirrors import with_mirrored
 from fwtop.capture.pcap import MAGICS, PcapReader
 from fwtop.capture.pcapng import MAGIC, PcapngReader
-from fwtop.capture.records import LINK_TYPES, Gunzip, Source, Stream
+from fwtop.capture.records import LINK_TYPES, ROWS, Gunzip, Source, Stream
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
 from fwtop.model.traffic.packets import I64, PacketBatch
@@ -55,7 +55,7 @@ class CaptureFile:
         self.name = name
         self.notes = notes
         self._reader = reader
-        read = with_mirrored(_closing(file, name, reader.batches()), notes)
+        read = with_mirrored(_joined(_closing(file, name, reader.batches())), notes)
         self._rest = _with_plausible_times(read, notes)
         first = next(self._rest, None)
         self._first = [] if first is None else [first]
@@ -138,6 +138,23 @@ def _closing(file: BinaryIO, name: str, batches: Iterator[PacketBatch]) -> Itera
             yield from batches
         except FwtopError as error:
             raise FwtopError(f"{name}: {error}", error.code) from None
+
+
+def _joined(batches: Iterator[PacketBatch]) -> Iterator[PacketBatch]:
+    """Join small batches, which other blocks between packets and new sections leave.
+
+    What becomes of a batch costs milliseconds, however few packets it has.
+    """
+    held: list[PacketBatch] = []
+    rows = 0
+    for batch in batches:
+        if held and rows + len(batch) > ROWS:
+            yield PacketBatch.concat(held)
+            held, rows = [], 0
+        held.append(batch)
+        rows += len(batch)
+    if held:
+        yield PacketBatch.concat(held)
 
 
 def _with_plausible_times(batches: Iterator[PacketBatch], notes: list[str]) -> Iterator[PacketBatch]:
