@@ -280,7 +280,10 @@ _DATAGRAMS = (
     Hypothesis(
         "requests as clients send them", datagrams, 4.0,
         needs=(_ENOUGH, at_least(questions, 0.5), is_so(at_clients_pace)),
-        evidence=(Says(openings_alone, 0.5, 0.0, 0.9, -6.0),),
+        evidence=(
+            Says(openings_alone, 0.5, 0.0, 0.9, -6.0),
+            if_so(identical, 1.5),  # whoever asks a service that has one question asks the same
+        ),
     ),
     Hypothesis(
         "calls, games, tunnels, downloads", datagrams, 4.0,
