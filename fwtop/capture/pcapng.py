@@ -29,6 +29,7 @@ _PACKETS = (_OLD_PACKET, _SIMPLE_PACKET, _PACKET)
 _LEAST = {_SECTION: 28, _INTERFACE: 20, _OLD_PACKET: 32, _SIMPLE_PACKET: 16, _PACKET: 32}
 _SECOND = 1_000_000_000
 _MAX_INTERFACES = 4096  # per section: bounds the memory that a hostile file takes
+_MAX_SECTIONS = 10_000  # each takes some milliseconds: bounds the time of a small file of nothing else
 _MAX_UNREAD_NOTED = 8  # unsupported link types listed by name
 _RESOLUTION, _OFFSET = 9, 14  # if_tsresol, if_tsoffset
 
@@ -88,6 +89,7 @@ class PcapngReader:
         self._notes = notes
         self._order = "<"
         self._interfaces = _Interfaces()
+        self._sections = 0
         self._link_types: dict[int, None] = {}
         self._last_time_ns = 0
         self._without_interface = 0
@@ -165,8 +167,11 @@ class PcapngReader:
         return ">" if magic == b"\x1a\x2b\x3c\x4d" else "<"
 
     def _describe(self, memory: memoryview, kind: int, pos: int, size: int) -> None:
-        if kind == _SECTION:
+        if kind == _SECTION and self._sections == _MAX_SECTIONS:
+            self._ended = f"there are more than {_MAX_SECTIONS:,} sections"
+        elif kind == _SECTION:
             self._interfaces.count = 0
+            self._sections += 1
         elif kind == _INTERFACE and self._interfaces.count == _MAX_INTERFACES:
             self._ended = f"a section describes more than {_MAX_INTERFACES:,} interfaces"
         elif kind == _INTERFACE:

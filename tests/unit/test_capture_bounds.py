@@ -72,6 +72,13 @@ def test_packets_between_other_blocks_come_in_few_batches(between: bytes) -> Non
     assert len(batches) <= 2
 
 
+def test_a_file_of_sections_ends_with_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pcapng, "_MAX_SECTIONS", 3)
+    count, notes = read((section() + enhanced_file(2)) * 4)
+    assert count == 6
+    assert notes == ["there are more than 3 sections (after packet 6); read up to there"]
+
+
 def test_only_a_few_of_many_unsupported_link_types_are_named() -> None:
     strange = b"".join(interface(kind) for kind in range(1000, 2000))
     count, notes = read(section() + enhanced_file(1) + strange)
