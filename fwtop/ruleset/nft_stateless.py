@@ -49,6 +49,8 @@ _ERRORS = {
     6: ("icmpv6", ["destination-unreachable", "packet-too-big", "time-exceeded", "parameter-problem"]),
 }
 _NEIGHBOURS = ["nd-router-solicit", "nd-router-advert", "nd-neighbor-solicit", "nd-neighbor-advert"]
+WHY_ERRORS = "an error about an untracked packet is INVALID: fragmentation needed must pass"
+WHY_NEIGHBOURS = "neighbour discovery must pass: it is never tracked, and without it IPv6 ends"
 _ACCEPT = {"accept": None}
 
 
@@ -330,14 +332,13 @@ def _from_zero(part: Json) -> Json:
 
 
 def _errors(line: NftLine) -> Iterator[NftInsert]:
-    why = "an error about an untracked packet is INVALID: fragmentation needed must pass"
     for family in _FAMILIES[line.family]:
         protocol, types = _ERRORS[family]
-        yield NftInsert(line, True, (_types(protocol, types),), (_ACCEPT,), why)
+        yield NftInsert(line, True, (_types(protocol, types),), (_ACCEPT,), WHY_ERRORS)
     if 6 in _FAMILIES[line.family]:
         hops = {"payload": {"protocol": "ip6", "field": "hoplimit"}}
         near = {"match": {"op": "==", "left": hops, "right": 255}}
-        yield NftInsert(line, True, (_types("icmpv6", _NEIGHBOURS), near), (_ACCEPT,), why)
+        yield NftInsert(line, True, (_types("icmpv6", _NEIGHBOURS), near), (_ACCEPT,), WHY_NEIGHBOURS)
 
 
 def _types(protocol: str, types: list[str]) -> Json:

@@ -282,9 +282,10 @@ def _equivalent(line: Line, match: Match, hook: str) -> tuple[str, ...] | None:
 def _errors(line: Line, family: int) -> list[Insert]:
     option, protocol = ("--icmp-type", "icmp") if family == 4 else ("--icmpv6-type", "ipv6-icmp")
     head = ("-p", protocol, "-m", "icmp" if family == 4 else "icmp6", option)
-    why = "an error about an untracked packet is INVALID: fragmentation needed must pass"
-    made: list[tuple[str, ...]] = [(*head, kind, "-j", "ACCEPT") for kind in _ERRORS[family]]
+    made: list[tuple[tuple[str, ...], str]] = [
+        ((*head, kind, "-j", "ACCEPT"), nft_stateless.WHY_ERRORS) for kind in _ERRORS[family]
+    ]
     if family == 6:
         near = ("-m", "hl", "--hl-eq", "255", "-j", "ACCEPT")
-        made += [(*head, kind, *near) for kind in _NEIGHBOURS]
-    return [Insert(family, line.chain, line.number, arguments, why) for arguments in made]
+        made += [((*head, kind, *near), nft_stateless.WHY_NEIGHBOURS) for kind in _NEIGHBOURS]
+    return [Insert(family, line.chain, line.number, arguments, why) for arguments, why in made]
