@@ -140,8 +140,10 @@ def _rule_lines(policy: Exported, rules: Sequence[Rule], family: int) -> Iterato
         yield comment(rule)
         decides = {set_name(rule.id, family, role) for role in (protect.SHUT, protect.PASS)}
         for line in objects.lines:
+            if line.family != family or line.listed:  # who is listed has passed
+                continue
             kept = _without_clock(line.match, acting)
-            if line.family == family and kept is not None:
+            if kept is not None:
                 yield ChainLine(family, kept, line.target, line.hook)
                 if decides & {*line.match}:
                     break  # what comes after it is for other levels
