@@ -2,7 +2,7 @@
 # Run pytest as root, which the kernel tests need, without leaving root-owned files in the clone.
 #
 # With arguments, pass them to pytest. Without, run all tests: first those that flood and measure, alone; then the
-# other kernel tests in three parallel streams that take about as long, since they mostly wait and use separate
+# other kernel tests in four parallel streams that take about as long, since they mostly wait and use separate
 # namespaces; and at low priority next to them, in a stream each, the unit and the screen tests, which take what CPU
 # time is left. What failed is run once more, alone: a test that passes only without others beside it is named, and
 # doesn't fail the run.
@@ -23,9 +23,13 @@ if [[ $# -gt 0 ]]; then
 fi
 
 flooding=(tests/kernel/test_{bench_lab,lab,lab_packets,whole_program}.py)
-rules=(tests/kernel/test_guardian_[a-n]*.py)
+rules=(tests/kernel/test_guardian_[a-i]*.py)
 more_rules=(tests/kernel/test_guardian_[o-z]*.py tests/kernel/test_xdp_{endings,life}.py)
-others=(tests/kernel "${flooding[@]/#/--ignore=}" "${rules[@]/#/--ignore=}" "${more_rules[@]/#/--ignore=}")
+forwarding=(tests/kernel/test_{bridge_router,forwarded_allow,harden_stateless}.py tests/kernel/test_guardian_[j-n]*.py)
+others=(tests/kernel)
+for one in "${flooding[@]}" "${rules[@]}" "${more_rules[@]}" "${forwarding[@]}"; do
+  others+=("--ignore=$one")
+done
 flags=()
 status=0
 beside=()
@@ -61,10 +65,12 @@ failed=()
 stream flooding "${flooding[@]}" || code=$?
 note flooding "$code"
 set -m # a process group for each background job, to kill it as a whole
-names=(others more_rules unit ui)
+names=(others more_rules forwarding unit ui)
 stream others "${others[@]}" >"$logs/others" 2>&1 </dev/null &
 beside+=($!)
 stream more_rules "${more_rules[@]}" >"$logs/more_rules" 2>&1 </dev/null &
+beside+=($!)
+stream forwarding "${forwarding[@]}" >"$logs/forwarding" 2>&1 </dev/null &
 beside+=($!)
 {
   renice -n 10 "$BASHPID" >/dev/null
