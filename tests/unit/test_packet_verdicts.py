@@ -105,24 +105,21 @@ def test_the_ring_is_bounded(parts: list[tuple[int, Hook]]) -> None:
 
 
 def test_the_ring_is_read_while_it_is_written() -> None:
-    ring, stop = PacketRing(most=50), threading.Event()
+    ring, written = PacketRing(most=50), 7 * 300
 
     def write() -> None:
-        number = 0
-        while not stop.is_set():
+        for number in range(0, written, 7):
             ring.add(sampled([syn(number + n) for n in range(7)]), COUNTERS)
-            number += 7
 
     thread = threading.Thread(target=write)
     thread.start()
-    try:
-        for _ in range(300):
-            latest = ring.latest
-            assert len(latest.arrived) == len(latest.numbers)
-            assert (latest.arrived.tcp_seq == latest.numbers).all()
-    finally:
-        stop.set()
-        thread.join()
+    is_writing = True
+    while is_writing:
+        is_writing = thread.is_alive()
+        latest = ring.latest
+        assert len(latest.arrived) == len(latest.numbers)
+        assert (latest.arrived.tcp_seq == latest.numbers).all()
+    assert latest.numbers.max() == written - 1
 
 
 def test_samples_of_other_hooks_tell_what_became_of_a_packet() -> None:
