@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-import json
 import re
 import socket
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from fwtop.guardian.allow.allowlist import AllowList
 from fwtop.guardian.failpoints import Failpoint, Failpoints
 from fwtop.guardian.objects.nft_allow import difference
-from fwtop.guardian.objects.nft_lists import NftListChange, SetEdit, element_counts, refill_lines
+from fwtop.guardian.objects.nft_lists import NftListChange, SetEdit, refill_lines
+from fwtop.guardian.objects.nft_table import (
+    LIST_SET,
+    MARKS,
+    Table,
+    chains_of,
+    elements_of,
+    is_missing,
+    read_table,
+    removal_lines,
+    rule_of,
+)
 from fwtop.guardian.objects.nft_words import (
     LAYOUTS,
     NETDEV,
@@ -21,10 +30,8 @@ from fwtop.guardian.objects.nft_words import (
     allow_lines,
     elements_of_ports,
     enable_lines,
-    head,
     list_set_of,
     outermost,
-    role_chains,
     set_lines,
     set_of,
     shortened,
@@ -37,131 +44,11 @@ from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.list_limits import of_ports
 from fwtop.model.addresses.roles import Passes
 from fwtop.model.errors import FwtopError
-from fwtop.model.rule import Rule
 from fwtop.model.text import safe_text
 
 if TYPE_CHECKING:  # numpy, which a guardian without lists needn't carry
     from fwtop.guardian.objects.list_sets import ListDelta
     from fwtop.model.addresses.prefix_sets import Rows
-
-_SET = re.compile(r"r(\d+)-\w+")
-_LIST_SET = re.compile(r"list-(.+)-[46]")
-_COMMENT = re.compile(r"fwtop-(\d+)")
-_BASE_CHAIN = re.compile(r"in-\d+")
-ALLOW_SETS = frozenset(
-    f"{role}{family}"
-    for role in ("allow", "peers", "gateways", "behind", "routers", "known")
-    for family in (4, 6)
-)
-_MARKS = frozenset({"allow4", "allow6"})  # of a table that fwtop made, whatever its version
-_NO_PROGRAM = 3  # the status of an error about a program that is not installed
-_COMMON = frozenset({"metainfo", "table", "chain", "set", "rule"})
-
-
-@dataclass(slots=True)
-class Table:
-    """A table as the kernel lists it; empty for somebody else's table of the same name."""
-
-    foreign: bool = False  # there, but not made by fwtop
-    shared: bool = False  # ours, and somebody put things of their own in
-    chains: set[str] = field(default_factory=set)
-    sets: set[str] = field(default_factory=set)
-    rules: list[tuple[str, str, int, int, int]] = field(default_factory=list)  # id, chain, handle, counts
-    others: dict[str, list[int]] = field(default_factory=dict)  # chain → handles of its first lines
-
-    def rule_ids(self) -> set[str]:
-        """Return the ids of the rules that have sets or lines here."""
-        named = {found[1] for name in self.sets if (found := _SET.fullmatch(name))}
-        return named | {rule_id for rule_id, *_ in self.rules}
-
-
-def read_table(layout: Layout) -> Table:
-    """Read one of fwtop's tables; empty if it does not exist. Raises FwtopError."""
-    if nf_tables.is_missing(layout.table):  # as mostly: no program needs to be started for that
-        return Table()
-    if nf_tables.is_dormant(layout.table):  # nft 1.0.6 stops in the middle of its JSON
-        raise FwtopError(f"table {layout.table} is dormant, and nft can't list it")
-    try:
-        text = run(["nft", "-j", "-t", "list", "table", *layout.table.split()])
-    except FwtopError as error:
-        if error.code == _NO_PROGRAM or is_missing(str(error)):
-            return Table()
-        raise
-    table = Table()
-    for item in json.loads(text)["nftables"]:
-        if "chain" in item:
-            table.chains.add(item["chain"]["name"])
-        elif "set" in item:
-            table.sets.add(item["set"]["name"])
-        elif "rule" in item and (comment := _COMMENT.fullmatch(item["rule"].get("comment", ""))):
-            rule = item["rule"]
-            counter = next((part["counter"] for part in rule["expr"] if "counter" in part), None) or {}
-            counts = (int(counter.get("packets", 0)), int(counter.get("bytes", 0)))
-            table.rules.append((comment[1], rule["chain"], int(rule["handle"]), *counts))
-        elif "rule" in item:
-            table.others.setdefault(item["rule"]["chain"], []).append(int(item["rule"]["handle"]))
-        elif not item.keys() & _COMMON:
-            table.shared = True
-    if not table.sets >= _MARKS:  # they come in one transaction with all the rest
-        return Table(foreign=True)
-    own = {name for name in table.sets if name in ALLOW_SETS or _SET.fullmatch(name)}
-    own |= {name for name in table.sets if _LIST_SET.fullmatch(name)}
-    own |= {name for name in table.chains if name in _chains_of(layout) or _BASE_CHAIN.fullmatch(name)}
-    table.shared = table.shared or bool((table.sets | table.chains) - own)
-    return table
-
-
-def _wake(layout: Layout) -> None:
-    """Make one of fwtop's tables active again that somebody switched off; raises FwtopError."""
-    table = layout.table
-    if nf_tables.is_dormant(table) and all(nf_tables.has_set(table, name) for name in _MARKS):
-        _apply([f"add table {table}"])
-
-
-def _chains_of(layout: Layout) -> dict[str, list[str]]:
-    """Return a table's chains with their first rules; a chain comes before those that jump to it."""
-    return role_chains() | dict.fromkeys(layout.chains, head(layout))
-
-
-def is_missing(complaint: str) -> bool:
-    """Return whether nft complained about a missing table, or missing nf_tables."""
-    return any(text in complaint for text in ("No such file or directory", "not supported", "syntax error"))
-
-
-def removal_lines(layout: Layout, table: Table, rule_ids: set[str]) -> list[str]:
-    """Return the commands that remove rules and keep the table."""
-    places = [(chain, handle) for rule_id, chain, handle, _, _ in table.rules if rule_id in rule_ids]
-    doomed = [f"delete rule {layout.table} {chain} handle {handle}" for chain, handle in places]
-    gone = [name for name in sorted(table.sets) if (found := _SET.fullmatch(name)) and found[1] in rule_ids]
-    return doomed + [f"delete set {layout.table} {name}" for name in gone]
-
-
-def elements_of(layout: Layout, name: str) -> int:
-    """Return the number of elements in one of fwtop's sets; raises FwtopError."""
-    text = run(["nft", "-j", "list", "set", *layout.table.split(), name])
-    return sum(len(item["set"].get("elem", ())) for item in json.loads(text)["nftables"] if "set" in item)
-
-
-def entry_counters(rule: Rule, *, top: int) -> dict[str, int]:
-    """Return the `top` sources of a rule at netdev ingress that matched most: prefix → packets."""
-    counted: list[tuple[int, str]] = []
-    for family in (4, 6):
-        listed, own = rule.list_name, set_of(rule.id, f"src{family}")
-        try:
-            counts = element_counts(NETDEV, own if listed is None else list_set_of(listed, family))
-        except CommandError:
-            continue
-        counted += [(packets, name) for name, (packets, _) in counts.items()]
-    return {name: packets for packets, name in sorted(counted, reverse=True)[:top]}
-
-
-def _elements(rows: Rows, family: int) -> frozenset[Prefix] | frozenset[str]:
-    """Return what a named list's set of a family holds."""
-    mine = rows.of_family(family)
-    if of_ports(mine):
-        return frozenset(elements_of_ports(mine))
-    return frozenset(outermost(tuple(mine)))
-
 
 _PLAIN_NAME = re.compile(r"[\w.@-]{1,15}")
 
@@ -240,7 +127,7 @@ class NftTables:
     def tidy_lists(self, used: Collection[str]) -> None:
         """Delete the sets of named lists that no rule uses; raises FwtopError."""
         gone = {
-            name for name in self._list_sets if (ours := _LIST_SET.fullmatch(name)) and ours[1] not in used
+            name for name in self._list_sets if (ours := LIST_SET.fullmatch(name)) and ours[1] not in used
         }
         if not gone:
             return
@@ -293,8 +180,7 @@ class NftTables:
             self._failpoints.reached(Failpoint.NFT_REMOVED)
         elif doomed := removal_lines(layout, table, rule_ids):
             _apply(doomed)
-            ended = {name for name in self._sizes if (found := _SET.fullmatch(name)) and found[1] in rule_ids}
-            self._sizes = {name: size for name, size in self._sizes.items() if name not in ended}
+            self._sizes = {name: size for name, size in self._sizes.items() if rule_of(name) not in rule_ids}
             self._failpoints.reached(Failpoint.NFT_REMOVED)
 
     def present(self, rule_id: str, rule: NftRule) -> bool:
@@ -312,7 +198,7 @@ class NftTables:
         table = read_table(layout)
         if not self.present(rule_id, rule):
             return f"lines or sets of it are gone from {where}"
-        wanted = _chains_of(layout)
+        wanted = chains_of(layout)
         broken = [name for name in wanted if len(table.others.get(name, ())) != len(wanted[name])]
         if broken:
             return f"{HEAD_CHANGED} {broken[0]} in {where} were changed"
@@ -410,7 +296,7 @@ class NftTables:
         if table.foreign:
             raise FwtopError(f"there is a table {layout.table} that is not fwtop's; nothing was changed")
         lines = [f"add table {layout.table}", *_allow_lines(layout, allow)]
-        for name, first in _chains_of(layout).items():
+        for name, first in chains_of(layout).items():
             there, hook = table.others.get(name, []), layout.chains.get(name)
             if name not in table.chains:
                 lines.append(f"add chain {layout.table} {name}" + (f" {{ {hook} }}" if hook else ""))
@@ -466,3 +352,18 @@ def _apply(lines: Iterable[str], *, check: bool = False) -> None:
         run(["nft", *(["-c"] if check else []), "-f", "-"], text="\n".join(lines) + "\n")
     except CommandError as error:
         raise FwtopError(f"{error}; nothing was changed", 3 if is_missing(str(error)) else 1) from None
+
+
+def _wake(layout: Layout) -> None:
+    """Make one of fwtop's tables active again that somebody switched off; raises FwtopError."""
+    table = layout.table
+    if nf_tables.is_dormant(table) and all(nf_tables.has_set(table, name) for name in MARKS):
+        _apply([f"add table {table}"])
+
+
+def _elements(rows: Rows, family: int) -> frozenset[Prefix] | frozenset[str]:
+    """Return what a named list's set of a family holds."""
+    mine = rows.of_family(family)
+    if of_ports(mine):
+        return frozenset(elements_of_ports(mine))
+    return frozenset(outermost(tuple(mine)))

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from fwtop.guardian.objects import nft
+from fwtop.guardian.objects import nft_table
 from fwtop.guardian.objects.installer import Count
 from fwtop.guardian.objects.sets import entry_counters
 from fwtop.guardian.records.entry import Entry
@@ -47,7 +47,7 @@ class EntryCounts:
 
 def _counted(rule: Rule) -> dict[str, int]:
     if rule.kind is Kind.NFTABLES:
-        return nft.entry_counters(rule, top=_SHOWN)
+        return nft_table.entry_counters(rule, top=_SHOWN)
     counted: dict[str, int] = {}
     families = families_of(rule.match.sources)
     for name in [_set_of(rule, family) for family in rule.match.families if family in families]:

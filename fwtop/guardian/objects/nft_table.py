@@ -1,0 +1,125 @@
+"""fwtop's own nftables tables as the kernel lists them: what is there, whose it is, what it counted."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, field
+
+from fwtop.guardian.objects.nft_lists import element_counts
+from fwtop.guardian.objects.nft_words import NETDEV, Layout, head, list_set_of, role_chains, set_of
+from fwtop.kernel.netfilter import nf_tables
+from fwtop.kernel.programs import CommandError, run
+from fwtop.model.errors import FwtopError
+from fwtop.model.rule import Rule
+
+_RULE_SET = re.compile(r"r(\d+)-\w+")
+LIST_SET = re.compile(r"list-(.+)-[46]")
+_COMMENT = re.compile(r"fwtop-(\d+)")
+_BASE_CHAIN = re.compile(r"in-\d+")
+_ALLOW_SETS = frozenset(
+    f"{role}{family}"
+    for role in ("allow", "peers", "gateways", "behind", "routers", "known")
+    for family in (4, 6)
+)
+MARKS = frozenset({"allow4", "allow6"})  # of a table that fwtop made, whatever its version
+_NO_PROGRAM = 3  # the status of an error about a program that is not installed
+_COMMON = frozenset({"metainfo", "table", "chain", "set", "rule"})
+
+
+@dataclass(slots=True)
+class Table:
+    """A table as the kernel lists it; empty for somebody else's table of the same name."""
+
+    foreign: bool = False  # there, but not made by fwtop
+    shared: bool = False  # ours, and somebody put things of their own in
+    chains: set[str] = field(default_factory=set)
+    sets: set[str] = field(default_factory=set)
+    rules: list[tuple[str, str, int, int, int]] = field(default_factory=list)  # id, chain, handle, counts
+    others: dict[str, list[int]] = field(default_factory=dict)  # chain → handles of its first lines
+
+    def rule_ids(self) -> set[str]:
+        """Return the ids of the rules that have sets or lines here."""
+        named = {rule_id for name in self.sets if (rule_id := rule_of(name)) is not None}
+        return named | {rule_id for rule_id, *_ in self.rules}
+
+
+def rule_of(set_name: str) -> str | None:
+    """Return the id of the rule that a set belongs to; None of the allow-list's and of named lists."""
+    found = _RULE_SET.fullmatch(set_name)
+    return found[1] if found else None
+
+
+def read_table(layout: Layout) -> Table:
+    """Read one of fwtop's tables; empty if it does not exist. Raises FwtopError."""
+    if nf_tables.is_missing(layout.table):  # as mostly: no program needs to be started for that
+        return Table()
+    if nf_tables.is_dormant(layout.table):  # nft 1.0.6 stops in the middle of its JSON
+        raise FwtopError(f"table {layout.table} is dormant, and nft can't list it")
+    try:
+        text = run(["nft", "-j", "-t", "list", "table", *layout.table.split()])
+    except FwtopError as error:
+        if error.code == _NO_PROGRAM or is_missing(str(error)):
+            return Table()
+        raise
+    table = Table()
+    for item in json.loads(text)["nftables"]:
+        if "chain" in item:
+            table.chains.add(item["chain"]["name"])
+        elif "set" in item:
+            table.sets.add(item["set"]["name"])
+        elif "rule" in item and (comment := _COMMENT.fullmatch(item["rule"].get("comment", ""))):
+            rule = item["rule"]
+            counter = next((part["counter"] for part in rule["expr"] if "counter" in part), None) or {}
+            counts = (int(counter.get("packets", 0)), int(counter.get("bytes", 0)))
+            table.rules.append((comment[1], rule["chain"], int(rule["handle"]), *counts))
+        elif "rule" in item:
+            table.others.setdefault(item["rule"]["chain"], []).append(int(item["rule"]["handle"]))
+        elif not item.keys() & _COMMON:
+            table.shared = True
+    if not table.sets >= MARKS:  # they come in one transaction with all the rest
+        return Table(foreign=True)
+    own = {name for name in table.sets if name in _ALLOW_SETS or rule_of(name)}
+    own |= {name for name in table.sets if LIST_SET.fullmatch(name)}
+    own |= {name for name in table.chains if name in chains_of(layout) or _BASE_CHAIN.fullmatch(name)}
+    table.shared = table.shared or bool((table.sets | table.chains) - own)
+    return table
+
+
+def chains_of(layout: Layout) -> dict[str, list[str]]:
+    """Return a table's chains with their first rules; a chain comes before those that jump to it."""
+    return role_chains() | dict.fromkeys(layout.chains, head(layout))
+
+
+def is_missing(complaint: str) -> bool:
+    """Return whether nft complained about a missing table, or missing nf_tables."""
+    return any(text in complaint for text in ("No such file or directory", "not supported", "syntax error"))
+
+
+def removal_lines(layout: Layout, table: Table, rule_ids: set[str]) -> list[str]:
+    """Return the commands that remove rules and keep the table."""
+    places = [(chain, handle) for rule_id, chain, handle, _, _ in table.rules if rule_id in rule_ids]
+    doomed = [f"delete rule {layout.table} {chain} handle {handle}" for chain, handle in places]
+    gone = [
+        name for name in sorted(table.sets) if (found := _RULE_SET.fullmatch(name)) and found[1] in rule_ids
+    ]
+    return doomed + [f"delete set {layout.table} {name}" for name in gone]
+
+
+def elements_of(layout: Layout, name: str) -> int:
+    """Return the number of elements in one of fwtop's sets; raises FwtopError."""
+    text = run(["nft", "-j", "list", "set", *layout.table.split(), name])
+    return sum(len(item["set"].get("elem", ())) for item in json.loads(text)["nftables"] if "set" in item)
+
+
+def entry_counters(rule: Rule, *, top: int) -> dict[str, int]:
+    """Return the `top` sources of a rule at netdev ingress that matched most: prefix → packets."""
+    counted: list[tuple[int, str]] = []
+    for family in (4, 6):
+        listed, own = rule.list_name, set_of(rule.id, f"src{family}")
+        try:
+            counts = element_counts(NETDEV, own if listed is None else list_set_of(listed, family))
+        except CommandError:
+            continue
+        counted += [(packets, name) for name, (packets, _) in counts.items()]
+    return {name: packets for packets, name in sorted(counted, reverse=True)[:top]}
