@@ -1,1 +1,1 @@
-"""Decoding single packets with scapy, in a confined process under a user of its own."""
+"""Reading packets in confined processes of another user: single ones in full, and who talks with whom."""
