@@ -115,14 +115,14 @@ SHOTS = (
         "conntrack_exhaustion",
         120,
         36,
-        (Step(r"conntrack play-book", stay=SETTLED_SECONDS, picture="playbook-conntrack-120x36"),),
+        (Step(r"conntrack playbook", stay=SETTLED_SECONDS, picture="playbook-conntrack-120x36"),),
     ),
     Shot(
         "dns_query_flood",
         120,
         36,
         (
-            Step(r"resolver play-book", stay=SETTLED_SECONDS),
+            Step(r"resolver playbook", stay=SETTLED_SECONDS),
             Step(r"Install", ("2",), "playbook-resolver-120x36", 2.0),
         ),
     ),

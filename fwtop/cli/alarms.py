@@ -1,4 +1,4 @@
-"""fwtop alarms: whom the alarms of a recording go to, and one to try it."""
+"""fwtop alarms: show where the recorder's alarms go, or send a test alarm."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
 from fwtop.render.observation import rfc3339
 
-HELP = f"Show where the alarms of 'fwtop record' go ({FILE}), or send one there."
+HELP = f"Show where the alarms of 'fwtop record' go ({FILE}), or send a test alarm."
 EXAMPLE = "sudo fwtop alarms test"
 
 
@@ -33,7 +33,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         choices=("show", "test"),
         default="show",
-        help="show the settings (default), or test",
+        help="show the settings (default), or send a test alarm",
     )
     add_file(parser)
 
@@ -41,7 +41,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def add_file(parser: argparse.ArgumentParser) -> None:
     """Add --alarms."""
     parser.add_argument(
-        "--alarms", type=Path, default=Path(FILE), metavar="FILE", help=f"settings of alarms (default {FILE})"
+        "--alarms", type=Path, default=Path(FILE), metavar="FILE", help=f"alarm settings (default {FILE})"
     )
 
 

@@ -28,18 +28,17 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "captures",
         nargs="*",
         metavar="CAPTURE",
-        help="accuracy: captures to judge as well (FILE=kind,kind says what they hold), or names of "
-        "scenarios, to run only those; harm: names of trials, night, proposals and walk: of scenarios, to "
-        "run only those; "
-        "fit: the file to write instead of the program's own; day: a folder to keep its sessions in",
+        help="harm: run only these trials; night, proposals, walk, accuracy: run only these scenarios; "
+        "accuracy: also judge these captures (FILE=kind,kind labels them); "
+        "fit: write the weights to this file, not to fwtop's own; day: keep the sessions in this folder",
     )
     parser.add_argument(
         "--corpus",
         action="store_true",
-        help="accuracy: judge generated windows of traffic whose contents are known; needs no root",
+        help="accuracy: judge generated, labelled windows of traffic; needs no root",
     )
     parser.add_argument(
-        "--seed", type=int, metavar="N", help="with --corpus: draw other windows, by which nothing was mended"
+        "--seed", type=int, metavar="N", help="with --corpus: generate windows that nothing was tuned on"
     )
     parser.add_argument(
         "--calibrate",

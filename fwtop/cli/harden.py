@@ -1,4 +1,4 @@
-"""fwtop harden: play-books, with what each would do here; planned by reading, applied as one rule."""
+"""fwtop harden: playbooks, with what each would do here; planned by reading, applied as one rule."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from fwtop.store.directory import SESSION_DIRECTORY
 from fwtop.store.reader import replay
 
 HELP = (
-    "Play-books against what a rule alone does not solve: without a name, what each would do here. "
+    "Playbooks against what a rule alone does not solve: without a name, what each would do here. "
     "What one applies is one rule: confirmed, undone and ended as a whole (docs/HARDEN.md)."
 )
 EXAMPLE = "fwtop harden conntrack --apply --ttl 2h"
@@ -47,10 +47,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """List the play-books, plan one, or apply it."""
+    """List the playbooks, plan one, or apply it."""
     if args.playbook is None:
         if args.apply:
-            raise FwtopError("--apply needs the name of a play-book; nothing was changed", 2)
+            raise FwtopError("--apply needs the name of a playbook; nothing was changed", 2)
         with _inside(args.netns):
             return _list(args)
     if args.apply and not (args.preview or args.yes or sys.stdin.isatty()):
@@ -64,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _planned(args: argparse.Namespace) -> Rule | None:
-    """Show the plan of a play-book, and return its rule; raises FwtopError where it can't be applied."""
+    """Show the plan of a playbook, and return its rule; raises FwtopError where it can't be applied."""
     with _inside(args.netns):
         found = find(args.playbook).plan(_options(args))
     if args.json and not args.apply:

@@ -33,14 +33,14 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--capture",
         metavar="FILE",
-        help="send a capture's packets (pcap, pcapng, gzip), readdressed, at its rate: its first 16,384 over "
-        "and over, of each the first 640 bytes and zeros for the rest",
+        help="replay a capture (pcap, pcapng, gzip) to the victim at its own rate: its first 16,384 packets "
+        "in a loop, readdressed, each cut to 640 bytes and padded with zeros",
     )
     parser.add_argument(
         "--history",
         type=Path,
         metavar="DIR",
-        help="attack nothing; add 15 days of synthetic history, marked as such, to DIR/history.db, "
+        help="attack nothing; add 15 days of history, marked as synthetic, to DIR/history.db, "
         "for 'fwtop trends --directory DIR'",
     )
     parser.add_argument("--json", action="store_true", help="print what was sent and observed as JSON")

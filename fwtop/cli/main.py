@@ -20,7 +20,7 @@ _OBSERVE = {
     "snapshot": "one observation without a screen",
     "record": "record a session without a screen, until stopped",
     "service": "the recorder as a systemd service: status, enable, disable, restart",
-    "alarms": "whom alarms of a recording go to; test sends one",
+    "alarms": "where the recorder's alarms go; 'test' sends one",
 }
 _RULES = {
     "block": "block sources: prefixes, an AS, a country, a file",
@@ -28,37 +28,37 @@ _RULES = {
     "match": "drop packets by bytes in their payload",
     "drop": "drop packets by header fields, before the network stack",
     "notrack": "exempt packets from connection tracking",
-    "synproxy": "answer SYNs with cookies, pass completed handshakes",
-    "sysctl": "kernel settings that help under attack",
-    "apply": "install a proposal of the running or last observation",
+    "synproxy": "answer SYNs with cookies, pass only completed handshakes",
+    "sysctl": "change kernel settings that help under attack",
+    "apply": "install a proposal from the running or last observation",
     "status": "active rules and their counters",
     "keep": "confirm a provisional rule, or renew a confirmed one",
-    "repair": "reinstall whatever the kernel is missing of a rule",
+    "repair": "reinstall the parts of a rule that are missing from the kernel",
     "undo": "remove rules",
-    "why": "why a rule has no effect",
-    "rules": "every rule and set on this machine, with rates",
-    "events": "what changes about the rules and sets of this machine",
+    "why": "explain why a rule has no effect",
+    "rules": "list every rule and set on this machine, with rates",
+    "events": "stream changes to the rules and sets on this machine",
 }
 _HARDEN = {
-    "harden": "play-books: what each would do here, planned and applied as one rule",
+    "harden": "playbooks: show what each would do here, apply it as one rule",
 }
 _POLICY = {
-    "list": "named lists that rules share: create, add, remove, test, show, replace, save",
-    "protect": "a port's level: open, open to access lists only, closed",
-    "policy": "lists and rules that stay: check, diff, apply, history, rollback, export",
+    "list": "named lists shared by rules: create, add, remove, replace, test, show, save, delete",
+    "protect": "set who may connect to a port: everybody, access lists only, nobody",
+    "policy": "permanent lists and rules from a file: check, diff, apply, history, rollback, export",
 }
 _RECORDINGS = {
     "read": "analyse a capture file",
-    "sessions": "stored sessions",
-    "report": "report on a session as HTML, Markdown or JSON, or its rules as a script",
+    "sessions": "list stored sessions",
+    "report": "write a report on a session (HTML, Markdown, JSON), or its rules as a script",
     "replay": "play a stored session on the screen",
     "trends": "averages of the last hour, day and 15 days",
 }
 _TOOLS = {
-    "config": "the settings of the screen, and where each comes from",
-    "doctor": "what this machine supports, and what is missing",
+    "config": "show the settings of the screen, and where each comes from",
+    "doctor": "check what this machine supports, and what is missing",
     "lab": "attack a victim in network namespaces",
-    "bench": "benchmarks; --calibrate measures the cost of each kind of rule",
+    "bench": "run benchmarks; --calibrate measures the cost of each kind of rule",
 }
 VERBS = {**_OBSERVE, **_RULES, **_HARDEN, **_POLICY, **_RECORDINGS, **_TOOLS}
 

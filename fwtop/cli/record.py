@@ -26,30 +26,30 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--jsonl",
         metavar="FILE",
-        help="append an observation a line to this file or pipe (-: standard output)",
+        help="append one observation per line to this file or pipe (-: standard output)",
     )
     parser.add_argument(
-        "--every", type=seconds, default=1.0, metavar="TIME", help="from one line to the next (default 1s)"
+        "--every", type=seconds, default=1.0, metavar="TIME", help="interval between lines (default 1s)"
     )
     parser.add_argument(
-        "--top", type=positive, default=10, metavar="N", help="entries of each list in a line (default 10)"
+        "--top", type=positive, default=10, metavar="N", help="entries per list in each line (default 10)"
     )
     parser.add_argument(
         "--max-mib",
         type=positive,
         default=1024,
         metavar="N",
-        help="no line makes the file larger (default 1024)",
+        help="stop appending at this file size (default 1024)",
     )
     parser.add_argument(
         "--metrics",
         metavar="ADDRESS",
-        help="serve Prometheus at HOST:PORT/metrics or unix:/PATH (default: don't)",
+        help="serve Prometheus metrics at HOST:PORT or unix:/PATH (default: off)",
     )
     parser.add_argument(
         "--metrics-public",
         action="store_true",
-        help="let --metrics have an address that other machines reach",
+        help="allow a --metrics address that other machines can reach",
     )
     add_file(parser)
     parser.add_argument(
@@ -57,10 +57,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         default=Path(FILE),
         metavar="FILE",
-        help=f"what it may do by itself (default {FILE}; without it: nothing)",
+        help=f"policy for automatic rules (default {FILE}; if it does not exist: none)",
     )
     parser.add_argument(
-        "--no-alarms", action="store_true", help="tell neither the journal nor the command of alarms.toml"
+        "--no-alarms", action="store_true", help="send no alarms, not even to the systemd journal"
     )
 
 

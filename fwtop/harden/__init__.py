@@ -1,1 +1,1 @@
-"""Play-books: what operators under attack did by hand over days, planned for this machine, one rule each."""
+"""Playbooks: what operators under attack did by hand over days, planned for this machine, one rule each."""

@@ -1,4 +1,4 @@
-"""The play-book for a connection table that fills up: who fills it, and what makes room, soonest first."""
+"""The playbook for a connection table that fills up: who fills it, and what makes room, soonest first."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What a play-book is: a plan made by reading, and the one rule that carries it out.
+"""What a playbook is: a plan made by reading, and the one rule that carries it out.
 
-A play-book is a module with TITLE (one line) and `plan(options)`, which changes nothing. What it would change
+A playbook is a module with TITLE (one line) and `plan(options)`, which changes nothing. What it would change
 is a rule of kind HARDEN whose parts the guardian installs, confirms and removes together.
 """
 
@@ -32,7 +32,7 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a play-book found, and what it would do here."""
+    """What a playbook found, and what it would do here."""
 
     here: str  # in one line
     findings: tuple[str, ...] = ()
@@ -54,16 +54,16 @@ class Playbook(Protocol):
 
 
 def find(name: str) -> Playbook:
-    """Return a play-book by its name; raises FwtopError (code 2)."""
+    """Return a playbook by its name; raises FwtopError (code 2)."""
     module = PLAYBOOKS.get(name)
     if module is None:
         known = ", ".join(PLAYBOOKS)
-        raise FwtopError(f"there is no play-book {name[:40]!r}: there are {known}; nothing was changed", 2)
+        raise FwtopError(f"there is no playbook {name[:40]!r}: there are {known}; nothing was changed", 2)
     return cast("Playbook", importlib.import_module(module))
 
 
 def rule_of(name: str, summary: str, parts: tuple[Rule, ...], options: Options) -> Rule | None:
-    """Return the rule that carries out a play-book, None without parts."""
+    """Return the rule that carries out a playbook, None without parts."""
     if not parts:
         return None
     return Rule(

@@ -171,7 +171,7 @@ def _build(
 
 
 def _untrack(variant: Variant, services: Sequence[Match]) -> None:
-    """Put in what the play-book would, without the sets that end it."""
+    """Put in what the playbook would, without the sets that end it."""
     native = nft_stateless.commands(nft_stateless.inserts(nft_stateless.read_native(variant), services))
     if native:
         run(["nft", "-j", "-f", "-"], text=json.dumps({"nftables": native}))

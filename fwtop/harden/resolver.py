@@ -1,4 +1,4 @@
-"""The play-book for a machine that answers DNS to the world: attacks through it, its clients kept."""
+"""The playbook for a machine that answers DNS to the world: attacks through it, its clients kept."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The play-book for services that need no connection tracking, on a machine whose firewall has it.
+"""The playbook for services that need no connection tracking, on a machine whose firewall has it.
 
 A service is taken out of tracking both ways, and its rules on connection states get stateless lines beside
 them. What this machine asks others stays tracked, so its answers need no mirrored rules.

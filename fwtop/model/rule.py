@@ -26,7 +26,7 @@ class Kind(StrEnum):
     TC = "tc"  # compiled rules at tc ingress
     CONNLIMIT = "connlimit"  # open connections per source prefix
     PROTECT = "protect"  # new connections to a port from access lists only
-    HARDEN = "harden"  # a play-book: several rules as one
+    HARDEN = "harden"  # a playbook: several rules as one
 
 
 class State(StrEnum):
@@ -204,7 +204,7 @@ class Rule:
 
     @property
     def kinds(self) -> frozenset[Kind]:
-        """Every mechanism at work: those of the parts of a play-book, or its own."""
+        """Every mechanism at work: those of the parts of a playbook, or its own."""
         return frozenset(part.kind for part in self.parts) or frozenset({self.kind})
 
     @property

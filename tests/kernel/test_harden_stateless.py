@@ -1,4 +1,4 @@
-"""The stateless play-book: what passed passes, what was blocked stays blocked, undo leaves nothing."""
+"""The stateless playbook: what passed passes, what was blocked stays blocked, undo leaves nothing."""
 
 from __future__ import annotations
 
@@ -374,7 +374,7 @@ def test_a_service_without_tracking_already_is_left_as_it_is(bench: Bench) -> No
 
 
 def test_jumbo_frames_reach_a_path_of_1500_bytes_only_with_the_errors_let_in(bench: Bench) -> None:
-    """Untracked and with a hand-made rule the download stalls; with the play-book's lines it doesn't."""
+    """Untracked and with a hand-made rule the download stalls; with the playbook's lines it doesn't."""
     victim, client = bench.pair.victim, bench.pair.attacker
     load(bench, "nft")
     near, far = f"{client.netns}r", client.netns

@@ -1,4 +1,4 @@
-"""kill -9 of the guardian at each step of each play-book: nothing of it stays, or undo takes it back."""
+"""kill -9 of the guardian at each step of each playbook: nothing of it stays, or undo takes it back."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ POINTS = {
 
 
 def conntrack_rule(firewall: str) -> Rule:
-    """Return the play-book for a full table: a service that needs no tracking, and one that does.
+    """Return the playbook for a full table: a service that needs no tracking, and one that does.
 
     Beside Docker's rules, whose NAT could meet it, every service does.
     """
@@ -71,7 +71,7 @@ def conntrack_rule(firewall: str) -> Rule:
 
 
 def resolver_rule() -> Rule:
-    """Return the play-book for a server asked ANY by one address, on a link with broadcasts."""
+    """Return the playbook for a server asked ANY by one address, on a link with broadcasts."""
     counters = DnsCounters()
     for number in range(400):
         ends = socket.inet_aton(f"198.19.{number % 40}.1") + socket.inet_aton("198.51.100.53")
@@ -92,7 +92,7 @@ def state(bench: Bench) -> dict[str, str]:
 
 
 def load(bench: Bench, firewall: str) -> None:
-    """Load the rules of a firewall that the play-books must leave as they are."""
+    """Load the rules of a firewall that the playbooks must leave as they are."""
     victim = bench.pair.victim
     if firewall == "firewalld":
         victim.run("nft", "-f", str(RULE_SETS / "firewalld-1.3.3.nft"))
@@ -108,7 +108,7 @@ def load(bench: Bench, firewall: str) -> None:
                 victim.run(program, "-t", table, "-S")
 
 
-# What the conntrack play-book does for services that it takes out of tracking: beside Docker there are none.
+# What the conntrack playbook does for services that it takes out of tracking: beside Docker there are none.
 UNTRACKING = {("conntrack", point) for point in (Failpoint.BESIDE, Failpoint.CHAIN_V4, Failpoint.CHAIN_V6)}
 STEPS = [(name, point) for name in POINTS for point in POINTS[name]]
 

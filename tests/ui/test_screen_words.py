@@ -188,7 +188,7 @@ async def test_a_relief_says_once_that_it_drops_nothing() -> None:
 async def test_the_dialog_of_a_play_book_that_drops_nothing_says_what_it_does_instead() -> None:
     """Shares of the attack and of clients would all be 0, and its title is cut off at 80 columns."""
     parts = tuple(Rule("", Kind.NOTRACK, Match(protocol=17, dport=port), "", 600) for port in (53, 123))
-    summary = "conntrack play-book: don't track UDP to port 53, UDP to port 123, delete their entries"
+    summary = "conntrack playbook: don't track UDP to port 53, UDP to port 123, delete their entries"
     rule = Rule("", Kind.HARDEN, Match(), summary, 600, playbook="conntrack", parts=parts)
     base = spoofed()
     relief = Proposal(1, "harden", summary, 0.0, 0.0, rule=rule, attack=base.judgement.attacks[0].title)

@@ -1,4 +1,4 @@
-"""Plans of the conntrack play-book, from tables as they would be read."""
+"""Plans of the conntrack playbook, from tables as they would be read."""
 
 from __future__ import annotations
 

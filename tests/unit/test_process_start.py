@@ -31,7 +31,7 @@ _NOT_FOR_A_SCREEN = {
     "http", "numpy.fft", "numpy.polynomial", "numpy.random", "prometheus_client", "pygments",
     "rich.markdown", "rich.traceback", "ssl", "unittest",
 }  # fmt: skip
-# What a recorder does without: screen, keys, players, a DNS server's play-book, automatic rules.
+# What a recorder does without: screen, keys, players, a DNS server's playbook, automatic rules.
 _NOT_FOR_A_RECORDER = _NOT_FOR_A_SCREEN | {
     "asyncio", "fwtop.console.attach", "fwtop.console.automatic.agent", "fwtop.console.control.controls",
     "fwtop.console.playback", "fwtop.report", "fwtop.resolver.advice", "fwtop.ui", "statistics", "subprocess",

@@ -302,7 +302,7 @@ def _untracked(
     ) != _LOGIN and table.new_per_s * traffic.seconds >= _TRACKED * traffic.weight[finding.rows].sum():
         playbook = rule_of(
             "stateless",
-            f"stateless play-book: don't track {describe(match)}, put stateless lines beside rules on states",
+            f"stateless playbook: don't track {describe(match)}, put stateless lines beside rules on states",
             (replace(rule, match=replace(match, family=None), stateless=True, forget=True),),
             PlaybookOptions(config.ttl_seconds, "proposal"),
         )
@@ -311,7 +311,7 @@ def _untracked(
 
 
 def for_table(context: AnalysisContext) -> Iterator[Candidate]:
-    """Yield rules for a full connection table: the play-book, shorter timeouts, and a larger maximum."""
+    """Yield rules for a full connection table: the playbook, shorter timeouts, and a larger maximum."""
     table = context.counters.conntrack
     if table is None:
         return
@@ -350,7 +350,7 @@ def _playbook(context: AnalysisContext) -> Iterator[Candidate]:
     names = " and ".join(describe(part.match) for part in parts[1:])
     rule = rule_of(
         "conntrack",
-        f"conntrack play-book: don't track {names}, delete its entries, shorten timeouts",
+        f"conntrack playbook: don't track {names}, delete its entries, shorten timeouts",
         tuple(parts),
         PlaybookOptions(context.config.ttl_seconds, "proposal"),
     )

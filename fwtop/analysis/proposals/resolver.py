@@ -25,7 +25,7 @@ _MOST_READ = 1_500  # questions: a parser in Python reads them
 
 
 def resolver_rule(context: AnalysisContext, finding: Finding) -> Rule | None:
-    """Return the play-book's rule against an attack on or through the DNS server here, None if none fits.
+    """Return the playbook's rule against an attack on or through the DNS server here, None if none fits.
 
     Answers are not looked at, nor which program serves: names abused for their large answers, and what only
     the server's own configuration can do, `fwtop harden resolver` tells.
@@ -41,7 +41,7 @@ def resolver_rule(context: AnalysisContext, finding: Finding) -> Rule | None:
     options = Options(context.config.ttl_seconds, "proposal")
     steps = advise(view, Machine(()), options.ttl_seconds, options.created_by).steps if view else ()
     steps_text = f"{len(steps)} step{'s' * (len(steps) != 1)}"
-    what = f"resolver play-book, {steps_text}: stop what attacks through the DNS server, keep its clients"
+    what = f"resolver playbook, {steps_text}: stop what attacks through the DNS server, keep its clients"
     return rule_of(NAME, what, tuple(step.rule for step in steps), options)
 
 

@@ -21,9 +21,8 @@ from fwtop.model.text import safe_text
 from fwtop.render.numbers import duration
 
 HELP = (
-    "Named lists of addresses and prefixes, or of these with ports: each change is made in whole or not at "
-    "all, and rules of "
-    "'fwtop block --list NAME' (via ipset, xdp, tc or nftables) share a list."
+    "Named lists of addresses and prefixes, optionally with ports, that rules of 'fwtop block --list NAME' "
+    "share (via ipset, xdp, tc or nftables). A change is made completely or not at all."
 )
 EXAMPLE = "fwtop list create scanners 198.51.100.0/24 2001:db8::/32 --ttl 1d"
 _ACTIONS = (*LIST_ACTIONS, "test", "show", "save")
@@ -33,21 +32,20 @@ _WRITTEN_AT_ONCE = 10_000  # lines
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the verb's arguments."""
-    parser.add_argument("action", choices=_ACTIONS, help="show takes a name or none, all others need one")
+    parser.add_argument("action", choices=_ACTIONS, help="show lists all without a NAME; the others need one")
     parser.add_argument("name", nargs="?", metavar="NAME")
     parser.add_argument(
         "entry",
         nargs="*",
         metavar="ENTRY|@FILE",
-        help="to create with, add, remove, replace by or test: addresses and prefixes, or what they send "
-        "to ports here, as 192.0.2.7:443/tcp, 10.0.0.0/8:8000-8100/udp or [2001:db8::/32]:53/udp; "
-        "@- reads standard input",
+        help="addresses and prefixes, all with or all without a destination port: 192.0.2.7:443/tcp, "
+        "10.0.0.0/8:8000-8100/udp, [2001:db8::/32]:53/udp; @- reads standard input",
     )
     parser.add_argument(
-        "--ttl", type=ttl, metavar="TIME", help="the entries end after 30s, 10m, 2h, 1d (default: never)"
+        "--ttl", type=ttl, metavar="TIME", help="the entries expire after 30s, 10m, 2h, 1d (default: never)"
     )
     parser.add_argument(
-        "--force", action="store_true", help="change it even if a rule on it becomes overly broad"
+        "--force", action="store_true", help="change it even if that makes a rule overly broad"
     )
     parser.add_argument("-o", "--output", metavar="FILE", help="save to this file instead of standard output")
     parser.add_argument("--json", action="store_true", help="print one JSON document")

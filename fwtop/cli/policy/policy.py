@@ -33,8 +33,8 @@ from fwtop.model.protocol import DEFAULT_CONFIRM_SECONDS, POLICY_FORMATS
 from fwtop.model.text import safe_text
 
 HELP = (
-    "A policy says which lists, protected ports, blocks, limits and signatures are always in: applied as a "
-    "whole, tried until you say y, then kept, also over a restart (docs/POLICY.md)."
+    "A policy is a file of lists, protected ports, blocks, limits and signatures that are always in force. "
+    "It is applied as a whole, on trial until you confirm it, and then survives restarts (docs/POLICY.md)."
 )
 EXAMPLE = "fwtop policy apply"
 POLICY_FILE = "/etc/fwtop/policy.toml"
@@ -46,9 +46,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "action",
         choices=_ACTIONS,
-        help="check the file; tell what it would change; apply it; list the policies that were kept; go back "
-        "to one; restore the last one after a restart; write it for machines without fwtop; print the file's "
-        "JSON schema",
+        help="check the file; show what it would change (diff); apply it; list the versions kept (history); "
+        "roll back to one; restore the last one at boot; export it for machines without fwtop; print the "
+        "file's JSON schema",
     )
     parser.add_argument(
         "number", nargs="?", type=_number, metavar="N", help="with rollback (default: the one before)"
@@ -56,26 +56,26 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--file", type=Path, default=Path(POLICY_FILE), metavar="FILE", help=f"default {POLICY_FILE}"
     )
-    parser.add_argument("--yes", action="store_true", help="keep it without trying it first")
+    parser.add_argument("--yes", action="store_true", help="keep it without a trial")
     parser.add_argument(
         "--confirm",
         type=seconds,
         default=float(DEFAULT_CONFIRM_SECONDS),
         metavar="TIME",
-        help=f"how long it is tried (default {DEFAULT_CONFIRM_SECONDS}s)",
+        help=f"length of the trial (default {DEFAULT_CONFIRM_SECONDS}s)",
     )
     parser.add_argument(
-        "--force", action="store_true", help="install overly broad rules, and lists that change much"
+        "--force", action="store_true", help="allow overly broad rules, and changes of lists above max_change"
     )
     parser.add_argument(
         "--format",
         choices=POLICY_FORMATS,
         default=POLICY_FORMATS[0],
-        help=f"of an export (default {POLICY_FORMATS[0]})",
+        help=f"export: the format (default {POLICY_FORMATS[0]})",
     )
     parser.add_argument(
         "-o", "--output", type=Path, metavar="FILE",
-        help="export into this file, iptables into this directory, instead of standard output",
+        help="export: write to this file (iptables: to this directory), not to standard output",
     )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="with diff and history: print one JSON document")
     add_netns(parser)

@@ -15,9 +15,9 @@ from fwtop.model.text import safe_text
 from fwtop.render.wording import with_summary
 
 HELP = (
-    "Let only the addresses of access lists (see fwtop list) open connections to a port; established ones go "
-    "on. For a port that is protected already, the same command with another --level switches it. The "
-    "allow-list goes first."
+    "Let only addresses on access lists (see fwtop list) open connections to a port; established ones "
+    "continue. To change the level of a protected port, repeat the command with another --level. The "
+    "allow-list takes precedence."
 )
 EXAMPLE = "fwtop protect 443/tcp --level protected --acl office vpn --ttl 1d --yes"
 _PROTOCOLS = {"tcp": 6, "udp": 17}
@@ -31,21 +31,21 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--level",
         choices=[level.value for level in Level],
         default=Level.PROTECTED.value,
-        help="open: to everybody; protected (the default): to the access lists; closed: to nobody",
+        help="open to everybody, protected (the default): open to the access lists only, or closed to all",
     )
     parser.add_argument(
         "--acl",
         nargs="+",
         default=[],
         metavar="LIST",
-        help="access lists; needed for level protected, and kept for it with the others",
+        help="access lists; required by level protected, and remembered by the other levels",
     )
     parser.add_argument(
         "--priority",
         type=_priority,
         default=DEFAULT_PRIORITY,
         metavar="N",
-        help="0 to 1000: of several rules on a port the highest decides, of equal ones the newest "
+        help="0 to 1000: the rule with the highest priority decides, among equals the newest "
         f"(default {DEFAULT_PRIORITY}, above a policy's)",
     )
     parser.add_argument(

@@ -34,7 +34,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--top", type=_entries, default=50, metavar="N", help="entries of each list (default 50)"
     )
     parser.add_argument(
-        "--speed", type=_speed, default=1.0, metavar="X", help="on the screen: times real time"
+        "--speed", type=_speed, default=1.0, metavar="X", help="playback speed on the screen (default 1)"
     )
 
 

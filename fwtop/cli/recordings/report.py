@@ -51,8 +51,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--bundle",
         metavar="PATH",
-        help="write all to hand over, into a new folder or a .zip: report, sample packets, rules for "
-        "nftables, iptables and FlowSpec, block lists, texts for the provider and for senders' networks",
+        help="write everything to hand over to a new folder or .zip file: report, sample packets, rules for "
+        "nftables, iptables and FlowSpec, block lists, mails to the provider and to the sources' networks",
     )
 
 

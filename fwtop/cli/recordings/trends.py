@@ -34,9 +34,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--interface",
         action="append",
         metavar="IF",
-        help="of a recording that watched these interfaces (default: the last one of this host)",
+        help="the history of these interfaces; repeatable (default: those recorded last)",
     )
-    parser.add_argument("--netns", metavar="NAME", help="in this network namespace")
+    parser.add_argument("--netns", metavar="NAME", help="the history of this network namespace")
     parser.add_argument(
         "--directory",
         type=Path,

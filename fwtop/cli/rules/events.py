@@ -1,4 +1,4 @@
-"""fwtop events: what changes about the machine's rules and sets, by fwtop and by anybody else."""
+"""fwtop events: stream changes to the machine's rules and sets, whoever makes them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from fwtop.ruleset.notifications import Notifications
 
 HELP = (
-    "Stream what changes about the rules and sets of this machine, by fwtop and by anybody else, and alarms. "
+    "Stream alarms and every change to the rules and sets on this machine, whoever makes it. "
     "nf_tables is notified by the kernel; iptables-legacy, ipset, tc, XDP and routes are compared."
 )
 EXAMPLE = "sudo fwtop events --json"

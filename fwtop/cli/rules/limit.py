@@ -11,7 +11,7 @@ from fwtop.model.errors import FwtopError
 from fwtop.model.rule import ConnectionLimit, Kind, Match, RateLimit, Rule
 from fwtop.render.wording import with_summary
 
-HELP = "Limit the rate of each source prefix, or its open connections; what is above is dropped."
+HELP = "Limit the rate of each source prefix, or its open connections; the excess is dropped."
 EXAMPLE = "fwtop limit --proto udp --dport 53 --per 24 --rate 1000/s --yes"
 _UNITS = {"s": 1, "sec": 1, "second": 1, "m": 60, "min": 60, "minute": 60}
 _BYTES = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3}
@@ -45,7 +45,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--close-open",
         action="store_true",
-        help="with --connections: also close the open ones above the limit, the idlest first",
+        help="with --connections: also close open connections above the limit, longest idle first",
     )
     parser.add_argument(
         "--burst",

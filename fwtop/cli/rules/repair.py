@@ -8,7 +8,7 @@ from fwtop.cli.options import add_netns
 from fwtop.model.protocol import Repair
 
 NAME = "repair"
-HELP = "Reinstall whatever the kernel is missing of a rule; its time to live continues."
+HELP = "Reinstall the parts of a rule that are missing from the kernel; its time to live runs on."
 EXAMPLE = "fwtop repair 7"
 
 

@@ -101,7 +101,7 @@ class LiveControls:
         return rule_status_from_dict(answer.data["status"])
 
     async def repair(self, rule_id: str) -> RuleStatus:
-        """Reinstall whatever the kernel is missing of a rule."""
+        """Reinstall the parts of a rule that are missing from the kernel."""
         self._writable()
         answer = await _in_thread(self._link.demand, Repair(rule_id))
         self._on_change()

@@ -1,4 +1,4 @@
-"""Several rules as one: the kernel objects of a play-book's parts, which begin and end together.
+"""Several rules as one: the kernel objects of a playbook's parts, which begin and end together.
 
 All of its parts hang on the same enable sets, so one flush ends all of them.
 """
@@ -20,7 +20,7 @@ PART_KINDS = frozenset(
 
 
 def parts_of(rule: Rule) -> tuple[Rule, ...]:
-    """Return a play-book's parts as rules under its own id and clock."""
+    """Return a playbook's parts as rules under its own id and clock."""
     return tuple(replace(part, id=rule.id, ttl_seconds=rule.ttl_seconds) for part in rule.parts)
 
 
@@ -28,7 +28,7 @@ def together(rule_id: str, parts: Sequence[KernelObjects]) -> KernelObjects:
     """Return one set of kernel objects; raises FwtopError (code 2) where two parts exclude each other."""
     tables = [part.nft for part in parts if part.nft is not None]
     if len(tables) > 1:
-        raise FwtopError("a play-book has one SYN proxy or one limit of connections; nothing was changed", 2)
+        raise FwtopError("a playbook has one SYN proxy or one limit of connections; nothing was changed", 2)
     apart = [_apart(rule_id, number, part) for number, part in enumerate(parts)]
     sets = {spec.name: spec for part in apart for spec in part.sets}
     return KernelObjects(

@@ -87,11 +87,11 @@ def _check_list(rule: Rule) -> None:
 
 
 def _check_parts(rule: Rule) -> None:
-    _require((rule.kind is Kind.HARDEN) == bool(rule.parts), "parts (a play-book's)")
+    _require((rule.kind is Kind.HARDEN) == bool(rule.parts), "parts (a playbook's)")
     _require(isinstance(rule.playbook, str) and (rule.kind is Kind.HARDEN) == bool(rule.playbook), "playbook")
     if not rule.parts:
         return
-    _require(rule.match == Match(), "match (a play-book has none)")
+    _require(rule.match == Match(), "match (a playbook has none)")
     _require(len(rule.parts) <= MAX_PARTS, f"parts (at most {MAX_PARTS})")
     for part in rule.parts:
         good = part.kind in PART_KINDS and part.list_name is None

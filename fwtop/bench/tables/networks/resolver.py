@@ -1,4 +1,4 @@
-"""Attacks through a DNS server, before and with the play-book: what reaches their target, how clients fare.
+"""Attacks through a DNS server, before and with the playbook: what reaches their target, how clients fare.
 
 A real unbound answers 40 clients, each in a /24 of its own; `fwtop harden resolver` watches it under the
 attack, plans, and applies what it planned, as an operator would.
@@ -59,7 +59,7 @@ class _Attack:
             return self._turn(0)
 
     def hardened(self) -> float:
-        """Return the same with the play-book."""
+        """Return the same with the playbook."""
         with self._begin(), self._applied():
             return self._turn(1)
 
@@ -69,7 +69,7 @@ class _Attack:
         return self.success[0]
 
     def hardened_success(self) -> float:
-        """Return the same with the play-book."""
+        """Return the same with the playbook."""
         self.hardened()
         return self.success[1]
 

@@ -1,4 +1,4 @@
-"""What a stateful firewall costs a service, and what the stateless play-book gives back (Strongarm).
+"""What a stateful firewall costs a service, and what the stateless playbook gives back (Strongarm).
 
 There, accepting untracked instead of tracked packets made 87,000 packets/s 106,000. Here the flood goes to a
 service that a stateful rule set accepts, from ports that change, so that most packets open a connection.
@@ -84,7 +84,7 @@ def _stateful(testbed: Testbed) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _service(testbed: Testbed) -> Iterator[None]:
-    """Hold the flood's port open, so that the play-book finds a service there."""
+    """Hold the flood's port open, so that the playbook finds a service there."""
     with inside(testbed.victim):
         listener = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     with listener:
