@@ -51,7 +51,7 @@ def become_guardian(arguments: list[str]) -> NoReturn:
 
 if __name__ == "__main__":
     sys.path[0] = sys.argv[1]
-    from fwtop.guardian.__main__ import prepare
+    from fwtop.startup import prepare
 
     prepare()
     import fwtop.guardian.main  # noqa: F401 (for all that are forked)
