@@ -16,7 +16,7 @@ from fwtop.analysis.history.acquaintances import Acquaintances
 from fwtop.analysis.history.baseline import CLASSES, Baseline, classes
 from fwtop.analysis.history.scan_memory import ScanMemory
 from fwtop.analysis.spoofing import Distances, Spoof, from_this_host, spoof_estimate
-from fwtop.analysis.window.counting import distinct_values
+from fwtop.analysis.window.counting import among
 from fwtop.analysis.window.features import Features
 from fwtop.analysis.window.own_probes import answers_to_probes
 from fwtop.analysis.window.tcp_view import TcpView, looks_sampled, view_tcp
@@ -105,7 +105,7 @@ class AnalysisContext:
         packets = self.traffic.packets
         ports = packets.sport.astype(np.uint64), packets.dport.astype(np.uint64)
         flows = flow_of(packets.src_hi, packets.src_lo, *ports)
-        return np.isin(flows, flows_of(self.sockets.connections)) & ~self.traffic.later
+        return among(flows, flows_of(self.sockets.connections)) & ~self.traffic.later
 
     @cached_property
     def udp(self) -> Mask:
@@ -136,7 +136,7 @@ class AnalysisContext:
         came, first = _first_times(traffic.flow_key, packets.time_ns)
         place = np.minimum(np.searchsorted(asked, came), len(asked) - 1)
         good = (asked[place] == came) & (when[place] <= first)
-        return np.isin(traffic.flow_key, came[good]) | probed
+        return among(traffic.flow_key, came[good]) | probed
 
     def features(self, rows: Rows | Mask) -> Features:
         """Return the features of rows or of a mask."""
@@ -189,11 +189,9 @@ class AnalysisContext:
             return usual
         traffic, before, rows = self.traffic, self.baseline.rows, features.rows
         sports, _ = weighted_top(traffic.packets.sport[rows], features.weight, _SERVICE * features.packets)
-        mine = np.isin(before.dport, distinct_values(traffic.packets.dport[rows])) | np.isin(
-            before.sport, sports
-        )
+        mine = among(before.dport, traffic.packets.dport[rows]) | among(before.sport, sports)
         if features.sources <= _ACQUAINTED:
-            mine |= np.isin(mix(before.src_hi, before.src_lo), distinct_values(traffic.source_key[rows]))
+            mine |= among(mix(before.src_hi, before.src_lo), traffic.source_key[rows])
         alike = self._normal_rows(normal)
         whole = max(float(before.weight[alike].sum()), 1e-9)
         return usual * float(before.weight[alike & mine].sum()) / whole
@@ -221,8 +219,8 @@ class AnalysisContext:
             return self.baseline.rate_of_payloads(normal)
         if not len(before):
             return None
-        ports = distinct_values(self.traffic.packets.sport[features.rows])
-        return self.baseline.rate_of((before.protocol == UDP) & np.isin(before.sport, ports))
+        ports = self.traffic.packets.sport[features.rows]
+        return self.baseline.rate_of((before.protocol == UDP) & among(before.sport, ports))
 
     def beyond_usual(self, features: Features, normal: str) -> float:
         """Return by what factor a rate exceeds the normal one of its class; 0 without a baseline.

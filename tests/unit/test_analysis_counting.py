@@ -5,12 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from fwtop.analysis.window import counting
 from fwtop.analysis.window.counting import (
     TABLE,
     among,
+    count_distinct,
     distinct_values,
     first_of_each,
     in_order,
+    numbered,
     occurrences,
     weights_of,
 )
@@ -45,9 +48,25 @@ def test_weights_of_values(dtype: type[np.generic], most: int, n: int, *, alike:
     assert np.array_equal(sums, np.bincount(numbers, weight)) or len(distinct) == 1
 
 
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.uint64, np.int64])
 @pytest.mark.parametrize(("n", "m"), [(0, 0), (5, 0), (0, 5), (300, 20), (20, 300)])
-def test_among(n: int, m: int) -> None:
+def test_among(dtype: type[np.generic], n: int, m: int) -> None:
     """Values that are wanted, also where nothing is."""
     rng = np.random.default_rng(n + m)
-    values, wanted = (rng.integers(0, 50, size).astype(np.uint64) for size in (n, m))
+    values, wanted = (rng.integers(0, 50, size).astype(dtype) for size in (n, m))
     assert np.array_equal(among(values, wanted), np.isin(values, wanted))
+    assert np.array_equal(among(values, {*wanted.tolist()}), np.isin(values, wanted))
+
+
+@pytest.mark.parametrize("collide", [False, True])
+@pytest.mark.parametrize("n", [0, 1, 300, TABLE])
+def test_keys(monkeypatch: pytest.MonkeyPatch, n: int, *, collide: bool) -> None:
+    """Equal keys have one number, whatever their hashes."""
+    if collide:
+        monkeypatch.setattr(counting, "_MULTIPLIERS", (np.uint64(1),) * 3)
+    keys = np.random.default_rng(n).integers(0, 1 + n // 2, n).astype(np.uint64)
+    number = numbered(keys)
+    distinct = np.unique(keys)
+    assert np.array_equal(np.unique(number), np.arange(len(distinct)))
+    assert len({*zip(keys.tolist(), number.tolist(), strict=True)}) == len(distinct) == count_distinct(keys)
+    assert np.array_equal(among(keys, distinct[::2]), np.isin(keys, distinct[::2]))

@@ -15,7 +15,7 @@ from fwtop.analysis.parsers import quic
 from fwtop.analysis.parsers.reports import framed
 from fwtop.analysis.parsers.services import BY_PORT, COLLECTORS, FIRST_OF_QUIC, QUESTIONS, WEB
 from fwtop.analysis.window import conversations
-from fwtop.analysis.window.counting import marked
+from fwtop.analysis.window.counting import among, count_distinct, marked
 from fwtop.analysis.window.features import Features
 from fwtop.analysis.window.traffic import UDP, Rows, distinct_texts, mix, payload, weighted_top
 from fwtop.model.rule import Match, PayloadMatch
@@ -58,7 +58,7 @@ def datagrams(context: AnalysisContext) -> Iterator[Group]:
     heavy = [int(port) for port in ports[:_GROUPS]]
     for port in heavy:
         yield _group(context, context.features(pool & (packets.dport == port)))
-    yield _group(context, context.features(pool & ~np.isin(packets.dport, heavy) if heavy else rows))
+    yield _group(context, context.features(pool & ~among(packets.dport, heavy) if heavy else rows))
 
 
 def _group(context: AnalysisContext, features: Features) -> Group:
@@ -182,7 +182,7 @@ def replayed(group: Group) -> float:
         return 0.0
     matrix, held = payload(traffic.packets, features.rows, 2 * _BEGIN)
     said = mix(traffic.flow_key[features.rows], distinct_texts(matrix))[held == 2 * _BEGIN]
-    return 1 - len(np.unique(said)) / len(said) if len(said) else 0.0
+    return 1 - count_distinct(said) / len(said) if len(said) else 0.0
 
 
 @feature("yes or no")

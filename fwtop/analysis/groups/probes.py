@@ -40,7 +40,7 @@ def scanners(context: AnalysisContext) -> Iterator[Group]:
     if not found:
         return
     source = context.traffic.source_key[rows]
-    mine = rows[np.isin(source, np.array([key for key, _ in found], np.uint64))]
+    mine = rows[among(source, [key for key, _ in found])]
     features = context.features(mine)
     probed = max(n for _, n in found)
     packets = context.traffic.packets
@@ -91,9 +91,7 @@ def _scanners(context: AnalysisContext, rows: Rows) -> list[tuple[int, int]]:
     keys, starts, pairs_of = np.unique(one[:, 0], return_index=True, return_counts=True)
     weights = np.bincount(np.searchsorted(keys, source), traffic.weight[rows], len(keys))
     connected = among(keys, traffic.source_key[context.tcp.real]) & (pairs_of < _CONNECTS)
-    known = np.isin(
-        keys, np.fromiter(context.scan_memory.sources, np.uint64, len(context.scan_memory.sources))
-    )
+    known = among(keys, context.scan_memory.sources)
     remember = known | (pairs_of >= 2) if len(keys) > _NEW_SOURCES else np.ones(len(keys), np.bool_)
     order = np.argsort(pairs_of)[::-1]
     hosts = len(distinct_values(traffic.dest_key[rows]))
@@ -107,7 +105,7 @@ def _scanners(context: AnalysisContext, rows: Rows) -> list[tuple[int, int]]:
             found.append((int(keys[i]), max(len(probes.pairs), int(pairs_of[i]))))
     scanning = {key for key, _ in found}
     # If many of all sources "scan", it is a flood to random ports, unless it is slow
-    together = float(weights[np.isin(keys, np.array(sorted(scanning), np.uint64))].sum()) / traffic.seconds
+    together = float(weights[among(keys, scanning)].sum()) / traffic.seconds
     slow = together < config.flood_pps and traffic.seconds >= _LONG
     common = (
         len(keys) >= 8 and float(np.median(pairs_of)) >= _COMMON

@@ -9,7 +9,7 @@ import numpy as np
 from fwtop.analysis.context import AnalysisContext
 from fwtop.analysis.engine.group import Group, Least, Proof, cut, feature
 from fwtop.analysis.parsers import icmp
-from fwtop.analysis.window.counting import distinct_values
+from fwtop.analysis.window.counting import among, distinct_values
 from fwtop.analysis.window.features import Features
 from fwtop.analysis.window.own_probes import errors_to_probes
 from fwtop.analysis.window.traffic import (
@@ -82,11 +82,11 @@ def rare_protocols(context: AnalysisContext) -> Iterator[Group]:
     If their numbers are random, those that have a cut of their own are part of them.
     """
     packets = context.traffic.packets
-    known = np.isin(packets.protocol, (TCP, UDP, ICMP, ICMP6, IGMP, GRE, ESP))
+    known = among(packets.protocol, (TCP, UDP, ICMP, ICMP6, IGMP, GRE, ESP))
     pool = ~known & context.unclaimed & (packets.family != 0) & ~context.traffic.later
     features = context.features(pool & ~_housekeeping(context, pool))
     if features.top("protocol").distinct >= _MANY:
-        rest = context.unclaimed & ~np.isin(packets.protocol, (TCP, UDP)) & (packets.family == 4)
+        rest = context.unclaimed & ~among(packets.protocol, (TCP, UDP)) & (packets.family == 4)
         features = context.features(np.asarray(rest & ~context.traffic.later))
     top = features.top("protocol")
     what = f"IP protocol {top.value}" if top.share > 0.9 else f"{top.distinct} IP protocols"
@@ -99,7 +99,7 @@ def _housekeeping(context: AnalysisContext, pool: Mask) -> Mask:
     Of control traffic to hosts, that of the few neighbours of a link.
     """
     packets, to_group = context.traffic.packets, context.traffic.group
-    mask = np.asarray(pool & np.isin(packets.protocol, _HOUSEKEEPING))
+    mask = np.asarray(pool & among(packets.protocol, _HOUSEKEEPING))
     unicast = context.features(mask & ~to_group)
     if unicast.sources > _NEIGHBOURS:
         mask[unicast.rows] = False

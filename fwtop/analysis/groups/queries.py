@@ -13,7 +13,7 @@ from fwtop.analysis.context import AnalysisContext
 from fwtop.analysis.engine.group import Group, Least, Proof, cut, feature
 from fwtop.analysis.parsers import dns
 from fwtop.analysis.parsers.services import dns_query
-from fwtop.analysis.window.counting import distinct_values
+from fwtop.analysis.window.counting import among, distinct_values
 from fwtop.analysis.window.features import Features
 from fwtop.analysis.window.traffic import UDP, Rows
 from fwtop.model.rule import Match
@@ -252,7 +252,7 @@ def _standing_out(context: AnalysisContext, rows: Rows) -> tuple[Rows, str]:
         if _unlike_resolvers(context, mine, rows[names != np.uint64(name)]):
             flooding.append(mine)
     popular = rows[often >= max(context.config.min_samples, least)]
-    if _insistent(context, popular, names[np.isin(rows, popular)], len(rows)):
+    if _insistent(context, popular, names[among(rows, popular)], len(rows)):
         flooding.append(popular)
     if not flooding and context.spoof(rows).probability > context.config.spoof_threshold:
         flooding.append(rows)

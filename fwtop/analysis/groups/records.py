@@ -14,7 +14,7 @@ import numpy as np
 from fwtop.analysis.context import AnalysisContext
 from fwtop.analysis.engine.group import Group, Least, Proof, cut, feature
 from fwtop.analysis.groups.requests import fast_rows
-from fwtop.analysis.window.counting import distinct_values
+from fwtop.analysis.window.counting import among, distinct_values
 from fwtop.analysis.window.traffic import Rows, payload
 from fwtop.model.traffic.packets import Mask, PacketBatch
 
@@ -38,7 +38,7 @@ def requests_inside_tls(context: AnalysisContext) -> Iterator[Group]:
     """Small TLS records to an HTTPS port of sources that send more of them than browsers do."""
     packets, config = context.traffic.packets, context.config
     pool = context.tcp.ack & context.unclaimed & ~context.benign & (packets.payload_length > 0)
-    rows = context.traffic.rows(pool & np.isin(packets.dport, _HTTPS))
+    rows = context.traffic.rows(pool & among(packets.dport, _HTTPS))
     if len(rows) < config.min_samples:
         return
     rows = rows[small_records(packets, rows)]

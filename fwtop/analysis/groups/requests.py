@@ -12,7 +12,7 @@ from fwtop.analysis.context import AnalysisContext
 from fwtop.analysis.engine.group import Feature, Group, Least, Proof, cut, feature
 from fwtop.analysis.groups.measures import prominence
 from fwtop.analysis.parsers import http
-from fwtop.analysis.window.counting import distinct_values
+from fwtop.analysis.window.counting import among, distinct_values
 from fwtop.analysis.window.features import Features
 from fwtop.analysis.window.traffic import Rows, distinct_texts, mix, payload
 from fwtop.model.traffic.packets import Mask
@@ -323,7 +323,7 @@ def with_connections(context: AnalysisContext, features: Features) -> Rows:
     """Return the flood's rows with all TCP packets of the same clients to the same ports."""
     traffic = context.traffic
     clients = traffic.of_sources(features.rows)
-    ports = np.isin(traffic.packets.dport, distinct_values(traffic.packets.dport[features.rows]))
+    ports = among(traffic.packets.dport, traffic.packets.dport[features.rows])
     return traffic.rows(context.tcp.tcp & context.unclaimed & clients & ports)
 
 

@@ -18,7 +18,7 @@ from fwtop.analysis.groups.syns import BARE, stray
 from fwtop.analysis.parsers.http import starts_request
 from fwtop.analysis.parsers.reports import framed, is_filler
 from fwtop.analysis.parsers.tls import record_mask
-from fwtop.analysis.window.counting import distinct_values
+from fwtop.analysis.window.counting import among
 from fwtop.analysis.window.features import Features, header_words
 from fwtop.analysis.window.tcp_view import ACK, FIN, RST, SYN, ack_numbers
 from fwtop.analysis.window.traffic import Rows
@@ -86,7 +86,7 @@ def beside_requests(group: Group) -> float:
     if not asked or context.traffic.one_in <= 1:
         return 0.0
     dport = context.traffic.packets.dport
-    return float(np.isin(dport[group.packets.rows], distinct_values(dport[np.concatenate(asked)])).mean())
+    return float(among(dport[group.packets.rows], dport[np.concatenate(asked)]).mean())
 
 
 @feature("share")

@@ -14,6 +14,7 @@ from fwtop.analysis.context import AnalysisContext, count, plural
 from fwtop.analysis.engine.group import Group, Least, Proof, cut, feature
 from fwtop.analysis.groups.measures import of_protocol
 from fwtop.analysis.parsers import http
+from fwtop.analysis.window.counting import among
 from fwtop.analysis.window.features import Features
 from fwtop.analysis.window.tcp_view import ACK, SYN
 from fwtop.analysis.window.traffic import TCP, Rows, payload, weighted_top
@@ -37,7 +38,7 @@ def unasked_syn_acks(context: AnalysisContext) -> Iterator[Group]:
     if features.n < context.config.min_samples:
         return
     ports = _ports(context, features.rows)
-    few_ports = float(np.isin(context.traffic.packets.sport[features.rows], ports[:8]).mean()) > 0.8
+    few_ports = float(among(context.traffic.packets.sport[features.rows], ports[:8]).mean()) > 0.8
     sport = features.top("sport")
     notes = {
         "reflectors": plural(features.sources, "server"),
@@ -106,7 +107,7 @@ def unasked_pages(context: AnalysisContext) -> Iterator[Group]:
     theirs = of_boxes[data]
     if boxes < _SERVERS or is_page.sum() < 0.5 * theirs.sum() or not _unasked(context, pages):
         return
-    mine = (of_boxes | (tcp.rst & ~tcp.real)) & np.isin(packets.sport, _ports(context, pages))
+    mine = (of_boxes | (tcp.rst & ~tcp.real)) & among(packets.sport, _ports(context, pages))
     features = context.features(np.asarray(mine & tcp.tcp & context.unclaimed & ~tcp.syn & ~tcp.syn_ack))
     first, length = payload(packets, pages[:1], 40)
     line = first[0, : int(length[0])].tobytes().split(b"\r\n")[0]
@@ -148,7 +149,7 @@ def _beside(context: AnalysisContext, features: Features, ports: list[int]) -> l
     """Find RSTs and SYNs from the reflectors' ports, which real clients don't use as source ports."""
     tcp, traffic = context.tcp, context.traffic
     stray: Mask = context.unclaimed & ~tcp.real & ~context.solicited
-    same_port = np.isin(traffic.packets.sport, ports)
+    same_port = among(traffic.packets.sport, ports)
     reflectors = traffic.of_sources(features.rows)
     resets = tcp.rst & (same_port | reflectors)
     openings = tcp.syn & same_port & (reflectors | (traffic.packets.sport < _PRIVILEGED))
@@ -160,6 +161,6 @@ def _more_than_syn_acks(context: AnalysisContext, features: Features) -> bool:
     tcp, traffic = context.tcp, context.traffic
     more = (tcp.ack | tcp.fin) & ~tcp.syn_ack
     if context.sparse:
-        same_port = np.isin(traffic.packets.sport, [features.top("sport").value])
+        same_port = among(traffic.packets.sport, [features.top("sport").value])
         return float(traffic.weight[more & same_port].sum()) > 1.5 * features.packets
     return float(traffic.of_sources(more)[features.rows].mean()) > 0.5

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from fwtop.analysis.window.counting import among
 from fwtop.analysis.window.traffic import Traffic
 from fwtop.model.traffic.packets import Mask
 
@@ -36,4 +37,4 @@ class Acquaintances:
     def among(self, traffic: Traffic) -> Mask:
         """Mark the packets of remembered sources."""
         known = np.fromiter(self.seen, np.uint64, len(self.seen))
-        return np.asarray(np.isin(traffic.source_key, known))
+        return np.asarray(among(traffic.source_key, known))

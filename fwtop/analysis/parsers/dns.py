@@ -10,6 +10,7 @@ from collections import Counter
 
 import numpy as np
 
+from fwtop.analysis.window.counting import among, numbered
 from fwtop.analysis.window.features import Features
 from fwtop.analysis.window.traffic import Rows, Traffic, distinct_texts, mix, payload
 from fwtop.model.text import dns_name_text, safe_text
@@ -167,25 +168,25 @@ def kinds(traffic: Traffic, rows: Rows) -> U64:
 
 def counts_of(keys: U64) -> I64:
     """Return the number of rows with the key of each row."""
-    _, inverse, counts = np.unique(keys, return_inverse=True, return_counts=True)
-    return np.asarray(counts[inverse], np.int64)
+    number = numbered(keys)
+    return np.bincount(number)[number]
 
 
 def asked_again(traffic: Traffic, rows: Rows) -> tuple[I64, F64]:
     """Return the number of identical queries of each row's source, and their rate per second."""
     keys = mix(beginnings(traffic, rows), traffic.source_key[rows])
-    _, inverse, counts = np.unique(keys, return_inverse=True, return_counts=True)
-    pace = np.bincount(inverse, traffic.weight[rows]) / max(traffic.seconds, 1.0)
-    return np.asarray(counts[inverse], np.int64), np.asarray(pace[inverse], np.float64)
+    number = numbered(keys)
+    pace = np.bincount(number, traffic.weight[rows]) / max(traffic.seconds, 1.0)
+    return np.bincount(number)[number], np.asarray(pace[number], np.float64)
 
 
 def asked_by_others(traffic: Traffic, rows: Rows) -> Mask:
     """Mark queries for names that several sources query: random names don't repeat."""
     names = beginnings(traffic, rows)
-    pairs = mix(names, traffic.source_key[rows])
-    _, first = np.unique(pairs, return_index=True)
-    known, sources = np.unique(names[first], return_counts=True)
-    return np.asarray(sources[np.searchsorted(known, names)] > 1)
+    name, pair = numbered(names), numbered(mix(names, traffic.source_key[rows]))
+    name_of = np.zeros(int(pair.max(initial=-1)) + 1, np.intp)  # each pair's
+    name_of[pair] = name
+    return np.asarray(np.bincount(name_of)[name] > 1)
 
 
 def worded(traffic: Traffic, rows: Rows, least: float) -> Mask:
@@ -225,7 +226,7 @@ def asks_for_data(traffic: Traffic, rows: Rows) -> Mask:
     place = np.arange(len(rows))
     qtype = (name[place, end + 1].astype(np.int64) << 8) | name[place, end + 2]
     ended = name[place, end] == 0
-    return np.asarray(ended & (np.isin(qtype, _CARRYING) | (qtype >= _PRIVATE)))
+    return np.asarray(ended & (among(qtype, _CARRYING) | (qtype >= _PRIVATE)))
 
 
 def _names(traffic: Traffic, rows: Rows, width: int) -> U8:

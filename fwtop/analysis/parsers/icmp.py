@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fwtop.analysis.window.counting import distinct_values
+from fwtop.analysis.window.counting import among, distinct_values
 from fwtop.analysis.window.features import Features
 from fwtop.analysis.window.traffic import ICMP, ICMP6, UDP, Traffic, payload
 from fwtop.model.text import payload_text
@@ -24,7 +24,7 @@ def is_discovery(icmp_type: int) -> bool:
 def neighbours(traffic: Traffic) -> Mask:
     """Mark neighbour and multicast listener discovery (RFC 4861, 2710, 3810)."""
     packets = traffic.packets
-    return np.asarray((packets.protocol == ICMP6) & np.isin(packets.icmp_type, _NEIGHBOURS))
+    return np.asarray((packets.protocol == ICMP6) & among(packets.icmp_type, _NEIGHBOURS))
 
 
 _TALKATIVE = (135, 136)  # solicitations and advertisements of neighbours: thousands live on large links

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fwtop.analysis.window.counting import distinct_values
+from fwtop.analysis.window.counting import among, distinct_values
 from fwtop.analysis.window.features import Features
 from fwtop.model.traffic.packets import I64, U8, Mask
 from fwtop.render.numbers import percent
@@ -68,5 +68,5 @@ def plausible(matrix: U8, length: I64) -> Mask:
     version = np.zeros(len(matrix), np.uint32)
     for column in range(1, 5):
         version = (version << np.uint32(8)) | matrix[:, column]
-    known = np.isin(version, [*_VERSIONS]) | (version >> np.uint32(8) == _DRAFTS)
+    known = among(version, _VERSIONS) | (version >> np.uint32(8) == _DRAFTS)
     return np.asarray((length >= 20) & np.where(long, known, fixed))

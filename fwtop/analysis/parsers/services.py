@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fwtop.analysis.parsers import quic
+from fwtop.analysis.window.counting import among
 from fwtop.model.traffic.packets import I64, U8, Mask
 
 SHAPE_WIDTH = 64
@@ -130,12 +131,12 @@ def anything(payload: U8, length: I64) -> Mask:
 
 def isakmp_answer(payload: U8, length: I64) -> Mask:
     """RFC 7296 3.1: version 1.x or 2.x in the header of 28 bytes."""
-    return np.asarray((length >= 18) & np.isin(payload[:, 17], (0x10, 0x20)))
+    return np.asarray((length >= 18) & among(payload[:, 17], (0x10, 0x20)))
 
 
 def coap_answer(payload: U8, length: I64) -> Mask:
     """RFC 7252 3: version 1, a response code (2.xx to 5.xx)."""
-    return np.asarray((length >= 4) & (payload[:, 0] >> 6 == 1) & np.isin(payload[:, 1] >> 5, (2, 4, 5)))
+    return np.asarray((length >= 4) & (payload[:, 0] >> 6 == 1) & among(payload[:, 1] >> 5, (2, 4, 5)))
 
 
 def coap_discovery(payload: U8, length: I64) -> Mask:
@@ -144,7 +145,7 @@ def coap_discovery(payload: U8, length: I64) -> Mask:
     asked = np.zeros(len(payload), np.bool_)
     for at in range(5, 14):
         asked |= (payload[:, at : at + len(path)] == path).all(1)
-    kind = np.isin(payload[:, 0] >> 4, (4, 5))
+    kind = among(payload[:, 0] >> 4, (4, 5))
     return np.asarray((length >= 16) & kind & (payload[:, 1] == 1) & asked)
 
 
@@ -168,7 +169,7 @@ def bencoded_answer(payload: U8, length: I64) -> Mask:
     """BEP 5: a dictionary with a first key of 1 or 2 letters ("r", "t", "ip"), but not the "a" of queries."""
     key = payload[:, 3]
     letter = (key > 0x61) & (key <= 0x7A)
-    known = np.isin(payload[:, 1], (0x31, 0x32)) & letter
+    known = among(payload[:, 1], (0x31, 0x32)) & letter
     return np.asarray((length >= 8) & (payload[:, 0] == 0x64) & (payload[:, 2] == 0x3A) & known)
 
 
@@ -177,18 +178,18 @@ bencoded_question = starts(b"d1:ad2:id")
 
 def utp_packet(payload: U8, length: I64) -> Mask:
     """BEP 29: uTP version 1 of a known type, with no or a known extension."""
-    kind = np.isin(payload[:, 0], (0x01, 0x11, 0x21, 0x31, 0x41))
+    kind = among(payload[:, 0], (0x01, 0x11, 0x21, 0x31, 0x41))
     return np.asarray(kind & (payload[:, 1] <= 2) & (length >= 20))
 
 
 def dtls_answer(payload: U8, length: I64) -> Mask:
     """RFC 6347: a handshake or alert record of DTLS 1.0 or 1.2."""
-    return np.asarray((length >= 13) & np.isin(payload[:, 0], (21, 22)) & (payload[:, 1] == 0xFE))
+    return np.asarray((length >= 13) & among(payload[:, 0], (21, 22)) & (payload[:, 1] == 0xFE))
 
 
 def stun_answer(payload: U8, length: I64) -> Mask:
     """RFC 8489 5 and 6.3: a success or error response, with the magic cookie where it is captured."""
-    kind = (payload[:, 0] == 1) & np.isin(payload[:, 1], (0x01, 0x11))
+    kind = (payload[:, 0] == 1) & among(payload[:, 1], (0x01, 0x11))
     cookie = (_be16(payload, 4) == 0x2112) & (_be16(payload, 6) == 0xA442)
     return np.asarray((length >= 8) & kind & cookie)
 

@@ -14,7 +14,7 @@ from fwtop.analysis.context import AnalysisContext, Finding
 from fwtop.analysis.window.counting import among, distinct_values
 from fwtop.analysis.window.features import Features
 from fwtop.analysis.window.traffic import Rows, weighted_top
-from fwtop.model.traffic.packets import U64
+from fwtop.model.traffic.packets import U16, U64
 
 _KINDS = frozenset({"syn_flood", "ack_flood", "rst_flood", "fin_flood", "udp_flood", "icmp_flood"})
 _MOST_PARTS = 4
@@ -40,27 +40,25 @@ def _parts(context: AnalysisContext, finding: Finding) -> list[Finding]:
         return [_part(context, finding, one, _target(context, one)) for one in address]
     if traffic.later[rows].any():  # fragments have no ports
         return [finding]
-    ports = _groups(context, rows, traffic.packets.dport[rows].astype(np.uint64))
+    ports = _groups(context, rows, traffic.packets.dport[rows])
     if len(ports) > 1 and all(_differ(context, ports[0], other) for other in ports[1:]):
         return [_part(context, finding, one, _port(context, one)) for one in ports]
     return [finding]
 
 
-def _groups(context: AnalysisContext, rows: Rows, keys: U64) -> list[Rows]:
+def _groups(context: AnalysisContext, rows: Rows, keys: U16 | U64) -> list[Rows]:
     """Group rows by the few keys that nearly all have; what is left belongs to the largest group."""
     weight = context.traffic.weight[rows]
     total = max(float(weight.sum()), 1e-9)
     large, sums = weighted_top(keys, weight, _LEAST * total)
     shares = sums / total
     seen = (
-        int(np.bincount(np.searchsorted(np.sort(large), keys[np.isin(keys, large)])).min())
-        if len(large)
-        else 0
+        int(np.bincount(np.searchsorted(np.sort(large), keys[among(keys, large)])).min()) if len(large) else 0
     )
     few = 2 <= len(large) <= _MOST_PARTS and float(shares.sum()) >= _TOGETHER
     if not few or seen < context.config.min_samples:
         return [rows]
-    rest = ~np.isin(keys, large)
+    rest = ~among(keys, large)
     return [rows[(keys == large[0]) | rest], *(rows[keys == key] for key in large[1:])]
 
 

@@ -24,7 +24,9 @@ def carpet_bombing(context: AnalysisContext) -> list[Finding]:
     floods = [finding for finding in context.findings if finding.kind != "port_scan" and len(finding.rows)]
     if not floods:
         return []
-    rows = np.sort(np.concatenate([finding.rows for finding in floods]))
+    hit = np.zeros(len(traffic), np.bool_)
+    hit[np.concatenate([finding.rows for finding in floods])] = True
+    rows = traffic.rows(hit)
     weights, prefix = targets_of(traffic, rows)
     total = float(weights.sum())
     if len(weights) < config.carpet_addresses or weights[0] / total > config.carpet_top_share:

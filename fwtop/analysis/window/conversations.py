@@ -12,7 +12,7 @@ import numpy as np
 
 from fwtop.analysis.parsers import quic, reports
 from fwtop.analysis.parsers.services import COLLECTORS
-from fwtop.analysis.window.counting import distinct_values
+from fwtop.analysis.window.counting import among, distinct_values
 from fwtop.analysis.window.features import Features
 from fwtop.analysis.window.traffic import Rows, Traffic, distinct_texts, flow_key, payload
 from fwtop.model.traffic.packets import Mask
@@ -108,8 +108,8 @@ def answered(features: Features) -> bool:
         return False
     inbound = flow_key(traffic.packets.select(features.rows))
     answers = flow_key(traffic.outbound, reverse=True)
-    met = np.isin(inbound, answers).mean()
-    return bool(met > 0.8 and np.isin(answers, inbound).sum() > _ANSWERED * len(inbound))
+    met = among(inbound, answers).mean()
+    return bool(met > 0.8 and among(answers, inbound).sum() > _ANSWERED * len(inbound))
 
 
 def answers(features: Features) -> bool:

@@ -1,17 +1,25 @@
-"""Counting in small arrays, of which a window has hundreds: by sorting where a table would be longer."""
+"""Counting in small arrays, of which a window has hundreds: by sorting where a table would be longer.
+
+Keys of 64 bits are compared through tables of hashes: a window's take a tenth of the time of sorting them.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fwtop.model.traffic.packets import F64
+from fwtop.model.traffic.packets import F64, U64
 
 Rows = NDArray[np.intp]
 TABLE = 4_096  # of fewer values, sorting is faster than counting in a table
 _PLACE_BITS = 32
+_SHORT = (np.dtype(np.uint8), np.dtype(np.uint16))  # values that number the places of a table
+# Odd multipliers of splitmix64 and xxHash. Who chooses keys that collide under all of them gains nothing:
+# these are sorted.
+_MULTIPLIERS = tuple(map(np.uint64, (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9)))
 
 
 def marked(mask: NDArray[np.bool_]) -> int:
@@ -21,19 +29,69 @@ def marked(mask: NDArray[np.bool_]) -> int:
 
 def distinct_values(values: NDArray[Any]) -> NDArray[Any]:
     """Return the distinct values, ascending, by sorting: numpy would make a hash table, 20 times as slow."""
-    ordered = np.sort(values)
+    ordered = np.sort(values, kind="stable" if values.dtype in _SHORT else None)  # stable: by radix
     new = np.ones(len(ordered), np.bool_)
     np.not_equal(ordered[1:], ordered[:-1], out=new[1:])
     return ordered[new]
 
 
-def among(values: NDArray[Any], wanted: NDArray[Any]) -> NDArray[np.bool_]:
-    """Mark the values that are among the wanted ones, as `np.isin` does with such a table."""
-    known = distinct_values(wanted)
-    if not len(known):
-        return np.zeros(len(values), np.bool_)
-    place = np.minimum(np.searchsorted(known, values), len(known) - 1)
-    return np.asarray(known[place] == values)
+def among(values: NDArray[Any], wanted: NDArray[Any] | Collection[int]) -> NDArray[np.bool_]:
+    """Mark the whole numbers that are among the wanted ones, as `np.isin` does."""
+    known = np.asarray(wanted if isinstance(wanted, np.ndarray) else [*wanted], values.dtype)
+    if values.dtype in _SHORT:
+        table = np.zeros(np.iinfo(values.dtype).max + 1, np.bool_)
+        table[known] = True
+        return np.asarray(table.take(values))
+    return _keys_among(values.astype(np.uint64), known.astype(np.uint64), _MULTIPLIERS)
+
+
+def _keys_among(keys: U64, wanted: U64, multipliers: tuple[np.uint64, ...]) -> NDArray[np.bool_]:
+    """Mark wanted keys by a table with one of them for each hash; what finds no place takes another table."""
+    if not len(wanted):
+        return np.zeros(len(keys), np.bool_)
+    if not multipliers:
+        return np.isin(keys, wanted)
+    bits = _hash_bits(len(wanted))
+    table, places = np.zeros(1 << bits, np.intp), _hashes(wanted, multipliers[0], bits)
+    table[places] = np.arange(len(wanted))
+    found = np.asarray(wanted.take(table.take(_hashes(keys, multipliers[0], bits))) == keys)
+    displaced = wanted[wanted.take(table.take(places)) != wanted]
+    return found | _keys_among(keys, displaced, multipliers[1:]) if len(displaced) else found
+
+
+def numbered(keys: U64) -> Rows:
+    """Number the keys from 0, equal ones alike, in the order in which the last of each comes."""
+    every = np.arange(len(keys))
+    same, rows, left = every.copy(), every, keys  # `same`: for each key, the row of an equal one
+    bits = _hash_bits(len(keys))
+    table = np.empty(1 << bits, np.intp)
+    for multiplier in _MULTIPLIERS:
+        places = _hashes(left, multiplier, bits)
+        table[places] = rows
+        met = table.take(places)
+        same[rows] = met
+        displaced = keys.take(met) != left
+        rows, left = rows[displaced], left[displaced]
+        if not len(rows):
+            break
+    else:
+        _, first, place = np.unique(left, return_index=True, return_inverse=True)
+        same[rows] = rows[first][place]
+    return (np.cumsum(same == every) - 1).take(same)
+
+
+def count_distinct(keys: U64) -> int:
+    """Return how many distinct keys there are."""
+    return int(numbered(keys).max(initial=-1)) + 1
+
+
+def _hash_bits(keys: int) -> int:
+    """Return the bits of hashes in a table that is at most a quarter full."""
+    return (4 * keys).bit_length()
+
+
+def _hashes(keys: U64, multiplier: np.uint64, bits: int) -> Rows:
+    return ((keys * multiplier) >> np.uint64(64 - bits)).astype(np.intp)
 
 
 def in_order(numbers: Rows) -> Rows:

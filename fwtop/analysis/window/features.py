@@ -9,7 +9,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fwtop.analysis.window.counting import distinct_values, first_of_each, marked, occurrences, weights_of
+from fwtop.analysis.window.counting import (
+    distinct_values,
+    first_of_each,
+    marked,
+    numbered,
+    occurrences,
+    weights_of,
+)
 from fwtop.analysis.window.traffic import (
     Rows,
     Traffic,
@@ -116,7 +123,7 @@ class Features:
     @cached_property
     def likely_destinations(self) -> float:
         """Estimated addresses that are hit, with those that the sample misses."""
-        return _likely(np.unique(self.traffic.dest_key[self.rows], return_counts=True)[1])
+        return _likely(np.bincount(numbered(self.traffic.dest_key[self.rows])))
 
     @cached_property
     def likely_flows(self) -> float:

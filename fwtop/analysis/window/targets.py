@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fwtop.analysis.window.counting import among
 from fwtop.analysis.window.traffic import Traffic, weighted_top
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.traffic.packets import F64
@@ -28,14 +29,14 @@ def targets_of(traffic: Traffic, rows: NDArray[np.intp]) -> Targets:
     attack may look like it.
     """
     keys, weights = weighted_top(traffic.dest_key[rows], traffic.weight[rows])
-    theirs = rows[np.isin(traffic.source_key[rows], keys)]
+    theirs = rows[among(traffic.source_key[rows], keys)]
     senders, sent = weighted_top(traffic.source_key[theirs], traffic.weight[theirs])
     sent_by = dict(zip(senders.tolist(), sent.tolist(), strict=True))
     answered = np.array([sent_by.get(key, 0.0) for key in keys.tolist()]) > weights
     if not answered.all():
         keys, weights = keys[~answered], weights[~answered]
     aimed = weights >= _STRAY * float(np.median(weights))
-    mine = rows[np.isin(traffic.dest_key[rows], keys[aimed])]
+    mine = rows[among(traffic.dest_key[rows], keys[aimed])]
     six = traffic.packets.family[mine] == 6
     is_six = float(traffic.weight[mine][six].sum()) > float(traffic.weight[mine][~six].sum())
     return Targets(weights[aimed], _covering(traffic, mine[six == is_six], 6 if is_six else 4))

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fwtop.analysis.config import AdviseConfig
-from fwtop.analysis.window.counting import weights_of
+from fwtop.analysis.window.counting import among, numbered, weights_of
 from fwtop.model.traffic.packets import (
     F64,
     FLAG_OUTBOUND,
@@ -122,12 +122,12 @@ class Traffic:
     @cached_property
     def source_id(self) -> Rows:
         """Sources numbered from 0, which makes counting by source cheap."""
-        return np.asarray(np.unique(self.source_key, return_inverse=True)[1], np.intp)
+        return numbered(self.source_key)
 
     @cached_property
     def flow_id(self) -> Rows:
         """Flows numbered from 0."""
-        return np.asarray(np.unique(self.flow_key, return_inverse=True)[1], np.intp)
+        return numbered(self.flow_key)
 
     @cached_property
     def second(self) -> Rows:
@@ -190,7 +190,7 @@ class Traffic:
     def icmp_errors(self) -> Mask:
         """ICMP errors (RFC 792, 1812 4.3.2.3: types 3, 4, 5, 11, 12; RFC 4443: below 128)."""
         packets = self.packets
-        four = (packets.protocol == ICMP) & np.isin(packets.icmp_type, _ERRORS)
+        four = (packets.protocol == ICMP) & among(packets.icmp_type, _ERRORS)
         six = (packets.protocol == ICMP6) & (packets.icmp_type < 128)
         return np.asarray((four | six) & ~self.later & (packets.family != 0))
 
@@ -200,7 +200,7 @@ class Traffic:
         packets = self.packets
         four = packets.src_lo >> np.uint64(8) == packets.dst_lo >> np.uint64(8)
         near = np.where(packets.family == 4, four, packets.src_hi == packets.dst_hi)
-        return np.asarray(near & np.isin(packets.ttl, _UNROUTED))
+        return np.asarray(near & among(packets.ttl, _UNROUTED))
 
     def rows(self, mask: Mask) -> Rows:
         """Return the row numbers of a mask."""
@@ -354,14 +354,14 @@ def with_cut_flags(packets: PacketBatch) -> PacketBatch:
     of 24, 28, 36, 40 or 44 bytes can only be that of a SYN, by its options: ACKs have 20 or 32.
     """
     cut = ((packets.flags & FLAG_TRUNCATED) != 0) & (packets.tcp_flags == 0) & (packets.protocol == TCP)
-    rows = np.flatnonzero(cut & (packets.sport != 0) & np.isin(packets.family, (4, 6)))
+    rows = np.flatnonzero(cut & (packets.sport != 0) & among(packets.family, (4, 6)))
     if len(rows) == 0:
         return packets
     width = packets.data.shape[1]
     start = np.where((packets.flags[rows] & FLAG_VLAN) != 0, 18, 14)
     kind = packets.data[rows, np.minimum(start - 2, width - 1)].astype(np.int64) << 8
     kind |= packets.data[rows, np.minimum(start - 1, width - 1)]
-    known = np.isin(kind, (0x0800, 0x86DD))  # not behind several tags, or labels
+    known = among(kind, (0x0800, 0x86DD))  # not behind several tags, or labels
     rows, start = rows[known], start[known]
     words = np.where(packets.family[rows] == 4, packets.data[rows, np.minimum(start, width - 1)] & 15, 10)
     header = words.astype(np.int64) * 4
@@ -369,7 +369,7 @@ def with_cut_flags(packets: PacketBatch) -> PacketBatch:
     held = (at < packets.captured[rows]) & (at < width)
     flags = packets.tcp_flags.copy()
     flags[rows[held]] = packets.data[rows[held], at[held]]
-    syn = ~held & np.isin(packets.ip_length[rows] - header, (24, 28, 36, 40, 44))
+    syn = ~held & among(packets.ip_length[rows] - header, (24, 28, 36, 40, 44))
     flags[rows[syn]] = 2
     return replace(packets, tcp_flags=flags)
 
