@@ -42,7 +42,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SESSION",
         help="stateless: replay the clients of this stored session (id, unique prefix or file) as well",
     )
-    add_rule_options(parser, families=False)
+    add_rule_options(parser, families=False, default_ttl="1h")
     parser.set_defaults(ttl=DEFAULT_TTL_SECONDS)
 
 

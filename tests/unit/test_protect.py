@@ -122,6 +122,13 @@ def test_another_level_keeps_the_access_lists_and_protected_needs_some() -> None
         verb.in_place_of(bare, [replace(old, protection=None)])
 
 
+def test_another_level_lasts_as_long_as_the_one_before_unless_said_otherwise() -> None:
+    old = replace(rule(rule_id="9", priority=verb.DEFAULT_PRIORITY), ttl_seconds=86_400)
+    closed = verb.rules_of(arguments("443/tcp", "--level", "closed"))[0]
+    assert verb.in_place_of(closed, [old], keep_ttl=True).ttl_seconds == 86_400
+    assert verb.in_place_of(closed, [old]).ttl_seconds == closed.ttl_seconds == 600
+
+
 @pytest.mark.parametrize("wrong", [
     rule(lists=()), rule(priority=1001), rule(strict=1), rule(lists=("a",) * 2),
     replace(rule(), protection=None), replace(rule(), match=Match(protocol=6)),

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Iterable
 from dataclasses import replace
 
-from fwtop.cli.rules.mitigation import add_rule_options, carry_out
+from fwtop.cli.rules.mitigation import DEFAULT_TTL_SECONDS, add_rule_options, carry_out
 from fwtop.model.addresses.targets import check_name
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import Status
@@ -51,7 +51,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--strict", action="store_true", help="hold established connections to the level, too"
     )
-    add_rule_options(parser)
+    add_rule_options(parser, default_ttl="10m, or that of the rule that is switched")
+    parser.set_defaults(ttl=None)  # to tell whether it was given
 
 
 def run(args: argparse.Namespace) -> int:
@@ -70,25 +71,27 @@ def rules_of(args: argparse.Namespace) -> list[Rule]:
 
 
 def _rule(args: argparse.Namespace, match: Match, protection: Protection) -> Rule:
-    return Rule("", Kind.PROTECT, match, "", args.ttl, created_by="cli", protection=protection)
+    ttl_seconds = args.ttl or DEFAULT_TTL_SECONDS
+    return Rule("", Kind.PROTECT, match, "", ttl_seconds, created_by="cli", protection=protection)
 
 
 def _in_place_of(args: argparse.Namespace, rule: Rule) -> Rule:
-    """Return the rule as one that takes the place of an active one on the port with the same priority.
+    """Return the rule as one that replaces an active one on the port with the same priority, if there is one.
 
-    That one's access lists stay unless others are given. Raises FwtopError.
+    The access lists and the time to live of that one stay unless others are given. Raises FwtopError.
     """
     from fwtop.client import discovery
 
     with discovery.connect(netns=args.netns, readonly=args.preview) as guardian:
         found = guardian.demand(Status(allow=False)).data["rules"]
-    return in_place_of(rule, [rule_status_from_dict(item).rule for item in found])
+    active = [rule_status_from_dict(item).rule for item in found]
+    return in_place_of(rule, active, keep_ttl=args.ttl is None)
 
 
-def in_place_of(rule: Rule, active: Iterable[Rule]) -> Rule:
+def in_place_of(rule: Rule, active: Iterable[Rule], *, keep_ttl: bool = False) -> Rule:
     """Return the rule as the successor of the active one on its port, if there is one of its priority.
 
-    Raises FwtopError (code 2) where nobody would be let in.
+    With `keep_ttl` it has that one's time to live. Raises FwtopError (code 2) where nobody would be let in.
     """
     wanted = rule.protection
     for old in active:
@@ -96,7 +99,8 @@ def in_place_of(rule: Rule, active: Iterable[Rule]) -> Rule:
             continue
         if old.protection.priority == wanted.priority:
             wanted = wanted if wanted.lists else replace(wanted, lists=old.protection.lists)
-            rule = with_summary(replace(rule, protection=wanted, replaces=old.id))
+            ttl_seconds = old.ttl_seconds if keep_ttl else rule.ttl_seconds
+            rule = with_summary(replace(rule, protection=wanted, replaces=old.id, ttl_seconds=ttl_seconds))
             break
     if wanted is not None and wanted.level is Level.PROTECTED and not wanted.lists:
         raise FwtopError("level protected needs --acl with the lists to let in; nothing was changed", 2)

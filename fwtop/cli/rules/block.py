@@ -43,8 +43,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="replace this rule without a gap, inheriting its conditions, and --via and --ttl unless given",
     )
     parser.add_argument("--close-open", action="store_true", help="also close their open TCP connections")
-    add_rule_options(parser)
-    parser.set_defaults(ttl=None)
+    add_rule_options(parser, default_ttl="10m, or that of the replaced rule")
+    parser.set_defaults(ttl=None)  # to tell whether it was given
 
 
 def run(args: argparse.Namespace) -> int:

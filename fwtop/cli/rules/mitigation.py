@@ -105,14 +105,19 @@ _NOT_MEASURED = {
 }
 
 
-def add_rule_options(parser: argparse.ArgumentParser, *, families: bool = True) -> None:
-    """Add --ttl, --preview, --yes, --force, --json, --netns and -4/-6."""
+def add_rule_options(
+    parser: argparse.ArgumentParser, *, families: bool = True, default_ttl: str = "10m"
+) -> None:
+    """Add --ttl, --preview, --yes, --force, --json, --netns and -4/-6.
+
+    `default_ttl` is what the help says; a verb with another default than 10 minutes sets it.
+    """
     parser.add_argument(
         "--ttl",
         type=ttl,
         default=DEFAULT_TTL_SECONDS,
         metavar="TIME",
-        help="time to live: 30s, 10m, 2h, 1d (default 10m)",
+        help=f"time to live: 30s, 10m, 2h, 1d (default {default_ttl})",
     )
     parser.add_argument("--preview", action="store_true", help="show the commands, install nothing")
     parser.add_argument("--yes", action="store_true", help="install without asking")

@@ -74,7 +74,7 @@ class Allowed:
     def passes(self) -> str:
         """What of it no rule can drop, in words."""
         if self.session is not None:
-            return f"TCP from port {self.session.peer_port}, but new connections"
+            return f"TCP from port {self.session.peer_port}, except new connections"
         return PASSES[self.role]
 
     def to_dict(self) -> dict[str, str]:

@@ -67,8 +67,8 @@ class Learned:
                 return f"UDP of {item.host} to its port {item.port}"
             return f"UDP from port {item.port} to {item.host}"
         if item.port == DNS_PORT:
-            return f"TCP from port {item.port} to {item.host}, but new connections"
-        return f"TCP between its port {item.port} and {item.host}, but new connections"
+            return f"TCP from port {item.port} to {item.host}, except new connections"
+        return f"TCP between its port {item.port} and {item.host}, except new connections"
 
     def to_dict(self) -> dict[str, str]:
         """Return it as `fwtop status --json` shows it (docs/JSON.md)."""

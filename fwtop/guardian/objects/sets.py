@@ -79,7 +79,7 @@ def shown_text(spec: SetSpec, timeout_seconds: int, count: int) -> list[str]:
     if spec.seeds is not None:
         return [f"ipset {learning_text(replace(spec, seeds=tuple)).strip()}"]
     if spec.shared:
-        return [f"# set {spec.name} holds the list, {len(spec.elements):,} prefixes of IPv{spec.family}"]
+        return [f"# set {spec.name} holds the list, IPv{spec.family} prefixes: {len(spec.elements):,}"]
     cut = replace(spec, elements=spec.elements[:count], exceptions=spec.exceptions[:count])
     lines = [_head(spec, timeout_seconds), *fill_text(cut, timeout_seconds).splitlines()[1:]]
     more = len(spec.elements) + len(spec.exceptions) - (len(lines) - 1)

@@ -49,7 +49,7 @@ WHO = {  # as tables of sources say it
 WHO_BEHIND = {**WHO, Role.SSH: "ssh client"}  # with hosts behind this machine
 PASSES = {
     Role.OPERATOR: "everything",
-    Role.DNS: f"from port {DNS_PORT}: UDP to ports from {ASKING_PORTS} on, TCP but new connections",
+    Role.DNS: f"from port {DNS_PORT}: UDP to ports from {ASKING_PORTS} on, TCP except new connections",
     Role.NTP: f"UDP from port {NTP_PORT}",
     Role.GATEWAY: "ICMP, OSPF, VRRP, BGP, BFD, DHCP answers",
     Role.OWN: "loopback",
