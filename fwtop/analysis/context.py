@@ -326,11 +326,6 @@ def _first_times(keys: U64, time_ns: I64) -> tuple[U64, I64]:
     return distinct, time_ns[order][first]
 
 
-def confidence_of(base: float, samples: int) -> float:
-    """Discount the confidence of a rule if there are few samples (Laplace's rule)."""
-    return round(base * (samples + 1) / (samples + 3) if samples < 200 else base, 3)
-
-
 def plural(number: int, what: str) -> str:
     """Format a number of things: 1 source, 2,000 sources."""
     return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"

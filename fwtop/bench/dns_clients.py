@@ -25,7 +25,6 @@ class ClientAnswers:
 
     asked: int = 0
     answered: int = 0
-    by_tcp: int = 0
     seconds: list[float] = field(default_factory=list)
 
     @property
@@ -69,13 +68,13 @@ async def _client(stub: _Stub, names: Sequence[str], end: float, answers: Client
     while time.monotonic() < end:
         started = time.monotonic()
         answers.asked += 1
-        if await _resolve(stub, random.choice(names), answers):  # noqa: S311
+        if await _resolve(stub, random.choice(names)):  # noqa: S311
             answers.answered += 1
             answers.seconds.append(time.monotonic() - started)
         await asyncio.sleep(_PAUSE_SECONDS)
 
 
-async def _resolve(stub: _Stub, name: str, answers: ClientAnswers) -> bool:
+async def _resolve(stub: _Stub, name: str) -> bool:
     head = struct.pack(">6H", random.randrange(1 << 16), 0x0100, 1, 0, 0, 0)  # noqa: S311
     question = head + wire_name([label.encode() for label in name.split(".")]) + b"\0\1\0\1"
     with stub.socket(socket.SOCK_DGRAM) as sock:
@@ -84,7 +83,6 @@ async def _resolve(stub: _Stub, name: str, answers: ClientAnswers) -> bool:
             with contextlib.suppress(TimeoutError, OSError):
                 answer = await _exchange(sock, question)
                 if answer[2] & _TRUNCATED:
-                    answers.by_tcp += 1
                     return await _by_tcp(stub, question)
                 return _is_answer(answer)
     return False

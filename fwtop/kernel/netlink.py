@@ -17,7 +17,6 @@ NLA_F_NESTED, NLA_F_NET_BYTEORDER = 0x8000, 0x4000
 HEADER = struct.Struct("=IHHII")  # struct nlmsghdr: length, type, flags, sequence, port
 _NETFILTER_HEADER = struct.Struct(">BBH")  # struct nfgenmsg: family, version, resource
 NETFILTER_HEADER_BYTES = _NETFILTER_HEADER.size
-MAX_ATTRIBUTE_BYTES = (1 << 16) - 1  # nla_len has 16 bits
 _ERROR, _DONE = 2, 3
 _TYPE_MASK = 0xFFFF & ~(NLA_F_NESTED | NLA_F_NET_BYTEORDER)
 _TIMEOUT_SECONDS = 10.0

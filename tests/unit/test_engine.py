@@ -25,7 +25,7 @@ from fwtop.analysis.context import AnalysisContext
 from fwtop.analysis.engine.compete import compete
 from fwtop.analysis.engine.explain import print_explanations
 from fwtop.analysis.engine.group import FEATURES, Cut, Feature, Group, Proof, in_words
-from fwtop.analysis.engine.hypothesis import Hypothesis, Says, above, at_least, at_most, if_so, is_not, upto
+from fwtop.analysis.engine.hypothesis import Hypothesis, Says, above, at_least, at_most, if_so, is_not
 from fwtop.analysis.engine.weights import WEIGHTS_FILE, FittedWeights
 from fwtop.analysis.groups.measures import rate, sources
 from fwtop.analysis.registry import DECLARED, HYPOTHESES, NOTHING_UNUSUAL
@@ -92,8 +92,8 @@ def group(**values: float) -> Group:
     [
         (above(rate, 10, 2.0), 10, 0.0),
         (above(rate, 10, 2.0), 10.1, 2.0),
-        (upto(rate, 10, -1.0), 10, -1.0),
-        (upto(rate, 10, -1.0), 10.1, 0.0),
+        (Says(rate, 10, -1.0, 10, 0.0), 10, -1.0),
+        (Says(rate, 10, -1.0, 10, 0.0), 10.1, 0.0),
         (if_so(rate, 3.0), 1, 3.0),
         (Says(rate, 0, 0, 10, 5), 4, 2.0),
         (Says(rate, 0, 0, 10, 5), 40, 5.0),

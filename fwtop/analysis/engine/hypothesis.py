@@ -87,19 +87,9 @@ def above(feature: Feature, value: float, odds: float, sentence: str = "") -> Sa
     return Says(feature, value, 0.0, value, odds, sentence)
 
 
-def upto(feature: Feature, value: float, odds: float, sentence: str = "") -> Says:
-    """Say something up to a value, and nothing above it."""
-    return Says(feature, value, odds, value, 0.0, sentence)
-
-
 def if_so(feature: Feature, odds: float, sentence: str = "") -> Says:
     """Say something for a yes."""
     return Says(feature, 0.5, 0.0, 0.5, odds, sentence)
-
-
-def if_not(feature: Feature, odds: float, sentence: str = "") -> Says:
-    """Say something for a no."""
-    return Says(feature, 0.5, odds, 0.5, 0.0, sentence)
 
 
 def own_rows(group: Group) -> Rows:
