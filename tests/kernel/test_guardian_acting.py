@@ -237,7 +237,7 @@ def test_lines_of_others_that_do_not_concern_a_rule_raise_no_alarm(bench: Bench)
         assert rules_of(guardian)[rule_id]["acting"]
 
 
-def test_roles_flushed(bench: Bench, poll_until) -> None:
+def test_a_flushed_chain_of_roles_is_told_and_repaired(bench: Bench, poll_until) -> None:
     """Without the roles, packets of listed addresses would all pass, or none of them."""
     nft = Rule("", Kind.NFTABLES, Match(family=4, protocol=17, dport=PORT), "x", 60)
     with bench.connect() as guardian:

@@ -223,7 +223,7 @@ def test_an_interface_without_ethernet_headers(netns_pair: NetnsPair, datagram: 
         assert (seen["records"], seen["payload"]) == (25, b"inner".hex())
 
 
-def test_loopback(netns_pair: NetnsPair) -> None:
+def test_packets_on_loopback_are_counted_and_sampled(netns_pair: NetnsPair) -> None:
     victim = netns_pair.victim
     with observing(victim, ["lo"]) as observer:
         sender = (

@@ -107,7 +107,7 @@ def test_rules_survive_the_removal_of_a_foreign_program(bench: XdpBench) -> None
 
 
 @pytest.mark.parametrize("kind", [Kind.XDP, Kind.TC])
-def test_a_rate_limit(bench: XdpBench, kind: Kind) -> None:
+def test_a_rate_limit_drops_what_is_above_it(bench: XdpBench, kind: Kind) -> None:
     before = bench.state()
     path = bench.path(4)
     assert path.passes(wait_s=10)
@@ -155,7 +155,7 @@ MATCHES = {
 }
 
 
-def test_conditions(bench: XdpBench) -> None:
+def test_a_rule_drops_what_meets_its_conditions_and_nothing_else(bench: XdpBench) -> None:
     path = bench.path(4)
     with bench.connect() as guardian:
         for name, (match, payload, hits) in MATCHES.items():
@@ -191,7 +191,7 @@ def test_icmp_type_matches_and_neighbour_discovery_passes(bench: XdpBench, kind:
         assert path.passes(wait_s=10)
 
 
-def test_fragments(bench: XdpBench) -> None:
+def test_a_rule_on_fragments_drops_all_of_them_and_no_whole_packet(bench: XdpBench) -> None:
     with bench.connect() as guardian:
         apply(guardian, xdp(Match(protocol=17, fragment=True)), force=True)
         assert not bench.path(4).passes(bytes(3000))

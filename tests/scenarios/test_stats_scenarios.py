@@ -16,7 +16,7 @@ FILES = sorted(HERE.glob("stats_*.toml"))
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_scenario(path: Path) -> None:
+def test_the_tables_of_a_scenario_are_as_its_file_expects(path: Path) -> None:
     scenario = load(path)
     frames = frames_of(scenario)
     batch = batch_of(

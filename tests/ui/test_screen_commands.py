@@ -97,7 +97,7 @@ def test_every_action_every_tab_and_every_command_of_the_brief_is_known() -> Non
         ("only a", ("only", "A")),
     ],
 )
-def test_parsed(line: str, call: tuple[str, str]) -> None:
+def test_a_line_calls_its_command_with_its_words(line: str, call: tuple[str, str]) -> None:
     if line == "3":
         assert "there is no '3'" in refused(line)
         line, call = "1", ("proposal", "1")

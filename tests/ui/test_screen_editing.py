@@ -99,7 +99,7 @@ def test_what_means_nothing_is_explained(rule: Rule, name: str, typed: str, says
 
 
 @pytest.mark.parametrize(("typed", "seconds"), [("30s", 30), ("10 min", 600), ("2h", 7200), ("1 d", 86400)])
-def test_times(typed: str, seconds: int) -> None:
+def test_a_time_is_read_with_its_unit(typed: str, seconds: int) -> None:
     assert field(PORT, "for").write(PORT, typed).ttl_seconds == seconds
 
 

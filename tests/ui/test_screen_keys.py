@@ -418,7 +418,7 @@ def test_every_action_of_the_table_is_checked() -> None:
 
 
 @pytest.mark.parametrize(("action", "key"), [(row.action, key) for row in KEYS for key in row.keys])
-async def test_key(action: str, key: str) -> None:
+async def test_each_key_does_what_its_action_says(action: str, key: str) -> None:
     scene, check, at = CHECKS[action]
     async with running(scene(), SMALL) as run:
         await run.go(at)

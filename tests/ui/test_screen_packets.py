@@ -408,7 +408,7 @@ async def test_no_packets_at_all() -> None:
 
 
 @pytest.mark.parametrize("size", [(1, 1), (60, 15), (61, 16), (80, 20), (100, 30), (400, 120)])
-async def test_any_size(size: tuple[int, int]) -> None:
+async def test_no_line_is_wider_than_a_terminal_of_any_size(size: tuple[int, int]) -> None:
     async with running(scenes.poison(), size, feed=feed_of()) as run:
         run.app.main.show_tab("packets")
         await run.settle()

@@ -50,7 +50,7 @@ def test_weights_of_values(dtype: type[np.generic], most: int, n: int, *, alike:
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.uint64, np.int64])
 @pytest.mark.parametrize(("n", "m"), [(0, 0), (5, 0), (0, 5), (300, 20), (20, 300)])
-def test_among(dtype: type[np.generic], n: int, m: int) -> None:
+def test_among_equals_numpys_isin(dtype: type[np.generic], n: int, m: int) -> None:
     """Values that are wanted, also where nothing is."""
     rng = np.random.default_rng(n + m)
     values, wanted = (rng.integers(0, 50, size).astype(dtype) for size in (n, m))
@@ -60,7 +60,9 @@ def test_among(dtype: type[np.generic], n: int, m: int) -> None:
 
 @pytest.mark.parametrize("collide", [False, True])
 @pytest.mark.parametrize("n", [0, 1, 300, TABLE])
-def test_keys(monkeypatch: pytest.MonkeyPatch, n: int, *, collide: bool) -> None:
+def test_equal_keys_have_one_number_even_if_hashes_collide(
+    monkeypatch: pytest.MonkeyPatch, n: int, *, collide: bool
+) -> None:
     """Equal keys have one number, whatever their hashes."""
     if collide:
         monkeypatch.setattr(counting, "_MULTIPLIERS", (np.uint64(1),) * 3)

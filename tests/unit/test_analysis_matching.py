@@ -66,7 +66,7 @@ PACKETS = batch_of(
         (Match(payload=(PayloadMatch(b"GET "), PayloadMatch(b"HTTP"))), [3]),
     ],
 )
-def test_conditions(match: Match, rows: list[int]) -> None:
+def test_a_match_finds_the_packets_that_meet_all_its_conditions(match: Match, rows: list[int]) -> None:
     assert np.flatnonzero(match_rows(match, PACKETS)).tolist() == rows
 
 

@@ -18,7 +18,7 @@ from fwtop.model.traffic.packets import PacketBatch
 from fwtop.parse.dns_question import parse_question
 
 
-def test_dns_question() -> None:
+def test_a_dns_message_is_parsed_to_its_question() -> None:
     question = parse_question(dns_query(Random(1), "WwW.Example.COM", 255))
     assert question is not None
     assert (question.name, question.qtype, question.response) == ("www.example.com", 255, False)
@@ -36,7 +36,7 @@ def test_dns_name_that_the_sample_cuts() -> None:
     assert cut.labels == (b"abcde",)
 
 
-def test_http_request() -> None:
+def test_an_http_request_is_parsed_to_path_query_and_fields() -> None:
     request = http.parse_request(b"GET /a/b?x=1&y HTTP/1.1\r\nHost: h.example\r\nUser-Agent: A/1\r\n\r\n")
     assert request is not None
     assert (request.path, request.query, request.host, request.agent) == (

@@ -24,7 +24,7 @@ def test_recall_respects_the_resolution_of_sampling() -> None:
     assert scores.top_recall({"a": 150, "b": 3}, [], 20.0).wanted == 0  # 8 samples at most
 
 
-def test_coverage() -> None:
+def test_coverage_is_the_share_of_intervals_that_hold_the_truth() -> None:
     inside, outside = Interval("in", 0.1, 0.3, 0.2), Interval("out", 0.1, 0.3, 0.31)
     assert scores.coverage([inside, outside, inside, inside]) == 0.75
     assert scores.coverage([outside], slack=0.02) == 1.0

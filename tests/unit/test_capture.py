@@ -135,7 +135,9 @@ LINKS = [
 
 
 @pytest.mark.parametrize(("link_type", "first", "second"), LINKS)
-def test_link_types(link_type: int, first: bytes, second: bytes) -> None:
+def test_packets_of_each_link_type_are_found_behind_its_header(
+    link_type: int, first: bytes, second: bytes
+) -> None:
     batch, notes = read(pcap([(1, first, len(first)), (2, second, len(second))], link_type=link_type))
     assert notes == []
     assert batch.family.tolist() == [6 if FOUR not in data else 4 for data in (first, second)]

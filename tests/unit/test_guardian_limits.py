@@ -115,7 +115,9 @@ def test_covered_counts_each_address_once(listed: list[Prefix]) -> None:
         ("max_blocked_share = 1\nother = 2\n", 1.0, True),
     ],
 )
-def test_limits_file(tmp_path: Path, text: str, share: float, warned: bool) -> None:
+def test_a_wrong_limit_is_warned_of_and_keeps_its_default(
+    tmp_path: Path, text: str, share: float, warned: bool
+) -> None:
     file = tmp_path / "guard.toml"
     file.write_text(text)
     limits, warnings = read_limits(file)

@@ -29,12 +29,12 @@ from fwtop.render.command_line import command_line
         ("50k/s", (50_000, False)),
     ],
 )
-def test_rates(text: str, wanted: tuple[int, bool]) -> None:
+def test_a_rate_is_read_with_its_unit(text: str, wanted: tuple[int, bool]) -> None:
     assert limit.rate(text) == wanted
 
 
 @pytest.mark.parametrize("text", ["", "1000", "0/s", "-1/s", "1/x", "1e3/s", "9999999999/s", "１/s"])
-def test_no_rates(text: str) -> None:
+def test_what_is_no_rate_is_refused(text: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError):
         limit.rate(text)
 
@@ -50,7 +50,7 @@ def test_dns_name_in_wire_form() -> None:
     ("text", "wanted"),
     [("syn,ack/syn", (18, 2)), ("all/none", (63, 0)), ("0x12", None), ("syn/ack", None), ("syn", (2, 2))],
 )
-def test_tcp_flags(text: str, wanted: tuple[int, int] | None) -> None:
+def test_tcp_flags_are_read_by_name_or_refused(text: str, wanted: tuple[int, int] | None) -> None:
     if wanted is None:
         with pytest.raises(argparse.ArgumentTypeError):
             drop.tcp_flags(text)
@@ -73,7 +73,7 @@ def test_a_drop_may_be_of_some_sources_only() -> None:
         drop.rule_of(arguments(drop, "--from", "198.51.100.53", "--via", "xdp"))
 
 
-def test_ranges() -> None:
+def test_a_range_is_read_with_open_ends_or_refused() -> None:
     args = arguments(drop, "--via", "xdp", "--length", "40:", "--ttl-field", "64", "--proto", "udp")
     assert (args.length, args.ttl_field) == (Range(40, 65535), Range(64, 64))
     for text in ("", ":", "9:3", "a:b", "0:70000"):

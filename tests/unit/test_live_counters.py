@@ -274,7 +274,7 @@ def test_waiting_fragments_explain_no_more_than_is_missing(monkeypatch: pytest.M
     assert [drop.packets for drop in fragments.sample(0, 0, [], NONE)] == [10]
 
 
-def test_snmp_tables() -> None:
+def test_both_formats_of_proc_net_snmp_are_parsed() -> None:
     table = parse_paired("Ip: Forwarding ReasmReqds ReasmOKs\nIp: 1 30 10\nTcp: RtoMin\nTcp: 200\n")
     assert table == {"Ip": {"Forwarding": 1, "ReasmReqds": 30, "ReasmOKs": 10}, "Tcp": {"RtoMin": 200}}
     assert parse_single("Ip6ReasmReqds   \t7\nbroken\n") == {"Ip6ReasmReqds": 7}

@@ -243,7 +243,7 @@ def test_wrong_use_of_a_list_in_block(capsys: pytest.CaptureFixture[str], words:
     assert line in capsys.readouterr().err
 
 
-def test_table_of_lists() -> None:
+def test_a_list_is_shown_with_counts_memory_rules_and_busiest_entries() -> None:
     told = {"name": "x", "ipv4": 1_000_000, "ipv6": 2, "timed": 0, "ports": True, "rules": ["3", "4"]}
     sizes = {"bytes": 5 << 20, "kernel_bytes": 2048}
     _, line, entry = list_verb.show_lines([told | sizes | {"busiest": {"10.0.0.1": 7}}])

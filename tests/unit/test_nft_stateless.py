@@ -75,7 +75,9 @@ def beside(found: Listed, service: Match = WEB) -> list[str]:
         ([state(NEW), port("udp", 53), ACCEPT], DNS, ["accept"]),
     ],
 )  # fmt: skip
-def test_line_for_line(rule: list[Any], service: Match, expected: list[str]) -> None:
+def test_each_line_on_states_gets_its_stateless_equivalents(
+    rule: list[Any], service: Match, expected: list[str]
+) -> None:
     head = f"{'tcp' if service is WEB else 'udp'} dport {service.dport} "
     found = listed(rule)
     assert beside(found, service) == [head + text for text in expected]

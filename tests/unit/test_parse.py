@@ -164,5 +164,5 @@ def test_bare_ip_gets_a_link_header() -> None:
     assert mixed.length.tolist() == [len(four), len(six), 2], "the length on the wire stays as it was given"
 
 
-def test_no_packets() -> None:
+def test_no_packets_make_an_empty_batch() -> None:
     assert len(batch_of([])) == 0

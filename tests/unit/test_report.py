@@ -343,7 +343,7 @@ def test_exports_never_overwrite(tmp_path: Path) -> None:
     assert first.stat().st_mode & 0o777 == 0o600
 
 
-def test_csv_tables(tmp_path: Path) -> None:
+def test_a_csv_export_has_the_totals_and_all_tables(tmp_path: Path) -> None:
     path = export_snapshot(snapshot(START, 200_000.0), tmp_path, "csv")
     rows = list(csv.reader(io.StringIO(path.read_text())))
     assert ["totals", "pps", "200000.0"] in rows
@@ -374,7 +374,7 @@ def is_number(cell: str) -> bool:
     return True
 
 
-def test_wording() -> None:
+def test_numbers_and_times_are_written_for_people() -> None:
     assert [si(number) for number in (0, 5, 999, 999.9, 1_234_567, 178_000)] == [
         "0",
         "5",

@@ -79,7 +79,9 @@ def beside(*rules: str, service: Match = WEB, family: int = 4) -> list[str]:
         ("INPUT -m state --state NEW,ESTABLISHED -m conntrack --ctstate NEW -j ACCEPT", WEB, []),
     ],
 )
-def test_line_for_line(rule: str, service: Match, expected: list[str]) -> None:
+def test_each_line_on_states_gets_its_stateless_equivalents(
+    rule: str, service: Match, expected: list[str]
+) -> None:
     name = "tcp" if service is WEB else "udp"
     head = f"INPUT 2 -p {name} -m {name} --dport {service.dport} "
     assert beside(rule, service=service) == [head + text for text in expected]

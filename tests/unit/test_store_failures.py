@@ -209,7 +209,7 @@ def tiny_disk(tmp_path: Path, root_required: None) -> Iterator[Path]:
     subprocess.run(["umount", str(place)], check=True, timeout=60)
 
 
-def test_a_full_disk(tiny_disk: Path) -> None:
+def test_a_full_disk_stops_recording_until_there_is_room(tiny_disk: Path) -> None:
     clock = Clock()
     session = writer(tiny_disk, clock=clock)
     for tick in session_ticks():
