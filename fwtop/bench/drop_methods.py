@@ -77,7 +77,7 @@ def _clock(testbed: Testbed) -> Iterator[list[str]]:
 
 @contextlib.contextmanager
 def timed(testbed: Testbed, method: Callable[..., Context]) -> Iterator[None]:
-    """Use a method, which takes further matches as `also`, with a look-up in a set that has a timeout."""
+    """Use a method, which takes further matches as `also`, with a lookup in a set that has a timeout."""
     with _clock(testbed) as asked, method(also=asked):
         yield
 

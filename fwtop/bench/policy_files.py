@@ -45,12 +45,12 @@ _NFT = """table inet bench {
 }
 """
 _STEP = 2_654_435_769  # odd: its multiples modulo a power of two are all different
-_BLACK_BITS = 29  # each black list has an eighth of the address space of its own
-_BLACK_FIRST = {"black1": 4 << _BLACK_BITS, "black2": 5 << _BLACK_BITS}
+_BLOCK_BITS = 29  # each block list has an eighth of the address space of its own
+_BLACK_FIRST = {"black1": 4 << _BLOCK_BITS, "black2": 5 << _BLOCK_BITS}
 
 
 class PolicyFiles:
-    """Files in a directory; the clients' addresses are on the access list and on no black list."""
+    """Files in a directory; the clients' addresses are on the access list and on no block list."""
 
     def __init__(self, directory: Path, clients: LegitimateClients) -> None:
         self._directory = directory
@@ -104,7 +104,7 @@ class PolicyFiles:
             yield f"{value >> 16}.{value >> 8 & 255}.{value & 255}.0/24"
 
     def _black(self, name: str, count: int) -> Iterator[str]:
-        first, mask = _BLACK_FIRST[name], (1 << _BLACK_BITS) - 1
+        first, mask = _BLACK_FIRST[name], (1 << _BLOCK_BITS) - 1
         spared = set(self._clients)
         number = given = 0
         while given < count:

@@ -102,7 +102,7 @@ class Database:
         return self.by_record(self._records(family, hi, lo))
 
     def _records(self, family: U8, hi: U64, lo: U64) -> I64:
-        """Return the record numbers of addresses; those of the last look-ups are remembered."""
+        """Return the record numbers of addresses; those of the last lookups are remembered."""
         if len(family) > _MOST_REMEMBERED // 4:  # a flood of forged sources: none of them comes again
             return self.file.records(family, hi, lo)
         found = self._found
@@ -142,7 +142,7 @@ class Database:
         )
 
     def name_of(self, asn: int) -> str:
-        """Return the raw name of an autonomous system that a look-up has returned; "" if it has none.
+        """Return the raw name of an autonomous system that a lookup has returned; "" if it has none.
 
         Few are shown of the many that forged sources have, so names are decoded when asked for.
         """

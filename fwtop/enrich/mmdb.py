@@ -191,7 +191,7 @@ class MmdbFile:
         return np.where(bit == 0, left, raw & 0x0FFFFFFF)
 
     def unmap_pages(self) -> None:
-        """Let go of the pages that were touched, up to 14 MB; the page cache has them for the next look-up.
+        """Let go of the pages that were touched, up to 14 MB; the page cache has them for the next lookup.
 
         Opening touches most pages of the tree, and so do forged sources: mapping them again takes 0.5 ms.
         """

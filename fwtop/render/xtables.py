@@ -197,7 +197,7 @@ def with_payload(rule: Rule, family: int, protocol: int | None, asks: Iterable[s
     """Return what asks the rule's sets, and its byte strings, in the order that costs least.
 
     Sources go first, as most packets come from others. Without any, only packets with the strings need the
-    look-up that tells whether the rule is in force.
+    lookup that tells whether the rule is in force.
     """
     payload = [word for item in rule.match.payload for word in payload_args(item, family, protocol)]
     by_source = rule.match.sources or rule.list_name is not None

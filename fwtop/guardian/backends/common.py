@@ -79,7 +79,7 @@ def list_elements(sources: Sequence[Prefix], family: int) -> Sequence[Prefix]:
 
 
 def unlisted_first(objects: KernelObjects, rule: Rule, known: Iterable[Prefix]) -> KernelObjects:
-    """Mark the lines that drop only sources outside the allow-list: they need not wait for its look-up.
+    """Mark the lines that drop only sources outside the allow-list: they need not wait for its lookup.
 
     `known` are all prefixes of the allow-list, in whatever role. A named list may change at any time, so
     rules on one wait.
@@ -97,7 +97,7 @@ def unlisted_first(objects: KernelObjects, rule: Rule, known: Iterable[Prefix]) 
 
 
 def _sparing(objects: KernelObjects, rule: Rule, known: tuple[Prefix, ...]) -> KernelObjects:
-    """Let one look-up tell a rule for all sources both whether it is on and whom it spares.
+    """Let one lookup tell a rule for all sources both whether it is on and whom it spares.
 
     The allow-list's prefixes are `nomatch` elements of the enable set. So each line becomes two: one before
     the allow-list, for all others, and one behind the roles, for its prefixes outside their role.

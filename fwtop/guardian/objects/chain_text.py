@@ -38,7 +38,7 @@ def own_lines(family: int, hook: str, *, ports: bool = False) -> dict[str, list[
 
     `ports`: there are protected ports, whose chain all other rules come after.
 
-    Lines come first whose own set says that the source is not listed: what they drop costs no look-up in the
+    Lines come first whose own set says that the source is not listed: what they drop costs no lookup in the
     allow-list. All others cost one; only packets of listed addresses are compared with the roles, which pass
     by returning to the hook, then with the lines for them alone. Chains come before those that lead to them.
     """

@@ -1,7 +1,7 @@
 """Rules in nft syntax, for fwtop's own nftables tables.
 
 A rule consists of sets named `rID-…` and lines with the comment `fwtop-ID`. Each line matches the rule's
-enable set, whose elements have a timeout in the kernel: the dead man's switch. That look-up comes after all
+enable set, whose elements have a timeout in the kernel: the dead man's switch. That lookup comes after all
 other conditions, so that packets that the rule isn't about don't pay for it. Every chain with verdicts begins
 with the allow-list, whose roles are in chains of their own: only packets of listed addresses are compared
 with them. Source: nft(8).

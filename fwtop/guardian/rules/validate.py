@@ -26,7 +26,7 @@ MAX_RATE = 1_000_000_000
 MAX_CONNECTIONS = 1_000_000
 MAX_TEXT = 300
 MAX_PRIORITY = 1000  # of a protected port
-MAX_ACCESS_LISTS = 8  # of a protected port: each costs new connections a look-up
+MAX_ACCESS_LISTS = 8  # of a protected port: each costs new connections a lookup
 _ORIGIN = re.compile(r"asn:[0-9]{1,10}|country:[A-Za-z]{2}|@.{1,4095}|list:.{1,40}")
 _MOST = {"ttl": 255, "tcp_header": 60, "tcp_seq": 0xFFFF_FFFF}  # of a range; 16 bits else
 

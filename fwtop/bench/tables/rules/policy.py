@@ -1,6 +1,6 @@
 """A policy with long lists under a flood: put in, switched, rolled back, exported, restored.
 
-An access list is open to the ports that the lab's clients use, and two black lists are in, of which the first
+An access list is open to the ports that the lab's clients use, and two block lists are in, of which the first
 holds the flood's sources. Beside fwtop's rows is what `ipset restore` and `nft -f` need for the lists of the
 same operation. For each operation a row says which share of the clients' requests succeeded meanwhile.
 """
@@ -32,7 +32,7 @@ from fwtop.model.paths import GUARDIAN_DIRECTORY
 from fwtop.model.protocol import ListChange, Status, Undo
 from fwtop.model.rule import Kind, Level, Match, Protection, Rule
 
-_WHOLE, _QUICK = (460_000, 5_000_000), (20_000, 50_000)  # entries of the access list, and of a black list
+_WHOLE, _QUICK = (460_000, 5_000_000), (20_000, 50_000)  # entries of the access list, and of a block list
 _PPS = 300_000
 _PORT = 8443  # of the rule whose level is switched: no client uses it
 _TRIES = 100  # switches of a level, of which a row has the median
@@ -48,13 +48,13 @@ _SAVE = "ipset save: the three lists"
 
 def run(options: Options) -> Document:
     """Measure the table."""
-    access, black = _QUICK if options.quick else _WHOLE
+    access, blocked = _QUICK if options.quick else _WHOLE
     rounds = options.choose(3, 1)
     with ExitStack() as open_:
         testbed = open_.enter_context(Testbed())
         directory = Path(open_.enter_context(tempfile.TemporaryDirectory(prefix="fwtop-bench-")))
         files = PolicyFiles(directory, testbed.lab.legitimate)
-        files.write(access, black)
+        files.write(access, blocked)
         client = open_.enter_context(discovery.connect(netns=testbed.victim))
         open_.callback(client.demand, Undo(all=True))
         open_.callback(
@@ -63,8 +63,8 @@ def run(options: Options) -> Document:
         operations = _Operations(testbed, files, client)
         bare = _BareLists(testbed, files)
         notes = [
-            f"an access list of {access:,} prefixes on three ports, two black lists of {black:,}, four "
-            f"limits and three signatures, under {_PPS:,} packets/s from a prefix of a black list"
+            f"an access list of {access:,} prefixes on three ports, two block lists of {blocked:,}, four "
+            f"limits and three signatures, under {_PPS:,} packets/s from a prefix of a block list"
         ]
         served = _Served(testbed)
         with testbed.flooded(_PPS):

@@ -3,7 +3,7 @@
 Packets of 128 bytes, as many as one core gets through. The published figures are of a small cloud machine
 that sent to itself; what compares across machines is each row's ratio to the first. Each of fwtop's rules
 comes right after the bare rule of its kind, with which it is compared: the rest is the cost of the allow-list
-and the dead man's switch. The bare rule with a set that has a timeout says what one look-up costs alone. Bare
+and the dead man's switch. The bare rule with a set that has a timeout says what one lookup costs alone. Bare
 rules and fwtop's are also measured with a flood that they don't match, which a last rule drops.
 """
 
