@@ -10,23 +10,23 @@ from fwtop.bench.testbed import SOURCES
 from fwtop.lab.traffic.legitimate import LegitimateClients
 from fwtop.model.addresses.address import Prefix
 
-LISTS = ("access", "black1", "black2")
+LISTS = ("access", "block1", "block2")
 NOTHING, FIRST, SECOND = "nothing", "first", "second"  # policies; the second has three signatures more
 _POLICY = """
 schema = 1
 [list.access]
 file = "access"
-[list.black1]
-file = "black1"
-[list.black2]
-file = "black2"
+[list.block1]
+file = "block1"
+[list.block2]
+file = "block2"
 [[port]]
 service = ["80/tcp", "443/tcp", "443/udp"]
 acl = "access"
 [[block]]
-list = "black1"
+list = "block1"
 [[block]]
-list = "black2"
+list = "block2"
 """
 _LIMITS = "".join(
     f'[[limit]]\nproto = "udp"\ndport = {port}\nper = 24\nrate = "{rate}/s"\n'
@@ -40,13 +40,13 @@ _NFT = """table inet bench {
  set on { type ipv4_addr; flags interval; }
  set shut { type ipv4_addr; flags interval; }
  set access { type ipv4_addr; flags interval; auto-merge; }
- set black1 { type ipv4_addr; }
- set black2 { type ipv4_addr; }
+ set block1 { type ipv4_addr; }
+ set block2 { type ipv4_addr; }
 }
 """
 _STEP = 2_654_435_769  # odd: its multiples modulo a power of two are all different
 _BLOCK_BITS = 29  # each block list has an eighth of the address space of its own
-_BLACK_FIRST = {"black1": 4 << _BLOCK_BITS, "black2": 5 << _BLOCK_BITS}
+_BLOCK_FIRST = {"block1": 4 << _BLOCK_BITS, "block2": 5 << _BLOCK_BITS}
 
 
 class PolicyFiles:
@@ -70,12 +70,12 @@ class PolicyFiles:
         """The file that `nft -f` reads: all lists in one table."""
         return self.path("nft")
 
-    def write(self, access: int, black: int) -> None:
+    def write(self, access: int, blocked: int) -> None:
         """Write lists with so many entries, and the policies."""
         lists = {
             "access": list(self._access(access)),
-            "black1": [SOURCES, *self._black("black1", black - 1)],
-            "black2": list(self._black("black2", black)),
+            "block1": [SOURCES, *self._blocked("block1", blocked - 1)],
+            "block2": list(self._blocked("block2", blocked)),
         }
         self.entries = sum(map(len, lists.values()))
         for name, entries in lists.items():
@@ -103,8 +103,8 @@ class PolicyFiles:
         for value in drawn.sample(range(11 << 16, 126 << 16), count - len(self._clients)):
             yield f"{value >> 16}.{value >> 8 & 255}.{value & 255}.0/24"
 
-    def _black(self, name: str, count: int) -> Iterator[str]:
-        first, mask = _BLACK_FIRST[name], (1 << _BLOCK_BITS) - 1
+    def _blocked(self, name: str, count: int) -> Iterator[str]:
+        first, mask = _BLOCK_FIRST[name], (1 << _BLOCK_BITS) - 1
         spared = set(self._clients)
         number = given = 0
         while given < count:
