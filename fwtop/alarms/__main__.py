@@ -1,4 +1,4 @@
-"""The alarms' process: settings, then alarms in, a line each.
+"""The process that delivers alarms: it reads the settings, then one alarm per line.
 
 It runs outside of the console's sandbox, which forbids what it does, without privileges and reads no packets.
 It ends when the console closes the pipe. Alarms are rare: unless some wait on disk already, nothing is

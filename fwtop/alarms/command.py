@@ -49,7 +49,7 @@ class CommandRunner:
             self._report(f"the alarm command is too slow: {alarm.event} is left out")
 
     def end(self, at: float) -> None:
-        """Let it end once nothing waits, or at a moment of time.monotonic()."""
+        """Let it end once its queue is empty, but not after `at` (time.monotonic())."""
         self._ends_at = at
         self._waiting.put(None)
 

@@ -1,4 +1,4 @@
-"""/etc/fwtop/alarms.toml: whom alarms go to, and how long something must last to be one."""
+"""/etc/fwtop/alarms.toml: where alarms go, and how long a condition must last to raise one."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class AlarmConfig:
 
 
 def read_alarms(file: ConfigText | None) -> tuple[AlarmConfig, tuple[str, ...]]:
-    """Return the settings, and a line for each that is wrong and so has its default."""
+    """Return the settings, and a line for each wrong one, which has its default."""
     if file is None:
         return AlarmConfig(), ()
     table, wrong = table_of(file)

@@ -1,4 +1,4 @@
-"""Alarms in, a line each; out to the journal, a command, a webhook and mail."""
+"""Deliver alarms, read one per line, to the journal, a command, a webhook and mail."""
 
 from __future__ import annotations
 

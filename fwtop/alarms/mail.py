@@ -14,7 +14,7 @@ _ADDRESS = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._%+-]{0,63}(@[A-Za-z0-9][A-Za-z0-
 
 
 def is_address(text: str) -> bool:
-    """Tell whether a recipient is a plain address or a local name, which no program takes for an option."""
+    """Return whether a recipient is a plain address or local name that no program takes for an option."""
     return _ADDRESS.fullmatch(text) is not None
 
 

@@ -47,7 +47,7 @@ class Alarm:
 
 
 def _is_number(value: object) -> bool:
-    """Tell what JSON has a number for: it has none for NaN and infinity, which Python reads and writes."""
+    """Return whether it is a number that JSON can hold: not NaN or infinity, which Python's json writes."""
     return isinstance(value, int) or (isinstance(value, float) and math.isfinite(value))
 
 

@@ -128,7 +128,7 @@ class WebhookSender:
         self._wake.set()
 
     def end(self, at: float) -> None:
-        """Let it end once nothing waits, or at a moment of time.monotonic()."""
+        """Let it end once its queue is empty, but not after `at` (time.monotonic())."""
         self._ends_at = at
         self._wake.set()
 

@@ -1,4 +1,4 @@
-"""fwtop record: record a session without a screen until stopped."""
+"""fwtop record: record a session without a screen until stopped, with outputs for other programs."""
 
 from __future__ import annotations
 

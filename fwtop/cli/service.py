@@ -32,7 +32,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Carry it out and say how the service is; 1 if it is not as it should be."""
+    """Run systemctl and print the state of the service; return 1 if it is not as it should be."""
     if not SYSTEMD_BOOTED.is_dir():
         raise FwtopError(
             "systemd doesn't run on this machine, so there is no service; nothing was changed: "
@@ -51,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
 
 @dataclass(frozen=True, slots=True)
 class ServiceView:
-    """What systemd knows of the unit."""
+    """The unit's state according to systemd."""
 
     is_enabled: bool
     active: str
@@ -80,7 +80,7 @@ class ServiceView:
         return self.active == "active"
 
     def is_wrong(self) -> bool:
-        """Return whether it should run and doesn't, or has failed."""
+        """Whether it has failed, or should run and doesn't."""
         return (self.is_enabled and not self.is_active) or self.active == "failed"
 
     def line(self) -> str:

@@ -257,7 +257,7 @@ def exchange(
     except ProtocolError as error:
         raise FwtopError(f"{error}", 2) from None
     except EndedError:
-        raise FwtopError("the guardian ended before it answered; active rules end by themselves") from None
+        raise FwtopError("the guardian ended before it answered; active rules expire by themselves") from None
     except OSError as error:
-        line = f"the guardian does not answer ({error.strerror or error}); active rules end by themselves"
+        line = f"the guardian does not answer ({error.strerror or error}); active rules expire by themselves"
         raise FwtopError(line) from None

@@ -92,7 +92,7 @@ def checks(names: list[str]) -> Iterator[Check]:
 
 
 def _bridges(links: Sequence[Link], chosen: Sequence[Link]) -> Iterator[Check]:
-    """Report what passes through a bridge unseen, and which rules don't meet what it passes on."""
+    """Report bridges whose traffic is not watched, and rules that don't match what they forward."""
     from fwtop.kernel.interfaces.bridges import crossed, unwatched
 
     for bridge in unwatched(links, chosen):

@@ -1,4 +1,4 @@
-"""Where a confined screen may write: made before it is confined, because it may write nowhere else."""
+"""The directory that a confined screen may write to, made before it is confined."""
 
 from __future__ import annotations
 

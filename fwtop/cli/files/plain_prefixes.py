@@ -36,7 +36,7 @@ _ENDS_GROUP = _table(0, (":/\n", 1)).astype(np.bool_)
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """What some lines hold: IPv4 and IPv6 prefixes, and the indexes and text of lines of any other form."""
+    """Parsed lines: IPv4 and IPv6 prefixes, and the indexes and texts of lines of any other form."""
 
     four: _Columns | None
     six: _Columns | None

@@ -88,7 +88,7 @@ class _Lines:
 
 
 class _Columns:
-    """Columns of many pieces, in arrays so large that their memory goes back to the system with them."""
+    """Columns of many pieces, in arrays large enough that freeing them returns their memory to the system."""
 
     def __init__(self) -> None:
         self._large: list[tuple[Any, ...]] = []

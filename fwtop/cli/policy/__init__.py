@@ -1,1 +1,1 @@
-"""What stays: named lists, protected ports, and policies, applied and undone as a whole, restored at boot."""
+"""Permanent rules: named lists, protected ports, and policies applied as a whole and restored at boot."""

@@ -72,7 +72,7 @@ def main() -> int:
 
 @dataclass(slots=True)
 class Work:
-    """What a child has at hand."""
+    """The means of a child: connections, versions, and the operator's allow-list."""
 
     control: socket.socket
     live: Live
@@ -82,7 +82,7 @@ class Work:
     files: list[int] = field(default_factory=list)  # go with the answer
 
     def serve(self) -> None:
-        """Answer the request; nobody may be there any more to hear it."""
+        """Answer the request, unless the program has gone."""
         request, lists = self._receive()
         if request is None:
             return
@@ -119,7 +119,7 @@ class Work:
             return  # the program is gone, or the guardian
 
     def _told(self, request: PolicyRead, lists: Mapping[str, Sequence[Prefix]]) -> dict[str, Any]:
-        """Tell of a policy; raises FwtopError."""
+        """Answer a `policyread`; raises FwtopError."""
         if request.action == "history":
             return history(self.versions)
         if request.action not in ("check", "diff", "export"):
@@ -145,7 +145,7 @@ class Work:
         return names
 
     def _done(self, request: PolicyChange, lists: Mapping[str, Sequence[Prefix]]) -> dict[str, Any]:
-        """Bring a policy in; raises FwtopError."""
+        """Answer a `policychange`; raises FwtopError."""
         span = request.confirm_seconds
         if not 0 <= span <= MAX_SECONDS:
             raise FwtopError(f"confirm_seconds must be from 0 to {MAX_SECONDS:g}; nothing was changed", 2)
@@ -171,7 +171,7 @@ class Work:
         return {"kept": kept, "unchanged": outcome.unchanged, **changes}
 
     def _decided(self, end: float) -> bool:
-        """Return whether the program keeps what is tried; not if it says nothing, or is gone."""
+        """Return whether the program keeps the policy on trial: not if it does not answer or has gone."""
         if not select.select([self.control], [], [], max(0.0, end - time.monotonic()))[0]:
             return False
         request, _ = self._receive()

@@ -43,7 +43,7 @@ def commit(live: Live, versions: Versions, policy: Policy, note: str, *, force: 
 
 
 def undo_interrupted(live: Live, versions: Versions) -> None:
-    """Take out what an interrupted command left, and put back what it had begun to change."""
+    """Remove what an interrupted command left behind, and restore what it had begun to change."""
     live.clear_trials()
     pending = versions.pending()
     if pending is not None:
@@ -93,7 +93,7 @@ def restore(versions: Versions, file: Path, connect: Callable[[], AbstractContex
 
 
 def _put_in(live: Live, versions: Versions, policy: Policy) -> list[str]:
-    """Install a policy as far as possible; returns what failed."""
+    """Install as much of a policy as possible; return what failed."""
     live.clear_trials()
     failures: list[str] = []
     pending = versions.pending()
@@ -104,7 +104,7 @@ def _put_in(live: Live, versions: Versions, policy: Policy) -> list[str]:
 
 
 def _compare(file: Path, policy: Policy) -> None:
-    """Say when the operator's file is not what acts."""
+    """Report an operator's file that differs from the active policy."""
     try:
         if file.read_text("utf-8") != policy.text:
             print(f"{file} was changed and not applied: see 'fwtop policy diff'", file=sys.stderr)
@@ -114,7 +114,7 @@ def _compare(file: Path, policy: Policy) -> None:
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Hold signals back that would end the program halfway through."""
+    """Defer signals that would end the program halfway through."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
     try:
         yield

@@ -39,7 +39,7 @@ Lists = Mapping[str, Sequence[Prefix]]
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """What a key takes: a type of TOML, and which values."""
+    """The values that a key takes: a TOML type and its bounds."""
 
     type: type
     help: str
@@ -113,7 +113,7 @@ _VERBS = {"limit": limit, "signature": match, "port": protect}
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """What a text says by itself: its rules, and the tables of its lists."""
+    """A policy's text as parsed: its rules, and the tables of its lists, whose files are not read yet."""
 
     rules: tuple[Rule, ...]
     tables: Mapping[str, dict[str, Any]]
@@ -122,7 +122,7 @@ class Draft:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What a file says: its rules, and what each list is to hold."""
+    """A policy: its rules, and the entries of each list."""
 
     text: str
     rules: tuple[Rule, ...]
@@ -318,7 +318,7 @@ def _fits(key: Key, value: object) -> bool:
 
 
 def described(key: Key) -> str:
-    """Say which values a key takes."""
+    """Describe the values that a key takes."""
     if key.choices:
         one = " or ".join(map(str, key.choices))
     else:

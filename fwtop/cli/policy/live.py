@@ -1,4 +1,4 @@
-"""What the guardian has of a policy, and how it becomes another one.
+"""The policy that is active in a guardian, and its replacement by another one.
 
 A policy is tried with rules of its own, which the kernel takes out again by its clock, beside those of the
 old one: what is in keeps acting until the new policy is kept. Then the lists get their new entries, the rules
@@ -25,7 +25,7 @@ TRIED_BY = "policy trial"
 
 @dataclass(frozen=True, slots=True)
 class ListChangeOf:
-    """How many entries of a list come and go, and how many it had."""
+    """The change of a list: entries added, entries removed, and its former number of entries."""
 
     name: str
     added: int
@@ -34,14 +34,14 @@ class ListChangeOf:
 
     @property
     def share(self) -> float:
-        """The share of the entries that it had and has which are not in both."""
+        """Share of the old and new entries that are not in both, 0 to 1."""
         total = self.before + self.added
         return (self.added + self.removed) / total if total else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """What differs between what is active and a policy."""
+    """The differences between the active policy and another one."""
 
     added: tuple[Rule, ...] = ()
     removed: tuple[Rule, ...] = ()  # with their numbers
@@ -104,7 +104,7 @@ class Live:
         return ListChangeOf(name, len(after) - stay, len(before) - stay, len(before))
 
     def put_on_trial(self, policy: Policy, change: Difference, seconds: int, *, force: bool) -> Trial:
-        """Install what differs for some seconds, beside what is there; raises FwtopError, undoing it."""
+        """Install the differences for some seconds beside the active policy; undoes them on FwtopError."""
         trial = Trial()
         try:
             for name in change.new_lists:
@@ -128,7 +128,7 @@ class Live:
         trial.lists.append(name)
 
     def end_trial(self, trial: Trial, *, keep_lists: bool = False) -> None:
-        """Take the rules of a trial out, and its lists; kept are those that take nobody's place."""
+        """Remove the rules and lists of a trial, but keep lists that replace no other."""
         active = {rule.id for rule in self.rules(TRIED_BY)}
         for rule_id in trial.rules:
             if rule_id in active:
@@ -139,7 +139,7 @@ class Live:
                 self._delete(name)
 
     def clear_trials(self) -> None:
-        """Take out what an interrupted trial left."""
+        """Remove what an interrupted trial left behind."""
         if left := tuple(rule.id for rule in self.rules(TRIED_BY)):
             self._guardian.demand(Undo(left))
         for name in self.list_names():
@@ -197,7 +197,7 @@ def _on_lists(rule: Rule, changed: set[str]) -> Rule:
 
 
 def _is_level_of(old: Rule, new: Rule) -> bool:
-    """Say whether a rule becomes another one by another level."""
+    """Return whether two rules differ only in the level of a protected port."""
     if old.kind is not Kind.PROTECT or old.protection is None or new.protection is None:
         return False
     return shape(replace(old, protection=replace(old.protection, level=new.protection.level))) == shape(new)

@@ -1,4 +1,4 @@
-"""Where in a policy's text a mistake is: tomllib tells lines of wrong syntax, but not where a key stood."""
+"""Find the line of a mistake in a policy: tomllib names the lines of syntax errors, but not of keys."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Install one rule for each port, or switch the one that there is."""
+    """Install one rule for each port, or switch the existing one."""
     return carry_out(args, [_in_place_of(args, rule) for rule in rules_of(args)])
 
 

@@ -24,7 +24,7 @@ from fwtop.render.numbers import percent
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """A policy that somebody wants to be the active one."""
+    """A policy to be made active."""
 
     policy: Policy
     note: str  # where it came from
@@ -34,7 +34,7 @@ class Wish:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of it: kept as a version, active already, or taken out again."""
+    """The result: kept as a version, already active, or removed again."""
 
     version: Version | None = None
     unchanged: bool = False
@@ -99,7 +99,7 @@ def before(versions: Versions, number: int | None) -> Version:
 
 
 def counted(policy: Policy) -> dict[str, int]:
-    """Return how much is in a policy."""
+    """Count a policy's rules, lists and entries."""
     entries = sum(map(len, policy.lists.values()))
     return {"rules": len(policy.rules), "lists": len(policy.lists), "entries": entries}
 

@@ -49,7 +49,7 @@ class Versions:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep other commands from changing the policy meanwhile; raises FwtopError where one is at it."""
+        """Keep other commands from changing the policy meanwhile; raises FwtopError if one is doing so."""
         try:
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             lock = os.open(self._directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -98,7 +98,7 @@ class Versions:
         return parse(version.text, f"policy {version.number}", entries)
 
     def prepare(self, policy: Policy, note: str) -> Version:
-        """Write down a policy that is about to be put in, without making it the newest; raises FwtopError."""
+        """Record a policy that is about to be installed, without making it the newest; raises FwtopError."""
         try:
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             numbers = [int(path.stem) for path in self._directory.glob("[0-9]*.json") if path.stem.isdigit()]
@@ -110,7 +110,7 @@ class Versions:
         return version
 
     def pending(self) -> Version | None:
-        """Return the version whose putting in was not finished, None if there is none."""
+        """Return the version whose installation was not finished, None if there is none."""
         try:
             return Version(**json.loads(self._pending.read_text("utf-8")))
         except (OSError, ValueError, TypeError):
@@ -128,7 +128,7 @@ class Versions:
             raise _unwritable(self._directory, error) from None
 
     def abandon(self) -> None:
-        """Forget what was prepared."""
+        """Discard the prepared version."""
         if self._directory.exists():
             self._pending.unlink(missing_ok=True)
             self._drop_lists()

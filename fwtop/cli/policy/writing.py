@@ -1,4 +1,4 @@
-"""Write exports of a policy, however long its lists are, piece by piece."""
+"""Write exports of a policy piece by piece, so that long lists take little memory."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _write_file(path: Path, lines: Iterator[str], mode: int = 0o644) -> None:
 
 
 def write_lines(file: TextIO, lines: Iterable[str]) -> None:
-    """Write lines, some at once; raises OSError, and FwtopError for what a format can't say."""
+    """Write lines in batches; raises OSError, and FwtopError for what a format can't express."""
     left = iter(lines)
     while part := [*islice(left, _AT_ONCE)]:
         file.write("\n".join([*part, ""]))

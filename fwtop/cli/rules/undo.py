@@ -1,4 +1,4 @@
-"""fwtop undo: remove rules; after the last one nothing of fwtop's is left in the kernel."""
+"""fwtop undo: remove rules; with the last one, everything of fwtop's leaves the kernel."""
 
 from __future__ import annotations
 
