@@ -87,10 +87,10 @@ def run_record(options: Options, handoff: Handoff, descriptors: list[int]) -> in
     agent, watch = _automatic(options, console), _rule_watch(options, console, outputs)
 
     def deliver(snapshot: Snapshot) -> None:
-        for deed in agent.take(snapshot) if agent is not None else ():
+        for action in agent.take(snapshot) if agent is not None else ():
             at = rfc3339(snapshot.started + snapshot.seconds)
-            outputs.tell(Alarm("automatic", at, snapshot.host, deed.subject, deed.sentence))
-            print(f"fwtop: {deed.sentence}", file=sys.stderr)
+            outputs.tell(Alarm("automatic", at, snapshot.host, action.subject, action.sentence))
+            print(f"fwtop: {action.sentence}", file=sys.stderr)
         outputs.take(snapshot, session=_stored_as(console.recorder))
         status.update(outputs.problems())
         console.session.forget_window()

@@ -31,8 +31,8 @@ def main(arguments: list[str]) -> int:
     """Serve the socket whose descriptor is the first argument; the others are ports of SSH daemons."""
     channel = int(arguments[0])
     _confine()
-    teller = _Teller(channel)
-    conversations = Conversations(teller.tell, [int(port) for port in arguments[1:]])
+    findings = _FindingsChannel(channel)
+    conversations = Conversations(findings.tell, [int(port) for port in arguments[1:]])
     with contextlib.suppress(ConnectionError):  # the guardian has ended
         while message := os.read(channel, _LONGEST_MESSAGE):
             (port,), packet = PORT.unpack_from(message), message[PORT.size :]
@@ -43,7 +43,7 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-class _Teller:
+class _FindingsChannel:
     """Writes findings, each conversation's seldom: it has evidence with every packet."""
 
     def __init__(self, channel: int) -> None:

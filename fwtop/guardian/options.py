@@ -1,4 +1,4 @@
-"""The guardian's arguments. Only other parts of fwtop start it; argparse would take 0.6 MB as long as it runs."""
+"""The guardian's arguments. Only other parts of fwtop start it; argparse would cost 0.6 MB for good."""
 
 from __future__ import annotations
 

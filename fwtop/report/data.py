@@ -11,7 +11,7 @@ from fwtop.render.observation import SCHEMA, observation_json, rfc3339
 from fwtop.report.facts.effects import RuleEffect
 from fwtop.report.facts.spans import AttackSpan
 from fwtop.report.facts.tops import Row
-from fwtop.report.facts.users import Felt
+from fwtop.report.facts.users import UserFigure
 from fwtop.report.page.chart import resample
 from fwtop.report.summary import Digest
 from fwtop.report.trends import trends_data
@@ -46,7 +46,7 @@ def to_json(digest: Digest) -> dict[str, Any]:
         "state": digest.state,
         "next_steps": list(digest.next_steps),
         "protection": _rounded(asdict(digest.protection)),
-        "users": [_felt(item) for item in digest.felt],
+        "users": [_user_figure(item) for item in digest.user_figures],
         "totals": _rounded(asdict(digest.sums)) | {"peak_at": rfc3339(digest.sums.peak_at)},
         "attacks": [_span(span) for span in digest.spans],
         "rules": [_effect(effect) for effect in digest.effects],
@@ -113,7 +113,7 @@ def _sample(span: AttackSpan) -> dict[str, Any] | None:
     }
 
 
-def _felt(item: Felt) -> dict[str, Any]:
+def _user_figure(item: UserFigure) -> dict[str, Any]:
     return {
         "name": item.name,
         "usual_per_s": item.normal,

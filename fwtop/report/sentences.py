@@ -9,7 +9,7 @@ from fwtop.report.facts.effects import RuleEffect
 from fwtop.report.facts.periods import Protection
 from fwtop.report.facts.spans import AttackSpan
 from fwtop.report.facts.sums import Sums
-from fwtop.report.facts.users import CONNECTING, Felt
+from fwtop.report.facts.users import CONNECTING, UserFigure
 from fwtop.report.wording import about, clock, day_and_time, plural, si
 
 
@@ -39,10 +39,15 @@ def summary_sentences(
     spans: tuple[AttackSpan, ...],
     effects: tuple[RuleEffect, ...],
     protection: Protection,
-    felt: tuple[Felt, ...],
+    user_figures: tuple[UserFigure, ...],
 ) -> tuple[str, ...]:
     """Say when, how big, what was stopped, what users felt, and what was done."""
-    return (*_attack(sums, spans), *_stopped(sums, protection), *_users(spans, felt), *_rules(spans, effects))
+    return (
+        *_attack(sums, spans),
+        *_stopped(sums, protection),
+        *_users(spans, user_figures),
+        *_rules(spans, effects),
+    )
 
 
 def _attack(sums: Sums, spans: tuple[AttackSpan, ...]) -> tuple[str, ...]:
@@ -73,10 +78,10 @@ def _stopped(sums: Sums, protection: Protection) -> tuple[str, ...]:
     return (f"Of the attack's {si(protection.packets)} packets {stopped}; about {reached} reached services.",)
 
 
-def _users(spans: tuple[AttackSpan, ...], felt: tuple[Felt, ...]) -> tuple[str, ...]:
+def _users(spans: tuple[AttackSpan, ...], user_figures: tuple[UserFigure, ...]) -> tuple[str, ...]:
     told = [
         f"{percent(share, None)} of the usual {item.name}"
-        for item in felt
+        for item in user_figures
         if (share := item.of_normal(item.attacked)) is not None
     ]
     if not spans or not told:

@@ -14,7 +14,7 @@ from fwtop.report.facts.periods import Protection, protection_of, timed
 from fwtop.report.facts.spans import AttackSpan, attack_spans
 from fwtop.report.facts.sums import Sums, sums_of
 from fwtop.report.facts.tops import Tops, sum_tables
-from fwtop.report.facts.users import Felt, felt_by_users
+from fwtop.report.facts.users import UserFigure, measure_users
 from fwtop.report.next_steps import next_steps
 from fwtop.report.sentences import headline, state_at_end, summary_sentences
 from fwtop.report.wording import plural
@@ -34,7 +34,7 @@ class Digest:
     state: str  # at the end, in one sentence
     next_steps: tuple[str, ...]
     protection: Protection
-    felt: tuple[Felt, ...]
+    user_figures: tuple[UserFigure, ...]
     sums: Sums
     ticks: tuple[Tick, ...]
     spans: tuple[AttackSpan, ...]
@@ -58,19 +58,19 @@ def digest(
     snapshots = list(record.snapshots(_MAX_SNAPSHOTS))
     ticks = timed(record.ticks, record.info.started)
     spans = attack_spans(record, snapshots, dissect)
-    felt = felt_by_users(ticks, spans)
-    effects = rule_effects(record, snapshots, felt)
+    user_figures = measure_users(ticks, spans)
+    effects = rule_effects(record, snapshots, user_figures)
     protection = protection_of(record)
     sums = sums_of(ticks)
     events, left_out = _shown_events(record.events)
     return Digest(
         info=record.info,
         headline=headline(record.info, spans),
-        summary=summary_sentences(sums, spans, effects, protection, felt),
+        summary=summary_sentences(sums, spans, effects, protection, user_figures),
         state=state_at_end(protection, effects, spans),
         next_steps=next_steps(record, protection, spans, effects, snapshots[-1] if snapshots else None),
         protection=protection,
-        felt=felt,
+        user_figures=user_figures,
         sums=sums,
         ticks=record.ticks,
         spans=spans,

@@ -12,7 +12,7 @@ import pytest
 from stored_samples import START, attack, proposal, rule, snapshot
 
 from fwtop.console.automatic.agent import Agent
-from fwtop.console.automatic.decisions import CREATED_BY, Automat, Decision
+from fwtop.console.automatic.decisions import CREATED_BY, Decider, Decision
 from fwtop.console.automatic.policy import Policy, read_policy
 from fwtop.model.config_file import ConfigText
 from fwtop.model.errors import FwtopError
@@ -37,29 +37,29 @@ def seen(second: float, *, calm: bool = False, handshakes: float = 100.0, **chan
     return replace(found, judgement=judged, tcp=TcpService(50, handshakes, 1000.0))
 
 
-def installed(automat: Automat, at: float = 0.0) -> RuleStatus:
+def installed(decider: Decider, at: float = 0.0) -> RuleStatus:
     """Have the flood's rule installed; return it on trial."""
-    (decision,) = automat.next(seen(at))
+    (decision,) = decider.next(seen(at))
     assert decision.verb == "install"
     return RuleStatus(replace(decision.rule, id="7"), State.PROVISIONAL, pps=175_000.0)
 
 
 def test_a_rule_within_the_policy_is_tried_and_kept_and_renewed_while_it_drops() -> None:
-    automat = Automat(POLICY)
-    status = installed(automat)
+    decider = Decider(POLICY)
+    status = installed(decider)
     made = status.rule
     assert (made.created_by, made.ttl_seconds, made.predicted_pps) == (CREATED_BY, 600, 180_000.0)
     assert made.summary.startswith("automatic: ")
     verbs = [
-        decision.verb for second in range(1, 14) for decision in automat.next(seen(second, rules=(status,)))
+        decision.verb for second in range(1, 14) for decision in decider.next(seen(second, rules=(status,)))
     ]
     assert verbs == ["keep"]
     status = replace(status, state=State.CONFIRMED, expires=START + 600)
-    assert automat.next(seen(400, rules=(status,))) == []
-    (renewed,) = automat.next(seen(500, rules=(status,)))
+    assert decider.next(seen(400, rules=(status,))) == []
+    (renewed,) = decider.next(seen(500, rules=(status,)))
     assert renewed.verb == "keep"
     idle = replace(status, pps=0.0)
-    assert automat.next(seen(570, rules=(idle,))) == []
+    assert decider.next(seen(570, rules=(idle,))) == []
 
 
 @pytest.mark.parametrize(
@@ -81,45 +81,45 @@ def test_a_rule_within_the_policy_is_tried_and_kept_and_renewed_while_it_drops()
 def test_what_the_policy_does_not_allow_is_left_to_the_operator(
     policy: dict[str, Any], changes: dict[str, Any]
 ) -> None:
-    assert Automat(replace(POLICY, **policy)).next(seen(0, **changes)) == []
-    assert len(Automat(POLICY).next(seen(0))) == 1
+    assert Decider(replace(POLICY, **policy)).next(seen(0, **changes)) == []
+    assert len(Decider(POLICY).next(seen(0))) == 1
 
 
 def test_a_rule_without_effect_is_taken_back_and_not_tried_again_soon() -> None:
-    automat = Automat(POLICY)
-    status = replace(installed(automat), pps=300.0)
-    made = [decision for second in range(1, 13) for decision in automat.next(seen(second, rules=(status,)))]
+    decider = Decider(POLICY)
+    status = replace(installed(decider), pps=300.0)
+    made = [decision for second in range(1, 13) for decision in decider.next(seen(second, rules=(status,)))]
     assert [decision.verb for decision in made] == ["undo"]
     assert "without effect" in made[0].why
-    assert automat.next(seen(20)) == []
-    assert [decision.verb for decision in automat.next(seen(1000))] == ["install"]
+    assert decider.next(seen(20)) == []
+    assert [decision.verb for decision in decider.next(seen(1000))] == ["install"]
 
 
 def test_a_rule_stays_while_its_attack_pauses_and_is_judged_when_that_is_back() -> None:
     """A pulse that ends before the rule is in says nothing about it."""
     for pps_when_back, verbs in ((175_000.0, ["keep"]), (300.0, ["keep", "undo"])):
-        automat = Automat(POLICY)
-        status = replace(installed(automat), pps=0.0)
+        decider = Decider(POLICY)
+        status = replace(installed(decider), pps=0.0)
         made: list[Decision] = []
         for second in range(1, 60):
             is_kept = any(one.verb == "keep" for one in made)
             state = State.CONFIRMED if is_kept else State.PROVISIONAL
             is_back = second > 40 and not any(one.verb == "undo" for one in made)
             status = replace(status, state=state, pps=pps_when_back if is_back else 0.0, expires=START + 600)
-            decisions = automat.next(seen(second, calm=second <= 40, rules=(status,)))
+            decisions = decider.next(seen(second, calm=second <= 40, rules=(status,)))
             for decision in decisions:
-                automat.answered(decision, START + second - 5, is_refused=False)
+                decider.answered(decision, START + second - 5, is_refused=False)
             made += decisions
         assert [one.verb for one in made] == verbs
         assert "pauses" in made[0].why
 
 
 def test_a_rule_that_takes_long_to_install_is_asked_for_once() -> None:
-    automat = Automat(POLICY)
-    (decision,) = automat.next(seen(0))
-    assert [automat.next(seen(second)) for second in range(1, 15)] == [[]] * 14
-    automat.answered(decision, START + 10, is_refused=False)
-    assert [automat.next(seen(second)) for second in range(15, 19)] == [[]] * 4
+    decider = Decider(POLICY)
+    (decision,) = decider.next(seen(0))
+    assert [decider.next(seen(second)) for second in range(1, 15)] == [[]] * 14
+    decider.answered(decision, START + 10, is_refused=False)
+    assert [decider.next(seen(second)) for second in range(15, 19)] == [[]] * 4
 
 
 def test_a_rule_on_header_fields_comes_before_a_list_of_sources_that_stops_little_more() -> None:
@@ -129,27 +129,27 @@ def test_a_rule_on_header_fields_comes_before_a_list_of_sources_that_stops_littl
         found = seen(0)
         offers = (listed, replace(fields, attack_share=0.6) if is_list else fields)
         judged = replace(found.judgement, proposals=offers)
-        (decision,) = Automat(POLICY).next(replace(found, judgement=judged))
+        (decision,) = Decider(POLICY).next(replace(found, judgement=judged))
         assert bool(decision.rule.match.sources) is is_list
 
 
 @pytest.mark.parametrize(("share", "is_more"), [(0.74, False), (0.5, True)])
 def test_a_second_rule_is_for_packets_that_the_first_one_passes(share: float, is_more: bool) -> None:
-    automat = Automat(POLICY)
+    decider = Decider(POLICY)
     fields = {"attack_share": 0.73, "rule": replace(rule(), id="", match=Match(sport=53))}
-    (first,) = automat.next(seen(0, offer=fields))
-    automat.answered(first, START - 5, is_refused=False)
+    (first,) = decider.next(seen(0, offer=fields))
+    decider.answered(first, START - 5, is_refused=False)
     status = RuleStatus(replace(first.rule, id="7"), State.PROVISIONAL, pps=100_000.0)
     other = {"attack_share": share, "rule": replace(rule(), id="", match=Match(fragment=True))}
-    made = [one for second in range(1, 9) for one in automat.next(seen(second, offer=other, rules=(status,)))]
+    made = [one for second in range(1, 9) for one in decider.next(seen(second, offer=other, rules=(status,)))]
     assert bool(made) is is_more
 
 
 def test_a_second_rule_need_drop_only_what_the_first_one_left() -> None:
-    automat = Automat(POLICY)
-    (decision,) = automat.next(seen(0, flood={"mine_share": 0.8}))
+    decider = Decider(POLICY)
+    (decision,) = decider.next(seen(0, flood={"mine_share": 0.8}))
     status = RuleStatus(replace(decision.rule, id="7"), State.PROVISIONAL, pps=15_000.0)
-    made = [one for second in range(1, 14) for one in automat.next(seen(second, rules=(status,)))]
+    made = [one for second in range(1, 14) for one in decider.next(seen(second, rules=(status,)))]
     assert [one.verb for one in made] == ["keep"]
 
 
@@ -158,18 +158,18 @@ def test_a_rule_that_costs_clients_their_handshakes_is_taken_back(
     calm: float, after: float, is_wrong: bool
 ) -> None:
     """Fewer handshakes than just before it, and than in calm: bots that it keeps out made some, too."""
-    automat = Automat(POLICY)
+    decider = Decider(POLICY)
     for second in range(-30, 0):
-        automat.next(seen(second, calm=True, handshakes=calm))
+        decider.next(seen(second, calm=True, handshakes=calm))
     policy_waits = {"since": START + 3}
     for second in range(4):
-        assert automat.next(seen(second, flood=policy_waits)) == []
-    status = installed(automat, 5.0)
+        assert decider.next(seen(second, flood=policy_waits)) == []
+    status = installed(decider, 5.0)
     made: list[Decision] = []
     for second in range(6, 40):
         state = State.CONFIRMED if any(one.verb == "keep" for one in made) else State.PROVISIONAL
         rules = () if any(one.verb == "undo" for one in made) else (replace(status, state=state),)
-        made += automat.next(seen(second, handshakes=after, rules=rules))
+        made += decider.next(seen(second, handshakes=after, rules=rules))
     assert [one.verb for one in made] == (["undo"] if is_wrong else ["keep"])
     assert ("clients lost" in made[0].why) is is_wrong
 
@@ -178,18 +178,18 @@ def test_the_budget_counts_rules_of_an_earlier_recording_and_nobody_elses() -> N
     mine = RuleStatus(replace(rule(1), created_by=CREATED_BY), State.CONFIRMED)
     other = replace(mine, rule=replace(mine.rule, id="2", created_by="key"))
     offer = {"rule": replace(mine.rule, ttl_seconds=1, match=replace(mine.rule.match, dport=53))}
-    assert Automat(replace(POLICY, most_rules=1)).next(seen(0, offer=offer, rules=(mine, other))) == []
-    (decision,) = Automat(replace(POLICY, most_rules=2)).next(seen(0, offer=offer, rules=(mine, other)))
+    assert Decider(replace(POLICY, most_rules=1)).next(seen(0, offer=offer, rules=(mine, other))) == []
+    (decision,) = Decider(replace(POLICY, most_rules=2)).next(seen(0, offer=offer, rules=(mine, other)))
     assert decision.verb == "install"
     # What is active already is not installed again, whoever did it
-    assert Automat(POLICY).next(seen(0, rules=(other,))) == []
+    assert Decider(POLICY).next(seen(0, rules=(other,))) == []
 
 
 def test_an_attack_that_nothing_is_done_about_is_told_once() -> None:
-    automat = Automat(POLICY)
+    decider = Decider(POLICY)
     for second in range(100):
-        automat.next(seen(second, offer={"guess": True}))
-    assert automat.unable == [
+        decider.next(seen(second, offer={"guess": True}))
+    assert decider.unable == [
         (FLOOD.kind, f"{FLOOD.title} is left to the operator: "
          "nothing was learnt before it, so the harm of each rule is a guess")
     ]  # fmt: skip

@@ -110,7 +110,7 @@ def test_the_first_page_tells_what_users_felt_and_how_long_nothing_helped(record
     assert protection.packets == pytest.approx(80 * 185_000)
     assert protection.mine == pytest.approx(68 * 185_000 * 0.96)
     assert protection.reached == pytest.approx(protection.packets - protection.mine)
-    handshakes, segments = found.felt
+    handshakes, segments = found.user_figures
     assert (handshakes.normal, handshakes.worst, segments.worst) == (100, 60, 400)
     assert handshakes.attacked == pytest.approx((12 * 60 + 68 * 100) / 80, rel=0.01)
     assert found.state == "The attack was over; no rule of fwtop active."

@@ -20,7 +20,14 @@ from typing import Any
 
 from fwtop.cli.policy.document import Policy, parse
 from fwtop.cli.policy.live import Difference, Live
-from fwtop.cli.policy.transaction import Wish, before, bring_in, counted, difference_document, history
+from fwtop.cli.policy.transaction import (
+    PolicyRequest,
+    before,
+    bring_in,
+    counted,
+    difference_document,
+    history,
+)
 from fwtop.cli.policy.versions import Versions, lists_of
 from fwtop.cli.policy.writing import documents, write_lines
 from fwtop.client.connection import Connection
@@ -59,19 +66,19 @@ def main() -> int:
     control, inner, user, directory, allow_file = sys.argv[1:]
     guardian = GuardianClient(Connection(socket.socket(fileno=int(inner))), {})
     netns = namespaces.name_of(os.stat("/proc/self/ns/net").st_ino)
-    work = Work(
+    agent = PolicyAgent(
         socket.socket(fileno=int(control)),
         Live(guardian),
         Versions(netns, Path(directory)),
         Path(allow_file),
         f"program of user {user}",
     )
-    work.serve()
+    agent.serve()
     return 0
 
 
 @dataclass(slots=True)
-class Work:
+class PolicyAgent:
     """The means of a child: connections, versions, and the operator's allow-list."""
 
     control: socket.socket
@@ -166,7 +173,7 @@ class Work:
             self._answer(Answer(True, data={"trial": True, "seconds": span, **changes}))
             return self._decided(end)
 
-        outcome = bring_in(self.live, self.versions, Wish(policy, note, span), told, asked)
+        outcome = bring_in(self.live, self.versions, PolicyRequest(policy, note, span), told, asked)
         kept = outcome.version.number if outcome.version is not None else None
         return {"kept": kept, "unchanged": outcome.unchanged, **changes}
 

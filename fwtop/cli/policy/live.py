@@ -24,7 +24,7 @@ TRIED_BY = "policy trial"
 
 
 @dataclass(frozen=True, slots=True)
-class ListChangeOf:
+class ListDifference:
     """The change of a list: entries added, entries removed, and its former number of entries."""
 
     name: str
@@ -46,7 +46,7 @@ class Difference:
     added: tuple[Rule, ...] = ()
     removed: tuple[Rule, ...] = ()  # with their numbers
     new_lists: tuple[str, ...] = ()
-    lists: tuple[ListChangeOf, ...] = ()
+    lists: tuple[ListDifference, ...] = ()
     gone_lists: tuple[str, ...] = ()
 
     def __bool__(self) -> bool:
@@ -92,16 +92,16 @@ class Live:
             tuple(sorted((old_lists - policy.lists.keys()) & names)),
         )
 
-    def _change_of(self, name: str, wanted: Sequence[Prefix]) -> ListChangeOf:
+    def _change_of(self, name: str, wanted: Sequence[Prefix]) -> ListDifference:
         entries, _ = self._guardian.read_list(name)
         if pack_prefixes(entries) == pack_prefixes(wanted):
-            return ListChangeOf(name, 0, 0, len(entries))
+            return ListDifference(name, 0, 0, len(entries))
         from fwtop.model.addresses.prefix_rows import PrefixRows
         from fwtop.model.addresses.prefix_sets import positions
 
         before, after = PrefixRows.of(entries), PrefixRows.of(wanted)
         stay = int((positions(before, after) >= 0).sum())
-        return ListChangeOf(name, len(after) - stay, len(before) - stay, len(before))
+        return ListDifference(name, len(after) - stay, len(before) - stay, len(before))
 
     def put_on_trial(self, policy: Policy, change: Difference, seconds: int, *, force: bool) -> Trial:
         """Install the differences for some seconds beside the active policy; undoes them on FwtopError."""

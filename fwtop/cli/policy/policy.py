@@ -18,7 +18,7 @@ from fwtop.cli.policy.document import Policy, read
 from fwtop.cli.policy.live import Difference, Live
 from fwtop.cli.policy.schema import schema
 from fwtop.cli.policy.transaction import (
-    Wish,
+    PolicyRequest,
     before,
     bring_in,
     counted,
@@ -172,7 +172,7 @@ def _bring_in(args: argparse.Namespace, policy: Policy, note: str) -> int:
         return _answer("keep it? [y/N] ", end)
 
     with _guardian(args.netns) as live:
-        outcome = bring_in(live, _versions(args), Wish(policy, note, span, args.force), told, asked)
+        outcome = bring_in(live, _versions(args), PolicyRequest(policy, note, span, args.force), told, asked)
     if outcome.unchanged:
         print("the policy is active as it is")
     elif outcome.version is None:

@@ -23,7 +23,7 @@ from fwtop.render.numbers import percent
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class PolicyRequest:
     """A policy to be made active."""
 
     policy: Policy
@@ -43,7 +43,7 @@ class Outcome:
 def bring_in(
     live: Live,
     versions: Versions,
-    wish: Wish,
+    request: PolicyRequest,
     told: Callable[[Difference], None],
     asked: Callable[[float], bool],
 ) -> Outcome:
@@ -51,14 +51,14 @@ def bring_in(
 
     Raises FwtopError, and then the old policy acts.
     """
-    policy = wish.policy
+    policy = request.policy
     with versions.locked():
         undo_interrupted(live, versions)
         known = versions.all()
         change = live.difference(policy, lists_of(known[-1:]))
         told(change)
         too_much = [item for item in change.lists if item.before and item.share > policy.max_change]
-        if too_much and not wish.force:
+        if too_much and not request.force:
             first = too_much[0]
             raise FwtopError(
                 f"{percent(first.share)} of list {first.name} would change, at most "
@@ -66,21 +66,23 @@ def bring_in(
             )
         if not change and known and known[-1].text == policy.text:
             return Outcome(known[-1], unchanged=True)
-        with _tried(live, wish, change, asked) as wanted:
-            version = commit(live, versions, policy, wish.note, force=wish.force) if wanted else None
+        with _tried(live, request, change, asked) as wanted:
+            version = commit(live, versions, policy, request.note, force=request.force) if wanted else None
     return Outcome(version)
 
 
 @contextmanager
-def _tried(live: Live, wish: Wish, change: Difference, asked: Callable[[float], bool]) -> Iterator[bool]:
+def _tried(
+    live: Live, request: PolicyRequest, change: Difference, asked: Callable[[float], bool]
+) -> Iterator[bool]:
     """Install a policy for a while and ask; the rules of the trial go once it is kept, or is not to be."""
-    if not wish.seconds or not change:
+    if not request.seconds or not change:
         yield True
         return
-    trial = live.put_on_trial(wish.policy, change, wish.seconds, force=wish.force)
+    trial = live.put_on_trial(request.policy, change, request.seconds, force=request.force)
     kept = False
     try:
-        wanted = asked(time.monotonic() + wish.seconds)
+        wanted = asked(time.monotonic() + request.seconds)
         yield wanted
         kept = wanted
     finally:

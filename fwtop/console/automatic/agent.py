@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from fwtop.console.automatic.decisions import Automat, Decision
+from fwtop.console.automatic.decisions import Decider, Decision
 from fwtop.console.automatic.policy import Policy
 from fwtop.console.automatic.trial import CONFIRM_SLACK_SECONDS
 from fwtop.console.control.guardian_link import GuardianLink
@@ -20,8 +20,8 @@ _MOST_WAITING = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Deed:
-    """What was done, for the journal, alarms and whoever reads them in the morning."""
+class Action:
+    """What was done, as a sentence for the journal, alarms and standard error."""
 
     subject: str  # the rule's id, or the kind of attack that nothing is done against; "" if refused
     sentence: str
@@ -38,28 +38,28 @@ class Agent:
     ) -> None:
         """`changed` is called after each change of a rule."""
         self._policy = policy
-        self._automat = Automat(policy)
+        self._decider = Decider(policy)
         self._link = link
         self._changed = changed
         self._decisions: queue.Queue[Decision | None] = queue.Queue(_MOST_WAITING)
-        self._done: queue.SimpleQueue[tuple[Deed, Decision, bool]] = queue.SimpleQueue()  # True: refused
+        self._done: queue.SimpleQueue[tuple[Action, Decision, bool]] = queue.SimpleQueue()  # True: refused
         self._thread = threading.Thread(target=self._work, name="automatic", daemon=True)
         self._thread.start()
 
-    def take(self, snapshot: Snapshot) -> list[Deed]:
+    def take(self, snapshot: Snapshot) -> list[Action]:
         """Decide on a snapshot; return what has been done since the last one."""
-        deeds = []
+        actions = []
         while not self._done.empty():
-            deed, decision, is_refused = self._done.get()
-            deeds.append(deed)
-            self._automat.answered(decision, snapshot.started + snapshot.seconds, is_refused=is_refused)
+            action, decision, is_refused = self._done.get()
+            actions.append(action)
+            self._decider.answered(decision, snapshot.started + snapshot.seconds, is_refused=is_refused)
         if not snapshot.guardian.startswith("lost"):
-            for decision in self._automat.next(snapshot):
+            for decision in self._decider.next(snapshot):
                 if not self._decisions.full():  # else a later snapshot leads to the same decision
                     self._decisions.put_nowait(decision)
-        deeds += [Deed(kind, safe_text(line, limit=390)) for kind, line in self._automat.unable]
-        self._automat.unable.clear()
-        return deeds
+        actions += [Action(kind, safe_text(line, limit=390)) for kind, line in self._decider.unable]
+        self._decider.unable.clear()
+        return actions
 
     def close(self) -> None:
         """End the thread once it has done what was decided."""
@@ -75,10 +75,10 @@ class Agent:
                     "not installed" if decision.verb == "install" else f"still there ({decision.verb} failed)"
                 )
                 sentence = f"Rule {decision.rule.id or 'of the policy'} is {what}: {error}"
-                self._done.put((Deed(decision.rule.id, safe_text(sentence, limit=390)), decision, True))
+                self._done.put((Action(decision.rule.id, safe_text(sentence, limit=390)), decision, True))
             self._changed()
 
-    def _carry_out(self, decision: Decision) -> Deed:
+    def _carry_out(self, decision: Decision) -> Action:
         rule = decision.rule
         if decision.verb == "install":
             confirm = int(self._policy.trial_seconds + CONFIRM_SLACK_SECONDS)
@@ -88,4 +88,4 @@ class Agent:
             request = Keep(rule.id, self._policy.ttl_seconds) if decision.verb == "keep" else Undo((rule.id,))
             self._link.demand(request)
             rule_id = rule.id
-        return Deed(rule_id, safe_text(f"Rule {rule_id} {decision.why} ({rule.summary})", limit=390))
+        return Action(rule_id, safe_text(f"Rule {rule_id} {decision.why} ({rule.summary})", limit=390))

@@ -38,7 +38,7 @@ class Decision:
     left: float = 1.0  # of that attack's packets that firewalls still pass
 
 
-class Automat:
+class Decider:
     """Remembers rules and attacks between snapshots. Not for several threads."""
 
     def __init__(self, policy: Policy) -> None:

@@ -22,7 +22,7 @@ from fwtop.guardian.objects.chain import Chains
 from fwtop.guardian.objects.chain_text import add_text
 from fwtop.guardian.objects.nft import NftTables
 from fwtop.guardian.objects.spec import ChainLine, KernelObjects
-from fwtop.guardian.objects.sysctls import Remembers, Sysctls
+from fwtop.guardian.objects.sysctls import OldValueStore, Sysctls
 from fwtop.guardian.objects.table_state import Listed, TableState
 from fwtop.guardian.serving.ownership import single_threaded
 from fwtop.kernel.deadline import unlimited
@@ -56,7 +56,7 @@ class Count:
         return Count(max(0, self.packets - other.packets), max(0, self.bytes - other.bytes))
 
 
-class Memory(Remembers, Protocol):
+class Memory(OldValueStore, Protocol):
     """Keeps what table raw held before the first rule, across restarts of the guardian."""
 
     def remember_before(self, family: int, chains: frozenset[str] | None) -> None: ...  # noqa: D102

@@ -46,7 +46,7 @@ class Changed:
         return Changed(rule_id, name, old, new, bool(done))
 
 
-class Remembers(Protocol):
+class OldValueStore(Protocol):
     """Keeps old values across restarts of the guardian."""
 
     def remember_setting(self, changed: Changed) -> None: ...  # noqa: D102
@@ -57,7 +57,7 @@ class Remembers(Protocol):
 class Sysctls:
     """The sysctls of one namespace that rules changed."""
 
-    def __init__(self, memory: Remembers, failpoints: Failpoints) -> None:
+    def __init__(self, memory: OldValueStore, failpoints: Failpoints) -> None:
         self._memory = memory
         self._failpoints = failpoints
 

@@ -10,7 +10,7 @@ from fwtop.model.rule import ACTIVE_STATES, RANGES, Match, Rule
 from fwtop.model.traffic.session import Event, EventKind, SessionRecord, Tick
 from fwtop.model.traffic.snapshot import Proposal, Snapshot
 from fwtop.report.facts.periods import timed
-from fwtop.report.facts.users import FIGURES, Felt
+from fwtop.report.facts.users import FIGURES, UserFigure
 
 _BEFORE_SECONDS = 10.0
 _AFTER_SECONDS = 20.0
@@ -55,9 +55,9 @@ class RuleEffect:
 
 
 def rule_effects(
-    record: SessionRecord, snapshots: Iterable[Snapshot], felt: Sequence[Felt] = ()
+    record: SessionRecord, snapshots: Iterable[Snapshot], user_figures: Sequence[UserFigure] = ()
 ) -> tuple[RuleEffect, ...]:
-    """Measure all rules of a session, in the order of their installation; `felt` tells what is normal."""
+    """Measure all rules of a session, in the order of their installation; `user_figures` say what is normal."""
     proposals: list[Proposal] = []
     window, totals = 0.0, dict[str, int]()
     for snapshot in snapshots:
@@ -65,14 +65,18 @@ def rule_effects(
         window = max(window, min(snapshot.seconds, _MAX_WINDOW_SECONDS))
         proposals += [item for item in snapshot.judgement.proposals if item not in proposals[-20:]]
     effects = [
-        replace(_effect(record, rule, window, proposals, felt), sources_total=totals.get(rule.id, 0))
+        replace(_effect(record, rule, window, proposals, user_figures), sources_total=totals.get(rule.id, 0))
         for rule in record.rules
     ]
     return tuple(sorted(effects, key=lambda effect: effect.applied or effect.rule.created))
 
 
 def _effect(
-    record: SessionRecord, rule: Rule, window: float, proposals: list[Proposal], felt: Sequence[Felt]
+    record: SessionRecord,
+    rule: Rule,
+    window: float,
+    proposals: list[Proposal],
+    user_figures: Sequence[UserFigure],
 ) -> RuleEffect:
     events = [event for event in record.events if event.subject == rule.id]
     points = [point for point in record.rule_ticks if point.rule_id == rule.id]
@@ -90,12 +94,16 @@ def _effect(
         actual_pps=median(rates) if rates else 0.0,
         changes=_changes(record.ticks, applied, end.at if end else None, window),
         commands=_commands(rule, proposals),
-        users=_users(record, felt, applied, end.at if end else None, window),
+        users=_users(record, user_figures, applied, end.at if end else None, window),
     )
 
 
 def _users(
-    record: SessionRecord, felt: Sequence[Felt], applied: float | None, ended: float | None, window: float
+    record: SessionRecord,
+    user_figures: Sequence[UserFigure],
+    applied: float | None,
+    ended: float | None,
+    window: float,
 ) -> tuple[tuple[str, float], ...]:
     """Measure the rule's harm where it shows: what users did meanwhile, against what is normal."""
     if applied is None:
@@ -107,7 +115,7 @@ def _users(
         if applied + window <= tick.at < until
     ]
     found = []
-    for item in felt:
+    for item in user_figures:
         take = dict(FIGURES)[item.name]
         values = [(take(tick), seconds) for tick, seconds in inside]
         known = [(value, seconds) for value, seconds in values if value is not None]

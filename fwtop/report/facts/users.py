@@ -20,7 +20,7 @@ CONNECTING = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Felt:
+class UserFigure:
     """One figure of users, a second; None where there was no such time in the record."""
 
     name: str
@@ -41,22 +41,22 @@ FIGURES: tuple[tuple[str, Callable[[Tick], float | None]], ...] = (
 )
 
 
-def felt_by_users(ticks: Sequence[TimedTick], spans: Sequence[AttackSpan]) -> tuple[Felt, ...]:
+def measure_users(ticks: Sequence[TimedTick], spans: Sequence[AttackSpan]) -> tuple[UserFigure, ...]:
     """Measure both figures; empty if the session has neither."""
-    found = (_felt(name, take, ticks, spans) for name, take in FIGURES)
+    found = (_user_figure(name, take, ticks, spans) for name, take in FIGURES)
     return tuple(item for item in found if item is not None)
 
 
-def _felt(
+def _user_figure(
     name: str, take: Callable[[Tick], float | None], ticks: Sequence[TimedTick], spans: Sequence[AttackSpan]
-) -> Felt | None:
+) -> UserFigure | None:
     known = [(tick.at, seconds, value) for tick, seconds in ticks if (value := take(tick)) is not None]
     if not known:
         return None
     attacked = [row for row in known if any(span.began < row[0] <= span.until for span in spans)]
     worst, worst_at = _worst(attacked)
     end = known[-1][0]
-    return Felt(
+    return UserFigure(
         name,
         _normal(known, spans),
         _mean(attacked),

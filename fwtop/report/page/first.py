@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from fwtop.render.numbers import duration_words, percent
 from fwtop.report.facts.effects import RuleEffect
-from fwtop.report.facts.users import Felt
+from fwtop.report.facts.users import UserFigure
 from fwtop.report.page.chart import knows_who, traffic_chart
 from fwtop.report.page.markup import Markup, join, tag, text
 from fwtop.report.summary import Digest
@@ -55,7 +55,7 @@ def figures_of(digest: Digest) -> list[Figure]:
         figures.append(_unprotected(digest))
     if protection.stopped_after is not None:
         figures.append(("Stopped for good", duration_words(protection.stopped_after), "after its first sign"))
-    figures += [_felt(item, attacked=bool(digest.spans)) for item in digest.felt]
+    figures += [_user_figure(item, attacked=bool(digest.spans)) for item in digest.user_figures]
     figures.append(("Rules", str(len(digest.effects)), _rules_matched(digest.effects)))
     if sums.conntrack_peak is not None and sums.conntrack_max:
         fill = percent(sums.conntrack_peak / sums.conntrack_max, None)
@@ -89,7 +89,7 @@ def _unprotected(digest: Digest) -> Figure:
     return ("Unprotected", duration_words(protection.unprotected), words)
 
 
-def _felt(item: Felt, *, attacked: bool) -> Figure:
+def _user_figure(item: UserFigure, *, attacked: bool) -> Figure:
     name = f"Users' {item.name}"
     if item.normal is None:
         now = item.attacked if attacked else item.at_end

@@ -66,7 +66,7 @@ def render_html(digest: Digest) -> str:
 def _users(digest: Digest) -> Markup:
     takes: dict[str, Callable[[Tick], float | None]] = dict(FIGURES)
     drawn = []
-    for item in digest.felt:
+    for item in digest.user_figures:
         label = f"{item.name[:1].upper()}{item.name[1:]} a second"
         chart = rate_chart(digest.ticks, digest.spans, takes[item.name], item.normal, label)
         if chart:
