@@ -57,7 +57,7 @@ class RuleEffect:
 def rule_effects(
     record: SessionRecord, snapshots: Iterable[Snapshot], user_figures: Sequence[UserFigure] = ()
 ) -> tuple[RuleEffect, ...]:
-    """Measure all rules of a session, in the order of their installation; `user_figures` say what is normal."""
+    """Measure all rules of a session, in order of installation; `user_figures` say what is normal."""
     proposals: list[Proposal] = []
     window, totals = 0.0, dict[str, int]()
     for snapshot in snapshots:
