@@ -35,7 +35,7 @@ SOURCE = {
 }
 NFT = {
     "ruleset_flushed": "nft flush ruleset",
-    "chain_flushed": "nft flush chain netdev fwtop rules",
+    "chain_flushed": "nft flush chain netdev fwtop rules{family}",
     "switch_flushed": "nft flush set netdev fwtop r1-on",
     "dormant": "nft add table netdev fwtop { flags dormant ; }",
     "foreign_accept": "nft insert rule netdev fwtop in-{v0} meta l4proto udp accept",
@@ -97,7 +97,7 @@ def test_rule_in_table_raw(bench: Bench, variant: str, how: str, family: int, po
 @pytest.mark.parametrize("how", NFT)
 def test_rule_at_netdev_ingress(bench: Bench, how: str, family: int, poll_until) -> None:
     index = bench.pair.victim.run("cat", "/sys/class/net/v0/ifindex").stdout.strip()
-    words = NFT[how].replace("{v0}", index).split()
+    words = NFT[how].replace("{v0}", index).replace("{family}", str(family)).split()
     rule = Rule("", Kind.NFTABLES, Match(family=family, protocol=17, dport=PORT), "x", 60)
     check(bench, rule, lambda: bench.pair.victim.run(*words), poll_until, family=family)
 

@@ -6,7 +6,7 @@ and lets their connections pass. Source: nft(8), net/netfilter/nf_conncount.c.
 
 from __future__ import annotations
 
-from fwtop.guardian.objects.nft_words import CONNECTIONS, NftRule, NftSet, set_of
+from fwtop.guardian.objects.nft_words import CONNECTIONS, NftLine, NftRule, NftSet, set_of
 from fwtop.guardian.objects.spec import KernelObjects
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
@@ -35,7 +35,7 @@ def build(rule: Rule, exceptions: tuple[Prefix, ...]) -> KernelObjects:  # noqa:
         opening = f"{to_port}tcp flags & (fin | syn | rst | ack) == syn"
         # A set that counts is no condition: a rule whose time is over must count nobody.
         above = f"add @{set_of(rule.id, name)} {{ {counted} }} counter drop"
-        lines.append(("new", family, opening, above))
+        lines.append(NftLine("new", family, opening, above))
     notes = () if rule.close_open else (_NEW_ONLY,)
     return KernelObjects((), (), notes, nft=NftRule(CONNECTIONS, tuple(sets), tuple(lines)))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from fwtop.guardian.backends.common import families_asked, list_elements
 from fwtop.guardian.objects.nft_words import (
     NETDEV,
+    NftLine,
     NftRule,
     NftSet,
     address_set,
@@ -32,41 +33,43 @@ def build(rule: Rule, exceptions: tuple[Prefix, ...]) -> KernelObjects:  # noqa:
             2,
         )
     sets: list[NftSet] = []
-    lines: list[tuple[str, int, str, str]] = []
+    lines: list[NftLine] = []
     for family in families_asked(rule):
         words, own_sets = _conditions(rule, family)
         if words is not None:
-            sets += own_sets
-            lines.append(("rules", family, " ".join(words), "counter drop"))
+            counted, source_sets = _sources(rule, family)
+            sets += [*source_sets, *own_sets]
+            lines.append(NftLine(f"rules{family}", family, " ".join(words), "counter drop", counted))
     if not lines:
         raise FwtopError("no packet could match this; nothing was installed", 2)
     return KernelObjects((), (), nft=NftRule(NETDEV, tuple(sets), tuple(lines)))
 
 
+def _sources(rule: Rule, family: int) -> tuple[str, list[NftSet]]:
+    """Return the condition on the sender, "" where there is none, and its set, which counts by element."""
+    sources, name = rule.match.sources, rule.list_name
+    ip = "ip" if family == 4 else "ip6"
+    if name is None:
+        mine = address_set("src", family, of_family(sources, family, ()), counted=True)
+        return (f"{ip} saddr @{set_of(rule.id, mine.role)}", [mine]) if mine.elements else ("", [])
+    listed, shared = list_elements(sources, family), list_set_of(name, family)
+    if of_ports(listed):
+        return f"{ip} saddr . meta l4proto . th dport @{shared}", [port_set(family, listed, shared)]
+    return f"{ip} saddr @{shared}", [address_set("src", family, listed, counted=True, shared=shared)]
+
+
 def _conditions(rule: Rule, family: int) -> tuple[list[str] | None, list[NftSet]]:
-    """Return the conditions of one family, None where no packet of it can match."""
+    """Return all other conditions of one family, None where no packet of it can match."""
     words: list[str] = []
     sets: list[NftSet] = []
     ip = "ip" if family == 4 else "ip6"
-    name = rule.list_name
-    if name is not None:
-        mine, shared = list_elements(rule.match.sources, family), list_set_of(name, family)
-        if of_ports(mine):
-            sets.append(port_set(family, mine, shared))
-            words.append(f"{ip} saddr . meta l4proto . th dport @{shared}")
-        else:
-            sets.append(address_set("src", family, mine, counted=True, shared=shared))
-            words.append(f"{ip} saddr @{shared}")
-    for side, role, given in (
-        ("saddr", "src", rule.match.sources if name is None else ()),
-        ("daddr", "dst", rule.match.destinations),
-    ):
-        if not given:
-            continue
-        mine = of_family(given, family, ())
+    if rule.list_name is None and rule.match.sources and not of_family(rule.match.sources, family, ()):
+        return None, []
+    if rule.match.destinations:
+        mine = of_family(rule.match.destinations, family, ())
         if not mine:
             return None, []
-        sets.append(address_set(role, family, mine, counted=role == "src"))
-        words.append(f"{ip} {side} @{set_of(rule.id, f'{role}{family}')}")
+        sets.append(address_set("dst", family, mine))
+        words.append(f"{ip} daddr @{set_of(rule.id, f'dst{family}')}")
     fields = field_words(rule.match, family)
     return (None, []) if fields is None else (words + fields, sets)

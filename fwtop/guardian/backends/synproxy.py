@@ -10,7 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from fwtop.guardian.allow.time_servers import hex_address
-from fwtop.guardian.objects.nft_words import PROXY, NftRule, NftSet, address_set, set_of
+from fwtop.guardian.objects.nft_words import PROXY, NftLine, NftRule, NftSet, address_set, set_of
 from fwtop.guardian.objects.spec import KernelObjects
 from fwtop.kernel.interfaces.links import readable_links, receiving_links
 from fwtop.model.addresses.address import Prefix
@@ -42,7 +42,7 @@ def build(rule: Rule, exceptions: tuple[Prefix, ...]) -> KernelObjects:  # noqa:
         raise FwtopError("synproxy takes a TCP port and destinations only; nothing was installed", 2)
     stamps = _takes_stamps()
     sets: list[NftSet] = []
-    lines: list[tuple[str, int, str, str]] = []
+    lines: list[NftLine] = []
     for family in match.families:
         sets.append(_known(match.dport, family))
         targets = [prefix for prefix in match.destinations if prefix.family == family]
@@ -56,16 +56,17 @@ def build(rule: Rule, exceptions: tuple[Prefix, ...]) -> KernelObjects:  # noqa:
     return KernelObjects((), (), notes, nft=NftRule(PROXY, tuple(sets), tuple(lines)), needs=needs)
 
 
-def _lines(rule_id: str, family: int, port: int, where: str, options: str) -> list[tuple[str, int, str, str]]:
+def _lines(rule_id: str, family: int, port: int, where: str, options: str) -> list[NftLine]:
     ip = "ip" if family == 4 else "ip6"
     to_port = f"tcp dport {port} {where}"
     # Connections that were there before tracking knew them would be INVALID: they go on as they are.
     unknown = f"{ip} saddr . tcp sport != @{set_of(rule_id, f'known{family}')}"
-    lines = [("raw", family, f"{to_port} tcp flags & (fin | syn | rst | ack) == syn", "notrack")]
+    lines = [NftLine("raw", family, f"{to_port} tcp flags & (fin | syn | rst | ack) == syn", "notrack")]
     for chain in ("in", "forward"):
         way_in = f"{to_port} {unknown}"
-        lines.append((chain, family, f"{way_in} ct state invalid,untracked", f"counter synproxy {options}"))
-        lines.append((chain, family, f"{way_in} ct state invalid", "counter drop"))
+        fresh = f"{way_in} ct state invalid,untracked"
+        lines.append(NftLine(chain, family, fresh, f"counter synproxy {options}"))
+        lines.append(NftLine(chain, family, f"{way_in} ct state invalid", "counter drop"))
     return lines
 
 

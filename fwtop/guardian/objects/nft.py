@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import socket
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from fwtop.guardian.allow.allowlist import AllowList
@@ -28,10 +29,16 @@ from fwtop.guardian.objects.nft_words import (
     Layout,
     NftRule,
     allow_lines,
+    base_lines,
     elements_of_ports,
     enable_lines,
+    head,
     list_set_of,
+    listed_lines,
     outermost,
+    role_chains,
+    rule_chain,
+    rule_lines,
     set_lines,
     set_of,
     shortened,
@@ -141,8 +148,8 @@ class NftTables:
         if set_of(rule_id, "on") not in read_table(rule.layout).sets:
             raise FwtopError(f"rule {rule_id} is gone from the kernel; nothing was changed")
         stale = self._is_stale(rule.layout, allow)
-        head_lines = _allow_lines(rule.layout, allow) if stale else []
-        _apply([*head_lines, *enable_lines(rule_id, rule, timeout_seconds)])
+        sets, leading = _allow_lines(rule.layout, allow) if stale else ([], [])
+        _apply([*sets, *leading, *enable_lines(rule_id, rule, timeout_seconds)])
         self._remember(rule.layout, allow)
 
     def disable(self, rule_ids: set[str]) -> None:
@@ -188,7 +195,8 @@ class NftTables:
         table = read_table(rule.layout)
         wanted = {set_of(rule_id, "on"), *(item.name(rule_id) for item in rule.sets)}
         self._list_sets |= {item.shared for item in rule.sets if item.shared and item.shared in table.sets}
-        return wanted <= table.sets and sum(found[0] == rule_id for found in table.rules) == len(rule.lines)
+        lines = sum(found[0] == rule_id for found in table.rules)
+        return wanted <= table.sets and lines == len(rule_lines(rule_id, rule))
 
     def shortfall(self, rule_id: str, rule: NftRule) -> str:
         """Describe what the kernel lacks of a rule; "" if nothing. Raises FwtopError."""
@@ -198,12 +206,12 @@ class NftTables:
         table = read_table(layout)
         if not self.present(rule_id, rule):
             return f"lines or sets of it are gone from {where}"
-        wanted = chains_of(layout)
+        wanted = chains_of(layout, self._filled(layout))
         broken = [name for name in wanted if len(table.others.get(name, ())) != len(wanted[name])]
         if broken:
             return f"{HEAD_CHANGED} {broken[0]} in {where} were changed"
         if layout.per_interface and (bare := self._unhooked(layout, table)):
-            return f"nothing jumps to chain {next(iter(layout.chains))} in {where} any more{bare}"
+            return f"nothing leads to chain {next(iter(layout.chains))} in {where} any more{bare}"
         if elements_of(layout, set_of(rule_id, "on")) < len(rule.families):
             return f"set {set_of(rule_id, 'on')} in {where} was emptied"
         return self._emptied(rule_id, rule)
@@ -211,7 +219,8 @@ class NftTables:
     def _unhooked(self, layout: Layout, table: Table) -> str:
         """Name an interface that had a base chain and has lost it; "" if none has."""
         names = {index: name for index, name in socket.if_nameindex()}
-        now = {index for index in names if len(table.others.get(f"in-{index}", ())) == 1}
+        wanted = len(base_lines(layout))
+        now = {index for index in names if len(table.others.get(f"in-{index}", ())) == wanted}
         before = self._hooked.setdefault(layout.table, set())
         before |= now
         lost = before & names.keys() - now
@@ -260,7 +269,7 @@ class NftTables:
         for layout in self._used():
             try:
                 if self._is_stale(layout, allow) and read_table(layout).chains:
-                    _apply(_allow_lines(layout, allow))
+                    _apply(itertools.chain(*_allow_lines(layout, allow)))
                     self._remember(layout, allow)
             except FwtopError as error:
                 errors.append(error)
@@ -275,12 +284,14 @@ class NftTables:
         now = nf_tables.generation()
         before, text = self._allow_checked.get(layout.table, (0, ""))
         if not now or now != before:
-            filled = [self._allowed.get((layout.table, family)) for family in (4, 6)]
-            text = next(
-                (text for item in filled if item is not None and (text := difference(layout, item))), ""
-            )
+            text = next((text for item in self._filled(layout) if (text := difference(layout, item))), "")
             self._allow_checked[layout.table] = (now, text)
         return text
+
+    def _filled(self, layout: Layout) -> list[Passes]:
+        """Return what this guardian put into a table's allow-list, by family."""
+        keys = ((layout.table, family) for family in (4, 6))
+        return [self._allowed[key] for key in keys if key in self._allowed]
 
     def _is_stale(self, layout: Layout, allow: AllowList) -> bool:
         """Return whether a table's allow-list is another, or somebody changed or removed its sets."""
@@ -295,36 +306,29 @@ class NftTables:
         layout, table = rule.layout, read_table(rule.layout)
         if table.foreign:
             raise FwtopError(f"there is a table {layout.table} that is not fwtop's; nothing was changed")
-        lines = [f"add table {layout.table}", *_allow_lines(layout, allow)]
-        for name, first in chains_of(layout).items():
-            there, hook = table.others.get(name, []), layout.chains.get(name)
-            if name not in table.chains:
-                lines.append(f"add chain {layout.table} {name}" + (f" {{ {hook} }}" if hook else ""))
-                lines += [f"add rule {layout.table} {name} {text}" for text in first]
-            elif len(there) != len(first):  # somebody flushed it: nobody would be spared any more
-                lines += [f"delete rule {layout.table} {name} handle {handle}" for handle in there]
-                lines += [f"insert rule {layout.table} {name} {text}" for text in reversed(first)]
+        sets, leading = _allow_lines(layout, allow)
+        lines = [f"add table {layout.table}", *sets, *_chain_lines(layout, table, role_chains()), *leading]
+        lines += _chain_lines(layout, table, dict.fromkeys(layout.chains, head(layout)))
         if layout.per_interface:
             lines += self._base_chains(layout, table)
         for item in rule.sets:
             lines += set_lines(layout, rule_id, item)
         lines += enable_lines(rule_id, rule, seconds)
-        ask = f"{layout.enable_match} @{set_of(rule_id, 'on')}"
-        for chain, family, conditions, statement in rule.lines:
-            only = f"{layout.enable_match} {layout.enable_elements[family]}"
-            text = " ".join(filter(None, (only, conditions, ask, statement)))
+        if layout.per_interface:
+            lines += [f"add chain {layout.table} {rule_chain(rule_id, family)}" for family in rule.families]
+        for chain, text in rule_lines(rule_id, rule):
             lines.append(f'add rule {layout.table} {chain} {text} comment "fwtop-{rule_id}"')
         return lines
 
     def _base_chains(self, layout: Layout, table: Table) -> list[str]:
-        lines = []
+        lines, wanted = [], base_lines(layout)
         places = self._interfaces()
         if not places:
             raise FwtopError("no interface is up at whose ingress a rule could be; nothing was installed")
         for link in places:
             chain = f"in-{link.index}"
             there = table.others.get(chain, [])
-            if len(there) == 1:  # the jump
+            if len(there) == len(wanted):
                 continue
             lines += [f"delete rule {layout.table} {chain} handle {handle}" for handle in there]
             if not _PLAIN_NAME.fullmatch(link.name):
@@ -332,7 +336,7 @@ class NftTables:
                     f"nftables can't name interface {safe_text(link.name)!r}; nothing was installed"
                 )
             lines.append(f"add chain {layout.table} {chain} {{ {layout.per_interface.format(link.name)} }}")
-            lines.append(f"add rule {layout.table} {chain} jump {next(iter(layout.chains))}")
+            lines += [f"add rule {layout.table} {chain} {text}" for text in wanted]
         return lines
 
     def _used(self) -> list[Layout]:
@@ -343,8 +347,28 @@ class NftTables:
             self._allowed[layout.table, family] = allow.passes(family)
 
 
-def _allow_lines(layout: Layout, allow: AllowList) -> list[str]:
-    return [line for family in (4, 6) for line in allow_lines(layout, allow.passes(family))]
+def _allow_lines(layout: Layout, allow: AllowList) -> tuple[list[str], list[str]]:
+    """Return the commands that fill the allow-list's sets, and those for the chains that ask them first."""
+    passes = [allow.passes(family) for family in (4, 6)]
+    sets = [line for item in passes for line in allow_lines(layout, item)]
+    return sets, [line for item in passes for line in listed_lines(layout, item)]
+
+
+def _chain_lines(layout: Layout, table: Table, chains: Mapping[str, list[str]]) -> list[str]:
+    """Return the commands that create chains with their first lines, and put back what somebody flushed.
+
+    Without those nobody would be spared any more.
+    """
+    lines = []
+    for name, first in chains.items():
+        there, hook = table.others.get(name, []), layout.chains.get(name)
+        if name not in table.chains:
+            lines.append(f"add chain {layout.table} {name}" + (f" {{ {hook} }}" if hook else ""))
+            lines += [f"add rule {layout.table} {name} {text}" for text in first]
+        elif len(there) != len(first):
+            lines += [f"delete rule {layout.table} {name} handle {handle}" for handle in there]
+            lines += [f"insert rule {layout.table} {name} {text}" for text in reversed(first)]
+    return lines
 
 
 def _apply(lines: Iterable[str], *, check: bool = False) -> None:

@@ -49,7 +49,8 @@ def _elements(passes: Passes) -> dict[str, set[tuple[bytes, bool]]]:
         "gateways": {(item.packed, False) for item in passes.gateways},
         "behind": behind,
         "routers": routers,
-        "known": _intervals(passes.known),
+        "hosts": {(item.packed, False) for item in passes.known_hosts},
+        "nets": _intervals(passes.known_networks),
     }
 
 

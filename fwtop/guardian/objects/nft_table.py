@@ -4,12 +4,23 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from fwtop.guardian.objects.nft_lists import element_counts
-from fwtop.guardian.objects.nft_words import NETDEV, Layout, head, list_set_of, role_chains, set_of
+from fwtop.guardian.objects.nft_words import (
+    NETDEV,
+    Layout,
+    head,
+    list_set_of,
+    listed_chain,
+    listed_rules,
+    role_chains,
+    set_of,
+)
 from fwtop.kernel.netfilter import nf_tables
 from fwtop.kernel.programs import CommandError, run
+from fwtop.model.addresses.roles import Passes
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Rule
 
@@ -17,11 +28,13 @@ _RULE_SET = re.compile(r"r(\d+)-\w+")
 LIST_SET = re.compile(r"list-(.+)-[46]")
 _COMMENT = re.compile(r"fwtop-(\d+)")
 _BASE_CHAIN = re.compile(r"in-\d+")
+_RULE_CHAIN = re.compile(r"r(\d+)-[46]")
 _ALLOW_SETS = frozenset(
     f"{role}{family}"
-    for role in ("allow", "peers", "gateways", "behind", "routers", "known")
+    for role in ("allow", "peers", "gateways", "behind", "routers", "hosts", "nets")
     for family in (4, 6)
 )
+_FORMER = frozenset({"rules", "known4", "known6"})  # of a table that an earlier version made
 MARKS = frozenset({"allow4", "allow6"})  # of a table that fwtop made, whatever its version
 _NO_PROGRAM = 3  # the status of an error about a program that is not installed
 _COMMON = frozenset({"metainfo", "table", "chain", "set", "rule"})
@@ -41,7 +54,8 @@ class Table:
     def rule_ids(self) -> set[str]:
         """Return the ids of the rules that have sets or lines here."""
         named = {rule_id for name in self.sets if (rule_id := rule_of(name)) is not None}
-        return named | {rule_id for rule_id, *_ in self.rules}
+        chained = {found[1] for name in self.chains if (found := _RULE_CHAIN.fullmatch(name))}
+        return named | chained | {rule_id for rule_id, *_ in self.rules}
 
 
 def rule_of(set_name: str) -> str | None:
@@ -81,14 +95,19 @@ def read_table(layout: Layout) -> Table:
         return Table(foreign=True)
     own = {name for name in table.sets if name in _ALLOW_SETS or rule_of(name)}
     own |= {name for name in table.sets if LIST_SET.fullmatch(name)}
-    own |= {name for name in table.chains if name in chains_of(layout) or _BASE_CHAIN.fullmatch(name)}
+    own |= {name for name in table.chains if _BASE_CHAIN.fullmatch(name) or _RULE_CHAIN.fullmatch(name)}
+    own |= {*role_chains(), *map(listed_chain, (4, 6)), *layout.chains, *_FORMER}
     table.shared = table.shared or bool((table.sets | table.chains) - own)
     return table
 
 
-def chains_of(layout: Layout) -> dict[str, list[str]]:
-    """Return a table's chains with their first rules; a chain comes before those that jump to it."""
-    return role_chains() | dict.fromkeys(layout.chains, head(layout))
+def chains_of(layout: Layout, allowed: Sequence[Passes]) -> dict[str, list[str]]:
+    """Return a table's chains with their first rules, as they spare what is `allowed`, by family.
+
+    A chain comes before those that jump to it.
+    """
+    listed = {listed_chain(passes.family): listed_rules(passes) for passes in allowed}
+    return role_chains() | listed | dict.fromkeys(layout.chains, head(layout))
 
 
 def is_missing(complaint: str) -> bool:
@@ -103,6 +122,10 @@ def removal_lines(layout: Layout, table: Table, rule_ids: set[str]) -> list[str]
     gone = [
         name for name in sorted(table.sets) if (found := _RULE_SET.fullmatch(name)) and found[1] in rule_ids
     ]
+    chains = [
+        name for name in sorted(table.chains) if (own := _RULE_CHAIN.fullmatch(name)) and own[1] in rule_ids
+    ]
+    doomed += [f"{verb} chain {layout.table} {name}" for name in chains for verb in ("flush", "delete")]
     return doomed + [f"delete set {layout.table} {name}" for name in gone]
 
 

@@ -2,9 +2,10 @@
 
 A rule consists of sets named `rID-…` and lines with the comment `fwtop-ID`. Each line matches the rule's
 enable set, whose elements have a timeout in the kernel: the dead man's switch. That lookup comes after all
-other conditions, so that packets that the rule isn't about don't pay for it. Every chain with verdicts begins
-with the allow-list, whose roles are in chains of their own: only packets of listed addresses are compared
-with them. Source: nft(8).
+other conditions, so that packets that the rule isn't about don't pay for it. At netdev ingress, where all
+packets pass, they don't pay for the allow-list, either: a rule's conditions lead to a chain of its own, which
+begins with the allow-list. In other tables the chains with verdicts do. The roles are in further chains: only
+packets of listed addresses are compared with them. Source: nft(8).
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ if TYPE_CHECKING:  # numpy, which a guardian without lists needn't carry
     from fwtop.model.addresses.port_rows import PortRows
 
 _INTERVALS = "flags interval"
+_HASHED = ""  # a set without flags: a lookup costs a fifth of that in a tree of intervals
 _TYPES = {4: "ipv4_addr", 6: "ipv6_addr"}
+_OWN_ROLES = ("src", "dst")
 _SHOWN_ELEMENTS = 5
 # Neighbour discovery, as in chain.py: hop limit 255 proves that it comes from the link (RFC 4861).
 _NEIGHBOURS = "icmpv6 type { 134, 135, 136 } ip6 hoplimit 255 accept"
@@ -36,11 +39,15 @@ class Layout:
     enable_elements: dict[int, str]
     enable_match: str  # the expression that enable sets are matched against
     chains: dict[str, str]  # name → its hook; "" for one that others jump to
-    per_interface: str = ""  # a base chain for each interface, with this hook, jumps to the first chain
+    per_interface: str = ""  # a base chain for each interface, with this hook, leads to the chains
+
+    def only(self, family: int) -> str:
+        """Return the condition that a packet is of a family."""
+        return f"{self.enable_match} {self.enable_elements[family]}"
 
 
 NETDEV = Layout(
-    "netdev fwtop", "ether_type", {4: "0x0800", 6: "0x86dd"}, "meta protocol", {"rules": ""},
+    "netdev fwtop", "ether_type", {4: "0x0800", 6: "0x86dd"}, "meta protocol", {"rules4": "", "rules6": ""},
     'type filter hook ingress device "{}" priority -500; policy accept;',
 )  # fmt: skip
 PROXY = Layout(
@@ -77,28 +84,41 @@ class NftSet:
 
 
 @dataclass(frozen=True, slots=True)
-class NftRule:
-    """A rule's sets and lines; a line is (chain, family, conditions, statement).
+class NftLine:
+    """A line of a rule; the match on the enable set goes before the statement."""
 
-    The match on the enable set goes between conditions and statement.
-    """
+    chain: str
+    family: int
+    conditions: str
+    statement: str
+    counted: str = ""  # a condition whose set counts by element: asked behind the allow-list
+
+
+@dataclass(frozen=True, slots=True)
+class NftRule:
+    """A rule's sets and lines."""
 
     layout: Layout
     sets: tuple[NftSet, ...]
-    lines: tuple[tuple[str, int, str, str], ...]
+    lines: tuple[NftLine, ...]
 
     @property
     def families(self) -> tuple[int, ...]:
         """The families that its lines are about."""
-        return tuple(sorted({line[1] for line in self.lines}))
+        return tuple(sorted({line.family for line in self.lines}))
 
 
 def address_set(
     role: str, family: int, prefixes: Sequence[Prefix], *, counted: bool = False, shared: str = ""
 ) -> NftSet:
-    """Return a set of prefixes without those inside others, which nft refuses."""
-    elements = tuple(map(str, outermost(prefixes)))
-    return NftSet(f"{role}{family}", _TYPES[family], _INTERVALS, elements, counted, shared)
+    """Return a set of prefixes without those inside others, which nft refuses.
+
+    One that is never refilled, a rule's own, is a hash if it holds single addresses only.
+    """
+    kept = outermost(prefixes)
+    is_hashed = role in _OWN_ROLES and not shared and all(item.length == item.bits for item in kept)
+    flags = _HASHED if is_hashed else _INTERVALS
+    return NftSet(f"{role}{family}", _TYPES[family], flags, tuple(map(str, kept)), counted, shared)
 
 
 def port_set(family: int, entries: PortRows, shared: str) -> NftSet:
@@ -134,17 +154,52 @@ def list_set_of(name: str, family: int) -> str:
 
 def head(layout: Layout) -> list[str]:
     """Return the first rules of every chain with verdicts: what leads to the allow-list."""
-    lines = ['iif "lo" return'] if not layout.per_interface else []
-    ipv6 = f"{layout.enable_match} {layout.enable_elements[6]}"
-    return [*lines, "ip saddr @known4 jump roles4", f"{ipv6} jump roles6"]
+    if layout.per_interface:  # each rule's own chain begins with it
+        return []
+    return ['iif "lo" return', *(f"{layout.only(family)} jump {listed_chain(family)}" for family in (4, 6))]
+
+
+def base_lines(layout: Layout) -> list[str]:
+    """Return what leads from an interface's chain to the chains with rules, one a family."""
+    chains = zip((4, 6), layout.chains, strict=True)
+    return [f"{layout.only(family)} goto {name}" for family, name in chains]
+
+
+def listed_chain(family: int) -> str:
+    """Return the name of the chain that leads packets of listed addresses to their roles."""
+    return f"listed{family}"
 
 
 def role_chains() -> dict[str, list[str]]:
     """Return the chains that compare packets with the roles; `accept` ends fwtop's base chain alone."""
-    return {
-        "roles4": _roles(4),
-        "roles6": [_NEIGHBOURS, "ip6 saddr != @known6 return", *_roles(6)],
-    }
+    return {f"roles{family}": _roles(family) for family in (4, 6)}
+
+
+def rule_chain(rule_id: str, family: int) -> str:
+    """Return the name of a rule's own chain."""
+    return f"r{rule_id}-{family}"
+
+
+def rule_lines(rule_id: str, rule: NftRule) -> list[tuple[str, str]]:
+    """Return all lines of a rule as (chain, text), without comments."""
+    layout, found = rule.layout, []
+    ask = f"{layout.enable_match} @{set_of(rule_id, 'on')}"
+    for line in rule.lines:
+        verdict = _joined(line.counted, ask, line.statement)
+        if layout.per_interface:
+            own = rule_chain(rule_id, line.family)
+            found += [
+                (own, f"jump {listed_chain(line.family)}"),
+                (own, verdict),
+                (line.chain, _joined(line.conditions, f"jump {own}")),
+            ]
+        else:
+            found.append((line.chain, _joined(layout.only(line.family), line.conditions, verdict)))
+    return found
+
+
+def _joined(*words: str) -> str:
+    return " ".join(filter(None, words))
 
 
 def _roles(family: int) -> list[str]:
@@ -186,6 +241,7 @@ def _behind(family: int) -> list[str]:
 
 def allow_lines(layout: Layout, passes: Passes) -> list[str]:
     """Return the commands that create or refill a family's allow-list sets."""
+    hosts, nets = passes.known_hosts, passes.known_networks
     family, address = passes.family, _TYPES[passes.family]
     networks = address_set("allow", family, passes.networks)
     peers = tuple(f"{who} . {protocol} . {port}" for who, protocol, port in passes.peers)
@@ -205,23 +261,43 @@ def allow_lines(layout: Layout, passes: Passes) -> list[str]:
         NftSet(f"gateways{family}", address, "size 1024", tuple(map(str, passes.gateways))),
         NftSet(f"behind{family}", f"{address} . inet_proto . inet_service . {address}", "size 4096", ported),
         NftSet(f"routers{family}", f"{address} . inet_proto . {address}", "size 4096", routers),
-        address_set("known", family, passes.known),
+        NftSet(f"hosts{family}", address, _HASHED, tuple(map(str, hosts))),
+        address_set("nets", family, nets),
     )
     lines = []
     for item in made:
         name = f"{layout.table} {item.role}"
-        lines += [f"add set {name} {{ type {item.kind}; {item.flags}; }}", f"flush set {name}"]
+        lines += [_set_line(name, item), f"flush set {name}"]
         if item.elements:
             lines.append(f"add element {name} {{ {', '.join(item.elements)} }}")
     return lines
 
 
+def listed_lines(layout: Layout, passes: Passes) -> list[str]:
+    """Return the commands that create or refill a family's chain of what leads to the roles."""
+    name = f"{layout.table} {listed_chain(passes.family)}"
+    rules = [f"add rule {name} {text}" for text in listed_rules(passes)]
+    return [f"add chain {name}", f"flush chain {name}", *rules]
+
+
+def listed_rules(passes: Passes) -> list[str]:
+    """Return the rules that lead from a listed address to its roles; they ask sets with elements only."""
+    family, sets = passes.family, {"hosts": passes.known_hosts, "nets": passes.known_networks}
+    saddr = "ip saddr" if family == 4 else "ip6 saddr"
+    asked = [f"{saddr} @{role}{family} goto roles{family}" for role, elements in sets.items() if elements]
+    return asked if family == 4 else [_NEIGHBOURS, *asked]
+
+
 def set_lines(layout: Layout, rule_id: str, item: NftSet) -> list[str]:
     """Return the commands that create and fill a rule's set."""
     name = f"{layout.table} {item.name(rule_id)}"
-    counter = " counter;" if item.counted else ""
-    lines = [f"add set {name} {{ type {item.kind}; {item.flags};{counter} }}"]
+    lines = [_set_line(name, item)]
     return [*lines, f"add element {name} {{ {', '.join(item.elements)} }}"] if item.elements else lines
+
+
+def _set_line(name: str, item: NftSet) -> str:
+    flags, counter = f" {item.flags};" if item.flags else "", " counter;" if item.counted else ""
+    return f"add set {name} {{ type {item.kind};{flags}{counter} }}"
 
 
 def enable_lines(rule_id: str, rule: NftRule, seconds: int) -> list[str]:

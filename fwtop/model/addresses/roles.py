@@ -94,6 +94,16 @@ class Passes:
         found = {*self.networks, *(peer for peer, _, _ in self.peers), *self.gateways}
         return tuple(sorted(found.union(*(item.senders for item in self.behind))))
 
+    @property
+    def known_hosts(self) -> tuple[Prefix, ...]:
+        """The single addresses among them."""
+        return tuple(item for item in self.known if item.length == item.bits)
+
+    @property
+    def known_networks(self) -> tuple[Prefix, ...]:
+        """The others."""
+        return tuple(item for item in self.known if item.length < item.bits)
+
 
 @dataclass(frozen=True, slots=True)
 class AllowedPeer:
