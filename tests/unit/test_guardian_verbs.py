@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gzip
 import io
 import random
 from pathlib import Path
@@ -101,6 +102,18 @@ def test_prefix_file_names_bad_lines(tmp_path: Path) -> None:
     file.write_text("192.0.2.1\nnonsense\n1.2.3.4/33\n1.2.3.4/x\n1.2.3.4/\n")
     with pytest.raises(FwtopError, match=r"line 2: 'nonsense'.*line 3: '1.2.3.4/33'.* and 1 more"):
         read_prefix_file(str(file))
+    file.write_text("192.0.2.1\n1.2.3.4/" + "9" * 5000)
+    with pytest.raises(FwtopError, match=r"line 2: '1\.2\.3\.4/99"):
+        read_prefix_file(str(file))
+
+
+@pytest.mark.parametrize("lines", [3, 20_000])
+def test_a_compressed_prefix_file_is_refused_as_such(tmp_path: Path, lines: int) -> None:
+    file = tmp_path / "list.gz"
+    file.write_bytes(gzip.compress(b"".join(b"%d.9.%d.0/24\n" % (n % 200, n % 251) for n in range(lines))))
+    with pytest.raises(FwtopError, match="is compressed: unpack it first") as caught:
+        read_prefix_file(str(file))
+    assert caught.value.code == 2
 
 
 @pytest.mark.parametrize(

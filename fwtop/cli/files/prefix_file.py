@@ -18,6 +18,7 @@ from fwtop.model.text import safe_text
 MAX_FILE_BYTES = 1 << 30
 _SHOWN_ERRORS = 3
 _NUMPY_BYTES = 100_000  # for smaller files importing numpy takes longer than parsing
+_COMPRESSED = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ\0", b"\x28\xb5\x2f\xfd")  # gzip, bzip2, xz, zstd
 _MAPPED = 0xFFFF  # upper bits of IPv4-mapped addresses, ::ffff:192.0.2.1
 _JOINED = 64  # pieces
 _PIECE = 1 << 18  # bytes; keeps the working set in the CPU cache
@@ -32,6 +33,10 @@ def read_prefix_file(name: str, *, ports: bool = False) -> Sequence[Prefix]:
     lines = _Lines(safe_text(name, limit=100), ports=ports)
     with _opened(name) as file:
         head = _read(file, name, _NUMPY_BYTES).removeprefix(codecs.BOM_UTF8)
+        if head.startswith(_COMPRESSED):
+            raise FwtopError(
+                f"{safe_text(name, limit=100)} is compressed: unpack it first; nothing was changed", 2
+            )
         if len(head) < _NUMPY_BYTES - len(codecs.BOM_UTF8):
             for number, line in enumerate(head.split(b"\n"), 1):
                 lines.take(number, line)
@@ -212,7 +217,7 @@ def _parse(text: str) -> Prefix | None:
         free = bits - (bits if not slash else int(length) if length.isascii() and length.isdigit() else -1)
         if 0 <= free <= bits and (family == 4 or value >> 32 != _MAPPED):
             return Prefix(family, value >> free << free, bits - free)
-    except OSError:
+    except (OSError, ValueError):  # ValueError: a zero byte, thousands of digits
         if family == 4:
             return None
     try:

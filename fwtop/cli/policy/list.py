@@ -124,17 +124,18 @@ def _change(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps({"name": args.name, **data}))
         return 0
-    print(f"list {args.name}: {_outcome(args.action, len(entries), data)}")
+    print(f"list {args.name}: {_outcome(args, len(entries), data)}")
     return 0
 
 
-def _outcome(action: str, given: int, data: dict[str, Any]) -> str:
-    if action == "delete":
+def _outcome(args: argparse.Namespace, given: int, data: dict[str, Any]) -> str:
+    if args.action == "delete":
         return "deleted"
     words = [f"{data[name]:,} {name}" for name in ("added", "removed") if data[name]]
     if data["renewed"]:
-        words.append(f"{data['renewed']:,} listed already")
-    if action == "remove" and given > data["removed"]:
+        end = "to stay" if args.ttl is None else f"to end in {duration(args.ttl)}"
+        words.append(f"{data['renewed']:,} listed already, {end}")
+    if args.action == "remove" and given > data["removed"]:
         words.append(f"{given - data['removed']:,} not listed")
     return f"{', '.join(words) or 'nothing to change'}; it holds {data['entries']:,}"
 
