@@ -7,6 +7,7 @@ that TIOCSTI and TIOCLINUX, which inject terminal input, are denied whatever the
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import socket
 import termios
@@ -21,7 +22,7 @@ except ImportError:
 
 _INTERPRETER = (
     "read readv pread64 preadv write writev pwrite64 pwritev close close_range lseek "
-    "fstat newfstatat fstatat64 stat lstat statx fcntl dup dup2 dup3 "
+    "fstat newfstatat fstatat64 stat lstat statx dup dup2 dup3 "
     "mmap munmap mremap mprotect madvise brk membarrier "
     "futex futex_waitv set_robust_list get_robust_list rseq set_tid_address arch_prctl "
     "rt_sigaction rt_sigprocmask rt_sigreturn rt_sigpending rt_sigtimedwait rt_sigsuspend sigaltstack "
@@ -47,6 +48,13 @@ _PR_SET_NAME, _PR_GET_NAME = 15, 16
 _TCGETS2, _TCSETS2 = 0x802C542A, (0x402C542B, 0x402C542C, 0x402C542D)
 _FIONREAD, _FIONBIO, _FIOCLEX, _FIONCLEX = 0x541B, 0x5421, 0x5451, 0x5450
 _ON_FILES = (_FIONREAD, _FIONBIO, _FIOCLEX, _FIONCLEX)
+# Neither F_SETOWN and F_SETSIG, by which the kernel signals other processes of the same user, nor F_SETFL,
+# which takes O_APPEND from a file.
+_ON_DESCRIPTORS = (
+    fcntl.F_DUPFD, fcntl.F_DUPFD_CLOEXEC, fcntl.F_GETFD, fcntl.F_SETFD, fcntl.F_GETFL, fcntl.F_GETLK,
+    fcntl.F_SETLK, fcntl.F_SETLKW, fcntl.F_OFD_GETLK, fcntl.F_OFD_SETLK, fcntl.F_OFD_SETLKW,
+    fcntl.F_ADD_SEALS, fcntl.F_GET_SEALS,
+)  # fmt: skip
 _ON_TERMINALS = (
     termios.TCGETS, termios.TCSETS, termios.TCSETSW, termios.TCSETSF, _TCGETS2, *_TCSETS2,
     termios.TIOCGWINSZ, termios.TIOCGPGRP, termios.TCFLSH,
@@ -83,22 +91,24 @@ def build_filter(profile: Profile) -> Callable[[], None]:
         for name in names:
             filters.add_rule(ALLOW, name, *arguments)
 
+    def allow_each(name: str, position: int, values: Iterable[int]) -> None:
+        for value in values:
+            allow((name,), Arg(position, EQ, value))
+
     own = os.getpid()
     allow(_INTERPRETER.split())
     allow(("tgkill", "kill"), Arg(0, EQ, own))
     allow(("prlimit64",), Arg(0, EQ, 0))
-    for command in _ON_FILES:
-        allow(("ioctl",), Arg(1, EQ, command))
+    allow_each("fcntl", 1, _ON_DESCRIPTORS)
+    allow_each("ioctl", 1, _ON_FILES)
     # ENOSYS makes the C library fall back to clone(2), whose flags a filter can inspect.
     filters.add_rule(ERRNO(errno.ENOSYS), "clone3")
     if profile is not Profile.DISSECTOR:
         allow(_FILES.split())
         allow(_SERVING.split())
         allow(("clone",), Arg(0, MASKED_EQ, _CLONE_THREAD, _CLONE_THREAD))
-        for option in (_PR_SET_NAME, _PR_GET_NAME):
-            allow(("prctl",), Arg(0, EQ, option))
-        for command in _ON_TERMINALS:
-            allow(("ioctl",), Arg(1, EQ, command))
+        allow_each("prctl", 0, (_PR_SET_NAME, _PR_GET_NAME))
+        allow_each("ioctl", 1, _ON_TERMINALS)
         # A datagram socket could write to any socket in the file system, for instance /dev/log: Landlock does
         # not cover that. The event loop wakes itself through a pair of stream sockets.
         stream = Arg(1, MASKED_EQ, ~_SOCKET_FLAGS & 0xFFFF_FFFF, socket.SOCK_STREAM)
@@ -107,8 +117,7 @@ def build_filter(profile: Profile) -> Callable[[], None]:
     if profile is Profile.SERVER:
         allow(("accept4",))
     if profile in (Profile.CONSOLE, Profile.SERVER):
-        for command in _BPF_COMMANDS:
-            allow(("bpf",), Arg(0, EQ, command))
+        allow_each("bpf", 0, _BPF_COMMANDS)
         allow(("sendmsg",))  # lists go to the guardian as descriptors; addresses mean nothing to its socket
         # Without root both only tell: links, and what /proc/net/tcp says with struct tcp_info besides.
         for protocol in (_NETLINK_ROUTE, _NETLINK_SOCK_DIAG):

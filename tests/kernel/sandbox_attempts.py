@@ -64,6 +64,20 @@ def read_memory(victim: int) -> None:
     call("process_vm_readv", victim, part, 1, part, 1, 0)
 
 
+def signal_by_descriptor(victim: int) -> None:
+    mine, other = socket.socketpair()
+    with mine, other:
+        fcntl.fcntl(mine, fcntl.F_SETOWN, victim)
+
+
+def overwrite() -> None:
+    memory = os.memfd_create("appended")
+    try:
+        fcntl.fcntl(memory, fcntl.F_SETFL, 0)
+    finally:
+        os.close(memory)
+
+
 def fork() -> None:
     if os.fork() == 0:
         os._exit(0)
@@ -127,6 +141,8 @@ def attempts(victim: int) -> dict[str, Attempt]:
         "pidfd_getfd": lambda: steal_descriptor(victim),
         "process_vm_readv": lambda: read_memory(victim),
         "fork": fork,
+        "signal another by a descriptor": lambda: signal_by_descriptor(victim),
+        "write before the end of a file": overwrite,
         "kill another": lambda: os.kill(victim, 0),
         "be dumpable again": lambda: call("prctl", 4, 1, 0, 0, 0),
         "bpf map": lambda: call("bpf", 0, ctypes.c_char_p(_BPF_ATTRIBUTES), len(_BPF_ATTRIBUTES)),
