@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -39,6 +40,21 @@ def test_good_rule_comes_through_without_its_id_and_escapes() -> None:
     rule = rule_of_wire(wire())
     assert (rule.id, rule.match, rule.limit) == ("", GOOD.match, GOOD.limit)
     assert "\x1b" not in rule.summary
+
+
+def test_every_text_of_a_rule_is_made_safe_to_show() -> None:
+    evil = "\x1b]0;owned\x07"
+    part = replace(GOOD, kind=Kind.IPSET, match=Match(sources=GOOD.match.sources), limit=None)
+    texts = {"summary": evil, "created_by": evil, "origin": f"@{evil}"}
+    payload = (PayloadMatch(b"abc", dns_name=evil),)
+    for rule in (
+        replace(part, **texts),
+        Rule("", Kind.STRING, Match(payload=payload), "x", 60),
+        Rule("", Kind.HARDEN, Match(), "x", 60, playbook=evil, parts=(replace(part, **texts),)),
+    ):
+        told = json.dumps(rule_of_wire(wire(rule)).to_dict(), ensure_ascii=False)
+        assert "owned" in told
+        assert "\\u00" not in told
 
 
 BAD = [

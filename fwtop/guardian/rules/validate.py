@@ -25,6 +25,7 @@ MAX_OFFSET = 65535
 MAX_RATE = 1_000_000_000
 MAX_CONNECTIONS = 1_000_000
 MAX_TEXT = 300
+MAX_ORIGIN = 4096  # @ and a path
 MAX_PRIORITY = 1000  # of a protected port
 MAX_ACCESS_LISTS = 8  # of a protected port: each costs new connections a lookup
 _ORIGIN = re.compile(r"asn:[0-9]{1,10}|country:[A-Za-z]{2}|@.{1,4095}|list:.{1,40}")
@@ -45,12 +46,23 @@ def rule_of_wire(data: dict[str, Any], sources: Sequence[Prefix] = ()) -> Rule:
         raise
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise FwtopError(safe_text(f"not a rule: {type(error).__name__}: {error}"), 2) from None
+    return replace(_sanitised(rule), id="")
+
+
+def _sanitised(rule: Rule) -> Rule:
+    """Return the rule with texts that are safe on any terminal: other consoles show them, and root's."""
+    payload = tuple(
+        replace(item, dns_name=safe_text(item.dns_name, limit=MAX_TEXT)) if item.dns_name else item
+        for item in rule.match.payload
+    )
     return replace(
         rule,
-        id="",
+        match=replace(rule.match, payload=payload),
         summary=safe_text(rule.summary, limit=MAX_TEXT),
         created_by=safe_text(rule.created_by),
+        origin=safe_text(rule.origin, limit=MAX_ORIGIN) if rule.origin is not None else None,
         playbook=safe_text(rule.playbook, limit=30),
+        parts=tuple(map(_sanitised, rule.parts)),
     )
 
 
