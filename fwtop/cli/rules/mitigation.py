@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import sys
 import time
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
 MEASURE_SECONDS = 2.0
 _MAX_SOURCES = 100_000  # previewing a longer list takes too long
+_MOST_BYTES = 1 << 24  # of the child's previews
+_NUMBERS = ("attack_share", "attack_pps", "collateral_share", "collateral_pps", "total_pps")
 
 
 def measure(rules: list[Rule], netns: str | None) -> list[Preview] | None:
@@ -50,7 +53,7 @@ def measure(rules: list[Rule], netns: str | None) -> list[Preview] | None:
             return None
         os.lseek(result, 0, os.SEEK_SET)
         with open(result, "rb", closefd=False) as file:
-            return _read(file.read())
+            return read_previews(file.read(_MOST_BYTES), len(rules))
     finally:
         os.close(given)
         os.close(result)
@@ -78,22 +81,28 @@ def _observe(netns: str | None, given: int, result: int) -> None:
         os._exit(status)
 
 
-def _read(text: bytes) -> list[Preview] | None:
-    # Output of the unprivileged console: validate the numbers, sanitise the texts.
+def read_previews(text: bytes, count: int) -> list[Preview] | None:
+    """Read what the unprivileged console wrote, for root's terminal: None unless it is `count` previews."""
     try:
-        return [
-            Preview(
-                **{
-                    **item,
-                    "examples": tuple(map(safe_text, item["examples"])),
-                    "warnings": tuple(map(safe_text, item["warnings"])),
-                    "attacks": tuple((safe_text(title), float(share)) for title, share in item["attacks"]),
-                }
-            )
-            for item in json.loads(text)
-        ]
-    except (ValueError, TypeError, KeyError):
+        found = [_preview_of(item) for item in json.loads(text)]
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
         return None
+    return found if len(found) == count else None
+
+
+def _preview_of(item: dict[str, Any]) -> Preview:
+    attacks = tuple((safe_text(title), float(share)) for title, share in item["attacks"])
+    numbers = {name: float(item[name]) for name in _NUMBERS}
+    if not all(map(math.isfinite, [*numbers.values(), *(share for _, share in attacks)])):
+        raise ValueError("not a number")
+    return Preview(
+        **numbers,
+        examples=tuple(map(safe_text, item["examples"])),
+        warnings=tuple(map(safe_text, item["warnings"])),
+        guess=bool(item["guess"]),
+        attack=safe_text(item["attack"]),
+        attacks=attacks,
+    )
 
 
 DEFAULT_TTL_SECONDS = 600
