@@ -23,7 +23,7 @@ from fwtop.kernel import namespaces
 from fwtop.kernel.programs import module_argv
 from fwtop.model.errors import CONSOLE_DATA_BYTES, FwtopError
 from fwtop.model.paths import CONSOLE_USER, ROOT
-from fwtop.sandbox.privileges import drop_privileges, end_with, unprivileged_user
+from fwtop.sandbox.privileges import close_inherited, drop_privileges, end_with, unprivileged_user
 
 # Leave the alternate screen; show the cursor; disable mouse, focus and paste reports; reset colours.
 _RESTORE_SCREEN = (
@@ -125,6 +125,7 @@ def _start_console(options: Options, handoff: socket.socket) -> int:
 def _run_console(options: Options, handoff: socket.socket, launcher: int | None = None) -> NoReturn:
     """Drop root and execute the console; with its launcher ends what would go on drawing on the terminal."""
     try:
+        close_inherited(keep=options.inherited())
         handoff.set_inheritable(True)
         for descriptor in options.inherited():
             os.set_inheritable(descriptor, True)

@@ -96,7 +96,7 @@ def _read_by_child(sockets: _Sockets, seconds: float) -> dict[str, Any]:
         )
         found: dict[str, Any] = json.loads(done.stdout)
         return found
-    except (OSError, ValueError, subprocess.SubprocessError):
+    except (OSError, ValueError, RecursionError, subprocess.SubprocessError):
         raise FwtopError("questions and answers could not be counted; nothing was changed") from None
 
 

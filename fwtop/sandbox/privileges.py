@@ -5,10 +5,12 @@ Sources: capabilities(7), prctl(2) PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS and PR_S
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import pwd
 import signal
+from collections.abc import Collection
 
 from fwtop.model.errors import FwtopError
 from fwtop.model.paths import CONSOLE_USER
@@ -49,6 +51,17 @@ def drop_privileges(account: pwd.struct_passwd | None = None, *, no_new_privileg
     if no_new_privileges and libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_NO_NEW_PRIVS) failed")
     hide_memory()
+
+
+def close_inherited(keep: Collection[int] = ()) -> None:
+    """Close what the caller's shell left open for its programs, except standard streams and `keep`.
+
+    It may be a file of root's. What Python opens is closed on exec (PEP 446); what came through one isn't.
+    """
+    for descriptor in map(int, os.listdir("/proc/self/fd")):
+        with contextlib.suppress(OSError):  # that of the listing
+            if descriptor > 2 and descriptor not in keep and os.get_inheritable(descriptor):
+                os.close(descriptor)
 
 
 def end_with(parent: int) -> None:

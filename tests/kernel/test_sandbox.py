@@ -188,15 +188,33 @@ def watched(scope: mmap.mmap, places: int) -> list[int]:
     ]
 
 
-def test_recording_ends_on_signals_that_come_together(bench: Bench) -> None:
+def held_by_children(pid: int) -> set[str]:
+    """Name the open files of a process's children."""
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    found = set()
+    for link in (link for child in children for link in Path(f"/proc/{child}/fd").iterdir()):
+        with suppress(FileNotFoundError):  # closed meanwhile
+            found.add(os.readlink(link))
+    return found
+
+
+def test_recording_holds_nothing_of_its_shell_and_ends_on_signals_that_come_together(bench: Bench) -> None:
     program = "import sys; from fwtop.cli.main import main; sys.exit(main(sys.argv[1:]))"
     words = ("record", "--netns", bench.netns, "--interface", bench.pair.victim.interface)
-    recording = subprocess.Popen(
-        [sys.executable, "-c", program, *words], cwd=CLONE, stderr=subprocess.PIPE, start_new_session=True
-    )
+    with open("/etc/shadow") as roots:
+        recording = subprocess.Popen(
+            [sys.executable, "-c", program, *words],
+            cwd=CLONE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+            pass_fds=[roots.fileno()],
+        )
     assert recording.stderr is not None
     with recording.stderr:
         assert b"recording session" in recording.stderr.readline()
+        held = held_by_children(recording.pid)
+        assert "anon_inode:bpf-map" in held
+        assert "/etc/shadow" not in held
         for _ in range(3):  # as `systemctl stop` does: the launcher passes on what the console gets, too
             os.killpg(recording.pid, signal.SIGTERM)
         assert recording.wait(20) == 0

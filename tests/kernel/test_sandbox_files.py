@@ -50,6 +50,7 @@ def attempts_of_read(*given, **options):
     attempts(*given, **options)
     raise SystemExit(0)
 
+os.set_inheritable(int(sys.argv[4]), False)  # like what fwtop opens itself
 fwtop.console.playback.capture.observe_capture = attempts_of_read
 fwtop.console.playback.screens.show_session = attempts
 sys.exit(main.main([sys.argv[2], sys.argv[3]]))

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from fwtop.cli.recordings import report, sessions, stored
-from fwtop.cli.rules import apply
+from fwtop.cli.rules import apply, mitigation
 from fwtop.model.errors import FwtopError
 
 EVIL = "\x1b]0;owned\x07\x9b31m"
@@ -70,6 +70,48 @@ def test_a_readers_error_is_sanitised() -> None:
         stored.run_unprivileged(fail)
     assert str(caught.value).isprintable()
     assert caught.value.code == 1
+
+
+@as_root
+def test_a_reader_does_not_have_what_the_shell_left_open() -> None:
+    def read() -> str:
+        return os.read(roots.fileno(), 1).decode()
+
+    with open("/etc/shadow") as roots:
+        os.set_inheritable(roots.fileno(), True)
+        with pytest.raises(FwtopError, match="OSError"):
+            stored.run_unprivileged(read)
+
+
+@as_root
+def test_an_answer_that_is_nested_too_deeply_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stored, "_serve", lambda _, writing, __: answer(writing, b"[" * 100_000))
+    with pytest.raises(FwtopError, match="died without an answer"):
+        stored.run_unprivileged(dict)
+
+
+def answer(writing: int, text: bytes) -> None:
+    """Answer in the reader's place, in the child."""
+    with open(writing, "wb") as pipe:
+        pipe.write(text)
+    os._exit(0)
+
+
+def test_previews_of_a_console_that_was_taken_over_are_sanitised_or_none() -> None:
+    good = {
+        "attack_share": 0.5, "attack_pps": 1.0, "collateral_share": 0, "collateral_pps": 0, "total_pps": 2,
+        "examples": [EVIL], "warnings": [EVIL], "guess": False, "attack": EVIL, "attacks": [[EVIL, 0.5]],
+    }  # fmt: skip
+    previews = mitigation.read_previews(json.dumps([good]).encode(), 1)
+    assert previews is not None
+    assert mitigation.harm_line(previews[0]).isprintable()
+    assert all(text.isprintable() for text in (*previews[0].examples, *previews[0].warnings))
+    wrong: list[object] = [
+        {}, [], [good, good], [good | {"attack_pps": EVIL}], [good | {"total_pps": float("nan")}],
+        [good | {"total_pps": 10**400}], [good | {"attacks": [[EVIL, float("inf")]]}], [5], [{"attack": "x"}],
+    ]  # fmt: skip
+    assert {mitigation.read_previews(json.dumps(item).encode(), 1) for item in wrong} == {None}
+    assert mitigation.read_previews(b"[" * 100_000, 1) is None
 
 
 @as_root

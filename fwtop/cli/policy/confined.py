@@ -24,7 +24,7 @@ from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Kind, Rule
 from fwtop.model.text import safe_text
 from fwtop.sandbox.confine import confine
-from fwtop.sandbox.privileges import drop_privileges
+from fwtop.sandbox.privileges import close_inherited, drop_privileges
 from fwtop.sandbox.syscalls import Profile
 
 _CPU_SECONDS, _PATIENCE_SECONDS = 30, 60.0
@@ -105,6 +105,7 @@ def _confine() -> None:
         read_draft(_SAMPLE, "")
     mapped = int(read_text("/proc/self/statm").split()[0]) * resource.getpagesize()
     os.chdir("/")
+    close_inherited()
     drop_privileges()
     confine(Profile.DISSECTOR)
     for limit, value in (*_LIMITS, (resource.RLIMIT_AS, mapped + _MEMORY_BYTES)):

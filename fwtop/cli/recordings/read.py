@@ -14,7 +14,7 @@ from fwtop.dissect.supervisor import start_dissector
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
 from fwtop.sandbox.confine import confine
-from fwtop.sandbox.privileges import drop_privileges
+from fwtop.sandbox.privileges import close_inherited, drop_privileges
 from fwtop.sandbox.syscalls import Profile
 
 HELP = "Analyse a capture (pcap or pcapng, also gzipped): on the screen in a terminal, else as text or JSON."
@@ -56,6 +56,7 @@ def run(args: argparse.Namespace) -> int:
     dissector = start_dissector() if on_screen else None
     files = screen_files() if on_screen else ()
     exports = make_exports_directory() if on_screen else ()
+    close_inherited()
     drop_privileges()
     confine(Profile.READER, read=(args.geoip,), write=exports)
     with file:

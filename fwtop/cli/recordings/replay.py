@@ -18,7 +18,7 @@ from fwtop.model.errors import FwtopError
 from fwtop.model.traffic.snapshot import Snapshot
 from fwtop.render.observation import observation_json
 from fwtop.sandbox.confine import confine
-from fwtop.sandbox.privileges import drop_privileges
+from fwtop.sandbox.privileges import close_inherited, drop_privileges
 from fwtop.sandbox.syscalls import Profile
 from fwtop.store.reader import replay
 
@@ -48,6 +48,7 @@ def run(args: argparse.Namespace) -> int:
         import fwtop.console.playback.screens
     files = screen_files() if on_screen else ()
     exports = make_exports_directory() if on_screen else ()
+    close_inherited()
     drop_privileges()
     with _scratch() as scratch, session.located() as path:
         read, write = (path.parent.absolute(),), (scratch, *exports)

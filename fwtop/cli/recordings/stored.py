@@ -16,7 +16,7 @@ from fwtop.cli.files.trusted import open_file
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
 from fwtop.sandbox.confine import confine
-from fwtop.sandbox.privileges import drop_privileges
+from fwtop.sandbox.privileges import close_inherited, drop_privileges
 from fwtop.sandbox.syscalls import Profile
 from fwtop.store.directory import SESSION_DIRECTORY, find_session
 from fwtop.store.history_schema import FILE_NAME
@@ -129,7 +129,7 @@ def run_unprivileged(function: Callable[[], T], *, read: Iterable[Path] = ()) ->
         if "error" not in outcome:
             return cast(T, outcome["result"])
         text, code = safe_text(outcome["error"], limit=1000), outcome["code"]
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, RecursionError):
         raise FwtopError("the unprivileged reader died without an answer; nothing was changed") from None
     raise FwtopError(text, code if code in (1, 2, 3) else 1)
 
@@ -139,6 +139,7 @@ def _serve(function: Callable[[], object], writing: int, read: tuple[Path, ...])
     try:
         try:
             _leave_terminal()
+            close_inherited()
             drop_privileges()
             confine(Profile.READER, read=read, write=(Path(tempfile.gettempdir()),))
             outcome: dict[str, object] = {"result": function()}
