@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from statistics import fmean
 
 from fwtop.model.rule import ACTIVE_STATES, RuleStatus
 from fwtop.model.traffic.flow import STOPPED, Flow, flow_of
@@ -125,4 +124,6 @@ class History:
 
 
 def _mean(points: list[Clients]) -> Clients:
-    return Clients(fmean(point.handshakes for point in points), fmean(point.acknowledged for point in points))
+    handshakes = sum(point.handshakes for point in points)
+    acknowledged = sum(point.acknowledged for point in points)
+    return Clients(handshakes / len(points), acknowledged / len(points))
