@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import operator
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -175,9 +176,6 @@ def read_draft(text: str, name: str) -> Draft:
         _checked(source, _list_place(own), table, LIST_KEYS)
     mended = bool(_checked(source, "[monitor]", data.get("monitor", {}), MONITOR_KEYS).get("repair"))
     rules = tuple(replace(rule, mended=mended) for rule in _rules(source, data, tables))
-    twice = [rule for at, rule in enumerate(rules) if shape(rule) in map(shape, rules[:at])]
-    if twice:
-        raise source.wrong("", f"said twice: {twice[0].summary}")
     return Draft(rules, tables, float(thresholds.get("max_change", 1.0)))
 
 
@@ -197,19 +195,21 @@ def _lists(
     tables: Mapping[str, dict[str, Any]],
     entries: Callable[[dict[str, Any]], Sequence[Prefix]],
 ) -> Iterator[tuple[str, Sequence[Prefix]]]:
+    from fwtop.model.addresses.named_list import check_entries  # brings numpy
+
     for own, given in tables.items():
         where = _list_place(own)
         table = _checked(source, where, given, LIST_KEYS)
         try:
-            check_name(own)
             if len(own) > MAX_LIST_NAME or own.endswith(TRIAL):
                 raise FwtopError(f"a policy's lists have names of up to {MAX_LIST_NAME} characters")
-            found = entries({**table, "name": own})
+            found = entries({**table, "name": check_name(own)})
+            check_entries(found)
         except FwtopError as error:
             raise source.wrong(where, str(error).removesuffix("; nothing was changed")) from None
-        least, most = table.get("least", 0), table.get("most", len(found))
-        if not least <= len(found) <= most:
-            raise source.wrong(where, f"it has {len(found):,} entries, not {least:,} to {most:,}")
+        for key, is_kept in (("least", operator.ge), ("most", operator.le)):
+            if key in table and not is_kept(len(found), table[key]):
+                raise source.wrong(where, f"it holds {len(found):,}, but {key} = {table[key]}", key)
         yield own, found
 
 
@@ -228,6 +228,7 @@ def _entries(table: dict[str, Any], directory: Path) -> Sequence[Prefix]:
 
 
 def _rules(source: Source, data: dict[str, Any], lists: Mapping[str, object]) -> Iterator[Rule]:
+    said: set[str] = set()
     for section, keys in RULE_KEYS.items():
         tables = data.get(section, [])
         if not isinstance(tables, list):
@@ -246,7 +247,11 @@ def _rules(source: Source, data: dict[str, Any], lists: Mapping[str, object]) ->
                 raise source.wrong(where, said, key) from None
             for missing in (item for rule in made for item in rule.lists_used if item not in lists):
                 raise source.wrong(where, f"there is no [list.{missing}]")
-            yield from made
+            for rule in made:
+                if shape(rule) in said:
+                    raise source.wrong(where, f"said twice: {rule.summary}")
+                said.add(shape(rule))
+                yield rule
 
 
 def _block(table: dict[str, Any]) -> Rule:

@@ -44,7 +44,9 @@ def rule_of_wire(data: dict[str, Any], sources: Sequence[Prefix] = ()) -> Rule:
         _check_rule(rule)
     except FwtopError:
         raise
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
+    except KeyError as error:
+        raise FwtopError(f"not a rule: {safe_text(str(error.args[0]), limit=60)} is missing", 2) from None
+    except (ValueError, TypeError, AttributeError, OverflowError) as error:
         raise FwtopError(safe_text(f"not a rule: {type(error).__name__}: {error}"), 2) from None
     return replace(_sanitised(rule), id="")
 
