@@ -13,7 +13,7 @@ from fwtop.sandbox.privileges import drop_privileges
 
 HELP = (
     "Show the settings of the screen and the file each comes from: /etc/fwtop/screen.toml, or your own "
-    "~/.config/fwtop/screen.toml, which goes before it."
+    "~/.config/fwtop/screen.toml, which takes precedence."
 )
 EXAMPLE = "fwtop config --check ~/.config/fwtop/screen.toml"
 
@@ -24,7 +24,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument(
         "--show", action="store_true", help="print the effective settings as TOML (the default)"
     )
-    what.add_argument("--check", metavar="FILE", type=Path, help="name what is wrong in this file")
+    what.add_argument("--check", metavar="FILE", type=Path, help="report errors in this file")
     what.add_argument("--sample", action="store_true", help="print a documented file of all defaults")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
 

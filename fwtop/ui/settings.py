@@ -133,10 +133,10 @@ _PLAIN: dict[str, tuple[str, str, Check]] = {
         "send less to the terminal, as --slow does; auto: once the terminal can't keep up",
         _slow,
     ),
-    "first_tab": ("", "the tab that is open at the start", _one_of(*(tab.name for tab in TABS))),
+    "first_tab": ("", "the tab shown at the start", _one_of(*(tab.name for tab in TABS))),
     "graph_unit": ("", "what the history graph counts", _one_of(*GRAPH_UNITS)),
-    "frame_seconds": ("rates", "between two pictures; a slow screen has at least 1.0", _number(0.1, 10)),
-    "graph_seconds": ("rates", "that one column of the graph stands for", _graph_seconds),
+    "frame_seconds": ("rates", "between two frames; at least 1.0 on a slow screen", _number(0.1, 10)),
+    "graph_seconds": ("rates", "per column of the graph", _graph_seconds),
 }
 
 

@@ -11,14 +11,14 @@ from fwtop.ui.settings import Effective, Setting, Value, all_settings, written
 
 _WIDTH = 110
 _HEAD = """\
-# How the screen of fwtop looks and which keys it has. Copy this file to /etc/fwtop/screen.toml for everybody,
-# or to ~/.config/fwtop/screen.toml for yourself, which goes before it; remove the # before what you change,
-# and before the heading of its section. What stands here are the defaults. `fwtop config --check FILE` tells
-# what is wrong in a file, `fwtop config` what is in force. A mistake never keeps the screen from starting.
+# Appearance and keys of fwtop's screen. Copy this file to /etc/fwtop/screen.toml for everybody, or to
+# ~/.config/fwtop/screen.toml for yourself, which takes precedence. Uncomment what you change, and the heading
+# of its section; the values here are the defaults. `fwtop config --check FILE` reports errors in a file,
+# `fwtop config` shows the settings in force. An error never keeps the screen from starting.
 """
 _SECTIONS = {
-    "rates": "Seconds.",
-    "columns": "The columns of each list, in their order. Those that say what a row is always stay.",
+    "rates": "In seconds.",
+    "columns": "The columns of each list, in order. Columns that name a row are always shown.",
     "keys": 'Keys of each action: a character, or a name such as "F2", "Space", "Ctrl+X" or "Shift+Tab".',
 }
 
