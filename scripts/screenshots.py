@@ -37,13 +37,15 @@ SETTLED_SECONDS = 4.0  # after the attack is named, so that rates and shares are
 class Step:
     """Press `keys` (tmux's names), wait until the screen matches `until`, then take `picture` if named.
 
-    `stay` is how long the screen stays before that: figures settle, and a film's spectators read.
+    `stay` is how long the screen stays before that: figures settle, and a film's spectators read. `proposal`
+    is in the line of the proposal whose number is pressed instead of keys.
     """
 
     until: str
     keys: tuple[str, ...] = ()
     picture: str = ""
     stay: float = 0.0
+    proposal: str = ""
 
 
 @dataclass(frozen=True)
@@ -123,7 +125,7 @@ SHOTS = (
         36,
         (
             Step(r"resolver playbook", stay=SETTLED_SECONDS),
-            Step(r"Install", ("2",), "playbook-resolver-120x36", 2.0),
+            Step(r"Install", picture="playbook-resolver-120x36", stay=2.0, proposal="resolver playbook"),
         ),
     ),
     Shot(
@@ -190,6 +192,13 @@ class Terminal:
         for key in keys:
             self._tmux("send-keys", key)
 
+    def number_of(self, proposal: str) -> str:
+        """Return the number of the proposal with these words in its first line."""
+        found = re.search(rf"(?m)^\W*([1-9]) .*{re.escape(proposal)}", self.screen())
+        if found is None:
+            raise SystemExit(f"screenshots: no proposal {proposal!r}; the screen was:\n{self.screen()}")
+        return found[1]
+
     def screen(self, *, colours: bool = False) -> str:
         """Return what is on the screen."""
         return _with_styles(self._tmux("capture-pane", "-p", *(["-e", "-N"] if colours else [])))
@@ -248,7 +257,7 @@ def take(shot: Shot, wanted: set[str]) -> None:
     argv = ["bash", "-c", shot.script] if shot.script else module_argv("fwtop", "lab", shot.scenario)
     with Terminal(shot.columns, shot.rows, argv) as terminal:
         for step in shot.steps:
-            terminal.press(*step.keys)
+            terminal.press(*(terminal.number_of(step.proposal) if step.proposal else step.keys))
             terminal.wait(step.until, film)
             end = time.monotonic() + step.stay
             while time.monotonic() < end:
