@@ -228,7 +228,7 @@ def _entries(table: dict[str, Any], directory: Path) -> Sequence[Prefix]:
 
 
 def _rules(source: Source, data: dict[str, Any], lists: Mapping[str, object]) -> Iterator[Rule]:
-    said: set[str] = set()
+    shapes: set[str] = set()
     for section, keys in RULE_KEYS.items():
         tables = data.get(section, [])
         if not isinstance(tables, list):
@@ -248,9 +248,9 @@ def _rules(source: Source, data: dict[str, Any], lists: Mapping[str, object]) ->
             for missing in (item for rule in made for item in rule.lists_used if item not in lists):
                 raise source.wrong(where, f"there is no [list.{missing}]")
             for rule in made:
-                if shape(rule) in said:
+                if shape(rule) in shapes:
                     raise source.wrong(where, f"said twice: {rule.summary}")
-                said.add(shape(rule))
+                shapes.add(shape(rule))
                 yield rule
 
 
