@@ -241,10 +241,10 @@ def _rules(source: Source, data: dict[str, Any], lists: Mapping[str, object]) ->
                 for rule in made:
                     rule_of_wire(rule.to_dict())
             except FwtopError as error:
-                said = str(error).removesuffix("; nothing was changed")
-                option = _OPTION.match(said)
+                reason = str(error).removesuffix("; nothing was changed")
+                option = _OPTION.match(reason)
                 key = option[1].replace("-", "_") if option is not None else ""
-                raise source.wrong(where, said, key) from None
+                raise source.wrong(where, reason, key) from None
             for missing in (item for rule in made for item in rule.lists_used if item not in lists):
                 raise source.wrong(where, f"there is no [list.{missing}]")
             for rule in made:
