@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import string
+import struct
 from random import Random
 
 import pytest
@@ -225,3 +226,31 @@ def test_neighbours_look_for_services_by_two_protocols_at_once() -> None:
         sport = 5353 if port == 5353 else rng.randrange(32_768, 61_000)
         frames.append(datagram(rng.random() * 3, rng.choice(machines), (sport, port), data))
     assert judge(frames, seconds=3.0) == {}
+
+
+def calls(rng: Random, callers: int) -> list[Frame]:
+    """Voice calls for 4 s: RTP, 50 packets a second to a port each."""
+    frames = []
+    for caller in hosts(rng, callers):
+        ports = (rng.randrange(16_384, 32_768), rng.randrange(10_000, 20_000))
+        first, stream = rng.getrandbits(15), rng.randbytes(4)
+        for k in range(200):
+            head = struct.pack("!BBHI", 0x80, 8, first + k, 160 * k) + stream
+            frames.append(datagram((k + rng.random()) / 50, caller, ports, head + rng.randbytes(160)))
+    return frames
+
+
+def test_calls_are_no_flood_for_what_else_arrives() -> None:
+    rng = Random(9)
+    client, head = hosts(rng, 1)[0], rng.randbytes(24)
+    storage = [datagram(k / 100, client, (800, 2049), head + rng.randbytes(900)) for k in range(400)]
+    assert judge([*calls(rng, 24), *storage]) == {}
+    frames = [*calls(rng, 12), *calls(rng, 12), *storage]
+    flood = [
+        datagram(rng.random() * 4, bot, (4000, rng.randrange(1024, 65_536)), rng.randbytes(400))
+        for bot in hosts(rng, 40) * 150
+    ]
+    found = judge([*frames, *flood])
+    assert set(found) == {"udp_flood"}
+    whole = len(frames) + len(flood)
+    assert len(flood) / whole <= found["udp_flood"].share < (len(flood) + len(storage) + 1) / whole  # no call

@@ -47,7 +47,11 @@ def _join(context: AnalysisContext, groups: list[Group], rows: Rows) -> Group:
 
 @cut(Proof.VOLUME, join=_join)
 def datagrams(context: AnalysisContext) -> Iterator[Group]:
-    """UDP packets by the most common destination ports, and the rest; without what is settled as ordinary."""
+    """UDP packets by the most common destination ports, and the rest; without what is settled as ordinary.
+
+    Of the rest, flows whose packets carry a counter at one place are a group of their own: what arrives
+    beside calls must not make these look like a flood, and they must not hide one.
+    """
     packets = context.traffic.packets
     pool = context.udp & context.unclaimed & ~context.benign
     rows = context.traffic.rows(pool)
@@ -58,7 +62,11 @@ def datagrams(context: AnalysisContext) -> Iterator[Group]:
     heavy = [int(port) for port in ports[:_GROUPS]]
     for port in heavy:
         yield _group(context, context.features(pool & (packets.dport == port)))
-    yield _group(context, context.features(pool & ~among(packets.dport, heavy) if heavy else rows))
+    rest = context.traffic.rows(pool & ~among(packets.dport, heavy)) if heavy else rows
+    for counted in conversations.streams(context.traffic, rest)[:_GROUPS]:
+        yield _group(context, context.features(counted))
+        rest = rest[~among(rest, counted)]
+    yield _group(context, context.features(rest))
 
 
 def _group(context: AnalysisContext, features: Features) -> Group:

@@ -8,18 +8,24 @@ RFC 9147 4 (DTLS), OpenVPN's packet id.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import numpy as np
+from numpy.typing import NDArray
 
 from fwtop.analysis.parsers import quic, reports
 from fwtop.analysis.parsers.services import COLLECTORS
-from fwtop.analysis.window.counting import among, distinct_values
+from fwtop.analysis.window.counting import among, distinct_values, in_order
 from fwtop.analysis.window.features import Features
 from fwtop.analysis.window.traffic import Rows, Traffic, distinct_texts, flow_key, payload
-from fwtop.model.traffic.packets import Mask
+from fwtop.model.traffic.packets import U8, Mask
 
 _ROWS = 2_048
 _WIDTH = 20
 _STEPS = 50  # random bytes increase that often once in 2^50
+_RISING = 0.95  # of the steps of a counter: packets overtake each other
+_STREAMS, _STREAM_STEPS = 128, 31  # flows that are judged, and of each; random bytes pass once in 10^6
 _FORMS = ((">u2", "i2"), ("<u2", "i2"), (">u4", "i4"), ("<u4", "i4"))
 
 
@@ -29,20 +35,64 @@ def counts_up(traffic: Traffic, rows: Rows) -> bool:
     rows = rows[middle : middle + _ROWS]
     key = traffic.flow_key[rows]
     order = np.lexsort((traffic.packets.time_ns[rows], key))
-    rows, key = rows[order], key[order]
-    matrix, length = payload(traffic.packets, rows, _WIDTH)
-    pairs = np.flatnonzero((key[1:] == key[:-1]) & (length[1:] >= _WIDTH) & (length[:-1] >= _WIDTH))
+    matrix, pairs = _pairs(traffic, rows[order], key[order])
     if len(pairs) < _STEPS or len(pairs) < 0.5 * len(rows):
         return False
+    return any(rises.mean() > _RISING for rises in _rises(matrix, pairs))
+
+
+def streams(traffic: Traffic, rows: Rows) -> list[Rows]:
+    """Return those of the rows whose flow counts, in groups by the place of the counter, the largest first.
+
+    Each protocol has a place of its own. Judged are the first packets of the longest flows.
+    """
+    flow = traffic.flow_id[rows]
+    packets = np.bincount(flow)
+    longest = np.flatnonzero(packets > _STREAM_STEPS)
+    longest = longest[np.argsort(-packets[longest], kind="stable")[:_STREAMS]]
+    if not len(longest):
+        return []
+    number = np.full(len(packets), len(longest))
+    number[longest] = np.arange(len(longest))
+    first = _first_of_each(number[flow], len(longest))
+    matrix, pairs = _pairs(traffic, rows[first], flow[first])
+    of = number[flow[first[pairs]]]
+    counting = np.array(
+        [
+            np.bincount(of[up], minlength=len(longest)) > _RISING * _STREAM_STEPS
+            for up in _rises(matrix, pairs)
+        ]
+    )
+    found = []
+    while (size := (counting * packets[longest]).sum(1)).any():
+        mine = counting[size.argmax()].copy()
+        counting[:, mine] = False
+        found.append(rows[among(flow, longest[mine])])
+    return found
+
+
+def _first_of_each(number: Rows, flows: int) -> Rows:
+    """Return where the first packets of the flows with these numbers are, those of a flow together."""
+    order = in_order(number)
+    begin = np.searchsorted(number[order], np.arange(flows))
+    return np.asarray(order[(begin[:, None] + np.arange(_STREAM_STEPS + 1)).ravel()])
+
+
+def _pairs(traffic: Traffic, rows: Rows, key: NDArray[Any]) -> tuple[U8, Rows]:
+    """Return the payloads of rows in order of flow and time, and which are followed by one of their flow."""
+    matrix, length = payload(traffic.packets, rows, _WIDTH)
+    followed = (key[1:] == key[:-1]) & (length[1:] >= _WIDTH) & (length[:-1] >= _WIDTH)
+    return matrix, np.flatnonzero(followed)
+
+
+def _rises(matrix: U8, pairs: Rows) -> Iterator[Mask]:
+    """Yield for each place and form of a counter which pairs increase."""
     for form, signed in _FORMS:
         size = int(form[-1])
         for at in range(_WIDTH - size + 1):
             value = np.ascontiguousarray(matrix[:, at : at + size]).view(form).reshape(-1)
             value = value.astype(f"u{size}")
-            step = (value[pairs + 1] - value[pairs]).view(signed)
-            if (step > 0).mean() > 0.95:
-                return True
-    return False
+            yield (value[pairs + 1] - value[pairs]).view(signed) > 0
 
 
 _CONVERSATION_PACKETS, _CONVERSATION_SIZES = 16, 4  # of a flow that is a conversation, at least
