@@ -204,4 +204,5 @@ def make_context(
         clock=window.clock,
         sockets=window.sockets,
         held_memory=held_memory or HeldMemory(),
+        dropped=window.dropped,
     )

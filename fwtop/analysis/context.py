@@ -91,6 +91,7 @@ class AnalysisContext:
     notes: dict[str, Any] = field(default_factory=dict)  # what several cuts or proposals ask of one window
     explains: bool = False  # weigh also what can't be an attack, for `fwtop read --explain`
     explained: list[Explained] = field(default_factory=list)  # the groups, if `explains`
+    dropped: PacketBatch = field(default_factory=PacketBatch.empty)  # live: samples of what was dropped
 
     @cached_property
     def tcp(self) -> TcpView:

@@ -56,6 +56,20 @@ def test_esp_of_peers_counts_up_and_that_of_a_flood_does_not() -> None:
     assert set(judge(flood)) == {"esp_flood"}
 
 
+def test_esp_of_two_networks_behind_one_address_is_two_associations() -> None:
+    rng = Random(12)
+    gateway = hosts(rng, 1)[0]
+    frames = [
+        (
+            i * 0.002 + rng.random() * 0.002,
+            ethernet(ip(gateway, HOST, 50, struct.pack("!II", spi, first + i) + rng.randbytes(size), ttl=55)),
+        )
+        for spi, first, size in ((7, 500, 92), (8, 90_000, 1400))
+        for i in range(1_500)
+    ]
+    assert judge(frames) == {}
+
+
 def test_a_capture_that_is_a_thin_sample_of_web_traffic_shows_no_flood() -> None:
     rng = Random(13)
     frames = visitors(rng, 4_000)

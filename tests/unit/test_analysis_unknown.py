@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 from analysis_factory import make_batch, make_frames, make_tables, make_window
 
 from fwtop.analysis.advisor import Advisor
@@ -48,7 +49,24 @@ def test_a_few_refused_packets_a_second_are_every_day() -> None:
     assert judged([few], DropCount("netfilter", "NETFILTER_DROP", 6_000)).attacks == ()
 
 
-def test_more_than_ever_before_is_a_flood_though_it_is_delivered() -> None:
+def test_packets_of_a_protocol_that_nothing_here_handles_are_no_tunnels() -> None:
+    few = {**TUNNEL, "count": 300}  # 600 a second
+    gre = {"protocol": 47, "src": "1", "payload": "random_any", "count": 300}
+    window = make_window(
+        make_batch(make_frames([VISITORS, few, gre], SECONDS), weight=WEIGHT), SECONDS, live=True
+    )
+    assert not Advisor().judge(window, make_tables(window)).attacks
+    samples = window.arrived.select(window.arrived.protocol == 98)
+    samples = replace(samples, reason=np.full(len(samples), 5, np.uint16))
+    drop = DropCount("ip", "IP_NOPROTO", 3_000, code=5)
+    window = replace(window, dropped=samples, counters=replace(window.counters, drops=(drop,)))
+    (attack,) = Advisor().judge(window, make_tables(window)).attacks
+    assert attack.kind == "ip_protocol_flood"
+    assert "nothing on this host handles them" in attack.evidence
+
+
+def quiet_advisor() -> Advisor:
+    """An advisor that has watched visitors for 20 s."""
     advisor = Advisor()
     batch = make_batch(make_frames([{**VISITORS, "count": 300}], 20.0))
     first = int(batch.time_ns.min())
@@ -57,6 +75,19 @@ def test_more_than_ever_before_is_a_flood_though_it_is_delivered() -> None:
         window = make_window(batch.select(inside), 2.0, live=True, started=float(end - 2))
         assert not advisor.judge(window, make_tables(window)).attacks
     assert advisor.baseline.ready
-    (attack,) = judged([VISITORS, TUNNEL], advisor=advisor).attacks
+    return advisor
+
+
+def test_more_than_ever_before_is_a_flood_though_it_is_delivered() -> None:
+    (attack,) = judged([VISITORS, TUNNEL], advisor=quiet_advisor()).attacks
     assert attack.kind == "unknown_flood"
     assert any("normally up to" in sentence for sentence in attack.evidence)
+
+
+def test_a_surge_counts_by_its_busiest_second() -> None:
+    advisor = quiet_advisor()
+    visitors, surge = make_frames([VISITORS], SECONDS), make_frames([{**TUNNEL, "count": 1000}], 1.0)
+    last = [(at + SECONDS - 1, frame) for at, frame in surge]  # 10,000 packets in the last second
+    window = make_window(make_batch(sorted([*visitors, *last]), weight=WEIGHT), SECONDS, live=True)
+    (attack,) = advisor.judge(window, make_tables(window)).attacks
+    assert attack.kind == "unknown_flood"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from fwtop.analysis.engine.group import Group, feature
-from fwtop.analysis.window import conversations
 from fwtop.model.rule import Match
 
 _ALL = 0.98  # of the packets have a value: a rule may ask for it
@@ -118,12 +117,6 @@ def flow_singles(group: Group) -> float:
 def live(group: Group) -> float:
     """Whether the window was observed live, so that rates mean something; a capture may be cut or thinned."""
     return group.context.traffic.live
-
-
-@feature("yes or no")
-def counted(group: Group) -> float:
-    """Whether the payloads of each flow carry a counter, as tunnels, streams and measurements do."""
-    return conversations.counts_up(group.context.traffic, group.packets.rows)
 
 
 def of_protocol(group: Group, *, flags: tuple[int, int] | None = None) -> Match:

@@ -25,12 +25,14 @@ from fwtop.analysis.window.traffic import (
     payload,
 )
 from fwtop.model.rule import Match
-from fwtop.model.traffic.packets import Mask
+from fwtop.model.traffic.packets import U32, U64, Mask
 
 # IPv6 extension headers, EIGRP, OSPF, PIM, VRRP: control traffic of a network
 _HOUSEKEEPING = (0, 59, 88, 89, 103, 112)
 _NEIGHBOURS = 20
 _MANY = 20  # protocols at once: no network uses that many
+_DOZEN, _RISING = 12, 0.95  # numbers drawn at random rise as often once in 4,000; packets overtake each other
+_NO_PROTOCOL = "IP_NOPROTO"  # reason of a drop (include/net/dropreason-core.h)
 _NAMES = {
     0: "echo reply",
     3: "destination unreachable",
@@ -157,6 +159,20 @@ def discovery(group: Group) -> float:
     return group.notes["version"] != "" and icmp.is_discovery(group.packets.top("icmp_type").value)
 
 
+@feature("share")
+def refused(group: Group) -> float:
+    """Part that this host drops because nothing here handles the IP protocol: no end of a tunnel is here."""
+    context, packets = group.context, group.context.traffic.packets
+    protocols = distinct_values(packets.protocol[group.packets.rows])
+    count = 0.0
+    for drop in context.counters.drops:
+        if drop.reason == _NO_PROTOCOL and drop.code is not None:
+            rows = context.dropped.reason == drop.code
+            whole, mine = context.dropped.weight[rows], np.isin(context.dropped.protocol[rows], protocols)
+            count += drop.packets * float(whole[mine].sum()) / max(float(whole.sum()), 1e-9)
+    return min(1.0, count / group.packets.packets)
+
+
 def match_icmp(group: Group) -> Match:
     """Match the protocol and the type that nearly all have."""
     protocol, top = group.packets.top("protocol"), group.packets.top("icmp_type")
@@ -186,10 +202,25 @@ def inner_repeats(group: Group) -> float:
 @feature("SPIs")
 def associations_a_source(group: Group) -> float:
     """ESP security parameter indexes of each source; a peer uses one each way, two while rekeying."""
-    matrix, _ = payload(group.context.traffic.packets, group.packets.rows, 4)
-    spi = np.ascontiguousarray(matrix).view(">u4").reshape(-1).astype(np.uint64)
-    pairs = distinct_values(mix(group.context.traffic.source_key[group.packets.rows], spi))
-    return len(pairs) / group.packets.sources
+    association, _ = _associations(group)
+    return len(distinct_values(association)) / group.packets.sources
+
+
+@feature("yes or no")
+def counted(group: Group) -> float:
+    """Whether the sequence numbers of each security association rise (RFC 4303 2.2), of a dozen or more."""
+    association, number = _associations(group)
+    order = np.lexsort((group.context.traffic.packets.time_ns[group.packets.rows], association))
+    same = association[order][1:] == association[order][:-1]
+    rises = np.diff(number[order].astype(np.int64))[same] > 0
+    return len(rises) >= _DOZEN and float(rises.mean()) > _RISING
+
+
+def _associations(group: Group) -> tuple[U64, U32]:
+    """Return the security association and the sequence number of each ESP packet."""
+    traffic, rows = group.context.traffic, group.packets.rows
+    words = np.ascontiguousarray(payload(traffic.packets, rows, 8)[0]).view(">u4")
+    return mix(traffic.source_key[rows], words[:, 0].astype(np.uint64)), words[:, 1].astype(np.uint32)
 
 
 def different_spis(group: Group) -> list[str]:

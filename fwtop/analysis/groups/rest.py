@@ -51,14 +51,14 @@ def scattered(group: Group) -> float:
 
 @feature("times")
 def over_everything(group: Group) -> float:
-    """Rate against all that is normal, times the configured factor, and a flood's rate on top."""
-    context = group.context
+    """Rate of the busiest second against all that is normal, times the configured factor, and a flood's."""
+    context, pps = group.context, group.packets.peak_pps
     baseline, flood_pps = context.baseline, _SURGE * context.config.flood_pps
-    if not baseline.ready or not context.traffic.live or group.packets.pps < flood_pps:
+    if not baseline.ready or not context.traffic.live or pps < flood_pps:
         return 0.0
     usual = _usual(context)
     group.notes["usually"] = usual
-    return group.packets.pps / (context.config.baseline_factor * usual + flood_pps)
+    return pps / (context.config.baseline_factor * usual + flood_pps)
 
 
 @feature("share")
@@ -75,7 +75,7 @@ def rejected(group: Group) -> float:
 def surge(group: Group) -> list[str]:
     """Write what is unusual: the rate, or that nearly all is rejected."""
     if group[over_everything] > 1:
-        return [f"{count(group.packets.pps)} packets/s, normally up to {count(group.notes['usually'])}"]
+        return [f"{count(group.packets.peak_pps)} packets/s, normally up to {count(group.notes['usually'])}"]
     share = group[rejected]
     return [f"{percent(share)} of the arriving packets are rejected by this host"] if share > _REFUSED else []
 

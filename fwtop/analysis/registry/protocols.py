@@ -8,7 +8,6 @@ from fwtop.analysis.groups.fragments import (
     whole_datagrams,
 )
 from fwtop.analysis.groups.measures import (
-    counted,
     lengths,
     mean_length,
     pace,
@@ -21,6 +20,7 @@ from fwtop.analysis.groups.measures import (
 )
 from fwtop.analysis.groups.protocols import (
     associations_a_source,
+    counted,
     different_spis,
     discovery,
     echo_replies,
@@ -32,6 +32,7 @@ from fwtop.analysis.groups.protocols import (
     match_icmp,
     match_ip_protocol,
     rare_protocols,
+    refused,
     same_type,
 )
 
@@ -41,6 +42,7 @@ _TUNNEL = (
     at_most(per_source, 20_000),
     at_least(lengths, 11),
     at_most(same_length, 0.8),
+    at_most(refused, 0.5),
 )  # a few peers with packets of many sizes at a moderate rate
 _UNLIKE_A_TUNNEL = (Says(sources, 2, -1.5, 10, 0.0), Says(rate, 50, -2.0, 500, 0.0))
 _ICMP = (
@@ -61,7 +63,10 @@ PROTOCOLS = (
     Hypothesis("tunnel between networks (GRE)", gre_packets, CERTAIN, needs=_TUNNEL),
     Hypothesis(
         "tunnel with one kind of inner traffic (GRE)", gre_packets, CERTAIN,  # a backup, a ping
-        needs=(at_most(sources, 9), at_most(per_source, 20_000), at_least(inner_repeats, 0.8)),
+        needs=(
+            at_most(sources, 9), at_most(per_source, 20_000), at_least(inner_repeats, 0.8),
+            at_most(refused, 0.5),
+        ),
     ),
     Hypothesis(
         "ESP flood", esp_packets, 2.6,
@@ -76,7 +81,7 @@ PROTOCOLS = (
     Hypothesis("tunnel between networks (ESP)", esp_packets, CERTAIN, needs=_TUNNEL),
     Hypothesis(
         "IPsec between peers", esp_packets, CERTAIN,  # sequence numbers rise (RFC 4303 2.2)
-        needs=(at_most(associations_a_source, 4), is_so(counted)),
+        needs=(at_most(associations_a_source, 4), is_so(counted), at_most(refused, 0.5)),
     ),
     Hypothesis(
         "IGMP flood", igmp_packets, 0.0,
@@ -98,6 +103,7 @@ PROTOCOLS = (
         title="Flood of {what}",
         needs=(_ENOUGH,),
         lead="{amount:packets of {what}} from {senders}, mean length {mean_length:.0f} bytes",
+        evidence=(above(refused, 0.5, 2.0, "nothing on this host handles them"),),
         match=match_ip_protocol,
         stopped_by="dropping the protocols that this host doesn't serve",
     ),

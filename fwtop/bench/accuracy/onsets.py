@@ -1,7 +1,8 @@
 """How soon an attack is named that begins beside ordinary traffic, by how far the rate rises above normal.
 
 The live window holds three seconds: at first hardly a packet of it is the attack's. What counts here is how
-much of the attack must have arrived; the console judges twice a second at most.
+much of the attack must have arrived; the console judges twice a second at most. IP protocols that the
+ordinary traffic doesn't use are dropped, as a kernel drops what nothing handles.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from fwtop.analysis.history.baseline import Baseline, class_rates
 from fwtop.bench.corpus.arrivals import Arrivals, Frames
 from fwtop.bench.corpus.copies import copies
 from fwtop.bench.corpus.profiles import ORDINARY, Method, methods
-from fwtop.model.traffic.counters import Counters
+from fwtop.model.traffic.counters import Counters, DropCount
 from fwtop.model.traffic.packets import Hook, PacketBatch
 from fwtop.model.traffic.window import Window
 from fwtop.parse.packets import parse_packets
@@ -28,6 +29,10 @@ PATIENCE = 6.0  # seconds; an attack that isn't named by then isn't named
 _WINDOW, _STEP = 3.0, 0.1  # seconds
 _USUAL_PPS, _ONE_IN = 1_500.0, 4.0
 _LEARNED = 4  # windows of ordinary traffic
+_HANDLED = (1, 2, 6, 17, 58)  # ICMP, IGMP, TCP, UDP and ICMPv6: every kernel has them
+_DROPPED = DropCount(
+    "ip", "IP_NOPROTO", 0, code=1
+)  # any number will do for the reason: the samples have it, too
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +72,7 @@ def _seconds_to_name(method: Method, times: int, rng: random.Random) -> float:
         baseline.keep_rows(packets)
     every = _batch(Frames.joined([ordinary(_WINDOW + PATIENCE), _attack(method, times, rng, numbers)]))
     for step in range(1, round(PATIENCE / _STEP) + 1):
-        if _is_named(method, _window(every, step * _STEP), baseline):
+        if _is_named(method, _window(every, step * _STEP, baseline), baseline):
             return step * _STEP
     return PATIENCE
 
@@ -99,16 +104,22 @@ def _batch(frames: Frames) -> PacketBatch:
     )
 
 
-def _window(every: PacketBatch, since: float) -> Window:
+def _window(every: PacketBatch, since: float, baseline: Baseline) -> Window:
     """Return the live window that ends so many seconds after the attack's beginning."""
     first, last = np.searchsorted(every.time_ns, [since * 1e9, (since + _WINDOW) * 1e9])
     packets = every.select(slice(first, last))
-    nothing = PacketBatch.empty(packets.data.shape[1])
+    handled = np.isin(packets.protocol, (*_HANDLED, *np.unique(baseline.rows.protocol)))
+    dropped = packets.select(~handled & (packets.family != 0))
+    dropped = replace(dropped, reason=np.full(len(dropped), _DROPPED.code, np.uint16))
     weight = packets.weight
     counters = Counters(
-        _WINDOW, round(float(weight.sum())), round(float(weight @ packets.length)), one_in=_ONE_IN
+        _WINDOW,
+        round(float(weight.sum())),
+        round(float(weight @ packets.length)),
+        drops=(replace(_DROPPED, packets=round(float(dropped.weight.sum()))),),
+        one_in=_ONE_IN,
     )
-    return Window(since, _WINDOW, packets, nothing, nothing, counters, live=True)
+    return Window(since, _WINDOW, packets, dropped, PacketBatch.empty(), counters, live=True)
 
 
 def _is_named(method: Method, window: Window, baseline: Baseline) -> bool:
