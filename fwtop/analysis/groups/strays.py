@@ -27,6 +27,7 @@ from fwtop.render.numbers import percent
 
 _ALONE = 0.9  # of the packets are alone in their flow; fewer if a capture only truncates connections
 _ALL_ALONE, _SEEN = 0.98, 1_000  # in a sample as dense and large as that, no connections look like it
+_NO_DATA, _HARDLY_OPENED = 0.05, 0.05  # shares: of packets with data; of the connections that there must be
 _FULL = 1_300  # bytes of an IP packet: full-sized ones are uploads
 _TIRELESS = 10  # data packets on one connection without acknowledging any answer
 _FLOWS = 1
@@ -111,13 +112,16 @@ def unlike_hosts(group: Group) -> float:
     """Whether the sources send each packet in another flow, more of these than hosts have connections.
 
     Large proxies keep as many connections open. Theirs show more than one packet each, unless the sample is
-    thin, and carry timestamps. If hardly two packets of a dense sample share a flow, nothing is connected.
+    thin, and carry timestamps. If hardly two packets of a dense sample share a flow, nothing is connected;
+    nor in a thin one if they carry no data, and so few connections are opened that all would have to be idle.
     """
     context, features = group.context, group.packets
     if not context.traffic.live:
         return features.flow_singles > _ALONE
     bare = float((header_words(context.traffic, features.rows) == BARE).mean())
-    if not context.sparse and bare > _ALONE and features.flow_singles > _ALL_ALONE and features.n >= _SEEN:
+    idle = group.notes["with_data"] < _NO_DATA and group[connections_opened] < _HARDLY_OPENED
+    dense = not context.sparse or idle
+    if dense and bare > _ALONE and features.flow_singles > _ALL_ALONE and features.n >= _SEEN:
         return True
     thick = not context.sparse or bare > _ALONE
     return thick and features.pps_per_source > context.config.flood_pps

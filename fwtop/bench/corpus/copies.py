@@ -33,6 +33,7 @@ _WIRE = Wire(bytes.fromhex("020000000001"), bytes.fromhex("020000000002"))
 _OCTETS = np.array(PUBLIC_OCTETS, np.uint8)
 _PUBLIC_6 = np.array([[0x24, 0], [0x26, 0], [0x26, 7], [0x2A, 0], [0x2A, 1], [0x2A, 2]], np.uint8)
 _NEIGHBOURS = 4  # attacking hosts of one network
+_PROVIDERS_6 = 2_000  # whose customers nearly all hosts with IPv6 are: a /32 each
 Bytes = NDArray[np.uint8]
 
 
@@ -170,6 +171,8 @@ def _hosts(pool: Pool, family: int, rng: np.random.Generator) -> tuple[Bytes, By
     drawn = _public(networks, family, rng)
     if family == 4:
         drawn[:, 0] = rng.choice(np.array(LIVED_IN, np.uint8), size=networks)
+    else:
+        drawn[:, :4] = drawn[rng.integers(min(networks, _PROVIDERS_6), size=networks), :4]
     every = drawn[place]
     every[:, -1] = rng.integers(1, 255, size=pool.count)
     if family == 6:

@@ -24,7 +24,7 @@ _RATED = ("syn_flood", "ack_flood", "rst_flood", "fin_flood", "udp_flood", "icmp
 _REFLECTORS = 20  # fewer sources are victims in whose name reflectors are asked
 _ALSO = {"port_scan": ("syn_flood",)}  # at the rate of a flood
 _STATE = {"conntrack_exhaustion"}  # kinds that packets alone don't show
-_MANY = 5.0  # decimal logarithm of the largest number of real sources
+_MANY = 6.0  # decimal logarithm of the largest number of real sources
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +144,7 @@ def _varied(vector: Vector, rng: Random) -> Vector:
     vector = replace(vector, active=(0.0, 1.0))
     meaningful = any(word in vector.kind for word in _FORGING) or bool(vector.source.prefixes)
     if meaningful and vector.source.count >= _REFLECTORS:
-        vector = replace(vector, source=_real(rng, least=1.5, most=4.0))
+        vector = replace(vector, source=_real(rng, least=1.5, most=_MANY))
     if not meaningful and vector.kind in _RATED and rng.random() < 0.5:
         vector = replace(vector, source=_real(rng, least=0.0, most=_MANY), ttl_random=False)
     fixed = vector.dport.ports and vector.dport.ports[0]
