@@ -103,6 +103,7 @@ TABLES = (
     Table(
         "night", "judgement", "attacks while nobody is there: what automatic rules stop, and how clients fare"
     ),
+    Table("hour", "judgement", "false alarms on a host that real programs use for an hour"),
     Table(
         "day",
         "judgement",

@@ -7,24 +7,20 @@ networks of their own, and the address that reflected answers go to.
 
 from __future__ import annotations
 
-import os
 import random
 import shutil
 import socket
 import struct
-import subprocess
-import tempfile
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from types import TracebackType
 
 from fwtop.bench.dns_clients import ClientAnswers, ask_names
+from fwtop.bench.two_hosts import TwoHosts
 from fwtop.kernel.namespaces import inside
 from fwtop.lab import namespaces
-from fwtop.lab.network import ATTACKER_INTERFACE, GATEWAY_4, VICTIM_4, VICTIM_INTERFACE
+from fwtop.lab.network import GATEWAY_4, VICTIM_4
 from fwtop.model.errors import FwtopError
 from fwtop.model.traffic.dns import wire_name
 
@@ -76,69 +72,18 @@ _KNOWS = """auth-zone:
 """
 
 
-class ResolverLab:
+class ResolverLab(TwoHosts):
     """The namespaces, daemons and addresses, for the duration of the `with` block."""
 
     def __init__(self) -> None:
-        self.victim, self.attacker = (namespaces.name(role, os.getpid()) for role in namespaces.ROLES)
-        self._lock = -1
-        self._daemons: list[subprocess.Popen[bytes]] = []
-        self._directory = ""
+        super().__init__((*CLIENTS, TARGET, _SILENT))
 
-    def __enter__(self) -> ResolverLab:
-        """Set everything up; on failure, take it all down again."""
-        if os.geteuid() != 0:
-            raise FwtopError("the lab needs root to make namespaces; nothing was started; use sudo", 3)
+    def _require(self) -> None:
         if shutil.which("unbound") is None:
             raise FwtopError("unbound is not installed; nothing was started: apt-get install unbound", 3)
-        namespaces.remove_stale()
-        self._lock = namespaces.hold_lock(os.getpid())
-        self._directory = tempfile.mkdtemp(prefix="fwtop-lab-")
-        try:
-            self._cable()
-            self._serve()
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Take everything down."""
-        self.close()
-
-    def close(self) -> None:
-        """End the daemons and remove the namespaces; idempotent."""
-        for daemon in self._daemons:
-            daemon.terminate()
-            daemon.wait()
-        self._daemons.clear()
-        if self._lock >= 0:
-            namespaces.remove([self.victim, self.attacker])
-            namespaces.release_lock(os.getpid(), self._lock)
-            shutil.rmtree(self._directory, ignore_errors=True)
-            self._lock = -1
-
-    def _cable(self) -> None:
-        run = namespaces.run
-        for name in (self.victim, self.attacker):
-            run("ip", "netns", "add", name)
-            run("ip", "-n", name, "link", "set", "lo", "up")
-        far = ("peer", "name", ATTACKER_INTERFACE, "netns", self.attacker)
-        run("ip", "-n", self.victim, "link", "add", VICTIM_INTERFACE, "type", "veth", *far)
-        for name, interface, address in (
-            (self.victim, VICTIM_INTERFACE, VICTIM_4),
-            (self.attacker, ATTACKER_INTERFACE, GATEWAY_4),
-        ):
-            run("ip", "-n", name, "address", "add", f"{address}/24", "dev", interface)
-            run("ip", "-n", name, "link", "set", interface, "up")
-        run("ip", "-n", self.victim, "route", "add", "default", "via", GATEWAY_4)
-        addresses = "".join(f"address add {address}/32 dev lo\n" for address in (*CLIENTS, TARGET, _SILENT))
-        run("ip", "-n", self.attacker, "-batch", "-", text=addresses)
-        run("ip", "netns", "exec", self.attacker, "nft", "-f", "-", text=_COUNTER)
 
     def _serve(self) -> None:
+        namespaces.run("ip", "netns", "exec", self.attacker, "nft", "-f", "-", text=_COUNTER)
         zone = [
             "$ORIGIN example.",
             "$TTL 1",
@@ -148,16 +93,15 @@ class ResolverLab:
         ]
         zone += [f"{name}. A 192.0.2.{number % 250}" for number, name in enumerate(NAMES)]
         zone += [f'{BIG}. TXT "{number:02d}{"x" * 240}"' for number in range(12)]
-        Path(self._directory, "example.zone").write_text("\n".join(zone) + "\n", encoding="ascii")
+        (self.folder / "example.zone").write_text("\n".join(zone) + "\n", encoding="ascii")
         for netns, address, zones in (
             (self.attacker, GATEWAY_4, _KNOWS),
             (self.victim, VICTIM_4, _RESOLVES),
         ):
-            config = Path(self._directory, f"{address}.conf")
-            server = _SERVER.format(address=address, directory=self._directory)
+            config = self.folder / f"{address}.conf"
+            server = _SERVER.format(address=address, directory=self.folder)
             config.write_text(server + zones, encoding="ascii")
-            words = ["ip", "netns", "exec", netns, "unbound", "-d", "-c", str(config)]
-            self._daemons.append(subprocess.Popen(words, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
+            self._daemon(netns, "unbound", "-d", "-c", str(config))
             self._wait_for(address)
 
     def _wait_for(self, address: str) -> None:

@@ -19,6 +19,7 @@ from typing import Any
 
 from fwtop.bench.accuracy.trials import Trial
 from fwtop.bench.programs import Program, fwtop_argv, run_fwtop
+from fwtop.bench.two_hosts import TwoHosts
 from fwtop.lab import scenario
 from fwtop.lab.namespaces import run as run_tool
 from fwtop.lab.run import Lab
@@ -126,7 +127,7 @@ def _quiet(lab: Lab, phase: str, seconds: float) -> Usual:
     return {work: now.get(key, 0) - sent.get(key, 0) for work, key in keys.items()}
 
 
-def forget_session(lab: Lab) -> None:
+def forget_session(lab: Lab | TwoHosts) -> None:
     """Delete the victim's recorded session, which would clutter the list of sessions."""
     answer = json.loads(run_fwtop("sessions", "--json"))
     for session in answer["sessions"]:

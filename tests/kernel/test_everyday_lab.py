@@ -1,0 +1,22 @@
+"""Real programs that use a host: its servers serve, and what they are asked succeeds."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+from fwtop.bench.everyday import SERVERS, USES, EverydayLab
+
+pytestmark = pytest.mark.kernel
+
+
+def test_every_server_that_is_installed_serves_its_uses() -> None:
+    with EverydayLab(1) as lab:
+        served = {one.port for one in SERVERS if shutil.which(one.command.split()[0])}
+        assert served <= lab.ports
+        for use in USES:
+            if use.program == "curl":
+                argv = lab.filled(use.command).split()
+                assert lab.start(lab.victim if use.own else lab.attacker, *argv).wait(timeout=20) == 0
+    assert not lab.folder.exists()
