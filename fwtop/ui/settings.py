@@ -289,8 +289,9 @@ def _meet(name: str, other: str) -> bool:
     return bool(_tabs(name) & _tabs(other))
 
 
-def _tabs(name: str) -> set[str]:
-    return {str(getattr(row, "tab", "")) for row in KEYS if setting_name(row) == name}
+@functools.cache
+def _tabs(name: str) -> frozenset[str]:
+    return frozenset(str(getattr(row, "tab", "")) for row in KEYS if setting_name(row) == name)
 
 
 def _lost_keys(found: Mapping[tuple[str, str], Value]) -> list[str]:
