@@ -58,25 +58,24 @@ VERB = "bench"  # a helper of tests is called `run`, too, and starts fwtop
 IN_NETNS = ["ip", "netns", "exec"]
 
 
-class Calls(ast.NodeVisitor):
+class Calls:
     """Collects the programs that a module starts, as far as they are written down in it."""
 
     def __init__(self, tree: ast.Module) -> None:
         self.programs: set[str] = set()
         self._lists: dict[str, list[ast.expr]] = {}
+        calls = []
         for node in ast.walk(tree):
-            if isinstance(node, ast.Assign) and isinstance(node.value, ast.List | ast.Tuple):
+            if isinstance(node, ast.Call):
+                calls.append(node)
+            elif isinstance(node, ast.Assign) and isinstance(node.value, ast.List | ast.Tuple):
                 for target in node.targets:
                     if isinstance(target, ast.Name):
                         self._lists.setdefault(target.id, []).append(node.value)
-        self.visit(tree)
-
-    def visit_Call(self, node: ast.Call) -> None:
-        name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-        if name in STARTERS and node.args:
-            values = node.args[1:] if name == "in_netns" else node.args
-            self._note(values)
-        self.generic_visit(node)
+        for call in calls:
+            name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+            if name in STARTERS and call.args:
+                self._note(call.args[1:] if name == "in_netns" else call.args)
 
     def _note(self, values: list[ast.expr]) -> None:
         for argv in self._expanded(values):
@@ -133,7 +132,10 @@ def started_by(files: list[Path]) -> dict[str, set[str]]:
     """Return the programs that these files start, each with the files that do."""
     found: dict[str, set[str]] = {}
     for path in files:
-        for program in Calls(ast.parse(path.read_text())).programs:
+        text = path.read_text()
+        if not any(f"{name}(" in text for name in STARTERS):  # parsing takes seconds for all files
+            continue
+        for program in Calls(ast.parse(text)).programs:
             if re.fullmatch(r"[a-z]([a-z0-9-]*[a-z0-9])?", program) and program != VERB:
                 found.setdefault(program, set()).add(str(path.relative_to(paths.ROOT)))
     return found
@@ -150,9 +152,10 @@ def listed(name: str) -> set[str]:
     return set(done.stdout.split())
 
 
-FILES = [path for part in ("fwtop", "tests", "scripts") for path in sorted((paths.ROOT / part).rglob("*.py"))]
-RUN_TIME = started_by([path for path in FILES if not is_development(path)])
-DEVELOPMENT = started_by([path for path in FILES if is_development(path)])
+def sources() -> list[Path]:
+    return [
+        path for part in ("fwtop", "tests", "scripts") for path in sorted((paths.ROOT / part).rglob("*.py"))
+    ]
 
 
 def test_calls_are_found_however_they_are_written() -> None:
@@ -183,13 +186,15 @@ def packages_of(started: dict[str, set[str]]) -> set[str]:
 
 
 def test_what_the_program_starts_is_installed_with_it() -> None:
-    assert not unknown(RUN_TIME)
-    assert packages_of(RUN_TIME) <= listed("packages")
+    started = started_by([path for path in sources() if not is_development(path)])
+    assert not unknown(started)
+    assert packages_of(started) <= listed("packages")
 
 
 def test_what_tests_and_benches_start_is_installed_for_development_and_nothing_else() -> None:
-    assert not unknown(DEVELOPMENT)
-    assert packages_of(DEVELOPMENT) - listed("packages") | HEADERS == listed("dev_packages")
+    started = started_by([path for path in sources() if is_development(path)])
+    assert not unknown(started)
+    assert packages_of(started) - listed("packages") | HEADERS == listed("dev_packages")
 
 
 def test_the_programs_are_there_and_of_these_packages() -> None:
