@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import NetnsPair
 
+from tests.kernel.conftest import NetnsPair
 from tests.kernel.whole import Tmux
 
 pytestmark = [pytest.mark.kernel, pytest.mark.usefixtures("installed")]

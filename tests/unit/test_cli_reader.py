@@ -125,7 +125,11 @@ def test_a_reader_does_not_have_the_terminal(capfd: pytest.CaptureFixture[str]) 
     assert capfd.readouterr() == ("", "")
 
 
-@pytest.mark.parametrize(("at", "says"), [("NaN", "future"), (time.time() + 86_400, "future"), (1.0, "old")])
+@pytest.mark.parametrize(
+    ("at", "says"),
+    [("NaN", "future"), (time.time() + 86_400, "future"), (1.0, "old")],
+    ids=["no number", "tomorrow", "old"],
+)
 def test_an_observation_of_no_recent_time_is_not_applied(
     monkeypatch: pytest.MonkeyPatch, at: object, says: str
 ) -> None:
