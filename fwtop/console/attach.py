@@ -1,4 +1,4 @@
-"""A screen opened beside a recorder begins with what that one saw: the history, and when attacks began."""
+"""Start a screen with what a running recorder has seen: the history, and when attacks began."""
 
 from __future__ import annotations
 

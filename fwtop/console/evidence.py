@@ -1,4 +1,4 @@
-"""What a session keeps of attacks' own packets: now and then one attack's tables and a few of its packets."""
+"""Evidence for a session: from time to time the tables of one attack and a few of its packets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Garbage collection of the console, seldom and not of what stays, and what becomes of freed memory."""
+"""Garbage collection in the console: rare, sparing long-lived objects, and returning freed memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What of a snapshot goes into the history: averages, weighted by the time since the last one."""
+"""Samples for the history from snapshots: averages, weighted by the time since the last one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Spare the console libraries that others import and it never uses."""
+"""Keep libraries out of the console that its dependencies import but it never uses."""
 
 from __future__ import annotations
 

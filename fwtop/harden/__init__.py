@@ -1,1 +1,1 @@
-"""Playbooks: what operators under attack did by hand over days, planned for this machine, one rule each."""
+"""Playbooks: defences that took operators days by hand, planned for this machine, applied as one rule."""

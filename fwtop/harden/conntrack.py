@@ -109,7 +109,7 @@ def _findings(table: Table) -> list[str]:
 
 
 def _sampling(table: Table) -> list[str]:
-    """Say how exact the shares are, or why there are none."""
+    """Describe the sampling error of the shares, or why there are none."""
     if table.sampled and table.error:
         seen = len(table.sampled)
         return [f"shares are of {seen:,} entries drawn at random: within {100 * table.error:.1f} points"]
@@ -122,7 +122,7 @@ def _sampling(table: Table) -> list[str]:
 
 
 def _early_drop(table: Table) -> list[str]:
-    """Say what the kernel does for new connections once the table is full."""
+    """Describe how the kernel treats new connections once the table is full."""
     if not table.sampled:
         return []
     replaceable = 1 - table.share(lambda entry: bool(entry.status & ASSURED))

@@ -23,7 +23,7 @@ DEFAULT_TTL_SECONDS = 3600
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the operator chose."""
+    """The operator's choices."""
 
     ttl_seconds: int = DEFAULT_TTL_SECONDS
     created_by: str = "cli"
@@ -32,7 +32,7 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a playbook found, and what it would do here."""
+    """A playbook's findings, and what it would do here."""
 
     here: str  # in one line
     findings: tuple[str, ...] = ()

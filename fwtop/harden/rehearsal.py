@@ -61,7 +61,7 @@ class Broken:
 
 @dataclass(frozen=True, slots=True)
 class _Rules:
-    """What is copied, as the programs print it."""
+    """The rule sets, sets and addresses to copy, as the programs print them."""
 
     sets: str
     xtables: Mapping[int, str]
@@ -171,7 +171,7 @@ def _build(
 
 
 def _untrack(variant: Variant, services: Sequence[Match]) -> None:
-    """Put in what the playbook would, without the sets that end it."""
+    """Install what the playbook would, without the sets that end it."""
     native = nft_stateless.commands(nft_stateless.inserts(nft_stateless.read_native(variant), services))
     if native:
         run(["nft", "-j", "-f", "-"], text=json.dumps({"nftables": native}))
@@ -201,7 +201,7 @@ def _tun(name: str) -> int:
 
 
 def _send(device: str, tun: int, packet: Packet, flow: Flow) -> None:
-    """Have a packet come in by a device, or leave by it; one that a rule refuses is no error."""
+    """Inject a packet at a device, or send it; one that a rule refuses is no error."""
     if packet.incoming:
         os.write(tun, packet.data)
         return

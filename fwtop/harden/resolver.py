@@ -1,4 +1,4 @@
-"""The playbook for a machine that answers DNS to the world: attacks through it, its clients kept."""
+"""The playbook for a public DNS server: stop attacks through it and keep serving its clients."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def plan(options: Options) -> Plan:
 
 
 def _nobody() -> Plan:
-    """Plan for a machine that the world can't ask."""
+    """Plan for a machine without a public DNS server."""
     stubs = [server.words for server in find_servers(local=True)]
     if not stubs:
         return Plan("nobody listens on port 53", refused="no process here waits on port 53")
@@ -37,7 +37,7 @@ def _nobody() -> Plan:
 
 
 def plan_for(view: View, machine: Machine, advice: Advice, options: Options) -> Plan:
-    """Plan for what was seen."""
+    """Plan for the observed questions and answers."""
     servers = "; ".join(server.words for server in machine.servers)
     asked, count = view.rate(view.totals["questions"]), len(advice.steps)
     what = f"{asked:,.0f} questions a second, answers {view.factor:.1f} times as large"

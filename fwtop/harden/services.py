@@ -1,4 +1,4 @@
-"""What helps against services that fill the connection table: not to track, SYN cookies, or a limit."""
+"""Relief from services that fill the connection table: no tracking, SYN cookies, or a limit."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Needs = Callable[[Match], Sequence[str]]  # which rules need tracking of what a 
 
 @dataclass(frozen=True, slots=True)
 class Relief:
-    """What helps against one service's entries."""
+    """The relief from one service's entries."""
 
     step: str = ""
     part: Rule | None = None
@@ -34,7 +34,7 @@ class Relief:
 
 
 def reliefs(table: Table, needs: Needs, ttl_seconds: int) -> list[Relief]:
-    """Return what helps, for each service that holds much of the table; the largest first."""
+    """Return the relief for each service that holds much of the table, the largest first."""
     found: list[Relief] = []
     behind_tracking = False  # one SYN proxy or one limit of connections
     for name, share in table.top(service_of, _MOST_SERVICES):
@@ -60,7 +60,7 @@ def reliefs(table: Table, needs: Needs, ttl_seconds: int) -> list[Relief]:
 def _behind_tracking(
     table: Table, name: str, mine: Sequence[Entry], match: Match, ttl_seconds: int
 ) -> Relief | None:
-    """Return what helps a TCP service that must stay tracked, None if nothing does."""
+    """Return the relief for a TCP service that must stay tracked, None if there is none."""
     if match.protocol != _TCP:
         return None
     half_open = sum(state_of(entry) in _HALF_OPEN for entry in mine) / len(mine)

@@ -1,4 +1,4 @@
-"""The connection table as it is: its size, its timeouts, and who fills it, from a sample of its entries."""
+"""The connection table: its size, its timeouts, and who fills it, from a sample of its entries."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _PREFIXES = {4: 24, 6: 56}
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """One look at the connection table."""
+    """The state of the connection table at one moment."""
 
     count: int
     most: int

@@ -1,1 +1,1 @@
-"""A machine that answers DNS to the world: its servers, what they are asked, and how they answer."""
+"""Public DNS servers on this machine: the servers, their questions and their answers."""

@@ -1,4 +1,4 @@
-"""What protects a machine that answers DNS: rules for what was seen, and why the rest needs none."""
+"""Protection of a DNS server: rules for the observed traffic, and why the rest needs none."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _Step = tuple[str, Kind, Match, RateLimit | None]
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One rule, and what it is for."""
+    """One rule, and its purpose."""
 
     text: str
     rule: Rule
@@ -43,7 +43,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """What to do here."""
+    """The recommended steps."""
 
     steps: tuple[Step, ...]
     kept: tuple[str, ...]

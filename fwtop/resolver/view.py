@@ -1,4 +1,4 @@
-"""What the world asks this machine and what it answers: counted, as a frozen value, as text and as JSON."""
+"""Counts of DNS questions and answers as a frozen value, as text and as JSON."""
 
 from __future__ import annotations
 

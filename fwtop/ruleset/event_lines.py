@@ -1,4 +1,4 @@
-"""Events as lines for a reader that may be slow: it never delays whoever finds them."""
+"""Write events as lines to a reader that may be slow, without ever delaying their source."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The nf_tables rule set in words: counters by netlink, texts by the programs that wrote them.
+"""The nf_tables rule set as text: counters from netlink, texts from the programs that wrote the rules.
 
 Programs are run only when a rule is there whose text is not known, for a rule's text never changes. So a
 look costs milliseconds as long as nobody changes anything.

@@ -1,4 +1,4 @@
-"""What the kernel tells of changes to nf_tables: one transaction at a time, with the process that made it.
+"""The kernel's notifications of changes to nf_tables: one transaction at a time, with the process behind it.
 
 Sources: net/netfilter/nf_tables_api.c (nf_tables_commit, nf_tables_gen_notify),
 include/uapi/linux/netfilter/{nfnetlink,nf_tables}.h.

@@ -1,1 +1,1 @@
-"""Rules that a recorder installs by itself, as far as the operator allows, and takes back if wrong."""
+"""Automatic rules: a recorder installs them within the operator's policy, and removes wrong ones."""

@@ -1,4 +1,4 @@
-"""What clients get: handshakes they finish, which forged packets can't, before and after a change."""
+"""Completed handshakes of clients, before and after a change; forged packets can't complete any."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Clients:
             _keep(self._calm, now, snapshot.tcp.handshakes_per_s, _CALM_SECONDS)
 
     def recent(self) -> float | None:
-        """Return the mean of the last seconds, None if too little is known."""
+        """Return the mean of the last seconds, None if there are too few observations."""
         return _mean(self._recent)
 
     def loss(self, before: float | None) -> float:

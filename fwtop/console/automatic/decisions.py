@@ -52,7 +52,7 @@ class Decider:
         self.unable: list[tuple[str, str]] = []  # kinds of attacks, and why nothing is done; for the reader
 
     def next(self, snapshot: Snapshot) -> list[Decision]:
-        """Return what is to be done now."""
+        """Return the decisions due now."""
         now = snapshot.started + snapshot.seconds
         self._clients.note(snapshot)
         active = [status for status in snapshot.mitigations if status.state in ACTIVE_STATES]
@@ -76,7 +76,7 @@ class Decider:
         return found
 
     def bar(self, rule: Rule, now: float) -> None:
-        """Don't try this rule again soon: it was refused, or wrong."""
+        """Block this rule for some time: it was refused, or wrong."""
         self._barred[_identity(rule)] = now + _AGAIN_SECONDS
 
     def answered(self, decision: Decision, now: float, *, is_refused: bool) -> None:
@@ -178,7 +178,7 @@ class Decider:
         self.unable.append((attack.kind, f"{attack.title} is left to the operator: {why}"))
 
     def _is_allowed(self, attack: Attack, now: float) -> bool:
-        """Test whether something is to be done against an attack."""
+        """Return whether the policy covers an attack."""
         policy = self._policy
         stopped = attack.mine_share + attack.other_share
         return (

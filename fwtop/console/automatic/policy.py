@@ -1,4 +1,4 @@
-"""/etc/fwtop/automatic.toml: what a recorder may do by itself; nothing without it, or with mistakes in it."""
+"""/etc/fwtop/automatic.toml: the policy of automatic rules; none without it, or if it has errors."""
 
 from __future__ import annotations
 

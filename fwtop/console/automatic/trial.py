@@ -1,4 +1,4 @@
-"""How one of the recorder's own rules does: measured while its attack is on, not while that pauses."""
+"""The effect of an automatic rule, measured while its attack is on, not during pauses."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ class SurveyMonitor:
 
 
 def parse_survey(data: dict[str, Any], interfaces: Collection[str]) -> Surroundings:
-    """Make a value of an answer; rings are those of the watched interfaces."""
+    """Parse an answer; `rings` are those of the watched interfaces."""
     return Surroundings(
         tuple(
             Listener(safe_text(protocol, limit=4), int(port), safe_text(name, limit=_NAME))

@@ -1,1 +1,1 @@
-"""Who is never cut off, and in which role."""
+"""The allow-list: who is never cut off, and in which role."""

@@ -1,4 +1,4 @@
-"""Listening at the ports of bridges and the interfaces of a router, for evidence that nobody else has.
+"""Capture packets at the ports of bridges and the interfaces of a router, as evidence of conversations.
 
 Nothing here looks into a packet. It goes, unread, to a process without privileges (dissect/listening.py),
 which tells the conversations that it heard both directions of. It runs only where this machine forwards.

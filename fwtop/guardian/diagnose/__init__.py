@@ -1,1 +1,1 @@
-"""Why a rule does nothing: what stands before it, and where the packets go instead."""
+"""Explain why a rule has no effect: what takes precedence over it, and where the packets go instead."""

@@ -1,4 +1,4 @@
-"""Traffic that a rule can't see: another address family, fragments, layer 2, another namespace."""
+"""Traffic that a rule can't match: another address family, fragments, layer 2, another namespace."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What a rule is in the kernel, and how it gets in and out: chains, sets, tables, sysctls, programs."""
+"""The kernel objects of rules, installed and removed: chains, sets, tables, sysctls, programs."""

@@ -1,4 +1,4 @@
-"""What the kernel was like before the rules: the chains of table raw, and sysctls' old values.
+"""The kernel's state before fwtop's rules: the chains of table raw, and the old values of sysctls.
 
 Kept in memory, on the tmpfs and in the journal's database, so that the next guardian restores it too.
 """

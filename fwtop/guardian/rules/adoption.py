@@ -1,4 +1,4 @@
-"""What a new guardian does with the rules that its predecessor left in the kernel."""
+"""Adopt the rules that a previous guardian left in the kernel."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fwtop.model.text import safe_text
 
 
 def adopt_all(state: GuardianState, lifecycle: Lifecycle) -> list[str]:
-    """Adopt what is alive, remove what is half done or over; returns a log line for each. Never raises."""
+    """Adopt active rules, remove incomplete or expired ones; return a log line for each. Never raises."""
     state.journal.close_other_boots()
     done: list[str] = []
     try:

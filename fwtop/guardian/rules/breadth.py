@@ -1,4 +1,4 @@
-"""Which rules are overly broad: those that leave hardly anybody to serve, or nobody able to log in.
+"""Detect overly broad rules: those that leave hardly any clients to serve, or nobody able to log in.
 
 Judged by what the conditions leave over, because a client can add conditions that every packet meets.
 """

@@ -1,4 +1,4 @@
-"""End the open connections that a new rule would not have let in: those that already exhaust a server.
+"""Close open connections that a new rule would not have let in: those that already exhaust a server.
 
 The kernel resets them towards both ends (sock_diag(7), SOCK_DESTROY). That can't be undone, so the plan says
 how many and whose; nobody on the allow-list is touched.
