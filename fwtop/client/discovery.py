@@ -84,22 +84,17 @@ class GuardianClient:
         return self._demand_with_sources(Apply({}, confirm_seconds, force), rule)
 
     def _demand_with_sources(self, request: Plan | Apply, rule: Rule) -> Answer:
-        whole, attached = detach_sources(request, rule)
-        try:
-            answer, _ = exchange(self._connection, whole, patience(whole), attached)
-        finally:
-            if attached is not None:
-                os.close(attached)
-        if not answer.ok:
-            raise FwtopError(answer.error, answer.code or 1)
-        return answer
+        return self._demand_attached(*detach_sources(request, rule))
 
     def change_list(self, request: ListChange, entries: Sequence[Prefix] = ()) -> Answer:
         """Change a named list, however many entries that takes; raises FwtopError when refused."""
         attached = sealed(entries) if entries else None
-        whole = replace(request, attached=attached is not None)
+        return self._demand_attached(replace(request, attached=attached is not None), attached)
+
+    def _demand_attached(self, request: Request, attached: int | None) -> Answer:
+        """Send a request with a descriptor, which is closed then; raises FwtopError when refused."""
         try:
-            answer, _ = exchange(self._connection, whole, patience(whole), attached)
+            answer, _ = exchange(self._connection, request, patience(request), attached)
         finally:
             if attached is not None:
                 os.close(attached)

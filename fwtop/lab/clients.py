@@ -85,7 +85,7 @@ class Clients:
             await asyncio.sleep(0.005)
 
     def results(self) -> dict[str, Any]:
-        """Return the by_client by phase and kind of work."""
+        """Return the results by phase and kind of work."""
         phases = {}
         for phase, by_client in self._attempts.items():
             works: defaultdict[str, Attempts] = defaultdict(Attempts)
