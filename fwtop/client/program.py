@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from fwtop.client.connection import SHORT_SECONDS, Connection
-from fwtop.client.discovery import GuardianClient, exchange
+from fwtop.client.discovery import GuardianClient
 from fwtop.kernel import namespaces
 from fwtop.kernel.children import enlarge
 from fwtop.model import paths
@@ -26,6 +26,7 @@ from fwtop.model.protocol import (
     MAX_PAGE,
     POLICY_FORMATS,
     PROGRAM,
+    Answer,
     Apply,
     Hello,
     Keep,
@@ -36,6 +37,7 @@ from fwtop.model.protocol import (
     Plan,
     PolicyChange,
     PolicyRead,
+    ProtocolError,
     Request,
     Status,
     Undo,
@@ -198,10 +200,20 @@ def connect(
     connection = Connection(sock)
     try:
         hello = Hello(PROGRAM, readonly=readonly, version=API_VERSION)
-        answer, _ = exchange(connection, hello, SHORT_SECONDS)
+        answer = _greet(connection, hello)
         if not answer.ok:
             raise FwtopError(answer.error, answer.code or 1)
     except FwtopError:
         connection.close()
         raise
     return Program(GuardianClient(connection, answer.data["guardian"]), tuple(answer.data["scopes"]))
+
+
+def _greet(connection: Connection, hello: Hello) -> Answer:
+    """Say hello; a connection too many is closed by then. Raises FwtopError."""
+    try:
+        return connection.exchange(hello, SHORT_SECONDS, None)[0]
+    except ConnectionError:
+        raise FwtopError("too many connections of this user's programs to the guardian: close some") from None
+    except (OSError, ProtocolError) as error:
+        raise FwtopError(f"the guardian does not answer: {error}") from None
