@@ -20,11 +20,10 @@ from fwtop.model.addresses.roles import (
     DNS_PORT,
     NTP_PORT,
     ROUTING,
-    TCP,
-    UDP,
     Conversation,
     Role,
 )
+from fwtop.model.traffic.protocols import TCP, UDP
 
 _HEARD_AT_PORT = 1024  # conversations remembered of one direction
 _HEARD_SECONDS = 60.0  # between the two directions

@@ -12,11 +12,10 @@ from fwtop.model.addresses.roles import (
     DNS_PORT,
     NTP_PORT,
     ROUTING,
-    TCP,
-    UDP,
     Conversation,
     Role,
 )
+from fwtop.model.traffic.protocols import TCP, UDP
 
 PORT = struct.Struct("=I")  # index of the interface, before the packet; alone: that port is gone
 _FINDING = struct.Struct("=BBHB16sB16s")  # role, protocol, port, then family and address of peer and host

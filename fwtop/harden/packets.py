@@ -10,7 +10,8 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-TCP, UDP = 6, 17
+from fwtop.model.traffic.protocols import TCP, UDP
+
 _SYN, _SYN_ACK, _ACK, _PUSH = 0x02, 0x12, 0x10, 0x18
 _FIRST = {True: 1_000, False: 5_000}  # sequence numbers, by: of who opens it
 _DATA = b"fwtop"

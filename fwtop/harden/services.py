@@ -10,6 +10,7 @@ from fwtop.harden.table import Table, service_of, state_of
 from fwtop.kernel.netfilter.ctnetlink import Entry
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.rule import ConnectionLimit, Kind, Match, Rule
+from fwtop.model.traffic.protocols import TCP, UDP
 from fwtop.render.numbers import percent
 
 HEAVY = 0.1  # share of the table from which a service is looked at
@@ -17,7 +18,6 @@ _MOST_SERVICES = 4
 _MOSTLY = 0.5  # of a service's entries
 _LIMIT = 100  # connections a source address
 _LEAST_SEEN = 4  # samples from a source that holds many
-_TCP, _UDP = 6, 17
 _MOST_BEHIND = 8  # addresses that one proxy answers for
 _HALF_OPEN = frozenset({"SYN_SENT", "SYN_RECV", "SYN_SENT2"})
 
@@ -39,7 +39,7 @@ def reliefs(table: Table, needs: Needs, ttl_seconds: int) -> list[Relief]:
     behind_tracking = False  # one SYN proxy or one limit of connections
     for name, share in table.top(service_of, _MOST_SERVICES):
         mine = [entry for entry in table.sampled if service_of(entry) == name]
-        if share < HEAVY or mine[0].protocol not in (_TCP, _UDP):
+        if share < HEAVY or mine[0].protocol not in (TCP, UDP):
             continue
         match = Match(protocol=mine[0].protocol, dport=mine[0].dport)
         reasons = needs(match)
@@ -61,7 +61,7 @@ def _behind_tracking(
     table: Table, name: str, mine: Sequence[Entry], match: Match, ttl_seconds: int
 ) -> Relief | None:
     """Return the relief for a TCP service that must stay tracked, None if there is none."""
-    if match.protocol != _TCP:
+    if match.protocol != TCP:
         return None
     half_open = sum(state_of(entry) in _HALF_OPEN for entry in mine) / len(mine)
     if half_open >= _MOSTLY:

@@ -13,6 +13,8 @@ import struct
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
+from fwtop.model.traffic.protocols import TCP, UDP
+
 HEADER_BYTES = 128  # of a packet, from its network header on
 _BUFFER_BYTES = 1 << 16  # a flood fills it at once; what does not fit costs no copy
 _ETH_P_ALL, _ETH_P_IP, _ETH_P_IPV6 = 0x0003, 0x0800, 0x86DD
@@ -21,7 +23,6 @@ _SO_ATTACH_FILTER = 26
 _SKF_AD_PROTOCOL = 0xFFFFF000  # SKF_AD_OFF + SKF_AD_PROTOCOL
 _LD_HALF_AT, _LD_BYTE_AT, _LD_HALF_X, _LD_BYTE_X = 0x28, 0x30, 0x48, 0x50  # BPF_LD | size | ABS or IND
 _LDX_IP_HEADER, _LDX_NUMBER, _JEQ, _JSET, _RETURN = 0xB1, 0x01, 0x15, 0x45, 0x06
-_TCP, _UDP = 6, 17
 _SYN = 2
 _LABEL = -1  # in place of an operation
 _Line = tuple[int, int | str, str, str]  # operation, operand, labels to go to if true and if not
@@ -95,16 +96,16 @@ def _filter(wanted: Wanted) -> list[_Line]:
         (_LDX_NUMBER, 40, "", ""),
         (_LD_BYTE_AT, 6, "", ""),
         *whole,
-        (_JEQ, _TCP, "tcp", ""),
-        (_JEQ, _UDP, "udp", "leave"),
+        (_JEQ, TCP, "tcp", ""),
+        (_JEQ, UDP, "udp", "leave"),
         (_LABEL, "ipv4", "", ""),
         (_LD_HALF_AT, 6, "", ""),
         (_JSET, 0x1FFF, "leave", ""),  # a later fragment
         (_LDX_IP_HEADER, 0, "", ""),
         (_LD_BYTE_AT, 9, "", ""),
         *whole,
-        (_JEQ, _TCP, "tcp", ""),
-        (_JEQ, _UDP, "udp", "leave"),
+        (_JEQ, TCP, "tcp", ""),
+        (_JEQ, UDP, "udp", "leave"),
         (_LABEL, "tcp", "", ""),
         (_LD_BYTE_X, 13, "", ""),
         (_JSET, _SYN, "leave", ""),

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Match, PayloadMatch, Range
+from fwtop.model.traffic.protocols import ICMP, ICMPV6, TCP, UDP
 from fwtop.render.xtables import data_offsets
 
-_TCP, _UDP, _ICMP, _ICMPV6 = 6, 17, 1, 58
 _PORTED = "meta l4proto { 6, 17, 132, 136 }"
 _WORD = 16  # bytes that a register of nf_tables holds
 _FURTHEST = 255  # nft_payload keeps offsets in a byte
@@ -23,7 +23,7 @@ def field_words(match: Match, family: int) -> list[str] | None:
     words: list[str] = []
     protocol = match.protocol
     if match.icmp_type is not None:
-        mine = _ICMP if family == 4 else _ICMPV6
+        mine = ICMP if family == 4 else ICMPV6
         if protocol not in (None, mine):
             return None
         words.append(f"meta l4proto {mine} {'icmp' if family == 4 else 'icmpv6'} type {match.icmp_type}")
@@ -34,7 +34,7 @@ def field_words(match: Match, family: int) -> list[str] | None:
         words += [f"th sport {match.sport}"] if match.sport is not None else []
         words += [f"th dport {match.dport}"] if match.dport is not None else []
     segment = _segment_words(match)
-    if segment and protocol != _TCP:
+    if segment and protocol != TCP:
         raise FwtopError("fields of TCP need --proto tcp; nothing was installed", 2)
     words += segment
     header = _ip_words(match, family)
@@ -104,7 +104,7 @@ def payload_words(item: PayloadMatch, protocol: int | None) -> list[str]:
             "netdev ingress finds bytes at an offset only: use fwtop match, or --via xdp; nothing was "
             "installed", 2,
         )  # fmt: skip
-    if protocol in (None, _TCP, _UDP):  # @ih follows the TCP header's length (Linux 5.16)
+    if protocol in (None, TCP, UDP):  # @ih follows the TCP header's length (Linux 5.16)
         base, start = "ih", item.offset
         words = ["meta l4proto { 6, 17 }"] if protocol is None else []
     else:

@@ -14,8 +14,8 @@ from collections.abc import Iterable
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Match, PayloadMatch, Range, RateLimit, Rule
+from fwtop.model.traffic.protocols import ICMP, ICMPV6, TCP, UDP
 
-TCP, UDP, ICMP, ICMPV6 = 6, 17, 1, 58
 MAX_PACKETS_PER_SECOND = 1_000_000  # XT_HASHLIMIT_SCALE_v2: iptables refuses more
 MIN_BYTES_PER_SECOND = 64  # below 16, its unit, iptables 1.8.9 divides by zero
 MAX_BYTES_PER_SECOND = (1 << 32) - 1

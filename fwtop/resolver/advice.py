@@ -11,13 +11,13 @@ from fwtop.kernel.interfaces.links import broadcast_addresses
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.rule import Kind, Match, PayloadMatch, RateLimit, Rule
 from fwtop.model.traffic.dns import type_number
+from fwtop.model.traffic.protocols import UDP
 from fwtop.render.numbers import percent
 from fwtop.render.xtables import HASHLIMIT_EXPIRE_MS, HASHLIMIT_MAX
 from fwtop.resolver.servers import PORT, Server, find_servers
 from fwtop.resolver.snippets import snippets
 from fwtop.resolver.view import NameRow, View, ZoneRow, is_random
 
-_UDP = 17
 _LEAST_RATE = 10  # questions a second that every prefix may ask
 _UNKNOWN_RATE = 40  # for the server's own limit, where too few questions came to tell
 _ROOM = 3  # times what 95 % of all prefixes ask
@@ -84,7 +84,7 @@ def advise(view: View, machine: Machine, ttl_seconds: int, created_by: str) -> A
         asked = f"real clients ask up to {view.usual:.0f}" if view.usual else "nobody asks as real clients do"
         text = f"limit questions by UDP to {rate} a second from each /24 (IPv6 /56): {asked}"
         limit = RateLimit(rate, rate, prefix_v4=24, prefix_v6=56)
-        steps.append((text, Kind.HASHLIMIT, Match(protocol=_UDP, dport=PORT), limit))
+        steps.append((text, Kind.HASHLIMIT, Match(protocol=UDP, dport=PORT), limit))
     _forged(machine, steps, kept)
     kept += _tcp(machine.servers)
     return Advice(
@@ -107,7 +107,7 @@ def _from_service_ports(view: View, steps: list[_Step], kept: list[str]) -> None
             f"drop questions from port {port} ({percent(view.share(count))} of them): answers to them go to "
         )
         text += "a DNS server or to nobody" if port else "nobody"
-        match = Match(protocol=_UDP, sport=port, dport=PORT, payload=(_ONE_QUESTION,))
+        match = Match(protocol=UDP, sport=port, dport=PORT, payload=(_ONE_QUESTION,))
         steps.append((text, Kind.STRING, match, None))
 
 
@@ -117,7 +117,7 @@ def _abused(view: View, steps: list[_Step], kept: list[str]) -> None:
         text = (
             f"drop questions of type ANY by UDP ({percent(view.share(asked_any))} of them; TCP still answers)"
         )
-        match = Match(protocol=_UDP, dport=PORT, payload=(PayloadMatch(_ANY_IN),))
+        match = Match(protocol=UDP, dport=PORT, payload=(PayloadMatch(_ANY_IN),))
         steps.append((text, Kind.STRING, match, None))
     else:
         kept.append("questions of type ANY: hardly any, no rule needed")
@@ -128,7 +128,7 @@ def _abused(view: View, steps: list[_Step], kept: list[str]) -> None:
                 f"answered with {name.factor:.0f} times the bytes; evaded by another name)"
             )
             payload = PayloadMatch(name.wire, dns_name=name.name)
-            steps.append((text, Kind.STRING, Match(protocol=_UDP, dport=PORT, payload=(payload,)), None))
+            steps.append((text, Kind.STRING, Match(protocol=UDP, dport=PORT, payload=(payload,)), None))
     steps += [(*_random_step(view, zone), None) for zone in view.zones if _is_random(view, zone)]
 
 
@@ -153,7 +153,7 @@ def _random_step(view: View, zone: ZoneRow) -> tuple[str, Kind, Match]:
         payload = (first, PayloadMatch(zone.wire, _HEADER + 1 + length, dns_name=zone.name))
         which = f"names of {length} letters directly below {zone.name}"
     text = f"drop questions about {which} ({share} of them ask {zone.names:,} different ones)"
-    return text, Kind.STRING, Match(protocol=_UDP, dport=PORT, payload=payload)
+    return text, Kind.STRING, Match(protocol=UDP, dport=PORT, payload=payload)
 
 
 def _forged(machine: Machine, steps: list[_Step], kept: list[str]) -> None:
@@ -162,7 +162,7 @@ def _forged(machine: Machine, steps: list[_Step], kept: list[str]) -> None:
         which = ", ".join(map(str, machine.broadcasts))
         text = f"drop questions in the name of broadcast addresses ({which}): without rp_filter the kernel "
         text += "passes them"
-        match = Match(sources=machine.broadcasts, protocol=_UDP, dport=PORT)
+        match = Match(sources=machine.broadcasts, protocol=UDP, dport=PORT)
         steps.append((text, Kind.IPSET, match, None))
     if machine.lenient:
         which = ", ".join(machine.lenient)

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.text import dns_name_text
+from fwtop.model.traffic.protocols import TCP, UDP
 from fwtop.parse.dns_question import HEADER, parse_question
 from fwtop.resolver.servers import PORT
 
-_UDP, _TCP = 17, 6
 _SYN, _ACK = 2, 16
 _MOST = 50_000  # names, zones and prefixes that are kept apart
 _FEW = 64  # names and prefixes remembered of each other
@@ -65,7 +65,7 @@ class DnsCounters:
         if found is None:
             return
         source, protocol, at, length = found
-        if protocol == _TCP:
+        if protocol == TCP:
             if incoming and len(data) > at + 13 and data[at + 13] & (_SYN | _ACK) == _SYN:
                 self.tcp += 1
             return
@@ -156,9 +156,9 @@ def _transport(data: bytes) -> tuple[str, int, int, int] | None:
         local = value == 1
     else:
         return None
-    if local or protocol not in (_UDP, _TCP) or len(data) < at + 8:
+    if local or protocol not in (UDP, TCP) or len(data) < at + 8:
         return None
-    length = at + int.from_bytes(data[at + 4 : at + 6], "big") if protocol == _UDP else len(data)
+    length = at + int.from_bytes(data[at + 4 : at + 6], "big") if protocol == UDP else len(data)
     return _prefix(family, value), protocol, at, length
 
 

@@ -14,6 +14,7 @@ from typing import Any
 from fwtop.kernel.netfilter.iptables import Variant
 from fwtop.model.rule import Match
 from fwtop.model.text import safe_text
+from fwtop.model.traffic.protocols import TCP, UDP
 from fwtop.ruleset.nft_listed import (
     Json,
     Listed,
@@ -28,7 +29,6 @@ from fwtop.ruleset.nft_listed import (
 from fwtop.ruleset.nft_text import rule_text
 from fwtop.ruleset.tracking import is_foreign
 
-TCP, UDP = 6, 17
 _NAMES = {TCP: "tcp", UDP: "udp"}
 _FAMILIES = {"ip": (4,), "ip6": (6,), "inet": (4, 6)}  # of tables
 HOOKS = {True: ("prerouting", "input"), False: ("output", "postrouting")}  # by: packets that come in

@@ -16,6 +16,7 @@ from fwtop.kernel.netfilter.iptables import LEGACY, NFT, Variant, saved_beside
 from fwtop.kernel.programs import run
 from fwtop.model.rule import Match
 from fwtop.model.text import safe_text
+from fwtop.model.traffic.protocols import TCP, UDP
 from fwtop.render.xtables import quote
 from fwtop.ruleset import nft_stateless
 from fwtop.ruleset.arguments import (
@@ -36,7 +37,6 @@ from fwtop.ruleset.tracking import (
     parse_lines,
 )
 
-TCP, UDP = 6, 17
 _DROPPING = frozenset({"DROP", "REJECT"})
 _TAKES_UNTRACKED = "a rule on UNTRACKED that would be about its packets, too"
 _OWN_SET = re.compile(r"--match-set fwtop-(\d+)-on[46] src ")  # of a rule of fwtop that is in force

@@ -13,10 +13,10 @@ import numpy as np
 
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.traffic.packets import U64, Mask, PacketBatch
+from fwtop.model.traffic.protocols import TCP, UDP
 from fwtop.model.traffic.snapshot import Destination
 from fwtop.stats.keyed_sums import mixed
 
-_TCP, _UDP = 6, 17
 _SYN_ACK, _HANDSHAKE = 0x12, 0x17  # FIN and RST are not set
 _MOST_ADDRESSES, _MOST_PORTS = 4096, 8
 _MOST_NEW = 256  # of one batch
@@ -43,7 +43,7 @@ class Answers:
         columns = (arrived.family, arrived.src_hi, arrived.src_lo, arrived.protocol, arrived.sport)
         keys = np.stack([column[rows].astype(np.uint64) for column in columns], axis=1)
         for row in np.unique(keys, axis=0)[:_MOST_NEW].tolist():
-            self._note((row[0], row[1], row[2]), f"{'tcp' if row[3] == _TCP else 'udp'}/{row[4]}")
+            self._note((row[0], row[1], row[2]), f"{'tcp' if row[3] == TCP else 'udp'}/{row[4]}")
         self._inside |= set(np.unique(arrived.ifindex[rows]).tolist())
 
     def _note(self, address: Address, service: str) -> None:
@@ -84,8 +84,8 @@ class Answers:
 
 def _answers(batch: PacketBatch) -> Mask:
     """Tell second packets of handshakes, and datagrams from a service to one who asked there."""
-    tcp: Mask = (batch.protocol == _TCP) & (batch.tcp_flags & _HANDSHAKE == _SYN_ACK)
-    udp = (batch.protocol == _UDP) & (batch.sport != 0) & (batch.dport != 0)
+    tcp: Mask = (batch.protocol == TCP) & (batch.tcp_flags & _HANDSHAKE == _SYN_ACK)
+    udp = (batch.protocol == UDP) & (batch.sport != 0) & (batch.dport != 0)
     if udp.any():
         asked = np.unique(_flow(batch, back=False)[udp])
         udp[udp] = np.isin(_flow(batch, back=True)[udp], asked) & (batch.sport[udp] < batch.dport[udp])

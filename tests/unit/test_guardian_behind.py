@@ -12,8 +12,9 @@ from fwtop.guardian.allow.behind import EXPIRE_SECONDS, LOGIN_SECONDS, MOST, MOS
 from fwtop.guardian.rules.guard import judge, read_limits
 from fwtop.kernel.netfilter.ctnetlink import ASSURED, DST_NAT, SEEN_REPLY, SRC_NAT, Entry
 from fwtop.model.addresses.address import Prefix
-from fwtop.model.addresses.roles import TCP, UDP, Conversation, Role
+from fwtop.model.addresses.roles import Conversation, Role
 from fwtop.model.rule import Kind, Match, Rule
+from fwtop.model.traffic.protocols import TCP, UDP
 from tests.kernel.xdp_frames import ipv4, ipv6, tcp, udp
 
 OUTSIDE, INSIDE = 2, 3  # interfaces

@@ -9,8 +9,9 @@ import pytest
 
 from fwtop.guardian.compiled.peers import Peers, _place
 from fwtop.model.addresses.address import Prefix
-from fwtop.model.addresses.roles import TCP, Conversation, Passes
+from fwtop.model.addresses.roles import Conversation, Passes
 from fwtop.model.errors import FwtopError
+from fwtop.model.traffic.protocols import TCP
 from fwtop.xdp.maps import (
     ALLOW_BEHIND,
     ALLOW_BYTES,

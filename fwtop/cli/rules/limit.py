@@ -9,6 +9,7 @@ from dataclasses import replace
 from fwtop.cli.rules.mitigation import add_rule_options, carry_out, port, protocol
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import ConnectionLimit, Kind, Match, RateLimit, Rule
+from fwtop.model.traffic.protocols import TCP
 from fwtop.render.wording import with_summary
 
 HELP = "Limit the rate of each source prefix, or its open connections; the excess is dropped."
@@ -16,7 +17,6 @@ EXAMPLE = "fwtop limit --proto udp --dport 53 --per 24 --rate 1000/s --yes"
 _UNITS = {"s": 1, "sec": 1, "second": 1, "m": 60, "min": 60, "minute": 60}
 _BYTES = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3}
 _DEFAULT_PREFIX_V6 = 64
-_TCP = 6
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -81,10 +81,10 @@ def rule_of(args: argparse.Namespace) -> Rule:
 
 
 def _connection_limit(args: argparse.Namespace, limit: ConnectionLimit) -> Rule:
-    if args.proto not in (None, _TCP) or args.burst or args.by_port or args.via:
+    if args.proto not in (None, TCP) or args.burst or args.by_port or args.via:
         line = "--connections is for TCP, and without --burst, --by-port and --via; nothing was changed"
         raise FwtopError(line, 2)
-    match = Match(family=args.family, protocol=_TCP, dport=args.dport)
+    match = Match(family=args.family, protocol=TCP, dport=args.dport)
     rule = Rule("", Kind.CONNLIMIT, match, "", args.ttl, created_by="cli")
     return with_summary(replace(rule, connections=limit, close_open=args.close_open))
 

@@ -7,13 +7,13 @@ import argparse
 from fwtop.cli.rules.mitigation import add_rule_options, carry_out, port, prefix
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Kind, Match, Rule
+from fwtop.model.traffic.protocols import TCP
 
 HELP = (
     "Answer SYNs to a TCP port with cookies before connection tracking and the server see them; only "
     "finished handshakes go on. The kernel settings that this needs are changed and restored with the rule."
 )
 EXAMPLE = "fwtop synproxy --dport 443 --ttl 1h --yes"
-_TCP = 6
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,7 +40,7 @@ def rule_of(args: argparse.Namespace) -> Rule:
     if args.dport == 0:
         raise FwtopError("port 0 is not a TCP service; nothing was changed", 2)
     destinations = tuple(args.to)
-    match = Match(destinations=destinations, family=args.family, protocol=_TCP, dport=args.dport)
+    match = Match(destinations=destinations, family=args.family, protocol=TCP, dport=args.dport)
     where = f" of {', '.join(map(str, destinations))}" if destinations else ""
     summary = f"answer SYNs to port {args.dport}{where} with cookies"
     return Rule("", Kind.SYNPROXY, match, summary, args.ttl, created_by="cli")

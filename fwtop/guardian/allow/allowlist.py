@@ -22,20 +22,11 @@ from fwtop.kernel.interfaces.links import list_addresses
 from fwtop.kernel.interfaces.routes import default_routes
 from fwtop.kernel.procfs import read_text
 from fwtop.model.addresses.address import Prefix
-from fwtop.model.addresses.roles import (
-    BGP_PORT,
-    DHCP_PORTS,
-    DNS_PORT,
-    NTP_PORT,
-    PASSES,
-    TCP,
-    UDP,
-    Passes,
-    Role,
-)
+from fwtop.model.addresses.roles import BGP_PORT, DHCP_PORTS, DNS_PORT, NTP_PORT, PASSES, Passes, Role
 from fwtop.model.config_file import read_regular
 from fwtop.model.rule import Rule
 from fwtop.model.text import safe_text
+from fwtop.model.traffic.protocols import TCP, UDP
 
 ALLOW_FILE = "/etc/fwtop/allow"
 _MAX_OPERATORS = 1024  # sessions whose client ended; the oldest is forgotten first

@@ -7,8 +7,9 @@ from pathlib import Path
 
 from fwtop.guardian.allow.allowlist import AllowList
 from fwtop.guardian.rules.prefix_lists import listed
-from fwtop.model.addresses.roles import UDP, Role
+from fwtop.model.addresses.roles import Role
 from fwtop.model.rule import Kind, Rule
+from fwtop.model.traffic.protocols import UDP
 
 _SERVER = "mosh-server"
 _NOT_DROPPING = frozenset({Kind.NOTRACK, Kind.SYSCTL, Kind.SYNPROXY, Kind.CONNLIMIT})

@@ -11,8 +11,8 @@ from fwtop.guardian.objects.spec import KernelObjects
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Match, Rule
+from fwtop.model.traffic.protocols import TCP
 
-_TCP = 6
 _BITS = {4: 32, 6: 128}
 _COUNTED = 65_535  # source prefixes; nft_connlimit frees those without a connection
 _NEW_ONLY = "connections that are open already are not counted: the limit sees those opened from now on"
@@ -21,7 +21,7 @@ _NEW_ONLY = "connections that are open already are not counted: the limit sees t
 def build(rule: Rule, exceptions: tuple[Prefix, ...]) -> KernelObjects:  # noqa: ARG001 - the allow-list comes first
     """Return the sets and lines; raises FwtopError (code 2) on other conditions."""
     match, limit = rule.match, rule.connections
-    if limit is None or match != Match(family=match.family, protocol=_TCP, dport=match.dport):
+    if limit is None or match != Match(family=match.family, protocol=TCP, dport=match.dport):
         raise FwtopError(
             "a limit of connections takes a TCP port and a family only; nothing was installed", 2
         )

@@ -19,7 +19,8 @@ from fwtop.kernel.netfilter.conntrack import udp_peers
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Level, Match, Protection, Rule
-from fwtop.render.xtables import TCP, UDP, field_args, halves, list_set_name, set_name
+from fwtop.model.traffic.protocols import TCP, UDP
+from fwtop.render.xtables import field_args, halves, list_set_name, set_name
 
 PROTOCOLS = {TCP: "tcp", UDP: "udp"}
 _RETURN = ("-j", "RETURN")

@@ -16,8 +16,8 @@ from fwtop.kernel.interfaces.links import readable_links, receiving_links
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Match, Rule, Setting
+from fwtop.model.traffic.protocols import TCP
 
-_TCP = 6
 _HEADERS = {4: 40, 6: 60}  # IP and TCP without options (RFC 9293, 3.7.1)
 _ESTABLISHED = "01"
 _MAX_KNOWN = 65_536
@@ -37,7 +37,7 @@ _NO_STAMPS = (
 def build(rule: Rule, exceptions: tuple[Prefix, ...]) -> KernelObjects:  # noqa: ARG001 - the allow-list comes first
     """Return the proxy's sets, lines and settings; raises FwtopError (code 2) on other conditions."""
     match = rule.match
-    plain = Match(family=match.family, protocol=_TCP, dport=match.dport, destinations=match.destinations)
+    plain = Match(family=match.family, protocol=TCP, dport=match.dport, destinations=match.destinations)
     if match.dport is None or match != plain:
         raise FwtopError("synproxy takes a TCP port and destinations only; nothing was installed", 2)
     stamps = _takes_stamps()

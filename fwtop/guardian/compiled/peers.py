@@ -10,8 +10,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import reduce
 
 from fwtop.model.addresses.address import Prefix
-from fwtop.model.addresses.roles import TCP, Passes
+from fwtop.model.addresses.roles import Passes
 from fwtop.model.errors import FwtopError
+from fwtop.model.traffic.protocols import TCP
 from fwtop.xdp.maps import (
     ALLOW_BEHIND,
     ALLOW_BYTES,

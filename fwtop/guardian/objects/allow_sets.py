@@ -21,8 +21,9 @@ from fwtop.guardian.objects.sets import Contents
 from fwtop.kernel.netfilter import ipset
 from fwtop.kernel.netfilter.ipset import Element
 from fwtop.model.addresses.address import Prefix
-from fwtop.model.addresses.roles import TCP, Passes
+from fwtop.model.addresses.roles import Passes
 from fwtop.model.errors import FwtopError
+from fwtop.model.traffic.protocols import TCP
 
 _MAX_COMPARED = 4096  # elements; of longer lists only the number is compared
 _TABLES = (ALLOW_SETS, PEER_SETS, GATEWAY_SETS, BEHIND_SETS, KNOWN_SETS)

@@ -12,8 +12,9 @@ from typing import Any
 from fwtop.guardian.allow.allowlist import AllowList
 from fwtop.guardian.rules.prefix_lists import SPACE, covered, listed
 from fwtop.model.addresses.address import Prefix
-from fwtop.model.addresses.roles import TCP, UDP, Role
+from fwtop.model.addresses.roles import Role
 from fwtop.model.rule import RANGES, ConnectionLimit, Kind, Level, Match, PayloadMatch, Range, RateLimit, Rule
+from fwtop.model.traffic.protocols import TCP, UDP
 
 SHORTEST = {4: 8, 6: 16}  # broader prefixes need force, as sources and as what a limit counts by
 LIMITING = frozenset({Kind.HASHLIMIT, Kind.XDP, Kind.TC})  # the kinds that heed a rule's limit

@@ -20,9 +20,9 @@ from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.list_limits import of_ports
 from fwtop.model.addresses.roles import Role
 from fwtop.model.rule import Kind, Rule
+from fwtop.model.traffic.protocols import TCP
 
 CLOSING_KINDS = frozenset({Kind.IPSET, Kind.XDP, Kind.TC, Kind.NFTABLES, Kind.CONNLIMIT})
-_TCP = 6
 _MOST = 65_536  # sockets that are looked at
 _SECONDS = 2.0
 _BETWEEN = 64  # sockets after which urgent requests are served
@@ -55,7 +55,7 @@ def to_close(rule: Rule, allow: AllowList) -> list[OpenConnection]:
         return _above(rule, found)
     sources = rule.match.sources
     if of_ports(sources):
-        indexes = {port: sources.meeting(_TCP, port) for port in {item.port for item in found}}
+        indexes = {port: sources.meeting(TCP, port) for port in {item.port for item in found}}
         return [item for item in found if indexes[item.port].overlapping(item.peer) is not None]
     index = listed(sources)
     return [item for item in found if index.overlapping(item.peer) is not None]
@@ -92,7 +92,7 @@ def describe(found: Sequence[OpenConnection]) -> str:
 
 def _fits(rule: Rule, item: OpenConnection) -> bool:
     match = rule.match
-    wanted = ((match.protocol, _TCP), (match.dport, item.port), (match.sport, item.peer_port))
+    wanted = ((match.protocol, TCP), (match.dport, item.port), (match.sport, item.peer_port))
     family = match.family in (None, item.peer.family)
     return family and all(value in (None, own) for value, own in wanted)
 

@@ -13,11 +13,12 @@ from fwtop.guardian.rules.breadth import LIMITING, why_broad
 from fwtop.guardian.rules.prefix_lists import SPACE, Listed, covered, cut_out, listed, sizes
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.list_limits import of_ports, why_too_many
-from fwtop.model.addresses.roles import TCP, Role
+from fwtop.model.addresses.roles import Role
 from fwtop.model.config_file import read_table
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Kind, Match, Rule
 from fwtop.model.text import safe_text
+from fwtop.model.traffic.protocols import TCP
 from fwtop.render.numbers import percent
 
 MAX_RULES = 256  # active at once: every line costs each packet that passes the chain

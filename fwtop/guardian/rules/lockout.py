@@ -12,8 +12,8 @@ from dataclasses import replace
 from fwtop.guardian.allow.allowlist import AllowList
 from fwtop.guardian.rules.prefix_lists import listed
 from fwtop.model.addresses.address import Prefix
-from fwtop.model.addresses.roles import TCP
 from fwtop.model.rule import Kind, Level, Rule
+from fwtop.model.traffic.protocols import TCP
 
 Entries = Callable[[str], Sequence[Prefix]]  # what a named list holds
 

@@ -10,13 +10,13 @@ import struct
 
 from fwtop.kernel import netlink
 from fwtop.kernel.netlink import NETFILTER_HEADER_BYTES, NETLINK_NETFILTER, attributes
+from fwtop.model.traffic.protocols import UDP
 
 _GET = 1 << 8 | 1  # NFNL_SUBSYS_CTNETLINK, IPCTNL_MSG_CT_GET
 _ORIGINAL, _REPLY, _STATUS = 1, 2, 3  # CTA_*
 _ADDRESSES, _PROTOCOL = 1, 2  # of a tuple
 _SEEN_REPLY = 1 << 1  # IPS_SEEN_REPLY
 _FAMILIES = {4: 2, 6: 10}  # AF_INET, AF_INET6
-_UDP = 17
 
 
 def udp_peers(family: int, port: int, most: int) -> list[tuple[str, int]]:
@@ -46,7 +46,7 @@ def _peer(body: bytes, port: bytes) -> tuple[str, int] | None:
     for direction in (_ORIGINAL, _REPLY):
         parts = dict(attributes(flow.get(direction, b"")))
         protocol = dict(attributes(parts.get(_PROTOCOL, b"")))
-        if protocol.get(1) != bytes([_UDP]) or protocol.get(3) != port:
+        if protocol.get(1) != bytes([UDP]) or protocol.get(3) != port:
             continue
         addresses = dict(attributes(parts.get(_ADDRESSES, b"")))
         source = addresses.get(1) or addresses.get(3)

@@ -20,15 +20,11 @@ from fwtop.lab import network as net
 from fwtop.lab.network import Wire
 from fwtop.lab.traffic.frames import (
     FRAGMENT_HEADER,
-    ICMP,
-    ICMPV6,
     IPV6,
     MIN_FRAME,
     MTU,
     NO_PSEUDO,
     SHOWN,
-    TCP,
-    UDP,
     Template,
     checksum,
     word_sum,
@@ -40,6 +36,7 @@ from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
 from fwtop.model.traffic.packets import FLAG_MALFORMED, FLAG_OUTBOUND, PacketBatch
+from fwtop.model.traffic.protocols import ICMP, ICMPV6, TCP, UDP
 
 MAX_PACKETS = 16_384  # the kernel's table holds 1.6 KB for each
 _MIN_PPS, _MAX_PPS = 100, 300_000

@@ -12,15 +12,10 @@ from fwtop.lab.network import Wire
 from fwtop.lab.traffic import payloads
 from fwtop.lab.traffic.frames import (
     DPORT,
-    ESP,
     HALF_8,
-    ICMP,
-    ICMPV6,
     LETTERS,
     SPORT,
     SYN_OPTIONS,
-    TCP,
-    UDP,
     WINDOW,
     WORD_4,
     WORD_8,
@@ -30,6 +25,7 @@ from fwtop.lab.traffic.frames import (
 )
 from fwtop.lab.traffic.vectors import Vector
 from fwtop.model.addresses.address import Prefix
+from fwtop.model.traffic.protocols import ESP, ICMP, ICMPV6, TCP, UDP
 
 
 def templates(vector: Vector, wire: Wire, source: Prefix, rng: random.Random) -> list[Template]:

@@ -16,13 +16,13 @@ import numpy as np
 from fwtop.lab.network import Wire, victim_prefix
 from fwtop.lab.traffic.vectors import Vector
 from fwtop.model.addresses.address import Prefix
+from fwtop.model.traffic.protocols import ICMP, UDP
 
 # The bits of `rewrite` in bpf/flood.h
 SPORT, DPORT, ID, WORD_4, WORD_8, TARGET, LETTERS, IPV6 = (1 << bit for bit in range(8))
 CONTINUES, WINDOW, HALF_8, NO_PSEUDO = 256, 512, 1024, 2048
 MIN_FRAME, FRAME_BYTES = 60, 1536  # without FCS; VLAN tags included
 MTU = 1500
-TCP, UDP, ICMP, ICMPV6, GRE, ESP = 6, 17, 1, 58, 47, 50
 FRAGMENT_HEADER = 44
 SHOWN = 64  # payload bytes in the truth
 # MSS 1460, SACK permitted, timestamps, window scale 7: a Linux client's SYN

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from fwtop.model.addresses.address import Prefix
+from fwtop.model.traffic.protocols import TCP, UDP
 
-TCP, UDP = 6, 17
 ICMP = {4: 1, 6: 58}
 DNS_PORT, NTP_PORT, BGP_PORT = 53, 123, 179
 DHCP_PORTS = {4: (67, 68), 6: (547, 546)}  # server, client

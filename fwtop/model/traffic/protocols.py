@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+ICMP, IGMP, TCP, UDP, GRE, ESP, ICMPV6 = 1, 2, 6, 17, 47, 50, 58  # IANA's protocol numbers
 NUMBERS = {
-    "icmp": 1,
-    "igmp": 2,
+    "icmp": ICMP,
+    "igmp": IGMP,
     "ipip": 4,
-    "tcp": 6,
-    "udp": 17,
+    "tcp": TCP,
+    "udp": UDP,
     "dccp": 33,
     "6in4": 41,
-    "gre": 47,
-    "esp": 50,
+    "gre": GRE,
+    "esp": ESP,
     "ah": 51,
-    "icmpv6": 58,
+    "icmpv6": ICMPV6,
     "ospf": 89,
     "pim": 103,
     "vrrp": 112,
@@ -21,10 +22,10 @@ NUMBERS = {
     "udplite": 136,
 }
 NAMES = {number: name for name, number in NUMBERS.items()}
-WITH_PORTS = frozenset({6, 17, 33, 132, 136})  # TCP, UDP, DCCP, SCTP, UDP-Lite
+WITH_PORTS = frozenset({TCP, UDP, 33, 132, 136})  # and DCCP, SCTP, UDP-Lite
 TCP_FLAGS = {"FIN": 1, "SYN": 2, "RST": 4, "PSH": 8, "ACK": 16, "URG": 32, "ECE": 64, "CWR": 128}
 _CLASSIC = 63  # the six flags of RFC 793
-_SPOKEN = {1: "ICMP", 6: "TCP", 17: "UDP", 47: "GRE", 50: "ESP", 58: "ICMPv6", 132: "SCTP"}
+_SPOKEN = {ICMP: "ICMP", TCP: "TCP", UDP: "UDP", GRE: "GRE", ESP: "ESP", ICMPV6: "ICMPv6", 132: "SCTP"}
 
 
 def protocol_name(number: int) -> str:

@@ -9,11 +9,10 @@ import numpy as np
 from fwtop.analysis.window.traffic import payload
 from fwtop.model.rule import Kind, Match, PayloadMatch, Range
 from fwtop.model.traffic.packets import Fragment
-from fwtop.model.traffic.protocols import WITH_PORTS
+from fwtop.model.traffic.protocols import ICMP, ICMPV6, TCP, WITH_PORTS
 from fwtop.ui.keys import KEY_MAP
 from fwtop.ui.state.packet_row import PacketRow
 
-_TCP, _ICMP, _ICMP6 = 6, 1, 58
 _CLASSIC = 63  # the six flags that every mechanism can match
 _MOST_BYTES = 16  # of a payload's beginning
 _SEARCHED = 64  # bytes of the payload in which others are compared
@@ -83,9 +82,9 @@ def _fields(item: PacketRow) -> Match:
         return replace(match, fragment=True)
     if protocol in WITH_PORTS:
         match = replace(match, dport=item.field("dport"))
-    if protocol in (_ICMP, _ICMP6):
+    if protocol in (ICMP, ICMPV6):
         match = replace(match, icmp_type=item.field("icmp_type"))
-    if protocol == _TCP and item.field("tcp_header"):
+    if protocol == TCP and item.field("tcp_header"):
         match = replace(match, tcp_flags=(_CLASSIC, item.field("tcp_flags") & _CLASSIC))
     return match
 
@@ -95,6 +94,6 @@ def _without_payload(match: Match, item: PacketRow) -> Match:
     length = item.field("ip_length")
     match = replace(match, ip_length=Range(length, length))
     header, window = item.field("tcp_header"), item.field("tcp_window")
-    if item.field("protocol") != _TCP or not header:
+    if item.field("protocol") != TCP or not header:
         return match
     return replace(match, tcp_window=Range(window, window), tcp_header=Range(header, header))

@@ -7,29 +7,28 @@ from collections.abc import Iterator
 from fwtop.analysis.parsers.dns import type_name
 from fwtop.model.text import payload_text
 from fwtop.model.traffic.packets import FLAG_MALFORMED, FLAG_TRUNCATED, Fragment
-from fwtop.model.traffic.protocols import spoken_protocol
+from fwtop.model.traffic.protocols import ICMP, ICMPV6, TCP, UDP, spoken_protocol
 from fwtop.parse.dns_question import parse_question
 from fwtop.ui.state.packet_row import PacketRow
 
-_TCP, _UDP, _ICMP, _ICMP6 = 6, 17, 1, 58
 _LETTERS = ((2, "S"), (1, "F"), (4, "R"), (8, "P"), (32, "U"), (64, "E"), (128, "W"), (16, "."))
 _TEXT = 24  # characters of a payload
 _DNS_PORTS = (53, 5353)
 _ICMP_NAMES = {
-    (_ICMP, 0): "echo reply",
-    (_ICMP, 3): "unreachable",
-    (_ICMP, 5): "redirect",
-    (_ICMP, 8): "echo request",
-    (_ICMP, 11): "time exceeded",
-    (_ICMP6, 1): "unreachable",
-    (_ICMP6, 2): "packet too big",
-    (_ICMP6, 3): "time exceeded",
-    (_ICMP6, 128): "echo request",
-    (_ICMP6, 129): "echo reply",
-    (_ICMP6, 133): "router solicitation",
-    (_ICMP6, 134): "router advertisement",
-    (_ICMP6, 135): "neighbour solicitation",
-    (_ICMP6, 136): "neighbour advertisement",
+    (ICMP, 0): "echo reply",
+    (ICMP, 3): "unreachable",
+    (ICMP, 5): "redirect",
+    (ICMP, 8): "echo request",
+    (ICMP, 11): "time exceeded",
+    (ICMPV6, 1): "unreachable",
+    (ICMPV6, 2): "packet too big",
+    (ICMPV6, 3): "time exceeded",
+    (ICMPV6, 128): "echo request",
+    (ICMPV6, 129): "echo reply",
+    (ICMPV6, 133): "router solicitation",
+    (ICMPV6, 134): "router advertisement",
+    (ICMPV6, 135): "neighbour solicitation",
+    (ICMPV6, 136): "neighbour advertisement",
 }
 _ETHERTYPES = {0x0806: "ARP", 0x88CC: "LLDP", 0x8863: "PPPoE discovery", 0x8864: "PPPoE"}
 _PLAIN_OPTIONS = {4: "sack", 8: "ts"}
@@ -63,9 +62,9 @@ def _fragment(item: PacketRow) -> str:
 def _transport(item: PacketRow, *, short: bool) -> str:
     protocol = item.field("protocol")
     first = f"first fragment of id 0x{item.field('ip_id'):x} " if item.field("fragment") else ""
-    if protocol == _TCP:
+    if protocol == TCP:
         return first + _segment(item, short=short)
-    if protocol in (_ICMP, _ICMP6):
+    if protocol in (ICMP, ICMPV6):
         return first + _message(item)
     if _is_dns(item):
         return first + _question(item)
@@ -114,7 +113,7 @@ def _message(item: PacketRow) -> str:
 
 def _is_dns(item: PacketRow) -> bool:
     ports = (item.field("sport"), item.field("dport"))
-    return item.field("protocol") == _UDP and any(port in _DNS_PORTS for port in ports)
+    return item.field("protocol") == UDP and any(port in _DNS_PORTS for port in ports)
 
 
 def _question(item: PacketRow) -> str:
