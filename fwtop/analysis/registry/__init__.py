@@ -2,7 +2,8 @@
 
 Where to begin: `protocols.py` is the shortest whole example, each attack followed by what looks like it.
 `udp.py` has floods of datagrams and reflected answers, `dns.py` queries, `tcp.py` handshakes and stray
-packets, `web.py` requests, TLS and idle connections, `rest.py` what none of these explains.
+packets, `web.py` requests, TLS and idle connections, `steady.py` bots slower than browsers, `rest.py` what
+none of these explains.
 
 How to read an entry, such as `Hypothesis("IGMP flood", igmp_packets, 0.0, kind=..., needs=...)`:
 
@@ -27,6 +28,7 @@ from fwtop.analysis.engine.weights import WEIGHTS_FILE, FittedWeights
 from fwtop.analysis.registry.dns import DNS_ENTRIES
 from fwtop.analysis.registry.protocols import PROTOCOLS
 from fwtop.analysis.registry.rest import REST_ENTRIES
+from fwtop.analysis.registry.steady import STEADY_ENTRIES
 from fwtop.analysis.registry.tcp import TCP_ENTRIES
 from fwtop.analysis.registry.udp import UDP_ENTRIES
 from fwtop.analysis.registry.web import WEB_ENTRIES
@@ -40,6 +42,7 @@ DECLARED = (
     *DNS_ENTRIES,
     *TCP_ENTRIES,
     *WEB_ENTRIES,
+    *STEADY_ENTRIES,
     *PROTOCOLS,
     *REST_ENTRIES,
 )

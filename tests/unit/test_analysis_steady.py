@@ -1,0 +1,112 @@
+"""Bots that each ask more slowly than a browser loads a page, but never pause; and what resembles them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+
+import pytest
+from analysis_factory import STARTED, make_batch, make_tables, make_window
+from analysis_flows import Frame, connection, hosts, visitors
+
+from fwtop.analysis.advisor import Advisor
+from fwtop.analysis.history.baseline import Baseline, class_rates
+from fwtop.model.traffic.snapshot import Attack
+
+SECONDS = 3.0
+BROWSER = "User-Agent: Mozilla/5.0 (X11; Linux x86_64; rv:%d.0) Gecko/20100101 Firefox/%d.0"
+
+
+def judged(frames: list[Frame], *, before: list[Frame] | None = None) -> dict[str, Attack]:
+    """Judge a live window of three seconds; `before` is a window of what is normal."""
+    baseline = Baseline()
+    for _ in range(3 if before else 0):
+        usual = make_batch(sorted(before or [], key=lambda frame: frame[0]), start_ns=10**12)
+        baseline.keep_rates(class_rates(usual, SECONDS), SECONDS)
+        baseline.keep_rows(usual)
+    inside = [frame for frame in frames if 0 <= frame[0] < SECONDS]
+    batch = make_batch(sorted(inside, key=lambda frame: frame[0]), start_ns=10**12 + 60 * 10**9)
+    window = make_window(batch, SECONDS, live=True, started=STARTED + 60)
+    attacks = Advisor(baseline=baseline).judge(window, make_tables(window)).attacks
+    return {attack.kind: attack for attack in attacks}
+
+
+def page(rng: Random, number: int) -> bytes:
+    agent = BROWSER % (90 + number % 30, 90 + number % 30)
+    head = f"GET /p{rng.randrange(30)}.html HTTP/1.1\r\nHost: shop.example\r\n{agent}\r\n"
+    return (head + "Accept: */*\r\n\r\n").encode()
+
+
+def login(rng: Random, number: int) -> bytes:
+    return page(rng, number).replace(b"GET /p", b"POST /login?") + rng.randbytes(20).hex().encode()
+
+
+def in_tls(size: int) -> Callable[[Random, int], bytes]:
+    return lambda rng, _: b"\x17\x03\x03" + size.to_bytes(2, "big") + rng.randbytes(size)
+
+
+def asking(
+    rng: Random, count: int, pause: float, what: Callable[[Random, int], bytes], port: int, *, answered: int
+) -> list[Frame]:
+    """Return what clients send that ask evenly, without a longer pause, and began before the window."""
+    frames: list[Frame] = []
+    for number, client in enumerate(hosts(rng, count)):
+        loads = [what(rng, number) for _ in range(int(6 / pause))]
+        frames += connection(rng, client, port, loads, gap=pause, at=-rng.random(), answered=answered, end="")
+    return frames
+
+
+@pytest.mark.parametrize(
+    ("count", "pause", "what", "port"),
+    [(40, 0.1, page, 80), (100, 0.5, login, 80), (40, 0.1, in_tls(160), 443), (100, 0.3, in_tls(250), 443)],
+    ids=["pages", "logins", "pages inside TLS", "logins inside TLS"],
+)
+def test_bots_slower_than_browsers_that_never_pause_are_a_flood(
+    count: int, pause: float, what: Callable[[Random, int], bytes], port: int
+) -> None:
+    rng = Random(1)
+    found = judged(
+        asking(rng, count, pause, what, port, answered=5_000) + visitors(rng, 10), before=visitors(rng, 40)
+    )
+    assert set(found) == {"http_flood"}
+    assert found["http_flood"].share > 0.6
+    assert any("pause" in sentence for sentence in found["http_flood"].evidence)
+
+
+def test_without_a_baseline_or_as_usual_they_are_none() -> None:
+    rng = Random(2)
+    bots = asking(rng, 40, 0.1, in_tls(160), 443, answered=5_000)
+    assert judged(bots) == {}
+    assert judged(bots, before=[frame for frame in bots if 0 <= frame[0] < SECONDS]) == {}
+
+
+def test_players_inside_tls_are_no_flood() -> None:
+    rng = Random(3)
+    players = asking(rng, 60, 0.05, in_tls(40), 443, answered=60)
+    assert judged(players + visitors(rng, 10), before=visitors(rng, 40)) == {}
+
+
+def test_browsers_that_wait_for_a_slow_server_are_no_flood() -> None:
+    def resource(rng: Random, number: int) -> bytes:
+        return page(rng, number).replace(b".html", rng.choice((b".png", b".css", b".js", b".html")))
+
+    rng = Random(4)
+    assert judged(asking(rng, 80, 0.25, resource, 80, answered=9_000), before=visitors(rng, 40)) == {}
+
+
+@pytest.mark.parametrize("port", [22, 1883])
+def test_connections_that_are_opened_again_and_again_are_a_flood(port: int) -> None:
+    rng, frames = Random(5), list[Frame]()
+    for client in hosts(rng, 100):
+        for k in range(9):
+            load = [b"\x10\x17\0\4MQTT\4\2\0\x3c\0\x0b" + rng.randbytes(11)]
+            frames += connection(rng, client, port, load, at=(k + rng.random()) / 3, answered=4, end="R")
+    found = judged(frames + visitors(rng, 10), before=visitors(rng, 40))
+    assert set(found) == {"syn_flood"}
+    assert found["syn_flood"].title == "TCP connection flood"
+
+
+def test_devices_that_keep_their_connection_are_no_flood() -> None:
+    rng = Random(6)
+    devices = asking(rng, 100, 0.5, lambda rng, _: b"\x30\x0c" + rng.randbytes(12), 1883, answered=0)
+    assert judged(devices, before=visitors(rng, 40)) == {}
