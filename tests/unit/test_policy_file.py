@@ -12,6 +12,7 @@ from fwtop.cli.policy import document
 from fwtop.cli.policy.document import SECONDS, parse, read, shape
 from fwtop.cli.policy.schema import schema
 from fwtop.cli.policy.versions import KEPT, Versions, lists_of
+from fwtop.cli.policy.writing import write
 from fwtop.guardian.rules.validate import MAX_TTL_SECONDS
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
@@ -208,3 +209,22 @@ def test_what_was_abandoned_leaves_nothing(tmp_path: Path) -> None:
     versions.abandon()
     assert versions.pending() is None
     assert list((tmp_path / "machine").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("format", "output", "said"),
+    [
+        ("iptables", "policy.toml", "cannot make directory .*policy.toml: File exists; nothing was written"),
+        ("iptables", "absent/below", "cannot make directory .*below: No such file or directory"),
+        ("nft", "absent/file", "cannot write .*file: No such file or directory; the file is as it was"),
+        ("nft", "policy.toml/file", "cannot write .*file: Not a directory; the file is as it was"),
+        ("sh", ".", "cannot write .*; the file is as it was"),
+    ],
+)
+def test_an_export_that_cannot_be_written_is_one_line(
+    format: str, output: str, said: str, tmp_path: Path
+) -> None:
+    written = policy("schema = 1\n", tmp_path)
+    with pytest.raises(FwtopError, match=said):
+        write(written, "p.toml", format, tmp_path / output, tmp_path / "allow")
+    assert not (tmp_path / "absent").exists()

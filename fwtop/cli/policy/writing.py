@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Iterable, Iterator
 from itertools import islice
@@ -26,6 +27,8 @@ def write(
     files = documents(policy, name, format, allow_file)
     if len(files) > 1 and output is None:
         raise FwtopError("iptables takes three files: name a directory with -o; nothing was written", 2)
+    if len(files) > 1 and output is not None:
+        _make_directory(output)
     for own, lines in files.items():
         if output is None:
             write_lines(sys.stdout, lines)
@@ -45,16 +48,24 @@ def documents(policy: Policy, name: str, format: str, allow_file: Path) -> dict[
     return {"policy.ipset": ipset_lines(found, name), **tables}
 
 
+def _make_directory(path: Path) -> None:
+    try:
+        path.mkdir(exist_ok=True)
+    except OSError as error:
+        line = f"cannot make directory {safe_text(path)}: {error.strerror}; nothing was written"
+        raise FwtopError(line) from None
+
+
 def _write_file(path: Path, lines: Iterator[str], mode: int = 0o644) -> None:
     new = path.with_name(f"{path.name}.new")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         with new.open("w", encoding="utf-8") as file:
             write_lines(file, lines)
         new.chmod(mode)
         new.replace(path)
     except OSError as error:
-        new.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            new.unlink()
         line = f"cannot write {safe_text(path)}: {error.strerror}; the file is as it was"
         raise FwtopError(line) from None
     except FwtopError:
