@@ -36,7 +36,7 @@ http {{
 }}
 """
 _SSHD = """ListenAddress {host}
-HostKey {folder}/host-key
+HostKey {folder}/key
 PidFile none
 AuthorizedKeysFile {folder}/key.pub
 PermitRootLogin prohibit-password
@@ -71,16 +71,32 @@ _KNOWS = ' local-zone: "example." redirect\n local-data: "example. 20 A 192.0.2.
 _ASKS = f"stub-zone:\n name: example\n stub-addr: {GATEWAY_4}\n"
 _PEOPLE = "function delay() return math.random(500, 4000) end\n"  # of wrk, in milliseconds
 _SSHD_FOLDER = Path("/run/sshd")  # sshd refuses to start without; Debian's service makes it
+_CERTIFICATE = (
+    "openssl req -x509 -newkey rsa:2048 -nodes -subj /CN=everyday "
+    "-keyout {folder}/cert-key -out {folder}/cert"
+)
+_SSH_KEY = "ssh-keygen -q -t ed25519 -N  -f {folder}/key"  # of the host and of its user; no passphrase
 _SSH = "-i {folder}/key -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o BatchMode=yes"
 
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A program that serves: its command, the port that it listens on, and on which of the hosts."""
+    """A program that serves: its command, the port that it listens on, and on which of the hosts.
+
+    `key_maker` is a command that makes the key that it doesn't start without.
+    """
 
     command: str
     port: int
     far: bool = False
+    key_maker: str = ""
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """What isn't installed of the programs that it takes."""
+        commands = (self.command, self.key_maker) if self.key_maker else (self.command,)
+        names = (command.split()[0] for command in commands)
+        return tuple(Path(name).name for name in names if shutil.which(name) is None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,9 +119,9 @@ class Use:
 
 
 SERVERS = (
-    Server("nginx -p {folder} -c {folder}/nginx.conf", 80),
-    Server("nginx -p {folder} -c {folder}/nginx-far.conf", 80, far=True),
-    Server("/usr/sbin/sshd -D -f {folder}/sshd.conf", 22),
+    Server("nginx -p {folder} -c {folder}/nginx.conf", 80, key_maker=_CERTIFICATE),
+    Server("nginx -p {folder} -c {folder}/nginx-far.conf", 80, far=True, key_maker=_CERTIFICATE),
+    Server("/usr/sbin/sshd -D -f {folder}/sshd.conf", 22, key_maker=_SSH_KEY),
     Server("rsync --daemon --no-detach --config {folder}/rsyncd.conf", 873),
     Server("iperf3 -s -p 5201", 5201),
     Server("iperf3 -s -p 5202", 5202),
@@ -151,8 +167,8 @@ class EverydayLab(TwoHosts):
 
     def __init__(self, seed: int) -> None:
         super().__init__(PEERS)
-        programs = {one.program for one in USES} | {one.command.split()[0] for one in SERVERS}
-        self.missing = sorted(Path(name).name for name in programs if shutil.which(name) is None)
+        unused = {one.program for one in USES if shutil.which(one.program) is None}
+        self.missing = sorted(unused.union(*(one.missing for one in SERVERS)))
         self.started: Counter[str] = Counter()  # by program
         self.failed: Counter[str] = Counter()
         self._random = random.Random(seed)  # noqa: S311
@@ -202,14 +218,16 @@ class EverydayLab(TwoHosts):
     def _serve(self) -> None:
         self._write_files()
         _SSHD_FOLDER.mkdir(mode=0o755, exist_ok=True)
+        for command in sorted({one.key_maker for one in SERVERS if one.key_maker and not one.missing}):
+            namespaces.run(*command.format(folder=self.folder).split(" "))
         for server in SERVERS:
-            name = server.command.split()[0]
-            if shutil.which(name) is None:
+            if server.missing:
                 continue
             netns, address = (self.attacker, GATEWAY_4) if server.far else (self.victim, VICTIM_4)
             self._daemon(netns, *self.filled(server.command).split())
             if not wait_for_port(netns, address, server.port):
-                raise FwtopError(f"{safe_text(name)} did not begin to serve; the lab is taken down again")
+                program = safe_text(server.command.split()[0])
+                raise FwtopError(f"{program} did not begin to serve; the lab is taken down again")
             self.ports.add(server.port)
 
     def _write_files(self) -> None:
@@ -234,10 +252,3 @@ class EverydayLab(TwoHosts):
         }
         for name, text in texts.items():
             (folder / name).write_text(text, encoding="ascii")
-        for argv in (
-            "openssl req -x509 -newkey rsa:2048 -nodes -subj /CN=everyday "
-            f"-keyout {folder}/cert-key -out {folder}/cert",
-            f"ssh-keygen -q -t ed25519 -N  -f {folder}/host-key",
-            f"ssh-keygen -q -t ed25519 -N  -f {folder}/key",
-        ):
-            namespaces.run(*argv.split(" "))
