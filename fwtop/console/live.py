@@ -98,11 +98,15 @@ class Judge(Protocol):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Observed:
-    """An immutable window, and baseline and allow-list at that time: the input of previews and dissection."""
+    """An immutable window, and baseline, allow-list and active rules at that time.
+
+    The input of previews and dissection.
+    """
 
     window: Window
     baseline: Baseline
     allowed: tuple[AllowedPeer, ...] = ()
+    rules: tuple[Rule, ...] = ()
 
 
 class RulePreviews:
@@ -124,7 +128,8 @@ class RulePreviews:
             raise FwtopError("nothing has been observed yet; try again in a second")
         with self._lock:
             if self._judged is None or self._judged[0] is not observed:
-                self._judged = observed, basis(observed.window, observed.baseline, self._config)
+                found = basis(observed.window, observed.baseline, self._config, observed.rules)
+                self._judged = observed, found
             judged = self._judged[1]
         return preview_on(rule, judged, observed.allowed)
 
@@ -223,7 +228,7 @@ class LiveSession:
         tables = dataclasses.replace(tables, sources=self.mark(tables.sources))
         surroundings = self._survey.last
         listeners = with_rates(surroundings.listeners, window)
-        self.latest = Observed(window, self._baseline, self._rules.allowed)
+        self.latest = Observed(window, self._baseline, self._rules.allowed, self._rules.active)
         return Snapshot(
             host=self._host,
             origin=self._origin,

@@ -290,7 +290,8 @@ class Preview:
 
     Shares are 0 to 1: `attack_share` of the packets of one `attack` (as in proposals; the one of which the
     rule drops most), `collateral_share` of normal traffic. `examples` name normal flows that would be hit,
-    sanitised; `attacks` has the share of each attack.
+    sanitised; `attacks` has the share of each attack, `already` what active rules stop of it, and `together`
+    what they and the rule stop.
     """
 
     attack_share: float
@@ -303,6 +304,8 @@ class Preview:
     guess: bool = False  # True: no baseline from before the attack, collateral is estimated
     attack: str = ""  # title; empty: no attack is seen
     attacks: tuple[tuple[str, float], ...] = ()  # title and share stopped, largest first
+    already: tuple[tuple[str, float], ...] = ()  # those of which active rules stop something
+    together: tuple[tuple[str, float], ...] = ()  # the same attacks
 
 
 @dataclass(frozen=True, slots=True)

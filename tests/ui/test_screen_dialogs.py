@@ -340,3 +340,11 @@ async def test_of_several_attacks_the_dialog_says_what_is_stopped_of_each() -> N
         await run.press("b")
         assert "99.9 % of the SYN flood" in run.text()
         assert "SYN flood 99.9 %, UDP flood 0 %" in run.text()
+        assert "already" not in run.text()
+        await run.press("escape")
+        active, together = (("SYN flood", 0.6),), (("SYN flood", 1.0),)
+        run.feed.controls.preview_answer = replace(
+            run.feed.controls.preview_answer, already=active, together=together
+        )
+        await run.press("b")
+        assert "active rules stop 60.0 % of it already, both 100 %" in run.text()

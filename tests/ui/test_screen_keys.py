@@ -485,3 +485,21 @@ async def test_a_set_leaves_out_what_its_rules_stop_without_it(
         assert ("left out: the rules above stop what it would" in run.text()) == (len(installed) == 1)
         await run.press("enter")
         assert [value[0].kind for verb, value in feed.controls.calls if verb == "apply"] == installed
+
+
+async def test_a_set_leaves_out_what_active_rules_stop() -> None:
+    feed = FakeFeed()
+    attacks, active = (("SYN flood", 0.99), ("UDP flood", 1.0)), (("SYN flood", 0.98),)
+    together = (("SYN flood", 0.995),)
+
+    async def preview(rule: Rule) -> Preview:
+        mine = attacks[:1] if rule.kind is Kind.STRING else attacks[1:]
+        return replace(feed.controls.preview_answer, attacks=mine, already=active, together=together)
+
+    feed.controls.preview = preview  # type: ignore[method-assign]
+    async with running(two_attacks(), feed=feed) as run:
+        await run.press("A")
+        assert "left out: active rules stop what it would" in run.text()
+        assert "99.5 % of SYN flood" in run.text()
+        await run.press("enter")
+        assert [value[0].kind for verb, value in feed.controls.calls if verb == "apply"] == [Kind.IPSET]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from analysis_factory import ethernet, ip, make_batch, make_frames, make_window, tcp, udp
@@ -227,3 +229,22 @@ def test_preview_counts_nothing_that_the_allow_list_lets_pass() -> None:
     assert preview_on(rule, judged).total_pps > 400
     spared = preview_on(rule, judged, [resolver])
     assert (spared.total_pps, spared.collateral_pps) == (0.0, 0.0)
+
+
+def test_preview_says_what_active_rules_stop_already() -> None:
+    bots = [ip(bytes([31, 0, 2, n % 20]), B, 17, udp(4000, 9999, b"x" * 400), ttl=50) for n in range(1_000)]
+    window = make_window(batch_of(*bots), 1.0)
+    half = Rule(
+        "1", Kind.IPSET, Match(sources=tuple(Prefix.parse(f"31.0.2.{n}") for n in range(10))), "x", 60
+    )
+    whole = Rule("", Kind.XDP, Match(protocol=17, dport=9999), "y", 60)
+    (title, share), *_ = preview_on(whole, basis(window)).attacks
+    assert share > 0.99
+    assert preview_on(whole, basis(window)).already == ()
+    beside = preview_on(whole, basis(window, active=[half]))
+    assert dict(beside.already)[title] == pytest.approx(0.5, abs=0.01)
+    assert dict(beside.together)[title] > 0.99
+    again = preview_on(half, basis(window, active=[whole]))
+    assert dict(again.together) == dict(again.already)
+    derived = replace(half, origin="country:DE")  # only the guardian knows its sources
+    assert preview_on(whole, basis(window, active=[derived])).already == ()

@@ -101,6 +101,7 @@ def test_previews_of_a_console_that_was_taken_over_are_sanitised_or_none() -> No
     good = {
         "attack_share": 0.5, "attack_pps": 1.0, "collateral_share": 0, "collateral_pps": 0, "total_pps": 2,
         "examples": [EVIL], "warnings": [EVIL], "guess": False, "attack": EVIL, "attacks": [[EVIL, 0.5]],
+        "already": [[EVIL, 0.1]], "together": [[EVIL, 0.6]],
     }  # fmt: skip
     previews = mitigation.read_previews(json.dumps([good]).encode(), 1)
     assert previews is not None
@@ -109,6 +110,7 @@ def test_previews_of_a_console_that_was_taken_over_are_sanitised_or_none() -> No
     wrong: list[object] = [
         {}, [], [good, good], [good | {"attack_pps": EVIL}], [good | {"total_pps": float("nan")}],
         [good | {"total_pps": 10**400}], [good | {"attacks": [[EVIL, float("inf")]]}], [5], [{"attack": "x"}],
+        [good | {"together": [[EVIL, float("nan")]]}], [good | {"already": 5}],
     ]  # fmt: skip
     assert {mitigation.read_previews(json.dumps(item).encode(), 1) for item in wrong} == {None}
     assert mitigation.read_previews(b"[" * 100_000, 1) is None

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -14,12 +14,13 @@ from fwtop.analysis.context import AnalysisContext, Finding
 from fwtop.analysis.held.preview import with_connections
 from fwtop.analysis.history.baseline import Baseline
 from fwtop.analysis.proposals.allowed import allowed_rows
-from fwtop.analysis.proposals.effect import dropped_pps, harm_by, share_stopped, stopped_by
+from fwtop.analysis.proposals.effect import dropped_pps, harm_by, share_of, share_stopped, stopped_by
 from fwtop.analysis.proposals.limits import full_table_warning
 from fwtop.analysis.proposals.normal import Normal, normal_traffic, with_unexplained
 from fwtop.analysis.proposals.signatures import matches, signatures
 from fwtop.model.addresses.roles import AllowedPeer
 from fwtop.model.rule import Kind, Preview, Rule
+from fwtop.model.traffic.packets import F64, Mask
 from fwtop.model.traffic.window import Window
 from fwtop.render.numbers import percent
 
@@ -34,10 +35,19 @@ class Basis:
     findings: tuple[Finding, ...]
     normal: Normal
     held: tuple[Finding, ...] = ()  # those that hold connections
+    active: tuple[Rule, ...] = ()  # rules that act already
 
 
-def basis(window: Window, baseline: Baseline | None = None, config: AdviseConfig | None = None) -> Basis:
-    """Judge a window: find its attacks and its normal traffic."""
+def basis(
+    window: Window,
+    baseline: Baseline | None = None,
+    config: AdviseConfig | None = None,
+    active: Iterable[Rule] = (),
+) -> Basis:
+    """Judge a window: find its attacks and its normal traffic.
+
+    Of the active rules those count whose sources are known here: the guardian keeps derived lists for itself.
+    """
     config = config or AdviseConfig()
     context = make_context(window, config, baseline or Baseline())
     found_all = find_attacks(context)
@@ -47,7 +57,8 @@ def basis(window: Window, baseline: Baseline | None = None, config: AdviseConfig
     if normal.guess:
         found = {finding.key: signatures(context, finding, normal) for finding in findings}
         normal = with_unexplained(context, normal, matches(found))
-    return Basis(context, tuple(findings), normal, held)
+    known = tuple(rule for rule in active if rule.origin is None and not rule.drops_nothing)
+    return Basis(context, tuple(findings), normal, held, known)
 
 
 def preview(
@@ -64,7 +75,8 @@ def preview_on(rule: Rule, judged: Basis, allowed: Sequence[AllowedPeer] = ()) -
     """
     context, findings, normal = judged.context, judged.findings, judged.normal
     traffic = context.traffic
-    dropped = np.where(allowed_rows(allowed, traffic.packets), 0.0, stopped_by(rule, context, traffic))
+    passing = allowed_rows(allowed, traffic.packets)
+    dropped = np.where(passing, 0.0, stopped_by(rule, context, traffic))
     everything = np.arange(len(traffic))
     total_pps = dropped_pps(dropped, rule.match, traffic, everything)
     if rule.drops_nothing:
@@ -87,7 +99,32 @@ def preview_on(rule: Rule, judged: Basis, allowed: Sequence[AllowedPeer] = ()) -
         attack=findings[aimed].title if aimed is not None else "",
         attacks=_by_attack(findings, shares),
     )
+    made = _beside_active(made, rule, judged, dropped, passing)
     return with_connections(made, rule, context, judged.held)
+
+
+def _beside_active(made: Preview, rule: Rule, judged: Basis, dropped: F64, passing: Mask) -> Preview:
+    """Add what active rules stop of each attack, and what they and the previewed one do together."""
+    if not judged.active:
+        return made
+    context, traffic = judged.context, judged.context.traffic
+    each = [stopped_by(one, context, traffic) for one in judged.active]
+    before = np.where(passing, 0.0, np.max(each, axis=0))
+    both = np.maximum(before, dropped)
+    found = [
+        (
+            one.title,
+            share_of(before, traffic, one.rows),
+            share_stopped(both, rule.match, traffic, one, one.rows),
+        )
+        for one in judged.findings
+    ]
+    found = [(title, share, max(share, whole)) for title, share, whole in found if share > 0]
+    return replace(
+        made,
+        already=tuple((title, share) for title, share, _ in found),
+        together=tuple((title, share) for title, _, share in found),
+    )
 
 
 def _by_attack(findings: Sequence[Finding], shares: Sequence[float]) -> tuple[tuple[str, float], ...]:

@@ -8,7 +8,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -91,9 +91,9 @@ def read_previews(text: bytes, count: int) -> list[Preview] | None:
 
 
 def _preview_of(item: dict[str, Any]) -> Preview:
-    attacks = tuple((safe_text(title), float(share)) for title, share in item["attacks"])
+    attacks, already, together = (_shares(item[name]) for name in ("attacks", "already", "together"))
     numbers = {name: float(item[name]) for name in _NUMBERS}
-    if not all(map(math.isfinite, [*numbers.values(), *(share for _, share in attacks)])):
+    if not all(map(math.isfinite, numbers.values())):
         raise ValueError("not a number")
     return Preview(
         **numbers,
@@ -102,7 +102,16 @@ def _preview_of(item: dict[str, Any]) -> Preview:
         guess=bool(item["guess"]),
         attack=safe_text(item["attack"]),
         attacks=attacks,
+        already=already,
+        together=together,
     )
+
+
+def _shares(items: Sequence[tuple[str, float]]) -> tuple[tuple[str, float], ...]:
+    shares = tuple((safe_text(title), float(share)) for title, share in items)
+    if not all(math.isfinite(share) for _, share in shares):
+        raise ValueError("not a number")
+    return shares
 
 
 DEFAULT_TTL_SECONDS = 600

@@ -13,7 +13,7 @@ from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.roles import AllowedPeer, Conversation, Role
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import Status
-from fwtop.model.rule import ACTIVE_STATES, Kind, RuleStatus, rule_status_from_dict
+from fwtop.model.rule import ACTIVE_STATES, Kind, Rule, RuleStatus, rule_status_from_dict
 from fwtop.model.traffic.counters import Counters, RuleCount
 from fwtop.model.traffic.packets import PacketBatch
 from fwtop.model.traffic.snapshot import LedgerRow, Source, Sources
@@ -43,11 +43,16 @@ class RuleMonitor:
         self.problem = ""
 
     @property
+    def active(self) -> tuple[Rule, ...]:
+        """The rules that act, as last polled."""
+        return tuple(
+            status.rule for status in self.statuses if status.state in ACTIVE_STATES and status.acting
+        )
+
+    @property
     def in_force(self) -> frozenset[str]:
         """The ids of the rules that act, as last polled."""
-        return frozenset(
-            status.rule.id for status in self.statuses if status.state in ACTIVE_STATES and status.acting
-        )
+        return frozenset(rule.id for rule in self.active)
 
     def poll_soon(self) -> None:
         """Poll on the next call of `counts`, whatever the interval: an action changed a rule."""

@@ -28,6 +28,10 @@ def preview_lines(preview: Preview, known: int) -> list[Line]:
     if several:
         each = (f"{safe_text(title)} {percent(share)}" for title, share in preview.attacks[:_ATTACKS])
         lines.append(labelled("", [(", ".join(each), DIM)], width=LABEL))
+    active, together = dict(preview.already).get(preview.attack, 0.0), dict(preview.together)
+    if active:
+        words = f"active rules stop {percent(active)} of it already, both {percent(together[preview.attack])}"
+        lines.append(labelled("", [(words, WARN)], width=LABEL))
     lines.append(labelled("clients hit", hits, width=LABEL))
     warned = any("baseline" in warning or "guess" in warning for warning in preview.warnings)
     if preview.guess and not warned:

@@ -46,24 +46,30 @@ class Part:
 
 
 def _stopped(parts: Sequence[Part]) -> dict[str, float]:
-    """Return the share of each attack, by title, that the best of the rules stops."""
+    """Return the share of each attack, by title, that the best of the rules stops beside active ones."""
     stopped: dict[str, float] = {}
     for part in parts:
-        for title, share in part.preview.attacks if part.preview and not part.refused else ():
+        for title, share in _shares(part.preview) if part.preview and not part.refused else ():
             stopped[title] = max(stopped.get(title, 0.0), share)
     return stopped
 
 
+def _shares(preview: Preview) -> tuple[tuple[str, float], ...]:
+    """Return what is stopped of each attack, by the rule and whatever is active."""
+    return tuple((dict(preview.attacks) | dict(preview.together)).items())
+
+
 def _adds_nothing(preview: Preview, stopped: Mapping[str, float]) -> bool:
-    """Check whether the set stops enough, without a rule, of each attack that this one would stop."""
-    aimed = [(title, share) for title, share in preview.attacks if share > 0]
+    """Check whether without a rule enough is stopped of each attack that it would stop."""
+    together = dict(preview.together)
+    aimed = [(title, together.get(title, share)) for title, share in preview.attacks if share > 0]
     return bool(aimed) and all(stopped.get(title, 0.0) >= min(share, _ENOUGH) for title, share in aimed)
 
 
 class SetDialog(ChoiceDialog, inherit_bindings=False):
     """Previews each rule, adds up what they stop and harm, and returns the rules to install.
 
-    A rule that adds nothing to those before it is left out: each costs every packet some time.
+    A rule that adds nothing to active ones and those before it is left out: each costs every packet time.
     What they stop together is at least what the best of them stops; the harm is at most the sum.
     """
 
@@ -113,7 +119,10 @@ class SetDialog(ChoiceDialog, inherit_bindings=False):
             return Part(rule, letter, refused=covered)
         try:
             preview = await self._controls.preview(rule)
-            if _adds_nothing(preview, _stopped(before)):
+            active = dict(preview.already)
+            if _adds_nothing(preview, active):
+                return Part(rule, letter, refused="active rules stop what it would")
+            if _adds_nothing(preview, active | _stopped(before)):
                 return Part(rule, letter, refused="the rules above stop what it would")
             rule = replace(
                 rule,
