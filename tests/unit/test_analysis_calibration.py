@@ -61,6 +61,15 @@ def test_the_fit_finds_the_odds_that_made_the_findings() -> None:
     assert slope == pytest.approx(1.5, abs=0.12)
 
 
+def test_findings_that_are_all_right_leave_the_engines_odds_as_they_are() -> None:
+    rng = Random(2)
+    constant, slope = fit(
+        [Judged("one", (1.0, rng.gauss(3, 1)), 0.95, right=True) for _ in range(800)]
+    ).tolist()
+    assert 0 < constant < 3
+    assert 1 < slope < 3
+
+
 def test_what_is_fitted_without_a_family_is_calibrated_on_it() -> None:
     judgements = drawn(6000, 1.5, 20)
     before = [(one.stated, one.right) for one in judgements]
