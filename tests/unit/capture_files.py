@@ -1,6 +1,14 @@
-"""Capture files made by hand in every form that the readers know."""
+"""Capture files made by hand in every form that the readers know, and where the public ones are.
 
+The "DDoS Packet Capture Collection" (L.F. Haaijer, 2022, StopDDoS/packet-captures) is not part of this
+repository. FWTOP_CAPTURES names the directory with four of its files; tests of them are skipped without it.
+"""
+
+import os
 import struct
+from pathlib import Path
+
+CAPTURES = Path(os.environ.get("FWTOP_CAPTURES", "/work/shared/captures"))
 
 
 def pcap(

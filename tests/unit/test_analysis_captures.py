@@ -1,11 +1,10 @@
-"""The four real captures (see /work/shared/captures/README.md); skipped where they are absent."""
+"""Attacks in four public captures are named; skipped where these are absent (capture_files.py)."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from analysis_factory import make_tables, make_window
+from capture_files import CAPTURES
 
 from fwtop.analysis.advisor import Advisor
 from fwtop.analysis.proposals.matching import match_rows
@@ -13,7 +12,6 @@ from fwtop.capture.reader import read_capture
 from fwtop.model.traffic.packets import PacketBatch
 from fwtop.model.traffic.snapshot import Judgement
 
-CAPTURES = Path("/work/shared/captures")
 pytestmark = pytest.mark.skipif(not CAPTURES.is_dir(), reason="the captures are not on this machine")
 
 

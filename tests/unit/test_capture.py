@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from capture_files import enhanced, interface, obsolete, option, pcap, section, simple
+from capture_files import CAPTURES, enhanced, interface, obsolete, option, pcap, section, simple
 from frames import ethernet, ipv4, ipv6, pppoe, tcp, udp
 
 from fwtop.capture.reader import read_capture
@@ -17,7 +17,6 @@ from fwtop.capture.records import MAX_WIDTH
 from fwtop.model.errors import FwtopError
 from fwtop.model.traffic.packets import FLAG_OUTBOUND, PacketBatch
 
-CAPTURES = Path("/work/shared/captures")
 START_NS = 1_700_000_000_123_456_789
 FOUR = ipv4(udp(53, 4000, b"four"), 17, "192.0.2.4")
 SIX = ipv6(tcp(443, 5000, 18, b"six"), 6)

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
+from capture_files import CAPTURES
 from scapy.layers.inet import ICMP, IP, TCP, UDP, fragment
 from scapy.layers.inet6 import ICMPv6EchoRequest, IPv6
 from scapy.layers.l2 import ARP, Dot1Q, Ether
@@ -21,7 +22,7 @@ from fwtop.model.errors import FwtopError
 
 WIRE = Wire(bytes.fromhex("020000000002"), bytes.fromhex("020000000001"))
 ETHER = Ether(src="02:00:00:00:00:09", dst="02:00:00:00:00:08")
-SHARED = sorted(Path("/work/shared/captures").glob("*.pcap*"))
+SHARED = sorted(CAPTURES.glob("*.pcap*"))
 
 
 def packets() -> list[Packet]:

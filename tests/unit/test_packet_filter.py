@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from capture_files import pcap
+from capture_files import CAPTURES, pcap
 from frames import batch_of, ethernet, extension, fragment6, ipv4, ipv6, tcp, udp
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -21,7 +21,7 @@ from fwtop.capture.reader import read_capture
 from fwtop.model.traffic.packets import FLAG_TUNNEL, PacketBatch
 
 DOCUMENT = (Path(__file__).parents[2] / "docs/FILTER.md").read_text(encoding="utf-8")
-SHARED = sorted(Path("/work/shared/captures").glob("*.pcap*"))
+SHARED = sorted(CAPTURES.glob("*.pcap*"))
 OPTIONS = bytes.fromhex("020405b40402080a00000001000000000103030a")[:20]
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from analysis_factory import make_batch, make_frames, make_tables, make_window
+from capture_files import CAPTURES
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_analysis_propose import VISITORS, learned
@@ -26,8 +27,6 @@ from fwtop.model.traffic.packets import Hook, PacketBatch
 from fwtop.model.traffic.snapshot import PacketSignature
 from fwtop.model.traffic.window import NoOrigin, Window
 from fwtop.stats.engine import Engine
-
-CAPTURES = Path("/work/shared/captures")
 
 
 def judged(window: Window, advisor: Advisor | None = None) -> tuple[PacketSignature, ...]:

@@ -4,10 +4,10 @@ import ipaddress
 import random
 import tracemalloc
 from collections import Counter
-from pathlib import Path
 
 import numpy as np
 import pytest
+from capture_files import CAPTURES
 from frames import batch_of, ethernet, ipv4, tcp, udp
 
 from fwtop.capture.reader import read_capture
@@ -21,8 +21,6 @@ from fwtop.stats.engine import Engine
 from fwtop.stats.keyed_sums import SAMPLES, SUMS, VARIANCE, WEIGHT, KeyedSums
 from fwtop.stats.ledger import balance
 from fwtop.stats.window import Reservoir, SlidingRows, add_counters
-
-CAPTURES = Path("/work/shared/captures")
 
 
 def packets(count: int, width: int = 60) -> PacketBatch:

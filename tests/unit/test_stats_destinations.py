@@ -5,11 +5,11 @@ from __future__ import annotations
 import copy
 import ipaddress
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from capture_files import CAPTURES
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from stored_samples import START, snapshot
@@ -23,8 +23,6 @@ from fwtop.stats import destinations
 from fwtop.stats.engine import Engine
 from fwtop.stats.keyed_sums import SAMPLES
 from fwtop.store.codec import snapshot_from_dict, snapshot_to_dict
-
-CAPTURES = Path("/work/shared/captures")
 
 
 def sent_to(addresses: list[str]) -> PacketBatch:
