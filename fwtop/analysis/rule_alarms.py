@@ -6,19 +6,21 @@ effect because somebody flushed or unhooked something. Each is told when it begi
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from fwtop.analysis.rule_rates import RatedRule
 from fwtop.model.rule import ACTIVE_STATES, RuleStatus
-from fwtop.model.ruleset import IPSET, IPTABLES_LEGACY, IPTABLES_NFT, NFT, ListedRule, ListedSet
+from fwtop.model.ruleset import IPSET, IPTABLES_LEGACY, IPTABLES_NFT, NFT, TC, XDP, ListedRule, ListedSet
 from fwtop.model.text import PLACEHOLDER
 from fwtop.render.ruleset import quantity, where
 
 RATE_HIGH, RATE_LOW, SET_FULL, NOT_ACTING = "rate_high", "rate_low", "set_nearly_full", "not_in_effect"
 _STILL_FULL = 0.85  # of its size: a set that was nearly full is so until it holds less
 _TEXT = 80  # characters of a rule
+_LEADING = re.compile(r"(?:^| )(?:-[jg] FWTOP|jump |goto )|^-i lo ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +64,7 @@ class RuleAlarms:
         self, rated: Iterable[RatedRule], sets: Iterable[ListedSet], statuses: Iterable[RuleStatus]
     ) -> Iterable[RuleAlarm]:
         for item in rated:
-            if item.abnormal:
+            if item.abnormal and not _counts_everything(item.rule):
                 yield rate_alarm(item)
         for listed in sets:
             was_on = (SET_FULL, listed.key) in self.active
@@ -73,6 +75,11 @@ class RuleAlarms:
                 rule_id = status.rule.id
                 text = f"rule {rule_id} is not in effect: {status.not_acting}"
                 yield RuleAlarm(NOT_ACTING, rule_id, text, f"fwtop repair {rule_id}")
+
+
+def _counts_everything(rule: ListedRule) -> bool:
+    """Say whether it is fwtop's and leads packets on: with the traffic, all such lines count more at once."""
+    return rule.ours and (rule.source in (XDP, TC) or _LEADING.search(rule.text) is not None)
 
 
 def rate_alarm(item: RatedRule) -> RuleAlarm:

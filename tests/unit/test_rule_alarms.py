@@ -14,6 +14,7 @@ from fwtop.model.ruleset import (
     IPTABLES_NFT,
     NFT,
     ROUTE,
+    TC,
     ListedRule,
     ListedSet,
     Ruleset,
@@ -39,6 +40,29 @@ def test_an_alarm_begins_once_and_ends_once() -> None:
         [],
         [(False, RATE_HIGH)],
     ]
+
+
+@pytest.mark.parametrize(
+    ("source", "text", "ours", "told"),
+    [
+        (IPTABLES_NFT, "-j FWTOP", True, False),
+        (IPTABLES_LEGACY, "-m set --match-set fwtop-known4 src -g FWTOP-ROLES", True, False),
+        (IPTABLES_NFT, "-i lo -j RETURN", True, False),
+        (NFT, 'udp dport 9 jump r1-4 comment "fwtop-1"', True, False),
+        (NFT, "meta protocol ip goto rules4", True, False),
+        (TC, "program 7 fwtop_ingress", True, False),
+        (IPTABLES_NFT, "-m set --match-set fwtop-1-4 src -j DROP", True, True),
+        (NFT, "meta protocol @r1-on counter drop", True, True),
+        (IPTABLES_NFT, "-j ufw-before-input", False, True),
+        (NFT, "jump filter_INPUT", False, True),
+    ],
+)
+def test_what_leads_to_fwtops_rules_counts_all_traffic_and_is_not_told(
+    source: str, text: str, ours: bool, told: bool
+) -> None:
+    rule = ListedRule("k", source, "ip", "raw FWTOP", text, ours, 5, 5)
+    changes = RuleAlarms().take([RatedRule(rule, 7000.0, None, (), 100.0, "high")], [])
+    assert bool(changes) == told
 
 
 def test_a_set_about_the_limit_does_not_flicker() -> None:
