@@ -19,7 +19,7 @@ def prepare() -> None:
         return
     for name in _UNUSED:
         _import_at_first_use(name)
-    _compile_at_first_call()
+    compile_methods_at_first_call()
 
 
 def _import_at_first_use(name: str) -> None:
@@ -42,7 +42,7 @@ def _import_at_first_use(name: str) -> None:
     sys.modules[name] = stand_in
 
 
-def _compile_at_first_call() -> None:
+def compile_methods_at_first_call() -> None:
     """Make dataclasses compile the methods that they generate when these are first called.
 
     They compile five or six for each class when it is defined, 1,800 for the console's 340 classes. That was
