@@ -107,6 +107,7 @@ CHANGES = {
     ),
     "known": (IN_TABLE_RAW, "ipset flush fwtop-known4", "fwtop-known4"),
     "nft known": (AT_INGRESS, "nft flush set netdev fwtop hosts4", "hosts4"),
+    "nft networks": (AT_INGRESS, "nft flush set netdev fwtop nets6", "nets6"),
     "peer": (IN_TABLE_RAW, "ipset add fwtop-allow-peers4 10.77.0.2,udp:53", "fwtop-allow-peers4"),
     "gateway": (IN_TABLE_RAW, "ipset add fwtop-allow-gateways6 2001:db8::9", "fwtop-allow-gateways6"),
     "nft flushed": (AT_INGRESS, "nft flush set netdev fwtop allow4", "allow4"),

@@ -150,7 +150,7 @@ def test_allow_list_comes_first_and_is_followed(bench: Bench, poll_until) -> Non
     with bench.connect() as guardian:
         apply(guardian, listed)
         assert not path.passes()
-        (bench.directory / "allow").write_text("10.77.0.2\n")
+        (bench.directory / "allow").write_text("10.77.0.0/30\n")  # the first prefix: packets ask its set now
         poll_until(path.passes)
 
 
