@@ -178,11 +178,7 @@ class LiveSource:
         dear = [kinds for kinds, own in zip(_KINDS, each[busiest], strict=True) if own > _NEGLIGIBLE]
         costly = frozenset(kind for kinds in dear for kind in kinds)
         self._duty_cycle.set_cost(cost, idle.get(busiest, 0.0), costly)
-        # Samples will come from the observed share only
-        arrived, dropped, accepted = (packets.sum(axis=0) * self._duty_cycle.share).tolist()
-        rates = {Hook.INGRESS: arrived, Hook.DROP: dropped, Hook.ACCEPTED: accepted}
-        # Before the first XDP drop: a rule that is installed next may drop everything
-        rates[Hook.XDP] = early_packets / seconds or arrived
+        rates = sampled_rates(packets.sum(axis=0), early_packets / seconds, self._duty_cycle.share)
         budget = FEWER_SAMPLES if self._processors.cpu_saturated else self._samples
         self._one_in |= choose_one_in(rates, budget)
         for hook, n in self._one_in.items():
@@ -203,6 +199,18 @@ class LiveSource:
         for descriptor in self._fds.values():
             os.close(descriptor)
         self._fds = {}
+
+
+def sampled_rates(packets: NDArray[Any], early: float, share: float) -> dict[Hook, float]:
+    """Return the packets a second that each hook takes samples of.
+
+    `packets` arrive, are dropped, are accepted a second; `early` are dropped by XDP rules before that. The
+    observers see them for a `share` of the time, XDP rules always.
+    """
+    hooks = (Hook.INGRESS, Hook.DROP, Hook.ACCEPTED)
+    rates = dict(zip(hooks, (packets * share).tolist(), strict=True))
+    # Before the first XDP drop: a rule that is installed next may drop everything
+    return {**rates, Hook.XDP: early or float(packets[0])}
 
 
 def choose_one_in(rates: dict[Hook, float], budget: float = SAMPLES_PER_SECOND) -> dict[Hook, int]:

@@ -11,17 +11,20 @@ from guardian_bench import PORT, Bench, answers, apply, inside
 from xdp_bench import XDP_PASS, XdpBench, xdp
 
 from fwtop.client.discovery import GuardianClient
+from fwtop.live.ringbuf import SLOT_BYTES
 from fwtop.live.source import LiveSource
 from fwtop.model.protocol import Undo, Watch
 from fwtop.model.rule import Match
 from fwtop.model.traffic.counters import Counters
 from fwtop.model.traffic.packets import Hook, PacketBatch
 from fwtop.observe.messages import SHARED_MAPS, decode_reply
+from fwtop.observe.programs import RING_BYTES
 from fwtop.stats.ledger import balance
 from tests.kernel.wire import attach_foreign_xdp, put_behind_a_bridge
 
 pytestmark = pytest.mark.kernel
 BENCH = XdpBench
+RECORDS = RING_BYTES // SLOT_BYTES
 RULE = Match(protocol=17, dport=PORT)
 
 
@@ -84,6 +87,16 @@ def test_a_rule_installed_after_the_console_started(bench: Bench) -> None:
         _, counters = watching.poll()  # what the rule before it hit, in the same slot, is not its own
         assert [drop for drop in counters.drops if drop.rule == again] == []
         check(watching, again)
+        watching.source.close()
+
+
+def test_a_ring_that_nobody_empties_gets_fewer_samples_and_loses_none(bench: Bench) -> None:
+    with bench.connect("console") as console, bench.connect() as guardian:
+        watching = watch(bench, console)
+        apply(guardian, xdp(RULE))
+        batch, counters = watching.send(RECORDS * 5 // 4)
+        assert counters.records_lost == 0
+        assert xdp_rows(batch).weight.sum() == pytest.approx(RECORDS * 5 // 4, rel=0.1)
         watching.source.close()
 
 

@@ -6,6 +6,7 @@ import io
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from fwtop.guardian import functions
@@ -23,7 +24,7 @@ from fwtop.kernel.interfaces.links import (
 from fwtop.kernel.procfs import parse_conntrack_stats, parse_paired, parse_single, parse_softirq
 from fwtop.live.drops import ForeignXdp, FragmentMeter, Sums, driver_drops, split_conntrack, split_locations
 from fwtop.live.netstat import seconds_to_full
-from fwtop.live.source import choose_one_in
+from fwtop.live.source import choose_one_in, sampled_rates
 from fwtop.model.errors import FwtopError
 from fwtop.model.traffic.counters import ConntrackSample, DropCount
 from fwtop.model.traffic.packets import Hook
@@ -213,6 +214,15 @@ def test_the_sampling_rate_keeps_to_the_budget(rates: tuple[float, float, float]
     samples = sum(rate / chosen[hook] for hook, rate in hooks.items())
     assert 13_000 < samples <= 20_000  # N is a whole number, so a little of the budget is left
     assert all(n == 1 for hook, n in chosen.items() if hooks[hook] == 0)
+
+
+def test_a_new_xdp_rule_is_sampled_all_the_time_also_while_observers_pause() -> None:
+    arrived, share = 300_000.0, 0.05
+    rates = sampled_rates(np.array([arrived, arrived, 0.0]), 0.0, share)
+    chosen = choose_one_in(rates, 20_000)
+    assert arrived / chosen[Hook.XDP] <= 20_000
+    assert arrived * share / chosen[Hook.INGRESS] <= 20_000
+    assert sampled_rates(np.array([arrived, 0.0, 0.0]), 1e6, share)[Hook.XDP] == 1e6
 
 
 def test_n_keeps_within_the_kernel_sides_limit() -> None:
