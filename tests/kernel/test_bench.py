@@ -5,16 +5,12 @@ from __future__ import annotations
 import json
 
 import pytest
-from bench_run import check_form, document_of, run_bench
+from bench_run import run_bench
 
 from fwtop.bench.catalogue import TABLES
 from fwtop.model.paths import ROOT
 
 pytestmark = pytest.mark.kernel
-
-
-def test_a_quick_pipeline_prints_one_json_document_on_stdout() -> None:
-    check_form(document_of("pipeline", "--quick", "--rounds", "1", "--json"), "pipeline")
 
 
 def test_every_listed_table_has_a_module() -> None:
