@@ -210,6 +210,9 @@ def test_a_block_around_the_peer_leaves_their_talks_alive(
 ) -> None:
     kind, limit = RULES[name]
     forwarder = talks.forwarder
+    turn = list(RULES).index(name) + FORWARDERS.index(forwarder.kind) + talks.family // 2
+    if forwarder.kind != "router" and turn % 2:
+        pytest.skip("the router has each rule with both families, the bridges with one of them")
     if forwarder.kind == "bridge" and kind in (Kind.IPSET, Kind.HASHLIMIT):
         pytest.skip("this bridge passes packets on without netfilter")
     wait_until_learned(guardian, talks, poll_until)
