@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import ipaddress
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from analysis_commands import check_commands
-from analysis_factory import SYN_OPTIONS, make_batch, make_frames, make_tables, make_window
+from analysis_factory import SYN_OPTIONS, ethernet, ip, make_batch, make_frames, make_tables, make_window
 
 from fwtop.analysis.advisor import Advisor
 from fwtop.analysis.config import AdviseConfig
@@ -418,3 +419,14 @@ def test_resets_beside_a_syn_ack_reflection_have_a_rule_of_their_own() -> None:
     assert by_flags[(RST, RST)].attack_share == pytest.approx(0.15, abs=0.02)
     alone = judged([syn_acks]).proposals
     assert all(p.rule is None or p.rule.match.tcp_flags != (RST, RST) for p in alone)
+
+
+@pytest.mark.parametrize("network", ["fe80::", "2001:db8:10::"], ids=["link-local", "of this host"])
+def test_on_its_link_one_ipv6_host_is_blocked_and_not_the_64_of_all_neighbours(network: str) -> None:
+    host, neighbour = (ipaddress.ip_address(text).packed for text in ("2001:db8:10::10", network))
+    neighbour = neighbour[:8] + bytes(4) + b"\xba\xd0\0\1"
+    flood = [(k / 500, ethernet(ip(neighbour, host, 58, b"\x89" + bytes(39), ttl=255))) for k in range(2_000)]
+    window = make_window(make_batch(flood), 4.0, live=True)
+    judgement = Advisor().judge(window, make_tables(window))
+    blocks = [one.rule.match.sources for one in judgement.proposals if one.rule and one.rule.match.sources]
+    assert blocks == [(Prefix(6, int.from_bytes(neighbour), 128),)]

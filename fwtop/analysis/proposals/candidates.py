@@ -20,7 +20,7 @@ from fwtop.analysis.proposals.effect import (
 )
 from fwtop.analysis.proposals.limits import fills_table, usual_rate
 from fwtop.analysis.proposals.normal import Normal
-from fwtop.analysis.proposals.prefixes import Addresses, Cover, fewest_prefixes
+from fwtop.analysis.proposals.prefixes import Addresses, Cover, fewest_prefixes, neighbours, single_hosts
 from fwtop.analysis.proposals.resolver import resolver_rule
 from fwtop.analysis.proposals.signatures import Signature
 from fwtop.analysis.window.features import Features
@@ -160,6 +160,8 @@ def _by_sources(
     chooses = finding.rows
     if len(measured_on(_ANY_SOURCE, traffic, finding.rows)) < len(finding.rows):
         chooses = finding.rows[~held_out(traffic.packets, finding.rows)]
+    near = neighbours(traffic.packets, chooses)
+    on_link, chooses = chooses[near], chooses[~near]
     weight, attack = traffic.weight[chooses], Addresses.of(traffic.packets, chooses)
     for form, target in (("most", config.source_share), ("half", 0.5)):
         # Without a baseline, prefixes shorter than /16 would hit too many unknown clients
@@ -170,6 +172,10 @@ def _by_sources(
             target=target,
             limit=config.max_prefixes,
             shortest=16 if normal.guess else 10,
+        )
+        hosts = single_hosts(traffic.packets, on_link, traffic.weight[on_link], target=target)
+        cover = replace(
+            cover, prefixes=hosts.prefixes + cover.prefixes, sources=hosts.sources + cover.sources
         )
         match = Match(sources=cover.prefixes)
         share = share_of_sources(match, traffic, measured_on(match, traffic, finding.rows))

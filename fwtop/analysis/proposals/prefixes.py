@@ -16,6 +16,7 @@ from fwtop.model.traffic.packets import F64, U8, U64, Mask, PacketBatch
 _DENSITIES = (0.5, 0.35, 0.25)
 _LONG = 256
 _GAP = 20.0  # times as much as the next source: that one is somebody else, as a client in between
+_LINK_LOCAL = np.uint64(0xFE80 >> 6)  # fe80::/10 (RFC 4291 2.5.6)
 _MOST = 0.5  # of the weight lies above a gap that counts
 _Groups = tuple[U64, U64, F64]  # each group's lowest and highest address and its weight
 
@@ -92,6 +93,26 @@ def fewest_prefixes(
         if covered >= target * total:
             break
     return Cover(tuple(chosen), covered / total, sources)
+
+
+def neighbours(packets: PacketBatch, rows: Rows) -> Mask:
+    """Mark the rows whose IPv6 sources share this host's link: there, a /64 is everybody and not one host."""
+    high = packets.src_hi[rows]
+    link_local = high >> np.uint64(54) == _LINK_LOCAL
+    return np.asarray((packets.family[rows] == 6) & ((high == packets.dst_hi[rows]) | link_local))
+
+
+def single_hosts(packets: PacketBatch, rows: Rows, weight: F64, *, target: float) -> Cover:
+    """Choose the addresses, each a /128, that send `target` of the weight; none if they are more than 256."""
+    halves = np.stack([packets.src_hi[rows], packets.src_lo[rows]], axis=1)
+    found, inverse = np.unique(halves, axis=0, return_inverse=True)
+    sums = np.asarray(np.bincount(inverse.reshape(-1), weight, len(found)), np.float64)
+    heavy = np.flatnonzero(_heaviest(sums, target)) if len(found) else np.zeros(0, np.intp)
+    if not 0 < len(heavy) <= _LONG:
+        return Cover((), 0.0, 0)
+    heavy = heavy[np.argsort(-sums[heavy])]
+    prefixes = tuple(Prefix(6, high << 64 | low, 128) for high, low in found[heavy].tolist())
+    return Cover(prefixes, float(sums[heavy].sum() / sums.sum()), len(prefixes))
 
 
 def _heaviest(sums: F64, target: float) -> Mask:
