@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from fwtop.analysis.advisor import Advisor
 from fwtop.analysis.parsers import dns, http, quic, tls
-from fwtop.analysis.parsers.services import SERVICES, SHAPE_WIDTH
+from fwtop.analysis.parsers.services import SERVICES, SHAPE_WIDTH, isakmp_answer
 from fwtop.model.traffic.packets import PacketBatch
 from fwtop.parse.dns_question import parse_question
 
@@ -154,3 +154,16 @@ def test_hostile_names_are_shown_harmless() -> None:
     assert all("\x1b" not in text for text in texts)
     assert any("evil" in text for text in texts)
     assert isinstance(batch, PacketBatch)
+
+
+@pytest.mark.parametrize(
+    ("head", "is_answer"),
+    [
+        (b"\x21\x20\x22\x08", False),  # IKE_SA_INIT, from the initiator
+        (b"\x21\x20\x22\x20", True),
+        (b"\x01\x10\x02\0", False),  # a proposal in main mode: nobody has answered with a cookie yet
+    ],
+)
+def test_the_first_message_of_an_ike_client_is_no_answer(head: bytes, is_answer: bool) -> None:
+    text = np.frombuffer(b"initiate" + bytes(8) + head + bytes(28), np.uint8)[None, :]
+    assert bool(isakmp_answer(text, np.array([text.shape[1]]))[0]) is is_answer

@@ -130,8 +130,10 @@ def anything(payload: U8, length: I64) -> Mask:
 
 
 def isakmp_answer(payload: U8, length: I64) -> Mask:
-    """RFC 7296 3.1: version 1.x or 2.x in the header of 28 bytes."""
-    return np.asarray((length >= 18) & among(payload[:, 17], (0x10, 0x20)))
+    """RFC 7296 3.1: version 2.0 with the response flag, or 1.0 with a responder's cookie (RFC 2408 3.1)."""
+    version, response = payload[:, 17], (payload[:, 19] & 0x20) != 0
+    first = (version == 0x10) & (payload[:, 8:16] != 0).any(1)
+    return np.asarray((length >= 20) & (first | ((version == 0x20) & response)))
 
 
 def coap_answer(payload: U8, length: I64) -> Mask:
