@@ -11,7 +11,7 @@ from analysis_factory import STARTED, make_batch, make_frames, make_tables, make
 
 from fwtop.analysis.advisor import Advisor, at_most
 from fwtop.analysis.config import AdviseConfig
-from fwtop.analysis.history.baseline import Baseline
+from fwtop.analysis.history.baseline import CLASSES, Baseline, class_rates
 from fwtop.model.traffic.counters import ConntrackSample
 from fwtop.model.traffic.packets import PacketBatch
 from fwtop.model.traffic.snapshot import Judgement
@@ -142,6 +142,12 @@ def test_a_stored_baseline_serves_the_next_session_and_garbage_is_refused() -> N
     for bad in (b"", b"PK\x03\x04", learned.to_bytes()[:-40], b"\x93NUMPY" + bytes(200)):
         with pytest.raises(ValueError, match="baseline"):
             Baseline.from_bytes(bad)
+
+
+def test_frames_that_are_not_ip_do_not_raise_what_is_normal_of_ip_protocols() -> None:
+    arp = b"\xff" * 6 + bytes(6) + b"\x08\x06" + bytes(46)
+    rates = class_rates(make_batch([(k / 100, arp) for k in range(300)]), 3.0)
+    assert dict(zip(CLASSES, rates.tolist(), strict=True)) == dict.fromkeys(CLASSES, 0.0) | {"not_ip": 100.0}
 
 
 def test_the_reservoir_is_bounded_and_rolls() -> None:

@@ -18,7 +18,7 @@ import numpy as np
 from fwtop.analysis.window.traffic import ESP, GRE, ICMP, ICMP6, TCP, UDP, Rows, flow_key, shuffled
 from fwtop.model.traffic.packets import F64, U8, Fragment, Mask, PacketBatch
 
-_FORMAT = 2
+_FORMAT = 3
 _LEARN_ROWS = 512  # new rows per tick, so that a busy tick doesn't fill the reservoir
 _MEMORY_SECONDS = 300.0  # time constant of the average rates
 _READY_SECONDS = 5.0
@@ -38,6 +38,7 @@ CLASSES = (
     "gre",
     "esp",
     "other",
+    "not_ip",
 )
 _NUMBER = {name: number for number, name in enumerate(CLASSES)}
 
@@ -200,6 +201,7 @@ def classes(packets: PacketBatch) -> U8:
     result[protocol == GRE] = _NUMBER["gre"]
     result[protocol == ESP] = _NUMBER["esp"]
     result[packets.fragment == Fragment.LATER] = _NUMBER["fragment"]
+    result[packets.family == 0] = _NUMBER["not_ip"]
     return result
 
 
