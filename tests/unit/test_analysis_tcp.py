@@ -70,6 +70,13 @@ def test_data_of_all_sizes_on_many_connections_of_each_source_is_a_flood_and_log
     assert judge(lines) == {}
 
 
+def test_the_same_byte_again_and_again_on_many_connections_is_a_flood() -> None:
+    rng, frames = Random(4), list[Frame]()
+    for bot in hosts(rng, 60):
+        frames += connection(rng, bot, 80, [b"\0"] * 70, gap=0.05, at=0.0, answered=0)
+    assert set(judge(frames + visitors(rng, 20))) == {"ack_flood"}
+
+
 def reflected(rng: Random, flags: str, count: int, servers: list[bytes]) -> list[Frame]:
     frames = []
     for _ in range(count):

@@ -131,7 +131,7 @@ def icmp_packets(context: AnalysisContext) -> Iterator[Group]:
     errors = context.traffic.icmp_errors
     features = every if weapon and others < 0.1 else context.features(pool & ~errors)
     top, six = features.top("icmp_type"), features.top("protocol").value != ICMP
-    name = (_NAMES6 if six else _NAMES).get(top.value, f"type {top.value}")
+    name = (_NAMES6 if six else _NAMES).get(top.value, str(top.value))
     yield Group(
         context,
         features,

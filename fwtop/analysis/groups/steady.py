@@ -127,11 +127,11 @@ def steady_share(group: Group) -> float:
 
 @feature("times the normal rate")
 def steady_above_normal(group: Group) -> float:
-    """Rate against what is usual of their kind, or a quarter of the least flood's; 0 where none is known."""
+    """Rate of the busiest second against what is usual, or a quarter of the least flood's; 0 if unknown."""
     usual = group.notes["usual"]
     if usual is None or not group.context.traffic.live:
         return 0.0
-    return group.packets.pps / max(float(usual), group.context.config.reflection_pps / _DEAR)
+    return group.packets.peak_pps / max(float(usual), group.context.config.reflection_pps / _DEAR)
 
 
 @feature("share")

@@ -36,6 +36,7 @@ _RANDOM = 7.5  # bits a byte
 _VARIED, _BEGINNING = 0.1, 32  # distinct beginnings a packet, and their bytes
 _ONE_SIZE = 0.9  # of the packets with data
 _EPHEMERAL = 32_768  # the first port of Linux for connections of its own
+_WORD, _SAME, _SEVERAL = 16, 0.02, 8  # bytes; distinct payloads a packet; sources that send the same
 _READ = 10  # packets with data before their contents say something
 
 
@@ -235,9 +236,15 @@ def tireless_framing(group: Group) -> float:
 
 @feature("share")
 def tireless_filler(group: Group) -> float:
-    """Part of their data that repeats a byte or a word."""
-    matrix, held = _data(group).head
-    return float(is_filler(matrix[:, :_BEGINNING], np.minimum(held, _BEGINNING)).mean()) if len(held) else 0.0
+    """Part of their data that repeats a byte or a word, or is too short for that and always the same."""
+    data = _data(group)
+    matrix, held = data.head
+    if not len(held):
+        return 0.0
+    repeats = is_filler(matrix[:, :_BEGINNING], np.minimum(held, _BEGINNING))
+    if data.payload_variety < _SAME and data.sources >= _SEVERAL:
+        repeats |= held < _WORD
+    return float(repeats.mean())
 
 
 def tireless_data(group: Group) -> list[str]:
