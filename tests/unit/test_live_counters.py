@@ -295,6 +295,7 @@ ffffffff81000000 T first
 ffffffff81000100 t ip_defrag
 ffffffff81000180 d data_in_between
 ffffffff81000200 T tcp_v4_rcv
+ffffffff8200fff0 T begins_below_a_round_address
 ffffffffc0001000 t nf_drop\t[nf_tables]
 short
 """
@@ -305,6 +306,9 @@ WANTED = {
     0xFFFFFFFF81000105: "ip_defrag",
     0xFFFFFFFF810001FF: "ip_defrag",
     0xFFFFFFFF81000200: "tcp_v4_rcv",
+    0xFFFFFFFF82010010: "begins_below_a_round_address",
+    0xFFFFFFFF8201FFEF: "begins_below_a_round_address",
+    0xFFFFFFFF8201FFF0: "",  # too far behind it
     0xFFFFFFFFC0001050: "nf_drop",
     0xFFFFFFFFD0000000: "",
 }
