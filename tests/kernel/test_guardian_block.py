@@ -10,7 +10,17 @@ import subprocess
 import sys
 
 import pytest
-from guardian_bench import VARIANTS, Bench, apply, ended, kill, rules_of, run_console, use_variant
+from guardian_bench import (
+    SOON_SECONDS,
+    VARIANTS,
+    Bench,
+    apply,
+    ended,
+    kill,
+    rules_of,
+    run_console,
+    use_variant,
+)
 
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.protocol import Apply, Keep, Plan, Repair, Undo
@@ -69,7 +79,7 @@ def test_a_table_that_somebody_began_to_use_meanwhile_stays(bench: Bench) -> Non
 def test_rule_expires_in_the_kernel_without_any_process(bench: Bench, family: int, poll_until) -> None:
     path = bench.path(family)
     with bench.connect() as guardian:
-        apply(guardian, bench.block_rule(family, ttl=2))
+        apply(guardian, bench.block_rule(family, ttl=SOON_SECONDS))
         pid = int(guardian.about["pid"])
     kill(pid)
     assert not path.passes()
@@ -121,12 +131,12 @@ def test_killed_console_and_guardian_leave_a_rule_that_the_kernel_ends(bench: Be
 def test_unconfirmed_rule_is_taken_back_and_kept_one_stays(bench: Bench, poll_until) -> None:
     with bench.connect("console") as guardian:
         lost = apply(guardian, bench.block_rule(6), 1)
-        kept = apply(guardian, bench.block_rule(4), 1)
+        kept = apply(guardian, bench.block_rule(4), SOON_SECONDS)
         assert guardian.demand(Keep(kept)).data["status"]["state"] == "confirmed"
         poll_until(lambda: lost not in rules_of(guardian))
         assert rules_of(guardian, finished=True)[lost]["note"] == "not confirmed in time"
     assert bench.path(6).passes(wait_s=10)
-    # Past the kernel's provisional timeout: only the renewed elements can still be blocking.
+    # An element of a provisional rule has less time left: it was renewed.
     poll_until(lambda: "timeout 5" in bench.pair.victim.run("ipset", "save").stdout)
     assert not bench.path(4).passes()
     with bench.connect() as guardian:

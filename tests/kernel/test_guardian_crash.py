@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from guardian_bench import PORT, Bench, apply, ended, rules_of
+from guardian_bench import PORT, SOON_SECONDS, Bench, apply, ended, rules_of
 from xdp_bench import XdpBench
 
 from fwtop.guardian.failpoints import Failpoint
@@ -104,7 +104,7 @@ def test_crash_while_undoing_one_of_two(bench: Bench, failpoint: Failpoint) -> N
 def test_crash_while_keeping(bench: Bench, failpoint: Failpoint, poll_until) -> None:
     guardian = bench.connect(crash_at=failpoint.value)
     with guardian:
-        rule_id = apply(guardian, bench.block_rule(4), 2)
+        rule_id = apply(guardian, bench.block_rule(4), 2 * SOON_SECONDS)  # until a successor has started
         with pytest.raises(FwtopError, match="ended before it answered"):
             guardian.demand(Keep(rule_id))
     with bench.connect() as successor:

@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 
 import pytest
-from guardian_bench import Bench, apply, inside, kill, rules_of, run_console, use_variant
+from guardian_bench import SOON_SECONDS, Bench, apply, inside, kill, rules_of, run_console, use_variant
 
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import Undo
@@ -36,7 +36,7 @@ def native_rule(bench: Bench) -> None:
 def test_native_rule_in_table_raw_keeps_nothing_from_ending(bench: Bench, how: str, poll_until) -> None:
     before, path = sysctl(bench), bench.path(4)
     with bench.connect() as guardian:
-        apply(guardian, bench.block_rule(4, ttl=3 if how == "expiry" else 60))
+        apply(guardian, bench.block_rule(4, ttl=SOON_SECONDS if how == "expiry" else 60))
         apply(guardian, set_sysctl(bench))
         assert (path.passes(), sysctl(bench)) == (False, 7)
         native_rule(bench)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-from guardian_bench import apply, rules_of
+from guardian_bench import SOON_SECONDS, apply, rules_of
 from xdp_bench import XdpBench
 
 from fwtop.client.discovery import GuardianClient
@@ -165,17 +165,15 @@ def test_entries_that_stay_keep_their_counters(bench: XdpBench, kind: Kind, more
         assert told["ipv4"] == 1
 
 
-def test_entries_end_by_their_time_to_live(bench: XdpBench) -> None:
+def test_entries_end_by_their_time_to_live(bench: XdpBench, poll_until) -> None:
     with bench.connect() as guardian:
         change(guardian, "create", bench.attacker(6))
-        change(guardian, "add", bench.attacker(4), ttl=2)
+        change(guardian, "add", bench.attacker(4), ttl=SOON_SECONDS)
         apply(guardian, on_list(Kind.IPSET))
         assert passing(bench) == (False, False)
         found = guardian.demand(ListTest("bad", bench.attacker(4))).data
-        assert 0 < found["seconds_left"] <= 2
-        for _ in range(40):
-            if bench.path(4).passes(wait_s=0.2):
-                break
+        assert 0 < found["seconds_left"] <= SOON_SECONDS
+        poll_until(lambda: bench.path(4).passes(wait_s=0.2))
         assert passing(bench) == (True, False)
         assert guardian.demand(ListTest("bad", bench.attacker(4))).data["entry"] is None
 

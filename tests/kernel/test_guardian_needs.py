@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from guardian_bench import PORT, VARIANTS, Bench, apply, inside, kill, rules_of
+from guardian_bench import PORT, SOON_SECONDS, VARIANTS, Bench, apply, inside, kill, rules_of
 from guardian_nursery import start_process
 
 from fwtop.kernel import namespaces
@@ -21,7 +21,7 @@ from fwtop.model.protocol import Apply, Plan
 from fwtop.model.rule import Kind, Match, Rule
 
 pytestmark = pytest.mark.kernel
-NOTRACK = Rule("", Kind.NOTRACK, Match(protocol=17, dport=PORT), "notrack", 2)
+NOTRACK = Rule("", Kind.NOTRACK, Match(protocol=17, dport=PORT), "notrack", SOON_SECONDS)
 
 
 WITHOUT_IPTABLES = """

@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import pytest
-from guardian_bench import PORT, Bench, apply, rules_of, run_console, seen_in_time, use_variant
+from guardian_bench import PORT, SOON_SECONDS, Bench, apply, rules_of, run_console, seen_in_time, use_variant
 
 from fwtop.client.discovery import GuardianClient
 from fwtop.guardian.failpoints import Failpoint
@@ -204,7 +204,7 @@ def test_a_level_is_provisional_until_it_is_kept(bench: Bench, poll_until: Calla
         kept = apply(guardian, protect(CLOSED, replaces=rule_id), 30)
         guardian.demand(Keep(kept))
         assert list(rules_of(guardian)) == [kept]
-        short = apply(guardian, protect(OPEN, replaces=kept), 1)
+        short = apply(guardian, protect(OPEN, replaces=kept), SOON_SECONDS)
         assert bench.path(4).passes(wait_s=10)
         poll_until(lambda: short not in rules_of(guardian))
         assert not bench.path(4).passes()

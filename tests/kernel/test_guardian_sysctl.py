@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from guardian_bench import Bench, apply, kill, rules_of
+from guardian_bench import SOON_SECONDS, Bench, apply, kill, rules_of
 
 from fwtop.guardian.failpoints import Failpoint, Failpoints
 from fwtop.guardian.objects.sysctls import Sysctls
@@ -22,7 +22,6 @@ from fwtop.model.rule import Kind, Match, Rule, Setting
 pytestmark = pytest.mark.kernel
 COOKIES, UDP = "net.ipv4.tcp_syncookies", "net.netfilter.nf_conntrack_udp_timeout"
 MAX = "net.netfilter.nf_conntrack_max"
-SOON_SECONDS = 8  # to look at a value, or kill its guardian, before that on a busy machine, too
 
 
 def rule(ttl: int = 60, **values: int) -> Rule:
