@@ -57,10 +57,12 @@ def test_entries_are_written_as_they_are_read_and_kept_in_order() -> None:
         ("192.0.2.7:443", "needs /tcp or /udp"),
         ("192.0.2.7:443/icmp", "needs /tcp or /udp"),
         ("192.0.2.7:0/tcp", "from 1 to 65535"),
-        ("192.0.2.7:9-8/tcp", "from 1 to 65535"),
+        ("192.0.2.7:9-8/tcp", "the first port is above the last"),
         ("[2001:db8::7]:70000/udp", "from 1 to 65535"),
         ("192.0.2.700:9/tcp", "not an address"),
-        ("2001:db8::7:9/tcp", "not an address"),
+        ("2001:db8::7:9/tcp", r"is not written as .* or \[2001:db8::1\]:53/udp"),
+        ("example.com:9/udp", "is not written as 192.0.2.7:443/tcp"),
+        ("192.0.2.7:9:9", "not an address"),
     ],
 )
 def test_what_is_no_entry_is_one_line(text: str, words: str) -> None:

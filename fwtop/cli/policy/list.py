@@ -93,7 +93,10 @@ def entries_of(given: Sequence[str]) -> Sequence[Prefix]:
 
 def entries_named(texts: Sequence[str]) -> Sequence[Prefix]:
     """Parse entries; raises FwtopError (code 2)."""
-    if not any(text[:1] == "[" or (":" in text and "." in text) for text in texts):
+    if not any(
+        text[:1] == "[" or (":" in text and ("." in text or text.endswith(("/tcp", "/udp"))))
+        for text in texts
+    ):
         return prefixes_of(texts)
     from fwtop.model.addresses.named_list import entries_of
 

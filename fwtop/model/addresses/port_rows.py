@@ -59,12 +59,17 @@ class PortEntry:
         """
         found = _TEXT.fullmatch(text.strip())
         if found is None:
+            if text.strip().endswith(tuple(f"/{name}" for name in PROTOCOLS)):
+                shown = safe_text(text.strip(), limit=60)
+                raise ValueError(f"{shown!r} is not written as 192.0.2.7:443/tcp or [2001:db8::1]:53/udp")
             return None
         prefix = Prefix.parse(found[1] or found[2] or "")
         low = int(found[3])
         high = int(found[4]) if found[4] is not None else low
         if found[5] not in PROTOCOLS:
             raise ValueError(f"{safe_text(text.strip(), limit=60)!r} needs /tcp or /udp behind its port")
+        if high < low:
+            raise ValueError(f"{safe_text(text.strip(), limit=60)!r}: the first port is above the last")
         if not 1 <= low <= high <= _MOST_PORT:
             raise ValueError(f"{safe_text(text.strip(), limit=60)!r}: ports go from 1 to {_MOST_PORT}")
         return PortEntry(prefix, PROTOCOLS[found[5]], low, high)
