@@ -6,10 +6,16 @@ import string
 import struct
 from random import Random
 
+import numpy as np
 import pytest
-from analysis_factory import ethernet, icmp, ip, tcp, udp
-from analysis_flows import HOST, OPTIONS, STAMPS, Frame, connection, hosts, judge
+from analysis_factory import ethernet, icmp, ip, make_batch, make_window, tcp, udp
+from analysis_flows import HOST, OPTIONS, STAMPS, Frame, connection, hosts, judge, visitors
 from analysis_payloads import client_hello, dns_name
+
+from fwtop.analysis.advisor import make_context
+from fwtop.analysis.config import AdviseConfig
+from fwtop.analysis.groups.datagrams import above_normal, datagrams
+from fwtop.analysis.history.baseline import CLASSES, Baseline
 
 
 def datagram(at: float, src: bytes, ports: tuple[int, int], data: bytes, *, ttl: int | None = None) -> Frame:
@@ -254,3 +260,14 @@ def test_calls_are_no_flood_for_what_else_arrives() -> None:
     assert set(found) == {"udp_flood"}
     whole = len(frames) + len(flood)
     assert len(flood) / whole <= found["udp_flood"].share < (len(flood) + len(storage) + 1) / whole  # no call
+
+
+@pytest.mark.parametrize(("usual", "unusual"), [(2_000.0, False), (50.0, True)])
+def test_only_what_exceeds_the_usual_rate_is_above_normal(usual: float, unusual: bool) -> None:
+    rng, baseline = Random(10), Baseline()
+    baseline.keep_rates(np.where(np.array(CLASSES) == "udp", usual, 100.0), 20.0)
+    baseline.keep_rows(make_batch(visitors(rng, 60)))
+    thin = [frame for frame in sorted(calls(rng, 10)) if rng.random() < 1 / 40]  # too few to see them count
+    window = make_window(make_batch(thin, weight=40.0), 4.0, live=True)
+    groups = datagrams(make_context(window, AdviseConfig(), baseline))
+    assert any(group[above_normal] >= 1 for group in groups) is unusual

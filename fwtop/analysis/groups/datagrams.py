@@ -289,19 +289,20 @@ def insisting(group: Group) -> float:
 
 @feature("decades")
 def above_normal(group: Group) -> float:
-    """Rate against the baseline: 1 at its usual highest, 2 at ten times that with the configured factor.
+    """Rate against the baseline: 1 above its usual highest, 2 at ten times that with the configured factor.
 
-    0 where no baseline is known, and for conversations: a call or a tunnel that begins is above it, too.
+    0 up to that, where no baseline is known, and for conversations: a call or a tunnel that begins is above
+    it, too.
     """
     factor = group.context.beyond_usual(group.packets, "udp")
-    if not factor or conversations.has_peers(group.packets):
+    if factor <= 1 or conversations.has_peers(group.packets):
         return 0.0
     return 1 + math.log10(max(1.0, factor / group.context.config.baseline_factor))
 
 
 def normal_rate(group: Group) -> list[str]:
     """Write how the rate compares with the normal one."""
-    if not group.context.beyond_usual(group.packets, "udp"):
+    if group.context.beyond_usual(group.packets, "udp") <= 1:
         return []
     return [f"{count(group.packets.pps)} UDP packets/s, normally up to {count(group.notes['usual'])}"]
 
