@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from statistics import fmean
 
 from fwtop.bench.accuracy import scores
 from fwtop.bench.accuracy.cases import Case, read_capture, run_scenario
@@ -25,6 +26,20 @@ _HARM_SCENARIOS = ("few_sources", "udp_flood", "dns_amplification")
 _HARM_SECONDS = 4.0
 _SLACK = 0.0005  # tolerance of exact shares: the clients' last packets
 _MAX_NOTES = 8  # uncovered intervals listed one by one
+# What each row should reach: beginning of its name, which of its figures counts, least, most
+_TARGETS: tuple[tuple[str, Callable[[Sequence[float]], float], float, float], ...] = (
+    ("A1 the same, of sources that the sample can rank", fmean, 0.95, 1.0),
+    ("A2 95 % intervals", fmean, 0.93, 0.97),
+    ("A3 packets", max, 0.0, 0.005),
+    ("A3 bytes", max, 0.0, 0.005),
+    ("A3 ledger", max, 0.0, 0.005),
+    ("A3 unexplained", max, 0.0, 0.005),
+    ("A4 attacks named rightly", fmean, 0.95, 1.0),
+    ("A4 false alarms", max, 0.0, 0.0),
+    ("A5 collateral", max, 0.0, 2.0),
+    ("A6 attack packets", min, 0.95, 1.0),
+    ("A6 clients' packets", max, 0.0, 0.005),
+)
 _CONSTANT = 0.9  # share of attack packets with a constant payload from which signatures are judged
 
 
@@ -52,7 +67,7 @@ def run(options: Options) -> Document:
     results, notes = judge(gathered.cases, gathered.harms)
     if not results:
         raise FwtopError(f"nothing was measured; {'; '.join(gathered.left_out)}")
-    return Document("accuracy", 1, tuple(results), (*gathered.left_out, *notes))
+    return Document("accuracy", 1, tuple(results), (*against_targets(results), *gathered.left_out, *notes))
 
 
 def _run_scenarios(names: list[str], options: Options, gathered: _Gathered) -> None:
@@ -90,6 +105,19 @@ def judge(cases: list[Case], harms: list[Harm]) -> tuple[list[Result], list[str]
         score(cases, results, notes)
     _harm(harms, results, notes)
     return results, notes
+
+
+def against_targets(results: Iterable[Result]) -> list[str]:
+    """Return a line for each row that has a target: what it is, and whether it is met."""
+    lines = []
+    for result in results:
+        for beginning, chosen, least, most in _TARGETS:
+            if result.name.startswith(beginning):
+                figure = chosen(result.values)
+                target = f"at least {least:g}" if least and most == 1 else f"{least:g} to {most:g}"
+                met = "met" if least <= figure <= most else "missed"
+                lines.append(f"{result.name}: target {target}, {met} by {figure:.4g}")
+    return lines
 
 
 def _add(results: list[Result], name: str, unit: str, values: Iterable[float]) -> None:
