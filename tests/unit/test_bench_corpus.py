@@ -129,7 +129,7 @@ def test_mixtures_hold_attacks_that_differ_in_kind_or_target() -> None:
     assert not targets[0] & targets[1]
 
 
-def test_the_version_is_that_of_the_statements_not_of_the_comments(tmp_path, monkeypatch) -> None:
+def test_the_version_is_that_of_the_statements_not_of_comments_and_imports(tmp_path, monkeypatch) -> None:
     from fwtop.bench.corpus import version as module
 
     source = '"""Why."""\ndef send(count):\n    """What."""\n    return count\n'
@@ -141,4 +141,5 @@ def test_the_version_is_that_of_the_statements_not_of_the_comments(tmp_path, mon
         return version()
 
     assert of(source) == of(source.replace("What", "How") + "# a comment\n")
+    assert of(source) == of(source.replace("def", "from random import Random\n\n\ndef"))
     assert of(source) != of(source.replace("return count", "return count + 1"))

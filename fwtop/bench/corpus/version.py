@@ -11,13 +11,17 @@ import fwtop.lab
 from fwtop.lab.scenario import DIRECTORY
 
 _DEFINITIONS = (ast.Module, ast.ClassDef, ast.FunctionDef)
+_IMPORTS = (ast.Import, ast.ImportFrom)
 
 
 def version() -> str:
-    """Return the digest of the generator's statements and the lab's scenarios; comments don't count."""
+    """Return the digest of the generator's statements and the lab's scenarios.
+
+    Comments and imports don't count: where a name comes from decides no packet.
+    """
     digest = hashlib.sha256()
     for module in _modules():
-        digest.update(ast.dump(_without_docstrings(ast.parse(module.read_text(encoding="utf-8")))).encode())
+        digest.update(ast.dump(_bare(ast.parse(module.read_text(encoding="utf-8")))).encode())
     for path in sorted(DIRECTORY.glob("*.toml")):
         digest.update(path.read_bytes())
     return digest.hexdigest()[:16]
@@ -29,7 +33,9 @@ def _modules() -> list[Path]:
     return [*sorted(corpus.glob("*.py")), *sorted((lab / "traffic").glob("*.py")), lab / "scenario.py"]
 
 
-def _without_docstrings(tree: ast.Module) -> ast.Module:
+def _bare(tree: ast.Module) -> ast.Module:
+    """Take docstrings and imports out of a module."""
+    tree.body = [node for node in tree.body if not isinstance(node, _IMPORTS)]
     for node in ast.walk(tree):
         if isinstance(node, _DEFINITIONS) and ast.get_docstring(node, clean=False) is not None:
             node.body = node.body[1:]
