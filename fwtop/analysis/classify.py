@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fwtop.analysis.context import AnalysisContext, Finding
-from fwtop.analysis.engine.claims import entries_by_cut, resolve
+from fwtop.analysis.engine.claims import entries_by_turn, resolve
 from fwtop.analysis.engine.fragments import attach
 from fwtop.analysis.engine.group import Proof
 from fwtop.analysis.engine.hypothesis import Hypothesis
@@ -18,9 +18,8 @@ from fwtop.analysis.vectors.state import carpet_bombing, conntrack_exhaustion
 
 def find_attacks(context: AnalysisContext, hypotheses: Sequence[Hypothesis] = HYPOTHESES) -> list[Finding]:
     """Return the attacks of a window; the order of the hypotheses means nothing."""
-    entries = entries_by_cut(hypotheses)
-    for proof in Proof:
-        resolve(context, {cut: about for cut, about in entries.items() if cut.proof == proof})
+    for proof, about in entries_by_turn(tuple(hypotheses)).items():
+        resolve(context, about)
         if proof == Proof.CONTENT:
             _claim_held(context)
     context.findings[:] = parted(context, merged(context.findings))

@@ -17,7 +17,7 @@ from fwtop.analysis.window.counting import distinct_values, marked, occurrences
 from fwtop.analysis.window.features import Features
 from fwtop.analysis.window.traffic import Rows, Traffic
 from fwtop.model.addresses.address import Prefix
-from fwtop.model.traffic.packets import F64, U64, Mask, PacketBatch
+from fwtop.model.traffic.packets import F64, U16, U64, Mask, PacketBatch
 from fwtop.render.numbers import percent
 
 _FIRST = np.array([32, 64, 128, 255])  # initial TTLs of systems
@@ -93,8 +93,8 @@ def _blocks(networks: list[tuple[int, int]]) -> Mask:
     return marked
 
 
-_UNROUTABLE = _blocks([*_BOGONS])
-_SILENT = _blocks([(first << 24, 8) for first in _QUIET])
+# By /16: 1 for networks that send no traffic, 2 for unroutable ones, 3 for both
+_UNUSED = _blocks([(first << 24, 8) for first in _QUIET]) + np.uint8(2) * _blocks([*_BOGONS])
 _MANY = 200  # sources: the distribution of fewer says nothing
 
 
@@ -132,16 +132,17 @@ def spoof_estimate(
     if len(rows) == 0:
         return Spoof(0.0, ())
     packets, counts = traffic.packets, features.source_counts
-    first = rows[features.source_first]
-    hi, lo, family = packets.src_hi[first], packets.src_lo[first], packets.family[first]
-    signs = [*_reuse(counts), *_own(own[rows])]
-    four = lo[family == 4]
-    if len(four) >= len(lo) / 2:
-        signs += [*_space(four), *_pattern(four)]
+    first = rows.take(features.source_first)
+    signs = [*_reuse(features), *_own(own.take(rows))]
+    four = packets.family.take(first) == 4
+    if marked(four) >= len(first) / 2:
+        signs += _addresses4(packets.src_lo.take(first)[four])
     else:
-        signs += _space6(hi[family == 6], lo[family == 6])
-    distances = _ttl_before(traffic, rows, before) or _ttl(traffic, rows, len(first))
-    signs += [*distances, *(_ttl_kept(traffic, rows) if marked(counts >= _REPEATED) >= _REPEATING else [])]
+        six = first[packets.family.take(first) == 6]
+        signs += _space6(packets.src_hi.take(six), packets.src_lo.take(six))
+    signs += _ttl_before(traffic, rows, before) or _ttl(traffic, rows, len(first))
+    if features.n >= _REPEATED * _REPEATING and marked(counts >= _REPEATED) >= _REPEATING:
+        signs += _ttl_kept(traffic, rows)
     if completed > 0.2:
         signs.append(Sign(-4.0, f"{percent(completed)} of the flows continued after the handshake"))
     odds = prior + sum(sign.weight for sign in signs)
@@ -150,10 +151,9 @@ def spoof_estimate(
     return Spoof(1.0 / (1.0 + math.exp(-max(-30.0, min(30.0, odds)))), agreeing)
 
 
-def _reuse(counts: np.ndarray[tuple[int], np.dtype[np.intp]]) -> list[Sign]:
+def _reuse(features: Features) -> list[Sign]:
     """Weigh reuse: real hosts send several packets, spoofed sources are drawn anew for each."""
-    sources, packets = len(counts), int(counts.sum())
-    once = marked(counts == 1) / packets
+    sources, packets, once = features.sources, features.n, features.singles
     if sources < 50 and once < 0.9:
         return [
             Sign(
@@ -174,20 +174,23 @@ def _reuse(counts: np.ndarray[tuple[int], np.dtype[np.intp]]) -> list[Sign]:
     return []
 
 
-def _space(addresses: U64) -> list[Sign]:
-    """Weigh unused address space: random addresses fall there."""
-    n = len(addresses)
+def _addresses4(addresses: U64) -> list[Sign]:
+    """Weigh the IPv4 addresses of the sources."""
+    blocks = (addresses >> _BLOCK).astype(np.uint16)
+    return [*_space(blocks), *_pattern(addresses, blocks)]
+
+
+def _space(blocks: U16) -> list[Sign]:
+    """Weigh unused address space, by the /16 of each source: random addresses fall there."""
+    n = len(blocks)
     if n < 30:
         return []
-    blocks = addresses >> _BLOCK
-    routeless = _UNROUTABLE[blocks]
-    bogon = marked(routeless) / n
-    silent = _SILENT[blocks]
-    quiet = marked(silent) / n
+    _, silent, routeless, both = np.bincount(_UNUSED.take(blocks), minlength=4).tolist()
+    bogon, quiet = (routeless + both) / n, (silent + both) / n
     signs = []
     if bogon > 0.01:
         signs.append(Sign(4.0, f"{percent(bogon, 1)} of the sources are unroutable addresses"))
-    if n < _MANY and bogon <= 0.01 and marked(silent | routeless) / n > 0.06:
+    if n < _MANY and bogon <= 0.01 and (silent + routeless + both) / n > 0.06:
         signs.append(Sign(2.0, f"{percent(quiet)} of the sources lie in networks that send no traffic"))
     if n >= _MANY:
         if quiet > 0.03:
@@ -199,8 +202,8 @@ def _space(addresses: U64) -> list[Sign]:
     return signs
 
 
-def _pattern(addresses: U64) -> list[Sign]:
-    """Weigh the distribution of octets and networks: random or clustered."""
+def _pattern(addresses: U64, blocks: U16) -> list[Sign]:
+    """Weigh the distribution of octets and /16s: random or clustered."""
     if len(addresses) < _MANY:
         return []
     entropies = _octet_entropies(addresses)
@@ -211,7 +214,7 @@ def _pattern(addresses: U64) -> list[Sign]:
     flat = sum(entropy > 0.97 * full for entropy in entropies)
     if flat == 4 and len(addresses) >= 1000:
         signs.append(Sign(1.5, "all four octets of the sources are uniformly random"))
-    networks = len(distinct_values(addresses >> _BLOCK))
+    networks = len(distinct_values(blocks))
     expected = 65_536 * (1 - math.exp(-len(addresses) / 65_536))
     if networks > 0.8 * expected:
         signs.append(Sign(1.0, f"spread over {networks:,} /16s: no prefix stands out"))
@@ -276,7 +279,8 @@ def _ttl(traffic: Traffic, rows: Rows, sources: int) -> list[Sign]:
     """Weigh the distribution of TTLs: real sources are at various distances."""
     ttl = traffic.packets.ttl[rows]
     counts = np.bincount(ttl, minlength=256)
-    top, share = int(counts.argmax()), counts.max() / len(ttl)
+    top = int(counts.argmax())
+    share = counts[top] / len(ttl)
     if sources >= 100 and share > 0.95:
         return [Sign(1.5, f"all sources arrive with TTL {top}: they have the same distance")]
     used = marked(counts > len(ttl) / 2048)

@@ -7,61 +7,69 @@ is left that lost none: once for all attacks beside it, not once for each.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from itertools import chain, compress
 
 import numpy as np
 
 from fwtop.analysis.context import AnalysisContext
 from fwtop.analysis.engine.compete import Explained, compete
 from fwtop.analysis.engine.fragments import attach
-from fwtop.analysis.engine.group import Cut
+from fwtop.analysis.engine.group import Cut, Proof
 from fwtop.analysis.engine.hypothesis import Hypothesis
-from fwtop.analysis.window.counting import distinct_values, marked
+from fwtop.analysis.window.counting import distinct_values
+from fwtop.model.traffic.packets import Mask
 
 _MOST = 64  # attacks of one turn: a bound on its cost
 
 
-def entries_by_cut(entries: Iterable[Hypothesis]) -> dict[Cut, list[Hypothesis]]:
-    """Return the explanations of each cut's groups, by the names of the cuts."""
-    every: list[Hypothesis] = []
-    about: defaultdict[Cut, list[Hypothesis]] = defaultdict(list)
-    for one in entries:
-        (every if one.of is None else about[one.of]).append(one)
-    return {cut: [*about[cut], *every] for cut in sorted(about, key=lambda cut: cut.name)}
+@lru_cache(maxsize=4)
+def entries_by_turn(entries: tuple[Hypothesis, ...]) -> dict[Proof, dict[Cut, list[Hypothesis]]]:
+    """Return the explanations of each cut's groups: the turns in their order, in them cuts by their names."""
+    every = [one for one in entries if one.of is None]
+    cuts = sorted({one.of for one in entries if one.of is not None}, key=lambda cut: cut.name)
+    about = {cut: [*(one for one in entries if one.of is cut), *every] for cut in cuts}
+    return {proof: {cut: about[cut] for cut in cuts if cut.proof == proof} for proof in Proof}
 
 
 def resolve(context: AnalysisContext, about: Mapping[Cut, Sequence[Hypothesis]]) -> None:
     """Explain all groups of the cuts of one turn; attacks become findings of the context."""
-    opened: dict[Cut, list[Explained]] = {}
-    stale = set(about)
+    cuts = {cut.name: cut for cut in about}
+    opened: list[Explained] = []  # groups that lost no packets
+    stale = set(cuts)  # cuts whose packets are to be cut again
     for _ in range(_MOST):
-        attacks = _attacks(opened)
+        attacks = [one for one in opened if one.is_attack]
         if not attacks:
-            opened |= {cut: _explained(context, cut, about[cut]) for cut in stale}
+            opened = _cut_again(context, opened, {cuts[name]: about[cuts[name]] for name in stale})
             stale = set()
-            attacks = _attacks(opened)
+            attacks = [one for one in opened if one.is_attack]
         if not attacks:
             break
-        winner, cut = max(attacks, key=lambda item: item[0].rank)
-        one = _joined(winner, cut, opened[cut])
+        winner = max(attacks, key=lambda one: one.rank)
+        cut = winner.group.cut
+        one = _joined(winner, cuts[cut], [one for one in attacks if one.group.cut == cut])
         context.claim(one.finding())
         _tell(context, one)
         attach(context)
-        for other, found in opened.items():
-            opened[other] = [group for group in found if not _contested(context, group)]
-            if (other is cut and cut.again) or (other is not cut and len(opened[other]) < len(found)):
-                stale.add(other)
-    opened |= {cut: _explained(context, cut, about[cut]) for cut in stale}
-    for found in opened.values():
-        for one in found:
-            _tell(context, one)
-            if one.settled:
-                context.benign[one.group.packets.rows] = True
+        lost = _lost_packets(context, opened)
+        stale |= {one.group.cut for one in compress(opened, lost) if one.group.cut != cut}
+        opened = [*compress(opened, ~lost)]
+        if cuts[cut].again:
+            stale.add(cut)
+    for one in _cut_again(context, opened, {cuts[name]: about[cuts[name]] for name in stale}):
+        _tell(context, one)
+        if one.settled:
+            context.benign[one.group.packets.rows] = True
 
 
-def _attacks(opened: Mapping[Cut, Sequence[Explained]]) -> list[tuple[Explained, Cut]]:
-    return [(one, cut) for cut, found in opened.items() for one in found if one.is_attack]
+def _cut_again(
+    context: AnalysisContext, opened: list[Explained], stale: Mapping[Cut, Sequence[Hypothesis]]
+) -> list[Explained]:
+    """Return the groups, those of stale cuts cut and explained anew."""
+    names = {cut.name for cut in stale}
+    kept = [one for one in opened if one.group.cut not in names]
+    return [*kept, *chain.from_iterable(_explained(context, cut, about) for cut, about in stale.items())]
 
 
 def _tell(context: AnalysisContext, one: Explained) -> None:
@@ -85,15 +93,17 @@ def _explained(context: AnalysisContext, cut: Cut, entries: Sequence[Hypothesis]
     return found
 
 
-def _contested(context: AnalysisContext, one: Explained) -> bool:
-    """Check whether an attack took packets of a group, or of those that its own explanation would take."""
-    free, rows = context.unclaimed, one.group.packets.rows
-    return marked(free[rows]) < len(rows) or (one.rows is not rows and marked(free[one.rows]) < len(one.rows))
+def _lost_packets(context: AnalysisContext, opened: Sequence[Explained]) -> Mask:
+    """Mark the groups of which an attack took packets, or of those that their own explanation would take."""
+    wanted = [one.at_stake for one in opened]
+    ends = np.cumsum([len(rows) for rows in wanted])
+    claimed = np.cumsum(~context.unclaimed[np.concatenate(wanted)])[ends - 1]
+    return np.asarray(np.diff(claimed, prepend=0) > 0)
 
 
-def _joined(winner: Explained, cut: Cut, found: Sequence[Explained]) -> Explained:
+def _joined(winner: Explained, cut: Cut, attacks: Sequence[Explained]) -> Explained:
     """Join the groups of a cut that one tool makes: floods to several ports are one attack."""
-    same = [one for one in found if one.is_attack and one.best is winner.best]
+    same = [one for one in attacks if one.best is winner.best]
     if cut.join is None or len(same) < 2 or not winner.best.joins:
         return winner
     rows = distinct_values(np.concatenate([one.group.packets.rows for one in same]))

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+import numpy as np
+
 from fwtop.analysis.context import Finding
 from fwtop.analysis.engine.group import Group
 from fwtop.analysis.engine.hypothesis import Hypothesis, Needs, own_rows
@@ -40,6 +42,12 @@ class Explained:
     def best(self) -> Hypothesis:
         """The likeliest attack."""
         return next(one for one, _ in self.ranked if one.kind)
+
+    @cached_property
+    def at_stake(self) -> Rows:
+        """The packets of the group, and others that the likeliest explanation takes."""
+        own = self.group.packets.rows
+        return own if self.rows is own else np.concatenate((own, self.rows))
 
     @property
     def settled(self) -> bool:

@@ -100,9 +100,10 @@ class Group:
 
     def __getitem__(self, wanted: Feature) -> float:
         """Return a feature; each is measured once."""
-        if wanted not in self.values:
-            self.values[wanted] = float(wanted(self))
-        return self.values[wanted]
+        value = self.values.get(wanted)
+        if value is None:
+            value = self.values[wanted] = float(wanted.measure(self))
+        return value
 
     @cached_property
     def spoof(self) -> Spoof:
@@ -137,7 +138,7 @@ class Cut:
     again: bool = False
     join: Callable[[AnalysisContext, list[Group], Rows], Group] | None = None  # makes one group of several
 
-    @property
+    @cached_property
     def name(self) -> str:
         """What it cuts."""
         return self.make.__name__.replace("_", " ").strip()

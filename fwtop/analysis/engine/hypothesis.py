@@ -132,7 +132,7 @@ class Hypothesis:
 
     def possible(self, group: Group) -> bool:
         """Check what it needs, cheapest first as the entry lists it."""
-        return all(need.met(group) for need in self.needs)
+        return all(need.least <= group[need.feature] <= need.most for need in self.needs)
 
     def settled(self, group: Group) -> bool:
         """Check whether it is ordinary traffic that no weaker proof may take."""

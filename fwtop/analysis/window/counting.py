@@ -16,6 +16,7 @@ from fwtop.model.traffic.packets import F64, U64
 Rows = NDArray[np.intp]
 TABLE = 4_096  # of fewer values, sorting is faster than counting in a table
 _PLACE_BITS = 32
+_SIXTEEN_BITS = 1 << 16
 _SHORT = (np.dtype(np.uint8), np.dtype(np.uint16))  # values that number the places of a table
 # Odd multipliers of splitmix64 and xxHash. Who chooses keys that collide under all of them gains nothing:
 # these are sorted.
@@ -30,9 +31,7 @@ def marked(mask: NDArray[np.bool_]) -> int:
 def distinct_values(values: NDArray[Any]) -> NDArray[Any]:
     """Return the distinct values, ascending, by sorting: numpy would make a hash table, 20 times as slow."""
     ordered = np.sort(values, kind="stable" if values.dtype in _SHORT else None)  # stable: by radix
-    new = np.ones(len(ordered), np.bool_)
-    np.not_equal(ordered[1:], ordered[:-1], out=new[1:])
-    return ordered[new]
+    return ordered[run_edges(ordered)[:-1]]
 
 
 def among(values: NDArray[Any], wanted: NDArray[Any] | Collection[int]) -> NDArray[np.bool_]:
@@ -97,11 +96,22 @@ def _hashes(keys: U64, multiplier: np.uint64, bits: int) -> Rows:
 def in_order(numbers: Rows) -> Rows:
     """Return where the smallest number is, the next, and so on, like numbers in their order (below 2^31).
 
-    A stable `argsort` merges; numbers packed with their places can be sorted by vector instructions.
+    A stable `argsort` merges, but numbers of 16 bits by radix; larger ones packed with their places can be
+    sorted by vector instructions.
     """
+    if len(numbers) and int(numbers.max()) < _SIXTEEN_BITS:
+        return np.argsort(numbers.astype(np.uint16), kind="stable")
     packed = (numbers << _PLACE_BITS) | np.arange(len(numbers))
     packed.sort()
     return packed & ((1 << _PLACE_BITS) - 1)
+
+
+def run_edges(ordered: NDArray[Any]) -> Rows:
+    """Return where each run of equal values begins, and the length of the array: (runs + 1,)."""
+    n = len(ordered)
+    new = np.ones(n + 1, np.bool_)
+    np.not_equal(ordered[1:], ordered[:-1], out=new[1:n])
+    return new.nonzero()[0]
 
 
 def occurrences(numbers: Rows) -> Rows:
@@ -109,15 +119,8 @@ def occurrences(numbers: Rows) -> Rows:
     if len(numbers) >= TABLE:
         counts = np.bincount(numbers)
         return counts[counts > 0]
-    ordered = np.sort(numbers)
-    return _lengths(np.flatnonzero(ordered[1:] != ordered[:-1]), len(numbers))
-
-
-def _lengths(lasts: Rows, n: int) -> Rows:
-    """Return how long runs are that end before the last of n values; none of no values."""
-    edges = np.empty(len(lasts) + 2, np.intp)
-    edges[0], edges[1:-1], edges[-1] = -1, lasts, n - 1
-    return edges[1:] - edges[:-1] if n else edges[:0]
+    edges = run_edges(np.sort(numbers))
+    return edges[1:] - edges[:-1]
 
 
 def first_of_each(numbers: Rows) -> tuple[Rows, Rows]:
@@ -129,15 +132,13 @@ def first_of_each(numbers: Rows) -> tuple[Rows, Rows]:
         first[numbers[::-1]] = np.arange(n - 1, -1, -1)
         return first[counts > 0], counts[counts > 0]
     order = in_order(numbers)
-    ordered = numbers[order]
-    lasts = np.flatnonzero(ordered[1:] != ordered[:-1])
-    counts = _lengths(lasts, n)
-    return order[np.cumsum(counts) - counts], counts
+    edges = run_edges(numbers.take(order))
+    return order.take(edges[:-1]), edges[1:] - edges[:-1]
 
 
 def weights_of(values: NDArray[Any], weight: F64) -> tuple[NDArray[np.generic], F64]:
     """Return the distinct values, ascending, and their weights."""
-    if len(values) and values.dtype in (np.uint8, np.uint16):  # in a table, if it is short
+    if len(values) and values.dtype in _SHORT:  # in a table, if it is short
         least = int(values.min())
         if values.dtype == np.uint8 or int(values.max()) - least < TABLE + 16 * len(values):
             values = values - values.dtype.type(least)
@@ -147,12 +148,10 @@ def weights_of(values: NDArray[Any], weight: F64) -> tuple[NDArray[np.generic], 
         return values[:1], np.array([float(weight.sum())])
     if len(values) and bool((weight == weight[0]).all()):  # in a window, one packet in N was sampled
         ordered = np.sort(values)
-        counts = _lengths(np.flatnonzero(ordered[1:] != ordered[:-1]), len(values))
-        return ordered[np.cumsum(counts) - 1], np.cumsum(weight)[counts - 1]
+        edges = run_edges(ordered)
+        return ordered[edges[:-1]], np.cumsum(weight)[edges[1:] - edges[:-1] - 1]
     order = np.argsort(values, kind="stable" if values.dtype == np.uint16 else None)
-    ordered = values[order]
-    new = np.ones(len(values), np.bool_)
-    np.not_equal(ordered[1:], ordered[:-1], out=new[1:])
+    edges = run_edges(ordered := values[order])
     place = np.empty(len(values), np.intp)
-    place[order] = np.cumsum(new) - 1
-    return ordered[new], np.asarray(np.bincount(place, weight), np.float64)
+    place[order] = np.repeat(np.arange(len(edges) - 1), edges[1:] - edges[:-1])
+    return ordered[edges[:-1]], np.asarray(np.bincount(place, weight), np.float64)
