@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from itertools import chain, compress
+from itertools import chain
 
 import numpy as np
 
@@ -18,8 +18,7 @@ from fwtop.analysis.engine.compete import Explained, compete
 from fwtop.analysis.engine.fragments import attach
 from fwtop.analysis.engine.group import Cut, Proof
 from fwtop.analysis.engine.hypothesis import Hypothesis
-from fwtop.analysis.window.counting import distinct_values
-from fwtop.model.traffic.packets import Mask
+from fwtop.analysis.window.counting import distinct_values, marked
 
 _MOST = 64  # attacks of one turn: a bound on its cost
 
@@ -52,11 +51,10 @@ def resolve(context: AnalysisContext, about: Mapping[Cut, Sequence[Hypothesis]])
         context.claim(one.finding())
         _tell(context, one)
         attach(context)
-        lost = _lost_packets(context, opened)
-        stale |= {one.group.cut for one in compress(opened, lost) if one.group.cut != cut}
-        opened = [*compress(opened, ~lost)]
-        if cuts[cut].again:
-            stale.add(cut)
+        claimed = ~context.unclaimed
+        lost = [one for one in opened if marked(claimed.take(one.at_stake))]
+        stale |= {one.group.cut for one in lost if one.group.cut != cut or cuts[cut].again}
+        opened = [one for one in opened if one not in lost]
     for one in _cut_again(context, opened, {cuts[name]: about[cuts[name]] for name in stale}):
         _tell(context, one)
         if one.settled:
@@ -91,14 +89,6 @@ def _explained(context: AnalysisContext, cut: Cut, entries: Sequence[Hypothesis]
             if 0 < part.packets.n < group.packets.n:
                 found.append(compete(part, entries))
     return found
-
-
-def _lost_packets(context: AnalysisContext, opened: Sequence[Explained]) -> Mask:
-    """Mark the groups of which an attack took packets, or of those that their own explanation would take."""
-    wanted = [one.at_stake for one in opened]
-    ends = np.cumsum([len(rows) for rows in wanted])
-    claimed = np.cumsum(~context.unclaimed[np.concatenate(wanted)])[ends - 1]
-    return np.asarray(np.diff(claimed, prepend=0) > 0)
 
 
 def _joined(winner: Explained, cut: Cut, attacks: Sequence[Explained]) -> Explained:

@@ -19,7 +19,7 @@ _SURE = 0.5  # probability from which an attack is named
 _CLEAR = 0.99  # from which the more specific of two explanations takes the packets
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Explained:
     """A group with the probabilities of its explanations, likeliest first; empty if no attack is possible."""
 

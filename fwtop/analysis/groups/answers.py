@@ -25,7 +25,7 @@ from fwtop.analysis.parsers.services import (
     tftp_data,
 )
 from fwtop.analysis.spoofing import Spoof
-from fwtop.analysis.window.counting import among
+from fwtop.analysis.window.counting import among, marked
 from fwtop.analysis.window.features import Features
 from fwtop.analysis.window.traffic import UDP, Rows, flow_key, weighted_top
 from fwtop.model.rule import Match
@@ -108,9 +108,9 @@ def _fit(service: Service, features: Features) -> float | None:
     """Return the share of payloads that are answers of this service; None if too few bytes were captured."""
     matrix, length = features.head
     enough = length >= 4
-    if service.shape is None or enough.sum() < 10:
+    if service.shape is None or marked(enough) < 10:
         return None
-    return float(service.shape(matrix, length)[enough].mean())
+    return marked(service.shape(matrix, length) & enough) / marked(enough)
 
 
 def _answers(

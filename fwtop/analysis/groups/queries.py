@@ -349,18 +349,17 @@ def _random_subdomains(
 
     `flat` also requires evenly used letters: rare names are nearly all unique anyway.
     """
-    parents = Counter(question.parent for question in parsed if len(question.parent) >= 1)
+    names = [question.labels for question in parsed]
+    parents = Counter(labels[1:] for labels in names if len(labels) > 1)
     # If the random part has several labels, try shorter common suffixes
     for depth in (3, 2):
-        parents.update(
-            {q: n for q, n in Counter(x.labels[-depth:] for x in parsed if len(x.labels) > depth + 1).items()}
-        )
+        parents.update(labels[-depth:] for labels in names if len(labels) > depth + 1)
     for parent, n in sorted(parents.items(), key=lambda item: (-item[1], -len(item[0]))):
         share = n / len(parsed)
         if share < _PARENT_SHARE:
             return None
-        below = [q.labels[: -len(parent)] for q in parsed if q.labels[-len(parent) :] == parent]
-        below = [labels for labels in below if labels]
+        depth = len(parent)
+        below = [labels[:-depth] for labels in names if labels[-depth:] == parent and len(labels) > depth]
         distinct = len(set(below)) / max(1, len(below))
         enough = 0.7 if share >= 0.4 else 0.9  # a domain has few hosts of its own among other queries
         first = [labels[0] for labels in below]

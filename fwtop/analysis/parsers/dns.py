@@ -39,9 +39,14 @@ def edns_evidence(parsed: list[Question]) -> list[str]:
 
 def questions(traffic: Traffic, rows: Rows, limit: int = _PARSED) -> list[Question]:
     """Parse the questions of at most `limit` rows, evenly spaced."""
-    chosen = Features(traffic, rows).spread(limit)
-    found = (_question(traffic, message) for message in _messages(traffic.packets, chosen))
-    return [question for question in found if question is not None]
+    known, found = traffic.parsed_questions, []
+    for message in _messages(traffic.packets, Features(traffic, rows).spread(limit)):
+        rest = message[_NUMBER:]  # of floods, most are the same but for their number
+        if rest not in known:
+            known[rest] = parse_question(message)
+        if (question := known[rest]) is not None:
+            found.append(question)
+    return found
 
 
 def _messages(packets: PacketBatch, rows: Rows) -> list[bytes]:
@@ -51,14 +56,6 @@ def _messages(packets: PacketBatch, rows: Rows) -> list[bytes]:
     ends = np.minimum(packets.captured[rows], width).tolist()
     at = range(0, width * len(rows), max(1, width))
     return [data[row + start : row + end] for row, start, end in zip(at, starts, ends, strict=False)]
-
-
-def _question(traffic: Traffic, message: bytes) -> Question | None:
-    """Parse the question of a message; of floods, most are the same but for their number."""
-    known, rest = traffic.parsed_questions, message[_NUMBER:]
-    if rest not in known:
-        known[rest] = parse_question(message)
-    return known[rest]
 
 
 def questions_of(features: Features) -> list[Question]:

@@ -14,9 +14,10 @@ import numpy as np
 
 from fwtop.analysis.parsers import quic
 from fwtop.analysis.window.counting import among
-from fwtop.model.traffic.packets import I64, U8, Mask
+from fwtop.model.traffic.packets import I64, U8, U64, Mask
 
 SHAPE_WIDTH = 64
+_WORD = 8  # bytes
 Shape = Callable[[U8, I64], Mask]
 
 
@@ -37,21 +38,33 @@ def starts(*beginnings: bytes, at: int = 0) -> Shape:
     by_first: dict[int, list[bytes]] = {}
     for text in beginnings:
         by_first.setdefault(text[0], []).append(text)
-    longest = at + max(map(len, beginnings))
 
     def shape(payload: U8, length: I64) -> Mask:
         found = np.zeros(len(payload), np.bool_)
         for first, texts in by_first.items():
-            rows = np.flatnonzero(payload[:, at] == first)  # hardly any, mostly: comparing rows costs more
-            if not len(rows):
+            if not (payload[:, at] == first).any():  # hardly any, mostly: comparing more costs more
                 continue
-            some, held = payload[rows, at:longest], length[rows]
+            word = _word(payload, at)
             for text in texts:
-                same = (some[:, : len(text)] == np.frombuffer(text, np.uint8)).all(1)
-                found[rows[same & (held >= at + len(text))]] = True
+                same = (word & _ones(len(text))) == np.frombuffer(text[:_WORD].ljust(_WORD, b"\0"), "<u8")
+                if len(text) > _WORD and same.any():
+                    rows = np.flatnonzero(same)
+                    rest = np.frombuffer(text[_WORD:], np.uint8)
+                    same[rows] = (payload[rows, at + _WORD : at + len(text)] == rest).all(1)
+                found |= same & (length >= at + len(text))
         return found
 
     return shape
+
+
+def _word(payload: U8, at: int) -> U64:
+    """Return eight bytes of each row as one number, which compares faster than as many columns."""
+    return np.ascontiguousarray(payload[:, at : at + _WORD]).view("<u8")[:, 0]
+
+
+def _ones(size: int) -> np.uint64:
+    """Return the mask of a word's first bytes."""
+    return np.uint64((1 << 8 * min(size, _WORD)) - 1)
 
 
 def dns_answer(payload: U8, length: I64) -> Mask:
