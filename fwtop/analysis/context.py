@@ -141,7 +141,7 @@ class AnalysisContext:
 
     def features(self, rows: Rows | Mask) -> Features:
         """Return the features of rows or of a mask."""
-        numbers = np.flatnonzero(rows) if rows.dtype == np.bool_ else rows.astype(np.intp)
+        numbers = rows.nonzero()[0] if rows.dtype == np.bool_ else rows.astype(np.intp, copy=False)
         return Features(self.traffic, numbers, self.config.feature_rows)
 
     def significant(

@@ -25,7 +25,7 @@ from fwtop.analysis.parsers.services import (
     tftp_data,
 )
 from fwtop.analysis.spoofing import Spoof
-from fwtop.analysis.window.counting import among, marked
+from fwtop.analysis.window.counting import among, marked, part_marked
 from fwtop.analysis.window.features import Features
 from fwtop.analysis.window.traffic import UDP, Rows, flow_key, weighted_top
 from fwtop.model.rule import Match
@@ -87,7 +87,7 @@ def answers_by_content(context: AnalysisContext) -> Iterator[Group]:
     if len(rows) < context.config.min_samples:
         return
     sample = context.traffic.heads(context.features(rows).spread(_TRIED))
-    likely = [(service, shape) for service, shape in _SHAPES if shape(*sample).mean() > 0.005]
+    likely = [(service, shape) for service, shape in _SHAPES if part_marked(shape(*sample)) > 0.005]
     shaped: dict[str, Mask] = context.notes.setdefault("answers by content", {})
     new = [(service, shape) for service, shape in likely if service.name not in shaped]
     heads = context.traffic.heads(rows if new else rows[:0])
@@ -221,7 +221,7 @@ def only_the_port(group: Group) -> float:
 @feature("share")
 def on_link(group: Group) -> float:
     """Part that neighbours on the link sent: nobody reflects off them."""
-    return float(group.context.traffic.on_link[group.packets.rows].mean())
+    return part_marked(group.context.traffic.on_link.take(group.packets.rows))
 
 
 @feature("yes or no")

@@ -15,7 +15,7 @@ from fwtop.analysis.parsers import quic
 from fwtop.analysis.parsers.reports import framed
 from fwtop.analysis.parsers.services import BY_PORT, COLLECTORS, FIRST_OF_QUIC, QUESTIONS, WEB
 from fwtop.analysis.window import conversations
-from fwtop.analysis.window.counting import among, count_distinct, marked
+from fwtop.analysis.window.counting import among, count_distinct, marked, part_marked
 from fwtop.analysis.window.features import Features
 from fwtop.analysis.window.traffic import UDP, Rows, distinct_texts, mix, payload, weighted_top
 from fwtop.model.rule import Match, PayloadMatch
@@ -355,7 +355,7 @@ def numbered(group: Group) -> float:
 @feature("share")
 def acquainted(group: Group) -> float:
     """Part from sources that have, or lately had, a real TCP connection."""
-    return float(group.context.acquainted[group.packets.rows].mean())
+    return part_marked(group.context.acquainted[group.packets.rows])
 
 
 @feature("yes or no")
@@ -379,7 +379,7 @@ def tails_a_head(group: Group) -> float:
     """
     context, rows = group.context, group.packets.rows
     first = context.traffic.packets.fragment[rows] == Fragment.FIRST
-    if first.mean() < 0.8 or "several" in group.notes:
+    if part_marked(first) < 0.8 or "several" in group.notes:
         return 0.0
     length = float(context.traffic.packets.ip_length[rows].mean())
     heads = float(context.traffic.weight[rows][first].sum())

@@ -13,7 +13,7 @@ from fwtop.analysis.context import AnalysisContext
 from fwtop.analysis.engine.group import Group, Least, Proof, cut, feature
 from fwtop.analysis.parsers import dns
 from fwtop.analysis.parsers.services import dns_query
-from fwtop.analysis.window.counting import among, distinct_values
+from fwtop.analysis.window.counting import among, distinct_values, part_marked
 from fwtop.analysis.window.features import Features
 from fwtop.analysis.window.traffic import UDP, Rows
 from fwtop.model.rule import Match
@@ -79,7 +79,7 @@ def _queries(context: AnalysisContext) -> Rows:
     if len(to_server) < context.config.min_samples:
         return to_server[:0]
     asks = dns_query(*context.traffic.heads(to_server))
-    return to_server[asks] if asks.mean() >= 0.1 else to_server[:0]
+    return to_server[asks] if part_marked(asks) >= 0.1 else to_server[:0]
 
 
 def _group(
@@ -288,8 +288,8 @@ def _unlike_resolvers(context: AnalysisContext, rows: Rows, others: Rows) -> boo
         return False
     if context.spoof(rows).probability > _FORGED:
         return True
-    asks = dns.wants_recursion(context.traffic, rows).mean() > _ALL
-    if asks and len(others) >= _REST and dns.wants_recursion(context.traffic, others).mean() < 1 - _ALL:
+    asks = part_marked(dns.wants_recursion(context.traffic, rows)) > _ALL
+    if asks and len(others) >= _REST and part_marked(dns.wants_recursion(context.traffic, others)) < 1 - _ALL:
         return True
     if features.n < len(others):
         return False
@@ -354,10 +354,8 @@ def _random_subdomains(
     # If the random part has several labels, try shorter common suffixes
     for depth in (3, 2):
         parents.update(labels[-depth:] for labels in names if len(labels) > depth + 1)
-    for parent, n in sorted(parents.items(), key=lambda item: (-item[1], -len(item[0]))):
-        share = n / len(parsed)
-        if share < _PARENT_SHARE:
-            return None
+    common = [(parent, n / len(parsed)) for parent, n in parents.items() if n >= _PARENT_SHARE * len(parsed)]
+    for parent, share in sorted(common, key=lambda item: (-item[1], -len(item[0]))):
         depth = len(parent)
         below = [labels[:-depth] for labels in names if labels[-depth:] == parent and len(labels) > depth]
         distinct = len(set(below)) / max(1, len(below))

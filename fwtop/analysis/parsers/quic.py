@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fwtop.analysis.window.counting import among, distinct_values
+from fwtop.analysis.window.counting import among, distinct_values, part_marked
 from fwtop.analysis.window.features import Features
 from fwtop.model.traffic.packets import I64, U8, Mask
 from fwtop.render.numbers import percent
@@ -41,7 +41,9 @@ def parse_long_header(data: bytes) -> QuicHeader | None:
 def header_evidence(features: Features) -> list[str]:
     """Describe the version and connection ID lengths that nearly all share; empty if it isn't QUIC."""
     matrix, length = features.head
-    if not len(matrix) or (plausible(matrix, length).mean() < _MOST and features.top("dport").value != _PORT):
+    if not len(matrix) or (
+        part_marked(plausible(matrix, length)) < _MOST and features.top("dport").value != _PORT
+    ):
         return []
     parsed = [parse_long_header(row[:held].tobytes()) for row, held in zip(matrix, length, strict=True)]
     headers = Counter((h.version, h.dcid_length, h.scid_length) for h in parsed if h is not None)
@@ -58,7 +60,7 @@ def looks_like_quic(matrix: U8, length: I64) -> bool:
 
     Header protection makes the lower five bits of short headers random (RFC 9001 5.4).
     """
-    return bool(plausible(matrix, length).mean() > 0.9 and len(distinct_values(matrix[:, 0])) >= 8)
+    return bool(part_marked(plausible(matrix, length)) > 0.9 and len(distinct_values(matrix[:, 0])) >= 8)
 
 
 def plausible(matrix: U8, length: I64) -> Mask:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from fwtop.analysis.parsers import quic, reports
 from fwtop.analysis.parsers.services import COLLECTORS
-from fwtop.analysis.window.counting import among, distinct_values, in_order
+from fwtop.analysis.window.counting import among, distinct_values, in_order, part_marked
 from fwtop.analysis.window.features import Features
 from fwtop.analysis.window.traffic import Rows, Traffic, distinct_texts, flow_key, payload
 from fwtop.model.traffic.packets import U8, Mask
@@ -165,7 +165,7 @@ def answered(features: Features) -> bool:
 def answers(features: Features) -> bool:
     """Check for answers of a few servers to ephemeral ports of this host."""
     packets = features.traffic.packets
-    chosen = float((packets.dport[features.rows] >= _CHOSEN).mean())
+    chosen = part_marked(packets.dport[features.rows] >= _CHOSEN)
     few = (
         features.sources < 20
         and features.top("sport").distinct <= 4
@@ -204,7 +204,7 @@ def reported(features: Features) -> float:
 def hidden(features: Features) -> bool:
     """Check whether too few payload bytes were captured to tell their content."""
     size = features.traffic.packets.payload_length[features.sample]
-    return features.n > 0 and float(((size >= 2 * _GLIMPSE) & (features.head[1] < _GLIMPSE)).mean()) > 0.5
+    return features.n > 0 and part_marked((size >= 2 * _GLIMPSE) & (features.head[1] < _GLIMPSE)) > 0.5
 
 
 def alike(features: Features) -> bool:

@@ -28,6 +28,16 @@ def marked(mask: NDArray[np.bool_]) -> int:
     return int(np.count_nonzero(mask))
 
 
+def part_marked(mask: NDArray[np.bool_]) -> float:
+    """Return the part of a mask that is marked, several times as fast as its mean; 0 of an empty one."""
+    return marked(mask) / len(mask) if len(mask) else 0.0
+
+
+def all_alike(values: NDArray[Any]) -> bool:
+    """Check for a single value in an array of one value at least."""
+    return bool(values[0] == values[-1]) and not marked(values != values[0])
+
+
 def distinct_values(values: NDArray[Any]) -> NDArray[Any]:
     """Return the distinct values, ascending, by sorting: numpy would make a hash table, 20 times as slow."""
     ordered = np.sort(values, kind="stable" if values.dtype in _SHORT else None)  # stable: by radix
@@ -144,9 +154,9 @@ def weights_of(values: NDArray[Any], weight: F64) -> tuple[NDArray[np.generic], 
             values = values - values.dtype.type(least)
             distinct: NDArray[np.generic] = np.flatnonzero(np.bincount(values))
             return distinct + least, np.asarray(np.bincount(values, weight), np.float64)[distinct]
-    if len(values) and bool((values == values[0]).all()):  # most attacks have one target
+    if len(values) and all_alike(values):  # most attacks have one target
         return values[:1], np.array([float(weight.sum())])
-    if len(values) and bool((weight == weight[0]).all()):  # in a window, one packet in N was sampled
+    if len(values) and all_alike(weight):  # in a window, one packet in N was sampled
         ordered = np.sort(values)
         edges = run_edges(ordered)
         return ordered[edges[:-1]], np.cumsum(weight)[edges[1:] - edges[:-1] - 1]

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fwtop.analysis.window.counting import (
+    all_alike,
     distinct_values,
     first_of_each,
     marked,
@@ -281,7 +282,7 @@ def top_of(values: NDArray[Any], weight: F64) -> Top:
     """Return the most common value by weight."""
     if len(values) == 0:
         return Top(0, 0.0, 0)
-    if values[0] == values[-1] and bool((values == values[0]).all()):
+    if all_alike(values):
         return Top(int(values[0]), 1.0 if weight.any() else 0.0, 1)
     distinct, sums = weights_of(values, weight)
     heaviest, total = int(sums.argmax()), float(sums.sum())

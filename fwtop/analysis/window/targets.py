@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fwtop.analysis.window.counting import among
+from fwtop.analysis.window.counting import among, numbered
 from fwtop.analysis.window.traffic import Traffic, weighted_top
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.traffic.packets import F64
@@ -28,18 +28,22 @@ def targets_of(traffic: Traffic, rows: NDArray[np.intp]) -> Targets:
     An address that sends more of them than it gets is no target: on a machine that forwards, what answers an
     attack may look like it.
     """
-    keys, weights = weighted_top(traffic.dest_key[rows], traffic.weight[rows])
+    key, number = traffic.dest_key[rows], numbered(traffic.dest_key[rows])
+    weights = np.asarray(np.bincount(number, traffic.weight[rows]), np.float64)
+    keys = np.zeros(len(weights), np.uint64)
+    keys[number] = key
     theirs = rows[among(traffic.source_key[rows], keys)]
     senders, sent = weighted_top(traffic.source_key[theirs], traffic.weight[theirs])
     sent_by = dict(zip(senders.tolist(), sent.tolist(), strict=True))
-    answered = np.array([sent_by.get(key, 0.0) for key in keys.tolist()]) > weights
-    if not answered.all():
-        keys, weights = keys[~answered], weights[~answered]
-    aimed = weights >= _STRAY * float(np.median(weights))
-    mine = rows[among(traffic.dest_key[rows], keys[aimed])]
+    aimed = np.array([sent_by.get(one, 0.0) for one in keys.tolist()]) <= weights
+    if not aimed.any():
+        aimed[:] = True
+    aimed &= weights >= _STRAY * float(np.median(weights[aimed]))
+    mine = rows[aimed[number]]
     six = traffic.packets.family[mine] == 6
     is_six = float(traffic.weight[mine][six].sum()) > float(traffic.weight[mine][~six].sum())
-    return Targets(weights[aimed], _covering(traffic, mine[six == is_six], 6 if is_six else 4))
+    busiest_first = np.sort(weights[aimed])[::-1]
+    return Targets(busiest_first, _covering(traffic, mine[six == is_six], 6 if is_six else 4))
 
 
 def _covering(traffic: Traffic, rows: NDArray[np.intp], family: int) -> Prefix:

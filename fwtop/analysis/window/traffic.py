@@ -204,7 +204,7 @@ class Traffic:
 
     def rows(self, mask: Mask) -> Rows:
         """Return the row numbers of a mask."""
-        return np.flatnonzero(mask)
+        return mask.nonzero()[0]
 
     def share(self, rows: Rows) -> float:
         """Return the rows' part of all arrived packets."""
