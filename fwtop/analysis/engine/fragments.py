@@ -9,7 +9,7 @@ import numpy as np
 from fwtop.analysis.context import AnalysisContext, count
 from fwtop.analysis.window.counting import among
 from fwtop.analysis.window.traffic import Rows, mix
-from fwtop.model.traffic.packets import U64, Fragment, Mask
+from fwtop.model.traffic.packets import U64, Mask
 
 _MOST = 0.9  # of the later fragments: the rest lost their first fragment
 _LEAST = 0.05  # more than chance
@@ -20,7 +20,7 @@ def attach(context: AnalysisContext) -> None:
     """Add later fragments to the newest finding if its first fragments have the same sources."""
     finding = context.findings[-1]
     packets, traffic = context.traffic.packets, context.traffic
-    heads = finding.rows[packets.fragment[finding.rows] == Fragment.FIRST]
+    heads = finding.rows[traffic.first.take(finding.rows)]
     if len(heads) == 0:
         return
     protocol = packets.protocol[heads[0]]

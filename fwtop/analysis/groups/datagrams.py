@@ -378,7 +378,7 @@ def tails_a_head(group: Group) -> float:
     No network fragments below 128 bytes (RFC 1858).
     """
     context, rows = group.context, group.packets.rows
-    first = context.traffic.packets.fragment[rows] == Fragment.FIRST
+    first = context.traffic.first[rows]
     if part_marked(first) < 0.8 or "several" in group.notes:
         return 0.0
     length = float(context.traffic.packets.ip_length[rows].mean())

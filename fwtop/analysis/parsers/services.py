@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from fwtop.analysis.parsers import quic
-from fwtop.analysis.window.counting import among
-from fwtop.model.traffic.packets import I64, U8, U64, Mask
+from fwtop.analysis.window.counting import among, marked
+from fwtop.model.traffic.packets import I64, U8, Mask
 
 SHAPE_WIDTH = 64
 _WORD = 8  # bytes
@@ -35,36 +35,42 @@ class Service:
 def starts(*beginnings: bytes, at: int = 0) -> Shape:
     """Make a shape: the payload has one of these strings at the offset."""
 
-    by_first: dict[int, list[bytes]] = {}
+    by_first: dict[int, list[_Beginning]] = {}
     for text in beginnings:
-        by_first.setdefault(text[0], []).append(text)
+        by_first.setdefault(text[0], []).append(_Beginning.of(text))
 
     def shape(payload: U8, length: I64) -> Mask:
         found = np.zeros(len(payload), np.bool_)
+        word = payload[:, at : at + _WORD].view("<u8")[:, 0]  # compares faster than as many columns
         for first, texts in by_first.items():
-            if not (payload[:, at] == first).any():  # hardly any, mostly: comparing more costs more
+            if len(texts) > 1 and not marked(payload[:, at] == first):  # hardly any, mostly
                 continue
-            word = _word(payload, at)
             for text in texts:
-                same = (word & _ones(len(text))) == np.frombuffer(text[:_WORD].ljust(_WORD, b"\0"), "<u8")
-                if len(text) > _WORD and same.any():
+                same = (word & text.ones) == text.word
+                if not marked(same):
+                    continue
+                if len(text.rest):
                     rows = np.flatnonzero(same)
-                    rest = np.frombuffer(text[_WORD:], np.uint8)
-                    same[rows] = (payload[rows, at + _WORD : at + len(text)] == rest).all(1)
-                found |= same & (length >= at + len(text))
+                    same[rows] = (payload[rows, at + _WORD : at + text.size] == text.rest).all(1)
+                found |= same & (length >= at + text.size)
         return found
 
     return shape
 
 
-def _word(payload: U8, at: int) -> U64:
-    """Return eight bytes of each row as one number, which compares faster than as many columns."""
-    return np.ascontiguousarray(payload[:, at : at + _WORD]).view("<u8")[:, 0]
+@dataclass(frozen=True, slots=True)
+class _Beginning:
+    """A string at the beginning of payloads: its first eight bytes as one number, and what follows them."""
 
+    size: int
+    ones: np.uint64  # the bits of the word that count
+    word: np.uint64
+    rest: U8
 
-def _ones(size: int) -> np.uint64:
-    """Return the mask of a word's first bytes."""
-    return np.uint64((1 << 8 * min(size, _WORD)) - 1)
+    @staticmethod
+    def of(text: bytes) -> _Beginning:
+        ones, word = (int.from_bytes(one[:_WORD], "little") for one in (b"\xff" * len(text), text))
+        return _Beginning(len(text), np.uint64(ones), np.uint64(word), np.frombuffer(text[_WORD:], np.uint8))
 
 
 def dns_answer(payload: U8, length: I64) -> Mask:

@@ -117,7 +117,8 @@ class Traffic:
     @cached_property
     def flow_key(self) -> U64:
         """Hash of each flow: addresses, ports, protocol."""
-        return flow_key(self.packets)
+        packets = self.packets
+        return _flow_of(self.source_key, self.dest_key, packets.sport, packets.dport, packets.protocol)
 
     @cached_property
     def source_id(self) -> Rows:
@@ -134,7 +135,7 @@ class Traffic:
         """Seconds that hold packets, numbered from 0: the clock of a capture may jump by years."""
         time = self.packets.time_ns
         since = (time - int(time.min(initial=_LATEST))) // 1_000_000_000
-        return np.asarray(np.unique(since, return_inverse=True)[1], np.intp)
+        return numbered(since.astype(np.uint64))
 
     @cached_property
     def parsed_questions(self) -> dict[bytes, Question | None]:
@@ -171,6 +172,11 @@ class Traffic:
     def of_flows(self, mask: Mask | Rows) -> Mask:
         """Mark all rows that share a flow with the given rows."""
         return _members(self.flow_id, mask)
+
+    @cached_property
+    def first(self) -> Mask:
+        """First fragments: a transport header, and no whole payload."""
+        return np.asarray(self.packets.fragment == Fragment.FIRST)
 
     @cached_property
     def later(self) -> Mask:
@@ -251,11 +257,16 @@ def flow_key(packets: PacketBatch, *, reverse: bool = False) -> U64:
     """Hash addresses, ports and protocol; `reverse` gives the key of the answers."""
     src = mix(packets.src_hi, packets.src_lo)
     dst = mix(packets.dst_hi, packets.dst_lo)
-    sport, dport = packets.sport.astype(np.uint64), packets.dport.astype(np.uint64)
     if reverse:
-        src, dst, sport, dport = dst, src, dport, sport
+        return _flow_of(dst, src, packets.dport, packets.sport, packets.protocol)
+    return _flow_of(src, dst, packets.sport, packets.dport, packets.protocol)
+
+
+def _flow_of(src: U64, dst: U64, sport: U16, dport: U16, protocol: U8) -> U64:
     shift = np.uint64(16)
-    ports = (packets.protocol.astype(np.uint64) << (shift * np.uint64(2))) | (sport << shift) | dport
+    ports = (
+        (protocol.astype(np.uint64) << (shift * np.uint64(2))) | (sport.astype(np.uint64) << shift) | dport
+    )
     return mix(mix(src, dst), ports)
 
 
