@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fwtop.analysis.window import counting
+from fwtop.analysis.window import counting, features
 from fwtop.analysis.window.counting import (
     TABLE,
     among,
@@ -72,3 +72,10 @@ def test_equal_keys_have_one_number_even_if_hashes_collide(
     assert np.array_equal(np.unique(number), np.arange(len(distinct)))
     assert len({*zip(keys.tolist(), number.tolist(), strict=True)}) == len(distinct) == count_distinct(keys)
     assert np.array_equal(among(keys, distinct[::2]), np.isin(keys, distinct[::2]))
+
+
+@pytest.mark.parametrize("limit", [2, 256, 1000])
+@pytest.mark.parametrize("n", [1001, 4097, 60_000])
+def test_evenly_spaced_rows(n: int, limit: int) -> None:
+    """The same rows as `linspace` gives, the last one included."""
+    assert np.array_equal(features.evenly(n, limit), np.linspace(0, n - 1, limit).astype(np.intp))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from fwtop.analysis.advisor import Advisor
 from fwtop.analysis.parsers import dns, http, quic, tls
-from fwtop.analysis.parsers.services import SERVICES, SHAPE_WIDTH, isakmp_answer
+from fwtop.analysis.parsers.services import SERVICES, SHAPE_WIDTH, isakmp_answer, starts
 from fwtop.model.traffic.packets import PacketBatch
 from fwtop.parse.dns_question import parse_question
 
@@ -115,6 +115,26 @@ def test_shapes_never_raise_and_never_match_nothing(payloads: list[bytes]) -> No
         if service.shape is not None:
             fits = service.shape(matrix, length)
             assert not fits[length == 0].any(), service.name
+
+
+@pytest.mark.parametrize("at", [0, 4, 8])
+@pytest.mark.parametrize(
+    "beginnings",
+    [(b"DB2",), (b"get", b"gets "), (b"\xff\xffinfo", b"\xff\xffprint", b"HTTP/1.1 200", b"HTTP/1.0")],
+)
+def test_beginnings_of_payloads(beginnings: tuple[bytes, ...], at: int) -> None:
+    """Whole ones, cut ones, and such with another byte, as `bytes.startswith` finds them."""
+    rng = Random(at)
+    payloads = [b"", *(bytes(at) + text[:size] for text in beginnings for size in range(len(text) + 1))]
+    for text in beginnings:
+        changed = bytearray(bytes(at) + text + b"more")
+        changed[rng.randrange(at, at + len(text))] ^= 1
+        payloads += [bytes(at) + text + b"more", bytes(changed)]
+    matrix = np.zeros((len(payloads), SHAPE_WIDTH), np.uint8)
+    for row, data in enumerate(payloads):
+        matrix[row, : len(data)] = np.frombuffer(data, np.uint8)
+    fits = starts(*beginnings, at=at)(matrix, np.array([len(data) for data in payloads]))
+    assert fits.tolist() == [data[at:].startswith(beginnings) for data in payloads]
 
 
 @pytest.mark.parametrize("seed", range(12))
