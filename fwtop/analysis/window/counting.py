@@ -40,8 +40,13 @@ def all_alike(values: NDArray[Any]) -> bool:
 
 def distinct_values(values: NDArray[Any]) -> NDArray[Any]:
     """Return the distinct values, ascending, by sorting: numpy would make a hash table, 20 times as slow."""
-    ordered = np.sort(values, kind="stable" if values.dtype in _SHORT else None)  # stable: by radix
+    ordered = _sorted(values)
     return ordered[run_edges(ordered)[:-1]]
+
+
+def _sorted(values: NDArray[Any]) -> NDArray[Any]:
+    """Sort; values of 16 bits at most by radix, which is what numpy calls stable."""
+    return np.sort(values, kind="stable" if values.dtype in _SHORT else None)
 
 
 def among(values: NDArray[Any], wanted: NDArray[Any] | Collection[int]) -> NDArray[np.bool_]:
@@ -150,14 +155,14 @@ def weights_of(values: NDArray[Any], weight: F64) -> tuple[NDArray[np.generic], 
     """Return the distinct values, ascending, and their weights."""
     if len(values) and values.dtype in _SHORT:  # in a table, if it is short
         least = int(values.min())
-        if values.dtype == np.uint8 or int(values.max()) - least < TABLE + 16 * len(values):
+        if values.dtype == np.uint8 or int(values.max()) - least < max(TABLE, len(values) // 2):
             values = values - values.dtype.type(least)
             distinct: NDArray[np.generic] = np.flatnonzero(np.bincount(values))
             return distinct + least, np.asarray(np.bincount(values, weight), np.float64)[distinct]
     if len(values) and all_alike(values):  # most attacks have one target
         return values[:1], np.array([float(weight.sum())])
     if len(values) and all_alike(weight):  # in a window, one packet in N was sampled
-        ordered = np.sort(values)
+        ordered = _sorted(values)
         edges = run_edges(ordered)
         return ordered[edges[:-1]], np.cumsum(weight)[edges[1:] - edges[:-1] - 1]
     order = np.argsort(values, kind="stable" if values.dtype == np.uint16 else None)
