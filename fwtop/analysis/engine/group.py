@@ -102,7 +102,7 @@ class Group:
         """Return a feature; each is measured once."""
         value = self.values.get(wanted)
         if value is None:
-            value = self.values[wanted] = float(wanted.measure(self))
+            value = self.values[wanted] = float(wanted(self))
         return value
 
     @cached_property
