@@ -21,8 +21,8 @@ if [[ $# -gt 0 ]]; then
   exit
 fi
 
-workers=$((3 * $(nproc)))           # kernel tests mostly wait
-[[ $workers -le 12 ]] || workers=12        # of some 300 MB each
+workers=$((3 * $(nproc)))    # kernel tests mostly wait
+[[ $workers -le 12 ]] || workers=12 # each grows to 300 to 800 MB
 flooding=(tests/kernel/test_{bench_lab,lab,lab_packets,whole_program}.py)
 others=(tests/kernel tests/unit tests/scenarios tests/ui)
 for one in "${flooding[@]}"; do
