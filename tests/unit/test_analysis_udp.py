@@ -100,3 +100,40 @@ def test_bots_that_take_a_new_port_for_each_packet_show_among_games() -> None:
     found = judge(game + text)
     assert set(found) == {"udp_flood"}
     assert found["udp_flood"].share == pytest.approx(500 / 3060, abs=0.01)
+
+
+@pytest.mark.parametrize("several", [False, True], ids=["their port", "random ports"])
+def test_a_flood_does_not_count_the_players_beside_it(several: bool) -> None:
+    rng, query = Random(31), b"\xff\xff\xff\xffTSource Engine Query\0"
+    flood = [
+        datagram(i / 500, forged(rng), (rng.randrange(1024, 65_536), port), query, ttl=rng.randrange(40, 60))
+        for i, port in enumerate(rng.randrange(1024, 65_536) if several else 27_015 for _ in range(2000))
+    ]
+    players = [
+        datagram(k / 25 + rng.random() / 50, player, (50_000, 27_015), rng.randbytes(rng.randrange(28, 98)))
+        for player in hosts(rng, 2 if several else 4)
+        for k in range(100)
+    ]
+    found = judge(flood + players)
+    assert set(found) == {"udp_flood"}
+    assert found["udp_flood"].share == pytest.approx(2000 / len(flood + players), abs=0.005)
+
+
+def test_what_looks_like_reports_of_forged_sources_is_a_flood() -> None:
+    rng = Random(32)
+    discovers = [
+        datagram(
+            i / 500,
+            forged(rng),
+            (68, 67),
+            b"\1\1\6\0"
+            + rng.randbytes(4)
+            + bytes(20)
+            + rng.randbytes(6)
+            + bytes(202)
+            + b"\x63\x82\x53\x63\x35\1\1",
+            ttl=rng.randrange(40, 60),
+        )
+        for i in range(2000)
+    ]
+    assert set(judge(discovers)) == {"udp_flood"}

@@ -29,6 +29,7 @@ _BEGIN = 8  # payload bytes that a tool keeps constant
 _FORGED = 0.7  # probability
 _ENCRYPTED = 7.5  # bits a byte, of payloads together
 _HARDLY = 0.2  # of the payloads
+_BESIDE = 0.3  # of the packets; if more are in long flows, the flood may consist of them
 _ASKER_PPS, _ASKED_AGAIN = 2.0, 3.0  # requests per second and in total of a source that keeps asking
 _SPOKEN = ("dns", "quic", "dtls", "openvpn", "l2tp", "sip", "stun", "rdp", "steam", "quake", "tftp", "isakmp")
 
@@ -392,6 +393,16 @@ def tails_a_head(group: Group) -> float:
 def with_tails(group: Group) -> Rows:
     """Claim all later fragments of UDP, too."""
     return np.sort(np.concatenate([group.packets.rows, _tails(group.context)]))
+
+
+def without_conversations(group: Group) -> Rows:
+    """Claim the packets without the few of long flows: of players, on the port that is flooded."""
+    traffic, rows = group.context.traffic, group.packets.rows
+    mask = np.zeros(len(traffic), np.bool_)
+    mask[rows] = True
+    talk = conversations.conversation_flows(traffic, mask)[rows]
+    few = float(traffic.weight[rows][talk].sum()) <= _BESIDE * group.packets.packets
+    return rows[~talk] if few and talk.any() else rows
 
 
 def match_datagrams(group: Group) -> Match:

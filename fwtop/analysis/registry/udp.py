@@ -84,6 +84,7 @@ from fwtop.analysis.groups.datagrams import (
     unreadable,
     video,
     with_tails,
+    without_conversations,
 )
 from fwtop.analysis.groups.measures import (
     mean_length,
@@ -253,6 +254,7 @@ _DATAGRAMS = (
         evidence=_FLOOD,
         details=(asked, quic_headers, one_length, beginning, normal_rate),
         match=match_datagrams,
+        rows=without_conversations,
         joins=True,
         stopped_by="dropping the ports that this host doesn't serve; a limit for each source, or a signature",
     ),
@@ -299,7 +301,10 @@ _DATAGRAMS = (
     Hypothesis(
         "logs, metrics and flow records", datagrams, 4.0,
         needs=(_ENOUGH, is_so(to_collector)),
-        evidence=(if_so(hopping, -2.0),),  # programs that report keep their socket
+        evidence=(
+            if_so(hopping, -2.0),  # programs that report keep their socket
+            above(spoofed, 0.7, -3.0),  # and their address
+        ),
     ),
     Hypothesis("a video stream (MPEG-TS)", datagrams, 4.0, needs=(_ENOUGH, is_so(video))),
     Hypothesis(
