@@ -77,6 +77,26 @@ def test_the_same_byte_again_and_again_on_many_connections_is_a_flood() -> None:
     assert set(judge(frames + visitors(rng, 20))) == {"ack_flood"}
 
 
+def test_sessions_that_forged_sources_pretend_to_have_are_a_flood() -> None:
+    rng, frames = Random(5), list[Frame]()
+    for _ in range(600):
+        source, sport = bytes([rng.randrange(1, 224)]) + rng.randbytes(3), rng.randrange(1024, 65_536)
+        at, seq, ack, ttl = (
+            rng.random() * 3.5,
+            rng.getrandbits(31),
+            rng.getrandbits(31),
+            rng.randrange(40, 60),
+        )
+        said = [("S", 0, 0), *(("A", 1, ack + 1448 * k) for k in range(6)), ("R", 1, 0)]
+        for k, (flags, step, number) in enumerate(said):
+            one = segment(source, HOST, sport, 80, flags, seq=seq + step, ack=number, ttl=ttl)
+            frames.append((at + 0.0004 * k, one))
+    found = judge(frames + visitors(rng, 30))
+    assert set(found) == {"syn_flood"}
+    assert found["syn_flood"].title == "Flood of fake TCP sessions"
+    assert found["syn_flood"].spoofed
+
+
 def reflected(rng: Random, flags: str, count: int, servers: list[bytes]) -> list[Frame]:
     frames = []
     for _ in range(count):

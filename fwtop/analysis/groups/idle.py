@@ -27,6 +27,7 @@ _SLOW_SECONDS = 1.0  # between two pieces of a request
 _CRUMB = 64  # bytes per piece; the next request of a browser is larger
 _WATCHED_SECONDS = 8.0
 _FEW = 10  # sampled openings
+_FORGED = 0.9  # probability
 _TELL = 4  # samples of a source, and sources, that tell whether they send data
 
 
@@ -118,14 +119,20 @@ def mute_sources(context: AnalysisContext) -> Iterator[Group]:
     )
     rows = rows[context.unclaimed[rows]]
     mute &= np.bincount(traffic.source_id[rows], minlength=size) > 0
+    begun = float(syn[mute].sum())
     notes = {
         "silent_port": port,
-        "opened": float(syn[mute].sum()),
-        "acknowledged": float(bare[mute].sum()) / max(1.0, float(syn[mute].sum())),
+        "opened": begun,
+        "acknowledged": float(bare[mute].sum()) / max(1.0, begun),
         "wordless": part,
     }
     features = context.features(rows[mute[traffic.source_id[rows]]])
-    yield Group(context, features, Least("reflection_pps", "tcp.syn"), notes, completed=1.0)
+    forged = None
+    if begun >= _MANY:  # by the SYNs alone: invented sessions use each address several times
+        forged = context.spoof(features.rows[tcp.syn[features.rows]])
+        forged = forged if forged.probability >= _FORGED else None
+    least = Least("reflection_pps", "tcp.syn")
+    yield Group(context, features, least, notes, completed=1.0, known_spoof=forged)
 
 
 @feature("connections")

@@ -43,7 +43,16 @@ from fwtop.analysis.groups.idle import (
     slow_share,
     wordless,
 )
-from fwtop.analysis.groups.measures import pace, per_source, prominence, rate, samples, sources, to_port
+from fwtop.analysis.groups.measures import (
+    pace,
+    per_source,
+    prominence,
+    rate,
+    samples,
+    sources,
+    spoofed,
+    to_port,
+)
 from fwtop.analysis.groups.records import (
     records_above_normal,
     records_alike,
@@ -410,6 +419,23 @@ _CONNECTIONS = (
         ),
         match=match_opened,
         stopped_by="a limit of connections for each source",
+    ),
+    Hypothesis(
+        "connections that forged sources only pretend to have", mute_sources, 0.0,
+        kind="syn_flood",
+        title="Flood of fake TCP sessions",
+        needs=(
+            _ENOUGH, at_least(opened, 100), at_least(opened_rate, 20), at_least(acknowledged, 0.5),
+            at_least(spoofed, 0.9),
+        ),
+        lead=(
+            "{opened:count} connections ({opened_rate:count}/s) to port {silent_port:.0f} of {senders}, from "
+            "whom no data comes",
+            "the sources are forged: their acknowledgements answer nothing that this host said",
+        ),
+        evidence=(Says(wordless, 0.4, -3.0, 0.9, 2.5),),
+        match=to_port,
+        stopped_by="a SYN proxy: forged sources never see its cookies",
     ),
     Hypothesis(
         "slow HTTP attack", slow_requests, 2.2,  # Slowloris (2009), R.U.D.Y. (2010)
