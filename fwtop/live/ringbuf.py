@@ -49,6 +49,11 @@ class RingBuffer:
         self._slots = np.frombuffer(self._data_map, slot, 2 * ring_bytes // SLOT_BYTES, offset=page)
 
     @property
+    def capacity(self) -> int:
+        """How many records fit."""
+        return self._size // SLOT_BYTES
+
+    @property
     def pending(self) -> int:
         """Unread records, including one that is still being written."""
         return (int(self._producer[0]) - int(self._consumer[0])) // SLOT_BYTES

@@ -97,6 +97,7 @@ class LiveSource:
         self._processors = Processors()
         self._change_detector = ChangeDetector(self._arrivals)
         self._time = time.monotonic()
+        self._seconds = 0.0  # of the interval before
         self._one_in = dict.fromkeys(_SHARES, 1)
 
     def _watch(self, indexes: list[int]) -> bool:
@@ -180,7 +181,9 @@ class LiveSource:
         self._duty_cycle.set_cost(cost, idle.get(busiest, 0.0), costly)
         rates = sampled_rates(packets.sum(axis=0), early_packets / seconds, self._duty_cycle.share)
         budget = FEWER_SAMPLES if self._processors.cpu_saturated else self._samples
-        self._one_in |= choose_one_in(rates, budget)
+        longest, self._seconds = max(seconds, self._seconds), seconds
+        fitting = fitting_samples(self._ring.capacity, longest, early=early_packets > 0)
+        self._one_in |= choose_one_in(rates, min(budget, fitting))
         for hook, n in self._one_in.items():
             self._maps.set_one_in(hook, n)  # even if unchanged: a full ring may have raised it
         if self._xdp is not None:
@@ -211,6 +214,15 @@ def sampled_rates(packets: NDArray[Any], early: float, share: float) -> dict[Hoo
     rates = dict(zip(hooks, (packets * share).tolist(), strict=True))
     # Before the first XDP drop: a rule that is installed next may drop everything
     return {**rates, Hook.XDP: early or float(packets[0])}
+
+
+def fitting_samples(capacity: int, seconds: float, *, early: bool) -> float:
+    """Return the samples a second that fill half of a ring of so many records until the next poll.
+
+    Beyond that the kernel thins them, so that the last packets weigh many times what the first do. Without
+    `early` drops by XDP nearly half of the samples stay free for a rule that is installed next.
+    """
+    return capacity / (2 if early else 1) / seconds
 
 
 def choose_one_in(rates: dict[Hook, float], budget: float = SAMPLES_PER_SECOND) -> dict[Hook, int]:

@@ -37,7 +37,7 @@ from fwtop.observe.messages import (
 )
 from fwtop.xdp import maps as xdp_maps
 
-RING_BYTES = 1 << 22  # 16,384 records: 20,000 samples a second and 4 polls a second fill a third
+RING_BYTES = 1 << 22  # 16,384 records: about half of them pending at the console's next poll
 LOG_ONE_IN = 64  # fixed, as only root can change the rule: at 1 Mpps 16,000 messages a second
 _MAP_NUMBERS = {"ring": 1, "counters": 2, "control": 3, "scope": 4, "locations": 5}
 _INPUT, _FORWARD = 1, 2  # NF_INET_LOCAL_IN, NF_INET_FORWARD

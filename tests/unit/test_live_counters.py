@@ -24,7 +24,7 @@ from fwtop.kernel.interfaces.links import (
 from fwtop.kernel.procfs import parse_conntrack_stats, parse_paired, parse_single, parse_softirq
 from fwtop.live.drops import ForeignXdp, FragmentMeter, Sums, driver_drops, split_conntrack, split_locations
 from fwtop.live.netstat import seconds_to_full
-from fwtop.live.source import choose_one_in, sampled_rates
+from fwtop.live.source import choose_one_in, fitting_samples, sampled_rates
 from fwtop.model.errors import FwtopError
 from fwtop.model.traffic.counters import ConntrackSample, DropCount
 from fwtop.model.traffic.packets import Hook
@@ -223,6 +223,17 @@ def test_a_new_xdp_rule_is_sampled_all_the_time_also_while_observers_pause() -> 
     assert arrived / chosen[Hook.XDP] <= 20_000
     assert arrived * share / chosen[Hook.INGRESS] <= 20_000
     assert sampled_rates(np.array([arrived, 0.0, 0.0]), 1e6, share)[Hook.XDP] == 1e6
+
+
+@pytest.mark.parametrize("early", [0.0, 150_000.0])
+@pytest.mark.parametrize("seconds", [0.5, 1.0, 2.0])
+def test_a_ring_is_not_much_more_than_half_full_at_the_next_poll(seconds: float, early: float) -> None:
+    capacity = 16_384
+    rates = sampled_rates(np.array([300_000.0, 200_000.0, 100_000.0]), early, 1.0)
+    chosen = choose_one_in(rates, min(20_000, fitting_samples(capacity, seconds, early=early > 0)))
+    real = {hook: rate for hook, rate in rates.items() if early or hook != Hook.XDP}
+    samples = sum(rate / chosen[hook] for hook, rate in real.items()) * seconds
+    assert 0.3 * capacity < samples <= 0.7 * capacity
 
 
 def test_n_keeps_within_the_kernel_sides_limit() -> None:
