@@ -10,6 +10,7 @@ from screen_factory import SCENES, poison, provisional, snapshot
 from screen_parts import NOW
 from screen_run import LARGE, SMALL, Run, running
 
+import fwtop.ui.app
 from fwtop.model.errors import FwtopError
 from fwtop.model.traffic.snapshot import Snapshot
 from fwtop.ui.bars.status_bars import StatusMessage
@@ -245,6 +246,13 @@ def test_what_takes_long_spins_with_the_time_it_has_taken() -> None:
     assert message.current() == []
 
 
+@pytest.fixture
+def no_whole_frame(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave out the frame that follows a terminal's last change of size, with lists and all."""
+    monkeypatch.setattr(fwtop.ui.app, "_SETTLED_SECONDS", 3600.0)
+
+
+@pytest.mark.usefixtures("no_whole_frame")
 async def test_slow_links_get_long_lists_every_five_seconds() -> None:
     """In a flood with forged sources every row changes with every snapshot; rates and attacks don't wait."""
     base = snapshot()
@@ -260,6 +268,7 @@ async def test_slow_links_get_long_lists_every_five_seconds() -> None:
         assert "192.0.2.1" in run.text()
 
 
+@pytest.mark.usefixtures("no_whole_frame")
 async def test_slow_links_get_costly_lists_less_often() -> None:
     """Whatever a list takes, in no ten seconds may it take more than the link gives."""
     base = snapshot()
