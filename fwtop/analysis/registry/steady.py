@@ -50,7 +50,8 @@ STEADY_ENTRIES = (
         "requests inside TLS without pauses", tls_requests_without_pauses, -2.5,
         kind="http_flood",
         title="Flood of requests inside TLS",
-        needs=_ENOUGH,
+        # HTTP/1 asks in more; what moves in a game or a device reports takes less
+        needs=(*_ENOUGH, at_least(request_size, 70)),
         lead=(
             "{amount:requests inside TLS} ({rate:count}/s) from {senders}, who ask without pauses",
             "what they ask can't be read",
@@ -58,7 +59,7 @@ STEADY_ENTRIES = (
         evidence=(
             *_STEADY,
             Says(received_each, 100, -3.0, 300, 0.5, "each is answered with {received_each:count} bytes"),
-            Says(request_size, 60, -3.0, 110, 0.5),
+            Says(request_size, 70, -2.0, 110, 0.5),
             Says(records_alike, 0.3, 0.0, 0.9, 1.0, "{records_alike:percent} have one of two sizes"),
         ),
         match=to_port,
