@@ -5,6 +5,7 @@ import ipaddress
 import numpy as np
 import pytest
 
+from fwtop.bench.accuracy.naming import judged
 from fwtop.bench.corpus import visits
 from fwtop.bench.corpus.arrivals import Arrivals, Frames, senders
 from fwtop.bench.corpus.cases import MIXTURES, cases, draw, families
@@ -143,3 +144,10 @@ def test_the_version_is_that_of_the_statements_not_of_comments_and_imports(tmp_p
     assert of(source) == of(source.replace("What", "How") + "# a comment\n")
     assert of(source) == of(source.replace("def", "from random import Random\n\n\ndef"))
     assert of(source) != of(source.replace("return count", "return count + 1"))
+
+
+def test_a_window_may_be_so_quiet_that_nothing_of_it_is_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fwtop.bench.corpus.cases._one_in", lambda *_: 1e12)
+    case = draw("ordinary: browsing", 0)
+    assert len(case.window.arrived) == 0
+    assert not judged(case).named

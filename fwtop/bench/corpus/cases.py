@@ -110,7 +110,8 @@ def draw(family: str, number: int, seed: int = SEED) -> LabelledWindow:
     for label, part in enumerate(attacks, 1):
         made = _frames(part, label, how)
         frames.append(_other_target(made) if family == MIXTURES[1] and label > 1 else made)
-    batch = _batch(Frames.joined([part for part in frames if len(part)]), one_in)
+    sampled = [part for part in frames if len(part)]
+    batch = _batch(Frames.joined(sampled or frames[:1]), one_in)  # of few packets, none may be sampled
     baseline = Baseline()
     if live and beside and rng.random() < _BASELINE:
         _learn(baseline, beside, how)
