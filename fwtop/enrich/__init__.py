@@ -1,1 +1,1 @@
-"""Country and autonomous system of addresses."""
+"""Country and autonomous system of addresses; the only importer of maxminddb."""

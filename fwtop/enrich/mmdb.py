@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import maxminddb
 import numpy as np
 from numpy.typing import NDArray
 
@@ -114,44 +115,12 @@ def _scalar(kind: int, raw: bytes) -> Value:
     raise DamagedRecordError
 
 
-_METADATA_MARK = b"\xab\xcd\xefMaxMind.com"
-_MAX_METADATA_BYTES = 128 << 10  # at the end of the file
 _FIRST_BITS = 16  # levels of the IPv4 tree that are resolved at opening
 _V4_DEPTH = 96  # depth of the IPv4 subtree in a tree of both families
 
 
 class CorruptDatabaseError(Exception):
     """The file is not a MaxMind DB, or inconsistent."""
-
-
-@dataclass(frozen=True, slots=True)
-class Metadata:
-    """What a file says of itself. Importing maxminddb to read it would be 5 % of a console's imports."""
-
-    node_count: int
-    record_size: int  # bits
-    ip_version: int
-    build_epoch: int
-    database_type: str
-    description: Value  # texts by language
-
-    @classmethod
-    def of_file(cls, mapped: mmap.mmap) -> Metadata:
-        """Read the map behind the last mark; raises CorruptDatabaseError."""
-        mark = mapped.rfind(_METADATA_MARK, max(0, len(mapped) - _MAX_METADATA_BYTES))
-        start = mark + len(_METADATA_MARK)
-        try:
-            found = RecordDecoder(mapped, start).decode(start)
-        except DamagedRecordError:
-            found = None
-        if mark < 0 or not isinstance(found, dict):
-            raise CorruptDatabaseError("it is not a MaxMind DB file")
-        numbers = [found.get(name) for name in ("node_count", "record_size", "ip_version", "build_epoch")]
-        nodes, bits, version, epoch = (number if isinstance(number, int) else 0 for number in numbers)
-        if bits not in (24, 28, 32) or version not in (4, 6) or nodes < 1:
-            raise CorruptDatabaseError("its metadata make no sense")
-        kind = str(found.get("database_type", ""))
-        return cls(nodes, bits, version, epoch, kind, found.get("description", {}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,12 +145,14 @@ class MmdbFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        try:
+            # The reader in Python: damaged files can crash the one in C.
+            with maxminddb.open_database(path, maxminddb.MODE_MMAP) as reader:
+                self.metadata = reader.metadata()
+        except (maxminddb.InvalidDatabaseError, ValueError, TypeError, KeyError) as error:
+            raise CorruptDatabaseError("it is not a MaxMind DB file") from error
         with path.open("rb") as file:
-            try:
-                mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-            except ValueError as error:  # it is empty
-                raise CorruptDatabaseError("it is not a MaxMind DB file") from error
-        self.metadata = Metadata.of_file(mapped)
+            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         self._map_tree(mapped)
         self._mapped = mapped
         self._v4_root = self._find_v4_root()
@@ -192,6 +163,8 @@ class MmdbFile:
         """View both records of every node as arrays of numbers, for each record size."""
         meta = self.metadata
         node_bytes = meta.record_size // 4
+        if meta.record_size not in (24, 28, 32) or meta.ip_version not in (4, 6) or meta.node_count < 1:
+            raise CorruptDatabaseError("its metadata make no sense")
         data_start = meta.node_count * node_bytes + 16
         if len(mapped) < data_start:
             raise CorruptDatabaseError("it ends within its search tree")

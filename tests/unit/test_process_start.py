@@ -29,8 +29,8 @@ _NOT_WITHOUT_A_RULE = {
 }  # fmt: skip
 # What the screen's libraries could bring with them, and what it wants only when somebody asks for it.
 _NOT_FOR_A_SCREEN = {
-    "http", "importlib.metadata", "maxminddb", "numpy.fft", "numpy.polynomial", "numpy.random",
-    "prometheus_client", "pygments", "rich.markdown", "rich.traceback", "ssl", "statistics", "unittest",
+    "http", "numpy.fft", "numpy.polynomial", "numpy.random", "prometheus_client", "pygments",
+    "rich.markdown", "rich.traceback", "ssl", "statistics", "unittest",
 }  # fmt: skip
 # What a recorder does without: screen, keys, players, a DNS server's playbook, automatic rules.
 _NOT_FOR_A_RECORDER = _NOT_FOR_A_SCREEN | {
