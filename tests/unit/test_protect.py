@@ -129,6 +129,17 @@ def test_another_level_lasts_as_long_as_the_one_before_unless_said_otherwise() -
     assert verb.in_place_of(closed, [old]).ttl_seconds == closed.ttl_seconds == 600
 
 
+@pytest.mark.parametrize(("words", "strict"), [((), True), (("--no-strict",), False), (("--strict",), True)])
+def test_another_level_is_as_strict_as_the_one_before_unless_said_otherwise(
+    words: tuple[str, ...], strict: bool
+) -> None:
+    old = rule(rule_id="9", priority=verb.DEFAULT_PRIORITY, strict=True)
+    args = arguments("443/tcp", "--level", "closed", *words)
+    closed = verb.rules_of(args)[0]
+    new = verb.in_place_of(closed, [old], keep_strict=args.strict is None)
+    assert new.protection == Protection(Level.CLOSED, ("office",), 100, strict)
+
+
 @pytest.mark.parametrize("wrong", [
     rule(lists=()), rule(priority=1001), rule(strict=1), rule(lists=("a",) * 2),
     replace(rule(), protection=None), replace(rule(), match=Match(protocol=6)),

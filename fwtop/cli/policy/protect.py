@@ -49,7 +49,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         f"(default {DEFAULT_PRIORITY}, above a policy's)",
     )
     parser.add_argument(
-        "--strict", action="store_true", help="hold established connections to the level, too"
+        "--strict",
+        action=argparse.BooleanOptionalAction,
+        help="hold established connections to the level, too (default: no, or as the rule that is switched)",
     )
     add_rule_options(parser, default_ttl="10m, or that of the rule that is switched")
     parser.set_defaults(ttl=None)  # to tell whether it was given
@@ -63,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
 def rules_of(args: argparse.Namespace) -> list[Rule]:
     """Return the requested rules; raises FwtopError (code 2)."""
     lists = tuple(dict.fromkeys(check_name(name) for name in args.acl))
-    protection = Protection(Level(args.level), lists, args.priority, args.strict)
+    protection = Protection(Level(args.level), lists, args.priority, bool(args.strict))
     return [
         with_summary(_rule(args, Match(family=args.family, protocol=protocol, dport=port), protection))
         for port, protocol in dict.fromkeys(args.service)
@@ -78,27 +80,32 @@ def _rule(args: argparse.Namespace, match: Match, protection: Protection) -> Rul
 def _in_place_of(args: argparse.Namespace, rule: Rule) -> Rule:
     """Return the rule as one that replaces an active one on the port with the same priority, if there is one.
 
-    The access lists and the time to live of that one stay unless others are given. Raises FwtopError.
+    The access lists, the time to live and strictness of that one stay unless others are given. Raises
+    FwtopError.
     """
     from fwtop.client import discovery
 
     with discovery.connect(netns=args.netns, readonly=args.preview) as guardian:
         found = guardian.demand(Status(allow=False)).data["rules"]
     active = [rule_status_from_dict(item).rule for item in found]
-    return in_place_of(rule, active, keep_ttl=args.ttl is None)
+    return in_place_of(rule, active, keep_ttl=args.ttl is None, keep_strict=args.strict is None)
 
 
-def in_place_of(rule: Rule, active: Iterable[Rule], *, keep_ttl: bool = False) -> Rule:
+def in_place_of(
+    rule: Rule, active: Iterable[Rule], *, keep_ttl: bool = False, keep_strict: bool = False
+) -> Rule:
     """Return the rule as the successor of the active one on its port, if there is one of its priority.
 
-    With `keep_ttl` it has that one's time to live. Raises FwtopError (code 2) where nobody would be let in.
+    With `keep_ttl` it has that one's time to live, with `keep_strict` it is strict if that one is. Raises
+    FwtopError (code 2) where nobody would be let in.
     """
     wanted = rule.protection
     for old in active:
         if wanted is None or old.protection is None or old.match != rule.match:
             continue
         if old.protection.priority == wanted.priority:
-            wanted = wanted if wanted.lists else replace(wanted, lists=old.protection.lists)
+            strict = old.protection.strict if keep_strict else wanted.strict
+            wanted = replace(wanted, lists=wanted.lists or old.protection.lists, strict=strict)
             ttl_seconds = old.ttl_seconds if keep_ttl else rule.ttl_seconds
             rule = with_summary(replace(rule, protection=wanted, replaces=old.id, ttl_seconds=ttl_seconds))
             break
