@@ -6,11 +6,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fwtop.analysis.context import AnalysisContext, Finding, plural
+from fwtop.analysis.context import AnalysisContext, Finding
 from fwtop.analysis.window.features import Features
 from fwtop.analysis.window.traffic import Rows, Traffic, weighted_top
 from fwtop.model.addresses.address import format_address
 from fwtop.model.traffic.protocols import NAMES
+from fwtop.render.numbers import plural
 
 _MAIN = 0.8  # share of the packets that a target has
 _STILL = 0.3  # a target named once is kept while it has this share

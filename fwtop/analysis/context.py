@@ -327,11 +327,6 @@ def _first_times(keys: U64, time_ns: I64) -> tuple[U64, I64]:
     return distinct, time_ns[order][first]
 
 
-def plural(number: int, what: str) -> str:
-    """Format a number of things: 1 source, 2,000 sources."""
-    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
-
-
 def count(number: float) -> str:
     """Format a number with thousands separators."""
     return f"{number:,.0f}"

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from fwtop.analysis.context import AnalysisContext, Finding, count, plural
+from fwtop.analysis.context import AnalysisContext, Finding, count
 from fwtop.analysis.proposals.allowed import always_pass
 from fwtop.analysis.window.features import Features
 from fwtop.analysis.window.targets import targets_of
@@ -17,7 +17,7 @@ from fwtop.model.addresses.address import Prefix, format_address
 from fwtop.model.rule import Match, Range
 from fwtop.model.traffic.snapshot import Proposal
 from fwtop.render.flowspec import FlowSpec
-from fwtop.render.numbers import percent
+from fwtop.render.numbers import percent, plural
 from fwtop.render.wording import describe
 
 _HELPS = 0.5  # of the attack that a local rule must stop to be enough

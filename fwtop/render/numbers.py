@@ -1,4 +1,4 @@
-"""Shares and lengths of time as people read them; the same in every text."""
+"""Shares, lengths of time and numbers of things as people read them; the same in every text."""
 
 from __future__ import annotations
 
@@ -53,6 +53,11 @@ def duration_words(seconds: float) -> str:
             rest = whole % size // part
             return f"{whole // size} {unit}" + (f" {rest} {smaller}" if rest else "")
     return f"{whole} s"
+
+
+def plural(number: int, noun: str) -> str:
+    """Format a number of things whose plural ends with s: 1 source, 2,000 sources."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def ttl_option(seconds: int) -> str:

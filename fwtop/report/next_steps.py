@@ -8,11 +8,11 @@ from fwtop.model.rule import ACTIVE_STATES, State
 from fwtop.model.traffic.flow import STOPPED
 from fwtop.model.traffic.session import SessionRecord
 from fwtop.model.traffic.snapshot import Snapshot
-from fwtop.render.numbers import percent
+from fwtop.render.numbers import percent, plural
 from fwtop.report.facts.effects import RuleEffect
 from fwtop.report.facts.periods import Protection
 from fwtop.report.facts.spans import AttackSpan
-from fwtop.report.wording import clock, plural
+from fwtop.report.wording import clock
 
 _FULL = 0.8  # of the connection table
 _MOST = 8

@@ -9,6 +9,7 @@ from fwtop.model.costs import Costs
 from fwtop.model.traffic.history import Trends
 from fwtop.model.traffic.session import Event, EventKind, SessionInfo, SessionRecord, Tick
 from fwtop.model.traffic.snapshot import Snapshot
+from fwtop.render.numbers import plural
 from fwtop.report.facts.effects import RuleEffect, rule_effects
 from fwtop.report.facts.periods import Protection, protection_of, timed
 from fwtop.report.facts.spans import AttackSpan, attack_spans
@@ -17,7 +18,6 @@ from fwtop.report.facts.tops import Tops, sum_tables
 from fwtop.report.facts.users import UserFigure, measure_users
 from fwtop.report.next_steps import next_steps
 from fwtop.report.sentences import headline, state_at_end, summary_sentences
-from fwtop.report.wording import plural
 
 _MAX_SNAPSHOTS = 600
 _MAX_EVENTS = 300

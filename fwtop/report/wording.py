@@ -34,11 +34,6 @@ def day_and_time(at: float) -> str:
     return _moment(at).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
-def plural(number: int, noun: str) -> str:
-    """Write a count with its noun."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
-
-
 def _moment(at: float) -> datetime:
     return datetime.fromtimestamp(min(max(at, 0.0), 253_402_300_799.0), UTC)
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from fwtop.analysis.context import AnalysisContext, count, plural
+from fwtop.analysis.context import AnalysisContext, count
 from fwtop.analysis.engine.group import Group, Least, Proof, cut, feature
 from fwtop.analysis.parsers import dns
 from fwtop.analysis.parsers.icmp import quoted_datagrams, quoted_requests
@@ -30,7 +30,7 @@ from fwtop.analysis.window.features import Features
 from fwtop.analysis.window.traffic import UDP, Rows, flow_key, weighted_top
 from fwtop.model.rule import Match
 from fwtop.model.traffic.packets import Mask
-from fwtop.render.numbers import percent
+from fwtop.render.numbers import percent, plural
 
 _TFTP = Service("tftp", "TFTP", (), tftp_data)
 _SHAPES = [(service, service.shape) for service in (*ANYWHERE, _TFTP) if service.shape is not None]

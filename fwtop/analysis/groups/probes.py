@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from fwtop.analysis.context import AnalysisContext, plural
+from fwtop.analysis.context import AnalysisContext
 from fwtop.analysis.engine.group import Group, Least, Proof, cut, feature
 from fwtop.analysis.parsers.services import BY_PORT
 from fwtop.analysis.spoofing import Spoof
@@ -15,6 +15,7 @@ from fwtop.analysis.window.traffic import TCP, UDP, Rows, mix
 from fwtop.model.addresses.address import format_address
 from fwtop.model.rule import Match
 from fwtop.model.traffic.packets import U64
+from fwtop.render.numbers import plural
 
 _FLOOD = 10.0  # times the rate of the least flood, from which a scan is one, too
 _REAL = Spoof(0.05, ())  # a scanner needs the answers (except for idle scans)

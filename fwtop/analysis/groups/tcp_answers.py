@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from fwtop.analysis.context import AnalysisContext, count, plural
+from fwtop.analysis.context import AnalysisContext, count
 from fwtop.analysis.engine.group import Group, Least, Proof, cut, feature
 from fwtop.analysis.groups.measures import of_protocol
 from fwtop.analysis.parsers import http
@@ -21,6 +21,7 @@ from fwtop.analysis.window.traffic import TCP, Rows, payload, weighted_top
 from fwtop.model.rule import Match
 from fwtop.model.text import payload_text
 from fwtop.model.traffic.packets import Mask
+from fwtop.render.numbers import plural
 
 _PORTS = 32  # source ports that reflectors use at once
 _PORT_SHARE = 0.01

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fwtop.analysis.context import AnalysisContext, Finding, count, plural
+from fwtop.analysis.context import AnalysisContext, Finding, count
 from fwtop.analysis.held.behaviour import WAITING, Group, flow_of, flows_of, groups, measured, source_of
 from fwtop.analysis.held.hypotheses import HYPOTHESES, Hypothesis
 from fwtop.analysis.spoofing import Spoof
@@ -18,7 +18,7 @@ from fwtop.model.addresses.address import Prefix
 from fwtop.model.rule import Match
 from fwtop.model.traffic.connections import Connections, SocketTable
 from fwtop.model.traffic.packets import F64, U64, PacketBatch
-from fwtop.render.numbers import percent
+from fwtop.render.numbers import percent, plural
 
 _SURE = 0.8  # probability from which an attack is named
 _BODIES = (b"POST", b"PUT ", b"PATC")

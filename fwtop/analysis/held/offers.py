@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from fwtop.analysis.context import AnalysisContext, Finding, count, plural
+from fwtop.analysis.context import AnalysisContext, Finding, count
 from fwtop.analysis.held.effect import HeldEffect, effect_on
 from fwtop.analysis.held.judge import Held
 from fwtop.analysis.proposals.commands import shell_commands
 from fwtop.analysis.window.traffic import TCP
 from fwtop.model.rule import ConnectionLimit, Kind, Match, Rule
 from fwtop.model.traffic.snapshot import Proposal
+from fwtop.render.numbers import plural
 from fwtop.render.wording import describe
 
 _WORTH = 0.3  # of the attack's connections

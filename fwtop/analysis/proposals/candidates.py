@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fwtop.analysis.config import AdviseConfig
-from fwtop.analysis.context import AnalysisContext, Finding, plural
+from fwtop.analysis.context import AnalysisContext, Finding
 from fwtop.analysis.proposals.constants import narrowed
 from fwtop.analysis.proposals.effect import (
     harm,
@@ -32,7 +32,7 @@ from fwtop.model.addresses.address import Prefix
 from fwtop.model.rule import Kind, Match, RateLimit, Rule, Setting
 from fwtop.model.traffic.packets import Fragment
 from fwtop.model.tunables import TUNABLES
-from fwtop.render.numbers import percent
+from fwtop.render.numbers import percent, plural
 from fwtop.render.wording import describe, with_summary
 
 # TCP flags that no stack sends: mask, value and the reason (RFC 9293, 3.10.7)

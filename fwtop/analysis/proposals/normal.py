@@ -8,14 +8,14 @@ from functools import cached_property
 
 import numpy as np
 
-from fwtop.analysis.context import AnalysisContext, Finding, plural
+from fwtop.analysis.context import AnalysisContext, Finding
 from fwtop.analysis.parsers.texts import Texts
 from fwtop.analysis.proposals.matching import payload_rows
 from fwtop.analysis.proposals.prefixes import Addresses
 from fwtop.analysis.window.traffic import Rows
 from fwtop.model.rule import PayloadMatch
 from fwtop.model.traffic.packets import F64, PacketBatch
-from fwtop.render.numbers import percent
+from fwtop.render.numbers import percent, plural
 
 _KNOWN = 30  # normal packets: fewer are no basis
 _MINORITY = 0.03  # of an attack's packets: a larger remainder is another variant of the attack

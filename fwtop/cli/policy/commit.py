@@ -77,7 +77,7 @@ def restore(versions: Versions, file: Path, connect: Callable[[], AbstractContex
             failures = _put_in(live, versions, policy)
         for line in failures:
             print(f"not restored: {line}", file=sys.stderr)
-        print(f"policy {version.number} is restored: {len(policy.rules)} rules, {len(policy.lists)} lists")
+        print(f"policy {version.number} is restored: {policy.size}")
         if version.number != known[-1].number:
             print("the newest one is broken: 'fwtop policy apply' makes another", file=sys.stderr)
         _compare(file, policy)
@@ -88,7 +88,7 @@ def restore(versions: Versions, file: Path, connect: Callable[[], AbstractContex
     policy = read(file)
     with versions.locked(), connect() as live:
         commit(live, versions, policy, "first start", force=True)
-    print(f"{file} is active: {len(policy.rules)} rules, {len(policy.lists)} lists")
+    print(f"{file} is active: {policy.size}")
     return 0
 
 

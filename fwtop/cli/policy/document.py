@@ -28,6 +28,7 @@ from fwtop.model.addresses.targets import MAX_NAME, check_name, prefixes_of
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import LIST, Kind, Match, Rule
 from fwtop.model.text import safe_text
+from fwtop.render.numbers import plural
 from fwtop.render.wording import with_summary
 
 SCHEMA = 1
@@ -129,6 +130,11 @@ class Policy:
     rules: tuple[Rule, ...]
     lists: Lists
     max_change: float = 1.0
+
+    @property
+    def size(self) -> str:
+        """How many rules and lists it has, for people: 3 rules, 1 list."""
+        return f"{plural(len(self.rules), 'rule')}, {plural(len(self.lists), 'list')}"
 
 
 def read(path: Path) -> Policy:

@@ -107,8 +107,8 @@ def _export(args: argparse.Namespace) -> int:
 
 
 def _check(args: argparse.Namespace) -> int:
-    found = counted(read(args.file))
-    print(f"{args.file}: {found['rules']} rules, {found['lists']} lists with {found['entries']:,} entries")
+    policy = read(args.file)
+    print(f"{args.file}: {policy.size} with {counted(policy)['entries']:,} entries")
     return 0
 
 
@@ -180,7 +180,7 @@ def _bring_in(args: argparse.Namespace, policy: Policy, note: str) -> int:
         return 1
     else:
         version = outcome.version
-        print(f"policy {version.number} is kept: {len(policy.rules)} rules, {len(policy.lists)} lists")
+        print(f"policy {version.number} is kept: {policy.size}")
     return 0
 
 

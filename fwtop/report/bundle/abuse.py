@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fwtop.model.text import safe_text
+from fwtop.render.numbers import plural
 from fwtop.render.observation import rfc3339
 from fwtop.report.bundle.senders import Sender
 from fwtop.report.facts.spans import AttackSpan
 from fwtop.report.summary import Digest
-from fwtop.report.wording import plural
 
 _MOST_MAILS, _MOST_LINES = 200, 200
 _PORT_SHARE = 0.1  # of an attack's packets: others are hit by chance, and would mislead who looks for it

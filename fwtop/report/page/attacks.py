@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from fwtop.dissect.wire import Layer
 from fwtop.model.text import safe_text
 from fwtop.model.traffic.flow import FULL_TABLE
-from fwtop.render.numbers import duration_words, percent
+from fwtop.render.numbers import duration_words, percent, plural
 from fwtop.report.facts.evidence import AttackDetail, PartRow
 from fwtop.report.facts.spans import AttackSpan
 from fwtop.report.page.chart import attack_chart
 from fwtop.report.page.markup import Markup, join, tag
 from fwtop.report.page.tables import key_cell
 from fwtop.report.summary import Digest
-from fwtop.report.wording import about, clock, plural, si
+from fwtop.report.wording import about, clock, si
 
 _TITLES = {
     "address": "Senders",

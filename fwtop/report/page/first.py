@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from fwtop.render.numbers import duration_words, percent
+from fwtop.render.numbers import duration_words, percent, plural
 from fwtop.report.facts.effects import RuleEffect
 from fwtop.report.facts.users import UserFigure
 from fwtop.report.page.chart import knows_who, traffic_chart
 from fwtop.report.page.markup import Markup, join, tag, text
 from fwtop.report.summary import Digest
-from fwtop.report.wording import clock, day_and_time, plural, si
+from fwtop.report.wording import clock, day_and_time, si
 
 _MOST_DONE = 6
 _UNIT = re.compile(r"(?<=\d) (?=(?:%|h|min|s|[kMGT])\b|%)")

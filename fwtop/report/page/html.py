@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from fwtop.model.text import safe_text
 from fwtop.model.traffic.session import Event, Tick
+from fwtop.render.numbers import plural
 from fwtop.report.facts.users import FIGURES
 from fwtop.report.page.attacks import attacks_section
 from fwtop.report.page.chart import gauge_chart, rate_chart
@@ -16,7 +17,7 @@ from fwtop.report.page.style import STYLE
 from fwtop.report.page.tables import cost_ladder, tables_section
 from fwtop.report.summary import Digest
 from fwtop.report.trends import trends_section
-from fwtop.report.wording import clock, plural, si
+from fwtop.report.wording import clock, si
 
 EVENT_NAMES = {
     "attack_began": "attack began",

@@ -6,11 +6,11 @@ from collections.abc import Collection, Sequence
 
 from fwtop.model.costs import Costs
 from fwtop.model.rule import Kind
-from fwtop.render.numbers import duration_words, percent
+from fwtop.render.numbers import duration_words, percent, plural
 from fwtop.report.facts.tops import Row, Tops
 from fwtop.report.page.markup import Markup, tag
 from fwtop.report.summary import Digest
-from fwtop.report.wording import plural, si
+from fwtop.report.wording import si
 
 TABLES = (
     ("address", "Source addresses"),
