@@ -112,7 +112,7 @@ def machine_state() -> str:
     )
     lines = [line for argv in commands for line in run(*argv).stdout.splitlines()]
     # Without times of day, and without the namespaces of tests that run beside this one
-    return "\n".join(line for line in lines if not re.match(r"#|fwt\d", line))
+    return "\n".join(line for line in lines if not re.match(r"#|fwt\d|fwtop-(lab|bench)-", line))
 
 
 def test_doctor_tries_the_kernels_features_without_a_trace(installed):
