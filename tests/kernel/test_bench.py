@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from bench_run import run_bench
+from bench_run import check_form, document_of, run_bench
 
 from fwtop.bench.catalogue import TABLES
 from fwtop.model.paths import ROOT
@@ -18,6 +18,13 @@ def test_every_listed_table_has_a_module() -> None:
     assert [entry["table"] for entry in listed] == [table.name for table in TABLES]
     modules = {(table.package, table.name) for table in TABLES}
     assert all((ROOT / "fwtop/bench/tables" / package / f"{name}.py").is_file() for package, name in modules)
+
+
+def test_calibrate_prints_the_cost_of_every_kind() -> None:
+    document = document_of("calibrate", "--quick", "--rounds", "1", "--json")
+    check_form(document, "calibrate")
+    assert {row["name"] for row in document["rows"]} >= {"xdp", "ipset", "hashlimit", "string", "notrack"}
+    assert {row["unit"] for row in document["rows"]} == {"ns a packet"}
 
 
 @pytest.mark.parametrize(

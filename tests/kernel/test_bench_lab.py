@@ -10,13 +10,6 @@ from bench_run import check_form, document_of
 pytestmark = pytest.mark.kernel
 
 
-def test_calibrate_prints_the_cost_of_every_kind() -> None:
-    document = document_of("calibrate", "--quick", "--rounds", "1", "--json")
-    check_form(document, "calibrate")
-    assert {row["name"] for row in document["rows"]} >= {"xdp", "ipset", "hashlimit", "string", "notrack"}
-    assert {row["unit"] for row in document["rows"]} == {"ns a packet"}
-
-
 def test_three_keys_protect_and_the_screen_agrees_with_the_victim() -> None:
     document = document_of("walk", "syn_flood", "--quick", "--json")
     check_form(document, "walk")
