@@ -23,7 +23,7 @@ class AdviseConfig:
     truncated, so its rates mean little: only shares and structure count.
     """
 
-    max_rows: int = 16_384  # samples per judgement: shares to ±0.8 percentage points, in 12 to 40 ms
+    max_rows: int = 16_384  # samples per judgement: shares to ±0.8 percentage points
     max_capture_rows: int = 100_000
     feature_rows: int = 4_096  # enough for payload statistics of a vector
     min_samples: int = 30  # with fewer, the interval of a share is wider than the share
