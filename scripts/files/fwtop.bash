@@ -34,7 +34,7 @@ _fwtop() {
     alarms) options+=" show test --alarms" ;;
     list) options+=" create add remove test show replace save delete --ttl --force -o --output --json --netns" ;;
     block) options+=" --via --list --replace --close-open $rule -4 -6" ;;
-    protect) options+=" --level --acl --priority --strict $rule -4 -6" ;;
+    protect) options+=" --level --acl --priority --strict --no-strict $rule -4 -6" ;;
     limit) options+=" --proto --dport --per --per6 --rate --connections --close-open --burst --by-port --via $rule -4 -6" ;;
     match) options+=" --string --hex --dns --type --mask --offset --proto --dport --via $rule -4 -6" ;;
     drop) options+=" --from --proto --sport --dport --length --ttl-field --tcp-flags --icmp-type --ip-id --tcp-seq --window --tcp-header --fragment --via $rule -4 -6" ;;
