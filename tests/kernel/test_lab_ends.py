@@ -140,13 +140,13 @@ def test_the_sender_refuses_the_initial_namespace() -> None:
     ("name", "link", "reason"),
     [
         ("fwtop-test-{pid}-attacker", "alias", "runs only inside a lab's own namespace"),
-        ("fwtop-lab-{pid}1-attacker", "no alias", "lab0 is not this lab's veth"),
-        ("fwtop-lab-{pid}2-attacker", "not a veth", "lab0 is not this lab's veth"),
-        ("fwtop-lab-{pid}3-victim", "alias", "runs only inside a lab's own namespace"),
+        ("fwtop-lab-{pid}-attacker", "no alias", "lab0 is not this lab's veth"),
+        ("fwtop-lab-{pid}-attacker", "not a veth", "lab0 is not this lab's veth"),
+        ("fwtop-lab-{pid}-victim", "alias", "runs only inside a lab's own namespace"),
     ],
 )
 def test_the_sender_refuses_foreign_namespaces(name: str, link: str, reason: str) -> None:
-    netns = name.format(pid=os.getpid())
+    netns = name.format(pid=os.getpid())  # a lab that starts meanwhile ends those of dead processes
     kind = "type bridge" if link == "not a veth" else "type veth peer name lab1"
     alias = [] if link == "no alias" else [f"link set lab0 alias {netns}"]
     subprocess.run(["ip", "netns", "add", netns], check=True, timeout=60)
