@@ -91,8 +91,7 @@ def test_the_next_start_removes_a_killed_lab_but_no_live_one(
     os.kill(process.pid, signal.SIGKILL)
     process.wait(timeout=60)
     poll_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in inside))
-    assert names <= existing()
-    with Lab("calm"):
+    with Lab("calm"):  # or one that another test started first
         assert not names & existing()
 
 
