@@ -23,7 +23,7 @@ fi
 
 workers=$((3 * $(nproc)))    # kernel tests mostly wait
 [[ $workers -le 12 ]] || workers=12 # each grows to 300 to 800 MB
-flooding=(tests/kernel/test_{bench_lab,whole_program}.py) # others beside them would change their figures
+flooding=(tests/kernel/test_{bench_lab,lab_ends,whole_program}.py) # others beside them would change figures, end labs
 others=(tests/kernel tests/unit tests/scenarios tests/ui)
 for one in "${flooding[@]}"; do
   others+=("--ignore=$one")
