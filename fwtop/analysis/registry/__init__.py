@@ -2,8 +2,8 @@
 
 Where to begin: `protocols.py` is the shortest whole example, each attack followed by what looks like it.
 `udp.py` has floods of datagrams and reflected answers, `dns.py` queries, `tcp.py` handshakes and stray
-packets, `web.py` requests, TLS and idle connections, `steady.py` bots slower than browsers, `rest.py` what
-none of these explains.
+packets, `web.py` requests and TLS, `connections.py` those that are hardly used, `steady.py` bots slower than
+browsers, `rest.py` what none of these explains.
 
 How to read an entry, such as `Hypothesis("IGMP flood", igmp_packets, 0.0, kind=..., needs=...)`:
 
@@ -25,6 +25,7 @@ The numbers are the authors' guesses; `weights.toml` corrects them. docs/HYPOTHE
 
 from fwtop.analysis.engine.hypothesis import Hypothesis
 from fwtop.analysis.engine.weights import WEIGHTS_FILE, FittedWeights
+from fwtop.analysis.registry.connections import CONNECTION_ENTRIES
 from fwtop.analysis.registry.dns import DNS_ENTRIES
 from fwtop.analysis.registry.protocols import PROTOCOLS
 from fwtop.analysis.registry.rest import REST_ENTRIES
@@ -42,6 +43,7 @@ DECLARED = (
     *DNS_ENTRIES,
     *TCP_ENTRIES,
     *WEB_ENTRIES,
+    *CONNECTION_ENTRIES,
     *STEADY_ENTRIES,
     *PROTOCOLS,
     *REST_ENTRIES,
