@@ -101,7 +101,7 @@ def test_lock_of_another_program_keeps_no_rule_from_ending(bench: Bench, poll_un
         with bench.connect() as guardian:
             saved = ("iptables-legacy-save", "-t", "raw")
             poll_until(lambda: "FWTOP" not in victim.run(*saved).stdout)
-            assert "fwtop" not in victim.run("ipset", "list", "-n").stdout
+            poll_until(lambda: "fwtop" not in victim.run("ipset", "list", "-n").stdout)  # after the lines
         console.communicate("")
 
 
