@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
@@ -22,6 +23,7 @@ from fwtop.analysis.history.timeline import Known, Timeline, activity
 from fwtop.analysis.proposals.cache import Advice, Fingerprint, StableNumbers
 from fwtop.analysis.proposals.normal import normal_traffic, with_unexplained
 from fwtop.analysis.proposals.propose import numbered, offers
+from fwtop.analysis.proposals.remaining import Remaining
 from fwtop.analysis.proposals.signatures import matches, signatures
 from fwtop.analysis.standing import Standing
 from fwtop.analysis.upstream import pressure
@@ -29,6 +31,7 @@ from fwtop.analysis.window.packet_signatures import SignatureSearch, packet_sign
 from fwtop.analysis.window.payload_table import shown_payloads
 from fwtop.analysis.window.traffic import TCP, Traffic
 from fwtop.analysis.window.traffic_part import JudgedTraffic
+from fwtop.model.rule import Rule
 from fwtop.model.traffic.packets import F64, PacketBatch
 from fwtop.model.traffic.snapshot import Judgement, Tables
 from fwtop.model.traffic.window import NoOrigin, OriginLookup, Window
@@ -79,8 +82,11 @@ class Advisor:
         self._last_ns = -1
         self._last_end = 0.0
 
-    def judge(self, window: Window, tables: Tables) -> Judgement:
-        """Return the attacks of a window and proposals against them; learn from quiet windows."""
+    def judge(self, window: Window, tables: Tables, active: Sequence[Rule] = ()) -> Judgement:
+        """Return the attacks of a window, and proposals against what `active` rules leave of them.
+
+        Learn from quiet windows.
+        """
         context = make_context(window, self.config, self.baseline, self._scans, self._held)
         context.acquaintances = self._acquaintances
         context.explains = self._explains
@@ -100,7 +106,7 @@ class Advisor:
         self._learn(context, window, quiet=not attacks)
         now = window.started + window.seconds
         self.standing = Standing.of(context, self._lookup)
-        advice = self._advice = self._advise(context, now)
+        advice = self._advice = self._advise(context, active, now)
         self.judged = JudgedTraffic.of(window, context, advice.normal, claims)
         numbers = self._numbers.assign([offer.key for offer in advice.offered], now)
         made = [numbered(offer, number) for offer, number in zip(advice.offered, numbers, strict=True)]
@@ -115,17 +121,19 @@ class Advisor:
         )
         return at_most(made_now, tables.totals.pps)
 
-    def _advise(self, context: AnalysisContext, now: float) -> Advice:
-        """Return cached proposals if the attacks haven't changed, else new ones."""
+    def _advise(self, context: AnalysisContext, active: Sequence[Rule], now: float) -> Advice:
+        """Return cached proposals if neither attacks nor rules have changed, else new ones."""
         normal = normal_traffic(context)
-        fingerprint = Fingerprint.of(context, normal, overloaded=bool(pressure(context)))
+        fingerprint = Fingerprint.of(context, normal, active, overloaded=bool(pressure(context)))
         before = self._advice
         if before is not None and context.findings and before.holds(fingerprint, now):
             return before
         order = tuple(offer.key for offer in before.offered) if before is not None else ()
-        found = {finding.key: signatures(context, finding, normal) for finding in context.findings}
+        left = Remaining.of(context, active, only_driver=bool(pressure(context)))
+        aims = [one.finding if one.is_worth_a_rule else one.whole for one in left.attacks]
+        found = {finding.key: signatures(context, finding, normal) for finding in aims}
         normal = with_unexplained(context, normal, matches(found))
-        return Advice(fingerprint, now, normal, found, offers(context, normal, found, order))
+        return Advice(fingerprint, now, normal, found, offers(context, normal, found, order, left))
 
     def _learn(self, context: AnalysisContext, window: Window, *, quiet: bool) -> None:
         """Learn quiet packets with a delay; during an attack learn only real connections."""

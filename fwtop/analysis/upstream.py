@@ -29,8 +29,13 @@ _ONE_TARGET = 0.9
 _TOP = 10
 
 
-def upstream(context: AnalysisContext, finding: Finding, others: Sequence[Proposal]) -> Proposal | None:
-    """Return a request to the provider if the link is full, the NIC loses packets, or no local rule helps."""
+def upstream(
+    context: AnalysisContext, finding: Finding, others: Sequence[tuple[float, float]]
+) -> Proposal | None:
+    """Return a request to the provider if the link is full, the NIC loses packets, or no local rule helps.
+
+    `others` has for each local rule the shares (0 to 1) that it stops of the finding and of normal traffic.
+    """
     reason = pressure(context) or _unhelped(others)
     if not reason:
         return None
@@ -100,11 +105,11 @@ def _target(features: Features) -> Prefix:
     return targets_of(features.traffic, features.rows).prefix
 
 
-def _unhelped(others: Sequence[Proposal]) -> str:
+def _unhelped(others: Sequence[tuple[float, float]]) -> str:
     """Say why no other proposal is enough; empty if one is."""
-    if any(p.attack_share >= _HELPS and p.collateral_share <= _TOLERABLE for p in others):
+    mild = [stopped for stopped, harmed in others if harmed <= _TOLERABLE]
+    if mild and max(mild) >= _HELPS:
         return ""
-    mild = [p.attack_share for p in others if p.collateral_share <= _TOLERABLE]
     if mild and max(mild) > 0:
         return f"only {percent(max(mild))} of it can be dropped here without much harm"
     return "no rule on this host separates it from normal traffic"

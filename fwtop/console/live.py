@@ -93,7 +93,7 @@ class Judge(Protocol):
     standing: Standing
     judged: JudgedTraffic | None
 
-    def judge(self, window: Window, tables: Tables) -> Judgement: ...  # noqa: D102
+    def judge(self, window: Window, tables: Tables, active: Sequence[Rule] = ()) -> Judgement: ...  # noqa: D102
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -228,7 +228,7 @@ class LiveSession:
         tables = dataclasses.replace(tables, sources=self.mark(tables.sources))
         surroundings = self._survey.last
         listeners = with_rates(surroundings.listeners, window)
-        self.latest = Observed(window, self._baseline, self._rules.allowed, self._rules.active)
+        self.latest = Observed(window, self._baseline, self._rules.allowed, self._rules.effective)
         return Snapshot(
             host=self._host,
             origin=self._origin,
@@ -274,7 +274,7 @@ class LiveSession:
 
     def _judge(self, window: Window, tables: Tables) -> Judgement:
         if self._refresh.judge_now(tables.totals.pps, self._mix(tables), _ends(tables)):
-            self._judgement = self._advisor.judge(window, tables)
+            self._judgement = self._advisor.judge(window, tables, self._rules.effective)
             self._baseline = self._advisor.baseline.copy()
         attacks = frozenset(attack.kind for attack in self._judgement.attacks)
         rules = tuple((status.rule.id, status.state) for status in self._rules.statuses)

@@ -278,6 +278,7 @@ def _proposal_json(proposal: Proposal) -> dict[str, Any]:
         "summary": proposal.summary,
         "attack": proposal.attack,
         "attack_share": round(proposal.attack_share, 6),
+        "already_share": round(proposal.already_share, 6),
         "collateral_share": round(proposal.collateral_share, 6),
         "collateral_examples": list(proposal.collateral_examples),
         "collateral_is_guess": proposal.guess,

@@ -18,6 +18,7 @@ from test_screen_player import played, recorded
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.config_file import ConfigText
 from fwtop.model.rule import Kind, Match, PlanView, Range, RateLimit, Rule
+from fwtop.model.rule_overlap import includes
 from fwtop.model.traffic.counters import TcpService
 from fwtop.model.traffic.snapshot import LedgerRow, Origin, Proposal, Snapshot
 from fwtop.store.events import EventLog
@@ -28,7 +29,6 @@ from fwtop.ui.keys import KEY_MAP
 from fwtop.ui.lists.attacks import ATTACK_VIEW
 from fwtop.ui.lists.table import CellContext
 from fwtop.ui.settings import read_settings
-from fwtop.ui.state.rule_watch import includes
 
 KEYS = """
 [keys]

@@ -12,7 +12,7 @@ def _offer(kind, share, cost_ns=500.0, stopped_pps=0.0):
     proposal = Proposal(
         0, kind, "", attack_share=share, collateral_share=0.0, cost_ns=cost_ns, stopped_pps=stopped_pps
     )
-    return Offer(kind, proposal)
+    return Offer(kind, proposal, gain=share)
 
 
 def _order(before, *offers):

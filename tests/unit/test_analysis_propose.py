@@ -92,6 +92,37 @@ def test_few_real_sources_are_blocked_one_by_one() -> None:
     assert block.stopped_pps == pytest.approx(0.97 * 1200, rel=0.06)
 
 
+def test_what_active_rules_stop_is_proposed_to_nobody_and_the_rest_is_aimed_at() -> None:
+    items = [
+        VISITORS,
+        {"src": "20", "dport": 27015, "payload": "zeros", "count": 6000},
+        {"src": "20", "dport": 27015, "payload": "constant deadbeefcafe0042", "count": 2000},
+    ]
+    window = window_of(items, live=True)
+
+    def offered(*active: Rule) -> tuple[Proposal, ...]:
+        return Advisor().judge(window, make_tables(window), active).proposals
+
+    free = offered()
+    assert all(item.already_share == 0 for item in free)
+    whole = next(item for item in free if item.attack_share > 0.99 and item.rule is not None)
+    assert whole.rule is not None
+    active = replace(whole.rule, id="1")
+    assert [item.rule for item in offered(active) if item.rule is not None] == [
+        replace(whole.rule, created_by=item.rule.created_by) for item in offered(active) if item.rule
+    ], "only what is active stays in the list"
+    assert offered(active)
+
+    zeros = rule(Kind.STRING, Match(protocol=17, dport=27015, payload=(PayloadMatch(bytes(8), 0),)))
+    best = offered(replace(zeros, id="1"))[0]
+    assert best.attack_share - best.already_share == pytest.approx(0.25, abs=0.02), "of all packets"
+    assert best.collateral_share == 0
+    late = Counters(window.seconds, 8000, 8_000_000, drops=(DropCount("nic", "rx_missed", 50_000),))
+    lossy = replace(window, counters=late)
+    again = Advisor().judge(lossy, make_tables(lossy), [replace(zeros, id="1")]).proposals
+    assert max(item.attack_share - item.already_share for item in again) > 0.9, "netfilter is too late"
+
+
 def test_a_block_list_promises_what_it_stops_of_packets_that_did_not_choose_it() -> None:
     """Of a botnet that a window shows in part only, a list can't stop what the window didn't show."""
     bots = {"src": "3000", "dport": 53, "payload": "random_query victim.example.com", "count": 12_000}

@@ -6,13 +6,14 @@ renumbered only after another order was better for a few seconds.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from fwtop.analysis.context import AnalysisContext
 from fwtop.analysis.proposals.normal import Normal
 from fwtop.analysis.proposals.propose import Offer
 from fwtop.analysis.proposals.signatures import Signature
+from fwtop.model.rule import Rule
 
 _KEEP_SECONDS = 2.5  # at one judgement per second, two of three use the cache
 _SHARE = 0.05  # of all packets: a larger change renews the proposals
@@ -21,15 +22,18 @@ _FACTOR = 1.25  # a larger change of the rate renews the proposals
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """A coarse summary of what proposals depend on: the attacks, their size, and the baseline."""
+    """A coarse summary of what proposals depend on: attacks, their size, the baseline, and active rules."""
 
     attacks: Mapping[str, tuple[float, float, bool]]  # key → share, packets per second, spoofed
     guess: bool
     overloaded: bool  # packets are lost before any rule, or the link is full
+    rules: frozenset[str] = frozenset()  # ids of the active ones
 
     @staticmethod
-    def of(context: AnalysisContext, normal: Normal, *, overloaded: bool) -> Fingerprint:
-        """Summarise a classified context."""
+    def of(
+        context: AnalysisContext, normal: Normal, rules: Iterable[Rule] = (), *, overloaded: bool
+    ) -> Fingerprint:
+        """Summarise a classified context and the rules that are active."""
         forged = context.config.spoof_threshold
         attacks = {
             finding.key: (
@@ -39,11 +43,11 @@ class Fingerprint:
             )
             for finding in context.findings
         }
-        return Fingerprint(attacks, normal.guess, overloaded)
+        return Fingerprint(attacks, normal.guess, overloaded, frozenset(rule.id for rule in rules))
 
     def resembles(self, other: Fingerprint) -> bool:
         """Check whether the same proposals apply."""
-        if (self.guess, self.overloaded) != (other.guess, other.overloaded):
+        if (self.guess, self.overloaded, self.rules) != (other.guess, other.overloaded, other.rules):
             return False
         if self.attacks.keys() != other.attacks.keys():
             return False

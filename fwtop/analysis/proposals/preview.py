@@ -17,6 +17,7 @@ from fwtop.analysis.proposals.allowed import allowed_rows
 from fwtop.analysis.proposals.effect import dropped_pps, harm_by, share_of, share_stopped, stopped_by
 from fwtop.analysis.proposals.limits import full_table_warning
 from fwtop.analysis.proposals.normal import Normal, normal_traffic, with_unexplained
+from fwtop.analysis.proposals.remaining import replayable, stopped_by_all
 from fwtop.analysis.proposals.signatures import matches, signatures
 from fwtop.model.addresses.roles import AllowedPeer
 from fwtop.model.rule import Kind, Preview, Rule
@@ -44,10 +45,7 @@ def basis(
     config: AdviseConfig | None = None,
     active: Iterable[Rule] = (),
 ) -> Basis:
-    """Judge a window: find its attacks and its normal traffic.
-
-    Of the active rules those count whose sources are known here: the guardian keeps derived lists for itself.
-    """
+    """Judge a window: find its attacks and its normal traffic."""
     config = config or AdviseConfig()
     context = make_context(window, config, baseline or Baseline())
     found_all = find_attacks(context)
@@ -57,8 +55,7 @@ def basis(
     if normal.guess:
         found = {finding.key: signatures(context, finding, normal) for finding in findings}
         normal = with_unexplained(context, normal, matches(found))
-    known = tuple(rule for rule in active if rule.origin is None and not rule.drops_nothing)
-    return Basis(context, tuple(findings), normal, held, known)
+    return Basis(context, tuple(findings), normal, held, replayable(tuple(active)))
 
 
 def preview(
@@ -108,8 +105,7 @@ def _beside_active(made: Preview, rule: Rule, judged: Basis, dropped: F64, passi
     if not judged.active:
         return made
     context, traffic = judged.context, judged.context.traffic
-    each = [stopped_by(one, context, traffic) for one in judged.active]
-    before = np.where(passing, 0.0, np.max(each, axis=0))
+    before = np.where(passing, 0.0, stopped_by_all(judged.active, context))
     both = np.maximum(before, dropped)
     found = [
         (

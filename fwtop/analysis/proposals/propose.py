@@ -7,12 +7,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fwtop.analysis.context import AnalysisContext, Finding
+from fwtop.analysis.context import AnalysisContext
 from fwtop.analysis.held.offers import proposals
 from fwtop.analysis.proposals.candidates import USEFUL, Candidate, candidates, for_table
 from fwtop.analysis.proposals.commands import fwtop_line, shell_commands
 from fwtop.analysis.proposals.effect import dropped_pps, harm_by, share_stopped, stopped_by
 from fwtop.analysis.proposals.normal import Normal
+from fwtop.analysis.proposals.remaining import Remainder, Remaining
 from fwtop.analysis.proposals.signatures import Signature
 from fwtop.analysis.upstream import upstream
 from fwtop.model.rule import RANGES, Kind, Rule
@@ -38,10 +39,14 @@ _EVASION = {
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A proposal without its number. `key` identifies the same rule across judgements."""
+    """A proposal without its number. `key` identifies the same rule across judgements.
+
+    `gain` is the share (0 to 1) that it stops of what active rules leave of the attack.
+    """
 
     key: str
     proposal: Proposal
+    gain: float = 0.0
     beside: bool = False
 
 
@@ -49,20 +54,24 @@ def offers(
     context: AnalysisContext,
     normal: Normal,
     found: Mapping[str, Sequence[Signature]],
-    before: Sequence[str] = (),
+    before: Sequence[str],
+    remaining: Remaining,
 ) -> list[Offer]:
-    """Return proposals against all findings, the best of each attack first.
+    """Return proposals against what is left of each attack, the best of each first.
 
     `found` has the signatures of each finding (by `Finding.key`), `before` the keys in the order shown
-    last, which near equals keep.
+    last, which near equals keep. What an active rule does already stays in the list, under its number.
     """
-    vectors = [finding for finding in context.findings if not finding.state]
-    vectors.sort(key=lambda finding: -context.traffic.share(finding.rows))
-    lists = [_of_held(context, finding) for finding in context.findings if finding.held is not None]
-    lists += [_of_attack(context, finding, normal, found.get(finding.key, ()), before) for finding in vectors]
+    vectors = [one for one in remaining.attacks if not one.whole.state]
+    vectors.sort(key=lambda one: -context.traffic.share(one.whole.rows))
+    lists = [_of_held(context, one) for one in remaining.attacks if one.whole.held is not None]
+    for one in vectors:
+        lists.append(_of_attack(context, one, normal, found.get(one.whole.key, ()), before))
+        if not one.is_worth_a_rule:
+            lists[-1] = [offer for offer in lists[-1] if remaining.does(offer.proposal.rule)]
     first = [offers[0] for offers in lists if offers]
     rest = [offer for offers in lists for offer in offers[1:]]
-    unique = {offer.key: offer for offer in (*first, *rest, *_for_state(context, normal))}
+    unique = {offer.key: offer for offer in (*first, *rest, *_for_state(context, remaining.attacks, normal))}
     return list(unique.values())
 
 
@@ -77,51 +86,49 @@ def numbered(offer: Offer, number: int) -> Proposal:
 
 def _of_attack(
     context: AnalysisContext,
-    finding: Finding,
+    left: Remainder,
     normal: Normal,
     found: Sequence[Signature],
     before: Sequence[str],
 ) -> list[Offer]:
-    measured = [
-        Offer(
-            f"{finding.key} {_looks_at(candidate.rule).value} {candidate.form}",
-            _measured(context, finding, candidate, normal),
-            candidate.beside,
-        )
-        for candidate in candidates(context, finding, normal, found)
-    ]
-    useful = [offer for offer in measured if _is_worth(offer.proposal, USEFUL) and not offer.beside]
+    finding = left.finding if left.is_worth_a_rule else left.whole
+    tried = candidates(context, finding, normal, found)
+    measured = [_measured(context, left, candidate, normal) for candidate in tried]
+    useful = [offer for offer in measured if _is_worth(offer, USEFUL) and not offer.beside]
     useful = _choice(_distinct(sorted(useful, key=lambda one: rank(one, before))))
-    useful += [offer for offer in measured if offer.beside and _is_worth(offer.proposal, _BESIDE)]
-    call = upstream(context, finding, [offer.proposal for offer in useful])
+    useful += [offer for offer in measured if offer.beside and _is_worth(offer, _BESIDE)]
+    call = upstream(context, finding, [(offer.gain, offer.proposal.collateral_share) for offer in useful])
     if call is not None:
         useful.append(Offer(f"{finding.key} upstream", call))
     return useful
 
 
-def _of_held(context: AnalysisContext, finding: Finding) -> list[Offer]:
+def _of_held(context: AnalysisContext, left: Remainder) -> list[Offer]:
     """Return proposals for an attack that holds connections, measured on these."""
-    return [Offer(f"{finding.key} {name}", made) for name, made in proposals(context, finding)]
-
-
-def _for_state(context: AnalysisContext, normal: Normal) -> list[Offer]:
-    """Return proposals for an exhausted connection table."""
-    state = [finding for finding in context.findings if finding.kind == "conntrack_exhaustion"]
     return [
-        Offer(f"{finding.key} sysctl {one.form}", _measured(context, finding, one, normal))
-        for finding in state
-        for one in for_table(context)
+        Offer(f"{left.whole.key} {name}", made, made.attack_share)
+        for name, made in proposals(context, left.whole)
     ]
 
 
-def _measured(context: AnalysisContext, finding: Finding, candidate: Candidate, normal: Normal) -> Proposal:
-    rule, traffic, rows = candidate.rule, context.traffic, finding.rows
+def _for_state(context: AnalysisContext, remaining: Sequence[Remainder], normal: Normal) -> list[Offer]:
+    """Return proposals for an exhausted connection table."""
+    full = [one for one in remaining if one.whole.kind == "conntrack_exhaustion"]
+    return [_measured(context, one, rule, normal) for one in full for rule in for_table(context)]
+
+
+def _measured(context: AnalysisContext, left: Remainder, candidate: Candidate, normal: Normal) -> Offer:
+    """Replay a candidate on the attack, on what is left of it, and on normal traffic."""
+    rule, traffic, finding = candidate.rule, context.traffic, left.whole
+    rows, rest = finding.rows, left.finding.rows
+    partly = left.is_worth_a_rule and left.share < 1.0
     drops = not rule.drops_nothing
     if any(item.offset is None for part in (rule, *rule.parts) for item in part.match.payload):
         traffic, chosen = context.subset
-        rows = np.flatnonzero(np.isin(chosen, finding.rows))
+        rows, rest = (np.flatnonzero(np.isin(chosen, one)) for one in (rows, rest))
     dropped = stopped_by(rule, context, traffic) if drops else np.zeros(len(traffic))
     share = share_stopped(dropped, rule.match, traffic, finding, rows) if drops else 0.0
+    gain = share_stopped(dropped, rule.match, traffic, finding, rest) if drops and partly else share
     cost = harm_by(rule, normal, context.traffic) if drops else None
     pps = dropped_pps(dropped, rule.match, traffic, np.arange(len(traffic)))
     collateral = cost.share if cost else 0.0
@@ -132,12 +139,13 @@ def _measured(context: AnalysisContext, finding: Finding, candidate: Candidate, 
         predicted_collateral_share=collateral,
         predicted_guess=normal.guess,
     )
-    return Proposal(
+    made = Proposal(
         number=0,
         kind=rule.kind.value,
         summary=f"{rule.summary} ({candidate.why}; {_EVASION[_looks_at(rule)]})",
         attack=finding.title,
         attack_share=share,
+        already_share=max(0.0, share - gain * left.share),
         collateral_share=collateral,
         collateral_examples=cost.examples if cost else (),
         cost_ns=context.config.cost_ns.get(rule.kind.value),
@@ -147,6 +155,8 @@ def _measured(context: AnalysisContext, finding: Finding, candidate: Candidate, 
         guess=normal.guess,
         stopped_pps=pps,
     )
+    key = f"{finding.key} {_looks_at(candidate.rule).value} {candidate.form}"
+    return Offer(key, made, gain, candidate.beside)
 
 
 def _sort_of(proposal: Proposal) -> str:
@@ -160,11 +170,12 @@ def _looks_at(rule: Rule) -> Kind:
     return Kind.HASHLIMIT if rule.limit else Kind.IPSET if rule.match.sources else rule.kind
 
 
-def _is_worth(proposal: Proposal, least: float) -> bool:
+def _is_worth(offer: Offer, least: float) -> bool:
     """Check that a rule stops at least `least`, and clearly more of the attack than of normal traffic."""
-    if proposal.rule is not None and proposal.rule.drops_nothing:
+    rule = offer.proposal.rule
+    if rule is not None and rule.drops_nothing:
         return True
-    return proposal.attack_share >= max(least, _WORTH * proposal.collateral_share)
+    return offer.gain >= max(least, _WORTH * offer.proposal.collateral_share)
 
 
 def rank(offer: Offer, before: Sequence[str] = ()) -> float:
@@ -181,7 +192,7 @@ def rank(offer: Offer, before: Sequence[str] = ()) -> float:
     blunt = 0.03 * _bluntness(proposal.rule) if proposal.guess else 0.0
     aimed = _FEW_SOURCES if proposal.rule is not None and 0 < len(proposal.rule.match.sources) <= 3 else 0.0
     place = before.index(offer.key) if offer.key in before else len(before)
-    score = proposal.attack_share - 8 * proposal.collateral_share - cost - fragile - blunt + aimed
+    score = offer.gain - 8 * proposal.collateral_share - cost - fragile - blunt + aimed
     return _STEADY * place - score
 
 
@@ -200,8 +211,8 @@ def _distinct(ranked: list[Offer]) -> list[Offer]:
     kept: list[Offer] = []
     for offer in ranked:
         sort = _sort_of(offer.proposal)
-        same = [one.proposal for one in kept if _sort_of(one.proposal) == sort]
-        near = [one for one in same if abs(one.attack_share - offer.proposal.attack_share) < 0.005]
+        same = [one for one in kept if _sort_of(one.proposal) == sort]
+        near = [one for one in same if abs(one.gain - offer.gain) < 0.005]
         if len(same) < 2 and not near:
             kept.append(offer)
     return kept

@@ -20,6 +20,7 @@ from fwtop.model.traffic.snapshot import LedgerRow, Source, Sources
 
 _POLL_SECONDS = 1.0
 _LONGEST_WINDOW_SECONDS = 15.0  # that rates are asked for
+_NEW_SECONDS = 5.0  # in which a rule's counters may not have been read yet
 _TIMEOUT_SECONDS = 0.4  # the guardian answers with what it has after half of this
 
 
@@ -48,6 +49,18 @@ class RuleMonitor:
         return tuple(
             status.rule for status in self.statuses if status.state in ACTIVE_STATES and status.acting
         )
+
+    @property
+    def effective(self) -> tuple[Rule, ...]:
+        """The active rules that have matched packets, or are too new to; those that match most first."""
+        new = time.time() - _NEW_SECONDS
+        acting = {rule.id for rule in self.active}
+        found = [
+            status
+            for status in self.statuses
+            if status.rule.id in acting and (status.packets or status.rule.created > new)
+        ]
+        return tuple(status.rule for status in sorted(found, key=lambda status: -status.pps))
 
     @property
     def in_force(self) -> frozenset[str]:

@@ -191,6 +191,7 @@ class Proposal:
     attack: str = ""  # title of the attack that `attack_share` is a share of
     stopped_pps: float = 0.0
     cost_measured: bool = False  # on this machine (model/costs.py); else a default
+    already_share: float = 0.0  # the part of `attack_share` that active rules stop
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from textual.screen import Screen
 
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import ACTIVE_STATES, Rule, RuleStatus, State
+from fwtop.model.rule_overlap import covering_rule, same_effect
 from fwtop.model.text import safe_text
 from fwtop.model.traffic.snapshot import Snapshot
 from fwtop.render.numbers import duration_words
@@ -26,7 +27,7 @@ from fwtop.ui.feed import Controls
 from fwtop.ui.keys import KEY_MAP
 from fwtop.ui.lists.rows import Item
 from fwtop.ui.lists.rule_details import why_details
-from fwtop.ui.state.rule_watch import ExpiryWatch, OptimisticOverlay, covering_rule, same_effect
+from fwtop.ui.state.rule_watch import ExpiryWatch, OptimisticOverlay
 
 _EXTEND_SECONDS = (600, 1800, 3600, 21600, 86400)
 KEEP_RULE, REMOVE_RULE = "Keep it", "Remove it"

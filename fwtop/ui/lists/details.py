@@ -216,6 +216,8 @@ def _proposal(item: Proposal, _: float) -> tuple[str, list[Line]]:
     lines.append(
         detail("stops", f"{percent(item.attack_share)} of the attack, {number(item.stopped_pps)} pps")
     )
+    if item.already_share:
+        lines += wrapped("", f"active rules stop {percent(item.already_share)} of it already")
     harmed: Line = [*harm(item.collateral_share, guess=item.guess), (" of client-like packets", TEXT)]
     lines.append(labelled("clients hit", harmed, width=LABEL))
     if item.guess:

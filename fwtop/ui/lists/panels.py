@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fwtop.model.rule import ACTIVE_STATES, RuleStatus, State
+from fwtop.model.rule_overlap import covering_rule
 from fwtop.model.traffic.snapshot import Proposal, Snapshot
 from fwtop.render.wording import describe
 from fwtop.ui.drawing.format import duration, gauge, nanoseconds, number, octets, percent
@@ -22,7 +23,6 @@ from fwtop.ui.lists.table import CellContext, Column, View, with_columns
 from fwtop.ui.lists.traffic import PAYLOAD_VIEW, PORT_VIEW, TRAFFIC_VIEWS, first_view, traffic_items
 from fwtop.ui.lists.trends_view import TREND_LISTS
 from fwtop.ui.state.figures import CONNTRACK_ALARM, LedgerLine, conntrack_figures, ledger_lines
-from fwtop.ui.state.rule_watch import covering_rule
 from fwtop.ui.state.scope import against
 from fwtop.ui.state.stages import stages_of
 from fwtop.ui.state.trends import TREND_CELLS
@@ -186,9 +186,12 @@ def _in_words(item: Proposal, width: int) -> str:
     return f"{rule.summary} ({'; '.join(reasons)})"
 
 
-def _stops(item: Proposal, _: CellContext) -> Line:
+def _stops(item: Proposal, context: CellContext) -> Line:
+    """Write what a proposal stops, with "+" what it adds to other rules that are active."""
     if item.rule is not None and item.rule.drops_nothing:
         return [("–", DIM)]
+    if item.already_share and not covering_rule(item.rule, context.mitigations):
+        return [(f"+{percent(item.attack_share - item.already_share)}", STRONG)]
     return [(percent(item.attack_share), STRONG)]
 
 
@@ -238,7 +241,7 @@ PROPOSAL_VIEW = View(
         search=lambda item: f"{item.kind} {item.summary}",
         sorts=(
             ("least harm", lambda item: -item.collateral_share),
-            ("stops", lambda item: item.attack_share),
+            ("stops", lambda item: item.attack_share - item.already_share),
             ("cheapest", lambda item: -math.inf if item.cost_ns is None else -item.cost_ns),
         ),
     ),

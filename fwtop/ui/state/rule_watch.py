@@ -1,17 +1,15 @@
-"""What the screen knows of rules beyond a snapshot: fresh answers, silent expiry, and rules that overlap."""
+"""What the screen knows of rules beyond a snapshot: fresh answers and silent expiry."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 
-from fwtop.model.rule import ACTIVE_STATES, Kind, Match, Rule, RuleStatus, State
+from fwtop.model.rule import ACTIVE_STATES, RuleStatus, State
 from fwtop.model.traffic.snapshot import Snapshot
 
 _OVERLAY_SECONDS = 5.0  # how long an answer of the guardian replaces older snapshots' rules
 _OVERDUE_SECONDS = 1.5  # this long after its confirmation time a rule is over, whatever a snapshot says
-_MOST_COMPARED = 200_000  # pairs of prefixes
-_SAME = ("kind", "limit", "connections", "settings", "origin", "protection")  # besides the match
 
 
 @dataclass(slots=True)
@@ -77,51 +75,3 @@ class ExpiryWatch:
         for rule_id, status in present.items():
             if status.state is State.PROVISIONAL and rule_id not in self._ended:
                 self._waiting[rule_id] = status
-
-
-def same_effect(one: Rule, other: Rule) -> bool:
-    """Tell whether two rules do the same; how long they last doesn't count."""
-    if one.parts or other.parts:
-        return one.playbook == other.playbook
-    if any(getattr(one, name) != getattr(other, name) for name in _SAME):
-        return False
-    if one.origin is not None:  # the sources are derived
-        return replace(one.match, sources=()) == replace(other.match, sources=())
-    return replace(one.match, sources=tuple(one.match.sources)) == replace(
-        other.match, sources=tuple(other.match.sources)
-    )
-
-
-def includes(active: Rule, wanted: Rule) -> bool:
-    """Tell whether an active rule already drops all that a wanted one would."""
-    if same_effect(active, wanted):
-        return True
-    limits = active.limit is not None or active.connections is not None
-    drops = not limits and not active.kinds & {Kind.NOTRACK, Kind.SYSCTL, Kind.SYNPROXY, Kind.HARDEN}
-    if not drops or wanted.kind is not active.kind or not _is_wider(active.match, wanted.match):
-        return False
-    if not active.match.sources:
-        return active.origin is None  # or else the list is known to the guardian only
-    if not wanted.match.sources or len(active.match.sources) * len(wanted.match.sources) > _MOST_COMPARED:
-        return False
-    return all(
-        any(prefix.contains(source) for prefix in active.match.sources) for source in wanted.match.sources
-    )
-
-
-def _is_wider(active: Match, wanted: Match) -> bool:
-    """Tell whether a match has no condition, its sources aside, that another one doesn't have, too."""
-    conditions = (
-        (getattr(active, item.name), getattr(wanted, item.name))
-        for item in fields(Match)
-        if item.name != "sources"
-    )
-    return all(held in (None, ()) or held == other for held, other in conditions)
-
-
-def covering_rule(wanted: Rule, mitigations: Sequence[RuleStatus]) -> str:
-    """Return the id of an active rule that already does what a rule would do; "" if none does."""
-    for status in mitigations:
-        if status.state in ACTIVE_STATES and status.acting and includes(status.rule, wanted):
-            return status.rule.id
-    return ""
