@@ -161,11 +161,13 @@ def test_explanations_name_rivals_and_what_is_impossible() -> None:
     out = io.StringIO()
     print_explanations(context.explained, out)
     text = out.getvalue()
-    for words in ("unanswered SYNs: ", "  SYN flood [syn_flood]\n", "to begin with", "   never  "):
+    for words in ("unanswered SYNs: ", "  SYN flood [syn_flood]\n", "log-odds: ", "   ruled out: "):
         assert words in text
-    assert "given prominence at least 1" in text
+    assert "required: threshold ratio at least 1" in text
+    assert all(len(line) <= 80 for line in text.splitlines())
     attack = text[text.index("unanswered SYNs: ") :].partition("\n\n")[0]
-    assert "   never  attempts of a few hosts at many closed ports: needs same port at most 0.1" in attack
+    words = "ruled out: attempts of a few hosts at many closed ports; it requires same port at most 0.1"
+    assert words in " ".join(attack.split())
 
 
 @pytest.mark.parametrize("family", ["ordinary: telemetry", "ordinary: game_server", "tool: game_queries"])
@@ -224,9 +226,10 @@ def listing() -> str:
 
 def _entry(one: Hypothesis) -> list[str]:
     what = f" `{one.kind}`" if one.kind else " (ordinary)"
-    lines = [f"- **{one.name}**{what}, {one.prior:+g} to begin with"]
+    prior = "proof" if one.proven else f"prior {one.prior:+g}"
+    lines = [f"- **{one.name}**{what}, {prior}"]
     if one.needs:
-        lines.append(f"  - needs {', '.join(need.words for need in one.needs)}")
+        lines.append(f"  - requires {', '.join(need.words for need in one.needs)}")
     if one.evidence:
         lines.append(f"  - {'; '.join(map(_says, one.evidence))}")
     if one.stopped_by:

@@ -59,7 +59,7 @@ class Needs:
         return f"{name} {' and '.join(filter(None, (low, high)))}"
 
 
-CERTAIN = 20.0  # log-odds of a use that explains whatever looks like an attack
+CERTAIN = 20.0  # prior log-odds of what its requirements prove: more than attacks add up to
 
 
 def at_least(feature: Feature, value: float) -> Needs:
@@ -129,6 +129,11 @@ class Hypothesis:
     def key(self) -> str:
         """Names the entry in files: its cut, and its name there."""
         return f"{self.of.name if self.of else 'any'}: {self.name}"
+
+    @property
+    def proven(self) -> bool:
+        """Whether its requirements alone decide; the fit may have shifted its prior a little."""
+        return self.prior > CERTAIN / 2
 
     def possible(self, group: Group) -> bool:
         """Check what it needs, cheapest first as the entry lists it."""

@@ -1,7 +1,7 @@
 """Weights that the corpus gave the registry: what authors declared, shifted by what was measured.
 
 An entry's author says in which direction a feature speaks and about how strongly. `fwtop bench fit`
-multiplies each strength by a factor, and shifts what an entry has to begin with, as far as the corpus asks.
+multiplies each strength by a factor, and shifts its prior, as far as the corpus asks.
 """
 
 from __future__ import annotations

@@ -177,7 +177,7 @@ def match_answers(group: Group) -> Match:
 
 
 @feature("share")
-def fit(group: Group) -> float:
+def valid_answers(group: Group) -> float:
     """Part of the payloads that are answers of the service; -1 if too few bytes were captured to tell."""
     return float(group.notes["fit"])
 
@@ -197,7 +197,7 @@ def dns_answers(group: Group) -> float:
 @feature("yes or no")
 def to_reserved_port(group: Group) -> float:
     """Whether proven answers go to a port that no client uses as a source: attackers choose 80 or 443."""
-    if group[fit] < 0.5:
+    if group[valid_answers] < 0.5:
         return False
     dport = group.packets.top("dport")
     here = 0 < dport.value < _PRIVILEGED and dport.value not in group.notes["asked"].ports
@@ -207,7 +207,7 @@ def to_reserved_port(group: Group) -> float:
 @feature("yes or no")
 def only_the_port(group: Group) -> float:
     """Whether a flood only uses the port of a service: other contents, with forged sources or few."""
-    features, fits = group.packets, group[fit]
+    features, fits = group.packets, group[valid_answers]
     if not 0 <= fits < 0.5:
         return False
     constant = features.top("ip_length").share > 0.95 and (
@@ -241,7 +241,7 @@ def polled(group: Group) -> float:
 
 
 @feature("share")
-def own_questions(group: Group) -> float:
+def distinct_request_ids(group: Group) -> float:
     """Part of SNMP's responses with a number of its own: who polls numbers requests, tools send one again."""
     numbers = snmp_numbers(*group.packets.head) if group.notes["service"] == "snmp" else []
     return len(set(numbers)) / len(numbers) if len(numbers) >= _NUMBERED else 0.0
@@ -280,7 +280,7 @@ def torrent_questions(group: Group) -> float:
 def more_than_requested(group: Group) -> float:
     """Whether even one server sends more than anybody requests: fast, large, and not of a known use."""
     features, context = group.packets, group.context
-    strange = context.traffic.live or (group.notes["service"] not in _SPOKEN and group[fit] >= 0.5)
+    strange = context.traffic.live or (group.notes["service"] not in _SPOKEN and group[valid_answers] >= 0.5)
     return features.pps > 20 * context.config.flood_pps and features.mean_length > 400 and strange
 
 

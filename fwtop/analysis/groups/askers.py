@@ -60,7 +60,7 @@ def even_pages(group: Group) -> float:
 
 
 @feature("share")
-def drawn_agents(group: Group) -> float:
+def agents_named_once(group: Group) -> float:
     """Part of the requests whose User-Agent no other request names; 0 below 100.
 
     Most people have one of a few browsers in one of a few versions; tools draw numbers into the text.

@@ -98,7 +98,7 @@ def random_ports(group: Group) -> float:
 
 
 @feature("yes or no")
-def hopping(group: Group) -> float:
+def changing_ports(group: Group) -> float:
     """Whether sources change the ports, theirs or this host's, with nearly every packet."""
     features, context = group.packets, group.context
     if features.n >= 5 * features.sources and features.flow_singles > 0.8 and features.pps_per_source > 2:
@@ -123,7 +123,7 @@ def common_beginning(group: Group) -> float:
         return 0.0
     matrix, held = features.head
     begin = matrix[held >= _BEGIN, :_BEGIN]
-    if len(begin) < max(50, 0.9 * len(matrix)) or group[meaningless] or features.payload_variety < 0.02:
+    if len(begin) < max(50, 0.9 * len(matrix)) or group[all_zeros] or features.payload_variety < 0.02:
         return 0.0
     return float((begin == begin[0]).all(1).mean())
 
@@ -144,7 +144,7 @@ def empty(group: Group) -> float:
 
 
 @feature("yes or no")
-def meaningless(group: Group) -> float:
+def all_zeros(group: Group) -> float:
     """Whether the payload is all zeros."""
     return not group[unseen] and group.packets.zero_bytes > 0.95
 
@@ -153,7 +153,7 @@ def meaningless(group: Group) -> float:
 def identical(group: Group) -> float:
     """Whether all payloads are the same, and not empty or zero."""
     features = group.packets
-    told = not (group[unseen] or group[empty] or group[meaningless])
+    told = not (group[unseen] or group[empty] or group[all_zeros])
     return told and features.n >= 50 and conversations.variety(features) < 0.02
 
 
@@ -175,7 +175,7 @@ def quic_packets(group: Group) -> float:
 def encrypted(group: Group) -> float:
     """Whether the payload is encrypted or drawn at random."""
     features = group.packets
-    if group[unseen] or group[empty] or group[meaningless] or group[identical]:
+    if group[unseen] or group[empty] or group[all_zeros] or group[identical]:
         return False
     return features.payload_entropy > _ENCRYPTED and features.payload_variety > 0.9
 
@@ -214,7 +214,7 @@ def questions(group: Group) -> float:
 
 
 @feature("share")
-def openings_alone(group: Group) -> float:
+def only_quic_openings(group: Group) -> float:
     """Part that opens QUIC connections: of clients', packets of the connection follow."""
     part, title = _asked(group)
     return part if title == FIRST_OF_QUIC else 0.0
@@ -255,7 +255,7 @@ def at_clients_pace(group: Group) -> float:
 
 
 @feature("requests a second")
-def asking_on(group: Group) -> float:
+def repeated_requests_per_source(group: Group) -> float:
     """Requests of each source in the busiest second, if twenty or more repeat them without waiting."""
     features = group.packets
     each = features.peak_pps / max(1, features.sources)
@@ -264,7 +264,7 @@ def asking_on(group: Group) -> float:
 
 
 @feature("requests a second")
-def asked_each(group: Group) -> float:
+def requests_per_source(group: Group) -> float:
     """Requests of each source, if they are of a known service; a client of any has reason for 20 a second."""
     each = group.packets.pps_per_source
     return each if each <= 1_000 and group[questions] > 0.5 else 0.0
@@ -277,15 +277,15 @@ def stream_rate(group: Group) -> float:
     200 where the payloads hold no information.
     """
     features = group.packets
-    few = features.sources < 10 and group[asked_each] <= 20
+    few = features.sources < 10 and group[requests_per_source] <= 20
     return few and features.pps_per_source < (200 if conversations.alike(features) else 1_000)
 
 
 @feature("yes or no")
-def insisting(group: Group) -> float:
+def changing_ports_fast(group: Group) -> float:
     """Whether sources change their ports at more than 200 packets a second, or send nothing useful."""
-    told = group[empty] or group[meaningless] or group[identical] or group[random_payload]
-    return group[hopping] and (group.packets.pps > 200 or told)
+    told = group[empty] or group[all_zeros] or group[identical] or group[random_payload]
+    return group[changing_ports] and (group.packets.pps > 200 or told)
 
 
 @feature("decades")
@@ -333,7 +333,7 @@ def to_collector(group: Group) -> float:
 
 
 @feature("yes or no")
-def unreadable(group: Group) -> float:
+def not_reports(group: Group) -> float:
     """Whether they go to a collector's port, and are neither its reports nor begin alike."""
     features, dport = group.packets, group.packets.top("dport")
     if dport.value not in COLLECTORS or dport.share < 0.9 or group[unseen]:
@@ -354,7 +354,7 @@ def numbered(group: Group) -> float:
 
 
 @feature("share")
-def acquainted(group: Group) -> float:
+def known_peers(group: Group) -> float:
     """Part from sources that have, or lately had, a real TCP connection."""
     return part_marked(group.context.acquainted[group.packets.rows])
 
@@ -373,7 +373,7 @@ def reflector_answers(group: Group) -> float:
 
 
 @feature("fragments")
-def tails_a_head(group: Group) -> float:
+def later_fragments_per_packet(group: Group) -> float:
     """Later fragments for each packet, if four in five packets are first fragments; 99 if these are tiny.
 
     No network fragments below 128 bytes (RFC 1858).

@@ -36,7 +36,7 @@ def pieces(group: Group) -> float:
 
 
 @feature("fragments")
-def pieces_a_head(group: Group) -> float:
+def fragments_per_first(group: Group) -> float:
     """Sampled fragments for each first fragment; infinite without any."""
     heads = _heads(group)
     return group.packets.n / heads if heads else np.inf

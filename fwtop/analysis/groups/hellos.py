@@ -9,7 +9,7 @@ import numpy as np
 
 from fwtop.analysis.context import AnalysisContext
 from fwtop.analysis.engine.group import Group, Least, Proof, cut, feature
-from fwtop.analysis.groups.measures import prominence
+from fwtop.analysis.groups.measures import threshold_ratio
 from fwtop.analysis.groups.requests import fast_rows, outside_connections, with_connections
 from fwtop.analysis.parsers import tls
 from fwtop.analysis.window.features import Features
@@ -42,7 +42,7 @@ def client_hellos(context: AnalysisContext) -> Iterator[Group]:
     if len(data) < context.config.min_samples:
         return
     every = _group(context, data[tls.starts_hello(packets, data)], "all")
-    if every.packets.n == 0 or every[prominence] < 1:
+    if every.packets.n == 0 or every[threshold_ratio] < 1:
         return
     features, limit = every.packets, context.config.request_rate_per_source
     yield every
@@ -84,7 +84,7 @@ def busy_hellos(group: Group) -> float:
 
 
 @feature("share")
-def one_print(group: Group) -> float:
+def same_ja4(group: Group) -> float:
     """Part of the hellos that has the most common JA4 fingerprint; 0 below 100."""
     return _same_print(_parsed(group))
 

@@ -91,7 +91,7 @@ def silent_each(group: Group) -> float:
 
 
 @cut(Proof.VOLUME)
-def mute_sources(context: AnalysisContext) -> Iterator[Group]:
+def sources_without_data(context: AnalysisContext) -> Iterator[Group]:
     """TCP packets of sources without data to the port that most connections are opened to, however thin."""
     traffic, tcp = context.traffic, context.tcp
     mine = tcp.tcp & ~tcp.syn_ack & ~context.solicited
@@ -124,7 +124,7 @@ def mute_sources(context: AnalysisContext) -> Iterator[Group]:
         "silent_port": port,
         "opened": begun,
         "acknowledged": float(bare[mute].sum()) / max(1.0, begun),
-        "wordless": part,
+        "no_data_share": part,
     }
     features = context.features(rows[mute[traffic.source_id[rows]]])
     forged = None
@@ -160,12 +160,12 @@ def acknowledged(group: Group) -> float:
 
 
 @feature("share")
-def wordless(group: Group) -> float:
+def no_data_share(group: Group) -> float:
     """Part of the openings to the port whose sources never send data.
 
     Of sources with four samples or more; where there are few of these, openings that no data segment answers.
     """
-    return float(group.notes["wordless"])
+    return float(group.notes["no_data_share"])
 
 
 @feature("share")

@@ -9,7 +9,7 @@ _ALL = 0.98  # of the packets have a value: a rule may ask for it
 
 
 @feature("times the least that counts")
-def prominence(group: Group) -> float:
+def threshold_ratio(group: Group) -> float:
     """Size against the least that is called an attack: samples, share, and the busiest second's rate.
 
     The rate is compared with the configured floor and with the baseline of its traffic class.

@@ -160,7 +160,7 @@ def discovery(group: Group) -> float:
 
 
 @feature("share")
-def refused(group: Group) -> float:
+def unhandled_protocol(group: Group) -> float:
     """Part that this host drops because nothing here handles the IP protocol: no end of a tunnel is here."""
     context, packets = group.context, group.context.traffic.packets
     protocols = distinct_values(packets.protocol[group.packets.rows])
@@ -207,7 +207,7 @@ def associations_a_source(group: Group) -> float:
 
 
 @feature("yes or no")
-def counted(group: Group) -> float:
+def increasing_sequence(group: Group) -> float:
     """Whether the sequence numbers of each security association rise (RFC 4303 2.2), of a dozen or more."""
     association, number = _associations(group)
     order = np.lexsort((group.context.traffic.packets.time_ns[group.packets.rows], association))

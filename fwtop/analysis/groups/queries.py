@@ -62,7 +62,7 @@ def dns_queries(context: AnalysisContext) -> Iterator[Group]:
     if len(parsed) < _TELL:
         return
     cut_off = sum(question.cut for question in parsed) > 0.5 * len(parsed)
-    yield _group(context, rows, parsed, {"names_cut": cut_off, "part": "all"})
+    yield _group(context, rows, parsed, {"names_truncated": cut_off, "part": "all"})
     if not cut_off and (found := _random_names(context, rows, parsed)) is not None:
         yield _group(context, found.rows, parsed, found.notes)
     again, why = _again(context, every)
@@ -100,7 +100,7 @@ def _group(
 def unique_names(group: Group) -> float:
     """Part of the names that are different; of cut names, of the first labels."""
     parsed = group.notes["parsed"]
-    if group.notes.get("names_cut"):
+    if group.notes.get("names_truncated"):
         return len({question.labels[0] for question in parsed if question.labels}) / len(parsed)
     return len({question.labels for question in parsed}) / len(parsed)
 
@@ -112,9 +112,9 @@ def whole_window(group: Group) -> float:
 
 
 @feature("yes or no")
-def names_cut(group: Group) -> float:
+def names_truncated(group: Group) -> float:
     """Whether names are longer than the captured bytes."""
-    return bool(group.notes.get("names_cut"))
+    return bool(group.notes.get("names_truncated"))
 
 
 @feature("yes or no")
@@ -124,7 +124,7 @@ def random_labels(group: Group) -> float:
 
 
 @feature("yes or no")
-def invented_domains(group: Group) -> float:
+def random_domains(group: Group) -> float:
     """Whether nearly all of 200 names are random in their domain and in their first label."""
     parsed = group.notes["parsed"]
     return _invented(parsed, [question.labels[0] for question in parsed if question.labels])
@@ -149,7 +149,7 @@ def beyond_normal(group: Group) -> float:
 
 
 @feature("queries a second")
-def drilled(group: Group) -> float:
+def even_queries_per_source(group: Group) -> float:
     """Queries of each source, if eight or more send about as many: of resolvers, a few send most."""
     features = group.packets
     even = features.sources >= _ALIKE and features.evenness < _EVEN

@@ -10,7 +10,7 @@ import numpy as np
 
 from fwtop.analysis.context import AnalysisContext
 from fwtop.analysis.engine.group import Feature, Group, Least, Proof, cut, feature
-from fwtop.analysis.groups.measures import prominence
+from fwtop.analysis.groups.measures import threshold_ratio
 from fwtop.analysis.parsers import http
 from fwtop.analysis.window.counting import among, distinct_values
 from fwtop.analysis.window.features import Features
@@ -44,7 +44,7 @@ def http_requests(context: AnalysisContext) -> Iterator[Group]:
         return
     rows = data[http.starts_request(packets, data)]
     every = _group(context, rows, "every")
-    if every[prominence] < 1:
+    if every[threshold_ratio] < 1:
         return
     features = every.packets
     yield every
@@ -129,7 +129,7 @@ def different_paths(group: Group) -> float:
 
 
 @feature("yes or no")
-def drawn_paths(group: Group) -> float:
+def random_paths(group: Group) -> float:
     """Whether the last parts of paths have letters and digits about as often as each other."""
     return _look_drawn([request.path for request in parsed_requests(group)])
 

@@ -50,7 +50,7 @@ def scattered(group: Group) -> float:
 
 
 @feature("times")
-def over_everything(group: Group) -> float:
+def above_all_normal(group: Group) -> float:
     """Rate of the busiest second against all that is normal, times the configured factor, and a flood's."""
     context, pps = group.context, group.packets.peak_pps
     baseline, flood_pps = context.baseline, _SURGE * context.config.flood_pps
@@ -74,7 +74,7 @@ def rejected(group: Group) -> float:
 
 def surge(group: Group) -> list[str]:
     """Write what is unusual: the rate, or that nearly all is rejected."""
-    if group[over_everything] > 1:
+    if group[above_all_normal] > 1:
         return [f"{count(group.packets.peak_pps)} packets/s, normally up to {count(group.notes['usually'])}"]
     share = group[rejected]
     return [f"{percent(share)} of the arriving packets are rejected by this host"] if share > _REFUSED else []

@@ -109,7 +109,7 @@ def with_options(group: Group) -> float:
 
 
 @feature("yes or no")
-def unlike_hosts(group: Group) -> float:
+def flow_per_packet(group: Group) -> float:
     """Whether the sources send each packet in another flow, more of these than hosts have connections.
 
     Large proxies keep as many connections open. Theirs show more than one packet each, unless the sample is
@@ -163,7 +163,7 @@ def _with_data(group: Group) -> Features:
 
 
 @cut(Proof.VOLUME)
-def tireless_connections(context: AnalysisContext) -> Iterator[Group]:
+def one_way_data_connections(context: AnalysisContext) -> Iterator[Group]:
     """Connections with small pieces of data, neither TLS nor HTTP, that acknowledge no answer."""
     traffic, tcp = context.traffic, context.tcp
     packets = traffic.packets
@@ -188,54 +188,54 @@ def tireless_connections(context: AnalysisContext) -> Iterator[Group]:
     junk = junk[odd[traffic.flow_id[junk]]]
     every = traffic.rows(tcp.tcp & context.unclaimed & traffic.of_flows(junk))
     data = context.features(junk)
-    notes = {"tireless": int(odd.sum()), "data": data}
+    notes = {"one_way_connections": int(odd.sum()), "data": data}
     yield Group(context, context.features(every), Least(normal="tcp.ack"), notes, completed=1.0)
 
 
 @feature("connections")
-def tireless(group: Group) -> float:
+def one_way_connections(group: Group) -> float:
     """Connections with ten or more such packets."""
-    return float(group.notes["tireless"])
+    return float(group.notes["one_way_connections"])
 
 
 @feature("connections")
-def tireless_each(group: Group) -> float:
+def one_way_per_source(group: Group) -> float:
     """Such connections of each source; who ships logs or measurements has one."""
-    return group[tireless] / max(1, group.packets.sources)
+    return group[one_way_connections] / max(1, group.packets.sources)
 
 
 @feature("packets a second")
-def tireless_rate(group: Group) -> float:
+def one_way_rate(group: Group) -> float:
     """Packets with data a second on each such connection."""
-    return _data(group).pps / max(1.0, group[tireless])
+    return _data(group).pps / max(1.0, group[one_way_connections])
 
 
 @feature("share")
-def tireless_size(group: Group) -> float:
+def one_way_same_size(group: Group) -> float:
     """Part of their packets with data that has one length."""
     return _data(group).top("payload_length").share
 
 
 @feature("yes or no")
-def tireless_noise(group: Group) -> float:
+def one_way_random(group: Group) -> float:
     """Whether their data is random; of logs, measurements and market data much repeats."""
     data = _data(group)
     return data.payload_entropy > _RANDOM and data.payload_variety > 0.9
 
 
 @feature("share")
-def tireless_framing(group: Group) -> float:
+def one_way_framing(group: Group) -> float:
     """Part of their data that begins with the most common byte, as messages of one protocol do.
 
     0 where all of it is the same; what repeats a byte or a word is no message.
     """
     data = _data(group)
-    same = data.payload_variety < _VARIED and group[tireless_size] > _ONE_SIZE
-    return 0.0 if same else framed(*data.head) * (1 - group[tireless_filler])
+    same = data.payload_variety < _VARIED and group[one_way_same_size] > _ONE_SIZE
+    return 0.0 if same else framed(*data.head) * (1 - group[one_way_filler])
 
 
 @feature("share")
-def tireless_filler(group: Group) -> float:
+def one_way_filler(group: Group) -> float:
     """Part of their data that repeats a byte or a word, or is too short for that and always the same."""
     data = _data(group)
     matrix, held = data.head
@@ -247,7 +247,7 @@ def tireless_filler(group: Group) -> float:
     return float(repeats.mean())
 
 
-def tireless_data(group: Group) -> list[str]:
+def one_way_data(group: Group) -> list[str]:
     """Write what the packets with data hold."""
     data = _data(group)
     size = data.top("payload_length")
@@ -298,7 +298,7 @@ def openings(group: Group) -> float:
 
 
 @feature("times")
-def openings_an_end(group: Group) -> float:
+def openings_per_end(group: Group) -> float:
     """Connections that were opened, for each packet that ends one."""
     return group[openings] / group.packets.packets
 

@@ -7,8 +7,8 @@ browsers, `rest.py` what none of these explains.
 
 How to read an entry, such as `Hypothesis("IGMP flood", igmp_packets, 0.0, kind=..., needs=...)`:
 
-- Its name; the cut (`fwtop/analysis/groups`) whose groups of packets it may explain; its log-odds to begin
-  with, against "nothing unusual", which has 0. CERTAIN, 20, beats every attack.
+- Its name; the cut (`fwtop/analysis/groups`) whose groups of packets it may explain; its prior in log-odds,
+  against "nothing unusual", which has 0. CERTAIN is for proof: see below.
 - With a `kind` it is an attack: `title` and `lead` are what the screen says of it, `details` what parsers
   add, `match` and `rows` which packets it takes, `stopped_by` what helps; with `joins`, several groups of its
   cut are one attack. Without a kind it is something ordinary that looks like an attack.
@@ -19,6 +19,10 @@ How to read an entry, such as `Hypothesis("IGMP flood", igmp_packets, 0.0, kind=
   and between them in proportion. A sentence beside it goes to the operator if it speaks for the attack.
 - `settles`, of something ordinary: when cuts with weaker proof (`Proof`) may not take its packets; `()` is
   always.
+
+CERTAIN, 20, marks ordinary traffic that its requirements prove: by a fact that settles the question, or by
+bounds on rate and sources below which it does no harm. No attack is then named. What is only likely gets a
+prior of a few units and evidence for and against it.
 
 The numbers are the authors' guesses; `weights.toml` corrects them. docs/HYPOTHESES.md lists the result.
 """

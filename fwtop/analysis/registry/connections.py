@@ -4,7 +4,7 @@ from fwtop.analysis.engine.hypothesis import Hypothesis, Says, at_least
 from fwtop.analysis.groups.idle import (
     acknowledged,
     match_opened,
-    mute_sources,
+    no_data_share,
     opened,
     opened_each,
     opened_rate,
@@ -16,11 +16,11 @@ from fwtop.analysis.groups.idle import (
     slow,
     slow_requests,
     slow_share,
-    wordless,
+    sources_without_data,
 )
-from fwtop.analysis.groups.measures import prominence, spoofed, to_port
+from fwtop.analysis.groups.measures import spoofed, threshold_ratio, to_port
 
-_ENOUGH = at_least(prominence, 1)  # as large as the least that counts
+_ENOUGH = at_least(threshold_ratio, 1)  # as large as the least that counts
 
 CONNECTION_ENTRIES = (
     Hypothesis(
@@ -40,7 +40,7 @@ CONNECTION_ENTRIES = (
         stopped_by="a limit of connections for each source",
     ),
     Hypothesis(
-        "TCP connection flood, of sources that never speak", mute_sources, 0.0,
+        "TCP connection flood, of sources that never speak", sources_without_data, 0.0,
         kind="syn_flood",
         title="TCP connection flood",
         needs=(
@@ -52,14 +52,14 @@ CONNECTION_ENTRIES = (
             "whom no data comes",
         ),
         evidence=(
-            Says(wordless, 0.4, -3.0, 0.9, 2.5),
+            Says(no_data_share, 0.4, -3.0, 0.9, 2.5),
             Says(opened_each, 2, -1.0, 5, 0.5),
         ),
         match=match_opened,
         stopped_by="a limit of connections for each source",
     ),
     Hypothesis(
-        "connections that forged sources only pretend to have", mute_sources, 0.0,
+        "connections that forged sources only pretend to have", sources_without_data, 0.0,
         kind="syn_flood",
         title="Flood of fake TCP sessions",
         needs=(
@@ -71,7 +71,7 @@ CONNECTION_ENTRIES = (
             "whom no data comes",
             "the sources are forged: their acknowledgements answer nothing that this host said",
         ),
-        evidence=(Says(wordless, 0.4, -3.0, 0.9, 2.5),),
+        evidence=(Says(no_data_share, 0.4, -3.0, 0.9, 2.5),),
         match=to_port,
         stopped_by="a SYN proxy: forged sources never see its cookies",
     ),

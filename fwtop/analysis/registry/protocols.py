@@ -3,8 +3,8 @@
 from fwtop.analysis.engine.hypothesis import CERTAIN, Hypothesis, Says, above, at_least, at_most, if_so, is_so
 from fwtop.analysis.groups.fragments import (
     fragments,
+    fragments_per_first,
     match_fragments,
-    pieces_a_head,
     whole_datagrams,
 )
 from fwtop.analysis.groups.measures import (
@@ -12,15 +12,14 @@ from fwtop.analysis.groups.measures import (
     mean_length,
     pace,
     per_source,
-    prominence,
     rate,
     same_length,
     sources,
     spoofed,
+    threshold_ratio,
 )
 from fwtop.analysis.groups.protocols import (
     associations_a_source,
-    counted,
     different_spis,
     discovery,
     echo_replies,
@@ -28,21 +27,22 @@ from fwtop.analysis.groups.protocols import (
     gre_packets,
     icmp_packets,
     igmp_packets,
+    increasing_sequence,
     inner_repeats,
     match_icmp,
     match_ip_protocol,
     rare_protocols,
-    refused,
     same_type,
+    unhandled_protocol,
 )
 
-_ENOUGH = at_least(prominence, 1)  # as large as the least that counts
+_ENOUGH = at_least(threshold_ratio, 1)  # as large as the least that counts
 _TUNNEL = (
     at_most(sources, 9),
     at_most(per_source, 20_000),
     at_least(lengths, 11),
     at_most(same_length, 0.8),
-    at_most(refused, 0.5),
+    at_most(unhandled_protocol, 0.5),
 )  # a few peers with packets of many sizes at a moderate rate
 _UNLIKE_A_TUNNEL = (Says(sources, 2, -1.5, 10, 0.0), Says(rate, 50, -2.0, 500, 0.0))
 _ICMP = (
@@ -65,7 +65,7 @@ PROTOCOLS = (
         "tunnel with one kind of inner traffic (GRE)", gre_packets, CERTAIN,  # a backup, a ping
         needs=(
             at_most(sources, 9), at_most(per_source, 20_000), at_least(inner_repeats, 0.8),
-            at_most(refused, 0.5),
+            at_most(unhandled_protocol, 0.5),
         ),
     ),
     Hypothesis(
@@ -81,7 +81,9 @@ PROTOCOLS = (
     Hypothesis("tunnel between networks (ESP)", esp_packets, CERTAIN, needs=_TUNNEL),
     Hypothesis(
         "IPsec between peers", esp_packets, CERTAIN,  # sequence numbers rise (RFC 4303 2.2)
-        needs=(at_most(associations_a_source, 4), is_so(counted), at_most(refused, 0.5)),
+        needs=(
+            at_most(associations_a_source, 4), is_so(increasing_sequence), at_most(unhandled_protocol, 0.5),
+        ),
     ),
     Hypothesis(
         "IGMP flood", igmp_packets, 0.0,
@@ -103,7 +105,7 @@ PROTOCOLS = (
         title="Flood of {what}",
         needs=(_ENOUGH,),
         lead="{amount:packets of {what}} from {senders}, mean length {mean_length:.0f} bytes",
-        evidence=(above(refused, 0.5, 2.0, "nothing on this host handles them"),),
+        evidence=(above(unhandled_protocol, 0.5, 2.0, "nothing on this host handles them"),),
         match=match_ip_protocol,
         stopped_by="dropping the protocols that this host doesn't serve",
     ),
@@ -154,7 +156,7 @@ PROTOCOLS = (
     Hypothesis(
         "large datagrams of few servers", fragments, CERTAIN,  # NFS, video; 64 KiB have 46 pieces
         needs=(
-            at_most(sources, 9), at_least(mean_length, 501), at_most(pieces_a_head, 46),
+            at_most(sources, 9), at_least(mean_length, 501), at_most(fragments_per_first, 46),
             at_least(whole_datagrams, 0.8),
         ),
     ),

@@ -3,8 +3,8 @@
 from fwtop.analysis.engine.hypothesis import CERTAIN, Hypothesis, at_least, at_most, is_not, is_so
 from fwtop.analysis.groups.measures import live, samples, share, spoofed
 from fwtop.analysis.groups.rest import (
+    above_all_normal,
     match_shared,
-    over_everything,
     rejected,
     scattered,
     shared_fields,
@@ -27,7 +27,7 @@ REST_ENTRIES = (
             stopped_by="a signature of what the packets share; a limit for each source",
         )
         for name, needs in (
-            ("surge far above normal", (is_so(live), at_least(share, 0.5), at_least(over_everything, 1))),
+            ("surge far above normal", (is_so(live), at_least(share, 0.5), at_least(above_all_normal, 1))),
             ("surge that this host rejects", (is_so(live), at_least(share, 0.5), at_least(rejected, 0.8))),
             ("capture of hardly anything but forged packets",
              (is_not(live), at_least(share, 0.8), at_least(spoofed, 0.8))),

@@ -2,7 +2,7 @@
 
 from fwtop.analysis.engine.hypothesis import Hypothesis, Says, at_least, if_so
 from fwtop.analysis.groups.askers import even_sources, forwarded
-from fwtop.analysis.groups.measures import per_source, prominence, samples, to_port
+from fwtop.analysis.groups.measures import per_source, samples, threshold_ratio, to_port
 from fwtop.analysis.groups.records import records_alike
 from fwtop.analysis.groups.requests import requests_described, with_their_connections
 from fwtop.analysis.groups.steady import (
@@ -17,7 +17,7 @@ from fwtop.analysis.groups.steady import (
     tls_requests_without_pauses,
 )
 
-_ENOUGH = (at_least(prominence, 1), at_least(samples, 30), at_least(steady_share, 0.5))
+_ENOUGH = (at_least(threshold_ratio, 1), at_least(samples, 30), at_least(steady_share, 0.5))
 _ABOVE = Says(steady_above_normal, 2, -2.5, 10, 2.0, "{rate:count}/s, normally up to {usual:count}")
 _EVEN = if_so(even_sources, 1.5, "all sources send about as much")
 _STEADY = (

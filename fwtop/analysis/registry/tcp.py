@@ -15,41 +15,41 @@ from fwtop.analysis.groups.measures import (
     flow_singles,
     live,
     peak,
-    prominence,
     rate,
     same_port,
     share,
     sources,
     spoofed,
+    threshold_ratio,
 )
 from fwtop.analysis.groups.probes import match_probes, scanned_ports, scanners
 from fwtop.analysis.groups.strays import (
     beside_requests,
     connections_opened,
     data_length,
+    flow_per_packet,
     flows_each,
     match_ack,
     match_fin,
     match_rst,
     normal_known,
     one_data_size,
-    openings_an_end,
+    one_way_connections,
+    one_way_data,
+    one_way_data_connections,
+    one_way_filler,
+    one_way_framing,
+    one_way_per_source,
+    one_way_random,
+    one_way_rate,
+    one_way_same_size,
+    openings_per_end,
     readable,
     refusals,
     sampled_capture,
     stray_acks,
     stray_fins,
     stray_resets,
-    tireless,
-    tireless_connections,
-    tireless_data,
-    tireless_each,
-    tireless_filler,
-    tireless_framing,
-    tireless_noise,
-    tireless_rate,
-    tireless_size,
-    unlike_hosts,
     with_options,
 )
 from fwtop.analysis.groups.syns import (
@@ -78,7 +78,7 @@ from fwtop.analysis.groups.tcp_answers import (
     with_other_answers,
 )
 
-_ENOUGH = at_least(prominence, 1)  # as large as the least that counts
+_ENOUGH = at_least(threshold_ratio, 1)  # as large as the least that counts
 _COOKIES = "SYN cookies, a limit of SYNs, or a signature of their constant fields"
 _ACKS = "{with_data:percent} carry data; {same_port:percent} go to port {port:.0f}"
 _PROBED = (
@@ -206,7 +206,7 @@ _STRAYS = (
             above(constants, 0, 2.5),
             above(one_data_size, 0.8, 2.5),
             above(spoofed, 0.5, 2.5),
-            if_so(unlike_hosts, 2.5),
+            if_so(flow_per_packet, 2.5),
             if_so(normal_known, 2.5),
             if_so(sampled_capture, -2.6),  # there, every packet is alone in its flow
             Says(connections_opened, 0.1, 0.5, 0.7, -2.5),
@@ -246,32 +246,33 @@ _STRAYS = (
         stopped_by=_OUTSIDE,
     ),
     Hypothesis(
-        "PSH-ACK flood on open connections (STOMP)", tireless_connections, 0.0,  # Mirai's attack_tcp_stomp
+        "PSH-ACK flood on open connections (STOMP)", one_way_data_connections, 0.0,  # Mirai attack_tcp_stomp
         kind="ack_flood",
         needs=(_ENOUGH,),
-        lead="{amount:packets} on {tireless:count} connections from {senders}, none of which acknowledges "
-        "data from this host",
+        lead="{amount:packets} on {one_way_connections:count} connections from {senders}, none of which "
+        "acknowledges data from this host",
         evidence=(
-            Says(tireless, 1, -1.5, 5, 0.0),
-            Says(tireless_size, 0.5, 0.0, 0.9, 2.0),
-            if_so(tireless_noise, 1.5, "the data is random"),
-            Says(tireless_filler, 0.2, 0.0, 0.9, 3.0, "it repeats a byte or a word"),
-            Says(tireless_framing, 0.05, 0.5, 0.7, -2.5),
-            Says(tireless_each, 1, -1.0, 4, 1.0, "each source has {tireless_each:.0f} such connections"),
-            Says(tireless_rate, 10, -1.0, 50, 1.0, "{tireless_rate:count} packets/s on each of them"),
+            Says(one_way_connections, 1, -1.5, 5, 0.0),
+            Says(one_way_same_size, 0.5, 0.0, 0.9, 2.0),
+            if_so(one_way_random, 1.5, "the data is random"),
+            Says(one_way_filler, 0.2, 0.0, 0.9, 3.0, "it repeats a byte or a word"),
+            Says(one_way_framing, 0.05, 0.5, 0.7, -2.5),
+            Says(one_way_per_source, 1, -1.0, 4, 1.0,
+                 "each source has {one_way_per_source:.0f} such connections"),
+            Says(one_way_rate, 10, -1.0, 50, 1.0, "{one_way_rate:count} packets/s on each of them"),
         ),
-        details=(tireless_data,),
+        details=(one_way_data,),
         match=match_ack,
         stopped_by="blocking the sources, or a signature of the data",
     ),
     Hypothesis(
-        "streams that clients send", tireless_connections, 0.0,  # logs, measurements, market data
+        "streams that clients send", one_way_data_connections, 0.0,  # logs, measurements, market data
         evidence=(
-            if_so(tireless_noise, -2.5),
-            Says(tireless_each, 1, 2.0, 4, -1.0),
-            Says(tireless_rate, 10, 1.0, 100, 0.0),
-            Says(tireless_filler, 0.2, 0.0, 0.9, -3.0),
-            Says(tireless_framing, 0.05, 0.0, 0.7, 2.0),
+            if_so(one_way_random, -2.5),
+            Says(one_way_per_source, 1, 2.0, 4, -1.0),
+            Says(one_way_rate, 10, 1.0, 100, 0.0),
+            Says(one_way_filler, 0.2, 0.0, 0.9, -3.0),
+            Says(one_way_framing, 0.05, 0.0, 0.7, 2.0),
         ),
     ),
     Hypothesis(
@@ -301,7 +302,7 @@ _STRAYS = (
         explanation
         for cut in (stray_resets, stray_fins)
         for explanation in (
-            Hypothesis("ends of as many connections", cut, CERTAIN, needs=(at_least(openings_an_end, 1),)),
+            Hypothesis("ends of as many connections", cut, CERTAIN, needs=(at_least(openings_per_end, 1),)),
             Hypothesis(
                 "ends of connections of a few hosts", cut, CERTAIN,
                 needs=(at_most(sources, 2), at_most(rate, 299)),

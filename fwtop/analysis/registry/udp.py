@@ -20,15 +20,14 @@ from fwtop.analysis.groups.answers import (
     between_peers,
     clock_answers,
     contents,
+    distinct_request_ids,
     dns_answers,
-    fit,
     match_answers,
     match_requests,
     more_than_requested,
     on_link,
     one_to_one,
     only_the_port,
-    own_questions,
     payload_variety,
     polled,
     reflected_requests,
@@ -40,35 +39,36 @@ from fwtop.analysis.groups.answers import (
     to_reserved_port,
     torrent_questions,
     unevenness,
+    valid_answers,
     web_port,
     without_other_names,
     worded_alike,
 )
 from fwtop.analysis.groups.datagrams import (
     above_normal,
-    acquainted,
+    all_zeros,
     answered_peers,
     asked,
-    asked_each,
-    asking_on,
     at_clients_pace,
     beginning,
+    changing_ports,
+    changing_ports_fast,
     common_beginning,
     common_source_port,
     datagrams,
     empty,
     few_servers,
-    hopping,
     identical,
-    insisting,
+    known_peers,
+    later_fragments_per_packet,
     like_conversations,
     match_datagrams,
     match_udp_fragments,
-    meaningless,
     normal_rate,
+    not_reports,
     numbered,
     one_length,
-    openings_alone,
+    only_quic_openings,
     questions,
     quic_headers,
     quic_packets,
@@ -76,12 +76,12 @@ from fwtop.analysis.groups.datagrams import (
     random_payload,
     random_ports,
     reflector_answers,
+    repeated_requests_per_source,
     replayed,
+    requests_per_source,
     stream_rate,
-    tails_a_head,
     to_collector,
     udp_size,
-    unreadable,
     video,
     with_tails,
     without_conversations,
@@ -91,22 +91,22 @@ from fwtop.analysis.groups.measures import (
     peak,
     per_source,
     ports,
-    prominence,
     same_length,
     share,
     sources,
     spoofed,
+    threshold_ratio,
 )
 
-_ENOUGH = at_least(prominence, 1)  # as large as the least that counts
+_ENOUGH = at_least(threshold_ratio, 1)  # as large as the least that counts
 _REFLECTED = "dropping what comes from the service's port, or a signature of the answers"
 
 # Proven answers of a name server that are ordinary belong to this host's resolver, whatever shows it.
-_RESOLVED = (is_so(dns_answers), _ENOUGH, at_least(fit, 0.5))
+_RESOLVED = (is_so(dns_answers), _ENOUGH, at_least(valid_answers, 0.5))
 _ORDINARY_ANSWERS: tuple[tuple[str, tuple[Needs, ...], tuple[Needs, ...]], ...] = (
     ("requests, or peers that use one port", (is_so(requests_instead),), _RESOLVED),
     ("BitTorrent peers, who ask and answer", (at_least(torrent_questions, 0.05),), _RESOLVED),
-    ("answers of polled devices", (is_so(polled),), (_ENOUGH, at_least(fit, 0.5))),
+    ("answers of polled devices", (is_so(polled),), (_ENOUGH, at_least(valid_answers, 0.5))),
     (
         "answers of the few servers that a host uses",
         (at_most(sources, 3), is_not(more_than_requested)),
@@ -125,7 +125,7 @@ _ORDINARY_ANSWERS: tuple[tuple[str, tuple[Needs, ...], tuple[Needs, ...]], ...] 
     ),
     (
         "tunnels and calls between peers",
-        (at_least(sources, 4), is_so(between_peers), at_most(fit, 0.999)),
+        (at_least(sources, 4), is_so(between_peers), at_most(valid_answers, 0.999)),
         _RESOLVED,
     ),
 )
@@ -135,7 +135,7 @@ _ANSWERS = (
         "amplification, proven by contents", answers_by_port, 3.5,
         kind="{service}_amplification",
         title="{service_title} amplification",
-        needs=(_ENOUGH, at_least(fit, 0.5)),
+        needs=(_ENOUGH, at_least(valid_answers, 0.5)),
         details=(servers, contents),
         match=match_answers,
         rows=without_other_names,
@@ -145,7 +145,7 @@ _ANSWERS = (
         "amplification, by its port", answers_by_port, 1.4,  # too few bytes were captured to tell contents
         kind="{service}_amplification",
         title="{service_title} amplification",
-        needs=(_ENOUGH, at_most(fit, -1)),
+        needs=(_ENOUGH, at_most(valid_answers, -1)),
         details=(servers, contents),
         match=match_answers,
         rows=without_other_names,
@@ -155,7 +155,7 @@ _ANSWERS = (
         "amplification with unknown contents", answers_by_port, 0.85,
         kind="{service}_amplification",
         title="{service_title} amplification",
-        needs=(_ENOUGH, at_least(fit, 0), at_most(fit, 0.499), is_not(only_the_port)),
+        needs=(_ENOUGH, at_least(valid_answers, 0), at_most(valid_answers, 0.499), is_not(only_the_port)),
         details=(servers, contents),
         match=match_answers,
         rows=without_other_names,
@@ -163,7 +163,7 @@ _ANSWERS = (
     ),
     Hypothesis(
         "downloads from web servers", answers_by_port, CERTAIN,  # they begin with such packets, too
-        needs=(is_so(web_port), at_most(fit, 0.799)),
+        needs=(is_so(web_port), at_most(valid_answers, 0.799)),
     ),
     Hypothesis(
         "neighbours that answer a search", answers_by_port, CERTAIN,
@@ -176,13 +176,13 @@ _ANSWERS = (
     ),
     Hypothesis(
         "answers of devices to a question each", answers_by_port, -1.0,  # many at once, as fast as they can
-        needs=(is_not(to_reserved_port), at_least(own_questions, 0.5)),
+        needs=(is_not(to_reserved_port), at_least(distinct_request_ids, 0.5)),
         evidence=(
-            Says(own_questions, 0.6, 0.0, 0.95, 6.0),
+            Says(distinct_request_ids, 0.6, 0.0, 0.95, 6.0),
             Says(unevenness, 0.5, 3.0, 2.0, -3.0),
             Says(ports, 20, 1.0, 200, -3.0),
         ),
-        settles=(_ENOUGH, at_least(fit, 0.5)),
+        settles=(_ENOUGH, at_least(valid_answers, 0.5)),
     ),
     Hypothesis(
         "amplification from any port, proven by contents", answers_by_content, 2.4,
@@ -209,7 +209,7 @@ _ANSWERS = (
         kind="{service}_amplification",
         title="{service_title} amplification through this host",
         # scanners ask once, clients now and then
-        needs=(_ENOUGH, at_least(per_source, 10), at_least(fit, 0.5)),
+        needs=(_ENOUGH, at_least(per_source, 10), at_least(valid_answers, 0.5)),
         lead="{amount:{service_title} requests} in the name of {senders}, {per_source:count}/s each: "
         "this host is being used as a reflector",
         details=(answered,),
@@ -221,26 +221,27 @@ _ANSWERS = (
 _FLOOD = (
     if_so(random_ports, 2.0, "destination ports are random ({ports:count} seen)"),
     above(same_length, 0.9, 1.0),
-    if_so(hopping, 1.75, "the ports change with nearly every packet"),
+    if_so(changing_ports, 1.75, "the ports change with nearly every packet"),
     above(common_source_port, 0.95, 1.5, "all sources use one source port; those of clients differ"),
     above(common_beginning, 0.95, 1.0),
     if_so(empty, 1.5, "they carry no payload"),
-    if_so(meaningless, 2.5, "the payload is all zeros"),
+    if_so(all_zeros, 2.5, "the payload is all zeros"),
     if_so(identical, 2.0, "all payloads are identical"),
     if_so(random_payload, 1.0, "the payload is random"),
     if_so(random_once, 0.75, "{senders} send it once per port; no protocol starts like that"),
     if_so(quic_packets, -2.0),
     Says(replayed, 0.5, 0.0, 0.7, 4.0, "{replayed:percent} repeat random bytes of their flow"),
-    Says(openings_alone, 0.5, 0.0, 0.9, 3.0, "no connection goes on after its first packet"),
+    Says(only_quic_openings, 0.5, 0.0, 0.9, 3.0, "no connection goes on after its first packet"),
     above(spoofed, 0.7, 2.0),
     above(share, 0.6, 1.0),
     above(per_source, 1_000, 1.5, "mean {per_source:count} packets/s per source"),
-    above(asked_each, 20, 2.0, "each source asks {per_source:count} times per second"),
-    above(asking_on, 0, 1.0,
-          "each source asks up to {asking_on:.1f} times per second without waiting for the answer"),
-    if_so(unreadable, 3.0, "they go to a collector's port, and no collector can read them"),
+    above(requests_per_source, 20, 2.0, "each source asks {per_source:count} times per second"),
+    above(repeated_requests_per_source, 0, 1.0,
+          "each source asks up to {repeated_requests_per_source:.1f} times per second without waiting for "
+          "the answer"),
+    if_so(not_reports, 3.0, "they go to a collector's port, and no collector can read them"),
     if_so(stream_rate, -3.0),
-    if_so(insisting, 1.5),
+    if_so(changing_ports_fast, 1.5),
     Says(above_normal, 0.0, 0.0, 10.0, 20.0),
 )  # fmt: skip
 _UDP_LEAD = "{amount:UDP packets} {where} from {senders}, mean length {mean_length:.0f} bytes"
@@ -251,7 +252,7 @@ _DATAGRAMS = (
         kind="udp_flood",
         needs=(_ENOUGH,),
         lead=_UDP_LEAD,
-        evidence=(*_FLOOD, above(tails_a_head, 2.9, -2.0)),  # from 3 on it is the next one
+        evidence=(*_FLOOD, above(later_fragments_per_packet, 2.9, -2.0)),  # from 3 on it is the next one
         details=(asked, quic_headers, one_length, beginning, normal_rate),
         match=match_datagrams,
         rows=without_conversations,
@@ -261,7 +262,7 @@ _DATAGRAMS = (
     Hypothesis(
         "UDP fragment flood", datagrams, -1.0,
         kind="fragment_flood",
-        needs=(_ENOUGH, at_least(tails_a_head, 3)),
+        needs=(_ENOUGH, at_least(later_fragments_per_packet, 3)),
         lead="{odd}",
         evidence=_FLOOD,
         details=(udp_size, asked, one_length, beginning, normal_rate),
@@ -283,7 +284,7 @@ _DATAGRAMS = (
         "requests as clients send them", datagrams, 4.0,
         needs=(_ENOUGH, at_least(questions, 0.5), is_so(at_clients_pace)),
         evidence=(
-            Says(openings_alone, 0.5, 0.0, 0.9, -6.0),
+            Says(only_quic_openings, 0.5, 0.0, 0.9, -6.0),
             if_so(identical, 1.5),  # whoever asks a service that has one question asks the same
         ),
     ),
@@ -291,7 +292,7 @@ _DATAGRAMS = (
         "calls, games, tunnels, downloads", datagrams, 4.0,
         needs=(_ENOUGH, is_so(like_conversations)),
         evidence=(
-            if_so(unreadable, -5.0),
+            if_so(not_reports, -5.0),
             Says(replayed, 0.5, 0.0, 0.7, -6.0),
             above(spoofed, 0.7, -3.0),  # what answers a forged address reaches somebody else
         ),
@@ -302,14 +303,14 @@ _DATAGRAMS = (
         "logs, metrics and flow records", datagrams, 4.0,
         needs=(_ENOUGH, is_so(to_collector)),
         evidence=(
-            if_so(hopping, -2.0),  # programs that report keep their socket
+            if_so(changing_ports, -2.0),  # programs that report keep their socket
             above(spoofed, 0.7, -3.0),  # and their address
         ),
     ),
     Hypothesis("a video stream (MPEG-TS)", datagrams, 4.0, needs=(_ENOUGH, is_so(video))),
     Hypothesis(
         "a stream of known peers, however fast", datagrams, -3.0,
-        needs=(_ENOUGH, at_least(acquainted, 0.95), is_so(numbered)),
+        needs=(_ENOUGH, at_least(known_peers, 0.95), is_so(numbered)),
         settles=(),
     ),
     Hypothesis(

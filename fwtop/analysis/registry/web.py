@@ -2,8 +2,8 @@
 
 from fwtop.analysis.engine.hypothesis import CERTAIN, Hypothesis, Says, above, at_least, at_most, if_so, is_so
 from fwtop.analysis.groups.askers import (
+    agents_named_once,
     changing_agents,
-    drawn_agents,
     even_pages,
     even_sources,
     forwarded,
@@ -18,10 +18,10 @@ from fwtop.analysis.groups.hellos import (
     hellos_above_normal,
     hellos_described,
     no_handshake,
-    one_print,
     only_hellos,
     renegotiating,
     repeated_handshakes,
+    same_ja4,
     stalled_hellos,
     tiny_records,
     with_their_sessions,
@@ -29,10 +29,10 @@ from fwtop.analysis.groups.hellos import (
 from fwtop.analysis.groups.measures import (
     pace,
     per_source,
-    prominence,
     rate,
     samples,
     sources,
+    threshold_ratio,
     to_port,
 )
 from fwtop.analysis.groups.records import (
@@ -48,12 +48,12 @@ from fwtop.analysis.groups.requests import (
     closed_again,
     closings,
     different_paths,
-    drawn_paths,
     each_connection,
     http_requests,
     of_fast_sources,
     of_strangers,
     pages,
+    random_paths,
     requests_above_normal,
     requests_described,
     same_request,
@@ -63,7 +63,7 @@ from fwtop.analysis.groups.requests import (
     with_their_connections,
 )
 
-_ENOUGH = at_least(prominence, 1)  # as large as the least that counts
+_ENOUGH = at_least(threshold_ratio, 1)  # as large as the least that counts
 _LIMIT = "a limit of requests or connections for each source; a signature of the requests"
 _REQUESTS = "{amount:HTTP requests} ({rate:count}/s) from {senders}"
 _HELLOS = "{amount:TLS client hellos} ({rate:count}/s) from {senders}"
@@ -161,7 +161,7 @@ _HTTP = (
                   "before"),
             if_so(even_sources, 1.0, "all sources send about as much"),
             above(requests_above_normal, 10, 1.0, "{rate:count} requests/s, normally up to {usual:count}"),
-            if_so(drawn_paths, 2.25, "they look random"),
+            if_so(random_paths, 2.25, "they look random"),
             Says(different_paths, 0.7, -2.0, 0.9, 0.0),
             Says(rate, 50, -1.5, 300, 0.0),
             Says(sources, 5, -1.5, 30, 0.0),
@@ -180,7 +180,8 @@ _HTTP = (
         lead=(_REQUESTS, "{changing_agents:percent} of a source's requests name another User-Agent than the "
                          "one before"),
         evidence=(
-            above(drawn_agents, 0.8, 2.0, "{drawn_agents:percent} of the User-Agents are named only once"),
+            above(agents_named_once, 0.8, 2.0,
+                  "{agents_named_once:percent} of the User-Agents are named only once"),
             if_so(even_pages, 2.5, "all pages are asked for about as often: people prefer some"),
             if_so(even_sources, 1.0, "all sources send about as much"),
             Says(requests_above_normal, 1, 0.0, 10, 1.5, "{rate:count} requests/s, normally up to "
@@ -210,7 +211,7 @@ _HTTP = (
             needs=(at_least(part, 0.001), is_so(proxies)),
             evidence=(
                 above(forwarded, 0.5, 10.0),
-                above(drawn_agents, 0.8, -3.0),
+                above(agents_named_once, 0.8, -3.0),
                 if_so(even_pages, -4.0),
                 if_so(even_sources, -1.0),
                 Says(requests_above_normal, 3, 0.0, 30, -3.0),
@@ -303,7 +304,7 @@ _TLS = (
                        "opens"),
         evidence=(
             if_so(even_sources, 1.5, "all sources begin about as many"),
-            above(one_print, 0.95, 1.0),
+            above(same_ja4, 0.95, 1.0),
             Says(hellos_above_normal, 1, 0.0, 5, 2.5, "{rate:count} sessions/s, normally up to "
                                                        "{usual:count}"),
         ),

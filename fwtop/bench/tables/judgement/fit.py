@@ -98,7 +98,7 @@ def _write(
         "[weights]",
         *(f"{name} = {value:.6f}" for name, value in zip(FEATURES, fit(found).tolist(), strict=True)),
         "",
-        "# Of hypotheses: added to what they have to begin with, and factors of what features say",
+        "# Of hypotheses: shifts of their priors, and factors of what features say",
         *weights,
     ]
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
