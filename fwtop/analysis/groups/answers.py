@@ -225,7 +225,7 @@ def on_link(group: Group) -> float:
 
 
 @feature("yes or no")
-def polled(group: Group) -> float:
+def polled_devices(group: Group) -> float:
     """Whether they are small answers of devices that this host polls: slow for eight seconds, or in turn.
 
     Who polls in turn gets as many answers from each device, all on the one port that its program asks from.

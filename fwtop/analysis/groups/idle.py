@@ -74,19 +74,19 @@ def silent_connections(context: AnalysisContext) -> Iterator[Group]:
 
 @feature("connections")
 def silent(group: Group) -> float:
-    """Groups of connections that have sent no data."""
+    """Connections that completed the handshake half a second ago and have sent no data."""
     return float(group.notes["silent"])
 
 
 @feature("connections a second")
 def silent_rate(group: Group) -> float:
-    """Such connections a second; health checks of load balancers are fewer."""
+    """Silent connections a second; health checks of load balancers are fewer."""
     return float(group.notes["silent"]) / group.context.traffic.seconds
 
 
 @feature("connections")
 def silent_each(group: Group) -> float:
-    """Such connections of each source; a client that gave up has one."""
+    """Silent connections of each source; a client that gave up has one."""
     return float(group.notes["silent"]) / max(1, group.packets.sources)
 
 
@@ -143,13 +143,13 @@ def opened(group: Group) -> float:
 
 @feature("connections a second")
 def opened_rate(group: Group) -> float:
-    """Such connections a second."""
+    """Connections a second that sources without data opened."""
     return float(group.notes["opened"]) / max(1.0, group.context.traffic.seconds)
 
 
 @feature("connections")
 def opened_each(group: Group) -> float:
-    """Such connections of each source, with those that the sample misses."""
+    """Connections that each source without data opened, with those that the sample misses."""
     return float(group.notes["opened"]) / max(1.0, group.packets.likely_sources)
 
 
@@ -222,7 +222,7 @@ def slow(group: Group) -> float:
 
 @feature("share")
 def slow_share(group: Group) -> float:
-    """Part of the connections with requests that are slow in this way."""
+    """Part of the connections with requests whose requests come in such small, late pieces."""
     return float(group.notes["slow_share"])
 
 

@@ -10,7 +10,7 @@ _ALL = 0.98  # of the packets have a value: a rule may ask for it
 
 @feature("times the least that counts")
 def threshold_ratio(group: Group) -> float:
-    """Size against the least that is called an attack: samples, share, and the busiest second's rate.
+    """The smallest of samples, share and peak rate, each divided by the least that is called an attack.
 
     The rate is compared with the configured floor and with the baseline of its traffic class.
     """
@@ -114,7 +114,7 @@ def flow_singles(group: Group) -> float:
 
 
 @feature("yes or no")
-def live(group: Group) -> float:
+def observed_live(group: Group) -> float:
     """Whether the window was observed live, so that rates mean something; a capture may be cut or thinned."""
     return group.context.traffic.live
 

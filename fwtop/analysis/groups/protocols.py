@@ -200,7 +200,7 @@ def inner_repeats(group: Group) -> float:
 
 
 @feature("SPIs")
-def associations_a_source(group: Group) -> float:
+def associations_per_source(group: Group) -> float:
     """ESP security parameter indexes of each source; a peer uses one each way, two while rekeying."""
     association, _ = _associations(group)
     return len(distinct_values(association)) / group.packets.sources

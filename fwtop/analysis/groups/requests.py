@@ -43,7 +43,7 @@ def http_requests(context: AnalysisContext) -> Iterator[Group]:
     if len(data) < context.config.min_samples:
         return
     rows = data[http.starts_request(packets, data)]
-    every = _group(context, rows, "every")
+    every = _group(context, rows, "all")
     if every[threshold_ratio] < 1:
         return
     features = every.packets
@@ -91,18 +91,18 @@ def _group(
     return made
 
 
-def part_of(name: str) -> Feature:
-    """Make a feature that tells a part of the requests, and how much of them it is."""
+def part_of(name: str, meaning: str = "") -> Feature:
+    """Make a feature of the groups of one part of the requests: the share of all requests that they are."""
 
     def measure(group: Group) -> float:
         return float(group.notes["part_share"]) if group.notes["part"] == name else 0.0
 
     measure.__name__ = "requests_" + name.replace(" ", "_")
-    measure.__doc__ = f"Part of the requests that are {name}; 0 for other groups."
+    measure.__doc__ = meaning or f"Part of the requests that are {name}; 0 for other groups."
     return feature("share")(measure)
 
 
-whole = part_of("every")
+whole = part_of("all", "1 for the group of all requests, 0 for groups of those that stand out.")
 unconnected = part_of("without any connection")
 of_strangers = part_of("of sources without a connection")
 cache_busting = part_of("with unique query strings")
@@ -112,7 +112,7 @@ closed_again = part_of("for WebSockets that are closed again")
 
 
 @feature("yes or no")
-def pages(group: Group) -> float:
+def page_load(group: Group) -> float:
     """Whether it is the burst of a browser that loads a page: each resource once."""
     return _pages(group.context, group.packets.rows)
 

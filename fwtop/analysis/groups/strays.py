@@ -194,38 +194,38 @@ def one_way_data_connections(context: AnalysisContext) -> Iterator[Group]:
 
 @feature("connections")
 def one_way_connections(group: Group) -> float:
-    """Connections with ten or more such packets."""
+    """Connections on which a client sends ten or more small packets and acknowledges no answer."""
     return float(group.notes["one_way_connections"])
 
 
 @feature("connections")
 def one_way_per_source(group: Group) -> float:
-    """Such connections of each source; who ships logs or measurements has one."""
+    """One-way connections of each source; a client that ships logs or measurements has one."""
     return group[one_way_connections] / max(1, group.packets.sources)
 
 
 @feature("packets a second")
 def one_way_rate(group: Group) -> float:
-    """Packets with data a second on each such connection."""
+    """Data packets a second on each one-way connection."""
     return _data(group).pps / max(1.0, group[one_way_connections])
 
 
 @feature("share")
 def one_way_same_size(group: Group) -> float:
-    """Part of their packets with data that has one length."""
+    """Part of the data packets on one-way connections that have the most common length."""
     return _data(group).top("payload_length").share
 
 
 @feature("yes or no")
 def one_way_random(group: Group) -> float:
-    """Whether their data is random; of logs, measurements and market data much repeats."""
+    """Whether the data on one-way connections is random; much of logs and measurements repeats."""
     data = _data(group)
     return data.payload_entropy > _RANDOM and data.payload_variety > 0.9
 
 
 @feature("share")
 def one_way_framing(group: Group) -> float:
-    """Part of their data that begins with the most common byte, as messages of one protocol do.
+    """Part of the one-way data that begins with the most common byte, as messages of one protocol do.
 
     0 where all of it is the same; what repeats a byte or a word is no message.
     """
@@ -236,7 +236,7 @@ def one_way_framing(group: Group) -> float:
 
 @feature("share")
 def one_way_filler(group: Group) -> float:
-    """Part of their data that repeats a byte or a word, or is too short for that and always the same."""
+    """Part of the one-way data that repeats a byte or a word, or is always the same few bytes."""
     data = _data(group)
     matrix, held = data.head
     if not len(held):

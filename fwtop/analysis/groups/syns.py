@@ -86,7 +86,7 @@ def without_options(group: Group) -> float:
 
 
 @feature("yes or no")
-def crowd(group: Group) -> float:
+def visitor_crowd(group: Group) -> float:
     """Whether most SYNs at this time become connections; in a thin sample, whether more packets follow."""
     return _crowd(group.context, group.packets)
 
@@ -107,7 +107,7 @@ def slow_rate(group: Group) -> float:
 
 
 @feature("packets a second")
-def rate_a_target(group: Group) -> float:
+def rate_per_target(group: Group) -> float:
     """Rate for each address of this host that is tried."""
     return group.packets.pps / max(1, group.packets.destinations.distinct)
 

@@ -19,7 +19,7 @@ from fwtop.analysis.groups.measures import (
     threshold_ratio,
 )
 from fwtop.analysis.groups.protocols import (
-    associations_a_source,
+    associations_per_source,
     different_spis,
     discovery,
     echo_replies,
@@ -82,7 +82,7 @@ PROTOCOLS = (
     Hypothesis(
         "IPsec between peers", esp_packets, CERTAIN,  # sequence numbers rise (RFC 4303 2.2)
         needs=(
-            at_most(associations_a_source, 4), is_so(increasing_sequence), at_most(unhandled_protocol, 0.5),
+            at_most(associations_per_source, 4), is_so(increasing_sequence), at_most(unhandled_protocol, 0.5),
         ),
     ),
     Hypothesis(

@@ -1,7 +1,7 @@
 """What nothing else explains: a surge is an attack if it is far above normal, or nearly all rejected."""
 
 from fwtop.analysis.engine.hypothesis import CERTAIN, Hypothesis, at_least, at_most, is_not, is_so
-from fwtop.analysis.groups.measures import live, samples, share, spoofed
+from fwtop.analysis.groups.measures import observed_live, samples, share, spoofed
 from fwtop.analysis.groups.rest import (
     above_all_normal,
     match_shared,
@@ -27,10 +27,12 @@ REST_ENTRIES = (
             stopped_by="a signature of what the packets share; a limit for each source",
         )
         for name, needs in (
-            ("surge far above normal", (is_so(live), at_least(share, 0.5), at_least(above_all_normal, 1))),
-            ("surge that this host rejects", (is_so(live), at_least(share, 0.5), at_least(rejected, 0.8))),
+            ("surge far above normal",
+             (is_so(observed_live), at_least(share, 0.5), at_least(above_all_normal, 1))),
+            ("surge that this host rejects",
+             (is_so(observed_live), at_least(share, 0.5), at_least(rejected, 0.8))),
             ("capture of hardly anything but forged packets",
-             (is_not(live), at_least(share, 0.8), at_least(spoofed, 0.8))),
+             (is_not(observed_live), at_least(share, 0.8), at_least(spoofed, 0.8))),
         )
     ),
     Hypothesis("scanners that look for hosts in a network", unexplained, CERTAIN, needs=(is_so(scattered),)),

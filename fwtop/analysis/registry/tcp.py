@@ -13,7 +13,7 @@ from fwtop.analysis.engine.hypothesis import (
 )
 from fwtop.analysis.groups.measures import (
     flow_singles,
-    live,
+    observed_live,
     peak,
     rate,
     same_port,
@@ -56,15 +56,15 @@ from fwtop.analysis.groups.syns import (
     carried_data,
     constant_fields,
     constants,
-    crowd,
     invalid_flags,
     match_flags,
     match_syn,
-    rate_a_target,
+    rate_per_target,
     resets_included,
     slow_rate,
     target_port,
     unanswered_syns,
+    visitor_crowd,
     with_resets,
     without_options,
 )
@@ -138,7 +138,7 @@ _HANDSHAKES = (
     ),
     Hypothesis(
         "visitors whose connections are completed", unanswered_syns, 7.5,  # a flash crowd
-        needs=(is_so(crowd), is_not(without_options)),
+        needs=(is_so(visitor_crowd), is_not(without_options)),
     ),
     Hypothesis(
         "attempts of a few hosts at many closed ports", unanswered_syns, CERTAIN,
@@ -146,16 +146,19 @@ _HANDSHAKES = (
     ),
     Hypothesis(
         "background scans, some a minute and address", unanswered_syns, CERTAIN,  # Wustrow et al. 2010
-        needs=(is_not(live), at_most(same_port, 0.5), at_most(spoofed, 0.9), at_most(rate_a_target, 1)),
+        needs=(
+            is_not(observed_live), at_most(same_port, 0.5), at_most(spoofed, 0.9),
+            at_most(rate_per_target, 1),
+        ),
     ),
     Hypothesis(
         "background scans of one address", unanswered_syns, CERTAIN,
-        needs=(is_not(live), at_most(same_port, 0.5), at_most(spoofed, 0.9), at_most(rate, 20)),
+        needs=(is_not(observed_live), at_most(same_port, 0.5), at_most(spoofed, 0.9), at_most(rate, 20)),
     ),
     Hypothesis(
         "background scans beside other traffic", unanswered_syns, CERTAIN,
         needs=(
-            is_not(live), at_most(same_port, 0.5), at_most(spoofed, 0.9), at_most(share, 0.5),
+            is_not(observed_live), at_most(same_port, 0.5), at_most(spoofed, 0.9), at_most(share, 0.5),
             at_most(rate, 100),
         ),
     ),

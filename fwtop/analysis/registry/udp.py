@@ -29,7 +29,7 @@ from fwtop.analysis.groups.answers import (
     one_to_one,
     only_the_port,
     payload_variety,
-    polled,
+    polled_devices,
     reflected_requests,
     requests_instead,
     resolver_like,
@@ -106,7 +106,7 @@ _RESOLVED = (is_so(dns_answers), _ENOUGH, at_least(valid_answers, 0.5))
 _ORDINARY_ANSWERS: tuple[tuple[str, tuple[Needs, ...], tuple[Needs, ...]], ...] = (
     ("requests, or peers that use one port", (is_so(requests_instead),), _RESOLVED),
     ("BitTorrent peers, who ask and answer", (at_least(torrent_questions, 0.05),), _RESOLVED),
-    ("answers of polled devices", (is_so(polled),), (_ENOUGH, at_least(valid_answers, 0.5))),
+    ("answers of polled devices", (is_so(polled_devices),), (_ENOUGH, at_least(valid_answers, 0.5))),
     (
         "answers of the few servers that a host uses",
         (at_most(sources, 3), is_not(more_than_requested)),
@@ -194,7 +194,7 @@ _ANSWERS = (
         stopped_by=_REFLECTED,
     ),
     Hypothesis("conversations of few peers", answers_by_content, CERTAIN, needs=(is_so(one_to_one),)),
-    Hypothesis("answers of polled devices", answers_by_content, CERTAIN, needs=(is_so(polled),)),
+    Hypothesis("answers of polled devices", answers_by_content, CERTAIN, needs=(is_so(polled_devices),)),
     Hypothesis(
         "BitTorrent peers, who ask and answer", answers_by_content, CERTAIN,
         needs=(at_least(torrent_questions, 0.05),),

@@ -52,7 +52,7 @@ from fwtop.analysis.groups.requests import (
     http_requests,
     of_fast_sources,
     of_strangers,
-    pages,
+    page_load,
     random_paths,
     requests_above_normal,
     requests_described,
@@ -235,7 +235,7 @@ _HTTP = (
     ),
     Hypothesis(
         "browsers that load a page", http_requests, CERTAIN,
-        needs=(at_least(of_fast_sources, 0.001), is_so(pages)),
+        needs=(at_least(of_fast_sources, 0.001), is_so(page_load)),
     ),
     Hypothesis(
         "HTTP/2 request flood", http2_requests, 1.8,
