@@ -130,7 +130,7 @@ HYPOTHESES = (
         ),
     ),
     Hypothesis(
-        WAITING, "streams that clients send", 0.0,  # WebSocket, MQTT: no answer to each message
+        WAITING, "one-way streams of clients", 0.0,  # WebSocket, MQTT: no answer to each message
         (
             Says("per_source", 1.5, 2.0, 3.5, -2.0),
             Says("unanswered", 0.3, 2.5, 0.9, -4.0),

@@ -40,7 +40,7 @@ CONNECTION_ENTRIES = (
         stopped_by="a limit of connections for each source",
     ),
     Hypothesis(
-        "TCP connection flood, of sources that never speak", sources_without_data, 0.0,
+        "TCP connection flood by sources that send no data", sources_without_data, 0.0,
         kind="syn_flood",
         title="TCP connection flood",
         needs=(
@@ -59,7 +59,7 @@ CONNECTION_ENTRIES = (
         stopped_by="a limit of connections for each source",
     ),
     Hypothesis(
-        "connections that forged sources only pretend to have", sources_without_data, 0.0,
+        "fake TCP sessions of forged sources", sources_without_data, 0.0,
         kind="syn_flood",
         title="Flood of fake TCP sessions",
         needs=(

@@ -85,7 +85,7 @@ DNS_ENTRIES = (
         stopped_by="a limit of queries for each source",
     ),
     Hypothesis(
-        "sources that all ask alike", dns_queries, 0.25,
+        "sources that query equally often", dns_queries, 0.25,
         kind="dns_query_flood",
         title="DNS query flood",
         needs=(is_so(whole_window), *_FIRST, at_least(even_queries_per_source, 3)),

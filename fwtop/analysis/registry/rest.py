@@ -31,10 +31,10 @@ REST_ENTRIES = (
              (is_so(observed_live), at_least(share, 0.5), at_least(above_all_normal, 1))),
             ("surge that this host rejects",
              (is_so(observed_live), at_least(share, 0.5), at_least(rejected, 0.8))),
-            ("capture of hardly anything but forged packets",
+            ("capture of almost only forged packets",
              (is_not(observed_live), at_least(share, 0.8), at_least(spoofed, 0.8))),
         )
     ),
-    Hypothesis("scanners that look for hosts in a network", unexplained, CERTAIN, needs=(is_so(scattered),)),
-    Hypothesis("a little of everything", unexplained, 2.0, needs=(at_most(share, 0.499),)),
+    Hypothesis("scans of a network for hosts", unexplained, CERTAIN, needs=(is_so(scattered),)),
+    Hypothesis("mixed remainder", unexplained, 2.0, needs=(at_most(share, 0.499),)),
 )  # fmt: skip

@@ -67,7 +67,7 @@ STEADY_ENTRIES = (
         stopped_by=_LIMIT,
     ),
     Hypothesis(
-        "connections that are opened without pauses", connections_without_pauses, -2.0,
+        "connections opened without pauses", connections_without_pauses, -2.0,
         kind="syn_flood",
         title="TCP connection flood",
         needs=_ENOUGH,

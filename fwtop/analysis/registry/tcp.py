@@ -269,7 +269,7 @@ _STRAYS = (
         stopped_by="blocking the sources, or a signature of the data",
     ),
     Hypothesis(
-        "streams that clients send", one_way_data_connections, 0.0,  # logs, measurements, market data
+        "one-way streams of clients", one_way_data_connections, 0.0,  # logs, measurements, market data
         evidence=(
             if_so(one_way_random, -2.5),
             Says(one_way_per_source, 1, 2.0, 4, -1.0),

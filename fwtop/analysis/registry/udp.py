@@ -175,7 +175,7 @@ _ANSWERS = (
         for name, needs, settles in _ORDINARY_ANSWERS
     ),
     Hypothesis(
-        "answers of devices to a question each", answers_by_port, -1.0,  # many at once, as fast as they can
+        "answers of devices, one to each request", answers_by_port, -1.0,  # many at once, as fast as they can
         needs=(is_not(to_reserved_port), at_least(distinct_request_ids, 0.5)),
         evidence=(
             Says(distinct_request_ids, 0.6, 0.0, 0.95, 6.0),

@@ -119,7 +119,7 @@ _HTTP = (
         stopped_by=_LIMIT,
     ),
     Hypothesis(
-        "requests that sources repeat", http_requests, 2.2,
+        "repeated requests", http_requests, 2.2,
         kind="http_flood",
         title="HTTP flood",
         needs=(at_least(again_and_again, 0.5), at_least(samples, 30)),
@@ -131,7 +131,7 @@ _HTTP = (
         stopped_by=_LIMIT,
     ),
     Hypothesis(
-        "WebSockets that are closed and asked for again", http_requests, 0.0,
+        "WebSockets closed and reopened", http_requests, 0.0,
         kind="http_flood",
         title="HTTP flood",
         needs=(at_least(closed_again, 0.3), at_least(samples, 30)),
@@ -150,7 +150,7 @@ _HTTP = (
         stopped_by=_LIMIT,
     ),
     Hypothesis(
-        "requests for pages that nobody shares", http_requests, -3.25,
+        "requests for pages asked for once", http_requests, -3.25,
         kind="http_flood",
         title="HTTP flood",
         needs=(is_so(whole), at_least(different_paths, 0.7)),
@@ -173,7 +173,7 @@ _HTTP = (
         stopped_by=_LIMIT,
     ),
     Hypothesis(
-        "requests in the names of ever other browsers", http_requests, -2.5,
+        "requests with changing User-Agents", http_requests, -2.5,
         kind="http_flood",
         title="HTTP flood",
         needs=(is_so(whole), at_least(changing_agents, 0.6)),
@@ -296,7 +296,7 @@ _TLS = (
         stopped_by=_LIMIT,
     ),
     Hypothesis(
-        "TLS sessions that are begun again and again", client_hellos, -1.2,
+        "repeated TLS sessions", client_hellos, -1.2,
         kind="tls_flood",
         title="TLS handshake flood",
         needs=(_ENOUGH, at_least(busy_hellos, 0.3)),

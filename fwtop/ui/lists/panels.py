@@ -190,7 +190,8 @@ def _stops(item: Proposal, context: CellContext) -> Line:
     """Write what a proposal stops, with "+" what it adds to other rules that are active."""
     if item.rule is not None and item.rule.drops_nothing:
         return [("–", DIM)]
-    if item.already_share and not covering_rule(item.rule, context.mitigations):
+    covered = item.rule is not None and covering_rule(item.rule, context.mitigations)
+    if item.already_share and not covered:
         return [(f"+{percent(item.attack_share - item.already_share)}", STRONG)]
     return [(percent(item.attack_share), STRONG)]
 
