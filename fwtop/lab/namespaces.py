@@ -13,6 +13,7 @@ import re
 import signal
 import subprocess
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from fwtop.kernel.namespaces import NETNS
@@ -65,15 +66,27 @@ def set_resolver(victim: str, address: str) -> None:
     (directory / "resolv.conf").write_text(f"nameserver {address}\n", encoding="ascii")
 
 
+@contextlib.contextmanager
+def _deciding() -> Iterator[None]:
+    """Hold the directory: to look whether a lock is free is to take it, which must meet none being taken."""
+    LOCKS.mkdir(mode=0o700, exist_ok=True)
+    directory = os.open(LOCKS, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(directory, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(directory)
+
+
 def hold_lock(pid: int) -> int:
     """Take this process's lock and return its descriptor; the lab counts as alive while it is open."""
-    LOCKS.mkdir(mode=0o700, exist_ok=True)
-    lock = os.open(LOCKS / str(pid), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(lock)
-        raise FwtopError("this process has a lab already; end it before starting another") from None
+    with _deciding():
+        lock = os.open(LOCKS / str(pid), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(lock)
+            raise FwtopError("this process has a lab already; end it before starting another") from None
     return lock
 
 
@@ -83,8 +96,8 @@ def release_lock(pid: int, lock: int) -> None:
     os.close(lock)
 
 
-def is_alive(pid: int) -> bool:
-    """Whether a lab's process still holds its lock."""
+def _is_alive(pid: int) -> bool:
+    """Whether a lab's process still holds its lock; the caller is deciding (see `_deciding`)."""
     try:
         lock = os.open(LOCKS / str(pid), os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -101,11 +114,12 @@ def is_alive(pid: int) -> bool:
 def remove_stale() -> list[str]:
     """Remove the namespaces of labs whose process is gone; return their names."""
     found = [entry.name for entry in NETNS.iterdir()] if NETNS.is_dir() else []
-    stale = [entry for entry in found if (match := _NAME.fullmatch(entry)) and not is_alive(int(match[1]))]
+    with _deciding():
+        stale = [name for name in found if (match := _NAME.fullmatch(name)) and not _is_alive(int(match[1]))]
     remove(stale)
-    if LOCKS.is_dir():
+    with _deciding():
         for lock in LOCKS.iterdir():
-            if lock.name.isdigit() and not is_alive(int(lock.name)):
+            if lock.name.isdigit() and not _is_alive(int(lock.name)):
                 lock.unlink(missing_ok=True)
     return stale
 

@@ -7,6 +7,8 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -155,3 +157,29 @@ def test_the_sender_refuses_foreign_namespaces(name: str, link: str, reason: str
         assert reason in str(run_sender(netns)["error"])
     finally:
         subprocess.run(["ip", "netns", "delete", netns], check=True, timeout=60)
+
+
+def test_a_lab_that_starts_is_never_taken_for_a_stale_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(namespaces, "LOCKS", tmp_path)
+    monkeypatch.setattr(namespaces, "NETNS", tmp_path / "none")
+    ended = threading.Event()
+
+    def look() -> None:
+        while not ended.is_set():
+            namespaces.remove_stale()
+
+    others = [threading.Thread(target=look) for _ in range(2)]
+    for other in others:
+        other.start()
+    try:
+        for _ in range(500):
+            lock = namespaces.hold_lock(os.getpid())
+            time.sleep(0)  # let the others look
+            assert (tmp_path / str(os.getpid())).stat().st_ino == os.fstat(lock).st_ino
+            namespaces.release_lock(os.getpid(), lock)
+    finally:
+        ended.set()
+        for other in others:
+            other.join()
