@@ -21,6 +21,12 @@ if TYPE_CHECKING:
     from tests.kernel.whole import Tmux
 
 _serial = count()
+_LOCKING = {
+    f"{family}tables{variant}{verb}"
+    for family in ("ip", "ip6")
+    for variant in ("", "-legacy", "-nft")
+    for verb in ("", "-restore")
+}
 
 
 def ip(*words: str) -> str:
@@ -40,7 +46,9 @@ class Host:
     ipv6: str
 
     def run(self, *argv: str, timeout: float = 60, check: bool = True) -> subprocess.CompletedProcess[str]:
-        """Run a program inside the namespace."""
+        """Run a program inside the namespace; iptables waits for the lock that the whole machine shares."""
+        if argv[0] in _LOCKING:
+            argv = (argv[0], "-w", *argv[1:])
         done = subprocess.run(
             ["ip", "netns", "exec", self.netns, *argv],
             capture_output=True,
