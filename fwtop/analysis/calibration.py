@@ -67,14 +67,16 @@ def _weights(path: Path) -> Weights:
 FITTED = _weights(WEIGHTS_FILE)  # read with the module: inside the sandbox no file can be opened
 
 
-def calibrated(context: AnalysisContext, findings: Sequence[Finding]) -> list[Finding]:
+def calibrated(
+    context: AnalysisContext, findings: Sequence[Finding], weights: Weights = FITTED
+) -> list[Finding]:
     """Return the findings with the posterior as confidence.
 
     Findings without packets of their own, such as a full connection table, keep what their hypothesis states:
     the corpus holds none. So do surges that nothing explains: the corpus knows what its surges are.
     """
     return [
-        replace(one, confidence=round(FITTED.posterior(features_of(context, one)), 3))
+        replace(one, confidence=round(weights.posterior(features_of(context, one)), 3))
         if is_calibrated(one)
         else one
         for one in findings

@@ -37,7 +37,7 @@ def test_the_posterior_is_a_logistic_function_within_what_the_corpus_can_tell() 
 
 
 def test_findings_get_the_posterior_and_those_without_packets_keep_their_own() -> None:
-    outcome = judged(draw("lab: syn_flood", 0), calibrate=False)
+    outcome = judged(draw("lab: syn_flood", 0), confidence=None)
     finding = outcome.named[0].finding
     state = replace(finding, rows=np.zeros(0, np.intp), state=True)
     one, other = calibrated(outcome.context, [finding, state])

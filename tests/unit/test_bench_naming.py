@@ -5,8 +5,11 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
+from fwtop.analysis.calibration import FITTED
 from fwtop.analysis.context import Finding
+from fwtop.analysis.registry import DECLARED
 from fwtop.bench.accuracy.diagrams import draw
+from fwtop.bench.accuracy.held_out import FoldWeights
 from fwtop.bench.accuracy.naming import (
     NOTHING,
     ORDINARY,
@@ -117,10 +120,15 @@ def test_the_table_lists_kinds_totals_and_surprises(monkeypatch) -> None:
     )
     begun = [Onset("syn_flood", 10, 0.1), Onset("gre_flood", 10, 2.5), Onset("gre_flood", 2, PATIENCE)]
     monkeypatch.setattr("fwtop.bench.tables.judgement.naming.onsets", lambda *_: iter(begun))
+    bare = FoldWeights(DECLARED, FITTED)
+    monkeypatch.setattr(
+        "fwtop.bench.tables.judgement.naming.fold_weights", lambda *_: {"lab: syn_flood": bare}
+    )
     document = judge_corpus(Options(rounds=2, corpus=True, seed=2001))
-    assert document.notes[0].endswith("seed 2001")
+    assert "seed 2001; each window judged by weights that were fitted without" in document.notes[0]
     names = [result.name for result in document.results]
     assert {"macro F1", "expected calibration error", "syn_flood: recall"} <= set(names)
+    assert "weights in use: macro F1" in names
     assert {"spoofing: asserted wrongly", "spoofing: expected calibration error"} <= set(names)
     assert any(line.startswith("syn_flood") and line.split()[1] == "2" for line in document.lines)
     assert document.picture.startswith("<svg")

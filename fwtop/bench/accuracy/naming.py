@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from fwtop.analysis.advisor import make_context
-from fwtop.analysis.calibration import calibrated
+from fwtop.analysis.calibration import FITTED, Weights, calibrated
 from fwtop.analysis.classify import find_attacks
 from fwtop.analysis.config import AdviseConfig
 from fwtop.analysis.context import AnalysisContext, Finding
@@ -70,16 +70,16 @@ class Outcome:
 def judged(
     case: LabelledWindow,
     *,
-    calibrate: bool = True,
+    confidence: Weights | None = FITTED,
     hypotheses: Sequence[Hypothesis] = HYPOTHESES,
     explains: bool = False,
 ) -> Outcome:
-    """Judge a case and compare with its truth; without `calibrate`, confidence is what the engine states."""
+    """Judge a case and compare with its truth; without weights, confidence is what the engine states."""
     context = make_context(case.window, AdviseConfig(), case.baseline)
     context.explains = explains
     findings = find_attacks(context, hypotheses)
-    if calibrate:
-        findings = calibrated(context, findings)
+    if confidence is not None:
+        findings = calibrated(context, findings, confidence)
     labels = context.traffic.packets.ifindex
     named, taken = [], set()
     for finding in findings:

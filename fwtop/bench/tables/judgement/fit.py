@@ -20,8 +20,8 @@ from fwtop.bench.frame import Document, Options, Result, progress
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
 
-_OTHER = SEED + 1  # hypotheses were mended on the windows of SEED, and look better there than they are
-_EACH = 8  # windows of a family: few findings are wrong, so it takes many
+LEARNED = SEED + 1  # hypotheses were mended on the windows of SEED, and look better there than they are
+LEARNED_EACH = 8  # windows of a family: few findings are wrong, so it takes many
 
 
 def run(options: Options) -> Document:
@@ -29,13 +29,13 @@ def run(options: Options) -> Document:
     path = Path(options.captures[0]) if options.captures else WEIGHTS_FILE
     if not os.access(path if path.exists() else path.parent, os.W_OK):
         raise FwtopError(f"{safe_text(path)} can't be written; nothing was fitted")
-    each = options.choose(_EACH, 1)
+    each = options.choose(LEARNED_EACH, 1)
     groups: list[weighing.Case] = []
     windows = 0
-    for case in cases(each, _OTHER):
+    for case in cases(each, LEARNED):
         progress(f"hypotheses: {case.name}")
         windows += 1
-        groups += weighing.cases_of(judged(case, calibrate=False, hypotheses=DECLARED, explains=True))
+        groups += weighing.cases_of(judged(case, confidence=None, hypotheses=DECLARED, explains=True))
     weights = weighing.tables(groups)
     declared, held_out = weighing.held_out(groups)
     found = _findings(each, FittedWeights.parsed("\n".join(weights)).applied(DECLARED))
@@ -61,9 +61,9 @@ def run(options: Options) -> Document:
 def _findings(each: int, hypotheses: Sequence[Hypothesis]) -> list[Judged]:
     """Judge the corpus again, by the fitted weights."""
     found: list[Judged] = []
-    for case in cases(each, _OTHER):
+    for case in cases(each, LEARNED):
         progress(f"confidence: {case.name}")
-        outcome = judged(case, calibrate=False, hypotheses=hypotheses)
+        outcome = judged(case, confidence=None, hypotheses=hypotheses)
         found += [
             Judged(case.family, features_of(outcome.context, one.finding), one.finding.confidence, one.right)
             for one in outcome.named
@@ -85,7 +85,7 @@ def _write(
         "# Weights of hypotheses and of confidence. Written by `fwtop bench fit`; don't edit.",
         "[corpus]",
         f'version = "{version()}"',
-        f"seed = {_OTHER}",
+        f"seed = {LEARNED}",
         f"windows = {windows}",
         f"groups = {groups}",
         f"findings = {len(found)}",

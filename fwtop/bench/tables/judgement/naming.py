@@ -1,11 +1,17 @@
-"""How well attacks are named on the corpus, by kind, and what the stated confidence is worth."""
+"""How well attacks are named on the corpus, by kind, and what the stated confidence is worth.
+
+Each family is judged by weights that were fitted without it, and by those in use; in a quick run only by
+the latter.
+"""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
+from dataclasses import replace
 
 from fwtop.bench.accuracy.diagrams import draw
+from fwtop.bench.accuracy.held_out import fold_weights
 from fwtop.bench.accuracy.naming import Scores, judged
 from fwtop.bench.accuracy.onsets import PATIENCE, Onset, onsets
 from fwtop.bench.corpus.cases import SEED, cases
@@ -13,6 +19,7 @@ from fwtop.bench.corpus.profiles import methods
 from fwtop.bench.corpus.version import version
 from fwtop.bench.frame import Document, Options, Result, progress
 from fwtop.bench.tables.judgement.corpus import WINDOWS_EACH
+from fwtop.bench.tables.judgement.fit import LEARNED, LEARNED_EACH
 
 _QUICK_STEP = 4  # a quick run lets every fourth attack begin
 _SECONDS_TO_NAME = {10: 0.6, 2: 5.0}  # the most that is right, by times the normal rate
@@ -20,18 +27,26 @@ _SECONDS_TO_NAME = {10: 0.6, 2: 5.0}  # the most that is right, by times the nor
 
 def judge_corpus(options: Options) -> Document:
     """Judge the corpus; `rounds` is the number of windows of each family."""
-    scores = Scores()
     seed = SEED if options.seed is None else options.seed
+    held_out = {} if options.quick else fold_weights(LEARNED_EACH, LEARNED, progress)
+    used, without = Scores(), Scores()
     for case in cases(options.choose(WINDOWS_EACH, 1), seed):
         progress(case.name)
-        scores.add(judged(case))
+        used.add(judged(case))
+        if held_out:
+            fold = held_out[case.family]
+            without.add(judged(case, confidence=fold.confidence, hypotheses=fold.hypotheses))
     progress("attacks that begin")
     begun = list(onsets([*methods()][:: _QUICK_STEP if options.quick else 1], seed, _SECONDS_TO_NAME))
     progress("")
-    notes = (f"corpus version {version()}, seed {seed}", *scores.surprises, *_late(begun))
+    scores = without if held_out else used
+    figures = [*_totals(scores), *(_totals(used, "weights in use: ") if held_out else ())]
+    by = "weights that were fitted without its family" if held_out else "the weights in use"
+    source = f"corpus version {version()}, seed {seed}; each window judged by {by}"
+    notes = (source, *scores.surprises, *_late(begun))
     return Document(
-        "accuracy", 1, (*_results(scores), *_onset_results(begun)), notes,
-        lines=(*_lines(scores), *_onset_lines(begun)), picture=draw(scores),
+        "accuracy", 1, (*figures, *_by_kind(scores), *_onset_results(begun)), notes,
+        lines=(*_lines(scores, figures), *_onset_lines(begun)), picture=draw(scores),
     )  # fmt: skip
 
 
@@ -62,17 +77,18 @@ def _late(begun: Sequence[Onset]) -> list[str]:
     ]
 
 
-def _totals(scores: Scores) -> list[Result]:
-    alarms = scores.false_alarms / max(1, scores.windows)
+def _totals(scores: Scores, whose: str = "") -> list[Result]:
     alarmed = scores.alarmed / max(1, scores.quiet_windows)
-    return [
+    rows = [
         Result("macro F1", "share", (scores.macro_f1,)),
-        Result("false alarms of a window", "attacks", (alarms,)),
-        Result("ordinary windows with an alarm", "share", (alarmed,)),
         Result("expected calibration error", "share", (scores.calibration_error,)),
         Result("windows", "windows", (float(scores.windows),)),
+        Result("ordinary windows", "windows", (float(scores.quiet_windows),)),
+        Result("ordinary windows with an alarm", "share", (alarmed,)),
+        Result("findings about ordinary packets", "findings", (float(scores.false_alarms),)),
         *_spoofing(scores),
     ]
+    return [replace(row, name=f"{whose}{row.name}") for row in rows]
 
 
 def _spoofing(scores: Scores) -> list[Result]:
@@ -88,23 +104,21 @@ def _spoofing(scores: Scores) -> list[Result]:
     return [*rows, error]
 
 
-def _results(scores: Scores) -> list[Result]:
+def _by_kind(scores: Scores) -> list[Result]:
     figures = {"precision": scores.precision, "recall": scores.recall, "F1": scores.f1}
-    by_kind = [
+    return [
         Result(f"{kind}: {name}", "share", (figure(kind),))
         for kind in scores.kinds
         for name, figure in figures.items()
     ]
-    return [*_totals(scores), *by_kind]
 
 
-def _lines(scores: Scores) -> list[str]:
-    totals = _totals(scores)
-    width = max(len(name) for name in (*scores.kinds, *(one.name for one in totals)))
+def _lines(scores: Scores, figures: Sequence[Result]) -> list[str]:
+    width = max(len(name) for name in (*scores.kinds, *(one.name for one in figures)))
     rows = [
         f"{kind:<{width}}  {scores.count(kind):>7}  {scores.precision(kind):>9.3f}  "
         f"{scores.recall(kind):>6.3f}  {scores.f1(kind):>6.3f}"
         for kind in scores.kinds
     ]
-    ends = [f"{one.name:<{width}}  {one.values[0]:>7.4g}" for one in totals]
+    ends = [f"{one.name:<{width}}  {one.values[0]:>7.4g}" for one in figures]
     return [f"{'kind':<{width}}  attacks  precision  recall      F1", *rows, "", *ends]
