@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 _LONG_SECONDS, _CRAWL_PPS = 8.0, 2.0  # a long capture with less than even 1-in-1,000 sampling shows of floods
 Normal = str | Callable[[PacketBatch, Rows], Mask] | None  # what a rate is compared with: see prominence()
+NEW = "new"  # with nothing: the baseline has none of this
 _NOISE_PPS = 0.2  # an address: a hundred times what Wustrow et al. (2010) saw; a flood is denser
 _BY_SERVICE = ("udp", "tcp.syn", "tcp.ack")  # classes that services differ in
 _SERVICE, _ACQUAINTED = 0.1, 64  # part of a group from one port; sources that are few
@@ -156,9 +157,9 @@ class AnalysisContext:
         """Return how many times a vector is as large as the least that is called an attack.
 
         `normal` is what to compare with of the baseline: a traffic class, of which what usually goes to the
-        same ports counts, TCP packets with such a payload, or None for UDP answers, which are compared with
-        what usually comes from their ports. `shaped` says that the packets themselves prove the kind, which
-        lowers the threshold.
+        same ports counts, TCP packets with such a payload, NEW, or None for UDP answers, which are compared
+        with what usually comes from their ports. `shaped` says that the packets themselves prove the kind,
+        which lowers the threshold.
         """
         config = self.config
         share = config.live_share if self.traffic.live else config.capture_share
@@ -203,6 +204,12 @@ class AnalysisContext:
             self._normal_masks[normal] = self._normal_classes == CLASSES.index(normal)
         return self._normal_masks[normal]
 
+    def baseline_sources(self, normal: str) -> U64:
+        """Return the distinct sources (as `Traffic.source_key`) of a class in the baseline."""
+        before = self.baseline.rows
+        alike = self._normal_rows(normal)
+        return np.unique(mix(before.src_hi[alike], before.src_lo[alike]))
+
     @cached_property
     def _normal_masks(self) -> dict[str, Mask]:
         return {}
@@ -214,6 +221,8 @@ class AnalysisContext:
     def _usual(self, features: Features, normal: Normal) -> float | None:
         """Return the normal rate of what these packets are compared with; None without a baseline."""
         before = self.baseline.rows
+        if normal == NEW:
+            return None
         if isinstance(normal, str):
             return self._usual_of(features, normal)
         if normal is not None:

@@ -101,7 +101,7 @@ def test_connections_have_numbers_that_follow_each_other() -> None:
     from fwtop.analysis.window.traffic import Traffic
     from fwtop.bench.corpus.cases import _window
 
-    to = Arrivals(Random(1), 5.0)
+    to = Arrivals(Random(1), 5.0, Random(2))
     visits.browsing(to, 3000)
     window = _window(parsed(Frames.joined([Frames.of(to, 0)])), 5.0, live=True)
     tcp = view_tcp(Traffic.of(window, AdviseConfig()))

@@ -86,7 +86,7 @@ def _explained(context: AnalysisContext, cut: Cut, entries: Sequence[Hypothesis]
         if group.otherwise is not None and found[-1].ranked and not found[-1].is_attack:
             part = group.otherwise()
             part.cut = cut.name
-            if 0 < part.packets.n < group.packets.n:
+            if part.packets.n not in (0, group.packets.n):
                 found.append(compete(part, entries))
     return found
 

@@ -8,7 +8,8 @@ import numpy as np
 
 from fwtop.analysis.context import AnalysisContext
 from fwtop.analysis.engine.fragments import datagrams_of
-from fwtop.analysis.engine.group import Group, Least, Proof, cut, feature
+from fwtop.analysis.engine.group import Group, Proof, cut, feature
+from fwtop.analysis.groups.newcomers import newcomers_first
 from fwtop.analysis.window.counting import distinct_values
 from fwtop.model.rule import Match
 from fwtop.model.traffic.packets import Fragment
@@ -16,10 +17,10 @@ from fwtop.model.traffic.packets import Fragment
 
 @cut(Proof.VOLUME)
 def fragments(context: AnalysisContext) -> Iterator[Group]:
-    """Fragments that belong to no other attack's datagrams."""
+    """Fragments that belong to no other attack's datagrams; beside known senders those of other sources."""
     packets = context.traffic.packets
     loose = (packets.fragment != Fragment.NONE) & context.unclaimed & (packets.family != 0)
-    yield Group(context, context.features(loose), Least(normal="fragment"))
+    yield newcomers_first(context, np.asarray(loose), "fragment")
 
 
 @feature("share")

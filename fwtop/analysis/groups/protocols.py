@@ -8,6 +8,7 @@ import numpy as np
 
 from fwtop.analysis.context import AnalysisContext
 from fwtop.analysis.engine.group import Group, Least, Proof, cut, feature
+from fwtop.analysis.groups.newcomers import newcomers_first
 from fwtop.analysis.parsers import icmp
 from fwtop.analysis.window.counting import among, distinct_values
 from fwtop.analysis.window.features import Features
@@ -55,14 +56,14 @@ _NAMES6 = {
 
 @cut(Proof.VOLUME)
 def gre_packets(context: AnalysisContext) -> Iterator[Group]:
-    """GRE packets."""
-    yield Group(context, _of(context, GRE), Least(normal="gre"))
+    """GRE packets; beside known tunnels those of other sources."""
+    yield newcomers_first(context, _mask_of(context, GRE), "gre")
 
 
 @cut(Proof.VOLUME)
 def esp_packets(context: AnalysisContext) -> Iterator[Group]:
-    """ESP packets (IPsec)."""
-    yield Group(context, _of(context, ESP), Least(normal="esp"))
+    """ESP packets (IPsec); beside known peers those of other sources."""
+    yield newcomers_first(context, _mask_of(context, ESP), "esp")
 
 
 @cut(Proof.VOLUME)
@@ -73,8 +74,12 @@ def igmp_packets(context: AnalysisContext) -> Iterator[Group]:
 
 
 def _of(context: AnalysisContext, protocol: int) -> Features:
+    return context.features(_mask_of(context, protocol))
+
+
+def _mask_of(context: AnalysisContext, protocol: int) -> Mask:
     packets = context.traffic.packets
-    return context.features((packets.protocol == protocol) & context.unclaimed & ~context.traffic.later)
+    return np.asarray((packets.protocol == protocol) & context.unclaimed & ~context.traffic.later)
 
 
 @cut(Proof.VOLUME)

@@ -58,9 +58,10 @@ def onsets(names: Iterable[str], seed: int, rates: Iterable[int]) -> Iterator[On
 def _seconds_to_name(method: Method, times: int, rng: random.Random) -> float:
     profile = rng.choice([one for one in ORDINARY if one.most_pps >= _USUAL_PPS])
     numbers = np.random.default_rng(rng.getrandbits(64))
+    peers = rng.getrandbits(64)
 
     def ordinary(seconds: float) -> Frames:
-        arrivals = Arrivals(random.Random(rng.getrandbits(64)), seconds)  # noqa: S311
+        arrivals = Arrivals(random.Random(rng.getrandbits(64)), seconds, random.Random(peers))  # noqa: S311
         profile.send(arrivals, round(_USUAL_PPS * seconds))
         made = Frames.of(arrivals, 0)
         return made.select(np.flatnonzero(numbers.random(len(made)) < 1 / _ONE_IN))

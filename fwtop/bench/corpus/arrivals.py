@@ -55,10 +55,14 @@ def senders(rng: Random, count: int, *, family: int = 4) -> list[Sender]:
 
 @dataclass
 class Arrivals:
-    """Frames with their times in seconds and sizes on the wire; `data` is cut to what is captured."""
+    """Frames with their times in seconds and sizes on the wire; `data` is cut to what is captured.
+
+    `peers` draws hosts that stay the same while others come and go, such as the ends of tunnels.
+    """
 
     rng: Random
     seconds: float
+    peers: Random
     at: list[float] = field(default_factory=list)
     data: list[bytes] = field(default_factory=list)
     size: list[int] = field(default_factory=list)

@@ -84,6 +84,7 @@ class _Draw:
     numbers: np.random.Generator
     seconds: float
     one_in: float
+    peers: str  # what the hosts are drawn from that stay the same
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +106,7 @@ def draw(family: str, number: int, seed: int = SEED) -> LabelledWindow:
     usual = sum(part.pps for part in beside)
     attacks = _attacks(family, rng, usual, seconds, live=live)
     one_in = _one_in(rng, (usual + sum(part.pps for part in attacks)) * seconds) if live else 1.0
-    how = _Draw(rng, numbers, seconds, one_in)
+    how = _Draw(rng, numbers, seconds, one_in, f"{seed}/{family}/{number}")
     frames = [_frames(part, 0, how) for part in beside]
     for label, part in enumerate(attacks, 1):
         made = _frames(part, label, how)
@@ -188,7 +189,8 @@ def _frames(part: _Part, label: int, how: _Draw) -> Frames:
         )
         made = replace(made, at=made.at * span * how.seconds)
     else:
-        arrivals = Arrivals(random.Random(how.rng.getrandbits(64)), how.seconds * span)  # noqa: S311
+        peers = random.Random(f"{how.peers}/{part.origin.name}")  # noqa: S311
+        arrivals = Arrivals(random.Random(how.rng.getrandbits(64)), how.seconds * span, peers)  # noqa: S311
         part.origin.send(arrivals, count)
         made = Frames.of(arrivals, label)
         if how.one_in > 1:

@@ -29,7 +29,7 @@ _SIZES = (80, 96, 128, 176, 512, 1360, 1392, 1392)
 
 def wireguard(to: Arrivals, count: int) -> None:
     """A WireGuard tunnel of one to four peers: counters in the clear, padded sizes."""
-    for peer in (peers := senders(to.rng, to.rng.randrange(1, 5))):
+    for peer in (peers := senders(to.peers, to.peers.randrange(1, 5))):
         index, number, sport = to.rng.randbytes(4), to.rng.getrandbits(20), to.rng.randrange(1024, 65_536)
         for k, at in enumerate(_even(to, count // len(peers))):
             head = b"\x04\0\0\0" + index + struct.pack("<Q", number + k) + to.rng.randbytes(100)
@@ -98,7 +98,7 @@ def dns_server(to: Arrivals, count: int) -> None:
 
 def resolving(to: Arrivals, count: int) -> None:
     """Answers of the host's own resolvers."""
-    resolvers = senders(to.rng, to.rng.randrange(1, 4))
+    resolvers = senders(to.peers, to.peers.randrange(1, 4))
     for _ in range(min(count, int(800 * to.seconds))):
         ports = (53, to.rng.randrange(32_768, 61_000))
         to.datagram(to.when(), to.rng.choice(resolvers), ports, dns_answer(to.rng, lived_in_name(to.rng)))
@@ -158,7 +158,7 @@ def torrent(to: Arrivals, count: int) -> None:
 
 def telemetry(to: Arrivals, count: int) -> None:
     """Machines that send logs and metrics to this collector."""
-    for machine in (machines := senders(to.rng, to.rng.randrange(2, 60))):
+    for machine in (machines := senders(to.peers, to.peers.randrange(2, 60))):
         sport = to.rng.randrange(32_768, 61_000)
         for at in _even(to, count // len(machines)):
             if to.rng.random() < 0.7:
@@ -176,7 +176,7 @@ def telemetry(to: Arrivals, count: int) -> None:
 
 def polling(to: Arrivals, count: int) -> None:
     """Monitoring of devices by SNMP and CoAP, a new port for each question."""
-    stations = senders(to.rng, to.rng.randrange(1, 4))
+    stations = senders(to.peers, to.peers.randrange(1, 4))
     for _ in range(min(count, int(100 * to.seconds))):
         sport, at = to.rng.randrange(32_768, 61_000), to.when()
         if to.rng.random() < 0.5:
@@ -196,7 +196,7 @@ def service_location(to: Arrivals, count: int) -> None:
         (1900, _SEARCH),
         (5353, bytes.fromhex("000000000001000000000000055f68747470045f746370056c6f63616c00000c0001")),
     )  # fmt: skip
-    machines = senders(to.rng, to.rng.randrange(2, 40))
+    machines = senders(to.peers, to.peers.randrange(2, 40))
     for _ in range(min(count, int(60 * to.seconds))):
         port, head = to.rng.choice(searches)
         sport = port if port == 5353 else to.rng.randrange(32_768, 61_000)
@@ -223,7 +223,7 @@ def server_browsers(to: Arrivals, count: int) -> None:
 def network_storage(to: Arrivals, count: int) -> None:
     """A client of NFS over UDP: large datagrams in fragments."""
     client, head = (
-        senders(to.rng, 1)[0],
+        senders(to.peers, 1)[0],
         to.rng.randbytes(4) + bytes(4) + b"\0\0\0\2\0\1\x86\xa3\0\0\0\3\0\0\0\7",
     )
     for at in _even(to, max(1, count // 6)):
@@ -249,7 +249,7 @@ def neighbours(to: Arrivals, count: int) -> None:
 
 def gre_tunnel(to: Arrivals, count: int) -> None:
     """A GRE tunnel of one peer: the same few hosts inside."""
-    peer = senders(to.rng, 1)[0]
+    peer = senders(to.peers, 1)[0]
     inner = [bytes([10, 9, 0, n]) for n in range(2, 8)]
     for at in _even(to, count):
         size = to.rng.choice((40, 52, 52, 576, 1400))
@@ -260,7 +260,7 @@ def gre_tunnel(to: Arrivals, count: int) -> None:
 
 def esp_tunnel(to: Arrivals, count: int) -> None:
     """IPsec between sites: one association a peer, with a sequence number."""
-    for peer in (peers := senders(to.rng, to.rng.randrange(1, 5))):
+    for peer in (peers := senders(to.peers, to.peers.randrange(1, 5))):
         spi, number = to.rng.randbytes(4), to.rng.getrandbits(20)
         for k, at in enumerate(_even(to, count // len(peers))):
             head = spi + struct.pack("!I", number + k) + to.rng.randbytes(90)

@@ -52,7 +52,7 @@ def log_shippers(to: Arrivals, count: int) -> None:
 
 def polled_devices(to: Arrivals, count: int) -> None:
     """Devices by the hundred that answer this host, which polls them over SNMP as fast as they answer."""
-    devices = senders(to.rng, round(10 ** to.rng.uniform(1.5, 2.9)))
+    devices = senders(to.peers, round(10 ** to.peers.uniform(1.5, 2.9)))
     ports = [to.rng.randrange(32_768, 61_000) for _ in range(to.rng.choice((1, 1, 4, 16)))]
     walks = to.rng.random() < 0.4  # of tables: many values an answer
     for number in range(count):
@@ -125,7 +125,7 @@ def things(to: Arrivals, count: int) -> None:
 
 def services(to: Arrivals, count: int) -> None:
     """Services that call each other over HTTP/2 inside TLS: few connections, many requests of many sizes."""
-    peers = senders(to.rng, to.rng.randrange(1, 12))
+    peers = senders(to.peers, to.peers.randrange(1, 12))
     flows = to.rng.choice((1, 2, 8))
     for peer in peers:
         for _ in range(flows):
@@ -157,8 +157,8 @@ def tickers(to: Arrivals, count: int) -> None:
 
 def _machines(to: Arrivals, count: int, *, most: float) -> list[tuple[Sender, int]]:
     """Draw machines, and how many packets each sends: some are much busier than others."""
-    hosts = senders(to.rng, max(2, min(count, round(10 ** to.rng.uniform(1.0, most)))))
-    busy = [to.rng.paretovariate(1.2) for _ in hosts]
+    hosts = senders(to.peers, max(2, min(count, round(10 ** to.peers.uniform(1.0, most)))))
+    busy = [to.peers.paretovariate(1.2) for _ in hosts]
     return [(host, max(1, round(count * one / sum(busy)))) for host, one in zip(hosts, busy, strict=True)]
 
 

@@ -57,7 +57,7 @@ def crawling(to: Arrivals, count: int) -> None:
 
 def monitoring(to: Arrivals, count: int) -> None:
     """Programs that look every second whether the server answers: short connections to the same page."""
-    probes = senders(to.rng, to.rng.randrange(2, 12))
+    probes = senders(to.peers, to.peers.randrange(2, 12))
     for _ in range(max(4, min(count // 5, int(6 * len(probes) * to.seconds)))):
         way = connection(to, to.rng.choice(probes), to.rng.choice((80, 80, 443)), to.when())
         way.open(0.005)
@@ -71,7 +71,7 @@ def monitoring(to: Arrivals, count: int) -> None:
 
 def calls_of_programs(to: Arrivals, count: int) -> None:
     """Programs that call an API over connections kept open, and a database behind them."""
-    clients = senders(to.rng, to.rng.randrange(4, 40))
+    clients = senders(to.peers, to.peers.randrange(4, 40))
     each = max(3, count // len(clients))
     for client in clients:
         way = connection(to, client, to.rng.choice((443, 5432, 6379)), to.rng.uniform(0, 0.2))
@@ -84,7 +84,7 @@ def calls_of_programs(to: Arrivals, count: int) -> None:
 
 def proxied(to: Arrivals, count: int) -> None:
     """Visitors behind a content network: few addresses, many people, connections kept open."""
-    edges = senders(to.rng, to.rng.randrange(4, 30))
+    edges = senders(to.peers, to.peers.randrange(4, 30))
     tells = to.rng.random() < 0.6
     each = max(4, count // (3 * len(edges)))
     for edge in edges:
@@ -168,7 +168,7 @@ def background(to: Arrivals, count: int) -> None:
 
 def polled_machines(to: Arrivals, count: int) -> None:
     """Industrial control: a station that polls over Modbus/TCP at an even pace."""
-    station = senders(to.rng, 1)[0]
+    station = senders(to.peers, 1)[0]
     flows = to.rng.randrange(1, 6)
     for _ in range(flows):
         way = connection(to, station, 502, to.rng.uniform(0, 0.05))
