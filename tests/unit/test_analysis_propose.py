@@ -383,6 +383,18 @@ def test_untracked_packets_are_counted_though_nothing_is_dropped() -> None:
     assert shown.attack_share == shown.collateral_share == 0
 
 
+def test_a_syn_flood_on_several_ports_has_a_rule_for_each() -> None:
+    flood = {"protocol": "tcp", "flags": "S", "ttl": "40-60", "options": SYN_OPTIONS}
+    items = [VISITORS, *({**flood, "dport": port, "count": 3000} for port in (80, 25, 8080))]
+    offered = judged(items, learned(), live=True).proposals
+    rules = {item.rule.match.dport: item for item in offered if item.rule and item.rule.match.dport}
+    kinds = {port: item.kind for port, item in rules.items()}
+    assert kinds == {80: "synproxy", 25: "xdp", 8080: "xdp"}, "visitors use port 80"
+    assert all(item.collateral_share == 0 for item in rules.values())
+    assert sum(item.attack_share for item in rules.values()) == pytest.approx(1.0, abs=0.02)
+    assert not [item for item in offered if item.kind == "upstream"]
+
+
 def test_a_full_link_calls_for_the_provider() -> None:
     items = [VISITORS, {"src": "300", "sport": 123, "payload": "ntp", "count": 3000}]
     window = window_of(items, live=True)

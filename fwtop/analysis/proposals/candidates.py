@@ -25,7 +25,7 @@ from fwtop.analysis.proposals.resolver import resolver_rule
 from fwtop.analysis.proposals.signatures import Signature
 from fwtop.analysis.window.features import Features
 from fwtop.analysis.window.tcp_view import ACK, FIN, RST, SYN
-from fwtop.analysis.window.traffic import TCP, UDP, Rows
+from fwtop.analysis.window.traffic import TCP, UDP, Rows, weighted_top
 from fwtop.harden.playbook import Options as PlaybookOptions
 from fwtop.harden.playbook import rule_of
 from fwtop.model.addresses.address import Prefix
@@ -49,6 +49,7 @@ _TCP_TIMEOUTS = (
 )
 _ALL_TIMEOUTS = (*_TCP_TIMEOUTS, "net.netfilter.nf_conntrack_udp_timeout")
 _MOST_UNTRACKED = 2  # services
+_PORT, _MOSTLY = 0.05, 0.8  # of an attack: goes to a port that is worth a rule; to all of these
 _MOST_BEHIND = 8  # attacked addresses that one proxy answers for
 _LOGIN = (TCP, 22)  # stays tracked, as in `fwtop harden stateless`
 _TRACKED = 0.5  # of an attack's packets: as many new connections show that each opens one
@@ -258,17 +259,36 @@ def _why_limit(normal: Normal) -> str:
 def _proxied(
     context: AnalysisContext, finding: Finding, base: Match, config: AdviseConfig
 ) -> Iterator[Candidate]:
-    """Answer handshakes with SYN cookies if SYNs flood a port that real clients use."""
-    if finding.kind != "syn_flood" or base.dport is None:
+    """Answer handshakes with SYN cookies if SYNs flood a port that real clients use.
+
+    Of several ports each has a rule of its own: a proxy where there are clients, else one that drops.
+    """
+    if finding.kind != "syn_flood":
         return
-    packets = context.traffic.packets
-    used = context.tcp.real & (packets.dport == base.dport)
-    before = (context.baseline.rows.protocol == TCP) & (context.baseline.rows.dport == base.dport)
-    if not used.any() and not before.any():
-        return
-    match = Match(destinations=_behind(context, finding), family=base.family, protocol=TCP, dport=base.dport)
-    rule = _rule(Kind.SYNPROXY, match, config)
-    yield Candidate(rule, "real clients finish the handshake, these sources do not", "")
+    whole, behind = base.dport is not None, _behind(context, finding)
+    for port in (base.dport,) if base.dport is not None else _main_ports(context, finding):
+        if _has_clients(context, port):
+            match = Match(destinations=behind, family=base.family, protocol=TCP, dport=port)
+            why = "real clients finish the handshake, these sources do not"
+            yield Candidate(_rule(Kind.SYNPROXY, match, config), why, "" if whole else str(port), not whole)
+        elif not whole:
+            rule = _rule(Kind.XDP, replace(base, dport=port, tcp_flags=(SYN | ACK, SYN)), config)
+            yield Candidate(rule, "no client uses this port", f"dport={port}", beside=True)
+
+
+def _main_ports(context: AnalysisContext, finding: Finding) -> list[int]:
+    """Return the ports that a good part of an attack goes to, the most frequent first; none if it goes on."""
+    traffic, rows = context.traffic, finding.rows
+    weight = traffic.weight[rows]
+    ports, shares = weighted_top(traffic.packets.dport[rows], weight, _PORT * float(weight.sum()))
+    return [int(port) for port in ports] if shares.sum() > _MOSTLY * weight.sum() else []
+
+
+def _has_clients(context: AnalysisContext, port: int) -> bool:
+    """Check whether real connections go to a TCP port, now or usually."""
+    before = context.baseline.rows
+    used = context.tcp.real & (context.traffic.packets.dport == port)
+    return bool(used.any() or ((before.protocol == TCP) & (before.dport == port)).any())
 
 
 def _behind(context: AnalysisContext, finding: Finding) -> tuple[Prefix, ...]:

@@ -97,10 +97,17 @@ def _of_attack(
     useful = [offer for offer in measured if _is_worth(offer, USEFUL) and not offer.beside]
     useful = _choice(_distinct(sorted(useful, key=lambda one: rank(one, before))))
     useful += [offer for offer in measured if offer.beside and _is_worth(offer, _BESIDE)]
-    call = upstream(context, finding, [(offer.gain, offer.proposal.collateral_share) for offer in useful])
+    call = upstream(context, finding, _effects(useful))
     if call is not None:
         useful.append(Offer(f"{finding.key} upstream", call))
     return useful
+
+
+def _effects(offered: Sequence[Offer]) -> list[tuple[float, float]]:
+    """Return what rules stop of an attack and of normal traffic: each, and those for parts of it together."""
+    each = [(offer.gain, offer.proposal.collateral_share) for offer in offered]
+    parts = [one for one, offer in zip(each, offered, strict=True) if offer.beside]
+    return [*each, (sum(stopped for stopped, _ in parts), sum(harmed for _, harmed in parts))]
 
 
 def _of_held(context: AnalysisContext, left: Remainder) -> list[Offer]:
