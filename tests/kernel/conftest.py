@@ -48,7 +48,7 @@ class Host:
     def run(self, *argv: str, timeout: float = 60, check: bool = True) -> subprocess.CompletedProcess[str]:
         """Run a program inside the namespace; iptables waits for the lock that the whole machine shares."""
         if argv[0] in _LOCKING:
-            argv = (argv[0], "-w", *argv[1:])
+            argv = (argv[0], "-w", "60", *argv[1:])  # without seconds, a file name would be taken for them
         done = subprocess.run(
             ["ip", "netns", "exec", self.netns, *argv],
             capture_output=True,
