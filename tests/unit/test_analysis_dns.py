@@ -111,6 +111,13 @@ def test_random_names_below_one_zone_leave_other_zones_out() -> None:
     assert shares(frames) == {"dns_random_subdomain": pytest.approx(0.6, abs=0.02)}
 
 
+def test_a_tool_that_goes_through_a_list_of_names_invents_none() -> None:
+    rng = Random(8)
+    (tool,), names = hosts(rng, 1), [f"{drawn(rng, 9)}.zone.example" for _ in range(500)]
+    listed = [question(rng, tool, rng.choice(names), recursive=True) for _ in range(9000)]
+    assert set(shares(daily(rng, 1000) + listed)) == {"dns_query_flood"}
+
+
 def test_many_customers_names_are_no_attack() -> None:
     rng = Random(8)
     resolvers = hosts(rng, 500)

@@ -105,6 +105,13 @@ def unique_names(group: Group) -> float:
     return len({question.labels for question in parsed}) / len(parsed)
 
 
+@feature("names a query")
+def names_per_query(group: Group) -> float:
+    """Different names for each query: a resolver asks up to three times for each."""
+    counts = dns.counts_of(dns.beginnings(group.context.traffic, group.packets.rows))
+    return float((1 / counts).mean())
+
+
 @feature("yes or no")
 def whole_window(group: Group) -> float:
     """Whether the group holds all queries, and not a part that stands out."""

@@ -11,6 +11,7 @@ from fwtop.analysis.groups.queries import (
     even_queries_per_source,
     floods_beside,
     match_queries,
+    names_per_query,
     names_truncated,
     query_floods,
     query_types,
@@ -23,6 +24,8 @@ from fwtop.analysis.groups.queries import (
 
 _LEAD = "{amount:DNS queries} from {senders}"
 _FIRST = (at_most(floods_beside, 0), at_most(query_floods, 0))  # of its kind
+_BELOW_ONE = (at_least(below_zone, 0.001), at_most(floods_beside, 0), at_most(subdomain_floods, 0))
+_INVENTED = 0.25  # names a query: invented ones hardly come again, but for what resolvers repeat
 _LIMIT = "a limit of queries for each source; a signature of the name"
 
 DNS_ENTRIES = (
@@ -44,7 +47,7 @@ DNS_ENTRIES = (
         "random-subdomain attack on one zone", dns_queries, 3.0,  # "water torture"
         kind="dns_random_subdomain",
         title="DNS random-subdomain attack on {zone}",
-        needs=(at_least(below_zone, 0.001), at_most(floods_beside, 0), at_most(subdomain_floods, 0)),
+        needs=(*_BELOW_ONE, at_least(names_per_query, _INVENTED)),
         lead=(
             _LEAD,
             "{below_zone:percent} of the queries are for names below {zone}, {distinct:percent} of them "
@@ -53,6 +56,20 @@ DNS_ENTRIES = (
         details=(query_types,),
         match=match_queries,
         stopped_by="dropping queries below that zone",
+    ),
+    Hypothesis(
+        "list of names below one zone, again and again", dns_queries, 3.0,
+        kind="dns_query_flood",
+        title="DNS query flood on {zone}",
+        needs=(*_BELOW_ONE, at_most(names_per_query, 0.99 * _INVENTED)),
+        lead=(
+            _LEAD,
+            "{below_zone:percent} of the queries are for names below {zone}: a list, gone through again and "
+            "again",
+        ),
+        details=(query_types,),
+        match=match_queries,
+        stopped_by="dropping queries below that zone; a limit for each source",
     ),
     Hypothesis(
         "flood of nonexistent names", dns_queries, 2.4,
