@@ -15,6 +15,9 @@ SORTS: dict[str, dict[str, Any]] = {
     "silent": {"since_received": 6.0, "since_sent": 6.0},
     "headers": {"received": 230, "segments_in": 1, "since_received": 6.0, "since_sent": 6.0},
     "crumbs": {"received": 320, "segments_in": 5, "since_received": 2.0, "since_sent": 40.0},
+    "in TLS": {
+        "received": 700, "segments_in": 4, "segments_out": 3, "since_received": 2.0, "since_sent": 12.0,
+    },
     "asked": {"received": (350, 1400), "segments_in": 1, "since_received": 20.0, "since_sent": 20.0},
     "asked again": {
         "received": (4_000, 90_000), "segments_in": 40, "segments_out": 40, "since_received": 8.0,

@@ -6,6 +6,7 @@ import os
 from dataclasses import replace
 from random import Random
 
+import numpy as np
 import pytest
 from analysis_factory import address, ethernet, ip, make_batch, make_frames, make_tables, make_window, tcp
 from held_tables import PORT, table
@@ -161,10 +162,10 @@ def test_an_old_pool_of_silent_connections_is_none() -> None:
 
 def test_what_was_usual_before_is_none_and_more_of_it_is() -> None:
     advisor = Advisor()
-    for second in range(40):
+    for second in range(60):
         assert kinds(judge(table(("asked", 90, 45), *CLIENTS), advisor, second)) == []
-    assert kinds(judge(table(("asked", 110, 40), *CLIENTS), advisor, 41)) == []
-    assert kinds(judge(table(("asked", 90, 45), ("headers", 600, 20)), advisor, 42)) == ["slow_headers"]
+    assert kinds(judge(table(("asked", 110, 40), *CLIENTS), advisor, 61)) == []
+    assert kinds(judge(table(("asked", 90, 45), ("headers", 600, 20)), advisor, 62)) == ["slow_headers"]
 
 
 def test_a_full_listen_queue_weighs() -> None:
@@ -209,6 +210,59 @@ def test_who_sends_much_is_not_slow() -> None:
     slow = table(("crumbs", 300, 1), *CLIENTS)
     assert kinds(judge(slow)) == ["slow_headers"]
     assert kinds(judge(table(("crumbs", 300, 1), received=400_000, segments_in=4_000))) == []
+
+
+RECORD = b"\x17\x03\x03\x00\x1c" + bytes(28)
+
+
+def trickle(sort: str, sources: int, *, pieces: int = 3, age: float = 12.0) -> tuple[list[str], Judgement]:
+    """Judge what follows a calm when 300 connections to a TLS server send record after record.
+
+    Returns the kinds after each piece, and the last judgement.
+    """
+    advisor, found = Advisor(), []
+    for second in range(0 if age > 600 else 45):  # what is older is there when fwtop begins
+        assert kinds(judge(table((sort, 0, 1), *CLIENTS, port=22), advisor, second - 50)) == []
+    for turn in range(pieces + 1):
+        sent = 28 * turn
+        sockets = table((sort, 300, sources), since_sent=age + 10 * turn)
+        rows = sockets.connections
+        rows.received[:] += np.uint64(sent)
+        rows.segments_in[:] += np.uint32(turn)
+        frames = [(0.05 * at, segment(at, RECORD, sources)) for at in range(20)]
+        window = replace(make_window(make_batch(frames), 3.0, live=True), sockets=sockets)
+        window = replace(window, started=window.started + 10 * turn)
+        last = advisor.judge(window, make_tables(window))
+        found.append(kinds(last))
+    return [name for one in found for name in one], last
+
+
+def test_slow_requests_inside_tls_are_named() -> None:
+    """The handshake has been answered, and nothing after it: no length of a request tells."""
+    assert set(trickle("in TLS", 3)[0]) == {"slow_headers"}
+    assert trickle("in TLS", 300)[1].attacks[0].sources == "300 sources"
+
+
+def test_sensors_that_report_inside_tls_are_none() -> None:
+    """Gateways have many connections, none is answered; but no server lets a request take an hour."""
+    assert trickle("in TLS", 3, age=3_600.0)[0] == []
+    assert trickle("in TLS", 300, age=3_600.0)[0] == []
+
+
+@pytest.mark.parametrize("sort", ["crumbs", "silent", "stalled"])
+def test_one_connection_of_each_of_many_sources_is_named_by_what_it_does(sort: str) -> None:
+    advisor = Advisor()
+    for second in range(45):
+        assert kinds(judge(table(*CLIENTS), advisor, second)) == []
+    assert len(kinds(judge(table(*CLIENTS, (sort, 300, 300)), advisor, 45))) == 1
+
+
+def test_reserves_of_clients_that_were_just_served_are_none() -> None:
+    """A crowd comes: the servers end what was answered, and the reserve stays open."""
+    advisor = Advisor()
+    for second in range(15):
+        judge(table(("kept alive", 400, 400)), advisor, second)
+    assert kinds(judge(table(("silent", 400, 400)), advisor, 15)) == []
 
 
 def test_packets_of_open_connections_are_no_flood() -> None:

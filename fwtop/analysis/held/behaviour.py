@@ -7,7 +7,7 @@ age (net/ipv4/tcp_minisocks.c sets lsndtime), and `held` is the time that the pe
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -27,6 +27,7 @@ _SAME = 8  # bytes by which requests of one tool differ
 _FRESH_SECONDS = 60.0
 _FEWEST = 20  # connections in a group worth looking at
 _LEAST_KNOWN = 5  # samples of requests from which their method is known
+HANDSHAKE = 8  # segments of a server's TLS handshake at most: certificates, and tickets
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,27 @@ class Group:
             value = int(held.hi[at]) << 64 if six else int(held.lo[at])
             found.append((Prefix(6, value, 64) if six else Prefix(4, value, 32), number))
         return sorted(found, key=lambda item: (-item[1], item[0]))
+
+
+@dataclass(frozen=True)
+class Said:
+    """What the sampled data of a group's connections says: of each that is known 1 or 0."""
+
+    posts: F64  # whether the request announces a body
+    forms: F64  # of those whose request wasn't seen: whether they send form data (1) or header lines (0)
+    foreign: F64  # whether it is of another protocol than the web's
+    encrypted: bool  # the port speaks TLS
+
+
+@dataclass(frozen=True)
+class Past:
+    """What earlier readings tell about a group."""
+
+    received: U64  # by each connection since its last answer: bytes
+    segments: U64  # the same, in segments with data
+    usual: float | None = None  # connections that did the same before, None as long as nothing is known
+    known: U64 = field(default_factory=lambda: np.zeros(0, np.uint64))  # sources served before
+    answered: U64 | None = None  # sources that were answered lately, None in the first seconds
 
 
 def flow_of(hi: U64, lo: U64, peer_port: U64, port: U64) -> U64:
@@ -110,50 +132,36 @@ def behaviours(held: Connections) -> dict[str, Mask]:
     }
 
 
-def measured(
-    group: Group,
-    table: SocketTable,
-    *,
-    posts: F64,
-    forms: F64,
-    foreign: F64,
-    usual: float | None,
-    known: U64,
-) -> Group:
-    """Return the group with its features.
-
-    `posts` tells of requests in samples of these connections whether they announce a body (1) or not (0),
-    `forms` of connections whose request wasn't seen whether they send form data (1) or header lines (0),
-    `foreign` of connections with sampled data whether it is of another protocol than the web's (1) or not,
-    `usual` how many connections did the same before, `known` the sources that were served before.
-    """
+def measured(group: Group, table: SocketTable, said: Said, past: Past) -> Group:
+    """Return the group with its features."""
     held, number = group.connections, group.number
-    sources = len(np.unique(group.source))
     features = {
         "connections": float(number),
         "per_source": _per_source(group),
-        "sources": float(sources),
+        "sources": float(len(np.unique(group.source))),
         "of_port": len(held) / max(group.served, 1),
         "overflows": table.overflows_per_s,
     }
     queue = table.queue(group.port)
     if queue is not None and queue.limit:
         features["queue"] = queue.waiting / queue.limit
-    if usual is not None:
-        features["times_usual"] = number / max(usual, 10.0)
-        features["known"] = float(np.isin(group.source, known).mean())
+    if past.usual is not None:
+        features["times_usual"] = number / max(past.usual, 10.0)
+        features["known"] = float(np.isin(group.source, past.known).mean())
     if group.behaviour == SILENT:
         features["fresh"] = float((held.since_received < _FRESH_SECONDS).mean())
         features["seconds"] = float(np.median(held.since_received))
+        if past.answered is not None:
+            answered = float(np.isin(group.source, past.answered).mean())
+            features["answered"] = min(answered / group.share, 1.0)  # a sample misses their other connections
     if group.behaviour == WAITING:
-        features |= _of_requests(held, posts, forms)
-        if len(foreign) >= _LEAST_KNOWN:
-            features["foreign"] = float(foreign.mean())
+        features |= _of_requests(held, said, past)
     if group.behaviour == STALLED:
         keeps = held.unsent > held.window
         features["window"] = float(np.median(held.window[keeps]))
         features["seconds"] = float(np.median(held.held[keeps]))
-    return Group(group.behaviour, group.port, held, group.share, group.served, group.source, features)
+        features["taken"] = float(np.median(held.segments_out[keeps]))
+    return replace(group, features=features)
 
 
 def _per_source(group: Group) -> float:
@@ -166,21 +174,25 @@ def _per_source(group: Group) -> float:
     return float(np.median(of_each)) if group.share >= 1 else 1 + float((of_each - 1).mean()) / group.share
 
 
-def _of_requests(held: Connections, posts: F64, forms: F64) -> dict[str, float]:
+def _of_requests(held: Connections, said: Said, past: Past) -> dict[str, float]:
+    """Return the features of connections that wait for an answer.
+
+    Behind TLS a first answer is the handshake, and requests have no lengths that tell.
+    """
     size = held.received.astype(np.float64)
-    several = held.segments_in >= 2
-    never = held.segments_out == 0
+    never = held.segments_out <= (HANDSHAKE if said.encrypted else 0)
+    crumbs = past.received.astype(np.float64) / np.maximum(past.segments, 1) <= _CRUMB
     features = {
-        "unanswered": float(never.mean()),
-        "pieces": float((several & never & (size / np.maximum(held.segments_in, 1) <= _CRUMB)).mean()),
+        "pieces": float(((past.segments >= 2) & never & crumbs).mean()),
         "seconds": float(np.median(held.since_sent)),
         "pace": float(np.median(size / np.maximum(held.since_sent, 1.0))),
     }
     first = size[held.segments_in == 1]
-    if len(first) >= _LEAST_KNOWN:
-        features["alike"] = float((np.abs(first - np.median(first)) <= _SAME).mean())
-    if len(posts) >= _LEAST_KNOWN:
-        features["posts"] = float(posts.mean())
-    if len(forms) >= _LEAST_KNOWN:
-        features["forms"] = float(forms.mean())
+    if not said.encrypted:
+        features["unanswered"] = float(never.mean())
+        if len(first) >= _LEAST_KNOWN:
+            features["alike"] = float((np.abs(first - np.median(first)) <= _SAME).mean())
+    for name, known in (("posts", said.posts), ("forms", said.forms), ("foreign", said.foreign)):
+        if len(known) >= _LEAST_KNOWN:
+            features[name] = float(known.mean())
     return features

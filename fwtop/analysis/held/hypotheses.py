@@ -20,8 +20,10 @@ FEATURES = {
     "of_port": "share of the port's connections",
     "times_usual": "times as many as there were before, at least 10",
     "known": "share from sources that the port has answered before",
+    "answered": "share from sources that were answered in the last two to four minutes, on any port",
     "unanswered": "share that never got an answer: of a pool's connections earlier requests were answered",
-    "pieces": "share that sent two or more pieces of 128 bytes or less on average, and got no answer",
+    "pieces": "share that sent two or more pieces of 128 bytes or less on average, and got no answer "
+    "(but that of the TLS handshake)",
     "alike": "share of the first pieces that have the same length within 8 bytes: one tool made them",
     "posts": "share of the sampled requests that announce a body (POST, PUT, PATCH), no header lines later",
     "forms": "share that send form data, not header lines: of those whose request wasn't seen",
@@ -29,6 +31,7 @@ FEATURES = {
     "pace": "bytes a second that a connection sends, in the median",
     "fresh": "share that is younger than a minute",
     "window": "bytes that the peers accept, in the median",
+    "taken": "segments of answers that were sent, in the median: an ordinary window takes ten at once",
     "seconds": "seconds without a request, an answer, or room in the peer's window, in the median",
     "queue": "share of the port's listen queue in use: the server accepts too slowly",
     "overflows": "handshakes a second that were lost to a full listen queue",
@@ -80,7 +83,7 @@ _NEW = (Says("times_usual", 1.5, -4.0, 3.0, 1.0), Says("known", 0.3, 0.5, 0.9, -
 _REQUESTS = (
     _BY_FEW,
     Says("connections", 30.0, -4.0, 120.0, 2.0),  # servers have 150 (Apache) to 768 (nginx) places
-    Says("pieces", 0.0, -0.5, 0.2, 3.0),
+    Says("pieces", 0.0, -0.5, 0.2, 3.5),
     Says("unanswered", 0.3, -3.0, 0.9, 1.0),
     Says("alike", 0.3, -1.5, 0.9, 1.0),
     Says("pace", 500.0, 0.0, 4_000.0, -12.0),  # who sends so much is not slow
@@ -134,6 +137,7 @@ HYPOTHESES = (
         (
             Says("per_source", 1.5, 2.0, 3.5, -2.0),
             Says("unanswered", 0.3, 2.5, 0.9, -4.0),
+            Says("seconds", 60.0, -1.0, 600.0, 9.0),  # servers end an unfinished request sooner
             Says("foreign", 0.1, 0.0, 0.6, 6.0),  # logs, measurements: nobody ever answers them
         ),
     ),
@@ -143,6 +147,7 @@ HYPOTHESES = (
             Says("per_source", 2.0, -3.0, 4.0, 2.5),  # a browser keeps one or two in reserve
             Says("connections", 40.0, -4.0, 120.0, 2.0),
             Says("fresh", 0.2, -3.0, 0.8, 1.0),
+            Says("answered", 0.1, 2.5, 0.6, -1.0),  # who keeps one in reserve uses another
             *_NEW,
             *_SUFFERS,
         ),
@@ -153,7 +158,7 @@ HYPOTHESES = (
     ),
     Hypothesis(
         SILENT, "connections in reserve", 1.0,  # Chrome and Firefox open them before they need them
-        (Says("per_source", 2.0, 2.0, 4.0, -2.0),),
+        (Says("per_source", 2.0, 2.0, 4.0, -2.0), Says("answered", 0.1, -2.0, 0.6, 1.0)),
     ),
     Hypothesis(
         SILENT, "pool of a proxy or an application", 0.0,
@@ -171,6 +176,7 @@ HYPOTHESES = (
             Says("connections", 20.0, -4.0, 80.0, 2.0),
             Says("window", 700.0, 1.0, 2_900.0, -0.5),
             Says("seconds", 1.0, -0.5, 5.0, 1.0),
+            Says("taken", 12.0, 1.5, 40.0, -1.0),
             Says("of_port", 0.1, -0.5, 0.6, 1.0),
             *_NEW,
             *_SUFFERS,
@@ -183,6 +189,10 @@ HYPOTHESES = (
     ),
     Hypothesis(
         STALLED, "players that pause and slow downloads", 1.0,  # one or two connections a client
-        (Says("per_source", 1.5, 2.5, 3.5, -2.0), Says("known", 0.3, 0.0, 0.9, 1.5)),
+        (
+            Says("per_source", 1.5, 2.5, 3.5, -2.0),
+            Says("taken", 12.0, -2.0, 40.0, 0.5),
+            Says("known", 0.3, 0.0, 0.9, 1.5),
+        ),
     ),
 )  # fmt: skip

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fwtop.analysis.context import AnalysisContext, Finding, count
-from fwtop.analysis.held.behaviour import WAITING, Group, flow_of, flows_of, groups, measured, source_of
+from fwtop.analysis.held.behaviour import WAITING, Group, Said, flow_of, flows_of, groups, measured, source_of
 from fwtop.analysis.held.hypotheses import HYPOTHESES, Hypothesis
 from fwtop.analysis.spoofing import Spoof
 from fwtop.analysis.window.traffic import TCP, Rows, mix, payload
@@ -66,25 +66,17 @@ def held_connections(context: AnalysisContext) -> list[Finding]:
     table = context.sockets
     if table is None:
         return []
+    memory = context.held_memory
+    now = context.traffic.started + context.traffic.seconds
+    memory.read(now, table)
     found: list[Explained] = []
     numbers: dict[tuple[int, str], int] = {}
     for group in groups(table):
         numbers[group.port, group.behaviour] = group.number
-        found.append(
-            explained(
-                measured(
-                    group,
-                    table,
-                    **_said(context, group),
-                    usual=context.held_memory.usual(group.port, group.behaviour),
-                    known=context.held_memory.known,
-                )
-            )
-        )
+        found.append(explained(measured(group, table, _said(context, group), memory.past(now, group))))
     attacks = sorted((one for one in found if one.attack >= _SURE), key=lambda one: -one.group.number)
-    now = context.traffic.started + context.traffic.seconds
-    context.held_memory.forget_closed(table)
-    context.held_memory.learn(now, table, numbers, quiet=not attacks)
+    memory.forget_closed(table)
+    memory.learn(now, table, numbers, quiet=not attacks)
     kept: list[Explained] = []
     for one in attacks:
         if not any(_same(one.group, other.group) for other in kept):
@@ -175,14 +167,17 @@ def _flows(packets: PacketBatch) -> U64:
     return flow_of(packets.src_hi, packets.src_lo, *ports)
 
 
-def _said(context: AnalysisContext, group: Group) -> dict[str, F64]:
-    """Return what the sampled data of these connections says, for features; nothing of those without any.
+def _said(context: AnalysisContext, group: Group) -> Said:
+    """Return what the sampled data of these connections says; nothing of those without any.
 
     What comes in the same window as the request may be the rest of its head, and isn't counted.
     """
+    none = np.zeros(0)
     if group.behaviour != WAITING:
-        return dict.fromkeys(("posts", "forms", "foreign"), np.zeros(0))
+        return Said(none, none, none, encrypted=False)
     pieces, memory, flows = _pieces(context, group), context.held_memory, flows_of(group.connections)
+    if memory.encrypted(group.port, pieces=[piece for _, piece in pieces]):
+        return Said(none, none, none, encrypted=True)
     requests = {flow: piece[:4] in _BODIES for flow, piece in pieces if piece[:4] in _METHODS}
     parts: dict[int, bool] = {}
     for flow, piece in pieces:
@@ -191,7 +186,7 @@ def _said(context: AnalysisContext, group: Group) -> dict[str, F64]:
             parts[flow] = parts.get(flow, True) and form
     memory.hear(requests, parts)
     foreign = _foreign(pieces, memory.requested)
-    return {"posts": memory.posts(flows), "forms": memory.forms(flows), "foreign": foreign}
+    return Said(memory.posts(flows), memory.forms(flows), foreign, encrypted=False)
 
 
 def _foreign(pieces: list[tuple[int, bytes]], known: Collection[int]) -> F64:

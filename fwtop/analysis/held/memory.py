@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from collections import deque
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from fwtop.analysis.held.behaviour import flows_of, source_of
-from fwtop.model.traffic.connections import SocketTable
+from fwtop.analysis.held.behaviour import HANDSHAKE, Group, Past, flows_of, source_of
+from fwtop.model.traffic.connections import Connections, SocketTable
 from fwtop.model.traffic.packets import F64, U64
 
-_SETTLE_SECONDS = 10.0  # what comes so long before an attack is not part of it
+_SETTLE_SECONDS = 30.0  # what comes so long before an attack is named may be part of it
 _LEARNED_SECONDS = 10.0  # of quiet, from which there is a usual number
 _FADES = 0.998  # a second: half in six minutes
 _MOST_SOURCES = 16_384
+_RECENT_SECONDS = 120.0  # a server ends connections in reserve sooner
+_RECORD = re.compile(rb"[\x14-\x17]\x03[\x00-\x04]")  # a TLS record begins (RFC 8446, 5.1)
+_LEAST_RECORDS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +29,38 @@ class _Reading:
     served: U64  # sources that got answers
 
 
+class _LastAnswers:
+    """What each connection had received when its last answer was sent.
+
+    Of a connection that was answered before it was first read, that is what it had received then.
+    """
+
+    def __init__(self) -> None:
+        self._cookie = np.zeros(1, np.uint64)  # ascending; no socket has 0
+        self._out = self._received = self._segments = np.zeros(1, np.uint64)
+
+    def read(self, held: Connections) -> None:
+        """Compare with the reading before; what is closed is forgotten."""
+        at = self._places(held)
+        same = (self._cookie[at] == held.cookie) & (self._out[at] == held.segments_out)
+        answered = held.segments_out > 0
+        received = np.where(same, self._received[at], held.received * answered)
+        segments = np.where(same, self._segments[at], held.segments_in * answered)
+        if len(held):
+            order = np.argsort(held.cookie)
+            self._cookie, self._out = held.cookie[order], held.segments_out[order].astype(np.uint64)
+            self._received = received[order].astype(np.uint64)
+            self._segments = segments[order].astype(np.uint64)
+
+    def since(self, held: Connections) -> tuple[U64, U64]:
+        """Return the bytes and segments that connections of the last reading received since."""
+        at = self._places(held)
+        return held.received - self._received[at], held.segments_in.astype(np.uint64) - self._segments[at]
+
+    def _places(self, held: Connections) -> np.ndarray:
+        return np.searchsorted(self._cookie, held.cookie).clip(max=len(self._cookie) - 1)
+
+
 class HeldMemory:
     """Learns what is usual from quiet readings, with a delay; bounded."""
 
@@ -32,16 +68,49 @@ class HeldMemory:
         self._pending: deque[_Reading] = deque()
         self._usual: dict[tuple[int, str], float] = {}
         self._learned = 0.0  # seconds
-        self._last: tuple[float, SocketTable] | None = None
-        self.known: U64 = np.zeros(0, np.uint64)
+        self._began: float | None = None
+        self._last: SocketTable | None = None
+        self._last_learned: SocketTable | None = None
+        self._answers = _LastAnswers()
+        self._known: U64 = np.zeros(0, np.uint64)
+        self._recent = self._before = np.zeros(0, np.uint64)  # sources that were answered, in two stretches
+        self._turned = 0.0  # when the first began, Unix seconds
+        self._encrypted: set[int] = set()  # ports
         self._posts: dict[int, bool] = {}  # by connection
         self._forms: dict[int, bool] = {}  # by connection
 
-    def usual(self, port: int, behaviour: str) -> float | None:
-        """Return how many connections usually do that, None as long as nothing is known."""
-        if self._learned < _LEARNED_SECONDS:
-            return None
-        return self._usual.get((port, behaviour), 0.0)
+    def read(self, now: float, table: SocketTable) -> None:
+        """Take a reading, before its groups are judged."""
+        self._began = now if self._began is None else min(now, self._began)
+        if self._last is table:
+            return
+        self._last = table
+        self._answers.read(table.connections)
+        if now - self._turned >= _RECENT_SECONDS:
+            self._turned, self._before, self._recent = now, self._recent, np.zeros(0, np.uint64)
+        self._recent = np.union1d(self._recent, self._served(table))
+
+    def past(self, now: float, group: Group) -> Past:
+        """Return what earlier readings tell about a group of the last one."""
+        received, segments = self._answers.since(group.connections)
+        learned = self._learned >= _LEARNED_SECONDS
+        watched = self._began is not None and now - self._began >= _LEARNED_SECONDS
+        return Past(
+            received,
+            segments,
+            self._usual.get((group.port, group.behaviour), 0.0) if learned else None,
+            self._known,
+            np.union1d(self._recent, self._before) if watched else None,
+        )
+
+    def encrypted(self, port: int, pieces: Sequence[bytes]) -> bool:
+        """Tell whether a port speaks TLS, by what its clients send now or sent before."""
+        records = sum(_RECORD.match(piece) is not None for piece in pieces)
+        if records >= max(_LEAST_RECORDS, 0.8 * len(pieces)):
+            self._encrypted.add(port)
+        elif pieces and records < 0.2 * len(pieces):
+            self._encrypted.discard(port)
+        return port in self._encrypted
 
     def hear(self, posts: Mapping[int, bool], forms: Mapping[int, bool]) -> None:
         """Keep of connections whether their request announces a body, and whether pieces are form data.
@@ -78,16 +147,14 @@ class HeldMemory:
     def learn(
         self, now: float, table: SocketTable, numbers: dict[tuple[int, str], int], *, quiet: bool
     ) -> None:
-        """Take a reading; while an attack lasts nothing is learned."""
+        """Learn from a reading; while an attack lasts nothing is learned."""
         if not quiet:
             self._pending.clear()
             return
-        if self._last is not None and self._last[1] is table:
+        if self._last_learned is table:
             return
-        self._last = (now, table)
-        held = table.connections
-        answered = (held.segments_out > 0) & (held.unsent == 0)
-        self._pending.append(_Reading(now, numbers, np.unique(source_of(held.select(answered)))))
+        self._last_learned = table
+        self._pending.append(_Reading(now, numbers, self._served(table)))
         while self._pending and self._pending[0].at <= now - _SETTLE_SECONDS:
             self._keep(self._pending.popleft())
 
@@ -99,4 +166,10 @@ class HeldMemory:
         usual = {name: max(fade * self._usual.get(name, 0.0), reading.numbers.get(name, 0)) for name in names}
         self._usual = {name: number for name, number in usual.items() if number >= 1}
         if len(reading.served):
-            self.known = np.union1d(self.known, reading.served)[:_MOST_SOURCES]
+            self._known = np.union1d(self._known, reading.served)[:_MOST_SOURCES]
+
+    def _served(self, table: SocketTable) -> U64:
+        """Return the sources that have got answers; a TLS handshake alone is none."""
+        held = table.connections
+        handshake = np.where(np.isin(held.port, [*self._encrypted]), HANDSHAKE, 0)
+        return np.unique(source_of(held.select((held.segments_out > handshake) & (held.unsent == 0))))
