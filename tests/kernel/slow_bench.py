@@ -35,7 +35,7 @@ from fwtop.observe.messages import decode_reply
 from fwtop.stats.engine import Engine
 from tests.kernel.conftest import Host, NetnsPair
 
-PORT = 8080
+PORT, TLS_PORT = 8080, 8443
 _BIG = 200_000  # bytes of the file that slow readers ask for
 _TICK = 0.25
 _NGINX = """
@@ -45,11 +45,12 @@ http {{
     access_log off; client_body_temp_path {0}/body; proxy_temp_path {0}/proxy; fastcgi_temp_path {0}/f;
     uwsgi_temp_path {0}/u; scgi_temp_path {0}/s;
     server {{
-        listen {1}; root {0}/www; client_max_body_size 1m;
+        listen {1}; {2} root {0}/www; client_max_body_size 1m;
         location /login {{ proxy_pass http://127.0.0.1:9; }}
     }}
 }}
 """
+_TLS = "listen {1} ssl; ssl_certificate {0}/cert; ssl_certificate_key {0}/key;"
 _APACHE = """
 ServerRoot {0}
 ServerName shop.example
@@ -74,9 +75,16 @@ def missing(*programs: str) -> str:
     return next((name for name in programs if shutil.which(name) is None), "")
 
 
+def certify(directory: Path) -> None:
+    """Make a certificate and its key in a folder."""
+    made = ["-keyout", str(directory / "key"), "-out", str(directory / "cert")]
+    request = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=shop.example"]
+    subprocess.run([*request, *made], check=True, capture_output=True)
+
+
 @contextmanager
-def web_server(name: str, netns: str) -> Iterator[None]:
-    """Run nginx or Apache with few workers and the timeouts that it comes with."""
+def web_server(name: str, netns: str, *, tls: bool = False) -> Iterator[None]:
+    """Run nginx or Apache with few workers and the timeouts that it comes with, nginx also behind TLS."""
     with tempfile.TemporaryDirectory(prefix="fwtop-web-") as made:
         directory = Path(made)
         directory.chmod(0o755)
@@ -84,7 +92,10 @@ def web_server(name: str, netns: str) -> Iterator[None]:
         (directory / "www/index.html").write_bytes(b"<title>shop</title>" * 20)
         (directory / "www/big").write_bytes(bytes(_BIG))
         config = directory / "server.conf"
-        config.write_text((_NGINX if name == "nginx" else _APACHE).format(directory, PORT))
+        if tls:
+            certify(directory)
+        more = _TLS.format(directory, TLS_PORT) if tls else ""
+        config.write_text((_NGINX if name == "nginx" else _APACHE).format(directory, PORT, more))
         if name == "nginx":
             argv = ["ip", "netns", "exec", netns, "nginx", "-p", made, "-c", str(config)]
         else:
@@ -166,10 +177,10 @@ def crowd(protocol: str, connections: int, sources: int, *, path: str = "/", rat
 
 
 @contextmanager
-def slow_lab(crowds: str, directory: Path, server: str) -> Iterator[SlowLab]:
+def slow_lab(crowds: str, directory: Path, server: str, *, tls: bool = False) -> Iterator[SlowLab]:
     """Set everything up; nothing has been attacked yet."""
-    text = f'title = "t"\nopen_ports = ["tcp/{PORT}"]\n{crowds}'
-    with Lab(scenario.parse(text, "slow"), source=text) as lab, web_server(server, lab.victim):
+    text = f'title = "t"\nopen_ports = ["tcp/{PORT}", "tcp/{TLS_PORT}"]\n{crowds}'
+    with Lab(scenario.parse(text, "slow"), source=text) as lab, web_server(server, lab.victim, tls=tls):
         victim = Host(lab.victim, net.VICTIM_INTERFACE, net.VICTIM_4, net.VICTIM_6)
         attacker = Host(lab.attacker, net.ATTACKER_INTERFACE, net.GATEWAY_4, net.GATEWAY_6)
         bench = Bench(NetnsPair(victim, attacker), directory)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from guardian_bench import apply, rules_of
-from slow_bench import PORT, crowd, missing, slow_lab
+from slow_bench import PORT, TLS_PORT, crowd, missing, slow_lab
 
 from fwtop.lab import network as net
 from fwtop.model.protocol import Undo
@@ -47,18 +47,49 @@ def test_a_server_that_is_held_is_served_again(case: tuple[Any, ...], tmp_path: 
         run.guardian.demand(Undo((rule_id,)))
 
 
-def test_slowhttptest_is_named(tmp_path: Path) -> None:
-    if lacking := missing("nginx", "slowhttptest"):
+@pytest.mark.parametrize("tls", [False, True], ids=["http", "https"])
+def test_slowhttptest_is_named(tls: bool, tmp_path: Path) -> None:
+    if lacking := missing("nginx", "slowhttptest", *(["openssl"] if tls else [])):
         pytest.skip(f"{lacking} is not installed: make setup-dev")
-    with slow_lab(crowd("idle", 1, 1), tmp_path, "nginx") as run:
-        url = f"http://{net.VICTIM_4}:{PORT}/index.html"
-        tool = ["slowhttptest", "-H", "-c", "250", "-r", "150", "-i", "10", "-l", "30", "-u", url]
+    with slow_lab(crowd("idle", 1, 1), tmp_path, "nginx", tls=tls) as run:
+        url = f"https://{net.VICTIM_4}:{TLS_PORT}" if tls else f"http://{net.VICTIM_4}:{PORT}"
+        tool = [
+            "slowhttptest",
+            "-H",
+            "-c",
+            "250",
+            "-r",
+            "150",
+            "-i",
+            "5",
+            "-l",
+            "30",
+            "-u",
+            f"{url}/index.html",
+        ]
         argv = ["ip", "netns", "exec", run.lab.attacker, *tool]
         with subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as attacker:
             try:
                 assert run.watch(_SECONDS, until="slow_headers") is not None, run.kinds()
+                hint = "the port speaks TLS: a slow body looks the same there"
+                assert (hint in run.attack().evidence) == tls
             finally:
                 attacker.kill()
+
+
+@pytest.mark.parametrize(
+    ("protocol", "kind"), [("slow_headers", "slow_headers"), ("idle", "idle_connections")]
+)
+def test_one_connection_of_each_source_is_named_after_a_calm(
+    protocol: str, kind: str, tmp_path: Path
+) -> None:
+    if lacking := missing("nginx"):
+        pytest.skip(f"{lacking} is not installed: make setup-dev")
+    with slow_lab(crowd(protocol, 250, 250), tmp_path, "nginx") as run:
+        run.watch(10.0)
+        assert run.kinds() == set()
+        run.lab.start_flood(0)
+        assert run.watch(_SECONDS, until=kind) is not None, run.kinds()
 
 
 def test_a_proxys_pool_and_connections_in_reserve_are_no_attack(tmp_path: Path) -> None:

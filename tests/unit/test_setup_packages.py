@@ -37,6 +37,7 @@ PACKAGE_OF = {
     "iptables-save": "iptables",
     "nft": "nftables",
     "nginx": "nginx",
+    "openssl": "openssl",
     "slowhttptest": "slowhttptest",
     "sysctl": "procps",
     "systemd-analyze": "systemd",

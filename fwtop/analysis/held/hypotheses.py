@@ -147,7 +147,7 @@ HYPOTHESES = (
             Says("per_source", 2.0, -3.0, 4.0, 2.5),  # a browser keeps one or two in reserve
             Says("connections", 40.0, -4.0, 120.0, 2.0),
             Says("fresh", 0.2, -3.0, 0.8, 1.0),
-            Says("answered", 0.1, 2.5, 0.6, -1.0),  # who keeps one in reserve uses another
+            Says("answered", 0.1, 3.5, 0.6, -1.0),  # who keeps one in reserve uses another
             *_NEW,
             *_SUFFERS,
         ),
@@ -158,7 +158,7 @@ HYPOTHESES = (
     ),
     Hypothesis(
         SILENT, "connections in reserve", 1.0,  # Chrome and Firefox open them before they need them
-        (Says("per_source", 2.0, 2.0, 4.0, -2.0), Says("answered", 0.1, -2.0, 0.6, 1.0)),
+        (Says("per_source", 2.0, 2.0, 4.0, -2.0), Says("answered", 0.1, -2.5, 0.6, 1.0)),
     ),
     Hypothesis(
         SILENT, "pool of a proxy or an application", 0.0,

@@ -138,6 +138,8 @@ def _evidence(held: Held) -> list[str]:
         lines.append(f"{percent(features['posts'])} of the sampled requests announce a body")
     if features.get("forms", 0.0) > 0.5:
         lines.append(f"{percent(features['forms'])} of the others that were sampled send form data")
+    if group.behaviour == WAITING and "unanswered" not in features:
+        lines.append("the port speaks TLS: a slow body looks the same there")
     lines.append(f"they are {percent(features['of_port'])} of the connections to that port")
     if features.get("times_usual", 0.0) > 2:
         lines.append(f"{features['times_usual']:,.0f} times as many as usual")
