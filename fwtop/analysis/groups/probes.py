@@ -23,6 +23,7 @@ _PORTS = 65_536  # of an address: more probes repeat some, although a thin sampl
 _TRIES = 4.0  # probes per port: scanners retry two or three times
 _EPHEMERAL = 32_768
 _DRAWN = 24  # packets of a source: fewer say nothing about its source ports
+_ALL = 0.95  # share of a source's packets: nearly all
 _COMMON = 8  # ports probed by half of all sources
 _LONG = 8.0  # seconds: rates of a shorter window mean little
 _OF_SERVICES = np.zeros(_PORTS, np.bool_)  # by port
@@ -117,9 +118,10 @@ def _scanners(context: AnalysisContext, rows: Rows) -> list[tuple[int, int]]:
 def _without_floods(
     context: AnalysisContext, rows: Rows, found: list[tuple[int, int]]
 ) -> list[tuple[int, int]]:
-    """Exclude sources with random source ports if all that probe are a flood."""
+    """Exclude sources with random source ports, or with one payload for all, if all that probe are a flood."""
     source = context.traffic.source_key[rows]
-    drawn = [key for key, _ in found if _drawn(context, rows[source == np.uint64(key)])]
+    by_source = ((key, rows[source == np.uint64(key)]) for key, _ in found)
+    drawn = [key for key, mine in by_source if _drawn(context, mine) or _loaded(context, mine)]
     features = context.features(rows)
     if min(features.peak_pps, features.packets) < context.config.flood_pps:
         return found
@@ -137,6 +139,17 @@ def _drawn(context: AnalysisContext, rows: Rows) -> bool:
     expected = 65_536 * (1 - np.exp(-len(rows) / 65_536))
     low = float((ports < _EPHEMERAL).mean())
     return len(distinct_values(ports)) > 0.9 * expected and 0.3 < low < 0.8
+
+
+def _loaded(context: AnalysisContext, rows: Rows) -> bool:
+    """Check for UDP with as much data to each port: a scanner sends none, or what the port's service answers."""
+    if len(rows) < _DRAWN:
+        return False
+    lengths = context.traffic.packets.payload_length[rows][context.udp[rows]]
+    if len(lengths) < _ALL * len(rows):
+        return False
+    sizes = np.bincount(lengths)
+    return int(sizes.argmax()) > 0 and int(sizes.max()) > _ALL * len(rows)
 
 
 def _unique_pairs(source: U64, pair: U64) -> np.ndarray[tuple[int, int], np.dtype[np.uint64]]:
