@@ -25,7 +25,7 @@ from fwtop.model.addresses.address import Prefix
 from fwtop.model.rule import Match
 from fwtop.model.traffic.connections import SocketTable
 from fwtop.model.traffic.counters import Counters
-from fwtop.model.traffic.packets import I64, U8, U64, Mask, PacketBatch
+from fwtop.model.traffic.packets import I64, U8, U16, U64, Mask, PacketBatch
 from fwtop.model.traffic.window import Interval
 
 if TYPE_CHECKING:
@@ -180,21 +180,27 @@ class AnalysisContext:
             floor_pps = max(floor_pps, config.baseline_factor * usual)
         return min(times, features.peak_pps / floor_pps)
 
-    def _usual_of(self, features: Features, normal: str) -> float | None:
+    def usual_of(self, features: Features, normal: str) -> float | None:
         """Return the normal rate of what a class usually holds like these packets; None if unknown.
 
-        Alike are packets to the same ports, from the same services and, of few sources, from these: a flood
-        of one service is no smaller for what others usually receive.
+        Alike are packets to the same ports, from the same services and, of few sources, from these if about
+        as long: a flood of one service is no smaller for what others usually receive, nor is one by a host
+        that measured the line before.
         """
         usual = self.baseline.rate(normal)
         if not usual or normal not in _BY_SERVICE:
+            return usual
+        alike = self._normal_rows(normal)
+        if not alike.any():
             return usual
         traffic, before, rows = self.traffic, self.baseline.rows, features.rows
         sports, _ = weighted_top(traffic.packets.sport[rows], features.weight, _SERVICE * features.packets)
         mine = among(before.dport, traffic.packets.dport[rows]) | among(before.sport, sports)
         if features.sources <= _ACQUAINTED:
-            mine |= among(mix(before.src_hi, before.src_lo), traffic.source_key[rows])
-        alike = self._normal_rows(normal)
+            mine |= among(
+                mix(mix(before.src_hi, before.src_lo), _size_class(before.ip_length)),
+                mix(traffic.source_key[rows], _size_class(traffic.packets.ip_length[rows])),
+            )
         whole = max(float(before.weight[alike].sum()), 1e-9)
         return usual * float(before.weight[alike & mine].sum()) / whole
 
@@ -224,7 +230,7 @@ class AnalysisContext:
         if normal == NEW:
             return None
         if isinstance(normal, str):
-            return self._usual_of(features, normal)
+            return self.usual_of(features, normal)
         if normal is not None:
             return self.baseline.rate_of_payloads(normal)
         if not len(before):
@@ -233,11 +239,11 @@ class AnalysisContext:
         return self.baseline.rate_of((before.protocol == UDP) & among(before.sport, ports))
 
     def beyond_usual(self, features: Features, normal: str) -> float:
-        """Return by what factor a rate exceeds the normal one of its class; 0 without a baseline.
+        """Return by what factor a rate exceeds the normal one of what is alike; 0 without a baseline.
 
         A quiet class may well begin to talk: the normal rate counts as that of the least flood, at least.
         """
-        usual = self.baseline.rate(normal)
+        usual = self.usual_of(features, normal)
         if usual is None or not self.traffic.live:
             return 0.0
         return features.peak_pps / max(usual, self.config.flood_pps)
@@ -339,3 +345,8 @@ def _first_times(keys: U64, time_ns: I64) -> tuple[U64, I64]:
 def count(number: float) -> str:
     """Format a number with thousands separators."""
     return f"{number:,.0f}"
+
+
+def _size_class(length: U16) -> U64:
+    """Return the power of two below each length in bytes."""
+    return np.log2(np.maximum(length, 1)).astype(np.uint64)

@@ -12,6 +12,7 @@ from analysis_flows import HOST, Frame, connection, hosts, judge, segment, visit
 from analysis_payloads import dns_name
 
 from fwtop.analysis.advisor import Advisor
+from fwtop.analysis.history.baseline import class_rates
 from fwtop.analysis.history.scan_memory import ScanMemory
 from fwtop.model.traffic.snapshot import Attack
 
@@ -466,3 +467,25 @@ def test_datagrams_to_all_ports_are_a_scan_only_without_data(data: bytes, kind: 
     pps = 8_000
     frames = [(i / pps, datagram(i / pps, TOOL, (2_000, 1 + i), data)[1]) for i in range(pps * 3)]
     assert set(live(frames)) == {kind}
+
+
+@pytest.mark.parametrize("length", [40, 1_400])
+def test_who_measured_the_line_before_gets_no_credit_for_other_datagrams(length: int) -> None:
+    """iperf3 sent as much to its port; of it, only datagrams of that length to other ports may be usual."""
+    rng, advisor = Random(4), quiet()
+    packets = [
+        (i / 8_000, datagram(0, TOOL, (40_000, 5_201), i.to_bytes(12) + bytes(1_388))[1])
+        for i in range(8_000)
+    ]
+    batch = make_batch(packets)
+    for _ in range(20):
+        advisor.baseline.keep_rates(class_rates(batch, 1.0), 1.0)
+        advisor.baseline.keep_rows(batch)
+    frames = [
+        datagram(i / 5_000, TOOL, (2_000, 9_999), rng.randbytes(8) + b"X" * (length - 8))
+        for i in range(15_000)
+    ]
+    found = live(frames, advisor=advisor)
+    assert set(found) == ({"udp_flood"} if length == 40 else set())
+    if length == 40:
+        assert any("normally none like them" in line for line in found["udp_flood"].evidence)

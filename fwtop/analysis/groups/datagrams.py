@@ -73,7 +73,7 @@ def datagrams(context: AnalysisContext) -> Iterator[Group]:
 def _group(context: AnalysisContext, features: Features) -> Group:
     dport = features.top("dport")
     where = f"to port {dport.value}" if dport.share > 0.9 else f"to {dport.distinct:,} ports"
-    usual = context.baseline.rate("udp")
+    usual = context.usual_of(features, "udp")
     notes = {"where": where, "usual": 0.0 if usual is None else usual}
     made = Group(context, features, Least(normal="udp"), notes)
     made.otherwise = lambda: _strangers(context, features)
@@ -305,7 +305,9 @@ def normal_rate(group: Group) -> list[str]:
     """Write how the rate compares with the normal one."""
     if group.context.beyond_usual(group.packets, "udp") <= 1:
         return []
-    return [f"{count(group.packets.pps)} UDP packets/s, normally up to {count(group.notes['usual'])}"]
+    usual = group.notes["usual"]
+    normally = f"normally up to {count(usual)}" if usual >= 1 else "normally none like them"
+    return [f"{count(group.packets.pps)} UDP packets/s, {normally}"]
 
 
 @feature("yes or no")

@@ -118,7 +118,7 @@ def _scanners(context: AnalysisContext, rows: Rows) -> list[tuple[int, int]]:
 def _without_floods(
     context: AnalysisContext, rows: Rows, found: list[tuple[int, int]]
 ) -> list[tuple[int, int]]:
-    """Exclude sources with random source ports, or with one payload for all, if all that probe are a flood."""
+    """Exclude sources with random source ports, or as much data for each, if all that probe are a flood."""
     source = context.traffic.source_key[rows]
     by_source = ((key, rows[source == np.uint64(key)]) for key, _ in found)
     drawn = [key for key, mine in by_source if _drawn(context, mine) or _loaded(context, mine)]
@@ -142,7 +142,7 @@ def _drawn(context: AnalysisContext, rows: Rows) -> bool:
 
 
 def _loaded(context: AnalysisContext, rows: Rows) -> bool:
-    """Check for UDP with as much data to each port: a scanner sends none, or what the port's service answers."""
+    """Check for UDP with as much data to each port: scanners send none, or what a port's service answers."""
     if len(rows) < _DRAWN:
         return False
     lengths = context.traffic.packets.payload_length[rows][context.udp[rows]]
