@@ -62,15 +62,28 @@ def _attack_events(before: tuple[Attack, ...], after: tuple[Attack, ...], at: fl
     new = {attack.kind: attack for attack in after}
     for kind, attack in new.items():
         if kind not in old:
-            share = f"{percent(attack.share)} of packets, " if attack.share > 0 else ""
-            text = f"{attack.title}: {share}{attack.pps:,.0f} packets a second"
-            yield _event(min(at, attack.since), EventKind.ATTACK_BEGAN, kind, text)
+            yield _event(min(at, attack.since), EventKind.ATTACK_BEGAN, kind, _beginning(attack, after))
     for kind, attack in old.items():
         if kind not in new:
             yield _event(at, EventKind.ATTACK_ENDED, kind, f"{attack.title} ended")
-    if old and new and old.keys() != new.keys():
-        text = f"from {', '.join(a.title for a in before)} to {', '.join(a.title for a in after)}"
-        yield _event(at, EventKind.ATTACK_CHANGED, after[0].kind, text)
+    was, now = _causes(before), _causes(after)
+    if was and now and {one.kind for one in was} != {one.kind for one in now}:
+        text = f"from {', '.join(one.title for one in was)} to {', '.join(one.title for one in now)}"
+        yield _event(at, EventKind.ATTACK_CHANGED, now[0].kind, text)
+
+
+def _beginning(attack: Attack, attacks: tuple[Attack, ...]) -> str:
+    """Describe an attack by its packets; what it fills, by its cause."""
+    cause = next((one.title for one in attacks if one.key == attack.effect_of), "")
+    if cause:
+        return f"{attack.title}, an effect of {cause}"
+    share = f"{percent(attack.share)} of packets, " if attack.share > 0 else ""
+    return f"{attack.title}: {share}{attack.pps:,.0f} packets a second"
+
+
+def _causes(attacks: tuple[Attack, ...]) -> list[Attack]:
+    """Return the attacks without their effects: a full connection table is no other vector."""
+    return [attack for attack in attacks if not attack.effect_of]
 
 
 def _rule_events(

@@ -40,6 +40,9 @@ def test_an_attack_begins_changes_and_ends() -> None:
         EventKind.ATTACK_BEGAN,
         EventKind.ATTACK_CHANGED,
     ]
+    table = dataclasses.replace(attack("conntrack_exhaustion"), effect_of=syn.key)
+    [filled] = derive(with_attacks(syn), with_attacks(syn, table))
+    assert filled.text.endswith(", an effect of SYN flood")
     changed = derive(with_attacks(dns), with_attacks(syn))
     assert [event.kind for event in changed] == [
         EventKind.ATTACK_BEGAN,
