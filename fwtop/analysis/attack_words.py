@@ -13,6 +13,7 @@ from fwtop.model.addresses.address import format_address
 from fwtop.model.traffic.protocols import NAMES
 from fwtop.render.numbers import plural
 
+_ARP = 0x0806  # ethertype
 _MAIN = 0.8  # share of the packets that a target has
 _STILL = 0.3  # a target named once is kept while it has this share
 _MANY = 1_000  # sources, from which the number of their networks is told
@@ -45,6 +46,8 @@ def _targets(traffic: Traffic, rows: Rows) -> list[Target]:
     if not len(rows):
         return []
     packets, weight = traffic.packets, traffic.weight[rows]
+    if not packets.family[rows].any():
+        return [Target("ARP" if (packets.ethertype[rows] == _ARP).all() else "not IP", 1.0)]
     protocol, ported = packets.protocol[rows], ~traffic.later[rows]
     out = []
     for side, word in (("dport", "/"), ("sport", " from ")):
@@ -82,7 +85,7 @@ def sources_of(context: AnalysisContext, finding: Finding, *, spoofed: bool) -> 
         return plural(len(finding.held.senders), "source")
     if spoofed:
         return "spoofed"
-    if not len(finding.rows):
+    if not len(finding.rows) or not context.traffic.packets.family[finding.rows].any():
         return ""
     features = Features(context.traffic, finding.rows)
     number, sampled = features.sources, features.packets > 1.05 * features.n and features.singles > _UNMET

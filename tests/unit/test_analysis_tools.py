@@ -489,3 +489,27 @@ def test_who_measured_the_line_before_gets_no_credit_for_other_datagrams(length:
     assert set(found) == ({"udp_flood"} if length == 40 else set())
     if length == 40:
         assert any("normally none like them" in line for line in found["udp_flood"].evidence)
+
+
+def arp(rng: Random) -> bytes:
+    """Return who-has 10.10.10.10 of a new station."""
+    station = b"\2" + rng.randbytes(5)
+    request = b"\0\1\x08\0\6\4\0\1" + station + b"\x0a\x0a" + rng.randbytes(2) + bytes(6) + HOST
+    return b"\xff" * 6 + station + b"\x08\x06" + request + bytes(18)
+
+
+@pytest.mark.parametrize(("pps", "found"), [(300, set()), (5_000, {"arp_flood"})])
+def test_an_arp_flood_is_named_and_no_rule_is_offered_that_cuts_the_host_off(
+    pps: int, found: set[str]
+) -> None:
+    rng, advisor = Random(8), quiet()
+    frames = [(i / pps, arp(rng)) for i in range(pps * 3)]
+    named = live(frames, advisor=advisor)
+    assert set(named) == found
+    for attack in named.values():
+        assert attack.target == "ARP"
+        assert not attack.spoofed
+        assert "no link has so many neighbours" in attack.evidence
+    batch = make_batch(frames, start_ns=10**12 + 70 * 10**9)
+    window = make_window(batch, SECONDS, live=True, started=STARTED + 70)
+    assert not [one for one in advisor.judge(window, make_tables(window)).proposals if one.rule is not None]

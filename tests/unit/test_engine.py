@@ -316,3 +316,8 @@ def test_a_flood_of_one_service_is_no_smaller_for_what_others_usually_receive() 
     context.baseline.rows.sport[:] = 9
     context.baseline.rows.src_lo[:] = 9
     assert context.prominence(mine, floor_pps=100.0, normal="udp") > 1
+
+
+def test_a_capture_of_nothing_known_is_said_to_hold_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    print_explanations([])
+    assert capsys.readouterr().out == "no packets that any hypothesis is about\n"

@@ -22,9 +22,12 @@ _WHOLE = 1_000  # from which decimals say nothing
 
 def print_explanations(explained: Iterable[Explained], out: TextIO | None = None) -> None:
     """Print all groups, the largest first."""
-    for one in sorted(explained, key=lambda one: (-one.group.packets.packets, one.group.cut)):
+    groups = sorted(explained, key=lambda one: (-one.group.packets.packets, one.group.cut))
+    for one in groups:
         for line in lines(one):
             print(line, file=out or sys.stdout)
+    if not groups:
+        print("no packets that any hypothesis is about", file=out or sys.stdout)
 
 
 def lines(one: Explained) -> Iterator[str]:
@@ -33,11 +36,9 @@ def lines(one: Explained) -> Iterator[str]:
     features = group.packets
     verdict = "attack" if one.is_attack else "ordinary"
     noun = "packet" if round(features.packets) == 1 else "packets"
-    yield from _wrapped(
-        f"{in_words(group.cut)}: {features.packets:,.0f} {noun} ({percent(features.share, None)}) from "
-        f"{features.senders} to {features.target}: {verdict}",
-        "",
-    )
+    ends = f" from {features.senders} to {features.target}" if features.top("family").value else ""
+    size = f"{features.packets:,.0f} {noun} ({percent(features.share, None)})"
+    yield from _wrapped(f"{in_words(group.cut)}: {size}{ends}: {verdict}", "")
     likely = [
         (entry, share) for entry, share in one.ranked[:_BEST] if share >= _LEAST or entry is one.ranked[0][0]
     ]

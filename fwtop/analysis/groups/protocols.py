@@ -1,4 +1,4 @@
-"""Groups of GRE, ESP, IGMP, ICMP and rarer protocols."""
+"""Groups of GRE, ESP, IGMP, ICMP, ARP and rarer protocols."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from fwtop.analysis.context import AnalysisContext
 from fwtop.analysis.engine.group import Group, Least, Proof, cut, feature
 from fwtop.analysis.groups.newcomers import newcomers_first
 from fwtop.analysis.parsers import icmp
+from fwtop.analysis.spoofing import Spoof
 from fwtop.analysis.window.counting import among, distinct_values
 from fwtop.analysis.window.features import Features
 from fwtop.analysis.window.own_probes import errors_to_probes
@@ -30,8 +31,12 @@ from fwtop.model.traffic.packets import U32, U64, Mask
 
 # IPv6 extension headers, EIGRP, OSPF, PIM, VRRP: control traffic of a network
 _HOUSEKEEPING = (0, 59, 88, 89, 103, 112)
+_ARP = 0x0806
+_UNKNOWN = Spoof(0.0, ())  # ARP has no IP header whose source could be forged
+_LINK_ADDRESSES = 12  # bytes: destination and source of an Ethernet frame
 _NEIGHBOURS = 20
 _MANY = 20  # protocols at once: no network uses that many
+_STORM = 3.0  # times the rate of the least flood: large links have hundreds of requests a second
 _DOZEN, _RISING = 12, 0.95  # numbers drawn at random rise as often once in 4,000; packets overtake each other
 _NO_PROTOCOL = "IP_NOPROTO"  # reason of a drop (include/net/dropreason-core.h)
 _NAMES = {
@@ -114,6 +119,24 @@ def _housekeeping(context: AnalysisContext, pool: Mask) -> Mask:
     if multicast.sources <= _NEIGHBOURS:
         mask[multicast.rows] = True
     return mask
+
+
+@cut(Proof.VOLUME)
+def arp_packets(context: AnalysisContext) -> Iterator[Group]:
+    """ARP (RFC 826): requests and answers of a link, which no address of IP tells apart."""
+    packets = context.traffic.packets
+    features = context.features((packets.family == 0) & (packets.ethertype == _ARP) & context.unclaimed)
+    if features.n:
+        yield Group(context, features, Least(normal="not_ip", times=_STORM), known_spoof=_UNKNOWN)
+
+
+@feature("MAC addresses")
+def link_senders(group: Group) -> float:
+    """Distinct source addresses of the Ethernet frames, as far as sampled; 1 where a capture has none."""
+    packets, rows = group.context.traffic.packets, group.packets.rows
+    framed = rows[packets.captured[rows] >= _LINK_ADDRESSES]
+    senders = packets.data[framed, 6:_LINK_ADDRESSES] if packets.data.shape[1] >= _LINK_ADDRESSES else framed
+    return float(max(len(np.unique(senders, axis=0)), 1))
 
 
 @cut(Proof.VOLUME)

@@ -80,9 +80,11 @@ def candidates(
 ) -> Iterator[Candidate]:
     """Yield rules by fields, payload, sources and rate, and for a full table.
 
-    What a bridge passes on without netfilter only rules at its ports meet.
+    What a bridge passes on without netfilter only rules at its ports meet. Rules match IP, nothing else.
     """
     config = context.config
+    if len(finding.rows) and not context.traffic.packets.family[finding.rows].any():
+        return
     at_ports = _is_beside_netfilter(context, finding)
     family = _family(context, finding.rows)
     base = replace(finding.match, family=finding.match.family or family)

@@ -1,4 +1,4 @@
-"""GRE, ESP, IGMP, ICMP, rare protocols, fragments: floods, and tunnels and storage that look like them."""
+"""GRE, ESP, IGMP, ICMP, ARP, rare protocols, fragments: floods, and what looks like them."""
 
 from fwtop.analysis.engine.hypothesis import CERTAIN, Hypothesis, Says, above, at_least, at_most, if_so, is_so
 from fwtop.analysis.groups.fragments import (
@@ -19,6 +19,7 @@ from fwtop.analysis.groups.measures import (
     threshold_ratio,
 )
 from fwtop.analysis.groups.protocols import (
+    arp_packets,
     associations_per_source,
     different_spis,
     discovery,
@@ -29,6 +30,7 @@ from fwtop.analysis.groups.protocols import (
     igmp_packets,
     increasing_sequence,
     inner_repeats,
+    link_senders,
     match_icmp,
     match_ip_protocol,
     rare_protocols,
@@ -142,6 +144,25 @@ PROTOCOLS = (
     Hypothesis(
         "pings of monitoring", icmp_packets, CERTAIN,
         needs=(at_most(sources, 19), at_most(pace, 199)),
+    ),
+    Hypothesis(
+        "ARP flood", arp_packets, 0.0,
+        kind="arp_flood",
+        needs=(_ENOUGH,),
+        lead=(
+            "{amount:ARP packets} ({rate:count}/s) from {link_senders:count} MAC addresses",
+            "rules match IP, and without ARP nobody on the link reaches this host: the switch has to stop it "
+            "(storm control, dynamic ARP inspection)",
+        ),
+        evidence=(
+            Says(pace, 300, -3.0, 3_000, 2.5),
+            Says(link_senders, 50, 0.0, 500, 1.5, "no link has so many neighbours"),
+        ),
+        stopped_by="the switch (storm control, dynamic ARP inspection)",
+    ),
+    Hypothesis(
+        "hosts of a large link that look for each other", arp_packets, 1.0,
+        needs=(at_most(pace, 999),),
     ),
     Hypothesis(
         "fragment flood", fragments, 2.0,
