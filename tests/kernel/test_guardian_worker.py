@@ -244,9 +244,12 @@ def test_quick_requests_are_served_while_a_million_prefixes_go_in(bench: Bench) 
         thread.join()
         assert served
         rules = rules_of(quick, finished=True)
+        end = time.monotonic() + 10
+        while rules[expiring]["state"] != State.EXPIRED.value:  # a quick machine needs less than its second
+            assert time.monotonic() < end, rules[expiring]
+            rules = rules_of(quick, finished=True)
         assert rules[kept]["state"] == State.CONFIRMED.value
         assert rules[undone]["state"] == State.REVERTED.value
-        assert rules[expiring]["state"] == State.EXPIRED.value
         new = made[0].data["status"]["rule"]["id"]
         assert rules[new]["state"] == State.CONFIRMED.value
         held = bench.pair.victim.run("ipset", "list", "-t", set_name(new, 4)).stdout
