@@ -1,7 +1,7 @@
 # Set-up messages go to standard error; standard output holds only a target's result.
 .SILENT:
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev demo test test-unit test-fresh test-debian-kernel check screenshots geoip lock uninstall
+.PHONY: help setup setup-dev demo test test-unit test-matrix test-fresh test-debian-kernel check screenshots geoip lock uninstall
 # Targets share the machine's namespaces and installed copy, so they must not run in parallel.
 .NOTPARALLEL:
 
@@ -22,6 +22,9 @@ test: setup-dev ## run all tests (needs root or sudo)
 
 test-unit: setup-dev ## run the tests that need no root
 	.venv/bin/python -m pytest tests/unit tests/ui
+
+test-matrix: setup-dev ## run the tables of every case, which `make test` leaves out (needs root or sudo, takes hours)
+	scripts/test.sh -m matrix $(or $(TESTS),tests)
 
 test-fresh: ## run demo and tests on a new Debian 12 in a temporary directory (TESTS=… for some)
 	scripts/test-fresh.sh $(TESTS)
