@@ -7,9 +7,7 @@ import io
 import os
 import signal
 import sys
-import tempfile
 import time
-import traceback
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -22,9 +20,9 @@ from textual.message import Message
 from textual.screen import Screen
 
 from fwtop.model.errors import CONSOLE_OUT_OF_MEMORY, FwtopError
-from fwtop.model.paths import STATE_DIRECTORY, exports_directory
 from fwtop.model.text import safe_text
 from fwtop.model.traffic.snapshot import Snapshot
+from fwtop.sandbox.crash_log import CRASHES, failure_words
 from fwtop.ui.drawing.partial import ExactUpdate, ShownCells
 from fwtop.ui.drawing.style import PICTURE_THEME, THEME, WARN
 from fwtop.ui.drawing.themes import PALETTE
@@ -303,21 +301,6 @@ def _one_line(failure: BaseException) -> tuple[str, int]:
         return safe_text(failure, limit=1000), failure.code
     if isinstance(failure, MemoryError):
         return CONSOLE_OUT_OF_MEMORY, 1
-    path = _write_log(failure)
+    path = CRASHES.path_of(failure)
     where = f"; details in {path}" if path else ""
-    return f"the screen failed ({type(failure).__name__}: {safe_text(failure, limit=120)}){where}", 1
-
-
-def _write_log(failure: BaseException) -> str:
-    """Write the sanitised traceback to a new file of mode 0600; return its path, "" if none could be made."""
-    text = "".join(traceback.format_exception(failure))
-    safe = "\n".join(safe_text(line, limit=2000) for line in text.splitlines())
-    for find in (lambda: STATE_DIRECTORY, exports_directory, tempfile.gettempdir):
-        try:  # in the sandbox there is no directory for temporary files
-            handle, path = tempfile.mkstemp(".log", time.strftime("crash-%Y%m%d-%H%M%S-"), find())
-        except OSError:
-            continue
-        with os.fdopen(handle, "w", encoding="utf-8") as log:
-            log.write(safe + "\n")
-        return path
-    return ""
+    return f"the screen failed ({failure_words(failure)}){where}", 1
