@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from fwtop.guardian.allow.allowlist import Allowed, AllowList, Session
 from fwtop.guardian.rules import guard
-from fwtop.guardian.rules.prefix_lists import covered
 from fwtop.model.addresses.address import Prefix
+from fwtop.model.addresses.coverage import covered
 from fwtop.model.addresses.list_limits import why_too_many
 from fwtop.model.addresses.prefix_rows import PrefixRows
 from fwtop.model.addresses.roles import Role

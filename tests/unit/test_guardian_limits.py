@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from fwtop.guardian.allow import time_servers
 from fwtop.guardian.rules.guard import Limits, check_share, read_limits
-from fwtop.guardian.rules.prefix_lists import covered
 from fwtop.model.addresses.address import Prefix
+from fwtop.model.addresses.coverage import covered
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Kind, Match, RateLimit, Rule
 from fwtop.ruleset.tracking import may_meet, needs_tracking, parse_lines

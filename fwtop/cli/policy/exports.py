@@ -12,8 +12,8 @@ from pathlib import Path
 
 from fwtop.cli.policy.document import Policy
 from fwtop.guardian.allow.allowlist import ALLOW_FILE, read_allow_file
-from fwtop.guardian.rules.prefix_lists import of_family
 from fwtop.model.addresses.address import Prefix
+from fwtop.model.addresses.coverage import of_family
 from fwtop.model.addresses.prefix_list import prefix_text
 from fwtop.model.rule import Kind, Rule
 from fwtop.model.text import safe_text

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from fwtop.guardian.allow.allowlist import AllowList
-from fwtop.guardian.rules.prefix_lists import listed
+from fwtop.model.addresses.coverage import listed
 from fwtop.model.addresses.roles import Role
 from fwtop.model.rule import Kind, Rule
 from fwtop.model.traffic.protocols import UDP

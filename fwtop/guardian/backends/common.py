@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from fwtop.guardian.objects.spec import ChainLine, KernelObjects, SetSpec
-from fwtop.guardian.rules.prefix_lists import listed, of_family
 from fwtop.model.addresses.address import Prefix
+from fwtop.model.addresses.coverage import listed, of_family
 from fwtop.model.addresses.list_limits import of_ports
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Rule

@@ -14,8 +14,8 @@ from fwtop.guardian.objects.nft_words import (
     set_of,
 )
 from fwtop.guardian.objects.spec import KernelObjects
-from fwtop.guardian.rules.prefix_lists import of_family
 from fwtop.model.addresses.address import Prefix
+from fwtop.model.addresses.coverage import of_family
 from fwtop.model.addresses.list_limits import NFTABLES_PREFIXES, looked_up, of_ports
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Rule

@@ -14,9 +14,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from fwtop.guardian.backends.common import DROP
 from fwtop.guardian.objects.spec import OUTPUT, ChainLine, KernelObjects, SetSpec
-from fwtop.guardian.rules.prefix_lists import of_family
 from fwtop.kernel.netfilter.conntrack import udp_peers
 from fwtop.model.addresses.address import Prefix
+from fwtop.model.addresses.coverage import of_family
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Level, Match, Protection, Rule
 from fwtop.model.traffic.protocols import TCP, UDP

@@ -10,8 +10,8 @@ from dataclasses import replace
 from typing import Any
 
 from fwtop.guardian.allow.allowlist import AllowList
-from fwtop.guardian.rules.prefix_lists import SPACE, covered, listed
 from fwtop.model.addresses.address import Prefix
+from fwtop.model.addresses.coverage import SPACE, covered, listed
 from fwtop.model.addresses.roles import Role
 from fwtop.model.rule import RANGES, ConnectionLimit, Kind, Level, Match, PayloadMatch, Range, RateLimit, Rule
 from fwtop.model.traffic.protocols import TCP, UDP

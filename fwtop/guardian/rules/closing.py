@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from fwtop.guardian.allow.allowlist import AllowList
-from fwtop.guardian.rules.prefix_lists import listed
 from fwtop.kernel import sockets
 from fwtop.model.addresses.address import Prefix
+from fwtop.model.addresses.coverage import listed
 from fwtop.model.addresses.list_limits import of_ports
 from fwtop.model.addresses.roles import Role
 from fwtop.model.rule import Kind, Rule

@@ -10,8 +10,8 @@ from fwtop.guardian.allow.allowlist import Allowed, AllowList
 from fwtop.guardian.allow.behind import SSH_PORTS
 from fwtop.guardian.rules.access import Access, access_of
 from fwtop.guardian.rules.breadth import LIMITING, why_broad
-from fwtop.guardian.rules.prefix_lists import SPACE, Listed, covered, cut_out, listed, sizes
 from fwtop.model.addresses.address import Prefix
+from fwtop.model.addresses.coverage import SPACE, Listed, covered, cut_out, listed, sizes
 from fwtop.model.addresses.list_limits import of_ports, why_too_many
 from fwtop.model.addresses.roles import Role
 from fwtop.model.config_file import read_table

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from fwtop.guardian.allow.allowlist import AllowList
-from fwtop.guardian.rules.prefix_lists import listed
 from fwtop.model.addresses.address import Prefix
+from fwtop.model.addresses.coverage import listed
 from fwtop.model.rule import Kind, Level, Rule
 from fwtop.model.traffic.protocols import TCP
 
