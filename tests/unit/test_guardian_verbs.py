@@ -6,6 +6,7 @@ import argparse
 import gzip
 import io
 import random
+from ipaddress import ip_network
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from fwtop.cli.files import prefix_file
 from fwtop.cli.files.plain_prefixes import parse_lines
 from fwtop.cli.files.prefix_file import read_prefix_file
 from fwtop.cli.rules import block, drop, limit, match, synproxy
-from fwtop.model.addresses.address import Prefix
+from fwtop.model.addresses.address import HostBitsError, Prefix
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Range
 from fwtop.model.traffic.dns import wire_name
@@ -93,7 +94,7 @@ def test_bad_target_is_wrong_usage(word: str) -> None:
 
 def test_prefix_file_names_bad_lines(tmp_path: Path) -> None:
     file = tmp_path / "list"
-    file.write_text("# list\n192.0.2.1\n\n198.51.100.9/24 # net\n::ffff:203.0.113.1\n192.0.2.1\n")
+    file.write_text("# list\n192.0.2.1\n\n198.51.100.0/24 # net\n::ffff:203.0.113.1\n192.0.2.1\n")
     assert [str(item) for item in read_prefix_file(str(file))] == [
         "192.0.2.1",
         "198.51.100.0/24",
@@ -126,8 +127,9 @@ def test_a_list_means_what_the_command_line_means(tmp_path: Path, address: str) 
         file.write_text(f"{address}{length}\n")
         try:
             expected = Prefix.parse(f"{address}{length}")
-        except ValueError:
-            with pytest.raises(FwtopError, match="not an address or prefix"):
+        except ValueError as error:
+            said = "has host bits" if isinstance(error, HostBitsError) else "not an address or prefix"
+            with pytest.raises(FwtopError, match=said):
                 read_prefix_file(str(file))
         else:
             assert list(read_prefix_file(str(file))) == [expected]
@@ -158,9 +160,10 @@ def test_an_empty_list_is_told_from_one_of_the_other_family(tmp_path: Path) -> N
 def test_many_plain_lines_are_read_as_few_are(tmp_path: Path) -> None:
     rng = random.Random(4)
     lines = [
-        ".".join(str(rng.randrange(256)) for _ in range(4)) + rng.choice(["", f"/{rng.randrange(33)}"])
+        str(ip_network((rng.getrandbits(32), rng.choice((32, rng.randrange(33)))), strict=False))
         for _ in range(20_000)
     ]
+    lines = [rng.choice((line, line.removesuffix("/32"))) for line in lines]
     plain = tuple(sorted({Prefix.parse(line) for line in lines}))
     file = tmp_path / "list"
     file.write_text("\n".join(lines + lines[:5]))
@@ -201,7 +204,7 @@ def test_many_ipv6_lines_are_read_as_few_are(tmp_path: Path) -> None:
     ["1.2.3", "1.2.3.4.5", "1.2.3.256", "1.2.3.4/33", "1.2.3.04", "1.2..4", "1.2.3.4/", "1/2.3.4", "/8", "",
      "1.2.3.4/1/2", "1.2.3/4.5", "1234.1.1.1", "1.2.3.4/08", "1:2:3:4:5:6:7", "1:2:3:4:5:6:7:8:9", "1::2::3",
      "1:2:3:4::5:6:7:8", ":1::2", "1::2:", ":::", ":", "::/129", "::/a", "::/", "::/08", "::/1/2", "12345::",
-     "::ffff:1:2", "::1.2.3.4", "g::", "::1%eth0", "1::/2:3"],
+     "::ffff:1:2", "::1.2.3.4", "g::", "::1%eth0", "1::/2:3", "10.77.0.3/8", "2001:db8::1/32", "8000::1/1"],
 )  # fmt: skip
 def test_what_is_not_plain_is_left_to_the_slower_way(line: str) -> None:
     piece = parse_lines(b"192.0.2.1\n2001:db8::\n" + line.encode() + b"\n")

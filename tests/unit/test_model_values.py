@@ -33,8 +33,11 @@ from fwtop.model.traffic.packets import PacketBatch
 @given(st.ip_addresses(v=4), st.integers(0, 32))
 def test_ipv4_prefixes_agree_with_the_standard_library(address, length):
     network = ipaddress.ip_network((address, length), strict=False)
-    prefix = Prefix.parse(f"{address}/{length}")
+    prefix = Prefix.parse(str(network))
     assert prefix.network == network
+    if network.network_address != address:
+        with pytest.raises(ValueError, match=f"has host bits: the network is {network}, the host {address}"):
+            Prefix.parse(f"{address}/{length}")
     assert Prefix.of_columns(4, 0, int(address), length) == prefix
     assert str(prefix) == (str(address) if length == 32 else str(network))
 

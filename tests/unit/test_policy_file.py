@@ -49,7 +49,7 @@ WRONG_MEANINGS = {
     "[list.more]\nleast = 1\n": "[list.more]: it holds 0, but least = 1",
     "[list.more]\nentries = ['::/1', '192.0.2.1']\nmost = 1\n": "[list.more]: it holds 2, but most = 1",
     "[list.more]\nentries = '::/0'\n": "[list.more]: an entry of /0 is everybody",
-    "[list.more]\nentries = '192.0.2.1/0'\n": "[list.more]: an entry of /0 is everybody",
+    "[list.more]\nentries = '0.0.0.0/0'\n": "[list.more]: an entry of /0 is everybody",
     "[list.a-longer-name-than-18]\nentries = '::/1'\n": "names of up to 14 characters",
     "[list.more]\nfile = 'absent'\n": "cannot read",
     "[list.more]\nfile = 'ports.txt'\n": "ports.txt: not an address or prefix: line 1",

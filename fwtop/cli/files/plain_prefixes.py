@@ -45,7 +45,7 @@ class Piece:
 
 
 def parse_lines(text: bytes) -> Piece:
-    """Parse whole lines, each of which ends; host bits are cleared."""
+    """Parse whole lines, each of which ends; prefixes with host bits are of another form."""
     data = np.frombuffer(text, np.uint8)
     if b":" not in text and (only := _ipv4(data)) is not None:
         return Piece(only, None, [], len(only[-1]))
@@ -74,7 +74,7 @@ def _lines(text: bytes, ends: NDArray[np.intp], wanted: NDArray[np.bool_]) -> It
 
 
 def _ipv4(data: _Bytes) -> _Columns | None:
-    """Return addresses and prefix lengths, None if a line is not an IPv4 prefix."""
+    """Return addresses and prefix lengths, None if a line is not an IPv4 network."""
     ends = np.flatnonzero(data - np.uint8(48) > 9)  # positions of . / and line ends
     numbers = _numbers(data, ends)
     marks = data[ends]
@@ -88,7 +88,9 @@ def _ipv4(data: _Bytes) -> _Columns | None:
         return None
     whole = octets[0] << 24 | octets[1] << 16 | octets[2] << 8 | octets[3]
     free = 32 - length
-    return (whole >> free << free).astype(np.uint32), length.astype(np.uint8)
+    if (whole >> free << free != whole).any():
+        return None
+    return whole.astype(np.uint32), length.astype(np.uint8)
 
 
 def _numbers(data: _Bytes, ends: NDArray[np.intp]) -> _Numbers | None:
@@ -113,7 +115,7 @@ def _is_regular(marks: _Bytes, last: NDArray[np.intp]) -> bool:
 
 
 def _ipv6(data: _Bytes) -> _Columns | None:
-    """Return halves of addresses and prefix lengths; None if a line is no IPv6 prefix, or IPv4 in IPv6."""
+    """Return halves of addresses and prefix lengths; None if a line is no IPv6 network, or IPv4 in IPv6."""
     ends = np.flatnonzero(_ENDS_GROUP[data])
     width = np.diff(ends, prepend=-1) - 1
     if (width > 4).any():
@@ -138,7 +140,9 @@ def _ipv6(data: _Bytes) -> _Columns | None:
     if ((hi == 0) & (lo >> np.uint64(32) == 0xFFFF)).any():
         return None
     free = 128 - length
-    return _cleared(hi, free - 64), _cleared(lo, free), length.astype(np.uint8)
+    if (_cleared(hi, free - 64) != hi).any() or (_cleared(lo, free) != lo).any():
+        return None
+    return hi, lo, length.astype(np.uint8)
 
 
 def _lengths(digits: NDArray[np.uint16], width: _Numbers, given: NDArray[np.bool_]) -> _Numbers | None:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from fwtop.model.addresses.address import Prefix
+from fwtop.model.addresses.address import HostBitsError, Prefix
 from fwtop.model.addresses.prefix_list import MAX_PREFIXES, collection_paused
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
@@ -62,17 +62,20 @@ class _Lines:
         text = line.decode("utf-8", "replace").partition("#")[0].strip()
         if not text:
             return
-        prefix = _parse(text)
-        if prefix is not None:
-            self.found[prefix] = None
+        why: str | None = ""
+        try:
+            self.found[_parse(text)] = None
             return
-        if self._ports and _has_ports(text):
-            self._with_ports.append(text)
-            return
+        except HostBitsError as error:
+            why = f" has host bits, the network is {error.network}"
+        except ValueError:
+            if self._ports and (why := _why_no_ports(text)) is None:
+                self._with_ports.append(text)
+                return
         self._wrong += 1
         if self._wrong <= _SHOWN_ERRORS:
             whole = line.decode("utf-8", "replace").strip()
-            self._bad.append(f"line {number}: {safe_text(whole, limit=40)!r}")
+            self._bad.append(f"line {number}: {safe_text(whole, limit=40)!r}{why}")
 
     def check(self) -> None:
         """Raise FwtopError if there were bad lines."""
@@ -199,28 +202,28 @@ def _unreadable(name: str, error: OSError) -> FwtopError:
     return FwtopError(f"cannot read {safe_text(name)}: {error.strerror}; nothing was changed", 2)
 
 
-def _has_ports(text: str) -> bool:
+def _why_no_ports(text: str) -> str | None:
+    """Return what to add to a line that is no entry with ports; None: it is one."""
     from fwtop.model.addresses.port_rows import PortEntry
 
     try:
-        return PortEntry.parse(text) is not None
+        return None if PortEntry.parse(text) is not None else ""
+    except HostBitsError as error:
+        return f" has host bits, the network is {error.network}"
     except ValueError:
-        return False
+        return ""
 
 
-def _parse(text: str) -> Prefix | None:
-    """Parse common forms fast and others by Prefix.parse; None if invalid."""
+def _parse(text: str) -> Prefix:
+    """Parse common forms fast and others by Prefix.parse, which raises ValueError."""
     address, slash, length = text.partition("/")
     family, kind, bits = (6, socket.AF_INET6, 128) if ":" in address else (4, socket.AF_INET, 32)
     try:
         value = int.from_bytes(socket.inet_pton(kind, address), "big")
         free = bits - (bits if not slash else int(length) if length.isascii() and length.isdigit() else -1)
-        if 0 <= free <= bits and (family == 4 or value >> 32 != _MAPPED):
-            return Prefix(family, value >> free << free, bits - free)
+        if 0 <= free <= bits and (family == 4 or value >> 32 != _MAPPED) and value >> free << free == value:
+            return Prefix(family, value, bits - free)
     except (OSError, ValueError):  # ValueError: a zero byte, thousands of digits
         if family == 4:
-            return None
-    try:
-        return Prefix.parse(text)
-    except ValueError:
-        return None
+            raise ValueError("not an address or prefix") from None
+    return Prefix.parse(text)

@@ -21,7 +21,7 @@ from fwtop.guardian.allow.behind import MOST, MOST_OF_HOST, Learned, overruled
 from fwtop.kernel.interfaces.links import list_addresses
 from fwtop.kernel.interfaces.routes import default_routes
 from fwtop.kernel.procfs import read_text
-from fwtop.model.addresses.address import Prefix
+from fwtop.model.addresses.address import HostBitsError, Prefix
 from fwtop.model.addresses.roles import BGP_PORT, DHCP_PORTS, DNS_PORT, NTP_PORT, PASSES, Passes, Role
 from fwtop.model.config_file import read_regular
 from fwtop.model.rule import Rule
@@ -273,6 +273,9 @@ def _read_allow_file(path: Path, _: tuple[int, ...] | None) -> tuple[list[Allowe
             continue
         try:
             found.append(Allowed(Prefix.parse(text), str(path)))
+        except HostBitsError as error:  # the host passes whichever was meant: it may be the operator's own
+            found.append(Allowed(Prefix.parse(error.host), str(path)))
+            warnings.append(safe_text(f"{path} line {number}: {error}; only the host passes"))
         except ValueError as error:
             warnings.append(safe_text(f"{path} line {number} is ignored: {error}"))
     return found, warnings

@@ -9,6 +9,15 @@ _LOW_64 = (1 << 64) - 1
 IPNetwork = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
+class HostBitsError(ValueError):
+    """A prefix with host bits: whoever wrote it meant the network or the host, and must say which."""
+
+    def __init__(self, text: str, network: IPNetwork, host: str) -> None:
+        super().__init__(f"{text[:60]!r} has host bits: the network is {network}, the host {host}")
+        self.network = network
+        self.host = host
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class Prefix:
     """An IPv4 or IPv6 prefix; `value` is the whole address as a number, host bits zero."""
@@ -19,14 +28,18 @@ class Prefix:
 
     @staticmethod
     def parse(text: str) -> Prefix:
-        """Parse an address or prefix, clearing host bits; IPv4-mapped IPv6 (::ffff:a.b.c.d) becomes IPv4.
+        """Parse an address or prefix; IPv4-mapped IPv6 (::ffff:a.b.c.d) becomes IPv4.
 
-        Raises ValueError with a message for the user.
+        Raises ValueError with a message for the user, HostBitsError where a prefix has host bits.
         """
+        text = text.strip()
         try:
-            network = ipaddress.ip_network(text.strip(), strict=False)
+            network = ipaddress.ip_network(text, strict=False)
         except ValueError:
-            raise ValueError(f"{text.strip()[:60]!r} is not an address or prefix") from None
+            raise ValueError(f"{text[:60]!r} is not an address or prefix") from None
+        host = text.partition("/")[0]
+        if "/" in text and int(ipaddress.ip_address(host)) != int(network.network_address):
+            raise HostBitsError(text, network, host)
         if isinstance(network, ipaddress.IPv6Network):
             mapped = network.network_address.ipv4_mapped
             if mapped is not None and network.prefixlen >= 96:

@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from fwtop.model.addresses.address import Prefix
+from fwtop.model.addresses.address import HostBitsError, Prefix
 from fwtop.model.rule import Match, PayloadMatch, Range, Rule
+from fwtop.model.text import safe_text
 from fwtop.model.traffic.protocols import NUMBERS, WITH_PORTS, flags_option, protocol_name, read_flags
 from fwtop.render.wording import with_summary
 
@@ -174,6 +175,8 @@ def _source_field(original: Prefix) -> Field:
     def write(rule: Rule, text: str) -> Rule:
         try:
             wanted = Prefix.parse(text.strip())
+        except HostBitsError as error:
+            raise InvalidInput(safe_text(error)) from None
         except ValueError:
             raise InvalidInput("a source is an address or a prefix: 203.0.113.7 or 203.0.113.0/24") from None
         if wanted.length == 0:
