@@ -29,6 +29,7 @@ from fwtop.ui.lists.rows import Item
 from fwtop.ui.lists.traffic import spared
 from fwtop.ui.settings import Settings
 from fwtop.ui.snapshot_screen import SnapshotScreen
+from fwtop.ui.state.packet_row import PacketRow
 from fwtop.ui.terminal import ResilientDriver
 
 _BLOCKS = ("block", "xdp")
@@ -43,6 +44,8 @@ def copied(item: Item) -> str:
         return item.fwtop or item.summary
     if isinstance(item, RuleStatus):
         return item.rule.summary
+    if isinstance(item, PacketRow):
+        return item.address("src") or item.data.hex()
     return str(getattr(item, "key", "")) or details_of(item, 0.0)[0]
 
 

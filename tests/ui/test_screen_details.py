@@ -1,0 +1,57 @@
+"""Details of a row: every type of row of every list has them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import get_args
+
+import pytest
+from screen_run import LARGE, running
+from screen_world import everything_listed
+
+from fwtop.model.traffic.snapshot import Attack, Origin
+from fwtop.ui.lists.details import details_of
+from fwtop.ui.lists.rows import Item
+from fwtop.ui.tabs import TABS
+
+SESSION = Origin("session", ("eth0",), None, "2026-09-21T14-13-20-eth0")
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+async def test_enter_on_the_chosen_attack_shows_its_evidence(recorded: bool) -> None:
+    shot, feed = everything_listed()
+    shot = replace(shot, origin=SESSION) if recorded else shot
+    async with running(shot, feed=feed, at="proposals") as run:
+        await run.press("shift+tab")
+        assert isinstance(run.app.main.panel.current(), Attack)
+        await run.press("enter", "enter")
+        assert run.dialog == "DetailsDialog"
+        assert "evidence" in run.text()
+        await run.press("escape")
+        assert run.app.screen is run.app.main
+
+
+async def test_every_type_of_row_has_details() -> None:
+    """The type checker sees to it that none is forgotten; here each is shown."""
+    shot, feed = everything_listed()
+    seen: set[type] = set()
+    async with running(shot, LARGE, feed=feed) as run:
+        main = run.app.main
+        for place, name in ((tab.name, name) for tab in TABS for name in tab.panels):
+            main.show_tab(place)
+            await run.go(name)
+            main.machine._asked = float("-inf")
+            await run.send(shot)
+            for _ in main.panel.spec.views:
+                for item in {type(item): item for item in main.panel.rows.items}.values():
+                    main.panel.rows.select(list(main.panel.rows.items).index(item), run.clock[0])
+                    await run.press("r")
+                    assert run.dialog in ("DetailsDialog", "PacketDialog"), name
+                    await run.press("escape")
+                    title, lines = details_of(item, run.clock[0])
+                    assert title
+                    assert lines, f"without a snapshot: {item}"
+                    seen.add(type(item))
+                main.panel.next_view()
+                await run.settle()
+    assert seen == set(get_args(Item))
