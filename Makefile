@@ -1,7 +1,7 @@
 # Set-up messages go to standard error; standard output holds only a target's result.
 .SILENT:
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev demo test test-unit test-matrix test-fresh test-debian-kernel check screenshots geoip lock uninstall
+.PHONY: help setup setup-dev demo test test-unit test-matrix golden test-fresh test-debian-kernel check screenshots geoip lock uninstall
 # Targets share the machine's namespaces and installed copy, so they must not run in parallel.
 .NOTPARALLEL:
 
@@ -25,6 +25,11 @@ test-unit: setup-dev ## run the tests that need no root
 
 test-matrix: setup-dev ## run the tables of every case, which `make test` leaves out (needs root or sudo, takes hours)
 	scripts/test.sh -m matrix $(or $(TESTS),tests)
+
+golden: ## show how outputs differ from those kept in tests/golden (UPDATE=1 keeps the new ones)
+	scripts/setup.sh tools
+	FWTOP_GOLDEN=$(if $(UPDATE),update) scripts/test.sh -q tests/unit/test_golden.py \
+		tests/kernel/test_golden_previews.py
 
 test-fresh: ## run demo and tests on a new Debian 12 in a temporary directory (TESTS=… for some)
 	scripts/test-fresh.sh $(TESTS)

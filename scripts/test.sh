@@ -13,7 +13,7 @@ flags=()
 [[ $(id -u) == 0 ]] || flags=(-p no:cacheprovider)
 
 run_pytest() {
-  as_root env PYTHONDONTWRITEBYTECODE=1 .venv/bin/python -m pytest "${flags[@]}" "$@"
+  as_root env PYTHONDONTWRITEBYTECODE=1 FWTOP_GOLDEN="${FWTOP_GOLDEN:-}" .venv/bin/python -m pytest "${flags[@]}" "$@"
 }
 
 if [[ $# -gt 0 ]]; then

@@ -6,7 +6,6 @@ import csv
 import dataclasses
 import io
 import json
-import os
 import re
 import subprocess
 from collections.abc import Iterable
@@ -43,8 +42,6 @@ from fwtop.report.page.chart import nice_ceiling, resample
 from fwtop.report.summary import digest
 from fwtop.report.wording import si
 from fwtop.store import SessionWriter, load_session
-
-GOLDEN = Path(__file__).parent / "golden/report.md"
 
 
 def record_of(directory: Path, ticks: Iterable[Snapshot], **named: object) -> SessionRecord:
@@ -224,14 +221,6 @@ def test_the_curves_are_whole(record: SessionRecord) -> None:
     }  # fmt: skip
     for _, drawn in paths:
         assert re.fullmatch(r"M[\d. L]+Z?", drawn)
-
-
-def test_markdown_is_as_it_was(record: SessionRecord) -> None:
-    text = render(record, "md")
-    if os.environ.get("FWTOP_WRITE_GOLDEN"):
-        GOLDEN.parent.mkdir(exist_ok=True)
-        GOLDEN.write_text(text)
-    assert text == GOLDEN.read_text()
 
 
 def test_markdown_has_no_markup_of_others(poison: SessionRecord) -> None:
