@@ -98,21 +98,28 @@ def measured_on(match: Match, traffic: Traffic, rows: Rows) -> Rows:
     return held if len(held) >= _HELD_LEAST else rows
 
 
-def share_stopped(dropped: F64, match: Match, traffic: Traffic, finding: Finding, rows: Rows) -> float:
+def share_stopped(
+    dropped: F64, match: Match, traffic: Traffic, finding: Finding, rows: Rows, *, before: F64 | None = None
+) -> float:
     """Return the share (0 to 1) of an attack that is stopped: of its packets, or of its requests.
 
     `dropped` has the dropped share of each row of the traffic, `rows` are the finding's. Dropping the
-    requests stops a flood of requests over real connections; its other packets still arrive.
+    requests stops a flood of requests over real connections; its other packets still arrive. With `before`,
+    what other rules stop, it is the share of what they leave.
     """
     if finding.requests and match.payload:
         rows = rows[traffic.packets.payload_length[rows] > 0]
-    return share_of(dropped, traffic, measured_on(match, traffic, rows))
+    return share_of(dropped, traffic, measured_on(match, traffic, rows), before)
 
 
-def share_of(dropped: F64, traffic: Traffic, rows: Rows) -> float:
-    """Return the share (0 to 1) of the rows' packets that is dropped."""
-    total = float(traffic.weight[rows].sum())
-    return float((dropped[rows] * traffic.weight[rows]).sum()) / total if total else 0.0
+def share_of(dropped: F64, traffic: Traffic, rows: Rows, before: F64 | None = None) -> float:
+    """Return the share (0 to 1) of the rows' packets, or of what `before` leaves of them, that is dropped."""
+    weight, part = traffic.weight[rows], dropped[rows]
+    if before is not None:  # a packet that both would drop is dropped once
+        weight, part = weight * (1.0 - before[rows]), np.maximum(part - before[rows], 0.0)
+        part = np.divide(part, 1.0 - before[rows], out=np.zeros(len(rows)), where=before[rows] < 1.0)
+    total = float(weight.sum())
+    return float((part * weight).sum()) / total if total else 0.0
 
 
 def share_of_sources(match: Match, traffic: Traffic, rows: Rows) -> float:

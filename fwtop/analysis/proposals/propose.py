@@ -92,6 +92,8 @@ def _of_attack(
     before: Sequence[str],
 ) -> list[Offer]:
     finding = left.finding if left.is_worth_a_rule else left.whole
+    if len(finding.rows) == 0:
+        return []
     tried = candidates(context, finding, normal, found)
     measured = [_measured(context, left, candidate, normal) for candidate in tried]
     useful = [offer for offer in measured if _is_worth(offer, USEFUL) and not offer.beside]
@@ -127,15 +129,20 @@ def _for_state(context: AnalysisContext, remaining: Sequence[Remainder], normal:
 def _measured(context: AnalysisContext, left: Remainder, candidate: Candidate, normal: Normal) -> Offer:
     """Replay a candidate on the attack, on what is left of it, and on normal traffic."""
     rule, traffic, finding = candidate.rule, context.traffic, left.whole
-    rows, rest = finding.rows, left.finding.rows
+    rows, rest, before = finding.rows, left.finding.rows, left.stopped
     partly = left.is_worth_a_rule and left.share < 1.0
     drops = not rule.drops_nothing
     if any(item.offset is None for part in (rule, *rule.parts) for item in part.match.payload):
         traffic, chosen = context.subset
         rows, rest = (np.flatnonzero(np.isin(chosen, one)) for one in (rows, rest))
+        before = before[chosen] if before is not None else None
     dropped = stopped_by(rule, context, traffic) if drops else np.zeros(len(traffic))
     share = share_stopped(dropped, rule.match, traffic, finding, rows) if drops else 0.0
-    gain = share_stopped(dropped, rule.match, traffic, finding, rest) if drops and partly else share
+    gain = (
+        share_stopped(dropped, rule.match, traffic, finding, rest, before=before)
+        if drops and partly
+        else share
+    )
     cost = harm_by(rule, normal, context.traffic) if drops else None
     pps = dropped_pps(dropped, rule.match, traffic, np.arange(len(traffic)))
     collateral = cost.share if cost else 0.0

@@ -17,6 +17,7 @@ _MOST_RULES = 16  # each is replayed on all packets
 _LONG_LIST = 10_000  # sources: searching longer lists takes too long
 _HARDLY = 0.05  # of an attack: no rule is worth it for so little
 _STOPPED = 0.5  # of a packet's like, by a limit: what it leaves counts as left
+_MAIN = 0.5  # of what is left of an attack: the packets that are mostly let pass must be that much of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,11 +27,12 @@ class Remainder:
     whole: Finding
     finding: Finding
     share: float  # of the attack's packets, 0 to 1
+    stopped: F64 | None = None  # of each arrived packet the share (0 to 1) that active rules stop
 
     @property
     def is_worth_a_rule(self) -> bool:
         """Whether more is left than rules let pass anyway."""
-        return self.share > _HARDLY
+        return self.share > _HARDLY and len(self.finding.rows) > 0
 
 
 def replayable(rules: Sequence[Rule]) -> tuple[Rule, ...]:
@@ -80,7 +82,11 @@ def _remainder(context: AnalysisContext, finding: Finding, stopped: F64) -> Rema
     rows = finding.rows
     if finding.state or finding.held is not None or len(rows) == 0:
         return Remainder(finding, finding, 1.0)
-    left = rows[stopped[rows] < _STOPPED]
-    if len(left) == len(rows):
+    share = 1.0 - share_of(stopped, context.traffic, rows)
+    passes = stopped[rows] < _STOPPED
+    through = context.traffic.weight[rows] * (1.0 - stopped[rows])
+    if float(through[passes].sum()) < _MAIN * float(through.sum()):
+        passes = stopped[rows] < 1.0  # a limit lets a part of each source pass
+    if passes.all() and share == 1.0:
         return Remainder(finding, finding, 1.0)
-    return Remainder(finding, replace(finding, rows=left), 1.0 - share_of(stopped, context.traffic, rows))
+    return Remainder(finding, replace(finding, rows=rows[passes]), share, stopped)

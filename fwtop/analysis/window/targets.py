@@ -41,7 +41,8 @@ def targets_of(traffic: Traffic, rows: NDArray[np.intp]) -> Targets:
     aimed &= weights >= _STRAY * float(np.median(weights[aimed]))
     mine = rows[aimed[number]]
     six = traffic.packets.family[mine] == 6
-    is_six = float(traffic.weight[mine][six].sum()) > float(traffic.weight[mine][~six].sum())
+    weight = traffic.weight[mine]
+    is_six = bool(six.all()) or float(weight[six].sum()) > float(weight[~six].sum())
     busiest_first = np.sort(weights[aimed])[::-1]
     return Targets(busiest_first, _covering(traffic, mine[six == is_six], 6 if is_six else 4))
 
