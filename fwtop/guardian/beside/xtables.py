@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fwtop.guardian.objects.spec import BESIDE
-from fwtop.kernel.netfilter.iptables import LEGACY, LOCK_SECONDS, REMOVAL_LOCK_SECONDS, Variant
-from fwtop.kernel.procfs import read_text
+from fwtop.kernel.netfilter.iptables import LEGACY, LOCK_SECONDS, REMOVAL_LOCK_SECONDS, Variant, is_loaded
 from fwtop.kernel.programs import run
 from fwtop.model.rule import Match
 from fwtop.render.xtables import set_name
@@ -20,7 +19,6 @@ from fwtop.ruleset.tracking import Line, parse_lines
 
 FAMILIES = (4, 6)
 _OWN = re.compile(rf"--match-set fwtop-(\d+)-{BESIDE}[46] ")
-_LEGACY_TABLES = {4: "/proc/net/ip_tables_names", 6: "/proc/net/ip6_tables_names"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +62,7 @@ class Inserts:
 
     def read(self, family: int) -> list[Line]:
         """Return the lines of table filter; raises FwtopError. Never makes the kernel load a legacy table."""
-        if self.variant.name == LEGACY and "filter" not in read_text(_LEGACY_TABLES[family]).split():
+        if self.variant.name == LEGACY and not is_loaded(family, "filter"):
             return []
         save = [*self.variant.save(family)[:-1], "filter"]
         return [*parse_lines(run(save), family)]

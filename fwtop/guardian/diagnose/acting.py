@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from fwtop.guardian.diagnose.obstacles import accepting_line
+from fwtop.guardian.objects.chain import Chains
 from fwtop.guardian.objects.chain_text import changed_chain
 from fwtop.guardian.objects.installer import Kernel
 from fwtop.guardian.objects.nft_words import NftRule
@@ -62,7 +63,7 @@ class Acting:
         self._kernel = kernel
         self._expected: dict[str, Expected] = {}
         self._sizes: dict[str, int] = {}  # of sets when they were whole
-        self._tables: dict[int, tuple[TableState, dict[Line, int]]] = {}
+        self._tables: dict[tuple[str, int], tuple[TableState, dict[Line, int]]] = {}
         self._nft: dict[str, str] = {}  # shortfall by rule
         self._beside: dict[str, str] = {}  # the same of lines in table filter
         self._generation = 0
@@ -80,7 +81,7 @@ class Acting:
             objects.nft,
             objects.needs,
             objects.compiled is not None,
-            self._kernel.beside.count(objects.untracked),
+            self._kernel.variants.beside_of(rule.id).count(objects.untracked),
         )
         self._expected[rule.id] = made
         for name in names:
@@ -113,11 +114,15 @@ class Acting:
 
     def _compare(self, wanted: list[Expected]) -> dict[str, Shortfall]:
         generation = nf_tables.generation()
-        legacy = self._kernel.chains.variant.name != NFT
         if not generation or generation != self._generation:
             self._tables, self._nft, self._beside, self._generation = {}, {}, {}, generation
-        elif legacy:
-            self._tables, self._beside = {}, {}
+        else:  # tables of the legacy variant have no such number
+            self._tables = {key: read for key, read in self._tables.items() if key[0] == NFT}
+            self._beside = {
+                rule_id: text
+                for rule_id, text in self._beside.items()
+                if self._kernel.variants.of(rule_id).variant.name == NFT
+            }
         try:
             sizes = ipset.set_sizes() if any(item.lines for item in wanted) else {}
         except FwtopError:
@@ -169,7 +174,7 @@ class Acting:
         if item.nft is not None and rule_id not in self._nft:
             self._nft[rule_id] = self._kernel.tables.shortfall(rule_id, item.nft)
         if item.beside and rule_id not in self._beside:
-            missing = item.beside - self._kernel.beside.found(rule_id)
+            missing = item.beside - self._kernel.variants.beside_of(rule_id).found(rule_id)
             gone = (
                 f"{missing} of its {item.beside} lines beside those on states are gone" if missing > 0 else ""
             )
@@ -181,7 +186,7 @@ class Acting:
         """Describe damage to a rule's lines, or to the jumps to fwtop's chains; "" if none."""
         for (family, hook, chain), count in item.lines.items():
             entry = HOOK_CHAINS[hook]
-            state, _ = self._table(family)
+            state, _ = self._table(item.rule.id, family)
             mine = [line for line in state.chains.get(chain, ()) if line.rule_id == item.rule.id]
             if len(mine) < count:
                 gone = "its line is" if count == 1 else f"{count - len(mine)} of its {count} lines are"
@@ -197,26 +202,28 @@ class Acting:
     def _accepted_above(self, item: Expected) -> str:
         """Name a foreign rule above the jumps to our chains that may accept the rule's packets."""
         for family, hook, _ in item.lines:
-            state, saved = self._table(family)
+            state, saved = self._table(item.rule.id, family)
             position = state.hook_position[HOOK_CHAINS[hook]]
             above = accepting_line(saved, family, hook, position, item.rule)
             if above:
                 return f"a rule above fwtop's lets packets pass first: '{above}' (IPv{family})"
         return ""
 
-    def _table(self, family: int) -> tuple[TableState, dict[Line, int]]:
-        if family not in self._tables:
-            self._tables[family] = self._saved(family) or (self._kernel.chains.read(family), {})
-        return self._tables[family]
+    def _table(self, rule_id: str, family: int) -> tuple[TableState, dict[Line, int]]:
+        chains = self._kernel.variants.of(rule_id)
+        key = (chains.variant.name, family)
+        if key not in self._tables:
+            self._tables[key] = self._saved(chains, family) or (chains.read(family), {})
+        return self._tables[key]
 
-    def _saved(self, family: int) -> tuple[TableState, dict[Line, int]] | None:
+    def _saved(self, chains: Chains, family: int) -> tuple[TableState, dict[Line, int]] | None:
         """Read the table with all foreign lines; None where iptables refuses, or would take too long."""
         now = time.monotonic()
         if now < self._slow_until:
             return None
         try:
-            saved = run(self._kernel.chains.variant.save(family), timeout=_SAVE_SECONDS)
-            dormant = self._kernel.chains.is_dormant(family)
+            saved = run(chains.variant.save(family), timeout=_SAVE_SECONDS)
+            dormant = chains.is_dormant(family)
             return replace(parse_save(saved), dormant=dormant), parse_lines(saved, family)
         except FwtopError:
             if time.monotonic() - now >= _SAVE_SECONDS:

@@ -22,7 +22,14 @@ from fwtop.guardian.objects.table_state import (
     wake_command,
 )
 from fwtop.kernel.netfilter import nf_tables
-from fwtop.kernel.netfilter.iptables import LOCK_SECONDS, LOCKED, NFT, REMOVAL_LOCK_SECONDS, Variant
+from fwtop.kernel.netfilter.iptables import (
+    LOCK_SECONDS,
+    LOCKED,
+    NFT,
+    REMOVAL_LOCK_SECONDS,
+    Variant,
+    is_loaded,
+)
 from fwtop.kernel.programs import CommandError, run
 from fwtop.model.errors import FwtopError
 
@@ -43,8 +50,14 @@ class Chains:
         one with native rules that iptables refuses to list, keeps no rule from ending.
         """
         if self.variant.name != NFT:
-            return parse_save(run(self.variant.save(family)))
+            return parse_save(run(self.variant.save(family))) if is_loaded(family, TABLE) else TableState()
         return read_nft(family)
+
+    def may_hold_rules(self) -> bool:
+        """Return whether the kernel has a table raw of this variant, or nf_tables at all."""
+        if self.variant.name != NFT:
+            return any(is_loaded(family, TABLE) for family in (4, 6))
+        return bool(nf_tables.generation())
 
     def is_dormant(self, family: int) -> bool:
         """Return whether somebody switched table raw off: packets pass none of its chains then."""

@@ -7,13 +7,13 @@ Each operation can be repeated: after a crash it finds what exists and does the 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from fwtop.guardian.allow.allowlist import AllowList
-from fwtop.guardian.beside.lines import Beside
 from fwtop.guardian.compiled.rules import CompiledRules
 from fwtop.guardian.failpoints import Failpoint, Failpoints
 from fwtop.guardian.objects import sets
@@ -24,9 +24,11 @@ from fwtop.guardian.objects.nft import NftTables
 from fwtop.guardian.objects.spec import ChainLine, KernelObjects
 from fwtop.guardian.objects.sysctls import OldValueStore, Sysctls
 from fwtop.guardian.objects.table_state import Listed, TableState
+from fwtop.guardian.objects.variants import Variants
 from fwtop.guardian.serving.ownership import single_threaded
 from fwtop.kernel.deadline import unlimited
 from fwtop.kernel.netfilter import ipset
+from fwtop.kernel.netfilter.iptables import NFT
 from fwtop.model.errors import FwtopError
 from fwtop.render.xtables import UNLISTED
 
@@ -78,7 +80,7 @@ class Kernel:
         *,
         serve_urgent: Callable[[], None] = lambda: None,
     ) -> None:
-        self.chains = chains
+        self.variants = Variants(chains)
         self.compiled = compiled
         self.tables = tables
         self._serve_urgent = serve_urgent  # called between the batches of a long list
@@ -88,7 +90,6 @@ class Kernel:
         self._carried: dict[str, Count] = {}  # by rule: what lines counted that were written again
         self._lists: ListSets | None = None
         self.sysctls = Sysctls(memory, failpoints)
-        self.beside = Beside(chains.variant)
 
     @property
     def lists(self) -> ListSets:
@@ -117,10 +118,11 @@ class Kernel:
             text += self.tables.plan(rule_id, objects.nft, timeout_seconds, allow)
         for spec in objects.sets:
             text += sets.shown_text(spec, timeout_seconds, _SHOWN_ELEMENTS)
-        text += self.beside.plan(rule_id, objects.untracked)
+        chains = self.variants.in_use
+        text += self.variants.beside(chains).plan(rule_id, objects.untracked)
         for family, lines_of_family in _by_family(objects):
-            state = self.chains.writable(family)
-            program = self.chains.variant.program(family)
+            state = chains.writable(family)
+            program = chains.variant.program(family)
             for line in add_text(state, family, lines_of_family).splitlines():
                 if line.startswith("-"):
                     text.append(f"{program} -t raw {line}")
@@ -136,6 +138,7 @@ class Kernel:
         """
         if objects.compiled is not None:
             return self.compiled.install(objects.compiled, allow, timeout_seconds)
+        self.variants.assign(rule_id, self.variants.in_use.variant.name)
         try:
             self.sysctls.install(rule_id, objects.settings)
             place = ""
@@ -163,10 +166,11 @@ class Kernel:
                 short = ""
                 self._failpoints.reached(Failpoint.ALLOW)
                 if untracked:  # the sets are there now, and nothing is untracked yet
-                    self.beside.install(rule_id, untracked, timeout_seconds)
+                    self.variants.beside_of(rule_id).install(rule_id, untracked, timeout_seconds)
                     self._failpoints.reached(Failpoint.BESIDE)
                     untracked = ()
-                self._hook(family, lines)
+                chains = self.variants.of(rule_id)
+                chains.add(self._read_to_change(chains, family), family, lines)
                 self._failpoints.reached(_CHAIN_FAILPOINTS[family])
         except Exception:  # whatever it was: nothing half done stays
             self.remove({rule_id})
@@ -190,7 +194,7 @@ class Kernel:
             elif spec.seeds is None:
                 sets.renew(spec, timeout_seconds)
         if objects.untracked:
-            self.beside.renew(rule_id, timeout_seconds)
+            self.variants.beside_of(rule_id).renew(rule_id, timeout_seconds)
 
     def switch(self, objects: KernelObjects, timeout_seconds: int) -> None:
         """Fill and empty the enable sets of a protected port; raises FwtopError."""
@@ -219,7 +223,7 @@ class Kernel:
                 self.lists.ensure(spec)
             else:
                 sets.restore_missing(spec, timeout_seconds)
-        self.beside.install(rule_id, objects.untracked, timeout_seconds)
+        self.variants.beside_of(rule_id).install(rule_id, objects.untracked, timeout_seconds)
         self._failpoints.reached(Failpoint.REPAIR_SETS)
         for family, lines in grouped:
             self._restore_lines(family, rule_id, lines)
@@ -241,7 +245,7 @@ class Kernel:
             ("compiled", self.compiled.remove),
             ("tables", self.tables.remove),
             ("netfilter", self._unchain),
-            ("beside", self.beside.remove),  # once everything is tracked again
+            ("beside", self._remove_beside),  # once everything is tracked again
         ):
             try:
                 tidy(rule_ids)
@@ -255,6 +259,7 @@ class Kernel:
             left.setdefault("netfilter", FwtopError.of(error))
         if stuck:
             raise next(iter(stuck.values()))
+        self.variants.forget(rule_ids)
         for rule_id in rule_ids:
             self._carried.pop(rule_id, None)
         self._failpoints.reached(Failpoint.SETS_DESTROYED)
@@ -267,7 +272,7 @@ class Kernel:
             ("compiled", self.compiled.disable),
             ("tables", self.tables.disable),
             ("netfilter", sets.flush_of),
-            ("beside", self.beside.disable),
+            ("beside", self._disable_beside),
             ("sysctls", self.sysctls.restore),
         ):
             try:
@@ -277,19 +282,31 @@ class Kernel:
         return stuck
 
     def _unchain(self, rule_ids: set[str]) -> None:
-        """Remove the lines of rules from both families' chains; tries both before it raises."""
+        """Remove the lines of rules from the chains of both families and variants; tries all, then raises."""
         errors: list[FwtopError] = []
-        for family in FAMILIES:
+        for chains, family in itertools.product(self.variants.there(), FAMILIES):
             try:
-                if self.chains.remove(family, rule_ids, self._memory.before(family)):
+                nothing_left = chains.remove(family, rule_ids, self._memory.before(family))
+                if nothing_left and chains.variant.name == NFT:
                     self._memory.forget_before(family)
             except Exception as error:
                 errors.append(FwtopError.of(error))
         if errors:
             raise errors[0]
 
+    def _remove_beside(self, rule_ids: set[str]) -> None:
+        for chains in self.variants.there():
+            self.variants.beside(chains).remove(rule_ids)
+
+    def _disable_beside(self, rule_ids: set[str]) -> None:
+        for chains in self.variants.there():
+            self.variants.beside(chains).disable(rule_ids)
+
     def present(self, rule_id: str, objects: KernelObjects) -> bool:
-        """Return whether the kernel has all of a rule (its elements may have expired)."""
+        """Return whether the kernel has all of a rule (its elements may have expired).
+
+        Its lines are looked for in its own variant of iptables first, and belong to the one that has them.
+        """
         if objects.compiled is not None:
             return self.compiled.present(objects.compiled)
         if objects.nft is not None and not self.tables.present(rule_id, objects.nft):
@@ -298,8 +315,19 @@ class Kernel:
             return False
         if not self.sysctls.present(rule_id, objects.settings):
             return False
-        found = sum(len(self.chains.own_lines(family).lines_of(rule_id)) for family in FAMILIES)
-        return found == len(objects.lines)
+        for chains in self.variants.all_of(rule_id):
+            found = sum(len(chains.own_lines(family).lines_of(rule_id)) for family in FAMILIES)
+            if found == len(objects.lines):
+                self.variants.assign(rule_id, chains.variant.name)
+                return True
+        return False
+
+    def find_variant(self, rule_id: str) -> str:
+        """Return the variant of iptables that has lines of a rule without a record."""
+        for chains in self.variants.all_of(rule_id):
+            if any(chains.own_lines(family).lines_of(rule_id) for family in FAMILIES):
+                self.variants.assign(rule_id, chains.variant.name)
+        return self.variants.of(rule_id).variant.name
 
     def follow(self, rule_id: str, objects: KernelObjects, timeout_seconds: int) -> bool:
         """Adapt a rule to another allow-list; returns whether that changed anything. Raises FwtopError.
@@ -313,7 +341,7 @@ class Kernel:
                 moved |= sets.spare_others(spec, timeout_seconds)
         self._failpoints.reached(Failpoint.FOLLOWED)
         for family, lines in _by_family(objects):
-            found = self.chains.own_lines(family)
+            found = self.variants.of(rule_id).own_lines(family)
             there = found.chains_of(rule_id) - {line.chain for line in lines}
             if there and len(found.lines_of(rule_id)) == len(lines):
                 self._restore_lines(family, rule_id, lines)
@@ -325,10 +353,11 @@ class Kernel:
 
         ip6tables-nft 1.8.9 starts every counter at 0, whatever it is told.
         """
-        state = self._read_to_change(family)
-        self.chains.restore_missing(state, family, rule_id, lines)
+        chains = self.variants.of(rule_id)
+        state = self._read_to_change(chains, family)
+        chains.restore_missing(state, family, rule_id, lines)
         before = _sum(state.lines_of(rule_id))
-        after = _sum(self.chains.own_lines(family).lines_of(rule_id))
+        after = _sum(chains.own_lines(family).lines_of(rule_id))
         if after.packets < before.packets:
             carried = self._carried.get(rule_id, Count(0, 0))
             self._carried[rule_id] = carried.plus(before).minus(after)
@@ -340,20 +369,21 @@ class Kernel:
         found = {rule_id for rule_id in in_sets if rule_id.isdigit()}
         for read in (self.sysctls.rule_ids, self.compiled.rule_ids, self.tables.rule_ids):
             found |= _readable(read, nothing)
-        for family in FAMILIES:
-            found |= _readable(partial(self._in_chains, family), nothing)
+        for lines in self._own_lines():
+            found |= lines.rule_ids()
         return found
 
-    def _in_chains(self, family: int) -> set[str]:
-        return self.chains.own_lines(family).rule_ids()
+    def _own_lines(self) -> list[TableState]:
+        """Return what is in our chains, of both variants and families, as far as that can be read."""
+        places = itertools.product(self.variants.there(), FAMILIES)
+        return [_readable(partial(chains.own_lines, family), TableState()) for chains, family in places]
 
     def counts(self) -> dict[str, Count]:
         """Return what each rule matched since it was installed, leaving out what can't be read."""
         nothing: dict[str, tuple[int, int]] = {}
         elsewhere = [_readable(read, nothing) for read in (self.compiled.counts, self.tables.counts)]
         found = {rule_id: Count(*pair) for pairs in elsewhere for rule_id, pair in pairs.items()}
-        for family in FAMILIES:
-            state = _readable(partial(self.chains.own_lines, family), TableState())
+        for state in self._own_lines():
             for rule_id in state.rule_ids():
                 found[rule_id] = found.get(rule_id, Count(0, 0)).plus(_sum(state.lines_of(rule_id)))
         for rule_id, carried in self._carried.items():
@@ -378,14 +408,11 @@ class Kernel:
         if errors:
             raise FwtopError("; ".join(map(str, errors)))
 
-    def _hook(self, family: int, lines: list[ChainLine]) -> None:
-        self.chains.add(self._read_to_change(family), family, lines)
-
-    def _read_to_change(self, family: int) -> TableState:
+    def _read_to_change(self, chains: Chains, family: int) -> TableState:
         """Read a family's table, and keep what it was like before the first rule; raises FwtopError."""
-        state = self.chains.writable(family)
-        if not state.chains:
-            self._memory.remember_before(family, self.chains.native_chains(family))
+        state = chains.writable(family)
+        if not state.chains and chains.variant.name == NFT:  # a legacy table stays once it was loaded
+            self._memory.remember_before(family, chains.native_chains(family))
         return state
 
     def _destroy_sets(self, rule_ids: set[str]) -> None:
@@ -395,11 +422,15 @@ class Kernel:
                 ipset.destroy_set(name)
         for family in FAMILIES:
             mine = have & names_of(family)
-            if mine and not any(self.chains.own_lines(family).chains.values()):
+            if mine and not any(self._has_lines(chains, family) for chains in self.variants.there()):
                 for name in sorted(mine):
                     for doomed in (name, f"{name}-new"):
                         ipset.destroy_set(doomed)
                 self._allow_sets.forget(family)
+
+    @staticmethod
+    def _has_lines(chains: Chains, family: int) -> bool:
+        return any(chains.own_lines(family).chains.values())
 
 
 def _readable(read: Callable[[], _Found], nothing: _Found) -> _Found:

@@ -28,7 +28,6 @@ _SHRINK_ABOVE = 4096  # elements: smaller sets are not worth it
 _SHRINK_TO = 4  # rebuild a set that held so many times more
 _COUNTED = re.compile(r"^add \S+ (\S+) packets (\d+) bytes (\d+)", re.MULTILINE)
 _SIZE = re.compile(r"^Size in memory: (\d+)", re.MULTILINE)
-_OURS = re.compile(r"fwtop-(new|list)-(.+)-[46]")
 
 
 @dataclass(slots=True)
@@ -143,11 +142,8 @@ class ListSets:
 
     def tidy(self, used: Collection[str]) -> None:
         """Destroy the sets of lists that no rule uses, and copies that were left; raises FwtopError."""
-        for name in sorted(sets.names()):
-            ours = _OURS.fullmatch(name)
-            if ours is not None and (ours[1] == "new" or ours[2] not in used):
-                ipset.destroy_set(name)
-                self._rooms.pop(name, None)
+        for name in sets.destroy_lists(used):
+            self._rooms.pop(name, None)
 
     def bytes_of(self, name: str) -> int:
         """Return the kernel memory that a list's sets take; 0 where it has none. Raises FwtopError."""

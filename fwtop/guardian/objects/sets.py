@@ -7,12 +7,13 @@ bad line, so everything is checked before it is sent.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from fwtop.guardian.objects.spec import SetSpec
 from fwtop.kernel.netfilter import ipset
 from fwtop.kernel.programs import CommandError, run
+from fwtop.model.errors import FwtopError
 from fwtop.render.xtables import create_line
 
 PREFIX = "fwtop-"
@@ -21,6 +22,7 @@ _ASIDE = "-new"
 _RESTORE_SECONDS = 30.0  # longer lists go through netlink; keep and undo wait behind this
 _LEARNED_SECONDS = 180  # as nf_conntrack_udp_timeout_stream
 _LEARNED = 65_536  # a random one makes room for a further one
+_LIST = re.compile(r"fwtop-(new|list)-(.+)-[46]")
 _ENTRY = re.compile(r"^(\S+) .*?packets (\d+) bytes (\d+)")
 
 
@@ -137,6 +139,27 @@ def flush_of(rule_ids: set[str]) -> None:
     sizes = ipset.sizes_of(name for name in names() if name.split("-")[1] in rule_ids)
     for name in sorted(sizes, key=lambda name: sizes[name]):
         ipset.flush_set(name)
+
+
+def destroy_lists(used: Collection[str]) -> list[str]:
+    """Destroy the sets of named lists that no rule uses, and copies that were left; returns their names.
+
+    Tries all before it raises FwtopError.
+    """
+    errors: list[FwtopError] = []
+    gone: list[str] = []
+    for name in sorted(names()):
+        ours = _LIST.fullmatch(name)
+        if ours is None or (ours[1] == "list" and ours[2] in used):
+            continue
+        try:
+            ipset.destroy_set(name)
+            gone.append(name)
+        except FwtopError as error:
+            errors.append(error)
+    if errors:
+        raise errors[0]
+    return gone
 
 
 def names() -> set[str]:

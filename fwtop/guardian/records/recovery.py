@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from fwtop.guardian.objects import sets
 from fwtop.guardian.objects.nft_words import CONNECTIONS, LAYOUTS, NETDEV, PROXY, set_of
@@ -25,11 +25,15 @@ _NOTE = "found in the kernel: the journal has lost it"
 _KINDS = {NETDEV.table: Kind.NFTABLES, PROXY.table: Kind.SYNPROXY, CONNECTIONS.table: Kind.CONNLIMIT}
 
 
-def unrecorded(rule_ids: Iterable[str], variant: str) -> list[Entry]:
-    """Return what the kernel says of these rules, as far as anything in it has a clock; raises nothing."""
+def unrecorded(rule_ids: Iterable[str], variant_of: Callable[[str], str]) -> list[Entry]:
+    """Return what the kernel says of these rules, as far as anything in it has a clock; raises nothing.
+
+    `variant_of` returns the variant of iptables that has a rule's lines.
+    """
     found = []
     for rule_id in sorted(rule_ids, key=int):
         try:
+            variant = variant_of(rule_id)
             entry = _in_sets(rule_id, variant) or _in_tables(rule_id, variant)
         except (FwtopError, ValueError, KeyError, TypeError):
             continue  # not as fwtop makes it: it is taken out

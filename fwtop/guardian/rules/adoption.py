@@ -69,15 +69,25 @@ def _adopt(state: GuardianState, lifecycle: Lifecycle, entry: Entry, now: float)
             note = "the record of its list is lost"
         else:
             objects = state.objects_of(entry.rule)
-            state.acting.expect(entry.rule, objects)
+            state.kernel.variants.assign(rule_id, entry.variant)
             if state.kernel.present(rule_id, objects) or _is_repairing(entry):
-                state.active[rule_id] = entry
+                state.acting.expect(entry.rule, objects)
+                state.active[rule_id] = _in_its_variant(state, lifecycle, entry)
                 return f"{name} adopted"
-            state.acting.forget(rule_id)
             note = "gone from the kernel"
     lifecycle.ending.remove({rule_id})
     lifecycle.ending.record(replace(entry, state=ended, ended=time.time(), note=note))
     return f"{name} removed: {note}"
+
+
+def _in_its_variant(state: GuardianState, lifecycle: Lifecycle, entry: Entry) -> Entry:
+    """Return an entry with the variant of iptables that has its lines, and journal that if it is news."""
+    found = state.kernel.variants.of(entry.rule.id).variant.name
+    if found == entry.variant:
+        return entry
+    entry = replace(entry, variant=found)
+    lifecycle.ending.record(entry)
+    return entry
 
 
 def _is_repairing(entry: Entry) -> bool:
@@ -112,7 +122,7 @@ def _recover(state: GuardianState) -> list[str]:
         return [f"rules without a record could not be looked for: {error}"]
     unknown = {rule_id for rule_id in rule_ids if state.journal.find(rule_id) is None}
     done = []
-    for entry in recovery.unrecorded(unknown, state.kernel.chains.variant.name):
+    for entry in recovery.unrecorded(unknown, state.kernel.find_variant):
         try:
             state.journal.record(entry)
         except Exception as error:

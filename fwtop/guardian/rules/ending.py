@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from fwtop.guardian.failpoints import Failpoint, Failpoints
+from fwtop.guardian.objects import sets
 from fwtop.guardian.records.entry import Entry
 from fwtop.guardian.rules import timers
 from fwtop.guardian.rules.state import GuardianState
@@ -109,6 +110,7 @@ class Ending:
         """Remove every kernel object of fwtop's but those that are going in; raises FwtopError."""
         kernel = self._state.kernel
         self._leftovers = kernel.remove(kernel.rule_ids() - self.installing)
+        self.tidy_lists()
         kernel.compiled.sweep()
 
     def tidy(self, now: float) -> float:
@@ -158,12 +160,14 @@ class Ending:
         self._logged[matter] = text
 
     def tidy_lists(self) -> None:
-        """Free the sets of named lists that no rule uses any more; what fails is tried with the next rule."""
+        """Free the sets of named lists that no rule uses any more; what fails is tried again with `tidy`."""
         lists = self._state.known_lists
-        if lists is None or self.installing:
+        if self.installing:
             return
         try:
-            lists.tidy()
-            self.log_once("lists", None)
+            if lists is not None:
+                lists.tidy()
+            else:  # of a rule that no record is left of
+                sets.destroy_lists(())
         except FwtopError as error:
-            self.log_once("lists", error)
+            self._leftovers.append(str(error))

@@ -100,7 +100,7 @@ class Lifecycle:
 
     def _install(self, rule: Rule, confirm_seconds: int, owner: object | None) -> Entry:
         now = time.monotonic()
-        variant = self._kernel.chains.variant.name
+        variant = self._kernel.variants.in_use.variant.name
         confirm_by = now + confirm_seconds if confirm_seconds else None
         entry = self._journal.intend(rule, variant, now + rule.ttl_seconds, confirm_by)
         self._failpoints.reached(Failpoint.INTENT)

@@ -106,7 +106,7 @@ class Reports:
         notes += bridge_notes(rule, state.kernel.compiled.interfaces)
         for part in rule.parts or (rule,):
             if part.kind is Kind.NOTRACK and not part.stateless:
-                notes += notrack_warnings(state.kernel.chains.variant, part.match)
+                notes += notrack_warnings(state.kernel.variants.in_use.variant, part.match)
         return commands, notes
 
     def _closes(self, rule: Rule) -> str:
@@ -185,7 +185,7 @@ class Reports:
             Subject(
                 entry,
                 state.objects_of(entry.rule),
-                state.kernel.chains,
+                state.kernel.variants.of(rule_id),
                 state.counters.busiest(entry.rule),
                 lambda: {name: count.packets for name, count in state.kernel.counts().items()},
                 {name: item.rule.kind for name, item in list(state.active.items())},

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fwtop.kernel.netfilter import nf_tables
+from fwtop.kernel.procfs import read_text
 from fwtop.kernel.programs import ENVIRONMENT, CommandError, run
 from fwtop.model.errors import FwtopError
 
@@ -59,6 +60,17 @@ def named(name: str) -> Variant:
     """Return a variant by name, with the names of its programs on this machine."""
     suffix = f"-{name}"
     return Variant(name, suffix if _has(f"iptables{suffix}") else "")
+
+
+def other_than(variant: Variant) -> Variant | None:
+    """Return the other variant, None where the distribution ships only one."""
+    name = LEGACY if variant.name == NFT else NFT
+    return Variant(name, f"-{name}") if _has(f"iptables-{name}") else None
+
+
+def is_loaded(family: int, table: str) -> bool:
+    """Return whether the kernel has a table of the legacy variant: to list one it hasn't would load it."""
+    return table in read_text(f"/proc/net/{'ip' if family == 4 else 'ip6'}_tables_names").split()
 
 
 def choose() -> Choice:
