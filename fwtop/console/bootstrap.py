@@ -15,6 +15,7 @@ from fwtop.analysis.config import AdviseConfig, read_thresholds
 from fwtop.analysis.history.baseline import Baseline
 from fwtop.console.control.guardian_link import GuardianLink
 from fwtop.console.evidence import EvidenceSampler
+from fwtop.console.failures import failure_line
 from fwtop.console.handoff import Handoff, Options
 from fwtop.console.live import LiveSession, RulePreviews
 from fwtop.console.recorder import Recorder
@@ -109,7 +110,12 @@ class LiveConsole:
 
     def take(self, snapshot: Snapshot) -> Snapshot:
         """Record a snapshot; return it with a note if recording fails."""
-        return snapshot if self.recorder is None else self.recorder.write(snapshot)
+        if self.recorder is None:
+            return snapshot
+        try:
+            return self.recorder.write(snapshot)
+        except Exception as failure:
+            return replace(snapshot, notes=(*snapshot.notes, failure_line("recording", failure)))
 
     def run(
         self, stop: threading.Event, tick_seconds: float, on_snapshot: Callable[[Snapshot], None]

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from fwtop.alarms.message import Alarm
 from fwtop.console.bootstrap import WINDOW_SECONDS, LiveConsole, build
+from fwtop.console.failures import failure_line
 from fwtop.console.handoff import Handoff, Options
 from fwtop.console.publish.outputs import Outputs
 from fwtop.console.recorder import Recorder
@@ -46,18 +47,18 @@ def run_snapshot(options: Options, handoff: Handoff, descriptors: list[int]) -> 
         snapshot = console.take(console.session.tick())
     finally:
         console.close()
-    show(snapshot, as_json=options.json, top=options.top)
-    return 0
+    return show(snapshot, as_json=options.json, top=options.top)
 
 
-def show(snapshot: Snapshot, *, as_json: bool, top: int) -> None:
-    """Print a snapshot as one JSON document or as text."""
+def show(snapshot: Snapshot, *, as_json: bool, top: int) -> int:
+    """Print a snapshot as one JSON document or as text; return the exit status, 1 if it was not judged."""
     if as_json:
         json.dump(observation_json(snapshot, top=top), sys.stdout, indent=1)
         sys.stdout.write("\n")
     else:
         sys.stdout.write(render(snapshot, top=top))
     sys.stdout.flush()
+    return int(bool(snapshot.judgement.not_judged))
 
 
 def _report_ready(options: Options) -> None:
@@ -86,13 +87,23 @@ def run_record(options: Options, handoff: Handoff, descriptors: list[int]) -> in
 
     agent, watch = _automatic(options, console), _rule_watch(options, console, outputs)
 
-    def deliver(snapshot: Snapshot) -> None:
+    def act(snapshot: Snapshot) -> None:
         for action in agent.take(snapshot) if agent is not None else ():
             at = rfc3339(snapshot.started + snapshot.seconds)
             outputs.tell(Alarm("automatic", at, snapshot.host, action.subject, action.sentence))
             print(f"fwtop: {action.sentence}", file=sys.stderr)
-        outputs.take(snapshot, session=_stored_as(console.recorder))
-        status.update(outputs.problems())
+
+    def deliver(snapshot: Snapshot) -> None:
+        failed = [snapshot.judgement.not_judged] if snapshot.judgement.not_judged else []
+        try:
+            act(snapshot)
+        except Exception as failure:
+            failed.append(failure_line("deciding on rules", failure))
+        try:
+            outputs.take(snapshot, session=_stored_as(console.recorder))
+        except Exception as failure:
+            failed.append(failure_line("an output", failure))
+        status.update([*outputs.problems(), *failed])
         console.session.forget_window()
         if options.service_fd is not None and lost.for_good(snapshot):
             stop.set()

@@ -17,6 +17,7 @@ from fwtop.analysis.window.traffic_part import JudgedTraffic
 from fwtop.console.control.guardian_link import GuardianLink
 from fwtop.console.control.rules import RuleMonitor
 from fwtop.console.control.surroundings import SurveyMonitor
+from fwtop.console.failures import not_judged
 from fwtop.console.garbage import FreedMemory
 from fwtop.console.refresh_rate import RefreshRate
 from fwtop.console.running_totals import RunningTotals
@@ -27,7 +28,7 @@ from fwtop.model.rule import ACTIVE_STATES, Preview, Rule, RuleStatus
 from fwtop.model.traffic.connections import SocketTable
 from fwtop.model.traffic.counters import Counters, TcpService
 from fwtop.model.traffic.packets import PacketBatch
-from fwtop.model.traffic.snapshot import Judgement, Origin, Snapshot, Sources, Tables
+from fwtop.model.traffic.snapshot import Judgement, Origin, Sampling, Snapshot, Sources, Tables, Totals
 from fwtop.model.traffic.window import Window
 from fwtop.stats.listeners import with_rates
 
@@ -37,6 +38,7 @@ if TYPE_CHECKING:  # a recorder has none
 _CLIENTS = 20  # that are listed during an attack, however little they send
 _SOME_CONNECTIONS = 32
 _LATE_SECONDS = 60.0  # how long a late answer stays in the notes
+_MOST_MISSED = 20  # ticks in a row without a snapshot: that is no watch any more
 
 
 class Source(Protocol):
@@ -175,6 +177,8 @@ class LiveSession:
         self._judgement = Judgement()
         self._baseline = advisor.baseline.copy()  # as of the last judgement
         self.latest: Observed | None = None
+        self._last: Snapshot | None = None
+        self._missed = 0  # ticks since
         self._ring = ring
         self.totals: RunningTotals | None = None  # kept if set
 
@@ -221,11 +225,10 @@ class LiveSession:
         """Consume pending samples, judge the window if due, and build a snapshot."""
         self.observe()
         service = self._service.sample()  # at once: rates of one window belong together
-        window, tables = self._engine.window(), self._engine.tables(self._advisor.standing.clients(_CLIENTS))
+        window = self._engine.window()
         if self._connections is not None:
             window = dataclasses.replace(window, sockets=self._connections.poll())
-        judgement = self._judge(window, tables)
-        tables = dataclasses.replace(tables, sources=self.mark(tables.sources))
+        judgement, tables = self._judged(window)
         surroundings = self._survey.last
         listeners = with_rates(surroundings.listeners, window)
         self.latest = Observed(window, self._baseline, self._rules.allowed, self._rules.effective)
@@ -241,7 +244,7 @@ class LiveSession:
             guardian=f"lost: {self._link.lost}" if self._link.lost else "ready",
             softirq_share=window.counters.softirq_share,
             tcp=service,
-            notes=(*self._notes, *self._source.notes, *self._guardian_notes()),
+            notes=(*_told(judgement), *self._notes, *self._source.notes, *self._guardian_notes()),
             surroundings=dataclasses.replace(surroundings, listeners=listeners),
         )
 
@@ -260,7 +263,7 @@ class LiveSession:
         due = time.monotonic()
         freed = FreedMemory()
         while not stop.is_set():
-            on_snapshot(self.tick())
+            on_snapshot(self._tick_or_last())
             freed.give_back()
             waited = 0.0
             # A key press or a change in traffic may restore the normal rate meanwhile.
@@ -272,16 +275,54 @@ class LiveSession:
                 if self._source.traffic_changed() and self._refresh.tick_early(tick_seconds):
                     break
 
+    def _tick_or_last(self) -> Snapshot:
+        """Return a snapshot; the last one, marked, if none can be made: the watch goes on."""
+        try:
+            self._last, self._missed = self.tick(), 0
+        except FwtopError:
+            raise
+        except Exception as failure:
+            self._missed += 1
+            if self._last is None or self._missed > _MOST_MISSED:
+                raise
+            judgement = not_judged(self._last.judgement, failure, "observing")
+            self._last = dataclasses.replace(
+                self._last,
+                started=time.time() - self._last.seconds,
+                judgement=judgement,
+                mitigations=self._rules.statuses,
+                notes=(*_told(judgement), *self._notes, *self._guardian_notes()),
+            )
+        return self._last
+
+    def _judged(self, window: Window) -> tuple[Judgement, Tables]:
+        """Return judgement and tables; without what fails, for counters and rules have to be shown."""
+        try:
+            tables = self._engine.tables(self._advisor.standing.clients(_CLIENTS))
+        except Exception as failure:
+            return not_judged(self._judgement, failure, "counting"), _totals_only(window)
+        judgement = self._judge(window, tables)
+        try:
+            tables = dataclasses.replace(tables, sources=self.mark(tables.sources))
+        except Exception as failure:
+            judgement = not_judged(judgement, failure)
+        return judgement, tables
+
     def _judge(self, window: Window, tables: Tables) -> Judgement:
-        if self._refresh.judge_now(tables.totals.pps, self._mix(tables), _ends(tables)):
-            self._judgement = self._advisor.judge(window, tables, self._rules.effective)
-            self._baseline = self._advisor.baseline.copy()
+        is_due = self._refresh.judge_now(tables.totals.pps, self._mix(tables), _ends(tables))
+        if is_due or self._judgement.not_judged:
+            try:
+                self._judgement = self._advisor.judge(window, tables, self._rules.effective)
+                self._baseline = self._advisor.baseline.copy()
+            except Exception as failure:
+                self._judgement = not_judged(self._judgement, failure)
         attacks = frozenset(attack.kind for attack in self._judgement.attacks)
         rules = tuple((status.rule.id, status.state) for status in self._rules.statuses)
         served = _order(len(window.sockets.connections)) if window.sockets is not None else 0
         self._refresh.update(
             cpu_saturated=self._source.cpu_saturated,
-            calm=not attacks and not any(state in ACTIVE_STATES for _, state in rules),
+            calm=not (attacks or self._judgement.not_judged)
+            and not any(state in ACTIVE_STATES for _, state in rules),
             fingerprint=(attacks, rules, served),
         )
         return at_most(self._judgement, tables.totals.pps)
@@ -298,6 +339,18 @@ class LiveSession:
         self._late_notes |= dict.fromkeys(self._late(), now + _LATE_SECONDS)
         self._late_notes = {line: until for line, until in self._late_notes.items() if until > now}
         return (*self._late_notes, *([self._rules.problem] if self._rules.problem else []))
+
+
+def _told(judgement: Judgement) -> tuple[str, ...]:
+    return (judgement.not_judged,) if judgement.not_judged else ()
+
+
+def _totals_only(window: Window) -> Tables:
+    counters = window.counters
+    per_second = 1.0 / counters.seconds if counters.seconds > 0 else 1.0
+    packets, size = counters.arrived_packets, counters.arrived_bytes
+    totals = Totals(packets, size, packets * per_second, size * 8 * per_second, 0, 0)
+    return Tables(totals, Sampling(counters.one_in, 0, counters.records_lost, counters.watched))
 
 
 def _order(connections: int) -> int:

@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from fwtop import __version__
+from fwtop.console.failures import failure_line
 from fwtop.console.history import HistorySampler
 from fwtop.dissect.wire import Dissect
 from fwtop.enrich.cities import CityLookup
@@ -90,14 +91,20 @@ class Recorder:
     def write(self, snapshot: Snapshot) -> Snapshot:
         """Store a snapshot, and now and then the baseline; return it with a note if storing fails."""
         found, self._interruption = self._interruption, ()
-        self._writer.write(snapshot, found, self._evidence(snapshot))
+        evidence: tuple[AttackEvidence, ...] = ()
+        failed = []
+        try:
+            evidence = self._evidence(snapshot)
+        except Exception as failure:  # it is judged, too: the snapshot is stored without
+            failed.append(failure_line("gathering evidence", failure))
+        self._writer.write(snapshot, found, evidence)
         sample = self._sampler.sample(snapshot, self._arrived())
         if sample is not None:
             self._history.add(sample)
         if time.monotonic() - self._baseline_saved > self._baseline_seconds:
             self._save_baseline()
             self._baseline_seconds = min(2 * self._baseline_seconds, _BASELINE_SECONDS[1])
-        notes = self.notes()
+        notes = [*self.notes(), *failed]
         return dataclasses.replace(snapshot, notes=(*snapshot.notes, *notes)) if notes else snapshot
 
     def notes(self) -> list[str]:

@@ -95,9 +95,10 @@ def _estimated(sampling: Sampling) -> str:
 
 
 def _attacks(snapshot: Snapshot) -> list[str]:
+    missing = snapshot.judgement.not_judged
     if not snapshot.judgement.attacks:
-        return ["no attack seen", ""]
-    lines = []
+        return ["not judged: it is not known whether there is an attack" if missing else "no attack seen", ""]
+    lines = ["not judged: what follows is older"] if missing else []
     for attack in snapshot.judgement.attacks:
         forged = ", forged sources" if attack.spoofed else ""
         lines.append(

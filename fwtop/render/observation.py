@@ -51,6 +51,7 @@ def observation_json(snapshot: Snapshot, *, top: int = 50) -> dict[str, Any]:
         "conntrack": _conntrack_json(snapshot.conntrack),
         "tcp": _tcp_json(snapshot.tcp),
         **_surroundings_json(snapshot.surroundings, top),
+        "not_judged": judgement.not_judged,
         "attacks": [_attack_json(attack) for attack in judgement.attacks[:top]],
         "proposals": [_proposal_json(proposal) for proposal in judgement.proposals[:top]],
         "mitigations": [mitigation_json(status) for status in snapshot.mitigations[:top]],

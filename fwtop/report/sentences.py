@@ -13,10 +13,11 @@ from fwtop.report.facts.users import CONNECTING, UserFigure
 from fwtop.report.wording import about, clock, day_and_time, si
 
 
-def headline(info: SessionInfo, spans: tuple[AttackSpan, ...]) -> str:
-    """Name the largest attacks and how long they were on."""
+def headline(info: SessionInfo, spans: tuple[AttackSpan, ...], *, is_judged: bool = True) -> str:
+    """Name the largest attacks and how long they were on; without any, whether all of it was judged."""
     if not spans:
-        return f"No attack in {duration_words(info.seconds)}"
+        seen = "No attack" if is_judged else "No attack seen, but not all was judged,"
+        return f"{seen} in {duration_words(info.seconds)}"
     ranked = sorted(spans, key=lambda span: (span.kind == FULL_TABLE, -span.peak_pps))
     titles = list(dict.fromkeys(span.title for span in ranked))
     if len(titles) > 3:
@@ -106,7 +107,11 @@ def _rules(spans: tuple[AttackSpan, ...], effects: tuple[RuleEffect, ...]) -> tu
 
 
 def state_at_end(
-    protection: Protection, effects: tuple[RuleEffect, ...], spans: tuple[AttackSpan, ...]
+    protection: Protection,
+    effects: tuple[RuleEffect, ...],
+    spans: tuple[AttackSpan, ...],
+    *,
+    is_judged: bool = True,
 ) -> str:
     """Say whether the attack was over, and what was still in place."""
     left = [effect for effect in effects if effect.ended is None]
@@ -120,4 +125,6 @@ def state_at_end(
             f"The attack was still on when the recording ended, {verdict}: about {share} of its packets were "
             f"dropped; {rules}."
         )
+    if not is_judged:
+        return f"It is not known whether there was an attack at the end: judging failed; {rules}."
     return f"The attack was over; {rules}." if spans else f"Calm; {rules}."

@@ -62,12 +62,15 @@ def digest(
     effects = rule_effects(record, snapshots, user_figures)
     protection = protection_of(record)
     sums = sums_of(ticks)
+    judging = [
+        one.kind for one in record.events if one.kind in {EventKind.NOT_JUDGED, EventKind.JUDGED_AGAIN}
+    ]
     events, left_out = _shown_events(record.events)
     return Digest(
         info=record.info,
-        headline=headline(record.info, spans),
+        headline=headline(record.info, spans, is_judged=not judging),
         summary=summary_sentences(sums, spans, effects, protection, user_figures),
-        state=state_at_end(protection, effects, spans),
+        state=state_at_end(protection, effects, spans, is_judged=judging[-1:] != [EventKind.NOT_JUDGED]),
         next_steps=next_steps(record, protection, spans, effects, snapshots[-1] if snapshots else None),
         protection=protection,
         user_figures=user_figures,

@@ -25,6 +25,7 @@ def derive(before: Snapshot | None, after: Snapshot) -> list[Event]:
         *_proposal_events(before, after, at),
         *_guardian_events(before.guardian if before else "", after.guardian, at),
         *_loss_events(before, after, at),
+        *_judging_events(before.judgement.not_judged if before else "", after.judgement.not_judged, at),
     ]
 
 
@@ -150,6 +151,13 @@ def _loss_events(before: Snapshot | None, after: Snapshot, at: float) -> Iterato
     if lost and not (before and before.tables.sampling.lost):
         text = f"{lost:,} samples did not fit the buffers; totals are exact, shares less so"
         yield _event(at, EventKind.RECORDS_LOST, "records", text)
+
+
+def _judging_events(before: str, after: str, at: float) -> Iterator[Event]:
+    if after and not before:
+        yield _event(at, EventKind.NOT_JUDGED, "judging", after)
+    if before and not after:
+        yield _event(at, EventKind.JUDGED_AGAIN, "judging", "the traffic is judged again")
 
 
 def _event(at: float, kind: EventKind, subject: str, text: str) -> Event:

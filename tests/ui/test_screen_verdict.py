@@ -84,6 +84,21 @@ def test_badge_says_how_protected_the_machine_is(shown: Snapshot, kind: Kind, ba
     assert line[0][1].reverse, "a badge without colour too"
 
 
+@pytest.mark.parametrize(
+    ("shown", "badge", "reason"),
+    [
+        (calm(), "NOT JUDGED", "judging failed (ValueError: x)"),
+        (under_attack(), "NOT JUDGED", "judging failed (ValueError: x)  before: "),
+        (under_attack(rules=(rule(State.PROVISIONAL),)), "TRIAL 21 s", "judging failed (ValueError: x)"),
+    ],
+)
+def test_what_was_not_judged_is_neither_calm_nor_protected(shown: Snapshot, badge: str, reason: str) -> None:
+    blind = replace(shown.judgement, not_judged="judging failed (ValueError: x)")
+    line = text(verdict_line(replace(shown, judgement=blind), NOW, 160, []))
+    assert line.startswith(f" {badge} ")
+    assert reason in line
+
+
 def test_share_is_of_the_attacks_packets_and_never_above_all_of_them() -> None:
     verdict = verdict_of(under_attack(row("netfilter", 0.95, "7"), rules=(rule(),)), NOW)
     assert verdict.mine == 1.0

@@ -31,7 +31,7 @@ from fwtop.model.addresses.address import Prefix
 from fwtop.model.costs import Costs
 from fwtop.model.errors import FwtopError
 from fwtop.model.traffic.session import Event, EventKind, SessionRecord
-from fwtop.model.traffic.snapshot import LedgerRow, Snapshot
+from fwtop.model.traffic.snapshot import Judgement, LedgerRow, Snapshot
 from fwtop.render.command_line import command_line
 from fwtop.render.numbers import duration_words, percent
 from fwtop.render.observation import observation_json
@@ -139,9 +139,24 @@ def test_an_attack_that_pauses_is_one_and_one_that_lasts_is_open(tmp_path: Path)
     assert "still on when the recording ended" in digest(record_of(tmp_path, ticks)).state
 
 
+def test_a_session_that_was_not_judged_is_not_called_calm(tmp_path: Path) -> None:
+    quiet = [snapshot(START + second, busy=False) for second in range(9)]
+    blind = [dataclasses.replace(one, judgement=Judgement(not_judged="judging failed (x)")) for one in quiet]
+    over = digest(record_of(tmp_path, [*quiet[:3], *blind[3:6], *quiet[6:]]))
+    assert over.headline == "No attack seen, but not all was judged, in 13 s"
+    assert over.state.startswith("Calm; ")
+    told = [
+        event.text for event in over.events if event.kind in {EventKind.NOT_JUDGED, EventKind.JUDGED_AGAIN}
+    ]
+    assert told == ["judging failed (x)", "the traffic is judged again"]
+    last = digest(record_of(tmp_path, [*quiet[:3], *blind[3:]]))
+    assert last.state.startswith("It is not known whether there was an attack at the end")
+
+
 def test_a_calm_and_a_tiny_session(tmp_path: Path) -> None:
     calm = digest(record_of(tmp_path, [snapshot(START + second, busy=False) for second in range(90)]))
     assert calm.headline == "No attack in 1 min 34 s"
+    assert calm.state.startswith("Calm; ")
     tiny = record_of(tmp_path, [snapshot(START, busy=False)])
     for name in FORMATS:
         assert render(tiny, name)

@@ -66,5 +66,4 @@ def run(args: argparse.Namespace) -> int:
     if args.explain:
         print_explanations(result.whole.advisor.explained)
         return 0
-    show(result.snapshot, as_json=args.json, top=args.top)
-    return 0
+    return show(result.snapshot, as_json=args.json, top=args.top)

@@ -11,6 +11,7 @@ from fwtop.console.automatic.decisions import Decider, Decision
 from fwtop.console.automatic.policy import Policy
 from fwtop.console.automatic.trial import CONFIRM_SLACK_SECONDS
 from fwtop.console.control.guardian_link import GuardianLink
+from fwtop.console.failures import failure_line
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import Answer, Apply, Keep, Undo
 from fwtop.model.text import safe_text
@@ -70,11 +71,12 @@ class Agent:
         while (decision := self._decisions.get()) is not None:
             try:
                 self._done.put((self._carry_out(decision), decision, False))
-            except FwtopError as error:
+            except Exception as error:
                 what = (
                     "not installed" if decision.verb == "install" else f"still there ({decision.verb} failed)"
                 )
-                sentence = f"Rule {decision.rule.id or 'of the policy'} is {what}: {error}"
+                why = error if isinstance(error, FwtopError) else failure_line("the request", error)
+                sentence = f"Rule {decision.rule.id or 'of the policy'} is {what}: {why}"
                 self._done.put((Action(decision.rule.id, safe_text(sentence, limit=390)), decision, True))
             self._changed()
 

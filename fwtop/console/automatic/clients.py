@@ -27,7 +27,7 @@ class Clients:
             return
         now = snapshot.started + snapshot.seconds
         _keep(self._recent, now, snapshot.tcp.handshakes_per_s, RECENT_SECONDS)
-        if not snapshot.judgement.attacks:
+        if not (snapshot.judgement.attacks or snapshot.judgement.not_judged):
             _keep(self._calm, now, snapshot.tcp.handshakes_per_s, _CALM_SECONDS)
 
     def recent(self) -> float | None:

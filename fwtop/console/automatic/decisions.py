@@ -68,7 +68,7 @@ class Decider:
         for decision in found:
             self._watched[decision.rule.id].asked_until = now + _ANSWER_SECONDS
         room = self._policy.most_rules - len(own) - len(self._settling)
-        if room > 0:
+        if room > 0 and not snapshot.judgement.not_judged:
             found += list(self._installs(snapshot, active, now))[:room]
         for decision in found:
             if decision.verb == "undo":

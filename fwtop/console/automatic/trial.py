@@ -32,7 +32,8 @@ class Trial:
         """Remember an observation."""
         if status.pps > 0:
             self.dropped_at, self.best_pps = now, max(self.best_pps, status.pps)
-        if self.seen_at is not None and self._is_on(status.rule, snapshot):
+        is_known = not snapshot.judgement.not_judged
+        if self.seen_at is not None and is_known and self._is_on(status.rule, snapshot):
             self.attacked_seconds += max(now - self.seen_at, 0.0)
         self.seen_at = now
 

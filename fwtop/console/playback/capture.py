@@ -20,13 +20,14 @@ from fwtop.analysis.advisor import Advisor
 from fwtop.analysis.config import AdviseConfig
 from fwtop.capture.reader import read_capture
 from fwtop.console.bootstrap import load_capture_config
+from fwtop.console.failures import not_judged
 from fwtop.console.playback.player import Frame, Reel
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
 from fwtop.model.traffic.flow import Flow
 from fwtop.model.traffic.packets import PacketBatch
 from fwtop.model.traffic.session import Event, EventKind, Mark
-from fwtop.model.traffic.snapshot import Origin, Snapshot
+from fwtop.model.traffic.snapshot import Judgement, Origin, Snapshot, Tables
 from fwtop.model.traffic.window import OriginLookup, Window
 from fwtop.render.numbers import duration_words
 from fwtop.stats.engine import Engine
@@ -76,17 +77,28 @@ def observe_capture(
         raise FwtopError(f"{safe_text(name)} holds no packets{safe_text(why)}; nothing to judge")
     loaded = load_capture_config()
     advisor = Advisor(loaded.config, lookup=lookup, explains=explains)
-    judgement = advisor.judge(window, tables)
+    judgement, tables = _judged(advisor, window, tables)
     snapshot = Snapshot(
         host=safe_text(socket.gethostname(), limit=64),
         origin=Origin("capture", file=safe_text(name)),
         started=window.started,
         seconds=window.seconds,
-        tables=replace(tables, sources=advisor.standing.mark(tables.sources)),
+        tables=tables,
         judgement=judgement,
-        notes=tuple(safe_text(note) for note in (*loaded.notes, *capture.notes)),
+        notes=tuple(
+            safe_text(note) for note in (*filter(None, [judgement.not_judged]), *loaded.notes, *capture.notes)
+        ),
     )
     return CaptureResult(Judged(snapshot, window, advisor), loaded.config, lookup, top)
+
+
+def _judged(advisor: Advisor, window: Window, tables: Tables) -> tuple[Judgement, Tables]:
+    """Judge a window and say who its sources are; one that can't be judged is shown all the same."""
+    try:
+        judgement = advisor.judge(window, tables)
+        return judgement, replace(tables, sources=advisor.standing.mark(tables.sources))
+    except Exception as failure:
+        return not_judged(Judgement(), failure), tables
 
 
 class CaptureReel:
@@ -173,8 +185,7 @@ class CaptureReel:
         engine.feed(packets, None, low)
         window, tables = engine.window(), engine.tables()
         advisor = Advisor(result.config, lookup=result.lookup)
-        judgement = advisor.judge(window, tables)
-        tables = replace(tables, sources=advisor.standing.mark(tables.sources))
+        judgement, tables = _judged(advisor, window, tables)
         snapshot = replace(
             whole.snapshot, started=low, seconds=self._width, tables=tables, judgement=judgement
         )

@@ -29,6 +29,7 @@ _DEGRADED = {
     "guardian": ("the guardian doesn't answer", "the guardian answers again"),
     "samples": ("samples are lost: shares are less exact", "no samples are lost any more"),
     "storing": ("the session is not being stored", "the session is stored again"),
+    "judging": ("the traffic is not judged: attacks may go unseen", "the traffic is judged again"),
 }
 
 
@@ -127,6 +128,7 @@ class AlarmEvents:
             "guardian": snapshot.guardian.startswith("lost"),
             "samples": snapshot.tables.sampling.lost > 0,
             "storing": not storing,
+            "judging": bool(snapshot.judgement.not_judged),
         }
         present = [name for name, is_there in troubles.items() if is_there]
         for what, name, _ in self._troubles.update(present, now):

@@ -42,4 +42,6 @@ def _status(snapshot: Snapshot, session: str) -> str:
     """Return what seldom changes, so that calm seconds cost systemd nothing but the watchdog."""
     kinds = sorted({attack.title for attack in snapshot.judgement.attacks if attack.ended is None})
     stored = f"session {session}" if session else "not stored"
+    if snapshot.judgement.not_judged:
+        return f"not judged; {stored}"
     return f"{', '.join(kinds) or 'no attack'}; {stored}"

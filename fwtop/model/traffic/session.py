@@ -25,6 +25,8 @@ class EventKind(StrEnum):
     GUARDIAN_LOST = "guardian_lost"
     GUARDIAN_BACK = "guardian_back"
     RECORDS_LOST = "records_lost"
+    NOT_JUDGED = "not_judged"  # from here on judging fails
+    JUDGED_AGAIN = "judged_again"
     STORING_RESUMED = "storing_resumed"  # after the disk was full or failing
 
 

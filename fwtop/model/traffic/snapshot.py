@@ -228,6 +228,7 @@ class Judgement:
     baseline: str = ""  # a sentence on the baseline
     baseline_packets: int = 0
     signatures: tuple[PacketSignature, ...] = ()
+    not_judged: str = ""  # why this window was not judged: all else is as of the last one that was
 
 
 @dataclass(frozen=True, slots=True)

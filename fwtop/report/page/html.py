@@ -31,6 +31,8 @@ EVENT_NAMES = {
     "guardian_lost": "guardian lost",
     "guardian_back": "guardian back",
     "records_lost": "samples lost",
+    "not_judged": "not judged",
+    "judged_again": "judged again",
     "storing_resumed": "storing resumed",
 }
 # Nothing may be loaded or run, even if some text became markup after all.

@@ -34,6 +34,8 @@ _STYLES: dict[str, Style] = {
     EventKind.GUARDIAN_LOST: BAD,
     EventKind.GUARDIAN_BACK: GOOD,
     EventKind.RECORDS_LOST: WARN,
+    EventKind.NOT_JUDGED: BAD,
+    EventKind.JUDGED_AGAIN: GOOD,
     EXPORTED: GOOD,
     NOTICE: WARN,
     SETTINGS: WARN,

@@ -43,6 +43,8 @@ _GLYPHS: dict[EventKind, Span] = {
     EventKind.ATTACK_ENDED: ("▼", GOOD),
     EventKind.GUARDIAN_BACK: ("◆", GOOD),
     EventKind.RECORDS_LOST: ("•", WARN),
+    EventKind.NOT_JUDGED: ("•", BAD),
+    EventKind.JUDGED_AGAIN: ("•", DIM),
     EventKind.STORING_RESUMED: ("•", DIM),
 }
 _RANK = {kind: rank for rank, kind in enumerate(_GLYPHS)}

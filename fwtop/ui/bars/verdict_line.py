@@ -31,6 +31,7 @@ _STYLES: dict[Kind, Style] = {
     Kind.PROTECTED: CALM,
     Kind.ALREADY: FOREIGN,
     Kind.CALM: CALM,
+    Kind.NOT_JUDGED: NOTICE,
     Kind.RECORDED: ALARM,
 }
 _FULFILLED = 0.9  # of what was expected of a rule
@@ -67,15 +68,21 @@ def _badge(verdict: Verdict, *, bar: bool) -> Line:
 
 
 def _reasons(verdict: Verdict, snapshot: Snapshot, attacks: tuple[Attack, ...]) -> list[Line]:
+    missing: list[Line] = [[(line, WARN)] for line in (snapshot.judgement.not_judged,) if line]
     if verdict.kind is Kind.TRIAL:
-        return _of_trial(verdict, attacks)
+        of_trial = _of_trial(verdict, attacks)
+        return [*of_trial[:1], *missing, *of_trial[1:]]
     if verdict.kind is Kind.CALM:
         notes: list[Line] = [[(note, WARN)] for note in snapshot.notes[:1]]
         return [[("no attack", TEXT)], *notes]
+    if verdict.kind is Kind.NOT_JUDGED and not attacks:
+        return missing
     whose = "it" if len(attacks) == 1 else "them"
     named = _of_attack(attacks[0], snapshot) if len(attacks) == 1 else _of_several(attacks, snapshot)
     if verdict.kind is Kind.RECORDED:
         return named
+    if verdict.kind is Kind.NOT_JUDGED:
+        return [*missing, [("before: ", DIM), *named[0]], *named[1:]]
     return [named[0], *_of_drops(verdict, whose), *named[1:]]
 
 

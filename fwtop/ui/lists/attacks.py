@@ -154,7 +154,8 @@ def attack_rows(snapshot: Snapshot, _: str) -> Sequence[Attack]:
 
 
 def calm_words(snapshot: Snapshot) -> str:
-    """Say that nothing attacks, and at what rate packets arrive."""
+    """Say that nothing attacks, or that this isn't known, and at what rate packets arrive."""
     normal = snapshot.judgement.baseline
-    words = f"No attack. {number(snapshot.tables.totals.pps)} pps arrive"
+    known = "Not judged" if snapshot.judgement.not_judged else "No attack"
+    words = f"{known}. {number(snapshot.tables.totals.pps)} pps arrive"
     return f"{words}; {normal}" if normal and snapshot.tables.totals.packets else f"{words}."

@@ -60,7 +60,8 @@ class History:
         self._note_rules(snapshot.mitigations, now)
         tcp, attacks = snapshot.tcp, snapshot.judgement.attacks
         clients = Clients(tcp.handshakes_per_s, tcp.acknowledged_per_s) if tcp is not None else None
-        self._note_clients(clients, min((attack.since for attack in attacks), default=None), now)
+        if not snapshot.judgement.not_judged:
+            self._note_clients(clients, min((attack.since for attack in attacks), default=None), now)
         flow = flow_of(snapshot)
         if flow is not None:
             stopped = verdict_of(snapshot, now).stopped >= STOPPED

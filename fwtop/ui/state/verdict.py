@@ -25,6 +25,7 @@ class Kind(StrEnum):
     PROTECTED = "PROTECTED"
     ALREADY = "ALREADY STOPPED BY YOUR FIREWALL"
     CALM = "CALM"
+    NOT_JUDGED = "NOT JUDGED"  # the judgement failed: what it says is older, if it says anything
     RECORDED = "ATTACK"  # in a capture, which doesn't tell what became of the packets
 
 
@@ -54,8 +55,9 @@ def verdict_of(snapshot: Snapshot, now: float) -> Verdict:
     """Judge the snapshot; drops of rules that have ended don't protect any more."""
     attacks = attacks_of(snapshot)
     trials = _on_trial(snapshot)
+    is_judged = not snapshot.judgement.not_judged
     if flow_of(snapshot) is None or not all(_is_known(attack) for attack in attacks):
-        return Verdict(Kind.RECORDED if attacks else Kind.CALM)
+        return Verdict(Kind.NOT_JUDGED if not is_judged else Kind.RECORDED if attacks else Kind.CALM)
     whole = attack_pps(snapshot)
     mine, other, kernel = (
         _mean(attacks, [getattr(attack, name) for attack in attacks])
@@ -69,7 +71,8 @@ def verdict_of(snapshot: Snapshot, now: float) -> Verdict:
         active = _dropped(snapshot, active_rules(snapshot))
         share = mine * pps / active if active > 0 else 0.0
         return Verdict(Kind.TRIAL, whole, mine, other, kernel, trials[0], ids, pps, share, left, part)
-    return Verdict(_kind(mine, other) if attacks else Kind.CALM, whole, mine, other, kernel)
+    kind = Kind.NOT_JUDGED if not is_judged else _kind(mine, other) if attacks else Kind.CALM
+    return Verdict(kind, whole, mine, other, kernel)
 
 
 def _is_known(attack: Attack) -> bool:

@@ -1,0 +1,22 @@
+"""What fails without ending the watch: a line for the operator, and a log for the developer."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from fwtop.model.traffic.snapshot import Judgement
+from fwtop.sandbox.crash_log import CRASHES, failure_words
+
+
+def failure_line(what: str, failure: Exception) -> str:
+    """Return what failed and where the log is; `what` as in "judging"."""
+    try:
+        path = CRASHES.path_of(failure)
+    except MemoryError:  # the failure itself, most likely: there is none left for a log
+        path = ""
+    return f"{what} failed ({failure_words(failure)}){f'; details in {path}' if path else ''}"
+
+
+def not_judged(last: Judgement, failure: Exception, what: str = "judging") -> Judgement:
+    """Return the judgement of a window that could not be judged: the last one's attacks, marked as such."""
+    return replace(last, not_judged=failure_line(what, failure))
