@@ -277,6 +277,7 @@ class RuleStatus:
     not_acting: str = ""  # else why
     sources_total: int = 0  # length of the list of sources, of which `rule` may hold only the first
     counted_at: float | None = None  # Unix seconds: when the counters were read; None: not yet
+    kept_per_second: int | None = None  # of a limit: the rate that the kernel keeps, which has not every rate
 
     @property
     def sources_left(self) -> int:

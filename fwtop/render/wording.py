@@ -13,16 +13,17 @@ from fwtop.model.rule import (
     PayloadMatch,
     Protection,
     Range,
-    RateLimit,
     Rule,
 )
 from fwtop.model.text import payload_text, safe_text
 from fwtop.model.traffic.dns import split_wire, type_text
 from fwtop.model.traffic.protocols import flags_text, spoken_protocol
+from fwtop.render.rates import as_kept, is_rounded
 
 _TEXTUAL = 0.75  # share of printable bytes from which a payload is shown as text
 _MAX_PAYLOAD_CHARACTERS = 40
 _PLACES = {Kind.XDP: " in the driver", Kind.TC: " at tc ingress", Kind.NFTABLES: " at netdev ingress"}
+_KEEPERS = {Kind.HASHLIMIT: "hashlimit", Kind.XDP: "the XDP program", Kind.TC: "the tc program"}
 _ORIGINS = {"asn": "AS", "list": "list "}
 _SHORTEST, _LONGEST = 20, 65_535  # of an IP packet, bytes
 _NO_OPTIONS = 20  # bytes of TCP header
@@ -49,7 +50,7 @@ def _summarise_packets(rule: Rule) -> str:
     if place and " with " in what:
         place = f",{place}"  # else it seems to belong to what the packets hold
     if rule.limit is not None:
-        return f"limit {what} to {rate_text(rule.limit)}{place}"
+        return f"limit {what} to {rate_text(rule)}{place}"
     return f"block {what}" if rule.kind is Kind.IPSET else f"drop {what}{place}"
 
 
@@ -64,11 +65,23 @@ def with_summary(rule: Rule) -> Rule:
     return replace(rule, summary=summarise(rule))
 
 
-def rate_text(limit: RateLimit) -> str:
-    """Describe a limit: 1,000/s per /24 (IPv6 /56)."""
+def rate_text(rule: Rule) -> str:
+    """Describe a rule's limit as the kernel keeps it: 1,000/s per /24 (IPv6 /56)."""
+    asked, limit = rule.limit, as_kept(rule)
+    if asked is None or limit is None:
+        return "any rate"
     unit = " bytes" if limit.in_bytes else ""
     each = " and port" if limit.by_dport else ""
-    return f"{limit.per_second:,}{unit}/s per /{limit.prefix_v4} (IPv6 /{limit.prefix_v6}){each}"
+    rate = f"{asked.per_second:,}{unit}/s"
+    if is_rounded(rule):
+        rate = f"{limit.per_second:,}{unit}/s ({rate} rounded by {_KEEPERS.get(rule.kind, 'the kernel')})"
+    return f"{rate} per /{limit.prefix_v4} (IPv6 /{limit.prefix_v6}){each}"
+
+
+def rounding_text(rule: Rule) -> str:
+    """Say which rates the kernel keeps instead of those asked for; "" if none, or the summary says it."""
+    told = [rate_text(part) for part in rule.parts or (rule,) if is_rounded(part)]
+    return "; ".join(f"limit: {text}" for text in told if text not in rule.summary)
 
 
 def connections_text(limit: ConnectionLimit) -> str:

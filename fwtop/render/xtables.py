@@ -15,6 +15,7 @@ from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Match, PayloadMatch, Range, RateLimit, Rule
 from fwtop.model.traffic.protocols import ICMP, ICMPV6, TCP, UDP
+from fwtop.render.rates import iptables_bytes
 
 MAX_PACKETS_PER_SECOND = 1_000_000  # XT_HASHLIMIT_SCALE_v2: iptables refuses more
 MIN_BYTES_PER_SECOND = 64  # below 16, its unit, iptables 1.8.9 divides by zero
@@ -243,7 +244,8 @@ def limit_args(rule_id: str, limit: RateLimit, family: int) -> tuple[str, ...]:
         raise FwtopError(f"hashlimit takes {least} to {most:,} a second; nothing was installed", 2)
     above = f"{limit.per_second}b/s" if limit.in_bytes else f"{limit.per_second}/sec"
     # In bytes, iptables requires a bucket of at least one second's worth and one packet.
-    fullest = max(limit.burst, limit.per_second + limit.per_second // 16 + 1500)
+    rate = limit.per_second
+    fullest = max(limit.burst, rate + rate // 16 + 1500, iptables_bytes(rate) if limit.in_bytes else 0)
     burst = f"{fullest}b" if limit.in_bytes else str(limit.burst)
     return (
         "-m", "hashlimit",

@@ -10,6 +10,7 @@ import sys
 from dataclasses import dataclass
 
 from fwtop.model.rule import Match, PayloadMatch, Range, RateLimit
+from fwtop.render.rates import compiled_cost
 from fwtop.xdp.rule import SEARCHED_BYTES
 
 _ICMP = {4: 1, 6: 58}
@@ -76,7 +77,6 @@ ANY = Headers()
 PLAIN = tuple(Headers(family, protocol) for family in (4, 6) for protocol in (17, 6, _ICMP[family]))
 _NEVER = None
 _LOW_64 = (1 << 64) - 1
-_LIMIT_SECOND = 64 * 10**9  # in units of over_limit in bpf/xdp_limit.h
 
 
 def header_conditions(match: Match, headers: Headers) -> list[str] | None:
@@ -172,7 +172,7 @@ def limit_function(name: str, limit: RateLimit, buckets: int, headers: Headers) 
         lines += [f"\t\tkey.lo &= 0x{masks[family] & _LOW_64:x}ULL;", "\t}"]
     if limit.by_dport and headers.protocol in PORTED | {0}:
         lines.append(f"\tkey.dport = {headers.field('dport')};")
-    cost = max(1, _LIMIT_SECOND // limit.per_second)
+    cost = compiled_cost(limit)
     packet = f"(u64){headers.field('ip_length')} * {cost}" if limit.in_bytes else f"{cost}"
     lines.append(f"\treturn over_limit(MAP({buckets}), &key, {packet}, {cost * limit.burst}ULL);")
     return [*lines, "}", ""]

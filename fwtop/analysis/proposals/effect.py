@@ -18,6 +18,7 @@ from fwtop.model.addresses.address import format_address
 from fwtop.model.rule import RANGES, Kind, Match, RateLimit, Rule
 from fwtop.model.traffic.packets import F64, Fragment, Mask, PacketBatch
 from fwtop.render.numbers import percent
+from fwtop.render.rates import as_kept
 
 _EXAMPLES = 4
 _FOLDS = np.uint64(4)  # one packet in this many is held out
@@ -55,7 +56,7 @@ def stopped_by(rule: Rule, context: AnalysisContext, traffic: Traffic) -> F64:
     if rule.kind is Kind.CONNLIMIT:  # packets don't show it (analysis/held/effect.py)
         return np.zeros(len(traffic))
     if rule.kind is not Kind.SYNPROXY:
-        part = stopped(rule.match, rule.limit, traffic)
+        part = stopped(rule.match, as_kept(rule), traffic)
         return of_datagrams(part, rule, traffic) if sees_datagrams(rule, context) else part
     opening = replace(rule.match, tcp_flags=(SYN | ACK, SYN))
     return np.asarray(match_rows(opening, context.traffic.packets) & ~context.tcp.real, np.float64)
@@ -75,7 +76,7 @@ def harm_by(rule: Rule, normal: Normal, traffic: Traffic, allowed: Mask | None =
         part = match_rows(rule.match, normal.packets).astype(np.float64)
         pps, total = float((part * normal.pps).sum()), normal.total_pps
         return Harm(pps / total if total else 1.0, pps, ("every new client, once its table is full",))
-    return harm(rule.match, rule.limit, normal, traffic, allowed)
+    return harm(rule.match, as_kept(rule), normal, traffic, allowed)
 
 
 def held_out(packets: PacketBatch, rows: Rows) -> Mask:

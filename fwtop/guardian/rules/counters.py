@@ -13,6 +13,8 @@ from fwtop.guardian.objects.sets import entry_counters
 from fwtop.guardian.records.entry import Entry
 from fwtop.kernel.programs import CommandError
 from fwtop.model.rule import ACTIVE_STATES, Kind, Rule, RuleStatus, families_of, rule_status_to_dict
+from fwtop.render.rates import as_kept
+from fwtop.render.wording import rounding_text
 from fwtop.render.xtables import COUNTED_ELEMENTS, list_set_name, set_name
 
 _SECONDS = 2.9  # between two readings of a rule's sets, whoever asks
@@ -130,11 +132,15 @@ class RuleCounters:
             counted_at=self._counted_at if entry.rule.id in self._counts else None,
             expires=wall + entry.expires if active else entry.ended,
             confirm_by=wall + entry.confirm_by if active and entry.confirm_by is not None else None,
-            note=self._place(entry.rule, entry.note) if active else entry.note,
+            note=self._note(entry) if active else entry.note,
             entries=self.busiest(entry.rule) if entries else {},
             sources_total=len(entry.rule.match.sources),
+            kept_per_second=kept.per_second if (kept := as_kept(entry.rule)) is not None else None,
         )
         return rule_status_to_dict(status)
+
+    def _note(self, entry: Entry) -> str:
+        return "; ".join(filter(None, (self._place(entry.rule, entry.note), rounding_text(entry.rule))))
 
 
 def _shortened(rule: Rule) -> Rule:

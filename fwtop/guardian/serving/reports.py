@@ -22,6 +22,7 @@ from fwtop.model.addresses.roles import Role
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Kind, Rule
 from fwtop.model.text import safe_text
+from fwtop.render.wording import rounding_text
 from fwtop.ruleset.tracking import notrack_warnings
 
 _MAX_PEERS = 256  # for the screen's marks
@@ -103,6 +104,8 @@ class Reports:
             notes += (f"rule {rule.replaces} ends once this one is confirmed",)
         if rule.close_open:
             notes += (self._closes(rule),)
+        if rounded := rounding_text(rule):
+            notes += (rounded,)
         notes += bridge_notes(rule, state.kernel.compiled.interfaces)
         for part in rule.parts or (rule,):
             if part.kind is Kind.NOTRACK and not part.stateless:
