@@ -87,14 +87,27 @@ class Connection:
         if len(message) > MAX_MESSAGE:
             raise ProtocolError("this request is too long for one message; nothing was changed")
         self._sock.settimeout(seconds)
-        socket.send_fds(self._sock, [message], [attached] if attached is not None else [])
+        try:
+            socket.send_fds(self._sock, [message], [attached] if attached is not None else [])
+        except (BrokenPipeError, ConnectionResetError):  # closed, perhaps after it said why
+            return self._last_words()
         self._given_up[number] = request
         while True:
             answer, descriptors = self._read(end)
+            unnumbered = not answer.ok and not answer.number and 0 not in self._given_up
             asked = self._given_up.pop(answer.number, None)
-            if answer.number == number:
+            if answer.number == number or unnumbered:
                 return answer, descriptors
             self._note_late(asked, answer, descriptors)
+
+    def _last_words(self) -> tuple[Answer, list[int]]:
+        """Return the answer that came before the end of the connection, or raise ConnectionError."""
+        try:
+            while (found := self._read(None))[0].number in self._given_up:
+                self._note_late(self._given_up.pop(found[0].number), *found)
+        except BlockingIOError:
+            raise EndedError("it ended before it answered") from None
+        return found
 
     def take_late(self) -> list[Late]:
         """Return the answers that came too late since the last call, without waiting for more."""

@@ -210,10 +210,8 @@ def connect(
 
 
 def _greet(connection: Connection, hello: Hello) -> Answer:
-    """Say hello; a connection too many is closed by then. Raises FwtopError."""
+    """Say hello; raises FwtopError."""
     try:
         return connection.exchange(hello, SHORT_SECONDS, None)[0]
-    except ConnectionError:
-        raise FwtopError("too many connections of this user's programs to the guardian: close some") from None
     except (OSError, ProtocolError) as error:
         raise FwtopError(f"the guardian does not answer: {error}") from None

@@ -9,8 +9,9 @@ client: `parse_request` rejects anything that is not exactly one of these verbs.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import MISSING, asdict, dataclass, field
 from typing import Any, get_args
 
 MAX_MESSAGE = 1 << 20
@@ -25,7 +26,11 @@ MAX_PAGE = 10_000  # entries of a list in one answer
 
 
 class ProtocolError(ValueError):
-    """A message that violates the protocol."""
+    """A message that violates the protocol; `number` is its request's, 0 where none can be read."""
+
+    def __init__(self, message: str, number: int = 0) -> None:
+        super().__init__(message)
+        self.number = number
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,14 +218,16 @@ Request = (
     | ListChange | ListShow | ListTest | ListRead | Rules | PolicyRead | PolicyChange
 )  # fmt: skip
 _REQUESTS: dict[str, type[Request]] = {cls.__name__.lower(): cls for cls in get_args(Request)}
-_TYPES: dict[str, tuple[type, ...]] = {
-    "str": (str,),
-    "bool": (bool,),
-    "int": (int,),
-    "int | None": (int, type(None)),
-    "dict[str, Any]": (dict,),
-    "tuple[str, ...]": (list,),
+_TYPES: dict[str, tuple[tuple[type, ...], str]] = {  # as fields are annotated → of JSON, and its name
+    "str": ((str,), "text"),
+    "bool": ((bool,), "true or false"),
+    "int": ((int,), "a whole number"),
+    "int | None": ((int, type(None)), "a whole number or null"),
+    "dict[str, Any]": ((dict,), "an object"),
+    "tuple[str, ...]": ((list,), "a list of texts"),
 }
+_NUMBER = re.compile(rb'\s*\{[^{}\[\]]{0,200}?"number"\s*:\s*([0-9]{1,15})\s*[,}]')
+_SHOWN = 40  # characters of a name that is not ours
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,28 +262,50 @@ def encode_request(request: Request, number: int = 0, seconds: float | None = No
 
 def parse_request(message: bytes) -> NumberedRequest:
     """Decode a request; raises ProtocolError on anything that is not exactly one."""
-    fields_given = _object(message)
-    number, seconds = fields_given.pop("number", 0), fields_given.pop("seconds", None)
-    if type(number) is not int or not 0 <= number < 1 << 53:
-        raise ProtocolError("a request's number must be an integer from 0")
-    if seconds is not None and not (type(seconds) in (int, float) and 0 < seconds <= MAX_SECONDS):
-        raise ProtocolError(f"a time limit must be above 0 and at most {MAX_SECONDS:g} seconds")
-    verb = fields_given.pop("verb", None)
+    number = number_in(message)
+    try:
+        given = _object(message)
+        number = given.pop("number", 0)
+        if type(number) is not int or not 0 <= number < 1 << 53:
+            number = 0
+            raise ProtocolError("number must be a whole number from 0")
+        seconds = given.pop("seconds", None)
+        if seconds is not None and not (type(seconds) in (int, float) and 0 < seconds <= MAX_SECONDS):
+            raise ProtocolError(f"seconds must be above 0 and at most {MAX_SECONDS:g}")
+        return NumberedRequest(_request(given), number, seconds)
+    except ProtocolError as error:
+        raise ProtocolError(str(error), number) from None
+
+
+def number_in(message: bytes) -> int:
+    """Return the number at the beginning of a request that may be cut or broken; 0 if there is none."""
+    found = _NUMBER.match(message)
+    return int(found[1]) if found is not None else 0
+
+
+def _request(given: dict[str, Any]) -> Request:
+    """Decode what is beside the envelope; raises ProtocolError."""
+    verb = given.pop("verb", None)
     cls = _REQUESTS.get(verb) if isinstance(verb, str) else None
     if cls is None:
-        raise ProtocolError("unknown verb")
-    annotations = {name: item.type for name, item in cls.__dataclass_fields__.items()}
+        why = "verb is missing" if verb is None else f"there is no verb {str(verb)[:_SHOWN]!r}"
+        raise ProtocolError(f"{why}; there are {', '.join(_REQUESTS)}")
+    fields = cls.__dataclass_fields__
     values: dict[str, Any] = {}
-    for name, value in fields_given.items():
-        if name not in annotations or type(value) not in _TYPES[str(annotations[name])]:
-            raise ProtocolError(f"{verb}: field {name[:40]!r} is unknown or of the wrong type")
-        if isinstance(value, list) and not all(isinstance(item, str) for item in value):
-            raise ProtocolError(f"{verb}: {name} must be a list of strings")
+    for name, value in given.items():
+        if name not in fields:
+            raise ProtocolError(
+                f"{verb} has no field {name[:_SHOWN]!r}; it has {', '.join(fields) or 'none'}"
+            )
+        types, words = _TYPES[str(fields[name].type)]
+        texts = not isinstance(value, list) or all(isinstance(item, str) for item in value)
+        if type(value) not in types or not texts:
+            raise ProtocolError(f"{verb}: {name} must be {words}")
         values[name] = tuple(value) if isinstance(value, list) else value
-    try:
-        return NumberedRequest(cls(**values), number, seconds)
-    except TypeError:
-        raise ProtocolError(f"{verb}: a field is missing") from None
+    for name, item in fields.items():
+        if name not in values and item.default is MISSING and item.default_factory is MISSING:
+            raise ProtocolError(f"{verb}: {name} is missing")
+    return cls(**values)
 
 
 def encode_answer(answer: Answer) -> bytes:
@@ -316,9 +345,11 @@ def parse_answer(message: bytes) -> Answer:
 
 def _object(message: bytes) -> dict[str, Any]:
     try:
-        value = json.loads(message)
+        value = json.loads(message.decode())
+        if b"\\u" in message:  # half a character (a surrogate) can't be written anywhere
+            json.dumps(value, ensure_ascii=False).encode()
     except (ValueError, RecursionError):
-        raise ProtocolError("not JSON") from None
+        raise ProtocolError("the message is not JSON in UTF-8") from None
     if not isinstance(value, dict):
-        raise ProtocolError("not a JSON object")
+        raise ProtocolError("the message is not a JSON object")
     return value

@@ -237,7 +237,7 @@ class Rule:
         """
         match = dict(data["match"])
         for side in ("sources", "destinations"):
-            match[side] = tuple(Prefix.parse(text) for text in match.get(side, ()))
+            match[side] = _prefixes_of(match.get(side, ()), side)
         for name in RANGES:
             span = match.get(name)
             match[name] = Range(**span) if span is not None else None
@@ -350,6 +350,13 @@ def _plain(data: dict[str, Any], rule: Rule) -> dict[str, Any]:
         data["protection"] |= {"level": rule.protection.level.value, "lists": [*rule.protection.lists]}
     data["parts"] = [part.to_dict() for part in rule.parts]
     return data
+
+
+def _prefixes_of(texts: Sequence[str], side: str) -> tuple[Prefix, ...]:
+    try:
+        return tuple(map(Prefix.parse, texts))
+    except ValueError as error:
+        raise ValueError(f"match.{side}: {error}") from None
 
 
 def _payload_of(item: dict[str, Any]) -> PayloadMatch:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import select
 import socket
 import time
@@ -19,6 +20,7 @@ from fwtop.kernel import namespaces
 from fwtop.model.protocol import MAX_MESSAGE, Apply, Hello, Status, encode_request, parse_answer
 
 pytestmark = pytest.mark.kernel
+PYTHON = re.compile(r"Error\b|__|argument|codec|unhashable|expected|NoneType")
 HELLO = encode_request(Hello("cli", "clone"))
 
 
@@ -64,10 +66,14 @@ def is_dropped(connected: socket.socket) -> bool:
 
 
 @pytest.mark.parametrize(
-    "message", [encode_request(Status()), encode_request(Apply({})), b'{"verb": "undo"}']
+    "message", [encode_request(Status(), 3), encode_request(Apply({})), b'{"verb": "undo"}']
 )
-def test_verb_before_hello_drops(address: str, message: bytes) -> None:
+def test_verb_before_hello_is_told_and_drops(address: str, message: bytes) -> None:
     with raw(address, message) as client:
+        answer = parse_answer(client.recv(MAX_MESSAGE))
+        assert (answer.ok, answer.code) == (False, 2)
+        assert answer.error == "say hello first; nothing was done"
+        assert answer.number == json.loads(message).get("number", 0)
         assert is_dropped(client)
 
 
@@ -88,15 +94,26 @@ def test_verb_before_hello_drops(address: str, message: bytes) -> None:
         b'{"verb": "plan", "rule": {"kind": "ipset"}}',
         b"[" * 100_000,
         b'{"verb": "hello", "role": "cli", "build": "clone"}',
+        b'{"verb": "policyread", "action": "check", "text": "\\ud800"}',
+        b'{"verb": "plan", "rule": {"kind": "ipset", "summary": "", "ttl_seconds": 1, "match": {"x": 1}}}',
+        b'{"verb": "plan", "rule": {"kind": "xdp", "summary": "", "ttl_seconds": 1, "match": {"ttl": ""}}}',
+        b'{"verb": "listchange", "name": "x", "action": "create", "entries": ["1"]}',
+        b'{"verb": "listtest", "name": "x", "entry": "\\u0000"}',
+        b'{"verb": "policychange", "action": "apply", "text": "schema = "}',
     ],
 )
 def test_nonsense_after_hello_gets_an_error(address: str, message: bytes) -> None:
-    with raw(address, HELLO, message) as client:
+    """With its number, in a sentence without Python's words."""
+    numbered = message.replace(b"{", b'{"number": 7, ', 1) if message[:2] == b'{"' else message
+    with raw(address, HELLO, numbered) as client:
+        client.settimeout(60)
         assert parse_answer(client.recv(MAX_MESSAGE)).ok
         answer = parse_answer(client.recv(MAX_MESSAGE))
         assert not answer.ok
         assert answer.error
         assert "\n" not in answer.error
+        assert not PYTHON.search(answer.error), answer.error
+        assert answer.number == (7 if numbered != message else 0)
 
 
 def test_unknown_role_gets_an_error(address: str) -> None:
@@ -104,10 +121,13 @@ def test_unknown_role_gets_an_error(address: str) -> None:
         assert not parse_answer(client.recv(MAX_MESSAGE)).ok
 
 
-def test_too_long_message_drops(address: str) -> None:
+def test_too_long_message_is_told_and_drops(address: str) -> None:
     with raw(address, HELLO) as client:
         assert parse_answer(client.recv(MAX_MESSAGE)).ok
-        client.send(b" " * (MAX_MESSAGE + 1))
+        client.send(b'{"verb": "plan", "number": 9, "rule": {' + b" " * MAX_MESSAGE)
+        answer = parse_answer(client.recv(MAX_MESSAGE))
+        assert (answer.ok, answer.code, answer.number) == (False, 2, 9)
+        assert answer.error == "not understood: a message has at most 1,048,576 bytes"
         assert is_dropped(client)
 
 
@@ -116,7 +136,9 @@ def test_descriptors_that_nobody_announced_are_refused(address: str) -> None:
         assert parse_answer(client.recv(MAX_MESSAGE)).ok
         socket.send_fds(client, [encode_request(Status())], [null.fileno()])
         assert "not both" in parse_answer(client.recv(MAX_MESSAGE)).error
-        socket.send_fds(client, [encode_request(Status())], [null.fileno()] * 2)
+        socket.send_fds(client, [encode_request(Status(), 4)], [null.fileno()] * 2)
+        answer = parse_answer(client.recv(MAX_MESSAGE))
+        assert (answer.error, answer.number) == ("not understood: a message brings one descriptor at most", 4)
         assert is_dropped(client)
 
 
@@ -189,14 +211,16 @@ def test_random_messages_never_hurt(address: str) -> None:
     ]
     with raw(address, HELLO) as client:
         assert parse_answer(client.recv(MAX_MESSAGE)).ok
-        for _ in range(300):
+        for number in range(300):
             data = {str(rng.choice(pieces)): rng.choice(pieces) for _ in range(3)}
-            data["verb"] = rng.choice(["apply", "plan", "keep", "undo", "status"])
+            data |= {"verb": rng.choice(["apply", "plan", "keep", "undo", "status"]), "number": number}
             client.send(json.dumps(data).encode())
             answer = parse_answer(client.recv(MAX_MESSAGE))
             assert (
-                answer.ok == (data["verb"] == "status" and set(data) <= {"verb", "finished"}) or "ids" in data
+                answer.ok == (data["verb"] == "status" and set(data) == {"verb", "number"}) or "ids" in data
             )
+            assert answer.number == number
+            assert not PYTHON.search(answer.error), answer.error
 
 
 def test_socket_is_roots_alone(address: str) -> None:

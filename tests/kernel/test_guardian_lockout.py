@@ -33,7 +33,7 @@ def logs_in(bench: Bench) -> bool:
 def test_new_logins_from_the_operators_address_pass_a_list(
     bench: Bench, kind: Kind, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    network = Prefix.parse(f"{bench.attacker(4)}/24")
+    network = Prefix.parse("10.77.0.0/24")  # of both hosts
     with inside(bench.netns):
         server = socket.create_server((bench.pair.victim.ipv4, PORT))
     with inside(bench.pair.attacker.netns):

@@ -137,7 +137,7 @@ def _prefixes(chance: random.Random) -> tuple[Prefix, ...]:
     count = chance.randrange(1, 12)
     found = []
     for _ in range(count):
-        text = chance.choice((*SOURCES4, *SOURCES6))
-        longest = 128 if ":" in text else 32
-        found.append(Prefix.parse(f"{text}/{chance.randrange(8, longest + 1)}"))
+        source = Prefix.parse(chance.choice((*SOURCES4, *SOURCES6)))
+        length = chance.randrange(8, source.bits + 1)
+        found.append(Prefix.of_columns(source.family, source.hi, source.lo, length))
     return tuple(found)

@@ -10,6 +10,7 @@ from typing import Any
 from fwtop.guardian.backends.combined import PART_KINDS
 from fwtop.guardian.objects.sets import MAX_TIMEOUT_SECONDS
 from fwtop.guardian.rules.closing import CLOSING_KINDS
+from fwtop.guardian.rules.shapes import check_shape
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.targets import check_name
 from fwtop.model.errors import FwtopError
@@ -37,17 +38,14 @@ def rule_of_wire(data: dict[str, Any], sources: Sequence[Prefix] = ()) -> Rule:
 
     `sources` are those that came beside the message, already checked, and take its own's place.
     """
+    check_shape(data, "")
     try:
         rule = Rule.from_dict(data)
-        if sources:
-            rule = replace(rule, match=replace(rule.match, sources=sources))
-        _check_rule(rule)
-    except FwtopError:
-        raise
-    except KeyError as error:
-        raise FwtopError(f"not a rule: {safe_text(str(error.args[0]), limit=60)} is missing", 2) from None
-    except (ValueError, TypeError, AttributeError, OverflowError) as error:
-        raise FwtopError(safe_text(f"not a rule: {type(error).__name__}: {error}"), 2) from None
+    except ValueError as error:  # of a prefix
+        raise FwtopError(safe_text(f"not a rule: {error}"), 2) from None
+    if sources:
+        rule = replace(rule, match=replace(rule.match, sources=sources))
+    _check_rule(rule)
     return replace(_sanitised(rule), id="")
 
 
@@ -210,4 +208,4 @@ def _whole(name: str, value: object, low: int, high: int) -> None:
 
 def _require(good: bool, name: str) -> None:
     if not good:
-        raise FwtopError(f"not a rule: {name} is missing or of the wrong type", 2)
+        raise FwtopError(f"not a rule: {name} is missing or wrong", 2)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import selectors
 import socket
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 
@@ -12,6 +13,7 @@ from fwtop.client.connection import MAX_ANSWER
 from fwtop.guardian.serving.peer import BackgroundCloser, Client, Peer, PeerGone
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import Answer, encode_success
+from fwtop.model.text import safe_text
 
 MAX_CONNECTIONS = 256
 _RESERVED = 64  # of them for those who come through the socket, which is root's alone
@@ -19,8 +21,11 @@ MAX_OF_PROGRAMS = 64  # and so many are for these, whom any user may start
 MAX_OF_USER = 8  # of a user's programs
 MAX_OF_CLIENT = 4  # a console has three, and one more while it replaces a broken one
 _ACCEPTED_AT_ONCE = 64
+_MAX_REFUSED = 128  # connections too many that wait for their first request, so that they learn why
+_REFUSED_SECONDS = 2.0
 _STALLED_SECONDS = 10.0  # a client that does not read its answer for so long is dropped
 _TAKEN_SECONDS = 60.0  # and one that has not read all of it
+_DISPLACED = "the guardian has too many connections: this one gives way to another"
 
 
 class Connections:
@@ -31,6 +36,7 @@ class Connections:
         self._selector = selector
         self._client_gone = client_gone
         self._peers: set[Peer] = set()
+        self._refused: dict[Peer, float] = {}  # → when it was refused, oldest first
         self.closer = BackgroundCloser()
 
     def __bool__(self) -> bool:
@@ -39,7 +45,7 @@ class Connections:
 
     def __contains__(self, peer: object) -> bool:
         """Return whether a connection is still open."""
-        return peer in self._peers
+        return peer in self._peers or peer in self._refused
 
     def accept(self, listener: socket.socket, *, programs: bool = False) -> None:
         """Accept what waits at a listening socket, which is root's or that for programs."""
@@ -57,23 +63,39 @@ class Connections:
         """Add a program's connection within their limits; it takes the place of a stranger at most."""
         others = [item for item in self._peers if item.program]
         if sum(item.uid == peer.uid for item in others) >= MAX_OF_USER:
-            peer.close()
+            self._refuse(peer, f"a user's programs have at most {MAX_OF_USER} connections: close some")
             return
         if len(others) >= MAX_OF_PROGRAMS or len(self._peers) >= MAX_CONNECTIONS - _RESERVED:
             strangers = [item for item in others if item.client is None]
             if not strangers:
-                peer.close()
+                self._refuse(peer, "the guardian has too many connections of programs: try again later")
                 return
-            self.drop(min(strangers, key=lambda item: item.used))
+            self.dismiss(min(strangers, key=lambda item: item.used), _DISPLACED)
         self._peers.add(peer)
         self._listen(peer)
 
     def admit(self, peer: Peer) -> None:
         """Add a new connection; at the limit it takes the place of the least useful one."""
         if len(self._peers) >= MAX_CONNECTIONS:
-            self.drop(self._least_useful())
+            self.dismiss(self._least_useful(), _DISPLACED)
         self._peers.add(peer)
         self._listen(peer)
+
+    def _refuse(self, peer: Peer, why: str) -> None:
+        """Answer a connection's first request with the reason; at the limit the oldest waits no longer."""
+        if len(self._refused) >= _MAX_REFUSED:
+            oldest = next(iter(self._refused))
+            self.dismiss(oldest, oldest.refusal)
+        peer.refusal = why
+        self._refused[peer] = time.monotonic()
+        self._listen(peer)
+
+    def dismiss(self, peer: Peer, why: str, code: int = 1, number: int | None = None) -> None:
+        """Close a connection with a last answer, to the request of that number or the present one."""
+        answer = Answer(False, safe_text(why), code, number=peer.number if number is None else number)
+        with contextlib.suppress(PeerGone):
+            peer.send(answer)
+        self.drop(peer)
 
     def branch(self, peer: Peer, client: Client) -> socket.socket:
         """Give the client of `peer` another connection and return its end of it; evicts nobody.
@@ -132,11 +154,15 @@ class Connections:
         }
         for peer in [peer for peer, end in ends.items() if end < now]:
             self.drop(peer)
-        return [end - now for end in ends.values() if end >= now]
+        silent = {peer: at + _REFUSED_SECONDS for peer, at in self._refused.items()}
+        for peer in [peer for peer, end in silent.items() if end < now]:
+            self.dismiss(peer, peer.refusal)
+        return [end - now for end in (*ends.values(), *silent.values()) if end >= now]
 
     def drop(self, peer: Peer) -> None:
         """Close a connection."""
         self._peers.discard(peer)
+        self._refused.pop(peer, None)
         with contextlib.suppress(KeyError, ValueError):
             self._selector.unregister(peer.sock)
         peer.close()
@@ -149,7 +175,7 @@ class Connections:
 
     def drop_all(self) -> None:
         """Close all connections."""
-        for peer in list(self._peers):
+        for peer in [*self._peers, *self._refused]:
             self.drop(peer)
 
     def _drop_if_gone(self, peer: Peer, work: Callable[[], None]) -> None:

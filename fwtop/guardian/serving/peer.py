@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 from fwtop.client.connection import MAX_ANSWER
 from fwtop.kernel.children import enlarge
-from fwtop.model.protocol import MAX_MESSAGE, Answer, Hello, encode_answer, split_answer
+from fwtop.model.protocol import MAX_MESSAGE, Answer, Hello, encode_answer, number_in, split_answer
 
 _MAX_THREADS = 32  # stuck ones; beyond these, descriptors wait until one is free
 _MAX_DESCRIPTORS = 253  # of a message: SCM_MAX_FD (include/net/scm.h)
@@ -115,7 +115,15 @@ _MOST_GROUPS = 256  # socket.getsockopt takes no more than 1,024 bytes
 
 
 class PeerGone(Exception):
-    """The client closed, broke the protocol's frame, or does not take its answers."""
+    """The client closed, or does not take its answers."""
+
+
+class NotAMessage(Exception):
+    """The client broke the protocol's frame; the text says how."""
+
+    def __init__(self, why: str, number: int) -> None:
+        super().__init__(why)
+        self.number = number  # of the request, 0 where none can be read
 
 
 @dataclass(eq=False, slots=True)
@@ -144,6 +152,7 @@ class Peer:
     number: int = 0  # of the request that is answered next
     used: float = field(default_factory=time.monotonic)  # when it last asked or took something
     answered: float = 0.0  # when `out` was filled
+    refusal: str = ""  # why its first request gets no other answer
     out: deque[tuple[list[bytes | memoryview], list[int]]] = field(default_factory=deque)
 
     @staticmethod
@@ -178,7 +187,7 @@ class Peer:
     def receive(self) -> tuple[bytes, int | None]:
         """Return one message and the descriptor that came with it, if one did.
 
-        Raises PeerGone at the end, or when it is too long or brings more than one.
+        Raises PeerGone at the end, and NotAMessage when it is too long or brings more than one.
         """
         try:
             message, descriptors, flags, _ = socket.recv_fds(
@@ -188,9 +197,13 @@ class Peer:
             return b"", None
         except OSError:
             raise PeerGone from None
-        if not message or flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC) or len(descriptors) > 1:
+        many = bool(flags & socket.MSG_CTRUNC) or len(descriptors) > 1
+        if not message or flags & socket.MSG_TRUNC or many:
             self.closer.close(descriptors)
-            raise PeerGone
+            if not message:
+                raise PeerGone
+            why = "brings one descriptor at most" if many else f"has at most {MAX_MESSAGE:,} bytes"
+            raise NotAMessage(f"a message {why}", number_in(message))
         self.used = time.monotonic()
         return message, descriptors[0] if descriptors else None
 

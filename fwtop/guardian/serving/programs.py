@@ -180,5 +180,5 @@ def _listen(path: Path) -> socket.socket:
         listener.bind(str(path))
     finally:
         os.umask(mask)
-    listener.listen(64)
+    listener.listen(256)
     return listener

@@ -24,6 +24,7 @@ from fwtop.model.protocol import (
     Plan,
     PolicyChange,
     PolicyRead,
+    ProtocolError,
     Repair,
     Request,
     Undo,
@@ -85,14 +86,14 @@ def _sources(attached: int | None) -> Sequence[Prefix]:
     return read_sources(attached) if attached is not None else ()
 
 
-def check_attached(request: Request, attached: int | None) -> None:
-    """Raise ValueError unless request and message agree on whether a list came along."""
+def check_attached(request: Request, attached: int | None, number: int) -> None:
+    """Raise ProtocolError unless request and message agree on whether a list came along."""
     bringing = Plan | Apply | ListChange | PolicyRead | PolicyChange
     announced = isinstance(request, bringing) and request.attached
     if announced != (attached is not None):
-        raise ValueError("a list is announced or attached, but not both")
+        raise ProtocolError("attached: a list is announced or attached, but not both", number)
     if announced and isinstance(request, ListChange) and request.entries:
-        raise ValueError("the entries are in the message or attached, not both")
+        raise ProtocolError("entries: they are in the message or attached, not both", number)
 
 
 def guarded(request: Request, work: Callable[[], dict[str, Any]]) -> Answer:
@@ -103,8 +104,13 @@ def guarded(request: Request, work: Callable[[], dict[str, Any]]) -> Answer:
         return Answer(False, safe_text(error, limit=1000), error.code)
     except ValueError as error:
         return Answer(False, safe_text(f"not understood: {error}"), 2)
-    except Exception as error:
-        # Whatever a request broke, the other clients' rules still need their guardian.
-        line = safe_text(f"{type(request).__name__.lower()} failed: {type(error).__name__}: {error}")
-        syslog.syslog(syslog.LOG_ERR, line)
-        return Answer(False, line, 1)
+    except Exception as error:  # whatever a request broke, the other clients' rules need their guardian
+        return Answer(False, fault(type(request).__name__.lower(), error), 1)
+
+
+def fault(what: str, error: Exception) -> str:
+    """Log an unforeseen error, and return what its client is told."""
+    syslog.syslog(syslog.LOG_ERR, safe_text(f"{what} failed: {type(error).__name__}: {error}"))
+    if isinstance(error, OSError) and error.strerror:
+        return safe_text(f"{what} failed: {error.strerror}")
+    return f"{what} failed inside the guardian: the system's log says how; see 'fwtop status'"

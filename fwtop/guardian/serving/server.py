@@ -21,10 +21,10 @@ from fwtop.guardian.allow.allowlist import Session, note_operator, operator_of
 from fwtop.guardian.compiled.rules import CompiledRules
 from fwtop.guardian.observers import Loading
 from fwtop.guardian.serving.connections import Connections
-from fwtop.guardian.serving.peer import Client, Peer, PeerGone, is_memory_file
+from fwtop.guardian.serving.peer import Client, NotAMessage, Peer, PeerGone, is_memory_file
 from fwtop.guardian.serving.policies import Agent, Policies
 from fwtop.guardian.serving.programs import Asked, Programs, greet
-from fwtop.guardian.serving.requests import Handlers, carry_out, check_attached, guarded
+from fwtop.guardian.serving.requests import Handlers, carry_out, check_attached, fault, guarded
 from fwtop.guardian.serving.rulesets import Rulesets
 from fwtop.guardian.serving.status_cache import StatusCache
 from fwtop.guardian.serving.watching import Watching
@@ -44,6 +44,7 @@ from fwtop.model.protocol import (
     Plan,
     PolicyChange,
     PolicyRead,
+    ProtocolError,
     Repair,
     Rescan,
     Rules,
@@ -53,6 +54,7 @@ from fwtop.model.protocol import (
     Undo,
     Watch,
     Why,
+    number_in,
     parse_request,
 )
 from fwtop.model.text import safe_text
@@ -208,31 +210,38 @@ class Server:
             message, attached = peer.receive()
             if not message:
                 return
+            if peer.refusal:
+                self._connections.dismiss(peer, peer.refusal, number=number_in(message))
+                return
             self._begin(peer, message, attached)
         except PeerGone:
             self._connections.drop(peer)
+        except NotAMessage as error:
+            self._connections.dismiss(peer, f"not understood: {error}", 2, error.number)
+        except Exception as error:  # whatever a request broke, the others need their guardian
+            self._connections.dismiss(peer, fault("the request", error))
         finally:
             if attached is not None:
                 self._connections.closer.close([attached])
 
     def _begin(self, peer: Peer, message: bytes, attached: int | None) -> None:
-        peer.number = 0
         try:
             asked = parse_request(message)
             peer.number = asked.number
-            check_attached(asked.request, attached)
+            check_attached(asked.request, attached, asked.number)
             if attached is not None and not is_memory_file(attached):
-                raise ValueError("the list is not a memory file")
-        except ValueError as error:
-            self._connections.reply(peer, Answer(False, safe_text(f"not understood: {error}"), 2))
+                raise ProtocolError("the list is not a memory file", asked.number)
+        except ProtocolError as error:
+            peer.number = error.number
+            self._connections.reply(peer, Answer(False, safe_text(f"not understood: {error}", limit=500), 2))
             return
         self._serve(peer, asked, attached)
 
     def _serve(self, peer: Peer, asked: NumberedRequest, attached: int | None) -> None:
         request = asked.request
         if peer.client is None and not isinstance(request, Hello):
-            raise PeerGone
-        if peer.program:
+            self._connections.dismiss(peer, "say hello first; nothing was done", 2)
+        elif peer.program:
             self._programs.admit(peer, asked, attached, self._serve_program)
         elif peer.client is None and isinstance(request, Hello):
             self._connections.reply(peer, self._greet(peer, request))
