@@ -13,6 +13,7 @@ from fwtop.console.garbage import keep_out_of_collections
 from fwtop.console.handoff import Handoff, Options
 from fwtop.console.packets.packet_ring import PacketRing
 from fwtop.model.config_file import ConfigText
+from fwtop.model.errors import FwtopError
 from fwtop.model.traffic.snapshot import Snapshot
 from fwtop.ui.app import FwtopApp
 from fwtop.ui.settings import read_settings
@@ -63,11 +64,15 @@ class LiveFeed:
                 on_snapshot(snapshot)
 
         def observe() -> None:
-            try:
-                self._console.run(self._stop, self._tick_seconds, deliver)
-            except Exception as error:
-                if not self._stop.is_set():
-                    on_error(error)
+            while not self._stop.is_set():
+                try:
+                    self._console.run(self._stop, self._tick_seconds, deliver)
+                except Exception as error:
+                    if not self._stop.is_set():
+                        on_error(error)
+                    if isinstance(error, FwtopError | MemoryError):
+                        return
+                    self._stop.wait(self._tick_seconds)
 
         self._thread = threading.Thread(target=observe, name="observe", daemon=True)
         self._thread.start()

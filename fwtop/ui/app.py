@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -18,11 +19,13 @@ from textual.app import App
 from textual.binding import Binding
 from textual.message import Message
 from textual.screen import Screen
+from textual.worker import WorkerFailed
 
 from fwtop.model.errors import CONSOLE_OUT_OF_MEMORY, FwtopError
 from fwtop.model.text import safe_text
 from fwtop.model.traffic.snapshot import Snapshot
 from fwtop.sandbox.crash_log import CRASHES, failure_words
+from fwtop.ui.drawing.guarded import Guarded
 from fwtop.ui.drawing.partial import ExactUpdate, ShownCells
 from fwtop.ui.drawing.style import PICTURE_THEME, THEME, WARN
 from fwtop.ui.drawing.themes import PALETTE
@@ -71,10 +74,15 @@ _STALLS = 20  # more frames that found the terminal busy than found it ready: it
 
 
 _SETTLED_SECONDS = 0.5  # after a resize
+_IN_A_ROW = 2  # failures of the same drawing that end the program
+_FRAME = "frame"  # bringing a finished picture to the terminal
+_MOST_FAULTS = 100  # that are remembered
 
 
-class FwtopApp(App[None]):
+class FwtopApp(Guarded, App[None]):
     """Shows a feed's snapshots on the main screen.
+
+    What fails inside is told in a line and survived, except drawing that fails twice in a row.
 
     `clock` returns Unix seconds. `slow` is for bad links: one frame a second, no bars, no history line.
     `settings` are the operator's, with what is wrong in them.
@@ -127,13 +135,19 @@ class FwtopApp(App[None]):
         self._last_frame = 0.0
         self._waiting = False
         self._failure: BaseException | None = None
+        self.faults: deque[BaseException] = deque(maxlen=_MOST_FAULTS)  # survived, the newest last
+        self._failed: dict[str, int] = {}  # drawing → how often it failed in a row
+        self._opened = False
 
     def _display(self, screen: Screen[Any], renderable: RenderableType | None) -> None:
+        failed = self._failed.get(_FRAME, 0)
         if type(renderable) is ChopsUpdate:
             renderable = ExactUpdate.of(renderable, self._shown)
         elif isinstance(renderable, LayoutUpdate):
             self._shown.note(renderable)
-        super()._display(screen, renderable)
+        super()._display(screen, renderable)  # passes what it raises to _handle_exception
+        if renderable is not None and self._failed.get(_FRAME, 0) == failed:
+            self.drawn(_FRAME)
 
     # -- from the feed
 
@@ -147,6 +161,7 @@ class FwtopApp(App[None]):
         if self._wrong:
             self.call_after_refresh(self.main.tell_wrong_settings, self._wrong)
         self.feed.start(self._deliver, self._break)
+        self._opened = True
 
     def on_resize(self, _: events.Resize) -> None:
         """Send a whole frame once a resize has settled.
@@ -162,9 +177,12 @@ class FwtopApp(App[None]):
     def _send_whole_frame(self) -> None:
         if not self.main.is_mounted or not self.screen_stack:  # not yet, or not any more
             return
-        self.main.place()
-        update = self.screen._compositor.render_update(full=True, screen_stack=self._background_screens)
-        self._display(self.screen, update)
+        try:
+            self.main.place()
+            update = self.screen._compositor.render_update(full=True, screen_stack=self._background_screens)
+            self._display(self.screen, update)
+        except Exception as error:
+            self.drawing_failed(_FRAME, error)
 
     def _deliver(self, snapshot: Snapshot) -> None:
         self._latest = snapshot
@@ -220,9 +238,60 @@ class FwtopApp(App[None]):
         return isinstance(self._driver, ResilientDriver) and self._driver.stalled
 
     def on_fwtop_app_feed_failed(self, message: FeedFailed) -> None:
-        """Close with the feed's error."""
-        self._failure = message.error
-        self.exit(return_code=message.error.code if isinstance(message.error, FwtopError) else 1)
+        """Close with the feed's error; one that it did not foresee is survived once there is a picture."""
+        error = message.error
+        if self._latest is None or isinstance(error, FwtopError | MemoryError):
+            self._failure = error
+            self.exit(return_code=error.code if isinstance(error, FwtopError) else 1)
+        else:
+            self.survive(error)
+
+    # -- faults
+
+    def survive(self, error: Exception) -> str:
+        """Write a crash log, tell of the error in one line, and return that line."""
+        cause = error.error if isinstance(error, WorkerFailed) else error
+        if isinstance(cause, MemoryError) or not self._opened:
+            self._end_with(error)
+            return ""
+        self.faults.append(cause)
+        line = _fault_line(cause)
+        if not self._exit:
+            try:
+                self.main.tell_fault(line)
+            except Exception as second:  # nobody would learn of the first
+                self._end_with(second)
+        return line
+
+    def drawing_failed(self, what: str, error: Exception) -> None:
+        """Survive unless the same drawing fails for the second time in a row."""
+        self._failed[what] = self._failed.get(what, 0) + 1
+        if self._failed[what] >= _IN_A_ROW:
+            self._end_with(error)
+        else:
+            self.survive(error)
+
+    def drawn(self, what: str) -> None:
+        """Note that a drawing succeeded."""
+        self._failed.pop(what, None)
+
+    def _handle_exception(self, error: Exception) -> None:
+        """Survive what Textual passes on: errors of workers, and of bringing the picture to the terminal."""
+        if isinstance(error, WorkerFailed):
+            self.survive(error)
+            return
+        self._shown.forget()
+        self.drawing_failed(_FRAME, error)
+        if self._exception is None and not self._exit:
+            self.call_later(self._send_whole_frame)
+
+    def _end_with(self, error: Exception) -> None:
+        """Close at once, without Textual's screenful of traceback with local values."""
+        self._return_code = 1
+        if self._exception is None:
+            self._exception = error
+            self._exception_event.set()
+        self._close_messages_no_wait()
 
     # -- ways out
 
@@ -232,21 +301,21 @@ class FwtopApp(App[None]):
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
             loop.add_signal_handler(number, self._leave, number)
+        loop.set_exception_handler(self._survive_in_loop)
+
+    def _survive_in_loop(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """Survive what a callback of the event loop raised."""
+        error = context.get("exception")
+        if isinstance(error, Exception):
+            self.survive(error)
 
     def _leave_if_hung_up(self) -> None:
-        if isinstance(self._driver, ResilientDriver) and self._driver.hung_up:
-            self.exit(return_code=GONE_STATUS)
+        with self.surviving():
+            if isinstance(self._driver, ResilientDriver) and self._driver.hung_up:
+                self.exit(return_code=GONE_STATUS)
 
     def _leave(self, number: int) -> None:
         self.exit(return_code=128 + number)
-
-    def _handle_exception(self, error: Exception) -> None:
-        """Close at once, without Textual's screenful of traceback with local values."""
-        self._return_code = 1
-        if self._exception is None:
-            self._exception = error
-            self._exception_event.set()
-        self._close_messages_no_wait()
 
     def run_to_exit(self) -> int:
         """Run, print the farewell and return the exit status; a failure is one line on standard error."""
@@ -294,6 +363,14 @@ class FwtopApp(App[None]):
             unique_id="fwtop",
             font_aspect_ratio=0.602,
         )
+
+
+def _fault_line(error: BaseException) -> str:
+    """Tell of something that failed and was survived; the log's path must fit 80 columns."""
+    if isinstance(error, FwtopError):
+        return safe_text(error)
+    path = CRASHES.path_of(error)
+    return f"failed: {type(error).__name__}; see {path}" if path else f"failed: {failure_words(error)}"
 
 
 def _one_line(failure: BaseException) -> tuple[str, int]:

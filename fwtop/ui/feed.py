@@ -193,7 +193,8 @@ class Feed(Protocol):
     def start(self, on_snapshot: Callable[[Snapshot], None], on_error: Callable[[Exception], None]) -> None:
         """Begin to deliver snapshots; both callbacks are thread-safe and return at once.
 
-        `on_error` is the last call: the screen closes with that error.
+        `on_error` with a FwtopError, or before the first snapshot, is the last call: the screen closes with
+        that error. Any other error is told, and the feed goes on.
         """
         ...
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 
 from rich.style import Style
@@ -14,7 +15,7 @@ from textual.binding import BindingsMap
 
 from fwtop.model.rule import ACTIVE_STATES, RuleStatus
 from fwtop.model.traffic.snapshot import Payload, Snapshot, Source, TrafficPart
-from fwtop.ui.actions.log import EXPORTED, MACHINE, REFUSED, SETTINGS
+from fwtop.ui.actions.log import EXPORTED, FAULT, MACHINE, REFUSED, SETTINGS
 from fwtop.ui.actions.machine_rules import MachineRulesWatch
 from fwtop.ui.actions.news import News
 from fwtop.ui.actions.packet_actions import PacketActions
@@ -50,6 +51,7 @@ _SLOW_LIST_SECONDS = (
     5.0  # at least between two drawings of long lists with --slow: in a flood all rows change
 )
 _CLOCK_SECONDS, _EARLY_SECONDS = 1.0, 0.05
+_TOLD_SECONDS = 60.0  # the same drawing that fails again isn't told again so soon
 
 
 class SnapshotScreen(TabScreen, inherit_bindings=False):
@@ -78,6 +80,8 @@ class SnapshotScreen(TabScreen, inherit_bindings=False):
         self.sent: Callable[[], int] = lambda: 0  # bytes that the terminal took so far
         self._lists_due = True
         self._redrawn = -math.inf  # when header and status were drawn
+        self._drawing = 0  # calls of `redraw` and `redraw_lines` under way
+        self._told: dict[str, float] = {}  # faults of drawing, and when they were told
         self._clock = clock
         dialogs = ScreenDialogs(self, feed.controls, self._known_clients)
         self.actions = RuleActions(
@@ -148,16 +152,15 @@ class SnapshotScreen(TabScreen, inherit_bindings=False):
     def take(self, snapshot: Snapshot) -> None:
         """Show a new snapshot."""
         self.snapshot = snapshot
-        self.session.note(snapshot)
-        if snapshot.origin.kind == "live":
-            self.actions.expiry.update(snapshot.mitigations, self.now())
-        self._note(snapshot, self.now())
-        self._focus_for(snapshot)
-        room = not self.slow or self._has_room()
-        self._lists_due = room and not (self.slow and self._lists_are_new())
-        if room:
-            self.place_again()  # which moves lists
-        self.redraw()
+        with self._as_drawing():
+            with self.surviving():
+                self._note(snapshot, self.now())
+            room = not self.slow or self._has_room()
+            self._lists_due = room and not (self.slow and self._lists_are_new())
+            if room:
+                with self.surviving():
+                    self.place_again()  # which moves lists
+            self.redraw()
         self._lists_due = True  # what keys and resizing change is drawn at once
         self._ask_part()
         if snapshot.origin.kind == "live":
@@ -179,6 +182,10 @@ class SnapshotScreen(TabScreen, inherit_bindings=False):
 
     def _note(self, snapshot: Snapshot, now: float) -> None:
         """Remember what later frames are compared with."""
+        self.session.note(snapshot)
+        if snapshot.origin.kind == "live":
+            self.actions.expiry.update(snapshot.mitigations, now)
+        self._focus_for(snapshot)
         if self.feed.player is not None:
             self.bars.history.rebuild(*self.feed.player.past())
             if now < self._noted:  # it went back: what was seen since hasn't happened yet
@@ -260,52 +267,72 @@ class SnapshotScreen(TabScreen, inherit_bindings=False):
     def _lists_are_new(self) -> bool:
         return 0 <= self._clock() - self._listed < _SLOW_LIST_SECONDS
 
+    @contextmanager
+    def _as_drawing(self) -> Iterator[None]:
+        """Do something that draws; a fault in it doesn't ask for another drawing."""
+        self._drawing += 1
+        try:
+            yield
+        finally:
+            self._drawing -= 1
+
     def redraw(self) -> None:
         """Draw the last snapshot, behind dialogs too; only what changed goes to the terminal."""
         snapshot = self.current_snapshot()
-        if snapshot is not None:
-            context = CellContext(
-                self.now(),
-                slow=self.slow,
-                attack=bool(snapshot.judgement.attacks),
-                forged=any(attack.spoofed for attack in snapshot.judgement.attacks),
-                mitigations=snapshot.mitigations,
-                snapshot=snapshot,
-                scope=self.scope,
-                trends=self.trends,
-                log=self.news.log.entries,
-                machine=self.machine.rules.rows() if self.panels["machine_rules"].display else (),
-                part=self.parts.words(),
-                history=self.history.answer,
-            )
-            part = self.parts.over(snapshot)
-            if self._lists_due:
-                self._listed = self._clock()
-            for name, panel in self.panels.items():
-                if panel.display and (self._lists_due or panel.blank or name not in PART_PANELS):
+        with self._as_drawing():
+            if snapshot is not None:
+                with self.drawing("lists"):
+                    self._redraw_lists(snapshot)
+            self.redraw_lines()
+            if isinstance(self.app.screen, Dialog):
+                self.app.screen.draw()
+
+    def _redraw_lists(self, snapshot: Snapshot) -> None:
+        context = CellContext(
+            self.now(),
+            slow=self.slow,
+            attack=bool(snapshot.judgement.attacks),
+            forged=any(attack.spoofed for attack in snapshot.judgement.attacks),
+            mitigations=snapshot.mitigations,
+            snapshot=snapshot,
+            scope=self.scope,
+            trends=self.trends,
+            log=self.news.log.entries,
+            machine=self.machine.rules.rows() if self.panels["machine_rules"].display else (),
+            part=self.parts.words(),
+            history=self.history.answer,
+        )
+        part = self.parts.over(snapshot)
+        if self._lists_due:
+            self._listed = self._clock()
+        for name, panel in self.panels.items():
+            if panel.display and (self._lists_due or panel.blank or name not in PART_PANELS):
+                with panel.guarded():
                     panel.take(part if name in PART_PANELS else snapshot, context)
-            self._draw_effect()
-            self._draw_funnel(snapshot)
+        self._draw_effect()
+        self._draw_funnel(snapshot)
+        with self.surviving():
             self.packets.refresh(self.snapshot, closely=self.tab.name == "packets", now=self._clock())
             self.history.refresh(self.now())
-        self.redraw_lines()
-        if isinstance(self.app.screen, Dialog):
-            self.app.screen.draw()
 
     def _draw_effect(self) -> None:
         text = self.texts["effect"]
         if text.display:
-            text.show(self._effect_lines())
+            with text.guarded():
+                text.show(self._effect_lines())
 
     def _draw_funnel(self, snapshot: Snapshot) -> None:
         text = self.texts["funnel"]
         if text.display:
-            text.show(path_lines(snapshot, text.box.width, text.box.height, slow=self.slow))
+            with text.guarded():
+                text.show(path_lines(snapshot, text.box.width, text.box.height, slow=self.slow))
         self._draw_stage()
 
     def _draw_stage(self) -> None:
         text, selected = self.texts["stage"], self.panels["path"].current()
-        if text.display:
+        if not text.display:
+            return
+        with text.guarded():
             title, lines = stage_details(selected, self.now()) if isinstance(selected, Stage) else ("", [])
             text.show([[(title, STRONG)], *lines])
 
@@ -335,20 +362,27 @@ class SnapshotScreen(TabScreen, inherit_bindings=False):
     def redraw_lines(self) -> None:
         """Draw header, banner, status and footer."""
         self._redrawn = time.monotonic()
-        keys = self.app.screen is self
-        snapshot = self.current_snapshot()
-        self.bars.draw(snapshot, self.header_state(), tab=self.tab.name, keys=keys)
-        self._draw_toasts(snapshot)
-        if self.feed.player is not None and self.time_bar.display:
-            self.time_bar.write(self.feed.player.state)
-        if self.tab_bar.display:
-            rules = snapshot.mitigations if snapshot is not None else ()
-            active = sum(item.state in ACTIVE_STATES for item in rules)
-            scoped = f"only {self.scope.letter(self.scope.chosen)}" if self.scope.chosen else ""
-            if self.tab.name == "log":
-                self.news.log.seen()
-            counts = {"rules": active, "log": self.news.log.unread}
-            self.tab_bar.write(self.tab.name, counts, scoped)
+        with self._as_drawing(), self.drawing("lines"):
+            keys = self.app.screen is self
+            snapshot = self.current_snapshot()
+            self.bars.draw(snapshot, self.header_state(), tab=self.tab.name, keys=keys)
+            with self.toasts.guarded():
+                self._draw_toasts(snapshot)
+            if self.feed.player is not None and self.time_bar.display:
+                with self.time_bar.guarded():
+                    self.time_bar.write(self.feed.player.state)
+            if self.tab_bar.display:
+                with self.tab_bar.guarded():
+                    self._draw_tabs(snapshot)
+
+    def _draw_tabs(self, snapshot: Snapshot | None) -> None:
+        rules = snapshot.mitigations if snapshot is not None else ()
+        active = sum(item.state in ACTIVE_STATES for item in rules)
+        scoped = f"only {self.scope.letter(self.scope.chosen)}" if self.scope.chosen else ""
+        if self.tab.name == "log":
+            self.news.log.seen()
+        counts = {"rules": active, "log": self.news.log.unread}
+        self.tab_bar.write(self.tab.name, counts, scoped)
 
     def _draw_toasts(self, snapshot: Snapshot | None) -> None:
         """Draw the toasts over the graph; without one above the status, where they hide no heads."""
@@ -364,6 +398,19 @@ class SnapshotScreen(TabScreen, inherit_bindings=False):
             self.news.note(REFUSED, text, self.now())
         self.bars.message.say(text, style)
         self.redraw()
+
+    def tell_fault(self, line: str) -> None:
+        """Tell of something that failed and was survived; of drawing that fails each time not each time."""
+        self.news.note(FAULT, line, self.now())
+        if isinstance(self.app.screen, Dialog):
+            self.app.screen.trouble = line
+        what, now = line.partition(";")[0], time.monotonic()  # without the log's path
+        if not self._drawing:
+            self.bars.message.say(line, BAD)
+            self.call_later(self.redraw)
+        elif now - self._told.get(what, -math.inf) > _TOLD_SECONDS:
+            self._told[what] = now
+            self.bars.message.say(line, BAD)
 
     def tell_wrong_settings(self, lines: Sequence[str]) -> None:
         """Name what is wrong in the settings: the first in the status line, all in the log."""

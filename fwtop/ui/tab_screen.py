@@ -14,6 +14,7 @@ from fwtop.ui.bars.tab_bar import TabBar
 from fwtop.ui.bars.time_bar import TimeBar
 from fwtop.ui.bars.toasts import Toasts
 from fwtop.ui.dialogs.dialog import DetailsDialog
+from fwtop.ui.drawing.guarded import Guarded
 from fwtop.ui.drawing.layout import Lines, frame
 from fwtop.ui.drawing.style import Line
 from fwtop.ui.keys import KEY_MAP
@@ -25,7 +26,11 @@ from fwtop.ui.lists.rows import Item
 from fwtop.ui.tabs import TAB, TABS, Content
 
 
-class TabScreen(RuleKeysScreen, inherit_bindings=False):
+class _FilterLine(Guarded, Input):
+    """The filter's input line."""
+
+
+class TabScreen(Guarded, RuleKeysScreen, inherit_bindings=False):
     """Tabs, panels, selection and filter; what an action means is up to the subclass."""
 
     AUTO_FOCUS = ""  # only the filter's input line ever has Textual's focus
@@ -58,7 +63,7 @@ class TabScreen(RuleKeysScreen, inherit_bindings=False):
         self._focus = {tab.name: tab.panels[0] for tab in TABS}  # the panel of each tab that keys refer to
         self._touched = False  # the operator has chosen a tab, a panel or a row
         self._content = Content()
-        self._filter = Input(id="filter", placeholder="show only rows with …", compact=True)
+        self._filter = _FilterLine(id="filter", placeholder="show only rows with …", compact=True)
 
     def compose_tabs(self) -> Iterator[Widget]:
         """Yield the tab bar, all panels and texts, and the filter's input line."""

@@ -12,11 +12,13 @@ from typing import Any, cast
 from textual.app import App
 from textual.drivers._writer_thread import WriterThread
 from textual.drivers.linux_driver import LinuxDriver
+from textual.worker import WorkerFailed
 
 GONE_STATUS = 129  # as a shell reports SIGHUP
 _STALLED_WRITES = 6  # frames waiting for a slow terminal
 _CLOSE_SECONDS = 1.0
 _WRITE_SECONDS = 0.25
+_AGAIN_SECONDS = 0.1
 
 
 class TerminalFile:
@@ -118,4 +120,11 @@ class ResilientDriver(LinuxDriver):
 
     def _run_input_thread(self) -> None:
         with contextlib.suppress(OSError):  # the terminal is gone: `hung_up` tells
-            self.run_input_thread()
+            while not self.exit_event.is_set():
+                try:
+                    self.run_input_thread()
+                except OSError:
+                    raise
+                except Exception as error:  # of what was typed; without this thread no key works
+                    self._app.call_later(self._app._handle_exception, WorkerFailed(error))
+                    self.exit_event.wait(_AGAIN_SECONDS)

@@ -28,6 +28,7 @@ from fwtop.dissect.supervisor import dissector_user
 from fwtop.kernel.sockets import LISTEN_STATE, tcp_dump
 from fwtop.model.paths import STATE_DIRECTORY
 from fwtop.sandbox.confine import confine
+from fwtop.sandbox.crash_log import CRASHES
 from fwtop.sandbox.privileges import drop_privileges, unprivileged_user
 from fwtop.sandbox.syscalls import Profile
 
@@ -176,6 +177,15 @@ def needed() -> dict[str, Attempt]:
         path.write_text("x")
         path.unlink()
 
+    def write_crash_log() -> None:
+        try:
+            call("no such call")
+        except Exception as error:
+            path = CRASHES.path_of(error)
+        if not path.startswith(str(STATE_DIRECTORY)) or "sandbox_attempts" not in Path(path).read_text():
+            raise OSError(errno.EACCES, "no crash log")
+        Path(path).unlink()
+
     def start_thread() -> None:
         thread = threading.Thread(target=lambda: None)
         thread.start()
@@ -193,6 +203,7 @@ def needed() -> dict[str, Attempt]:
         "terminal modes": lambda: termios.tcsetattr(TERMINAL, termios.TCSANOW, termios.tcgetattr(TERMINAL)),
         "thread": start_thread,
         "session": write_session,
+        "crash log": write_crash_log,
         "counters": lambda: Path("/proc/net/dev").read_text(),
         "links": lambda: socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0).close(),
         "connections": lambda: next(tcp_dump(socket.AF_INET, LISTEN_STATE, 1.0), None),

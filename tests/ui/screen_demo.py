@@ -106,7 +106,7 @@ def main() -> int:
         settings=hostile_settings() if SCENE == "hostile" else None,
     )
     if os.environ.get("FWTOP_DEMO_FAIL") == "screen":
-        app.main.redraw_lines = lambda: 1 // 0  # type: ignore[assignment, return-value]
+        app.main.bars.draw = lambda *_, **__: 1 // 0  # type: ignore[method-assign]
     return app.run_to_exit()
 
 

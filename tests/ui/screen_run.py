@@ -115,8 +115,12 @@ async def running(
     feed: FakeFeed | None = None,
     slow: bool = False,
     settings: Effective | None = None,
+    faults: bool = False,
 ) -> AsyncIterator[Run]:
-    """Open the screen on a snapshot; with `at` the keys refer to that panel, on the tab that holds it."""
+    """Open the screen on a snapshot; with `at` the keys refer to that panel, on the tab that holds it.
+
+    `faults`: the test makes something fail that the screen survives.
+    """
     clock = [NOW]
     source = feed or FakeFeed()
     source.first = snapshot
@@ -127,3 +131,5 @@ async def running(
         if at:
             await run.go(at)
         yield run
+        if not faults:
+            assert not app.faults, "the screen survived what no test expects"

@@ -137,6 +137,7 @@ class StoredFeed:
         self._woken = False  # something changed since the thread last slept
         self._state: PlayerState | None = None  # all but what the playhead knows
         self._frame: Frame | None = None
+        self._shown_at: float | None = None  # where that frame stands; None: it is the whole recording
         self._stop = False
         self._thread: threading.Thread | None = None
 
@@ -154,7 +155,7 @@ class StoredFeed:
             try:
                 # Opened and closed here: SQLite refuses any other thread.
                 with self._recording() as reel:
-                    self._run(reel, on_snapshot)
+                    self._run(reel, on_snapshot, on_error)
             except Exception as error:
                 on_error(error)
 
@@ -243,25 +244,36 @@ class StoredFeed:
 
     # -- the thread
 
-    def _run(self, reel: Reel, on_snapshot: OnSnapshot) -> None:
+    def _run(self, reel: Reel, on_snapshot: OnSnapshot, on_error: OnError) -> None:
         has_whole = reel.whole() is not None
         self._open(reel, has_whole=has_whole)
-        shown: Frame | None = None
-        shown_at: float | None = None
         while not self._stop:
-            if self._obey(reel, has_whole=has_whole):
-                at, frame = None, reel.whole()
-            else:
-                at = reel.locate(self._position())
-                frame = reel.frame(at) if at != shown_at else shown
-            if frame is not None and frame is not shown:
-                self._frame = shown = frame
-                on_snapshot(frame.snapshot)
-            shown_at = at
-            if at is None:
+            try:
+                self._turn(reel, on_snapshot, has_whole=has_whole)
+            except (FwtopError, MemoryError):
+                raise
+            except Exception as error:  # of what stands here: elsewhere there may be something to show
+                on_error(error)
+                with self._changed:
+                    self._head.play(playing=False, wall=self._clock())
                 self._wait(None)
-            else:
-                self._await_next(reel, at)
+
+    def _turn(self, reel: Reel, on_snapshot: OnSnapshot, *, has_whole: bool) -> None:
+        """Show what stands at the position, and wait until that is something else."""
+        shown = self._frame
+        if self._obey(reel, has_whole=has_whole):
+            at, frame = None, reel.whole()
+        else:
+            at = reel.locate(self._position())
+            frame = reel.frame(at) if at != self._shown_at else shown
+        if frame is not None and frame is not shown:
+            self._frame = frame
+            on_snapshot(frame.snapshot)
+        self._shown_at = at
+        if at is None:
+            self._wait(None)
+        else:
+            self._await_next(reel, at)
 
     def _open(self, reel: Reel, *, has_whole: bool) -> None:
         begins, ends = reel.span()

@@ -21,6 +21,7 @@ MOST_ENTRIES = 2_000
 _MOST_NOTES = 200  # notes of snapshots that are known already
 _AGAIN_SECONDS = 60.0  # the same again within this time is counted, not listed
 REFUSED, EXPORTED, NOTICE, SETTINGS = "refused", "export written", "notice", "settings"
+FAULT = "internal error"
 MACHINE = "firewall"  # alarms about any rule or set on the machine
 
 _STYLES: dict[str, Style] = {
@@ -40,6 +41,7 @@ _STYLES: dict[str, Style] = {
     NOTICE: WARN,
     SETTINGS: WARN,
     MACHINE: WARN,
+    FAULT: BAD,
 }
 _WORDS: dict[str, str] = {
     EventKind.RULE_APPLIED: "rule installed",

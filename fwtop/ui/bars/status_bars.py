@@ -297,7 +297,22 @@ class StatusBars:
             return
         width = status.box.width
         waiting = bool(snapshot and pending(snapshot.mitigations))
-        status.show([status_line(snapshot, self.message.current(), state, width)])
+        with status.guarded():
+            status.show([status_line(snapshot, self.message.current(), state, width)])
+        with self._footer.guarded():
+            self._draw_footer(snapshot, state, waiting=waiting, keys=keys, tab=tab)
+        if snapshot is None:
+            return
+        header = self._lines["header"]
+        with header.guarded():
+            header.show(header_lines(snapshot, self.history, state, width))
+        live = snapshot.origin.kind == "live"
+        with self.graph.guarded():
+            self._draw_graph(state.now if not live else self.history.second if state.paused else None)
+
+    def _draw_footer(
+        self, snapshot: Snapshot | None, state: HeaderState, *, waiting: bool, keys: bool, tab: str
+    ) -> None:
         if keys:
             origin = snapshot.origin.kind if snapshot is not None else "live"
             lost = snapshot is not None and snapshot.guardian.startswith("lost")
@@ -305,11 +320,6 @@ class StatusBars:
             self._footer.write(tab=tab, waiting=waiting, readonly=fixed, origin="lost" if lost else origin)
         else:
             self._footer.clear()
-        if snapshot is None:
-            return
-        self._lines["header"].show(header_lines(snapshot, self.history, state, width))
-        live = snapshot.origin.kind == "live"
-        self._draw_graph(state.now if not live else self.history.second if state.paused else None)
 
     def _draw_graph(self, at: float | None) -> None:
         if self.graph.display:

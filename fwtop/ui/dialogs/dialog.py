@@ -11,6 +11,7 @@ from textual.binding import Binding, BindingType
 from textual.screen import ModalScreen
 
 from fwtop.ui.drawing.format import wrap
+from fwtop.ui.drawing.guarded import Guarded
 from fwtop.ui.drawing.layout import Box, Lines
 from fwtop.ui.drawing.style import ACCENT, BUTTON, DIM, STRONG, TEXT, TITLE, WARN, Line, fit
 from fwtop.ui.drawing.text import paragraph
@@ -21,7 +22,7 @@ MINIMUM = (24, 8)  # columns and rows below which a dialog shows only that it ca
 _FRAME_ROWS = 3
 
 
-class Dialog(ModalScreen[Result], inherit_bindings=False):
+class Dialog(Guarded, ModalScreen[Result], inherit_bindings=False):
     """Base of all dialogs; subclasses provide `body` and `foot`, and bind their keys."""
 
     TITLE_TEXT: ClassVar[str] = ""
@@ -36,6 +37,7 @@ class Dialog(ModalScreen[Result], inherit_bindings=False):
 
     def __init__(self) -> None:
         super().__init__()
+        self.trouble = ""  # what failed while the dialog was open
         self._frame = Lines("dialog")
         self._top = 0
         self._most = 0
@@ -120,9 +122,15 @@ class Dialog(ModalScreen[Result], inherit_bindings=False):
 
     def draw(self) -> None:
         """Compose frame, body and foot for the present size."""
+        try:
+            self._draw()
+        except Exception as error:
+            self._draw_message(f"{self.survive(error)}; Esc closes this")
+
+    def _draw(self) -> None:
         columns, rows = self.app.size
         if not self.readable:
-            self._draw_too_small(columns, rows)
+            self._draw_message(f"a dialog is open: it needs {MINIMUM[0]}×{MINIMUM[1]}; Esc closes it")
             return
         width = self._width()
         inner = width - 4
@@ -134,7 +142,8 @@ class Dialog(ModalScreen[Result], inherit_bindings=False):
         self._frame.place(Box((columns - width) // 2, max((rows - height) // 2, 0), width, height))
         lines = [_edge("╭", "╮", self.title_line(), width)]
         lines += [_framed(line, inner) for line in body[self._top : self._top + room] or [[]]]
-        lines.append(_edge("├", "┤", self.position(room, len(body)), width, quiet=True))
+        middle = self.trouble or self.position(room, len(body))
+        lines.append(_edge("├", "┤", middle, width, quiet=not self.trouble))
         lines += [_framed(line, inner) for line in foot]
         lines.append(_edge("╰", "╯", "", width))
         self._frame.show(lines)
@@ -148,9 +157,9 @@ class Dialog(ModalScreen[Result], inherit_bindings=False):
         body = self.body(inner)
         return body, self.foot(inner, self.app.size[1] - _FRAME_ROWS - self.essential(body))
 
-    def _draw_too_small(self, columns: int, rows: int) -> None:
+    def _draw_message(self, text: str) -> None:
+        columns, rows = self.app.size
         self._frame.place(Box(0, 0, columns, rows))
-        text = f"a dialog is open: it needs {MINIMUM[0]}×{MINIMUM[1]}; Esc closes it"
         self._frame.show([[(row, WARN)] for row in wrap(text, columns)[:rows]])
 
     def position(self, room: int, total: int) -> str:

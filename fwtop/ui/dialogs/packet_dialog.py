@@ -31,8 +31,11 @@ class PacketDialog(DetailsDialog):
         self.run_worker(self._fetch(), exclusive=True)
 
     async def _fetch(self) -> None:
-        found = await self._dissect()
-        self._packet = [[], *packet_lines(found)] if found is not None else []
+        try:
+            found = await self._dissect()
+            self._packet = [[], *packet_lines(found)] if found is not None else []
+        except Exception as error:
+            self._packet = [[], [(self.survive(error), WARN)]]
         self.draw()
 
     def body(self, width: int) -> list[Line]:

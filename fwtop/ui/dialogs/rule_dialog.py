@@ -145,6 +145,8 @@ class RuleDialog(Dialog[Decision | None], inherit_bindings=False):
             plan = await self._controls.plan(rule)
         except FwtopError as error:
             failure = safe_text(error)
+        except Exception as error:  # the dialog must not go on counting
+            failure = self.survive(error)
         # All at once: a dialog that grows twice is hard to read.
         self.editor.rule, self.preview, self.plan, self.failure = rule, preview, plan, failure
         self.measuring = False

@@ -135,6 +135,8 @@ class SetDialog(ChoiceDialog, inherit_bindings=False):
             plan = await self._controls.plan(rule, follows=follows)
         except FwtopError as error:
             return Part(rule, letter, refused=safe_text(error))
+        except Exception as error:  # the others may be measured
+            return Part(rule, letter, refused=self.survive(error))
         return Part(rule, letter, preview, plan, plan.refused or plan.needs_force)
 
     @property

@@ -6,7 +6,8 @@ Below the minimum there is only a message.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from rich.style import Style
@@ -14,7 +15,8 @@ from textual.geometry import Region
 from textual.strip import Strip
 from textual.widget import Widget
 
-from fwtop.ui.drawing.style import Line, changed_cells, strip_of
+from fwtop.ui.drawing.guarded import Guarded
+from fwtop.ui.drawing.style import BAD, Line, changed_cells, strip_of
 
 MINIMUM = (60, 15)
 WIDE = (132, 34)  # from this size on the overview has two columns
@@ -70,7 +72,10 @@ def frame(width: int, height: int, tab: str, *, slow: bool = False, recorded: bo
     return Frame(boxes, Box(0, top, width, height - top - 2 - recorded))
 
 
-class Lines(Widget):
+NOT_DRAWN: Line = [(" not drawn: internal error, see the Log tab", BAD)]
+
+
+class Lines(Guarded, Widget):
     """A widget that shows lines composed by its owner."""
 
     DEFAULT_CSS = "Lines { position: absolute; width: 1; height: 1; }"
@@ -95,6 +100,19 @@ class Lines(Widget):
     def blank(self) -> bool:
         """Whether nothing was drawn since its place changed."""
         return not self._strips
+
+    @contextmanager
+    def guarded(self) -> Iterator[None]:
+        """Compose the lines; if that fails, empty the widget and go on."""
+        try:
+            yield
+        except Exception as error:
+            self.survive(error)
+            self.empty()
+
+    def empty(self) -> None:
+        """Show only that the lines could not be composed."""
+        self.show([NOT_DRAWN])
 
     def repaint(self) -> None:
         """Draw every line anew: the colours have changed."""

@@ -133,8 +133,19 @@ class Panel(Lines):
         """Rows that fit."""
         return max(self._shown, 1)
 
+    def empty(self) -> None:
+        """Show no rows, so that no key refers to one that isn't seen."""
+        for rows in self.lists:
+            rows.clear()
+        self._line_items = []
+        super().empty()
+
     def draw(self) -> None:
         """Compose the lines again."""
+        with self.guarded():
+            self._draw()
+
+    def _draw(self) -> None:
         if not self.display or self.box.width == 0:
             return
         rows, context, view = self.rows, self._cell_context, self.view

@@ -117,6 +117,10 @@ class RowList:
         if chosen is not None and self.followed and shown and self._key(shown[followed]) != self._key(chosen):
             self._before = chosen, now
 
+    def clear(self) -> None:
+        """Have no rows until the next update."""
+        self.items, self.selected, self.gone, self._before = (), 0, False, None
+
     def current(self) -> Item | None:
         """Return the selected item."""
         return self.items[self.selected] if self.selected < len(self.items) else None
