@@ -13,6 +13,7 @@
 #define XDP_BEHIND 4096
 #define PEER_PROBES 16
 #define GATEWAY 0 /* in place of protocol and port */
+#define LOGIN 0x86 /* in place of the protocol: the port is ours, to which a session's peer may open others */
 #define ROLE(protocol, port) ((protocol) << 16 | (port))
 
 /* A hash table with open addressing. `key` is written last, and a used place never becomes empty again, so that no
@@ -28,7 +29,7 @@ struct xdp_behind { /* a peer and the host that it may talk to */
 };
 
 struct xdp_allow {
-	u64 tcp_ports[PORT_WORDS]; /* bitmap of the source ports of TCP peers */
+	u64 tcp_ports[PORT_WORDS]; /* bitmap of the source ports of TCP peers, and of the ports of logins */
 	struct xdp_peer peers[XDP_PEERS];
 	u64 behind_ports[PORT_WORDS]; /* bitmap of the peers' TCP ports in conversations */
 	struct xdp_behind behind[XDP_BEHIND];
@@ -64,11 +65,13 @@ INLINE u32 is_tcp_port(u64 port)
 	return allow->tcp_ports[word & (PORT_WORDS - 1)] >> (port & 63) & 1;
 }
 
-/* SYN without ACK, RST and FIN opens a connection, which only gateways may, for BGP. */
+/* SYN without ACK, RST and FIN opens a connection, which only gateways may, for BGP, and who is logged in. */
 INLINE u32 tcp_in_role(u32 family, u64 hi, u64 lo, u32 sport, u32 dport, u32 flags)
 {
 	u32 role = ROLE(6, sport);
 
+	if (is_tcp_port(dport) && is_peer(family, hi, lo, ROLE(LOGIN, dport)))
+		return 1;
 	if (dport == 179)
 		role = GATEWAY;
 	else if ((flags & 0x17) == 0x02 || !is_tcp_port(sport))

@@ -214,6 +214,8 @@ def packets(world: World) -> tuple[dict[str, bytes], dict[str, bytes]]:
     passing = [
         ("the session's next segment", 6, tcp(own, SSH_PORT, 0x10)),
         ("the session's end", 6, tcp(own, SSH_PORT, 0x11)),
+        ("a new login", 6, tcp(own ^ 1, SSH_PORT, 0x02)),
+        ("a new login that goes on", 6, tcp(own ^ 1, SSH_PORT, 0x10)),
         ("an answer of the resolver", 17, udp(53, 40000, b"answer")),
         ("an answer by TCP", 6, tcp(53, 40000, 0x12)),
         ("an answer of the time server", 17, udp(123, 40000, b"time")),
@@ -227,8 +229,9 @@ def packets(world: World) -> tuple[dict[str, bytes], dict[str, bytes]]:
         ("VRRP", 112, bytes(20)),
     ]
     forged = [
-        ("a SYN from the session's port", 6, tcp(own, SSH_PORT, 0x02)),
-        ("a segment from the next port", 6, tcp(own ^ 1, SSH_PORT, 0x10)),
+        ("a SYN from the session's port", 6, tcp(own, SERVICE, 0x02)),
+        ("a segment from the next port", 6, tcp(own ^ 1, SERVICE, 0x10)),
+        ("a SYN to the session's port", 6, tcp(40000, own, 0x02)),
         ("a SYN to the service", 6, tcp(40000, SERVICE, 0x02)),
         ("an ACK to the service", 6, tcp(40000, SERVICE, 0x10)),
         ("a SYN from port 53", 6, tcp(53, 40000, 0x02)),

@@ -29,15 +29,18 @@ def always_pass(packets: PacketBatch) -> Mask:
 def allowed_rows(peers: Iterable[AllowedPeer], packets: PacketBatch) -> Mask:
     """Mark the packets that pass in their sender's role."""
     allowed = np.zeros(len(packets), np.bool_)
-    by_role: dict[tuple[Role, int], list[Prefix]] = {}
+    by_role: dict[tuple[Role, int, int], list[Prefix]] = {}
     opens = (packets.tcp_flags & (SYN | ACK | _FIN | _RST)) == SYN
     for peer in peers:
         if peer.conversation is not None:
             allowed |= _in_conversation(peer.conversation, packets, opens)
             continue
-        by_role.setdefault((peer.role, peer.port), []).append(peer.prefix)
+        by_role.setdefault((peer.role, peer.port, peer.login_port), []).append(peer.prefix)
     asked = packets.dport >= roles.ASKING_PORTS
-    for (role, port), prefixes in by_role.items():
+    for (role, port, login_port), prefixes in by_role.items():
+        if login_port:
+            allowed |= match_rows(Match(tuple(prefixes), protocol=TCP, dport=login_port), packets)
+            continue
         for match in _matches(role, port, tuple(prefixes)):
             hit = match_rows(match, packets)
             if match.protocol == TCP and match.sport is not None:

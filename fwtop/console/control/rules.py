@@ -88,7 +88,12 @@ class RuleMonitor:
         self.statuses = tuple(rule_status_from_dict(item) for item in answer.data["rules"])
         self._rates.note(self.statuses, now)
         self._coverage = Coverage(self.statuses)
-        self.allowed = tuple(_allowed_peer(*fields) for fields in answer.data.get("peers", ()))
+        peers = [_allowed_peer(*fields) for fields in answer.data.get("peers", ())]
+        peers += [
+            AllowedPeer(Prefix.parse(who), Role.SSH, login_port=int(port))
+            for who, port in answer.data.get("logins", ())
+        ]
+        self.allowed = tuple(peers)
         self._peers = Peers(self.allowed)
         counted = NETFILTER_KINDS | {Kind.SYNPROXY}
         return tuple(self._count(status) for status in self.statuses if status.rule.kind in counted)

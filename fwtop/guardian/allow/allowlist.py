@@ -11,7 +11,7 @@ import contextlib
 import os
 import re
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -30,7 +30,8 @@ from fwtop.model.traffic.protocols import TCP, UDP
 
 ALLOW_FILE = "/etc/fwtop/allow"
 _MAX_OPERATORS = 1024  # sessions whose client ended; the oldest is forgotten first
-_ESTABLISHED = "01"  # include/net/tcp_states.h
+_ESTABLISHED, _LISTEN = "01", "0A"  # include/net/tcp_states.h
+_SSH_PORT = 22
 _OPENSSH = frozenset({"sshd", "sshd-session"})
 _DROPBEAR = "dropbear"
 # sshd's process titles before somebody has proved who they are (OpenSSH sshd.c, sshd-session.c): their
@@ -65,7 +66,8 @@ class Allowed:
     def passes(self) -> str:
         """What of it no rule can drop, in words."""
         if self.session is not None:
-            return f"TCP from port {self.session.peer_port}, except new connections"
+            own = f"TCP from port {self.session.peer_port}, except new connections"
+            return f"{own}; all TCP to port {self.session.local_port}"
         return PASSES[self.role]
 
     def to_dict(self) -> dict[str, str]:
@@ -81,6 +83,7 @@ class AllowList:
     entries: tuple[Allowed, ...]
     warnings: tuple[str, ...] = ()
     behind: tuple[Learned, ...] = ()  # of hosts behind this machine
+    listening: frozenset[int] = frozenset()  # the ports of SSH daemons
 
     def without_overruled(self, rules: Iterable[Rule]) -> AllowList:
         """Return the list without what these rules are about in particular."""
@@ -91,6 +94,11 @@ class AllowList:
     def session_ports(self) -> frozenset[int]:
         """Local ports that the operators' sessions use."""
         return frozenset(entry.session.local_port for entry in self.entries if entry.session is not None)
+
+    @property
+    def login_ports(self) -> frozenset[int]:
+        """Local ports where operators log in: those of sessions, of SSH daemons that listen, and 22."""
+        return self.session_ports | self.listening | {_SSH_PORT}
 
     @property
     def listed(self) -> tuple[Prefix, ...]:
@@ -110,15 +118,25 @@ class AllowList:
         """Return what passes of a family, by role, for the kernel."""
         peers: set[tuple[Prefix, int, int]] = set()
         gateways: set[Prefix] = set()
+        logins: set[tuple[Prefix, int]] = set()
         for entry in self.entries:
             if entry.prefix.family != family:
                 continue
             if entry.role is Role.GATEWAY:
                 gateways.add(entry.prefix)
+            if entry.session is not None:
+                logins.add((entry.prefix, entry.session.local_port))
             peers |= {(entry.prefix, *port) for port in _ports_of(entry, family)}
         behind = sorted(item.conversation for item in self.behind if item.conversation.peer.family == family)
         listed = tuple(self.of_family(family))
-        return Passes(family, listed, tuple(sorted(peers)), tuple(sorted(gateways)), tuple(behind))
+        return Passes(
+            family,
+            listed,
+            tuple(sorted(peers)),
+            tuple(sorted(gateways)),
+            tuple(behind),
+            tuple(sorted(logins)),
+        )
 
 
 def _ports_of(entry: Allowed, family: int) -> tuple[tuple[int, int], ...]:
@@ -148,12 +166,12 @@ def gather(
     `learn` is given the own addresses, and returns what is listed for hosts behind and how much had no room.
     """
     listed, warnings = read_allow_file(Path(allow_file))
-    own = own_addresses()
+    own, daemons = own_addresses(), ssh_daemons()
     found = listed + [Allowed(prefix, "own address", Role.OWN) for prefix in own]
     found += [Allowed(item.peer, "operator's session (SSH_CONNECTION)", Role.SSH, item) for item in operators]
     found += [
         Allowed(item.peer, f"logged in by ssh on port {item.local_port}", Role.SSH, item)
-        for item in ssh_sessions()
+        for item in ssh_sessions(daemons)
     ]
     found += [Allowed(prefix, "default gateway", Role.GATEWAY) for prefix in gateways()]
     found += [Allowed(prefix, "DNS resolver", Role.DNS) for prefix in resolvers(netns_name)]
@@ -171,7 +189,7 @@ def gather(
             f"the allow-list for hosts behind this machine has no room for {left_out:,} conversations: "
             f"{len(behind):,} are on it, of at most {limits}, and {MOST_OF_HOST} of a host"
         )
-    return AllowList(tuple(unique.values()), tuple(warnings), behind)
+    return AllowList(tuple(unique.values()), tuple(warnings), behind, listening_ports(daemons))
 
 
 def note_operator(operators: dict[Session, float], session: Session | None) -> None:
@@ -211,10 +229,32 @@ def _session(text: str) -> Session | None:
     return Session(peer, *ports)
 
 
-def ssh_sessions() -> list[Session]:
+def ssh_sessions(daemons: Sequence[str] | None = None) -> list[Session]:
     """Return the connections of SSH daemons whose peer has logged in: however many there are."""
-    sockets = _daemon_sockets()
+    running = ssh_daemons() if daemons is None else daemons
+    sockets = {inode for pid in filter(_is_logged_in, running) for inode in _sockets_of(pid)}
     return list(_established(sockets)) if sockets else []
+
+
+def ssh_daemons() -> list[str]:
+    """Return the processes of SSH daemons, those that wait and those that serve somebody."""
+    return [pid for pid in os.listdir("/proc") if pid.isdigit() and _name_of(pid) in {*_OPENSSH, _DROPBEAR}]
+
+
+def listening_ports(daemons: Sequence[str]) -> frozenset[int]:
+    """Return the ports of this namespace on which SSH daemons wait for logins."""
+    sockets = {inode for pid in daemons for inode in _sockets_of(pid)}
+    found: set[int] = set()
+    for name in ("/proc/net/tcp", "/proc/net/tcp6") if sockets else ():
+        with contextlib.suppress(OSError), Path(name).open(encoding="ascii") as lines:
+            next(lines, None)
+            for line in lines:
+                fields = line.split(maxsplit=10)
+                if fields[3] != _LISTEN:
+                    break  # the kernel lists those that listen first, however many connections there are
+                if fields[9] in sockets:
+                    found.add(int(fields[1].partition(":")[2], 16))
+    return frozenset(found)
 
 
 def gateways() -> list[Prefix]:
@@ -290,12 +330,6 @@ def _ancestors(pid: int) -> Iterator[int]:
             pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
         except (OSError, ValueError, IndexError):
             return
-
-
-def _daemon_sockets() -> set[str]:
-    """Return the inodes of the sockets that SSH daemons hold for somebody who logged in."""
-    processes = filter(_is_logged_in, filter(str.isdigit, os.listdir("/proc")))
-    return {inode for pid in processes for inode in _sockets_of(pid)}
 
 
 def _sockets_of(pid: str) -> Iterator[str]:

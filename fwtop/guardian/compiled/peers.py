@@ -25,6 +25,7 @@ from fwtop.xdp.maps import (
 )
 
 _EMPTY, _GIVEN_UP = 0, 1
+_LOGIN = 0x86  # LOGIN of bpf/xdp_allow.h
 _LOW_64 = (1 << 64) - 1
 _FACTORS = 0x9E3779B97F4A7C15, 0xD6E8FEB86659FD93
 
@@ -47,6 +48,7 @@ class Peers:
         peers = dict.fromkeys(entry for passes in passing for entry in _entries(passes))
         behind = dict.fromkeys(entry for passes in passing for entry in _entries_behind(passes))
         tcp = {port for passes in passing for _, protocol, port in passes.peers if protocol == TCP}
+        tcp |= {port for passes in passing for _, port in passes.logins}
         tcp_behind = {item.port for passes in passing for item in passes.behind if item.protocol == TCP}
         missing = self._peers.replace(list(peers), tcp) + self._behind.replace(list(behind), tcp_behind)
         if missing:
@@ -114,6 +116,8 @@ def _entries(passes: Passes) -> Iterator[_Entry]:
     family = passes.family << 24
     for address, protocol, port in passes.peers:
         yield *_words_of(address), family | protocol << 16 | port
+    for address, port in passes.logins:
+        yield *_words_of(address), family | _LOGIN << 16 | port
     for address in passes.gateways:
         yield *_words_of(address), family
 

@@ -15,6 +15,7 @@ from fwtop.guardian.objects.chain_text import (
     BEHIND_SETS,
     GATEWAY_SETS,
     KNOWN_SETS,
+    LOGIN_SETS,
     PEER_SETS,
 )
 from fwtop.guardian.objects.sets import Contents
@@ -26,7 +27,7 @@ from fwtop.model.errors import FwtopError
 from fwtop.model.traffic.protocols import TCP
 
 _MAX_COMPARED = 4096  # elements; of longer lists only the number is compared
-_TABLES = (ALLOW_SETS, PEER_SETS, GATEWAY_SETS, BEHIND_SETS, KNOWN_SETS)
+_TABLES = (ALLOW_SETS, PEER_SETS, LOGIN_SETS, GATEWAY_SETS, BEHIND_SETS, KNOWN_SETS)
 
 
 def names_of(family: int) -> set[str]:
@@ -98,10 +99,12 @@ def _replacement(wanted: Passes) -> str:
     peers = [
         f"{address},{'tcp' if protocol == TCP else 'udp'}:{port}" for address, protocol, port in wanted.peers
     ]
+    logins = [f"{address},tcp:{port}" for address, port in wanted.logins]
     behind = [f"{item.peer},{item.protocol}:{item.port},{item.host}" for item in wanted.behind]
     return sets.replacement(
         Contents(ALLOW_SETS[family], family, wanted.networks),
         Contents(PEER_SETS[family], family, peers, "hash:ip,port"),
+        Contents(LOGIN_SETS[family], family, logins, "hash:ip,port"),
         Contents(GATEWAY_SETS[family], family, wanted.gateways, "hash:ip"),
         Contents(BEHIND_SETS[family], family, behind, "hash:ip,port,ip"),
         Contents(KNOWN_SETS[family], family, wanted.known),  # last: it leads to the others
@@ -116,6 +119,7 @@ def _elements(passes: Passes) -> dict[str, set[Element]]:
         PEER_SETS[family]: {
             Element(address.packed, 0, protocol, port) for address, protocol, port in passes.peers
         },
+        LOGIN_SETS[family]: {Element(address.packed, 0, TCP, port) for address, port in passes.logins},
         GATEWAY_SETS[family]: {Element(item.packed) for item in passes.gateways},
         BEHIND_SETS[family]: {
             Element(item.peer.packed, 0, item.protocol, item.port, second=item.host.packed)

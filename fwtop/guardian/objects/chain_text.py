@@ -26,6 +26,7 @@ from fwtop.render.xtables import quote
 KNOWN_SETS = {4: "fwtop-known4", 6: "fwtop-known6"}  # all that is listed: whose packets need a closer look
 ALLOW_SETS = {4: "fwtop-allow4", 6: "fwtop-allow6"}  # what the operator lists: passes in full
 PEER_SETS = {4: "fwtop-allow-peers4", 6: "fwtop-allow-peers6"}  # what was found: address and port
+LOGIN_SETS = {4: "fwtop-allow-logins4", 6: "fwtop-allow-logins6"}  # who is logged in, and the port here
 BEHIND_SETS = {4: "fwtop-allow-behind4", 6: "fwtop-allow-behind6"}  # a peer, its port, and a host behind
 GATEWAY_SETS = {4: "fwtop-allow-gateways4", 6: "fwtop-allow-gateways6"}
 # Neighbour discovery is to IPv6 what ARP is to IPv4; hop limit 255 proves that it comes from the link
@@ -88,6 +89,7 @@ def _incoming_roles(family: int) -> list[str]:
     server, client = roles.DHCP_PORTS[family]
     return [
         f"-p tcp ! --syn {peer}",
+        f"-p tcp -m set --match-set {LOGIN_SETS[family]} src,dst",
         f"-p udp --sport {roles.DNS_PORT} --dport {roles.ASKING_PORTS}:65535 {peer}",
         f"-p udp --sport {roles.NTP_PORT} {peer}",
         f"-p udp --sport {server} --dport {client} {peer}",
@@ -119,6 +121,7 @@ def _outgoing_roles(family: int) -> list[str]:
     numbers = (roles.ICMP[family], *roles.ROUTING)
     return [
         f"-p tcp {peer}",
+        f"-p tcp -m set --match-set {LOGIN_SETS[family]} dst,src",
         f"-p udp {peer}",
         f"-p tcp --sport {roles.BGP_PORT} {gateway}",
         *(f"-p {number} {gateway}" for number in numbers),

@@ -46,6 +46,9 @@ def _elements(passes: Passes) -> dict[str, set[tuple[bytes, bool]]]:
     return {
         "allow": _intervals(passes.networks),
         "peers": {(key, False) for key in peers},
+        "logins": {
+            (address.packed + port.to_bytes(2, "big") + bytes(2), False) for address, port in passes.logins
+        },
         "gateways": {(item.packed, False) for item in passes.gateways},
         "behind": behind,
         "routers": routers,

@@ -31,7 +31,7 @@ _BASE_CHAIN = re.compile(r"in-\d+")
 _RULE_CHAIN = re.compile(r"r(\d+)-[46]")
 _ALLOW_SETS = frozenset(
     f"{role}{family}"
-    for role in ("allow", "peers", "gateways", "behind", "routers", "hosts", "nets")
+    for role in ("allow", "peers", "logins", "gateways", "behind", "routers", "hosts", "nets")
     for family in (4, 6)
 )
 _FORMER = frozenset({"rules", "known4", "known6"})  # of a table that an earlier version made

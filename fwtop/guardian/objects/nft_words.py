@@ -211,6 +211,7 @@ def _roles(family: int) -> list[str]:
     conditions = [
         f"{saddr} @allow{family}",
         f"meta l4proto tcp tcp flags & (fin | syn | rst | ack) != syn {peer}",
+        f"{saddr} . tcp dport @logins{family}",
         f"udp sport {roles.DNS_PORT} udp dport {roles.ASKING_PORTS}-65535 {peer}",
         f"udp sport {roles.NTP_PORT} {peer}",
         f"udp sport {server} udp dport {client} {peer}",
@@ -245,6 +246,7 @@ def allow_lines(layout: Layout, passes: Passes) -> list[str]:
     family, address = passes.family, _TYPES[passes.family]
     networks = address_set("allow", family, passes.networks)
     peers = tuple(f"{who} . {protocol} . {port}" for who, protocol, port in passes.peers)
+    logins = tuple(f"{who} . {port}" for who, port in passes.logins)
     ported = tuple(
         f"{item.peer} . {item.protocol} . {item.port} . {item.host}"
         for item in passes.behind
@@ -258,6 +260,7 @@ def allow_lines(layout: Layout, passes: Passes) -> list[str]:
     made = (
         networks,
         NftSet(f"peers{family}", f"{address} . inet_proto . inet_service", "size 65535", peers),
+        NftSet(f"logins{family}", f"{address} . inet_service", "size 65535", logins),
         NftSet(f"gateways{family}", address, "size 1024", tuple(map(str, passes.gateways))),
         NftSet(f"behind{family}", f"{address} . inet_proto . inet_service . {address}", "size 4096", ported),
         NftSet(f"routers{family}", f"{address} . inet_proto . {address}", "size 4096", routers),

@@ -137,6 +137,7 @@ class Reports:
             "rules": _encoded(rules),
             "warnings": _encoded([*state.warnings(), *state.allow.warnings]),
             "peers": _encoded(self._peers()),
+            "logins": _encoded(self._logins()),
         }
         if finished:
             over = [state.counters.status_of(entry) for entry in state.journal.finished_entries()]
@@ -167,6 +168,12 @@ class Reports:
         ]
         talks = ((item.conversation, item.role.value) for item in allow.behind[:_MAX_PEERS])
         return found + [[str(of.peer), role, of.port, str(of.host), of.protocol] for of, role in talks]
+
+    def _logins(self) -> list[list[str | int]]:
+        """Return prefix and port here of those who are logged in: all that they send there passes."""
+        passes = [self._state.allow.passes(family) for family in (4, 6)]
+        found: list[list[str | int]] = [[str(who), port] for item in passes for who, port in item.logins]
+        return found[:_MAX_PEERS]
 
     def why(self, rule_id: str) -> list[str]:
         """Explain in sentences what a rule matches or what keeps it from matching; takes about a second."""

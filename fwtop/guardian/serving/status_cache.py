@@ -108,6 +108,7 @@ class StatusCache:
             "warnings": last["warnings"],
             "age": f"{time.monotonic() - self._at:.3f}".encode(),
             "peers": last["peers"],
+            "logins": last["logins"],
         }
         if request.allow:
             data["allow"] = last["allow"]

@@ -1,8 +1,9 @@
 """What an allow-listed address may send: everything, or only what its role on this host needs.
 
 What the operator lists passes in full. What fwtop finds by itself passes only in its role, so that a flood
-forged in the name of a resolver or a gateway can be dropped. The same checks stand in iptables (chain.py),
-nftables (nft_words.py) and the compiled rules (bpf/xdp_allow.h); tests hold the three to the same verdicts.
+forged in the name of a resolver or a gateway can be dropped. Who is logged in by SSH can always log in again:
+all TCP from there passes to the port of the session. The same checks stand in iptables (chain.py), nftables
+(nft_words.py) and the compiled rules (bpf/xdp_allow.h); tests hold the three to the same verdicts.
 
 On a machine that forwards, conversations of those behind it pass, too: between one address with its port and
 one host, never from that address to others.
@@ -87,6 +88,9 @@ class Passes:
     peers: tuple[tuple[Prefix, int, int], ...]  # address, protocol (TCP or UDP), the sender's port
     gateways: tuple[Prefix, ...]
     behind: tuple[Conversation, ...] = ()  # of hosts behind this machine
+    logins: tuple[
+        tuple[Prefix, int], ...
+    ] = ()  # a session's peer, and the port here where it may open others
 
     @property
     def known(self) -> tuple[Prefix, ...]:
@@ -113,6 +117,7 @@ class AllowedPeer:
     role: Role
     port: int = 0  # of an SSH session: the peer's
     conversation: Conversation | None = None  # with a host behind this machine: what alone passes
+    login_port: int = 0  # of an SSH session: the port here where all from the peer passes
 
     @property
     def who(self) -> str:
