@@ -62,6 +62,7 @@ class Listed:
 
     lines: list[NftLine] = field(default_factory=list)
     hooks: dict[Place, tuple[str, str]] = field(default_factory=dict)  # of base chains: type and hook
+    policies: dict[Place, str] = field(default_factory=dict)  # of base chains
     elements: dict[Place, list[Json]] = field(default_factory=dict)  # of named sets and maps, if known
     own_sets: list[Place] = field(default_factory=list)  # sets that fwtop has put into others' tables
 
@@ -133,6 +134,7 @@ def parse_listed(
         place = value["family"], value["table"], value.get("name", value.get("chain", ""))
         if kind == "chain" and "hook" in value:
             found.hooks[place] = value.get("type", ""), value["hook"]
+            found.policies[place] = value.get("policy", "accept")
         elif kind == "rule":
             parts = tuple(value.get("expr", ()))
             comment, index = value.get("comment", ""), counts[place]

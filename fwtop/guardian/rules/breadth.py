@@ -1,162 +1,155 @@
-"""Detect overly broad rules: those that leave hardly any clients to serve, or nobody able to log in.
+"""Detect overly broad rules: those that leave hardly any clients to serve, or somebody unable to log in.
 
-Judged by what the conditions leave over, because a client can add conditions that every packet meets.
+Logins and answers to this host are rehearsed (fwtop/rehearsal). Of datagrams it is judged what the conditions
+leave over, because a client can add conditions that every packet meets.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from fwtop.guardian.allow.allowlist import AllowList
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.coverage import SPACE, covered, listed
 from fwtop.model.addresses.roles import Role
-from fwtop.model.rule import RANGES, ConnectionLimit, Kind, Level, Match, PayloadMatch, Range, RateLimit, Rule
+from fwtop.model.rule import Kind, Level, Match, PayloadMatch, Range, Rule
 from fwtop.model.traffic.protocols import TCP, UDP
+from fwtop.rehearsal.rehearse import Met, heeds_limit, rehearse, why_cut
 
 SHORTEST = {4: 8, 6: 16}  # broader prefixes need force, as sources and as what a limit counts by
-LIMITING = frozenset({Kind.HASHLIMIT, Kind.XDP, Kind.TC})  # the kinds that heed a rule's limit
-_SSH_PORT = 22
 _WIDE_SHARE = 1 / 8  # of the addresses: sources beyond it are no condition
 _LOGIN_SHARE = 1 / 256  # the same for a rule on a port where operators log in
-_LEAST_RATE = {False: 10, True: 10_000}  # packets, bytes a second that a login needs
 _LEAST_CONNECTIONS = 4
 _LEAST_BITS = 8  # a payload condition on fewer is met by chance
-_BANNER = b"SSH-2.0-"  # what every login begins with (RFC 4253, 4.2)
 _ORDINARY_FLAGS = (0x02, 0x12, 0x10, 0x18)  # SYN, SYN+ACK, ACK, PSH+ACK
 _FLAG_BITS = 0x3F  # without ECE and CWR
-# What packets of ordinary clients have in these fields; a range of half of them or more is no condition.
-_ORDINARY: dict[str, tuple[Sequence[int], ...]] = {
-    "ip_length": (range(40, 1501),),
-    "ttl": ((*range(40, 65), *range(104, 129)),),  # up to 24 hops from 64 and from 128
-    "ip_id": (range(1 << 16),),
-    "tcp_seq": (range(1 << 32),),
-    "tcp_window": (range(1 << 16),),
-    "tcp_header": (range(20, 41, 4),),
+# What datagrams of ordinary clients have in these fields; a range of half of them or more is no condition.
+_ORDINARY: dict[str, Sequence[int]] = {
+    "ip_length": range(40, 1501),
+    "ttl": (*range(40, 65), *range(104, 129)),  # up to 24 hops from 64 and from 128
+    "ip_id": range(1 << 16),
 }
-_SEGMENT_LENGTHS = (40, 44, 48, 52, 60, 64)  # of handshakes and acknowledgements
+
+WhyUntracked = Callable[[Match, frozenset[int]], str | None]
 
 
-def why_broad(rule: Rule, allow: AllowList) -> str | None:
-    """Return why a rule needs force, None if it doesn't."""
+def why_broad(rule: Rule, allow: AllowList, untracked: WhyUntracked = lambda *_: None) -> str | None:
+    """Return why a rule needs force, None if it doesn't.
+
+    `untracked` says what the host's own rules would drop of what a match takes out of connection tracking,
+    given the ports where operators log in.
+    """
     if rule.parts:
-        return next(filter(None, (why_broad(part, allow) for part in rule.parts)), None)
+        return next(filter(None, (why_broad(part, allow, untracked) for part in rule.parts)), None)
     if rule.protection is not None:
-        at_login = rule.match.protocol == TCP and rule.match.dport in allow.session_ports | {_SSH_PORT}
+        at_login = rule.match.protocol == TCP and rule.match.dport in allow.login_ports
         closes = at_login and rule.protection.level is Level.CLOSED
         return f"port {rule.match.dport} is where operators log in" if closes else None
-    return None if rule.kind is Kind.SYSCTL else _why_wide(rule, allow)
+    return None if rule.kind is Kind.SYSCTL else _why_wide(rule, allow, untracked)
 
 
-def _why_wide(rule: Rule, allow: AllowList) -> str | None:
-    wide = _wide_source(rule.match)
+def _why_wide(rule: Rule, allow: AllowList, untracked: WhyUntracked) -> str | None:
+    match = rule.match
+    wide = _wide_source(match)
     if wide is not None:
         return f"{wide} is broader than /{SHORTEST[wide.family]}"
-    match = narrowing(rule.match, allow)
     if rule.kind is Kind.NOTRACK:
-        if match == Match(family=match.family):
+        if _is_unconditional(match):
             return "it has no condition: rules on connections and NAT would work for nobody"
+        spares = rule.stateless or not _is_from_anywhere(match, allow)
+        return None if spares else untracked(match, allow.login_ports)
+    return _why_shared(rule) or (_why_dropping(rule, allow) if _is_from_anywhere(match, allow) else None)
+
+
+def _why_dropping(rule: Rule, allow: AllowList) -> str | None:
+    """Return what a rule leaves nobody, whose addresses spare hardly anybody."""
+    match, ports = rule.match, allow.login_ports
+    if rule.kind is Kind.SYNPROXY:
+        answered = f"port {match.dport} is where operators log in, and the proxy would answer there"
+        return answered if match.dport in ports else None
+    met = rehearse(rule.kind, match, ports)
+    reason = _why_met(met, match, ports) or _why_datagrams(rule.kind, match)
+    if reason is not None and rule.connections is not None:
+        few = rule.connections.most < _LEAST_CONNECTIONS
+        return (
+            f"{reason}, and {rule.connections.most} connections a source are few to log in with"
+            if few
+            else None
+        )
+    if reason is not None and rule.limit is not None and heeds_limit(rule):
+        slow = met.slowed(rule.kind, rule.limit)
+        return f"{reason}, and at this rate nobody can log in" if slow else None
+    return reason
+
+
+def _is_unconditional(match: Match) -> bool:
+    """Return whether ordinary packets of a family meet all conditions that a notrack rule heeds."""
+    if match.sources or match.destinations or match.dport is not None or match.sport is not None:
+        return False
+    is_plain = match.protocol is None and match.icmp_type is None and not match.reads_tcp
+    return is_plain and not match.fragment and _is_usual(match)
+
+
+def _why_shared(rule: Rule) -> str | None:
+    limit = rule.connections or (rule.limit if heeds_limit(rule) else None)
+    if limit is None:
         return None
-    reason = _reason(match, allow.session_ports | {_SSH_PORT})
-    return _why_still_broad(rule, match, reason)
+    lengths = {4: limit.prefix_v4, 6: limit.prefix_v6}
+    for family in rule.match.families:
+        if lengths[family] < SHORTEST[family]:
+            return f"all sources of a /{lengths[family]} would share one limit"
+    return None
 
 
-def _why_still_broad(rule: Rule, match: Match, reason: str | None) -> str | None:
-    """Return why a rule needs force whose limit leaves something; `reason` says why a drop would."""
-    if rule.connections is not None:
-        return _why_few_connections(rule.connections, rule.match.families, reason)
-    if rule.limit is None or rule.kind not in LIMITING:
-        return reason
-    return _why_limit_broad(rule.limit, rule.match.families, match, reason)
-
-
-def _reason(match: Match, ports: frozenset[int]) -> str | None:
-    """Return what a rule that drops all it matches leaves nobody; `match` has only what narrows it."""
-    at_login = match.dport in ports and match.protocol in (None, TCP)
+def _is_from_anywhere(match: Match, allow: AllowList) -> bool:
+    """Return whether a match's addresses spare hardly anybody."""
+    at_login = match.dport in allow.login_ports and match.protocol in (None, TCP)
     if match.sources and not _holds(match, _LOGIN_SHARE if at_login else _WIDE_SHARE):
+        return False
+    return not match.destinations or _is_all_of(match, allow)
+
+
+def _why_met(met: Met, match: Match, ports: frozenset[int]) -> str | None:
+    """Return what a rule that drops all it matches does to logins and to what this host asks."""
+    reason = why_cut(met, match)
+    if reason is not None and match.dport in ports:
+        return f"port {match.dport} is where operators log in: {reason}"
+    return _of_everything(match) if met.whole else reason
+
+
+def _why_datagrams(kind: Kind, match: Match) -> str | None:
+    """Return what a rule leaves of UDP."""
+    if match.protocol != UDP or match.fragment or match.icmp_type is not None or match.reads_tcp:
         return None
-    if any(getattr(match, name) is not None for name in ("sport", "icmp_type", "fragment", *RANGES)):
+    if match.dport is not None or match.sport is not None or not _is_usual(match):
         return None
-    if match.destinations or match.payload or _is_rare(match.tcp_flags):
-        return None
-    if at_login:
-        return f"port {match.dport} is where operators log in"
-    if match.dport is not None:
-        return None
-    return _of_everything(match)
+    reads = kind not in (Kind.IPSET, Kind.HASHLIMIT)
+    met_by_chance = all(map(_is_met_by_chance, match.payload)) or not reads
+    return _of_everything(match) if met_by_chance else None
 
 
 def _of_everything(match: Match) -> str | None:
     whose = " from more than an eighth of all addresses" if match.sources else ""
-    if match.tcp_flags is not None:
-        kind = {0x02: "new TCP connections", 0x12: "answers to TCP connections"}.get(_met(match.tcp_flags)[0])
-        return f"it matches all {kind or 'TCP'}{whose}"
+    flags = _met(match.tcp_flags) if match.tcp_flags is not None else []
+    if match.reads_tcp:
+        opening = {0x02: "new TCP connections", 0x12: "answers to TCP connections"}
+        named = opening.get(flags[0]) if flags and len(flags) < len(_ORDINARY_FLAGS) else None
+        return f"it matches all {named or 'TCP'}{whose}"
     if match.protocol is None:
         return f"{'' if match.sources else 'it has no condition: '}every packet{whose} would match"
     name = {TCP: "TCP", UDP: "UDP"}.get(match.protocol)
     return f"it matches all {name}{whose}" if name is not None else None
 
 
-def _why_limit_broad(
-    limit: RateLimit, families: tuple[int, ...], match: Match, reason: str | None
-) -> str | None:
-    """Return why a limit needs force, None where each source can go on; `reason` says why a drop would."""
-    lengths = {4: limit.prefix_v4, 6: limit.prefix_v6}
-    for family in families:
-        if lengths[family] < SHORTEST[family]:
-            return f"all sources of a /{lengths[family]} would share one limit"
-    slow = limit.per_second < _LEAST_RATE[limit.in_bytes]
-    if reason is not None and slow and match.tcp_flags is None and match.protocol in (None, TCP):
-        return f"{reason}, and at this rate nobody can log in"
-    return None
-
-
-def _why_few_connections(limit: ConnectionLimit, families: tuple[int, ...], reason: str | None) -> str | None:
-    """Return the same for a limit of connections."""
-    lengths = {4: limit.prefix_v4, 6: limit.prefix_v6}
-    for family in families:
-        if lengths[family] < SHORTEST[family]:
-            return f"all sources of a /{lengths[family]} would share one limit"
-    if reason is not None and limit.most < _LEAST_CONNECTIONS:
-        return f"{reason}, and {limit.most} connections a source are few to log in with"
-    return None
-
-
-def narrowing(match: Match, allow: AllowList) -> Match:
-    """Return a match with only the conditions that ordinary packets may fail."""
-    ranges = {name: getattr(match, name) for name in RANGES}
-    kept: dict[str, Any] = {
-        name: None if _is_usual(name, span, match.protocol) else span for name, span in ranges.items()
-    }
-    flags = match.tcp_flags
-    if flags is not None and len(_met(flags)) == len(_ORDINARY_FLAGS):
-        flags = None
-    destinations = () if _is_all_of(match, allow) else match.destinations
-    return replace(
-        match,
-        protocol=TCP if match.reads_tcp else match.protocol,
-        tcp_flags=flags,
-        fragment=match.fragment or None,
-        payload=tuple(item for item in match.payload if not _is_met_by_chance(item, match)),
-        destinations=destinations,
-        **kept,
-    )
-
-
-def _is_usual(name: str, span: Range | None, protocol: int | None) -> bool:
-    if span is None:
-        return False
-    usual = [_part(span, values) for values in _ORDINARY[name]]
-    if name == "ip_length" and protocol in (None, TCP):
-        usual.append(_part(span, _SEGMENT_LENGTHS))
-    return max(usual) >= 0.5
+def _is_usual(match: Match) -> bool:
+    """Return whether half of ordinary datagrams or more have what the ranges ask for."""
+    spans = {name: getattr(match, name) for name in _ORDINARY}
+    return all(span is None or _part(span, _ORDINARY[name]) >= 0.5 for name, span in spans.items())
 
 
 def _part(span: Range, values: Sequence[int]) -> float:
     """Return which part of some values a range holds."""
-    if isinstance(values, range) and values.step == 1:
+    if isinstance(values, range):
         return max(0, min(span.high, values[-1]) - max(span.low, values[0]) + 1) / len(values)
     return sum(span.low <= value <= span.high for value in values) / len(values)
 
@@ -167,13 +160,8 @@ def _met(flags: tuple[int, int]) -> list[int]:
     return [ordinary for ordinary in _ORDINARY_FLAGS if ordinary & mask == value & mask]
 
 
-def _is_rare(flags: tuple[int, int] | None) -> bool:
-    return flags is not None and not _met(flags)
-
-
-def _is_met_by_chance(item: PayloadMatch, match: Match) -> bool:
-    bits = sum(byte.bit_count() for byte in item.compared_bits)
-    return bits < _LEAST_BITS or (match.dport is not None and item.data in _BANNER)
+def _is_met_by_chance(item: PayloadMatch) -> bool:
+    return sum(byte.bit_count() for byte in item.compared_bits) < _LEAST_BITS
 
 
 def _is_all_of(match: Match, allow: AllowList) -> bool:

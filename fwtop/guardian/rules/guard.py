@@ -9,7 +9,7 @@ from pathlib import Path
 from fwtop.guardian.allow.allowlist import Allowed, AllowList
 from fwtop.guardian.allow.behind import SSH_PORTS
 from fwtop.guardian.rules.access import Access, access_of
-from fwtop.guardian.rules.breadth import LIMITING, why_broad
+from fwtop.guardian.rules.breadth import WhyUntracked, why_broad
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.coverage import SPACE, Listed, covered, cut_out, listed, sizes
 from fwtop.model.addresses.list_limits import of_ports, why_too_many
@@ -19,6 +19,7 @@ from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Kind, Match, Rule
 from fwtop.model.text import safe_text
 from fwtop.model.traffic.protocols import TCP
+from fwtop.rehearsal.rehearse import heeds_limit
 from fwtop.render.numbers import percent
 
 MAX_RULES = 256  # active at once: every line costs each packet that passes the chain
@@ -28,7 +29,7 @@ _IN_ROLE = {
     Role.NTP: "{} gives this host the time: UDP from its port 123, forged or not, still passes",
     Role.GATEWAY: "{} is this host's gateway: neighbour discovery, ICMP and routing protocols still pass",
     Role.OWN: "{} is this host's own address: loopback still passes",
-    Role.SSH: "{} is logged in by ssh: that session still passes, but new logins from there may not",
+    Role.SSH: "{} is logged in by ssh: that session and new ones still pass",
 }
 
 _BEHIND = {  # on a machine that forwards
@@ -48,12 +49,14 @@ class Verdict:
     warnings: tuple[str, ...] = ()
 
 
-def judge(rule: Rule, allow: AllowList, active_rules: int) -> Verdict:
-    """Check whether a rule may be installed now."""
+def judge(
+    rule: Rule, allow: AllowList, active_rules: int, untracked: WhyUntracked = lambda *_: None
+) -> Verdict:
+    """Check whether a rule may be installed now; `untracked` as in `why_broad`."""
     hits = (_hits_allowed(part, allow) for part in rule.parts or (rule,))
     refused = _too_many(rule, active_rules) or next(filter(None, hits), None)
     empty = rule.list_name is not None and not rule.match.sources  # judged as it is filled
-    broad = None if empty else why_broad(rule, allow)
+    broad = None if empty else why_broad(rule, allow, untracked)
     if broad is None and (barred := _barred(rule, allow)):
         broad = f"the whole list is where operators are logged in: {_named(barred)}"
     passing = (line for part in rule.parts or (rule,) for line in _still_pass(part, allow))
@@ -261,5 +264,4 @@ def force_refused(broad: str, limits: Limits) -> str | None:
 
 def _blocks(rule: Rule) -> bool:
     """Whether a rule drops what its sources send, further conditions or not; a limit leaves something."""
-    limits = rule.limit is not None and rule.kind in LIMITING
-    return rule.kind in _BLOCKING and not limits and bool(rule.match.sources)
+    return rule.kind in _BLOCKING and not heeds_limit(rule) and bool(rule.match.sources)

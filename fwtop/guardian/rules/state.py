@@ -23,7 +23,7 @@ from fwtop.guardian.serving.ownership import single_threaded
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.list_limits import of_ports
 from fwtop.model.errors import FwtopError
-from fwtop.model.rule import Kind, Rule
+from fwtop.model.rule import Kind, Match, Rule
 from fwtop.model.text import safe_text
 
 if TYPE_CHECKING:  # numpy, which a guardian without lists needn't carry
@@ -98,9 +98,16 @@ class GuardianState:
 
     def judge(self, rule: Rule, active_rules: int) -> guard.Verdict:
         """Check whether a rule may be installed now, by the allow-list as last read; raises FwtopError."""
-        verdict = guard.judge(rule, self.allow, active_rules)
+        verdict = guard.judge(rule, self.allow, active_rules, self._why_untracked)
         cut = lockout.why_cut(rule, self.allow, self.entries_of)
         return replace(verdict, refused=verdict.refused or cut)
+
+    def _why_untracked(self, match: Match, ports: frozenset[int]) -> str | None:
+        """Say what the host's own rules would drop of what is no longer tracked; raises FwtopError."""
+        from fwtop.rehearsal.untracked import why_lost  # for nothing else
+        from fwtop.ruleset.own_verdicts import read_host_rules
+
+        return why_lost(match, ports, read_host_rules(self.kernel.variants.in_use.variant, match.families))
 
     def check_lists(self, rules: Sequence[Rule], force: bool) -> None:
         """Raise FwtopError if active rules may not have these sources instead of theirs."""

@@ -1,0 +1,123 @@
+"""Rules tried on what logins send: which cut them, which don't, and what is said of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from fwtop.guardian.allow.allowlist import Allowed, AllowList, Session
+from fwtop.guardian.rules.breadth import why_broad
+from fwtop.model.addresses.address import Prefix
+from fwtop.model.addresses.prefix_rows import PrefixRows
+from fwtop.model.addresses.roles import Role
+from fwtop.model.rule import Kind, Match, PayloadMatch, Range, RateLimit, Rule
+from fwtop.rehearsal.logins import SYSTEMS, login
+from fwtop.rehearsal.segments import cut, flat, length_of
+
+PEER = Prefix.parse("233.252.0.9")
+ALLOW = AllowList(
+    (Allowed(PEER, "logged in", Role.SSH, Session(PEER, 40000, 2222)),), listening=frozenset({2022})
+)
+SYN = (0x12, 0x02)
+ANYWHERE = Kind.STRING
+
+
+def rule(kind: Kind = Kind.XDP, **fields: Any) -> Rule:
+    limit = fields.pop("limit", None)
+    if "payload" in fields:
+        fields["payload"] = (PayloadMatch(fields["payload"], fields.pop("offset", None)),)
+    return Rule("", kind, Match(**fields), "x", 60, limit=limit)
+
+
+def span(value: int) -> Range:
+    return Range(value, value)
+
+
+CUTTING = [
+    (rule(protocol=6, ip_length=span(60), tcp_flags=SYN), "from Linux and BSD hosts|SYN, length 60)"),
+    (rule(protocol=6, ip_length=span(80), family=6), "from Linux and BSD hosts|SYN, length 80)"),
+    (rule(protocol=6, ip_length=span(52), tcp_flags=SYN), "from Windows hosts|SYN, length 52)"),
+    (rule(protocol=6, ttl=span(64)), "from Linux, macOS and BSD hosts|SYN, TTL 64)"),
+    (rule(protocol=6, ttl=span(113)), "from Windows hosts|SYN, TTL 113)"),
+    (rule(protocol=6, tcp_window=span(64240)), "from Linux and Windows hosts|SYN, window 64240)"),
+    (rule(protocol=6, tcp_window=span(502), tcp_flags=(0x10, 0x10)), "from Linux hosts|ACK, window"),
+    (rule(protocol=6, tcp_header=span(40)), "from Linux and BSD hosts|SYN, TCP header of 40 bytes)"),
+    (rule(protocol=6, ip_id=span(0)), "from macOS and BSD hosts would be dropped"),
+    (rule(protocol=6, tcp_seq=Range(0, 1 << 30)), "new SSH logins would be dropped"),
+    (rule(ANYWHERE, payload=b"SSH-2.0"), "new SSH logins|banner, with 'SSH-2.0')"),
+    (rule(ANYWHERE, payload=b"\r\n"), "new SSH logins|banner, with 0d0a)"),
+    (rule(Kind.XDP, payload=b"\r\n"), "new SSH logins|banner, with 0d0a)"),
+    (rule(ANYWHERE, payload=b"OpenSSH_9.2p1 Deb"), "from Linux hosts|banner"),
+    (rule(ANYWHERE, payload=b"curve25519"), "new SSH logins|key exchange"),
+    (rule(ANYWHERE, payload=b"\x04\x02\x08\x0a"), "from Linux and BSD hosts|SYN"),  # options
+    (rule(ANYWHERE, payload=b"\x45\x00"), "would be dropped (SYN"),  # how IPv4 begins
+    (rule(Kind.NFTABLES, protocol=6, payload=b"SSH-", offset=0), "new SSH logins|banner"),
+    (rule(protocol=6, dport=2022, ttl=span(52)), "port 2022 is where operators log in"),
+    # Conditions that the mechanism doesn't read narrow nothing
+    (rule(Kind.HASHLIMIT, protocol=6, payload=b"never seen", limit=RateLimit(1, 1)), "nobody can log in"),
+    (rule(Kind.HASHLIMIT, protocol=6, ip_length=Range(40, 120), limit=RateLimit(2, 2)), "nobody can log in"),
+]  # fmt: skip
+HARMLESS = [
+    rule(protocol=6, dport=80, ip_length=span(60), tcp_flags=SYN),
+    rule(ANYWHERE, protocol=6, dport=80, payload=b"SSH-2.0"),
+    rule(protocol=17, ip_length=span(60)),
+    rule(protocol=17, ttl=span(64)),
+    rule(ANYWHERE, protocol=17, payload=b"\r\n"),
+    rule(protocol=6, ip_length=span(40), tcp_flags=SYN),
+    rule(protocol=6, tcp_window=span(1024), tcp_flags=SYN),
+    rule(protocol=6, ttl=span(240)),
+    rule(protocol=6, tcp_header=span(20), tcp_flags=SYN),
+    rule(protocol=6, ip_id=span(54321)),
+    rule(protocol=6, sport=40_000),
+    rule(protocol=6, fragment=True, ttl=span(64)),
+    rule(Kind.XDP, payload=b"\x04\x02\x08\x0a"),  # compiled rules don't search headers
+    rule(ANYWHERE, payload=b"GET /wp-login.php"),
+    rule(ANYWHERE, payload=b"SSH-2.0-Go"),
+    rule(ANYWHERE, payload=b"SSH-2.0-libssh"),
+    rule(
+        Kind.HASHLIMIT, family=4, protocol=6, ip_length=span(60), limit=RateLimit(1, 1)
+    ),  # a login has one such SYN
+    rule(Kind.IPSET, sources=(Prefix.parse("198.51.100.0/24"),), protocol=6, ip_length=span(60)),
+]
+
+
+@pytest.mark.parametrize(("cutting", "says"), CUTTING, ids=str)
+def test_what_cuts_a_login_needs_force_and_says_so(cutting: Rule, says: str) -> None:
+    assert says.replace("|", " would be dropped (") in str(why_broad(cutting, ALLOW))
+
+
+@pytest.mark.parametrize("harmless", HARMLESS, ids=str)
+def test_what_touches_no_login_does_not(harmless: Rule) -> None:
+    assert why_broad(harmless, ALLOW) is None
+
+
+def test_a_million_sources_are_rehearsed_by_what_they_cover() -> None:
+    few = PrefixRows.of(tuple(Prefix(4, 0x0B000000 + 16 * number, 32) for number in range(1_000_000)))
+    listed = replace(rule(Kind.IPSET, protocol=6), match=Match(sources=few, protocol=6))
+    assert why_broad(listed, ALLOW) is None
+    many = tuple(Prefix(4, number << 24, 8) for number in range(1, 120))
+    wide = replace(listed, match=replace(listed.match, sources=PrefixRows.of(many)))
+    assert "all TCP from more than an eighth" in str(why_broad(wide, ALLOW))
+
+
+@pytest.mark.parametrize("family", [4, 6])
+def test_logins_are_whole_packets(family: int) -> None:
+    """Each segment has the length that it states, options in whole words, and comes from a known system."""
+    for client in login(22, family):
+        assert client[0].system in SYSTEMS
+        for segment in client:
+            data, _ = flat(segment.packet)
+            stated = int.from_bytes(data[2:4] if family == 4 else data[4:6], "big") + (
+                0 if family == 4 else 40
+            )
+            assert segment.length == stated == length_of(segment.packet) <= 1700
+            assert segment.header % 4 == 0
+            start = (20 if family == 4 else 40) + 12
+            assert data[start] >> 4 == segment.header // 4
+            assert data[start + 1] == segment.flags
+            assert (
+                cut(segment.packet, segment.length - length_of(segment.payload), segment.length)
+                == segment.payload
+            )
