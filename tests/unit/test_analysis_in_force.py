@@ -126,7 +126,7 @@ def _prefixes(packets: PacketBatch, share: float) -> tuple[Prefix, ...]:
 
 def at_other_hooks(window: Window, rule: Rule) -> Window:
     """Return the window as the kernel shows it where the rule drops, with samples at its hook."""
-    context = make_context(window, AdviseConfig(), Baseline(1000))
+    context = make_context(window, AdviseConfig(max_rows=len(window.arrived)), Baseline(1000))
     struck = stopped_by(rule, context, context.traffic) > np.linspace(0.0, 0.999, len(context.traffic))
     arrived = window.arrived
     if rule.kind is Kind.XDP:

@@ -78,10 +78,12 @@ def packet_signatures(
     if not listed:
         return ()
     hits = np.array([hit for _, hit in listed], np.float64)
-    each = arrived_sums(replace(traffic.packets, weight=traffic.weight), _one_in(window, traffic))
+    one_in = _one_in(window, traffic)
+    each = arrived_sums(replace(traffic.packets, weight=traffic.weight), one_in)
+    whole = each.sum(axis=1) + arrived_sums(traffic.outbound, one_in).sum(axis=1)  # as the exact counts do
     sums = each @ hits.T
     sums[DROPPED] = [float(window.dropped.weight @ match_rows(match, window.dropped)) for match, _ in listed]
-    scale = Scale(each.sum(axis=1), counters.arrived_packets, counters.arrived_bytes, window.seconds)
+    scale = Scale(whole, counters.arrived_packets, counters.arrived_bytes, window.seconds)
     drops = Drops.of(float(window.dropped.weight.sum()), counters, window.dropped)
     claimed = (hits @ (traffic.weight * ~context.unclaimed)) / sums[WEIGHT]
     usual = [float(normal.pps @ match_rows(match, normal.packets)) for match, _ in listed]

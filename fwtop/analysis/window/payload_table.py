@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -11,10 +12,10 @@ from fwtop.analysis.parsers.texts import Texts
 from fwtop.analysis.proposals.matching import payload_rows
 from fwtop.analysis.proposals.normal import Normal
 from fwtop.analysis.proposals.signatures import Signature
-from fwtop.analysis.window.traffic import Rows, Traffic
+from fwtop.analysis.window.traffic import Traffic
 from fwtop.model.rule import PayloadMatch
 from fwtop.model.text import payload_text
-from fwtop.model.traffic.packets import Mask
+from fwtop.model.traffic.packets import F64, U32, Fragment, Mask
 from fwtop.model.traffic.snapshot import Payload, Share, Tables
 from fwtop.stats.shares import wilson_interval
 
@@ -34,10 +35,8 @@ def shown_payloads(
     """
     if len(normal.packets) == 0:
         return ()
-    loaded = np.flatnonzero((traffic.packets.payload_length > 0) & ~traffic.later)
-    chosen = np.linspace(0, len(loaded) - 1, min(_SAMPLE, len(loaded))).astype(np.intp)
-    sample = Texts.of(traffic.packets, loaded[chosen])
-    made = [_payload(one.whole, traffic, tables) for one in found if one.whole.mask is None]
+    sample = _sample(traffic)
+    made = [_payload(one.whole, traffic) for one in found if one.whole.mask is None]
     made.sort(key=lambda row: -len(row.data))
     signatures: list[Payload] = []
     for row in made:  # a longer one may contain a shorter one
@@ -54,6 +53,18 @@ def shown_payloads(
         have = part * float(normal.pps[normal.loaded][normal.texts.hits(match)].sum()) / weight
         shown.append(replace(row, baseline_share=have))
     return tuple(sorted(shown, key=lambda row: (-row.share.packets, row.data)))
+
+
+def _sample(traffic: Traffic) -> Texts:
+    """Return some payloads of both directions, as tables count both."""
+    batches = (traffic.packets, traffic.outbound)
+    loaded = [np.flatnonzero((one.payload_length > 0) & (one.fragment != Fragment.LATER)) for one in batches]
+    part = min(1.0, _SAMPLE / max(1, sum(map(len, loaded))))
+    texts = [
+        Texts.of(one, rows[np.linspace(0, len(rows) - 1, math.ceil(part * len(rows))).astype(np.intp)])
+        for one, rows in zip(batches, loaded, strict=True)
+    ]
+    return Texts(np.concatenate([one.matrix for one in texts]), np.concatenate([one.length for one in texts]))
 
 
 def _lengthened(row: Payload, sample: Texts) -> Payload:
@@ -73,11 +84,18 @@ def _lengthened(row: Payload, sample: Texts) -> Payload:
     return replace(row, data=data, text=payload_text(data))
 
 
-def _payload(match: PayloadMatch, traffic: Traffic, tables: Tables) -> Payload:
-    rows = np.arange(len(traffic))
-    if match.offset is None and len(rows) > _SEARCHED:
-        rows = np.linspace(0, len(rows) - 1, _SEARCHED).astype(np.intp)
-    share = estimate(rows, payload_rows(match, traffic.packets, rows), traffic, tables)
+def _payload(match: PayloadMatch, traffic: Traffic) -> Payload:
+    """Count the packets of both directions that hold these bytes, as the tables' rows are counted."""
+    whole = len(traffic) + len(traffic.outbound)
+    step = max(1.0, whole / _SEARCHED) if match.offset is None else 1.0
+    hits, chosen = [], []
+    for packets, weight in ((traffic.packets, traffic.weight), (traffic.outbound, traffic.outbound.weight)):
+        rows = np.linspace(0, len(packets) - 1, math.ceil(len(packets) / step)).astype(np.intp)
+        hit = payload_rows(match, packets, rows)
+        hits.append(hit)
+        chosen.append((weight[rows], packets.length[rows]))
+    weight, length = (np.concatenate(column) for column in zip(*chosen, strict=True))
+    share = estimate(np.concatenate(hits), weight, length, traffic)
     return Payload(match.data, payload_text(match.data), match.offset, match.dns_name, share, 0.0)
 
 
@@ -107,18 +125,17 @@ def _holds(row: Payload, signature: Payload) -> bool:
     return inner >= 0 and row.data[inner : inner + len(signature.data)] == signature.data
 
 
-def estimate(rows: Rows, hit: Mask, traffic: Traffic, tables: Tables) -> Share:
-    """Return the share of evenly chosen rows that is hit, with its 95 % interval.
+def estimate(hit: Mask, weight: F64, length: U32, traffic: Traffic) -> Share:
+    """Return which share of all packets the hits stand for, among evenly chosen ones of both directions.
 
-    Wilson's interval on the effective number of samples.
+    With its 95 % interval: Wilson's, on the effective number of samples.
     """
-    weight, length = traffic.weight[rows], traffic.packets.length[rows]
     total, part = float(weight.sum()), float(weight[hit].sum())
     share = part / total if total else 0.0
-    chosen = len(rows) / max(1, len(traffic))
+    chosen = len(hit) / max(1, len(traffic) + len(traffic.outbound))
     squared = float((weight * np.maximum(weight - chosen, 0.0)).sum())  # sampled packets are certain
     inverse_n = squared / (total * total) if total else 0.0
     low, high = map(float, wilson_interval(np.float64(share), np.float64(inverse_n)))
-    count = share * tables.totals.packets
+    count = share * traffic.both_ways
     size = float((weight[hit] * length[hit]).sum()) / part if part else 0.0
     return Share(round(count), round(count * size), count / traffic.seconds, share, low, high)

@@ -64,7 +64,7 @@ def shuffled(n: int, seed: int) -> Rows:
 class Traffic:
     """Inbound packets and, in a two-way capture, the outbound ones.
 
-    `weight` is scaled so that its sum estimates all arrived packets of the window.
+    `weight` is scaled so that its sum, and that of the outbound ones, estimates all packets of the window.
     """
 
     packets: PacketBatch
@@ -88,6 +88,7 @@ class Traffic:
         weight = inbound.weight * scale
         one_in = float(weight.mean()) if len(weight) else 1.0
         leaving = packets.select(outbound)
+        leaving = replace(leaving, weight=leaving.weight * scale)
         seconds = max(window.seconds, 1e-6)
         return Traffic(inbound, leaving, weight, seconds, window.started, window.live, one_in)
 
@@ -98,6 +99,11 @@ class Traffic:
     def total(self) -> float:
         """Packets that arrived."""
         return float(self.weight.sum())
+
+    @cached_property
+    def both_ways(self) -> float:
+        """Packets of the window, outbound ones included: what shares in tables are shares of."""
+        return self.total + float(self.outbound.weight.sum())
 
     @cached_property
     def total_bytes(self) -> float:
