@@ -7,7 +7,10 @@ prefix=/usr/local/lib/fwtop
 manifest=$prefix/manifest
 command=/usr/local/bin/fwtop
 man_page=/usr/local/share/man/man8/fwtop.8
-completion=/usr/local/share/bash-completion/completions/fwtop
+# Of bash, zsh and fish, made when the program is installed
+declare -A completions=([fwtop.bash]=/usr/local/share/bash-completion/completions/fwtop
+  [_fwtop]=/usr/local/share/zsh/site-functions/_fwtop
+  [fwtop.fish]=/usr/local/share/fish/vendor_completions.d/fwtop.fish)
 sample_settings=/usr/local/share/doc/fwtop/screen.toml
 service_unit=/usr/local/lib/systemd/system/fwtop.service
 sample_policy=/usr/local/share/doc/fwtop/policy.toml

@@ -72,6 +72,8 @@ install_program() {
     "$python" -I "$clone/scripts/unpack_geoip.py" "$clone/geoip" "$making/geoip" ||
       fail "could not unpack the GeoIP data"
     chmod -R u=rwX,go=rX "$making"
+    logged env -C "$making" "$prefix/venv/bin/python" -m fwtop.cli.completion "$making/completion" ||
+      fail "could not write the completion of shells"
     logged "$prefix/venv/bin/python" -I -m compileall -q -j 0 -s "$making" -p "$prefix/$target" "$making/fwtop" ||
       fail "the program failed to compile"
     echo "$build" >"$making/BUILD"
@@ -94,7 +96,9 @@ install_venv
 install_program
 install_file 0755 "$clone/scripts/files/fwtop.sh" "$command"
 install_file 0644 "$clone/scripts/files/fwtop.8" "$man_page"
-install_file 0644 "$clone/scripts/files/fwtop.bash" "$completion"
+for name in "${!completions[@]}"; do
+  install_file 0644 "$prefix/app/completion/$name" "${completions[$name]}"
+done
 install_file 0644 "$clone/docs/screen.toml" "$sample_settings"
 install_file 0644 "$clone/scripts/files/fwtop.service" "$service_unit"
 install_file 0644 "$clone/docs/policy.toml" "$sample_policy"

@@ -5,13 +5,20 @@ set -euo pipefail
 # shellcheck source=scripts/common.sh
 source "$(dirname "$0")/common.sh"
 
+completions_are_current() {
+  local name
+  for name in "${!completions[@]}"; do
+    cmp -s "$prefix/app/completion/$name" "${completions[$name]}" || return 1
+  done
+}
+
 is_installed() {
   [[ -x $python && -x $command && -d $state_directory && -d $guardian_directory && -x $prefix/venv/bin/python ]] &&
     [[ $(cat "$prefix/venv/.lock-hash" 2>/dev/null) == "$(lock_hash "$clone/requirements.lock")" ]] &&
     [[ $(cat "$prefix/app/BUILD" 2>/dev/null) == "$(build_hash)" ]] &&
     cmp -s "$clone/scripts/files/fwtop.sh" "$command" &&
     cmp -s "$clone/scripts/files/fwtop.8" "$man_page" &&
-    cmp -s "$clone/scripts/files/fwtop.bash" "$completion" &&
+    completions_are_current &&
     cmp -s "$clone/scripts/files/fwtop.service" "$service_unit" &&
     cmp -s "$clone/docs/screen.toml" "$sample_settings" &&
     cmp -s "$clone/docs/policy.toml" "$sample_policy" &&

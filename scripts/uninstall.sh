@@ -30,11 +30,14 @@ for name in "$user" "$dissector_user"; do
     userdel "$name" 2>/dev/null || fail "could not delete the user $name: is fwtop still running? Nothing was removed"
   fi
 done
-rm -rf "$prefix" "$command" "$man_page" "$completion" "$sample_settings" "$sample_policy" "$service_unit" "$policy_unit" /run/fwtop "$state_directory" "$guardian_directory" \
+rm -rf "$prefix" "$command" "$man_page" "${completions[@]}" "$sample_settings" "$sample_policy" "$service_unit" "$policy_unit" /run/fwtop "$state_directory" "$guardian_directory" \
   "$alarms_directory" "$costs_file" /var/log/fwtop-setup.log /run/lock/fwtop-setup.lock
-rmdir /sys/fs/bpf/fwtop "$(dirname "$man_page")" "$(dirname "$completion")" "$(dirname "$sample_settings")" 2>/dev/null || true # where empty
+rmdir /sys/fs/bpf/fwtop "$(dirname "$man_page")" "$(dirname "$sample_settings")" 2>/dev/null || true # where empty
 rmdir "$(dirname "$service_unit")" 2>/dev/null || true
-rmdir "$(dirname "$(dirname "$completion")")" "$(dirname "$(dirname "$sample_settings")")" 2>/dev/null || true
+for path in "${completions[@]}"; do
+  rmdir -p "$(dirname "$path")" 2>/dev/null || true # where empty
+done
+rmdir "$(dirname "$(dirname "$sample_settings")")" 2>/dev/null || true
 say "removed: program, users, sessions, journal"
 if [[ ${#installed_packages[@]} -gt 0 ]]; then
   say "left in place, in case they are used otherwise; set-up had installed: ${installed_packages[*]}"

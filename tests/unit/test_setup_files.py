@@ -3,23 +3,35 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import runpy
 import shutil
 import subprocess
+import tempfile
+from pathlib import Path
 
 import pytest
 
 from fwtop.cli import main
+from fwtop.cli.completion import write
 from fwtop.model import paths
 
 FILES = paths.ROOT / "scripts/files"
 HASH = runpy.run_path(str(paths.ROOT / "scripts/build_hash.py"))
 
 
+@functools.cache
+def completion() -> dict[str, str]:
+    """Return the files of completion by their names, as set-up writes them."""
+    with tempfile.TemporaryDirectory() as name:
+        write(Path(name))
+        return {path.name: path.read_text() for path in Path(name).iterdir()}
+
+
 def complete(*words: str) -> list[str]:
-    """Return what the completion offers for the last word."""
+    """Return what bash's completion offers for the last word."""
     script = (
-        f'source {FILES / "fwtop.bash"}; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _fwtop;'
+        f'{completion()["fwtop.bash"]}\nCOMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _shtab_fwtop;'
         'printf "%s\\n" "${COMPREPLY[@]}"'
     )
     done = subprocess.run(
@@ -33,6 +45,8 @@ def test_man_page_and_completion_know_the_verb(verb):
     page = (FILES / "fwtop.8").read_text()
     assert f".B {verb}\n" in page or f'.BI {verb} "' in page
     assert verb in complete("fwtop", verb[:-1])
+    assert f"\n    {verb}:" in completion()["_fwtop"]
+    assert f"-a {verb} " in completion()["fwtop.fish"]
 
 
 @pytest.mark.parametrize("verb", list(main.VERBS))
@@ -40,7 +54,7 @@ def test_completion_offers_the_options_of_the_verb_and_their_choices(verb):
     parser = argparse.ArgumentParser()
     main.verb_module(verb).arguments(parser)
     actions = [action for action in parser._actions if action.option_strings]
-    options = {name for action in actions for name in action.option_strings} - {"-h"}
+    options = {name for action in actions for name in action.option_strings}
     assert {word for word in complete("fwtop", verb, "-") if word.startswith("-")} == options
     for action in actions:
         if action.choices:
@@ -68,7 +82,7 @@ def test_every_module_and_bpf_source_is_installed():
         assert files
         assert {path.relative_to(paths.ROOT) for path in files} <= installed
     assert not any(
-        path.name in ("mmdb_writer.py", "build.py") for path in installed if path.parts[0] == "geoip"
+        path.name in ("registries.py", "build.py") for path in installed if path.parts[0] == "geoip"
     )
 
 
