@@ -75,6 +75,7 @@ class Standing:
             prefix=tuple(self._marked(entry) for entry in sources.prefix),
             asn=tuple(self._marked(entry) for entry in sources.asn),
             country=tuple(self._marked(entry) for entry in sources.country),
+            stale=sources.stale,
         )
 
     def _know(self, entries: Iterable[Source]) -> None:

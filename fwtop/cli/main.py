@@ -56,6 +56,7 @@ _RECORDINGS = {
 }
 _TOOLS = {
     "config": "show the settings of the screen, and where each comes from",
+    "geoip": "the data on countries and networks: show their age, update them",
     "doctor": "check what this machine supports, and what is missing",
     "lab": "attack a victim in network namespaces",
     "bench": "run benchmarks; --calibrate measures the cost of each kind of rule",

@@ -22,8 +22,9 @@ from fwtop.model.traffic.window import NoOrigin, OriginColumns, OriginLookup
 BUNDLED = GEOIP_DIRECTORY / "origin.mmdb"
 # Where geoipupdate and the distributions' packages put databases.
 USUAL_PLACES = tuple(map(Path, ("/var/lib/GeoIP", "/usr/share/GeoIP", "/usr/local/share/GeoIP")))
-_KNOWN_KINDS = ("asn", "country", "city", "isp", "enterprise")
-_STALE_DAYS = 400
+_KNOWN_KINDS = ("asn", "country", "city", "isp", "enterprise", "ipinfo")
+_WITH_COUNTRIES = ("country", "city", "enterprise", "ipinfo")
+STALE_DAYS = 180
 _SECONDS_A_DAY = 86_400
 
 
@@ -158,13 +159,26 @@ class Database:
             self._names[asn] = name
         return name
 
+    @property
+    def knows_countries(self) -> bool:
+        """Whether its type says that it holds countries."""
+        kind = str(self.file.metadata.database_type).lower()
+        return any(word in kind for word in _WITH_COUNTRIES)
+
+    @property
+    def day(self) -> str:
+        """The day that the data are of."""
+        return time.strftime("%Y-%m-%d", time.gmtime(max(0, min(self.file.metadata.build_epoch, 1 << 35))))
+
+    def age_days(self, now: float) -> int:
+        """Return the age of the data."""
+        return max(0, int((now - self.file.metadata.build_epoch) / _SECONDS_A_DAY))
+
     def describe(self, now: float) -> str:
         """Return the name and age of the database."""
-        meta = self.file.metadata
-        day = time.strftime("%Y-%m-%d", time.gmtime(max(0, min(meta.build_epoch, 1 << 35))))
-        age = max(0, int((now - meta.build_epoch) / _SECONDS_A_DAY))
-        text = f"{self.file.path}: {safe_text(meta.database_type, limit=40)} of {day} ({age} days old)"
-        if age > _STALE_DAYS:
+        meta, age = self.file.metadata, self.age_days(now)
+        text = f"{self.file.path}: {safe_text(meta.database_type, limit=40)} of {self.day} ({age} days old)"
+        if age > STALE_DAYS:
             text += ", getting stale"
         licence = meta.description.get("en", "") if isinstance(meta.description, dict) else ""
         return f"{text}. {safe_text(licence, limit=300)}" if licence else text
@@ -172,15 +186,13 @@ class Database:
 
 def _country_number(content: dict[str, Any]) -> int:
     """Return the country of a record of GeoLite2, DB-IP, IPinfo or ip-location-db as a number."""
-    found: Any = ""
     for key in ("country", "registered_country", "country_code"):
-        found = content.get(key) or found
-        if found:
-            break
-    code = found.get("iso_code", "") if isinstance(found, dict) else found
-    if not isinstance(code, str) or len(code) != 2 or not (code.isascii() and code.isalpha()):
-        return 0
-    return int.from_bytes(code.upper().encode(), "big")
+        found = content.get(key)
+        code = found.get("iso_code", "") if isinstance(found, dict) else found
+        # In IPinfo Lite, "country" is a name
+        if isinstance(code, str) and len(code) == len("NL") and code.isascii() and code.isalpha():
+            return int.from_bytes(code.upper().encode(), "big")
+    return 0
 
 
 def _system(content: dict[str, Any]) -> tuple[int, str]:
@@ -214,6 +226,13 @@ class GeoLookup:
             if name := database.name_of(asn):
                 return safe_text(name, limit=80)
         return None
+
+    @property
+    def stale(self) -> str:
+        """The day of the data if that is long ago, else ""."""
+        known = (one for one in self.databases if one.knows_countries)
+        first = next(known, self.databases[0])
+        return first.day if first.age_days(time.time()) > STALE_DAYS else ""
 
     def describe(self) -> str:
         """Return name, age and licence of the databases."""

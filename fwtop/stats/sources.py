@@ -190,6 +190,7 @@ def tables(
         prefix=maker.prefixes(seen, heavy_prefixes(seen, total, top)),
         asn=maker.numbered(counted.asn, top, lambda key: f"AS{key}", asn=True),
         country=maker.numbered(counted.country, top, lambda key: chr(key >> 8) + chr(key & 0xFF), asn=False),
+        stale=lookup.stale,
     )
 
 

@@ -103,6 +103,17 @@ async def test_clients_stand_in_a_group_of_their_own() -> None:
         assert sum("clients and known peers" in line for line in run.lines()) == 1
 
 
+async def test_stale_data_are_told_only_where_countries_are_shown() -> None:
+    seen = snapshot()
+    sources = replace(seen.tables.sources, stale="2026-01-02")
+    said = "countries of 2026-01-02: fwtop geoip update"
+    async with running(replace(seen, tables=replace(seen.tables, sources=sources)), LARGE) as run:
+        await show(run, "country")
+        assert said in run.text()
+        await show(run, "port")
+        assert said not in run.text()
+
+
 async def test_without_an_attack_there_are_no_groups() -> None:
     base = calm()
     rows = tuple(replace(row, who="client") for row in base.tables.sources.address)

@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-import importlib.util
 import ipaddress
-import itertools
 import random
 import runpy
-import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import maxminddb
 import numpy as np
 import pytest
+from mmdb_files import record_of, write_records
 
 from fwtop.enrich import geoip, prefixes
 from fwtop.enrich.mmdb import CorruptDatabaseError, MmdbFile
 from fwtop.model import paths
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
-
-_spec = importlib.util.spec_from_file_location("mmdb_writer", paths.ROOT / "geoip/mmdb_writer.py")
-writer = importlib.util.module_from_spec(_spec)
-sys.modules["mmdb_writer"] = writer
-_spec.loader.exec_module(writer)
 
 NETWORKS = {
     "192.0.2.0/24": ("NL", 64500, "First Example"),
@@ -38,51 +32,8 @@ NETWORKS = {
 
 
 def write_database(path: Path, networks: dict[str, tuple[str, int, str]], *, record_size: int = 24) -> Path:
-    """Write a database in which the more specific network wins."""
-    cuts = sorted(
-        {int(n.network_address) for n in map(ipaddress.ip_network, networks)}
-        | {int(n.broadcast_address) + 1 for n in map(ipaddress.ip_network, networks)}
-    )
-    parsed = sorted(
-        (
-            (
-                n.prefixlen + (96 if n.version == 4 else 0),
-                int(n.network_address),
-                int(n.broadcast_address),
-                value,
-            )
-            for n, value in ((ipaddress.ip_network(text), value) for text, value in networks.items())
-        ),
-        key=lambda row: row[0],
-    )
-    section, rows = writer.DataSection(), []
-    for low, after in itertools.pairwise(cuts):
-        covering = [value for _, first, last, value in parsed if first <= low and after - 1 <= last]
-        if covering:
-            rows.append((low, after - 1, section.record(*covering[-1])))
-    tree = writer.Tree(*([list(column) for column in zip(*rows, strict=True)]))
-    encoded = encode_nodes(tree, record_size)
-    meta = writer.metadata(len(tree.nodes), 1_700_000_000, "Test", "a test").replace(
-        writer._text("record_size") + writer._number(24, 5),
-        writer._text("record_size") + writer._number(record_size, 5),
-    )
-    path.write_bytes(encoded + bytes(16) + bytes(section.data) + meta)
-    return path
-
-
-def encode_nodes(tree, record_size: int) -> bytes:
-    count = len(tree.nodes)
-    number = [
-        [count if c == -1 else c if c >= 0 else count + 16 - 2 - c for c in node] for node in tree.nodes
-    ]
-    if record_size == 28:
-        return b"".join(
-            (left & 0xFFFFFF).to_bytes(3, "big")
-            + bytes([left >> 24 << 4 | right >> 24])
-            + (right & 0xFFFFFF).to_bytes(3, "big")
-            for left, right in number
-        )
-    return b"".join(child.to_bytes(record_size // 8, "big") for node in number for child in node)
+    records = {network: record_of(*origin) for network, origin in networks.items()}
+    return write_records(path, records, record_size=record_size)
 
 
 def columns_of(addresses: list[str]):
@@ -227,6 +178,24 @@ def test_later_databases_fill_gaps_of_earlier_ones(tmp_path, no_own_data):
     assert found(lookup, ["192.0.2.1", "192.0.3.1"]) == [("FR", 64500), ("NL", 64500)]
     assert str(country) in lookup.describe()
     assert str(bundled) in lookup.describe()
+
+
+def test_records_of_other_publishers_are_read(tmp_path):
+    """IPinfo Lite: the country's name beside its code, the AS number as text."""
+    lite = {"country": "Canada", "country_code": "CA", "asn": "AS174", "as_name": "Cogent"}
+    older = {"country": "JP", "country_name": "Japan", "asn": "AS2519"}
+    path = write_records(tmp_path / "ipinfo_lite.mmdb", {"192.0.2.0/24": lite, "198.51.100.0/24": older})
+    lookup = geoip.GeoLookup((geoip.Database(path),))
+    assert found(lookup, ["192.0.2.1", "198.51.100.1"]) == [("CA", 174), ("JP", 2519)]
+
+
+def test_stale_data_are_told_by_the_first_database_that_knows_countries(tmp_path):
+    now, record = int(time.time()), {"192.0.2.0/24": record_of("NL", 64500, "First")}
+    old = write_records(tmp_path / "old.mmdb", record, kind="GeoLite2-Country", built=now - 200 * 86_400)
+    new = write_records(tmp_path / "new.mmdb", record, kind="GeoLite2-ASN", built=now)
+    day = time.strftime("%Y-%m-%d", time.gmtime(now - 200 * 86_400))
+    assert geoip.GeoLookup((geoip.Database(new), geoip.Database(old))).stale == day
+    assert geoip.GeoLookup((geoip.Database(new),)).stale == ""
 
 
 def test_a_directory_can_be_given(tmp_path, no_own_data):

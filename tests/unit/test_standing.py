@@ -19,6 +19,8 @@ from fwtop.stats.engine import Engine
 class Halves:
     """Addresses below 128.0.0.0 are AS1 in NL, the others AS2 in DE."""
 
+    stale = ""
+
     def columns(self, family: U8, hi: U64, lo: U64) -> OriginColumns:
         low = lo >> np.uint64(31) == 0
         letters = [int.from_bytes(text, "big") for text in (b"NL", b"DE")]

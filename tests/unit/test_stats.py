@@ -108,6 +108,8 @@ def test_a_reservoir_that_is_not_full_holds_everything() -> None:
 class TwoNetworks:
     """Everything in 10.0.0.0/8 belongs to AS64500 in NL, the rest to nobody."""
 
+    stale = ""
+
     def columns(self, family: U8, hi: U64, lo: U64) -> OriginColumns:
         ours = lo >> np.uint64(24) == 10
         return OriginColumns(

@@ -73,7 +73,7 @@ def _directory(path: Path, owner: str, what: str) -> Check:
 
 
 def _geoip(path: str | None) -> Iterator[Check]:
-    from fwtop.enrich.geoip import USUAL_PLACES, GeoLookup, open_lookup
+    from fwtop.enrich.geoip import GeoLookup, open_lookup
 
     try:
         lookup = open_lookup(path)
@@ -87,7 +87,7 @@ def _geoip(path: str | None) -> Iterator[Check]:
         yield Check(_GROUP, "GeoIP", WARNING, warning)
     described = lookup.describe()
     stale = "getting stale" in described
-    remedy = f"put newer .mmdb files into {USUAL_PLACES[0]}" if stale else ""
+    remedy = "fwtop geoip update FILE|URL" if stale else ""
     yield Check(_GROUP, "GeoIP", WARNING if stale else OK, described, remedy)
 
 

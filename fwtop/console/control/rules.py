@@ -184,6 +184,7 @@ class Coverage:
             prefix=tuple(self._marked(entry, "") for entry in sources.prefix),
             asn=tuple(self._marked(entry, f"asn:{entry.asn}") for entry in sources.asn),
             country=tuple(self._marked(entry, f"country:{entry.key}") for entry in sources.country),
+            stale=sources.stale,
         )
 
     def _marked(self, entry: Source, named: str) -> Source:

@@ -51,6 +51,7 @@ class Sources:
     prefix: tuple[Source, ...] = ()
     asn: tuple[Source, ...] = ()
     country: tuple[Source, ...] = ()
+    stale: str = ""  # the day of the data on countries and networks, if that is long ago
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,12 +61,18 @@ class OriginLookup(Protocol):
         """Return the sanitised name of an autonomous system, if known."""
         ...
 
+    @property
+    def stale(self) -> str:
+        """The day of the data if that is long ago, else ""."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class NoOrigin:
     """The lookup without a database: every origin is unknown."""
 
     names: dict[int, str] = field(default_factory=dict)
+    stale: str = ""
 
     def columns(self, family: U8, hi: U64, lo: U64) -> OriginColumns:  # noqa: ARG002
         """Return zeros."""

@@ -152,7 +152,9 @@ def _source(item: Source, snapshot: Snapshot | None) -> Details:
     lines = [detail("source", item.key)]
     if item.who:
         lines.append(detail("who", WHO.get(item.who, item.who)))
-    lines.append(detail("country", item.country or "not known"))
+    stale = snapshot.tables.sources.stale if snapshot is not None else ""
+    old = f", by data of {stale} (fwtop geoip update)" if item.country and stale else ""
+    lines.append(detail("country", (item.country or "not known") + old))
     network = f"AS{item.asn} {item.as_name or ''}" if item.asn is not None else "not known"
     lines.append(detail("network", network.strip()))
     lines += _share(item.share)

@@ -309,6 +309,9 @@ class Panel(Lines):
             details.append([(f"{self._top + 1}–{last} of {len(rows.items)}", DIM)])
         if self._cell_context.forged and self.view.name in SOURCES:
             details.append([("forged: these need not be the senders", WARN)])
+        stale = self._snapshot.tables.sources.stale if self._snapshot is not None else ""
+        if stale and self.view.name in SOURCES:
+            details.append([(f"countries of {stale}: fwtop geoip update", WARN)])
         if rows.sort_name:
             details.append([(f"by {rows.sort_name}", ACCENT)])
         if rows.filter:

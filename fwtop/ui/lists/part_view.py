@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from fwtop.model.errors import FwtopError
-from fwtop.model.traffic.snapshot import PartTraffic, Snapshot, Source, Sources, TrafficPart
+from fwtop.model.traffic.snapshot import PartTraffic, Snapshot, Source, TrafficPart
 from fwtop.ui.feed import Controls
 from fwtop.ui.state.scope import Scope
 
@@ -104,10 +104,11 @@ def narrowed(snapshot: Snapshot, part: TrafficPart) -> Snapshot:
         return not part.country or row.country == part.country
 
     sources = snapshot.tables.sources
-    kept = Sources(
-        *(
-            tuple(filter(inside, rows))
-            for rows in (sources.address, sources.prefix, sources.asn, sources.country)
-        )
+    kept = replace(
+        sources,
+        address=tuple(filter(inside, sources.address)),
+        prefix=tuple(filter(inside, sources.prefix)),
+        asn=tuple(filter(inside, sources.asn)),
+        country=tuple(filter(inside, sources.country)),
     )
     return replace(snapshot, tables=replace(snapshot.tables, sources=kept))
