@@ -72,7 +72,7 @@ install_program() {
     "$python" -I "$clone/scripts/unpack_geoip.py" "$clone/geoip" "$making/geoip" ||
       fail "could not unpack the GeoIP data"
     chmod -R u=rwX,go=rX "$making"
-    logged env -C "$making" "$prefix/venv/bin/python" -m fwtop.cli.completion "$making/completion" ||
+    logged env -C "$making" PYTHONDONTWRITEBYTECODE=1 "$prefix/venv/bin/python" -m fwtop.cli.completion "$making/completion" ||
       fail "could not write the completion of shells"
     logged "$prefix/venv/bin/python" -I -m compileall -q -j 0 -s "$making" -p "$prefix/$target" "$making/fwtop" ||
       fail "the program failed to compile"

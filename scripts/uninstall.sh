@@ -35,7 +35,7 @@ rm -rf "$prefix" "$command" "$man_page" "${completions[@]}" "$sample_settings" "
 rmdir /sys/fs/bpf/fwtop "$(dirname "$man_page")" "$(dirname "$sample_settings")" 2>/dev/null || true # where empty
 rmdir "$(dirname "$service_unit")" 2>/dev/null || true
 for path in "${completions[@]}"; do
-  rmdir -p "$(dirname "$path")" 2>/dev/null || true # where empty
+  rmdir "$(dirname "$path")" "$(dirname "$(dirname "$path")")" 2>/dev/null || true # where empty
 done
 rmdir "$(dirname "$(dirname "$sample_settings")")" 2>/dev/null || true
 say "removed: program, users, sessions, journal"
