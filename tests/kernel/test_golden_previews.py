@@ -99,5 +99,5 @@ def _shorter(lines: list[str], seen: set[str]) -> Iterator[str]:
     """Leave out runs of lines that earlier previews had, too: most are about the allow-list."""
     for known, run in itertools.groupby(lines, lambda line: line in seen):
         part = [*run]
-        yield from part if not known or len(part) < LONG else [f"  ⋮ {len(part)} lines that came before"]
+        yield from part if not known or len(part) < LONG else ["  ⋮ lines that came before"]
     seen.update(lines)
