@@ -14,7 +14,7 @@ from contextlib import ExitStack, contextmanager
 import pytest
 
 from fwtop.model.errors import FwtopError
-from fwtop.model.protocol import Undo
+from fwtop.model.protocol import Status, Undo
 from fwtop.model.rule import Kind, Match, PayloadMatch, Range, RateLimit, Rule
 from tests.kernel.guardian_bench import VARIANTS, Bench, apply, rules_of, use_variant
 from tests.kernel.wire import inside
@@ -79,10 +79,10 @@ class Host:
         with inside(bench.netns):
             self.listener = stack.enter_context(socket.create_server((self.address, PORT), family=self._kind))
         self.listener.settimeout(10)
-        self.session = self._log_in()
+        self.session = self.log_in(self.operator)
 
-    def _log_in(self) -> tuple[socket.socket, socket.socket]:
-        client, served = self._connect(self.operator, 5)
+    def log_in(self, source: str) -> tuple[socket.socket, socket.socket]:
+        client, served = self._connect(source, 5)
         process = subprocess.Popen(
             ["sshd: root@pts/0", "-c", SSHD, str(served.fileno())],
             executable=sys.executable, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
@@ -123,9 +123,10 @@ class Host:
                     return False
             return True
 
-    def goes_on(self) -> bool:
-        """Say whether the operator's session carries data both ways."""
-        for sender, receiver in (self.session, self.session[::-1]):
+    def goes_on(self, session: tuple[socket.socket, socket.socket] | None = None) -> bool:
+        """Say whether a session, the operator's first, carries data both ways."""
+        client, served = session or self.session
+        for sender, receiver in ((client, served), (served, client)):
             receiver.settimeout(10)
             sender.send(BANNER)
             if receiver.recv(100) != BANNER:
@@ -222,4 +223,37 @@ def test_notrack_without_such_rules_needs_no_force(bench: Bench) -> None:
     with host(bench) as here, bench.connect() as guardian:
         apply(guardian, NOTRACK["port"])
         assert here.gets_in(here.other, 10)
+        assert here.goes_on()
+
+
+@pytest.mark.parametrize(("way", "family"), [("nft", 4), pytest.param("native", 6, marks=pytest.mark.matrix)])
+def test_sessions_outlive_their_entries_behind_a_syn_proxy(
+    bench: Bench, way: str, family: int, poll_until
+) -> None:
+    """Strict tracking takes no connection up in its middle; the proxy translates those that it let in."""
+
+    def tracked(client: socket.socket) -> bool:
+        listed = bench.pair.victim.run("conntrack", "-L", "-p", "tcp", "-f", f"ipv{family}").stdout
+        return f"sport={client.getsockname()[1]} dport={PORT}" in listed
+
+    close(bench, way)
+    with host(bench, family) as here, bench.connect() as guardian:
+        proxy = rule(Kind.SYNPROXY, protocol=6, dport=PORT)
+        with pytest.raises(FwtopError, match=f"port {PORT} is where operators log in"):
+            apply(guardian, proxy)
+        apply(guardian, proxy, force=True)
+        assert here.gets_in(here.operator, 10)
+        through = here.log_in(here.other)  # nobody knows yet who that is
+        assert here.goes_on(through)
+        poll_until(lambda: here.other in str(guardian.demand(Status()).data["allow"]), 20)
+        bench.pair.victim.run(
+            "conntrack", "-D", "-p", "tcp", "--sport", str(here.session[0].getsockname()[1])
+        )
+        poll_until(lambda: tracked(here.session[0]), 20)  # so the other was looked at, too
+        for _ in range(2):
+            bench.pair.victim.run("conntrack", "-F")
+            assert here.goes_on()
+            assert here.goes_on(through)
+        guardian.demand(Undo(all=True))
+        bench.pair.victim.run("conntrack", "-F")
         assert here.goes_on()

@@ -363,15 +363,25 @@ def _name_of(pid: str) -> str:
 
 
 def _established(sockets: set[str]) -> Iterator[Session]:
-    """Yield the open connections of these sockets; of the others, however many, only the inode is read."""
+    """Yield the open connections of these sockets."""
+    return (session for _, session in _open(lambda fields: fields[9] in sockets))
+
+
+def connections(ports: Collection[int]) -> Iterator[tuple[Prefix, Session]]:
+    """Yield the open connections to local ports, with our address."""
+    wanted = {f"{port:04X}" for port in ports}
+    return _open(lambda fields: fields[1].rpartition(":")[2] in wanted)
+
+
+def _open(chosen: Callable[[list[str]], bool]) -> Iterator[tuple[Prefix, Session]]:
+    """Yield the open connections of chosen lines; the others, however many, are only split into words."""
     for name in ("/proc/net/tcp", "/proc/net/tcp6"):
         for line in read_text(name).splitlines()[1:]:
             fields = line.split(maxsplit=10)
-            if fields[9] not in sockets or fields[3] != _ESTABLISHED:
-                continue
-            address, _, port = fields[2].partition(":")
-            local_port = int(fields[1].partition(":")[2], 16)
-            yield Session(time_servers.hex_address(address), int(port, 16), local_port)
+            if fields[3] == _ESTABLISHED and chosen(fields):
+                (own, _, local_port), (peer, _, port) = (text.partition(":") for text in fields[1:3])
+                session = Session(time_servers.hex_address(peer), int(port, 16), int(local_port, 16))
+                yield time_servers.hex_address(own), session
 
 
 def _address(text: str) -> Prefix | None:

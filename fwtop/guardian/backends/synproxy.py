@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fwtop.guardian.allow.time_servers import hex_address
+from fwtop.guardian.allow.allowlist import connections
 from fwtop.guardian.objects.nft_words import PROXY, NftLine, NftRule, NftSet, address_set, set_of
 from fwtop.guardian.objects.spec import KernelObjects
 from fwtop.kernel.interfaces.links import readable_links, receiving_links
@@ -19,7 +19,6 @@ from fwtop.model.rule import Match, Rule, Setting
 from fwtop.model.traffic.protocols import TCP
 
 _HEADERS = {4: 40, 6: 60}  # IP and TCP without options (RFC 9293, 3.7.1)
-_ESTABLISHED = "01"
 _MAX_KNOWN = 65_536
 _LOOSE, _COOKIES = Setting("net.netfilter.nf_conntrack_tcp_loose", 0), Setting("net.ipv4.tcp_syncookies", 1)
 _STAMPS = Setting("net.ipv4.tcp_timestamps", 1)
@@ -72,16 +71,7 @@ def _lines(rule_id: str, family: int, port: int, where: str, options: str) -> li
 
 def _known(port: int, family: int) -> NftSet:
     """Return the set of peers that have a connection to a local port now."""
-    found: list[str] = []
-    for name in ("/proc/net/tcp", "/proc/net/tcp6"):
-        for line in _text(name).splitlines()[1:]:
-            fields = line.split()
-            if fields[3] != _ESTABLISHED or int(fields[1].rpartition(":")[2], 16) != port:
-                continue
-            address, _, peer_port = fields[2].rpartition(":")
-            peer = hex_address(address)
-            if peer.family == family:
-                found.append(f"{peer} . {int(peer_port, 16)}")
+    found = [f"{one.peer} . {one.peer_port}" for _, one in connections((port,)) if one.peer.family == family]
     kind = "ipv4_addr" if family == 4 else "ipv6_addr"
     return NftSet(f"known{family}", f"{kind} . inet_service", "size 65536", tuple(found[:_MAX_KNOWN]))
 

@@ -22,6 +22,7 @@ from fwtop.guardian.rules import closing, forgetting, guard, lockout, timers, up
 from fwtop.guardian.rules.ending import WITHOUT_KERNEL_TIMEOUT, Ending
 from fwtop.guardian.rules.guard import check_share, force_refused
 from fwtop.guardian.rules.state import GuardianState
+from fwtop.guardian.rules.strict import StrictTracking
 from fwtop.guardian.rules.validate import MAX_TTL_SECONDS
 from fwtop.guardian.serving.ownership import single_threaded
 from fwtop.model.addresses.address import Prefix
@@ -58,6 +59,7 @@ class Lifecycle:
         self._serve_urgent = serve_urgent
         self.ending = Ending(state, failpoints, set_watchdog)
         self._owners, self._installing = self.ending.owners, self.ending.installing
+        self._strict = StrictTracking()
         self._followed: AllowList | None = None  # the allow-list that each rule's sets and lines are made for
 
     @property
@@ -329,10 +331,22 @@ class Lifecycle:
         deadline = timers.next_deadline(self.active.values())
         if deadline is None:
             return self._until_tidy(now)
+        strict = self._keep_sessions(now)
         lists = state.known_lists
         ends = lists.tick(now) if lists is not None and not self._installing else None
-        due = min(deadline, state.allow_due(), ends if ends is not None else deadline, self.ending.tidy(now))
+        given = (item for item in (ends, strict) if item is not None)
+        due = min(deadline, state.allow_due(), self.ending.tidy(now), *given)
         return max(retry, due - time.monotonic(), 0.0)
+
+    def _keep_sessions(self, now: float) -> float | None:
+        """Keep operators' sessions tracked where a SYN proxy is active; returns when to look again."""
+        due = None
+        try:
+            due = self._strict.look((entry.rule for entry in self.active.values()), self._state.allow, now)
+            self.ending.log_once("sessions", None)
+        except FwtopError as error:
+            self.ending.log_once("sessions", error)
+        return due
 
     def _until_tidy(self, now: float) -> float | None:
         due = self.ending.tidy(now)

@@ -20,9 +20,12 @@ TCP_STATES = (
     "NONE", "SYN_SENT", "SYN_RECV", "ESTABLISHED", "FIN_WAIT", "CLOSE_WAIT", "LAST_ACK", "TIME_WAIT", "CLOSE",
     "SYN_SENT2",
 )  # fmt: skip
-_GET, _DELETE = 1 << 8 | 1, 1 << 8 | 2  # NFNL_SUBSYS_CTNETLINK, IPCTNL_MSG_CT_GET and _DELETE
+# NFNL_SUBSYS_CTNETLINK, IPCTNL_MSG_CT_NEW, _GET and _DELETE
+_NEW, _GET, _DELETE = 1 << 8 | 0, 1 << 8 | 1, 1 << 8 | 2
 _ORIGINAL, _REPLY, _STATUS, _PROTOCOL_INFO, _HELPER, _TIMEOUT = 1, 2, 3, 4, 5, 7  # CTA_…
 _FILTER, _FILTER_PORT = 25, 1 << 3 | 1 << 5  # CTA_FILTER; protocol and destination port (nf_internals.h)
+_KEPT = frozenset({8, 15, 16, 22, 24})  # mark, both corrections of sequence numbers, labels, SYN proxy
+_CONFIRMED, _ESTABLISHED, _LIBERAL = 1 << 3, 3, 0x08  # IPS_CONFIRMED; a TCP state, and a flag of one
 _BATCH = 256  # deletions a system call
 _FAMILIES = {2: 4, 10: 6}
 _NUMBERS = {4: 2, 6: 10}
@@ -108,6 +111,60 @@ def forget_service(family: int, protocol: int, dport: int) -> None:
     EINVAL or EOPNOTSUPP before Linux 6.11, which takes no filter here: nothing was deleted then.
     """
     netlink.request(netlink.NETLINK_NETFILTER, _DELETE, _service(family, protocol, dport))
+
+
+def find(opened: Entry) -> bytes | None:
+    """Return the message about a TCP connection, by how it was opened, None if it is not tracked.
+
+    Raises OSError.
+    """
+    request = netlink.netfilter_header(_NUMBERS[opened.family]) + _opened(opened)
+    try:
+        return netlink.get(netlink.NETLINK_NETFILTER, _GET, request)
+    except FileNotFoundError:
+        return None
+
+
+def establish(opened: Entry, before: bytes | None, seconds: int) -> None:
+    """Track a TCP connection that is open, from its middle; raises OSError.
+
+    `before` is what `find` returned when it was tracked: a SYN proxy's corrections of numbers and stamps are
+    in there. Its windows are not known, so they are not checked.
+    """
+    kept = [
+        netlink.attribute(kind | (netlink.NLA_F_NESTED if kind in (15, 16, 24) else 0), value)
+        for kind, value in netlink.attributes(before or b"", netlink.NETFILTER_HEADER_BYTES)
+        if kind in _KEPT
+    ]
+    flags = bytes((_LIBERAL, _LIBERAL))
+    state = (
+        netlink.attribute(1, bytes([_ESTABLISHED])),
+        netlink.attribute(4, flags),
+        netlink.attribute(5, flags),
+    )
+    status = _CONFIRMED | SEEN_REPLY | ASSURED
+    answer = opened._replace(
+        source=opened.destination, destination=opened.source, sport=opened.dport, dport=opened.sport
+    )
+    parts = (
+        _opened(opened),
+        _opened(answer, _REPLY),
+        netlink.attribute(_STATUS, status.to_bytes(4, "big")),
+        netlink.attribute(_TIMEOUT, seconds.to_bytes(4, "big")),
+        netlink.nested(_PROTOCOL_INFO, netlink.nested(1, *state)),
+        *kept,
+    )
+    body = netlink.netfilter_header(_NUMBERS[opened.family]) + b"".join(parts)
+    netlink.request(netlink.NETLINK_NETFILTER, _NEW, body, netlink.NLM_F_CREATE | netlink.NLM_F_EXCL)
+
+
+def _opened(entry: Entry, direction: int = _ORIGINAL) -> bytes:
+    """Encode the addresses and ports of one direction."""
+    first = 1 if entry.family == 4 else 3
+    addresses = netlink.attribute(first, entry.source), netlink.attribute(first + 1, entry.destination)
+    ports = (entry.sport.to_bytes(2, "big"), entry.dport.to_bytes(2, "big"))
+    numbers = (netlink.attribute(1, bytes([entry.protocol])), *map(netlink.attribute, (2, 3), ports))
+    return netlink.nested(direction, netlink.nested(1, *addresses), netlink.nested(2, *numbers))
 
 
 def _service(family: int, protocol: int, dport: int) -> bytes:
