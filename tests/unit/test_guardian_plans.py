@@ -142,7 +142,7 @@ def test_block_is_one_set_and_one_line_a_family() -> None:
         ((), [True, True]),
         (("198.51.100.9", "2001:db8::1"), [True, True]),
         (("203.0.113.9",), [False, True]),  # inside a source
-        (("2001:db9::/31", "192.0.2.2"), [True, False]),  # around one
+        (("2001:db8::/31", "192.0.2.2"), [True, False]),  # around one
     ],
 )
 def test_only_sources_outside_the_allow_list_come_before_it(
@@ -219,7 +219,7 @@ def test_bytes_are_searched_before_the_enable_set_and_after_sources(
         ({"family": 4}, RateLimit(10, 10, prefix_v4=19), True),
         ({"family": 4}, RateLimit(10, 10, prefix_v4=18, by_dport=True), True),
         ({"family": 6}, RateLimit(10, 10, prefix_v6=64), True),
-        ({"sources": prefixes("192.0.2.0/24", "198.51.100.0/20")}, RateLimit(10, 10), False),
+        ({"sources": prefixes("192.0.2.0/24", "198.51.96.0/20")}, RateLimit(10, 10), False),
         ({"sources": prefixes("10.0.0.0/8")}, RateLimit(10, 10), True),
     ],
 )
