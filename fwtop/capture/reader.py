@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import chain
@@ -14,7 +13,7 @@ import numpy as np
 from fwtop.capture.mirrors import with_mirrored
 from fwtop.capture.pcap import MAGICS, PcapReader
 from fwtop.capture.pcapng import MAGIC, PcapngReader
-from fwtop.capture.records import LINK_TYPES, ROWS, Gunzip, Source, Stream
+from fwtop.capture.records import LINK_TYPES, ROWS, Gunzip, GzipError, Source, Stream
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
 from fwtop.model.traffic.packets import I64, PacketBatch
@@ -109,7 +108,7 @@ def _open(file: BinaryIO, name: str) -> CaptureFile:
         source = Gunzip(file, first)
         try:
             first = source.read(_PEEK)
-        except (EOFError, zlib.error) as error:
+        except (EOFError, GzipError) as error:
             raise FwtopError(f"{name} is broken gzip ({error}); nothing was read") from None
     notes: list[str] = []
     stream = Stream(source, first)

@@ -4,11 +4,11 @@ import gzip
 import io
 import struct
 import tracemalloc
-import zlib
 
 import pytest
 from capture_files import block, enhanced, interface, option, pcap, section
 from frames import ethernet, ipv4, udp
+from isal import isal_zlib
 
 from fwtop.capture import pcapng
 from fwtop.capture import records as capture_records
@@ -128,13 +128,13 @@ class CountedInflate:
         return getattr(self._real, name)
 
 
-ORIGINAL = zlib.decompressobj
+ORIGINAL = isal_zlib.decompressobj
 
 
 @pytest.fixture
 def inflated(monkeypatch: pytest.MonkeyPatch) -> type[CountedInflate]:
     CountedInflate.given = 0
-    monkeypatch.setattr(capture_records.zlib, "decompressobj", CountedInflate)
+    monkeypatch.setattr(capture_records.isal_zlib, "decompressobj", CountedInflate)
     return CountedInflate
 
 
