@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import lru_cache
 
 from fwtop.model.rule import Range
 from fwtop.rehearsal.segments import Open, Segment, cut, length_of
@@ -117,7 +116,6 @@ def _key(size: int) -> Open:
     return _message(30, (size.to_bytes(4, "big"), size))
 
 
-@lru_cache(maxsize=32)
 def login(port: int, family: int) -> tuple[tuple[Segment, ...], ...]:
     """Return what each kind of client sends to log in at a port, each in order."""
     return tuple(tuple(_of_system(system, port, family)) for system in _SYSTEMS)
@@ -150,7 +148,6 @@ def _stamps(system: _System) -> Open:
     return _STAMPS if system.stamped else ()
 
 
-@lru_cache(maxsize=2)
 def answers(family: int) -> tuple[Segment, ...]:
     """Return what answers a connection that this host opens; the answering port is not known."""
     size = (1460 if family == 4 else 1440).to_bytes(2, "big")

@@ -10,12 +10,13 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 
 import pytest
 
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import Status, Undo
-from fwtop.model.rule import Kind, Match, PayloadMatch, Range, RateLimit, Rule
+from fwtop.model.rule import ConnectionLimit, Kind, Match, PayloadMatch, Range, RateLimit, Rule
 from tests.kernel.guardian_bench import VARIANTS, Bench, apply, rules_of, use_variant
 from tests.kernel.wire import inside
 
@@ -62,7 +63,7 @@ CASES = {
     "tc end of line": rule(Kind.TC, payload=b"\r\n"),
     "nftables banner": rule(Kind.NFTABLES, protocol=6, payload=b"SSH-", offset=0),
 }  # fmt: skip
-ORDINARY = ["nftables length", "xdp TTL", "tc window", "string end of line"]
+ORDINARY = ["nftables length", "xdp TTL", "string end of line"]
 
 
 class Host:
@@ -123,6 +124,15 @@ class Host:
                     return False
             return True
 
+    def stays(self, source: str) -> bool:
+        """Say whether a connection from there comes about; it stays until the end."""
+        try:
+            for end in self._connect(source, 0.3):
+                self._stack.enter_context(end)
+        except TimeoutError:
+            return False
+        return True
+
     def goes_on(self, session: tuple[socket.socket, socket.socket] | None = None) -> bool:
         """Say whether a session, the operator's first, carries data both ways."""
         client, served = session or self.session
@@ -166,6 +176,28 @@ def test_a_rule_that_cuts_logins_spares_the_operator(bench: Bench, case: str) ->
 )
 def test_every_rule_that_cuts_logins_spares_the_operator(bench: Bench, case: str, family: int) -> None:
     check(bench, CASES[case], family)
+
+
+FEW = {
+    "hashlimit": rule(Kind.HASHLIMIT, protocol=6, limit=SLOW),
+    "xdp": rule(Kind.XDP, protocol=6, limit=SLOW),
+    "connlimit": replace(rule(Kind.CONNLIMIT, protocol=6, dport=PORT), connections=ConnectionLimit(1)),
+}
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("family", [4, 6])
+@pytest.mark.parametrize("kind", list(FEW))
+def test_limits_spare_the_operator(bench: Bench, kind: str, family: int) -> None:
+    with host(bench, family) as here, bench.connect() as guardian, ExitStack() as stack:
+        with pytest.raises(FwtopError, match="log in"):
+            apply(guardian, FEW[kind])
+        apply(guardian, FEW[kind], force=True)
+        for _ in range(5):
+            for end in here.log_in(here.operator):
+                stack.enter_context(end)
+        assert not all([here.gets_in(here.other, 0.3) and here.stays(here.other) for _ in range(3)])
+        assert here.gets_in(here.operator, 10)
 
 
 NOTRACK = {"all": rule(Kind.NOTRACK, protocol=6), "port": rule(Kind.NOTRACK, protocol=6, dport=PORT)}

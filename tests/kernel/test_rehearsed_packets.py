@@ -93,8 +93,8 @@ def segments(family: int) -> list[Segment]:
     return [*found]
 
 
-def frame(bench: Bench, segment: Segment, match: Match) -> bytes:
-    """Return a segment as a frame; what is left open has values that the match takes, if it can."""
+def packet_of(bench: Bench, segment: Segment, match: Match) -> bytes:
+    """Return a segment as a packet; what is left open has values that the match takes, if it can."""
 
     def chosen(wanted: Range | None, possible: Range) -> int:
         return possible.high if wanted is None else max(possible.low, min(wanted.low, possible.high))
@@ -121,8 +121,7 @@ def frame(bench: Bench, segment: Segment, match: Match) -> bytes:
         total = sum(struct.unpack("!10H", packet[:20]))
         total = (total & 0xFFFF) + (total >> 16)
         packet[10:12] = struct.pack("!H", 0xFFFF & ~((total & 0xFFFF) + (total >> 16)))
-    kind = 0x0800 if family == 4 else 0x86DD
-    return mac(bench.pair.victim) + bytes(6) + kind.to_bytes(2, "big") + packet
+    return bytes(packet)
 
 
 def check(bench: Bench, made: Rule, poll_until: Callable[..., object]) -> None:
@@ -134,10 +133,12 @@ def check(bench: Bench, made: Rule, poll_until: Callable[..., object]) -> None:
         victim.run(tool, "-A", "INPUT", "-p", "tcp", "--dport", str(PORT), "-j", "DROP")
     meet(bench.pair)
     hits, misses = [], []
+    to = mac(victim) + bytes(6)
     for family in made.match.families:
         for item in segments(family):
             found = hits if matches(made.kind, made.match, item) else misses
-            found.append(frame(bench, item, made.match))
+            kind = b"\x08\x00" if family == 4 else b"\x86\xdd"
+            found.append(to + kind + packet_of(bench, item, made.match))
     times = 3 if made.kind is Kind.HASHLIMIT else 1
     with bench.connect() as guardian:
         rule_id = apply(guardian, made, force=True)

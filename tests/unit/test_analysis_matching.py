@@ -219,6 +219,9 @@ def test_what_passes_in_a_role_is_not_dropped(role: Role, port: int, rows: list[
     peer = AllowedPeer(Prefix.parse("203.0.113.7"), role, port)
     assert np.flatnonzero(allowed_rows([peer], packets)).tolist() == rows
     assert not allowed_rows([AllowedPeer(Prefix.parse("192.0.2.1"), role, port)], packets).any()
+    if role is Role.SSH:
+        logins = AllowedPeer(peer.prefix, role, login_port=22)
+        assert np.flatnonzero(allowed_rows([logins], packets)).tolist() == [3, 4]
 
 
 def test_preview_counts_nothing_that_the_allow_list_lets_pass() -> None:

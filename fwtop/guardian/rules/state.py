@@ -103,11 +103,17 @@ class GuardianState:
         return replace(verdict, refused=verdict.refused or cut)
 
     def _why_untracked(self, match: Match, ports: frozenset[int]) -> str | None:
-        """Say what the host's own rules would drop of what is no longer tracked; raises FwtopError."""
+        """Say what the host's own rules would drop of what is no longer tracked."""
         from fwtop.rehearsal.untracked import why_lost  # for nothing else
         from fwtop.ruleset.own_verdicts import read_host_rules
 
-        return why_lost(match, ports, read_host_rules(self.kernel.variants.in_use.variant, match.families))
+        try:
+            rules = read_host_rules(self.kernel.variants.in_use.variant, match.families)
+        except FwtopError as error:
+            return safe_text(
+                f"whether logins would still pass this host's own rules is unknown: {error}", limit=300
+            )
+        return why_lost(match, ports, rules)
 
     def check_lists(self, rules: Sequence[Rule], force: bool) -> None:
         """Raise FwtopError if active rules may not have these sources instead of theirs."""
