@@ -43,6 +43,8 @@ LIST = "list:"  # how the origin of a rule on a named list begins
 LIST_KINDS = frozenset({Kind.IPSET, Kind.XDP, Kind.TC, Kind.NFTABLES})  # that can look named lists up
 DROP_NOTHING = frozenset({Kind.NOTRACK, Kind.SYSCTL})
 ACTIVE_STATES = frozenset({State.PROVISIONAL, State.CONFIRMED})
+POLICY = "policy"  # who made the rules that stay until another policy takes them out
+POLICY_TRIAL = "policy trial"  # and those of a policy that is not kept yet
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ def includes(active: Rule, wanted: Rule) -> bool:
         return True
     limits = active.limit is not None or active.connections is not None
     drops = not limits and not active.kinds & {Kind.NOTRACK, Kind.SYSCTL, Kind.SYNPROXY, Kind.HARDEN}
-    if not drops or wanted.kind is not active.kind or not _is_wider(active.match, wanted.match):
+    if not drops or wanted.kind is not active.kind or not is_wider(active.match, wanted.match):
         return False
     if not active.match.sources:
         return active.origin is None  # or else the list is known to the guardian only
@@ -41,7 +41,7 @@ def includes(active: Rule, wanted: Rule) -> bool:
     )
 
 
-def _is_wider(active: Match, wanted: Match) -> bool:
+def is_wider(active: Match, wanted: Match) -> bool:
     """Tell whether a match has no condition, its sources aside, that another one doesn't have, too."""
     conditions = (
         (getattr(active, item.name), getattr(wanted, item.name))

@@ -15,13 +15,13 @@ import pytest
 from guardian_bench import Bench
 from program_bench import LISTS, POLICIES, READ, RULES, as_user, bench, open_to_groups
 
-from fwtop.cli.policy.live import TRIED_BY, Live
+from fwtop.cli.policy.live import Live
 from fwtop.cli.policy.versions import Versions
 from fwtop.client import program
 from fwtop.client.program import Program
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import MAX_POLICY, Undo
-from fwtop.model.rule import Kind
+from fwtop.model.rule import POLICY_TRIAL, Kind
 
 pytestmark = pytest.mark.kernel
 __all__ = ["bench", "open_to_groups"]
@@ -72,7 +72,7 @@ def test_a_program_applies_a_policy_and_rolls_back(bench: Bench) -> None:
     tried, during, kept, same, history = asking(bench, work)
     assert tried["trial"]
     assert tried["new_lists"] == ["bad"]
-    assert during == [TRIED_BY]
+    assert during == [POLICY_TRIAL]
     assert kept["kept"] == 1
     assert not any(same.values())
     assert [item["note"] for item in history["versions"]] == ["program of user 65534"]
@@ -119,7 +119,7 @@ def test_what_is_not_kept_goes(bench: Bench, poll_until, how: str) -> None:
     poll_until(lambda: passes(bench), 20)
     with bench.connect() as guardian:
         poll_until(lambda: not Live(guardian).list_names(), 20)
-        assert not Live(guardian).rules(TRIED_BY)
+        assert not Live(guardian).rules(POLICY_TRIAL)
     assert asking(bench, lambda fwtop: fwtop.read_policy("history")) == {"versions": []}
 
 

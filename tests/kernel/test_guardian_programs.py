@@ -16,7 +16,7 @@ import pytest
 from guardian_bench import Bench
 from program_bench import ACCESS, LISTS, NOBODY, NONE, POLICIES, READ, RULES, as_user, bench, open_to_groups
 
-from fwtop.cli.policy.live import TRIED_BY, Live
+from fwtop.cli.policy.live import Live
 from fwtop.client import program
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import (
@@ -32,11 +32,12 @@ from fwtop.model.protocol import (
     Watch,
     encode_request,
 )
+from fwtop.model.rule import POLICY_TRIAL
 
 pytestmark = pytest.mark.kernel
 __all__ = ["bench", "open_to_groups"]
 EXAMPLES = re.findall(r"```python\n(.*?)```", (Path(__file__).parents[2] / "docs/API.md").read_text(), re.S)
-MAKERS = {f"program of user {NOBODY}", "policy", TRIED_BY}
+MAKERS = {f"program of user {NOBODY}", "policy", POLICY_TRIAL}
 # What the examples of the document print, each of them one of these
 SAID = (("198.51.100.0/24", "203.0.113.9"), ("'kept': 1", f"program of user {NOBODY}"), ("192.0.2.0/24",))
 

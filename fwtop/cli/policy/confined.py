@@ -17,11 +17,11 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, NoReturn
 
-from fwtop.cli.policy.document import CREATED_BY, SECONDS, Draft, read_draft
+from fwtop.cli.policy.document import SECONDS, Draft, read_draft
 from fwtop.guardian.rules.validate import rule_of_wire
 from fwtop.kernel.procfs import read_text
 from fwtop.model.errors import FwtopError
-from fwtop.model.rule import Kind, Rule
+from fwtop.model.rule import POLICY, Kind, Rule
 from fwtop.model.text import safe_text
 from fwtop.sandbox.confine import confine
 from fwtop.sandbox.privileges import close_inherited, drop_privileges
@@ -126,7 +126,7 @@ def _rule_of(said: dict[str, Any], tables: dict[str, Any]) -> Rule:
     rule = rule_of_wire(said)
     if rule.kind not in _KINDS or any(name not in tables for name in rule.lists_used):
         raise ValueError("a policy has no such rule")
-    return replace(rule, ttl_seconds=SECONDS, created_by=CREATED_BY, replaces="")
+    return replace(rule, ttl_seconds=SECONDS, created_by=POLICY, replaces="")
 
 
 def _read(reader: int, child: int) -> bytes:

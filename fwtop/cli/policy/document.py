@@ -26,13 +26,12 @@ from fwtop.guardian.rules.validate import rule_of_wire
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.targets import MAX_NAME, check_name, prefixes_of
 from fwtop.model.errors import FwtopError
-from fwtop.model.rule import LIST, Kind, Match, Rule
+from fwtop.model.rule import LIST, POLICY, Kind, Match, Rule
 from fwtop.model.text import safe_text
 from fwtop.render.numbers import plural
 from fwtop.render.wording import with_summary
 
 SCHEMA = 1
-CREATED_BY = "policy"
 TRIAL = ".try"  # how the name of a list ends that is tried before it takes another's place
 MAX_LIST_NAME = MAX_NAME - len(TRIAL)
 SECONDS = MAX_TTL_SECONDS - 7200  # of a rule's clock in the kernel, which the guardian renews at half time
@@ -262,7 +261,7 @@ def _rules(source: Source, data: dict[str, Any], lists: Mapping[str, object]) ->
 
 def _block(table: dict[str, Any]) -> Rule:
     kind, name = Kind(table.get("via", "ipset")), check_name(table["list"])
-    rule = Rule("", kind, Match(family=table.get("family")), "", SECONDS, created_by=CREATED_BY)
+    rule = Rule("", kind, Match(family=table.get("family")), "", SECONDS, created_by=POLICY)
     return with_summary(replace(rule, origin=LIST + name))
 
 
@@ -278,7 +277,7 @@ def _by_verb(section: str, table: dict[str, Any]) -> list[Rule]:
     verb.arguments(parser)
     args = parser.parse_args([*_words(table, section)])
     rules = protect.rules_of(args) if section == "port" else [_VERBS[section].rule_of(args)]
-    made = [replace(rule, ttl_seconds=SECONDS, created_by=CREATED_BY) for rule in rules]
+    made = [replace(rule, ttl_seconds=SECONDS, created_by=POLICY) for rule in rules]
     return [protect.in_place_of(rule, ()) for rule in made]
 
 

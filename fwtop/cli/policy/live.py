@@ -11,16 +11,14 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from fwtop.cli.policy.document import CREATED_BY, TRIAL, Policy, shape
+from fwtop.cli.policy.document import TRIAL, Policy, shape
 from fwtop.client.discovery import GuardianClient
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.prefix_list import pack_prefixes
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import ListChange, ListShow, Status, Undo
-from fwtop.model.rule import LIST, Kind, Rule, rule_status_from_dict
+from fwtop.model.rule import LIST, POLICY, POLICY_TRIAL, Kind, Rule, rule_status_from_dict
 from fwtop.model.text import safe_text
-
-TRIED_BY = "policy trial"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +66,7 @@ class Live:
     def __init__(self, guardian: GuardianClient) -> None:
         self._guardian = guardian
 
-    def rules(self, created_by: str = CREATED_BY) -> list[Rule]:
+    def rules(self, created_by: str = POLICY) -> list[Rule]:
         """Return the active rules of the policy."""
         found = self._guardian.demand(Status(allow=False)).data["rules"]
         rules = [rule_status_from_dict(item).rule for item in found]
@@ -115,7 +113,7 @@ class Live:
             new = {shape(rule) for rule in change.added}
             for rule in policy.rules:
                 if shape(rule) in new or changed & set(rule.lists_used):
-                    tried = replace(_on_lists(rule, changed), created_by=TRIED_BY)
+                    tried = replace(_on_lists(rule, changed), created_by=POLICY_TRIAL)
                     answer = self._guardian.apply(tried, seconds, force=force)
                     trial.rules.append(answer.data["status"]["rule"]["id"])
         except BaseException:
@@ -129,7 +127,7 @@ class Live:
 
     def end_trial(self, trial: Trial, *, keep_lists: bool = False) -> None:
         """Remove the rules and lists of a trial, but keep lists that replace no other."""
-        active = {rule.id for rule in self.rules(TRIED_BY)}
+        active = {rule.id for rule in self.rules(POLICY_TRIAL)}
         for rule_id in trial.rules:
             if rule_id in active:
                 with contextlib.suppress(FwtopError):  # its time was over just now
@@ -140,7 +138,7 @@ class Live:
 
     def clear_trials(self) -> None:
         """Remove what an interrupted trial left behind."""
-        if left := tuple(rule.id for rule in self.rules(TRIED_BY)):
+        if left := tuple(rule.id for rule in self.rules(POLICY_TRIAL)):
             self._guardian.demand(Undo(left))
         for name in self.list_names():
             if name.endswith(TRIAL):

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from fwtop.console.automatic.clients import RECENT_SECONDS, Clients
 from fwtop.console.automatic.policy import Policy
 from fwtop.console.automatic.trial import Trial
+from fwtop.model.console_scope import maker
 from fwtop.model.rule import ACTIVE_STATES, Rule, RuleStatus, State
 from fwtop.model.traffic.flow import NOTICED, STOPPED
 from fwtop.model.traffic.snapshot import Attack, Proposal, Snapshot
@@ -56,7 +57,7 @@ class Decider:
         now = snapshot.started + snapshot.seconds
         self._clients.note(snapshot)
         active = [status for status in snapshot.mitigations if status.state in ACTIVE_STATES]
-        own = [status for status in active if status.rule.created_by == CREATED_BY]
+        own = [status for status in active if maker(status.rule) == CREATED_BY]
         ids = {status.rule.id for status in own}
         self._watched = {name: watch for name, watch in self._watched.items() if name in ids}
         self._settling = {key: until for key, until in self._settling.items() if until > now}

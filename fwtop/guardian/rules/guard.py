@@ -252,14 +252,12 @@ def check_share(rule: Rule, active: Sequence[Rule], limits: Limits) -> None:
             )
 
 
-def force_refused(broad: str, limits: Limits) -> str | None:
-    """Return why a console may not install an overly broad rule, None if it may."""
+def force_refused(broad: str, limits: Limits, command: str) -> str | None:
+    """Return why a console may not install an overly broad rule, and what can; None if it may."""
     if limits.console_may_force:
         return None
-    return (
-        f"{broad}; a screen may not install such a rule: use the fwtop command with --force, "
-        f"or set {_FORCE_KEY} = true in {limits.file}"
-    )
+    allowed = f"unless {limits.file} says {_FORCE_KEY} = true"
+    return f"{broad}; a screen may not install such a rule {allowed}; {command}"
 
 
 def _blocks(rule: Rule) -> bool:

@@ -18,9 +18,9 @@ from fwtop.guardian.diagnose.bridged import bridge_notes
 from fwtop.guardian.failpoints import Failpoint, Failpoints
 from fwtop.guardian.objects.sets import MAX_TIMEOUT_SECONDS
 from fwtop.guardian.records.entry import Entry
-from fwtop.guardian.rules import closing, forgetting, guard, lockout, timers, upkeep
+from fwtop.guardian.rules import closing, console_guard, forgetting, guard, lockout, timers, upkeep
 from fwtop.guardian.rules.ending import WITHOUT_KERNEL_TIMEOUT, Ending
-from fwtop.guardian.rules.guard import check_share, force_refused
+from fwtop.guardian.rules.guard import check_share
 from fwtop.guardian.rules.state import GuardianState
 from fwtop.guardian.rules.strict import StrictTracking
 from fwtop.guardian.rules.validate import MAX_TTL_SECONDS
@@ -91,9 +91,9 @@ class Lifecycle:
         others, allow = self._state.other_rules(rule), self._state.fresh_allow()
         self.follow_allow()
         rule, spared = guard.around_sessions(rule, allow)
-        verdict, limits = self._state.judge(rule, len(others)), self._state.limits()[0]
-        _require(verdict, limits, force=force, owner=owner)
-        check_share(rule, others, limits)
+        verdict = self._state.judge(rule, len(others), console=owner is not None)
+        _require(verdict, force=force)
+        check_share(rule, others, self._state.limits()[0])
         entry = self._install(rule, confirm_seconds, owner)
         self.end_replaced(entry)
         warnings = [*spared, *mosh.warning(rule, allow), *verdict.warnings, *self._state.warnings()]
@@ -146,8 +146,8 @@ class Lifecycle:
         The allow-list is as recent as each tick keeps it for active rules. Raises FwtopError.
         """
         self._state.known_allow()
-        verdict = self._state.judge(rule, 0)
-        _require(verdict, self._state.limits()[0], force=force, owner=owner)
+        verdict = self._state.judge(rule, 0, console=owner is not None)
+        _require(verdict, force=force)
         status = self._state.counters.status_of(self._switch(old, rule))
         return {"status": status, "warnings": [*verdict.warnings]}
 
@@ -218,12 +218,14 @@ class Lifecycle:
         self.ending.tidy_lists()
         self.ending.update_watchdog()
 
-    def keep(self, rule_id: str, ttl_seconds: int | None) -> dict[str, Any]:
+    def keep(self, rule_id: str, ttl_seconds: int | None, *, console: bool = False) -> dict[str, Any]:
         """Confirm a rule, or renew a confirmed one: its time to live starts again. Raises FwtopError."""
         entry = self._state.active_rule(rule_id)
         ttl = entry.rule.ttl_seconds if ttl_seconds is None else ttl_seconds
         if not 1 <= ttl <= MAX_TTL_SECONDS:
             raise FwtopError(f"a time to live goes from 1 s to {MAX_TTL_SECONDS} s; nothing was changed", 2)
+        if console:
+            console_guard.check_keep(entry, ttl)
         acting = self._state.acting
         short = acting.look(self.active, force=True).get(rule_id)
         if short is not None and not short.elements_only:
@@ -277,16 +279,24 @@ class Lifecycle:
         if short is not None:
             raise FwtopError(f"rule {rule_id} still does not act: {short.text}")
 
-    def undo(self, ids: tuple[str, ...], *, everything: bool) -> dict[str, Any]:
-        """End rules and return how they ended; raises FwtopError when one is unknown, and ends none then."""
+    def undo(
+        self, ids: tuple[str, ...], *, everything: bool, console: bool = False, by: str = ""
+    ) -> dict[str, Any]:
+        """End rules and return how they ended; raises FwtopError when one is unknown, and ends none then.
+
+        `by` is who asked, unless that was the command line.
+        """
         wanted = list(self.active) if everything else list(dict.fromkeys(ids))
         entries = [self._state.active_rule(rule_id) for rule_id in wanted]
-        self.ending.end([(entry, State.REVERTED, "undone") for entry in entries])
+        if console:
+            console_guard.check_undo(entries)
+        note = f"undone by {by}" if by else "undone"
+        self.ending.end([(entry, State.REVERTED, note) for entry in entries])
         if everything:
             self.ending.remove_everything()
         counters = self._state.counters
         over = [
-            replace(counters.counted(entry), state=State.REVERTED, ended=time.time(), note="undone")
+            replace(counters.counted(entry), state=State.REVERTED, ended=time.time(), note=note)
             for entry in entries
         ]
         return {"undone": wanted, "rules": [counters.status_of(entry) for entry in over]}
@@ -400,17 +410,12 @@ class Lifecycle:
             raise FwtopError(f"{line}; try: fwtop undo {old.rule.id}", error.code) from None
 
 
-def _require(verdict: guard.Verdict, limits: guard.Limits, *, force: bool, owner: object | None) -> None:
-    """Raise FwtopError unless a rule may be installed; `owner` is the console that wants it, None without."""
+def _require(verdict: guard.Verdict, *, force: bool) -> None:
+    """Raise FwtopError unless a rule may be installed."""
     if verdict.refused is not None:
         raise FwtopError(f"refused: {verdict.refused}")
-    if verdict.broad is None:
-        return
-    if not force:
+    if verdict.broad is not None and not force:
         raise FwtopError(f"refused without confirmation: {verdict.broad}; --force installs it")
-    not_here = force_refused(verdict.broad, limits) if owner is not None else None
-    if not_here is not None:
-        raise FwtopError(f"refused: {not_here}")
 
 
 def _not_acting(rule_id: str, reason: str) -> FwtopError:

@@ -15,7 +15,7 @@ from fwtop.guardian.objects.installer import Kernel
 from fwtop.guardian.objects.spec import KernelObjects
 from fwtop.guardian.records.entry import Entry
 from fwtop.guardian.records.journal import Journal
-from fwtop.guardian.rules import guard, lockout
+from fwtop.guardian.rules import console_guard, guard, lockout
 from fwtop.guardian.rules.counters import RuleCounters
 from fwtop.guardian.rules.guard import Limits, read_limits
 from fwtop.guardian.rules.validate import rule_of_wire
@@ -96,11 +96,21 @@ class GuardianState:
         rule = rule_of_wire(data, sources)
         return rule if rule.list_name is None else self.lists.with_sources(rule)
 
-    def judge(self, rule: Rule, active_rules: int) -> guard.Verdict:
-        """Check whether a rule may be installed now, by the allow-list as last read; raises FwtopError."""
+    def judge(self, rule: Rule, active_rules: int, *, console: bool) -> guard.Verdict:
+        """Check whether a rule may be installed now, by the allow-list as last read; raises FwtopError.
+
+        A `console` is held to what its keys need, and its rules are judged together.
+        """
         verdict = guard.judge(rule, self.allow, active_rules, self._why_untracked)
-        cut = lockout.why_cut(rule, self.allow, self.entries_of)
-        return replace(verdict, refused=verdict.refused or cut)
+        refused = verdict.refused or lockout.why_cut(rule, self.allow, self.entries_of)
+        broad = verdict.broad
+        if console:
+            refused = console_guard.why_not(rule, self.active) or refused
+            broad = broad or console_guard.why_broad(rule, self.active, self.allow)
+        if console and broad is not None and not refused:
+            command = console_guard.command_of(rule, force=True)
+            refused = guard.force_refused(broad, self.limits()[0], command)
+        return replace(verdict, refused=refused, broad=broad)
 
     def _why_untracked(self, match: Match, ports: frozenset[int]) -> str | None:
         """Say what the host's own rules would drop of what is no longer tracked."""

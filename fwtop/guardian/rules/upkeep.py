@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING
 
 from fwtop.guardian.diagnose.acting import Acting
 from fwtop.model.errors import FwtopError
-from fwtop.model.rule import State
+from fwtop.model.rule import POLICY, State
 from fwtop.model.text import safe_text
 
 if TYPE_CHECKING:
     from fwtop.guardian.rules.lifecycle import Lifecycle
 
-POLICY = "policy"  # who created the rules that stay until another policy takes them out
 LogOnce = Callable[[str, FwtopError | str | None], None]
 
 

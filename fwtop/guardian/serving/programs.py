@@ -18,6 +18,7 @@ from fwtop.guardian.serving.connections import Connections
 from fwtop.guardian.serving.peer import Peer
 from fwtop.guardian.serving.requests import guarded
 from fwtop.guardian.serving.worker import Task, Worker
+from fwtop.model.console_scope import CONSOLE
 from fwtop.model.protocol import (
     API_VERSION,
     PROGRAM,
@@ -118,7 +119,7 @@ class Programs:
                 if refused is not None:
                     self._connections.reply(peer, refused)
                 elif peer in self._connections:
-                    serve(replace(ready, asked=_marked(asked, peer.uid)), answer.data["scopes"])
+                    serve(ready, answer.data["scopes"])
             finally:
                 if ready.attached is not None:
                     self._connections.closer.close([ready.attached])
@@ -164,12 +165,14 @@ def _refusal(request: Request, scopes: tuple[str, ...]) -> Answer | None:
     return None
 
 
-def _marked(asked: NumberedRequest, uid: int) -> NumberedRequest:
-    """Return a request whose rule says whose program asked for it."""
-    if not isinstance(asked.request, Apply):
-        return asked
-    rule = {**asked.request.rule, "created_by": f"program of user {uid}"}
-    return replace(asked, request=replace(asked.request, rule=rule))
+def signed(request: Request, by: str) -> Request:
+    """Return a request whose rule says who asked for it; a console adds by what key."""
+    if not isinstance(request, Apply) or not by:
+        return request
+    said = request.rule.get("created_by", "")
+    if by == "console":
+        by = CONSOLE + (said.removeprefix(CONSOLE) if isinstance(said, str) else "")
+    return replace(request, rule={**request.rule, "created_by": by})
 
 
 def _listen(path: Path) -> socket.socket:

@@ -14,7 +14,7 @@ from fwtop.guardian.allow.allowlist import Allowed
 from fwtop.guardian.allow.behind import Learned
 from fwtop.guardian.diagnose.bridged import bridge_notes
 from fwtop.guardian.rules import closing, guard
-from fwtop.guardian.rules.guard import Limits, check_share, force_refused
+from fwtop.guardian.rules.guard import Limits, check_share
 from fwtop.guardian.rules.state import GuardianState
 from fwtop.guardian.serving.ownership import single_threaded
 from fwtop.model.addresses.address import Prefix
@@ -71,13 +71,11 @@ class Reports:
         rule = replace(state.rule_of(data, sources), id="0")
         others, allow = state.other_rules(rule), state.fresh_allow()
         rule, spared = guard.around_sessions(rule, allow)
-        verdict = state.judge(rule, len(others))
+        verdict = state.judge(rule, len(others), console=owner is not None)
         spared += mosh.warning(rule, allow)
         commands: list[str] = []
         limits, notes = state.limits()
         refused = state.journal.trouble() or verdict.refused
-        if refused is None and verdict.broad is not None and owner is not None:
-            refused = force_refused(verdict.broad, limits)
         code = 1 if refused else 0
         if refused is None:
             try:

@@ -43,11 +43,12 @@ class Handlers:
 
 
 def carry_out(
-    handlers: Handlers, request: Request, attached: int | None, owner: object | None
+    handlers: Handlers, request: Request, attached: int | None, owner: object | None, by: str = ""
 ) -> dict[str, Any]:
     """Carry out a request that changes rules or reads the kernel; runs in the worker's thread.
 
-    `attached` is the descriptor of a list that came with it; a provisional rule falls with `owner`.
+    `attached` is the descriptor of a list that came with it; a provisional rule falls with `owner`, the
+    console that asks. `by` names who asks, "" for the command line.
     Raises FwtopError, and ValueError for a list that can't be read.
     """
     match request:
@@ -56,7 +57,7 @@ def carry_out(
         case ListChange() | ListShow() | ListTest() | ListRead():
             return handlers.lists.carry_out(request, _sources(attached))
         case Keep() | Repair() | Undo():
-            return _change(handlers.lifecycle, request)
+            return _change(handlers.lifecycle, request, console=owner is not None, by=by)
         case Plan():
             sources = _sources(attached)
             return handlers.reports.plan(request.rule, sources, owner=owner, follows=request.follows)
@@ -71,15 +72,15 @@ def carry_out(
     raise TypeError("not a request that takes time")
 
 
-def _change(lifecycle: Lifecycle, request: Keep | Repair | Undo) -> dict[str, Any]:
+def _change(lifecycle: Lifecycle, request: Keep | Repair | Undo, *, console: bool, by: str) -> dict[str, Any]:
     """Confirm a rule, put it back, or end some."""
     match request:
         case Keep():
-            return lifecycle.keep(request.id, request.ttl_seconds)
+            return lifecycle.keep(request.id, request.ttl_seconds, console=console)
         case Repair():
             return lifecycle.repair(request.id)
         case Undo():
-            return lifecycle.undo(request.ids, everything=request.all)
+            return lifecycle.undo(request.ids, everything=request.all, console=console, by=by)
 
 
 def _sources(attached: int | None) -> Sequence[Prefix]:

@@ -23,13 +23,14 @@ from fwtop.guardian.observers import Loading
 from fwtop.guardian.serving.connections import Connections
 from fwtop.guardian.serving.peer import Client, NotAMessage, Peer, PeerGone, is_memory_file
 from fwtop.guardian.serving.policies import Agent, Policies
-from fwtop.guardian.serving.programs import Asked, Programs, greet
+from fwtop.guardian.serving.programs import Asked, Programs, greet, signed
 from fwtop.guardian.serving.requests import Handlers, carry_out, check_attached, fault, guarded
 from fwtop.guardian.serving.rulesets import Rulesets
 from fwtop.guardian.serving.status_cache import StatusCache
 from fwtop.guardian.serving.watching import Watching
 from fwtop.guardian.serving.worker import Task, Worker
 from fwtop.kernel.interfaces.routes import RouteMonitor
+from fwtop.model import console_scope
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import (
     API_VERSION,
@@ -263,9 +264,12 @@ class Server:
 
     def _serve_client(self, peer: Peer, client: Client, asked: NumberedRequest, attached: int | None) -> None:
         request = asked.request
+        why = console_scope.refusal(request) if client.hello.role == "console" else ""
         match request:
             case Hello():
                 self._connections.reply(peer, Answer(False, "hello was said already", 2))
+            case _ if why:
+                self._connections.reply(peer, Answer(False, why, 3))
             case Connect():
                 self._branch(peer, client)
             case Watch() | Rescan() | Survey() | Symbols():
@@ -284,14 +288,15 @@ class Server:
 
     def _submit(self, peer: Peer, client: Client, asked: NumberedRequest, attached: int | None) -> None:
         """Hand a request to the worker."""
-        request = asked.request
         owner = client if client.hello.role == "console" else None
+        by = f"program of user {peer.uid}" if peer.program else "console" if owner is not None else ""
+        request = signed(asked.request, by)
         client.owns |= owner is not None and isinstance(request, Apply)
         kept = self._connections.closer.keep(attached)
         seconds = asked.seconds or patience(request)
 
         def work() -> Answer:
-            return guarded(request, lambda: carry_out(self._handlers, request, kept, owner))
+            return guarded(request, lambda: carry_out(self._handlers, request, kept, owner, by))
 
         def done(answer: Answer) -> None:
             if kept is not None:

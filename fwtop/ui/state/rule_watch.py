@@ -69,7 +69,7 @@ class ExpiryWatch:
                     continue
             del self._waiting[rule_id]
             self._ended.add(rule_id)
-            undone = after is not None and after.note == "undone"
+            undone = after is not None and after.note.startswith("undone")
             if not undone and before.confirm_by is not None and now >= before.confirm_by - _OVERDUE_SECONDS:
                 self.expired, self.at = before, min(before.confirm_by, now)
         for rule_id, status in present.items():
