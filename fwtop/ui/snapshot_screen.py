@@ -20,7 +20,8 @@ from fwtop.ui.actions.machine_rules import MachineRulesWatch
 from fwtop.ui.actions.news import News
 from fwtop.ui.actions.packet_actions import PacketActions
 from fwtop.ui.actions.player_actions import PlayerActions
-from fwtop.ui.actions.rule_actions import RuleActions, ScreenDialogs
+from fwtop.ui.actions.rule_actions import RuleActions
+from fwtop.ui.actions.rule_dialogs import ScreenDialogs
 from fwtop.ui.actions.session_actions import SessionActions
 from fwtop.ui.actions.trend_actions import TrendActions
 from fwtop.ui.bars.status_bars import HeaderState, StatusBars, StatusMessage

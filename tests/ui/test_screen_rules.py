@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import pytest
 from screen_factory import provisional, snapshot
-from screen_parts import NOW, conntrack, ledger
+from screen_parts import NOW, block_rule, conntrack, ledger
 from screen_run import LARGE, SMALL, Run, running
 
 from fwtop.model.errors import FwtopError
+from fwtop.model.rule import POLICY, POLICY_TRIAL, Kind, Level, Match, Protection, Rule, RuleStatus, State
 from fwtop.model.traffic.counters import TcpService
 from fwtop.ui.state.rule_effects import RuleEffects
 
@@ -166,3 +167,51 @@ async def test_resize_to_tiny_and_back() -> None:
             await run.pilot.resize_terminal(*size)
             await run.settle()
         assert "unconfirmed 21 s" in rule_line(run, "7")
+
+
+CLOSED = Rule(
+    "7",
+    Kind.PROTECT,
+    Match(protocol=6, dport=443),
+    "443/tcp closed",
+    600,
+    NOW,
+    "cli",
+    protection=Protection(Level.CLOSED, priority=100),
+)
+# A key that may not: what belongs elsewhere, its state, the command that the screen shows.
+ELSEWHERE = {
+    "u on a port": ("u", CLOSED, State.CONFIRMED, "sudo fwtop undo 7 --netns web"),
+    "+ on a port": ("plus", CLOSED, State.CONFIRMED, "sudo fwtop keep 7 --ttl 1d --netns web"),
+    "c on a port": ("c", CLOSED, State.CONFIRMED, "sudo fwtop protect 443/tcp --level closed --priority 100"),
+    "y on a port": ("y", CLOSED, State.PROVISIONAL, "sudo fwtop keep 7 --netns web"),
+    "u on a policy": ("u", replace(block_rule("7"), created_by=POLICY), State.CONFIRMED, "sudo fwtop undo 7"),
+    "c on a policy": (
+        "c",
+        replace(block_rule("7"), created_by=POLICY),
+        State.CONFIRMED,
+        "fwtop policy apply",
+    ),
+    "y on a trial": (
+        "y",
+        replace(block_rule("7"), created_by=POLICY_TRIAL),
+        State.PROVISIONAL,
+        "policy apply",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", ELSEWHERE)
+async def test_a_key_that_may_not_shows_the_command_for_another_terminal(case: str) -> None:
+    key, rule, state, command = ELSEWHERE[case]
+    base = snapshot()
+    own = RuleStatus(
+        rule, state, expires=NOW + 300, confirm_by=NOW + 20 if state is State.PROVISIONAL else None
+    )
+    shown = replace(base, mitigations=(own,), origin=replace(base.origin, netns="web"))
+    async with running(shown, (120, 40)) as run:
+        await run.press("m", key)
+        assert "In another terminal:" in run.text()
+        assert command in run.text()
+        await run.press("escape")
+        assert run.feed.controls.calls == [], "nothing was asked of the guardian"

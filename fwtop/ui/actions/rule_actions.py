@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
-from typing import Protocol
 
 from rich.style import Style
 from textual import events
@@ -16,13 +15,12 @@ from fwtop.model.rule_overlap import covering_rule, same_effect
 from fwtop.model.text import safe_text
 from fwtop.model.traffic.snapshot import Snapshot
 from fwtop.render.numbers import duration_words
+from fwtop.ui.actions.elsewhere import command_elsewhere, lines_elsewhere
+from fwtop.ui.actions.rule_dialogs import Dialogs
 from fwtop.ui.actions.rule_from_row import NoRuleError, rule_from_row
 from fwtop.ui.bars.status_bars import not_acting, pending
-from fwtop.ui.dialogs.dialog import ChoiceDialog, DetailsDialog
-from fwtop.ui.dialogs.rule_dialog import Decision, RuleDialog
-from fwtop.ui.dialogs.set_dialog import INSTALL_SET, SetDialog
 from fwtop.ui.drawing.format import duration, number
-from fwtop.ui.drawing.style import BAD, GOOD, TEXT, WARN, Line
+from fwtop.ui.drawing.style import BAD, GOOD, TEXT, WARN
 from fwtop.ui.feed import Controls
 from fwtop.ui.keys import KEY_MAP
 from fwtop.ui.lists.rows import Item
@@ -31,31 +29,6 @@ from fwtop.ui.state.rule_watch import ExpiryWatch, OptimisticOverlay
 
 _EXTEND_SECONDS = (600, 1800, 3600, 21600, 86400)
 KEEP_RULE, REMOVE_RULE = "Keep it", "Remove it"
-
-
-class Dialogs(Protocol):
-    """The dialogs that RuleActions opens."""
-
-    async def ask(self, rule: Rule, conflict: Callable[[Rule], str]) -> Decision | None:
-        """Preview a rule and let the operator edit it and decide; None: cancelled.
-
-        `conflict` returns why a rule must not be installed, "" if it may.
-        """
-        ...
-
-    async def ask_set(
-        self, parts: Sequence[tuple[Rule, str]], conflict: Callable[[Rule], str]
-    ) -> tuple[Rule, ...]:
-        """Preview rules, each with its attack's letter, as one set; return those to install."""
-        ...
-
-    async def choose(self, title: str, question: str, answers: Sequence[str]) -> str | None:
-        """Ask a question with a few answers; None: cancelled."""
-        ...
-
-    def show(self, title: str, lines: Sequence[Line]) -> None:
-        """Show lines to read."""
-        ...
 
 
 class RuleActions:
@@ -114,7 +87,7 @@ class RuleActions:
 
     async def keep(self, _: Snapshot, selected: RuleStatus | None) -> None:
         """Keep one rule."""
-        if selected is not None:
+        if selected is not None and not self._shows_command("confirm", selected.rule):
             await self._report(self._keep(selected.rule.id))
 
     async def repair_one(self, _: Snapshot, selected: RuleStatus | None) -> None:
@@ -146,7 +119,8 @@ class RuleActions:
         elif not waiting:
             self._say("there is no unconfirmed rule", TEXT)
         for status in waiting:
-            await self._report(self._keep(status.rule.id))
+            if not self._shows_command("confirm", status.rule):
+                await self._report(self._keep(status.rule.id))
 
     async def repair(self, snapshot: Snapshot) -> None:
         """Put back all rules that do not act."""
@@ -162,6 +136,8 @@ class RuleActions:
         if chosen is None:
             return
         rule = chosen.rule
+        if self._shows_command("remove", rule):
+            return
         if chosen.state is State.CONFIRMED:
             question = f"Rule {rule.id} ({rule.summary}) is confirmed and drops {number(chosen.pps)} pps now."
             answer = await self._dialogs.choose(f"remove rule {rule.id}", question, (KEEP_RULE, REMOVE_RULE))
@@ -176,7 +152,8 @@ class RuleActions:
         if lost is None:
             self._say("no rule was removed in this session", TEXT)
             return
-        await self._decide(replace(lost, id="", created=self._clock(), replaces=""))
+        if not self._shows_command("install", lost):
+            await self._decide(replace(lost, id="", created=self._clock(), replaces=""))
 
     async def extend(self, snapshot: Snapshot, selected: RuleStatus | None) -> None:
         """Set how long a rule stays from now on; this confirms an unconfirmed one."""
@@ -184,6 +161,8 @@ class RuleActions:
         if chosen is None:
             return
         rule = chosen.rule
+        if self._shows_command("extend", rule):
+            return
         times = {duration_words(seconds): seconds for seconds in _EXTEND_SECONDS}
         left = f" It has {duration(chosen.expires - self._clock())} left." if chosen.expires else ""
         question = f"{rule.summary}: how long should it stay from now on?{left}"
@@ -197,6 +176,8 @@ class RuleActions:
         if chosen is None:
             return
         old = chosen.rule
+        if self._shows_command("change", old):
+            return
         edited = replace(old, id="", created=self._clock(), created_by=f"change of rule {old.id}")
         status = await self._decide(edited, changing=old)
         if status is not None:
@@ -220,6 +201,14 @@ class RuleActions:
             return
         self._say("", TEXT)
         self._dialogs.show(f"why rule {rule_id}", why_details(chosen, sentences))
+
+    def _shows_command(self, verb: str, rule: Rule) -> bool:
+        """Show the command for another terminal where a key may not change a rule; returns whether it did."""
+        snapshot = self._current()
+        command = command_elsewhere(verb, rule, snapshot.origin.netns if snapshot is not None else None)
+        if command:
+            self._dialogs.show(f"{verb} rule {rule.id}", lines_elsewhere(rule, command))
+        return bool(command)
 
     def _chosen(self, snapshot: Snapshot, selected: RuleStatus | None, verb: str) -> RuleStatus | None:
         active = [status for status in snapshot.mitigations if status.state in ACTIVE_STATES]
@@ -375,33 +364,3 @@ class RuleKeysScreen(Screen[None], inherit_bindings=False):
             self.refuse(obstacle)
             return
         self.run_worker(job(snapshot, rule), group="rules")
-
-
-class ScreenDialogs:
-    """Opens dialogs over the screen in front."""
-
-    def __init__(self, screen: Screen[None], controls: Controls, known: Callable[[], int]) -> None:
-        self._screen = screen
-        self._controls = controls
-        self._known = known
-
-    async def ask(self, rule: Rule, conflict: Callable[[Rule], str]) -> Decision | None:
-        """Preview a rule and let the operator edit it and decide."""
-        dialog = RuleDialog(rule, self._controls, conflict=conflict, known=self._known)
-        return await self._screen.app.push_screen_wait(dialog)
-
-    async def ask_set(
-        self, parts: Sequence[tuple[Rule, str]], conflict: Callable[[Rule], str]
-    ) -> tuple[Rule, ...]:
-        """Preview rules as one set; return those to install."""
-        dialog = SetDialog(parts, self._controls, conflict, self._known)
-        answer = await self._screen.app.push_screen_wait(dialog)
-        return dialog.rules if answer == INSTALL_SET else ()
-
-    async def choose(self, title: str, question: str, answers: Sequence[str]) -> str | None:
-        """Ask a question with a few answers."""
-        return await self._screen.app.push_screen_wait(ChoiceDialog(title, question, answers))
-
-    def show(self, title: str, lines: Sequence[Line]) -> None:
-        """Show lines to read."""
-        self._screen.app.push_screen(DetailsDialog(title, lines))

@@ -285,7 +285,7 @@ class RuleDialog(Dialog[Decision | None], inherit_bindings=False):
         refusal = self.refusal
         if refusal and not self._controls.readonly:
             prefix = "" if refusal == self.failure else "Refused: "
-            lines += paragraph(f"{prefix}{safe_text(refusal)}", width, BAD)
+            lines += paragraph(f"{prefix}{safe_text(refusal, limit=1000)}", width, BAD)
         if self.preview is not None:
             lines += (
                 relief_lines(self.rule, width)
