@@ -325,7 +325,8 @@ def test_terminated_guardian_reverts_the_unconfirmed_and_leaves_the_confirmed(
 ) -> None:
     with bench.connect("console") as guardian:
         unconfirmed = apply(guardian, bench.block_rule(6), 30)
-        confirmed = apply(guardian, bench.block_rule(4))
+        confirmed = apply(guardian, bench.block_rule(4), 30)
+        guardian.demand(Keep(confirmed))
         pid = int(guardian.about["pid"])
         os.kill(pid, signal.SIGTERM)
         poll_until(lambda: ended(pid))

@@ -46,9 +46,9 @@ def test_new_logins_from_the_operators_address_pass_a_list(
             rule = Rule("", kind, Match(sources=(network,)), "x", 60, origin="country:DE").to_dict()
             with bench.connect(role="console") as guardian:
                 assert WORD in str(guardian.demand(Plan(rule)).data["warnings"])
-                answer = guardian.demand(Apply(rule, 0))
+                answer = guardian.demand(Apply(rule, 30))
                 assert WORD in str(answer.data["warnings"])
                 assert logs_in(bench)
-                guardian.demand(Undo(all=True))
+                guardian.demand(Undo((answer.data["status"]["rule"]["id"],)))
         finally:
             console.communicate("")

@@ -62,7 +62,7 @@ def test_foreign_and_own_rules_are_told_with_growing_counters(bench: Bench, poll
         assert poll_until(lambda: counted(0), every_s=0.1)
         send_datagrams(attacker, victim.ipv4, 4000, 5, "x")
         assert poll_until(lambda: counted(5), every_s=0.1)
-        apply(console, bench.block_rule(4, 6))
+        apply(console, bench.block_rule(4, 6), 300)
 
         def complete() -> bool:
             found = asked(console)

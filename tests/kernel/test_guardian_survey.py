@@ -57,7 +57,7 @@ def test_listeners_are_named_and_those_elsewhere_unknown(bench: Bench, poll_unti
 
 def test_chains_of_other_firewalls_are_told_and_fwtops_own_are_not(bench: Bench, poll_until: Poll) -> None:
     with bench.connect(role="console") as console:
-        apply(console, bench.block_rule(4, 6))
+        apply(console, bench.block_rule(4, 6), 300)
 
         def chains() -> set[tuple[Any, ...]]:
             return {tuple(chain) for chain in console.demand(Survey()).data.get("chains", ())}

@@ -55,8 +55,8 @@ def test_changed_at_once_and_given_back_by_undo(bench: Bench) -> None:
 
 
 def test_expiry_and_missing_confirmation_give_back_and_keep_keeps(bench: Bench, poll_until) -> None:
-    with bench.connect("console") as guardian:
-        apply(guardian, rule(ttl=1, udp=10))
+    with bench.connect() as cli, bench.connect("console") as guardian:
+        apply(cli, rule(ttl=1, udp=10))
         poll_until(lambda: values(bench)[1] == 30)
         lost = apply(guardian, rule(udp=11), SOON_SECONDS)
         assert values(bench)[1] == 11

@@ -91,7 +91,7 @@ def test_the_dissector_can_not_reach_the_console_even_before_its_sandbox() -> No
 
 def test_a_console_can_not_force_a_broad_rule(bench: Bench) -> None:
     with bench.connect(role="console") as console:
-        answer = console.request(Apply(BROAD.to_dict(), 0, force=True))
+        answer = console.request(Apply(BROAD.to_dict(), 30, force=True))
         assert not answer.ok
         assert "console_may_force" in answer.error
         assert "--force" in console.demand(Plan(BROAD.to_dict())).data["refused"]
@@ -103,7 +103,7 @@ def test_the_operators_file_lets_a_console_force(bench: Bench) -> None:
         plan = console.demand(Plan(BROAD.to_dict())).data
         assert plan["refused"] is None
         assert plan["needs_force"]
-        assert apply(console, BROAD, force=True)
+        assert apply(console, BROAD, 30, force=True)
 
 
 def test_root_keeps_what_would_widen_a_consoles_view(bench: Bench, poll_until: Poll) -> None:
