@@ -28,7 +28,7 @@ class _System:
     name: str
     ttl: int
     window: int  # of the SYN; of whole segments if `in_segments`
-    later: tuple[Range, ...]  # windows of what follows
+    later: tuple[Range, ...]  # windows of what follows, with nothing in the buffer
     before: bytes  # options of the SYN around the segment size
     options: Open
     banners: tuple[str, ...]
@@ -59,17 +59,17 @@ _PACKAGED = (
 _WINDOWS = tuple(f"OpenSSH_for_Windows_{version}" for version in ("7.7", "8.1", "8.6", "9.5"))
 _PUTTY = tuple(f"PuTTY_Release_0.{version}" for version in range(70, 84))
 _SYSTEMS = (
-    _System("Linux", 64, 65_535, (Range(495, 512),), b"\4\2\x08\x0a", (8, b"\1\3\3\7"),
+    _System("Linux", 64, 65_535, (Range(501, 512),), b"\4\2\x08\x0a", (8, b"\1\3\3\7"),
             _PACKAGED + _versions("p1"), in_segments=True),
-    _System("Windows", 128, 65_535, (Range(253, 260), Range(510, 514), Range(1021, 1029), Range(8190, 8212)),
+    _System("Windows", 128, 65_535, (Range(255, 256), Range(513, 513), Range(1023, 1026), Range(8191, 8212)),
             b"\1\3\3\x08\1\1\4\2", (), _WINDOWS + _PUTTY, stamped=False, in_segments=True),
-    _System("Windows", 128, 65_535, (Range(253, 260), Range(1021, 1029)), b"\1\3\3\x08\1\1\4\2", (),
+    _System("Windows", 128, 65_535, (Range(255, 256), Range(1023, 1026)), b"\1\3\3\x08\1\1\4\2", (),
             _WINDOWS, stamped=False),
     _System("macOS", 64, 65_535, (Range(2048, 2070),), b"\1\3\3\6\1\1\x08\x0a", (8, b"\4\2\0\0"),
             _versions(), ip_id=0, flags=(SYN, SYN | ECN)),
     _System("BSD", 64, 65_535, (Range(1023, 1030),), b"\1\3\3\6\4\2\x08\x0a", (8,),
             (*_versions(), "OpenSSH_9.6 FreeBSD-20240104"), ip_id=0),
-    _System("BSD", 64, 16_384, (Range(253, 260),), b"\1\1\4\2\1\3\3\6\1\1\x08\x0a", (8,), _versions()),
+    _System("BSD", 64, 16_384, (Range(255, 257),), b"\1\1\4\2\1\3\3\6\1\1\x08\x0a", (8,), _versions()),
 )  # fmt: skip
 SYSTEMS = tuple(dict.fromkeys(system.name for system in _SYSTEMS))
 

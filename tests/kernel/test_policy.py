@@ -72,6 +72,20 @@ def test_a_trial_ends_by_the_kernels_clock_and_leaves_the_old_policy(
         assert not Live(guardian).difference(old, {"office", "bad"}).added
 
 
+def test_each_rule_of_a_policy_is_rehearsed(bench: Bench, versions: Versions, tmp_path: Path) -> None:
+    cuts = '[[signature]]\nstring = "SSH-2.0"\n'
+    with bench.connect() as guardian:
+        with pytest.raises(FwtopError, match="new SSH logins would be dropped"):
+            commit(
+                Live(guardian),
+                versions,
+                policy(tmp_path, "schema = 1\n", LIMIT.format(10), cuts),
+                "x",
+                force=False,
+            )
+        assert rules_of(guardian) == {}
+
+
 def test_what_is_kept_replaces_the_old_policy_and_spares_temporary_rules(
     bench: Bench, versions: Versions, tmp_path: Path
 ) -> None:
