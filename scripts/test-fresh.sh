@@ -1,5 +1,7 @@
 #!/usr/bin/env bash
-# test-fresh.sh [TEST…]: run `make demo` and `make test` (or some tests) on a Debian 12 with only git and make.
+# test-fresh.sh [TEST…]: run `make demo` and `make test` (or some tests) on a Debian with only git and make.
+#
+# SUITE=trixie takes Debian 13 instead of 12 (bookworm).
 #
 # The script bootstraps Debian into a temporary directory and clones the checked-out commit into it. Mounts,
 # processes, host name, /dev and cgroups are separate and disappear with it, however the script ends. It shares the
@@ -10,10 +12,10 @@ set -euo pipefail
 # shellcheck source=scripts/common.sh
 source "$(dirname "$0")/common.sh"
 if [[ $(id -u) != 0 ]]; then
-  as_root env LIMIT="${LIMIT:-}" MIRROR="${MIRROR:-}" "$clone/scripts/test-fresh.sh" "$@"
+  as_root env SUITE="${SUITE:-}" LIMIT="${LIMIT:-}" MIRROR="${MIRROR:-}" "$clone/scripts/test-fresh.sh" "$@"
   exit
 fi
-suite=bookworm
+suite=${SUITE:-bookworm}
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/fwtop-fresh
 base=$cache/$suite.tar
 
