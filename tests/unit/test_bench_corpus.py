@@ -1,5 +1,6 @@
 """The corpus: the same windows for the same seed, and packets that are what their labels say."""
 
+import ast
 import ipaddress
 
 import numpy as np
@@ -11,7 +12,7 @@ from fwtop.bench.corpus.arrivals import Arrivals, Frames, senders
 from fwtop.bench.corpus.cases import MIXTURES, cases, draw, families
 from fwtop.bench.corpus.copies import copies
 from fwtop.bench.corpus.profiles import ORDINARY, TOOLS, methods
-from fwtop.bench.corpus.version import version
+from fwtop.bench.corpus.version import _text, version
 from fwtop.lab.network import VICTIM_4
 from fwtop.lab.traffic.vectors import Pool, Ports, Vector
 from fwtop.model.traffic.packets import PacketBatch
@@ -128,6 +129,15 @@ def test_mixtures_hold_attacks_that_differ_in_kind_or_target() -> None:
     targets = [set(packets.dst_lo[packets.ifindex == label].tolist()) for label in (1, 2)]
     assert twins.attacks[0].kind == twins.attacks[1].kind
     assert not targets[0] & targets[1]
+
+
+def test_the_version_is_the_same_in_every_python() -> None:
+    """Fields that a later Python adds to its tree, or no longer prints, don't count while they are empty."""
+    tree = ast.parse("def f(a): return a + 1")
+    assert _text(tree) == (
+        "Module(body=[FunctionDef(name='f', args=arguments(args=[arg(arg='a')]), body=[Return(value=BinOp("
+        "left=Name(id='a', ctx=Load()), op=Add(), right=Constant(value=1)))])])"
+    )
 
 
 def test_the_version_is_that_of_the_statements_not_of_comments_and_imports(tmp_path, monkeypatch) -> None:

@@ -21,10 +21,19 @@ def version() -> str:
     """
     digest = hashlib.sha256()
     for module in _modules():
-        digest.update(ast.dump(_bare(ast.parse(module.read_text(encoding="utf-8")))).encode())
+        digest.update(_text(_bare(ast.parse(module.read_text(encoding="utf-8")))).encode())
     for path in sorted(DIRECTORY.glob("*.toml")):
         digest.update(path.read_bytes())
     return digest.hexdigest()[:16]
+
+
+def _text(value: object) -> str:
+    """Return the same text in every version of Python: ast.dump leaves out other empty fields from 3.13 on."""
+    if isinstance(value, ast.AST):
+        fields = [(name, getattr(value, name, None)) for name in value._fields]
+        given = ", ".join(f"{name}={_text(field)}" for name, field in fields if field not in (None, []))
+        return f"{type(value).__name__}({given})"
+    return f"[{', '.join(map(_text, value))}]" if isinstance(value, list) else repr(value)
 
 
 def _modules() -> list[Path]:
