@@ -19,6 +19,8 @@ def prepare() -> None:
         return
     for name in _UNUSED:
         _import_at_first_use(name)
+    # From Python 3.13 on, dataclasses asks it for every class, which would load it, and ast with it
+    sys.modules["inspect"].__dict__["get_annotations"] = _annotations
     compile_methods_at_first_call()
 
 
@@ -42,6 +44,11 @@ def _import_at_first_use(name: str) -> None:
     sys.modules[name] = stand_in
 
 
+def _annotations(of: type) -> dict[str, object]:
+    """Return a class's own annotations, as inspect.get_annotations does where it evaluates nothing."""
+    return dict(vars(of).get("__annotations__", {}))
+
+
 def compile_methods_at_first_call() -> None:
     """Make dataclasses compile the methods that they generate when these are first called.
 
@@ -51,7 +58,7 @@ def compile_methods_at_first_call() -> None:
     import dataclasses  # looks for `inspect`
 
     compile_method: Callable[..., _Method] | None = getattr(dataclasses, "_create_fn", None)
-    if compile_method is None:  # Python 3.13 has no such function: methods are compiled at once, as usual
+    if compile_method is None:  # Python 3.13 has no such function: it compiles a class's methods all together
         return
 
     def create(name: str, *text: object, **variables: object) -> _Method:

@@ -140,8 +140,9 @@ def test_methods_of_dataclasses_are_not_compiled_before_they_are_called() -> Non
         "texts, execute = [], builtins.exec\n"
         "builtins.exec = lambda text, *names: (texts.append(text), execute(text, *names))\n"
         "@dataclasses.dataclass(frozen=True, slots=True)\nclass Value:\n    'A value.'\n    x: int\n"
-        "assert not texts, texts\n"
-        "assert Value(1) == Value(1) and len(texts) == 2, texts"
+        "whole = not hasattr(dataclasses, '_create_fn')\n"  # from 3.13 on one text a class, not six
+        "assert len(texts) == whole, texts\n"
+        "assert Value(1) == Value(1) and len(texts) == (1 if whole else 2), texts"
     )
     subprocess.run([sys.executable, "-I", "-c", program, str(ROOT)], check=True)
 
