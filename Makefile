@@ -1,7 +1,7 @@
 # Set-up messages go to standard error; standard output holds only a target's result.
 .SILENT:
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev demo test test-unit test-matrix golden test-fresh test-debian-kernel check screenshots geoip lock uninstall
+.PHONY: help setup setup-dev demo test test-unit test-matrix bench golden test-fresh test-debian-kernel check screenshots geoip lock uninstall
 # Targets share the machine's namespaces and installed copy, so they must not run in parallel.
 .NOTPARALLEL:
 
@@ -25,6 +25,10 @@ test-unit: setup-dev ## run the tests that need no root
 
 test-matrix: setup-dev ## run the tables of every case, which `make test` leaves out (needs root or sudo, takes hours)
 	scripts/test.sh -m matrix $(or $(TESTS),tests)
+
+bench: ## measure a developers' table (TABLE=list names them; WORDS=… for what it takes and its options)
+	scripts/setup.sh tools
+	.venv/bin/python -m benches $(or $(TABLE),list) $(WORDS)
 
 golden: ## show how outputs differ from those kept in tests/golden (UPDATE=1 keeps the new ones)
 	scripts/setup.sh tools

@@ -62,7 +62,7 @@ def main() -> None:
 
 
 def mixed_prefixes(family: int = 4) -> PrefixRows:
-    """Draw lengths and places: of IPv4 as `fwtop bench bulk` does, of IPv6 in some thousand networks."""
+    """Draw lengths and places: of IPv4 as the bench `bulk` does, of IPv6 in some thousand networks."""
     lengths = _CHANCE.choice(_LENGTHS[family], COUNT).astype(np.int64)
     if family == 4:
         values = _CHANCE.integers(1 << 24, 200 << 24, COUNT, np.int64)

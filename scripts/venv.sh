@@ -10,7 +10,7 @@ directory=$1 lock=$2 log=$3
 umask 022
 
 "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
-  fail "$python is $("$python" -V), and fwtop needs Python 3.11 or newer: it runs on Debian 12 and Ubuntu 24.04"
+  fail "$python is $("$python" -V), and fwtop needs Python 3.11 or newer: it runs on Debian 12 and 13"
 "$directory/bin/python" -c '' 2>/dev/null ||
   logged "$python" -m venv --clear --without-pip "$directory" ||
   fail "could not make the virtual environment $directory"

@@ -1,6 +1,6 @@
 """Confidence as a probability: how often findings like this one were right on the corpus.
 
-The engine states a posterior. A logistic regression, fitted by `fwtop bench fit` on the
+The engine states a posterior. A logistic regression, fitted by `python -m benches fit` on the
 corpus, turns that and the circumstances of the finding into the posterior that the screen shows.
 """
 

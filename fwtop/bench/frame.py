@@ -24,8 +24,7 @@ class Options:
     rounds: int | None = None  # None: the table's default
     quick: bool = False  # a shortened run: a minute or two per table
     captures: tuple[str, ...] = ()  # positional arguments: captures, scenarios or trials
-    corpus: bool = False  # accuracy: on the corpus instead of in the lab
-    seed: int | None = None  # accuracy, corpus: of the windows that are drawn; None: the usual one
+    seed: int | None = None  # of the corpus: which windows are drawn; None: the usual ones
 
     def choose(self, full: int, quick: int) -> int:
         """Return the number of rounds: as requested, else the default of a full or quick run."""

@@ -58,7 +58,7 @@ def draw(document: Document) -> str:
     width = _NAMES + _PLOT + _FIGURE + _TIMES
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {bottom + _FOOT}" role="img" '
-        f'aria-label="fwtop bench {escape(document.table)}" style="{_STYLE}">',
+        f'aria-label="{escape(document.table)}" style="{_STYLE}">',
         *_heading(document, rows, bool(published), width),
         *_grid(scale, bottom),
     ]
@@ -87,7 +87,7 @@ def _heading(document: Document, rows: Sequence[Result], has_rings: bool, width:
     unit = rows[0].unit if rows and len({row.unit for row in rows}) == 1 else ""
     bases = {row.versus for row in rows if row.ratio is not None}
     parts = [
-        _text(12, 22, f"fwtop bench {document.table}", _INK, weight=600),
+        _text(12, 22, document.table, _INK, weight=600),
         _text(12, 41, machine, _SOFT),
         _text(_NAMES, _HEAD - 12, unit, _SOFT),
         _text(width - 12, _HEAD - 12, _ratio_title(bases), _SOFT, anchor="end"),

@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +16,7 @@ from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
 
 if TYPE_CHECKING:
+    from fwtop.bench.catalogue import Table
     from fwtop.bench.frame import Document
 
 HELP = "Benchmark fwtop on this machine. Floods stay within the lab's network namespaces."
@@ -23,28 +25,22 @@ EXAMPLE = "sudo fwtop bench ladder --quick"
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the verb's arguments."""
-    parser.add_argument("table", nargs="?", metavar="TABLE", help="a table's name, or 'list'")
-    parser.add_argument(
-        "captures",
-        nargs="*",
-        metavar="CAPTURE",
-        help="harm: run only these trials; night, proposals, walk, accuracy: run only these scenarios; "
-        "accuracy: also judge these captures (FILE=kind,kind labels them); "
-        "fit: write the weights to this file, not to fwtop's own; day: keep the sessions in this folder",
-    )
-    parser.add_argument(
-        "--corpus",
-        action="store_true",
-        help="accuracy: judge generated, labelled windows of traffic; needs no root",
-    )
-    parser.add_argument(
-        "--seed", type=int, metavar="N", help="with --corpus: generate windows that nothing was tuned on"
+    add_table(
+        parser,
+        "harm: run only these trials; accuracy: only these scenarios, or judge these captures "
+        "(FILE=kind,kind labels one)",
     )
     parser.add_argument(
         "--calibrate",
         action="store_true",
         help="measure the per-packet cost of each kind of rule here; proposals are ranked by it",
     )
+
+
+def add_table(parser: argparse.ArgumentParser, takes: str) -> None:
+    """Add a table's name, what it takes, and how it is measured and printed."""
+    parser.add_argument("table", nargs="?", metavar="TABLE", help="a table's name, or 'list'")
+    parser.add_argument("captures", nargs="*", metavar="CAPTURE", help=takes)
     parser.add_argument("--svg", type=Path, metavar="FILE", help="also draw the table to this file")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.add_argument("--quick", action="store_true", help="reduced run, a minute or two per table")
@@ -53,28 +49,35 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Measure one table and print it, or list them."""
+    from fwtop.bench.catalogue import TABLES
+
+    if args.calibrate and args.table not in (None, "calibrate"):
+        name = safe_text(args.table, limit=40)
+        raise FwtopError(f"--calibrate is a table of its own, not {name!r}; nothing measured", 2)
+    args.table = "calibrate" if args.calibrate else args.table
+    return measure(args, TABLES, "fwtop bench", seed=None)
+
+
+def measure(args: argparse.Namespace, tables: Sequence[Table], command: str, *, seed: int | None) -> int:
+    """Measure a table of a list and print it, or print the list."""
     from fwtop.bench.catalogue import find
-    from fwtop.bench.catalogue import run as measure
+    from fwtop.bench.catalogue import run as measured
     from fwtop.bench.frame import Options
 
     if args.table == "list":
-        return _list(as_json=args.json)
-    table = find(_name(args))
-    if args.captures and table.name not in ("accuracy", "day", "fit", "harm", "night", "proposals", "walk"):
+        return _list(tables, as_json=args.json)
+    if args.table is None:
+        raise FwtopError(f"which table? see '{command} list'; nothing was measured", 2)
+    table = find(args.table, tables, command)
+    if args.captures and not table.takes:
         raise FwtopError(f"table {table.name} takes no captures; nothing was measured", 2)
-    if args.corpus and (table.name != "accuracy" or args.captures):
-        raise FwtopError("--corpus goes with table accuracy alone; nothing was measured", 2)
-    if args.seed is not None and not args.corpus:
-        raise FwtopError("--seed goes with --corpus; nothing was measured", 2)
-    if table.needs_root and not args.corpus and os.geteuid() != 0:
+    if table.needs_root and os.geteuid() != 0:
         raise FwtopError(
             f"table {table.name} needs root to make namespaces; nothing was measured; use sudo", 3
         )
     with EndingSignals():
-        document = measure(
-            table, Options(args.rounds, args.quick, tuple(args.captures), args.corpus, args.seed)
-        )
-    if args.calibrate:
+        document = measured(table, Options(args.rounds, args.quick, tuple(args.captures), seed))
+    if getattr(args, "calibrate", False):
         document = _kept(document)
     if args.svg is not None:
         _draw(document, args.svg)
@@ -82,27 +85,13 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _list(*, as_json: bool) -> int:
-    from fwtop.bench.catalogue import TABLES
-
+def _list(tables: Sequence[Table], *, as_json: bool) -> int:
     if as_json:
-        print(json.dumps([{"table": table.name, "title": table.title} for table in TABLES]))
+        print(json.dumps([{"table": table.name, "title": table.title} for table in tables]))
     else:
-        for table in TABLES:
+        for table in tables:
             print(f"{table.name:<10} {table.title}")
     return 0
-
-
-def _name(args: argparse.Namespace) -> str:
-    """Return the table that is meant; --calibrate means one, and goes with no other."""
-    if args.calibrate and args.table not in (None, "calibrate"):
-        raise FwtopError(
-            f"--calibrate is a table of its own, not {safe_text(args.table, limit=40)!r}; nothing measured",
-            2,
-        )
-    if args.table is None and not args.calibrate:
-        raise FwtopError("which table? see 'fwtop bench list'; nothing was measured", 2)
-    return "calibrate" if args.calibrate else str(args.table)
 
 
 def _kept(document: Document) -> Document:

@@ -52,7 +52,7 @@ def _entries(text: str) -> str:
     """Join wrapped lines, and write `-i IF, --interface IF` as Python 3.13 does."""
     lines: list[str] = []
     for line in text.splitlines():
-        if lines and lines[-1] and line and (line.startswith("   ") or not lines[-1].startswith(" ")):
+        if lines and lines[-1] and line and (line.startswith("   ") or not line.startswith(" ")):
             lines[-1] += f" {line.strip()}"
         else:
             lines.append(line)

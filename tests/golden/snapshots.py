@@ -7,10 +7,10 @@ from random import Random
 
 import numpy as np
 
+from benches.corpus import tools, visits
+from benches.corpus.arrivals import Arrivals, Frames
+from benches.corpus.copies import copies
 from fwtop.analysis.advisor import Advisor
-from fwtop.bench.corpus import tools, visits
-from fwtop.bench.corpus.arrivals import Arrivals, Frames
-from fwtop.bench.corpus.copies import copies
 from fwtop.lab import scenario
 from fwtop.lab.traffic.vectors import Scenario
 from fwtop.model.traffic.counters import Counters

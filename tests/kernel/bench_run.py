@@ -1,4 +1,4 @@
-"""Helpers to run `fwtop bench` from the command line and check its JSON documents."""
+"""Helpers to run `fwtop bench` and the developers' benches, and to check their JSON documents."""
 
 from __future__ import annotations
 
@@ -14,19 +14,20 @@ _DOCUMENT = {"table": str, "machine": str, "kernel": str, "rounds": int, "rows":
 _ROW = {"name", "unit", "median", "low", "high", "ratio", "versus"}
 
 
-_CLONE = [sys.executable, "-m", "fwtop"]
+USERS = [sys.executable, "-m", "fwtop", "bench"]
+DEVELOPERS = [sys.executable, "-m", "benches"]
 
 
 def run_bench(
-    *words: str, command: Sequence[str] = _CLONE, timeout: float = 240
+    *words: str, command: Sequence[str] = USERS, timeout: float = 240
 ) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [*command, "bench", *words],
+        [*command, *words],
         capture_output=True, text=True, timeout=timeout, check=False, cwd=ROOT, stdin=subprocess.DEVNULL,
     )  # fmt: skip
 
 
-def document_of(*words: str, command: Sequence[str] = _CLONE) -> dict[str, Any]:
+def document_of(*words: str, command: Sequence[str] = USERS) -> dict[str, Any]:
     done = run_bench(*words, command=command)
     assert done.returncode == 0, done.stderr
     document: dict[str, Any] = json.loads(done.stdout)

@@ -1,23 +1,31 @@
-"""`fwtop bench` on the command line: its document, the list of tables, usage errors."""
+"""`fwtop bench` and the developers' benches on the command line: documents, lists, usage errors."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 
 import pytest
-from bench_run import check_form, document_of, run_bench
+from bench_run import DEVELOPERS, USERS, check_form, document_of, run_bench
 
-from fwtop.bench.catalogue import TABLES
+from benches import catalogue as developers
+from fwtop.bench import catalogue
 from fwtop.model.paths import ROOT
 
 pytestmark = pytest.mark.kernel
 
 
-def test_every_listed_table_has_a_module() -> None:
-    listed = json.loads(run_bench("list", "--json").stdout)
-    assert [entry["table"] for entry in listed] == [table.name for table in TABLES]
-    modules = {(table.package, table.name) for table in TABLES}
-    assert all((ROOT / "fwtop/bench/tables" / package / f"{name}.py").is_file() for package, name in modules)
+@pytest.mark.parametrize(("command", "tables"), [(USERS, catalogue.TABLES), (DEVELOPERS, developers.TABLES)])
+def test_every_listed_table_has_a_module(command: list[str], tables: Sequence[catalogue.Table]) -> None:
+    listed = json.loads(run_bench("list", "--json", command=command).stdout)
+    assert [entry["table"] for entry in listed] == [table.name for table in tables]
+    modules = [(table.home.replace(".", "/"), table.package, table.name) for table in tables]
+    assert all((ROOT / home / package / f"{name}.py").is_file() for home, package, name in modules)
+
+
+def test_no_table_is_listed_twice() -> None:
+    names = [table.name for table in (*catalogue.TABLES, *developers.TABLES)]
+    assert len(names) == len(set(names))
 
 
 def test_calibrate_prints_the_cost_of_every_kind() -> None:
@@ -28,21 +36,23 @@ def test_calibrate_prints_the_cost_of_every_kind() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("command", "words", "said"),
     [
-        (["nonsense"], "no table 'nonsense'"),
-        ([], "which table?"),
-        (["ladder", "--calibrate"], "a table of its own"),
-        (["xdp", "some.pcap"], "takes no captures"),
-        (["pipeline", "--rounds", "0"], "not a whole number above 0"),
-        (["accuracy", "/no/such.pcap", "--quick"], "No such file"),
-        (["pipeline", "--corpus"], "goes with table accuracy alone"),
-        (["accuracy", "some.pcap", "--corpus"], "goes with table accuracy alone"),
-        (["fit", "/no/such/weights.toml"], "can't be written; nothing was fitted"),
+        (USERS, ["nonsense"], "no table 'nonsense'"),
+        (USERS, ["xdp"], "no table 'xdp'; 'fwtop bench list' names them"),
+        (USERS, [], "which table?"),
+        (USERS, ["ladder", "--calibrate"], "a table of its own"),
+        (USERS, ["ladder", "some.pcap"], "takes no captures"),
+        (USERS, ["ladder", "--rounds", "0"], "not a whole number above 0"),
+        (USERS, ["accuracy", "/no/such.pcap", "--quick"], "No such file"),
+        (DEVELOPERS, ["ladder"], "no table 'ladder'; 'python -m benches list' names them"),
+        (DEVELOPERS, ["xdp", "some.pcap"], "takes no captures"),
+        (DEVELOPERS, ["pipeline", "--seed", "1"], "goes with naming and corpus"),
+        (DEVELOPERS, ["fit", "/no/such/weights.toml"], "can't be written; nothing was fitted"),
     ],
 )
-def test_bad_input_gets_one_line(words: list[str], said: str) -> None:
-    done = run_bench(*words)
+def test_bad_input_gets_one_line(command: list[str], words: list[str], said: str) -> None:
+    done = run_bench(*words, command=command)
     assert done.returncode in (1, 2)
     assert said in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1

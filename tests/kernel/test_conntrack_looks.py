@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from fwtop.bench.connections import establish
+from benches.connections import establish
 from fwtop.harden.table import read_table, service_of
 from tests.kernel.conftest import ip
 from tests.kernel.wire import inside

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import pytest
 from guardian_bench import Bench, apply
 
-from fwtop.bench.resolver_lab import ResolverLab, forged
+from benches.resolver_lab import ResolverLab, forged
 from fwtop.harden import resolver
 from fwtop.harden.playbook import Options, Plan
 from fwtop.kernel.namespaces import inside

@@ -10,20 +10,22 @@ from random import Random
 import numpy as np
 import pytest
 
+from benches.accuracy.fitting import Judged, cross_validated, fit, log_loss
+from benches.accuracy.naming import expected_calibration_error, judged
+from benches.corpus.cases import draw
+from benches.corpus.version import version
+from benches.tables.judgement import fit as table
 from fwtop.analysis.calibration import FEATURES, FITTED, Weights, calibrated, features_of
 from fwtop.analysis.engine.weights import FittedWeights
 from fwtop.analysis.registry import DECLARED
-from fwtop.bench.accuracy.fitting import Judged, cross_validated, fit, log_loss
-from fwtop.bench.accuracy.naming import expected_calibration_error, judged
-from fwtop.bench.corpus.cases import draw
-from fwtop.bench.corpus.version import version
 from fwtop.bench.frame import Options
-from fwtop.bench.tables.judgement import fit as table
 from fwtop.model.errors import FwtopError
 
 
 def test_the_weights_were_fitted_on_this_corpus() -> None:
-    assert FITTED.corpus == version(), "the corpus has changed: run 'fwtop bench fit' and commit its weights"
+    assert FITTED.corpus == version(), (
+        "the corpus has changed: run 'python -m benches fit' and commit its weights"
+    )
 
 
 def test_a_rule_that_is_surer_is_never_less_probable() -> None:

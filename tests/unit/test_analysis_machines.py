@@ -7,11 +7,11 @@ from random import Random
 import numpy as np
 import pytest
 
+from benches.accuracy.naming import judged
+from benches.corpus import machines
+from benches.corpus.cases import draw
 from fwtop.analysis.parsers.reports import framed, is_filler, is_report, snmp_numbers
 from fwtop.analysis.parsers.services import tftp_data
-from fwtop.bench.accuracy.naming import judged
-from fwtop.bench.corpus import machines
-from fwtop.bench.corpus.cases import draw
 
 WIDTH = 64
 WRITERS = [write for _, write in machines._REPORTS]

@@ -6,13 +6,13 @@ import ipaddress
 import numpy as np
 import pytest
 
-from fwtop.bench.accuracy.naming import judged
-from fwtop.bench.corpus import visits
-from fwtop.bench.corpus.arrivals import Arrivals, Frames, senders
-from fwtop.bench.corpus.cases import MIXTURES, cases, draw, families
-from fwtop.bench.corpus.copies import copies
-from fwtop.bench.corpus.profiles import ORDINARY, TOOLS, methods
-from fwtop.bench.corpus.version import _text, version
+from benches.accuracy.naming import judged
+from benches.corpus import visits
+from benches.corpus.arrivals import Arrivals, Frames, senders
+from benches.corpus.cases import MIXTURES, cases, draw, families
+from benches.corpus.copies import copies
+from benches.corpus.profiles import ORDINARY, TOOLS, methods
+from benches.corpus.version import _text, version
 from fwtop.lab.network import VICTIM_4
 from fwtop.lab.traffic.vectors import Pool, Ports, Vector
 from fwtop.model.traffic.packets import PacketBatch
@@ -25,7 +25,7 @@ def flood(**given: object) -> Vector:
 
 
 def parsed(frames: Frames) -> PacketBatch:
-    from fwtop.bench.corpus.cases import _batch
+    from benches.corpus.cases import _batch
 
     return _batch(frames, 1.0)
 
@@ -97,10 +97,10 @@ def test_forged_copies_come_from_everywhere_and_fragments_share_their_datagram(o
 def test_connections_have_numbers_that_follow_each_other() -> None:
     from random import Random
 
+    from benches.corpus.cases import _window
     from fwtop.analysis.config import AdviseConfig
     from fwtop.analysis.window.tcp_view import view_tcp
     from fwtop.analysis.window.traffic import Traffic
-    from fwtop.bench.corpus.cases import _window
 
     to = Arrivals(Random(1), 5.0, Random(2))
     visits.browsing(to, 3000)
@@ -141,7 +141,7 @@ def test_the_version_is_the_same_in_every_python() -> None:
 
 
 def test_the_version_is_that_of_the_statements_not_of_comments_and_imports(tmp_path, monkeypatch) -> None:
-    from fwtop.bench.corpus import version as module
+    from benches.corpus import version as module
 
     source = '"""Why."""\ndef send(count):\n    """What."""\n    return count\n'
     path = tmp_path / "one.py"
@@ -157,7 +157,7 @@ def test_the_version_is_that_of_the_statements_not_of_comments_and_imports(tmp_p
 
 
 def test_a_window_may_be_so_quiet_that_nothing_of_it_is_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fwtop.bench.corpus.cases._one_in", lambda *_: 1e12)
+    monkeypatch.setattr("benches.corpus.cases._one_in", lambda *_: 1e12)
     case = draw("ordinary: browsing", 0)
     assert len(case.window.arrived) == 0
     assert not judged(case).named

@@ -9,11 +9,12 @@ import time
 
 import pytest
 
-from fwtop.bench import connections
+from benches import connections
+from benches.tables.rules import bulk, xdp
+from benches.tables.watching.screen import proportional_bytes
 from fwtop.bench.accuracy.cases import Case
 from fwtop.bench.accuracy.scores import Signature
-from fwtop.bench.tables.rules import bulk, rules, xdp
-from fwtop.bench.tables.watching.screen import proportional_bytes
+from fwtop.bench.tables.rules import rules
 from fwtop.bench.terminal import Terminal
 from fwtop.bench.testbed import PAYLOAD_START, SMALL, STRONGARM, flood_text, per_second, processor_seconds
 from fwtop.lab import network as net

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from fwtop.bench import everyday
-from fwtop.bench.tables.judgement.hour import Watched
+from benches import everyday
+from benches.tables.judgement.hour import Watched
 
 
 def line(pps: float, *attacks: dict[str, object]) -> str:

@@ -5,12 +5,9 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from fwtop.analysis.calibration import FITTED
-from fwtop.analysis.context import Finding
-from fwtop.analysis.registry import DECLARED
-from fwtop.bench.accuracy.diagrams import draw
-from fwtop.bench.accuracy.held_out import FoldWeights
-from fwtop.bench.accuracy.naming import (
+from benches.accuracy.diagrams import draw
+from benches.accuracy.held_out import FoldWeights
+from benches.accuracy.naming import (
     NOTHING,
     ORDINARY,
     Scores,
@@ -18,10 +15,13 @@ from fwtop.bench.accuracy.naming import (
     expected_calibration_error,
     judged,
 )
-from fwtop.bench.accuracy.onsets import PATIENCE, Onset, onsets
-from fwtop.bench.corpus.cases import draw as draw_case
+from benches.accuracy.onsets import PATIENCE, Onset, onsets
+from benches.corpus.cases import draw as draw_case
+from benches.tables.judgement.naming import run
+from fwtop.analysis.calibration import FITTED
+from fwtop.analysis.context import Finding
+from fwtop.analysis.registry import DECLARED
 from fwtop.bench.frame import Options
-from fwtop.bench.tables.judgement.naming import judge_corpus
 
 
 def test_a_flood_that_is_named_counts_for_its_kind() -> None:
@@ -42,12 +42,12 @@ def test_a_false_alarm_and_a_miss_are_counted(monkeypatch) -> None:
 
         return [Finding("udp_flood", "UDP flood", np.arange(20), 0.9, ())]
 
-    monkeypatch.setattr("fwtop.bench.accuracy.naming.find_attacks", invent)
+    monkeypatch.setattr("benches.accuracy.naming.find_attacks", invent)
     scores = Scores()
     scores.add(judged(calm))
     assert (scores.false_alarms, scores.alarmed, scores.quiet_windows) == (1, 1, 1)
     assert scores.confusion == {(ORDINARY, "udp_flood"): 1}
-    monkeypatch.setattr("fwtop.bench.accuracy.naming.find_attacks", lambda *_: [])
+    monkeypatch.setattr("benches.accuracy.naming.find_attacks", lambda *_: [])
     scores.add(judged(flood))
     assert scores.confusion["syn_flood", NOTHING] == 1
     assert scores.recall("syn_flood") == 0
@@ -59,7 +59,7 @@ def test_an_attack_named_twice_is_right_once(monkeypatch) -> None:
     from fwtop.analysis.classify import find_attacks
 
     monkeypatch.setattr(
-        "fwtop.bench.accuracy.naming.find_attacks", lambda context, *_: find_attacks(context)[:1] * 2
+        "benches.accuracy.naming.find_attacks", lambda context, *_: find_attacks(context)[:1] * 2
     )
     outcome = judged(case)
     assert [one.right for one in outcome.named] == [True, False]
@@ -86,7 +86,7 @@ def test_spoofing_is_asserted_and_compared_with_the_truth(monkeypatch) -> None:
     assert (len(scores.spoofing), scores.forged) == (2, 1)
     assert (scores.asserted(forged=True), scores.asserted(forged=False)) == (1, 0)
     assert scores.spoofing_calibration_error < 0.05
-    monkeypatch.setattr("fwtop.bench.accuracy.naming._ASSERTED", 0.0)
+    monkeypatch.setattr("benches.accuracy.naming._ASSERTED", 0.0)
     assert scores.asserted(forged=False) == 1
 
 
@@ -115,16 +115,14 @@ def test_the_picture_holds_every_kind_and_is_xml() -> None:
 
 def test_the_table_lists_kinds_totals_and_surprises(monkeypatch) -> None:
     monkeypatch.setattr(
-        "fwtop.bench.tables.judgement.naming.cases",
+        "benches.tables.judgement.naming.cases",
         lambda each, seed: iter([draw_case("lab: syn_flood", n, seed) for n in range(each)]),
     )
     begun = [Onset("syn_flood", 10, 0.1), Onset("gre_flood", 10, 2.5), Onset("gre_flood", 2, PATIENCE)]
-    monkeypatch.setattr("fwtop.bench.tables.judgement.naming.onsets", lambda *_: iter(begun))
+    monkeypatch.setattr("benches.tables.judgement.naming.onsets", lambda *_: iter(begun))
     bare = FoldWeights(DECLARED, FITTED)
-    monkeypatch.setattr(
-        "fwtop.bench.tables.judgement.naming.fold_weights", lambda *_: {"lab: syn_flood": bare}
-    )
-    document = judge_corpus(Options(rounds=2, corpus=True, seed=2001))
+    monkeypatch.setattr("benches.tables.judgement.naming.fold_weights", lambda *_: {"lab: syn_flood": bare})
+    document = run(Options(rounds=2, seed=2001))
     assert "seed 2001; each window judged by weights that were fitted without" in document.notes[0]
     names = [result.name for result in document.results]
     assert {"macro F1", "expected calibration error", "syn_flood: recall"} <= set(names)

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from fwtop.bench.accuracy.promises import Counts, Promise, compared, offered
+from benches.accuracy.promises import Counts, Promise, compared, offered
+from benches.tables.judgement.proposals import chosen, missed, run, to_document
 from fwtop.bench.frame import Options
-from fwtop.bench.tables.judgement.proposals import chosen, missed, run, to_document
 from fwtop.model.errors import FwtopError
 
 _BEFORE, _AFTER = Counts(frames=1_000, datagrams=900, dropped=7), Counts(41_000, 20_900, 19_007)
@@ -51,7 +51,7 @@ def test_rules_behind_reassembly_are_compared_by_datagrams(kind: str, came: int)
 def test_a_rule_that_nothing_came_to_is_told_and_not_counted(monkeypatch) -> None:
     unmet = compared("udp_flood_vlan", _proposal(1, "string"), _BEFORE, _BEFORE)
     monkeypatch.setattr(
-        "fwtop.bench.tables.judgement.proposals.try_scenario", lambda *_: [_promise(1.0, 980), unmet]
+        "benches.tables.judgement.proposals.try_scenario", lambda *_: [_promise(1.0, 980), unmet]
     )
     document = run(Options(captures=("udp_flood_vlan",)))
     assert document.results[-1].values == pytest.approx((2.0,))

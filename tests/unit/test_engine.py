@@ -18,6 +18,8 @@ import pytest
 from analysis_factory import make_frames
 from capture_files import pcap
 
+from benches.accuracy.naming import judged
+from benches.corpus.cases import LabelledWindow, draw
 from fwtop.analysis.advisor import make_context
 from fwtop.analysis.classify import find_attacks
 from fwtop.analysis.config import AdviseConfig
@@ -29,8 +31,6 @@ from fwtop.analysis.engine.hypothesis import Hypothesis, Says, above, at_least, 
 from fwtop.analysis.engine.weights import WEIGHTS_FILE, FittedWeights
 from fwtop.analysis.groups.measures import rate, sources
 from fwtop.analysis.registry import DECLARED, HYPOTHESES, NOTHING_UNUSUAL
-from fwtop.bench.accuracy.naming import judged
-from fwtop.bench.corpus.cases import LabelledWindow, draw
 from fwtop.lab.scenario import DIRECTORY as LAB
 
 ROOT = Path(__file__).parents[2]
@@ -132,7 +132,7 @@ def test_the_registry_is_complete() -> None:
 
 
 def test_the_weights_belong_to_entries_and_features_that_exist() -> None:
-    """An entry that was renamed would lose what the corpus taught it: run 'fwtop bench fit'."""
+    """An entry that was renamed would lose what the corpus taught it: run 'python -m benches fit'."""
     fitted = FittedWeights.read(WEIGHTS_FILE)
     entries = {one.key: {says.feature.name for says in one.evidence} for one in DECLARED}
     assert set(fitted.shifts) <= set(entries)

@@ -10,10 +10,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from benches.corpus.cases import LabelledWindow, draw
 from fwtop.analysis.advisor import make_context
 from fwtop.analysis.classify import find_attacks
 from fwtop.analysis.config import AdviseConfig
-from fwtop.bench.corpus.cases import LabelledWindow, draw
 from fwtop.model.traffic.packets import PacketBatch
 from fwtop.model.traffic.window import Window
 

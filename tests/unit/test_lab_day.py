@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from stored_sessions import sample_session
 
-from fwtop.bench.tables.judgement.day import denied
+from benches.tables.judgement.day import denied
 from fwtop.lab.day import FULL, QUICK, Plan, accelerate, scenario_text
 from fwtop.lab.scenario import parse
 from fwtop.report.summary import digest

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fwtop.bench.resolver_lab import query
+from benches.resolver_lab import query
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Kind
 from fwtop.resolver.advice import Advice, Machine, advise

@@ -144,7 +144,7 @@ def started_by(files: list[Path]) -> dict[str, set[str]]:
 
 
 def is_development(path: Path) -> bool:
-    return path.parts[len(paths.ROOT.parts)] in {"tests", "scripts"} or "bench" in path.parts
+    return path.parts[len(paths.ROOT.parts)] in {"tests", "scripts", "benches"} or "bench" in path.parts
 
 
 def listed(name: str) -> set[str]:
@@ -155,9 +155,8 @@ def listed(name: str) -> set[str]:
 
 
 def sources() -> list[Path]:
-    return [
-        path for part in ("fwtop", "tests", "scripts") for path in sorted((paths.ROOT / part).rglob("*.py"))
-    ]
+    parts = ("fwtop", "benches", "tests", "scripts")
+    return [path for part in parts for path in sorted((paths.ROOT / part).rglob("*.py"))]
 
 
 def test_calls_are_found_however_they_are_written() -> None:

@@ -12,7 +12,6 @@ from fwtop.bench.accuracy.cases import Case, read_capture, run_scenario
 from fwtop.bench.accuracy.measured_harm import Harm, try_proposals
 from fwtop.bench.frame import Document, Options, Result, progress
 from fwtop.bench.tables.judgement.harm import missed
-from fwtop.bench.tables.judgement.naming import judge_corpus
 from fwtop.lab import scenario
 from fwtop.lab.run import Lab
 from fwtop.model.errors import FwtopError
@@ -53,12 +52,7 @@ class _Gathered:
 
 
 def run(options: Options) -> Document:
-    """Run all scenarios (those named; with `quick`, as many as fit) and score fwtop's observations.
-
-    With `corpus`, only names are scored, on the generated corpus, which needs no lab.
-    """
-    if options.corpus:
-        return judge_corpus(options)
+    """Run all scenarios (those named; with `quick`, as many as fit) and score fwtop's observations."""
     every = scenario.names()
     chosen = [argument for argument in options.captures if argument in every]
     gathered = _Gathered([read_capture(argument) for argument in options.captures if argument not in every])

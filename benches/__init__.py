@@ -1,0 +1,1 @@
+"""Measured tables for developers, outside the installed program: `python -m benches list`."""

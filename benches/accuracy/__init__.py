@@ -1,0 +1,1 @@
+"""How well attacks are named: fitting, weighing, scores on the corpus."""

@@ -1,0 +1,69 @@
+"""Weights that were fitted without the families that they are tried on.
+
+Families are dealt to folds. For each fold the hypotheses' weights, then those of confidence, are fitted on
+the windows of all other families. Mixtures hold packets of other families, so they teach nothing here.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from benches.accuracy import weighing
+from benches.accuracy.fitting import FOLDS, Judged, fit
+from benches.accuracy.naming import judged
+from benches.corpus.cases import MIXTURES, cases, families
+from benches.corpus.version import version
+from fwtop.analysis.calibration import Weights, features_of, is_calibrated
+from fwtop.analysis.engine.hypothesis import Hypothesis
+from fwtop.analysis.engine.weights import FittedWeights
+from fwtop.analysis.registry import DECLARED
+
+
+@dataclass(frozen=True, slots=True)
+class FoldWeights:
+    """What was fitted without a fold's families."""
+
+    hypotheses: tuple[Hypothesis, ...]
+    confidence: Weights
+
+
+def fold_of(names: Sequence[str]) -> dict[str, int]:
+    """Deal families to folds: neighbours, which are alike, to different ones."""
+    return {name: place % FOLDS for place, name in enumerate(sorted(names))}
+
+
+def fold_weights(each: int, seed: int, progress: Callable[[str], None]) -> dict[str, FoldWeights]:
+    """Return for each family the weights that know nothing of it, from `each` windows of every other one."""
+    names = families()
+    fold = fold_of(names)
+    single = tuple(name for name in names if name not in MIXTURES)
+    groups: list[weighing.Case] = []
+    for case in cases(each, seed, single):
+        progress(f"hypotheses: {case.name}")
+        groups += weighing.cases_of(judged(case, confidence=None, hypotheses=DECLARED, explains=True))
+    fitted = [
+        FittedWeights.parsed(
+            "\n".join(weighing.tables([one for one in groups if fold[one.family] != number]))
+        )
+        for number in range(FOLDS)
+    ]
+    entries = [weights.applied(DECLARED) for weights in fitted]
+    found: dict[int, list[Judged]] = defaultdict(list)
+    for case in cases(each, seed, single):
+        progress(f"confidence: {case.name}")
+        for number in set(range(FOLDS)) - {fold[case.family]}:
+            outcome = judged(case, confidence=None, hypotheses=entries[number])
+            found[number] += [
+                Judged(
+                    case.family, features_of(outcome.context, one.finding), one.finding.confidence, one.right
+                )
+                for one in outcome.named
+                if is_calibrated(one.finding)
+            ]
+    made = [
+        FoldWeights(entries[number], Weights(version(), tuple(fit(found[number]).tolist())))
+        for number in range(FOLDS)
+    ]
+    return {name: made[fold[name]] for name in names}

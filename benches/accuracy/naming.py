@@ -1,0 +1,248 @@
+"""How well the judgement names the attacks of the corpus: precision, recall, confusion, calibration."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from benches.corpus.cases import Attack, LabelledWindow
+from fwtop.analysis.advisor import make_context
+from fwtop.analysis.calibration import FITTED, Weights, calibrated
+from fwtop.analysis.classify import find_attacks
+from fwtop.analysis.config import AdviseConfig
+from fwtop.analysis.context import AnalysisContext, Finding
+from fwtop.analysis.engine.hypothesis import Hypothesis
+from fwtop.analysis.registry import HYPOTHESES
+
+NOTHING, ORDINARY = "nothing", "ordinary"
+_MOST = 0.5  # of a finding's packets belong to what it is about
+_SEEN_SAMPLES, _SEEN_SHARE = 60, 0.05  # an attack that must be named, at least
+_SURGE = "unknown_flood"
+_ASSERTED = AdviseConfig().spoof_threshold
+BINS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """One finding, and whether the corpus agrees; `true` is the kind of most of its packets."""
+
+    finding: Finding
+    right: bool
+    true: str
+    forged: bool | None = None  # whether their sources are; None if most belong to no attack
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What the judgement said about one case."""
+
+    case: LabelledWindow
+    context: AnalysisContext
+    named: tuple[Named, ...]
+    met: tuple[tuple[Attack, str], ...]  # attacks that had to be named, and the name that each got
+
+    @property
+    def false_alarms(self) -> int:
+        """Findings that are about ordinary packets."""
+        return sum(not one.right and one.true == ORDINARY for one in self.named)
+
+    @property
+    def surprise(self) -> str:
+        """What was expected and what was said instead; empty if all is right."""
+        wrong = [one for one in self.named if not one.right]
+        missed = [attack.kind for attack, name in self.met if name != attack.kind]
+        if not (wrong or missed):
+            return ""
+        traffic = self.context.traffic
+        said = ", ".join(f"{one.finding.kind} ({traffic.share(one.finding.rows):.0%})" for one in self.named)
+        wanted = ", ".join(attack.kind for attack in self.case.attacks)
+        how = "live" if traffic.live else "capture"
+        return (
+            f"{self.case.name} ({how}, {traffic.seconds:.0f} s, 1 in {traffic.one_in:.0f}, "
+            f"{'with' if self.case.baseline.ready else 'no'} baseline): "
+            f"expected {wanted or NOTHING}, got {said or NOTHING}"
+        )
+
+
+def judged(
+    case: LabelledWindow,
+    *,
+    confidence: Weights | None = FITTED,
+    hypotheses: Sequence[Hypothesis] = HYPOTHESES,
+    explains: bool = False,
+) -> Outcome:
+    """Judge a case and compare with its truth; without weights, confidence is what the engine states."""
+    context = make_context(case.window, AdviseConfig(), case.baseline)
+    context.explains = explains
+    findings = find_attacks(context, hypotheses)
+    if confidence is not None:
+        findings = calibrated(context, findings, confidence)
+    labels = context.traffic.packets.ifindex
+    named, taken = [], set()
+    for finding in findings:
+        one = _compare(finding, case.attacks, labels)
+        attack = _matching(finding, case.attacks, labels) if one.right else None
+        again = attack is not None and attack.label in taken  # one attack under two names, or in two parts
+        taken |= {attack.label} if attack is not None else set()
+        named.append(replace(one, right=one.right and not again))
+    met = [
+        (attack, _name_of(attack, named, labels))
+        for attack in case.attacks
+        if _must_be_named(context, attack, labels)
+    ]
+    return Outcome(case, context, tuple(named), tuple(met))
+
+
+def _must_be_named(context: AnalysisContext, attack: Attack, labels: np.ndarray) -> bool:
+    if attack.kind == _SURGE and not context.baseline.ready:
+        return False  # nothing to compare with
+    mine = np.flatnonzero(labels == attack.label)
+    return len(mine) >= _SEEN_SAMPLES and context.traffic.share(mine) >= _SEEN_SHARE
+
+
+def _majority(finding: Finding, labels: np.ndarray) -> int:
+    """Return the label of at least half of a finding's packets; 0 if they are ordinary."""
+    counts = np.bincount(labels[finding.rows]) if len(finding.rows) else np.zeros(1)
+    top = int(counts.argmax())
+    return top if counts[top] >= _MOST * len(finding.rows) else 0
+
+
+def _matching(finding: Finding, attacks: Sequence[Attack], labels: np.ndarray) -> Attack | None:
+    if not len(finding.rows):  # a state, without packets of its own
+        return next((one for one in attacks if finding.kind in (one.kind, *one.also)), None)
+    return next((one for one in attacks if one.label == _majority(finding, labels)), None)
+
+
+def _compare(finding: Finding, attacks: Sequence[Attack], labels: np.ndarray) -> Named:
+    attack = _matching(finding, attacks, labels)
+    if attack is None:
+        return Named(finding, right=False, true=ORDINARY)
+    right = finding.kind in (attack.kind, *attack.also)
+    return Named(finding, right, attack.kind, attack.forged if len(finding.rows) else None)
+
+
+def _name_of(attack: Attack, named: Sequence[Named], labels: np.ndarray) -> str:
+    """Return the kind that an attack was named; its own kind if the name is right."""
+    about = [one for one in named if (found := _matching(one.finding, (attack,), labels)) and found is attack]
+    if any(one.right for one in about):
+        return attack.kind
+    largest = max(about, key=lambda one: len(one.finding.rows), default=None)
+    return largest.finding.kind if largest is not None else NOTHING
+
+
+@dataclass
+class Scores:
+    """Counts over many outcomes; confusion is by true and said kind."""
+
+    windows: int = 0
+    quiet_windows: int = 0
+    alarmed: int = 0  # quiet windows with an attack in them
+    false_alarms: int = 0
+    confusion: Counter[tuple[str, str]] = field(default_factory=Counter)
+    wrong: Counter[str] = field(default_factory=Counter)  # findings by kind that the truth denies
+    stated: list[tuple[float, bool]] = field(default_factory=list)  # confidence, and whether right
+    spoofing: list[tuple[float, bool]] = field(default_factory=list)  # probability, and whether forged
+    surprises: list[str] = field(default_factory=list)
+
+    def add(self, outcome: Outcome) -> None:
+        """Count one outcome."""
+        self.windows += 1
+        quiet = not outcome.case.attacks
+        self.quiet_windows += quiet
+        self.alarmed += quiet and bool(outcome.named)
+        self.false_alarms += outcome.false_alarms
+        for attack, name in outcome.met:
+            self.confusion[attack.kind, name] += 1
+        for one in outcome.named:
+            self.stated.append((one.finding.confidence, one.right))
+            if one.forged is not None:
+                self.spoofing.append((one.finding.spoof.probability, one.forged))
+            if not one.right:
+                self.wrong[one.finding.kind] += 1
+                if one.true == ORDINARY:
+                    self.confusion[ORDINARY, one.finding.kind] += 1
+        if quiet and not outcome.named:
+            self.confusion[ORDINARY, NOTHING] += 1
+        if outcome.surprise:
+            self.surprises.append(outcome.surprise)
+
+    @property
+    def kinds(self) -> list[str]:
+        """The kinds that the corpus holds."""
+        return sorted({true for true, _ in self.confusion} - {ORDINARY})
+
+    def recall(self, kind: str) -> float:
+        """Return the share of attacks of a kind that got their name."""
+        return self.confusion[kind, kind] / max(1, self.count(kind))
+
+    def count(self, kind: str) -> int:
+        """Return how many attacks of a kind had to be named."""
+        return sum(n for (true, _), n in self.confusion.items() if true == kind)
+
+    def precision(self, kind: str) -> float:
+        """Return the share of findings of a kind that are right."""
+        good = self.confusion[kind, kind]
+        return good / max(1, good + self.wrong[kind])
+
+    def f1(self, kind: str) -> float:
+        """Return the harmonic mean of precision and recall."""
+        recall, precision = self.recall(kind), self.precision(kind)
+        return 2 * recall * precision / (recall + precision) if recall + precision else 0.0
+
+    @property
+    def macro_f1(self) -> float:
+        """The mean F1 over the kinds."""
+        kinds = self.kinds
+        return sum(map(self.f1, kinds)) / len(kinds) if kinds else 0.0
+
+    @property
+    def calibration_error(self) -> float:
+        """The expected calibration error of the stated confidence."""
+        return expected_calibration_error(self.stated)
+
+    @property
+    def forged(self) -> int:
+        """How many findings are about packets whose sources are forged."""
+        return sum(forged for _, forged in self.spoofing)
+
+    def asserted(self, *, forged: bool) -> int:
+        """Return of how many findings with forged sources, or with real ones, spoofing was asserted."""
+        return sum(said > _ASSERTED and true == forged for said, true in self.spoofing)
+
+    @property
+    def spoofing_calibration_error(self) -> float:
+        """The expected calibration error of the probability of spoofing."""
+        return expected_calibration_error(self.spoofing)
+
+
+@dataclass(frozen=True, slots=True)
+class Bin:
+    """Findings whose confidence lies between two tenths."""
+
+    count: int
+    stated: float  # mean confidence
+    right: float  # share that is right
+
+
+def bins(stated: Iterable[tuple[float, bool]]) -> list[Bin]:
+    """Group confidences by tenths; empty ones are left out."""
+    groups: dict[int, list[tuple[float, bool]]] = {}
+    for confidence, right in stated:
+        groups.setdefault(min(BINS - 1, int(confidence * BINS)), []).append((confidence, right))
+    return [
+        Bin(
+            len(group),
+            sum(confidence for confidence, _ in group) / len(group),
+            sum(right for _, right in group) / len(group),
+        )
+        for _, group in sorted(groups.items())
+    ]
+
+
+def expected_calibration_error(stated: Sequence[tuple[float, bool]]) -> float:
+    """Return how far confidence and share of right findings differ, weighted by bin (Naeini et al. 2015)."""
+    total = max(1, len(stated))
+    return sum(one.count / total * abs(one.stated - one.right) for one in bins(stated))

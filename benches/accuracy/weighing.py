@@ -1,0 +1,172 @@
+"""Fitting the registry on the corpus: how strongly each feature speaks, cross-validated by family.
+
+A penalty holds what authors declared; the corpus moves a weight only as far as it says something about it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benches.accuracy.fitting import FOLDS
+from benches.accuracy.naming import Outcome
+from fwtop.analysis.engine.compete import Explained
+from fwtop.analysis.engine.hypothesis import Hypothesis
+from fwtop.analysis.engine.words import said
+
+_PURE = 0.9  # of a group's packets have one cause; others teach nothing
+_PENALTY = 4.0  # of squared changes: that many groups' worth of evidence moves a weight
+_STEPS, _RATE = 400, 0.05
+_SHIFT, _LOW, _HIGH = 1.0, 0.4, 2.0  # the furthest that a weight may move
+_KEPT = 0.02  # changes that aren't written down
+Vector = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One group of the corpus: its family, who competed, what each one's features said, and who is right."""
+
+    family: str
+    entries: tuple[Hypothesis, ...]
+    said: tuple[tuple[float, ...], ...]  # of each entry, in the order of its evidence
+    right: tuple[bool, ...]
+
+
+def cases_of(outcome: Outcome) -> Iterator[Case]:
+    """Yield the groups of a judged window whose truth is clear and where explanations competed."""
+    for one in outcome.context.explained:
+        right = _right(one, outcome)
+        if len(one.ranked) > 1 and any(right) and not all(right):
+            entries = tuple(entry for entry, _ in one.ranked)
+            spoken = tuple(tuple(says.about(one.group) for says in entry.evidence) for entry in entries)
+            yield Case(outcome.case.family, entries, spoken, right)
+
+
+def _right(one: Explained, outcome: Outcome) -> tuple[bool, ...]:
+    labels = outcome.context.traffic.packets.ifindex[one.group.packets.rows]
+    counts = np.bincount(labels)
+    label = int(counts.argmax())
+    if counts[label] < _PURE * len(labels):
+        return tuple(False for _ in one.ranked)
+    kinds = {
+        kind
+        for attack in outcome.case.attacks
+        if attack.label == label
+        for kind in (attack.kind, *attack.also)
+    }
+    return tuple(
+        (said(entry.kind, one.group) in kinds) if kinds else not entry.kind for entry, _ in one.ranked
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where each weight stands in the vector: a shift by entry, then a factor by entry and feature."""
+
+    shift: dict[str, int]
+    factor: dict[tuple[str, str], int]
+
+    @staticmethod
+    def of(cases: Sequence[Case]) -> Places:
+        """Number the weights of all entries that compete in the cases."""
+        entries = {entry.key: entry for case in cases for entry in case.entries}
+        shift = {key: place for place, key in enumerate(sorted(key for key in entries if entries[key].of))}
+        names = sorted((key, says.feature.name) for key in shift for says in entries[key].evidence)
+        return Places(shift, {name: len(shift) + place for place, name in enumerate(dict.fromkeys(names))})
+
+    @property
+    def size(self) -> int:
+        """The number of weights."""
+        return len(self.shift) + len(self.factor)
+
+
+def fit_weights(cases: Sequence[Case], places: Places) -> Vector:
+    """Return changes of the declared weights that make the truth likelier (Adam, penalised)."""
+    x, base, possible, right = _arrays(cases, places)
+    change = np.zeros(places.size)
+    mean, square = np.zeros_like(change), np.zeros_like(change)
+    for step in range(1, _STEPS + 1):
+        p, q = _posteriors(x, base, possible, right, change)
+        slope = np.einsum("gh,ghw->w", q - p, x) - _PENALTY * change
+        mean, square = 0.9 * mean + 0.1 * slope, 0.999 * square + 0.001 * slope**2
+        change += _RATE * (mean / (1 - 0.9**step)) / (np.sqrt(square / (1 - 0.999**step)) + 1e-9)
+        n = len(places.shift)
+        change[:n] = np.clip(change[:n], -_SHIFT, _SHIFT)
+        change[n:] = np.clip(change[n:], _LOW - 1, _HIGH - 1)
+    return change
+
+
+def surprise(cases: Sequence[Case], places: Places, change: Vector) -> float:
+    """Return the mean negative log-probability of the truth, in nats."""
+    if not cases:
+        return 0.0
+    x, base, possible, right = _arrays(cases, places)
+    p, _ = _posteriors(x, base, possible, right, change)
+    return float(-np.log(np.clip((p * right).sum(1), 1e-6, 1)).mean())
+
+
+def held_out(cases: Sequence[Case]) -> tuple[float, float]:
+    """Return the surprise by declared weights, and by weights that were fitted without the family."""
+    places = Places.of(cases)
+    fold_of = {family: n % FOLDS for n, family in enumerate(sorted({one.family for one in cases}))}
+    before = after = 0.0
+    for fold in range(FOLDS):
+        out = [one for one in cases if fold_of[one.family] == fold]
+        rest = [one for one in cases if fold_of[one.family] != fold]
+        before += len(out) * surprise(out, places, np.zeros(places.size))
+        after += len(out) * surprise(out, places, fit_weights(rest, places))
+    return before / max(1, len(cases)), after / max(1, len(cases))
+
+
+def tables(cases: Sequence[Case]) -> list[str]:
+    """Return the fitted weights as lines of TOML; what hardly moved is left out."""
+    places = Places.of(cases)
+    change = fit_weights(cases, places)
+    factors: dict[str, list[str]] = defaultdict(list)
+    for (key, name), place in places.factor.items():
+        if abs(change[place]) >= _KEPT:
+            factors[key].append(f"{name} = {1 + change[place]:.2f}")
+    lines: list[str] = []
+    for key, place in places.shift.items():
+        if abs(change[place]) >= _KEPT or factors[key]:
+            shift, listed = float(change[place]), ", ".join(factors[key])
+            lines += ["", f'[hypotheses."{key}"]', f"shift = {shift:.2f}", f"factors = {{ {listed} }}"]
+    return lines
+
+
+def _arrays(
+    cases: Sequence[Case], places: Places
+) -> tuple[NDArray[np.float64], Vector, NDArray[np.bool_], NDArray[np.bool_]]:
+    most = max((len(case.entries) for case in cases), default=1)
+    x = np.zeros((len(cases), most, places.size))
+    base, possible = np.zeros((len(cases), most)), np.zeros((len(cases), most), np.bool_)
+    right = np.zeros_like(possible)
+    for g, case in enumerate(cases):
+        for h, (entry, spoken) in enumerate(zip(case.entries, case.said, strict=True)):
+            possible[g, h], right[g, h] = True, case.right[h]
+            base[g, h] = entry.prior + sum(spoken)
+            if entry.of is None:
+                continue
+            x[g, h, places.shift[entry.key]] = 1.0
+            for says, odds in zip(entry.evidence, spoken, strict=True):
+                x[g, h, places.factor[entry.key, says.feature.name]] += odds
+    return x, base, possible, right
+
+
+def _posteriors(
+    x: NDArray[np.float64],
+    base: Vector,
+    possible: NDArray[np.bool_],
+    right: NDArray[np.bool_],
+    change: Vector,
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return each explanation's probability, and its probability given that one of the right ones is true."""
+    odds = np.where(possible, base + x @ change, -np.inf)
+    share = np.exp(odds - odds.max(1, keepdims=True))
+    p = share / share.sum(1, keepdims=True)
+    true = np.where(right, np.maximum(share, 1e-300), 0.0)
+    return p, true / true.sum(1, keepdims=True)

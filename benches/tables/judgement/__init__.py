@@ -1,0 +1,1 @@
+"""Tables on what is observed and concluded."""

@@ -1,0 +1,1 @@
+"""Tables on what rules cost, and on putting them in."""

@@ -1,0 +1,1 @@
+"""Tables on the cost and speed of watching, and on the screen."""

@@ -1,0 +1,226 @@
+"""Packet throughput of the console's pipeline: parse, aggregate, judge, read a capture (P3 and P9).
+
+Traffic is generated from fixed seeds. Figures are packets per second of this process's CPU time, and for a
+judgement milliseconds of it; tshark is measured for comparison where it is installed.
+"""
+
+from __future__ import annotations
+
+import gzip
+import resource
+import shutil
+import struct
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from benches.accuracy.crowded import FLOODS, SAMPLES, at_once, window_of
+from fwtop.analysis.advisor import make_context
+from fwtop.analysis.classify import find_attacks
+from fwtop.analysis.config import AdviseConfig
+from fwtop.analysis.history.baseline import Baseline
+from fwtop.bench.frame import Document, Options, Row, measure
+from fwtop.capture.reader import read_capture
+from fwtop.model.traffic.counters import Counters
+from fwtop.model.traffic.packets import U8, U16, Hook, PacketBatch
+from fwtop.model.traffic.window import NoOrigin, Window
+from fwtop.parse.packets import parse_packets
+from fwtop.stats.engine import Engine
+
+_TICK_ROWS = 5000  # 20,000 samples a second at 4 Hz
+_TICKS = 24
+_WIDTH = 216  # captured bytes of a live record
+_TSHARK_SECONDS = 120
+_MANY = 40  # attacks at once
+
+
+def run(options: Options, *, captured: int | None = None) -> Document:
+    """Measure the table; `captured` is the number of packets in the captures."""
+    rounds = options.choose(5, 1)
+    size = captured or (40_000 if options.quick else 300_000)
+    with tempfile.TemporaryDirectory(prefix="fwtop-bench-") as directory:
+        rows = [*_live_rows(), *_judging_rows(), *_capture_rows(Path(directory), size)]
+        # Warm up, so that caches, imports and the allocator are in the same state in every measured round.
+        return Document("pipeline", rounds, measure(rows, rounds, warm=True))
+
+
+def _row(
+    name: str, packets: int, work: Callable[[], object], *, versus: str | None = None, is_child: bool = False
+) -> Row:
+    """Return a row for work on `packets` packets; `is_child`: a child process does the work."""
+    return Row(name, "packets/s and core", lambda: packets / _seconds(work, is_child=is_child), versus)
+
+
+def _seconds(work: Callable[[], object], *, is_child: bool) -> float:
+    who = resource.RUSAGE_CHILDREN if is_child else resource.RUSAGE_SELF
+    before = resource.getrusage(who)
+    work()
+    after = resource.getrusage(who)
+    return after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
+
+
+def _elapsed(work: Callable[[], object]) -> float:
+    """Return the wall-clock seconds that work takes: gzip is inflated by a separate thread."""
+    before = time.monotonic()
+    work()
+    return time.monotonic() - before
+
+
+def _live_rows() -> list[Row]:
+    count = _TICKS * _TICK_ROWS
+    rows = []
+    for name, (data, captured) in _floods().items():
+        parse = partial(_parse, data, captured)
+        parsed = parse()
+        rows += [
+            _row(f"parse {name}", count, partial(_ticks, parse)),
+            _row(f"aggregate {name}", count, partial(_observe, partial(_identity, parsed))),
+            _row(f"parse and aggregate {name}", count, partial(_observe, parse)),
+        ]
+    return rows
+
+
+def _judging_rows() -> list[Row]:
+    """Name the attacks of a window, as the screen does every two seconds."""
+    windows = (
+        ("one UDP flood", FLOODS[:1]),
+        ("one SYN flood", FLOODS[1:]),
+        ("both", FLOODS),
+        (f"{_MANY} attacks", at_once(_MANY)),
+    )
+    return [
+        Row(f"judge {SAMPLES:,} samples: {name}", "ms CPU", partial(_judging_ms, window_of(names)))
+        for name, names in windows
+    ]
+
+
+def _judging_ms(window: Window) -> float:
+    def judge() -> None:
+        find_attacks(make_context(window, AdviseConfig(), Baseline()))
+
+    return 1_000 * _seconds(judge, is_child=False)
+
+
+def _identity(batch: PacketBatch) -> PacketBatch:
+    return batch
+
+
+def _ticks(step: Callable[[], object]) -> None:
+    for _ in range(_TICKS):
+        step()
+
+
+def _observe(batch: Callable[[], PacketBatch]) -> None:
+    """Feed a three-second window and read its tables once a second, as the screen does."""
+    engine = Engine(NoOrigin(), window_seconds=3.0, live=True)
+    for tick in range(_TICKS):
+        counters = Counters(0.25, _TICK_ROWS * 500, _TICK_ROWS * 50_000, one_in=500.0)
+        engine.feed(batch(), counters, tick * 0.25)
+        if tick % 4 == 3:
+            engine.tables()
+
+
+def _parse(data: U8, captured: U16) -> PacketBatch:
+    n = len(captured)
+    return parse_packets(
+        data,
+        captured,
+        link=1,
+        length=captured.astype(np.uint32),
+        time_ns=np.arange(n, dtype=np.int64),
+        weight=np.full(n, 500.0),
+        hook=Hook.INGRESS,
+    )
+
+
+def _floods() -> dict[str, tuple[U8, U16]]:
+    """Return one tick of ring-buffer records for each flood, with forged sources."""
+    chance = np.random.default_rng(20261121)
+    text = b"ATTACK" * 16
+    answer = (
+        bytes.fromhex("000081800001000f00000000") + b"\x08pizzaseo\x03com\x00\x00\xff\x00\x01" + bytes(300)
+    )
+    out = {}
+    for name, frame, source, port in (
+        ("SYN", _ipv4(6, struct.pack(">HHIIBBHHH", 1, 80, 1, 0, 0x50, 2, 8192, 0, 0)), 26, 34),
+        ("UDP", _ipv4(17, _udp(4000, 9999, text)), 26, 34),
+        ("DNS", _ipv4(17, _udp(53, 9999, answer)), 26, 42),
+        ("UDP over IPv6", _ipv6(17, _udp(4000, 9999, text)), 30, 54),
+    ):
+        data = np.zeros((_TICK_ROWS, _WIDTH), np.uint8)
+        kept = frame[:_WIDTH]
+        data[:, : len(kept)] = np.frombuffer(kept, np.uint8)
+        data[:, source : source + 4] = chance.integers(0, 256, (_TICK_ROWS, 4))
+        data[:, port : port + 2] = chance.integers(0, 256, (_TICK_ROWS, 2))
+        out[name] = data, np.full(_TICK_ROWS, len(kept), np.uint16)
+    return out
+
+
+def _udp(sport: int, dport: int, payload: bytes) -> bytes:
+    return struct.pack(">HHHH", sport, dport, 8 + len(payload), 0) + payload
+
+
+def _ipv4(protocol: int, body: bytes) -> bytes:
+    head = struct.pack(">BBHHHBBHII", 0x45, 0, 20 + len(body), 1, 0, 60, protocol, 0, 0, 0xC6336401)
+    return bytes(12) + b"\x08\x00" + head + body
+
+
+def _ipv6(protocol: int, body: bytes) -> bytes:
+    head = struct.pack(">IHBB", 6 << 28, len(body), protocol, 60)
+    return bytes(12) + b"\x86\xdd" + head + b"\x20\x01" + bytes(30) + body
+
+
+def _capture_rows(directory: Path, packets: int) -> list[Row]:
+    """Write a capture of mixed floods; return the rows that read it."""
+    plain = directory / "floods.pcap"
+    count = _write_pcap(plain, packets)
+    packed = directory / "floods.pcap.gz"
+    packed.write_bytes(gzip.compress(plain.read_bytes(), 1))
+    rows = [
+        _row("read pcap", count, lambda: _count(plain), versus="tshark fields"),
+        _row("read pcap, gzip", count, lambda: _count(packed), versus="tshark fields"),
+        Row("read pcap, gzip, elapsed", "packets/s", lambda: count / _elapsed(lambda: _count(packed))),
+    ]
+    if shutil.which("tshark"):
+        rows.append(_row("tshark fields", count, lambda: _tshark(plain), is_child=True))
+    return rows
+
+
+def _count(path: Path) -> None:
+    capture = read_capture(path)
+    engine = Engine(NoOrigin(), window_seconds=None, live=False)
+    for batch in capture.batches():
+        engine.feed(batch, None, capture.started)
+    engine.tables()
+    engine.window()
+
+
+def _tshark(path: Path) -> None:
+    command = ["tshark", "-n", "-r", str(path), "-T", "fields"]
+    for name in ("ip.src", "ip.proto", "udp.dstport", "tcp.dstport", "frame.len"):
+        command += ["-e", name]
+    subprocess.run(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=_TSHARK_SECONDS, check=True
+    )
+
+
+def _write_pcap(path: Path, packets: int) -> int:
+    """Write the floods in random order; return the number of packets."""
+    chance = np.random.default_rng(7)
+    records = []
+    for number, (data, captured) in enumerate(_floods().values()):
+        for row in range(_TICK_ROWS):
+            size = int(captured[row])
+            records.append(
+                struct.pack("<IIII", 1_700_000_000 + number, row, size, size) + data[row, :size].tobytes()
+            )
+    order = chance.integers(0, len(records), packets)
+    with path.open("wb") as file:
+        file.write(struct.pack("<IHHiIII", 0xA1B2C3D4, 2, 4, 0, 0, 65535, 1))
+        file.write(b"".join(records[index] for index in order.tolist()))
+    return packets

@@ -1,0 +1,165 @@
+"""A stopwatch walk: from an attack's first packet to PROTECTED, by the keys that an operator would press.
+
+Each round opens one screen of 120×40 for a scenario, waits for calm figures, starts the attack, takes the
+best proposal (all attacks' together where there are several), installs it, and confirms it as soon as the
+trial shows its effect. Then what the screen says for some seconds is compared with the victim's own counters.
+"""
+
+from __future__ import annotations
+
+import re
+import statistics
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from benches.victim import Delivered, read_delivered
+from fwtop.bench.frame import Document, Options, Row, measure
+from fwtop.bench.programs import fwtop_argv, run_fwtop
+from fwtop.bench.terminal import Terminal
+from fwtop.lab.run import Lab
+from fwtop.lab.scenario import names
+from fwtop.model.errors import FwtopError
+from fwtop.model.text import safe_text
+
+SCENARIOS = ("few_sources", "syn_flood", "mixed_vectors", "conntrack_exhaustion")
+_SIZE = 120, 40
+_PATIENCE_SECONDS = 20.0
+_CALM_SECONDS = 8.0  # before the attack: the baseline of clients needs five
+_READ_SECONDS = 0.5  # that an operator needs at least to read what is named
+_SETTLE_SECONDS = 1.0  # before the first window that is compared
+_WINDOW_SECONDS = 3.0  # of the rates on the screen
+_EVERY_SECONDS = 0.05
+_SEVERAL = r"^ ?\w+ (\d+ %)? *\d+ attacks"
+_RATES = re.compile(r"REACHES YOU ([\d.]+)([kMG]?).*clients ([\d.]+)([kMG]?)/s")
+_UNITS = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9}
+
+
+def run(options: Options) -> Document:
+    """Measure the table, of all four scenarios or of those that are named."""
+    for name in options.captures:
+        if name not in names():
+            shown = safe_text(name, limit=40)
+            raise FwtopError(f"there is no scenario {shown!r}; 'fwtop lab list' names them", 2)
+    rounds, seconds = options.choose(3, 1), 5.0 if options.quick else 15.0
+    walks = [Walk(name, seconds) for name in options.captures or SCENARIOS]
+    rows = [row for walk in walks for row in _rows(walk)]
+    return Document("walk", rounds, measure(rows, rounds))
+
+
+def _rows(walk: Walk) -> Iterator[Row]:
+    """Yield the rows of a scenario: the first walks, the others report the same walk."""
+    for place, stop in enumerate(STOPS):
+        measured = partial(walk.take_to, stop) if place == 0 else partial(walk.passed, stop)
+        yield Row(f"{walk.scenario}: first packet to {stop}", "s", measured)
+    yield Row(f"{walk.scenario}: keys pressed", "keys", lambda: float(walk.keys))
+    for figure in FIGURES:
+        own, other = f"{walk.scenario}: {figure}, screen", f"{walk.scenario}: {figure}, victim's counters"
+        yield Row(other, "per s", partial(walk.counted, figure))
+        yield Row(own, "per s", partial(walk.shown, figure), other)
+
+
+NAME, PREVIEW, EFFECT = "its name", "the preview", "the trial's effect"
+STOPS = {  # what the screen shows then
+    NAME: r"^ ?(UNPROTECTED|PARTLY|ALREADY)",
+    PREVIEW: r"Install",
+    "the first drop shown": r"TRIAL.* drops? [1-9]",
+    EFFECT: r"TRIAL.*(✔|= (>?9\d(\.\d)?|100) %)",
+    "PROTECTED": r"^ ?PROTECTED",
+}
+FIGURES = ("reaches you", "clients")
+
+
+@dataclass(slots=True)
+class Walk:
+    """One scenario; `take_to` walks, the other methods tell of the last walk."""
+
+    scenario: str
+    seconds: float  # of comparison
+    keys: int = 0
+    _passed: dict[str, float] = field(default_factory=dict)  # stop → seconds since the first packet
+    _shown: dict[str, float] = field(default_factory=dict)
+    _counted: dict[str, float] = field(default_factory=dict)
+
+    def take_to(self, stop: str) -> float:
+        """Walk; return the seconds from the first packet to a stop."""
+        with Lab(self.scenario) as lab:
+            argv = fwtop_argv("watch", "--netns", lab.victim, "--no-store")
+            try:
+                with Terminal(argv, {"SSH_CONNECTION": lab.ssh_connection}, _SIZE) as terminal:
+                    self._protect(lab, terminal)
+                    self._compare(lab, terminal)
+            finally:
+                run_fwtop("undo", "--all", "--netns", lab.victim)
+        return self._passed[stop]
+
+    def _protect(self, lab: Lab, terminal: Terminal) -> None:
+        terminal.wait_to_show(r"arrives .* pps", _PATIENCE_SECONDS)
+        time.sleep(_CALM_SECONDS)
+        self.keys = 0
+        started = time.monotonic()
+        lab.start_flood()
+        for stop, pattern in STOPS.items():
+            self._passed[stop] = terminal.wait_to_show(pattern, _PATIENCE_SECONDS) - started
+            self._press(terminal, stop)
+
+    def _press(self, terminal: Terminal, stop: str) -> None:
+        """Press what leads on from a stop."""
+        if stop == NAME:
+            time.sleep(_READ_SECONDS)
+            several = re.search(_SEVERAL, terminal.screen(), re.MULTILINE)
+            key = "A" if several else "1"
+        else:
+            key = {PREVIEW: "\r", EFFECT: "y"}.get(stop, "")
+        if key:
+            terminal.press(key)
+            self.keys += 1
+
+    def _compare(self, lab: Lab, terminal: Terminal) -> None:
+        """Read the screen and the victim's counters for some seconds."""
+        time.sleep(_SETTLE_SECONDS)
+        counts: list[tuple[float, Delivered]] = []
+        readings: list[tuple[float, dict[str, float]]] = []
+        end = time.monotonic() + self.seconds + _WINDOW_SECONDS
+        while (now := time.monotonic()) < end:
+            counts.append((now, read_delivered(lab.victim)))
+            rates = _rates(terminal.screen())
+            if rates and now - counts[0][0] > _WINDOW_SECONDS and (not readings or rates != readings[-1][1]):
+                readings.append((now, rates))
+            time.sleep(_EVERY_SECONDS)
+        if not readings:
+            header = safe_text(" / ".join(terminal.screen().splitlines()[:3]), limit=400)
+            raise FwtopError(f"the screen showed no rates after PROTECTED ({header}); the lab is taken down")
+        for figure in FIGURES:
+            self._shown[figure] = statistics.fmean(rates[figure] for _, rates in readings)
+            self._counted[figure] = statistics.fmean(_window(counts, at)[figure] for at, _ in readings)
+
+    def passed(self, stop: str) -> float:
+        """Return the seconds from the first packet to a stop."""
+        return self._passed[stop]
+
+    def shown(self, figure: str) -> float:
+        """Return what the screen showed."""
+        return self._shown[figure]
+
+    def counted(self, figure: str) -> float:
+        """Return what the victim counted."""
+        return self._counted[figure]
+
+
+def _rates(screen: str) -> dict[str, float]:
+    """Read the rates line."""
+    found = _RATES.search(screen)
+    if found is None:
+        return {}
+    values = (float(found[1]) * _UNITS[found[2]], float(found[3]) * _UNITS[found[4]])
+    return dict(zip(FIGURES, values, strict=True))
+
+
+def _window(counts: Sequence[tuple[float, Delivered]], at: float) -> dict[str, float]:
+    """Return the rates of the window that ended then."""
+    inside = [(when, count) for when, count in counts if at - _WINDOW_SECONDS <= when <= at]
+    (first, before), (last, after) = inside[0], inside[-1]
+    values = (after.packets - before.packets, after.handshakes - before.handshakes)
+    return {figure: value / (last - first) for figure, value in zip(FIGURES, values, strict=True)}
