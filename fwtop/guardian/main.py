@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from fwtop.guardian.allow import allowlist
 from fwtop.guardian.allow.learning import Learning
+from fwtop.guardian.allow.sessions import Session
 from fwtop.guardian.compiled.rules import CompiledRules
 from fwtop.guardian.failpoints import Failpoints
 from fwtop.guardian.isolation import Cgroup, Watchdog, protect
@@ -178,7 +179,7 @@ def _server(options: Options, number: int, journal: Journal, records: RuntimeCop
     kernel = Kernel(
         Chains(choice.variant), journal.former, failpoints, compiled, tables, serve_urgent=worker.serve_urgent
     )
-    operators: dict[allowlist.Session, float] = {}
+    operators: dict[Session, float] = {}
     name = namespaces.name_of(number)
     limits = partial(read_limits, options.limits_file)
     learning = Learning(limits)

@@ -69,7 +69,8 @@ ORDINARY = ["nftables length", "xdp TTL", "string end of line"]
 class Host:
     """A victim with a listener, and an operator who is logged in there."""
 
-    def __init__(self, bench: Bench, family: int, stack: ExitStack) -> None:
+    def __init__(self, bench: Bench, family: int, stack: ExitStack, port: int = PORT) -> None:
+        self._port = port
         self.bench, self.family, self._stack = bench, family, stack
         self.operator = bench.attacker(family)
         self.other, self._kind = OTHERS[family], socket.AF_INET if family == 4 else socket.AF_INET6
@@ -95,7 +96,7 @@ class Host:
 
     def _connect(self, source: str, wait_s: float) -> tuple[socket.socket, socket.socket]:
         with inside(self.bench.pair.attacker.netns):
-            client = socket.create_connection((self.address, PORT), wait_s, (source, 0))
+            client = socket.create_connection((self.address, self._port), wait_s, (source, 0))
         while True:
             served, who = self.listener.accept()
             if who[:2] == client.getsockname()[:2]:
@@ -145,9 +146,9 @@ class Host:
 
 
 @contextmanager
-def host(bench: Bench, family: int = 4) -> Iterator[Host]:
+def host(bench: Bench, family: int = 4, port: int = PORT) -> Iterator[Host]:
     with ExitStack() as stack:
-        yield Host(bench, family, stack)
+        yield Host(bench, family, stack, port)
 
 
 def check(bench: Bench, made: Rule, family: int, says: str = "") -> None:
@@ -176,6 +177,23 @@ def test_a_rule_that_cuts_logins_spares_the_operator(bench: Bench, case: str) ->
 )
 def test_every_rule_that_cuts_logins_spares_the_operator(bench: Bench, case: str, family: int) -> None:
     check(bench, CASES[case], family)
+
+
+def test_the_operator_gets_in_at_a_redirected_port(bench: Bench) -> None:
+    """Rules see the port that the client asks for, the socket another one."""
+    outside = 2022
+    bench.pair.victim.run(
+        "iptables", "-t", "nat", "-A", "PREROUTING", "-p", "tcp", "--dport", str(outside),
+        "-j", "REDIRECT", "--to-ports", str(PORT),
+    )  # fmt: skip
+    with host(bench, 4, outside) as here, bench.connect() as guardian:
+        for kind in AT_INGRESS[:2]:
+            closed = rule(kind, protocol=6, dport=outside)
+            with pytest.raises(FwtopError, match=f"port {outside} is where operators log in"):
+                apply(guardian, closed)
+            apply(guardian, closed, force=True)
+        assert not here.gets_in(here.other, 0.3)
+        assert here.gets_in(here.operator, 10)
 
 
 FEW = {

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from fwtop.guardian.allow import allowlist, mosh
+from fwtop.guardian.allow import allowlist, mosh, sessions
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.roles import Role
 from fwtop.model.rule import Kind, Match, Rule
@@ -44,8 +44,8 @@ def test_operator_is_found_behind_a_cleaned_environment(child) -> None:
     outer = child(sys.executable, "-c", wrapper, env=environment)
     inner = int(Path(f"/proc/{outer.pid}/task/{outer.pid}/children").read_text().split()[0])
     assert b"SSH_CONNECTION" not in Path(f"/proc/{inner}/environ").read_bytes()
-    session = allowlist.Session(Prefix.parse("2001:db8::77"), 50000, 22)
-    assert allowlist.operator_of(inner) == session
+    session = sessions.Session(Prefix.parse("2001:db8::77"), 50000, 22)
+    assert sessions.operator_of(inner) == session
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_operator_is_found_behind_a_cleaned_environment(child) -> None:
 )
 def test_operator_is_normalised(child, value: str, peer: str) -> None:
     process = child(sys.executable, "-c", SLEEP, env={"SSH_CONNECTION": value})
-    assert allowlist.operator_of(process.pid) == allowlist.Session(Prefix.parse(peer), 1, 3)
+    assert sessions.operator_of(process.pid) == sessions.Session(Prefix.parse(peer), 1, 3)
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_operator_is_normalised(child, value: str, peer: str) -> None:
 )
 def test_forged_environment_adds_nobody(child, value: str) -> None:
     process = child(sys.executable, "-c", SLEEP, env={"SSH_CONNECTION": value})
-    assert allowlist.operator_of(process.pid) is None
+    assert sessions.operator_of(process.pid) is None
 
 
 SESSION = (
@@ -87,7 +87,7 @@ def test_only_those_who_logged_in_are_trusted(child, title: str, logged_in: bool
         port = server.getsockname()[1]
         process = child(title, "-c", SESSION, str(port), executable=sys.executable)
         assert Path(f"/proc/{process.pid}/comm").read_text() == "sshd\n"
-        peers = [item for item in allowlist.ssh_sessions() if item.peer_port == port]
+        peers = [item for item in sessions.ssh_sessions() if item.peer_port == port]
     assert bool(peers) == logged_in
 
 
@@ -107,7 +107,7 @@ def test_dropbear_trusts_nobody_before_a_login(child, stage: str, logged_in: boo
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         child("dropbear", "-c", DROPBEAR, str(port), stage, executable=sys.executable)
-        found = [item for item in allowlist.ssh_sessions() if item.peer_port == port]
+        found = [item for item in sessions.ssh_sessions() if item.peer_port == port]
     assert bool(found) == logged_in
 
 
@@ -117,21 +117,21 @@ def test_no_session_is_one_too_many(child) -> None:
     with socket.create_server(("127.0.0.1", 0), backlog=128) as server:
         port = server.getsockname()[1]
         child("sshd: root@pts/0", "-c", text, str(port), executable=sys.executable)
-        assert sum(item.peer_port == port for item in allowlist.ssh_sessions()) == 70
+        assert sum(item.peer_port == port for item in sessions.ssh_sessions()) == 70
 
 
 def test_later_operators_are_noted_too() -> None:
-    operators: dict[allowlist.Session, float] = {}
-    sessions = [allowlist.Session(Prefix(4, 10 << 24 | number, 32), 40000, 22) for number in range(2000)]
-    for session in sessions:
-        allowlist.note_operator(operators, session)
-    assert sessions[-1] in operators
-    assert sessions[0] not in operators
+    operators: dict[sessions.Session, float] = {}
+    many = [sessions.Session(Prefix(4, 10 << 24 | number, 32), 40000, 22) for number in range(2000)]
+    for session in many:
+        sessions.note_operator(operators, session)
+    assert many[-1] in operators
+    assert many[0] not in operators
     assert len(operators) == 1024
 
 
 def test_what_passes_says_ports_and_no_more() -> None:
-    session = allowlist.Session(Prefix.parse("192.0.2.9"), 40000, 22)
+    session = sessions.Session(Prefix.parse("192.0.2.9"), 40000, 22)
     found = allowlist.AllowList(
         (
             allowlist.Allowed(Prefix.parse("192.0.2.0/28"), "file"),
@@ -186,7 +186,7 @@ MOSH = (
 
 def test_a_rule_that_cuts_a_mosh_session_says_so(child) -> None:
     peer = Prefix.parse("203.0.113.9")
-    session = allowlist.Session(peer, 40000, 22)
+    session = sessions.Session(peer, 40000, 22)
     allow = allowlist.AllowList((allowlist.Allowed(peer, "ssh", Role.SSH, session),))
 
     def said(*sources: str, **fields: int) -> tuple[str, ...]:

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from test_analysis_scenarios import SCENARIOS, judge, load
 
-from fwtop.guardian.allow.allowlist import Allowed, AllowList, Session
+from fwtop.guardian.allow.allowlist import Allowed, AllowList
+from fwtop.guardian.allow.sessions import Session
 from fwtop.guardian.rules.breadth import why_broad
 from fwtop.guardian.rules.guard import Limits, check_share
 from fwtop.model.addresses.address import Prefix

@@ -7,7 +7,8 @@ from collections import Counter
 
 import pytest
 
-from fwtop.guardian.allow.allowlist import Allowed, AllowList, Session
+from fwtop.guardian.allow.allowlist import Allowed, AllowList
+from fwtop.guardian.allow.sessions import Session
 from fwtop.guardian.rules import closing
 from fwtop.guardian.rules.closing import OpenConnection, describe, to_close
 from fwtop.model.addresses.address import Prefix

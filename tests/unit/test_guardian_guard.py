@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fwtop.guardian.allow.allowlist import Allowed, AllowList, Session
+from fwtop.guardian.allow.allowlist import Allowed, AllowList
+from fwtop.guardian.allow.sessions import Session
 from fwtop.guardian.rules import guard
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.coverage import covered

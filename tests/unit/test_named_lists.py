@@ -10,7 +10,8 @@ import pytest
 
 from fwtop.cli.main import main
 from fwtop.cli.policy import list as list_verb
-from fwtop.guardian.allow.allowlist import Allowed, AllowList, Session
+from fwtop.guardian.allow.allowlist import Allowed, AllowList
+from fwtop.guardian.allow.sessions import Session
 from fwtop.guardian.records.list_log import ListLog, Recorded
 from fwtop.guardian.rules import guard
 from fwtop.guardian.rules.validate import rule_of_wire

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from fwtop.cli.policy import protect as verb
-from fwtop.guardian.allow.allowlist import Allowed, AllowList, Session
+from fwtop.guardian.allow.allowlist import Allowed, AllowList
+from fwtop.guardian.allow.sessions import Session
 from fwtop.guardian.backends import protect
 from fwtop.guardian.objects.chain_text import add_text
 from fwtop.guardian.objects.table_state import Listed, TableState

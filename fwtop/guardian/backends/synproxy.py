@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fwtop.guardian.allow.allowlist import connections
+from fwtop.guardian.allow.sessions import connections
 from fwtop.guardian.objects.nft_words import PROXY, NftLine, NftRule, NftSet, address_set, set_of
 from fwtop.guardian.objects.spec import KernelObjects
 from fwtop.kernel.interfaces.links import readable_links, receiving_links

@@ -11,7 +11,8 @@ import contextlib
 import time
 from collections.abc import Iterable
 
-from fwtop.guardian.allow.allowlist import AllowList, Session, connections
+from fwtop.guardian.allow.allowlist import AllowList
+from fwtop.guardian.allow.sessions import Session, connections
 from fwtop.kernel.netfilter import ctnetlink
 from fwtop.kernel.netfilter.ctnetlink import Entry
 from fwtop.model.errors import FwtopError

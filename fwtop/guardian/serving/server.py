@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from fwtop.client.connection import patience
-from fwtop.guardian.allow.allowlist import Session, note_operator, operator_of
+from fwtop.guardian.allow.sessions import Session, note_operator, operator_of
 from fwtop.guardian.compiled.rules import CompiledRules
 from fwtop.guardian.observers import Loading
 from fwtop.guardian.serving.connections import Connections

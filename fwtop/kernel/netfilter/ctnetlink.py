@@ -125,6 +125,18 @@ def find(opened: Entry) -> bytes | None:
         return None
 
 
+def opened_by(answer: Entry) -> Entry | None:
+    """Return how a TCP connection was opened, by what answers it: to another port, where that is redirected.
+
+    None if it is not tracked. Raises OSError.
+    """
+    request = netlink.netfilter_header(_NUMBERS[answer.family]) + _opened(answer, _REPLY)
+    try:
+        return entry_of(netlink.get(netlink.NETLINK_NETFILTER, _GET, request))
+    except FileNotFoundError:
+        return None
+
+
 def establish(opened: Entry, before: bytes | None, seconds: int) -> None:
     """Track a TCP connection that is open, from its middle; raises OSError.
 

@@ -1,0 +1,189 @@
+"""SSH sessions: of those who started our clients, and of everybody whom an SSH daemon has let in.
+
+Read from the kernel's own tables and /proc, in the namespace at hand.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+from fwtop.guardian.allow import time_servers
+from fwtop.kernel.netfilter.ctnetlink import Entry, opened_by
+from fwtop.kernel.procfs import read_text
+from fwtop.model.addresses.address import Prefix
+from fwtop.model.traffic.protocols import TCP
+
+_MAX_OPERATORS = 1024  # sessions whose client ended; the oldest is forgotten first
+_MAX_ASKED = 256  # sessions whose entries are looked up
+_ESTABLISHED, _LISTEN = "01", "0A"  # include/net/tcp_states.h
+_OPENSSH = frozenset({"sshd", "sshd-session"})
+_DROPBEAR = "dropbear"
+# sshd's process titles before somebody has proved who they are (OpenSSH sshd.c, sshd-session.c): their
+# peers are unknown, and a flood of half-open logins must not fill the list.
+_NOT_LOGGED_IN = re.compile(r"\[(accepted|net|priv|preauth|listener)\]|^sshd: unknown|(^|\s)-R(\s|$)")
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """One SSH connection: its peer's address and port, and the port here."""
+
+    peer: Prefix
+    peer_port: int
+    local_port: int
+
+
+def note_operator(operators: dict[Session, float], session: Session | None) -> None:
+    """Remember the session of a client that came; of very many, the one not seen for longest is forgotten."""
+    if session is None:
+        return
+    operators.pop(session, None)
+    while len(operators) >= _MAX_OPERATORS:
+        del operators[next(iter(operators))]
+    operators[session] = time.monotonic()
+
+
+def operator_of(pid: int) -> Session | None:
+    """Return the SSH session that a process was started from.
+
+    sudo takes SSH_CONNECTION out of the environment, so its ancestors' are read too.
+    """
+    for ancestor in _ancestors(pid):
+        try:
+            environment = Path(f"/proc/{ancestor}/environ").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        for item in environment:
+            if item.startswith(b"SSH_CONNECTION="):
+                return _session(item.partition(b"=")[2].decode("ascii", "replace"))
+    return None
+
+
+def _session(text: str) -> Session | None:
+    """Read SSH_CONNECTION: the peer's address and port, ours (ssh(1)); None where it makes no sense."""
+    words = text.split()
+    if len(words) != 4 or not all(word.isascii() and word.isdigit() for word in words[1::2]):
+        return None
+    peer, ports = address_of(words[0]), (int(words[1]), int(words[3]))
+    if peer is None or not all(0 < port < 1 << 16 for port in ports):
+        return None
+    return Session(peer, *ports)
+
+
+def ssh_sessions(daemons: Sequence[str] | None = None) -> list[Session]:
+    """Return the connections of SSH daemons whose peer has logged in: however many there are."""
+    running = ssh_daemons() if daemons is None else daemons
+    sockets = {inode for pid in filter(_is_logged_in, running) for inode in _sockets_of(pid)}
+    return list(_established(sockets)) if sockets else []
+
+
+def ssh_daemons() -> list[str]:
+    """Return the processes of SSH daemons, those that wait and those that serve somebody."""
+    return [pid for pid in os.listdir("/proc") if pid.isdigit() and _name_of(pid) in {*_OPENSSH, _DROPBEAR}]
+
+
+def listening_ports(daemons: Sequence[str]) -> frozenset[int]:
+    """Return the ports of this namespace on which SSH daemons wait for logins."""
+    sockets = {inode for pid in daemons for inode in _sockets_of(pid)}
+    found: set[int] = set()
+    for name in ("/proc/net/tcp", "/proc/net/tcp6") if sockets else ():
+        with contextlib.suppress(OSError), Path(name).open(encoding="ascii") as lines:
+            next(lines, None)
+            for line in lines:
+                fields = line.split(maxsplit=10)
+                if fields[3] != _LISTEN:
+                    break  # the kernel lists those that listen first, however many connections there are
+                if fields[9] in sockets:
+                    found.add(int(fields[1].partition(":")[2], 16))
+    return frozenset(found)
+
+
+def redirected_ports(sessions: Collection[Session]) -> frozenset[tuple[int, int]]:
+    """Return the ports that sessions were opened to, and ours, where connection tracking translates them."""
+    found: set[tuple[int, int]] = set()
+    with contextlib.suppress(OSError):
+        ours = connections({session.local_port for session in sessions}) if sessions else ()
+        for own, session in islice((pair for pair in ours if pair[1] in sessions), _MAX_ASKED):
+            peer, ports = session.peer, (session.local_port, session.peer_port)
+            opened = opened_by(Entry(peer.family, TCP, own.packed, peer.packed, *ports))
+            if opened is not None and opened.dport != session.local_port:
+                found.add((opened.dport, session.local_port))
+    return frozenset(found)
+
+
+def connections(ports: Collection[int]) -> Iterator[tuple[Prefix, Session]]:
+    """Yield the open connections to local ports, with our address."""
+    wanted = {f"{port:04X}" for port in ports}
+    return _open(lambda fields: fields[1].rpartition(":")[2] in wanted)
+
+
+def _established(sockets: set[str]) -> Iterator[Session]:
+    """Yield the open connections of these sockets."""
+    return (session for _, session in _open(lambda fields: fields[9] in sockets))
+
+
+def _open(chosen: Callable[[list[str]], bool]) -> Iterator[tuple[Prefix, Session]]:
+    """Yield the open connections of chosen lines; the others, however many, are only split into words."""
+    for name in ("/proc/net/tcp", "/proc/net/tcp6"):
+        for line in read_text(name).splitlines()[1:]:
+            fields = line.split(maxsplit=10)
+            if fields[3] == _ESTABLISHED and chosen(fields):
+                (own, _, local_port), (peer, _, port) = (text.partition(":") for text in fields[1:3])
+                session = Session(time_servers.hex_address(peer), int(port, 16), int(local_port, 16))
+                yield time_servers.hex_address(own), session
+
+
+def _ancestors(pid: int) -> Iterator[int]:
+    for _ in range(64):
+        if pid < 1:
+            return
+        yield pid
+        try:
+            pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        except (OSError, ValueError, IndexError):
+            return
+
+
+def _sockets_of(pid: str) -> Iterator[str]:
+    """Yield the inodes of a process's sockets; none if it has ended."""
+    with contextlib.suppress(OSError):
+        for descriptor in os.listdir(f"/proc/{pid}/fd"):
+            with contextlib.suppress(OSError):  # it was closed meanwhile
+                target = os.readlink(f"/proc/{pid}/fd/{descriptor}")
+                if target.startswith("socket:["):
+                    yield target[8:-1]
+
+
+def _is_logged_in(pid: str) -> bool:
+    """Return whether a process serves somebody who has proved who they are.
+
+    sshd tells by its title. dropbear tells nothing, and only what it runs for a user has another name.
+    """
+    name = _name_of(pid)
+    if name in _OPENSSH:
+        title = read_text(f"/proc/{pid}/cmdline").replace("\0", " ").strip()
+        return bool(title) and not _NOT_LOGGED_IN.search(title)
+    if name != _DROPBEAR:
+        return False
+    children = read_text(f"/proc/{pid}/task/{pid}/children").split()
+    return any(_name_of(child) not in ("", _DROPBEAR) for child in children)
+
+
+def _name_of(pid: str) -> str:
+    """Return a process's name, "" if it has ended."""
+    return read_text(f"/proc/{pid}/comm").strip()
+
+
+def address_of(text: str) -> Prefix | None:
+    """Read an address, perhaps with a zone; None for anything else."""
+    try:
+        prefix = Prefix.parse(text.partition("%")[0])
+    except ValueError:
+        return None
+    return prefix if prefix.is_address else None
