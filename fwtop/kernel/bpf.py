@@ -23,7 +23,7 @@ _MAP_CREATE, _MAP_LOOKUP, _MAP_UPDATE, _MAP_DELETE, _MAP_UPDATE_BATCH = 0, 1, 2,
 _PROG_LOAD, _OBJ_PIN, _OBJ_GET, _PROG_TEST_RUN = 5, 6, 7, 10
 _PROG_QUERY = 16
 _PROG_GET_FD_BY_ID, _MAP_GET_FD_BY_ID, _OBJ_GET_INFO, _RAW_TRACEPOINT_OPEN = 13, 14, 15, 17
-_LINK_CREATE, _LINK_UPDATE, _LINK_DETACH = 28, 29, 34
+_MAP_FREEZE, _LINK_CREATE, _LINK_UPDATE, _LINK_DETACH = 22, 28, 29, 34
 
 MAP_ARRAY, MAP_LRU_HASH, MAP_LPM_TRIE, MAP_ARRAY_OF_MAPS, MAP_RINGBUF = 2, 9, 11, 12, 27  # enum bpf_map_type
 F_NO_PREALLOC = 1
@@ -281,6 +281,11 @@ def link_interface(link: int) -> int:
     return int(struct.unpack_from("<I", _info(link), _INTERFACE_AT)[0])
 
 
+def link_program_id(link: int) -> int:
+    """Return the id of a link's program."""
+    return int(struct.unpack_from("<I", _info(link), _LINK_PROGRAM_AT)[0])
+
+
 def link_program(link: int) -> int:
     """Open the program of a link and return its descriptor."""
     return call(_PROG_GET_FD_BY_ID, _info(link)[_LINK_PROGRAM_AT : _LINK_PROGRAM_AT + 4])
@@ -348,6 +353,11 @@ def _element(command: int, descriptor: int, key: bytes, value: ctypes.Array[ctyp
     key_buffer = _copy(key)
     value_at = ctypes.addressof(value) if value is not None else 0
     call(command, struct.pack("<IxxxxQQQ", descriptor, ctypes.addressof(key_buffer), value_at, 0))
+
+
+def freeze(descriptor: int) -> None:
+    """Let no process change a map any more, whoever it is; programs may. Raises OSError."""
+    call(_MAP_FREEZE, struct.pack("<I", descriptor))
 
 
 def value_size(descriptor: int) -> int:

@@ -129,7 +129,12 @@ def request(protocol: int, kind: int, body: bytes, flags: int = 0) -> None:
 
 def send(channel: socket.socket, kind: int, body: bytes, flags: int = 0) -> None:
     """Do the same over an open socket."""
-    channel.send(message(kind, NLM_F_REQUEST | NLM_F_ACK | flags, body))
+    send_encoded(channel, message(kind, NLM_F_REQUEST | NLM_F_ACK | flags, body))
+
+
+def send_encoded(channel: socket.socket, sent: bytes) -> None:
+    """Send messages of which the last asks for an acknowledgement; raises OSError with the first error."""
+    channel.send(sent)
     while True:
         for answered, answer in messages(channel.recv(_RECEIVE_BYTES)):
             if answered == _ERROR:

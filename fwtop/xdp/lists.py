@@ -65,7 +65,9 @@ def build_lists(match: Match, limit: int, families: Sequence[int] = ()) -> tuple
     from fwtop.xdp.uncounted import build_uncounted4
 
     if isinstance(match.sources, PortRows):
-        return {PORTS: build_ports(match.sources)}, 0
+        ports: Lists = {PORTS: build_ports(match.sources)}
+        _freeze(ports)
+        return ports, 0
     found: dict[tuple[str, int], AnyList] = {}
     numbers = 0
     try:
@@ -84,10 +86,18 @@ def build_lists(match: Match, limit: int, families: Sequence[int] = ()) -> tuple
                 else:
                     pieces, tables = build_list6(mine, max(numbers - len(mine), 0))
                     found[side, family] = List6(create_array("fwtop_list6", *pieces), tables)
+        _freeze(found)
     except OSError:
         close_lists(found)
         raise
     return found, numbers
+
+
+def _freeze(lists: Lists) -> None:
+    """Make lists unchangeable, so that what a rule has on its list needn't be compared again and again."""
+    for maps in lists.values():
+        for descriptor in descriptors(maps).values():
+            bpf.freeze(descriptor)
 
 
 def create_buckets() -> int:

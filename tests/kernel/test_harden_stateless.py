@@ -184,7 +184,7 @@ def test_same_packets_pass_untracked_and_undo_leaves_the_rules_as_they_were(
                 victim.run("nft", "delete", "rule", "inet", "site", "in", "handle", handle[1])
             else:
                 victim.run(f"iptables-{variant}", "-D", "INPUT", "2")
-            poll_until(lambda: "1 of its" in rules_of(guardian)[rule_id]["not_acting"])
+            poll_until(lambda: "on states were changed" in rules_of(guardian)[rule_id]["not_acting"])
             guardian.demand(Undo((rule_id,)))
         assert bench.state() == before
         assert verdicts() == [True, True, True, -1, True, True]

@@ -49,12 +49,6 @@ class Beside:
         self._require(services)
         return self._xtables.plan(rule_id, services) + self._native.plan(rule_id, services)
 
-    def count(self, services: Sequence[Match]) -> int:
-        """Return how many lines untracked services need; raises FwtopError."""
-        if not services:
-            return 0
-        return len(self._xtables.wanted(services)) + len(self._native.wanted(services))
-
     def install(self, rule_id: str, services: Sequence[Match], timeout_seconds: int) -> None:
         """Put in a rule's lines, instead of those that are there; raises FwtopError."""
         if not services:
@@ -86,9 +80,9 @@ class Beside:
             self._xtables.remove(mine)
             self._native.remove(mine)
 
-    def found(self, rule_id: str) -> int:
-        """Return how many lines of a rule there are; raises FwtopError."""
-        return self._xtables.found(rule_id) + self._native.found(rule_id)
+    def contents(self, rule_id: str) -> list[str]:
+        """Return what a rule's lines and sets say; raises FwtopError."""
+        return self._xtables.contents(rule_id) + self._native.contents(rule_id)
 
 
 def _with_lines(rule_ids: set[str]) -> set[str]:

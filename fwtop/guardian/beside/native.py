@@ -11,6 +11,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from fwtop.kernel.netfilter import nf_tables
 from fwtop.kernel.netfilter.iptables import Variant
 from fwtop.kernel.programs import run
 from fwtop.model.rule import Match
@@ -59,9 +60,16 @@ class NftInserts:
         """Take out the lines and sets of rules; raises FwtopError. What is not there is no error."""
         _apply(_removals(read_native(self.variant), rule_ids))
 
-    def found(self, rule_id: str) -> int:
-        """Return how many lines of a rule there are; raises FwtopError."""
-        return sum(line.comment == f"fwtop-{rule_id}" for line in read_native(self.variant).lines)
+    def contents(self, rule_id: str) -> list[str]:
+        """Return what a rule's lines say, and how many elements each of its sets has; raises FwtopError."""
+        listed = read_native(self.variant)
+        lines = [line for line in listed.lines if line.comment == f"fwtop-{rule_id}"]
+        places = sorted(place for place in listed.own_sets if _rule_of(place) == rule_id)
+        sizes = [len([*nf_tables.set_elements(f"{family} {table}", name)]) for family, table, name in places]
+        said = [
+            f"{line.place} {[part for part in line.expressions if 'counter' not in part]}" for line in lines
+        ]
+        return said + [f"{place} {size}" for place, size in zip(places, sizes, strict=True)]
 
 
 def _rule_of(place: Place) -> str:

@@ -56,9 +56,10 @@ class Inserts:
             doomed = sorted(mine, key=lambda line: (line.chain, -line.number))
             self._apply(family, [f"-D {line.chain} {line.number}" for line in doomed], REMOVAL_LOCK_SECONDS)
 
-    def found(self, rule_id: str) -> int:
-        """Return how many lines of a rule there are; raises FwtopError."""
-        return sum(_rule_of(line) == rule_id for family in FAMILIES for line in self.read(family))
+    def contents(self, rule_id: str) -> list[str]:
+        """Return what a rule's lines say; raises FwtopError."""
+        lines = (line for family in FAMILIES for line in self.read(family))
+        return [f"{line.family} {line.chain} {line.text}" for line in lines if _rule_of(line) == rule_id]
 
     def read(self, family: int) -> list[Line]:
         """Return the lines of table filter; raises FwtopError. Never makes the kernel load a legacy table."""

@@ -40,6 +40,7 @@ class Attachments:
         self._current: tuple[Attachment, ...] = ()
         self._chosen: set[str] = set()  # interfaces that have or had the rules, by name
         self._tried: set[int] = set()  # new interfaces of these names, by index
+        self._programs: dict[Attachment, int] = {}  # ids, as found first
 
     def __bool__(self) -> bool:
         """Return whether there is any."""
@@ -48,12 +49,13 @@ class Attachments:
     def replace(self, current: tuple[Attachment, ...]) -> None:
         """Take what the loader attached or found."""
         self._current = current
+        self._programs = {}
         # A VLAN or bond was chosen, not the interfaces below it
         self._chosen |= {item.above or item.name for item in current}
 
     def clear(self) -> None:
         """Forget all: nothing is attached any more."""
-        self._current, self._chosen, self._tried = (), set(), set()
+        self._current, self._chosen, self._tried, self._programs = (), set(), set(), {}
 
     def names_with(self, rule: Rule) -> list[str]:
         """Return the interfaces whose program has a rule, or would have it."""
@@ -84,10 +86,13 @@ class Attachments:
         return {link.index for link in links if link.master in masters}
 
     def detached(self, rule: Rule, pins: Path) -> str:
-        """Name an interface from which somebody detached a rule's program; "" if none. Raises OSError."""
+        """Name an interface whose link carries a rule's program no more; "" if none. Raises OSError."""
         names = dict(socket.if_nameindex())
         for item in self._current:
-            if item.ifindex in names and _carries(item, rule) and not _is_attached(pins, item):
+            if item.ifindex not in names or not _carries(item, rule):
+                continue
+            program = _attached(pins, item)
+            if not program or self._programs.setdefault(item, program) != program:
                 return safe_text(names[item.ifindex])
         return ""
 
@@ -113,16 +118,19 @@ def _carries(attachment: Attachment, rule: Rule) -> bool:
     return attachment.mode in (("tc", "ingress") if rule.kind is Kind.TC else _XDP_MODES)
 
 
-def _is_attached(pins: Path, item: Attachment) -> bool:
-    """Return whether a link, or before Linux 6.6 a filter, still attaches the rules there; raises OSError."""
+def _attached(pins: Path, item: Attachment) -> int:
+    """Return the id of the program that a link attaches there, 0 if none; raises OSError.
+
+    Before Linux 6.6 a filter attaches it: then 1.
+    """
     if _is_pinned(pins / f"filter-{item.mode}-{item.ifindex}"):
-        return clsact.has_rules(item.ifindex, item.mode)
+        return int(clsact.has_rules(item.ifindex, item.mode))
     try:
         descriptor = open_pin(pins / f"link-{item.mode}-{item.ifindex}")
     except FileNotFoundError:
-        return False
+        return 0
     try:
-        return bpf.link_interface(descriptor) == item.ifindex
+        return bpf.link_program_id(descriptor) if bpf.link_interface(descriptor) == item.ifindex else 0
     finally:
         os.close(descriptor)
 

@@ -6,6 +6,7 @@ A session that comes or goes is a few stores, not another program. Layout and lo
 from __future__ import annotations
 
 import mmap
+from binascii import crc32
 from collections.abc import Iterable, Iterator, Sequence
 from functools import reduce
 
@@ -41,6 +42,7 @@ class Peers:
         self._words = memoryview(self._map).cast("Q")
         self._peers = _Table(self._words, 0, PEER_WORDS, ALLOW_PEERS)
         self._behind = _Table(self._words, BEHIND_AT, BEHIND_WORDS, ALLOW_BEHIND)
+        self._written: int | None = None  # checksum of what is in the map
 
     def replace(self, wanted: Iterable[Passes]) -> None:
         """Replace the tables' contents; raises FwtopError if some did not fit, the others are in then."""
@@ -51,11 +53,17 @@ class Peers:
         tcp |= {port for passes in passing for _, port in passes.logins}
         tcp_behind = {item.port for passes in passing for item in passes.behind if item.protocol == TCP}
         missing = self._peers.replace(list(peers), tcp) + self._behind.replace(list(behind), tcp_behind)
+        self._written = crc32(self._words)
         if missing:
             raise FwtopError(
                 f"XDP rules have no room for {missing} of {len(peers) + len(behind)} sessions and servers "
                 "that must never be cut off; use another kind of rule"
             )
+
+    @property
+    def changed(self) -> bool:
+        """Whether somebody else wrote into the map."""
+        return self._written is not None and crc32(self._words) != self._written
 
     def close(self) -> None:
         """Unmap."""

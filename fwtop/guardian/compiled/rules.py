@@ -284,8 +284,13 @@ class CompiledRules:
             return "it is gone from the maps of the compiled rules"
         if not self._slots.is_enabled(slot):
             return "somebody cleared its deadline in the maps of the compiled rules"
-        name = self._attachments.detached(rule, self._pins)
-        return f"somebody detached its program from {name}" if name else ""
+        if name := self._attachments.detached(rule, self._pins):
+            return f"somebody detached its program from {name}"
+        return (
+            "the allow-list in the maps of the compiled rules was changed"
+            if self._slots.peers_changed
+            else ""
+        )
 
     def repair(self, rule: Rule, allow: AllowList, timeout_seconds: int) -> None:
         """Attach the program again where it is missing, and enable a rule; raises FwtopError."""
@@ -300,6 +305,7 @@ class CompiledRules:
                 raise
             return
         self._rules[rule.id] = rule  # a former guardian may have crashed while it repaired this one
+        self._slots.allow(allow)
         self._compile(self._slots.numbers(), _allowed(allow))
         self.renew(rule.id, timeout_seconds)
 

@@ -69,12 +69,20 @@ class Slots:
 
     def allow(self, allow: AllowList) -> None:
         """Write the peers that pass in their role; raises FwtopError if they are too many."""
+        if self._peers is not None and self._peers.changed:
+            self._peers.close()
+            self._peers = None  # read anew what is in the map
         if self._peers is None:
             try:
                 self._peers = Peers(self.maps["allow"])
             except OSError as error:
                 raise FwtopError(f"the table of XDP rules' peers can't be mapped: {error.strerror}") from None
         self._peers.replace([allow.passes(family) for family in (4, 6)])
+
+    @property
+    def peers_changed(self) -> bool:
+        """Whether somebody else changed the table of peers."""
+        return self._peers is not None and self._peers.changed
 
     def is_enabled(self, slot: int) -> bool:
         """Return whether a rule's deadline lies ahead."""

@@ -1,7 +1,8 @@
 """Check whether active rules act: what the kernel has now, compared with what was installed.
 
 Checked on demand, at most once a second. No program is run while the generation of the nf_tables rule set is
-the same; for ipsets and sysctls a message or a read is enough.
+the same; for ipsets and sysctls a few messages or a read are enough. Lines and sets are compared by what they
+say and hold (baseline.py, set_contents.py).
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from fwtop.guardian.objects.chain import Chains
 from fwtop.guardian.objects.chain_text import changed_chain
 from fwtop.guardian.objects.installer import Kernel
 from fwtop.guardian.objects.nft_words import NftRule
-from fwtop.guardian.objects.spec import HEAD_CHANGED, HOOK_CHAINS, KernelObjects
+from fwtop.guardian.objects.set_contents import Change, SetContents
+from fwtop.guardian.objects.spec import HEAD_CHANGED, HOOK_CHAINS, KernelObjects, SetSpec
 from fwtop.guardian.objects.table_state import TABLE, TableState, parse_save, wake_command
 from fwtop.kernel.netfilter import ipset, nf_tables
 from fwtop.kernel.netfilter.iptables import NFT
@@ -32,15 +34,15 @@ _SLOW_PAUSE_SECONDS = 60.0  # until it is tried again
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What the kernel should have of a rule, without its elements."""
+    """What the kernel should have of a rule."""
 
     rule: Rule
-    sets: tuple[str, ...]
+    sets: tuple[SetSpec, ...]
     lines: dict[tuple[int, str, str], int]  # family, hook and chain → lines
     nft: NftRule | None
     needs: tuple[Setting, ...]
     compiled: bool
-    beside: int  # lines in table filter
+    beside: bool  # it has lines in table filter
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +64,7 @@ class Acting:
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
         self._expected: dict[str, Expected] = {}
-        self._sizes: dict[str, int] = {}  # of sets when they were whole
+        self._sets = SetContents()
         self._tables: dict[tuple[str, int], tuple[TableState, dict[Line, int]]] = {}
         self._nft: dict[str, str] = {}  # shortfall by rule
         self._beside: dict[str, str] = {}  # the same of lines in table filter
@@ -73,35 +75,32 @@ class Acting:
 
     def expect(self, rule: Rule, objects: KernelObjects) -> None:
         """Note what was installed or repaired."""
-        names = tuple(spec.name for spec in objects.sets if spec.elements)
         made = Expected(
             rule,
-            names,
+            objects.sets,
             _places(objects),
             objects.nft,
             objects.needs,
             objects.compiled is not None,
-            self._kernel.variants.beside_of(rule.id).count(objects.untracked),
+            bool(objects.untracked),
         )
         self._expected[rule.id] = made
-        for name in names:
-            self._sizes.pop(name, None)
+        self._sets.forget(spec.name for spec in objects.sets)
         self._looked_at = 0.0
 
     def followed(self, rule_id: str, objects: KernelObjects) -> None:
         """Note that a rule's lines are in other chains now, or that its sets spare others."""
         if rule_id in self._expected:
-            self._expected[rule_id] = replace(self._expected[rule_id], lines=_places(objects))
-            for name in self._expected[rule_id].sets:
-                self._sizes.pop(name, None)
+            places = _places(objects)
+            self._expected[rule_id] = replace(self._expected[rule_id], sets=objects.sets, lines=places)
+            self._sets.forget(spec.name for spec in objects.sets)
             self._looked_at = 0.0
 
     def forget(self, rule_id: str) -> None:
         """Forget a rule that ended."""
         old = self._expected.pop(rule_id, None)
         self._short.pop(rule_id, None)
-        for name in old.sets if old is not None else ():
-            self._sizes.pop(name, None)
+        self._sets.forget(spec.name for spec in (old.sets if old is not None else ()))
 
     def look(self, rule_ids: Iterable[str], *, force: bool = False) -> dict[str, Shortfall]:
         """Return the rules that don't act, with the reason; also those that can't be read."""
@@ -125,16 +124,19 @@ class Acting:
             }
         try:
             sizes = ipset.set_sizes() if any(item.lines for item in wanted) else {}
+            changed = self._sets.look({spec.name: spec for item in wanted for spec in item.sets}, sizes)
         except FwtopError:
-            sizes = None
+            sizes, changed = None, {}
         found: dict[str, Shortfall] = {}
         for item in wanted:
-            short = self._short_of(item, sizes)
+            short = self._short_of(item, sizes, changed)
             if short is not None:
                 found[item.rule.id] = short
         return found
 
-    def _short_of(self, item: Expected, sizes: dict[str, int] | None) -> Shortfall | None:
+    def _short_of(
+        self, item: Expected, sizes: dict[str, int] | None, changed: dict[str, Change]
+    ) -> Shortfall | None:
         try:
             text = self._lines_short(item) or self._elsewhere_short(item)
             above = "" if text else self._accepted_above(item)
@@ -142,20 +144,12 @@ class Acting:
                 return Shortfall(text or above, obstructed=not text)
             if sizes is None:
                 return Shortfall("the sets can't be read")
-            return self._sets_short(item, sizes) or self._allow_short(item, sizes)
+            found = [changed[spec.name] for spec in item.sets if spec.name in changed]
+            if found:
+                return Shortfall(found[0].text, elements_only=all(change.missing_only for change in found))
+            return self._allow_short(item, sizes)
         except Exception as error:  # one rule that can't be looked at must not hide the others
             return Shortfall(f"can't be checked: {FwtopError.of(error)}")
-
-    def _sets_short(self, item: Expected, sizes: dict[str, int]) -> Shortfall | None:
-        for name in item.sets:
-            size = sizes.get(name)
-            if size is None:
-                return Shortfall(f"set {name} is gone")
-            whole = self._sizes.setdefault(name, size) if size else self._sizes.get(name, 1)
-            if size < whole:
-                now = f"holds {size:,} of its {whole:,} elements" if size else "is empty"
-                return Shortfall(f"set {name} {now}: somebody deleted elements", elements_only=True)
-        return None
 
     def _allow_short(self, item: Expected, sizes: dict[str, int]) -> Shortfall | None:
         """Name a changed set of the allow-list, with which a rule drops too much or too little."""
@@ -174,11 +168,11 @@ class Acting:
         if item.nft is not None and rule_id not in self._nft:
             self._nft[rule_id] = self._kernel.tables.shortfall(rule_id, item.nft)
         if item.beside and rule_id not in self._beside:
-            missing = item.beside - self._kernel.variants.beside_of(rule_id).found(rule_id)
-            gone = (
-                f"{missing} of its {item.beside} lines beside those on states are gone" if missing > 0 else ""
+            found = self._kernel.variants.beside_of(rule_id).contents(rule_id)
+            changed = self._kernel.line_contents.changed_beside(rule_id, found)
+            self._beside[rule_id] = (
+                "lines or sets of it beside those on states were changed" if changed else ""
             )
-            self._beside[rule_id] = gone
         text = self._nft.get(rule_id, "") or self._beside.get(rule_id, "")
         return text or self._kernel.sysctls.shortfall(rule_id, item.needs)
 
@@ -195,8 +189,12 @@ class Acting:
                 return f"table {TABLE} (IPv{family}) is dormant: {wake_command(family)} wakes it"
             if entry not in state.hook_position:
                 return f"nothing jumps to chain {entry} (IPv{family}) any more"
-            if changed := changed_chain(state, family, hook):
+            contents, chains = self._kernel.line_contents, self._kernel.variants.of(item.rule.id)
+            changed = changed_chain(state, family, hook) or contents.changed_head(chains, family, hook, state)
+            if changed:
                 return f"{HEAD_CHANGED} {changed} (IPv{family}) were changed"
+            if contents.changed(chains, family, item.rule.id, state):
+                return f"its lines in table {TABLE} (IPv{family}) were changed"
         return ""
 
     def _accepted_above(self, item: Expected) -> str:
@@ -223,8 +221,8 @@ class Acting:
             return None
         try:
             saved = run(chains.variant.save(family), timeout=_SAVE_SECONDS)
-            dormant = chains.is_dormant(family)
-            return replace(parse_save(saved), dormant=dormant), parse_lines(saved, family)
+            state = parse_save(saved)  # where iptables refuses
+            return state if chains.variant.name != NFT else chains.read(family), parse_lines(saved, family)
         except FwtopError:
             if time.monotonic() - now >= _SAVE_SECONDS:
                 self._slow_until = time.monotonic() + _SLOW_PAUSE_SECONDS

@@ -107,11 +107,18 @@ class Chains:
         self.apply(family, add_text(state, family, lines))
 
     def restore_missing(
-        self, state: TableState, family: int, rule_id: str, lines: Iterable[ChainLine]
+        self,
+        state: TableState,
+        family: int,
+        rule_id: str,
+        lines: Iterable[ChainLine],
+        *,
+        heads_anew: bool = False,
     ) -> None:
         """Replace a rule's lines and the jumps to them, in one transaction; raises FwtopError.
 
-        As long as all of its lines are there, they keep their counters.
+        As long as all of its lines are there, they keep their counters. `heads_anew`: so are the chains' own
+        lines.
         """
         without, doomed, wanted = {}, [], list(lines)
         for chain, there in state.chains.items():
@@ -120,7 +127,8 @@ class Chains:
             without[chain] = [replace(line, number=number) for number, line in enumerate(kept, 1)]
         mine = state.lines_of(rule_id)
         counted = mine if len(mine) == len(wanted) else ()
-        first, *rest = add_text(replace(state, chains=without), family, wanted, counted).splitlines()
+        state = replace(state, chains=without)
+        first, *rest = add_text(state, family, wanted, counted, heads_anew=heads_anew).splitlines()
         self.apply(family, "\n".join([first, *doomed, *rest, ""]))
 
     def remove(self, family: int, rule_ids: set[str], before: frozenset[str] | None) -> bool:

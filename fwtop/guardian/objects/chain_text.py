@@ -134,11 +134,17 @@ def _in_set(name: str, *, incoming: bool = True, ports: bool = False) -> str:
 
 
 def add_text(
-    state: TableState, family: int, lines: Iterable[ChainLine], counted: Iterable[Listed] = ()
+    state: TableState,
+    family: int,
+    lines: Iterable[ChainLine],
+    counted: Iterable[Listed] = (),
+    *,
+    heads_anew: bool = False,
 ) -> str:
     """Return the transaction that adds a rule's lines to a table in this state.
 
-    `counted` are the lines whose counters they go on with.
+    `counted` are the lines whose counters they go on with. `heads_anew`: the chains' own lines are written
+    again even where they seem to be as they should.
     """
     text = ["*raw"]
     wanted = list(lines)
@@ -148,7 +154,7 @@ def add_text(
         for name, head in own_lines(family, hook, ports=ports).items():
             if name not in state.chains:
                 text += [f":{name} - [0:0]", *(f"-A {name} {line}" for line in head)]
-            elif not _has_head(state.chains[name], head):
+            elif heads_anew or not _has_head(state.chains[name], head):
                 text += _head_again(name, state.chains[name], head)
         if state.hook_position.get(chain) != 1:
             plain = [

@@ -18,10 +18,13 @@ from fwtop.guardian.compiled.rules import CompiledRules
 from fwtop.guardian.failpoints import Failpoint, Failpoints
 from fwtop.guardian.objects import sets
 from fwtop.guardian.objects.allow_sets import AllowSets, names_of
+from fwtop.guardian.objects.baseline import Baseline
 from fwtop.guardian.objects.chain import Chains
 from fwtop.guardian.objects.chain_text import add_text
+from fwtop.guardian.objects.line_contents import LineContents
 from fwtop.guardian.objects.nft import NftTables
-from fwtop.guardian.objects.spec import ChainLine, KernelObjects
+from fwtop.guardian.objects.nft_contents import NftContents
+from fwtop.guardian.objects.spec import HOOK_CHAINS, ChainLine, KernelObjects
 from fwtop.guardian.objects.sysctls import OldValueStore, Sysctls
 from fwtop.guardian.objects.table_state import Listed, TableState
 from fwtop.guardian.objects.variants import Variants
@@ -30,6 +33,7 @@ from fwtop.kernel.deadline import unlimited
 from fwtop.kernel.netfilter import ipset
 from fwtop.kernel.netfilter.iptables import NFT
 from fwtop.model.errors import FwtopError
+from fwtop.model.rule import Match
 from fwtop.render.xtables import UNLISTED
 
 if TYPE_CHECKING:
@@ -63,6 +67,8 @@ class Memory(OldValueStore, Protocol):
 
     def remember_before(self, family: int, chains: frozenset[str] | None) -> None: ...  # noqa: D102
     def before(self, family: int) -> frozenset[str] | None: ...  # noqa: D102
+    def contents(self) -> dict[str, list[str]]: ...  # noqa: D102
+    def keep_contents(self, digests: dict[str, list[str]]) -> None: ...  # noqa: D102
     def forget_before(self, family: int) -> None: ...  # noqa: D102
 
 
@@ -81,6 +87,9 @@ class Kernel:
         serve_urgent: Callable[[], None] = lambda: None,
     ) -> None:
         self.variants = Variants(chains)
+        baseline = Baseline(memory.contents(), memory.keep_contents)
+        self.line_contents = LineContents(baseline)
+        tables.contents = NftContents(baseline)
         self.compiled = compiled
         self.tables = tables
         self._serve_urgent = serve_urgent  # called between the batches of a long list
@@ -166,11 +175,10 @@ class Kernel:
                 short = ""
                 self._failpoints.reached(Failpoint.ALLOW)
                 if untracked:  # the sets are there now, and nothing is untracked yet
-                    self.variants.beside_of(rule_id).install(rule_id, untracked, timeout_seconds)
+                    self._install_beside(rule_id, untracked, timeout_seconds)
                     self._failpoints.reached(Failpoint.BESIDE)
                     untracked = ()
-                chains = self.variants.of(rule_id)
-                chains.add(self._read_to_change(chains, family), family, lines)
+                self._add_lines(family, rule_id, lines)
                 self._failpoints.reached(_CHAIN_FAILPOINTS[family])
         except Exception:  # whatever it was: nothing half done stays
             self.remove({rule_id})
@@ -220,13 +228,13 @@ class Kernel:
         self._allow_sets.fill(allow, [family for family, _ in grouped])
         for spec in objects.sets:
             if spec.shared:
-                self.lists.ensure(spec)
+                self.lists.ensure(spec, by_contents=True)
             else:
                 sets.restore_missing(spec, timeout_seconds)
-        self.variants.beside_of(rule_id).install(rule_id, objects.untracked, timeout_seconds)
+        self._install_beside(rule_id, objects.untracked, timeout_seconds)
         self._failpoints.reached(Failpoint.REPAIR_SETS)
         for family, lines in grouped:
-            self._restore_lines(family, rule_id, lines)
+            self._restore_lines(family, rule_id, lines, heads_anew=True)
             self._failpoints.reached(_REPAIR_FAILPOINTS[family])
 
     @unlimited
@@ -260,6 +268,7 @@ class Kernel:
         if stuck:
             raise next(iter(stuck.values()))
         self.variants.forget(rule_ids)
+        self.line_contents.forget(rule_ids)
         for rule_id in rule_ids:
             self._carried.pop(rule_id, None)
         self._failpoints.reached(Failpoint.SETS_DESTROYED)
@@ -287,12 +296,20 @@ class Kernel:
         for chains, family in itertools.product(self.variants.there(), FAMILIES):
             try:
                 nothing_left = chains.remove(family, rule_ids, self._memory.before(family))
+                if nothing_left:
+                    self.line_contents.forget_chains(chains, family)
                 if nothing_left and chains.variant.name == NFT:
                     self._memory.forget_before(family)
             except Exception as error:
                 errors.append(FwtopError.of(error))
         if errors:
             raise errors[0]
+
+    def _install_beside(self, rule_id: str, services: tuple[Match, ...], timeout_seconds: int) -> None:
+        if services:
+            beside = self.variants.beside_of(rule_id)
+            beside.install(rule_id, services, timeout_seconds)
+            self.line_contents.note_beside(rule_id, beside.contents(rule_id))
 
     def _remove_beside(self, rule_ids: set[str]) -> None:
         for chains in self.variants.there():
@@ -319,6 +336,9 @@ class Kernel:
             found = sum(len(chains.own_lines(family).lines_of(rule_id)) for family in FAMILIES)
             if found == len(objects.lines):
                 self.variants.assign(rule_id, chains.variant.name)
+                for family, _ in _by_family(objects):
+                    there = chains.own_lines(family)
+                    self.line_contents.note(chains, family, rule_id, there, rule_anew=False)
                 return True
         return False
 
@@ -348,16 +368,27 @@ class Kernel:
                 moved = True
         return moved
 
-    def _restore_lines(self, family: int, rule_id: str, lines: list[ChainLine]) -> None:
+    def _add_lines(self, family: int, rule_id: str, lines: list[ChainLine]) -> None:
+        chains = self.variants.of(rule_id)
+        before = self._read_to_change(chains, family)
+        chains.add(before, family, lines)
+        made = {line.hook for line in lines if HOOK_CHAINS[line.hook] not in before.chains}
+        self.line_contents.note(chains, family, rule_id, chains.own_lines(family), made)
+
+    def _restore_lines(
+        self, family: int, rule_id: str, lines: list[ChainLine], *, heads_anew: bool = False
+    ) -> None:
         """Write a rule's lines again; what they counted goes on, in the kernel or here.
 
         ip6tables-nft 1.8.9 starts every counter at 0, whatever it is told.
         """
         chains = self.variants.of(rule_id)
         state = self._read_to_change(chains, family)
-        chains.restore_missing(state, family, rule_id, lines)
-        before = _sum(state.lines_of(rule_id))
-        after = _sum(chains.own_lines(family).lines_of(rule_id))
+        chains.restore_missing(state, family, rule_id, lines, heads_anew=heads_anew)
+        before, there = _sum(state.lines_of(rule_id)), chains.own_lines(family)
+        anew = {line.hook for line in lines} if heads_anew else ()
+        self.line_contents.note(chains, family, rule_id, there, anew)
+        after = _sum(there.lines_of(rule_id))
         if after.packets < before.packets:
             carried = self._carried.get(rule_id, Count(0, 0))
             self._carried[rule_id] = carried.plus(before).minus(after)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from fwtop.guardian.objects import sets
+from fwtop.guardian.objects.set_contents import is_whole
 from fwtop.guardian.objects.spec import SetSpec
 from fwtop.kernel.netfilter import ipset
 from fwtop.kernel.netfilter.ipset import Edit, Header
@@ -91,10 +92,13 @@ class ListSets:
         self._serve_urgent = serve_urgent
         self._rooms: dict[str, _Room] = {}
 
-    def ensure(self, spec: SetSpec) -> None:
-        """Create and fill a list's set unless it is there and whole; raises FwtopError."""
+    def ensure(self, spec: SetSpec, *, by_contents: bool = False) -> None:
+        """Create and fill a list's set unless it is there, and as large as it should be; raises FwtopError.
+
+        `by_contents`: and holds what it should.
+        """
         size = ipset.sizes_of([spec.name]).get(spec.name)
-        if size == len(spec.elements):
+        if size == len(spec.elements) and (not by_contents or is_whole(spec)):
             return
         rows = spec.elements if isinstance(spec.elements, PortRows) else PrefixRows.of(spec.elements)
         if size is None:

@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING
 
 from fwtop.guardian.allow.allowlist import AllowList
 from fwtop.guardian.failpoints import Failpoint, Failpoints
+from fwtop.guardian.objects.baseline import Baseline
 from fwtop.guardian.objects.nft_allow import difference
+from fwtop.guardian.objects.nft_contents import NftContents
 from fwtop.guardian.objects.nft_lists import NftListChange, SetEdit, refill_lines
 from fwtop.guardian.objects.nft_table import (
     LIST_SET,
     MARKS,
     Table,
     chains_of,
-    elements_of,
     is_missing,
     read_table,
     removal_lines,
-    rule_of,
 )
 from fwtop.guardian.objects.nft_words import (
     LAYOUTS,
@@ -64,13 +64,13 @@ class NftTables:
     """fwtop's tables in this namespace. `interfaces` returns those that packets arrive on."""
 
     def __init__(self, failpoints: Failpoints, interfaces: Callable[[], list[Link]]) -> None:
+        self.contents = NftContents(Baseline({}, lambda _: None))  # until it has a memory
         self._failpoints = failpoints
         self._interfaces = interfaces
         self._allowed: dict[tuple[str, int], Passes] = {}
         self._allow_checked: dict[str, tuple[int, str]] = {}  # by table: rule set's number, what was found
         self._in_use: set[str] = set()  # tables that have rules; the others are not read again
         self._hooked: dict[str, set[int]] = {}  # by table: interfaces that had a base chain
-        self._sizes: dict[str, int] = {}  # by set: most elements seen in it
         self._list_sets: set[str] = set()  # those of named lists
 
     def plan(self, rule_id: str, rule: NftRule, timeout_seconds: int, allow: AllowList) -> list[str]:
@@ -83,7 +83,7 @@ class NftTables:
         """Install a rule in one transaction; returns where it runs. Raises FwtopError."""
         _wake(rule.layout)
         _apply(self._transaction(rule_id, rule, allow, timeout_seconds))
-        self._note_installed(rule, allow)
+        self._note_installed(rule_id, rule, allow)
         self._failpoints.reached(Failpoint.NFT)
         if not rule.layout.per_interface:
             return ""
@@ -93,14 +93,15 @@ class NftTables:
         """Install a rule again in place of what is left of it, in one transaction; raises FwtopError."""
         _wake(rule.layout)
         left = removal_lines(rule.layout, read_table(rule.layout), {rule_id})
-        _apply([*left, *self._transaction(rule_id, rule, allow, timeout_seconds)])
-        for item in rule.sets:
-            self._sizes.pop(item.name(rule_id), None)
-        self._note_installed(rule, allow)
+        _apply([*left, *self._transaction(rule_id, rule, allow, timeout_seconds, heads_anew=True)])
+        self._note_installed(rule_id, rule, allow, heads_anew=True)
         self._failpoints.reached(Failpoint.REPAIR_NFT)
 
-    def _note_installed(self, rule: NftRule, allow: AllowList) -> None:
-        self._remember(rule.layout, allow)
+    def _note_installed(
+        self, rule_id: str, rule: NftRule, allow: AllowList, *, heads_anew: bool = False
+    ) -> None:
+        self._remember(rule.layout, allow, heads_anew=heads_anew)
+        self.contents.note_rule(rule_id, rule)
         self._in_use.add(rule.layout.table)
         self._list_sets |= {item.shared for item in rule.sets if item.shared}
 
@@ -118,8 +119,7 @@ class NftTables:
     def _apply_edits(self, edits: Iterable[SetEdit], lines: list[str]) -> None:
         if lines:
             _apply(lines)
-        for edit in edits:
-            self._sizes.pop(edit.name, None)
+            self.contents.note_sets(NETDEV, [edit.name for edit in edits])
 
     def rebuild_list(self, name: str, rows: Rows) -> None:
         """Put exactly these prefixes into a named list's sets; raises FwtopError."""
@@ -184,10 +184,11 @@ class NftTables:
             self._hooked.pop(layout.table, None)
             self._in_use.discard(layout.table)
             self._list_sets -= table.sets
+            self.contents.forget_table(layout)
             self._failpoints.reached(Failpoint.NFT_REMOVED)
         elif doomed := removal_lines(layout, table, rule_ids):
             _apply(doomed)
-            self._sizes = {name: size for name, size in self._sizes.items() if rule_of(name) not in rule_ids}
+            self.contents.forget_rules(rule_ids)
             self._failpoints.reached(Failpoint.NFT_REMOVED)
 
     def present(self, rule_id: str, rule: NftRule) -> bool:
@@ -196,7 +197,10 @@ class NftTables:
         wanted = {set_of(rule_id, "on"), *(item.name(rule_id) for item in rule.sets)}
         self._list_sets |= {item.shared for item in rule.sets if item.shared and item.shared in table.sets}
         lines = sum(found[0] == rule_id for found in table.rules)
-        return wanted <= table.sets and lines == len(rule_lines(rule_id, rule))
+        if wanted <= table.sets and lines == len(rule_lines(rule_id, rule)):
+            self.contents.note_rule(rule_id, rule, anew=False)
+            return True
+        return False
 
     def shortfall(self, rule_id: str, rule: NftRule) -> str:
         """Describe what the kernel lacks of a rule; "" if nothing. Raises FwtopError."""
@@ -212,9 +216,14 @@ class NftTables:
             return f"{HEAD_CHANGED} {broken[0]} in {where} were changed"
         if layout.per_interface and (bare := self._unhooked(layout, table)):
             return f"nothing leads to chain {next(iter(layout.chains))} in {where} any more{bare}"
-        if elements_of(layout, set_of(rule_id, "on")) < len(rule.families):
-            return f"set {set_of(rule_id, 'on')} in {where} was emptied"
-        return self._emptied(rule_id, rule)
+        return self.contents.shortfall(rule_id, rule, self._heads(layout))
+
+    def _heads(self, layout: Layout) -> dict[str, list[str]]:
+        """Return the first lines of all chains, as far as they are known."""
+        found = chains_of(layout, self._filled(layout))
+        if layout.per_interface:
+            found |= {f"in-{index}": base_lines(layout) for index, _ in socket.if_nameindex()}
+        return found
 
     def _unhooked(self, layout: Layout, table: Table) -> str:
         """Name an interface that had a base chain and has lost it; "" if none has."""
@@ -227,20 +236,6 @@ class NftTables:
         if not now:
             return " from any interface"
         return f" from the ingress of {safe_text(names[min(lost)])}" if lost else ""
-
-    def _emptied(self, rule_id: str, rule: NftRule) -> str:
-        """Name a set of a rule that lost elements since it was filled; "" if none has."""
-        for item in rule.sets:
-            if not item.elements:
-                continue
-            name = item.name(rule_id)
-            size = elements_of(rule.layout, name)
-            whole = self._sizes[name] = max(size, self._sizes.get(name, 0))
-            if not size:
-                return f"set {name} in table {rule.layout.table} was emptied"
-            if size < whole:
-                return f"set {name} in table {rule.layout.table} holds {size:,} of its {whole:,} elements"
-        return ""
 
     def rule_ids(self) -> set[str]:
         """Return the ids of all rules with any object in fwtop's tables, which are active then."""
@@ -302,17 +297,24 @@ class NftTables:
         except FwtopError:
             return True  # its sets are gone
 
-    def _transaction(self, rule_id: str, rule: NftRule, allow: AllowList, seconds: int) -> list[str]:
+    def _transaction(
+        self, rule_id: str, rule: NftRule, allow: AllowList, seconds: int, *, heads_anew: bool = False
+    ) -> list[str]:
+        """Return the commands that install a rule; `heads_anew`: and write all that leads to it again."""
         layout, table = rule.layout, read_table(rule.layout)
         if table.foreign:
             raise FwtopError(f"there is a table {layout.table} that is not fwtop's; nothing was changed")
         sets, leading = _allow_lines(layout, allow)
-        lines = [f"add table {layout.table}", *sets, *_chain_lines(layout, table, role_chains()), *leading]
-        lines += _chain_lines(layout, table, dict.fromkeys(layout.chains, head(layout)))
+        lines = [f"add table {layout.table}", *sets]
+        lines += [*_chain_lines(layout, table, role_chains(), anew=heads_anew), *leading]
+        lines += _chain_lines(layout, table, dict.fromkeys(layout.chains, head(layout)), anew=heads_anew)
         if layout.per_interface:
-            lines += self._base_chains(layout, table)
+            lines += self._base_chains(layout, table, anew=heads_anew)
         for item in rule.sets:
-            lines += set_lines(layout, rule_id, item)
+            if heads_anew and item.shared in table.sets:
+                lines += refill_lines(layout, SetEdit(item.shared, frozenset(), frozenset(item.elements)))
+            else:
+                lines += set_lines(layout, rule_id, item)
         lines += enable_lines(rule_id, rule, seconds)
         if layout.per_interface:
             lines += [f"add chain {layout.table} {rule_chain(rule_id, family)}" for family in rule.families]
@@ -320,7 +322,7 @@ class NftTables:
             lines.append(f'add rule {layout.table} {chain} {text} comment "fwtop-{rule_id}"')
         return lines
 
-    def _base_chains(self, layout: Layout, table: Table) -> list[str]:
+    def _base_chains(self, layout: Layout, table: Table, *, anew: bool) -> list[str]:
         lines, wanted = [], base_lines(layout)
         places = self._interfaces()
         if not places:
@@ -328,7 +330,7 @@ class NftTables:
         for link in places:
             chain = f"in-{link.index}"
             there = table.others.get(chain, [])
-            if len(there) == len(wanted):
+            if len(there) == len(wanted) and not anew:
                 continue
             lines += [f"delete rule {layout.table} {chain} handle {handle}" for handle in there]
             if not _PLAIN_NAME.fullmatch(link.name):
@@ -342,9 +344,10 @@ class NftTables:
     def _used(self) -> list[Layout]:
         return [layout for layout in LAYOUTS if layout.table in self._in_use]
 
-    def _remember(self, layout: Layout, allow: AllowList) -> None:
+    def _remember(self, layout: Layout, allow: AllowList, *, heads_anew: bool = False) -> None:
         for family in (4, 6):
             self._allowed[layout.table, family] = allow.passes(family)
+        self.contents.note_heads(layout, self._heads(layout), anew=heads_anew)
 
 
 def _allow_lines(layout: Layout, allow: AllowList) -> tuple[list[str], list[str]]:
@@ -354,7 +357,7 @@ def _allow_lines(layout: Layout, allow: AllowList) -> tuple[list[str], list[str]
     return sets, [line for item in passes for line in listed_lines(layout, item)]
 
 
-def _chain_lines(layout: Layout, table: Table, chains: Mapping[str, list[str]]) -> list[str]:
+def _chain_lines(layout: Layout, table: Table, chains: Mapping[str, list[str]], *, anew: bool) -> list[str]:
     """Return the commands that create chains with their first lines, and put back what somebody flushed.
 
     Without those nobody would be spared any more.
@@ -365,7 +368,7 @@ def _chain_lines(layout: Layout, table: Table, chains: Mapping[str, list[str]]) 
         if name not in table.chains:
             lines.append(f"add chain {layout.table} {name}" + (f" {{ {hook} }}" if hook else ""))
             lines += [f"add rule {layout.table} {name} {text}" for text in first]
-        elif len(there) != len(first):
+        elif anew or len(there) != len(first):
             lines += [f"delete rule {layout.table} {name} handle {handle}" for handle in there]
             lines += [f"insert rule {layout.table} {name} {text}" for text in reversed(first)]
     return lines

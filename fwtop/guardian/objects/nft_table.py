@@ -129,12 +129,6 @@ def removal_lines(layout: Layout, table: Table, rule_ids: set[str]) -> list[str]
     return doomed + [f"delete set {layout.table} {name}" for name in gone]
 
 
-def elements_of(layout: Layout, name: str) -> int:
-    """Return the number of elements in one of fwtop's sets; raises FwtopError."""
-    text = run(["nft", "-j", "list", "set", *layout.table.split(), name])
-    return sum(len(item["set"].get("elem", ())) for item in json.loads(text)["nftables"] if "set" in item)
-
-
 def entry_counters(rule: Rule, *, top: int) -> dict[str, int]:
     """Return the `top` sources of a rule at netdev ingress that matched most: prefix → packets."""
     counted: list[tuple[int, str]] = []

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from fwtop.guardian.objects.set_contents import is_whole
 from fwtop.guardian.objects.spec import SetSpec
 from fwtop.kernel.netfilter import ipset
 from fwtop.kernel.programs import CommandError, run
@@ -116,16 +117,21 @@ def spare_others(spec: SetSpec, timeout_seconds: int) -> bool:
 
 
 def restore_missing(spec: SetSpec, timeout_seconds: int) -> None:
-    """Restore a rule's set, whatever is left of it; raises FwtopError."""
-    if spec.seeds is not None:
-        if spec.name not in names():
+    """Restore a rule's set, whatever is left of it or came into it; raises FwtopError."""
+    if spec.name not in names():
+        if spec.seeds is not None:
             restore(learning_text(spec))
-    elif spec.timed and spec.name in names():
-        if not spec.elements:  # of another level
-            ipset.flush_set(spec.name)
-        restore(fill_text(spec, timeout_seconds).partition("\n")[2])
-    else:
-        fill(spec, timeout_seconds)
+        else:
+            fill(spec, timeout_seconds)
+    elif spec.seeds is None and not is_whole(spec):
+        aside = f"{spec.name}{_ASIDE}"
+        if aside in names():
+            ipset.destroy_set(aside)
+        fill(replace(spec, name=aside), timeout_seconds)
+        ipset.swap_sets([(aside, spec.name)])
+        ipset.destroy_set(aside)
+    elif spec.timed and spec.seeds is None:
+        renew(spec, timeout_seconds)
 
 
 def restore(text: str) -> None:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
+from fwtop.guardian.objects.baseline import digest
 from fwtop.guardian.objects.spec import HOOK_CHAINS, OWN_CHAINS
 from fwtop.kernel.netfilter import ipset, nf_tables
 from fwtop.model.errors import FwtopError
@@ -31,6 +32,7 @@ class Listed:
     handle: int = 0  # of nf_tables
     passing: bool = False  # it only lets packets pass, which is not what a rule counts
     target: str = ""  # the chain that it jumps or goes to, or RETURN
+    content: str = ""  # a digest of what it says
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +100,8 @@ def parse_save(saved: str) -> TableState:
             passing, target = _ONLY_PASSING.search(rest) is not None, _TARGET.search(rest)
             counted_here = (len(lines) + 1, int(packets), int(size))
             to = target[1] if target else ""
-            lines.append(Listed(_rule_id([rest]), *counted_here, passing=passing, target=to))
+            said = digest(rest.encode())
+            lines.append(Listed(_rule_id([rest]), *counted_here, passing=passing, target=to, content=said))
         else:
             state.base_chains[chain] = state.base_chains.get(chain, 0) + 1
             target = _TARGET.search(rest)
@@ -124,7 +127,8 @@ def read_own(family: int, chains: Iterable[str]) -> tuple[TableState, int]:
             rule_id = _rule_id(names.get(index, "") for index in rule.sets)
             number, counted = len(lines) + 1, (rule.packets, rule.bytes)
             target = rule.jump or ("RETURN" if rule.passing else "")
-            lines.append(Listed(rule_id, number, *counted, rule.handle, rule.passing, target))
+            said = digest(rule.content)
+            lines.append(Listed(rule_id, number, *counted, rule.handle, rule.passing, target, said))
             between += rule.jump in _OWN
     return state, between
 

@@ -78,6 +78,21 @@ class FormerState:
         """Return what `remember_before` kept; if nothing is known, all chains were there and stay."""
         return self._before.get(family, _ALL_CHAINS)
 
+    def contents(self) -> dict[str, list[str]]:
+        """Return what `keep_contents` kept, as far as it is understood."""
+        for _, record, _ in self._runtime.records("contents") if self._runtime is not None else ():
+            found = record.get("digests")
+            if isinstance(found, dict):
+                return {key: list(map(str, value)) for key, value in found.items() if isinstance(value, list)}
+        return {}
+
+    def keep_contents(self, digests: dict[str, list[str]]) -> None:
+        """Keep what the kernel says of fwtop's objects, on the tmpfs alone: it is gone with the boot."""
+        if digests:
+            self._put("contents-all", {"digests": digests})
+        elif self._runtime is not None:
+            self._runtime.drop("contents-all")
+
     def remember_setting(self, changed: Changed) -> None:
         """Keep a sysctl's old value, before the new one is written and again after; raises FwtopError."""
         key = (changed.rule_id, changed.name)

@@ -70,10 +70,11 @@ def _adopt(state: GuardianState, lifecycle: Lifecycle, entry: Entry, now: float)
         else:
             objects = state.objects_of(entry.rule)
             state.kernel.variants.assign(rule_id, entry.variant)
+            state.acting.expect(entry.rule, objects)
             if state.kernel.present(rule_id, objects) or _is_repairing(entry):
-                state.acting.expect(entry.rule, objects)
                 state.active[rule_id] = _in_its_variant(state, lifecycle, entry)
                 return f"{name} adopted"
+            state.acting.forget(rule_id)
             note = "gone from the kernel"
     lifecycle.ending.remove({rule_id})
     lifecycle.ending.record(replace(entry, state=ended, ended=time.time(), note=note))

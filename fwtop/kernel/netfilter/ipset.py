@@ -25,7 +25,9 @@ if TYPE_CHECKING:  # a guardian without a long list doesn't load numpy
     from fwtop.model.addresses.prefix_sets import Rows
 
 _SUBSYSTEM = 6 << 8  # NFNL_SUBSYS_IPSET
-_DESTROY, _FLUSH, _SWAP, _LIST, _ADD, _DEL = (_SUBSYSTEM | number for number in (3, 4, 6, 7, 9, 10))
+_DESTROY, _FLUSH, _SWAP, _LIST, _ADD, _DEL, _TEST = (
+    _SUBSYSTEM | number for number in (3, 4, 6, 7, 9, 10, 11)
+)
 _BY_NAME = _SUBSYSTEM | 14  # IPSET_CMD_GET_BYNAME
 _TYPENAME, _FAMILY, _MAX_ELEMENTS, _SIZE = 3, 5, 19, 23  # the latter two in _DATA
 _FAMILY_NAMES = {2: "ip", 10: "ip6"}  # NFPROTO_*
@@ -39,6 +41,8 @@ _MAX_BATCH_BYTES = 64_000  # of elements in one attribute
 _ADD_SECONDS = 30.0
 _FIRST_OWN_ERROR = 4096  # IPSET_ERR_PRIVATE: codes from here on are ipset's, not errno's
 _BUSY = 4101  # IPSET_ERR_BUSY
+_NOT_THERE = 4103  # IPSET_ERR_EXIST
+NOMATCH = b"!"
 _HASH_FULL = 4352  # IPSET_ERR_HASH_FULL
 
 
@@ -172,6 +176,62 @@ def _element(data: dict[int, bytes]) -> Element:
     kinds = (_CIDR, _PROTO, _PORT, _ELEMENT_FLAGS)
     length, protocol, port, flags = (int.from_bytes(data.get(kind, b""), "big") for kind in kinds)
     return Element(address, length, protocol, port, flags, second)
+
+
+def keys(name: str, family: int, *, ports: bool = False) -> set[bytes]:
+    """Return the elements of a hash:net set: address and length, with NOMATCH behind what is none.
+
+    Of a hash:net,port set (`ports`): address, port, length and protocol. Counters and timeouts are left out:
+    ten times as fast as `elements`. Raises FwtopError.
+    """
+    width = _ADDRESS_BYTES[family]
+    first = 12  # headers of the element, of its address, and of the address in that
+    more = first + width
+    flags = more + (24 if ports else 8)  # each attribute takes 8 bytes
+    found: set[bytes] = set()
+    try:
+        for body in netlink.dump(NETLINK_NETFILTER, _LIST, _named(name)):
+            listed, at = dict(attributes(body, NETFILTER_HEADER_BYTES)).get(_ADT, b""), 0
+            while at < len(listed):
+                size = listed[at] | listed[at + 1] << 8
+                key = listed[at + first : at + more]
+                if ports:
+                    key += listed[at + more + 4 : at + more + 6] + listed[at + more + 12 : at + more + 13]
+                    key += listed[at + more + 20 : at + more + 21]
+                else:
+                    key += listed[at + more + 4 : at + more + 5]
+                if size > flags and listed[at + flags + 2] == _ELEMENT_FLAGS:
+                    key += NOMATCH
+                found.add(key)
+                at += size + 3 & ~3
+    except OSError as error:
+        raise FwtopError(f"set {name} can't be read: {_reason(error)}") from None
+    return found
+
+
+def holds(name: str, family: int, prefixes: Rows, start: int, stop: int) -> bool:
+    """Return whether a set holds all of a slice of prefixes, none as `nomatch`; raises FwtopError.
+
+    The kernel answers only for what it lacks, and for the last.
+    """
+    encode, size, _ = _encoder(family, prefixes)
+    named = _named(name)
+    head = netlink.message(_TEST, netlink.NLM_F_REQUEST, named + bytes(size))[:-size]
+    per_call = _MAX_BATCH_BYTES // (len(head) + size)
+    try:
+        with netlink.open_socket(NETLINK_NETFILTER, _ADD_SECONDS) as channel:
+            for at in range(start, stop, per_call):
+                items = encode(at, min(at + per_call, stop))
+                asked = b"".join(head + items[i : i + size] for i in range(0, len(items), size))
+                last = netlink.message(
+                    _TEST, netlink.NLM_F_REQUEST | netlink.NLM_F_ACK, named + items[-size:]
+                )
+                netlink.send_encoded(channel, asked + last)
+    except OSError as error:
+        if error.errno in (_NOT_THERE, errno.ENOBUFS):  # the latter: more answers than the socket takes
+            return False
+        raise FwtopError(f"set {name} can't be read: {_reason(error)}") from None
+    return True
 
 
 def flush_set(name: str) -> None:

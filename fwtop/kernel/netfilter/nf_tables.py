@@ -8,6 +8,7 @@ include/uapi/linux/netfilter/{nf_tables,nf_tables_compat,xt_set}.h.
 from __future__ import annotations
 
 import errno
+import re
 import struct
 import sys
 from collections.abc import Iterator
@@ -25,9 +26,11 @@ _GETSET, _GETSETELEM = _SUBSYSTEM | 10, _SUBSYSTEM | 13
 _INTERVAL_END = 1  # NFT_SET_ELEM_INTERVAL_END
 _TABLE = 1  # NFTA_TABLE_NAME, NFTA_CHAIN_TABLE, NFTA_RULE_TABLE
 _TABLE_FLAGS, _DORMANT = 2, 1  # NFTA_TABLE_FLAGS, NFT_TABLE_F_DORMANT
-_RULE_CHAIN = 2  # NFTA_RULE_CHAIN
+_RULE_CHAIN, _USERDATA = 2, 7  # NFTA_RULE_CHAIN, NFTA_RULE_USERDATA
+_ANONYMOUS = re.compile(rb"__(?:set|map)\d+")
 _JUMP = struct.pack(">i", -3)  # NFT_JUMP
 _RETURN = struct.pack(">i", -5)  # NFT_RETURN
+_Data = bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +45,7 @@ class KernelRule:
     packets: int = 0
     bytes: int = 0
     passing: bool = False  # it returns, or fills a set
+    content: _Data = b""  # its expressions without counters
 
 
 def chain_rules(family: int, table: str, chain: str) -> Iterator[KernelRule]:
@@ -53,6 +57,55 @@ def chain_rules(family: int, table: str, chain: str) -> Iterator[KernelRule]:
         rule = _rule(found)
         if rule.chain == chain:
             yield rule
+
+
+@dataclass(frozen=True, slots=True)
+class TableRule:
+    """A rule of any table: its chain, comment, and expressions without counters."""
+
+    chain: str
+    comment: str
+    content: bytes
+
+
+def table_rules(table: str) -> list[TableRule]:
+    """Return the rules of a table like "netdev fwtop", in order; none if it is missing. Raises FwtopError.
+
+    For the name of an anonymous set stand its elements: the kernel numbers such sets.
+    """
+    family, _, name = table.partition(" ")
+    anonymous: dict[str, bytes] = {}
+
+    def named(expression: bytes) -> bytes:
+        found = _ANONYMOUS.search(expression)
+        if found is None:
+            return expression
+        own = found[0].decode()
+        if own not in anonymous:
+            anonymous[own] = b"".join(sorted(key + bytes((end,)) for key, end in set_elements(table, own)))
+        return expression[: found.start()] + anonymous[own] + expression[found.end() :]
+
+    rules: list[TableRule] = []
+    for found in _dump_of(_GETRULE, _FAMILIES_BY_NAME[family], name):
+        expressions = [value for _, value in attributes(found.get(4, b""))]
+        kept = [
+            named(item) for item in expressions if c_string(dict(attributes(item)).get(1, b"")) != "counter"
+        ]
+        rules.append(
+            TableRule(c_string(found.get(2, b"")), _comment(found.get(_USERDATA, b"")), b"".join(kept))
+        )
+    return rules
+
+
+def _comment(userdata: bytes) -> str:
+    """Return the comment in a rule's user data (libnftnl, udata.c): type, length, value."""
+    at = 0
+    while at + 2 <= len(userdata):
+        kind, size = userdata[at], userdata[at + 1]
+        if kind == 0:  # NFTNL_UDATA_RULE_COMMENT
+            return c_string(userdata[at + 2 : at + 2 + size])
+        at += 2 + size
+    return ""
 
 
 def table_chains(family: int, table: str) -> dict[str, int] | None:
@@ -198,8 +251,12 @@ def generation() -> int:
 
 
 def _dump(kind: int, family: int, table: str, more: bytes = b"") -> Iterator[dict[int, bytes]]:
-    """Yield the attributes of each chain or rule of a table; raises FwtopError."""
-    request = netlink.netfilter_header(_FAMILIES[family])
+    """Yield the attributes of each chain or rule of an ip or ip6 table; raises FwtopError."""
+    yield from _dump_of(kind, _FAMILIES[family], table, more)
+
+
+def _dump_of(kind: int, family: int, table: str, more: bytes = b"") -> Iterator[dict[int, bytes]]:
+    request = netlink.netfilter_header(family)
     request += netlink.attribute(_TABLE, table.encode() + b"\0") + more
     try:
         for body in netlink.dump(NETLINK_NETFILTER, kind, request):
@@ -214,10 +271,13 @@ def _rule(found: dict[int, bytes]) -> KernelRule:
     """Decode NFTA_RULE_*: what identifies one of our rules, and its counter."""
     jump, packets, size, plain, passing = "", 0, 0, True, False
     sets: list[int] = []
+    content: list[bytes] = []
     for _, expression in attributes(found.get(4, b"")):
         parts = dict(attributes(expression))
         name, data = c_string(parts.get(1, b"")), dict(attributes(parts.get(2, b"")))
         plain = plain and name in ("counter", "immediate")
+        if name != "counter":
+            content.append(expression)
         if name == "match" and c_string(data.get(1, b"")) == "set":
             # struct xt_set_info comes first in every revision, and the index in it
             sets.append(int.from_bytes(data.get(3, b"")[:2], sys.byteorder))
@@ -231,4 +291,5 @@ def _rule(found: dict[int, bytes]) -> KernelRule:
         elif name == "target":
             passing = c_string(data.get(1, b"")) == "SET"
     handle = struct.unpack(">Q", found[3])[0]
-    return KernelRule(c_string(found.get(2, b"")), handle, tuple(sets), jump, plain, packets, size, passing)
+    counted = (packets, size, passing, b"".join(content))
+    return KernelRule(c_string(found.get(2, b"")), handle, tuple(sets), jump, plain, *counted)
