@@ -87,7 +87,7 @@ def test_only_those_who_logged_in_are_trusted(child, title: str, logged_in: bool
         port = server.getsockname()[1]
         process = child(title, "-c", SESSION, str(port), executable=sys.executable)
         assert Path(f"/proc/{process.pid}/comm").read_text() == "sshd\n"
-        peers = [item for item in sessions.ssh_sessions() if item.peer_port == port]
+        peers = [item for _, item in sessions.ssh_sessions(sessions.ssh_daemons()) if item.peer_port == port]
     assert bool(peers) == logged_in
 
 
@@ -107,7 +107,7 @@ def test_dropbear_trusts_nobody_before_a_login(child, stage: str, logged_in: boo
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         child("dropbear", "-c", DROPBEAR, str(port), stage, executable=sys.executable)
-        found = [item for item in sessions.ssh_sessions() if item.peer_port == port]
+        found = [item for _, item in sessions.ssh_sessions(sessions.ssh_daemons()) if item.peer_port == port]
     assert bool(found) == logged_in
 
 
@@ -117,7 +117,7 @@ def test_no_session_is_one_too_many(child) -> None:
     with socket.create_server(("127.0.0.1", 0), backlog=128) as server:
         port = server.getsockname()[1]
         child("sshd: root@pts/0", "-c", text, str(port), executable=sys.executable)
-        assert sum(item.peer_port == port for item in sessions.ssh_sessions()) == 70
+        assert sum(item.peer_port == port for _, item in sessions.ssh_sessions(sessions.ssh_daemons())) == 70
 
 
 def test_later_operators_are_noted_too() -> None:

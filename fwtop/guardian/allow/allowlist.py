@@ -157,11 +157,12 @@ def gather(
     """
     listed, warnings = read_allow_file(Path(allow_file))
     own, daemons = own_addresses(), ssh_daemons()
+    sessions = ssh_sessions(daemons)
     found = listed + [Allowed(prefix, "own address", Role.OWN) for prefix in own]
     found += [Allowed(item.peer, "operator's session (SSH_CONNECTION)", Role.SSH, item) for item in operators]
     found += [
         Allowed(item.peer, f"logged in by ssh on port {item.local_port}", Role.SSH, item)
-        for item in ssh_sessions(daemons)
+        for _, item in sessions
     ]
     found += [Allowed(prefix, "default gateway", Role.GATEWAY) for prefix in gateways()]
     found += [Allowed(prefix, "DNS resolver", Role.DNS) for prefix in resolvers(netns_name)]
@@ -179,9 +180,8 @@ def gather(
             f"the allow-list for hosts behind this machine has no room for {left_out:,} conversations: "
             f"{len(behind):,} are on it, of at most {limits}, and {MOST_OF_HOST} of a host"
         )
-    entries, listening = tuple(unique.values()), listening_ports(daemons)
-    redirected = redirected_ports({entry.session for entry in entries if entry.session is not None})
-    return AllowList(entries, tuple(warnings), behind, listening, redirected)
+    ports = listening_ports(daemons), redirected_ports(sessions)
+    return AllowList(tuple(unique.values()), tuple(warnings), behind, *ports)
 
 
 def gateways() -> list[Prefix]:

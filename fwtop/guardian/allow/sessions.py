@@ -11,7 +11,6 @@ import re
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 
 from fwtop.guardian.allow import time_servers
@@ -76,11 +75,10 @@ def _session(text: str) -> Session | None:
     return Session(peer, *ports)
 
 
-def ssh_sessions(daemons: Sequence[str] | None = None) -> list[Session]:
-    """Return the connections of SSH daemons whose peer has logged in: however many there are."""
-    running = ssh_daemons() if daemons is None else daemons
-    sockets = {inode for pid in filter(_is_logged_in, running) for inode in _sockets_of(pid)}
-    return list(_established(sockets)) if sockets else []
+def ssh_sessions(daemons: Sequence[str]) -> list[tuple[Prefix, Session]]:
+    """Return the connections of SSH daemons whose peer has logged in, however many, with our address."""
+    sockets = {inode for pid in filter(_is_logged_in, daemons) for inode in _sockets_of(pid)}
+    return list(_open(lambda fields: fields[9] in sockets)) if sockets else []
 
 
 def ssh_daemons() -> list[str]:
@@ -104,12 +102,11 @@ def listening_ports(daemons: Sequence[str]) -> frozenset[int]:
     return frozenset(found)
 
 
-def redirected_ports(sessions: Collection[Session]) -> frozenset[tuple[int, int]]:
+def redirected_ports(sessions: Sequence[tuple[Prefix, Session]]) -> frozenset[tuple[int, int]]:
     """Return the ports that sessions were opened to, and ours, where connection tracking translates them."""
     found: set[tuple[int, int]] = set()
     with contextlib.suppress(OSError):
-        ours = connections({session.local_port for session in sessions}) if sessions else ()
-        for own, session in islice((pair for pair in ours if pair[1] in sessions), _MAX_ASKED):
+        for own, session in sessions[:_MAX_ASKED]:
             peer, ports = session.peer, (session.local_port, session.peer_port)
             opened = opened_by(Entry(peer.family, TCP, own.packed, peer.packed, *ports))
             if opened is not None and opened.dport != session.local_port:
@@ -121,11 +118,6 @@ def connections(ports: Collection[int]) -> Iterator[tuple[Prefix, Session]]:
     """Yield the open connections to local ports, with our address."""
     wanted = {f"{port:04X}" for port in ports}
     return _open(lambda fields: fields[1].rpartition(":")[2] in wanted)
-
-
-def _established(sockets: set[str]) -> Iterator[Session]:
-    """Yield the open connections of these sockets."""
-    return (session for _, session in _open(lambda fields: fields[9] in sockets))
 
 
 def _open(chosen: Callable[[list[str]], bool]) -> Iterator[tuple[Prefix, Session]]:
