@@ -157,7 +157,7 @@ class Advisor:
             seconds > self.config.settle_seconds
         ):  # one long window, as in `fwtop snapshot`: learn all but its end
             settle = self.config.settle_seconds
-            old = fresh.time_ns < int(fresh.time_ns.max()) - int(settle * 1e9)
+            old = fresh.time_ns < self._last_ns - int(settle * 1e9)
             self._keep(self._pending_of(fresh.select(old), end - settle, seconds - settle))
             fresh, seconds = fresh.select(~old), settle
         self._pending.append(self._pending_of(fresh, end, seconds))

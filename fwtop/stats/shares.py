@@ -75,6 +75,7 @@ def _likelihood(counts: F64, rate: F64) -> F64:
 _Z = 1.959964  # 95 %
 _FEW = 50.0  # samples
 _SCANT = 10.0
+_LEAST_UNSEEN = 0.01  # of the packets: where more samples came than were counted, fewer than none
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +130,8 @@ class Scale:
         squares = float(self.total[VARIANCE] + self.total[WEIGHT])
         spread = max(0.0, squares / float(self.total[WEIGHT]) / mean - 1.0)
         of_its_own = samples / (samples + _FEW)
-        return np.asarray(samples / (1.0 + of_its_own**2 * spread) / (1.0 - 1.0 / mean), np.float64)
+        unseen = max(1.0 - 1.0 / mean, _LEAST_UNSEEN)
+        return np.asarray(samples / (1.0 + of_its_own**2 * spread) / unseen, np.float64)
 
     def _written(self, sums: F64, part: F64, low: F64, high: F64) -> list[Share]:
         if self.packets > 0:  # sampled packets are certain
