@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import array
+import contextlib
 import os
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -16,6 +18,7 @@ from fwtop.client import guardian_unit
 from fwtop.client.connection import SHORT_SECONDS, Connection, EndedError, patience
 from fwtop.kernel import namespaces
 from fwtop.kernel.children import enlarge
+from fwtop.kernel.procfs import read_text
 from fwtop.kernel.programs import GUARDIAN_ENVIRONMENT, module_argv
 from fwtop.model import paths
 from fwtop.model.addresses.address import Prefix
@@ -171,7 +174,7 @@ def connect(
             _spawn(descriptor, run_directory, ("--build", hello.build, *guardian_arguments))
         if (client := _try(path, hello)) is not None:
             return client
-        raise _silent(path)
+        raise _silent(path, "")
     finally:
         os.close(descriptor)
 
@@ -186,11 +189,14 @@ def _try(path: Path, hello: Hello) -> GuardianClient | None:
         enlarge(sock)
         sock.settimeout(ANSWER_SECONDS)
         sock.connect(str(path))
+        if _stopped(sock):
+            raise TimeoutError
         connection = Connection(sock)
         answer, _ = connection.exchange(hello, ANSWER_SECONDS, None)
     except TimeoutError:
+        stopped = _stopped(sock)  # perhaps since
         sock.close()
-        raise _silent(path) from None
+        raise _silent(path, stopped) from None
     except (OSError, ProtocolError):
         sock.close()
         return None
@@ -202,8 +208,24 @@ def _try(path: Path, hello: Hello) -> GuardianClient | None:
     raise FwtopError(answer.error, answer.code or 1)
 
 
-def _silent(path: Path) -> FwtopError:
-    return FwtopError(f"no guardian answers on {path}; nothing was changed")
+def _silent(path: Path, stopped: str) -> FwtopError:
+    """Return what to say of a guardian without an answer; gives back the sysctls that it should have."""
+    argv = module_argv(_GUARDIAN, "--run-directory", str(path.parent), "--overdue=everywhere")
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+        subprocess.run(
+            argv, env=GUARDIAN_ENVIRONMENT, capture_output=True, timeout=ANSWER_SECONDS, check=False
+        )
+    return FwtopError(stopped or f"no guardian answers on {path}; nothing was changed")
+
+
+def _stopped(sock: socket.socket) -> str:
+    """Say what to do where the guardian is stopped by a signal or a debugger (proc_pid_stat(5)); else ""."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+        pid = int.from_bytes(credentials[:4], sys.byteorder)
+        if read_text(f"/proc/{pid}/stat").rpartition(")")[2].split()[0] in ("T", "t"):
+            return f"the guardian, process {pid}, is stopped; nothing was changed; try: kill -CONT {pid}"
+    return ""
 
 
 def _spawn(netns_descriptor: int, run_directory: Path, arguments: tuple[str, ...]) -> None:

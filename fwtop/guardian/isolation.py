@@ -1,4 +1,4 @@
-"""Keep the guardian alive: a cgroup of its own, locked memory, and a watchdog for sysctls.
+"""Keep the guardian alive: a cgroup of its own, and locked memory.
 
 Neither the end of a login session nor `systemctl stop` of the service that started it ends the guardian, and
 the OOM killer chooses it last (proc(5), oom_score_adj).
@@ -10,14 +10,13 @@ import contextlib
 import ctypes
 import os
 import re
-import select
 import subprocess
 import syslog
 import time
 from pathlib import Path
 
 from fwtop.kernel import children
-from fwtop.kernel.programs import ENVIRONMENT, GUARDIAN_ENVIRONMENT, module_argv
+from fwtop.kernel.programs import ENVIRONMENT
 from fwtop.model.paths import GUARDIAN_UNIT, SYSTEMD_BOOTED
 from fwtop.model.text import safe_text
 
@@ -146,70 +145,3 @@ def _has_capability(number: int) -> bool:
         if line.startswith("CapEff:"):
             return bool(int(line.split()[1], 16) >> number & 1)
     return False
-
-
-_NAME = "fwtop-watchdog"
-_NOTHING = "none"
-# Times are those of /proc/uptime, which a shell can read; a second more, so that the rule is over by then.
-_SCRIPT = """at=none; while read -r line; do at=$line; done; [ "$at" = none ] && exit 0
-read -r now rest </proc/uptime; now=${now%.*}; [ "$at" -gt "$now" ] && sleep $((at - now + 1)); exec "$@" """
-
-
-class Watchdog:
-    """A shell that starts a guardian in time to restore sysctls, if this one is killed."""
-
-    def __init__(self, *arguments: str) -> None:
-        self._argv = ["/bin/sh", "-c", _SCRIPT, _NAME, *module_argv("fwtop.guardian", *arguments)]
-        self._pipe: int | None = None
-        self._told = _NOTHING
-
-    def set_deadline(self, ends: float | None) -> None:
-        """Set when the next rule that changed sysctls ends: CLOCK_MONOTONIC seconds, None: none.
-
-        A shell that was killed gets a successor.
-        """
-        text = _NOTHING
-        if ends is not None:
-            uptime = float(Path("/proc/uptime").read_text(encoding="ascii").split()[0])
-            text = str(int(uptime + ends - time.monotonic()))
-        if text == self._told and (ends is None or self._is_read()):
-            return
-        line = f"{text}\n".encode()
-        with contextlib.suppress(OSError):  # no process to be had: the guardian's own clock is left
-            alive = self._pipe is not None and _written(self._pipe, line)
-            if not alive and ends is not None:
-                _written(self._start(), line)
-            self._told = text
-
-    def _is_read(self) -> bool:
-        """Return whether the shell still has its end of the pipe (poll(2): POLLERR without a reader)."""
-        poll = select.poll()
-        if self._pipe is not None:
-            poll.register(self._pipe, 0)
-        return self._pipe is not None and not poll.poll(0)
-
-    def _start(self) -> int:
-        """Start the shell, again if it was killed; returns the pipe that it reads."""
-        if self._pipe is not None:
-            os.close(self._pipe)
-        reader, self._pipe = os.pipe2(os.O_CLOEXEC)
-        with os.fdopen(reader) as end:
-            # Not waited for: it is there to outlive us.
-            subprocess.Popen(
-                self._argv,
-                stdin=end,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                env=GUARDIAN_ENVIRONMENT,
-                cwd="/",
-                start_new_session=True,
-            )
-        return self._pipe
-
-
-def _written(pipe: int, line: bytes) -> bool:
-    try:
-        os.write(pipe, line)
-    except BrokenPipeError:
-        return False
-    return True

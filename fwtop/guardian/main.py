@@ -23,13 +23,14 @@ from fwtop.guardian.allow.learning import Learning
 from fwtop.guardian.allow.sessions import Session
 from fwtop.guardian.compiled.rules import CompiledRules
 from fwtop.guardian.failpoints import Failpoints
-from fwtop.guardian.isolation import Cgroup, Watchdog, protect
+from fwtop.guardian.isolation import Cgroup, protect
 from fwtop.guardian.objects.chain import Chains
 from fwtop.guardian.objects.installer import Kernel
 from fwtop.guardian.objects.nft import NftTables
-from fwtop.guardian.options import Options
+from fwtop.guardian.options import HERE, Options
+from fwtop.guardian.overdue import give_back_everywhere, give_back_here, uptime_of
 from fwtop.guardian.records.journal import Journal, boot_id
-from fwtop.guardian.records.runtime import RuntimeCopy
+from fwtop.guardian.records.runtime import RuntimeCopy, lock_path_of
 from fwtop.guardian.rules.adoption import adopt_all
 from fwtop.guardian.rules.guard import read_limits
 from fwtop.guardian.rules.lifecycle import Lifecycle
@@ -40,7 +41,8 @@ from fwtop.guardian.serving.reports import Reports
 from fwtop.guardian.serving.requests import Handlers
 from fwtop.guardian.serving.server import Identity, Server
 from fwtop.guardian.serving.worker import Worker
-from fwtop.kernel import bpffs, namespaces
+from fwtop.guardian.watchdog import Watchdog
+from fwtop.kernel import namespaces
 from fwtop.kernel.interfaces.links import readable_links, receiving_links
 from fwtop.kernel.netfilter import iptables
 from fwtop.kernel.programs import GUARDIAN_ENVIRONMENT
@@ -63,6 +65,8 @@ def main() -> int:
         options = Options.parse(sys.argv[1:])
         if os.geteuid() != 0:
             raise FwtopError("the guardian needs root; nothing was started; try: sudo fwtop", 3)
+        if options.overdue:
+            return _give_back(options)
         descriptor = _netns(options)
         namespaces.enter(descriptor)
         os.close(descriptor)
@@ -70,6 +74,15 @@ def main() -> int:
     except FwtopError as error:
         print(error, file=sys.stderr)
         return error.code
+
+
+def _give_back(options: Options) -> int:
+    """Give back the sysctls that are overdue, and say for those of this namespace when to look again."""
+    if options.overdue == HERE:
+        print(uptime_of(give_back_here(options.run_directory)[0]))
+    else:
+        give_back_everywhere(options.run_directory)
+    return 0
 
 
 def _netns(options: Options) -> int:
@@ -95,6 +108,7 @@ def _daemonise(options: Options) -> int:
     os.close(writer)
     with os.fdopen(reader) as report:
         code, _, line = report.read().partition(" ")
+    give_back_everywhere(options.run_directory)  # of other namespaces, whose guardian and watchdog are gone
     if code != "0":
         print(line or "the guardian ended before it was ready", file=sys.stderr)
     return int(code) if code.isdigit() else 1
@@ -142,12 +156,12 @@ def _serve(options: Options, ready: Callable[[], None]) -> int:
     try:
         directory.mkdir(mode=0o755, parents=True, exist_ok=True)
         directory.chmod(0o755)
-        lock_path = directory / f"{number}.lock"
+        lock_path = lock_path_of(directory, number)
         lock = _lock(lock_path)
     except OSError as error:
         raise FwtopError(f"cannot use {directory}: {error.strerror}; nothing was started", 1) from None
     remove_stale(directory)
-    RuntimeCopy.remove_deserted(directory, bpffs.namespaces())
+    RuntimeCopy.remove_deserted(directory, set(namespaces.everywhere()))
     path = directory / f"{number}.sock"
     try:
         records = _records(options, number)

@@ -11,6 +11,8 @@ from fwtop.guardian.rules.guard import LIMITS_FILE
 from fwtop.model import paths
 from fwtop.model.errors import FwtopError
 
+HERE, EVERYWHERE = "here", "everywhere"
+
 
 @dataclass(slots=True)
 class Options:
@@ -25,6 +27,7 @@ class Options:
     allow_file: str = ALLOW_FILE
     limits_file: Path = Path(LIMITS_FILE)
     crash_at: Failpoint | None = None  # for tests: SIGKILL there
+    overdue: str = ""  # start nothing: give back the sysctls that are overdue, HERE or EVERYWHERE
 
     @classmethod
     def parse(cls, arguments: list[str]) -> Options:
@@ -48,6 +51,8 @@ class Options:
                 setattr(self, option[2:].replace("-", "_"), Path(value))
             case "--netns-fd":
                 self.netns_fd = int(value)
+            case "--overdue" if value in (HERE, EVERYWHERE):
+                self.overdue = value
             case "--crash-at":
                 self.crash_at = Failpoint(value)
             case _:

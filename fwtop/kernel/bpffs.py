@@ -63,19 +63,6 @@ def directories() -> list[Path]:
     return [path for path in found if path.name.isdigit()]
 
 
-def namespaces() -> set[int]:
-    """Return the inodes of the network namespaces that have a process or are mounted."""
-    found: set[int] = set()
-    for path in Path("/proc").glob("[0-9]*/ns/net"):
-        with contextlib.suppress(OSError):
-            found.add(path.stat().st_ino)
-    for line in Path("/proc/self/mountinfo").read_text().splitlines():
-        kind, _, number = line.split()[3].partition(":")
-        if kind == "net":
-            found.add(int(number.strip("[]")))
-    return found
-
-
 def make_directory(netns: int) -> Path:
     """Create this namespace's pin directory if necessary; raises FwtopError (code 3) without bpffs."""
     if not _is_mounted():

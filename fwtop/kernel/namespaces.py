@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import re
 import socket
 import sys
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ NETNS = Path("/run/netns")  # where `ip netns` mounts named ones
 _CLONE_NEWNET = 0x40000000  # linux/sched.h
 _SO_NETNS_COOKIE = 71  # asm-generic/socket.h
 _MAX_LISTED = 20  # names in an error message
+_OCTAL = re.compile(r"\\([0-7]{3})")  # how mountinfo writes blanks
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -117,6 +119,34 @@ def name_of(number: int) -> str | None:
         except OSError:
             continue
     return None
+
+
+def everywhere() -> dict[int, str]:
+    """Return every network namespace by its inode, with a path to open it by.
+
+    A process is in it, or it is mounted somewhere; what only an open descriptor holds is missing.
+    """
+    found: dict[int, str] = {}
+    looked: set[int] = set()
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            path = process / "ns/net"
+            found.setdefault(path.stat().st_ino, str(path))
+            mounts = (process / "ns/mnt").stat().st_ino
+            if mounts not in looked:
+                looked.add(mounts)
+                _add_mounted(process, found)
+    return found
+
+
+def _add_mounted(process: Path, found: dict[int, str]) -> None:
+    """Add the namespaces that are mounted where a process sees them (proc_pid_mountinfo(5))."""
+    for line in (process / "mountinfo").read_text(encoding="utf-8", errors="surrogateescape").splitlines():
+        words = line.split()
+        kind, _, number = words[3].partition(":")
+        if kind == "net" and number.strip("[]").isdigit():
+            place = _OCTAL.sub(lambda escaped: chr(int(escaped[1], 8)), words[4])
+            found.setdefault(int(number.strip("[]")), f"{process}/root{place}")
 
 
 def _names() -> list[str]:

@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from fwtop.kernel import bpf, bpffs
+from fwtop.kernel import bpf, bpffs, namespaces
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.prefix_list import read_sources
 from fwtop.model.errors import FwtopError
@@ -258,7 +258,7 @@ def release_slots(
 def sweep(keep: int) -> None:
     """Remove the pins of network namespaces that no longer exist; `keep` exists."""
     directories = bpffs.directories()  # first, so that directories created meanwhile are safe
-    alive = {keep, *bpffs.namespaces()}
+    alive = {keep, *namespaces.everywhere()}
     for directory in directories:
         links = [path for path, _, _ in attach.pinned(directory)]
         if int(directory.name) not in alive and not any(_is_attached(path) for path in links):

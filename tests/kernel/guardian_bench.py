@@ -157,10 +157,11 @@ class Bench:
     def close(self) -> None:
         for path in self.paths.values():
             path.close()
-        for pid in self.watchdogs():
-            os.kill(pid, signal.SIGKILL)
         for pid in self.pids:
             kill(pid)
+        for pid, _ in self._processes():  # watchdogs, and the guardians that they started
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
 
 def answers(bench: Bench, family: int, echo: int, wait_s: float = 0.3) -> bool:

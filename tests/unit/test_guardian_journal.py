@@ -155,7 +155,7 @@ def test_old_values_are_known_when_the_disk_can_not_be_read(tmp_path: Path) -> N
     journal.former.remember_setting(CHANGED)
     journal._db._db.set_progress_handler(lambda: 1, 1)  # every statement fails, as on a disk that does
     assert (journal.former.settings(), journal.finished_entries()) == ([CHANGED], [])
-    journal.former.forget_setting("1", CHANGED.name)
+    journal.former.forget_setting(CHANGED)
     assert journal.former.settings() == []
     assert journal.warnings
 

@@ -1,13 +1,14 @@
 """Sysctls as rules: the old value is journalled before the new one is written, and restored at the end.
 
 The kernel has no clock for them. The guardian's timer and undo give the old value back; where it was killed,
-the next guardian of the namespace does, which watchdog.py starts in time; a restart of the machine forgets
-them anyway.
+the next guardian of the namespace does, which watchdog.py starts in time; where it is stopped or hangs, or
+the watchdog was killed as well, overdue.py does. A restart of the machine forgets them anyway.
 """
 
 from __future__ import annotations
 
 import errno
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -20,7 +21,7 @@ from fwtop.render.numbers import percent
 
 NO_CLOCK = (
     "sysctls have no clock in the kernel: fwtop's guardian gives the old value back when the time is over or "
-    "the rule is undone; if it is killed, a shell that it left waiting starts another one for that"
+    "the rule is undone; if it is killed or hangs, a shell that it left waiting sees to it"
 )
 _ENTRY_BYTES = 320  # of a tracked connection: struct nf_conn and its extensions, Linux 6.x
 _MUCH_MEMORY = 0.25  # of the machine's
@@ -46,12 +47,46 @@ class Changed:
         return Changed(rule_id, name, old, new, bool(done))
 
 
-class OldValueStore(Protocol):
+class OldValues(Protocol):
+    """What rules changed and must be given back; `is_given_back`: somebody else did it."""
+
+    def settings(self) -> list[Changed]: ...  # noqa: D102
+    def is_given_back(self, changed: Changed) -> bool: ...  # noqa: D102
+    def forget_setting(self, changed: Changed) -> None: ...  # noqa: D102
+
+
+class OldValueStore(OldValues, Protocol):
     """Keeps old values across restarts of the guardian."""
 
     def remember_setting(self, changed: Changed) -> None: ...  # noqa: D102
-    def settings(self) -> list[Changed]: ...  # noqa: D102
-    def forget_setting(self, rule_id: str, name: str) -> None: ...  # noqa: D102
+
+
+def restore(memory: OldValues, rule_ids: set[str], restored: Callable[[], None] = lambda: None) -> None:
+    """Restore old values, except where another rule shares them or somebody changed them since.
+
+    Tries all before it raises FwtopError; what could not be given back is remembered. A sysctl that is gone
+    has no value any more: its module was unloaded. `restored` is called after each.
+    """
+    errors: list[FwtopError] = []
+    changed = memory.settings()
+    held = {item.name for item in changed if item.rule_id not in rule_ids}
+    for item in changed:
+        if item.rule_id not in rule_ids:
+            continue
+        tunable = TUNABLES.get(item.name)
+        if tunable is None:
+            continue  # of a newer fwtop: remembered until that comes back
+        if item.name not in held and not memory.is_given_back(item) and Path(tunable.path).exists():
+            try:
+                if not item.done or _read(tunable) == item.new:
+                    _write(tunable, item.old)
+            except FwtopError as error:
+                errors.append(error)
+                continue
+        restored()
+        memory.forget_setting(item)
+    if errors:
+        raise errors[0]
 
 
 class Sysctls:
@@ -101,31 +136,8 @@ class Sysctls:
         return tuple(item for item in needs if not _serves(item, _read(TUNABLES[item.name])))
 
     def restore(self, rule_ids: set[str]) -> None:
-        """Restore old values, except where another rule shares them or somebody changed them since.
-
-        Tries all before it raises FwtopError; what could not be given back is remembered. A sysctl that is
-        gone has no value any more: its module was unloaded.
-        """
-        errors: list[FwtopError] = []
-        changed = self._memory.settings()
-        held = {item.name for item in changed if item.rule_id not in rule_ids}
-        for item in changed:
-            if item.rule_id not in rule_ids:
-                continue
-            tunable = TUNABLES.get(item.name)
-            if tunable is None:
-                continue  # of a newer fwtop: remembered until that comes back
-            if item.name not in held and Path(tunable.path).exists():
-                try:
-                    if not item.done or _read(tunable) == item.new:
-                        _write(tunable, item.old)
-                except FwtopError as error:
-                    errors.append(error)
-                    continue
-            self._failpoints.reached(Failpoint.RESTORED)
-            self._memory.forget_setting(item.rule_id, item.name)
-        if errors:
-            raise errors[0]
+        """Restore the old values of rules, as `restore` does; raises FwtopError."""
+        restore(self._memory, rule_ids, lambda: self._failpoints.reached(Failpoint.RESTORED))
 
     def present(self, rule_id: str, settings: tuple[Setting, ...]) -> bool:
         """Return whether all of a rule's settings were made."""
@@ -152,7 +164,15 @@ class Sysctls:
             if item.rule_id == rule_id and not _serves(
                 Setting(item.name, item.new), _read(TUNABLES[item.name])
             ):
+                self._memory.remember_setting(item)
                 _write(TUNABLES[item.name], item.new)
+
+    def given_back(self, rule_ids: set[str]) -> set[str]:
+        """Return those of the rules whose values somebody gave back, as the guardian did nothing in time."""
+        changed = self._memory.settings()
+        return {
+            item.rule_id for item in changed if item.rule_id in rule_ids and self._memory.is_given_back(item)
+        }
 
     def rule_ids(self) -> set[str]:
         """Return the ids of the rules that changed anything."""

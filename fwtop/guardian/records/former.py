@@ -5,10 +5,8 @@ Kept in memory, on the tmpfs and in the journal's database, so that the next gua
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections.abc import Callable
-from dataclasses import asdict
 from typing import Any
 
 from fwtop.guardian.objects.sysctls import Changed
@@ -98,7 +96,7 @@ class FormerState:
         key = (changed.rule_id, changed.name)
         self._settings.pop(key, None)  # the latest goes last
         self._settings[key] = changed
-        copied = self._put(f"setting-{changed.rule_id}-{changed.name}", asdict(changed))
+        copied = self._runtime is not None and self._runtime.put_setting(changed)
         self._keep(lambda: self._keep_setting(changed), copied=copied)
 
     def _keep_setting(self, changed: Changed, *, replace_row: bool = True) -> None:
@@ -116,15 +114,20 @@ class FormerState:
         """Return the sysctls that rules of this namespace changed, latest first."""
         return list(reversed(self._settings.values()))
 
-    def forget_setting(self, rule_id: str, name: str) -> None:
+    def is_given_back(self, changed: Changed) -> bool:
+        """Return whether a sysctl was given back while the guardian was stopped or gone."""
+        return self._runtime is not None and self._runtime.is_given_back(changed.rule_id, changed.name)
+
+    def forget_setting(self, changed: Changed) -> None:
         """Forget a sysctl that has its old value again."""
+        rule_id, name = changed.rule_id, changed.name
         self._settings.pop((rule_id, name), None)
         self._db.tidy(
             "DELETE FROM settings WHERE boot=? AND netns=? AND rule=? AND name=?",
             (*self._here, int(rule_id), name),
         )
         if self._runtime is not None:
-            self._runtime.drop(f"setting-{rule_id}-{name}")
+            self._runtime.drop_setting(rule_id, name)
 
     def _known_settings(self) -> dict[tuple[str, str], Changed]:
         """Read what rules changed before this guardian; from the tmpfs where the database can't be read."""
@@ -169,11 +172,7 @@ class FormerState:
         return found
 
     def _copied_settings(self) -> list[Changed]:
-        found = []
-        for _, record, _ in self._runtime.records("setting") if self._runtime is not None else ():
-            with contextlib.suppress(TypeError, ValueError):
-                found.append(Changed.of(**record))
-        return found
+        return self._runtime.settings() if self._runtime is not None else []
 
     def _put(self, name: str, record: dict[str, Any]) -> bool:
         """Keep a record on the tmpfs; returns whether it is there."""

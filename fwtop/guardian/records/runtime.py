@@ -14,16 +14,23 @@ import syslog
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from mmap import mmap
 from pathlib import Path
 from typing import Any
 
+from fwtop.guardian.objects.sysctls import Changed
 from fwtop.model.text import safe_text
 
 _RECORD = ".json"
 _LIST = ".list"
 _NEW = ".new"
 _LAST_NUMBER = "last-rule"
+
+
+def lock_path_of(run_directory: Path, number: int) -> Path:
+    """Return the file that the guardian of a namespace keeps locked, by the namespace's inode."""
+    return run_directory / f"{number}.lock"
 
 
 class RuntimeCopy:
@@ -72,6 +79,41 @@ class RuntimeCopy:
                         self.drop(name)
                         continue
                     yield name, record, self._bytes(name)
+
+    def record(self, name: str) -> dict[str, Any]:
+        """Return the record kept as `name`, without its bytes; empty if there is none that can be read."""
+        with contextlib.suppress(OSError, ValueError):
+            record = json.loads((self._directory / (name + _RECORD)).read_bytes())
+            if isinstance(record, dict) and record.pop("boot", None) == self._boot:
+                return record
+        return {}
+
+    def settings(self) -> list[Changed]:
+        """Return the sysctls that rules changed; what makes no sense is skipped."""
+        found = []
+        for _, record, _ in self.records("setting"):
+            with contextlib.suppress(TypeError, ValueError):
+                found.append(Changed.of(**record))
+        return found
+
+    def mark_given_back(self, rule_id: str, name: str) -> None:
+        """Note that a sysctl has its old value again though its guardian did not see to it."""
+        self.put(_given_back(rule_id, name), {})
+
+    def is_given_back(self, rule_id: str, name: str) -> bool:
+        """Return whether that was noted."""
+        return (self._directory / (_given_back(rule_id, name) + _RECORD)).exists()
+
+    def drop_setting(self, rule_id: str, name: str) -> None:
+        """Forget a sysctl that a rule changed, and whether it was given back."""
+        self.drop(_setting(rule_id, name))
+        self.drop(_given_back(rule_id, name))
+
+    def put_setting(self, changed: Changed) -> bool:
+        """Keep a sysctl that a rule changed, whatever was noted of it before; False if it can't be."""
+        kept = self.put(_setting(changed.rule_id, changed.name), asdict(changed))
+        self.drop(_given_back(changed.rule_id, changed.name))
+        return kept
 
     def numbers(self) -> set[int]:
         """Return the numbers of all rules that any namespace has a record of."""
@@ -127,6 +169,14 @@ class RuntimeCopy:
         with os.fdopen(descriptor, "wb") as file:
             file.write(data)
         new.rename(self._directory / name)
+
+
+def _setting(rule_id: str, name: str) -> str:
+    return f"setting-{rule_id}-{name}"
+
+
+def _given_back(rule_id: str, name: str) -> str:
+    return f"given-back-{rule_id}-{name}"
 
 
 def _expires(path: Path) -> float:

@@ -24,6 +24,7 @@ from fwtop.model.text import safe_text
 
 WITHOUT_KERNEL_TIMEOUT = frozenset({Kind.SYSCTL, Kind.SYNPROXY})  # they change sysctls
 TIDY_SECONDS = 10.0  # between two tries to remove leftovers
+_LATE = "; its sysctls were given back in time, as the guardian was stopped or hung"
 _COUNTING_SECONDS = 1.0  # what a rule matched at last is not worth a longer wait
 
 
@@ -58,6 +59,8 @@ class Ending:
         if not over:
             return
         counters = self._state.counters
+        late = self._state.kernel.sysctls.given_back({entry.rule.id for entry, _, _ in over})
+        over = [(entry, state, note + _LATE * (entry.rule.id in late)) for entry, state, note in over]
         for entry, _, note in over:
             self.record(replace(counters.counted(entry), state=State.INTENT, note=f"ending: {note}"))
         self._failpoints.reached(Failpoint.UNDO)

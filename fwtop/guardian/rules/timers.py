@@ -20,9 +20,14 @@ def deadline(entry: Entry) -> float:
 
     One that is still being installed (State.INTENT) must be confirmed, too.
     """
-    if entry.state is not State.CONFIRMED and entry.confirm_by is not None:
-        return min(entry.confirm_by, entry.expires)
-    return entry.expires
+    return deadline_of(entry.state, entry.expires, entry.confirm_by)
+
+
+def deadline_of(state: str, expires: float, confirm_by: float | None) -> float:
+    """Return the same of what a record says."""
+    if state != State.CONFIRMED and confirm_by is not None:
+        return min(confirm_by, expires)
+    return expires
 
 
 def due(entries: Iterable[Entry], now: float) -> list[tuple[Entry, State, str]]:
