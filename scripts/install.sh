@@ -103,6 +103,8 @@ install_file 0644 "$clone/docs/screen.toml" "$sample_settings"
 install_file 0644 "$clone/scripts/files/fwtop.service" "$service_unit"
 install_file 0644 "$clone/docs/policy.toml" "$sample_policy"
 install_file 0644 "$clone/scripts/files/fwtop-policy.service" "$policy_unit"
+install_file 0644 "$clone/scripts/files/fwtop-overdue.service" "$overdue_unit"
+install_file 0644 "$clone/scripts/files/fwtop-overdue.timer" "$overdue_timer"
 if [[ -d /run/systemd/system ]]; then
   # A recorder that runs is to be of this build: its guardian will be.
   { logged systemctl daemon-reload && logged systemctl try-restart "$(basename "$service_unit")"; } ||
@@ -110,5 +112,7 @@ if [[ -d /run/systemd/system ]]; then
 fi
 if command -v systemctl >/dev/null; then # it does nothing as long as there is no policy
   logged systemctl enable "$(basename "$policy_unit")" || say "could not enable $policy_unit: no policy is restored at boot"
+  logged systemctl enable "$(basename "$overdue_timer")" || say "could not enable $overdue_timer"
+  [[ ! -d /run/systemd/system ]] || logged systemctl start "$(basename "$overdue_timer")" || say "could not start $overdue_timer"
 fi
 say "installed in $((SECONDS - started)) s: sudo fwtop"

@@ -14,7 +14,10 @@ undo_all() {
 if [[ -d /run/systemd/system && -e $service_unit ]]; then
   systemctl --quiet disable --now "$(basename "$service_unit")" || say "systemd could not stop the recorder"
 fi
-! command -v systemctl >/dev/null || systemctl --quiet disable "$(basename "$policy_unit")" 2>/dev/null || true
+if command -v systemctl >/dev/null; then
+  systemctl --quiet disable "$(basename "$policy_unit")" "$(basename "$overdue_timer")" 2>/dev/null || true
+  [[ ! -d /run/systemd/system ]] || systemctl --quiet stop "$(basename "$overdue_timer")" 2>/dev/null || true
+fi
 if [[ -x $command ]]; then
   undo_all
   for namespace in /run/netns/*; do
@@ -30,7 +33,7 @@ for name in "$user" "$dissector_user"; do
     userdel "$name" 2>/dev/null || fail "could not delete the user $name: is fwtop still running? Nothing was removed"
   fi
 done
-rm -rf "$prefix" "$command" "$man_page" "${completions[@]}" "$sample_settings" "$sample_policy" "$service_unit" "$policy_unit" /run/fwtop "$state_directory" "$guardian_directory" \
+rm -rf "$prefix" "$command" "$man_page" "${completions[@]}" "$sample_settings" "$sample_policy" "$service_unit" "$policy_unit" "$overdue_unit" "$overdue_timer" /run/fwtop "$state_directory" "$guardian_directory" \
   "$alarms_directory" "$costs_file" /var/log/fwtop-setup.log /run/lock/fwtop-setup.lock
 rmdir /sys/fs/bpf/fwtop "$(dirname "$man_page")" "$(dirname "$sample_settings")" 2>/dev/null || true # where empty
 rmdir "$(dirname "$service_unit")" 2>/dev/null || true

@@ -50,7 +50,8 @@ PACKAGE_OF = {
     "xdp-filter": "xdp-tools",
 }
 # Every Debian has these (Essential: yes, or Priority: required), and make is how anybody gets here.
-BASE = {"bash", "cat", "dpkg", "fsfreeze", "make", "mount", "nsenter", "setpriv", "sh", "sleep", "umount", "unshare"}
+BASE = {"bash", "cat", "dpkg", "fsfreeze", "make", "mount", "nsenter", "setpriv", "sh", "sleep"}
+BASE |= {"umount", "unshare"}
 # Where systemd runs, they are there, and nothing else calls them.
 BASE |= {"systemctl", "systemd-run"}
 BASE |= {"geoipupdate"}  # it needs the operator's key, and whoever has that has it
