@@ -7,7 +7,7 @@ import struct
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fwtop.cli.doctor.check import OK, UNKNOWN, WARNING, Check
 from fwtop.kernel import netlink
@@ -64,8 +64,9 @@ def checks(names: list[str]) -> Iterator[Check]:
 
     Raises FwtopError (code 2) for one that is not there.
     """
+    from pyroute2 import Ethtool
+
     from fwtop.kernel.interfaces.links import choose_links, list_links
-    from fwtop.xdp.attach import foreign_program, targets
 
     links = list_links()
     try:
@@ -76,19 +77,29 @@ def checks(names: list[str]) -> Iterator[Check]:
         yield Check("interface", "default", WARNING, str(error), "fwtop doctor -i IF")
         return
     native = native_xdp()
-    places = {link.index: targets(links, [link]) for link in chosen}
-    for link in chosen:
-        group = f"interface {safe_text(link.name)}"
-        if not link.up:
-            mend = f"ip link set {safe_text(link.name)} up"
-            yield Check(group, "state", WARNING, "down", mend)
-        yield _driver(group, link.name, None if native is None else native.get(link.index))
-        yield from _place(group, link.name, places[link.index])
-        yield from _queues(group, link.name)
-        yield from spread(group, safe_text(link.name), partial(_ask, "ethtool"))
-        yield from _offloads(group, link.name)
-        yield _attached(group, foreign_program(link.index))
+    with Ethtool() as ethtool:
+        for link in chosen:
+            yield from _link(link, links, native, ethtool)
     yield from _bridges(links, chosen)
+
+
+def _link(
+    link: Link,
+    links: list[Link],
+    native: dict[int, bool] | None,
+    ethtool: Any,  # noqa: ANN401
+) -> Iterator[Check]:
+    from fwtop.xdp.attach import foreign_program, targets
+
+    group = f"interface {safe_text(link.name)}"
+    if not link.up:
+        yield Check(group, "state", WARNING, "down", f"ip link set {safe_text(link.name)} up")
+    yield _driver(group, link.name, None if native is None else native.get(link.index))
+    yield from _place(group, link.name, targets(links, [link]))
+    yield from _queues(group, link.name, ethtool)
+    yield from spread(group, safe_text(link.name), partial(_ask, "ethtool"))
+    yield from _offloads(group, link.name, ethtool)
+    yield _attached(group, foreign_program(link.index))
 
 
 def _bridges(links: Sequence[Link], chosen: Sequence[Link]) -> Iterator[Check]:
@@ -141,27 +152,27 @@ def _place(group: str, name: str, places: Sequence[Target]) -> Iterator[Check]:
             yield Check(group, "XDP rules", OK, detail)
 
 
-def _current(text: str) -> dict[str, int]:
-    """Parse the current settings from the output of `ethtool -l` or `-g`."""
-    current = text.partition("Current hardware settings:")[2]
-    return {key: int(value) for key, value in re.findall(r"^(\w[\w ]*):\s+(\d+)$", current, re.MULTILINE)}
+def _told(ask: Callable[[str], Any], name: str) -> Any:  # noqa: ANN401 - pyroute2 has no types
+    """Return what the kernel tells about an interface, None if its driver doesn't."""
+    from pyroute2.ethtool.ioctl import EthtoolError
+
+    try:
+        return ask(name)
+    except (EthtoolError, OSError):
+        return None
 
 
-def _maximum(text: str) -> dict[str, int]:
-    return _current("Current hardware settings:" + text.partition("Current hardware settings:")[0])
-
-
-def _queues(group: str, name: str) -> Iterator[Check]:
-    channels = _ask("ethtool", "-l", name)
-    now, most = _current(channels), _maximum(channels)
-    count, limit = (max(d.get("Combined", 0), d.get("RX", 0)) for d in (now, most))
+def _queues(group: str, name: str, ethtool: Any) -> Iterator[Check]:  # noqa: ANN401
+    channels = _told(ethtool.get_channels, name)
+    count = max(channels.combined_count, channels.rx_count) if channels else 0
+    limit = max(channels.max_combined, channels.max_rx) if channels else 0
     if count and count < limit:
         mend = f"ethtool -L {safe_text(name)} combined {limit}"
         yield Check(group, "queues", WARNING, f"{count} of {limit}: not all CPUs share the load", mend)
     elif count:
         yield Check(group, "queues", OK, f"{count} of {limit}")
-    rings = _ask("ethtool", "-g", name)
-    size, largest = _current(rings).get("RX", 0), _maximum(rings).get("RX", 0)
+    rings = _told(ethtool.get_rings, name)
+    size, largest = (rings.rx or 0, rings.rx_max or 0) if rings else (0, 0)
     wanted = min(largest, _RING)
     if size and size < wanted:
         mend = f"ethtool -G {safe_text(name)} rx {wanted}"
@@ -171,13 +182,13 @@ def _queues(group: str, name: str) -> Iterator[Check]:
         yield Check(group, "receive ring", OK, f"{size} of at most {largest}")
 
 
-def _offloads(group: str, name: str) -> Iterator[Check]:
-    features = dict(re.findall(r"^([\w-]+): (on|off)", _ask("ethtool", "-k", name), re.MULTILINE))
+def _offloads(group: str, name: str, ethtool: Any) -> Iterator[Check]:  # noqa: ANN401
+    features = _told(ethtool.get_offload_flags, name)
     if not features:
         return
     wanted = ("generic-receive-offload", "large-receive-offload", "ntuple-filters", "rx-vlan-offload")
-    shown = ", ".join(f"{feature} {features[feature]}" for feature in wanted if feature in features)
-    if features.get("large-receive-offload") == "on":
+    shown = ", ".join(f"{feature} {'on' if features[feature] else 'off'}" for feature in wanted)
+    if features["large-receive-offload"]:
         mend = f"ethtool -K {safe_text(name)} lro off"
         yield Check(group, "offloads", WARNING, f"{shown}: XDP can't be attached with LRO on", mend)
     else:
