@@ -15,6 +15,8 @@ import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
+from typing import cast
 
 from fwtop.kernel.namespaces import NETNS
 from fwtop.lab import network as net
@@ -154,10 +156,27 @@ def remove(names: list[str], grace_seconds: float = 2.0) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
     for entry in names:
-        subprocess.run(["ip", "netns", "delete", entry], capture_output=True, timeout=30, check=False)
+        with contextlib.suppress(OSError):
+            _netns().remove(entry)
         with contextlib.suppress(OSError):
             (RESOLVERS / entry / "resolv.conf").unlink()
             (RESOLVERS / entry).rmdir()
+
+
+def _netns() -> ModuleType:
+    """Import late: pyroute2 loads more slowly than everything else that a lab needs."""
+    from pyroute2 import netns
+
+    return cast(ModuleType, netns)
+
+
+def _add(own: str) -> None:
+    try:
+        _netns().create(own)
+    except OSError as error:
+        raise FwtopError(
+            f"network namespace {own}: {error.strerror or safe_text(error)}; the lab is taken down again"
+        ) from None
 
 
 def create(pid: int, clients: list[str], vlans: list[int]) -> tuple[Wire, set[int]]:
@@ -166,7 +185,8 @@ def create(pid: int, clients: list[str], vlans: list[int]) -> tuple[Wire, set[in
     Returns the MAC addresses and the pids of the kernel threads that receive for the victim.
     """
     victim, attacker = (name(role, pid) for role in ROLES)
-    run("ip", "-batch", "-", text=f"netns add {victim}\nnetns add {attacker}\n")
+    for own in (victim, attacker):
+        _add(own)
     for own in (victim, attacker):
         run("ip", "netns", "exec", own, "sysctl", "-q", "-w", *_SYSCTLS)
     wire = connect(victim, attacker, clients, vlans)
