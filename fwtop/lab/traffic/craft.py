@@ -8,6 +8,8 @@ from __future__ import annotations
 import random
 import struct
 
+from scapy.layers import inet as scapy_inet
+
 from fwtop.lab.network import Wire
 from fwtop.lab.traffic import payloads
 from fwtop.lab.traffic.frames import (
@@ -15,7 +17,6 @@ from fwtop.lab.traffic.frames import (
     HALF_8,
     LETTERS,
     SPORT,
-    SYN_OPTIONS,
     WINDOW,
     WORD_4,
     WORD_8,
@@ -26,6 +27,9 @@ from fwtop.lab.traffic.frames import (
 from fwtop.lab.traffic.vectors import Vector
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.traffic.protocols import ESP, ICMP, ICMPV6, TCP, UDP
+
+# As a Linux client's SYN has them
+_SYN_OPTIONS = [("MSS", 1460), ("SAckOK", b""), ("Timestamp", (0, 0)), ("NOP", None), ("WScale", 7)]
 
 
 def templates(vector: Vector, wire: Wire, source: Prefix, rng: random.Random) -> list[Template]:
@@ -105,16 +109,15 @@ def _drawn_words(vector: Vector, header: bytes, payload: bytes, drawn: list[slic
 def _header(vector: Vector, sport: int, dport: int, size: int, rng: random.Random) -> tuple[bytes, int]:
     """Return the transport header and the offset of its checksum (-1: none)."""
     if vector.protocol == UDP:
-        return struct.pack("!HHHH", sport, dport, 8 + size, 0), 6
+        return bytes(scapy_inet.UDP(sport=sport, dport=dport, len=8 + size, chksum=0)), 6
     if vector.protocol == TCP:
-        options = SYN_OPTIONS if vector.options else b""
         acknowledged = rng.getrandbits(32) if vector.flags & 16 else 0
-        window = 64240 if vector.window is None else vector.window
-        words = (20 + len(options)) // 4 << 4
-        head = struct.pack(
-            "!HHIIBBHHH", sport, dport, rng.getrandbits(32), acknowledged, words, vector.flags, window, 0, 0
-        )
-        return head + options, 16
+        head = scapy_inet.TCP(
+            sport=sport, dport=dport, seq=rng.getrandbits(32), ack=acknowledged, flags=vector.flags,
+            window=64240 if vector.window is None else vector.window, chksum=0,
+            options=_SYN_OPTIONS if vector.options else [],
+        )  # fmt: skip
+        return bytes(head), 16
     if vector.protocol in (ICMP, ICMPV6):
         return struct.pack("!BBHI", *vector.icmp, 0, rng.getrandbits(32)), 2
     return b"", -1

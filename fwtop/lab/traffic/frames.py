@@ -1,4 +1,4 @@
-"""Template frames: a segment in IP and Ethernet, whole or fragmented, with rewriting rules for bpf/flood.c.
+"""Template frames: a segment in IP and Ethernet, by scapy, with rewriting rules for bpf/flood.c.
 
 A template carries the one's complement sums of its constant words, so that bpf/flood.c completes the
 checksums of a copy by adding the words that it wrote (the converse of RFC 1624).
@@ -12,6 +12,10 @@ import sys
 from dataclasses import dataclass
 
 import numpy as np
+from scapy.layers.inet import IP, in4_chksum
+from scapy.layers.inet6 import IPv6, IPv6ExtHdrFragment, in6_chksum
+from scapy.layers.l2 import Dot1AD, Dot1Q, Ether
+from scapy.packet import Packet
 
 from fwtop.lab.network import Wire, victim_prefix
 from fwtop.lab.traffic.vectors import Vector
@@ -25,8 +29,7 @@ MIN_FRAME, FRAME_BYTES = 60, 1536  # without FCS; VLAN tags included
 MTU = 1500
 FRAGMENT_HEADER = 44
 SHOWN = 64  # payload bytes in the truth
-# MSS 1460, SACK permitted, timestamps, window scale 7: a Linux client's SYN
-SYN_OPTIONS = bytes.fromhex("020405b40402080a") + bytes(8) + bytes.fromhex("01030307")
+_ETHERNET, _VLAN_TAG = 14, 4  # bytes of a header
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,20 +127,19 @@ def frames(
 
 def _frame(vector: Vector, segment: Segment, wire: Wire, ends: tuple[Prefix, Prefix], cut: Cut) -> Template:
     """Wrap a segment or fragment in IP and Ethernet; `ends` are source and target."""
-    source, target = ends
-    addresses = _packed(source) + _packed(target)
-    whole = _checksummed(vector, segment, addresses)
-    piece = whole[cut.start : cut.start + cut.size]
-    link, header = _link(vector, wire), _ip(vector, addresses, cut)
-    later, l4 = cut.at > 0, len(link) + len(header)
+    target, network = ends[1], _ip(vector, ends, cut)
+    whole = _ip(vector, ends, Cut(0, len(segment.data)))
+    piece = _checksummed(vector, segment, whole)[cut.start : cut.start + cut.size]
+    head = bytes(_link(vector, wire) / network)
+    later, l3, l4 = cut.at > 0, _ETHERNET + _VLAN_TAG * len(vector.vlan), len(head)
     shown_at, shown = (0, piece[:SHOWN]) if later else _shown(segment, piece)
     return Template(
-        data=(link + header + piece).ljust(MIN_FRAME, b"\0"),
-        l3=len(link),
+        data=(head + piece).ljust(MIN_FRAME, b"\0"),
+        l3=l3,
         l4=l4,
         checksum=0 if later or segment.checksum < 0 else l4 + segment.checksum,
         rewrite=_rewrite(vector, segment, target, cut, later),
-        ip_sum=_ip_sum(header, target, vector.id is None) if vector.family == 4 else 0,
+        ip_sum=_ip_sum(head[l3:], target, vector.id is None) if vector.family == 4 else 0,
         l4_sum=_l4_sum(vector, segment, target),
         id_at=l4 - 4 if vector.family == 6 and cut.id is not None else 0,
         sport=(0, 1) if later else segment.sport,
@@ -179,12 +181,15 @@ def _pseudo(vector: Vector, segment: Segment) -> bytes:
     return b"" if vector.protocol == ICMP else struct.pack("!HH", vector.protocol, len(segment.data))
 
 
-def _checksummed(vector: Vector, segment: Segment, addresses: bytes) -> bytes:
+def _checksummed(vector: Vector, segment: Segment, network: Packet) -> bytes:
+    """Return a segment with the checksum that it has in an IP packet."""
     if segment.checksum < 0:
         return segment.data
-    covered = b"" if vector.protocol == ICMP else addresses
-    value = checksum(word_sum(segment.data) + word_sum(_pseudo(vector, segment)) + word_sum(covered))
-    if vector.protocol == UDP and value == b"\0\0":
+    value: bytes = checksum(word_sum(segment.data))
+    if vector.protocol != ICMP:
+        of_family = in4_chksum if vector.family == 4 else in6_chksum
+        value = int(of_family(vector.protocol, network, segment.data)).to_bytes(2, "big")
+    if vector.protocol == UDP and value == bytes(2):
         value = b"\xff\xff"
     return segment.data[: segment.checksum] + value + segment.data[segment.checksum + 2 :]
 
@@ -205,29 +210,28 @@ def _kept_target(target: Prefix) -> bytes:
     return b"" if target.family == 4 else _packed(target)[:8]
 
 
-def _link(vector: Vector, wire: Wire) -> bytes:
-    tags = b""
+def _link(vector: Vector, wire: Wire) -> Packet:
+    link = Ether(dst=wire.victim.hex(":"), src=wire.attacker.hex(":"))
     for number, vlan in enumerate(vector.vlan):
         outer = number == 0 and len(vector.vlan) > 1
-        tags += struct.pack("!HH", 0x88A8 if outer else 0x8100, vlan & 0xFFF)
-    ethertype = struct.pack("!H", 0x0800 if vector.family == 4 else 0x86DD)
-    return wire.victim + wire.attacker + tags + ethertype
+        link /= (Dot1AD if outer else Dot1Q)(vlan=vlan & 0xFFF)
+    return link
 
 
-def _ip(vector: Vector, addresses: bytes, cut: Cut) -> bytes:
-    if vector.family == 6:
-        fragment = b""
-        if cut.id is not None:
-            fragment = struct.pack("!BBHI", vector.protocol, 0, cut.at | int(cut.more), cut.id)
-        following = FRAGMENT_HEADER if fragment else vector.protocol
-        head = struct.pack("!IHBB", 6 << 28, cut.size + len(fragment), following, vector.ttl[0])
-        return head + addresses + fragment
-    number = cut.id if vector.id is None else vector.id
-    flags = int(cut.more) << 13 | cut.at // 8
-    head = struct.pack("!BBHHHBBH", 0x45, 0, 20 + cut.size, (number or 0) & 0xFFFF, flags, vector.ttl[0],
-                       vector.protocol, 0)  # fmt: skip
-    value = checksum(word_sum(head + addresses))
-    return head[:10] + value + addresses
+def _ip(vector: Vector, ends: tuple[Prefix, Prefix], cut: Cut) -> Packet:
+    """Return the headers of a piece, with the length of the whole packet."""
+    source, target = (str(prefix).partition("/")[0] for prefix in ends)
+    if vector.family == 4:
+        number = (cut.id if vector.id is None else vector.id) or 0
+        return IP(
+            src=source, dst=target, ttl=vector.ttl[0], proto=vector.protocol, id=number & 0xFFFF,
+            len=20 + cut.size, flags="MF" if cut.more else 0, frag=cut.at // 8,
+        )  # fmt: skip
+    head = IPv6(src=source, dst=target, hlim=vector.ttl[0], nh=vector.protocol, plen=cut.size)
+    if cut.id is None:
+        return head
+    head.nh, head.plen = FRAGMENT_HEADER, cut.size + len(IPv6ExtHdrFragment())
+    return head / IPv6ExtHdrFragment(nh=vector.protocol, offset=cut.at // 8, m=int(cut.more), id=cut.id)
 
 
 def _ip_sum(header: bytes, target: Prefix, draw_id: bool) -> int:
