@@ -33,7 +33,7 @@ def build(rule: Rule, exceptions: tuple[Prefix, ...]) -> KernelObjects:  # noqa:
         to_port = f"tcp dport {match.dport} " if match.dport is not None else ""
         counted = f"{ip} saddr{mask_words(family, bits)} ct count over {limit.most}"
         opening = f"{to_port}tcp flags & (fin | syn | rst | ack) == syn"
-        # A set that counts is no condition: a rule whose time is over must count nobody. The family once more:
+        # A set that counts is no condition: a rule whose time is over must count nobody. The family again:
         # nft 1.1 (Debian 13) does not know it behind the enable set, and refuses the address.
         above = f"{CONNECTIONS.only(family)} add @{set_of(rule.id, name)} {{ {counted} }} counter drop"
         lines.append(NftLine("new", family, opening, above))
