@@ -14,7 +14,8 @@ def failure_line(what: str, failure: Exception) -> str:
         path = CRASHES.path_of(failure)
     except MemoryError:  # the failure itself, most likely: there is none left for a log
         path = ""
-    return f"{what} failed ({failure_words(failure)}){f'; details in {path}' if path else ''}"
+    where = f"; details in {path}" if path else ""  # first: a narrow screen cuts the end off
+    return f"{what} failed{where} ({failure_words(failure)})"
 
 
 def not_judged(last: Judgement, failure: Exception, what: str = "judging") -> Judgement:

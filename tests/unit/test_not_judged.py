@@ -146,7 +146,7 @@ def test_counters_rules_and_known_attacks_stay_and_the_next_tick_is_judged(logs:
     assert all(tick.judgement.attacks for tick in ticks), "a failure ends no attack"
     (log,) = logs.iterdir()  # one, though it failed four times
     line = ticks[2].judgement.not_judged
-    assert line == f"judging failed (ValueError: an array without elements); details in {log}"
+    assert line == f"judging failed; details in {log} (ValueError: an array without elements)"
     assert line in ticks[2].notes
     assert "in judge" in log.read_text()
     events = EventLog()
@@ -168,7 +168,7 @@ def test_without_tables_totals_and_rules_are_shown() -> None:
     before = session.tick()
     engine.broken = "tables"
     tick = session.tick()
-    assert tick.judgement.not_judged.startswith("counting failed (IndexError: ")
+    assert tick.judgement.not_judged.startswith("counting failed; ")
     assert tick.tables.totals.packets == 2 * before.tables.totals.packets
     assert tick.judgement.attacks == before.judgement.attacks
     engine.broken = ""
@@ -217,9 +217,10 @@ def test_a_capture_that_cannot_be_judged_is_counted(
     assert show(result.snapshot, as_json=False, top=10) == 1
     text = capsys.readouterr().out
     assert "not judged: it is not known whether there is an attack" in text
-    assert "note: judging failed (IndexError: index 0 is out of bounds); details in " in text
+    assert "note: judging failed; details in " in text
+    assert "(IndexError: index 0 is out of bounds)" in text
     assert show(result.snapshot, as_json=True, top=10) == 1
-    assert '"not_judged": "judging failed (IndexError' in capsys.readouterr().out
+    assert '"not_judged": "judging failed; details' in capsys.readouterr().out
 
 
 def test_no_rule_is_installed_on_an_old_judgement() -> None:
