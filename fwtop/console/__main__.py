@@ -28,6 +28,11 @@ def main() -> int:
         return 1
     except EOFError:
         return 1
+    except Exception as error:
+        from fwtop.console.failures import failure_line
+
+        print(f"fwtop: {failure_line('the console', error)}", file=sys.stderr)
+        return 1
 
 
 def _run(options: Options, launcher: socket.socket) -> int:

@@ -17,7 +17,7 @@ from fwtop.analysis.window.traffic_part import JudgedTraffic
 from fwtop.console.control.guardian_link import GuardianLink
 from fwtop.console.control.rules import RuleMonitor
 from fwtop.console.control.surroundings import SurveyMonitor
-from fwtop.console.failures import not_judged
+from fwtop.console.failures import failure_line, not_judged
 from fwtop.console.garbage import FreedMemory
 from fwtop.console.refresh_rate import RefreshRate
 from fwtop.console.running_totals import RunningTotals
@@ -128,12 +128,17 @@ class RulePreviews:
         observed = self._latest()
         if observed is None:
             raise FwtopError("nothing has been observed yet; try again in a second")
-        with self._lock:
-            if self._judged is None or self._judged[0] is not observed:
-                found = basis(observed.window, observed.baseline, self._config, observed.rules)
-                self._judged = observed, found
-            judged = self._judged[1]
-        return preview_on(rule, judged, observed.allowed)
+        try:
+            with self._lock:
+                if self._judged is None or self._judged[0] is not observed:
+                    found = basis(observed.window, observed.baseline, self._config, observed.rules)
+                    self._judged = observed, found
+                judged = self._judged[1]
+            return preview_on(rule, judged, observed.allowed)
+        except FwtopError:
+            raise
+        except Exception as failure:
+            raise FwtopError(f"{failure_line('the preview', failure)}; nothing was changed") from None
 
 
 class LiveSession:

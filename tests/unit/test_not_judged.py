@@ -16,16 +16,17 @@ from stored_samples import START, attack, snapshot
 from test_automatic import installed, seen
 
 from fwtop.analysis.advisor import Advisor
-from fwtop.console import failures
+from fwtop.analysis.config import AdviseConfig
+from fwtop.console import failures, live
 from fwtop.console.automatic.decisions import Decider
 from fwtop.console.automatic.policy import Policy
 from fwtop.console.headless import show
-from fwtop.console.live import LiveSession
+from fwtop.console.live import LiveSession, RulePreviews
 from fwtop.console.playback.capture import CaptureReel, observe_capture
 from fwtop.console.refresh_rate import RefreshRate
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import Answer, Status
-from fwtop.model.rule import Kind, Match, Rule, RuleStatus, State, rule_status_to_dict
+from fwtop.model.rule import Kind, Match, Preview, Rule, RuleStatus, State, rule_status_to_dict
 from fwtop.model.traffic.counters import Counters
 from fwtop.model.traffic.packets import PacketBatch
 from fwtop.model.traffic.session import EventKind
@@ -221,6 +222,23 @@ def test_a_capture_that_cannot_be_judged_is_counted(
     assert "(IndexError: index 0 is out of bounds)" in text
     assert show(result.snapshot, as_json=True, top=10) == 1
     assert '"not_judged": "judging failed; details' in capsys.readouterr().out
+
+
+def test_a_preview_that_fails_is_one_line(monkeypatch: pytest.MonkeyPatch, logs: Path) -> None:
+    session = session_of(Advisor())
+    session.tick()
+    previews = RulePreviews(lambda: session.latest, AdviseConfig())
+    assert previews.preview(LIMIT).attack_share is not None
+
+    def fail(*_: object) -> Preview:
+        raise IndexError("index 0 is out of bounds")
+
+    monkeypatch.setattr(live, "preview_on", fail)
+    with pytest.raises(FwtopError) as caught:
+        previews.preview(LIMIT)
+    (log,) = logs.iterdir()
+    line = f"the preview failed; details in {log} (IndexError: index 0 is out of bounds); nothing was changed"
+    assert str(caught.value) == line
 
 
 def test_no_rule_is_installed_on_an_old_judgement() -> None:
