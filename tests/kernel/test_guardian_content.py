@@ -153,12 +153,12 @@ ONE_EACH = {
     ("block", "target", "legacy"),
     ("net", "nomatch", "nft"),
     ("long", "swapped element", "nft"),
-    ("list", "deleted element", "nft"),
+    ("list", "swapped element", "nft"),
     ("limit", "rate", "nft"),
-    ("protect", "switch", "nft"),
-    ("ingress", "accept in each chain", "nft"),
+    ("protect", "level", "nft"),
+    ("ingress", "edited", "nft"),
     ("ingress_list", "swapped element", "nft"),
-    ("xdp", "slots", "nft"),
+    ("xdp", "peers", "nft"),
     ("tc", "detached", "nft"),
 }
 MARKED = [
@@ -304,3 +304,19 @@ def test_what_was_changed_without_a_guardian_is_told_by_the_next(bench: XdpBench
         assert not bench.path(4).passes()
         guardian.demand(Undo(all=True))
     assert not list(bench.directory.glob("state-*/contents-*")), "nothing is kept of rules that are over"
+
+
+def test_nobody_changes_the_list_of_a_compiled_rule(bench: XdpBench) -> None:
+    with bench.connect() as guardian:
+        change(guardian, "create", str(ATTACKER), str(OTHER))
+        apply(guardian, RULES["xdp_list"])
+        lists = [path for path in pins(bench).glob("list-*") if not path.name.endswith("layout")]
+        assert lists
+        for path in lists:
+            descriptor = bpf.open_pin(path)
+            with pytest.raises(FwtopError):  # EPERM
+                bpf.set_element(descriptor, bytes(4), bytes(bpf.value_size(descriptor)))
+            os.close(descriptor)
+        assert not bench.path(4).passes()
+        change(guardian, "remove", str(ATTACKER))
+        assert bench.path(4).passes(wait_s=5), "fwtop puts another in its place"
