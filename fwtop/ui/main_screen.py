@@ -61,8 +61,10 @@ class MainScreen(SnapshotScreen, inherit_bindings=False):
 
     def action_attacks(self) -> None:
         """Show the evidence for each attack."""
-        if self.snapshot is not None:
-            self.app.push_screen(DetailsDialog("attacks", self._attack_lines))
+        if self.snapshot is None:
+            self.say("nothing has been observed yet")
+            return
+        self.app.push_screen(DetailsDialog("attacks", self._attack_lines))
 
     def _attack_lines(self) -> list[Line]:
         return attack_details(self.snapshot) if self.snapshot is not None else []
@@ -227,7 +229,10 @@ class MainScreen(SnapshotScreen, inherit_bindings=False):
 
     async def on_footer_clicked(self, message: Footer.Clicked) -> None:
         """Press the key that was clicked."""
-        await self.action_press(message.key)
+        if message.key:
+            await self.action_press(message.key)
+        else:
+            self.say("the digit of a proposal previews it")
 
     def on_graph_clicked(self, message: Graph.Clicked) -> None:
         """Put the graph's cursor on a second and say what happened then; the same second again removes it.

@@ -178,6 +178,8 @@ class TabScreen(Guarded, RuleKeysScreen, inherit_bindings=False):
 
     def action_go(self, name: str) -> None:
         """Go to a tab."""
+        if self.tab is TAB[name]:
+            self.say(f"this is the {self.tab.title} tab")
         self.show_tab(name)
 
     def action_tab(self, delta: int) -> None:
@@ -186,34 +188,53 @@ class TabScreen(Guarded, RuleKeysScreen, inherit_bindings=False):
         self.show_tab(names[(names.index(self.tab.name) + delta) % len(names)])
 
     def action_move(self, delta: int) -> None:
-        """Select another row."""
+        """Select another row; say so where there is none."""
         self._touched = True
+        rows, before = self.panel.rows, self.panel.rows.selected
         self.panel.move(delta, self.now())
+        if rows.selected == before:
+            edge = f"this is the {'first' if delta < 0 else 'last'} row"
+            self.say(edge if rows.items else "nothing is listed here")
 
     def action_page(self, delta: int) -> None:
         """Select a row a page away."""
-        self.panel.move(delta * self.panel.page, self.now())
+        self.action_move(delta * self.panel.page)
 
     def action_top(self) -> None:
         """Select the first row, and from now on whichever is first."""
+        rows, before = self.panel.rows, self.panel.rows.selected
         self.panel.follow()
+        if rows.selected == before:
+            edge = f"this is the first row{', whichever that will be' if rows.followed else ''}"
+            self.say(edge if rows.items else "nothing is listed here")
 
     def action_bottom(self) -> None:
         """Select the last row."""
-        self.panel.move(len(self.panel.rows.items), self.now())
+        self.action_move(len(self.panel.rows.items) or 1)
 
     def action_panel(self, delta: int) -> None:
         """Go to the next panel of this tab that is visible or shares a place with one that is."""
         reachable = {name for name in self.tab.panels if self.panels[name].display}
         reachable |= {other for name in reachable for other in self.panels[name].slot}
         names = [name for name in self.tab.panels if name in reachable]
+        if self._focused not in names:  # the terminal is too small for any
+            return
+        if len(names) == 1:
+            self.say("this tab has no other panel")
         self.focus_panel(names[(names.index(self._focused) + delta) % len(names)])
+        self._say_if_empty()
+
+    def _say_if_empty(self) -> None:
+        """Say why a key seems to do nothing before the first snapshot."""
+        if self.current_snapshot() is None:
+            self.say("nothing has been observed yet")
 
     def action_view(self) -> None:
         """Change how the traffic is listed."""
         if len(self.panel.spec.views) == 1:
             self.focus_panel("sources" if "sources" in self.tab.panels else TAB["traffic"].panels[0])
         self.panel.next_view()
+        self._say_if_empty()
 
     def action_sort(self) -> None:
         """Change the order."""

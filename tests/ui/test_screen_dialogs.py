@@ -12,7 +12,7 @@ from screen_parts import NOW, few_addresses
 from screen_run import Run, running
 
 from fwtop.model.errors import FwtopError
-from fwtop.model.rule import PlanView, Rule
+from fwtop.model.rule import PlanView, Preview, Rule, RuleStatus
 from fwtop.model.traffic.snapshot import Snapshot
 from fwtop.ui.dialogs.rule_dialog import RuleDialog
 
@@ -348,3 +348,60 @@ async def test_of_several_attacks_the_dialog_says_what_is_stopped_of_each() -> N
         )
         await run.press("b")
         assert "active rules stop 60.0 % of it already, both 100 %" in run.text()
+
+
+async def test_a_dialog_is_left_once_however_often_it_is_closed() -> None:
+    async with running(snapshot()) as run:
+        for opening, closing in (
+            ("b", "escape"),
+            ("question_mark", "f1"),
+            ("r", "r"),
+            ("a", "a"),
+            ("e", "enter"),
+        ):
+            await run.press(opening)
+            await run.press_at_once(closing, closing, closing)
+            await run.press("escape", "escape")
+            assert run.app.screen is run.app.main
+            assert run.app.main in run.app.screen_stack
+        await run.press("right_square_bracket")
+        assert run.app.main.tab.name == "traffic"
+
+
+async def test_a_dialog_that_ends_behind_another_closes_itself_only() -> None:
+    counted = asyncio.Event()
+    feed = FakeFeed()
+
+    async def late(rule: Rule) -> Preview:
+        await counted.wait()
+        return feed.controls.preview_answer
+
+    feed.controls.preview = late  # type: ignore[method-assign]
+    async with running(snapshot(), at="sources", feed=feed) as run:
+        await run.press("b", "enter")  # armed
+        run.app.main.action_help()
+        await run.settle()
+        counted.set()
+        await run.settle()
+        assert run.dialog == "DetailsDialog"
+        await run.press("escape")
+        assert run.app.screen is run.app.main
+        assert "apply" in feed.controls.verbs()
+
+
+async def test_a_guardian_that_takes_its_time_is_waited_for_visibly() -> None:
+    answered = asyncio.Event()
+    feed = FakeFeed()
+    answer = feed.controls.undo
+
+    async def late(rule_id: str) -> RuleStatus:
+        await answered.wait()
+        return await answer(rule_id)
+
+    feed.controls.undo = late  # type: ignore[method-assign]
+    async with running(provisional(), feed=feed) as run:
+        await run.press("u")
+        assert "removing rule 7 …" in run.status
+        answered.set()
+        await run.settle()
+        assert "rule 7 was removed" in run.text()

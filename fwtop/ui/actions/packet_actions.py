@@ -109,6 +109,7 @@ class PacketActions:
             return
 
         async def written() -> None:
+            self._say(f"writing {number(len(shown))} packets …", TEXT)
             try:
                 path = await self._controls.write_packets(shown)
             except FwtopError as error:
@@ -129,7 +130,8 @@ class PacketActions:
         if self._rests and item.key not in (self._decoded[0], self._wanted):
             self._wanted = item.key
             self._later(_PAUSE_SECONDS, lambda: self._decode(item))
-        self._pane.show(self._lines(item))
+        with self._pane.guarded():
+            self._pane.show(self._lines(item))
 
     def _lines(self, item: PacketRow) -> list[Line]:
         shown = self._panel.book.kept
@@ -159,6 +161,9 @@ class PacketActions:
                 found = await self._controls.dissect_packet(item.shown, item.row)
             except FwtopError as error:
                 found = Dissection((), safe_text(error))
+            except Exception:
+                self._decoded = item.key, Dissection((), "decoding failed")  # and is not tried again
+                raise
             self._decoded = item.key, found
             self._wanted = None
             self._draw_pane()

@@ -88,12 +88,12 @@ class RuleActions:
     async def keep(self, _: Snapshot, selected: RuleStatus | None) -> None:
         """Keep one rule."""
         if selected is not None and not self._shows_command("confirm", selected.rule):
-            await self._report(self._keep(selected.rule.id))
+            await self._report(f"confirming rule {selected.rule.id}", self._keep(selected.rule.id))
 
     async def repair_one(self, _: Snapshot, selected: RuleStatus | None) -> None:
         """Put back one rule."""
         if selected is not None:
-            await self._report(self._repair(selected.rule.id))
+            await self._report(f"restoring rule {selected.rule.id}", self._repair(selected.rule.id))
 
     async def propose_set(self, parts: Sequence[tuple[Rule, str]]) -> None:
         """Preview one rule for each attack together, and install them if the operator agrees."""
@@ -120,7 +120,7 @@ class RuleActions:
             self._say("there is no unconfirmed rule", TEXT)
         for status in waiting:
             if not self._shows_command("confirm", status.rule):
-                await self._report(self._keep(status.rule.id))
+                await self._report(f"confirming rule {status.rule.id}", self._keep(status.rule.id))
 
     async def repair(self, snapshot: Snapshot) -> None:
         """Put back all rules that do not act."""
@@ -128,7 +128,7 @@ class RuleActions:
         if not broken:
             self._say("every active rule acts", TEXT)
         for status in broken:
-            await self._report(self._repair(status.rule.id))
+            await self._report(f"restoring rule {status.rule.id}", self._repair(status.rule.id))
 
     async def undo(self, snapshot: Snapshot, selected: RuleStatus | None) -> None:
         """Remove the selected rule, or else the newest active one; a confirmed one only after a question."""
@@ -144,7 +144,7 @@ class RuleActions:
             if answer != REMOVE_RULE:
                 self._say(f"rule {rule.id} stays", TEXT)
                 return
-        await self._report(self._undo(rule.id))
+        await self._report(f"removing rule {rule.id}", self._undo(rule.id))
 
     async def redo(self) -> None:
         """Preview the rule that was removed or expired last, to install it again."""
@@ -168,7 +168,7 @@ class RuleActions:
         question = f"{rule.summary}: how long should it stay from now on?{left}"
         answer = await self._dialogs.choose(f"extend rule {rule.id}", question, tuple(times))
         if answer is not None:
-            await self._report(self._keep(rule.id, times[answer]))
+            await self._report(f"extending rule {rule.id}", self._keep(rule.id, times[answer]))
 
     async def change(self, snapshot: Snapshot, selected: RuleStatus | None) -> None:
         """Edit a rule: the new one is installed beside the old one, which ends when the new one is kept."""
@@ -279,7 +279,8 @@ class RuleActions:
         self._removed = status.rule
         return f"rule {rule_id} was removed; {KEY_MAP.label('redo')} installs it again"
 
-    async def _report(self, doing: Awaitable[str]) -> None:
+    async def _report(self, what: str, doing: Awaitable[str]) -> None:
+        self._say(f"{what} …", TEXT)  # the guardian may take its time
         try:
             self._say(safe_text(await doing), GOOD)
         except FwtopError as error:

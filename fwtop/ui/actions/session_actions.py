@@ -14,7 +14,7 @@ from fwtop.model.traffic.snapshot import Snapshot
 from fwtop.ui.actions.rule_actions import RuleActions
 from fwtop.ui.bars.status_bars import pending
 from fwtop.ui.drawing.format import duration, number
-from fwtop.ui.drawing.style import BAD, GOOD, WARN
+from fwtop.ui.drawing.style import BAD, GOOD, TEXT, WARN
 from fwtop.ui.feed import Feed
 from fwtop.ui.keys import KEY_MAP
 
@@ -94,6 +94,7 @@ class SessionActions:
             chosen = await self._choose("export", "Write a report of the session so far, as:", formats)
         if chosen is None:
             return
+        self._say("writing a report …", TEXT)
         try:
             path = await self._feed.controls.export(chosen)
         except FwtopError as error:

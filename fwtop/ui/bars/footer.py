@@ -14,7 +14,7 @@ class Footer(Lines):
     """Shows keys with their words; a click presses one."""
 
     class Clicked(Message):
-        """A key was clicked."""
+        """A key was clicked; "": those of the proposals, of which a click doesn't tell one."""
 
         def __init__(self, key: str) -> None:
             super().__init__()
@@ -42,5 +42,5 @@ class Footer(Lines):
     def on_click(self, event: events.Click) -> None:
         """Press the key under the pointer; of several, the first."""
         row = next((row for end, row in self._ends if event.x < end), None)
-        if row is not None and row.action != "proposal":  # which of the nine, a click doesn't tell
-            self.post_message(self.Clicked(row.keys[0]))
+        if row is not None:
+            self.post_message(self.Clicked("" if row.action == "proposal" else row.keys[0]))

@@ -7,6 +7,7 @@ from typing import ClassVar, TypeVar
 
 from textual import events
 from textual.app import ComposeResult
+from textual.await_complete import AwaitComplete
 from textual.binding import Binding, BindingType
 from textual.screen import ModalScreen
 
@@ -38,6 +39,7 @@ class Dialog(Guarded, ModalScreen[Result], inherit_bindings=False):
     def __init__(self) -> None:
         super().__init__()
         self.trouble = ""  # what failed while the dialog was open
+        self._answers_given: list[Result | None] = []  # the first counts
         self._frame = Lines("dialog")
         self._top = 0
         self._most = 0
@@ -105,6 +107,21 @@ class Dialog(Guarded, ModalScreen[Result], inherit_bindings=False):
     def action_close(self) -> None:
         """Leave without doing anything."""
         self.dismiss(None)
+
+    def dismiss(self, result: Result | None = None) -> AwaitComplete:
+        """Leave with an answer, once: Textual would close whatever is in front.
+
+        A dialog that lies behind another one leaves when it comes to the front again.
+        """
+        self._answers_given.append(result)
+        if len(self._answers_given) == 1 and self.app.screen is self:
+            return super().dismiss(result)
+        return AwaitComplete()
+
+    def on_screen_resume(self) -> None:
+        """Leave if that was decided behind another dialog."""
+        if self._answers_given and self.app.screen is self:
+            super().dismiss(self._answers_given[0])
 
     @property
     def readable(self) -> bool:

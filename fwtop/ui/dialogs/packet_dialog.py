@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 
 from fwtop.dissect.wire import Dissection
+from fwtop.model.errors import FwtopError
+from fwtop.model.text import safe_text
 from fwtop.ui.dialogs.dialog import DetailsDialog
 from fwtop.ui.drawing.style import DIM, STRONG, WARN, Line
 from fwtop.ui.drawing.text import wrapped
@@ -34,6 +36,8 @@ class PacketDialog(DetailsDialog):
         try:
             found = await self._dissect()
             self._packet = [[], *packet_lines(found)] if found is not None else []
+        except FwtopError as error:
+            self._packet = [[], [(safe_text(error), WARN)]]
         except Exception as error:
             self._packet = [[], [(self.survive(error), WARN)]]
         self.draw()
