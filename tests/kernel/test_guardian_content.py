@@ -140,7 +140,7 @@ ELSEWHERE = {
     },
     "connections": {"accept": "nft insert rule inet fwtop-connections new accept"},
     "proxy": {"accept": "nft insert rule inet fwtop-synproxy in accept"},
-    "xdp": {"detached": "LINK", "slots": "slots", "peers": "allow"},
+    "xdp": {"detached": "LINK", "slots": "slots"},
     "tc": {"detached": "LINK", "slots": "slots"},
     "xdp_list": {"detached": "LINK"},
 }
@@ -158,14 +158,14 @@ ONE_EACH = {
     ("protect", "level", "nft"),
     ("ingress", "edited", "nft"),
     ("ingress_list", "swapped element", "nft"),
-    ("xdp", "peers", "nft"),
+    ("xdp", "slots", "nft"),
     ("tc", "detached", "nft"),
 }
 MARKED = [
     pytest.param(*case, id="-".join(case), marks=() if case in ONE_EACH else (pytest.mark.matrix,))
     for case in CASES
 ]
-HARMLESS = {("ingress", "roles"), ("xdp", "peers")}  # as no probe here meets them
+HARMLESS = {("ingress", "roles")}  # as no probe here meets them
 
 
 @dataclass
@@ -221,6 +221,15 @@ def pins(bench: XdpBench) -> Path:
     return Path(f"/sys/fs/bpf/fwtop/{os.stat(f'/run/netns/{bench.netns}').st_ino}")
 
 
+def fill_map(bench: XdpBench, name: str, value: bytes) -> bytes:
+    """Write into a pinned map of one value; return what was in it."""
+    descriptor = bpf.open_pin(pins(bench) / name)
+    before = bpf.get_element(descriptor, bytes(4), len(value))
+    bpf.set_element(descriptor, bytes(4), value)
+    os.close(descriptor)
+    return before
+
+
 def do_damage(bench: XdpBench, words: str) -> None:
     if words == "LINK":  # by its id: the pin stays
         link = str(next(pins(bench).glob("link-*")))
@@ -229,13 +238,8 @@ def do_damage(bench: XdpBench, words: str) -> None:
         )
         number = str(json.loads(shown.stdout)["id"])
         subprocess.run(["bpftool", "link", "detach", "id", number], check=True, timeout=20)
-    elif words in ("slots", "allow"):
-        size = SLOT_BYTES * MAX_RULES if words == "slots" else ALLOW_BYTES
-        descriptor = bpf.open_pin(pins(bench) / words)
-        bpf.set_element(
-            descriptor, bytes(4), bytes(8) + b"\1" * 8 + bytes(size - 16) if words == "allow" else bytes(size)
-        )
-        os.close(descriptor)
+    elif words == "slots":
+        fill_map(bench, words, bytes(SLOT_BYTES * MAX_RULES))
     else:
         victim = bench.pair.victim
         if "INDEX" in words:
@@ -291,12 +295,16 @@ def test_a_neutralised_rule_is_told_and_repaired(
     check(bench, how, words, poll_until, harmless=(how, damage) in HARMLESS)
 
 
-@pytest.mark.parametrize("how", ["block", "ingress"])
-def test_what_was_changed_without_a_guardian_is_told_by_the_next(bench: XdpBench, how: str) -> None:
+@pytest.mark.parametrize(
+    ("how", "damage"), [("block", "interface"), ("block", "earlier"), ("ingress", "edited")]
+)
+def test_what_was_changed_without_a_guardian_is_told_by_the_next(
+    bench: XdpBench, how: str, damage: str
+) -> None:
     with bench.connect() as guardian:
         rule_id = apply(guardian, RULES[how])
     bench.kill_guardian()
-    do_damage(bench, IN_RAW["block"]["interface"] if how == "block" else ELSEWHERE["ingress"]["edited"])
+    do_damage(bench, (IN_RAW | ELSEWHERE)[how][damage])
     with bench.connect() as guardian:
         assert "were changed" in rules_of(guardian)[rule_id]["not_acting"]
         guardian.demand(Repair(rule_id))
@@ -320,3 +328,22 @@ def test_nobody_changes_the_list_of_a_compiled_rule(bench: XdpBench) -> None:
         assert not bench.path(4).passes()
         change(guardian, "remove", str(ATTACKER))
         assert bench.path(4).passes(wait_s=5), "fwtop puts another in its place"
+
+
+def test_the_table_of_peers_is_put_back(bench: XdpBench, poll_until) -> None:
+    """It belongs to no rule; each refresh of the allow-list looks after it."""
+    emptied = bytes(8) + b"\1" * 8 + bytes(ALLOW_BYTES - 16)
+    with bench.connect() as guardian:
+        rule_id = apply(guardian, RULES["xdp"])
+        before = fill_map(bench, "allow", emptied)
+        assert before != emptied
+        poll_until(lambda: holds_peers(bench, before))
+        assert rules_of(guardian)[rule_id]["acting"]
+
+
+def holds_peers(bench: XdpBench, wanted: bytes) -> bool:
+    descriptor = bpf.open_pin(pins(bench) / "allow")
+    try:
+        return bpf.get_element(descriptor, bytes(4), len(wanted)) == wanted
+    finally:
+        os.close(descriptor)

@@ -169,7 +169,7 @@ class Acting:
             self._nft[rule_id] = self._kernel.tables.shortfall(rule_id, item.nft)
         if item.beside and rule_id not in self._beside:
             found = self._kernel.variants.beside_of(rule_id).contents(rule_id)
-            changed = self._kernel.line_contents.changed_beside(rule_id, found)
+            changed = self._kernel.lines.contents.changed_beside(rule_id, found)
             self._beside[rule_id] = (
                 "lines or sets of it beside those on states were changed" if changed else ""
             )
@@ -189,7 +189,7 @@ class Acting:
                 return f"table {TABLE} (IPv{family}) is dormant: {wake_command(family)} wakes it"
             if entry not in state.hook_position:
                 return f"nothing jumps to chain {entry} (IPv{family}) any more"
-            contents, chains = self._kernel.line_contents, self._kernel.variants.of(item.rule.id)
+            contents, chains = self._kernel.lines.contents, self._kernel.variants.of(item.rule.id)
             changed = changed_chain(state, family, hook) or contents.changed_head(chains, family, hook, state)
             if changed:
                 return f"{HEAD_CHANGED} {changed} (IPv{family}) were changed"

@@ -7,11 +7,8 @@ Each operation can be repeated: after a crash it finds what exists and does the 
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING
 
 from fwtop.guardian.allow.allowlist import AllowList
 from fwtop.guardian.compiled.rules import CompiledRules
@@ -24,14 +21,13 @@ from fwtop.guardian.objects.chain_text import add_text
 from fwtop.guardian.objects.line_contents import LineContents
 from fwtop.guardian.objects.nft import NftTables
 from fwtop.guardian.objects.nft_contents import NftContents
-from fwtop.guardian.objects.spec import HOOK_CHAINS, ChainLine, KernelObjects
-from fwtop.guardian.objects.sysctls import OldValueStore, Sysctls
-from fwtop.guardian.objects.table_state import Listed, TableState
+from fwtop.guardian.objects.raw_lines import FAMILIES, Count, Memory, RawLines, readable
+from fwtop.guardian.objects.spec import ChainLine, KernelObjects
+from fwtop.guardian.objects.sysctls import Sysctls
 from fwtop.guardian.objects.variants import Variants
 from fwtop.guardian.serving.ownership import single_threaded
 from fwtop.kernel.deadline import unlimited
 from fwtop.kernel.netfilter import ipset
-from fwtop.kernel.netfilter.iptables import NFT
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Match
 from fwtop.render.xtables import UNLISTED
@@ -39,37 +35,9 @@ from fwtop.render.xtables import UNLISTED
 if TYPE_CHECKING:
     from fwtop.guardian.objects.list_sets import ListSets
 
-FAMILIES = (4, 6)
-_Found = TypeVar("_Found")
 _SHOWN_ELEMENTS = 5
 _CHAIN_FAILPOINTS = {4: Failpoint.CHAIN_V4, 6: Failpoint.CHAIN_V6}
 _REPAIR_FAILPOINTS = {4: Failpoint.REPAIR_CHAIN_V4, 6: Failpoint.REPAIR_CHAIN_V6}
-
-
-@dataclass(frozen=True, slots=True)
-class Count:
-    """Packets and bytes that a rule matched since it was installed."""
-
-    packets: int
-    bytes: int
-
-    def plus(self, other: Count) -> Count:
-        """Return the sum of two."""
-        return Count(self.packets + other.packets, self.bytes + other.bytes)
-
-    def minus(self, other: Count) -> Count:
-        """Return the difference of two, of which none is below 0."""
-        return Count(max(0, self.packets - other.packets), max(0, self.bytes - other.bytes))
-
-
-class Memory(OldValueStore, Protocol):
-    """Keeps what table raw held before the first rule, across restarts of the guardian."""
-
-    def remember_before(self, family: int, chains: frozenset[str] | None) -> None: ...  # noqa: D102
-    def before(self, family: int) -> frozenset[str] | None: ...  # noqa: D102
-    def contents(self) -> dict[str, list[str]]: ...  # noqa: D102
-    def keep_contents(self, digests: dict[str, list[str]]) -> None: ...  # noqa: D102
-    def forget_before(self, family: int) -> None: ...  # noqa: D102
 
 
 @single_threaded
@@ -86,19 +54,21 @@ class Kernel:
         *,
         serve_urgent: Callable[[], None] = lambda: None,
     ) -> None:
-        self.variants = Variants(chains)
         baseline = Baseline(memory.contents(), memory.keep_contents)
-        self.line_contents = LineContents(baseline)
+        self.lines = RawLines(Variants(chains), LineContents(baseline), memory)
         tables.contents = NftContents(baseline)
         self.compiled = compiled
         self.tables = tables
         self._serve_urgent = serve_urgent  # called between the batches of a long list
-        self._memory = memory
         self._failpoints = failpoints
         self._allow_sets = AllowSets()
-        self._carried: dict[str, Count] = {}  # by rule: what lines counted that were written again
         self._lists: ListSets | None = None
         self.sysctls = Sysctls(memory, failpoints)
+
+    @property
+    def variants(self) -> Variants:
+        """Which variant of iptables each rule is in."""
+        return self.lines.variants
 
     @property
     def lists(self) -> ListSets:
@@ -178,7 +148,7 @@ class Kernel:
                     self._install_beside(rule_id, untracked, timeout_seconds)
                     self._failpoints.reached(Failpoint.BESIDE)
                     untracked = ()
-                self._add_lines(family, rule_id, lines)
+                self.lines.add(family, rule_id, lines)
                 self._failpoints.reached(_CHAIN_FAILPOINTS[family])
         except Exception:  # whatever it was: nothing half done stays
             self.remove({rule_id})
@@ -234,7 +204,7 @@ class Kernel:
         self._install_beside(rule_id, objects.untracked, timeout_seconds)
         self._failpoints.reached(Failpoint.REPAIR_SETS)
         for family, lines in grouped:
-            self._restore_lines(family, rule_id, lines, heads_anew=True)
+            self.lines.restore(family, rule_id, lines, heads_anew=True)
             self._failpoints.reached(_REPAIR_FAILPOINTS[family])
 
     @unlimited
@@ -252,7 +222,7 @@ class Kernel:
         for name, tidy in (
             ("compiled", self.compiled.remove),
             ("tables", self.tables.remove),
-            ("netfilter", self._unchain),
+            ("netfilter", self.lines.remove),
             ("beside", self._remove_beside),  # once everything is tracked again
         ):
             try:
@@ -267,10 +237,7 @@ class Kernel:
             left.setdefault("netfilter", FwtopError.of(error))
         if stuck:
             raise next(iter(stuck.values()))
-        self.variants.forget(rule_ids)
-        self.line_contents.forget(rule_ids)
-        for rule_id in rule_ids:
-            self._carried.pop(rule_id, None)
+        self.lines.forget(rule_ids)
         self._failpoints.reached(Failpoint.SETS_DESTROYED)
         return [str(error) for error in left.values()]
 
@@ -290,26 +257,11 @@ class Kernel:
                 stuck[name] = FwtopError.of(error)
         return stuck
 
-    def _unchain(self, rule_ids: set[str]) -> None:
-        """Remove the lines of rules from the chains of both families and variants; tries all, then raises."""
-        errors: list[FwtopError] = []
-        for chains, family in itertools.product(self.variants.there(), FAMILIES):
-            try:
-                nothing_left = chains.remove(family, rule_ids, self._memory.before(family))
-                if nothing_left:
-                    self.line_contents.forget_chains(chains, family)
-                if nothing_left and chains.variant.name == NFT:
-                    self._memory.forget_before(family)
-            except Exception as error:
-                errors.append(FwtopError.of(error))
-        if errors:
-            raise errors[0]
-
     def _install_beside(self, rule_id: str, services: tuple[Match, ...], timeout_seconds: int) -> None:
         if services:
             beside = self.variants.beside_of(rule_id)
             beside.install(rule_id, services, timeout_seconds)
-            self.line_contents.note_beside(rule_id, beside.contents(rule_id))
+            self.lines.contents.note_beside(rule_id, beside.contents(rule_id))
 
     def _remove_beside(self, rule_ids: set[str]) -> None:
         for chains in self.variants.there():
@@ -320,10 +272,7 @@ class Kernel:
             self.variants.beside(chains).disable(rule_ids)
 
     def present(self, rule_id: str, objects: KernelObjects) -> bool:
-        """Return whether the kernel has all of a rule (its elements may have expired).
-
-        Its lines are looked for in its own variant of iptables first, and belong to the one that has them.
-        """
+        """Return whether the kernel has all of a rule (its elements may have expired)."""
         if objects.compiled is not None:
             return self.compiled.present(objects.compiled)
         if objects.nft is not None and not self.tables.present(rule_id, objects.nft):
@@ -332,22 +281,7 @@ class Kernel:
             return False
         if not self.sysctls.present(rule_id, objects.settings):
             return False
-        for chains in self.variants.all_of(rule_id):
-            found = sum(len(chains.own_lines(family).lines_of(rule_id)) for family in FAMILIES)
-            if found == len(objects.lines):
-                self.variants.assign(rule_id, chains.variant.name)
-                for family, _ in _by_family(objects):
-                    there = chains.own_lines(family)
-                    self.line_contents.note(chains, family, rule_id, there, rule_anew=False)
-                return True
-        return False
-
-    def find_variant(self, rule_id: str) -> str:
-        """Return the variant of iptables that has lines of a rule without a record."""
-        for chains in self.variants.all_of(rule_id):
-            if any(chains.own_lines(family).lines_of(rule_id) for family in FAMILIES):
-                self.variants.assign(rule_id, chains.variant.name)
-        return self.variants.of(rule_id).variant.name
+        return self.lines.present(rule_id, objects.lines)
 
     def follow(self, rule_id: str, objects: KernelObjects, timeout_seconds: int) -> bool:
         """Adapt a rule to another allow-list; returns whether that changed anything. Raises FwtopError.
@@ -364,61 +298,26 @@ class Kernel:
             found = self.variants.of(rule_id).own_lines(family)
             there = found.chains_of(rule_id) - {line.chain for line in lines}
             if there and len(found.lines_of(rule_id)) == len(lines):
-                self._restore_lines(family, rule_id, lines)
+                self.lines.restore(family, rule_id, lines)
                 moved = True
         return moved
-
-    def _add_lines(self, family: int, rule_id: str, lines: list[ChainLine]) -> None:
-        chains = self.variants.of(rule_id)
-        before = self._read_to_change(chains, family)
-        chains.add(before, family, lines)
-        made = {line.hook for line in lines if HOOK_CHAINS[line.hook] not in before.chains}
-        self.line_contents.note(chains, family, rule_id, chains.own_lines(family), made)
-
-    def _restore_lines(
-        self, family: int, rule_id: str, lines: list[ChainLine], *, heads_anew: bool = False
-    ) -> None:
-        """Write a rule's lines again; what they counted goes on, in the kernel or here.
-
-        ip6tables-nft 1.8.9 starts every counter at 0, whatever it is told.
-        """
-        chains = self.variants.of(rule_id)
-        state = self._read_to_change(chains, family)
-        chains.restore_missing(state, family, rule_id, lines, heads_anew=heads_anew)
-        before, there = _sum(state.lines_of(rule_id)), chains.own_lines(family)
-        anew = {line.hook for line in lines} if heads_anew else ()
-        self.line_contents.note(chains, family, rule_id, there, anew)
-        after = _sum(there.lines_of(rule_id))
-        if after.packets < before.packets:
-            carried = self._carried.get(rule_id, Count(0, 0))
-            self._carried[rule_id] = carried.plus(before).minus(after)
 
     def rule_ids(self) -> set[str]:
         """Return the ids of all rules with any readable object in the kernel."""
         nothing: set[str] = set()
-        in_sets = {name.split("-")[1] for name in _readable(sets.names, nothing)}
+        in_sets = {name.split("-")[1] for name in readable(sets.names, nothing)}
         found = {rule_id for rule_id in in_sets if rule_id.isdigit()}
         for read in (self.sysctls.rule_ids, self.compiled.rule_ids, self.tables.rule_ids):
-            found |= _readable(read, nothing)
-        for lines in self._own_lines():
-            found |= lines.rule_ids()
-        return found
-
-    def _own_lines(self) -> list[TableState]:
-        """Return what is in our chains, of both variants and families, as far as that can be read."""
-        places = itertools.product(self.variants.there(), FAMILIES)
-        return [_readable(partial(chains.own_lines, family), TableState()) for chains, family in places]
+            found |= readable(read, nothing)
+        return found | self.lines.rule_ids()
 
     def counts(self) -> dict[str, Count]:
         """Return what each rule matched since it was installed, leaving out what can't be read."""
         nothing: dict[str, tuple[int, int]] = {}
-        elsewhere = [_readable(read, nothing) for read in (self.compiled.counts, self.tables.counts)]
+        elsewhere = [readable(read, nothing) for read in (self.compiled.counts, self.tables.counts)]
         found = {rule_id: Count(*pair) for pairs in elsewhere for rule_id, pair in pairs.items()}
-        for state in self._own_lines():
-            for rule_id in state.rule_ids():
-                found[rule_id] = found.get(rule_id, Count(0, 0)).plus(_sum(state.lines_of(rule_id)))
-        for rule_id, carried in self._carried.items():
-            found[rule_id] = found.get(rule_id, Count(0, 0)).plus(carried)
+        for rule_id, count in self.lines.counts().items():
+            found[rule_id] = found.get(rule_id, Count(0, 0)).plus(count)
         return found
 
     def allow_shortfall(self, family: int, sizes: dict[str, int]) -> str:
@@ -439,13 +338,6 @@ class Kernel:
         if errors:
             raise FwtopError("; ".join(map(str, errors)))
 
-    def _read_to_change(self, chains: Chains, family: int) -> TableState:
-        """Read a family's table, and keep what it was like before the first rule; raises FwtopError."""
-        state = chains.writable(family)
-        if not state.chains and chains.variant.name == NFT:  # a legacy table stays once it was loaded
-            self._memory.remember_before(family, chains.native_chains(family))
-        return state
-
     def _destroy_sets(self, rule_ids: set[str]) -> None:
         have = sets.names()
         for name in sorted(have):
@@ -453,28 +345,11 @@ class Kernel:
                 ipset.destroy_set(name)
         for family in FAMILIES:
             mine = have & names_of(family)
-            if mine and not any(self._has_lines(chains, family) for chains in self.variants.there()):
+            if mine and self.lines.is_empty(family):
                 for name in sorted(mine):
                     for doomed in (name, f"{name}-new"):
                         ipset.destroy_set(doomed)
                 self._allow_sets.forget(family)
-
-    @staticmethod
-    def _has_lines(chains: Chains, family: int) -> bool:
-        return any(chains.own_lines(family).chains.values())
-
-
-def _readable(read: Callable[[], _Found], nothing: _Found) -> _Found:
-    """Return what `read` returns, or `nothing` if it fails: that must keep no rule from ending."""
-    try:
-        return read()
-    except Exception:
-        return nothing
-
-
-def _sum(lines: list[Listed]) -> Count:
-    counted = [line for line in lines if not line.passing]
-    return Count(sum(line.packets for line in counted), sum(line.bytes for line in counted))
 
 
 def _by_family(objects: KernelObjects) -> list[tuple[int, list[ChainLine]]]:

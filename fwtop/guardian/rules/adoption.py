@@ -123,7 +123,7 @@ def _recover(state: GuardianState) -> list[str]:
         return [f"rules without a record could not be looked for: {error}"]
     unknown = {rule_id for rule_id in rule_ids if state.journal.find(rule_id) is None}
     done = []
-    for entry in recovery.unrecorded(unknown, state.kernel.find_variant):
+    for entry in recovery.unrecorded(unknown, state.kernel.lines.find_variant):
         try:
             state.journal.record(entry)
         except Exception as error:

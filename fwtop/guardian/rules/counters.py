@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from fwtop.guardian.objects import nft_table
-from fwtop.guardian.objects.installer import Count
+from fwtop.guardian.objects.raw_lines import Count
 from fwtop.guardian.objects.sets import entry_counters
 from fwtop.guardian.records.entry import Entry
 from fwtop.kernel.programs import CommandError

@@ -1,0 +1,169 @@
+"""The lines of rules in table raw: of both families, each in the variant of iptables that its rule is in.
+
+Written and removed in one transaction a family; what they say is kept, to see later whether somebody changed
+it.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol, TypeVar
+
+from fwtop.guardian.objects.chain import Chains
+from fwtop.guardian.objects.line_contents import LineContents
+from fwtop.guardian.objects.spec import HOOK_CHAINS, ChainLine
+from fwtop.guardian.objects.sysctls import OldValueStore
+from fwtop.guardian.objects.table_state import Listed, TableState
+from fwtop.guardian.objects.variants import Variants
+from fwtop.kernel.netfilter.iptables import NFT
+from fwtop.model.errors import FwtopError
+
+FAMILIES = (4, 6)
+_Found = TypeVar("_Found")
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """Packets and bytes that a rule matched since it was installed."""
+
+    packets: int
+    bytes: int
+
+    def plus(self, other: Count) -> Count:
+        """Return the sum of two."""
+        return Count(self.packets + other.packets, self.bytes + other.bytes)
+
+    def minus(self, other: Count) -> Count:
+        """Return the difference of two, of which none is below 0."""
+        return Count(max(0, self.packets - other.packets), max(0, self.bytes - other.bytes))
+
+
+class Memory(OldValueStore, Protocol):
+    """Keeps what table raw held before the first rule, and what ours say, across restarts of the guardian."""
+
+    def remember_before(self, family: int, chains: frozenset[str] | None) -> None: ...  # noqa: D102
+    def before(self, family: int) -> frozenset[str] | None: ...  # noqa: D102
+    def contents(self) -> dict[str, list[str]]: ...  # noqa: D102
+    def keep_contents(self, digests: dict[str, list[str]]) -> None: ...  # noqa: D102
+    def forget_before(self, family: int) -> None: ...  # noqa: D102
+
+
+class RawLines:
+    """The lines of one namespace."""
+
+    def __init__(self, variants: Variants, contents: LineContents, memory: Memory) -> None:
+        self.variants = variants
+        self.contents = contents
+        self._memory = memory
+        self._carried: dict[str, Count] = {}  # by rule: what lines counted that were written again
+
+    def present(self, rule_id: str, lines: Sequence[ChainLine]) -> bool:
+        """Return whether all of a rule's lines are there; raises FwtopError.
+
+        They are looked for in its own variant of iptables first, and belong to the one that has them.
+        """
+        for chains in self.variants.all_of(rule_id):
+            there = {family: chains.own_lines(family) for family in FAMILIES}
+            if sum(len(state.lines_of(rule_id)) for state in there.values()) >= len(lines):
+                self.variants.assign(rule_id, chains.variant.name)
+                for family in {line.family for line in lines}:
+                    self.contents.note(chains, family, rule_id, there[family], rule_anew=False)
+                return True
+        return False
+
+    def forget(self, rule_ids: set[str]) -> None:
+        """Forget rules that ended."""
+        self.variants.forget(rule_ids)
+        self.contents.forget(rule_ids)
+        for rule_id in rule_ids:
+            self._carried.pop(rule_id, None)
+
+    def rule_ids(self) -> set[str]:
+        """Return the ids of all rules with readable lines."""
+        return {rule_id for state in self._own_lines() for rule_id in state.rule_ids()}
+
+    def counts(self) -> dict[str, Count]:
+        """Return what the lines of each rule matched, leaving out what can't be read."""
+        found = dict(self._carried)
+        for state in self._own_lines():
+            for rule_id in state.rule_ids():
+                found[rule_id] = found.get(rule_id, Count(0, 0)).plus(_sum(state.lines_of(rule_id)))
+        return found
+
+    def is_empty(self, family: int) -> bool:
+        """Return whether our chains of a family have no line, in either variant; raises FwtopError."""
+        return not any(any(chains.own_lines(family).chains.values()) for chains in self.variants.there())
+
+    def remove(self, rule_ids: set[str]) -> None:
+        """Remove the lines of rules from both families and variants; tries all before it raises."""
+        errors: list[FwtopError] = []
+        for chains, family in itertools.product(self.variants.there(), FAMILIES):
+            try:
+                nothing_left = chains.remove(family, rule_ids, self._memory.before(family))
+                if nothing_left:
+                    self.contents.forget_chains(chains, family)
+                if nothing_left and chains.variant.name == NFT:
+                    self._memory.forget_before(family)
+            except Exception as error:
+                errors.append(FwtopError.of(error))
+        if errors:
+            raise errors[0]
+
+    def find_variant(self, rule_id: str) -> str:
+        """Return the variant of iptables that has lines of a rule without a record."""
+        for chains in self.variants.all_of(rule_id):
+            if any(chains.own_lines(family).lines_of(rule_id) for family in FAMILIES):
+                self.variants.assign(rule_id, chains.variant.name)
+        return self.variants.of(rule_id).variant.name
+
+    def add(self, family: int, rule_id: str, lines: list[ChainLine]) -> None:
+        """Append a rule's lines of a family, hooking the chains if necessary; raises FwtopError."""
+        chains = self.variants.of(rule_id)
+        before = self._read_to_change(chains, family)
+        chains.add(before, family, lines)
+        made = {line.hook for line in lines if HOOK_CHAINS[line.hook] not in before.chains}
+        self.contents.note(chains, family, rule_id, chains.own_lines(family), made)
+
+    def restore(self, family: int, rule_id: str, lines: list[ChainLine], *, heads_anew: bool = False) -> None:
+        """Write a rule's lines again; what they counted goes on, in the kernel or here.
+
+        ip6tables-nft 1.8.9 starts every counter at 0, whatever it is told.
+        """
+        chains = self.variants.of(rule_id)
+        state = self._read_to_change(chains, family)
+        chains.restore_missing(state, family, rule_id, lines, heads_anew=heads_anew)
+        before, there = _sum(state.lines_of(rule_id)), chains.own_lines(family)
+        anew = {line.hook for line in lines} if heads_anew else ()
+        self.contents.note(chains, family, rule_id, there, anew)
+        after = _sum(there.lines_of(rule_id))
+        if after.packets < before.packets:
+            carried = self._carried.get(rule_id, Count(0, 0))
+            self._carried[rule_id] = carried.plus(before).minus(after)
+
+    def _own_lines(self) -> list[TableState]:
+        """Return what is in our chains, of both variants and families, as far as that can be read."""
+        places = itertools.product(self.variants.there(), FAMILIES)
+        return [readable(partial(chains.own_lines, family), TableState()) for chains, family in places]
+
+    def _read_to_change(self, chains: Chains, family: int) -> TableState:
+        """Read a family's table, and keep what it was like before the first rule; raises FwtopError."""
+        state = chains.writable(family)
+        if not state.chains and chains.variant.name == NFT:  # a legacy table stays once it was loaded
+            self._memory.remember_before(family, chains.native_chains(family))
+        return state
+
+
+def readable(read: Callable[[], _Found], nothing: _Found) -> _Found:
+    """Return what `read` returns, or `nothing` if it fails: that must keep no rule from ending."""
+    try:
+        return read()
+    except Exception:
+        return nothing
+
+
+def _sum(lines: list[Listed]) -> Count:
+    counted = [line for line in lines if not line.passing]
+    return Count(sum(line.packets for line in counted), sum(line.bytes for line in counted))
