@@ -149,7 +149,6 @@ CASES = [
     *((how, damage, "nft") for how in ELSEWHERE for damage in ELSEWHERE[how]),
 ]
 ONE_EACH = {
-    ("block", "interface", "nft"),
     ("block", "target", "legacy"),
     ("net", "nomatch", "nft"),
     ("long", "swapped element", "nft"),
@@ -158,8 +157,6 @@ ONE_EACH = {
     ("protect", "level", "nft"),
     ("ingress", "edited", "nft"),
     ("ingress_list", "swapped element", "nft"),
-    ("xdp", "slots", "nft"),
-    ("tc", "detached", "nft"),
 }
 MARKED = [
     pytest.param(*case, id="-".join(case), marks=() if case in ONE_EACH else (pytest.mark.matrix,))
