@@ -24,6 +24,7 @@ from fwtop.model.protocol import (
     ProtocolError,
     Repair,
     Request,
+    RuleRead,
     Undo,
     encode_request,
     parse_answer,
@@ -53,7 +54,7 @@ def patience(request: Request) -> float:
     """Return how many seconds a client waits for the answer to a request."""
     if isinstance(request, PolicyRead | PolicyChange):
         return POLICY_SECONDS
-    slow = isinstance(request, Apply | Plan | Repair | ListChange | ListRead)
+    slow = isinstance(request, Apply | Plan | Repair | ListChange | ListRead | RuleRead)
     return LONG_SECONDS if slow else SHORT_SECONDS
 
 

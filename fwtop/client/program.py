@@ -18,7 +18,7 @@ from fwtop.client.discovery import GuardianClient
 from fwtop.kernel import namespaces
 from fwtop.kernel.children import enlarge
 from fwtop.model import paths
-from fwtop.model.addresses.prefix_list import ATTACH_ABOVE
+from fwtop.model.addresses.prefix_list import ATTACH_ABOVE, prefix_text, read_sources, sealed
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import (
     API_VERSION,
@@ -39,6 +39,7 @@ from fwtop.model.protocol import (
     PolicyRead,
     ProtocolError,
     Request,
+    RuleRead,
     Status,
     Undo,
     Why,
@@ -97,14 +98,41 @@ class Program:
 
     def plan(self, rule: Mapping[str, Any]) -> dict[str, Any]:
         """Return what a rule would run, and why it would be refused, if it would be."""
-        return self.request(Plan(dict(rule)))
+        return self._demand(Plan(dict(rule)))
 
     def apply(
         self, rule: Mapping[str, Any], *, confirm_seconds: int = DEFAULT_CONFIRM_SECONDS
     ) -> dict[str, Any]:
         """Install a rule and return its status; it ends after `confirm_seconds` unless kept (0: it stays)."""
-        found: dict[str, Any] = self.request(Apply(dict(rule), confirm_seconds))["status"]
+        found: dict[str, Any] = self._demand(Apply(dict(rule), confirm_seconds))["status"]
         return found
+
+    def _demand(self, request: Plan | Apply) -> dict[str, Any]:
+        """Send a request with a rule, however long its list of sources is."""
+        match = request.rule.get("match")
+        sources = match.get("sources") if isinstance(match, dict) else None
+        if not isinstance(match, dict) or not isinstance(sources, list) or len(sources) <= ATTACH_ABOVE:
+            return self.request(request)
+        from fwtop.model.addresses.named_list import entries_of
+
+        rule = {**request.rule, "match": {**match, "sources": []}}
+        attached = sealed(entries_of(sources))
+        try:
+            return self._guardian.exchange(replace(request, rule=rule, attached=True), attached)[0]
+        finally:
+            os.close(attached)
+
+    def rule(self, rule_id: str) -> dict[str, Any]:
+        """Return a rule with all of its sources, as `apply` takes it; `status` shows the first of them."""
+        data, files = self._guardian.exchange(RuleRead(rule_id))
+        rule: dict[str, Any] = data["rule"]
+        try:
+            for file in files:
+                rule["match"]["sources"] = [prefix_text(prefix) for prefix in read_sources(file)]
+        finally:
+            for file in files:
+                os.close(file)
+        return rule
 
     def keep(self, rule_id: str, ttl_seconds: int | None = None) -> dict[str, Any]:
         """Confirm a rule, or renew its time to live."""

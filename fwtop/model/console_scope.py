@@ -25,6 +25,7 @@ from fwtop.model.protocol import (
     Repair,
     Request,
     Rescan,
+    RuleRead,
     Rules,
     Status,
     Survey,
@@ -66,7 +67,9 @@ def _by_id(request: Undo) -> str:
 
 # What is not here is refused. Each function returns why one request is, "" if it isn't.
 REQUESTS: Mapping[type[Request], Callable[[Any], str]] = {
-    **dict.fromkeys((Hello, Connect, Watch, Rescan, Survey, Symbols, Rules, Status, Why, Plan), _always),
+    **dict.fromkeys(
+        (Hello, Connect, Watch, Rescan, Survey, Symbols, Rules, RuleRead, Status, Why, Plan), _always
+    ),
     Apply: _on_trial,
     Keep: _for_a_day,
     Undo: _by_id,

@@ -113,6 +113,16 @@ class Why:
 
 
 @dataclass(frozen=True, slots=True)
+class RuleRead:
+    """Return a rule with all of its sources (data["rule"]), of which `status` shows the first.
+
+    A long list comes in a sealed memory file beside the answer, and is empty in the rule then.
+    """
+
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
 class Symbols:
     """Name the kernel functions at this client's drop locations (data["names"], by index; "": unknown)."""
 
@@ -215,7 +225,7 @@ class PolicyChange:
 
 Request = (
     Hello | Watch | Plan | Apply | Keep | Repair | Undo | Status | Why | Symbols | Rescan | Survey | Connect
-    | ListChange | ListShow | ListTest | ListRead | Rules | PolicyRead | PolicyChange
+    | ListChange | ListShow | ListTest | ListRead | Rules | RuleRead | PolicyRead | PolicyChange
 )  # fmt: skip
 _REQUESTS: dict[str, type[Request]] = {cls.__name__.lower(): cls for cls in get_args(Request)}
 _TYPES: dict[str, tuple[tuple[type, ...], str]] = {  # as fields are annotated → of JSON, and its name

@@ -43,6 +43,7 @@ LIST = "list:"  # how the origin of a rule on a named list begins
 LIST_KINDS = frozenset({Kind.IPSET, Kind.XDP, Kind.TC, Kind.NFTABLES})  # that can look named lists up
 DROP_NOTHING = frozenset({Kind.NOTRACK, Kind.SYSCTL})
 ACTIVE_STATES = frozenset({State.PROVISIONAL, State.CONFIRMED})
+SOURCES_LEFT = "sources_left"  # of a match in JSON: how many of its sources are left out
 POLICY = "policy"  # who made the rules that stay until another policy takes them out
 POLICY_TRIAL = "policy trial"  # and those of a policy that is not kept yet
 
@@ -238,6 +239,7 @@ class Rule:
         Programs may leave out what has a default.
         """
         match = dict(data["match"])
+        match.pop(SOURCES_LEFT, None)
         for side in ("sources", "destinations"):
             match[side] = _prefixes_of(match.get(side, ()), side)
         for name in RANGES:
@@ -323,7 +325,10 @@ class PlanView:
 
 def rule_status_to_dict(status: RuleStatus) -> dict[str, Any]:
     """Return data for JSON: part of the guardian's answer to `status`."""
-    return {**asdict(status), "rule": status.rule.to_dict(), "state": status.state.value}
+    rule = status.rule.to_dict()
+    if status.sources_left:
+        rule["match"][SOURCES_LEFT] = status.sources_left
+    return {**asdict(status), "rule": rule, "state": status.state.value}
 
 
 def rule_status_from_dict(data: dict[str, Any]) -> RuleStatus:

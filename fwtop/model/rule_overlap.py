@@ -5,10 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import fields, replace
 
+from fwtop.model.addresses.address import Prefix
+from fwtop.model.addresses.prefix_list import ATTACH_ABOVE, pack_prefixes
 from fwtop.model.rule import ACTIVE_STATES, Kind, Match, Rule, RuleStatus
 
 _MOST_COMPARED = 200_000  # pairs of prefixes
-_SAME = ("kind", "limit", "connections", "settings", "origin", "protection")  # besides the match
+_SAME = (  # besides the match
+    *("kind", "limit", "connections", "settings", "origin", "protection"),
+    *("close_open", "stateless", "forget"),
+)
 
 
 def same_effect(one: Rule, other: Rule) -> bool:
@@ -22,6 +27,25 @@ def same_effect(one: Rule, other: Rule) -> bool:
     return replace(one.match, sources=tuple(one.match.sources)) == replace(
         other.match, sources=tuple(other.match.sources)
     )
+
+
+def is_double(one: Rule, other: Rule) -> bool:
+    """Tell whether two rules do the same, whose sources are known: also those that an origin stands for."""
+    if one.parts or other.parts:
+        pairs = zip(one.parts, other.parts, strict=False)
+        return len(one.parts) == len(other.parts) and all(is_double(*pair) for pair in pairs)
+    if any(getattr(one, name) != getattr(other, name) for name in _SAME):
+        return False
+    if replace(one.match, sources=()) != replace(other.match, sources=()):
+        return False
+    return one.list_name is not None or _are_same(one.match.sources, other.match.sources)
+
+
+def _are_same(mine: Sequence[Prefix], theirs: Sequence[Prefix]) -> bool:
+    """Compare lists of sources in any order."""
+    if len(mine) != len(theirs) or len(mine) <= ATTACH_ABOVE:
+        return len(mine) == len(theirs) and sorted(mine) == sorted(theirs)
+    return bytes(pack_prefixes(mine)) == bytes(pack_prefixes(theirs))
 
 
 def includes(active: Rule, wanted: Rule) -> bool:

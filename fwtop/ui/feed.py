@@ -73,6 +73,10 @@ class Controls(Protocol):
         """Remove a rule."""
         ...
 
+    async def whole(self, status: RuleStatus) -> Rule:
+        """Return a rule with all of its sources, of which the screen may know the first."""
+        ...
+
     async def why(self, rule_id: str) -> tuple[str, ...]:
         """Explain in sentences what a rule matches, or what keeps it from matching."""
         ...

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -119,7 +120,8 @@ def test_dormant_table_raw_is_told_and_left_to_its_owner(bench: Bench, family: i
         assert "dormant: 'nft add table" in is_told(bench, guardian, rule_id, poll_until)
         with pytest.raises(FwtopError, match="does not act"):
             guardian.demand(Keep(rule_id))
-        for refused in (Repair(rule_id), Apply(bench.block_rule(family).to_dict(), 0)):
+        another = replace(bench.block_rule(family), close_open=True)
+        for refused in (Repair(rule_id), Apply(another.to_dict(), 0)):
             with pytest.raises(FwtopError, match=f"'nft add table {table[0]} raw' wakes it"):
                 guardian.demand(refused)
         victim.run("nft", "add", "table", *table)

@@ -29,6 +29,7 @@ from fwtop.model.protocol import (
     Repair,
     Request,
     Rescan,
+    RuleRead,
     Rules,
     Status,
     Survey,
@@ -64,6 +65,7 @@ SAMPLES: dict[type[Request], tuple[Request, bool]] = {
     Survey: (Survey(), True),
     Symbols: (Symbols(), True),
     Rules: (Rules(), True),
+    RuleRead: (RuleRead("1"), True),
     Status: (Status(), True),
     Why: (Why("1"), True),
     Plan: (Plan(RULE.to_dict()), True),
@@ -108,7 +110,13 @@ def test_a_console_gets_the_requests_of_its_table_and_no_other(bench: Bench, con
     assert {kind for kind, (_, allowed) in SAMPLES.items() if allowed} | {Hello} == set(REQUESTS)
     with bench.connect() as cli:
         number = apply(cli, RULE)
-    of_rule = {Why: Why(number), Keep: Keep(number), Repair: Repair(number), Undo: Undo((number,))}
+    of_rule = {
+        RuleRead: RuleRead(number),
+        Why: Why(number),
+        Keep: Keep(number),
+        Repair: Repair(number),
+        Undo: Undo((number,)),
+    }
     for kind, (sample, allowed) in SAMPLES.items():
         request = of_rule.get(kind, sample)
         answer, descriptors = console._connection.exchange(request, 60)
@@ -169,7 +177,7 @@ def test_rules_of_a_console_add_up(bench: Bench, console: GuardianClient) -> Non
             assert "--force" in error
     with bench.connect() as cli:  # which is root's, and may
         apply(cli, wider[0])
-    replaced = replace(wider[0], replaces=next(iter(rules_of(console))))
+    replaced = replace(first, match=Match(sources=slash_8s(100, 31)), replaces=next(iter(rules_of(console))))
     assert "from more than an eighth" in refused(console, Apply(replaced.to_dict(), 30)), (
         "both act for a while"
     )

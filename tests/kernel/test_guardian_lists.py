@@ -127,7 +127,11 @@ def test_many_rules_share_a_list_in_each_mechanism(bench: XdpBench) -> None:
     with bench.connect() as guardian:
         change(guardian, "create", bench.attacker(4))
         kinds = (Kind.IPSET, Kind.IPSET, Kind.NFTABLES, Kind.NFTABLES, Kind.XDP, Kind.XDP)
-        ids = [apply(guardian, on_list(kind)) for kind in kinds]
+        families = (None, 4, None, 4, None, 4)  # the same rule twice would be refused
+        rules = [
+            replace(on_list(kind), match=Match(family=of)) for kind, of in zip(kinds, families, strict=True)
+        ]
+        ids = [apply(guardian, rule) for rule in rules]
         tables = bench.pair.victim.run("nft", "list", "sets", "netdev").stdout
         assert tables.count("list-bad-") == 2
         sets = bench.pair.victim.run("ipset", "list", "-n").stdout.split()

@@ -9,6 +9,7 @@ from screen_parts import NOW, block_rule
 
 from fwtop.analysis.packets.recent import PacketList
 from fwtop.dissect.wire import Dissection
+from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import PlanView, Preview, Rule, RuleStatus, State
 from fwtop.model.ruleset import Ruleset
@@ -74,6 +75,13 @@ class FakeControls:
         self._note("keep", rule_id if ttl_seconds is None else (rule_id, ttl_seconds))
         status = self.rules.get(rule_id) or RuleStatus(block_rule(rule_id), State.PROVISIONAL)
         return replace(status, state=State.CONFIRMED, confirm_by=None, expires=NOW + (ttl_seconds or 600))
+
+    async def whole(self, status: RuleStatus) -> Rule:
+        if status.sources_left:
+            self._note("whole", status.rule.id)
+            sources = tuple(Prefix(4, (11 << 24) + number, 32) for number in range(status.sources_total))
+            return replace(status.rule, match=replace(status.rule.match, sources=sources))
+        return status.rule
 
     async def why(self, rule_id: str) -> tuple[str, ...]:
         self._note("why", rule_id)

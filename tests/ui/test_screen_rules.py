@@ -215,3 +215,27 @@ async def test_a_key_that_may_not_shows_the_command_for_another_terminal(case: s
         assert command in run.text()
         await run.press("escape")
         assert run.feed.controls.calls == [], "nothing was asked of the guardian"
+
+
+@pytest.mark.parametrize("keys", [("c", "up", "right", "enter", "enter"), ("u", "ctrl+r", "enter")])
+async def test_a_rule_of_which_the_screen_knows_a_part_goes_in_whole(keys: tuple[str, ...]) -> None:
+    """The status shows the first 200 of its sources."""
+    base = provisional()
+    long = replace(base.mitigations[0], sources_total=1_000)
+    async with running(replace(base, mitigations=(long,))) as run:
+        run.feed.controls.rules["7"] = long
+        await run.press("m", *keys)
+        [(_, (rule, _))] = [call for call in run.feed.controls.calls if call[0] == "apply"]
+        assert len(rule.match.sources) == 1_000
+
+
+async def test_a_rule_whose_sources_are_not_kept_is_not_installed_again() -> None:
+    base = provisional()
+    long = replace(base.mitigations[0], sources_total=1_000)
+    async with running(replace(base, mitigations=(long,))) as run:
+        run.feed.controls.rules["7"] = long
+        await run.press("m", "u")
+        run.feed.controls.failure = FwtopError("rule 7 has ended, and 800 of its sources are not kept")
+        await run.press("ctrl+r")
+        assert "800 of its sources are not kept" in run.status
+        assert "apply" not in run.feed.controls.verbs()

@@ -114,6 +114,12 @@ class LiveControls:
         self._on_change()
         return rule_status_from_dict(answer.data["rules"][0])
 
+    async def whole(self, status: RuleStatus) -> Rule:
+        """Ask the guardian for the sources that the screen does not know."""
+        if not status.sources_left or status.rule.list_name is not None:
+            return status.rule
+        return await _in_thread(self._link.whole_rule, status.rule.id)
+
     async def why(self, rule_id: str) -> tuple[str, ...]:
         """Ask the guardian what the rule matches, or what prevents it from matching."""
         answer = await _in_thread(self._link.ask, Why(rule_id))
@@ -216,6 +222,10 @@ class ReadOnlyControls:
     async def undo(self, rule_id: str) -> RuleStatus:  # noqa: ARG002
         """Refuse."""
         raise self._refusal()
+
+    async def whole(self, status: RuleStatus) -> Rule:
+        """Return the rule as it is known."""
+        return status.rule
 
     async def why(self, rule_id: str) -> tuple[str, ...]:
         """Refuse: a stored session's rule is not in this kernel."""

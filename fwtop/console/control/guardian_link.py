@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import socket
 import threading
+from dataclasses import replace
 
 from fwtop.client.connection import Connection, Late, patience
-from fwtop.model.addresses.prefix_list import detach_sources
+from fwtop.model.addresses.prefix_list import detach_sources, read_sources
 from fwtop.model.errors import FwtopError
-from fwtop.model.protocol import Answer, Apply, Connect, Plan, ProtocolError, Request
+from fwtop.model.protocol import Answer, Apply, Connect, Plan, ProtocolError, Request, RuleRead
 from fwtop.model.rule import Rule
 from fwtop.model.text import safe_text
 
@@ -64,6 +65,20 @@ class GuardianLink:
         finally:
             if attached is not None:
                 os.close(attached)
+
+    def whole_rule(self, rule_id: str) -> Rule:
+        """Return a rule with all of its sources; raises FwtopError."""
+        request = RuleRead(rule_id)
+        with self._lock:
+            answer, descriptors = self._exchange(request, None, None)
+        try:
+            rule = Rule.from_dict(_agreed(answer).data["rule"])
+            if descriptors:
+                rule = replace(rule, match=replace(rule.match, sources=read_sources(descriptors[0])))
+            return rule
+        finally:
+            for descriptor in descriptors:
+                os.close(descriptor)
 
     def late(self) -> list[str]:
         """Return a line for each answer that arrived after its request timed out; never blocks."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.prefix_list import ATTACH_ABOVE, pack_prefixes, unpack_prefixes
-from fwtop.model.rule import Rule, State
+from fwtop.model.rule import SOURCES_LEFT, Rule, State
 
 KEPT_SOURCES = 200  # in the row of a rule with a long list, which has a row of its own until the rule ends
 _MAX_SECONDS = 4e9  # Unix time until 2096, and less than the longest timeout of threading.Condition
@@ -29,11 +29,15 @@ class Entry:
     bytes: int = 0
     ended: float | None = None  # Unix seconds
     note: str = ""
+    sources_cut: int = 0  # of a rule that has ended: how many of its sources are not kept
 
 
-def rule_text(rule: Rule) -> str:
+def rule_text(rule: Rule, sources_cut: int = 0) -> str:
     """Encode a rule as JSON, without its sources."""
-    return json.dumps(replace(rule, match=replace(rule.match, sources=())).to_dict())
+    data = replace(rule, match=replace(rule.match, sources=())).to_dict()
+    if sources_cut:
+        data["match"][SOURCES_LEFT] = sources_cut
+    return json.dumps(data)
 
 
 def own_sources(rule: Rule) -> Sequence[Prefix]:
@@ -67,13 +71,16 @@ def entry_of_row(row: tuple[Any, ...]) -> Entry:
     SQLite keeps text in a column of numbers, too: every value is checked.
     """
     number, _, _, variant, text, sources, state, expires, confirm_by, packets, size, ended, note = row
-    rule = Rule.from_dict(json.loads(text))
+    data = json.loads(text)
+    cut = _whole(data["match"].get(SOURCES_LEFT, 0))
+    rule = Rule.from_dict(data)
     rule = replace(rule, id=str(number), match=replace(rule.match, sources=unpack_prefixes(sources)))
     return Entry(
         *(rule, _text(variant), State(state)),
         *(_clock(expires), _clock(confirm_by) if confirm_by is not None else None),
         *(_whole(packets), _whole(size)),
         *(_clock(ended) if ended is not None else None, _text(note)),
+        sources_cut=cut,
     )
 
 

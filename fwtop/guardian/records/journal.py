@@ -332,13 +332,14 @@ class Journal:
 
     def _write_update(self, entry: Entry) -> None:
         number, sources = int(entry.rule.id), own_sources(entry.rule)
+        cut = max(len(sources) - KEPT_SOURCES, 0) if entry.ended is not None else 0
         times, counts = (entry.expires, entry.confirm_by, entry.ended), (entry.packets, entry.bytes)
         self._db.execute(
-            "UPDATE rules SET state=?, note=?, expires=?, confirm_by=?, ended=?, packets=?, bytes=? "
+            "UPDATE rules SET rule=?, state=?, note=?, expires=?, confirm_by=?, ended=?, packets=?, bytes=? "
             "WHERE id=?",
-            (entry.state.value, entry.note, *times, *counts, number),
+            (rule_text(entry.rule, cut), entry.state.value, entry.note, *times, *counts, number),
         )
-        if entry.ended is not None and len(sources) > KEPT_SOURCES:
+        if cut:
             kept = pack_prefixes(sources[:KEPT_SOURCES])
             self._db.execute("UPDATE rules SET sources=? WHERE id=?", (kept, number))
             self._db.execute("DELETE FROM lists WHERE rule=?", (number,))

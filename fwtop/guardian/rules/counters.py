@@ -43,7 +43,7 @@ class EntryCounts:
         return counted
 
     def forget(self, rule_id: str) -> None:
-        """Forget a rule that ended."""
+        """Forget what was read of a rule that ended, or has other sources."""
         self._read.pop(rule_id, None)
 
 
@@ -113,6 +113,10 @@ class RuleCounters:
         """Return the packets of a rule's busiest sources."""
         return self._entries.of(rule)
 
+    def sources_changed(self, rule_id: str) -> None:
+        """Read a rule's sources anew: some of them may be gone."""
+        self._entries.forget(rule_id)
+
     def forget(self, rule_id: str) -> None:
         """Forget a rule that ended."""
         self._pps.pop(rule_id, None)
@@ -134,7 +138,7 @@ class RuleCounters:
             confirm_by=wall + entry.confirm_by if active and entry.confirm_by is not None else None,
             note=self._note(entry) if active else entry.note,
             entries=self.busiest(entry.rule) if entries else {},
-            sources_total=len(entry.rule.match.sources),
+            sources_total=len(entry.rule.match.sources) + entry.sources_cut,
             kept_per_second=kept.per_second if (kept := as_kept(entry.rule)) is not None else None,
         )
         return rule_status_to_dict(status)

@@ -16,7 +16,8 @@ from fwtop.model.addresses.list_limits import of_ports, why_too_many
 from fwtop.model.addresses.roles import Role
 from fwtop.model.config_file import read_table
 from fwtop.model.errors import FwtopError
-from fwtop.model.rule import Kind, Match, Rule
+from fwtop.model.rule import POLICY, POLICY_TRIAL, Kind, Match, Rule
+from fwtop.model.rule_overlap import is_double
 from fwtop.model.text import safe_text
 from fwtop.model.traffic.protocols import TCP
 from fwtop.rehearsal.rehearse import heeds_limit
@@ -61,6 +62,21 @@ def judge(
         broad = f"the whole list is where operators are logged in: {_named(barred)}"
     passing = (line for part in rule.parts or (rule,) for line in _still_pass(part, allow))
     return Verdict(refused, broad, (*allow.warnings, *dict.fromkeys(passing)))
+
+
+def why_double(rule: Rule, others: Sequence[Rule]) -> str | None:
+    """Return which active rule does the same already, None if there is none.
+
+    A policy is independent of temporary rules, and tried beside the one before it.
+    """
+    if rule.created_by in (POLICY, POLICY_TRIAL):
+        return None
+    found = next((other.id for other in others if is_double(rule, other)), None)
+    if found is None:
+        return None
+    return (
+        f"rule {found} does this already: 'fwtop keep {found}' renews it, 'fwtop repair {found}' restores it"
+    )
 
 
 def _too_many(rule: Rule, active_rules: int) -> str | None:

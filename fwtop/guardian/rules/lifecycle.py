@@ -91,7 +91,7 @@ class Lifecycle:
         others, allow = self._state.other_rules(rule), self._state.fresh_allow()
         self.follow_allow()
         rule, spared = guard.around_sessions(rule, allow)
-        verdict = self._state.judge(rule, len(others), console=owner is not None)
+        verdict = self._state.judge(rule, others, console=owner is not None)
         _require(verdict, force=force)
         check_share(rule, others, self._state.limits()[0])
         entry = self._install(rule, confirm_seconds, owner)
@@ -146,7 +146,7 @@ class Lifecycle:
         The allow-list is as recent as each tick keeps it for active rules. Raises FwtopError.
         """
         self._state.known_allow()
-        verdict = self._state.judge(rule, 0, console=owner is not None)
+        verdict = self._state.judge(rule, (), console=owner is not None)
         _require(verdict, force=force)
         status = self._state.counters.status_of(self._switch(old, rule))
         return {"status": status, "warnings": [*verdict.warnings]}
@@ -240,7 +240,9 @@ class Lifecycle:
             if short is not None:
                 raise _not_acting(rule_id, short.text)
         self._failpoints.reached(Failpoint.RENEWED)
-        kept = replace(entry, state=State.CONFIRMED, expires=time.monotonic() + ttl, confirm_by=None)
+        rule = replace(entry.rule, ttl_seconds=ttl)
+        ends = time.monotonic() + ttl
+        kept = replace(entry, rule=rule, state=State.CONFIRMED, expires=ends, confirm_by=None)
         self.ending.record(kept)
         self._failpoints.reached(Failpoint.KEPT)
         self.active[rule_id] = kept

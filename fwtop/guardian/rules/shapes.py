@@ -14,6 +14,7 @@ from typing import Any
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import (
     RANGES,
+    SOURCES_LEFT,
     ConnectionLimit,
     Kind,
     Level,
@@ -82,8 +83,11 @@ def _maybe(check: Check) -> Check:
 
 
 def _object(made: type[Any], checks: Mapping[str, Check] | None = None, optional: str = "") -> Check:
-    """Check an object with the fields of a class; those without a default and not `optional` are needed."""
-    known = {item.name: (checks or {}).get(item.name, _any) for item in fields(made)}
+    """Check an object with the fields of a class, and those of `checks` beside them.
+
+    Fields without a default are needed, except `optional`.
+    """
+    known = dict.fromkeys((item.name for item in fields(made)), _any) | dict(checks or {})
     needed = [
         item.name
         for item in fields(made)
@@ -112,6 +116,7 @@ _MATCH = _object(
         **{side: _texts for side in ("sources", "destinations")},
         **{name: _maybe(_object(Range)) for name in RANGES},
         "tcp_flags": _maybe(_many(_any)),
+        SOURCES_LEFT: _any,
         "payload": _many(
             _object(PayloadMatch, {"data": _hex, "mask": _maybe(_hex), "dns_name": _maybe(_text)})
         ),

@@ -96,13 +96,14 @@ class GuardianState:
         rule = rule_of_wire(data, sources)
         return rule if rule.list_name is None else self.lists.with_sources(rule)
 
-    def judge(self, rule: Rule, active_rules: int, *, console: bool) -> guard.Verdict:
-        """Check whether a rule may be installed now, by the allow-list as last read; raises FwtopError.
+    def judge(self, rule: Rule, others: Sequence[Rule], *, console: bool) -> guard.Verdict:
+        """Check whether a rule may be installed beside others, by the allow-list as last read.
 
-        A `console` is held to what its keys need, and its rules are judged together.
+        Raises FwtopError. A `console` is held to what its keys need, and its rules are judged together.
         """
-        verdict = guard.judge(rule, self.allow, active_rules, self._why_untracked)
-        refused = verdict.refused or lockout.why_cut(rule, self.allow, self.entries_of)
+        verdict = guard.judge(rule, self.allow, len(others), self._why_untracked)
+        cut = lockout.why_cut(rule, self.allow, self.entries_of)
+        refused = verdict.refused or cut or guard.why_double(rule, others)
         broad = verdict.broad
         if console:
             refused = console_guard.why_not(rule, self.active) or refused
@@ -143,6 +144,7 @@ class GuardianState:
     def list_changed(self, rule: Rule) -> None:
         """Expect the kernel to have what an active rule's list holds now."""
         self.acting.expect(rule, self.objects_of(rule))
+        self.counters.sources_changed(rule.id)
 
     def objects_of(self, rule: Rule) -> KernelObjects:
         """Return what a rule consists of in the kernel; raises FwtopError."""

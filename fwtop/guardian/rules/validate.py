@@ -14,7 +14,18 @@ from fwtop.guardian.rules.shapes import check_shape
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.targets import check_name
 from fwtop.model.errors import FwtopError
-from fwtop.model.rule import LIST_KINDS, RANGES, Kind, Level, Match, PayloadMatch, Range, RateLimit, Rule
+from fwtop.model.rule import (
+    LIST_KINDS,
+    RANGES,
+    SOURCES_LEFT,
+    Kind,
+    Level,
+    Match,
+    PayloadMatch,
+    Range,
+    RateLimit,
+    Rule,
+)
 from fwtop.model.text import safe_text
 from fwtop.model.tunables import TUNABLES
 
@@ -38,6 +49,8 @@ def rule_of_wire(data: dict[str, Any], sources: Sequence[Prefix] = ()) -> Rule:
 
     `sources` are those that came beside the message, already checked, and take its own's place.
     """
+    if not sources:
+        _check_whole(data)
     check_shape(data, "")
     try:
         rule = Rule.from_dict(data)
@@ -47,6 +60,18 @@ def rule_of_wire(data: dict[str, Any], sources: Sequence[Prefix] = ()) -> Rule:
         rule = replace(rule, match=replace(rule.match, sources=sources))
     _check_rule(rule)
     return replace(_sanitised(rule), id="")
+
+
+def _check_whole(data: dict[str, Any]) -> None:
+    """Raise FwtopError for a rule as `status` shows it, without all of its sources: less would be blocked."""
+    match = data.get("match")
+    left = match.get(SOURCES_LEFT, 0) if isinstance(match, dict) else 0
+    if left != 0:
+        raise FwtopError(
+            f"not a rule: match.{SOURCES_LEFT}: {safe_text(left, limit=20)} sources are left out here; "
+            "'ruleread' has all of them; nothing was changed",
+            2,
+        )
 
 
 def _sanitised(rule: Rule) -> Rule:
@@ -95,7 +120,10 @@ def _check_list(rule: Rule) -> None:
         return
     check_name(rule.list_name)
     _require(rule.kind in LIST_KINDS, "kind (a named list goes with ipset, xdp, tc and nftables)")
-    _require(not rule.match.sources, "sources (they are the named list's)")
+    if rule.match.sources:
+        raise FwtopError(
+            "not a rule: match.sources: those of a rule on a list are the list's: leave them out", 2
+        )
 
 
 def _check_parts(rule: Rule) -> None:

@@ -37,6 +37,7 @@ from fwtop.model.protocol import (
     PolicyRead,
     Repair,
     Request,
+    RuleRead,
     Rules,
     Status,
     Survey,
@@ -45,7 +46,7 @@ from fwtop.model.protocol import (
 )
 
 SUFFIX = ".api"
-_READ = (Status, Why, Plan, ListShow, ListTest, ListRead, Rules, Survey, PolicyRead)
+_READ = (Status, Why, Plan, ListShow, ListTest, ListRead, Rules, RuleRead, Survey, PolicyRead)
 _RULES = (Apply, Keep, Repair, Undo)
 
 

@@ -13,11 +13,13 @@ from fwtop.guardian.allow import mosh
 from fwtop.guardian.allow.allowlist import Allowed
 from fwtop.guardian.allow.behind import Learned
 from fwtop.guardian.diagnose.bridged import bridge_notes
+from fwtop.guardian.records.entry import own_sources
 from fwtop.guardian.rules import closing, guard
 from fwtop.guardian.rules.guard import Limits, check_share
 from fwtop.guardian.rules.state import GuardianState
 from fwtop.guardian.serving.ownership import single_threaded
 from fwtop.model.addresses.address import Prefix
+from fwtop.model.addresses.prefix_list import ATTACH_ABOVE, sealed
 from fwtop.model.addresses.roles import Role
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Kind, Rule
@@ -71,7 +73,7 @@ class Reports:
         rule = replace(state.rule_of(data, sources), id="0")
         others, allow = state.other_rules(rule), state.fresh_allow()
         rule, spared = guard.around_sessions(rule, allow)
-        verdict = state.judge(rule, len(others), console=owner is not None)
+        verdict = state.judge(rule, others, console=owner is not None)
         spared += mosh.warning(rule, allow)
         commands: list[str] = []
         limits, notes = state.limits()
@@ -172,6 +174,24 @@ class Reports:
         passes = [self._state.allow.passes(family) for family in (4, 6)]
         found: list[list[str | int]] = [[str(who), port] for item in passes for who, port in item.logins]
         return found[:_MAX_PEERS]
+
+    def rule(self, rule_id: str) -> dict[str, Any]:
+        """Return a rule with all of its sources; raises FwtopError where they are not kept.
+
+        The descriptor of a long list is the caller's, as data["descriptors"]; a named list stays where it is.
+        """
+        entry = self._state.active.get(rule_id) or self._state.journal.find(rule_id)
+        if entry is None:
+            shown = safe_text(rule_id, limit=20)
+            raise FwtopError(f"there is no rule {shown!r}: see 'fwtop status --all'")
+        if entry.sources_cut:
+            line = f"rule {entry.rule.id} has ended, and {entry.sources_cut:,} of its sources are not kept"
+            raise FwtopError(f"{line}; block the list again: sudo fwtop block @FILE")
+        sources = own_sources(entry.rule)
+        if len(sources) <= ATTACH_ABOVE:
+            return {"rule": replace(entry.rule, match=replace(entry.rule.match, sources=sources)).to_dict()}
+        rule = replace(entry.rule, match=replace(entry.rule.match, sources=()))
+        return {"rule": rule.to_dict(), "descriptors": [sealed(sources)]}
 
     def why(self, rule_id: str) -> list[str]:
         """Explain in sentences what a rule matches or what keeps it from matching; takes about a second."""

@@ -27,6 +27,7 @@ from fwtop.model.protocol import (
     ProtocolError,
     Repair,
     Request,
+    RuleRead,
     Undo,
     Why,
 )
@@ -54,6 +55,8 @@ def carry_out(
     match request:
         case Why():
             return {"sentences": handlers.reports.why(request.id)}
+        case RuleRead():
+            return handlers.reports.rule(request.id)
         case ListChange() | ListShow() | ListTest() | ListRead():
             return handlers.lists.carry_out(request, _sources(attached))
         case Keep() | Repair() | Undo():

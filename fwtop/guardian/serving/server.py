@@ -48,6 +48,7 @@ from fwtop.model.protocol import (
     ProtocolError,
     Repair,
     Rescan,
+    RuleRead,
     Rules,
     Status,
     Survey,
@@ -305,7 +306,7 @@ class Server:
 
         self._connections.suspend(peer)
         is_slow, is_change = (
-            isinstance(request, Plan | Apply | Why | ListChange | ListRead),
+            isinstance(request, Plan | Apply | Why | ListChange | ListRead | RuleRead),
             isinstance(request, Apply | Keep | Repair | Undo | ListChange),
         )
         end = time.monotonic() + seconds

@@ -50,7 +50,7 @@ class RuleActions:
         self.expiry = ExpiryWatch()
         self._installing = 0  # requests under way
         self.installed_rules: dict[str, str] = {}  # by this screen: id → summary
-        self._removed: Rule | None = None  # the last one, for redo
+        self._removed: RuleStatus | None = None  # the last one, for redo
         self._current = current
         self.overlay = OptimisticOverlay()
         self._replaces: dict[str, str] = {}  # unconfirmed rule → the one that goes once it is kept
@@ -148,12 +148,13 @@ class RuleActions:
 
     async def redo(self) -> None:
         """Preview the rule that was removed or expired last, to install it again."""
-        lost = self.expiry.expired.rule if self.expiry.expired is not None else self._removed
+        lost = self.expiry.expired or self._removed
         if lost is None:
             self._say("no rule was removed in this session", TEXT)
             return
-        if not self._shows_command("install", lost):
-            await self._decide(replace(lost, id="", created=self._clock(), replaces=""))
+        rule = None if self._shows_command("install", lost.rule) else await self._whole(lost)
+        if rule is not None:
+            await self._decide(replace(rule, id="", created=self._clock(), replaces=""))
 
     async def extend(self, snapshot: Snapshot, selected: RuleStatus | None) -> None:
         """Set how long a rule stays from now on; this confirms an unconfirmed one."""
@@ -178,7 +179,10 @@ class RuleActions:
         old = chosen.rule
         if self._shows_command("change", old):
             return
-        edited = replace(old, id="", created=self._clock(), created_by=f"change of rule {old.id}")
+        whole = await self._whole(chosen)
+        if whole is None:
+            return
+        edited = replace(whole, id="", created=self._clock(), created_by=f"change of rule {old.id}")
         status = await self._decide(edited, changing=old)
         if status is not None:
             self._replaces[status.rule.id] = old.id
@@ -201,6 +205,14 @@ class RuleActions:
             return
         self._say("", TEXT)
         self._dialogs.show(f"why rule {rule_id}", why_details(chosen, sentences))
+
+    async def _whole(self, status: RuleStatus) -> Rule | None:
+        """Return a rule with all of its sources; None where they can't be had, as the status line says."""
+        try:
+            return await self._controls.whole(status)
+        except FwtopError as error:
+            self._say(safe_text(error), BAD)
+            return None
 
     def _shows_command(self, verb: str, rule: Rule) -> bool:
         """Show the command for another terminal where a key may not change a rule; returns whether it did."""
@@ -276,7 +288,7 @@ class RuleActions:
         self.expiry.forget(rule_id)
         status = await self._controls.undo(rule_id)
         self.overlay.note(status, self._clock())
-        self._removed = status.rule
+        self._removed = status
         return f"rule {rule_id} was removed; {KEY_MAP.label('redo')} installs it again"
 
     async def _report(self, what: str, doing: Awaitable[str]) -> None:
