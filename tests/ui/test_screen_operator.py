@@ -293,3 +293,11 @@ def test_unexplained_packets_are_shown_from_a_thousandth(share: float, shown: bo
     rest = LedgerRow("unexplained", "", round(share * base.tables.totals.packets), 1.0)
     lines = ledger_lines(replace(base, tables=replace(base.tables, ledger=(rest,))))
     assert bool(lines) is shown
+
+
+async def test_a_filter_is_shown_where_the_title_stands_in_the_heads() -> None:
+    async with running(snapshot(), at="proposals") as run:
+        await run.press("slash", *"27015", "enter")
+        assert "/27015 2 hidden" in run.text()
+        await run.press("slash", *"zz", "enter")
+        assert "nothing matches /zz" in run.text()

@@ -18,7 +18,7 @@ from stored_sessions import Clock, path_of, sample_session, writer
 
 from fwtop.console.control.controls import ReadOnlyControls
 from fwtop.console.playback.capture import CaptureReel, observe_capture
-from fwtop.console.playback.player import Playhead, Recording, Reel, StoredFeed
+from fwtop.console.playback.player import Frame, Playhead, Recording, Reel, StoredFeed
 from fwtop.console.playback.replay import session_recording
 from fwtop.model.errors import FwtopError
 from fwtop.model.traffic.session import EventKind
@@ -123,6 +123,38 @@ def test_playing_shows_what_is_due_and_ends_at_the_end(screen: Screen, poll_unti
     player.play(playing=True)
     screen.shows(119)
     poll_until(lambda: player.state is not None and not player.state.playing)
+
+
+class Torn:
+    """A recording of which one place can't be shown."""
+
+    def __init__(self, whole: Reel, at: float) -> None:
+        self._whole = whole
+        self._at = at
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._whole, name)
+
+    def frame(self, at: float) -> Frame | None:
+        if at == self._at:
+            raise KeyError(at)
+        return self._whole.frame(at)
+
+
+def test_a_place_that_cannot_be_shown_is_told_and_left(tmp_path: Path, poll_until: Until) -> None:
+    @contextmanager
+    def torn() -> Iterator[Reel]:
+        with session_recording(sample_session(tmp_path))() as reel:
+            yield Torn(reel, START + 50)  # type: ignore[misc]
+
+    with Screen(torn, poll_until) as screen:
+        screen.feed.pause(paused=True)
+        screen.feed.player.seek(START + 50)
+        poll_until(lambda: bool(screen.failures))
+        assert [type(failure) for failure in screen.failures] == [KeyError]
+        assert screen.at == 0
+        screen.feed.player.step(1)
+        screen.shows(51)
 
 
 def test_a_seek_brings_the_past_with_it(screen: Screen) -> None:

@@ -86,6 +86,8 @@ class PacketActions:
         self._panel.hold(not self._panel.book.held)
         if self._panel.book.held:
             self._say(KEY_MAP.words("held: {hold} goes on; the newest packets are still kept"), WARN)
+        else:
+            self._say("the newest packets are followed", TEXT)
 
     def alike(self, delta: int) -> None:
         """Select the next packet alike."""

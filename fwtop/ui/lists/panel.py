@@ -172,8 +172,8 @@ class Panel(Lines):
             self.wanted = sum(len(lines_of(place)) for place in range(min(len(rows.items), _MEASURED)))
         heads = [self._title(self.box.width)] if self._titled else []
         self._line_items = []
-        if not rows.items and not self._titled and self.spec.title_of is not None:
-            self.show([[("  ", TEXT), (self._title_text(), TEXT)]])
+        if not rows.items and not rows.hidden and not self._titled and self.spec.title_of is not None:
+            self.show([[("  ", TEXT), (self._title_text(), BRAND if self.active else TEXT)]])
             return
         if view.header:
             heads.append([("  ", TEXT), *header_line(self._headed(layout))])
@@ -257,6 +257,8 @@ class Panel(Lines):
         title = self._title_text()
         if len(self.rows.items) > self._shown > 0:
             title += f"  {self._top + 1}–{self._top + self._shown} of {len(self.rows.items)}"
+        if self.rows.filter:
+            title += f"  /{self.rows.filter} {self.rows.hidden} hidden"
         widest = max(range(len(layout)), key=lambda place: layout[place][0].grow)
         style = BRAND if self.active else STRONG
         return [
