@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import selectors
 import socket
 import time
@@ -10,7 +11,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 
 from fwtop.client.connection import MAX_ANSWER
-from fwtop.guardian.serving.peer import BackgroundCloser, Client, Peer, PeerGone
+from fwtop.guardian.serving.cloakroom import Cloakroom, Received
+from fwtop.guardian.serving.peer import Client, Peer, PeerGone, close_aside
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import Answer, encode_success
 from fwtop.model.text import safe_text
@@ -25,6 +27,7 @@ _MAX_REFUSED = 128  # connections too many that wait for their first request, so
 _REFUSED_SECONDS = 2.0
 _STALLED_SECONDS = 10.0  # a client that does not read its answer for so long is dropped
 _TAKEN_SECONDS = 60.0  # and one that has not read all of it
+_STUCK = "descriptors that you sent before can't be closed yet: their file system does not answer"
 _DISPLACED = "the guardian has too many connections: this one gives way to another"
 
 
@@ -37,7 +40,8 @@ class Connections:
         self._client_gone = client_gone
         self._peers: set[Peer] = set()
         self._refused: dict[Peer, float] = {}  # → when it was refused, oldest first
-        self.closer = BackgroundCloser()
+        self._aside: dict[int, Peer] = {}  # task of the cloakroom → whose message it receives
+        self.cloakroom = Cloakroom()
 
     def __bool__(self) -> bool:
         """Return whether there is any."""
@@ -51,7 +55,7 @@ class Connections:
         """Accept what waits at a listening socket, which is root's or that for programs."""
         for _ in range(_ACCEPTED_AT_ONCE):
             try:
-                peer = Peer.accept(listener, self.closer, program=programs)
+                peer = Peer.accept(listener, self.cloakroom, program=programs)
             except OSError:  # none left, gone already, or out of descriptors
                 return
             if peer is not None and peer.program:
@@ -112,7 +116,7 @@ class Connections:
     def open(self, client: Client, pid: int) -> socket.socket:
         """Open a connection for a client that needs to say no hello, and return its end; raises OSError."""
         mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        other = Peer.of(mine, pid, self.closer)
+        other = Peer.of(mine, pid, self.cloakroom)
         self.admit(other)
         other.client = client
         client.connections.add(other)
@@ -123,11 +127,36 @@ class Connections:
         peer.waiting = True
         self._listen(peer)
 
+    def receive_aside(self, peer: Peer) -> None:
+        """Have the cloakroom receive a connection's next message, which brings descriptors."""
+        number = self.cloakroom.receive(peer.sock, peer.whose)
+        if not number:
+            self.dismiss(peer, _STUCK)
+            return
+        self._aside[number] = peer
+        self.suspend(peer)
+
+    def collect(self) -> list[tuple[Peer, Received]]:
+        """Return what the cloakroom received of connections that are still open."""
+        found = []
+        for received in self.cloakroom.collect():
+            peer = self._aside.pop(received.number)
+            if peer in self and received.message:
+                peer.waiting, peer.used = False, time.monotonic()
+                self._listen(peer)
+                found.append((peer, received))
+                continue
+            if received.memory_file is not None:
+                os.close(received.memory_file)
+            if peer in self:
+                self.drop(peer)
+        return found
+
     def reply(self, peer: Peer, answer: Answer, descriptors: list[int] | None = None) -> None:
         """Answer the current request; `descriptors` are closed once they are sent."""
         peer.waiting = False
         if peer not in self._peers:
-            self.closer.close(descriptors or [])
+            close_aside(descriptors or [])
             return
         numbered = Answer(answer.ok, answer.error, answer.code, answer.data, peer.number)
         self._drop_if_gone(peer, lambda: peer.send(numbered, descriptors))

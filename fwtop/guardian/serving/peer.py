@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import array
 import contextlib
-import fcntl
 import os
-import queue
 import socket
 import struct
 import threading
@@ -16,97 +14,26 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from fwtop.client.connection import MAX_ANSWER
+from fwtop.guardian.serving.cloakroom import Cloakroom
 from fwtop.kernel.children import enlarge
 from fwtop.model.protocol import MAX_MESSAGE, Answer, Hello, encode_answer, number_in, split_answer
 
-_MAX_THREADS = 32  # stuck ones; beyond these, descriptors wait until one is free
-_MAX_DESCRIPTORS = 253  # of a message: SCM_MAX_FD (include/net/scm.h)
+
+def too_long() -> str:
+    """Say what a message is allowed to be."""
+    return f"has at most {MAX_MESSAGE:,} bytes"
 
 
-def is_memory_file(descriptor: int) -> bool:
-    """Return whether a descriptor is one of memfd_create(2); asks no file system, which could block."""
-    try:
-        fcntl.fcntl(descriptor, fcntl.F_GET_SEALS)
-    except OSError:
-        return False
-    return True
+def copy_of(descriptor: int | None) -> int | None:
+    """Return a copy of a memory file's descriptor, for somebody who needs it longer; raises OSError."""
+    return None if descriptor is None else os.dup(descriptor)
 
 
-class BackgroundCloser:
-    """Closes descriptors and connections in threads of their own."""
-
-    def __init__(self) -> None:
-        self._waiting: queue.SimpleQueue[int | socket.socket] = queue.SimpleQueue()
-        self._lock = threading.Lock()
-        self._threads = 0
-
-    def close(self, descriptors: Iterable[int]) -> None:
-        """Close descriptors of a client; returns at once."""
-        for descriptor in descriptors:
-            if is_memory_file(descriptor):
-                os.close(descriptor)
-            else:
-                self._aside(descriptor)
-
-    def keep(self, descriptor: int | None) -> int | None:
-        """Return a copy of a memory file's descriptor, for somebody who needs it longer."""
-        return None if descriptor is None else os.dup(descriptor)
-
-    def close_connection(self, connection: socket.socket) -> None:
-        """Close a connection with whatever is still in it; its client notices at once."""
-        with contextlib.suppress(OSError):
-            connection.shutdown(socket.SHUT_RDWR)
-        self._aside(connection)
-
-    def _aside(self, item: int | socket.socket) -> None:
-        self._waiting.put(item)
-        with self._lock:
-            if self._threads < _MAX_THREADS:
-                self._threads += 1
-                threading.Thread(target=self._work, name="fwtop-close", daemon=True).start()
-
-    def _work(self) -> None:
-        while True:
-            try:
-                item = self._waiting.get(timeout=1.0)
-            except queue.Empty:
-                with self._lock:
-                    if not self._waiting.empty():
-                        continue
-                    self._threads -= 1
-                    return
-            if isinstance(item, socket.socket):
-                _drain(item)
-                item.close()
-            else:
-                _close_one(item)
-
-
-def _drain(connection: socket.socket) -> None:
-    """Close what a connection still carries: in its own close it would keep its lingering."""
-    connection.setblocking(False)
-    with contextlib.suppress(OSError):
-        while True:
-            message, descriptors, _, _ = socket.recv_fds(
-                connection, 1, _MAX_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC
-            )
-            for descriptor in descriptors:
-                _close_one(descriptor)
-            if not message:
-                return
-
-
-def _close_one(descriptor: int) -> None:
-    try:
-        sent = socket.socket(fileno=descriptor)
-    except OSError:  # not a socket
-        with contextlib.suppress(OSError):
-            os.close(descriptor)
-        return
-    with contextlib.suppress(OSError):
-        sent.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 0, 0))
-    with contextlib.suppress(OSError):
-        sent.close()
+def close_aside(descriptors: Iterable[int]) -> None:
+    """Close descriptors of our own; those that detach observers wait for the kernel."""
+    closing = list(descriptors)
+    if closing:
+        threading.Thread(target=_close, args=(closing,), name="fwtop-close", daemon=True).start()
 
 
 _CREDENTIALS = struct.Struct("iII")  # pid, uid, gid
@@ -143,7 +70,7 @@ class Peer:
 
     sock: socket.socket
     pid: int
-    closer: BackgroundCloser
+    cloakroom: Cloakroom
     uid: int = 0
     groups: frozenset[int] = frozenset()  # of a program's process
     program: bool = False  # it came through the socket for programs
@@ -156,7 +83,7 @@ class Peer:
     out: deque[tuple[list[bytes | memoryview], list[int]]] = field(default_factory=deque)
 
     @staticmethod
-    def accept(listener: socket.socket, closer: BackgroundCloser, *, program: bool = False) -> Peer | None:
+    def accept(listener: socket.socket, cloakroom: Cloakroom, *, program: bool = False) -> Peer | None:
         """Take a connection; None when it is not root's and no program's.
 
         Raises BlockingIOError when there is none.
@@ -170,42 +97,42 @@ class Peer:
         except OSError:
             uid, program = -1, False
         if uid != 0 and not program:
-            closer.close_connection(sock)
+            cloakroom.close(sock, ("user", uid))
             return None
-        peer = Peer.of(sock, pid, closer)
+        peer = Peer.of(sock, pid, cloakroom)
         if program:
             peer.uid, peer.groups, peer.program = uid, groups, True
         return peer
 
     @staticmethod
-    def of(sock: socket.socket, pid: int, closer: BackgroundCloser) -> Peer:
+    def of(sock: socket.socket, pid: int, cloakroom: Cloakroom) -> Peer:
         """Return the guardian's end of a connection of process `pid`."""
         sock.setblocking(False)
         enlarge(sock)
-        return Peer(sock, pid, closer)
+        return Peer(sock, pid, cloakroom)
 
-    def receive(self) -> tuple[bytes, int | None]:
-        """Return one message and the descriptor that came with it, if one did.
+    def receive(self) -> bytes:
+        """Return one message, which brings no descriptors; empty: there is none.
 
-        Raises PeerGone at the end, and NotAMessage when it is too long or brings more than one.
+        Raises PeerGone at the end, and NotAMessage when it is too long.
         """
         try:
-            message, descriptors, flags, _ = socket.recv_fds(
-                self.sock, MAX_MESSAGE, _MAX_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC
-            )
+            message, _, flags, _ = self.sock.recvmsg(MAX_MESSAGE)
         except BlockingIOError:
-            return b"", None
+            return b""
         except OSError:
             raise PeerGone from None
-        many = bool(flags & socket.MSG_CTRUNC) or len(descriptors) > 1
-        if not message or flags & socket.MSG_TRUNC or many:
-            self.closer.close(descriptors)
-            if not message:
-                raise PeerGone
-            why = "brings one descriptor at most" if many else f"has at most {MAX_MESSAGE:,} bytes"
-            raise NotAMessage(f"a message {why}", number_in(message))
+        if not message:
+            raise PeerGone
+        if flags & socket.MSG_TRUNC:
+            raise NotAMessage(f"a message {too_long()}", number_in(message))
         self.used = time.monotonic()
-        return message, descriptors[0] if descriptors else None
+        return message
+
+    @property
+    def whose(self) -> tuple[str, int]:
+        """Who is at the other end: a user's programs, or one of root's processes."""
+        return ("user", self.uid) if self.program else ("process", self.pid)
 
     @property
     def unread(self) -> int:
@@ -253,7 +180,7 @@ class Peer:
         for _, descriptors in self.out:
             _close(descriptors)
         self.out.clear()
-        self.closer.close_connection(self.sock)
+        self.cloakroom.close(self.sock, self.whose)
 
 
 def _groups(sock: socket.socket) -> frozenset[int]:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from fwtop.guardian.rules.guard import Limits
 from fwtop.guardian.serving.connections import Connections
-from fwtop.guardian.serving.peer import Peer
+from fwtop.guardian.serving.peer import Peer, copy_of
 from fwtop.guardian.serving.requests import guarded
 from fwtop.guardian.serving.worker import Task, Worker
 from fwtop.model.console_scope import CONSOLE
@@ -109,7 +109,7 @@ class Programs:
         serve: Callable[[Asked, tuple[str, ...]], None],
     ) -> None:
         """Have a program's scopes looked up; then `serve` its request, or answer what is missing."""
-        ready = Asked(peer, asked, self._connections.closer.keep(attached))
+        ready = Asked(peer, asked, copy_of(attached))
 
         def work() -> Answer:
             return guarded(asked.request, lambda: {"scopes": self._scopes(peer)})
@@ -123,7 +123,7 @@ class Programs:
                     serve(ready, answer.data["scopes"])
             finally:
                 if ready.attached is not None:
-                    self._connections.closer.close([ready.attached])
+                    os.close(ready.attached)
 
         self._connections.suspend(peer)
         self._worker.submit(Task(work, done, quick=True, changes=False))

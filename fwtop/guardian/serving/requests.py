@@ -90,11 +90,11 @@ def _sources(attached: int | None) -> Sequence[Prefix]:
     return read_sources(attached) if attached is not None else ()
 
 
-def check_attached(request: Request, attached: int | None, number: int) -> None:
+def check_attached(request: Request, brought: bool, number: int) -> None:
     """Raise ProtocolError unless request and message agree on whether a list came along."""
     bringing = Plan | Apply | ListChange | PolicyRead | PolicyChange
     announced = isinstance(request, bringing) and request.attached
-    if announced != (attached is not None):
+    if announced != brought:
         raise ProtocolError("attached: a list is announced or attached, but not both", number)
     if announced and isinstance(request, ListChange) and request.entries:
         raise ProtocolError("entries: they are in the message or attached, not both", number)

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import selectors
 import signal
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,8 +21,9 @@ from fwtop.client.connection import patience
 from fwtop.guardian.allow.sessions import Session, note_operator, operator_of
 from fwtop.guardian.compiled.rules import CompiledRules
 from fwtop.guardian.observers import Loading
+from fwtop.guardian.serving.cloakroom import Received, brings_descriptors
 from fwtop.guardian.serving.connections import Connections
-from fwtop.guardian.serving.peer import Client, NotAMessage, Peer, PeerGone, is_memory_file
+from fwtop.guardian.serving.peer import Client, NotAMessage, Peer, PeerGone, close_aside, copy_of, too_long
 from fwtop.guardian.serving.policies import Agent, Policies
 from fwtop.guardian.serving.programs import Asked, Programs, greet, signed
 from fwtop.guardian.serving.requests import Handlers, carry_out, check_attached, fault, guarded
@@ -122,6 +124,9 @@ class Server:
         self._selector.register(self._programs.listener, selectors.EVENT_READ, self._programs)
         self._selector.register(wake, selectors.EVENT_READ, wake)
         self._selector.register(self._worker.wake, selectors.EVENT_READ, self._worker)
+        self._selector.register(
+            self._connections.cloakroom, selectors.EVENT_READ, self._connections.cloakroom
+        )
         self._selector.register(self._routes, selectors.EVENT_READ, self._routes)
         while not self._stop:
             pause, began = self._pause(), time.monotonic()
@@ -195,43 +200,71 @@ class Server:
         elif source is self._routes:
             if self._routes.changed():
                 self._tell_worker(self._handlers.reports.allow_changed)
+        elif source is self._connections.cloakroom:
+            self._collect()
         elif source is self._rulesets:
             self._rulesets.ready()
         elif isinstance(source, Loading | Agent):
             self._answered(source)
         elif isinstance(source, Peer) and source in self._connections:
-            if events & selectors.EVENT_WRITE:
-                self._connections.flush(source)
-            elif events & selectors.EVENT_READ:
-                self._read(source)
+            self._peer_ready(source, events)
+
+    def _peer_ready(self, peer: Peer, events: int) -> None:
+        if events & selectors.EVENT_WRITE:
+            self._connections.flush(peer)
+        elif events & selectors.EVENT_READ:
+            self._read(peer)
+
+    def _collect(self) -> None:
+        """Start the requests that brought descriptors; a memory file is closed then, whoever has a copy."""
+        for peer, received in self._connections.collect():
+            try:
+                with self._answering(peer):
+                    self._take_aside(peer, received)
+            finally:
+                if received.memory_file is not None:
+                    os.close(received.memory_file)
 
     def _read(self, peer: Peer) -> None:
         """Read and start one request; one each turn of the loop, so that no client starves the others."""
-        attached: int | None = None
+        with self._answering(peer):
+            try:
+                aside = brings_descriptors(peer.sock)
+            except OSError:
+                aside = False  # there is none, or the connection has ended
+            if aside:
+                self._connections.receive_aside(peer)
+            elif message := peer.receive():
+                self._begin(peer, message, brought=False)
+
+    def _take_aside(self, peer: Peer, received: Received) -> None:
+        if received.many or received.too_long:
+            why = "brings one descriptor at most" if received.many else too_long()
+            raise NotAMessage(f"a message {why}", number_in(received.message))
+        self._begin(peer, received.message, received.memory_file, brought=True)
+
+    @contextlib.contextmanager
+    def _answering(self, peer: Peer) -> Iterator[None]:
+        """Answer whatever a message breaks: the others need their guardian."""
         try:
-            message, attached = peer.receive()
-            if not message:
-                return
-            if peer.refusal:
-                self._connections.dismiss(peer, peer.refusal, number=number_in(message))
-                return
-            self._begin(peer, message, attached)
+            yield
         except PeerGone:
             self._connections.drop(peer)
         except NotAMessage as error:
             self._connections.dismiss(peer, f"not understood: {error}", 2, error.number)
-        except Exception as error:  # whatever a request broke, the others need their guardian
+        except Exception as error:
             self._connections.dismiss(peer, fault("the request", error))
-        finally:
-            if attached is not None:
-                self._connections.closer.close([attached])
 
-    def _begin(self, peer: Peer, message: bytes, attached: int | None) -> None:
+    def _begin(self, peer: Peer, message: bytes, attached: int | None = None, *, brought: bool) -> None:
+        """Start a request; `brought`: a descriptor came with it, which may be no memory file."""
+        if peer.refusal:
+            self._connections.dismiss(peer, peer.refusal, number=number_in(message))
+            return
         try:
             asked = parse_request(message)
             peer.number = asked.number
-            check_attached(asked.request, attached, asked.number)
-            if attached is not None and not is_memory_file(attached):
+            check_attached(asked.request, brought, asked.number)
+            if brought and attached is None:
                 raise ProtocolError("the list is not a memory file", asked.number)
         except ProtocolError as error:
             peer.number = error.number
@@ -293,7 +326,7 @@ class Server:
         by = f"program of user {peer.uid}" if peer.program else "console" if owner is not None else ""
         request = signed(asked.request, by)
         client.owns |= owner is not None and isinstance(request, Apply)
-        kept = self._connections.closer.keep(attached)
+        kept = copy_of(attached)
         seconds = asked.seconds or patience(request)
 
         def work() -> Answer:
@@ -301,7 +334,7 @@ class Server:
 
         def done(answer: Answer) -> None:
             if kept is not None:
-                self._connections.closer.close([kept])
+                os.close(kept)
             self._connections.reply(peer, answer, answer.data.pop("descriptors", None))
 
         self._connections.suspend(peer)
@@ -366,7 +399,7 @@ class Server:
 
     def _client_gone(self, client: Client) -> None:
         """Detach a client's observers and revert its unconfirmed rules."""
-        self._connections.closer.close(client.held)
+        close_aside(client.held)
         client.held.clear()
         self._policies.gone(client)
         if client.slot is not None:
