@@ -81,6 +81,7 @@ class SnapshotScreen(TabScreen, inherit_bindings=False):
         self.sent: Callable[[], int] = lambda: 0  # bytes that the terminal took so far
         self._lists_due = True
         self._redrawn = -math.inf  # when header and status were drawn
+        self._wanted = ""  # the panel that had the keys without the operator's choice
         self._drawing = 0  # calls of `redraw` and `redraw_lines` under way
         self._told: dict[str, float] = {}  # faults of drawing, and when they were told
         self._clock = clock
@@ -255,9 +256,9 @@ class SnapshotScreen(TabScreen, inherit_bindings=False):
         if self._touched or self.tab.name != "overview":
             return
         judgement = snapshot.judgement
-        self._focus["overview"] = (
-            "proposals" if judgement.proposals else "attacks" if judgement.attacks else "sources"
-        )
+        wanted = "proposals" if judgement.proposals else "attacks" if judgement.attacks else "sources"
+        if wanted != self._wanted or self.panels[wanted].display:  # there may be no room for it
+            self._wanted = self._focus["overview"] = wanted
 
     def _has_room(self) -> bool:
         """Whether a slow link may get a list now; what a key asks for doesn't wait."""

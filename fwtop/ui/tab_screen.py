@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 
 from textual import events
 from textual.widget import Widget
@@ -113,6 +114,7 @@ class TabScreen(Guarded, RuleKeysScreen, inherit_bindings=False):
             return
         if not self.panel.display:
             self._focus[self.tab.name] = next(name for name in self.tab.panels if name in boxes)
+            self._content = replace(self._content, focused=self._focused)
         for name, panel in self.panels.items():
             panel.active = name == self._focused
         status = boxes["status"]

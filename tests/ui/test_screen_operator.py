@@ -301,3 +301,19 @@ async def test_a_filter_is_shown_where_the_title_stands_in_the_heads() -> None:
         assert "/27015 2 hidden" in run.text()
         await run.press("slash", *"zz", "enter")
         assert "nothing matches /zz" in run.text()
+
+
+async def test_keys_never_refer_to_a_panel_that_rules_leave_no_room_for() -> None:
+    base = calm()
+    long = replace(provisional().mitigations[1], rule=replace(block_rule("5"), summary="word " * 25))
+    async with running(
+        base, (80, 33)
+    ) as run:  # where a rule of one line would leave room, one of three doesn't
+        assert run.app.main.panel.spec.name == "sources"
+        for _ in range(3):
+            await run.send(replace(base, mitigations=(long,)))
+            assert run.app.main.panel.display
+            assert run.app.main.panel.spec.name != "sources"
+        for _ in range(2):
+            await run.send(base)
+        assert run.app.main.panel.spec.name == "sources", "which has room again"
